@@ -298,6 +298,7 @@ func (a *app) printHints(c *localcluster.Cluster, f *upFlags) {
 	if links := c.Dims().Links(); len(links) > 0 {
 		dir = links[0]
 	}
+	a.printf("\nWhat a Prometheus may scrape is listed in %s\n", c.Targets())
 	a.printf("\nTry next%s:\n", map[bool]string{true: "", false: ", in another terminal"}[f.detach])
 	var rows [][]string
 	hints := [][2]string{

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/lab"
 	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/udpmangle"
@@ -19,7 +18,6 @@ import (
 type badLines struct {
 	t    *testing.T
 	node string
-	http string // of the node's metrics
 
 	mu    sync.Mutex
 	lines map[string]*udpmangle.Line // by the address behind
@@ -63,7 +61,7 @@ func (b *badLines) edits() edits {
 			if string(c.Node) != b.node {
 				return
 			}
-			c.HTTP, c.Service.GossipListen, c.Service.GossipJoin = b.http, "", nil
+			c.Service.GossipListen, c.Service.GossipJoin = "", nil
 			for i := range c.Supervisors {
 				c.Supervisors[i].Report = b.through(c.Supervisors[i].Report)
 			}
@@ -84,7 +82,7 @@ func (b *badLines) edits() edits {
 // forgery.
 func TestBadServiceNetwork(t *testing.T) {
 	const node = "n1-0-1"
-	b := &badLines{t: t, node: node, http: freeport.Addr(t).String(), lines: map[string]*udpmangle.Line{}}
+	b := &badLines{t: t, node: node, lines: map[string]*udpmangle.Line{}}
 	l := clusterOf(t, "2x2x2", localcluster.Options{Supervisors: 3, Periods: patient(), Command: b.edits().command(t)})
 	try(t, l, "lossy", func(t trial) {
 		b.set(t.T, mangle.Faults{Drop: 0.3, Corrupt: 0.01, Duplicate: 0.1, Reorder: 0.1, Jitter: 5 * time.Millisecond})
@@ -127,6 +125,10 @@ func TestBadServiceNetwork(t *testing.T) {
 // awaitDamage waits until both ends have met damage, and checks how they have counted it.
 func awaitDamage(t trial, l *lab.Lab, b *badLines) {
 	t.Helper()
+	self, err := l.Cluster.Node(b.node)
+	if err != nil {
+		t.Fatal(err)
+	}
 	deadline := time.After(patience)
 	for {
 		var supervisors float64
@@ -139,7 +141,7 @@ func awaitDamage(t trial, l *lab.Lab, b *badLines) {
 				}
 			}
 		}
-		m := scrape(t.T, b.http)
+		m := scrape(t.T, self.HTTP)
 		for _, class := range []string{"signature", "role", "origin", "field"} {
 			if n := m.refusedByAgent(class); n > 0 {
 				t.Errorf("%s refused %v packets as %s: nobody has forged any", b.node, n, class)

@@ -8,7 +8,6 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/localcluster"
 )
 
@@ -51,15 +50,11 @@ func flap(t trial, node string) (stop func()) {
 // meanwhile, the log stays within its bound and is worked off, and what is said last is what counts.
 func TestFlood(t *testing.T) {
 	const node = "n0-0-0"
-	http := freeport.Addr(t).String()
 	periods := patient()
 	period := config.Duration(10 * time.Millisecond)
 	periods.SensorPeriod = &period
-	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 3, Periods: periods, Command: edits{agent: func(c *config.Agent) {
-		if string(c.Node) == node {
-			c.HTTP = http
-		}
-	}}.command(t)})
+	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 3, Periods: periods})
+	http := l.Cluster.Info().Nodes[0].HTTP
 	try(t, l, "flapping sensors", func(t trial) {
 		p, err := t.Cluster.Periods()
 		if err != nil {

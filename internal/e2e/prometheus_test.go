@@ -14,13 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/metricsdoc"
 )
 
-// prometheus is a real one with the project's own rules, and targets by job.
+// prometheus is a real one with the project's own example of a configuration and its rules.
 type prometheus struct {
 	t    *testing.T
 	addr string
@@ -43,20 +42,31 @@ func programs(t *testing.T) (server, tool string) {
 	return server, tool
 }
 
-func startPrometheus(t *testing.T, server string, jobs map[string][]string) prometheus {
+// startPrometheus starts one by the example, but that it reads the list of this cluster, and more often.
+func startPrometheus(t *testing.T, server string, of *localcluster.Cluster) prometheus {
 	t.Helper()
 	rules, err := filepath.Abs("../../deploy/prometheus")
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	var conf strings.Builder
-	fmt.Fprintf(&conf, "global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}\nrule_files: [%s/lofamo-recording.yaml, %s/lofamo-alerts.yaml]\nscrape_configs:\n", rules, rules)
-	for job, targets := range jobs {
-		fmt.Fprintf(&conf, "  - {job_name: %s, static_configs: [{targets: [%s]}]}\n", job, strings.Join(targets, ", "))
+	b, err := os.ReadFile(filepath.Join(rules, "prometheus.yml"))
+	if err != nil {
+		t.Fatal(err)
 	}
+	conf := string(b)
+	for _, change := range [][2]string{
+		{"scrape_interval: 10s", "scrape_interval: 500ms"}, {"evaluation_interval: 10s", "evaluation_interval: 500ms"},
+		{"- lofamo-recording.yaml", "- " + rules + "/lofamo-recording.yaml"}, {"- lofamo-alerts.yaml", "- " + rules + "/lofamo-alerts.yaml"},
+		{"../../.lofamo/" + localcluster.TargetsFile, of.Targets()},
+	} {
+		if strings.Count(conf, change[0]) != 1 {
+			t.Fatalf("deploy/prometheus/prometheus.yml: want %q once", change[0])
+		}
+		conf = strings.Replace(conf, change[0], change[1], 1)
+	}
+	dir := t.TempDir()
 	file := filepath.Join(dir, "prometheus.yml")
-	if err := os.WriteFile(file, []byte(conf.String()), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	p := prometheus{t, freeport.Addr(t).String()}
@@ -129,21 +139,10 @@ func (p prometheus) comes(query string) []map[string]string {
 func TestPrometheus(t *testing.T) {
 	server, tool := programs(t)
 	const node = "n1-1-0"
-	agents := map[string]string{}
-	for _, id := range []string{"n0-0-0", "n1-0-0", "n0-1-0", node} {
-		agents[id] = freeport.Addr(t).String()
-	}
-	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 1, Periods: patient(), Command: edits{agent: func(c *config.Agent) { c.HTTP = agents[string(c.Node)] }}.command(t)})
-	jobs := map[string][]string{}
-	for _, addr := range agents {
-		jobs["lofamo-agent"] = append(jobs["lofamo-agent"], addr)
-	}
-	for _, s := range l.Cluster.Info().Supervisors {
-		jobs["lofamo-supervisor"] = append(jobs["lofamo-supervisor"], s.HTTP)
-	}
-	p := startPrometheus(t, server, jobs)
+	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 1, Periods: patient()})
+	p := startPrometheus(t, server, l.Cluster)
 	try(t, l, "a killed half", func(tr trial) {
-		p.comes(`sum(up) == 5 and on () lofamo:nodes:count{state="NORMAL"} == 4`)
+		p.comes(`sum(up{cluster="local",job=~"lofamo-(supervisor|agent)"}) == 5 and on () lofamo:nodes:count{state="NORMAL"} == 4`)
 		if got := p.series(`ALERTS{alertstate="firing",alertname!="LofamoAwarenessLate"}`); len(got) > 0 {
 			t.Errorf("alerts while all is well: %v", got)
 		}
@@ -156,7 +155,7 @@ func TestPrometheus(t *testing.T) {
 		p.comes(`lofamo_node_state{node="` + node + `",state="SICK"} * on (node) group_left (map_x, map_y, rack) lofamo_node_info`)
 	})
 	p.asDocumented()
-	for _, addr := range []string{jobs["lofamo-supervisor"][0], agents["n0-0-0"]} {
+	for _, addr := range []string{l.Cluster.Info().Supervisors[0].HTTP, l.Cluster.Info().Nodes[0].HTTP} {
 		c := exec.CommandContext(t.Context(), tool, "check", "metrics")
 		c.Stdin = strings.NewReader(ours(t, addr))
 		if out, err := c.CombinedOutput(); err != nil {

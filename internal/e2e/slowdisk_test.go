@@ -19,8 +19,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/lab"
 	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/localcluster/client"
@@ -279,15 +277,9 @@ func (t trial) writes() (stop func()) {
 // and all is well when the disks are.
 func TestSlowDisk(t *testing.T) {
 	const sender = "n0-0-0"
-	disk, http := newSlowDisk(t), freeport.Addr(t).String()
-	edited, slowed := edits{agent: func(c *config.Agent) {
-		if string(c.Node) == sender {
-			c.HTTP = http
-		}
-	}}.command(t), disk.command(t)
-	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 3, Periods: patient(), Command: func(member string, argv []string) []string {
-		return slowed(member, edited(member, argv))
-	}})
+	disk := newSlowDisk(t)
+	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 3, Periods: patient(), Command: disk.command(t)})
+	http := l.Cluster.Info().Nodes[0].HTTP
 	for _, stage := range []struct {
 		sync   time.Duration
 		victim string // a node whose host is killed meanwhile

@@ -18,7 +18,6 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -190,12 +189,8 @@ const maxGrowth = 32 << 20
 // a node, also while the node has something to report (row 16 of the fault catalogue): it is refused and
 // counted by its class, memory does not grow, and the service goes on.
 func TestStrangersAreCounted(t *testing.T) {
-	http := freeport.Addr(t).String()
-	l := clusterOf(t, "2x1x1", localcluster.Options{Supervisors: 1, Periods: patient(), Command: edits{agent: func(c *config.Agent) {
-		if c.Node == "n0-0-0" {
-			c.HTTP = http
-		}
-	}}.command(t)})
+	l := clusterOf(t, "2x1x1", localcluster.Options{Supervisors: 1, Periods: patient()})
+	http := l.Cluster.Info().Nodes[0].HTTP
 	try(t, l, "strangers", func(t trial) {
 		cfg, err := config.LoadAgent(filepath.Join(t.Cluster.Dir(), "nodes", "n0-0-0", "agent.yaml"), nil)
 		if err != nil {

@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 
 	"sigs.k8s.io/yaml"
 
@@ -225,13 +223,6 @@ func (d *Dir) writeNode(inv Inventory, l layout.Layout, i int, ca *pki.CA, fresh
 	}
 	if inv.Preset != "" {
 		cfg.Preset = inv.Preset
-	}
-	if inv.Ports.AgentHTTP != 0 {
-		host, _, err := net.SplitHostPort(cfg.Service.Listen)
-		if err != nil {
-			return err
-		}
-		cfg.HTTP = net.JoinHostPort(host, strconv.Itoa(inv.Ports.AgentHTTP))
 	}
 	if d.state != "" {
 		cfg.StateDir = filepath.Join(d.state, "node-"+string(id))

@@ -326,6 +326,11 @@ func (n Node) layout(id fault.NodeID, d grid.Dims, p Ports, gossip bool) (layout
 			return layout.Node{}, fmt.Errorf("node %s: gossip: %w", id, err)
 		}
 	}
+	if p.AgentHTTP != 0 {
+		if out.HTTP, err = at(host, p.AgentHTTP); err != nil {
+			return layout.Node{}, fmt.Errorf("node %s: agentHTTP: %w", id, err)
+		}
+	}
 	for _, dir := range d.Links() {
 		l, ok := n.Links[dir.String()]
 		if !ok {

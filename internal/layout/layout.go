@@ -45,6 +45,7 @@ type Node struct {
 	Labels  map[string]string
 	Service []config.ServiceAddr           // by service interface, at least one
 	Gossip  string                         // empty: no gossip
+	HTTP    string                         // empty: none
 	Links   map[grid.Direction]LinkAddress // one for each direction that the torus has
 }
 
@@ -116,7 +117,7 @@ func (l Layout) Agent(number int) config.Agent {
 	}
 	cfg.Links = l.links(number)
 	cfg.Service.Listen, cfg.Service.Interface, cfg.Service.Alternates = n.Service[0].Listen, n.Service[0].Interface, n.Service[1:]
-	cfg.Service.GossipListen = n.Gossip
+	cfg.Service.GossipListen, cfg.HTTP = n.Gossip, n.HTTP
 	ours := l.Serving(n.Region)
 	for i := range ours {
 		s := l.Supervisors[ours[i]]

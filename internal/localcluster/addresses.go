@@ -31,6 +31,7 @@ type NodeAddresses struct {
 	// the sensors watch that of number 0. Empty: not bound, and the sensors watch a pretended one.
 	Service []config.ServiceAddr
 	Gossip  string
+	HTTP    string                         // metrics and health; empty: none
 	Links   map[grid.Direction]LinkAddress // one for each direction that the torus has
 }
 
@@ -84,7 +85,7 @@ func (c *Cluster) addresses(o Options) (Addresses, error) {
 // takePorts takes free ports of 127.0.0.1 and holds them until the start.
 func (c *Cluster) takePorts() (Addresses, error) {
 	interfaces := c.info.interfaces()
-	perSupervisor, perNode := 6+interfaces, 1+interfaces
+	perSupervisor, perNode := 6+interfaces, 2+interfaces
 	dirs := c.dims.Links()
 	b, err := reservePorts(len(c.info.Supervisors)*perSupervisor + len(c.info.All())*(perNode+len(dirs)))
 	if err != nil {
@@ -104,7 +105,7 @@ func (c *Cluster) takePorts() (Addresses, error) {
 		a.Supervisors = append(a.Supervisors, s)
 	}
 	for range c.info.All() {
-		n := NodeAddresses{Gossip: take(), Links: map[grid.Direction]LinkAddress{}}
+		n := NodeAddresses{Gossip: take(), HTTP: take(), Links: map[grid.Direction]LinkAddress{}}
 		for k := range interfaces {
 			n.Service = append(n.Service, config.ServiceAddr{Listen: takeOn(k)})
 		}

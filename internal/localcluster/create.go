@@ -187,7 +187,7 @@ func makeRoom(dir string, force bool) error {
 func removeOwn(dir string) error {
 	var errs []error
 	// cluster.json goes last: as long as it is there, the directory is known as a cluster's.
-	for _, name := range []string{"nodes", "supervisors", "pki", "gossip.key", "cluster.json.new", "cluster.json"} {
+	for _, name := range []string{"nodes", "supervisors", "pki", "gossip.key", TargetsFile + ".new", TargetsFile, "cluster.json.new", "cluster.json"} {
 		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
 			errs = append(errs, fmt.Errorf("remove the cluster's files: %w", err))
 		}
@@ -264,7 +264,8 @@ func (c *Cluster) note(a Addresses) {
 		s.GRPC, s.HTTP, s.Web, s.Report = a.Supervisors[i].GRPC, a.Supervisors[i].HTTP, a.Supervisors[i].Web, a.Supervisors[i].Report[0]
 	}
 	for r := range c.info.All() {
-		c.info.at(r).Interface = a.Nodes[r].Service[0].Interface
+		n := c.info.at(r)
+		n.Interface, n.HTTP = a.Nodes[r].Service[0].Interface, a.Nodes[r].HTTP
 	}
 }
 
@@ -342,7 +343,7 @@ func (c *Cluster) layout(a Addresses) layout.Layout {
 		l.Supervisors = append(l.Supervisors, a.Supervisors[i].layout(s.ID, s.Region))
 	}
 	for r, n := range c.info.All() {
-		node := layout.Node{ID: n.ID, Service: a.Nodes[r].Service, Gossip: a.Nodes[r].Gossip, Links: a.Nodes[r].Links}
+		node := layout.Node{ID: n.ID, Service: a.Nodes[r].Service, Gossip: a.Nodes[r].Gossip, HTTP: a.Nodes[r].HTTP, Links: a.Nodes[r].Links}
 		if r < len(c.info.Nodes) {
 			node.Region, node.Labels = c.regionOf(r), c.labels(r)
 		}

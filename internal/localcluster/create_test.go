@@ -79,6 +79,7 @@ func TestCreateWritesValidConfigurations(t *testing.T) {
 				}
 				claim("service of "+string(n.ID), a.Service.Listen)
 				claim("gossip of "+string(n.ID), a.Service.GossipListen)
+				claim("metrics of "+string(n.ID), a.HTTP)
 				if len(a.Service.Alternates) != 1 || !strings.HasPrefix(a.Service.Alternates[0].Listen, "127.0.0.2:") || a.Service.SpoolBytes == 0 {
 					t.Errorf("node %s: service interfaces %v, spool %d", n.ID, a.Service.Interfaces(), a.Service.SpoolBytes)
 				}

@@ -9,6 +9,7 @@
 // A cluster's directory:
 //
 //	cluster.json                     what the cluster is, and its processes
+//	prometheus-targets.json          where its metrics are
 //	pki/ca.pem ca.key viewer.pem …   authority and users' certificates
 //	gossip.key
 //	nodes/ID/agent.yaml run.log host.log dnp.log     of spares too
@@ -99,6 +100,7 @@ type NodeInfo struct {
 	StateDir string       `json:"stateDir"`
 	// Interface is the real network interface of its service network; empty when that is pretended.
 	Interface string `json:"interface,omitempty"`
+	HTTP      string `json:"http,omitempty"`    // host:port: metrics and health of its host half; empty: none, as of clusters that are older
 	RunPID    int    `json:"run_pid,omitempty"` // of `lofamo-agent run`
 	Started   uint64 `json:"started,omitempty"`
 }
@@ -192,7 +194,7 @@ func (c *Cluster) Node(name string) (NodeInfo, error) {
 	return c.info.Nodes[c.dims.Rank(at)], nil
 }
 
-// save writes cluster.json; readers see the old or the new one, never half.
+// save writes cluster.json, and the list of what there is to scrape; readers see the old or the new one, never half.
 func (c *Cluster) save() error {
 	b, err := json.MarshalIndent(c.info, "", "  ")
 	if err != nil {
@@ -203,6 +205,9 @@ func (c *Cluster) save() error {
 		return fmt.Errorf("save local cluster: %w", err)
 	}
 	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("save local cluster: %w", err)
+	}
+	if err := c.saveTargets(); err != nil {
 		return fmt.Errorf("save local cluster: %w", err)
 	}
 	return nil

@@ -145,14 +145,19 @@ func (c *Cluster) freePorts() error {
 	if c.planned {
 		return nil
 	}
+	var all []string
 	for _, s := range c.info.Supervisors {
-		for _, addr := range []string{s.GRPC, s.HTTP, s.Web, s.Report} {
-			if addr == "" {
-				continue
-			}
-			if err := portTaken(addr); err != nil {
-				return fmt.Errorf("start the cluster in %s: %w: stop that program, or make the cluster anew with --force-new", c.dir, err)
-			}
+		all = append(all, s.GRPC, s.HTTP, s.Web, s.Report)
+	}
+	for _, n := range c.info.All() {
+		all = append(all, n.HTTP)
+	}
+	for _, addr := range all {
+		if addr == "" {
+			continue
+		}
+		if err := portTaken(addr); err != nil {
+			return fmt.Errorf("start the cluster in %s: %w: stop that program, or make the cluster anew with --force-new", c.dir, err)
 		}
 	}
 	return nil

@@ -186,7 +186,7 @@ func TestAlertsHaveRunbooks(t *testing.T) {
 	}
 }
 
-// Prometheus' own tool reads the rules, and runs their tests.
+// Prometheus' own tool reads the example and the rules, and runs their tests.
 func TestPromtool(t *testing.T) {
 	tool, err := exec.LookPath("promtool")
 	if err != nil {
@@ -196,7 +196,7 @@ func TestPromtool(t *testing.T) {
 		}
 		t.Skip(missing)
 	}
-	for _, args := range [][]string{{"check", "rules", "lofamo-recording.yaml", "lofamo-alerts.yaml"}, {"test", "rules", "lofamo-tests.yaml"}} {
+	for _, args := range [][]string{{"check", "config", "prometheus.yml"}, {"check", "rules", "lofamo-recording.yaml", "lofamo-alerts.yaml"}, {"test", "rules", "lofamo-tests.yaml"}} {
 		c := exec.CommandContext(t.Context(), tool, args...)
 		c.Dir = rules
 		if out, err := c.CombinedOutput(); err != nil {

@@ -85,8 +85,8 @@ func (m *Machine) settles(accused *node, r *record, now time.Time) time.Time {
 	if q := &accused.rounds[0]; q.shared {
 		t = later(t, m.judged(q)) // nor have others around it, and they are judged together
 	}
-	if back := accused.backAt[fault.HalfDNP-1]; back.After(r.since) {
-		t = later(t, back.Add(2*m.cfg.DigestPeriod)) // it was dead, and finds its links again
+	if back := accused.backAt[fault.HalfDNP-1]; back.After(r.began) {
+		t = later(t, back.Add(2*m.cfg.DigestPeriod)) // it was dead when the silence began, whenever that is told, and finds its links again
 	}
 	if t.After(now) {
 		return t

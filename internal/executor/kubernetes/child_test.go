@@ -56,13 +56,13 @@ func attemptIn(dir string) error {
 	if err := failpoint.ArmAtStart(dir, "kubernetes"); err != nil {
 		return err
 	}
-	ctx := executor.WithFence(context.Background(), func() error {
+	ctx := executor.WithFence(context.Background(), func(context.Context) error {
 		b, err := os.ReadFile(filepath.Join(dir, fenceFile))
 		if err != nil {
 			return err
 		}
 		if highest, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64); err != nil || highest > j.Token {
-			return fmt.Errorf("the store has token %q", b)
+			return fmt.Errorf("%w: the store has token %q", executor.ErrStale, b)
 		}
 		return nil
 	})

@@ -108,28 +108,27 @@ func (c *client) read(ctx context.Context, p *pace, r *rest.Request, into runtim
 	return c.send(ctx, r, into)
 }
 
-// errStale is the end of a request that was not sent since another one may lead.
-var errStale = errors.New("it is not sure that this supervisor still leads")
-
 // sure is how old the word may be that this supervisor leads, when a request leaves. Who was stopped in between asks again.
 const sure = 500 * time.Millisecond
 
-// fenced fails with errStale, or because ctx has ended.
+// fenced fails with errNotSent: with executor.ErrStale where a higher token is known, and then for good; else because nobody can say now, or ctx has ended.
 func (c *client) fenced(ctx context.Context) error {
-	for {
-		asked := time.Now()
-		one, cancel := context.WithTimeout(ctx, c.timeout)
-		err := executor.Fenced(one)
-		cancel()
-		switch {
-		case ctx.Err() != nil:
-			return fmt.Errorf("%w: %w", errNotSent, context.Cause(ctx))
-		case err != nil:
-			return fmt.Errorf("%w: %w: %w", errNotSent, errStale, err)
-		case time.Since(asked) <= c.sure:
-			return nil
-		}
+	asked := time.Now()
+	one, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	err := executor.Fenced(one)
+	took := time.Since(asked)
+	switch {
+	case errors.Is(err, executor.ErrStale):
+		return fmt.Errorf("%w: %w", errNotSent, err)
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", errNotSent, context.Cause(ctx))
+	case err != nil:
+		return fmt.Errorf("%w: it is not sure that this supervisor still leads: %w", errNotSent, err)
+	case took > c.sure:
+		return fmt.Errorf("%w: it is not sure that this supervisor still leads: the store's word is %s old: want at most %s", errNotSent, took.Round(time.Millisecond), c.sure)
 	}
+	return nil
 }
 
 func (c *client) send(ctx context.Context, r *rest.Request, into runtime.Object) error {

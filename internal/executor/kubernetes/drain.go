@@ -27,7 +27,7 @@ func (e *Executor) drain(ctx context.Context, j executor.Job) executor.Result {
 	if err != nil {
 		return executor.Unchanged("%v", err)
 	}
-	d := &draining{e: e, j: j, how: how, evicted: map[types.UID]bool{}, waits: map[string]string{}}
+	d := &draining{e: e, j: j, how: how, evicted: map[types.UID]bool{}, waits: map[string]string{}, refused: map[types.UID]string{}}
 	// Looked at before anything is changed: a node is not taken from use for a drain that its pods do not allow.
 	for try := 0; ; try++ {
 		r, err := d.prepare(ctx)
@@ -54,8 +54,9 @@ type draining struct {
 	how     nodeplan.Drain
 	node    string
 	evicted map[types.UID]bool
-	pods    nodeplan.Pods     // as last seen
-	waits   map[string]string // pods whose eviction was refused for now, and why
+	pods    nodeplan.Pods        // as last seen
+	waits   map[string]string    // pods whose eviction was refused for now, and why
+	refused map[types.UID]string // those whose eviction is forbidden, and why: they are not asked for again by this attempt
 }
 
 // prepare finds the node, and refuses what the parameters do not allow.
@@ -105,8 +106,8 @@ func (d *draining) run(ctx context.Context) executor.Result {
 			return done.Result
 		case err == nil && d.pods.Left() == 0:
 			return executor.Done("node %s: cordoned, and drained of %d pods in %s", d.node, len(d.evicted), time.Since(begin).Round(time.Second/10))
-		case err == nil && len(d.pods.Evict)+len(d.pods.Leaving) == 0:
-			return executor.Partly("node %s: cordoned, %d pods evicted; %s", d.node, len(d.evicted), sample(d.pods.Blocked))
+		case err == nil && d.forbidden() == len(d.pods.Evict) && len(d.pods.Leaving) == 0:
+			return executor.Partly("node %s: cordoned, %d pods evicted, %d left: %s", d.node, len(d.evicted), d.pods.Left(), sample(d.left()))
 		case err == nil:
 			failures = 0
 			// Soon at first: most pods end at once.
@@ -138,12 +139,15 @@ func (d *draining) round(ctx context.Context) error {
 	clear(d.waits)
 	var first error
 	for _, p := range d.pods.Evict {
+		if d.refused[p.UID] != "" {
+			continue
+		}
 		if err := d.stands(ctx); err != nil {
 			return err
 		}
 		err := d.evict(ctx, p)
 		var done ended
-		if errors.As(err, &done) {
+		if errors.As(err, &done) || errors.Is(err, errNotSent) { // what keeps one from being sent keeps all: the store is asked again after a pause
 			return err
 		}
 		if err != nil { // a webhook that hangs for one pod holds up no other
@@ -160,6 +164,8 @@ func (d *draining) round(ctx context.Context) error {
 func (d *draining) stands(ctx context.Context) error {
 	n, err := d.e.c.node(ctx, d.e.c.all, d.node)
 	switch {
+	case apierrors.IsNotFound(err) && d.pods.Left() == 0: // as what scales a cluster down does with a node that is empty
+		return ended{executor.Done("node %s: drained of %d pods, and somebody has deleted it since", d.node, len(d.evicted))}
 	case apierrors.IsNotFound(err):
 		return ended{executor.Partly("node %s is gone; %d pods evicted", d.node, len(d.evicted))}
 	case err != nil:
@@ -175,7 +181,7 @@ func (d *draining) stands(ctx context.Context) error {
 }
 
 // evict asks for the eviction of one pod. What a budget, or anything else of that pod, does not allow now is noted, and asked for again
-// in the next round.
+// in the next round; what is forbidden, by a right or by a webhook, is noted for good.
 func (d *draining) evict(ctx context.Context, p *corev1.Pod) error {
 	failpoint.Hit(failpoint.KubernetesEvict)
 	err := d.e.c.evict(ctx, p, d.how.Grace)
@@ -184,7 +190,7 @@ func (d *draining) evict(ctx context.Context, p *corev1.Pod) error {
 	switch {
 	case err == nil:
 		d.evicted[p.UID] = true
-	case errors.Is(err, errStale):
+	case errors.Is(err, executor.ErrStale):
 		return ended{executor.Stale("node %s: cordoned, %d pods evicted; token %d: %v", d.node, len(d.evicted), d.j.Token, err)}
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		// Gone, or another by the same name.
@@ -193,7 +199,7 @@ func (d *draining) evict(ctx context.Context, p *corev1.Pod) error {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		d.waits[name] = "its namespace is ending"
 	case apierrors.IsForbidden(err):
-		return ended{executor.Partly("node %s: cordoned, %d pods evicted; %s: %v", d.node, len(d.evicted), name, err)}
+		d.refused[p.UID] = err.Error()
 	case refused(err), apierrors.IsInternalError(err): // as with two budgets for one pod
 		d.waits[name] = err.Error()
 	default:
@@ -202,16 +208,37 @@ func (d *draining) evict(ctx context.Context, p *corev1.Pod) error {
 	return nil
 }
 
-// late says what is left when the time is over.
-func (d *draining) late(err error) executor.Result {
+// forbidden is how many of the pods that are to be evicted may not be.
+func (d *draining) forbidden() int {
+	n := 0
+	for _, p := range d.pods.Evict {
+		if d.refused[p.UID] != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// left names the pods that are left, and why.
+func (d *draining) left() []string {
 	var left []string
+	for _, p := range d.pods.Evict {
+		if why := d.refused[p.UID]; why != "" {
+			left = append(left, nodeplan.PodName(p)+": "+why)
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(d.waits)) {
 		left = append(left, name+": "+d.waits[name])
 	}
 	for _, p := range d.pods.Leaving {
 		left = append(left, nodeplan.PodName(p)+" is still ending")
 	}
-	left = append(left, d.pods.Blocked...)
+	return append(left, d.pods.Blocked...)
+}
+
+// late says what is left when the time is over.
+func (d *draining) late(err error) executor.Result {
+	left := d.left()
 	if err != nil {
 		left = append(left, err.Error())
 	}

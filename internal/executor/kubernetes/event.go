@@ -60,9 +60,9 @@ func (e *Executor) eventOnce(ctx context.Context, j executor.Job, sent *bool) er
 		return ended{executor.Done("event %s/%s", ev.Namespace, ev.Name)}
 	case apierrors.IsAlreadyExists(err):
 		return ended{executor.Done("event %s/%s was written by an attempt before", ev.Namespace, ev.Name)}
-	case errors.Is(err, errStale) && *sent:
+	case errors.Is(err, executor.ErrStale) && *sent:
 		return ended{executor.NotKnown("event on node %s: one was sent, and what became of it is not known: %v", n.Name, err)}
-	case errors.Is(err, errStale):
+	case errors.Is(err, executor.ErrStale):
 		return ended{executor.Stale("event on node %s: token %d: %v", n.Name, j.Token, err)}
 	case refused(err) && !*sent:
 		return ended{executor.Unchanged("event on node %s: %v", n.Name, err)}

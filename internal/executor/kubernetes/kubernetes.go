@@ -158,9 +158,9 @@ func (e *Executor) alterOnce(ctx context.Context, j executor.Job, sent *bool) er
 	switch {
 	case err == nil:
 		return ended{p.Result}
-	case errors.Is(err, errStale) && *sent:
+	case errors.Is(err, executor.ErrStale) && *sent:
 		return ended{executor.NotKnown("node %s: a write was sent, and what became of it cannot be looked at: %v", n.Name, err)}
-	case errors.Is(err, errStale):
+	case errors.Is(err, executor.ErrStale):
 		return ended{executor.Stale("node %s: token %d: %v", n.Name, j.Token, err)}
 	case refused(err) && !*sent && !apierrors.IsNotFound(err):
 		return ended{executor.Unchanged("node %s: %v", n.Name, err)}

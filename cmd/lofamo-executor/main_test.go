@@ -135,3 +135,53 @@ func TestManager(t *testing.T) {
 	}
 	manager.Await(t, "STOPPING=1")
 }
+
+// TestLedgerLost: a process that could not write its ledger ends, so that its manager starts it anew, and says why; the next one reads what is
+// there and goes on.
+func TestLedgerLost(t *testing.T) {
+	manager := notifytest.New(t, time.Minute)
+	f := processtest.New(t)
+	f.Config.Commands = []commands.Command{{Name: "true", Path: "/bin/true"}}
+	file := write(t, f)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said bytes.Buffer
+	start := func() *exec.Cmd {
+		cmd := exec.Command(self, "run", "--config", file)
+		cmd.Env, cmd.Stderr = append(os.Environ(), asExecutor+"=1"), &said
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		})
+		manager.Await(t, "READY=1")
+		return cmd
+	}
+	first := start()
+	way := filepath.Join(f.Config.StateDir, "ledger.new")
+	if err := os.Mkdir(way, 0o700); err != nil { // in the way of the new file
+		t.Fatal(err)
+	}
+	x := f.Supervisor(t, f.Config.Listen)
+	j := processtest.Job(response.Command, 3, "r3-1", 0, 1, map[string]string{"command": "true"})
+	j.Timeout = 2 * time.Second
+	if r := processtest.Do(t, x, j); r.Outcome != response.Unchanged {
+		t.Errorf("without a ledger: %+v", r)
+	}
+	manager.Await(t, "STOPPING=1")
+	if err := first.Wait(); first.ProcessState.ExitCode() != cli.ExitFailure || !strings.Contains(said.String(), "the ledger cannot be written") {
+		t.Errorf("ended with %v, and said: %s", err, &said)
+	}
+	if err := os.Remove(way); err != nil {
+		t.Fatal(err)
+	}
+	start()
+	j.Attempt.Attempt = 2
+	if r := processtest.Do(t, x, j); r.Outcome != response.Succeeded {
+		t.Errorf("started anew: %+v", r)
+	}
+}

@@ -20,7 +20,7 @@ const (
 	lockFile   = "lock"
 )
 
-// errBroken says that the ledger cannot be written any more. What is on the disk is not known then, so nothing is done until
+// errBroken says that the ledger could not be written. What is on the disk is not known then, so nothing is done until
 // the process is started again.
 var errBroken = errors.New("the ledger cannot be written")
 
@@ -36,6 +36,8 @@ type durable struct {
 	writing sync.Mutex // held while the file is written; taken before mu
 	written uint64     // the version on the disk; under writing
 	broken  error      // under writing
+
+	lost func(error) // is told why, once, when a writing fails; set before anything can be changed, or nil
 }
 
 // Init makes the ledger of a new executor process: one that has seen nothing. It refuses where one is, unless it is told to
@@ -152,6 +154,9 @@ func (d *durable) commit(v uint64) error {
 	if err != nil {
 		// Nobody knows what a disk has that has failed to sync: a writing that succeeds later proves nothing.
 		d.broken = fmt.Errorf("%w: %w", errBroken, err)
+		if d.lost != nil {
+			d.lost(d.broken)
+		}
 		return d.broken
 	}
 	d.written = at

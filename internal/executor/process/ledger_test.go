@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -243,6 +244,8 @@ func TestDiskFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = d.close() }()
+	var lost []error
+	d.lost = func(err error) { lost = append(lost, err) }
 	in := filepath.Join(dir, ledgerFile+".new")
 	if err := os.Mkdir(in, 0o700); err != nil { // in the way of the new file
 		t.Fatal(err)
@@ -258,5 +261,8 @@ func TestDiskFails(t *testing.T) {
 	}
 	if err := admit(2); err == nil || !strings.Contains(err.Error(), errBroken.Error()) {
 		t.Errorf("%v", err)
+	}
+	if len(lost) != 1 || !errors.Is(lost[0], errBroken) {
+		t.Errorf("told of %v, want it once", lost)
 	}
 }

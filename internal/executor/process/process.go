@@ -92,6 +92,7 @@ func (p *Process) Start() error {
 	if p.listener, err = net.Listen("tcp", p.cfg.Listen); err != nil {
 		return errors.Join(fmt.Errorf("listen: %w", err), d.close())
 	}
+	d.lost = p.fail
 	p.server = newServer(p.cfg.Cluster, p.executors, p.cfg.AtOnce, d, p.logger)
 	lofamov1.RegisterExecutorServiceServer(p.grpc, p.server)
 	h := health.NewServer()
@@ -100,7 +101,7 @@ func (p *Process) Start() error {
 	go func() {
 		defer close(p.served)
 		if err := p.grpc.Serve(p.listener); err != nil {
-			p.failed <- err
+			p.fail(err)
 		}
 	}()
 	return nil
@@ -116,8 +117,16 @@ func (p *Process) UnderWay() int {
 	return len(p.server.runs)
 }
 
-// Failed has what ended the serving.
+// Failed has why the process is of no use any more and is to be stopped, and started anew: nobody serves, or the ledger could not be written.
 func (p *Process) Failed() <-chan error { return p.failed }
+
+// fail keeps the first reason.
+func (p *Process) fail(err error) {
+	select {
+	case p.failed <- err:
+	default:
+	}
+}
 
 // Stop takes no more attempts, waits for those that are under way, within StopTimeout, and ends. Those that it ends are not known
 // or ended as their executors say.

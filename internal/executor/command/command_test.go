@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -12,6 +13,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
+
+// TestMain has the umask of machines where each user has a group of his own: what the tests make others may write, but where they see to it.
+func TestMain(m *testing.M) {
+	syscall.Umask(0o002)
+	os.Exit(m.Run())
+}
 
 func TestValidate(t *testing.T) {
 	good := Command{
@@ -50,10 +57,23 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// ownDir is a directory that nobody else may write, whatever the umask is.
+func ownDir(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 // TestFile: a program that others can change is not run.
 func TestFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "x")
+	path := filepath.Join(ownDir(t), "x")
 	if err := os.WriteFile(path, []byte("#!/bin/sh\nexit 0\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	list := []Command{{Name: "x", Path: path}}
@@ -88,7 +108,7 @@ func TestFile(t *testing.T) {
 
 // TestWay: a program in whose place somebody else could put another is not run, wherever on the way to it that could be done.
 func TestWay(t *testing.T) {
-	root := t.TempDir()
+	root := ownDir(t)
 	in := func(elem ...string) string { return filepath.Join(append([]string{root}, elem...)...) }
 	must := func(err error) {
 		t.Helper()
@@ -99,6 +119,9 @@ func TestWay(t *testing.T) {
 	must(os.MkdirAll(in("real", "sub"), 0o755))
 	must(os.MkdirAll(in("links"), 0o755))
 	must(os.WriteFile(in("real", "sub", "x"), []byte("#!/bin/sh\nexit 0\n"), 0o755))
+	for _, path := range []string{in("real"), in("real", "sub"), in("real", "sub", "x"), in("links")} {
+		must(os.Chmod(path, 0o755))
+	}
 	must(os.Symlink("../real/sub", in("links", "relative")))
 	must(os.Symlink(in("links", "relative", "x"), in("links", "absolute")))
 	must(os.Symlink("loop", in("links", "loop")))

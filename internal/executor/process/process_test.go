@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -43,7 +44,43 @@ func TestMain(m *testing.M) {
 	case os.Getenv(asLeader) != "":
 		os.Exit(lead(os.Getenv(asLeader)))
 	}
-	os.Exit(m.Run())
+	syscall.Umask(0o002) // as where each user has a group of his own
+	os.Exit(withProgram(m.Run))
+}
+
+// program is this test binary in a place that nobody else may write: where go test has put it, by its umask, others may, and no command is run from there.
+var program string
+
+func withProgram(run func() int) int {
+	dir, err := os.MkdirTemp("", "lofamo-executor-")
+	if err == nil {
+		program = filepath.Join(dir, "act")
+		err = copySelf(program)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	return run()
+}
+
+func copySelf(to string) (err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	from, err := os.Open(self)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, from.Close()) }()
+	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o700)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, from)
+	return errors.Join(err, f.Close())
 }
 
 // act notes in a file that it has happened, and waits until another is gone.
@@ -72,13 +109,9 @@ type bench struct {
 
 func newBench(t *testing.T) bench {
 	f := processtest.New(t)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	b := bench{f, filepath.Join(f.Dir, "acts"), filepath.Join(f.Dir, "hold")}
 	f.Config.Commands = []command.Command{{
-		Name: "act", Path: self, Args: []string{b.log, b.hold, "${response}", "${step}", "${attempt}", "${token}"}, Env: map[string]string{asProgram: "1", "GORACE": "atexit_sleep_ms=0"},
+		Name: "act", Path: program, Args: []string{b.log, b.hold, "${response}", "${step}", "${attempt}", "${token}"}, Env: map[string]string{asProgram: "1", "GORACE": "atexit_sleep_ms=0"},
 		Parameters: map[string]string{"response": "[a-z0-9-]+", "step": "[0-9]+", "attempt": "[0-9]+", "token": "[0-9]+"},
 	}}
 	return b

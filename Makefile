@@ -98,7 +98,7 @@ check-lint: $(TOOLS)/bin/golangci-lint-$(GOLANGCI_LINT_VERSION)
 
 .PHONY: check-generate
 check-generate: generate
-	@git diff --exit-code --stat -- api docs/metrics.md docs/configuration.md deploy/config || { echo "generated files are not current: run make generate and commit"; exit 1; }
+	@git diff --exit-code --stat -- api docs/api.md docs/metrics.md docs/configuration.md deploy/config || { echo "generated files are not current: run make generate and commit"; exit 1; }
 
 .PHONY: check-arch
 check-arch:
@@ -109,7 +109,7 @@ check-vuln: $(TOOLS)/bin/govulncheck-$(GOVULNCHECK_VERSION)
 	hack/vulncheck $(TOOLS)/bin/govulncheck-$(GOVULNCHECK_VERSION)
 
 .PHONY: generate
-generate: $(TOOLS)/bin/protoc-gen-go-$(PROTOC_GEN_GO_VERSION) $(TOOLS)/bin/protoc-gen-go-grpc-$(PROTOC_GEN_GO_GRPC_VERSION) $(TOOLS)/buf-$(BUF_VERSION)/buf ## code from the .proto files, configuration reference and default files from the structs, docs/metrics.md
+generate: $(TOOLS)/bin/protoc-gen-go-$(PROTOC_GEN_GO_VERSION) $(TOOLS)/bin/protoc-gen-go-grpc-$(PROTOC_GEN_GO_GRPC_VERSION) $(TOOLS)/buf-$(BUF_VERSION)/buf ## code from the .proto files, configuration reference and default files from the structs, docs/metrics.md, docs/api.md
 	ln -sf protoc-gen-go-$(PROTOC_GEN_GO_VERSION) $(TOOLS)/bin/protoc-gen-go
 	ln -sf protoc-gen-go-grpc-$(PROTOC_GEN_GO_GRPC_VERSION) $(TOOLS)/bin/protoc-gen-go-grpc
 	$(TOOLS)/buf-$(BUF_VERSION)/buf lint
@@ -117,6 +117,8 @@ generate: $(TOOLS)/bin/protoc-gen-go-$(PROTOC_GEN_GO_VERSION) $(TOOLS)/bin/proto
 	go run ./internal/metricsdoc/gen > $(TOOLS)/metrics.md
 	cp $(TOOLS)/metrics.md docs/metrics.md
 	go run ./internal/configdoc/generate
+	$(TOOLS)/buf-$(BUF_VERSION)/buf build -o -#format=binpb | go run ./internal/apidoc/generate > $(TOOLS)/api.md
+	cp $(TOOLS)/api.md docs/api.md
 
 .PHONY: bench
 bench: build ## the published figures, on this machine: about 75 minutes; BENCH_FLAGS to narrow

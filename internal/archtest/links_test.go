@@ -1,0 +1,229 @@
+package archtest
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+const repository = "../.."
+
+// TestLinksLead: every relative link and image of every *.md leads to a file or folder that is there, and its anchor to a
+// heading of it. Links to the world outside are not looked at.
+func TestLinksLead(t *testing.T) {
+	pages := readPages(t)
+	n := 0
+	for _, name := range slices.Sorted(maps.Keys(pages)) {
+		for _, target := range pages[name].links {
+			n++
+			if err := leads(pages, name, target); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+	if n < 100 {
+		t.Errorf("only %d links found", n)
+	}
+}
+
+// TestDocumentationIsReached: from the map, docs/README.md, one comes to every page of docs by links of pages of docs. A page
+// that was made for one folder is reached by that folder's page, or by a link to the folder: one sees its files there.
+func TestDocumentationIsReached(t *testing.T) {
+	pages := readPages(t)
+	const start = "docs/README.md"
+	if pages[start] == nil {
+		t.Fatalf("%s is not there", start)
+	}
+	reached := map[string]bool{start: true}
+	for todo := []string{start}; len(todo) > 0; todo = todo[1:] {
+		for _, target := range pages[todo[0]].links {
+			to, _, ok := resolve(todo[0], target)
+			if !ok {
+				continue
+			}
+			for other := range pages {
+				if !reached[other] && (other == to || path.Dir(other) == to) {
+					reached[other] = true
+					todo = append(todo, other)
+				}
+			}
+		}
+	}
+	for name := range pages {
+		if strings.HasPrefix(name, "docs/") && !reached[name] {
+			t.Errorf("%s: no link leads there from %s", name, start)
+		}
+	}
+}
+
+// TestAnchors: headings become anchors as GitHub makes them.
+func TestAnchors(t *testing.T) {
+	text := "# A `code` and [a link](x.md), *so*\n## Twice\n## Twice\n```sh\n# no heading\n```\n<a id=\"own\"></a>\n" +
+		"See [one](#a), `[not](this)` and [two](b.md#c \"title\").\n\n    [nor](this)\n\n![image](c.svg)\n\n[ref]: d.md\n"
+	p := parse(text)
+	if want := []string{"a-code-and-a-link-so", "own", "twice", "twice-1"}; !slices.Equal(slices.Sorted(maps.Keys(p.anchors)), want) {
+		t.Errorf("anchors %v, want %v", slices.Sorted(maps.Keys(p.anchors)), want)
+	}
+	if want := []string{"x.md", "#a", "b.md#c", "c.svg", "d.md"}; !slices.Equal(p.links, want) {
+		t.Errorf("links %q, want %q", p.links, want)
+	}
+	pages := map[string]*mdPage{"links_test.go": p}
+	for target, right := range map[string]bool{"#own": true, "#none": false, "https://example.org/none": true} {
+		if err := leads(pages, "links_test.go", target); (err == nil) != right {
+			t.Errorf("%s: error %v", target, err)
+		}
+	}
+	for _, target := range []string{"none.md", "/etc/passwd", "../../../outside.md"} {
+		if leads(map[string]*mdPage{}, "docs/a.md", target) == nil {
+			t.Errorf("%s leads somewhere", target)
+		}
+	}
+}
+
+// mdPage is what matters of a page here.
+type mdPage struct {
+	anchors map[string]bool
+	links   []string // as they are written, in order
+}
+
+// leads says what is wrong with a link of a page; nil for none, and for what is outside.
+func leads(pages map[string]*mdPage, from, target string) error {
+	to, anchor, ok := resolve(from, target)
+	if !ok {
+		return nil
+	}
+	if strings.HasPrefix(target, "/") || to == ".." || strings.HasPrefix(to, "../") {
+		return fmt.Errorf("link %q leads out of the repository", target)
+	}
+	if p := pages[to]; p != nil {
+		if anchor != "" && !p.anchors[anchor] {
+			return fmt.Errorf("link %q: %s has no heading #%s", target, to, anchor)
+		}
+		return nil
+	}
+	if anchor != "" && strings.HasSuffix(to, ".md") {
+		return fmt.Errorf("link %q: no page %s", target, to)
+	}
+	if _, err := os.Stat(filepath.Join(repository, filepath.FromSlash(to))); err != nil {
+		return fmt.Errorf("link %q: no file %s", target, to)
+	}
+	return nil
+}
+
+// resolve is the file that a link of a page means, from the repository's root, and the anchor in it; false for what is
+// outside.
+func resolve(from, target string) (file, anchor string, ok bool) {
+	u, err := url.Parse(target)
+	if err != nil || u.Scheme != "" || u.Host != "" {
+		return "", "", false
+	}
+	if u.Path == "" {
+		return from, u.Fragment, true
+	}
+	return path.Join(path.Dir(from), u.Path), u.Fragment, true
+}
+
+// readPages has every *.md of the repository by its path, but those that git ignores by folder, and test data.
+func readPages(t *testing.T) map[string]*mdPage {
+	t.Helper()
+	pages := map[string]*mdPage{}
+	err := filepath.WalkDir(repository, func(file string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if n := e.Name(); e.IsDir() && (n == "node_modules" || n == "testdata" || n == "dist" || n == "bin" || strings.HasPrefix(n, ".") && file != repository) {
+			return filepath.SkipDir
+		}
+		if e.IsDir() || filepath.Ext(file) != ".md" {
+			return nil
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(repository, file)
+		pages[filepath.ToSlash(name)] = parse(string(text))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pages
+}
+
+var (
+	inlineCode = regexp.MustCompile("`+[^`]*`+")
+	inlineLink = regexp.MustCompile(`\]\(\s*<?([^)\s>]+)>?(?:\s+"[^"]*")?\s*\)`)
+	refLink    = regexp.MustCompile(`^\s{0,3}\[[^\]^]+\]:\s+(\S+)`)
+	htmlLink   = regexp.MustCompile(`(?:src|href|srcset)="([^"]+)"`)
+	htmlAnchor = regexp.MustCompile(`<[a-z]+ (?:id|name)="([^"]+)"`)
+	heading    = regexp.MustCompile(`^#{1,6}\s+(.*?)\s*#*$`)
+	linkText   = regexp.MustCompile(`!?\[([^\]]*)\]\([^)]*\)`)
+)
+
+func parse(text string) *mdPage {
+	p := &mdPage{anchors: map[string]bool{}}
+	fence, before := "", ""
+	for l := range strings.Lines(text) {
+		l = strings.TrimRight(l, "\r\n")
+		trimmed := strings.TrimLeft(l, " ")
+		switch {
+		case fence != "":
+			if strings.HasPrefix(trimmed, fence) {
+				fence = ""
+			}
+			continue
+		case strings.HasPrefix(trimmed, "```"), strings.HasPrefix(trimmed, "~~~"):
+			fence = trimmed[:3]
+			continue
+		case strings.HasPrefix(l, "    ") && (before == "" || strings.HasPrefix(before, "    ")):
+			before = l
+			continue // code
+		}
+		before = l
+		if m := heading.FindStringSubmatch(l); m != nil {
+			p.anchor(m[1])
+		}
+		p.linksOf(inlineCode.ReplaceAllString(l, "`"))
+	}
+	return p
+}
+
+func (p *mdPage) linksOf(l string) {
+	for _, re := range []*regexp.Regexp{inlineLink, refLink, htmlLink} {
+		for _, m := range re.FindAllStringSubmatch(l, -1) {
+			p.links = append(p.links, m[1])
+		}
+	}
+	for _, m := range htmlAnchor.FindAllStringSubmatch(l, -1) {
+		p.anchors[m[1]] = true
+	}
+}
+
+// anchor takes a heading in: small letters, digits, '-' and '_' stay, a space becomes '-', and the second of a name gets a
+// number.
+func (p *mdPage) anchor(title string) {
+	var b strings.Builder
+	for _, r := range strings.ToLower(linkText.ReplaceAllString(title, "$1")) {
+		switch {
+		case unicode.IsLetter(r), unicode.IsDigit(r), r == '-', r == '_':
+			b.WriteRune(r)
+		case r == ' ':
+			b.WriteByte('-')
+		}
+	}
+	name := b.String()
+	for i := 1; p.anchors[name]; i++ {
+		name = fmt.Sprintf("%s-%d", b.String(), i)
+	}
+	p.anchors[name] = true
+}

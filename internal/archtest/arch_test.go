@@ -75,6 +75,7 @@ var layers = map[string][]string{
 	"internal/layout":         {"pkg/fault", "pkg/torus/grid", "internal/config"},
 	"internal/inventory":      {"pkg/fault", "pkg/torus/grid", "internal/config", "internal/layout", "internal/pki"},
 	"internal/packagetest":    {},
+	"internal/apidoc":         {},
 	"internal/configdoc":      {"internal/config", "internal/executor", "internal/inventory"},
 	"internal/localcluster":   {"api", "pkg", "internal/config", "internal/layout", "internal/pki", "internal/version"},
 	"internal/ctl":            {"api", "pkg", "internal/localcluster", "internal/inventory", "internal/config", "internal/pki", "internal/weblogin", "internal/version"},

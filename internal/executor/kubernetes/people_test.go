@@ -92,6 +92,11 @@ func TestAPersonsWordStands(t *testing.T) {
 			one, two := job(), job()
 			do(t, e, one)
 			p.person(t, name, p.away)
+			if p.kind == response.KubernetesDrain { // what it has evicted is evicted
+				want(t, e.Do(context.Background(), again(one)), response.Partly, "somebody has uncordoned it")
+			} else {
+				want(t, e.Do(context.Background(), again(one)), response.Unchanged, "which an attempt before had brought")
+			}
 			refused(e, step(1, one), one.Response)
 			refused(e, two, one.Response)
 			refused(newExecutor(t, Config{}, nil), two, one.Response) // where nobody knows which are open

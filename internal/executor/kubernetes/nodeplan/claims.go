@@ -15,7 +15,8 @@ import (
 // claim is what a step wants of a node.
 type claim struct {
 	name   string          // for people: what somebody has taken away
-	stands bool            // it is there, whoever has brought it
+	stands bool            // something of its name is there, whoever has brought it
+	asked  bool            // it is there as the step wants it
 	same   func(Mark) bool // the mark is of a step that wants the same
 }
 
@@ -24,21 +25,21 @@ func wants(n *corev1.Node, j executor.Job) (claim, bool) {
 	p := j.Parameters
 	switch j.Kind {
 	case response.KubernetesCordon, response.KubernetesDrain:
-		return claim{"the cordon", n.Spec.Unschedulable, func(m Mark) bool {
+		return claim{"the cordon", n.Spec.Unschedulable, n.Spec.Unschedulable, func(m Mark) bool {
 			return m.Kind == response.KubernetesCordon || m.Kind == response.KubernetesDrain
 		}}, true
 	case response.KubernetesLabel:
-		_, there := n.Labels[p["key"]]
-		return claim{"label " + p["key"], there, func(m Mark) bool { return m.Kind == response.KubernetesLabel && m.Key == p["key"] }}, true
+		is, there := n.Labels[p["key"]]
+		return claim{"label " + p["key"], there, there && is == p["value"], func(m Mark) bool { return m.Kind == response.KubernetesLabel && m.Key == p["key"] }}, true
 	case response.KubernetesTaint, response.KubernetesEvict:
 		t := taintOf(j)
-		there := slices.ContainsFunc(n.Spec.Taints, func(x corev1.Taint) bool { return x.Key == t.Key && x.Effect == t.Effect })
-		return claim{fmt.Sprintf("taint %s:%s", t.Key, t.Effect), there, func(m Mark) bool {
+		at := slices.IndexFunc(n.Spec.Taints, func(x corev1.Taint) bool { return x.Key == t.Key && x.Effect == t.Effect })
+		return claim{fmt.Sprintf("taint %s:%s", t.Key, t.Effect), at >= 0, at >= 0 && n.Spec.Taints[at].Value == t.Value, func(m Mark) bool {
 			return (m.Kind == response.KubernetesTaint || m.Kind == response.KubernetesEvict) && m.Key == t.Key && m.Effect == t.Effect
 		}}, true
 	case response.KubernetesCondition:
-		_, there := find(n.Status.Conditions, p["type"])
-		return claim{"condition " + p["type"], there, func(m Mark) bool { return m.Kind == response.KubernetesCondition && m.Type == p["type"] }}, true
+		c, there := find(n.Status.Conditions, p["type"])
+		return claim{"condition " + p["type"], there, there && c.Status == corev1.ConditionTrue, func(m Mark) bool { return m.Kind == response.KubernetesCondition && m.Type == p["type"] }}, true
 	default:
 		return claim{}, false
 	}
@@ -85,6 +86,21 @@ func (s *step) overrule(open map[string]bool) (executor.Result, bool) {
 	}
 	s.gone = keys
 	return executor.Result{}, false
+}
+
+// lost refuses to say again that a step was done where somebody has taken away since what an attempt before had brought: what the policy does next may rest
+// on it. A drain finds that out by itself, and then says how far it has come.
+func (s *step) lost() (executor.Result, bool) {
+	c, ok := wants(s.n, s.j)
+	if !ok || c.asked || s.j.Undo || s.mine == nil || s.j.Kind == response.KubernetesDrain {
+		return executor.Result{}, false
+	}
+	verb := "taken away"
+	if c.stands {
+		verb = "changed"
+	}
+	return executor.Unchanged("node %s: somebody has %s %s, which an attempt before had brought: it is not brought again while annotation %s stands",
+		s.n.Name, verb, c.name, s.key), true
 }
 
 // responseOf is the response of a mark's annotation.

@@ -27,7 +27,8 @@
 //
 // A mark is a claim: its response wants the node cordoned, or the label, the taint or the condition there. A claim and what it claims
 // come by one write. So where a claim stands, and not what it claims, somebody has taken that away: the claim is overruled. No response does
-// anew what somebody has taken away from one that is open still, nor does that one's own next step (overrule). When it ends, what was said of
+// anew what somebody has taken away from one that is open still, nor does that one's own next step (overrule), and the same step, repeated, does not
+// say that it is done (lost). When it ends, what was said of
 // it is over: a new fault is a new reason. One that is closed without having been put back has left what it did to a person, and its claim stands
 // for as long as that: others that are put back leave it alone. Once it is overruled it means nothing, and the next write takes its mark away.
 package nodeplan
@@ -101,6 +102,9 @@ func Next(n *corev1.Node, j executor.Job, open map[string]bool, now time.Time) P
 	}
 	s := newStep(n, j, now)
 	if r, refused := s.overrule(open); refused {
+		return ends(r)
+	}
+	if r, refused := s.lost(); refused {
 		return ends(r)
 	}
 	switch j.Kind {

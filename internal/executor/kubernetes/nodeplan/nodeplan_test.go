@@ -29,7 +29,7 @@ func job(kind response.Kind) executor.Job {
 // TestFenced: a higher token, and one that is none, are refused by whatever looks at the node.
 func TestFenced(t *testing.T) {
 	for given, want := range map[string]response.Outcome{"6": 0, "7": 0, "8": response.StaleToken, "": response.Unchanged, "-1": response.Unchanged, "18446744073709551616": response.Unchanged} {
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{TokenKey: given, MarkKey("r7-1", 2): "{}"}}}
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{TokenKey: given, MarkKey("r7-1", 2): "{}"}}, Spec: corev1.NodeSpec{Unschedulable: true}}
 		if r, _ := Fenced(n, 7); r.Outcome != want {
 			t.Errorf("token %q: %+v", given, r)
 		}
@@ -155,4 +155,43 @@ func FuzzMarks(f *testing.F) {
 			t.Fatalf("%s", p.Write.Body)
 		}
 	})
+}
+
+// TestLost: a step that stands by its mark is done only while what it has brought is there as it was asked for. A drain looks by itself.
+func TestLost(t *testing.T) {
+	bare := func() *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{MarkKey("r7-1", 2): "{}"}}}
+	}
+	p := map[string]string{"key": "k", "value": "v", "effect": "NoSchedule", "type": "T"}
+	for kind, other := range map[response.Kind]func(n *corev1.Node, value string){
+		response.KubernetesLabel: func(n *corev1.Node, value string) { n.Labels = map[string]string{"k": value} },
+		response.KubernetesTaint: func(n *corev1.Node, value string) {
+			n.Spec.Taints = []corev1.Taint{{Key: "k", Value: value, Effect: corev1.TaintEffectNoSchedule}}
+		},
+		response.KubernetesCondition: func(n *corev1.Node, value string) {
+			n.Status.Conditions = []corev1.NodeCondition{{Type: "T", Status: map[string]corev1.ConditionStatus{"v": corev1.ConditionTrue, "": corev1.ConditionFalse}[value]}}
+		},
+		response.KubernetesCordon: func(n *corev1.Node, value string) { n.Spec.Unschedulable = value != "" },
+	} {
+		j := job(kind)
+		j.Parameters = p
+		gone, changed, there := bare(), bare(), bare()
+		other(changed, "")
+		other(there, "v")
+		for name, n := range map[string]*corev1.Node{"gone": gone, "changed": changed} {
+			if got := Next(n, j, nil, time.Unix(0, 0)); got.Write != nil || got.Result.Outcome != response.Unchanged || !strings.Contains(got.Result.Detail, MarkKey("r7-1", 2)) {
+				t.Errorf("%s, %s: %+v", kind, name, got)
+			}
+		}
+		if got := Next(there, j, nil, time.Unix(0, 0)); got.Write == nil || got.Result.Outcome != response.Succeeded {
+			t.Errorf("%s, there: %+v", kind, got)
+		}
+		j.Undo = true
+		if got := Next(gone, j, nil, time.Unix(0, 0)); got.Write == nil || got.Result.Outcome != response.Succeeded {
+			t.Errorf("%s, put back where it is gone: %+v", kind, got)
+		}
+	}
+	if got := Next(bare(), job(response.KubernetesDrain), nil, time.Unix(0, 0)); got.Write == nil || got.Result.Outcome != response.Succeeded {
+		t.Errorf("drain: %+v", got)
+	}
 }

@@ -1,8 +1,14 @@
 package executor
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/response"
 )
 
 func TestFenced(t *testing.T) {
@@ -10,12 +16,45 @@ func TestFenced(t *testing.T) {
 		t.Errorf("without a fence: %v", err)
 	}
 	var stale error
-	ctx := WithFence(t.Context(), func() error { return stale })
+	ctx := WithFence(t.Context(), func(context.Context) error { return stale })
 	if err := Fenced(ctx); err != nil {
 		t.Error(err)
 	}
 	stale = errors.New("token 6 has been seen")
 	if err := Fenced(ctx); !errors.Is(err, stale) {
 		t.Errorf("%v, want %v", err, stale)
+	}
+}
+
+// A store that does not answer holds up an attempt for FenceTime, or as long as who asks allows.
+func TestFenceTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := WithFence(t.Context(), func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		for _, want := range []time.Duration{FenceTime, time.Second} {
+			ctx, cancel := context.WithTimeout(ctx, want)
+			begin := time.Now()
+			if err := Fenced(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != want {
+				t.Errorf("%v after %s, want %v after %s", err, time.Since(begin), context.DeadlineExceeded, want)
+			}
+			cancel()
+		}
+		begin := time.Now()
+		if err := Fenced(ctx); err == nil || time.Since(begin) != FenceTime {
+			t.Errorf("%v after %s, want an error after %s", err, time.Since(begin), FenceTime)
+		}
+	})
+}
+
+// An attempt that was held is stale only where a higher token is known.
+func TestHeld(t *testing.T) {
+	for err, want := range map[error]response.Outcome{
+		fmt.Errorf("%w: token 5", ErrStale): response.StaleToken, errors.New("no quorum"): response.Unchanged, context.DeadlineExceeded: response.Unchanged,
+	} {
+		if got := Held(err); got.Outcome != want {
+			t.Errorf("%v: %+v, want outcome %d", err, got, want)
+		}
 	}
 }

@@ -75,7 +75,7 @@ func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
 		spec.Credential = &program.Credential{UID: uint32(c.User.UID), GID: uint32(c.User.GID)} //nolint:gosec // Validate bounds them
 	}
 	if err := executor.Fenced(ctx); err != nil {
-		return executor.Stale("%s", err)
+		return executor.Held(err)
 	}
 	e := program.Run(ctx, spec)
 	switch {

@@ -250,9 +250,11 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%+v, want %q", r, detail)
 		}
 	}
-	stale := executor.WithFence(t.Context(), func() error { return os.ErrDeadlineExceeded })
-	if r := x.Do(stale, job(nil)); r.Outcome != response.StaleToken {
-		t.Errorf("under a lower token: %+v", r)
+	for fails, outcome := range map[error]response.Outcome{executor.ErrStale: response.StaleToken, os.ErrDeadlineExceeded: response.Unchanged} {
+		ctx := executor.WithFence(t.Context(), func(context.Context) error { return fails })
+		if r := x.Do(ctx, job(nil)); r.Outcome != outcome || !strings.Contains(r.Detail, fails.Error()) {
+			t.Errorf("where the fence says %v: %+v, want outcome %d", fails, r, outcome)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -251,6 +252,58 @@ func TestAnotherPodByTheSameName(t *testing.T) {
 	if err := json.Unmarshal(admin(t, http.MethodGet, path+"/"+pod, "", ""), &p); err != nil || p.DeletionTimestamp != nil {
 		t.Errorf("the other pod was evicted: %v", err)
 	}
+}
+
+// TestForbiddenEviction: a pod whose eviction is forbidden, as by an admission webhook, keeps no other on the node. It is asked for once, and named at the end;
+// the next attempt asks again.
+func TestForbiddenEviction(t *testing.T) {
+	name := aNode(t)
+	var pods []string
+	for range 3 {
+		pods = append(pods, createPod(t, name, "", ""))
+	}
+	var forbidden, asked atomic.Int32
+	forbidden.Store(1)
+	e := newExecutor(t, Config{}, func(next http.RoundTripper) http.RoundTripper {
+		return wrapped(next, func(r *http.Request) (*http.Response, error) {
+			if strings.HasSuffix(r.URL.Path, "/eviction") && strings.Contains(r.URL.Path, "/"+pods[0]+"/") {
+				if asked.Add(1); forbidden.Load() > 0 {
+					return &http.Response{
+						StatusCode: http.StatusForbidden, Header: http.Header{"Content-Type": {"application/json"}}, Request: r, Body: io.NopCloser(strings.NewReader(
+							`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"admission webhook denied the request","reason":"Forbidden","code":403}`)),
+					}, nil
+				}
+			}
+			return next.RoundTrip(r)
+		})
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	defer kubelet(t, ctx, name)()
+	defer cancel()
+	j := acts()[5].job(responseID(), name)
+	want(t, e.Do(ctx, j), response.Partly, "cordoned, 2 pods evicted, 1 left: default/"+pods[0]+": admission webhook denied the request")
+	if left := podsOf(t, name); !slices.Equal(left, pods[:1]) || asked.Load() != 1 {
+		t.Errorf("left are %v, and its eviction was asked for %d times", left, asked.Load())
+	}
+	forbidden.Store(0)
+	want(t, e.Do(ctx, again(j)), response.Succeeded, "drained of 1 pods")
+}
+
+// TestDrainedAndDeleted: a node that somebody deletes as soon as it is empty, as what scales a cluster down does, has been drained.
+func TestDrainedAndDeleted(t *testing.T) {
+	name := aNode(t)
+	pod := createPod(t, name, "", "")
+	e := newExecutor(t, Config{}, func(next http.RoundTripper) http.RoundTripper {
+		return wrapped(next, func(r *http.Request) (*http.Response, error) {
+			res, err := next.RoundTrip(r)
+			if strings.HasSuffix(r.URL.Path, "/eviction") {
+				admin(t, http.MethodDelete, "/api/v1/namespaces/default/pods/"+pod+"?gracePeriodSeconds=0", "", "")
+				admin(t, http.MethodDelete, "/api/v1/nodes/"+name, "", "")
+			}
+			return res, err
+		})
+	})
+	want(t, e.Do(context.Background(), acts()[5].job(responseID(), name)), response.Succeeded, "drained of 1 pods, and somebody has deleted it since")
 }
 
 // TestOnePodHoldsUpNoOther: the eviction of one pod gets no answer, as from a webhook that hangs; the others are evicted all the same.

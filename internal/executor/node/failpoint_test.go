@@ -169,10 +169,10 @@ func (r role) attempt() (executor.Result, error) {
 	if err != nil {
 		return executor.Result{}, err
 	}
-	return e.Do(executor.WithFence(context.Background(), func() error {
+	return e.Do(executor.WithFence(context.Background(), func(context.Context) error {
 		b, err := os.ReadFile(filepath.Join(r.Dir, fence))
 		if highest, err2 := strconv.ParseUint(string(b), 10, 64); err == nil && (err2 != nil || highest > r.Job.Token) {
-			err = fmt.Errorf("token %s is elected", b)
+			err = fmt.Errorf("%w: token %s", executor.ErrStale, b)
 		}
 		return err
 	}), r.Job), nil

@@ -122,7 +122,7 @@ func TestFenced(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx := executor.WithFence(t.Context(), func() error {
+		ctx := executor.WithFence(t.Context(), func(context.Context) error {
 			d.mu.Lock()
 			defer d.mu.Unlock()
 			return d.fenced

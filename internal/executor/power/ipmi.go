@@ -58,7 +58,7 @@ func (b BMC) ipmi(ctx context.Context, password string) executor.Result {
 		return executor.Unchanged("%s: before the reset: %s", b.Address, err)
 	}
 	if err := executor.Fenced(ctx); err != nil {
-		return executor.Stale("%s", err)
+		return executor.Held(err)
 	}
 	control := chassis.ChassisControlHardReset
 	if b.Reset == "cycle" {

@@ -149,8 +149,10 @@ func TestIPMI(t *testing.T) {
 	i.answer(errors.New("broken"), nil)
 	want(t, one(t, i.bmc()).Do(t.Context(), job(methodIPMI)), response.NotKnown, "cc: 0xff")
 	i.answer(nil, nil)
-	ctx := executor.WithFence(t.Context(), func() error { return errors.New("token 6 has been seen") })
+	ctx := executor.WithFence(t.Context(), func(context.Context) error { return fmt.Errorf("%w: token 6 has been seen", executor.ErrStale) })
 	want(t, one(t, i.bmc()).Do(ctx, job(methodIPMI)), response.StaleToken, "token 6")
+	ctx = executor.WithFence(t.Context(), func(context.Context) error { return errors.New("no quorum") })
+	want(t, one(t, i.bmc()).Do(ctx, job(methodIPMI)), response.Unchanged, "no quorum")
 	b = i.bmc()
 	b.Username = "admin"
 	want(t, one(t, b).Do(t.Context(), job(methodIPMI)), response.Unchanged, "")

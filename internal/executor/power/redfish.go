@@ -83,7 +83,7 @@ func (b BMC) redfish(ctx context.Context, password string) executor.Result {
 		return executor.Unchanged("%s%s: %s", b.Address, b.System, err)
 	}
 	if err := executor.Fenced(ctx); err != nil {
-		return executor.Stale("%s", err)
+		return executor.Held(err)
 	}
 	before := system.PowerState
 	resp, task, err := schemas.PostWithTask(client, target, map[string]schemas.ResetType{"ResetType": kind}, nil, false)

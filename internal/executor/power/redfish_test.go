@@ -3,6 +3,7 @@ package power
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -177,8 +178,10 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %+v", name, r)
 		}
 	}
-	ctx := executor.WithFence(t.Context(), func() error { return errors.New("token 6 has been seen") })
+	ctx := executor.WithFence(t.Context(), func(context.Context) error { return fmt.Errorf("%w: token 6 has been seen", executor.ErrStale) })
 	want(t, x.Do(ctx, job(methodRedfish)), response.StaleToken, "token 6")
+	ctx = executor.WithFence(t.Context(), func(context.Context) error { return errors.New("no quorum") })
+	want(t, x.Do(ctx, job(methodRedfish)), response.Unchanged, "no quorum")
 	if err := os.Chmod(filepath.Join(e.Dir, "password"), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -195,14 +195,14 @@ func (s *server) act(ctx context.Context, job executor.Job, x executor.Executor,
 	if err := ctx.Err(); err != nil {
 		return executor.Unchanged("before it began: %s", err)
 	}
-	still := func() error {
+	still := func(context.Context) error { // of this process: it takes no time
 		if highest := s.durable.token(); highest > job.Token {
 			return fmt.Errorf("%w: token %d: the executor process has seen %d", executor.ErrStale, job.Token, highest)
 		}
 		return nil
 	}
-	if err := still(); err != nil {
-		return executor.Stale("%s", err)
+	if err := still(ctx); err != nil {
+		return executor.Held(err)
 	}
 	defer func() {
 		if p := recover(); p != nil {

@@ -193,7 +193,7 @@ const lookTime = 5 * time.Second
 // update changes a node, and looks whether it is as it should be: what scontrol says of it is not relied on.
 func (x *Executor) update(ctx context.Context, j executor.Job, was node, good func(now node) bool, given ...string) executor.Result {
 	if err := executor.Fenced(ctx); err != nil {
-		return executor.Stale("%s", err)
+		return executor.Held(err)
 	}
 	e := x.scontrol(ctx, append([]string{"update", "NodeName=" + was.name}, given...)...)
 	if !e.Started {

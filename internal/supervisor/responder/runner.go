@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -87,12 +88,35 @@ const sure = 500 * time.Millisecond
 // stale says whether a moment is so long ago that another may lead by now. No moment at all, zero, is.
 func (u *runner) stale(led time.Time) bool { return led.IsZero() || time.Since(led) > u.sure }
 
-// confirm asks until the answer is new enough to act on.
+// The bounds of a question to the store, and of the pause before it is asked again, doubled each time. A store that answers late is not asked more by that.
+const (
+	askTime    = 2 * time.Second
+	pauseLeast = 500 * time.Millisecond
+	pauseMost  = 5 * time.Second
+)
+
+// confirm asks until the answer is new enough to act on. Only a certain no ends it before its context: of a store that has lost its own leader for a moment,
+// or is slow, nothing follows.
 func (u *runner) confirm(ctx context.Context, t *term, led time.Time) error {
-	for u.stale(led) {
-		led = time.Now()
-		if _, err := u.r.cfg.Store.Confirm(ctx, t.fence); err != nil {
+	for pause := pauseLeast; u.stale(led); pause = min(2*pause, pauseMost) {
+		asked := time.Now()
+		one, cancel := context.WithTimeout(ctx, askTime)
+		_, err := u.r.cfg.Store.Confirm(one, t.fence)
+		cancel()
+		switch {
+		case errors.Is(err, store.ErrNotLeader):
 			return err
+		case err == nil && !u.stale(asked):
+			return nil
+		case err == nil:
+			err = fmt.Errorf("the store's answer took %s: want at most %s", time.Since(asked).Round(time.Millisecond), u.sure)
+		}
+		again := time.NewTimer(pause/2 + rand.N(pause/2))
+		select {
+		case <-ctx.Done():
+			again.Stop()
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		case <-again.C:
 		}
 	}
 	return nil
@@ -118,7 +142,7 @@ func (u *runner) attempt(ctx context.Context, t *term, j executor.Job, led time.
 	if err := ctx.Err(); err != nil {
 		return never(j, "not begun: %v", context.Cause(ctx)), false
 	}
-	return u.do(executor.WithFence(ctx, func() error {
+	return u.do(executor.WithFence(ctx, func(ctx context.Context) error {
 		err := u.confirm(ctx, t, time.Time{})
 		if errors.Is(err, store.ErrNotLeader) {
 			return fmt.Errorf("%w: %w", executor.ErrStale, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lofamo/lofamo/internal/executor"
@@ -38,4 +39,64 @@ func TestStale(t *testing.T) {
 	if err := attempt(fallen); !errors.Is(err, executor.ErrStale) || !errors.Is(err, store.ErrNotLeader) {
 		t.Errorf("%v: want %v", err, executor.ErrStale)
 	}
+}
+
+// answering is a store of which only the answers to one question matter: the n-th, from 1, comes after a while.
+type answering struct {
+	Store
+
+	asked  int
+	answer func(n int) (time.Duration, error)
+}
+
+func (a *answering) Confirm(ctx context.Context, _ store.Fence) (store.Standing, error) {
+	a.asked++
+	after, err := a.answer(a.asked)
+	select {
+	case <-time.After(after):
+		return store.Standing{}, err
+	case <-ctx.Done():
+		return store.Standing{}, ctx.Err()
+	}
+}
+
+// TestConfirm: what is no certain no is asked again, after a pause, until the time of who asks is over. A store that is slow is not asked back to back.
+func TestConfirm(t *testing.T) {
+	const patience = time.Minute
+	never := 2 * patience
+	for name, tc := range map[string]struct {
+		answer func(n int) (time.Duration, error)
+		fails  error
+		most   time.Duration // for how long
+		asked  [2]int        // at least, at most
+	}{
+		"leads":                         {func(int) (time.Duration, error) { return 0, nil }, nil, 0, [2]int{1, 1}},
+		"another leads":                 {func(int) (time.Duration, error) { return 0, store.ErrNotLeader }, store.ErrNotLeader, 0, [2]int{1, 1}},
+		"no leader of its own, a while": {func(n int) (time.Duration, error) { return 0, only(errors.New("leader changed"), n < 3) }, nil, 3 * time.Second, [2]int{3, 3}},
+		"hangs once":                    {func(n int) (time.Duration, error) { return only(never, n == 1), nil }, nil, askTime + pauseLeast, [2]int{2, 2}},
+		"late once":                     {func(n int) (time.Duration, error) { return only(sure+time.Millisecond, n == 1), nil }, nil, 2 * time.Second, [2]int{2, 2}},
+		"late each time":                {func(int) (time.Duration, error) { return 600 * time.Millisecond, nil }, context.DeadlineExceeded, patience, [2]int{10, 24}},
+		"hangs":                         {func(int) (time.Duration, error) { return never, nil }, context.DeadlineExceeded, patience, [2]int{8, 20}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &answering{answer: tc.answer}
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				begin := time.Now()
+				err := newRunner(&Responder{cfg: Config{Store: s}}).confirm(ctx, &term{ctx: ctx}, time.Time{})
+				if took := time.Since(begin); !errors.Is(err, tc.fails) || took > tc.most || s.asked < tc.asked[0] || s.asked > tc.asked[1] {
+					t.Errorf("%v, %d questions in %s: want %v, %v questions in at most %s", err, s.asked, took, tc.fails, tc.asked, tc.most)
+				}
+			})
+		})
+	}
+}
+
+// only is what is given if it is so, else nothing.
+func only[T any](v T, so bool) (none T) {
+	if so {
+		return v
+	}
+	return none
 }

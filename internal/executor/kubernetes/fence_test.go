@@ -1,0 +1,88 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// allKinds are the acts, and the event.
+func allKinds() []act {
+	return append(acts(), act{kind: response.KubernetesEvent, parameters: map[string]string{"reason": "X"}})
+}
+
+// TestFenceThatCannotSay: a store that has no answer for a while, as while it elects its own leader, ends nothing. It is asked again, and a drain goes on.
+func TestFenceThatCannotSay(t *testing.T) {
+	e := newExecutor(t, Config{}, nil)
+	for _, a := range allKinds() {
+		name := aNode(t)
+		ctx, cancel := context.WithCancel(context.Background())
+		done := kubelet(t, ctx, name)
+		if a.kind == response.KubernetesDrain {
+			createPod(t, name, "", "")
+			createPod(t, name, "", "")
+		}
+		asked := 0
+		fenced := executor.WithFence(ctx, func(context.Context) error {
+			if asked++; asked%4 < 3 { // of a drain's questions also some between its evictions
+				return errors.New("etcdserver: leader changed")
+			}
+			return nil
+		})
+		want(t, e.Do(fenced, a.job(responseID(), name)), response.Succeeded, "")
+		if asked < 3 {
+			t.Errorf("%s: asked %d times", a.kind, asked)
+		}
+		if got := podsOf(t, name); len(got) > 0 {
+			t.Errorf("%s: left are %v", a.kind, got)
+		}
+		cancel()
+		done()
+	}
+}
+
+// TestFenceThatHangs: a question that gets no answer is given up after the time of a request.
+func TestFenceThatHangs(t *testing.T) {
+	e, name := newExecutor(t, Config{}, nil), aNode(t)
+	e.c.timeout = 200 * time.Millisecond
+	asked := 0
+	ctx := executor.WithFence(context.Background(), func(ctx context.Context) error {
+		if asked++; asked > 1 {
+			return nil
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	j := acts()[2].job(responseID(), name)
+	j.Timeout = time.Minute
+	begin := time.Now()
+	want(t, e.Do(ctx, j), response.Succeeded, "cordoned")
+	if took := time.Since(begin); asked != 2 || took > j.Timeout/2 {
+		t.Errorf("%d questions in %s", asked, took)
+	}
+}
+
+// TestFenceThatIsLate: on words that are too old nothing is done, and nothing is stale; between two questions is a pause that grows.
+func TestFenceThatIsLate(t *testing.T) {
+	e, name := newExecutor(t, Config{}, nil), aNode(t)
+	e.c.sure = time.Nanosecond
+	e.pacing.failure = usual.failure
+	before := theNode(t, name).ResourceVersion
+	for _, a := range []act{allKinds()[0], allKinds()[5], allKinds()[6]} { // a write, a drain, an event
+		asked := 0
+		ctx := executor.WithFence(context.Background(), func(context.Context) error { asked++; return nil })
+		j := a.job(responseID(), name)
+		j.Timeout = 700 * time.Millisecond // pauses of at least 50, 100, 200 and 400 ms
+		want(t, e.Do(ctx, j), response.Unchanged, "")
+		if asked < 1 || asked > 4 {
+			t.Errorf("%s: %d questions in %s: want at most 4", a.kind, asked, j.Timeout)
+		}
+	}
+	if after := theNode(t, name).ResourceVersion; after != before {
+		t.Errorf("changed: version %s, before %s", after, before)
+	}
+}

@@ -88,6 +88,16 @@ func TestBrowser(t *testing.T) {
 	}
 }
 
+// TestBrowserModel: what the page makes of what supervisors say.
+func TestBrowserModel(t *testing.T) {
+	node, _ := browser(t)
+	cmd := exec.CommandContext(t.Context(), node, "--test", "test/model.mjs")
+	cmd.Dir = filepath.Join("..", "..", "web")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // browser finds what is wanted. Where CI runs it must be there.
 func browser(t *testing.T) (node, chromium string) {
 	t.Helper()

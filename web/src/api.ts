@@ -1,7 +1,8 @@
 import type { Change, Standing, WholeMap } from './model'
 
+/** Session has times in milliseconds since 1970, but expires in seconds; skew is how far the supervisor's clock is ahead of the browser's. */
 export interface Session {
-  subject: string; expires: number; now: number; supervisor: string; cluster: string; aliveMs: number
+  subject: string; expires: number; now: number; skew: number; supervisor: string; cluster: string; aliveMs: number
   others: { id: string; url: string; token: string }[]; may: { approve: boolean; deny: boolean }
 }
 
@@ -29,12 +30,15 @@ const query = (q: Record<string, string | number | undefined>) =>
 export const api = {
   login: (token: string) => post<void>('/api/login', { token }),
   logout: () => post<void>('/api/logout', {}),
-  session: () => call<Session>('/api/session'),
+  session: async (): Promise<Session> => {
+    const s = await call<Session>('/api/session')
+    return { ...s, skew: s.now - Date.now() }
+  },
   map: () => call<WholeMap>('/api/map'),
   node: (node: string) => call<any>('/api/node?' + query({ node })),
   explain: (q: { node?: string; component?: string; group?: string }) => call<any>('/api/explain?' + query(q)),
   history: (node: string, limit: number) => call<Page>('/api/history?' + query({ node, limit })),
-  events: (limit: number) => call<Page>('/api/events?' + query({ limit })),
+  events: (limit: number, after?: number) => call<Page>('/api/events?' + query({ limit, after })),
   groups: () => call<any>('/api/groups'),
   approve: (id: string, reason: string) => post<any>(`/api/responses/${encodeURIComponent(id)}/approve`, { reason }),
   deny: (id: string, reason: string) => post<any>(`/api/responses/${encodeURIComponent(id)}/deny`, { reason }),

@@ -67,7 +67,7 @@ class Page {
   private mapTimer = 0
   private ended = false
   private readonly responses = new Responses(() => this.session)
-  private readonly timeline = new Timeline()
+  private readonly timeline = new Timeline(() => Date.now() + this.session.skew)
   private readonly counts = h('ul', { class: 'counts', 'aria-label': 'Nodes by state' })
   private readonly status = h('span', { class: 'pill', id: 'status', role: 'status' })
   private readonly banner = h('div', { id: 'banner', role: 'status' })
@@ -141,6 +141,8 @@ class Page {
     this.setSlice()
     this.follow()
     this.renderAll()
+    // The stream goes on from this map: what came before it and was not told is read, or is so long ago that all is.
+    void this.timeline.catchUp(m.revision).catch(() => this.timeline.load()).catch(() => { /* what comes is shown */ })
   }
 
   private follow(): void {

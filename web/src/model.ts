@@ -199,3 +199,28 @@ export function course(now: Model, events: Change[]): Sample[] {
   }
   return out.reverse()
 }
+
+const leastSpan = 10_000 // of the timeline, in milliseconds: changes of one second would else fill it, and every tick would move them
+
+/** ends are those of the timeline, in milliseconds since 1970. It ends now, never later: who asks for a moment by its place gets that moment. */
+export function ends(events: Change[], now: number): [from: number, to: number] {
+  const to = Math.max(now, events.at(-1)?.time ?? 0) // the browser's clock may be behind
+  return [Math.min(events[0]?.time ?? to, to - leastSpan), to]
+}
+
+/** step is the moment with one change less (-1) or one more (+1) than at; undefined: now. */
+export function step(events: Change[], at: number | undefined, by: -1 | 1): number | undefined {
+  const shown = events.filter((c) => !c.kind && c.part && stateOf(c.from) && c.from !== c.to)
+  if (by < 0) {
+    const last = shown.findLast((c) => at === undefined || c.time <= at)
+    return last ? last.time - 1 : at
+  }
+  const next = at === undefined ? -1 : shown.findIndex((c) => c.time > at)
+  return next < 0 || shown[next].time === shown.at(-1)!.time ? undefined : shown[next].time
+}
+
+/** merged are the events known and those of an answer, which has all from its first to its last revision. */
+export function merged(known: Change[], page: Change[]): Change[] {
+  const first = page[0]?.rev ?? Infinity, last = page.at(-1)?.rev ?? 0
+  return page.length ? [...known.filter((c) => (c.rev ?? 0) < first), ...page, ...known.filter((c) => (c.rev ?? 0) > last)] : known
+}

@@ -1,6 +1,6 @@
 import { api } from './api'
 import { clock, h, put } from './dom'
-import { Change, FAILED, Model, SICK, UNKNOWN, course, past } from './model'
+import { Change, FAILED, Model, SICK, UNKNOWN, course, ends, merged, past, step } from './model'
 
 const keep = 10_000 // events that the page remembers: as many as one answer has
 
@@ -11,21 +11,28 @@ export class Timeline {
   at: number | undefined // the moment that is shown; undefined: now
   onChange: () => void = () => {}
   private readonly canvas = h('canvas', { 'aria-hidden': 'true' })
-  private readonly slider = h('input', { type: 'range', min: 0, max: 1000, step: 'any', value: 1000, 'aria-label': 'Time of the map that is shown', oninput: () => this.moved() })
+  private readonly slider = h('input', { type: 'range', min: 0, max: 1, step: 'any', value: 1, 'aria-label': 'Time of the map that is shown', oninput: () => this.moved(), onkeydown: (e: KeyboardEvent) => this.key(e) }) // milliseconds since 1970
   private readonly when = h('div', { class: 'when' })
   private live: Model | undefined
   private from = 0
   private to = 0
 
-  constructor() {
+  /** clock is the supervisor's, in milliseconds since 1970: events are told by it. */
+  constructor(private readonly clock: () => number) {
     this.element = h('section', { id: 'past', 'aria-label': 'Timeline' }, h('div', { class: 'chart' }, this.canvas), this.slider, this.when)
     new ResizeObserver(() => this.draw()).observe(this.canvas.parentElement!)
   }
 
+  /** load reads what is kept. The stream may have told newer changes meanwhile. */
   async load(): Promise<void> {
-    const page = await api.events(keep)
-    this.events = page.events
+    this.events = merged(this.events, (await api.events(keep)).events)
     this.refresh()
+  }
+
+  /** catchUp reads what came up to a revision and was not told: the stream goes on from a map that was read anew. */
+  async catchUp(revision: number): Promise<void> {
+    const last = this.events.at(-1)?.rev ?? 0
+    if (last && last < revision) this.events = merged(this.events, (await api.events(keep, last)).events)
   }
 
   /** add takes changes that the stream tells. */
@@ -42,27 +49,37 @@ export class Timeline {
     return this.live && this.at !== undefined ? past(this.live, this.events, this.at) : this.live
   }
 
-  now(): void {
-    this.at = undefined
-    this.slider.value = '1000'
+  now(): void { this.go(undefined) }
+
+  private go(at: number | undefined): void {
+    this.at = at
     this.refresh()
     this.onChange()
   }
 
   refresh(): void {
-    this.from = this.events[0]?.time ?? Date.now() - 60_000
-    this.to = Math.max(Date.now(), this.events.at(-1)?.time ?? 0, this.from + 10_000)
-    if (this.at !== undefined) this.slider.value = String((1000 * (this.at - this.from)) / (this.to - this.from))
+    [this.from, this.to] = ends(this.events, this.clock())
+    this.slider.min = String(this.from)
+    this.slider.max = String(this.to)
+    this.slider.value = String(this.at ?? this.to)
     this.say()
     this.draw()
   }
 
   private moved(): void {
     const v = Number(this.slider.value)
-    this.at = v >= 999.5 ? undefined : this.from + (v / 1000) * (this.to - this.from)
+    this.at = v >= this.to ? undefined : v
     this.say()
     this.draw()
     this.onChange()
+  }
+
+  /** key: left and right go by one change, for a chart of a day has several a pixel. */
+  private key(e: KeyboardEvent): void {
+    const by = e.key === 'ArrowLeft' ? -1 : e.key === 'ArrowRight' ? 1 : 0
+    if (!by || e.ctrlKey || e.metaKey || e.altKey) return
+    e.preventDefault()
+    this.go(step(this.events, this.at, by))
   }
 
   private say(): void {

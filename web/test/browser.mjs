@@ -106,8 +106,19 @@ async function word() {
   check((await ask('approved')) === 'approver/someone: seen in the browser', 'the approval is not in the audit')
 }
 
-/** events: the table of them. */
-async function events() {
+/** back: the timeline shows the map as it was before the faults, and then that of now. */
+async function back() {
+  const slider = page.locator('#past input')
+  await slider.fill(String(Number(await ask('when n1-1-2')) - 1))
+  await page.waitForSelector('#past.then', wait)
+  await count('FAILED', 0)
+  await count('UNKNOWN', 0)
+  await count('SICK', 0)
+  await shot('past')
+  await slider.focus()
+  await page.keyboard.press('ArrowRight') // one change on: the dead node's
+  await page.waitForFunction(() => document.querySelector('[data-count="NORMAL"]').textContent !== '27', undefined, wait)
+  await page.click('#past button')
   await count('NORMAL', 25)
   await page.click('#tab-events')
   await axe('events')
@@ -163,7 +174,7 @@ async function many() {
 }
 
 try {
-  for (const step of [seen, dies, hostile, word, events, lost, phone, many]) {
+  for (const step of [seen, dies, hostile, word, back, lost, phone, many]) {
     const begin = Date.now()
     say(`${step.name} begins`)
     await step()

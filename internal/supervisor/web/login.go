@@ -120,7 +120,7 @@ func (s *Server) session(w http.ResponseWriter, _ *http.Request, who visitor) {
 	}
 	role := who.Role()
 	reply(w, http.StatusOK, map[string]any{
-		"subject": who.Subject, "expires": who.Expires, "now": now.Unix(), "supervisor": s.cfg.Self, "cluster": s.cfg.Cluster, "others": others, "aliveMs": s.cfg.Alive.Milliseconds(),
+		"subject": who.Subject, "expires": who.Expires, "now": now.UnixMilli(), "supervisor": s.cfg.Self, "cluster": s.cfg.Cluster, "others": others, "aliveMs": s.cfg.Alive.Milliseconds(),
 		"may": map[string]bool{"approve": role == pki.RoleApprover, "deny": slices.Contains([]pki.Role{pki.RoleApprover, pki.RoleOperator}, role)},
 	})
 }

@@ -1,0 +1,53 @@
+// The page's pure part: what follows from what supervisors say. Run by internal/supervisor's TestBrowserModel.
+import ts from 'typescript'
+import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
+import test from 'node:test'
+
+const source = ts.transpileModule(readFileSync(new URL('../src/model.ts', import.meta.url), 'utf8'), { compilerOptions: { module: ts.ModuleKind.ESNext, target: ts.ScriptTarget.ES2022 } })
+const { Model, course, ends, merged, past, step } = await import('data:text/javascript,' + encodeURIComponent(source.outputText))
+
+const changed = (rev, time, at, from, to, part = 'node') => ({ rev, time, at, from, to, part, cause: 9 })
+const died = [changed(2, 5000, '0,0,0', 'NORMAL', 'UNKNOWN'), changed(3, 5000, '0,0,0', 'UNKNOWN', 'FAILED'), changed(4, 6000, '1,0,0', 'NORMAL', 'SICK', 'link/X+'), changed(5, 7000, '1,0,0', 'NORMAL', 'FAILED')]
+
+/** torus has two nodes and died's changes behind it. */
+function torus() {
+  const m = Model.of({ dims: [2, 1, 1], states: 'NN', causes: '00', flags: '00', names: { 1: 'last' }, directions: [0, 1], links: [], masked: [] })
+  for (const c of died) assert.ok(m.apply(c))
+  return m
+}
+
+test('the timeline ends now, however short it is', () => {
+  // A range that reaches into the future stretches the past: a moment asked for by its place was a later one.
+  for (const now of [7000, 9000, 60_000]) assert.equal(ends(died, now)[1], now)
+  assert.deepEqual(ends(died, 9000), [-1000, 9000])
+  assert.deepEqual(ends(died, 60_000), [5000, 60_000])
+  assert.deepEqual(ends([], 60_000), [50_000, 60_000])
+  assert.deepEqual(ends(died, 6500), [-3000, 7000], 'a clock that is behind leaves no event out')
+})
+
+test('the map of a moment has the changes up to it, and no later one', () => {
+  const at = (t) => { const m = past(torus(), died, t); return [m.nodes[0], m.nodes[1], m.links[6], m.causes[0]] }
+  assert.deepEqual(at(4999), [2, 2, 2, 0])
+  assert.deepEqual(at(5000), [4, 2, 2, 9])
+  assert.deepEqual(at(6999), [4, 2, 3, 9])
+  assert.deepEqual(at(7000), [4, 4, 3, 9])
+  assert.deepEqual(course(torus(), died).map((s) => s.counts.join()), ['0,1,1,0,0', '0,0,1,0,1', '0,0,0,0,2'])
+})
+
+test('steps go by what the map shows', () => {
+  const events = [...died, { rev: 6, time: 8000, kind: 'WARNING_CHANGED', part: 'memory' }, { ...changed(7, 9000, '0,0,0', 'FAILED', 'FAILED') }]
+  const back = [undefined]
+  for (let i = 0; i < 4; i++) back.push(step(events, back.at(-1), -1))
+  assert.deepEqual(back, [undefined, 6999, 5999, 4999, 4999])
+  assert.deepEqual([4999, 5000, 6500, 7000, undefined].map((t) => step(events, t, 1)), [5000, 6000, undefined, undefined, undefined])
+  assert.equal(step([], undefined, -1), undefined)
+})
+
+test('events that are read are told once, in order', () => {
+  const revs = (list) => list.map((c) => c.rev).join()
+  assert.equal(revs(merged(died.slice(2), died.slice(0, 3))), '2,3,4,5')
+  assert.equal(revs(merged(died.slice(0, 1), died.slice(2))), '2,4,5')
+  assert.equal(revs(merged(died, [])), '2,3,4,5')
+  assert.equal(revs(merged([], died)), '2,3,4,5')
+})

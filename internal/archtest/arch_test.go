@@ -69,7 +69,7 @@ var layers = map[string][]string{
 	"internal/config":         {"api", "pkg"},
 	"internal/agent":          {"api", "pkg/fault", "pkg/watchdog", "pkg/torus", "pkg/servicenet", "pkg/sensor", "pkg/selftest", "internal/config", "internal/pki", "internal/version", "internal/durable", "internal/failpoint"},
 	"internal/executor":       {"api", "pkg/fault", "pkg/torus/grid", "pkg/response", "internal/config", "internal/durable", "internal/pki", "internal/failpoint"},
-	"internal/supervisor":     {"api", "pkg/fault", "pkg/torus/grid", "pkg/torus/diagnosis", "pkg/torus/express", "pkg/torus/chanmask", "pkg/servicenet", "pkg/awareness", "pkg/response", "internal/executor", "internal/config", "internal/pki", "internal/weblogin", "internal/failpoint", "internal/version"},
+	"internal/supervisor":     {"api", "pkg/fault", "pkg/watchdog", "pkg/torus/grid", "pkg/torus/diagnosis", "pkg/torus/express", "pkg/torus/chanmask", "pkg/servicenet", "pkg/awareness", "pkg/response", "internal/executor", "internal/config", "internal/pki", "internal/weblogin", "internal/failpoint", "internal/version"},
 	"internal/sim":            {"api", "pkg", "internal/account", "internal/agent", "internal/config", "internal/supervisor"},
 	"internal/sim/chaos":      {},
 	"internal/layout":         {"pkg/fault", "pkg/torus/grid", "internal/config"},

@@ -16,23 +16,6 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 )
 
-// registerValue is one register word.
-type registerValue struct {
-	addr  watchdog.Addr
-	value uint32
-}
-
-// registerJSON is how a register is printed for machines.
-type registerJSON struct {
-	Address string           `json:"address"`
-	Name    string           `json:"name"`
-	Owner   string           `json:"owner"`
-	Mask    string           `json:"mask"`
-	Value   string           `json:"value,omitempty"`
-	Fields  []watchdog.Field `json:"fields,omitempty"`
-	Error   string           `json:"error,omitempty"`
-}
-
 func (a *app) regsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "regs NODE",
@@ -83,14 +66,14 @@ Registers:
 		if err != nil {
 			return err
 		}
-		r := describeRegister(watchdog.Addr(addr), value)
+		r := watchdog.ReadWord(watchdog.Addr(addr), value)
 		if r.Name == "" {
 			_, ok := watchdog.Lookup(watchdog.Addr(addr))
 			if !ok {
 				return usagef("ADDRESS %s: no register there: 'lofamoctl regs decode --help' lists them", args[0])
 			}
 		}
-		if err := a.printRegisterList([]registerJSON{r}, o.format); err != nil {
+		if err := a.printRegisterList([]watchdog.Word{r}, o.format); err != nil {
 			return err
 		}
 		if r.Error != "" {
@@ -117,26 +100,6 @@ func parseWord(what, s string) (uint32, error) {
 	return uint32(v), nil
 }
 
-func describeRegister(addr watchdog.Addr, value uint32) registerJSON {
-	reg, fields, err := watchdog.Describe(addr, value)
-	r := registerHead(reg)
-	r.Address = addr.String()
-	r.Value = fmt.Sprintf("0x%08x", value)
-	r.Fields = fields
-	if err != nil {
-		r.Error = err.Error()
-	}
-	return r
-}
-
-func registerHead(reg watchdog.RegisterInfo) registerJSON {
-	r := registerJSON{Address: reg.Addr.String(), Name: reg.Name, Mask: fmt.Sprintf("0x%08x", reg.Mask)}
-	if reg.Owner.Valid() {
-		r.Owner = reg.Owner.String()
-	}
-	return r
-}
-
 // localRegisters reads the register file itself.
 func (a *app) localRegisters(c *localcluster.Cluster, node string, f format) error {
 	n, err := c.Node(node)
@@ -148,16 +111,14 @@ func (a *app) localRegisters(c *localcluster.Cluster, node string, f format) err
 		return fmt.Errorf("registers of node %s: %w", n.ID, err)
 	}
 	defer func() { _ = file.Close() }()
-	var list []registerJSON
+	var list []watchdog.Word
 	for _, reg := range watchdog.Registers() {
 		v, err := file.Load(reg.Addr)
 		if err != nil {
-			r := registerHead(reg)
-			r.Error = err.Error()
-			list = append(list, r)
+			list = append(list, watchdog.UnreadWord(reg, err))
 			continue
 		}
-		list = append(list, describeRegister(reg.Addr, v))
+		list = append(list, watchdog.ReadWord(reg.Addr, v))
 	}
 	if f == formatTable {
 		a.printf("Registers of node %s at %s, in %s\n", n.ID, n.Coord, file.Path())
@@ -175,10 +136,7 @@ func (a *app) remoteRegisters(ctx context.Context, node string, f format) error 
 		if n.GetRegisters() == nil {
 			return fmt.Errorf("registers of node %s: the supervisors have received none since their leader took over", node)
 		}
-		var list []registerJSON
-		for _, r := range nodeRegisters(n.GetRegisters()) {
-			list = append(list, describeRegister(r.addr, r.value))
-		}
+		list := nodeRegisters(n.GetRegisters())
 		if f == formatTable {
 			a.printf("Registers of node %s at %s, as last sent %s ago\n", n.GetId(), n.GetCoord(), protoDuration(n.GetRegisters().GetAge()))
 		}
@@ -186,7 +144,7 @@ func (a *app) remoteRegisters(ctx context.Context, node string, f format) error 
 	})
 }
 
-func (a *app) printRegisterList(list []registerJSON, f format) error {
+func (a *app) printRegisterList(list []watchdog.Word, f format) error {
 	if f != formatTable {
 		b, err := json.Marshal(list)
 		if err != nil {

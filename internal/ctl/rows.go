@@ -335,13 +335,9 @@ func epoch(v uint64) string {
 	return strconv.FormatUint(v, 10)
 }
 
-// nodeRegisters pairs the three words of a node with their addresses.
-func nodeRegisters(r *lofamov1.Registers) []registerValue {
-	return []registerValue{
-		{watchdog.AddrDNPWatchdog, r.GetDnpWatchdog()},
-		{watchdog.AddrHostWatchdog, r.GetHostWatchdog()},
-		{watchdog.AddrRemoteFaultDescriptor, r.GetRemoteFaultDescriptor()},
-	}
+// nodeRegisters are the three words of a node.
+func nodeRegisters(r *lofamov1.Registers) []watchdog.Word {
+	return watchdog.ReadNode(r.GetDnpWatchdog(), r.GetHostWatchdog(), r.GetRemoteFaultDescriptor())
 }
 
 func (a *app) printRegisters(n *lofamov1.Node) {
@@ -351,15 +347,14 @@ func (a *app) printRegisters(n *lofamov1.Node) {
 	}
 	a.printf("\nRegisters, as last sent %s ago; what is set in them:\n", protoDuration(n.GetRegisters().GetAge()))
 	for _, r := range nodeRegisters(n.GetRegisters()) {
-		reg, fields, err := watchdog.Describe(r.addr, r.value)
-		a.printf("  %s  0x%08x  %s\n", r.addr, r.value, reg.Name)
-		for _, f := range fields {
+		a.printf("  %s  %s  %s\n", r.Address, r.Value, r.Name)
+		for _, f := range r.Fields {
 			if f.Value != 0 {
 				a.printf("      %-28s %s\n", f.Name, f.Text)
 			}
 		}
-		if err != nil {
-			a.printf("      invalid: %v\n", err)
+		if r.Error != "" {
+			a.printf("      invalid: %s\n", r.Error)
 		}
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/web"
 	"github.com/lofamo/lofamo/internal/weblogin"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
 // site is a page, as somebody sees it who may be logged in.
@@ -215,7 +216,15 @@ func TestWeb(t *testing.T) {
 		}
 		return response != ""
 	})
-	for _, q := range []string{"/api/node?node=1,0,0", "/api/explain?node=n1-0-0&component=memory", "/api/history?node=1,0,0", "/api/events", "/api/groups", "/api/responses?all=1"} {
+	var page struct {
+		Node  struct{ ID string }
+		Words []watchdog.Word
+	}
+	s.want(http.StatusOK, http.MethodGet, "/api/node?node=1,0,0", nil, &page)
+	if page.Node.ID != "n1-0-0" || len(page.Words) != 3 || page.Words[1].Fields[2].Name != "Memory" {
+		t.Errorf("%+v: want the node, and its three words by field", page)
+	}
+	for _, q := range []string{"/api/explain?node=n1-0-0&component=memory", "/api/history?node=1,0,0", "/api/events", "/api/groups", "/api/responses?all=1"} {
 		if got := s.do(http.MethodGet, q, nil, nil); got.code != http.StatusOK || !json.Valid(got.body) {
 			t.Errorf("%s: %d: %.200s", q, got.code, got.body)
 		}

@@ -31,6 +31,49 @@ func Describe(a Addr, v uint32) (RegisterInfo, []Field, error) {
 	return reg, fields, Check(a, v)
 }
 
+// Word is one register with what it holds, for people and for machines that read JSON.
+type Word struct {
+	Address string  `json:"address"` // hexadecimal, "0x00000ec0"
+	Name    string  `json:"name"`
+	Owner   string  `json:"owner"` // the half that writes it: "host" or "dnp"
+	Mask    string  `json:"mask"`  // hexadecimal, of the bits that exist
+	Value   string  `json:"value,omitempty"`
+	Fields  []Field `json:"fields,omitempty"` // from the lowest bit
+	Error   string  `json:"error,omitempty"`  // why the register cannot hold the value, or could not be read
+}
+
+// ReadWord takes the word at an address apart. What the register cannot hold is said in Error, beside the fields.
+func ReadWord(a Addr, v uint32) Word {
+	reg, fields, err := Describe(a, v)
+	w := reg.word()
+	w.Address, w.Value, w.Fields = a.String(), fmt.Sprintf("0x%08x", v), fields
+	if err != nil {
+		w.Error = err.Error()
+	}
+	return w
+}
+
+// UnreadWord is a register whose word could not be had.
+func UnreadWord(reg RegisterInfo, why error) Word {
+	w := reg.word()
+	w.Error = why.Error()
+	return w
+}
+
+func (r RegisterInfo) word() Word {
+	w := Word{Address: r.Addr.String(), Name: r.Name, Mask: fmt.Sprintf("0x%08x", r.Mask)}
+	if r.Owner.Valid() {
+		w.Owner = r.Owner.String()
+	}
+	return w
+}
+
+// ReadNode takes apart the three words that a node sends to the supervisors: its DNP watchdog, its host watchdog and its
+// remote fault descriptor (seed 001, Tables III to V).
+func ReadNode(dnp, host, remote uint32) []Word {
+	return []Word{ReadWord(AddrDNPWatchdog, dnp), ReadWord(AddrHostWatchdog, host), ReadWord(AddrRemoteFaultDescriptor, remote)}
+}
+
 // Check refuses a word that its register cannot hold: bits outside the mask, a health field of 11,
 // thresholds out of order, an address without a register. It names every bad field at once.
 func Check(a Addr, v uint32) error {

@@ -1,7 +1,9 @@
 package watchdog
 
 import (
+	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -236,5 +238,29 @@ func TestCoreHealth(t *testing.T) {
 	}
 	if RouterKnown != 0xfff || RDMAKnown != 7 || EngineKnown != 0x7f {
 		t.Error("known bits")
+	}
+}
+
+// TestReadNode: the words of a node as people and programs get them.
+func TestReadNode(t *testing.T) {
+	words := ReadNode(1|1<<6|2<<25, 1|3<<3, 1<<20)
+	want := []struct {
+		address, value, owner, field, text string
+		wrong                              bool
+	}{
+		{"0x00000ec0", "0x04000041", "dnp", "Link X+", "broken", false},
+		{"0x00000ec4", "0x00000019", "host", "Memory", "undefined", true},
+		{"0x00000ec8", "0x00100000", "dnp", "X+ service network", "broken", false},
+	}
+	for i, w := range want {
+		got := words[i]
+		at := slices.IndexFunc(got.Fields, func(f Field) bool { return f.Name == w.field })
+		if got.Address != w.address || got.Value != w.value || got.Owner != w.owner || got.Fields[at].Text != w.text || (got.Error != "") != w.wrong {
+			t.Errorf("%+v: want %+v", got, w)
+		}
+	}
+	reg, _ := Lookup(AddrMaxHops)
+	if w := UnreadWord(reg, errors.New("torn")); w.Name != "Max hops" || w.Mask != "0x000000ff" || w.Value != "" || w.Error != "torn" {
+		t.Errorf("%+v", w)
 	}
 }

@@ -1,4 +1,4 @@
-import type { Change, Standing, WholeMap } from './model'
+import type { Change, Group, Standing, WholeMap } from './model'
 
 /** Session has times in milliseconds since 1970, but expires in seconds; skew is how far the supervisor's clock is ahead of the browser's. */
 export interface Session {
@@ -7,6 +7,9 @@ export interface Session {
 }
 
 export interface Page { events: Change[]; revision: number; more?: string; oldest?: number; timeIn?: { state: string; ms: number; times: number }[]; from?: number }
+
+/** Word is a register taken apart. */
+export interface Word { address: string; name: string; owner: string; value: string; fields: { name: string; bits: [number, number]; value: number; text: string }[]; error?: string }
 
 /** Refused is an answer that is none, with the supervisor's words. */
 export class Refused extends Error {
@@ -35,11 +38,11 @@ export const api = {
     return { ...s, skew: s.now - Date.now() }
   },
   map: () => call<WholeMap>('/api/map'),
-  node: (node: string) => call<any>('/api/node?' + query({ node })),
+  node: (node: string) => call<{ node: any; words?: Word[] }>('/api/node?' + query({ node })),
   explain: (q: { node?: string; component?: string; group?: string }) => call<any>('/api/explain?' + query(q)),
-  history: (node: string, limit: number) => call<Page>('/api/history?' + query({ node, limit })),
+  history: (of: { node?: string; group?: string }, limit: number) => call<Page>('/api/history?' + query({ ...of, limit })),
   events: (limit: number, after?: number) => call<Page>('/api/events?' + query({ limit, after })),
-  groups: () => call<any>('/api/groups'),
+  groups: async () => (await call<{ groups?: Group[] }>('/api/groups')).groups ?? [],
   approve: (id: string, reason: string) => post<any>(`/api/responses/${encodeURIComponent(id)}/approve`, { reason }),
   deny: (id: string, reason: string) => post<any>(`/api/responses/${encodeURIComponent(id)}/deny`, { reason }),
 }

@@ -1,24 +1,23 @@
-import { api, Refused } from './api'
+import { api, Refused, type Word } from './api'
 import { badge, h, put, seconds, span, time } from './dom'
-import { Model } from './model'
+import { Model, groupWords, type Group } from './model'
 import { eventLine } from './events'
 
-const hex = (v: number) => '0x' + (v >>> 0).toString(16).padStart(8, '0')
 const state = (s: unknown) => badge(typeof s === 'string' ? s : 'UNKNOWN')
 const when = (t: unknown) => (typeof t === 'string' ? time(Date.parse(t)) : '')
 
 /** showNode fills an element with all that is known of a node: as it is, not as it was. */
-export async function showNode(into: HTMLElement, model: Model, rank: number, choose: (rank: number) => void, current: () => boolean): Promise<void> {
+export async function showNode(into: HTMLElement, model: Model, rank: number, groups: Group[], choose: (rank: number) => void, chooseGroup: (id: string) => void, current: () => boolean): Promise<void> {
   const id = model.id(rank)
   const name = model.coord(rank).join(',')
-  const results = await Promise.allSettled([api.node(name), api.history(name, 60), api.explain({ node: name })])
+  const results = await Promise.allSettled([api.node(name), api.history({ node: name }, 60), api.explain({ node: name })])
   if (!current()) return
   const [node, history, why] = results
   if (node.status === 'rejected') {
     put(into, h('h2', {}, id), h('p', { role: 'alert' }, `The supervisor does not tell: ${said(node.reason)}`))
     return
   }
-  const n = node.value
+  const n = node.value.node
   const explained = h('div')
   if (why.status === 'fulfilled') putExplanation(explained, why.value)
   else put(explained, h('p', { class: 'soft' }, said(why.reason)))
@@ -31,10 +30,11 @@ export async function showNode(into: HTMLElement, model: Model, rank: number, ch
     n.singleWitness && h('p', {}, 'One witness only: nothing that ends work may rest on it.'),
     n.maintenance && h('p', {}, `Under maintenance by ${n.maintenance.by}: ${n.maintenance.reason}`),
     ...(n.warnings ?? []).map((w: any) => h('p', {}, `Warning, ${w.component}: ${w.reason}`)),
+    ...groups.filter((g) => g.members?.includes(n.id)).map((g) => h('p', {}, 'One of a group: ', h('button', { class: 'link', onclick: () => chooseGroup(g.id) }, groupWords(g)))),
     labels(n.labels),
     h('h3', {}, 'Why'), explained,
     h('h3', {}, 'Parts'), parts(n, explained, name),
-    h('h3', {}, 'Registers'), registers(n.registers),
+    h('h3', {}, 'Registers'), registers(node.value.words, n.registers?.age),
     h('h3', {}, 'Neighbours'), neighbours(model, rank, choose),
     h('h3', {}, 'Evidence'), evidence(n.components ?? []),
     h('h3', {}, 'History'), ...past(history))
@@ -72,11 +72,36 @@ function parts(n: any, explained: HTMLElement, name: string): HTMLElement {
       h('td', {}, state(c.state)), h('td', { class: 'soft' }, c.reason ?? '', c.flapping ? ', flapping' : '')))))
 }
 
-function registers(r: any): HTMLElement {
-  if (!r) return h('p', { class: 'soft' }, 'None were received since this leader took over.')
-  const row = (what: string, at: string, v: number | undefined) => h('tr', {}, h('td', {}, what), h('td', { class: 'mono soft' }, at), h('td', { class: 'mono' }, hex(v ?? 0)))
-  return h('div', {}, h('table', {}, h('tbody', {}, row('DNP watchdog', '0xec0', r.dnpWatchdog), row('Host watchdog', '0xec4', r.hostWatchdog), row('Remote fault descriptor', '0xec8', r.remoteFaultDescriptor))),
-    r.age ? h('p', { class: 'soft' }, `heard ${span(seconds(r.age) * 1000)} ago`) : null)
+/** registers shows what is set in each word; all fields are a click away. */
+function registers(words: Word[] | undefined, age: unknown): HTMLElement {
+  if (!words?.length) return h('p', { class: 'soft' }, 'None were received since this leader took over.')
+  return h('div', {}, ...words.map((w) => {
+    const set = w.fields.filter((f) => f.value && f.name !== 'Valid')
+    return h('details', { class: 'word', 'data-register': w.address }, h('summary', {}, h('b', {}, w.name), ' ', h('span', { class: 'mono soft' }, w.value), w.error ? h('div', { role: 'alert' }, w.error) : null,
+      set.length ? h('ul', { class: 'said' }, ...set.map((f) => h('li', {}, `${f.name}: ${f.text}`))) : h('div', { class: 'soft' }, 'nothing is wrong in it')),
+      h('p', { class: 'soft' }, h('span', { class: 'mono' }, w.address), w.owner ? `, written by the ${w.owner} half` : ''),
+      h('table', {}, h('thead', {}, h('tr', {}, ...['bits', 'field', 'value', 'means'].map((t) => h('th', { scope: 'col' }, t)))),
+        h('tbody', {}, ...w.fields.map((f) => h('tr', {}, h('td', { class: 'mono' }, f.bits[0] === f.bits[1] ? String(f.bits[0]) : f.bits.join('-')), h('td', {}, f.name), h('td', { class: 'mono' }, String(f.value)), h('td', {}, f.text))))))
+  }), age ? h('p', { class: 'soft' }, `heard ${span(seconds(age) * 1000)} ago`) : null)
+}
+
+/** showGroup fills an element with a group fault: what its members have in common, why it stands, who they are. */
+export async function showGroup(into: HTMLElement, g: Group, choose: (node: string) => void, current: () => boolean): Promise<void> {
+  const [why, history] = await Promise.allSettled([api.explain({ group: g.id }), api.history({ group: g.id }, 60)])
+  if (!current()) return
+  const explained = h('div'), members = g.members ?? [], most = 200
+  if (why.status === 'fulfilled') putExplanation(explained, why.value)
+  else put(explained, h('p', { class: 'soft' }, said(why.reason)))
+  put(into, h('h2', {}, `${groupWords(g)} `, state(g.state), ' ', g.cause && g.cause !== 'NONE' ? h('span', { class: 'badge' }, g.cause) : null),
+    h('p', { class: 'soft' }, groupSize(g), g.since ? ', so since ' : '', when(g.since)),
+    h('h3', {}, 'Why'), explained,
+    h('h3', {}, 'Members'), h('p', { class: 'members' }, ...members.slice(0, most).map((n) => h('button', { class: 'link', onclick: () => choose(n) }, n)), members.length > most ? `and ${members.length - most} more` : null),
+    h('h3', {}, 'History'), ...past(history))
+}
+
+/** groupSize is how many of how many. */
+export function groupSize(g: Group): string {
+  return `${g.size ?? 0}${g.of ? ` of ${g.of}` : ''} nodes${g.inferred ? `, ${g.inferred} of them taken for dead` : ''}`
 }
 
 function neighbours(m: Model, rank: number, choose: (rank: number) => void): HTMLElement {

@@ -36,6 +36,11 @@ export function mark(state: string): SVGSVGElement {
   return e
 }
 
+/** frame is the sign of a group fault: its members are in a box. */
+export function frame(): HTMLElement {
+  return h('span', { class: 'frame', 'aria-hidden': 'true' })
+}
+
 function set(e: Element, attrs: Record<string, string | number>): void {
   for (const [k, v] of Object.entries(attrs)) e.setAttribute(k, String(v))
 }

@@ -1,9 +1,9 @@
 import './style.css'
 import { api, Refused, Stream, type Session } from './api'
-import { badge, h, mark, put, span } from './dom'
-import { showNode } from './detail'
+import { badge, frame, h, mark, put, span } from './dom'
+import { groupSize, showGroup, showNode } from './detail'
 import { eventLine } from './events'
-import { Change, INFERRED, MAINTENANCE, Model, NORMAL, type Standing, UNREACHABLE, WARNING, causeNames, stateNames } from './model'
+import { Change, type Group, INFERRED, MAINTENANCE, Model, NORMAL, type Standing, UNREACHABLE, WARNING, boxes, causeNames, groupWords, stateNames } from './model'
 import { Responses } from './responses'
 import type { Scene } from './scene'
 import { Timeline } from './timeline'
@@ -62,9 +62,12 @@ class Page {
   private scene: Scene | undefined
   private tab: Tab = 'events'
   private selected = -1
+  private groups: Group[] = [] // that stand now
+  private group = '' // id of the one whose page is shown; empty: a node's is
   private filter = ''
   private wantDraw = false
   private mapTimer = 0
+  private groupTimer = 0
   private ended = false
   private readonly responses = new Responses(() => this.session)
   private readonly timeline = new Timeline(() => Date.now() + this.session.skew)
@@ -123,9 +126,9 @@ class Page {
       this.banner,
       h('main', {},
         h('section', { id: 'stage', 'aria-label': 'The torus' }, this.canvas,
-          h('p', { id: 'keys', class: 'visually-hidden' }, 'Arrow keys, page up and page down go from node to node along X, Y and Z; N goes to the next node that is not normal, Enter shows a node, + and - zoom, 0 shows all.'),
+          h('p', { id: 'keys', class: 'visually-hidden' }, 'Arrow keys, page up and page down go from node to node along X, Y and Z; N goes to the next node that is not normal, G to the next group fault, Enter shows a node, + and - zoom, 0 shows all.'),
           h('div', { id: 'tools' }, h('label', {}, this.sliceAxis, this.sliceAt, this.sliceSays), h('button', { onclick: () => this.scene?.home() }, 'All'), turn),
-          h('div', { id: 'legend', 'aria-hidden': 'true' }, ...['NORMAL', 'SICK', 'FAILED', 'UNKNOWN'].map((s) => h('span', {}, mark(s), s.toLowerCase()))), this.chosen),
+          h('div', { id: 'legend', 'aria-hidden': 'true' }, ...['NORMAL', 'SICK', 'FAILED', 'UNKNOWN'].map((s) => h('span', {}, mark(s), s.toLowerCase())), h('span', {}, frame(), 'group fault')), this.chosen),
         this.timeline.element,
         h('aside', { 'aria-label': 'Details' }, h('div', { class: 'tabs', role: 'tablist', 'aria-label': 'Details' }, ...this.tabs.values()), this.panel)))
     this.tick()
@@ -141,8 +144,15 @@ class Page {
     this.setSlice()
     this.follow()
     this.renderAll()
+    this.loadGroups()
     // The stream goes on from this map: what came before it and was not told is read, or is so long ago that all is.
     void this.timeline.catchUp(m.revision).catch(() => this.timeline.load()).catch(() => { /* what comes is shown */ })
+  }
+
+  /** loadGroups reads the group faults: events name them, and not their members. Those of a plane that dies come together. */
+  private loadGroups(): void {
+    clearTimeout(this.groupTimer)
+    this.groupTimer = window.setTimeout(() => void api.groups().then((all) => { this.groups = all; this.renderAll() }).catch(() => { /* those known stay, until the map is read anew */ }), 100)
   }
 
   private follow(): void {
@@ -176,6 +186,7 @@ class Page {
       // What these change is not in them: places, marks, whole regions.
       reload ||= ['TOPOLOGY_CHANGED', 'REGION_CHANGED', 'MAINTENANCE_CHANGED', 'WARNING_CHANGED', 'MASK_CHANGED'].includes(c.kind ?? '')
     }
+    if (changes.some((c) => c.kind === 'GROUP_CHANGED')) this.loadGroups()
     this.timeline.add(changes)
     this.events = [...changes.slice().reverse(), ...this.events].slice(0, maxEvents)
     if (reload) {
@@ -272,16 +283,21 @@ class Page {
     this.timeline.setLive(this.model)
     this.shown = this.timeline.shown() ?? this.model
     const c = this.shown.counts()
-    put(this.counts, ...[4, 3, 1, 2].map((s) => h('li', { title: stateNames[s].toLowerCase() }, mark(stateNames[s]), h('b', { 'data-count': stateNames[s] }, String(c[s])), h('span', { class: 'soft' }, stateNames[s].toLowerCase()))))
+    put(this.counts, ...[4, 3, 1, 2].map((s) => h('li', { title: stateNames[s].toLowerCase() }, mark(stateNames[s]), h('b', { 'data-count': stateNames[s] }, String(c[s])), h('span', { class: 'soft' }, stateNames[s].toLowerCase()))),
+      this.groupsShown().length ? h('li', {}, frame(), h('b', { id: 'groups' }, String(this.groups.length)), h('span', { class: 'soft' }, this.groups.length > 1 ? 'group faults' : 'group fault')) : null)
     this.canvas.setAttribute('aria-label', `Torus of ${this.shown.dims.join(' by ')}: ${[4, 3, 1, 2].map((s) => `${c[s]} ${stateNames[s].toLowerCase()}`).join(', ')}`)
     this.scene?.show(this.shown)
+    this.scene?.frame(this.groupsShown().flatMap((g) => boxes(this.shown, (g.members ?? []).map((n) => this.shown.find(n)).filter((r) => r >= 0))))
     if (this.timeline.at === undefined) this.timeline.refresh()
     this.renderTabs()
     this.renderChosen()
   }
 
+  /** groupsShown: which groups stood at a moment before now the page does not know. */
+  private groupsShown(): Group[] { return this.timeline.at === undefined ? this.groups : [] }
+
   private renderTabs(): void {
-    const names: Record<Tab, string> = { events: 'Events', nodes: `Nodes (${this.shown?.notNormal().length ?? 0})`, responses: `Responses (${this.responses.waiting() || this.responses.all.size})`, node: this.selected >= 0 ? this.model.id(this.selected) : 'Node' }
+    const names: Record<Tab, string> = { events: 'Events', nodes: `Nodes (${this.shown?.notNormal().length ?? 0})`, responses: `Responses (${this.responses.waiting() || this.responses.all.size})`, node: this.group ? groupWords({ id: this.group }) : this.selected >= 0 ? this.model.id(this.selected) : 'Node' }
     for (const [t, b] of this.tabs) {
       b.textContent = names[t]
       b.setAttribute('aria-selected', String(t === this.tab))
@@ -318,8 +334,10 @@ class Page {
     if (!body) {
       const input = h('input', { type: 'search', placeholder: 'id, 1,0,1, state or cause', 'aria-label': 'Find nodes', value: this.filter, oninput: () => { this.filter = input.value; this.renderNodes() } })
       body = h('tbody')
-      put(this.panel, h('div', { class: 'search' }, input), h('table', {}, h('caption', { class: 'soft', id: 'rows' }), h('thead', {}, h('tr', {}, ...['node', 'place', 'state', 'cause'].map((t) => h('th', { scope: 'col' }, t)))), body))
+      put(this.panel, h('div', { id: 'grouplist' }), h('div', { class: 'search' }, input), h('table', {}, h('caption', { class: 'soft', id: 'rows' }), h('thead', {}, h('tr', {}, ...['node', 'place', 'state', 'cause'].map((t) => h('th', { scope: 'col' }, t)))), body))
     }
+    put(this.panel.querySelector('#grouplist')!, ...this.groupsShown().map((g) => h('div', { class: 'card group', 'data-group': g.id }, frame(), h('button', { class: 'link', onclick: () => this.chooseGroup(g.id) }, groupWords(g)), ' ', badge(g.state), ' ',
+      h('span', { class: 'soft' }, [g.cause && g.cause !== 'NONE' ? g.cause : '', groupSize(g)].filter(Boolean).join(', ')))))
     const m = this.shown, f = this.filter.trim().toLowerCase()
     let ranks: number[]
     if (!f) ranks = m.notNormal()
@@ -334,8 +352,14 @@ class Page {
     if (r >= 0) this.select(r, true)
   }
 
+  private chooseGroup(id: string): void {
+    this.group = id
+    this.show('node')
+  }
+
   private select(rank: number, open: boolean): void {
     this.selected = rank
+    this.group = ''
     const axis = Number(this.sliceAxis.value)
     if (axis >= 0) {
       this.sliceAt.value = String(this.model.coord(rank)[axis])
@@ -353,10 +377,17 @@ class Page {
   }
 
   private loadNode(): void {
+    if (this.group) return this.loadGroup(this.group)
     const r = this.selected
     if (r < 0) return put(this.panel, h('p', { class: 'soft' }, 'Choose a node on the map, in the table, or with the keyboard.'))
     put(this.panel, h('h2', {}, this.model.id(r)), h('p', { class: 'soft' }, 'Asking…'))
-    void showNode(this.panel, this.model, r, (to) => this.select(to, true), () => this.tab === 'node' && this.selected === r)
+    void showNode(this.panel, this.model, r, this.groups, (to) => this.select(to, true), (id) => this.chooseGroup(id), () => this.tab === 'node' && this.selected === r && !this.group)
+  }
+
+  private loadGroup(id: string): void {
+    const g = this.groups.find((g) => g.id === id)
+    put(this.panel, h('h2', {}, groupWords(g ?? { id })), h('p', { class: 'soft' }, g ? 'Asking…' : 'It has ended.'))
+    if (g) void showGroup(this.panel, g, (n) => this.choose(n), () => this.tab === 'node' && this.group === id)
   }
 
   private setSlice(): void {
@@ -377,6 +408,7 @@ class Page {
       const all = this.shown.notNormal()
       if (all.length) this.select(all[(all.indexOf(this.selected) + 1) % all.length], false)
     } else if (e.key === 'Enter' && this.selected >= 0) this.show('node')
+    else if ((e.key === 'g' || e.key === 'G') && this.groupsShown().length) this.chooseGroup(this.groups[(this.groups.findIndex((g) => g.id === this.group) + 1) % this.groups.length].id)
     else if (e.key === '+') this.scene?.zoom(0.85)
     else if (e.key === '-') this.scene?.zoom(1 / 0.85)
     else if (e.key === '0') this.scene?.home()

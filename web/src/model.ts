@@ -16,6 +16,11 @@ export interface WholeMap {
   spares: { id: string; state: string }[]; standing: Standing; preset: string; halfBoundMs: number; nodeBoundMs: number
 }
 
+/** Group is a group fault that stands, as the API has it. */
+export interface Group {
+  id: string; kind: string; state: string; cause?: string; members?: string[]; size?: number; of?: number; inferred?: number; since?: string; reason?: string; region?: string
+}
+
 /** Change is one event. */
 export interface Change {
   rev?: number; kind?: string; node?: string; at?: string; part?: string; from?: string; to?: string; cause?: number; path?: string; ms?: number
@@ -95,9 +100,11 @@ export class Model {
       const r = this.place(`${m[1]},${m[2]},${m[3]}`)
       if (r >= 0 && (name.includes(',') || this.id(r) === name.trim())) return r
     }
-    for (const [r, id] of this.names) if (id === name.trim()) return r
-    return -1
+    this.ranks ??= new Map([...this.names].map(([r, id]) => [id, r]))
+    return this.ranks.get(name.trim()) ?? -1
   }
+
+  private ranks: Map<string, number> | undefined
 
   private place(at: string | undefined): number {
     if (!at) return -1
@@ -223,4 +230,31 @@ export function step(events: Change[], at: number | undefined, by: -1 | 1): numb
 export function merged(known: Change[], page: Change[]): Change[] {
   const first = page[0]?.rev ?? Infinity, last = page.at(-1)?.rev ?? 0
   return page.length ? [...known.filter((c) => (c.rev ?? 0) < first), ...page, ...known.filter((c) => (c.rev ?? 0) > last)] : known
+}
+
+/** Box is from one corner to the other, both inside. */
+export type Box = [from: [number, number, number], to: [number, number, number]]
+
+/** boxes frame the members of a group: one box where they fill it, as rows, planes and blocks do, else one for each run of members along X. */
+export function boxes(m: Model, ranks: number[]): Box[] {
+  const is = new Set(ranks)
+  if (!is.size) return []
+  const all = [...is].map((r) => m.coord(r)), axis = [0, 1, 2] as const
+  const from = axis.map((k) => all.reduce((v, c) => Math.min(v, c[k]), Infinity)) as Box[0], to = axis.map((k) => all.reduce((v, c) => Math.max(v, c[k]), 0)) as Box[1]
+  if (axis.reduce<number>((n, k) => n * (to[k] - from[k] + 1), 1) === is.size) return [[from, to]]
+  const out: Box[] = []
+  for (const r of [...is].sort((a, b) => a - b)) {
+    const c = m.coord(r), last = out.at(-1)
+    if (last && last[1][0] === c[0] - 1 && last[1][1] === c[1] && last[1][2] === c[2]) last[1] = c
+    else out.push([c, c])
+  }
+  return out
+}
+
+/** groupWords names a group fault for people: "row/Y=1,Z=2" is "row Y=1,Z=2", and "label/rack=r7/LINK" is "rack r7, LINK". */
+export function groupWords(g: { id: string; region?: string }): string {
+  const id = g.region && g.id.startsWith(g.region + '/') ? g.id.slice(g.region.length + 1) : g.id
+  const [kind, what, ...more] = id.split('/')
+  const name = kind === 'label' ? (what ?? '').replace('=', ' ') : `${kind} ${what ?? ''}`
+  return [g.region && id !== g.id ? `${g.region}: ${name}` : name, ...more].join(', ')
 }

@@ -5,13 +5,16 @@ import { OrbitControls } from 'three/examples/jsm/controls/OrbitControls.js'
 import { LineMaterial } from 'three/examples/jsm/lines/LineMaterial.js'
 import { LineSegments2 } from 'three/examples/jsm/lines/LineSegments2.js'
 import { LineSegmentsGeometry } from 'three/examples/jsm/lines/LineSegmentsGeometry.js'
-import { FAILED, Model, NORMAL, SICK, UNKNOWN } from './model'
+import { type Box, FAILED, Model, NORMAL, SICK, UNKNOWN } from './model'
 
 /** Slice is a plane of the torus, or all of it (axis -1). */
 export interface Slice { axis: number; at: number }
 
 // Above so many nodes the cables that are NORMAL are left out, unless a slice is shown: they would hide the rest.
 const manyNodes = 1500
+
+// How far a group's box stands off its members, in the unit of one cable's length.
+const margin = 0.38
 
 // One point a node, drawn as the sign of its state: a disc, a triangle, a square or a ring, as in the legend. One call draws them all.
 const vertex = `
@@ -77,6 +80,9 @@ export class Scene {
   private good: LineSegments<BufferGeometry, LineBasicMaterial> | undefined
   private bad: LineSegments2 | undefined
   private badMaterial = new LineMaterial({ linewidth: 3.2, vertexColors: true })
+  private boxes: LineSegments2 | undefined
+  private frameMaterial = new LineMaterial({ linewidth: 2 })
+  private framed: Box[] = []
   private model: Model | undefined
   private slice: Slice = { axis: -1, at: 0 }
   private selected = -1
@@ -119,6 +125,7 @@ export class Scene {
       u.mark.value = colour('--accent')
     }
     if (this.good) this.good.material.color = colour('--cable')
+    this.frameMaterial.color = colour('--ink')
     if (this.model) this.show(this.model)
   }
 
@@ -135,6 +142,36 @@ export class Scene {
     }
     for (const a of [state, shown, extra]) a.needsUpdate = true
     this.cables(m)
+    this.frame(this.framed)
+    this.draw()
+  }
+
+  /** frame draws the edges of boxes around the members of group faults, as much of them as is in the slice. */
+  frame(all: Box[]): void {
+    this.framed = all
+    if (this.boxes) { this.three.remove(this.boxes); this.boxes.geometry.dispose() }
+    this.boxes = undefined
+    const { axis, at } = this.slice, lines: number[] = []
+    for (const box of all) {
+      if (axis >= 0 && (at < box[0][axis] || at > box[1][axis])) continue
+      const corner = (high: number[]) => this.place(high.map((up, k) => (k === axis ? at : box[up][k]) + (up ? margin : -margin)))
+      for (let k = 0; k < 3; k++) {
+        for (let i = 0; i < 4; i++) {
+          const a = [0, 0, 0], b = [0, 0, 0]
+          a[(k + 1) % 3] = b[(k + 1) % 3] = i & 1
+          a[(k + 2) % 3] = b[(k + 2) % 3] = i >> 1
+          b[k] = 1
+          lines.push(...corner(a), ...corner(b))
+        }
+      }
+    }
+    if (lines.length) {
+      const g = new LineSegmentsGeometry()
+      g.setPositions(lines)
+      this.frameMaterial.depthTest = !this.crowded()
+      this.boxes = new LineSegments2(g, this.frameMaterial)
+      this.three.add(this.boxes)
+    }
     this.draw()
   }
 
@@ -270,7 +307,7 @@ export class Scene {
     const was = this.camera.aspect
     this.camera.aspect = box.width / box.height
     this.camera.updateProjectionMatrix()
-    this.badMaterial.resolution = new Vector2(box.width, box.height)
+    this.badMaterial.resolution = this.frameMaterial.resolution = new Vector2(box.width, box.height)
     if (this.points) {
       const u = this.points.material.uniforms
       u.ratio.value = ratio

@@ -124,6 +124,31 @@ async function back() {
   await axe('events')
 }
 
+/** group: a row dies; the page names it, frames it, and says why. */
+async function group() {
+  await page.click('#tab-nodes')
+  check(!(await page.locator('#groups').count()), 'a group fault before there is one')
+  await ask('kill n0-1-2 n2-1-2')
+  await page.waitForSelector('[data-group="row/Y=1,Z=2"]', wait)
+  check((await page.textContent('[data-group]')).includes('3 of 3 nodes'), 'how many members the group has is not told')
+  await axe('groups')
+  await shot('group')
+  await page.focus('#stage canvas')
+  await page.keyboard.press('g')
+  await page.waitForFunction(() => document.querySelector('#panel h2')?.textContent.startsWith('row Y=1,Z=2') && /because/.test(document.querySelector('#panel').textContent), undefined, wait)
+  await axe('group')
+  await page.click('.members button:has-text("n0-1-2")')
+  await page.waitForFunction(() => /One of a group/.test(document.querySelector('#panel').textContent), undefined, wait)
+  // Its living neighbour's register, by field.
+  await page.focus('#stage canvas')
+  await page.keyboard.press('ArrowDown')
+  await page.keyboard.press('Enter')
+  await page.waitForFunction(() => document.querySelector('#panel h2')?.textContent.startsWith('n0-0-2') && /Neighbour host Y\+/.test(document.querySelector('[data-register="0x00000ec0"]')?.textContent), undefined, wait)
+  await page.click('[data-register="0x00000ec0"] summary')
+  await shot('registers')
+  await axe('registers')
+}
+
 /** lost: the supervisor goes and comes back; the page says so, and goes on. */
 async function lost() {
   await ask('stop')
@@ -132,7 +157,7 @@ async function lost() {
   await ask('start')
   await live('live')
   await page.waitForFunction(() => document.querySelector('#banner').textContent === '', undefined, wait)
-  await count('NORMAL', 25)
+  await count('NORMAL', 23)
 }
 
 /** phone: the same on little room, and in the dark. */
@@ -174,7 +199,7 @@ async function many() {
 }
 
 try {
-  for (const step of [seen, dies, hostile, word, back, lost, phone, many]) {
+  for (const step of [seen, dies, hostile, word, back, group, lost, phone, many]) {
     const begin = Date.now()
     say(`${step.name} begins`)
     await step()

@@ -5,7 +5,7 @@ import { readFileSync } from 'node:fs'
 import test from 'node:test'
 
 const source = ts.transpileModule(readFileSync(new URL('../src/model.ts', import.meta.url), 'utf8'), { compilerOptions: { module: ts.ModuleKind.ESNext, target: ts.ScriptTarget.ES2022 } })
-const { Model, course, ends, merged, past, step } = await import('data:text/javascript,' + encodeURIComponent(source.outputText))
+const { Model, boxes, course, ends, groupWords, merged, past, step } = await import('data:text/javascript,' + encodeURIComponent(source.outputText))
 
 const changed = (rev, time, at, from, to, part = 'node') => ({ rev, time, at, from, to, part, cause: 9 })
 const died = [changed(2, 5000, '0,0,0', 'NORMAL', 'UNKNOWN'), changed(3, 5000, '0,0,0', 'UNKNOWN', 'FAILED'), changed(4, 6000, '1,0,0', 'NORMAL', 'SICK', 'link/X+'), changed(5, 7000, '1,0,0', 'NORMAL', 'FAILED')]
@@ -50,4 +50,20 @@ test('events that are read are told once, in order', () => {
   assert.equal(revs(merged(died.slice(0, 1), died.slice(2))), '2,4,5')
   assert.equal(revs(merged(died, [])), '2,3,4,5')
   assert.equal(revs(merged([], died)), '2,3,4,5')
+})
+
+test('a group is framed by one box where its members fill it', () => {
+  const m = Model.of({ dims: [4, 3, 2], states: 'N'.repeat(24), causes: '0'.repeat(24), flags: '0'.repeat(24), names: { 5: 'login' }, directions: [], links: [], masked: [] })
+  const ranks = (...c) => c.map((x) => m.rank(x))
+  assert.deepEqual(boxes(m, ranks([0, 1, 1], [1, 1, 1], [2, 1, 1], [3, 1, 1])), [[[0, 1, 1], [3, 1, 1]]])
+  assert.deepEqual(boxes(m, ranks([1, 1, 0], [1, 2, 0], [1, 1, 1], [1, 2, 1], [1, 2, 1])), [[[1, 1, 0], [1, 2, 1]]])
+  assert.deepEqual(boxes(m, ranks([3, 0, 0], [0, 0, 0], [1, 0, 0], [0, 1, 0])), [[[0, 0, 0], [1, 0, 0]], [[3, 0, 0], [3, 0, 0]], [[0, 1, 0], [0, 1, 0]]])
+  assert.deepEqual(boxes(m, []), [])
+  assert.equal(m.find('login'), 5)
+  assert.equal(m.find('n1-1-0'), -1, 'the place of login gives no name')
+  assert.equal(m.find('3,2,1'), 23)
+})
+
+test('a group has a name for people', () => {
+  for (const [g, want] of [[{ id: 'row/Y=1,Z=2' }, 'row Y=1,Z=2'], [{ id: 'label/rack=r7/LINK' }, 'rack r7, LINK'], [{ id: 'west/plane/X=3', region: 'west' }, 'west: plane X=3']]) assert.equal(groupWords(g), want)
 })

@@ -294,7 +294,7 @@ func TestRegisters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var list []register
+	var list []watchdog.Word
 	if err := json.Unmarshal(b, &list); err != nil || len(list) != len(watchdog.Registers()) {
 		t.Errorf("%d registers, %v", len(list), err)
 	}

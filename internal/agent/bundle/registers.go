@@ -13,15 +13,6 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 )
 
-// register is one word for machines.
-type register struct {
-	Address string           `json:"address"`
-	Name    string           `json:"name"`
-	Value   string           `json:"value,omitempty"`
-	Fields  []watchdog.Field `json:"fields,omitempty"`
-	Error   string           `json:"error,omitempty"`
-}
-
 // Registers are the parts that show a register page. It is opened anew, only to read, so that the half's
 // own is left alone and what is wrong with the file shows.
 func Registers(path string, links []grid.Direction) []Part {
@@ -31,26 +22,20 @@ func Registers(path string, links []grid.Direction) []Part {
 	}
 }
 
-func readRegisters(path string, more func(*regfile.File)) (_ []register, err error) {
+func readRegisters(path string, more func(*regfile.File)) (_ []watchdog.Word, err error) {
 	f, err := regfile.OpenReadOnly(path)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	var out []register
+	var out []watchdog.Word
 	for _, info := range watchdog.Registers() {
-		r := register{Address: info.Addr.String(), Name: info.Name}
 		v, err := f.Load(info.Addr)
 		if err != nil {
-			r.Error = err.Error()
-			out = append(out, r)
+			out = append(out, watchdog.UnreadWord(info, err))
 			continue
 		}
-		r.Value = fmt.Sprintf("0x%08x", v)
-		if _, r.Fields, err = watchdog.Describe(info.Addr, v); err != nil {
-			r.Error = err.Error()
-		}
-		out = append(out, r)
+		out = append(out, watchdog.ReadWord(info.Addr, v))
 	}
 	if more != nil {
 		more(f)

@@ -75,19 +75,7 @@ type snapshots struct {
 const snapshotAge = 500 * time.Millisecond
 
 func (s *Server) serveMap(w http.ResponseWriter, r *http.Request, who visitor) {
-	ctx, release := s.limited(r)
-	if release == nil {
-		busy(w)
-		return
-	}
-	defer release()
-	b, err := s.mapBytes(speak(ctx, who))
-	if err != nil {
-		s.failed(w, err)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	write(w, r, b)
+	s.answer(w, r, who, s.mapBytes)
 }
 
 func (s *Server) mapBytes(ctx context.Context) ([]byte, error) {

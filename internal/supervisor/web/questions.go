@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
 // gzipFrom is from what length on an answer is made smaller, in bytes.
@@ -34,9 +35,26 @@ func write(w http.ResponseWriter, r *http.Request, b []byte) {
 	_ = z.Close()
 }
 
+// nodePage is a node as the API tells it, and its registers taken apart: what their bits mean is known here, not in the page.
+type nodePage struct {
+	Node  json.RawMessage `json:"node"`
+	Words []watchdog.Word `json:"words,omitempty"` // none: none were received since this leader took over
+}
+
 func (s *Server) node(w http.ResponseWriter, r *http.Request, who visitor) {
-	ask(s, w, r, who, func(ctx context.Context) (*lofamov1.Node, error) {
-		return s.cfg.Faults.GetNode(ctx, &lofamov1.GetNodeRequest{Node: r.URL.Query().Get("node")})
+	s.answer(w, r, who, func(ctx context.Context) ([]byte, error) {
+		n, err := s.cfg.Faults.GetNode(ctx, &lofamov1.GetNodeRequest{Node: r.URL.Query().Get("node")})
+		if err != nil {
+			return nil, err
+		}
+		page := nodePage{}
+		if page.Node, err = encoding.Marshal(n); err != nil {
+			return nil, err
+		}
+		if reg := n.GetRegisters(); reg != nil {
+			page.Words = watchdog.ReadNode(reg.GetDnpWatchdog(), reg.GetHostWatchdog(), reg.GetRemoteFaultDescriptor())
+		}
+		return json.Marshal(page)
 	})
 }
 
@@ -49,11 +67,7 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request, who visitor) {
 
 func (s *Server) groups(w http.ResponseWriter, r *http.Request, who visitor) {
 	ask(s, w, r, who, func(ctx context.Context) (*lofamov1.ListGroupsResponse, error) {
-		resp, err := s.cfg.Faults.ListGroups(ctx, &lofamov1.ListGroupsRequest{})
-		for _, g := range resp.GetGroups() {
-			g.Members = nil // the map shows them
-		}
-		return resp, err
+		return s.cfg.Faults.ListGroups(ctx, &lofamov1.ListGroupsRequest{})
 	})
 }
 
@@ -129,24 +143,13 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, who visitor, most 
 		refuse(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	ctx, release := s.limited(r)
-	if release == nil {
-		busy(w)
-		return
-	}
-	defer release()
-	page, err := call(speak(ctx, who), uint32(limit))
-	if err != nil {
-		s.failed(w, err)
-		return
-	}
-	b, err := json.Marshal(page)
-	if err != nil {
-		s.failed(w, err)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	write(w, r, b)
+	s.answer(w, r, who, func(ctx context.Context) ([]byte, error) {
+		page, err := call(ctx, uint32(limit))
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(page)
+	})
 }
 
 // maxEvents is the most of one answer, as in the API.

@@ -190,20 +190,26 @@ func speak(ctx context.Context, who visitor) context.Context {
 // encoding leaves nothing out that is 0 where that is worth knowing: states never are.
 var encoding = protojson.MarshalOptions{}
 
-// ask is a handler's common part: one question to the API, answered with its message.
+// ask is the common part of handlers: one question to the API, answered with its message.
 func ask[R proto.Message](s *Server, w http.ResponseWriter, r *http.Request, who visitor, call func(context.Context) (R, error)) {
+	s.answer(w, r, who, func(ctx context.Context) ([]byte, error) {
+		resp, err := call(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return encoding.Marshal(resp)
+	})
+}
+
+// answer answers with what a question to the API comes to, as JSON.
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, who visitor, call func(context.Context) ([]byte, error)) {
 	ctx, release := s.limited(r)
 	if release == nil {
 		busy(w)
 		return
 	}
 	defer release()
-	resp, err := call(speak(ctx, who))
-	if err != nil {
-		s.failed(w, err)
-		return
-	}
-	b, err := encoding.Marshal(resp)
+	b, err := call(speak(ctx, who))
 	if err != nil {
 		s.failed(w, err)
 		return

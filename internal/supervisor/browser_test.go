@@ -148,7 +148,7 @@ func (b *browsed) answer(what string) string {
 		return "http://" + cfg.Web.Listen + "/#login=" + token
 	case "kill":
 		b.when = time.Now()
-		for _, id := range strings.Fields(arg) {
+		for id := range strings.FieldsSeq(arg) {
 			b.killed.Store(fault.NodeID(id), true)
 			b.c.Agents[fault.NodeID(id)].Kill(fault.HalfHost, fault.HalfDNP)
 		}

@@ -6,7 +6,7 @@
 //	GET  /api/session             who is logged in, what that one may do, and the other replicas, each with a handover
 //	GET  /api/map                 the whole map, one character a node and link end
 //	GET  /api/stream?after=R      every change after revision R (server-sent events), with what there is of responses
-//	GET  /api/node, explain, history, events, groups, summary, responses
+//	GET  /api/node, explain, history, events, groups, responses
 //	POST /api/responses/ID/approve|deny
 //
 // It reads and asks by the gRPC API of its own replica, like any other client, and has neither the map nor any rights of its

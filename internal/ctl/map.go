@@ -148,6 +148,8 @@ type torusMap struct {
 	nodes []*lofamov1.Node // by rank
 	// ends holds the state of each link end, by rank and direction.
 	ends map[int]map[grid.Direction]lofamov1.State
+	// styles are the ways to draw it, once somebody has asked for them: they depend on the names, not on the states.
+	styles []style
 }
 
 func newTorusMap(nodes *lofamov1.ListNodesResponse, links *lofamov1.ListLinksResponse) (*torusMap, error) {

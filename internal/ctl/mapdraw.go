@@ -63,14 +63,16 @@ type drawing struct {
 	paint painter
 	from  int // columns of nodes drawn together: X from … to-1
 	to    int
-	b     strings.Builder
+	// chosen is the rank of a node that is drawn as chosen; -1: none.
+	chosen int
+	b      strings.Builder
 }
 
 // draw draws the torus in so many columns. Labels are ids where they fit, else coordinates in the
 // plane, else marks alone; planes too wide even for these are drawn in parts.
 func (m *torusMap) draw(p painter, columns int) string {
-	d := &drawing{torusMap: m, paint: p}
-	for _, d.style = range m.styles() {
+	d := &drawing{torusMap: m, paint: p, chosen: -1}
+	for _, d.style = range m.drawStyles() {
 		if d.across(m.dims.X) <= columns {
 			break
 		}
@@ -90,8 +92,11 @@ func (m *torusMap) draw(p painter, columns int) string {
 	return d.b.String()
 }
 
-// styles lists the ways to draw, the roomiest first.
-func (m *torusMap) styles() []style {
+// drawStyles lists the ways to draw, the roomiest first.
+func (m *torusMap) drawStyles() []style {
+	if m.styles != nil {
+		return m.styles
+	}
 	id := func(r int) string {
 		if n := m.nodes[r]; n != nil {
 			return n.GetId()
@@ -113,6 +118,7 @@ func (m *torusMap) styles() []style {
 			out[i].width = max(out[i].width, utf8.RuneCountInString(out[i].label(r)))
 		}
 	}
+	m.styles = out
 	return out
 }
 
@@ -159,7 +165,11 @@ func (d *drawing) row(y, z int) {
 		if d.nodes[rank].GetMaintenance() != nil {
 			text = "(" + strings.TrimSuffix(text[1:], "]") + ")"
 		}
-		line.WriteString(d.paint.state(state, text))
+		if rank == d.chosen {
+			line.WriteString(d.paint.chosen(d.chosenMark(text)))
+		} else {
+			line.WriteString(d.paint.state(state, text))
+		}
 		if x == d.to-1 {
 			break
 		}
@@ -170,6 +180,14 @@ func (d *drawing) row(y, z int) {
 	line.WriteString(d.space)
 	edge(at(d.to-1, y, z), grid.XPlus)
 	d.b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+}
+
+// chosenMark makes a chosen node be told from the others without colours too.
+func (d *drawing) chosenMark(text string) string {
+	if d.paint.on {
+		return text
+	}
+	return ">" + text[1:]
 }
 
 // verticals draws the cables that leave row y in direction dir.

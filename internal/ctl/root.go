@@ -137,6 +137,7 @@ Exit codes: 0 success, 1 failure, 2 a command line that cannot be understood, 3 
 something wrong.`,
 		Example: `  lofamoctl up --detach                  a cluster of 2x2x2 nodes on this machine
   lofamoctl map                          the torus in the terminal
+  lofamoctl top                          all of it, live in the terminal
   lofamoctl web                          a link to it in the browser
   lofamoctl inject 1,0,1 kill-host       a real fault
   lofamoctl get node 1,0,1               what is at fault, with the evidence
@@ -162,7 +163,7 @@ something wrong.`,
 	f.StringVar(&a.cert, "cert", "", "with --server: PEM file of your certificate")
 	f.StringVar(&a.key, "key", "", "with --server: PEM file of its key")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(a.upCommand(), a.downCommand(), a.getCommand(), a.summaryCommand(), a.historyCommand(), a.explainCommand(), a.mapCommand(), a.webCommand(), a.watchCommand(),
+	root.AddCommand(a.upCommand(), a.downCommand(), a.getCommand(), a.summaryCommand(), a.historyCommand(), a.explainCommand(), a.mapCommand(), a.topCommand(), a.webCommand(), a.watchCommand(),
 		a.injectCommand(), a.regsCommand(), a.bundleCommand(), a.diagnoseCommand(), a.supervisorCommand(), a.versionCommand())
 	root.AddCommand(a.applyCommand(), a.labelCommand(), a.maintenanceCommand(), a.maskCommand(), a.unmaskCommand(), a.nodeCommand())
 	root.AddCommand(a.reliabilityCommand(), a.policyCommand(), a.responseCommand(), a.auditCommand(), a.clusterCommand())

@@ -89,6 +89,9 @@ func (c *Client) Close() error {
 // Targets returns the addresses as configured.
 func (c *Client) Targets() []string { return append([]string(nil), c.cfg.Targets...) }
 
+// Answered returns the address of the supervisor that answered last: the next call begins with it, and so does the next watch.
+func (c *Client) Answered() string { return c.cfg.Targets[c.start()] }
+
 func (c *Client) stub(i int) (lofamov1.FaultSupervisorClient, error) {
 	conn, err := c.conn(i)
 	if err != nil {

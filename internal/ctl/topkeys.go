@@ -16,15 +16,15 @@ const topHelp = `Panes
   z                   the pane alone on the screen, and back
   arrows, h j k l     move; also page up and down, home (g) and end (G)
   enter               why the chosen node, group or response is as it is
-  /                   only rows with this text: a name, a state, a cause, rack=r7, ...
+  /                   only rows with this text: a name, a state, rack=r7
   esc                 leave a page, a question or the filter
 
 Map
   [ ]                 the plane of Z before, the next one
-  n N                 the next plane with something that is not normal, the one before
-
-  nodes   [ ] or ·  NORMAL   [!] or !  SICK   [X] or X  FAILED   [?] or ?  UNKNOWN   ( ) or m  under maintenance
-  cables  ─ │  NORMAL   ~  SICK   ╳  FAILED   ?  UNKNOWN
+  n N                 the next plane with a fault, the one before
+  nodes               [ ] ·  NORMAL   [!] !  SICK   [X] X  FAILED
+                      [?] ?  UNKNOWN  ( ) m  under maintenance
+  cables              ─ │  NORMAL   ~  SICK   ╳  FAILED   ?  UNKNOWN
 
 Responses
   a                   approve the chosen response: it asks first
@@ -85,7 +85,7 @@ func (m *topModel) key(k topKey) []any {
 }
 
 func (m *topModel) pageKey(k topKey) []any {
-	step := 0
+	step, all := 0, len(m.wrapped())
 	switch k.name {
 	case "q", "esc", "enter", "?":
 		m.page = nil
@@ -99,11 +99,11 @@ func (m *topModel) pageKey(k topKey) []any {
 	case "pgdown", "space":
 		step = m.pageRows()
 	case "home", "g":
-		step = -len(m.page.lines)
+		step = -all
 	case "end", "G":
-		step = len(m.page.lines)
+		step = all
 	}
-	m.page.scroll = max(0, min(m.page.scroll+step, len(m.page.lines)-m.pageRows()))
+	m.page.scroll = max(0, min(m.page.scroll+step, all-m.pageRows()))
 	return nil
 }
 

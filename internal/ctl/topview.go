@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"charm.land/lipgloss/v2"
 
@@ -20,6 +21,9 @@ const (
 )
 
 const topHeaderRows = 3
+
+// topSilence is how long the supervisors may say nothing before what is shown is called stale: they are asked every topPollEvery.
+const topSilence = 2*topPollEvery + time.Second/2
 
 func (p painter) bold(s string) string {
 	if !p.on {
@@ -42,7 +46,10 @@ func fit(s string, columns int) string {
 		return ""
 	}
 	w := lipgloss.Width(s)
-	if w > columns {
+	switch {
+	case w > columns && columns == 1:
+		return "…"
+	case w > columns:
 		s = lipgloss.NewStyle().Inline(true).MaxWidth(columns-1).Render(s) + "…"
 		w = lipgloss.Width(s) // less, where a wide character would have been cut in two
 	}
@@ -127,18 +134,34 @@ func (m *topModel) paneRows(p topPane) int {
 
 func (m *topModel) pageRows() int { return max(1, m.size.height-topHeaderRows-2) }
 
+// wrapped are the lines of the page as they stand on the screen: what is too long goes on in the next one, indented.
+func (m *topModel) wrapped() []string {
+	const indent = "    "
+	var out []string
+	for _, l := range m.page.lines {
+		for i, part := range strings.Split(lipgloss.Wrap(l, m.size.width-len(indent), ""), "\n") {
+			if i > 0 {
+				part = indent + strings.TrimLeft(part, " ")
+			}
+			out = append(out, part)
+		}
+	}
+	return out
+}
+
 func (m *topModel) pageView(w, h int) []string {
-	p := m.page
+	p, text := m.page, m.wrapped()
 	lines := []string{m.title(fmt.Sprintf("%s (esc leaves)", p.title), w, true)}
-	end := min(len(p.lines), p.scroll+h-1)
-	for _, l := range p.lines[min(p.scroll, end):end] {
+	scroll := max(0, min(p.scroll, len(text)-(h-1))) // the screen may have grown
+	end := min(len(text), scroll+h-1)
+	for _, l := range text[scroll:end] {
 		lines = append(lines, fit(l, w))
 	}
 	for len(lines) < h {
 		lines = append(lines, strings.Repeat(" ", w))
 	}
-	if end < len(p.lines) {
-		lines[0] = m.title(fmt.Sprintf("%s (esc leaves; %d more lines below)", p.title, len(p.lines)-end), w, true)
+	if end < len(text) {
+		lines[0] = m.title(fmt.Sprintf("%s (esc leaves; %d more lines below)", p.title, len(text)-end), w, true)
 	}
 	return lines
 }
@@ -268,7 +291,7 @@ func (m *topModel) header() []string {
 		name += " " + printable(c.GetCluster())
 	}
 	leader := "leader " + c.GetLeader()
-	if c.GetLeader() == "" {
+	if c.GetLeader() == "" || c.GetStale() { // a stale answer has who led last
 		leader = m.paint.state(lofamov1.State_FAILED, "NO LEADER")
 	}
 	breaker := "breaker closed"
@@ -316,13 +339,15 @@ func (m *topModel) status() string {
 	}
 	switch {
 	case m.pollErr != nil:
-		return alarm("LOST: no supervisor answers; what is shown is %s old (%s)", duration(m.now.Sub(m.heard)), printable(plain(m.pollErr).Error()))
+		return alarm("LOST: no supervisor answers, what is shown is %s old; %s", duration(m.now.Sub(m.heard)), printable(plain(m.pollErr).Error()))
 	case m.watchErr != nil:
 		return alarm("LOST the supervisor, trying the others: %s", printable(plain(m.watchErr).Error()))
+	case m.now.Sub(m.heard) > topSilence:
+		return alarm("STALE: nothing heard of the supervisor for %s, trying the others", duration(m.now.Sub(m.heard)))
 	case c.GetStale() && c.GetStaleAge() != nil:
-		return alarm("STALE: this supervisor reaches no leader since %s; what is shown may be as old", protoDuration(c.GetStaleAge()))
+		return alarm("STALE: no leader is reached, what is shown may be %s old", protoDuration(c.GetStaleAge()))
 	case c.GetStale():
-		return alarm("STALE: this supervisor reaches no leader since it started; what is shown may be as old")
+		return alarm("STALE: no leader was reached since this supervisor started, what is shown may be older")
 	case len(cutOff) > 0:
 		return alarm("CUT OFF: %s not heard, nodes there are shown as UNKNOWN", some(cutOff, 4))
 	case waiting > 0:

@@ -249,7 +249,7 @@ func (m *topModel) row(p topPane, rows []topRow) int {
 
 // enter opens what is chosen.
 func (m *topModel) enter() []any {
-	key := ""
+	var key string
 	if m.focus == paneMap {
 		if m.torus == nil {
 			return nil

@@ -206,7 +206,8 @@ func (m *topModel) pane(p topPane, w, h int) []string {
 }
 
 func (m *topModel) paneTitle(p topPane, shown int) string {
-	text, all := "", 0
+	var text string
+	var all int
 	switch p {
 	case paneOdd:
 		text, all = "1 Not normal", len(m.topRows())

@@ -261,7 +261,7 @@ func (r *replica) apply() {
 		for _, st := range r.w.store.log[r.applied].statuses {
 			r.copied.put(st)
 			if r.answers != nil {
-				r.answers.follow(st)
+				r.answers.follow(st, r.applied+1)
 			}
 		}
 	}

@@ -17,7 +17,7 @@ import (
 
 // Responses has the leaders of a world answer faults: the real engine in every term, its records in the store under the leader's fence,
 // and targets that stand for what executors act on. The shell round the engine (internal/supervisor/responder) is written a second time here,
-// without goroutines.
+// without goroutines; what the engine is told of the map it is told by the same (responder.Told).
 type Responses struct {
 	Limits   response.Config
 	Policies []*response.Policy
@@ -55,11 +55,10 @@ type answering struct {
 	of     *responses
 	r      *replica
 	engine *response.Engine
-	told   map[response.Target]response.Fault
-	heard  map[fault.NodeID]bool // of which anything was
-	t      *term                 // nil: it does not lead
-	queue  []response.Output     // with records that are not committed yet, in order
-	busy   bool                  // the first of them is with the store
+	told   responder.Told
+	t      *term             // nil: it does not lead
+	queue  []response.Output // with records that are not committed yet, in order
+	busy   bool              // the first of them is with the store
 	wakes  uint64
 }
 
@@ -68,7 +67,7 @@ func newAnswering(of *responses, r *replica) (*answering, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &answering{of: of, r: r, engine: e, told: map[response.Target]response.Fault{}, heard: map[fault.NodeID]bool{}}
+	a := &answering{of: of, r: r, engine: e, told: responder.Told{}}
 	topo := response.TopologyChanged{Dims: of.w.cfg.Dims}
 	var sups response.SupervisorsChanged
 	for _, n := range of.w.nodes {
@@ -89,7 +88,7 @@ func newAnswering(of *responses, r *replica) (*answering, error) {
 		if err != nil {
 			return nil, err
 		}
-		a.follow(st.Status)
+		a.follow(st.Status, of.w.store.rev())
 	}
 	return a, nil
 }
@@ -97,20 +96,14 @@ func newAnswering(of *responses, r *replica) (*answering, error) {
 // lead begins a term, with what is committed.
 func (a *answering) lead(t *term) {
 	a.t, a.queue, a.busy = t, nil, false
-	clear(a.told)
 	led := response.Led{Token: t.rev}
 	for _, key := range slices.Sorted(maps.Keys(a.of.records)) {
 		led.Records = append(led.Records, a.of.records[key])
 	}
+	before, open := a.told, responder.OpenTargets(led.Records)
+	a.told = responder.Told{}
 	for _, st := range t.machine.Nodes() {
-		a.heard[st.ID] = true
-		for _, f := range faultsOf(st) {
-			a.told[f.Target()] = f
-			led.Faults = append(led.Faults, f)
-		}
-		if st.HostEpoch > 0 {
-			led.Epochs = append(led.Epochs, response.Booted{Node: st.ID, Epoch: st.HostEpoch})
-		}
+		a.told.Lead(&led, st, a.r.applied, before, open)
 	}
 	_ = a.step(led)
 }
@@ -123,45 +116,10 @@ func (a *answering) lose() {
 	}
 }
 
-// faultsOf are the parts of a node that are not NORMAL. Of a node that is UNKNOWN nothing else is told than that.
-func faultsOf(st awareness.NodeStatus) []response.Fault {
-	var out []response.Fault
-	if st.State != fault.Normal {
-		out = append(out, response.Fault{
-			Node: st.ID, Component: fault.ComponentNode, State: st.State, Cause: st.Cause, Since: st.Since, Inferred: st.Inferred, Unreachable: st.Unreachable,
-		})
-	}
-	for _, c := range st.Components {
-		if c.State != fault.Normal && (c.State != fault.Unknown || st.State != fault.Unknown) {
-			out = append(out, response.Fault{Node: st.ID, Component: c.Component, State: c.State, Cause: c.Cause, Since: c.Since, Flapping: c.Flapping})
-		}
-	}
-	return out
-}
-
-// follow tells the engine what the committed map says of a node, where that is something else than before.
-func (a *answering) follow(st awareness.NodeStatus) {
-	stood := !a.heard[st.ID]
-	a.heard[st.ID] = true
-	now := map[response.Target]response.Fault{}
-	for _, f := range faultsOf(st) {
-		now[f.Target()] = f
-	}
-	for c := fault.ComponentNode; c.Valid(); c++ {
-		target := response.Target{Node: st.ID, Component: c}
-		f, bad := now[target]
-		was, told := a.told[target]
-		switch {
-		case bad && (!told || f.State != was.State || f.Cause != was.Cause || !f.Since.Equal(was.Since)):
-			a.told[target] = f
-			_ = a.step(response.FaultChanged{Fault: f, Stood: stood})
-		case !bad && told:
-			delete(a.told, target)
-			_ = a.step(response.FaultChanged{Fault: response.Fault{Node: st.ID, Component: c, State: fault.Normal, Since: a.r.clock()}})
-		}
-	}
-	if st.HostEpoch > 0 {
-		_ = a.step(response.Booted{Node: st.ID, Epoch: st.HostEpoch})
+// follow tells the engine what is committed of a node at a revision, where that is something else than before.
+func (a *answering) follow(st awareness.NodeStatus, revision uint64) {
+	for _, ev := range a.told.Changes(st, revision, a.engine) {
+		_ = a.step(ev)
 	}
 }
 

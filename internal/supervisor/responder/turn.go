@@ -131,14 +131,7 @@ func (r *Responder) begin(b *batch, t *term) {
 		close(t.ended)
 		return
 	}
-	list, _ := apart(t.begin.committed.Records)
-	open := make(map[response.Target]bool, len(list))
-	for _, rec := range list {
-		if rec.Closed.IsZero() {
-			open[rec.Target] = true
-		}
-	}
-	led := r.feed.reset(t.begin.at, open)
+	led := r.feed.reset(t.begin.at, OpenTargets(t.begin.committed.Records))
 	r.told = r.cfg.Supervisors()
 	for _, ev := range []response.Event{
 		topologyOf(r.feed.newest), t.begin.policies, response.MaintenanceChanged{Nodes: t.begin.marks},

@@ -68,7 +68,7 @@ var layers = map[string][]string{
 	"internal/weblogin":       {"internal/pki"},
 	"internal/config":         {"api", "pkg"},
 	"internal/agent":          {"api", "pkg/fault", "pkg/watchdog", "pkg/torus", "pkg/servicenet", "pkg/sensor", "pkg/selftest", "internal/config", "internal/pki", "internal/version", "internal/durable", "internal/failpoint"},
-	"internal/executor":       {"api", "pkg/fault", "pkg/torus/grid", "pkg/response", "internal/config", "internal/durable", "internal/pki", "internal/failpoint"},
+	"internal/executor":       {"api", "pkg/fault", "pkg/torus/grid", "pkg/response", "internal/config", "internal/durable", "internal/pki", "internal/failpoint", "internal/version"},
 	"internal/supervisor":     {"api", "pkg/fault", "pkg/watchdog", "pkg/torus/grid", "pkg/torus/diagnosis", "pkg/torus/express", "pkg/torus/chanmask", "pkg/servicenet", "pkg/awareness", "pkg/response", "internal/executor", "internal/config", "internal/pki", "internal/weblogin", "internal/failpoint", "internal/version"},
 	"internal/sim":            {"api", "pkg", "internal/account", "internal/agent", "internal/config", "internal/supervisor"},
 	"internal/sim/chaos":      {},
@@ -84,7 +84,7 @@ var layers = map[string][]string{
 	"internal/udpmangle":      {"pkg/mangle"},
 	"internal/netlab":         {"pkg", "internal/lab", "internal/localcluster", "internal/config"},
 	"internal/e2e":            {"api", "pkg", "internal/lab", "internal/localcluster", "internal/config", "internal/pki", "internal/ctl", "internal/metricsdoc"},
-	"internal/metricsdoc":     {"internal/agent", "internal/supervisor"},
+	"internal/metricsdoc":     {"internal/agent", "internal/executor", "internal/supervisor"},
 	"cmd":                     {"internal", "pkg", "api"},
 
 	"internal/executor/slurm/slurmtest":     {"internal/freeport"},

@@ -45,6 +45,8 @@ type Process struct {
 	Cluster string `json:"cluster"`
 	// Listen is the address of its service, "ip:port". Required.
 	Listen string `json:"listen"`
+	// HTTP is the address of metrics and health, "ip:port". Default none.
+	HTTP string `json:"http,omitempty"`
 	// TLS are the files with its certificate and key. Required.
 	TLS SupervisorTLS `json:"tls"`
 	// Log says what is logged and how.
@@ -56,6 +58,12 @@ func (c Process) Validate() error {
 	var p problems
 	p.cluster(c.Cluster)
 	p.listen("listen", c.Listen)
+	if c.HTTP != "" {
+		p.listen("http", c.HTTP)
+		tcp := taken{}
+		tcp.add(&p, "listen", c.Listen)
+		tcp.add(&p, "http", c.HTTP)
+	}
 	p.path("tls.ca", c.TLS.CA)
 	p.path("tls.cert", c.TLS.Cert)
 	p.path("tls.key", c.TLS.Key)

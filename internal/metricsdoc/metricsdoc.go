@@ -3,6 +3,7 @@ package metricsdoc
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lofamo/lofamo/internal/agent"
+	"github.com/lofamo/lofamo/internal/executor/process"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/observed"
 	"github.com/lofamo/lofamo/internal/supervisor/responder"
@@ -66,6 +68,13 @@ func Supervisor() ([]Metric, error) {
 		Map: func() (view.Map, bool) { return view.Map{}, false }, Leader: func() string { return "" }, QuorumAge: func() float64 { return -1 },
 		Replicas: func() map[string]bool { return nil }, Oversized: func() uint64 { return 0 }, Dropped: func() uint64 { return 0 },
 	})...)
+	return sorted(r.all), r.err
+}
+
+// Executor are the metrics of an executor process, those of libraries apart.
+func Executor() ([]Metric, error) {
+	var r recorder
+	process.NewMetrics(&r, nil, process.Standing{})
 	return sorted(r.all), r.err
 }
 
@@ -186,11 +195,12 @@ func Used(dir string) (map[string]string, error) {
 // Known are all metrics, by name.
 func Known() (map[string]Metric, error) {
 	sup, err := Supervisor()
+	exe, eerr := Executor()
 	out := make(map[string]Metric)
-	for _, m := range slices.Concat(sup, Agent(), Libraries()) {
+	for _, m := range slices.Concat(sup, Agent(), exe, Libraries()) {
 		out[m.Name] = m
 	}
-	return out, err
+	return out, errors.Join(err, eerr)
 }
 
 // drawn are the metrics by which dashboards draw the torus, and know what is missing in the drawing.
@@ -199,6 +209,10 @@ var drawn = []string{"lofamo_link_info", "lofamo_map_series_left_out", "lofamo_n
 // Page renders the page. What rules rest on, and drawings, is stable.
 func Page(rules string) ([]byte, error) {
 	sup, err := Supervisor()
+	if err != nil {
+		return nil, err
+	}
+	exe, err := Executor()
 	if err != nil {
 		return nil, err
 	}
@@ -220,6 +234,7 @@ func Page(rules string) ([]byte, error) {
 	}
 	table("Supervisors", supervisors, sup)
 	table("Agents", agents, Agent())
+	table("Executor process", executors, exe)
 	table("Of libraries", libraries, Libraries())
 	return []byte(b.String()), nil
 }

@@ -39,9 +39,13 @@ func TestDescriptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	exe, err := Executor()
+	if err != nil {
+		t.Fatal(err)
+	}
 	word := regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
 	seen := make(map[string]bool)
-	for _, m := range slices.Concat(sup, Agent()) {
+	for _, m := range slices.Concat(sup, Agent(), exe) {
 		if seen[m.Name] {
 			t.Errorf("%s is described twice", m.Name)
 		}

@@ -4,7 +4,7 @@ const head = `# Metrics
 
 Made by ` + "`make generate`" + ` from the programs' own descriptions; do not edit.
 
-Supervisors and host halves serve them at ` + "`http://ADDRESS/metrics`" + ` where ` + "`http`" + ` is set in their configuration. Rules and alerts are in
+Supervisors, host halves and the executor process serve them at ` + "`http://ADDRESS/metrics`" + ` where ` + "`http`" + ` is set in their configuration. Rules and alerts are in
 [deploy/prometheus](../deploy/prometheus), a page for each alert in [runbooks](runbooks/README.md).
 
 *stable*: the rules of this project rest on it, or dashboards draw by it; it is renamed or given another meaning only with a new major version. *evolving*: it may change with a
@@ -24,5 +24,6 @@ const (
 	supervisors = "What is said of the fault map is told by the leader alone; take `max without (instance, pod)` of it."
 	agents      = "Of a host half, which speaks for both halves of its node. `platform` says whether the halves share a kernel. " +
 		"Counters of the DNP half come once a second by way of the register file, and begin anew at 0 when it is restarted, or at 2³²."
+	executors = "Of the one that does for the supervisors what ends work (see [executor-process.md](executor-process.md)). What the supervisors say of the same attempts is in `lofamo_responses_*`."
 	libraries = "Supervisors export what their libraries count as well: the embedded etcd (`etcd_*`), gRPC (`grpc_server_*`), Go and the process. These are the ones that the rules rest on."
 )

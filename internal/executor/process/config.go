@@ -27,6 +27,8 @@ type Config struct {
 	Cluster string `json:"cluster"`
 	// Listen is the address of its service, for the supervisors alone, "ip:port". Required.
 	Listen string `json:"listen"`
+	// HTTP is the address of metrics and health, "ip:port". Default none.
+	HTTP string `json:"http,omitempty"`
 	// StateDir is a directory of this process alone, on a disk that stays: the ledger is there. Default /var/lib/lofamo/executor.
 	StateDir string `json:"stateDir"`
 	// TLS are the files with its certificate, of the role executor, and key. Required.
@@ -67,7 +69,7 @@ func Load(path string) (Config, error) {
 
 // Validate names every bad field. It looks at no file.
 func (c Config) Validate() error {
-	errs := []error{config.Process{Cluster: c.Cluster, Listen: c.Listen, TLS: c.TLS, Log: c.Log}.Validate()}
+	errs := []error{config.Process{Cluster: c.Cluster, Listen: c.Listen, HTTP: c.HTTP, TLS: c.TLS, Log: c.Log}.Validate()}
 	if c.StateDir == "" {
 		errs = append(errs, errors.New("stateDir: given nothing: want the path of a directory"))
 	}

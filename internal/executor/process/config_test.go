@@ -52,6 +52,8 @@ func TestConfigRefuses(t *testing.T) {
 		t.Fatalf("%+v, %v", cfg, err)
 	}
 	for text, want := range map[string]string{
+		`http: "9100"`:                             "http: given 9100",
+		"http: 10.0.0.9:7010":                      "want an address other than that of listen",
 		"atOnce: 0":                                "atOnce: given 0",
 		"stopTimeout: 2h":                          "stopTimeout: given 2h0m0s",
 		`stateDir: ""`:                             "stateDir: given nothing",

@@ -170,6 +170,13 @@ func (d *durable) token() uint64 {
 	return d.ledger.token
 }
 
+// remembered returns how many attempts are in the ledger.
+func (d *durable) remembered() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.ledger.entries)
+}
+
 // find returns the newest attempt at a step.
 func (d *durable) find(a response.Attempt) (entry, bool) {
 	d.mu.Lock()

@@ -7,9 +7,12 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/http"
 	"slices"
+	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
@@ -41,9 +44,11 @@ type Process struct {
 	executors map[response.Kind]executor.Executor
 
 	listener net.Listener
+	http     *http.Server // nil: none
 	server   *server
+	metrics  *Metrics
 	failed   chan error
-	served   chan struct{} // closed when nobody serves any more
+	serving  sync.WaitGroup
 }
 
 // New checks all that a configuration names, and starts nothing.
@@ -67,7 +72,7 @@ func New(cfg Config, logger *slog.Logger) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{cfg: cfg, logger: logger, executors: executors, failed: make(chan error, 1), served: make(chan struct{})}
+	p := &Process{cfg: cfg, logger: logger, executors: executors, failed: make(chan error, 1)}
 	p.grpc = grpc.NewServer(
 		grpc.Creds(credentials.NewTLS(tls)),
 		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(1024), grpc.ConnectionTimeout(handshakeTime),
@@ -92,18 +97,34 @@ func (p *Process) Start() error {
 	if p.listener, err = net.Listen("tcp", p.cfg.Listen); err != nil {
 		return errors.Join(fmt.Errorf("listen: %w", err), d.close())
 	}
-	d.lost = p.fail
-	p.server = newServer(p.cfg.Cluster, p.executors, p.cfg.AtOnce, d, p.logger)
+	var seen net.Listener
+	if p.cfg.HTTP != "" {
+		if seen, err = net.Listen("tcp", p.cfg.HTTP); err != nil {
+			return errors.Join(fmt.Errorf("http: %w", err), p.listener.Close(), d.close())
+		}
+	}
+	reg := prometheus.NewRegistry()
+	p.metrics = NewMetrics(reg, p.Kinds(), Standing{
+		Token: func() float64 { return float64(d.token()) }, Running: func() float64 { return float64(p.UnderWay()) }, Remembered: func() float64 { return float64(d.remembered()) },
+	})
+	p.server = newServer(p.cfg.Cluster, p.executors, p.cfg.AtOnce, d, p.metrics, p.logger)
+	d.lost = func(err error) {
+		p.metrics.Failures.Inc()
+		p.server.lost(err)
+		p.fail(err)
+	}
 	lofamov1.RegisterExecutorServiceServer(p.grpc, p.server)
 	h := health.NewServer()
 	healthpb.RegisterHealthServer(p.grpc, h)
 	p.logger.Info("serving", "listen", p.listener.Addr().String(), "kinds", p.Kinds(), "token", d.token(), "interrupted", interrupted)
-	go func() {
-		defer close(p.served)
+	p.serving.Go(func() {
 		if err := p.grpc.Serve(p.listener); err != nil {
 			p.fail(err)
 		}
-	}()
+	})
+	if seen != nil {
+		p.serveHTTP(seen, p.handler(reg))
+	}
 	return nil
 }
 
@@ -138,6 +159,9 @@ func (p *Process) Stop() error {
 	end := time.AfterFunc(answerTime, p.grpc.Stop)
 	defer end.Stop()
 	p.grpc.GracefulStop()
-	<-p.served
+	if p.http != nil {
+		err = errors.Join(err, p.http.Close())
+	}
+	p.serving.Wait()
 	return err
 }

@@ -30,6 +30,7 @@ type server struct {
 	executors map[response.Kind]executor.Executor
 	now       func() time.Time
 	logger    *slog.Logger
+	metrics   *Metrics
 	durable   *durable
 	slots     chan struct{} // one for each act that may go on at once
 
@@ -38,6 +39,7 @@ type server struct {
 
 	mu      sync.Mutex
 	closing bool
+	broken  error            // why the ledger cannot be written
 	runs    map[stepKey]*run // the newest attempt at a step, while it or one before it is under way
 	going   sync.WaitGroup
 }
@@ -51,9 +53,9 @@ type run struct {
 	clear   chan struct{} // closed when it and all before it at the step have ended: it may end without having waited for them
 }
 
-func newServer(cluster string, executors map[response.Kind]executor.Executor, atOnce int, d *durable, logger *slog.Logger) *server {
+func newServer(cluster string, executors map[response.Kind]executor.Executor, atOnce int, d *durable, m *Metrics, logger *slog.Logger) *server {
 	s := &server{
-		cluster: cluster, executors: executors, now: time.Now, logger: logger, durable: d,
+		cluster: cluster, executors: executors, now: time.Now, logger: logger, metrics: m, durable: d,
 		slots: make(chan struct{}, atOnce), runs: map[stepKey]*run{},
 	}
 	s.acts, s.end = context.WithCancel(context.Background())
@@ -111,6 +113,7 @@ func (s *server) start(job executor.Job, x executor.Executor) (*run, executor.Re
 		known = l.entries[stepKey{job.Response, job.Step}]
 		return v == begin || l.token != highest
 	})
+	s.metrics.refused(v)
 	switch v {
 	case stale:
 		return nil, executor.Stale("token %d: the executor process has seen %d", job.Token, highest), version, nil
@@ -160,6 +163,7 @@ func (s *server) carryOut(ctx context.Context, job executor.Job, x executor.Exec
 		s.logger.Error("nothing is done any more", "err", err)
 		result := executor.Unchanged("%s", err)
 		s.durable.change(func(l *ledger) bool { return l.end(s.now(), job.Attempt, result.Outcome, result.Detail) })
+		s.metrics.ended(job.Kind, result.Outcome)
 		return result
 	}
 	failpoint.Hit(failpoint.ExecutorIntended)
@@ -167,6 +171,7 @@ func (s *server) carryOut(ctx context.Context, job executor.Job, x executor.Exec
 	began := s.now()
 	result := s.act(ctx, job, x, before)
 	failpoint.Hit(failpoint.ExecutorActed)
+	s.metrics.ended(job.Kind, result.Outcome)
 	version = s.durable.change(func(l *ledger) bool { return l.end(s.now(), job.Attempt, result.Outcome, result.Detail) })
 	if err := s.durable.commit(version); err != nil {
 		// What it did is known now, and not after a restart: then it is NOT KNOWN, which is true as well.
@@ -260,6 +265,23 @@ func (s *server) lookUp(a response.Attempt, token uint64) (r *run, result execut
 }
 
 var errClosing = errors.New("the executor process is being stopped")
+
+// lost notes that the ledger cannot be written.
+func (s *server) lost(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.broken = err
+}
+
+// refuses says why no attempt is taken; nil: they are.
+func (s *server) refuses() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return errClosing
+	}
+	return s.broken
+}
 
 // close takes no more attempts and waits for those that are under way. When its context ends, they are ended.
 func (s *server) close(ctx context.Context) error {

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/pkg/response"
@@ -49,7 +51,7 @@ func TestHanging(t *testing.T) {
 		t.Fatal(err)
 	}
 	x := &stubborn{make(chan int, 8), make(chan int, 8), make(chan struct{})}
-	s := newServer("c", map[response.Kind]executor.Executor{response.Command: x}, 4, d, slog.New(slog.DiscardHandler))
+	s := newServer("c", map[response.Kind]executor.Executor{response.Command: x}, 4, d, NewMetrics(prometheus.NewRegistry(), nil, Standing{}), slog.New(slog.DiscardHandler))
 	attempt := func(n uint32) *lofamov1.ExecutorAttempt {
 		return &lofamov1.ExecutorAttempt{Response: "r", Attempt: n, Token: 5}
 	}

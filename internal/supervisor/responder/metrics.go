@@ -28,11 +28,6 @@ type Metrics struct {
 	AuditFailures prometheus.Counter
 }
 
-// outcomes are the names of outcomes in metrics.
-var outcomes = map[response.Outcome]string{
-	response.Succeeded: "succeeded", response.Unchanged: "unchanged", response.Partly: "partly", response.NotKnown: "not_known", response.StaleToken: "stale_token",
-}
-
 // NewMetrics makes the metrics and registers them.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	opts := func(name, help string) prometheus.Opts {
@@ -63,6 +58,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	for r := response.ReasonGrace; r <= response.ReasonMatchError; r++ {
 		m.Refused.WithLabelValues(r.String())
+	}
+	for _, k := range response.Kinds() {
+		for _, o := range executor.OutcomeNames() {
+			m.Results.WithLabelValues(string(k), o)
+		}
 	}
 	reg.MustRegister(m.Leading, m.Broken, m.Breaker, m.Nodes, m.Running, m.Commit, m.Open, m.Waiting, m.Policies, m.Decisions, m.Refused, m.Results, m.Took, m.AuditFailures)
 	return m
@@ -130,7 +130,7 @@ func (m *Metrics) lost() {
 
 // ended tells how an attempt ended.
 func (m *Metrics) ended(j executor.Job, res executor.Result, took time.Duration, begun bool) {
-	m.Results.WithLabelValues(string(j.Kind), outcomes[res.Outcome]).Inc()
+	m.Results.WithLabelValues(string(j.Kind), executor.OutcomeName(res.Outcome)).Inc()
 	if begun {
 		m.Took.WithLabelValues(string(j.Kind)).Observe(took.Seconds())
 	}

@@ -1,0 +1,19 @@
+package executor
+
+import "github.com/lofamo/lofamo/pkg/response"
+
+// outcomeNames are the names of outcomes in metrics, by outcome.
+var outcomeNames = [...]string{
+	response.Succeeded: "succeeded", response.Unchanged: "unchanged", response.Partly: "partly", response.NotKnown: "not_known", response.StaleToken: "stale_token",
+}
+
+// OutcomeName is the value of the label "outcome" in metrics.
+func OutcomeName(o response.Outcome) string {
+	if o == 0 || int(o) >= len(outcomeNames) {
+		return "unknown"
+	}
+	return outcomeNames[o]
+}
+
+// OutcomeNames are all values of that label, so that series can begin at 0.
+func OutcomeNames() []string { return append([]string(nil), outcomeNames[1:]...) }

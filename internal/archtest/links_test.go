@@ -65,6 +65,36 @@ func TestDocumentationIsReached(t *testing.T) {
 	}
 }
 
+// snippet is a block of a page that a comment before it says to be a part of a file.
+var snippet = regexp.MustCompile("(?s)<!-- of (\\S+) -->\n```\\w+\n(.*?)```\n")
+
+// TestSnippets: what pages show of files of the repository, which tests compile or run, is what stands there.
+func TestSnippets(t *testing.T) {
+	n := 0
+	for name := range readPages(t) {
+		text, err := os.ReadFile(filepath.Join(repository, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := snippet.FindAllSubmatch(text, -1)
+		if told := strings.Count(string(text), "<!-- of "); told != len(found) {
+			t.Errorf("%s: %d comments <!-- of FILE -->, and %d of them with a block behind", name, told, len(found))
+		}
+		for _, m := range found {
+			n++
+			file, err := os.ReadFile(filepath.Join(repository, string(m[1])))
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			} else if len(m[2]) < 100 || !strings.Contains(string(file), string(m[2])) {
+				t.Errorf("%s: what it shows of %s does not stand there", name, m[1])
+			}
+		}
+	}
+	if n < 3 {
+		t.Errorf("only %d found", n)
+	}
+}
+
 // TestAnchors: headings become anchors as GitHub makes them.
 func TestAnchors(t *testing.T) {
 	text := "# A `code` and [a link](x.md), *so*\n## Twice\n## Twice\n```sh\n# no heading\n```\n<a id=\"own\"></a>\n" +

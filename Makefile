@@ -98,7 +98,7 @@ check-lint: $(TOOLS)/bin/golangci-lint-$(GOLANGCI_LINT_VERSION)
 
 .PHONY: check-generate
 check-generate: generate
-	@git diff --exit-code --stat -- api docs/api.md docs/metrics.md docs/configuration.md deploy/config || { echo "generated files are not current: run make generate and commit"; exit 1; }
+	@git diff --exit-code --stat -- api docs/api.md docs/metrics.md docs/configuration.md deploy/config deploy/grafana || { echo "generated files are not current: run make generate and commit"; exit 1; }
 
 .PHONY: check-arch
 check-arch:
@@ -117,6 +117,7 @@ generate: $(TOOLS)/bin/protoc-gen-go-$(PROTOC_GEN_GO_VERSION) $(TOOLS)/bin/proto
 	go run ./internal/metricsdoc/gen > $(TOOLS)/metrics.md
 	cp $(TOOLS)/metrics.md docs/metrics.md
 	go run ./internal/configdoc/generate
+	go run ./internal/dashboards/generate
 	$(TOOLS)/buf-$(BUF_VERSION)/buf build -o -#format=binpb | go run ./internal/apidoc/generate > $(TOOLS)/api.md
 	cp $(TOOLS)/api.md docs/api.md
 

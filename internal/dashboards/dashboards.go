@@ -95,6 +95,11 @@ func (q Query) PromQL() string {
 	return strings.NewReplacer("SUP", selectSupervisors, "AGENT", selectAgents).Replace(q.Expr)
 }
 
+// Of is the query as Grafana sends it, of one node of a cluster, with the jobs of deploy/prometheus/prometheus.yml.
+func (q Query) Of(cluster, node string) string {
+	return strings.NewReplacer("$cluster", cluster, "$job", "lofamo-supervisor", "$agents", "lofamo-agent", "$node", node, "$axis", "z", "$plane", "0", "$__rate_interval", "1m", "$__range", "1h").Replace(q.PromQL())
+}
+
 // source is the data source of everything: the one chosen.
 var source = object{"type": "prometheus", "uid": "${datasource}"}
 

@@ -31,8 +31,11 @@ func inPlane(expr string) string {
 	return expr
 }
 
-// tile is by how much a drawing of a node graph is larger than map_x and map_y: its circles are 80 wide, with two lines of text below.
-const tile = 3
+// radius of a node's circle in a node graph, in the units of map_x and map_y.
+const radius = "30"
+
+// icons say the same as the colours, by shape.
+var icons = map[string]string{"NORMAL": "check", "UNKNOWN": "question-circle", "SICK": "exclamation-triangle", "FAILED": "times"}
 
 func faultMap() Dashboard {
 	return Dashboard{
@@ -40,14 +43,15 @@ func faultMap() Dashboard {
 		Text: "The state of the machine at a glance: how many nodes and links are not normal, where they are, since when, and what alerts say.",
 		Rows: []Row{
 			{"Counts", []Panel{
-				stat("Nodes", "Nodes of the torus by state, as the supervisors have committed it.", "none", 9, Query{Expr: `max by (state) (lofamo_nodes{SUP})`, Legend: "{{state}}"}).with(counted()...),
-				stat("Link ends", "Ends of links by state, each in its own node's view: a link has two.", "none", 9, Query{Expr: `max by (state) (lofamo_links{SUP})`, Legend: "{{state}}"}).with(counted()...),
+				stat("Nodes", "Nodes of the torus by state, as the supervisors have committed it.", "none", 8, Query{Expr: `max by (state) (lofamo_nodes{SUP})`, Legend: "{{state}}"}).with(counted()...),
+				stat("Link ends", "Ends of links by state, each in its own node's view: a link has two.", "none", 7, Query{Expr: `max by (state) (lofamo_links{SUP})`, Legend: "{{state}}"}).with(counted()...),
 				stat("Group faults", "Racks, planes and other groups of which so many nodes have failed that the group is named instead.", "none", 3, Query{Expr: `max(lofamo_group_faults{SUP})`, Legend: "groups"}).alarming(1),
 				stat("Maintenance", "Nodes that somebody has marked as under maintenance.", "none", 3, Query{Expr: `max(lofamo_maintenance_nodes{SUP})`, Legend: "nodes"}),
+				leftOut(),
 			}},
-			{"Map", []Panel{nodeGraph(), isometric()}},
-			{"What is not normal", []Panel{notNormal(), course()}},
-			{"A plane, of large machines too", []Panel{planeChart(), leftOut(), alerts()}},
+			{"What is not normal", []Panel{isometric(), notNormal(), course(), alerts()}},
+			{"Graph", []Panel{nodeGraph()}},
+			{"A plane, of large machines too", []Panel{planeChart(), strip()}},
 		},
 	}
 }
@@ -67,9 +71,10 @@ func counted() (out []object) {
 func nodeGraph() Panel {
 	nodes, edges := everyNode, everyLink()
 	for _, s := range states {
-		nodes = when(nodes, "color", s.colour, "state", s.name)
+		nodes = when(when(nodes, "color", s.colour, "state", s.name), "icon", icons[s.name], "state", s.name)
 	}
-	for _, l := range [][2]string{{"id", "node"}, {"title", "node"}, {"mainstat", "state"}, {"detail__rack", "rack"}} {
+	nodes = label(nodes, "noderadius", radius)
+	for _, l := range [][2]string{{"id", "node"}, {"title", "node"}, {"mainstat", "state"}, {"detail__state", "state"}, {"detail__rack", "rack"}, {"fixedX", "map_x"}, {"fixedY", "map_y"}} {
 		nodes = copied(nodes, l[0], l[1])
 	}
 	nodes = fmt.Sprintf(`sort_desc(label_join(%s, "subtitle", ",", "x", "y", "z"))`, nodes)
@@ -81,14 +86,13 @@ func nodeGraph() Panel {
 	edges = copied(copied(copied(edges, "source", "node"), "target", "peer"), "mainstat", "state")
 	edges = fmt.Sprintf(`sort_desc(label_join(%s, "id", " ", "node", "dir"))`, edges)
 	return Panel{
-		Kind: "nodeGraph", Title: "Nodes and links", Unit: "none", Width: 14, Height: 20,
+		Kind: "nodeGraph", Title: "Nodes and links", Unit: "none", Width: 24, Height: 20,
 		Text: "Every node with its state and every link; the worst first, as far as Grafana draws (200 nodes), with their neighbours. From Grafana 11.1 on each node has its fixed place, planes of constant z " +
 			"one above the other; before, Grafana places them itself. A click leads to the node. Up to 1000 nodes; larger machines: a plane, below, or the web map.",
-		Queries: []Query{{Name: "nodes", Expr: nodes, Instant: true}, {Name: "edges", Expr: edges, Instant: true}},
-		options: object{"nodes": object{}, "edges": object{}},
-		transformations: append([]object{numbers("map_x", "map_y", "thickness")},
-			times("map_x", tile, "fixedX"), times("map_y", tile, "fixedY")),
-		overrides: []object{byName("id", nodeLinks("title"))},
+		Queries:         []Query{{Name: "nodes", Expr: nodes, Instant: true}, {Name: "edges", Expr: edges, Instant: true}},
+		options:         object{"nodes": object{}, "edges": object{}},
+		transformations: []object{numbers("fixedX", "fixedY", "noderadius", "thickness")},
+		overrides:       []object{byName("id", nodeLinks("title"))},
 	}
 }
 
@@ -125,37 +129,77 @@ func points(title, text, across, up string, q Query, transformations ...object) 
 		custom:          object{"show": "points", "pointSize": object{"fixed": 12, "min": 10, "max": 22}, "axisPlacement": "auto", "axisLabel": "", "hideFrom": object{"legend": false, "tooltip": false, "viz": false}},
 		transformations: transformations,
 	}
-	p = p.telling(states).with(byName("Value", property{"displayName", "state"}))
-	return p.with(byName("node", nodeLinks("node")))
+	of := []step{{0, colourNormal}, {isUnknown, colourUnknown}, {isSick, colourSick}, {isFailed, colourFailed}}
+	p.defaults = object{"color": object{"mode": "thresholds"}, "thresholds": steps("transparent", of...)}
+	return p.with(byName("Value", property{"mappings", mapped(states)}), byName("node", nodeLinks("node")))
 }
 
+// corner is a point that nobody sees, at a place that is computed: charts end at their outermost points, and would cut them.
+func corner(across, x, up, y string) string {
+	return fmt.Sprintf(`-1 * (count_values(%q, %s) * on () group_left (%s) count_values(%q, %s))`, across, x, up, up, y)
+}
+
+// size of the torus in a dimension.
+func size(dim string) string { return fmt.Sprintf(`max(lofamo_torus_size{SUP,dim=%q})`, dim) }
+
 func isometric() Panel {
+	const tile = 200 // of map_x and map_y
+	high := fmt.Sprintf(`(%s + %s) * %d`, size("x"), size("y"), tile/4)
+	corners := corner("map_x", fmt.Sprintf(`- %s * %d`, size("y"), tile/2), "map_y", fmt.Sprintf(`0 * %s - %d`, size("y"), tile/2)) + " or " +
+		corner("map_x", fmt.Sprintf(`%s * %d`, size("x"), tile/2), "map_y", fmt.Sprintf(`(%s + %d) * %s - %d`, high, tile/2, size("z"), tile/2))
+
 	p := points("Places", "Every node at its place: planes of constant z one above the other, each drawn isometrically. Teal is NORMAL, lilac UNKNOWN, amber SICK, vermilion FAILED; the worse, the larger. Up to 1000 nodes.",
-		"map_x", "down", Query{Expr: `sort(` + everyNode + `)`}, numbers("map_x", "map_y"), times("map_y", -1, "down"))
-	p.Width, p.Height = 10, 20
+		"map_x", "down", Query{Expr: `sort(` + everyNode + ` or ` + corners + `)`}, numbers("map_x", "map_y"), times("map_y", -1, "down"))
+	p.Width, p.Height = 9, 16
 	return p.with(byName("map_x", property{"custom.axisPlacement", "hidden"}), byName("down", property{"custom.axisPlacement", "hidden"}))
 }
 
 func planeChart() Panel {
 	named := fmt.Sprintf(`(%s) and on (node) lofamo_node_info{SUP,$axis="$plane"}`, everyNode)
+	across, up := `max(lofamo_torus_size{SUP,dim!="$axis"})`, `max(lofamo_torus_size{SUP,dim!="$axis"})`
+	corners := corner("across", `-0.5 + 0 * `+across, "up", `-0.5 + 0 * `+up) + " or " + corner("across", across+` - 0.5`, "up", up+` - 0.5`)
 	p := points("Plane $axis = $plane", "The nodes of one plane at their coordinates. In a machine of more than 1000 nodes those that are not NORMAL are named, and drawn; where there is no point all is well. Colours and sizes as above.",
-		"across", "up", Query{Expr: `sort(` + inPlane(named) + `)`}, numbers("across", "up"))
-	p.Width, p.Height = 10, 14
+		"across", "up", Query{Expr: `sort(` + inPlane(named) + ` or ` + corners + `)`}, numbers("across", "up"))
+	p.Width, p.Height = 12, 14
 	return p.with(byName("across", property{"custom.axisLabel", "across"}, property{"decimals", 0}), byName("up", property{"custom.axisLabel", "up"}, property{"decimals", 0}))
 }
 
+// ranks is how many kinds of rows there are of one state: nodes come before their parts, and those before links.
+const ranks = 10
+
+// ranked writes the state of a row of any kind.
+func ranked() []object {
+	var out []object
+	for i, s := range states {
+		out = append(out, object{"type": "range", "options": object{"from": ranks * s.value, "to": ranks*s.value + ranks - 1, "result": object{"text": s.name, "color": s.colour, "index": i}}})
+	}
+	return out
+}
+
 func notNormal() Panel {
-	of := func(metric, by, part string) string {
-		return placed(`(` + fmt.Sprintf(part, worst(metric, by, `,node=~"$node"`, metric == "lofamo_node_state")) + `)`)
+	of := func(first int, metric, by, part string) string {
+		return placed(fmt.Sprintf(`(%d * %s + %d)`, ranks, fmt.Sprintf(part, worst(metric, by, `,node=~"$node"`, metric == "lofamo_node_state")), first))
 	}
 	expr := fmt.Sprintf(`sort_desc(%s or %s or %s)`,
-		of("lofamo_node_state", "node", `label_replace(%s, "part", "node", "", "")`),
-		of("lofamo_component_state", "node,component", `label_replace(%s, "part", "$1", "component", "(.*)")`),
-		of("lofamo_link_state", "node,dir,peer", `label_replace(%s, "part", "link/$1", "dir", "(.*)")`))
-	return table("What is not normal", "Nodes, parts and link ends that are not NORMAL, the worst first. A click on a node leads to its dashboard, and to the web map, where evidence and history are.", 14, []column{
-		{"Value", "State", stateCell(states)}, {"node", "Node", []property{nodeLinks("Node")}}, {"part", "Part", nil}, {"peer", "To", nil}, {"rack", "Rack", nil},
+		of(2, "lofamo_node_state", "node", `label_replace(%s, "part", "node", "", "")`),
+		of(1, "lofamo_component_state", "node,component", `label_replace(%s, "part", "$1", "component", "(.*)")`),
+		of(0, "lofamo_link_state", "node,dir,peer", `label_replace(%s, "part", "link/$1", "dir", "(.*)")`))
+	return table("Nodes, parts and links", "Nodes, parts and link ends that are not NORMAL, the worst first. A click on a node leads to its dashboard, and to the web map, where evidence and history are.", 15, []column{
+		{"Value", "State", stateCell(ranked())}, {"node", "Node", []property{nodeLinks("Node")}}, {"part", "Part", nil}, {"peer", "To", nil}, {"rack", "Rack", nil},
 		{"x", "x", narrow}, {"y", "y", narrow}, {"z", "z", narrow}, {label: "state"}, {label: "component"}, {label: "dir"}, {label: "map_x"}, {label: "map_y"},
-	}, Query{Expr: expr, Instant: true, Rare: "all is well"}).tall(14)
+	}, Query{Expr: expr, Instant: true, Rare: "all is well"}).tall(16)
+}
+
+// strip is how many nodes of a plane, and of the others, are in which state.
+func strip() Panel {
+	all := label(`max by (state) (lofamo_nodes{SUP})`, "where", "whole torus")
+	here := fmt.Sprintf(`count by (state) (%s and on (node) lofamo_node_info{SUP,$axis="$plane"})`, everyNode)
+	p := bars("Nodes of the plane by state", "Of the plane of constant $axis at $plane, and of the whole torus. In a machine of more than 1000 nodes NORMAL ones are not told of planes.", "none", 12,
+		Query{Expr: label(here, "where", "plane"), Legend: "{{where}} {{state}}", Rare: "a large machine, and all of the plane is well"}, Query{Expr: all, Legend: "{{where}} {{state}}"})
+	for _, s := range states {
+		p = p.with(override("byRegexp", "/"+s.name+"$/", property{"thresholds", steps(s.colour)}))
+	}
+	return p.tall(14)
 }
 
 // narrow is the width of a column of small numbers.
@@ -170,18 +214,18 @@ func course() Panel {
 	}
 	chosen := fmt.Sprintf(`topk(%d, max by (node) (%s or %s or %s))`, courses, ever(isFailed, "FAILED"), ever(isSick, "SICK"), ever(isUnknown, "UNKNOWN"))
 	expr := fmt.Sprintf(`(max by (node) (%s) or 0 * max by (node) (lofamo_node_info{SUP})) and on (node) %s`, unwell, chosen)
-	return timeline("Course", fmt.Sprintf("The states of the nodes that were not NORMAL within the time range, %d of them at most, those that were worst.", courses), 10, states,
-		Query{Expr: expr, Legend: "{{node}}", Rare: "all was well"}).tall(14)
+	return timeline("Course", fmt.Sprintf("The states of the nodes that were not NORMAL within the time range, %d of them at most, those that were worst.", courses), 12, states,
+		Query{Expr: expr, Legend: "{{node}}", Rare: "all was well"}).tall(10)
 }
 
 func leftOut() Panel {
-	return stat("Not named", "Series that the supervisors would tell more if it were not for their bounds (1000 nodes, 1000 parts, 2000 link ends; places of 1000 nodes). Above 0 the map here is not whole: look at counts, and at the web map.", "none", 5,
-		Query{Expr: `max by (metric) (lofamo_map_series_left_out{SUP})`, Legend: "{{metric}}"}).alarming(1).tall(14)
+	return stat("Not named", "Series that the supervisors would tell more if it were not for their bounds (1000 nodes, 1000 parts, 2000 link ends; places of 1000 nodes). Above 0 the map here is not whole: look at counts, and at the web map.", "none", 3,
+		Query{Expr: `sum(max by (metric) (lofamo_map_series_left_out{SUP}))`, Legend: "series"}).alarming(1)
 }
 
 func alerts() Panel {
-	return table("Alerts", "Alerts of deploy/prometheus that fire or are about to, where Prometheus has loaded them. Each has a page in docs/runbooks that says what to do.", 9, []column{
+	return table("Alerts", "Alerts of deploy/prometheus that fire or are about to, where Prometheus has loaded them. Each has a page in docs/runbooks that says what to do.", 12, []column{
 		{"severity", "Severity", []property{{"custom.width", 90}}}, {"alertname", "Alert", nil}, {"alertstate", "State", []property{{"custom.width", 80}}}, {"node", "Node", []property{{"custom.width", 90}}},
 		{label: "Value"},
-	}, Query{Expr: `sort(count by (severity,alertname,alertstate,node) (ALERTS{alertname=~"Lofamo.*",cluster="$cluster"}))`, Instant: true, Rare: "no alert fires, or the rules are not loaded"}).tall(14)
+	}, Query{Expr: `sort(count by (severity,alertname,alertstate,node) (ALERTS{alertname=~"Lofamo.*",cluster="$cluster"}))`, Instant: true, Rare: "no alert fires, or the rules are not loaded"}).tall(10)
 }

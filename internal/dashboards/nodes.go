@@ -1,5 +1,7 @@
 package dashboards
 
+import "fmt"
+
 // What a node and its agent may be in. Each name is a value of the label state.
 var (
 	linkStates     = []state{{isNormal, "NORMAL", colourNormal}, {isUnknown, "UNKNOWN", colourUnknown}, {isSick, "SICK", colourSick}, {isFailed, "BROKEN", colourFailed}}
@@ -26,11 +28,11 @@ func node() Dashboard {
 		Rows: []Row{
 			{"Now", nodeNow()},
 			{"Halves and parts", []Panel{
-				timeline("Parts", "State of each part of the node as its host half states it.", 12, states, Query{Expr: encoded("lofamo_agent_component_state", "component", "AGENT", states), Legend: "{{component}}"}).tall(12),
-				timeline("Halves", "What each half does as its recovery daemon has it; nothing where no daemon has said so.", 12, recoveryStates,
-					Query{Expr: encoded("lofamo_agent_recovery_state", "half", "AGENT", recoveryStates), Legend: "{{half}}", Rare: "no recovery daemon: halves under a service manager alone"}).tall(6),
-				timeline("Path to the supervisors", "ARMED: a path works and another one is ready. MIGRATED: reports go by the other one. REESTABLISHING: none works.", 12, pathStates,
-					Query{Expr: encoded("lofamo_agent_path_state", "node", "AGENT", pathStates), Legend: "path"}).tall(6),
+				timeline("Parts", "State of each part of the node as its host half states it.", 12, states, Query{Expr: encoded("lofamo_agent_component_state", "component", "AGENT", states), Legend: "{{component}}"}).tall(10),
+				timeline("Halves", "What each half does as its recovery daemon has it; nothing where no daemon has said so.", 6, recoveryStates,
+					Query{Expr: encoded("lofamo_agent_recovery_state", "half", "AGENT", recoveryStates), Legend: "{{half}}", Rare: "no recovery daemon: halves under a service manager alone"}).tall(10),
+				timeline("Path to the supervisors", "ARMED: a path works and another one is ready. MIGRATED: reports go by the other one. REESTABLISHING: none works.", 6, pathStates,
+					Query{Expr: encoded("lofamo_agent_path_state", "node", "AGENT", pathStates), Legend: "path"}).tall(10),
 				series("Watchdog misses", "Reads of the other half's watchdog word that did not find it valid, by the half that read.", "ops", 8, Query{Expr: `sum by (half) (rate(lofamo_agent_watchdog_misses_total{AGENT}[$__rate_interval]))`, Legend: "{{half}}"}).with(halves...),
 				series("Late reads", "Reads that came late by more than half a period: the half doubts itself then, and accuses nobody. Many of them mean too little processor time.", "ops", 8,
 					Query{Expr: `sum by (half) (rate(lofamo_agent_watchdog_late_total{AGENT}[$__rate_interval]))`, Legend: "{{half}}"}).with(halves...),
@@ -52,9 +54,9 @@ func node() Dashboard {
 				series("Refused messages", "Messages that this node did not believe, by reason: another key, another session, damage, an attack.", "ops", 8, Query{Expr: `sum by (reason) (rate(lofamo_agent_refused_total{AGENT}[$__rate_interval]))`, Legend: "{{reason}}"}),
 			}},
 			{"Self-tests and recovery", []Panel{
-				timeline("Self-tests", "What the last test of each module found; IDLE: it was in use, and needed no test.", 10, testStates, Query{Expr: encoded("lofamo_agent_selftest_state", "half,module", "AGENT", testStates), Legend: "{{half}} {{module}}"}).tall(10),
+				timeline("Self-tests", "What the last test of each module found; IDLE: it was in use, and needed no test.", 10, testStates, Query{Expr: encoded("lofamo_agent_selftest_state", "half,module", "AGENT", testStates), Legend: "{{half}} {{module}}", Rare: "no module has had a test yet"}).tall(10),
 				series("Slowest test message against what is usual", "Ratio of the slowest message of the last test of a module to what it has shown to be usual.", "none", 7,
-					Query{Expr: `max by (half,module) (lofamo_agent_selftest_latency_seconds{AGENT} / (lofamo_agent_selftest_usual_seconds{AGENT} > 0))`, Legend: "{{half}} {{module}}"}).tall(10),
+					Query{Expr: `max by (half,module) (lofamo_agent_selftest_latency_seconds{AGENT} / (lofamo_agent_selftest_usual_seconds{AGENT} > 0))`, Legend: "{{half}} {{module}}", Rare: "no module has had a test yet"}).tall(10),
 				bars("Course of the last recovery", "From the detection until the old process was gone, the new one started, serving, and proven by its self-test; 0 for a step not made.", "s", 7,
 					Query{Expr: `max by (half,step) (lofamo_agent_recovery_seconds{AGENT})`, Legend: "{{half}} {{step}}"}).tall(10),
 			}},
@@ -88,8 +90,17 @@ func bars(title, text, unit string, width int, queries ...Query) Panel {
 	return p
 }
 
+// worstEnds shows what is counted at the ten link ends that counted most within the time range, and one line at 0 where none did.
+func worstEnds(counter, shown string) Query {
+	return Query{
+		Expr: fmt.Sprintf(`max by (node,dir) (%s) and on (node,dir) (topk(10, max by (node,dir) (increase(%s{AGENT}[$__range] @ end()))) > 0) or on () label_replace(0 * max(%s), "node", "all ends", "", "")`,
+			shown, counter, shown),
+		Legend: "{{node}} {{dir}}",
+	}
+}
+
 func links() Dashboard {
-	const ten = "Of the scraped agents' link ends the ten with most."
+	const ten = "Of the scraped agents' link ends the ten with most within the time range."
 	return Dashboard{
 		UID: uidLinks, Title: "Links", Node: SomeNodes,
 		Text: "The links of the torus: which ends are broken, which lose, damage or delay frames before they break, and whether somebody sends what is not a neighbour's.",
@@ -97,7 +108,7 @@ func links() Dashboard {
 			{"In the map", []Panel{
 				series("Link ends that are not NORMAL", "By state, as committed.", "none", 10, Query{Expr: `max by (state) (lofamo_links{SUP,state!="NORMAL"})`, Legend: "{{state}}"}).with(coloured(states)...),
 				table("Broken and sick ends", "In their own nodes' view, the worst first. Both ends of a cut cable are there; all ends at a dead node are.", 14, []column{
-					{"Value", "State", stateCell(states)}, {"node", "Node", []property{nodeLinks("Node")}}, {"dir", "Direction", nil}, {"peer", "To", nil}, {"rack", "Rack", nil}, {"x", "x", narrow}, {"y", "y", narrow}, {"z", "z", narrow},
+					{"Value", "State", stateCell(mapped(states))}, {"node", "Node", []property{nodeLinks("Node")}}, {"dir", "Direction", nil}, {"peer", "To", nil}, {"rack", "Rack", nil}, {"x", "x", narrow}, {"y", "y", narrow}, {"z", "z", narrow},
 					{label: "state"}, {label: "map_x"}, {label: "map_y"},
 				}, Query{Expr: `sort_desc(` + placed(worst("lofamo_link_state", "node,dir,peer", `,node=~"$node"`, false)) + `)`, Instant: true, Rare: "all links are well"}).tall(8),
 			}},
@@ -105,10 +116,10 @@ func links() Dashboard {
 				series("Round trip", "From a heartbeat to the first frame that acknowledges it, over all scraped ends; the wait for the neighbour's next frame, up to a period, is in it.", "s", 8,
 					Query{Expr: `quantile(0.5, lofamo_agent_link_rtt_seconds{AGENT} > 0)`, Legend: "median"}, Query{Expr: `quantile(0.99, lofamo_agent_link_rtt_seconds{AGENT} > 0)`, Legend: "99th percentile"}, Query{Expr: `max(lofamo_agent_link_rtt_seconds{AGENT})`, Legend: "slowest"}).
 					with(hued("median", "slowest", "99th percentile")...),
-				series("Slowest ends", ten+" Smoothed round trip.", "s", 8, Query{Expr: `topk(10, max by (node,dir) (lofamo_agent_link_rtt_seconds{AGENT}))`, Legend: "{{node}} {{dir}}"}),
-				series("Loss", ten+" Frames that never came, of those that should have.", "percentunit", 8,
-					Query{Expr: `topk(10, max by (node,dir) (rate(lofamo_agent_link_lost_total{AGENT}[$__rate_interval]) / (rate(lofamo_agent_link_lost_total{AGENT}[$__rate_interval]) + rate(lofamo_agent_link_received_total{AGENT}[$__rate_interval]) > 0)))`, Legend: "{{node}} {{dir}}"}),
-				series("Damaged frames", ten+" Damage that a gap in the sequence bears out: errors of the link.", "ops", 8, Query{Expr: `topk(10, max by (node,dir) (rate(lofamo_agent_link_crc_errors_total{AGENT}[$__rate_interval])))`, Legend: "{{node}} {{dir}}"}),
+				series("Slowest ends", ten+" Smoothed round trip.", "s", 8, Query{Expr: `max by (node,dir) (lofamo_agent_link_rtt_seconds{AGENT}) and on (node,dir) topk(10, max by (node,dir) (avg_over_time(lofamo_agent_link_rtt_seconds{AGENT}[$__range] @ end())))`, Legend: "{{node}} {{dir}}"}),
+				series("Loss", ten+" Frames that never came, of those that should have.", "percentunit", 8, worstEnds("lofamo_agent_link_lost_total",
+					`rate(lofamo_agent_link_lost_total{AGENT}[$__rate_interval]) / (rate(lofamo_agent_link_lost_total{AGENT}[$__rate_interval]) + rate(lofamo_agent_link_received_total{AGENT}[$__rate_interval]) > 0)`)),
+				series("Damaged frames", ten+" Damage that a gap in the sequence bears out: errors of the link.", "ops", 8, worstEnds("lofamo_agent_link_crc_errors_total", `rate(lofamo_agent_link_crc_errors_total{AGENT}[$__rate_interval])`)),
 				series("Frames", "Accepted and sent by all scraped ends.", "ops", 8, Query{Expr: `sum(rate(lofamo_agent_link_sent_total{AGENT}[$__rate_interval]))`, Legend: "sent"}, Query{Expr: `sum(rate(lofamo_agent_link_received_total{AGENT}[$__rate_interval]))`, Legend: "accepted"}).
 					with(hued("sent", "accepted")...),
 				series("Ends that doubt themselves", "Times that an end of a link doubted itself because it ran late, in a second, by direction: too little processor time.", "ops", 8,

@@ -128,6 +128,12 @@ func (p Panel) telling(all []state) Panel {
 	return p
 }
 
+// whole has no decimals: what increase() computes of whole numbers has some.
+func (p Panel) whole() Panel {
+	p.defaults["decimals"] = 0
+	return p
+}
+
 // with adds overrides.
 func (p Panel) with(overrides ...object) Panel {
 	p.overrides = append(p.overrides, overrides...)
@@ -142,7 +148,7 @@ func (p Panel) tall(height int) Panel {
 
 // series shows numbers over time.
 func series(title, text, unit string, width int, queries ...Query) Panel {
-	return Panel{
+	p := Panel{
 		Kind: "timeseries", Title: title, Text: text, Unit: unit, Width: width, Height: 8, Queries: queries,
 		options: object{"legend": object{"displayMode": "list", "placement": "bottom", "showLegend": true, "calcs": []string{}}, "tooltip": object{"mode": "multi", "sort": "desc"}},
 		custom: object{
@@ -151,6 +157,10 @@ func series(title, text, unit string, width int, queries ...Query) Panel {
 		},
 		defaults: object{"min": 0},
 	}
+	if unit == "none" || unit == "ops" {
+		p.custom["axisSoftMax"] = 1 // else what is 0 is drawn in an axis up to 100
+	}
+	return p
 }
 
 // stacked has the series one upon the other.
@@ -161,7 +171,7 @@ func (p Panel) stacked() Panel {
 
 // dotted shows the points: what is seldom would not be seen as a line.
 func (p Panel) dotted() Panel {
-	p.custom["showPoints"], p.custom["pointSize"] = "always", 6
+	p.custom["showPoints"], p.custom["pointSize"], p.custom["fillOpacity"] = "always", 6, 0
 	return p
 }
 
@@ -175,7 +185,9 @@ func timeline(title, text string, width int, all []state, queries ...Query) Pane
 		},
 		custom: object{"fillOpacity": 85, "lineWidth": 0, "spanNulls": false},
 	}
-	return p.telling(all)
+	// With colours by thresholds Grafana would write their bounds for the states' names.
+	p.defaults = object{"mappings": mapped(all)}
+	return p
 }
 
 // table shows a row for each series of now, with the columns in the order given; names are the columns' own, by label.
@@ -184,7 +196,7 @@ func table(title, text string, width int, columns []column, queries ...Query) Pa
 	p := Panel{
 		Kind: "table", Title: title, Text: text, Unit: "none", Width: width, Height: 10, Queries: queries,
 		options: object{"showHeader": true, "cellHeight": "sm", "footer": object{"show": false, "reducer": []string{"sum"}, "countRows": false, "fields": ""}},
-		custom:  object{"align": "auto", "inspect": false, "filterable": true, "cellOptions": object{"type": "auto"}},
+		custom:  object{"align": "auto", "inspect": false, "filterable": false, "cellOptions": object{"type": "auto"}},
 	}
 	for i, c := range columns {
 		order[c.label] = i
@@ -208,8 +220,8 @@ type column struct {
 }
 
 // stateCell shows a state with its colour as the ground.
-func stateCell(all []state) []property {
-	return []property{{"mappings", mapped(all)}, {"custom.cellOptions", object{"type": "color-background", "mode": "basic"}}, {"custom.width", 110}}
+func stateCell(mappings []object) []property {
+	return []property{{"mappings", mappings}, {"custom.cellOptions", object{"type": "color-background", "mode": "basic"}}, {"custom.width", 110}}
 }
 
 // nodeLinks leads from a node's name to what more is said of it.

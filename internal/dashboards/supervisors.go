@@ -18,14 +18,19 @@ func awareness() Dashboard {
 	latency := "lofamo_awareness_latency_seconds"
 	var now []Panel
 	for _, c := range promised {
-		p := stat("Slowest of "+c+" against the bound", "99th percentile of the time from a failure to its commit within the time range, as a part of the bound that the periods promise. Above 100 % some were late, or the histogram's bucket is wider than what is left.", "percentunit", 5,
-			Query{Expr: fmt.Sprintf(`max(histogram_quantile(0.99, sum by (le) (increase(%s_bucket{SUP,cause=%q}[$__range])))) / max(lofamo_awareness_bound_seconds{SUP,cause=%q})`, latency, c, c), Legend: c, Rare: rare})
-		p.defaults = object{"color": object{"mode": "thresholds"}, "thresholds": steps(colourNormal, step{0.8, colourSick}, step{1, colourFailed}), "decimals": 0}
+		p := stat(c+" in time", "Of the failures of this kind within the time range, the part that was committed within its own bound: with few living witnesses more time is allowed.", "percentunit", 4,
+			Query{Expr: fmt.Sprintf(`1 - sum(increase(lofamo_awareness_late_total{SUP,cause=%q}[$__range])) / sum(increase(%s_count{SUP,cause=%q}[$__range]))`, c, latency, c), Legend: c, Rare: rare})
+		p.defaults = object{
+			"color": object{"mode": "thresholds"}, "thresholds": steps(colourFailed, step{0.99, colourSick}, step{1, colourNormal}), "decimals": 1,
+			"mappings": []object{{"type": "special", "options": object{"match": "nan", "result": object{"text": "none failed", "color": colourCable, "index": 0}}}},
+		}
 		now = append(now, p)
 	}
 	now = append(now,
-		stat("Late within the time range", "Failures of halves and nodes that took longer than promised, by their own bounds: with few living witnesses more time is allowed.", "none", 4, Query{Expr: `sum(increase(lofamo_awareness_late_total{SUP}[$__range]))`, Legend: "late"}).alarming(1),
-		stat("Failures within the time range", "Committed with a known latency, of all causes.", "none", 5, Query{Expr: `sum(increase(` + latency + `_count{SUP}[$__range]))`, Legend: "failures"}))
+		stat("Late", "Failures of halves and nodes within the time range that took longer than promised.", "none", 4, Query{Expr: `sum(increase(lofamo_awareness_late_total{SUP}[$__range]))`, Legend: "late"}).alarming(1).whole(),
+		stat("Failures", "Committed within the time range with a known latency, of all causes.", "none", 4, Query{Expr: `sum(increase(` + latency + `_count{SUP}[$__range]))`, Legend: "failures"}).whole(),
+		stat("Strictest bound", "The least of the bounds that the periods promise, with enough living witnesses.", "s", 4, Query{Expr: `min(lofamo_awareness_bound_seconds{SUP})`, Legend: "bound"}))
+	average := `sum by (cause) (increase(` + latency + `_sum{SUP}[5m])) / sum by (cause) (increase(` + latency + `_count{SUP}[5m]))`
 	causes := hued("HOST", "NODE", "DNP", "LINK", "SERVICE_NETWORK", "MEMORY", "SENSOR", "PERIPHERAL")
 	heat := Panel{
 		Kind: "heatmap", Title: "Distribution", Unit: "s", Width: 12, Height: 10,
@@ -44,13 +49,14 @@ func awareness() Dashboard {
 		Rows: []Row{
 			{"The promise", now},
 			{"Latency", []Panel{
-				series("99th percentile against the bound", "From a failure to its commit in the fault map, by the ages that observers and hops gave, of the failures within 15 minutes. Dashed: the bound with enough living witnesses.", "s", 12,
-					Query{Expr: within("0.99", latency, "cause", "15m"), Legend: "{{cause}}", Rare: rare}, Query{Expr: `max by (cause) (lofamo_awareness_bound_seconds{SUP})`, Legend: "bound of {{cause}}"}).
+				series("Average against the bound", "From a failure to its commit in the fault map, by the ages that observers and hops gave, of the failures within 5 minutes. Dashed: the bound with enough living witnesses.", "s", 12,
+					Query{Expr: average, Legend: "{{cause}}", Rare: rare}, Query{Expr: `max by (cause) (lofamo_awareness_bound_seconds{SUP})`, Legend: "bound of {{cause}}"}).
 					dotted().with(append(causes, dashed("/^bound/"), byName("bound of HOST", fixed(hues[0])), byName("bound of NODE", fixed(hues[1])), byName("bound of DNP", fixed(hues[2])))...).tall(10),
 				heat,
-				series("Failures", "Committed within a scrape interval, by cause.", "none", 8, Query{Expr: `sum by (cause) (increase(` + latency + `_count{SUP}[$__rate_interval]))`, Legend: "{{cause}}"}).with(causes...),
-				series("Late", "Failures that took longer than the bound, by cause.", "none", 8, Query{Expr: `sum by (cause) (increase(lofamo_awareness_late_total{SUP}[$__rate_interval]))`, Legend: "{{cause}}"}).with(causes...),
-				series("Changes of the map", "Committed, by the new state.", "none", 8, Query{Expr: `sum by (to) (increase(lofamo_changes_total{SUP}[$__rate_interval]))`, Legend: "{{to}}"}).with(coloured(states)...),
+				series("99th percentile", "Of all causes within 5 minutes, as far as the histogram's buckets tell: it may be above what was ever measured, up to the end of its bucket.", "s", 6, Query{Expr: within("0.99", latency, "cause", "5m"), Legend: "{{cause}}", Rare: rare}).dotted().with(causes...),
+				series("Failures by cause", "Committed, by cause, each counted for as long as rates are taken over.", "none", 6, Query{Expr: `sum by (cause) (increase(` + latency + `_count{SUP}[$__rate_interval]))`, Legend: "{{cause}}"}).with(causes...),
+				series("Late ones by cause", "Failures that took longer than the bound, by cause.", "none", 6, Query{Expr: `sum by (cause) (increase(lofamo_awareness_late_total{SUP}[$__rate_interval]))`, Legend: "{{cause}}"}).with(causes...),
+				series("Changes of the map", "Committed, by the new state.", "none", 6, Query{Expr: `sum by (to) (increase(lofamo_changes_total{SUP}[$__rate_interval]))`, Legend: "{{to}}"}).with(coloured(states)...),
 			}},
 			{"Ways of reports", []Panel{
 				series("Age of reports at their arrival", "99th percentile by rail within 5 minutes: directly over the service network, by a neighbour over the torus, by gossip.", "s", 12, Query{Expr: within("0.99", "lofamo_supervisor_report_age_seconds", "path", "5m"), Legend: "{{path}}", Rare: "no reports, only digests"}).dotted().with(rails...),
@@ -89,7 +95,7 @@ func supervisor() Dashboard {
 				timeline("Reached", "Which replica reaches which.", 8, upDown, Query{Expr: `max by (instance,replica) (lofamo_replica_up{SUP})`, Legend: each + " to {{replica}}"}),
 				timeline("Alarms", "What any replica has to complain of.", 8, yesNo, Query{Expr: `max by (alarm) (lofamo_alarm{SUP})`, Legend: "{{alarm}}"}),
 				series("Age of the quorum's word", "Since each replica last had it.", "s", 8, Query{Expr: `max by (instance) (lofamo_supervisor_quorum_age_seconds{SUP})`, Legend: each}),
-				series("Processor", "Seconds of processor time in a second.", "s", 8, Query{Expr: `sum by (instance) (rate(process_cpu_seconds_total{SUP}[$__rate_interval]))`, Legend: each}),
+				series("Processor", "Of one core.", "percentunit", 8, Query{Expr: `sum by (instance) (rate(process_cpu_seconds_total{SUP}[$__rate_interval]))`, Legend: each}),
 				series("Memory", "Resident.", "bytes", 8, Query{Expr: `max by (instance) (process_resident_memory_bytes{SUP})`, Legend: each}),
 			}},
 			{"Commits and store", []Panel{
@@ -145,7 +151,7 @@ func responses() Dashboard {
 				stat("Circuit breaker", "Open: nothing more than notifications until a person closes it.", "none", 4, Query{Expr: `max(lofamo_responses_breaker_open{SUP})`, Legend: "breaker"}).telling(openClosed),
 				stat("Cannot go on", "What is committed could not be gone on with when the leader began: nothing is done about faults.", "none", 4, Query{Expr: `max(lofamo_responses_broken{SUP})`, Legend: "broken"}).telling(yesNo),
 				stat("Wait for approval", "Open responses that a person has to approve.", "none", 4, Query{Expr: `max(lofamo_responses_waiting{SUP,reason="approval"})`, Legend: "responses"}).awaited(),
-				stat("Nodes under response", "Something was done to them, and not put back.", "none", 4, Query{Expr: `max(lofamo_responses_nodes{SUP})`, Legend: "nodes"}),
+				stat("Nodes acted on", "Something was done to them, and not put back.", "none", 4, Query{Expr: `max(lofamo_responses_nodes{SUP})`, Legend: "nodes"}),
 				stat("Attempts running", "Of executors.", "none", 4, Query{Expr: `max(lofamo_responses_attempts_running{SUP})`, Legend: "attempts"}),
 				stat("Audit damaged", "Times that the audit was found damaged, or its chain broken.", "none", 4, Query{Expr: `sum(lofamo_responses_audit_failures_total{SUP})`, Legend: "times"}).alarming(1),
 			}},
@@ -153,9 +159,9 @@ func responses() Dashboard {
 				series("Open responses", "By state.", "none", 12, Query{Expr: `max by (state) (lofamo_responses_open{SUP})`, Legend: "{{state}}"}).stacked().with(coloured(open)...),
 				series("What they wait for", "Open responses that wait, by reason.", "none", 12, Query{Expr: `max by (reason) (lofamo_responses_waiting{SUP})`, Legend: "{{reason}}"}).stacked(),
 				series("Decisions", "Lines of the audit within a scrape interval, by act.", "none", 12, Query{Expr: `sum by (act) (increase(lofamo_responses_decisions_total{SUP}[$__rate_interval]))`, Legend: "{{act}}"}),
-				bars("Decisions within the time range", "By act.", "none", 12, Query{Expr: `sort_desc(sum by (act) (increase(lofamo_responses_decisions_total{SUP}[$__range])) > 0) or label_replace(vector(0), "act", "none", "", "")`, Legend: "{{act}}", Instant: false}).tall(8),
+				bars("Decisions within the time range", "By act.", "none", 12, Query{Expr: `sum by (act) (increase(lofamo_responses_decisions_total{SUP}[$__range])) > 0 or on () label_replace(vector(0), "act", "none", "", "")`, Legend: "{{act}}"}).whole().tall(8),
 				bars("Why something was not done, within the time range", "By reason.", "none", 12,
-					Query{Expr: `sort_desc(sum by (reason) (increase(lofamo_responses_refused_total{SUP}[$__range])) > 0) or label_replace(vector(0), "reason", "none", "", "")`, Legend: "{{reason}}"}).tall(8),
+					Query{Expr: `sum by (reason) (increase(lofamo_responses_refused_total{SUP}[$__range])) > 0 or on () label_replace(vector(0), "reason", "none", "", "")`, Legend: "{{reason}}"}).whole().tall(8),
 				series("Policies in force", "By mode; unreadable ones are left out.", "none", 12, Query{Expr: `max by (mode) (lofamo_responses_policies{SUP})`, Legend: "{{mode}}"}).
 					with(byName("enforce", fixed(colourSick)), byName("observe-only", fixed(neutral)), byName("unreadable", fixed(colourFailed))),
 			}},

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/dashboards"
 	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/metricsdoc"
@@ -153,6 +154,7 @@ func TestPrometheus(t *testing.T) {
 			t.Errorf("alerts %v", got)
 		}
 		p.comes(`lofamo_node_state{node="` + node + `",state="SICK"} * on (node) group_left (map_x, map_y, rack) lofamo_node_info`)
+		p.shown("n0-0-0")
 	})
 	p.asDocumented()
 	for _, addr := range []string{l.Cluster.Info().Supervisors[0].HTTP, l.Cluster.Info().Nodes[0].HTTP} {
@@ -160,6 +162,27 @@ func TestPrometheus(t *testing.T) {
 		c.Stdin = strings.NewReader(ours(t, addr))
 		if out, err := c.CombinedOutput(); err != nil {
 			t.Errorf("promtool check metrics of %s: %v\n%s", addr, err, out)
+		}
+	}
+}
+
+// shown asks what the dashboards of deploy/grafana ask of this cluster: each query is answered, and finds something where it always should.
+func (p prometheus) shown(node string) {
+	for _, d := range dashboards.All() {
+		for _, r := range d.Rows {
+			for _, panel := range r.Panels {
+				for _, q := range panel.Queries {
+					query := q.Of("local", node)
+					if q.Rare == "" {
+						p.comes(query)
+						continue
+					}
+					var any json.RawMessage
+					if !p.ask("/api/v1/query?query="+url.QueryEscape(query), &any) {
+						p.t.Errorf("%s: %s: refused: %s", d.Title, panel.Title, query)
+					}
+				}
+			}
 		}
 	}
 }

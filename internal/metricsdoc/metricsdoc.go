@@ -157,6 +157,8 @@ func Libraries() []Metric {
 		{"etcd_mvcc_db_total_size_in_bytes", Gauge, "Size of the embedded etcd's store.", nil},
 		{"etcd_server_has_leader", Gauge, "1 while the embedded etcd knows its leader.", nil},
 		{"etcd_server_quota_backend_bytes", Gauge, "What the store may grow to.", nil},
+		{"process_cpu_seconds_total", Counter, "Processor time of the process.", nil},
+		{"process_resident_memory_bytes", Gauge, "Resident memory of the process.", nil},
 		{"process_start_time_seconds", Gauge, "When the process was started, in seconds since 1970.", nil},
 	}
 }

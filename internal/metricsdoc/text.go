@@ -25,5 +25,5 @@ const (
 	agents      = "Of a host half, which speaks for both halves of its node. `platform` says whether the halves share a kernel. " +
 		"Counters of the DNP half come once a second by way of the register file, and begin anew at 0 when it is restarted, or at 2³²."
 	executors = "Of the one that does for the supervisors what ends work (see [executor-process.md](executor-process.md)). What the supervisors say of the same attempts is in `lofamo_responses_*`."
-	libraries = "Supervisors export what their libraries count as well: the embedded etcd (`etcd_*`), gRPC (`grpc_server_*`), Go and the process. These are the ones that the rules rest on."
+	libraries = "Supervisors export what their libraries count as well: the embedded etcd (`etcd_*`), gRPC (`grpc_server_*`), Go and the process. These are the ones that rules and dashboards rest on."
 )

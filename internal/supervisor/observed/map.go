@@ -30,8 +30,9 @@ const (
 	MaxLinks = 2000
 )
 
-// tile is the width of a node in the drawing of map_x and map_y, in its units; half of it is its height.
-const tile = 100
+// tile is the width of a node in the drawing of map_x and map_y, in its units; half of it is its height. So large, a node graph of Grafana has
+// room for its circles and the two lines of text below them, at the places as they are.
+const tile = 200
 
 // rackLabel is the label of a node that becomes the label rack of lofamo_node_info; empty where the topology gives none.
 const rackLabel = "rack"
@@ -192,7 +193,7 @@ func (s *scrape) describe(rank int) {
 }
 
 // Place is where a drawing has the node of a place: each plane of constant z drawn isometrically, one above the other so that none hides
-// another. X grows to the right and y downwards, as in browsers; a tile is 100 wide. No two places are drawn at the same point.
+// another. X grows to the right and y downwards, as in browsers; a tile is 200 wide. No two places are drawn at the same point.
 func Place(dims grid.Dims, at grid.Coord) (x, y int) {
 	const half, quarter = tile / 2, tile / 4
 	plane := (dims.X+dims.Y)*quarter + half

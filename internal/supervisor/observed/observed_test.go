@@ -105,8 +105,8 @@ func TestSmall(t *testing.T) {
 		"lofamo_component_state{component=dnp,node=n1-0-0,state=FAILED} 1", "lofamo_component_state{component=host,node=n1-0-0,state=FAILED} 1",
 		"lofamo_link_state{dir=X+,node=n0-0-0,peer=n1-0-0,state=FAILED} 1", "lofamo_link_state{dir=X+,node=n1-0-0,peer=n2-0-0,state=FAILED} 1",
 		"lofamo_link_state{dir=X-,node=n1-0-0,peer=n0-0-0,state=FAILED} 1", "lofamo_link_state{dir=X-,node=n2-0-0,peer=n1-0-0,state=FAILED} 1",
-		"lofamo_node_info{map_x=0,map_y=0,node=n0-0-0,rack=r0,x=0,y=0,z=0} 1", "lofamo_node_info{map_x=50,map_y=25,node=n1-0-0,rack=r0,x=1,y=0,z=0} 1",
-		"lofamo_node_info{map_x=100,map_y=50,node=n2-0-0,rack=r0,x=2,y=0,z=0} 1",
+		"lofamo_node_info{map_x=0,map_y=0,node=n0-0-0,rack=r0,x=0,y=0,z=0} 1", "lofamo_node_info{map_x=100,map_y=50,node=n1-0-0,rack=r0,x=1,y=0,z=0} 1",
+		"lofamo_node_info{map_x=200,map_y=100,node=n2-0-0,rack=r0,x=2,y=0,z=0} 1",
 		"lofamo_link_info{dir=X+,node=n0-0-0,peer=n1-0-0} 1", "lofamo_link_info{dir=X+,node=n1-0-0,peer=n2-0-0} 1", "lofamo_link_info{dir=X+,node=n2-0-0,peer=n0-0-0} 1",
 		"lofamo_torus_size{dim=x} 3", "lofamo_torus_size{dim=y} 1", "lofamo_torus_size{dim=z} 1",
 	}

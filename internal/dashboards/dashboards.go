@@ -46,8 +46,8 @@ type Query struct {
 	Expr, Legend string
 	// Name is the refId; empty: A, B and so on.
 	Name string
-	// Instant asks for now, as a table; else for the time range.
-	Instant bool
+	// Table asks for a table of now; else it is the time range, or in panels that show only numbers of now, now.
+	Table bool
 	// Heat asks for the buckets of a heatmap.
 	Heat bool
 	// Rare says why it may rightly find nothing; empty: there is always something while the programs run.
@@ -222,8 +222,10 @@ func (p Panel) json() object {
 		if name == "" {
 			name = string(rune('A' + i))
 		}
-		t := object{"refId": name, "datasource": source, "expr": q.PromQL(), "editorMode": "code", "range": !q.Instant, "instant": q.Instant, "legendFormat": q.Legend, "format": "time_series"}
-		if q.Instant {
+		// What is gone has no last value: a panel that showed one would lie.
+		now := q.Table || p.Kind == "stat" || p.Kind == "bargauge"
+		t := object{"refId": name, "datasource": source, "expr": q.PromQL(), "editorMode": "code", "range": !now, "instant": now, "legendFormat": q.Legend, "format": "time_series"}
+		if q.Table {
 			t["format"] = "table"
 		}
 		if q.Heat {

@@ -71,7 +71,7 @@ func counted() (out []object) {
 func nodeGraph() Panel {
 	nodes, edges := everyNode, everyLink()
 	for _, s := range states {
-		nodes = when(when(nodes, "color", s.colour, "state", s.name), "icon", icons[s.name], "state", s.name)
+		nodes = when(s.name, when(s.name, nodes, "color", s.colour), "icon", icons[s.name])
 	}
 	nodes = label(nodes, "noderadius", radius)
 	for _, l := range [][2]string{{"id", "node"}, {"title", "node"}, {"mainstat", "state"}, {"detail__state", "state"}, {"detail__rack", "rack"}, {"fixedX", "map_x"}, {"fixedY", "map_y"}} {
@@ -79,17 +79,17 @@ func nodeGraph() Panel {
 	}
 	nodes = fmt.Sprintf(`sort_desc(label_join(%s, "subtitle", ",", "x", "y", "z"))`, nodes)
 	for _, s := range []state{{isNormal, "NORMAL", colourCable}, {isSick, "SICK", colourSick}, {isFailed, "FAILED", colourFailed}} {
-		edges = when(edges, "color", s.colour, "state", s.name)
+		edges = when(s.name, edges, "color", s.colour)
 	}
-	edges = when(when(edges, "thickness", "1", "state", "NORMAL"), "thickness", "4", "state", "SICK|FAILED")
-	edges = when(edges, "strokedasharray", "6 4", "state", "SICK|FAILED")
+	edges = when("SICK|FAILED", when("NORMAL", edges, "thickness", "1"), "thickness", "4")
+	edges = when("SICK|FAILED", edges, "strokedasharray", "6 4")
 	edges = copied(copied(copied(edges, "source", "node"), "target", "peer"), "mainstat", "state")
 	edges = fmt.Sprintf(`sort_desc(label_join(%s, "id", " ", "node", "dir"))`, edges)
 	return Panel{
 		Kind: "nodeGraph", Title: "Nodes and links", Unit: "none", Width: 24, Height: 20,
 		Text: "Every node with its state and every link; the worst first, as far as Grafana draws (200 nodes), with their neighbours. From Grafana 11.1 on each node has its fixed place, planes of constant z " +
 			"one above the other; before, Grafana places them itself. A click leads to the node. Up to 1000 nodes; larger machines: a plane, below, or the web map.",
-		Queries:         []Query{{Name: "nodes", Expr: nodes, Instant: true}, {Name: "edges", Expr: edges, Instant: true}},
+		Queries:         []Query{{Name: "nodes", Expr: nodes, Table: true}, {Name: "edges", Expr: edges, Table: true}},
 		options:         object{"nodes": object{}, "edges": object{}},
 		transformations: []object{numbers("fixedX", "fixedY", "noderadius", "thickness")},
 		overrides:       []object{byName("id", nodeLinks("title"))},
@@ -115,7 +115,7 @@ func times(name string, by int, alias string) object {
 
 // points draws nodes as points in their states' colours, the worse the larger.
 func points(title, text, across, up string, q Query, transformations ...object) Panel {
-	q.Instant = true
+	q.Table = true
 	p := Panel{
 		Kind: "xychart", Title: title, Text: text, Unit: "none", Queries: []Query{q},
 		options: object{
@@ -187,7 +187,7 @@ func notNormal() Panel {
 	return table("Nodes, parts and links", "Nodes, parts and link ends that are not NORMAL, the worst first. A click on a node leads to its dashboard, and to the web map, where evidence and history are.", 15, []column{
 		{"Value", "State", stateCell(ranked())}, {"node", "Node", []property{nodeLinks("Node")}}, {"part", "Part", nil}, {"peer", "To", nil}, {"rack", "Rack", nil},
 		{"x", "x", narrow}, {"y", "y", narrow}, {"z", "z", narrow}, {label: "state"}, {label: "component"}, {label: "dir"}, {label: "map_x"}, {label: "map_y"},
-	}, Query{Expr: expr, Instant: true, Rare: "all is well"}).tall(16)
+	}, Query{Expr: expr, Table: true, Rare: "all is well"}).tall(16)
 }
 
 // strip is how many nodes of a plane, and of the others, are in which state.
@@ -227,5 +227,5 @@ func alerts() Panel {
 	return table("Alerts", "Alerts of deploy/prometheus that fire or are about to, where Prometheus has loaded them. Each has a page in docs/runbooks that says what to do.", 12, []column{
 		{"severity", "Severity", []property{{"custom.width", 90}}}, {"alertname", "Alert", nil}, {"alertstate", "State", []property{{"custom.width", 80}}}, {"node", "Node", []property{{"custom.width", 90}}},
 		{label: "Value"},
-	}, Query{Expr: `sort(count by (severity,alertname,alertstate,node) (ALERTS{alertname=~"Lofamo.*",cluster="$cluster"}))`, Instant: true, Rare: "no alert fires, or the rules are not loaded"}).tall(10)
+	}, Query{Expr: `sort(count by (severity,alertname,alertstate,node) (ALERTS{alertname=~"Lofamo.*",cluster="$cluster"}))`, Table: true, Rare: "no alert fires, or the rules are not loaded"}).tall(10)
 }

@@ -28,18 +28,18 @@ func node() Dashboard {
 		Rows: []Row{
 			{"Now", nodeNow()},
 			{"Halves and parts", []Panel{
-				timeline("Parts", "State of each part of the node as its host half states it.", 12, states, Query{Expr: encoded("lofamo_agent_component_state", "component", "AGENT", states), Legend: "{{component}}"}).tall(10),
+				timeline("Parts", "State of each part of the node as its host half states it.", 12, states, Query{Expr: encoded("lofamo_agent_component_state", "component", states), Legend: "{{component}}"}).tall(10),
 				timeline("Halves", "What each half does as its recovery daemon has it; nothing where no daemon has said so.", 6, recoveryStates,
-					Query{Expr: encoded("lofamo_agent_recovery_state", "half", "AGENT", recoveryStates), Legend: "{{half}}", Rare: "no recovery daemon: halves under a service manager alone"}).tall(10),
+					Query{Expr: encoded("lofamo_agent_recovery_state", "half", recoveryStates), Legend: "{{half}}", Rare: "no recovery daemon: halves under a service manager alone"}).tall(10),
 				timeline("Path to the supervisors", "ARMED: a path works and another one is ready. MIGRATED: reports go by the other one. REESTABLISHING: none works.", 6, pathStates,
-					Query{Expr: encoded("lofamo_agent_path_state", "node", "AGENT", pathStates), Legend: "path"}).tall(10),
+					Query{Expr: encoded("lofamo_agent_path_state", "node", pathStates), Legend: "path"}).tall(10),
 				series("Watchdog misses", "Reads of the other half's watchdog word that did not find it valid, by the half that read.", "ops", 8, Query{Expr: `sum by (half) (rate(lofamo_agent_watchdog_misses_total{AGENT}[$__rate_interval]))`, Legend: "{{half}}"}).with(halves...),
 				series("Late reads", "Reads that came late by more than half a period: the half doubts itself then, and accuses nobody. Many of them mean too little processor time.", "ops", 8,
 					Query{Expr: `sum by (half) (rate(lofamo_agent_watchdog_late_total{AGENT}[$__rate_interval]))`, Legend: "{{half}}"}).with(halves...),
 				series("Ends and hangs of halves", "That the recovery daemon saw since the machine was booted, by cause.", "none", 8, Query{Expr: `sum by (half,cause) (lofamo_agent_failures_total{AGENT}) > 0 or sum by (half) (lofamo_agent_restarts_total{AGENT})`, Legend: "{{half}} {{cause}}"}),
 			}},
 			{"Links", []Panel{
-				timeline("State of links", "Each link at this end.", 8, linkStates, Query{Expr: encoded("lofamo_agent_link_state", "dir", "AGENT", linkStates), Legend: "{{dir}}"}),
+				timeline("State of links", "Each link at this end.", 8, linkStates, Query{Expr: encoded("lofamo_agent_link_state", "dir", linkStates), Legend: "{{dir}}"}),
 				series("Round trip", "From a heartbeat to the first frame that acknowledges it; the wait for the neighbour's next frame, up to a period, is in it.", "s", 8, Query{Expr: `max by (dir) (lofamo_agent_link_rtt_seconds{AGENT})`, Legend: "{{dir}}"}).with(directions...),
 				series("Frames lost or damaged", "Frames that never came, and damaged ones that a gap bears out, in a second.", "ops", 8, Query{Expr: `sum by (dir) (rate(lofamo_agent_link_lost_total{AGENT}[$__rate_interval]) + rate(lofamo_agent_link_crc_errors_total{AGENT}[$__rate_interval]))`, Legend: "{{dir}}"}).with(directions...),
 			}},
@@ -54,7 +54,7 @@ func node() Dashboard {
 				series("Refused messages", "Messages that this node did not believe, by reason: another key, another session, damage, an attack.", "ops", 8, Query{Expr: `sum by (reason) (rate(lofamo_agent_refused_total{AGENT}[$__rate_interval]))`, Legend: "{{reason}}"}),
 			}},
 			{"Self-tests and recovery", []Panel{
-				timeline("Self-tests", "What the last test of each module found; IDLE: it was in use, and needed no test.", 10, testStates, Query{Expr: encoded("lofamo_agent_selftest_state", "half,module", "AGENT", testStates), Legend: "{{half}} {{module}}", Rare: "no module has had a test yet"}).tall(10),
+				timeline("Self-tests", "What the last test of each module found; IDLE: it was in use, and needed no test.", 10, testStates, Query{Expr: encoded("lofamo_agent_selftest_state", "half,module", testStates), Legend: "{{half}} {{module}}", Rare: "no module has had a test yet"}).tall(10),
 				series("Slowest test message against what is usual", "Ratio of the slowest message of the last test of a module to what it has shown to be usual.", "none", 7,
 					Query{Expr: `max by (half,module) (lofamo_agent_selftest_latency_seconds{AGENT} / (lofamo_agent_selftest_usual_seconds{AGENT} > 0))`, Legend: "{{half}} {{module}}", Rare: "no module has had a test yet"}).tall(10),
 				bars("Course of the last recovery", "From the detection until the old process was gone, the new one started, serving, and proven by its self-test; 0 for a step not made.", "s", 7,
@@ -110,7 +110,7 @@ func links() Dashboard {
 				table("Broken and sick ends", "In their own nodes' view, the worst first. Both ends of a cut cable are there; all ends at a dead node are.", 14, []column{
 					{"Value", "State", stateCell(mapped(states))}, {"node", "Node", []property{nodeLinks("Node")}}, {"dir", "Direction", nil}, {"peer", "To", nil}, {"rack", "Rack", nil}, {"x", "x", narrow}, {"y", "y", narrow}, {"z", "z", narrow},
 					{label: "state"}, {label: "map_x"}, {label: "map_y"},
-				}, Query{Expr: `sort_desc(` + placed(worst("lofamo_link_state", "node,dir,peer", `,node=~"$node"`, false)) + `)`, Instant: true, Rare: "all links are well"}).tall(8),
+				}, Query{Expr: `sort_desc(` + placed(worst("lofamo_link_state", "node,dir,peer", `,node=~"$node"`, false)) + `)`, Table: true, Rare: "all links are well"}).tall(8),
 			}},
 			{"As agents measure them", []Panel{
 				series("Round trip", "From a heartbeat to the first frame that acknowledges it, over all scraped ends; the wait for the neighbour's next frame, up to a period, is in it.", "s", 8,

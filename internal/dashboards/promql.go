@@ -1,6 +1,9 @@
 package dashboards
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // What is said of the map is told by the leader, under labels of its own: max by (…) takes those away, so that a series goes on when another
 // replica leads.
@@ -18,9 +21,9 @@ func copied(expr, name, from string) string {
 	return fmt.Sprintf(`label_replace(%s, %q, "$1", %q, "(.*)")`, expr, name, from)
 }
 
-// when has a label be a constant where another one has a value.
-func when(expr, name, value, of, is string) string {
-	return fmt.Sprintf(`label_replace(%s, %q, %q, %q, %q)`, expr, name, value, of, is)
+// when has a label be a constant in a state, or some.
+func when(state, expr, name, value string) string {
+	return fmt.Sprintf(`label_replace(%s, %q, %q, "state", %q)`, expr, name, value, state)
 }
 
 // worst is how bad things are that a metric tells one series a state of, with those labels; what it does not tell of is left out.
@@ -71,14 +74,11 @@ func everyLink() string {
 	return all + ` and on (node) ` + info + ` and on (peer) ` + copied(info, "peer", "node")
 }
 
-// encoded is the number of the one state that is 1, of a metric with one series a state.
-func encoded(metric, by, selector string, all []state) string {
-	out := ""
-	for i, s := range all {
-		if i > 0 {
-			out += " or "
-		}
-		out += fmt.Sprintf(`%d * (max by (%s) (%s{%s,state=%q}) == 1)`, s.value, by, metric, selector, s.name)
+// encoded is the number of the one state that is 1, of an agent's metric with one series a state.
+func encoded(metric, by string, all []state) string {
+	var each []string
+	for _, s := range all {
+		each = append(each, fmt.Sprintf(`%d * (max by (%s) (%s{AGENT,state=%q}) == 1)`, s.value, by, metric, s.name))
 	}
-	return out
+	return strings.Join(each, " or ")
 }

@@ -117,7 +117,7 @@ func supervisor() Dashboard {
 				series("Refused", "Datagrams and forwarded envelopes that were not believed, by class.", "ops", 8, Query{Expr: `sum by (class) (rate(lofamo_refused_total{SUP}[$__rate_interval]))`, Legend: "{{class}}"}),
 				series("Watches and sessions", "Open watches of clients, and sessions whose MAC stands for a signature.", "none", 12, Query{Expr: `sum(lofamo_watchers{SUP})`, Legend: "watches"}, Query{Expr: `sum(lofamo_supervisor_sessions{SUP})`, Legend: "sessions"}).with(hued("watches", "sessions")...),
 				table("Builds", "What each replica runs, since when.", 12, []column{{"instance", "Replica", nil}, {"version", "Version", nil}, {"goversion", "Go", nil}, {"Value", "Started", []property{{"unit", "dateTimeAsIso"}}}},
-					Query{Expr: `1000 * max by (instance) (process_start_time_seconds{SUP}) * on (instance) group_right max by (instance,version,goversion) (lofamo_build_info{SUP})`, Instant: true}).tall(8),
+					Query{Expr: `1000 * max by (instance) (process_start_time_seconds{SUP}) * on (instance) group_right max by (instance,version,goversion) (lofamo_build_info{SUP})`, Table: true}).tall(8),
 			}},
 		},
 	}

@@ -7,6 +7,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/mapper"
+	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -113,6 +114,7 @@ func (k *mappers) look(m *mapper.Machine) {
 		k.order(o)
 	}
 	if m.Made() > made {
+		k.s.metrics.Mappings.Add(float64(m.Made() - made))
 		reached := 0
 		found := m.Found()
 		for _, f := range found {
@@ -146,6 +148,7 @@ func (k *mappers) order(o mapper.Order) {
 			}
 		}
 	}
+	k.s.metrics.MapOrders.Inc()
 	k.s.sender.Order(node.ID, "mapping", &lofamov1.Message{Body: &lofamov1.Message_MapOrder{MapOrder: &lofamov1.MapOrder{
 		Number: o.Number, Node: string(node.ID), Region: o.Region, ReplyTo: k.s.self.Report,
 	}}}, via)
@@ -155,6 +158,7 @@ func (k *mappers) order(o mapper.Order) {
 func (k *mappers) publish(m *mapper.Machine) {
 	var found map[fault.NodeID]view.Mapped
 	var dead []chanmask.Link
+	counts := make(map[string]int)
 	if m != nil {
 		topo := k.s.names.Topology()
 		id := func(c grid.Coord) fault.NodeID {
@@ -163,15 +167,29 @@ func (k *mappers) publish(m *mapper.Machine) {
 		}
 		found = make(map[fault.NodeID]view.Mapped)
 		for rank, f := range m.Found() {
+			counts[foundOf(f)]++
 			found[id(topo.Dims.At(rank))] = view.Mapped{
 				By: id(f.By), At: f.At, DNP: f.DNP, Host: f.Host, Good: f.Good, Bad: f.Bad, RoundTrip: f.RoundTrip,
 			}
 		}
 		dead = m.Dead()
 	}
+	k.s.metrics.Mapped(counts, len(dead))
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.found, k.dead = found, dead
+}
+
+// foundOf is what metrics say of what was found of a node.
+func foundOf(f mapper.Found) string {
+	switch {
+	case f.DNP != chanmask.Good:
+		return metrics.MappedNot
+	case f.Host == chanmask.Good:
+		return metrics.MappedHalves
+	default:
+		return metrics.MappedDNP
+	}
 }
 
 func unknownIn(is view.Map) (n int) {

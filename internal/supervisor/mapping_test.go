@@ -1,6 +1,7 @@
 package supervisor_test
 
 import (
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -65,6 +66,7 @@ func TestMapping(t *testing.T) {
 	})
 	defer stop()
 	client := c.Client(t, c.Configs[0].GRPC)
+	scrape := func() string { return get(t, "http://"+c.Configs[0].HTTP+"/metrics", http.StatusOK) }
 	get := func(x int) *lofamov1.Node {
 		n, err := client.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: grid.Coord{X: x}.String()})
 		if err != nil {
@@ -99,6 +101,11 @@ func TestMapping(t *testing.T) {
 			t.Errorf("explained by %v, %v: want %q", resp.GetBecause(), err, want.detail)
 		}
 	}
+	supervisortest.Eventually(t, "the metrics to say so", func() bool {
+		page := scrape()
+		return strings.Contains(page, `lofamo_mapped_nodes{found="both-halves"} 1`+"\n"+`lofamo_mapped_nodes{found="dnp-alone"} 2`+"\n"+`lofamo_mapped_nodes{found="not-reached"} 0`+"\n") &&
+			!strings.Contains(page, "lofamo_mappings_total 0\n") && !strings.Contains(page, "lofamo_map_orders_total 0\n")
+	})
 	if by, _ := mappedBy(get(0), "dnp"); by != "" {
 		t.Errorf("a node that is heard is said to be mapped by %s", by)
 	}

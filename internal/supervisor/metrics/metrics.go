@@ -57,6 +57,11 @@ type Metrics struct {
 	// RegionCut and RegionHeard are those of a parent's leader.
 	RegionCut   *prometheus.GaugeVec // region
 	RegionHeard *prometheus.GaugeVec // region
+	// Mappings and MapOrders are of mapping by delegation; Mapped sets the others.
+	Mappings   prometheus.Counter
+	MapOrders  prometheus.Counter
+	mapped     *prometheus.GaugeVec // found
+	mappedDead prometheus.Gauge
 	// Maintenance and Topology are as this replica's own copy of the store has them.
 	Maintenance prometheus.Gauge
 	Topology    prometheus.Gauge
@@ -127,6 +132,7 @@ func New(reg prometheus.Registerer) *Metrics {
 	}
 	m.delivery(counter, gauge, histogram)
 	m.managed(counter, histogram)
+	m.delegated(counter, gauge)
 	m.preset()
 	return m
 }
@@ -190,6 +196,30 @@ func (m *Metrics) managed(counter makeCounter, histogram makeHistogram) {
 	}
 }
 
+// What mapping by delegation has found of a node.
+const (
+	MappedHalves = "both-halves" // both answer
+	MappedDNP    = "dnp-alone"   // its DNP half answers, and its host half does not or was found dead
+	MappedNot    = "not-reached" // nobody reached it through the torus
+)
+
+// delegated makes those of mapping by delegation.
+func (m *Metrics) delegated(counter makeCounter, gauge makeGauge) {
+	m.Mappings = counter("mappings_total", "Mappings by delegation that this replica led: nodes that can go through the torus for those of which nothing is heard.").WithLabelValues()
+	m.MapOrders = counter("map_orders_total", "Orders to map that this replica sent, repeated ones included.").WithLabelValues()
+	m.mapped = gauge("mapped_nodes", "Nodes of which nothing is heard and that were looked for through the torus, by what was found: both-halves (they answer), dnp-alone, not-reached. Only the leader tells.", "found")
+	m.mappedDead = gauge("mapped_links_dead", "Links of such nodes that were found dead, and of which nothing else is known. Only the leader tells.").WithLabelValues()
+	m.Mapped(nil, 0)
+}
+
+// Mapped tells how many nodes were found how, those that are not named being none, and how many links were found dead.
+func (m *Metrics) Mapped(nodes map[string]int, dead int) {
+	for _, found := range []string{MappedHalves, MappedDNP, MappedNot} {
+		m.mapped.WithLabelValues(found).Set(float64(nodes[found]))
+	}
+	m.mappedDead.Set(float64(dead))
+}
+
 // Diagnosis counts one that has ended, and how long it took.
 func (m *Metrics) Diagnosis(result string, took time.Duration) {
 	m.Diagnoses.WithLabelValues(result).Inc()
@@ -220,6 +250,9 @@ func (m *Metrics) preset() {
 		m.Depth.WithLabelValues(q)
 	}
 	for _, q := range []string{"forward-digests", "masks", "peers"} { // pushed out by newer ones; said again
+		m.Dropped.WithLabelValues(q)
+	}
+	for _, q := range []string{"configurations", "mappings", "told"} {
 		m.Dropped.WithLabelValues(q)
 	}
 	for _, o := range []string{AgainSent, AgainLimited} {

@@ -78,7 +78,7 @@ function registers(words: Word[] | undefined, age: unknown): HTMLElement {
   return h('div', {}, ...words.map((w) => {
     const set = w.fields.filter((f) => f.value && f.name !== 'Valid')
     return h('details', { class: 'word', 'data-register': w.address }, h('summary', {}, h('b', {}, w.name), ' ', h('span', { class: 'mono soft' }, w.value), w.error ? h('div', { role: 'alert' }, w.error) : null,
-      set.length ? h('ul', { class: 'said' }, ...set.map((f) => h('li', {}, `${f.name}: ${f.text}`))) : h('div', { class: 'soft' }, 'nothing is wrong in it')),
+      set.length ? h('ul', { class: 'said' }, ...set.map((f) => h('li', {}, `${f.name}: ${f.text}`))) : h('div', { class: 'soft' }, 'no fault is set in it')),
       h('p', { class: 'soft' }, h('span', { class: 'mono' }, w.address), w.owner ? `, written by the ${w.owner} half` : ''),
       h('table', {}, h('thead', {}, h('tr', {}, ...['bits', 'field', 'value', 'means'].map((t) => h('th', { scope: 'col' }, t)))),
         h('tbody', {}, ...w.fields.map((f) => h('tr', {}, h('td', { class: 'mono' }, f.bits[0] === f.bits[1] ? String(f.bits[0]) : f.bits.join('-')), h('td', {}, f.name), h('td', { class: 'mono' }, String(f.value)), h('td', {}, f.text))))))

@@ -16,6 +16,11 @@ const manyNodes = 1500
 // How far a group's box stands off its members, in the unit of one cable's length.
 const margin = 0.38
 
+// While the torus moves, a frame is to take no longer than this, in milliseconds: where the processor draws, fewer pixels are drawn until it stands still.
+const wantedFrame = 28
+const leastSharp = 0.5 // of the pixels along each side
+const stillAfter = 200 // milliseconds
+
 // One point a node, drawn as the sign of its state: a disc, a triangle, a square or a ring, as in the legend. One call draws them all.
 const vertex = `
 attribute float state;
@@ -51,16 +56,18 @@ varying float vExtra;
 varying float vFar;
 void main() {
   vec2 p = gl_PointCoord * 2.0 - 1.0;
+  if (vExtra > 0.5) { // chosen: a frame around the sign, for which the point is larger
+    p *= 1.25;
+  }
   float d; // below 0 inside
   vec3 c = colours[2];
   if (vState < 1.5) { d = abs(length(p) - 0.62) - 0.20; c = colours[1]; }
   else if (vState < 2.5) { d = length(p) - 0.78; }
   else if (vState < 3.5) { d = max(p.y - 0.72, abs(p.x) * 1.65 - p.y - 0.90) * 0.75; c = colours[3]; }
   else { d = max(abs(p.x), abs(p.y)) - 0.70; c = colours[4]; }
-  if (d > 0.16) {
-    if (vExtra > 0.5 && d > 0.20 && max(abs(p.x), abs(p.y)) > 0.86) gl_FragColor = vec4(mark, 1.0);
-    else discard;
-  } else if (d > 0.0) { gl_FragColor = vec4(edge, 1.0); }
+  if (vExtra > 0.5 && max(abs(p.x), abs(p.y)) > 1.09) gl_FragColor = vec4(mark, 1.0);
+  else if (d > 0.16) discard;
+  else if (d > 0.0) { gl_FragColor = vec4(edge, 1.0); }
   else {
     float light = vState == 2.0 ? 0.82 + 0.26 * (1.0 - length(p - vec2(-0.3, -0.35))) : 1.0;
     gl_FragColor = vec4(mix(edge, c * light, vFar), 1.0);
@@ -91,13 +98,17 @@ export class Scene {
   private position = new Float32Array()
   private colours: Color[] = []
   private gone = false
+  private sharp = 1 // of the pixels along each side that are drawn now
+  private pace = 0 // milliseconds that a frame is waited for while it moves, smoothed; 0: not known
+  private moving = false
+  private still = 0 // the timer that ends it
 
   /** nodes is how many there are to draw: smooth edges are dear among many. */
   constructor(private readonly canvas: HTMLCanvasElement, nodes: number) {
     this.renderer = new WebGLRenderer({ canvas, antialias: window.devicePixelRatio < 2 && nodes <= manyNodes, alpha: true, powerPreference: 'low-power' })
     this.controls = new OrbitControls(this.camera, canvas)
     this.controls.enableDamping = false
-    this.controls.addEventListener('change', () => this.draw())
+    this.controls.addEventListener('change', () => this.move())
     this.readColours()
     new ResizeObserver(() => this.resize()).observe(canvas.parentElement!)
     matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => this.readColours())
@@ -170,6 +181,7 @@ export class Scene {
       g.setPositions(lines)
       this.frameMaterial.depthTest = !this.crowded()
       this.boxes = new LineSegments2(g, this.frameMaterial)
+      this.boxes.renderOrder = 1 // after the nodes, which it does not heed among many
       this.three.add(this.boxes)
     }
     this.draw()
@@ -294,6 +306,7 @@ export class Scene {
       g.setColors(paint)
       this.badMaterial.depthTest = !this.crowded()
       this.bad = new LineSegments2(g, this.badMaterial)
+      this.bad.renderOrder = 1
       this.three.add(this.bad)
     }
   }
@@ -301,7 +314,7 @@ export class Scene {
   private resize(): void {
     const box = this.canvas.parentElement!.getBoundingClientRect()
     if (!box.width || !box.height) return
-    const ratio = Math.min(window.devicePixelRatio, 2)
+    const ratio = Math.min(window.devicePixelRatio, 2) * this.sharp
     this.renderer.setPixelRatio(ratio)
     this.renderer.setSize(box.width, box.height, false)
     const was = this.camera.aspect
@@ -337,17 +350,45 @@ export class Scene {
     return best
   }
 
+  /** move draws what moves, as sharply as is fluid. */
+  private move(): void {
+    this.moving = true
+    clearTimeout(this.still)
+    this.still = window.setTimeout(() => {
+      this.moving = false
+      this.pace = 0
+      this.sharpen(1)
+    }, stillAfter)
+    this.draw()
+  }
+
+  private sharpen(to: number): void {
+    if (to === this.sharp) return
+    this.sharp = to
+    this.resize()
+  }
+
+  /** keepPace is told how long a frame was waited for while it moves. What a frame costs grows with the square of how sharp it is. */
+  private keepPace(took: number): void {
+    this.pace = this.pace ? 0.7 * this.pace + 0.3 * took : took
+    if (this.pace < wantedFrame || this.sharp === leastSharp) return
+    this.sharpen(Math.max(leastSharp, this.sharp * Math.max(0.7, Math.sqrt(wantedFrame / this.pace))))
+    this.pace = 0
+  }
+
   private draw(): void {
     if (this.wanted) return
     this.wanted = true
+    const since = performance.now()
     requestAnimationFrame(() => {
       this.wanted = false
       if (this.gone) return
+      if (this.moving) this.keepPace(performance.now() - since)
       if (this.turning) this.controls.update()
       this.renderer.render(this.three, this.camera)
       this.frames++
       this.canvas.dataset.frames = String(this.frames)
-      if (this.turning) this.draw()
+      if (this.turning) this.move()
     })
   }
 }

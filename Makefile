@@ -121,6 +121,11 @@ generate: $(TOOLS)/bin/protoc-gen-go-$(PROTOC_GEN_GO_VERSION) $(TOOLS)/bin/proto
 	$(TOOLS)/buf-$(BUF_VERSION)/buf build -o -#format=binpb | go run ./internal/apidoc/generate > $(TOOLS)/api.md
 	cp $(TOOLS)/api.md docs/api.md
 
+# With GRAFANA=folder of an unpacked Grafana release, its dashboards too.
+.PHONY: screenshots
+screenshots: build ## pictures of the fault map in docs/images, of a live cluster with three faults: wants chromium
+	hack/screenshots docs/images
+
 .PHONY: bench
 bench: build ## the published figures, on this machine: about 75 minutes; BENCH_FLAGS to narrow
 	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go run ./cmd/lofamo-bench $(BENCH_FLAGS)

@@ -38,7 +38,7 @@ func TestBrowser(t *testing.T) {
 	node, chromium := browser(t)
 	c := supervisortest.New(t, supervisortest.Options{Dims: "3x3x3", Web: true, Configure: func(cfg *config.Supervisor) {
 		cfg.Responses.Grace, cfg.Responses.StormDelay = 0, 0
-		cfg.Responses.BreakerNodes = 27 // agents that are late beside a busy browser are no storm
+		cfg.Responses.BreakerNodes = 1000 // agents that are late beside a busy browser are no storm
 	}})
 	b := &browsed{t: t, c: c, sup: start(t, c.Configs[0])}
 	c.AwaitLeader(t, 0)

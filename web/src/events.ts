@@ -11,7 +11,7 @@ export function eventLine(c: Change, choose?: (node: string) => void): HTMLEleme
   const node = c.node ? (choose ? h('button', { class: 'link', onclick: () => choose(c.node!) }, c.node) : c.node) : null
   const what = c.kind ? [words[c.kind] ?? c.kind, c.group, c.part, c.ended ? 'ended' : ''].filter(Boolean).join(' ') : c.part === 'node' ? '' : c.part
   const cause = c.cause && c.cause > 1 ? causeNames[c.cause] ?? '' : ''
-  return h('li', {}, time(c.time), h('span', {}, node, ' ', what ?? '', ' ', c.to && c.from !== c.to ? badge(c.to) : null, cause && c.from !== c.to ? h('span', { class: 'soft' }, ` ${cause}`) : null,
+  return h('li', { 'data-line': `${c.rev} ${c.at} ${c.part}` }, time(c.time), h('span', {}, node, ' ', what ?? '', ' ', c.to && c.from !== c.to ? badge(c.to) : null, cause && c.from !== c.to ? h('span', { class: 'soft' }, ` ${cause}`) : null,
     c.size ? h('span', { class: 'soft' }, ` ${c.size} members`) : null),
     h('span', { class: 'why' }, [c.why, c.by && `by ${c.by}`, c.path && `${c.path.toLowerCase()} rail`, c.ms && `known after ${span(c.ms)}`].filter(Boolean).join(' · ')))
 }

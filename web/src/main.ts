@@ -119,6 +119,7 @@ class Page {
     } }, 'Turn')
     const other = () => { theme(document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark'); this.scene?.readColours(); this.timeline.refresh() }
     this.canvas.addEventListener('keydown', (e) => this.key(e))
+    this.panel.addEventListener('keydown', (e) => this.panelKey(e))
     put(document.body,
       h('header', {}, h('h1', {}, 'LO|FA|MO'), h('span', { class: 'soft', id: 'cluster' }, `${this.session.cluster} at ${this.session.supervisor}`), this.status, this.counts, h('span', { class: 'grow' }),
         h('span', { class: 'soft' }, this.session.subject), h('button', { onclick: other, 'aria-label': 'Light or dark' }, '◐'),
@@ -126,7 +127,7 @@ class Page {
       this.banner,
       h('main', {},
         h('section', { id: 'stage', 'aria-label': 'The torus' }, this.canvas,
-          h('p', { id: 'keys', class: 'visually-hidden' }, 'Arrow keys, page up and page down go from node to node along X, Y and Z; N goes to the next node that is not normal, G to the next group fault, Enter shows a node, + and - zoom, 0 shows all.'),
+          h('p', { id: 'keys', class: 'visually-hidden' }, 'Arrow keys, page up and page down go from node to node along X, Y and Z; N goes to the next node that is not normal, G to the next group fault, Enter shows a node and Escape leads back, + and - zoom, 0 shows all.'),
           h('div', { id: 'tools' }, h('label', {}, this.sliceAxis, this.sliceAt, this.sliceSays), h('button', { onclick: () => this.scene?.home() }, 'All'), turn),
           h('div', { id: 'legend', 'aria-hidden': 'true' }, ...['NORMAL', 'SICK', 'FAILED', 'UNKNOWN'].map((s) => h('span', {}, mark(s), s.toLowerCase())), h('span', {}, frame(), 'group fault')), this.chosen),
         this.timeline.element,
@@ -187,6 +188,7 @@ class Page {
       reload ||= ['TOPOLOGY_CHANGED', 'REGION_CHANGED', 'MAINTENANCE_CHANGED', 'WARNING_CHANGED', 'MASK_CHANGED'].includes(c.kind ?? '')
     }
     if (changes.some((c) => c.kind === 'GROUP_CHANGED')) this.loadGroups()
+    if (this.tab === 'node') this.changed(changes)
     this.timeline.add(changes)
     this.events = [...changes.slice().reverse(), ...this.events].slice(0, maxEvents)
     if (reload) {
@@ -304,8 +306,10 @@ class Page {
       b.tabIndex = t === this.tab ? 0 : -1
     }
     this.panel.setAttribute('aria-labelledby', 'tab-' + this.tab)
+    const focused = document.activeElement?.closest<HTMLElement>('[data-line]')?.dataset.line
     if (this.tab === 'events') this.renderEvents()
     if (this.tab === 'nodes') this.renderNodes()
+    if (focused) this.panel.querySelector<HTMLElement>(`[data-line="${CSS.escape(focused)}"] button`)?.focus({ preventScroll: true }) // the lists were made anew
     if (this.tab === 'responses') this.responses.show(this.panel, (n) => this.choose(n))
   }
 
@@ -314,6 +318,11 @@ class Page {
     put(this.panel)
     this.renderTabs()
     if (t === 'node') this.loadNode()
+  }
+
+  /** panelKey: who came from the map goes back to it. */
+  private panelKey(e: KeyboardEvent): void {
+    if (e.key === 'Escape' && !e.defaultPrevented) this.canvas.focus()
   }
 
   private tabKey(e: KeyboardEvent): void {
@@ -336,14 +345,14 @@ class Page {
       body = h('tbody')
       put(this.panel, h('div', { id: 'grouplist' }), h('div', { class: 'search' }, input), h('table', {}, h('caption', { class: 'soft', id: 'rows' }), h('thead', {}, h('tr', {}, ...['node', 'place', 'state', 'cause'].map((t) => h('th', { scope: 'col' }, t)))), body))
     }
-    put(this.panel.querySelector('#grouplist')!, ...this.groupsShown().map((g) => h('div', { class: 'card group', 'data-group': g.id }, frame(), h('button', { class: 'link', onclick: () => this.chooseGroup(g.id) }, groupWords(g)), ' ', badge(g.state), ' ',
+    put(this.panel.querySelector('#grouplist')!, ...this.groupsShown().map((g) => h('div', { class: 'card group', 'data-group': g.id, 'data-line': g.id }, frame(), h('button', { class: 'link', onclick: () => this.chooseGroup(g.id) }, groupWords(g)), ' ', badge(g.state), ' ',
       h('span', { class: 'soft' }, [g.cause && g.cause !== 'NONE' ? g.cause : '', groupSize(g)].filter(Boolean).join(', ')))))
     const m = this.shown, f = this.filter.trim().toLowerCase()
     let ranks: number[]
     if (!f) ranks = m.notNormal()
     else ranks = [...m.nodes.keys()].filter((r) => m.nodes[r] && (m.id(r).toLowerCase().includes(f) || m.coord(r).join(',').startsWith(f) || stateNames[m.nodes[r]].toLowerCase() === f || (causeNames[m.causes[r]] ?? '').toLowerCase() === f))
     put(this.panel.querySelector('#rows')!, f ? `${ranks.length} found` : ranks.length ? `${ranks.length} not normal` : `all ${m.counts()[NORMAL]} nodes are normal; search to list others`, ranks.length > maxRows ? `, the first ${maxRows} are shown` : '')
-    put(body, ...ranks.slice(0, maxRows).map((r) => h('tr', { 'data-node': m.id(r), 'data-state': stateNames[m.nodes[r]] }, h('td', {}, h('button', { class: 'link', onclick: () => this.select(r, true) }, m.id(r))), h('td', { class: 'mono' }, m.coord(r).join(',')),
+    put(body, ...ranks.slice(0, maxRows).map((r) => h('tr', { 'data-node': m.id(r), 'data-line': m.id(r), 'data-state': stateNames[m.nodes[r]] }, h('td', {}, h('button', { class: 'link', onclick: () => this.select(r, true) }, m.id(r))), h('td', { class: 'mono' }, m.coord(r).join(',')),
       h('td', {}, badge(stateNames[m.nodes[r]])), h('td', { class: 'soft' }, causeNames[m.causes[r]] ?? '', flags(m.flags[r])))))
   }
 
@@ -373,7 +382,7 @@ class Page {
 
   private renderChosen(): void {
     const r = this.selected
-    put(this.chosen, ...(r >= 0 && this.shown.nodes[r] ? [h('b', {}, this.shown.id(r)), ' ', badge(stateNames[this.shown.nodes[r]]), ' ', causeNames[this.shown.causes[r]] ?? ''] : []))
+    put(this.chosen, ...(r >= 0 && this.shown.nodes[r] ? [h('button', { class: 'link', title: 'all of it', onclick: () => { this.group = ''; this.show('node'); this.panel.focus() } }, this.shown.id(r)), ' ', badge(stateNames[this.shown.nodes[r]]), ' ', causeNames[this.shown.causes[r]] ?? ''] : []))
   }
 
   private loadNode(): void {
@@ -382,6 +391,13 @@ class Page {
     if (r < 0) return put(this.panel, h('p', { class: 'soft' }, 'Choose a node on the map, in the table, or with the keyboard.'))
     put(this.panel, h('h2', {}, this.model.id(r)), h('p', { class: 'soft' }, 'Asking…'))
     void showNode(this.panel, this.model, r, this.groups, (to) => this.select(to, true), (id) => this.chooseGroup(id), () => this.tab === 'node' && this.selected === r && !this.group)
+  }
+
+  /** changed says that a page is not of now any more. It stays as it is while somebody reads it. */
+  private changed(changes: Change[]): void {
+    const id = this.selected >= 0 ? this.model.id(this.selected) : ''
+    if (!changes.some((c) => (this.group ? c.group === this.group : c.node === id)) || this.panel.querySelector('#changed')) return
+    this.panel.prepend(h('p', { id: 'changed', role: 'status' }, 'It has changed since. ', h('button', { onclick: () => { this.loadNode(); this.panel.focus() } }, 'Read it again')))
   }
 
   private loadGroup(id: string): void {
@@ -407,7 +423,10 @@ class Page {
     } else if (e.key === 'n' || e.key === 'N') {
       const all = this.shown.notNormal()
       if (all.length) this.select(all[(all.indexOf(this.selected) + 1) % all.length], false)
-    } else if (e.key === 'Enter' && this.selected >= 0) this.show('node')
+    } else if (e.key === 'Enter' && this.selected >= 0) {
+      this.show('node')
+      this.panel.focus() // on a phone it is below the map
+    }
     else if ((e.key === 'g' || e.key === 'G') && this.groupsShown().length) this.chooseGroup(this.groups[(this.groups.findIndex((g) => g.id === this.group) + 1) % this.groups.length].id)
     else if (e.key === '+') this.scene?.zoom(0.85)
     else if (e.key === '-') this.scene?.zoom(1 / 0.85)

@@ -63,6 +63,9 @@ async function seen() {
   await page.keyboard.press('ArrowRight')
   await page.keyboard.press('Enter')
   await page.waitForFunction(() => document.querySelector('#panel h2')?.textContent.startsWith('n2-1-1'), undefined, wait)
+  check(await page.evaluate(() => document.activeElement.id === 'panel'), 'Enter does not lead to the page that it opens')
+  await page.keyboard.press('Escape')
+  check(await page.evaluate(() => document.activeElement.tagName === 'CANVAS'), 'Escape does not lead back to the map')
   await page.selectOption('select', '-1')
 }
 
@@ -126,10 +129,12 @@ async function back() {
 /** group: a row dies; the page names it, frames it, and says why. */
 async function group() {
   await page.click('#tab-nodes')
+  await page.focus('tr[data-node="n1-1-2"] button')
   check(!(await page.locator('#groups').count()), 'a group fault before there is one')
   await ask('kill n0-1-2 n2-1-2')
   await page.waitForSelector('[data-group="row/Y=1,Z=2"]', wait)
   check((await page.textContent('[data-group]')).includes('3 of 3 nodes'), 'how many members the group has is not told')
+  check(await page.evaluate(() => document.activeElement.closest('tr')?.dataset.node === 'n1-1-2'), 'the table that changes takes the focus away')
   await axe('groups')
   await shot('group')
   await page.focus('#stage canvas')
@@ -146,6 +151,9 @@ async function group() {
   await page.click('[data-register="0x00000ec0"] summary')
   await shot('registers')
   await axe('registers')
+  await ask('mark n0-0-2')
+  await page.click('#changed button')
+  await page.waitForFunction(() => /Under maintenance/.test(document.querySelector('#panel').textContent), undefined, wait)
 }
 
 /** lost: the supervisor goes and comes back; the page says so, and goes on. */

@@ -1,0 +1,72 @@
+package api
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// TestRightsAreDocumented: the table of docs/security.md says of every call which roles may make it.
+func TestRightsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "| service | calls | roles |\n|---|---|---|\n"
+	for _, s := range []grpc.ServiceDesc{
+		lofamov1.FaultSupervisor_ServiceDesc, lofamov1.Manage_ServiceDesc, lofamov1.ResponseService_ServiceDesc,
+		lofamov1.SupervisorAdmin_ServiceDesc, lofamov1.Reconfigure_ServiceDesc, lofamov1.Replica_ServiceDesc, lofamov1.Upstream_ServiceDesc,
+	} {
+		want += rightsOf(t, s)
+	}
+	if !strings.Contains(string(text), want) {
+		t.Errorf("docs/security.md has another table than the code; want\n%s", want)
+	}
+	for _, method := range []string{"/lofamo.v1.Nothing/At", "/lofamo.v1.ResponseService/Later", "", "ListNodes"} {
+		if r := rights(method); r != nil {
+			t.Errorf("%q: %v may call what nobody has named", method, r)
+		}
+	}
+}
+
+// rightsOf has a row for each set of roles that may call something of the service.
+func rightsOf(t *testing.T, s grpc.ServiceDesc) string {
+	t.Helper()
+	calls := map[string][]string{}
+	var order []string
+	add := func(name string) {
+		roles := rights("/" + s.ServiceName + "/" + name)
+		if len(roles) == 0 || slices.Contains(roles, pki.RoleNode) || slices.Contains(roles, pki.RoleExecutor) {
+			t.Errorf("%s.%s: %v may call it", s.ServiceName, name, roles)
+		}
+		var names []string
+		for _, r := range pki.Roles() {
+			if slices.Contains(roles, r) {
+				names = append(names, r.String())
+			}
+		}
+		key := strings.Join(names, ", ")
+		if calls[key] == nil {
+			order = append(order, key)
+		}
+		calls[key] = append(calls[key], name)
+	}
+	for _, m := range s.Methods {
+		add(m.MethodName)
+	}
+	for _, m := range s.Streams {
+		add(m.StreamName)
+	}
+	var b strings.Builder
+	name := strings.TrimPrefix(s.ServiceName, "lofamo.v1.")
+	for _, key := range order {
+		b.WriteString("| [" + name + "](api.md#" + strings.ToLower(name) + ") | " + strings.Join(calls[key], ", ") + " | " + key + " |\n")
+	}
+	return b.String()
+}

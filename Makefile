@@ -35,8 +35,11 @@ $(PAGE)/index.html: web/node_modules/.package-lock.json web/index.html web/vite.
 	cd web && npm run --silent build
 
 .PHONY: packages
-packages: build $(TOOLS)/bin/nfpm-$(NFPM_VERSION) ## deb and rpm packages in bin/packages: see docs/install.md
-	deploy/packages/build $(TOOLS)/bin/nfpm-$(NFPM_VERSION) bin bin/packages $(VERSION)
+packages: web $(TOOLS)/bin/nfpm-$(NFPM_VERSION) ## deb and rpm packages in bin/packages: see docs/install.md
+	# Without a libc: one package then runs on every distribution, older than this machine's too.
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/static/ ./cmd/...
+	rm -rf bin/packages
+	deploy/packages/build $(TOOLS)/bin/nfpm-$(NFPM_VERSION) bin/static bin/packages $(VERSION)
 
 .PHONY: demo
 demo: build ## a 2x2x2 cluster here: kill a host half, see it named, heal it, stop

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,7 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"syscall"
+
 	"testing"
 	"time"
 )
@@ -89,132 +88,6 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// machine is a copy of this machine's root: what is written is in upper alone.
-type machine struct {
-	t     *testing.T
-	root  string
-	upper string
-}
-
-func newMachine(t *testing.T) *machine {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("CI") != "" {
-			t.Fatal("not root")
-		}
-		t.Skip("SKIPPED: not root")
-	}
-	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"); err != nil {
-		t.Skipf("SKIPPED: no file system of its own: %v", err)
-	}
-	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
-	m := &machine{t, filepath.Join(dir, "root"), filepath.Join(dir, "upper")}
-	for _, d := range []string{m.root, m.upper, filepath.Join(dir, "work")} {
-		if err := os.Mkdir(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := syscall.Mount("overlay", m.root, "overlay", 0, fmt.Sprintf("lowerdir=/,upperdir=%s,workdir=%s/work", m.upper, dir)); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = syscall.Unmount(m.root, syscall.MNT_DETACH) })
-	for _, d := range []string{"proc", "sys", "dev"} {
-		if err := syscall.Mount("/"+d, filepath.Join(m.root, d), "", syscall.MS_BIND|syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = syscall.Unmount(filepath.Join(m.root, d), syscall.MNT_DETACH) })
-	}
-	return m
-}
-
-// command is one on the machine.
-func (m *machine) command(args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(context.WithoutCancel(m.t.Context()), args[0], args[1:]...) // who cleans up ends it: the halves of a daemon that is killed live on
-	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: m.root}
-	cmd.Dir = "/"
-	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive"}
-	return cmd
-}
-
-func (m *machine) run(args ...string) string {
-	m.t.Helper()
-	out, err := m.command(args...).CombinedOutput()
-	if err != nil {
-		m.t.Fatalf("%q: %v\n%s", args, err, out)
-	}
-	return string(out)
-}
-
-// ours lists what is on the machine and not on this one, but for dpkg's own records and caches.
-func (m *machine) ours() []string {
-	m.t.Helper()
-	var out []string
-	err := filepath.WalkDir(m.upper, func(p string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel := strings.TrimPrefix(p, m.upper)
-		if e.Type()&fs.ModeCharDevice != 0 { // overlayfs: it was there, and is deleted
-			return nil
-		}
-		if strings.HasPrefix(rel, "/var/lib/dpkg") || strings.HasPrefix(rel, "/var/log/dpkg.log") || strings.HasPrefix(rel, "/var/cache") || strings.HasPrefix(rel, "/var/log/alternatives") {
-			return nil
-		}
-		if _, err := os.Lstat(rel); rel == "" || err == nil && !strings.Contains(rel, "lofamo") {
-			return nil // it is here too, though perhaps changed: looked at below
-		}
-		out = append(out, rel)
-		return nil
-	})
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	return out
-}
-
-// unit is what a service's process gets of its unit file.
-func (m *machine) unit(name string) map[string]string {
-	m.t.Helper()
-	b, err := os.ReadFile(filepath.Join(m.root, "/usr/lib/systemd/system", name))
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	out := map[string]string{}
-	for l := range strings.Lines(string(b)) {
-		if k, v, ok := strings.Cut(strings.TrimSpace(l), "="); ok && !strings.HasPrefix(k, "#") {
-			out[k] = v
-		}
-	}
-	return out
-}
-
-// service starts what a unit says as whom it says, without any capability and with its limits: what systemd does beyond that hides files that it does not use.
-func (m *machine) service(name string) *exec.Cmd {
-	m.t.Helper()
-	u := m.unit(name)
-	if u["CapabilityBoundingSet"] != "" || u["NoNewPrivileges"] != "yes" || u["User"] == "" {
-		m.t.Fatalf("unit %s: %v", name, u)
-	}
-	state := "/var/lib/" + u["StateDirectory"]
-	m.run("install", "-d", "-m", u["StateDirectoryMode"], "-o", u["User"], "-g", u["Group"], state)
-	// The limits first: whom the unit names may not raise them.
-	args := []string{"prlimit"}
-	for limit, flag := range map[string]string{"LimitNOFILE": "--nofile=", "LimitRTPRIO": "--rtprio=", "LimitMEMLOCK": "--memlock="} {
-		if v := u[limit]; v != "" {
-			arg := flag + strings.Replace(v, "64K", "65536", 1)
-			if err := m.command("/usr/bin/prlimit", arg, "--", "/bin/true").Run(); err != nil {
-				m.t.Logf("this machine does not let even root have %s=%s", limit, v)
-				continue
-			}
-			args = append(args, arg)
-		}
-	}
-	args = append(args, "--", "setpriv", "--reuid", u["User"], "--regid", u["Group"], "--init-groups", "--bounding-set", "-all", "--inh-caps", "-all", "--no-new-privs", "--reset-env", "--")
-	cmd := m.command(append(args, strings.Fields(u["ExecStart"])...)...)
-	return cmd
-}
-
 func bin(t *testing.T) string {
 	t.Helper()
 	dir := os.Getenv("LOFAMO_BIN_DIR")
@@ -224,8 +97,51 @@ func bin(t *testing.T) string {
 	return dir
 }
 
-// A node's package is installed, gets its bundle, runs under its unit's settings, is installed again over that and purged: nothing is left.
-func TestPackage(t *testing.T) {
+// manager installs, and removes.
+type manager struct {
+	install func(m *machine, names ...string)
+	remove  func(m *machine, names ...string)
+	purge   func(m *machine, names ...string)
+}
+
+var managers = map[string]manager{
+	// Without triggers: the index of manual pages is not theirs.
+	"deb": {
+		install: func(m *machine, names ...string) {
+			m.run(append([]string{"dpkg", "--no-triggers", "-i"}, files(names, "/packages/%s_1.2.3_"+runtime.GOARCH+".deb")...)...)
+		},
+		remove: func(m *machine, names ...string) { m.run(append([]string{"dpkg", "--no-triggers", "-r"}, names...)...) },
+		purge:  func(m *machine, names ...string) { m.run(append([]string{"dpkg", "--no-triggers", "-P"}, names...)...) },
+	},
+	// Here rpm's packages are not this machine's own: what they depend on is not looked up, and has to be there as in install's list of tools.
+	"rpm": {
+		install: func(m *machine, names ...string) {
+			arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
+			m.run(append([]string{"rpm", "--dbpath", "/var/lib/rpm", "--nodeps", "--replacepkgs", "-U"}, files(names, "/packages/%s-1.2.3-1."+arch+".rpm")...)...)
+		},
+		remove: func(m *machine, names ...string) {
+			m.run(append([]string{"rpm", "--dbpath", "/var/lib/rpm", "--nodeps", "-e"}, names...)...)
+		},
+		// As docs/install.md says: rpm knows no purge.
+		purge: func(m *machine, _ ...string) {
+			m.run("rm", "-r", "/etc/lofamo", "/var/lib/lofamo")
+			m.run("userdel", "lofamo")
+			m.run("userdel", "lofamo-executor")
+		},
+	},
+}
+
+func files(names []string, format string) []string {
+	var out []string
+	for _, n := range names {
+		out = append(out, fmt.Sprintf(format, n))
+	}
+	return out
+}
+
+// On a machine that systemd has booted all packages are installed, a replica and a node get their bundles and run as their units say, are installed again while they run, and purged: nothing is left,
+// and of all that nothing was called FAILED.
+func TestPackages(t *testing.T) {
 	programs := bin(t)
 	nfpm, err := filepath.Glob(filepath.Join(root, ".tools/bin/nfpm-*")) // one of each version that was ever wanted
 	if err != nil || len(nfpm) == 0 {
@@ -234,77 +150,94 @@ func TestPackage(t *testing.T) {
 		}
 		t.Skip("SKIPPED: no nfpm in .tools: make packages builds it")
 	}
-	need(t, "dpkg", "setpriv", "prlimit", "useradd")
-	m := newMachine(t)
-	packages := filepath.Join(filepath.Dir(m.root), "packages")
-	output(t, filepath.Join(root, "deploy/packages/build"), abs(t, nfpm[len(nfpm)-1]), programs, packages, "v1.2.3", "deb", "lofamo-agent")
-	if err := os.Rename(packages, filepath.Join(m.root, "packages")); err != nil {
-		output(t, "cp", "-r", packages, filepath.Join(m.root, "packages"))
+	need(t, "dpkg", "rpm", "useradd")
+	for format, how := range managers {
+		t.Run(format, func(t *testing.T) {
+			m := boot(t)
+			output(t, filepath.Join(root, "deploy/packages/build"), abs(t, nfpm[len(nfpm)-1]), programs, filepath.Join(m.root, "packages"), "v1.2.3", format)
+			installed(m, how)
+		})
 	}
-	before, err := os.ReadFile("/etc/passwd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	deb := "/packages/lofamo-agent_1.2.3_" + runtime.GOARCH + ".deb"
-	m.run("dpkg", "-i", deb)
+}
+
+var all = []string{"lofamo-agent", "lofamo-supervisor", "lofamo-executor", "lofamoctl"}
+
+func installed(m *machine, how manager) {
+	t := m.t
+	before := m.tree()
+	how.install(m, all...)
 	for _, f := range []string{"/usr/bin/lofamo-agent", "/usr/share/man/man1/lofamo-agent.1.gz", "/usr/share/doc/lofamo-agent/agent.yaml"} {
 		if _, err := os.Stat(filepath.Join(m.root, f)); err != nil {
 			t.Errorf("installed: %v", err)
 		}
 	}
 	// Before it has its bundle the unit's condition does not hold.
-	if _, err := os.Stat(filepath.Join(m.root, m.unit("lofamo-agent.service")["ConditionPathExists"])); err == nil {
-		t.Error("the package brings a configuration that is half of one")
+	m.run("systemctl", "start", "lofamo-agent", "lofamo-supervisor")
+	if out, err := m.try("systemctl", "is-active", "lofamo-agent", "lofamo-supervisor"); err == nil {
+		t.Errorf("a machine without configuration runs %s", out)
 	}
-	join(t, m, programs)
+	joined(m)
+	m.eventually("the node is NORMAL", func() bool { return strings.Contains(m.ctl("get", "nodes"), "NORMAL") },
+		func() string {
+			return m.ctl("get", "nodes", "-o", "wide") + m.run("journalctl", "--no-pager", "-n", "60")
+		})
+	for _, unit := range []string{"lofamo-agent", "lofamo-supervisor"} {
+		status := m.run("cat", "/proc/"+strings.TrimSpace(m.run("systemctl", "show", "-P", "MainPID", unit))+"/status")
+		if !strings.Contains(status, "CapBnd:\t0000000000000000") || !strings.Contains(status, "NoNewPrivs:\t1") || !strings.Contains(status, "Seccomp:\t2") || strings.Contains(status, "Uid:\t0") {
+			t.Errorf("%s runs with more than its unit gives it:\n%s", unit, status)
+		}
+	}
+	upgraded(m, how)
 
-	p := m.service("lofamo-agent.service")
-	var log bytes.Buffer
-	p.Stderr, p.Stdout = &log, &log
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
+	// Removed, it keeps what is the operator's; purged, it keeps nothing.
+	how.remove(m, all...)
+	if _, err := os.Stat(filepath.Join(m.root, "/etc/lofamo/pki/host.key")); err != nil {
+		t.Errorf("removed, and the keys are gone: %v", err)
 	}
-	t.Cleanup(func() {
-		_ = p.Process.Signal(syscall.SIGTERM)
-		_ = p.Wait()
-	})
-	eventually(t, &log, "both halves serve", func() bool {
-		return m.command("/usr/bin/lofamo-agent", "status", "--config", "/etc/lofamo/agent.yaml", "--live", "--ready").Run() == nil
-	})
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Process.Pid))
-	if err != nil || !strings.Contains(string(status), "CapBnd:\t0000000000000000") || !strings.Contains(string(status), "NoNewPrivs:\t1") || strings.Contains(string(status), "Uid:\t0") {
-		t.Errorf("the daemon runs with more than its unit gives it: %v\n%s", err, status)
+	how.purge(m, all...)
+	m.run("rm", "-r", "/operator")
+	after := m.tree()
+	for _, l := range after {
+		if !slices.Contains(before, l) {
+			t.Errorf("left behind: %s", l)
+		}
 	}
-	// Installed over what runs: the configuration stays, and the halves become processes of what is installed now.
+	for _, l := range before {
+		if !slices.Contains(after, l) {
+			t.Errorf("gone with the packages: %s", l)
+		}
+	}
+}
+
+// upgraded installs over what runs: the configuration stays, the halves become processes of what is installed now, and the map never calls them FAILED.
+func upgraded(m *machine, how manager) {
+	t := m.t
 	conf, err := os.ReadFile(filepath.Join(m.root, "/etc/lofamo/agent.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.run("dpkg", "-i", deb)
+	halves := m.run("pgrep", "-f", "lofamo-agent (host|dnp)")
+	how.install(m, "lofamo-agent")
 	if now, err := os.ReadFile(filepath.Join(m.root, "/etc/lofamo/agent.yaml")); err != nil || !bytes.Equal(conf, now) {
 		t.Errorf("the upgrade changed the configuration: %v", err)
 	}
-	if out := m.run("/usr/bin/lofamo-agent", "restart", "--config", "/etc/lofamo/agent.yaml"); strings.Count(out, "has passed its self-test") != 2 {
-		t.Errorf("restart: %s", out)
+	for pid := range strings.FieldsSeq(halves) {
+		if _, err := os.Stat(fmt.Sprintf("/proc/%d/root/proc/%s", m.pid, pid)); err == nil {
+			t.Errorf("process %s of the version before goes on", pid)
+		}
 	}
-	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
+	m.run("lofamo-agent", "status", "--config", "/etc/lofamo/agent.yaml", "--live", "--ready")
+	supervisor := m.run("systemctl", "show", "-P", "MainPID", "lofamo-supervisor")
+	how.install(m, "lofamo-supervisor")
+	m.eventually("the supervisor of the new version serves", func() bool {
+		return m.run("systemctl", "show", "-P", "MainPID", "lofamo-supervisor") != supervisor && strings.Contains(m.ctl("get", "nodes"), "NORMAL")
+	}, func() string { return m.run("journalctl", "--no-pager", "-n", "60") })
+	events := m.ctl("get", "events", "-o", "wide")
+	if !strings.Contains(events, "RECOVERY") && !strings.Contains(events, "recovered") {
+		t.Errorf("the upgrade restarted nothing that anybody heard of:\n%s", events)
 	}
-	if err := p.Wait(); err != nil {
-		t.Errorf("the daemon ends with %v\n%s", err, log.String())
-	}
-	// Removed, it keeps what is the operator's; purged, it keeps nothing.
-	m.run("dpkg", "-r", "lofamo-agent")
-	if _, err := os.Stat(filepath.Join(m.root, "/etc/lofamo/pki/host.key")); err != nil {
-		t.Errorf("removed, and the keys are gone: %v", err)
-	}
-	m.run("dpkg", "-P", "lofamo-agent")
-	left := slices.DeleteFunc(m.ours(), func(p string) bool { return strings.HasPrefix(p, "/packages") || strings.HasPrefix(p, "/tmp") })
-	if len(left) > 0 {
-		t.Errorf("left behind: %q", left)
-	}
-	if after, err := os.ReadFile(filepath.Join(m.root, "/etc/passwd")); err != nil || !bytes.Equal(before, after) {
-		t.Errorf("users are left behind: %v\n%s", err, after)
+	if strings.Contains(events, "FAILED") {
+		t.Errorf("called FAILED:\n%s", events)
 	}
 }
 
@@ -317,32 +250,28 @@ func abs(t *testing.T, p string) string {
 	return a
 }
 
-// join gives the machine the bundle of the example's first node, on addresses that every machine has.
-func join(t *testing.T, m *machine, programs string) {
-	t.Helper()
-	b, err := os.ReadFile(filepath.Join(root, "deploy/examples/inventory.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(filepath.Dir(m.root), "operator")
-	inv := filepath.Join(filepath.Dir(m.root), "inventory.yaml")
-	if err := os.WriteFile(inv, bytes.ReplaceAll(b, []byte("10.0.0."), []byte("127.7.0.")), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	ctl := filepath.Join(programs, "lofamoctl")
-	output(t, ctl, "cluster", "init", inv, "--out", dir)
-	output(t, "cp", "-r", filepath.Join(dir, "nodes/n0-0-0"), ctl, filepath.Join(m.root, "packages"))
-	m.run("/packages/lofamoctl", "cluster", "join", "/packages/n0-0-0")
-	if out := m.run("stat", "-c", "%U %a", "/etc/lofamo/pki/host.key", "/etc/lofamo/gossip.key"); out != "lofamo 600\nlofamo 600\n" {
-		t.Errorf("keys are %s", out)
-	}
+// ctl is what lofamoctl says on the machine, be it an error.
+func (m *machine) ctl(args ...string) string {
+	out, _ := m.try(append([]string{"lofamoctl", "--server", "10.0.0.101:7946", "--ca", "/operator/operators/ca.pem", "--cert", "/operator/operators/viewer.pem", "--key", "/operator/operators/viewer.key"}, args...)...)
+	return out
 }
 
-func eventually(t *testing.T, log fmt.Stringer, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(bound); !holds(); time.Sleep(100 * time.Millisecond) { // each look starts a program
-		if time.Now().After(end) {
-			t.Fatalf("not within %s: %s\n%s", bound, what, log)
-		}
+// one is a cluster of one node and one replica.
+const one = `cluster: one
+dims: 1x1x1
+supervisors: [{id: s1, address: 10.0.0.101}]
+nodes: [{coord: "0,0,0", service: 10.0.0.1}]
+`
+
+// joined gives the machine the bundles of a replica and of a node.
+func joined(m *machine) {
+	if err := os.WriteFile(filepath.Join(m.root, "packages/one.yaml"), []byte(one), 0o600); err != nil {
+		m.t.Fatal(err)
+	}
+	m.run("lofamoctl", "cluster", "init", "/packages/one.yaml", "--out", "/operator")
+	m.run("lofamoctl", "cluster", "join", "/operator/supervisors/s1", "--enable")
+	m.run("lofamoctl", "cluster", "join", "/operator/nodes/n0-0-0", "--enable")
+	if out := m.run("stat", "-c", "%U %a", "/etc/lofamo/pki/host.key", "/etc/lofamo/gossip.key"); out != "lofamo 600\nlofamo 600\n" {
+		m.t.Errorf("keys are %s", out)
 	}
 }

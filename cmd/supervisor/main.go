@@ -26,14 +26,17 @@ func execute(args, environ []string, stdout, stderr io.Writer) int {
 	return cli.Execute(command(environ), args, stdout, stderr)
 }
 
+// program is its name where packages install it: "supervisor", as it is called in bin, is another project's on every distribution.
+const program = "lofamo-supervisor"
+
 func command(environ []string) *cobra.Command {
-	root := cli.Root("supervisor", "A replica of LO|FA|MO's supervisors: evidence in, fault map out", "run, config check, restore, check or version")
+	root := cli.Root(program, "A replica of LO|FA|MO's supervisors: evidence in, fault map out", "run, config check, restore, check or version")
 	configCmd := &cobra.Command{
 		Use: "config", Short: "Look at configurations", Args: cli.Args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error { return cli.Usage(fmt.Errorf("config: want check FILE")) },
 	}
 	configCmd.AddCommand(checkCommand(environ))
-	root.AddCommand(runCommand(environ), configCmd, restoreCommand(environ), checkSnapshotCommand(), cli.Version("supervisor"))
+	root.AddCommand(runCommand(environ), configCmd, restoreCommand(environ), checkSnapshotCommand(), cli.Version(program))
 	return root
 }
 

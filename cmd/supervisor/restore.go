@@ -66,7 +66,7 @@ snapshot comes, and an outside etcd (etcdutl does that).`,
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: restored %d keys up to revision %d of %s, as a member of a new cluster %q with %s\n",
 				cfg.DataDir, info.Keys, info.Revision, snapshot, token, cfg.Etcd.InitialCluster)
 			if err == nil && first && strings.Contains(cfg.Etcd.InitialCluster, ",") {
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "on each of the other replicas' machines, with the same file:\n  supervisor restore --snapshot FILE --config FILE --token %s\n", token)
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "on each of the other replicas' machines, with the same file:\n  lofamo-supervisor restore --snapshot FILE --config FILE --token %s\n", token)
 			}
 			return err
 		},
@@ -86,7 +86,7 @@ func checkSnapshotCommand() *cobra.Command {
 		Args:  cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if snapshot == "" {
-				return cli.Usage(fmt.Errorf("check: --snapshot is missing (a configuration is checked by `supervisor config check FILE`)"))
+				return cli.Usage(fmt.Errorf("check: --snapshot is missing (a configuration is checked by `lofamo-supervisor config check FILE`)"))
 			}
 			info, err := embedded.CheckSnapshot(snapshot, quiet())
 			if err != nil {

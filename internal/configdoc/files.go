@@ -19,7 +19,7 @@ func Files(root string) (map[string]string, error) {
 Generated from the structs that the programs read, by ` + "`make generate`" + `. Do not edit it: the comments in the code are the source.
 
 Configurations are YAML. Unknown keys and values outside their range are refused, all at once, with the field, what was given and what is allowed:
-` + "`lofamo-agent config check --config FILE`, `supervisor config check FILE`, `lofamo-executor check-config FILE`" + `. Durations are written 25ms, 10s, 1h30m. Where it says *Default* the value stands in the
+` + "`lofamo-agent config check --config FILE`, `lofamo-supervisor config check FILE`, `lofamo-executor check-config FILE`" + `. Durations are written 25ms, 10s, 1h30m. Where it says *Default* the value stands in the
 third column unless it is made from others. ` + "`NAME[].KEY`" + ` is a key of each entry of a list, ` + "`NAME.*.KEY`" + ` of each value of a map.
 
 Files with every default and explanation are in ` + "`deploy/config`" + `, and beside the packages' documentation; ` + "`lofamoctl cluster init`" + ` makes files that are complete.

@@ -25,7 +25,7 @@ func (a *app) supervisorCommand() *cobra.Command {
 The roles operator and supervisor may; in a local cluster the operator's certificate is used.
 
 Members are named by their names in etcd, by default the supervisors' ids. With an etcd outside, its own
-tools (etcdctl, etcdutl) do all this. After the loss of the quorum for good, supervisor restore --help.`,
+tools (etcdctl, etcdutl) do all this. After the loss of the quorum for good, lofamo-supervisor restore --help.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
 			const want = "want list, add, remove, replace, snapshot, alarms or defrag"
@@ -311,7 +311,7 @@ func (a *app) supervisorSnapshotCommand() *cobra.Command {
 		Long: `Saves the whole store to a file, as one replica has it: the fault map, its history and what was taken in. The
 file appears when it is complete and its checksum is right. It works without a quorum too, and then says so.
 
-supervisor check --snapshot FILE looks at it again, supervisor restore uses it.`,
+lofamo-supervisor check --snapshot FILE looks at it again, lofamo-supervisor restore uses it.`,
 		Args: exactly("FILE"),
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "overwrite the file")

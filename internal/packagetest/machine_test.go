@@ -105,7 +105,7 @@ func boot(t *testing.T) *machine {
 		}
 		out, _ := m.try("systemctl", "is-system-running")
 		return out == "running\n"
-	}, func() string { return log.String() })
+	}, log.String)
 	m.run("systemctl", "start", "first") // makes what systemd keeps after its first service
 	return m
 }
@@ -219,7 +219,7 @@ func (m *machine) tree() []string {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	for _, l := range strings.Split(m.run("find", "/run", "/tmp", "/dev/shm", "/sys/fs/cgroup", "-path", "/run/log/journal", "-prune", "-o", "-path", "/run/systemd/units", "-prune", "-o", "-name", "show-status", "-o",
+	for l := range strings.SplitSeq(m.run("find", "/run", "/tmp", "/dev/shm", "/sys/fs/cgroup", "-path", "/run/log/journal", "-prune", "-o", "-path", "/run/systemd/units", "-prune", "-o", "-name", "show-status", "-o",
 		"(", "-type", "d", "-o", "-not", "-path", "/sys/*", ")", "-print"), "\n") {
 		out = append(out, strings.TrimSpace(l))
 	}
@@ -232,12 +232,12 @@ func (m *machine) tree() []string {
 			out = append(out, f+" has "+strings.TrimSpace(l))
 		}
 	}
-	for _, l := range strings.Split(m.run("ps", "-eo", "comm="), "\n") {
+	for l := range strings.SplitSeq(m.run("ps", "-eo", "comm="), "\n") {
 		if strings.Contains(l, "lofamo") {
 			out = append(out, "process "+l)
 		}
 	}
-	for _, l := range strings.Split(m.run("systemctl", "list-units", "--all", "--plain", "--no-legend"), "\n") {
+	for l := range strings.SplitSeq(m.run("systemctl", "list-units", "--all", "--plain", "--no-legend"), "\n") {
 		if strings.Contains(l, "lofamo") {
 			out = append(out, "unit "+l)
 		}

@@ -1,0 +1,368 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// hall is the example's cluster: what an operator has of it, and its machines, each a directory that its processes see as /etc and /var/lib.
+type hall struct {
+	*testing.T
+	dir     string // inventory.yaml, operator, machines/ID
+	servers string
+	procs   map[string]*exec.Cmd // of the machines, by ID
+}
+
+// sees gives a program a machine's /etc/lofamo and /var/lib: the configuration files are those that the packages' services would read. The overlay has a place for the former on machines that
+// have none, and nothing that changes while it is mounted.
+const sees = `set -e
+mount --make-rprivate /
+mount -t overlay -o "lowerdir=$1/over:/etc" overlay /etc
+mount --bind "$1/etc/lofamo" /etc/lofamo
+mount --bind "$1/var/lib" /var/lib
+shift
+exec "$@"`
+
+var (
+	hallNodes       = []string{"n0-0-0", "n1-0-0", "n0-1-0", "n1-1-0", "n0-0-1", "n1-0-1", "n0-1-1", "n1-1-1"}
+	hallSupervisors = []string{"s1", "s2", "s3"}
+)
+
+// TestInventory makes the cluster of the example that is shipped, on loopback addresses: made, joined, started; one machine is replaced by another with new keys; and while all of it
+// runs every key is changed, the authority's too, without anything being called FAILED.
+func TestInventory(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if os.Getenv("CI") != "" {
+			t.Fatal("not root")
+		}
+		t.Skip("SKIPPED: machines of their own want root")
+	}
+	h := newHall(t)
+	h.ctl("cluster", "init", filepath.Join(h.dir, "inventory.yaml"), "--out", h.operator())
+	for _, s := range hallSupervisors {
+		h.join("supervisors", s)
+		h.start(s)
+	}
+	for _, n := range hallNodes {
+		h.join("nodes", n)
+		h.start(n)
+	}
+	h.settled()
+
+	// A machine is lost; another one stands in for it, with the name, and keys of its own.
+	const lost = "n1-0-1"
+	mark := h.revision()
+	h.loses(lost)
+	h.eventually("the lost machine is FAILED", func() bool { return h.called(mark, lost, "node", "FAILED") })
+	if err := os.RemoveAll(h.machine(lost)); err != nil {
+		t.Fatal(err)
+	}
+	if out := h.ctl("cluster", "add-node", "--renew", lost, "--out", h.operator()); !strings.Contains(out, "nodes/"+lost) || strings.Count(out, "nodes/") != 1 {
+		t.Errorf("add-node: %s", out)
+	}
+	h.join("nodes", lost)
+	h.start(lost)
+	h.eventually("the machine in its place is NORMAL", func() bool { return h.called(mark, lost, "node", "NORMAL") })
+
+	mark = h.revision()
+	if err := os.CopyFS(filepath.Join(h.dir, "old"), os.DirFS(filepath.Join(h.operator(), "operators"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []string{"add", "use", "remove"} {
+		args := []string{"cluster", "rotate-keys", "--step", step, "--out", h.operator()}
+		if step == "add" {
+			args = append(args, "--authority")
+		}
+		h.ctl(args...)
+		h.takesOn()
+	}
+	h.settled()
+	restarted := 0
+	for _, e := range h.events(mark) {
+		if e.Kind == "RECOVERY_CHANGED" {
+			restarted++
+		}
+		if e.To == "FAILED" || e.Component == "node" && e.To == "UNKNOWN" {
+			t.Errorf("called something worse than SICK while keys were changed: %+v", e)
+		}
+	}
+	if want := 2 * 3 * len(hallNodes); restarted < want {
+		t.Errorf("%d restarts of halves are in the map's history: want %d", restarted, want)
+	}
+	// What the old authority has signed is worth nothing any more.
+	if out, err := h.as(filepath.Join(h.dir, "old"), "get", "nodes"); err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("with a certificate of the old authority: %v\n%s", err, out)
+	}
+}
+
+func newHall(t *testing.T) *hall {
+	t.Helper()
+	b, err := os.ReadFile("../../deploy/examples/inventory.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "lofamo-hall-") // not t.TempDir: its name is too long for Unix sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := os.Getpid()
+	net := fmt.Sprintf("127.%d.%d.", 128+pid>>8&0x3f, pid&0xff) // this process's own: the inventory's ports are the defaults
+	h := &hall{T: t, dir: dir, procs: map[string]*exec.Cmd{}}
+	t.Cleanup(func() {
+		for id := range h.procs {
+			h.stop(id)
+		}
+		if t.Failed() {
+			t.Logf("the machines and their logs are kept: %s", dir)
+		} else if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	// Relaxed: where a busy machine takes longer to start a process than the default periods have patience, a half that is restarted is FAILED for that moment, and rightly so.
+	inv := strings.NewReplacer(" 10.0.0.", " "+net, "preset: default", "preset: relaxed").Replace(string(b))
+	if err := os.WriteFile(filepath.Join(dir, "inventory.yaml"), []byte(inv), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for i := range hallSupervisors {
+		h.servers += fmt.Sprintf("%s%d:7946,", net, 101+i)
+	}
+	h.servers = strings.TrimSuffix(h.servers, ",")
+	return h
+}
+
+func (h *hall) operator() string         { return filepath.Join(h.dir, "operator") }
+func (h *hall) machine(id string) string { return filepath.Join(h.dir, "machines", id) }
+
+// ctl runs lofamoctl as the operator.
+func (h *hall) ctl(args ...string) string {
+	h.Helper()
+	out, err := h.try(args...)
+	if err != nil {
+		h.Fatalf("lofamoctl %q: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
+
+func (h *hall) try(args ...string) ([]byte, error) {
+	return h.as(filepath.Join(h.operator(), "operators"), args...)
+}
+
+// as runs lofamoctl with an operator's certificate of that directory.
+func (h *hall) as(certs string, args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(h.Context(), patience)
+	defer cancel()
+	if args[0] != "cluster" {
+		in := func(name string) string { return filepath.Join(certs, name) }
+		args = append([]string{"--server", h.servers, "--ca", in("ca.pem"), "--cert", in("operator.pem"), "--key", in("operator.key")}, args...)
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(binaries, "lofamoctl"), args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, &stderr)
+	}
+	return out, err
+}
+
+// join carries a member's bundle to its machine and has it put where it belongs.
+func (h *hall) join(kind, id string) {
+	h.Helper()
+	for _, d := range []string{"over/lofamo", "etc/lofamo", "var/lib"} {
+		if err := os.MkdirAll(filepath.Join(h.machine(id), d), 0o755); err != nil {
+			h.Fatal(err)
+		}
+	}
+	h.ctl("cluster", "join", filepath.Join(h.operator(), kind, id), "--root", h.machine(id))
+}
+
+// on is a program on a machine.
+func (h *hall) on(ctx context.Context, id, program string, args ...string) *exec.Cmd {
+	argv := append([]string{"--mount", "sh", "-c", sees, "sh", h.machine(id), filepath.Join(binaries, program)}, args...)
+	return exec.CommandContext(ctx, "unshare", argv...)
+}
+
+func (h *hall) start(id string) {
+	h.Helper()
+	program, config := "lofamo-agent", "/etc/lofamo/agent.yaml"
+	if strings.HasPrefix(id, "s") {
+		program, config = "supervisor", "/etc/lofamo/supervisor.yaml"
+	}
+	log, err := os.OpenFile(filepath.Join(h.dir, id+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		h.Fatal(err)
+	}
+	defer func() { _ = log.Close() }()
+	cmd := h.on(context.WithoutCancel(h.Context()), id, program, "run", "--config", config) // the test's end stops it
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		h.Fatal(err)
+	}
+	h.procs[id] = cmd
+}
+
+// stop asks a machine's process to end, and waits until it has.
+func (h *hall) stop(id string) {
+	cmd := h.procs[id]
+	delete(h.procs, id)
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	t := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+	_ = cmd.Wait()
+	t.Stop()
+}
+
+// loses ends all of a machine's processes at once: those that see what its daemon sees.
+func (h *hall) loses(id string) {
+	h.Helper()
+	cmd := h.procs[id]
+	delete(h.procs, id)
+	sees, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", cmd.Process.Pid))
+	if err != nil {
+		h.Fatal(err)
+	}
+	all, err := filepath.Glob("/proc/[0-9]*/ns/mnt")
+	if err != nil {
+		h.Fatal(err)
+	}
+	killed := 0
+	for _, ns := range all {
+		if other, err := os.Readlink(ns); err != nil || other != sees {
+			continue // another's, or it is gone
+		}
+		pid, err := strconv.Atoi(strings.Split(ns, "/")[2])
+		if err == nil {
+			err = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if err != nil {
+			h.Fatal(err)
+		}
+		killed++
+	}
+	_ = cmd.Wait()
+	if killed != 3 {
+		h.Fatalf("%d processes of %s were killed: want the daemon and both halves", killed, id)
+	}
+}
+
+// takesOn carries all bundles to their machines, and restarts what runs there as docs/install.md says: replicas one after the other, and beside them the nodes, of neighbours one after the other.
+func (h *hall) takesOn() {
+	h.Helper()
+	for _, s := range hallSupervisors {
+		h.join("supervisors", s)
+	}
+	for _, n := range hallNodes {
+		h.join("nodes", n)
+	}
+	var nodes sync.WaitGroup
+	defer nodes.Wait()
+	nodes.Go(func() {
+		for parity := range 2 {
+			var group sync.WaitGroup
+			for _, n := range hallNodes {
+				if strings.Count(n, "1")%2 == parity {
+					group.Go(func() { h.restart(n) })
+				}
+			}
+			group.Wait()
+		}
+	})
+	for _, s := range hallSupervisors {
+		h.stop(s)
+		h.start(s)
+		h.eventually(s+" is healthy again", func() bool {
+			out, err := h.try("supervisor", "list", "-o", "json")
+			return err == nil && strings.Count(string(out), `"healthy": true`) == len(hallSupervisors)
+		})
+	}
+}
+
+// restart has a node's halves restarted, one after the other.
+func (h *hall) restart(id string) {
+	ctx, cancel := context.WithTimeout(h.Context(), settling)
+	defer cancel()
+	out, err := h.on(ctx, id, "lofamo-agent", "restart", "--config", "/etc/lofamo/agent.yaml").CombinedOutput()
+	if err != nil || strings.Count(string(out), "has passed its self-test") != 2 {
+		h.Errorf("restart of %s: %v\n%s", id, err, out)
+	}
+}
+
+func (h *hall) eventually(what string, holds func() bool) {
+	h.Helper()
+	for end := time.Now().Add(settling); !holds(); time.Sleep(100 * time.Millisecond) { // each look starts a program
+		if time.Now().After(end) {
+			out, err := h.try("get", "nodes", "-o", "wide")
+			h.Fatalf("not within %s: %s\n%s%v", settling, what, out, err)
+		}
+	}
+}
+
+// settled waits until the map calls all nodes NORMAL and knows all their components.
+func (h *hall) settled() {
+	h.Helper()
+	h.eventually("all nodes are NORMAL", func() bool {
+		var list struct {
+			Nodes []struct {
+				State      string
+				Components []struct{ Name, State string }
+			}
+		}
+		out, err := h.try("get", "nodes", "-o", "json")
+		if err != nil || json.Unmarshal(out, &list) != nil || len(list.Nodes) != len(hallNodes) {
+			return false
+		}
+		for _, n := range list.Nodes {
+			for _, c := range n.Components {
+				if strings.HasPrefix(c.Name, "link/") && c.State != "NORMAL" {
+					return false
+				}
+			}
+			if n.State != "NORMAL" {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// change is an event of the map.
+type change struct{ Revision, Node, Component, Kind, From, To, Reason string }
+
+// events are all since a revision, read to the end.
+func (h *hall) events(since string) []change {
+	h.Helper()
+	var list struct{ Events []change }
+	if err := json.Unmarshal([]byte(h.ctl("get", "events", "--since-revision", since, "-o", "json")), &list); err != nil {
+		h.Fatal(err)
+	}
+	return list.Events
+}
+
+func (h *hall) called(since, node, component, state string) bool {
+	for _, e := range h.events(since) {
+		if e.Node == node && e.Component == component && e.To == state {
+			return true
+		}
+	}
+	return false
+}
+
+// revision is the map's.
+func (h *hall) revision() string {
+	h.Helper()
+	var list struct{ Revision string }
+	if err := json.Unmarshal([]byte(h.ctl("get", "events", "--limit", "1", "-o", "json")), &list); err != nil {
+		h.Fatal(err)
+	}
+	return list.Revision
+}

@@ -17,7 +17,7 @@ import (
 
 func (a *app) clusterCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "cluster init|add-node|rotate-keys|join",
+		Use:   "cluster init|add-node|rotate-keys|join|place",
 		Short: "Make what the machines of a cluster get: configurations, certificates, keys",
 		Long: `Makes what the machines of a cluster get: configurations, certificates, keys. It talks to no machine: for each there is a directory, its
 bundle, that you carry over by your own means, and that 'lofamoctl cluster join' puts in its place there.
@@ -26,14 +26,14 @@ The operator's directory (--out) has the key of the cluster's authority (ca.key)
 A cluster on this machine, to try it, is made by 'lofamoctl up'.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
-			const want = "want init, add-node, rotate-keys or join"
+			const want = "want init, add-node, rotate-keys, join or place"
 			if len(args) == 0 {
 				return usagef("cluster: %s", want)
 			}
 			return usagef("cluster %s: %s", args[0], want)
 		},
 	}
-	cmd.AddCommand(a.clusterInitCommand(), a.clusterAddNodeCommand(), a.clusterRotateCommand(), a.clusterJoinCommand())
+	cmd.AddCommand(a.clusterInitCommand(), a.clusterAddNodeCommand(), a.clusterRotateCommand(), a.clusterJoinCommand(), a.clusterPlaceCommand())
 	return cmd
 }
 

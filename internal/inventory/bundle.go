@@ -12,7 +12,6 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/layout"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -187,14 +186,7 @@ func (d *Dir) writeSupervisor(inv Inventory, l layout.Layout, i int, ca *pki.CA,
 	if err := issue(ca, filepath.Join(dir, "pki", "supervisor"), pki.SupervisorIdentity(inv.Cluster, id), &l.Supervisors[i], fresh(id)); err != nil {
 		return err
 	}
-	cfg := l.Supervisor(i)
-	cfg.TLS = config.SupervisorTLS{CA: filepath.Join(etc, "pki", caCert), Cert: filepath.Join(etc, "pki", "supervisor.pem"), Key: filepath.Join(etc, "pki", "supervisor.key")}
-	if cfg.GossipListen != "" {
-		cfg.GossipKeyFile = filepath.Join(etc, gossipFile)
-	}
-	if inv.Preset != "" {
-		cfg.Preset = inv.Preset
-	}
+	cfg := inv.supervisor(l, i, etc)
 	if d.state != "" {
 		cfg.DataDir = filepath.Join(d.state, "supervisor-"+id)
 	}
@@ -215,15 +207,7 @@ func (d *Dir) writeNode(inv Inventory, l layout.Layout, i int, ca *pki.CA, fresh
 			return err
 		}
 	}
-	cfg := l.Agent(i)
-	in := func(name string) string { return filepath.Join(etc, "pki", name) }
-	cfg.TLS = config.AgentTLS{CA: in(caCert), HostCert: in("host.pem"), HostKey: in("host.key"), DNPCert: in("dnp.pem"), DNPKey: in("dnp.key")}
-	if cfg.Service.GossipListen != "" {
-		cfg.Service.GossipKeyFile = filepath.Join(etc, gossipFile)
-	}
-	if inv.Preset != "" {
-		cfg.Preset = inv.Preset
-	}
+	cfg := inv.agent(l, i, etc)
 	if d.state != "" {
 		cfg.StateDir = filepath.Join(d.state, "node-"+string(id))
 	}

@@ -1,0 +1,188 @@
+package inventory
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/layout"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Placement is one member's bundle, put together on its machine: for where the inventory is everywhere and the keys of a member are at its own machine alone, as in
+// a container's init step.
+type Placement struct {
+	// Keys is a directory with the member's pki/ and gossip.key, or with a directory of the member's name that has them.
+	Keys string
+	// Settings is a file of configuration that goes over what follows from the inventory; empty or not there: none.
+	Settings string
+	// Etc is where the bundle is written, and where its configuration has its files: an absolute path.
+	Etc string
+}
+
+// Node is the number of the node whose machine this is: that of the name, or else that with one of the addresses.
+func (inv Inventory) Node(name string, addresses ...netip.Addr) (int, error) {
+	l, err := inv.Layout()
+	if err != nil {
+		return 0, err
+	}
+	for i, n := range l.Nodes {
+		if string(n.ID) == name {
+			return i, nil
+		}
+	}
+	for i, n := range l.Nodes {
+		at, err := netip.ParseAddrPort(n.Service[0].Listen)
+		if err != nil {
+			return 0, fmt.Errorf("node %s: service: %w", n.ID, err)
+		}
+		for _, a := range addresses {
+			if at.Addr() == a {
+				return i, nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("node %q with the addresses %v: the inventory has no node of that name, and none whose service is at one of them", name, addresses)
+}
+
+// Replica is the number of the supervisor of that name, or of that number, from 0 on.
+func (inv Inventory) Replica(id string) (int, error) {
+	for i, s := range inv.Supervisors {
+		if s.ID == id {
+			return i, nil
+		}
+	}
+	if i, err := strconv.Atoi(id); err == nil && i >= 0 && i < len(inv.Supervisors) {
+		return i, nil
+	}
+	return 0, fmt.Errorf("supervisor %q: want the id of one of the inventory's %d supervisors, or its number from 0 on", id, len(inv.Supervisors))
+}
+
+// PlaceNode puts the bundle of a node together. What is wrong with its configuration or keys is refused before anything is written.
+func (inv Inventory) PlaceNode(i int, p Placement) (Bundle, error) {
+	l, err := inv.Layout()
+	if err != nil {
+		return Bundle{}, err
+	}
+	cfg := inv.agent(l, i, p.Etc)
+	if err := p.settle(&cfg); err != nil {
+		return Bundle{}, err
+	}
+	if err := cfg.Validate(); err != nil {
+		return Bundle{}, fmt.Errorf("configuration of node %s: %w", cfg.Node, err)
+	}
+	return p.write(string(l.Nodes[i].ID), "agent.yaml", cfg, []string{"host", "dnp"}, cfg.Service.GossipKeyFile != "")
+}
+
+// PlaceSupervisor is PlaceNode for a replica.
+func (inv Inventory) PlaceSupervisor(i int, p Placement) (Bundle, error) {
+	l, err := inv.Layout()
+	if err != nil {
+		return Bundle{}, err
+	}
+	cfg := inv.supervisor(l, i, p.Etc)
+	if err := p.settle(&cfg); err != nil {
+		return Bundle{}, err
+	}
+	if err := cfg.Validate(); err != nil {
+		return Bundle{}, fmt.Errorf("configuration of supervisor %s: %w", cfg.ID, err)
+	}
+	return p.write(l.Supervisors[i].ID, "supervisor.yaml", cfg, []string{"supervisor"}, cfg.GossipKeyFile != "")
+}
+
+// settle reads the settings over cfg.
+func (p Placement) settle(cfg any) error {
+	if p.Settings == "" {
+		return nil
+	}
+	if err := config.ReadStrict(p.Settings, cfg); err != nil {
+		return fmt.Errorf("settings: %w", err)
+	}
+	return nil
+}
+
+// write makes the bundle beside where it is to be, checks it, and installs it.
+func (p Placement) write(id, name string, cfg any, pairs []string, gossip bool) (b Bundle, err error) {
+	keys := p.Keys
+	if own := filepath.Join(p.Keys, id); isDir(own) {
+		keys = own
+	}
+	tmp, err := os.MkdirTemp(p.Etc, ".place-")
+	if err != nil {
+		return b, fmt.Errorf("place the bundle of %s: %w", id, err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
+	text, err := yaml.Marshal(cfg)
+	if err != nil {
+		return b, fmt.Errorf("write %s: %w", name, err)
+	}
+	if err := os.WriteFile(filepath.Join(tmp, name), text, 0o600); err != nil {
+		return b, fmt.Errorf("place the bundle of %s: %w", id, err)
+	}
+	if err := os.Mkdir(filepath.Join(tmp, "pki"), 0o700); err != nil {
+		return b, fmt.Errorf("place the bundle of %s: %w", id, err)
+	}
+	files := []string{filepath.Join("pki", caCert)}
+	for _, base := range pairs {
+		files = append(files, filepath.Join("pki", base+".pem"), filepath.Join("pki", base+".key"))
+	}
+	if gossip {
+		files = append(files, gossipFile)
+	}
+	for _, f := range files {
+		content, err := os.ReadFile(filepath.Join(keys, f))
+		if errors.Is(err, fs.ErrNotExist) {
+			return b, fmt.Errorf("keys of %s: %w: want what 'lofamoctl cluster init' made for it, pki/ and gossip.key, in %s or %s", id, err, p.Keys, filepath.Join(p.Keys, id))
+		}
+		if err != nil {
+			return b, fmt.Errorf("keys of %s: %w", id, err)
+		}
+		if err := os.WriteFile(filepath.Join(tmp, f), content, 0o600); err != nil {
+			return b, fmt.Errorf("place the bundle of %s: %w", id, err)
+		}
+	}
+	if b, err = OpenBundle(tmp); err != nil {
+		return b, err
+	}
+	return b, b.Install("/", -1, -1)
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
+// supervisor is the configuration of replica i whose bundle is in etc.
+func (inv Inventory) supervisor(l layout.Layout, i int, etc string) config.Supervisor {
+	cfg := l.Supervisor(i)
+	cfg.TLS = config.SupervisorTLS{CA: filepath.Join(etc, "pki", caCert), Cert: filepath.Join(etc, "pki", "supervisor.pem"), Key: filepath.Join(etc, "pki", "supervisor.key")}
+	if cfg.GossipListen != "" {
+		cfg.GossipKeyFile = filepath.Join(etc, gossipFile)
+	}
+	if inv.Preset != "" {
+		cfg.Preset = inv.Preset
+	}
+	return cfg
+}
+
+// agent is the configuration of node i whose bundle is in etc.
+func (inv Inventory) agent(l layout.Layout, i int, etc string) config.Agent {
+	cfg := l.Agent(i)
+	in := func(name string) string { return filepath.Join(etc, "pki", name) }
+	host, dnp := fault.HalfHost.String(), fault.HalfDNP.String()
+	cfg.TLS = config.AgentTLS{CA: in(caCert), HostCert: in(host + ".pem"), HostKey: in(host + ".key"), DNPCert: in(dnp + ".pem"), DNPKey: in(dnp + ".key")}
+	if cfg.Service.GossipListen != "" {
+		cfg.Service.GossipKeyFile = filepath.Join(etc, gossipFile)
+	}
+	if inv.Preset != "" {
+		cfg.Preset = inv.Preset
+	}
+	return cfg
+}

@@ -1,0 +1,125 @@
+package inventory
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+// What a machine puts together from the inventory and its keys is what 'init' made for it, to the letter.
+func TestPlace(t *testing.T) {
+	d, inv := made(t)
+	for _, tc := range []struct {
+		kind, id string
+		place    func(Placement) (Bundle, error)
+	}{
+		{"nodes", "n1-0-1", func(p Placement) (Bundle, error) {
+			i, err := inv.Node("n1-0-1")
+			if err != nil {
+				return Bundle{}, err
+			}
+			return inv.PlaceNode(i, p)
+		}},
+		{"supervisors", "s2", func(p Placement) (Bundle, error) {
+			i, err := inv.Replica("1")
+			if err != nil {
+				return Bundle{}, err
+			}
+			return inv.PlaceSupervisor(i, p)
+		}},
+	} {
+		// Keys of this member alone, as on its machine; and of all, as in a projected volume.
+		for _, keys := range []string{d.file(tc.kind, tc.id), d.file(tc.kind)} {
+			etc := t.TempDir()
+			b, err := tc.place(Placement{Keys: keys, Etc: etc})
+			if err != nil || b.ID != tc.id {
+				t.Fatalf("%s from %s: %+v, %v", tc.id, keys, b, err)
+			}
+			files := map[string]string{}
+			for _, dir := range []string{d.file(tc.kind, tc.id), etc} {
+				all := ""
+				for _, f := range []string{"agent.yaml", "supervisor.yaml", "gossip.key", "pki/ca.pem", "pki/host.key", "pki/dnp.pem", "pki/supervisor.key"} {
+					if text, err := os.ReadFile(filepath.Join(dir, f)); err == nil {
+						all += f + "\n" + string(text)
+					}
+				}
+				files[dir] = strings.ReplaceAll(all, Etc+"/", etc+"/")
+			}
+			if diff := cmp.Diff(files[d.file(tc.kind, tc.id)], files[etc]); diff != "" {
+				t.Errorf("%s from %s is not what init made:\n%s", tc.id, keys, diff)
+			}
+			if left, _ := filepath.Glob(filepath.Join(etc, ".place-*")); len(left) > 0 {
+				t.Errorf("left over: %v", left)
+			}
+		}
+	}
+}
+
+// Settings go before what follows from the inventory, and leave the rest.
+func TestPlaceSettings(t *testing.T) {
+	d, inv := made(t)
+	etc, settings := t.TempDir(), filepath.Join(t.TempDir(), "agent.yaml")
+	if err := os.WriteFile(settings, []byte("stateDir: /run/lofamo/agent\nsensors: {memory: {sickCorrected: 3}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := inv.PlaceNode(0, Placement{Keys: d.file("nodes"), Etc: etc, Settings: settings}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := config.LoadAgent(filepath.Join(etc, "agent.yaml"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.StateDir != "/run/lofamo/agent" || got.Sensors.Memory.SickCorrected != 3 || got.Sensors.Memory.OOMHold == 0 || got.Coord != "0,0,0" {
+		t.Errorf("stateDir %s, sickCorrected %v, oomHold %v, coord %s", got.StateDir, got.Sensors.Memory.SickCorrected, got.Sensors.Memory.OOMHold, got.Coord)
+	}
+}
+
+func TestPlaceRefuses(t *testing.T) {
+	d, inv := made(t)
+	settings := filepath.Join(t.TempDir(), "agent.yaml")
+	if err := os.WriteFile(settings, []byte("mtu: 12\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	unknown := filepath.Join(t.TempDir(), "agent.yaml")
+	if err := os.WriteFile(unknown, []byte("stateDirectory: /x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		p     Placement
+		names string
+	}{
+		{Placement{Keys: d.file("nodes", "n1-0-0")}, "is that of lofamo://hall7/node/n1-0-0/host: want lofamo://hall7/node/n0-0-0/host"},
+		{Placement{Keys: d.file("supervisors", "s1")}, "keys of n0-0-0: open"},
+		{Placement{Keys: d.file("nodes"), Settings: settings}, "mtu: given 12"},
+		{Placement{Keys: d.file("nodes"), Settings: unknown}, "stateDirectory"},
+		{Placement{Keys: d.file("nodes"), Settings: unknown + ".none"}, "no such file"},
+	} {
+		tc.p.Etc = t.TempDir()
+		_, err := inv.PlaceNode(0, tc.p)
+		if err == nil || !strings.Contains(err.Error(), tc.names) {
+			t.Errorf("%+v: error %v: want one that has %q", tc.p, err, tc.names)
+		}
+		if left, _ := os.ReadDir(tc.p.Etc); len(left) > 0 {
+			t.Errorf("%+v: refused, and wrote %v", tc.p, left)
+		}
+	}
+	for address, want := range map[string]int{"10.0.0.3": 2, "10.0.0.8": 7} {
+		if i, err := inv.Node("worker-3", netip.MustParseAddr(address)); err != nil || i != want {
+			t.Errorf("node at %s: %d, %v: want %d", address, i, err, want)
+		}
+	}
+	if _, err := inv.Node("worker-9", netip.MustParseAddr("10.0.0.9")); err == nil || !strings.Contains(err.Error(), `node "worker-9" with the addresses [10.0.0.9]`) {
+		t.Errorf("a node that the inventory has not: %v", err)
+	}
+	for _, id := range []string{"s4", "3", "-1", ""} {
+		if _, err := inv.Replica(id); err == nil || !strings.Contains(err.Error(), "want the id of one of the inventory's 3 supervisors") {
+			t.Errorf("supervisor %q: %v", id, err)
+		}
+	}
+}

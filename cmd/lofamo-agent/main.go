@@ -67,6 +67,7 @@ type options struct {
 	scheduling string
 	restart    string
 	half       string
+	wait       bool
 	logDir     string
 }
 
@@ -135,12 +136,13 @@ func (o *options) runCommand() *cobra.Command {
 			}
 			return agent.Run(c.Context(), agent.RunConfig{
 				Agent: cfg, Program: program, Args: o.halfArgs(), Restart: restart, LogDir: o.logs(cfg),
-				Realtime: o.scheduling == string(agent.SchedulingAuto), Half: half, Again: again,
+				Realtime: o.scheduling == string(agent.SchedulingAuto), Half: half, Wait: o.wait, Again: again,
 			}, cli.NewLogger(cfg.Log, o.stderr))
 		},
 	}
 	c.Flags().StringVar(&o.restart, "restart", string(agent.RestartAlways), "what to do when a half ends or hangs: always (start it again, within its budget) or never")
 	c.Flags().StringVar(&o.half, "half", "", "look after this half alone: host or dnp (default both)")
+	c.Flags().BoolVar(&o.wait, "wait", false, "where another daemon looks after this node, wait until it ends and take over at once (default: fail)")
 	c.Flags().StringVar(&o.logDir, "log-dir", "", "directory for host.log and dnp.log (default: the halves log to standard error; in a local cluster, beside the configuration)")
 	return c
 }

@@ -65,6 +65,8 @@ type RunConfig struct {
 	Realtime bool
 	// Half is the one half that is looked after; 0: both.
 	Half fault.Half
+	// Wait has a daemon that finds another one at work wait until that ends, in the place of failing: a new version is ready, and then takes over at once.
+	Wait bool
 	// Again says that a person wants the halves that were given up to be started; nil: never.
 	Again <-chan os.Signal
 }
@@ -126,8 +128,8 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 		d.halves[h] = newChild(d, h)
 	}
 	for _, name := range locks {
-		lock, err := lockAlone(d.statePath(name), "run")
-		if err != nil {
+		lock, err := d.lock(ctx, d.statePath(name))
+		if err != nil || lock == nil {
 			return err
 		}
 		defer func() { _ = lock.Close() }()
@@ -210,6 +212,34 @@ func (d *daemon) remind(ctx context.Context) {
 
 func (d *daemon) statePath(name string) string { return filepath.Join(d.cfg.Agent.StateDir, name) }
 
+// takeOverEvery is how often a daemon that waits looks whether the other one has ended. Neither half runs from then on, and is missed by its neighbours after some
+// periods of theirs.
+const takeOverEvery = 5 * time.Millisecond
+
+// lock is lockAlone for this daemon; of one that waits it returns when it has the lock, or nil when ctx ends before.
+func (d *daemon) lock(ctx context.Context, path string) (*os.File, error) {
+	f, err := lockAlone(path, "run")
+	if !d.cfg.Wait || !errors.Is(err, errOther) {
+		return f, err
+	}
+	d.log.Info("another daemon is at work: this one takes over when it ends", "lock", path)
+	t := time.NewTicker(takeOverEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, nil
+		case <-t.C:
+		}
+		if f, err = lockAlone(path, "run"); !errors.Is(err, errOther) {
+			return f, err
+		}
+	}
+}
+
+// errOther says that another process has the lock.
+var errOther = errors.New("serves this state directory")
+
 // lockAlone keeps a second process that runs command off the same state directory.
 func lockAlone(path, command string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
@@ -218,7 +248,7 @@ func lockAlone(path, command string) (*os.File, error) {
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = fmt.Errorf("another lofamo-agent %s serves this state directory", command)
+			err = fmt.Errorf("another lofamo-agent %s %w", command, errOther)
 		}
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
 	}

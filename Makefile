@@ -10,6 +10,8 @@ PROTOC_GEN_GO_VERSION := v1.36.12
 PROTOC_GEN_GO_GRPC_VERSION := v1.6.2
 BUF_VERSION := 1.75.0
 NFPM_VERSION := v2.43.0
+HELM_VERSION := v4.3.1
+KO_VERSION := v0.19.1
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/lofamo/lofamo/internal/version.version=$(VERSION)
@@ -41,6 +43,14 @@ packages: web $(TOOLS)/bin/nfpm-$(NFPM_VERSION) ## deb and rpm packages in bin/p
 	rm -rf bin/packages
 	deploy/packages/build $(TOOLS)/bin/nfpm-$(NFPM_VERSION) bin/static bin/packages $(VERSION)
 
+# The chart's images, by ko: no container engine, no shell in them. REGISTRY is where they go, with the path before the name; BASE the image that they are made on: a static one
+# that has certificates and users and nothing else. With TARBALL they go into that file in the place of a registry.
+.PHONY: images
+images: web $(TOOLS)/bin/ko-$(KO_VERSION) ## images of agent, supervisor and lofamoctl: make images REGISTRY=registry.example.org/lofamo BASE=registry.example.org/static
+	@test -n "$(REGISTRY)" -a -n "$(BASE)" || { echo "REGISTRY or BASE is missing: make images REGISTRY=registry.example.org/lofamo BASE=registry.example.org/static"; exit 1; }
+	KO_DOCKER_REPO=$(REGISTRY) KO_DEFAULTBASEIMAGE=$(BASE) VERSION=$(VERSION) $(TOOLS)/bin/ko-$(KO_VERSION) build --base-import-paths --tags $(VERSION) --platform $${PLATFORM:-linux/amd64,linux/arm64} \
+	  $(if $(TARBALL),--push=false --tarball=$(TARBALL)) ./cmd/lofamo-agent ./cmd/supervisor ./cmd/lofamoctl
+
 .PHONY: demo
 demo: build ## a 2x2x2 cluster here: kill a host half, see it named, heal it, stop
 	hack/demo
@@ -62,7 +72,7 @@ PURE := ./internal/sim/... ./internal/agent/backup ./internal/agent/dnpcore ./pk
 .PHONY: test
 # Else every program with the race detector waits a second before it ends.
 test: export GORACE := atexit_sleep_ms=50
-test: build $(TOOLS)/bin/nfpm-$(NFPM_VERSION) ## all tests, with the race detector and real processes
+test: build $(TOOLS)/bin/nfpm-$(NFPM_VERSION) $(TOOLS)/bin/helm-$(HELM_VERSION) ## all tests, with the race detector and real processes
 	go test -race -short -count=1 -p 2 -timeout $(TEST_TIMEOUT) $(PURE)
 	go test -count=1 -p 2 -timeout $(TEST_TIMEOUT) $(PURE)
 	go test -race -count=1 -p 2 -timeout $(TEST_TIMEOUT) $$(go list $(BESIDE) | grep -vxFf <(go list $(PURE)))
@@ -101,7 +111,7 @@ check-lint: $(TOOLS)/bin/golangci-lint-$(GOLANGCI_LINT_VERSION)
 
 .PHONY: check-generate
 check-generate: generate
-	@git diff --exit-code --stat -- api docs/api.md docs/metrics.md docs/configuration.md deploy/config deploy/grafana || { echo "generated files are not current: run make generate and commit"; exit 1; }
+	@git diff --exit-code --stat -- api docs/api.md docs/metrics.md docs/configuration.md deploy/config deploy/grafana helm || { echo "generated files are not current: run make generate and commit"; exit 1; }
 
 .PHONY: check-arch
 check-arch:
@@ -112,7 +122,7 @@ check-vuln: $(TOOLS)/bin/govulncheck-$(GOVULNCHECK_VERSION)
 	hack/vulncheck $(TOOLS)/bin/govulncheck-$(GOVULNCHECK_VERSION)
 
 .PHONY: generate
-generate: $(TOOLS)/bin/protoc-gen-go-$(PROTOC_GEN_GO_VERSION) $(TOOLS)/bin/protoc-gen-go-grpc-$(PROTOC_GEN_GO_GRPC_VERSION) $(TOOLS)/buf-$(BUF_VERSION)/buf ## code from the .proto files, configuration reference and default files from the structs, docs/metrics.md, docs/api.md
+generate: $(TOOLS)/bin/protoc-gen-go-$(PROTOC_GEN_GO_VERSION) $(TOOLS)/bin/protoc-gen-go-grpc-$(PROTOC_GEN_GO_GRPC_VERSION) $(TOOLS)/buf-$(BUF_VERSION)/buf ## code from the .proto files, configuration reference and default files from the structs, docs/metrics.md, docs/api.md, the chart's copies
 	ln -sf protoc-gen-go-$(PROTOC_GEN_GO_VERSION) $(TOOLS)/bin/protoc-gen-go
 	ln -sf protoc-gen-go-grpc-$(PROTOC_GEN_GO_GRPC_VERSION) $(TOOLS)/bin/protoc-gen-go-grpc
 	$(TOOLS)/buf-$(BUF_VERSION)/buf lint
@@ -123,6 +133,7 @@ generate: $(TOOLS)/bin/protoc-gen-go-$(PROTOC_GEN_GO_VERSION) $(TOOLS)/bin/proto
 	go run ./internal/dashboards/generate
 	$(TOOLS)/buf-$(BUF_VERSION)/buf build -o -#format=binpb | go run ./internal/apidoc/generate > $(TOOLS)/api.md
 	cp $(TOOLS)/api.md docs/api.md
+	hack/chart-files
 
 # With GRAFANA=folder of an unpacked Grafana release, its dashboards too.
 .PHONY: screenshots
@@ -176,6 +187,8 @@ $(eval $(call go_tool,golangci-lint,$(GOLANGCI_LINT_VERSION),github.com/golangci
 $(eval $(call go_tool,govulncheck,$(GOVULNCHECK_VERSION),golang.org/x/vuln/cmd/govulncheck))
 $(eval $(call go_tool,protoc-gen-go,$(PROTOC_GEN_GO_VERSION),google.golang.org/protobuf/cmd/protoc-gen-go))
 $(eval $(call go_tool,protoc-gen-go-grpc,$(PROTOC_GEN_GO_GRPC_VERSION),google.golang.org/grpc/cmd/protoc-gen-go-grpc))
+$(eval $(call go_tool,helm,$(HELM_VERSION),helm.sh/helm/v4/cmd/helm))
+$(eval $(call go_tool,ko,$(KO_VERSION),github.com/google/ko))
 $(eval $(call go_tool,nfpm,$(NFPM_VERSION),github.com/goreleaser/nfpm/v2/cmd/nfpm))
 
 # buf comes from npm where there is npm, else from source (some minutes).

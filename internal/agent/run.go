@@ -212,34 +212,6 @@ func (d *daemon) remind(ctx context.Context) {
 
 func (d *daemon) statePath(name string) string { return filepath.Join(d.cfg.Agent.StateDir, name) }
 
-// takeOverEvery is how often a daemon that waits looks whether the other one has ended. Neither half runs from then on, and is missed by its neighbours after some
-// periods of theirs.
-const takeOverEvery = 5 * time.Millisecond
-
-// lock is lockAlone for this daemon; of one that waits it returns when it has the lock, or nil when ctx ends before.
-func (d *daemon) lock(ctx context.Context, path string) (*os.File, error) {
-	f, err := lockAlone(path, "run")
-	if !d.cfg.Wait || !errors.Is(err, errOther) {
-		return f, err
-	}
-	d.log.Info("another daemon is at work: this one takes over when it ends", "lock", path)
-	t := time.NewTicker(takeOverEvery)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil, nil
-		case <-t.C:
-		}
-		if f, err = lockAlone(path, "run"); !errors.Is(err, errOther) {
-			return f, err
-		}
-	}
-}
-
-// errOther says that another process has the lock.
-var errOther = errors.New("serves this state directory")
-
 // lockAlone keeps a second process that runs command off the same state directory.
 func lockAlone(path, command string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)

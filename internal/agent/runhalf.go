@@ -68,6 +68,7 @@ func (c *child) tend(ctx context.Context) error {
 	c.d.stopping()
 	// Not deferred: a daemon that panics leaves the half, and what is known of it, to the next one.
 	c.stop()
+	c.handOver()
 	_ = c.step(recovery.Closed{}) // starts nothing
 	c.timer.Stop()
 	if c.registers != nil {

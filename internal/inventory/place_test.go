@@ -43,13 +43,13 @@ func TestPlace(t *testing.T) {
 			}
 			files := map[string]string{}
 			for _, dir := range []string{d.file(tc.kind, tc.id), etc} {
-				all := ""
+				var all strings.Builder
 				for _, f := range []string{"agent.yaml", "supervisor.yaml", "gossip.key", "pki/ca.pem", "pki/host.key", "pki/dnp.pem", "pki/supervisor.key"} {
 					if text, err := os.ReadFile(filepath.Join(dir, f)); err == nil {
-						all += f + "\n" + string(text)
+						all.WriteString(f + "\n" + string(text))
 					}
 				}
-				files[dir] = strings.ReplaceAll(all, Etc+"/", etc+"/")
+				files[dir] = strings.ReplaceAll(all.String(), Etc+"/", etc+"/")
 			}
 			if diff := cmp.Diff(files[d.file(tc.kind, tc.id)], files[etc]); diff != "" {
 				t.Errorf("%s from %s is not what init made:\n%s", tc.id, keys, diff)

@@ -145,6 +145,9 @@ func (s *Server) Stop() {
 	s.etcd.stop()
 }
 
+// Token is the admin's.
+func (s *Server) Token() string { return s.token }
+
 // Pause has the API server stand still, and returns when it does: a signal takes its time to reach all threads.
 func (s *Server) Pause() error {
 	if err := s.api.cmd.Process.Signal(syscall.SIGSTOP); err != nil {

@@ -1,0 +1,303 @@
+package charttest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	root  = "../.."
+	chart = root + "/helm/lofamo"
+	// bound is how long a step may take on a busy machine.
+	bound = time.Minute
+)
+
+// helm is the tool that 'make' has built.
+func helm(t *testing.T) string {
+	t.Helper()
+	tools, err := filepath.Glob(filepath.Join(root, ".tools/bin/helm-*"))
+	if err != nil || len(tools) == 0 {
+		if os.Getenv("CI") != "" {
+			t.Fatalf("no helm in .tools: %v", err)
+		}
+		t.Skip("SKIPPED: no helm in .tools: make test builds it (10 minutes, once)")
+	}
+	return tools[len(tools)-1]
+}
+
+// run runs Helm without anything of the user's.
+func run(t *testing.T, env []string, args ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	home := t.TempDir()
+	cmd := exec.CommandContext(ctx, helm(t), args...)
+	cmd.Env = append([]string{"HOME=" + home, "PATH=" + os.Getenv("PATH")}, env...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("helm %s: %w: %s", args[0], err, errs.String())
+	}
+	return out.String(), nil
+}
+
+// given are the arguments that every installation has.
+func given(t *testing.T, values ...string) []string {
+	t.Helper()
+	args := []string{"--set-file", "inventory=" + root + "/deploy/examples/inventory.yaml", "--set", "images.registry=registry.example.org/lofamo",
+		"--set", "supervisors.nodes.s1=control-1,supervisors.nodes.s2=control-2,supervisors.nodes.s3=control-3"}
+	for _, v := range values {
+		args = append(args, "--set", v)
+	}
+	return args
+}
+
+// matrix are values that change what is rendered, each of them at least once.
+var matrix = map[string][]string{
+	"defaults":   nil,
+	"everything": {"supervisors.kubernetes.enabled=true", "supervisors.kubernetes.nodeLabel=example.org/lofamo", "networkPolicy.enabled=true", "networkPolicy.clients[0].ipBlock.cidr=10.0.0.0/8", "networkPolicy.metrics[0].ipBlock.cidr=10.0.0.0/8", "monitoring.podMonitor.enabled=true", "monitoring.prometheusRule.enabled=true", "monitoring.dashboards.enabled=true", "images.pullSecrets[0]=pull", "services.web.type=NodePort"},
+	"managed":    {"supervisors.keys.from=cert-manager", "supervisors.keys.issuerRef.name=lofamo", "agents.keys.from=secrets"},
+	"outside":    {"supervisors.etcd.endpoints[0]=https://10.0.0.200:2379", "supervisors.persistence.create=false", "supervisors.persistence.storageClassName=local", "services.web.enabled=false", "podDisruptionBudget.enabled=false"},
+	"systemd":    {"agents.dnpHalf=systemd", "agents.stateDir=/var/lib/lofamo/agent", "agents.user=990", "agents.group=990", "agents.update.takeOver=false", "agents.update.maxNodes=10%"},
+	"agents":     {"supervisors.enabled=false", "agents.realtime=false", "agents.config.sensors.memory.sickCorrected=3"},
+	"replicas":   {"agents.enabled=false", "test.enabled=false", "supervisors.config.etcd.quotaBytes=2147483648"},
+}
+
+func names() []string {
+	var out []string
+	for name := range matrix {
+		out = append(out, name)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// object is one of Kubernetes'.
+type object map[string]any
+
+// at is what stands at a path of keys; nil where there is nothing.
+func (o object) at(path ...string) any {
+	var v any = map[string]any(o)
+	for _, key := range path {
+		m, ok := v.(map[string]any)
+		if !ok {
+			return nil
+		}
+		v = m[key]
+	}
+	return v
+}
+
+func (o object) text(path ...string) string { s, _ := o.at(path...).(string); return s }
+
+func (o object) String() string { return o.text("kind") + " " + o.text("metadata", "name") }
+
+// objects are those of manifests. A key that stands twice is refused, as the API server would.
+func objects(t *testing.T, manifests string) []object {
+	t.Helper()
+	var out []object
+	for doc := range strings.SplitSeq("\n"+manifests, "\n---\n") {
+		var o object
+		if err := yaml.UnmarshalStrict([]byte(doc), &o); err != nil {
+			t.Fatalf("%v:\n%s", err, doc)
+		}
+		if len(o) > 0 {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+func render(t *testing.T, args ...string) []object {
+	t.Helper()
+	out, err := run(t, nil, append([]string{"template", "lofamo", chart, "--namespace", "lofamo"}, args...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects(t, strings.ReplaceAll(out, "---\n#", "\n---\n#"))
+}
+
+func find(t *testing.T, all []object, kind, name string) object {
+	t.Helper()
+	i := slices.IndexFunc(all, func(o object) bool { return o.text("kind") == kind && o.text("metadata", "name") == name })
+	if i < 0 {
+		t.Fatalf("no %s %s among %v", kind, name, all)
+	}
+	return all[i]
+}
+
+func TestLint(t *testing.T) {
+	for _, name := range names() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if out, err := run(t, nil, append([]string{"lint", "--strict", chart}, given(t, matrix[name]...)...)...); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
+
+// What cannot be meant is refused, with the value that it is.
+func TestRefused(t *testing.T) {
+	bad := filepath.Join(t.TempDir(), "inventory.yaml")
+	if err := os.WriteFile(bad, []byte("cluster: x\ndims: 1x1x1\nsupervisors: [{id: s1, address: 10.0.0.1, ports: {grpc: 1}}]\nnodes: [{coord: \"0,0,0\", service: 10.0.0.2}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{given(t, "agents.dnpHalf=pod"), "'/agents/dnpHalf': value must be one of 'container', 'systemd'"},
+		{given(t, "images.tagg=v1"), "'/images': additional properties 'tagg' not allowed"},
+		{given(t, "agent.enabled=false"), "additional properties 'agent' not allowed"},
+		{given(t, "agents.update.maxNodes=0"), "'/agents/update/maxNodes'"},
+		{given(t, "agents.update.maxNodes=120%"), "'/agents/update/maxNodes'"},
+		{given(t, "agents.stateDir=run"), "'/agents/stateDir'"},
+		{given(t, "agents.keys.from=vault"), "'/agents/keys/from': value must be one of 'host', 'secrets'"},
+		{given(t, "supervisors.etcd.endpoints[0]=10.0.0.1:2379"), "'/supervisors/etcd/endpoints/0'"},
+		{given(t, "supervisors.persistence.size=much"), "'/supervisors/persistence/size'"},
+		{given(t, "images.registry="), "images.registry: given nothing: want where 'make images' has put the images"},
+		{append(given(t), "--set-file", "inventory=/dev/null"), "inventory: given nothing: want the inventory's file"},
+		{given(t, "supervisors.nodes=null"), "supervisors.nodes: s1 is missing: want the node of Kubernetes that has its address, 10.0.0.101"},
+		{given(t, "supervisors.keys.from=cert-manager"), "supervisors.keys.issuerRef.name: given nothing with keys.from cert-manager"},
+		{given(t, "agents.dnpHalf=systemd", "agents.keys.from=secrets"), "agents.keys.from: given secrets with dnpHalf systemd"},
+		{given(t, "topology.from=labels"), "topology.from: given labels: the inventory has nodes"},
+		{append(given(t), "--set-file", "inventory="+bad), "supervisors[0].ports: given: want none"},
+	} {
+		if _, err := run(t, nil, append([]string{"template", "lofamo", chart}, tc.args...)...); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%q: error %v: want one that has %q", tc.args[6:], err, tc.want)
+		}
+	}
+}
+
+// Copies are those of what they were copied from: Helm reads nothing outside of the chart.
+func TestFiles(t *testing.T) {
+	for from, to := range map[string]string{"deploy/kubernetes/*.yaml": "kubernetes", "deploy/prometheus/*.yaml": "prometheus", "deploy/grafana/*.json": "grafana"} {
+		want, got := contents(t, filepath.Join(root, from)), contents(t, filepath.Join(chart, "files", to, "*"))
+		delete(want, "lofamo-tests.yaml")
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("helm/lofamo/files/%s is not %s: run make generate:\n%s", to, from, diff)
+		}
+	}
+}
+
+func contents(t *testing.T, pattern string) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[filepath.Base(f)] = string(b)
+	}
+	return out
+}
+
+// The supervisors' rights are those under which the tests of the executor run, bound to the chart's own account; agents have none, and no token.
+func TestRights(t *testing.T) {
+	rules := func(all []object) map[string][]any {
+		out := map[string][]any{}
+		for _, o := range all {
+			if strings.HasSuffix(o.text("kind"), "Role") {
+				key := o.text("kind") + " in " + o.text("metadata", "namespace")
+				r, _ := o.at("rules").([]any)
+				out[key] = append(out[key], r...)
+			}
+		}
+		return out
+	}
+	for _, tc := range []struct {
+		values []string
+		files  []string
+	}{
+		{nil, nil},
+		{[]string{"supervisors.kubernetes.enabled=true"}, []string{"rbac.yaml"}},
+		{[]string{"supervisors.kubernetes.enabled=true", "supervisors.kubernetes.nodeLabel=a/b"}, []string{"rbac.yaml", "rbac-node-label.yaml"}},
+	} {
+		var want []object
+		for _, f := range tc.files {
+			want = append(want, objects(t, contents(t, filepath.Join(root, "deploy/kubernetes", f))[f])...)
+		}
+		got := render(t, given(t, tc.values...)...)
+		if diff := cmp.Diff(rules(want), rules(got)); diff != "" {
+			t.Errorf("%q: rights are not those of deploy/kubernetes:\n%s", tc.values, diff)
+		}
+		for _, o := range got {
+			if !strings.HasSuffix(o.text("kind"), "RoleBinding") {
+				continue
+			}
+			subjects, _ := o.at("subjects").([]any)
+			if diff := cmp.Diff([]any{map[string]any{"kind": "ServiceAccount", "name": "lofamo-supervisor", "namespace": "lofamo"}}, subjects); diff != "" {
+				t.Errorf("%s: %s", o, diff)
+			}
+			find(t, got, o.text("roleRef", "kind"), o.text("roleRef", "name"))
+		}
+		for kind, name := range map[string]string{"DaemonSet": "lofamo-agent", "StatefulSet": "lofamo-supervisor"} {
+			token := find(t, got, kind, name).at("spec", "template", "spec", "automountServiceAccountToken")
+			if want := kind == "StatefulSet" && tc.files != nil; token != want {
+				t.Errorf("%q: %s has a token: %v: want %v", tc.values, name, token, want)
+			}
+		}
+	}
+}
+
+// Every container is as tight as can be: what is open is in this list, and explained in the chart.
+func TestPrivileges(t *testing.T) {
+	for _, name := range names() {
+		for _, o := range render(t, given(t, matrix[name]...)...) {
+			var spec object
+			switch o.text("kind") {
+			case "DaemonSet", "StatefulSet":
+				spec, _ = o.at("spec", "template", "spec").(map[string]any)
+			case "Pod":
+				spec, _ = o.at("spec").(map[string]any)
+			default:
+				continue
+			}
+			agent := o.text("kind") == "DaemonSet"
+			if spec.text("securityContext", "seccompProfile", "type") != "RuntimeDefault" || spec.at("hostPID") == true || spec.at("hostIPC") == true {
+				t.Errorf("%s %s: %v", name, o, spec.at("securityContext"))
+			}
+			if !agent && spec.at("securityContext", "runAsNonRoot") != true {
+				t.Errorf("%s %s: may run as root", name, o)
+			}
+			for _, list := range []string{"initContainers", "containers"} {
+				containers, _ := spec.at(list).([]any)
+				for _, v := range containers {
+					c := object(v.(map[string]any))
+					s := object(c.at("securityContext").(map[string]any))
+					add, _ := s.at("capabilities", "add").([]any)
+					var want []any
+					if agent && name != "systemd" {
+						switch {
+						case list == "initContainers":
+							want = []any{"DAC_READ_SEARCH"}
+						case name != "agents":
+							want = []any{"SYS_NICE"}
+						}
+					}
+					if !cmp.Equal(add, want) || !cmp.Equal(s.at("capabilities", "drop"), any([]any{"ALL"})) ||
+						s.at("allowPrivilegeEscalation") != false || s.at("readOnlyRootFilesystem") != true || s.at("privileged") == true {
+						t.Errorf("%s %s, %s: %v", name, o, c.text("name"), s)
+					}
+				}
+			}
+		}
+	}
+}

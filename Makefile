@@ -55,6 +55,10 @@ images: web $(TOOLS)/bin/ko-$(KO_VERSION) ## images of agent, supervisor and lof
 demo: build ## a 2x2x2 cluster here: kill a host half, see it named, heal it, stop
 	hack/demo
 
+.PHONY: newcomer
+newcomer: ## a fresh clone and the README's commands up to the map, timed
+	hack/newcomer
+
 # BESIDE are packages whose tests time nothing that others' tests could hold up: two at a time. All others, and what is
 # new, one at a time: real processes are timed by their peers, and another package's tests beside them would only show
 # that the machine is small.

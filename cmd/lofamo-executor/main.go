@@ -22,9 +22,13 @@ import (
 func main() { os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func execute(args []string, stdout, stderr io.Writer) int {
+	return cli.Execute(rootCommand(), args, stdout, stderr)
+}
+
+func rootCommand() *cobra.Command {
 	root := cli.Root("lofamo-executor", "Does for LO|FA|MO's supervisors what ends work: Slurm, power and commands", "init, run, check-config or version")
 	root.AddCommand(initCommand(), runCommand(), checkCommand(), cli.Version("lofamo-executor"))
-	return cli.Execute(root, args, stdout, stderr)
+	return root
 }
 
 func load(file string) (process.Config, error) {

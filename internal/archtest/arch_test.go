@@ -56,6 +56,7 @@ var layers = map[string][]string{
 	"internal/version":        {},
 	"internal/archtest":       {},
 	"internal/golden":         {},
+	"internal/docstest":       {},
 	"internal/netnstest":      {},
 	"internal/freeport":       {},
 	"internal/account":        {},
@@ -215,6 +216,9 @@ func TestImportDirections(t *testing.T) {
 			}
 			if strings.HasPrefix(p, "k8s.io/") && (within(f.dir, "internal/agent") || within(f.dir, "pkg")) {
 				t.Errorf("%s imports %s: client-go never reaches the agent", f.path, p)
+			}
+			if strings.HasPrefix(p, "charm.land/") && !within(f.dir, "internal/ctl") {
+				t.Errorf("%s imports %s: what draws in terminals is for lofamoctl top alone", f.path, p)
 			}
 		}
 	}

@@ -1,0 +1,14 @@
+package main
+
+import (
+	"io"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lofamo/lofamo/internal/docstest"
+)
+
+func TestCommandsOfThePages(t *testing.T) {
+	docstest.Parses(t, "../..", "lofamo-agent", func() *cobra.Command { return newRoot(nil, io.Discard) })
+}

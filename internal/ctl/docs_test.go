@@ -1,0 +1,13 @@
+package ctl
+
+import (
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lofamo/lofamo/internal/docstest"
+)
+
+func TestCommandsOfThePages(t *testing.T) {
+	docstest.Parses(t, "../..", "lofamoctl", func() *cobra.Command { return newRoot(Env{}) })
+}

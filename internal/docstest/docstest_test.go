@@ -1,0 +1,165 @@
+package docstest
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+const top = "../.."
+
+// Every command of the listed pages is run by a test that is there, or marked, and the list has nothing else.
+func TestEveryCommandIsRunOrMarked(t *testing.T) {
+	runs, err := Runs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := make(map[string]bool)
+	for _, page := range Listed {
+		commands, err := Read(top, page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, c := range commands {
+			if c.Prose {
+				continue
+			}
+			n++
+			used[c.Text] = true
+			if _, is := runs[c.Text]; !is {
+				t.Errorf("%v: it does not stand in internal/docstest/commands.txt, which says who runs it", c)
+			}
+		}
+		if n < 10 {
+			t.Errorf("%s: only %d commands are found: the search is wrong", page, n)
+		}
+	}
+	seen := make(map[How]bool)
+	for command, how := range runs {
+		if !used[command] {
+			t.Errorf("commands.txt has %q, which no page gives", command)
+		}
+		if how.Test == "" || seen[how] {
+			continue
+		}
+		seen[how] = true
+		if !hasTest(t, how) {
+			t.Errorf("commands.txt says that %s in %s runs %q: there is no such test", how.Test, how.Package, command)
+		}
+	}
+}
+
+func hasTest(t *testing.T, how How) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(top, filepath.FromSlash(how.Package), "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := regexp.MustCompile(`(?m)^func ` + regexp.QuoteMeta(how.Test) + `\(`)
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want.Match(b) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestRead(t *testing.T) {
+	dir := t.TempDir()
+	page := strings.Join([]string{
+		"# Title", "", "Say `lofamoctl get nodes`, or `lofamoctl`, or `make`.", "    not indented behind an empty line", "", "## Below", "",
+		"    make build && export PATH=x     # a remark", "    lofamoctl mask a --reason 'two  spaces # in it'  a remark", "    lofamoctl watch &  # more", "    key: value", "",
+		"```console", "$ supervisor run --config a.yaml", "output", "```", "", "```yaml", "make: believe", "```", "", "    lofamoctl down",
+	}, "\n")
+	if err := os.WriteFile(filepath.Join(dir, "page.md"), []byte(page), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Read(dir, "page.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Command{
+		{"page.md", 3, "Title", "lofamoctl get nodes", true},
+		{"page.md", 8, "Below", "make build && export PATH=x", false},
+		{"page.md", 9, "Below", "lofamoctl mask a --reason 'two  spaces # in it'", false},
+		{"page.md", 10, "Below", "lofamoctl watch &", false},
+		{"page.md", 14, "Below", "supervisor run --config a.yaml", false},
+		{"page.md", 22, "Below", "lofamoctl down", false},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+func TestWords(t *testing.T) {
+	for text, want := range map[string][]string{
+		"a b  c":               {"a", "b", "c"},
+		"a 'b c' d\"e f\" ''":  {"a", "b c", "de f", ""},
+		"a &":                  {"a"},
+		"a>b":                  {"a"},
+		"a | b":                {"a"},
+		"a --x='one two' 1,0,": {"a", "--x=one two", "1,0,"},
+	} {
+		if got, err := Words(text); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %q, %v: want %q", text, got, err, want)
+		}
+	}
+	if _, err := Words("a 'b"); err == nil {
+		t.Error("a quotation without an end is taken")
+	}
+}
+
+// What a program would refuse is refused, and what it takes is taken.
+func TestParse(t *testing.T) {
+	root := func() *cobra.Command {
+		run := func(*cobra.Command, []string) error { panic("it was run") }
+		root := &cobra.Command{Use: "p", RunE: run, Args: cobra.ArbitraryArgs}
+		get := &cobra.Command{Use: "get nodes|links", RunE: run, Args: cobra.ArbitraryArgs}
+		nodes := &cobra.Command{Use: "nodes [NODE]", RunE: run, Args: cobra.MaximumNArgs(1)}
+		nodes.Flags().Int("limit", 0, "")
+		audit := &cobra.Command{Use: "audit", RunE: run, Args: cobra.NoArgs}
+		audit.Flags().Bool("all", false, "")
+		audit.AddCommand(&cobra.Command{Use: "verify", RunE: run, Args: cobra.NoArgs})
+		get.AddCommand(nodes)
+		root.AddCommand(get, audit)
+		root.PersistentFlags().String("dir", "", "")
+		return root
+	}
+	for _, tc := range []struct {
+		text      string
+		is, prose bool // taken in a block, in prose
+	}{
+		{"p get nodes", true, true}, {"p get nodes a --limit 3 --dir x", true, true}, {"p --dir x get nodes", true, true}, {"p audit", true, true}, {"p audit verify", true, true}, {"p get nodes --help", true, true},
+		{"p get", false, true}, {"p", false, true}, {"p get nodes --limit", false, true}, {"p get nodes a b", false, true},
+		{"p get planets", false, false}, {"p take", false, false}, {"p get nodes --most 3", false, false}, {"p get nodes --limit many", false, false},
+	} {
+		words, err := Words(tc.text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Parse(root(), words, false); (err == nil) != tc.is {
+			t.Errorf("%s: %v: want it taken: %v", tc.text, err, tc.is)
+		}
+		if err := Parse(root(), words, true); (err == nil) != tc.prose {
+			t.Errorf("%s in prose: %v: want it taken: %v", tc.text, err, tc.prose)
+		}
+	}
+}
+
+func TestListRefuses(t *testing.T) {
+	for _, list := range []string{"    a", "test only", "ci a", "machines", "other a", "ci\n    a\n    a", "machines why\n    a\n   b"} {
+		if got, err := parseRuns(list); err == nil {
+			t.Errorf("%q is taken: %v", list, got)
+		}
+	}
+}

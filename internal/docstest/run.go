@@ -1,0 +1,52 @@
+package docstest
+
+import (
+	_ "embed"
+	"fmt"
+	"strings"
+)
+
+// Listed are the pages of which every command is run by a test, or marked.
+var Listed = []string{"README.md", "docs/install.md", "docs/operations.md"}
+
+//go:embed commands.txt
+var list string
+
+// How says who runs a command.
+type How struct {
+	Package, Test string // a test: its directory from the top of the repository, and its function
+	CI            bool   // .ci/run does
+	Machines      string // nobody: why not
+}
+
+// Runs says of each command who runs it.
+func Runs() (map[string]How, error) { return parseRuns(list) }
+
+func parseRuns(list string) (map[string]How, error) {
+	out := make(map[string]How)
+	var how How
+	for i, line := range strings.Split(list, "\n") {
+		command, indented := strings.CutPrefix(line, "    ")
+		kind, rest, _ := strings.Cut(line, " ")
+		words := strings.Fields(rest)
+		switch {
+		case line == "" || strings.HasPrefix(line, "#"):
+		case indented && how == How{}:
+			return nil, fmt.Errorf("line %d: %q stands below nothing", i+1, command)
+		case indented:
+			if _, twice := out[command]; twice {
+				return nil, fmt.Errorf("line %d: %q stands there twice", i+1, command)
+			}
+			out[command] = how
+		case kind == "test" && len(words) == 2:
+			how = How{Package: words[0], Test: words[1]}
+		case kind == "ci" && rest == "":
+			how = How{CI: true}
+		case kind == "machines" && rest != "":
+			how = How{Machines: rest}
+		default:
+			return nil, fmt.Errorf(`line %d: %q: want "test PACKAGE NAME", "ci", "machines WHY", or a command indented by four spaces`, i+1, line)
+		}
+	}
+	return out, nil
+}

@@ -270,7 +270,7 @@ func (e *Engine) retry(r *Response) (Act, error) {
 func (e *Engine) settleBy(r *Response, ev Asked) {
 	s := &r.Steps[r.Step]
 	back := r.undoFailed()
-	s.Ended, s.Detail = e.now, "by the word of "+ev.Subject
+	s.Ended, s.Detail, s.Reported = e.now, "by the word of "+ev.Subject, false
 	r.State, r.Reason, r.Detail = Waiting, 0, ""
 	if back {
 		s.State, s.Changed = PutBack, false

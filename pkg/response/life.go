@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // propose begins a response.
@@ -51,7 +53,7 @@ func (e *Engine) once(r *Response) bool {
 		e.halt(r)
 		return e.overdue(r)
 	case !r.Cancelled && e.unsettled(r):
-		return e.settleByEpoch(r)
+		return e.settleBySight(r)
 	case r.State != Undone && r.Undoing, e.wantsUndo(r):
 		return e.undo(r)
 	case !r.Gone.IsZero():
@@ -225,7 +227,7 @@ func (e *Engine) becomeRunning(r *Response) {
 func (e *Engine) attempt(r *Response, i int, recheck bool) {
 	s := &r.Steps[i]
 	s.Attempt++
-	s.Started, s.Ended, s.Detail = e.now, time.Time{}, ""
+	s.Started, s.Ended, s.Detail, s.Reported = e.now, time.Time{}, "", false
 	r.State, r.Reason, r.Detail = Running, 0, ""
 	e.save(r)
 	key := fmt.Sprintf("%s/%d", r.ID, i)
@@ -279,6 +281,9 @@ func (e *Engine) attemptEnded(r *Response, o Outcome, detail string) {
 	switch {
 	case s.State == Undoing:
 		e.undoEnded(r, o, detail)
+	case o == Succeeded && s.Kind.Traits().BootSettles:
+		s.State, s.Reported = Interrupted, true
+		e.save(r)
 	case o == Succeeded:
 		e.becomeActed(r, detail)
 	default:
@@ -330,18 +335,39 @@ func (e *Engine) unsettled(r *Response) bool {
 	return !r.Undoing && r.Step < len(r.Steps) && r.Steps[r.Step].State == Interrupted && !r.Steps[r.Step].Kind.Traits().Repeatable
 }
 
-// settleByEpoch settles a step of unknown outcome by the node's next boot epoch, else it waits for a person.
-func (e *Engine) settleByEpoch(r *Response) bool {
+// settleBySight settles a step of unknown outcome, or of one that only its executor tells of, when the node has booted since or was seen to go down; else it
+// waits for that, or for a person.
+func (e *Engine) settleBySight(r *Response) bool {
 	s := &r.Steps[r.Step]
-	if epoch := e.epochs[r.Target.Node]; s.Kind.Traits().BootSettles && s.Epoch > 0 && epoch > s.Epoch {
-		s.Ended = e.now
+	if how, seen := e.sight(r, s); how != "" {
+		s.Ended, s.Reported = e.now, false
 		r.State, r.Reason, r.Detail = Waiting, 0, ""
-		e.sayOf(r, Settles, 0, fmt.Sprintf("boot epoch %d after %d", epoch, s.Epoch))
-		e.becomeActed(r, "the node has booted")
+		e.sayOf(r, Settles, 0, how)
+		e.becomeActed(r, seen)
 		return true
+	}
+	if s.Reported {
+		e.becomeWaiting(r, block{reason: ReasonUnseen, detail: "done, says its executor; the node's next boot settles it, or those who see it go down"})
+		return false
 	}
 	e.becomeWaiting(r, block{reason: ReasonOutcome, detail: "a person has to say whether it has happened"})
 	return false
+}
+
+// sight is how it is known that a step's node has booted since the attempt, or has gone down: FAILED as a whole since then, which its neighbours say who see its
+// links fall. Where nobody knows whether the attempt was made at all the latter proves nothing: sick nodes go down by themselves.
+func (e *Engine) sight(r *Response, s *StepRecord) (how, seen string) {
+	if !s.Kind.Traits().BootSettles {
+		return "", ""
+	}
+	if epoch := e.epochs[r.Target.Node]; s.Epoch > 0 && epoch > s.Epoch {
+		return fmt.Sprintf("boot epoch %d after %d", epoch, s.Epoch), "the node has booted"
+	}
+	f := e.world.faults[Target{Node: r.Target.Node, Component: fault.ComponentNode}]
+	if s.Reported && f.State == fault.Failed && f.Since.After(s.Started) {
+		return "the node is FAILED since " + f.Since.UTC().Format(time.RFC3339), "the node was seen to go down"
+	}
+	return "", ""
 }
 
 // becomeDone is the end of the last step.

@@ -171,7 +171,7 @@ func comesToRest(t *rapid.T, l *lab, w *target) {
 		}
 		for _, r := range l.e.Responses() {
 			switch {
-			case r.Reason == response.ReasonOutcome && w.applied[fmt.Sprintf("%s/%d", r.ID, r.Step)]:
+			case r.Reason == response.ReasonUnseen, r.Reason == response.ReasonOutcome && w.applied[fmt.Sprintf("%s/%d", r.ID, r.Step)]:
 				l.ask("alice", response.SettleHappened, r.ID)
 			case r.Reason == response.ReasonOutcome:
 				l.ask("alice", response.SettleNot, r.ID)

@@ -113,9 +113,11 @@ type StepRecord struct {
 	Changed bool
 	// Again: so it was before the newest attempt, which looks first. That this one has changed nothing then says nothing of those
 	// before: it may not even have reached its target.
-	Again  bool
-	Epoch  fault.Epoch // of the node's host when the newest attempt began
-	Detail string
+	Again bool
+	// Reported: the executor says that the newest attempt has succeeded, and that is not relied on: the step is Interrupted until the node was seen to go down.
+	Reported bool
+	Epoch    fault.Epoch // of the node's host when the newest attempt began
+	Detail   string
 }
 
 // named is a text about the step, with its name.

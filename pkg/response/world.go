@@ -52,6 +52,11 @@ func (e *Engine) faultChanged(ev FaultChanged) {
 			before = was.State
 		}
 		e.turn(f, before, ev.Stood)
+		for _, r := range e.ofNode(f.Node) { // one may wait for that
+			if e.unsettled(r) {
+				e.touched[r.ID] = true
+			}
+		}
 	}
 	e.dirty[t] = true
 }

@@ -2,7 +2,7 @@
 // was asked for, what was done, and what was refused and why.
 //
 // Nothing is carried out: every step counts as done after Options.Took. Evidence counts as fresh while its fault
-// stands, for how fresh it was is not recorded, and every node as one that has booted before. It is pure; reading
+// stands, for how fresh it was is not recorded, and every node as one that has booted before, and boots again as soon as it was reset. It is pure; reading
 // recordings is for others.
 package replay
 
@@ -15,6 +15,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
@@ -57,13 +58,17 @@ type run struct {
 	now     time.Time
 	wake    time.Time
 	results []pending // by time
+	boots   fault.Epoch
 	report  Report
 }
 
 type pending struct {
-	at time.Time
-	response.Result
+	at    time.Time
+	event response.Event
 }
+
+// firstEpoch is the boot epoch of every node at first.
+const firstEpoch = 1
 
 // token is that of the one leader of a run.
 const token = 1
@@ -84,7 +89,7 @@ func Run(events []Recorded, o Options) (Report, error) {
 	begin := r.report.Start.Add(-o.Config.Grace)
 	led := response.Led{Token: token}
 	for _, n := range o.Topology.Nodes {
-		led.Epochs = append(led.Epochs, response.Booted{Node: n.ID, Epoch: 1})
+		led.Epochs = append(led.Epochs, response.Booted{Node: n.ID, Epoch: firstEpoch})
 	}
 	for _, ev := range []response.Event{o.Topology, response.SupervisorsChanged{Supervisors: o.Supervisors}, response.PoliciesChanged{Policies: r.policies()}, led} {
 		r.step(begin, ev)
@@ -122,7 +127,7 @@ func (r *run) next(events *[]Recorded) (at time.Time, ev response.Event) {
 		at, ev = (*events)[0].At, (*events)[0].Event
 	}
 	if len(r.results) > 0 && (ev == nil || r.results[0].at.Before(at)) {
-		at, ev = r.results[0].at, r.results[0].Result
+		at, ev = r.results[0].at, r.results[0].event
 	}
 	if !r.wake.IsZero() && (ev == nil || r.wake.Before(at)) {
 		return r.wake, response.Tick{}
@@ -145,7 +150,12 @@ func (r *run) step(at time.Time, ev response.Event) {
 	r.report.Decisions = append(r.report.Decisions, out.Decisions...)
 	r.report.Most = max(r.report.Most, r.e.UnderResponse())
 	for _, f := range out.Effects {
-		r.results = append(r.results, pending{at.Add(r.o.Took), response.Result{Attempt: f.Attempt, Outcome: response.Succeeded}})
+		done := at.Add(r.o.Took)
+		if f.Kind.Traits().BootSettles {
+			r.boots++
+			r.results = append(r.results, pending{done, response.Booted{Node: f.Target.Node, Epoch: firstEpoch + r.boots}})
+		}
+		r.results = append(r.results, pending{done, response.Result{Attempt: f.Attempt, Outcome: response.Succeeded}})
 	}
 	for _, t := range out.Look {
 		r.step(at, response.Seen{Target: t, Evidence: r.fresh(t)})

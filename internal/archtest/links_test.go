@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"unicode"
 )
@@ -162,9 +163,18 @@ func resolve(from, target string) (file, anchor string, ok bool) {
 	return path.Join(path.Dir(from), u.Path), u.Fragment, true
 }
 
-// readPages has every *.md of the repository by its path, but those that git ignores by folder, and test data.
+// readPages has every *.md of the repository by its path, but those in folders that git ignores, and test data. They are read
+// once for all tests.
 func readPages(t *testing.T) map[string]*mdPage {
 	t.Helper()
+	pages, err := pagesOf()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pages
+}
+
+var pagesOf = sync.OnceValues(func() (map[string]*mdPage, error) {
 	pages := map[string]*mdPage{}
 	err := filepath.WalkDir(repository, func(file string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -184,11 +194,8 @@ func readPages(t *testing.T) map[string]*mdPage {
 		pages[filepath.ToSlash(name)] = parse(string(text))
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pages
-}
+	return pages, err
+})
 
 var (
 	inlineCode = regexp.MustCompile("`+[^`]*`+")
@@ -220,15 +227,21 @@ func parse(text string) *mdPage {
 			continue // code
 		}
 		before = l
-		if m := heading.FindStringSubmatch(l); m != nil {
-			p.anchor(m[1])
+		if strings.HasPrefix(l, "#") {
+			if m := heading.FindStringSubmatch(l); m != nil {
+				p.anchor(m[1])
+			}
 		}
-		p.linksOf(inlineCode.ReplaceAllString(l, "`"))
+		p.linksOf(l)
 	}
 	return p
 }
 
 func (p *mdPage) linksOf(l string) {
+	if !strings.ContainsAny(l, "[<") {
+		return
+	}
+	l = inlineCode.ReplaceAllString(l, "`")
 	for _, re := range []*regexp.Regexp{inlineLink, refLink, htmlLink} {
 		for _, m := range re.FindAllStringSubmatch(l, -1) {
 			p.links = append(p.links, m[1])

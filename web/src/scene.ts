@@ -355,6 +355,7 @@ export class Scene {
     this.moving = true
     clearTimeout(this.still)
     this.still = window.setTimeout(() => {
+      if (this.wanted) return this.move() // a frame takes longer than that
       this.moving = false
       this.pace = 0
       this.sharpen(1)

@@ -2,6 +2,7 @@ package ctl
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -302,6 +303,11 @@ func TestTopAsksBeforeItActs(t *testing.T) {
 		})
 	}
 	m := topOf(t, harmed(t), 80, 24)
+	m.update(topResponses{resp: &lofamov1.WatchResponsesResponse{Responses: []*lofamov1.Response{{Id: "r7-11", Node: "n0-1-0", Component: "host", Policy: "reset"}}}})
+	press(m, "4", "a")
+	wants(t, m, "y, and nothing else, to approve r7-11: n0-1-0/host, policy reset")
+	press(m, "x")
+	wants(t, m, "nothing was said to r7-11")
 	m.update(topActed{err: status.Error(codes.PermissionDenied, "want the role approver")})
 	wants(t, m, "NOT DONE", "want the role approver")
 }
@@ -396,5 +402,50 @@ func TestTopOnce(t *testing.T) {
 	r.server.Refuse(status.Error(codes.Unavailable, "away"))
 	if got := run(t, nil, r.flags("top", "--once")...); got.code != 1 || !strings.Contains(got.stderr, "no supervisor answered") {
 		t.Errorf("exit code %d, %q: want that nobody answers", got.code, got.stderr)
+	}
+}
+
+// What the shell asks and says goes over the same calls as the other commands', and what they print is what is shown.
+func TestTopShell(t *testing.T) {
+	r := responding(t)
+	r.m.Explanation = &lofamov1.ExplainResponse{Node: "n1-0-1", Component: "node", Coord: "1,0,1", State: lofamov1.State_NORMAL, Summary: "n1-0-1 is NORMAL: it speaks"}
+	flag := func(name string) string { return filepath.Join(r.dir, name) }
+	a := &app{env: Env{Now: func() time.Time { return now }, Location: time.UTC, Getenv: func(string) string { return "" }}, server: r.server.Address, ca: flag("ca.pem"), cert: flag("viewer.pem"), key: flag("viewer.key")}
+	s, err := a.connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	shell := &topShell{app: a, s: s}
+	for key, want := range map[string]string{
+		"node/n1-0-1": "n1-0-1 is NORMAL: it speaks", "response/r7-12": "1 of 2 that the policy wants",
+	} {
+		if d := shell.detail(t.Context(), key); d.err != nil || d.key != key || !strings.Contains(d.text, want) {
+			t.Errorf("%s: %q, %v: want %q in it", key, d.text, d.err, want)
+		}
+	}
+	if d := shell.detail(t.Context(), "node/n1-0-1"); !strings.Contains(d.text, "Registers") {
+		t.Errorf("the registers are missing in %q", d.text)
+	}
+	if got := shell.nodes(t.Context(), []string{"n1-0-1", "n0-0-0"}); got.err != nil || len(got.nodes) != 2 {
+		t.Errorf("%d nodes, %v: want 2", len(got.nodes), got.err)
+	}
+	if got := shell.nodes(t.Context(), []string{"n1-0-1", "n9-9-9"}); got.err == nil || len(got.asked) != 2 {
+		t.Errorf("%+v: want that one is not there", got)
+	}
+	for _, w := range []topWord{{approve: true, id: "r7-12"}, {id: "r7-12", reason: "no"}} {
+		if got := shell.word(t.Context(), w); got.err != nil || !strings.Contains(got.text, "r7-12 for n1-0-1/memory is waiting") {
+			t.Errorf("%+v: %+v", w, got)
+		}
+	}
+	asked := strings.Join(r.server.Responses.Asked, "\n")
+	for _, want := range []string{`approve id:"r7-12"`, `deny id:"r7-12"`, `reason:"no"`} {
+		if !strings.Contains(strings.ReplaceAll(asked, "  ", " "), want) {
+			t.Errorf("%q was not said:\n%s", want, asked)
+		}
+	}
+	r.server.Responses.Err = status.Error(codes.PermissionDenied, "want the role approver")
+	if got := shell.word(t.Context(), topWord{approve: true, id: "r7-12"}); got.err == nil {
+		t.Errorf("%+v: want the refusal", got)
 	}
 }

@@ -287,7 +287,7 @@ func (m *topModel) word(approve bool) {
 		return
 	}
 	r := m.responses[strings.TrimPrefix(rows[m.row(paneResponses, rows)].open, "response/")]
-	w := &topWord{approve: approve, id: r.GetId(), what: fmt.Sprintf("%s for %s by policy %s, step %s", r.GetId(), responseTarget(r), r.GetPolicy(), responseStep(r))}
+	w := &topWord{approve: approve, id: r.GetId(), what: fmt.Sprintf("%s: %s, policy %s, step %s", r.GetId(), responseTarget(r), r.GetPolicy(), responseStep(r))}
 	if approve {
 		m.confirm = w
 		return

@@ -369,7 +369,7 @@ func (m *topModel) footer() string {
 		if !m.confirm.approve {
 			verb, because = "deny", ", because "+m.confirm.reason
 		}
-		return m.paint.bold(fmt.Sprintf("%s %s%s? y: yes, any other key: no", verb, m.confirm.what, because))
+		return m.paint.bold(fmt.Sprintf("y, and nothing else, to %s %s%s", verb, m.confirm.what, because))
 	case m.notice != "":
 		return m.notice
 	}

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/account"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/power"
 	"github.com/lofamo/lofamo/internal/executor/power/powertest"
@@ -114,6 +115,27 @@ func (b behind) next(token uint64, id string) executor.Job {
 	return j
 }
 
+// table is what was asked of the process in a test, what became of it and why.
+type table struct{ account.Account }
+
+// note takes down how an attempt ended; whose says which it was.
+func (a *table) note(j executor.Job, whose string, r executor.Result) {
+	e := account.Entry{Asked: string(j.Kind) + ", " + whose}
+	switch r.Outcome {
+	case response.Succeeded:
+		e.Became = "done"
+	case response.StaleToken:
+		e.Became, e.Why = "refused", "a higher token was seen"
+	case response.Unchanged:
+		e.Became, e.Why = "refused", "it never began: nothing is changed"
+	case response.NotKnown:
+		e.Became, e.Why = "not known", "one was begun: the next one looks for it, where that can be done, else a boot or a person settles it"
+	default:
+		e.Became, e.Why = "in part", r.Detail
+	}
+	a.Note(e)
+}
+
 // wantTokens wants that these acts have been made, of those that show their tokens under these.
 func (b behind) wantTokens(t *testing.T, want []uint64) {
 	t.Helper()
@@ -127,6 +149,7 @@ func (b behind) wantTokens(t *testing.T, want []uint64) {
 // happened the next attempt finds, where it can be looked for.
 func TestKilledBefore(t *testing.T) {
 	var killed atomic.Int64
+	var told table
 	t.Run("all", func(t *testing.T) {
 		for name, make := range targets {
 			if name == "command" { // TestKilledAtEveryStep
@@ -148,7 +171,9 @@ func TestKilledBefore(t *testing.T) {
 						c.gone(t)
 						killed.Add(1)
 						c = b.spawn(t)
-						want(t, <-got, tc.outcome, "")
+						r := <-got
+						want(t, r, tc.outcome, "")
+						told.note(first, "its process killed", r)
 						if tc.happens {
 							acts = append(acts, token)
 						}
@@ -158,7 +183,9 @@ func TestKilledBefore(t *testing.T) {
 						if tc.outcome == response.Unchanged { // then the engine does not have it looked for
 							next.Recheck, outcome = false, response.Succeeded
 						}
-						want(t, processtest.Do(t, x, next), outcome, "")
+						r = processtest.Do(t, x, next)
+						want(t, r, outcome, "")
+						told.note(next, "the next attempt", r)
 						if !tc.happens && outcome == response.Succeeded {
 							acts = append(acts, token+1)
 						}
@@ -170,7 +197,7 @@ func TestKilledBefore(t *testing.T) {
 			})
 		}
 	})
-	t.Logf("killed %d times with Slurm and power behind it, at %d steps", killed.Load(), len(steps))
+	t.Logf("killed %d times with Slurm and power behind it, at %d steps:\n%s", killed.Load(), len(steps), &told)
 }
 
 // TestPausedAtEveryStep has an attempt of an old leader stand still at each of its steps, by itself and with the whole process, while the next leader's
@@ -178,6 +205,7 @@ func TestKilledBefore(t *testing.T) {
 // is done under the old one any more, but for what is between the last look at it and the act.
 func TestPausedAtEveryStep(t *testing.T) {
 	var paused atomic.Int64
+	var told table
 	t.Run("all", func(t *testing.T) {
 		for name, make := range targets {
 			t.Run(name, func(t *testing.T) {
@@ -187,7 +215,7 @@ func TestPausedAtEveryStep(t *testing.T) {
 					for step := range steps {
 						for _, whole := range []bool{false, true} {
 							i++
-							b.paused(t, step, whole, uint64(10*i), fmt.Sprintf("r%d", i))
+							b.paused(t, step, whole, uint64(10*i), fmt.Sprintf("r%d", i), &told)
 							paused.Add(1)
 						}
 					}
@@ -195,11 +223,11 @@ func TestPausedAtEveryStep(t *testing.T) {
 			})
 		}
 	})
-	t.Logf("paused %d times for %s or more, at %d steps of an attempt and of the process", paused.Load(), *pause, len(steps))
+	t.Logf("paused %d times for %s or more, at %d steps of an attempt and of the process:\n%s", paused.Load(), *pause, len(steps), &told)
 }
 
 // paused is one round: of the whole process, or of an attempt in it.
-func (b behind) paused(t *testing.T, step int, whole bool, token uint64, id string) {
+func (b behind) paused(t *testing.T, step int, whole bool, token uint64, id string, told *table) {
 	t.Helper()
 	tc := steps[step]
 	at := fmt.Sprintf("paused at %s-%d, the whole process: %t", tc.point, tc.skip, whole)
@@ -245,6 +273,8 @@ func (b behind) paused(t *testing.T, step int, whole bool, token uint64, id stri
 	time.Sleep(*pause)
 	goOn()
 	a, n := <-old, <-next
+	told.note(first, "of a leader before", a)
+	told.note(second, "of the next leader", n)
 	mine := b.tokens(t)[len(acts):]
 	happened := a.Outcome == response.Succeeded
 	switch {

@@ -187,6 +187,7 @@ func installed(m *machine, how manager) {
 			t.Errorf("%s runs with more than its unit gives it:\n%s", unit, status)
 		}
 	}
+	restored(m)
 	upgraded(m, how)
 
 	// Removed, it keeps what is the operator's; purged, it keeps nothing.
@@ -241,6 +242,28 @@ func upgraded(m *machine, how manager) {
 	}
 }
 
+// restored has the replica begin with a snapshot of itself, by the commands of docs/operations.md.
+func restored(m *machine) {
+	t := m.t
+	if out := m.ctl("supervisor", "snapshot", "/operator/store.db"); !strings.Contains(out, "store.db") {
+		t.Errorf("snapshot: %s", out)
+	}
+	if out := m.run("lofamo-supervisor", "check", "--snapshot", "/operator/store.db"); !strings.Contains(out, "good") {
+		t.Errorf("check: %s", out)
+	}
+	m.run("install", "-m", "0644", "/operator/store.db", "/tmp/store.db")
+	m.run("systemctl", "stop", "lofamo-supervisor")
+	m.run("mv", "/var/lib/lofamo/supervisor", "/var/lib/lofamo/supervisor.lost")
+	m.run("install", "-d", "-m", "0700", "-o", "lofamo", "-g", "lofamo", "/var/lib/lofamo/supervisor")
+	m.run("setpriv", "--reuid=lofamo", "--regid=lofamo", "--init-groups", "lofamo-supervisor", "restore", "--snapshot", "/tmp/store.db", "--config", "/etc/lofamo/supervisor.yaml")
+	m.run("rm", "-r", "/var/lib/lofamo/supervisor.lost", "/tmp/store.db")
+	m.run("systemctl", "start", "lofamo-supervisor")
+	m.eventually("the restored replica has heard the node", func() bool { return strings.Contains(m.ctl("get", "nodes"), "NORMAL") },
+		func() string {
+			return m.ctl("get", "nodes", "-o", "wide") + m.run("journalctl", "--no-pager", "-n", "60")
+		})
+}
+
 func abs(t *testing.T, p string) string {
 	t.Helper()
 	a, err := filepath.Abs(p)
@@ -252,13 +275,14 @@ func abs(t *testing.T, p string) string {
 
 // ctl is what lofamoctl says on the machine, be it an error.
 func (m *machine) ctl(args ...string) string {
-	out, _ := m.try(append([]string{"lofamoctl", "--server", "10.0.0.101:7946", "--ca", "/operator/operators/ca.pem", "--cert", "/operator/operators/viewer.pem", "--key", "/operator/operators/viewer.key"}, args...)...)
+	out, _ := m.try(append([]string{"lofamoctl", "--server", "10.0.0.101:7946", "--ca", "/operator/operators/ca.pem", "--cert", "/operator/operators/operator.pem", "--key", "/operator/operators/operator.key"}, args...)...)
 	return out
 }
 
-// one is a cluster of one node and one replica.
+// one is a cluster of one node and one replica. Relaxed: on a busy machine the default periods have less patience than it takes to start a process.
 const one = `cluster: one
 dims: 1x1x1
+preset: relaxed
 supervisors: [{id: s1, address: 10.0.0.101}]
 nodes: [{coord: "0,0,0", service: 10.0.0.1}]
 `

@@ -18,23 +18,23 @@ function theme(choice?: string): void {
   document.documentElement.dataset.theme = stored ?? (matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light')
 }
 
-/** fromLink takes a login out of the address, where no server sees it, and out of the browser's history. */
-function fromLink(): { login: string | null; from: string | null } {
+/** fromLink takes a login out of the address, where no server sees it, and out of the browser's history. #node=ID is a link to a node, as dashboards have it. */
+function fromLink(): { login: string | null; from: string | null; node: string | null } {
   const p = new URLSearchParams(location.hash.slice(1))
-  if (p.has('login')) history.replaceState(null, '', '/')
-  return { login: p.get('login'), from: p.get('from') }
+  if (p.has('login') || p.has('node')) history.replaceState(null, '', '/')
+  return { login: p.get('login'), from: p.get('from'), node: p.get('node') }
 }
 
 async function begin(): Promise<void> {
   theme()
-  const { login, from } = fromLink()
+  const { login, from, node } = fromLink()
   let why = ''
   if (login) {
     try { await api.login(login) } catch (e) { why = e instanceof Refused ? e.message : 'The supervisor does not answer.' }
   }
   try {
     const session = await api.session()
-    new Page(session, from).start()
+    new Page(session, from, node).start()
   } catch (e) {
     loginPage(why || (e instanceof Refused ? (login || e.status !== 401 ? e.message : '') : 'The supervisor does not answer.'))
   }
@@ -82,7 +82,7 @@ class Page {
   private readonly sliceAxis = h('select', { 'aria-label': 'What is shown' })
   private readonly sliceSays = h('output')
 
-  constructor(private session: Session, private readonly from: string | null) {}
+  constructor(private session: Session, private readonly from: string | null, private readonly wanted: string | null) {}
 
   async start(): Promise<void> {
     this.build()
@@ -98,6 +98,9 @@ class Page {
       put(this.canvas.parentElement!, h('p', { class: 'center' }, `This browser draws nothing in three dimensions: the table of nodes has it all. (${e instanceof Error ? e.message : e})`))
       this.show('nodes')
     }
+    if (this.wanted) this.choose(this.wanted)
+    // Another such link in a tab where the page is already.
+    addEventListener('hashchange', () => { const node = fromLink().node; if (node) this.choose(node) })
     void this.timeline.load().then(() => { this.events = this.timeline.events.slice(-maxEvents).reverse(); this.renderAll() }).catch(() => { /* what comes is shown */ })
     setInterval(() => this.tick(), 1000)
     setInterval(() => void this.renew(), 240_000) // handovers to other supervisors last ten minutes

@@ -66,6 +66,14 @@ async function seen() {
   check(await page.evaluate(() => document.activeElement.id === 'panel'), 'Enter does not lead to the page that it opens')
   await page.keyboard.press('Escape')
   check(await page.evaluate(() => document.activeElement.tagName === 'CANVAS'), 'Escape does not lead back to the map')
+  // Links of dashboards: in a tab where the page is, and in a new one.
+  await page.evaluate(() => { location.hash = '#node=n0-2-1' })
+  await page.waitForFunction(() => document.querySelector('#panel h2')?.textContent.startsWith('n0-2-1'), undefined, wait)
+  await page.goto('about:blank')
+  await page.goto(url + '/#node=n1-0-2')
+  await page.waitForFunction(() => document.querySelector('#panel h2')?.textContent.startsWith('n1-0-2'), undefined, wait)
+  await live('live')
+  await drawn()
   await page.selectOption('select', '-1')
 }
 

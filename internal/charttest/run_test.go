@@ -10,10 +10,13 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/freeport"
@@ -176,12 +179,54 @@ func (p *pod) command(c object) *exec.Cmd {
 		args = append(args, fmt.Sprint(a))
 	}
 	cmd := p.exec(c, append([]string{program}, args...))
+	if confined(p.spec) {
+		cmd.Args = slices.Concat(rights(c), []string{cmd.Path}, cmd.Args[1:])
+		cmd.Path = setpriv
+	}
 	// Only what the container is given.
 	cmd.Env = []string{"PATH=" + p.m.bin}
 	for name, value := range p.env(c) {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
 	return cmd
+}
+
+// setpriv gives a program no more rights than its container has.
+const setpriv = "/usr/bin/setpriv"
+
+// confined says whether the pod's containers can be given their rights here: root's, without most of what root may.
+func confined(spec object) bool {
+	_, err := os.Stat(setpriv)
+	return err == nil && os.Geteuid() == 0 && spec.at("securityContext", "runAsUser") == 0.0
+}
+
+func rights(c object) []string {
+	var bounding strings.Builder
+	bounding.WriteString("--bounding-set=-all")
+	added, _ := c.at("securityContext", "capabilities", "add").([]any)
+	for _, name := range added {
+		bounding.WriteString(",+" + strings.ToLower(name.(string)))
+	}
+	return []string{setpriv, "--no-new-privs", "--inh-caps=-all", bounding.String(), "--"}
+}
+
+var started = regexp.MustCompile(`msg="half started".* pid=(\d+)`)
+
+// realtime says whether the half that a container has started is.
+func (p *pod) realtime(container string) (bool, error) {
+	m := started.FindStringSubmatch(p.log(container))
+	if m == nil {
+		return false, fmt.Errorf("%s has started nothing:\n%s", container, p.log(container))
+	}
+	pid, err := strconv.Atoi(m[1])
+	if err != nil {
+		return false, err
+	}
+	attr, err := unix.SchedGetAttr(pid, 0)
+	if err != nil {
+		return false, err
+	}
+	return attr.Policy == unix.SCHED_FIFO, nil
 }
 
 func (p *pod) env(c object) map[string]string {
@@ -286,6 +331,18 @@ func TestRun(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// Keys of nodes are of the package's user: root needs its capability to read them.
+	if os.Geteuid() == 0 {
+		keys, err := filepath.Glob(filepath.Join(hall, "nodes", "*", "pki", "*.key"))
+		if err != nil || len(keys) != 4 {
+			t.Fatalf("%q, %v", keys, err)
+		}
+		for _, k := range keys {
+			if err := os.Chown(k, 990, 990); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 	// Directories that configurations name are each machine's own here.
 	rendered := func(m *machine) ([]object, map[string]object) {
 		all := render(t, "--set-file", "inventory="+file, "--set", "images.registry=registry.example.org/lofamo,supervisors.nodes.s1=control-1",
@@ -302,6 +359,12 @@ func TestRun(t *testing.T) {
 	for _, p := range agents[1:] {
 		p.probe("readinessProbe")
 		p.probe("livenessProbe")
+	}
+	for _, half := range []string{"host", "dnp"} {
+		may := exec.Command("chrt", "-f", "1", "true").Run() == nil // here
+		if is, err := agents[1].realtime(half); err != nil || confined(agents[1].spec) && is != may {
+			t.Errorf("the %s half is in real time: %v, %v: want %v", half, is, err, may)
+		}
 	}
 	c := viewer(t, hall, netip.AddrPortFrom(ips[0], 7946).String())
 	ctx, cancel := context.WithTimeout(t.Context(), bound)

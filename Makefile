@@ -66,7 +66,7 @@ BESIDE := ./internal/supervisor/... ./internal/sim/... ./internal/archtest ./int
   ./internal/udpmangle ./internal/version ./api/... ./pkg/... \
   ./internal/agent/{backup,bundle,delivery,dnpcore,epoch,health,hostcore,iferrors,jobs,keeper,ledger,logqueue,maskfile} \
   ./internal/agent/{moves,peerfile,peers,probes,recovery,relay,told,topo,torusrail} ./internal/campaign/account ./internal/ctl ./internal/failpoint \
-  ./internal/freeport ./internal/apidoc ./examples/checks ./examples/command ./internal/executor ./internal/executor/{eureka,node,alertmanager/keeper,kubernetes/nodeplan,webhook/talk}
+  ./internal/freeport ./internal/needs ./internal/apidoc ./examples/checks ./examples/command ./internal/executor ./internal/executor/{eureka,node,alertmanager/keeper,kubernetes/nodeplan,webhook/talk}
 
 # PURE are packages of one goroutine with thousands of virtual worlds: the race detector has little to find there, and makes
 # them eight times slower. So it sees only -short of them, and without it they are tested whole.

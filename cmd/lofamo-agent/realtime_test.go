@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/internal/freeport"
+	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
@@ -24,7 +25,7 @@ import (
 // asks for (of two, one can spin for the other), and none may run for ever without blocking.
 func TestHalvesAreRealtimeThroughout(t *testing.T) {
 	if err := mayBeRealtime(); errors.Is(err, unix.EPERM) {
-		t.Skip("SKIPPED: SCHED_FIFO is not permitted here")
+		needs.Missing(t, "SCHED_FIFO is not permitted here")
 	} else if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +67,7 @@ func TestHalvesAreRealtimeThroughout(t *testing.T) {
 // make a real-time half run into its limit, which is death, nor one take the other for dead.
 func TestHalvesOutliveAFlood(t *testing.T) {
 	if err := mayBeRealtime(); err != nil {
-		t.Skipf("SKIPPED: SCHED_FIFO is not permitted here: %v", err)
+		needs.Missing(t, "SCHED_FIFO is not permitted here: %v", err)
 	}
 	c := node(t)
 	c.Service.GossipListen, c.Service.GossipKeyFile = freeport.Addr(t).String(), filepath.Join(filepath.Dir(c.StateDir), "gossip.key")

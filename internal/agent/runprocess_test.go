@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/needs"
 )
 
 // A program that is not there is given as the reason, however the half was to be started.
@@ -40,7 +41,7 @@ func TestStartedWhereTracingIsRefused(t *testing.T) {
 	}()
 	r := <-done
 	if r.forbidden != nil {
-		t.Skip("SKIPPED: no seccomp here: ", r.forbidden)
+		needs.Missing(t, "no seccomp: %v", r.forbidden)
 	}
 	if r.start != nil {
 		t.Fatal(r.start)

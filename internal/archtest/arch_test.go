@@ -58,7 +58,8 @@ var layers = map[string][]string{
 	"internal/archtest":       {},
 	"internal/golden":         {},
 	"internal/docstest":       {},
-	"internal/netnstest":      {},
+	"internal/needs":          {},
+	"internal/netnstest":      {"internal/needs"},
 	"internal/freeport":       {},
 	"internal/account":        {},
 	"internal/fixedseed":      {},
@@ -91,7 +92,7 @@ var layers = map[string][]string{
 	"internal/dashboards":     {},
 	"cmd":                     {"internal", "pkg", "api"},
 
-	"internal/executor/slurm/slurmtest":     {"internal/freeport"},
+	"internal/executor/slurm/slurmtest":     {"internal/freeport", "internal/needs"},
 	"internal/executor/process/processtest": {"pkg/fault", "pkg/response", "internal/executor", "internal/config", "internal/pki", "internal/freeport"},
 }
 

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lofamo/lofamo/internal/kubetest"
+	"github.com/lofamo/lofamo/internal/needs"
 )
 
 // A real API server takes every object that the chart can make, a second time without a change, and then with changed values: first each set of values as kubectl
@@ -21,8 +22,8 @@ import (
 func TestApply(t *testing.T) {
 	helm(t)
 	s, err := kubetest.Start(t.TempDir())
-	if errors.Is(err, kubetest.ErrMissing) && os.Getenv("CI") == "" {
-		t.Skipf("SKIPPED: %v", err)
+	if errors.Is(err, kubetest.ErrMissing) {
+		needs.Missing(t, "%v", err)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -22,6 +22,7 @@ import (
 	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/inventory"
 	"github.com/lofamo/lofamo/internal/localcluster/client"
+	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
@@ -287,7 +288,7 @@ func (p *pod) probe(kind string) {
 func TestRun(t *testing.T) {
 	bin := os.Getenv("LOFAMO_BIN_DIR")
 	if bin == "" {
-		t.Skip("SKIPPED: LOFAMO_BIN_DIR is not set: make build, and set it to bin")
+		needs.Missing(t, "LOFAMO_BIN_DIR is not set: make build, and set it to bin")
 	}
 	// Three addresses of this process alone, so that ports are those of any installation.
 	base := freeport.IP().As4()

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lofamo/lofamo/internal/metricsdoc"
+	"github.com/lofamo/lofamo/internal/needs"
 )
 
 const top = "../.."
@@ -204,14 +205,7 @@ func unitOf(name string, m metricsdoc.Metric, expr string, p Panel) string {
 
 // Prometheus' own tool parses every query: as the expression of a rule.
 func TestQueriesParse(t *testing.T) {
-	tool, err := exec.LookPath("promtool")
-	if err != nil {
-		const missing = "promtool: missing (Debian's package prometheus has it)"
-		if os.Getenv("CI") != "" {
-			t.Fatal(missing)
-		}
-		t.Skip(missing)
-	}
+	tool := needs.Program(t, "Debian's package prometheus", "promtool")
 	type rule struct {
 		Record string `json:"record"`
 		Expr   string `json:"expr"`

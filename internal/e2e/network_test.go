@@ -11,6 +11,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/internal/netlab"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
@@ -22,10 +23,7 @@ import (
 func network(t *testing.T, dims string, supervisors, serviceNetworks int) *netlab.Lab {
 	t.Helper()
 	if missing := netlab.Missing(); missing != "" {
-		if os.Getenv("CI") != "" {
-			t.Fatalf("network namespaces: missing: %s", missing)
-		}
-		t.Skipf("network namespaces: missing: %s", missing)
+		needs.Missing(t, "network namespaces: missing: %s", missing)
 	}
 	d, err := grid.ParseDims(dims)
 	if err != nil {

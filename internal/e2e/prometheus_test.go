@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/url"
 	"os"
@@ -18,6 +17,7 @@ import (
 	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/metricsdoc"
+	"github.com/lofamo/lofamo/internal/needs"
 )
 
 // prometheus is a real one with the project's own example of a configuration and its rules.
@@ -29,18 +29,8 @@ type prometheus struct {
 // programs finds Prometheus and its tool. Without them the test is skipped, and fails where everything has to be there.
 func programs(t *testing.T) (server, tool string) {
 	t.Helper()
-	server, err := exec.LookPath("prometheus")
-	if err == nil {
-		tool, err = exec.LookPath("promtool")
-	}
-	if err != nil {
-		missing := fmt.Sprintf("prometheus: missing: %v (Debian has a package of that name)", err)
-		if os.Getenv("CI") != "" {
-			t.Fatal(missing)
-		}
-		t.Skip(missing)
-	}
-	return server, tool
+	const from = "Debian's package prometheus"
+	return needs.Program(t, from, "prometheus"), needs.Program(t, from, "promtool")
 }
 
 // startPrometheus starts one by the example, but that it reads the list of this cluster, and more often.

@@ -18,6 +18,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
@@ -192,10 +193,7 @@ func (t trial) onSmallDisk(dir string) {
 		t.Fatal(err)
 	}
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", diskBytes)); err != nil {
-		if os.Getenv("CI") == "" {
-			t.Skipf("a small file system of its own cannot be mounted: %v", err)
-		}
-		t.Fatal(err)
+		needs.Missing(t, "a small file system of its own cannot be mounted: %v", err)
 	}
 	t.Cleanup(func() {
 		if err := t.Cluster.KillSupervisor(context.Background(), filepath.Base(filepath.Dir(dir))); err != nil {

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/lofamo/lofamo/internal/needs"
 )
 
 const (
@@ -174,7 +176,8 @@ func TestAlertsHaveRunbooks(t *testing.T) {
 			}
 		}
 		for _, to := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(string(b), -1) {
-			if _, err := os.Stat(filepath.Join(books, to[1])); err != nil {
+			file, _, _ := strings.Cut(to[1], "#")
+			if _, err := os.Stat(filepath.Join(books, file)); err != nil {
 				t.Errorf("%s: link: %v", page, err)
 			}
 		}
@@ -192,14 +195,7 @@ func TestAlertsHaveRunbooks(t *testing.T) {
 
 // Prometheus' own tool reads the example and the rules, and runs their tests.
 func TestPromtool(t *testing.T) {
-	tool, err := exec.LookPath("promtool")
-	if err != nil {
-		const missing = "promtool: missing (Debian's package prometheus has it)"
-		if os.Getenv("CI") != "" {
-			t.Fatal(missing)
-		}
-		t.Skip(missing)
-	}
+	tool := needs.Program(t, "Debian's package prometheus", "promtool")
 	for _, args := range [][]string{{"check", "config", "prometheus.yml"}, {"check", "rules", "lofamo-recording.yaml", "lofamo-alerts.yaml"}, {"test", "rules", "lofamo-tests.yaml"}} {
 		c := exec.CommandContext(t.Context(), tool, args...)
 		c.Dir = rules

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/internal/needs"
 )
 
 // bound is how long a test waits for what must happen.
@@ -25,13 +27,8 @@ const bound = 10 * time.Second
 // fails.
 func need(t *testing.T) {
 	t.Helper()
-	missing := Missing()
-	switch {
-	case missing == "":
-	case os.Getenv("CI") != "":
-		t.Fatalf("network namespaces: missing: %s", missing)
-	default:
-		t.Skipf("network namespaces: missing: %s", missing)
+	if missing := Missing(); missing != "" {
+		needs.Missing(t, "network namespaces: missing: %s", missing)
 	}
 }
 

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/lofamo/lofamo/internal/needs"
 )
 
 // inside is the environment variable that names the test which runs in the namespace.
@@ -33,11 +35,7 @@ func Inside(t *testing.T) bool {
 		return true
 	}
 	if why := missing(); why != "" {
-		refuse := t.Skipf
-		if os.Getenv("CI") != "" {
-			refuse = t.Fatalf
-		}
-		refuse("%s: %s", t.Name(), why)
+		needs.Missing(t, "%s", why)
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.count=1",
 		"-test.timeout="+patience.String())

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/lofamo/lofamo/internal/needs"
 )
 
 // apart brings a cluster up where there is no way to anywhere, asks it, ends it, and prints what the kernel has counted of attempts to send where no route leads: before, and after one that the
@@ -29,7 +31,7 @@ cat /proc/net/snmp /proc/net/snmp6
 func TestApart(t *testing.T) {
 	need(t, "unshare", "ip", "bash")
 	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: not root")
+		needs.Missing(t, "not root")
 	}
 	dir, err := os.MkdirTemp("", "lofamo-apart-") // not t.TempDir: its name is too long for Unix sockets
 	if err != nil {

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/lofamo/lofamo/internal/needs"
 )
 
 // boots makes of a copy of this machine's root a machine that systemd boots as its first process: processes, mounts, cgroups, IPC, name and network of its own, the latter
@@ -60,14 +62,11 @@ func boot(t *testing.T) *machine {
 	t.Helper()
 	need(t, "unshare", "nsenter", "ip", "/usr/lib/systemd/systemd")
 	if os.Geteuid() != 0 {
-		if os.Getenv("CI") != "" {
-			t.Fatal("not root")
-		}
-		t.Skip("SKIPPED: not root")
+		needs.Missing(t, "not root")
 	}
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"); err != nil {
-		t.Skipf("SKIPPED: no file system of its own: %v", err)
+		needs.Missing(t, "no file system of its own: %v", err)
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
 	m := &machine{t: t, root: filepath.Join(dir, "root"), upper: filepath.Join(dir, "upper")}
@@ -119,7 +118,7 @@ func newCgroup(t *testing.T) *os.File {
 	}
 	dir, err := os.MkdirTemp(base, "lofamo-test-")
 	if err != nil {
-		t.Skipf("SKIPPED: no cgroup of its own: %v", err)
+		needs.Missing(t, "no cgroup of its own: %v", err)
 	}
 	f, err := os.Open(dir)
 	if err != nil {

@@ -11,9 +11,10 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-
 	"testing"
 	"time"
+
+	"github.com/lofamo/lofamo/internal/needs"
 )
 
 const root = "../.."
@@ -25,12 +26,7 @@ const bound = time.Minute
 func need(t *testing.T, tools ...string) {
 	t.Helper()
 	for _, tool := range tools {
-		if _, err := exec.LookPath(tool); err != nil {
-			if os.Getenv("CI") != "" {
-				t.Fatalf("no %s: %v", tool, err)
-			}
-			t.Skipf("SKIPPED: no %s", tool)
-		}
+		needs.Program(t, "see .ci/run", tool)
 	}
 }
 
@@ -92,7 +88,7 @@ func bin(t *testing.T) string {
 	t.Helper()
 	dir := os.Getenv("LOFAMO_BIN_DIR")
 	if dir == "" {
-		t.Skip("SKIPPED: LOFAMO_BIN_DIR is not set: make build, and set it to bin")
+		needs.Missing(t, "LOFAMO_BIN_DIR is not set: make build, and set it to bin")
 	}
 	return dir
 }
@@ -145,10 +141,7 @@ func TestPackages(t *testing.T) {
 	programs := bin(t)
 	nfpm, err := filepath.Glob(filepath.Join(root, ".tools/bin/nfpm-*")) // one of each version that was ever wanted
 	if err != nil || len(nfpm) == 0 {
-		if os.Getenv("CI") != "" {
-			t.Fatalf("no nfpm in .tools: %q, %v", nfpm, err)
-		}
-		t.Skip("SKIPPED: no nfpm in .tools: make packages builds it")
+		needs.Missing(t, "no nfpm in .tools: make packages builds it: %v", err)
 	}
 	need(t, "dpkg", "rpm", "useradd")
 	for format, how := range managers {

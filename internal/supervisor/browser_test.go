@@ -21,6 +21,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor"
 	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
@@ -104,19 +105,9 @@ func TestBrowserModel(t *testing.T) {
 // browser finds what is wanted. Where CI runs it must be there.
 func browser(t *testing.T) (node, chromium string) {
 	t.Helper()
-	skip := t.Skipf
-	if os.Getenv("CI") != "" {
-		skip = t.Fatalf
-	}
-	var err error
-	if node, err = exec.LookPath("node"); err != nil {
-		skip("no Node.js")
-	}
-	if chromium, err = exec.LookPath("chromium"); err != nil {
-		skip("no chromium")
-	}
+	node, chromium = needs.Program(t, "Node.js", "node"), needs.Program(t, "Debian's package chromium", "chromium")
 	if _, err := os.Stat(filepath.Join("..", "..", "web", "node_modules", "playwright-core")); err != nil || !web.Built() {
-		skip("the page was not built: make web")
+		needs.Missing(t, "the page was not built: make web")
 	}
 	return node, chromium
 }

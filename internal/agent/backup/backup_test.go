@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
@@ -528,7 +529,7 @@ func TestOldFileIsSpoilt(t *testing.T) {
 func TestFileSystemFull(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"); err != nil {
-		t.Skipf("SKIPPED TestFileSystemFull: cannot mount a small tmpfs: %v", err)
+		needs.Missing(t, "cannot mount a small tmpfs: %v", err)
 	}
 	t.Cleanup(func() { must(t, unix.Unmount(dir, 0)) })
 	ballast := filepath.Join(dir, "ballast")

@@ -15,6 +15,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/agent/local"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/pkg/jobs"
 )
 
@@ -68,7 +69,7 @@ func as(t *testing.T, uid uint32, groups []uint32, what, path string) string {
 // Who calls is what the kernel says: user, group and supplementary groups of a real process.
 func TestWhoMay(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root can be somebody else")
+		needs.Missing(t, "only root can be somebody else")
 	}
 	c := config.DefaultAgent().Jobs
 	c.Barrier = []string{"uid:1001", "gid:8002"}
@@ -93,7 +94,7 @@ func TestWhoMay(t *testing.T) {
 // Who may not open the socket is told so, and does not wait.
 func TestWhoMayOpenTheSocket(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root can be somebody else")
+		needs.Missing(t, "only root can be somebody else")
 	}
 	w := newCluster(t, config.DefaultAgent().Jobs, "a")
 	if err := os.Chmod(w.sockets["a"], 0o600); err != nil {
@@ -110,7 +111,7 @@ func TestWhoMayOpenTheSocket(t *testing.T) {
 // Forty groups are more than the kernel tells with the first question.
 func TestManyGroups(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root can be somebody else")
+		needs.Missing(t, "only root can be somebody else")
 	}
 	w := newCluster(t, config.DefaultAgent().Jobs, "a")
 	var groups []uint32
@@ -128,7 +129,7 @@ func TestManyGroups(t *testing.T) {
 // A job is of its user: another one's job of the same name hears nothing of it, but who asks for that user's does, and root is heard by all.
 func TestWhoseJob(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root can be somebody else")
+		needs.Missing(t, "only root can be somebody else")
 	}
 	w := newCluster(t, config.DefaultAgent().Jobs, "a", "b")
 	ctx := ends(t)

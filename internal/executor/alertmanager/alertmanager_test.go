@@ -23,6 +23,7 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/freeport"
+	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
@@ -33,17 +34,7 @@ const bound = 20 * time.Second
 // program finds an Alertmanager. Without one the test is skipped, and fails where everything has to be there.
 func program(t *testing.T) string {
 	t.Helper()
-	for _, name := range []string{"prometheus-alertmanager", "alertmanager"} {
-		if p, err := exec.LookPath(name); err == nil {
-			return p
-		}
-	}
-	const missing = "alertmanager: missing: no prometheus-alertmanager in the PATH (Debian has a package of that name)"
-	if os.Getenv("CI") != "" {
-		t.Fatal(missing)
-	}
-	t.Skip(missing)
-	return ""
+	return needs.Program(t, "Debian's package prometheus-alertmanager", "prometheus-alertmanager", "alertmanager")
 }
 
 // manager is a real Alertmanager.

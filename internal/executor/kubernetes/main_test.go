@@ -19,6 +19,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/kubetest"
+	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
@@ -91,7 +92,7 @@ const manifest = "../../../deploy/kubernetes/rbac.yaml"
 func cluster(t testing.TB) *kubetest.Server {
 	t.Helper()
 	if shared.missing != nil {
-		t.Skipf("%s: %v", t.Name(), shared.missing)
+		needs.Missing(t, "%v", shared.missing)
 	}
 	return shared.server
 }

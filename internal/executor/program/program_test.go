@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/lofamo/lofamo/internal/needs"
 )
 
 // script is run by a real shell: what a program can do to its caller is the point here.
@@ -108,10 +110,7 @@ func TestLeftBehind(t *testing.T) {
 
 func TestCredential(t *testing.T) {
 	if os.Getuid() != 0 {
-		if os.Getenv("CI") != "" {
-			t.Fatal("needs root")
-		}
-		t.Skip("needs root")
+		needs.Missing(t, "only root may run as somebody else")
 	}
 	s := script("id -u; id -g; id -G")
 	s.Credential = &Credential{UID: 65534, GID: 65533}

@@ -14,6 +14,7 @@ import (
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/slurm/slurmtest"
 	"github.com/lofamo/lofamo/internal/freeport"
+	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
@@ -39,7 +40,7 @@ func cluster(t *testing.T) controller {
 	t.Helper()
 	sharedOnce.Do(func() { shared.Controller = slurmtest.Start(t) })
 	if shared.Controller == nil {
-		t.Skip("no real Slurm")
+		needs.Missing(t, "no real Slurm")
 	}
 	return shared
 }

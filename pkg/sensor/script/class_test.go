@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -42,7 +43,7 @@ func TestChecksAreNeverRealtime(t *testing.T) {
 		started <- err
 	}()
 	if err := <-started; errors.Is(err, unix.EPERM) {
-		t.Skip("SKIPPED: SCHED_FIFO is not permitted here")
+		needs.Missing(t, "SCHED_FIFO is not permitted here")
 	} else if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
@@ -304,7 +305,7 @@ func TestInterface(t *testing.T) {
 	a.cfg.Interface, b.cfg.Interface = "lo", "lo"
 	l, err := Listen(a.cfg)
 	if errors.Is(err, os.ErrPermission) {
-		t.Skip("binding to an interface is not permitted here: SO_BINDTODEVICE untested")
+		needs.Missing(t, "binding to an interface is not permitted here: SO_BINDTODEVICE untested")
 	}
 	if err != nil {
 		t.Fatal(err)

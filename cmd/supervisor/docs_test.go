@@ -9,5 +9,5 @@ import (
 )
 
 func TestCommandsOfThePages(t *testing.T) {
-	docstest.Parses(t, "../..", "supervisor", func() *cobra.Command { return command(nil) })
+	docstest.Parses(t, "../..", "lofamo-supervisor", func() *cobra.Command { return command(nil) })
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Programs are those of this project that have command lines.
-var Programs = []string{"lofamoctl", "lofamo-agent", "lofamo-executor", "supervisor"}
+// Programs are those of this project that have command lines. The supervisor's goes by two names: as it is installed, and as it is built.
+var Programs = []string{"lofamoctl", "lofamo-agent", "lofamo-executor", "lofamo-supervisor", "supervisor"}
 
 // Command is a command as a page gives it.
 type Command struct {
@@ -241,7 +241,7 @@ func Parses(t T, top, program string, root func() *cobra.Command) {
 				t.Errorf("%v: %v", c, err)
 				continue
 			}
-			if len(words) == 0 || words[0] != program {
+			if len(words) == 0 || words[0] != program && "lofamo-"+words[0] != program {
 				continue
 			}
 			found++

@@ -146,6 +146,7 @@ func TestPackages(t *testing.T) {
 	need(t, "dpkg", "rpm", "useradd")
 	for format, how := range managers {
 		t.Run(format, func(t *testing.T) {
+			t.Parallel() // each on a machine of its own; they wait more than they work
 			m := boot(t)
 			output(t, filepath.Join(root, "deploy/packages/build"), abs(t, nfpm[len(nfpm)-1]), programs, filepath.Join(m.root, "packages"), "v1.2.3", format)
 			installed(m, how)

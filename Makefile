@@ -22,12 +22,13 @@ TEST_TIMEOUT := 15m
 build: web ## binaries in bin/, with the page for browsers where there is npm
 	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
-# The page for browsers. Without npm everything else is built, and the page says what is missing.
+# The page for browsers. Without npm, or with one that is too old, everything else is built, and the page says what is missing.
 PAGE := internal/supervisor/web/dist/app
 .PHONY: web
 web: ## the page for browsers, into the folder that the supervisors embed
-	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory $(PAGE)/index.html; \
-	else echo "no npm: built without the page for browsers"; fi
+	@if ! command -v npm >/dev/null; then echo "no npm: built without the page for browsers"; \
+	elif ! node web/engines.mjs; then echo "built without the page for browsers"; \
+	else $(MAKE) --no-print-directory $(PAGE)/index.html; fi
 
 web/node_modules/.package-lock.json: web/package.json web/package-lock.json
 	cd web && npm ci --loglevel=error --fetch-retries=5
@@ -113,9 +114,11 @@ check-lint: $(TOOLS)/bin/golangci-lint-$(GOLANGCI_LINT_VERSION)
 	$(TOOLS)/bin/golangci-lint-$(GOLANGCI_LINT_VERSION) run ./...
 	cd bench && $(TOOLS)/bin/golangci-lint-$(GOLANGCI_LINT_VERSION) run ./...
 
+GENERATED := api docs/api.md docs/metrics.md docs/configuration.md deploy/config deploy/grafana helm
 .PHONY: check-generate
 check-generate: generate
-	@git diff --exit-code --stat -- api docs/api.md docs/metrics.md docs/configuration.md deploy/config deploy/grafana helm || { echo "generated files are not current: run make generate and commit"; exit 1; }
+	@git diff --exit-code --stat -- $(GENERATED) || { echo "generated files are not current: run make generate and commit"; exit 1; }
+	@new=$$(git ls-files --others --exclude-standard -- $(GENERATED)); test -z "$$new" || { echo "generated files are not in the repository:" $$new; exit 1; }
 
 .PHONY: check-arch
 check-arch:

@@ -44,6 +44,7 @@ var (
 // TestInventory makes the cluster of the example that is shipped, on loopback addresses: made, joined, started; one machine is replaced by another with new keys; and while all of it
 // runs every key is changed, the authority's too, without anything being called FAILED.
 func TestInventory(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		needs.Missing(t, "machines of their own want root")
 	}

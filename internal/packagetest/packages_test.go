@@ -287,6 +287,7 @@ func joined(m *machine) {
 		m.t.Fatal(err)
 	}
 	m.run("lofamoctl", "cluster", "init", "/packages/one.yaml", "--out", "/operator")
+	m.run("lofamoctl", "cluster", "join", "--check", "/operator/supervisors/s1")
 	m.run("lofamoctl", "cluster", "join", "/operator/supervisors/s1", "--enable")
 	m.run("lofamoctl", "cluster", "join", "/operator/nodes/n0-0-0", "--enable")
 	if out := m.run("stat", "-c", "%U %a", "/etc/lofamo/pki/host.key", "/etc/lofamo/gossip.key"); out != "lofamo 600\nlofamo 600\n" {

@@ -18,15 +18,16 @@ func TestRightsAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "| service | calls | roles |\n|---|---|---|\n"
+	var want strings.Builder
+	want.WriteString("| service | calls | roles |\n|---|---|---|\n")
 	for _, s := range []grpc.ServiceDesc{
 		lofamov1.FaultSupervisor_ServiceDesc, lofamov1.Manage_ServiceDesc, lofamov1.ResponseService_ServiceDesc,
 		lofamov1.SupervisorAdmin_ServiceDesc, lofamov1.Reconfigure_ServiceDesc, lofamov1.Replica_ServiceDesc, lofamov1.Upstream_ServiceDesc,
 	} {
-		want += rightsOf(t, s)
+		want.WriteString(rightsOf(t, s))
 	}
-	if !strings.Contains(string(text), want) {
-		t.Errorf("docs/security.md has another table than the code; want\n%s", want)
+	if !strings.Contains(string(text), want.String()) {
+		t.Errorf("docs/security.md has another table than the code; want\n%s", want.String())
 	}
 	for _, method := range []string{"/lofamo.v1.Nothing/At", "/lofamo.v1.ResponseService/Later", "", "ListNodes"} {
 		if r := rights(method); r != nil {

@@ -61,6 +61,15 @@ func (r Reason) String() string {
 	return reasonNames[r]
 }
 
+// Reasons returns all of them.
+func Reasons() []Reason {
+	out := make([]Reason, 0, len(reasonNames)-1)
+	for r := 1; r < len(reasonNames); r++ {
+		out = append(out, Reason(r)) //nolint:gosec // some dozens
+	}
+	return out
+}
+
 // ParseReason is the inverse of Reason.String; "" is no reason, 0.
 func ParseReason(s string) (Reason, error) {
 	if i := slices.Index(reasonNames[:], s); i >= 0 {

@@ -56,7 +56,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	for a := response.Proposes; a <= response.Observes; a++ {
 		m.Decisions.WithLabelValues(a.String())
 	}
-	for r := response.ReasonGrace; r <= response.ReasonMatchError; r++ {
+	for _, r := range response.Reasons() {
 		m.Refused.WithLabelValues(r.String())
 	}
 	for _, k := range response.Kinds() {

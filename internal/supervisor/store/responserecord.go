@@ -212,12 +212,15 @@ func (s *storedResponse) response() (*response.Response, error) {
 		ID: s.ID, Policy: s.Policy, Digest: s.Digest, Mode: readName(&n, "mode", s.Mode, response.Enforce),
 		Target:     response.Target{Node: s.Node, Group: s.Group, Component: readName(&n, "component", s.Component, fault.Component(fault.NumComponents-1))},
 		FaultState: readName(&n, "faultState", s.FaultState, fault.Failed), FaultSince: s.FaultSince,
-		State: readName(&n, "state", s.State, response.Expired), Reason: readName(&n, "reason", s.Reason, response.ReasonMatchError), Detail: s.Detail,
+		State: readName(&n, "state", s.State, response.Expired), Detail: s.Detail,
 		Guards: s.Guards, Undo: s.Undo, Step: s.Step, Undoing: s.Undoing, Cancelled: s.Cancelled,
 		Proposed: s.Proposed, Asked: s.Asked, Gone: s.Gone, Closed: s.Closed, Token: s.Token, Version: s.Number,
 	}
+	var err error
+	if r.Reason, err = response.ParseReason(s.Reason); err != nil {
+		n.errs = append(n.errs, err)
+	}
 	if s.FaultCause != "" {
-		var err error
 		if r.FaultCause, err = fault.ParseCause(s.FaultCause); err != nil {
 			n.errs = append(n.errs, fmt.Errorf("faultCause: %w", err))
 		}

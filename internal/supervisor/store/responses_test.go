@@ -80,6 +80,48 @@ func filled(t *testing.T, v reflect.Value, at string) {
 	}
 }
 
+// Every name that a record can have is read again: a leader that cannot read one record decides nothing.
+func TestRecordNames(t *testing.T) {
+	for name, set := range map[string]func(r *response.Response, v uint8) fmt.Stringer{
+		"mode": func(r *response.Response, v uint8) fmt.Stringer { r.Mode = response.Mode(v); return r.Mode },
+		"component": func(r *response.Response, v uint8) fmt.Stringer {
+			r.Target.Component = fault.Component(v)
+			return r.Target.Component
+		},
+		"fault":  func(r *response.Response, v uint8) fmt.Stringer { r.FaultState = fault.State(v); return r.FaultState },
+		"cause":  func(r *response.Response, v uint8) fmt.Stringer { r.FaultCause = fault.Cause(v); return r.FaultCause },
+		"state":  func(r *response.Response, v uint8) fmt.Stringer { r.State = response.State(v); return r.State },
+		"reason": func(r *response.Response, v uint8) fmt.Stringer { r.Reason = response.Reason(v); return r.Reason },
+		"step": func(r *response.Response, v uint8) fmt.Stringer {
+			r.Steps[0].State = response.StepState(v)
+			return r.Steps[0].State
+		},
+		"onFailure": func(r *response.Response, v uint8) fmt.Stringer {
+			r.Steps[0].OnFailure = response.OnFailure(v)
+			return r.Steps[0].OnFailure
+		},
+	} {
+		named := 0
+		for v := range uint8(255) {
+			want := fullResponse("r9-1")
+			if strings.HasSuffix(set(want, v+1).String(), fmt.Sprintf("(%d)", v+1)) {
+				continue // it has no name
+			}
+			named++
+			b, err := EncodeRecord(want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := DecodeRecord(want.Key(), b); err != nil || !reflect.DeepEqual(got, want) {
+				t.Errorf("%s %s: %v", name, set(want, v+1), err)
+			}
+		}
+		if named == 0 {
+			t.Errorf("%s has no names", name)
+		}
+	}
+}
+
 func TestRecordOfGroup(t *testing.T) {
 	want := &response.Response{ID: "r1-1", Mode: response.ObserveOnly, Target: response.Target{Group: "label/rack=r7"}, State: response.Proposed, Steps: []response.StepRecord{{State: response.Pending}}}
 	b, err := EncodeRecord(want)

@@ -60,14 +60,10 @@ demo: build ## a 2x2x2 cluster here: kill a host half, see it named, heal it, st
 newcomer: ## a fresh clone and the README's commands up to the map, timed
 	hack/newcomer
 
-# BESIDE are packages whose tests time nothing that others' tests could hold up: two at a time. All others, and what is
-# new, one at a time: real processes are timed by their peers, and another package's tests beside them would only show
-# that the machine is small.
-BESIDE := ./internal/supervisor/... ./internal/sim/... ./internal/archtest ./internal/config ./internal/golden ./internal/pki \
-  ./internal/udpmangle ./internal/version ./api/... ./pkg/... \
-  ./internal/agent/{backup,bundle,delivery,dnpcore,epoch,health,hostcore,iferrors,jobs,keeper,ledger,logqueue,maskfile} \
-  ./internal/agent/{moves,peerfile,peers,probes,recovery,relay,told,topo,torusrail} ./internal/campaign/account ./internal/ctl ./internal/failpoint \
-  ./internal/freeport ./internal/needs ./internal/apidoc ./examples/checks ./examples/command ./internal/executor ./internal/executor/{eureka,node,alertmanager/keeper,kubernetes/nodeplan,webhook/talk}
+# ALONE are packages whose tests time real halves and clusters, that others' tests beside them would hold up: one at a time.
+# All others two at a time.
+ALONE := ./cmd/lofamo-agent ./internal/agent ./internal/agent/{acts/...,checks/...,local,mailbox,notify/...,rendezvous,status} \
+  ./internal/campaign/inject ./internal/e2e ./internal/localcluster/... ./internal/netlab
 
 # PURE are packages of one goroutine with thousands of virtual worlds: the race detector has little to find there, and makes
 # them eight times slower. So it sees only -short of them, and without it they are tested whole.
@@ -80,8 +76,8 @@ test: export GORACE := atexit_sleep_ms=50
 test: build $(TOOLS)/bin/nfpm-$(NFPM_VERSION) $(TOOLS)/bin/helm-$(HELM_VERSION) ## all tests, with the race detector and real processes
 	go test -race -short -count=1 -p 2 -timeout $(TEST_TIMEOUT) $(PURE)
 	go test -count=1 -p 2 -timeout $(TEST_TIMEOUT) $(PURE)
-	go test -race -count=1 -p 2 -timeout $(TEST_TIMEOUT) $$(go list $(BESIDE) | grep -vxFf <(go list $(PURE)))
-	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 1 -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -vxFf <(go list $(BESIDE) $(PURE)))
+	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 2 -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -vxFf <(go list $(ALONE) $(PURE)))
+	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 1 -timeout $(TEST_TIMEOUT) $(ALONE)
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run TestBrowser ./internal/supervisor
 	go test -count=1 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint ./internal/failpoint
 	go test -count=1 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint -run 'Killed|Paused' ./internal/executor/webhook ./internal/executor/alertmanager

@@ -31,6 +31,9 @@ const (
 type rotation struct {
 	Step Step `json:"step,omitempty"` // empty: none is under way
 	CA   bool `json:"authority,omitempty"`
+	// Open: not all bundles have the step yet. It is taken again from its beginning then, and nothing but it: who took the next one would leave members behind
+	// that the others do not understand.
+	Open bool `json:"open,omitempty"`
 }
 
 func (d *Dir) rotation() (rotation, error) {
@@ -49,7 +52,7 @@ func (d *Dir) rotation() (rotation, error) {
 }
 
 // Rotate takes a step in changing the gossip key and all certificates, and with authority the authority too, which only StepAdd says. The same step may be
-// taken again. It returns the members whose bundles have changed.
+// taken again, and must be if it was broken off. It returns the members whose bundles have changed, all of them if it was.
 func (d *Dir) Rotate(step Step, authority bool) ([]string, error) {
 	inv, err := d.Inventory()
 	if err != nil {
@@ -67,10 +70,15 @@ func (d *Dir) Rotate(step Step, authority bool) ([]string, error) {
 		return nil, fmt.Errorf("step: given %s: want add, for no change of keys is under way", step)
 	case !slices.Contains(want, r.Step):
 		return nil, fmt.Errorf("step: given %s: want %s or what follows it, for that was the last step", step, r.Step)
+	case r.Open && r.Step != step:
+		return nil, fmt.Errorf("step: given %s: want %s, which was broken off: not all bundles have it", step, r.Step)
 	}
 	before, err := d.sums()
 	if err != nil {
 		return nil, err
+	}
+	if r.Open { // what the broken attempt changed was told to nobody
+		before = nil
 	}
 	if r.Step == "" {
 		r.CA = authority
@@ -78,8 +86,8 @@ func (d *Dir) Rotate(step Step, authority bool) ([]string, error) {
 	if authority && !r.CA {
 		return nil, fmt.Errorf("authority: given with step %s: want it with the step add that begins the change", step)
 	}
-	again := r.Step == step
-	r.Step = step
+	fresh := step == StepUse && (r.Step != step || r.Open)
+	r.Step, r.Open = step, true
 	if step == StepAdd {
 		if err := d.prepare(inv.Cluster, r.CA); err != nil {
 			return nil, err
@@ -97,13 +105,17 @@ func (d *Dir) Rotate(step Step, authority bool) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.write(inv, ca, func(string) bool { return step == StepUse && !again }); err != nil {
+	if err := d.write(inv, ca, func(string) bool { return fresh }); err != nil {
 		return nil, err
 	}
 	if step == StepRemove {
-		if err := errors.Join(os.Remove(d.file(nextDir)), os.Remove(d.file(stepFile))); err != nil {
-			return nil, err
-		}
+		err = errors.Join(os.RemoveAll(d.file(nextDir)), os.Remove(d.file(stepFile)))
+	} else {
+		r.Open = false
+		err = d.note(r)
+	}
+	if err != nil {
+		return nil, err
 	}
 	return d.changed(before)
 }

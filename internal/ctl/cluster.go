@@ -180,13 +180,17 @@ that the old one has signed is worth nothing after 'remove'. Programs of a versi
 }
 
 func (a *app) clusterJoinCommand() *cobra.Command {
-	var root, owner string
+	var root, owner, keep string
 	var anywhere, enable, dry bool
 	cmd := &cobra.Command{
 		Use:   "join BUNDLE",
 		Short: "On a machine: check its bundle, and put it where the services look for it",
 		Long: `On a machine: checks its bundle and puts it into /etc/lofamo. A bundle of another machine is refused (--anywhere takes it all the same), one
 with certificates that are not valid or not this member's, and one of another member than is installed. Keys are written for their owner alone.
+
+A configuration that was changed on the machine stays if the bundle's is the one that it was changed from, as when keys alone are new. If that is another one, too, join
+refuses and names the keys in which they differ: --config keep has the machine's stay, --config replace takes the bundle's. What is to hold on all machines of a kind
+belongs into settings/agent.yaml or settings/supervisor.yaml of the operator's directory, from which 'add-node' and 'rotate-keys' bring it into the bundles.
 
 It starts nothing; with --enable the service is enabled and started.`,
 		Example: `  lofamoctl cluster join bundle --enable`,
@@ -203,6 +207,13 @@ It starts nothing; with --enable the service is enabled and started.`,
 			if len(missing) > 0 && !anywhere {
 				return fmt.Errorf("bundle %s: is that of %s, which listens on %s: no interface of this machine has it (--anywhere installs it all the same)", args[0], b.ID, join(missing))
 			}
+			kept, err := b.Keeps(root, inventory.Config(keep))
+			if err != nil {
+				return err
+			}
+			if kept {
+				a.printf("%s: was changed on this machine, and stays\n", b.Configuration(root))
+			}
 			if dry {
 				a.printf("bundle of %s: good\n", b.ID)
 				return nil
@@ -211,7 +222,7 @@ It starts nothing; with --enable the service is enabled and started.`,
 			if err != nil {
 				return err
 			}
-			if err := b.Install(root, uid, gid); err != nil {
+			if err := b.Install(root, uid, gid, inventory.Config(keep)); err != nil {
 				return err
 			}
 			a.printf("%s: installed for %s\n", b.ID, b.Service)
@@ -229,6 +240,7 @@ It starts nothing; with --enable the service is enabled and started.`,
 	f := cmd.Flags()
 	f.StringVar(&root, "root", "/", "write below this directory, as into an image")
 	f.StringVar(&owner, "owner", "", "user who gets the keys (default lofamo where there is one, as the packages make it, else you)")
+	f.StringVar(&keep, "config", "", "what becomes of a configuration that was changed here and is not what the bundle's was made from: keep or replace (default: join refuses)")
 	f.BoolVar(&anywhere, "anywhere", false, "take the bundle though this machine has not its addresses")
 	f.BoolVar(&enable, "enable", false, "enable and start the service by systemctl")
 	f.BoolVar(&dry, "check", false, "check the bundle alone, and write nothing")

@@ -27,6 +27,7 @@ const Etc = "/etc/lofamo"
 //	gossip.key              the gossip key, or while it is changed the keys
 //	next/                   the authority that is to come, while it is changed
 //	operators/ROLE.pem,key  certificates for people
+//	settings/               agent.yaml, supervisor.yaml: what goes before what follows from the inventory, on all machines of that kind; made by the operator
 //	nodes/ID/               what the machine of a node gets
 //	supervisors/ID/         what the machine of a replica gets
 //
@@ -40,6 +41,7 @@ const (
 	operatorsDir  = "operators"
 	nodesDir      = "nodes"
 	supervisors   = "supervisors"
+	settingsDir   = "settings"
 	stepFile      = "rotation.json"
 )
 
@@ -190,6 +192,9 @@ func (d *Dir) writeSupervisor(inv Inventory, l layout.Layout, i int, ca *pki.CA,
 	if d.state != "" {
 		cfg.DataDir = filepath.Join(d.state, "supervisor-"+id)
 	}
+	if err := d.settle("supervisor.yaml", &cfg); err != nil {
+		return err
+	}
 	if err := cfg.Validate(); err != nil {
 		return fmt.Errorf("configuration of supervisor %s: %w", id, err)
 	}
@@ -211,10 +216,22 @@ func (d *Dir) writeNode(inv Inventory, l layout.Layout, i int, ca *pki.CA, fresh
 	if d.state != "" {
 		cfg.StateDir = filepath.Join(d.state, "node-"+string(id))
 	}
+	if err := d.settle("agent.yaml", &cfg); err != nil {
+		return err
+	}
 	if err := cfg.Validate(); err != nil {
 		return fmt.Errorf("configuration of node %s: %w", id, err)
 	}
 	return d.finish(dir, "agent.yaml", cfg, cfg.Service.GossipKeyFile != "")
+}
+
+// settle reads the operator's settings, if there are any, over a configuration.
+func (d *Dir) settle(name string, cfg any) error {
+	file := d.file(settingsDir, name)
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return settle(file, cfg)
 }
 
 func (d *Dir) etcOf(kind, id string) string {
@@ -230,7 +247,7 @@ func (d *Dir) finish(dir, name string, cfg any, gossip bool) error {
 	if err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
-	if err := replace(filepath.Join(dir, name), b, 0o644); err != nil {
+	if err := replace(filepath.Join(dir, name), marked(b), 0o644); err != nil {
 		return err
 	}
 	if err := d.copyCA(filepath.Join(dir, "pki")); err != nil {

@@ -297,7 +297,7 @@ func TestJoin(t *testing.T) {
 	if missing, err := b.Missing(); err != nil || len(missing) != 1 {
 		t.Errorf("the example's address is this machine's: %v, %v", missing, err)
 	}
-	if err := b.Install(root, -1, -1); err != nil {
+	if err := b.Install(root, -1, -1, ConfigSafe); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"gossip.key", "pki/host.key", "pki/dnp.key"} {
@@ -305,21 +305,21 @@ func TestJoin(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, st, err)
 		}
 	}
-	if err := b.Install(root, -1, -1); err != nil {
+	if err := b.Install(root, -1, -1, ConfigSafe); err != nil {
 		t.Errorf("again: %v", err)
 	}
 	s, err := OpenBundle(d.file("supervisors", "s1"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Install(root, -1, -1); err != nil {
+	if err := s.Install(root, -1, -1, ConfigSafe); err != nil {
 		t.Errorf("a replica beside a node: %v", err)
 	}
 	other, err := OpenBundle(d.file("nodes", "n1-0-0"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := other.Install(root, -1, -1); err == nil || !strings.Contains(err.Error(), "is that of n0-0-0") {
+	if err := other.Install(root, -1, -1, ConfigSafe); err == nil || !strings.Contains(err.Error(), "is that of n0-0-0") {
 		t.Errorf("another node in the place of one: %v", err)
 	}
 	// Bundles that must not get as far.

@@ -134,11 +134,15 @@ func (b Bundle) Missing() ([]netip.Addr, error) {
 	}), nil
 }
 
-// Install writes the bundle where its configuration expects it, below root. What is there of another member is refused; files that are not the bundle's stay. Keys are
-// readable by their owner only: uid and gid, or whoever calls where these are negative.
-func (b Bundle) Install(root string, uid, gid int) error {
+// Install writes the bundle where its configuration expects it, below root. What is there of another member is refused; files that are not the bundle's stay, and
+// the configuration if Keeps says so. Keys are readable by their owner only: uid and gid, or whoever calls where these are negative.
+func (b Bundle) Install(root string, uid, gid int, want Config) error {
 	etc := filepath.Join(root, b.etc)
 	if err := b.sameMember(etc); err != nil {
+		return err
+	}
+	keeps, err := b.Keeps(root, want)
+	if err != nil {
 		return err
 	}
 	return fs.WalkDir(os.DirFS(b.Dir), ".", func(p string, e fs.DirEntry, err error) error {
@@ -146,6 +150,9 @@ func (b Bundle) Install(root string, uid, gid int) error {
 			return err
 		}
 		to := filepath.Join(etc, p)
+		if keeps && p == b.configuration() {
+			return nil
+		}
 		if e.IsDir() {
 			if err := os.MkdirAll(to, 0o755); err != nil {
 				return err
@@ -175,10 +182,7 @@ func (b Bundle) Install(root string, uid, gid int) error {
 // sameMember refuses to put a member in the place of another one, whose state in this machine would be taken for its own.
 func (b Bundle) sameMember(etc string) error {
 	var id string
-	name := "agent.yaml"
-	if b.Service == "lofamo-supervisor" {
-		name = "supervisor.yaml"
-	}
+	name := b.configuration()
 	path := filepath.Join(etc, name)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -98,11 +98,10 @@ func (inv Inventory) PlaceSupervisor(i int, p Placement) (Bundle, error) {
 }
 
 // settle reads the settings over cfg.
-func (p Placement) settle(cfg any) error {
-	if p.Settings == "" {
-		return nil
-	}
-	if err := config.ReadStrict(p.Settings, cfg); err != nil {
+func (p Placement) settle(cfg any) error { return settle(p.Settings, cfg) }
+
+func settle(file string, cfg any) error {
+	if err := config.ReadStrict(file, cfg); err != nil {
 		return fmt.Errorf("settings: %w", err)
 	}
 	return nil
@@ -151,7 +150,7 @@ func (p Placement) write(id, name string, cfg any, pairs []string, gossip bool) 
 	if b, err = OpenBundle(tmp); err != nil {
 		return b, err
 	}
-	return b, b.Install("/", -1, -1)
+	return b, b.Install("/", -1, -1, ConfigReplace)
 }
 
 func isDir(path string) bool {

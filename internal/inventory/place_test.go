@@ -12,7 +12,7 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// What a machine puts together from the inventory and its keys is what 'init' made for it, to the letter.
+// What a machine puts together from the inventory and its keys is what 'init' made for it, to the letter, but for the mark that join wants.
 func TestPlace(t *testing.T) {
 	d, inv := made(t)
 	for _, tc := range []struct {
@@ -46,6 +46,7 @@ func TestPlace(t *testing.T) {
 				var all strings.Builder
 				for _, f := range []string{"agent.yaml", "supervisor.yaml", "gossip.key", "pki/ca.pem", "pki/host.key", "pki/dnp.pem", "pki/supervisor.key"} {
 					if text, err := os.ReadFile(filepath.Join(dir, f)); err == nil {
+						_, text = unmark(text)
 						all.WriteString(f + "\n" + string(text))
 					}
 				}

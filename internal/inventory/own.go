@@ -1,0 +1,143 @@
+package inventory
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// mark is how the first line of a bundle's configuration begins. The sum in it tells a configuration that was changed on its machine from one that is as it was
+// made, and whether what it was made from has changed since.
+const mark = "# Made by 'lofamoctl cluster', which keeps what is changed here; sha256 of what follows: "
+
+// marked is a configuration as bundles have it.
+func marked(text []byte) []byte {
+	return slices.Concat([]byte(mark+sum(text)+"\n"), text)
+}
+
+func sum(text []byte) string {
+	s := sha256.Sum256(text)
+	return hex.EncodeToString(s[:])
+}
+
+// unmark takes a configuration apart: the sum of what it was made as, empty if it does not say, and its text.
+func unmark(b []byte) (from string, text []byte) {
+	line, text, ok := bytes.Cut(b, []byte("\n"))
+	if from, is := strings.CutPrefix(string(line), mark); ok && is {
+		return strings.TrimSpace(from), text
+	}
+	return "", b
+}
+
+// Config says what becomes of a configuration that was changed on its machine.
+type Config string
+
+// What becomes of it.
+const (
+	// ConfigSafe keeps it if the bundle's is the one that it was changed from; otherwise both have changed, and nothing is installed.
+	ConfigSafe Config = ""
+	// ConfigKeep keeps it in any case.
+	ConfigKeep Config = "keep"
+	// ConfigReplace puts the bundle's in its place.
+	ConfigReplace Config = "replace"
+)
+
+// configuration is the bundle's file of that kind.
+func (b Bundle) configuration() string { return strings.TrimPrefix(b.Service, "lofamo-") + ".yaml" }
+
+// Configuration is where the bundle's configuration belongs, below root.
+func (b Bundle) Configuration(root string) string {
+	return filepath.Join(root, b.etc, b.configuration())
+}
+
+// Keeps says whether Install will leave the configuration below root as it was changed there.
+func (b Bundle) Keeps(root string, want Config) (bool, error) {
+	if !slices.Contains([]Config{ConfigSafe, ConfigKeep, ConfigReplace}, want) {
+		return false, fmt.Errorf("configuration: given %q: want keep or replace", string(want))
+	}
+	path := b.Configuration(root)
+	there, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("what is installed: %w", err)
+	}
+	given, err := os.ReadFile(filepath.Join(b.Dir, b.configuration()))
+	if err != nil {
+		return false, fmt.Errorf("bundle %s: %w", b.Dir, err)
+	}
+	from, old := unmark(there)
+	_, made := unmark(given)
+	switch {
+	case bytes.Equal(old, made), want == ConfigReplace:
+		return false, nil
+	case want == ConfigKeep, from == sum(made):
+		return true, nil
+	case from == sum(old):
+		return false, nil
+	}
+	keys, err := differ(old, made)
+	if err != nil {
+		return false, fmt.Errorf("what is installed: %s: %w", path, err)
+	}
+	return false, fmt.Errorf("%s was changed on this machine, and is not what the bundle's was made from; they differ in %s: want --config keep, or --config replace, which loses what was changed "+
+		"(what is to stay belongs into settings/%s of the operator's directory)", path, strings.Join(keys, ", "), b.configuration())
+}
+
+// differ are the keys in which two configurations differ, without their values, which may be secret.
+func differ(a, b []byte) ([]string, error) {
+	flat := func(text []byte) (map[string]string, error) {
+		var tree map[string]any
+		if err := yaml.Unmarshal(text, &tree); err != nil {
+			return nil, err
+		}
+		out := map[string]string{}
+		flatten("", tree, out)
+		return out, nil
+	}
+	x, err := flat(a)
+	if err != nil {
+		return nil, err
+	}
+	y, err := flat(b)
+	if err != nil {
+		return nil, err
+	}
+	keys := map[string]bool{}
+	for k, v := range x {
+		if w, ok := y[k]; !ok || v != w {
+			keys[k] = true
+		}
+	}
+	for k := range y {
+		if _, ok := x[k]; !ok {
+			keys[k] = true
+		}
+	}
+	if len(keys) == 0 {
+		return []string{"comments alone"}, nil
+	}
+	return slices.Sorted(maps.Keys(keys)), nil
+}
+
+func flatten(prefix string, v any, out map[string]string) {
+	m, ok := v.(map[string]any)
+	if !ok {
+		out[strings.TrimSuffix(prefix, ".")] = fmt.Sprint(v)
+		return
+	}
+	for k, v := range m {
+		flatten(prefix+k+".", v, out)
+	}
+}

@@ -1,0 +1,108 @@
+package inventory
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+func joined(t *testing.T, d *Dir, root, id string, want Config) error {
+	t.Helper()
+	b, err := OpenBundle(d.file("nodes", id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.Install(root, -1, -1, want)
+}
+
+// What an operator has changed in a machine's configuration outlives a change of keys, and is not replaced without a word by one that the inventory has changed too.
+func TestJoinKeepsConfiguration(t *testing.T) {
+	d, inv := made(t)
+	root, id := t.TempDir(), "n0-0-0"
+	path := filepath.Join(root, Etc, "agent.yaml")
+	if err := joined(t, d, root, id, ConfigSafe); err != nil {
+		t.Fatal(err)
+	}
+	// Nobody has changed it: it follows the inventory.
+	inv.Ports.AgentHTTP = 7150
+	if _, err := d.Update(inv); err != nil {
+		t.Fatal(err)
+	}
+	if err := joined(t, d, root, id, ConfigSafe); err != nil || !bytes.Equal(read(t, path), read(t, d.file("nodes", id, "agent.yaml"))) {
+		t.Fatalf("not changed on the machine: %v: want the bundle's", err)
+	}
+	own := bytes.Replace(read(t, path), []byte("preset: default"), []byte("preset: fast"), 1)
+	if err := os.WriteFile(path, own, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	key := read(t, filepath.Join(root, Etc, "pki", "host.key"))
+	for _, step := range []Step{StepAdd, StepUse} {
+		if _, err := d.Rotate(step, false); err != nil {
+			t.Fatal(err)
+		}
+		if err := joined(t, d, root, id, ConfigSafe); err != nil || !bytes.Equal(read(t, path), own) {
+			t.Fatalf("%s: %v: the configuration that was changed on the machine is lost", step, err)
+		}
+	}
+	if bytes.Equal(key, read(t, filepath.Join(root, Etc, "pki", "host.key"))) {
+		t.Error("the keys are not new")
+	}
+	// Changed at both ends.
+	inv.Ports.AgentHTTP = 7151
+	if _, err := d.Update(inv); err != nil {
+		t.Fatal(err)
+	}
+	if err := joined(t, d, root, id, ConfigSafe); err == nil || !strings.Contains(err.Error(), "they differ in http, preset: want --config keep") || !bytes.Equal(read(t, path), own) {
+		t.Errorf("changed on the machine and in the inventory: %v", err)
+	}
+	if err := joined(t, d, root, id, ConfigKeep); err != nil || !bytes.Equal(read(t, path), own) {
+		t.Errorf("keep: %v", err)
+	}
+	if err := joined(t, d, root, id, ConfigReplace); err != nil || !bytes.Equal(read(t, path), read(t, d.file("nodes", id, "agent.yaml"))) {
+		t.Errorf("replace: %v", err)
+	}
+	if err := joined(t, d, root, id, "ask"); err == nil || !strings.Contains(err.Error(), `given "ask": want keep or replace`) {
+		t.Errorf("%v", err)
+	}
+	// One that nobody says the origin of is somebody's own.
+	if err := os.WriteFile(path, own[bytes.IndexByte(own, '\n')+1:], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := joined(t, d, root, id, ConfigSafe); err == nil || !strings.Contains(err.Error(), "they differ in ") {
+		t.Errorf("without the line that says what it was made from: %v", err)
+	}
+}
+
+// Settings in the operator's directory are in the bundles, and stay there when keys are changed.
+func TestSettings(t *testing.T) {
+	d, inv := made(t)
+	if err := os.Mkdir(d.file("settings"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(d.file("settings", "agent.yaml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("jobs: {socket: /run/lofamo-jobs/local.sock}\n")
+	changed, err := d.Update(inv)
+	if err != nil || len(changed) != len(inv.Nodes) || slices.Contains(changed, "supervisors/s1") {
+		t.Errorf("%v, %v: want the nodes", changed, err)
+	}
+	if _, err := d.Rotate(StepAdd, false); err != nil {
+		t.Fatal(err)
+	}
+	if a, err := config.LoadAgent(d.file("nodes", "n0-0-0", "agent.yaml"), nil); err != nil || a.Jobs.Socket != "/run/lofamo-jobs/local.sock" {
+		t.Errorf("%+v, %v", a.Jobs, err)
+	}
+	write("jobs: {sockets: /x}\n")
+	if _, err := d.Update(inv); err == nil || !strings.Contains(err.Error(), "sockets") || !strings.Contains(err.Error(), d.file("settings", "agent.yaml")) {
+		t.Errorf("an unknown key: %v", err)
+	}
+}

@@ -164,6 +164,8 @@ func TestHungDaemonIsFound(t *testing.T) {
 	m.await("READY=1")
 	live(t, file, 0, nil, "--live", "--ready")
 	live(t, file, 0, nil, "--live", "--half", "dnp")
+	live(t, file, 0, nil, "--ready", "--take-over") // nobody waits
+	live(t, file, 2, []string{"--take-over: given without --ready"}, "--take-over", "--live")
 
 	signalTo(t, d.cmd.Process.Pid, syscall.SIGSTOP)
 	m.misses()

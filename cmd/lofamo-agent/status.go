@@ -17,7 +17,7 @@ import (
 
 func (o *options) statusCommand() *cobra.Command {
 	var output, half string
-	var live, ready bool
+	var live, ready, takeOver bool
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Ask the running host half of this node how its reports and both halves fare",
@@ -30,7 +30,9 @@ It fails when the host half does not run or does not answer, not when the half's
 
 With --live or --ready it prints nothing but what is wrong, and its exit code tells, for a kubelet's probes: --live is 0 when the loops of the
 recovery daemon go round (of one half alone with --half), or, where none runs, when the halves write their watchdog words; --ready is 0
-when both halves, or the one of --half, write theirs. Both read the state directory alone, and need no half to answer.`,
+when both halves, or the one of --half, write theirs. Both read the state directory alone, and need no half to answer. With --take-over
+--ready is not 0, either, where a daemon in the same container waits ('run --wait') and had better not take over yet: it has not waited for 5 s,
+or a neighbour is gone behind a link that is not masked.`,
 		Example: `  lofamo-agent status --config /etc/lofamo/agent.yaml
   lofamo-agent status --config /etc/lofamo/agent.yaml -o json | jq .delivery
   lofamo-agent status --config /etc/lofamo/agent.yaml --live --half dnp`,
@@ -46,12 +48,15 @@ when both halves, or the one of --half, write theirs. Both read the state direct
 			if h != 0 && !live && !ready {
 				return fmt.Errorf("%w: --half: given %s without --live or --ready", errUsage, h)
 			}
+			if takeOver && !ready {
+				return fmt.Errorf("%w: --take-over: given without --ready", errUsage)
+			}
 			cfg, err := o.load()
 			if err != nil {
 				return err
 			}
 			if live || ready {
-				return probe(c.Context(), cfg, h, live, ready)
+				return probe(c.Context(), cfg, h, live, ready, takeOver)
 			}
 			s, err := status.Ask(c.Context(), cfg.StateDir)
 			if err != nil {
@@ -63,13 +68,14 @@ when both halves, or the one of --half, write theirs. Both read the state direct
 	c.Flags().StringVarP(&output, "output", "o", "table", "table or json")
 	c.Flags().BoolVar(&live, "live", false, "say by the exit code alone whether what looks after the halves lives: 0 or 1")
 	c.Flags().BoolVar(&ready, "ready", false, "say by the exit code alone whether the halves serve: 0 or 1")
+	c.Flags().BoolVar(&takeOver, "take-over", false, "with --ready: and whether a daemon that waits (run --wait) may take over")
 	c.Flags().StringVar(&half, "half", "", "with --live or --ready: of this half alone, host or dnp (default both)")
 	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 
 // probe fails when what was asked for does not hold.
-func probe(ctx context.Context, cfg config.Agent, half fault.Half, live, ready bool) error {
+func probe(ctx context.Context, cfg config.Agent, half fault.Half, live, ready, takeOver bool) error {
 	if live {
 		if err := agent.Live(ctx, cfg, half); err != nil {
 			return err
@@ -78,7 +84,10 @@ func probe(ctx context.Context, cfg config.Agent, half fault.Half, live, ready b
 	if !ready {
 		return nil
 	}
-	return agent.Ready(ctx, cfg, half)
+	if err := agent.Ready(ctx, cfg, half); err != nil || !takeOver {
+		return err
+	}
+	return agent.MayTakeOver(cfg, half)
 }
 
 func writeStatus(w io.Writer, s status.Status, output string) error {

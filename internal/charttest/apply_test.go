@@ -119,7 +119,7 @@ func testHelm(t *testing.T, s *kubetest.Server, k server) {
 	if i, g := template(); i != image || g != generation {
 		t.Errorf("upgraded without a change: image %s, generation %v: want %s, %v", i, g, image, generation)
 	}
-	if _, err := do(append([]string{"upgrade", "lofamo", chart, "--set", "images.tag=v2"}, labels...)...); err != nil {
+	if _, err := do("upgrade", "lofamo", chart, "--reset-then-reuse-values", "--set", "images.tag=v2"); err != nil {
 		t.Fatal(err)
 	}
 	if i, _ := template(); !strings.HasSuffix(i, "/lofamo-agent:v2") {

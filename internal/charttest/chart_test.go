@@ -69,7 +69,7 @@ var matrix = map[string][]string{
 	"managed":    {"supervisors.keys.from=cert-manager", "supervisors.keys.issuerRef.name=lofamo", "agents.keys.from=secrets"},
 	"outside":    {"supervisors.etcd.endpoints[0]=https://10.0.0.200:2379", "supervisors.persistence.create=false", "supervisors.persistence.storageClassName=local", "services.web.enabled=false", "podDisruptionBudget.enabled=false"},
 	"systemd":    {"agents.dnpHalf=systemd", "agents.stateDir=/var/lib/lofamo/agent", "agents.user=990", "agents.group=990", "agents.update.takeOver=false", "agents.update.maxNodes=10%"},
-	"agents":     {"supervisors.enabled=false", "agents.realtime=false", "agents.config.sensors.memory.sickCorrected=3"},
+	"agents":     {"supervisors.enabled=false", "agents.realtime=false", "agents.update.type=OnDelete", "agents.config.sensors.memory.sickCorrected=3"},
 	"replicas":   {"agents.enabled=false", "test.enabled=false", "supervisors.config.etcd.quotaBytes=2147483648"},
 }
 
@@ -161,6 +161,7 @@ func TestRefused(t *testing.T) {
 		{given(t, "images.tagg=v1"), "'/images': additional properties 'tagg' not allowed"},
 		{given(t, "agent.enabled=false"), "additional properties 'agent' not allowed"},
 		{given(t, "agents.update.maxNodes=0"), "'/agents/update/maxNodes'"},
+		{given(t, "agents.update.type=Recreate"), "'/agents/update/type': value must be one of 'RollingUpdate', 'OnDelete'"},
 		{given(t, "agents.update.maxNodes=120%"), "'/agents/update/maxNodes'"},
 		{given(t, "agents.stateDir=run"), "'/agents/stateDir'"},
 		{given(t, "agents.keys.from=vault"), "'/agents/keys/from': value must be one of 'host', 'secrets'"},

@@ -73,6 +73,8 @@ PURE := ./internal/sim/... ./internal/agent/backup ./internal/agent/dnpcore ./pk
 .PHONY: test
 # Else every program with the race detector waits a second before it ends.
 test: export GORACE := atexit_sleep_ms=50
+test: export LOFAMO_HELM := $(TOOLS)/bin/helm-$(HELM_VERSION)
+test: export LOFAMO_NFPM := $(TOOLS)/bin/nfpm-$(NFPM_VERSION)
 test: build $(TOOLS)/bin/nfpm-$(NFPM_VERSION) $(TOOLS)/bin/helm-$(HELM_VERSION) ## all tests, with the race detector and real processes
 	go test -race -short -count=1 -p 2 -timeout $(TEST_TIMEOUT) $(PURE)
 	go test -count=1 -p 2 -timeout $(TEST_TIMEOUT) $(PURE)

@@ -60,6 +60,7 @@ var layers = map[string][]string{
 	"internal/docstest":       {},
 	"internal/needs":          {},
 	"internal/netnstest":      {"internal/needs"},
+	"internal/tether":         {},
 	"internal/freeport":       {},
 	"internal/account":        {},
 	"internal/fixedseed":      {},

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,14 +26,14 @@ const (
 	bound = time.Minute
 )
 
-// helm is the tool that 'make' has built.
+// helm is the tool of the version that make has built: in .tools there may be those of others.
 func helm(t *testing.T) string {
 	t.Helper()
-	tools, err := filepath.Glob(filepath.Join(root, ".tools/bin/helm-*"))
-	if err != nil || len(tools) == 0 {
-		needs.Missing(t, "no helm in .tools: make test builds it (10 minutes, once): %v", err)
+	tool := os.Getenv("LOFAMO_HELM")
+	if tool == "" {
+		needs.Missing(t, "LOFAMO_HELM is not set: make test builds it into .tools/bin (10 minutes, once), and sets it")
 	}
-	return tools[len(tools)-1]
+	return tool
 }
 
 // run runs Helm without anything of the user's.
@@ -118,13 +119,26 @@ func objects(t *testing.T, manifests string) []object {
 	return out
 }
 
-func render(t *testing.T, args ...string) []object {
+// texts are what was rendered, by arguments: Helm takes most of a second for each.
+var texts sync.Map
+
+func template(t *testing.T, args ...string) string {
 	t.Helper()
-	out, err := run(t, nil, append([]string{"template", "lofamo", chart, "--namespace", "lofamo"}, args...)...)
+	once, _ := texts.LoadOrStore(strings.Join(args, "\n"), sync.OnceValues(func() (string, error) { return rendering(t, args...) }))
+	out, err := once.(func() (string, error))()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return objects(t, strings.ReplaceAll(out, "---\n#", "\n---\n#"))
+	return out
+}
+
+func rendering(t *testing.T, args ...string) (string, error) {
+	return run(t, nil, append([]string{"template", "lofamo", chart, "--namespace", "lofamo"}, args...)...)
+}
+
+func render(t *testing.T, args ...string) []object {
+	t.Helper()
+	return objects(t, strings.ReplaceAll(template(t, args...), "---\n#", "\n---\n#"))
 }
 
 func find(t *testing.T, all []object, kind, name string) object {
@@ -175,9 +189,12 @@ func TestRefused(t *testing.T) {
 		{given(t, "topology.from=labels"), "topology.from: given labels: the inventory has nodes"},
 		{append(given(t), "--set-file", "inventory="+bad), "supervisors[0].ports: given: want none"},
 	} {
-		if _, err := run(t, nil, append([]string{"template", "lofamo", chart}, tc.args...)...); err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%q: error %v: want one that has %q", tc.args[6:], err, tc.want)
-		}
+		t.Run(tc.want, func(t *testing.T) {
+			t.Parallel()
+			if _, err := rendering(t, tc.args...); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%q: error %v: want one that has %q", tc.args[6:], err, tc.want)
+			}
+		})
 	}
 }
 
@@ -211,6 +228,7 @@ func contents(t *testing.T, pattern string) map[string]string {
 
 // The supervisors' rights are those under which the tests of the executor run, bound to the chart's own account; agents have none, and no token.
 func TestRights(t *testing.T) {
+	t.Parallel()
 	rules := func(all []object) map[string][]any {
 		out := map[string][]any{}
 		for _, o := range all {
@@ -259,6 +277,7 @@ func TestRights(t *testing.T) {
 
 // Every container is as tight as can be: what is open is in this list, and explained in the chart.
 func TestPrivileges(t *testing.T) {
+	t.Parallel()
 	for _, name := range names() {
 		for _, o := range render(t, given(t, matrix[name]...)...) {
 			var spec object

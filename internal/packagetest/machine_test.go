@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/needs"
+	"github.com/lofamo/lofamo/internal/tether"
 )
 
 // boots makes of a copy of this machine's root a machine that systemd boots as its first process: processes, mounts, cgroups, IPC, name and network of its own, the latter
@@ -85,7 +86,7 @@ func boot(t *testing.T) *machine {
 	cmd := exec.Command("unshare", "--mount", "--pid", "--fork", "--kill-child", "--cgroup", "--uts", "--ipc", "--net", "sh", "-c", boots, "sh", m.root) //nolint:noctx // who cleans up ends it
 	cmd.Stdout, cmd.Stderr = &log, &log
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(cgroup.Fd())}
-	if err := cmd.Start(); err != nil {
+	if err := tether.Start(cmd, syscall.SIGKILL); err != nil { // with it the machine goes, and all that it has mounted
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -199,12 +200,15 @@ func (m *machine) tree() []string {
 	m.t.Helper()
 	var out []string
 	err := filepath.WalkDir(m.upper, func(p string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
 		rel := strings.TrimPrefix(p, m.upper)
 		if slices.ContainsFunc(records, func(r string) bool { return strings.HasPrefix(rel, r) }) {
+			if e != nil && e.IsDir() {
+				return fs.SkipDir // what lives there comes and goes while it is read
+			}
 			return nil
+		}
+		if err != nil {
+			return err
 		}
 		if e.Type()&fs.ModeCharDevice != 0 {
 			out = append(out, rel+" is deleted") // overlayfs: a file that was there
@@ -219,7 +223,7 @@ func (m *machine) tree() []string {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	for l := range strings.SplitSeq(m.run("find", "/run", "/tmp", "/dev/shm", "/sys/fs/cgroup", "-path", "/run/log/journal", "-prune", "-o", "-path", "/run/systemd/units", "-prune", "-o", "-name", "show-status", "-o",
+	for l := range strings.SplitSeq(m.run("find", "/run", "/tmp", "/dev/shm", "/sys/fs/cgroup", "-ignore_readdir_race", "-path", "/run/log/journal", "-prune", "-o", "-path", "/run/systemd/units", "-prune", "-o", "-name", "show-status", "-o",
 		"(", "-type", "d", "-o", "-not", "-path", "/sys/*", ")", "-print"), "\n") {
 		out = append(out, strings.TrimSpace(l))
 	}

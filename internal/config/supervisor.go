@@ -245,7 +245,7 @@ type EtcdConfig struct {
 // SupervisorTLS names PEM files.
 type SupervisorTLS struct {
 	CA   string `json:"ca"`   // the cluster's certificate authorities
-	Cert string `json:"cert"` // certificate of the replica: lofamo://CLUSTER/supervisor/ID
+	Cert string `json:"cert"` // its certificate: lofamo://CLUSTER/supervisor/ID, that of an executor process lofamo://CLUSTER/executor/NAME
 	Key  string `json:"key"`  // its key, readable by its owner only
 }
 

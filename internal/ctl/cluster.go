@@ -13,11 +13,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lofamo/lofamo/internal/inventory"
+	"github.com/lofamo/lofamo/internal/pki"
 )
 
 func (a *app) clusterCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "cluster init|add-node|rotate-keys|join|place",
+		Use:   "cluster init|add-node|issue|rotate-keys|join|place",
 		Short: "Make what the machines of a cluster get: configurations, certificates, keys",
 		Long: `Makes what the machines of a cluster get: configurations, certificates, keys. It talks to no machine: for each there is a directory, its
 bundle, that you carry over by your own means, and that 'lofamoctl cluster join' puts in its place there.
@@ -26,14 +27,14 @@ The operator's directory (--out) has the key of the cluster's authority (ca.key)
 A cluster on this machine, to try it, is made by 'lofamoctl up'.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
-			const want = "want init, add-node, rotate-keys, join or place"
+			const want = "want init, add-node, issue, rotate-keys, join or place"
 			if len(args) == 0 {
 				return usagef("cluster: %s", want)
 			}
 			return usagef("cluster %s: %s", args[0], want)
 		},
 	}
-	cmd.AddCommand(a.clusterInitCommand(), a.clusterAddNodeCommand(), a.clusterRotateCommand(), a.clusterJoinCommand(), a.clusterPlaceCommand())
+	cmd.AddCommand(a.clusterInitCommand(), a.clusterAddNodeCommand(), a.clusterIssueCommand(), a.clusterRotateCommand(), a.clusterJoinCommand(), a.clusterPlaceCommand())
 	return cmd
 }
 
@@ -124,6 +125,32 @@ The certificates of the lost one hold until they end, or until the authority is 
 	}
 	outFlag(cmd, &out)
 	cmd.Flags().StringVar(&renew, "renew", "", "new keys and certificates for this node or supervisor")
+	return cmd
+}
+
+func (a *app) clusterIssueCommand() *cobra.Command {
+	var out string
+	cmd := &cobra.Command{
+		Use:   "issue viewer|operator|approver|executor NAME --out DIR",
+		Short: "Make a certificate for one more person, or for an executor process",
+		Long: `Makes a certificate and key that no bundle has: a person's own, in operators/ROLE-NAME.pem, or that of an executor process, in executors/NAME/pki.
+Approvals are counted by name: who gives two people one certificate has one approval of them. 'rotate-keys' renews it with all others; to have it forgotten remove its files.
+It holds for a year, or until the authority is changed ('rotate-keys --authority').`,
+		Example: `  lofamoctl cluster issue approver anna --out hall7`,
+		Args:    exactly("ROLE", "NAME"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := wantOut(out); err != nil {
+				return err
+			}
+			cert, err := inventory.Open(out).Issue(pki.Role(args[0]), args[1])
+			if err != nil {
+				return err
+			}
+			a.printf("%s, and its key and ca.pem beside it\n", cert)
+			return nil
+		},
+	}
+	outFlag(cmd, &out)
 	return cmd
 }
 

@@ -26,7 +26,8 @@ const Etc = "/etc/lofamo"
 //	ca.pem, ca.key          the authority. The key never leaves this directory.
 //	gossip.key              the gossip key, or while it is changed the keys
 //	next/                   the authority that is to come, while it is changed
-//	operators/ROLE.pem,key  certificates for people
+//	operators/ROLE.pem,key  certificates for people, and ROLE-NAME.pem,key those of one
+//	executors/NAME/pki/     what an executor process gets
 //	settings/               agent.yaml, supervisor.yaml: what goes before what follows from the inventory, on all machines of that kind; made by the operator
 //	nodes/ID/               what the machine of a node gets
 //	supervisors/ID/         what the machine of a replica gets
@@ -42,6 +43,7 @@ const (
 	nodesDir      = "nodes"
 	supervisors   = "supervisors"
 	settingsDir   = "settings"
+	executorsDir  = "executors"
 	stepFile      = "rotation.json"
 )
 
@@ -108,17 +110,15 @@ func (d *Dir) write(inv Inventory, ca *pki.CA, fresh whose) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(d.file(operatorsDir), 0o700); err != nil {
+	others, err := d.issued(inv.Cluster)
+	if err != nil {
 		return err
 	}
-	for _, role := range []pki.Role{pki.RoleViewer, pki.RoleOperator, pki.RoleApprover} {
-		id := pki.Identity{Cluster: inv.Cluster, Role: role, Name: string(role)}
-		if err := issue(ca, d.file(operatorsDir, string(role)), id, nil, fresh(string(role))); err != nil {
+	for _, c := range others {
+		// The slash keeps it apart from the names of members.
+		if err := d.writeIssued(ca, c, fresh(string(c.Role)+"/"+c.Name)); err != nil {
 			return err
 		}
-	}
-	if err := d.copyCA(d.file(operatorsDir)); err != nil {
-		return err
 	}
 	for i := range l.Supervisors {
 		if err := d.writeSupervisor(inv, l, i, ca, fresh); err != nil {
@@ -336,11 +336,14 @@ func (d *Dir) Update(inv Inventory, renew ...string) ([]string, error) {
 	return d.changed(before)
 }
 
-// sums are the contents of all bundles, by "nodes/ID" and "supervisors/ID".
+// sums are the contents of all bundles, by "nodes/ID", "supervisors/ID" and "executors/NAME".
 func (d *Dir) sums() (map[string]string, error) {
 	out := map[string]string{}
-	for _, kind := range []string{nodesDir, supervisors} {
+	for _, kind := range []string{nodesDir, supervisors, executorsDir} {
 		err := fs.WalkDir(os.DirFS(d.path), kind, func(p string, e fs.DirEntry, err error) error {
+			if p == executorsDir && errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
 			if err != nil || e.IsDir() {
 				return err
 			}

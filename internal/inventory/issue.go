@@ -1,0 +1,109 @@
+package inventory
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// issued is a certificate that no bundle has. Its file's name says whose it is, so that one that was written by half is made anew, too.
+type issued struct {
+	pki.Identity
+	base string // of its files, without .pem and .key
+}
+
+// people have a certificate each from the beginning, named as its role, which all who have the role may share.
+var people = []pki.Role{pki.RoleViewer, pki.RoleOperator, pki.RoleApprover}
+
+// certificate is where that of an identity is.
+func (d *Dir) certificate(id pki.Identity) issued {
+	switch {
+	case id.Role == pki.RoleExecutor:
+		return issued{id, d.file(executorsDir, id.Name, "pki", string(id.Role))}
+	case id.Name == string(id.Role):
+		return issued{id, d.file(operatorsDir, id.Name)}
+	}
+	return issued{id, d.file(operatorsDir, string(id.Role)+"-"+id.Name)}
+}
+
+// issued are the certificates that Init and Issue have made, in the order of their names.
+func (d *Dir) issued(cluster string) ([]issued, error) {
+	var out []issued
+	for _, role := range people {
+		out = append(out, d.certificate(pki.Identity{Cluster: cluster, Role: role, Name: string(role)}))
+	}
+	files, err := entries(d.file(operatorsDir))
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		base, isCert := strings.CutSuffix(f, ".pem")
+		role, name, isIssued := strings.Cut(base, "-")
+		if id := (pki.Identity{Cluster: cluster, Role: pki.Role(role), Name: name}); isCert && isIssued && slices.Contains(people, id.Role) && id.Validate() == nil {
+			out = append(out, d.certificate(id))
+		}
+	}
+	executors, err := entries(d.file(executorsDir))
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range executors {
+		if id := (pki.Identity{Cluster: cluster, Role: pki.RoleExecutor, Name: name}); id.Validate() == nil {
+			out = append(out, d.certificate(id))
+		}
+	}
+	return out, nil
+}
+
+// entries of a directory that need not be there.
+func entries(dir string) ([]string, error) {
+	list, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var out []string
+	for _, e := range list {
+		out = append(out, e.Name())
+	}
+	return out, nil
+}
+
+// Issue makes a certificate of a person's own, or that of an executor process; changes of keys renew it. It returns the certificate's file.
+func (d *Dir) Issue(role pki.Role, name string) (string, error) {
+	if !slices.Contains(people, role) && role != pki.RoleExecutor {
+		return "", fmt.Errorf("role: given %q: want viewer, operator, approver or executor; nodes and supervisors are in the inventory", string(role))
+	}
+	inv, err := d.Inventory()
+	if err != nil {
+		return "", err
+	}
+	id := pki.Identity{Cluster: inv.Cluster, Role: role, Name: name}
+	if err := id.Validate(); err != nil {
+		return "", err
+	}
+	ca, err := d.authority()
+	if err != nil {
+		return "", err
+	}
+	c := d.certificate(id)
+	if _, err := os.Stat(c.base + ".pem"); err == nil {
+		return "", fmt.Errorf("certificate %s.pem: is there already: want another name, or remove it first to have it made anew", c.base)
+	}
+	return c.base + ".pem", d.writeIssued(ca, c, false)
+}
+
+func (d *Dir) writeIssued(ca *pki.CA, c issued, fresh bool) error {
+	if err := os.MkdirAll(filepath.Dir(c.base), 0o700); err != nil {
+		return err
+	}
+	if err := issue(ca, c.base, c.Identity, nil, fresh); err != nil {
+		return err
+	}
+	return d.copyCA(filepath.Dir(c.base))
+}

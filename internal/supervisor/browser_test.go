@@ -164,17 +164,24 @@ func (b *browsed) answer(what string) string {
 	return "ok"
 }
 
-// leftNormal is when the supervisor committed that a node is NORMAL no more, in milliseconds since 1970.
+// leftNormal waits until the supervisor has committed that a node that was killed is NORMAL no more, and returns when it was, in milliseconds since 1970.
 func (b *browsed) leftNormal(node string) (at int64) {
-	resp, err := b.c.Client(b.t, b.c.Configs[0].GRPC).GetHistory(b.t.Context(), &lofamov1.GetHistoryRequest{Node: node, Component: "node"})
+	client := b.c.Client(b.t, b.c.Configs[0].GRPC)
+	supervisortest.Eventually(b.t, node+" to be NORMAL no more", func() bool { at = b.gone(client, node); return at != 0 })
+	return at
+}
+
+// gone is when a node was first called dead since it was killed; 0: it was not yet. That it was late once, beside a busy browser, does not count.
+func (b *browsed) gone(client lofamov1.FaultSupervisorClient, node string) (at int64) {
+	resp, err := client.GetHistory(b.t.Context(), &lofamov1.GetHistoryRequest{Node: node, Component: "node"})
 	if err != nil {
-		b.t.Error(err)
+		return 0 // it has just been started
 	}
 	for _, e := range resp.GetEvents() { // newest first: of several the first one since it was killed
 		if e.GetTime().AsTime().Before(b.when) {
 			break
 		}
-		if e.GetFrom() == lofamov1.State_NORMAL && e.GetTo() != lofamov1.State_NORMAL {
+		if e.GetTo() == lofamov1.State_FAILED || e.GetTo() == lofamov1.State_UNKNOWN {
 			at = e.GetTime().AsTime().UnixMilli()
 		}
 	}

@@ -58,7 +58,6 @@ class Page {
   private heardAt = 0
   private lostAt = 0
   private revision = 0
-  private events: Change[] = []
   private scene: Scene | undefined
   private tab: Tab = 'events'
   private selected = -1
@@ -82,13 +81,20 @@ class Page {
   private readonly sliceAxis = h('select', { 'aria-label': 'What is shown' })
   private readonly sliceSays = h('output')
 
-  constructor(private session: Session, private readonly from: string | null, private readonly wanted: string | null) {}
+  constructor(private session: Session, private readonly from: string | null, private wanted: string | null) {}
 
   async start(): Promise<void> {
     this.build()
     this.responses.onChange = () => this.renderTabs()
     this.timeline.onChange = () => this.renderAll()
-    await this.loadMap()
+    // A link in a tab where the page is already.
+    addEventListener('hashchange', () => {
+      if (new URLSearchParams(location.hash.slice(1)).has('login')) return location.reload() // the page begins with it
+      const { node } = fromLink()
+      if (node && this.model) this.choose(node)
+      else if (node) this.wanted = node
+    })
+    if (!(await this.firstMap())) return
     try {
       const { Scene } = await import('./scene')
       this.scene = new Scene(this.canvas, this.model.nodes.length)
@@ -99,9 +105,7 @@ class Page {
       this.show('nodes')
     }
     if (this.wanted) this.choose(this.wanted)
-    // Another such link in a tab where the page is already.
-    addEventListener('hashchange', () => { const node = fromLink().node; if (node) this.choose(node) })
-    void this.timeline.load().then(() => { this.events = this.timeline.events.slice(-maxEvents).reverse(); this.renderAll() }).catch(() => { /* what comes is shown */ })
+    void this.timeline.load().then(() => this.renderAll()).catch(() => { /* what comes is shown */ })
     setInterval(() => this.tick(), 1000)
     setInterval(() => void this.renew(), 240_000) // handovers to other supervisors last ten minutes
     if (this.from) this.say(`Supervisor ${this.from} was lost: this is ${this.session.supervisor}.`, false)
@@ -138,6 +142,22 @@ class Page {
     this.tick()
   }
 
+  /** firstMap asks until there is a map: who has room for a session may have none for this question, when many pages come at once from a supervisor that was lost. */
+  private async firstMap(): Promise<boolean> {
+    for (;;) {
+      try {
+        await this.loadMap()
+        this.say('', false)
+        return true
+      } catch (e) {
+        const over = e instanceof Refused && e.status === 401
+        this.say(over ? e.message : `There is no map yet: ${e instanceof Refused ? e.message : 'the supervisor does not answer'}. Trying again…`, true)
+        if (over) return false
+      }
+      await new Promise((done) => setTimeout(done, 500 + 500 * Math.random()))
+    }
+  }
+
   private async loadMap(): Promise<void> {
     const m = await api.map()
     this.model = Model.of(m)
@@ -150,13 +170,22 @@ class Page {
     this.renderAll()
     this.loadGroups()
     // The stream goes on from this map: what came before it and was not told is read, or is so long ago that all is.
-    void this.timeline.catchUp(m.revision).catch(() => this.timeline.load()).catch(() => { /* what comes is shown */ })
+    void this.timeline.catchUp(m.revision).catch(() => this.timeline.load()).then(() => this.renderSoon()).catch(() => { /* what comes is shown */ })
   }
 
-  /** loadGroups reads the group faults: events name them, and not their members. Those of a plane that dies come together. */
-  private loadGroups(): void {
+  /** loadGroups reads the group faults: events name them, and not their members. Those of a plane that dies come together. Only the last question's answer counts; one that is refused is asked again. */
+  private loadGroups(after = 100): void {
     clearTimeout(this.groupTimer)
-    this.groupTimer = window.setTimeout(() => void api.groups().then((all) => { this.groups = all; this.renderAll() }).catch(() => { /* those known stay, until the map is read anew */ }), 100)
+    const asked = this.groupTimer = window.setTimeout(() => {
+      void api.groups().then((all) => {
+        if (asked !== this.groupTimer) return
+        this.groups = all
+        this.renderAll()
+      }, () => {
+        // Whoever is lost reads all anew when it is back.
+        if (asked === this.groupTimer && !this.lostAt && !this.ended) this.loadGroups(500 + 1000 * Math.random())
+      })
+    }, after)
   }
 
   private follow(): void {
@@ -193,7 +222,6 @@ class Page {
     if (changes.some((c) => c.kind === 'GROUP_CHANGED')) this.loadGroups()
     if (this.tab === 'node') this.changed(changes)
     this.timeline.add(changes)
-    this.events = [...changes.slice().reverse(), ...this.events].slice(0, maxEvents)
     if (reload) {
       clearTimeout(this.mapTimer)
       this.mapTimer = window.setTimeout(() => void this.again(), 300)
@@ -337,7 +365,7 @@ class Page {
   }
 
   private renderEvents(): void {
-    const until = this.timeline.at, list = until === undefined ? this.events : this.timeline.events.filter((e) => e.time <= until).slice(-maxEvents).reverse()
+    const until = this.timeline.at, all = this.timeline.events, list = (until === undefined ? all : all.filter((e) => e.time <= until)).slice(-maxEvents).reverse()
     put(this.panel, list.length ? h('ul', { class: 'plain events' }, ...list.map((e) => eventLine(e, (n) => this.choose(n)))) : h('p', { class: 'soft' }, 'No event yet.'))
   }
 

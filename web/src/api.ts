@@ -42,7 +42,8 @@ export const api = {
   explain: (q: { node?: string; component?: string; group?: string }) => call<any>('/api/explain?' + query(q)),
   history: (of: { node?: string; group?: string }, limit: number) => call<Page>('/api/history?' + query({ ...of, limit })),
   events: (limit: number, after?: number) => call<Page>('/api/events?' + query({ limit, after })),
-  groups: async () => (await call<{ groups?: Group[] }>('/api/groups')).groups ?? [],
+  /** groups that stand, at a revision or later. */
+  groups: async (after: number) => (await call<{ groups?: Group[] }>('/api/groups?' + query({ after }))).groups ?? [],
   approve: (id: string, reason: string) => post<any>(`/api/responses/${encodeURIComponent(id)}/approve`, { reason }),
   deny: (id: string, reason: string) => post<any>(`/api/responses/${encodeURIComponent(id)}/deny`, { reason }),
 }

@@ -68,6 +68,8 @@ class Page {
   private mapTimer = 0
   private groupTimer = 0
   private ended = false
+  private mapped: () => void = () => {} // a map was read after none could be
+  private readonly main = h('main')
   private readonly responses = new Responses(() => this.session)
   private readonly timeline = new Timeline(() => Date.now() + this.session.skew)
   private readonly counts = h('ul', { class: 'counts', 'aria-label': 'Nodes by state' })
@@ -87,14 +89,20 @@ class Page {
     this.build()
     this.responses.onChange = () => this.renderTabs()
     this.timeline.onChange = () => this.renderAll()
-    // A link in a tab where the page is already.
+    // A link in a tab where the page is already: of a dashboard, or a login: another person's, or this one's when the session has ended.
     addEventListener('hashchange', () => {
       if (new URLSearchParams(location.hash.slice(1)).has('login')) return location.reload() // the page begins with it
       const { node } = fromLink()
       if (node && this.model) this.choose(node)
       else if (node) this.wanted = node
     })
-    if (!(await this.firstMap())) return
+    setInterval(() => this.tick(), 1000)
+    setInterval(() => void this.renew(), 240_000) // handovers to other supervisors last ten minutes
+    // Who has room for a session may have none for this question, when many pages come at once from a supervisor that was lost.
+    try { await this.loadMap() } catch { await new Promise<void>((done) => { this.mapped = done; this.lost() }) }
+    this.lostAt = 0
+    this.say('', false)
+    this.main.inert = false
     try {
       const { Scene } = await import('./scene')
       this.scene = new Scene(this.canvas, this.model.nodes.length)
@@ -105,9 +113,6 @@ class Page {
       this.show('nodes')
     }
     if (this.wanted) this.choose(this.wanted)
-    void this.timeline.load().then(() => this.renderAll()).catch(() => { /* what comes is shown */ })
-    setInterval(() => this.tick(), 1000)
-    setInterval(() => void this.renew(), 240_000) // handovers to other supervisors last ten minutes
     if (this.from) this.say(`Supervisor ${this.from} was lost: this is ${this.session.supervisor}.`, false)
   }
 
@@ -132,30 +137,16 @@ class Page {
         h('span', { class: 'soft' }, this.session.subject), h('button', { onclick: other, 'aria-label': 'Light or dark' }, '◐'),
         h('button', { onclick: () => void this.logout() }, 'Log out')),
       this.banner,
-      h('main', {},
+      this.main)
+    this.main.inert = true // until there is a map
+    put(this.main,
         h('section', { id: 'stage', 'aria-label': 'The torus' }, this.canvas,
           h('p', { id: 'keys', class: 'visually-hidden' }, 'Arrow keys, page up and page down go from node to node along X, Y and Z; N goes to the next node that is not normal, G to the next group fault, Enter shows a node and Escape leads back, + and - zoom, 0 shows all.'),
           h('div', { id: 'tools' }, h('label', {}, this.sliceAxis, this.sliceAt, this.sliceSays), h('button', { onclick: () => this.scene?.home() }, 'All'), turn),
           h('div', { id: 'legend', 'aria-hidden': 'true' }, ...['NORMAL', 'SICK', 'FAILED', 'UNKNOWN'].map((s) => h('span', {}, mark(s), s.toLowerCase())), h('span', {}, frame(), 'group fault')), this.chosen),
         this.timeline.element,
-        h('aside', { 'aria-label': 'Details' }, h('div', { class: 'tabs', role: 'tablist', 'aria-label': 'Details' }, ...this.tabs.values()), this.panel)))
+        h('aside', { 'aria-label': 'Details' }, h('div', { class: 'tabs', role: 'tablist', 'aria-label': 'Details' }, ...this.tabs.values()), this.panel))
     this.tick()
-  }
-
-  /** firstMap asks until there is a map: who has room for a session may have none for this question, when many pages come at once from a supervisor that was lost. */
-  private async firstMap(): Promise<boolean> {
-    for (;;) {
-      try {
-        await this.loadMap()
-        this.say('', false)
-        return true
-      } catch (e) {
-        const over = e instanceof Refused && e.status === 401
-        this.say(over ? e.message : `There is no map yet: ${e instanceof Refused ? e.message : 'the supervisor does not answer'}. Trying again…`, true)
-        if (over) return false
-      }
-      await new Promise((done) => setTimeout(done, 500 + 500 * Math.random()))
-    }
   }
 
   private async loadMap(): Promise<void> {
@@ -169,21 +160,30 @@ class Page {
     this.follow()
     this.renderAll()
     this.loadGroups()
-    // The stream goes on from this map: what came before it and was not told is read, or is so long ago that all is.
-    void this.timeline.catchUp(m.revision).catch(() => this.timeline.load()).then(() => this.renderSoon()).catch(() => { /* what comes is shown */ })
+    void this.catchUp(m.revision)
+  }
+
+  /** catchUp reads the events that the stream, which goes on from a map, does not tell. Where they cannot be read in a while, what comes is shown. */
+  private async catchUp(revision: number): Promise<void> {
+    for (let tries = 0; tries < 5 && !this.ended; tries++) {
+      try {
+        await (tries ? this.timeline.load() : this.timeline.catchUp(revision)) // the stream may have told later ones meanwhile
+        return this.renderSoon()
+      } catch { await new Promise((done) => setTimeout(done, 1000 + 1000 * Math.random())) }
+    }
   }
 
   /** loadGroups reads the group faults: events name them, and not their members. Those of a plane that dies come together. Only the last question's answer counts; one that is refused is asked again. */
   private loadGroups(after = 100): void {
     clearTimeout(this.groupTimer)
     const asked = this.groupTimer = window.setTimeout(() => {
-      void api.groups().then((all) => {
+      void api.groups(this.revision).then((all) => {
         if (asked !== this.groupTimer) return
         this.groups = all
         this.renderAll()
-      }, () => {
-        // Whoever is lost reads all anew when it is back.
-        if (asked === this.groupTimer && !this.lostAt && !this.ended) this.loadGroups(500 + 1000 * Math.random())
+      }, (e) => {
+        const never = this.ended || e instanceof Refused && (e.status < 500 || e.status === 501)
+        if (asked === this.groupTimer && !never) this.loadGroups(500 + 1000 * Math.random())
       })
     }, after)
   }
@@ -247,6 +247,7 @@ class Page {
     try {
       this.session = await api.session()
       await this.loadMap()
+      this.mapped()
       return
     } catch (e) {
       if (e instanceof Refused && e.status === 401) {
@@ -287,7 +288,7 @@ class Page {
   private say(text: string, lost: boolean): void {
     this.banner.className = lost ? 'lost' : ''
     const others = lost ? this.session.others.map((o) => h('a', { href: this.elsewhere(o) }, `go to ${o.id}`)) : []
-    put(this.banner, ...(text || lost ? [text || `Supervisor ${this.session.supervisor} does not answer: what is shown is as it was when it was lost. Trying again…`, ...others] : []))
+    put(this.banner, ...(text || lost ? [text || `Supervisor ${this.session.supervisor} does not answer: ${this.revision ? 'what is shown is as it was when it was lost' : 'there is no map yet'}. Trying again…`, ...others] : []))
   }
 
   /** tick says how much what is shown is worth. */

@@ -6,6 +6,7 @@ import { LineMaterial } from 'three/examples/jsm/lines/LineMaterial.js'
 import { LineSegments2 } from 'three/examples/jsm/lines/LineSegments2.js'
 import { LineSegmentsGeometry } from 'three/examples/jsm/lines/LineSegmentsGeometry.js'
 import { type Box, FAILED, Model, NORMAL, SICK, UNKNOWN } from './model'
+import { Pace } from './pace'
 
 /** Slice is a plane of the torus, or all of it (axis -1). */
 export interface Slice { axis: number; at: number }
@@ -16,10 +17,7 @@ const manyNodes = 1500
 // How far a group's box stands off its members, in the unit of one cable's length.
 const margin = 0.38
 
-// While the torus moves, a frame is to take no longer than this, in milliseconds: where the processor draws, fewer pixels are drawn until it stands still.
-const wantedFrame = 28
-const leastSharp = 0.5 // of the pixels along each side
-const stillAfter = 200 // milliseconds
+const stillAfter = 200 // milliseconds, and what moved is drawn with every pixel again
 
 // One point a node, drawn as the sign of its state: a disc, a triangle, a square or a ring, as in the legend. One call draws them all.
 const vertex = `
@@ -99,7 +97,7 @@ export class Scene {
   private colours: Color[] = []
   private gone = false
   private sharp = 1 // of the pixels along each side that are drawn now
-  private pace = 0 // milliseconds that a frame is waited for while it moves, smoothed; 0: not known
+  private pace = new Pace() // of the movement
   private moving = false
   private still = 0 // the timer that ends it
 
@@ -357,7 +355,7 @@ export class Scene {
     this.still = window.setTimeout(() => {
       if (this.wanted) return this.move() // a frame takes longer than that
       this.moving = false
-      this.pace = 0
+      this.pace = new Pace()
       this.sharpen(1)
     }, stillAfter)
     this.draw()
@@ -369,14 +367,6 @@ export class Scene {
     this.resize()
   }
 
-  /** keepPace is told how long a frame was waited for while it moves. What a frame costs grows with the square of how sharp it is. */
-  private keepPace(took: number): void {
-    this.pace = this.pace ? 0.7 * this.pace + 0.3 * took : took
-    if (this.pace < wantedFrame || this.sharp === leastSharp) return
-    this.sharpen(Math.max(leastSharp, this.sharp * Math.max(0.7, Math.sqrt(wantedFrame / this.pace))))
-    this.pace = 0
-  }
-
   private draw(): void {
     if (this.wanted) return
     this.wanted = true
@@ -384,7 +374,10 @@ export class Scene {
     requestAnimationFrame(() => {
       this.wanted = false
       if (this.gone) return
-      if (this.moving) this.keepPace(performance.now() - since)
+      if (this.moving) {
+        this.pace.took(performance.now() - since)
+        this.sharpen(this.pace.sharp)
+      }
       if (this.turning) this.controls.update()
       this.renderer.render(this.three, this.camera)
       this.frames++

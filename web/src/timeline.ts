@@ -32,7 +32,8 @@ export class Timeline {
   /** catchUp reads what came up to a revision and was not told: the stream goes on from a map that was read anew. */
   async catchUp(revision: number): Promise<void> {
     const last = this.events.at(-1)?.rev ?? 0
-    if (last && last < revision) this.events = merged(this.events, (await api.events(keep, last)).events)
+    if (!last) return this.load()
+    if (last < revision) this.events = merged(this.events, (await api.events(keep, last)).events)
   }
 
   /** add takes changes that the stream tells. */

@@ -4,8 +4,12 @@ import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import test from 'node:test'
 
-const source = ts.transpileModule(readFileSync(new URL('../src/model.ts', import.meta.url), 'utf8'), { compilerOptions: { module: ts.ModuleKind.ESNext, target: ts.ScriptTarget.ES2022 } })
-const { Model, boxes, course, ends, groupWords, merged, past, step } = await import('data:text/javascript,' + encodeURIComponent(source.outputText))
+const load = (name) => {
+  const source = ts.transpileModule(readFileSync(new URL(`../src/${name}.ts`, import.meta.url), 'utf8'), { compilerOptions: { module: ts.ModuleKind.ESNext, target: ts.ScriptTarget.ES2022 } })
+  return import('data:text/javascript,' + encodeURIComponent(source.outputText))
+}
+const { Model, boxes, course, ends, groupWords, merged, past, step } = await load('model')
+const { Pace } = await load('pace')
 
 const changed = (rev, time, at, from, to, part = 'node') => ({ rev, time, at, from, to, part, cause: 9 })
 const died = [changed(2, 5000, '0,0,0', 'NORMAL', 'UNKNOWN'), changed(3, 5000, '0,0,0', 'UNKNOWN', 'FAILED'), changed(4, 6000, '1,0,0', 'NORMAL', 'SICK', 'link/X+'), changed(5, 7000, '1,0,0', 'NORMAL', 'FAILED')]
@@ -66,4 +70,18 @@ test('a group is framed by one box where its members fill it', () => {
 
 test('a group has a name for people', () => {
   for (const [g, want] of [[{ id: 'row/Y=1,Z=2' }, 'row Y=1,Z=2'], [{ id: 'label/rack=r7/LINK' }, 'rack r7, LINK'], [{ id: 'west/plane/X=3', region: 'west' }, 'west: plane X=3']]) assert.equal(groupWords(g), want)
+})
+
+test('fewer pixels are drawn where that makes a frame shorter, and nowhere else', () => {
+  const after = (frame, n = 40) => {
+    const p = new Pace()
+    for (let i = 0; i < n; i++) p.took(frame(p.sharp, i))
+    return p.sharp
+  }
+  assert.equal(after(() => 16), 1)
+  assert.equal(after(() => 33), 1, 'a display of 30 pictures a second is no faster with fewer pixels')
+  assert.equal(after((s) => 31 + 36 * s * s), 0.5, 'a processor that draws')
+  assert.equal(after((s) => 11 + 25 * s * s), 0.7, 'no fewer than it takes')
+  assert.equal(after((s, i) => (i % 3 ? 16 : 200)), 1, 'some long frames are other work')
+  assert.equal(after((s, i) => (i % 3 ? 31 + 36 * s * s : 200)), 0.5, 'and hide no gain')
 })

@@ -64,39 +64,49 @@ const (
 	flagUnreachable
 )
 
-// snapshots keeps the last map, so that many browsers that come at once (a replica was lost) cost as little as one.
-type snapshots struct {
-	mu sync.Mutex
-	at time.Time
-	b  []byte
+// snapshot keeps the last answer to a question, so that many browsers that come at once (a replica was lost, a plane died) cost as little as one.
+type snapshot struct {
+	mu       sync.Mutex
+	at       time.Time
+	revision uint64 // that it is of
+	b        []byte
 }
 
-// snapshotAge is how old a map may be that is given to somebody: the changes since follow by the stream anyway.
+// snapshotAge is how old an answer may be that is given to somebody: the changes since follow by the stream anyway.
 const snapshotAge = 500 * time.Millisecond
 
-func (s *Server) serveMap(w http.ResponseWriter, r *http.Request, who visitor) {
-	s.answer(w, r, who, s.mapBytes)
-}
-
-func (s *Server) mapBytes(ctx context.Context) ([]byte, error) {
-	s.snapshot.mu.Lock() // one at a time reads it anew
-	defer s.snapshot.mu.Unlock()
-	if s.snapshot.b != nil && time.Since(s.snapshot.at) < snapshotAge {
-		return s.snapshot.b, nil
+// bytes is an answer of that revision or a later one, or one that is read now.
+func (c *snapshot) bytes(ctx context.Context, after uint64, read func(context.Context) (revision uint64, b []byte, err error)) ([]byte, error) {
+	c.mu.Lock() // one at a time reads it anew
+	defer c.mu.Unlock()
+	if c.b != nil && c.revision >= after && time.Since(c.at) < snapshotAge {
+		return c.b, nil
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, status.FromContextError(err).Err()
 	}
-	m, err := s.read(ctx)
+	revision, b, err := read(ctx)
 	if err != nil {
 		return nil, err
 	}
+	c.at, c.revision, c.b = time.Now(), revision, b
+	return b, nil
+}
+
+func (s *Server) serveMap(w http.ResponseWriter, r *http.Request, who visitor) {
+	s.answer(w, r, who, func(ctx context.Context) ([]byte, error) { return s.wholeMap.bytes(ctx, 0, s.mapBytes) })
+}
+
+func (s *Server) mapBytes(ctx context.Context) (uint64, []byte, error) {
+	m, err := s.read(ctx)
+	if err != nil {
+		return 0, nil, err
+	}
 	b, err := json.Marshal(m)
 	if err != nil {
-		return nil, fmt.Errorf("map: %w", err)
+		return 0, nil, fmt.Errorf("map: %w", err)
 	}
-	s.snapshot.at, s.snapshot.b = time.Now(), b
-	return b, nil
+	return m.Revision, b, nil
 }
 
 // read makes the map of three lists. They may be of different revisions: the changes since the oldest make all of them right.

@@ -65,9 +65,22 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request, who visitor) {
 	})
 }
 
+// groups answers with those that stand at the revision that is asked for, or later: no event follows that would tell what an older answer lacks.
 func (s *Server) groups(w http.ResponseWriter, r *http.Request, who visitor) {
-	ask(s, w, r, who, func(ctx context.Context) (*lofamov1.ListGroupsResponse, error) {
-		return s.cfg.Faults.ListGroups(ctx, &lofamov1.ListGroupsRequest{})
+	after, err := number(r, "after", 1<<62)
+	if err != nil {
+		refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	s.answer(w, r, who, func(ctx context.Context) ([]byte, error) {
+		return s.allGroups.bytes(ctx, after, func(ctx context.Context) (uint64, []byte, error) {
+			resp, err := s.cfg.Faults.ListGroups(ctx, &lofamov1.ListGroupsRequest{})
+			if err != nil {
+				return 0, nil, err
+			}
+			b, err := encoding.Marshal(resp)
+			return resp.GetRevision(), b, err
+		})
 	})
 }
 

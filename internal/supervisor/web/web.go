@@ -21,6 +21,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -79,14 +80,15 @@ const (
 
 // Server answers browsers. Run must run beside it.
 type Server struct {
-	cfg      Config
-	handler  http.Handler
-	calls    chan struct{}
-	used     onceOnly
-	streams  streams
-	snapshot snapshots
-	stopping context.Context // ends every stream
-	stop     context.CancelFunc
+	cfg       Config
+	handler   http.Handler
+	calls     chan struct{}
+	used      onceOnly
+	streams   streams
+	wholeMap  snapshot
+	allGroups snapshot
+	stopping  context.Context // ends every stream
+	stop      context.CancelFunc
 }
 
 // New returns the page's server.
@@ -119,7 +121,7 @@ func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /api/login", s.login)
 	mux.HandleFunc("POST /api/logout", s.logout)
-	mux.HandleFunc("GET /api/address", s.address)
+	mux.HandleFunc("GET "+addressPath, s.address)
 	mux.HandleFunc("GET /api/session", s.as(s.session))
 	mux.HandleFunc("GET /api/map", s.as(s.serveMap))
 	mux.HandleFunc("GET /api/stream", s.as(s.stream))
@@ -135,13 +137,13 @@ func (s *Server) routes() http.Handler {
 	mux.Handle("/", pages(s.cfg.Files))
 	// Whoever is logged in may be led to another site, and that site's scripts must not speak in their name: the cookie is not
 	// sent from there (SameSite=Strict), and what changes something is refused besides by where the browser says that it comes from.
-	return headers(http.NewCrossOriginProtection().Handler(mux))
+	return s.headers(http.NewCrossOriginProtection().Handler(mux))
 }
 
 // headers are those of everything that is served: nothing comes from elsewhere, nothing is run that is not a file of ours, and nobody
-// frames it.
-func headers(next http.Handler) http.Handler {
-	const csp = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; manifest-src 'self'; " +
+// frames it. Only whether another replica answers may a page try out, which tells it nothing more (api/address is signed, and for anybody).
+func (s *Server) headers(next http.Handler) http.Handler {
+	csp := "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'" + s.origins() + "; font-src 'self'; manifest-src 'self'; " +
 		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -150,12 +152,31 @@ func headers(next http.Handler) http.Handler {
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		if r.URL.Path == addressPath {
+			h.Set("Cross-Origin-Resource-Policy", "cross-origin")
+		}
 		h.Set("Permissions-Policy", "camera=(), geolocation=(), microphone=()")
 		if strings.HasPrefix(r.URL.Path, "/api/") {
 			h.Set("Cache-Control", "no-store")
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// addressPath is what a page asks another replica for, to see whether it is there.
+const addressPath = "/api/address"
+
+// origins are those of the other replicas' pages, as the Content-Security-Policy has them, each after a space. It has no IPv6 addresses.
+func (s *Server) origins() (out string) {
+	if s.cfg.Peers == nil {
+		return ""
+	}
+	for _, p := range s.cfg.Peers() {
+		if u, err := url.Parse(p.URL); err == nil && !strings.ContainsAny(u.Host, "[;,' ") {
+			out += " " + u.Scheme + "://" + u.Host + addressPath
+		}
+	}
+	return out
 }
 
 // refuse answers with words for people.

@@ -10,14 +10,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
@@ -119,6 +124,8 @@ type browsed struct {
 	sup    *supervisor.Supervisor
 	killed sync.Map  // fault.NodeID
 	when   time.Time // the last one was killed
+	lose   func()    // takes p1's page away
+	quorum atomic.Bool
 }
 
 func (b *browsed) dead(id fault.NodeID) bool {
@@ -152,8 +159,14 @@ func (b *browsed) answer(what string) string {
 		if err != nil {
 			t.Error(err)
 		}
-	case "approved":
-		return b.approved()
+	case "audit":
+		return b.audit(arg)
+	case "pages":
+		return b.pages()
+	case "lose":
+		b.lose()
+	case "quorum":
+		b.quorum.Store(true)
 	case "stop":
 		stop(t, b.sup)
 	case "start":
@@ -197,17 +210,64 @@ func (b *browsed) responses() string {
 	return fmt.Sprint(all, breaker, audit, errors.Join(err, breakerErr, auditErr))
 }
 
-// approved is who approved the last response, and why, by the audit.
-func (b *browsed) approved() string {
+// audit is who did that last to a response, and why.
+func (b *browsed) audit(act string) string {
 	resp, err := lofamov1.NewResponseServiceClient(b.c.Conn(b.t, pki.RoleViewer, b.c.Configs[0].GRPC)).ListAudit(b.t.Context(), &lofamov1.ListAuditRequest{})
 	if err != nil {
 		b.t.Error(err)
 	}
 	out := ""
 	for _, l := range resp.GetLines() {
-		if l.GetAct() == "approved" {
+		if l.GetAct() == act {
 			out = l.GetSubject() + ": " + l.GetDetail()
 		}
 	}
 	return out
+}
+
+// pages has two more replicas' pages before the same supervisor: p1, and p2 that has not the word of a quorum. It returns a login at p1, and p2's address.
+func (b *browsed) pages() string {
+	t, id := b.t, b.c.Configs[0].ID
+	verify, err := pki.LoadVerifier(filepath.Join(b.c.Dir, "ca.pem"), supervisortest.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := b.c.Conn(t, pki.RoleSupervisor, b.c.Configs[0].GRPC)
+	faults := lofamov1.NewFaultSupervisorClient(conn)
+	serve := func(name string, faults lofamov1.FaultSupervisorClient, peers ...web.Peer) (url string, end func()) {
+		page := web.New(web.Config{
+			Self: name, Cluster: supervisortest.Name, Faults: faults, Responses: lofamov1.NewResponseServiceClient(conn), Masks: lofamov1.NewReconfigureClient(conn),
+			Signer: signer(t, b.c, id), Verifier: verify, Session: time.Hour, Cookie: name, Peers: func() []web.Peer { return peers }, Alive: time.Second,
+		})
+		srv := httptest.NewServer(page)
+		end = func() {
+			page.Close()
+			srv.CloseClientConnections()
+			srv.Close()
+		}
+		t.Cleanup(end)
+		return srv.URL, end
+	}
+	second, _ := serve("p2", alone{faults, &b.quorum})
+	first, end := serve("p1", faults, web.Peer{ID: "p2", URL: second})
+	b.lose = end
+	token, err := weblogin.NewLogin(signer(t, b.c, "viewer"), "p1", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return first + "/#login=" + token + " " + second
+}
+
+// alone is a replica that has not heard a quorum, until it has.
+type alone struct {
+	lofamov1.FaultSupervisorClient
+	quorum *atomic.Bool
+}
+
+func (a alone) GetSummary(ctx context.Context, in *lofamov1.GetSummaryRequest, opts ...grpc.CallOption) (*lofamov1.GetSummaryResponse, error) {
+	resp, err := a.FaultSupervisorClient.GetSummary(ctx, in, opts...)
+	if err == nil && !a.quorum.Load() {
+		resp.Cluster.Stale, resp.Cluster.StaleAge = true, durationpb.New(1500*time.Millisecond)
+	}
+	return resp, err
 }

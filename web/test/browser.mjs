@@ -160,7 +160,7 @@ async function group() {
   await page.click('#tab-nodes')
   await page.focus('tr[data-node="n1-1-2"] button')
   check(!(await page.locator('#groups').count()), 'a group fault before there is one')
-  const again = await refuse('**/api/groups')
+  const again = await refuse('**/api/groups*')
   await ask('kill n0-1-2 n2-1-2')
   await page.waitForSelector('[data-group="row/Y=1,Z=2"]', wait)
   await again()

@@ -67,7 +67,7 @@ func given(t *testing.T, values ...string) []string {
 var matrix = map[string][]string{
 	"defaults":   nil,
 	"everything": {"supervisors.kubernetes.enabled=true", "supervisors.kubernetes.nodeLabel=example.org/lofamo", "networkPolicy.enabled=true", "networkPolicy.clients[0].ipBlock.cidr=10.0.0.0/8", "networkPolicy.metrics[0].ipBlock.cidr=10.0.0.0/8", "monitoring.podMonitor.enabled=true", "monitoring.prometheusRule.enabled=true", "monitoring.dashboards.enabled=true", "images.pullSecrets[0]=pull", "services.web.type=NodePort"},
-	"managed":    {"supervisors.keys.from=cert-manager", "supervisors.keys.issuerRef.name=lofamo", "agents.keys.from=secrets"},
+	"managed":    {"supervisors.keys.from=cert-manager", "supervisors.keys.issuerRef.name=lofamo", "agents.keys.from=secrets", "agents.config.jobs.socket=/run/lofamo-jobs/local.sock", "agents.user=990", "agents.group=991", "agents.stateDir=/var/lib/lofamo/agent"},
 	"outside":    {"supervisors.etcd.endpoints[0]=https://10.0.0.200:2379", "supervisors.persistence.create=false", "supervisors.persistence.storageClassName=local", "services.web.enabled=false", "podDisruptionBudget.enabled=false"},
 	"systemd":    {"agents.dnpHalf=systemd", "agents.stateDir=/var/lib/lofamo/agent", "agents.user=990", "agents.group=990", "agents.update.takeOver=false", "agents.update.maxNodes=10%"},
 	"agents":     {"supervisors.enabled=false", "agents.realtime=false", "agents.update.type=OnDelete", "agents.config.sensors.memory.sickCorrected=3"},
@@ -186,6 +186,11 @@ func TestRefused(t *testing.T) {
 		{given(t, "supervisors.nodes=null"), "supervisors.nodes: s1 is missing: want the node of Kubernetes that has its address, 10.0.0.101"},
 		{given(t, "supervisors.keys.from=cert-manager"), "supervisors.keys.issuerRef.name: given nothing with keys.from cert-manager"},
 		{given(t, "agents.dnpHalf=systemd", "agents.keys.from=secrets"), "agents.keys.from: given secrets with dnpHalf systemd"},
+		{given(t, "agents.dnpHalf=systemd", "agents.stateDir=/var/lib/lofamo/agent"), "agents.user: given 0 with dnpHalf systemd"},
+		{given(t, "agents.dnpHalf=systemd", "agents.user=990"), "agents.stateDir: given /run/lofamo/agent with dnpHalf systemd"},
+		{given(t, "agents.user=990"), "agents.stateDir: given /run/lofamo/agent for user 990"},
+		{given(t, "agents.config.jobs.socket=/run/lofamo/local.sock"), "agents.config.jobs.socket: given /run/lofamo/local.sock: want it in a directory of its own"},
+		{given(t, "agents.config.jobs.socket=/run/lofamo/agent/local.sock"), "agents.config.jobs.socket: given /run/lofamo/agent/local.sock: want"},
 		{given(t, "topology.from=labels"), "topology.from: given labels: the inventory has nodes"},
 		{append(given(t), "--set-file", "inventory="+bad), "supervisors[0].ports: given: want none"},
 	} {
@@ -275,6 +280,40 @@ func TestRights(t *testing.T) {
 	}
 }
 
+// Clients reach a replica that has no quorum. Jobs' pods get a directory with the socket alone, from the half that serves it; and another user than root gets at its keys.
+func TestReached(t *testing.T) {
+	all := render(t, given(t, matrix["defaults"]...)...)
+	for _, name := range []string{"lofamo-supervisor", "lofamo-api", "lofamo-web"} {
+		if got := find(t, all, "Service", name).at("spec", "publishNotReadyAddresses"); got != true {
+			t.Errorf("Service %s: replicas without a quorum are in it: %v: want true", name, got)
+		}
+	}
+	agents := find(t, render(t, given(t, matrix["managed"]...)...), "DaemonSet", "lofamo-agent")
+	spec := object(agents.at("spec", "template", "spec").(map[string]any))
+	if got := spec.at("securityContext", "fsGroup"); got != 991.0 {
+		t.Errorf("secrets are of group %v: want 991", got)
+	}
+	volumes := map[string]string{}
+	for _, v := range list(spec, "volumes") {
+		volumes[v.text("name")] = v.text("hostPath", "path")
+	}
+	for _, c := range list(spec, "containers") {
+		mounts := map[string]string{}
+		for _, m := range list(c, "volumeMounts") {
+			if path := volumes[m.text("name")]; path != "" {
+				mounts[m.text("mountPath")] = path
+			}
+		}
+		want := map[string]string{"/var/lib/lofamo": "/var/lib/lofamo"}
+		if c.text("name") == "host" {
+			want["/run/lofamo-jobs"] = "/run/lofamo-jobs"
+		}
+		if diff := cmp.Diff(want, mounts); diff != "" {
+			t.Errorf("directories of the node in %s:\n%s", c.text("name"), diff)
+		}
+	}
+}
+
 // Every container is as tight as can be: what is open is in this list, and explained in the chart.
 func TestPrivileges(t *testing.T) {
 	t.Parallel()
@@ -303,7 +342,7 @@ func TestPrivileges(t *testing.T) {
 					s := object(c.at("securityContext").(map[string]any))
 					add, _ := s.at("capabilities", "add").([]any)
 					var want []any
-					if agent && name != "systemd" {
+					if agent && name != "systemd" && name != "managed" {
 						switch {
 						case list == "initContainers":
 							want = []any{"DAC_READ_SEARCH"}

@@ -111,7 +111,7 @@ func (a *app) warnBreaker(b *lofamov1.ResponseBreaker) {
 
 // watchResponses prints a table, then a line for every change; for machines an API message a line.
 func (a *app) watchResponses(ctx context.Context, s session, req *lofamov1.ListResponsesRequest, f format) error {
-	err := s.WatchResponses(ctx, req, func(r *lofamov1.WatchResponsesResponse) error {
+	err := s.WatchResponses(ctx, req, func(r *lofamov1.WatchResponsesResponse, _ bool) error {
 		if f == formatJSON || f == formatYAML {
 			b, err := protoJSON(r)
 			if err != nil {

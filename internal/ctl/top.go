@@ -107,9 +107,10 @@ type topShell struct {
 	s    session
 	send func(any) // to the model; it may be called from any goroutine
 
-	mu    sync.Mutex         // guards the fields below
-	move  context.CancelFunc // ends the watch that stands, so that it begins anew
-	again bool               // with everything listed
+	mu            sync.Mutex         // guards the fields below
+	move          context.CancelFunc // ends the watch that stands, so that it begins anew
+	moveResponses context.CancelFunc // and that of the responses
+	again         bool               // with everything listed
 }
 
 // Times of the shell.
@@ -216,13 +217,20 @@ func (t *topShell) poll(ctx context.Context) {
 
 func (t *topShell) responses(ctx context.Context) {
 	for ctx.Err() == nil {
-		anew := true
-		err := t.s.WatchResponses(ctx, &lofamov1.ListResponsesRequest{}, func(r *lofamov1.WatchResponsesResponse) error {
+		watching, cancel := context.WithCancel(ctx)
+		t.mu.Lock()
+		t.moveResponses = cancel
+		t.mu.Unlock()
+		err := t.s.WatchResponses(watching, &lofamov1.ListResponsesRequest{}, func(r *lofamov1.WatchResponsesResponse, anew bool) error {
 			t.send(topResponses{resp: r, anew: anew})
-			anew = false
 			return nil
 		})
-		if err != nil && ctx.Err() == nil {
+		moved := watching.Err() != nil
+		cancel()
+		if moved {
+			continue
+		}
+		if err != nil {
 			t.send(topResponses{err: plain(err)})
 		}
 		pause(ctx, topRetry)
@@ -244,13 +252,16 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// restart has the watch begun anew, at whoever answered last.
+// restart has the watch begun anew, at whoever answered last; again: with everything listed, else because it is somebody else, who is asked for the responses too.
 func (t *topShell) restart(again bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.again = t.again || again
 	if t.move != nil {
 		t.move()
+	}
+	if !again && t.moveResponses != nil {
+		t.moveResponses()
 	}
 }
 

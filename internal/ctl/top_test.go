@@ -1,10 +1,12 @@
 package ctl
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -312,6 +314,34 @@ func TestTopAsksBeforeItActs(t *testing.T) {
 	wants(t, m, "NOT DONE", "want the role approver")
 }
 
+// What is over is not listed: what has closed, and what a supervisor that begins anew does not know of any more.
+func TestTopForgetsResponsesThatAreOver(t *testing.T) {
+	r := func(id string, closed bool) *lofamov1.Response {
+		r := &lofamov1.Response{Id: id, Node: "n1-0-1", State: lofamov1.ResponseState_RESPONSE_WAITING, Proposed: ago(time.Minute), Asked: ago(time.Minute), ApprovalsWanted: 1}
+		if closed {
+			r.State, r.Closed = lofamov1.ResponseState_RESPONSE_DONE, ago(0)
+		}
+		return r
+	}
+	m := topOf(t, harmed(t), 80, 24)
+	press(m, "4")
+	for _, step := range []struct {
+		resp *lofamov1.WatchResponsesResponse
+		anew bool
+		want string
+	}{
+		{&lofamov1.WatchResponsesResponse{Responses: []*lofamov1.Response{r("r7-11", false), r("r7-12", false)}}, true, "4 Responses: 2"},
+		{&lofamov1.WatchResponsesResponse{Responses: []*lofamov1.Response{r("r7-11", true)}}, false, "4 Responses: 1"},
+		{&lofamov1.WatchResponsesResponse{Responses: []*lofamov1.Response{r("r7-13", false)}}, false, "4 Responses: 2"},
+		{&lofamov1.WatchResponsesResponse{Responses: []*lofamov1.Response{r("r7-13", false)}}, true, "4 Responses: 1"},
+		{&lofamov1.WatchResponsesResponse{Gone: []string{"r7-13"}}, false, "4 Responses: 0"},
+	} {
+		m.update(topResponses{resp: step.resp, anew: step.anew})
+		wants(t, m, step.want)
+	}
+	lacks(t, m, "waiting for a person")
+}
+
 func TestTopFilterAndChoice(t *testing.T) {
 	m := topOf(t, harmed(t), 100, 24)
 	press(m, "down")
@@ -403,6 +433,56 @@ func TestTopOnce(t *testing.T) {
 	if got := run(t, nil, r.flags("top", "--once")...); got.code != 1 || !strings.Contains(got.stderr, "no supervisor answered") {
 		t.Errorf("exit code %d, %q: want that nobody answers", got.code, got.stderr)
 	}
+}
+
+// When the view goes to another supervisor, so does what it says of responses: one that is cut off says nothing more, and does not end its stream.
+func TestTopAsksTheOtherOneForResponsesToo(t *testing.T) {
+	dir := t.TempDir()
+	clienttest.PKI(t, dir)
+	said := func(id string) []*lofamov1.WatchResponsesResponse {
+		return []*lofamov1.WatchResponsesResponse{{Responses: []*lofamov1.Response{{Id: id}}, Breaker: &lofamov1.ResponseBreaker{}}}
+	}
+	first, other := clienttest.Serve(t, dir, healthy(t, "2x2x2")), clienttest.Serve(t, dir, healthy(t, "2x2x2"))
+	first.Responses.Changes, first.Responses.Silent = said("r1-1"), true
+	other.Responses.Changes, other.Responses.Silent = said("r2-1"), true
+	file := func(name string) string { return filepath.Join(dir, name) }
+	a := &app{env: Env{Now: func() time.Time { return now }, Getenv: func(string) string { return "" }}, server: first.Address + "," + other.Address, ca: file("ca.pem"), cert: file("viewer.pem"), key: file("viewer.key")}
+	s, err := a.connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	heard := make(chan topResponses)
+	shell := &topShell{app: a, s: s, send: func(msg any) {
+		select {
+		case heard <- msg.(topResponses):
+		case <-ctx.Done():
+		}
+	}}
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer cancel()
+	group.Go(func() { shell.responses(ctx) })
+	next := func(want string) {
+		t.Helper()
+		select {
+		case r := <-heard:
+			if got := r.resp.GetResponses(); r.err != nil || len(got) != 1 || got[0].GetId() != want || !r.anew {
+				t.Errorf("%v: want %s, anew", r, want)
+			}
+		case <-ctx.Done():
+			t.Fatalf("nothing is said of %s", want)
+		}
+	}
+	next("r1-1")
+	first.Refuse(status.Error(codes.Unavailable, "away"))
+	if _, err := s.GetSummary(ctx, &lofamov1.GetSummaryRequest{}); err != nil || s.Answered() != other.Address {
+		t.Fatalf("%v: %s answers", err, s.Answered())
+	}
+	shell.restart(false)
+	next("r2-1")
 }
 
 // What the shell asks and says goes over the same calls as the other commands', and what they print is what is shown.

@@ -455,7 +455,11 @@ func (m *topModel) respond(r topResponses) {
 		m.breaker = b
 	}
 	for _, x := range r.resp.GetResponses() {
-		m.responses[x.GetId()] = x
+		if x.GetClosed() != nil { // told once more, as it ended, and then no more
+			delete(m.responses, x.GetId())
+		} else {
+			m.responses[x.GetId()] = x
+		}
 	}
 	for _, id := range r.resp.GetGone() {
 		delete(m.responses, id)

@@ -71,14 +71,14 @@ func (c *Client) GetResponse(ctx context.Context, id string) (*lofamov1.Response
 }
 
 // WatchResponses calls each with the responses that pass the filter, then with those that change. When the supervisor falls away another one
-// is asked, and says all anew. An error of each ends it.
-func (c *Client) WatchResponses(ctx context.Context, filter *lofamov1.ListResponsesRequest, each func(*lofamov1.WatchResponsesResponse) error) error {
+// is asked, and says all anew: each is told so, for what has ended meanwhile is not in it. An error of each ends it.
+func (c *Client) WatchResponses(ctx context.Context, filter *lofamov1.ListResponsesRequest, each func(r *lofamov1.WatchResponsesResponse, anew bool) error) error {
 	return c.atOne(ctx, func(conn *grpc.ClientConn) error {
 		stream, err := lofamov1.NewResponseServiceClient(conn).WatchResponses(ctx, &lofamov1.WatchResponsesRequest{Filter: filter})
-		for err == nil {
+		for anew := true; err == nil; anew = false {
 			var r *lofamov1.WatchResponsesResponse
 			if r, err = stream.Recv(); err == nil {
-				if err := each(r); err != nil {
+				if err := each(r, anew); err != nil {
 					return begunError{err}
 				}
 			}

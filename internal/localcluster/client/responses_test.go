@@ -59,16 +59,21 @@ func TestWatchOfResponsesGoesOn(t *testing.T) {
 	clienttest.PKI(t, dir)
 	a, b := clienttest.Serve(t, dir, clienttest.NewMap()), clienttest.Serve(t, dir, clienttest.NewMap())
 	said := func(id string) []*lofamov1.WatchResponsesResponse {
-		return []*lofamov1.WatchResponsesResponse{{Responses: []*lofamov1.Response{{Id: id}}}}
+		return []*lofamov1.WatchResponsesResponse{{Responses: []*lofamov1.Response{{Id: id}}}, {Gone: []string{id}}}
 	}
 	a.Responses.Changes, a.Responses.Err = said("r1-1"), status.Error(codes.Unavailable, "stopping")
 	b.Responses.Changes, b.Responses.Err = said("r2-1"), status.Error(codes.PermissionDenied, "no")
 	var got []string
-	err := dial(t, dir, a.Address, b.Address).WatchResponses(bounded(t), nil, func(r *lofamov1.WatchResponsesResponse) error {
-		got = append(got, r.GetResponses()[0].GetId())
+	err := dial(t, dir, a.Address, b.Address).WatchResponses(bounded(t), nil, func(r *lofamov1.WatchResponsesResponse, anew bool) error {
+		for _, x := range r.GetResponses() {
+			got = append(got, fmt.Sprint(x.GetId(), " ", anew))
+		}
+		for _, id := range r.GetGone() {
+			got = append(got, fmt.Sprint(id, " gone ", anew))
+		}
 		return nil
 	})
-	if status.Code(err) != codes.PermissionDenied || fmt.Sprint(got) != "[r1-1 r2-1]" {
+	if status.Code(err) != codes.PermissionDenied || fmt.Sprint(got) != "[r1-1 true r1-1 gone false r2-1 true r2-1 gone false]" {
 		t.Errorf("%v, %v", got, err)
 	}
 }

@@ -19,6 +19,7 @@ type Responses struct {
 	Policy   *lofamov1.GetPolicyResponse
 	List     *lofamov1.ListResponsesResponse
 	Changes  []*lofamov1.WatchResponsesResponse // of WatchResponses
+	Silent   bool                               // WatchResponses says nothing more after Changes, and does not end by itself
 	Is       *lofamov1.Response                 // what every word for a response answers
 	Lines    []*lofamov1.AuditLine
 	// Err is what calls fail with, streams after all they have.
@@ -72,6 +73,9 @@ func (r *Responses) WatchResponses(_ *lofamov1.WatchResponsesRequest, s grpc.Ser
 		if err := s.Send(c); err != nil {
 			return err
 		}
+	}
+	if r.Silent {
+		<-s.Context().Done()
 	}
 	return r.Err
 }

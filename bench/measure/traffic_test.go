@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/internal/needs"
 )
 
 func TestTrafficCountsEachPacketOnce(t *testing.T) {
@@ -38,7 +40,7 @@ func TestTrafficCountsEachPacketOnce(t *testing.T) {
 			}
 		})
 		if errors.Is(err, unix.EPERM) {
-			t.Skip("SKIPPED: counting packets needs CAP_NET_RAW")
+			needs.Missing(t, "counting packets needs CAP_NET_RAW")
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -143,10 +143,13 @@ func sources(t *testing.T) []file {
 	return out
 }
 
-var parsed = sync.OnceValues(func() ([]file, error) {
+var parsed = sync.OnceValues(func() ([]file, error) { return sourcesOf(".", "bench") })
+
+// sourcesOf reads the Go files below a folder of the repository, without one of its folders.
+func sourcesOf(top, without string) ([]file, error) {
 	root := filepath.Join("..", "..")
 	var out []file
-	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(filepath.Join(root, top), func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -156,7 +159,7 @@ var parsed = sync.OnceValues(func() ([]file, error) {
 		}
 		rel = filepath.ToSlash(rel)
 		if d.IsDir() {
-			if name := d.Name(); rel != "." && (strings.HasPrefix(name, ".") || name == "bin" || name == "testdata" || name == "node_modules" || rel == "bench") {
+			if name := d.Name(); rel != "." && (strings.HasPrefix(name, ".") || name == "bin" || name == "testdata" || name == "node_modules" || rel == without) {
 				return filepath.SkipDir
 			}
 			return nil
@@ -173,7 +176,7 @@ var parsed = sync.OnceValues(func() ([]file, error) {
 		return nil
 	})
 	return out, err
-})
+}
 
 func layerOf(dir string) (string, bool) {
 	for d := dir; d != "."; d = filepath.ToSlash(filepath.Dir(d)) {

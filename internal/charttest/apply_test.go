@@ -77,7 +77,11 @@ func testHelm(t *testing.T, s *kubetest.Server, k server) {
 	do := func(args ...string) (string, error) {
 		return run(t, []string{"KUBECONFIG=" + config}, append(args, "--namespace", "lofamo")...)
 	}
-	labels := append(given(t, "topology.from=labels", "topology.labels.rack=example.org/rack"), "--set-file", "inventory="+inventory)
+	values := filepath.Join(dir, "values.yaml")
+	if err := os.WriteFile(values, []byte("images: {registry: registry.example.org/lofamo}\nsupervisors: {nodes: {s1: control-1}}\ntopology: {from: labels, labels: {rack: example.org/rack}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	labels := []string{"--values", values, "--set-file", "inventory=" + inventory}
 	if _, err := do(append([]string{"install", "lofamo", chart}, labels...)...); err == nil || !strings.Contains(err.Error(), "no node with the label lofamo.io/coord is seen") {
 		t.Errorf("installed without a labelled node: %v", err)
 	}
@@ -126,7 +130,7 @@ func testHelm(t *testing.T, s *kubetest.Server, k server) {
 	if i, _ := template(); !strings.HasSuffix(i, "/lofamo-agent:v2") {
 		t.Errorf("upgraded to v2: image %s", i)
 	}
-	if _, err := do("rollback", "lofamo", "2"); err != nil {
+	if _, err := do("rollback", "lofamo"); err != nil {
 		t.Fatal(err)
 	}
 	if i, _ := template(); i != image {

@@ -40,38 +40,93 @@ func TestEveryCommandIsRunOrMarked(t *testing.T) {
 			t.Errorf("%s: only %d commands are found: the search is wrong", page, n)
 		}
 	}
-	seen := make(map[How]bool)
+	texts := make(map[string]string) // by package
 	for command, how := range runs {
 		if !used[command] {
 			t.Errorf("commands.txt has %q, which no page gives", command)
 		}
-		if how.Test == "" || seen[how] {
+		if how.Test == "" {
 			continue
 		}
-		seen[how] = true
-		if !hasTest(t, how) {
+		if _, read := texts[how.Package]; !read {
+			texts[how.Package] = testsOf(t, how.Package)
+		}
+		text := texts[how.Package]
+		if !regexp.MustCompile(`(?m)^func ` + regexp.QuoteMeta(how.Test) + `\(`).MatchString(text) {
 			t.Errorf("commands.txt says that %s in %s runs %q: there is no such test", how.Test, how.Package, command)
+		}
+		if how.Test == "TestReadme" { // it reads them here
+			continue
+		}
+		if lacks := lacking(command, text); len(lacks) > 0 {
+			t.Errorf("commands.txt says that %s in %s runs %q: no test there has the words %q", how.Test, how.Package, command, lacks)
 		}
 	}
 }
 
-func hasTest(t *testing.T, how How) bool {
+var word = regexp.MustCompile(`^(--)?[a-z][a-z-]+$`)
+
+// lacking are the words of a command that tests do not have: its subcommands, side by side, and its flags. What follows those may be another name.
+func lacking(command, tests string) (out []string) {
+	words, err := Words(command)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for i, w := range words[1:] {
+		w, _, _ = strings.Cut(w, "=")
+		want := regexp.QuoteMeta(w)
+		switch {
+		case !word.MatchString(w):
+			continue
+		case strings.HasPrefix(w, "--") || i == 0:
+		case i == 1 && slices.Contains(Programs, words[0]):
+			want = regexp.QuoteMeta(words[1]) + "[\"`, ]+" + want
+		default:
+			continue
+		}
+		if !regexp.MustCompile("[\"` ]" + want + "[\"` =]").MatchString(tests) {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+// testsOf is the text of a package's tests without lines that are comments alone.
+func testsOf(t *testing.T, pkg string) string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(top, filepath.FromSlash(how.Package), "*_test.go"))
+	files, err := filepath.Glob(filepath.Join(top, filepath.FromSlash(pkg), "*_test.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := regexp.MustCompile(`(?m)^func ` + regexp.QuoteMeta(how.Test) + `\(`)
+	var text strings.Builder
 	for _, f := range files {
 		b, err := os.ReadFile(f)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want.Match(b) {
-			return true
+		for line := range strings.Lines(string(b)) {
+			if !strings.HasPrefix(strings.TrimSpace(line), "//") {
+				text.WriteString(line)
+			}
 		}
 	}
-	return false
+	return text.String()
+}
+
+func TestLacking(t *testing.T) {
+	const tests = `run("cluster", "add-node", "--renew", id, "--out="+dir); shell("systemctl start it --now ")`
+	for command, want := range map[string][]string{
+		"lofamoctl cluster add-node --renew n1-0-1 --out hall7": nil,
+		"lofamoctl cluster add-node hall7 --wait=1":             {"--wait"},
+		"lofamoctl cluster rotate-keys --out x":                 {"rotate-keys"},
+		"lofamoctl cluster start --out x":                       {"start"},
+		"systemctl start --now some-unit":                       nil,
+		"systemctl stop 'it":                                    {"systemctl stop 'it: a quotation has no end"},
+	} {
+		if got := lacking(command, tests); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", command, got, want)
+		}
+	}
 }
 
 func TestRead(t *testing.T) {

@@ -52,6 +52,12 @@ func TestInventory(t *testing.T) {
 	}
 	h := newHall(t)
 	h.ctl("cluster", "init", filepath.Join(h.dir, "inventory.yaml"), "--out", h.operator())
+	for role, name := range map[string]string{"approver": "anna", "executor": "x1"} {
+		cert, _, _ := strings.Cut(h.ctl("cluster", "issue", role, name, "--out", h.operator()), ",")
+		if _, err := os.Stat(cert); err != nil {
+			t.Errorf("issued: %v", err)
+		}
+	}
 	for _, s := range hallSupervisors {
 		h.join("supervisors", s)
 		h.start(s)
@@ -72,6 +78,9 @@ func TestInventory(t *testing.T) {
 	}
 	if out := h.ctl("cluster", "add-node", "--renew", lost, "--out", h.operator()); !strings.Contains(out, "nodes/"+lost) || strings.Count(out, "nodes/") != 1 {
 		t.Errorf("add-node: %s", out)
+	}
+	if out := h.ctl("cluster", "add-node", filepath.Join(h.dir, "inventory.yaml"), "--out", h.operator()); strings.Contains(out, "nodes/") || strings.Contains(out, "supervisors/") {
+		t.Errorf("add-node without a change: %s", out)
 	}
 	h.join("nodes", lost)
 	h.start(lost)

@@ -72,15 +72,20 @@ func TestFenceThatIsLate(t *testing.T) {
 	e.c.sure = time.Nanosecond
 	e.pacing.failure = usual.failure
 	before := theNode(t, name).ResourceVersion
+	all := 0
 	for _, a := range []act{allKinds()[0], allKinds()[5], allKinds()[6]} { // a write, a drain, an event
 		asked := 0
 		ctx := executor.WithFence(context.Background(), func(context.Context) error { asked++; return nil })
 		j := a.job(responseID(), name)
 		j.Timeout = 700 * time.Millisecond // pauses of at least 50, 100, 200 and 400 ms
 		want(t, e.Do(ctx, j), response.Unchanged, "")
-		if asked < 1 || asked > 4 {
+		if asked > 4 {
 			t.Errorf("%s: %d questions in %s: want at most 4", a.kind, asked, j.Timeout)
 		}
+		all += asked
+	}
+	if all == 0 { // of one alone the server may have taken the whole time to say what there is
+		t.Error("the fence was never asked")
 	}
 	if after := theNode(t, name).ResourceVersion; after != before {
 		t.Errorf("changed: version %s, before %s", after, before)

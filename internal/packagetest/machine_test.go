@@ -62,7 +62,7 @@ type machine struct {
 // boot boots a machine, and skips where it cannot be had.
 func boot(t *testing.T) *machine {
 	t.Helper()
-	need(t, "unshare", "nsenter", "ip", "/usr/lib/systemd/systemd")
+	need(t, "unshare", "nsenter", "ip", "/usr/lib/systemd/systemd", "systemctl", "ps", "pgrep", "setpriv")
 	if os.Geteuid() != 0 {
 		needs.Missing(t, "not root")
 	}

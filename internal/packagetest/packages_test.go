@@ -253,7 +253,7 @@ func restored(m *machine) {
 	m.run("setpriv", "--reuid=lofamo", "--regid=lofamo", "--init-groups", "lofamo-supervisor", "restore", "--snapshot", "/tmp/store.db", "--config", "/etc/lofamo/supervisor.yaml")
 	m.run("rm", "-r", "/var/lib/lofamo/supervisor.lost", "/tmp/store.db")
 	began := time.Now()
-	m.run("systemctl", "start", "lofamo-supervisor")
+	m.run("systemctl", "start", "lofamo-supervisor", "--no-block")
 	// The snapshot has the node as NORMAL: what counts is what was heard since.
 	m.eventually("the restored replica has heard the node", func() bool { return m.heard(began) },
 		func() string {

@@ -86,7 +86,7 @@ func supervisor() Dashboard {
 				stat("Leaders", "Replicas that lead: one. For a moment two may say so, when the leadership goes over.", "none", 4, Query{Expr: `sum(lofamo_leader{SUP})`, Legend: "leaders"}).leading(),
 				stat("Replicas scraped", "Replicas of which Prometheus gets metrics.", "none", 4, Query{Expr: `count(lofamo_leader{SUP})`, Legend: "replicas"}),
 				stat("May be lost yet", "Replicas that may be lost before there is no majority, in the leader's view.", "none", 4, Query{Expr: `min(sum by (instance) (lofamo_replica_up{SUP}) - floor(count by (instance) (lofamo_replica_up{SUP}) / 2) - 1)`, Legend: "spare"}).wanted(1),
-				stat("Quorum heard", "Since a replica last had the word of a quorum, of the replica that waits longest; -1: never since it started.", "s", 4, Query{Expr: `max(lofamo_supervisor_quorum_age_seconds{SUP})`, Legend: "ago"}).alarming(10),
+				stat("Quorum heard", "Since a replica last had the word of a quorum, of the replica that waits longest; a replica that never had it since it started counts as a million seconds.", "s", 4, Query{Expr: `max(lofamo_supervisor_quorum_age_seconds{SUP} >= 0 or lofamo_supervisor_quorum_age_seconds{SUP} * 0 + 1e6)`, Legend: "ago"}).alarming(10),
 				stat("Regions cut off", "Regions of which the leader of a parent hears nothing; 0 too where there are none.", "none", 4, Query{Expr: `sum(max by (region) (lofamo_region_cut_off{SUP})) or vector(0)`, Legend: "regions"}).alarming(1),
 				stat("Halves told", "Host halves that replicas tell what of the map concerns them.", "none", 4, Query{Expr: `sum(lofamo_told_halves{SUP})`, Legend: "halves"}),
 			}},

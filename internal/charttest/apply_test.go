@@ -3,6 +3,7 @@ package charttest
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -136,11 +137,20 @@ func testHelm(t *testing.T, s *kubetest.Server, k server) {
 	if i, _ := template(); i != image {
 		t.Errorf("after the rollback: image %s: want %s", i, image)
 	}
+	// A supervisor's node in the place of a lost one: its volume cannot be changed, and is made anew.
+	volume := func() object { return k.get("v1", "PersistentVolume", "lofamo-lofamo-supervisor-0") }
+	k.remove(volume())
+	if _, err := do("upgrade", "lofamo", chart, "--reset-then-reuse-values", "--set", "supervisors.nodes.s1=control-4"); err != nil {
+		t.Fatal(err)
+	}
+	if at := fmt.Sprint(volume().at("spec", "nodeAffinity")); !strings.Contains(at, "control-4") {
+		t.Errorf("the volume of s1, made anew for control-4, is at %s", at)
+	}
 	if _, err := do("uninstall", "lofamo"); err != nil {
 		t.Fatal(err)
 	}
 	// The volume stays, with the store in it.
-	k.get("v1", "PersistentVolume", "lofamo-lofamo-supervisor-0")
+	volume()
 }
 
 // server is the API server.

@@ -282,6 +282,7 @@ func TestRights(t *testing.T) {
 
 // Clients reach a replica that has no quorum. Jobs' pods get a directory with the socket alone, from the half that serves it; and another user than root gets at its keys.
 func TestReached(t *testing.T) {
+	t.Parallel()
 	all := render(t, given(t, matrix["defaults"]...)...)
 	for _, name := range []string{"lofamo-supervisor", "lofamo-api", "lofamo-web"} {
 		if got := find(t, all, "Service", name).at("spec", "publishNotReadyAddresses"); got != true {

@@ -276,12 +276,14 @@ func (p *pod) exec(c object, args []string) *exec.Cmd {
 // probe waits until a container's probe is content.
 func (p *pod) probe(kind string) {
 	p.m.t.Helper()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
 	for _, c := range list(p.spec, "containers") {
 		var args []string
 		for _, a := range c.at(kind, "exec", "command").([]any) {
 			args = append(args, fmt.Sprint(a))
 		}
-		for end := time.Now().Add(bound); ; {
+		for end := time.Now().Add(bound); ; <-tick.C {
 			out, err := p.exec(c, slices.Clone(args)).CombinedOutput() // it waits some periods itself
 			if err == nil {
 				break
@@ -390,12 +392,19 @@ func TestRun(t *testing.T) {
 	}
 	// An upgrade: the new pod is started beside the old one, and is ready as soon as it could take over.
 	all, configs = rendered(machines[1])
+	// And with other keys, as after a step of a change of them: the pod before goes on with its copies.
+	if _, err := inventory.Open(hall).Rotate(inventory.StepAdd, true); err != nil {
+		t.Fatal(err)
+	}
 	fresh := machines[1].start("new", find(t, all, "DaemonSet", "lofamo-agent"), configs, "")
-	fresh.probe("readinessProbe")
 	for _, half := range []string{"host", "dnp"} {
 		if err := says(ctx, fresh, half, "this one takes over when it ends"); err != nil {
 			t.Fatal(err)
 		}
+	}
+	fresh.probe("readinessProbe") // and no neighbour is gone
+	if was, is, want := authority(t, agents[1].paths["/etc/lofamo"]), authority(t, fresh.paths["/etc/lofamo"]), authority(t, filepath.Join(hall, "nodes", "n0-0-0")); is != want || was == want {
+		t.Errorf("authorities before\n%s\nafter\n%s\nwant\n%s", was, is, want)
 	}
 	agents[1].stop()
 	if log := agents[1].log("dnp"); !strings.Contains(log, "another daemon takes over") || strings.Contains(log, "not announced") {
@@ -425,6 +434,16 @@ func TestRun(t *testing.T) {
 			t.Errorf("a fault by an upgrade: %s %s: %s → %s, cause %s (%s)", e.GetNode(), e.GetComponent(), e.GetFrom(), e.GetTo(), e.GetCause(), e.GetReason())
 		}
 	}
+}
+
+// authority is what a bundle trusts.
+func authority(t *testing.T, bundle string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(bundle, "pki", "ca.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
 }
 
 func viewer(t *testing.T, hall, target string) *client.Client {

@@ -99,6 +99,7 @@ type manager struct {
 	install func(m *machine, names ...string)
 	remove  func(m *machine, names ...string)
 	purge   func(m *machine, names ...string)
+	parts   bool // purge is of the packages named, by their scripts, and not of all by hand
 }
 
 var managers = map[string]manager{
@@ -109,6 +110,7 @@ var managers = map[string]manager{
 		},
 		remove: func(m *machine, names ...string) { m.run(append([]string{"dpkg", "--no-triggers", "-r"}, names...)...) },
 		purge:  func(m *machine, names ...string) { m.run(append([]string{"dpkg", "--no-triggers", "-P"}, names...)...) },
+		parts:  true,
 	},
 	// Here rpm's packages are not this machine's own: what they depend on is not looked up, and has to be there as in install's list of tools.
 	"rpm": {
@@ -185,12 +187,23 @@ func installed(m *machine, how manager) {
 	restored(m)
 	upgraded(m, how)
 
-	// Removed, it keeps what is the operator's; purged, it keeps nothing.
+	// Removed, it keeps what is the operator's, and what pods of the chart have there in its place; purged, it keeps nothing.
+	m.run("mkdir", "-p", "/run/lofamo/agent")
 	how.remove(m, all...)
-	if _, err := os.Stat(filepath.Join(m.root, "/etc/lofamo/pki/host.key")); err != nil {
-		t.Errorf("removed, and the keys are gone: %v", err)
+	m.has("removed", "/etc/lofamo/pki/host.key", "/run/lofamo/agent")
+	if how.parts {
+		m.run("sh", "/var/lib/dpkg/info/lofamo-agent.postrm", "purge")
+		m.has("purged where pods run", "/etc/lofamo/agent.yaml", "/etc/lofamo/gossip.key", "/etc/lofamo/pki/host.key", "/etc/lofamo/pki/dnp.key", "/etc/lofamo/pki/ca.pem", "/run/lofamo/agent")
 	}
-	how.purge(m, all...)
+	m.run("rm", "-r", "/run/lofamo")
+	if how.parts {
+		m.run("touch", "/etc/lofamo/executor.yaml")
+		how.purge(m, "lofamo-agent", "lofamo-supervisor")
+		m.has("purged beside an executor", "/etc/lofamo/pki/ca.pem")
+		how.purge(m, "lofamo-executor", "lofamoctl")
+	} else {
+		how.purge(m, all...)
+	}
 	m.run("rm", "-r", "/operator")
 	after := m.tree()
 	for _, l := range after {
@@ -201,6 +214,15 @@ func installed(m *machine, how manager) {
 	for _, l := range before {
 		if !slices.Contains(after, l) {
 			t.Errorf("gone with the packages: %s", l)
+		}
+	}
+}
+
+// has says what is missing of files that should be there.
+func (m *machine) has(when string, files ...string) {
+	for _, f := range files {
+		if _, err := m.try("test", "-e", f); err != nil {
+			m.t.Errorf("%s: %s is gone", when, f)
 		}
 	}
 }

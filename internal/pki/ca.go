@@ -133,7 +133,11 @@ func (ca *CA) IssueSigner(id Identity) (*Signer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Signer{der: der, id: id, key: key}, nil
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("issue certificate for %s: %w", id, err)
+	}
+	return &Signer{der: der, id: id, key: key, until: cert.NotAfter}, nil
 }
 
 func (ca *CA) issue(id Identity, ips []net.IP, dns []string) (der []byte, key ed25519.PrivateKey, err error) {

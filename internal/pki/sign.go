@@ -21,6 +21,8 @@ type Signer struct {
 	der []byte
 	id  Identity
 	key ed25519.PrivateKey
+	// until is when the certificate ends.
+	until time.Time
 }
 
 // LoadSigner reads a certificate and its key.
@@ -40,11 +42,14 @@ func LoadSigner(certFile, keyFile string) (*Signer, error) {
 	if !key.Public().(ed25519.PublicKey).Equal(cert.PublicKey) {
 		return nil, fmt.Errorf("key %s: does not belong to certificate %s", keyFile, certFile)
 	}
-	return &Signer{der: cert.Raw, id: id, key: key}, nil
+	return &Signer{der: cert.Raw, id: id, key: key, until: cert.NotAfter}, nil
 }
 
 // Cert returns the certificate's DER, which must not be changed.
 func (s *Signer) Cert() []byte { return s.der }
+
+// Expires is when the certificate ends: from then on nobody takes what it signs.
+func (s *Signer) Expires() time.Time { return s.until }
 
 // Identity returns who signs.
 func (s *Signer) Identity() Identity { return s.id }

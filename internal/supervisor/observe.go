@@ -21,6 +21,7 @@ func (s *Supervisor) observe() {
 			}
 			return -1
 		},
+		Expires:   s.signer.Expires,
 		Replicas:  s.replicasUp,
 		Oversized: func() uint64 { return s.socketSum(func(st direct.Stats) uint64 { return st.Oversized }) },
 		Dropped:   func() uint64 { return s.socketSum(func(st direct.Stats) uint64 { return st.Dropped }) },

@@ -2,6 +2,7 @@ package observed
 
 import (
 	"runtime"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -17,6 +18,8 @@ type Replica struct {
 	Leader func() string
 	// QuorumAge is for how many seconds this replica has been without the word of a quorum; -1: it has had none since it started.
 	QuorumAge func() float64
+	// Expires is when the certificate that this replica was started with ends.
+	Expires func() time.Time
 	// Replicas says of each configured replica whether this one reaches it.
 	Replicas func() map[string]bool
 	// Oversized and Dropped count the datagrams at the report addresses that were longer than any message, and those that the kernel dropped.
@@ -42,6 +45,7 @@ func Collectors(r Replica) []prometheus.Collector {
 			return 1
 		}),
 		gauge("supervisor_quorum_age_seconds", "Since this replica last had the word of a quorum; -1: never since it started.", r.QuorumAge),
+		gauge("supervisor_certificate_expires_timestamp_seconds", "When the certificate that this replica was started with ends: from then on nobody takes what it says.", func() float64 { return float64(r.Expires().Unix()) }),
 		counter("oversized_total", "Datagrams at the report addresses that were longer than any message.", r.Oversized),
 		counter("kernel_dropped_total", "Datagrams at the report addresses that the kernel dropped because this replica was too slow.", r.Dropped),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{

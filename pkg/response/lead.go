@@ -257,6 +257,9 @@ func (e *Engine) retry(r *Response) (Act, error) {
 			if s.Changed {
 				s.State = Interrupted
 			}
+			if s.Reported {
+				s.Ended = e.now // it is waited for once more
+			}
 		}
 		r.State = Waiting
 	default:

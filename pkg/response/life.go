@@ -52,7 +52,7 @@ func (e *Engine) once(r *Response) bool {
 	case r.State == Running:
 		e.halt(r)
 		return e.overdue(r)
-	case !r.Cancelled && e.unsettled(r):
+	case !r.Cancelled && e.unsettled(r) && !e.moot(r):
 		return e.settleBySight(r)
 	case r.State != Undone && r.Undoing, e.wantsUndo(r):
 		return e.undo(r)
@@ -227,7 +227,7 @@ func (e *Engine) becomeRunning(r *Response) {
 func (e *Engine) attempt(r *Response, i int, recheck bool) {
 	s := &r.Steps[i]
 	s.Attempt++
-	s.Started, s.Ended, s.Detail, s.Reported = e.now, time.Time{}, "", false
+	s.Started, s.Ended, s.Detail, s.Reported, s.Up = e.now, time.Time{}, "", false, e.up(r.Target.Node)
 	r.State, r.Reason, r.Detail = Running, 0, ""
 	e.save(r)
 	key := fmt.Sprintf("%s/%d", r.ID, i)
@@ -321,6 +321,12 @@ func (e *Engine) failed(r *Response, o Outcome) {
 		e.save(r)
 		return
 	}
+	e.stepFailed(r)
+}
+
+// stepFailed gives a step up.
+func (e *Engine) stepFailed(r *Response) {
+	s := &r.Steps[r.Step]
 	s.State = StepFailed
 	if s.OnFailure == Next && r.Step+1 < len(r.Steps) {
 		r.Step++
@@ -335,8 +341,15 @@ func (e *Engine) unsettled(r *Response) bool {
 	return !r.Undoing && r.Step < len(r.Steps) && r.Steps[r.Step].State == Interrupted && !r.Steps[r.Step].Kind.Traits().Repeatable
 }
 
-// settleBySight settles a step of unknown outcome, or of one that only its executor tells of, when the node has booted since or was seen to go down; else it
-// waits for that, or for a person.
+// moot says whether a step that only its executor tells of is waited for no longer: nothing is under way, the fault has gone by itself, and has been gone for long enough
+// to put back what was done. A node that is well is not held for the sake of a reset that nobody needs.
+func (e *Engine) moot(r *Response) bool {
+	return r.Steps[r.Step].Reported && !r.Gone.IsZero() && !e.now.Before(r.Gone.Add(r.Undo.After))
+}
+
+// settleBySight settles a step of unknown outcome, or of one that only its executor tells of, when the node's host half has begun anew since or the node was seen
+// to go down; else it waits for that, or for a person. What only its executor tells of has its time for that, and counts as not done then: an escalation may be all
+// that helps. A new leader may not have heard of it yet as long as its grace lasts.
 func (e *Engine) settleBySight(r *Response) bool {
 	s := &r.Steps[r.Step]
 	if how, seen := e.sight(r, s); how != "" {
@@ -347,24 +360,49 @@ func (e *Engine) settleBySight(r *Response) bool {
 		return true
 	}
 	if s.Reported {
-		e.becomeWaiting(r, block{reason: ReasonUnseen, detail: "done, says its executor; the node's next boot settles it, or those who see it go down"})
+		at := later(s.Ended.Add(s.sightTime()), e.graceEnds())
+		if !at.After(e.now) {
+			e.becomeUnseen(r)
+			return true
+		}
+		if !r.Gone.IsZero() {
+			e.wakeFor(r, r.Gone.Add(r.Undo.After))
+		}
+		e.becomeWaiting(r, block{reason: ReasonUnseen, detail: "done, says its executor; that its host half begins anew settles it, or those who see the node go down", until: at})
 		return false
 	}
 	e.becomeWaiting(r, block{reason: ReasonOutcome, detail: "a person has to say whether it has happened"})
 	return false
 }
 
-// sight is how it is known that a step's node has booted since the attempt, or has gone down: FAILED as a whole since then, which its neighbours say who see its
-// links fall. Where nobody knows whether the attempt was made at all the latter proves nothing: sick nodes go down by themselves.
+// becomeUnseen gives up a step that its executor calls done and that nobody has seen happen. It may have happened all the same, so it is not made again without a
+// person's word, whatever its retries, and the node counts as changed.
+func (e *Engine) becomeUnseen(r *Response) {
+	s := &r.Steps[r.Step]
+	s.Detail = fmt.Sprintf("done, says its executor, and not seen within %s", s.sightTime())
+	r.State, r.Reason, r.Detail = Waiting, 0, ""
+	e.sayOf(r, Fails, ReasonUnseen, s.Detail)
+	e.stepFailed(r)
+}
+
+// up says whether a node is known to be there as a whole.
+func (e *Engine) up(id fault.NodeID) bool {
+	s := e.world.faults[Target{Node: id, Component: fault.ComponentNode}].State
+	return s != fault.Failed && s != fault.Unknown
+}
+
+// sight is how it is known that a step's node has begun anew since the attempt, or has gone down: it was up then, and is FAILED as a whole since, by the word of more
+// than one witness: its neighbours see its links fall. Where nobody knows whether the attempt was made at all the latter proves nothing: sick nodes go down by
+// themselves. Nor does the epoch prove that it was the machine that began anew: a host half that has nothing to go on from begins in a new epoch too.
 func (e *Engine) sight(r *Response, s *StepRecord) (how, seen string) {
 	if !s.Kind.Traits().BootSettles {
 		return "", ""
 	}
 	if epoch := e.epochs[r.Target.Node]; s.Epoch > 0 && epoch > s.Epoch {
-		return fmt.Sprintf("boot epoch %d after %d", epoch, s.Epoch), "the node has booted"
+		return fmt.Sprintf("boot epoch %d after %d", epoch, s.Epoch), "its host half has begun anew"
 	}
 	f := e.world.faults[Target{Node: r.Target.Node, Component: fault.ComponentNode}]
-	if s.Reported && f.State == fault.Failed && f.Since.After(s.Started) {
+	if s.Reported && s.Up && f.State == fault.Failed && !f.Evidence.SingleWitness && f.Since.After(s.Started) {
 		return "the node is FAILED since " + f.Since.UTC().Format(time.RFC3339), "the node was seen to go down"
 	}
 	return "", ""

@@ -110,7 +110,15 @@ func randomStep(t *rapid.T, l *lab, w *target) {
 		i := rapid.IntRange(0, len(w.flying)-1).Draw(t, "effect")
 		f := w.flying[i]
 		w.flying = slices.Delete(w.flying, i, i+1)
-		o := w.happen(f, rapid.SampledFrom(outcomes).Draw(t, "outcome"))
+		o := rapid.SampledFrom(outcomes).Draw(t, "outcome")
+		if f.Kind == response.PowerReset && o == response.Succeeded && rapid.Bool().Draw(t, "lies") {
+			if o = w.happen(f, response.Unchanged); o == response.Unchanged {
+				o = response.Succeeded // says its BMC
+			}
+			l.answer(f, o, "")
+			return
+		}
+		o = w.happen(f, o)
 		if f.Kind == response.PowerReset && o == response.Succeeded && rapid.Bool().Draw(t, "boots") {
 			l.epochs[f.Target.Node]++
 			l.step(response.Booted{Node: f.Target.Node, Epoch: l.epochs[f.Target.Node]})
@@ -157,23 +165,25 @@ func interfere(t *rapid.T, l *lab, w *target) {
 	l.ask(rapid.SampledFrom([]string{"alice", "bob"}).Draw(t, "subject"), v, r.ID)
 }
 
-// comesToRest: when all faults are gone, executors answer, and persons settle what is open, nothing is left: no open
-// response, nobody under response, and all that could be put back is.
+// comesToRest: when all faults are gone, executors answer, and persons settle what is of unknown outcome, nothing is left: no open
+// response, nobody under response, and all that could be put back is. For a reset that only its BMC tells of nobody is needed.
 func comesToRest(t *rapid.T, l *lab, w *target) {
 	l.marks, l.stale = nil, false
 	l.step(response.MaintenanceChanged{})
 	for _, f := range slices.SortedFunc(maps.Keys(l.faults), compareTargets) {
 		l.set(l.own(f.Node, f.Component, fault.Normal))
 	}
+	settles := rapid.Bool().Draw(t, "settles")
 	for range 200 {
 		if l.e.Breaker().Open {
 			l.ask("alice", response.CloseBreaker, "")
 		}
 		for _, r := range l.e.Responses() {
 			switch {
-			case r.Reason == response.ReasonUnseen, r.Reason == response.ReasonOutcome && w.applied[fmt.Sprintf("%s/%d", r.ID, r.Step)]:
+			case r.Reason == response.ReasonUnseen && !settles:
+			case (r.Reason == response.ReasonOutcome || r.Reason == response.ReasonUnseen) && w.applied[fmt.Sprintf("%s/%d", r.ID, r.Step)]:
 				l.ask("alice", response.SettleHappened, r.ID)
-			case r.Reason == response.ReasonOutcome:
+			case r.Reason == response.ReasonOutcome || r.Reason == response.ReasonUnseen:
 				l.ask("alice", response.SettleNot, r.ID)
 			case r.Reason == response.ReasonUndoFailed:
 				l.ask("alice", response.Retry, r.ID)

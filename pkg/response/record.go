@@ -114,11 +114,17 @@ type StepRecord struct {
 	// Again: so it was before the newest attempt, which looks first. That this one has changed nothing then says nothing of those
 	// before: it may not even have reached its target.
 	Again bool
-	// Reported: the executor says that the newest attempt has succeeded, and that is not relied on: the step is Interrupted until the node was seen to go down.
+	// Reported: the executor says that the newest attempt has succeeded, and that is not relied on: the step is Interrupted until the node was seen to go down, and
+	// StepFailed when it was not within sightTime of Ended.
 	Reported bool
+	Up       bool        // the node as a whole was neither FAILED nor UNKNOWN when the newest attempt began: that it is FAILED since says something
 	Epoch    fault.Epoch // of the node's host when the newest attempt began
 	Detail   string
 }
+
+// sightTime is for how long a step that is Reported may go unseen: what the fault is given to go away after it, so that the next step begins when it would have
+// begun in any case, or the time of an attempt, where that is longer.
+func (s *StepRecord) sightTime() time.Duration { return max(s.Timeout, s.Wait) }
 
 // named is a text about the step, with its name.
 func (s *StepRecord) named(detail string) string {

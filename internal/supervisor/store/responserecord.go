@@ -72,6 +72,7 @@ type storedStep struct {
 	Changed  bool        `json:"changed,omitempty"`
 	Again    bool        `json:"again,omitempty"`
 	Reported bool        `json:"reported,omitempty"`
+	Up       bool        `json:"up,omitempty"`
 	Epoch    fault.Epoch `json:"epoch,omitempty"`
 	Detail   string      `json:"detail,omitempty"`
 }
@@ -136,7 +137,7 @@ func storeResponse(r *response.Response) storedResponse {
 		s.Steps = append(s.Steps, storedStep{
 			Name: t.Name, Kind: t.Kind, Parameters: t.Parameters, Timeout: t.Timeout, Retries: t.Retries, Wait: t.Wait, OnFailure: name(t.OnFailure),
 			State: name(t.State), Attempt: t.Attempt, Failures: t.Failures, First: t.First.UTC(), Started: t.Started.UTC(), Ended: t.Ended.UTC(),
-			Changed: t.Changed, Again: t.Again, Reported: t.Reported, Epoch: t.Epoch, Detail: valid(t.Detail),
+			Changed: t.Changed, Again: t.Again, Reported: t.Reported, Up: t.Up, Epoch: t.Epoch, Detail: valid(t.Detail),
 		})
 	}
 	for _, a := range r.Approvals {
@@ -234,7 +235,7 @@ func (s *storedResponse) response() (*response.Response, error) {
 				OnFailure: readName(&n, at+"onFailure", t.OnFailure, response.Next),
 			},
 			State: readName(&n, at+"state", t.State, response.PutBack), Attempt: t.Attempt, Failures: t.Failures,
-			First: t.First, Started: t.Started, Ended: t.Ended, Changed: t.Changed, Again: t.Again, Reported: t.Reported, Epoch: t.Epoch, Detail: t.Detail,
+			First: t.First, Started: t.Started, Ended: t.Ended, Changed: t.Changed, Again: t.Again, Reported: t.Reported, Up: t.Up, Epoch: t.Epoch, Detail: t.Detail,
 		})
 	}
 	for _, a := range s.Approvals {

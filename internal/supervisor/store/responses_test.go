@@ -29,7 +29,7 @@ func fullResponse(id string) *response.Response {
 			Step: response.Step{
 				Name: "cordon", Kind: response.KubernetesCordon, Parameters: map[string]string{"a": "b"}, Timeout: time.Second, Retries: 2, Wait: time.Minute, OnFailure: response.Next,
 			},
-			State: response.Undoing, Attempt: 3, Failures: 1, First: at(1), Started: at(2), Ended: at(3), Changed: true, Again: true, Reported: true, Epoch: 7, Detail: "it is \"so\"",
+			State: response.Undoing, Attempt: 3, Failures: 1, First: at(1), Started: at(2), Ended: at(3), Changed: true, Again: true, Reported: true, Up: true, Epoch: 7, Detail: "it is \"so\"",
 		}},
 		Step: 1, Undoing: true, Cancelled: true, Approvals: []response.Approval{{Subject: "operator/ann", At: at(4)}},
 		Proposed: at(5), Asked: at(6), Gone: at(7), Closed: at(8), Token: 9, Version: 10,

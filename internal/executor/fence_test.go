@@ -48,6 +48,26 @@ func TestFenceTime(t *testing.T) {
 	})
 }
 
+// The word is as old as the last question, however long those before it took.
+func TestFencedSince(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := WithFence(t.Context(), func(ctx context.Context) error {
+			Asks(ctx)
+			time.Sleep(time.Second)
+			Asks(ctx)
+			time.Sleep(5 * time.Millisecond)
+			return nil
+		})
+		if asked, err := FencedSince(ctx); err != nil || time.Since(asked) != 5*time.Millisecond {
+			t.Errorf("a word that is %s old, %v: want 5ms", time.Since(asked), err)
+		}
+		once := WithFence(t.Context(), func(context.Context) error { time.Sleep(time.Second); return nil })
+		if asked, err := FencedSince(once); err != nil || time.Since(asked) != time.Second {
+			t.Errorf("who asks once: a word that is %s old, %v: want 1s", time.Since(asked), err)
+		}
+	})
+}
+
 // An attempt that was held is stale only where a higher token is known.
 func TestHeld(t *testing.T) {
 	for err, want := range map[error]response.Outcome{

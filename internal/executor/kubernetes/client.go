@@ -113,10 +113,9 @@ const sure = 500 * time.Millisecond
 
 // fenced fails with errNotSent: with executor.ErrStale where a higher token is known, and then for good; else because nobody can say now, or ctx has ended.
 func (c *client) fenced(ctx context.Context) error {
-	asked := time.Now()
 	one, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	err := executor.Fenced(one)
+	asked, err := executor.FencedSince(one)
 	took := time.Since(asked)
 	switch {
 	case errors.Is(err, executor.ErrStale):
@@ -125,7 +124,7 @@ func (c *client) fenced(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", errNotSent, context.Cause(ctx))
 	case err != nil:
 		return fmt.Errorf("%w: it is not sure that this supervisor still leads: %w", errNotSent, err)
-	case took > c.sure:
+	case took > c.sure: // this process was stopped in between, or the store is slow
 		return fmt.Errorf("%w: it is not sure that this supervisor still leads: the store's word is %s old: want at most %s", errNotSent, took.Round(time.Millisecond), c.sure)
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lofamo/lofamo/internal/executor"
@@ -64,6 +65,25 @@ func TestFenceThatHangs(t *testing.T) {
 	if took := time.Since(begin); asked != 2 || took > j.Timeout/2 {
 		t.Errorf("%d questions in %s", asked, took)
 	}
+}
+
+// TestFenceThatAsksAgain: a word that is new is good, however long those who ask had to pause for it.
+func TestFenceThatAsksAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &client{timeout: 10 * time.Second, sure: sure}
+		for last, good := range map[time.Duration]bool{5 * time.Millisecond: true, sure + time.Millisecond: false} {
+			err := c.fenced(executor.WithFence(t.Context(), func(ctx context.Context) error {
+				executor.Asks(ctx)
+				time.Sleep(2 * sure)
+				executor.Asks(ctx)
+				time.Sleep(last)
+				return nil
+			}))
+			if (err == nil) != good {
+				t.Errorf("the last question took %s: %v", last, err)
+			}
+		}
+	})
 }
 
 // TestFenceThatIsLate: on words that are too old nothing is done, and nothing is stale; between two questions is a pause that grows.

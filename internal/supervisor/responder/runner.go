@@ -100,6 +100,7 @@ const (
 func (u *runner) confirm(ctx context.Context, t *term, led time.Time) error {
 	for pause := pauseLeast; u.stale(led); pause = min(2*pause, pauseMost) {
 		asked := time.Now()
+		executor.Asks(ctx)
 		one, cancel := context.WithTimeout(ctx, askTime)
 		_, err := u.r.cfg.Store.Confirm(one, t.fence)
 		cancel()

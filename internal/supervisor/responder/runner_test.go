@@ -93,6 +93,21 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
+// TestConfirmIsNew: after a question that came to nothing the word is as old as the one that came to something, and is as good as any.
+func TestConfirmIsNew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &answering{answer: func(n int) (time.Duration, error) {
+			return 5 * time.Millisecond, only(errors.New("leader changed"), n == 1)
+		}}
+		u := newRunner(&Responder{cfg: Config{Store: s}})
+		begin := time.Now()
+		asked, err := executor.FencedSince(executor.WithFence(t.Context(), func(ctx context.Context) error { return u.confirm(ctx, &term{ctx: ctx}, time.Time{}) }))
+		if old := time.Since(asked); err != nil || old != 5*time.Millisecond || time.Since(begin) < pauseLeast/2 {
+			t.Errorf("%v, a word that is %s old after %s: want 5ms, and a pause", err, old, time.Since(begin))
+		}
+	})
+}
+
 // only is what is given if it is so, else nothing.
 func only[T any](v T, so bool) (none T) {
 	if so {

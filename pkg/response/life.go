@@ -341,8 +341,8 @@ func (e *Engine) unsettled(r *Response) bool {
 	return !r.Undoing && r.Step < len(r.Steps) && r.Steps[r.Step].State == Interrupted && !r.Steps[r.Step].Kind.Traits().Repeatable
 }
 
-// moot says whether a step that only its executor tells of is waited for no longer: nothing is under way, the fault has gone by itself, and has been gone for long enough
-// to put back what was done. A node that is well is not held for the sake of a reset that nobody needs.
+// moot says whether a step that only its executor tells of is waited for no longer: nothing is under way, and the fault has been gone for long enough to put back
+// what was done. A node that is well is not held for the sake of a reset that nobody needs.
 func (e *Engine) moot(r *Response) bool {
 	return r.Steps[r.Step].Reported && !r.Gone.IsZero() && !e.now.Before(r.Gone.Add(r.Undo.After))
 }

@@ -37,8 +37,8 @@
 // Every gate is in gates.go, and every decision not to act is recorded with its reason, once. A step that takes a node
 // from use, or ends work on it, begins only if all of them are open at that moment; so does every repetition. A leader
 // begins with the committed records alone, and repeats what was under way only where the executor can look first
-// whether it has happened (Kind.Repeatable); what cannot be looked at, as a reset, is settled by the node's
-// next boot epoch or by a person.
+// whether it has happened (Kind.Repeatable); what cannot be looked at, as a reset, is settled by the
+// next boot epoch of its host half or by a person.
 package response
 
 import (

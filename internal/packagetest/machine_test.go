@@ -171,7 +171,11 @@ func (m *machine) try(args ...string) (string, error) {
 
 func (m *machine) run(args ...string) string {
 	m.t.Helper()
+	began := time.Now()
 	out, err := m.try(args...)
+	if took := time.Since(began); took > time.Second {
+		m.t.Logf("%q took %.1f s", args, took.Seconds())
+	}
 	if err != nil {
 		journal, _ := m.try("journalctl", "--no-pager", "-n", "60")
 		m.t.Fatalf("%q: %v\n%s\n%s", args, err, out, journal)
@@ -182,7 +186,9 @@ func (m *machine) run(args ...string) string {
 // eventually waits for something, and says why it may not have come.
 func (m *machine) eventually(what string, holds func() bool, why func() string) {
 	m.t.Helper()
-	for end := time.Now().Add(bound); !holds(); time.Sleep(50 * time.Millisecond) { // each look starts a program
+	began := time.Now()
+	defer func() { m.t.Logf("%s: after %.1f s", what, time.Since(began).Seconds()) }()
+	for end := began.Add(bound); !holds(); time.Sleep(50 * time.Millisecond) { // each look starts a program
 		if time.Now().After(end) {
 			m.t.Fatalf("not within %s: %s\n%s", bound, what, why())
 		}

@@ -122,9 +122,12 @@ type StepRecord struct {
 	Detail   string
 }
 
-// sightTime is for how long a step that is Reported may go unseen: what the fault is given to go away after it, so that the next step begins when it would have
-// begun in any case, or the time of an attempt, where that is longer.
-func (s *StepRecord) sightTime() time.Duration { return max(s.Timeout, s.Wait) }
+// bootTime is what a machine that was reset is given at least until its host half has begun anew: what follows must not meet it in the middle of its boot.
+const bootTime = 15 * time.Minute
+
+// sightTime is for how long a step that is Reported may go unseen: as long as a machine may take to boot, or what the fault is given to go away after it, or the
+// time of an attempt, where that is longer.
+func (s *StepRecord) sightTime() time.Duration { return max(s.Timeout, s.Wait, bootTime) }
 
 // named is a text about the step, with its name.
 func (s *StepRecord) named(detail string) string {

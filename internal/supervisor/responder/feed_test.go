@@ -3,6 +3,7 @@ package responder
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -128,6 +129,39 @@ func TestFeedReset(t *testing.T) {
 	}
 	if got := f.changes(mapped{m: newer, all: true}, e); got != nil {
 		t.Errorf("told twice: %q", said(got))
+	}
+}
+
+// That a node is FAILED by the word of a single witness is told at once, and so is the end of that: a reset is taken to have happened when the node was seen to go down
+// by more than one.
+func TestToldOfSingleWitness(t *testing.T) {
+	e, err := response.New(response.Default())
+	must(t, err)
+	st := awareness.NodeStatus{ID: "a", State: fault.Failed, Cause: fault.CauseNode, Since: day, SingleWitness: true}
+	marks := func(evs []response.Event) (out []bool) {
+		for _, ev := range evs {
+			if c, ok := ev.(response.FaultChanged); ok && c.Fault.Component == fault.ComponentNode {
+				out = append(out, c.Fault.Evidence.SingleWitness)
+			}
+		}
+		return out
+	}
+	told := Told{}
+	if got := marks(told.Changes(st, 1, e)); !slices.Equal(got, []bool{true}) {
+		t.Errorf("a single witness: told %t", got)
+	}
+	var led response.Led
+	Told{}.Lead(&led, st, 1, told, nil)
+	if len(led.Faults) != 1 || !led.Faults[0].Evidence.SingleWitness {
+		t.Errorf("who begins to lead is told %+v", led.Faults)
+	}
+	e.Step(day, led)
+	if got := marks(told.Changes(st, 2, e)); got != nil {
+		t.Errorf("nothing new: told %t", got)
+	}
+	st.SingleWitness = false
+	if got := marks(told.Changes(st, 3, e)); !slices.Equal(got, []bool{false}) {
+		t.Errorf("a quorum: told %t", got)
 	}
 }
 

@@ -55,7 +55,11 @@ func (t Told) Changes(st awareness.NodeStatus, revision uint64, e *response.Engi
 			continue
 		}
 		if told && old.State == n.State {
+			single := n.Evidence.SingleWitness
 			n.Evidence, _ = e.Evidence(n.Target())
+			if n.Component == fault.ComponentNode {
+				n.Evidence.SingleWitness = single
+			}
 		}
 		out = append(out, response.FaultChanged{Fault: n, Stood: !known})
 	}
@@ -88,6 +92,7 @@ func faultsOf(st awareness.NodeStatus, keep func(fault.Component) bool) []respon
 	if st.State != fault.Normal {
 		out = append(out, response.Fault{
 			Node: st.ID, Component: fault.ComponentNode, State: st.State, Cause: st.Cause, Since: st.Since, Inferred: st.Inferred, Unreachable: st.Unreachable,
+			Evidence: response.Evidence{SingleWitness: st.SingleWitness}, // what else it rests on is asked for when it matters
 		})
 	}
 	for _, c := range st.Components {
@@ -99,9 +104,10 @@ func faultsOf(st awareness.NodeStatus, keep func(fault.Component) bool) []respon
 	return out
 }
 
-// same says whether two faults say the same, whatever they rest on.
+// same says whether two faults that were told say the same. Of what they rest on only the mark of a single witness is told: that it goes is news.
 func same(a, b response.Fault) bool {
-	return a.State == b.State && a.Cause == b.Cause && a.Since.Equal(b.Since) && a.Inferred == b.Inferred && a.Unreachable == b.Unreachable && a.Flapping == b.Flapping
+	return a.State == b.State && a.Cause == b.Cause && a.Since.Equal(b.Since) && a.Inferred == b.Inferred && a.Unreachable == b.Unreachable && a.Flapping == b.Flapping &&
+		a.Evidence.SingleWitness == b.Evidence.SingleWitness
 }
 
 // ended is the end of a fault, at a time that may not be known.

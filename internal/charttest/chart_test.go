@@ -124,6 +124,7 @@ var texts sync.Map
 
 func template(t *testing.T, args ...string) string {
 	t.Helper()
+	helm(t) // a test that ends in the middle of what others wait for would take them along
 	once, _ := texts.LoadOrStore(strings.Join(args, "\n"), sync.OnceValues(func() (string, error) { return rendering(t, args...) }))
 	out, err := once.(func() (string, error))()
 	if err != nil {

@@ -140,8 +140,8 @@ func TestToldOfSingleWitness(t *testing.T) {
 	st := awareness.NodeStatus{ID: "a", State: fault.Failed, Cause: fault.CauseNode, Since: day, SingleWitness: true}
 	marks := func(evs []response.Event) (out []bool) {
 		for _, ev := range evs {
-			if c, ok := ev.(response.FaultChanged); ok && c.Fault.Component == fault.ComponentNode {
-				out = append(out, c.Fault.Evidence.SingleWitness)
+			if c, ok := ev.(response.FaultChanged); ok && c.Component == fault.ComponentNode {
+				out = append(out, c.Evidence.SingleWitness)
 			}
 		}
 		return out

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -76,21 +77,30 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestRun runs the process until it is told to end: it ends with 0.
-func TestRun(t *testing.T) {
-	f := processtest.New(t)
-	f.Config.Commands = []commands.Command{{Name: "true", Path: "/bin/true"}}
+// started is this program's run with a configuration, as a process; it is killed in the end if it has not ended.
+func started(t *testing.T, file string, stderr io.Writer) *exec.Cmd {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(self, "run", "--config", write(t, f))
-	cmd.Env = append(os.Environ(), asExecutor+"=1")
-	cmd.Stderr = t.Output()
+	cmd := exec.Command(self, "run", "--config", file)
+	cmd.Env, cmd.Stderr = append(os.Environ(), asExecutor+"=1"), stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return cmd
+}
+
+// TestRun runs the process until it is told to end: it ends with 0.
+func TestRun(t *testing.T) {
+	f := processtest.New(t)
+	f.Config.Commands = []commands.Command{{Name: "true", Path: "/bin/true"}}
+	cmd := started(t, write(t, f), t.Output())
 	x := f.Supervisor(t, f.Config.Listen)
 	j := processtest.Job(response.Command, 3, "r3-1", 0, 1, map[string]string{"command": "true"})
 	r := processtest.Do(t, x, j)
@@ -113,20 +123,7 @@ func TestManager(t *testing.T) {
 	manager := notifytest.New(t, 100*time.Millisecond)
 	f := processtest.New(t)
 	f.Config.Commands = []commands.Command{{Name: "true", Path: "/bin/true"}}
-	file := write(t, f)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(self, "run", "--config", file)
-	cmd.Env, cmd.Stderr = append(os.Environ(), asExecutor+"=1"), os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
+	cmd := started(t, write(t, f), os.Stderr)
 	manager.Await(t, "READY=1")
 	manager.Await(t, "STATUS=attempts under way: 0")
 	manager.Await(t, "WATCHDOG=1")
@@ -143,25 +140,9 @@ func TestLedgerLost(t *testing.T) {
 	f := processtest.New(t)
 	f.Config.Commands = []commands.Command{{Name: "true", Path: "/bin/true"}}
 	file := write(t, f)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	var said bytes.Buffer
-	start := func() *exec.Cmd {
-		cmd := exec.Command(self, "run", "--config", file)
-		cmd.Env, cmd.Stderr = append(os.Environ(), asExecutor+"=1"), &said
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		})
-		manager.Await(t, "READY=1")
-		return cmd
-	}
-	first := start()
+	first := started(t, file, &said)
+	manager.Await(t, "READY=1")
 	way := filepath.Join(f.Config.StateDir, "ledger.new")
 	if err := os.Mkdir(way, 0o700); err != nil { // in the way of the new file
 		t.Fatal(err)
@@ -179,7 +160,8 @@ func TestLedgerLost(t *testing.T) {
 	if err := os.Remove(way); err != nil {
 		t.Fatal(err)
 	}
-	start()
+	started(t, file, &said)
+	manager.Await(t, "READY=1")
 	j.Attempt.Attempt = 2
 	if r := processtest.Do(t, x, j); r.Outcome != response.Succeeded {
 		t.Errorf("started anew: %+v", r)

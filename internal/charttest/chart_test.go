@@ -29,11 +29,7 @@ const (
 // helm is the tool of the version that make has built: in .tools there may be those of others.
 func helm(t *testing.T) string {
 	t.Helper()
-	tool := os.Getenv("LOFAMO_HELM")
-	if tool == "" {
-		needs.Missing(t, "LOFAMO_HELM is not set: make test builds it into .tools/bin (10 minutes, once), and sets it")
-	}
-	return tool
+	return needs.Set(t, "make test builds it into .tools/bin (10 minutes, once), and sets it", "LOFAMO_HELM")
 }
 
 // run runs Helm without anything of the user's.

@@ -21,6 +21,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/inventory"
+	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/localcluster/client"
 	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/internal/pki"
@@ -298,10 +299,7 @@ func (p *pod) probe(kind string) {
 // Programs run exactly as the chart's pods say, with their configuration, keys and arguments: a supervisor, and two nodes, each with a container for each half. All becomes
 // NORMAL; and when a node's pod is replaced by that of a new version, as the DaemonSet's strategy does, no fault is seen.
 func TestRun(t *testing.T) {
-	bin := os.Getenv("LOFAMO_BIN_DIR")
-	if bin == "" {
-		needs.Missing(t, "LOFAMO_BIN_DIR is not set: make build, and set it to bin")
-	}
+	bin := needs.Set(t, "make build, and set it to bin", localcluster.EnvBinDir)
 	// Three addresses of this process alone, so that ports are those of any installation.
 	base := freeport.IP().As4()
 	ips := make([]netip.Addr, 3)

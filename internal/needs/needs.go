@@ -31,3 +31,13 @@ func Program(t testing.TB, from string, names ...string) string {
 	Missing(t, "none of the programs %q: %s", names, from)
 	return ""
 }
+
+// Set returns a variable of the environment that says where something is that the test does not make itself. from says what makes and sets it.
+func Set(t testing.TB, from, variable string) string {
+	t.Helper()
+	value := os.Getenv(variable)
+	if value == "" {
+		Missing(t, "%s is not set: %s", variable, from)
+	}
+	return value
+}

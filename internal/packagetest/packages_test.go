@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/needs"
 )
 
@@ -87,11 +88,7 @@ func TestUnits(t *testing.T) {
 
 func bin(t *testing.T) string {
 	t.Helper()
-	dir := os.Getenv("LOFAMO_BIN_DIR")
-	if dir == "" {
-		needs.Missing(t, "LOFAMO_BIN_DIR is not set: make build, and set it to bin")
-	}
-	return dir
+	return needs.Set(t, "make build, and set it to bin", localcluster.EnvBinDir)
 }
 
 // manager installs, and removes.
@@ -142,10 +139,8 @@ func files(names []string, format string) []string {
 // and of all that nothing was called FAILED.
 func TestPackages(t *testing.T) {
 	programs := bin(t)
-	nfpm := os.Getenv("LOFAMO_NFPM") // in .tools there may be those of other versions
-	if nfpm == "" {
-		needs.Missing(t, "LOFAMO_NFPM is not set: make packages builds it into .tools/bin, and make test sets it")
-	}
+	// In .tools there may be those of other versions.
+	nfpm := needs.Set(t, "make packages builds it into .tools/bin, and make test sets it", "LOFAMO_NFPM")
 	need(t, "dpkg", "rpm", "useradd")
 	for format, how := range managers {
 		t.Run(format, func(t *testing.T) {

@@ -316,19 +316,25 @@ spec:
   - {name: tell, executor: kubernetes.event, parameters: {reason: Memory}}
 `
 
-// Evidence that was not there when it was asked for is asked for again soon, and then ever more rarely: what decides may have been a moment behind the map.
-func TestLooksAgainSoon(t *testing.T) {
+// withoutEvidence is an engine with a fault that its policy is for, of which no evidence is known, and what it wanted at start when it heard of it.
+func withoutEvidence(t *testing.T) (e *response.Engine, f response.Fault, out response.Output) {
+	t.Helper()
 	l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, parsed(t, []byte(told))...)
 	e, err := response.New(l.cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := l.own("n0-0-0", fault.ComponentMemory, fault.Failed)
+	f = l.own("n0-0-0", fault.ComponentMemory, fault.Failed)
 	f.Evidence = response.Evidence{}
-	var out response.Output
 	for _, ev := range []response.Event{l.topo, response.SupervisorsChanged{Supervisors: l.sups}, response.PoliciesChanged{Policies: l.pols}, response.Led{Token: 1}, response.FaultChanged{Fault: f}} {
 		out = e.Step(start, ev)
 	}
+	return e, f, out
+}
+
+// Evidence that was not there when it was asked for is asked for again soon, and then ever more rarely: what decides may have been a moment behind the map.
+func TestLooksAgainSoon(t *testing.T) {
+	e, f, out := withoutEvidence(t)
 	if len(out.Look) != 1 {
 		t.Fatalf("asked for %v", out.Look)
 	}
@@ -346,7 +352,7 @@ func TestLooksAgainSoon(t *testing.T) {
 		}
 	}
 	for i, w := range waits {
-		if i == 0 && w > 2*time.Millisecond || i > 0 && w != min(2*waits[i-1], l.cfg.LookAgain) {
+		if i == 0 && w > 2*time.Millisecond || i > 0 && w != min(2*waits[i-1], quick().LookAgain) {
 			t.Errorf("asked again after %v", waits)
 			break
 		}
@@ -359,17 +365,7 @@ func TestLooksAgainSoon(t *testing.T) {
 
 // What nobody answers at all is waited for aloud before long: that nothing is done has its reason.
 func TestLooksUnanswered(t *testing.T) {
-	l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, parsed(t, []byte(told))...)
-	e, err := response.New(l.cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := l.own("n0-0-0", fault.ComponentMemory, fault.Failed)
-	f.Evidence = response.Evidence{}
-	var out response.Output
-	for _, ev := range []response.Event{l.topo, response.SupervisorsChanged{Supervisors: l.sups}, response.PoliciesChanged{Policies: l.pols}, response.Led{Token: 1}, response.FaultChanged{Fault: f}} {
-		out = e.Step(start, ev)
-	}
+	e, _, out := withoutEvidence(t)
 	at := start
 	for len(out.Decisions) == 0 || out.Decisions[0].Reason != response.ReasonEvidenceAge {
 		if len(out.Effects) > 0 || out.Wake.IsZero() || at.Sub(start) > time.Second {

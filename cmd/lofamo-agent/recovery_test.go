@@ -181,6 +181,39 @@ func TestDaemonDiesAndComesBack(t *testing.T) {
 	}
 }
 
+// A half that is stopped before it has taken its lock, and whose daemon dies, is ended by the next daemon: it has the sockets that
+// another would need.
+func TestStoppedBeforeItsLock(t *testing.T) {
+	t.Parallel()
+	for _, half := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		t.Run(half.String(), func(t *testing.T) {
+			c := node(t)
+			c.Recovery.StartWithin, c.Recovery.Restarts = config.Duration(time.Second), 100
+			d := startDaemon(t, c)
+			pid := awaitRecord(t, c, half, "it runs", runs).PID
+			for end := time.Now().Add(bound); ; {
+				signalTo(t, pid, syscall.SIGKILL)
+				pid = awaitRecord(t, c, half, "it is started again", func(r recovery.Record) bool { return r.PID != 0 && r.PID != pid }).PID
+				d.kill() // first: the kernel ends (SIGHUP) a group that is stopped when its parent dies
+				signalTo(t, pid, syscall.SIGSTOP)
+				if _, held, err := regfile.HolderOf(filepath.Join(c.StateDir, "registers"), half); err == nil && !held {
+					break
+				}
+				if time.Now().After(end) {
+					t.Fatalf("not within %s: it is stopped before it has its lock", bound)
+				}
+				d = startDaemon(t, c)
+			}
+			d = startDaemon(t, c)
+			r := awaitRecord(t, c, half, "it runs again", func(r recovery.Record) bool { return runs(r) && r.PID != pid })
+			if !gone(pid) || r.Last.Cause.Kind != recovery.Hung {
+				t.Errorf("%+v, %+v: want %d ended because it hung", r, r.Last, pid)
+			}
+			d.stop()
+		})
+	}
+}
+
 // A half that ends as soon as it is started is given up with the reason, and started again when a person asks for it.
 func TestCrashLoopIsGivenUp(t *testing.T) {
 	c := node(t)

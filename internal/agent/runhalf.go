@@ -40,8 +40,10 @@ type child struct {
 	testsAt    time.Time // when to see what it says of its self-test
 	served     string    // why it is not known who serves the half, as was warned of
 	first      bool      // a process that does not even start ends the daemon: none has been seen to work
-	timer      *time.Timer
-	links      *links // of a DNP half that is restarted; nil: none are held
+	// earlier is the process that the daemon before has started last: it may not have taken its lock yet.
+	earlier regfile.Holder
+	timer   *time.Timer
+	links   *links // of a DNP half that is restarted; nil: none are held
 
 	mu      sync.Mutex
 	process *process // nil while none runs
@@ -120,6 +122,9 @@ func (c *child) begin() error {
 	if err != nil {
 		c.log.Warn("what is known of earlier restarts is lost", "err", err)
 	}
+	if old != nil {
+		c.earlier = regfile.Holder{PID: old.Record.PID, Start: old.Start}
+	}
 	p, served := c.adopt()
 	cfg := c.d.cfg.Agent.Recovery
 	c.machine = recovery.New(recovery.Config{
@@ -143,6 +148,9 @@ func (c *child) begin() error {
 // cannot be taken over.
 func (c *child) adopt() (*process, bool) {
 	p, err := adopt(c.d.statePath(RegisterFile), c.half)
+	if p == nil && err == nil && c.earlier.Start != 0 { // one that hangs before its lock has the sockets already
+		p, _ = adoptHolder(c.earlier, c.half, nil)
+	}
 	served, why := errors.Is(err, errServed), ""
 	if err != nil {
 		why = err.Error()
@@ -258,7 +266,11 @@ func (c *child) publish(r recovery.Record) {
 			c.links.close() // for whoever starts it by hand
 		}
 	}
-	c.d.keepHistory(c.half, c.machine.History())
+	h := c.machine.History()
+	if p := c.running(); p != nil && p.pid == r.PID {
+		h.Start = p.start
+	}
+	c.d.keepHistory(c.half, h)
 	c.d.tell()
 	c.d.tellManager()
 }

@@ -25,6 +25,7 @@ import (
 // nobody, and its end is seen at once, whoever's child it is.
 type process struct {
 	pid   int
+	start uint64 // regfile.StartTime of it; 0: not known
 	fd    int
 	ended chan recovery.Cause // gets one value, when it is gone for certain
 }
@@ -43,7 +44,8 @@ func startProcess(cmd *exec.Cmd, realtime bool) (*process, error) {
 		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
 	p := &process{pid: cmd.Process.Pid, fd: fd, ended: make(chan recovery.Cause, 1)}
-	go func() { // ends with the process
+	p.start, _ = regfile.StartTime(p.pid) // nobody has waited for it yet: the id is its own
+	go func() {                           // ends with the process
 		_ = cmd.Wait()
 		p.ended <- causeOf(cmd.ProcessState)
 	}()
@@ -162,7 +164,7 @@ func adoptHolder(h regfile.Holder, half fault.Half, err error) (*process, error)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("adopt the %s half, process %d: %w", half, h.PID, err), unix.Close(fd))
 	}
-	p := &process{pid: h.PID, fd: fd, ended: make(chan recovery.Cause, 1)}
+	p := &process{pid: h.PID, start: start, fd: fd, ended: make(chan recovery.Cause, 1)}
 	go func() { // ends with the process
 		p.ended <- p.await()
 	}()

@@ -227,4 +227,7 @@ type History struct {
 	RestartsAt []int64 `json:"restarts_at_ns,omitempty"`
 	// Failures are the restarts since the half last ran well.
 	Failures int `json:"failures,omitempty"`
+	// Start is when the process of Record.PID was started, in clock ticks since the machine was: the two name it for good, also
+	// before it has a lock to be known by. 0: not known.
+	Start uint64 `json:"start_ticks,omitempty"`
 }

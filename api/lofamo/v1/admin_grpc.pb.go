@@ -61,7 +61,7 @@ type SupervisorAdminClient interface {
 	// another.
 	RemoveMember(ctx context.Context, in *RemoveMemberRequest, opts ...grpc.CallOption) (*RemoveMemberResponse, error)
 	// Snapshot streams the whole store as the member of the replica that is asked has it: the header, the
-	// file in pieces, and its checksum. It is etcd's own format; `supervisor restore` and etcdutl read it.
+	// file in pieces, and its checksum. It is etcd's own format; `lofamo-supervisor restore` and etcdutl read it.
 	// Works without a quorum too, and then says so.
 	Snapshot(ctx context.Context, in *SnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SnapshotChunk], error)
 	// DisarmAlarms takes the members' alarms back. FAILED_PRECONDITION while their reason is there: the store is
@@ -211,7 +211,7 @@ type SupervisorAdminServer interface {
 	// another.
 	RemoveMember(context.Context, *RemoveMemberRequest) (*RemoveMemberResponse, error)
 	// Snapshot streams the whole store as the member of the replica that is asked has it: the header, the
-	// file in pieces, and its checksum. It is etcd's own format; `supervisor restore` and etcdutl read it.
+	// file in pieces, and its checksum. It is etcd's own format; `lofamo-supervisor restore` and etcdutl read it.
 	// Works without a quorum too, and then says so.
 	Snapshot(*SnapshotRequest, grpc.ServerStreamingServer[SnapshotChunk]) error
 	// DisarmAlarms takes the members' alarms back. FAILED_PRECONDITION while their reason is there: the store is

@@ -93,37 +93,47 @@ func bin(t *testing.T) string {
 
 // manager installs, and removes.
 type manager struct {
-	install func(m *machine, names ...string)
+	command func(version string, names ...string) []string // installs these packages over what is there, of a lower or a higher version
+	mend    []string                                       // ends what a script that failed has left half done; nil: the command again does
 	remove  func(m *machine, names ...string)
 	purge   func(m *machine, names ...string)
-	parts   bool // purge is of the packages named, by their scripts, and not of all by hand
+	parts   bool     // purge is of the packages named, by their scripts, and not of all by hand
+	units   []string // of the node: those of one machine are of one half each
+}
+
+func (h manager) install(m *machine, version string, names ...string) {
+	m.t.Helper()
+	m.run(h.command(version, names...)...)
 }
 
 var managers = map[string]manager{
 	// Without triggers: the index of manual pages is not theirs.
 	"deb": {
-		install: func(m *machine, names ...string) {
-			m.run(append([]string{"dpkg", "--no-triggers", "-i"}, files(names, "/packages/%s_1.2.3_"+runtime.GOARCH+".deb")...)...)
+		command: func(version string, names ...string) []string {
+			return append([]string{"dpkg", "--no-triggers", "-i"}, files(names, "/packages/%s_"+version+"_"+runtime.GOARCH+".deb")...)
 		},
+		mend:   []string{"dpkg", "--no-triggers", "--configure", "-a"},
 		remove: func(m *machine, names ...string) { m.run(append([]string{"dpkg", "--no-triggers", "-r"}, names...)...) },
 		purge:  func(m *machine, names ...string) { m.run(append([]string{"dpkg", "--no-triggers", "-P"}, names...)...) },
 		parts:  true,
+		units:  []string{"lofamo-agent"},
 	},
 	// Here rpm's packages are not this machine's own: what they depend on is not looked up, and has to be there as in install's list of tools.
 	"rpm": {
-		install: func(m *machine, names ...string) {
+		command: func(version string, names ...string) []string {
 			arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
-			m.run(append([]string{"rpm", "--dbpath", "/var/lib/rpm", "--nodeps", "--replacepkgs", "-U"}, files(names, "/packages/%s-1.2.3-1."+arch+".rpm")...)...)
+			return append([]string{"rpm", "--dbpath", "/var/lib/rpm", "--nodeps", "--replacepkgs", "--oldpackage", "-U"}, files(names, "/packages/%s-"+version+"-1."+arch+".rpm")...)
 		},
 		remove: func(m *machine, names ...string) {
 			m.run(append([]string{"rpm", "--dbpath", "/var/lib/rpm", "--nodeps", "-e"}, names...)...)
 		},
 		// As docs/install.md says: rpm knows no purge.
 		purge: func(m *machine, _ ...string) {
-			m.run("rm", "-r", "/etc/lofamo", "/var/lib/lofamo")
+			m.run("sh", "-c", "rm -r /etc/lofamo /var/lib/lofamo /etc/systemd/system/lofamo-*.service.d")
 			m.run("userdel", "lofamo")
 			m.run("userdel", "lofamo-executor")
 		},
+		units: []string{"lofamo-agent@host", "lofamo-agent@dnp"},
 	},
 }
 
@@ -135,8 +145,14 @@ func files(names []string, format string) []string {
 	return out
 }
 
-// On a machine that systemd has booted all packages are installed, a replica and a node get their bundles and run as their units say, are installed again while they run, and purged: nothing is left,
-// and of all that nothing was called FAILED.
+// Versions of the packages. The programs of the next one are the same but for what they call themselves.
+const (
+	this = "1.2.3"
+	next = "1.2.4"
+)
+
+// On a machine that systemd has booted all packages are installed, a replica, a node and an executor process get what they want and run as their units say; the next version is installed while they
+// run, and this one again; daemons are killed and hang; and all is purged: nothing is left, and of all that nothing was called FAILED.
 func TestPackages(t *testing.T) {
 	programs := bin(t)
 	// In .tools there may be those of other versions.
@@ -146,10 +162,38 @@ func TestPackages(t *testing.T) {
 		t.Run(format, func(t *testing.T) {
 			t.Parallel() // each on a machine of its own; they wait more than they work
 			m := boot(t)
-			output(t, filepath.Join(root, "deploy/packages/build"), abs(t, nfpm), programs, filepath.Join(m.root, "packages"), "v1.2.3", format)
+			build := abs(t, filepath.Join(root, "deploy/packages/build"))
+			output(t, build, abs(t, nfpm), programs, filepath.Join(m.root, "packages"), "v"+this, format)
+			output(t, build, abs(t, nfpm), successor(t, programs), filepath.Join(m.root, "packages"), "v"+next, format, "lofamo-agent")
 			installed(m, how)
 		})
 	}
+}
+
+// successor is a directory with the programs of which the agent says that it is of another version.
+func successor(t *testing.T, programs string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, p := range []string{"lofamo-executor", "lofamoctl", "supervisor"} {
+		if err := os.Symlink(abs(t, filepath.Join(programs, p)), filepath.Join(dir, p)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	agent := filepath.Join(programs, "lofamo-agent")
+	b, err := os.ReadFile(agent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := []byte(strings.Fields(output(t, agent, "version"))[1])
+	other := bytes.Clone(old) // as long: it stands where the linker has put it
+	other[len(other)-1] ^= 1
+	if b = bytes.ReplaceAll(b, old, other); len(old) < 5 {
+		t.Fatalf("%q may stand for something else too", old)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "lofamo-agent"), b, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 var all = []string{"lofamo-agent", "lofamo-supervisor", "lofamo-executor", "lofamoctl"}
@@ -157,49 +201,40 @@ var all = []string{"lofamo-agent", "lofamo-supervisor", "lofamo-executor", "lofa
 func installed(m *machine, how manager) {
 	t := m.t
 	before := m.tree()
-	how.install(m, all...)
-	for _, f := range []string{"/usr/bin/lofamo-agent", "/usr/share/man/man1/lofamo-agent.1.gz", "/usr/share/doc/lofamo-agent/agent.yaml"} {
+	how.install(m, this, all...)
+	for _, f := range []string{"/usr/bin/lofamo-agent", "/usr/share/man/man1/lofamo-agent.1.gz", "/usr/share/doc/lofamo-agent/agent.yaml", "/usr/share/doc/lofamoctl/prometheus/lofamo-alerts.yaml"} {
 		if _, err := os.Stat(filepath.Join(m.root, f)); err != nil {
 			t.Errorf("installed: %v", err)
 		}
 	}
+	for _, p := range all {
+		documented(t, filepath.Join(m.root, "usr/share/doc", p))
+	}
 	// Before it has its bundle the unit's condition does not hold.
-	m.run("systemctl", "start", "lofamo-agent", "lofamo-supervisor")
-	if out, err := m.try("systemctl", "is-active", "lofamo-agent", "lofamo-supervisor"); err == nil {
+	m.run("systemctl", "start", "lofamo-agent", "lofamo-supervisor", "lofamo-executor")
+	if out, err := m.try("systemctl", "is-active", "lofamo-agent", "lofamo-supervisor", "lofamo-executor"); err == nil || strings.Contains(out, "\nactive") {
 		t.Errorf("a machine without configuration runs %s", out)
 	}
-	joined(m)
-	m.eventually("the node is NORMAL", func() bool { return strings.Contains(m.ctl("get", "nodes"), "NORMAL") },
-		func() string {
-			return m.ctl("get", "nodes", "-o", "wide") + m.run("journalctl", "--no-pager", "-n", "60")
-		})
-	for _, unit := range []string{"lofamo-agent", "lofamo-supervisor"} {
-		status := m.run("cat", "/proc/"+strings.TrimSpace(m.run("systemctl", "show", "-P", "MainPID", unit))+"/status")
+	joined(m, how)
+	executing(m)
+	m.eventually("the node is NORMAL", m.normal, m.why)
+	for _, unit := range append([]string{"lofamo-supervisor", "lofamo-executor"}, how.units...) {
+		status := m.run("cat", "/proc/"+m.main(unit)+"/status")
 		if !strings.Contains(status, "CapBnd:\t0000000000000000") || !strings.Contains(status, "NoNewPrivs:\t1") || !strings.Contains(status, "Seccomp:\t2") || strings.Contains(status, "Uid:\t0") {
 			t.Errorf("%s runs with more than its unit gives it:\n%s", unit, status)
 		}
 	}
 	restored(m)
 	upgraded(m, how)
-
-	// Removed, it keeps what is the operator's, and what pods of the chart have there in its place; purged, it keeps nothing.
-	m.run("mkdir", "-p", "/run/lofamo/agent")
-	how.remove(m, all...)
-	m.has("removed", "/etc/lofamo/pki/host.key", "/run/lofamo/agent")
-	if how.parts {
-		m.run("sh", "/var/lib/dpkg/info/lofamo-agent.postrm", "purge")
-		m.has("purged where pods run", "/etc/lofamo/agent.yaml", "/etc/lofamo/gossip.key", "/etc/lofamo/pki/host.key", "/etc/lofamo/pki/dnp.key", "/etc/lofamo/pki/ca.pem", "/run/lofamo/agent")
+	supervised(m, how)
+	events := m.ctl("get", "events", "-o", "wide")
+	if !strings.Contains(events, "RECOVERY") && !strings.Contains(events, "recovered") {
+		t.Errorf("the upgrade restarted nothing that anybody heard of:\n%s", events)
 	}
-	m.run("rm", "-r", "/run/lofamo")
-	if how.parts {
-		m.run("touch", "/etc/lofamo/executor.yaml")
-		how.purge(m, "lofamo-agent", "lofamo-supervisor")
-		m.has("purged beside an executor", "/etc/lofamo/pki/ca.pem")
-		how.purge(m, "lofamo-executor", "lofamoctl")
-	} else {
-		how.purge(m, all...)
+	if strings.Contains(events, "FAILED") {
+		t.Errorf("called FAILED:\n%s", events)
 	}
-	m.run("rm", "-r", "/operator")
+	removed(m, how)
 	after := m.tree()
 	for _, l := range after {
 		if !slices.Contains(before, l) {
@@ -213,44 +248,39 @@ func installed(m *machine, how manager) {
 	}
 }
 
+// removed removes and purges: removed, the packages keep what is the operator's, and what pods of the chart have there in their place; purged, they keep nothing but a user that was there before.
+func removed(m *machine, how manager) {
+	m.run("mkdir", "-p", "/run/lofamo/agent")
+	how.remove(m, all...)
+	m.has("removed", "/etc/lofamo/pki/host.key", "/run/lofamo/agent")
+	if how.parts {
+		m.run("sh", "/var/lib/dpkg/info/lofamo-agent.postrm", "purge")
+		m.has("purged where pods run", "/etc/lofamo/agent.yaml", "/etc/lofamo/gossip.key", "/etc/lofamo/pki/host.key", "/etc/lofamo/pki/dnp.key", "/etc/lofamo/pki/ca.pem", "/run/lofamo/agent")
+	}
+	m.run("rm", "-r", "/run/lofamo")
+	m.run("rm", "-r", "/operator")
+	if !how.parts {
+		how.purge(m, all...)
+		return
+	}
+	how.purge(m, "lofamo-agent", "lofamo-supervisor")
+	m.has("purged beside an executor", "/etc/lofamo/pki/ca.pem")
+	how.purge(m, "lofamo-executor", "lofamoctl")
+	m.run("useradd", "--system", "--user-group", "lofamo-executor")
+	how.install(m, this, "lofamo-executor")
+	how.purge(m, "lofamo-executor")
+	if _, err := m.try("getent", "passwd", "lofamo-executor"); err != nil {
+		m.t.Error("a user who was there before the package is gone with it")
+	}
+	m.run("userdel", "lofamo-executor")
+}
+
 // has says what is missing of files that should be there.
 func (m *machine) has(when string, files ...string) {
 	for _, f := range files {
 		if _, err := m.try("test", "-e", f); err != nil {
 			m.t.Errorf("%s: %s is gone", when, f)
 		}
-	}
-}
-
-// upgraded installs over what runs: the configuration stays, the halves become processes of what is installed now, and the map never calls them FAILED.
-func upgraded(m *machine, how manager) {
-	t := m.t
-	conf, err := os.ReadFile(filepath.Join(m.root, "/etc/lofamo/agent.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	halves := m.run("pgrep", "-f", "lofamo-agent (host|dnp)")
-	how.install(m, "lofamo-agent")
-	if now, err := os.ReadFile(filepath.Join(m.root, "/etc/lofamo/agent.yaml")); err != nil || !bytes.Equal(conf, now) {
-		t.Errorf("the upgrade changed the configuration: %v", err)
-	}
-	for pid := range strings.FieldsSeq(halves) {
-		if _, err := os.Stat(fmt.Sprintf("/proc/%d/root/proc/%s", m.pid, pid)); err == nil {
-			t.Errorf("process %s of the version before goes on", pid)
-		}
-	}
-	m.run("lofamo-agent", "status", "--config", "/etc/lofamo/agent.yaml", "--live", "--ready")
-	supervisor := m.run("systemctl", "show", "-P", "MainPID", "lofamo-supervisor")
-	how.install(m, "lofamo-supervisor")
-	m.eventually("the supervisor of the new version serves", func() bool {
-		return m.run("systemctl", "show", "-P", "MainPID", "lofamo-supervisor") != supervisor && strings.Contains(m.ctl("get", "nodes"), "NORMAL")
-	}, func() string { return m.run("journalctl", "--no-pager", "-n", "60") })
-	events := m.ctl("get", "events", "-o", "wide")
-	if !strings.Contains(events, "RECOVERY") && !strings.Contains(events, "recovered") {
-		t.Errorf("the upgrade restarted nothing that anybody heard of:\n%s", events)
-	}
-	if strings.Contains(events, "FAILED") {
-		t.Errorf("called FAILED:\n%s", events)
 	}
 }
 
@@ -272,10 +302,7 @@ func restored(m *machine) {
 	began := time.Now()
 	m.run("systemctl", "start", "lofamo-supervisor", "--no-block")
 	// The snapshot has the node as NORMAL: what counts is what was heard since.
-	m.eventually("the restored replica has heard the node", func() bool { return m.heard(began) },
-		func() string {
-			return m.ctl("get", "nodes", "-o", "wide") + m.run("journalctl", "--no-pager", "-n", "60")
-		})
+	m.eventually("the restored replica has heard the node", func() bool { return m.heard(began) }, m.why)
 }
 
 // heard says whether the node is NORMAL, and by what was heard of it after that.
@@ -313,14 +340,19 @@ nodes: [{coord: "0,0,0", service: 10.0.0.1}]
 `
 
 // joined gives the machine the bundles of a replica and of a node.
-func joined(m *machine) {
+func joined(m *machine, how manager) {
 	if err := os.WriteFile(filepath.Join(m.root, "packages/one.yaml"), []byte(one), 0o600); err != nil {
 		m.t.Fatal(err)
 	}
 	m.run("lofamoctl", "cluster", "init", "/packages/one.yaml", "--out", "/operator")
 	m.run("lofamoctl", "cluster", "join", "--check", "/operator/supervisors/s1")
 	m.run("lofamoctl", "cluster", "join", "/operator/supervisors/s1", "--enable")
-	m.run("lofamoctl", "cluster", "join", "/operator/nodes/n0-0-0", "--enable")
+	if len(how.units) == 1 {
+		m.run("lofamoctl", "cluster", "join", "/operator/nodes/n0-0-0", "--enable")
+	} else {
+		m.run("lofamoctl", "cluster", "join", "/operator/nodes/n0-0-0")
+		m.run(append([]string{"systemctl", "enable", "--now"}, how.units...)...)
+	}
 	if out := m.run("stat", "-c", "%U %a", "/etc/lofamo/pki/host.key", "/etc/lofamo/gossip.key"); out != "lofamo 600\nlofamo 600\n" {
 		m.t.Errorf("keys are %s", out)
 	}

@@ -1,0 +1,246 @@
+package packagetest
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// normal says whether the map calls the node NORMAL.
+func (m *machine) normal() bool { return strings.Contains(m.ctl("get", "nodes"), "NORMAL") }
+
+// stacks are lines of the journal that a daemon has left that was aborted.
+var stacks = regexp.MustCompile(`(?m)^.* lofamo-\w+\[\d+\]: (?:\s|\S+\(|r\w+ +0x|created by|[cfg]s +0x).*\n`)
+
+// why is what the machine has to say to something that does not come.
+func (m *machine) why() string {
+	return m.ctl("get", "nodes", "-o", "wide") + m.run("systemctl", "list-units", "--all", "--no-pager", "lofamo*") + stacks.ReplaceAllString(m.run("journalctl", "--no-pager", "-n", "400"), "")
+}
+
+// main is the main process of a unit; "0": it has none.
+func (m *machine) main(unit string) string {
+	return strings.TrimSpace(m.run("systemctl", "show", "-P", "MainPID", unit))
+}
+
+// halves are the processes of both halves.
+func (m *machine) halves() []string {
+	out, _ := m.try("pgrep", "-f", "lofamo-agent (host|dnp)") // 1: none
+	return strings.Fields(out)
+}
+
+// runs says what is wrong with the halves when they are to be of the program that is installed, or of another one.
+func (m *machine) runs(when string, installed bool) {
+	m.t.Helper()
+	want := m.run("lofamo-agent", "version")
+	halves := m.halves()
+	if len(halves) != 2 {
+		m.t.Errorf("%s: halves are processes %q\n%s", when, halves, m.why())
+	}
+	for _, pid := range halves {
+		if is := m.run("/proc/"+pid+"/exe", "version"); (is == want) != installed {
+			m.t.Errorf("%s: process %s is %sinstalled is %s", when, pid, is, want)
+		}
+	}
+}
+
+// serves waits until both halves and the daemons serve and the map calls the node NORMAL.
+func (m *machine) serves(when string, how manager) {
+	m.t.Helper()
+	m.eventually(when+": all is well", func() bool {
+		_, err := m.try("lofamo-agent", "status", "--config", "/etc/lofamo/agent.yaml", "--live", "--ready")
+		_, inactive := m.try(append([]string{"systemctl", "is-active"}, how.units...)...)
+		return err == nil && inactive == nil && m.normal()
+	}, m.why)
+}
+
+// held is the drop-in of the agent's units, as an operator may have one: a daemon that is to start waits while there is a file. What a manager waits for is shortened.
+const held = `[Service]
+WatchdogSec=3
+ExecStartPre=/bin/sh -c 'while test -e /run/hold; do sleep 0.1; done'
+`
+
+// hanging is that of what is to hang otherwise.
+const hanging = `[Service]
+WatchdogSec=3
+`
+
+// dropIn writes a drop-in of a unit.
+func (m *machine) dropIn(unit, text string) {
+	m.t.Helper()
+	dir := filepath.Join(m.root, "etc/systemd/system", unit+".service.d")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		m.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "test.conf"), []byte(text), 0o644); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// upgraded installs the next version over what runs, with a script that fails at first, and then this one again while a daemon is on its way. The configuration stays, and the halves become
+// processes of what is installed.
+func upgraded(m *machine, how manager) {
+	t := m.t
+	conf, err := os.ReadFile(filepath.Join(m.root, "/etc/lofamo/agent.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	upgrade := how.command(next, "lofamo-agent")
+	m.run("mount", "--bind", "/bin/false", "/usr/bin/systemd-sysusers")
+	said, err := m.try(upgrade...)
+	m.run("umount", "/usr/bin/systemd-sysusers")
+	if err == nil && how.mend != nil {
+		t.Errorf("a script that fails is not told of: %s", said)
+	}
+	m.runs("half done", false)
+	if !m.normal() {
+		t.Errorf("half done: the node is not NORMAL\n%s", m.why())
+	}
+	if how.mend != nil {
+		upgrade = how.mend
+	}
+	m.run(upgrade...)
+	m.runs("upgraded", true)
+	m.serves("upgraded", how)
+
+	for _, u := range how.units {
+		m.dropIn(u, held)
+	}
+	m.run("systemctl", "daemon-reload")
+	m.run("touch", "/run/hold")
+	first := how.units[0]
+	m.run("systemctl", "kill", "--kill-whom=main", "-s", "KILL", first)
+	m.eventually(first+" is activating", func() bool {
+		return m.run("systemctl", "show", "-P", "SubState", first) == "start-pre\n"
+	}, m.why)
+	over := make(chan error, 1)
+	go func() {
+		out, err := m.try(how.command(this, "lofamo-agent")...)
+		said = out
+		over <- err
+	}()
+	ended := false
+	m.eventually("the package is configured", func() bool {
+		select {
+		case err = <-over:
+			ended = true
+			return true
+		default:
+			_, none := m.try("pgrep", "-f", "lofamo-agent.postinst configure|rpm-tmp")
+			return none == nil
+		}
+	}, m.why)
+	m.run("rm", "/run/hold")
+	if !ended {
+		err = <-over
+	}
+	if err != nil {
+		t.Fatalf("the version of before: %v\n%s", err, said)
+	}
+	m.runs("this version again", true)
+	m.serves("this version again", how)
+	if now, err := os.ReadFile(filepath.Join(m.root, "/etc/lofamo/agent.yaml")); err != nil || !bytes.Equal(conf, now) {
+		t.Errorf("the upgrade changed the configuration: %v", err)
+	}
+
+	supervisor := m.main("lofamo-supervisor")
+	how.install(m, this, "lofamo-supervisor")
+	m.eventually("the supervisor that was installed serves", func() bool { return m.main("lofamo-supervisor") != supervisor && m.normal() }, m.why)
+}
+
+// supervised has systemd find daemons that were killed, and that hang: it starts them again, and those of the node adopt the halves, which go on. Go's runtime ends what the watchdog aborts with
+// the exit code of a refused configuration, with which the units are not started again.
+func supervised(m *machine, how manager) {
+	units := append(slices.Clone(how.units), "lofamo-executor", "lofamo-supervisor")
+	halves := m.halves()
+	for _, signal := range []string{"KILL", "STOP"} { // stopped, they are for WatchdogSec to find
+		before := map[string]string{}
+		for _, u := range units {
+			before[u] = m.main(u)
+		}
+		for _, u := range units {
+			sent := signal
+			if u == "lofamo-supervisor" {
+				// What its watchdog sends, and what a panic ends with: on a busy machine it may be late for one that is shortened.
+				sent = "ABRT"
+			}
+			m.run("systemctl", "kill", "--kill-whom=main", "-s", sent, u)
+		}
+		m.eventually("daemons are started again after "+signal, func() bool {
+			for _, u := range units {
+				if now := m.main(u); now == "0" || now == before[u] {
+					return false
+				}
+			}
+			_, err := m.try(append([]string{"systemctl", "is-active"}, units...)...)
+			return err == nil
+		}, m.why)
+		if now := m.halves(); !slices.Equal(now, halves) {
+			m.t.Errorf("after %s halves are processes %q, not %q", signal, now, halves)
+		}
+		m.serves(signal, how)
+	}
+}
+
+// executing gives the machine an executor process, by the commands of docs/executor-process.md.
+func executing(m *machine) {
+	m.run("lofamoctl", "cluster", "issue", "executor", "x1", "--out", "/operator")
+	m.run("install", "-m", "0644", "/operator/executors/x1/pki/executor.pem", "/etc/lofamo/pki/executor.pem")
+	m.run("install", "-m", "0600", "-o", "lofamo-executor", "/operator/executors/x1/pki/executor.key", "/etc/lofamo/pki/executor.key")
+	const conf = `cluster: one
+listen: 10.0.0.1:7950
+tls: {ca: /etc/lofamo/pki/ca.pem, cert: /etc/lofamo/pki/executor.pem, key: /etc/lofamo/pki/executor.key}
+commands: [{name: nothing, path: /usr/bin/true}]
+`
+	if err := os.WriteFile(filepath.Join(m.root, "etc/lofamo/executor.yaml"), []byte(conf), 0o644); err != nil {
+		m.t.Fatal(err)
+	}
+	m.run("install", "-d", "-m", "0700", "-o", "lofamo-executor", "-g", "lofamo-executor", "/var/lib/lofamo/executor")
+	m.run("setpriv", "--reuid=lofamo-executor", "--regid=lofamo-executor", "--init-groups", "lofamo-executor", "init", "--config", "/etc/lofamo/executor.yaml")
+	m.dropIn("lofamo-executor", hanging)
+	m.run("systemctl", "daemon-reload")
+	m.run("systemctl", "enable", "--now", "lofamo-executor")
+}
+
+var pageLink = regexp.MustCompile(`\]\(([^)#]+)`)
+
+// documented holds that a package's pages are there, and that every link in them leads to one.
+func documented(t *testing.T, dir string) {
+	t.Helper()
+	var pages []string
+	for _, pattern := range []string{"*.md", "runbooks/*.md"} {
+		files, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages = append(pages, files...)
+	}
+	for _, want := range []string{"install.md", "operations.md", "troubleshooting.md", "metrics.md", "security.md", "configuration.md", "responses.md", "executor-process.md", "runbooks/LofamoNodeFailed.md"} {
+		if !slices.Contains(pages, filepath.Join(dir, want)) {
+			t.Errorf("%s has no page %s", dir, want)
+		}
+	}
+	links := 0
+	for _, page := range pages {
+		b, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range pageLink.FindAllSubmatch(b, -1) {
+			to := string(l[1])
+			if filepath.Base(page) == "CHANGELOG.md" || strings.HasPrefix(to, "http") {
+				continue
+			}
+			links++
+			if _, err := os.Stat(filepath.Join(filepath.Dir(page), to)); err != nil {
+				t.Errorf("%s: a link leads nowhere: %v", page, err)
+			}
+		}
+	}
+	if links < 100 {
+		t.Errorf("%s: only %d links are found: the search is wrong", dir, links)
+	}
+}

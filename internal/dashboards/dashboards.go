@@ -41,7 +41,8 @@ type Row struct {
 	Panels []Panel
 }
 
-// Query is what a panel asks. In Expr, SUP stands for the supervisors of the chosen cluster, and AGENT for the chosen nodes' agents.
+// Query is what a panel asks. In Expr, SUP stands for the supervisors of the chosen cluster, AGENT for the chosen nodes' agents, and CLUSTER for
+// all that is scraped of that cluster, under whatever job.
 type Query struct {
 	Expr, Legend string
 	// Name is the refId; empty: A, B and so on.
@@ -84,15 +85,16 @@ func Files() (map[string][]byte, error) {
 	return out, nil
 }
 
-// The selectors that stand for SUP and AGENT.
+// The selectors that stand for SUP, AGENT and CLUSTER.
 const (
 	selectSupervisors = `cluster="$cluster",job="$job"`
 	selectAgents      = `cluster="$cluster",job=~"$agents",node=~"$node"`
+	selectCluster     = `cluster="$cluster"`
 )
 
 // PromQL is the query with its selectors, and Grafana's variables.
 func (q Query) PromQL() string {
-	return strings.NewReplacer("SUP", selectSupervisors, "AGENT", selectAgents).Replace(q.Expr)
+	return strings.NewReplacer("SUP", selectSupervisors, "AGENT", selectAgents, "CLUSTER", selectCluster).Replace(q.Expr)
 }
 
 // Of is the query as Grafana sends it, of one node of a cluster, with the jobs of deploy/prometheus/prometheus.yml.

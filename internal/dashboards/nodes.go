@@ -112,6 +112,14 @@ func links() Dashboard {
 					{label: "state"}, {label: "map_x"}, {label: "map_y"},
 				}, Query{Expr: `sort_desc(` + placed(worst("lofamo_link_state", "node,dir,peer", `,node=~"$node"`, false)) + `)`, Table: true, Rare: "all links are well"}).tall(8),
 			}},
+			{"Looked for through the torus", []Panel{
+				series("Silent nodes that were looked for", "Nodes of which the supervisors hear nothing, by what their neighbours found at the leader's word: both halves answer, the DNP half alone does, or nobody reached them.", "none", 9,
+					Query{Expr: `max by (found) (lofamo_mapped_nodes{SUP})`, Legend: "{{found}}"}).
+					with(byName("both-halves", fixed(colourNormal)), byName("dnp-alone", fixed(colourSick)), byName("not-reached", fixed(colourFailed))),
+				series("Links found dead", "Links of such nodes that were found dead, and of which nothing else is known.", "none", 8, Query{Expr: `max(lofamo_mapped_links_dead{SUP})`, Legend: "links"}),
+				series("Mappings", "Mappings by delegation that the leader led within a scrape interval, and the orders to nodes that it sent for them, repeated ones included.", "none", 7,
+					Query{Expr: `sum(increase(lofamo_mappings_total{SUP}[$__rate_interval]))`, Legend: "mappings"}, Query{Expr: `sum(increase(lofamo_map_orders_total{SUP}[$__rate_interval]))`, Legend: "orders"}).with(hued("mappings", "orders")...),
+			}},
 			{"As agents measure them", []Panel{
 				series("Round trip", "From a heartbeat to the first frame that acknowledges it, over all scraped ends; the wait for the neighbour's next frame, up to a period, is in it.", "s", 8,
 					Query{Expr: `quantile(0.5, lofamo_agent_link_rtt_seconds{AGENT} > 0)`, Legend: "median"}, Query{Expr: `quantile(0.99, lofamo_agent_link_rtt_seconds{AGENT} > 0)`, Legend: "99th percentile"}, Query{Expr: `max(lofamo_agent_link_rtt_seconds{AGENT})`, Legend: "slowest"}).

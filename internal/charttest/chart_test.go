@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -62,7 +63,7 @@ func given(t *testing.T, values ...string) []string {
 // matrix are values that change what is rendered, each of them at least once.
 var matrix = map[string][]string{
 	"defaults":   nil,
-	"everything": {"supervisors.kubernetes.enabled=true", "supervisors.kubernetes.nodeLabel=example.org/lofamo", "networkPolicy.enabled=true", "networkPolicy.clients[0].ipBlock.cidr=10.0.0.0/8", "networkPolicy.metrics[0].ipBlock.cidr=10.0.0.0/8", "monitoring.podMonitor.enabled=true", "monitoring.prometheusRule.enabled=true", "monitoring.dashboards.enabled=true", "images.pullSecrets[0]=pull", "services.web.type=NodePort"},
+	"everything": {"supervisors.kubernetes.enabled=true", "supervisors.kubernetes.nodeLabel=example.org/lofamo", "networkPolicy.enabled=true", "networkPolicy.clients[0].ipBlock.cidr=10.0.0.0/8", "networkPolicy.metrics[0].ipBlock.cidr=10.0.0.0/8", "monitoring.podMonitor.enabled=true", "monitoring.prometheusRule.enabled=true", "monitoring.prometheusRule.runbooks=https://map.example.org:9443/runbooks/", "monitoring.dashboards.enabled=true", "images.pullSecrets[0]=pull", "services.web.type=NodePort"},
 	"managed":    {"supervisors.keys.from=cert-manager", "supervisors.keys.issuerRef.name=lofamo", "agents.keys.from=secrets", "agents.config.jobs.socket=/run/lofamo-jobs/local.sock", "agents.user=990", "agents.group=991", "agents.stateDir=/var/lib/lofamo/agent"},
 	"outside":    {"supervisors.etcd.endpoints[0]=https://10.0.0.200:2379", "supervisors.persistence.create=false", "supervisors.persistence.storageClassName=local", "services.web.enabled=false", "podDisruptionBudget.enabled=false"},
 	"systemd":    {"agents.dnpHalf=systemd", "agents.stateDir=/var/lib/lofamo/agent", "agents.user=990", "agents.group=990", "agents.update.takeOver=false", "agents.update.maxNodes=10%"},
@@ -188,6 +189,7 @@ func TestRefused(t *testing.T) {
 		{given(t, "agents.user=990"), "agents.stateDir: given /run/lofamo/agent for user 990"},
 		{given(t, "agents.config.jobs.socket=/run/lofamo/local.sock"), "agents.config.jobs.socket: given /run/lofamo/local.sock: want it in a directory of its own"},
 		{given(t, "agents.config.jobs.socket=/run/lofamo/agent/local.sock"), "agents.config.jobs.socket: given /run/lofamo/agent/local.sock: want"},
+		{given(t, "monitoring.prometheusRule.runbooks=map.example.org"), "'/monitoring/prometheusRule/runbooks'"},
 		{given(t, "topology.from=labels"), "topology.from: given labels: the inventory has nodes"},
 		{append(given(t), "--set-file", "inventory="+bad), "supervisors[0].ports: given: want none"},
 	} {
@@ -207,6 +209,19 @@ func TestFiles(t *testing.T) {
 		delete(want, "lofamo-tests.yaml")
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("helm/lofamo/files/%s is not %s: run make generate:\n%s", to, from, diff)
+		}
+	}
+}
+
+// Alerts lead to their pages where somebody says where those are served, and else say where they stand in the repository.
+func TestRunbookLinks(t *testing.T) {
+	t.Parallel()
+	const base = "https://map.example.org:9443/runbooks/"
+	for begin, values := range map[string][]string{base: matrix["everything"], "docs/runbooks/": {"monitoring.prometheusRule.enabled=true"}} {
+		out := template(t, given(t, values...)...)
+		alerts, links := strings.Count(out, "alert: Lofamo"), regexp.MustCompile(`runbook_url: `+begin+`Lofamo[A-Za-z]+\.md\n`).FindAllString(out, -1)
+		if alerts < 30 || len(links) != alerts || strings.Count(out, "runbook_url:") != alerts {
+			t.Errorf("%d alerts, %d links that begin with %s", alerts, len(links), begin)
 		}
 	}
 }

@@ -224,8 +224,14 @@ func leftOut() Panel {
 }
 
 func alerts() Panel {
-	return table("Alerts", "Alerts of deploy/prometheus that fire or are about to, where Prometheus has loaded them. Each has a page in docs/runbooks that says what to do.", 12, []column{
-		{"severity", "Severity", []property{{"custom.width", 90}}}, {"alertname", "Alert", nil}, {"alertstate", "State", []property{{"custom.width", 80}}}, {"node", "Node", []property{{"custom.width", 90}}},
+	return table("Alerts", "Alerts of deploy/prometheus that fire or are about to, where Prometheus has loaded them. Each leads to its page that says what to do, which supervisors serve beside the web map.", 12, []column{
+		{"severity", "Severity", []property{{"custom.width", 90}}}, {"alertname", "Alert", []property{runbookLinks("Alert")}}, {"alertstate", "State", []property{{"custom.width", 80}}}, {"node", "Node", []property{{"custom.width", 90}}},
 		{label: "Value"},
 	}, Query{Expr: `sort(count by (severity,alertname,alertstate,node) (ALERTS{alertname=~"Lofamo.*",cluster="$cluster"}))`, Table: true, Rare: "no alert fires, or the rules are not loaded"}).tall(10)
+}
+
+// runbookLinks leads from an alert's name to its page.
+func runbookLinks(field string) property {
+	name := fmt.Sprintf(`${__data.fields[%q]}`, field)
+	return property{"links", []object{{"title": "What to do about " + name, "url": "${web}/runbooks/" + name, "targetBlank": true}}}
 }

@@ -8,6 +8,7 @@
 //	GET  /api/stream?after=R      every change after revision R (server-sent events), with what there is of responses
 //	GET  /api/node, explain, history, events, groups, responses
 //	POST /api/responses/ID/approve|deny
+//	GET  /runbooks/ALERT          what to do about an alert, for everybody
 //
 // It reads and asks by the gRPC API of its own replica, like any other client, and has neither the map nor any rights of its
 // own: for whom it asks it says as a replica does that passes a call on. So nothing that a browser does, or leaves undone,
@@ -134,6 +135,7 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("POST /api/responses/{id}/approve", s.as(s.approve))
 	mux.HandleFunc("POST /api/responses/{id}/deny", s.as(s.deny))
 	mux.HandleFunc("/api/", func(w http.ResponseWriter, _ *http.Request) { refuse(w, http.StatusNotFound, "there is nothing here") })
+	mux.HandleFunc("GET "+runbooksPath+"{name...}", runbook)
 	mux.Handle("/", pages(s.cfg.Files))
 	// Whoever is logged in may be led to another site, and that site's scripts must not speak in their name: the cookie is not
 	// sent from there (SameSite=Strict), and what changes something is refused besides by where the browser says that it comes from.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -15,17 +17,22 @@ import (
 const defaultWidth = 100
 
 func (a *app) mapCommand() *cobra.Command {
-	var colour string
+	var colour, past string
 	var width int
 	cmd := &cobra.Command{
 		Use:   "map",
 		Short: "The torus in the terminal",
 		Long: `Draws the torus, one plane of Z after the other: nodes in brackets, the cables between them, and at
 the edges the cables that lead round to the other side. A cable shows the worse of its two ends;
-'lofamoctl get links' tells them apart. What is not NORMAL is listed below with its evidence.`,
-		Args: exactly(),
+'lofamoctl get links' tells them apart. What is not NORMAL is listed below with its evidence.
+
+With --at it is drawn as it was then, by the changes that the supervisors keep: states, causes and marks of
+maintenance, without evidence. Places and names are those of now.`,
+		Example: "  lofamoctl map\n  lofamoctl map --at 10m\n  lofamoctl map --at 2026-03-01T04:10:00Z",
+		Args:    exactly(),
 	}
 	addColorFlag(cmd, &colour)
+	cmd.Flags().StringVar(&past, "at", "", "as it was then: "+momentForms)
 	cmd.Flags().IntVar(&width, "width", 0, fmt.Sprintf("columns to draw in, 20 to 1000 (default: the terminal's, else %d)", defaultWidth))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		p, err := a.painter(colour)
@@ -41,6 +48,12 @@ the edges the cables that lead round to the other side. A cable shows the worse 
 		if width == 0 {
 			width = defaultWidth
 		}
+		var at time.Time
+		if cmd.Flags().Changed("at") {
+			if at, err = a.moment(past); err != nil {
+				return err
+			}
+		}
 		return a.withClient(cmd.Context(), func(ctx context.Context, s session) error {
 			nodes, err := s.ListNodes(ctx, &lofamov1.ListNodesRequest{})
 			if err != nil {
@@ -50,6 +63,11 @@ the edges the cables that lead round to the other side. A cable shows the worse 
 			if err != nil {
 				return fmt.Errorf("map: %w", plain(err))
 			}
+			if !at.IsZero() {
+				if err := a.rewound(ctx, s, at, nodes, links); err != nil {
+					return fmt.Errorf("map: %w", plain(err))
+				}
+			}
 			m, err := newTorusMap(nodes, links)
 			if err != nil {
 				return fmt.Errorf("map: %w", err)
@@ -57,6 +75,9 @@ the edges the cables that lead round to the other side. A cable shows the worse 
 			a.warnCluster(nodes.GetCluster())
 			a.printf("%s", m.draw(p, width))
 			a.printf("%s", a.summary(nodes, links, p))
+			if !at.IsZero() {
+				a.printf("\nAs it was at %s, %s ago.\n", a.clock(timestamppb.New(at)), a.since(timestamppb.New(at)))
+			}
 			return nil
 		})
 	}

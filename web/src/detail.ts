@@ -85,18 +85,24 @@ function registers(words: Word[] | undefined, age: unknown): HTMLElement {
   }), age ? h('p', { class: 'soft' }, `heard ${span(seconds(age) * 1000)} ago`) : null)
 }
 
-/** showGroup fills an element with a group fault: what its members have in common, why it stands, who they are. */
+/** showGroup fills an element with a group fault: what its members have in common, why it stands, who they are; of one without a state, which has
+ * ended, its history. */
 export async function showGroup(into: HTMLElement, g: Group, choose: (node: string) => void, current: () => boolean): Promise<void> {
-  const [why, history] = await Promise.allSettled([api.explain({ group: g.id }), api.history({ group: g.id }, 60)])
+  const [why, history] = await Promise.allSettled([g.state ? api.explain({ group: g.id }) : undefined, api.history({ group: g.id }, 60)])
   if (!current()) return
   const explained = h('div'), members = g.members ?? [], most = 200
-  if (why.status === 'fulfilled') putExplanation(explained, why.value)
-  else put(explained, h('p', { class: 'soft' }, said(why.reason)))
+  if (why.status === 'rejected') put(explained, h('p', { class: 'soft' }, said(why.reason)))
+  else if (why.value) putExplanation(explained, why.value)
+  const title = h('h3', {}, 'History')
+  if (!g.state) { // that of an event that is over
+    put(into, h('h2', {}, groupWords(g)), h('p', { class: 'soft' }, 'It has ended.'), title, ...past(history))
+    return
+  }
   put(into, h('h2', {}, `${groupWords(g)} `, state(g.state), ' ', g.cause && g.cause !== 'NONE' ? h('span', { class: 'badge' }, g.cause) : null),
     h('p', { class: 'soft' }, groupSize(g), g.since ? ', so since ' : '', when(g.since)),
     h('h3', {}, 'Why'), explained,
     h('h3', {}, 'Members'), h('p', { class: 'members' }, ...members.slice(0, most).map((n) => h('button', { class: 'link', onclick: () => choose(n) }, n)), members.length > most ? `and ${members.length - most} more` : null),
-    h('h3', {}, 'History'), ...past(history))
+    title, ...past(history))
 }
 
 /** groupSize is how many of how many. */

@@ -3,7 +3,7 @@ import { api, Refused, Stream, type Session } from './api'
 import { badge, frame, h, mark, put, span } from './dom'
 import { groupSize, showGroup, showNode } from './detail'
 import { eventLine } from './events'
-import { Change, type Group, INFERRED, MAINTENANCE, Model, NORMAL, type Standing, UNREACHABLE, WARNING, boxes, causeNames, groupWords, stateNames } from './model'
+import { Change, type Group, INFERRED, MAINTENANCE, Model, NORMAL, type Standing, UNREACHABLE, WARNING, boxes, causeNames, groupWords, pastGroups, stateNames } from './model'
 import { Responses } from './responses'
 import type { Scene } from './scene'
 import { Timeline } from './timeline'
@@ -317,18 +317,19 @@ class Page {
     this.timeline.setLive(this.model)
     this.shown = this.timeline.shown() ?? this.model
     const c = this.shown.counts()
+    const groups = this.groupsShown()
     put(this.counts, ...[4, 3, 1, 2].map((s) => h('li', { title: stateNames[s].toLowerCase() }, mark(stateNames[s]), h('b', { 'data-count': stateNames[s] }, String(c[s])), h('span', { class: 'soft' }, stateNames[s].toLowerCase()))),
-      this.groupsShown().length ? h('li', {}, frame(), h('b', { id: 'groups' }, String(this.groups.length)), h('span', { class: 'soft' }, this.groups.length > 1 ? 'group faults' : 'group fault')) : null)
+      groups.length ? h('li', {}, frame(), h('b', { id: 'groups' }, String(groups.length)), h('span', { class: 'soft' }, groups.length > 1 ? 'group faults' : 'group fault')) : null)
     this.canvas.setAttribute('aria-label', `Torus of ${this.shown.dims.join(' by ')}: ${[4, 3, 1, 2].map((s) => `${c[s]} ${stateNames[s].toLowerCase()}`).join(', ')}`)
     this.scene?.show(this.shown)
-    this.scene?.frame(this.groupsShown().flatMap((g) => boxes(this.shown, (g.members ?? []).map((n) => this.shown.find(n)).filter((r) => r >= 0))))
+    this.scene?.frame(groups.flatMap((g) => boxes(this.shown, (g.members ?? []).map((n) => this.shown.find(n)).filter((r) => r >= 0))))
     if (this.timeline.at === undefined) this.timeline.refresh()
     this.renderTabs()
     this.renderChosen()
   }
 
-  /** groupsShown: which groups stood at a moment before now the page does not know. */
-  private groupsShown(): Group[] { return this.timeline.at === undefined ? this.groups : [] }
+  /** groupsShown are those of the moment that is shown. */
+  private groupsShown(): Group[] { return this.timeline.at === undefined ? this.groups : pastGroups(this.groups, this.timeline.events, this.timeline.at) }
 
   private renderTabs(): void {
     const names: Record<Tab, string> = { events: 'Events', nodes: `Nodes (${this.shown?.notNormal().length ?? 0})`, responses: `Responses (${this.responses.waiting() || this.responses.all.size})`, node: this.group ? groupWords({ id: this.group }) : this.selected >= 0 ? this.model.id(this.selected) : 'Node' }
@@ -367,7 +368,7 @@ class Page {
 
   private renderEvents(): void {
     const until = this.timeline.at, all = this.timeline.events, list = (until === undefined ? all : all.filter((e) => e.time <= until)).slice(-maxEvents).reverse()
-    put(this.panel, list.length ? h('ul', { class: 'plain events' }, ...list.map((e) => eventLine(e, (n) => this.choose(n)))) : h('p', { class: 'soft' }, 'No event yet.'))
+    put(this.panel, list.length ? h('ul', { class: 'plain events' }, ...list.map((e) => eventLine(e, (n) => this.choose(n), (id) => this.chooseGroup(id)))) : h('p', { class: 'soft' }, 'No event yet.'))
   }
 
   private renderNodes(): void {
@@ -434,8 +435,8 @@ class Page {
 
   private loadGroup(id: string): void {
     const g = this.groups.find((g) => g.id === id)
-    put(this.panel, h('h2', {}, groupWords(g ?? { id })), h('p', { class: 'soft' }, g ? 'Asking…' : 'It has ended.'))
-    if (g) void showGroup(this.panel, g, (n) => this.choose(n), () => this.tab === 'node' && this.group === id)
+    put(this.panel, h('h2', {}, groupWords(g ?? { id })), h('p', { class: 'soft' }, 'Asking…'))
+    void showGroup(this.panel, g ?? { id, kind: '', state: '' }, (n) => this.choose(n), () => this.tab === 'node' && this.group === id)
   }
 
   private setSlice(): void {
@@ -459,7 +460,10 @@ class Page {
       this.show('node')
       this.panel.focus() // on a phone it is below the map
     }
-    else if ((e.key === 'g' || e.key === 'G') && this.groupsShown().length) this.chooseGroup(this.groups[(this.groups.findIndex((g) => g.id === this.group) + 1) % this.groups.length].id)
+    else if ((e.key === 'g' || e.key === 'G') && this.groupsShown().length) {
+      const all = this.groupsShown()
+      this.chooseGroup(all[(all.findIndex((g) => g.id === this.group) + 1) % all.length].id)
+    }
     else if (e.key === '+') this.scene?.zoom(0.85)
     else if (e.key === '-') this.scene?.zoom(1 / 0.85)
     else if (e.key === '0') this.scene?.home()

@@ -189,6 +189,25 @@ export function past(now: Model, events: Change[], at: number): Model {
   return m
 }
 
+/** pastGroups are the group faults that stood at a time, as far as events tell: with their sizes, but without members, which they do not name. Those
+ * of now that have stood since before that time have theirs, unless they changed since. */
+export function pastGroups(now: Group[], events: Change[], at: number): Group[] {
+  const out = new Map<string, Group>()
+  for (const g of now) if (!g.since || Date.parse(g.since) <= at) out.set(g.id, g)
+  const changed = new Set<string>()
+  for (const c of events) {
+    if (c.kind !== 'GROUP_CHANGED' || !c.group) continue
+    if (c.time > at) { changed.add(c.group); continue }
+    if (c.ended || stateOf(c.to) === NORMAL) out.delete(c.group)
+    else out.set(c.group, { ...now.find((g) => g.id === c.group), id: c.group, kind: '', state: c.to ?? 'UNKNOWN', cause: causeNames[c.cause ?? 0] || undefined, size: c.size, region: c.region })
+  }
+  for (const id of changed) {
+    const g = out.get(id)
+    if (g) out.set(id, { ...g, members: undefined, inferred: undefined })
+  }
+  return [...out.values()]
+}
+
 /** Sample is how many nodes were in which state from a time on. */
 export interface Sample { time: number; counts: number[] }
 

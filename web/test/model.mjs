@@ -8,7 +8,7 @@ const load = (name) => {
   const source = ts.transpileModule(readFileSync(new URL(`../src/${name}.ts`, import.meta.url), 'utf8'), { compilerOptions: { module: ts.ModuleKind.ESNext, target: ts.ScriptTarget.ES2022 } })
   return import('data:text/javascript,' + encodeURIComponent(source.outputText))
 }
-const { Model, boxes, course, ends, groupWords, merged, past, step } = await load('model')
+const { Model, boxes, course, ends, groupWords, merged, past, pastGroups, step } = await load('model')
 const { Pace } = await load('pace')
 
 const changed = (rev, time, at, from, to, part = 'node') => ({ rev, time, at, from, to, part, cause: 9 })
@@ -84,4 +84,16 @@ test('fewer pixels are drawn where that makes a frame shorter, and nowhere else'
   assert.equal(after((s) => 11 + 25 * s * s), 0.7, 'no fewer than it takes')
   assert.equal(after((s, i) => (i % 3 ? 16 : 200)), 1, 'some long frames are other work')
   assert.equal(after((s, i) => (i % 3 ? 31 + 36 * s * s : 200)), 0.5, 'and hide no gain')
+})
+
+test('groups of a moment are those that had begun by then and not ended', () => {
+  const group = (rev, time, group, to, size) => ({ rev, time, kind: 'GROUP_CHANGED', group, to, size, cause: 9 })
+  const events = [group(1, 1000, 'row/Y=1', 'SICK', 2), group(2, 2000, 'row/Y=1', 'FAILED', 3), group(3, 3000, 'plane/X=0', 'FAILED', 9), group(4, 4000, 'row/Y=1', 'NORMAL', 0)]
+  const now = [{ id: 'plane/X=0', kind: 'PLANE', state: 'FAILED', members: ['a'], since: new Date(3000).toISOString() }, { id: 'block/B', kind: 'BLOCK', state: 'FAILED', members: ['b', 'c'], since: new Date(0).toISOString() }]
+  const at = (t) => pastGroups(now, events, t).map((g) => `${g.id} ${g.state} ${g.size ?? ''} ${(g.members ?? []).join()}`)
+  assert.deepEqual(at(500), ['block/B FAILED  b,c'], 'one that no event tells of stood before all of them')
+  assert.deepEqual(at(1500), ['block/B FAILED  b,c', 'row/Y=1 SICK 2 '])
+  assert.deepEqual(at(2000), ['block/B FAILED  b,c', 'row/Y=1 FAILED 3 '])
+  assert.deepEqual(at(5000), ['plane/X=0 FAILED 9 a', 'block/B FAILED  b,c'])
+  assert.deepEqual(pastGroups(now, [...events, group(5, 6000, 'plane/X=0', 'FAILED', 18)], 5000)[0].members, undefined, 'members of now are not those of then')
 })

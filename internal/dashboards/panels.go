@@ -160,6 +160,9 @@ func series(title, text, unit string, width int, queries ...Query) Panel {
 	if unit == "none" || unit == "ops" {
 		p.custom["axisSoftMax"] = 1 // else what is 0 is drawn in an axis up to 100
 	}
+	if unit == "percentunit" {
+		p.custom["axisSoftMax"] = 0.1
+	}
 	return p
 }
 

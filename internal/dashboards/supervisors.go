@@ -179,18 +179,18 @@ func responses() Dashboard {
 func executorProcess() []Panel {
 	const none = "no executor process is scraped"
 	return []Panel{
-		stat("Processes scraped", "Executor processes of which Prometheus gets metrics: 0 too where there is none. The alert LofamoExecutorDown tells of one that was there.", "none", 4,
+		stat("Processes scraped", "Executor processes of which Prometheus gets metrics: 0 too where there is none. The alert LofamoExecutorDown tells of one that was there.", "none", 8,
 			Query{Expr: `count(lofamo_executor_build_info{CLUSTER}) or vector(0)`, Legend: "processes"}),
-		stat("Highest token", "The highest fencing token that a process has seen: what a leader asks under a lower one is refused.", "none", 4,
+		stat("Highest token", "The highest fencing token that a process has seen: what a leader asks under a lower one is refused.", "none", 8,
 			Query{Expr: `max(lofamo_executor_highest_token{CLUSTER}) or vector(0)`, Legend: "token"}),
-		stat("Ledger not written", "Times that the ledger could not be written: the process ends then, and its service manager starts it anew.", "none", 4,
+		stat("Ledger not written", "Times that the ledger could not be written: the process ends then, and its service manager starts it anew.", "none", 8,
 			Query{Expr: `sum(lofamo_executor_ledger_failures_total{CLUSTER}) or vector(0)`, Legend: "times"}).alarming(1),
-		series("Attempts in its hands", "Under way, those included that wait for another to end.", "none", 12, Query{Expr: `max by (instance) (lofamo_executor_attempts_running{CLUSTER})`, Legend: "{{instance}}", Rare: none}),
-		series("Attempts that it ended", "Since it was started, by executor and how they ended; only kinds that ended any.", "none", 8,
+		series("Attempts in its hands", "Under way, those included that wait for another to end.", "none", 6, Query{Expr: `max by (instance) (lofamo_executor_attempts_running{CLUSTER})`, Legend: "{{instance}}", Rare: none}),
+		series("Attempts that it ended", "Since it was started, by executor and how they ended; only kinds that ended any.", "none", 6,
 			Query{Expr: `sum by (kind,outcome) (lofamo_executor_attempts_total{CLUSTER}) > 0`, Legend: "{{kind}} {{outcome}}", Rare: none}),
-		series("Attempts that it refused", "Within a scrape interval: stale_token is a leader of old, late an attempt older than one that was seen, full too many that are remembered.", "none", 8,
+		series("Attempts that it refused", "Within a scrape interval: stale_token is a leader of old, late an attempt older than one that was seen, full too many that are remembered.", "none", 6,
 			Query{Expr: `sum by (reason) (increase(lofamo_executor_refused_total{CLUSTER}[$__rate_interval]))`, Legend: "{{reason}}", Rare: none}).with(hued("stale_token", "late", "full")...),
-		series("Attempts remembered", "In the ledger, of at most 20000; each is forgotten 48 hours after its end. A full ledger takes no attempt.", "none", 8,
+		series("Attempts remembered", "In the ledger, of at most 20000; each is forgotten 48 hours after its end. A full ledger takes no attempt.", "none", 6,
 			Query{Expr: `max by (instance) (lofamo_executor_attempts_remembered{CLUSTER})`, Legend: "{{instance}}", Rare: none}),
 	}
 }

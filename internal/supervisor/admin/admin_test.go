@@ -84,8 +84,11 @@ func TestFind(t *testing.T) {
 }
 
 func TestCheckDisarm(t *testing.T) {
-	members := membersOf("s1 s2")
-	members[0].DbBytes, members[0].QuotaBytes, members[1].DbBytes, members[1].QuotaBytes = 100, 100, 60, 100
+	members := membersOf("s1 s2 s3 s4")
+	// The last two as an alarm for a write of 1 MiB into 16 MiB leaves them: the least that it can be, and after a compaction.
+	for i, size := range []uint64{16 << 20, 10 << 20, 15 << 20, 15<<20 - 4096} {
+		members[i].DbBytes, members[i].QuotaBytes = size, 16<<20
+	}
 	nospace, corrupt := etcdserverpb.AlarmType_NOSPACE, etcdserverpb.AlarmType_CORRUPT
 	for _, tc := range []struct {
 		id    string
@@ -95,6 +98,8 @@ func TestCheckDisarm(t *testing.T) {
 	}{
 		{"a1", nospace, "s2", ""},
 		{"a0", nospace, "", "defragment it after a compaction"},
+		{"a2", nospace, "", "defragment it after a compaction"},
+		{"a3", nospace, "s4", ""},
 		{"a1", corrupt, "", "replace it"},
 		{"ff", corrupt, "ff", ""}, // of one that was replaced
 	} {

@@ -126,6 +126,10 @@ func (s *Server) DisarmAlarms(ctx context.Context, req *lofamov1.DisarmAlarmsReq
 	return resp, nil
 }
 
+// roomFraction is the part of its quota that a store must have left for NOSPACE to be taken back. etcd raises it for a write that would take the store beyond
+// the quota: the store itself is then still within it, by up to the size of that write.
+const roomFraction = 16
+
 // checkDisarm says why an alarm is still right; else whose it is.
 func checkDisarm(members []*lofamov1.Member, id string, alarm etcdserverpb.AlarmType) (name string, err error) {
 	i := slices.IndexFunc(members, func(m *lofamov1.Member) bool { return m.GetId() == id })
@@ -136,7 +140,7 @@ func checkDisarm(members []*lofamov1.Member, id string, alarm etcdserverpb.Alarm
 	switch {
 	case alarm == etcdserverpb.AlarmType_CORRUPT:
 		return "", status.Errorf(codes.FailedPrecondition, "CORRUPT of %s: its data differ from the others': replace it", m.GetName())
-	case alarm == etcdserverpb.AlarmType_NOSPACE && m.GetQuotaBytes() > 0 && m.GetDbBytes() >= m.GetQuotaBytes():
+	case alarm == etcdserverpb.AlarmType_NOSPACE && m.GetQuotaBytes() > 0 && m.GetDbBytes() >= m.GetQuotaBytes()-m.GetQuotaBytes()/roomFraction:
 		return "", status.Errorf(codes.FailedPrecondition,
 			"NOSPACE of %s: its store has %d bytes (%d in use) of the %d that it may have: defragment it after a compaction, or give it a larger etcd.quotaBytes",
 			m.GetName(), m.GetDbBytes(), m.GetDbInUseBytes(), m.GetQuotaBytes())

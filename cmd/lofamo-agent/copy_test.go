@@ -40,7 +40,10 @@ func startHalf(t *testing.T, file, half string) *exec.Cmd {
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = p.Process.Kill() })
+	t.Cleanup(func() { // it writes into the test's directory until it has ended
+		_ = p.Process.Kill()
+		_ = p.Wait()
+	})
 	return p
 }
 

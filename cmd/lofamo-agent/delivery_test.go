@@ -196,24 +196,14 @@ func TestStopKeepsReports(t *testing.T) {
 			t.Errorf("host half: %v", err)
 		}
 	}
-	start := func() *exec.Cmd {
-		t.Helper()
-		p := program(t, "host", "--config", file, "--scheduling", "default")
-		p.Stderr = os.Stderr
-		if err := p.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = p.Process.Kill() })
-		return p
-	}
-	p := start()
+	p := startHalf(t, file, "host")
 	logged, first := 0, uint64(0)
 	awaitStatus(t, file, "something waits", func(s status.Status) bool {
 		logged, first = int(s.Delivery.GetLogged()), s.Host.Epoch
 		return logged > 0
 	})
 	stop(p)
-	p = start()
+	p = startHalf(t, file, "host")
 	awaitStatus(t, file, "it waits on", func(s status.Status) bool { return s.Host.Epoch == first && int(s.Delivery.GetLogged()) >= logged })
 	stop(p)
 }

@@ -367,6 +367,7 @@ func TestHalvesSurviveTheDaemon(t *testing.T) {
 		if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
 			t.Error(err)
 		}
+		awaitGone(t, "a half", pid) // it writes into the test's directory until then
 	}
 }
 

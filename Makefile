@@ -70,6 +70,9 @@ ALONE := ./cmd/lofamo-agent ./internal/agent ./internal/agent/{acts/...,checks/.
 PURE := ./internal/sim/... ./internal/agent/backup ./internal/agent/dnpcore ./pkg/awareness ./pkg/selftest ./pkg/servicenet \
   ./pkg/torus/express ./pkg/torus/procedure ./pkg/torus/routing
 
+# UNTAGGED are tests without failpoints, whose names are like those of tests with them: they are not run twice.
+UNTAGGED := LeadersAreKilled|PausedServer
+
 .PHONY: test
 # Else every program with the race detector waits a second before it ends.
 test: export GORACE := atexit_sleep_ms=50
@@ -82,10 +85,7 @@ test: build $(TOOLS)/bin/nfpm-$(NFPM_VERSION) $(TOOLS)/bin/helm-$(HELM_VERSION) 
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 1 -timeout $(TEST_TIMEOUT) $(ALONE)
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run TestBrowser ./internal/supervisor
 	go test -count=1 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint ./internal/failpoint
-	go test -count=1 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint -run 'Killed|Paused' ./internal/executor/webhook ./internal/executor/alertmanager
-	go test -count=1 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint -run 'Killed|Paused|Window' ./internal/executor/process
-	go test -count=1 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint -run KilledAndPaused ./internal/executor/node
-	go test -count=1 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint -run AtEveryStep ./internal/executor/kubernetes
+	go test -count=1 -p 2 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint -run 'Killed|Paused|Window|AtEveryStep' -skip '$(UNTAGGED)' ./internal/executor/{kubernetes,process,node,alertmanager,webhook}
 	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go test -count=1 -timeout $(TEST_TIMEOUT) ./...
 
 # Kubernetes' API server, for the tests and benchmarks that want a real one. Its version is in hack/kube/go.mod.

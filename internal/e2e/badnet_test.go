@@ -81,6 +81,7 @@ func (b *badLines) edits() edits {
 // the node never failed, its faults are known as before, and nothing damaged is accepted or taken for a
 // forgery.
 func TestBadServiceNetwork(t *testing.T) {
+	t.Parallel()
 	const node = "n1-0-1"
 	b := &badLines{t: t, node: node, lines: map[string]*udpmangle.Line{}}
 	l := clusterOf(t, "2x2x2", localcluster.Options{Supervisors: 3, Periods: patient(), Command: b.edits().command(t)})

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
@@ -20,7 +21,9 @@ const (
 
 // TestFaults runs the faults of seed 001 Table II on one cluster of real processes.
 func TestFaults(t *testing.T) {
-	l := cluster(t, "2x2x2", 3)
+	// Only good news waits for the hold-off: two seconds after nearly every fault here.
+	soon := config.Duration(200 * time.Millisecond)
+	l := clusterOf(t, "2x2x2", localcluster.Options{Supervisors: 3, Periods: &config.PeriodsOverride{LinkHoldOff: &soon}})
 
 	try(t, l, "host half killed", func(t trial) {
 		t.inject("1,0,1", simple(localcluster.KillHost))
@@ -147,7 +150,14 @@ func TestFaults(t *testing.T) {
 // TestSensors drives every sensor of one node beyond its thresholds and back.
 func TestSensors(t *testing.T) {
 	t.Parallel()
-	l := clusterOf(t, "2x1x1", localcluster.Options{Supervisors: 1, Periods: patient()})
+	// Often: what is waited for is the next reading, and the next run of a peripheral's check.
+	often, periods := config.Duration(100*time.Millisecond), patient()
+	periods.SensorPeriod = &often
+	l := clusterOf(t, "2x1x1", localcluster.Options{Supervisors: 1, Periods: periods, Agent: func(c *config.Agent) {
+		for i := range c.Sensors.Peripherals {
+			c.Sensors.Peripherals[i].Interval = often
+		}
+	}})
 	for _, tc := range []struct {
 		sensor    string
 		value     float64

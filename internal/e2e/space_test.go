@@ -50,7 +50,8 @@ const foreignKeys = "/somebody/else/"
 // TestStoreFull: row 12. The store reaches its quota: it takes nothing, which is its own alarm, the reports
 // stay with their senders, and no node is called FAILED for it. When there is space again all arrives.
 func TestStoreFull(t *testing.T) {
-	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 3, Supervisor: func(c *config.Supervisor) { c.Etcd.QuotaBytes = smallQuota }})
+	t.Parallel()
+	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 3, Periods: patient(), Supervisor: func(c *config.Supervisor) { c.Etcd.QuotaBytes = smallQuota }})
 	try(t, l, "quota reached and space made", func(t trial) {
 		ids := t.leaderFirst()
 		admin := operator(t.T, t.Lab)

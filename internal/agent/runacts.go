@@ -55,7 +55,9 @@ const restartLook = 10 * time.Millisecond
 
 // restarted is what is kept before a half is ended: its process then.
 type restarted struct {
-	PID int `json:"pid"` // 0: it was given up, and none ran
+	PID   int    `json:"pid"`                     // 0: it was given up, and none ran
+	Start uint64 `json:"start_ticks,omitempty"`   // regfile.StartTime of it; 0: not known
+	Space uint64 `json:"pid_namespace,omitempty"` // regfile.PIDNamespace of PID; 0: not known
 }
 
 // restartHalf ends a half and has it started again by the loop that looks after it, as if it had been killed: that counts within its budget, and neighbours are
@@ -75,8 +77,9 @@ func (d *daemon) restartHalf(ctx context.Context, half fault.Half, earlier strin
 		if err := json.Unmarshal([]byte(earlier), &was); err != nil {
 			return actUnchanged("what an earlier attempt has kept: %v", err)
 		}
-		if r, _ := c.known(); r.PID != 0 && r.PID != was.PID {
-			return c.awaitProven(ctx, was.PID)
+		before := regfile.Holder{PID: was.PID, Start: was.Start, Space: was.Space}
+		if now := c.holder(); now.PID != 0 && !now.Same(before) {
+			return c.awaitProven(ctx, before)
 		}
 	}
 	other := half.Other()
@@ -87,7 +90,11 @@ func (d *daemon) restartHalf(ctx context.Context, half fault.Half, earlier strin
 	if why != "" {
 		return actUnchanged("%s", why)
 	}
-	b, err := json.Marshal(restarted{PID: pid})
+	var before regfile.Holder
+	if now := c.holder(); now.PID == pid {
+		before = now
+	}
+	b, err := json.Marshal(restarted{PID: pid, Start: before.Start, Space: before.Space})
 	if err == nil {
 		err = note(string(b))
 	}
@@ -103,7 +110,8 @@ func (d *daemon) restartHalf(ctx context.Context, half fault.Half, earlier strin
 			return actUnchanged("%v", err)
 		}
 	}
-	return c.awaitProven(ctx, pid)
+	before.PID = pid
+	return c.awaitProven(ctx, before)
 }
 
 func actUnchanged(format string, args ...any) acts.Result {
@@ -155,15 +163,16 @@ func (c *child) kill(pid int) error {
 }
 
 // awaitProven waits until another process than that serves the half and has passed its self-test.
-func (c *child) awaitProven(ctx context.Context, pid int) acts.Result {
+func (c *child) awaitProven(ctx context.Context, before regfile.Holder) acts.Result {
 	t := time.NewTicker(restartLook)
 	defer t.Stop()
-	asked := pid == 0
+	asked := before.PID == 0
 	for {
 		r, _ := c.known()
+		now := c.holder()
 		switch {
-		case r.State == recovery.Running && r.PID != 0 && r.PID != pid && c.proven(r.PID):
-			return acts.Result{State: acts.Done, Detail: fmt.Sprintf("the %s half serves and has passed its self-test: process %d after %d", c.half, r.PID, pid)}
+		case r.State == recovery.Running && now.PID != 0 && !now.Same(before) && c.proven(now):
+			return acts.Result{State: acts.Done, Detail: fmt.Sprintf("the %s half serves and has passed its self-test: process %d after %d", c.half, now.PID, before.PID)}
 		case r.State == recovery.GivenUp && !asked:
 			return acts.Result{State: acts.Partly, Detail: r.Reason}
 		case r.State != recovery.GivenUp:
@@ -178,7 +187,15 @@ func (c *child) awaitProven(ctx context.Context, pid int) acts.Result {
 }
 
 // proven says whether a process of the half has said that it has passed its self-test.
-func (c *child) proven(pid int) bool {
+func (c *child) proven(p regfile.Holder) bool {
 	h, err := regfile.LastHolder(c.d.statePath(RegisterFile), c.half)
-	return err == nil && h.PID == pid && h.Tests == regfile.Proven
+	return err == nil && h.Same(p) && h.Tests == regfile.Proven
+}
+
+// holder is the process that runs, as it calls itself in the file of its lock; the zero Holder: none does.
+func (c *child) holder() regfile.Holder {
+	if p := c.running(); p != nil {
+		return p.holder()
+	}
+	return regfile.Holder{}
 }

@@ -123,7 +123,7 @@ func (c *child) begin() error {
 		c.log.Warn("what is known of earlier restarts is lost", "err", err)
 	}
 	if old != nil {
-		c.earlier = regfile.Holder{PID: old.Record.PID, Start: old.Start}
+		c.earlier = regfile.Holder{PID: old.Record.PID, Start: old.Start, Space: old.Space}
 	}
 	p, served := c.adopt()
 	cfg := c.d.cfg.Agent.Recovery
@@ -268,7 +268,7 @@ func (c *child) publish(r recovery.Record) {
 	}
 	h := c.machine.History()
 	if p := c.running(); p != nil && p.pid == r.PID {
-		h.Start = p.start
+		h.Start, h.Space = p.start, regfile.PIDNamespace()
 	}
 	c.d.keepHistory(c.half, h)
 	c.d.tell()
@@ -414,7 +414,7 @@ func (c *child) tests() recovery.Event {
 	c.testsAt = now.Add(checkEvery)
 	h, err := regfile.LastHolder(c.d.statePath(RegisterFile), c.half)
 	switch {
-	case err != nil || h.PID != c.record.PID || h.Tests == "":
+	case err != nil || !h.Same(c.holder()) || h.Tests == "": // of the half before it, which in another container may have had its PID
 		return nil
 	case h.Tests == regfile.Proven && proving:
 		return recovery.Proven{}

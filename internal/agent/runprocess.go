@@ -149,6 +149,9 @@ func adoptHolder(h regfile.Holder, half fault.Half, err error) (*process, error)
 	if err != nil {
 		return nil, err
 	}
+	if h.Elsewhere(regfile.PIDNamespace()) { // here that id is nobody's, or somebody's who has nothing to do with this
+		return nil, fmt.Errorf("adopt the %s half, process %d: is of another PID namespace, as a container's are", half, h.PID)
+	}
 	fd, err := unix.PidfdOpen(h.PID, 0)
 	if err != nil {
 		return nil, fmt.Errorf("adopt the %s half, process %d: %w", half, h.PID, err)
@@ -207,6 +210,11 @@ func (p *process) howEnded() recovery.Cause {
 		return recovery.Cause{Kind: recovery.Unseen}
 	}
 	return causeOfStatus(syscall.WaitStatus(uint32(info.Exit_code)))
+}
+
+// holder is the process as it calls itself in the file of its lock.
+func (p *process) holder() regfile.Holder {
+	return regfile.Holder{PID: p.pid, Start: p.start, Space: regfile.PIDNamespace()}
 }
 
 func (p *process) signal(s syscall.Signal) error { return unix.PidfdSendSignal(p.fd, s, nil, 0) }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,7 +24,8 @@ type Job struct {
 	Members []string
 	// Participants is how many processes of it run on this node; 0 is 1.
 	Participants int
-	// Participant is which of them this is: 1 to 64 of [A-Za-z0-9._-]. Empty: the process id.
+	// Participant is which of them this is: 1 to 64 of [A-Za-z0-9._-]. Empty: the process id, with its PID namespace, since
+	// processes of several containers may all have the id 1.
 	Participant string
 }
 
@@ -39,9 +41,19 @@ type Member struct {
 // Job returns the member that this process is.
 func (c *Client) Job(j Job) *Member {
 	if j.Participant == "" {
-		j.Participant = strconv.Itoa(os.Getpid())
+		j.Participant = participant()
 	}
 	return &Member{Job: j, client: c, times: make(map[string]uint64)}
+}
+
+// participant names this process among all of its node.
+func participant() string {
+	pid := strconv.Itoa(os.Getpid())
+	space, err := os.Readlink("/proc/self/ns/pid") // pid:[4026531836]
+	if err != nil {
+		return pid
+	}
+	return pid + "." + strings.Trim(space, "pid:[]")
 }
 
 // Barrier waits until all participants of all members have come to the barrier of that name as often as this one: its first call is generation

@@ -230,4 +230,6 @@ type History struct {
 	// Start is when the process of Record.PID was started, in clock ticks since the machine was: the two name it for good, also
 	// before it has a lock to be known by. 0: not known.
 	Start uint64 `json:"start_ticks,omitempty"`
+	// Space is the PID namespace that Record.PID is of, by its inode: in another one, as each container has, that id is somebody else's. 0: not known.
+	Space uint64 `json:"pid_namespace,omitempty"`
 }

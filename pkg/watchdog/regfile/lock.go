@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -30,9 +31,7 @@ func takeLock(path string, half fault.Half) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", name, err), file.Close())
 	}
 	// Who holds it is for people, and for a recovery daemon that comes later; a lock without it is as good.
-	h := Holder{PID: os.Getpid()}
-	h.Start, _ = StartTime(h.PID)
-	_ = h.writeTo(file)
+	_ = self().writeTo(file)
 	return file, nil
 }
 
@@ -48,19 +47,56 @@ func holder(file *os.File) string {
 type Holder struct {
 	PID   int
 	Start uint64 // StartTime of it; 0: it did not know
+	// Space is the PID namespace that PID is of, as PIDNamespace gives it; 0: it did not know. In containers a half and the one
+	// that takes over from it have the same PID more often than not.
+	Space uint64
 	// Tests is what it has said of its self-test: see NoteTests.
 	Tests string
 }
 
+// self is the calling process.
+func self() Holder {
+	h := Holder{PID: os.Getpid(), Space: PIDNamespace()}
+	h.Start, _ = StartTime(h.PID)
+	return h
+}
+
+// Same says whether two are one process. What either does not know of itself tells nothing apart: versions before have no Space.
+func (h Holder) Same(o Holder) bool {
+	return h.PID == o.PID && (h.Start == o.Start || h.Start == 0 || o.Start == 0) && !h.Elsewhere(o.Space)
+}
+
+// Elsewhere says whether its PID means nothing in a PID namespace, for it is of another one.
+func (h Holder) Elsewhere(space uint64) bool { return h.Space != 0 && space != 0 && h.Space != space }
+
+// PIDNamespace returns what the kernel calls the PID namespace of this process, its inode; 0: not known. It is a namespace's own as long as that exists.
+var PIDNamespace = sync.OnceValue(func() uint64 {
+	name, err := os.Readlink("/proc/self/ns/pid") // pid:[4026531836]
+	if err != nil {
+		return 0
+	}
+	space, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimPrefix(name, "pid:["), "]"), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return space
+})
+
 // Proven is what a half says of its self-test that has passed.
 const Proven = "proven"
 
+// append appends the lines of a holder. The second one is not read by versions before it, and names the process again: what stands
+// there may be left of another's.
 func (h Holder) append(b []byte) []byte {
 	b = fmt.Appendf(b, "%d %d", h.PID, h.Start)
 	if h.Tests != "" {
 		b = append(append(b, ' '), h.Tests...)
 	}
-	return append(b, '\n')
+	b = append(b, '\n')
+	if h.Space != 0 {
+		b = fmt.Appendf(b, "%d %d in %d\n", h.PID, h.Start, h.Space)
+	}
+	return b
 }
 
 // writeTo writes over what stands there, and only then cuts off what is left of that: on a full disk there is room for what is
@@ -77,11 +113,11 @@ func (h Holder) writeTo(file interface {
 }
 
 func readHolder(file *os.File) (Holder, error) {
-	b, err := io.ReadAll(io.LimitReader(file, 60+maxTests))
+	b, err := io.ReadAll(io.LimitReader(file, 120+maxTests))
 	if err != nil {
 		return Holder{}, err
 	}
-	line, _, _ := strings.Cut(string(b), "\n") // under it may stand what is left of the one before
+	line, under, _ := strings.Cut(string(b), "\n") // under it may stand what is left of the one before
 	pid, start, _ := strings.Cut(strings.TrimSpace(line), " ")
 	var h Holder
 	start, h.Tests, _ = strings.Cut(start, " ")
@@ -90,6 +126,10 @@ func readHolder(file *os.File) (Holder, error) {
 	}
 	if start != "" {
 		h.Start, err = strconv.ParseUint(start, 10, 64)
+	}
+	under, _, _ = strings.Cut(under, "\n")
+	if space, ok := strings.CutPrefix(under, fmt.Sprintf("%d %d in ", h.PID, h.Start)); ok {
+		h.Space, _ = strconv.ParseUint(space, 10, 64) // 0 of what is none
 	}
 	return h, err
 }
@@ -105,8 +145,8 @@ func (f *File) NoteTests(what string) error {
 	if f.lock == nil {
 		return fmt.Errorf("note tests: register file %s: %w", f.path, ErrClosed)
 	}
-	h := Holder{PID: os.Getpid(), Tests: strings.Join(strings.Fields(what[:min(len(what), maxTests)]), " ")}
-	h.Start, _ = StartTime(h.PID)
+	h := self()
+	h.Tests = strings.Join(strings.Fields(what[:min(len(what), maxTests)]), " ")
 	if err := h.writeTo(f.lock); err != nil {
 		return fmt.Errorf("note tests: register file %s: %w", f.path, err)
 	}

@@ -163,6 +163,28 @@ func TestHolderOnAFullDisk(t *testing.T) {
 	}
 }
 
+// In containers the half before and the one after it have one PID, and may have been started in one tick of the clock.
+func TestSameHolder(t *testing.T) {
+	h := Holder{PID: 12, Start: 34, Space: 56}
+	for _, tc := range []struct {
+		other Holder
+		want  bool
+	}{
+		{h, true},
+		{Holder{PID: 12, Start: 34, Space: 56, Tests: Proven}, true},
+		{Holder{PID: 12, Start: 34}, true}, // as versions before say it
+		{Holder{PID: 12}, true},
+		{Holder{PID: 13, Start: 34, Space: 56}, false},
+		{Holder{PID: 12, Start: 35, Space: 56}, false},
+		{Holder{PID: 12, Start: 34, Space: 57}, false},
+		{Holder{}, false},
+	} {
+		if got, back := h.Same(tc.other), tc.other.Same(h); got != tc.want || back != tc.want {
+			t.Errorf("%+v and %+v: %t, %t: want %t", h, tc.other, got, back, tc.want)
+		}
+	}
+}
+
 // The lock says which process serves a half, for good: another one may get its id.
 func TestHolder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "registers")
@@ -174,7 +196,7 @@ func TestHolder(t *testing.T) {
 	if err != nil || start == 0 {
 		t.Fatal(start, err)
 	}
-	if h, held, err := HolderOf(path, fault.HalfDNP); !held || err != nil || h != (Holder{PID: os.Getpid(), Start: start}) {
+	if h, held, err := HolderOf(path, fault.HalfDNP); !held || err != nil || h != (Holder{PID: os.Getpid(), Start: start, Space: PIDNamespace()}) || h.Space == 0 {
 		t.Errorf("served: %+v, %t, %v: want process %d of %d", h, held, err, os.Getpid(), start)
 	}
 	for _, what := range []string{"report path:\naltered " + strings.Repeat("x", maxTests), Proven} {
@@ -185,10 +207,14 @@ func TestHolder(t *testing.T) {
 			t.Errorf("%+v, %v", h, err)
 		}
 	}
-	if h, err := LastHolder(path, fault.HalfDNP); err != nil || h != (Holder{PID: os.Getpid(), Start: start, Tests: Proven}) {
+	if h, err := LastHolder(path, fault.HalfDNP); err != nil || h != (Holder{PID: os.Getpid(), Start: start, Space: PIDNamespace(), Tests: Proven}) {
 		t.Errorf("proven: %+v, %v", h, err)
 	}
-	for text, want := range map[string]Holder{"12\n": {PID: 12}, "12 34\n": {PID: 12, Start: 34}, "12 34 proven\n": {PID: 12, Start: 34, Tests: Proven}, "12 34\n6 7 proven\n": {PID: 12, Start: 34}} {
+	for text, want := range map[string]Holder{
+		"12\n": {PID: 12}, "12 34\n": {PID: 12, Start: 34}, "12 34 proven\n": {PID: 12, Start: 34, Tests: Proven}, "12 34\n6 7 proven\n": {PID: 12, Start: 34},
+		"12 34 proven\n12 34 in 56\n": {PID: 12, Start: 34, Space: 56, Tests: Proven}, "12 34\n12 34 in 56\nproven\n": {PID: 12, Start: 34, Space: 56},
+		"12 34\n6 7 in 56\n": {PID: 12, Start: 34}, "12 34\n12 34 in \n": {PID: 12, Start: 34}, // left of one before, or torn
+	} {
 		if err := os.WriteFile(path+".dnp", []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

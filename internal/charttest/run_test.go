@@ -4,19 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/freeport"
@@ -25,281 +23,48 @@ import (
 	"github.com/lofamo/lofamo/internal/localcluster/client"
 	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/internal/pki"
-	"github.com/lofamo/lofamo/internal/tether"
 )
 
-// machine is a directory in the place of a machine, on which pods run as processes: each path of a pod is one below it.
-type machine struct {
-	t    *testing.T
-	dir  string
-	node string
-	ip   netip.Addr
-	bin  string
+// unitUser is the package's user on the machines of these tests.
+const unitUser = 990
+
+// installation is the chart as it is installed on three machines: supervisors on all, on two of them an agent, the second one's with its DNP half under systemd.
+type installation struct {
+	t           *testing.T
+	hall        string
+	now, next   string // directories with the programs of two versions
+	machines    []*machine
+	supervisors []*pod
+	agents      []*pod
+	dnp         *pod // the second node's DNP half, as the package's unit runs it
+	values      []string
+	client      *client.Client
+	ctx         context.Context
+	since       uint64 // the event after which nothing is to be FAILED
 }
 
-// pod is what a kubelet makes of a template.
-type pod struct {
-	m       *machine
-	name    string
-	spec    object
-	configs map[string]object // ConfigMaps by name
-	paths   map[string]string // mount paths, and where they are here
-	running map[string]*exec.Cmd
-	fields  map[string]string
-}
+// systemd are the values of a node whose DNP half is the package's.
+var systemd = []string{"--set", "agents.dnpHalf=systemd,agents.stateDir=/var/lib/lofamo/agent,agents.user=" + strconv.Itoa(unitUser) + ",agents.group=" + strconv.Itoa(unitUser)}
 
-// start lays the pod's volumes out, runs its init containers to their end, and starts its containers.
-func (m *machine) start(name string, template object, configs map[string]object, index string) *pod {
-	m.t.Helper()
-	spec, _ := template.at("spec", "template", "spec").(map[string]any)
-	p := &pod{
-		m: m, name: name, spec: spec, configs: configs, paths: map[string]string{}, running: map[string]*exec.Cmd{},
-		fields: map[string]string{"spec.nodeName": m.node, "status.hostIP": m.ip.String(), "metadata.labels['apps.kubernetes.io/pod-index']": index},
-	}
-	volumes := map[string]string{"data": filepath.Join(m.dir, "data")} // the claim's
-	for _, v := range list(p.spec, "volumes") {
-		volumes[v.text("name")] = p.volume(v)
-	}
-	for _, kind := range []string{"initContainers", "containers"} {
-		for _, c := range list(p.spec, kind) {
-			for _, v := range list(c, "volumeMounts") {
-				p.paths[v.text("mountPath")] = volumes[v.text("name")]
-				if volumes[v.text("name")] == "" {
-					m.t.Fatalf("%s: volume %s is mounted and not there", name, v.text("name"))
-				}
-			}
-		}
-	}
-	for _, c := range list(p.spec, "initContainers") {
-		cmd := p.command(c)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			m.t.Fatalf("%s: %s: %v\n%s", name, c.text("name"), err, out)
-		}
-	}
-	for _, c := range list(p.spec, "containers") {
-		cmd := p.command(c)
-		log, err := os.Create(filepath.Join(m.dir, name+"-"+c.text("name")+".log"))
-		if err != nil {
-			m.t.Fatal(err)
-		}
-		cmd.Stdout, cmd.Stderr = log, log
-		if err := tether.Start(cmd, syscall.SIGTERM); err != nil { // upon which it ends its half, too
-			m.t.Fatal(err)
-		}
-		_ = log.Close()
-		p.running[c.text("name")] = cmd
-	}
-	m.t.Cleanup(p.stop)
-	return p
-}
-
-// stop ends all containers at once, as a kubelet does.
-func (p *pod) stop() {
-	for _, cmd := range p.running {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-	}
-	for name, cmd := range p.running {
-		late := time.AfterFunc(bound, func() { _ = cmd.Process.Kill() })
-		if err := cmd.Wait(); err != nil {
-			p.m.t.Errorf("%s %s: asked to stop: %v\n%s", p.name, name, err, p.tail(name))
-		}
-		late.Stop()
-	}
-	p.running = nil
-}
-
-// log is all that a container has said.
-func (p *pod) log(container string) string {
-	b, err := os.ReadFile(filepath.Join(p.m.dir, p.name+"-"+container+".log"))
+func install(t *testing.T) *installation {
+	t.Helper()
+	wantContainers(t)
+	in := &installation{t: t, now: needs.Set(t, "make build, and set it to bin", localcluster.EnvBinDir)}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
+	t.Cleanup(cancel)
+	in.ctx = ctx
+	top, err := os.MkdirTemp("", "lofamo-chart-")
 	if err != nil {
-		p.m.t.Fatal(err)
+		t.Fatal(err)
 	}
-	return string(b)
-}
-
-// tail is the end of it, to be printed.
-func (p *pod) tail(container string) string {
-	log := p.log(container)
-	return log[max(0, len(log)-3000):]
-}
-
-func list(o object, path ...string) []object {
-	var out []object
-	all, _ := o.at(path...).([]any)
-	for _, v := range all {
-		out = append(out, object(v.(map[string]any)))
+	t.Cleanup(func() { _ = os.RemoveAll(top) })
+	in.next = filepath.Join(top, "next")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X github.com/lofamo/lofamo/internal/version.version="+nextVersion, "-o", in.next+"/", "./cmd/lofamo-agent", "./cmd/supervisor")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
-	return out
-}
-
-// volume is where a volume is.
-func (p *pod) volume(v object) string {
-	if path := v.text("hostPath", "path"); path != "" {
-		dir := filepath.Join(p.m.dir, path)
-		if v.text("hostPath", "type") == "DirectoryOrCreate" {
-			p.m.mkdir(dir)
-		}
-		return dir
-	}
-	dir := filepath.Join(p.m.dir, p.name, v.text("name"))
-	p.m.mkdir(dir)
-	if name := v.text("configMap", "name"); name != "" {
-		data, _ := p.configs[name].at("data").(map[string]any)
-		for file, text := range data {
-			p.m.write(filepath.Join(dir, file), text.(string))
-		}
-	}
-	for _, s := range list(v, "projected", "sources") {
-		// Secrets are those of docs/install.md: the files of a bundle.
-		id := strings.TrimPrefix(s.text("secret", "name"), "lofamo-supervisor-")
-		for _, item := range list(s, "secret", "items") {
-			from := filepath.Join(p.m.dir, "hall", "supervisors", id)
-			b, err := os.ReadFile(filepath.Join(from, "pki", item.text("key")))
-			if err != nil {
-				b, err = os.ReadFile(filepath.Join(from, item.text("key")))
-			}
-			if err != nil {
-				p.m.t.Fatal(err)
-			}
-			p.m.write(filepath.Join(dir, item.text("path")), string(b))
-		}
-	}
-	return dir
-}
-
-func (m *machine) mkdir(dir string) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		m.t.Fatal(err)
-	}
-}
-
-func (m *machine) write(path, text string) {
-	m.mkdir(filepath.Dir(path))
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		m.t.Fatal(err)
-	}
-}
-
-var variable = regexp.MustCompile(`\$\([A-Z_]+\)`)
-
-// command is that of a container, its image's program with the arguments, variables and paths that it would have.
-func (p *pod) command(c object) *exec.Cmd {
-	image := c.text("image")
-	program := strings.Split(image[strings.LastIndex(image, "/")+1:], ":")[0]
-	var args []string
-	for _, a := range c.at("args").([]any) {
-		args = append(args, fmt.Sprint(a))
-	}
-	cmd := p.exec(c, append([]string{program}, args...))
-	if confined(p.spec) {
-		cmd.Args = slices.Concat(rights(c), []string{cmd.Path}, cmd.Args[1:])
-		cmd.Path = setpriv
-	}
-	// Only what the container is given.
-	cmd.Env = []string{"PATH=" + p.m.bin}
-	for name, value := range p.env(c) {
-		cmd.Env = append(cmd.Env, name+"="+value)
-	}
-	return cmd
-}
-
-// setpriv gives a program no more rights than its container has.
-const setpriv = "/usr/bin/setpriv"
-
-// confined says whether the pod's containers can be given their rights here: root's, without most of what root may.
-func confined(spec object) bool {
-	_, err := os.Stat(setpriv)
-	return err == nil && os.Geteuid() == 0 && spec.at("securityContext", "runAsUser") == 0.0
-}
-
-func rights(c object) []string {
-	var bounding strings.Builder
-	bounding.WriteString("--bounding-set=-all")
-	added, _ := c.at("securityContext", "capabilities", "add").([]any)
-	for _, name := range added {
-		bounding.WriteString(",+" + strings.ToLower(name.(string)))
-	}
-	return []string{setpriv, "--no-new-privs", "--inh-caps=-all", bounding.String(), "--"}
-}
-
-var started = regexp.MustCompile(`msg="half started".* pid=(\d+)`)
-
-// realtime says whether the half that a container has started is.
-func (p *pod) realtime(container string) (bool, error) {
-	m := started.FindStringSubmatch(p.log(container))
-	if m == nil {
-		return false, fmt.Errorf("%s has started nothing:\n%s", container, p.tail(container))
-	}
-	pid, err := strconv.Atoi(m[1])
-	if err != nil {
-		return false, err
-	}
-	attr, err := unix.SchedGetAttr(pid, 0)
-	if err != nil {
-		return false, err
-	}
-	return attr.Policy == unix.SCHED_FIFO, nil
-}
-
-func (p *pod) env(c object) map[string]string {
-	out := map[string]string{}
-	for _, e := range list(c, "env") {
-		field := e.text("valueFrom", "fieldRef", "fieldPath")
-		value, ok := p.fields[field]
-		if !ok {
-			p.m.t.Fatalf("%s: a field that this test does not know: %s", p.name, field)
-		}
-		out[e.text("name")] = value
-	}
-	return out
-}
-
-func (p *pod) exec(c object, args []string) *exec.Cmd {
-	var mounts []string
-	for path := range p.paths {
-		mounts = append(mounts, path)
-	}
-	slices.SortFunc(mounts, func(a, b string) int { return len(b) - len(a) })
-	env := p.env(c)
-	for i, a := range args {
-		a = variable.ReplaceAllStringFunc(a, func(v string) string { return env[v[2:len(v)-1]] })
-		for _, path := range mounts {
-			if a == path || strings.HasPrefix(a, path+"/") {
-				a = p.paths[path] + strings.TrimPrefix(a, path)
-				break
-			}
-		}
-		args[i] = a
-	}
-	return exec.Command(filepath.Join(p.m.bin, args[0]), args[1:]...)
-}
-
-// probe waits until a container's probe is content.
-func (p *pod) probe(kind string) {
-	p.m.t.Helper()
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for _, c := range list(p.spec, "containers") {
-		var args []string
-		for _, a := range c.at(kind, "exec", "command").([]any) {
-			args = append(args, fmt.Sprint(a))
-		}
-		for end := time.Now().Add(bound); ; <-tick.C {
-			out, err := p.exec(c, slices.Clone(args)).CombinedOutput() // it waits some periods itself
-			if err == nil {
-				break
-			}
-			if time.Now().After(end) {
-				p.m.t.Fatalf("%s %s: %s: %v: %s\n%s", p.name, c.text("name"), kind, err, out, p.tail(c.text("name")))
-			}
-		}
-	}
-}
-
-// Programs run exactly as the chart's pods say, with their configuration, keys and arguments: a supervisor, and two nodes, each with a container for each half. All becomes
-// NORMAL; and when a node's pod is replaced by that of a new version, as the DaemonSet's strategy does, no fault is seen.
-func TestRun(t *testing.T) {
-	bin := needs.Set(t, "make build, and set it to bin", localcluster.EnvBinDir)
+	copyProgram(t, filepath.Join(in.now, "lofamoctl"), in.next)
 	// Three addresses of this process alone, so that ports are those of any installation.
 	base := freeport.IP().As4()
 	ips := make([]netip.Addr, 3)
@@ -308,129 +73,395 @@ func TestRun(t *testing.T) {
 		a[1] += byte(64 * i)
 		ips[i] = netip.AddrFrom4(a)
 	}
-	top, err := os.MkdirTemp("", "lofamo-chart-") // short: sockets' names end at 108 bytes
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(top) })
 	file := filepath.Join(top, "inventory.yaml")
 	// Relaxed: on a busy machine a process takes longer to start than a half may be silent by the default periods.
-	text := fmt.Sprintf("cluster: hall7\ndims: 2x1x1\npreset: relaxed\nsupervisors: [{id: s1, address: %s}]\nnodes:\n- {coord: \"0,0,0\", service: %s}\n- {coord: \"1,0,0\", id: worker-2, service: %s}\n", ips[0], ips[1], ips[2])
+	text := fmt.Sprintf("cluster: hall7\ndims: 2x1x1\npreset: relaxed\nsupervisors: [{id: s1, address: %s}, {id: s2, address: %s}, {id: s3, address: %s}]\nnodes:\n- {coord: \"0,0,0\", service: %s}\n- {coord: \"1,0,0\", id: worker-2, service: %s}\n", ips[0], ips[1], ips[2], ips[0], ips[1])
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	in.values = []string{"--set-file", "inventory=" + file, "--set", "images.registry=registry.example.org/lofamo,supervisors.nodes.s1=worker-1,supervisors.nodes.s2=worker-2,supervisors.nodes.s3=worker-3"}
 	inv, err := inventory.Load(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	hall := filepath.Join(top, "hall")
-	if err := inventory.Open(hall).Init(inv); err != nil {
+	in.hall = filepath.Join(top, "hall")
+	if err := inventory.Open(in.hall).Init(inv); err != nil {
 		t.Fatal(err)
 	}
-	machines := make([]*machine, 3)
-	for i, name := range []string{"control-1", "worker-1", "worker-2"} {
-		machines[i] = &machine{t, filepath.Join(top, name), name, ips[i], bin}
-		machines[i].mkdir(machines[i].dir)
+	for i, ip := range ips {
+		in.machines = append(in.machines, newMachine(t, top, in.hall, fmt.Sprintf("worker-%d", i+1), ip))
 	}
-	if err := os.Symlink(hall, filepath.Join(machines[0].dir, "hall")); err != nil {
-		t.Fatal(err)
-	}
-	machines[0].mkdir(filepath.Join(machines[0].dir, "data"))
-	// What 'lofamoctl cluster join' has put on the nodes.
+	// What 'lofamoctl cluster join' has put on the nodes. It is the package's user's: root needs its capability to read the keys.
 	for i, id := range []string{"n0-0-0", "worker-2"} {
-		machines[i+1].mkdir(filepath.Join(machines[i+1].dir, "etc"))
-		if err := os.Symlink(filepath.Join(hall, "nodes", id), filepath.Join(machines[i+1].dir, "etc", "lofamo")); err != nil {
+		in.machines[i].mkdir(filepath.Join(in.machines[i].dir, "etc"))
+		in.machines[i].chown(filepath.Join(in.hall, "nodes", id), unitUser, unitUser)
+		if err := os.Symlink(filepath.Join(in.hall, "nodes", id), filepath.Join(in.machines[i].dir, "etc", "lofamo")); err != nil {
 			t.Fatal(err)
 		}
 	}
-	// Keys of nodes are of the package's user: root needs its capability to read them.
-	if os.Geteuid() == 0 {
-		keys, err := filepath.Glob(filepath.Join(hall, "nodes", "*", "pki", "*.key"))
-		if err != nil || len(keys) != 4 {
-			t.Fatalf("%q, %v", keys, err)
+	return in
+}
+
+// long is the variable that asks for what takes too long for every run of all tests.
+const long = "LOFAMO_CHART_LONG"
+
+const nextVersion = "v9.9.9-next"
+
+// template is one of the chart's, with the ConfigMap that its pods mount.
+func (in *installation) template(kind, name string, more ...string) (object, map[string]object) {
+	in.t.Helper()
+	all := render(in.t, slices.Concat(in.values, more)...)
+	configs := map[string]object{}
+	for _, o := range all {
+		if o.text("kind") == "ConfigMap" {
+			configs[o.text("metadata", "name")] = o
 		}
-		for _, k := range keys {
-			if err := os.Chown(k, 990, 990); err != nil {
-				t.Fatal(err)
-			}
+	}
+	return find(in.t, all, kind, name), configs
+}
+
+// supervisor starts the pod of that number.
+func (in *installation) supervisor(name, bin string, number int) *pod {
+	in.t.Helper()
+	template, configs := in.template("StatefulSet", "lofamo-supervisor")
+	return in.machines[number].start("supervisor-"+name, bin, template, configs, strconv.Itoa(number))
+}
+
+// agent starts the pod of a node.
+func (in *installation) agent(name, bin string, node int) *pod {
+	in.t.Helper()
+	var more []string
+	if node == 1 {
+		more = systemd
+	}
+	template, configs := in.template("DaemonSet", "lofamo-agent", more...)
+	return in.machines[node].start("agent-"+name, bin, template, configs, "")
+}
+
+// unit starts a half as lofamo-agent@.service does: as its user, with its directories and its limit, among all processes of the machine.
+func (m *machine) unit(name, bin, half string) *pod {
+	m.t.Helper()
+	b, err := os.ReadFile(filepath.Join(root, "deploy", "systemd", "lofamo-agent@.service"))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	set := map[string]string{}
+	for line := range strings.SplitSeq(string(b), "\n") {
+		if key, value, ok := strings.Cut(line, "="); ok && !strings.HasPrefix(line, "#") {
+			set[key] = strings.ReplaceAll(value, "%i", half)
 		}
 	}
-	// Directories that configurations name are each machine's own here.
-	rendered := func(m *machine) ([]object, map[string]object) {
-		all := render(t, "--set-file", "inventory="+file, "--set", "images.registry=registry.example.org/lofamo,supervisors.nodes.s1=control-1",
-			"--set", "supervisors.config.dataDir="+filepath.Join(m.dir, "data", "store"), "--set", "agents.config.stateDir="+filepath.Join(m.dir, "run", "lofamo", "agent"))
-		return all, map[string]object{"lofamo": find(t, all, "ConfigMap", "lofamo")}
+	line := strings.Fields(set["ExecStart"])
+	if len(line) == 0 || filepath.Base(line[0]) != "lofamo-agent" || set["User"] != "lofamo" || set["CapabilityBoundingSet"] != "" || set["NoNewPrivileges"] != "yes" {
+		m.t.Fatalf("a unit that this test does not know: %v", set)
 	}
-	all, configs := rendered(machines[0])
-	s := machines[0].start("supervisor", find(t, all, "StatefulSet", "lofamo-supervisor"), configs, "0")
-	agents := make([]*pod, 3)
-	for i, m := range machines[1:] {
-		all, configs := rendered(m)
-		agents[i+1] = m.start("old", find(t, all, "DaemonSet", "lofamo-agent"), configs, "")
+	var mounts []mount
+	for _, dir := range []string{"/var/lib/" + set["StateDirectory"], "/run/" + set["RuntimeDirectory"]} {
+		at := filepath.Join(m.dir, dir)
+		m.mkdir(at)
+		m.chown(at, unitUser, unitUser)
+		mounts = append(mounts, mount{at, dir, false})
 	}
-	for _, p := range agents[1:] {
+	mounts = append(mounts, mount{filepath.Join(m.dir, "etc", "lofamo"), "/etc/lofamo", true})
+	user := strconv.Itoa(unitUser)
+	p := &pod{m: m, name: name, bin: bin, running: map[string]*exec.Cmd{}}
+	var limit []string
+	if mayLimit() {
+		limit = []string{"/usr/bin/prlimit", "--rtprio=" + set["LimitRTPRIO"]}
+	}
+	args := slices.Concat(limit, []string{"/usr/bin/setpriv", "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all", "--reuid=" + user, "--regid=" + user, "--clear-groups",
+		"--pdeathsig=TERM", "--", "/usr/bin/env", "-i", "PATH=/usr/bin", "/image/lofamo-agent"}, line[1:])
+	p.launch(half, m.root(name, bin, mounts, true, args))
+	m.t.Cleanup(p.stop)
+	return p
+}
+
+// mayLimit says whether a program can be given systemd's LimitRTPRIO here.
+func mayLimit() bool { return exec.Command("/usr/bin/prlimit", "--rtprio=1", "true").Run() == nil }
+
+// begin starts everything and waits until all is NORMAL.
+func (in *installation) begin() {
+	in.t.Helper()
+	var targets []string
+	for i, m := range in.machines {
+		in.supervisors = append(in.supervisors, in.supervisor("old", in.now, i))
+		targets = append(targets, netip.AddrPortFrom(m.ip, 7946).String())
+	}
+	in.dnp = in.machines[1].unit("unit", in.now, "dnp")
+	for node := range 2 {
+		in.agents = append(in.agents, in.agent("old", in.now, node))
+	}
+	for _, p := range in.supervisors {
+		for _, kind := range []string{"startupProbe", "livenessProbe", "readinessProbe"} { // it has a quorum, and knows the leader
+			p.probe(kind)
+		}
+	}
+	for _, p := range in.agents {
 		p.probe("readinessProbe")
 		p.probe("livenessProbe")
 	}
-	for _, half := range []string{"host", "dnp"} {
-		may := exec.Command("chrt", "-f", "1", "true").Run() == nil // here
-		if is, err := agents[1].realtime(half); err != nil || confined(agents[1].spec) && is != may {
-			t.Errorf("the %s half is in real time: %v, %v: want %v", half, is, err, may)
-		}
-	}
-	c := viewer(t, hall, netip.AddrPortFrom(ips[0], 7946).String())
-	ctx, cancel := context.WithTimeout(t.Context(), bound)
-	defer cancel()
-	if err := normal(ctx, c); err != nil {
-		t.Fatalf("%v\n%s\n%s\n%s", err, s.tail("supervisor"), agents[1].tail("host"), agents[1].tail("dnp"))
-	}
-	now, err := c.ListEvents(ctx, &lofamov1.ListEventsRequest{Limit: 1})
+	in.client = viewer(in.t, in.hall, targets...)
+	in.normal()
+	in.mark()
+}
+
+// mark has the faults counted that come from now on.
+func (in *installation) mark() {
+	in.t.Helper()
+	now, err := in.client.ListEvents(in.ctx, &lofamov1.ListEventsRequest{Limit: 1})
 	if err != nil {
-		t.Fatal(err)
+		in.t.Fatal(err)
 	}
-	// An upgrade: the new pod is started beside the old one, and is ready as soon as it could take over.
-	all, configs = rendered(machines[1])
-	// And with other keys, as after a step of a change of them: the pod before goes on with its copies.
-	if _, err := inventory.Open(hall).Rotate(inventory.StepAdd, true); err != nil {
-		t.Fatal(err)
+	in.since = now.GetRevision()
+}
+
+// spared says whether nothing was called FAILED since.
+func (in *installation) spared(by string) {
+	in.t.Helper()
+	for _, e := range in.failed() {
+		in.t.Errorf("a fault by %s: %s", by, e)
 	}
-	fresh := machines[1].start("new", find(t, all, "DaemonSet", "lofamo-agent"), configs, "")
-	for _, half := range []string{"host", "dnp"} {
-		if err := says(ctx, fresh, half, "this one takes over when it ends"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	fresh.probe("readinessProbe") // and no neighbour is gone
-	if was, is, want := authority(t, agents[1].paths["/etc/lofamo"]), authority(t, fresh.paths["/etc/lofamo"]), authority(t, filepath.Join(hall, "nodes", "n0-0-0")); is != want || was == want {
-		t.Errorf("authorities before\n%s\nafter\n%s\nwant\n%s", was, is, want)
-	}
-	agents[1].stop()
-	if log := agents[1].log("dnp"); !strings.Contains(log, "another daemon takes over") || strings.Contains(log, "not announced") {
-		t.Errorf("the neighbours are not told:\n%s", agents[1].tail("dnp"))
-	}
-	upgraded := time.Now()
-	for _, half := range []string{"host", "dnp"} {
-		if err := says(ctx, fresh, half, "going on where an earlier life was"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	fresh.probe("readinessProbe")
-	fresh.probe("livenessProbe")
-	if err := heard(ctx, c, "n0-0-0", upgraded); err != nil {
-		t.Fatalf("%v\n%s\n%s", err, fresh.tail("host"), fresh.tail("dnp"))
-	}
-	if err := normal(ctx, c); err != nil {
-		t.Fatal(err)
-	}
-	events, err := c.AllEvents(ctx, &lofamov1.ListEventsRequest{AfterRevision: now.GetRevision()})
+}
+
+// failed lists what was called FAILED since.
+func (in *installation) failed() []string {
+	in.t.Helper()
+	events, err := in.client.AllEvents(in.ctx, &lofamov1.ListEventsRequest{AfterRevision: in.since})
 	if err != nil {
-		t.Fatal(err)
+		in.t.Fatal(err)
 	}
+	var out []string
 	for _, e := range events.GetEvents() {
-		t.Logf("%s %s %s: %s → %s (%s)", e.GetKind(), e.GetNode(), e.GetComponent(), e.GetFrom(), e.GetTo(), e.GetReason())
 		if e.GetTo() == lofamov1.State_FAILED {
-			t.Errorf("a fault by an upgrade: %s %s: %s → %s, cause %s (%s)", e.GetNode(), e.GetComponent(), e.GetFrom(), e.GetTo(), e.GetCause(), e.GetReason())
+			out = append(out, fmt.Sprintf("%s %s: %s → %s, cause %s (%s)", e.GetNode(), e.GetComponent(), e.GetFrom(), e.GetTo(), e.GetCause(), e.GetReason()))
 		}
+	}
+	return out
+}
+
+func (in *installation) normal() {
+	in.t.Helper()
+	if err := normal(in.ctx, in.client); err != nil {
+		for _, p := range append(slices.Clone(in.supervisors), in.agents...) {
+			for name := range p.running {
+				err = fmt.Errorf("%w\n%s %s:\n%s", err, p.m.node, name, p.tail(name))
+			}
+		}
+		in.t.Fatal(err)
+	}
+}
+
+// roll replaces all supervisors as a StatefulSet does, the highest number first, and the next when this one is ready.
+func (in *installation) roll(name, bin string) {
+	in.t.Helper()
+	for i := len(in.supervisors) - 1; i >= 0; i-- {
+		in.supervisors[i].stop()
+		in.supervisors[i] = in.supervisor(name, bin, i)
+		in.supervisors[i].probe("startupProbe")
+		in.supervisors[i].probe("readinessProbe")
+	}
+}
+
+// surge starts the next pod of a node beside the one that serves.
+func (in *installation) surge(name, bin string, node int) *pod {
+	in.t.Helper()
+	p := in.agent(name, bin, node)
+	for half := range p.running {
+		if err := says(in.ctx, p, half, "this one takes over when it ends"); err != nil {
+			in.t.Fatal(err)
+		}
+	}
+	return p
+}
+
+// takeOver ends a node's pod as soon as the next one is ready.
+func (in *installation) takeOver(node int, next *pod) {
+	in.t.Helper()
+	next.probe("readinessProbe") // and no neighbour is gone
+	old := in.agents[node]
+	old.stop()
+	in.agents[node] = next
+	if node == 0 {
+		if log := old.log("dnp"); !strings.Contains(log, "another daemon takes over") || strings.Contains(log, "not announced") {
+			in.t.Errorf("the neighbours are not told:\n%s", old.tail("dnp"))
+		}
+	}
+}
+
+// tookOver waits until a node whose pod was replaced goes on and is NORMAL, long after.
+func (in *installation) tookOver(node int, since time.Time) {
+	in.t.Helper()
+	p := in.agents[node]
+	for half := range p.running {
+		if err := says(in.ctx, p, half, "going on where an earlier life was"); err != nil {
+			in.t.Fatal(err)
+		}
+	}
+	p.probe("readinessProbe")
+	p.probe("livenessProbe")
+	if err := heard(in.ctx, in.client, []string{"n0-0-0", "worker-2"}[node], since); err != nil {
+		in.t.Fatal(err)
+	}
+}
+
+// versions says of each supervisor whether the next version runs.
+func (in *installation) versions() []string {
+	in.t.Helper()
+	var out []string
+	for _, m := range in.machines {
+		resp, err := http.Get("http://" + netip.AddrPortFrom(m.ip, 7947).String() + "/metrics")
+		if err != nil {
+			in.t.Fatal(err)
+		}
+		b, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil {
+			in.t.Fatal(err)
+		}
+		out = append(out, strconv.FormatBool(strings.Contains(string(b), nextVersion)))
+	}
+	return out
+}
+
+// Programs run exactly as the chart's pods say, with their configuration, keys, users and rights, each container in namespaces of its own: three supervisors, and two nodes with a container
+// for each half, or one and systemd. All becomes NORMAL; a version more is no fault; one that does not work comes to one node and not to its neighbour, and the way back mends it. The way back
+// of all that works is half a minute more, and only where it is asked for.
+func TestRun(t *testing.T) {
+	in := install(t)
+	in.begin()
+	in.rights()
+	in.upgrade()
+	in.broken()
+	if os.Getenv(long) != "" {
+		in.back()
+	}
+}
+
+// rights looks at what the halves may.
+func (in *installation) rights() {
+	in.t.Helper()
+	may := exec.Command("chrt", "-f", "1", "true").Run() == nil // here
+	for _, tc := range []struct {
+		p    *pod
+		half string
+		want bool
+	}{{in.agents[0], "host", may}, {in.agents[0], "dnp", may}, {in.agents[1], "host", false}, {in.dnp, "dnp", may && mayLimit()}} {
+		if is, err := tc.p.realtime(tc.half); err != nil || is != tc.want {
+			in.t.Errorf("the %s half of %s is in real time: %v, %v: want %v", tc.half, tc.p.m.node, is, err, tc.want)
+		}
+	}
+}
+
+// upgrade replaces everything but the half under systemd by the next version, with other keys, as after a step of a change of them: what runs goes on with its copies.
+func (in *installation) upgrade() {
+	in.t.Helper()
+	if _, err := inventory.Open(in.hall).Rotate(inventory.StepAdd, true); err != nil {
+		in.t.Fatal(err)
+	}
+	in.machines[0].chown(filepath.Join(in.hall, "nodes"), unitUser, unitUser)
+	dnp, err := in.dnp.half("dnp")
+	if err != nil {
+		in.t.Fatal(err)
+	}
+	before, err := in.agents[0].half("host")
+	if err != nil {
+		in.t.Fatal(err)
+	}
+	was := authority(in.t, in.agents[0].volumes["etc"])
+	was0 := seen(in.t, before)
+	fresh := []*pod{in.surge("new", in.next, 0), in.surge("new", in.next, 1)}
+	in.roll("new", in.next)
+	if got, want := in.versions(), []string{"true", "true", "true"}; !slices.Equal(got, want) {
+		in.t.Errorf("supervisors are of the next version: %v: want %v", got, want)
+	}
+	if is, want := authority(in.t, fresh[0].volumes["etc"]), authority(in.t, filepath.Join(in.hall, "nodes", "n0-0-0")); is != want || was == want {
+		in.t.Errorf("authorities before\n%s\nafter\n%s\nwant\n%s", was, is, want)
+	}
+	in.takeOver(0, fresh[0])
+	in.takeOver(1, fresh[1])
+	since := time.Now()
+	in.tookOver(0, since)
+	in.tookOver(1, since)
+	in.normal()
+	in.spared("an upgrade")
+	after, err := in.agents[0].half("host")
+	if err != nil {
+		in.t.Fatal(err)
+	}
+	in.t.Logf("in its own namespace the host half was process %s, and is %s", was0, seen(in.t, after))
+	if now, err := in.dnp.half("dnp"); err != nil || now != dnp {
+		in.t.Errorf("the half under systemd was process %d and is %d, %v: want it left alone", dnp, now, err)
+	}
+}
+
+// back replaces all by the version before, as a rollback does.
+func (in *installation) back() {
+	in.t.Helper()
+	in.mark()
+	before := []*pod{in.surge("back", in.now, 0), in.surge("back", in.now, 1)}
+	in.roll("back", in.now)
+	if got, want := in.versions(), []string{"false", "false", "false"}; !slices.Equal(got, want) {
+		in.t.Errorf("supervisors are of the next version: %v: want %v", got, want)
+	}
+	in.takeOver(0, before[0])
+	in.takeOver(1, before[1])
+	since := time.Now()
+	in.tookOver(0, since)
+	in.tookOver(1, since)
+	in.normal()
+	in.spared("a rollback")
+}
+
+// broken is an upgrade to a version whose halves end at once.
+func (in *installation) broken() {
+	in.t.Helper()
+	in.mark()
+	bad := filepath.Join(filepath.Dir(in.next), "bad")
+	for _, name := range []string{"lofamo-agent", "lofamoctl"} {
+		copyProgram(in.t, filepath.Join(in.next, name), bad)
+	}
+	first := in.surge("bad", bad, 0)
+	second := in.surge("bad", in.next, 1)
+	first.probe("readinessProbe")
+	// Its daemon starts another program than the one that was asked.
+	program := filepath.Join(bad, "lofamo-agent")
+	if err := os.Remove(program); err != nil {
+		in.t.Fatal(err)
+	}
+	if err := os.WriteFile(program, []byte("#!/bin/sh\nexit 3\n"), 0o755); err != nil { //nolint:gosec // a program
+		in.t.Fatal(err)
+	}
+	in.agents[0].stop()
+	in.until("the node is FAILED", func() bool {
+		return slices.ContainsFunc(in.failed(), func(e string) bool { return strings.HasPrefix(e, "n0-0-0 ") })
+	})
+	// The next node's pod stays as it is, whatever version is to come there.
+	second.refused("host", "no node is taken over beside one that is gone")
+	second.stop()
+	// The way back: the version before finds nobody at work, and no neighbour of its own is gone.
+	first.stop()
+	in.agents[0] = in.agent("mended", in.next, 0)
+	in.normal()
+	for _, e := range in.failed() {
+		in.t.Log(e)
+		if !strings.HasPrefix(e, "n0-0-0 ") && !strings.HasPrefix(e, "worker-2 link/") {
+			in.t.Errorf("a fault by a version that does not work, elsewhere: %s", e)
+		}
+	}
+}
+
+// copyProgram copies a program into a directory, which it makes.
+func copyProgram(t *testing.T, from, dir string) {
+	t.Helper()
+	b, err := os.ReadFile(from)
+	if err == nil {
+		err = os.MkdirAll(dir, 0o755)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, filepath.Base(from)), b, 0o755) //nolint:gosec // a program
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -444,19 +475,33 @@ func authority(t *testing.T, bundle string) string {
 	return string(b)
 }
 
-func viewer(t *testing.T, hall, target string) *client.Client {
+func viewer(t *testing.T, hall string, targets ...string) *client.Client {
 	t.Helper()
 	in := func(name string) string { return filepath.Join(hall, "operators", name) }
 	conf, err := pki.ClientTLS(in("viewer.pem"), in("viewer.key"), in("ca.pem"), pki.AllowRoles(pki.RoleSupervisor))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := client.New(client.Config{Targets: []string{target}, TLS: conf})
+	c, err := client.New(client.Config{Targets: targets, TLS: conf})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
 	return c
+}
+
+// until waits for something that is seen from outside.
+func (in *installation) until(what string, is func() bool) {
+	in.t.Helper()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for !is() {
+		select {
+		case <-tick.C:
+		case <-in.ctx.Done():
+			in.t.Fatalf("not in time: %s", what)
+		}
+	}
 }
 
 // normal waits until all nodes are.

@@ -1,0 +1,428 @@
+package charttest
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/internal/needs"
+	"github.com/lofamo/lofamo/internal/tether"
+)
+
+// machine is a directory in the place of a machine's disk, with an address of its own: what runs there has these paths as its own.
+type machine struct {
+	t    *testing.T
+	dir  string
+	node string
+	ip   netip.Addr
+	hall string // what 'lofamoctl cluster init' has made
+}
+
+func newMachine(t *testing.T, top, hall, node string, ip netip.Addr) *machine {
+	m := &machine{t, filepath.Join(top, node), node, ip, hall}
+	m.mkdir(m.dir)
+	return m
+}
+
+// pod is what a kubelet makes of a template.
+type pod struct {
+	m       *machine
+	name    string
+	bin     string // the programs of its images
+	spec    object
+	configs map[string]object // ConfigMaps by name
+	volumes map[string]string // where they are here
+	running map[string]*exec.Cmd
+	fields  map[string]string
+}
+
+// start lays the pod's volumes out, runs its init containers to their end, and starts its containers.
+func (m *machine) start(name, bin string, template object, configs map[string]object, index string) *pod {
+	m.t.Helper()
+	spec, _ := template.at("spec", "template", "spec").(map[string]any)
+	p := &pod{
+		m: m, name: name, bin: bin, spec: spec, configs: configs, running: map[string]*exec.Cmd{},
+		fields:  map[string]string{"spec.nodeName": m.node, "status.hostIP": m.ip.String(), "metadata.labels['apps.kubernetes.io/pod-index']": index},
+		volumes: map[string]string{},
+	}
+	for _, claim := range list(template, "spec", "volumeClaimTemplates") {
+		dir := filepath.Join(m.dir, "var", "lib", "lofamo", "supervisor")
+		m.mkdir(dir)
+		p.own(dir)
+		p.volumes[claim.text("metadata", "name")] = dir
+	}
+	for _, v := range list(p.spec, "volumes") {
+		p.volumes[v.text("name")] = p.volume(v)
+	}
+	for _, c := range list(p.spec, "initContainers") {
+		cmd := p.container(c)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			m.t.Fatalf("%s: %s: %v\n%s", name, c.text("name"), err, out)
+		}
+	}
+	for _, c := range list(p.spec, "containers") {
+		cmd := p.container(c)
+		p.launch(c.text("name"), cmd)
+	}
+	m.t.Cleanup(p.stop)
+	return p
+}
+
+func (p *pod) launch(name string, cmd *exec.Cmd) {
+	p.m.t.Helper()
+	log, err := os.Create(filepath.Join(p.m.dir, p.name+"-"+name+".log"))
+	if err != nil {
+		p.m.t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := tether.Start(cmd, syscall.SIGTERM); err != nil { // upon which it ends its half, too
+		p.m.t.Fatal(err)
+	}
+	_ = log.Close()
+	p.running[name] = cmd
+}
+
+// stop ends all containers at once, as a kubelet does.
+func (p *pod) stop() {
+	for _, cmd := range p.running {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+	}
+	for name, cmd := range p.running {
+		late := time.AfterFunc(bound, func() { _ = cmd.Process.Kill() })
+		if err := cmd.Wait(); err != nil {
+			p.m.t.Errorf("%s %s: asked to stop: %v\n%s", p.name, name, err, p.tail(name))
+		}
+		late.Stop()
+	}
+	p.running = nil
+}
+
+// log is all that a container has said.
+func (p *pod) log(container string) string {
+	b, err := os.ReadFile(filepath.Join(p.m.dir, p.name+"-"+container+".log"))
+	if err != nil {
+		p.m.t.Fatal(err)
+	}
+	return string(b)
+}
+
+// tail is the end of it, to be printed.
+func (p *pod) tail(container string) string {
+	log := p.log(container)
+	return log[max(0, len(log)-3000):]
+}
+
+func list(o object, path ...string) []object {
+	var out []object
+	all, _ := o.at(path...).([]any)
+	for _, v := range all {
+		out = append(out, object(v.(map[string]any)))
+	}
+	return out
+}
+
+// volume is where a volume is.
+func (p *pod) volume(v object) string {
+	if path := v.text("hostPath", "path"); path != "" {
+		dir := filepath.Join(p.m.dir, path)
+		if v.text("hostPath", "type") == "DirectoryOrCreate" {
+			p.m.mkdir(dir)
+		}
+		return dir
+	}
+	dir := filepath.Join(p.m.dir, p.name, v.text("name"))
+	p.m.mkdir(dir)
+	if name := v.text("configMap", "name"); name != "" {
+		data, _ := p.configs[name].at("data").(map[string]any)
+		for file, text := range data {
+			p.m.write(filepath.Join(dir, file), text.(string))
+		}
+	}
+	for _, s := range list(v, "projected", "sources") {
+		// Secrets are those of docs/install.md: the files of a bundle.
+		id := strings.TrimPrefix(s.text("secret", "name"), "lofamo-supervisor-")
+		for _, item := range list(s, "secret", "items") {
+			from := filepath.Join(p.m.hall, "supervisors", id)
+			b, err := os.ReadFile(filepath.Join(from, "pki", item.text("key")))
+			if err != nil {
+				b, err = os.ReadFile(filepath.Join(from, item.text("key")))
+			}
+			if err != nil {
+				p.m.t.Fatal(err)
+			}
+			p.m.write(filepath.Join(dir, item.text("path")), string(b))
+		}
+	}
+	p.own(dir)
+	return dir
+}
+
+// user is whom the pod's containers run as.
+func (p *pod) user() (uid, gid int) {
+	u, _ := p.spec.at("securityContext", "runAsUser").(float64)
+	g, _ := p.spec.at("securityContext", "runAsGroup").(float64)
+	return int(u), int(g)
+}
+
+// own gives a volume to the pod's user, in the place of what a kubelet does with fsGroup.
+func (p *pod) own(dir string) {
+	uid, gid := p.user()
+	p.m.chown(dir, uid, gid)
+}
+
+func (m *machine) chown(dir string, uid, gid int) {
+	err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, uid, gid)
+	})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func (m *machine) mkdir(dir string) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func (m *machine) write(path, text string) {
+	m.mkdir(filepath.Dir(path))
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// mount is a directory that a process finds at a path.
+type mount struct {
+	from, to string
+	readOnly bool
+}
+
+// root has a command run with a root directory of its own, which has libraries, the programs of bin and these mounts, and may be read-only: a container's, on a machine without anything
+// that makes containers. It goes with the process.
+func (m *machine) root(name, bin string, mounts []mount, readOnly bool, args []string) *exec.Cmd {
+	dir := filepath.Join(m.dir, "roots", name)
+	m.mkdir(dir)
+	var script strings.Builder
+	do := func(format string, a ...any) { _, _ = fmt.Fprintf(&script, format+"\n", a...) }
+	do("set -e")
+	do("mount -t tmpfs -o mode=755 tmpfs %[1]s; mkdir %[1]s/proc %[1]s/sys %[1]s/dev %[1]s/tmp %[1]s/etc; cp /etc/hosts %[1]s/etc", dir) // a kubelet's, on the host's network, is the node's
+	do("for d in bin sbin lib lib32 lib64 libx32; do if [ -L /$d ]; then cp -P /$d %[1]s; elif [ -d /$d ]; then mkdir %[1]s/$d; mount --bind /$d %[1]s/$d; fi; done", dir)
+	do("mkdir %[1]s/usr; mount --bind /usr %[1]s/usr; mount --bind /dev %[1]s/dev; mount -t sysfs -o ro sysfs %[1]s/sys; mount -t proc proc %[1]s/proc", dir)
+	mounts = append(slices.Clone(mounts), mount{bin, "/image", true})
+	slices.SortFunc(mounts, func(a, b mount) int { return len(a.to) - len(b.to) })
+	for _, v := range mounts {
+		do("mkdir -p %[1]s%[2]s; mount --bind %[3]s %[1]s%[2]s", dir, v.to, v.from)
+		if v.readOnly {
+			do("mount -o remount,bind,ro %s%s", dir, v.to)
+		}
+	}
+	if readOnly {
+		do("mount -o remount,ro %s", dir)
+	}
+	do("exec chroot %s \"$@\"", dir)
+	cmd := exec.Command("/bin/sh", append([]string{"-c", script.String(), "sh"}, args...)...)
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	return cmd
+}
+
+// container is a container's process: with the arguments, variables, paths, user and rights that it would have, and the first of a PID namespace.
+func (p *pod) container(c object) *exec.Cmd {
+	image := c.text("image")
+	program := strings.Split(image[strings.LastIndex(image, "/")+1:], ":")[0]
+	var mounts []mount
+	for _, v := range list(c, "volumeMounts") {
+		from := p.volumes[v.text("name")]
+		if from == "" {
+			p.m.t.Fatalf("%s: volume %s is mounted and not there", p.name, v.text("name"))
+		}
+		mounts = append(mounts, mount{from, v.text("mountPath"), v.at("readOnly") == true})
+	}
+	cmd := p.m.root(p.name+"-"+c.text("name"), p.bin, mounts, c.at("securityContext", "readOnlyRootFilesystem") == true, p.within(c, program, words(c.at("args"))))
+	if p.spec.at("hostPID") != true {
+		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID
+	}
+	return cmd
+}
+
+func words(v any) []string {
+	var out []string
+	all, _ := v.([]any)
+	for _, a := range all {
+		out = append(out, fmt.Sprint(a))
+	}
+	return out
+}
+
+// within is a command line that runs one of the image's programs with a container's rights and variables, in its root directory.
+func (p *pod) within(c object, program string, args []string) []string {
+	env := p.env(c)
+	uid, gid := p.user()
+	var bounding strings.Builder
+	bounding.WriteString("--bounding-set=-all")
+	for _, name := range words(c.at("securityContext", "capabilities", "add")) {
+		bounding.WriteString(",+" + strings.ToLower(name))
+	}
+	line := []string{"/usr/bin/setpriv", "--no-new-privs", "--inh-caps=-all", bounding.String()}
+	if uid != 0 {
+		line = append(line, "--reuid="+strconv.Itoa(uid), "--regid="+strconv.Itoa(gid), "--clear-groups", "--pdeathsig=TERM") // another user is nobody's child
+	}
+	line = append(line, "--", "/usr/bin/env", "-i", "PATH=/image")
+	for name, value := range env {
+		line = append(line, name+"="+value)
+		for i, a := range args {
+			args[i] = strings.ReplaceAll(a, "$("+name+")", value)
+		}
+	}
+	return append(append(line, "/image/"+program), args...)
+}
+
+func (p *pod) env(c object) map[string]string {
+	out := map[string]string{}
+	for _, e := range list(c, "env") {
+		field := e.text("valueFrom", "fieldRef", "fieldPath")
+		value, ok := p.fields[field]
+		if !ok {
+			p.m.t.Fatalf("%s: a field that this test does not know: %s", p.name, field)
+		}
+		out[e.text("name")] = value
+	}
+	return out
+}
+
+// ask asks a container's probe once.
+func (p *pod) ask(c object, kind string) error {
+	if path := c.text(kind, "httpGet", "path"); path != "" {
+		for _, port := range list(c, "ports") {
+			if port.text("name") == c.text(kind, "httpGet", "port") {
+				resp, err := http.Get(fmt.Sprintf("http://%s:%v%s", p.m.ip, port.at("containerPort"), path))
+				if err != nil {
+					return err
+				}
+				_ = resp.Body.Close()
+				if resp.StatusCode != http.StatusOK {
+					return fmt.Errorf("%s: %s", path, resp.Status)
+				}
+				return nil
+			}
+		}
+		return fmt.Errorf("port %s is not declared", c.text(kind, "httpGet", "port"))
+	}
+	command := words(c.at(kind, "exec", "command"))
+	args := append([]string{"--target", strconv.Itoa(p.running[c.text("name")].Process.Pid), "--mount", "--pid", "--root", "--wd=/", "--"}, p.within(c, command[0], command[1:])...)
+	if out, err := exec.Command("nsenter", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
+
+// probe waits until all containers' probes are content.
+func (p *pod) probe(kind string) {
+	p.m.t.Helper()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for _, c := range list(p.spec, "containers") {
+		for end := time.Now().Add(bound); ; <-tick.C {
+			err := p.ask(c, kind) // it waits some periods itself
+			if err == nil {
+				break
+			}
+			if time.Now().After(end) {
+				p.m.t.Fatalf("%s %s: %s: %v\n%s", p.name, c.text("name"), kind, err, p.tail(c.text("name")))
+			}
+		}
+	}
+}
+
+// refused waits until a container's readiness is refused for a reason.
+func (p *pod) refused(container, why string) {
+	p.m.t.Helper()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	cs := list(p.spec, "containers")
+	c := cs[slices.IndexFunc(cs, func(c object) bool { return c.text("name") == container })]
+	for end := time.Now().Add(bound); ; <-tick.C {
+		err := p.ask(c, "readinessProbe")
+		if err != nil && strings.Contains(err.Error(), why) {
+			return
+		}
+		if time.Now().After(end) {
+			p.m.t.Fatalf("%s %s is ready, or not for %q: %v\n%s", p.name, container, why, err, p.tail(container))
+		}
+	}
+}
+
+// half returns the PID of the half that a container's daemon has started, as this test sees it.
+func (p *pod) half(container string) (int, error) {
+	daemon := p.running[container].Process.Pid
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", daemon))
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range lists {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			continue // a thread that has just ended
+		}
+		for child := range strings.FieldsSeq(string(b)) {
+			line, err := os.ReadFile("/proc/" + child + "/cmdline")
+			if args := strings.Split(string(line), "\x00"); err == nil && len(args) > 1 && args[1] == container {
+				return strconv.Atoi(child)
+			}
+		}
+	}
+	return 0, fmt.Errorf("process %d of %s has no half:\n%s", daemon, container, p.tail(container))
+}
+
+// realtime says whether the half that a container has started is.
+func (p *pod) realtime(container string) (bool, error) {
+	pid, err := p.half(container)
+	if err != nil {
+		return false, err
+	}
+	attr, err := unix.SchedGetAttr(pid, 0)
+	if err != nil {
+		return false, err
+	}
+	return attr.Policy == unix.SCHED_FIFO, nil
+}
+
+// seen is the PID that a process has in the innermost namespace that it is in.
+func seen(t *testing.T, pid int) string {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.SplitSeq(string(b), "\n") {
+		if ids, ok := strings.CutPrefix(line, "NSpid:"); ok {
+			f := strings.Fields(ids)
+			return f[len(f)-1]
+		}
+	}
+	t.Fatalf("process %d has no NSpid", pid)
+	return ""
+}
+
+// wantContainers skips the test where nothing like a container can be made.
+func wantContainers(t *testing.T) {
+	t.Helper()
+	if out, err := exec.Command("unshare", "--mount", "--pid", "--fork", "--mount-proc", "/usr/bin/setpriv", "--bounding-set=-all", "--no-new-privs", "true").CombinedOutput(); err != nil {
+		needs.Missing(t, "no namespaces, or no setpriv of util-linux: %v: %s", err, out)
+	}
+}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"encoding/binary"
 	"fmt"
 	"os"
 	"strings"
@@ -80,6 +81,24 @@ func tellOther(box *mailbox.Box, h *lofamov1.HalfHealth) {
 	}
 }
 
+// tellEnd tells the host half, which has the metrics, when the DNP half's certificate ends.
+func (d *dnpHalf) tellEnd(now time.Time) {
+	if now.Before(d.endAt) {
+		return
+	}
+	m := mailbox.Message{Type: mailbox.Certificate, Payload: binary.BigEndian.AppendUint64(nil, uint64(d.signer.Expires().Unix()))}
+	if d.box.SendSpare(m) == nil { // else the host half is not there yet
+		d.endAt = now.Add(health.TellEvery)
+	}
+}
+
+// onEnd takes that; what is no time is not heard.
+func (h *hostHalf) onEnd(b []byte) {
+	if len(b) == 8 {
+		h.dnpEnds.Store(int64(binary.BigEndian.Uint64(b)))
+	}
+}
+
 // heard reads what the daemon or the other half says; nil: nothing that could be understood.
 func heard(m mailbox.Message, other fault.Half) (fault.Half, *lofamov1.HalfHealth) {
 	if m.Type == mailbox.Recovery {
@@ -123,6 +142,7 @@ func (h *hostHalf) lookAtFares(now time.Time) {
 func (d *dnpHalf) lookAtFares(now time.Time) {
 	d.noteWrong(d.page, d.readers.stuck(), d.core.SelfTest().Results(now))
 	d.tellManager(d.core.Verdict(), d.core.SelfTest())
+	d.tellEnd(now)
 	own, tell := d.fares.look(now)
 	if own == nil {
 		return

@@ -44,6 +44,10 @@ func (h *hostHalf) onMessage(m mailbox.Message) {
 		h.onJobs(m.Payload)
 		return
 	}
+	if m.Type == mailbox.Certificate {
+		h.onEnd(m.Payload)
+		return
+	}
 	if m.Type == mailbox.Recovery {
 		h.onRecord(m.Payload)
 	}

@@ -49,7 +49,7 @@ func allFamilies() []metric {
 func families() []metric {
 	return []metric{
 		{"lofamo_agent_epoch", "Boot epoch of the host half.", nil},
-		{"lofamo_agent_certificate_expires_timestamp_seconds", "When the certificate that the host half was started with ends: from then on nobody takes what it says.", nil},
+		{"lofamo_agent_certificate_expires_timestamp_seconds", "When the certificate that a half was started with ends: from then on nobody takes what it says.", []string{"half"}},
 		{"lofamo_agent_dnp_alive", "1 when the DNP half validates its watchdog word, 0 when not or not yet.", nil},
 		{"lofamo_agent_reports_pending", "Reports in the sender's log.", nil},
 		{"lofamo_agent_reports_unanswered", "Reports in the sender's log that no supervisor has received yet.", nil},
@@ -143,7 +143,10 @@ func (m *hostMetrics) Collect(ch chan<- prometheus.Metric) {
 	halves.rails = fares
 
 	s.gauge("lofamo_agent_epoch", float64(e))
-	s.gauge("lofamo_agent_certificate_expires_timestamp_seconds", float64(h.signer.Expires().Unix()))
+	s.gauge("lofamo_agent_certificate_expires_timestamp_seconds", float64(h.signer.Expires().Unix()), fault.HalfHost.String())
+	if ends := h.dnpEnds.Load(); ends != 0 { // else it is of a version that does not say so, or has just begun
+		s.gauge("lofamo_agent_certificate_expires_timestamp_seconds", float64(ends), fault.HalfDNP.String())
+	}
 	s.gauge("lofamo_agent_dnp_alive", one(verdict == watchdog.Alive))
 	s.gauge("lofamo_agent_reports_pending", float64(box.Pending))
 	s.counter("lofamo_agent_reports_total", box.Added)

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
 	"github.com/lofamo/lofamo/internal/config"
@@ -30,7 +32,7 @@ func TestMetrics(t *testing.T) {
 	var page []byte
 	n.awaitRegister("the DNP half's counts in a scrape", func() bool {
 		page = scrape(t, addr)
-		return bytes.Contains(page, []byte("lofamo_agent_link_state{")) && bytes.Contains(page, []byte("lofamo_agent_procedure_state{"))
+		return bytes.Contains(page, []byte("lofamo_agent_link_state{")) && bytes.Contains(page, []byte("lofamo_agent_procedure_state{")) && bytes.Contains(page, []byte(`_timestamp_seconds{half="dnp"`))
 	})
 	problems, err := promlint.New(bytes.NewReader(page)).Lint()
 	if err != nil {
@@ -56,6 +58,16 @@ func TestMetrics(t *testing.T) {
 		}
 		if !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, f.name+"{") }) && !strings.HasPrefix(f.name, "lofamo_agent_rail_") {
 			t.Errorf("no series of %s", f.name)
+		}
+	}
+	for _, half := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		s, err := loadSigner(n.cfgs[grid.Coord{}], half)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := fmt.Sprintf("lofamo_agent_certificate_expires_timestamp_seconds{half=%q,node=\"n0-0-0\",platform=\"shared-kernel\"} %v", half, float64(s.Expires().Unix()))
+		if !slices.Contains(lines, want) {
+			t.Errorf("no line %s", want)
 		}
 	}
 	for _, want := range []string{

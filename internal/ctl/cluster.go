@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -72,7 +73,8 @@ func (a *app) clusterInitCommand() *cobra.Command {
 			a.printf("  supervisors/ID, nodes/ID  what each machine gets: carry it there, then 'lofamoctl cluster join DIR'; supervisors first\n")
 			a.printf("  operators/                certificates for people: --ca ca.pem --cert operator.pem --key operator.key\n")
 			a.printf("  ca.key                    signs certificates: for nobody but you\n")
-			return nil
+			a.printf("  prometheus-targets.json   what a Prometheus scrapes: file_sd_configs, as in deploy/prometheus\n")
+			return a.sayUntil(out)
 		},
 	}
 	outFlag(cmd, &out)
@@ -120,7 +122,7 @@ The certificates of the lost one hold until they end, or until the authority is 
 				return err
 			}
 			a.sayChanged(out, changed)
-			return nil
+			return a.sayUntil(out)
 		},
 	}
 	outFlag(cmd, &out)
@@ -146,7 +148,11 @@ It holds for a year, or until the authority is changed ('rotate-keys --authority
 			if err != nil {
 				return err
 			}
-			a.printf("%s, and its key and ca.pem beside it\n", cert)
+			ends, err := pki.Ends(cert)
+			if err != nil {
+				return err
+			}
+			a.printf("%s, and its key and ca.pem beside it; it holds until %s\n", cert, day(ends))
 			return nil
 		},
 	}
@@ -164,6 +170,19 @@ func (a *app) sayChanged(out string, members []string) {
 		a.printf("  %s\n", filepath.Join(out, m))
 	}
 }
+
+// sayUntil says until when the certificates of the operator's directory hold.
+func (a *app) sayUntil(out string) error {
+	at, err := inventory.Open(out).Ends()
+	if err != nil {
+		return err
+	}
+	a.printf("certificates hold until %s, when the first ends; 'rotate-keys' makes all anew\n", day(at))
+	return nil
+}
+
+// day is a time to the minute.
+func day(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }
 
 func (a *app) clusterRotateCommand() *cobra.Command {
 	var out, step string
@@ -197,7 +216,7 @@ that the old one has signed is worth nothing after 'remove'. Programs of a versi
 			if next != "" {
 				a.printf("when every machine has it and was restarted: --step %s\n", next)
 			}
-			return nil
+			return a.sayUntil(out)
 		},
 	}
 	outFlag(cmd, &out)

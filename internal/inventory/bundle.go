@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,6 +25,7 @@ const Etc = "/etc/lofamo"
 // The operator's directory.
 //
 //	inventory.yaml          what it was made from, last
+//	prometheus-targets.json where its metrics are, for Prometheus' file_sd_configs
 //	ca.pem, ca.key          the authority. The key never leaves this directory.
 //	gossip.key              the gossip key, or while it is changed the keys
 //	next/                   the authority that is to come, while it is changed
@@ -35,6 +38,7 @@ const Etc = "/etc/lofamo"
 // Bundles mirror Etc: agent.yaml or supervisor.yaml, pki/, gossip.key. A machine that has both a node and a replica gets both bundles.
 const (
 	inventoryFile = "inventory.yaml"
+	targetsFile   = "prometheus-targets.json"
 	caCert        = "ca.pem"
 	caKey         = "ca.key"
 	gossipFile    = "gossip.key"
@@ -120,17 +124,29 @@ func (d *Dir) write(inv Inventory, ca *pki.CA, fresh whose) error {
 			return err
 		}
 	}
-	for i := range l.Supervisors {
-		if err := d.writeSupervisor(inv, l, i, ca, fresh); err != nil {
+	var targets layout.Targets
+	for i, s := range l.Supervisors {
+		http, err := d.writeSupervisor(inv, l, i, ca, fresh)
+		if err != nil {
 			return err
 		}
+		targets.Add(layout.JobSupervisor, inv.Cluster, reached(http, s.GRPC))
 	}
-	for i := range l.Nodes {
-		if err := d.writeNode(inv, l, i, ca, fresh); err != nil {
+	for i, n := range l.Nodes {
+		http, err := d.writeNode(inv, l, i, ca, fresh)
+		if err != nil {
 			return err
 		}
+		targets.Add(layout.JobAgent, inv.Cluster, reached(http, n.Service[0].Listen))
 	}
 	if err := d.forgetOthers(l); err != nil {
+		return err
+	}
+	list, err := targets.JSON()
+	if err != nil {
+		return err
+	}
+	if err := replace(d.file(targetsFile), list, 0o644); err != nil {
 		return err
 	}
 	b, err := yaml.Marshal(inv)
@@ -179,37 +195,54 @@ func issue(ca *pki.CA, base string, id pki.Identity, s *layout.Supervisor, fresh
 	return ca.IssueTo(base+".pem", base+".key", id, ips, []string{"localhost"})
 }
 
-func (d *Dir) writeSupervisor(inv Inventory, l layout.Layout, i int, ca *pki.CA, fresh whose) error {
+// reached is where others find what a member serves, who has its own address in other. Settings, which are for all machines of a kind, name none, or every one.
+func reached(serves, other string) string {
+	host, port, err := net.SplitHostPort(serves)
+	if err != nil {
+		return serves
+	}
+	if ip, err := netip.ParseAddr(host); host != "" && (err != nil || !ip.IsUnspecified()) {
+		return serves
+	}
+	if host, _, err = net.SplitHostPort(other); err != nil {
+		return serves
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// writeSupervisor makes a replica's bundle, and returns where it serves metrics.
+func (d *Dir) writeSupervisor(inv Inventory, l layout.Layout, i int, ca *pki.CA, fresh whose) (http string, err error) {
 	id := l.Supervisors[i].ID
 	dir, etc := d.file(supervisors, id), d.etcOf("supervisor", id)
 	if err := os.MkdirAll(filepath.Join(dir, "pki"), 0o700); err != nil {
-		return err
+		return "", err
 	}
 	if err := issue(ca, filepath.Join(dir, "pki", "supervisor"), pki.SupervisorIdentity(inv.Cluster, id), &l.Supervisors[i], fresh(id)); err != nil {
-		return err
+		return "", err
 	}
 	cfg := inv.supervisor(l, i, etc)
 	if d.state != "" {
 		cfg.DataDir = filepath.Join(d.state, "supervisor-"+id)
 	}
 	if err := d.settle("supervisor.yaml", &cfg); err != nil {
-		return err
+		return "", err
 	}
 	if err := cfg.Validate(); err != nil {
-		return fmt.Errorf("configuration of supervisor %s: %w", id, err)
+		return "", fmt.Errorf("configuration of supervisor %s: %w", id, err)
 	}
-	return d.finish(dir, "supervisor.yaml", cfg, cfg.GossipKeyFile != "")
+	return cfg.HTTP, d.finish(dir, "supervisor.yaml", cfg, cfg.GossipKeyFile != "")
 }
 
-func (d *Dir) writeNode(inv Inventory, l layout.Layout, i int, ca *pki.CA, fresh whose) error {
+// writeNode makes a node's bundle, and returns where it serves metrics; empty: nowhere.
+func (d *Dir) writeNode(inv Inventory, l layout.Layout, i int, ca *pki.CA, fresh whose) (http string, err error) {
 	id := l.Nodes[i].ID
 	dir, etc := d.file(nodesDir, string(id)), d.etcOf("node", string(id))
 	if err := os.MkdirAll(filepath.Join(dir, "pki"), 0o700); err != nil {
-		return err
+		return "", err
 	}
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 		if err := issue(ca, filepath.Join(dir, "pki", h.String()), pki.NodeIdentity(inv.Cluster, id, h), nil, fresh(string(id))); err != nil {
-			return err
+			return "", err
 		}
 	}
 	cfg := inv.agent(l, i, etc)
@@ -217,12 +250,12 @@ func (d *Dir) writeNode(inv Inventory, l layout.Layout, i int, ca *pki.CA, fresh
 		cfg.StateDir = filepath.Join(d.state, "node-"+string(id))
 	}
 	if err := d.settle("agent.yaml", &cfg); err != nil {
-		return err
+		return "", err
 	}
 	if err := cfg.Validate(); err != nil {
-		return fmt.Errorf("configuration of node %s: %w", id, err)
+		return "", fmt.Errorf("configuration of node %s: %w", id, err)
 	}
-	return d.finish(dir, "agent.yaml", cfg, cfg.Service.GossipKeyFile != "")
+	return cfg.HTTP, d.finish(dir, "agent.yaml", cfg, cfg.Service.GossipKeyFile != "")
 }
 
 // settle reads the operator's settings, if there are any, over a configuration.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/lofamo/lofamo/internal/pki"
 )
@@ -106,4 +107,19 @@ func (d *Dir) writeIssued(ca *pki.CA, c issued, fresh bool) error {
 		return err
 	}
 	return d.copyCA(filepath.Dir(c.base))
+}
+
+// Ends returns when the first of the members' and people's certificates ends: from then on nobody takes what its holder says.
+func (d *Dir) Ends() (at time.Time, err error) {
+	err = fs.WalkDir(os.DirFS(d.path), ".", func(p string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() || filepath.Ext(p) != ".pem" || e.Name() == caCert {
+			return err
+		}
+		ends, err := pki.Ends(d.file(p))
+		if err == nil && (at.IsZero() || ends.Before(at)) {
+			at = ends
+		}
+		return err
+	})
+	return at, err
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/layout"
 )
 
 // listed are the targets in a cluster's list, by job and cluster.
@@ -77,7 +78,7 @@ func TestTargets(t *testing.T) {
 // The list follows the replicas, and goes with the cluster. Of a cluster that was made before nodes served metrics it has the supervisors.
 func TestTargetsFollow(t *testing.T) {
 	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1})
-	supervisors, agents := [2]string{JobSupervisor, "local"}, [2]string{JobAgent, "local"}
+	supervisors, agents := [2]string{layout.JobSupervisor, "local"}, [2]string{layout.JobAgent, "local"}
 	if _, _, err := c.PlanSupervisor(); err != nil {
 		t.Fatal(err)
 	}

@@ -45,6 +45,15 @@ func LoadSigner(certFile, keyFile string) (*Signer, error) {
 	return &Signer{der: cert.Raw, id: id, key: key, until: cert.NotAfter}, nil
 }
 
+// Ends is when a certificate ends. Its key need not be there.
+func Ends(certFile string) (time.Time, error) {
+	cert, err := readCert(certFile)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return cert.NotAfter, nil
+}
+
 // Cert returns the certificate's DER, which must not be changed.
 func (s *Signer) Cert() []byte { return s.der }
 

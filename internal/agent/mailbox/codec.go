@@ -18,12 +18,13 @@ type Type uint8
 
 // The types.
 const (
-	Doorbell Type = iota + 1 // no payload: look at the registers
-	Envelope                 // host to DNP: send by the torus; DNP to host: arrived by the torus
-	Recovery                 // from the recovery daemon to a half: what it knows of one half
-	Health                   // to the other half: how this one went on when it started, and what its self-tests found
-	Test                     // a probe of the self-test, or one of the other half's on its way back
-	Jobs                     // a eureka or an arrival at a barrier, or what has become of one: package jobs
+	Doorbell    Type = iota + 1 // no payload: look at the registers
+	Envelope                    // host to DNP: send by the torus; DNP to host: arrived by the torus
+	Recovery                    // from the recovery daemon to a half: what it knows of one half
+	Health                      // to the other half: how this one went on when it started, and what its self-tests found
+	Test                        // a probe of the self-test, or one of the other half's on its way back
+	Jobs                        // a eureka or an arrival at a barrier, or what has become of one: package jobs
+	Certificate                 // DNP to host: when the certificate ends that it was started with
 )
 
 // String returns the type's name.
@@ -41,16 +42,18 @@ func (t Type) String() string {
 		return "Test"
 	case Jobs:
 		return "Jobs"
+	case Certificate:
+		return "Certificate"
 	}
 	return fmt.Sprintf("Type(%d)", uint8(t))
 }
 
 // Valid says whether t is one of the types.
-func (t Type) Valid() bool { return t >= Doorbell && t <= Jobs }
+func (t Type) Valid() bool { return t >= Doorbell && t <= Certificate }
 
 // Later says whether t may be a type of a later version: a half of which may share the node with this one during an upgrade. Its messages
 // are for nobody here, and no fault.
-func (t Type) Later() bool { return t > Jobs }
+func (t Type) Later() bool { return t > Certificate }
 
 // Message is what goes through the mailbox.
 type Message struct {
@@ -83,7 +86,7 @@ func (m Message) Append(dst []byte) ([]byte, error) {
 func (m Message) validate() error {
 	switch {
 	case !m.Type.Valid():
-		return fmt.Errorf("%w: type is %d: want 1 to 6", ErrMalformed, uint8(m.Type))
+		return fmt.Errorf("%w: type is %d: want 1 to 7", ErrMalformed, uint8(m.Type))
 	case len(m.Payload) > MaxPayload:
 		return fmt.Errorf("%w: payload of %d bytes: want at most %d", ErrTooLong, len(m.Payload), MaxPayload)
 	case m.Type == Doorbell && len(m.Payload) > 0:

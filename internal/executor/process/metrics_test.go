@@ -3,6 +3,7 @@ package process_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/executor/process/processtest"
 	"github.com/lofamo/lofamo/internal/freeport"
+	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
@@ -38,6 +40,10 @@ func TestMetrics(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.Config.HTTP = freeport.Addr(t).String()
+	signer, err := pki.LoadSigner(b.Config.TLS.Cert, b.Config.TLS.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
 	stop := b.Start(t)
 	page := "http://" + b.Config.HTTP
 	wantLines := func(when string, lines ...string) {
@@ -59,7 +65,7 @@ func TestMetrics(t *testing.T) {
 	}
 	wantLines("at first", `lofamo_executor_attempts_total{kind="command",outcome="succeeded"} 0`, `lofamo_executor_attempts_total{kind="command",outcome="not_known"} 0`,
 		`lofamo_executor_refused_total{reason="stale_token"} 0`, `lofamo_executor_highest_token 0`, `lofamo_executor_attempts_running 0`, `lofamo_executor_attempts_remembered 0`,
-		`lofamo_executor_ledger_failures_total 0`)
+		`lofamo_executor_ledger_failures_total 0`, fmt.Sprintf("lofamo_executor_certificate_expires_timestamp_seconds %v", float64(signer.Expires().Unix())))
 	wantHealth("at first", http.StatusOK, http.StatusOK)
 
 	x := b.Supervisor(t, b.Config.Listen)

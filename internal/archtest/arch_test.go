@@ -89,7 +89,7 @@ var layers = map[string][]string{
 	"internal/campaign":       {"pkg/servicenet", "internal/supervisor"},
 	"internal/udpmangle":      {"pkg/mangle"},
 	"internal/netlab":         {"pkg", "internal/lab", "internal/localcluster", "internal/config"},
-	"internal/e2e":            {"api", "pkg", "internal/lab", "internal/localcluster", "internal/config", "internal/pki", "internal/ctl", "internal/metricsdoc", "internal/dashboards"},
+	"internal/e2e":            {"api", "pkg", "internal/lab", "internal/localcluster", "internal/config", "internal/pki", "internal/weblogin", "internal/ctl", "internal/metricsdoc", "internal/dashboards"},
 	"internal/metricsdoc":     {"internal/agent", "internal/executor", "internal/supervisor"},
 	"internal/dashboards":     {},
 	"cmd":                     {"internal", "pkg", "api"},

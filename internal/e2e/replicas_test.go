@@ -133,6 +133,7 @@ func TestReplicas(t *testing.T) {
 	l := cluster(t, "2x2x1", 3)
 	try(t, l, "the leader stopped past its lease and continued", leaderStopped)
 	try(t, l, "a member that stalls again and again", stalls)
+	try(t, l, "in the browser", onThePage)
 	try(t, l, "quorum lost and back", quorumLost)
 	try(t, l, "a replica replaced under load", replaced)
 	try(t, l, "all replicas killed at once", allKilled)

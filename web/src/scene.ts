@@ -382,6 +382,7 @@ export class Scene {
       this.renderer.render(this.three, this.camera)
       this.frames++
       this.canvas.dataset.frames = String(this.frames)
+      this.canvas.dataset.distance = this.camera.position.distanceTo(this.controls.target).toFixed(3)
       if (this.turning) this.move()
     })
   }

@@ -1,27 +1,15 @@
 // The page in a real browser, against a real supervisor. internal/supervisor's TestBrowser starts it, makes the faults that it asks for by a line of
 // standard output, and answers with a line. Everything waits for what is to be seen, with a bound.
-import { chromium } from 'playwright-core'
 import { AxeBuilder } from '@axe-core/playwright'
-import { createInterface } from 'node:readline'
-import { mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { asker, ended, opened, say } from './chromium.mjs'
 
-const { LOFAMO_URL: url, LOFAMO_CHROMIUM: executablePath, LOFAMO_SHOTS: shots } = process.env
-const answers = createInterface({ input: process.stdin })[Symbol.asyncIterator]()
-const ask = async (what) => {
-  console.log('ask ' + what)
-  return (await answers.next()).value
-}
-const say = (text) => console.log('say ' + text)
+const { LOFAMO_URL: url, LOFAMO_SHOTS: shots } = process.env
+const ask = asker()
 const check = (ok, what) => { if (!ok) throw new Error(what) }
-const profile = mkdtempSync(join(tmpdir(), 'lofamo-browser-'))
 const wait = { timeout: 20_000 }
 
-const context = await chromium.launchPersistentContext(profile, {
-  executablePath, viewport: { width: 1280, height: 800 }, colorScheme: 'light',
-  args: ['--no-sandbox', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync', '--use-angle=swiftshader', '--enable-unsafe-swiftshader'],
-})
+const { context, close } = await opened()
 const page = await context.newPage()
 const wrong = []
 page.on('pageerror', (e) => wrong.push(String(e)))
@@ -84,10 +72,33 @@ async function seen() {
   check(await page.evaluate(() => document.activeElement.id === 'panel'), 'Enter does not lead to the page that it opens')
   await page.keyboard.press('Escape')
   check(await page.evaluate(() => document.activeElement.tagName === 'CANVAS'), 'Escape does not lead back to the map')
+  await keys()
   // A dashboard's link in a tab where the page is.
   await page.evaluate(() => { location.hash = '#node=n0-2-1' })
   await page.waitForFunction(() => document.querySelector('#panel h2')?.textContent.startsWith('n0-2-1'), undefined, wait)
   await page.selectOption('select', '-1')
+}
+
+/** keys: along Z, nearer, farther, and back to where all is seen; the map has the focus and n2-1-1 is chosen. */
+async function keys() {
+  const chosen = (id) => page.waitForFunction((n) => document.querySelector('#chosen')?.textContent.startsWith(n), id, wait)
+  await page.keyboard.press('PageUp')
+  await chosen('n2-1-2')
+  await page.keyboard.press('PageDown')
+  await page.keyboard.press('PageDown')
+  await chosen('n2-1-0')
+  const distance = () => page.evaluate(() => Number(document.querySelector('#stage canvas').dataset.distance))
+  const pressed = async (key, ok) => {
+    const was = await distance()
+    await page.keyboard.press(key)
+    await page.waitForFunction(([w, sign]) => Math.sign(Number(document.querySelector('#stage canvas').dataset.distance) - w) === sign, [was, ok], wait)
+  }
+  const home = await distance()
+  await pressed('+', -1)
+  await pressed('+', -1)
+  await pressed('-', 1)
+  await page.keyboard.press('0')
+  await page.waitForFunction((d) => Math.abs(Number(document.querySelector('#stage canvas').dataset.distance) - d) < 0.01, home, wait)
 }
 
 /** dies: a node's neighbours say that it is dead. From the commit to the page it takes less than a second, and thrice that at most where the one processor draws and decides. */
@@ -107,6 +118,13 @@ async function dies() {
   await ask('sick n0-0-2')
   await count('SICK', 1)
   await page.waitForFunction(() => document.querySelector('tr[data-node="n0-0-2"]')?.dataset.state === 'SICK', undefined, wait)
+  await page.focus('#stage canvas')
+  const found = new Set()
+  for (let i = 0; i < 2; i++) {
+    await page.keyboard.press('n')
+    found.add(await page.locator('#chosen button').textContent())
+  }
+  check(found.has('n1-1-2') && found.has('n0-0-2'), `n leads to ${[...found]}: want the dead node and the sick one`)
   await shot('laptop-light')
   await axe('nodes')
 }
@@ -171,6 +189,15 @@ async function group() {
   await page.keyboard.press('g')
   await page.waitForFunction(() => document.querySelector('#panel h2')?.textContent.startsWith('row Y=1,Z=2') && /because/.test(document.querySelector('#panel').textContent), undefined, wait)
   await axe('group')
+  await page.click('#tab-events')
+  await page.click('.events button:has-text("row Y=1,Z=2")')
+  await page.waitForFunction(() => document.querySelector('#panel h2')?.textContent.startsWith('row Y=1,Z=2') && /because/.test(document.querySelector('#panel').textContent), undefined, wait)
+  // Before the first of them died there was no group; now there is.
+  await page.locator('#past input').fill(String(Number(await ask('when n0-1-2')) - 1))
+  await page.waitForSelector('#past.then', wait)
+  await page.waitForFunction(() => !document.querySelector('#groups'), undefined, wait)
+  await page.click('#past button')
+  await page.waitForSelector('#groups', wait)
   await page.click('.members button:has-text("n0-1-2")')
   await page.waitForFunction(() => /One of a group/.test(document.querySelector('#panel').textContent), undefined, wait)
   // Its living neighbour's register, by field.
@@ -219,6 +246,16 @@ async function elsewhere() {
   check((await page.textContent('header')).includes('viewer/someone'), 'who looks is another one there')
   await ask('quorum')
   await live('live')
+  // Who may only look has nothing to approve or deny with, and is refused where he asks for it all the same.
+  await ask('sick n1-0-0')
+  await page.click('#tab-responses')
+  await page.waitForFunction(() => /wants your word/.test(document.querySelector('#panel').textContent), undefined, wait)
+  check(!(await page.locator('#panel [data-response] button:has-text("Approve"), #panel [data-response] button:has-text("Deny")').count()), 'who may only look has buttons to approve or deny with')
+  const id = await page.locator('[data-response]:has-text("wants your word")').first().getAttribute('data-response')
+  for (const verb of ['approve', 'deny']) {
+    const code = await page.evaluate(async ([i, v]) => (await fetch(`/api/responses/${i}/${v}`, { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: '{"reason":"as a viewer"}' })).status, [id, verb])
+    check(code === 403, `who may only look is answered with ${code} when he wants to ${verb}: want 403`)
+  }
   await page.goto(url + '/')
   await live('live')
 }
@@ -227,6 +264,7 @@ async function elsewhere() {
 async function phone() {
   await page.click('header button[aria-label="Light or dark"]')
   await shot('laptop-dark')
+  await axe('laptop, dark')
   await page.setViewportSize({ width: 390, height: 844 })
   await page.waitForFunction(() => document.querySelector('#stage').clientWidth <= 390 && document.documentElement.scrollWidth <= 390, undefined, wait)
   await shot('phone-dark')
@@ -264,7 +302,7 @@ async function many() {
   await page.waitForFunction(() => { const c = document.querySelector('#stage canvas'); return Math.abs(c.width - c.clientWidth * devicePixelRatio) <= 1 }, undefined, wait) // what stands still is sharp
 }
 
-try {
+await ended(close, async () => {
   for (const step of [seen, dies, hostile, word, back, group, lost, elsewhere, phone, many]) {
     const begin = Date.now()
     say(`${step.name} begins`)
@@ -273,13 +311,4 @@ try {
     check(!outside.length, `${step.name}: asked elsewhere: ${outside.join(' ')}`)
     say(`${step.name}: ${Date.now() - begin} ms`)
   }
-  console.log('done')
-} catch (e) {
-  await shot('failed')
-  console.log('fail ' + String(e?.message ?? e).replaceAll('\n', ' / '))
-} finally {
-  // A page whose supervisor was lost may keep the browser from closing.
-  await Promise.race([context.close(), new Promise((done) => setTimeout(done, 5000))])
-  rmSync(profile, { recursive: true, force: true })
-  process.exit()
-}
+}, () => shot('failed'))

@@ -1,16 +1,11 @@
 // screenshots.mjs OUT [FILE TITLE NAME]…: pictures of the page that LOFAMO_LINK opens, and of what programs wrote to a terminal. Run by hack/screenshots.
-import { chromium } from 'playwright-core'
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { opened } from './chromium.mjs'
 
 const [out, ...texts] = process.argv.slice(2)
-const profile = mkdtempSync(join(tmpdir(), 'lofamo-pictures-'))
 const wait = { timeout: 60_000 }
-const context = await chromium.launchPersistentContext(profile, {
-  executablePath: process.env.LOFAMO_CHROMIUM ?? '/usr/bin/chromium', viewport: { width: 1280, height: 760 }, colorScheme: 'light',
-  args: ['--no-sandbox', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync', '--use-angle=swiftshader', '--enable-unsafe-swiftshader'],
-})
+const { context, close } = await opened({ viewport: { width: 1280, height: 760 } })
 
 /** save takes a picture of what is in the window. WebP: a third of a PNG, and shown by all that show the documentation. */
 async function save(page, name) {
@@ -124,6 +119,5 @@ try {
   for (let i = 0; i < texts.length; i += 3) await written(texts[i], texts[i + 1], texts[i + 2])
   await web()
 } finally {
-  await Promise.race([context.close(), new Promise((done) => setTimeout(done, 5000))])
-  rmSync(profile, { recursive: true, force: true })
+  await close()
 }

@@ -1,9 +1,11 @@
 package ctl
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -12,6 +14,7 @@ import (
 
 func (a *app) clusterPlaceCommand() *cobra.Command {
 	var node, replica, address string
+	var follow time.Duration
 	var p inventory.Placement
 	cmd := &cobra.Command{
 		Use:   "place INVENTORY (--node NAME [--address IP] | --supervisor ID) --keys DIR --etc DIR",
@@ -20,10 +23,16 @@ func (a *app) clusterPlaceCommand() *cobra.Command {
 member's own. It is what 'init' does for the member, without the authority; the chart (helm/lofamo) runs it before a node's or a replica's containers.
 
 --keys has pki/ and gossip.key as 'init' made them, or a directory of the member's name that has these. --settings is a configuration file whose keys go before what
-follows from the inventory. What is not valid, or not this member's, is refused, and nothing is written then.`,
+follows from the inventory. What is not valid, or not this member's, is refused, and nothing is written then.
+
+--follow is for a container beside a replica's, where somebody renews certificates, as cert-manager does: the bundle is there already, and every so often the certificate and
+key are brought from --keys if they are others than before. The replica takes them up by itself.`,
 		Example: `  lofamoctl cluster place inventory.yaml --node n1-0-1 --keys /keys --etc /etc/lofamo`,
 		Args:    exactly("INVENTORY"),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("follow") && (replica == "" || follow < time.Second) {
+				return usagef("--follow: given %v: want 1s or more, with --supervisor", follow)
+			}
 			if (node == "" && address == "") == (replica == "") {
 				return usagef("want a node (--node, --address) or a supervisor (--supervisor)")
 			}
@@ -42,6 +51,13 @@ follows from the inventory. What is not valid, or not this member's, is refused,
 			if err != nil {
 				return err
 			}
+			if follow != 0 {
+				i, err := inv.Replica(replica)
+				if err != nil {
+					return fmt.Errorf("--supervisor: %w", err)
+				}
+				return a.followKeys(cmd.Context(), inv, i, p, follow)
+			}
 			b, err := placed(inv, node, replica, addresses, p)
 			if err != nil {
 				return err
@@ -56,8 +72,32 @@ follows from the inventory. What is not valid, or not this member's, is refused,
 	f.StringVar(&replica, "supervisor", "", "the supervisor of this id, or of this number from 0 on")
 	f.StringVar(&p.Keys, "keys", "", "directory with the member's pki/ and gossip.key (required)")
 	f.StringVar(&p.Settings, "settings", "", "configuration file whose keys go before what follows from the inventory")
+	f.DurationVar(&follow, "follow", 0, "go on, and this often bring the supervisor's certificate and key if they were renewed; nothing else is written")
 	f.StringVar(&p.Etc, "etc", "", "where the bundle is written and is to be found by what runs: an absolute path (required)")
 	return cmd
+}
+
+// followKeys brings renewed keys until ctx ends. What is refused is said once, and looked at again: the next renewal may be good.
+func (a *app) followKeys(ctx context.Context, inv inventory.Inventory, i int, p inventory.Placement, every time.Duration) error {
+	t := time.NewTicker(every)
+	defer t.Stop()
+	said := ""
+	for {
+		renewed, err := inv.Renew(i, p)
+		switch {
+		case renewed:
+			a.printf("%s: the certificate of %s was renewed\n", p.Etc, inv.Supervisors[i].ID)
+			said = ""
+		case err != nil && err.Error() != said:
+			said = err.Error()
+			a.printf("%s: %v\n", p.Etc, err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+	}
 }
 
 func placed(inv inventory.Inventory, node, replica string, addresses []netip.Addr, p inventory.Placement) (inventory.Bundle, error) {

@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/layout"
+	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -97,6 +99,43 @@ func (inv Inventory) PlaceSupervisor(i int, p Placement) (Bundle, error) {
 	return p.write(l.Supervisors[i].ID, "supervisor.yaml", cfg, []string{"supervisor"}, cfg.GossipKeyFile != "")
 }
 
+// Renew brings a supervisor's certificate and key anew from where its keys are, and says whether they were others: what runs takes them up by itself (pki.Signer). Nothing else of
+// the bundle is changed. A pair that does not belong together, or is another member's, is refused. What an earlier one had not ended is ended.
+func (inv Inventory) Renew(i int, p Placement) (renewed bool, err error) {
+	id := inv.Supervisors[i].ID
+	in, to := filepath.Join(p.of(id), "pki"), filepath.Join(p.Etc, "pki")
+	names := []string{"supervisor.pem", "supervisor.key"}
+	fresh, err := pki.LoadSigner(filepath.Join(in, names[0]), filepath.Join(in, names[1]))
+	if err != nil {
+		return false, fmt.Errorf("renewed keys of %s: %w", id, err)
+	}
+	if want := pki.SupervisorIdentity(inv.Cluster, id); fresh.Identity() != want {
+		return false, fmt.Errorf("renewed certificate %s: is of %s: want %s", filepath.Join(in, names[0]), fresh.Identity(), want)
+	}
+	for _, name := range names {
+		b, err := os.ReadFile(filepath.Join(in, name))
+		if err != nil {
+			return renewed, fmt.Errorf("renew keys of %s: %w", id, err)
+		}
+		if old, err := os.ReadFile(filepath.Join(to, name)); err == nil && bytes.Equal(old, b) {
+			continue
+		}
+		if err := replace(filepath.Join(to, name), b, 0o600); err != nil {
+			return renewed, fmt.Errorf("renew keys of %s: %w", id, err)
+		}
+		renewed = true
+	}
+	return renewed, nil
+}
+
+// of is the directory with a member's keys.
+func (p Placement) of(id string) string {
+	if own := filepath.Join(p.Keys, id); isDir(own) {
+		return own
+	}
+	return p.Keys
+}
+
 // settle reads the settings over cfg.
 func (p Placement) settle(cfg any) error { return settle(p.Settings, cfg) }
 
@@ -109,10 +148,7 @@ func settle(file string, cfg any) error {
 
 // write makes the bundle beside where it is to be, checks it, and installs it.
 func (p Placement) write(id, name string, cfg any, pairs []string, gossip bool) (b Bundle, err error) {
-	keys := p.Keys
-	if own := filepath.Join(p.Keys, id); isDir(own) {
-		keys = own
-	}
+	keys := p.of(id)
 	tmp, err := os.MkdirTemp(p.Etc, ".place-")
 	if err != nil {
 		return b, fmt.Errorf("place the bundle of %s: %w", id, err)

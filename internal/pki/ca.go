@@ -137,7 +137,9 @@ func (ca *CA) IssueSigner(id Identity) (*Signer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("issue certificate for %s: %w", id, err)
 	}
-	return &Signer{der: der, id: id, key: key, until: cert.NotAfter}, nil
+	s := &Signer{id: id}
+	s.pair.Store(&pair{der: der, key: key, until: cert.NotAfter})
+	return s, nil
 }
 
 func (ca *CA) issue(id Identity, ips []net.IP, dns []string) (der []byte, key ed25519.PrivateKey, err error) {

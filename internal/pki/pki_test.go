@@ -195,7 +195,7 @@ func TestVerify(t *testing.T) {
 		{"other payload", s.Cert(), []byte("a repory"), sig, ErrSignature},
 		{"flipped signature", s.Cert(), payload, flipped, ErrSignature},
 		{"no signature", s.Cert(), payload, nil, ErrSignature},
-		{"signature without the prefix", s.Cert(), payload, ed25519.Sign(s.key, payload), ErrSignature},
+		{"signature without the prefix", s.Cert(), payload, ed25519.Sign(s.pair.Load().key, payload), ErrSignature},
 		{"another CA", stranger.Cert(), payload, stranger.Sign(payload), ErrCertificate},
 		{"another cluster", other.Cert(), payload, other.Sign(payload), ErrCertificate},
 		{"the CA itself", w.ca.cert.Raw, payload, ed25519.Sign(w.ca.key, prefixed(payload)), ErrCertificate},
@@ -437,4 +437,53 @@ func BenchmarkVerifyCached(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// A certificate that is renewed in its files is taken up with its key, once both are there; another member's never is.
+func TestRenew(t *testing.T) {
+	w := newWorld(t, "c1")
+	id := SupervisorIdentity("c1", "s0")
+	cert, key := w.issue("s0", id)
+	s, err := LoadSigner(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := w.verifier()
+	stays := func(what string, was []byte) {
+		t.Helper()
+		if renewed, err := s.Renew(); renewed || err == nil {
+			t.Errorf("%s: %t, %v: want it refused", what, renewed, err)
+		}
+		if got, err := v.Verify(s.Cert(), []byte("x"), s.Sign([]byte("x"))); err != nil || got != id || !bytes.Equal(s.Cert(), was) {
+			t.Errorf("%s: signed as %v, %v: want it as before", what, got, err)
+		}
+	}
+	if renewed, err := s.Renew(); renewed || err != nil {
+		t.Errorf("nothing was renewed: %t, %v", renewed, err)
+	}
+	was := s.Cert()
+	newCert, newKey := w.issue("new", id)
+	for _, f := range [][2]string{{newCert, cert}, {newKey, key}} {
+		if err := os.Rename(f[0], f[1]); err != nil {
+			t.Fatal(err)
+		}
+		if f[1] == cert {
+			stays("its key is missing yet", was)
+		}
+	}
+	if renewed, err := s.Renew(); !renewed || err != nil || bytes.Equal(s.Cert(), was) {
+		t.Errorf("renewed: %t, %v", renewed, err)
+	}
+	otherCert, otherKey := w.issue("s1", SupervisorIdentity("c1", "s1"))
+	was = s.Cert()
+	for _, f := range [][2]string{{otherCert, cert}, {otherKey, key}} {
+		if err := os.Rename(f[0], f[1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stays("another's", was)
+	if err := os.Remove(cert); err != nil {
+		t.Fatal(err)
+	}
+	stays("nobody's", was)
 }

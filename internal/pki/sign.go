@@ -4,22 +4,35 @@ import (
 	"bytes"
 	"crypto/ed25519"
 	"crypto/sha256"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // envelopePrefix separates signatures over messages from anything else that a key may ever sign.
 const envelopePrefix = "lofamo.v1 envelope\x00"
 
-// Signer signs messages with one half's or one replica's key. It is safe for concurrent use.
+// Signer signs messages with one half's or one replica's key. It is safe for concurrent use. A message that is sealed in the moment of a renewal may have the
+// certificate of before: it is lost as a datagram is.
 type Signer struct {
+	id   Identity
+	pair atomic.Pointer[pair]
+
+	// certFile and keyFile are where the pair was read; empty: it was made.
+	certFile, keyFile string
+	mu                sync.Mutex // of renewals
+	seen              [2]os.FileInfo
+}
+
+// pair is a certificate with its key.
+type pair struct {
 	der []byte
-	id  Identity
 	key ed25519.PrivateKey
 	// until is when the certificate ends.
 	until time.Time
@@ -27,22 +40,85 @@ type Signer struct {
 
 // LoadSigner reads a certificate and its key.
 func LoadSigner(certFile, keyFile string) (*Signer, error) {
-	cert, err := readCert(certFile)
+	s := &Signer{certFile: certFile, keyFile: keyFile}
+	s.seen, _ = s.look() // what cannot be looked at cannot be read
+	p, id, err := readPair(certFile, keyFile)
 	if err != nil {
 		return nil, err
+	}
+	s.id = id
+	s.pair.Store(p)
+	return s, nil
+}
+
+func readPair(certFile, keyFile string) (*pair, Identity, error) {
+	cert, err := readCert(certFile)
+	if err != nil {
+		return nil, Identity{}, err
 	}
 	id, err := IdentityOf(cert)
 	if err != nil {
-		return nil, fmt.Errorf("certificate %s: %w", certFile, err)
+		return nil, Identity{}, fmt.Errorf("certificate %s: %w", certFile, err)
 	}
 	key, err := readKey(keyFile)
 	if err != nil {
-		return nil, err
+		return nil, Identity{}, err
 	}
 	if !key.Public().(ed25519.PublicKey).Equal(cert.PublicKey) {
-		return nil, fmt.Errorf("key %s: does not belong to certificate %s", keyFile, certFile)
+		return nil, Identity{}, fmt.Errorf("key %s: does not belong to certificate %s", keyFile, certFile)
 	}
-	return &Signer{der: cert.Raw, id: id, key: key, until: cert.NotAfter}, nil
+	return &pair{der: cert.Raw, key: key, until: cert.NotAfter}, id, nil
+}
+
+// look says what the files are now, through symbolic links: a Secret's are changed by one alone, of their directory.
+func (s *Signer) look() (seen [2]os.FileInfo, err error) {
+	for i, file := range []string{s.certFile, s.keyFile} {
+		if seen[i], err = os.Stat(file); err != nil {
+			return seen, fmt.Errorf("certificate and key: %w", err)
+		}
+	}
+	return seen, nil
+}
+
+// Renew takes up the certificate and key that stand in the signer's files now, and says whether they are others than before. While they are not those of the same identity, or
+// do not belong together, as between the replacement of one and of the other, the signer stays as it is.
+func (s *Signer) Renew() (bool, error) {
+	if s.certFile == "" {
+		return false, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now, err := s.look()
+	if err != nil {
+		return false, err
+	}
+	if same(s.seen[0], now[0]) && same(s.seen[1], now[1]) {
+		return false, nil
+	}
+	p, id, err := readPair(s.certFile, s.keyFile)
+	if err != nil {
+		return false, err
+	}
+	if id != s.id {
+		return false, fmt.Errorf("certificate %s: is of %s: want %s, as it was", s.certFile, id, s.id)
+	}
+	s.seen = now
+	if bytes.Equal(p.der, s.pair.Load().der) {
+		return false, nil
+	}
+	s.pair.Store(p)
+	return true, nil
+}
+
+func same(a, b os.FileInfo) bool {
+	return a != nil && os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
+}
+
+// tls returns the pair for a handshake, renewed if it can be.
+func (s *Signer) tls() *tls.Certificate {
+	_, _ = s.Renew() // else as before: whoever runs says why
+	p := s.pair.Load()
+	return &tls.Certificate{Certificate: [][]byte{p.der}, PrivateKey: p.key}
 }
 
 // Ends is when a certificate ends. Its key need not be there.
@@ -55,16 +131,18 @@ func Ends(certFile string) (time.Time, error) {
 }
 
 // Cert returns the certificate's DER, which must not be changed.
-func (s *Signer) Cert() []byte { return s.der }
+func (s *Signer) Cert() []byte { return s.pair.Load().der }
 
 // Expires is when the certificate ends: from then on nobody takes what it signs.
-func (s *Signer) Expires() time.Time { return s.until }
+func (s *Signer) Expires() time.Time { return s.pair.Load().until }
 
 // Identity returns who signs.
 func (s *Signer) Identity() Identity { return s.id }
 
 // Sign returns the signature over a message: Ed25519, 64 bytes.
-func (s *Signer) Sign(payload []byte) []byte { return ed25519.Sign(s.key, prefixed(payload)) }
+func (s *Signer) Sign(payload []byte) []byte {
+	return ed25519.Sign(s.pair.Load().key, prefixed(payload))
+}
 
 func prefixed(payload []byte) []byte {
 	return append([]byte(envelopePrefix), payload...)
@@ -297,7 +375,7 @@ func statement(kind string, payload []byte) []byte {
 // SignStatement returns the signature over something that is no message between halves and replicas: one of a kind
 // is never taken for one of another, nor for a message. kind has no zero byte.
 func (s *Signer) SignStatement(kind string, payload []byte) []byte {
-	return ed25519.Sign(s.key, statement(kind, payload))
+	return ed25519.Sign(s.pair.Load().key, statement(kind, payload))
 }
 
 // VerifyStatement is Verify for SignStatement. It also returns when the certificate ends.

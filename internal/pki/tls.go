@@ -35,25 +35,38 @@ func AllowRoles(roles ...Role) func(Identity) error {
 
 // ServerTLS makes the TLS configuration of a server: TLS 1.3, the client must have a certificate
 // of the same cluster, and allow, if not nil, must accept who it is. IdentityOf gives the handlers
-// the identity of a connection's first peer certificate.
+// the identity of a connection's first peer certificate. A certificate that is renewed in its files is shown from the next handshake on.
 func ServerTLS(certFile, keyFile, caFile string, allow func(Identity) error) (*tls.Config, error) {
 	c, own, err := base(certFile, keyFile, caFile)
 	if err != nil {
 		return nil, err
 	}
+	c.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own.tls(), nil }
 	c.ClientAuth = tls.RequireAndVerifyClientCert
-	c.VerifyConnection = checkPeer(own.Cluster, allow)
+	c.VerifyConnection = checkPeer(own.id.Cluster, allow)
 	return c, nil
 }
 
 // ClientTLS makes the TLS configuration of a client: TLS 1.3, its own certificate shown, the
-// server's checked for the dialled name, for being of the same cluster and, if not nil, by allow.
+// server's checked for the dialled name, for being of the same cluster and, if not nil, by allow. A renewed certificate is shown as by ServerTLS.
 func ClientTLS(certFile, keyFile, caFile string, allow func(Identity) error) (*tls.Config, error) {
 	c, own, err := base(certFile, keyFile, caFile)
 	if err != nil {
 		return nil, err
 	}
-	c.VerifyConnection = checkPeer(own.Cluster, allow)
+	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own.tls(), nil }
+	c.VerifyConnection = checkPeer(own.id.Cluster, allow)
+	return c, nil
+}
+
+// EtcdTLS makes the TLS configuration of a client of etcd, which knows no roles: the server's certificate is checked for the dialled name alone.
+func EtcdTLS(certFile, keyFile, caFile string) (*tls.Config, error) {
+	c, own, err := base(certFile, keyFile, caFile)
+	if err != nil {
+		return nil, err
+	}
+	c.MinVersion = tls.VersionTLS12 // an etcd outside may be of any age
+	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own.tls(), nil }
 	return c, nil
 }
 
@@ -67,6 +80,8 @@ func LinkTLS(certFile, keyFile, caFile string) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Read once: a half's handshake waits for no disk.
+	c.Certificates = []tls.Certificate{*own.tls()}
 	c.ClientAuth = tls.RequireAnyClientCert // the check below is the whole check, on both sides alike
 	c.InsecureSkipVerify = true             //nolint:gosec // replaced by VerifyPeerCertificate
 	c.SessionTicketsDisabled = true
@@ -79,7 +94,7 @@ func LinkTLS(certFile, keyFile, caFile string) (*tls.Config, error) {
 		if err != nil {
 			return fmt.Errorf("torus link: peer's certificate: %w", err)
 		}
-		v, err := verifyChain(cert, roots, own.Cluster, time.Now())
+		v, err := verifyChain(cert, roots, own.id.Cluster, time.Now())
 		if err != nil {
 			return fmt.Errorf("torus link: peer's certificate: %w", err)
 		}
@@ -104,21 +119,16 @@ func VerifyPeerIdentity(want Identity) func(*x509.Certificate) error {
 }
 
 // base loads what all three have in common, and who we are.
-func base(certFile, keyFile, caFile string) (*tls.Config, Identity, error) {
+func base(certFile, keyFile, caFile string) (*tls.Config, *Signer, error) {
 	s, err := LoadSigner(certFile, keyFile)
 	if err != nil {
-		return nil, Identity{}, err
+		return nil, nil, err
 	}
 	roots, err := Roots(caFile)
 	if err != nil {
-		return nil, Identity{}, err
+		return nil, nil, err
 	}
-	return &tls.Config{
-		MinVersion:   tls.VersionTLS13,
-		Certificates: []tls.Certificate{{Certificate: [][]byte{s.der}, PrivateKey: s.key}},
-		RootCAs:      roots,
-		ClientCAs:    roots,
-	}, s.id, nil
+	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ClientCAs: roots}, s, nil
 }
 
 // checkPeer runs after the chain was checked.

@@ -61,7 +61,7 @@ func TestTLS(t *testing.T) {
 		t.Errorf("good on both sides: %v, %v", s, c)
 	}
 	noCert := client.Clone()
-	noCert.Certificates = nil
+	noCert.GetClientCertificate = nil
 	old := client.Clone()
 	old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
 	elsewhere := client.Clone()

@@ -92,15 +92,10 @@ func (s *Supervisor) etcdClient(endpoints []string) (*clientv3.Client, error) {
 		DialTimeout: 5 * time.Second, Logger: embedded.NewZap(s.logger),
 	}
 	if strings.HasPrefix(cc.Endpoints[0], "https://") {
-		cert, err := tls.LoadX509KeyPair(s.cfg.TLS.Cert, s.cfg.TLS.Key)
-		if err != nil {
+		var err error
+		if cc.TLS, err = pki.EtcdTLS(s.cfg.TLS.Cert, s.cfg.TLS.Key, s.cfg.TLS.CA); err != nil {
 			return nil, fmt.Errorf("certificate for etcd: %w", err)
 		}
-		roots, err := pki.Roots(s.cfg.TLS.CA)
-		if err != nil {
-			return nil, err
-		}
-		cc.TLS = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}, RootCAs: roots}
 	}
 	c, err := clientv3.New(cc)
 	if err != nil {
@@ -194,6 +189,32 @@ func (s *Supervisor) leader() string {
 	return id
 }
 
+// renewEvery is how often a replica looks whether its certificate was renewed: long before the one before ends.
+const renewEvery = 10 * time.Second
+
+// renew takes up what an issuer puts in the place of the certificate and key, until ctx ends.
+func (s *Supervisor) renew(ctx context.Context) {
+	t := time.NewTicker(renewEvery)
+	defer t.Stop()
+	said := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		renewed, err := s.signer.Renew()
+		switch {
+		case renewed:
+			s.logger.Info("certificate renewed", "expires", s.signer.Expires())
+			said = ""
+		case err != nil && err.Error() != said:
+			said = err.Error()
+			s.logger.Warn("what stands in the files of the certificate and its key now is not taken up", "err", err)
+		}
+	}
+}
+
 // work starts the goroutines. On stopping, leadership is resigned first, while everything that
 // this takes still works.
 func (s *Supervisor) work() error {
@@ -208,6 +229,7 @@ func (s *Supervisor) work() error {
 	wg.Go(func() { s.store.Run(ctx) })
 	wg.Go(func() { s.api.Run(ctx) })
 	wg.Go(func() { s.peers.Run(ctx) })
+	wg.Go(func() { s.renew(ctx) })
 	wg.Go(func() { s.followReplicas(ctx) })
 	s.workRegions(ctx, &wg)
 	if !s.cfg.Parent() {

@@ -18,7 +18,7 @@ type Replica struct {
 	Leader func() string
 	// QuorumAge is for how many seconds this replica has been without the word of a quorum; -1: it has had none since it started.
 	QuorumAge func() float64
-	// Expires is when the certificate that this replica was started with ends.
+	// Expires is when the certificate that this replica has ends.
 	Expires func() time.Time
 	// Replicas says of each configured replica whether this one reaches it.
 	Replicas func() map[string]bool
@@ -45,7 +45,7 @@ func Collectors(r Replica) []prometheus.Collector {
 			return 1
 		}),
 		gauge("supervisor_quorum_age_seconds", "Since this replica last had the word of a quorum; -1: never since it started.", r.QuorumAge),
-		gauge("supervisor_certificate_expires_timestamp_seconds", "When the certificate that this replica was started with ends: from then on nobody takes what it says.", func() float64 { return float64(r.Expires().Unix()) }),
+		gauge("supervisor_certificate_expires_timestamp_seconds", "When the certificate that this replica has ends, which it takes up when it is renewed: from then on nobody takes what it says.", func() float64 { return float64(r.Expires().Unix()) }),
 		counter("oversized_total", "Datagrams at the report addresses that were longer than any message.", r.Oversized),
 		counter("kernel_dropped_total", "Datagrams at the report addresses that the kernel dropped because this replica was too slow.", r.Dropped),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{

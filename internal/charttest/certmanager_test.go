@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"maps"
 	"math/big"
 	"net"
 	"net/url"
@@ -297,9 +298,7 @@ func TestCertManager(t *testing.T) {
 // with is a Certificate's spec with a key of another kind.
 func with(spec object, algorithm string) object {
 	out := object{}
-	for k, v := range spec {
-		out[k] = v
-	}
+	maps.Copy(out, spec)
 	out["privateKey"] = map[string]any{"algorithm": algorithm, "encoding": "PKCS8"}
 	return out
 }

@@ -22,7 +22,7 @@ type Standing struct {
 	Token      func() float64 // the highest that was seen
 	Running    func() float64 // attempts under way
 	Remembered func() float64 // attempts in the ledger
-	Expires    func() float64 // when the certificate ends that it was started with, in seconds since 1970
+	Expires    func() float64 // when its certificate ends, in seconds since 1970
 }
 
 // Metrics of an executor process.
@@ -59,7 +59,7 @@ func NewMetrics(reg prometheus.Registerer, kinds []response.Kind, s Standing) *M
 	info.ConstLabels = prometheus.Labels{"version": build.Version, "goversion": runtime.Version()}
 	reg.MustRegister(m.Attempts, m.Refused, m.Failures,
 		gauge("highest_token", "The highest fencing token that was seen: what comes under a lower one is refused.", s.Token),
-		gauge("certificate_expires_timestamp_seconds", "When the certificate that this process was started with ends: from then on supervisors give it nothing to do.", s.Expires),
+		gauge("certificate_expires_timestamp_seconds", "When the certificate that this process has ends, which it takes up when it is renewed: from then on supervisors give it nothing to do.", s.Expires),
 		gauge("attempts_running", "Attempts under way, those included that wait for another to end.", s.Running),
 		gauge("attempts_remembered", fmt.Sprintf("Attempts in the ledger, of at most %d; each is forgotten 48 hours after its end.", maxEntries), s.Remembered),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts(info), func() float64 { return 1 }),

@@ -47,7 +47,7 @@ type Process struct {
 	http     *http.Server // nil: none
 	server   *server
 	metrics  *Metrics
-	expires  time.Time // of its certificate
+	signer   *pki.Signer
 	failed   chan error
 	serving  sync.WaitGroup
 }
@@ -73,7 +73,7 @@ func New(cfg Config, logger *slog.Logger) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{cfg: cfg, logger: logger, executors: executors, expires: signer.Expires(), failed: make(chan error, 1)}
+	p := &Process{cfg: cfg, logger: logger, executors: executors, signer: signer, failed: make(chan error, 1)}
 	p.grpc = grpc.NewServer(
 		grpc.Creds(credentials.NewTLS(tls)),
 		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(1024), grpc.ConnectionTimeout(handshakeTime),
@@ -107,7 +107,10 @@ func (p *Process) Start() error {
 	reg := prometheus.NewRegistry()
 	p.metrics = NewMetrics(reg, p.Kinds(), Standing{
 		Token: func() float64 { return float64(d.token()) }, Running: func() float64 { return float64(p.UnderWay()) }, Remembered: func() float64 { return float64(d.remembered()) },
-		Expires: func() float64 { return float64(p.expires.Unix()) },
+		Expires: func() float64 {
+			_, _ = p.signer.Renew() // as every handshake does
+			return float64(p.signer.Expires().Unix())
+		},
 	})
 	p.server = newServer(p.cfg.Cluster, p.executors, p.cfg.AtOnce, d, p.metrics, p.logger)
 	d.lost = func(err error) {

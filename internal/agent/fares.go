@@ -88,7 +88,7 @@ func (d *dnpHalf) tellEnd(now time.Time) {
 	}
 	m := mailbox.Message{Type: mailbox.Certificate, Payload: binary.BigEndian.AppendUint64(nil, uint64(d.signer.Expires().Unix()))}
 	if d.box.SendSpare(m) == nil { // else the host half is not there yet
-		d.endAt = now.Add(health.TellEvery)
+		d.endAt = now.Add(time.Minute)
 	}
 }
 

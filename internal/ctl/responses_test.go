@@ -264,7 +264,7 @@ func TestResponsesRefusals(t *testing.T) {
 func TestWatchResponsesOutput(t *testing.T) {
 	r := responding(t)
 	r.server.Responses.Err = status.Error(codes.Unavailable, "stopping")
-	for _, tc := range []struct{ name, args string }{{"responses-watch.txt", "get responses -w"}, {"responses-watch.json", "get responses -w -o json"}} {
+	for _, tc := range []struct{ name, args string }{{"responses-watch.txt", "get responses -w"}, {"responses-watch.json", "get responses --watch -o json"}} {
 		got := run(t, nil, r.flags(strings.Fields(tc.args)...)...)
 		if got.code != 1 || !strings.Contains(got.stderr, "stopping") {
 			t.Errorf("%+v", got)

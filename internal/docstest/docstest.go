@@ -107,13 +107,16 @@ func Read(top, page string) ([]Command, error) {
 }
 
 // others are commands of others that the pages give.
-var others = []string{"make", "dpkg", "rpm", "systemctl", "prometheus", "helm", "kubectl", "export", "apt", "apt-get", "git", "curl", "openssl", "etcdctl", "etcdutl", "go", "tar", "ko", "promtool"}
+var others = []string{"make", "install", "setpriv", "mv", "rm", "cp", "scp", "chown", "chmod", "mkdir", "userdel", "journalctl", "hack/screenshots-grafana", "dpkg", "rpm", "systemctl", "prometheus", "helm", "kubectl", "export", "apt", "apt-get", "git", "curl", "openssl", "etcdctl", "etcdutl", "go", "tar", "ko", "promtool"}
+
+// assignment is the beginning of a line that gives a variable to a command, or keeps what one says; settings of units, which are configuration, have names in mixed case.
+var assignment = regexp.MustCompile(`^([A-Z][A-Z0-9_]*|[a-z][a-z0-9_]*)=`)
 
 // shellLine returns the command of a line without its remark; false: it is no command but, say, a configuration.
 func shellLine(line string) (string, bool) {
 	line = strings.TrimPrefix(strings.TrimSpace(line), "$ ")
 	first, _, _ := strings.Cut(line, " ")
-	if !slices.Contains(Programs, first) && !slices.Contains(others, first) {
+	if !slices.Contains(Programs, first) && !slices.Contains(others, first) && !assignment.MatchString(first) {
 		return "", false
 	}
 	return withoutRemark(line), true
@@ -137,7 +140,7 @@ func withoutRemark(line string) string {
 	return line
 }
 
-// Words are the words of a simple command as a shell makes them, without what sends it to the background or its output elsewhere.
+// Words are the words of a simple command as a shell makes them, without the variables before it and what sends it to the background or its output elsewhere.
 func Words(text string) ([]string, error) {
 	var out []string
 	var word strings.Builder
@@ -151,7 +154,7 @@ func Words(text string) ([]string, error) {
 		case r == '\'' || r == '"':
 			quote, in = r, true
 		case unicode.IsSpace(r) || r == '&' || r == '|' || r == ';' || r == '>' || r == '<':
-			if in {
+			if in && (len(out) > 0 || !assignment.MatchString(word.String())) {
 				out = append(out, word.String())
 			}
 			word.Reset()

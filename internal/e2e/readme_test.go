@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -16,8 +17,35 @@ import (
 	"github.com/lofamo/lofamo/internal/docstest"
 )
 
-// The README's "Look around" does what it says, line by line in one shell, and so do the commands of other pages that fit the same cluster.
-// Links are diagnosed by tests of their own.
+// aid is what a command wants that a person would see to.
+type aid struct {
+	before, after string // lines of the shell
+	as            string // the command with the names that this cluster has; empty: as it is
+}
+
+// socket is that of the jobs on a node.
+func socket(node string) string { return "LOFAMO_SOCKET=.lofamo/nodes/" + node + "/state/local.sock" }
+
+var aids = map[string]aid{
+	// Of eleven programs that have just begun one may be late beside other tests, and is rightly called SICK: a person would look again.
+	"lofamoctl map": {before: "for ((i = 0; i < 100; i++)); do lofamoctl map | grep -q '8: 8 NORMAL' && break; sleep 0.1; done"},
+	// What was injected is seen some hundred milliseconds later: a person is slower.
+	"lofamoctl inject 1,0,1 kill-host": {after: "lofamoctl watch --initial --field-selector component=host,to=FAILED --count 1 --for 10s"},
+	// On each node it is the job's own process that says so.
+	"lofamo-agent eureka --job train-4711 --watch &": {before: "export " + socket("n0-0-0")},
+	"lofamo-agent barrier --job train-4711 --name begin --members n0-0-0,n1-0-0 --timeout 30s": {
+		before: socket("n1-0-0") + " lofamo-agent barrier --job train-4711 --name begin --members n0-0-0,n1-0-0 --timeout 30s &",
+	},
+	// Nothing is written before a leader has heard of the fault.
+	"lofamoctl audit": {before: "for ((i = 0; i < 100; i++)); do lofamoctl audit | grep -q n1-0-1 && break; sleep 0.1; done"},
+	// There is but one version, and those of the policies are in another file.
+	"lofamoctl policy get drain-failed-memory --version 2 -o yaml | lofamoctl policy apply -f -": {as: "lofamoctl policy get drain-failed-memory --version 1 -o yaml | lofamoctl policy apply -f -"},
+	"lofamoctl policy test -f policies.yaml --enforce --approve ann,bob --since 72h":             {as: "lofamoctl policy test -f tell.yaml --enforce --approve ann,bob --since 72h"},
+	"lofamoctl audit verify -f audit.jsonl --hash HASH":                                          {as: `lofamoctl audit verify -f audit.jsonl --hash "$(tail -1 audit.jsonl | grep -o '"hash":"[^"]*' | cut -d'"' -f4)"`},
+	"curl http://SUPERVISOR:PORT/metrics":                                                        {as: `curl -sf "http://$(grep -om1 '127[^"]*' .lofamo/prometheus-targets.json)/metrics" | grep lofamo_supervisor_certificate`},
+}
+
+// The README's "Look around" does what it says, line by line in one shell, and so do the commands of other pages and runbooks that fit the same cluster. Links are diagnosed by tests of their own.
 func TestReadme(t *testing.T) {
 	runs, err := docstest.Runs()
 	if err != nil {
@@ -25,7 +53,11 @@ func TestReadme(t *testing.T) {
 	}
 	var script []string
 	ours := func(text string) bool { return runs[text].Test == t.Name() }
-	for _, page := range docstest.Listed {
+	pages, err := docstest.Pages("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range pages {
 		commands, err := docstest.Read("../..", page)
 		if err != nil {
 			t.Fatal(err)
@@ -68,21 +100,14 @@ func inShell(t *testing.T, lines []string) (string, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // some forty programs, one after the other
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // some hundred programs, one after the other
 	defer cancel()
 	var script strings.Builder
 	script.WriteString("set -e\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n") // the watch in the background
 	for _, l := range lines {
-		if l == "lofamoctl map" {
-			// Of eleven programs that have just begun one may be late beside other tests, and is rightly called SICK: a person would look again.
-			script.WriteString("for ((i = 0; i < 100; i++)); do lofamoctl map | grep -q '8: 8 NORMAL' && break; sleep 0.1; done\n")
-		}
+		a := aids[l]
 		// Each is made known first, so that what fails is seen.
-		fmt.Fprintf(&script, "cat <<'LINE'\n$ %s\nLINE\n%s\n", l, l)
-		if strings.HasPrefix(l, "lofamoctl inject 1,0,1") {
-			// What was injected is seen some hundred milliseconds later: a person is slower.
-			script.WriteString("lofamoctl watch --initial --field-selector component=host,to=FAILED --count 1 --for 10s\n")
-		}
+		fmt.Fprintf(&script, "cat <<'LINE'\n$ %s\nLINE\n%s\n%s\n%s\n", l, a.before, cmp.Or(a.as, l), a.after)
 	}
 	cmd := exec.CommandContext(ctx, "bash", "-c", script.String())
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "PATH="+binaries+":"+os.Getenv("PATH"), "LOFAMO_DIR=")

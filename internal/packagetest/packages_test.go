@@ -157,7 +157,7 @@ func TestPackages(t *testing.T) {
 	programs := bin(t)
 	// In .tools there may be those of other versions.
 	nfpm := needs.Set(t, "make packages builds it into .tools/bin, and make test sets it", "LOFAMO_NFPM")
-	need(t, "dpkg", "rpm", "useradd")
+	need(t, "dpkg", "rpm", "useradd", "curl")
 	for format, how := range managers {
 		t.Run(format, func(t *testing.T) {
 			t.Parallel() // each on a machine of its own; they wait more than they work
@@ -224,6 +224,7 @@ func installed(m *machine, how manager) {
 			t.Errorf("%s runs with more than its unit gives it:\n%s", unit, status)
 		}
 	}
+	looked(m)
 	restored(m)
 	upgraded(m, how)
 	supervised(m, how)

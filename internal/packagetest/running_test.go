@@ -205,6 +205,22 @@ commands: [{name: nothing, path: /usr/bin/true}]
 	m.run("systemctl", "enable", "--now", "lofamo-executor")
 }
 
+// looked asks what runs by commands that the pages and runbooks give for machines with packages, and makes a session as docs/grafana.md does.
+func looked(m *machine) {
+	for _, c := range [][]string{
+		{"lofamo-agent", "status", "--config", "/etc/lofamo/agent.yaml"}, {"systemctl", "status", "lofamo-executor"}, {"journalctl", "-u", "lofamo-executor", "-n", "50"}, {"journalctl", "-u", "lofamo-supervisor"},
+	} {
+		if out := m.run(c...); len(out) < 100 {
+			m.t.Errorf("%q says %q", c, out)
+		}
+	}
+	const login = `link=$(lofamoctl web --ca ca.pem --cert viewer.pem --key viewer.key --address 10.0.0.101:7949 | grep -o 'http[^ ]*#login=[^ ]*')
+curl -s -D - -o /dev/null --cacert /var/lib/lofamo/supervisor/web.pem -H 'Content-Type: application/json' -d "{\"token\":\"${link#*=}\"}" "${link%%/#*}/api/login" | grep -i '^set-cookie'`
+	if out := m.run("bash", "-c", "cd /operator/operators\n"+login); !strings.Contains(out, "lofamo-") {
+		m.t.Errorf("the login says %q", out)
+	}
+}
+
 var pageLink = regexp.MustCompile(`\]\(([^)#]+)`)
 
 // documented holds that a package's pages are there, and that every link in them leads to one.

@@ -1,13 +1,20 @@
 package web
 
 import (
-	"fmt"
+	"bytes"
 	"html"
 	"io/fs"
 	"net/http"
 	"path"
 	"regexp"
 	"strings"
+
+	"github.com/yuin/goldmark"
+	"github.com/yuin/goldmark/ast"
+	"github.com/yuin/goldmark/extension"
+	"github.com/yuin/goldmark/parser"
+	"github.com/yuin/goldmark/text"
+	"github.com/yuin/goldmark/util"
 
 	"github.com/lofamo/lofamo/docs/runbooks"
 )
@@ -39,96 +46,44 @@ func runbook(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "there is no runbook of that name: the list of all is at "+runbooksPath, http.StatusNotFound)
 		return
 	}
+	var page bytes.Buffer
+	if err := markdown.Convert(b, &page); err != nil {
+		http.Error(w, "runbook "+name+": "+err.Error(), http.StatusInternalServerError)
+		return
+	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	write(w, r, []byte(`<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>`+html.EscapeString(name)+
-		` - LO|FA|MO</title><link rel="stylesheet" href="`+runbooksPath+`style.css"><main>`+marked(string(b))+`</main></html>`))
+		` - LO|FA|MO</title><link rel="stylesheet" href="`+runbooksPath+`style.css"><main>`+page.String()+`</main></html>`))
 }
 
-// What a line of a runbook begins with.
-var (
-	heading  = regexp.MustCompile(`^(#{1,3}) (.*)`)
-	listItem = regexp.MustCompile(`^(\d+\.|-) (.*)`)
-)
+// markdown makes HTML of a runbook. What is HTML already in one is left out: nothing of it becomes markup by itself.
+var markdown = goldmark.New(goldmark.WithExtensions(extension.Table),
+	goldmark.WithParserOptions(parser.WithASTTransformers(util.Prioritized(links{}, 0)))) //nolint:misspell // the library spells it so
 
-// marked is a runbook as HTML: of Markdown what those pages have, which is headings, paragraphs, lists, tables and indented blocks of what is
-// typed. Whatever else there is stays to be read as it was written; nothing of it becomes markup by itself.
-func marked(text string) string {
-	var out strings.Builder
-	open := "" // the element that the lines before are in
-	in := func(tag string) {
-		if tag == open {
-			return
-		}
-		if open != "" {
-			fmt.Fprintf(&out, "</%s>\n", open)
-		}
-		if open = tag; open != "" {
-			fmt.Fprintf(&out, "<%s>", open)
-		}
-	}
-	for line := range strings.Lines(text) {
-		line = strings.TrimRight(line, "\r\n")
-		switch h, item := heading.FindStringSubmatch(line), listItem.FindStringSubmatch(line); {
-		case line == "":
-			in("")
-		case h != nil:
-			in("")
-			fmt.Fprintf(&out, "<h%d>%s</h%d>\n", len(h[1]), inline(h[2]), len(h[1]))
-		case strings.HasPrefix(line, "    ") && (open == "" || open == "pre"):
-			in("pre")
-			out.WriteString(html.EscapeString(line[4:]) + "\n")
-		case item != nil:
-			in(map[bool]string{true: "ul", false: "ol"}[item[1] == "-"])
-			out.WriteString("<li>" + inline(item[2]))
-		case strings.HasPrefix(line, "|---"):
-		case strings.HasPrefix(line, "|"):
-			in("table")
-			out.WriteString("<tr>")
-			for cell := range strings.SplitSeq(strings.Trim(line, "|"), "|") {
-				out.WriteString("<td>" + inline(strings.TrimSpace(cell)))
-			}
-		default:
-			if open == "" {
-				in("p")
-			}
-			out.WriteString(" " + inline(strings.TrimSpace(line)))
-		}
-	}
-	in("")
-	return out.String()
-}
+// runbookFile is a link to another runbook.
+var runbookFile = regexp.MustCompile(`^([A-Za-z]+)\.md$`)
 
-// What stands within a line, in what is escaped already.
-var (
-	typed  = regexp.MustCompile("`([^`]+)`")
-	linked = regexp.MustCompile(`\[([^\]]+)\]\(([^)]+)\)`)
-	strong = regexp.MustCompile(`\*\*([^*]+)\*\*`)
-	marks  = regexp.MustCompile(`\*([^*]+)\*`)
-	page   = regexp.MustCompile(`^([A-Za-z]+)\.md$`)
-)
+// links has links to other runbooks lead to them; of those to other documents, which are not here, the place in the repository is told.
+type links struct{}
 
-// inline is the text of a line as HTML. Links to other runbooks lead to them; of those to other documents, which are not here, the place in the
-// repository is told.
-func inline(text string) string {
-	var code []string
-	text = typed.ReplaceAllStringFunc(html.EscapeString(text), func(m string) string {
-		code = append(code, "<code>"+strings.Trim(m, "`")+"</code>")
-		return fmt.Sprintf("\x00%d\x00", len(code)-1) // what is typed has no marks in it
+// Transform implements parser.ASTTransformer.
+func (links) Transform(doc *ast.Document, _ text.Reader, _ parser.Context) {
+	var all []*ast.Link
+	_ = ast.Walk(doc, func(n ast.Node, entering bool) (ast.WalkStatus, error) { // fails never: nothing in it does
+		if l, ok := n.(*ast.Link); ok && entering {
+			all = append(all, l)
+		}
+		return ast.WalkContinue, nil
 	})
-	text = words(text)
-	for i, c := range code {
-		text = strings.Replace(text, fmt.Sprintf("\x00%d\x00", i), c, 1)
-	}
-	return text
-}
-
-func words(text string) string {
-	text = linked.ReplaceAllStringFunc(text, func(l string) string {
-		m := linked.FindStringSubmatch(l)
-		if to := page.FindStringSubmatch(m[2]); to != nil {
-			return `<a href="` + runbooksPath + to[1] + `">` + m[1] + `</a>`
+	for _, l := range all {
+		if to := runbookFile.FindSubmatch(l.Destination); to != nil {
+			l.Destination = append([]byte(runbooksPath), to[1]...)
+			continue
 		}
-		return m[1] + " (" + path.Join("docs/runbooks", m[2]) + ")"
-	})
-	return marks.ReplaceAllString(strong.ReplaceAllString(text, "<b>$1</b>"), "<i>$1</i>")
+		around := l.Parent()
+		for c := l.FirstChild(); c != nil; c = l.FirstChild() {
+			around.InsertBefore(around, l, c)
+		}
+		around.ReplaceChild(around, l, ast.NewString([]byte(" ("+html.EscapeString(path.Join("docs/runbooks", string(l.Destination)))+")")))
+	}
 }

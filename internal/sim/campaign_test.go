@@ -34,7 +34,7 @@ func TestCampaign(t *testing.T) {
 	case testing.Short():
 		n = 10
 	default:
-		n = 400
+		n = 200
 	}
 	for seed := uint64(1); seed <= uint64(n); seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

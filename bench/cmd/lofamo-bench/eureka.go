@@ -54,10 +54,10 @@ func onEurekas(ctx context.Context, o options, dims grid.Dims, preset string, do
 
 // table measures both with shares of the links dead.
 func (e *eurekaBench) table(ctx context.Context, preset string, samples int) error {
-	e.o.out.f("\n### Eurekas and barriers\n\nOn %s, %d nodes, one supervisor, preset %s, %d eurekas from nodes drawn at random and as many barriers of all that are connected, of each kind, 30 ms apart, for each row, which begins when nothing has changed in the fault map for 5 s. Times are a job's: from the call of "+
+	e.o.out.f("\n### Eurekas and barriers\n\nOn %s, %d nodes, one supervisor, preset %s, %d eurekas from nodes drawn at random and as many barriers of all that are connected, of each kind, 30 ms apart, for each row, which begins when nothing has changed in the fault map for %s. Times are a job's: from the call of "+
 		"`RaiseEureka` to the last process at another node that has it; from the call of the last to arrive at a barrier, drawn at random, 100 ms after the others, to the last return; and where all arrive at once, "+
 		"from the first call to the last return. Host halves, mailboxes and sockets are included.\n\n",
-		e.o.dims, len(e.nodes), preset, samples)
+		e.o.dims, len(e.nodes), preset, samples, e.o.calm())
 	e.o.out.f("| links dead | nodes reached | eureka: median | p99 | barrier, last arrival: median | p99 | all at once: median | p99 |\n|---|---|---|---|---|---|---|---|\n")
 	for _, share := range []float64{0, 0.1, 0.2, 0.3} {
 		if err := e.row(ctx, share, samples); err != nil {
@@ -188,14 +188,19 @@ func (e *eurekaBench) row(ctx context.Context, share float64, samples int) (err 
 	return nil
 }
 
-// calm is for how long nothing must have changed in the fault map before a row begins: a start, and links that have just been cut, have nodes
+// calm is for how long nothing must have changed in the fault map before a row of eurekas begins: a start, and links that have just been cut, have nodes
 // report, negotiate and ask, and what is measured is no longer eurekas alone.
-const calm = 5 * time.Second
+func (o options) calm() time.Duration {
+	if o.short {
+		return time.Second
+	}
+	return 5 * time.Second
+}
 
 // settled waits until nothing has changed for a while.
 func (e *eurekaBench) settled(ctx context.Context) error {
 	limit := time.Now().Add(2 * time.Minute)
-	for seen, since := e.lab.Mark(), time.Now(); time.Since(since) < calm; pause(ctx, 100*time.Millisecond) {
+	for seen, since := e.lab.Mark(), time.Now(); time.Since(since) < e.o.calm(); pause(ctx, 100*time.Millisecond) {
 		if time.Now().After(limit) {
 			return errors.New("the fault map changes all the time")
 		}

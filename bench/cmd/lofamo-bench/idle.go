@@ -39,7 +39,7 @@ func conditions(o options) {
 func idle(ctx context.Context, o options, l *lab.Lab) error {
 	nodes := l.Cluster.Info().Nodes
 	// Starting up is over when the first digests have been exchanged and certificates are cached.
-	pause(ctx, 5*time.Second)
+	pause(ctx, min(5*time.Second, o.idle))
 	before := make([]measure.Usage, len(nodes))
 	pids := make([][]int, len(nodes))
 	for i, n := range nodes {

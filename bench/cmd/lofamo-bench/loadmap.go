@@ -21,7 +21,7 @@ func steadies(ctx context.Context, o options) error {
 	o.out.f("| nodes | digests/s | processor, supervisors | the leader | others | emulated nodes | answered | memory, the leader | changes meanwhile |\n|---|---|---|---|---|---|---|---|---|\n")
 	sizes, wait := []grid.Dims{cube(10), {X: 20, Y: 20, Z: 10}, {X: 20, Y: 20, Z: 15}, {X: 25, Y: 20, Z: 20}}, 20*time.Second
 	if o.short {
-		sizes, wait = sizes[:1], 2*time.Second
+		sizes, wait = []grid.Dims{cube(4)}, 2*time.Second
 	}
 	for _, d := range sizes {
 		err := withFleet(ctx, fleet.Config{Dims: d, Replicas: 3, Preset: config.PresetDefault}, func(f *fleet.Fleet) error {
@@ -94,7 +94,7 @@ func steady(ctx context.Context, o options, f *fleet.Fleet, wait time.Duration) 
 func largeMap(ctx context.Context, o options) error {
 	sizes, watchers, changes := []grid.Dims{cube(10), {X: 30, Y: 20, Z: 20}, {X: 40, Y: 40, Z: 20}, {X: 50, Y: 50, Z: 40}}, 1000, 200
 	if o.short {
-		sizes, watchers, changes = sizes[:1], 20, 20
+		sizes, watchers, changes = []grid.Dims{cube(6)}, 20, 20
 	}
 	o.out.f("\n### A large map\n\n*Not normal*: `ListNodes` with `not_normal`, asked of the leader by one client over its connection; one node in a hundred is SICK, pages of 500. *Fan-out*: %d watchers on 20 connections to one replica; one change every 50 ms, from the sending of its report to the receipt by each watcher, and from the first receipt to each.\n\n", watchers)
 	o.out.f("| nodes | leader's memory | others | first digests of all | not normal | median | p99 | summary median | p99 | watch median | p99 | behind the first, p99 |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n")

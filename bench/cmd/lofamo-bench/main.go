@@ -105,7 +105,7 @@ func parse(args []string) (options, error) {
 	o := options{dims: d, presets: names, kills: *kills, others: *others, idle: *idle, soak: *soak, peers: *peers, relays: *relays,
 		only: *only, short: *short, seed: *seed, out: printer{os.Stdout}, progress: printer{os.Stderr}}
 	if *short {
-		o.presets, o.kills, o.others, o.idle, o.peers, o.relays = []string{"default"}, 3, 1, 5*time.Second, 1, 1
+		o.presets, o.kills, o.others, o.idle, o.peers, o.relays = []string{"default"}, 3, 1, time.Second, 1, 1
 	}
 	return o, nil
 }

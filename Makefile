@@ -47,10 +47,10 @@ packages: web $(TOOLS)/bin/nfpm-$(NFPM_VERSION) ## deb and rpm packages in bin/p
 # The chart's images, by ko: no container engine, no shell in them. REGISTRY is where they go, with the path before the name; BASE the image that they are made on: a static one
 # that has certificates and users and nothing else. With TARBALL they go into that file in the place of a registry.
 .PHONY: images
-images: web $(TOOLS)/bin/ko-$(KO_VERSION) ## images of agent, supervisor and lofamoctl: make images REGISTRY=registry.example.org/lofamo BASE=registry.example.org/static
+images: web $(TOOLS)/bin/ko-$(KO_VERSION) ## images of agent, supervisor, lofamoctl and executor: make images REGISTRY=registry.example.org/lofamo BASE=registry.example.org/static
 	@test -n "$(REGISTRY)" -a -n "$(BASE)" || { echo "REGISTRY or BASE is missing: make images REGISTRY=registry.example.org/lofamo BASE=registry.example.org/static"; exit 1; }
 	KO_DOCKER_REPO=$(REGISTRY) KO_DEFAULTBASEIMAGE=$(BASE) VERSION=$(VERSION) $(TOOLS)/bin/ko-$(KO_VERSION) build --base-import-paths --tags $(VERSION) --platform $${PLATFORM:-linux/amd64,linux/arm64} \
-	  $(if $(TARBALL),--push=false --tarball=$(TARBALL)) ./cmd/lofamo-agent ./cmd/supervisor ./cmd/lofamoctl
+	  $(if $(TARBALL),--push=false --tarball=$(TARBALL)) ./cmd/lofamo-agent ./cmd/supervisor ./cmd/lofamoctl ./cmd/lofamo-executor
 
 .PHONY: demo
 demo: build ## a 2x2x2 cluster here: kill a host half, see it named, heal it, stop

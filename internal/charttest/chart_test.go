@@ -65,6 +65,8 @@ var matrix = map[string][]string{
 	"defaults":   nil,
 	"everything": {"supervisors.kubernetes.enabled=true", "supervisors.kubernetes.nodeLabel=example.org/lofamo", "networkPolicy.enabled=true", "networkPolicy.clients[0].ipBlock.cidr=10.0.0.0/8", "networkPolicy.metrics[0].ipBlock.cidr=10.0.0.0/8", "monitoring.podMonitor.enabled=true", "monitoring.prometheusRule.enabled=true", "monitoring.prometheusRule.runbooks=https://map.example.org:9443/runbooks/", "monitoring.dashboards.enabled=true", "images.pullSecrets[0]=pull", "services.web.type=NodePort"},
 	"managed":    {"supervisors.keys.from=cert-manager", "supervisors.keys.issuerRef.name=lofamo", "agents.keys.from=secrets", "agents.config.jobs.socket=/run/lofamo-jobs/local.sock", "agents.user=990", "agents.group=991", "agents.stateDir=/var/lib/lofamo/agent"},
+	"executor":   {"executor.enabled=true", "executor.address=10.0.0.101:7950", "executor.node=control-1", "executor.passwords=bmc", "executor.config.atOnce=4", "supervisors.kubernetes.enabled=true"},
+	"ledger":     {"executor.enabled=true", "executor.address=10.0.0.101:7950", "executor.persistence.create=false", "executor.init=true", "agents.enabled=false"},
 	"outside":    {"supervisors.etcd.endpoints[0]=https://10.0.0.200:2379", "supervisors.persistence.create=false", "supervisors.persistence.storageClassName=local", "services.web.enabled=false", "podDisruptionBudget.enabled=false"},
 	"systemd":    {"agents.dnpHalf=systemd", "agents.stateDir=/var/lib/lofamo/agent", "agents.user=990", "agents.group=990", "agents.update.takeOver=false", "agents.update.maxNodes=10%"},
 	"agents":     {"supervisors.enabled=false", "agents.realtime=false", "agents.update.type=OnDelete", "agents.config.sensors.memory.sickCorrected=3"},
@@ -190,6 +192,10 @@ func TestRefused(t *testing.T) {
 		{given(t, "agents.config.jobs.socket=/run/lofamo/local.sock"), "agents.config.jobs.socket: given /run/lofamo/local.sock: want it in a directory of its own"},
 		{given(t, "agents.config.jobs.socket=/run/lofamo/agent/local.sock"), "agents.config.jobs.socket: given /run/lofamo/agent/local.sock: want"},
 		{given(t, "monitoring.prometheusRule.runbooks=map.example.org"), "'/monitoring/prometheusRule/runbooks'"},
+		{given(t, "executor.enabled=true"), "executor.address: given nothing: want ip:port"},
+		{given(t, "executor.enabled=true", "executor.address=10.0.0.1:7950"), "executor.node: given nothing: want the node of Kubernetes that has 10.0.0.1:7950"},
+		{given(t, "executor.enabled=true", "executor.address=control-1"), "'/executor/address'"},
+		{given(t, "executor.enabled=true", "executor.address=10.0.0.1:7950", "executor.node=a", "executor.config.stateDir=/tmp"), "executor.config.stateDir: given: want none"},
 		{given(t, "topology.from=labels"), "topology.from: given labels: the inventory has nodes"},
 		{append(given(t), "--set-file", "inventory="+bad), "supervisors[0].ports: given: want none"},
 	} {
@@ -334,7 +340,7 @@ func TestPrivileges(t *testing.T) {
 		for _, o := range render(t, given(t, matrix[name]...)...) {
 			var spec object
 			switch o.text("kind") {
-			case "DaemonSet", "StatefulSet":
+			case "DaemonSet", "StatefulSet", "Deployment", "Job":
 				spec, _ = o.at("spec", "template", "spec").(map[string]any)
 			case "Pod":
 				spec, _ = o.at("spec").(map[string]any)

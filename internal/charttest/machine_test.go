@@ -1,6 +1,7 @@
 package charttest
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -50,6 +51,24 @@ type pod struct {
 // start lays the pod's volumes out, runs its init containers to their end, and starts its containers.
 func (m *machine) start(name, bin string, template object, configs map[string]object, index string) *pod {
 	m.t.Helper()
+	p := m.lay(name, bin, template, configs, index)
+	for _, c := range list(p.spec, "initContainers") {
+		cmd := p.container(c)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			m.t.Fatalf("%s: %s: %v\n%s", name, c.text("name"), err, out)
+		}
+	}
+	for _, c := range list(p.spec, "containers") {
+		cmd := p.container(c)
+		p.launch(c.text("name"), cmd)
+	}
+	m.t.Cleanup(p.stop)
+	return p
+}
+
+// lay lays a pod's volumes out.
+func (m *machine) lay(name, bin string, template object, configs map[string]object, index string) *pod {
+	m.t.Helper()
 	spec, _ := template.at("spec", "template", "spec").(map[string]any)
 	p := &pod{
 		m: m, name: name, bin: bin, spec: spec, configs: configs, running: map[string]*exec.Cmd{},
@@ -65,17 +84,6 @@ func (m *machine) start(name, bin string, template object, configs map[string]ob
 	for _, v := range list(p.spec, "volumes") {
 		p.volumes[v.text("name")] = p.volume(v)
 	}
-	for _, c := range list(p.spec, "initContainers") {
-		cmd := p.container(c)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			m.t.Fatalf("%s: %s: %v\n%s", name, c.text("name"), err, out)
-		}
-	}
-	for _, c := range list(p.spec, "containers") {
-		cmd := p.container(c)
-		p.launch(c.text("name"), cmd)
-	}
-	m.t.Cleanup(p.stop)
 	return p
 }
 
@@ -141,8 +149,18 @@ func (p *pod) volume(v object) string {
 		}
 		return dir
 	}
+	if claim := v.text("persistentVolumeClaim", "claimName"); claim != "" {
+		dir := filepath.Join(p.m.dir, "claims", claim)
+		p.m.mkdir(dir)
+		p.own(dir)
+		return dir
+	}
 	dir := filepath.Join(p.m.dir, p.name, v.text("name"))
 	p.m.mkdir(dir)
+	if name := v.text("secret", "secretName"); name != "" {
+		p.secret(filepath.Join(p.m.hall, "secrets", name), dir)
+		return dir
+	}
 	if name := v.text("configMap", "name"); name != "" {
 		data, _ := p.configs[name].at("data").(map[string]any)
 		for file, text := range data {
@@ -150,6 +168,10 @@ func (p *pod) volume(v object) string {
 		}
 	}
 	for _, s := range list(v, "projected", "sources") {
+		data, _ := p.configs[s.text("configMap", "name")].at("data").(map[string]any)
+		for file, text := range data {
+			p.m.write(filepath.Join(dir, file), text.(string))
+		}
 		// Secrets are those of docs/install.md: the files of a bundle.
 		id := strings.TrimPrefix(s.text("secret", "name"), "lofamo-supervisor-")
 		for _, item := range list(s, "secret", "items") {
@@ -166,6 +188,28 @@ func (p *pod) volume(v object) string {
 	}
 	p.own(dir)
 	return dir
+}
+
+// secret lays a Secret out as a kubelet does for a pod with an fsGroup: root's, and to be read by the group.
+func (p *pod) secret(from, dir string) {
+	files, err := filepath.Glob(filepath.Join(from, "*"))
+	if err != nil || len(files) == 0 {
+		p.m.t.Fatalf("%s has no files: %v", from, err)
+	}
+	_, gid := p.user()
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		to := filepath.Join(dir, filepath.Base(f))
+		if err == nil {
+			err = os.WriteFile(to, b, 0o400)
+		}
+		if err == nil {
+			err = errors.Join(os.Chmod(to, 0o440), os.Chown(to, 0, gid)) //nolint:gosec // as a kubelet
+		}
+		if err != nil {
+			p.m.t.Fatal(err)
+		}
+	}
 }
 
 // user is whom the pod's containers run as.

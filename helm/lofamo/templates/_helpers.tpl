@@ -92,6 +92,9 @@ imagePullSecrets:
   {{- with .Values.supervisors.kubernetes.nodeLabel }}{{ $_ := set $k "nodeLabel" . }}{{ end -}}
   {{- $_ := set $s "responses" (dict "executors" (dict "kubernetes" $k)) -}}
 {{- end -}}
+{{- if .Values.executor.enabled -}}
+  {{- $s = mergeOverwrite $s (dict "responses" (dict "executors" (dict "process" (dict "address" .Values.executor.address)))) -}}
+{{- end -}}
 {{- toYaml (mergeOverwrite $s (deepCopy .Values.supervisors.config)) -}}
 {{- end }}
 

@@ -45,7 +45,7 @@ type BMC struct {
 	Reset string `json:"reset,omitempty"`
 	// Username at the BMC. Required.
 	Username string `json:"username"`
-	// PasswordFile holds the password, in its first line. Only its owner may read it. Required.
+	// PasswordFile holds the password, in its first line. Only its owner may read it, or root and the process' group. Required.
 	PasswordFile string `json:"passwordFile"`
 	// CAFile holds the authorities of the BMC's certificate, PEM. With redfish only. Default those of the host.
 	CAFile string `json:"caFile,omitempty"`

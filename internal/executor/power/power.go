@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -76,14 +77,20 @@ const proves = "that the node went down is for its neighbours and its next boot 
 // maxPassword bounds a password's file, in bytes.
 const maxPassword = 1024
 
+// private says whether nobody else may read a file: only its owner, or, as Kubernetes gives a pod its Secrets, root and the group of this process.
+func private(st os.FileInfo) bool {
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	return st.Mode()&0o077 == 0 || st.Mode()&0o077 == 0o040 && ok && sys.Uid == 0 && int(sys.Gid) == os.Getegid()
+}
+
 // password reads it anew each time: it may be changed while the process runs.
 func (b BMC) password() (string, error) {
 	st, err := os.Stat(b.PasswordFile)
 	if err != nil {
 		return "", fmt.Errorf("password: %w", err)
 	}
-	if st.Mode()&0o077 != 0 || !st.Mode().IsRegular() || st.Size() > maxPassword {
-		return "", fmt.Errorf("password %s: given %s, %d bytes: want a file of at most %d that only its owner may read", b.PasswordFile, st.Mode(), st.Size(), maxPassword)
+	if !private(st) || !st.Mode().IsRegular() || st.Size() > maxPassword {
+		return "", fmt.Errorf("password %s: given %s, %d bytes: want a file of at most %d that only its owner may read, or root and this process' group", b.PasswordFile, st.Mode(), st.Size(), maxPassword)
 	}
 	text, err := os.ReadFile(b.PasswordFile)
 	if err != nil {

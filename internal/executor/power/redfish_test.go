@@ -15,6 +15,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/power/powertest"
+	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
@@ -263,5 +264,36 @@ func TestValidate(t *testing.T) {
 	if _, err := New(Config{Enabled: true, Nodes: map[fault.NodeID]BMC{"a": {Method: "redfish", Address: "https://10.0.0.1", System: "/redfish/v1/Systems/1", Username: "root",
 		PasswordFile: "/nowhere/password", CAFile: "/nowhere/ca"}}}); err == nil || !strings.Contains(err.Error(), "password") || !strings.Contains(err.Error(), "caFile") {
 		t.Errorf("files that are not there: %v", err)
+	}
+}
+
+// Others than its owner may not read a password, but for the group that Kubernetes gives root's files to: that of the process.
+func TestPasswordIsPrivate(t *testing.T) {
+	if os.Geteuid() != 0 {
+		needs.Missing(t, "files of other groups want root")
+	}
+	file := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(file, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		uid, gid int
+		mode     os.FileMode
+		want     bool
+	}{
+		{0, 0, 0o600, true},
+		{0, 0, 0o400, true},
+		{0, os.Getegid(), 0o440, true},
+		{0, os.Getegid() + 1, 0o440, false},
+		{990, os.Getegid(), 0o440, false}, // whom root's is given to is for root to say
+		{0, os.Getegid(), 0o460, false},
+		{0, os.Getegid(), 0o444, false},
+	} {
+		if err := errors.Join(os.Chmod(file, tc.mode), os.Chown(file, tc.uid, tc.gid)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := (BMC{PasswordFile: file}).password(); (err == nil) != tc.want || err == nil && got != "secret" {
+			t.Errorf("%d:%d %o: %q, %v: want it taken: %t", tc.uid, tc.gid, tc.mode, got, err, tc.want)
+		}
 	}
 }

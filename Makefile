@@ -61,14 +61,16 @@ newcomer: ## a fresh clone and the README's commands up to the map, timed
 	hack/newcomer
 
 # ALONE are packages whose tests time real halves and clusters, that others' tests beside them would hold up: one at a time.
-# All others two at a time.
+# All others three at a time: much of what they do is waiting.
 ALONE := ./cmd/lofamo-agent ./internal/agent ./internal/agent/{acts/...,checks/...,local,mailbox,notify/...,rendezvous,status} \
   ./internal/campaign/inject ./internal/e2e ./internal/localcluster/... ./internal/netlab
 
-# PURE are packages of one goroutine with thousands of virtual worlds: the race detector has little to find there, and makes
-# them eight times slower. So it sees only -short of them, and without it they are tested whole.
-PURE := ./internal/sim/... ./internal/agent/backup ./internal/agent/dnpcore ./pkg/awareness ./pkg/selftest ./pkg/servicenet \
-  ./pkg/torus/express ./pkg/torus/procedure ./pkg/torus/routing
+# PURE are packages of thousands of virtual worlds, some of them played side by side: the race detector has little to find there,
+# and makes them eight times slower. So it sees only -short of them, and without it they are tested whole.
+PURE := ./internal/sim ./internal/agent/backup ./pkg/servicenet ./pkg/torus/express
+
+# SINGLE are such packages of one goroutine, tests included (internal/archtest holds it): the race detector can find nothing there.
+SINGLE := ./internal/sim/chaos/... ./internal/sim/diameter ./internal/agent/dnpcore ./pkg/awareness ./pkg/selftest ./pkg/torus/procedure ./pkg/torus/routing
 
 # UNTAGGED are tests without failpoints, whose names are like those of tests with them: they are not run twice.
 UNTAGGED := LeadersAreKilled|PausedServer
@@ -80,8 +82,8 @@ test: export LOFAMO_HELM := $(TOOLS)/bin/helm-$(HELM_VERSION)
 test: export LOFAMO_NFPM := $(TOOLS)/bin/nfpm-$(NFPM_VERSION)
 test: build $(TOOLS)/bin/nfpm-$(NFPM_VERSION) $(TOOLS)/bin/helm-$(HELM_VERSION) ## all tests, with the race detector and real processes
 	go test -race -short -count=1 -p 2 -timeout $(TEST_TIMEOUT) $(PURE)
-	go test -count=1 -p 2 -timeout $(TEST_TIMEOUT) $(PURE)
-	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 2 -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -vxFf <(go list $(ALONE) $(PURE)))
+	go test -count=1 -p 2 -timeout $(TEST_TIMEOUT) $(PURE) $(SINGLE)
+	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 3 -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -vxFf <(go list $(ALONE) $(PURE) $(SINGLE)))
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 1 -timeout $(TEST_TIMEOUT) $(ALONE)
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run TestBrowser ./internal/supervisor
 	go test -count=1 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint ./internal/failpoint

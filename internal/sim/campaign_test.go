@@ -32,7 +32,7 @@ func TestCampaign(t *testing.T) {
 	switch {
 	case n > 0:
 	case testing.Short():
-		n = 10
+		n = 4
 	default:
 		n = 200
 	}

@@ -93,9 +93,15 @@ func rewind(events []*lofamov1.Event, at time.Time, nodes *lofamov1.ListNodesRes
 		default:
 		}
 	}
-	told := map[string]bool{} // places of nodes whose newest change before that time was found
+	told, marked := map[string]bool{}, map[string]bool{} // places of nodes whose newest change before that time was found, and ids of those whose mark was
 	for ; i >= 0; i-- {
 		e := events[i]
+		if n := byID[e.GetNode()]; n != nil && e.GetKind() == lofamov1.EventKind_MAINTENANCE_CHANGED && !marked[n.GetId()] {
+			marked[n.GetId()] = true
+			if n.Maintenance = nil; !e.GetEnded() { // for what came after it may have changed a mark that had begun
+				n.Maintenance = proto.CloneOf(e.GetMaintenance())
+			}
+		}
 		n := byPlace[e.GetCoord()]
 		if n == nil || e.GetKind() != lofamov1.EventKind_COMPONENT_CHANGED || e.GetComponent() != "node" || told[e.GetCoord()] || n.GetState() != e.GetTo() {
 			continue

@@ -31,6 +31,7 @@ func history(t *testing.T) *clienttest.Map {
 	commit(10*time.Minute, of("memory", lofamov1.State_NORMAL, lofamov1.State_SICK, lofamov1.Cause_MEMORY))
 	commit(10*time.Minute, of("node", lofamov1.State_NORMAL, lofamov1.State_SICK, lofamov1.Cause_MEMORY))
 	commit(9*time.Minute, &lofamov1.Event{Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n0-1-0", Coord: "0,1,0", Maintenance: mark})
+	commit(500*time.Second, &lofamov1.Event{Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n0-1-0", Coord: "0,1,0", Maintenance: mark}) // changed
 	commit(8*time.Minute, &lofamov1.Event{Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: "n0-0-0", Coord: "0,0,0", Component: "link/X+", From: lofamov1.State_NORMAL, To: lofamov1.State_FAILED, Cause: lofamov1.Cause_LINK})
 	commit(7*time.Minute, &lofamov1.Event{Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n0-1-0", Coord: "0,1,0", Maintenance: mark, Ended: true})
 	commit(5*time.Minute, of("memory", lofamov1.State_SICK, lofamov1.State_NORMAL, lofamov1.Cause_NONE))

@@ -37,7 +37,7 @@ export function stateOf(name: string | undefined): State {
 export class Model {
   readonly nodes: Uint8Array // 0: no node is there
   readonly causes: Uint8Array
-  readonly flags: Uint8Array
+  flags: Uint8Array
   readonly links: Uint8Array // 0: the torus has none there
   readonly masked: Uint8Array
   constructor(readonly dims: [number, number, number], readonly names: Map<number, string>, arrays?: Pick<Model, 'nodes' | 'causes' | 'flags' | 'links' | 'masked'>) {
@@ -175,7 +175,7 @@ export class Model {
 /** past is the map as it was at a time: that of now with every later change taken back. events are oldest first. */
 export function past(now: Model, events: Change[], at: number): Model {
   const m = now.clone()
-  m.flags.fill(0) // of marks and warnings back then the page does not know
+  m.flags = flagsThen(now, events, at)
   let i = events.length - 1
   for (; i >= 0 && events[i].time > at; i--) m.undo(events[i])
   const done = new Set<string>()
@@ -187,6 +187,31 @@ export function past(now: Model, events: Change[], at: number): Model {
     if (r >= 0 && m.nodes[r] === stateOf(c.to)) m.causes[r] = c.cause ?? 0
   }
   return m
+}
+
+/** flagsThen are the marks and warnings of a time: of what events tell, the last one up to then decides, else the first one after it, which ended or began
+ * something; what no event tells of is as it is now. Who was taken for dead, or not reachable, events do not tell. */
+function flagsThen(now: Model, events: Change[], at: number): Uint8Array {
+  const last = new Map<string, Change>(), then = new Map<string, boolean>() // by rank, what, and part
+  for (const c of events) {
+    const what = c.kind === 'MAINTENANCE_CHANGED' ? MAINTENANCE : c.kind === 'WARNING_CHANGED' ? WARNING : 0
+    const rank = what && c.at ? now.find(c.at) : -1
+    if (rank < 0) continue
+    const key = `${rank} ${what} ${what === WARNING ? c.part ?? '' : ''}`
+    last.set(key, c)
+    if (c.time <= at) then.set(key, !c.ended)
+    else if (!then.has(key)) then.set(key, Boolean(c.ended))
+  }
+  const out = now.flags.map((f) => f & (MAINTENANCE | WARNING))
+  for (const [key, c] of last) { // what the events themselves explain of now's
+    const [rank, what] = key.split(' ').map(Number)
+    if (!c.ended) out[rank] &= ~what
+  }
+  for (const [key, was] of then) {
+    const [rank, what] = key.split(' ').map(Number)
+    if (was) out[rank] |= what
+  }
+  return out
 }
 
 /** pastGroups are the group faults that stood at a time, as far as events tell: with their sizes, but without members, which they do not name. Those

@@ -169,6 +169,13 @@ async function back() {
   await page.waitForFunction(() => document.querySelector('[data-count="FAILED"]').textContent !== document.querySelector('[data-count="UNKNOWN"]').textContent, undefined, wait)
   await page.click('#past button')
   await count('NORMAL', 24)
+  await page.click('#tab-nodes')
+  await slider.focus()
+  await page.keyboard.press('ArrowLeft') // before the last change, and after somebody marked n0-0-0
+  await page.waitForSelector('#past.then', wait)
+  await page.waitForFunction(() => /maintenance/.test(document.querySelector('tr[data-node="n0-0-0"]')?.textContent), undefined, wait)
+  await page.click('#past button')
+  await count('NORMAL', 24)
   await page.click('#tab-events')
   await axe('events')
 }

@@ -97,3 +97,21 @@ test('groups of a moment are those that had begun by then and not ended', () => 
   assert.deepEqual(at(5000), ['plane/X=0 FAILED 9 a', 'block/B FAILED  b,c'])
   assert.deepEqual(pastGroups(now, [...events, group(5, 6000, 'plane/X=0', 'FAILED', 18)], 5000)[0].members, undefined, 'members of now are not those of then')
 })
+
+test('marks and warnings of a moment are those that had begun by then and not ended', () => {
+  const told = (rev, time, kind, at, part, ended) => ({ rev, time, kind, at, part, ended })
+  const m = torus()
+  m.flags[0] = 2 // the temperature warns now, as it has since 3000
+  m.flags[1] = 1 // under maintenance, as no event tells
+  const events = [
+    told(1, 1000, 'MAINTENANCE_CHANGED', '0,0,0', ''), told(2, 1500, 'MAINTENANCE_CHANGED', '0,0,0', ''), told(3, 2000, 'MAINTENANCE_CHANGED', '0,0,0', '', true),
+    told(4, 2500, 'WARNING_CHANGED', '0,0,0', 'memory', true), told(5, 3000, 'WARNING_CHANGED', '0,0,0', 'temperature'),
+  ]
+  const at = (t) => [...past(m, events, t).flags].join()
+  assert.equal(at(500), '2,1', 'the memory warned before all that is kept')
+  assert.equal(at(1200), '3,1')
+  assert.equal(at(1700), '3,1', 'a mark that was changed had begun before')
+  assert.equal(at(2200), '2,1')
+  assert.equal(at(2700), '0,1')
+  assert.equal(at(3000), '2,1')
+})

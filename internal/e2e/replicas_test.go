@@ -133,7 +133,6 @@ func TestReplicas(t *testing.T) {
 	l := cluster(t, "2x2x1", 3)
 	try(t, l, "the leader stopped past its lease and continued", leaderStopped)
 	try(t, l, "a member that stalls again and again", stalls)
-	try(t, l, "in the browser", onThePage)
 	try(t, l, "quorum lost and back", quorumLost)
 	try(t, l, "a replica replaced under load", replaced)
 	try(t, l, "all replicas killed at once", allKilled)
@@ -218,10 +217,16 @@ func pause(t trial, d time.Duration) {
 	}
 }
 
-// quorumLost: row 12. What is left says how old it is, and changes nothing; evidence stays with its senders and
+// quorumLost: row 12. What is left says how old it is, on its page too, and changes nothing; evidence stays with its senders and
 // arrives after.
 func quorumLost(t trial) {
 	ids := t.leaderFirst()
+	var p *page // nil: there is no browser
+	t.Run("a killed node in the browser", func(asks *testing.T) {
+		p = t.browser(asks, ids[2])
+		p.killed(trial{asks, t.Lab, t.mark, t.faults}, "n1-0-0")
+	})
+	t = begin(t.T, t.Lab)
 	left := t.at(ids[2], pki.RoleViewer)
 	t.kill(ids[0], ids[1])
 	gone := t.Mark()
@@ -248,9 +253,15 @@ func quorumLost(t trial) {
 	if seen := t.Since(gone); len(seen) > 0 {
 		t.Errorf("committed without a quorum: %v", seen)
 	}
+	if p != nil {
+		p.do(t.T, "stale")
+	}
 	t.start(ids[0], ids[1])
 	t.becomes("n1-0-0", "temperature", failed)
 	t.becomes("n0-0-0", "host", failed)
+	if p != nil {
+		p.do(t.T, "live")
+	}
 	t.once("n1-0-0", "temperature", failed)
 	t.once("n0-0-0", "host", failed)
 	t.neverFailed()

@@ -1,40 +1,39 @@
-// The page of a cluster of real processes. internal/e2e starts it, kills nodes and supervisors when it asks for that, and answers with a line.
-// LOFAMO_KILLS is how often a node is killed.
-import { asker, ended, opened, say } from './chromium.mjs'
+// The page of a cluster of real processes, as internal/e2e has it look: a line of standard input says what to do or to wait for, and is answered by
+// "ok" with what was found, or "fail" with the reason.
+import { createInterface } from 'node:readline'
+import { opened } from './chromium.mjs'
 
-const kills = Number(process.env.LOFAMO_KILLS ?? 1)
-const ask = asker()
 const { context, close } = await opened()
 const page = await context.newPage()
 const wait = { timeout: 30_000 }
-const count = (state, n) => page.waitForFunction(([s, v]) => document.querySelector(`[data-count="${s}"]`)?.textContent === v, [state, String(n)], wait)
+const status = (kind) => page.waitForSelector(`#status.${kind}`, wait)
+let turned
 
-/** dies: from the moment before a node's halves get signal 9 to the node's row in the page's table, by the one clock of this machine. */
-async function dies(node) {
-  const gone = page.waitForFunction((n) => document.querySelector(`tr[data-node="${n}"]`)?.dataset.state === 'FAILED' && Date.now(), node, { ...wait, polling: 'raf' })
-  const killed = Number(await ask('kill ' + node))
-  return (await (await gone).jsonValue()) - killed
+const does = {
+  /** open a login; then the table of nodes. */
+  open: async (link) => {
+    await page.goto(link)
+    await status('live')
+    await page.click('#tab-nodes')
+  },
+  normal: (n) => page.waitForFunction((v) => document.querySelector('[data-count="NORMAL"]')?.textContent === v, n, wait),
+  /** look at a node from now on, picture by picture. */
+  look: async (node) => { turned = page.waitForFunction((n) => document.querySelector(`tr[data-node="${n}"]`)?.dataset.state === 'FAILED' && Date.now(), node, { ...wait, polling: 'raf' }) },
+  /** turned is when the node's row was FAILED, in milliseconds since 1970. */
+  turned: async () => (await turned).jsonValue(),
+  live: () => status('live'),
+  /** stale: it says how old what it shows is, and why, and shows it still. */
+  stale: () => page.waitForFunction(() => /^stale for .*no leader/.test(document.querySelector('#status.stale')?.textContent) && document.querySelector('[data-count="NORMAL"]')?.textContent !== '0', undefined, wait),
 }
 
-await ended(close, async () => {
-  await page.goto(await ask('login'))
-  await page.waitForSelector('#status.live', wait)
-  await page.click('#tab-nodes')
-  await count('NORMAL', 4)
-  const took = []
-  for (let i = 0; i < kills; i++) {
-    took.push(await dies('n1-0-0'))
-    await ask('heal n1-0-0')
-    await count('NORMAL', 4)
+for await (const line of createInterface({ input: process.stdin })) {
+  const [verb, arg] = line.split(' ')
+  try {
+    const found = await does[verb](arg)
+    console.log('ok ' + (typeof found === 'number' ? found : ''))
+  } catch (e) {
+    console.log('fail ' + String(e?.message ?? e).replaceAll('\n', ' / '))
   }
-  took.sort((a, b) => a - b)
-  say(`a killed node is on the page after ${took.map((t) => Math.round(t)).join(', ')} ms: median ${Math.round(took[took.length >> 1])}, worst ${Math.round(took.at(-1))}`)
-  if (took.at(-1) > 10_000) throw new Error(`a killed node was on the page after ${took.at(-1)} ms: want a second, and ten at most`)
-
-  // Two of three supervisors are gone: what the page shows is as old as it says, and is still shown.
-  await ask('alone')
-  await page.waitForFunction(() => /^stale for .*no leader/.test(document.querySelector('#status.stale')?.textContent), undefined, wait)
-  await count('NORMAL', 4)
-  await ask('together')
-  await page.waitForSelector('#status.live', wait)
-})
+}
+await close()
+process.exit()

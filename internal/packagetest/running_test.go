@@ -80,7 +80,7 @@ func (m *machine) dropIn(unit, text string) {
 	}
 }
 
-// upgraded installs the next version over what runs, with a script that fails at first, and then this one again while a daemon is on its way. The configuration stays, and the halves become
+// upgraded installs the next version over what runs, with a script that fails at first, and then this one again while a daemon that was killed is on its way. The configuration stays, and the halves become
 // processes of what is installed.
 func upgraded(m *machine, how manager) {
 	t := m.t
@@ -112,10 +112,14 @@ func upgraded(m *machine, how manager) {
 	m.run("systemctl", "daemon-reload")
 	m.run("touch", "/run/hold")
 	first := how.units[0]
-	m.run("systemctl", "kill", "--kill-whom=main", "-s", "KILL", first)
+	halves, executor := m.halves(), m.main("lofamo-executor")
+	m.run("systemctl", "kill", "--kill-whom=main", "-s", "KILL", first, "lofamo-executor")
 	m.eventually(first+" is activating", func() bool {
 		return m.run("systemctl", "show", "-P", "SubState", first) == "start-pre\n"
 	}, m.why)
+	if now := m.halves(); !slices.Equal(now, halves) {
+		t.Errorf("with their daemon killed halves are processes %q, not %q", now, halves)
+	}
 	over := make(chan error, 1)
 	go func() {
 		out, err := m.try(how.command(this, "lofamo-agent")...)
@@ -142,6 +146,9 @@ func upgraded(m *machine, how manager) {
 	}
 	m.runs("this version again", true)
 	m.serves("this version again", how)
+	if now := m.main("lofamo-executor"); now == "0" || now == executor {
+		t.Errorf("the executor process was killed, and is process %s", now)
+	}
 	if now, err := os.ReadFile(filepath.Join(m.root, "/etc/lofamo/agent.yaml")); err != nil || !bytes.Equal(conf, now) {
 		t.Errorf("the upgrade changed the configuration: %v", err)
 	}
@@ -151,38 +158,33 @@ func upgraded(m *machine, how manager) {
 	m.eventually("the supervisor that was installed serves", func() bool { return m.main("lofamo-supervisor") != supervisor && m.normal() }, m.why)
 }
 
-// supervised has systemd find daemons that were killed, and that hang: it starts them again, and those of the node adopt the halves, which go on. Go's runtime ends what the watchdog aborts with
-// the exit code of a refused configuration, with which the units are not started again.
+// supervised has systemd find daemons that hang: it ends them and starts them again, and those of the node adopt the halves, which go on. Go's runtime ends what the watchdog aborts with the exit
+// code of a refused configuration, with which the units are not started again.
 func supervised(m *machine, how manager) {
 	units := append(slices.Clone(how.units), "lofamo-executor", "lofamo-supervisor")
-	halves := m.halves()
-	for _, signal := range []string{"KILL", "STOP"} { // stopped, they are for WatchdogSec to find
-		before := map[string]string{}
-		for _, u := range units {
-			before[u] = m.main(u)
+	halves, before := m.halves(), map[string]string{}
+	for _, u := range units {
+		before[u] = m.main(u)
+		signal := "STOP"
+		if u == "lofamo-supervisor" {
+			// What its watchdog sends, and what a panic ends with: on a busy machine it may be late for one that is shortened.
+			signal = "ABRT"
 		}
-		for _, u := range units {
-			sent := signal
-			if u == "lofamo-supervisor" {
-				// What its watchdog sends, and what a panic ends with: on a busy machine it may be late for one that is shortened.
-				sent = "ABRT"
-			}
-			m.run("systemctl", "kill", "--kill-whom=main", "-s", sent, u)
-		}
-		m.eventually("daemons are started again after "+signal, func() bool {
-			for _, u := range units {
-				if now := m.main(u); now == "0" || now == before[u] {
-					return false
-				}
-			}
-			_, err := m.try(append([]string{"systemctl", "is-active"}, units...)...)
-			return err == nil
-		}, m.why)
-		if now := m.halves(); !slices.Equal(now, halves) {
-			m.t.Errorf("after %s halves are processes %q, not %q", signal, now, halves)
-		}
-		m.serves(signal, how)
+		m.run("systemctl", "kill", "--kill-whom=main", "-s", signal, u)
 	}
+	m.eventually("daemons that hang are started again", func() bool {
+		for _, u := range units {
+			if now := m.main(u); now == "0" || now == before[u] {
+				return false
+			}
+		}
+		_, err := m.try(append([]string{"systemctl", "is-active"}, units...)...)
+		return err == nil
+	}, m.why)
+	if now := m.halves(); !slices.Equal(now, halves) {
+		m.t.Errorf("halves of daemons that hung are processes %q, not %q", now, halves)
+	}
+	m.serves("daemons that hung", how)
 }
 
 // executing gives the machine an executor process, by the commands of docs/executor-process.md.

@@ -82,3 +82,16 @@ func TestHeard(t *testing.T) {
 		t.Errorf("given to a half that starts: %s half: %v", half, h)
 	}
 }
+
+// When the DNP half's certificate ends is heard of as eight bytes; of anything else nothing is.
+func TestEndIsHeard(t *testing.T) {
+	h := &hostHalf{}
+	for _, tt := range []struct {
+		give []byte
+		want int64
+	}{{[]byte{1}, 0}, {nil, 0}, {[]byte{0, 0, 0, 0, 0x6c, 0xe3, 0, 1}, 0x6ce30001}, {make([]byte, 9), 0x6ce30001}} {
+		if h.onMessage(mailbox.Message{Type: mailbox.Certificate, Payload: tt.give}); h.dnpEnds.Load() != tt.want {
+			t.Errorf("%x: %d, want %d", tt.give, h.dnpEnds.Load(), tt.want)
+		}
+	}
+}

@@ -65,7 +65,7 @@ var matrix = map[string][]string{
 	"defaults":   nil,
 	"everything": {"supervisors.kubernetes.enabled=true", "supervisors.kubernetes.nodeLabel=example.org/lofamo", "networkPolicy.enabled=true", "networkPolicy.clients[0].ipBlock.cidr=10.0.0.0/8", "networkPolicy.metrics[0].ipBlock.cidr=10.0.0.0/8", "monitoring.podMonitor.enabled=true", "monitoring.prometheusRule.enabled=true", "monitoring.prometheusRule.runbooks=https://map.example.org:9443/runbooks/", "monitoring.dashboards.enabled=true", "images.pullSecrets[0]=pull", "services.web.type=NodePort"},
 	"managed":    {"supervisors.keys.from=cert-manager", "supervisors.keys.issuerRef.name=lofamo", "agents.keys.from=secrets", "agents.config.jobs.socket=/run/lofamo-jobs/local.sock", "agents.user=990", "agents.group=991", "agents.stateDir=/var/lib/lofamo/agent"},
-	"executor":   {"executor.enabled=true", "executor.address=10.0.0.101:7950", "executor.node=control-1", "executor.passwords=bmc", "executor.config.atOnce=4", "supervisors.kubernetes.enabled=true"},
+	"executor":   {"executor.enabled=true", "executor.address=10.0.0.101:7950", "executor.node=control-1", "executor.passwords=bmc", "executor.config.atOnce=4", "supervisors.kubernetes.enabled=true", "monitoring.podMonitor.enabled=true"},
 	"ledger":     {"executor.enabled=true", "executor.address=10.0.0.101:7950", "executor.persistence.create=false", "executor.init=true", "agents.enabled=false"},
 	"outside":    {"supervisors.etcd.endpoints[0]=https://10.0.0.200:2379", "supervisors.persistence.create=false", "supervisors.persistence.storageClassName=local", "services.web.enabled=false", "podDisruptionBudget.enabled=false"},
 	"systemd":    {"agents.dnpHalf=systemd", "agents.stateDir=/var/lib/lofamo/agent", "agents.user=990", "agents.group=990", "agents.update.takeOver=false", "agents.update.maxNodes=10%"},
@@ -229,6 +229,39 @@ func TestRunbookLinks(t *testing.T) {
 		if alerts < 30 || len(links) != alerts || strings.Count(out, "runbook_url:") != alerts {
 			t.Errorf("%d alerts, %d links that begin with %s", alerts, len(links), begin)
 		}
+	}
+}
+
+// What a PodMonitor selects is there and has the port that it names; each kind of process that serves metrics has one.
+func TestPodMonitors(t *testing.T) {
+	t.Parallel()
+	all := objects(t, template(t, given(t, matrix["executor"]...)...))
+	served := map[string][]string{} // names of a component's ports
+	for _, o := range all {
+		component, _ := o.at("spec", "template", "metadata", "labels", "app.kubernetes.io/component").(string)
+		containers, _ := o.at("spec", "template", "spec", "containers").([]any)
+		for _, c := range containers {
+			ports, _ := object(c.(map[string]any)).at("ports").([]any)
+			for _, p := range ports {
+				served[component] = append(served[component], object(p.(map[string]any)).text("name"))
+			}
+		}
+	}
+	var watched []string
+	for _, o := range all {
+		if o.text("kind") != "PodMonitor" {
+			continue
+		}
+		component := o.text("spec", "selector", "matchLabels", "app.kubernetes.io/component")
+		watched = append(watched, component)
+		endpoints, _ := o.at("spec", "podMetricsEndpoints").([]any)
+		if len(endpoints) != 1 || !slices.Contains(served[component], object(endpoints[0].(map[string]any)).text("port")) {
+			t.Errorf("%s: endpoints %v, and its pods have the ports %q", o, endpoints, served[component])
+		}
+	}
+	slices.Sort(watched)
+	if want := []string{"executor", "supervisor"}; !slices.Equal(watched, want) { // agents have none without agentHTTP
+		t.Errorf("watched are %q: want %q", watched, want)
 	}
 }
 

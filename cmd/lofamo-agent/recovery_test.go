@@ -200,6 +200,11 @@ func TestStoppedBeforeItsLock(t *testing.T) {
 			pid := awaitRecord(t, c, half, "it is started again", func(r recovery.Record) bool { return r.PID != 0 && r.PID != first }).PID
 			d.kill() // first: the kernel ends (SIGHUP) a group that is stopped when its parent dies
 			signalTo(t, pid, syscall.SIGSTOP)
+			t.Cleanup(func() {
+				if t.Failed() && !gone(pid) { // nobody else ends it
+					_ = syscall.Kill(pid, syscall.SIGKILL)
+				}
+			})
 			if _, held, err := regfile.HolderOf(filepath.Join(c.StateDir, "registers"), half); err != nil || held {
 				t.Fatalf("its lock is held: %t, %v", held, err)
 			}

@@ -3,6 +3,7 @@ package campaign
 import (
 	"bufio"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -296,12 +297,15 @@ func (c *campaign) ends() string {
 	return b.String()
 }
 
+// reports are some minutes' worth where nobody waits: go test ./internal/campaign -run EveryReportOnce -reports 200000.
+var reports = flag.Int("reports", 20000, "how many reports TestEveryReportOnce has delivered")
+
 // TestEveryReportOnce is the campaign: tens of thousands of reports through a network that loses a fifth
 // of its packets, damages one of a hundred, doubles and reorders, while senders and supervisors are
 // killed with signal 9. None is lost, none accepted twice, none altered.
 func TestEveryReportOnce(t *testing.T) {
 	t.Parallel()
-	total := 50000
+	total := *reports
 	if testing.Short() {
 		total = 5000
 	}

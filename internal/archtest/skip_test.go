@@ -12,6 +12,7 @@ import (
 // skip by internal/needs, which fails there.
 var skipping = map[string]string{
 	"internal/needs/needs.go":                          "it is what the others skip by",
+	"internal/charttest/outside_test.go":               "minutes, by a variable",
 	"internal/sim/bugs_test.go":                        "done without the race detector",
 	"internal/sim/chaos/experiment/experiment_test.go": "done without the race detector",
 	"internal/sim/campaign_test.go":                    "hours, by a flag",

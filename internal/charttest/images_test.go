@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"debug/elf"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -113,7 +114,7 @@ func unpack(t *testing.T, r io.Reader) map[string][]byte {
 	out := map[string][]byte{}
 	for tr := tar.NewReader(r); ; {
 		h, err := tr.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return out
 		}
 		if err != nil {
@@ -132,9 +133,7 @@ func unpack(t *testing.T, r io.Reader) map[string][]byte {
 
 // The images of 'make images' have their base and one static program, and run as whom the base says. It builds everything once more without a libc, which takes minutes.
 func TestImages(t *testing.T) {
-	if os.Getenv(long) == "" {
-		t.Skipf("it builds all programs anew: set %s to have it done", long)
-	}
+	onlyLong(t)
 	make := needs.Program(t, "package make", "make")
 	dir := t.TempDir()
 	file := filepath.Join(dir, "lofamo.tar")

@@ -12,6 +12,14 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
+// onlyLong skips what is not done in every run of all tests.
+func onlyLong(t *testing.T) {
+	t.Helper()
+	if os.Getenv(long) == "" {
+		t.Skipf("only with %s", long)
+	}
+}
+
 // outside starts an etcd that takes the certificates of the cluster's authority, as an administrator would: the chart has no part in it.
 func outside(t *testing.T, hall string, ip netip.Addr) (endpoint string) {
 	t.Helper()
@@ -50,9 +58,7 @@ func outside(t *testing.T, hall string, ip netip.Addr) (endpoint string) {
 
 // Supervisors use an etcd outside, as the chart's value says: a replica that is restarted finds the state there.
 func TestOutsideEtcd(t *testing.T) {
-	if os.Getenv(long) == "" {
-		t.Skipf("several seconds of what other tests show in other ways: set %s to have it done", long)
-	}
+	onlyLong(t)
 	in := install(t)
 	in.values = append(in.values, "--set", "supervisors.etcd.endpoints[0]="+outside(t, in.hall, in.machines[0].ip))
 	in.begin()

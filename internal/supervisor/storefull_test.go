@@ -3,9 +3,7 @@ package supervisor_test
 import (
 	"bytes"
 	"fmt"
-	"net/http"
 	"slices"
-	"strings"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -73,9 +71,7 @@ func TestStoreFull(t *testing.T) {
 	for _, service := range []string{"", "lofamo.v1.FaultSupervisor", "leader"} {
 		health(service, healthpb.HealthCheckResponse_SERVING)
 	}
-	if m := get(t, "http://"+cfg.HTTP+"/metrics", http.StatusOK); !strings.Contains(m, `lofamo_alarm{alarm="store full"} 1`) {
-		t.Error("the metrics say nothing of the alarm")
-	}
+	metricsSay(t, cfg, `lofamo_alarm{alarm="store full"} 1`)
 
 	a := c.Agents["n0-0-0"]
 	id, b := a.Report(t, fault.HalfHost, false, temperature(fault.Sick))

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,6 +18,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/notify"
 	"github.com/lofamo/lofamo/internal/cli"
 	"github.com/lofamo/lofamo/internal/executor/process"
+	"github.com/lofamo/lofamo/internal/orphans"
 )
 
 func main() { os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -106,6 +108,11 @@ func run(ctx context.Context, cfg process.Config, logger *slog.Logger) error {
 		return err
 	}
 	manager.Ready()
+	var reaper sync.WaitGroup
+	defer reaper.Wait()
+	reaping, stop := context.WithCancel(ctx)
+	defer stop()
+	reaper.Go(func() { orphans.Reap(reaping, orphans.Every) })
 	alive := time.NewTicker(cmp.Or(manager.Every(), time.Hour)) // an hour: nobody wants signs
 	defer alive.Stop()
 	for over := false; !over; {

@@ -24,6 +24,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/notify"
 	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/orphans"
 )
 
 // Restart is what the daemon does when a half ends.
@@ -176,6 +177,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	}
 	g.Go(func() error { d.remind(ctx); return nil })
 	g.Go(func() error { d.giveSigns(ctx); return nil })
+	g.Go(func() error { orphans.Reap(ctx, orphans.Every); return nil })
 	for _, h := range d.cfg.halves() {
 		g.Go(func() error { d.serveLive(ctx, h); return nil })
 	}

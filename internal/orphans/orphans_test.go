@@ -1,0 +1,73 @@
+package orphans
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/needs"
+)
+
+const insideEnv = "LOFAMO_TEST_ORPHANS"
+
+// In a PID namespace of its own this process gets the orphans of its children, and waits for those; and for a child of its own whoever has started it does.
+func TestReap(t *testing.T) {
+	if os.Getenv(insideEnv) != "" {
+		inside(t)
+		return
+	}
+	if out, err := exec.Command("unshare", "--pid", "--fork", "--mount-proc", "true").CombinedOutput(); err != nil {
+		needs.Missing(t, "no PID namespaces: %v: %s", err, out)
+	}
+	cmd := exec.CommandContext(t.Context(), "unshare", "--pid", "--fork", "--kill-child", "--mount-proc", os.Args[0], "-test.run", "^TestReap$", "-test.count", "1", "-test.v")
+	cmd.Env = append(os.Environ(), insideEnv+"=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil || !bytes.Contains(out, []byte("--- PASS: TestReap")) {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func inside(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	// Two orphans: their parent ends before them.
+	if err := exec.CommandContext(ctx, "sh", "-c", "(exit 3) & exec true").Run(); err != nil {
+		t.Fatal(err)
+	}
+	if err := exec.CommandContext(ctx, "sh", "-c", "(read gone) & exec true").Run(); err != nil {
+		t.Fatal(err)
+	}
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	until := func(what string, is func() bool) {
+		t.Helper()
+		for !is() {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				t.Fatalf("not in time: %s: %v", what, dead())
+			}
+		}
+	}
+	until("two dead orphans that nobody waits for", func() bool { return len(dead()) == 2 })
+	done := make(chan struct{})
+	reaping, stop := context.WithCancel(ctx)
+	go func() {
+		defer close(done)
+		Reap(reaping, 20*time.Millisecond)
+	}()
+	until("they are waited for", func() bool { return len(dead()) == 0 })
+	for i := range 20 {
+		err := exec.CommandContext(ctx, "sh", "-c", fmt.Sprintf("exit %d", i+1)).Run()
+		if status, ok := errors.AsType[*exec.ExitError](err); !ok || status.ExitCode() != i+1 {
+			t.Errorf("a child of its own: %v: want exit status %d", err, i+1)
+		}
+	}
+	stop()
+	<-done
+}

@@ -64,8 +64,8 @@ type SupervisorAdminClient interface {
 	// file in pieces, and its checksum. It is etcd's own format; `lofamo-supervisor restore` and etcdutl read it.
 	// Works without a quorum too, and then says so.
 	Snapshot(ctx context.Context, in *SnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SnapshotChunk], error)
-	// DisarmAlarms takes the members' alarms back. FAILED_PRECONDITION while their reason is there: the store is
-	// still as large as its quota, or a member's data differ from the others'.
+	// DisarmAlarms takes the members' alarms back. FAILED_PRECONDITION while their reason is there: less than a
+	// sixteenth of its quota is left to a member's store, or a member's data differ from the others'.
 	DisarmAlarms(ctx context.Context, in *DisarmAlarmsRequest, opts ...grpc.CallOption) (*DisarmAlarmsResponse, error)
 	// Defragment gives the space of deleted revisions back to the file system. The member does not answer
 	// meanwhile: one member after the other, the leader last. UNAVAILABLE for one that is not healthy, and after
@@ -214,8 +214,8 @@ type SupervisorAdminServer interface {
 	// file in pieces, and its checksum. It is etcd's own format; `lofamo-supervisor restore` and etcdutl read it.
 	// Works without a quorum too, and then says so.
 	Snapshot(*SnapshotRequest, grpc.ServerStreamingServer[SnapshotChunk]) error
-	// DisarmAlarms takes the members' alarms back. FAILED_PRECONDITION while their reason is there: the store is
-	// still as large as its quota, or a member's data differ from the others'.
+	// DisarmAlarms takes the members' alarms back. FAILED_PRECONDITION while their reason is there: less than a
+	// sixteenth of its quota is left to a member's store, or a member's data differ from the others'.
 	DisarmAlarms(context.Context, *DisarmAlarmsRequest) (*DisarmAlarmsResponse, error)
 	// Defragment gives the space of deleted revisions back to the file system. The member does not answer
 	// meanwhile: one member after the other, the leader last. UNAVAILABLE for one that is not healthy, and after

@@ -150,6 +150,21 @@ func testHelm(t *testing.T, s *kubetest.Server, k server) {
 	if at := fmt.Sprint(volume().at("spec", "nodeAffinity")); !strings.Contains(at, "control-4") {
 		t.Errorf("the volume of s1, made anew for control-4, is at %s", at)
 	}
+	// The executor process is added, first with its Job, and nothing that was set since the installation is taken back.
+	executor := filepath.Join(dir, "executor.yaml")
+	if err := os.WriteFile(executor, []byte("executor: {enabled: true, address: 10.0.0.101:7950, node: control-1, config: {atOnce: 4}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := do("upgrade", "lofamo", chart, "--reset-then-reuse-values", "--values", executor, "--set", "executor.init=true"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := do("upgrade", "lofamo", chart, "--reset-then-reuse-values", "--set", "executor.init=false"); err != nil {
+		t.Fatal(err)
+	}
+	k.get("apps/v1", "Deployment", "lofamo-executor")
+	if at := fmt.Sprint(volume().at("spec", "nodeAffinity")); !strings.Contains(at, "control-4") {
+		t.Errorf("with the executor process the volume of s1 is at %s: want control-4, as set before", at)
+	}
 	if _, err := do("uninstall", "lofamo"); err != nil {
 		t.Fatal(err)
 	}

@@ -18,8 +18,7 @@ import (
 // envelopePrefix separates signatures over messages from anything else that a key may ever sign.
 const envelopePrefix = "lofamo.v1 envelope\x00"
 
-// Signer signs messages with one half's or one replica's key. It is safe for concurrent use. A message that is sealed in the moment of a renewal may have the
-// certificate of before: it is lost as a datagram is.
+// Signer signs messages with one half's or one replica's key. It is safe for concurrent use.
 type Signer struct {
 	id   Identity
 	pair atomic.Pointer[pair]

@@ -1,6 +1,7 @@
 package servicenet
 
 import (
+	"bytes"
 	"fmt"
 
 	"google.golang.org/protobuf/proto"
@@ -19,7 +20,7 @@ const (
 // Signer signs for one half or one supervisor. Sign covers a fixed prefix and the payload; it
 // keeps neither slice.
 type Signer interface {
-	Cert() []byte // DER
+	Cert() []byte // DER; it may be renewed, and Sign is then of the new one's key
 	Sign(payload []byte) []byte
 }
 
@@ -139,7 +140,9 @@ func finish(b []byte, at int, s Signer, o SealOptions) ([]byte, error) {
 	b = endField(b, at)
 	payload := b[len(b)-n:]
 	if o.Session == nil {
-		p.certificate, p.signature = s.Cert(), s.Sign(payload)
+		for renewed := true; renewed; renewed = !bytes.Equal(p.certificate, s.Cert()) { // between the two: then it is another's signature
+			p.certificate, p.signature = s.Cert(), s.Sign(payload)
+		}
 	} else {
 		mac := o.Session.MAC(payload)
 		p.session, p.mac = o.Session.ID(), mac[:]

@@ -58,6 +58,30 @@ func TestSealOpen(t *testing.T) {
 	}
 }
 
+// renewing is renewed between certificate and signature, once.
+type renewing struct {
+	now  fakeSigner
+	next *fakeSigner
+}
+
+func (r *renewing) Cert() []byte { return r.now.Cert() }
+
+func (r *renewing) Sign(payload []byte) []byte {
+	if r.next != nil {
+		r.now, r.next = *r.next, nil
+	}
+	return r.now.Sign(payload)
+}
+
+// A message that is sealed while the certificate is renewed has the certificate that its signature is of.
+func TestSealedInARenewal(t *testing.T) {
+	now, next := newSignerSize(RoleSupervisor, "s0", 300), newSignerSize(RoleSupervisor, "s0", 200)
+	env := seal(t, ackMessage(), &renewing{now, &next})
+	if _, err := Open(env, fakeVerifier{}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestUnwrap(t *testing.T) {
 	for _, p := range []fault.Path{fault.PathDirect, fault.PathGossip} {
 		a, err := Unwrap(sealedReport(t), p, fakeVerifier{})

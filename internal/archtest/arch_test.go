@@ -82,7 +82,7 @@ var layers = map[string][]string{
 	"internal/inventory":      {"pkg/fault", "pkg/torus/grid", "internal/config", "internal/layout", "internal/pki"},
 	"internal/packagetest":    {},
 	"internal/apidoc":         {},
-	"internal/charttest":      {"api", "internal/kubetest", "internal/freeport", "internal/inventory", "internal/localcluster", "internal/pki"},
+	"internal/charttest":      {"api", "internal/ctl", "internal/kubetest", "internal/freeport", "internal/inventory", "internal/localcluster", "internal/pki"},
 	"internal/configdoc":      {"internal/config", "internal/executor", "internal/inventory"},
 	"internal/localcluster":   {"api", "pkg", "internal/config", "internal/layout", "internal/pki", "internal/version"},
 	"internal/ctl":            {"api", "pkg", "internal/localcluster", "internal/inventory", "internal/config", "internal/pki", "internal/weblogin", "internal/version"},

@@ -1,6 +1,9 @@
 package charttest
 
 import (
+	"bufio"
+	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
@@ -8,17 +11,21 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"fmt"
+	"io"
 	"maps"
 	"math/big"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/ctl"
 	"github.com/lofamo/lofamo/internal/inventory"
 	"github.com/lofamo/lofamo/internal/pki"
 )
@@ -173,11 +180,24 @@ func shown(t *testing.T, server, client *tls.Config) *x509.Certificate {
 	return c.(*tls.Conn).ConnectionState().PeerCertificates[0]
 }
 
-// What cert-manager makes of the chart's Certificates are supervisors' certificates; and what it renews is brought to the replica by the container beside it, and shown and signed with by what runs.
-func TestCertManager(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(root, "deploy", "examples", "inventory.yaml")
-	inv, err := inventory.Load(file)
+// issued is the volume with the keys of all replicas where cert-manager has them, and etc of each as its init step leaves it.
+type issued struct {
+	t       *testing.T
+	inv     inventory.Inventory
+	pod     object
+	is      *issuer
+	specs   map[string]object            // of Certificates, by the name of their Secret
+	secrets map[string]map[string][]byte // by name
+	volume  string
+	etc     map[string]string // by replica
+}
+
+// s1 is the Secret of the replica that the tests look at.
+const s1 = "lofamo-supervisor-s1"
+
+func newIssued(t *testing.T) *issued {
+	t.Helper()
+	inv, err := inventory.Load(filepath.Join(root, "deploy", "examples", "inventory.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,87 +206,98 @@ func TestCertManager(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := render(t, given(t, matrix["managed"]...)...)
-	set := find(t, all, "StatefulSet", "lofamo-supervisor")
-	pod := object(set.at("spec", "template", "spec").(map[string]any))
-	is := newIssuer(t, hall)
-	secrets := map[string]map[string][]byte{}
-	specs := map[string]object{}
+	pod := object(find(t, all, "StatefulSet", "lofamo-supervisor").at("spec", "template", "spec").(map[string]any))
+	i := &issued{t: t, inv: inv, pod: pod, is: newIssuer(t, hall), specs: map[string]object{}, secrets: map[string]map[string][]byte{}, volume: t.TempDir(), etc: map[string]string{}}
 	for _, o := range all {
 		if o.text("kind") == "Certificate" {
-			specs[o.text("spec", "secretName")] = object(o.at("spec").(map[string]any))
-			secrets[o.text("spec", "secretName")] = is.issue(specs[o.text("spec", "secretName")])
+			name := o.text("spec", "secretName")
+			i.specs[name] = object(o.at("spec").(map[string]any))
+			i.secrets[name] = i.is.issue(i.specs[name])
 		}
 	}
-	if len(secrets) != len(inv.Supervisors) {
-		t.Fatalf("%d Certificates for %d supervisors", len(secrets), len(inv.Supervisors))
+	if len(i.secrets) != len(inv.Supervisors) {
+		t.Fatalf("%d Certificates for %d supervisors", len(i.secrets), len(inv.Supervisors))
 	}
 	gossip, err := os.ReadFile(filepath.Join(hall, "gossip.key"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	secrets["lofamo-gossip"] = map[string][]byte{"gossip.key": gossip}
-	// files are those of the volume with all replicas' keys.
-	files := func() map[string][]byte {
-		out := map[string][]byte{}
-		volumes := list(pod, "volumes")
-		keys := volumes[slices.IndexFunc(volumes, func(v object) bool { return v.text("name") == "keys" })]
-		for _, s := range list(keys, "projected", "sources") {
-			for _, item := range list(s, "secret", "items") {
-				b, ok := secrets[s.text("secret", "name")][item.text("key")]
-				if !ok {
-					t.Fatalf("Secret %s has no %s", s.text("secret", "name"), item.text("key"))
-				}
-				out[item.text("path")] = b
-			}
-		}
-		return out
-	}
-	volume, etc := t.TempDir(), map[string]string{}
-	project(t, volume, "..2026_01", files())
-	for i, s := range inv.Supervisors {
-		etc[s.ID] = t.TempDir()
-		if _, err := inv.PlaceSupervisor(i, inventory.Placement{Keys: volume, Etc: etc[s.ID]}); err != nil {
+	i.secrets["lofamo-gossip"] = map[string][]byte{"gossip.key": gossip}
+	i.project("..2026_01")
+	for n, s := range inv.Supervisors {
+		i.etc[s.ID] = t.TempDir()
+		if _, err := inv.PlaceSupervisor(n, inventory.Placement{Keys: i.volume, Etc: i.etc[s.ID]}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	in := func(id, name string) string { return filepath.Join(etc[id], "pki", name) }
-	server, err := pki.ServerTLS(in("s1", "supervisor.pem"), in("s1", "supervisor.key"), in("s1", "ca.pem"), pki.AllowRoles(pki.RoleSupervisor))
+	return i
+}
+
+// project brings what the Secrets have now into the volume.
+func (i *issued) project(version string) {
+	i.t.Helper()
+	out := map[string][]byte{}
+	volumes := list(i.pod, "volumes")
+	keys := volumes[slices.IndexFunc(volumes, func(v object) bool { return v.text("name") == "keys" })]
+	for _, s := range list(keys, "projected", "sources") {
+		for _, item := range list(s, "secret", "items") {
+			b, ok := i.secrets[s.text("secret", "name")][item.text("key")]
+			if !ok {
+				i.t.Fatalf("Secret %s has no %s", s.text("secret", "name"), item.text("key"))
+			}
+			out[item.text("path")] = b
+		}
+	}
+	project(i.t, i.volume, version, out)
+}
+
+func (i *issued) in(id, name string) string { return filepath.Join(i.etc[id], "pki", name) }
+
+// renew is what the container beside s1 does every so often.
+func (i *issued) renew() (bool, error) {
+	return i.inv.Renew(0, inventory.Placement{Keys: i.volume, Etc: i.etc["s1"]})
+}
+
+// What cert-manager makes of the chart's Certificates are supervisors' certificates; and what it renews is shown and signed with by what runs.
+func TestCertManager(t *testing.T) {
+	t.Parallel()
+	i := newIssued(t)
+	server, err := pki.ServerTLS(i.in("s1", "supervisor.pem"), i.in("s1", "supervisor.key"), i.in("s1", "ca.pem"), pki.AllowRoles(pki.RoleSupervisor))
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := pki.ClientTLS(in("s2", "supervisor.pem"), in("s2", "supervisor.key"), in("s2", "ca.pem"), pki.AllowRoles(pki.RoleSupervisor))
+	client, err := pki.ClientTLS(i.in("s2", "supervisor.pem"), i.in("s2", "supervisor.key"), i.in("s2", "ca.pem"), pki.AllowRoles(pki.RoleSupervisor))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var before *x509.Certificate
-	for _, name := range []string{inv.Supervisors[0].Address, "localhost", pki.SupervisorName(inv.Cluster), "lofamo-api.lofamo.svc"} {
+	for _, name := range []string{i.inv.Supervisors[0].Address, "localhost", pki.SupervisorName(i.inv.Cluster), "lofamo-api.lofamo.svc"} {
 		named := client.Clone()
 		named.ServerName = name
 		before = shown(t, server, named)
 	}
-	signer, err := pki.LoadSigner(in("s1", "supervisor.pem"), in("s1", "supervisor.key"))
+	signer, err := pki.LoadSigner(i.in("s1", "supervisor.pem"), i.in("s1", "supervisor.key"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	verifier, err := pki.LoadVerifier(in("s2", "ca.pem"), inv.Cluster)
+	verifier, err := pki.LoadVerifier(i.in("s2", "ca.pem"), i.inv.Cluster)
 	if err != nil {
 		t.Fatal(err)
 	}
 	signs := func() {
 		t.Helper()
-		if id, err := verifier.Verify(signer.Cert(), []byte("x"), signer.Sign([]byte("x"))); err != nil || id != pki.SupervisorIdentity(inv.Cluster, "s1") {
+		if id, err := verifier.Verify(signer.Cert(), []byte("x"), signer.Sign([]byte("x"))); err != nil || id != pki.SupervisorIdentity(i.inv.Cluster, "s1") {
 			t.Errorf("signed by %v, %v", id, err)
 		}
 	}
 	signs()
 
-	if renewed, err := inv.Renew(0, inventory.Placement{Keys: volume, Etc: etc["s1"]}); renewed || err != nil {
+	if renewed, err := i.renew(); renewed || err != nil {
 		t.Errorf("nothing was renewed: %v, %v", renewed, err)
 	}
-	name := "lofamo-supervisor-s1"
-	secrets[name] = is.issue(specs[name])
-	project(t, volume, "..2026_02", files())
-	if renewed, err := inv.Renew(0, inventory.Placement{Keys: volume, Etc: etc["s1"]}); !renewed || err != nil {
+	i.secrets[s1] = i.is.issue(i.specs[s1])
+	i.project("..2026_02")
+	if renewed, err := i.renew(); !renewed || err != nil {
 		t.Errorf("the Secret was renewed: %v, %v", renewed, err)
 	}
 	client.ServerName = "localhost"
@@ -277,22 +308,105 @@ func TestCertManager(t *testing.T) {
 		t.Errorf("the signer: %v, %v", renewed, err)
 	}
 	signs()
-	for i, tc := range []struct {
+	i.refuses()
+	shown(t, server, client)
+	signs()
+}
+
+// refuses holds what is in a Secret and is not s1's pair, or one that nobody would take, against the renewal: nothing is replaced.
+func (i *issued) refuses() {
+	i.t.Helper()
+	hall := filepath.Join(i.t.TempDir(), "other")
+	if err := inventory.Open(hall).Init(i.inv); err != nil {
+		i.t.Fatal(err)
+	}
+	good := i.secrets[s1]
+	for n, tc := range []struct {
 		secret map[string][]byte
 		want   string
 	}{
-		{is.issue(specs["lofamo-supervisor-s2"]), "want lofamo://hall7/supervisor/s1"},
-		{map[string][]byte{"tls.crt": is.issue(specs[name])["tls.crt"], "tls.key": secrets[name]["tls.key"], "ca.crt": secrets[name]["ca.crt"]}, "does not belong to certificate"},
-		{is.issue(with(specs[name], "ECDSA")), "want an Ed25519 key"},
+		{i.is.issue(i.specs["lofamo-supervisor-s2"]), "want lofamo://hall7/supervisor/s1"},
+		{map[string][]byte{"tls.crt": i.is.issue(i.specs[s1])["tls.crt"], "tls.key": good["tls.key"], "ca.crt": good["ca.crt"]}, "does not belong to certificate"},
+		{i.is.issue(with(i.specs[s1], "ECDSA")), "want an Ed25519 key"},
+		{newIssuer(i.t, hall).issue(i.specs[s1]), "authority"}, // that brings its ca.crt along
 	} {
-		secrets[name] = tc.secret
-		project(t, volume, "..2026_1"+string(rune('0'+i)), files())
-		if renewed, err := inv.Renew(0, inventory.Placement{Keys: volume, Etc: etc["s1"]}); renewed || err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%v, %v: want an error with %q", renewed, err, tc.want)
+		was := [2][]byte{i.read("supervisor.pem"), i.read("supervisor.key")}
+		i.secrets[s1] = tc.secret
+		i.project(fmt.Sprintf("..2026_1%d", n))
+		if renewed, err := i.renew(); renewed || err == nil || !strings.Contains(err.Error(), tc.want) {
+			i.t.Errorf("%v, %v: want an error with %q", renewed, err, tc.want)
+		}
+		if now := [2][]byte{i.read("supervisor.pem"), i.read("supervisor.key")}; !reflect.DeepEqual(now, was) {
+			i.t.Errorf("want an error with %q: and the pair of before", tc.want)
 		}
 	}
-	shown(t, server, client)
-	signs()
+}
+
+// read is a file of s1's keys.
+func (i *issued) read(name string) []byte {
+	i.t.Helper()
+	b, err := os.ReadFile(i.in("s1", name))
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	return b
+}
+
+// The container beside a replica, with its arguments and mounts, brings what is renewed, says what it refuses once, and ends well.
+func TestKeysContainer(t *testing.T) {
+	t.Parallel()
+	i := newIssued(t)
+	mounts := map[string]string{"etc": i.etc["s1"], "keys": i.volume, "inventory": filepath.Join(root, "deploy", "examples")}
+	containers := list(i.pod, "containers")
+	c := containers[slices.IndexFunc(containers, func(c object) bool { return c.text("name") == "keys" })]
+	if env := list(c, "env"); len(env) != 1 || env[0].text("name") != "POD_INDEX" {
+		t.Fatalf("its environment: %v", env)
+	}
+	args := words(c.at("args"))
+	for n, a := range args {
+		args[n] = strings.ReplaceAll(a, "$(POD_INDEX)", "0")
+		if a == "1m" {
+			args[n] = "1s"
+		}
+		for _, m := range list(c, "volumeMounts") {
+			if below, ok := strings.CutPrefix(a, m.text("mountPath")); ok && (below == "" || below[0] == '/') {
+				args[n] = mounts[m.text("name")] + below
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	said, out := io.Pipe()
+	defer func() { _ = said.Close() }()
+	ended := make(chan int, 1)
+	go func() {
+		ended <- ctl.Run(ctx, args, ctl.Env{Stdout: out, Stderr: out, Getenv: func(string) string { return "" }})
+		_ = out.Close()
+	}()
+	lines := bufio.NewScanner(said)
+	hears := func(want string) {
+		t.Helper()
+		if !lines.Scan() || !strings.Contains(lines.Text(), want) {
+			t.Fatalf("it says %q, %v: want %q", lines.Text(), lines.Err(), want)
+		}
+	}
+	good := i.is.issue(i.specs[s1])
+	i.secrets[s1] = i.is.issue(i.specs["lofamo-supervisor-s2"])
+	i.project("..2026_02")
+	hears("want lofamo://hall7/supervisor/s1")
+	i.secrets[s1] = good
+	i.project("..2026_03")
+	hears("the certificate of s1 was renewed")
+	if !bytes.Equal(i.read("supervisor.pem"), good["tls.crt"]) || !bytes.Equal(i.read("supervisor.key"), good["tls.key"]) {
+		t.Error("etc has not what the Secret has")
+	}
+	cancel()
+	if lines.Scan() {
+		t.Errorf("it says %q at its end", lines.Text())
+	}
+	if code := <-ended; code != 0 {
+		t.Errorf("it ends with %d", code)
+	}
 }
 
 // with is a Certificate's spec with a key of another kind.

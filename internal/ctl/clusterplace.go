@@ -85,10 +85,11 @@ func (a *app) followKeys(ctx context.Context, inv inventory.Inventory, i int, p 
 	for {
 		renewed, err := inv.Renew(i, p)
 		switch {
-		case renewed:
-			a.printf("%s: the certificate of %s was renewed\n", p.Etc, inv.Supervisors[i].ID)
-			said = ""
-		case err != nil && err.Error() != said:
+		case err == nil:
+			if said = ""; renewed {
+				a.printf("%s: the certificate of %s was renewed\n", p.Etc, inv.Supervisors[i].ID)
+			}
+		case err.Error() != said:
 			said = err.Error()
 			a.printf("%s: %v\n", p.Etc, err)
 		}

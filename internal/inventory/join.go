@@ -102,20 +102,25 @@ func (b Bundle) here(path string) string {
 }
 
 func (b Bundle) check(ca, cert, key string, want pki.Identity) error {
-	s, err := pki.LoadSigner(b.here(cert), b.here(key))
+	return verify(b.here(ca), b.here(cert), b.here(key), want)
+}
+
+// verify refuses a pair that is not want's, does not belong together, or whose signatures those who go by ca do not take now.
+func verify(ca, cert, key string, want pki.Identity) error {
+	s, err := pki.LoadSigner(cert, key)
 	if err != nil {
 		return err
 	}
 	if s.Identity() != want {
-		return fmt.Errorf("certificate %s: is that of %s: want %s", b.here(cert), s.Identity(), want)
+		return fmt.Errorf("certificate %s: is that of %s: want %s", cert, s.Identity(), want)
 	}
-	v, err := pki.LoadVerifier(b.here(ca), want.Cluster)
+	v, err := pki.LoadVerifier(ca, want.Cluster)
 	if err != nil {
 		return err
 	}
 	word := []byte("lofamoctl cluster join")
 	if _, err := v.Verify(s.Cert(), word, s.Sign(word)); err != nil {
-		return fmt.Errorf("certificate %s: %w", b.here(cert), err)
+		return fmt.Errorf("certificate %s: %w", cert, err)
 	}
 	return nil
 }

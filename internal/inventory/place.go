@@ -100,17 +100,18 @@ func (inv Inventory) PlaceSupervisor(i int, p Placement) (Bundle, error) {
 }
 
 // Renew brings a supervisor's certificate and key anew from where its keys are, and says whether they were others: what runs takes them up by itself (pki.Signer). Nothing else of
-// the bundle is changed. A pair that does not belong together, or is another member's, is refused. What an earlier one had not ended is ended.
+// the bundle is changed. A pair that does not belong together, is another member's, or is not of the authority that all go by is refused: the one of before goes on until it ends.
+// What an earlier one had not ended is ended.
 func (inv Inventory) Renew(i int, p Placement) (renewed bool, err error) {
 	id := inv.Supervisors[i].ID
-	in, to := filepath.Join(p.of(id), "pki"), filepath.Join(p.Etc, "pki")
-	names := []string{"supervisor.pem", "supervisor.key"}
-	fresh, err := pki.LoadSigner(filepath.Join(in, names[0]), filepath.Join(in, names[1]))
+	to := filepath.Join(p.Etc, "pki")
+	in, err := filepath.EvalSymlinks(filepath.Join(p.of(id), "pki")) // a Secret's files are changed by a link above them: what is checked is what is brought
 	if err != nil {
 		return false, fmt.Errorf("renewed keys of %s: %w", id, err)
 	}
-	if want := pki.SupervisorIdentity(inv.Cluster, id); fresh.Identity() != want {
-		return false, fmt.Errorf("renewed certificate %s: is of %s: want %s", filepath.Join(in, names[0]), fresh.Identity(), want)
+	names := []string{"supervisor.pem", "supervisor.key"}
+	if err := verify(filepath.Join(to, caCert), filepath.Join(in, names[0]), filepath.Join(in, names[1]), pki.SupervisorIdentity(inv.Cluster, id)); err != nil {
+		return false, fmt.Errorf("renewed keys of %s: %w", id, err)
 	}
 	for _, name := range names {
 		b, err := os.ReadFile(filepath.Join(in, name))

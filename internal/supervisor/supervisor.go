@@ -67,6 +67,8 @@ type Supervisor struct {
 	masks   *view.Masks
 	signer  *pki.Signer
 	verify  *pki.Verifier
+	// renewEvery is how often this replica looks whether its certificate was renewed.
+	renewEvery time.Duration
 
 	gossipKeys [][]byte // the first encrypts; nil without gossip
 
@@ -149,7 +151,7 @@ func New(cfg config.Supervisor, logger *slog.Logger) (*Supervisor, error) {
 	s := &Supervisor{
 		cfg: cfg, periods: periods, logger: logger.With("supervisor", cfg.ID), names: view.NamesOf(top).WithBorder(border), seed: top, marks: view.NewMarks(), masks: view.NewMasks(), regionOf: regionOf(cfg),
 		registry: prometheus.NewRegistry(), observer: lead.NewObserver(), replicas: newReplicas(cfg.Replicas),
-		stopping: make(chan struct{}), failed: make(chan error, 8),
+		stopping: make(chan struct{}), failed: make(chan error, 8), renewEvery: renewEvery,
 	}
 	if s.signer, err = pki.LoadSigner(cfg.TLS.Cert, cfg.TLS.Key); err != nil {
 		return nil, fmt.Errorf("supervisor %s: %w", cfg.ID, err)

@@ -194,7 +194,7 @@ const renewEvery = 10 * time.Second
 
 // renew takes up what an issuer puts in the place of the certificate and key, until ctx ends.
 func (s *Supervisor) renew(ctx context.Context) {
-	t := time.NewTicker(renewEvery)
+	t := time.NewTicker(s.renewEvery)
 	defer t.Stop()
 	said := ""
 	for {
@@ -205,10 +205,11 @@ func (s *Supervisor) renew(ctx context.Context) {
 		}
 		renewed, err := s.signer.Renew()
 		switch {
-		case renewed:
-			s.logger.Info("certificate renewed", "expires", s.signer.Expires())
-			said = ""
-		case err != nil && err.Error() != said:
+		case err == nil:
+			if said = ""; renewed {
+				s.logger.Info("certificate renewed", "expires", s.signer.Expires())
+			}
+		case err.Error() != said:
 			said = err.Error()
 			s.logger.Warn("what stands in the files of the certificate and its key now is not taken up", "err", err)
 		}

@@ -1,0 +1,61 @@
+package supervisor_test
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/supervisor"
+	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+)
+
+// A replica that runs signs with the certificate that was put in the place of its own, and its metrics say when that ends.
+func TestRenewed(t *testing.T) {
+	t.Parallel()
+	c := supervisortest.New(t, supervisortest.Options{})
+	cfg := c.Configs[0]
+	s, err := supervisor.New(cfg, logger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.RenewEvery(50 * time.Millisecond)
+	if err := s.Start(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stop(t, s) })
+	ends := func(cert *x509.Certificate) string {
+		return "lofamo_supervisor_certificate_expires_timestamp_seconds " + strconv.FormatFloat(float64(cert.NotAfter.Unix()), 'g', -1, 64) + "\n"
+	}
+	cert, err := x509.ParseCertificate(s.Cert())
+	if err != nil {
+		t.Fatal(err)
+	}
+	metricsSay(t, cfg, ends(cert))
+
+	// The same for an hour less.
+	ca, err := tls.LoadX509KeyPair(filepath.Join(c.Dir, "ca.pem"), filepath.Join(c.Dir, "ca.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert.NotAfter, cert.SerialNumber = cert.NotAfter.Add(-time.Hour), big.NewInt(7)
+	der, err := x509.CreateCertificate(rand.Reader, cert, ca.Leaf, cert.PublicKey, ca.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(cfg.TLS.Cert+".new", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(cfg.TLS.Cert+".new", cfg.TLS.Cert); err != nil {
+		t.Fatal(err)
+	}
+	supervisortest.Eventually(t, "it signs with the certificate of now", func() bool { return string(s.Cert()) == string(der) })
+	metricsSay(t, cfg, ends(cert))
+}

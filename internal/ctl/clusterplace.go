@@ -17,13 +17,13 @@ func (a *app) clusterPlaceCommand() *cobra.Command {
 	var follow time.Duration
 	var p inventory.Placement
 	cmd := &cobra.Command{
-		Use:   "place INVENTORY (--node NAME [--address IP] | --supervisor ID) --keys DIR --etc DIR",
+		Use:   "place INVENTORY (--node NAME [--address IP] | --supervisor ID [--address IP]) --keys DIR --etc DIR",
 		Short: "In a container's init step: put the bundle of this member together from the inventory and its keys",
 		Long: `Puts the bundle of one member together where it runs: the configuration follows from the inventory, which all machines may have; certificates and keys are the
 member's own. It is what 'init' does for the member, without the authority; the chart (helm/lofamo) runs it before a node's or a replica's containers.
 
 --keys has pki/ and gossip.key as 'init' made them, or a directory of the member's name that has these. --settings is a configuration file whose keys go before what
-follows from the inventory. What is not valid, or not this member's, is refused, and nothing is written then.
+follows from the inventory. What is not valid, or not this member's, is refused, and nothing is written then; with --address a replica, too, that does not serve its health there.
 
 --follow is for a container beside a replica's, where somebody renews certificates, as cert-manager does: the bundle is there already, and every so often the certificate and
 key are brought from --keys if they are others than before. The replica takes them up by itself.`,
@@ -33,7 +33,7 @@ key are brought from --keys if they are others than before. The replica takes th
 			if cmd.Flags().Changed("follow") && (replica == "" || follow < time.Second) {
 				return usagef("--follow: given %v: want 1s or more, with --supervisor", follow)
 			}
-			if (node == "" && address == "") == (replica == "") {
+			if node != "" && replica != "" || node == "" && address == "" && replica == "" {
 				return usagef("want a node (--node, --address) or a supervisor (--supervisor)")
 			}
 			if p.Keys == "" || !filepath.IsAbs(p.Etc) {
@@ -46,6 +46,7 @@ key are brought from --keys if they are others than before. The replica takes th
 					return usagef("--address: %v", err)
 				}
 				addresses = append(addresses, ip)
+				p.Host = ip
 			}
 			inv, err := inventory.Load(args[0])
 			if err != nil {
@@ -68,7 +69,7 @@ key are brought from --keys if they are others than before. The replica takes th
 	}
 	f := cmd.Flags()
 	f.StringVar(&node, "node", "", "the node of this name")
-	f.StringVar(&address, "address", "", "where none has that name: the node whose service is at this IP")
+	f.StringVar(&address, "address", "", "where none has that name: the node whose service is at this IP; of a supervisor: where its health is asked for")
 	f.StringVar(&replica, "supervisor", "", "the supervisor of this id, or of this number from 0 on")
 	f.StringVar(&p.Keys, "keys", "", "directory with the member's pki/ and gossip.key (required)")
 	f.StringVar(&p.Settings, "settings", "", "configuration file whose keys go before what follows from the inventory")

@@ -27,6 +27,8 @@ type Placement struct {
 	Settings string
 	// Etc is where the bundle is written, and where its configuration has its files: an absolute path.
 	Etc string
+	// Host is the address that the machine has for who asks about a replica's health: a pod's on the host's network. The zero Addr: nobody asks by it.
+	Host netip.Addr
 }
 
 // Node is the number of the node whose machine this is: that of the name, or else that with one of the addresses.
@@ -96,7 +98,33 @@ func (inv Inventory) PlaceSupervisor(i int, p Placement) (Bundle, error) {
 	if err := cfg.Validate(); err != nil {
 		return Bundle{}, fmt.Errorf("configuration of supervisor %s: %w", cfg.ID, err)
 	}
+	if err := p.heard(cfg); err != nil {
+		return Bundle{}, err
+	}
 	return p.write(l.Supervisors[i].ID, "supervisor.yaml", cfg, []string{"supervisor"}, cfg.GossipKeyFile != "")
+}
+
+// heard refuses a replica that would never be called ready: whose health is asked for at an address where it does not listen.
+func (p Placement) heard(cfg config.Supervisor) error {
+	if !p.Host.IsValid() || cfg.HTTP == "" {
+		return nil
+	}
+	at, err := netip.ParseAddrPort(cfg.HTTP)
+	if err != nil {
+		return fmt.Errorf("configuration of supervisor %s: http: %w", cfg.ID, err)
+	}
+	if at.Addr().IsUnspecified() || at.Addr().Unmap() == p.Host.Unmap() {
+		return nil
+	}
+	return fmt.Errorf("configuration of supervisor %s: http: given %s, and this machine is asked for its health at %s: want an inventory with that address, or listen at all: http: %s",
+		cfg.ID, cfg.HTTP, p.Host, netip.AddrPortFrom(everywhere(p.Host), at.Port()))
+}
+
+func everywhere(of netip.Addr) netip.Addr {
+	if of.Is4() {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
 }
 
 // Renew brings a supervisor's certificate and key anew from where its keys are, and says whether they were others: what runs takes them up by itself (pki.Signer). Nothing else of

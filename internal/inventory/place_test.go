@@ -81,6 +81,37 @@ func TestPlaceSettings(t *testing.T) {
 	}
 }
 
+// A replica that is asked for its health where it does not listen would be ended for it, for ever.
+func TestPlaceHeard(t *testing.T) {
+	d, inv := made(t)
+	all := filepath.Join(t.TempDir(), "supervisor.yaml")
+	if err := os.WriteFile(all, []byte("http: 0.0.0.0:7947\ngrpc: 0.0.0.0:7946\nweb: {listen: 0.0.0.0:7949}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	own := netip.MustParseAddr(inv.Supervisors[0].Address)
+	for _, tc := range []struct {
+		host     netip.Addr
+		settings string
+		want     string // of the error
+	}{
+		{netip.Addr{}, "", ""},
+		{own, "", ""},
+		{netip.AddrFrom16(own.As16()), "", ""},
+		{netip.MustParseAddr("192.0.2.1"), "", "is asked for its health at 192.0.2.1: want an inventory with that address, or listen at all: http: 0.0.0.0:7947"},
+		{netip.MustParseAddr("2001:db8::1"), "", "http: [::]:7947"},
+		{netip.MustParseAddr("192.0.2.1"), all, ""},
+	} {
+		etc := t.TempDir()
+		_, err := inv.PlaceSupervisor(0, Placement{Keys: d.file("supervisors"), Etc: etc, Settings: tc.settings, Host: tc.host})
+		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("asked at %v: error %v: want %q", tc.host, err, tc.want)
+		}
+		if left, _ := os.ReadDir(etc); err != nil && len(left) > 0 {
+			t.Errorf("asked at %v: refused, and wrote %v", tc.host, left)
+		}
+	}
+}
+
 func TestPlaceRefuses(t *testing.T) {
 	d, inv := made(t)
 	settings := filepath.Join(t.TempDir(), "agent.yaml")

@@ -57,8 +57,8 @@ var (
 	fence   = regexp.MustCompile("^ *```+ *(\\w*)")
 )
 
-// Read returns the commands of one page in their order: from blocks every line whose first word could be a program's, from prose those
-// that begin with one of Programs.
+// Read returns the commands of one page in their order: between fences of the kind sh every line, of the kind console those with a prompt, from indented blocks every line
+// whose first word could be a program's, from prose those that begin with one of Programs.
 func Read(top, page string) ([]Command, error) {
 	b, err := os.ReadFile(filepath.Join(top, filepath.FromSlash(page)))
 	if err != nil {
@@ -78,7 +78,7 @@ func Read(top, page string) ([]Command, error) {
 		case m != nil:
 			fenced = ""
 		case fenced == "sh" || fenced == "console":
-			if text, ok := shellLine(line); ok {
+			if text, ok := fencedLine(line, fenced); ok {
 				c.Text = text
 				out = append(out, c)
 			}
@@ -107,10 +107,25 @@ func Read(top, page string) ([]Command, error) {
 }
 
 // others are commands of others that the pages give.
-var others = []string{"make", "install", "setpriv", "mv", "rm", "cp", "scp", "chown", "chmod", "mkdir", "userdel", "journalctl", "hack/screenshots-grafana", "dpkg", "rpm", "systemctl", "prometheus", "helm", "kubectl", "export", "apt", "apt-get", "git", "curl", "openssl", "etcdctl", "etcdutl", "go", "tar", "ko", "promtool"}
+var others = []string{"make", "install", "setpriv", "mv", "rm", "cp", "scp", "chown", "chmod", "mkdir", "sed", "echo", "tail", "df", "userdel", "journalctl", "dpkg", "rpm", "systemctl", "prometheus", "helm", "kubectl", "export", "apt", "apt-get", "git", "curl", "openssl", "etcdctl", "etcdutl", "go", "tar", "ko", "promtool"}
 
 // assignment is the beginning of a line that gives a variable to a command, or keeps what one says; settings of units, which are configuration, have names in mixed case.
 var assignment = regexp.MustCompile(`^([A-Z][A-Z0-9_]*|[a-z][a-z0-9_]*)=`)
+
+// saving is the beginning of a line that keeps what a command says.
+var saving = regexp.MustCompile(`^[a-z][a-z0-9_]*=\$\(`)
+
+// loop is a line with which a loop begins or ends.
+var loop = regexp.MustCompile(`^(for .*; do|done)$`)
+
+// fencedLine returns the command of a line between fences without its remark; false: it has none.
+func fencedLine(line, kind string) (string, bool) {
+	line, prompt := strings.CutPrefix(strings.TrimSpace(line), "$ ")
+	if line == "" || strings.HasPrefix(line, "#") || loop.MatchString(line) || kind == "console" && !prompt {
+		return "", false
+	}
+	return withoutRemark(line), true
+}
 
 // shellLine returns the command of a line without its remark; false: it is no command but, say, a configuration.
 func shellLine(line string) (string, bool) {
@@ -140,8 +155,9 @@ func withoutRemark(line string) string {
 	return line
 }
 
-// Words are the words of a simple command as a shell makes them, without the variables before it and what sends it to the background or its output elsewhere.
+// Words are the words of a simple command as a shell makes them, without the variables before it, what keeps what it says, and what sends it to the background or its output elsewhere.
 func Words(text string) ([]string, error) {
+	text = strings.TrimPrefix(text, saving.FindString(text))
 	var out []string
 	var word strings.Builder
 	in, quote := false, rune(0)

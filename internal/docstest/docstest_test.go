@@ -136,7 +136,9 @@ func TestRead(t *testing.T) {
 	page := strings.Join([]string{
 		"# Title", "", "Say `lofamoctl get nodes`, or `lofamoctl`, or `make`.", "    not indented behind an empty line", "", "## Below", "",
 		"    make build && export PATH=x     # a remark", "    lofamoctl mask a --reason 'two  spaces # in it'  a remark", "    lofamoctl watch &  # more", "    key: value", "",
-		"```console", "$ supervisor run --config a.yaml", "output", "```", "", "```yaml", "make: believe", "```", "", "    lofamoctl down",
+		"```console", "$ supervisor run --config a.yaml", "output", "```", "", "```yaml", "make: believe", "```", "", "    lofamoctl down", "",
+		"    link=$(lofamoctl web | tail -1)", "    A_B=c lofamoctl map", "    Type=notify", "",
+		"```sh", "# a remark", "for s in s1 s2; do", "  munge --any $s  # more", "done", "```",
 	}, "\n")
 	if err := os.WriteFile(filepath.Join(dir, "page.md"), []byte(page), 0o600); err != nil {
 		t.Fatal(err)
@@ -152,6 +154,9 @@ func TestRead(t *testing.T) {
 		{"page.md", 10, "Below", "lofamoctl watch &", false},
 		{"page.md", 14, "Below", "supervisor run --config a.yaml", false},
 		{"page.md", 22, "Below", "lofamoctl down", false},
+		{"page.md", 24, "Below", "link=$(lofamoctl web | tail -1)", false},
+		{"page.md", 25, "Below", "A_B=c lofamoctl map", false},
+		{"page.md", 31, "Below", "munge --any $s", false},
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -166,6 +171,8 @@ func TestWords(t *testing.T) {
 		"a>b":                  {"a"},
 		"a | b":                {"a"},
 		"a --x='one two' 1,0,": {"a", "--x=one two", "1,0,"},
+		"A_B=c d=e a x=y":      {"a", "x=y"},
+		"x=$(a b --c d | e)":   {"a", "b", "--c", "d"},
 	} {
 		if got, err := Words(text); err != nil || !slices.Equal(got, want) {
 			t.Errorf("%s: %q, %v: want %q", text, got, err, want)
@@ -214,7 +221,7 @@ func TestParse(t *testing.T) {
 }
 
 func TestListRefuses(t *testing.T) {
-	for _, list := range []string{"    a", "test only", "ci a", "machines", "other a", "ci\n    a\n    a", "machines why\n    a\n   b"} {
+	for _, list := range []string{"    a", "test only", "ci a", "machines", "person why", "other a", "ci\n    a\n    a", "machines why\n    a\n   b"} {
 		if got, err := parseRuns(list); err == nil {
 			t.Errorf("%q is taken: %v", list, got)
 		}

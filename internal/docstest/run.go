@@ -14,7 +14,6 @@ type How struct {
 	Package, Test string // a test: its directory from the top of the repository, and its function
 	CI            bool   // .ci/run does
 	Machines      string // nobody, for it wants more than this machine: what
-	Person        string // nobody, for it wants somebody who looks: why
 }
 
 // Runs says of each command who runs it.
@@ -42,10 +41,8 @@ func parseRuns(list string) (map[string]How, error) {
 			how = How{CI: true}
 		case kind == "machines" && rest != "":
 			how = How{Machines: rest}
-		case kind == "person" && rest != "":
-			how = How{Person: rest}
 		default:
-			return nil, fmt.Errorf(`line %d: %q: want "test PACKAGE NAME", "ci", "machines WHY", "person WHY", or a command indented by four spaces`, i+1, line)
+			return nil, fmt.Errorf(`line %d: %q: want "test PACKAGE NAME", "ci", "machines WHY", or a command indented by four spaces`, i+1, line)
 		}
 	}
 	return out, nil

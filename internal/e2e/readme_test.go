@@ -42,6 +42,7 @@ var aids = map[string]aid{
 	"lofamoctl policy get drain-failed-memory --version 2 -o yaml | lofamoctl policy apply -f -": {as: "lofamoctl policy get drain-failed-memory --version 1 -o yaml | lofamoctl policy apply -f -"},
 	"lofamoctl policy test -f policies.yaml --enforce --approve ann,bob --since 72h":             {as: "lofamoctl policy test -f tell.yaml --enforce --approve ann,bob --since 72h"},
 	"lofamoctl audit verify -f audit.jsonl --hash HASH":                                          {as: `lofamoctl audit verify -f audit.jsonl --hash "$(tail -1 audit.jsonl | grep -o '"hash":"[^"]*' | cut -d'"' -f4)"`},
+	`tail -1 audit.jsonl | sed 's/,"hash":"[0-9a-f]*"}$/}/' | tr -d '\n' | sha256sum`:            {as: `tail -1 audit.jsonl | sed 's/,"hash":"[0-9a-f]*"}$/}/' | tr -d '\n' | sha256sum | cut -d' ' -f1 | grep -f - audit.jsonl`},
 	"curl http://SUPERVISOR:PORT/metrics":                                                        {as: `curl -sf "http://$(grep -om1 '127[^"]*' .lofamo/prometheus-targets.json)/metrics" | grep lofamo_supervisor_certificate`},
 }
 

@@ -1,4 +1,4 @@
-// Renders the dashboards of a running Grafana in Chromium, and says which panels show no data or an error. Run by hack/screenshots-grafana.
+// Renders the dashboards of a running Grafana in Chromium, and says which panels show no data or an error. Run by hack/screenshots.
 // LOFAMO_GRAFANA: its address; LOFAMO_SHOTS: a folder for the pictures; LOFAMO_CHROMIUM: the browser; LOFAMO_SHOT_TYPE: webp (small) or png;
 // LOFAMO_NODE: the node that the dashboard Node is to show.
 import { readdir, readFile, writeFile } from 'node:fs/promises'

@@ -23,11 +23,12 @@ func Reap(ctx context.Context, every time.Duration) {
 	if os.Getpid() != 1 {
 		return
 	}
-	t := time.NewTicker(every)
+	t := time.NewTimer(every)
 	defer t.Stop()
 	var before map[int]uint64
 	for {
 		now := dead()
+		t.Reset(every) // from here on, late or not: two looks nearer than that could find the same child before its own has waited for it
 		for pid, start := range now {
 			if was, ok := before[pid]; ok && was == start {
 				_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // else it is somebody's after all

@@ -15,6 +15,9 @@ import (
 
 const insideEnv = "LOFAMO_TEST_ORPHANS"
 
+// every is long beside what a thread waits for a processor: who has started a child has waited for it by then.
+const every = 300 * time.Millisecond
+
 // In a PID namespace of its own this process gets the orphans of its children, and waits for those; and for a child of its own whoever has started it does.
 func TestReap(t *testing.T) {
 	if os.Getenv(insideEnv) != "" {
@@ -59,10 +62,11 @@ func inside(t *testing.T) {
 	reaping, stop := context.WithCancel(ctx)
 	go func() {
 		defer close(done)
-		Reap(reaping, 20*time.Millisecond)
+		Reap(reaping, every)
 	}()
 	until("they are waited for", func() bool { return len(dead()) == 0 })
-	for i := range 20 {
+	// Over some looks.
+	for i, begun := 0, time.Now(); time.Since(begun) < 3*every; i = (i + 1) % 20 {
 		err := exec.CommandContext(ctx, "sh", "-c", fmt.Sprintf("exit %d", i+1)).Run()
 		if status, ok := errors.AsType[*exec.ExitError](err); !ok || status.ExitCode() != i+1 {
 			t.Errorf("a child of its own: %v: want exit status %d", err, i+1)

@@ -2,6 +2,7 @@ package packagetest
 
 import (
 	"bytes"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -225,7 +226,10 @@ curl -s -D - -o /dev/null --cacert /var/lib/lofamo/supervisor/web.pem -H 'Conten
 
 var pageLink = regexp.MustCompile(`\]\(([^)#]+)`)
 
-// documented holds that a package's pages are there, and that every link in them leads to one.
+// documents are the kinds of files that are documentation.
+var documents = []string{".md", ".svg", ".yaml", ".yml", ".json", ".gz"}
+
+// documented holds that a package's pages are there and nothing else, and that every link in them leads to one.
 func documented(t *testing.T, dir string) {
 	t.Helper()
 	var pages []string
@@ -240,6 +244,14 @@ func documented(t *testing.T, dir string) {
 		if !slices.Contains(pages, filepath.Join(dir, want)) {
 			t.Errorf("%s has no page %s", dir, want)
 		}
+	}
+	if err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && !slices.Contains(documents, filepath.Ext(path)) {
+			t.Errorf("%s: want no such file in documentation", path)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
 	}
 	links := 0
 	for _, page := range pages {

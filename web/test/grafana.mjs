@@ -1,11 +1,11 @@
 // Renders the dashboards of a running Grafana in Chromium, and says which panels show no data or an error. Run by hack/screenshots.
-// LOFAMO_GRAFANA: its address; LOFAMO_SHOTS: a folder for the pictures; LOFAMO_CHROMIUM: the browser; LOFAMO_SHOT_TYPE: webp (small) or png;
+// LOFAMO_GRAFANA: its address; LOFAMO_SHOTS: a folder for the pictures; LOFAMO_CHROMIUM: the browser;
 // LOFAMO_NODE: the node that the dashboard Node is to show.
 import { readdir, readFile, writeFile } from 'node:fs/promises'
 import { basename, join } from 'node:path'
 import { chromium } from 'playwright-core'
 
-const address = process.env.LOFAMO_GRAFANA, out = process.env.LOFAMO_SHOTS, type = process.env.LOFAMO_SHOT_TYPE ?? 'webp'
+const address = process.env.LOFAMO_GRAFANA, out = process.env.LOFAMO_SHOTS
 const dashboards = new URL('../../deploy/grafana/', import.meta.url).pathname
 const width = 1440, cell = 38 // px that a unit of a panel's height takes, its gap included
 const settled = 20_000 // ms that a dashboard is given to draw itself
@@ -50,12 +50,9 @@ for (const file of (await readdir(dashboards)).filter((f) => f.endsWith('.json')
     else if (/No data|Data is missing|Unable to render|Error/.test(s.text)) complain(`${d.uid}: ${p.title}: ${s.text.replace(/\s+/g, ' ').slice(0, 120)}`)
     else if (!s.drawn) complain(`${d.uid}: ${p.title}: empty`)
   }
-  if (type === 'png') await page.screenshot({ path: join(out, `grafana-${basename(file, '.json').replace('lofamo-', '')}.png`) })
-  else {
-    const cdp = await page.context().newCDPSession(page)
-    const { data } = await cdp.send('Page.captureScreenshot', { format: 'webp', quality: 70 })
-    await writeFile(join(out, `grafana-${basename(file, '.json').replace('lofamo-', '')}.webp`), Buffer.from(data, 'base64'))
-  }
+  const cdp = await page.context().newCDPSession(page)
+  const { data } = await cdp.send('Page.captureScreenshot', { format: 'webp', quality: 70 })
+  await writeFile(join(out, `grafana-${basename(file, '.json').replace('lofamo-', '')}.webp`), Buffer.from(data, 'base64'))
   console.log(`${d.uid}: ${panels.length} panels`)
   await page.close()
 }

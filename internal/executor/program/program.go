@@ -112,6 +112,9 @@ func Run(ctx context.Context, s Spec) Ended {
 		}
 		_ = group(syscall.SIGKILL) // children that did not heed TERM
 	}
+	if cmd.ProcessState == nil { // who else has waited for it
+		return Ended{Started: true, Code: -1, Err: err}
+	}
 	e := Ended{Started: true, Code: cmd.ProcessState.ExitCode(), Killed: killed, Stdout: stdout.b, Stderr: stderr.b, Cut: stdout.cut || stderr.cut}
 	if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signal() > 0 {
 		e.Signal = ws.Signal()

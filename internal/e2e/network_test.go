@@ -31,10 +31,8 @@ func network(t *testing.T, dims string, supervisors, serviceNetworks int) *netla
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
-	periods, holdOff := patient(), config.Duration(time.Second) // well above what makes a link silent
-	periods.LinkHoldOff = &holdOff
 	l, err := netlab.Start(ctx, localcluster.Options{
-		Dims: d, Supervisors: supervisors, ServiceInterfaces: serviceNetworks, BinDir: binaries, Periods: periods,
+		Dims: d, Supervisors: supervisors, ServiceInterfaces: serviceNetworks, BinDir: binaries, Periods: patient(),
 	})
 	if err != nil {
 		t.Fatal(err)

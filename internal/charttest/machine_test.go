@@ -354,7 +354,11 @@ func (p *pod) ask(c object, kind string) error {
 	if path := c.text(kind, "httpGet", "path"); path != "" {
 		for _, port := range list(c, "ports") {
 			if port.text("name") == c.text(kind, "httpGet", "port") {
-				resp, err := http.Get(fmt.Sprintf("http://%s:%v%s", p.m.ip, port.at("containerPort"), path))
+				host := c.text(kind, "httpGet", "host")
+				if host == "" {
+					host = p.m.ip.String()
+				}
+				resp, err := http.Get(fmt.Sprintf("http://%s:%v%s", host, port.at("containerPort"), path))
 				if err != nil {
 					return err
 				}

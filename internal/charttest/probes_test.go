@@ -30,3 +30,106 @@ func TestSupervisorAsked(t *testing.T) {
 		t.Errorf("place has the variables %v: want HOST_IP, the node's address", env)
 	}
 }
+
+// The executor process is asked, and scraped, where it listens; it is on the node that has that address even where the volume says nothing of it; and it gets the time that it was given to end.
+func TestExecutorAsked(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		address, host, scraped, stop string
+		grace                        float64 // s: stopTimeout and 30 at least
+	}{
+		{"10.0.0.101:7950", "10.0.0.101", "10.0.0.101:7951", "", 60},
+		{"10.0.0.101:7950", "10.0.0.101", "10.0.0.101:7951", "1m30s", 150},
+		{"[2001:db8::1]:7950", "2001:db8::1", "[2001:db8::1]:7951", "1h", 3690},
+	} {
+		values := given(t, "executor.enabled=true", "executor.node=control-1", "executor.persistence.create=false", "monitoring.podMonitor.enabled=true", "executor.config.stopTimeout="+tc.stop)
+		all := render(t, append(values, "--set-string", "executor.address="+tc.address)...)
+		spec := pods(t, find(t, all, "Deployment", "lofamo-executor"))
+		c := list(spec, "containers")[0]
+		for _, kind := range []string{"livenessProbe", "readinessProbe"} {
+			if got := c.text(kind, "httpGet", "host"); got != tc.host {
+				t.Errorf("%s: %s asks at %q: want %q", tc.address, kind, got, tc.host)
+			}
+		}
+		if got := spec.text("nodeSelector", "kubernetes.io/hostname"); got != "control-1" {
+			t.Errorf("%s: on a node %q: want control-1", tc.address, got)
+		}
+		if got := spec.at("terminationGracePeriodSeconds"); got != tc.grace {
+			t.Errorf("stopTimeout %q: it is ended after %v s: want %v", tc.stop, got, tc.grace)
+		}
+		scraped := ""
+		monitor := find(t, all, "PodMonitor", "lofamo-executor")
+		for _, r := range list(list(object(monitor.at("spec").(map[string]any)), "podMetricsEndpoints")[0], "relabelings") {
+			if r.text("targetLabel") == "__address__" {
+				scraped = r.text("replacement")
+			}
+		}
+		if scraped != tc.scraped {
+			t.Errorf("%s: scraped at %q: want %q", tc.address, scraped, tc.scraped)
+		}
+	}
+}
+
+// Whatever is another in the pod of the Job makes another Job: one that is there cannot be changed.
+func TestLedgerJob(t *testing.T) {
+	t.Parallel()
+	named := map[string]string{}
+	for _, value := range []string{"", "executor.secret=other", "executor.passwords=bmc", "executor.resources.limits.memory=1Gi", "executor.priorityClassName=mine", "executor.tolerations=null", "executor.podAnnotations.a=b",
+		"executor.config.stopTimeout=2m", "images.pullPolicy=Always", "images.pullSecrets[0]=pull", "images.tag=v2", "executor.node=control-2"} {
+		values := []string{"executor.enabled=true", "executor.init=true", "executor.address=10.0.0.101:7950", "executor.node=control-1"}
+		if value != "" { // the first is as it comes
+			values = append(values, value)
+		}
+		for _, o := range render(t, given(t, values...)...) {
+			if o.text("kind") != "Job" {
+				continue
+			}
+			name := o.text("metadata", "name")
+			if other, ok := named[name]; ok {
+				t.Errorf("with %q and with %q the Job is %s", value, other, name)
+			}
+			named[name] = value
+		}
+	}
+	if len(named) != 12 {
+		t.Errorf("Jobs: %v: want 12", named)
+	}
+}
+
+// Who calls the executor process are the supervisors alone, as far as a network heeds policies.
+func TestExecutorPolicy(t *testing.T) {
+	t.Parallel()
+	policy := find(t, render(t, given(t, matrix["executor"]...)...), "NetworkPolicy", "lofamo-executor")
+	var callers []string
+	for _, rule := range list(object(policy.at("spec").(map[string]any)), "ingress") {
+		if list(rule, "ports")[0].at("port") == 7950.0 {
+			for _, from := range list(rule, "from") {
+				callers = append(callers, from.text("ipBlock", "cidr"))
+			}
+		}
+	}
+	if want := []string{"10.0.0.101/32", "10.0.0.102/32", "10.0.0.103/32"}; !slices.Equal(callers, want) {
+		t.Errorf("attempts are taken from %q: want %q", callers, want)
+	}
+}
+
+// The kubelet makes directories of the node for root: what another user is to write it does not make, for that half could not bind its socket there, and would only warn.
+func TestDirectories(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{"managed": "Directory", "everything": "DirectoryOrCreate"} {
+		agents := find(t, render(t, given(t, append(slices.Clone(matrix[name]), "agents.config.jobs.socket=/run/lofamo-jobs/local.sock")...)...), "DaemonSet", "lofamo-agent")
+		got := ""
+		for _, v := range list(pods(t, agents), "volumes") {
+			if v.text("name") == "jobs" {
+				got = v.text("hostPath", "type")
+			}
+		}
+		if got != want {
+			t.Errorf("%s: the socket's directory is of type %q: want %q", name, got, want)
+		}
+	}
+	spec := pods(t, find(t, render(t, given(t, matrix["executor"]...)...), "DaemonSet", "lofamo-agent"))
+	if got := spec.text("securityContext", "seLinuxOptions", "type"); got != "spc_t" {
+		t.Errorf("seLinuxOptions.type spc_t: pods have %q", got)
+	}
+}

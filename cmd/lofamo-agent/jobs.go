@@ -184,6 +184,6 @@ when one that has not come is FAILED in the fault map.`,
 	c.Flags().StringSliceVar(&members, "members", nil, "ids of all nodes that take part, with commas, this one among them (required)")
 	c.Flags().Uint64Var(&generation, "generation", 1, "which time the job comes to it, from 1")
 	c.Flags().IntVar(&participants, "participants", 1, "processes on this node that take part, 1 to 256")
-	c.Flags().StringVar(&participant, "participant", "", "which of them this is (default: its process id)")
+	c.Flags().StringVar(&participant, "participant", "", "which of them this is (default: its process id, with its PID namespace)")
 	return c
 }

@@ -74,7 +74,8 @@ func (a *app) clusterInitCommand() *cobra.Command {
 			a.printf("  operators/                certificates for people: --ca ca.pem --cert operator.pem --key operator.key\n")
 			a.printf("  ca.key                    signs certificates: for nobody but you\n")
 			a.printf("  prometheus-targets.json   what a Prometheus scrapes: file_sd_configs, as in deploy/prometheus\n")
-			return a.sayUntil(out)
+			a.sayUntil(out)
+			return nil
 		},
 	}
 	outFlag(cmd, &out)
@@ -122,7 +123,8 @@ The certificates of the lost one hold until they end, or until the authority is 
 				return err
 			}
 			a.sayChanged(out, changed)
-			return a.sayUntil(out)
+			a.sayUntil(out)
+			return nil
 		},
 	}
 	outFlag(cmd, &out)
@@ -171,14 +173,14 @@ func (a *app) sayChanged(out string, members []string) {
 	}
 }
 
-// sayUntil says until when the certificates of the operator's directory hold.
-func (a *app) sayUntil(out string) error {
+// sayUntil says until when the certificates of the operator's directory hold. What was wanted is done by then, so that what cannot be read there is no failure.
+func (a *app) sayUntil(out string) {
 	at, err := inventory.Open(out).Ends()
 	if err != nil {
-		return err
+		a.warnf("lofamoctl: until when certificates hold is not known: %v\n", err)
+		return
 	}
 	a.printf("certificates hold until %s, when the first ends; 'rotate-keys' makes all anew\n", day(at))
-	return nil
 }
 
 // day is a time to the minute.
@@ -216,7 +218,8 @@ that the old one has signed is worth nothing after 'remove'. Programs of a versi
 			if next != "" {
 				a.printf("when every machine has it and was restarted: --step %s\n", next)
 			}
-			return a.sayUntil(out)
+			a.sayUntil(out)
+			return nil
 		},
 	}
 	outFlag(cmd, &out)

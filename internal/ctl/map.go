@@ -49,7 +49,8 @@ maintenance, without evidence. Places and names are those of now.`,
 			width = defaultWidth
 		}
 		var at time.Time
-		if cmd.Flags().Changed("at") {
+		rewind := cmd.Flags().Changed("at")
+		if rewind {
 			if at, err = a.moment(past); err != nil {
 				return err
 			}
@@ -63,7 +64,7 @@ maintenance, without evidence. Places and names are those of now.`,
 			if err != nil {
 				return fmt.Errorf("map: %w", plain(err))
 			}
-			if !at.IsZero() {
+			if rewind {
 				if err := a.rewound(ctx, s, at, nodes, links); err != nil {
 					return fmt.Errorf("map: %w", plain(err))
 				}
@@ -75,7 +76,7 @@ maintenance, without evidence. Places and names are those of now.`,
 			a.warnCluster(nodes.GetCluster())
 			a.printf("%s", m.draw(p, width))
 			a.printf("%s", a.summary(nodes, links, p))
-			if !at.IsZero() {
+			if rewind {
 				a.printf("\nAs it was at %s, %s ago.\n", a.clock(timestamppb.New(at)), a.since(timestamppb.New(at)))
 			}
 			return nil

@@ -56,7 +56,8 @@ func TestMapAt(t *testing.T) {
 		{"11:58", []string{"nodes:     8: 8 NORMAL", "47 NORMAL, 1 FAILED"}, nil},
 		{"11:52:30", []string{"n1-0-1  SICK  MEMORY", "new fan"}, nil},
 		{"2024-05-06T13:52:30+02:00", []string{"n1-0-1  SICK  MEMORY", "new fan"}, nil},
-		{"23:00", []string{"nodes:     8: 8 NORMAL", "13h0m ago"}, nil}, // yesterday's
+		{"23:00", []string{"nodes:     8: 8 NORMAL", "13h0m ago"}, nil},                                    // yesterday's
+		{"0001-01-01T00:00:00Z", []string{"nodes:     8: 8 NORMAL", "As it was at"}, []string{"1 FAILED"}}, // a time like another
 	} {
 		got := run(t, nil, r.flags("map", "--at", tc.at)...)
 		if got.code != 0 || got.stderr != "" {

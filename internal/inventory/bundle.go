@@ -195,19 +195,24 @@ func issue(ca *pki.CA, base string, id pki.Identity, s *layout.Supervisor, fresh
 	return ca.IssueTo(base+".pem", base+".key", id, ips, []string{"localhost"})
 }
 
-// reached is where others find what a member serves, who has its own address in other. Settings, which are for all machines of a kind, name none, or every one.
+// reached is where others find what a member serves, who has its own address in other; empty: nowhere, for it is served to its own machine alone. Settings, which are for all
+// machines of a kind, name none, or every one.
 func reached(serves, other string) string {
 	host, port, err := net.SplitHostPort(serves)
 	if err != nil {
 		return serves
 	}
+	own, _, err := net.SplitHostPort(other)
+	if err != nil {
+		return serves
+	}
 	if ip, err := netip.ParseAddr(host); host != "" && (err != nil || !ip.IsUnspecified()) {
+		if is, err := netip.ParseAddr(own); ip.IsLoopback() && err == nil && !is.IsLoopback() {
+			return ""
+		}
 		return serves
 	}
-	if host, _, err = net.SplitHostPort(other); err != nil {
-		return serves
-	}
-	return net.JoinHostPort(host, port)
+	return net.JoinHostPort(own, port)
 }
 
 // writeSupervisor makes a replica's bundle, and returns where it serves metrics.

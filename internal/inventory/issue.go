@@ -111,15 +111,20 @@ func (d *Dir) writeIssued(ca *pki.CA, c issued, fresh bool) error {
 
 // Ends returns when the first of the members' and people's certificates ends: from then on nobody takes what its holder says.
 func (d *Dir) Ends() (at time.Time, err error) {
-	err = fs.WalkDir(os.DirFS(d.path), ".", func(p string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() || filepath.Ext(p) != ".pem" || e.Name() == caCert {
+	for _, kind := range []string{supervisors, nodesDir, operatorsDir, executorsDir} { // what else is there is not of this package
+		err = errors.Join(err, fs.WalkDir(os.DirFS(d.path), kind, func(p string, e fs.DirEntry, err error) error {
+			if e == nil && errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			if err != nil || e.IsDir() || filepath.Ext(p) != ".pem" || e.Name() == caCert {
+				return err
+			}
+			ends, err := pki.Ends(d.file(p))
+			if err == nil && (at.IsZero() || ends.Before(at)) {
+				at = ends
+			}
 			return err
-		}
-		ends, err := pki.Ends(d.file(p))
-		if err == nil && (at.IsZero() || ends.Before(at)) {
-			at = ends
-		}
-		return err
-	})
+		}))
+	}
 	return at, err
 }

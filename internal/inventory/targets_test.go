@@ -62,7 +62,9 @@ func TestTargets(t *testing.T) {
 func TestReached(t *testing.T) {
 	for _, tt := range [][3]string{
 		{"", "10.0.0.1:7100", ""}, {"10.1.0.1:7102", "10.0.0.1:7100", "10.1.0.1:7102"}, {"0.0.0.0:7102", "10.0.0.1:7100", "10.0.0.1:7102"},
-		{":7102", "[fd00::1]:7100", "[fd00::1]:7102"}, {"[::]:7102", "10.0.0.1:7100", "10.0.0.1:7102"}, {"n1:7102", "10.0.0.1:7100", "n1:7102"},
+		{":7102", "[fd00::1]:7100", "[fd00::1]:7102"}, {"[::]:7102", "10.0.0.1:7100", "10.0.0.1:7102"},
+		{"127.0.0.1:7102", "10.0.0.1:7100", ""}, {"[::1]:7102", "[fd00::1]:7100", ""}, {"127.0.0.1:7102", "127.0.0.5:7100", "127.0.0.1:7102"},
+		{"n1:7102", "10.0.0.1:7100", "n1:7102"},
 	} {
 		if got := reached(tt[0], tt[1]); got != tt[2] {
 			t.Errorf("%s of %s: %s, want %s", tt[0], tt[1], got, tt[2])
@@ -83,6 +85,16 @@ func TestEnds(t *testing.T) {
 			return at
 		}
 		first := ends()
+		// A key or a web server's certificate that an operator keeps beside his settings is not looked at.
+		if err := os.MkdirAll(d.file("settings"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(d.file("settings", "web.pem"), []byte("no certificate"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := ends(); !got.Equal(first) {
+			t.Errorf("beside a file of somebody else: %s, want %s", got, first)
+		}
 		if in := time.Until(first); in < 364*24*time.Hour || in > 366*24*time.Hour {
 			t.Errorf("they end in %s", in)
 		}

@@ -130,6 +130,9 @@ func (s *Server) DisarmAlarms(ctx context.Context, req *lofamov1.DisarmAlarmsReq
 // the quota: the store itself is then still within it, by up to the size of that write.
 const roomFraction = 16
 
+// roomy is what a store must be below.
+func roomy(quota uint64) uint64 { return quota - quota/roomFraction }
+
 // checkDisarm says why an alarm is still right; else whose it is.
 func checkDisarm(members []*lofamov1.Member, id string, alarm etcdserverpb.AlarmType) (name string, err error) {
 	i := slices.IndexFunc(members, func(m *lofamov1.Member) bool { return m.GetId() == id })
@@ -140,10 +143,10 @@ func checkDisarm(members []*lofamov1.Member, id string, alarm etcdserverpb.Alarm
 	switch {
 	case alarm == etcdserverpb.AlarmType_CORRUPT:
 		return "", status.Errorf(codes.FailedPrecondition, "CORRUPT of %s: its data differ from the others': replace it", m.GetName())
-	case alarm == etcdserverpb.AlarmType_NOSPACE && m.GetQuotaBytes() > 0 && m.GetDbBytes() >= m.GetQuotaBytes()-m.GetQuotaBytes()/roomFraction:
+	case alarm == etcdserverpb.AlarmType_NOSPACE && m.GetQuotaBytes() > 0 && m.GetDbBytes() >= roomy(m.GetQuotaBytes()):
 		return "", status.Errorf(codes.FailedPrecondition,
-			"NOSPACE of %s: its store has %d bytes (%d in use) of the %d that it may have: defragment it after a compaction, or give it a larger etcd.quotaBytes",
-			m.GetName(), m.GetDbBytes(), m.GetDbInUseBytes(), m.GetQuotaBytes())
+			"NOSPACE of %s: its store has %d bytes (%d in use) of the %d that it may have: want less than %d: defragment it after a compaction, or give it a larger etcd.quotaBytes",
+			m.GetName(), m.GetDbBytes(), m.GetDbInUseBytes(), m.GetQuotaBytes(), roomy(m.GetQuotaBytes()))
 	}
 	return m.GetName(), nil
 }

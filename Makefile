@@ -73,7 +73,7 @@ PURE := ./internal/sim ./internal/agent/backup ./pkg/servicenet ./pkg/torus/expr
 SINGLE := ./internal/sim/chaos/... ./internal/sim/diameter ./internal/agent/dnpcore ./pkg/awareness ./pkg/selftest ./pkg/torus/procedure ./pkg/torus/routing
 
 # UNTAGGED are tests without failpoints, whose names are like those of tests with them: they are not run twice.
-UNTAGGED := LeadersAreKilled|PausedServer
+UNTAGGED := LeadersAreKilled|PausedServer|WindowOfOldLeaders
 
 .PHONY: test
 # Else every program with the race detector waits a second before it ends.

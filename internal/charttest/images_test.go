@@ -27,8 +27,9 @@ import (
 func registry(t *testing.T) string {
 	t.Helper()
 	blobs := map[string][]byte{}
-	digest := func(b []byte) string {
-		d := fmt.Sprintf("sha256:%x", sha256.Sum256(b))
+	digest := func(b []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(b)) }
+	has := func(b []byte) string {
+		d := digest(b)
 		blobs[d] = b
 		return d
 	}
@@ -45,7 +46,7 @@ func registry(t *testing.T) string {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	plain := fmt.Sprintf("sha256:%x", sha256.Sum256(layer.Bytes()))
+	plain := digest(layer.Bytes())
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
 	if _, err := z.Write(layer.Bytes()); err != nil {
@@ -63,7 +64,7 @@ func registry(t *testing.T) string {
 	}
 	const oci = "application/vnd.oci.image."
 	described := func(kind string, b []byte) map[string]any {
-		return map[string]any{"mediaType": oci + kind, "digest": digest(b), "size": len(b)}
+		return map[string]any{"mediaType": oci + kind, "digest": has(b), "size": len(b)}
 	}
 	config := encode(map[string]any{
 		"architecture": "amd64", "os": "linux", "config": map[string]any{"User": "65532:65532"},
@@ -75,7 +76,7 @@ func registry(t *testing.T) string {
 	of := described("manifest.v1+json", manifest)
 	of["platform"] = map[string]any{"architecture": "amd64", "os": "linux"}
 	index := encode(map[string]any{"schemaVersion": 2, "mediaType": oci + "index.v1+json", "manifests": []any{of}})
-	digest(index)
+	has(index)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := path.Base(r.URL.Path)
 		b, ok := blobs[name]

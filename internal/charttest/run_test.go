@@ -50,9 +50,6 @@ func install(t *testing.T) *installation {
 	t.Helper()
 	wantContainers(t)
 	in := &installation{t: t, now: needs.Set(t, "make build, and set it to bin", localcluster.EnvBinDir)}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
-	t.Cleanup(cancel)
-	in.ctx = ctx
 	top, err := os.MkdirTemp("", "lofamo-chart-")
 	if err != nil {
 		t.Fatal(err)
@@ -65,6 +62,10 @@ func install(t *testing.T) *installation {
 		t.Fatalf("%v: %s", err, out)
 	}
 	copyProgram(t, filepath.Join(in.now, "lofamoctl"), in.next)
+	// Of all steps together, without the build, which takes minutes where nothing was built before.
+	ctx, cancel := context.WithTimeout(t.Context(), 4*bound)
+	t.Cleanup(cancel)
+	in.ctx = ctx
 	// Three addresses of this process alone, so that ports are those of any installation.
 	base := freeport.IP().As4()
 	ips := make([]netip.Addr, 3)

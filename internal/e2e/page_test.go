@@ -23,6 +23,8 @@ import (
 type page struct {
 	in    io.Writer
 	lines *bufio.Scanner
+	// browser is the process with Node.js that has it.
+	browser *os.Process
 }
 
 // browser opens the page of a supervisor, and ends it with the trial. Where there is no browser what is skipped is the test that asks for it.
@@ -52,17 +54,19 @@ func (t trial) browser(asks *testing.T, id string) *page {
 		_ = in.Close() // it ends then
 		_ = cmd.Wait()
 	})
-	p := &page{in, bufio.NewScanner(out)}
+	p := &page{in, bufio.NewScanner(out), cmd.Process}
 	p.do(asks, "open "+t.login(asks, id))
 	return p
 }
 
-// do has the page do something or wait for it, and returns what it found.
+// do has the page do something or wait for it, and returns what it found. A browser that hangs, as at its start it may, is ended.
 func (p *page) do(t *testing.T, what string) string {
 	t.Helper()
 	if _, err := fmt.Fprintln(p.in, what); err != nil {
 		t.Fatal(err)
 	}
+	hangs := time.AfterFunc(time.Minute, func() { _ = p.browser.Kill() })
+	defer hangs.Stop()
 	if !p.lines.Scan() {
 		t.Fatalf("the browser is gone: %v", p.lines.Err())
 	}

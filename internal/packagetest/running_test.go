@@ -58,13 +58,12 @@ func (m *machine) serves(when string, how manager) {
 	}, m.why)
 }
 
-// held is the drop-in of the agent's units, as an operator may have one: a daemon that is to start waits while there is a file. What a manager waits for is shortened.
+// held is the drop-in of the agent's units, as an operator may have one: a daemon that is to start waits while there is a file.
 const held = `[Service]
-WatchdogSec=3
 ExecStartPre=/bin/sh -c 'while test -e /run/hold; do sleep 0.1; done'
 `
 
-// hanging is that of what is to hang otherwise.
+// hanging is that of what is to hang: what its manager waits for is shortened.
 const hanging = `[Service]
 WatchdogSec=3
 `
@@ -162,6 +161,12 @@ func upgraded(m *machine, how manager) {
 // supervised has systemd find daemons that hang: it ends them and starts them again, and those of the node adopt the halves, which go on. Go's runtime ends what the watchdog aborts with the exit
 // code of a refused configuration, with which the units are not started again.
 func supervised(m *machine, how manager) {
+	for _, u := range how.units { // not before: while versions change on a busy machine a daemon may be late
+		m.dropIn(u, hanging)
+	}
+	m.run("systemctl", "daemon-reload")
+	m.run(append([]string{"systemctl", "restart"}, how.units...)...)
+	m.serves("with short watchdogs", how)
 	units := append(slices.Clone(how.units), "lofamo-executor", "lofamo-supervisor")
 	halves, before := m.halves(), map[string]string{}
 	for _, u := range units {

@@ -20,7 +20,7 @@ import (
 
 // What is left of a leader who is no more, on a node to which the next one has said nothing (docs/responses-node.md: the window). His order was sent, or was
 // about to be, when another one was elected, and is held up; or he is paused before he orders, and goes on.
-func TestWindow(t *testing.T) {
+func TestWindowOfOldLeaders(t *testing.T) {
 	var widest time.Duration
 	late, stale, begun := 0, 0, 0
 	for seed := range uint64(4000) {

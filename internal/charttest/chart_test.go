@@ -323,9 +323,18 @@ func TestRights(t *testing.T) {
 			find(t, got, o.text("roleRef", "kind"), o.text("roleRef", "name"))
 		}
 		for kind, name := range map[string]string{"DaemonSet": "lofamo-agent", "StatefulSet": "lofamo-supervisor"} {
-			token := find(t, got, kind, name).at("spec", "template", "spec", "automountServiceAccountToken")
-			if want := kind == "StatefulSet" && tc.files != nil; token != want {
-				t.Errorf("%q: %s has a token: %v: want %v", tc.values, name, token, want)
+			o := find(t, got, kind, name)
+			if token := o.at("spec", "template", "spec", "automountServiceAccountToken"); token != false {
+				t.Errorf("%q: all containers of %s have a token: %v: want false", tc.values, name, token)
+			}
+			spec := pods(t, o)
+			for _, c := range append(list(spec, "initContainers"), list(spec, "containers")...) {
+				token := slices.ContainsFunc(list(c, "volumeMounts"), func(m object) bool {
+					return m.text("mountPath") == "/var/run/secrets/kubernetes.io/serviceaccount"
+				})
+				if want := c.text("name") == "supervisor" && tc.files != nil; token != want {
+					t.Errorf("%q: %s of %s has a token: %v: want %v", tc.values, c.text("name"), name, token, want)
+				}
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package charttest
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"net/netip"
 	"os"
@@ -78,7 +79,7 @@ func (m *machine) lay(name, bin string, template object, configs map[string]obje
 	for _, claim := range list(template, "spec", "volumeClaimTemplates") {
 		dir := filepath.Join(m.dir, "var", "lib", "lofamo", "supervisor")
 		m.mkdir(dir)
-		p.own(dir)
+		p.share(dir)
 		p.volumes[claim.text("metadata", "name")] = dir
 	}
 	for _, v := range list(p.spec, "volumes") {
@@ -152,7 +153,7 @@ func (p *pod) volume(v object) string {
 	if claim := v.text("persistentVolumeClaim", "claimName"); claim != "" {
 		dir := filepath.Join(p.m.dir, "claims", claim)
 		p.m.mkdir(dir)
-		p.own(dir)
+		p.share(dir)
 		return dir
 	}
 	dir := filepath.Join(p.m.dir, p.name, v.text("name"))
@@ -217,6 +218,14 @@ func (p *pod) user() (uid, gid int) {
 	u, _ := p.spec.at("securityContext", "runAsUser").(float64)
 	g, _ := p.spec.at("securityContext", "runAsGroup").(float64)
 	return int(u), int(g)
+}
+
+// share gives a claim's directory to the pod's group, as a kubelet does for fsGroup; it stays root's.
+func (p *pod) share(dir string) {
+	_, gid := p.user()
+	if err := errors.Join(os.Chown(dir, 0, gid), os.Chmod(dir, 0o775|fs.ModeSetgid)); err != nil { //nolint:gosec // as a kubelet
+		p.m.t.Fatal(err)
+	}
 }
 
 // own gives a volume to the pod's user, in the place of what a kubelet does with fsGroup.

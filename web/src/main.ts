@@ -339,6 +339,7 @@ class Page {
       b.tabIndex = t === this.tab ? 0 : -1
     }
     this.panel.setAttribute('aria-labelledby', 'tab-' + this.tab)
+    this.panel.classList.toggle('of-now', this.timeline.at !== undefined && (this.tab === 'node' || this.tab === 'responses'))
     const focused = document.activeElement?.closest<HTMLElement>('[data-line]')?.dataset.line
     if (this.tab === 'events') this.renderEvents()
     if (this.tab === 'nodes') this.renderNodes()

@@ -203,7 +203,8 @@ function flagsThen(now: Model, events: Change[], at: number): Uint8Array {
     else if (!then.has(key)) then.set(key, Boolean(c.ended))
   }
   const out = now.flags.map((f) => f & (MAINTENANCE | WARNING))
-  for (const [key, c] of last) { // what the events themselves explain of now's
+  // What the events themselves explain of now's. The map does not tell of which part a warning is: of two, one of which began before all events that are kept, that one is not shown then.
+  for (const [key, c] of last) {
     const [rank, what] = key.split(' ').map(Number)
     if (!c.ended) out[rank] &= ~what
   }

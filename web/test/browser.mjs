@@ -203,8 +203,11 @@ async function group() {
   await page.locator('#past input').fill(String(Number(await ask('when n0-1-2')) - 1))
   await page.waitForSelector('#past.then', wait)
   await page.waitForFunction(() => !document.querySelector('#groups'), undefined, wait)
+  const ofNow = () => page.locator('#panel.of-now').count()
+  check(await ofNow(), 'the page of the group does not say that it is of now')
   await page.click('#past button')
   await page.waitForSelector('#groups', wait)
+  check(!(await ofNow()), 'the page of the group says that the map is not of now')
   await page.click('.members button:has-text("n0-1-2")')
   await page.waitForFunction(() => /One of a group/.test(document.querySelector('#panel').textContent), undefined, wait)
   // Its living neighbour's register, by field.

@@ -116,7 +116,7 @@ func (p Placement) heard(cfg config.Supervisor) error {
 	if at.Addr().IsUnspecified() || at.Addr().Unmap() == p.Host.Unmap() {
 		return nil
 	}
-	return fmt.Errorf("configuration of supervisor %s: http: given %s, and this machine is asked for its health at %s: want an inventory with that address, or listen at all: http: %s",
+	return fmt.Errorf("configuration of supervisor %s: http: given %s, and this machine is asked for its health at %s: want an inventory with that address, or listen at all: http: %s, and grpc and web.listen likewise",
 		cfg.ID, cfg.HTTP, p.Host, netip.AddrPortFrom(everywhere(p.Host), at.Port()))
 }
 

@@ -90,11 +90,11 @@ func (d *daemon) restartHalf(ctx context.Context, half fault.Half, earlier strin
 	if why != "" {
 		return actUnchanged("%s", why)
 	}
-	var before regfile.Holder
+	before := regfile.Holder{PID: pid}
 	if now := c.holder(); now.PID == pid {
 		before = now
 	}
-	b, err := json.Marshal(restarted{PID: pid, Start: before.Start, Space: before.Space})
+	b, err := json.Marshal(restarted{PID: before.PID, Start: before.Start, Space: before.Space})
 	if err == nil {
 		err = note(string(b))
 	}
@@ -110,7 +110,6 @@ func (d *daemon) restartHalf(ctx context.Context, half fault.Half, earlier strin
 			return actUnchanged("%v", err)
 		}
 	}
-	before.PID = pid
 	return c.awaitProven(ctx, before)
 }
 

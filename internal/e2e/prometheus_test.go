@@ -15,6 +15,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/dashboards"
 	"github.com/lofamo/lofamo/internal/freeport"
+	"github.com/lofamo/lofamo/internal/layout"
 	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/metricsdoc"
 	"github.com/lofamo/lofamo/internal/needs"
@@ -48,7 +49,7 @@ func startPrometheus(t *testing.T, server string, of *localcluster.Cluster) prom
 	for _, change := range [][2]string{
 		{"scrape_interval: 10s", "scrape_interval: 500ms"}, {"evaluation_interval: 10s", "evaluation_interval: 500ms"},
 		{"- lofamo-recording.yaml", "- " + rules + "/lofamo-recording.yaml"}, {"- lofamo-alerts.yaml", "- " + rules + "/lofamo-alerts.yaml"},
-		{"../../.lofamo/" + localcluster.TargetsFile, of.Targets()},
+		{"../../.lofamo/" + layout.TargetsFile, of.Targets()},
 	} {
 		if strings.Count(conf, change[0]) != 1 {
 			t.Fatalf("deploy/prometheus/prometheus.yml: want %q once", change[0])

@@ -38,7 +38,6 @@ const Etc = "/etc/lofamo"
 // Bundles mirror Etc: agent.yaml or supervisor.yaml, pki/, gossip.key. A machine that has both a node and a replica gets both bundles.
 const (
 	inventoryFile = "inventory.yaml"
-	targetsFile   = "prometheus-targets.json"
 	caCert        = "ca.pem"
 	caKey         = "ca.key"
 	gossipFile    = "gossip.key"
@@ -146,7 +145,7 @@ func (d *Dir) write(inv Inventory, ca *pki.CA, fresh whose) error {
 	if err != nil {
 		return err
 	}
-	if err := replace(d.file(targetsFile), list, 0o644); err != nil {
+	if err := replace(d.file(layout.TargetsFile), list, 0o644); err != nil {
 		return err
 	}
 	b, err := yaml.Marshal(inv)

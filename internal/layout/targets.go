@@ -2,6 +2,10 @@ package layout
 
 import "encoding/json"
 
+// TargetsFile is the name of the file, in a cluster's directory, with all that a Prometheus scrapes of it: a list for `file_sd_configs`, which
+// Prometheus reads again when it changes.
+const TargetsFile = "prometheus-targets.json"
+
 // Jobs of the targets; the rules and dashboards keep jobs apart, and know none by its name.
 const (
 	JobSupervisor = "lofamo-supervisor"

@@ -187,7 +187,7 @@ func makeRoom(dir string, force bool) error {
 func removeOwn(dir string) error {
 	var errs []error
 	// cluster.json goes last: as long as it is there, the directory is known as a cluster's.
-	for _, name := range []string{"nodes", "supervisors", "pki", "gossip.key", TargetsFile + ".new", TargetsFile, "cluster.json.new", "cluster.json"} {
+	for _, name := range []string{"nodes", "supervisors", "pki", "gossip.key", layout.TargetsFile + ".new", layout.TargetsFile, "cluster.json.new", "cluster.json"} {
 		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
 			errs = append(errs, fmt.Errorf("remove the cluster's files: %w", err))
 		}

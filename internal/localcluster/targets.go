@@ -6,12 +6,8 @@ import (
 	"github.com/lofamo/lofamo/internal/layout"
 )
 
-// TargetsFile is the name of the file, in a cluster's directory, with all that a Prometheus scrapes of it: a list for `file_sd_configs`, which
-// Prometheus reads again when it changes. deploy/prometheus/prometheus.yml reads it.
-const TargetsFile = "prometheus-targets.json"
-
-// Targets returns the path of the list of what there is to scrape.
-func (c *Cluster) Targets() string { return c.path(TargetsFile) }
+// Targets returns the path of the list of what there is to scrape. deploy/prometheus/prometheus.yml reads it.
+func (c *Cluster) Targets() string { return c.path(layout.TargetsFile) }
 
 // targets are those who serve metrics.
 func (c *Cluster) targets() layout.Targets {

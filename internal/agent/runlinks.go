@@ -17,6 +17,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/torus/udplink"
+	"github.com/lofamo/lofamo/pkg/udpguard"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/agent/backup"
@@ -94,7 +95,7 @@ func (l *links) adopt(p *process) {
 
 // open opens the sockets that are missing. One that cannot be had is the half's to open, and to complain of.
 func (l *links) open() {
-	l.each(func(dir grid.Direction, local, _ netip.AddrPort) {
+	l.each(func(dir grid.Direction, local, peer netip.AddrPort) {
 		at := &l.sockets[dir.Index()]
 		if *at >= 0 {
 			return
@@ -105,6 +106,9 @@ func (l *links) open() {
 			return
 		}
 		defer func() { _ = conn.Close() }()
+		if raw, err := conn.SyscallConn(); err == nil { // the half does it too, and says so if it cannot
+			_ = udpguard.SetPeer(raw, peer)
+		}
 		*at = duplicate(conn)
 	})
 }

@@ -46,6 +46,7 @@ func (l *Link) SetPeer(addr netip.AddrPort, verify func(*x509.Certificate) error
 		return err
 	}
 	l.remote.Store(r)
+	l.filter(r.addr)
 	return nil
 }
 

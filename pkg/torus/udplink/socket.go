@@ -5,6 +5,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/pkg/udpguard"
 )
 
 // Bind opens the UDP socket of a link, for a process that holds it while the link's own process is restarted: what comes
@@ -46,3 +52,30 @@ func (l *Link) bind() error {
 	}
 	return nil
 }
+
+// filter has the kernel drop what is not from the peer. A kernel that refuses leaves that to the reader.
+func (l *Link) filter(peer netip.AddrPort) {
+	if err := udpguard.SetPeer(l.raw, peer); err != nil {
+		l.log.Warn("the kernel does not filter the packets of this link: strangers can fill its buffer", "err", err)
+	}
+}
+
+// memInfo is the array that SO_MEMINFO gives; its last number counts drops.
+type memInfo [9]uint32
+
+// drops asks the kernel how many packets it has dropped at a socket.
+func drops(c syscall.RawConn) uint32 {
+	var info memInfo
+	size := uint32(unsafe.Sizeof(info))
+	var errno syscall.Errno
+	err := c.Control(func(fd uintptr) {
+		_, _, errno = unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_MEMINFO,
+			uintptr(unsafe.Pointer(&info[0])), uintptr(unsafe.Pointer(&size)), 0)
+	})
+	if err != nil || errno != 0 {
+		return 0
+	}
+	return info[len(info)-1]
+}
+
+func (l *Link) dropped() uint64 { return uint64(drops(l.raw) - l.dropsBefore) }

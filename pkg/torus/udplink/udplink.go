@@ -11,7 +11,7 @@
 //	   │◄───────────── ready ───────────┤   the acceptor has verified the dialer
 //	   ├───────────── commit ──────────►│   both go over to the new session
 //
-// Packets from any other address than the peer's are dropped unread. The mangler drops, damages,
+// Packets from any other address than the peer's are dropped by the kernel (pkg/udpguard). The mangler drops, damages,
 // doubles, delays or blocks, for tests and fault injection.
 package udplink
 
@@ -96,7 +96,8 @@ type Handler interface {
 // Stats are counters since Listen.
 type Stats struct {
 	RxPackets, TxPackets uint64
-	Strangers            uint64 // packets from other addresses, dropped unread
+	Strangers            uint64 // packets from other addresses that waited in the socket before the kernel filtered it, dropped unread
+	Dropped              uint64 // packets that the kernel dropped: of other addresses, or for want of room
 	RxErrors, TxErrors   uint64 // errors of the socket; a full send buffer is a TxError
 	Handshakes           uint64 // sessions made
 	HandshakeFailures    uint64 // handshakes begun that failed, for whatever reason
@@ -129,6 +130,8 @@ type Link struct {
 	randMu  sync.Mutex
 	rand    *rand.Rand
 	delayed chan delayedPacket
+
+	dropsBefore uint32 // of a socket that was given
 
 	sessionMu sync.Mutex // OnSession calls one after the other
 	closeOnce sync.Once
@@ -228,6 +231,8 @@ func (l *Link) open() error {
 	if l.raw, err = l.udp.SyscallConn(); err != nil {
 		return fmt.Errorf("link %s: UDP %s: %w", l.cfg.Dir, l.local, err)
 	}
+	l.dropsBefore = drops(l.raw)
+	l.filter(l.cfg.Peer)
 	l.sendFn = func(fd uintptr) bool {
 		l.outErr = unix.Sendto(int(fd), l.out, unix.MSG_DONTWAIT, l.to)
 		return true
@@ -282,7 +287,7 @@ func (l *Link) LocalAddr() netip.AddrPort { return l.local }
 func (l *Link) Stats() Stats {
 	c := &l.count
 	return Stats{
-		RxPackets: c.rx.Load(), TxPackets: c.tx.Load(), Strangers: c.strangers.Load(),
+		RxPackets: c.rx.Load(), TxPackets: c.tx.Load(), Strangers: c.strangers.Load(), Dropped: l.dropped(),
 		RxErrors: c.rxErrors.Load(), TxErrors: c.txErrors.Load(),
 		Handshakes: c.handshakes.Load(), HandshakeFailures: c.failures.Load(), Refused: c.refused.Load(), Rests: c.rests.Load(),
 		MangledIn: c.mangledIn.Load(), MangledOut: c.mangledOut.Load(),

@@ -1,0 +1,238 @@
+package udpguard
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/needs"
+)
+
+// listen opens a socket on an address, closed with the test.
+func listen(t *testing.T, network, addr string) *net.UDPConn {
+	t.Helper()
+	at := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(addr))
+	c, err := net.ListenUDP(network, at)
+	if err != nil {
+		needs.Missing(t, "a socket of %s on %s: %v", network, addr, err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func addrOf(c *net.UDPConn) netip.AddrPort {
+	a := c.LocalAddr().(*net.UDPAddr).AddrPort()
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
+func raw(t *testing.T, c *net.UDPConn) interface {
+	Control(func(uintptr)) error
+	Read(func(uintptr) bool) error
+	Write(func(uintptr) bool) error
+} {
+	t.Helper()
+	r, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// received returns the numbers that have come, each once. On loopback a datagram is in the buffer, or gone, before its send returns.
+func received(t *testing.T, c *net.UDPConn) map[uint32]bool {
+	t.Helper()
+	out, buf := map[uint32]bool{}, make([]byte, 64)
+	for {
+		if err := c.SetReadDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		n, _, err := c.ReadFromUDPAddrPort(buf)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return out
+		}
+		if err != nil || n < 4 {
+			t.Fatalf("%d bytes, %v", n, err)
+		}
+		out[binary.BigEndian.Uint32(buf)] = true
+	}
+}
+
+func send(t *testing.T, from *net.UDPConn, to netip.AddrPort, n uint32) {
+	t.Helper()
+	if _, err := from.WriteToUDPAddrPort(binary.BigEndian.AppendUint32(nil, n), to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSetPeerAdmitsThePeerAlone(t *testing.T) {
+	for _, tc := range []struct{ name, network, to, peer, sameAddress, sender string }{
+		{"IPv4", "udp4", "127.0.0.1:0", "127.0.0.2:0", "127.0.0.2:0", "127.0.0.1:0"},
+		{"IPv6", "udp6", "[::1]:0", "[::1]:0", "[::1]:0", "[::1]:0"},
+		{"IPv4 at a socket of both families", "udp", "[::]:0", "127.0.0.2:0", "127.0.0.2:0", "127.0.0.1:0"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			to, peer := listen(t, tc.network, tc.to), listen(t, "udp", tc.peer)
+			next, stranger := listen(t, "udp", tc.sameAddress), listen(t, "udp", tc.sender)
+			at := netip.AddrPortFrom(addrOf(peer).Addr(), addrOf(to).Port())
+			if at.Addr().Is4() {
+				at = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), at.Port())
+			}
+			if err := SetPeer(raw(t, to), addrOf(peer)); err != nil {
+				t.Fatal(err)
+			}
+			send(t, stranger, at, 1)
+			send(t, next, at, 2) // of the peer's address, and another port
+			send(t, peer, at, 3)
+			if got := received(t, to); len(got) != 1 || !got[3] {
+				t.Errorf("received %v, want 3 alone", got)
+			}
+			if err := SetPeer(raw(t, to), addrOf(next)); err != nil {
+				t.Fatal(err)
+			}
+			send(t, peer, at, 4)
+			send(t, next, at, 5)
+			if got := received(t, to); len(got) != 1 || !got[5] {
+				t.Errorf("with another peer received %v, want 5 alone", got)
+			}
+		})
+	}
+	if err := SetPeer(nil, netip.AddrPort{}); err == nil {
+		t.Error("a peer without an address was taken")
+	}
+}
+
+// TestProgramAdmitsEveryKnownSource has the kernel look at programs of all sizes and of both families.
+func TestProgramAdmitsEveryKnownSource(t *testing.T) {
+	to, from, stranger := listen(t, "udp4", "127.0.0.1:0"), listen(t, "udp4", "127.0.0.3:0"), listen(t, "udp4", "127.0.0.4:0")
+	var others []netip.AddrPort
+	for i := range MaxKnown - 1 {
+		a := netip.AddrFrom4([4]byte{10, 0, byte(i >> 4), byte(i % 7)})
+		if i%3 == 0 {
+			a = netip.AddrFrom16([16]byte{0xfd, 15: byte(i % 11)})
+		}
+		others = append(others, netip.AddrPortFrom(a, uint16(1000+i)))
+	}
+	for _, n := range []int{0, 1, 2, 100, len(others)} {
+		for _, ports := range []bool{true, false} {
+			if err := attach(raw(t, to), program(append(others[:n:n], addrOf(from)), ports, allStrangers)); err != nil {
+				t.Fatalf("%d others, ports %v: %v", n, ports, err)
+			}
+			send(t, stranger, addrOf(to), 1)
+			send(t, from, addrOf(to), 2)
+			if got := received(t, to); len(got) != 1 || !got[2] {
+				t.Errorf("%d others, ports %v: received %v, want 2 alone", n, ports, got)
+			}
+		}
+	}
+}
+
+// TestFloodOfStrangersLeavesKnownSourcesAlone sends far more than a receive buffer holds from a stranger, and between that a little from a
+// known source: all of the latter arrives. Afterwards strangers are admitted again.
+func TestFloodOfStrangersLeavesKnownSourcesAlone(t *testing.T) {
+	to, friend, stranger := listen(t, "udp4", "127.0.0.1:0"), listen(t, "udp4", "127.0.0.1:0"), listen(t, "udp4", "127.0.0.1:0")
+	if err := to.SetReadBuffer(64 << 10); err != nil {
+		t.Fatal(err)
+	}
+	g := New(100)
+	defer g.Close()
+	g.Guard(raw(t, to))
+	g.Know([]netip.AddrPort{addrOf(friend)})
+	buf := make([]byte, 64)
+	friends, strangers := 0, 0
+	take := func() { // all that there is
+		for {
+			if err := to.SetReadDeadline(time.Now().Add(50 * time.Microsecond)); err != nil {
+				t.Fatal(err)
+			}
+			_, from, err := to.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			switch {
+			case !g.Admit(time.Now(), from):
+			case from == addrOf(friend):
+				friends++
+			default:
+				strangers++
+			}
+		}
+	}
+	begin := time.Now()
+	for !g.Flooded() { // the first burst may cost something; the reader reacts to it
+		for range 50 {
+			send(t, stranger, addrOf(to), 0)
+		}
+		take()
+	}
+	t.Logf("the kernel filters %s after the first datagram of the flood", time.Since(begin))
+	for g.Stats().Shift < 9 {
+		for range 50 {
+			send(t, stranger, addrOf(to), 0)
+		}
+		take()
+	}
+	const rounds, each = 100, 500
+	friends, strangers, begin = 0, 0, time.Now()
+	for n := range rounds {
+		for range each {
+			send(t, stranger, addrOf(to), 0)
+		}
+		send(t, friend, addrOf(to), uint32(n))
+		for range each {
+			send(t, stranger, addrOf(to), 0)
+		}
+		take()
+	}
+	took := time.Since(begin)
+	t.Logf("%d strangers' datagrams in %s: %d admitted; of %d known ones %d", 2*rounds*each, took, strangers, rounds, friends)
+	if friends != rounds {
+		t.Errorf("%d of %d datagrams of a known source came", friends, rounds)
+	}
+	if most := 25 + int(took.Seconds()*100) + 1; strangers > most {
+		t.Errorf("%d strangers' datagrams were admitted, want at most %d", strangers, most)
+	}
+	if err := g.Stats().Err; err != nil {
+		t.Error(err)
+	}
+	for deadline := time.Now().Add(30 * time.Second); g.Flooded(); {
+		if time.Now().After(deadline) {
+			t.Fatal("strangers are still refused 30 s after the flood")
+		}
+		take()
+	}
+	send(t, stranger, addrOf(to), 0)
+	if got := received(t, to); len(got) != 1 {
+		t.Errorf("after the flood %d of 1 datagram of a stranger came", len(got))
+	}
+}
+
+func TestGuardOfManySourcesFallsBack(t *testing.T) {
+	to := listen(t, "udp4", "127.0.0.1:0")
+	g := New(1)
+	defer g.Close()
+	g.Guard(raw(t, to))
+	known := func(addresses, ports int) (out []netip.AddrPort) {
+		for i := range addresses {
+			for p := range ports {
+				out = append(out, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), uint16(1+p)))
+			}
+		}
+		return out
+	}
+	for g.Stats().Shift == 0 {
+		g.Admit(time.Now(), netip.MustParseAddrPort("192.0.2.1:1"))
+	}
+	for _, list := range [][]netip.AddrPort{known(1, 512), known(256, 4), known(1000, 1)} {
+		g.Know(list)
+		if err := g.Stats().Err; err != nil {
+			t.Errorf("%d known sources: %v", len(list), err)
+		}
+		if !g.Admit(time.Now(), list[len(list)-1]) {
+			t.Errorf("the last of %d known sources was refused", len(list))
+		}
+	}
+}

@@ -89,6 +89,10 @@ func prepare(cfg config.Agent, half fault.Half, log *slog.Logger) (common, error
 		log: log.With("node", string(cfg.Node), "half", half.String()), debug: log.Enabled(context.Background(), slog.LevelDebug),
 	}
 	c.around.Store(around)
+	if cfg.Platform == config.PlatformDPU {
+		c.log.Warn("platform dpu is not available: the halves share a register file and so a kernel; reports and metrics say shared-kernel")
+		c.cfg.Platform = config.PlatformSharedKernel
+	}
 	if lost != nil {
 		c.log.Error("what was told of the peers is lost: the configuration stands until the supervisors have spoken", "err", lost)
 	}

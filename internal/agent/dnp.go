@@ -85,7 +85,7 @@ func RunDNP(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error)
 	if err := d.open(&open); err != nil {
 		return fmt.Errorf("DNP half of %s: %w", cfg.Node, err)
 	}
-	d.log.Info("DNP half runs", "epoch", d.core.Epoch(), "links", len(d.topo.Links), "platform", cfg.Platform)
+	d.log.Info("DNP half runs", "epoch", d.core.Epoch(), "links", len(d.topo.Links), "platform", d.cfg.Platform)
 	d.manager.Ready()
 	if err := d.serve(ctx); err != nil {
 		return fmt.Errorf("DNP half of %s: %w", cfg.Node, err)

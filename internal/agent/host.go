@@ -105,7 +105,7 @@ func RunHost(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error
 	if err := h.open(&open); err != nil {
 		return fmt.Errorf("host half of %s: %w", cfg.Node, err)
 	}
-	h.log.Info("host half runs", "epoch", h.core.Epoch(), "listen", h.nets[0].LocalAddr().String(), "interfaces", len(h.nets), "platform", cfg.Platform)
+	h.log.Info("host half runs", "epoch", h.core.Epoch(), "listen", h.nets[0].LocalAddr().String(), "interfaces", len(h.nets), "platform", h.cfg.Platform)
 	h.manager.Ready()
 	if err := h.serve(ctx); err != nil {
 		return fmt.Errorf("host half of %s: %w", cfg.Node, err)

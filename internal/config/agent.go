@@ -16,7 +16,7 @@ import (
 // The platforms: what a node's DNP half runs on.
 const (
 	PlatformSharedKernel = "shared-kernel" // both halves under one kernel: both die with it
-	PlatformDPU          = "dpu"           // the DNP half on the network card's own processor
+	PlatformDPU          = "dpu"           // reserved for a DNP half on the network card's own processor
 )
 
 // Agent is the configuration of the two halves of one node. Both halves and the recovery daemon
@@ -38,7 +38,8 @@ type Agent struct {
 	// StateDir is a directory of this node alone: register file, mailbox, boot epochs, sockets.
 	// At most 90 bytes, for Unix sockets' names end at 108. Default /var/lib/lofamo/agent.
 	StateDir string `json:"stateDir"`
-	// Platform is shared-kernel or dpu: what the DNP half runs on. Default shared-kernel.
+	// Platform is shared-kernel or dpu: what the DNP half runs on. This version has no DNP half on a card's own processor, because
+	// the halves share a mapped register file: with dpu the agent starts, warns, and reports shared-kernel. Default shared-kernel.
 	Platform string `json:"platform"`
 	// Preset of periods: default, fast or relaxed. All nodes and supervisors alike.
 	Preset string `json:"preset"`

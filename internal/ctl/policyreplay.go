@@ -266,7 +266,7 @@ func recordedFault(ev *lofamov1.Event) (response.Fault, bool) {
 	}
 	at := ev.GetTime().AsTime()
 	f := response.Fault{
-		Node: fault.NodeID(ev.GetNode()), Component: c, State: state, Cause: fault.Cause(ev.GetCause()), Since: at, Flapping: ev.GetFlapping(),
+		Node: fault.NodeID(ev.GetNode()), Component: c, State: state, Cause: fault.Cause(ev.GetCause()), Since: at, Flapping: ev.GetFlapping(), Platform: fault.Platform(ev.GetPlatform()),
 		Evidence: response.Evidence{At: at, Kind: fault.KindWatchdog, Witnesses: []string{ev.GetObserver()}, SingleWitness: ev.GetSingleWitness()},
 	}
 	if !ev.GetSingleWitness() { // the map found enough of them; the event names the one that decided

@@ -261,6 +261,7 @@ func (a *app) nodeNotes(n *lofamov1.Node) [][]string {
 		}
 	}
 	add(n.GetReason() != "", "Rule", printable(n.GetReason()))
+	add(n.GetPlatform() != 0, "Platform", platform(n.GetPlatform()))
 	add(n.GetSingleWitness(), "Witnesses", "fewer than the quorum: no destructive response may rest on this verdict")
 	add(n.GetInferred(), "Inferred", "taken for dead: nobody living could see it")
 	add(n.GetUnreachable(), "Unreachable", "no living path from the supervisors leads to it")
@@ -274,6 +275,17 @@ func (a *app) nodeNotes(n *lofamov1.Node) [][]string {
 	add(len(n.GetLabels()) > 0, "Labels", labels(n.GetLabels()))
 	add(n.GetRegion() != "", "Region", n.GetRegion())
 	return out
+}
+
+// platform names what a node's halves run on.
+func platform(p lofamov1.Platform) string {
+	switch f := fault.Platform(p); f {
+	case fault.PlatformSharedKernel:
+		return f.String() + ": one kernel under both halves, so a dead half is a dead process"
+	case fault.PlatformDPU:
+		return f.String() + ": the DNP half outlives the host"
+	}
+	return p.String()
 }
 
 // maintenance prints a mark in one line.

@@ -200,6 +200,7 @@ func (m *Machine) change(n *node, c fault.Component, f finding, now time.Time) {
 	ch := Change{
 		Node: n.id, Component: c, From: p.state, To: f.state, Cause: f.cause, Path: f.path,
 		Observer: m.observer(f.from), Latency: -1, Kind: f.kind, Reason: f.rule, SingleWitness: f.single, Flapping: p.held || p.flapping,
+		Platform: n.platform(),
 	}
 	// Neither a first NORMAL nor evidence from before the last change measures awareness of this one.
 	old := p.state == fault.Unknown && f.state == fault.Normal || f.state <= p.state && f.began.Before(m.lastChange(n, c))

@@ -136,6 +136,7 @@ type Change struct {
 	SingleWitness bool
 	// Flapping marks a change of a component that changes too often: HoldOff holds its changes back.
 	Flapping bool
+	Platform fault.Platform // what the node's halves run on; 0: not stated
 }
 
 // Challenge asks a node for a sign of life. The shell sends it straight to the node and, through
@@ -169,6 +170,7 @@ type NodeStatus struct {
 	RegistersAt   time.Time // zero: none received
 	HostEpoch     fault.Epoch
 	DNPEpoch      fault.Epoch
+	Platform      fault.Platform // what its halves run on; 0: not stated
 }
 
 // ComponentStatus is one component of a node.

@@ -166,11 +166,24 @@ func (m *Machine) judgeHalf(n *node, h fault.Half, now time.Time) {
 	}
 	f := a.record.finding(fault.Failed, halfComponent(h), a.by)
 	f.rule = fmt.Sprintf("%s, no answer within %s", m.accusers(a), roughly(due.Sub(start)))
+	f.rule += n.survivor(h)
 	f.name = ruleDescriptors
 	if a.record.kind == fault.KindWatchdog {
 		f.name = ruleWatchdog
 	}
 	m.becomeFailed(n, h, f, now)
+}
+
+// survivor returns what the death of one half does not mean where both halves run under one kernel: the other half
+// speaks, so the kernel and the machine live. It is "" on other platforms.
+func (n *node) survivor(h fault.Half) string {
+	switch {
+	case n.platform() != fault.PlatformSharedKernel:
+		return ""
+	case h == fault.HalfHost:
+		return "; the agent's host half died, not the host (shared kernel)"
+	}
+	return "; the agent's DNP half died, not the network (shared kernel)"
 }
 
 // accusers says in words who accuses.

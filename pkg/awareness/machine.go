@@ -104,7 +104,7 @@ func (m *Machine) restore(s NodeStatus, again bool) error {
 	n.voices[0].epoch, n.voices[0].floor = s.HostEpoch, s.HostEpoch
 	n.voices[1].epoch, n.voices[1].floor = s.DNPEpoch, s.DNPEpoch
 	n.speaker, n.registersAt = fault.HalfHost, m.clock.instant(s.RegistersAt)
-	n.voices[0].registers = s.Registers
+	n.voices[0].registers, n.voices[0].platform = s.Registers, s.Platform
 	if err := m.restoreComponent(n, &ComponentStatus{Component: fault.ComponentNode, State: s.State, Cause: s.Cause, Since: s.Since, Rule: s.Rule}); err != nil {
 		return err
 	}

@@ -113,6 +113,17 @@ func (m *Machine) acquit(n *node, now time.Time) {
 
 func (n *node) voice(h fault.Half) *voice     { return &n.voices[h-1] }
 func (n *node) failure(h fault.Half) *verdict { return &n.failed[h-1] }
+
+// platform returns what the node's halves run on. Two halves that state different platforms share a kernel as far as
+// anybody may rely on it.
+func (n *node) platform() fault.Platform {
+	a, b := n.voices[0].platform, n.voices[1].platform
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
 func (n *node) has(c fault.Component) bool {
 	d, ok := c.LinkDirection()
 	return !ok || n.ends.has(d)

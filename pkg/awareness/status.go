@@ -63,6 +63,7 @@ func (m *Machine) status(n *node) NodeStatus {
 		Inferred: n.inferred, Unreachable: n.unreachable && self.state == fault.Unknown, Groups: m.groupsOf(n),
 		Rule: self.rule.String(), Since: m.clock.time(self.since), Life: n.heard(0), RegistersAt: m.clock.time(n.registersAt),
 		HostEpoch: n.voices[0].epoch, DNPEpoch: n.voices[1].epoch,
+		Platform: n.platform(),
 	}
 	if n.speaker != 0 {
 		out.Registers = n.voice(n.speaker).registers

@@ -13,15 +13,16 @@ import (
 // Nearly all that is ever said is that all is well. A plain statement (see plain) is therefore one bit of
 // the telling, the report that it came with, and an age; only others have a record each.
 type voice struct {
-	half   fault.Half
-	path   fault.Path     // of the newest report
-	epoch  fault.Epoch    // the highest heard
-	floor  fault.Epoch    // reports of older epochs are replays from before this leader's time
-	newest stamp          // report
-	digest telling        // the newest full statement: what is older than it and not in it is withdrawn
-	more   []telling      // other reports of which a plain statement still counts
-	others []record       // statements that are not plain
-	ages   *[maxSlots]age // of the plain statements, when their telling first came
+	half     fault.Half
+	path     fault.Path     // of the newest report
+	platform fault.Platform // what its node's halves run on; 0: not stated
+	epoch    fault.Epoch    // the highest heard
+	floor    fault.Epoch    // reports of older epochs are replays from before this leader's time
+	newest   stamp          // report
+	digest   telling        // the newest full statement: what is older than it and not in it is withdrawn
+	more     []telling      // other reports of which a plain statement still counts
+	others   []record       // statements that are not plain
+	ages     *[maxSlots]age // of the plain statements, when their telling first came
 
 	registers fault.Registers // as the newest report had them
 
@@ -91,6 +92,9 @@ func (v *voice) take(a arrival, about func(fault.NodeID) (int, bool)) (fresh boo
 		v.reach(at.epoch, a.clock.instant(a.now))
 		v.live(at, a.Path, a.made)
 		v.registers = a.Report.Registers
+		if a.Report.Platform != 0 {
+			v.platform = a.Report.Platform
+		}
 	}
 	v.straight(at, a.Path, said)
 	if v.ages == nil {

@@ -113,6 +113,8 @@ type world struct {
 	quiet  bool
 	behind time.Duration // the shell, all the time
 	slow   time.Duration // all answers, besides
+
+	platform fault.Platform // that all reports state; 0: none, as agents of an earlier version
 }
 
 func newWorld(cfg Config) (*world, error) {
@@ -194,7 +196,7 @@ func (w *world) digest(a *actor) {
 // report sends what the half says of the subjects.
 func (w *world) report(a *actor, digest bool, subjects ...subject) {
 	a.seq++
-	d := fault.Delivery{Path: a.via, Report: fault.Report{ID: fault.ReportID{Origin: a.origin, Epoch: a.epoch, Seq: a.seq}, Digest: digest}}
+	d := fault.Delivery{Path: a.via, Report: fault.Report{ID: fault.ReportID{Origin: a.origin, Epoch: a.epoch, Seq: a.seq}, Digest: digest, Platform: w.platform}}
 	for _, s := range subjects {
 		st := a.says[s]
 		d.Report.Observations = append(d.Report.Observations, fault.Observation{

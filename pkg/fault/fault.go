@@ -46,6 +46,15 @@ func (h Half) Other() Half {
 	return HalfHost
 }
 
+// Platform is what the two halves of a node run on. Zero: not stated, as by agents of an earlier version.
+type Platform uint8
+
+// The platforms.
+const (
+	PlatformSharedKernel Platform = iota + 1 // one kernel under both halves: both die with it
+	PlatformDPU                              // the DNP half has a processor of its own and outlives the host
+)
+
 // State is what a component is known to be. The order is that of severity, but for Unknown.
 type State uint8
 
@@ -247,6 +256,8 @@ type Report struct {
 	Registers Registers // of the origin's node
 	// Uptime of the half, so that a restart shows.
 	Uptime time.Duration
+	// Platform is what the origin's halves run on.
+	Platform Platform
 }
 
 // Hop is one station on a report's way and the time for which it held the report. Hops are

@@ -32,6 +32,8 @@ var (
 	causeNames = names{"", "NONE", "SENSOR", "PERIPHERAL", "MEMORY", "LINK", "SERVICE_NETWORK", "DNP", "HOST", "NODE"}
 	kindNames  = names{"", "SELF", "WATCHDOG", "DESCRIPTOR", "SILENCE", "HANDSHAKE", "ERROR_RATIO", "GOSSIP", "CHALLENGE", "VOTES", "DIGEST"}
 	pathNames  = names{"", "DIRECT", "GOSSIP", "TORUS"}
+
+	platformNames = names{"", "shared-kernel", "dpu"}
 )
 
 var componentNames = func() names {
@@ -49,6 +51,17 @@ func (c Cause) String() string     { return causeNames.str("Cause", uint8(c)) }
 func (k Kind) String() string      { return kindNames.str("Kind", uint8(k)) }
 func (p Path) String() string      { return pathNames.str("Path", uint8(p)) }
 func (c Component) String() string { return componentNames.str("Component", uint8(c)) }
+
+// String returns the name as in the agent's configuration, and "" for a platform that was not stated.
+func (p Platform) String() string {
+	if p == 0 {
+		return ""
+	}
+	return platformNames.str("Platform", uint8(p))
+}
+
+// Valid reports whether p is one of the platforms.
+func (p Platform) Valid() bool { return p == PlatformSharedKernel || p == PlatformDPU }
 
 // Valid says whether h is one of the halves.
 func (h Half) Valid() bool { return h >= HalfHost && h <= HalfDNP }

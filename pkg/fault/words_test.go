@@ -26,6 +26,7 @@ func TestWords(t *testing.T) {
 	for name, change := range map[string]func(*Report){
 		"sequence": func(r *Report) { r.ID.Seq++ },
 		"uptime":   func(r *Report) { r.Uptime++ },
+		"platform": func(r *Report) { r.Platform = PlatformSharedKernel },
 		"age":      func(r *Report) { r.Observations[0].Age++ },
 	} {
 		r := aDigest()

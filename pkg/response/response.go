@@ -74,6 +74,8 @@ type Fault struct {
 	// Inferred: UNKNOWN, and enclosed by the dead. Unreachable: UNKNOWN, and no living way leads there.
 	Inferred, Unreachable bool
 	Flapping              bool
+	// Platform of the node: 0 where no report states it. A dead host half on PlatformSharedKernel is a dead process.
+	Platform fault.Platform
 }
 
 // Target is what the fault is of.

@@ -39,6 +39,7 @@ func drawReports(t *rapid.T) []fault.Report {
 			ID: id, Digest: rapid.Bool().Draw(t, "digest"), Partial: rapid.Bool().Draw(t, "partial"),
 			Registers: fault.Registers{DNPWatchdog: rapid.Uint32().Draw(t, "dnp"), HostWatchdog: rapid.Uint32().Draw(t, "host"), RemoteFaultDescriptor: rapid.Uint32().Draw(t, "rfd")},
 			Uptime:    time.Duration(rapid.Int64().Draw(t, "uptime")),
+			Platform:  fault.Platform(rapid.IntRange(0, 2).Draw(t, "platform")),
 		}
 		id.Seq += fault.Seq(number.Draw(t, "step"))
 		if rapid.Bool().Draw(t, "next epoch") {

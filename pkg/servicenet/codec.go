@@ -23,6 +23,7 @@ func EncodeReport(r fault.Report) *lofamov1.Report {
 		RemoteFaultDescriptor: r.Registers.RemoteFaultDescriptor,
 		UptimeNs:              encodeDuration(r.Uptime),
 		Observations:          make([]*lofamov1.Observation, len(r.Observations)),
+		Platform:              lofamov1.Platform(r.Platform),
 	}
 	all := make([]lofamov1.Observation, len(r.Observations)) // one allocation for all
 	for i, o := range r.Observations {
@@ -76,7 +77,8 @@ func decodeReport(m *lofamov1.Report, id fault.ReportID) (fault.Report, error) {
 			HostWatchdog:          m.GetHostWatchdog(),
 			RemoteFaultDescriptor: m.GetRemoteFaultDescriptor(),
 		},
-		Uptime: uptime,
+		Uptime:   uptime,
+		Platform: platformOf(m.GetPlatform()),
 	}
 	if n := len(m.GetObservations()); n > 0 {
 		r.Observations = make([]fault.Observation, 0, n)
@@ -92,6 +94,14 @@ func decodeReport(m *lofamov1.Report, id fault.ReportID) (fault.Report, error) {
 		return fault.Report{}, err
 	}
 	return r, nil
+}
+
+// platformOf returns 0 for a platform that only a later version knows.
+func platformOf(p lofamov1.Platform) fault.Platform {
+	if f := fault.Platform(p); p >= 0 && p <= math.MaxUint8 && f.Valid() {
+		return f
+	}
+	return 0
 }
 
 func decodeReadings(list []*lofamov1.Reading) ([]fault.Reading, error) {

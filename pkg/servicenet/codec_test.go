@@ -25,6 +25,7 @@ func sampleReport() fault.Report {
 		},
 		Registers: fault.Registers{DNPWatchdog: 0x80000001, HostWatchdog: 5, RemoteFaultDescriptor: 6},
 		Uptime:    time.Hour,
+		Platform:  fault.PlatformSharedKernel,
 	}
 }
 
@@ -57,6 +58,17 @@ func TestAppendReportIsEncodeReport(t *testing.T) {
 		}
 		if want := EncodeReport(r); !proto.Equal(got, want) {
 			t.Errorf("got  %v\nwant %v", got, want)
+		}
+	}
+}
+
+// TestPlatformOfLaterVersionCountsAsNotStated: an agent may be newer than its supervisors.
+func TestPlatformOfLaterVersionCountsAsNotStated(t *testing.T) {
+	for _, p := range []lofamov1.Platform{-1, 3, 257, 1 << 30} {
+		m := EncodeReport(sampleReport())
+		m.Platform = p
+		if r, err := DecodeReport(m); err != nil || r.Platform != 0 {
+			t.Errorf("platform %d: decoded %s, %v: want none", p, r.Platform, err)
 		}
 	}
 }

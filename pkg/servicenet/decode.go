@@ -218,7 +218,11 @@ func (c *canonical) readReport(r *fault.Report) bool {
 	r.Registers = fault.Registers{DNPWatchdog: c.word(4), HostWatchdog: c.word(5), RemoteFaultDescriptor: c.word(6)}
 	r.Uptime = c.age(7)
 	r.Partial = c.flag(8)
-	return c.readReadings(r) && c.done()
+	if !c.readReadings(r) {
+		return false
+	}
+	r.Platform = platformOf(lofamov1.Platform(c.uint(10, math.MaxInt32)))
+	return c.done()
 }
 
 func (c *canonical) readReadings(r *fault.Report) bool {

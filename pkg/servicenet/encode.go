@@ -159,7 +159,7 @@ func appendFields(b []byte, r *fault.Report, before fault.ReportID) []byte {
 	for i := range r.Readings {
 		b = appendReading(b, &r.Readings[i])
 	}
-	return b
+	return appendUint(b, 10, uint64(r.Platform))
 }
 
 func appendReading(b []byte, r *fault.Reading) []byte {

@@ -145,7 +145,7 @@ func observationSize(o *fault.Observation, r *fault.Report) int {
 // headerSize is the size of a report without its observations.
 func headerSize(r *fault.Report) int {
 	id := stringSize(len(r.ID.Origin.Node)) + varintSize(uint64(r.ID.Origin.Half)) + varintSize(uint64(r.ID.Epoch)) + varintSize(uint64(r.ID.Seq))
-	n := 1 + protowire.SizeBytes(id) + varintSize(encodeDuration(r.Uptime))
+	n := 1 + protowire.SizeBytes(id) + varintSize(encodeDuration(r.Uptime)) + varintSize(uint64(r.Platform))
 	for _, flag := range [...]bool{r.Digest, r.Partial} {
 		if flag {
 			n += 2

@@ -81,6 +81,60 @@ func (State) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{0}
 }
 
+// Platform is what the two halves of a node run on.
+type Platform int32
+
+const (
+	Platform_PLATFORM_UNSPECIFIED Platform = 0 // not stated: agents of an earlier version, or no report yet
+	// Both halves run under one kernel and die with it. A FAILED host half beside a living DNP half is then a dead
+	// process: the kernel under both of them lives.
+	Platform_SHARED_KERNEL Platform = 1
+	// The DNP half runs on a processor of its own and outlives the host. No agent of this version reports it: the halves
+	// share a mapped register file, which needs one kernel.
+	Platform_DPU Platform = 2
+)
+
+// Enum value maps for Platform.
+var (
+	Platform_name = map[int32]string{
+		0: "PLATFORM_UNSPECIFIED",
+		1: "SHARED_KERNEL",
+		2: "DPU",
+	}
+	Platform_value = map[string]int32{
+		"PLATFORM_UNSPECIFIED": 0,
+		"SHARED_KERNEL":        1,
+		"DPU":                  2,
+	}
+)
+
+func (x Platform) Enum() *Platform {
+	p := new(Platform)
+	*p = x
+	return p
+}
+
+func (x Platform) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Platform) Descriptor() protoreflect.EnumDescriptor {
+	return file_lofamo_v1_types_proto_enumTypes[1].Descriptor()
+}
+
+func (Platform) Type() protoreflect.EnumType {
+	return &file_lofamo_v1_types_proto_enumTypes[1]
+}
+
+func (x Platform) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Platform.Descriptor instead.
+func (Platform) EnumDescriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{1}
+}
+
 // Cause is what is at fault when a node is not normal.
 type Cause int32
 
@@ -136,11 +190,11 @@ func (x Cause) String() string {
 }
 
 func (Cause) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_types_proto_enumTypes[1].Descriptor()
+	return file_lofamo_v1_types_proto_enumTypes[2].Descriptor()
 }
 
 func (Cause) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_types_proto_enumTypes[1]
+	return &file_lofamo_v1_types_proto_enumTypes[2]
 }
 
 func (x Cause) Number() protoreflect.EnumNumber {
@@ -149,7 +203,7 @@ func (x Cause) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Cause.Descriptor instead.
 func (Cause) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{1}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{2}
 }
 
 // Path is the rail by which evidence reached the supervisors.
@@ -189,11 +243,11 @@ func (x Path) String() string {
 }
 
 func (Path) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_types_proto_enumTypes[2].Descriptor()
+	return file_lofamo_v1_types_proto_enumTypes[3].Descriptor()
 }
 
 func (Path) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_types_proto_enumTypes[2]
+	return &file_lofamo_v1_types_proto_enumTypes[3]
 }
 
 func (x Path) Number() protoreflect.EnumNumber {
@@ -202,7 +256,7 @@ func (x Path) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Path.Descriptor instead.
 func (Path) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{2}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{3}
 }
 
 // GroupKind is the shape of a common cause.
@@ -248,11 +302,11 @@ func (x GroupKind) String() string {
 }
 
 func (GroupKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_types_proto_enumTypes[3].Descriptor()
+	return file_lofamo_v1_types_proto_enumTypes[4].Descriptor()
 }
 
 func (GroupKind) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_types_proto_enumTypes[3]
+	return &file_lofamo_v1_types_proto_enumTypes[4]
 }
 
 func (x GroupKind) Number() protoreflect.EnumNumber {
@@ -261,7 +315,7 @@ func (x GroupKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use GroupKind.Descriptor instead.
 func (GroupKind) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{3}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
 // PathState is what has become of a half's paths to the supervisors (seed 004, Figure 2).
@@ -304,11 +358,11 @@ func (x PathState) String() string {
 }
 
 func (PathState) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_types_proto_enumTypes[4].Descriptor()
+	return file_lofamo_v1_types_proto_enumTypes[5].Descriptor()
 }
 
 func (PathState) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_types_proto_enumTypes[4]
+	return &file_lofamo_v1_types_proto_enumTypes[5]
 }
 
 func (x PathState) Number() protoreflect.EnumNumber {
@@ -317,7 +371,7 @@ func (x PathState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PathState.Descriptor instead.
 func (PathState) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
 // RecoveryState is what a half does, as the daemon that looks after it has it.
@@ -363,11 +417,11 @@ func (x RecoveryState) String() string {
 }
 
 func (RecoveryState) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_types_proto_enumTypes[5].Descriptor()
+	return file_lofamo_v1_types_proto_enumTypes[6].Descriptor()
 }
 
 func (RecoveryState) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_types_proto_enumTypes[5]
+	return &file_lofamo_v1_types_proto_enumTypes[6]
 }
 
 func (x RecoveryState) Number() protoreflect.EnumNumber {
@@ -376,7 +430,7 @@ func (x RecoveryState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RecoveryState.Descriptor instead.
 func (RecoveryState) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 // Resumption is how a half that was started went on.
@@ -413,11 +467,11 @@ func (x Resumption) String() string {
 }
 
 func (Resumption) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_types_proto_enumTypes[6].Descriptor()
+	return file_lofamo_v1_types_proto_enumTypes[7].Descriptor()
 }
 
 func (Resumption) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_types_proto_enumTypes[6]
+	return &file_lofamo_v1_types_proto_enumTypes[7]
 }
 
 func (x Resumption) Number() protoreflect.EnumNumber {
@@ -426,7 +480,7 @@ func (x Resumption) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Resumption.Descriptor instead.
 func (Resumption) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 // TestState is what the self-test of a module found.
@@ -469,11 +523,11 @@ func (x TestState) String() string {
 }
 
 func (TestState) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_types_proto_enumTypes[7].Descriptor()
+	return file_lofamo_v1_types_proto_enumTypes[8].Descriptor()
 }
 
 func (TestState) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_types_proto_enumTypes[7]
+	return &file_lofamo_v1_types_proto_enumTypes[8]
 }
 
 func (x TestState) Number() protoreflect.EnumNumber {
@@ -482,7 +536,7 @@ func (x TestState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TestState.Descriptor instead.
 func (TestState) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 // EventKind says what changed.
@@ -556,11 +610,11 @@ func (x EventKind) String() string {
 }
 
 func (EventKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_types_proto_enumTypes[8].Descriptor()
+	return file_lofamo_v1_types_proto_enumTypes[9].Descriptor()
 }
 
 func (EventKind) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_types_proto_enumTypes[8]
+	return &file_lofamo_v1_types_proto_enumTypes[9]
 }
 
 func (x EventKind) Number() protoreflect.EnumNumber {
@@ -569,7 +623,7 @@ func (x EventKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EventKind.Descriptor instead.
 func (EventKind) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 // Node is one tile: a host half and a DNP half.
@@ -622,7 +676,8 @@ type Node struct {
 	// Recoveries and self-tests of the host half, by the newest digest of either half that had room for them;
 	// absent when none said so, as of agents of an earlier version.
 	HostHealth    *HalfHealth `protobuf:"bytes,25,opt,name=host_health,json=hostHealth,proto3" json:"host_health,omitempty"`
-	DnpHealth     *HalfHealth `protobuf:"bytes,26,opt,name=dnp_health,json=dnpHealth,proto3" json:"dnp_health,omitempty"` // the same of the DNP half
+	DnpHealth     *HalfHealth `protobuf:"bytes,26,opt,name=dnp_health,json=dnpHealth,proto3" json:"dnp_health,omitempty"`       // the same of the DNP half
+	Platform      Platform    `protobuf:"varint,27,opt,name=platform,proto3,enum=lofamo.v1.Platform" json:"platform,omitempty"` // what its halves run on, by the newest report that states it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -837,6 +892,13 @@ func (x *Node) GetDnpHealth() *HalfHealth {
 		return x.DnpHealth
 	}
 	return nil
+}
+
+func (x *Node) GetPlatform() Platform {
+	if x != nil {
+		return x.Platform
+	}
+	return Platform_PLATFORM_UNSPECIFIED
 }
 
 // Maintenance marks a node on which somebody works: its faults are shown, and nothing answers them.
@@ -2319,8 +2381,9 @@ type Event struct {
 	Mask     *LinkMask         `protobuf:"bytes,24,opt,name=mask,proto3" json:"mask,omitempty"`                                                                               // of MASK_CHANGED: as it is now, or was last
 	// Of DIAGNOSIS_ENDED and PROCEDURE_ENDED: ids of the nodes at which something was found, ascending, at most 64. It is an event of each of them.
 	Concerned     []string `protobuf:"bytes,25,rep,name=concerned,proto3" json:"concerned,omitempty"`
-	Clear         bool     `protobuf:"varint,26,opt,name=clear,proto3" json:"clear,omitempty"`  // of PROCEDURE_ENDED: the torus was empty
-	Policy        string   `protobuf:"bytes,27,opt,name=policy,proto3" json:"policy,omitempty"` // of POLICY_CHANGED: its name
+	Clear         bool     `protobuf:"varint,26,opt,name=clear,proto3" json:"clear,omitempty"`                               // of PROCEDURE_ENDED: the torus was empty
+	Policy        string   `protobuf:"bytes,27,opt,name=policy,proto3" json:"policy,omitempty"`                              // of POLICY_CHANGED: its name
+	Platform      Platform `protobuf:"varint,28,opt,name=platform,proto3,enum=lofamo.v1.Platform" json:"platform,omitempty"` // of COMPONENT_CHANGED: what the node's halves run on
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2544,6 +2607,13 @@ func (x *Event) GetPolicy() string {
 	return ""
 }
 
+func (x *Event) GetPlatform() Platform {
+	if x != nil {
+		return x.Platform
+	}
+	return Platform_PLATFORM_UNSPECIFIED
+}
+
 // Supervisor is one replica.
 type Supervisor struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -2688,7 +2758,7 @@ var File_lofamo_v1_types_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc0\b\n" +
+	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf1\b\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05coord\x18\x02 \x01(\tR\x05coord\x12&\n" +
@@ -2721,7 +2791,8 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\vhost_health\x18\x19 \x01(\v2\x15.lofamo.v1.HalfHealthR\n" +
 	"hostHealth\x124\n" +
 	"\n" +
-	"dnp_health\x18\x1a \x01(\v2\x15.lofamo.v1.HalfHealthR\tdnpHealth\x1a9\n" +
+	"dnp_health\x18\x1a \x01(\v2\x15.lofamo.v1.HalfHealthR\tdnpHealth\x12/\n" +
+	"\bplatform\x18\x1b \x01(\x0e2\x13.lofamo.v1.PlatformR\bplatform\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xad\x01\n" +
@@ -2873,7 +2944,7 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x0e\n" +
 	"\x02by\x18\a \x01(\tR\x02by\x120\n" +
 	"\x05since\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x18\n" +
-	"\awaiting\x18\t \x03(\tR\awaiting\"\x8d\b\n" +
+	"\awaiting\x18\t \x03(\tR\awaiting\"\xbe\b\n" +
 	"\x05Event\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x14\n" +
@@ -2902,7 +2973,8 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x04mask\x18\x18 \x01(\v2\x13.lofamo.v1.LinkMaskR\x04mask\x12\x1c\n" +
 	"\tconcerned\x18\x19 \x03(\tR\tconcerned\x12\x14\n" +
 	"\x05clear\x18\x1a \x01(\bR\x05clear\x12\x16\n" +
-	"\x06policy\x18\x1b \x01(\tR\x06policy\x1a9\n" +
+	"\x06policy\x18\x1b \x01(\tR\x06policy\x12/\n" +
+	"\bplatform\x18\x1c \x01(\x0e2\x13.lofamo.v1.PlatformR\bplatform\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x82\x03\n" +
@@ -2930,7 +3002,11 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x06NORMAL\x10\x02\x12\b\n" +
 	"\x04SICK\x10\x03\x12\n" +
 	"\n" +
-	"\x06FAILED\x10\x04*\x8c\x01\n" +
+	"\x06FAILED\x10\x04*@\n" +
+	"\bPlatform\x12\x18\n" +
+	"\x14PLATFORM_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rSHARED_KERNEL\x10\x01\x12\a\n" +
+	"\x03DPU\x10\x02*\x8c\x01\n" +
 	"\x05Cause\x12\x15\n" +
 	"\x11CAUSE_UNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04NONE\x10\x01\x12\n" +
@@ -3012,102 +3088,105 @@ func file_lofamo_v1_types_proto_rawDescGZIP() []byte {
 	return file_lofamo_v1_types_proto_rawDescData
 }
 
-var file_lofamo_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
+var file_lofamo_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
 var file_lofamo_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_lofamo_v1_types_proto_goTypes = []any{
 	(State)(0),                    // 0: lofamo.v1.State
-	(Cause)(0),                    // 1: lofamo.v1.Cause
-	(Path)(0),                     // 2: lofamo.v1.Path
-	(GroupKind)(0),                // 3: lofamo.v1.GroupKind
-	(PathState)(0),                // 4: lofamo.v1.PathState
-	(RecoveryState)(0),            // 5: lofamo.v1.RecoveryState
-	(Resumption)(0),               // 6: lofamo.v1.Resumption
-	(TestState)(0),                // 7: lofamo.v1.TestState
-	(EventKind)(0),                // 8: lofamo.v1.EventKind
-	(*Node)(nil),                  // 9: lofamo.v1.Node
-	(*Maintenance)(nil),           // 10: lofamo.v1.Maintenance
-	(*Warning)(nil),               // 11: lofamo.v1.Warning
-	(*Group)(nil),                 // 12: lofamo.v1.Group
-	(*DeliveryStatus)(nil),        // 13: lofamo.v1.DeliveryStatus
-	(*RailStatus)(nil),            // 14: lofamo.v1.RailStatus
-	(*HalfHealth)(nil),            // 15: lofamo.v1.HalfHealth
-	(*RecoveryStatus)(nil),        // 16: lofamo.v1.RecoveryStatus
-	(*SelfTest)(nil),              // 17: lofamo.v1.SelfTest
-	(*Component)(nil),             // 18: lofamo.v1.Component
-	(*Evidence)(nil),              // 19: lofamo.v1.Evidence
-	(*Registers)(nil),             // 20: lofamo.v1.Registers
-	(*Link)(nil),                  // 21: lofamo.v1.Link
-	(*LinkMask)(nil),              // 22: lofamo.v1.LinkMask
-	(*Event)(nil),                 // 23: lofamo.v1.Event
-	(*Supervisor)(nil),            // 24: lofamo.v1.Supervisor
-	nil,                           // 25: lofamo.v1.Node.LabelsEntry
-	nil,                           // 26: lofamo.v1.Event.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 28: google.protobuf.Duration
+	(Platform)(0),                 // 1: lofamo.v1.Platform
+	(Cause)(0),                    // 2: lofamo.v1.Cause
+	(Path)(0),                     // 3: lofamo.v1.Path
+	(GroupKind)(0),                // 4: lofamo.v1.GroupKind
+	(PathState)(0),                // 5: lofamo.v1.PathState
+	(RecoveryState)(0),            // 6: lofamo.v1.RecoveryState
+	(Resumption)(0),               // 7: lofamo.v1.Resumption
+	(TestState)(0),                // 8: lofamo.v1.TestState
+	(EventKind)(0),                // 9: lofamo.v1.EventKind
+	(*Node)(nil),                  // 10: lofamo.v1.Node
+	(*Maintenance)(nil),           // 11: lofamo.v1.Maintenance
+	(*Warning)(nil),               // 12: lofamo.v1.Warning
+	(*Group)(nil),                 // 13: lofamo.v1.Group
+	(*DeliveryStatus)(nil),        // 14: lofamo.v1.DeliveryStatus
+	(*RailStatus)(nil),            // 15: lofamo.v1.RailStatus
+	(*HalfHealth)(nil),            // 16: lofamo.v1.HalfHealth
+	(*RecoveryStatus)(nil),        // 17: lofamo.v1.RecoveryStatus
+	(*SelfTest)(nil),              // 18: lofamo.v1.SelfTest
+	(*Component)(nil),             // 19: lofamo.v1.Component
+	(*Evidence)(nil),              // 20: lofamo.v1.Evidence
+	(*Registers)(nil),             // 21: lofamo.v1.Registers
+	(*Link)(nil),                  // 22: lofamo.v1.Link
+	(*LinkMask)(nil),              // 23: lofamo.v1.LinkMask
+	(*Event)(nil),                 // 24: lofamo.v1.Event
+	(*Supervisor)(nil),            // 25: lofamo.v1.Supervisor
+	nil,                           // 26: lofamo.v1.Node.LabelsEntry
+	nil,                           // 27: lofamo.v1.Event.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 29: google.protobuf.Duration
 }
 var file_lofamo_v1_types_proto_depIdxs = []int32{
 	0,  // 0: lofamo.v1.Node.state:type_name -> lofamo.v1.State
-	1,  // 1: lofamo.v1.Node.cause:type_name -> lofamo.v1.Cause
-	18, // 2: lofamo.v1.Node.components:type_name -> lofamo.v1.Component
-	20, // 3: lofamo.v1.Node.registers:type_name -> lofamo.v1.Registers
-	27, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
-	28, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
-	13, // 6: lofamo.v1.Node.delivery:type_name -> lofamo.v1.DeliveryStatus
-	28, // 7: lofamo.v1.Node.delivery_age:type_name -> google.protobuf.Duration
-	25, // 8: lofamo.v1.Node.labels:type_name -> lofamo.v1.Node.LabelsEntry
-	10, // 9: lofamo.v1.Node.maintenance:type_name -> lofamo.v1.Maintenance
-	11, // 10: lofamo.v1.Node.warnings:type_name -> lofamo.v1.Warning
-	15, // 11: lofamo.v1.Node.host_health:type_name -> lofamo.v1.HalfHealth
-	15, // 12: lofamo.v1.Node.dnp_health:type_name -> lofamo.v1.HalfHealth
-	27, // 13: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
-	27, // 14: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
-	28, // 15: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
-	27, // 16: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
-	3,  // 17: lofamo.v1.Group.kind:type_name -> lofamo.v1.GroupKind
-	0,  // 18: lofamo.v1.Group.state:type_name -> lofamo.v1.State
-	1,  // 19: lofamo.v1.Group.cause:type_name -> lofamo.v1.Cause
-	27, // 20: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
-	4,  // 21: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
-	14, // 22: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
-	16, // 23: lofamo.v1.HalfHealth.recovery:type_name -> lofamo.v1.RecoveryStatus
-	17, // 24: lofamo.v1.HalfHealth.tests:type_name -> lofamo.v1.SelfTest
-	5,  // 25: lofamo.v1.RecoveryStatus.state:type_name -> lofamo.v1.RecoveryState
-	6,  // 26: lofamo.v1.RecoveryStatus.resumption:type_name -> lofamo.v1.Resumption
-	7,  // 27: lofamo.v1.SelfTest.state:type_name -> lofamo.v1.TestState
-	0,  // 28: lofamo.v1.Component.state:type_name -> lofamo.v1.State
-	27, // 29: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
-	19, // 30: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
-	1,  // 31: lofamo.v1.Component.cause:type_name -> lofamo.v1.Cause
-	2,  // 32: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
-	28, // 33: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
-	0,  // 34: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
-	28, // 35: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
-	0,  // 36: lofamo.v1.Link.state:type_name -> lofamo.v1.State
-	1,  // 37: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
-	27, // 38: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
-	19, // 39: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
-	22, // 40: lofamo.v1.Link.mask:type_name -> lofamo.v1.LinkMask
-	27, // 41: lofamo.v1.LinkMask.since:type_name -> google.protobuf.Timestamp
-	0,  // 42: lofamo.v1.Event.from:type_name -> lofamo.v1.State
-	0,  // 43: lofamo.v1.Event.to:type_name -> lofamo.v1.State
-	1,  // 44: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
-	2,  // 45: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
-	28, // 46: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
-	27, // 47: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
-	8,  // 48: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
-	12, // 49: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
-	11, // 50: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
-	10, // 51: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
-	26, // 52: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
-	16, // 53: lofamo.v1.Event.recovery:type_name -> lofamo.v1.RecoveryStatus
-	22, // 54: lofamo.v1.Event.mask:type_name -> lofamo.v1.LinkMask
-	0,  // 55: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
-	28, // 56: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
-	57, // [57:57] is the sub-list for method output_type
-	57, // [57:57] is the sub-list for method input_type
-	57, // [57:57] is the sub-list for extension type_name
-	57, // [57:57] is the sub-list for extension extendee
-	0,  // [0:57] is the sub-list for field type_name
+	2,  // 1: lofamo.v1.Node.cause:type_name -> lofamo.v1.Cause
+	19, // 2: lofamo.v1.Node.components:type_name -> lofamo.v1.Component
+	21, // 3: lofamo.v1.Node.registers:type_name -> lofamo.v1.Registers
+	28, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
+	29, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
+	14, // 6: lofamo.v1.Node.delivery:type_name -> lofamo.v1.DeliveryStatus
+	29, // 7: lofamo.v1.Node.delivery_age:type_name -> google.protobuf.Duration
+	26, // 8: lofamo.v1.Node.labels:type_name -> lofamo.v1.Node.LabelsEntry
+	11, // 9: lofamo.v1.Node.maintenance:type_name -> lofamo.v1.Maintenance
+	12, // 10: lofamo.v1.Node.warnings:type_name -> lofamo.v1.Warning
+	16, // 11: lofamo.v1.Node.host_health:type_name -> lofamo.v1.HalfHealth
+	16, // 12: lofamo.v1.Node.dnp_health:type_name -> lofamo.v1.HalfHealth
+	1,  // 13: lofamo.v1.Node.platform:type_name -> lofamo.v1.Platform
+	28, // 14: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
+	28, // 15: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
+	29, // 16: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
+	28, // 17: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
+	4,  // 18: lofamo.v1.Group.kind:type_name -> lofamo.v1.GroupKind
+	0,  // 19: lofamo.v1.Group.state:type_name -> lofamo.v1.State
+	2,  // 20: lofamo.v1.Group.cause:type_name -> lofamo.v1.Cause
+	28, // 21: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
+	5,  // 22: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
+	15, // 23: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
+	17, // 24: lofamo.v1.HalfHealth.recovery:type_name -> lofamo.v1.RecoveryStatus
+	18, // 25: lofamo.v1.HalfHealth.tests:type_name -> lofamo.v1.SelfTest
+	6,  // 26: lofamo.v1.RecoveryStatus.state:type_name -> lofamo.v1.RecoveryState
+	7,  // 27: lofamo.v1.RecoveryStatus.resumption:type_name -> lofamo.v1.Resumption
+	8,  // 28: lofamo.v1.SelfTest.state:type_name -> lofamo.v1.TestState
+	0,  // 29: lofamo.v1.Component.state:type_name -> lofamo.v1.State
+	28, // 30: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
+	20, // 31: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
+	2,  // 32: lofamo.v1.Component.cause:type_name -> lofamo.v1.Cause
+	3,  // 33: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
+	29, // 34: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
+	0,  // 35: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
+	29, // 36: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
+	0,  // 37: lofamo.v1.Link.state:type_name -> lofamo.v1.State
+	2,  // 38: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
+	28, // 39: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
+	20, // 40: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
+	23, // 41: lofamo.v1.Link.mask:type_name -> lofamo.v1.LinkMask
+	28, // 42: lofamo.v1.LinkMask.since:type_name -> google.protobuf.Timestamp
+	0,  // 43: lofamo.v1.Event.from:type_name -> lofamo.v1.State
+	0,  // 44: lofamo.v1.Event.to:type_name -> lofamo.v1.State
+	2,  // 45: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
+	3,  // 46: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
+	29, // 47: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
+	28, // 48: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
+	9,  // 49: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
+	13, // 50: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
+	12, // 51: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
+	11, // 52: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
+	27, // 53: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
+	17, // 54: lofamo.v1.Event.recovery:type_name -> lofamo.v1.RecoveryStatus
+	23, // 55: lofamo.v1.Event.mask:type_name -> lofamo.v1.LinkMask
+	1,  // 56: lofamo.v1.Event.platform:type_name -> lofamo.v1.Platform
+	0,  // 57: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
+	29, // 58: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
+	59, // [59:59] is the sub-list for method output_type
+	59, // [59:59] is the sub-list for method input_type
+	59, // [59:59] is the sub-list for extension type_name
+	59, // [59:59] is the sub-list for extension extendee
+	0,  // [0:59] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_types_proto_init() }
@@ -3120,7 +3199,7 @@ func file_lofamo_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_types_proto_rawDesc), len(file_lofamo_v1_types_proto_rawDesc)),
-			NumEnums:      9,
+			NumEnums:      10,
 			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -1175,6 +1175,7 @@ type Report struct {
 	UptimeNs              uint64     `protobuf:"varint,7,opt,name=uptime_ns,json=uptimeNs,proto3" json:"uptime_ns,omitempty"`                                           // of the half, nanoseconds, so that a restart shows
 	Partial               bool       `protobuf:"varint,8,opt,name=partial,proto3" json:"partial,omitempty"`                                                             // of a digest: one of several parts, so that nothing is withdrawn by it
 	Readings              []*Reading `protobuf:"bytes,9,rep,name=readings,proto3" json:"readings,omitempty"`                                                            // at most 10: values that move, for the foresight
+	Platform              Platform   `protobuf:"varint,10,opt,name=platform,proto3,enum=lofamo.v1.Platform" json:"platform,omitempty"`                                  // what the origin's halves run on; a value of a later version counts as not stated
 	unknownFields         protoimpl.UnknownFields
 	sizeCache             protoimpl.SizeCache
 }
@@ -1270,6 +1271,13 @@ func (x *Report) GetReadings() []*Reading {
 		return x.Readings
 	}
 	return nil
+}
+
+func (x *Report) GetPlatform() Platform {
+	if x != nil {
+		return x.Platform
+	}
+	return Platform_PLATFORM_UNSPECIFIED
 }
 
 // Reading is a measured value of the origin's own node.
@@ -5124,7 +5132,7 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\areports\x18\x01 \x03(\v2\x11.lofamo.v1.ReportR\areports\x121\n" +
 	"\x06status\x18\x02 \x01(\v2\x19.lofamo.v1.DeliveryStatusR\x06status\x12)\n" +
 	"\x04host\x18\x03 \x01(\v2\x15.lofamo.v1.HalfHealthR\x04host\x12'\n" +
-	"\x03dnp\x18\x04 \x01(\v2\x15.lofamo.v1.HalfHealthR\x03dnp\"\xe8\x02\n" +
+	"\x03dnp\x18\x04 \x01(\v2\x15.lofamo.v1.HalfHealthR\x03dnp\"\x99\x03\n" +
 	"\x06Report\x12#\n" +
 	"\x02id\x18\x01 \x01(\v2\x13.lofamo.v1.ReportIDR\x02id\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\bR\x06digest\x12:\n" +
@@ -5134,7 +5142,9 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\x17remote_fault_descriptor\x18\x06 \x01(\aR\x15remoteFaultDescriptor\x12\x1b\n" +
 	"\tuptime_ns\x18\a \x01(\x04R\buptimeNs\x12\x18\n" +
 	"\apartial\x18\b \x01(\bR\apartial\x12.\n" +
-	"\breadings\x18\t \x03(\v2\x12.lofamo.v1.ReadingR\breadings\"\x8e\x01\n" +
+	"\breadings\x18\t \x03(\v2\x12.lofamo.v1.ReadingR\breadings\x12/\n" +
+	"\bplatform\x18\n" +
+	" \x01(\x0e2\x13.lofamo.v1.PlatformR\bplatform\"\x8e\x01\n" +
 	"\aReading\x12\x1c\n" +
 	"\tcomponent\x18\x01 \x01(\rR\tcomponent\x12\x1a\n" +
 	"\bquantity\x18\x02 \x01(\rR\bquantity\x12\x14\n" +
@@ -5575,8 +5585,9 @@ var file_lofamo_v1_wire_proto_goTypes = []any{
 	(*ActStatus)(nil),           // 53: lofamo.v1.ActStatus
 	(*DeliveryStatus)(nil),      // 54: lofamo.v1.DeliveryStatus
 	(*HalfHealth)(nil),          // 55: lofamo.v1.HalfHealth
-	(State)(0),                  // 56: lofamo.v1.State
-	(Cause)(0),                  // 57: lofamo.v1.Cause
+	(Platform)(0),               // 56: lofamo.v1.Platform
+	(State)(0),                  // 57: lofamo.v1.State
+	(Cause)(0),                  // 58: lofamo.v1.Cause
 }
 var file_lofamo_v1_wire_proto_depIdxs = []int32{
 	0,  // 0: lofamo.v1.Envelope.checksum_algorithm:type_name -> lofamo.v1.Checksum
@@ -5618,65 +5629,66 @@ var file_lofamo_v1_wire_proto_depIdxs = []int32{
 	8,  // 36: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
 	12, // 37: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
 	11, // 38: lofamo.v1.Report.readings:type_name -> lofamo.v1.Reading
-	56, // 39: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
-	5,  // 40: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
-	1,  // 41: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
-	1,  // 42: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
-	0,  // 43: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
-	1,  // 44: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
-	0,  // 45: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
-	1,  // 46: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
-	1,  // 47: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
-	1,  // 48: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
-	6,  // 49: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
-	21, // 50: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
-	1,  // 51: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
-	6,  // 52: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
-	1,  // 53: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
-	1,  // 54: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
-	0,  // 55: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
-	1,  // 56: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
-	26, // 57: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
-	28, // 58: lofamo.v1.Told.nodes:type_name -> lofamo.v1.ToldNode
-	56, // 59: lofamo.v1.ToldNode.state:type_name -> lofamo.v1.State
-	57, // 60: lofamo.v1.ToldNode.cause:type_name -> lofamo.v1.Cause
-	29, // 61: lofamo.v1.ToldNode.faults:type_name -> lofamo.v1.ToldFault
-	56, // 62: lofamo.v1.ToldFault.state:type_name -> lofamo.v1.State
-	57, // 63: lofamo.v1.ToldFault.cause:type_name -> lofamo.v1.Cause
-	31, // 64: lofamo.v1.DiagnosisOrder.number:type_name -> lofamo.v1.OrderNumber
-	31, // 65: lofamo.v1.DiagnosisFindings.number:type_name -> lofamo.v1.OrderNumber
-	1,  // 66: lofamo.v1.DiagnosisFindings.half:type_name -> lofamo.v1.Half
-	56, // 67: lofamo.v1.DiagnosisFindings.dnp:type_name -> lofamo.v1.State
-	34, // 68: lofamo.v1.DiagnosisFindings.link:type_name -> lofamo.v1.LinkFinding
-	35, // 69: lofamo.v1.DiagnosisFindings.own_host:type_name -> lofamo.v1.DiagnosisTest
-	35, // 70: lofamo.v1.LinkFinding.dnp:type_name -> lofamo.v1.DiagnosisTest
-	35, // 71: lofamo.v1.LinkFinding.host:type_name -> lofamo.v1.DiagnosisTest
-	35, // 72: lofamo.v1.LinkFinding.through:type_name -> lofamo.v1.DiagnosisTest
-	1,  // 73: lofamo.v1.MaskStatus.half:type_name -> lofamo.v1.Half
-	31, // 74: lofamo.v1.ProcedureOrder.number:type_name -> lofamo.v1.OrderNumber
-	2,  // 75: lofamo.v1.ProcedureStep.state:type_name -> lofamo.v1.ProcedureState
-	31, // 76: lofamo.v1.ProcedureStatus.number:type_name -> lofamo.v1.OrderNumber
-	1,  // 77: lofamo.v1.ProcedureStatus.half:type_name -> lofamo.v1.Half
-	2,  // 78: lofamo.v1.ProcedureStatus.state:type_name -> lofamo.v1.ProcedureState
-	40, // 79: lofamo.v1.ProcedureStatus.steps:type_name -> lofamo.v1.ProcedureStep
-	31, // 80: lofamo.v1.MapOrder.number:type_name -> lofamo.v1.OrderNumber
-	31, // 81: lofamo.v1.MapFindings.number:type_name -> lofamo.v1.OrderNumber
-	44, // 82: lofamo.v1.MapFindings.nodes:type_name -> lofamo.v1.MappedNode
-	3,  // 83: lofamo.v1.MappedNode.dnp:type_name -> lofamo.v1.MapKnowledge
-	3,  // 84: lofamo.v1.MappedNode.host:type_name -> lofamo.v1.MapKnowledge
-	46, // 85: lofamo.v1.PeerOrder.peers:type_name -> lofamo.v1.Peer
-	46, // 86: lofamo.v1.PeerStatus.peers:type_name -> lofamo.v1.Peer
-	46, // 87: lofamo.v1.PeerStatus.ends:type_name -> lofamo.v1.Peer
-	46, // 88: lofamo.v1.PeerStatus.configured:type_name -> lofamo.v1.Peer
-	50, // 89: lofamo.v1.TorusConfiguration.masks:type_name -> lofamo.v1.TorusMask
-	52, // 90: lofamo.v1.ActOrder.parameters:type_name -> lofamo.v1.ActParameter
-	1,  // 91: lofamo.v1.ActStatus.half:type_name -> lofamo.v1.Half
-	4,  // 92: lofamo.v1.ActStatus.state:type_name -> lofamo.v1.ActState
-	93, // [93:93] is the sub-list for method output_type
-	93, // [93:93] is the sub-list for method input_type
-	93, // [93:93] is the sub-list for extension type_name
-	93, // [93:93] is the sub-list for extension extendee
-	0,  // [0:93] is the sub-list for field type_name
+	56, // 39: lofamo.v1.Report.platform:type_name -> lofamo.v1.Platform
+	57, // 40: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
+	5,  // 41: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
+	1,  // 42: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
+	1,  // 43: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
+	0,  // 44: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
+	1,  // 45: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
+	0,  // 46: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
+	1,  // 47: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
+	1,  // 48: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
+	1,  // 49: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
+	6,  // 50: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
+	21, // 51: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
+	1,  // 52: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
+	6,  // 53: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
+	1,  // 54: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
+	1,  // 55: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
+	0,  // 56: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
+	1,  // 57: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
+	26, // 58: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
+	28, // 59: lofamo.v1.Told.nodes:type_name -> lofamo.v1.ToldNode
+	57, // 60: lofamo.v1.ToldNode.state:type_name -> lofamo.v1.State
+	58, // 61: lofamo.v1.ToldNode.cause:type_name -> lofamo.v1.Cause
+	29, // 62: lofamo.v1.ToldNode.faults:type_name -> lofamo.v1.ToldFault
+	57, // 63: lofamo.v1.ToldFault.state:type_name -> lofamo.v1.State
+	58, // 64: lofamo.v1.ToldFault.cause:type_name -> lofamo.v1.Cause
+	31, // 65: lofamo.v1.DiagnosisOrder.number:type_name -> lofamo.v1.OrderNumber
+	31, // 66: lofamo.v1.DiagnosisFindings.number:type_name -> lofamo.v1.OrderNumber
+	1,  // 67: lofamo.v1.DiagnosisFindings.half:type_name -> lofamo.v1.Half
+	57, // 68: lofamo.v1.DiagnosisFindings.dnp:type_name -> lofamo.v1.State
+	34, // 69: lofamo.v1.DiagnosisFindings.link:type_name -> lofamo.v1.LinkFinding
+	35, // 70: lofamo.v1.DiagnosisFindings.own_host:type_name -> lofamo.v1.DiagnosisTest
+	35, // 71: lofamo.v1.LinkFinding.dnp:type_name -> lofamo.v1.DiagnosisTest
+	35, // 72: lofamo.v1.LinkFinding.host:type_name -> lofamo.v1.DiagnosisTest
+	35, // 73: lofamo.v1.LinkFinding.through:type_name -> lofamo.v1.DiagnosisTest
+	1,  // 74: lofamo.v1.MaskStatus.half:type_name -> lofamo.v1.Half
+	31, // 75: lofamo.v1.ProcedureOrder.number:type_name -> lofamo.v1.OrderNumber
+	2,  // 76: lofamo.v1.ProcedureStep.state:type_name -> lofamo.v1.ProcedureState
+	31, // 77: lofamo.v1.ProcedureStatus.number:type_name -> lofamo.v1.OrderNumber
+	1,  // 78: lofamo.v1.ProcedureStatus.half:type_name -> lofamo.v1.Half
+	2,  // 79: lofamo.v1.ProcedureStatus.state:type_name -> lofamo.v1.ProcedureState
+	40, // 80: lofamo.v1.ProcedureStatus.steps:type_name -> lofamo.v1.ProcedureStep
+	31, // 81: lofamo.v1.MapOrder.number:type_name -> lofamo.v1.OrderNumber
+	31, // 82: lofamo.v1.MapFindings.number:type_name -> lofamo.v1.OrderNumber
+	44, // 83: lofamo.v1.MapFindings.nodes:type_name -> lofamo.v1.MappedNode
+	3,  // 84: lofamo.v1.MappedNode.dnp:type_name -> lofamo.v1.MapKnowledge
+	3,  // 85: lofamo.v1.MappedNode.host:type_name -> lofamo.v1.MapKnowledge
+	46, // 86: lofamo.v1.PeerOrder.peers:type_name -> lofamo.v1.Peer
+	46, // 87: lofamo.v1.PeerStatus.peers:type_name -> lofamo.v1.Peer
+	46, // 88: lofamo.v1.PeerStatus.ends:type_name -> lofamo.v1.Peer
+	46, // 89: lofamo.v1.PeerStatus.configured:type_name -> lofamo.v1.Peer
+	50, // 90: lofamo.v1.TorusConfiguration.masks:type_name -> lofamo.v1.TorusMask
+	52, // 91: lofamo.v1.ActOrder.parameters:type_name -> lofamo.v1.ActParameter
+	1,  // 92: lofamo.v1.ActStatus.half:type_name -> lofamo.v1.Half
+	4,  // 93: lofamo.v1.ActStatus.state:type_name -> lofamo.v1.ActState
+	94, // [94:94] is the sub-list for method output_type
+	94, // [94:94] is the sub-list for method input_type
+	94, // [94:94] is the sub-list for extension type_name
+	94, // [94:94] is the sub-list for extension extendee
+	0,  // [0:94] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_wire_proto_init() }

@@ -155,7 +155,7 @@ func (m *Machine) add(now time.Time, r fault.Report) {
 	w.Valid = true
 	h := m.host
 	h.Valid = m.verdict == watchdog.Alive
-	r.Uptime = now.Sub(m.start)
+	r.Uptime, r.Platform = now.Sub(m.start), fault.PlatformSharedKernel // the halves map one register file
 	r.Registers = fault.Registers{
 		DNPWatchdog: w.Encode(), HostWatchdog: h.Encode(), RemoteFaultDescriptor: m.descriptor.Encode(),
 	}

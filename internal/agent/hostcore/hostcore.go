@@ -265,7 +265,7 @@ func (m *Machine) waits(now time.Time) bool {
 }
 
 func (m *Machine) add(now time.Time, r fault.Report) {
-	r.Uptime = now.Sub(m.start)
+	r.Uptime, r.Platform = now.Sub(m.start), fault.PlatformSharedKernel // the halves map one register file
 	r.Registers = fault.Registers{
 		DNPWatchdog: m.registers.DNPRaw, HostWatchdog: m.word.Encode(), RemoteFaultDescriptor: m.registers.DescriptorRaw,
 	}

@@ -228,6 +228,7 @@ func (t *term) detail(ids []fault.NodeID) []view.Entry {
 				entry.Status = st
 			} else {
 				entry.Status.Life, entry.Status.Registers, entry.Status.RegistersAt = st.Life, st.Registers, st.RegistersAt
+				entry.Status.Platform = st.Platform
 			}
 		}
 		said := t.senders[id]

@@ -92,6 +92,7 @@ func faultsOf(st awareness.NodeStatus, keep func(fault.Component) bool) []respon
 	if st.State != fault.Normal {
 		out = append(out, response.Fault{
 			Node: st.ID, Component: fault.ComponentNode, State: st.State, Cause: st.Cause, Since: st.Since, Inferred: st.Inferred, Unreachable: st.Unreachable,
+			Platform: st.Platform,
 			Evidence: response.Evidence{SingleWitness: st.SingleWitness}, // what else it rests on is asked for when it matters
 		})
 	}
@@ -99,14 +100,14 @@ func faultsOf(st awareness.NodeStatus, keep func(fault.Component) bool) []respon
 		if c.State == fault.Normal || c.State == fault.Unknown && st.State == fault.Unknown && !keep(c.Component) {
 			continue
 		}
-		out = append(out, response.Fault{Node: st.ID, Component: c.Component, State: c.State, Cause: c.Cause, Since: c.Since, Flapping: c.Flapping})
+		out = append(out, response.Fault{Node: st.ID, Component: c.Component, State: c.State, Cause: c.Cause, Since: c.Since, Flapping: c.Flapping, Platform: st.Platform})
 	}
 	return out
 }
 
 // same says whether two faults that were told say the same. Of what they rest on only the mark of a single witness is told: that it goes is news.
 func same(a, b response.Fault) bool {
-	return a.State == b.State && a.Cause == b.Cause && a.Since.Equal(b.Since) && a.Inferred == b.Inferred && a.Unreachable == b.Unreachable && a.Flapping == b.Flapping &&
+	return a.State == b.State && a.Cause == b.Cause && a.Since.Equal(b.Since) && a.Inferred == b.Inferred && a.Unreachable == b.Unreachable && a.Flapping == b.Flapping && a.Platform == b.Platform &&
 		a.Evidence.SingleWitness == b.Evidence.SingleWitness
 }
 

@@ -18,6 +18,7 @@ type packed struct {
 	dnpEpoch   fault.Epoch
 	state      fault.State
 	cause      fault.Cause
+	platform   fault.Platform
 	flags      flags
 	rule       uint8 // see rules
 	components [fault.NumComponents]packedComponent
@@ -82,7 +83,7 @@ type componentEvidence struct {
 func (b *Builder) pack(e Entry) *packed {
 	st := &e.Status
 	p := &packed{
-		id: st.ID, revision: e.Revision, since: nanos(st.Since), hostEpoch: st.HostEpoch, dnpEpoch: st.DNPEpoch,
+		id: st.ID, revision: e.Revision, since: nanos(st.Since), hostEpoch: st.HostEpoch, dnpEpoch: st.DNPEpoch, platform: st.Platform,
 		state: st.State, cause: st.Cause, rule: b.rules.number(st.Rule),
 		flags: flag(flagSingle, st.SingleWitness) | flag(flagInferred, st.Inferred) | flag(flagUnreachable, st.Unreachable),
 	}
@@ -106,7 +107,7 @@ func (p *packed) unpack(at grid.Coord, rules []string) Entry {
 	st := awareness.NodeStatus{
 		ID: p.id, Coord: at, State: p.state, Cause: p.cause, SingleWitness: p.flags&flagSingle != 0,
 		Inferred: p.flags&flagInferred != 0, Unreachable: p.flags&flagUnreachable != 0, Rule: rules[p.rule],
-		Since: fromNanos(p.since), HostEpoch: p.hostEpoch, DNPEpoch: p.dnpEpoch,
+		Since: fromNanos(p.since), HostEpoch: p.hostEpoch, DNPEpoch: p.dnpEpoch, Platform: p.platform,
 	}
 	n := 0
 	for i := range p.components {

@@ -39,7 +39,7 @@ func Node(e Entry, now time.Time) *lofamov1.Node {
 		State: lofamov1.State(st.State), Cause: lofamov1.Cause(st.Cause),
 		SingleWitness: st.SingleWitness, Since: timestamp(st.Since), Age: Age(st.Life, now),
 		HostEpoch: uint64(st.HostEpoch), DnpEpoch: uint64(st.DNPEpoch), Revision: e.Revision,
-		Inferred: st.Inferred, Unreachable: st.Unreachable, Groups: st.Groups, Reason: st.Rule,
+		Inferred: st.Inferred, Unreachable: st.Unreachable, Groups: st.Groups, Reason: st.Rule, Platform: lofamov1.Platform(st.Platform),
 		Delivery: e.Delivery, DeliveryAge: Age(e.DeliveryAt, now), DeliveryOld: Old(e.DeliveryOldAt, now),
 		HostHealth: e.Health[0].render(now, e.Delivery), DnpHealth: e.Health[1].render(now, e.Delivery),
 	}
@@ -117,7 +117,7 @@ func Event(c awareness.Change, coord grid.Coord, at time.Time) *lofamov1.Event {
 		Node: string(c.Node), Coord: coord.String(), Component: c.Component.String(),
 		From: lofamov1.State(c.From), To: lofamov1.State(c.To), Cause: lofamov1.Cause(c.Cause), Path: lofamov1.Path(c.Path),
 		Time: timestamppb.New(at), SingleWitness: c.SingleWitness, Observer: c.Observer, Reason: c.Reason,
-		Kind: lofamov1.EventKind_COMPONENT_CHANGED, Flapping: c.Flapping,
+		Kind: lofamov1.EventKind_COMPONENT_CHANGED, Flapping: c.Flapping, Platform: lofamov1.Platform(c.Platform),
 	}
 	if c.Latency >= 0 {
 		ev.AwarenessLatency = durationpb.New(c.Latency)
@@ -139,6 +139,7 @@ func Stored(st awareness.NodeStatus) *lofamov1.Node {
 		Id: string(st.ID), Coord: st.Coord.String(), State: lofamov1.State(st.State), Cause: lofamov1.Cause(st.Cause),
 		SingleWitness: st.SingleWitness, Inferred: st.Inferred, Unreachable: st.Unreachable, Reason: st.Rule,
 		Since: timestamp(st.Since), HostEpoch: uint64(st.HostEpoch), DnpEpoch: uint64(st.DNPEpoch),
+		Platform: lofamov1.Platform(st.Platform),
 	}
 	all := make([]lofamov1.Component, len(st.Components))
 	n.Components = make([]*lofamov1.Component, len(all))
@@ -165,6 +166,7 @@ func Restore(n *lofamov1.Node) (Entry, error) {
 		SingleWitness: n.GetSingleWitness(), Inferred: n.GetInferred(), Unreachable: n.GetUnreachable(), Rule: n.GetReason(),
 		Since:     fromTimestamp(n.GetSince()),
 		HostEpoch: fault.Epoch(n.GetHostEpoch()), DNPEpoch: fault.Epoch(n.GetDnpEpoch()),
+		Platform: fault.Platform(n.GetPlatform()),
 	}
 	var err error
 	if st.Coord, err = grid.ParseCoord(n.GetCoord()); err != nil {

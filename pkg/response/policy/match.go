@@ -190,6 +190,8 @@ func (a activation) ResolveName(name string) (any, bool) {
 		return types.Bool(f.Inferred), true
 	case "fault.unreachable":
 		return types.Bool(f.Unreachable), true
+	case "fault.platform":
+		return types.String(f.Platform.String()), true
 	case "fault.flapping":
 		return types.Bool(f.Flapping), true
 	case "fault.groups":

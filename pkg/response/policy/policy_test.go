@@ -74,6 +74,8 @@ func TestMatch(t *testing.T) {
 		`fault.singleWitness && fault.flapping && !fault.inferred && !fault.unreachable`: "true",
 		`node.id.matches("^n[0-9]$")`:                                                    "true",
 		`["memory", "host"].exists(c, c == fault.component)`:                             "true",
+		`fault.platform == ""`:                                                           "true",
+		`fault.platform == "dpu"`:                                                        "false",
 	} {
 		got, err := compiled(t, match).Match(&s)
 		if said := fmt.Sprint(got); said != want && (err == nil || !strings.Contains(err.Error(), want)) {
@@ -272,5 +274,40 @@ func BenchmarkMatch(b *testing.B) {
 		if ok, err := m.Match(&s); !ok || err != nil {
 			b.Fatal(ok, err)
 		}
+	}
+}
+
+// TestDeadHalfOnSharedKernelIsNoDeadMachine: where both halves share a kernel, a dead host half proves that the kernel lives. No shipped
+// policy may then take the node's capacity away, unless the fault keeps coming back.
+func TestDeadHalfOnSharedKernelIsNoDeadMachine(t *testing.T) {
+	docs, err := Default()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reset := 0
+	for _, d := range docs {
+		p := d.Policy
+		if p.Groups || !slices.ContainsFunc(p.Steps, func(s response.Step) bool { return s.Kind.Traits().Class != response.Notify }) {
+			continue
+		}
+		matches := func(platform fault.Platform) bool {
+			got, err := p.Match.Match(&response.Subject{
+				Fault:    response.Fault{Node: "n1", Component: fault.ComponentHost, State: fault.Failed, Cause: fault.CauseHost, Platform: platform},
+				Duration: time.Hour, Recurrence: 1,
+			})
+			if err != nil {
+				t.Fatalf("%s: %v", p.Name, err)
+			}
+			return got
+		}
+		if matches(fault.PlatformSharedKernel) || matches(0) {
+			t.Errorf("%s takes a dead host half on a shared kernel for a dead host", p.Name)
+		}
+		if p.Name == "reset-dead-host" && matches(fault.PlatformDPU) {
+			reset++
+		}
+	}
+	if reset != 1 {
+		t.Errorf("reset-dead-host matches a dead host beside a living network processor in %d policies: want 1", reset)
 	}
 }

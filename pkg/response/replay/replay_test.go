@@ -36,7 +36,7 @@ func options(t *testing.T, dims grid.Dims) Options {
 
 func change(at time.Duration, node fault.NodeID, c fault.Component, s fault.State) Recorded {
 	f := response.Fault{
-		Node: node, Component: c, State: s, Cause: c.Cause(), Since: start.Add(at),
+		Node: node, Component: c, State: s, Cause: c.Cause(), Since: start.Add(at), Platform: fault.PlatformDPU,
 		Evidence: response.Evidence{At: start.Add(at), Kind: fault.KindWatchdog, Witnesses: []string{string(node) + "/dnp", "supervisor/s1"}},
 	}
 	if s == fault.Normal {

@@ -1,5 +1,6 @@
 // Command checkpoint is an example of a job that survives the loss of nodes (seed 003 §6.1): one process on each node of the
-// job computes a part of one result, all of them checkpoint at barriers, each with a copy at a neighbour, and when a node
+// job computes a part of one result, all of them checkpoint at barriers, each with a second copy in the directory that stands for
+// a neighbour's disk (one shared directory tree; the example sends nothing over a network), and when a node
 // dies those that are left roll back to the last complete checkpoint, share the dead node's part, and go on to the right
 // result. It shows how package jobs is used; the computation is of no use.
 package main

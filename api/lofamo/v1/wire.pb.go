@@ -1175,7 +1175,7 @@ type Report struct {
 	UptimeNs              uint64     `protobuf:"varint,7,opt,name=uptime_ns,json=uptimeNs,proto3" json:"uptime_ns,omitempty"`                                           // of the half, nanoseconds, so that a restart shows
 	Partial               bool       `protobuf:"varint,8,opt,name=partial,proto3" json:"partial,omitempty"`                                                             // of a digest: one of several parts, so that nothing is withdrawn by it
 	Readings              []*Reading `protobuf:"bytes,9,rep,name=readings,proto3" json:"readings,omitempty"`                                                            // at most 10: values that move, for the foresight
-	Platform              Platform   `protobuf:"varint,10,opt,name=platform,proto3,enum=lofamo.v1.Platform" json:"platform,omitempty"`                                  // what the origin's halves run on; a value of a later version counts as not stated
+	Platform              Platform   `protobuf:"varint,10,opt,name=platform,proto3,enum=lofamo.v1.Platform" json:"platform,omitempty"`                                  // what the origin's halves run on, in reports of changes and the first digests; a value of a later version counts as not stated
 	unknownFields         protoimpl.UnknownFields
 	sizeCache             protoimpl.SizeCache
 }

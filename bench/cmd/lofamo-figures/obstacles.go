@@ -26,7 +26,7 @@ func obstacles(o options) ([]picture, error) {
 				at := func(name string, y float64) {
 					lines[name].Points = append(lines[name].Points, figure.Point{X: float64(ob.Length), Y: y})
 				}
-				if len(dims) == 2 {
+				if len(dims) == 2 && row.AttemptPaper > 0 {
 					at(order[0], row.AttemptPaper)
 				}
 				at(order[len(dims)-1], row.Attempt)
@@ -87,7 +87,7 @@ func obstacleRow(o options, dims []int, ob experiment.Obstacle) (experiment.Obst
 		closed = fmt.Sprintf("%d, %.3f", len(nodes), w.Delivered()[w.At(at.Source)])
 	}
 	paper := "-"
-	if len(dims) == 2 && ob.Depth == 0 {
+	if len(dims) == 2 && ob.Depth == 0 && with.AttemptPaper > 0 {
 		paper = fmt.Sprintf("%.4f", with.AttemptPaper)
 	}
 	o.out.f("| %d | %d | %d | %.4f (%s) | %.3f | %.3f | %.3f | %.3f to %.3f | %s |\n",

@@ -155,7 +155,10 @@ func (m *Machine) add(now time.Time, r fault.Report) {
 	w.Valid = true
 	h := m.host
 	h.Valid = m.verdict == watchdog.Alive
-	r.Uptime, r.Platform = now.Sub(m.start), fault.PlatformSharedKernel // the halves map one register file
+	r.Uptime = now.Sub(m.start)
+	if !r.Digest || r.Uptime < 4*m.cfg.Periods.DigestPeriod { // it never changes in one life, and later digests need every byte by the torus
+		r.Platform = fault.PlatformSharedKernel // the halves map one register file
+	}
 	r.Registers = fault.Registers{
 		DNPWatchdog: w.Encode(), HostWatchdog: h.Encode(), RemoteFaultDescriptor: m.descriptor.Encode(),
 	}

@@ -265,7 +265,10 @@ func (m *Machine) waits(now time.Time) bool {
 }
 
 func (m *Machine) add(now time.Time, r fault.Report) {
-	r.Uptime, r.Platform = now.Sub(m.start), fault.PlatformSharedKernel // the halves map one register file
+	r.Uptime = now.Sub(m.start)
+	if !r.Digest || r.Uptime < 4*m.cfg.Periods.DigestPeriod { // it never changes in one life, and later digests need every byte by the torus
+		r.Platform = fault.PlatformSharedKernel // the halves map one register file
+	}
 	r.Registers = fault.Registers{
 		DNPWatchdog: m.registers.DNPRaw, HostWatchdog: m.word.Encode(), RemoteFaultDescriptor: m.registers.DescriptorRaw,
 	}

@@ -77,7 +77,7 @@ func (o Obstacle) Build(cfg chaos.Config) (*chaos.Network, Place, error) {
 type ObstacleResult struct {
 	Obstacle    Obstacle
 	NoRouteback bool
-	// Attempt is the probability that a packet before the middle of the wall gets round it before it stands there again; the paper's is AttemptPaper, of two dimensions.
+	// Attempt is the probability that a packet before the middle of the wall gets round it before it stands there again; the paper's is AttemptPaper, of two dimensions; 0 where it prints none.
 	Attempt, AttemptPaper float64
 	Delivered             float64 // at all
 	Within                float64 // after at most Hops hops
@@ -88,19 +88,13 @@ type ObstacleResult struct {
 	Long                  int     // the same with packets of 20 flits, which meet their own tails
 }
 
-// PaperAttempt is the paper's probability of getting round a linear obstacle in two dimensions (§5.2.3.1): of the deroutes that are needed each but the first takes the right of two directions. An obstacle of odd
-// length needs (length+1)/2 of them.
-func PaperAttempt(length int) float64 {
-	p := 1.0
-	for range (length+1)/2 - 1 {
-		p /= 2
-	}
-	return p
-}
+// PaperAttempts are the two probabilities that the paper prints for an attempt in two dimensions (§5.2.3.1, Figures 14 and 15), by the length of
+// the wall. Of longer ones it says only that "the same pattern is followed".
+func PaperAttempts() map[int]float64 { return map[int]float64{3: 0.5, 5: 0.25} }
 
 // Run finds the probabilities for an obstacle; trials packets are sent through the model, each alone.
 func (o Obstacle) Run(noRouteback bool, hops, trials int, seed uint64) (ObstacleResult, error) {
-	res := ObstacleResult{Obstacle: o, NoRouteback: noRouteback, AttemptPaper: PaperAttempt(o.Length), Hops: hops, Trials: trials}
+	res := ObstacleResult{Obstacle: o, NoRouteback: noRouteback, AttemptPaper: PaperAttempts()[o.Length], Hops: hops, Trials: trials}
 	cfg := chaos.Default(o.Dims...)
 	cfg.NoRouteback, cfg.Seed = noRouteback, seed
 	n, at, err := o.Build(cfg)

@@ -331,9 +331,7 @@ const (
 var linearNodes = []string{"n0-0-0", "n1-0-0", "n0-1-0", "n1-1-0", "n0-0-1", "n1-0-1"}
 
 // mark sets and ends marks at one replica until the context ends, and pauses while the replica cannot tell.
-func (c *linearCluster) mark(ctx context.Context, t *testing.T, client, replica int) {
-	api := lofamov1.NewFaultSupervisorClient(c.Conn(t, pki.RoleOperator, c.Configs[replica].GRPC))
-	viewer := c.Client(t, c.Configs[replica].GRPC)
+func (c *linearCluster) mark(ctx context.Context, client int, api, viewer lofamov1.FaultSupervisorClient) {
 	rng := rand.New(rand.NewPCG(1, uint64(client))) //nolint:gosec // the order is the machine's in any case
 	for ctx.Err() == nil {
 		in := opInput{key: "mark/" + linearNodes[rng.IntN(len(linearNodes))], kind: opWrite, value: fmt.Sprintf("%d-%d", client, c.h.now())}
@@ -394,8 +392,7 @@ func (c *linearCluster) reportOne(t *testing.T, client int, node string, comp fa
 
 // read reads everything at one replica until the context ends. Answers that say that they are old count only
 // for who believes them.
-func (c *linearCluster) read(ctx context.Context, t *testing.T, client, replica int) {
-	api := c.Client(t, c.Configs[replica].GRPC)
+func (c *linearCluster) read(ctx context.Context, client int, api lofamov1.FaultSupervisorClient) {
 	for ctx.Err() == nil {
 		c.readOne(context.WithoutCancel(ctx), client, api)
 		rest(ctx, between)
@@ -576,10 +573,12 @@ func (c *linearCluster) work(t *testing.T, writeAt ...int) (end func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	for replica := range c.Configs {
-		wg.Go(func() { c.read(ctx, t, readers+replica, replica) })
+		viewer := c.Client(t, c.Configs[replica].GRPC)
+		wg.Go(func() { c.read(ctx, readers+replica, viewer) })
 	}
 	for _, replica := range writeAt {
-		wg.Go(func() { c.mark(ctx, t, replica, replica) })
+		operator, viewer := c.Operator(t, c.Configs[replica].GRPC), c.Client(t, c.Configs[replica].GRPC)
+		wg.Go(func() { c.mark(ctx, replica, operator, viewer) })
 	}
 	if len(writeAt) > 0 {
 		for i, node := range linearNodes[:2] {

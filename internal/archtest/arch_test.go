@@ -61,6 +61,7 @@ var layers = map[string][]string{
 	"internal/golden":         {},
 	"internal/docstest":       {},
 	"internal/needs":          {},
+	"internal/hacktest":       {},
 	"internal/netnstest":      {"internal/needs"},
 	"internal/tether":         {},
 	"internal/freeport":       {},
@@ -152,6 +153,7 @@ var parsed = sync.OnceValues(func() ([]file, error) { return sourcesOf(".", "ben
 func sourcesOf(top, without string) ([]file, error) {
 	root := filepath.Join("..", "..")
 	var out []file
+	fset := token.NewFileSet()
 	err := filepath.WalkDir(filepath.Join(root, top), func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -170,7 +172,6 @@ func sourcesOf(top, without string) ([]file, error) {
 		if !strings.HasSuffix(p, ".go") {
 			return nil
 		}
-		fset := token.NewFileSet()
 		f, err := parser.ParseFile(fset, p, nil, parser.ParseComments)
 		if err != nil {
 			return err

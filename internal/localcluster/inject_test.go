@@ -35,8 +35,11 @@ func startFakeRun(t *testing.T, c *Cluster, i int) *fakeRun {
 		t.Fatal(err)
 	}
 	c.info.Nodes[i].RunPID, c.info.Nodes[i].Started = self.pid, self.started
-	f.start(fault.HalfHost)
-	f.start(fault.HalfDNP)
+	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		if err := f.start(h); err != nil {
+			t.Fatal(err)
+		}
+	}
 	t.Cleanup(func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -57,12 +60,13 @@ func startFakeRun(t *testing.T, c *Cluster, i int) *fakeRun {
 	return f
 }
 
-func (f *fakeRun) start(h fault.Half) {
+func (f *fakeRun) start(h fault.Half) error {
 	cmd := exec.Command("sleep", "600")
 	if err := cmd.Start(); err != nil {
-		f.t.Fatal(err)
+		return err
 	}
 	f.halves[h] = cmd
+	return nil
 }
 
 func (f *fakeRun) status(h fault.Half) HalfStatus {
@@ -94,7 +98,10 @@ func (f *fakeRun) serve(sock string, w http.ResponseWriter, r *http.Request) {
 		}
 		if !f.status(h).Running {
 			_ = f.halves[h].Wait()
-			f.start(h)
+			if err := f.start(h); err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
 		}
 	}
 	_, _ = w.Write([]byte("{}"))

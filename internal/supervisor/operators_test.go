@@ -169,8 +169,9 @@ func concurrentApplies(t *testing.T, c *supervisortest.Cluster, from *lofamov1.T
 	var wg sync.WaitGroup
 	var done, aborted atomic.Int32
 	for i := range 2 {
+		operator := c.Operator(t, c.Configs[i].GRPC)
 		wg.Go(func() {
-			_, err := c.Operator(t, c.Configs[i].GRPC).ApplyTopology(t.Context(), &lofamov1.ApplyTopologyRequest{
+			_, err := operator.ApplyTopology(t.Context(), &lofamov1.ApplyTopologyRequest{
 				Topology: labelled(from, "n0-0-0", "rack", fmt.Sprint("r", i)), IfRevision: from.GetRevision(),
 			})
 			switch status.Code(err) {
@@ -282,15 +283,11 @@ func TestTopologyAndMarksSurvive(t *testing.T) {
 	for _, s := range sups {
 		stop(t, s)
 	}
-	var wg sync.WaitGroup
-	for i := range sups {
-		wg.Go(func() {
-			cfg := c.Configs[i]
-			cfg.Spares = nil
-			sups[i] = start(t, cfg)
-		})
+	configs := slices.Clone(c.Configs)
+	for i := range configs {
+		configs[i].Spares = nil
 	}
-	wg.Wait()
+	startAll(t, configs...)
 	c.AwaitLeader(t)
 	if now := topologyOf(t, operator); !proto.Equal(now, second.GetTopology()) {
 		t.Errorf("after the restart the topology is %v, want %v", now, second.GetTopology())

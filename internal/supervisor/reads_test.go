@@ -78,7 +78,12 @@ func TestReadsAtAnyReplica(t *testing.T) {
 		stream, _ := watch(t, clients[follower], &lofamov1.WatchRequest{AfterRevision: after, FieldSelector: sick})
 		wg.Go(func() {
 			for _, want := range []string{"n1-0-0", "n0-1-0"} {
-				if ev := nextEvents(t, stream).GetEvents()[0]; ev.GetNode() != want {
+				resp, err := receiveEvents(stream)
+				if err != nil {
+					t.Errorf("watcher %d at replica %d: %v, want %s", i, follower, err, want)
+					return
+				}
+				if ev := resp.GetEvents()[0]; ev.GetNode() != want {
 					t.Errorf("watcher %d at replica %d: %v, want %s", i, follower, ev, want)
 				}
 			}

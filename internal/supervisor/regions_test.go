@@ -1,6 +1,7 @@
 package supervisor_test
 
 import (
+	"errors"
 	"sync"
 	"testing"
 
@@ -51,14 +52,19 @@ func states(t *testing.T, c lofamov1.FaultSupervisorClient) map[string]lofamov1.
 
 func startAll(t *testing.T, list ...config.Supervisor) []*supervisor.Supervisor {
 	t.Helper()
-	out := make([]*supervisor.Supervisor, len(list))
+	out, errs := make([]*supervisor.Supervisor, len(list)), make([]error, len(list))
 	var wg sync.WaitGroup
 	for i, cfg := range list {
-		wg.Go(func() { out[i] = start(t, cfg) })
+		wg.Go(func() { out[i], errs[i] = launch(cfg) })
 	}
 	wg.Wait()
-	if t.Failed() {
-		t.FailNow()
+	for _, s := range out {
+		if s != nil {
+			t.Cleanup(func() { stop(t, s) })
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
 	}
 	return out
 }

@@ -3,6 +3,7 @@ package supervisor_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -48,15 +49,24 @@ func logger() *slog.Logger {
 // start starts a replica and stops it with the test, unless that was done before.
 func start(t testing.TB, cfg config.Supervisor) *supervisor.Supervisor {
 	t.Helper()
-	s, err := supervisor.New(cfg, logger())
+	s, err := launch(cfg)
 	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Start(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { stop(t, s) })
 	return s
+}
+
+// launch is start for goroutines, which must not end a test; the caller stops the supervisor.
+func launch(cfg config.Supervisor) (*supervisor.Supervisor, error) {
+	s, err := supervisor.New(cfg, logger())
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Start(context.Background()); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 func stop(t testing.TB, s *supervisor.Supervisor) {
@@ -95,18 +105,27 @@ func watch(t testing.TB, c lofamov1.FaultSupervisorClient, req *lofamov1.WatchRe
 // nextEvents returns the next response with events.
 func nextEvents(t testing.TB, ch <-chan *lofamov1.WatchResponse) *lofamov1.WatchResponse {
 	t.Helper()
+	resp, err := receiveEvents(ch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp
+}
+
+// receiveEvents is nextEvents for goroutines, which must not end a test.
+func receiveEvents(ch <-chan *lofamov1.WatchResponse) (*lofamov1.WatchResponse, error) {
 	timeout := time.After(supervisortest.Wait)
 	for {
 		select {
 		case resp, ok := <-ch:
 			if !ok {
-				t.Fatal("the watch ended")
+				return nil, errors.New("the watch ended")
 			}
 			if len(resp.GetEvents()) > 0 {
-				return resp
+				return resp, nil
 			}
 		case <-timeout:
-			t.Fatal("no events")
+			return nil, fmt.Errorf("no events within %s", supervisortest.Wait)
 		}
 	}
 }

@@ -181,8 +181,9 @@ func TestSlowWatcher(t *testing.T) {
 	heard, missed := 0, uint64(0)
 	done := make(chan error, 1)
 	const n = 20_000
+	watcher := dial(t, w.sockets["a"])
 	go func() {
-		done <- dial(t, w.sockets["a"]).WatchEureka(ctx, "train", func(h jobs.Heard) error {
+		done <- watcher.WatchEureka(ctx, "train", func(h jobs.Heard) error {
 			if h.Eureka == nil {
 				close(begun)
 				<-read

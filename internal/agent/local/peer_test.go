@@ -221,8 +221,9 @@ func TestRestart(t *testing.T) {
 		t.Errorf("faults begin again with %+v", f)
 	}
 	w.awaitAsked(t, 1)
+	late := dial(t, w.sockets["a"])
 	go func() {
-		waited <- dial(t, w.sockets["a"]).Job(jobs.Job{Name: "train", Members: members("a", "c")}).Barrier(ctx, "step")
+		waited <- late.Job(jobs.Job{Name: "train", Members: members("a", "c")}).Barrier(ctx, "step")
 	}()
 	for range 2 {
 		if err := <-waited; err != nil {

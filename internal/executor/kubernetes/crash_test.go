@@ -73,6 +73,7 @@ func attempt(t *testing.T, j executor.Job, left int, late bool) (was bool) {
 // TestCrash: an executor that is killed before or after any of its requests leaves a state from which the next leader's attempt does what
 // was asked once, and from which it can be put back, to what was before.
 func TestCrash(t *testing.T) {
+	cluster(t) // without one every part would be skipped, and nothing counted
 	crashes := 0
 	var mu sync.Mutex
 	t.Run("all", func(t *testing.T) {
@@ -164,6 +165,7 @@ func TestStaleToken(t *testing.T) {
 // TestWriteThatComesLate: what an attempt has sent, and what hangs on its way, does not happen after a later attempt has ended, not even
 // where that one has found nothing to do.
 func TestWriteThatComesLate(t *testing.T) {
+	cluster(t)
 	for _, a := range acts() {
 		t.Run(string(a.kind), func(t *testing.T) {
 			t.Parallel()

@@ -64,14 +64,15 @@ func podsOf(t testing.TB, node string) []string {
 // end, after ctx.
 func kubelet(t testing.TB, ctx context.Context, node string) (done func()) {
 	t.Helper()
+	s := cluster(t)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		err := cluster(t).Admin.Watch(ctx, "/api/v1/pods?watch=true&fieldSelector=spec.nodeName="+node, func(kind string, o json.RawMessage) bool {
+		err := s.Admin.Watch(ctx, "/api/v1/pods?watch=true&fieldSelector=spec.nodeName="+node, func(kind string, o json.RawMessage) bool {
 			var p corev1.Pod
 			if err := json.Unmarshal(o, &p); err != nil || kind == "DELETED" || p.DeletionTimestamp == nil {
 				return true
 			}
-			_, _ = cluster(t).Admin.Do(http.MethodDelete, "/api/v1/namespaces/"+p.Namespace+"/pods/"+p.Name+"?gracePeriodSeconds=0", "", nil)
+			_, _ = s.Admin.Do(http.MethodDelete, "/api/v1/namespaces/"+p.Namespace+"/pods/"+p.Name+"?gracePeriodSeconds=0", "", nil)
 			return true
 		})
 		if err != nil && ctx.Err() == nil {

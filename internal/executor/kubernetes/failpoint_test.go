@@ -223,6 +223,8 @@ func (s *scene) note(became, why string, args ...any) {
 // everyPoint calls each for every kind, every point that it passes by, and there for each time that it does, until each says that the act did not
 // come by so often.
 func everyPoint(t *testing.T, each func(t *testing.T, a act, o failpoint.Order) bool) {
+	t.Helper()
+	cluster(t) // without one every part would be skipped, and nothing counted
 	event := act{kind: response.KubernetesEvent, parameters: map[string]string{"reason": "LofamoFault"}}
 	all := append(acts(), event)
 	if *rounds == 0 { // one for each way to write: an apply to the status, a merge patch, an apply to the node and evictions, and what is no write to the node

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -20,17 +21,30 @@ import (
 // fleet creates many nodes at once.
 func fleet(t testing.TB, prefix string, n int) []string {
 	t.Helper()
+	s := cluster(t)
 	names := make([]string, n)
 	for i := range names {
 		names[i] = fmt.Sprintf("%s-%d", prefix, i)
 	}
-	inParallel(names, 16, func(name string) { createNode(t, name, "") })
+	inParallel(names, 16, func(name string) {
+		if err := postNode(s, name, ""); err != nil {
+			t.Error(err)
+		}
+	})
+	if t.Failed() {
+		t.FailNow()
+	}
 	return names
 }
 
-// inParallel calls f for each, from so many goroutines.
+// inParallel calls f for each element from width goroutines, and returns when all of them have ended. f must not end the test, as t.Fatal and
+// t.Skip do; if it ends its goroutine all the same, inParallel still returns, with elements left over.
 func inParallel[T any](all []T, width int, f func(T)) {
-	work := make(chan T)
+	work := make(chan T, len(all)) // nothing waits for workers that have ended
+	for _, x := range all {
+		work <- x
+	}
+	close(work)
 	var wg sync.WaitGroup
 	for range width {
 		wg.Go(func() {
@@ -39,11 +53,18 @@ func inParallel[T any](all []T, width int, f func(T)) {
 			}
 		})
 	}
-	for _, x := range all {
-		work <- x
-	}
-	close(work)
 	wg.Wait()
+}
+
+func TestInParallelReturnsWhenWorkersEnd(t *testing.T) {
+	var calls atomic.Int64
+	inParallel(make([]struct{}, 100), 4, func(struct{}) {
+		calls.Add(1)
+		runtime.Goexit()
+	})
+	if calls.Load() != 4 {
+		t.Errorf("%d calls, want one of each of 4 workers", calls.Load())
+	}
 }
 
 // TestThousands: of 2,000 nodes 500 fail at once, while somebody else writes to all of them. Every condition and every event is there in
@@ -66,7 +87,10 @@ func TestThousands(t *testing.T) {
 	var kubelets sync.WaitGroup
 	kubelets.Go(func() { // that write their status, as they do
 		for i := 0; ctx.Err() == nil; i++ {
-			status(t, names[i%faults], fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"True","message":"%d"}]}}`, i))
+			if err := patchStatus(shared.server, names[i%faults], fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"True","message":"%d"}]}}`, i)); err != nil {
+				t.Error(err)
+				return
+			}
 		}
 	})
 	var mu sync.Mutex

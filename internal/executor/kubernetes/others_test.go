@@ -19,7 +19,15 @@ import (
 // status changes the status of a node as somebody else does.
 func status(t testing.TB, name, body string) {
 	t.Helper()
-	admin(t, http.MethodPatch, "/api/v1/nodes/"+name+"/status?fieldManager=somebody", "application/strategic-merge-patch+json", body)
+	if err := patchStatus(cluster(t), name, body); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// patchStatus is status for goroutines, which must not end a test.
+func patchStatus(s *kubetest.Server, name, body string) error {
+	_, err := s.Admin.Do(http.MethodPatch, "/api/v1/nodes/"+name+"/status?fieldManager=somebody", "application/strategic-merge-patch+json", []byte(body))
+	return err
 }
 
 // TestWhatStoodBefore is left as it was, while we stand and after; what contradicts us is not overwritten.

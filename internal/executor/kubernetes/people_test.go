@@ -72,6 +72,7 @@ func step(n int, j executor.Job) executor.Job {
 // TestAPersonsWordStands: what a person has taken away is brought again neither by the next step of the same response, nor by another response, until the
 // first one has ended; then its mark means nothing, is taken away, and keeps nobody from anything.
 func TestAPersonsWordStands(t *testing.T) {
+	cluster(t)
 	for _, p := range claimed() {
 		t.Run(string(p.kind), func(t *testing.T) {
 			t.Parallel()
@@ -120,6 +121,7 @@ func TestAPersonsWordStands(t *testing.T) {
 // TestWhatIsLeftToAPerson: what a closed response has left standing is not taken away when another is put back, which says whose it is; it ends by a
 // person's word.
 func TestWhatIsLeftToAPerson(t *testing.T) {
+	cluster(t)
 	for _, p := range claimed() {
 		t.Run(string(p.kind), func(t *testing.T) {
 			t.Parallel()

@@ -119,7 +119,8 @@ func TestPaused(t *testing.T) {
 			t.Fatal(err)
 		}
 		paused := make(chan executor.Result, 1)
-		go func() { paused <- newExecutor(t, w).Do(t.Context(), jobOf(response.WebhookRemediate, 1)) }()
+		first := newExecutor(t, w)
+		go func() { paused <- first.Do(t.Context(), jobOf(response.WebhookRemediate, 1)) }()
 		_, goOn, err := g.Reached(10 * time.Second)
 		if err != nil {
 			t.Fatal(err)

@@ -193,7 +193,8 @@ func TestUnderWay(t *testing.T) {
 		<-asked
 	}
 	done := make(chan executor.Result, 1)
-	go func() { done <- newExecutor(t, w).Do(t.Context(), jobOf(response.WebhookRemediate, 2, recheck)) }()
+	x := newExecutor(t, w)
+	go func() { done <- x.Do(t.Context(), jobOf(response.WebhookRemediate, 2, recheck)) }()
 	for range 2 {
 		<-asked
 	}

@@ -75,12 +75,28 @@ SINGLE := ./internal/sim/chaos/... ./internal/sim/diameter ./internal/agent/dnpc
 # UNTAGGED are tests without failpoints, whose names are like those of tests with them: they are not run twice.
 UNTAGGED := LeadersAreKilled|PausedServer|WindowOfOldLeaders
 
+# The programs that tests run, besides Debian's. Where one cannot be built, its tests are skipped.
+TEST_TOOLS := $(TOOLS)/bin/nfpm-$(NFPM_VERSION) $(TOOLS)/bin/helm-$(HELM_VERSION) $(TOOLS)/bin/govulncheck-$(GOVULNCHECK_VERSION) kube
+# SKIPPED lists the tests that this machine could not run.
+SKIPPED := $(TOOLS)/skipped
+
+.PHONY: setup-tests
+setup-tests: ## what the tests want: Debian packages where root has apt, Helm, nfpm and an API server from source: 10 to 20 minutes, once
+	@hack/setup-tests
+	@for tool in $(TEST_TOOLS); do \
+	  $(MAKE) --no-print-directory $$tool || printf '\n*** %s cannot be built: the tests that want it are SKIPPED\n\n' $${tool##*/} >&2; done
+
 .PHONY: test
 # Else every program with the race detector waits a second before it ends.
 test: export GORACE := atexit_sleep_ms=50
 test: export LOFAMO_HELM := $(TOOLS)/bin/helm-$(HELM_VERSION)
 test: export LOFAMO_NFPM := $(TOOLS)/bin/nfpm-$(NFPM_VERSION)
-test: build $(TOOLS)/bin/nfpm-$(NFPM_VERSION) $(TOOLS)/bin/helm-$(HELM_VERSION) ## all tests, with the race detector and real processes
+test: export LOFAMO_GOVULNCHECK := $(TOOLS)/bin/govulncheck-$(GOVULNCHECK_VERSION)
+test: export LOFAMO_KUBE_DIR := $(TOOLS)/kube
+test: export LOFAMO_SKIPPED := $(SKIPPED)
+test: setup-tests ## all tests, with the race detector and real processes
+	@$(MAKE) --no-print-directory build # npm is here only now
+	@mkdir -p $(TOOLS) && : >$(SKIPPED)
 	go test -race -short -count=1 -p 2 -timeout $(TEST_TIMEOUT) $(PURE)
 	go test -count=1 -p 2 -timeout $(TEST_TIMEOUT) $(PURE) $(SINGLE)
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 3 -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -vxFf <(go list $(ALONE) $(PURE) $(SINGLE)))
@@ -89,6 +105,8 @@ test: build $(TOOLS)/bin/nfpm-$(NFPM_VERSION) $(TOOLS)/bin/helm-$(HELM_VERSION) 
 	go test -count=1 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint ./internal/failpoint
 	go test -count=1 -p 2 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint -run 'Killed|Paused|Window|AtEveryStep' -skip '$(UNTAGGED)' ./internal/executor/{kubernetes,process,node,alertmanager,webhook}
 	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go test -count=1 -timeout $(TEST_TIMEOUT) ./...
+	@if [ -s $(SKIPPED) ]; then printf '\n*** %d tests SKIPPED, for want of:\n' $$(sort -u $(SKIPPED) | wc -l); \
+	  sort -u $(SKIPPED) | sed 's/^[^:]*: //' | sort | uniq -c | sort -rn; printf '*** which tests: %s\n' $(SKIPPED); fi
 
 # Kubernetes' API server, for the tests and benchmarks that want a real one. Its version is in hack/kube/go.mod.
 .PHONY: kube
@@ -186,7 +204,7 @@ help:
 # go_tool NAME VERSION PACKAGE: one pinned tool, built once.
 define go_tool
 $(TOOLS)/bin/$(1)-$(2):
-	@mkdir -p $(TOOLS)/bin
+	@mkdir -p $(TOOLS)/bin; echo "=== building $(1) $(2) from source, once: seconds to 10 minutes ($$$$(date +%T))"
 	GOBIN=$(TOOLS)/bin go install $(3)@$(2)
 	mv $(TOOLS)/bin/$(1) $$@
 endef

@@ -30,7 +30,7 @@ const (
 // helm is the tool of the version that make has built: in .tools there may be those of others.
 func helm(t *testing.T) string {
 	t.Helper()
-	return needs.Set(t, "make test builds it into .tools/bin (10 minutes, once), and sets it", "LOFAMO_HELM")
+	return needs.Set(t, "make test builds it into .tools/bin, once, and sets it", "LOFAMO_HELM")
 }
 
 // run runs Helm without anything of the user's.

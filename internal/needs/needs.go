@@ -1,15 +1,19 @@
-// Package needs is for tests of what a machine may not have: a program, a right, something of the kernel. Such a test is skipped there; where CI is
-// set it fails, for nobody would see that nothing was tested.
+// Package needs is for tests of what a machine may not have: a program, a right, something of the kernel. Such a test is skipped there, and listed in a
+// file that `make test` prints at its end; where CI is set it fails, for nobody would see that nothing was tested.
 package needs
 
 import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 )
 
-// Missing ends a test that cannot be done here, and says why not.
+// List is the environment variable that names the file to which each skipped test appends one line: folder, test, reason.
+const List = "LOFAMO_SKIPPED"
+
+// Missing ends a test that cannot be done here, and says why not. Only the test's own goroutine may call it.
 func Missing(t testing.TB, format string, args ...any) {
 	t.Helper()
 	why := "SKIPPED: " + fmt.Sprintf(format, args...)
@@ -17,7 +21,33 @@ func Missing(t testing.TB, format string, args ...any) {
 		t.Fatal(why + ": but in CI nothing is to be skipped")
 		return
 	}
+	if path := os.Getenv(List); path != "" {
+		if err := note(path, t.Name(), fmt.Sprintf(format, args...)); err != nil {
+			t.Fatal(err)
+			return
+		}
+	}
 	t.Skip(why)
+}
+
+// note appends one line. Processes of several packages write at once: a line is one write, to the end of the file.
+func note(path, test, why string) error {
+	folder, err := os.Getwd() // go test runs a package's tests in its folder
+	if err != nil {
+		return fmt.Errorf("note the skipped test %s: %w", test, err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
+	if err != nil {
+		return fmt.Errorf("note the skipped test %s: %w", test, err)
+	}
+	if _, err := fmt.Fprintf(f, "%s/%s: %q\n", filepath.Base(folder), test, why); err != nil {
+		_ = f.Close()
+		return fmt.Errorf("note the skipped test %s: %w", test, err)
+	}
+	if err := f.Close(); err != nil {
+		return fmt.Errorf("note the skipped test %s: %w", test, err)
+	}
+	return nil
 }
 
 // Program returns the path of a program: the first of these names that is in the PATH. from says where one gets it.
@@ -32,12 +62,18 @@ func Program(t testing.TB, from string, names ...string) string {
 	return ""
 }
 
-// Set returns a variable of the environment that says where something is that the test does not make itself. from says what makes and sets it.
+// Set returns a variable of the environment that holds the path of something that the test does not make itself. from says what makes it and sets
+// the variable. The test is skipped, too, if nothing exists at the path.
 func Set(t testing.TB, from, variable string) string {
 	t.Helper()
-	value := os.Getenv(variable)
-	if value == "" {
+	path := os.Getenv(variable)
+	if path == "" {
 		Missing(t, "%s is not set: %s", variable, from)
+		return ""
 	}
-	return value
+	if _, err := os.Stat(path); err != nil {
+		Missing(t, "%s: %v: %s", variable, err, from)
+		return ""
+	}
+	return path
 }

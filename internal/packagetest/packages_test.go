@@ -28,7 +28,7 @@ const bound = 2 * time.Minute
 func need(t *testing.T, tools ...string) {
 	t.Helper()
 	for _, tool := range tools {
-		needs.Program(t, "see .ci/run", tool)
+		needs.Program(t, "see hack/setup-tests", tool)
 	}
 }
 

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -148,11 +150,12 @@ func (h *hostHalf) open(cs *closers) error {
 	failpoint.Hit(failpoint.StartOpened)
 	for k, a := range h.cfg.Service.Interfaces() {
 		s, err := direct.Listen(a.Listen, direct.Options{
-			Interface: a.Interface, Late: true, MaxRate: maxDatagrams, OnError: func(to netip.AddrPort, err error) { h.onPathError(uint8(k), to, err) },
+			Interface: a.Interface, Late: true, MaxRate: maxDatagrams, Strangers: maxStrangers, OnError: func(to netip.AddrPort, err error) { h.onPathError(uint8(k), to, err) },
 		})
 		if err != nil {
 			return err
 		}
+		s.Know(append(slices.Collect(maps.Values(h.targets[k])), loop(s.LocalAddr())))
 		h.nets, h.rails.direct = append(h.nets, s), append(h.rails.direct, direct.NewRail(s, h.targets[k]))
 		cs.add(s.Close)
 		if err := s.Absent(); err != nil { // a card that failed is to be reported, and no reason to end
@@ -190,7 +193,7 @@ func (h *hostHalf) openGossip(cs *closers) error {
 			Role: gossip.RoleNode, ID: string(h.cfg.Node), Coord: h.topo.Coord.String(), ReportAddr: h.nets[0].LocalAddr().String(),
 		},
 		Logger: h.log, OnMember: h.onMember, OnHeard: func(time.Time) { h.step(hostcore.GossipHeard{}) }, Timing: gossipTiming(h.periods),
-		MaxPackets: maxGossip, OnLoop: h.onLoop,
+		MaxPackets: maxGossip, Strangers: maxStrangers, OnLoop: h.onLoop,
 	})
 	if err != nil && h.nets[0].Absent() != nil {
 		h.log.Warn("going on without gossip until service interface 0 is there", "err", err)
@@ -213,6 +216,9 @@ func (h *hostHalf) openGossip(cs *closers) error {
 const (
 	maxDatagrams = 2000
 	maxGossip    = 500
+	// maxStrangers is what each of these sockets reads of others than supervisors and members: a supervisor may answer from an address that
+	// is not the configured one, and a member be unknown yet.
+	maxStrangers = 200
 )
 
 // gossipTiming is unhurried: membership is a hint here, and its probes are what an idle agent would

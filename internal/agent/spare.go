@@ -187,7 +187,10 @@ func newSpare(d *daemon) (*spare, error) {
 	if s.verifier, err = pki.LoadVerifier(cfg.TLS.CA, cfg.Cluster); err != nil {
 		return nil, &ConfigError{err}
 	}
-	s.net, err = direct.Listen(cfg.Service.Listen, direct.Options{Interface: cfg.Service.Interface, MaxRate: maxDatagrams})
+	s.net, err = direct.Listen(cfg.Service.Listen, direct.Options{Interface: cfg.Service.Interface, MaxRate: maxDatagrams, Strangers: maxStrangers})
+	if err == nil {
+		s.net.Know(s.supervisors)
+	}
 	return s, err
 }
 

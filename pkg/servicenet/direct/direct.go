@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/udpguard"
 )
 
 // receiveBuffer is what the kernel is asked to hold while a burst is handled: some 700 full
@@ -44,6 +45,9 @@ type Options struct {
 	// and a burst of a quarter of that, Run rests between them, and the kernel drops what has no room.
 	// A process of real-time class that never rests is killed by its limit (RLIMIT_RTTIME).
 	MaxRate int
+	// Strangers is how many datagrams per second are taken from sources that Know has not named, all of them together; the kernel
+	// drops the others before they take room from the known ones (pkg/udpguard). 0: no source is a stranger.
+	Strangers int
 }
 
 // Handler gets each datagram. It is called from one goroutine, must not block and must not keep b.
@@ -55,6 +59,7 @@ type Socket struct {
 	bound netip.AddrPort // as asked for, with the port that was given: Rebind takes it again
 	local netip.AddrPort
 	cur   atomic.Pointer[endpoint] // nil: see Options.Late
+	guard *udpguard.Guard          // nil without Options.Strangers
 
 	opened chan struct{} // closed once there is an endpoint, or Close
 
@@ -81,20 +86,39 @@ func Listen(addr string, opts Options) (*Socket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on direct rail: address: given %q: want ip:port", addr)
 	}
+	var guard *udpguard.Guard
+	if opts.Strangers > 0 {
+		guard = udpguard.New(opts.Strangers)
+	}
 	ep, err := open(want, opts, false)
 	switch {
 	case opts.Late && want.Port() != 0 && absent(err):
-		return &Socket{opts: opts, bound: want, local: unmap(want), opened: make(chan struct{}), absent: err}, nil
+		return &Socket{opts: opts, guard: guard, bound: want, local: unmap(want), opened: make(chan struct{}), absent: err}, nil
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("listen on direct rail %s: UDP port %d is taken by another process: %w", addr, want.Port(), err)
 	case err != nil:
 		return nil, fmt.Errorf("listen on direct rail %s: %w", addr, err)
 	}
 	local := unmap(ep.conn.LocalAddr().(*net.UDPAddr).AddrPort())
-	s := &Socket{opts: opts, bound: netip.AddrPortFrom(want.Addr(), local.Port()), local: local, opened: make(chan struct{})}
-	s.cur.Store(ep)
+	s := &Socket{opts: opts, guard: guard, bound: netip.AddrPortFrom(want.Addr(), local.Port()), local: local, opened: make(chan struct{})}
+	s.use(ep)
 	close(s.opened)
 	return s, nil
+}
+
+// use makes an endpoint that of the socket.
+func (s *Socket) use(ep *endpoint) {
+	if s.guard != nil {
+		s.guard.Guard(ep.raw)
+	}
+	s.cur.Store(ep)
+}
+
+// Know names the sources that are no strangers, in place of those named before: see Options.Strangers.
+func (s *Socket) Know(sources []netip.AddrPort) {
+	if s.guard != nil {
+		s.guard.Know(sources)
+	}
 }
 
 // open makes an endpoint. With share, the port may be one that another endpoint of ours still has.
@@ -287,14 +311,15 @@ func unmap(a netip.AddrPort) netip.AddrPort {
 // Block makes the socket drop everything both ways, for fault injection.
 func (s *Socket) Block(on bool) { s.blocked.Store(on) }
 
-// Stats counts datagrams, but for the last three.
+// Stats counts datagrams, but for PathErrors, Untold and Rebinds.
 type Stats struct {
 	Received, Sent uint64
 	Oversized      uint64 // received, longer than servicenet.MaxDatagram
 	Blocked        uint64 // dropped by Block, both ways
 	SendErrors     uint64
 	Busy           uint64 // those of SendErrors for want of room
-	Dropped        uint64 // arrived, and dropped by the kernel: Run was too slow
+	Dropped        uint64 // arrived, and dropped by the kernel: of a stranger beyond the budget, or Run was too slow
+	Strangers      uint64 // beyond Options.Strangers, dropped unread; the kernel drops most of them, see Dropped
 	PathErrors     uint64 // read from the kernel's queue of errors
 	Untold         uint64 // those of PathErrors that were too many for OnError
 	Rebinds        uint64
@@ -302,7 +327,12 @@ type Stats struct {
 
 // Stats returns the counters.
 func (s *Socket) Stats() Stats {
+	var strangers uint64
+	if s.guard != nil {
+		strangers = s.guard.Stats().Refused
+	}
 	return Stats{
+		Strangers:  strangers,
 		Received:   s.received.Load(),
 		Sent:       s.sent.Load(),
 		Oversized:  s.oversized.Load(),
@@ -324,6 +354,9 @@ func (s *Socket) Close() error {
 		return nil
 	}
 	s.closed = true
+	if s.guard != nil {
+		s.guard.Close()
+	}
 	ep := s.cur.Load()
 	if ep == nil {
 		close(s.opened)

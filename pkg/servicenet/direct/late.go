@@ -41,7 +41,7 @@ func (s *Socket) openLate() error {
 		s.absent = err
 		return fmt.Errorf("open direct rail %s: %w", s.local, err)
 	}
-	s.cur.Store(ep)
+	s.use(ep)
 	s.rebinds.Add(1)
 	close(s.opened)
 	return nil

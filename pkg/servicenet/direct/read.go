@@ -28,6 +28,9 @@ const (
 	destinations = 256
 	// floodRest is how long the reader rests where more comes than Options.MaxRate.
 	floodRest = time.Millisecond
+	// refuseRate is how many datagrams of strangers beyond their budget are read per second without a rest: what waits in the buffer when
+	// a flood begins is to be read away at once.
+	refuseRate, refuseBurst = 20_000, 4000
 	// blindWait is between two looks while the poller cannot tell: see reader.blind.
 	blindWait = 5 * time.Millisecond
 )
@@ -56,8 +59,9 @@ type reader struct {
 	told    map[netip.AddrPort]time.Time
 	limiter *rate.Limiter
 
-	pace *rate.Limiter // nil: no bound
-	rest func(context.Context, time.Duration)
+	pace   *rate.Limiter // of datagrams that are handed over, and errors; nil: no bound
+	refuse *rate.Limiter // of strangers' datagrams that are not
+	rest   func(context.Context, time.Duration)
 }
 
 func newReader(s *Socket, h Handler) *reader {
@@ -68,6 +72,7 @@ func newReader(s *Socket, h Handler) *reader {
 		limiter: rate.NewLimiter(errorRate, errorBurst),
 		told:    map[netip.AddrPort]time.Time{},
 		rest:    pause,
+		refuse:  rate.NewLimiter(refuseRate, refuseBurst),
 	}
 	if m := s.opts.MaxRate; m > 0 {
 		r.pace = rate.NewLimiter(rate.Limit(m), max(m/4, 1))
@@ -90,8 +95,11 @@ func (r *reader) serve(ctx context.Context, ep *endpoint) error {
 				return err
 			}
 		}
-		r.deliver()
-		if r.pace != nil && !r.pace.Allow() {
+		pace := r.pace
+		if r.deliver() {
+			pace = r.refuse
+		}
+		if pace != nil && !pace.Allow() {
 			r.rest(ctx, floodRest)
 		}
 		switch {
@@ -163,14 +171,17 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// deliver hands over what the last look brought, outside of the file descriptor's lock.
-func (r *reader) deliver() {
+// deliver hands over what the last look brought, outside of the file descriptor's lock. It says whether that was a stranger's, beyond the
+// budget.
+func (r *reader) deliver() (refused bool) {
 	s := r.s
 	if len(r.errs) > 0 {
 		r.tell(time.Now())
 	}
 	switch {
 	case !r.got:
+	case s.guard != nil && !s.guard.Admit(time.Now(), r.sender):
+		return true
 	case s.blocked.Load():
 		s.blockedCount.Add(1)
 	case r.n > servicenet.MaxDatagram:
@@ -179,6 +190,7 @@ func (r *reader) deliver() {
 		s.received.Add(1)
 		r.h(r.sender, r.buf[:r.n])
 	}
+	return false
 }
 
 // tell reports errors, but none too often.

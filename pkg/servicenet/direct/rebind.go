@@ -28,7 +28,7 @@ func (s *Socket) Rebind() error {
 		return fmt.Errorf("rebind direct rail %s: %w", s.local, err)
 	}
 	s.past += old.drops()
-	s.cur.Store(fresh)
+	s.use(fresh)
 	s.rebinds.Add(1)
 	if err := old.conn.Close(); err != nil {
 		return fmt.Errorf("rebind direct rail %s: close the old socket: %w", s.local, err)

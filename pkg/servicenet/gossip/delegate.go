@@ -132,6 +132,10 @@ func (d *delegate) notify(k EventKind, node *memberlist.Node) {
 		d.members[m.Name] = m
 	}
 	d.membersMu.Unlock()
+	select {
+	case d.joined <- struct{}{}:
+	default:
+	}
 	if m.Name != d.cfg.Name && (k != EventUpdate || !leaving) {
 		d.events.add(Event{k, m})
 	}

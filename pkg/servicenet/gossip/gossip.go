@@ -26,6 +26,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/udpguard"
 )
 
 // KeySize is the length of the shared key in bytes: AES-256.
@@ -128,6 +129,9 @@ type Config struct {
 	// again, reading rests, and the kernel drops what has no room. A process of real-time class that
 	// never rests is killed by its limit (RLIMIT_RTTIME).
 	MaxPackets int
+	// Strangers is how many packets per second are read from addresses that are no member's, none of Join and not this member's own, all
+	// of them together; the kernel drops the others before they take room from members (pkg/udpguard). 0: no address is a stranger's.
+	Strangers int
 }
 
 // Validate names every bad field at once.
@@ -187,6 +191,7 @@ type Net struct {
 
 	closed      atomic.Bool
 	metaChanged chan struct{}
+	joined      chan struct{} // takes one when the members' addresses may have changed
 	cancel      context.CancelFunc
 	wg          sync.WaitGroup
 
@@ -211,7 +216,11 @@ func New(cfg Config) (*Net, error) {
 	if cfg.MaxPackets > 0 {
 		pace = rate.NewLimiter(rate.Limit(cfg.MaxPackets), cfg.MaxPackets)
 	}
-	tr, err := newTransport(ctx, bind, logger, pace)
+	var guard *udpguard.Guard
+	if cfg.Strangers > 0 {
+		guard = udpguard.New(cfg.Strangers)
+	}
+	tr, err := newTransport(ctx, bind, logger, pace, guard)
 	if err != nil {
 		cancel()
 		if errors.Is(err, syscall.EADDRINUSE) || strings.Contains(err.Error(), "address already in use") {
@@ -230,6 +239,7 @@ func New(cfg Config) (*Net, error) {
 		events:      newEventLog(eventQueue),
 		members:     make(map[string]Member),
 		metaChanged: make(chan struct{}, 1),
+		joined:      make(chan struct{}, 1),
 		cancel:      cancel,
 		born:        time.Now(),
 	}
@@ -260,6 +270,10 @@ func New(cfg Config) (*Net, error) {
 	n.wg.Go(func() { n.deliver(ctx) })
 	n.wg.Go(func() { n.events.run(ctx, cfg.OnMember) })
 	n.wg.Go(func() { n.maintain(ctx) })
+	if guard != nil {
+		n.know(guard)
+		n.wg.Go(func() { n.keepKnown(ctx, guard) })
+	}
 	return n, nil
 }
 
@@ -394,6 +408,7 @@ type Stats struct {
 	ReceiveDropped uint64 // OnBroadcast was too slow
 	EventsDropped  uint64 // OnMember was too slow: Members has the truth
 	StreamsRefused uint64 // more than maxStreams open at one time
+	Strangers      uint64 // packets beyond Config.Strangers, dropped unread; the kernel drops most of them uncounted
 }
 
 // Stats returns the counters.
@@ -407,6 +422,7 @@ func (n *Net) Stats() Stats {
 		ReceiveDropped: n.stats.dropped.Load(),
 		EventsDropped:  n.events.droppedCount(),
 		StreamsRefused: n.transport.refused.Load(),
+		Strangers:      n.transport.strangers(),
 	}
 }
 
@@ -488,6 +504,40 @@ func (n *Net) maintain(ctx context.Context) {
 			wait = min(2*wait, interval)
 		}
 	}
+}
+
+// knowEvery is the least time between two changes of the known addresses: many members join at once.
+const knowEvery = 100 * time.Millisecond
+
+// keepKnown has the guard know the members' addresses until ctx ends.
+func (n *Net) keepKnown(ctx context.Context, g *udpguard.Guard) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.joined:
+		}
+		n.know(g)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(knowEvery):
+		}
+	}
+}
+
+// know names the addresses whose packets are no stranger's.
+func (n *Net) know(g *udpguard.Guard) {
+	known := []netip.AddrPort{n.addr}
+	for _, m := range n.Members() {
+		known = append(known, m.Addr)
+	}
+	for _, j := range n.cfg.Join {
+		if a, err := netip.ParseAddrPort(j); err == nil {
+			known = append(known, a)
+		}
+	}
+	g.Know(known)
 }
 
 // missing returns the configured members that are not live.

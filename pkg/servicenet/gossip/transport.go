@@ -14,6 +14,8 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"golang.org/x/time/rate"
+
+	"github.com/lofamo/lofamo/pkg/udpguard"
 )
 
 var errBlocked = errors.New("gossip is blocked by fault injection")
@@ -22,6 +24,10 @@ var errBlocked = errors.New("gossip is blocked by fault injection")
 // to 20 MB before it can know whether the other end has the key, and it does not bound their number.
 // Who is refused tries again, in step with rejoinInterval or the next push and pull.
 const maxStreams = 32
+
+// refuseRate is how many packets of strangers beyond their budget are read per second without a rest: what waits in the buffer when a flood
+// begins is to be read away at once.
+const refuseRate, refuseBurst = 20_000, 4000
 
 // floodRest is how long nothing is read where more packets come than Config.MaxPackets.
 const floodRest = time.Millisecond
@@ -37,7 +43,9 @@ type transport struct {
 	blocked atomic.Bool
 	open    chan struct{} // one for each stream that is open
 	refused atomic.Uint64
-	pace    *rate.Limiter // of packets; nil: no bound
+	pace    *rate.Limiter   // of packets; nil: no bound
+	guard   *udpguard.Guard // nil: nobody is a stranger
+	refuse  *rate.Limiter   // of packets of strangers beyond their budget
 	packets chan *memberlist.Packet
 	streams chan net.Conn
 	stop    sync.Once
@@ -47,12 +55,14 @@ type transport struct {
 
 var _ memberlist.NodeAwareTransport = (*transport)(nil)
 
-func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger, pace *rate.Limiter) (*transport, error) {
+func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger, pace *rate.Limiter, guard *udpguard.Guard) (*transport, error) {
 	t := &transport{
 		log:     logger,
 		ctx:     ctx,
 		open:    make(chan struct{}, maxStreams),
 		pace:    pace,
+		guard:   guard,
+		refuse:  rate.NewLimiter(refuseRate, refuseBurst),
 		packets: make(chan *memberlist.Packet),
 		streams: make(chan net.Conn),
 		done:    make(chan struct{}),
@@ -70,6 +80,13 @@ func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger, 
 	}
 	if err != nil {
 		return nil, err
+	}
+	if guard != nil {
+		raw, err := t.udp.SyscallConn()
+		if err != nil {
+			return nil, errors.Join(err, t.tcp.Close(), t.udp.Close())
+		}
+		guard.Guard(raw)
 	}
 	t.wg.Go(t.readPackets)
 	t.wg.Go(t.acceptStreams)
@@ -96,6 +113,14 @@ func (t *transport) listen(bind netip.AddrPort) error {
 
 func (t *transport) port() uint16 { return t.tcp.Addr().(*net.TCPAddr).AddrPort().Port() }
 
+// strangers counts the packets of strangers that were dropped unread.
+func (t *transport) strangers() uint64 {
+	if t.guard == nil {
+		return 0
+	}
+	return t.guard.Stats().Refused
+}
+
 func (t *transport) block(on bool) { t.blocked.Store(on) }
 
 func (t *transport) closing() bool {
@@ -111,7 +136,7 @@ func (t *transport) closing() bool {
 func (t *transport) readPackets() {
 	buf := make([]byte, 1<<16)
 	for {
-		n, from, err := t.udp.ReadFromUDP(buf)
+		n, from, err := t.udp.ReadFromUDPAddrPort(buf)
 		at := time.Now()
 		if err != nil {
 			if t.closing() {
@@ -120,14 +145,18 @@ func (t *transport) readPackets() {
 			t.log.Printf("[ERR] gossip: read a packet: %v", err)
 			continue
 		}
-		if t.pace != nil && !t.pace.Allow() {
+		pace, stranger := t.pace, t.guard != nil && !t.guard.Admit(at, from)
+		if stranger {
+			pace = t.refuse
+		}
+		if pace != nil && !pace.Allow() {
 			time.Sleep(floodRest)
 		}
-		if n == 0 || t.blocked.Load() {
+		if stranger || n == 0 || t.blocked.Load() {
 			continue
 		}
 		select {
-		case t.packets <- &memberlist.Packet{Buf: bytes.Clone(buf[:n]), From: from, Timestamp: at}:
+		case t.packets <- &memberlist.Packet{Buf: bytes.Clone(buf[:n]), From: net.UDPAddrFromAddrPort(from), Timestamp: at}:
 		case <-t.done:
 			return
 		}
@@ -233,6 +262,9 @@ func (t *transport) Shutdown() error {
 	var err error
 	t.stop.Do(func() {
 		close(t.done)
+		if t.guard != nil {
+			t.guard.Close()
+		}
 		err = errors.Join(t.tcp.Close(), t.udp.Close())
 		t.wg.Wait()
 	})

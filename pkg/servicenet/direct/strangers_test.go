@@ -1,0 +1,117 @@
+package direct
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestFloodOfStrangersDoesNotDelayKnownSources sends a socket that reads 2,000 datagrams in a second 40,000 of strangers, and one of a known
+// source every 10 ms: all of those are handed over, nine of ten in less than 50 ms.
+func TestFloodOfStrangersDoesNotDelayKnownSources(t *testing.T) {
+	s, err := Listen("127.0.0.1:0", Options{MaxRate: 2000, Strangers: 200})
+	if err != nil {
+		t.Fatal(err)
+	}
+	friend, _ := start(t)
+	stranger, _ := start(t)
+	s.Know([]netip.AddrPort{friend.LocalAddr()})
+	const flood, each = 80_000, 400
+	strangers, friends := 0, make(chan time.Duration, flood/each)
+	begin := time.Now()
+	done := make(chan error, 1)
+	go func() {
+		done <- s.Run(t.Context(), func(from netip.AddrPort, b []byte) {
+			if from != friend.LocalAddr() {
+				strangers++
+				return
+			}
+			sent, err := time.ParseDuration(string(b))
+			if err != nil {
+				t.Error(err)
+			}
+			friends <- time.Since(begin) - sent
+		})
+	}()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	sentFriends := 0
+	for sent := 0; sent < flood; {
+		<-tick.C
+		for due := min(flood, int(40*time.Since(begin).Milliseconds())); sent < due; sent++ {
+			_ = stranger.Send(s.LocalAddr(), []byte("flood"))
+			if sent%each == 0 {
+				sentFriends++
+				if err := friend.Send(s.LocalAddr(), []byte(time.Since(begin).String())); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+	took := time.Since(begin)
+	var delays []time.Duration
+	for deadline := time.After(10 * time.Second); len(delays) < sentFriends; {
+		select {
+		case d := <-friends:
+			delays = append(delays, d)
+		case <-deadline:
+			t.Fatalf("of %d datagrams of a known source %d came", sentFriends, len(delays))
+		}
+	}
+	slices.Sort(delays)
+	p90 := delays[len(delays)*9/10]
+	st := s.Stats()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	t.Logf("%d datagrams of strangers in %s: %d handed over, %d refused by the reader, %d dropped by the kernel; all %d known ones, 90 %% within %s, the last after %s",
+		flood, took, strangers, st.Strangers, st.Dropped, sentFriends, p90, delays[len(delays)-1])
+	if p90 > 50*time.Millisecond {
+		t.Errorf("90 %% of the datagrams of a known source came within %s", p90)
+	}
+	if most := 50 + int(200*took.Seconds()) + 1; strangers > most {
+		t.Errorf("%d datagrams of strangers were handed over, want at most %d", strangers, most)
+	}
+}
+
+// TestRebindKeepsStrangersOut floods a socket, binds it anew, and floods it again: the new endpoint is guarded as the old one was.
+func TestRebindKeepsStrangersOut(t *testing.T) {
+	s, err := Listen("127.0.0.1:0", Options{Strangers: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger, _ := start(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	var handed int
+	go func() { done <- s.Run(ctx, func(netip.AddrPort, []byte) { handed++ }) }()
+	flood := func(until func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); !until(); {
+			if time.Now().After(deadline) {
+				t.Fatalf("the kernel does not filter: %+v, guard %+v", s.Stats(), s.guard.Stats())
+			}
+			for range 100 {
+				_ = stranger.Send(s.LocalAddr(), []byte("flood"))
+			}
+		}
+	}
+	flood(func() bool { return s.Stats().Dropped > 100 })
+	if err := s.Rebind(); err != nil {
+		t.Fatal(err)
+	}
+	before := s.Stats().Dropped
+	flood(func() bool { return s.Stats().Dropped > before+100 })
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if handed > 40 {
+		t.Errorf("%d datagrams of a stranger were handed over, want one per second", handed)
+	}
+}

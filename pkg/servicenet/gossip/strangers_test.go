@@ -1,0 +1,70 @@
+package gossip
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"testing"
+	"time"
+)
+
+// TestFloodOfStrangersDoesNotDelayMembers sends a member that reads 500 packets in a second 20,000 of strangers: it is nobody's suspect, and
+// the broadcasts of another member arrive.
+func TestFloodOfStrangersDoesNotDelayMembers(t *testing.T) {
+	a := start(t, "a", key(1))
+	b := &member{events: make(chan Event, 256), broadcasts: make(chan string, 256)}
+	var err error
+	b.Net, err = New(Config{
+		Name: "b", Bind: "127.0.0.1:0", Key: key(1), Join: []string{a.Addr().String()},
+		Meta: Meta{Role: RoleNode, ID: "b", Coord: "1,0,0", ReportAddr: "127.0.0.1:7001"}, Logger: slog.New(slog.DiscardHandler),
+		OnMember: func(e Event) { b.events <- e }, OnBroadcast: func(m []byte) { b.broadcasts <- string(m) },
+		Timing: quick, MaxPackets: 500, Strangers: 50,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	a.until(t, EventJoin, "b")
+	b.until(t, EventJoin, "a")
+	stranger, err := net.Dial("udp4", b.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = stranger.Close() }()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	const flood, each = 40_000, 2000
+	begin := time.Now()
+	for sent := 0; sent < flood; {
+		<-tick.C
+		for due := min(flood, int(20*time.Since(begin).Milliseconds())); sent < due; sent++ {
+			_, _ = stranger.Write([]byte("a packet that no key opens"))
+			if sent%each != 0 {
+				continue
+			}
+			said := fmt.Sprint(sent)
+			if err := a.Broadcast([]byte(said)); err != nil {
+				t.Fatal(err)
+			}
+			if got := b.broadcast(t); got != said {
+				t.Fatalf("received %q, want %q", got, said)
+			}
+		}
+	}
+	t.Logf("%d packets of a stranger in %s: %d reached the reader beyond its budget", flood, time.Since(begin), b.Stats().Strangers)
+	for {
+		select {
+		case e := <-a.events:
+			if e.Kind == EventFail {
+				t.Errorf("%s is held for dead", e.Member.Name)
+			}
+			continue
+		default:
+		}
+		break
+	}
+}

@@ -238,7 +238,7 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 func (s *Supervisor) listen() error {
 	var err error
 	for _, addr := range s.cfg.Reports() {
-		socket, err := direct.Listen(addr, direct.Options{})
+		socket, err := direct.Listen(addr, direct.Options{Strangers: maxStrangers})
 		if err != nil {
 			return fmt.Errorf("report address: %w", err)
 		}
@@ -264,6 +264,10 @@ func (s *Supervisor) listen() error {
 	s.onStop("HTTP listener", closeListener(s.httpLn))
 	return nil
 }
+
+// maxStrangers is how many datagrams per second a report socket takes of addresses that are no node's, and at which no half has proved a session:
+// nodes whose service address is not in the topology begin so.
+const maxStrangers = 1000
 
 // closeListener closes a listener that its server may have closed already.
 func closeListener(ln net.Listener) func(context.Context) error {
@@ -348,7 +352,7 @@ func (e everywhere) Challenge(c awareness.Challenge) bool {
 }
 
 // Behind implements engine.Challenger.
-func (e everywhere) Behind() time.Duration { return e.s.sender.Behind() }
+func (e everywhere) Behind() time.Duration { return max(e.s.sender.Behind(), e.s.intake.Behind()) }
 
 // wanting is the intake, which is made after the forwarder.
 type wanting struct{ s *Supervisor }

@@ -278,10 +278,34 @@ func (s *Supervisor) work() error {
 	return nil
 }
 
+// knowEvery is the time between two changes of what the report sockets know as nodes' addresses.
+const knowEvery = time.Second
+
+// keepKnown has the report sockets know the nodes' addresses until ctx ends.
+func (s *Supervisor) keepKnown(ctx context.Context) {
+	tick := time.NewTicker(knowEvery)
+	defer tick.Stop()
+	for {
+		known := s.intake.Sources()
+		for _, n := range s.names.Topology().Nodes {
+			known = append(known, n.Service...)
+		}
+		for _, socket := range s.sockets {
+			socket.Know(known)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
 // workNodes starts what has to do with nodes.
 func (s *Supervisor) workNodes(ctx context.Context, wg *sync.WaitGroup) {
 	wg.Go(func() { s.sender.Run(ctx) })
 	wg.Go(func() { s.intake.Run(ctx) })
+	wg.Go(func() { s.keepKnown(ctx) })
 	wg.Go(func() { s.forward.Run(ctx) })
 	wg.Go(func() { s.local.Run(ctx) })
 	wg.Go(func() { s.followTopology(ctx) })
@@ -326,7 +350,7 @@ func (s *Supervisor) joinGossip() error {
 	var err error
 	s.gossip, err = gossip.New(gossip.Config{
 		Name: "supervisor/" + s.cfg.ID, Bind: s.cfg.GossipListen, Join: s.cfg.GossipJoin, Key: s.gossipKeys[0], Further: s.gossipKeys[1:],
-		Meta: s.gossipMeta(false), Logger: s.logger, OnMember: s.onMember, OnBroadcast: s.intake.Broadcast,
+		Meta: s.gossipMeta(false), Logger: s.logger, OnMember: s.onMember, OnBroadcast: s.intake.Broadcast, Strangers: maxStrangers,
 	})
 	if err != nil {
 		return fmt.Errorf("gossip on %s: %w", s.cfg.GossipListen, err)

@@ -96,7 +96,7 @@ func New(reg prometheus.Registerer) *Metrics {
 		Answers:  counter("challenge_answers_total", "Verified answers to challenges received.").WithLabelValues(),
 		Verdicts: counter("inbox_verdicts_total", "What the leader's inbox said of reports.", "verdict"),
 		Refused:  counter("refused_total", "Datagrams and forwarded envelopes that were refused, by class.", "class"),
-		Dropped:  counter("dropped_total", "What a full queue dropped; senders try again.", "queue"),
+		Dropped:  counter("dropped_total", "What a full queue dropped, or a budget of strangers or of one origin; senders try again.", "queue"),
 		Acks:     counter("acks_total", "Acknowledgements sent, by status.", "status"),
 
 		Bulk:        counter("bulk_transfers_total", "Transfers of large objects that ended, by result.", "result"),
@@ -250,6 +250,9 @@ func (m *Metrics) preset() {
 		m.Depth.WithLabelValues(q)
 	}
 	for _, q := range []string{"forward-digests", "masks", "peers"} { // pushed out by newer ones; said again
+		m.Dropped.WithLabelValues(q)
+	}
+	for _, q := range []string{"strangers", "origins"} { // no queue: a budget
 		m.Dropped.WithLabelValues(q)
 	}
 	for _, q := range []string{"configurations", "mappings", "told"} {

@@ -10,6 +10,7 @@ import (
 // The fields by which an envelope leads to its message's body.
 var (
 	payloadField = fieldOf((*lofamov1.Envelope)(nil).ProtoReflect(), "payload")
+	nonceField   = fieldOf((*lofamov1.Answer)(nil).ProtoReflect(), "nonce")
 	answerField  = fieldOf((*lofamov1.Message)(nil).ProtoReflect(), "answer")
 	relayedField = fieldOf((*lofamov1.Message)(nil).ProtoReflect(), "relayed")
 	innerField   = fieldOf((*lofamov1.Relayed)(nil).ProtoReflect(), "inner")
@@ -19,19 +20,16 @@ func fieldOf(m protoreflect.Message, name protoreflect.Name) protowire.Number {
 	return m.Descriptor().Fields().ByName(name).Number()
 }
 
-// claimsAnswer says whether an envelope that nobody has verified yet says that it holds an answer to a
-// challenge, as it is or relayed. The claim is believed for nothing but the place in the queue: who
-// lies gets no further than the others of that queue, which is short.
-func claimsAnswer(envelope []byte) bool {
+// claimedNonce returns the nonce of the answer to a challenge that an envelope, which nobody has verified yet, says it holds, as it is or
+// relayed; nil: it holds none. The claim is believed for nothing but the place in the queue, and only while that challenge is awaited.
+func claimedNonce(envelope []byte) []byte {
 	msg := field(envelope, payloadField)
-	if has(msg, answerField) {
-		return true
+	if answer := field(msg, answerField); answer != nil {
+		return field(answer, nonceField)
 	}
 	inner := field(field(msg, relayedField), innerField)
-	return has(field(inner, payloadField), answerField)
+	return field(field(field(inner, payloadField), answerField), nonceField)
 }
-
-func has(b []byte, want protowire.Number) bool { return field(b, want) != nil }
 
 // field returns the first field of that number, which holds bytes; nil when there is none before the
 // first thing that does not parse.

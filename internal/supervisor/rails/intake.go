@@ -1,12 +1,11 @@
 package rails
 
 import (
-	"context"
 	"log/slog"
 	"math"
 	"net/netip"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -109,9 +108,9 @@ type IntakeConfig struct {
 	Logger  *slog.Logger
 }
 
-// Intake takes datagrams and broadcasts in. What says that it is an answer to a challenge waits in a
-// queue of its own, which goes first: the verdict on a node does not wait for its turn behind a flood of
-// reports.
+// Intake takes datagrams and broadcasts in. What says that it answers a challenge which this replica awaits an answer to waits in a queue of its
+// own, of which answerWeight are taken for each of the others: the verdict on a node does not wait for its turn behind a flood of reports, nor
+// can answers keep reports waiting. What strangers, a known source and a proved origin may have verified is bounded, each apart (sources).
 type Intake struct {
 	cfg     IntakeConfig
 	queue   chan packet
@@ -119,6 +118,8 @@ type Intake struct {
 
 	restater *restater
 	copies   copies
+	sources  *sources
+	lost     atomic.Int64 // when something of a known source was dropped, in ns since 1970; 0: never
 }
 
 // packet is an envelope as it came.
@@ -128,9 +129,6 @@ type packet struct {
 	data    []byte
 	arrived time.Time
 }
-
-// answerQueue bounds the answers that wait for a worker. One challenge has two, on each rail.
-const answerQueue = 1024
 
 // NewIntake returns an intake; Run makes it work.
 func NewIntake(cfg IntakeConfig) *Intake {
@@ -142,6 +140,10 @@ func NewIntake(cfg IntakeConfig) *Intake {
 	}
 	in := &Intake{cfg: cfg, queue: make(chan packet, cfg.Queue), answers: make(chan packet, answerQueue)}
 	in.restater = newRestater(in.restate)
+	in.sources = newSources(func(a netip.AddrPort) bool {
+		_, ok := cfg.Sender.cfg.Nodes.Owner(a)
+		return ok
+	})
 	return in
 }
 
@@ -171,47 +173,6 @@ func (in *Intake) Datagrams(socket uint8) func(from netip.AddrPort, b []byte) {
 // Broadcast takes a gossip broadcast in; b is the intake's from now on.
 func (in *Intake) Broadcast(b []byte) { in.enqueue(packet{data: b, arrived: time.Now()}) }
 
-func (in *Intake) enqueue(p packet) {
-	queue, name := in.queue, "datagrams"
-	if claimsAnswer(p.data) {
-		queue, name = in.answers, "answers"
-	}
-	select {
-	case queue <- p:
-	default:
-		in.cfg.Metrics.Dropped.WithLabelValues(name).Inc()
-	}
-}
-
-// Run works until the context ends.
-func (in *Intake) Run(ctx context.Context) {
-	var wg sync.WaitGroup
-	wg.Go(func() { in.restater.run(ctx) })
-	for range in.cfg.Workers {
-		wg.Go(func() {
-			for {
-				select {
-				case p := <-in.answers:
-					in.cfg.Metrics.Depth.WithLabelValues("answers").Set(float64(len(in.answers)))
-					in.handle(p)
-					continue
-				default:
-				}
-				select {
-				case <-ctx.Done():
-					return
-				case p := <-in.answers:
-					in.handle(p)
-				case p := <-in.queue:
-					in.cfg.Metrics.Depth.WithLabelValues("datagrams").Set(float64(len(in.queue)))
-					in.handle(p)
-				}
-			}
-		})
-	}
-	wg.Wait()
-}
-
 // handle verifies, passes on, and answers RECEIVED for what was taken.
 func (in *Intake) handle(p packet) {
 	path, to, claims := fault.PathGossip, engine.To{}, []byte(nil)
@@ -228,6 +189,13 @@ func (in *Intake) handle(p packet) {
 			in.cfg.Sender.Again(p.place())
 		}
 		return
+	}
+	if !in.sources.origin(time.Now(), a.Name) {
+		in.cfg.Metrics.Dropped.WithLabelValues("origins").Inc()
+		return
+	}
+	if p.from.IsValid() && (a.Session != 0 || a.Msg.GetPathAck() != nil) {
+		in.sources.learn(p.arrived, p.from)
 	}
 	if a.Path == fault.PathDirect && in.path(&a, p.place()) {
 		return

@@ -178,6 +178,7 @@ func TestAgainLimit(t *testing.T) {
 func TestAnswersGoFirst(t *testing.T) {
 	a := newAuthority(t)
 	r, h := a.replica(t, "s1", func(c *IntakeConfig) { c.Queue, c.Workers = 64, 1 }), a.half(t, host0)
+	r.sender.Challenge(awareness.Challenge{Node: "n0", Nonce: [16]byte(bytes.Repeat([]byte{7}, 16))})
 	in := r.intake.Datagrams(0)
 	for range 100 {
 		in(eth0, h.reports(t, 5, 1, false, servicenet.SealOptions{}))
@@ -187,9 +188,123 @@ func TestAnswersGoFirst(t *testing.T) {
 		t.Errorf("%v reports were dropped at the full queue, want 36", n)
 	}
 	r.run(t, true)
-	r.wire.await(t, 1)
+	until(t, "an input", func() bool { return len(r.leader.inputs()) > 0 })
 	if got := r.leader.inputs(); got[0].Answer == nil {
 		t.Errorf("first came %+v", got[0])
+	}
+}
+
+// TestUnaskedAnswersWaitTheirTurn fills the queue of answers with what nobody asked for: it stays empty, and a report is handled in its turn.
+func TestUnaskedAnswersWaitTheirTurn(t *testing.T) {
+	a := newAuthority(t)
+	r, h := a.replica(t, "s1", nil), a.half(t, host0)
+	in := r.intake.Datagrams(0)
+	in(eth0, h.reports(t, 5, 1, false, servicenet.SealOptions{}))
+	forged := answer(t, h)
+	for range 5000 {
+		in(eth0, forged)
+	}
+	if n := len(r.intake.answers); n != 0 {
+		t.Errorf("%d answers to no challenge of ours wait in the queue that goes first", n)
+	}
+	r.sender.Challenge(awareness.Challenge{Node: "n0", Nonce: [16]byte(bytes.Repeat([]byte{7}, 16))})
+	for range 5000 {
+		in(eth0, forged)
+	}
+	if n := len(r.intake.answers); n != answersMost {
+		t.Errorf("%d copies of an answer wait in the queue that goes first, want %d", n, answersMost)
+	}
+}
+
+// TestAnswersDoNotKeepReportsWaiting serves both queues by weight: among many answers reports have their turn.
+func TestAnswersDoNotKeepReportsWaiting(t *testing.T) {
+	a := newAuthority(t)
+	r, h := a.replica(t, "s1", func(c *IntakeConfig) { c.Workers = 1 }), a.half(t, host0)
+	in := r.intake.Datagrams(0)
+	r.sender.Challenge(awareness.Challenge{Node: "n0", Nonce: [16]byte(bytes.Repeat([]byte{7}, 16))})
+	for range answersMost {
+		in(eth0, answer(t, h))
+	}
+	in(eth0, h.reports(t, 5, 1, false, servicenet.SealOptions{}))
+	r.run(t, true)
+	isReport := func(i engine.Input) bool { return i.Reports != nil }
+	until(t, "the report", func() bool { return slices.ContainsFunc(r.leader.inputs(), isReport) })
+	if first := slices.IndexFunc(r.leader.inputs(), isReport); first > answerWeight {
+		t.Errorf("a report came after %d answers, want at most %d", first, answerWeight)
+	}
+}
+
+// TestStrangersCannotUseUpTheQueue sends far more from an unknown address than a supervisor verifies of all strangers: the queue keeps room for
+// a node, whose reports are taken, and no verdict waits for what was dropped.
+func TestStrangersCannotUseUpTheQueue(t *testing.T) {
+	a := newAuthority(t)
+	r, h := a.replica(t, "s1", nil), a.half(t, host0)
+	in, stranger := r.intake.Datagrams(0), netip.MustParseAddrPort("192.0.2.1:9")
+	begin := time.Now()
+	for range 20_000 {
+		in(stranger, []byte("a stranger"))
+	}
+	if waiting, most := len(r.intake.queue), strangerBurst+1+int(time.Since(begin).Seconds()*strangerRate); waiting > most {
+		t.Errorf("%d datagrams of a stranger wait, want at most %d", waiting, most)
+	}
+	if b := r.intake.Behind(); b != 0 {
+		t.Errorf("verdicts wait %s for what strangers lost", b)
+	}
+	in(eth0, h.reports(t, 5, 1, false, servicenet.SealOptions{}))
+	r.run(t, true)
+	r.wire.await(t, 1)
+	if got := r.leader.inputs(); len(got) != 1 || got[0].Reports == nil {
+		t.Errorf("%d inputs, want the node's report", len(got))
+	}
+}
+
+// TestVerdictsWaitWhileNodesLoseDatagrams fills the queue from a node's address: the machine is told that the intake is behind.
+func TestVerdictsWaitWhileNodesLoseDatagrams(t *testing.T) {
+	a := newAuthority(t)
+	r := a.replica(t, "s1", func(c *IntakeConfig) { c.Queue = 4 })
+	in := r.intake.Datagrams(0)
+	for range 4 {
+		in(eth0, []byte("x"))
+	}
+	if b := r.intake.Behind(); b != 0 {
+		t.Errorf("behind by %s with nothing dropped", b)
+	}
+	in(eth0, []byte("x"))
+	if b := r.intake.Behind(); b == 0 {
+		t.Error("a node's datagram was dropped, and nobody is told")
+	}
+}
+
+// TestOriginsHaveBudgets: what one origin has verified is bounded, and leaves room for others.
+func TestOriginsHaveBudgets(t *testing.T) {
+	s, now := newSources(func(netip.AddrPort) bool { return true }), time.Unix(1000, 0)
+	taken := 0
+	for range 10 * originBurst {
+		if s.origin(now, "n0/host") {
+			taken++
+		}
+	}
+	if taken != originBurst || !s.origin(now, "n1/host") {
+		t.Errorf("of one origin %d messages were taken at once, want %d", taken, originBurst)
+	}
+	if now = now.Add(time.Second); !s.origin(now, "n0/host") {
+		t.Error("nothing is taken of an origin a second later")
+	}
+}
+
+// TestSourcesAreLearned: an address at which a half has proved a session is no stranger's, until nothing came from there for long.
+func TestSourcesAreLearned(t *testing.T) {
+	s, now, at := newSources(func(netip.AddrPort) bool { return false }), time.Unix(1000, 0), netip.MustParseAddrPort("192.0.2.1:9")
+	if known, _ := s.admit(now, at); known {
+		t.Error("a stranger is known")
+	}
+	s.learn(now, at)
+	if known, ok := s.admit(now.Add(learnedTime), at); !known || !ok || len(s.list()) != 1 {
+		t.Error("the address was not learned")
+	}
+	s.learn(now.Add(3*learnedTime), netip.MustParseAddrPort("192.0.2.2:9"))
+	if known, _ := s.admit(now.Add(3*learnedTime), at); known {
+		t.Error("the address is known for ever")
 	}
 }
 
@@ -209,7 +324,7 @@ func TestClaims(t *testing.T) {
 		data []byte
 		want bool
 	}{{"report", rep, false}, {"answer", ans, true}, {"relayed report", wrap(rep), false}, {"relayed answer", wrap(ans), true}, {"nothing", nil, false}, {"cut", ans[:5], false}} {
-		if got := claimsAnswer(tc.data); got != tc.want {
+		if got := len(claimedNonce(tc.data)) == servicenet.NonceSize; got != tc.want {
 			t.Errorf("%s: %t", tc.what, got)
 		}
 	}
@@ -218,7 +333,7 @@ func TestClaims(t *testing.T) {
 func FuzzClaims(f *testing.F) {
 	f.Add([]byte{0x0a, 2, 0x22, 0})
 	f.Add([]byte{0x0a, 0xff})
-	f.Fuzz(func(_ *testing.T, b []byte) { claimsAnswer(b) })
+	f.Fuzz(func(_ *testing.T, b []byte) { claimedNonce(b) })
 }
 
 // TestFollowerVouches: what only the follower can verify, the leader takes at its word, as far as may be

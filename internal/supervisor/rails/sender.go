@@ -74,6 +74,8 @@ type Sender struct {
 	limit      *againLimit
 	again      func() ([]byte, error)
 
+	asked asked
+
 	mu   sync.Mutex
 	acks *ackTable
 }
@@ -225,6 +227,7 @@ func (s *Sender) established(o fault.Origin, out paths.Output) {
 // neighbours.
 func (s *Sender) Challenge(c awareness.Challenge) bool {
 	s.cfg.Metrics.Challenges.Inc()
+	s.asked.note(time.Now(), c.Nonce)
 	select {
 	case s.challenges <- question{c, time.Now()}:
 		return true

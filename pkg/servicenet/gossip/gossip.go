@@ -26,7 +26,6 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/lofamo/lofamo/pkg/servicenet"
-	"github.com/lofamo/lofamo/pkg/udpguard"
 )
 
 // KeySize is the length of the shared key in bytes: AES-256.
@@ -216,11 +215,7 @@ func New(cfg Config) (*Net, error) {
 	if cfg.MaxPackets > 0 {
 		pace = rate.NewLimiter(rate.Limit(cfg.MaxPackets), cfg.MaxPackets)
 	}
-	var guard *udpguard.Guard
-	if cfg.Strangers > 0 {
-		guard = udpguard.New(cfg.Strangers)
-	}
-	tr, err := newTransport(ctx, bind, logger, pace, guard)
+	tr, err := newTransport(ctx, bind, logger, pace, cfg.Strangers)
 	if err != nil {
 		cancel()
 		if errors.Is(err, syscall.EADDRINUSE) || strings.Contains(err.Error(), "address already in use") {
@@ -270,10 +265,7 @@ func New(cfg Config) (*Net, error) {
 	n.wg.Go(func() { n.deliver(ctx) })
 	n.wg.Go(func() { n.events.run(ctx, cfg.OnMember) })
 	n.wg.Go(func() { n.maintain(ctx) })
-	if guard != nil {
-		n.know(guard)
-		n.wg.Go(func() { n.keepKnown(ctx, guard) })
-	}
+	n.wg.Go(func() { n.keepKnown(ctx) })
 	return n, nil
 }
 
@@ -504,40 +496,6 @@ func (n *Net) maintain(ctx context.Context) {
 			wait = min(2*wait, interval)
 		}
 	}
-}
-
-// knowEvery is the least time between two changes of the known addresses: many members join at once.
-const knowEvery = 100 * time.Millisecond
-
-// keepKnown has the guard know the members' addresses until ctx ends.
-func (n *Net) keepKnown(ctx context.Context, g *udpguard.Guard) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-n.joined:
-		}
-		n.know(g)
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(knowEvery):
-		}
-	}
-}
-
-// know names the addresses whose packets are no stranger's.
-func (n *Net) know(g *udpguard.Guard) {
-	known := []netip.AddrPort{n.addr}
-	for _, m := range n.Members() {
-		known = append(known, m.Addr)
-	}
-	for _, j := range n.cfg.Join {
-		if a, err := netip.ParseAddrPort(j); err == nil {
-			known = append(known, a)
-		}
-	}
-	g.Know(known)
 }
 
 // missing returns the configured members that are not live.

@@ -55,13 +55,12 @@ type transport struct {
 
 var _ memberlist.NodeAwareTransport = (*transport)(nil)
 
-func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger, pace *rate.Limiter, guard *udpguard.Guard) (*transport, error) {
+func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger, pace *rate.Limiter, strangers int) (*transport, error) {
 	t := &transport{
 		log:     logger,
 		ctx:     ctx,
 		open:    make(chan struct{}, maxStreams),
 		pace:    pace,
-		guard:   guard,
 		refuse:  rate.NewLimiter(refuseRate, refuseBurst),
 		packets: make(chan *memberlist.Packet),
 		streams: make(chan net.Conn),
@@ -81,12 +80,13 @@ func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger, 
 	if err != nil {
 		return nil, err
 	}
-	if guard != nil {
+	if strangers > 0 {
+		t.guard = udpguard.New(strangers)
 		raw, err := t.udp.SyscallConn()
 		if err != nil {
 			return nil, errors.Join(err, t.tcp.Close(), t.udp.Close())
 		}
-		guard.Guard(raw)
+		t.guard.Guard(raw)
 	}
 	t.wg.Go(t.readPackets)
 	t.wg.Go(t.acceptStreams)
@@ -112,14 +112,6 @@ func (t *transport) listen(bind netip.AddrPort) error {
 }
 
 func (t *transport) port() uint16 { return t.tcp.Addr().(*net.TCPAddr).AddrPort().Port() }
-
-// strangers counts the packets of strangers that were dropped unread.
-func (t *transport) strangers() uint64 {
-	if t.guard == nil {
-		return 0
-	}
-	return t.guard.Stats().Refused
-}
 
 func (t *transport) block(on bool) { t.blocked.Store(on) }
 

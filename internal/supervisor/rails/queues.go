@@ -1,0 +1,100 @@
+package rails
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// answerQueue bounds the answers that wait for a worker. One challenge has two, on each rail.
+const answerQueue = 1024
+
+// answerWeight is how many answers are taken in a row while something else waits too.
+const answerWeight = 8
+
+func (in *Intake) enqueue(p packet) {
+	if nonce := claimedNonce(p.data); nonce != nil && in.cfg.Sender.asked.awaited(nonce) {
+		select {
+		case in.answers <- p:
+		default:
+			in.drop("answers", true)
+		}
+		return
+	}
+	known := true
+	if p.from.IsValid() {
+		var ok bool
+		if known, ok = in.sources.admit(p.arrived, p.from); !ok {
+			in.drop("strangers", false)
+			return
+		}
+	}
+	select {
+	case in.queue <- p:
+	default:
+		in.drop("datagrams", known)
+	}
+}
+
+// drop counts what found no room.
+func (in *Intake) drop(queue string, known bool) {
+	in.cfg.Metrics.Dropped.WithLabelValues(queue).Inc()
+	if known {
+		in.lost.Store(time.Now().UnixNano())
+	}
+}
+
+// lostTime is for how long a verdict waits after something of a known source was dropped: until its sender has sent it again, by another rail
+// too. A drop that lasts delays a verdict by a digest period at most (awareness.Machine.Behind).
+const lostTime = 100 * time.Millisecond
+
+// Behind returns how far behind the intake is: more than any verdict waits while what known sources send is being dropped, else 0.
+func (in *Intake) Behind() time.Duration {
+	if at := in.lost.Load(); at != 0 && time.Since(time.Unix(0, at)) < lostTime {
+		return time.Minute
+	}
+	return 0
+}
+
+// Sources returns the addresses at which halves have proved sessions lately.
+func (in *Intake) Sources() []netip.AddrPort { return in.sources.list() }
+
+// Run works until the context ends.
+func (in *Intake) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	wg.Go(func() { in.restater.run(ctx) })
+	for range in.cfg.Workers {
+		wg.Go(func() {
+			for row := 0; ; row++ { // answers in a row
+				if row < answerWeight {
+					select {
+					case p := <-in.answers:
+						in.cfg.Metrics.Depth.WithLabelValues("answers").Set(float64(len(in.answers)))
+						in.handle(p)
+						continue
+					default:
+					}
+				}
+				row = -1
+				select {
+				case p := <-in.queue:
+					in.cfg.Metrics.Depth.WithLabelValues("datagrams").Set(float64(len(in.queue)))
+					in.handle(p)
+					continue
+				default:
+				}
+				select {
+				case <-ctx.Done():
+					return
+				case p := <-in.answers:
+					in.handle(p)
+				case p := <-in.queue:
+					in.cfg.Metrics.Depth.WithLabelValues("datagrams").Set(float64(len(in.queue)))
+					in.handle(p)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}

@@ -36,8 +36,10 @@ func (s *Supervisor) newResponder() (*responder.Responder, error) {
 	if err != nil {
 		return nil, err
 	}
+	limits := c.Limits(s.cfg.DomainLabels)
+	limits.Silence = time.Duration(s.periods.DigestMisses) * s.periods.DigestPeriod // after which a half's word counts no more
 	return responder.New(responder.Config{
-		Cluster: s.cfg.Cluster, Limits: c.Limits(s.cfg.DomainLabels), Audit: store.AuditLimits{Lines: uint64(c.AuditLines), Bytes: uint64(c.AuditBytes)},
+		Cluster: s.cfg.Cluster, Limits: limits, Audit: store.AuditLimits{Lines: uint64(c.AuditLines), Bytes: uint64(c.AuditBytes)},
 		Store: s.store, Awareness: awarenessOf{s.engine}, Supervisors: s.whereReplicas, Executors: executors,
 		Metrics: responder.NewMetrics(s.registry), Logger: s.logger,
 	})

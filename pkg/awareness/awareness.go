@@ -165,6 +165,7 @@ type NodeStatus struct {
 	Groups        []string          // ids of the group faults that it is a member of
 	Since         time.Time         // when State last changed
 	Life          time.Time         // the last sign of life of either half; zero for none
+	HalfLife      [2]time.Time      // the same of the host half and of the DNP half; not committed
 	Components    []ComponentStatus // those that the node has, in order; ComponentNode is not among them
 	Registers     fault.Registers
 	RegistersAt   time.Time // zero: none received

@@ -145,7 +145,7 @@ func TestDefaultPoliciesDoNothing(t *testing.T) {
 		id := l.topo.Nodes[i*3].ID
 		for _, s := range []fault.State{fault.Sick, fault.Failed, fault.Normal, fault.Failed, fault.Normal, fault.Failed} {
 			f := l.own(id, c, s)
-			f.Evidence.Kind, f.Evidence.Witnesses = fault.KindVotes, []string{string(id) + "/dnp", "supervisor/s1"}
+			f.Evidence.Kind, f.Evidence.Own, f.Evidence.Witnesses = fault.KindVotes, false, []string{string(id) + "/dnp", "supervisor/s1"}
 			l.set(f)
 			l.until(l.now.Add(7 * time.Minute))
 		}
@@ -357,7 +357,7 @@ func TestLooksAgainSoon(t *testing.T) {
 			break
 		}
 	}
-	out = e.Step(at, response.Seen{Target: f.Target(), Evidence: response.Evidence{At: at, Kind: fault.KindSelf, Witnesses: []string{"n0-0-0/host"}}})
+	out = e.Step(at, response.Seen{Target: f.Target(), Evidence: response.Evidence{At: at, Kind: fault.KindSelf, Own: true, Witnesses: []string{"n0-0-0/host"}}})
 	if len(out.Effects) != 1 {
 		t.Errorf("effects %v once there is evidence", out.Effects)
 	}

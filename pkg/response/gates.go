@@ -33,7 +33,7 @@ func (e *Engine) policyOf(r *Response) *Policy {
 // asked only when these are open, and what is scarce is looked at last.
 func (e *Engine) gate(r *Response, s *StepRecord) block {
 	for _, g := range [...]func(*Response, *StepRecord) block{
-		e.gateStart, e.gateMatch, e.gateBreaker, e.gateNode, e.gateYoung, e.gateApproval, e.gateCooldown, e.gateAge, e.gateWitnesses, e.gateEpoch, e.gateQuorum, e.gateCaps, e.gateRate,
+		e.gateStart, e.gateMatch, e.gateBreaker, e.gateNode, e.gateYoung, e.gateApproval, e.gateCooldown, e.gateAge, e.gateWitnesses, e.gateLife, e.gateEpoch, e.gateQuorum, e.gateCaps, e.gateRate,
 	} {
 		if b := g(r, s); b.reason != 0 {
 			return b
@@ -176,14 +176,15 @@ func (e *Engine) evidence(t Target) Evidence {
 	return e.world.faults[t].Evidence
 }
 
-// gateAge: the evidence is newer than its limit. If it is not, newer is asked for.
-func (e *Engine) gateAge(r *Response, _ *StepRecord) block {
+// gateAge: the evidence is newer than its limit. If it is not, newer is asked for. A step that may end work rests on evidence of this very moment,
+// as far as others than the accused gave it: the accused may have spoken since.
+func (e *Engine) gateAge(r *Response, s *StepRecord) block {
 	limit := e.cfg.MaxEvidenceAge
 	if r.Guards.MaxEvidenceAge > 0 {
 		limit = min(limit, r.Guards.MaxEvidenceAge)
 	}
 	ev := e.evidence(r.Target)
-	if !ev.At.IsZero() && e.now.Sub(ev.At) <= limit {
+	if !ev.At.IsZero() && e.now.Sub(ev.At) <= limit && !e.outdated(r.Target, s, ev) {
 		delete(e.look, r.Target)
 		return block{}
 	}
@@ -198,6 +199,14 @@ func (e *Engine) gateAge(r *Response, _ *StepRecord) block {
 	return block{reason: ReasonEvidenceAge, detail: fmt.Sprintf("more than %s", limit), until: l.at.Add(l.wait), quiet: quiet}
 }
 
+// lookLife is how old the answer may be by which the accused is silent.
+const lookLife = time.Second
+
+// outdated reports whether the accused of a step that may end work could have spoken since the evidence was gathered.
+func (e *Engine) outdated(t Target, s *StepRecord, ev Evidence) bool {
+	return s.Kind.Traits().Class >= Destroy && !ev.Own && t.Group == "" && e.now.Sub(e.world.gathered[t]) > min(lookLife, e.cfg.MaxEvidenceAge)
+}
+
 // What has the evidence may be a moment ahead of the committed map, or behind it: a change comes by the store's watch, and the answer to its commit on
 // another way. So evidence is asked for again after lookFirst, at the most, and then ever more rarely. Before the pause has grown to lookQuiet nothing is
 // said, nor committed.
@@ -206,21 +215,21 @@ const (
 	lookQuiet = 128 * time.Millisecond
 )
 
-// gateWitnesses: nothing ends work on one witness's word, nor on that of one failure domain. What a node itself has
-// measured of itself it has to know best; that somebody does not answer wants two to say so, of which the supervisors'
+// gateWitnesses: nothing takes capacity away or ends work on one witness's word, nor on that of one failure domain. What the accused itself has
+// measured and signed of itself it has to know best; that somebody does not answer wants two to say so, of which the supervisors'
 // unanswered challenge may be one. The other half of the node knows of its fellow whatever rack they are in.
 func (e *Engine) gateWitnesses(r *Response, s *StepRecord) block {
-	if s.Kind.Traits().Class < Destroy {
+	if notifies(s) {
 		return block{}
 	}
 	ev := e.evidence(r.Target)
 	if ev.SingleWitness {
 		return block{reason: ReasonSingleWitness, detail: "the verdict is marked so"}
 	}
-	if ev.Kind == fault.KindSelf || ev.Kind == fault.KindErrorRatio {
+	nodes, own, all := witnesses(ev, r.Target.Node)
+	if own && ev.Own || s.Kind.Traits().Class == Reduce && e.unaccused(r.Target, nodes, all) {
 		return block{}
 	}
-	nodes, own, all := witnesses(ev, r.Target.Node)
 	if all < 2 {
 		return block{reason: ReasonSingleWitness, detail: fmt.Sprintf("%d witnesses, want 2", all)}
 	}
@@ -228,6 +237,29 @@ func (e *Engine) gateWitnesses(r *Response, s *StepRecord) block {
 		return block{reason: ReasonSingleDomain, detail: domain}
 	}
 	return block{}
+}
+
+// unaccused reports whether the fault is that the supervisors themselves hear nothing: no node's word is believed for it.
+func (e *Engine) unaccused(t Target, nodes []fault.NodeID, all int) bool {
+	return e.world.faults[t].State == fault.Unknown && len(nodes) == 0 && all > 0
+}
+
+// gateLife: nothing ends the work of a node that still signs fresh reports, unless what it signed is the fault itself.
+func (e *Engine) gateLife(r *Response, s *StepRecord) block {
+	if s.Kind.Traits().Class < Destroy || r.Target.Group != "" {
+		return block{}
+	}
+	if at, alive := e.evidence(r.Target).Alive(e.now, e.cfg.Silence); alive {
+		return block{reason: ReasonAlive, until: at}
+	}
+	return block{}
+}
+
+// Alive reports whether the accused has signed something within the given time before now, and until when that speaks against a step
+// that may end its work. Its own word for the fault is no sign against it.
+func (ev Evidence) Alive(now time.Time, within time.Duration) (until time.Time, alive bool) {
+	until = ev.Life.Add(within)
+	return until, !ev.Own && !ev.Life.IsZero() && until.After(now)
 }
 
 // witnesses returns the other nodes among the witnesses, whether the node itself is one, and how many there are: a node

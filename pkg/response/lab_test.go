@@ -262,7 +262,7 @@ func (l *lab) own(id fault.NodeID, c fault.Component, s fault.State) response.Fa
 	}
 	return response.Fault{
 		Node: id, Component: c, State: s, Cause: cause, Since: l.now, Platform: fault.PlatformDPU,
-		Evidence: response.Evidence{At: l.now, Kind: fault.KindSelf, Witnesses: []string{string(id) + "/host"}},
+		Evidence: response.Evidence{At: l.now, Kind: fault.KindSelf, Own: true, Witnesses: []string{string(id) + "/host"}},
 	}
 }
 

@@ -102,7 +102,7 @@ func (e *Engine) restoreTurns(faults []Fault) {
 	for _, f := range faults {
 		known := f.State == fault.Sick || f.State == fault.Failed || f.Inferred || f.Unreachable
 		if f.Component == fault.ComponentNode && known && !e.turned.heard[f.Node] && f.Since.After(since) {
-			e.turned.add(f.Node, f.Since)
+			e.turned.add(e.blamed(f), f.Since)
 		}
 	}
 	e.turned.sort()
@@ -118,12 +118,24 @@ func (e *Engine) turn(f Fault, was fault.State, stood bool) {
 		delete(e.turned.heard, f.Node)
 	case worse && (!stood || e.leads):
 		e.turned.heard[f.Node] = true
-		e.turned.add(f.Node, e.now)
+		e.turned.add(e.blamed(f), e.now)
 	}
 	e.turned.drop(e.now.Add(-e.cfg.BreakerWindow))
 	if e.leads && !e.broken {
 		e.judge()
 	}
+}
+
+// blamed is what counts for the breaker when a node goes bad: the node, but for those that are bad only by the word of one accuser. Such an accuser
+// counts once, whomever it accuses, and a failure domain of accusers counts once.
+func (e *Engine) blamed(f Fault) fault.NodeID {
+	if len(f.Accusers) == 1 {
+		return f.Accusers[0]
+	}
+	if domain, shared := e.cluster.shared(f.Accusers); shared {
+		return fault.NodeID("accusers in " + domain)
+	}
+	return f.Node
 }
 
 // judge opens the breaker when too many nodes went bad in too short a time.

@@ -19,7 +19,8 @@ import (
 //	cluster DIMS [LIMIT=VALUE...]     a torus with racks along X and a leader; limits are the fields of Config
 //	policies NAME...                  of testdata/policies.yaml
 //	at TIME                           time passes, with a tick whenever the engine wants one
-//	fault NODE COMPONENT STATE [by=WITNESS,...] [single]   by the node itself, if nobody else is named
+//	fault NODE COMPONENT STATE [by=WITNESS,...] [single] [alive=AGO] [accused-by=NODE]
+//	                               by the node itself, if nobody else is named; the accused last signed something AGO before
 //	ok NODE COMPONENT                 the fault is gone
 //	group ID KIND NODE...             a group fault; without nodes it is gone
 //	evidence fresh|stale              whether newer evidence can be had
@@ -189,7 +190,17 @@ func (p *player) fault(args []string) error {
 	f := p.l.own(fault.NodeID(args[0]), c, state)
 	for _, arg := range args[min(3, len(args)):] {
 		if by, ok := strings.CutPrefix(arg, "by="); ok {
-			f.Evidence.Kind, f.Evidence.Witnesses = fault.KindVotes, strings.Split(by, ",")
+			f.Evidence.Kind, f.Evidence.Own, f.Evidence.Witnesses = fault.KindVotes, false, strings.Split(by, ",")
+		}
+		if ago, ok := strings.CutPrefix(arg, "alive="); ok {
+			d, err := time.ParseDuration(ago)
+			if err != nil {
+				return err
+			}
+			f.Evidence.Life = p.l.now.Add(-d)
+		}
+		if who, ok := strings.CutPrefix(arg, "accused-by="); ok {
+			f.Accusers = []fault.NodeID{fault.NodeID(who)}
 		}
 		f.Evidence.SingleWitness = f.Evidence.SingleWitness || arg == "single"
 	}

@@ -12,13 +12,15 @@ import (
 // world is the fault map, as far as it is not NORMAL, and how often what happened.
 type world struct {
 	faults map[Target]Fault
-	groups map[string]Group
-	of     map[fault.NodeID][]string // ids of the groups of a node
-	begun  map[Target][]time.Time    // when faults began, the oldest first
+	// gathered is when the evidence of a fault was last gathered.
+	gathered map[Target]time.Time
+	groups   map[string]Group
+	of       map[fault.NodeID][]string // ids of the groups of a node
+	begun    map[Target][]time.Time    // when faults began, the oldest first
 }
 
 func newWorld() world {
-	return world{faults: map[Target]Fault{}, groups: map[string]Group{}, of: map[fault.NodeID][]string{}, begun: map[Target][]time.Time{}}
+	return world{faults: map[Target]Fault{}, gathered: map[Target]time.Time{}, groups: map[string]Group{}, of: map[fault.NodeID][]string{}, begun: map[Target][]time.Time{}}
 }
 
 // maxBegun bounds how many beginnings of faults of one component are remembered.
@@ -37,7 +39,12 @@ func (e *Engine) faultChanged(ev FaultChanged) {
 	was, stood := e.world.faults[t]
 	if f.State == fault.Normal {
 		delete(e.world.faults, t)
+		delete(e.world.gathered, t)
 	} else {
+		if was.State != f.State {
+			delete(e.world.gathered, t) // it was of another state
+		}
+		e.world.gathered[t] = later(e.world.gathered[t], f.Evidence.At)
 		e.world.faults[t] = f
 		if !stood || was.State == fault.Unknown && f.State != fault.Unknown {
 			e.world.remember(t, f.Since, e.cfg.RecurrenceWindow)
@@ -135,7 +142,7 @@ func (e *Engine) seen(ev Seen) {
 	f, ok := e.world.faults[ev.Target]
 	if ok {
 		f.Evidence = ev.Evidence
-		e.world.faults[ev.Target] = f
+		e.world.faults[ev.Target], e.world.gathered[ev.Target] = f, e.now
 	}
 	for _, r := range e.of[ev.Target] {
 		e.touched[r.ID] = true

@@ -129,7 +129,7 @@ func (v *evaluation) memory(rank int, s fault.State) response.FaultChanged {
 	f := response.Fault{Node: v.nodes[rank].ID, Component: fault.ComponentMemory, State: s, Cause: fault.CauseNone, Since: v.now}
 	if s != fault.Normal {
 		f.Cause = fault.ComponentMemory.Cause()
-		f.Evidence = response.Evidence{At: v.now, Kind: fault.KindSelf, Witnesses: []string{string(f.Node) + "/host"}}
+		f.Evidence = response.Evidence{At: v.now, Kind: fault.KindSelf, Own: true, Witnesses: []string{string(f.Node) + "/host"}}
 	}
 	return response.FaultChanged{Fault: f}
 }

@@ -123,7 +123,7 @@ func (m *memory) step(ev response.Event) error {
 
 func (m *memory) fault(t *testing.T, node fault.NodeID, s fault.State) {
 	t.Helper()
-	f := response.Fault{Node: node, Component: fault.ComponentMemory, State: s, Cause: fault.CauseMemory, Since: m.now, Evidence: response.Evidence{At: m.now, Kind: fault.KindSelf, Witnesses: []string{string(node) + "/host"}}}
+	f := response.Fault{Node: node, Component: fault.ComponentMemory, State: s, Cause: fault.CauseMemory, Since: m.now, Evidence: response.Evidence{At: m.now, Kind: fault.KindSelf, Own: true, Witnesses: []string{string(node) + "/host"}}}
 	if s == fault.Normal {
 		f.Cause = fault.CauseNone
 	}

@@ -227,7 +227,8 @@ func (t *term) detail(ids []fault.NodeID) []view.Entry {
 			if t.touched[id] == 0 {
 				entry.Status = st
 			} else {
-				entry.Status.Life, entry.Status.Registers, entry.Status.RegistersAt = st.Life, st.Registers, st.RegistersAt
+				entry.Status.Life, entry.Status.HalfLife = st.Life, st.HalfLife
+				entry.Status.Registers, entry.Status.RegistersAt = st.Registers, st.RegistersAt
 				entry.Status.Platform = st.Platform
 			}
 		}

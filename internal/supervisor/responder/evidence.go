@@ -10,13 +10,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// Gather says what a fault of a component rests on, from what the leader's machine has of its node. life is the last sign of life of a
+// Gather returns what a fault of a component rests on, from what the leader's machine has of its node. life is the last sign of life of a
 // node: what a node has said stands for as long as it says nothing else, so it is as new as the node's last word. What the supervisors
 // themselves miss they miss now.
 func Gather(st awareness.NodeStatus, c fault.Component, life func(fault.NodeID) time.Time, now time.Time) response.Evidence {
 	out := response.Evidence{SingleWitness: st.SingleWitness}
 	var newest time.Time // when what decided began
-	own := false
 	for _, e := range supporting(st, c) {
 		who, _, _ := strings.Cut(e.Observer, "/")
 		id, heard := fault.NodeID(who), now
@@ -29,15 +28,46 @@ func Gather(st awareness.NodeStatus, c fault.Component, life func(fault.NodeID) 
 		if e.Kind != fault.KindVotes { // which is what others say, counted
 			out.Witnesses = appendOnce(out.Witnesses, e.Observer)
 		}
-		measured := id == st.ID && (e.Kind == fault.KindSelf || e.Kind == fault.KindErrorRatio)
+		measured := id == st.ID && measures(e)
 		switch {
-		case own && !measured:
-		case measured && !own, out.Kind == 0, e.At.After(newest):
+		case out.Own && !measured:
+		case measured && !out.Own, out.Kind == 0, e.At.After(newest):
 			out.Kind, newest = e.Kind, e.At
 		}
-		own = own || measured
+		out.Own = out.Own || measured
+		if at := accusedLife(st, e.component); at.After(out.Life) {
+			out.Life = at
+		}
 	}
 	return out
+}
+
+// measures reports whether a half says by the statement what it has measured of its own node. Silence and lost handshakes are that of the
+// node's own ports. The watchdog's word is of the other half, which may live.
+func measures(e statement) bool {
+	switch e.Kind {
+	case fault.KindSelf, fault.KindErrorRatio:
+		return true
+	case fault.KindSilence, fault.KindHandshake:
+		_, link := e.component.LinkDirection()
+		return link
+	default:
+		return false
+	}
+}
+
+// accusedLife is the last sign of life of the half that a component is, else of either half. A status that was committed has none.
+func accusedLife(st awareness.NodeStatus, c fault.Component) time.Time {
+	switch {
+	case st.State == fault.Failed:
+		return st.Life
+	case c == fault.ComponentHost:
+		return st.HalfLife[0]
+	case c == fault.ComponentDNP:
+		return st.HalfLife[1]
+	default:
+		return st.Life
+	}
 }
 
 func appendOnce(list []string, s string) []string {
@@ -47,23 +77,29 @@ func appendOnce(list []string, s string) []string {
 	return append(list, s)
 }
 
+// statement is a piece of evidence on a component.
+type statement struct {
+	awareness.EvidenceStatus
+	component fault.Component
+}
+
 // supporting is the evidence that speaks for the state of a component. What speaks for a node's is what does for the components that
 // its state follows from: those in the same state, of the same cause if there are such. A node is SICK also where a part of it is FAILED.
-func supporting(st awareness.NodeStatus, c fault.Component) []awareness.EvidenceStatus {
+func supporting(st awareness.NodeStatus, c fault.Component) []statement {
 	if c != fault.ComponentNode {
 		for _, s := range st.Components {
 			if s.Component == c {
-				return speakFor(s.Evidence, s.State)
+				return speakFor(s)
 			}
 		}
 		return nil
 	}
-	var cause, state []awareness.EvidenceStatus
+	var cause, state []statement
 	for _, s := range st.Components {
 		if s.State != st.State && (st.State != fault.Sick || s.State != fault.Failed) {
 			continue
 		}
-		list := speakFor(s.Evidence, s.State)
+		list := speakFor(s)
 		state = append(state, list...)
 		if s.Cause == st.Cause {
 			cause = append(cause, list...)
@@ -75,15 +111,29 @@ func supporting(st awareness.NodeStatus, c fault.Component) []awareness.Evidence
 	return state
 }
 
-// speakFor are those of a list that say of something that it is not well; of what is UNKNOWN, that nothing is known of it.
-func speakFor(list []awareness.EvidenceStatus, s fault.State) []awareness.EvidenceStatus {
-	var out []awareness.EvidenceStatus
-	for _, e := range list {
+// speakFor returns the statements on a component which say that it is not well; of one that is UNKNOWN, that nothing is known of it.
+func speakFor(s awareness.ComponentStatus) []statement {
+	var out []statement
+	for _, e := range s.Evidence {
 		if e.Kind == fault.KindGossip {
 			continue // a hint, never proof
 		}
-		if s == fault.Unknown && e.State == fault.Unknown || s != fault.Unknown && (e.State == fault.Sick || e.State == fault.Failed) {
-			out = append(out, e)
+		if s.State == fault.Unknown && e.State == fault.Unknown || s.State != fault.Unknown && (e.State == fault.Sick || e.State == fault.Failed) {
+			out = append(out, statement{e, s.Component})
+		}
+	}
+	return out
+}
+
+// accusers are the nodes on whose word alone a node is not well: nil if its own halves or the supervisors support it.
+func accusers(st awareness.NodeStatus) []fault.NodeID {
+	var out []fault.NodeID
+	for _, e := range supporting(st, fault.ComponentNode) {
+		who, _, _ := strings.Cut(e.Observer, "/")
+		if id := fault.NodeID(who); who == "supervisor" || id == st.ID {
+			return nil
+		} else if !slices.Contains(out, id) {
+			out = append(out, id)
 		}
 	}
 	return out

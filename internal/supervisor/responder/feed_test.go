@@ -221,7 +221,7 @@ func TestGather(t *testing.T) {
 			awareness.NodeStatus{ID: "a", State: fault.Sick, Components: []awareness.ComponentStatus{
 				comp(fault.ComponentMemory, fault.Sick, fault.CauseMemory, ev(fault.KindSelf, "a/host", fault.Sick), ev(fault.KindSelf, "a/dnp", fault.Normal)),
 			}},
-			fault.ComponentMemory, response.Evidence{At: day, Kind: fault.KindSelf, Witnesses: []string{"a/host"}},
+			fault.ComponentMemory, response.Evidence{At: day, Kind: fault.KindSelf, Own: true, Witnesses: []string{"a/host"}},
 		},
 		"a dead node: its neighbours, of whom the newest counts, each half; not the count of their votes": {
 			awareness.NodeStatus{ID: "a", State: fault.Failed, Cause: fault.CauseNode, Components: []awareness.ComponentStatus{
@@ -247,6 +247,42 @@ func TestGather(t *testing.T) {
 	} {
 		if got := Gather(tc.st, tc.c, life, now); !reflect.DeepEqual(got, tc.want) {
 			t.Errorf("%s: %+v: want %+v", name, got, tc.want)
+		}
+	}
+}
+
+// A neighbour's word on its own end of a link is evidence on the link. It is not the accused's own word, of whatever kind it is.
+func TestNeighbourSelfStatementIsNotOwnWord(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	half := [2]time.Time{now.Add(-time.Minute), now.Add(-time.Second)}
+	link := fault.Link(grid.XPlus)
+	status := func(c fault.Component, list ...awareness.EvidenceStatus) awareness.NodeStatus {
+		return awareness.NodeStatus{
+			ID: "a", State: fault.Sick, Cause: c.Cause(), Life: half[1], HalfLife: half,
+			Components: []awareness.ComponentStatus{{Component: c, State: fault.Failed, Cause: c.Cause(), Evidence: list}},
+		}
+	}
+	says := func(k fault.Kind, observer string) awareness.EvidenceStatus {
+		return awareness.EvidenceStatus{Kind: k, Observer: observer, State: fault.Failed, At: now.Add(-time.Hour)}
+	}
+	for name, tc := range map[string]struct {
+		st   awareness.NodeStatus
+		own  bool
+		life time.Time
+	}{
+		"SELF of the far end":                          {status(link, says(fault.KindSelf, "b/host")), false, half[1]},
+		"ERROR_RATIO of the far end, the own watchdog": {status(link, says(fault.KindErrorRatio, "b/host"), says(fault.KindWatchdog, "a/dnp")), false, half[1]},
+		"silence at the own port":                      {status(link, says(fault.KindSilence, "a/host"), says(fault.KindSelf, "b/host")), true, half[1]},
+		"the own host's memory":                        {status(fault.ComponentMemory, says(fault.KindSelf, "a/host")), true, half[1]},
+		"the watchdog of the other half":               {status(fault.ComponentHost, says(fault.KindWatchdog, "a/dnp")), false, half[0]},
+		"silence towards a host":                       {status(fault.ComponentHost, says(fault.KindSilence, "a/dnp")), false, half[0]},
+		"a dead DNP":                                   {status(fault.ComponentDNP, says(fault.KindWatchdog, "a/host")), false, half[1]},
+	} {
+		for _, c := range []fault.Component{tc.st.Components[0].Component, fault.ComponentNode} {
+			ev := Gather(tc.st, c, func(fault.NodeID) time.Time { return now }, now)
+			if ev.Own != tc.own || !ev.Life.Equal(tc.life) {
+				t.Errorf("%s, as evidence on %s: own %t, life %s: want %t, %s", name, c, ev.Own, ev.Life, tc.own, tc.life)
+			}
 		}
 	}
 }

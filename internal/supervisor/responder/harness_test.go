@@ -115,7 +115,7 @@ func newLab(t testing.TB, dims grid.Dims, policies string) *lab {
 		ids[dims.At(rank)] = fault.DefaultNodeID(dims.At(rank))
 	}
 	e := supervisortest.NewEtcd(t, 1)
-	l := &lab{t: t, c: e.Members[0].Client(), names: view.NewNames(dims, ids), limit: quick(), evidence: response.Evidence{Kind: fault.KindSelf, Witnesses: []string{"n/host"}}}
+	l := &lab{t: t, c: e.Members[0].Client(), names: view.NewNames(dims, ids), limit: quick(), evidence: response.Evidence{Kind: fault.KindSelf, Own: true}}
 	l.store = labStore{store.NewEtcd(l.c, store.Options{MaxOps: 1000}), &stored, new(atomic.Int64)}
 	l.plant = &plant{l: l, acts: map[string]int{}, on: map[string]bool{}, admitted: map[response.Attempt]int{}}
 	l.builder = view.NewBuilder(l.names, time.Now())
@@ -175,7 +175,7 @@ func (l *lab) Evidence(_ context.Context, targets []response.Target) map[respons
 	out := map[response.Target]response.Evidence{}
 	for _, target := range targets {
 		if ev := l.evidence; !l.blind {
-			ev.At = time.Now()
+			ev.At, ev.Witnesses = time.Now(), []string{string(target.Node) + "/host"}
 			out[target] = ev
 		}
 	}

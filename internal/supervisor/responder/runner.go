@@ -140,6 +140,9 @@ func (u *runner) attempt(ctx context.Context, t *term, j executor.Job, led time.
 	if err := u.confirm(ctx, t, led); err != nil {
 		return never(j, "not begun: it is not sure that this supervisor still leads: %v", err), false
 	}
+	if err := u.silent(ctx, j); err != nil {
+		return never(j, "not begun: %v", err), false
+	}
 	if err := ctx.Err(); err != nil {
 		return never(j, "not begun: %v", context.Cause(ctx)), false
 	}
@@ -150,6 +153,39 @@ func (u *runner) attempt(ctx context.Context, t *term, j executor.Job, led time.
 		}
 		return err
 	}), x, j), true
+}
+
+// The bounds of the last question for evidence before a step that may end work.
+const (
+	silentTries = 5
+	silentPause = 100 * time.Millisecond
+)
+
+// silent returns an error if the accused of a step that may end work has signed anything lately, or if nobody can tell: between the gates and
+// this moment it may have spoken.
+func (u *runner) silent(ctx context.Context, j executor.Job) error {
+	if j.Undo || j.Kind.Traits().Class < response.Destroy || j.Target.Group != "" {
+		return nil
+	}
+	for range silentTries {
+		one, cancel := context.WithTimeout(ctx, lookTime)
+		ev, known := u.r.cfg.Awareness.Evidence(one, []response.Target{j.Target})[j.Target]
+		cancel()
+		if known {
+			if _, alive := ev.Alive(time.Now(), u.r.cfg.Limits.Silence); alive {
+				return fmt.Errorf("%s still signs fresh reports: the last %s ago", j.Target, time.Since(ev.Life).Round(time.Millisecond))
+			}
+			return nil
+		}
+		again := time.NewTimer(silentPause)
+		select {
+		case <-ctx.Done():
+			again.Stop()
+			return context.Cause(ctx)
+		case <-again.C:
+		}
+	}
+	return fmt.Errorf("the leader's map has no evidence of the fault of %s any more", j.Target)
 }
 
 // never is the result of an attempt that was not begun. What an attempt before may have done nobody has looked at.

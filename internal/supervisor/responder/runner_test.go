@@ -9,6 +9,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -114,4 +115,39 @@ func only[T any](v T, so bool) (none T) {
 		return v
 	}
 	return none
+}
+
+// An accused that has spoken between the gates and the step is spared: its evidence is asked for once more before an executor is.
+func TestAccusedIsAskedForAgainBeforeAStep(t *testing.T) {
+	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, reseat)
+	r := l.start("", 0)
+	defer l.end(r)
+	r.cfg.Executors = map[response.Kind]executor.Executor{
+		response.Command:          answers(func(context.Context, executor.Job) executor.Result { return executor.Unchanged("asked") }),
+		response.KubernetesCordon: answers(func(context.Context, executor.Job) executor.Result { return executor.Unchanged("asked") }),
+	}
+	for name, tc := range map[string]struct {
+		kind  response.Kind
+		undo  bool
+		ev    response.Evidence
+		blind bool
+		begun bool
+	}{
+		"it speaks":                        {kind: response.Command, ev: response.Evidence{Life: time.Now()}},
+		"it speaks, and only work is kept": {kind: response.KubernetesCordon, ev: response.Evidence{Life: time.Now()}, begun: true},
+		"it speaks, and all is put back":   {kind: response.Command, undo: true, ev: response.Evidence{Life: time.Now()}, begun: true},
+		"it says so itself":                {kind: response.Command, ev: response.Evidence{Own: true, Life: time.Now()}, begun: true},
+		"it is silent":                     {kind: response.Command, ev: response.Evidence{Life: time.Now().Add(-time.Hour)}, begun: true},
+		"its fault is gone":                {kind: response.Command, blind: true},
+	} {
+		l.mu.Lock()
+		l.evidence, l.blind = tc.ev, tc.blind
+		l.mu.Unlock()
+		r.cfg.Limits.Silence = time.Minute
+		j := executor.Job{Effect: response.Effect{Kind: tc.kind, Undo: tc.undo, Target: response.Target{Node: "n0-0-0", Component: fault.ComponentHost}}}
+		res, begun := r.runner.attempt(t.Context(), &term{ctx: t.Context(), fence: r.fence}, j, time.Now(), nil)
+		if begun != tc.begun || res.Outcome != response.Unchanged {
+			t.Errorf("%s: begun %t, outcome %d %q: want begun %t", name, begun, res.Outcome, res.Detail, tc.begun)
+		}
+	}
 }

@@ -44,16 +44,31 @@ func ReadRecovery(stateDir string, h fault.Half) (*recovery.History, error) {
 	if err != nil {
 		return nil, fmt.Errorf("recovery file: %w", err)
 	}
-	var f recoveryFile
-	if err := json.Unmarshal(b, &f); err != nil {
-		return nil, fmt.Errorf("recovery file %s: %w", path, err)
-	}
 	boot, err := keeper.BootID()
-	if err != nil || f.Boot != hex.EncodeToString(boot[:]) {
+	if err != nil {
 		return nil, err
 	}
-	if f.History.Record.Half != h || !f.History.Record.State.Valid() {
-		return nil, fmt.Errorf("recovery file %s: is not of the %s half", path, h)
+	history, err := decodeRecovery(b, h, hex.EncodeToString(boot[:]))
+	if err != nil {
+		return nil, fmt.Errorf("recovery file %s: %w", path, err)
+	}
+	return history, nil
+}
+
+// decodeRecovery reads the file of a half; nil: it is from before the machine was booted.
+func decodeRecovery(b []byte, h fault.Half, boot string) (*recovery.History, error) {
+	var f recoveryFile
+	if err := json.Unmarshal(b, &f); err != nil {
+		return nil, err
+	}
+	if f.Boot != boot {
+		return nil, nil
+	}
+	if f.History.Record.Half != h {
+		return nil, fmt.Errorf("record.half: given %s: want %s", f.History.Record.Half, h)
+	}
+	if err := f.History.Validate(); err != nil {
+		return nil, err
 	}
 	return &f.History, nil
 }

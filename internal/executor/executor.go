@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -73,9 +74,15 @@ func result(o response.Outcome, format string, args []any) Result {
 	return Result{Outcome: o, Detail: clip(fmt.Sprintf(format, args...))}
 }
 
-// clip cuts a text that is too long, and makes one of what is none: it comes from other people's programs.
+// clip cuts a text that is too long, makes one of what is none, and blanks control characters: it comes from other people's programs, and goes to people's
+// terminals.
 func clip(s string) string {
-	s = strings.ToValidUTF8(s, "?")
+	s = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
 	if len(s) <= MaxDetail {
 		return s
 	}

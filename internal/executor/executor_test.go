@@ -46,6 +46,9 @@ func TestDetail(t *testing.T) {
 			t.Errorf("%d bytes: %q", len(d), d)
 		}
 	}
+	if d := Unchanged("%s", "a\x1b[2J\nb\u0085c").Detail; d != "a [2J b c" {
+		t.Errorf("control characters: %q", d)
+	}
 	if d := Partly("%s", strings.Repeat("a", MaxDetail)); len(d.Detail) != MaxDetail || strings.HasSuffix(d.Detail, "…") || d.Outcome != response.Partly {
 		t.Errorf("%+v", d)
 	}

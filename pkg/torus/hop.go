@@ -126,6 +126,9 @@ type HopSnapshot struct {
 
 const hopSnapshotSize = 3*4 + 3*8
 
+// maxHopNumber bounds the number of a message. No stream gets there; what says so is damaged, and numbers must not begin anew behind it.
+const maxHopNumber = 1 << 62
+
 // Snapshot returns what ResumeHop goes on from.
 func (h *Hop) Snapshot() HopSnapshot {
 	return HopSnapshot{Stream: h.stream, Next: h.next, Rx: h.rx, Before: h.before, Ack: h.ack, Taken: h.taken}
@@ -151,7 +154,7 @@ func DecodeHopSnapshot(b []byte) (HopSnapshot, bool) {
 		Stream: binary.BigEndian.Uint32(b), Rx: binary.BigEndian.Uint32(b[4:]), Before: binary.BigEndian.Uint32(b[8:]),
 		Next: binary.BigEndian.Uint64(b[12:]), Ack: binary.BigEndian.Uint64(b[20:]), Taken: binary.BigEndian.Uint64(b[28:]),
 	}
-	return s, s.Stream != 0 && s.Next != 0
+	return s, s.Stream != 0 && s.Next != 0 && s.Next <= maxHopNumber
 }
 
 // ResumeHop goes on where another one, of a process that is gone, was.
@@ -172,7 +175,7 @@ func (h *Hop) Restore(now time.Time, number uint64, tag int) bool {
 	if h.count > 0 {
 		low = min(low, h.base)
 	}
-	if number == 0 || next-low > HopWindow || h.flight[number%HopWindow].on {
+	if number == 0 || number > maxHopNumber || next-low > HopWindow || h.flight[number%HopWindow].on {
 		return false
 	}
 	if next > h.next {

@@ -214,6 +214,8 @@ func (r Record) validate() error {
 		return fmt.Errorf("%w: half is %d: want host or dnp", ErrMalformed, r.Half)
 	case !r.State.Valid():
 		return fmt.Errorf("%w: of the %s half: state is %d: want 1 to %d", ErrMalformed, r.Half, r.State, GivenUp)
+	case r.PID < 0: // to signal one of these is to signal many processes
+		return fmt.Errorf("%w: of the %s half: pid is %d: want 0 or more", ErrMalformed, r.Half, r.PID)
 	case r.Last != nil && !r.Last.Cause.Kind.Valid():
 		return fmt.Errorf("%w: of the %s half: cause is %d: want 1 to %d", ErrMalformed, r.Half, r.Last.Cause.Kind, FailedTest)
 	}
@@ -232,4 +234,12 @@ type History struct {
 	Start uint64 `json:"start_ticks,omitempty"`
 	// Space is the PID namespace that Record.PID is of, by its inode: in another one, as each container has, that id is somebody else's. 0: not known.
 	Space uint64 `json:"pid_namespace,omitempty"`
+}
+
+// Validate returns an error that wraps ErrMalformed when the record, or a number beside it, is out of range.
+func (h History) Validate() error {
+	if h.Failures < 0 {
+		return fmt.Errorf("%w: failures is %d: want 0 or more", ErrMalformed, h.Failures)
+	}
+	return h.Record.validate()
 }

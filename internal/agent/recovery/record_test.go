@@ -51,7 +51,7 @@ func TestLongDetailsAreCut(t *testing.T) {
 func TestDecodeRefuses(t *testing.T) {
 	for _, s := range []string{
 		"", "x", "{}", `{"half":1}`, `{"half":3,"state":"running"}`, `{"half":1,"state":"flying"}`, `{"half":1,"state":""}`,
-		`{"half":1,"state":"running","last":{}}`, `{"half":1,"state":"running","last":{"cause":{"kind":"bored"}}}`,
+		`{"half":1,"state":"running","last":{}}`, `{"half":1,"state":"running","pid":-1}`, `{"half":1,"state":"running","last":{"cause":{"kind":"bored"}}}`,
 		`{"half":1,"state":"running","reason":"` + strings.Repeat("x", MaxRecord) + `"}`,
 	} {
 		if r, err := Decode([]byte(s)); !errors.Is(err, ErrMalformed) {

@@ -419,8 +419,7 @@ func (s *Server) Forward(stream grpc.BidiStreamingServer[lofamov1.ForwardRequest
 			}
 			continue
 		}
-		path := fault.Path(req.GetPath())
-		if path != fault.PathDirect && path != fault.PathGossip {
+		if path := req.GetPath(); path != uint32(fault.PathDirect) && path != uint32(fault.PathGossip) {
 			return status.Errorf(codes.InvalidArgument, "path: given %d: want %d or %d", req.GetPath(), fault.PathDirect, fault.PathGossip)
 		}
 		if !s.Engine.Leading() {

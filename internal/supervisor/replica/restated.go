@@ -38,7 +38,7 @@ func decodeRestated(list []*lofamov1.RestatedDigest, now time.Time, known func(f
 			Words: d.GetWords(), Path: fault.Path(d.GetPath()), Held: time.Duration(min(d.GetHeldNs(), uint64(maxHeld))), Arrived: now,
 		}
 		switch {
-		case d.GetHalf() > lofamov1.Half_HALF_DNP || !r.ID.Origin.Half.Valid():
+		case d.GetHalf() < lofamov1.Half_HALF_HOST || d.GetHalf() > lofamov1.Half_HALF_DNP:
 			return nil, fmt.Errorf("restated[%d].half: given %d: want HALF_HOST or HALF_DNP", i, d.GetHalf())
 		case r.ID.Epoch == 0 || r.ID.Seq == 0 || r.Words == 0:
 			return nil, fmt.Errorf("restated[%d]: given epoch %d, seq %d, words %d: want none to be 0", i, r.ID.Epoch, r.ID.Seq, r.Words)

@@ -99,24 +99,36 @@ func (s *Etcd) Load(ctx context.Context) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("load the fault map from the store: %w", err)
 	}
-	snap := Snapshot{Revision: uint64(resp.Header.Revision), head: head{Next: 1, Oldest: 1}}
-	kvs := func(i int) []*mvccpb.KeyValue { return resp.Responses[i].GetResponseRange().Kvs }
-	for _, kv := range kvs(0) {
+	var of [loadedKinds][]*mvccpb.KeyValue
+	for i := range of {
+		of[i] = resp.Responses[i].GetResponseRange().Kvs
+	}
+	return decodeSnapshot(uint64(resp.Header.Revision), of)
+}
+
+// loadedKinds is how many kinds of keys Load reads.
+const loadedKinds = 9
+
+// decodeSnapshot reads what Load has read, in its order of keys.
+func decodeSnapshot(revision uint64, of [loadedKinds][]*mvccpb.KeyValue) (Snapshot, error) {
+	snap := Snapshot{Revision: revision, head: head{Next: 1, Oldest: 1}}
+	var err error
+	for _, kv := range of[0] {
 		snap.Meta = new(Meta)
 		if err := json.Unmarshal(kv.Value, snap.Meta); err != nil {
 			return Snapshot{}, fmt.Errorf("load %s: %w", keyMeta, err)
 		}
 	}
-	for _, kv := range kvs(1) {
+	for _, kv := range of[1] {
 		if err := json.Unmarshal(kv.Value, &snap.head); err != nil {
 			return Snapshot{}, fmt.Errorf("load %s: %w", keyHead, err)
 		}
 		snap.headRev = kv.ModRevision
 	}
-	if snap.Nodes, err = decodeNodes(kvs(2)); err != nil {
+	if snap.Nodes, err = decodeNodes(of[2]); err != nil {
 		return Snapshot{}, err
 	}
-	for _, kv := range kvs(3) {
+	for _, kv := range of[3] {
 		node, half, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), keyInbox), "/")
 		p, err := decodeInbox(node, half, kv.Value)
 		if err != nil {
@@ -124,16 +136,16 @@ func (s *Etcd) Load(ctx context.Context) (Snapshot, error) {
 		}
 		snap.Inbox = append(snap.Inbox, p)
 	}
-	if snap.Topology, err = DecodeTopology(keptOf(kvs(4))); err != nil {
+	if snap.Topology, err = DecodeTopology(keptOf(of[4])); err != nil {
 		return Snapshot{}, err
 	}
-	if snap.Maintenance, err = DecodeMaintenance(keptOf(kvs(5))); err != nil {
+	if snap.Maintenance, err = DecodeMaintenance(keptOf(of[5])); err != nil {
 		return Snapshot{}, err
 	}
-	if snap.Masks, err = DecodeMasks(keptOf(kvs(8))); err != nil {
+	if snap.Masks, err = DecodeMasks(keptOf(of[8])); err != nil {
 		return Snapshot{}, err
 	}
-	for _, kv := range append(kvs(6), kvs(7)...) {
+	for _, kv := range slices.Concat(of[6], of[7]) {
 		if err := snap.AddAbove(KV{Key: string(kv.Key), Value: kv.Value}); err != nil {
 			return Snapshot{}, err
 		}
@@ -302,8 +314,13 @@ func (s *Etcd) Supervisors(ctx context.Context) ([]*lofamov1.Supervisor, error) 
 	if err != nil {
 		return nil, fmt.Errorf("read supervisors from the store: %w", err)
 	}
+	return decodeSupervisors(resp.Kvs)
+}
+
+// decodeSupervisors reads what replicas said of themselves.
+func decodeSupervisors(kvs []*mvccpb.KeyValue) ([]*lofamov1.Supervisor, error) {
 	var out []*lofamov1.Supervisor
-	for _, kv := range resp.Kvs {
+	for _, kv := range kvs {
 		sup := new(lofamov1.Supervisor)
 		if err := proto.Unmarshal(kv.Value, sup); err != nil {
 			return nil, fmt.Errorf("read %s: %w", kv.Key, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/protobuf/proto"
 
@@ -32,12 +33,17 @@ func (s *Etcd) Peers(ctx context.Context) (map[fault.NodeID]*lofamov1.PeerStatus
 	if err != nil {
 		return nil, fmt.Errorf("read link ends from the store: %w", err)
 	}
-	out := make(map[fault.NodeID]*lofamov1.PeerStatus, len(resp.Kvs))
-	for _, kv := range resp.Kvs {
+	return decodePeers(resp.Kvs), nil
+}
+
+// decodePeers reads the ends of links.
+func decodePeers(kvs []*mvccpb.KeyValue) map[fault.NodeID]*lofamov1.PeerStatus {
+	out := make(map[fault.NodeID]*lofamov1.PeerStatus, len(kvs))
+	for _, kv := range kvs {
 		st := new(lofamov1.PeerStatus)
 		if err := proto.Unmarshal(kv.Value, st); err == nil && PeersKey(fault.NodeID(st.GetNode())) == string(kv.Key) {
 			out[fault.NodeID(st.GetNode())] = st
 		}
 	}
-	return out, nil
+	return out
 }

@@ -96,17 +96,23 @@ func (s *Etcd) responses(ctx context.Context, opts ...clientv3.OpOption) (Respon
 	if err != nil {
 		return Responses{}, fmt.Errorf("read the responses from the store: %w", err)
 	}
-	out := Responses{Revision: uint64(resp.Header.Revision)}
-	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
+	return decodeResponses(uint64(resp.Header.Revision), resp.Responses[0].GetResponseRange().Kvs, resp.Responses[1].GetResponseRange().Kvs)
+}
+
+// decodeResponses reads the head and the records of the responses.
+func decodeResponses(revision uint64, heads, records []*mvccpb.KeyValue) (Responses, error) {
+	out := Responses{Revision: revision}
+	for _, kv := range heads {
 		out.headRev = kv.ModRevision
 		if err := strictJSON(kv.Value, &out.head); err != nil {
 			return Responses{}, fmt.Errorf("read %s: %w: %w", keyResponseHead, ErrUnreadable, err)
 		}
 	}
+	var err error
 	if out.Audit, err = out.head.Audit.read(); err != nil {
 		return Responses{}, fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
-	for _, kv := range resp.Responses[1].GetResponseRange().Kvs {
+	for _, kv := range records {
 		r, err := DecodeRecord(strings.TrimPrefix(string(kv.Key), keyResponseRecords), kv.Value)
 		if err != nil {
 			out.Unread = append(out.Unread, err)

@@ -1,0 +1,246 @@
+package archtest
+
+import (
+	"go/ast"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// decoderName is how decoders of bytes are called.
+var decoderName = regexp.MustCompile(`^(Decode|decode|Parse|parse|Unmarshal|unmarshal|Unpack|unpack|Unwrap|Open|Restore|restore|readHead|ListMarks)([A-Z0-9]|$)`)
+
+// decoding are functions of libraries that make values of bytes: who calls one of them decodes.
+var decoding = regexp.MustCompile(`^((proto|json|protojson|yaml|binary)\.(Unmarshal|UnmarshalStrict|NewDecoder|Read)|proto\.UnmarshalOptions)$`)
+
+// tools are packages whose input is the repository's, the user's own, or another test's.
+var tools = []string{
+	"internal/apidoc", "internal/configdoc", "internal/campaign", "internal/ctl", "internal/localcluster", "internal/lab", "internal/netlab", "internal/docstest", "internal/kubetest",
+	"internal/failpoint", "internal/sim", "internal/inventory", "internal/e2e", "internal/charttest", "internal/executor/power/powertest", "pkg/sensor/source/sourcetest", "pkg/reliability", "internal/dashboards", "internal/metricsdoc",
+	"internal/packagetest", "internal/golden", "internal/cli", "cmd",
+}
+
+// decoders returns the functions that make values of bytes from outside, as "folder.Name".
+func decoders(t *testing.T) map[string]bool {
+	t.Helper()
+	out := map[string]bool{}
+	for _, f := range sources(t) {
+		if f.test || strings.HasPrefix(f.dir, "api/") || slices.ContainsFunc(tools, func(dir string) bool { return within(f.dir, dir) }) {
+			continue
+		}
+		for _, d := range f.ast.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if ok && fn.Body != nil && (decoderName.MatchString(fn.Name.Name) && takesBytes(fn) || decodes(fn)) {
+				out[f.dir+"."+fn.Name.Name] = true
+			}
+		}
+	}
+	return out
+}
+
+// takesBytes says whether a function has a parameter of type []byte.
+func takesBytes(fn *ast.FuncDecl) bool {
+	return slices.ContainsFunc(fn.Type.Params.List, func(p *ast.Field) bool {
+		a, ok := p.Type.(*ast.ArrayType)
+		if !ok || a.Len != nil {
+			return false
+		}
+		id, ok := a.Elt.(*ast.Ident)
+		return ok && id.Name == "byte"
+	})
+}
+
+// decodes says whether a function calls what makes values of bytes.
+func decodes(fn *ast.FuncDecl) bool {
+	found := false
+	ast.Inspect(fn.Body, func(n ast.Node) bool {
+		if s, ok := n.(*ast.SelectorExpr); ok {
+			if id, ok := s.X.(*ast.Ident); ok && decoding.MatchString(id.Name+"."+s.Sel.Name) {
+				found = true
+			}
+		}
+		return !found
+	})
+	return found
+}
+
+// fuzzed names, for every decoder, the fuzz target that reaches it; or, behind "none: ", why there is none.
+var fuzzed = map[string]string{
+	"examples/checkpoint.listen":                    "none: an example; it reads what its own process wrote",
+	"examples/checkpoint.read":                      "none: an example; it reads what its own process wrote",
+	"examples/remediator/receiver.ServeHTTP":        "none: an example of a receiver",
+	"examples/remediator/receiver.open":             "none: an example; it reads its own file",
+	"internal/agent.AskMask":                        "none: the answer of the node's own half, at a socket of mode 0600",
+	"internal/agent.decodeRecovery":                 "internal/agent FuzzDecodeRecovery",
+	"internal/agent.RestartHalf":                    "none: the answer of the node's own daemon, at a socket of mode 0600",
+	"internal/agent.heard":                          "internal/agent/mailbox FuzzDecode",
+	"internal/agent.post":                           "none: injection, in clusters made by lofamoctl up alone",
+	"internal/agent.restartHalf":                    "none: an earlier answer of the node's own daemon, which it has kept in its ledger",
+	"internal/agent/acts.Decode":                    "internal/agent/acts FuzzDecode",
+	"internal/agent/acts/ask.Tell":                  "none: the answer of the node's own daemon, at a socket of mode 0600",
+	"internal/agent/acts/doer.read":                 "none: the request of the node's own half, at a socket of mode 0600",
+	"internal/agent/backup.decodeCounters":          "internal/agent/backup FuzzRecords",
+	"internal/agent/backup.decodeReport":            "internal/agent/backup FuzzRecords",
+	"internal/agent/checks.ask":                     "none: the answer of a program that root has configured, run without a shell",
+	"internal/agent/dnpcore.decodeSlot":             "internal/agent/dnpcore FuzzDecodeSlot",
+	"internal/agent/jobs.DecodeMail":                "internal/agent/jobs FuzzMail",
+	"internal/agent/keeper.decode":                  "pkg/servicenet FuzzMessage",
+	"internal/agent/mailbox.Decode":                 "internal/agent/mailbox FuzzDecode",
+	"internal/agent/peers.Decode":                   "internal/agent/peers FuzzDecode",
+	"internal/agent/recovery.Decode":                "internal/agent/recovery FuzzDecode",
+	"internal/agent/recovery.UnmarshalText":         "internal/agent/recovery FuzzDecode",
+	"internal/agent/relay.Decode":                   "internal/agent/relay FuzzDecode",
+	"internal/agent/status.Ask":                     "none: the answer of the node's own half, at a socket of mode 0600",
+	"internal/agent/status.UnmarshalJSON":           "none: the answer of the node's own half, at a socket of mode 0600",
+	"internal/config.decode":                        "internal/config FuzzDecode",
+	"internal/executor/kubernetes/nodeplan.asMap":   "internal/executor/kubernetes/nodeplan FuzzMarks",
+	"internal/executor/kubernetes/nodeplan.marks":   "internal/executor/kubernetes/nodeplan FuzzMarks",
+	"internal/executor/kubernetes/nodeplan.ownedBy": "internal/executor/kubernetes/nodeplan FuzzMarks",
+	"internal/executor/power.follow":                "internal/executor/power FuzzRedfishAnswers",
+	"internal/executor/power.resetTarget":           "internal/executor/power FuzzRedfishAnswers",
+	"internal/executor/process.decodeLedger":        "internal/executor/process FuzzDecodeLedger",
+	"internal/executor/webhook.parse":               "internal/executor/webhook FuzzReply",
+	"internal/pki.parseRoots":                       "none: the operator's own file",
+	"internal/supervisor/engine.addsNothing":        "none: what this process has encoded itself",
+	"internal/supervisor/engine.healthOf":           "none: what this process has encoded itself",
+	"internal/supervisor/engine.outdated":           "none: what this process has encoded itself",
+	"internal/supervisor/rails.copyKey":             "internal/supervisor/rails FuzzCopyKey",
+	"internal/supervisor/region.decode":             "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/regions.decodeNode":        "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/regions.read":              "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/regions.showGroup":         "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/regions.showWarning":       "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.AddAbove":            "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.Bounds":              "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.DecodeMaintenance":   "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.DecodeMasks":         "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.DecodeOrdered":       "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.DecodeRecord":        "internal/supervisor/store FuzzDecodeRecord",
+	"internal/supervisor/store.DecodeReports":       "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.DecodeTopology":      "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.Identity":            "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.MaintenanceIn":       "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.Whole":               "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.attempt":             "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.decodeBinary":        "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.decodeEvent":         "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.decodeInbox":         "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.decodeNodes":         "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.decodeOldInbox":      "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.decodePeers":         "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.decodePolicy":        "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.decodeResponseHead":  "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.decodeSnapshot":      "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.decodeSupervisors":   "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.lastReport":          "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.mapUpdates":          "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/store.strictJSON":          "internal/supervisor/store FuzzDecodeRecord",
+	"internal/supervisor/web.body":                  "none: two texts of a login, bounded to 64 KiB; what they hold is read by weblogin.Open",
+	"internal/weblogin.claims":                      "internal/weblogin FuzzOpen",
+	"pkg/response/audit.Check":                      "pkg/response/audit FuzzUnmarshal",
+	"pkg/response/audit.Unmarshal":                  "pkg/response/audit FuzzUnmarshal",
+	"pkg/response/policy.Parse":                     "pkg/response/policy FuzzParse",
+	"pkg/response/policy.parse":                     "pkg/response/policy FuzzParse",
+	"pkg/response/policy.tree":                      "pkg/response/policy FuzzParse",
+	"pkg/selftest.Restore":                          "pkg/selftest FuzzRestore",
+	"pkg/selftest.restore":                          "pkg/selftest FuzzRestore",
+	"pkg/sensor/source.UnmarshalJSON":               "none: the operator's own file",
+	"pkg/servicenet.MayWait":                        "pkg/servicenet FuzzPacket",
+	"pkg/servicenet.Open":                           "pkg/servicenet FuzzOpen",
+	"pkg/servicenet.Unwrap":                         "pkg/servicenet FuzzUnwrap",
+	"pkg/servicenet.open":                           "pkg/servicenet FuzzOpen",
+	"pkg/servicenet.parseField":                     "pkg/servicenet FuzzPacket",
+	"pkg/servicenet.parseInner":                     "pkg/servicenet FuzzUnwrap",
+	"pkg/servicenet.parsePacket":                    "pkg/servicenet FuzzPacket",
+	"pkg/servicenet/bulk.Open":                      "pkg/servicenet/bulk FuzzChunk",
+	"pkg/servicenet/bulk.ParseHeader":               "pkg/servicenet/bulk FuzzChunk",
+	"pkg/servicenet/bulk.ParseTransfer":             "pkg/servicenet/bulk FuzzChunk",
+	"pkg/servicenet/bulk.parse":                     "pkg/servicenet/bulk FuzzChunk",
+	"pkg/servicenet/gossip.decodeMeta":              "pkg/servicenet/gossip FuzzDecodeMeta",
+	"pkg/servicenet/gossip.parseLine":               "none: what memberlist logs in this process",
+	"pkg/servicenet/spool.decodeEntry":              "pkg/servicenet/spool FuzzScan",
+	"pkg/servicenet/spool.decodeHeader":             "pkg/servicenet/spool FuzzScan",
+	"pkg/servicenet/spool.decodeHeaderCopy":         "pkg/servicenet/spool FuzzScan",
+	"pkg/torus.Decode":                              "pkg/torus FuzzDecode",
+	"pkg/torus.DecodeHop":                           "pkg/torus FuzzDecodeHop",
+	"pkg/torus.DecodeHopSnapshot":                   "pkg/torus FuzzDecodeHopSnapshot",
+	"pkg/torus.DecodeRestarting":                    "pkg/torus FuzzDecodeRestarting",
+	"pkg/torus.Open":                                "pkg/torus FuzzDecode",
+	"pkg/torus/chanmask.Decode":                     "pkg/torus/chanmask FuzzDecode",
+	"pkg/torus/diagnosis.Unwrap":                    "pkg/torus/diagnosis FuzzUnwrap",
+	"pkg/torus/diagnosis.readHead":                  "pkg/torus/diagnosis FuzzUnwrap",
+	"pkg/torus/express.decode":                      "pkg/torus/express FuzzDecode",
+	"pkg/torus/express.decodeData":                  "pkg/torus/express FuzzData",
+	"pkg/torus/express.decodeMessage":               "pkg/torus/express FuzzDecode",
+	"pkg/torus/express.decodeSet":                   "pkg/torus/express FuzzDecodeSet",
+	"pkg/torus/express.restore":                     "pkg/torus/express FuzzSeenRestore",
+	"pkg/torus/mapping.decode":                      "pkg/torus/mapping FuzzHop",
+	"pkg/torus/procedure.Decode":                    "pkg/torus/procedure FuzzDecode",
+	"pkg/torus/procedure.decodeMessage":             "pkg/torus/procedure FuzzDecode",
+	"pkg/torus/routing.DecodeFlow":                  "pkg/torus/routing FuzzDecodeFlow",
+	"pkg/torus/routing.decodePiece":                 "pkg/torus/routing FuzzReorder",
+}
+
+// fuzzedFaults are what is wrong with a list of decoders and their targets.
+func fuzzedFaults(decoders map[string]bool, list map[string]string, targets map[string]bool) (out []string) {
+	for _, d := range slices.Sorted(maps.Keys(decoders)) {
+		if list[d] == "" {
+			out = append(out, d+" makes values of bytes: give it a fuzz target, and name it here")
+		}
+	}
+	for _, d := range slices.Sorted(maps.Keys(list)) {
+		switch by := list[d]; {
+		case !decoders[d]:
+			out = append(out, d+" is no decoder any more: take it from the list")
+		case !strings.HasPrefix(by, "none: ") && !targets[by]:
+			out = append(out, d+": there is no target "+by)
+		}
+	}
+	return out
+}
+
+// fuzzTargets returns all fuzz targets, as "folder Name".
+func fuzzTargets(t *testing.T) map[string]bool {
+	t.Helper()
+	out := map[string]bool{}
+	for _, f := range sources(t) {
+		for _, d := range f.ast.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && f.test && strings.HasPrefix(fn.Name.Name, "Fuzz") {
+				out[f.dir+" "+fn.Name.Name] = true
+			}
+		}
+	}
+	return out
+}
+
+// TestEveryDecoderIsFuzzed: what makes values of bytes has a fuzz target, or a reason why nobody can give it bytes to fear.
+func TestEveryDecoderIsFuzzed(t *testing.T) {
+	found := decoders(t)
+	if len(found) < 80 {
+		t.Fatalf("%d decoders: the search is wrong", len(found))
+	}
+	for _, f := range fuzzedFaults(found, fuzzed, fuzzTargets(t)) {
+		t.Error(f)
+	}
+}
+
+func TestFuzzRuleRefuses(t *testing.T) {
+	targets := map[string]bool{"pkg/x FuzzDecode": true}
+	for _, tc := range []struct {
+		found map[string]bool
+		list  map[string]string
+		want  int
+	}{
+		{map[string]bool{"pkg/x.Decode": true}, map[string]string{"pkg/x.Decode": "pkg/x FuzzDecode"}, 0},
+		{map[string]bool{"pkg/x.Decode": true}, map[string]string{"pkg/x.Decode": "none: its own word"}, 0},
+		{map[string]bool{"pkg/x.Decode": true}, nil, 1},
+		{map[string]bool{"pkg/x.Decode": true}, map[string]string{"pkg/x.Decode": "pkg/x FuzzOther"}, 1},
+		{nil, map[string]string{"pkg/x.Decode": "pkg/x FuzzDecode"}, 1},
+	} {
+		if got := fuzzedFaults(tc.found, tc.list, targets); len(got) != tc.want {
+			t.Errorf("%v with %v: %q, want %d faults", tc.found, tc.list, got, tc.want)
+		}
+	}
+}

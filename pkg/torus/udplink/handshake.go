@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -22,11 +21,6 @@ const (
 	alpn          = "lofamo-link/1"
 
 	handshakeTimeout = time.Second
-	// maxHandshakes bounds what strangers can make the acceptor do at the same time; acceptRate
-	// (a second) and acceptBurst what they can over time. What is above is closed unread.
-	maxHandshakes = 4
-	acceptRate    = 20
-	acceptBurst   = 8
 
 	warnEvery = 30 * time.Second // of warnings on failed handshakes of one link
 
@@ -106,13 +100,17 @@ func (l *Link) keepDialling(ctx context.Context, h Handler) {
 			return
 		}
 		r := l.remote.Load()
-		s, err := l.dial(ctx, r)
+		s, conn, err := l.dial(ctx, r)
 		if err != nil {
 			l.failed(ctx, "dial", err)
 			continue
 		}
 		l.established(h, r, s)
-		sleep(ctx, settle)
+		settled := time.Now().Add(settle)
+		stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+		finish(conn, settle)
+		stop()
+		sleep(ctx, time.Until(settled))
 		select {
 		case <-l.redial:
 		default:
@@ -154,42 +152,43 @@ func (l *Link) established(h Handler, r *remote, s *torus.Session) {
 	h.OnSession(l.cfg.Dir, s)
 }
 
-func (l *Link) dial(ctx context.Context, r *remote) (*torus.Session, error) {
+// dial makes a session. The connection is the caller's to finish.
+func (l *Link) dial(ctx context.Context, r *remote) (_ *torus.Session, _ *net.TCPConn, err error) {
 	if l.blocked() {
-		return nil, errBlocked
+		return nil, nil, errBlocked
 	}
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
-	d := net.Dialer{
-		LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(l.local.Addr(), 0)),
-		Control:   bindTo(l.cfg.Interface),
-	}
-	conn, err := d.DialContext(ctx, "tcp", r.addr.String())
+	conn, err := l.connect(ctx, r.addr)
 	if err != nil {
-		return nil, fmt.Errorf("dial %s: %w", r.addr, err)
+		return nil, nil, err
 	}
-	defer func() { _ = conn.Close() }()
+	defer func() {
+		if err != nil {
+			finish(conn, 0)
+		}
+	}()
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 
 	tc := tls.Client(conn, r.tls)
 	if err := tc.HandshakeContext(ctx); err != nil {
-		return nil, fmt.Errorf("handshake with %s: %w", r.addr, err)
+		return nil, nil, fmt.Errorf("handshake with %s: %w", r.addr, err)
 	}
 	if err := expect(tc, byteReady); err != nil {
-		return nil, fmt.Errorf("handshake with %s: wait until it is ready: %w", r.addr, err)
+		return nil, nil, fmt.Errorf("handshake with %s: wait until it is ready: %w", r.addr, err)
 	}
 	s, err := l.derive(tc)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if _, err := tc.Write([]byte{byteCommit}); err != nil {
-		return nil, fmt.Errorf("handshake with %s: commit: %w", r.addr, err)
+		return nil, nil, fmt.Errorf("handshake with %s: commit: %w", r.addr, err)
 	}
 	if l.blocked() {
-		return nil, errBlocked
+		return nil, nil, errBlocked
 	}
-	return s, nil
+	return s, conn, nil
 }
 
 func expect(c net.Conn, want byte) error {
@@ -207,7 +206,7 @@ func expect(c net.Conn, want byte) error {
 func (l *Link) accept(ctx context.Context, h Handler) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	slots := make(chan struct{}, maxHandshakes)
+	doors := newAdmission()
 	for ctx.Err() == nil {
 		conn, err := l.tcp.Accept()
 		if err != nil {
@@ -218,15 +217,25 @@ func (l *Link) accept(ctx context.Context, h Handler) {
 			sleep(ctx, minBackoff) // out of file descriptors, for one
 			continue
 		}
-		if !l.admit(conn, slots) {
+		own, ok := l.admit(conn)
+		if !ok {
 			l.count.refused.Add(1)
 			_ = conn.Close()
 			continue
 		}
+		if !own {
+			l.count.others.Add(1)
+		}
 		wg.Go(func() {
-			defer func() { <-slots }()
+			begun, leave := doors.enter(conn, own)
+			if begun == nil {
+				l.count.refused.Add(1)
+				_ = conn.Close()
+				return
+			}
+			defer leave()
 			r := l.remote.Load()
-			s, err := l.answer(ctx, conn, r)
+			s, err := l.answer(ctx, begun, r)
 			if err != nil {
 				l.failed(ctx, "accept", err)
 				return
@@ -236,18 +245,14 @@ func (l *Link) accept(ctx context.Context, h Handler) {
 	}
 }
 
-// admit says whether a connection may cost us a handshake, and takes a slot for it.
-func (l *Link) admit(conn net.Conn, slots chan struct{}) bool {
+// admit says whether a connection comes from the peer's address, and then whether from its own port.
+func (l *Link) admit(conn net.Conn) (own, ok bool) {
 	from, ok := conn.RemoteAddr().(*net.TCPAddr)
-	if !ok || from.AddrPort().Addr().Unmap() != l.remote.Load().addr.Addr() || l.blocked() || !l.limit.Allow() {
-		return false
+	peer := l.remote.Load().addr
+	if !ok || from.AddrPort().Addr().Unmap() != peer.Addr() || l.blocked() {
+		return false, false
 	}
-	select {
-	case slots <- struct{}{}:
-		return true
-	default:
-		return false
-	}
+	return from.AddrPort().Port() == peer.Port(), true
 }
 
 func (l *Link) answer(ctx context.Context, conn net.Conn, r *remote) (*torus.Session, error) {

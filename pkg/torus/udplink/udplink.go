@@ -102,13 +102,14 @@ type Stats struct {
 	Handshakes           uint64 // sessions made
 	HandshakeFailures    uint64 // handshakes begun that failed, for whatever reason
 	Rests                uint64 // made because more came than is read in a second
-	Refused              uint64 // connections closed unread: a stranger's, too many, too fast
+	Refused              uint64 // connections closed unread: a stranger's, too many, too fast, without a ClientHello
+	Others               uint64 // connections from the peer's address, but not from its own port
 	MangledIn            uint64 // packets that the mangler dropped or damaged
 	MangledOut           uint64
 }
 
 type counters struct {
-	rx, tx, strangers, rxErrors, txErrors, handshakes, failures, refused, rests, mangledIn, mangledOut atomic.Uint64
+	rx, tx, strangers, rxErrors, txErrors, handshakes, failures, refused, others, rests, mangledIn, mangledOut atomic.Uint64
 }
 
 // Link is one end of one link. Send, Redial, Mangle and Stats may be called by any goroutine.
@@ -119,7 +120,6 @@ type Link struct {
 	udp    *net.UDPConn
 	tcp    net.Listener // nil for the dialer
 	redial chan struct{}
-	limit  *rate.Limiter // of connections accepted
 	pace   *rate.Limiter // of packets read
 	warn   *rate.Limiter // of warnings
 	count  counters
@@ -132,6 +132,7 @@ type Link struct {
 	delayed chan delayedPacket
 
 	dropsBefore uint32 // of a socket that was given
+	reserved    int    // of the dialer: a TCP socket that holds its port; -1: none
 
 	sessionMu sync.Mutex // OnSession calls one after the other
 	closeOnce sync.Once
@@ -165,8 +166,8 @@ func Listen(cfg Config) (*Link, error) {
 	l := &Link{
 		cfg: cfg, log: cfg.Logger.With("link", cfg.Dir.String()),
 		redial: make(chan struct{}, 1), delayed: make(chan delayedPacket, maxDelayed),
-		pace:  rate.NewLimiter(packetRate, packetBurst),
-		limit: rate.NewLimiter(acceptRate, acceptBurst), warn: rate.NewLimiter(rate.Every(warnEvery), 1),
+		pace: rate.NewLimiter(packetRate, packetBurst),
+		warn: rate.NewLimiter(rate.Every(warnEvery), 1), reserved: -1,
 		rand: cfg.Rand,
 	}
 	l.remote.Store(r)
@@ -238,6 +239,7 @@ func (l *Link) open() error {
 		return true
 	}
 	if l.cfg.Dialer {
+		l.reserve()
 		return nil
 	}
 	lc := net.ListenConfig{Control: bindTo(l.cfg.Interface)}
@@ -289,7 +291,7 @@ func (l *Link) Stats() Stats {
 	return Stats{
 		RxPackets: c.rx.Load(), TxPackets: c.tx.Load(), Strangers: c.strangers.Load(), Dropped: l.dropped(),
 		RxErrors: c.rxErrors.Load(), TxErrors: c.txErrors.Load(),
-		Handshakes: c.handshakes.Load(), HandshakeFailures: c.failures.Load(), Refused: c.refused.Load(), Rests: c.rests.Load(),
+		Handshakes: c.handshakes.Load(), HandshakeFailures: c.failures.Load(), Refused: c.refused.Load(), Others: c.others.Load(), Rests: c.rests.Load(),
 		MangledIn: c.mangledIn.Load(), MangledOut: c.mangledOut.Load(),
 	}
 }
@@ -303,6 +305,9 @@ func (l *Link) Close() error {
 		}
 		if l.tcp != nil {
 			err = errors.Join(err, l.tcp.Close())
+		}
+		if l.reserved >= 0 {
+			err = errors.Join(err, unix.Close(l.reserved))
 		}
 	})
 	if err != nil {

@@ -1,0 +1,140 @@
+package udplink
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/pkg/torus"
+)
+
+// from dials from an address, by any port.
+func from(addr netip.Addr) *net.Dialer {
+	return &net.Dialer{Timeout: time.Second, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 0))}
+}
+
+// storm opens 200 connections in a second from the address of a link's peer until the test ends, and does with each what use does.
+func storm(t *testing.T, peer netip.Addr, to netip.AddrPort, use func(net.Conn)) {
+	t.Helper()
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	t.Cleanup(func() {
+		close(stop)
+		wg.Wait()
+	})
+	tick := time.NewTicker(5 * time.Millisecond)
+	wg.Go(func() {
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+			}
+			conn, err := from(peer).Dial("tcp", to.String())
+			if err != nil {
+				continue
+			}
+			wg.Go(func() {
+				defer func() { _ = conn.Close() }()
+				use(conn)
+				_ = conn.SetReadDeadline(time.Now().Add(time.Second))
+				_, _ = conn.Read(make([]byte, 1)) // held until the link closes it, or a second has passed
+			})
+		}
+	})
+}
+
+// TestColdLinkComesUpAmongConnections starts a link while a local user at the peer's address makes 200 connections in a second, which stay
+// silent or begin a handshake each.
+func TestColdLinkComesUpAmongConnections(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		use  func(net.Conn)
+	}{
+		{"silent", func(net.Conn) {}},
+		{"with the beginning of a ClientHello", func(c net.Conn) { _, _ = c.Write([]byte{recordHandshake, 3, 1, 2, 0, clientHello, 0}) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			a, b := pairOf(t)
+			b.start()
+			storm(t, a.cfg.Local.Addr(), b.link.LocalAddr(), tc.use)
+			b.until("busy with connections", func(torus.LinkOutput, torus.LinkStats) bool {
+				s := b.link.Stats()
+				return s.Others > 40 && s.Refused > 20
+			})
+			begin := time.Now()
+			a.start()
+			a.untilNormal()
+			b.untilNormal()
+			took := time.Since(begin)
+			t.Logf("up after %s; %+v", took, b.link.Stats())
+			if took > 2*time.Second {
+				t.Errorf("a cold link was up after %s, want 2 s at most", took)
+			}
+		})
+	}
+}
+
+// TestDialerHoldsItsPort: nobody else can connect from the link's port, so nobody else is taken for the peer.
+func TestDialerHoldsItsPort(t *testing.T) {
+	a, _ := pairOf(t)
+	l, err := Listen(a.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	if l.reserved < 0 {
+		t.Fatal("the port is not held")
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	sa, err := Sockaddr(l.LocalAddr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Bind(fd, sa); !errors.Is(err, unix.EADDRINUSE) {
+		t.Errorf("another socket was bound to the link's port: %v", err)
+	}
+}
+
+// TestLinkWithoutItsPortStillComesUp: where somebody has taken the port, the dialer comes from another one.
+func TestLinkWithoutItsPortStillComesUp(t *testing.T) {
+	a, b := pairOf(t)
+	taken, err := net.Listen("tcp4", a.cfg.Local.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	b.start()
+	a.start()
+	a.untilNormal()
+	b.untilNormal()
+}
+
+// TestEveryHandshakeComesFromTheSamePort has a link make sessions one after the other: connections of before do not stand in the way.
+func TestEveryHandshakeComesFromTheSamePort(t *testing.T) {
+	a, b := pairOf(t)
+	a.cfg.Rekey = 250 * time.Millisecond
+	b.start()
+	a.start()
+	a.untilNormal()
+	b.until("told of all", func(torus.LinkOutput, torus.LinkStats) bool { return b.link.Stats().Handshakes >= 6 })
+	if s := a.link.Stats(); s.HandshakeFailures > 0 {
+		t.Errorf("%d handshakes failed", s.HandshakeFailures)
+	}
+	if s := b.link.Stats(); s.Others > 0 {
+		t.Errorf("%d handshakes came from another port than the link's", s.Others)
+	}
+}

@@ -77,8 +77,8 @@ func checkDrain(t *testing.T, paper int, uniform, hot Drained) {
 	if off := hot.Full/float64(paper) - 1; paper > 0 && math.Abs(off) > 0.1 {
 		t.Errorf("%.0f cycles for the full network under hot spots, the paper has %d: %+.1f %%, want within 10 %%", hot.Full, paper, 100*off)
 	}
-	if hot.Full < 1.5*uniform.Full {
-		t.Errorf("%.0f cycles with hot spots, %.0f without: want at least half as many more", hot.Full, uniform.Full)
+	if hot.Full < 2*uniform.Full {
+		t.Errorf("%.0f cycles with hot spots, %.0f without: want at least twice as many", hot.Full, uniform.Full)
 	}
 	// The controlling bottleneck is one processor's channel: no drain is faster than the packets for one node take, and none much slower.
 	for _, p := range hot.Points {

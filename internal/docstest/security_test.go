@@ -1,0 +1,88 @@
+package docstest
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var (
+	testName = regexp.MustCompile("`((?:Test|Fuzz)[A-Z]\\w*)`")
+	testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Z]\w*)\(`)
+)
+
+// TestSecurityNamesTestsThatExist: every test that docs/security.md gives as proof is in the tree, and every row of the price table names one or says
+// that there is none.
+func TestSecurityNamesTestsThatExist(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join(top, "docs", "security.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	there, err := allTests(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := testName.FindAllStringSubmatch(string(b), -1)
+	if len(named) < 5 {
+		t.Fatalf("docs/security.md names %d tests: want at least 5", len(named))
+	}
+	for _, m := range named {
+		if !there[m[1]] {
+			t.Errorf("docs/security.md names %s: there is no such test", m[1])
+		}
+	}
+	rows := priceRows(string(b))
+	if len(rows) < 5 {
+		t.Fatalf("the price table has %d rows: want at least 5", len(rows))
+	}
+	for _, r := range rows {
+		if proof := r[len(r)-1]; len(r) != 4 || proof != "–" && !testName.MatchString(proof) {
+			t.Errorf("price of %q: proof %q: want tests, or – where there is none", r[0], proof)
+		}
+	}
+}
+
+// priceRows are the rows of the price table.
+func priceRows(text string) [][]string {
+	_, part, _ := strings.Cut(text, "\n## The price of each goal\n")
+	part, _, _ = strings.Cut(part, "\n## ")
+	var out [][]string
+	for line := range strings.Lines(part) {
+		if strings.HasPrefix(line, "| ") && !strings.HasPrefix(line, "| goal ") {
+			row := cells.FindAllString(strings.TrimSpace(line), -1)
+			for i := range row {
+				row[i] = strings.TrimSpace(row[i])
+			}
+			out = append(out, row)
+		}
+	}
+	return out
+}
+
+// allTests returns the names of all tests and fuzz targets below a directory.
+func allTests(dir string) (map[string]bool, error) {
+	out := map[string]bool{}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir():
+			if slices.Contains([]string{"node_modules", ".git", ".tools"}, d.Name()) {
+				return fs.SkipDir
+			}
+			return nil
+		case !strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		b, err := os.ReadFile(path)
+		for _, m := range testFunc.FindAllSubmatch(b, -1) {
+			out[string(m[1])] = true
+		}
+		return err
+	})
+	return out, err
+}

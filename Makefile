@@ -177,7 +177,7 @@ figures: ## plots and tables of docs/papers/chaos.md and chaos-router.md; FIGURE
 # The short form is among the tests. SEED chooses what is sampled.
 .PHONY: campaign
 campaign: ## the fault-injection campaign in full, with docs/campaign.md made anew: about 45 minutes, on a quiet machine
-	go test -count=1 -timeout 0 -v -run 'Page|Headers|Processes' ./internal/campaign/inject -campaign.full -campaign.seed $${SEED:-1} -campaign.out $(CURDIR)/docs/campaign.md
+	go test -count=1 -timeout 0 -v -run 'Page|Headers|Processes' ./internal/campaign/inject -campaign.full -campaign.seed $${SEED:-1} -campaign.out $(CURDIR)/docs/campaign.md -campaign.record testdata/campaign.json
 
 .PHONY: fuzz
 fuzz: ## every fuzz target with FUZZ inputs each, as in FUZZ=100000x

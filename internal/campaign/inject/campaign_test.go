@@ -32,7 +32,7 @@ func runClass(t *testing.T, name string, run func(*class)) {
 func finish(t *testing.T, c *class) {
 	t.Helper()
 	t.Logf("%s: %d samples in %s: %v by %s; effective %d, covered %d, prober %d; not healed %d; lost %d, doubled %d",
-		c.name, c.n, c.took.Round(time.Millisecond), c.outcomes, c.byWhom(), c.effective, c.covered, c.proberOf, len(c.unhealed), c.lost, c.doubled)
+		c.name, c.n, c.took.Round(time.Millisecond), c.outcomes, byWhom(c.by), c.effective, c.covered, c.proberOf, len(c.unhealed), c.lost, c.doubled)
 	report(t, c)
 	done.mu.Lock()
 	defer done.mu.Unlock()
@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 	c := conditions{began: time.Now(), load: loadavg()}
 	code := m.Run()
 	if c.failed = code != 0; *out != "" {
-		if err := c.write(*out); err != nil {
+		if err := c.write(*out, *recordOut); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -12,7 +13,6 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/agent/recovery"
-	"github.com/lofamo/lofamo/internal/config"
 )
 
 // conditions are what a run's figures hold for.
@@ -22,88 +22,154 @@ type conditions struct {
 	failed bool
 }
 
-// write writes the document.
-func (c conditions) write(path string) error { return os.WriteFile(path, c.document(), 0o644) }
+// write writes the document and, where a file is given for it, the record that it was made from.
+func (c conditions) write(path, recordPath string) error {
+	r := c.record()
+	if recordPath != "" {
+		if err := r.write(recordPath); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(path, r.document(), 0o644)
+}
 
-func (c conditions) document() []byte {
+func (r record) document() []byte {
 	var b bytes.Buffer
 	kind := "the whole campaign"
-	if !*full {
+	if !r.Full {
 		kind = "the **short form**, as in CI; `make campaign` runs the whole"
 	}
-	fmt.Fprintf(&b, "# The fault-injection campaign\n\nSeed 000 §5 on our two halves: faults are put in, one at a time, and each is watched by the system itself and by a\nprober that knows only what users know. This file is written by `make campaign`; this run is %s.\n\n", kind)
+	fmt.Fprintf(&b, "# The fault-injection campaign\n\nSeed 000 §5 on our two halves: faults are put in, one at a time, and each is watched by the system itself and by a\nprober that knows only what users know. This file is printed by `make campaign`, from the counts in `internal/campaign/inject/%s`; this run is %s.\n\n", recordFile, kind)
 	fmt.Fprintf(&b, "| | |\n|---|---|\n| seed | %d |\n| commit | %s |\n| begun | %s, took %s |\n| machine | %s |\n| load when it began, ended | %s; %s |\n",
-		*seed, command("git", "describe", "--always", "--dirty", "--abbrev=12"), c.began.UTC().Format("2006-01-02 15:04 MST"), time.Since(c.began).Round(time.Second), machine(), c.load, loadavg())
-	if c.failed {
-		b.WriteString("| **result** | **something was not as it must be: see missed and not recovered below** |\n")
+		r.Seed, r.Commit, r.Begun.Format("2006-01-02 15:04 MST"), r.Took, r.Machine, r.Load, r.LoadAfter)
+	if r.Failed {
+		b.WriteString("| **result** | **something was not as it must be: see lost, missed and not recovered below** |\n")
+	}
+	if r.TakenOver {
+		b.WriteString("| record | taken over from the page of this run, which is older than records: times are as they were printed then |\n")
+	}
+	if r.FoundLater > 0 {
+		fmt.Fprintf(&b, "| recount | of the reports that the run called lost a later recount of its logs found %d in the store |\n", r.FoundLater)
 	}
 	b.WriteString("\n")
-	c.summary(&b)
-	c.classes(&b)
-	c.table1(&b)
-	c.timeline(&b)
-	c.apart(&b)
-	c.method(&b)
+	r.summary(&b)
+	r.byMechanism(&b)
+	r.classes(&b)
+	r.table1(&b)
+	r.timeline(&b)
+	r.apart(&b)
+	method(&b)
 	return b.Bytes()
 }
 
 // summary are the figures that were promised.
-func (c conditions) summary(b *bytes.Buffer) {
+func (r record) summary(b *bytes.Buffer) {
 	b.WriteString("## Figures\n\n| figure | here | paper |\n|---|---|---|\n")
 	effective, covered, proberOf, strict := 0, 0, 0, 0
-	for _, k := range done.classes {
-		if !k.apart {
-			effective += k.effective
-			covered += k.covered
-			proberOf += k.proberOf
-			strict += k.strict
+	for _, k := range r.Classes {
+		if !k.Apart {
+			effective += k.Effective
+			covered += k.Covered
+			proberOf += k.ProberOf
+			strict += k.Strict
 		}
 	}
-	fmt.Fprintf(b, "| coverage of effective faults, all classes but live data | %s; strictly, of what the prober noticed itself: %s | strictly 95.6 to 99.3 %% |\n", share(covered, effective), share(strict, proberOf))
-	for _, k := range done.classes {
-		if k.name == hangs || k.name == crashes {
+	fmt.Fprintf(b, "| coverage of effective faults by all mechanisms, all classes but live data | %s; strictly, of what the prober noticed itself: %s | no counterpart: see [below](#what-found-them-beside-ftgm) |\n", share(covered, effective), share(strict, proberOf))
+	for _, k := range r.Classes {
+		if k.Name == hangs || k.Name == crashes {
 			paper := "–"
-			if k.name == hangs {
+			if k.Name == hangs {
 				paper = "5 of 286"
 			}
-			fmt.Fprintf(b, "| %s: not recovered | %d of %d | %s |\n", k.name, len(k.unhealed), k.n, paper)
+			fmt.Fprintf(b, "| %s: not recovered | %d of %d | %s |\n", k.Name, len(k.Unhealed), k.Faults, paper)
 		}
 	}
-	fmt.Fprintf(b, "| reports under load through all of it: kept, replaced by others, lost, doubled | %d, %d, %d, %d | – |\n", done.kept, done.replaced, done.lost, done.doubled)
-	var serve []time.Duration
-	for _, x := range done.courses {
-		serve = append(serve, x.Serving)
-	}
-	fmt.Fprintf(b, "| detected → serving again, one at a time: median, p99 | %s, %s | 765 ms + 900 ms a port |\n\n", ms(quantile(serve, .5)), ms(quantile(serve, .99)))
+	fmt.Fprintf(b, "| reports under load through all of it: kept, replaced by others, lost, doubled | %d, %d, %d, %d | – |\n", r.Reports.Kept, r.Reports.Replaced, r.Reports.Lost, r.Reports.Doubled)
+	fmt.Fprintf(b, "| detected → serving again, one at a time: median, p99 | %s | 765 ms + 900 ms a port |\n\n", r.Serving)
 }
 
-func (c conditions) classes(b *bytes.Buffer) {
-	b.WriteString("## Classes of faults\n\n*Effective* is what we found or the prober noticed; hangs and crashes are by their nature. *Coverage* is what we found of these, with the 95 % interval (Wilson);\n*strictly*, of those that the prober noticed itself, which is the paper's ratio. Times are from the injection; those of pages are virtual.\n\n")
+// mechanisms are the detectors as the paper would count them.
+var mechanisms = []struct {
+	name string
+	by   []detector
+	note string
+}{
+	{"self-test", []detector{bySelfTest}, "the mechanism that FTGM's 95.6 to 99.3 % are of"},
+	{"watchdog", []detector{byWatchdog}, "FTGM's watchdog timer finds its hangs"},
+	{"checksums and guards", []detector{byGuard, byFile}, "FTGM has none; an owner's look at its own words counts here"},
+	{"death of a process", []detector{byExit}, "FTGM leaves crashes of the host out"},
+	{"peers", []detector{byPeer}, "neighbours and supervisors; FTGM has none"},
+}
+
+// byMechanism tells what found the effective faults apart by mechanism, since FTGM's coverage is that of its self-test.
+func (r record) byMechanism(b *bytes.Buffer) {
+	b.WriteString("### What found them, beside FTGM\n\nFTGM's failure coverage of 95.6 to 99.3 % is what its *self-test* found of the failures that an application noticed, with hangs left to a watchdog and crashes of the host left out. Most of the faults here\nare found earlier by mechanisms that FTGM lacks, and how many of these the self-test would have found by itself is not measured. So the two coverages do not compare; this table tells the mechanisms apart.\n\n")
+	b.WriteString("| found first by | all classes but live data | of the effective | live data | of the effective | beside FTGM |\n|---|---|---|---|---|---|\n")
+	var effective, missed [2]int
+	found := map[detector][2]int{}
+	for _, k := range r.Classes {
+		col := 0
+		if k.Apart {
+			col = 1
+		}
+		effective[col] += k.Effective
+		missed[col] += k.Outcomes[undetected]
+		for d, n := range k.By {
+			f := found[d]
+			f[col] += n
+			found[d] = f
+		}
+	}
+	row := func(name string, n [2]int, note string) {
+		fmt.Fprintf(b, "| %s | %d | %s | %d | %s | %s |\n", name, n[0], part(n[0], effective[0]), n[1], part(n[1], effective[1]), note)
+	}
+	for _, m := range mechanisms {
+		var n [2]int
+		for _, d := range m.by {
+			n[0] += found[d][0]
+			n[1] += found[d][1]
+		}
+		row(m.name, n, m.note)
+	}
+	row("nobody", missed, "")
+	b.WriteString("\n")
+}
+
+// part prints the share of n, without an interval.
+func part(n, of int) string {
+	if of == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%.2f %%", 100*float64(n)/float64(of))
+}
+
+func (r record) classes(b *bytes.Buffer) {
+	b.WriteString("## Classes of faults\n\n*Effective* is what we found or the prober noticed; hangs and crashes are by their nature. *Coverage* is what we found of these, with the 95 % interval (Wilson);\n*strictly*, of those that the prober noticed itself. Times are from the injection; those of pages are virtual.\n\n")
 	b.WriteString("| class | faults | no impact | masked | found | missed | by | coverage | strictly | detect median, p99 | recover median, p99 | not recovered | seconds |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
-	for _, k := range done.classes {
-		if !k.apart {
+	for _, k := range r.Classes {
+		if !k.Apart {
 			k.row(b)
 		}
 	}
 	b.WriteString("\n")
-	for _, k := range done.classes {
+	for _, k := range r.Classes {
 		k.remarks(b)
 	}
 }
 
-func (k *class) row(b *bytes.Buffer) {
-	fmt.Fprintf(b, "| %s | %d | %d | %d | %d | %d | %s | %s | %s | %s, %s | %s, %s | %d | %.0f |\n", k.name, k.n, k.outcomes[noImpact], k.outcomes[masked], k.outcomes[detected], k.outcomes[undetected],
-		k.byWhom(), share(k.covered, k.effective), share(k.strict, k.proberOf), ms(quantile(k.detects, .5)), ms(quantile(k.detects, .99)), ms(quantile(k.recovers, .5)), ms(quantile(k.recovers, .99)), len(k.unhealed), k.took.Seconds())
+func (k classRecord) row(b *bytes.Buffer) {
+	fmt.Fprintf(b, "| %s | %d | %d | %d | %d | %d | %s | %s | %s | %s | %s | %d | %.0f |\n", k.Name, k.Faults, k.Outcomes[noImpact], k.Outcomes[masked], k.Outcomes[detected], k.Outcomes[undetected],
+		byWhom(k.By), share(k.Covered, k.Effective), share(k.Strict, k.ProberOf), k.Detect, k.Recover, len(k.Unhealed), k.Took.Seconds())
 }
 
 // remarks are a class' notes, and what was not as it must be.
-func (k *class) remarks(b *bytes.Buffer) {
+func (k classRecord) remarks(b *bytes.Buffer) {
 	const most = 20
-	lines := slices.Clone(k.notes)
+	lines := slices.Clone(k.Notes)
 	for _, what := range []struct {
 		name string
 		list []string
-	}{{"missed", k.missed}, {"not recovered", k.unhealed}} {
+	}{{"missed", k.Missed}, {"not recovered", k.Unhealed}} {
 		for i, s := range what.list {
 			if i == most {
 				lines = append(lines, fmt.Sprintf("%s: %d more", what.name, len(what.list)-most))
@@ -115,7 +181,7 @@ func (k *class) remarks(b *bytes.Buffer) {
 	if len(lines) == 0 {
 		return
 	}
-	fmt.Fprintf(b, "%s:\n", k.name)
+	fmt.Fprintf(b, "%s:\n", k.Name)
 	for _, l := range lines {
 		fmt.Fprintf(b, "- %s\n", strings.ReplaceAll(l, "\n", " "))
 	}
@@ -123,35 +189,20 @@ func (k *class) remarks(b *bytes.Buffer) {
 }
 
 // table1 is the paper's Table 1, with our classes beside its three.
-func (c conditions) table1(b *bytes.Buffer) {
+func (r record) table1(b *bytes.Buffer) {
 	b.WriteString("## By the categories of the paper's Table 1\n\nOurs: shared memory is the register and the backup page and the mailbox' headers, where a fault that is masked or mended has no impact; processes are hangs,\ncrashes and failpoints. The paper's: send_chunk, registers, entire code segment.\n\n")
 	b.WriteString("| category | shared memory | processes | live data | paper: send_chunk | paper: registers | paper: code segment |\n|---|---|---|---|---|---|---|\n")
-	var total [3]int
-	sum := map[category]*[3]int{}
-	for _, k := range done.classes {
-		col := 0
-		switch {
-		case k.apart:
-			col = 2
-		case strings.HasPrefix(k.name, "processes") || k.name == "failpoints":
-			col = 1
-		}
-		for cat, n := range k.cats {
-			if sum[cat] == nil {
-				sum[cat] = new([3]int)
-			}
-			sum[cat][col] += n
-			total[col] += n
+	columns := []string{columnMemory, columnProcesses, columnLive}
+	total := make([]int, len(columns))
+	for i, column := range columns {
+		for _, n := range r.Categories[column] {
+			total[i] += n
 		}
 	}
 	for _, row := range categories {
 		fmt.Fprintf(b, "| %s |", row.name)
-		for col := range total {
-			n := 0
-			if s := sum[row.name]; s != nil {
-				n = s[col]
-			}
-			fmt.Fprintf(b, " %s |", percent(n, total[col]))
+		for i, column := range columns {
+			fmt.Fprintf(b, " %s |", percent(r.Categories[column][row.name], total[i]))
 		}
 		fmt.Fprintf(b, " %s | %s | %s |\n", row.paper[0], row.paper[1], row.paper[2])
 	}
@@ -166,38 +217,18 @@ func percent(n, of int) string {
 }
 
 // timeline is Figure 10.
-func (c conditions) timeline(b *bytes.Buffer) {
-	periods, err := config.Preset(config.PresetDefault)
-	if err != nil {
-		return
-	}
-	bound := recovery.HangBound(periods.TRead, periods.ReadMisses)
-	fmt.Fprintf(b, "## The recovery timeline (Figure 10)\n\nOne fault at a time on a cluster under report load, preset default, SIGSTOP and SIGKILL in turn, either half. A hang must be found within %s (`lofamo-agent run` prints it);\nin doubt is one that was found later while the campaign's own process stood still too, for more than a period of looks. Median and p99; from *gone* on, from the moment of detection.\n\n", bound)
+func (r record) timeline(b *bytes.Buffer) {
+	fmt.Fprintf(b, "## The recovery timeline (Figure 10)\n\nOne fault at a time on a cluster under report load, preset default, SIGSTOP and SIGKILL in turn, either half. A hang must be found within %s (`lofamo-agent run` prints it);\nin doubt is one that was found later while the campaign's own process stood still too, for more than a period of looks. Median and p99; from *gone* on, from the moment of detection.\n\n", r.HangBound)
 	b.WriteString("| | recoveries | injected → detected | within the bound | gone for certain | started | serving | self-test passed |\n|---|---|---|---|---|---|---|---|\n")
-	for _, hang := range []bool{true, false} {
-		var d, g, s, v, p []time.Duration
-		within, doubts := 0, 0
-		for _, x := range done.courses {
-			if x.x.hang == hang {
-				d, g, s, v, p = append(d, x.detect), append(g, x.Gone), append(s, x.Started), append(v, x.Serving), append(p, x.Proven)
-				switch ok, doubt := x.inTime(bound, periods.TRead); {
-				case ok:
-					within++
-				case doubt:
-					doubts++
-				}
-			}
+	for _, row := range r.Timeline {
+		inTime := fmt.Sprint(row.Within)
+		if row.Doubts > 0 {
+			inTime += fmt.Sprintf(", and %d in doubt", row.Doubts)
 		}
-		inTime := fmt.Sprint(within)
-		if doubts > 0 {
-			inTime += fmt.Sprintf(", and %d in doubt", doubts)
-		}
-		fmt.Fprintf(b, "| %s | %d | %s | %s | %s | %s | %s | %s |\n", map[bool]string{true: "hang", false: "crash"}[hang], len(d), both(d), inTime, both(g), both(s), both(v), both(p))
+		fmt.Fprintf(b, "| %s | %d | %s | %s | %s | %s | %s | %s |\n", map[bool]string{true: "hang", false: "crash"}[row.Hang], row.Recoveries, row.Detect, inTime, row.Gone, row.Started, row.Serving, row.Proven)
 	}
 	b.WriteString("| paper | | 800 µs watchdog | | | ≈ 765 ms, of it ≈ 500 ms reload | + ≈ 900 ms a port | |\n\n")
 }
-
-func both(d []time.Duration) string { return ms(quantile(d, .5)) + ", " + ms(quantile(d, .99)) }
 
 func ms(d time.Duration) string {
 	switch {
@@ -212,19 +243,19 @@ func ms(d time.Duration) string {
 }
 
 // apart are the classes that are no part of the coverage.
-func (c conditions) apart(b *bytes.Buffer) {
-	for _, k := range done.classes {
-		if !k.apart {
+func (r record) apart(b *bytes.Buffer) {
+	for _, k := range r.Classes {
+		if !k.Apart {
 			continue
 		}
 		b.WriteString("## Flips in live data\n\nThe paper left data structures out: what is silent in them needs redundancy of another kind. Here one bit of one scalar that can be reached from a running half's machine is\nflipped (counters, states, times, buffers; chosen among all by seed), watched for 1.2 s, and the half is then killed and restarted, as the paper reloads after each run.\n\n")
 		b.WriteString("| class | faults | no impact | masked | found | missed | by | coverage | strictly | detect median, p99 | recover median, p99 | not recovered | seconds |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 		k.row(b)
-		fmt.Fprintf(b, "\nReports meanwhile: %d lost, %d doubled. Not recovered means that a restart did not heal it: %d.\n\n", k.lost, k.doubled, len(k.unhealed))
+		fmt.Fprintf(b, "\nReports meanwhile: %d lost, %d doubled. Not recovered means that a restart did not heal it: %d.\n\n", k.Lost, k.Doubled, len(k.Unhealed))
 	}
 }
 
-func (c conditions) method(b *bytes.Buffer) {
+func method(b *bytes.Buffer) {
 	b.WriteString(`## How
 
 - *Register page*: every bit of both pages that has a meaning (words, guards, epochs, doorbells, magic) is flipped, stuck at 0 and stuck at 1 (put back after each store), and pairs of bits
@@ -282,12 +313,68 @@ func TestDocument(t *testing.T) {
 	before, courses := done.classes, done.courses
 	done.classes = []*class{k}
 	done.courses = []course{{harms[0], time.Second, 0, recovery.Recovery{Serving: 40 * time.Millisecond}}}
-	text := string(conditions{began: time.Now(), load: "1 2 3"}.document())
+	r := conditions{began: time.Now(), load: "1 2 3", failed: true}.record()
+	file := filepath.Join(t.TempDir(), "record.json")
+	if err := r.write(file); err != nil {
+		t.Fatal(err)
+	}
+	again, err := readRecord(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(r.document())
+	if kept := string(again.document()); kept != text {
+		t.Errorf("the document of the kept record differs:\n%s\nfrom\n%s", kept, text)
+	}
 	done.classes, done.courses = before, courses
 	done.mu.Unlock()
-	for _, want := range []string{"short form", "| x | 1 | 0 | 0 | 1 | 0 | guard/CRC 1 |", "not recovered: a", "1 2 3", "| hang | 1 | 1000 ms, 1000 ms | 0 |"} {
+	for _, want := range []string{"short form", "| x | 1 | 0 | 0 | 1 | 0 | guard/CRC 1 |", "not recovered: a", "1 2 3", "| hang | 1 | 1000 ms, 1000 ms | 0 |", "| **result** |", "| checksums and guards | 1 | 100.00 % |"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the document lacks %q:\n%s", want, text)
 		}
 	}
+}
+
+// TestDocumentIsWhatIsPrinted: docs/campaign.md is what the record of its run prints, and nothing else: no number and no sentence of it is written by hand. With
+// -campaign.render it is written anew.
+func TestDocumentIsWhatIsPrinted(t *testing.T) {
+	r, err := readRecord(recordFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const page = "../../../docs/campaign.md"
+	want := r.document()
+	if *render {
+		if err := os.WriteFile(page, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if line := firstDifference(string(got), string(want)); line != "" {
+		t.Errorf("docs/campaign.md is not what its record prints: %s", line)
+	}
+	for _, line := range []string{"\nWritten by hand.\n", "| lost | 0 |\n"} {
+		if firstDifference(string(want)+line, string(want)) == "" {
+			t.Errorf("the line %q beside what is printed is not noticed", line)
+		}
+	}
+}
+
+// firstDifference tells the first line in which two texts differ; "" when they are the same.
+func firstDifference(got, want string) string {
+	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
+	for i := range max(len(g), len(w)) {
+		switch {
+		case i >= len(g):
+			return fmt.Sprintf("line %d is missing: %s", i+1, w[i])
+		case i >= len(w):
+			return fmt.Sprintf("line %d is not printed: %s", i+1, g[i])
+		case g[i] != w[i]:
+			return fmt.Sprintf("line %d is %q: want %q", i+1, g[i], w[i])
+		}
+	}
+	return ""
 }

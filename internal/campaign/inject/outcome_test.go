@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -251,11 +252,11 @@ func TestOutcome(t *testing.T) {
 	}
 }
 
-// byWhom prints the detectors of a class.
-func (c *class) byWhom() string {
+// byWhom prints detectors, the most frequent first.
+func byWhom(by map[detector]int) string {
 	var parts []string
-	for _, d := range slices.SortedFunc(maps.Keys(c.by), func(a, b detector) int { return c.by[b] - c.by[a] }) {
-		parts = append(parts, fmt.Sprintf("%s %d", d, c.by[d]))
+	for _, d := range slices.SortedFunc(maps.Keys(by), func(a, b detector) int { return cmp.Or(by[b]-by[a], strings.Compare(string(a), string(b))) }) {
+		parts = append(parts, fmt.Sprintf("%s %d", d, by[d]))
 	}
 	if len(parts) == 0 {
 		return "–"

@@ -18,6 +18,9 @@ var (
 	full = flag.Bool("campaign.full", false, "the whole campaign")
 	seed = flag.Uint64("campaign.seed", 1, "seed of what is sampled")
 	out  = flag.String("campaign.out", "", "file for the results")
+
+	recordOut = flag.String("campaign.record", "", "file for the counts that the results are printed from")
+	render    = flag.Bool("campaign.render", false, "print docs/campaign.md anew from the counts of its run")
 	// With it, TestProcesses/hangs-and-crashes goes on for so long, whatever it comes to.
 	rageFor = flag.Duration("campaign.for", 0, "how long halves and daemons are killed and stopped at random moments")
 )

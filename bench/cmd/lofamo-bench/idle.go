@@ -30,8 +30,18 @@ func conditions(o options) {
 	if unix.Uname(&u) == nil {
 		kernel = unix.ByteSliceToString(u.Release[:])
 	}
+	o.out.f("Program: commit `%s`.\n\n", sourceCommit())
 	o.out.f("Conditions: %s, %d cores, Linux %s, %s; %s torus, 3 supervisors with embedded etcd, all on loopback of one machine; seed %d.\n",
 		time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), kernel, runtime.Version(), o.dims, o.seed)
+}
+
+// sourceCommit names the source that is measured: docs/figures.md has it beside every section. It is "unknown" outside of a clone.
+func sourceCommit() string {
+	b, err := exec.Command("git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(b))
 }
 
 // idle measures what every node costs while nothing happens, and prints median and maximum over the

@@ -115,7 +115,7 @@ func healthyMap(d grid.Dims) *clienttest.Map {
 		at := d.At(r)
 		n := &lofamov1.Node{
 			Id: string(fault.DefaultNodeID(at)), Coord: at.String(), State: lofamov1.State_NORMAL, Cause: lofamov1.Cause_NONE,
-			Since: ago(3 * time.Minute), Age: durationpb.New(120 * time.Millisecond), HostEpoch: 1, DnpEpoch: 1, Revision: 12,
+			Since: ago(3 * time.Minute), Age: durationpb.New(120 * time.Millisecond), HostEpoch: 1, DnpEpoch: 1, Revision: 12, Platform: lofamov1.Platform_SHARED_KERNEL,
 			Registers: &lofamov1.Registers{DnpWatchdog: 1, HostWatchdog: 1, Age: durationpb.New(130 * time.Millisecond)},
 		}
 		for _, c := range []string{"host", "dnp", "service-network", "memory", "temperature"} {

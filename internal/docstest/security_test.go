@@ -52,7 +52,7 @@ func priceRows(text string) [][]string {
 	part, _, _ = strings.Cut(part, "\n## ")
 	var out [][]string
 	for line := range strings.Lines(part) {
-		if strings.HasPrefix(line, "| ") && !strings.HasPrefix(line, "| goal ") {
+		if strings.HasPrefix(line, "| ") && !strings.HasPrefix(line, "| attacker ") {
 			row := cells.FindAllString(strings.TrimSpace(line), -1)
 			for i := range row {
 				row[i] = strings.TrimSpace(row[i])

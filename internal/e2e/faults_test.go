@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -34,8 +35,14 @@ func TestFaults(t *testing.T) {
 		if s.GetAwarenessLatency() == nil {
 			t.Error("no awareness latency")
 		}
+		if s.GetPlatform() != lofamov1.Platform_SHARED_KERNEL || !strings.Contains(s.GetReason(), "the agent's host half died, not the host") {
+			t.Errorf("platform %s, reason %q: want the agent's half on a shared kernel", s.GetPlatform(), s.GetReason())
+		}
 		t.becomes("n1-0-1", "node", sick)
 		n := t.is("n1-0-1", sick, lofamov1.Cause_HOST)
+		if n.GetPlatform() != lofamov1.Platform_SHARED_KERNEL {
+			t.Errorf("platform %s in the map", n.GetPlatform())
+		}
 		t.hasEvidence(n, "host", "WATCHDOG", "n1-0-1/dnp", torus)
 		t.heal("1,0,1")
 		t.neverFailed()

@@ -77,6 +77,10 @@ type hostHalf struct {
 	peersLook  chan struct{}                    // takes one when it is time to look at what the DNP half was told
 	peersSeen  peersSeen                        // the file of that, as watchPeers saw it last; it is its own
 	sends      map[servicenet.PathID]*condition // of the configured supervisors alone
+	relayed    struct {                         // the envelope of another origin that was sealed last
+		of     *hostcore.Relayed
+		sealed []byte
+	}
 	// failed are the errors of sends that the machine has not been told yet.
 	failed []servicenet.PathFailed
 }

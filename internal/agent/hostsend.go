@@ -30,7 +30,7 @@ const maxFailures = 16
 // send signs a message and hands it to its rail. What is lost here, its origin sends again. Errors that
 // speak against the path are kept for tellFailures.
 func (h *hostHalf) send(s *hostcore.Send) {
-	b, err := h.seal(s)
+	b, err := h.sealOnce(s)
 	if err != nil {
 		h.log.Error("message not sent", "path", s.Path.String(), "err", err)
 		return
@@ -90,6 +90,18 @@ func (h *hostHalf) tellFailures(now time.Time) {
 		h.do(now, h.core.Step(now, hostcore.Hint{Event: h.failed[i]}))
 	}
 	h.failed = h.failed[:0]
+}
+
+// sealOnce seals a message. A relayed envelope that goes to several supervisors is signed once.
+func (h *hostHalf) sealOnce(s *hostcore.Send) ([]byte, error) {
+	if s.Relayed == nil || s.Relayed != h.relayed.of {
+		b, err := h.seal(s)
+		if s.Relayed != nil && err == nil {
+			h.relayed.of, h.relayed.sealed = s.Relayed, b
+		}
+		return b, err
+	}
+	return h.relayed.sealed, nil
 }
 
 func (h *hostHalf) seal(s *hostcore.Send) ([]byte, error) {

@@ -86,7 +86,7 @@ type Progress struct {
 }
 
 // Start starts all processes of a stopped cluster: the supervisors, and when these have a leader,
-// the agents. The processes outlive the caller. It calls progress, if not nil, at every step. When
+// the agents, a few at a time (pacer). The processes outlive the caller. It calls progress, if not nil, at every step. When
 // it fails, what was started runs on: Stop ends it.
 func (c *Cluster) Start(ctx context.Context, progress func(Progress)) error {
 	defer func() {
@@ -119,14 +119,7 @@ func (c *Cluster) Start(ctx context.Context, progress func(Progress)) error {
 		return err
 	}
 	p.Phase = "agents"
-	for i := range c.info.All() {
-		if err := c.startNode(i); err != nil {
-			return errors.Join(err, c.save())
-		}
-		p.Started = min(i+1, p.Nodes)
-		report(progress, p)
-	}
-	return c.save()
+	return errors.Join(c.startNodes(ctx, &p, progress), c.save())
 }
 
 func report(progress func(Progress), p Progress) {
@@ -266,7 +259,7 @@ func (c *Cluster) poll(ctx context.Context, look func() (done bool, err error)) 
 	for {
 		done, err := look()
 		if done {
-			return nil
+			return err
 		}
 		// What look last had to say is worth more than that it was cut short.
 		if err != nil && (ctx.Err() == nil || last == nil) {

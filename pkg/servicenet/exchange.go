@@ -67,6 +67,9 @@ func (o *Outbox) poseRequest(now time.Time, out *Output) {
 	x.tries++
 	x.sent, x.due = now, now.Add(x.wait)
 	x.wait = min(2*x.wait, o.cfg.MaxBackoff)
+	if o.silence.on {
+		x.due = now.Add(silentWait(o.origin, o.silence.round, o.cfg.MaxBackoff))
+	}
 }
 
 func (o *Outbox) sendRequest(p *path, out *Output) {
@@ -123,7 +126,7 @@ func (o *Outbox) replied(now time.Time, ev Replied, out *Output) {
 		t.session, t.sessionRest, t.sessionAt = true, 0, now.Add(restFor)
 	}
 	o.setLeader(r.GetLeader())
-	o.noteAnswer()
+	o.noteAnswer(now)
 	o.directAnswered(now, p)
 	switch x.kind {
 	case requestSession:

@@ -238,7 +238,7 @@ func (o *Outbox) judgePaths(now time.Time, out *Output) {
 
 // answered takes a supervisor's answer on a report as a sign that the rail works on which it came.
 func (o *Outbox) answered(now time.Time, id fault.ReportID, ev Acked, out *Output) {
-	o.noteAnswer()
+	o.noteAnswer(now)
 	if id.Epoch == o.epoch {
 		o.seqAcked = max(o.seqAcked, id.Seq)
 	}
@@ -364,7 +364,7 @@ func (o *Outbox) judge(now time.Time, out *Output) {
 	case h.dead || !h.ever:
 		state = fault.Unknown
 	case state == fault.Sick && h.strain > 0:
-	case h.strain >= sickStrain:
+	case h.strain >= sickStrain && !o.goingSilent(now):
 		state = fault.Sick
 	default:
 		state = fault.Normal
@@ -373,6 +373,13 @@ func (o *Outbox) judge(now time.Time, out *Output) {
 		h.state = state
 		out.Changed = true
 	}
+}
+
+// goingSilent reports whether answers are missing altogether, by every rail: then not the network is bad, but the
+// supervisors are gone, and the next verdict is for NetworkDeadAfter.
+func (o *Outbox) goingSilent(now time.Time) bool {
+	since := o.silence.since
+	return !since.IsZero() && now.Sub(since) >= o.cfg.NetworkDeadAfter/4
 }
 
 // isDead: enough datagrams in a row without an answer, on every path, for long enough.

@@ -44,6 +44,7 @@ type Outbox struct {
 	torusAgain time.Time // when damage last made us send again by the torus
 	direct     directHealth
 	isolation  isolation
+	silence    silence
 	batches    []batch        // of the step under way
 	parts      []fault.Report // of the report that is being added
 	spool      string         // why reports are not kept on disk

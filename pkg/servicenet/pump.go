@@ -13,7 +13,9 @@ func (o *Outbox) pump(now time.Time, out *Output) {
 	o.advancePaths(now, out)
 	o.poseRequest(now, out)
 	o.judge(now, out)
+	o.judgeSilence(now)
 	wake := o.attempts(now)
+	o.endRound(now)
 	o.flush(now, out)
 	o.judgeIsolation(now, out)
 	wake = earliest(wake, o.pathWake(now))
@@ -25,7 +27,7 @@ func (o *Outbox) pump(now time.Time, out *Output) {
 // attempts puts what is due into batches, and returns when the next attempt is.
 func (o *Outbox) attempts(now time.Time) time.Time {
 	var wake time.Time
-	inFlight, retries := 0, 0
+	inFlight, retries, again := 0, 0, 0
 	busy := o.busy()
 	var oldest fault.ReportID // the first report of the epoch
 	for _, e := range o.log {
@@ -49,7 +51,16 @@ func (o *Outbox) attempts(now time.Time) time.Time {
 			wake = earliest(wake, e.hold)
 			continue
 		}
+		if o.silence.holds(now, e, again) {
+			if !e.report.Digest && now.Before(o.silence.next) {
+				wake = earliest(wake, o.silence.next)
+			}
+			continue
+		}
 		if !now.Before(e.due) {
+			if e.attempts > 0 {
+				again++
+			}
 			o.attempt(now, e)
 		}
 		wake = earliest(wake, e.due)
@@ -86,6 +97,7 @@ func (o *Outbox) attempt(now time.Time, e *entry) {
 	if again && e.via == fault.PathTorus && o.have[fault.PathTorus] {
 		use = [numPaths]bool{fault.PathTorus: true}
 	}
+	o.silentRails(now, &use, e.report.Digest)
 	if use != [numPaths]bool{} {
 		e.attempts++
 	}
@@ -217,6 +229,7 @@ func (o *Outbox) flush(now time.Time, out *Output) {
 		}
 		o.stats.Datagrams++
 		o.isolation.sent(now, b.rail)
+		o.silence.sent(now, b.rail)
 		out.Send = append(out.Send, s)
 	}
 	// Only now, when all flights are noted: what went another way as well proves nothing there.

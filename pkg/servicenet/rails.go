@@ -268,12 +268,14 @@ func (o *Outbox) railUp(now time.Time, ev RailUp) {
 			return
 		}
 		i.down = false
+		o.breakSilence(now)
 		if x := &o.paths.exchange; x.kind == requestAny {
 			x.due, x.wait = now, o.cfg.AckTimeout
 		}
 		o.hasten(now, nil, 0)
 	case ev.Path.Valid() && o.down[ev.Path]:
 		o.down[ev.Path] = false
+		o.breakSilence(now)
 		o.hasten(now, nil, 0)
 	}
 }

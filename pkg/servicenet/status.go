@@ -29,10 +29,11 @@ func (i *isolation) doubt() {
 	}
 }
 
-// noteAnswer ends the isolation.
-func (o *Outbox) noteAnswer() {
+// noteAnswer ends the isolation and the silence.
+func (o *Outbox) noteAnswer(now time.Time) {
 	i := &o.isolation
 	i.isolated, i.since, i.rails = false, time.Time{}, [numPaths]bool{}
+	o.endSilence(now)
 }
 
 // judgeIsolation: nothing was answered for NetworkDeadAfter although every rail was tried, or is known

@@ -232,6 +232,9 @@ func (s *Sender) Wake() time.Time { return s.wake }
 // Network returns what the acknowledgements say of the service network.
 func (s *Sender) Network() fault.State { return s.network }
 
+// Silent reports whether no rail has brought an answer for as long as it takes to call the service network failed.
+func (s *Sender) Silent() bool { return s.outbox.Silent() }
+
 // Epoch returns the boot epoch in use.
 func (s *Sender) Epoch() fault.Epoch { return s.outbox.Epoch() }
 

@@ -92,6 +92,8 @@ type Machine struct {
 	down    [servicenet.MaxInterfaces]bool // service interfaces that are known not to work
 
 	network  fault.State // the sender's word that was last looked at
+	silent   bool        // likewise: no rail brings answers
+	silentAt time.Time   // when that was last so; zero: never
 	gossip   gossipSigns
 	selfTest selfTest
 	health   health.Keeper

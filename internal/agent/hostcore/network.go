@@ -34,16 +34,26 @@ func (g *gossipSigns) look(now time.Time, alone bool) bool {
 // or that of the gossip while they are missing.
 func (m *Machine) followNetwork(now time.Time) {
 	lived := m.gossip.lives
-	is := m.sender.Network()
-	if is == m.network && m.gossip.look(now, is == fault.Failed) == lived {
+	is, silent := m.sender.Network(), m.silentNow(now)
+	if is == m.network && silent == m.silent && m.gossip.look(now, is == fault.Failed) == lived {
 		return
 	}
-	m.network = is
+	m.network, m.silent = is, silent
 	m.updateServiceNetwork(now)
 }
 
+// silentNow reports whether no rail brings answers, or answers have begun so lately that the direct rail may still
+// wait for more of them before it is called alive.
+func (m *Machine) silentNow(now time.Time) bool {
+	if m.sender.Silent() {
+		m.silentAt = now
+	}
+	return !m.silentAt.IsZero() && now.Sub(m.silentAt) < 2*m.gossip.fresh
+}
+
 // updateServiceNetwork combines what the interface shows with what missing answers say. The age of
-// an unanswered network is, like that of a silent link, counted from the last answer.
+// an unanswered network is, like that of a silent link, counted from the last answer. Where the torus brings
+// no answer either and the gossip lives, the supervisors are gone: that says nothing of this node's network.
 func (m *Machine) updateServiceNetwork(now time.Time) {
 	s, detail, age := m.network, "", time.Duration(0)
 	switch s {
@@ -51,6 +61,9 @@ func (m *Machine) updateServiceNetwork(now time.Time) {
 		detail, age = "no supervisor answers", m.unheardFor(now)
 		if m.gossip.look(now, true) {
 			s, detail = fault.Sick, "no supervisor answers, the gossip lives"
+		}
+		if s == fault.Sick && m.silent {
+			s, detail, age = fault.Unknown, "no supervisor answers by any rail, the gossip lives", 0
 		}
 	case fault.Sick:
 		detail = "answers are missing"

@@ -1,0 +1,59 @@
+package localcluster
+
+import (
+	"testing"
+	"time"
+)
+
+// TestPacerStartsNodesAsTheyAreHeard plays a start in which every node is heard some rounds after it began.
+func TestPacerStartsNodesAsTheyAreHeard(t *testing.T) {
+	now := time.Unix(1000, 0)
+	p := newPacer(now)
+	p.window = 4
+	const nodes, slow = 27, 10 // rounds of 50 ms until a node is heard
+	began := map[int]int{}
+	started, heard, most, rounds := 0, 0, 0, 0
+	for ; heard < nodes; rounds++ {
+		for range min(p.room(now, started, heard), nodes-started) {
+			began[started] = rounds
+			started++
+		}
+		most = max(most, started-heard)
+		now = now.Add(50 * time.Millisecond)
+		for n := heard; n < started && rounds-began[n] >= slow; n++ {
+			heard++
+		}
+		if rounds > 10_000 {
+			t.Fatalf("%d of %d nodes started", started, nodes)
+		}
+	}
+	if most != 4 {
+		t.Errorf("%d nodes were starting at once: want 4", most)
+	}
+	if want := nodes/4*(slow+1) + slow + 2; rounds > want {
+		t.Errorf("the start took %d rounds: want at most %d", rounds, want)
+	}
+}
+
+// TestPacerGoesOnWithoutNodesThatAreNeverHeard also checks that it goes on one by one only.
+func TestPacerGoesOnWithoutNodesThatAreNeverHeard(t *testing.T) {
+	now := time.Unix(1000, 0)
+	p := newPacer(now)
+	p.window = 4
+	started := 0
+	for range 100 {
+		free := p.room(now, started, 0)
+		if started >= 4 && free > 1 {
+			t.Fatalf("%d started, none heard: room for %d more: want 1", started, free)
+		}
+		started += free
+		now = now.Add(startPatience / 10)
+	}
+	if started < 4+100/11 || started > 4+100/10 {
+		t.Errorf("%d started in %v: want one each %v after the first four", started, 10*startPatience, startPatience)
+	}
+	// They are heard late: they do not make room a second time.
+	if free := p.room(now, started, started); free != 4 {
+		t.Errorf("all are heard: room for %d: want 4", free)
+	}
+}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -84,6 +85,19 @@ func copyWithSession(t testing.TB, cfg config.Agent, dir grid.Direction, seq fau
 		}
 	}
 	return tx, rx
+}
+
+// TestPlatformDPUIsReportedAsSharedKernel: the halves of this version share a register file and so a kernel, whatever the configuration says.
+func TestPlatformDPUIsReportedAsSharedKernel(t *testing.T) {
+	n := newTestNet(t, pair, func(cfg *config.Agent) { cfg.Platform = config.PlatformDPU })
+	var said bytes.Buffer
+	c, err := prepare(n.cfgs[at0], fault.HalfDNP, slog.New(slog.NewTextHandler(&said, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.cfg.Platform != config.PlatformSharedKernel || !strings.Contains(said.String(), "platform dpu is not available") {
+		t.Errorf("platform %s, log %q: want shared-kernel, and a warning", c.cfg.Platform, said.String())
+	}
 }
 
 // halfWithSession opens a DNP half whose copy has a session, and returns it with the keys of its neighbour.

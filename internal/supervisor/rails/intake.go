@@ -119,7 +119,8 @@ type Intake struct {
 	restater *restater
 	copies   copies
 	sources  *sources
-	lost     atomic.Int64 // when something of a known source was dropped, in ns since 1970; 0: never
+	begun    time.Time
+	lost     atomic.Int64 // when something of a known source was dropped, in ns since begun, at least 1; 0: never
 }
 
 // packet is an envelope as it came.
@@ -138,7 +139,7 @@ func NewIntake(cfg IntakeConfig) *Intake {
 	if cfg.Queue == 0 {
 		cfg.Queue = 2048
 	}
-	in := &Intake{cfg: cfg, queue: make(chan packet, cfg.Queue), answers: make(chan packet, answerQueue)}
+	in := &Intake{begun: time.Now(), cfg: cfg, queue: make(chan packet, cfg.Queue), answers: make(chan packet, answerQueue)}
 	in.restater = newRestater(in.restate)
 	in.sources = newSources(func(a netip.AddrPort) bool {
 		_, ok := cfg.Sender.cfg.Nodes.Owner(a)

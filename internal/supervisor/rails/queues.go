@@ -41,7 +41,7 @@ func (in *Intake) enqueue(p packet) {
 func (in *Intake) drop(queue string, known bool) {
 	in.cfg.Metrics.Dropped.WithLabelValues(queue).Inc()
 	if known {
-		in.lost.Store(time.Now().UnixNano())
+		in.lost.Store(int64(time.Since(in.begun)) + 1)
 	}
 }
 
@@ -51,7 +51,7 @@ const lostTime = 100 * time.Millisecond
 
 // Behind returns how far behind the intake is: more than any verdict waits while what known sources send is being dropped, else 0.
 func (in *Intake) Behind() time.Duration {
-	if at := in.lost.Load(); at != 0 && time.Since(time.Unix(0, at)) < lostTime {
+	if at := in.lost.Load(); at != 0 && time.Since(in.begun)-time.Duration(at) < lostTime {
 		return time.Minute
 	}
 	return 0

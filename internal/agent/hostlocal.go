@@ -70,7 +70,7 @@ func (h *hostHalf) serveLocal(ctx context.Context) {
 	srv := h.local.GRPC()
 	stop := context.AfterFunc(ctx, srv.Stop)
 	defer stop()
-	if err := srv.Serve(l); err != nil && ctx.Err() == nil {
+	if err := srv.Serve(local.Listen(l)); err != nil && ctx.Err() == nil {
 		h.log.Warn("jobs on this node are not told of faults any more", "err", err)
 	}
 }

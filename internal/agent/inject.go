@@ -19,6 +19,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/torus/udplink"
 
+	"github.com/lofamo/lofamo/internal/bounded"
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
@@ -67,10 +68,7 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 
 // serve runs a small HTTP server until ctx ends.
 func serve(ctx context.Context, l net.Listener, h http.Handler) error {
-	srv := &http.Server{
-		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
-		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
-	}
+	srv := bounded.HTTPServer(h)
 	stop := context.AfterFunc(ctx, func() {
 		bound, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()

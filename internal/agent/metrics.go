@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/bounded"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/watchdog"
@@ -241,5 +242,5 @@ func serveHTTP(ctx context.Context, addr string, h http.Handler) error {
 	if err != nil {
 		return fmt.Errorf("metrics: listen on TCP %s: %w", addr, err)
 	}
-	return serve(ctx, l, h)
+	return serve(ctx, bounded.Listen(l, bounded.Options{Limits: bounded.Limits{All: 64, PerSource: 16}}), h)
 }

@@ -19,10 +19,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/bounded"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor/alertmanager"
 	"github.com/lofamo/lofamo/internal/executor/node"
@@ -82,7 +82,7 @@ type Supervisor struct {
 	grpcLn   net.Listener
 	httpLn   net.Listener
 	webLn    net.Listener // nil: no page for browsers
-	grpc     *grpc.Server
+	grpc     *api.GRPC
 	health   *health.Server
 	api      *api.Server
 	replicas *replicas
@@ -245,12 +245,12 @@ func (s *Supervisor) listen() error {
 		s.sockets = append(s.sockets, socket)
 		s.onStop("report socket", func(context.Context) error { return socket.Close() })
 	}
-	if s.grpcLn, err = net.Listen("tcp", s.cfg.GRPC); err != nil {
+	if s.grpcLn, err = s.listenTCP("grpc", s.cfg.GRPC, grpcConns); err != nil {
 		return fmt.Errorf("gRPC address %s: %w", s.cfg.GRPC, err)
 	}
 	s.onStop("gRPC listener", closeListener(s.grpcLn))
 	if s.cfg.Web.Listen != "" {
-		if s.webLn, err = net.Listen("tcp", s.cfg.Web.Listen); err != nil {
+		if s.webLn, err = s.listenTCP("web", s.cfg.Web.Listen, webConns); err != nil {
 			return fmt.Errorf("web address %s: %w", s.cfg.Web.Listen, err)
 		}
 		s.onStop("web listener", closeListener(s.webLn))
@@ -258,7 +258,7 @@ func (s *Supervisor) listen() error {
 	if s.cfg.HTTP == "" {
 		return nil
 	}
-	if s.httpLn, err = net.Listen("tcp", s.cfg.HTTP); err != nil {
+	if s.httpLn, err = s.listenTCP("http", s.cfg.HTTP, httpConns); err != nil {
 		return fmt.Errorf("HTTP address %s: %w", s.cfg.HTTP, err)
 	}
 	s.onStop("HTTP listener", closeListener(s.httpLn))
@@ -268,6 +268,23 @@ func (s *Supervisor) listen() error {
 // maxStrangers is how many datagrams per second a report socket takes of addresses that are no node's, and at which no half has proved a session:
 // nodes whose service address is not in the topology begin so.
 const maxStrangers = 1000
+
+// Connections of each listener. Each connection is a descriptor that agents and replicas must not lack. Browsers open up to six for a
+// page without HTTP/2, and many people may share an address; a person's tools share one connection.
+var (
+	grpcConns = bounded.Limits{All: 1024, PerSource: 256, PerSubject: 64}
+	webConns  = bounded.Limits{All: 512, PerSource: 128, PerSubject: 64}
+	httpConns = bounded.Limits{All: 128, PerSource: 32}
+)
+
+// listenTCP listens at an address, with limits that are counted under a name.
+func (s *Supervisor) listenTCP(name, addr string, limits bounded.Limits) (net.Listener, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	return bounded.Listen(l, bounded.Options{Limits: limits, Dropped: func(reason string) { s.metrics.Closed.WithLabelValues(name, reason).Inc() }}), nil
+}
 
 // closeListener closes a listener that its server may have closed already.
 func closeListener(ln net.Listener) func(context.Context) error {
@@ -361,11 +378,15 @@ func (w wanting) Whole(origins []fault.Origin) { w.s.intake.Whole(origins) }
 
 // serve starts the gRPC and HTTP services.
 func (s *Supervisor) serve() error {
-	conf, err := pki.ServerTLS(s.cfg.TLS.Cert, s.cfg.TLS.Key, s.cfg.TLS.CA, nil)
+	conf, err := pki.ServerTLS(s.cfg.TLS.Cert, s.cfg.TLS.Key, s.cfg.TLS.CA, pki.AllowRoles(api.Callers()...))
 	if err != nil {
 		return err
 	}
-	s.grpc, s.health = api.NewServer(api.ServerConfig{TLS: conf, Registerer: s.registry, Logger: s.logger, MaxMessage: replica.MaxMessage})
+	s.grpc = api.NewServer(api.ServerConfig{
+		TLS: conf, Registerer: s.registry, Logger: s.logger, MaxMessage: replica.MaxMessage,
+		Refused: func(reason string) { s.metrics.Calls.WithLabelValues(reason).Inc() },
+	})
+	s.health = s.grpc.Health
 	cfg := api.Config{
 		Self: s.cfg.ID, Info: s.info(), Names: s.names, Engine: s.engine, Copy: s.store, Directory: &directory{s}, Bundles: s.bulk, Metrics: s.metrics, Stopping: s.stopping,
 		QuorumAge: s.ready.quorumAge, Logger: s.logger, Operators: s.engine, Marks: s.marks, Masks: s.masks, MaxOps: s.maxOps(),
@@ -421,7 +442,7 @@ func (s *Supervisor) manage() *api.Manage {
 // serveHTTP starts metrics and health.
 func (s *Supervisor) serveHTTP() {
 	s.observe()
-	srv := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 16}
+	srv := bounded.HTTPServer(s.handler())
 	served := make(chan struct{})
 	go func() {
 		defer close(served)

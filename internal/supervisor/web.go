@@ -12,14 +12,15 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/bounded"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/web"
 )
@@ -47,7 +48,7 @@ func (s *Supervisor) serveWeb() error {
 	sum := sha256.Sum256(ca)
 	cfg := web.Config{
 		Self: s.cfg.ID, Cluster: s.cfg.Cluster, Faults: lofamov1.NewFaultSupervisorClient(conn), Responses: lofamov1.NewResponseServiceClient(conn),
-		Masks: lofamov1.NewReconfigureClient(conn), Signer: s.signer, Verifier: s.verify, Peers: s.webPeers, Session: c.Session.D(), Secure: !c.Plain,
+		Masks: lofamov1.NewReconfigureClient(conn), Signer: s.signer, Verifier: s.verify, Peers: s.webPeers, Session: c.Session.D(), Secure: !c.Plain, Used: filepath.Join(s.cfg.DataDir, "web-used.json"),
 		Cookie: "lofamo-" + hex.EncodeToString(sum[:4]), Logger: s.logger,
 	}
 	var serving *tls.Config
@@ -60,10 +61,10 @@ func (s *Supervisor) serveWeb() error {
 		serving = &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}}
 	}
 	page := web.New(cfg)
-	srv := &http.Server{
-		Handler: page, TLSConfig: serving, ConnState: boundConns(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 14,
-		ErrorLog: slog.NewLogLogger(s.logger.Handler(), slog.LevelDebug), // browsers that do not trust the certificate yet
-	}
+	srv := bounded.HTTPServer(page)
+	srv.TLSConfig = serving
+	srv.ReadTimeout = 0                                                   // it would end streams; what is read of a body has its own deadline
+	srv.ErrorLog = slog.NewLogLogger(s.logger.Handler(), slog.LevelDebug) // browsers that do not trust the certificate yet
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -120,20 +121,4 @@ func (s *Supervisor) webIPs() []net.IP {
 		}
 	}
 	return out
-}
-
-// webConns bounds the connections of browsers, six a page at most without HTTP/2: each is a descriptor that agents and replicas must not lack.
-const webConns = 512
-
-// boundConns closes connections that are too many.
-func boundConns() func(net.Conn, http.ConnState) {
-	var open atomic.Int64
-	return func(c net.Conn, st http.ConnState) {
-		if st == http.StateNew && open.Add(1) > webConns {
-			_ = c.Close() // it comes back here as closed
-		}
-		if st == http.StateClosed || st == http.StateHijacked {
-			open.Add(-1)
-		}
-	}
 }

@@ -39,7 +39,8 @@ const (
 	LoginLife    = time.Minute      // a link is opened at once
 	HandoverLife = 10 * time.Minute // the page asks for new ones before
 	MaxSession   = 24 * time.Hour
-	skew         = 2 * time.Minute // by which the clocks of a person's machine and a replica's may differ
+	Skew         = 2 * time.Minute // by which the clocks of a person's machine and a replica's may differ
+	latest       = 1 << 40         // of the times in a token, in seconds since 1970: no difference of two of them overflows
 	// MaxToken bounds a token, in bytes: a cookie has room for 4,096.
 	MaxToken = 3500
 )
@@ -183,11 +184,13 @@ func (c Claims) check(kind Kind, by pki.Identity, cluster, self string, now time
 		return errors.New("it is for no supervisor")
 	case c.ID == "" || len(c.ID) > 64:
 		return fmt.Errorf("id of %d bytes: want 1 to 64", len(c.ID))
-	case c.Expires-c.Issued > int64(life/time.Second):
-		return fmt.Errorf("valid for %d s: want %v at most", c.Expires-c.Issued, life)
-	case now.Unix() < c.Issued-int64(skew/time.Second):
+	case min(c.Issued, c.Expires, c.Until) < 0 || max(c.Issued, c.Expires, c.Until) > latest:
+		return fmt.Errorf("iat %d, exp %d, until %d: want seconds since 1970, 0 to %d", c.Issued, c.Expires, c.Until, int64(latest))
+	case c.Expires <= c.Issued || c.Expires-c.Issued > int64(life/time.Second):
+		return fmt.Errorf("valid for %d s: want 1 s to %v", c.Expires-c.Issued, life)
+	case now.Unix() < c.Issued-int64(Skew/time.Second):
 		return fmt.Errorf("issued %v in the future: set the clocks right", time.Unix(c.Issued, 0).Sub(now).Round(time.Second))
-	case kind == Session && now.Unix() >= c.Expires, now.Unix() >= c.Expires+int64(skew/time.Second):
+	case kind == Session && now.Unix() >= c.Expires, now.Unix() >= c.Expires+int64(Skew/time.Second):
 		return ErrExpired
 	}
 	return nil

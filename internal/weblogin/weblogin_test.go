@@ -3,6 +3,7 @@ package weblogin_test
 import (
 	"encoding/base64"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -117,6 +118,10 @@ func TestRefused(t *testing.T) {
 		"handover to anybody":       w.sign(t, w.supervisor, weblogin.Handover, func(c *weblogin.Claims) { c.Audience = "" }),
 		"without id":                w.sign(t, w.person, weblogin.Login, func(c *weblogin.Claims) { c.ID = "" }),
 		"for an hour":               w.sign(t, w.person, weblogin.Login, func(c *weblogin.Claims) { c.Expires = c.Issued + 3600 }),
+		"for ever by overflow":      w.sign(t, w.person, weblogin.Login, func(c *weblogin.Claims) { c.Issued, c.Expires = math.MinInt64+200, math.MaxInt64-200 }),
+		"for a year by overflow":    w.sign(t, w.person, weblogin.Login, func(c *weblogin.Claims) { c.Issued, c.Expires = math.MinInt64+300, w.now.Add(365*24*time.Hour).Unix() }),
+		"ends before it begins":     w.sign(t, w.person, weblogin.Login, func(c *weblogin.Claims) { c.Expires = c.Issued - 1 }),
+		"session to a negative end": w.sign(t, w.supervisor, weblogin.Handover, func(c *weblogin.Claims) { c.Until = -1 }),
 		"from the future":           w.sign(t, w.person, weblogin.Login, func(c *weblogin.Claims) { c.Issued += 600; c.Expires += 600 }),
 		"old":                       w.sign(t, w.person, weblogin.Login, func(c *weblogin.Claims) { c.Issued -= 600; c.Expires -= 600 }),
 	} {

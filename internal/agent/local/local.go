@@ -6,7 +6,9 @@ package local
 
 import (
 	"context"
+	"net"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -18,6 +20,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/agent/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/jobs"
+	"github.com/lofamo/lofamo/internal/bounded"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
@@ -75,9 +78,32 @@ func New(half Half, p Policy) *Server {
 // its node, and would wait for itself.
 const maxStreams = 2048
 
+// Bounds of a connection.
+const (
+	maxRequest    = 128 << 10 // bytes: 1,024 ids of nodes
+	maxHeaderList = 16 << 10  // bytes
+	window        = 64 << 10  // bytes that a client may send ahead; gRPC takes no less
+	handshakeTime = 5 * time.Second
+)
+
+// conns bounds the connections to the socket: each rank of a job may have one.
+var conns = bounded.Limits{All: 2048, PerSource: 1024}
+
+// Listen bounds the connections of a Unix socket, of all users and of each.
+func Listen(l net.Listener) net.Listener {
+	return bounded.Listen(l, bounded.Options{Limits: conns, Source: func(c net.Conn) string {
+		who, err := callerOf(c)
+		if err != nil {
+			return "unknown"
+		}
+		return "uid " + strconv.FormatUint(uint64(who.uid), 10)
+	}})
+}
+
 // GRPC returns a server of these calls, for Unix sockets. To stop it waits for its handlers, which call the half even when they end.
 func (s *Server) GRPC() *grpc.Server {
-	srv := grpc.NewServer(grpc.Creds(Credentials()), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxRecvMsgSize(1<<20), grpc.WaitForHandlers(true))
+	srv := grpc.NewServer(grpc.Creds(Credentials()), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxRecvMsgSize(maxRequest), grpc.MaxHeaderListSize(maxHeaderList),
+		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window), grpc.ConnectionTimeout(handshakeTime), grpc.WaitForHandlers(true))
 	lofamov1.RegisterLocalServer(srv, s)
 	return srv
 }

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/lofamo/lofamo/internal/bounded"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
@@ -38,23 +39,36 @@ type peerCredentials struct{}
 
 // ServerHandshake implements credentials.TransportCredentials. It exchanges no bytes.
 func (peerCredentials) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	u, ok := c.(*net.UnixConn)
-	if !ok {
-		return nil, nil, fmt.Errorf("credentials of a caller: given a %T: want a Unix socket", c)
-	}
-	raw, err := u.SyscallConn()
+	who, err := callerOf(c)
 	if err != nil {
 		return nil, nil, fmt.Errorf("credentials of a caller: %w", err)
 	}
-	who, credErr := caller{}, error(nil)
-	who.SecurityLevel = credentials.PrivacyAndIntegrity
-	if err := raw.Control(func(fd uintptr) { credErr = who.read(int(fd)) }); err != nil {
-		return nil, nil, fmt.Errorf("credentials of a caller: %w", err)
-	}
-	if credErr != nil {
-		return nil, nil, fmt.Errorf("credentials of a caller: %w", credErr)
+	if b := bounded.Of(c); b != nil {
+		if err := b.Admit(""); err != nil { // the kernel has said who it is
+			return nil, nil, fmt.Errorf("credentials of a caller: %w", err)
+		}
 	}
 	return c, who, nil
+}
+
+// callerOf asks the kernel who is at the other end of a Unix socket.
+func callerOf(c net.Conn) (who caller, err error) {
+	if b := bounded.Of(c); b != nil {
+		c = b.Conn
+	}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return who, fmt.Errorf("given a %T: want a Unix socket", c)
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return who, err
+	}
+	who.SecurityLevel = credentials.PrivacyAndIntegrity
+	if cerr := raw.Control(func(fd uintptr) { err = who.read(int(fd)) }); cerr != nil {
+		return who, cerr
+	}
+	return who, err
 }
 
 func (c *caller) read(fd int) error {

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/lofamo/lofamo/internal/bounded"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/version"
 	"github.com/lofamo/lofamo/pkg/response"
@@ -112,9 +113,9 @@ func (p *Process) handler(reg *prometheus.Registry) http.Handler {
 
 // serveHTTP serves a handler until the process is stopped.
 func (p *Process) serveHTTP(l net.Listener, h http.Handler) {
-	p.http = &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+	p.http = bounded.HTTPServer(h)
 	p.serving.Go(func() {
-		if err := p.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := p.http.Serve(bounded.Listen(l, bounded.Options{Limits: httpConns})); !errors.Is(err, http.ErrServerClosed) {
 			p.fail(fmt.Errorf("metrics: serve %s: %w", l.Addr(), err))
 		}
 	})

@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,12 +15,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/bounded"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/pki"
@@ -31,9 +32,16 @@ const maxRequest = 4 << 20
 
 const (
 	// answerTime is what answers have to leave when the process is stopped.
-	answerTime = 2 * time.Second
+	answerTime    = 2 * time.Second
+	maxHeaderList = 16 << 10 // bytes
 	// handshakeTime is what a connection has to be made; the end of the process waits for those that are being made.
 	handshakeTime = 3 * time.Second
+)
+
+// Connections of its listeners. Replicas have one each; Prometheus has few.
+var (
+	grpcConns = bounded.Limits{All: 128, PerSource: 32}
+	httpConns = bounded.Limits{All: 128, PerSource: 32}
 )
 
 // Process is an executor process.
@@ -69,19 +77,22 @@ func New(cfg Config, logger *slog.Logger) (*Process, error) {
 		return nil, fmt.Errorf("tls.cert: given that of %s: want lofamo://%s/%s/NAME", id, cfg.Cluster, pki.RoleExecutor)
 	}
 	// Nobody else comes as far as a method.
-	tls, err := pki.ServerTLS(cfg.TLS.Cert, cfg.TLS.Key, cfg.TLS.CA, pki.AllowRoles(pki.RoleSupervisor))
+	conf, err := pki.ServerTLS(cfg.TLS.Cert, cfg.TLS.Key, cfg.TLS.CA, pki.AllowRoles(pki.RoleSupervisor))
 	if err != nil {
 		return nil, err
 	}
 	p := &Process{cfg: cfg, logger: logger, executors: executors, signer: signer, failed: make(chan error, 1)}
 	p.grpc = grpc.NewServer(
-		grpc.Creds(credentials.NewTLS(tls)),
-		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(1024), grpc.ConnectionTimeout(handshakeTime),
+		grpc.Creds(bounded.Credentials(conf, unlimited)),
+		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(1024), grpc.ConnectionTimeout(handshakeTime), grpc.MaxHeaderListSize(maxHeaderList),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 	)
 	return p, nil
 }
+
+// unlimited is the subject of all replicas: their connections are not counted.
+func unlimited(tls.ConnectionState) string { return "" }
 
 // Kinds are what it can do.
 func (p *Process) Kinds() []response.Kind { return slices.Sorted(maps.Keys(p.executors)) }
@@ -123,7 +134,7 @@ func (p *Process) Start() error {
 	healthpb.RegisterHealthServer(p.grpc, h)
 	p.logger.Info("serving", "listen", p.listener.Addr().String(), "kinds", p.Kinds(), "token", d.token(), "interrupted", interrupted)
 	p.serving.Go(func() {
-		if err := p.grpc.Serve(p.listener); err != nil {
+		if err := p.grpc.Serve(bounded.Listen(p.listener, bounded.Options{Limits: grpcConns})); err != nil {
 			p.fail(err)
 		}
 	})

@@ -238,11 +238,23 @@ func (r *Responses) CheckPolicies(ctx context.Context, req *lofamov1.CheckPolici
 	if err := r.parent(); err != nil {
 		return nil, err
 	}
+	by, err := subject(ctx)
+	if err != nil {
+		return nil, err
+	}
 	set, err := r.set(ctx)
 	if err != nil {
 		return nil, err
 	}
-	docs, err := policy.Parse([]byte(req.GetDocuments()))
+	end, err := r.checks.begin(ctx, by)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	docs, err := policy.ParseWhile([]byte(req.GetDocuments()), ctx.Err)
+	if ctx.Err() != nil {
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
 	if err != nil {
 		return &lofamov1.CheckPoliciesResponse{Errors: errorsOf(err)}, nil
 	}

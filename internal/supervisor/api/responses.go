@@ -40,6 +40,7 @@ type Responses struct {
 	policies Policies          // nil: of a parent of regions
 	service  responder.Service // nil: responses are switched off
 	parsed   documents
+	checks   *checks
 	watched  watched
 }
 
@@ -54,7 +55,7 @@ type watched struct {
 // NewResponses returns the service, beside that of a server. Without policies it is that of a parent of regions, without a responder that of a
 // replica on which responses are switched off.
 func NewResponses(s *Server, p Policies, r responder.Service) *Responses {
-	return &Responses{s: s, policies: p, service: r}
+	return &Responses{s: s, policies: p, service: r, checks: newChecks()}
 }
 
 // Who may ask for what. A replica passes on what people ask for, and asks for nothing itself: one that could would be as many subjects as it likes.

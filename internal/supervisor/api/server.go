@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/bounded"
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
@@ -38,12 +39,42 @@ type ServerConfig struct {
 	TLS        *tls.Config
 	Registerer prometheus.Registerer
 	Logger     *slog.Logger
-	MaxMessage int // bytes, to other replicas and from them
+	MaxMessage int // bytes of an answer
+	// Refused hears of each call that is refused before its request is decoded, why. May be nil.
+	Refused func(reason string)
+}
+
+// GRPC is a gRPC server with everything but the services.
+type GRPC struct {
+	*grpc.Server
+
+	Health    *health.Server
+	admission *admission
+}
+
+// RegisterService implements grpc.ServiceRegistrar.
+func (g *GRPC) RegisterService(d *grpc.ServiceDesc, impl any) {
+	g.Server.RegisterService(g.admission.admitted(d), impl)
+}
+
+// handshakeTime is what a connection has for TLS and HTTP/2.
+const handshakeTime = 5 * time.Second
+
+// Subject is whose connections are counted together, "ROLE/NAME"; empty for replicas, whose are not.
+func Subject(state tls.ConnectionState) string {
+	if len(state.PeerCertificates) == 0 {
+		return ""
+	}
+	id, err := pki.IdentityOf(state.PeerCertificates[0])
+	if err != nil || id.Role == pki.RoleSupervisor {
+		return ""
+	}
+	return string(id.Role) + "/" + id.Name
 }
 
 // NewServer returns a gRPC server with everything but the services: mutual TLS, the check of roles,
-// metrics, recovery, limits, health and reflection.
-func NewServer(cfg ServerConfig) (*grpc.Server, *health.Server) {
+// metrics, recovery, limits, health and reflection. The TLS configuration refuses roles that may call nothing; see Callers.
+func NewServer(cfg ServerConfig) *GRPC {
 	// Embedded etcd has metrics of the same names; the label tells them apart.
 	labels := prometheus.Labels{"server": "lofamo"}
 	m := grpcprom.NewServerMetrics(
@@ -55,16 +86,22 @@ func NewServer(cfg ServerConfig) (*grpc.Server, *health.Server) {
 		cfg.Logger.Error("panic in a gRPC handler", "panic", p, "stack", string(debug.Stack()))
 		return status.Error(codes.Internal, "internal error: see the supervisor's log")
 	})
+	a := newAdmission(cfg.Refused)
 	srv := grpc.NewServer(
-		grpc.Creds(credentials.NewTLS(cfg.TLS)),
+		grpc.Creds(bounded.Credentials(cfg.TLS, Subject)),
 		grpc.ForceServerCodecV2(Codec()),
-		grpc.MaxConcurrentStreams(4096),
+		grpc.InTapHandle(a.tap),
+		grpc.ConnectionTimeout(handshakeTime),
+		grpc.MaxConcurrentStreams(1024),
+		grpc.MaxHeaderListSize(maxHeaderList),
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connWindow),
 		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxSendMsgSize(cfg.MaxMessage),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.ChainUnaryInterceptor(m.UnaryServerInterceptor(), recovery.UnaryServerInterceptor(rec), AuthorizeUnary(rights)),
-		grpc.ChainStreamInterceptor(m.StreamServerInterceptor(), recovery.StreamServerInterceptor(rec), AuthorizeStream(rights)),
+		grpc.ChainStreamInterceptor(a.stream, m.StreamServerInterceptor(), recovery.StreamServerInterceptor(rec), AuthorizeStream(rights)),
 	)
 	h := health.NewServer()
 	for _, name := range []string{"", lofamov1.FaultSupervisor_ServiceDesc.ServiceName, HealthLeader, HealthStore} {
@@ -72,11 +109,11 @@ func NewServer(cfg ServerConfig) (*grpc.Server, *health.Server) {
 	}
 	healthpb.RegisterHealthServer(srv, h)
 	reflection.Register(srv)
-	return srv, h
+	return &GRPC{srv, h, a}
 }
 
-// maxRequest bounds what is asked for, in bytes: the topology of 100,000 nodes with some labels fits.
-const maxRequest = 32 << 20
+// Callers are the roles that may call anything: the others are refused at the TLS handshake.
+func Callers() []pki.Role { return slices.Clone(readers) }
 
 var readers = []pki.Role{pki.RoleViewer, pki.RoleOperator, pki.RoleApprover, pki.RoleSupervisor}
 
@@ -152,9 +189,13 @@ func authorize(ctx context.Context, method string, roles func(string) []pki.Role
 		return status.Errorf(codes.PermissionDenied, "%s: %v", method, err)
 	}
 	if !slices.Contains(roles(method), id.Role) {
-		return status.Errorf(codes.PermissionDenied, "%s: role %s of %s may not call it", method, id.Role, id)
+		return mayNot(method, id)
 	}
 	return nil
+}
+
+func mayNot(method string, id pki.Identity) error {
+	return status.Errorf(codes.PermissionDenied, "%s: role %s of %s may not call it", method, id.Role, id)
 }
 
 // AuthorizeUnary refuses callers whose role the method is not for.

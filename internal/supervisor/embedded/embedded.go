@@ -32,6 +32,9 @@ const etcdDir = "etcd"
 // MaxTxnOps is what the member allows in one transaction: a whole block of nodes may fail at once.
 const MaxTxnOps = 16384
 
+// maxStreams bounds the calls and watches of one connection of a client.
+const maxStreams = 1024
+
 // Config of a member.
 type Config struct {
 	DataDir        string // made if absent; LOCK in it keeps a second process out
@@ -46,8 +49,7 @@ type Config struct {
 	PeerName string
 
 	CertFile, KeyFile, CAFile string
-	// AllowClient and AllowStream decide who may use ClientURL: every certificate of the authority
-	// comes as far as that, the nodes' included.
+	// AllowClient and AllowStream decide who may use ClientURL, of those whom the handshake has let in.
 	AllowClient grpc.UnaryServerInterceptor
 	AllowStream grpc.StreamServerInterceptor
 
@@ -164,6 +166,9 @@ func etcdConfig(cfg Config) (*embed.Config, error) {
 	if cfg.PeerName != "" {
 		ec.PeerTLSInfo.AllowedHostnames = append(ec.PeerTLSInfo.AllowedHostnames, cfg.PeerName)
 	}
+	// Clients are supervisors too: who is not is refused at the handshake, before a request is read.
+	ec.ClientTLSInfo.AllowedHostnames = ec.PeerTLSInfo.AllowedHostnames
+	ec.MaxConcurrentStreams = maxStreams
 	ec.TlsMinVersion = "TLS1.3"
 	ec.EnableGRPCGateway = false
 	if cfg.AllowClient != nil && cfg.AllowStream != nil {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/lofamo/lofamo/internal/bounded"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
@@ -18,6 +19,8 @@ type Metrics struct {
 	Verdicts  *prometheus.CounterVec // verdict of the leader's inbox
 	Refused   *prometheus.CounterVec // class of refusal
 	Dropped   *prometheus.CounterVec // queue that was full
+	Closed    *prometheus.CounterVec // listener, reason: connections closed for their number
+	Calls     *prometheus.CounterVec // reason: gRPC calls refused before their requests were decoded
 	Acks      *prometheus.CounterVec // status
 	SendFails prometheus.Counter
 
@@ -98,6 +101,10 @@ func New(reg prometheus.Registerer) *Metrics {
 		Refused:  counter("refused_total", "Datagrams and forwarded envelopes that were refused, by class.", "class"),
 		Dropped:  counter("dropped_total", "What a full queue dropped, or a budget of strangers or of one origin; senders try again.", "queue"),
 		Acks:     counter("acks_total", "Acknowledgements sent, by status.", "status"),
+		Calls: counter("calls_refused_total",
+			"gRPC calls that were refused before their requests were decoded: role (it may not call it), open (its subject has too many calls under way), slow (the request did not arrive in time), size (it is too long).", "reason"),
+		Closed: counter("connections_closed_total",
+			"Connections that a listener (grpc, http, web, etcd) closed for their number: evicted (for a newer one), refused (no room), subject (its subject has too many).", "listener", "reason"),
 
 		Bulk:        counter("bulk_transfers_total", "Transfers of large objects that ended, by result.", "result"),
 		BulkPackets: counter("bulk_packets_total", "Packets of large objects: chunk (given to a transfer), foreign (of no transfer known here), malformed, dropped (the queue was full).", "what"),
@@ -257,6 +264,14 @@ func (m *Metrics) preset() {
 	}
 	for _, q := range []string{"configurations", "mappings", "told"} {
 		m.Dropped.WithLabelValues(q)
+	}
+	for _, reason := range []string{"role", "open", "slow", "size"} {
+		m.Calls.WithLabelValues(reason)
+	}
+	for _, l := range []string{"grpc", "http", "web", "etcd"} {
+		for _, reason := range []string{bounded.Evicted, bounded.Refused, bounded.Subject} {
+			m.Closed.WithLabelValues(l, reason)
+		}
 	}
 	for _, o := range []string{AgainSent, AgainLimited} {
 		m.Again.WithLabelValues(o)

@@ -6,9 +6,9 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"sync"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/bounded"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/weblogin"
 )
@@ -35,6 +35,7 @@ func (s *Server) as(do func(http.ResponseWriter, *http.Request, visitor)) http.H
 			refuse(w, http.StatusUnauthorized, why)
 			return
 		}
+		_ = bounded.Admit(r, c.Subject) // beyond its share of connections a subject is served, and makes room for others
 		do(w, r, visitor{c})
 	}
 }
@@ -55,9 +56,9 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusUnauthorized, "the login was refused: "+err.Error())
 		return
 	}
-	if !s.used.first(c.ID, time.Unix(c.Expires, 0), now) {
-		s.cfg.Logger.Warn("web: a login was used again", "from", r.RemoteAddr, "subject", c.Subject)
-		refuse(w, http.StatusUnauthorized, "the login was used already: 'lofamoctl web' makes another")
+	if err := s.used.use(c, now); err != nil {
+		s.cfg.Logger.Warn("web: a login was refused", "from", r.RemoteAddr, "subject", c.Subject, "err", err)
+		refuse(w, http.StatusUnauthorized, err.Error())
 		return
 	}
 	until := min(now.Add(s.cfg.Session).Unix(), c.Until)
@@ -140,35 +141,4 @@ func body(w http.ResponseWriter, r *http.Request, into any) error {
 		return errors.New("body: want one JSON object")
 	}
 	return nil
-}
-
-// onceOnly knows which tokens were used, until nobody would take them any more.
-type onceOnly struct {
-	mu   sync.Mutex
-	seen map[string]time.Time
-}
-
-// maxUsed bounds how many are known: with more of them within their lives logins are refused, not forgotten. They are of people
-// of the cluster alone, for others' do not get as far.
-const maxUsed = 10_000
-
-// first says whether a token was not used before, and notes that it was now.
-func (o *onceOnly) first(id string, until, now time.Time) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if len(o.seen) >= maxUsed/2 {
-		for k, t := range o.seen {
-			if now.After(t.Add(10 * time.Minute)) { // beyond the clocks' difference
-				delete(o.seen, k)
-			}
-		}
-	}
-	if _, used := o.seen[id]; used || len(o.seen) >= maxUsed {
-		return false
-	}
-	if o.seen == nil {
-		o.seen = make(map[string]time.Time)
-	}
-	o.seen[id] = until
-	return true
 }

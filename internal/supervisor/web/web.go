@@ -55,6 +55,8 @@ type Config struct {
 	// Peers are the other replicas with pages; nil: there are none.
 	Peers   func() []Peer
 	Session time.Duration // life of a session
+	// Used is the file of the logins that were used; empty: they are known until the end of the process.
+	Used string
 	// Secure: the page is served by TLS, and its cookie goes over nothing else.
 	Secure bool
 	// Cookie is the cookie's name. It tells clusters apart that share a host, for cookies know no ports.
@@ -84,7 +86,7 @@ type Server struct {
 	cfg       Config
 	handler   http.Handler
 	calls     chan struct{}
-	used      onceOnly
+	used      *usedTokens
 	streams   streams
 	wholeMap  snapshot
 	allGroups snapshot
@@ -107,6 +109,10 @@ func New(cfg Config) *Server {
 		cfg.Files = embedded()
 	}
 	s := &Server{cfg: cfg, calls: make(chan struct{}, maxCalls)}
+	var err error
+	if s.used, err = openUsed(cfg.Used, cfg.Now()); err != nil {
+		cfg.Logger.Warn("web: logins are refused for minutes, for some may have been used before", "err", err)
+	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.handler = s.routes()
 	return s

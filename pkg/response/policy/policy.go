@@ -63,6 +63,11 @@ type Document struct {
 
 // Parse reads a file of one document or several, separated by "---", and checks each by itself and all together.
 func Parse(b []byte) ([]*Document, error) {
+	return ParseWhile(b, func() error { return nil })
+}
+
+// ParseWhile is Parse, which ends with the error of more, asked before each document. A document takes some milliseconds.
+func ParseWhile(b []byte, more func() error) ([]*Document, error) {
 	if len(b) > MaxBytes {
 		return nil, fmt.Errorf("policies: given %d bytes: want at most %d", len(b), MaxBytes)
 	}
@@ -77,6 +82,9 @@ func Parse(b []byte) ([]*Document, error) {
 	var errs []error
 	c := &compiler{}
 	for i, text := range texts {
+		if err := more(); err != nil {
+			return nil, err
+		}
 		doc, name, bad := parse(text, c)
 		for _, err := range bad {
 			errs = append(errs, fmt.Errorf("%s: %w", place(i, len(texts), name), err))

@@ -1,0 +1,292 @@
+package api
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/response/policy"
+)
+
+// Bounds of what people can have a supervisor hold. What replicas say has the bounds of single messages alone: they are trusted with the store.
+const (
+	maxRequest    = 128 << 10 // bytes of a request to any call that requestLimits does not name
+	maxOpen       = 256       // calls of a subject under way, watches included
+	maxArriving   = 8         // requests of a subject that arrive at the same time
+	arrivingBytes = 16 << 20  // of all requests that arrive at the same time, large ones apart
+	arriveTime    = 10 * time.Second
+	largeTime     = time.Minute
+	maxHeaderList = 16 << 10 // bytes
+	streamWindow  = 64 << 10 // bytes that a client may send ahead on a stream; gRPC takes no less
+	connWindow    = 1 << 20  // on a connection
+)
+
+// aloneFrom is the size from which requests of people are taken one at a time, in bytes.
+const aloneFrom = 4 << 20
+
+// requestLimits are the calls with longer requests, in bytes.
+var requestLimits = map[string]int{
+	lofamov1.FaultSupervisor_ApplyTopology_FullMethodName: 32 << 20, // 100,000 nodes with some labels
+	lofamov1.ResponseService_CheckPolicies_FullMethodName: policy.MaxBytes + 64<<10,
+	lofamov1.ResponseService_ApplyPolicies_FullMethodName: policy.MaxBytes + 64<<10,
+	lofamov1.Replica_Forward_FullMethodName:               32 << 20,
+	lofamov1.Upstream_Report_FullMethodName:               32 << 20,
+}
+
+// Why a call was refused: the values of ServerConfig.Refused.
+const (
+	RefusedRole = "role" // nothing that its role may call
+	RefusedOpen = "open" // the subject has too many calls under way
+	RefusedSlow = "slow" // its request did not arrive in time
+	RefusedSize = "size" // its request is too long
+)
+
+// admission decides about calls before their requests are read: by role when the header of a call arrives (tap), by number when its
+// request is to be read (receive).
+type admission struct {
+	refused  func(reason string)
+	arriving *semaphore.Weighted
+	large    chan struct{} // holds one
+
+	mu       sync.Mutex
+	subjects map[string]*person
+}
+
+// person is somebody with calls under way.
+type person struct {
+	open     int
+	arriving chan struct{}
+}
+
+// call is a call of somebody other than a replica.
+type call struct {
+	by  *person
+	end context.CancelCauseFunc
+}
+
+type callKey struct{}
+
+var errSlow = errors.New("the request did not arrive in time")
+
+func newAdmission(refused func(string)) *admission {
+	if refused == nil {
+		refused = func(string) {}
+	}
+	return &admission{refused: refused, arriving: semaphore.NewWeighted(arrivingBytes), large: make(chan struct{}, 1), subjects: map[string]*person{}}
+}
+
+// tap refuses a call by its header. It does not block.
+func (a *admission) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
+	id, err := caller(ctx)
+	if err != nil {
+		a.refused(RefusedRole)
+		return ctx, status.Errorf(codes.PermissionDenied, "%s: %v", info.FullMethodName, err)
+	}
+	// A call that nobody has heard of goes on: gRPC answers UNIMPLEMENTED without reading it. One without roles is refused by AuthorizeUnary.
+	if roles := rights(info.FullMethodName); roles != nil && !slices.Contains(roles, id.Role) {
+		a.refused(RefusedRole)
+		return ctx, mayNot(info.FullMethodName, id)
+	}
+	if id.Role == pki.RoleSupervisor {
+		return ctx, nil
+	}
+	name := string(id.Role) + "/" + id.Name
+	by := a.enter(name)
+	if by == nil {
+		a.refused(RefusedOpen)
+		return ctx, status.Errorf(codes.ResourceExhausted, "%s: %s has %d calls under way: end some", info.FullMethodName, name, maxOpen)
+	}
+	context.AfterFunc(ctx, func() { a.leave(name) }) // gRPC ends the context with the call
+	ctx, end := context.WithCancelCause(ctx)
+	return context.WithValue(ctx, callKey{}, &call{by, end}), nil
+}
+
+// enter counts a call of a subject; nil: it has too many.
+func (a *admission) enter(name string) *person {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.subjects[name]
+	if s == nil {
+		s = &person{arriving: make(chan struct{}, maxArriving)}
+		a.subjects[name] = s
+	}
+	if s.open >= maxOpen {
+		return nil
+	}
+	s.open++
+	return s
+}
+
+func (a *admission) leave(name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s := a.subjects[name]; s != nil {
+		if s.open--; s.open == 0 {
+			delete(a.subjects, name)
+		}
+	}
+}
+
+// receive reads the only request of a call. release is to be called when the call ends.
+func (a *admission) receive(ctx context.Context, method string, m any, read func(any) error) (release func(), err error) {
+	most, long := requestLimits[method]
+	if long {
+		read = func(m any) error { return receiveLong(ctx, m, most, true) }
+	} else {
+		most = maxRequest
+	}
+	c, _ := ctx.Value(callKey{}).(*call)
+	if c == nil { // of a replica
+		return func() {}, read(m)
+	}
+	limit := arriveTime
+	if most >= aloneFrom {
+		limit = largeTime
+	}
+	defer time.AfterFunc(limit, func() { c.end(errSlow) }).Stop()
+	release, err = a.room(ctx, c.by, most)
+	if err == nil {
+		defer func() { <-c.by.arriving }()
+		err = read(m)
+		if most < aloneFrom {
+			release()
+			release = func() {}
+		}
+	}
+	switch {
+	case errors.Is(context.Cause(ctx), errSlow):
+		a.refused(RefusedSlow)
+		err = status.Errorf(codes.DeadlineExceeded, "%s: the request did not arrive within %v, or too many others arrive", method, limit)
+	case status.Code(err) == codes.ResourceExhausted:
+		a.refused(RefusedSize)
+	}
+	return release, err
+}
+
+// room waits until so many bytes may arrive. The subject's own place is freed by the caller.
+func (a *admission) room(ctx context.Context, by *person, bytes int) (release func(), err error) {
+	release = func() {}
+	select {
+	case by.arriving <- struct{}{}:
+	case <-ctx.Done():
+		return release, status.FromContextError(ctx.Err()).Err()
+	}
+	if bytes >= aloneFrom {
+		select {
+		case a.large <- struct{}{}:
+			return func() { <-a.large }, nil
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	} else if err = a.arriving.Acquire(ctx, int64(bytes)); err == nil {
+		return func() { a.arriving.Release(int64(bytes)) }, nil
+	}
+	<-by.arriving
+	return release, status.FromContextError(err).Err()
+}
+
+// stream is the first interceptor of streams: their requests are received as those of other calls.
+func (a *admission) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	r := &receivingStream{ServerStream: ss, a: a, info: info, release: func() {}}
+	defer func() { r.release() }()
+	return next(srv, r)
+}
+
+type receivingStream struct {
+	grpc.ServerStream
+
+	a       *admission
+	info    *grpc.StreamServerInfo
+	release func()
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (r *receivingStream) RecvMsg(m any) (err error) {
+	if !r.info.IsClientStream {
+		r.release, err = r.a.receive(r.Context(), r.info.FullMethod, m, r.ServerStream.RecvMsg)
+		return err
+	}
+	if most, long := requestLimits[r.info.FullMethod]; long {
+		return receiveLong(r.Context(), m, most, false)
+	}
+	return r.ServerStream.RecvMsg(m)
+}
+
+// admitted returns a service whose requests are received by the admission.
+func (a *admission) admitted(d *grpc.ServiceDesc) *grpc.ServiceDesc {
+	out := *d
+	out.Methods = slices.Clone(d.Methods)
+	for i, m := range out.Methods {
+		method := "/" + d.ServiceName + "/" + m.MethodName
+		out.Methods[i].Handler = func(srv any, ctx context.Context, read func(any) error, i grpc.UnaryServerInterceptor) (any, error) {
+			release := func() {}
+			defer func() { release() }()
+			return m.Handler(srv, ctx, func(req any) (err error) {
+				release, err = a.receive(ctx, method, req, read)
+				return err
+			}, i)
+		}
+	}
+	return &out
+}
+
+// body is what gRPC's server has of a call below its own reading, whose limit is one for all calls. The limit stays the small one: were these methods gone,
+// only the calls with longer requests would fail.
+type body interface {
+	ReadMessageHeader(header []byte) error
+	Read(n int) (mem.BufferSlice, error)
+}
+
+// receiveLong reads a message of at most so many bytes, of a call that has no other one where only is set.
+func receiveLong(ctx context.Context, m any, most int, only bool) error {
+	b, ok := grpc.ServerTransportStreamFromContext(ctx).(body)
+	if !ok {
+		return status.Error(codes.Internal, "long requests cannot be read with this version of gRPC")
+	}
+	var head [5]byte
+	switch err := b.ReadMessageHeader(head[:]); {
+	case errors.Is(err, io.EOF) && only:
+		return status.Error(codes.Internal, "the call has no request")
+	case err != nil:
+		return ended(err)
+	case head[0] != 0:
+		return status.Error(codes.Unimplemented, "the request is compressed: want it as it is")
+	}
+	n := binary.BigEndian.Uint32(head[1:])
+	if uint64(n) > uint64(most) {
+		return status.Errorf(codes.ResourceExhausted, "request: given %d bytes: want at most %d", n, most)
+	}
+	data, err := b.Read(int(n))
+	if err != nil {
+		return ended(err)
+	}
+	defer data.Free()
+	if err := Codec().Unmarshal(data, m); err != nil {
+		return status.Errorf(codes.Internal, "request: %v", err)
+	}
+	if only && !errors.Is(b.ReadMessageHeader(head[:]), io.EOF) {
+		return status.Error(codes.Internal, "the call has more than one request")
+	}
+	return nil
+}
+
+// ended is the error of a stream that ended while it was read; io.EOF is its end in order.
+func ended(err error) error {
+	if _, ok := status.FromError(err); ok || errors.Is(err, io.EOF) {
+		return err
+	}
+	return status.Error(codes.Unavailable, err.Error())
+}

@@ -1,0 +1,97 @@
+package api
+
+import (
+	"context"
+	"math"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Bounds of the checks of policies that anybody may ask for: a check compiles up to 200 conditions, half a second of a core.
+const (
+	checkShare = 0.1                     // of a core, in the long run, of each subject
+	checkBurst = 2 * time.Second         // of a core, at once
+	maxChecked = 1024                    // subjects whose use is known
+	checkMilli = int64(time.Millisecond) // the unit of the budgets
+)
+
+// checks bounds checks of policies: one at a time of all, one under way of each subject, and a share of a core for each subject.
+type checks struct {
+	turn chan struct{} // holds one
+
+	mu       sync.Mutex
+	subjects map[string]*checker
+}
+
+type checker struct {
+	busy   bool
+	budget *rate.Limiter // of milliseconds
+}
+
+func newChecks() *checks {
+	return &checks{turn: make(chan struct{}, 1), subjects: map[string]*checker{}}
+}
+
+// begin waits for the turn of a subject; end gives it back, and counts the time that it took.
+func (c *checks) begin(ctx context.Context, subject string) (end func(), err error) {
+	is, err := c.enter(subject, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case c.turn <- struct{}{}:
+	case <-ctx.Done():
+		c.leave(is, 0)
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+	began := time.Now()
+	return func() {
+		<-c.turn
+		c.leave(is, time.Since(began))
+	}, nil
+}
+
+func (c *checks) enter(subject string, now time.Time) (*checker, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	is := c.subjects[subject]
+	if is == nil {
+		if len(c.subjects) >= maxChecked {
+			c.forget(now)
+		}
+		if len(c.subjects) >= maxChecked {
+			return nil, status.Errorf(codes.ResourceExhausted, "policies: %d subjects have them checked: try again later", maxChecked)
+		}
+		is = &checker{budget: rate.NewLimiter(rate.Limit(checkShare*1000), int(checkBurst.Milliseconds()))}
+		c.subjects[subject] = is
+	}
+	if is.busy {
+		return nil, status.Errorf(codes.ResourceExhausted, "policies: a check of %s is under way: want one at a time", subject)
+	}
+	if left := is.budget.TokensAt(now); left < 1 {
+		wait := time.Duration(math.Ceil((1-left)/(checkShare*1000))) * time.Second
+		return nil, status.Errorf(codes.ResourceExhausted, "policies: %s has had checks for more than %v: try again in %v", subject, checkBurst, wait)
+	}
+	is.busy = true
+	return is, nil
+}
+
+func (c *checks) leave(is *checker, took time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	is.busy = false
+	is.budget.ReserveN(time.Now(), min(int((took.Nanoseconds()+checkMilli-1)/checkMilli), is.budget.Burst()))
+}
+
+// forget drops the subjects that have their whole budget.
+func (c *checks) forget(now time.Time) {
+	for name, is := range c.subjects {
+		if !is.busy && is.budget.TokensAt(now) >= float64(is.budget.Burst()) {
+			delete(c.subjects, name)
+		}
+	}
+}

@@ -1,0 +1,104 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/response/policy"
+)
+
+// dearDocuments are as many documents as may be, each with a condition as long as may be.
+func dearDocuments() string {
+	var b strings.Builder
+	for i := range policy.MaxDocuments {
+		var match strings.Builder
+		_, _ = fmt.Fprintf(&match, `fault.component == "memory%d"`, i)
+		for match.Len() < policy.MaxMatch-40 {
+			match.WriteString(` || fault.state == "FAILED"`)
+		}
+		b.WriteString("---" + document(fmt.Sprintf("p%d", i), `fault.component == "memory" && fault.state == "FAILED"`, match.String()))
+	}
+	return strings.TrimPrefix(b.String(), "---")
+}
+
+func checked(ctx context.Context, r *Responses, documents string) (time.Duration, codes.Code) {
+	began := time.Now()
+	_, err := r.CheckPolicies(ctx, &lofamov1.CheckPoliciesRequest{Documents: documents})
+	return time.Since(began), status.Code(err)
+}
+
+// TestCheckOfPoliciesEndsWithItsCall cancels a check in its middle: it must not go on compiling.
+func TestCheckOfPoliciesEndsWithItsCall(t *testing.T) {
+	r, _ := onEtcd(t, newMemory(t, twoApprovals))
+	dear := dearDocuments()
+	whole, code := checked(callOf(t, pki.RoleViewer, "measured"), r, dear)
+	if code != codes.OK {
+		t.Fatal(code)
+	}
+	ctx, cancel := context.WithTimeout(callOf(t, pki.RoleViewer, "ann"), whole/10)
+	defer cancel()
+	took, code := checked(ctx, r, dear)
+	t.Logf("a whole check takes %v, one that is cancelled after a tenth of that %v", whole, took)
+	if code != codes.DeadlineExceeded || took > whole/2 {
+		t.Errorf("%v after %v: want DeadlineExceeded after about %v", code, took, whole/10)
+	}
+}
+
+// TestViewerChecksOnePolicyFileAtATime asks for eight checks at once: seven are refused, and somebody else's goes through.
+func TestViewerChecksOnePolicyFileAtATime(t *testing.T) {
+	r, _ := onEtcd(t, newMemory(t, twoApprovals))
+	dear := dearDocuments()
+	var mu sync.Mutex
+	got := map[codes.Code]int{}
+	var all sync.WaitGroup
+	for range 8 {
+		ctx := callOf(t, pki.RoleViewer, "ann")
+		all.Go(func() {
+			_, code := checked(ctx, r, dear)
+			mu.Lock()
+			defer mu.Unlock()
+			got[code]++
+		})
+	}
+	all.Wait()
+	if got[codes.OK] < 1 || got[codes.OK] > 2 || got[codes.OK]+got[codes.ResourceExhausted] != 8 {
+		t.Errorf("eight checks at once: %v: want one, or two one after the other, and RESOURCE_EXHAUSTED for the others", got)
+	}
+	if _, code := checked(callOf(t, pki.RoleOperator, "bob"), r, document("small")); code != codes.OK {
+		t.Errorf("somebody else's check: %v", code)
+	}
+}
+
+// TestViewersChecksAreBoundedInTime has one subject ask for dear checks all the time: it gets some seconds of a core, and then a tenth of one.
+func TestViewersChecksAreBoundedInTime(t *testing.T) {
+	r, _ := onEtcd(t, newMemory(t, twoApprovals))
+	dear := dearDocuments()
+	began, used, served := time.Now(), time.Duration(0), 0
+	for range 200 {
+		took, code := checked(callOf(t, pki.RoleViewer, "ann"), r, dear)
+		if code == codes.ResourceExhausted {
+			break
+		}
+		if code != codes.OK {
+			t.Fatal(code)
+		}
+		used, served = used+took, served+1
+	}
+	most := checkBurst + time.Duration(checkShare*float64(time.Since(began))) + used/time.Duration(max(served, 1))
+	t.Logf("%d checks in %v, then refused", served, used)
+	if served == 200 || used > most {
+		t.Errorf("%d checks of one subject took %v: want at most %v, and then a refusal", served, used, most)
+	}
+	if _, code := checked(callOf(t, pki.RoleOperator, "bob"), r, document("small")); code != codes.OK {
+		t.Errorf("somebody else's check: %v", code)
+	}
+}

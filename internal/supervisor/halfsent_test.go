@@ -1,0 +1,108 @@
+package supervisor_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+)
+
+// TestHalfSentRequestsKeepNobodyOut holds 600 connections with half a request open at each TCP address of a supervisor, and opens those
+// anew that the supervisor closes. Everybody else is answered all the while, from the same address and from another one.
+func TestHalfSentRequestsKeepNobodyOut(t *testing.T) {
+	c := supervisortest.New(t, supervisortest.Options{Web: true})
+	cfg := c.Configs[0]
+	start(t, cfg)
+	c.AwaitLeader(t, 0)
+	get := func(url string) func(context.Context, *net.Dialer) error {
+		return func(ctx context.Context, d *net.Dialer) error {
+			client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: d.DialContext}}
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+			if err != nil {
+				return err
+			}
+			resp, err := client.Do(req)
+			if err != nil {
+				return err
+			}
+			_, err = io.Copy(io.Discard, resp.Body)
+			_ = resp.Body.Close()
+			return err
+		}
+	}
+	for _, tc := range []struct {
+		name, addr, half string
+		ask              func(context.Context, *net.Dialer) error
+	}{
+		{"web", cfg.Web.Listen, "GET / HTTP/1.1\r\nHost: x\r\nX: ", get("http://" + cfg.Web.Listen + "/api/address")},
+		{"http", cfg.HTTP, "GET / HTTP/1.1\r\nHost: x\r\nX: ", get("http://" + cfg.HTTP + "/healthz")},
+		{"grpc", cfg.GRPC, "\x16\x03\x01", func(ctx context.Context, _ *net.Dialer) error {
+			_, err := c.Client(t, cfg.GRPC).ListSupervisors(ctx, &lofamov1.ListSupervisorsRequest{})
+			return err
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			stop := halfSent(t, tc.addr, tc.half, 600)
+			defer stop()
+			asked, failed, worst := 0, 0, time.Duration(0)
+			for _, from := range []string{"127.0.0.1", "127.0.0.9"} {
+				d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+				for end := time.Now().Add(2 * time.Second); time.Now().Before(end); asked++ {
+					begin := time.Now()
+					ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+					if err := tc.ask(ctx, d); err != nil {
+						if failed == 0 {
+							t.Logf("from %s: %v", from, err)
+						}
+						failed++
+					}
+					cancel()
+					worst = max(worst, time.Since(begin))
+				}
+			}
+			t.Logf("%d of %d honest requests failed, the slowest took %v", failed, asked, worst.Round(time.Millisecond))
+			if failed*100 > asked {
+				t.Errorf("%d of %d honest requests failed: want at most 1 %%", failed, asked)
+			}
+		})
+	}
+}
+
+// halfSent holds connections open on each of which half a request was sent; stop ends them.
+func halfSent(t *testing.T, addr, half string, conns int) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var holders, first sync.WaitGroup
+	first.Add(conns)
+	for range conns {
+		holders.Go(func() {
+			began := sync.OnceFunc(first.Done)
+			defer began()
+			pause := time.NewTicker(2 * time.Second) // 300 new ones a second, of all
+			defer pause.Stop()
+			for ctx.Err() == nil {
+				if conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}}).DialContext(ctx, "tcp", addr); err == nil {
+					_, _ = conn.Write([]byte(half))
+					end := context.AfterFunc(ctx, func() { _ = conn.Close() })
+					began()
+					_, _ = io.Copy(io.Discard, conn) // until the supervisor closes it
+					end()
+					_ = conn.Close()
+				}
+				began()
+				select {
+				case <-ctx.Done():
+				case <-pause.C:
+				}
+			}
+		})
+	}
+	first.Wait()
+	return func() { cancel(); holders.Wait() }
+}

@@ -1,0 +1,102 @@
+package web
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/weblogin"
+)
+
+func claimsOf(subject, id string, now time.Time) weblogin.Claims {
+	return weblogin.Claims{Subject: subject, ID: id, Issued: now.Unix(), Expires: now.Add(weblogin.LoginLife).Unix()}
+}
+
+func open(t *testing.T, file string, now time.Time) *usedTokens {
+	t.Helper()
+	u, err := openUsed(file, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+func TestTokenWorksOnceAcrossRestart(t *testing.T) {
+	t.Parallel()
+	file, now := filepath.Join(t.TempDir(), "s1", "web-used.json"), time.Now()
+	u := open(t, file, now)
+	c := claimsOf("viewer/ann", "x", now)
+	if err := u.use(c, now); err != nil {
+		t.Fatal(err)
+	}
+	for _, again := range []*usedTokens{u, open(t, file, now)} {
+		if err := again.use(c, now.Add(time.Second)); !errors.Is(err, errUsed) {
+			t.Errorf("the second use: %v: want that it was used", err)
+		}
+	}
+	if err := open(t, file, now).use(claimsOf("viewer/ann", "y", now), now); err != nil {
+		t.Errorf("another token: %v", err)
+	}
+}
+
+func TestOneSubjectsTokensKeepNobodyOut(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	u := open(t, filepath.Join(t.TempDir(), "web-used.json"), now)
+	refused := 0
+	for i := range 10_000 {
+		if err := u.use(claimsOf("viewer/ann", strconv.Itoa(i), now), now); err != nil {
+			if !errors.Is(err, errManyUsed) {
+				t.Fatal(err)
+			}
+			refused++
+		}
+	}
+	if refused != 10_000-maxUsedSubject {
+		t.Errorf("%d of 10,000 tokens of one subject were refused: want all but %d", refused, maxUsedSubject)
+	}
+	if err := u.use(claimsOf("operator/bob", "his", now), now); err != nil {
+		t.Errorf("an operator after 10,000 tokens of a viewer: %v", err)
+	}
+	later := now.Add(weblogin.LoginLife + usedTime + time.Second)
+	if err := u.use(claimsOf("viewer/ann", "later", later), later); err != nil {
+		t.Errorf("once they are over: %v", err)
+	}
+	if len(u.seen) != 1 {
+		t.Errorf("%d tokens are known: want the last one alone", len(u.seen))
+	}
+}
+
+func TestDamagedListRefusesTokensThatItMayHaveHeld(t *testing.T) {
+	t.Parallel()
+	file, now := filepath.Join(t.TempDir(), "web-used.json"), time.Now()
+	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	u, err := openUsed(file, now)
+	if err == nil {
+		t.Error("a damaged file is read without an error")
+	}
+	if err := u.use(claimsOf("viewer/ann", "x", now), now); err == nil {
+		t.Error("a token from before the start is taken")
+	}
+	later := now.Add(weblogin.Skew + time.Second)
+	if err := u.use(claimsOf("viewer/ann", "y", later), later); err != nil {
+		t.Errorf("a token from after the start: %v", err)
+	}
+}
+
+func TestTokenIsRefusedWhenItCannotBeNoted(t *testing.T) {
+	t.Parallel()
+	dir, now := t.TempDir(), time.Now()
+	u := open(t, filepath.Join(dir, "in-the-way", "web-used.json"), now)
+	if err := os.WriteFile(filepath.Join(dir, "in-the-way"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := u.use(claimsOf("viewer/ann", "x", now), now); err == nil {
+		t.Error("a token is taken that could not be noted")
+	}
+}

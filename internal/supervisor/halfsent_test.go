@@ -10,6 +10,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
 )
 
@@ -43,7 +44,9 @@ func TestHalfSentRequestsKeepNobodyOut(t *testing.T) {
 		{"web", cfg.Web.Listen, "GET / HTTP/1.1\r\nHost: x\r\nX: ", get("http://" + cfg.Web.Listen + "/api/address")},
 		{"http", cfg.HTTP, "GET / HTTP/1.1\r\nHost: x\r\nX: ", get("http://" + cfg.HTTP + "/healthz")},
 		{"grpc", cfg.GRPC, "\x16\x03\x01", func(ctx context.Context, _ *net.Dialer) error {
-			_, err := c.Client(t, cfg.GRPC).ListSupervisors(ctx, &lofamov1.ListSupervisorsRequest{})
+			conn := c.Conn(t, pki.RoleViewer, cfg.GRPC)
+			_, err := lofamov1.NewFaultSupervisorClient(conn).ListSupervisors(ctx, &lofamov1.ListSupervisorsRequest{})
+			_ = conn.Close() // a subject has 64
 			return err
 		}},
 	} {

@@ -339,6 +339,28 @@ func handover(t *testing.T, c *supervisortest.Cluster) {
 	}
 }
 
+// TestUsedLoginStaysUsedAcrossRestart: a login works once, also where the supervisor is restarted within its life.
+func TestUsedLoginStaysUsedAcrossRestart(t *testing.T) {
+	t.Parallel()
+	c := supervisortest.New(t, supervisortest.Options{Web: true})
+	cfg := c.Configs[0]
+	sup := start(t, cfg)
+	token, err := weblogin.NewLogin(signer(t, c, string(pki.RoleViewer)), "s1", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := newSite(t, "http://"+cfg.Web.Listen); !s.login(token) || s.login(token) {
+		t.Fatal("a login works other than once")
+	}
+	stop(t, sup)
+	start(t, cfg)
+	s := newSite(t, "http://"+cfg.Web.Listen)
+	if s.login(token) {
+		t.Error("a login works once more after a restart")
+	}
+	s.loginAs(c, pki.RoleViewer)
+}
+
 // TestWebCertificate: a replica that was given no certificate for browsers makes one that they know, keeps it, and says by its own key which it is.
 func TestWebCertificate(t *testing.T) {
 	t.Parallel()

@@ -7,7 +7,8 @@
 //
 // When a source has its share, or all connections are taken, a new connection takes the place of the least valuable one: that of
 // the source with the most connections, then of the lowest standing, then the oldest. An admitted connection is never closed for
-// another; when only such are left, the new connection is refused. A source is an IPv4 address, an IPv6 /64, or a user of this machine.
+// another, and counts for its subject instead of its source; when only such are left, the new connection is refused. A source is an
+// IPv4 address, an IPv6 /64, or a user of this machine.
 //
 // The package knows neither TLS nor requests: start with Listen.
 package bounded
@@ -20,11 +21,12 @@ import (
 	"sync"
 )
 
-// Limits of a listener. Each must be at least 1.
+// Limits of a listener, in connections. The first two must be at least 1; 0 stands for All in the others.
 type Limits struct {
-	All        int // connections
-	PerSource  int // connections of one source
-	PerSubject int // admitted connections of one subject; 0: as many as All
+	All        int
+	PerSource  int // of one source, that are not admitted
+	PerSubject int // of one subject, admitted
+	Subjects   int // of all subjects, admitted: less than All, so that there is room for who has no limit
 }
 
 // Why a connection was closed: the values of Options.Dropped.
@@ -64,6 +66,7 @@ type Listener struct {
 	conns    map[*Conn]bool
 	sources  map[string]int
 	subjects map[string]int
+	named    int // admitted connections of subjects
 }
 
 // Listen limits the connections of a listener.
@@ -154,9 +157,12 @@ func (l *Listener) remove(c *Conn) {
 		return
 	}
 	delete(l.conns, c)
-	decrease(l.sources, c.source)
+	if c.standing != admitted {
+		decrease(l.sources, c.source)
+	}
 	if c.subject != "" {
 		decrease(l.subjects, c.subject)
+		l.named--
 	}
 }
 
@@ -207,11 +213,11 @@ type Conn struct {
 	subject  string // of an admitted one, where it is known
 }
 
-// ErrSubject says that a subject has too many connections.
+// ErrSubject says that a subject, or all of them together, have too many connections.
 var ErrSubject = errors.New("too many connections of this subject")
 
 // Admit notes that the peer has proved who it is: the connection is not closed for another one any more. A subject "" has no limit. It
-// fails with ErrSubject when the subject has its share of connections, and with net.ErrClosed when the connection was closed meanwhile.
+// fails with ErrSubject when the subject, or all together, have their share of connections, and with net.ErrClosed when the connection was closed meanwhile.
 func (c *Conn) Admit(subject string) error {
 	l := c.l
 	l.mu.Lock()
@@ -222,14 +228,17 @@ func (c *Conn) Admit(subject string) error {
 	if c.standing == admitted {
 		return nil
 	}
-	if most := l.opts.Limits.PerSubject; subject != "" && most > 0 && l.subjects[subject] >= most {
-		l.dropped(Subject)
-		return fmt.Errorf("%w: %s has %d", ErrSubject, subject, most)
-	}
-	c.standing, c.subject = admitted, subject
 	if subject != "" {
+		each, all := l.opts.Limits.PerSubject, l.opts.Limits.Subjects
+		if each > 0 && l.subjects[subject] >= each || all > 0 && l.named >= all {
+			l.dropped(Subject)
+			return fmt.Errorf("%w: %s has %d, of %d in all", ErrSubject, subject, l.subjects[subject], l.named)
+		}
 		l.subjects[subject]++
+		l.named++
 	}
+	decrease(l.sources, c.source)
+	c.standing, c.subject = admitted, subject
 	return nil
 }
 

@@ -125,12 +125,14 @@ func TestBusiestSourceMakesRoomForOthers(t *testing.T) {
 
 func TestAdmittedConnectionIsNeverClosedForAnother(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, bounded.Limits{All: 2, PerSource: 2})
-	known := []end{h.open("127.0.0.2"), h.open("127.0.0.2")}
-	for _, e := range known {
+	h := newHouse(t, bounded.Limits{All: 2, PerSource: 1})
+	var known []end
+	for range 2 {
+		e := h.open("127.0.0.2") // it counts for its source until it is admitted
 		if err := e.conn.Admit("viewer/ann"); err != nil {
 			t.Fatal(err)
 		}
+		known = append(known, e)
 	}
 	refused := end{client: h.dial("127.0.0.2")}
 	_ = h.dial("127.0.0.3")
@@ -173,6 +175,23 @@ func TestSubjectHasItsShareOfConnections(t *testing.T) {
 	_ = d.conn.Close()
 	if err := d.conn.Admit("viewer/ann"); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("a closed connection: %v: want net.ErrClosed", err)
+	}
+}
+
+func TestSubjectsTogetherLeaveRoom(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, bounded.Limits{All: 3, PerSource: 3, PerSubject: 2, Subjects: 2})
+	for i, subject := range []string{"viewer/ann", "viewer/bob"} {
+		if err := h.open("127.0.0.2").conn.Admit(subject); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	e := h.open("127.0.0.2")
+	if err := e.conn.Admit("viewer/eve"); !errors.Is(err, bounded.ErrSubject) {
+		t.Errorf("a third subject: %v: want ErrSubject", err)
+	}
+	if err := e.conn.Admit(""); err != nil {
+		t.Errorf("one without a limit: %v", err)
 	}
 }
 

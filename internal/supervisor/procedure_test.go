@@ -54,8 +54,9 @@ func TestProcedure(t *testing.T) {
 	next := c.AwaitLeader(t, follower, other)
 	var report *lofamov1.ProcedureReport
 	for _, i := range []int{follower, other} {
+		asked := manage(i)
 		supervisortest.Eventually(t, "the report at "+c.Configs[i].ID, func() bool {
-			report, err = manage(i).GetProcedure(t.Context(), &lofamov1.GetProcedureRequest{})
+			report, err = asked.GetProcedure(t.Context(), &lofamov1.GetProcedureRequest{})
 			return err == nil
 		})
 		if !report.GetClear() || report.GetStarter() != "n0-0-0" || report.GetSubject() != "operator/someone" || report.GetReason() != "a test" || len(report.GetNodes()) != 2 ||

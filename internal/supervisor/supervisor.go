@@ -270,10 +270,10 @@ func (s *Supervisor) listen() error {
 const maxStrangers = 1000
 
 // Connections of each listener. Each connection is a descriptor that agents and replicas must not lack. Browsers open up to six for a
-// page without HTTP/2, and many people may share an address; a person's tools share one connection.
+// page without HTTP/2, and many people may share an address. What people leave of gRPC's is for replicas.
 var (
-	grpcConns = bounded.Limits{All: 1024, PerSource: 256, PerSubject: 64}
-	webConns  = bounded.Limits{All: 512, PerSource: 128, PerSubject: 64}
+	grpcConns = bounded.Limits{All: 2048, PerSource: 256, PerSubject: 256, Subjects: 1536}
+	webConns  = bounded.Limits{All: 512, PerSource: 128, PerSubject: 64, Subjects: 384}
 	httpConns = bounded.Limits{All: 128, PerSource: 32}
 )
 

@@ -8,7 +8,6 @@ import (
 	"context"
 	"net"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -86,8 +85,8 @@ const (
 	handshakeTime = 5 * time.Second
 )
 
-// conns bounds the connections to the socket: each rank of a job may have one.
-var conns = bounded.Limits{All: 2048, PerSource: 1024}
+// conns bounds the connections to the socket, of all users and of each: each rank of a job may have one.
+var conns = bounded.Limits{All: 2048, PerSource: 1024, PerSubject: 1024}
 
 // Listen bounds the connections of a Unix socket, of all users and of each.
 func Listen(l net.Listener) net.Listener {
@@ -96,7 +95,7 @@ func Listen(l net.Listener) net.Listener {
 		if err != nil {
 			return "unknown"
 		}
-		return "uid " + strconv.FormatUint(uint64(who.uid), 10)
+		return who.user()
 	}})
 }
 

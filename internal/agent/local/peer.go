@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"syscall"
 	"unsafe"
 
@@ -28,6 +29,9 @@ type caller struct {
 	pid  int32    // for the log
 }
 
+// user names the user for counting.
+func (c caller) user() string { return "uid " + strconv.FormatUint(uint64(c.uid), 10) }
+
 // AuthType implements credentials.AuthInfo.
 func (caller) AuthType() string { return "unix" }
 
@@ -44,7 +48,7 @@ func (peerCredentials) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthIn
 		return nil, nil, fmt.Errorf("credentials of a caller: %w", err)
 	}
 	if b := bounded.Of(c); b != nil {
-		if err := b.Admit(""); err != nil { // the kernel has said who it is
+		if err := b.Admit(who.user()); err != nil { // the kernel has said who it is
 			return nil, nil, fmt.Errorf("credentials of a caller: %w", err)
 		}
 	}

@@ -210,8 +210,7 @@ func (w *world) walk(body ast.Node, each func(*ast.CallExpr), other func(ast.Exp
 				skip[f] = true
 			}
 		}
-		if g, ok := n.(*ast.GoStmt); ok {
-			skip[g.Call.Fun], skip[g.Call] = true, false
+		if g, ok := n.(*ast.GoStmt); ok { // only its arguments are evaluated here
 			for _, a := range g.Call.Args {
 				ast.Inspect(a, func(n ast.Node) bool {
 					if c, ok := n.(*ast.CallExpr); ok {
@@ -278,8 +277,7 @@ func (w *world) foreign(files []*ast.File) (out []string) {
 		p := w.fset.Position(at)
 		out = append(out, fmt.Sprintf("%s:%d: %s", p.Filename, p.Line, by))
 	}
-	var look func(f ast.Expr)
-	look = func(f ast.Expr) {
+	look := func(f ast.Expr) {
 		lit, ok := ast.Unparen(f).(*ast.FuncLit)
 		if !ok {
 			if o := w.called(f); o != nil && w.named[o] != "" {

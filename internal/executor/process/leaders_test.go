@@ -67,7 +67,7 @@ func slurmBehind(t *testing.T, b bench) behind {
 		j := processtest.Job(response.SlurmDrain, token, id, 0, attempt, map[string]string{"reason": "disk"})
 		if nodes[id] == "" {
 			nodes[id] = fmt.Sprintf("n%d", len(nodes)%20+1)
-			c.Idle(t, nodes[id])
+			c.Idle(t, nodes[id], "new")
 		}
 		j.Target.Node = fault.NodeID(nodes[id])
 		return j

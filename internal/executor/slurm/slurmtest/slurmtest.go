@@ -195,9 +195,9 @@ func (c *Controller) Operator(t testing.TB, args ...string) {
 	}
 }
 
-// Idle makes a node one that takes work.
-func (c *Controller) Idle(t testing.TB, name string) {
+// Idle makes a node one that takes work. It was down before, for that reason, which Slurm 24 keeps until the node responds.
+func (c *Controller) Idle(t testing.TB, name, reason string) {
 	t.Helper()
-	c.Operator(t, "NodeName="+name, "State=DOWN", "Reason=new")
+	c.Operator(t, "NodeName="+name, "State=DOWN", "Reason="+reason)
 	c.Operator(t, "NodeName="+name, "State=RESUME")
 }

@@ -187,8 +187,8 @@ func (x *Executor) giveBack(ctx context.Context, j executor.Job, was node) execu
 	}, given...)
 }
 
-// lookTime is what a look at what became of an act has, when the time of the attempt is over.
-const lookTime = 5 * time.Second
+// lookTime bounds a look at what became of an act, when the time of the attempt is over. Slurm 24.11 now and then answers only after 5 s.
+const lookTime = 12 * time.Second
 
 // update changes a node, and looks whether it is as it should be: what scontrol says of it is not relied on.
 func (x *Executor) update(ctx context.Context, j executor.Job, was node, good func(now node) bool, given ...string) executor.Result {

@@ -438,7 +438,17 @@ func (r *runner) group(a []string) error {
 	return nil
 }
 
-func (r *runner) allNormal() bool { return r.store.normal == len(r.nodes) }
+// allNormal reports whether every node is NORMAL, and every link: a bad link does not make its nodes SICK.
+func (r *runner) allNormal() bool {
+	dirs := grid.Directions()
+	return r.store.normal == len(r.nodes) && !slices.ContainsFunc(r.nodes, func(n *node) bool {
+		p := r.store.picture(n.id())
+		return slices.ContainsFunc(dirs[:], func(d grid.Direction) bool {
+			s := p.state[fault.Link(d)]
+			return s == fault.Sick || s == fault.Failed
+		})
+	})
+}
 
 func (r *runner) notNormal() string {
 	var out []string

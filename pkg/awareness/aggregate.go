@@ -1,10 +1,12 @@
 package awareness
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // component is one component as the map has it.
@@ -106,24 +108,94 @@ func asCommitted(p *component) finding {
 	return finding{state: p.state, cause: p.cause, kind: fault.KindDigest, name: p.rule, rule: "as committed before"}
 }
 
-// publish compares what the evidence says of a node's components with the map, and changes the map.
-func (m *Machine) publish(n *node, now time.Time) {
-	at := len(m.out.Changes)
-	defer m.remark(n, now)
-	for c := fault.ComponentHost; c.Valid(); c++ {
-		if n.has(c) {
-			m.apply(n, c, m.find(n, c, now), now)
+// publish compares what the evidence says of the touched nodes with the map, and changes the map: first the parts of every node, then the nodes
+// themselves, since what links say of a node depends on how its neighbours' other links are.
+func (m *Machine) publish(now time.Time) {
+	for _, n := range m.touched {
+		if !n.foreign {
+			m.look()
+			for c := fault.ComponentHost; c.Valid(); c++ {
+				if n.has(c) {
+					m.apply(n, c, m.find(n, c, now), now)
+				}
+			}
 		}
 	}
-	before := len(m.out.Changes)
-	m.apply(n, fault.ComponentNode, m.findNode(n, now), now)
-	m.publishWarnings(n, now)
-	if end := len(m.out.Changes); before > at && end > before { // the node itself comes first
-		node := m.out.Changes[before]
-		copy(m.out.Changes[at+1:end], m.out.Changes[at:before])
-		m.out.Changes[at] = node
+	relinked := m.relinked()
+	for _, n := range m.touched {
+		if !n.foreign {
+			m.look()
+			m.apply(n, fault.ComponentNode, m.findNode(n, now), now)
+			m.publishWarnings(n, now)
+			m.forget(n, now)
+			m.remark(n, now)
+		}
 	}
-	m.forget(n, now)
+	for _, n := range relinked {
+		m.look()
+		next, restless := n.next, n.restless // when it is looked at next stays as it is
+		m.apply(n, fault.ComponentNode, m.findNode(n, now), now)
+		n.next, n.restless, n.touched = next, restless, false
+		m.remark(n, now)
+	}
+	slices.SortStableFunc(m.out.Changes, func(a, b Change) int {
+		return cmp.Or(m.ranks[a.Node]-m.ranks[b.Node], int(a.Component)-int(b.Component))
+	})
+}
+
+// relinked returns the nodes that were not touched, and have a neighbour one of whose links has just changed.
+func (m *Machine) relinked() []*node {
+	var out []*node
+	for _, ch := range m.out.Changes {
+		if _, link := ch.Component.LinkDirection(); !link {
+			continue
+		}
+		for _, nb := range m.nodes[m.ranks[ch.Node]].neighbours {
+			if p := nb.node; !p.foreign && !p.touched && p.anyLinkBad() {
+				p.touched = true
+				out = append(out, p)
+			}
+		}
+	}
+	sortNodes(out)
+	return out
+}
+
+// anyLinkBad reports whether one of the node's links is at fault itself.
+func (n *node) anyLinkBad() bool {
+	return slices.ContainsFunc(n.ends.list(), func(d grid.Direction) bool { return n.linkBad(d) })
+}
+
+// linkBad reports whether a link is SICK or FAILED at the node, and neither end's death or restart explains it.
+func (n *node) linkBad(d grid.Direction) bool {
+	p := &n.components[fault.Link(d)]
+	return p.cause == fault.CauseLink && (p.state == fault.Sick || p.state == fault.Failed)
+}
+
+// minPorts is how many distinct neighbours a node must have bad links to before these are its own fault.
+const minPorts = 2
+
+// badPorts returns to how many distinct neighbours the node has bad links that speak against it: SICK at its end, which includes those that it
+// alone accuses; or FAILED, where the other end has no FAILED link to anybody else.
+func (n *node) badPorts() int {
+	count := 0
+	for _, nb := range n.neighbours {
+		for _, back := range nb.links() {
+			d := back.Opposite()
+			if n.linkBad(d) && (!n.cut(fault.Link(d)) || nb.node.fineBut(n)) {
+				count++
+				break
+			}
+		}
+	}
+	return count
+}
+
+// fineBut reports whether none of the node's links to others than the given neighbour has FAILED.
+func (n *node) fineBut(but *node) bool {
+	return !slices.ContainsFunc(n.ends.list(), func(d grid.Direction) bool {
+		return n.peers[d.Index()] != but && n.cut(fault.Link(d))
+	})
 }
 
 // apply changes one component of the map, unless there is a reason to wait.
@@ -251,7 +323,8 @@ func (m *Machine) observer(o fault.Origin) string {
 
 // findNode sums the node up. Only votes make it FAILED; whatever of it is sick or failed makes it
 // SICK, for the gravest cause in the order of fault.Cause; it is NORMAL when both halves are and
-// nothing is known to be wrong. Sensors that a machine does not have stay UNKNOWN and do not count.
+// nothing is known to be wrong. A bad link is that link's fault alone, bad links to several neighbours may be the node's: see badPorts.
+// Sensors that a machine does not have stay UNKNOWN and do not count.
 func (m *Machine) findNode(n *node, now time.Time) finding {
 	if n.dead.on {
 		return n.dead.finding
@@ -263,7 +336,10 @@ func (m *Machine) findNode(n *node, now time.Time) finding {
 	var which fault.Component
 	for c := fault.ComponentHost; c.Valid(); c++ {
 		p := &n.components[c]
-		if !n.has(c) || ofPeer(c, p.cause) || (p.state != fault.Sick && p.state != fault.Failed) {
+		if !n.has(c) || p.state != fault.Sick && p.state != fault.Failed {
+			continue
+		}
+		if _, link := c.LinkDirection(); link && (p.cause != fault.CauseLink || n.badPorts() < minPorts) {
 			continue
 		}
 		if worst == nil || p.cause > worst.cause || (p.cause == worst.cause && p.state > worst.state) {

@@ -12,9 +12,8 @@
 //     mentions is withdrawn. Reports only count when they are newer, by (boot epoch, sequence), than
 //     what the same half said before, so replays and reordering change nothing. A change that comes later
 //     than a half's word counts is history: the digests have said since what is now.
-//   - A half is FAILED when its other half's watchdog says so (§III-E), or two neighbours'
-//     descriptors do (one where the torus gives only one neighbour), and a challenge to it stays
-//     unanswered for ChallengeHalf.
+//   - A half is FAILED when its other half's watchdog says so (§III-E), or the descriptors of as many
+//     neighbours as it takes for a whole node, and a challenge to it stays unanswered for ChallengeHalf.
 //   - A whole node is FAILED when ⌊D/2⌋+1 live neighbours, never fewer than 2, hear nothing from it
 //     on any of their links, and a challenge to both of its halves on all rails stays unanswered for
 //     ChallengeNode. D is the number of its distinct neighbours. Where fewer neighbours live than

@@ -131,14 +131,17 @@ func (x *explainer) ofNode() {
 	for c := fault.ComponentHost; c.Valid() && !x.n.dead.on && !x.n.inferred; c++ {
 		if p := &x.n.components[c]; x.n.has(c) && (p.state == fault.Sick || p.state == fault.Failed) {
 			weight := ""
-			if ofPeer(c, p.cause) {
+			switch _, link := c.LinkDirection(); {
+			case ofPeer(c, p.cause):
 				weight = ", which is its peer's fault and does not count"
+			case link && x.n.badPorts() < minPorts:
+				weight = ", which is the link's fault and does not count"
 			}
 			x.say("its %s is %s: %s%s", c, p.state, x.why(x.n, c).rule, weight)
 		}
 	}
-	if bad := badLinks(x.n); bad > 1 && !x.n.dead.on && !x.n.inferred {
-		x.say("%d of its links to living peers have failed: rather its ports than as many cables", bad)
+	if bad := x.n.badPorts(); bad >= minPorts && !x.n.dead.on && !x.n.inferred {
+		x.say("its links to %d living peers are bad, and the peers are well elsewhere: rather its ports than as many cables", bad)
 	}
 	x.life()
 	x.neighbours()
@@ -275,7 +278,10 @@ func (x *explainer) ofHalf(h fault.Half) {
 		x.say("the watchdog of the %s half%s finds it %s, since %s", h.Other(), weight, r.state, x.ago(r.began))
 	}
 	if a := x.accused(x.n, h, x.now); a.count > 0 {
-		x.say("descriptors of %d of its neighbours say that it is dead; %d are needed", a.count, min(2, len(x.n.neighbours)))
+		x.say("descriptors of %d of its neighbours say that it is dead; %d are needed", a.count, Quorum(len(x.n.neighbours)))
+		if a.domain != "" {
+			x.say("all of these are in %s: they do not confirm one another, and count as one witness", a.domain)
+		}
 	}
 	x.asked(h)
 	if x.n.dead.on || x.n.inferred || !x.n.failure(h).proven.IsZero() {
@@ -443,6 +449,8 @@ func (x *explainer) until() []string {
 		return []string{"the verdict is lifted by a sign of life, and it is reported on anew"}
 	case ruleRestarting:
 		return []string{"the half is back: then as before", "it is not back when it meant to be: then silence, and FAILED"}
+	case ruleDisputed:
+		return []string{"the far end finds it FAILED as well: then FAILED at both ends", "the near end says that it hears the other again: then NORMAL"}
 	case ruleNearEnd, ruleFarEnd:
 		return []string{"that end says that it hears the other again", fmt.Sprintf("that end is not heard for %s: then UNKNOWN", window)}
 	case ruleDescribed, ruleDescribedOne:

@@ -78,32 +78,56 @@ type accusation struct {
 	count  int          // neighbours whose descriptors do
 	latest time.Time
 	enough bool
+	domain string // the failure domain that all of these neighbours are in; "" for none
 }
 
-// accused gathers what other halves say of this one. The node's own other half is enough (§III-E);
-// otherwise two neighbours' descriptors are, or one where there is only one neighbour.
+// accused gathers what other halves say of this one. The node's own other half is enough (§III-E); else it takes the descriptors
+// of a quorum of neighbours, of more than one failure domain, as for a whole node. Fewer are never enough.
 //
 // What was said before the half came back from a verdict is given time to be withdrawn.
 func (m *Machine) accused(n *node, h fault.Half, now time.Time) accusation {
 	var a accusation
 	back := m.forgiven(n, now, h)
 	if h == fault.HalfHost {
-		for i := range n.neighbours {
-			r, by := m.descriptor(n, i, fault.ComponentHost, now)
-			if r == nil || r.state != fault.Failed || r.since.Before(back) {
-				continue
-			}
-			a.count++
-			a.latest = later(a.latest, later(r.since, n.neighbours[i].node.believed()))
-			if a.record == nil || r.began.Before(a.record.began) {
-				a.record, a.by = r, by
-			}
-		}
-		a.enough = a.count >= min(2, len(n.neighbours)) && a.count > 0
+		a = m.describedDead(n, back, now)
 	}
 	if r := m.said(n, h.Other(), halfComponent(h)); r != nil && r.kind == fault.KindWatchdog && r.state == fault.Failed && !r.since.Before(back) && m.current(n, h.Other(), now) {
 		a.record, a.by, a.enough = r, n.origin(h.Other()), true
 		a.latest = later(a.latest, later(r.since, n.backAt[h.Other()-1]))
+	}
+	return a
+}
+
+// describedDead gathers what neighbours' descriptors say of the node's host, since it came back from a verdict.
+func (m *Machine) describedDead(n *node, back, now time.Time) accusation {
+	var a accusation
+	var v votes
+	for i, nb := range n.neighbours {
+		if !nb.node.rounds[0].mute.IsZero() {
+			v.mute++
+			continue
+		}
+		witness := m.witness(nb.node, now)
+		if witness {
+			v.live++
+		}
+		r, by := m.descriptor(n, i, fault.ComponentHost, now)
+		if r == nil || r.state != fault.Failed || r.since.Before(back) {
+			continue
+		}
+		if witness {
+			v.cast++
+			v.by = append(v.by, nb.node)
+		}
+		a.latest = later(a.latest, later(r.since, nb.node.believed()))
+		if a.record == nil || r.began.Before(a.record.began) {
+			a.record, a.by = r, by
+		}
+	}
+	if a.count = v.cast; v.cast > 0 {
+		var ok, single bool
+		ok, single, a.domain = m.verdict(n, v, now)
+		a.enough = ok && !single // its own DNP half says it where the witnesses are too few
 	}
 	return a
 }
@@ -166,8 +190,8 @@ func (m *Machine) judgeHalf(n *node, h fault.Half, now time.Time) {
 	}
 	f := a.record.finding(fault.Failed, halfComponent(h), a.by)
 	f.rule = fmt.Sprintf("%s, no answer within %s", m.accusers(a), roughly(due.Sub(start)))
-	f.rule += n.survivor(h)
 	f.name = ruleDescriptors
+	f.rule += n.survivor(h)
 	if a.record.kind == fault.KindWatchdog {
 		f.name = ruleWatchdog
 	}

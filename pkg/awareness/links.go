@@ -9,7 +9,8 @@ import (
 
 // findLink: a link end is what its node or the peer says of it. A link that the peer's death
 // explains is FAILED with the peer's cause; silence is the link's own fault only once it is settled
-// that the peer's DNP lives.
+// that the peer's DNP lives. Where only one end finds the link FAILED and the other end says later that it
+// works, the link is disputed: SICK at the end that accuses, and well at the other.
 func (m *Machine) findLink(n *node, d grid.Direction, now time.Time) finding {
 	c, p := fault.Link(d), n.peers[d.Index()]
 	if f := n.failure(fault.HalfDNP); f.on {
@@ -30,6 +31,11 @@ func (m *Machine) findLink(n *node, d grid.Direction, now time.Time) finding {
 	far, farBy := m.ownWord(p, fault.Link(d.Opposite()), now)
 	near, nearBad := m.broken(n, p, own, c, by, now)
 	away, awayBad := m.broken(n, n, far, c, farBy, now)
+	if nearBad != awayBad && !near.keep && !away.keep {
+		if f, ok := m.oneSided(n, p, c, own, far, by, now); ok {
+			return f
+		}
+	}
 	switch {
 	case nearBad && !near.keep:
 		return near
@@ -50,6 +56,46 @@ func (m *Machine) findLink(n *node, d grid.Direction, now time.Time) finding {
 		return f
 	}
 	return m.unheard(n)
+}
+
+// works reports whether the end hears the other by the link, and believes that it is heard.
+func (r *record) works() bool {
+	return r != nil && !r.restarting() && (r.state == fault.Normal || r.state == fault.Sick)
+}
+
+// oneSided is the finding for a link that only one of its ends finds FAILED, if the other end says that it works. Who is not heard learns that from
+// the frames of the other end: if it has not said so LinkSettle after the accusation became known, its next word stands against it. Until then
+// the link stays as it is, and n is looked at again. A word that is overdue stands against nothing; nor does that of a node which a quorum accuses.
+func (m *Machine) oneSided(n, p *node, c fault.Component, own, far *record, by fault.Origin, now time.Time) (f finding, ok bool) {
+	accused, accusation, word := p, own, far
+	if own == nil || own.state != fault.Failed {
+		accused, accusation, word = n, far, own
+	}
+	if !word.works() || m.outvoted(accused, now) {
+		return finding{}, false
+	}
+	due := later(accusation.since, word.since).Add(m.cfg.LinkSettle)
+	if word.said.Before(due) {
+		if now.Before(due.Add(m.overdue())) {
+			n.wakeAt(later(due, now.Add(m.cfg.DigestPeriod/10)), now)
+		}
+		end := accusation.since.Add(m.cfg.LinkSettle + m.overdue())
+		n.wakeAt(end, now)
+		return finding{keep: true}, now.Before(end)
+	}
+	if word == own {
+		return m.told(own, c, by), true
+	}
+	f = own.finding(fault.Sick, c, by)
+	f.name, f.rule = ruleDisputed, "only the near end finds it FAILED: the far end says that it works"
+	return f, true
+}
+
+// outvoted reports whether a quorum of neighbours hears nothing from the node.
+func (m *Machine) outvoted(n *node, now time.Time) bool {
+	v := m.count(n, now, m.forgiven(n, now, halves[:]...), now)
+	ok, single, _ := m.verdict(n, v, now)
+	return ok && !single
 }
 
 // broken turns one end's view into a finding, if that view is FAILED. Silence is not settled while it

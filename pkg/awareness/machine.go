@@ -383,11 +383,10 @@ func (m *Machine) run(now time.Time) {
 		}
 	}
 	sortNodes(m.touched)
+	m.publish(now)
 	for _, n := range m.touched {
 		n.touched = false
 		if !n.foreign {
-			m.look()
-			m.publish(n, now)
 			m.acquit(n, now)
 		}
 		n.disputed(func(slot) { n.restless = true })

@@ -22,6 +22,7 @@ const (
 	ruleDescribedOne                     // the descriptor of one neighbour, and the host is not heard
 	ruleNearEnd                          // the near end's view of the link
 	ruleFarEnd                           // the far end's view of the link
+	ruleDisputed                         // one end's accusation, which the other end contradicts
 	rulePeerDead                         // the peer's death explains the link
 	ruleRestarting                       // the peer's DNP half is being restarted, as was announced
 	ruleNodeDead                         // the node is dead: nothing is known of its parts
@@ -48,7 +49,7 @@ const RuleCutOff = "cut-off"
 const RulePeerRestarting = "peer-restarting"
 
 var ruleNames = [...]string{"", "quorum", "single-witness", "both-halves", "watchdog", "descriptors", "answers", "speaks", "own-word",
-	"last-word", "described", "described-by-one", "near-end", "far-end", "peer-dead", RulePeerRestarting, "node-dead", "dnp-dead", "host-dead", "inferred",
+	"last-word", "described", "described-by-one", "near-end", "far-end", "disputed", "peer-dead", RulePeerRestarting, "node-dead", "dnp-dead", "host-dead", "inferred",
 	"unreachable", "unheard", "restored", "row", "plane", "bundle", "block", "enclosed", "label", "partition", RuleCutOff}
 
 // String returns the name, or "" for none.

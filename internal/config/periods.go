@@ -61,6 +61,9 @@ type Periods struct {
 	LinkMinErrors int
 	// LinkHoldOff is how long a link must be good before it is called better. 0 to 10m.
 	LinkHoldOff time.Duration
+	// LinkGrace is how long after the start of a DNP half nothing need be heard on a link: then a link that was never up is called
+	// FAILED. It must cover a start of the whole cluster. 0 (5s) to 10m.
+	LinkGrace time.Duration
 }
 
 // The presets' names.
@@ -177,6 +180,7 @@ func (p Periods) Validate() error {
 	num("linkWindow", p.LinkWindow, 10, 100000)
 	num("linkMinErrors", p.LinkMinErrors, 1, max(1, p.LinkWindow))
 	dur("linkHoldOff", p.LinkHoldOff, 0, 10*time.Minute)
+	dur("linkGrace", p.LinkGrace, 0, 10*time.Minute)
 	return errors.Join(errs...)
 }
 
@@ -200,6 +204,7 @@ type PeriodsOverride struct {
 	LinkWindow      *int      `json:"linkWindow,omitempty"`
 	LinkMinErrors   *int      `json:"linkMinErrors,omitempty"`
 	LinkHoldOff     *Duration `json:"linkHoldOff,omitempty"`
+	LinkGrace       *Duration `json:"linkGrace,omitempty"`
 }
 
 // Apply returns p with the overrides set. A nil override changes nothing.
@@ -224,6 +229,7 @@ func (o *PeriodsOverride) Apply(p Periods) Periods {
 	set(&p.LinkWindow, o.LinkWindow)
 	set(&p.LinkMinErrors, o.LinkMinErrors)
 	setDuration(&p.LinkHoldOff, o.LinkHoldOff)
+	setDuration(&p.LinkGrace, o.LinkGrace)
 	return p
 }
 

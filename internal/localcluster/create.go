@@ -88,6 +88,7 @@ func (o *Options) complete() error {
 	if o.LogLevel == "" {
 		o.LogLevel = "info"
 	}
+	o.Periods = withLinkGrace(o.Periods, o.Dims.Nodes())
 	var errs []error
 	if o.Dir == "" {
 		errs = append(errs, errors.New("dir: none given"))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
 )
 
 const (
@@ -28,7 +29,9 @@ type pacer struct {
 	moved  time.Time // when a node was last started, heard or given up
 }
 
-func newPacer(now time.Time) *pacer { return &pacer{window: startsPerCPU * runtime.NumCPU(), moved: now} }
+func newPacer(now time.Time) *pacer {
+	return &pacer{window: startsPerCPU * runtime.NumCPU(), moved: now}
+}
 
 // room returns how many nodes may be started now, when so many were started and so many of them heard.
 func (p *pacer) room(now time.Time, started, heard int) int {
@@ -44,6 +47,27 @@ func (p *pacer) room(now time.Time, started, heard int) int {
 		p.moved = now
 	}
 	return max(free, 0)
+}
+
+const (
+	minLinkGrace = 5 * time.Second
+	// graceForNode is what a slow machine takes to start one node, several times over.
+	graceForNode = 500 * time.Millisecond
+)
+
+// withLinkGrace lets the links of a large cluster wait for neighbours that are started last: one that has not begun
+// has not failed. What the periods say of it already stands.
+func withLinkGrace(p *config.PeriodsOverride, nodes int) *config.PeriodsOverride {
+	grace := config.Duration(time.Duration(nodes) * graceForNode)
+	if grace <= config.Duration(minLinkGrace) || p != nil && p.LinkGrace != nil {
+		return p
+	}
+	var out config.PeriodsOverride
+	if p != nil {
+		out = *p
+	}
+	out.LinkGrace = &grace
+	return &out
 }
 
 // startNodes starts the daemons of all nodes, as many at once as the machine bears.

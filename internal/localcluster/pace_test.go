@@ -3,7 +3,25 @@ package localcluster
 import (
 	"testing"
 	"time"
+
+	"github.com/lofamo/lofamo/internal/config"
 )
+
+func TestLinksWaitForNeighboursThatAreStartedLast(t *testing.T) {
+	if p := withLinkGrace(nil, 8); p != nil {
+		t.Errorf("8 nodes: %+v: want the preset's", p)
+	}
+	off := config.Duration(time.Minute)
+	given := &config.PeriodsOverride{LinkHoldOff: &off}
+	p := withLinkGrace(given, 64)
+	if p.LinkGrace == nil || p.LinkGrace.D() != 32*time.Second || p.LinkHoldOff != &off || given.LinkGrace != nil {
+		t.Errorf("64 nodes: %+v, given %+v: want 32s", p, given)
+	}
+	given.LinkGrace = &off
+	if p := withLinkGrace(given, 64); p.LinkGrace != &off {
+		t.Errorf("a grace was given: %+v", p)
+	}
+}
 
 // TestPacerStartsNodesAsTheyAreHeard plays a start in which every node is heard some rounds after it began.
 func TestPacerStartsNodesAsTheyAreHeard(t *testing.T) {

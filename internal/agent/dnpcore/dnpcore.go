@@ -35,6 +35,7 @@
 package dnpcore
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -110,7 +111,7 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	if c.LinkGrace == 0 {
-		c.LinkGrace = 5 * time.Second
+		c.LinkGrace = cmp.Or(c.Periods.LinkGrace, 5*time.Second)
 	}
 	if c.Hold == 0 {
 		c.Hold = 10 * c.Periods.DigestPeriod

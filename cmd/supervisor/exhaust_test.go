@@ -163,7 +163,7 @@ func (a *attack) fill(conn net.Conn) {
 	var reading sync.WaitGroup
 	reading.Go(w.read)
 	defer reading.Wait()
-	defer conn.Close() //nolint:errcheck // ends the reader
+	defer func() { _ = conn.Close() }() // ends the reader
 	for i := range uint32(unfinishedStreams / attackConns) {
 		id := 2*i + 1
 		if w.open(id, a.method) != nil || !a.count(0, 1) {

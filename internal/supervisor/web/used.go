@@ -17,7 +17,7 @@ import (
 const (
 	maxUsed        = 4096    // beyond it logins are refused, and no token is forgotten
 	maxUsedSubject = 64      // of one subject, so that nobody keeps others out
-	maxUsedBytes   = 1 << 20 // of the file
+	maxUsedBytes   = 4 << 20 // of the file
 	// usedTime is how long a token is known after its end, beyond the difference of clocks for which a token is taken.
 	usedTime = 10 * time.Minute
 )

@@ -100,3 +100,35 @@ func TestTokenIsRefusedWhenItCannotBeNoted(t *testing.T) {
 		t.Error("a token is taken that could not be noted")
 	}
 }
+
+// FuzzUsedFile: whatever stands in the file, a token that was issued long after the start works once, and no more after a restart.
+func FuzzUsedFile(f *testing.F) {
+	f.Add([]byte(`{"x":{"sub":"viewer/ann","until":1}}`))
+	f.Add([]byte(`{"y":{"sub":"viewer/ann","until":9223372036854775807}}`))
+	f.Add([]byte("null"))
+	f.Add([]byte("["))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		file, now := filepath.Join(t.TempDir(), "web-used.json"), time.Now()
+		if err := os.WriteFile(file, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		u, _ := openUsed(file, now)
+		later := now.Add(weblogin.Skew + time.Second)
+		c := claimsOf("operator/bob", weblogin.NewID(), later)
+		if err := u.use(c, later); err != nil {
+			if !errors.Is(err, errTableFull) && !errors.Is(err, errManyUsed) {
+				t.Fatal(err)
+			}
+			return
+		}
+		again, err := openUsed(file, later)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, u := range []*usedTokens{u, again} {
+			if err := u.use(c, later); !errors.Is(err, errUsed) {
+				t.Fatalf("a token works twice: %v", err)
+			}
+		}
+	})
+}

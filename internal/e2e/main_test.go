@@ -37,6 +37,13 @@ const settling = 2 * patience
 var binaries string
 
 func TestMain(m *testing.M) {
+	if len(os.Args) > 4 && os.Args[1] == flooder {
+		if err := runFlooder(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if len(os.Args) > 3 && os.Args[1] == slowly {
 		fmt.Fprintln(os.Stderr, runSlowly(os.Args[2], os.Args[3:]))
 		os.Exit(1)

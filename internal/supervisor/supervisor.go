@@ -59,6 +59,7 @@ import (
 type Supervisor struct {
 	cfg     config.Supervisor
 	periods config.Periods
+	born    time.Time           // with a monotonic reading: a clock of this replica that never goes back
 	self    config.ReplicaEntry // the addresses at which others reach this replica
 	logger  *slog.Logger
 	names   *view.Names
@@ -151,7 +152,7 @@ func New(cfg config.Supervisor, logger *slog.Logger) (*Supervisor, error) {
 	s := &Supervisor{
 		cfg: cfg, periods: periods, logger: logger.With("supervisor", cfg.ID), names: view.NamesOf(top).WithBorder(border), seed: top, marks: view.NewMarks(), masks: view.NewMasks(), regionOf: regionOf(cfg),
 		registry: prometheus.NewRegistry(), observer: lead.NewObserver(), replicas: newReplicas(cfg.Replicas),
-		stopping: make(chan struct{}), failed: make(chan error, 8), renewEvery: renewEvery,
+		born: time.Now(), stopping: make(chan struct{}), failed: make(chan error, 8), renewEvery: renewEvery,
 	}
 	if s.signer, err = pki.LoadSigner(cfg.TLS.Cert, cfg.TLS.Key); err != nil {
 		return nil, fmt.Errorf("supervisor %s: %w", cfg.ID, err)
@@ -362,6 +363,7 @@ func (s *Supervisor) connect() error {
 type everywhere struct{ s *Supervisor }
 
 func (e everywhere) Challenge(c awareness.Challenge) bool {
+	c.Term, c.Issued = e.s.engine.Term(), e.s.born.UnixNano()+time.Since(e.s.born).Nanoseconds()
 	if !c.Again {
 		e.s.followers.Challenge(c)
 	}

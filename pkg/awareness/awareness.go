@@ -149,6 +149,10 @@ type Challenge struct {
 	// Again says that the question was put just before by all rails; this is for the case that a datagram
 	// was lost, and goes straight only.
 	Again bool
+	// Term is the leader's and Issued when it asked, in ns by a clock that never goes back within a term, so that a node can tell an old
+	// challenge from a new one. The shell sets both.
+	Term   uint64
+	Issued int64
 }
 
 // NodeStatus is one node of the map.

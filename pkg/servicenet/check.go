@@ -191,6 +191,9 @@ func checkChallenge(c *lofamov1.Challenge) error {
 	if h := c.GetHalf(); h < 0 || h > lofamov1.Half_HALF_DNP {
 		return refuse(RefusedField, "challenge.half: given %d: want 0 to 2", h)
 	}
+	if at := c.GetIssuedNs(); at < 0 {
+		return refuse(RefusedField, "challenge.issued_ns: given %d: want 0 or more", at)
+	}
 	return firstError(
 		checkSize("challenge.nonce", c.GetNonce(), NonceSize),
 		checkID("challenge.node", c.GetNode()),

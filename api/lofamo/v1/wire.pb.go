@@ -1851,11 +1851,14 @@ func (*Again) Descriptor() ([]byte, []int) {
 
 // Challenge asks a node whether it lives. It is valid only under a supervisor's certificate.
 type Challenge struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Nonce         []byte                 `protobuf:"bytes,1,opt,name=nonce,proto3" json:"nonce,omitempty"`                    // 16 bytes
-	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                      // whose sign of life is wanted
-	Half          Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // which half is asked; unspecified: either
-	ReplyTo       string                 `protobuf:"bytes,4,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"` // ip:port of the supervisor's report socket
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Nonce   []byte                 `protobuf:"bytes,1,opt,name=nonce,proto3" json:"nonce,omitempty"`                    // 16 bytes
+	Node    string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                      // whose sign of life is wanted
+	Half    Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // which half is asked; unspecified: either
+	ReplyTo string                 `protobuf:"bytes,4,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"` // ip:port of the supervisor's report socket
+	Term    uint64                 `protobuf:"varint,5,opt,name=term,proto3" json:"term,omitempty"`                     // of the leader that asks, higher than that of every earlier leader; 0: it does not say so
+	// When the leader asked, by its own clock, in ns since 1970. Within a term it never goes back. 0: it does not say so.
+	IssuedNs      int64 `protobuf:"varint,6,opt,name=issued_ns,json=issuedNs,proto3" json:"issued_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1916,6 +1919,20 @@ func (x *Challenge) GetReplyTo() string {
 		return x.ReplyTo
 	}
 	return ""
+}
+
+func (x *Challenge) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *Challenge) GetIssuedNs() int64 {
+	if x != nil {
+		return x.IssuedNs
+	}
+	return 0
 }
 
 // Answer echoes the nonce of a challenge.
@@ -5193,12 +5210,14 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\x04half\x18\x02 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x0e\n" +
 	"\x02id\x18\x04 \x01(\x04R\x02id\"\a\n" +
-	"\x05Again\"u\n" +
+	"\x05Again\"\xa6\x01\n" +
 	"\tChallenge\x12\x14\n" +
 	"\x05nonce\x18\x01 \x01(\fR\x05nonce\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12#\n" +
 	"\x04half\x18\x03 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\x12\x19\n" +
-	"\breply_to\x18\x04 \x01(\tR\areplyTo\"m\n" +
+	"\breply_to\x18\x04 \x01(\tR\areplyTo\x12\x12\n" +
+	"\x04term\x18\x05 \x01(\x04R\x04term\x12\x1b\n" +
+	"\tissued_ns\x18\x06 \x01(\x03R\bissuedNs\"m\n" +
 	"\x06Answer\x12\x14\n" +
 	"\x05nonce\x18\x01 \x01(\fR\x05nonce\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12#\n" +

@@ -87,6 +87,7 @@ type Machine struct {
 	late       bool
 
 	targets []string
+	asked   asked
 	leader  string
 	heard   map[string]contact             // supervisors' last answers on the direct rail
 	down    [servicenet.MaxInterfaces]bool // service interfaces that are known not to work

@@ -29,7 +29,7 @@ func (m *Machine) onReceived(now time.Time, ev Received) {
 	switch body := ev.Opened.Msg.GetBody().(type) {
 	case nil, *lofamov1.Message_PathReply, *lofamov1.Message_Again: // the sender's
 	case *lofamov1.Message_Challenge:
-		m.onChallenge(ev, body.Challenge)
+		m.onChallenge(now, ev, body.Challenge)
 	case *lofamov1.Message_Downcall:
 		m.onDowncall(ev)
 	case *lofamov1.Message_DiagnosisOrder:
@@ -86,10 +86,16 @@ func (m *Machine) followLeader(now time.Time, leader string) {
 	m.sender.Step(now, servicenet.Supervisors{Targets: m.targets, Leader: m.leader})
 }
 
-// onChallenge answers for this half; one that asks the DNP half is passed on to it.
-func (m *Machine) onChallenge(ev Received, c *lofamov1.Challenge) {
+// onChallenge answers for this half; one that asks the DNP half is passed on to it. An old challenge, or one that was answered often, may be a
+// recording that somebody sends in another's name: its answer goes to the configured supervisor alone, and seldom.
+func (m *Machine) onChallenge(now time.Time, ev Received, c *lofamov1.Challenge) {
 	if c.GetNode() != string(m.self) {
 		m.note(NoteRefused, "a challenge to %q", c.GetNode())
+		return
+	}
+	fresh := m.asked.fresh(c)
+	if !fresh && !m.asked.affords(now) {
+		m.note(NoteRefused, "an old challenge from %s: too many", ev.Opened.Name)
 		return
 	}
 	if c.GetHalf() == lofamov1.Half_HALF_DNP {
@@ -98,7 +104,15 @@ func (m *Machine) onChallenge(ev Received, c *lofamov1.Challenge) {
 		}
 		return
 	}
-	m.reply(ev, c.GetReplyTo(), Send{Answer: &Answer{Nonce: c.GetNonce(), Epoch: m.Epoch()}})
+	answer := Send{Answer: &Answer{Nonce: c.GetNonce(), Epoch: m.Epoch()}}
+	if fresh {
+		m.reply(ev, c.GetReplyTo(), answer)
+		return
+	}
+	if slices.Contains(m.targets, ev.Opened.Name) {
+		answer.Path, answer.Interface, answer.Target = fault.PathDirect, m.interfaceTo(ev.Opened.Name), ev.Opened.Name
+		m.out.Send = append(m.out.Send, answer)
+	}
 }
 
 // onDiagnosisOrder says that this half lives, and what its DNP half's word says; the DNP half does the tests.

@@ -256,6 +256,7 @@ func (s *Sender) challenge(c awareness.Challenge) {
 	body := func(socket uint8) *lofamov1.Message {
 		return &lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: &lofamov1.Challenge{
 			Nonce: c.Nonce[:], Node: string(c.Node), Half: lofamov1.Half(c.Half), ReplyTo: s.cfg.Ports[socket].ReplyTo,
+			Term: c.Term, IssuedNs: c.Issued,
 		}}}
 	}
 	sealed := make([][]byte, len(s.cfg.Ports)) // by socket

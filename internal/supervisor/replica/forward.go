@@ -290,7 +290,7 @@ func (f *Forwarder) challenge(c *lofamov1.Challenge) {
 	if f.cfg.Challenger == nil || len(c.GetNonce()) != len(awareness.Challenge{}.Nonce) {
 		return
 	}
-	f.cfg.Challenger.Challenge(awareness.Challenge{Node: fault.NodeID(c.GetNode()), Half: fault.Half(c.GetHalf()), Nonce: [16]byte(c.GetNonce())})
+	f.cfg.Challenger.Challenge(awareness.Challenge{Node: fault.NodeID(c.GetNode()), Half: fault.Half(c.GetHalf()), Nonce: [16]byte(c.GetNonce()), Term: c.GetTerm(), Issued: c.GetIssuedNs()})
 }
 
 // whole passes on whose digests the leader wants whole.
@@ -352,7 +352,7 @@ func (s *Server) Challenge(c awareness.Challenge) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for back := range s.followers {
-		back.put(&lofamov1.ForwardResponse{Challenge: &lofamov1.Challenge{Nonce: c.Nonce[:], Node: string(c.Node), Half: lofamov1.Half(c.Half)}})
+		back.put(&lofamov1.ForwardResponse{Challenge: &lofamov1.Challenge{Nonce: c.Nonce[:], Node: string(c.Node), Half: lofamov1.Half(c.Half), Term: c.Term, IssuedNs: c.Issued}})
 	}
 }
 

@@ -266,7 +266,7 @@ func TestRolesAndBadRequests(t *testing.T) {
 		switch role {
 		case pki.RoleNode, pki.RoleExecutor: // the one is heard by reports, the other is called and calls nobody
 			_, err := lofamov1.NewFaultSupervisorClient(conn).ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
-			wantCode(t, "handshake as "+role.String(), err, codes.Unavailable, "bad certificate")
+			wantCode(t, "handshake as "+role.String(), err, codes.Unavailable, "") // "bad certificate", unless the connection is reset before that is read
 			continue
 		case pki.RoleSupervisor:
 			wantReplica = codes.OK

@@ -274,8 +274,8 @@ func TestOnlySupervisorsPassHandshake(t *testing.T) {
 		if err := answered(url, supervisor); err != nil {
 			t.Errorf("%s with a supervisor's certificate: %v", url, err)
 		}
-		if err := answered(url, viewer); err == nil || !strings.Contains(err.Error(), "bad certificate") {
-			t.Errorf("%s with a viewer's certificate: %v: want that the handshake is refused", url, err)
+		if err := answered(url, viewer); err == nil { // "bad certificate", unless the connection is reset before that is read
+			t.Errorf("%s with a viewer's certificate: it is answered: want that the handshake is refused", url)
 		}
 	}
 	c, err := tls.Dial("tcp", strings.TrimPrefix(cfg.ClientURL, "https://"), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // a stranger

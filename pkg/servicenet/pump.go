@@ -97,7 +97,7 @@ func (o *Outbox) attempt(now time.Time, e *entry) {
 	if again && e.via == fault.PathTorus && o.have[fault.PathTorus] {
 		use = [numPaths]bool{fault.PathTorus: true}
 	}
-	o.silentRails(now, &use, e.report.Digest)
+	o.silentRails(now, &use, e)
 	if use != [numPaths]bool{} {
 		e.attempts++
 	}

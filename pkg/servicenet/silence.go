@@ -100,9 +100,15 @@ func (o *Outbox) breakSilence(now time.Time) {
 
 // silentRails leaves out the torus, which a digest takes in a round alone while nobody answers. A half whose
 // service interfaces are down has only the torus.
-func (o *Outbox) silentRails(now time.Time, use *[numPaths]bool, digest bool) {
+//
+// Answered or not, a digest goes by the torus once: each further copy costs all neighbours a signature, and the next
+// digest says the same.
+func (o *Outbox) silentRails(now time.Time, use *[numPaths]bool, e *entry) {
+	if !e.report.Digest || !use[fault.PathDirect] {
+		return
+	}
 	up := slices.ContainsFunc(o.interfaces, func(i iface) bool { return !i.down })
-	if digest && up && use[fault.PathDirect] && !o.silence.due(now) {
+	if up && (e.torusSends > 0 || !o.silence.due(now)) {
 		use[fault.PathTorus] = false
 	}
 }

@@ -42,13 +42,17 @@ func (m *Machine) followNetwork(now time.Time) {
 	m.updateServiceNetwork(now)
 }
 
+// silentFor is how long, in times of what makes a network dead, the supervisors are held to be gone rather than this
+// node's network to be bad after a silence: they may be short of time, and answer now and then.
+const silentFor = 8
+
 // silentNow reports whether no rail brings answers, or answers have begun so lately that the direct rail may still
 // wait for more of them before it is called alive.
 func (m *Machine) silentNow(now time.Time) bool {
 	if m.sender.Silent() {
 		m.silentAt = now
 	}
-	return !m.silentAt.IsZero() && now.Sub(m.silentAt) < 2*m.gossip.fresh
+	return !m.silentAt.IsZero() && now.Sub(m.silentAt) < silentFor*m.gossip.fresh
 }
 
 // updateServiceNetwork combines what the interface shows with what missing answers say. The age of

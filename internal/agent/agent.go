@@ -58,6 +58,7 @@ type common struct {
 	log      *slog.Logger
 	signer   *pki.Signer
 	verifier *pki.Verifier
+	trust    *trust
 	keeper   *keeper.Keeper
 	copy     *resumption
 	tests    string           // what the daemon was told of the self-test
@@ -99,9 +100,11 @@ func prepare(cfg config.Agent, half fault.Half, log *slog.Logger) (common, error
 	if c.signer, err = loadSigner(cfg, half); err != nil {
 		return common{}, &ConfigError{err}
 	}
-	if c.verifier, err = pki.LoadVerifier(cfg.TLS.CA, cfg.Cluster); err != nil {
+	registry := pki.NewRegistry()
+	if c.verifier, err = pki.LoadVerifier(cfg.TLS.CA, cfg.Cluster, pki.WithRegistry(registry)); err != nil {
 		return common{}, &ConfigError{err}
 	}
+	c.trust = newTrust(&c, registry)
 	if err := makeStateDir(cfg.StateDir); err != nil {
 		return common{}, err
 	}

@@ -143,7 +143,7 @@ func (d *dnpHalf) listen(dir grid.Direction) (*udplink.Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("link %s: peer address: %w", dir, err)
 	}
-	tls, err := pki.LinkTLS(d.cfg.TLS.DNPCert, d.cfg.TLS.DNPKey, d.cfg.TLS.CA)
+	tls, err := pki.LinkTLS(d.signer, d.cfg.TLS.CA, d.trust.registry)
 	if err != nil {
 		return nil, err
 	}
@@ -207,6 +207,7 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 func (d *dnpHalf) serve(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { d.ring(ctx); return nil })
+	g.Go(func() error { d.trust.run(ctx, d.trustChanged); return nil })
 	g.Go(func() error {
 		d.masks.run(ctx, d.keepMask, func(s chanmask.State) { d.step(dnpcore.MaskKept{State: s}) })
 		return nil
@@ -282,6 +283,7 @@ func (d *dnpHalf) maintain(now time.Time) {
 	}
 	d.lookAt = now.Add(checkEvery)
 	d.lookAtFares(now)
+	d.trust.wake()
 	d.publishCounters(now)
 	d.tellDropped(now)
 	if ev, changed := d.spoolState(); changed {

@@ -210,6 +210,7 @@ func (h *hostHalf) openGossip(cs *closers) error {
 	h.mu.Lock()
 	h.gossip, h.rails.gossip = g, gossip.NewRail(g)
 	h.mu.Unlock()
+	h.trustChanged() // the list may have been there before the gossip
 	cs.add(g.Close)
 	return nil
 }
@@ -294,6 +295,7 @@ func (h *hostHalf) serve(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { h.ring(ctx); return nil })
+	g.Go(func() error { h.trust.run(ctx, h.trustChanged); return nil })
 	g.Go(func() error { return h.box.Run(ctx, h.onMail) })
 	g.Go(func() error { return h.bulk.server.Run(ctx) })
 	g.Go(func() error { h.tests.run(ctx, h.tested); return nil })
@@ -351,6 +353,7 @@ func (h *hostHalf) maintain(now time.Time) {
 	}
 	h.lookAt = now.Add(checkEvery)
 	h.lookAtFares(now)
+	h.trust.wake()
 	select {
 	case h.peersLook <- struct{}{}:
 	default: // the disk hangs

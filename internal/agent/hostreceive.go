@@ -118,6 +118,10 @@ func (h *hostHalf) receive(b []byte, ev hostcore.Received) {
 			h.log.Debug("no session made", "err", err) // signatures go on
 		}
 	}
+	if p := o.Msg.GetDenyPart(); p != nil {
+		h.trust.take(p)
+		return
+	}
 	h.bulk.take(o, ev.Path, ev.Interface)
 	h.acting.hear(o.Msg)
 	ev.Opened = o

@@ -108,6 +108,9 @@ func (h *hostHalf) seal(s *hostcore.Send) ([]byte, error) {
 	body := &lofamov1.Message{}
 	switch {
 	case s.Reports != nil:
+		if v := h.trust.version.Load(); v > 0 && s.Status != nil && s.Path == fault.PathDirect {
+			s.Status.Denied = v
+		}
 		how := servicenet.SealOptions{Checksum: s.Checksum, Health: s.Health}
 		if s.Session {
 			how.Session = h.keys.newest(s.Target) // without one it is signed

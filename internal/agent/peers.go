@@ -12,10 +12,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
-	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
-	"github.com/lofamo/lofamo/internal/agent/backup"
 	"github.com/lofamo/lofamo/internal/agent/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/peerfile"
@@ -23,7 +21,6 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/relay"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/pki"
 )
 
 // asTold returns the configuration as it is with what the supervisors have said: of a spare the place, of all the peers.
@@ -102,15 +99,8 @@ func sealPeers(st *lofamov1.PeerStatus, signer servicenet.Signer) ([]byte, error
 // that goes on from that must not speak to the new one in a session of the old.
 func (d *dnpHalf) goOver(dir grid.Direction) {
 	p := d.core.PeerAt(dir)
-	d.keys[dir.Index()] = torus.Keyring{}
-	d.copy.note(d.log, d.copy.file.StoreSession(dir, backup.Session{}))
-	l := d.links[dir.Index()]
-	if err := l.SetPeer(p.Address, pki.VerifyPeerIdentity(pki.NodeIdentity(d.cfg.Cluster, p.Node, fault.HalfDNP))); err != nil {
-		d.log.Error("link cannot go over to another peer", "link", dir.String(), "peer", p.Node, "err", err)
-		return
-	}
 	d.log.Info("link goes over to another peer", "link", dir.String(), "peer", p.Node, "address", p.Address.String())
-	l.Redial()
+	d.newSession(dir)
 }
 
 func (d *dnpHalf) keepPeers(word peers.State) {

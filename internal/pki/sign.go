@@ -9,7 +9,9 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -116,6 +118,11 @@ func same(a, b os.FileInfo) bool {
 // tls returns the pair for a handshake, renewed if it can be.
 func (s *Signer) tls() *tls.Certificate {
 	_, _ = s.Renew() // else as before: whoever runs says why
+	return s.current()
+}
+
+// current returns the pair for a handshake, as it was renewed last.
+func (s *Signer) current() *tls.Certificate {
 	p := s.pair.Load()
 	return &tls.Certificate{Certificate: [][]byte{p.der}, PrivateKey: p.key}
 }
@@ -170,6 +177,7 @@ type Verifier struct {
 	cluster string
 	roots   *x509.CertPool
 	now     func() time.Time
+	revoked *Registry // nil: nothing is
 
 	mu sync.Mutex
 	// Two generations, each at most half of verifierCache: what is used moves to young, and when
@@ -180,6 +188,8 @@ type Verifier struct {
 // verified is what is remembered of a certificate. It is never changed.
 type verified struct {
 	id                  Identity
+	serial              *big.Int
+	began               time.Time // of the leaf
 	key                 ed25519.PublicKey
 	notBefore, notAfter time.Time // of the whole chain
 }
@@ -189,6 +199,9 @@ type VerifierOption func(*Verifier)
 
 // WithClock makes the verifier take the time from now instead of time.Now.
 func WithClock(now func() time.Time) VerifierOption { return func(v *Verifier) { v.now = now } }
+
+// WithRegistry makes the verifier refuse the certificates that a registry revokes, with an ErrRevoked beside the ErrCertificate.
+func WithRegistry(r *Registry) VerifierOption { return func(v *Verifier) { v.revoked = r } }
 
 // NewVerifier makes a verifier that trusts the authorities in caPEM for one cluster.
 func NewVerifier(caPEM []byte, cluster string, opts ...VerifierOption) (*Verifier, error) {
@@ -261,6 +274,9 @@ func (v *Verifier) certificate(der []byte) (*verified, error) {
 		return nil, fmt.Errorf("%w: that of %s is valid from %s to %s", ErrCertificate, c.id,
 			c.notBefore.UTC().Format(time.RFC3339), c.notAfter.UTC().Format(time.RFC3339))
 	}
+	if err := v.revoked.check(c.id, c.serial, c.began); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCertificate, err)
+	}
 	return c, nil
 }
 
@@ -271,7 +287,11 @@ func (v *Verifier) chain(der []byte, now time.Time) (*verified, error) {
 	if err != nil {
 		return nil, err
 	}
-	return verifyChain(cert, v.roots, v.cluster, now)
+	c, err := verifyChain(cert, v.roots, v.cluster, now)
+	if err == nil {
+		v.revoked.note(c.id, cert)
+	}
+	return c, err
 }
 
 // verifyChain checks a leaf against the roots and the cluster.
@@ -298,7 +318,7 @@ func verifyChain(cert *x509.Certificate, roots *x509.CertPool, cluster string, n
 	if !ok {
 		return nil, fmt.Errorf("%s has a key of type %T: want Ed25519", id, cert.PublicKey)
 	}
-	out := &verified{id: id, key: key, notBefore: cert.NotBefore, notAfter: cert.NotAfter}
+	out := &verified{id: id, serial: cert.SerialNumber, began: cert.NotBefore, key: key, notBefore: cert.NotBefore, notAfter: cert.NotAfter}
 	for _, c := range chains[0] {
 		if c.NotBefore.After(out.notBefore) {
 			out.notBefore = c.NotBefore
@@ -387,4 +407,23 @@ func (v *Verifier) VerifyStatement(kind string, certDER, payload, sig []byte) (I
 		return Identity{}, time.Time{}, fmt.Errorf("verify statement of %s: %w", c.id, ErrSignature)
 	}
 	return c.id, c.notAfter, nil
+}
+
+// VerifyStatementAt is VerifyStatement as of an earlier time: for what was signed then and is kept. The certificate must have been valid then; a
+// revocation counts whenever it was made.
+func (v *Verifier) VerifyStatementAt(at time.Time, kind string, certDER, payload, sig []byte) (Identity, error) {
+	then := &Verifier{cluster: v.cluster, roots: v.roots, revoked: v.revoked, now: func() time.Time { return at }, young: map[[sha256.Size]byte]*verified{}}
+	id, _, err := then.VerifyStatement(kind, certDER, payload, sig)
+	return id, err
+}
+
+// RevokedSince reports whether certificates of ROLE/NAME were revoked that may have been good at a time: what rests on one, such as a login, ends.
+func (v *Verifier) RevokedSince(subject string, at time.Time) bool {
+	role, name, _ := strings.Cut(subject, "/")
+	for _, d := range v.revoked.Denied()[Identity{Cluster: v.cluster, Role: Role(role), Name: name}] {
+		if d.Serial != "" || at.Add(-backdate).Before(d.Before) {
+			return true
+		}
+	}
+	return false
 }

@@ -75,17 +75,20 @@ func EtcdTLS(certFile, keyFile, caFile string) (*tls.Config, error) {
 // two ends know each other by identity: the caller sets VerifyConnection (left free here) to check
 // that it is the neighbour, with VerifyPeerIdentity. Sessions are never resumed, so that every
 // handshake looks at certificates.
-func LinkTLS(certFile, keyFile, caFile string) (*tls.Config, error) {
-	c, own, err := base(certFile, keyFile, caFile)
+//
+// The configuration shows the certificate that own has at the time of the handshake, and never waits for the disk: whoever runs calls own.Renew. It refuses
+// certificates that the registry revokes; nil: none.
+func LinkTLS(own *Signer, caFile string, revoked *Registry) (*tls.Config, error) {
+	roots, err := Roots(caFile)
 	if err != nil {
 		return nil, err
 	}
-	// Read once: a half's handshake waits for no disk.
-	c.Certificates = []tls.Certificate{*own.tls()}
+	c := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ClientCAs: roots}
+	c.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own.current(), nil }
+	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own.current(), nil }
 	c.ClientAuth = tls.RequireAnyClientCert // the check below is the whole check, on both sides alike
 	c.InsecureSkipVerify = true             //nolint:gosec // replaced by VerifyPeerCertificate
 	c.SessionTicketsDisabled = true
-	roots := c.RootCAs
 	c.VerifyPeerCertificate = func(raw [][]byte, _ [][]*x509.Certificate) error {
 		if len(raw) == 0 {
 			return errors.New("torus link: peer without a certificate")
@@ -96,6 +99,9 @@ func LinkTLS(certFile, keyFile, caFile string) (*tls.Config, error) {
 		}
 		v, err := verifyChain(cert, roots, own.id.Cluster, time.Now())
 		if err != nil {
+			return fmt.Errorf("torus link: peer's certificate: %w", err)
+		}
+		if err := revoked.CheckCertificate(cert); err != nil {
 			return fmt.Errorf("torus link: peer's certificate: %w", err)
 		}
 		return AllowRoles(RoleNode)(v.id)

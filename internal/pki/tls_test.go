@@ -87,7 +87,11 @@ func TestLinkTLS(t *testing.T) {
 	link := func(w *world, ca, name string, id Identity, want Identity) *tls.Config {
 		t.Helper()
 		cert, key := w.issue(name, id)
-		c, err := LinkTLS(cert, key, ca)
+		own, err := LoadSigner(cert, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := LinkTLS(own, ca, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +116,7 @@ func TestLinkTLS(t *testing.T) {
 		}
 	}
 	noCert := link(w, ca, "b", b, a)
-	noCert.Certificates = nil
+	noCert.GetClientCertificate = nil
 	if s, _ := handshake(t, link(w, ca, "a", a, b), noCert); s == nil {
 		t.Error("no client certificate: accepted")
 	}

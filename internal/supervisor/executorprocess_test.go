@@ -129,7 +129,7 @@ spec:
 	if second.Token <= first.Token {
 		t.Errorf("tokens %d, %d", first.Token, second.Token)
 	}
-	x, err := remote.New(config.ExecutorClient{Address: address}, supervisortest.Name, tls)
+	x, err := remote.New(config.ExecutorClient{Address: address}, supervisortest.Name, tls, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

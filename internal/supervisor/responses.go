@@ -80,10 +80,11 @@ func (s *Supervisor) executors() (map[response.Kind]executor.Executor, error) {
 		add(x, alertmanager.Kinds()...)
 	}
 	if c.Process != nil {
-		x, err := remote.New(*c.Process, s.cfg.Cluster, s.cfg.TLS)
+		x, err := remote.New(*c.Process, s.cfg.Cluster, s.cfg.TLS, s.trust.registry)
 		if err != nil {
 			return nil, fmt.Errorf("responses.executors.process: %w", err)
 		}
+		s.executor = x
 		s.onStop("executor process", func(context.Context) error { return x.Close() })
 		add(x, remote.Kinds()...)
 	}

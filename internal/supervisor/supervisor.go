@@ -26,6 +26,7 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor/alertmanager"
 	"github.com/lofamo/lofamo/internal/executor/node"
+	"github.com/lofamo/lofamo/internal/executor/remote"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
 	"github.com/lofamo/lofamo/internal/supervisor/border"
@@ -68,6 +69,7 @@ type Supervisor struct {
 	masks   *view.Masks
 	signer  *pki.Signer
 	verify  *pki.Verifier
+	trust   trust
 	// renewEvery is how often this replica looks whether its certificate was renewed.
 	renewEvery time.Duration
 
@@ -91,14 +93,17 @@ type Supervisor struct {
 	observer *lead.Observer
 	engine   *engine.Engine
 	sender   *rails.Sender
-	intake   *rails.Intake
-	bulk     *bulk.Manager
-	diagnose *diagnose.Manager // nil: of a parent of regions
-	teller   *teller.Teller
-	maskers  *orders[chanmask.Mask, *lofamov1.MaskStatus]
-	peerings *orders[peering.Word, *lofamov1.PeerStatus]
-	mappers  *mappers
-	actor    *node.Actor // has nodes act for responses
+	// exchanges make the sessions with halves; nil: of a parent of regions.
+	exchanges *rails.Exchanges
+	executor  *remote.Executor // the executor process; nil: there is none
+	intake    *rails.Intake
+	bulk      *bulk.Manager
+	diagnose  *diagnose.Manager // nil: of a parent of regions
+	teller    *teller.Teller
+	maskers   *orders[chanmask.Mask, *lofamov1.MaskStatus]
+	peerings  *orders[peering.Word, *lofamov1.PeerStatus]
+	mappers   *mappers
+	actor     *node.Actor // has nodes act for responses
 	// responder decides about responses; nil: of a parent of regions, and where the configuration wants none.
 	responder *responder.Responder
 	alerts    *alertmanager.Executor // nil: no alerts are sent
@@ -160,9 +165,11 @@ func New(cfg config.Supervisor, logger *slog.Logger) (*Supervisor, error) {
 	if want := pki.SupervisorIdentity(cfg.Cluster, cfg.ID); s.signer.Identity() != want {
 		return nil, fmt.Errorf("supervisor %s: certificate %s is of %s: want %s", cfg.ID, cfg.TLS.Cert, s.signer.Identity(), want)
 	}
-	if s.verify, err = pki.LoadVerifier(cfg.TLS.CA, cfg.Cluster); err != nil {
+	s.trust.registry = pki.NewRegistry()
+	if s.verify, err = pki.LoadVerifier(cfg.TLS.CA, cfg.Cluster, pki.WithRegistry(s.trust.registry)); err != nil {
 		return nil, fmt.Errorf("supervisor %s: %w", cfg.ID, err)
 	}
+	s.newTrust()
 	if cfg.GossipListen != "" {
 		if s.gossipKeys, err = pki.LoadGossipKeys(cfg.GossipKeyFile); err != nil {
 			return nil, fmt.Errorf("supervisor %s: %w", cfg.ID, err)
@@ -314,16 +321,17 @@ func (s *Supervisor) connect() error {
 	if err != nil {
 		return err
 	}
-	exchanges := rails.NewExchanges(rails.ExchangeConfig{
+	s.exchanges = rails.NewExchanges(rails.ExchangeConfig{
 		ID: s.cfg.ID, Allowed: allowed, Wait: s.periods.AckTimeout, Metrics: s.metrics, Logger: s.logger,
 	})
 	s.sender = rails.NewSender(rails.SenderConfig{
-		Ports: s.ports(), Nodes: s.names, Paths: exchanges, Leader: s.leader, NoQuorum: s.ready.noQuorum, Signer: s.signer,
+		Ports: s.ports(), Nodes: s.names, Paths: s.exchanges, Leader: s.leader, NoQuorum: s.ready.noQuorum, Signer: s.signer,
 		Metrics: s.metrics, Logger: s.logger,
 	})
 	s.engine = engine.New(engine.Config{
 		Awareness: s.awareness(), Meta: store.Meta{Cluster: s.cfg.Cluster, Dims: s.names.Dims().String()},
 		Challenger: everywhere{s}, Metrics: s.metrics, Logger: s.logger, Names: s.names, Seed: s.seed, Marks: s.marks, Masks: s.masks,
+		Revoked: s.revokedNodes,
 	}, s.store)
 	s.actor = node.NewActor(agentOrders{s})
 	s.maskers, s.peerings, s.mappers, s.configurers = newMaskOrders(s), newPeerOrders(s), newMappers(s), newConfigurers(s)
@@ -351,7 +359,7 @@ func (s *Supervisor) connect() error {
 		return err
 	}
 	s.intake = rails.NewIntake(rails.IntakeConfig{
-		Names: s.names, Verifier: exchanges.Verifier(s.verify), Sender: s.sender, Leader: s.engine, Forwarder: s.forward, Bulk: s.bulk, Diagnoses: s.diagnose, Teller: s.teller, Masks: s.maskers, Peers: s.peerings, Mappers: s.mappers, Configurations: s.configurers, Acts: s.actor, Border: border,
+		Names: s.names, Verifier: s.exchanges.Verifier(s.verify), Sender: s.sender, Leader: s.engine, Forwarder: s.forward, Bulk: s.bulk, Diagnoses: s.diagnose, Teller: s.teller, Masks: s.maskers, Peers: s.peerings, Mappers: s.mappers, Configurations: s.configurers, Acts: s.actor, Border: border,
 		Metrics: s.metrics, Logger: s.logger,
 	})
 	s.followers = &replica.Server{Engine: s.engine, Verifier: s.intake, Names: s.names, Own: s.own, Foreign: s.foreignVerdicts, Metrics: s.metrics}
@@ -385,7 +393,7 @@ func (s *Supervisor) serve() error {
 		return err
 	}
 	s.grpc = api.NewServer(api.ServerConfig{
-		TLS: conf, Registerer: s.registry, Logger: s.logger, MaxMessage: replica.MaxMessage,
+		TLS: s.trust.registry.WithTLS(conf), Revoked: s.trust.registry, Registerer: s.registry, Logger: s.logger, MaxMessage: replica.MaxMessage,
 		Refused: func(reason string) { s.metrics.Calls.WithLabelValues(reason).Inc() },
 	})
 	s.health = s.grpc.Health
@@ -408,6 +416,7 @@ func (s *Supervisor) serve() error {
 	lofamov1.RegisterReconfigureServer(s.grpc, s.api)
 	lofamov1.RegisterSupervisorAdminServer(s.grpc, s.admin())
 	lofamov1.RegisterManageServer(s.grpc, s.manage())
+	lofamov1.RegisterCertificatesServer(s.grpc, s.certificates())
 	lofamov1.RegisterResponseServiceServer(s.grpc, s.responseService())
 	served := make(chan struct{})
 	go func() {

@@ -43,7 +43,7 @@ func (s *Supervisor) openStore() error {
 		DataDir: s.cfg.DataDir, Name: s.cfg.EtcdName(), PeerURL: e.PeerURL, ClientURL: e.ClientURL,
 		InitialCluster: e.InitialCluster, ClusterState: e.ClusterState, Token: s.cfg.EtcdToken(), PeerName: pki.SupervisorName(s.cfg.Cluster),
 		CertFile: s.cfg.TLS.Cert, KeyFile: s.cfg.TLS.Key, CAFile: s.cfg.TLS.CA,
-		AllowClient: api.AuthorizeUnary(api.SupervisorsOnly), AllowStream: api.AuthorizeStream(api.SupervisorsOnly),
+		AllowClient: api.AuthorizeUnary(api.SupervisorsOnly, s.trust.registry), AllowStream: api.AuthorizeStream(api.SupervisorsOnly, s.trust.registry),
 		Retention: time.Duration(e.CompactionRetention), QuotaBytes: e.QuotaBytes, Logger: s.logger,
 	})
 	if err != nil {
@@ -118,12 +118,16 @@ func (s *Supervisor) admin() *admin.Server {
 // peerTLS admits only the replica of that id.
 func (s *Supervisor) peerTLS(id string) (*tls.Config, error) {
 	want := pki.SupervisorIdentity(s.cfg.Cluster, id)
-	return pki.ClientTLS(s.cfg.TLS.Cert, s.cfg.TLS.Key, s.cfg.TLS.CA, func(got pki.Identity) error {
+	conf, err := pki.ClientTLS(s.cfg.TLS.Cert, s.cfg.TLS.Key, s.cfg.TLS.CA, func(got pki.Identity) error {
 		if got != want {
 			return fmt.Errorf("the replica at this address is %s: want %s", got, want)
 		}
 		return nil
 	})
+	if err != nil {
+		return nil, err
+	}
+	return s.trust.registry.WithTLS(conf), nil
 }
 
 // ports are the report addresses, with what agents are told of them: of the first, as the replicas know
@@ -232,6 +236,7 @@ func (s *Supervisor) work() error {
 	wg.Go(func() { s.peers.Run(ctx) })
 	wg.Go(func() { s.renew(ctx) })
 	wg.Go(func() { s.followReplicas(ctx) })
+	wg.Go(func() { s.followDenied(ctx) })
 	s.workRegions(ctx, &wg)
 	if !s.cfg.Parent() {
 		s.workNodes(ctx, &wg)
@@ -259,6 +264,7 @@ func (s *Supervisor) work() error {
 	}
 	if s.gossip != nil {
 		wg.Go(func() { s.tellLeadership(ctx) })
+		wg.Go(func() { s.refuseMembers(ctx) })
 	}
 	lctx, resign := context.WithCancel(ctx)
 	resigned := make(chan struct{})
@@ -316,6 +322,10 @@ func (s *Supervisor) workNodes(ctx context.Context, wg *sync.WaitGroup) {
 	wg.Go(func() { s.mappers.run(ctx) })
 	wg.Go(func() { s.configurers.run(ctx) })
 	wg.Go(func() { s.teller.Run(ctx) })
+	wg.Go(func() { s.tellEngine(ctx) })
+	if s.executor != nil {
+		wg.Go(func() { s.tellExecutor(ctx) })
+	}
 	s.workResponses(ctx, wg)
 }
 

@@ -227,9 +227,9 @@ func (m *Machine) apply(n *node, c fault.Component, f finding, now time.Time) {
 	m.change(n, c, f, now)
 }
 
-// reflagged says whether a node's being inferred dead or unreachable begins or ends.
+// reflagged says whether a node's being inferred dead, unreachable or revoked begins or ends.
 func reflagged(c fault.Component, old, now ruleName) bool {
-	flag := func(r ruleName) bool { return r == ruleInferred || r == ruleUnreachable }
+	flag := func(r ruleName) bool { return r == ruleInferred || r == ruleUnreachable || r == ruleRevoked }
 	return c == fault.ComponentNode && old != now && (flag(old) || flag(now))
 }
 
@@ -326,6 +326,9 @@ func (m *Machine) observer(o fault.Origin) string {
 // nothing is known to be wrong. A bad link is that link's fault alone, bad links to several neighbours may be the node's: see badPorts.
 // Sensors that a machine does not have stay UNKNOWN and do not count.
 func (m *Machine) findNode(n *node, now time.Time) finding {
+	if n.revoked {
+		return m.distrusted(n)
+	}
 	if n.dead.on {
 		return n.dead.finding
 	}

@@ -302,6 +302,9 @@ func (m *Machine) answered(a Answered, now time.Time) {
 		return
 	}
 	n, v := m.nodes[rank], (*voice)(nil)
+	if n.revoked {
+		return
+	}
 	for _, c := range n.nonces {
 		if c.value == a.Nonce && (c.half == 0 || c.half == a.Origin.Half) {
 			v = n.voice(a.Origin.Half)

@@ -8,6 +8,9 @@ import (
 
 // find says what the evidence makes of one component of the node now.
 func (m *Machine) find(n *node, c fault.Component, now time.Time) finding {
+	if n.revoked {
+		return m.distrusted(n)
+	}
 	if h, ok := halfOf(c); ok && n.inferred && n.failure(h).on {
 		// What was found of a half stands: that the whole is inferred dead says nothing against it.
 		return m.findHalf(n, h, now)

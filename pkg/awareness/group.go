@@ -149,6 +149,8 @@ func (m *Machine) remark(n *node, now time.Time) {
 
 func (m *Machine) marksOf(n *node, now time.Time) marks {
 	switch {
+	case n.revoked:
+		return 0
 	case n.inferred:
 		return markDead | markInferred
 	case n.components[fault.ComponentNode].state == fault.Failed:

@@ -53,6 +53,10 @@ func (m *Machine) settle(n *node, now time.Time) {
 		m.settleForeign(n, now)
 		return // its own region judges it
 	}
+	if n.revoked {
+		m.noteMute(n, now)
+		return
+	}
 	for _, h := range halves {
 		m.recover(n, h, now)
 	}

@@ -25,10 +25,17 @@ func (m *Machine) findLink(n *node, d grid.Direction, now time.Time) finding {
 		}
 		return m.told(own, c, by)
 	}
+	if p.revoked {
+		return m.distrustedPeer(p)
+	}
 	if f := p.failure(fault.HalfDNP); f.on {
 		return explained(p, own, by)
 	}
 	far, farBy := m.ownWord(p, fault.Link(d.Opposite()), now)
+	if t := m.relinking(n, p, now); t.After(now) && (own.silent() || far.silent()) {
+		n.wakeAt(t, now)
+		return finding{keep: true}
+	}
 	near, nearBad := m.broken(n, p, own, c, by, now)
 	away, awayBad := m.broken(n, n, far, c, farBy, now)
 	if nearBad != awayBad && !near.keep && !away.keep {

@@ -48,13 +48,17 @@ type Machine struct {
 	common  common
 
 	wakes   wakeHeap
-	dirty   []*node  // to settle, then to publish
-	wave    []*node  // being settled
-	touched []*node  // to publish
-	records []record // handed out while one node is looked at: see said
-	calm    trial    // what a node has against which nothing is held; never written
-	newest  *finding // the newest that a story keeps
-	out     Output
+	dirty   []*node // to settle, then to publish
+	wave    []*node // being settled
+	touched []*node // to publish
+	// revocations are of the nodes with revoked certificates; nil: there are none.
+	revocations map[*node]revocation
+	// regained is when nodes were trusted again, as long as it matters: see relinking.
+	regained map[*node]time.Time
+	records  []record // handed out while one node is looked at: see said
+	calm     trial    // what a node has against which nothing is held; never written
+	newest   *finding // the newest that a story keeps
+	out      Output
 }
 
 // halves are both halves, the host's first.
@@ -201,11 +205,13 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	case ForeignVerdict:
 		m.foreignVerdict(ev, now)
 	case GossipOpinion:
-		if rank, ok := m.ranks[ev.Node]; ok && !ev.Alive && !m.nodes[rank].foreign {
+		if rank, ok := m.ranks[ev.Node]; ok && !ev.Alive && !m.nodes[rank].foreign && !m.nodes[rank].revoked {
 			m.probe(m.nodes[rank], 0, m.cfg.DigestPeriod, now)
 		}
 	case Labelled:
 		m.labelled(ev, now)
+	case Revoked:
+		m.revokedNodes(ev, now)
 	}
 	for len(m.wakes) > 0 && !m.wakes[0].next.After(now) {
 		n := heap.Pop(&m.wakes).(*node)
@@ -238,6 +244,9 @@ func (m *Machine) evidence(d fault.Delivery, now time.Time) {
 		return
 	}
 	n, h := m.nodes[rank], id.Origin.Half
+	if m.refuses(n, now) {
+		return
+	}
 	still := m.undisturbed(n, h, now)
 	a := arrival{Delivery: d, clock: m.clock, now: now, window: m.window(), changed: func(s slot) {
 		still = false
@@ -278,7 +287,7 @@ func (m *Machine) unknown(r Restated) bool {
 // restated takes in that a half's newest digest has come again.
 func (m *Machine) restated(r Restated, now time.Time) {
 	n := m.speaks(r)
-	if n == nil {
+	if n == nil || m.refuses(n, now) {
 		return
 	}
 	h := r.Origin.Half

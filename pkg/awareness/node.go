@@ -45,6 +45,7 @@ type node struct {
 	id         fault.NodeID
 	coord      grid.Coord
 	foreign    bool       // of another region: it bears witness, and is never judged
+	revoked    bool       // its certificates are: it neither bears witness nor is judged
 	ends       directions // its links
 	neighbours []neighbour
 	peers      [grid.NumDirections]*node // at the end of each link; nil where there is none, or it is unknown

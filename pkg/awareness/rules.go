@@ -39,18 +39,22 @@ const (
 	ruleEnclosed                         // a block whose inside nobody sees
 	ruleLabel                            // a whole failure domain
 	rulePartition                        // a part to which no way leads
+	ruleRevoked                          // the node's certificates are revoked
 	ruleCutOff                           // at a parent: its region is not heard
 )
 
 // RuleCutOff is what a parent of regions says of the nodes and group faults of a region that is not heard. No machine does.
 const RuleCutOff = "cut-off"
 
+// RuleRevoked is the rule of a node whose certificates are revoked, and of the links to it.
+const RuleRevoked = "revoked"
+
 // RulePeerRestarting is the rule of a link that is sick because its peer's DNP half is being restarted.
 const RulePeerRestarting = "peer-restarting"
 
 var ruleNames = [...]string{"", "quorum", "single-witness", "both-halves", "watchdog", "descriptors", "answers", "speaks", "own-word",
 	"last-word", "described", "described-by-one", "near-end", "far-end", "disputed", "peer-dead", RulePeerRestarting, "node-dead", "dnp-dead", "host-dead", "inferred",
-	"unreachable", "unheard", "restored", "row", "plane", "bundle", "block", "enclosed", "label", "partition", RuleCutOff}
+	"unreachable", "unheard", "restored", "row", "plane", "bundle", "block", "enclosed", "label", "partition", RuleRevoked, RuleCutOff}
 
 // String returns the name, or "" for none.
 func (r ruleName) String() string { return ruleNames[r] }

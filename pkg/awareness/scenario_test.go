@@ -113,6 +113,12 @@ func (s *scenario) command(f []string) error {
 			return s.explainGroup(arg(1))
 		}
 		return s.explain(fault.NodeID(arg(1)), arg(2))
+	case "revoke": // no node: the list is empty
+		list := Revoked{Nodes: map[fault.NodeID]time.Time{}}
+		for _, id := range f[1:] {
+			list.Nodes[fault.NodeID(id)] = w.now
+		}
+		w.step(list)
 	case "gossip":
 		w.step(GossipOpinion{Node: fault.NodeID(arg(1))})
 	case "relabel":

@@ -72,6 +72,7 @@ func leaveOutLater(msg *lofamov1.Message) {
 	leaveOutLaterHealth(msg.GetReports().GetDnp())
 }
 
+// checkBody is long: it has a case for each body.
 func checkBody(msg *lofamov1.Message) error {
 	switch b := msg.GetBody().(type) {
 	case *lofamov1.Message_Challenge:
@@ -130,6 +131,12 @@ func checkBody(msg *lofamov1.Message) error {
 		return checkActOrder(b.ActOrder)
 	case *lofamov1.Message_ActStatus:
 		return checkActStatus(b.ActStatus)
+	case *lofamov1.Message_DenyPart:
+		return checkDenyPart(b.DenyPart)
+	case *lofamov1.Message_RenewRequest:
+		return checkRenewRequest(b.RenewRequest)
+	case *lofamov1.Message_RenewReply:
+		return checkRenewReply(b.RenewReply)
 	case nil:
 		if len(msg.GetAcks()) > 0 {
 			return nil

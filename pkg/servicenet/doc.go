@@ -23,7 +23,8 @@
 //	Answer, PathRequest,
 //	PathAck, BulkAnnounce,
 //	DiagnosisFindings,
-//	ProcedureStatus, ActStatus  the half itself                 no
+//	ProcedureStatus, ActStatus,
+//	RenewRequest                the half itself                 no
 //	MapFindings                 the DNP half itself             no
 //	Interest                    the host half itself            no
 //	Relayed { inner, hops }     the host half that is the       no
@@ -35,7 +36,8 @@
 //	BulkPull, DiagnosisOrder,
 //	ProcedureOrder, MaskOrder,
 //	TorusConfiguration,
-//	MapOrder, ActOrder          a supervisor                    no
+//	MapOrder, ActOrder,
+//	DenyPart, RenewReply        a supervisor                    no
 //	ConfigurationStatus         the DNP half itself             no
 //
 // A Relayed holds reports, an answer, findings or an announcement; a Downcall whatever a supervisor says. What
@@ -47,7 +49,7 @@
 //
 //	the size and the form   RefusedTooLong, RefusedMalformed
 //	the checksum            RefusedChecksum
-//	the signature           RefusedSignature
+//	the signature           RefusedSignature, RefusedRevoked
 //	or the MAC              RefusedSession when the session is not known, RefusedSignature
 //	the message's form      RefusedMalformed, RefusedUnknownMessage
 //	every field             RefusedField, RefusedNested

@@ -211,7 +211,8 @@ func appendStatus(b []byte, s *lofamov1.DeliveryStatus) []byte {
 	b = appendUint(b, 11, s.GetIsolatedNs())
 	b = appendText(b, 12, s.GetSpool())
 	b = appendUint(b, 13, s.GetTold())
-	return appendUint(b, 14, uint64(s.GetInterest()))
+	b = appendUint(b, 14, uint64(s.GetInterest()))
+	return appendUint(b, 18, s.GetDenied())
 }
 
 // appendAcks writes a Message of acks, which have passed checkAck, and nothing else. They may be those of a leader

@@ -227,6 +227,10 @@ func (p *packet) prove(v Verifier) (role, name string, err error) {
 		return "", "", refuse(RefusedSignature, "signature: given %d bytes: want %d", n, signatureSize)
 	}
 	if role, name, err = v.VerifyName(p.certificate, p.payload, p.signature); err != nil {
+		var revoked interface{ Revoked() bool }
+		if errors.As(err, &revoked) && revoked.Revoked() {
+			return "", "", refuse(RefusedRevoked, "%w", err)
+		}
 		return "", "", refuse(RefusedSignature, "%w", err)
 	}
 	return role, name, nil

@@ -20,13 +20,14 @@ const (
 	RefusedNested                            // a wrapper within a wrapper, or around the wrong message
 	RefusedChecksum                          // damaged on the way: nobody's fault but the path's
 	RefusedSession                           // a MAC of a session that is not known, as after a restart
+	RefusedRevoked                           // the signer's certificate is revoked
 )
 
 // NumRefusals bounds Refusal values from above, for arrays of counters.
-const NumRefusals = int(RefusedSession) + 1
+const NumRefusals = int(RefusedRevoked) + 1
 
 var refusalNames = [NumRefusals]string{"", "too-long", "malformed", "signature", "role", "origin", "field",
-	"unknown-message", "nested", "checksum", "session"}
+	"unknown-message", "nested", "checksum", "session", "revoked"}
 
 func (r Refusal) String() string {
 	if r == 0 || int(r) >= NumRefusals {

@@ -83,6 +83,96 @@ func (ExecutorOutcome) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{0}
 }
 
+// ExecutorDenyRequest carries the list.
+type ExecutorDenyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Signed        *SignedDenyList        `protobuf:"bytes,1,opt,name=signed,proto3" json:"signed,omitempty"` // required
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExecutorDenyRequest) Reset() {
+	*x = ExecutorDenyRequest{}
+	mi := &file_lofamo_v1_executor_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExecutorDenyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExecutorDenyRequest) ProtoMessage() {}
+
+func (x *ExecutorDenyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_executor_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExecutorDenyRequest.ProtoReflect.Descriptor instead.
+func (*ExecutorDenyRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ExecutorDenyRequest) GetSigned() *SignedDenyList {
+	if x != nil {
+		return x.Signed
+	}
+	return nil
+}
+
+// ExecutorDenyResponse says which list the process has now.
+type ExecutorDenyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // of its list; that of the request, or a higher one
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExecutorDenyResponse) Reset() {
+	*x = ExecutorDenyResponse{}
+	mi := &file_lofamo_v1_executor_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExecutorDenyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExecutorDenyResponse) ProtoMessage() {}
+
+func (x *ExecutorDenyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_executor_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExecutorDenyResponse.ProtoReflect.Descriptor instead.
+func (*ExecutorDenyResponse) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ExecutorDenyResponse) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
 // ExecutorDoRequest is one attempt at one step of a response, or at putting it back.
 type ExecutorDoRequest struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
@@ -102,7 +192,7 @@ type ExecutorDoRequest struct {
 
 func (x *ExecutorDoRequest) Reset() {
 	*x = ExecutorDoRequest{}
-	mi := &file_lofamo_v1_executor_proto_msgTypes[0]
+	mi := &file_lofamo_v1_executor_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -114,7 +204,7 @@ func (x *ExecutorDoRequest) String() string {
 func (*ExecutorDoRequest) ProtoMessage() {}
 
 func (x *ExecutorDoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_executor_proto_msgTypes[0]
+	mi := &file_lofamo_v1_executor_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -127,7 +217,7 @@ func (x *ExecutorDoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorDoRequest.ProtoReflect.Descriptor instead.
 func (*ExecutorDoRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{0}
+	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ExecutorDoRequest) GetAttempt() *ExecutorAttempt {
@@ -213,7 +303,7 @@ type ExecutorAttempt struct {
 
 func (x *ExecutorAttempt) Reset() {
 	*x = ExecutorAttempt{}
-	mi := &file_lofamo_v1_executor_proto_msgTypes[1]
+	mi := &file_lofamo_v1_executor_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -225,7 +315,7 @@ func (x *ExecutorAttempt) String() string {
 func (*ExecutorAttempt) ProtoMessage() {}
 
 func (x *ExecutorAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_executor_proto_msgTypes[1]
+	mi := &file_lofamo_v1_executor_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -238,7 +328,7 @@ func (x *ExecutorAttempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorAttempt.ProtoReflect.Descriptor instead.
 func (*ExecutorAttempt) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{1}
+	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ExecutorAttempt) GetResponse() string {
@@ -286,7 +376,7 @@ type ExecutorTarget struct {
 
 func (x *ExecutorTarget) Reset() {
 	*x = ExecutorTarget{}
-	mi := &file_lofamo_v1_executor_proto_msgTypes[2]
+	mi := &file_lofamo_v1_executor_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -298,7 +388,7 @@ func (x *ExecutorTarget) String() string {
 func (*ExecutorTarget) ProtoMessage() {}
 
 func (x *ExecutorTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_executor_proto_msgTypes[2]
+	mi := &file_lofamo_v1_executor_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -311,7 +401,7 @@ func (x *ExecutorTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorTarget.ProtoReflect.Descriptor instead.
 func (*ExecutorTarget) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{2}
+	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ExecutorTarget) GetNode() string {
@@ -381,7 +471,7 @@ type ExecutorDoResponse struct {
 
 func (x *ExecutorDoResponse) Reset() {
 	*x = ExecutorDoResponse{}
-	mi := &file_lofamo_v1_executor_proto_msgTypes[3]
+	mi := &file_lofamo_v1_executor_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -393,7 +483,7 @@ func (x *ExecutorDoResponse) String() string {
 func (*ExecutorDoResponse) ProtoMessage() {}
 
 func (x *ExecutorDoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_executor_proto_msgTypes[3]
+	mi := &file_lofamo_v1_executor_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -406,7 +496,7 @@ func (x *ExecutorDoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorDoResponse.ProtoReflect.Descriptor instead.
 func (*ExecutorDoResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{3}
+	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ExecutorDoResponse) GetOutcome() ExecutorOutcome {
@@ -434,7 +524,7 @@ type ExecutorSettleRequest struct {
 
 func (x *ExecutorSettleRequest) Reset() {
 	*x = ExecutorSettleRequest{}
-	mi := &file_lofamo_v1_executor_proto_msgTypes[4]
+	mi := &file_lofamo_v1_executor_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -446,7 +536,7 @@ func (x *ExecutorSettleRequest) String() string {
 func (*ExecutorSettleRequest) ProtoMessage() {}
 
 func (x *ExecutorSettleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_executor_proto_msgTypes[4]
+	mi := &file_lofamo_v1_executor_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -459,7 +549,7 @@ func (x *ExecutorSettleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorSettleRequest.ProtoReflect.Descriptor instead.
 func (*ExecutorSettleRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{4}
+	return file_lofamo_v1_executor_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ExecutorSettleRequest) GetAttempt() *ExecutorAttempt {
@@ -480,7 +570,11 @@ var File_lofamo_v1_executor_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_executor_proto_rawDesc = "" +
 	"\n" +
-	"\x18lofamo/v1/executor.proto\x12\tlofamo.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15lofamo/v1/types.proto\"\xc5\x03\n" +
+	"\x18lofamo/v1/executor.proto\x12\tlofamo.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1clofamo/v1/certificates.proto\x1a\x15lofamo/v1/types.proto\"H\n" +
+	"\x13ExecutorDenyRequest\x121\n" +
+	"\x06signed\x18\x01 \x01(\v2\x19.lofamo.v1.SignedDenyListR\x06signed\"0\n" +
+	"\x14ExecutorDenyResponse\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversion\"\xc5\x03\n" +
 	"\x11ExecutorDoRequest\x124\n" +
 	"\aattempt\x18\x01 \x01(\v2\x1a.lofamo.v1.ExecutorAttemptR\aattempt\x12'\n" +
 	"\x0fidempotency_key\x18\x02 \x01(\tR\x0eidempotencyKey\x12\x12\n" +
@@ -526,10 +620,11 @@ const file_lofamo_v1_executor_proto_rawDesc = "" +
 	"\n" +
 	"\x06PARTLY\x10\x03\x12\r\n" +
 	"\tNOT_KNOWN\x10\x04\x12\x0f\n" +
-	"\vSTALE_TOKEN\x10\x052\x9f\x01\n" +
+	"\vSTALE_TOKEN\x10\x052\xe8\x01\n" +
 	"\x0fExecutorService\x12A\n" +
 	"\x02Do\x12\x1c.lofamo.v1.ExecutorDoRequest\x1a\x1d.lofamo.v1.ExecutorDoResponse\x12I\n" +
-	"\x06Settle\x12 .lofamo.v1.ExecutorSettleRequest\x1a\x1d.lofamo.v1.ExecutorDoResponseB1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
+	"\x06Settle\x12 .lofamo.v1.ExecutorSettleRequest\x1a\x1d.lofamo.v1.ExecutorDoResponse\x12G\n" +
+	"\x04Deny\x12\x1e.lofamo.v1.ExecutorDenyRequest\x1a\x1f.lofamo.v1.ExecutorDenyResponseB1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
 
 var (
 	file_lofamo_v1_executor_proto_rawDescOnce sync.Once
@@ -544,37 +639,43 @@ func file_lofamo_v1_executor_proto_rawDescGZIP() []byte {
 }
 
 var file_lofamo_v1_executor_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lofamo_v1_executor_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_lofamo_v1_executor_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_lofamo_v1_executor_proto_goTypes = []any{
 	(ExecutorOutcome)(0),          // 0: lofamo.v1.ExecutorOutcome
-	(*ExecutorDoRequest)(nil),     // 1: lofamo.v1.ExecutorDoRequest
-	(*ExecutorAttempt)(nil),       // 2: lofamo.v1.ExecutorAttempt
-	(*ExecutorTarget)(nil),        // 3: lofamo.v1.ExecutorTarget
-	(*ExecutorDoResponse)(nil),    // 4: lofamo.v1.ExecutorDoResponse
-	(*ExecutorSettleRequest)(nil), // 5: lofamo.v1.ExecutorSettleRequest
-	nil,                           // 6: lofamo.v1.ExecutorDoRequest.ParametersEntry
-	(State)(0),                    // 7: lofamo.v1.State
-	(Cause)(0),                    // 8: lofamo.v1.Cause
-	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(*ExecutorDenyRequest)(nil),   // 1: lofamo.v1.ExecutorDenyRequest
+	(*ExecutorDenyResponse)(nil),  // 2: lofamo.v1.ExecutorDenyResponse
+	(*ExecutorDoRequest)(nil),     // 3: lofamo.v1.ExecutorDoRequest
+	(*ExecutorAttempt)(nil),       // 4: lofamo.v1.ExecutorAttempt
+	(*ExecutorTarget)(nil),        // 5: lofamo.v1.ExecutorTarget
+	(*ExecutorDoResponse)(nil),    // 6: lofamo.v1.ExecutorDoResponse
+	(*ExecutorSettleRequest)(nil), // 7: lofamo.v1.ExecutorSettleRequest
+	nil,                           // 8: lofamo.v1.ExecutorDoRequest.ParametersEntry
+	(*SignedDenyList)(nil),        // 9: lofamo.v1.SignedDenyList
+	(State)(0),                    // 10: lofamo.v1.State
+	(Cause)(0),                    // 11: lofamo.v1.Cause
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
 }
 var file_lofamo_v1_executor_proto_depIdxs = []int32{
-	2,  // 0: lofamo.v1.ExecutorDoRequest.attempt:type_name -> lofamo.v1.ExecutorAttempt
-	6,  // 1: lofamo.v1.ExecutorDoRequest.parameters:type_name -> lofamo.v1.ExecutorDoRequest.ParametersEntry
-	3,  // 2: lofamo.v1.ExecutorDoRequest.target:type_name -> lofamo.v1.ExecutorTarget
-	7,  // 3: lofamo.v1.ExecutorTarget.state:type_name -> lofamo.v1.State
-	8,  // 4: lofamo.v1.ExecutorTarget.cause:type_name -> lofamo.v1.Cause
-	9,  // 5: lofamo.v1.ExecutorTarget.since:type_name -> google.protobuf.Timestamp
-	0,  // 6: lofamo.v1.ExecutorDoResponse.outcome:type_name -> lofamo.v1.ExecutorOutcome
-	2,  // 7: lofamo.v1.ExecutorSettleRequest.attempt:type_name -> lofamo.v1.ExecutorAttempt
-	1,  // 8: lofamo.v1.ExecutorService.Do:input_type -> lofamo.v1.ExecutorDoRequest
-	5,  // 9: lofamo.v1.ExecutorService.Settle:input_type -> lofamo.v1.ExecutorSettleRequest
-	4,  // 10: lofamo.v1.ExecutorService.Do:output_type -> lofamo.v1.ExecutorDoResponse
-	4,  // 11: lofamo.v1.ExecutorService.Settle:output_type -> lofamo.v1.ExecutorDoResponse
-	10, // [10:12] is the sub-list for method output_type
-	8,  // [8:10] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	9,  // 0: lofamo.v1.ExecutorDenyRequest.signed:type_name -> lofamo.v1.SignedDenyList
+	4,  // 1: lofamo.v1.ExecutorDoRequest.attempt:type_name -> lofamo.v1.ExecutorAttempt
+	8,  // 2: lofamo.v1.ExecutorDoRequest.parameters:type_name -> lofamo.v1.ExecutorDoRequest.ParametersEntry
+	5,  // 3: lofamo.v1.ExecutorDoRequest.target:type_name -> lofamo.v1.ExecutorTarget
+	10, // 4: lofamo.v1.ExecutorTarget.state:type_name -> lofamo.v1.State
+	11, // 5: lofamo.v1.ExecutorTarget.cause:type_name -> lofamo.v1.Cause
+	12, // 6: lofamo.v1.ExecutorTarget.since:type_name -> google.protobuf.Timestamp
+	0,  // 7: lofamo.v1.ExecutorDoResponse.outcome:type_name -> lofamo.v1.ExecutorOutcome
+	4,  // 8: lofamo.v1.ExecutorSettleRequest.attempt:type_name -> lofamo.v1.ExecutorAttempt
+	3,  // 9: lofamo.v1.ExecutorService.Do:input_type -> lofamo.v1.ExecutorDoRequest
+	7,  // 10: lofamo.v1.ExecutorService.Settle:input_type -> lofamo.v1.ExecutorSettleRequest
+	1,  // 11: lofamo.v1.ExecutorService.Deny:input_type -> lofamo.v1.ExecutorDenyRequest
+	6,  // 12: lofamo.v1.ExecutorService.Do:output_type -> lofamo.v1.ExecutorDoResponse
+	6,  // 13: lofamo.v1.ExecutorService.Settle:output_type -> lofamo.v1.ExecutorDoResponse
+	2,  // 14: lofamo.v1.ExecutorService.Deny:output_type -> lofamo.v1.ExecutorDenyResponse
+	12, // [12:15] is the sub-list for method output_type
+	9,  // [9:12] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_executor_proto_init() }
@@ -582,6 +683,7 @@ func file_lofamo_v1_executor_proto_init() {
 	if File_lofamo_v1_executor_proto != nil {
 		return
 	}
+	file_lofamo_v1_certificates_proto_init()
 	file_lofamo_v1_types_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -589,7 +691,7 @@ func file_lofamo_v1_executor_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_executor_proto_rawDesc), len(file_lofamo_v1_executor_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   6,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

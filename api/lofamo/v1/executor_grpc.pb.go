@@ -23,6 +23,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	ExecutorService_Do_FullMethodName     = "/lofamo.v1.ExecutorService/Do"
 	ExecutorService_Settle_FullMethodName = "/lofamo.v1.ExecutorService/Settle"
+	ExecutorService_Deny_FullMethodName   = "/lofamo.v1.ExecutorService/Deny"
 )
 
 // ExecutorServiceClient is the client API for ExecutorService service.
@@ -38,6 +39,9 @@ type ExecutorServiceClient interface {
 	// Settle says how an attempt ended that was given before, and waits for its end where it is under way. One that has not come is refused from
 	// then on, so that the answer, UNCHANGED, stays true.
 	Settle(ctx context.Context, in *ExecutorSettleRequest, opts ...grpc.CallOption) (*ExecutorDoResponse, error)
+	// Deny gives the list of revoked certificates, which an operator has signed. The process keeps the highest version on its disk, and from then on
+	// refuses supervisors on the list. INVALID_ARGUMENT for a list that is not the cluster's or not signed by an operator of it.
+	Deny(ctx context.Context, in *ExecutorDenyRequest, opts ...grpc.CallOption) (*ExecutorDenyResponse, error)
 }
 
 type executorServiceClient struct {
@@ -68,6 +72,16 @@ func (c *executorServiceClient) Settle(ctx context.Context, in *ExecutorSettleRe
 	return out, nil
 }
 
+func (c *executorServiceClient) Deny(ctx context.Context, in *ExecutorDenyRequest, opts ...grpc.CallOption) (*ExecutorDenyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExecutorDenyResponse)
+	err := c.cc.Invoke(ctx, ExecutorService_Deny_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ExecutorServiceServer is the server API for ExecutorService service.
 // All implementations must embed UnimplementedExecutorServiceServer
 // for forward compatibility.
@@ -81,6 +95,9 @@ type ExecutorServiceServer interface {
 	// Settle says how an attempt ended that was given before, and waits for its end where it is under way. One that has not come is refused from
 	// then on, so that the answer, UNCHANGED, stays true.
 	Settle(context.Context, *ExecutorSettleRequest) (*ExecutorDoResponse, error)
+	// Deny gives the list of revoked certificates, which an operator has signed. The process keeps the highest version on its disk, and from then on
+	// refuses supervisors on the list. INVALID_ARGUMENT for a list that is not the cluster's or not signed by an operator of it.
+	Deny(context.Context, *ExecutorDenyRequest) (*ExecutorDenyResponse, error)
 	mustEmbedUnimplementedExecutorServiceServer()
 }
 
@@ -96,6 +113,9 @@ func (UnimplementedExecutorServiceServer) Do(context.Context, *ExecutorDoRequest
 }
 func (UnimplementedExecutorServiceServer) Settle(context.Context, *ExecutorSettleRequest) (*ExecutorDoResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Settle not implemented")
+}
+func (UnimplementedExecutorServiceServer) Deny(context.Context, *ExecutorDenyRequest) (*ExecutorDenyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Deny not implemented")
 }
 func (UnimplementedExecutorServiceServer) mustEmbedUnimplementedExecutorServiceServer() {}
 func (UnimplementedExecutorServiceServer) testEmbeddedByValue()                         {}
@@ -154,6 +174,24 @@ func _ExecutorService_Settle_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ExecutorService_Deny_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExecutorDenyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ExecutorServiceServer).Deny(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ExecutorService_Deny_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ExecutorServiceServer).Deny(ctx, req.(*ExecutorDenyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ExecutorService_ServiceDesc is the grpc.ServiceDesc for ExecutorService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -168,6 +206,10 @@ var ExecutorService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Settle",
 			Handler:    _ExecutorService_Settle_Handler,
+		},
+		{
+			MethodName: "Deny",
+			Handler:    _ExecutorService_Deny_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -1230,6 +1230,7 @@ type DeliveryStatus struct {
 	// Revision of the map up to which the half has been told what concerns it; 0: of nothing yet.
 	Told          uint64 `protobuf:"varint,13,opt,name=told,proto3" json:"told,omitempty"`
 	Interest      uint32 `protobuf:"varint,14,opt,name=interest,proto3" json:"interest,omitempty"` // number of its list of the nodes of its jobs (Interest.serial); 0: none
+	Denied        uint64 `protobuf:"varint,18,opt,name=denied,proto3" json:"denied,omitempty"`     // version of the list of revoked certificates that the node has; 0: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1358,6 +1359,13 @@ func (x *DeliveryStatus) GetTold() uint64 {
 func (x *DeliveryStatus) GetInterest() uint32 {
 	if x != nil {
 		return x.Interest
+	}
+	return 0
+}
+
+func (x *DeliveryStatus) GetDenied() uint64 {
+	if x != nil {
+		return x.Denied
 	}
 	return 0
 }
@@ -2823,7 +2831,7 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x05since\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x16\n" +
 	"\x06reason\x18\n" +
 	" \x01(\tR\x06reason\x12\x16\n" +
-	"\x06region\x18\v \x01(\tR\x06region\"\xb5\x03\n" +
+	"\x06region\x18\v \x01(\tR\x06region\"\xcd\x03\n" +
 	"\x0eDeliveryStatus\x12*\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x14.lofamo.v1.PathStateR\x05state\x12\x18\n" +
 	"\aprimary\x18\x02 \x01(\tR\aprimary\x12\x1c\n" +
@@ -2844,7 +2852,8 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"isolatedNs\x12\x14\n" +
 	"\x05spool\x18\f \x01(\tR\x05spool\x12\x12\n" +
 	"\x04told\x18\r \x01(\x04R\x04told\x12\x1a\n" +
-	"\binterest\x18\x0e \x01(\rR\binterest\"\x98\x01\n" +
+	"\binterest\x18\x0e \x01(\rR\binterest\x12\x16\n" +
+	"\x06denied\x18\x12 \x01(\x04R\x06denied\"\x98\x01\n" +
 	"\n" +
 	"RailStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +

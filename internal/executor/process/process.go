@@ -56,6 +56,7 @@ type Process struct {
 	server   *server
 	metrics  *Metrics
 	signer   *pki.Signer
+	denials  *denials
 	failed   chan error
 	serving  sync.WaitGroup
 }
@@ -81,9 +82,13 @@ func New(cfg Config, logger *slog.Logger) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{cfg: cfg, logger: logger, executors: executors, signer: signer, failed: make(chan error, 1)}
+	denials, err := newDenials(cfg.TLS.CA, cfg.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	p := &Process{cfg: cfg, logger: logger, executors: executors, signer: signer, denials: denials, failed: make(chan error, 1)}
 	p.grpc = grpc.NewServer(
-		grpc.Creds(bounded.Credentials(conf, unlimited)),
+		grpc.Creds(bounded.Credentials(denials.registry.WithTLS(conf), unlimited)), grpc.UnaryInterceptor(denials.refuse),
 		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(1024), grpc.ConnectionTimeout(handshakeTime), grpc.MaxHeaderListSize(maxHeaderList),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
@@ -106,6 +111,9 @@ func (p *Process) Start() error {
 	if err != nil {
 		return err
 	}
+	if err := p.denials.open(p.cfg.StateDir, p.cfg.Cluster); err != nil {
+		return errors.Join(err, d.close())
+	}
 	if p.listener, err = net.Listen("tcp", p.cfg.Listen); err != nil {
 		return errors.Join(fmt.Errorf("listen: %w", err), d.close())
 	}
@@ -124,6 +132,7 @@ func (p *Process) Start() error {
 		},
 	})
 	p.server = newServer(p.cfg.Cluster, p.executors, p.cfg.AtOnce, d, p.metrics, p.logger)
+	p.server.denials = p.denials
 	d.lost = func(err error) {
 		p.metrics.Failures.Inc()
 		p.server.lost(err)

@@ -213,7 +213,7 @@ func TestOnlySupervisors(t *testing.T) {
 	b := newBench(t)
 	b.Start(t)
 	for _, role := range []pki.Role{pki.RoleOperator, pki.RoleViewer, pki.RoleExecutor} {
-		x, err := remote.New(config.ExecutorClient{Address: b.Config.Listen}, processtest.Cluster, b.Certificate(t, role))
+		x, err := remote.New(config.ExecutorClient{Address: b.Config.Listen}, processtest.Cluster, b.Certificate(t, role), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -477,7 +477,7 @@ func lead(js string) int {
 	if err == nil {
 		err = failpoint.ArmAtStart(l.Dir, "leader")
 	}
-	x, err2 := remote.New(config.ExecutorClient{Address: l.Address, DialTimeout: config.Duration(5 * time.Second), SettleTimeout: config.Duration(time.Second)}, processtest.Cluster, l.TLS)
+	x, err2 := remote.New(config.ExecutorClient{Address: l.Address, DialTimeout: config.Duration(5 * time.Second), SettleTimeout: config.Duration(time.Second)}, processtest.Cluster, l.TLS, nil)
 	if err := errors.Join(err, err2); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

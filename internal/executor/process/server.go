@@ -32,6 +32,7 @@ type server struct {
 	logger    *slog.Logger
 	metrics   *Metrics
 	durable   *durable
+	denials   *denials
 	slots     chan struct{} // one for each act that may go on at once
 
 	acts context.Context // ends when the acts are to end with the process

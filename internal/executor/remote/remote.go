@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -42,8 +43,8 @@ type Executor struct {
 	client lofamov1.ExecutorServiceClient
 }
 
-// New returns one that connects when it is used, with the supervisor's own certificate.
-func New(cfg config.ExecutorClient, cluster string, tls config.SupervisorTLS) (*Executor, error) {
+// New returns one that connects when it is used, with the supervisor's own certificate. It refuses a process whose certificate the registry revokes; nil: none.
+func New(cfg config.ExecutorClient, cluster string, tls config.SupervisorTLS, revoked *pki.Registry) (*Executor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -53,6 +54,7 @@ func New(cfg config.ExecutorClient, cluster string, tls config.SupervisorTLS) (*
 		return nil, err
 	}
 	conf.ServerName = pki.ExecutorName(cluster)
+	conf = revoked.WithTLS(conf)
 	conn, err := grpc.NewClient("passthrough:///"+cfg.Address,
 		grpc.WithTransportCredentials(credentials.NewTLS(conf)),
 		grpc.WithDisableRetry(),
@@ -72,6 +74,21 @@ func New(cfg config.ExecutorClient, cluster string, tls config.SupervisorTLS) (*
 
 // Close ends the connection; attempts that are under way go on at the other end.
 func (x *Executor) Close() error { return x.conn.Close() }
+
+// Deny gives the process the list of revoked certificates, a marshalled SignedDenyList. A process of an earlier version, which has none, is passed over.
+func (x *Executor) Deny(ctx context.Context, raw []byte) error {
+	signed := new(lofamov1.SignedDenyList)
+	if err := proto.Unmarshal(raw, signed); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(x.cfg.SettleTimeout))
+	defer cancel()
+	_, err := x.client.Deny(ctx, &lofamov1.ExecutorDenyRequest{Signed: signed})
+	if status.Code(err) == codes.Unimplemented {
+		return nil
+	}
+	return err
+}
 
 // Do implements executor.Executor.
 func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {

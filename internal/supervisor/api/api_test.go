@@ -324,6 +324,6 @@ func TestRights(t *testing.T) {
 		}
 	}
 	// Without TLS there is nobody to have a role.
-	err := authorize(t.Context(), lofamov1.FaultSupervisor_Watch_FullMethodName, rights)
+	err := authorize(t.Context(), lofamov1.FaultSupervisor_Watch_FullMethodName, rights, nil)
 	refused(t, "no peer", err, codes.PermissionDenied, "")
 }

@@ -3,6 +3,8 @@ package api
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -42,6 +44,7 @@ type ServerConfig struct {
 	MaxMessage int // bytes of an answer
 	// Refused hears of each call that is refused before its request is decoded, why. May be nil.
 	Refused func(reason string)
+	Revoked *pki.Registry // of certificates whose calls are refused; nil: none
 }
 
 // GRPC is a gRPC server with everything but the services.
@@ -100,8 +103,8 @@ func NewServer(cfg ServerConfig) *GRPC {
 		grpc.MaxSendMsgSize(cfg.MaxMessage),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
-		grpc.ChainUnaryInterceptor(m.UnaryServerInterceptor(), recovery.UnaryServerInterceptor(rec), AuthorizeUnary(rights)),
-		grpc.ChainStreamInterceptor(a.stream, m.StreamServerInterceptor(), recovery.StreamServerInterceptor(rec), AuthorizeStream(rights)),
+		grpc.ChainUnaryInterceptor(m.UnaryServerInterceptor(), recovery.UnaryServerInterceptor(rec), AuthorizeUnary(rights, cfg.Revoked)),
+		grpc.ChainStreamInterceptor(a.stream, m.StreamServerInterceptor(), recovery.StreamServerInterceptor(rec), AuthorizeStream(rights, cfg.Revoked)),
 	)
 	h := health.NewServer()
 	for _, name := range []string{"", lofamov1.FaultSupervisor_ServiceDesc.ServiceName, HealthLeader, HealthStore} {
@@ -138,6 +141,11 @@ func rights(method string) []pki.Role {
 		return []pki.Role{pki.RoleOperator, pki.RoleSupervisor}
 	case lofamov1.ResponseService_ServiceDesc.ServiceName:
 		return responseRights(method)
+	case lofamov1.Certificates_ServiceDesc.ServiceName:
+		if method == lofamov1.Certificates_ListCertificates_FullMethodName {
+			return readers
+		}
+		return []pki.Role{pki.RoleOperator}
 	case lofamov1.SupervisorAdmin_ServiceDesc.ServiceName:
 		return []pki.Role{pki.RoleOperator, pki.RoleSupervisor}
 	case lofamov1.Replica_ServiceDesc.ServiceName, lofamov1.Upstream_ServiceDesc.ServiceName:
@@ -183,8 +191,21 @@ func caller(ctx context.Context) (pki.Identity, error) {
 	return pki.IdentityOf(info.State.PeerCertificates[0])
 }
 
-func authorize(ctx context.Context, method string, roles func(string) []pki.Role) error {
+// certificate returns the one that the caller's connection was opened with.
+func certificate(ctx context.Context) *x509.Certificate {
+	if p, ok := peer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.PeerCertificates) > 0 {
+			return info.State.PeerCertificates[0]
+		}
+	}
+	return nil
+}
+
+func authorize(ctx context.Context, method string, roles func(string) []pki.Role, revoked *pki.Registry) error {
 	id, err := caller(ctx)
+	if err == nil {
+		err = revoked.CheckCertificate(certificate(ctx)) // which may have been revoked since the handshake
+	}
 	if err != nil {
 		return status.Errorf(codes.PermissionDenied, "%s: %v", method, err)
 	}
@@ -199,21 +220,36 @@ func mayNot(method string, id pki.Identity) error {
 }
 
 // AuthorizeUnary refuses callers whose role the method is not for.
-func AuthorizeUnary(roles func(method string) []pki.Role) grpc.UnaryServerInterceptor {
+func AuthorizeUnary(roles func(method string) []pki.Role, revoked *pki.Registry) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-		if err := authorize(ctx, info.FullMethod, roles); err != nil {
+		if err := authorize(ctx, info.FullMethod, roles, revoked); err != nil {
 			return nil, err
 		}
 		return next(ctx, req)
 	}
 }
 
-// AuthorizeStream is AuthorizeUnary for streams.
-func AuthorizeStream(roles func(method string) []pki.Role) grpc.StreamServerInterceptor {
+// AuthorizeStream is AuthorizeUnary for streams. A stream ends when its caller's certificate is revoked.
+func AuthorizeStream(roles func(method string) []pki.Role, revoked *pki.Registry) grpc.StreamServerInterceptor {
 	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-		if err := authorize(ss.Context(), info.FullMethod, roles); err != nil {
+		if err := authorize(ss.Context(), info.FullMethod, roles, revoked); err != nil {
 			return err
 		}
-		return next(srv, ss)
+		ctx, cancel := revoked.Watch(ss.Context(), certificate(ss.Context()))
+		defer cancel()
+		err := next(srv, trustedStream{ss, ctx})
+		if cause := context.Cause(ctx); errors.Is(cause, pki.ErrRevoked) {
+			return status.Errorf(codes.PermissionDenied, "%s: %v", info.FullMethod, cause)
+		}
+		return err
 	}
 }
+
+// trustedStream is a stream whose context ends with its caller's certificate.
+type trustedStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context implements grpc.ServerStream.
+func (w trustedStream) Context() context.Context { return w.ctx }

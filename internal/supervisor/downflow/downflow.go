@@ -83,6 +83,8 @@ type Digest struct {
 	Epoch fault.Epoch
 	Told  uint64 // DeliveryStatus.told
 	List  uint32 // DeliveryStatus.interest
+	// Denied is DeliveryStatus.denied, which is not this package's.
+	Denied uint64
 }
 
 // Heard takes a digest that came straight here.

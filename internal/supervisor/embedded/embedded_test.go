@@ -57,7 +57,7 @@ func config(t *testing.T, keys string) embedded.Config {
 		DataDir: t.TempDir(), Name: "s1", PeerURL: peer, ClientURL: "https://" + freeport.Addr(t).String(),
 		InitialCluster: "s1=" + peer, ClusterState: "new", Token: "test",
 		CertFile: filepath.Join(keys, "supervisor.pem"), KeyFile: filepath.Join(keys, "supervisor.key"), CAFile: filepath.Join(keys, "ca.pem"),
-		AllowClient: api.AuthorizeUnary(api.SupervisorsOnly), AllowStream: api.AuthorizeStream(api.SupervisorsOnly),
+		AllowClient: api.AuthorizeUnary(api.SupervisorsOnly, nil), AllowStream: api.AuthorizeStream(api.SupervisorsOnly, nil),
 		Retention: time.Hour, QuotaBytes: 64 << 20, Logger: slog.New(slog.DiscardHandler),
 	}
 }

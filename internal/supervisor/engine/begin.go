@@ -69,6 +69,9 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (_ *term, err e
 	}
 	t.published = newPublished(t.committed.Map(snap.Revision))
 	e.cfg.Metrics.Revision.Set(float64(snap.Revision))
+	if e.cfg.Revoked != nil {
+		t.step(now, e.cfg.Revoked())
+	}
 	t.step(now, awareness.Tick{}) // for the first wake-up
 	return t, nil
 }

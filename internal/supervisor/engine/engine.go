@@ -97,6 +97,8 @@ type Input struct {
 	Gossip *awareness.GossipOpinion
 	// Foreign is what other regions have found of their nodes at the border.
 	Foreign []awareness.ForeignVerdict
+	// Revoked says that Config.Revoked returns another list.
+	Revoked bool
 }
 
 // Config of an engine.
@@ -125,6 +127,8 @@ type Config struct {
 	Marks *view.Marks
 	// Masks follow the stored masks of links; nil: there are none.
 	Masks *view.Masks
+	// Revoked returns the nodes with revoked certificates; nil: there are none.
+	Revoked func() awareness.Revoked
 }
 
 // Engine survives the terms of leadership; Lead runs one. Its other methods may be called from any

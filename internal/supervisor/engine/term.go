@@ -178,6 +178,8 @@ func (t *term) take(now time.Time, in Input) {
 		t.step(now, *in.Answer)
 	case in.Gossip != nil:
 		t.step(now, *in.Gossip)
+	case in.Revoked:
+		t.step(now, t.e.cfg.Revoked())
 	case in.Foreign != nil:
 		for _, v := range in.Foreign {
 			t.step(now, v)

@@ -68,9 +68,11 @@ type Metrics struct {
 	// Maintenance and Topology are as this replica's own copy of the store has them.
 	Maintenance prometheus.Gauge
 	Topology    prometheus.Gauge
-	Told        prometheus.Gauge
-	Watchers    prometheus.Gauge
-	SlowCut     prometheus.Counter
+	// DenyVersion and Denials describe the list of revoked certificates in force.
+	DenyVersion, Denials prometheus.Gauge
+	Told                 prometheus.Gauge
+	Watchers             prometheus.Gauge
+	SlowCut              prometheus.Counter
 }
 
 // latencies are the buckets of all latencies, from a fast commit to a failed one, in seconds.
@@ -132,6 +134,8 @@ func New(reg prometheus.Registerer) *Metrics {
 		RegionCut:   gauge("region_cut_off", "1 while nothing is heard of a region, and its nodes are shown as UNKNOWN; only the leader of a parent tells.", "region"),
 		RegionHeard: gauge("region_heard_timestamp_seconds", "When a region was heard last, in seconds since 1970; only the leader of a parent tells, of those that it has heard.", "region"),
 		Maintenance: gauge("maintenance_nodes", "Nodes under maintenance.").WithLabelValues(),
+		DenyVersion: gauge("deny_list_version", "Version of the list of revoked certificates that this replica has in force; 0: none.").WithLabelValues(),
+		Denials:     gauge("deny_list_denials", "Entries of the list of revoked certificates that this replica has in force.").WithLabelValues(),
 		Topology:    gauge("topology_revision", "Revision of the topology that is followed; 0: that of the configuration, since none is stored yet.").WithLabelValues(),
 		Told:        gauge("told_halves", "Host halves that this replica tells what of the fault map concerns them.").WithLabelValues(),
 		Watchers:    gauge("watchers", "Open watches.").WithLabelValues(),

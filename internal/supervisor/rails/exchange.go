@@ -65,6 +65,9 @@ func (x *Exchanges) Verifier(v servicenet.Verifier) servicenet.Verifier {
 	return sessions.With(v, x.table)
 }
 
+// Drop forgets the sessions with a half: a MAC of them proves nothing any more, and the half signs.
+func (x *Exchanges) Drop(o fault.Origin) { x.table.Drop(o.String()) }
+
 // grant makes a session: a key of our own for this exchange, the secret that both ends' keys give, and a
 // random name.
 func (x *Exchanges) grant(r paths.Request) (paths.Grant, error) {

@@ -371,7 +371,7 @@ func (in *Intake) heard(a *servicenet.Arrival, from paths.Place) {
 		id := a.Reports[0].ID
 		in.cfg.Sender.Heard(id.Origin, id.Epoch, a.Session, from)
 		if st := a.Status; st != nil && id.Origin.Half == fault.HalfHost {
-			in.cfg.Teller.Digest(downflow.Digest{Node: id.Origin.Node, Epoch: id.Epoch, Told: st.GetTold(), List: st.GetInterest()})
+			in.cfg.Teller.Digest(downflow.Digest{Node: id.Origin.Node, Epoch: id.Epoch, Told: st.GetTold(), List: st.GetInterest(), Denied: st.GetDenied()})
 		}
 	case *lofamov1.Message_Answer:
 		o := servicenet.OriginOf(body.Answer)

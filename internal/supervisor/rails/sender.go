@@ -204,6 +204,12 @@ func (s *Sender) Tell(node fault.NodeID, told *lofamov1.Told) {
 	s.say("told", o, engine.To{}, s.cfg.Paths.seal(o), &lofamov1.Message{Body: &lofamov1.Message_Told{Told: told}}, nil)
 }
 
+// Deny sends the host half of a node a part of the list of revoked certificates, signed. What is lost is sent again.
+func (s *Sender) Deny(node fault.NodeID, part *lofamov1.DenyPart) {
+	o := fault.Origin{Node: node, Half: fault.HalfHost}
+	s.say("deny part", o, engine.To{}, servicenet.SealOptions{}, &lofamov1.Message{Body: &lofamov1.Message_DenyPart{DenyPart: part}}, nil)
+}
+
 // answerPaths sends replies, always signed: the half does not know of the session yet.
 func (s *Sender) answerPaths(out paths.Output) {
 	for _, send := range out.Sends {

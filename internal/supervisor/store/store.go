@@ -18,6 +18,7 @@
 //	/lofamo/v1/maintenance/<id>         a Maintenance, protobuf
 //	/lofamo/v1/masks/<x,y,z>/<direction>
 //	                                    a LinkMask, protobuf: under the place of the link's lower end
+//	/lofamo/v1/denied                   the list of revoked certificates, a SignedDenyList, protobuf
 //	/lofamo/v1/managed/diagnosis        the report of the last diagnosis, a DiagnosisReport, protobuf
 //	/lofamo/v1/managed/procedure        the report of the last procedure, a ProcedureReport, protobuf
 //	/lofamo/v1/managed/ordered          a procedure that was ordered and has no report yet: JSON of Ordered

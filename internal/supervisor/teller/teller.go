@@ -7,9 +7,11 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/denylist"
 	"github.com/lofamo/lofamo/internal/supervisor/downflow"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
@@ -19,6 +21,7 @@ import (
 // Sender sends a message to the host half of a node. It does not block and may lose it.
 type Sender interface {
 	Tell(node fault.NodeID, told *lofamov1.Told)
+	Deny(node fault.NodeID, part *lofamov1.DenyPart)
 }
 
 // Config of a Teller.
@@ -39,8 +42,10 @@ const queue = 4096
 type Teller struct {
 	cfg     Config
 	machine *downflow.Machine
-	heard   chan any      // downflow.Digest or *lofamov1.Interest
-	woken   chan struct{} // has room for one: there is a newer map
+	heard   chan any           // downflow.Digest or *lofamov1.Interest
+	woken   chan struct{}      // has room for one: there is a newer map
+	lists   chan denylist.List // has room for one: the newest
+	highest atomic.Uint64
 
 	mu      sync.Mutex
 	now     view.Map // the newest
@@ -51,7 +56,7 @@ type Teller struct {
 // New returns one; Run makes it work.
 func New(cfg Config) *Teller {
 	return &Teller{
-		cfg: cfg, heard: make(chan any, queue), woken: make(chan struct{}, 1),
+		cfg: cfg, heard: make(chan any, queue), woken: make(chan struct{}, 1), lists: make(chan denylist.List, 1),
 		machine: downflow.New(downflow.Config{
 			Window: time.Duration(cfg.DigestMisses) * cfg.DigestPeriod, Again: cfg.DigestPeriod * 4 / 5, Backlog: max(10*time.Second, 4*cfg.DigestPeriod),
 		}),
@@ -99,13 +104,19 @@ func (t *Teller) Run(ctx context.Context) {
 	marked, others := t.cfg.Marks.All()
 	expire := time.NewTicker(max(time.Second, time.Duration(t.cfg.DigestMisses)*t.cfg.DigestPeriod))
 	defer expire.Stop()
+	deny := &denials{list: denylist.List{DenyList: &lofamov1.DenyList{}}, nodes: make(map[fault.NodeID]*denied), highest: &t.highest, send: t.cfg.Sender.Deny}
 	heard := (<-chan any)(nil) // until there is a map
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case what := <-heard:
+			if d, ok := what.(downflow.Digest); ok {
+				deny.heard(time.Now(), d.Node, d.Denied, t.cfg.DigestPeriod)
+			}
 			t.hears(what, k)
+		case l := <-t.lists:
+			deny.replace(time.Now(), l, t.cfg.DigestPeriod)
 		case <-expire.C:
 			t.machine.Expire(time.Now())
 			t.cfg.Metrics.Told.Set(float64(t.machine.Len()))

@@ -27,6 +27,9 @@ func (s *Server) as(do func(http.ResponseWriter, *http.Request, visitor)) http.H
 			return
 		}
 		c, _, err := weblogin.Open(s.cfg.Verifier, s.cfg.Cluster, s.cfg.Self, cookie.Value, s.cfg.Now(), weblogin.Session)
+		if err == nil && s.cfg.Verifier.RevokedSince(c.Subject, time.Unix(c.Issued, 0)) {
+			err = pki.ErrRevoked
+		}
 		if err != nil {
 			why := "the session is not one of this cluster: 'lofamoctl web' begins one"
 			if errors.Is(err, weblogin.ErrExpired) {

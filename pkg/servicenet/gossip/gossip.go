@@ -182,6 +182,7 @@ type Net struct {
 	passOn atomic.Bool // role node: supervisors only listen, the replicas have their own ways
 	live   atomic.Pointer[memberlist.Memberlist]
 
+	refused   atomic.Pointer[map[string]bool] // names: see Refuse; nil: none
 	membersMu sync.Mutex
 	members   map[string]Member // live, as told by memberlist under its lock
 
@@ -311,6 +312,34 @@ func (n *Net) Members() []Member {
 	n.membersMu.Unlock()
 	slices.SortFunc(out, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })
 	return out
+}
+
+// Refuse keeps members of these names out from now on, and no others: what they say of themselves is ignored, and so are packets from the
+// addresses at which they were members. Their key is the pool's: only a new key keeps out a member that takes another name and address.
+func (n *Net) Refuse(names []string) {
+	refused, addrs := make(map[string]bool), make(map[netip.AddrPort]string)
+	for _, name := range names {
+		refused[name] = true
+	}
+	n.refused.Store(&refused)
+	for _, m := range n.Members() {
+		if refused[m.Name] {
+			addrs[m.Addr] = m.Name
+		}
+	}
+	if old := n.transport.refusedFrom.Load(); old != nil {
+		for at, name := range *old { // a member that was put out before is none any more
+			if refused[name] {
+				addrs[at] = name
+			}
+		}
+	}
+	n.transport.refusedFrom.Store(&addrs)
+}
+
+func (n *Net) refuses(name string) bool {
+	names := n.refused.Load()
+	return names != nil && (*names)[name]
 }
 
 func (n *Net) numNodes() int {

@@ -41,16 +41,18 @@ type transport struct {
 	log     *log.Logger
 	ctx     context.Context // ends dials when the member closes
 	blocked atomic.Bool
-	open    chan struct{} // one for each stream that is open
-	refused atomic.Uint64
-	pace    *rate.Limiter   // of packets; nil: no bound
-	guard   *udpguard.Guard // nil: nobody is a stranger
-	refuse  *rate.Limiter   // of packets of strangers beyond their budget
-	packets chan *memberlist.Packet
-	streams chan net.Conn
-	stop    sync.Once
-	done    chan struct{}
-	wg      sync.WaitGroup
+	// refusedFrom are the addresses whose packets are dropped, with the names of their members; nil: none.
+	refusedFrom atomic.Pointer[map[netip.AddrPort]string]
+	open        chan struct{} // one for each stream that is open
+	refused     atomic.Uint64
+	pace        *rate.Limiter   // of packets; nil: no bound
+	guard       *udpguard.Guard // nil: nobody is a stranger
+	refuse      *rate.Limiter   // of packets of strangers beyond their budget
+	packets     chan *memberlist.Packet
+	streams     chan net.Conn
+	stop        sync.Once
+	done        chan struct{}
+	wg          sync.WaitGroup
 }
 
 var _ memberlist.NodeAwareTransport = (*transport)(nil)
@@ -144,7 +146,7 @@ func (t *transport) readPackets() {
 		if pace != nil && !pace.Allow() {
 			time.Sleep(floodRest)
 		}
-		if stranger || n == 0 || t.blocked.Load() {
+		if stranger || n == 0 || t.blocked.Load() || t.refuses(from) {
 			continue
 		}
 		select {
@@ -153,6 +155,15 @@ func (t *transport) readPackets() {
 			return
 		}
 	}
+}
+
+func (t *transport) refuses(from netip.AddrPort) bool {
+	addrs := t.refusedFrom.Load()
+	if addrs == nil || len(*addrs) == 0 {
+		return false
+	}
+	_, refused := (*addrs)[netip.AddrPortFrom(from.Addr().Unmap(), from.Port())]
+	return refused
 }
 
 // acceptRest is how long nothing is accepted after that has failed, as for want of file descriptors.

@@ -80,7 +80,7 @@ func (f *Fixture) Start(t testing.TB) (stop func()) {
 func (f *Fixture) Supervisor(t testing.TB, address string) *remote.Executor {
 	t.Helper()
 	x, err := remote.New(config.ExecutorClient{Address: address, DialTimeout: config.Duration(time.Second), SettleTimeout: config.Duration(time.Second)}, Cluster,
-		f.Certificate(t, pki.RoleSupervisor))
+		f.Certificate(t, pki.RoleSupervisor), nil)
 	must(t, err)
 	t.Cleanup(func() { _ = x.Close() })
 	return x

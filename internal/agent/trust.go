@@ -1,0 +1,174 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/agent/backup"
+	"github.com/lofamo/lofamo/internal/denylist"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// trust keeps a half's certificate and the list of revoked certificates current while the half runs. Both halves of a node share the list's file: the
+// host half writes it.
+type trust struct {
+	registry *pki.Registry
+	signer   *pki.Signer
+	log      *slog.Logger
+	keeper   *denylist.Keeper // owned by run
+	path     string
+	seen     fileSeen
+	failed   condition
+	renewal  condition
+	renewAt  time.Time
+
+	parts   chan *lofamov1.DenyPart
+	look    chan struct{} // takes one, once a second
+	version atomic.Uint64 // of the list in force
+}
+
+// fileSeen tells one state of a file from the next.
+type fileSeen struct {
+	at   time.Time
+	size int64
+}
+
+// Bounds and periods of trust.
+const (
+	// trustQueue bounds the parts of a list that wait; supervisors repeat what is dropped.
+	trustQueue = 64
+	// renewEvery is how often a half looks for a new certificate and key in its files.
+	renewEvery = time.Second
+)
+
+func newTrust(c *common, r *pki.Registry) *trust {
+	t := &trust{
+		registry: r, signer: c.signer, log: c.log, path: filepath.Join(c.cfg.StateDir, denylist.File),
+		parts: make(chan *lofamov1.DenyPart, trustQueue), look: make(chan struct{}, 1),
+	}
+	t.seen = lookAtFile(t.path)
+	var lost error
+	if t.keeper, lost = denylist.NewKeeper(c.cfg.StateDir, c.cfg.Cluster, c.verifier, r); lost != nil {
+		c.log.Error("list of revoked certificates not read: none is refused until a supervisor sends it again", "err", lost)
+	}
+	t.version.Store(t.keeper.List().GetVersion())
+	return t
+}
+
+func lookAtFile(path string) fileSeen {
+	info, err := os.Stat(path)
+	if err != nil {
+		return fileSeen{}
+	}
+	return fileSeen{info.ModTime(), info.Size()}
+}
+
+// wake makes run look at the files. It does not block.
+func (t *trust) wake() {
+	select {
+	case t.look <- struct{}{}:
+	default: // the disk hangs
+	}
+}
+
+// take takes a part of a list that a supervisor has signed. It does not block.
+func (t *trust) take(p *lofamov1.DenyPart) {
+	select {
+	case t.parts <- p:
+	default:
+	}
+}
+
+// run follows the files and what supervisors send until ctx ends. It calls changed at first, and after every new list.
+func (t *trust) run(ctx context.Context, changed func()) {
+	if t.version.Load() > 0 {
+		changed()
+	}
+	for {
+		taken, err := false, error(nil)
+		select {
+		case <-ctx.Done():
+			return
+		case p := <-t.parts:
+			taken, err = t.keeper.Part(p)
+		case <-t.look:
+			t.renew(time.Now())
+			if now := lookAtFile(t.path); now != t.seen {
+				t.seen = now
+				taken, err = t.keeper.Reload()
+			}
+		}
+		t.failed.set(t.log, "taking up the list of revoked certificates", err)
+		if taken {
+			l := t.keeper.List()
+			t.version.Store(l.GetVersion())
+			t.log.Info("list of revoked certificates taken up", "version", l.GetVersion(), "denials", len(l.GetDenials()), "signed_by", l.Signer.Name)
+			changed()
+		}
+	}
+}
+
+// renew takes up a new certificate and key from their files.
+func (t *trust) renew(now time.Time) {
+	if now.Before(t.renewAt) {
+		return
+	}
+	t.renewAt = now.Add(renewEvery)
+	renewed, err := t.signer.Renew()
+	t.renewal.set(t.log, "taking up a new certificate and key", err)
+	if renewed {
+		t.log.Info("certificate renewed", "expires", t.signer.Expires())
+	}
+}
+
+// trustChanged ends the sessions of revoked supervisors, and keeps revoked members out of the gossip.
+func (h *hostHalf) trustChanged() {
+	var gone []string
+	for id := range h.trust.registry.Denied() {
+		if id.Role == pki.RoleSupervisor {
+			h.keys.table.Drop(id.Name)
+			gone = append(gone, "supervisor/"+id.Name)
+		} else if o, ok := id.Origin(); ok && o.Half == fault.HalfHost && o.Node != h.cfg.Node {
+			gone = append(gone, string(o.Node))
+		}
+	}
+	h.mu.Lock()
+	g := h.gossip
+	h.mu.Unlock()
+	if g != nil {
+		g.Refuse(gone)
+	}
+}
+
+// trustChanged ends the sessions of links whose peers have revoked certificates. A peer that has a newer certificate makes another session at once.
+func (d *dnpHalf) trustChanged() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, dir := range d.topo.Links {
+		if p := d.core.PeerAt(dir); d.trust.registry.Denies(pki.NodeIdentity(d.cfg.Cluster, p.Node, fault.HalfDNP)) {
+			d.log.Warn("link session ended: certificates of the peer are revoked", "link", dir.String(), "peer", p.Node)
+			d.newSession(dir)
+		}
+	}
+}
+
+// newSession forgets the session of a link, here and in the copy, and asks for another one.
+func (d *dnpHalf) newSession(dir grid.Direction) {
+	p := d.core.PeerAt(dir)
+	d.keys[dir.Index()] = torus.Keyring{}
+	d.copy.note(d.log, d.copy.file.StoreSession(dir, backup.Session{}))
+	l := d.links[dir.Index()]
+	if err := l.SetPeer(p.Address, pki.VerifyPeerIdentity(pki.NodeIdentity(d.cfg.Cluster, p.Node, fault.HalfDNP))); err != nil {
+		d.log.Error("link cannot speak with its peer", "link", dir.String(), "peer", p.Node, "err", err)
+		return
+	}
+	l.Redial()
+}

@@ -1,0 +1,242 @@
+// Package denylist makes, signs and verifies the list of revoked certificates, and keeps it on disk.
+//
+// An operator signs the whole list; it has a version, and the highest version wins everywhere. Supervisors store the list and pass it
+// on, but cannot change it: whoever steals a supervisor's key can neither revoke anybody nor take a revocation back. A list that a
+// revoked operator signed is refused.
+package denylist
+
+import (
+	"errors"
+	"fmt"
+	"math/big"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/durable"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// Bounds of a list.
+const (
+	MaxDenials = 128
+	MaxReason  = 120 // bytes
+	// MaxSize bounds a marshalled SignedDenyList, in bytes: what DenyPart messages carry.
+	MaxSize = servicenet.MaxDenyParts * servicenet.MaxDenyData
+)
+
+// File is the name of the list in a state directory.
+const File = "revoked"
+
+// statementKind separates signatures over lists from all others.
+const statementKind = "deny-list"
+
+// List is a verified list.
+type List struct {
+	*lofamov1.DenyList
+	Signer pki.Identity
+	Raw    []byte // the marshalled SignedDenyList
+}
+
+// Sign validates a list and signs it as an operator. Errors name the bad field.
+func Sign(l *lofamov1.DenyList, s *pki.Signer) (*lofamov1.SignedDenyList, error) {
+	if s.Identity().Role != pki.RoleOperator {
+		return nil, fmt.Errorf("sign deny list: certificate is of %s: want an operator's", s.Identity())
+	}
+	if _, err := check(l, s.Identity().Cluster); err != nil {
+		return nil, fmt.Errorf("sign deny list: %w", err)
+	}
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(l)
+	if err != nil {
+		return nil, fmt.Errorf("sign deny list: %w", err)
+	}
+	out := &lofamov1.SignedDenyList{List: b, Certificate: s.Cert(), Signature: s.SignStatement(statementKind, b)}
+	if n := proto.Size(out); n > MaxSize {
+		return nil, fmt.Errorf("sign deny list: %d bytes: want at most %d: shorten reasons or remove denials of certificates that have ended", n, MaxSize)
+	}
+	return out, nil
+}
+
+// Open verifies a marshalled SignedDenyList.
+func Open(raw []byte, v *pki.Verifier, cluster string) (List, error) {
+	l, err := open(raw, v, cluster)
+	if err != nil {
+		return List{}, fmt.Errorf("deny list: %w", err)
+	}
+	return l, nil
+}
+
+func open(raw []byte, v *pki.Verifier, cluster string) (List, error) {
+	if len(raw) > MaxSize {
+		return List{}, fmt.Errorf("%d bytes: want at most %d", len(raw), MaxSize)
+	}
+	signed, l := new(lofamov1.SignedDenyList), new(lofamov1.DenyList)
+	if err := proto.Unmarshal(raw, signed); err != nil {
+		return List{}, err
+	}
+	if err := proto.Unmarshal(signed.GetList(), l); err != nil {
+		return List{}, err
+	}
+	if _, err := check(l, cluster); err != nil {
+		return List{}, err
+	}
+	id, err := v.VerifyStatementAt(l.GetIssued().AsTime(), statementKind, signed.GetCertificate(), signed.GetList(), signed.GetSignature())
+	if err != nil {
+		return List{}, err
+	}
+	if id.Role != pki.RoleOperator {
+		return List{}, fmt.Errorf("signed by %s: want an operator", id)
+	}
+	return List{l, id, slices.Clone(raw)}, nil
+}
+
+// Denials returns the list for a pki.Registry.
+func (l List) Denials() []pki.Denial {
+	out, _ := check(l.DenyList, l.GetCluster()) // was checked
+	return out
+}
+
+// check validates a list and returns its denials.
+func check(l *lofamov1.DenyList, cluster string) ([]pki.Denial, error) {
+	switch n := len(l.GetDenials()); {
+	case l.GetCluster() != cluster:
+		return nil, fmt.Errorf("cluster: given %q: want %q", l.GetCluster(), cluster)
+	case l.GetVersion() == 0:
+		return nil, errors.New("version: given 0: want at least 1")
+	case l.GetIssued() == nil || l.GetIssued().CheckValid() != nil:
+		return nil, errors.New("issued: missing or out of range: want the time of signing")
+	case n > MaxDenials:
+		return nil, fmt.Errorf("denials: given %d: want at most %d", n, MaxDenials)
+	}
+	out := make([]pki.Denial, 0, len(l.GetDenials()))
+	for i, d := range l.GetDenials() {
+		one, err := checkDenial(d, cluster)
+		if err != nil {
+			return nil, fmt.Errorf("denials[%d].%w", i, err)
+		}
+		out = append(out, one)
+	}
+	return out, nil
+}
+
+func checkDenial(d *lofamov1.Denial, cluster string) (pki.Denial, error) {
+	id := pki.Identity{Cluster: cluster, Role: pki.Role(d.GetRole()), Name: d.GetName()}
+	out := pki.Denial{Identity: id, Serial: d.GetSerial()}
+	if err := id.Validate(); err != nil {
+		return out, err
+	}
+	if len(d.GetReason()) > MaxReason || strings.ContainsFunc(d.GetReason(), func(r rune) bool { return r < ' ' }) {
+		return out, fmt.Errorf("reason: given %q: want at most %d bytes without control characters", d.GetReason(), MaxReason)
+	}
+	if d.GetSerial() != "" {
+		if n, ok := new(big.Int).SetString(d.GetSerial(), 16); !ok || n.Sign() <= 0 || n.Text(16) != d.GetSerial() {
+			return out, fmt.Errorf("serial: given %q: want lower-case hexadecimal without leading zeros", d.GetSerial())
+		}
+		return out, nil
+	}
+	if d.GetBefore() == nil || d.GetBefore().CheckValid() != nil {
+		return out, errors.New("before: missing or out of range: want a time, or a serial")
+	}
+	out.Before = d.GetBefore().AsTime()
+	return out, nil
+}
+
+// Keeper holds the newest list of a process: verified, in force in its registry, and on disk where a directory is given. It is for one
+// goroutine.
+type Keeper struct {
+	verifier *pki.Verifier
+	registry *pki.Registry
+	cluster  string
+	path     string // "": not kept on disk
+	now      List
+	parts    map[uint32][]byte // of the version that is being received
+	coming   uint64
+	count    uint32
+}
+
+// NewKeeper returns a keeper. With a directory it takes up the list that is stored there; lost says why a stored list was not taken.
+func NewKeeper(dir, cluster string, v *pki.Verifier, r *pki.Registry) (k *Keeper, lost error) {
+	k = &Keeper{verifier: v, registry: r, cluster: cluster, now: List{DenyList: &lofamov1.DenyList{}}}
+	if dir == "" {
+		return k, nil
+	}
+	k.path = filepath.Join(dir, File)
+	_, lost = k.Reload()
+	return k, lost
+}
+
+// Reload takes up the list on disk if it is newer, and reports whether it is.
+func (k *Keeper) Reload() (bool, error) {
+	raw, err := durable.Load(k.path, "deny list", MaxSize, nil, func(b []byte) ([]byte, error) { return slices.Clone(b), nil })
+	if err != nil || raw == nil {
+		return false, err
+	}
+	l, err := Open(raw, k.verifier, k.cluster)
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", k.path, err)
+	}
+	return k.use(l), nil
+}
+
+// List returns the list in force; its version is 0 before the first.
+func (k *Keeper) List() List { return k.now }
+
+// use puts a verified list in force, if it is newer.
+func (k *Keeper) use(l List) bool {
+	if l.GetVersion() <= k.now.GetVersion() {
+		return false
+	}
+	k.now = l
+	k.registry.Set(l.Denials())
+	return true
+}
+
+// Take verifies a list and, if it is newer, puts it in force and on disk. An error of the disk leaves it in force.
+func (k *Keeper) Take(raw []byte) (taken bool, err error) {
+	l, err := Open(raw, k.verifier, k.cluster)
+	if err != nil || !k.use(l) {
+		return false, err
+	}
+	if k.path != "" {
+		if err := durable.Replace(k.path, raw); err != nil {
+			return true, fmt.Errorf("keep deny list %s: %w", k.path, err)
+		}
+	}
+	return true, nil
+}
+
+// Part takes a part of a list that a supervisor sent, and the list with its last part.
+func (k *Keeper) Part(p *lofamov1.DenyPart) (taken bool, err error) {
+	if p.GetVersion() <= k.now.GetVersion() {
+		return false, nil
+	}
+	if p.GetVersion() != k.coming || p.GetParts() != k.count {
+		k.coming, k.count, k.parts = p.GetVersion(), p.GetParts(), make(map[uint32][]byte)
+	}
+	k.parts[p.GetPart()] = slices.Clone(p.GetData())
+	if len(k.parts) < int(k.count) {
+		return false, nil
+	}
+	var raw []byte
+	for i := range k.count {
+		raw = append(raw, k.parts[i]...)
+	}
+	k.coming, k.count, k.parts = 0, 0, nil
+	return k.Take(raw)
+}
+
+// Parts cuts a list into messages for nodes.
+func (l List) Parts() []*lofamov1.DenyPart {
+	var out []*lofamov1.DenyPart
+	for data := range slices.Chunk(l.Raw, servicenet.MaxDenyData) {
+		out = append(out, &lofamov1.DenyPart{Version: l.GetVersion(), Part: uint32(len(out)), Data: data})
+	}
+	for _, p := range out {
+		p.Parts = uint32(len(out))
+	}
+	return out
+}

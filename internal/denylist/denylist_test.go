@@ -1,0 +1,292 @@
+package denylist
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+const cluster = "c1"
+
+var victim = pki.NodeIdentity(cluster, "n1", fault.HalfHost)
+
+type world struct {
+	*testing.T
+	ca       *pki.CA
+	registry *pki.Registry
+	verifier *pki.Verifier
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	ca, err := pki.NewCA(cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{T: t, ca: ca, registry: pki.NewRegistry()}
+	if w.verifier, err = pki.NewVerifier(ca.CertPEM(), cluster, pki.WithRegistry(w.registry)); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) signer(role pki.Role, name string) *pki.Signer {
+	w.Helper()
+	s, err := w.ca.IssueSigner(pki.Identity{Cluster: cluster, Role: role, Name: name})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return s
+}
+
+func listOf(version uint64, denials ...*lofamov1.Denial) *lofamov1.DenyList {
+	return &lofamov1.DenyList{Cluster: cluster, Version: version, Issued: timestamppb.Now(), Denials: denials}
+}
+
+func denial(id pki.Identity) *lofamov1.Denial {
+	return &lofamov1.Denial{Role: string(id.Role), Name: id.Name, Before: timestamppb.New(pki.CutOff(time.Now())), Revoked: timestamppb.Now(), By: "operator/o", Reason: "lost"}
+}
+
+func (w *world) signed(l *lofamov1.DenyList, s *pki.Signer) []byte {
+	w.Helper()
+	signed, err := Sign(l, s)
+	if err != nil {
+		w.Fatal(err)
+	}
+	b, err := proto.Marshal(signed)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return b
+}
+
+// TestOldCertificateIsRefusedAndNewOneAccepted: the same identity, before and after.
+func TestOldCertificateIsRefusedAndNewOneAccepted(t *testing.T) {
+	w := newWorld(t)
+	k, _ := NewKeeper("", cluster, w.verifier, w.registry)
+	old, message := w.signer(pki.RoleNode, "n1/host"), []byte("report")
+	verify := func(s *pki.Signer) error { _, err := w.verifier.Verify(s.Cert(), message, s.Sign(message)); return err }
+	if err := verify(old); err != nil {
+		t.Fatal(err)
+	}
+	if taken, err := k.Take(w.signed(listOf(1, denial(victim)), w.signer(pki.RoleOperator, "o"))); !taken || err != nil {
+		t.Fatalf("taken %t, %v", taken, err)
+	}
+	if err := verify(old); !errors.Is(err, pki.ErrRevoked) || !errors.Is(err, pki.ErrCertificate) {
+		t.Errorf("the revoked certificate: %v: want ErrRevoked and ErrCertificate", err)
+	}
+	b, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Interest{Interest: &lofamov1.Interest{Node: "n1", Epoch: 1, Serial: 1, Parts: 1}}}, old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := servicenet.Open(b, w.verifier); servicenet.RefusalOf(err) != servicenet.RefusedRevoked {
+		t.Errorf("an envelope of it: %v: want the class revoked", err)
+	}
+	if err := verify(w.signer(pki.RoleNode, "n2/host")); err != nil {
+		t.Errorf("another node: %v", err)
+	}
+	for end := time.Now().Add(3 * time.Second); ; { // certificates begin on whole seconds
+		if err = verify(w.signer(pki.RoleNode, "n1/host")); err == nil || time.Now().After(end) {
+			break
+		}
+	}
+	if err != nil {
+		t.Errorf("a certificate that was issued after the revocation: %v", err)
+	}
+	if err := verify(old); err == nil {
+		t.Error("the old certificate is good again")
+	}
+}
+
+// TestSerialRevokesOneCertificate: and no other of its identity.
+func TestSerialRevokesOneCertificate(t *testing.T) {
+	w := newWorld(t)
+	k, _ := NewKeeper("", cluster, w.verifier, w.registry)
+	a, b, message := w.signer(pki.RoleNode, "n1/host"), w.signer(pki.RoleNode, "n1/host"), []byte("x")
+	if _, err := w.verifier.Verify(a.Cert(), message, a.Sign(message)); err != nil {
+		t.Fatal(err)
+	}
+	d := denial(victim)
+	d.Before, d.Serial = nil, w.registry.Seen()[0].Serial
+	if taken, err := k.Take(w.signed(listOf(1, d), w.signer(pki.RoleOperator, "o"))); !taken || err != nil {
+		t.Fatalf("taken %t, %v", taken, err)
+	}
+	if _, err := w.verifier.Verify(a.Cert(), message, a.Sign(message)); !errors.Is(err, pki.ErrRevoked) {
+		t.Errorf("the one of that serial number: %v", err)
+	}
+	if _, err := w.verifier.Verify(b.Cert(), message, b.Sign(message)); err != nil {
+		t.Errorf("another one: %v", err)
+	}
+}
+
+// TestHighestVersionStays: over restarts, whatever comes in between.
+func TestHighestVersionStays(t *testing.T) {
+	w, dir := newWorld(t), t.TempDir()
+	op := w.signer(pki.RoleOperator, "o")
+	k, lost := NewKeeper(dir, cluster, w.verifier, w.registry)
+	if lost != nil {
+		t.Fatal(lost)
+	}
+	two := w.signed(listOf(2, denial(victim)), op)
+	if taken, err := k.Take(two); !taken || err != nil {
+		t.Fatalf("taken %t, %v", taken, err)
+	}
+	if taken, err := k.Take(w.signed(listOf(1), op)); taken || err != nil {
+		t.Errorf("an earlier version: taken %t, %v", taken, err)
+	}
+	again := pki.NewRegistry()
+	if k, lost = NewKeeper(dir, cluster, w.verifier, again); lost != nil || k.List().GetVersion() != 2 || !again.Denies(victim) {
+		t.Errorf("after a restart: version %d, %v", k.List().GetVersion(), lost)
+	}
+	if err := os.WriteFile(filepath.Join(dir, File), two[1:], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, lost = NewKeeper(dir, cluster, w.verifier, pki.NewRegistry()); lost == nil || !strings.Contains(lost.Error(), File) {
+		t.Errorf("a garbled file: %v: want an error that names it", lost)
+	}
+}
+
+// TestListInParts: parts in any order, repeated, and of two versions mixed.
+func TestListInParts(t *testing.T) {
+	w := newWorld(t)
+	op := w.signer(pki.RoleOperator, "o")
+	var many []*lofamov1.Denial
+	for range 40 {
+		many = append(many, denial(victim))
+	}
+	parts := func(version uint64) []*lofamov1.DenyPart {
+		l, err := Open(w.signed(listOf(version, many...), op), w.verifier, cluster)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l.Parts()
+	}
+	k, _ := NewKeeper("", cluster, w.verifier, w.registry)
+	one, two := parts(1), parts(2)
+	if len(one) < 3 {
+		t.Fatalf("%d parts: want several", len(one))
+	}
+	for _, p := range one[1:] {
+		if taken, err := k.Part(p); taken || err != nil {
+			t.Fatalf("part %d of version 1: taken %t, %v", p.GetPart(), taken, err)
+		}
+	}
+	for i := range two {
+		p := two[len(two)-1-i]
+		taken, err := k.Part(p)
+		if last := i == len(two)-1; taken != last || err != nil {
+			t.Errorf("part %d of version 2: taken %t, %v", p.GetPart(), taken, err)
+		}
+		if _, err := k.Part(p); err != nil {
+			t.Error(err)
+		}
+	}
+	if taken, _ := k.Part(one[0]); taken || k.List().GetVersion() != 2 {
+		t.Errorf("a part of the version before: taken %t, version %d", taken, k.List().GetVersion())
+	}
+}
+
+// TestRefusedLists: what nobody may sign, and what says nothing.
+func TestRefusedLists(t *testing.T) {
+	w := newWorld(t)
+	op, sup := w.signer(pki.RoleOperator, "o"), w.signer(pki.RoleSupervisor, "s0")
+	bad := func(change func(*lofamov1.DenyList)) *lofamov1.DenyList {
+		l := listOf(1, denial(victim))
+		change(l)
+		return l
+	}
+	for want, l := range map[string]*lofamov1.DenyList{
+		`cluster: given "other"`:        bad(func(l *lofamov1.DenyList) { l.Cluster = "other" }),
+		"version: given 0":              bad(func(l *lofamov1.DenyList) { l.Version = 0 }),
+		"issued: missing":               bad(func(l *lofamov1.DenyList) { l.Issued = nil }),
+		"denials[0].before: missing":    bad(func(l *lofamov1.DenyList) { l.Denials[0].Before = nil }),
+		`denials[0].identity: role "x"`: bad(func(l *lofamov1.DenyList) { l.Denials[0].Role = "x" }),
+		`denials[0].serial: given "0F"`: bad(func(l *lofamov1.DenyList) { l.Denials[0].Serial = "0F" }),
+		"denials[0].reason":             bad(func(l *lofamov1.DenyList) { l.Denials[0].Reason = strings.Repeat("x", MaxReason+1) }),
+		"denials: given 129":            bad(func(l *lofamov1.DenyList) { l.Denials = make([]*lofamov1.Denial, 129) }),
+	} {
+		if _, err := Sign(l, op); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: want %q", err, want)
+		}
+	}
+	if _, err := Sign(listOf(1), sup); err == nil || !strings.Contains(err.Error(), "want an operator's") {
+		t.Errorf("signed by a supervisor: %v", err)
+	}
+	// As a supervisor that was taken over would: with its own key, and with what an operator signed for something else.
+	b, err := proto.Marshal(listOf(9, denial(victim)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, signed := range map[string]*lofamov1.SignedDenyList{
+		"by a supervisor": {List: b, Certificate: sup.Cert(), Signature: sup.SignStatement(statementKind, b)},
+		"as a message":    {List: b, Certificate: op.Cert(), Signature: op.Sign(b)},
+		"by nobody":       {List: b, Certificate: op.Cert(), Signature: make([]byte, 64)},
+	} {
+		raw, err := proto.Marshal(signed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(raw, w.verifier, cluster); err == nil {
+			t.Errorf("signed %s: accepted", name)
+		}
+	}
+	if _, err := Open(make([]byte, MaxSize+1), w.verifier, cluster); err == nil || !strings.Contains(err.Error(), "want at most") {
+		t.Errorf("too long: %v", err)
+	}
+	// A revoked operator signs no more lists.
+	k, _ := NewKeeper("", cluster, w.verifier, w.registry)
+	other := w.signer(pki.RoleOperator, "other")
+	if _, err := k.Take(w.signed(listOf(1, denial(op.Identity())), other)); err != nil {
+		t.Fatal(err)
+	}
+	if taken, err := k.Take(w.signed(listOf(2), op)); taken || !errors.Is(err, pki.ErrRevoked) {
+		t.Errorf("by a revoked operator: taken %t, %v", taken, err)
+	}
+}
+
+func FuzzOpen(f *testing.F) {
+	ca, err := pki.NewCA(cluster)
+	if err != nil {
+		f.Fatal(err)
+	}
+	v, err := pki.NewVerifier(ca.CertPEM(), cluster)
+	if err != nil {
+		f.Fatal(err)
+	}
+	op, err := ca.IssueSigner(pki.Identity{Cluster: cluster, Role: pki.RoleOperator, Name: "o"})
+	if err != nil {
+		f.Fatal(err)
+	}
+	signed, err := Sign(listOf(1, denial(victim)), op)
+	if err != nil {
+		f.Fatal(err)
+	}
+	good, err := proto.Marshal(signed)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good)
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		l, err := Open(raw, v, cluster)
+		if err == nil && !proto.Equal(l.DenyList, listOfRaw(signed.GetList())) {
+			t.Errorf("%v: nobody has signed it", l)
+		}
+	})
+}
+
+func listOfRaw(b []byte) *lofamov1.DenyList {
+	l := new(lofamov1.DenyList)
+	_ = proto.Unmarshal(b, l)
+	return l
+}

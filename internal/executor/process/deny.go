@@ -1,0 +1,85 @@
+package process
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/denylist"
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// denials are the revoked certificates that the process refuses: kept on its disk, beside the ledger.
+type denials struct {
+	registry *pki.Registry
+	verifier *pki.Verifier
+
+	mu     sync.Mutex
+	keeper *denylist.Keeper
+}
+
+func newDenials(caFile, cluster string) (*denials, error) {
+	d := &denials{registry: pki.NewRegistry()}
+	var err error
+	d.verifier, err = pki.LoadVerifier(caFile, cluster, pki.WithRegistry(d.registry))
+	return d, err
+}
+
+// open takes up the stored list. A list that cannot be read ends the start: supervisors that it names would be obeyed.
+func (d *denials) open(dir, cluster string) error {
+	k, lost := denylist.NewKeeper(dir, cluster, d.verifier, d.registry)
+	if lost != nil {
+		return fmt.Errorf("revoked certificates: %w", lost)
+	}
+	d.keeper = k
+	return nil
+}
+
+// take takes a list, and returns the version of the one in force.
+func (d *denials) take(signed *lofamov1.SignedDenyList) (uint64, error) {
+	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(signed)
+	if err != nil {
+		return 0, status.Error(codes.InvalidArgument, err.Error())
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if taken, err := d.keeper.Take(raw); taken && err != nil {
+		return 0, status.Error(codes.Unavailable, err.Error()) // in force, and lost with the next restart: it is to be sent again
+	} else if err != nil {
+		return 0, status.Error(codes.InvalidArgument, err.Error())
+	}
+	return d.keeper.List().GetVersion(), nil
+}
+
+// refuse refuses calls over connections that were opened with a certificate which has since been revoked.
+func (d *denials) refuse(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	if p, ok := peer.FromContext(ctx); ok {
+		if tls, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(tls.State.PeerCertificates) > 0 {
+			if err := d.registry.CheckCertificate(tls.State.PeerCertificates[0]); err != nil {
+				return nil, status.Errorf(codes.PermissionDenied, "%s: %v", info.FullMethod, err)
+			}
+		}
+	}
+	return next(ctx, req)
+}
+
+// Deny implements the service.
+func (s *server) Deny(_ context.Context, req *lofamov1.ExecutorDenyRequest) (*lofamov1.ExecutorDenyResponse, error) {
+	if req.GetSigned() == nil {
+		return nil, status.Error(codes.InvalidArgument, "signed: missing: want a list that an operator signed")
+	}
+	version, err := s.denials.take(req.GetSigned())
+	if err != nil {
+		return nil, err
+	}
+	s.logger.Info("list of revoked certificates in force", "version", version)
+	return &lofamov1.ExecutorDenyResponse{Version: version}, nil
+}

@@ -1,0 +1,59 @@
+package client
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// ListCertificates asks every supervisor, and returns the newest list of revoked certificates with the newest certificate of each identity that any of
+// them has seen. It fails when none answers.
+func (c *Client) ListCertificates(ctx context.Context) (*lofamov1.ListCertificatesResponse, error) {
+	out := &lofamov1.ListCertificatesResponse{}
+	at := make(map[string]int)
+	var tried []Try
+	for i, target := range c.cfg.Targets {
+		err := c.atThis(ctx, i, func(conn *grpc.ClientConn) error {
+			resp, err := lofamov1.NewCertificatesClient(conn).ListCertificates(ctx, &lofamov1.ListCertificatesRequest{})
+			if err != nil {
+				return err
+			}
+			if out.GetNextVersion() == 0 || resp.GetList().GetVersion() > out.GetList().GetVersion() {
+				out.List, out.Signed = resp.GetList(), resp.GetSigned()
+			}
+			out.NextVersion = max(out.GetNextVersion(), resp.GetNextVersion())
+			for _, one := range resp.GetCertificates() {
+				k, known := at[one.GetIdentity()]
+				switch {
+				case !known:
+					at[one.GetIdentity()] = len(out.Certificates)
+					out.Certificates = append(out.Certificates, one)
+				case one.GetNotBefore().AsTime().After(out.Certificates[k].GetNotBefore().AsTime()):
+					out.Certificates[k] = one
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			if !otherMayAnswer(err) {
+				return nil, err
+			}
+			tried = append(tried, Try{target, err})
+		}
+	}
+	if len(tried) == len(c.cfg.Targets) {
+		return nil, &NoAnswerError{tried}
+	}
+	return out, nil
+}
+
+// PutDenyList replaces the list of revoked certificates.
+func (c *Client) PutDenyList(ctx context.Context, signed *lofamov1.SignedDenyList) (resp *lofamov1.PutDenyListResponse, err error) {
+	err = c.atOne(ctx, func(conn *grpc.ClientConn) error {
+		resp, err = lofamov1.NewCertificatesClient(conn).PutDenyList(ctx, &lofamov1.PutDenyListRequest{Signed: signed})
+		return err
+	})
+	return resp, err
+}

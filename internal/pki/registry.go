@@ -1,0 +1,206 @@
+package pki
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"maps"
+	"math/big"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// ErrRevoked is the reason for refusing a certificate that an operator has revoked.
+var ErrRevoked error = revokedError{}
+
+// revokedError tells packages that do not know this one, by its method.
+type revokedError struct{}
+
+func (revokedError) Error() string { return "certificate revoked" }
+
+// Revoked marks the error.
+func (revokedError) Revoked() bool { return true }
+
+// Denial refuses certificates of one identity that their authority has signed.
+type Denial struct {
+	Identity Identity
+	// Before refuses certificates whose validity begins before this time, to the second. See CutOff.
+	Before time.Time
+	// Serial, in lower-case hexadecimal, refuses the one certificate of that serial number; Before then counts for nothing.
+	Serial string
+}
+
+// Issued describes a certificate that was presented and that its authority has signed.
+type Issued struct {
+	Identity            Identity
+	Serial              string // lower-case hexadecimal
+	NotBefore, NotAfter time.Time
+}
+
+// maxSeen bounds the identities that a Registry remembers. Only certificates that the authority signed are remembered, so strangers
+// cannot fill it.
+const maxSeen = 16384
+
+// CutOff returns the Denial.Before that refuses every certificate which the cluster's authority or issuer made before now, and none that
+// they make from the next second on: both date certificates back by the same span.
+func CutOff(now time.Time) time.Time {
+	return now.Add(-backdate).Truncate(time.Second).Add(time.Second)
+}
+
+// Registry knows which certificates are revoked, and remembers the newest certificate of each identity. Verifiers and TLS
+// configurations consult it for every message and every handshake. It is safe for concurrent use; a nil *Registry revokes and remembers
+// nothing.
+type Registry struct {
+	denied atomic.Pointer[map[Identity][]Denial]
+
+	mu      sync.Mutex
+	seen    map[Identity]Issued
+	changed chan struct{}
+}
+
+// NewRegistry returns a registry without revocations.
+func NewRegistry() *Registry {
+	r := &Registry{seen: make(map[Identity]Issued), changed: make(chan struct{})}
+	r.denied.Store(&map[Identity][]Denial{})
+	return r
+}
+
+// Set replaces all revocations.
+func (r *Registry) Set(list []Denial) {
+	byID := make(map[Identity][]Denial)
+	for _, d := range list {
+		byID[d.Identity] = append(byID[d.Identity], d)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.denied.Store(&byID)
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// Changed returns a channel that is closed when the revocations are replaced.
+func (r *Registry) Changed() <-chan struct{} {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.changed
+}
+
+// Denied returns the identities of which at least one certificate is revoked.
+func (r *Registry) Denied() map[Identity][]Denial {
+	if r == nil {
+		return nil
+	}
+	return maps.Clone(*r.denied.Load())
+}
+
+// Denies reports whether a certificate of the identity may be revoked: whoever holds a session that rests on such a certificate drops it.
+func (r *Registry) Denies(id Identity) bool {
+	return r != nil && len((*r.denied.Load())[id]) > 0
+}
+
+// check returns an ErrRevoked for a revoked certificate.
+func (r *Registry) check(id Identity, serial *big.Int, notBefore time.Time) error {
+	if r == nil {
+		return nil
+	}
+	for _, d := range (*r.denied.Load())[id] {
+		if d.Serial == "" && notBefore.Before(d.Before) || d.Serial != "" && d.Serial == hexSerial(serial) {
+			return fmt.Errorf("%w: that of %s", ErrRevoked, id)
+		}
+	}
+	return nil
+}
+
+// CheckCertificate returns an ErrRevoked for a revoked certificate, whose chain is checked elsewhere. It remembers the certificate.
+func (r *Registry) CheckCertificate(cert *x509.Certificate) error {
+	if r == nil {
+		return nil
+	}
+	id, err := IdentityOf(cert)
+	if err != nil {
+		return err
+	}
+	r.note(id, cert)
+	return r.check(id, cert.SerialNumber, cert.NotBefore)
+}
+
+func hexSerial(n *big.Int) string {
+	if n == nil {
+		return ""
+	}
+	return n.Text(16)
+}
+
+// note remembers a certificate, unless a newer one of its identity is known.
+func (r *Registry) note(id Identity, cert *x509.Certificate) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old, known := r.seen[id]
+	if known && old.NotBefore.After(cert.NotBefore) || !known && len(r.seen) >= maxSeen {
+		return
+	}
+	r.seen[id] = Issued{Identity: id, Serial: hexSerial(cert.SerialNumber), NotBefore: cert.NotBefore, NotAfter: cert.NotAfter}
+}
+
+// Seen returns the newest certificate of each identity that was presented, by identity.
+func (r *Registry) Seen() []Issued {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.SortedFunc(maps.Values(r.seen), func(a, b Issued) int { return cmp.Compare(a.Identity.String(), b.Identity.String()) })
+}
+
+// Revoked reports whether a certificate is revoked.
+func (r *Registry) Revoked(c Issued) bool {
+	n, ok := new(big.Int).SetString(c.Serial, 16)
+	return ok && r.check(c.Identity, n, c.NotBefore) != nil
+}
+
+// WithTLS makes a TLS configuration of this package refuse revoked certificates in handshakes, and returns it.
+func (r *Registry) WithTLS(c *tls.Config) *tls.Config {
+	given := c.VerifyConnection
+	c.VerifyConnection = func(cs tls.ConnectionState) error {
+		if given != nil {
+			if err := given(cs); err != nil {
+				return err
+			}
+		}
+		if len(cs.PeerCertificates) == 0 {
+			return errors.New("peer without a certificate")
+		}
+		return r.CheckCertificate(cs.PeerCertificates[0])
+	}
+	return c
+}
+
+// Watch returns a context that ends with an ErrRevoked as its cause when the certificate is revoked: a stream that has begun must end then.
+func (r *Registry) Watch(ctx context.Context, cert *x509.Certificate) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	if r != nil {
+		go func() {
+			for {
+				changed := r.Changed()
+				if err := r.CheckCertificate(cert); err != nil {
+					cancel(err)
+					return
+				}
+				select {
+				case <-ctx.Done():
+					return
+				case <-changed:
+				}
+			}
+		}()
+	}
+	return ctx, func() { cancel(context.Canceled) }
+}

@@ -1,0 +1,97 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/denylist"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+)
+
+// CertificatesConfig of the service Certificates.
+type CertificatesConfig struct {
+	Cluster  string
+	Registry *pki.Registry
+	Verifier *pki.Verifier
+	List     func() denylist.List // in force
+	Highest  func() uint64        // version that a node has
+	Store    interface {
+		PutDenied(ctx context.Context, old, signed []byte) error
+	}
+	Taken  func(signed []byte) // puts a stored list in force here; other replicas follow the store
+	Logger *slog.Logger
+}
+
+// Certificates implements lofamov1.CertificatesServer.
+type Certificates struct {
+	lofamov1.UnimplementedCertificatesServer
+
+	cfg CertificatesConfig
+}
+
+// NewCertificates returns the service.
+func NewCertificates(cfg CertificatesConfig) *Certificates { return &Certificates{cfg: cfg} }
+
+// ListCertificates implements the service.
+func (c *Certificates) ListCertificates(context.Context, *lofamov1.ListCertificatesRequest) (*lofamov1.ListCertificatesResponse, error) {
+	l := c.cfg.List()
+	resp := &lofamov1.ListCertificatesResponse{NextVersion: max(l.GetVersion(), c.cfg.Highest()) + 1}
+	if l.GetVersion() > 0 {
+		resp.List, resp.Signed = l.DenyList, new(lofamov1.SignedDenyList)
+		if err := proto.Unmarshal(l.Raw, resp.Signed); err != nil {
+			return nil, status.Error(codes.Internal, err.Error())
+		}
+	}
+	for _, s := range c.cfg.Registry.Seen() {
+		resp.Certificates = append(resp.Certificates, &lofamov1.Certificate{
+			Identity: s.Identity.String(), Serial: s.Serial, NotBefore: timestamppb.New(s.NotBefore), NotAfter: timestamppb.New(s.NotAfter),
+			Revoked: c.cfg.Registry.Revoked(s),
+		})
+	}
+	return resp, nil
+}
+
+// PutDenyList implements the service.
+func (c *Certificates) PutDenyList(ctx context.Context, req *lofamov1.PutDenyListRequest) (*lofamov1.PutDenyListResponse, error) {
+	if req.GetSigned() == nil {
+		return nil, status.Error(codes.InvalidArgument, "signed: missing: want a list that an operator signed")
+	}
+	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(req.GetSigned())
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	l, err := denylist.Open(raw, c.cfg.Verifier, c.cfg.Cluster)
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	if own := certificate(ctx); own == nil || !bytes.Equal(own.Raw, req.GetSigned().GetCertificate()) {
+		return nil, status.Errorf(codes.PermissionDenied, "the list is signed with another certificate of %s than the call's: nothing was changed", l.Signer)
+	}
+	now := c.cfg.List()
+	if want := max(now.GetVersion(), c.cfg.Highest()) + 1; l.GetVersion() != want {
+		return nil, status.Errorf(codes.Aborted, "version: given %d: want %d: nothing was changed", l.GetVersion(), want)
+	}
+	for _, d := range l.Denials() {
+		if d.Identity == l.Signer {
+			return nil, status.Errorf(codes.InvalidArgument, "denials: %s would revoke its own certificate: another operator has to: nothing was changed", l.Signer)
+		}
+	}
+	switch err := c.cfg.Store.PutDenied(ctx, now.Raw, raw); {
+	case errors.Is(err, store.ErrConflict):
+		return nil, status.Error(codes.Aborted, "another list was stored meanwhile: nothing was changed: read the list again")
+	case err != nil:
+		return nil, status.Errorf(codes.Unavailable, "%v: whether it was changed is not known: read the list", err)
+	}
+	c.cfg.Taken(raw)
+	c.cfg.Logger.Info("list of revoked certificates replaced", "by", l.Signer.Name, "version", l.GetVersion(), "denials", len(l.GetDenials()))
+	return &lofamov1.PutDenyListResponse{Version: l.GetVersion()}, nil
+}

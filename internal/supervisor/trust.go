@@ -1,0 +1,159 @@
+package supervisor
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/denylist"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/supervisor/api"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// trust is the list of revoked certificates of this replica.
+type trust struct {
+	registry *pki.Registry
+
+	mu     sync.Mutex
+	keeper *denylist.Keeper
+	list   denylist.List
+}
+
+func (t *trust) now() denylist.List {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.list
+}
+
+// newTrust has nothing revoked until the store says so.
+func (s *Supervisor) newTrust() {
+	k, _ := denylist.NewKeeper("", s.cfg.Cluster, s.verify, s.trust.registry)
+	s.trust.keeper, s.trust.list = k, k.List()
+}
+
+// followDenied takes up the stored list of revoked certificates, until ctx ends.
+func (s *Supervisor) followDenied(ctx context.Context) {
+	s.again(ctx, "following the list of revoked certificates", func() error { return s.store.FollowDenied(ctx, s.takeDenied) })
+}
+
+// takeDenied puts a list in force, if it is newer.
+func (s *Supervisor) takeDenied(raw []byte) {
+	s.trust.mu.Lock()
+	taken, err := s.trust.keeper.Take(raw)
+	s.trust.list = s.trust.keeper.List()
+	l := s.trust.list
+	s.trust.mu.Unlock()
+	if err != nil {
+		s.logger.Error("stored list of revoked certificates refused", "err", err)
+	}
+	if !taken {
+		return
+	}
+	s.logger.Info("list of revoked certificates taken up", "version", l.GetVersion(), "denials", len(l.GetDenials()), "signed_by", l.Signer.Name)
+	s.metrics.DenyVersion.Set(float64(l.GetVersion()))
+	s.metrics.Denials.Set(float64(len(l.GetDenials())))
+	if s.cfg.Parent() {
+		return
+	}
+	for id := range s.trust.registry.Denied() {
+		if o, node := id.Origin(); node {
+			s.exchanges.Drop(o)
+		}
+	}
+	s.teller.Denied(l)
+}
+
+// refuseMembers keeps members with revoked certificates out of the gossip, until ctx ends.
+func (s *Supervisor) refuseMembers(ctx context.Context) {
+	for {
+		changed := s.trust.registry.Changed()
+		var names []string
+		for id := range s.trust.registry.Denied() {
+			switch o, node := id.Origin(); {
+			case node && o.Half == fault.HalfHost:
+				names = append(names, string(o.Node))
+			case id.Role == pki.RoleSupervisor && id.Name != s.cfg.ID:
+				names = append(names, "supervisor/"+id.Name)
+			}
+		}
+		s.gossip.Refuse(names)
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// revokedNodes are the nodes with revoked certificates, for the engine.
+func (s *Supervisor) revokedNodes() awareness.Revoked {
+	out := awareness.Revoked{Nodes: make(map[fault.NodeID]time.Time)}
+	for _, d := range s.trust.now().GetDenials() {
+		id := pki.Identity{Cluster: s.cfg.Cluster, Role: pki.Role(d.GetRole()), Name: d.GetName()}
+		if o, ok := id.Origin(); ok {
+			if at := d.GetRevoked().AsTime(); at.After(out.Nodes[o.Node]) {
+				out.Nodes[o.Node] = at
+			}
+		}
+	}
+	return out
+}
+
+// engineRetry is between two tries to tell the engine of a new list.
+const engineRetry = 100 * time.Millisecond
+
+// tellEngine has the engine know every new list while this replica leads, until ctx ends.
+func (s *Supervisor) tellEngine(ctx context.Context) {
+	for {
+		changed := s.trust.registry.Changed()
+		for s.engine.Leading() && !s.engine.Submit(engine.Input{Revoked: true, Arrived: time.Now()}) && ctx.Err() == nil {
+			time.Sleep(engineRetry)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// denyRetry bounds the pause between two tries to tell an executor process.
+const denyRetry = 30 * time.Second
+
+// tellExecutor has the executor process hold the newest list, until ctx ends.
+func (s *Supervisor) tellExecutor(ctx context.Context) {
+	told, pause := uint64(0), time.Second
+	for {
+		changed, again := s.trust.registry.Changed(), (<-chan time.Time)(nil)
+		if l := s.trust.now(); l.GetVersion() > told {
+			if err := s.executor.Deny(ctx, l.Raw); err == nil {
+				told, pause = l.GetVersion(), time.Second
+			} else {
+				s.logger.Warn("the executor process does not take the list of revoked certificates", "version", l.GetVersion(), "err", err)
+				again = time.After(pause)
+				pause = min(2*pause, denyRetry)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-again:
+		}
+	}
+}
+
+// certificates is the service that shows and changes the list.
+func (s *Supervisor) certificates() lofamov1.CertificatesServer {
+	highest := func() uint64 { return 0 }
+	if s.teller != nil {
+		highest = s.teller.HighestDenied
+	}
+	return api.NewCertificates(api.CertificatesConfig{
+		Cluster: s.cfg.Cluster, Registry: s.trust.registry, Verifier: s.verify, List: s.trust.now, Highest: highest, Store: s.store, Taken: s.takeDenied, Logger: s.logger,
+	})
+}

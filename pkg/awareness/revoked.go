@@ -1,0 +1,130 @@
+package awareness
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Revoked names all nodes of which certificates are revoked, with the time of the revocation. From then on a node is UNKNOWN by rule
+// "revoked": it is not a witness, nobody accuses it, and its links explain nothing, because its neighbours refuse to talk to it. A node that speaks
+// again under a newer certificate is judged again.
+type Revoked struct {
+	Nodes map[fault.NodeID]time.Time
+}
+
+func (Revoked) event() {}
+
+// revocation is what a machine knows of a node with revoked certificates.
+type revocation struct {
+	at time.Time
+	// deaf is until when the machine ignores the node: its reports from before the revocation may still be in queues.
+	deaf time.Time
+	// old marks a revocation from before this leader's time. The map stands as it was committed until the node had time to speak.
+	old bool
+}
+
+// revokedNodes takes the whole list.
+func (m *Machine) revokedNodes(ev Revoked, now time.Time) {
+	for _, id := range slices.Sorted(maps.Keys(ev.Nodes)) {
+		rank, ok := m.ranks[id]
+		if !ok || m.nodes[rank].foreign {
+			continue
+		}
+		n, at := m.nodes[rank], ev.Nodes[id]
+		if r, known := m.revocations[n]; known && r.at.Equal(at) {
+			continue // also of a node that has spoken since
+		}
+		if m.revocations == nil {
+			m.revocations = make(map[*node]revocation)
+		}
+		r := revocation{at: at, deaf: now.Add(m.window()), old: at.Before(m.started)}
+		if r.old {
+			r.deaf = now
+		}
+		m.revocations[n] = r
+		m.silence(n, now)
+	}
+	for n := range m.revocations {
+		if _, still := ev.Nodes[n.id]; !still {
+			delete(m.revocations, n)
+			m.restoreTrust(n, now)
+		}
+	}
+}
+
+// silence forgets what a node said and what is held against it.
+func (m *Machine) silence(n *node, now time.Time) {
+	n.revoked, n.inferred, n.unreachable = true, false, false
+	for i, h := range halves {
+		n.voices[i] = voice{half: h, epoch: n.voices[i].epoch, floor: n.voices[i].floor}
+	}
+	n.trial, n.trends, n.readings = &m.calm, nil, nil
+	m.touchAround(n)
+}
+
+// restoreTrust ends a node's revocation. Its links are found again by and by.
+func (m *Machine) restoreTrust(n *node, now time.Time) {
+	if !n.revoked {
+		return
+	}
+	n.revoked = false
+	t := m.try(n)
+	t.backAt = [2]time.Time{now, now}
+	if m.regained == nil {
+		m.regained = make(map[*node]time.Time)
+	}
+	m.regained[n] = now
+	m.touchAround(n)
+}
+
+func (m *Machine) touchAround(n *node) {
+	m.touch(n)
+	for _, nb := range n.neighbours {
+		m.touch(nb.node)
+	}
+}
+
+// relinking returns until when silence on a link proves nothing, because one of its ends has only just regained the other's trust; zero for never.
+func (m *Machine) relinking(n, p *node, now time.Time) (until time.Time) {
+	for _, end := range [...]*node{n, p} {
+		if at, ok := m.regained[end]; ok {
+			t := at.Add(2 * m.relinks()) // both halves take their new keys up by themselves
+			if !t.After(now) {
+				delete(m.regained, end)
+			}
+			until = later(until, t)
+		}
+	}
+	return until
+}
+
+// refuses reports whether the machine ignores a node's word. A word that was verified after the revocation is of a newer certificate, and ends it.
+func (m *Machine) refuses(n *node, now time.Time) bool {
+	if !n.revoked {
+		return false
+	}
+	if r := m.revocations[n]; now.Before(r.deaf) {
+		return true
+	}
+	m.restoreTrust(n, now)
+	return false
+}
+
+// distrusted is the finding for every component of a node with revoked certificates.
+func (m *Machine) distrusted(n *node) finding {
+	return finding{
+		state: fault.Unknown, cause: fault.CauseNone, kind: fault.KindDigest, name: ruleRevoked,
+		rule: "its certificates are revoked: nobody listens to it, and its silence is no fault", blank: m.revocations[n].old,
+	}
+}
+
+// distrustedPeer is the finding for a link to such a node.
+func (m *Machine) distrustedPeer(p *node) finding {
+	return finding{
+		state: fault.Unknown, cause: fault.CauseNone, kind: fault.KindDigest, name: ruleRevoked, rule: "the certificates of " + string(p.id) + " are revoked",
+		blank: m.revocations[p].old,
+	}
+}

@@ -67,7 +67,7 @@ ALONE := ./cmd/lofamo-agent ./internal/agent ./internal/agent/{acts/...,checks/.
 
 # PURE are packages of thousands of virtual worlds, some of them played side by side: the race detector has little to find there,
 # and makes them eight times slower. So it sees only -short of them, and without it they are tested whole.
-PURE := ./internal/sim ./internal/agent/backup ./pkg/servicenet ./pkg/torus/express
+PURE := ./internal/sim ./internal/sim/hostile ./internal/agent/backup ./pkg/servicenet ./pkg/torus/express
 
 # SINGLE are such packages of one goroutine, tests included (internal/archtest holds it): the race detector can find nothing there.
 SINGLE := ./internal/sim/chaos/... ./internal/sim/diameter ./internal/agent/dnpcore ./pkg/awareness ./pkg/selftest ./pkg/torus/procedure ./pkg/torus/routing
@@ -182,6 +182,12 @@ campaign: ## the fault-injection campaign in full, with docs/campaign.md made an
 .PHONY: fuzz
 fuzz: ## every fuzz target with FUZZ inputs each, as in FUZZ=100000x
 	hack/fuzz $${FUZZ:-100000x}
+
+# The short form, 2,000 sequences, is among the tests. A sequence that breaks a promise is printed, cut short, and kept in testdata, where the tests play it.
+.PHONY: fuzz-semantics
+fuzz-semantics: ## hostile but well-formed input, SEQUENCES (1000000) of it, through awareness, evidence, gates and responses, with docs/hostile-input.md made anew: about 20 minutes on two cores
+	cd internal/sim/hostile && go test -count=1 -timeout 0 -v -run '^TestPromisesHold$$' . -hostile.sequences $${SEQUENCES:-1000000} -hostile.seed $${SEED:-1} -hostile.workers $$(nproc) \
+	  -hostile.keep testdata $(HOSTILE_FLAGS) -hostile.out $(CURDIR)/docs/hostile-input.md -hostile.commit $$(git rev-parse --short=12 HEAD) -hostile.machine "$$(nproc) × $$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1)"
 
 # SOAK is for how long each of the two goes on. A story that fails is cut short and printed with its seed:
 # go test ./internal/sim -run TestCampaign -seed SEED plays it again.

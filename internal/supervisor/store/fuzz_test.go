@@ -156,5 +156,7 @@ func readOthers(t *testing.T, kv *mvccpb.KeyValue) {
 		t.Fatalf("%q: one record is read as %+v, %v", key, out, err)
 	}
 	ParseWarningKey(key)
-	ParseNodeKey(key)
+	if id, ok := ParseNodeKey(key); ok && NodeKey(string(id)) != key {
+		t.Fatalf("%q is the key of node %q", key, id)
+	}
 }

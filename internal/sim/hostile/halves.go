@@ -1,0 +1,256 @@
+package hostile
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// statement is what a half says of one component.
+type statement struct {
+	fault.Observation
+
+	began time.Time
+	lie   bool
+}
+
+// half is one half of a node.
+type half struct {
+	origin  fault.Origin
+	alive   bool
+	epoch   fault.Epoch
+	seq     fault.Seq
+	says    []statement
+	whole   bool // the next digest has to be sent whole: something is another
+	mute    bool
+	late    time.Duration // to answer, when mute; 0: never
+	hushed  time.Time     // no digests until then
+	trends  fault.Component
+	reading float32
+}
+
+// nodeState is one node.
+type nodeState struct {
+	halves [2]half
+	links  [grid.NumDirections]LinkMode  // how its own end behaves
+	ailing [grid.NumDirections]time.Time // when an honest end last found that its link does not work
+	cut    time.Time                     // all that it sends is lost until then
+	dead   bool
+}
+
+// build makes the nodes.
+func (w *world) build() {
+	n := w.s.Dims.Nodes()
+	w.cfg.IDs = make(map[grid.Coord]fault.NodeID, n)
+	w.ids, w.nodes, w.shown, w.ranks = make([]fault.NodeID, n), make([]nodeState, n), make([]states, n), make(map[fault.NodeID]int, n)
+	for rank := range n {
+		at := w.s.Dims.At(rank)
+		id := fault.DefaultNodeID(at)
+		w.cfg.IDs[at], w.ids[rank], w.ranks[id] = id, id, rank
+		for c := range w.shown[rank] {
+			w.shown[rank][c] = shown{fault.Unknown, fault.CauseNone}
+		}
+		if w.s.Racks {
+			if w.cfg.Labels == nil {
+				w.cfg.Labels, w.cfg.DomainLabels = map[fault.NodeID]map[string]string{}, []string{"rack"}
+			}
+			w.cfg.Labels[id] = map[string]string{"rack": fmt.Sprintf("r%d", at.X)}
+		}
+		for i := range w.nodes[rank].halves {
+			h := &w.nodes[rank].halves[i]
+			h.origin, h.alive, h.epoch = fault.Origin{Node: id, Half: fault.Half(i + 1)}, true, 1
+		}
+		for d := range w.nodes[rank].links {
+			w.nodes[rank].links[d] = Works
+		}
+	}
+}
+
+// rank returns the rank of a node; -1: there is none of that id.
+func (w *world) rank(id fault.NodeID) int {
+	if rank, ok := w.ranks[id]; ok {
+		return rank
+	}
+	return -1
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// truths are what a host half says of its node when all is well. It has one peripheral, and senses neither power nor voltage.
+func (w *world) truths(id fault.NodeID) []statement {
+	var out []statement
+	set := func(c fault.Component, k fault.Kind) {
+		out = append(out, statement{Observation: fault.Observation{Node: id, Component: c, State: fault.Normal, Kind: k}, began: w.now})
+	}
+	set(fault.ComponentHost, fault.KindSelf)
+	set(fault.ComponentDNP, fault.KindWatchdog)
+	for _, c := range [...]fault.Component{fault.ComponentServiceNetwork, fault.ComponentMemory, fault.ComponentPeripheral0, fault.ComponentDNPCore, fault.ComponentTemperature} {
+		set(c, fault.KindSelf)
+	}
+	for _, d := range w.s.Dims.Links() {
+		set(fault.Link(d), fault.KindSelf)
+	}
+	return out
+}
+
+// start boots all nodes; their digests are spread over a period.
+func (w *world) start() {
+	for rank := range w.nodes {
+		h := &w.nodes[rank].halves[0]
+		h.says, h.whole = w.truths(h.origin.Node), true
+		w.digest(rank, 0)
+		w.after(time.Duration(1+rank*7%10)*digestPeriod/10, func() { w.beat(rank, 0) })
+	}
+}
+
+// beat sends the digests of a half, one a period.
+func (w *world) beat(rank, i int) {
+	h := &w.nodes[rank].halves[i]
+	if !h.alive {
+		return
+	}
+	w.after(digestPeriod, func() { w.beat(rank, i) })
+	if w.now.Before(h.hushed) {
+		return
+	}
+	w.digest(rank, i)
+}
+
+// digest sends one, the same words in short where nothing is another.
+func (w *world) digest(rank, i int) {
+	h := &w.nodes[rank].halves[i]
+	h.seq++
+	if w.loses(rank) && !w.s.liar(rank) {
+		if h.whole {
+			w.heard = push(w.heard, w.report(h, true, h.says...)) // a liar on its way may have kept it
+		}
+		return
+	}
+	if !h.whole {
+		out := w.step(awareness.Restated{Origin: h.origin, Epoch: h.epoch, Seq: h.seq, Path: fault.PathDirect})
+		if !out.Unknown {
+			return
+		}
+	}
+	h.whole = false
+	w.hears(w.report(h, true, h.says...), slices.ContainsFunc(h.says, func(s statement) bool { return s.lie }))
+}
+
+// report makes one of the half's newest number.
+func (w *world) report(h *half, digest bool, says ...statement) fault.Delivery {
+	d := fault.Delivery{Path: fault.PathDirect, Report: fault.Report{ID: fault.ReportID{Origin: h.origin, Epoch: h.epoch, Seq: h.seq}, Digest: digest}}
+	d.Report.Observations = make([]fault.Observation, 0, len(says))
+	for _, s := range says {
+		o := s.Observation
+		if !s.lie {
+			o.Age = w.now.Sub(s.began)
+		}
+		d.Report.Observations = append(d.Report.Observations, o)
+	}
+	if h.trends != 0 {
+		h.reading++
+		d.Report.Readings = trend(h.trends, h.reading)
+	}
+	return d
+}
+
+func trend(c fault.Component, v float32) []fault.Reading {
+	q := map[fault.Component]fault.Quantity{
+		fault.ComponentTemperature: fault.QuantityTemperature, fault.ComponentPower: fault.QuantityPower, fault.ComponentMemory: fault.QuantityCorrectedErrors,
+	}[c]
+	return []fault.Reading{{Component: c, Quantity: q, Value: 50 + v, Threshold: 90}}
+}
+
+// state has an honest half say something new of a component, and reports it until it arrives.
+func (w *world) state(rank int, about fault.NodeID, c fault.Component, s fault.State, k fault.Kind) {
+	h := &w.nodes[rank].halves[0]
+	if !h.alive {
+		return
+	}
+	next := statement{Observation: fault.Observation{Node: about, Component: c, State: s, Kind: k}, began: w.now}
+	i := slices.IndexFunc(h.says, func(o statement) bool { return o.Node == about && o.Component == c && !o.lie })
+	if i >= 0 && h.says[i].State == s && h.says[i].Kind == k {
+		return
+	}
+	if d, link := c.LinkDirection(); link && i >= 0 && h.says[i].State != fault.Normal {
+		w.nodes[rank].ailing[d.Index()] = w.now
+	}
+	if i >= 0 {
+		h.says[i] = next
+	} else {
+		h.says = append(h.says, next)
+	}
+	h.whole = true
+	h.seq++
+	w.deliver(rank, w.report(h, false, next))
+}
+
+// deliver hands an honest report over when it has not been lost.
+func (w *world) deliver(rank int, d fault.Delivery) {
+	if w.loses(rank) {
+		w.heard = push(w.heard, d)
+		w.after(resendTime, func() { w.deliver(rank, d) })
+		return
+	}
+	w.hears(d, false)
+}
+
+// peer returns the node at the other end of a link.
+func (w *world) peer(rank int, d grid.Direction) int {
+	at, _ := w.s.Dims.Neighbour(w.s.Dims.At(rank), d)
+	return w.s.Dims.Rank(at)
+}
+
+// behave has a node's end of a link behave in another way. An honest other end notices, and says so.
+func (w *world) behave(rank int, d grid.Direction, mode LinkMode) {
+	w.nodes[rank].links[d.Index()] = mode
+	far := w.peer(rank, d)
+	if w.s.liar(far) || far == rank {
+		return
+	}
+	notice := noticeTime
+	if mode == Silent {
+		notice = silenceTime
+	}
+	w.after(notice, func() {
+		if w.nodes[rank].links[d.Index()] != mode {
+			return
+		}
+		c, id := fault.Link(d.Opposite()), w.ids[far]
+		switch mode {
+		case Works:
+			w.state(far, id, c, fault.Normal, fault.KindSelf)
+		case Silent:
+			w.state(far, id, c, fault.Failed, fault.KindSilence)
+		case Deaf:
+			w.state(far, id, c, fault.Failed, fault.KindHandshake)
+		case Noisy:
+			w.state(far, id, c, fault.Sick, fault.KindErrorRatio)
+		case Restarts:
+			w.state(far, id, c, fault.Sick, fault.KindDescriptor)
+		default:
+		}
+		state := fault.Normal
+		if mode == HostDead {
+			state = fault.Failed
+		}
+		w.state(far, w.ids[rank], fault.ComponentHost, state, fault.KindDescriptor)
+	})
+}
+
+// die ends an honest node.
+func (w *world) die(rank int) {
+	n := &w.nodes[rank]
+	n.dead = true
+	for i := range n.halves {
+		n.halves[i].alive = false
+	}
+	for _, d := range w.s.Dims.Links() {
+		w.behave(rank, d, Silent)
+	}
+}

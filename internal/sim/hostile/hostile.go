@@ -1,0 +1,122 @@
+// Package hostile plays well-formed but untrue input through everything that turns reports into actions: the decoder,
+// the awareness machine, the evidence that the leader gathers, the gates and the response engine.
+//
+// A Sequence is a small torus, up to three nodes whose keys an enemy has, and what these do: lies of every kind that
+// the decoder lets through, replays of what others signed, links that fall silent, halves that do not answer. Draw makes
+// one from a seed and Play plays it, in virtual time and one goroutine, so that the same sequence gives the same
+// outcome. Honest nodes send digests, answer challenges and describe their links as they are, also where a liar is at the
+// other end. After the lies the world must return to the truth.
+//
+//	seed ─► Draw ─► Sequence ─► Play ─► Violations ─► Shrink ─► testdata/*.txt
+//
+// It differs from internal/sim, which runs the halves and the supervisors whole and costs a thousand times as much for a
+// second of the same torus. It is for tests only: nothing here runs in a cluster.
+package hostile
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Verb is what a liar, or the world around it, does.
+type Verb uint8
+
+// The verbs. Node is the liar except where another meaning is given.
+const (
+	Say      Verb = iota + 1 // Node/Half reports one observation; its next digest withdraws it
+	Claim                    // the same, and every later digest repeats it
+	Withdraw                 // Node/Half drops its claims
+	Replay                   // the report that was sent Index reports ago comes again by Path, with one hop that says Held
+	Answer                   // the answer that was given Index answers ago comes again
+	Usurp                    // Node answers, in its own name, the challenge that was asked Index challenges ago
+	Mode                     // Node's end of the link in Direction behaves as Link says
+	Mute                     // Node/Half answers challenges only after Held; 0: never
+	Speak                    // Node/Half answers challenges at once again
+	Hush                     // Node/Half sends no digests for Held
+	Boot                     // Node/Half starts again, with an epoch higher by Index
+	Gossip                   // memberlist calls About dead
+	Trend                    // Node/Half sends readings of Component that approach their threshold
+	Lose                     // all that About sends is lost for Held; About is an honest node
+	Lead                     // another supervisor takes over, with the committed map
+	numVerbs
+)
+
+var verbNames = [...]string{"", "say", "claim", "withdraw", "replay", "answer", "usurp", "link", "mute", "speak", "hush", "boot", "gossip", "trend", "lose", "lead"}
+
+// String returns the verb as sequences in text have it.
+func (v Verb) String() string {
+	if v == 0 || v >= numVerbs {
+		return fmt.Sprintf("Verb(%d)", uint8(v))
+	}
+	return verbNames[v]
+}
+
+// LinkMode is how a liar's end of a link behaves.
+type LinkMode uint8
+
+// The modes.
+const (
+	Works    LinkMode = iota + 1
+	Silent            // it sends no frames
+	Deaf              // its frames say that it hears none
+	Noisy             // its frames are damaged
+	Restarts          // it announces that its DNP half restarts
+	HostDead          // its frames carry a descriptor that says its own host is dead
+	numLinkModes
+)
+
+var linkModeNames = [...]string{"", "works", "silent", "deaf", "noisy", "restarts", "host-dead"}
+
+// String returns the mode as sequences in text have it.
+func (l LinkMode) String() string {
+	if l == 0 || l >= numLinkModes {
+		return fmt.Sprintf("LinkMode(%d)", uint8(l))
+	}
+	return linkModeNames[l]
+}
+
+// Action is one thing that happens at a time.
+type Action struct {
+	At        time.Duration // since the leader began to act
+	Do        Verb
+	Node      int // rank
+	Half      fault.Half
+	About     int // rank
+	Component fault.Component
+	State     fault.State
+	Kind      fault.Kind
+	Age       time.Duration
+	Digest    bool // the report calls itself a partial digest
+	Direction grid.Direction
+	Link      LinkMode
+	Path      fault.Path
+	Held      time.Duration
+	Index     int
+}
+
+// Sequence is a world and what happens in it.
+type Sequence struct {
+	Dims    grid.Dims
+	Racks   bool // the nodes of one X share a failure domain
+	Liars   []int
+	Dead    int             // rank of an honest node that truly dies when the lies begin; -1: none
+	Loss    int             // percent of the datagrams of honest nodes that are lost
+	Seed    uint64          // of the losses and delays
+	Kinds   []response.Kind // policies that want one of these steps for every fault
+	Shipped bool            // the shipped policies besides, in mode enforce
+	Actions []Action
+}
+
+// liar reports whether a node's keys are the enemy's.
+func (s *Sequence) liar(rank int) bool {
+	for _, l := range s.Liars {
+		if l == rank {
+			return true
+		}
+	}
+	return false
+}

@@ -20,9 +20,9 @@ var (
 	sequences = flag.Int("hostile.sequences", 0, "play so many sequences in place of the short form")
 	firstSeed = flag.Uint64("hostile.seed", 1, "of the first sequence")
 	page      = flag.String("hostile.out", "", "write the page of the run to this file")
-	commit    = flag.String("hostile.commit", "unknown", "that the page names")
+	tested    = flag.String("hostile.sources", "unknown", "that the page names: the trees of the packages under test")
 	machine   = flag.String("hostile.machine", "unknown", "that the page names")
-	goOn      = flag.Bool("hostile.continue", false, "go on behind the seeds of the page, if it is of the same commit and broke nothing, and add to its figures")
+	goOn      = flag.Bool("hostile.continue", false, "go on behind the seeds of the page, if it is of the same sources and broke nothing, and add to its figures")
 	workers   = flag.Int("hostile.workers", 1, "play so many sequences side by side")
 	keep      = flag.String("hostile.keep", "", "write sequences that break a promise, cut short, into this folder")
 )
@@ -72,7 +72,7 @@ func TestPromisesHold(t *testing.T) {
 	}
 	p := player(t, Plants{})
 	begun := time.Now()
-	sum := Summary{Commit: *commit, Machine: fmt.Sprintf("%s, %d cores of it, %s", *machine, *workers, runtime.Version()), Begun: begun.UTC().Format("2006-01-02 15:04 UTC"), First: *firstSeed}
+	sum := Summary{Sources: *tested, Machine: fmt.Sprintf("%s, %d cores of it, %s", *machine, *workers, runtime.Version()), Begun: begun.UTC().Format("2006-01-02 15:04 UTC"), First: *firstSeed}
 	before := time.Duration(0)
 	if *goOn {
 		before = resume(t, &sum)
@@ -143,8 +143,8 @@ func resume(t *testing.T, sum *Summary) time.Duration {
 	if err != nil {
 		t.Fatalf("%s: %v", *page, err)
 	}
-	if was.Commit != *commit || was.Machine != sum.Machine || len(was.Seeds) > 0 {
-		t.Fatalf("%s is of commit %s on %s, and seeds %v broke a promise: want commit %s on %s, and none", *page, was.Commit, was.Machine, was.Seeds, *commit, sum.Machine)
+	if was.Sources != *tested || was.Machine != sum.Machine || len(was.Seeds) > 0 {
+		t.Fatalf("%s is of sources %s on %s, and seeds %v broke a promise: want %s on %s, and none", *page, was.Sources, was.Machine, was.Seeds, *tested, sum.Machine)
 	}
 	*sum = *was
 	return was.Took

@@ -14,7 +14,7 @@ import (
 
 // Summary adds up the outcomes of many sequences.
 type Summary struct {
-	Commit, Machine, Begun string
+	Sources, Machine, Begun string // Sources are the trees of the packages under test, as git names them
 	Took                   time.Duration
 	First                  uint64 // seed
 	Sequences              int
@@ -108,7 +108,7 @@ func (m *Summary) Page() (string, error) {
 	line("policies that want one step of every class for every fault, with all limits wide open but the breaker.\n")
 	line("| | |\n|---|---|")
 	line("| sequences | %d, seeds %d to %d |", m.Sequences, m.First, m.First+uint64(m.Sequences)-1)
-	line("| commit | %s |", m.Commit)
+	line("| sources (`git rev-parse HEAD:FOLDER`) | %s |", m.Sources)
 	line("| begun | %s, took %s |", m.Begun, m.Took.Round(time.Second))
 	line("| machine | %s |", m.Machine)
 	line("| hostile actions; of them refused by the decoder | %d; %d |", m.Actions, m.Refused)

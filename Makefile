@@ -184,7 +184,7 @@ fuzz: ## every fuzz target with FUZZ inputs each, as in FUZZ=100000x
 	hack/fuzz $${FUZZ:-100000x}
 
 # The short form, 2,000 sequences, is among the tests. A sequence that breaks a promise is printed, cut short, and kept in testdata, where the tests play it.
-HOSTILE_TESTED := pkg/awareness pkg/response pkg/servicenet pkg/fault internal/supervisor/responder internal/sim/hostile
+HOSTILE_TESTED := pkg/awareness pkg/response pkg/servicenet pkg/fault internal/supervisor/responder
 .PHONY: fuzz-semantics
 fuzz-semantics: ## hostile but well-formed input, SEQUENCES (1000000) of it, through awareness, evidence, gates and responses, with docs/hostile-input.md made anew: about 10 minutes on two quiet cores
 	cd internal/sim/hostile && go test -count=1 -timeout 0 -v -run '^TestPromisesHold$$' . -hostile.sequences $${SEQUENCES:-1000000} -hostile.seed $${SEED:-1} -hostile.workers $$(nproc) \

@@ -15,10 +15,10 @@ import (
 // Summary adds up the outcomes of many sequences.
 type Summary struct {
 	Sources, Machine, Begun string // Sources are the trees of the packages under test, as git names them
-	Took                   time.Duration
-	First                  uint64 // seed
-	Sequences              int
-	Rows                   []Row // by torus and number of liars
+	Took                    time.Duration
+	First                   uint64 // seed
+	Sequences               int
+	Rows                    []Row // by torus and number of liars
 	// Of all together.
 	Actions, Events, Challenges, Refused, Failed, Notified, Reduced, Destroyed, LinkSteps int
 	Returned                                                                              time.Duration // the longest

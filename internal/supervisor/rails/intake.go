@@ -1,6 +1,7 @@
 package rails
 
 import (
+	"fmt"
 	"log/slog"
 	"math"
 	"net/netip"
@@ -463,6 +464,10 @@ func (in *Intake) evidence(a *servicenet.Arrival, to engine.To) *engine.Input {
 		if !in.takes(a.Reports[0].ID.Origin.Node, to) {
 			return nil
 		}
+		if err := checkStatements(a.Reports); err != nil {
+			in.refuse(servicenet.RefusedField.String(), to.Addr, err)
+			return nil
+		}
 		return &engine.Input{To: to, Reports: &engine.Reports{List: a.Reports, Path: a.Path, Hops: a.Hops, Status: a.Status, Health: a.Health, Words: words(a)}}
 	case *lofamov1.Message_Answer:
 		ans := body.Answer
@@ -477,6 +482,19 @@ func (in *Intake) evidence(a *servicenet.Arrival, to engine.To) *engine.Input {
 		}}
 	}
 	in.refuse("unexpected", to.Addr, nil)
+	return nil
+}
+
+// checkStatements returns an error if the halves that signed the reports may not state what these say.
+func checkStatements(reports []fault.Report) error {
+	for i := range reports {
+		id := reports[i].ID
+		for _, o := range reports[i].Observations {
+			if err := o.CheckStatement(id.Origin.Node, id.Origin.Half); err != nil {
+				return fmt.Errorf("report %s: %w", id, err)
+			}
+		}
+	}
 	return nil
 }
 

@@ -1,0 +1,62 @@
+package fault
+
+import "fmt"
+
+// CheckStatement returns an error if no half may make the observation, whoever it is: half is the half of the node own that signed it. It names
+// the field, what was given and what is allowed. Whether a node that is spoken of is a neighbour only the topology tells (pkg/awareness).
+//
+//   - A verdict on a whole node, votes, challenges, missing digests and gossip are the supervisors' to state.
+//   - Of another node a half has only what its descriptor says: of the host and its parts, of kind DESCRIPTOR.
+//   - Silence, lost handshakes and error ratios are of the half's own links; of a link no descriptor says more than that it is SICK (restarting).
+//   - A watchdog speaks of the other half of its own node, and nobody but a half itself calls it SICK or FAILED by SELF.
+func (o Observation) CheckStatement(own NodeID, half Half) error {
+	_, link := o.Component.LinkDirection()
+	bad := o.State == Sick || o.State == Failed
+	refuse := func(want string) error {
+		return fmt.Errorf("observation.kind: given %s of %s %s by a %s half: want %s", o.Kind, o.Component, o.State, half, want)
+	}
+	switch {
+	case o.Component == ComponentNode:
+		return fmt.Errorf("observation.component: given %s: want a part of a node", o.Component)
+	case o.Kind > KindErrorRatio:
+		return refuse("a kind that a half may state, SELF to ERROR_RATIO")
+	case o.Node != own && o.Node != "":
+		if o.Kind != KindDescriptor || !o.Component.ofDescriptor() {
+			return refuse("DESCRIPTOR on the host, service network, memory or a peripheral of another node")
+		}
+		return nil
+	case o.Kind == KindDescriptor:
+		if !link || o.State == Failed {
+			return refuse("DESCRIPTOR on another node, or on a SICK link")
+		}
+	case o.Kind == KindSilence, o.Kind == KindHandshake, o.Kind == KindErrorRatio:
+		if !link {
+			return refuse("that kind on a link")
+		}
+	case o.Kind == KindWatchdog:
+		if o.Component != half.Other().component() {
+			return refuse("WATCHDOG on the " + half.Other().String() + " half")
+		}
+	case o.Kind == KindSelf && bad && o.Component == half.Other().component():
+		return refuse("WATCHDOG on the other half")
+	}
+	return nil
+}
+
+// component is the component that the half is.
+func (h Half) component() Component {
+	if h == HalfHost {
+		return ComponentHost
+	}
+	return ComponentDNP
+}
+
+// ofDescriptor reports whether the remote fault descriptor has a word on the component (Table V).
+func (c Component) ofDescriptor() bool {
+	switch c {
+	case ComponentHost, ComponentServiceNetwork, ComponentMemory, ComponentPeripheral0, ComponentPeripheral1:
+		return true
+	default:
+		return false
+	}
+}

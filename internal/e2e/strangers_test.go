@@ -276,7 +276,7 @@ func (t trial) counted(packets []stranger, sup, agent string, supBefore, agentBe
 	}{
 		{"lofamo_supervisor_damaged_total", "", supBefore, supAfter},
 		{"lofamo_supervisor_oversized_total", "", supBefore, supAfter},
-		{"lofamo_inbox_verdicts_total", `verdict="DUPLICATE"`, supBefore, supAfter},
+		{"lofamo_inbox_verdicts_total", `verdict="STALE_EPOCH"`, supBefore, supAfter}, // the replay: no half lives in epoch 1
 		{"lofamo_agent_damaged_total", "", agentBefore, agentAfter},
 		{"lofamo_agent_oversized_total", "", agentBefore, agentAfter},
 	} {

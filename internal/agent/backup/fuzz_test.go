@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -43,6 +42,6 @@ func FuzzRecords(f *testing.F) {
 			l.NextFrame(torus.Status{})
 			now = out.Wake
 		}
-		l.Step(now, torus.FrameReceived{Frame: torus.Frame{Type: torus.TypeHeartbeat, Direction: grid.XMinus, Src: grid.Coord{X: 1}, Seq: s.High + 1, Epoch: fault.Epoch(max(1, s.PeerEpoch))}})
+		l.Step(now, torus.FrameReceived{Frame: torus.Frame{Type: torus.TypeHeartbeat, Direction: grid.XMinus, Src: grid.Coord{X: 1}, Seq: s.High + 1, Epoch: max(1, s.PeerEpoch)}})
 	})
 }

@@ -155,7 +155,7 @@ func readOthers(t *testing.T, kv *mvccpb.KeyValue) {
 	if out, err := decodeResponses(5, nil, []*mvccpb.KeyValue{kv}); err != nil || len(out.Records)+len(out.Unread) != 1 {
 		t.Fatalf("%q: one record is read as %+v, %v", key, out, err)
 	}
-	ParseWarningKey(key)
+	_, _, _, _ = ParseWarningKey(key)
 	if id, ok := ParseNodeKey(key); ok && NodeKey(string(id)) != key {
 		t.Fatalf("%q is the key of node %q", key, id)
 	}

@@ -1,17 +1,11 @@
 package servicenet
 
-import (
-	"crypto/ed25519"
+import lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 
-	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-)
-
-// Limits of DenyPart and of the messages that renew certificates, so that each fits a datagram.
+// Limits of DenyPart, so that each fits a datagram.
 const (
-	MaxDenyParts    = 32
-	MaxDenyData     = 800 // bytes in one part
-	MaxRenewed      = 512 // bytes of a new certificate
-	MaxRenewProblem = 120 // bytes of text
+	MaxDenyParts = 32
+	MaxDenyData  = 800 // bytes in one part
 )
 
 func checkDenyPart(m *lofamov1.DenyPart) error {
@@ -19,25 +13,4 @@ func checkDenyPart(m *lofamov1.DenyPart) error {
 		return refuse(RefusedField, "deny_part.data: given %d bytes: want 1 to %d", n, MaxDenyData)
 	}
 	return firstError(atLeastOne("deny_part.version", m.GetVersion()), checkPart("deny_part", m.GetPart(), m.GetParts(), MaxDenyParts))
-}
-
-func checkRenewRequest(m *lofamov1.RenewRequest) error {
-	return firstError(
-		checkHalf("renew_request", m),
-		checkSize("renew_request.key", m.GetKey(), ed25519.PublicKeySize),
-		checkSize("renew_request.proof", m.GetProof(), ed25519.SignatureSize),
-	)
-}
-
-func checkRenewReply(m *lofamov1.RenewReply) error {
-	if n := len(m.GetCertificate()); n > MaxRenewed {
-		return refuse(RefusedField, "renew_reply.certificate: given %d bytes: want at most %d", n, MaxRenewed)
-	}
-	if n := len(m.GetError()); n > MaxRenewProblem {
-		return refuse(RefusedField, "renew_reply.error: given %d bytes: want at most %d", n, MaxRenewProblem)
-	}
-	if (len(m.GetCertificate()) == 0) == (m.GetError() == "") {
-		return refuse(RefusedField, "renew_reply: given %d bytes of certificate and error %q: want one of the two", len(m.GetCertificate()), m.GetError())
-	}
-	return checkHalf("renew_reply", m)
 }

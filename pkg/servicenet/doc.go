@@ -23,8 +23,7 @@
 //	Answer, PathRequest,
 //	PathAck, BulkAnnounce,
 //	DiagnosisFindings,
-//	ProcedureStatus, ActStatus,
-//	RenewRequest                the half itself                 no
+//	ProcedureStatus, ActStatus  the half itself                 no
 //	MapFindings                 the DNP half itself             no
 //	Interest                    the host half itself            no
 //	Relayed { inner, hops }     the host half that is the       no
@@ -37,7 +36,7 @@
 //	ProcedureOrder, MaskOrder,
 //	TorusConfiguration,
 //	MapOrder, ActOrder,
-//	DenyPart, RenewReply        a supervisor                    no
+//	DenyPart                    a supervisor                    no
 //	ConfigurationStatus         the DNP half itself             no
 //
 // A Relayed holds reports, an answer, findings or an announcement; a Downcall whatever a supervisor says. What

@@ -246,8 +246,7 @@ func Unwrap(b []byte, path fault.Path, v Verifier) (Arrival, error) {
 		}
 		switch o.Msg.GetBody().(type) {
 		case *lofamov1.Message_Reports, *lofamov1.Message_Answer, *lofamov1.Message_BulkAnnounce, *lofamov1.Message_DiagnosisFindings, *lofamov1.Message_ProcedureStatus,
-			*lofamov1.Message_MaskStatus, *lofamov1.Message_PeerStatus, *lofamov1.Message_MapFindings, *lofamov1.Message_ConfigurationStatus, *lofamov1.Message_ActStatus,
-			*lofamov1.Message_RenewRequest:
+			*lofamov1.Message_MaskStatus, *lofamov1.Message_PeerStatus, *lofamov1.Message_MapFindings, *lofamov1.Message_ConfigurationStatus, *lofamov1.Message_ActStatus:
 		default:
 			return Arrival{}, refuse(RefusedNested, "relayed.inner: given %T: want reports, an answer, findings, a bulk announcement or a status", o.Msg.GetBody())
 		}
@@ -369,8 +368,6 @@ func bySpeaker(msg *lofamov1.Message) (said fault.Origin, role string) {
 		return OriginOf(b.MaskStatus), RoleNode
 	case *lofamov1.Message_ActStatus:
 		return OriginOf(b.ActStatus), RoleNode
-	case *lofamov1.Message_RenewRequest:
-		return OriginOf(b.RenewRequest), RoleNode
 	case *lofamov1.Message_PeerStatus:
 		return fault.Origin{Node: fault.NodeID(b.PeerStatus.GetNode()), Half: fault.HalfDNP}, RoleNode
 	case *lofamov1.Message_MapFindings:

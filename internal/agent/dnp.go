@@ -56,7 +56,7 @@ type dnpHalf struct {
 	mail     mailbox.Stats // at the last look
 	mailFull bool          // and something had been dropped since the one before
 	lookAt   time.Time     // at the mailbox' counters
-	endAt    time.Time     // when the host half is told when the certificate ends
+	spanAt   time.Time     // when the host half is told the certificate's begin and end
 
 	jobMail  jobMail
 	masks    newest[chanmask.State]    // to keep on disk

@@ -81,21 +81,28 @@ func tellOther(box *mailbox.Box, h *lofamov1.HalfHealth) {
 	}
 }
 
-// tellEnd tells the host half, which has the metrics, when the DNP half's certificate ends.
-func (d *dnpHalf) tellEnd(now time.Time) {
-	if now.Before(d.endAt) {
+// span is when a certificate begins and ends, in seconds since 1970.
+type span struct{ begins, ends int64 }
+
+// tellSpan tells the host half, which serves the metrics, when the DNP half's certificate ends and begins.
+func (d *dnpHalf) tellSpan(now time.Time) {
+	if now.Before(d.spanAt) {
 		return
 	}
-	m := mailbox.Message{Type: mailbox.Certificate, Payload: binary.BigEndian.AppendUint64(nil, uint64(d.signer.Expires().Unix()))}
-	if d.box.SendSpare(m) == nil { // else the host half is not there yet
-		d.endAt = now.Add(time.Minute)
+	b := binary.BigEndian.AppendUint64(nil, uint64(d.signer.Expires().Unix()))
+	b = binary.BigEndian.AppendUint64(b, uint64(d.signer.Begins().Unix()))
+	if d.box.SendSpare(mailbox.Message{Type: mailbox.Certificate, Payload: b}) == nil { // else the host half is not there yet
+		d.spanAt = now.Add(time.Minute)
 	}
 }
 
-// onEnd takes that; what is no time is not heard.
-func (h *hostHalf) onEnd(b []byte) {
-	if len(b) == 8 {
-		h.dnpEnds.Store(int64(binary.BigEndian.Uint64(b)))
+// onSpan takes that message. A DNP half of an earlier version sends the end alone; other lengths are ignored.
+func (h *hostHalf) onSpan(b []byte) {
+	switch len(b) {
+	case 8:
+		h.dnpCert.Store(&span{ends: int64(binary.BigEndian.Uint64(b))})
+	case 16:
+		h.dnpCert.Store(&span{ends: int64(binary.BigEndian.Uint64(b)), begins: int64(binary.BigEndian.Uint64(b[8:]))})
 	}
 }
 
@@ -142,7 +149,7 @@ func (h *hostHalf) lookAtFares(now time.Time) {
 func (d *dnpHalf) lookAtFares(now time.Time) {
 	d.noteWrong(d.page, d.readers.stuck(), d.core.SelfTest().Results(now))
 	d.tellManager(d.core.Verdict(), d.core.SelfTest())
-	d.tellEnd(now)
+	d.tellSpan(now)
 	own, tell := d.fares.look(now)
 	if own == nil {
 		return

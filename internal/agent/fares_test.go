@@ -83,15 +83,27 @@ func TestHeard(t *testing.T) {
 	}
 }
 
-// When the DNP half's certificate ends is heard of as eight bytes; of anything else nothing is.
-func TestEndIsHeard(t *testing.T) {
+// The DNP half states the end and begin of its certificate in 16 bytes, and one of an earlier version the end in 8. Other lengths are ignored.
+func TestSpanOfOtherHalfsCertificateIsRead(t *testing.T) {
 	h := &hostHalf{}
-	for _, tt := range []struct {
-		give []byte
-		want int64
-	}{{[]byte{1}, 0}, {nil, 0}, {[]byte{0, 0, 0, 0, 0x6c, 0xe3, 0, 1}, 0x6ce30001}, {make([]byte, 9), 0x6ce30001}} {
-		if h.onMessage(mailbox.Message{Type: mailbox.Certificate, Payload: tt.give}); h.dnpEnds.Load() != tt.want {
-			t.Errorf("%x: %d, want %d", tt.give, h.dnpEnds.Load(), tt.want)
+	end := []byte{0, 0, 0, 0, 0x6c, 0xe3, 0, 1}
+	give := func(b []byte) *span {
+		h.onMessage(mailbox.Message{Type: mailbox.Certificate, Payload: b})
+		return h.dnpCert.Load()
+	}
+	for _, b := range [][]byte{{1}, nil, make([]byte, 9)} {
+		if got := give(b); got != nil {
+			t.Errorf("%x: %+v, want nothing", b, *got)
 		}
+	}
+	if got := give(end); got == nil || *got != (span{ends: 0x6ce30001}) {
+		t.Errorf("end alone: %+v", got)
+	}
+	want := span{ends: 0x6ce30001, begins: 0x6ce30000}
+	if got := give(append(end, 0, 0, 0, 0, 0x6c, 0xe3, 0, 0)); got == nil || *got != want {
+		t.Errorf("end and begin: %+v, want %+v", got, want)
+	}
+	if got := give(make([]byte, 17)); *got != want {
+		t.Errorf("17 bytes: %+v, want %+v as before", *got, want)
 	}
 }

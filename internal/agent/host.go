@@ -53,9 +53,9 @@ type hostHalf struct {
 	keys    *sessionKeys
 	opens   servicenet.Verifier // of certificates, and of the sessions with supervisors
 	refused [servicenet.NumRefusals]atomic.Uint64
-	damaged atomic.Uint64   // packets that came damaged
-	dnpEnds atomic.Int64    // when the DNP half's certificate ends, in seconds since 1970; 0: it has not said so
-	pieces  routing.Reorder // of envelopes that the DNP half passes on; the mailbox' goroutine alone uses it
+	damaged atomic.Uint64        // packets that came damaged
+	dnpCert atomic.Pointer[span] // of the DNP half's certificate; nil: unknown
+	pieces  routing.Reorder      // of envelopes that the DNP half passes on; the mailbox' goroutine alone uses it
 
 	unbound    chan uint8   // service interfaces whose sockets wait to be bound
 	bindMu     sync.Mutex   // for bind

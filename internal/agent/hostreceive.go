@@ -45,7 +45,7 @@ func (h *hostHalf) onMessage(m mailbox.Message) {
 		return
 	}
 	if m.Type == mailbox.Certificate {
-		h.onEnd(m.Payload)
+		h.onSpan(m.Payload)
 		return
 	}
 	if m.Type == mailbox.Recovery {

@@ -50,7 +50,8 @@ func allFamilies() []metric {
 func families() []metric {
 	return []metric{
 		{"lofamo_agent_epoch", "Boot epoch of the host half.", nil},
-		{"lofamo_agent_certificate_expires_timestamp_seconds", "When the certificate that a half was started with ends: from then on nobody takes what it says.", []string{"half"}},
+		{"lofamo_agent_certificate_begins_timestamp_seconds", "Begin of the certificate that a half uses now.", []string{"half"}},
+		{"lofamo_agent_certificate_expires_timestamp_seconds", "End of the certificate that a half uses now. Afterwards all others refuse its messages.", []string{"half"}},
 		{"lofamo_agent_dnp_alive", "1 when the DNP half validates its watchdog word, 0 when not or not yet.", nil},
 		{"lofamo_agent_reports_pending", "Reports in the sender's log.", nil},
 		{"lofamo_agent_reports_unanswered", "Reports in the sender's log that no supervisor has received yet.", nil},
@@ -128,6 +129,13 @@ func (s sink) gauge(name string, v float64, labels ...string) {
 	s.ch <- prometheus.MustNewConstMetric(s.desc[name], prometheus.GaugeValue, v, labels...)
 }
 
+func (s sink) certificate(half fault.Half, c span) {
+	if c.begins != 0 { // a DNP half of an earlier version states the end alone
+		s.gauge("lofamo_agent_certificate_begins_timestamp_seconds", float64(c.begins), half.String())
+	}
+	s.gauge("lofamo_agent_certificate_expires_timestamp_seconds", float64(c.ends), half.String())
+}
+
 // seconds turns nanoseconds into the base unit.
 func seconds(ns uint64) float64 { return float64(ns) / float64(time.Second) }
 
@@ -144,9 +152,9 @@ func (m *hostMetrics) Collect(ch chan<- prometheus.Metric) {
 	halves.rails = fares
 
 	s.gauge("lofamo_agent_epoch", float64(e))
-	s.gauge("lofamo_agent_certificate_expires_timestamp_seconds", float64(h.signer.Expires().Unix()), fault.HalfHost.String())
-	if ends := h.dnpEnds.Load(); ends != 0 { // else it is of a version that does not say so, or has just begun
-		s.gauge("lofamo_agent_certificate_expires_timestamp_seconds", float64(ends), fault.HalfDNP.String())
+	s.certificate(fault.HalfHost, span{begins: h.signer.Begins().Unix(), ends: h.signer.Expires().Unix()})
+	if c := h.dnpCert.Load(); c != nil { // else the half has just started
+		s.certificate(fault.HalfDNP, *c)
 	}
 	s.gauge("lofamo_agent_dnp_alive", one(verdict == watchdog.Alive))
 	s.gauge("lofamo_agent_reports_pending", float64(box.Pending))

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
@@ -65,9 +66,11 @@ func TestMetrics(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := fmt.Sprintf("lofamo_agent_certificate_expires_timestamp_seconds{half=%q,node=\"n0-0-0\",platform=\"shared-kernel\"} %v", half, float64(s.Expires().Unix()))
-		if !slices.Contains(lines, want) {
-			t.Errorf("no line %s", want)
+		for what, at := range map[string]time.Time{"begins": s.Begins(), "expires": s.Expires()} {
+			want := fmt.Sprintf("lofamo_agent_certificate_%s_timestamp_seconds{half=%q,node=\"n0-0-0\",platform=\"shared-kernel\"} %v", what, half, float64(at.Unix()))
+			if !slices.Contains(lines, want) {
+				t.Errorf("no line %s", want)
+			}
 		}
 	}
 	for _, want := range []string{

@@ -35,8 +35,8 @@ type Signer struct {
 type pair struct {
 	der []byte
 	key ed25519.PrivateKey
-	// until is when the certificate ends.
-	until time.Time
+	// from and until are when the certificate begins and ends.
+	from, until time.Time
 }
 
 // LoadSigner reads a certificate and its key.
@@ -68,7 +68,7 @@ func readPair(certFile, keyFile string) (*pair, Identity, error) {
 	if !key.Public().(ed25519.PublicKey).Equal(cert.PublicKey) {
 		return nil, Identity{}, fmt.Errorf("key %s: does not belong to certificate %s", keyFile, certFile)
 	}
-	return &pair{der: cert.Raw, key: key, until: cert.NotAfter}, id, nil
+	return &pair{der: cert.Raw, key: key, from: cert.NotBefore, until: cert.NotAfter}, id, nil
 }
 
 // look says what the files are now, through symbolic links: a Secret's are changed by one alone, of their directory.
@@ -141,6 +141,9 @@ func (s *Signer) Cert() []byte { return s.pair.Load().der }
 
 // Expires is when the certificate ends: from then on nobody takes what it signs.
 func (s *Signer) Expires() time.Time { return s.pair.Load().until }
+
+// Begins is when the certificate begins.
+func (s *Signer) Begins() time.Time { return s.pair.Load().from }
 
 // Identity returns who signs.
 func (s *Signer) Identity() Identity { return s.id }

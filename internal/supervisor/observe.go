@@ -21,6 +21,7 @@ func (s *Supervisor) observe() {
 			}
 			return -1
 		},
+		Begins:    s.signer.Begins,
 		Expires:   s.signer.Expires,
 		Replicas:  s.replicasUp,
 		Oversized: func() uint64 { return s.socketSum(func(st direct.Stats) uint64 { return st.Oversized }) },

@@ -17,7 +17,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
 )
 
-// A replica that runs signs with the certificate that was put in the place of its own, and its metrics say when that ends.
+// A replica that runs signs with the certificate that was put in the place of its own, and its metrics say when that begins and ends.
 func TestRenewed(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{})
@@ -31,21 +31,22 @@ func TestRenewed(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { stop(t, s) })
-	ends := func(cert *x509.Certificate) string {
-		return "lofamo_supervisor_certificate_expires_timestamp_seconds " + strconv.FormatFloat(float64(cert.NotAfter.Unix()), 'g', -1, 64) + "\n"
+	series := func(what string, at time.Time) string {
+		return "lofamo_supervisor_certificate_" + what + "_timestamp_seconds " + strconv.FormatFloat(float64(at.Unix()), 'g', -1, 64) + "\n"
 	}
 	cert, err := x509.ParseCertificate(s.Cert())
 	if err != nil {
 		t.Fatal(err)
 	}
-	metricsSay(t, cfg, ends(cert))
+	metricsSay(t, cfg, series("begins", cert.NotBefore))
+	metricsSay(t, cfg, series("expires", cert.NotAfter))
 
-	// The same for an hour less.
+	// The same, which begins and ends at other times.
 	ca, err := tls.LoadX509KeyPair(filepath.Join(c.Dir, "ca.pem"), filepath.Join(c.Dir, "ca.key"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	cert.NotAfter, cert.SerialNumber = cert.NotAfter.Add(-time.Hour), big.NewInt(7)
+	cert.NotBefore, cert.NotAfter, cert.SerialNumber = cert.NotBefore.Add(time.Minute), cert.NotAfter.Add(-time.Hour), big.NewInt(7)
 	der, err := x509.CreateCertificate(rand.Reader, cert, ca.Leaf, cert.PublicKey, ca.PrivateKey)
 	if err != nil {
 		t.Fatal(err)
@@ -57,5 +58,6 @@ func TestRenewed(t *testing.T) {
 		t.Fatal(err)
 	}
 	supervisortest.Eventually(t, "it signs with the certificate of now", func() bool { return string(s.Cert()) == string(der) })
-	metricsSay(t, cfg, ends(cert))
+	metricsSay(t, cfg, series("begins", cert.NotBefore))
+	metricsSay(t, cfg, series("expires", cert.NotAfter))
 }

@@ -24,7 +24,7 @@ const (
 	Health                      // to the other half: how this one went on when it started, and what its self-tests found
 	Test                        // a probe of the self-test, or one of the other half's on its way back
 	Jobs                        // a eureka or an arrival at a barrier, or what has become of one: package jobs
-	Certificate                 // DNP to host: when the certificate ends that it was started with
+	Certificate                 // DNP to host: when its certificate ends and begins
 )
 
 // String returns the type's name.

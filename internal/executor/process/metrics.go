@@ -23,7 +23,8 @@ type Standing struct {
 	Token      func() float64 // the highest that was seen
 	Running    func() float64 // attempts under way
 	Remembered func() float64 // attempts in the ledger
-	Expires    func() float64 // when its certificate ends, in seconds since 1970
+	Begins     func() float64 // when its certificate begins, in seconds since 1970
+	Expires    func() float64 // when its certificate ends, likewise
 }
 
 // Metrics of an executor process.
@@ -60,7 +61,8 @@ func NewMetrics(reg prometheus.Registerer, kinds []response.Kind, s Standing) *M
 	info.ConstLabels = prometheus.Labels{"version": build.Version, "goversion": runtime.Version()}
 	reg.MustRegister(m.Attempts, m.Refused, m.Failures,
 		gauge("highest_token", "The highest fencing token that was seen: what comes under a lower one is refused.", s.Token),
-		gauge("certificate_expires_timestamp_seconds", "When the certificate that this process has ends, which it takes up when it is renewed: from then on supervisors give it nothing to do.", s.Expires),
+		gauge("certificate_begins_timestamp_seconds", "Begin of the certificate that this process uses now.", s.Begins),
+		gauge("certificate_expires_timestamp_seconds", "End of the certificate that this process uses now. Afterwards supervisors give it no work.", s.Expires),
 		gauge("attempts_running", "Attempts under way, those included that wait for another to end.", s.Running),
 		gauge("attempts_remembered", fmt.Sprintf("Attempts in the ledger, of at most %d; each is forgotten 48 hours after its end.", maxEntries), s.Remembered),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts(info), func() float64 { return 1 }),

@@ -65,7 +65,8 @@ func TestMetrics(t *testing.T) {
 	}
 	wantLines("at first", `lofamo_executor_attempts_total{kind="command",outcome="succeeded"} 0`, `lofamo_executor_attempts_total{kind="command",outcome="not_known"} 0`,
 		`lofamo_executor_refused_total{reason="stale_token"} 0`, `lofamo_executor_highest_token 0`, `lofamo_executor_attempts_running 0`, `lofamo_executor_attempts_remembered 0`,
-		`lofamo_executor_ledger_failures_total 0`, fmt.Sprintf("lofamo_executor_certificate_expires_timestamp_seconds %v", float64(signer.Expires().Unix())))
+		`lofamo_executor_ledger_failures_total 0`, fmt.Sprintf("lofamo_executor_certificate_expires_timestamp_seconds %v", float64(signer.Expires().Unix())),
+		fmt.Sprintf("lofamo_executor_certificate_begins_timestamp_seconds %v", float64(signer.Begins().Unix())))
 	wantHealth("at first", http.StatusOK, http.StatusOK)
 
 	x := b.Supervisor(t, b.Config.Listen)

@@ -102,6 +102,12 @@ func unlimited(tls.ConnectionState) string { return "" }
 // Kinds are what it can do.
 func (p *Process) Kinds() []response.Kind { return slices.Sorted(maps.Keys(p.executors)) }
 
+// renewed returns the signer after a look at its files, as every handshake takes one.
+func (p *Process) renewed() *pki.Signer {
+	_, _ = p.signer.Renew() // else as before
+	return p.signer
+}
+
 // Start reads the ledger and serves.
 func (p *Process) Start() error {
 	if err := failpoint.ArmAtStart(p.cfg.StateDir, "executor"); err != nil {
@@ -126,10 +132,8 @@ func (p *Process) Start() error {
 	reg := prometheus.NewRegistry()
 	p.metrics = NewMetrics(reg, p.Kinds(), Standing{
 		Token: func() float64 { return float64(d.token()) }, Running: func() float64 { return float64(p.UnderWay()) }, Remembered: func() float64 { return float64(d.remembered()) },
-		Expires: func() float64 {
-			_, _ = p.signer.Renew() // as every handshake does
-			return float64(p.signer.Expires().Unix())
-		},
+		Begins:  func() float64 { return float64(p.renewed().Begins().Unix()) },
+		Expires: func() float64 { return float64(p.renewed().Expires().Unix()) },
 	})
 	p.server = newServer(p.cfg.Cluster, p.executors, p.cfg.AtOnce, d, p.metrics, p.logger)
 	p.server.denials = p.denials

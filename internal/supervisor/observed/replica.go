@@ -18,8 +18,8 @@ type Replica struct {
 	Leader func() string
 	// QuorumAge is for how many seconds this replica has been without the word of a quorum; -1: it has had none since it started.
 	QuorumAge func() float64
-	// Expires is when the certificate that this replica has ends.
-	Expires func() time.Time
+	// Begins and Expires are when the certificate that this replica uses begins and ends.
+	Begins, Expires func() time.Time
 	// Replicas says of each configured replica whether this one reaches it.
 	Replicas func() map[string]bool
 	// Oversized and Dropped count the datagrams at the report addresses that were longer than any message, and those that the kernel dropped.
@@ -45,7 +45,8 @@ func Collectors(r Replica) []prometheus.Collector {
 			return 1
 		}),
 		gauge("supervisor_quorum_age_seconds", "Since this replica last had the word of a quorum; -1: never since it started.", r.QuorumAge),
-		gauge("supervisor_certificate_expires_timestamp_seconds", "When the certificate that this replica has ends, which it takes up when it is renewed: from then on nobody takes what it says.", func() float64 { return float64(r.Expires().Unix()) }),
+		gauge("supervisor_certificate_begins_timestamp_seconds", "Begin of the certificate that this replica uses now.", func() float64 { return float64(r.Begins().Unix()) }),
+		gauge("supervisor_certificate_expires_timestamp_seconds", "End of the certificate that this replica uses now. Afterwards all others refuse its messages.", func() float64 { return float64(r.Expires().Unix()) }),
 		counter("oversized_total", "Datagrams at the report addresses that were longer than any message.", r.Oversized),
 		counter("kernel_dropped_total", "Datagrams at the report addresses that the kernel dropped because this replica was too slow.", r.Dropped),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{

@@ -93,7 +93,7 @@ One node more is a spare (spares:), which 'lofamoctl node replace' puts in the p
 larger, all of its new plane. The running supervisors learn of it by 'lofamoctl apply': their own files count only for an empty store.
 
 With --renew ID the node or replica of that name gets new keys and certificates: for a machine that stands in for one that was lost.
-The certificates of the lost one hold until they end, or until the authority is changed: 'rotate-keys --authority'.`,
+The old certificates stay valid until they end, unless you revoke them: 'lofamoctl cert revoke'. Processes take up new ones without a restart.`,
 		Args: between(0, "INVENTORY"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := wantOut(out); err != nil {

@@ -57,12 +57,9 @@ func (o *Outbox) poseRequest(now time.Time, out *Output) {
 			return
 		}
 	}
-	if x.path != nil {
-		o.sendRequest(x.path, out)
-	} else {
-		for _, p := range s.all {
-			o.sendRequest(p, out)
-		}
+	if !o.ask(x, out) {
+		x.due, x.wait = now.Add(x.wait), min(2*x.wait, o.cfg.MaxBackoff)
+		return
 	}
 	x.tries++
 	x.sent, x.due = now, now.Add(x.wait)
@@ -70,6 +67,27 @@ func (o *Outbox) poseRequest(now time.Time, out *Output) {
 	if o.silence.on {
 		x.due = now.Add(silentWait(o.origin, o.silence.round, o.cfg.MaxBackoff))
 	}
+}
+
+// ask sends the REQ as far as the budget goes, and says whether any was sent. Without any budget a re-establishment asks one path at first,
+// and all ask one path each MaxBackoff: digests and reports go on meanwhile, and their answers count as much.
+func (o *Outbox) ask(x *inquiry, out *Output) bool {
+	all, free := o.paths.all, x.wait >= o.cfg.MaxBackoff
+	switch {
+	case x.path != nil && (free || o.silence.on || o.budget.spend(requestCost)):
+		o.sendRequest(x.path, out)
+	case x.path != nil:
+		return false
+	case o.silence.on || o.budget.spend(min(len(all)*requestCost, maxRoundCost)):
+		for _, p := range all {
+			o.sendRequest(p, out)
+		}
+	case x.tries == 0 || free:
+		o.sendRequest(all[(x.id+uint64(x.tries))%uint64(len(all))], out)
+	default:
+		return false
+	}
+	return true
 }
 
 func (o *Outbox) sendRequest(p *path, out *Output) {

@@ -50,15 +50,16 @@ type flight struct {
 // well, and in a crowd a copy is not answered. With 30 % lost each way half of the datagrams stay unanswered, and SICK
 // comes within 10 digests in the median, 60 at most in 80,000 runs; with 2 % a half is wrongly SICK once in months.
 type directHealth struct {
-	state     fault.State
-	dead      bool      // no longer a rail for first attempts
-	ever      bool      // was answered on the direct rail
-	since     time.Time // of the first answer there
-	elsewhere bool      // was answered on another rail
-	flights   []flight  // the last keptFlights, oldest first: a window on store, see push
-	store     []flight
-	open      int // of flights: neither answered nor missed
-	strain    int // 0 to maxStrain
+	state      fault.State
+	dead       bool      // no longer a rail for first attempts
+	ever       bool      // was answered on the direct rail
+	since      time.Time // of the first answer there
+	answeredAt time.Time // of the last one
+	elsewhere  bool      // was answered on another rail
+	flights    []flight  // the last keptFlights, oldest first: a window on store, see push
+	store      []flight
+	open       int // of flights: neither answered nor missed
+	strain     int // 0 to maxStrain
 	// Since the last answer:
 	unanswered int
 	first      time.Time // of these
@@ -320,6 +321,8 @@ func (o *Outbox) directAnswered(now time.Time, by *path) {
 	if !h.ever {
 		h.ever, h.since = true, now
 	}
+	h.answeredAt = now
+	o.budget.earn()
 	h.unanswered, h.first = 0, time.Time{}
 	for _, p := range o.paths.all {
 		p.tried = false

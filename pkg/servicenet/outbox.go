@@ -45,6 +45,8 @@ type Outbox struct {
 	direct     directHealth
 	isolation  isolation
 	silence    silence
+	budget     budget
+	latePaid   time.Time      // when lateCost was spent last
 	batches    []batch        // of the step under way
 	parts      []fault.Report // of the report that is being added
 	spool      string         // why reports are not kept on disk
@@ -109,7 +111,7 @@ func NewOutbox(origin fault.Origin, epoch fault.Epoch, cfg OutboxConfig) (*Outbo
 	if epoch < 1 || epoch > MaxEpoch {
 		return nil, fmt.Errorf("outbox of %s: epoch: given %d: want 1 to %d", origin, epoch, MaxEpoch)
 	}
-	o := &Outbox{origin: origin, epoch: epoch, cfg: cfg, interfaces: newInterfaces(cfg.Interfaces), leftOut: map[statement]int{}}
+	o := &Outbox{origin: origin, epoch: epoch, cfg: cfg, budget: startBudget, interfaces: newInterfaces(cfg.Interfaces), leftOut: map[statement]int{}}
 	o.direct.state = fault.Unknown
 	for _, p := range cfg.Rails {
 		o.have[p] = true
@@ -202,6 +204,9 @@ func (o *Outbox) Add(now time.Time, r fault.Report) (fault.ReportID, Output) {
 	if r.Digest {
 		o.log = slices.DeleteFunc(o.log, func(e *entry) bool { return e.report.Digest })
 		o.paths.digests++
+		if !o.silence.on {
+			o.budget.earn()
+		}
 		probe = o.paths.digests%probeEvery == 0
 	} else if o.reports >= o.cfg.MaxReports {
 		o.shorten(r, &out)

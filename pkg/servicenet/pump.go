@@ -58,6 +58,9 @@ func (o *Outbox) attempts(now time.Time) time.Time {
 			continue
 		}
 		if !now.Before(e.due) {
+			if !o.affords(e) {
+				continue
+			}
 			if e.attempts > 0 {
 				again++
 			}
@@ -97,7 +100,7 @@ func (o *Outbox) attempt(now time.Time, e *entry) {
 	if again && e.via == fault.PathTorus && o.have[fault.PathTorus] {
 		use = [numPaths]bool{fault.PathTorus: true}
 	}
-	o.silentRails(now, &use, e)
+	o.spareTorus(now, &use, e)
 	if use != [numPaths]bool{} {
 		e.attempts++
 	}

@@ -71,6 +71,7 @@ func (o *Outbox) judgeSilence(now time.Time) {
 			return
 		}
 	}
+	o.budget = 0
 	s.on, s.round, s.next = true, 0, now.Add(silentWait(o.origin, 0, o.cfg.MaxBackoff))
 }
 
@@ -82,7 +83,7 @@ func (o *Outbox) endRound(now time.Time) {
 	}
 }
 
-// endSilence returns to the fast rate: an answer has come.
+// endSilence sends what waits, for an answer has come. How soon the fast rate is back is the budget's, which answers fill.
 func (o *Outbox) endSilence(now time.Time) {
 	was := o.silence.on
 	o.silence = silence{}
@@ -98,19 +99,8 @@ func (o *Outbox) breakSilence(now time.Time) {
 	}
 }
 
-// silentRails leaves out the torus, which a digest takes in a round alone while nobody answers. A half whose
-// service interfaces are down has only the torus.
-//
-// Answered or not, a digest goes by the torus once: each further copy costs all neighbours a signature, and the next
-// digest says the same.
-func (o *Outbox) silentRails(now time.Time, use *[numPaths]bool, e *entry) {
-	if !e.report.Digest || !use[fault.PathDirect] {
-		return
-	}
-	up := slices.ContainsFunc(o.interfaces, func(i iface) bool { return !i.down })
-	if up && (e.torusSends > 0 || !o.silence.due(now)) {
-		use[fault.PathTorus] = false
-	}
+func (o *Outbox) interfaceUp() bool {
+	return slices.ContainsFunc(o.interfaces, func(i iface) bool { return !i.down })
 }
 
 // Silent reports whether no rail has brought an answer for NetworkDeadAfter.

@@ -225,10 +225,14 @@ func (m *Machine) passDown(node fault.NodeID, envelope []byte) {
 }
 
 // onArrived passes another origin's envelope to the supervisors, signed by this half with the
-// hops that it took. Its origin retries; this half does not.
+// hops that it took. Its origin retries; this half does not. A digest is not passed on while no supervisor answers this half itself: it
+// would most likely be lost, and where supervisors are short of time it would keep them so.
 func (m *Machine) onArrived(now time.Time, ev Arrived) {
 	if ev.Message.Kind != relay.Up {
 		m.note(NoteRefused, "a relayed message of kind %s from the DNP half", ev.Message.Kind)
+		return
+	}
+	if ev.Message.MayWait && !m.answeredLately(now) {
 		return
 	}
 	hops := make([]fault.Hop, 0, len(ev.Message.Hops)+1)
@@ -246,8 +250,7 @@ func (m *Machine) onArrived(now time.Time, ev Arrived) {
 // answered lately, then the others in the configured order.
 func (m *Machine) preferred(now time.Time) []string {
 	rank := func(t string) int {
-		c, ok := m.heard[t]
-		recent := ok && now.Sub(c.at) < 2*m.cfg.Periods.DigestPeriod
+		recent := m.heardLately(now, t)
 		switch {
 		case t == m.leader && recent:
 			return 0
@@ -261,6 +264,16 @@ func (m *Machine) preferred(now time.Time) []string {
 	out := slices.Clone(m.targets)
 	slices.SortStableFunc(out, func(a, b string) int { return rank(a) - rank(b) })
 	return out[:min(len(out), relayTargets)]
+}
+
+func (m *Machine) heardLately(now time.Time, supervisor string) bool {
+	c, ok := m.heard[supervisor]
+	return ok && now.Sub(c.at) < 2*m.cfg.Periods.DigestPeriod
+}
+
+// answeredLately says whether any supervisor has answered on the direct rail lately.
+func (m *Machine) answeredLately(now time.Time) bool {
+	return slices.ContainsFunc(m.targets, func(t string) bool { return m.heardLately(now, t) })
 }
 
 // onSupervisors takes over whom to report to.

@@ -47,7 +47,7 @@ import (
 //	quorum elsewhere          an answer of one that has a quorum
 //	watch NODE...             somebody on this node watches them
 //	known NODE...             prints what is known of them; of none: of the node and its neighbours
-//	arrived COORD             another node's envelope, come by the torus
+//	arrived COORD [digest]    another node's envelope, come by the torus
 //	health host|dnp RESTARTS TESTS   as the daemon and the self-tests have it; RESTARTS 0 and TESTS 0: nothing is known
 //	health host|dnp given-up WORDS   by its daemon
 func TestScenarios(t *testing.T) {
@@ -349,7 +349,7 @@ func (w *world) do(args []string) {
 		c, err := grid.ParseCoord(args[1])
 		w.must(err)
 		w.step(Arrived{Held: 2 * time.Millisecond, Message: relay.Message{
-			Kind: relay.Up, Envelope: []byte("envelope"), Hops: []relay.Hop{{Coord: c, Half: fault.HalfDNP, Held: time.Millisecond}},
+			Kind: relay.Up, MayWait: len(args) > 2, Envelope: []byte("envelope"), Hops: []relay.Hop{{Coord: c, Half: fault.HalfDNP, Held: time.Millisecond}},
 		}})
 	default:
 		w.t.Fatalf("unknown command %v", args)

@@ -38,7 +38,7 @@ type Agent struct {
 	// StateDir is a directory of this node alone: register file, mailbox, boot epochs, sockets.
 	// At most 90 bytes, for Unix sockets' names end at 108. Default /var/lib/lofamo/agent.
 	StateDir string `json:"stateDir"`
-	// Platform is shared-kernel or dpu: what the DNP half runs on. This version has no DNP half on a card's own processor, because
+	// Platform is the platform of the DNP half: shared-kernel or dpu. This version has no DNP half on a card's own processor, because
 	// the halves share a mapped register file: with dpu the agent starts, warns, and reports shared-kernel. Default shared-kernel.
 	Platform string `json:"platform"`
 	// Preset of periods: default, fast or relaxed. All nodes and supervisors alike.

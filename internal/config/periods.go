@@ -61,7 +61,7 @@ type Periods struct {
 	LinkMinErrors int
 	// LinkHoldOff is how long a link must be good before it is called better. 0 to 10m.
 	LinkHoldOff time.Duration
-	// LinkGrace is how long after the start of a DNP half nothing need be heard on a link: then a link that was never up is called
+	// LinkGrace is how long a DNP half waits after its start for the first frame on a link. A link without any frame is then
 	// FAILED. It must cover a start of the whole cluster. 0 (5s) to 10m.
 	LinkGrace time.Duration
 }

@@ -108,8 +108,8 @@ func asCommitted(p *component) finding {
 	return finding{state: p.state, cause: p.cause, kind: fault.KindDigest, name: p.rule, rule: "as committed before"}
 }
 
-// publish compares what the evidence says of the touched nodes with the map, and changes the map: first the parts of every node, then the nodes
-// themselves, since what links say of a node depends on how its neighbours' other links are.
+// publish compares the touched nodes' evidence with the map and updates the map. It handles the components of every node first and the nodes
+// afterwards, because the verdict on a node's links depends on its neighbours' other links.
 func (m *Machine) publish(now time.Time) {
 	for _, n := range m.touched {
 		if !n.foreign {
@@ -133,7 +133,7 @@ func (m *Machine) publish(now time.Time) {
 	}
 	for _, n := range relinked {
 		m.look()
-		next, restless := n.next, n.restless // when it is looked at next stays as it is
+		next, restless := n.next, n.restless // the time of the next check stays unchanged
 		m.apply(n, fault.ComponentNode, m.findNode(n, now), now)
 		n.next, n.restless, n.touched = next, restless, false
 		m.remark(n, now)
@@ -143,7 +143,7 @@ func (m *Machine) publish(now time.Time) {
 	})
 }
 
-// relinked returns the nodes that were not touched, and have a neighbour one of whose links has just changed.
+// relinked returns the untouched nodes with a neighbour that had a link change just now.
 func (m *Machine) relinked() []*node {
 	var out []*node
 	for _, ch := range m.out.Changes {
@@ -161,7 +161,7 @@ func (m *Machine) relinked() []*node {
 	return out
 }
 
-// anyLinkBad reports whether one of the node's links is at fault itself.
+// anyLinkBad reports whether any of the node's links is at fault itself.
 func (n *node) anyLinkBad() bool {
 	return slices.ContainsFunc(n.ends.list(), func(d grid.Direction) bool { return n.linkBad(d) })
 }
@@ -172,11 +172,11 @@ func (n *node) linkBad(d grid.Direction) bool {
 	return p.cause == fault.CauseLink && (p.state == fault.Sick || p.state == fault.Failed)
 }
 
-// minPorts is how many distinct neighbours a node must have bad links to before these are its own fault.
+// minPorts is the number of distinct neighbours with bad links from which on the node itself is at fault.
 const minPorts = 2
 
-// badPorts returns to how many distinct neighbours the node has bad links that speak against it: SICK at its end, which includes those that it
-// alone accuses; or FAILED, where the other end has no FAILED link to anybody else.
+// badPorts returns the number of distinct neighbours with bad links that count against the node. Such a link is SICK at the node's end, which
+// includes links that only the node accuses, or FAILED while the other end has no FAILED link to a third node.
 func (n *node) badPorts() int {
 	count := 0
 	for _, nb := range n.neighbours {
@@ -191,7 +191,7 @@ func (n *node) badPorts() int {
 	return count
 }
 
-// fineBut reports whether none of the node's links to others than the given neighbour has FAILED.
+// fineBut reports whether the node has no FAILED link to any neighbour but the given one.
 func (n *node) fineBut(but *node) bool {
 	return !slices.ContainsFunc(n.ends.list(), func(d grid.Direction) bool {
 		return n.peers[d.Index()] != but && n.cut(fault.Link(d))
@@ -227,7 +227,7 @@ func (m *Machine) apply(n *node, c fault.Component, f finding, now time.Time) {
 	m.change(n, c, f, now)
 }
 
-// reflagged says whether a node's being inferred dead, unreachable or revoked begins or ends.
+// reflagged reports whether a node starts or stops being inferred dead, unreachable or revoked.
 func reflagged(c fault.Component, old, now ruleName) bool {
 	flag := func(r ruleName) bool { return r == ruleInferred || r == ruleUnreachable || r == ruleRevoked }
 	return c == fault.ComponentNode && old != now && (flag(old) || flag(now))
@@ -323,7 +323,7 @@ func (m *Machine) observer(o fault.Origin) string {
 
 // findNode sums the node up. Only votes make it FAILED; whatever of it is sick or failed makes it
 // SICK, for the gravest cause in the order of fault.Cause; it is NORMAL when both halves are and
-// nothing is known to be wrong. A bad link is that link's fault alone, bad links to several neighbours may be the node's: see badPorts.
+// nothing is known to be wrong. A single bad link is only that link's fault; bad links to several neighbours may be the node's: see badPorts.
 // Sensors that a machine does not have stay UNKNOWN and do not count.
 func (m *Machine) findNode(n *node, now time.Time) finding {
 	if n.revoked {

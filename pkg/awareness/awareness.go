@@ -135,7 +135,7 @@ type Change struct {
 	SingleWitness bool
 	// Flapping marks a change of a component that changes too often: HoldOff holds its changes back.
 	Flapping bool
-	Platform fault.Platform // what the node's halves run on; 0: not stated
+	Platform fault.Platform // platform of the node's halves; 0: not stated
 }
 
 // Challenge asks a node for a sign of life. The shell sends it straight to the node and, through
@@ -149,8 +149,8 @@ type Challenge struct {
 	// Again says that the question was put just before by all rails; this is for the case that a datagram
 	// was lost, and goes straight only.
 	Again bool
-	// Term is the leader's and Issued when it asked, in ns by a clock that never goes back within a term, so that a node can tell an old
-	// challenge from a new one. The shell sets both.
+	// Term is the leader's term. Issued is the time of the challenge in ns, by a clock that never goes back within a term, so that a node can tell
+	// an old challenge from a new one. The shell sets both.
 	Term   uint64
 	Issued int64
 }
@@ -174,7 +174,7 @@ type NodeStatus struct {
 	RegistersAt   time.Time // zero: none received
 	HostEpoch     fault.Epoch
 	DNPEpoch      fault.Epoch
-	Platform      fault.Platform // what its halves run on; 0: not stated
+	Platform      fault.Platform // platform of its halves; 0: not stated
 }
 
 // ComponentStatus is one component of a node.

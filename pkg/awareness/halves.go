@@ -85,8 +85,8 @@ type accusation struct {
 	domain string // the failure domain that all of these neighbours are in; "" for none
 }
 
-// accused gathers what other halves say of this one. The node's own other half is enough (§III-E); else it takes the descriptors
-// of a quorum of neighbours, of more than one failure domain, as for a whole node. Fewer are never enough.
+// accused gathers the accusations of other halves against this one. One from the node's own other half suffices (§III-E). Otherwise it needs the
+// descriptors of a quorum of neighbours from more than one failure domain, as for a whole node. Fewer never suffice.
 //
 // What was said before the half came back from a verdict is given time to be withdrawn.
 func (m *Machine) accused(n *node, h fault.Half, now time.Time) accusation {
@@ -102,7 +102,7 @@ func (m *Machine) accused(n *node, h fault.Half, now time.Time) accusation {
 	return a
 }
 
-// describedDead gathers what neighbours' descriptors say of the node's host, since it came back from a verdict.
+// describedDead gathers the neighbours' descriptors that call the node's host dead, since its last verdict ended.
 func (m *Machine) describedDead(n *node, back, now time.Time) accusation {
 	var a accusation
 	var v votes
@@ -131,7 +131,7 @@ func (m *Machine) describedDead(n *node, back, now time.Time) accusation {
 	if a.count = v.cast; v.cast > 0 {
 		var ok, single bool
 		ok, single, a.domain = m.verdict(n, v, now)
-		a.enough = ok && !single // its own DNP half says it where the witnesses are too few
+		a.enough = ok && !single // with too few witnesses only its own DNP half decides
 	}
 	return a
 }
@@ -202,8 +202,8 @@ func (m *Machine) judgeHalf(n *node, h fault.Half, now time.Time) {
 	m.becomeFailed(n, h, f, now)
 }
 
-// survivor returns what the death of one half does not mean where both halves run under one kernel: the other half
-// speaks, so the kernel and the machine live. It is "" on other platforms.
+// survivor returns a note for the reason of a half's death if both halves run under one kernel: the other half reports, so the kernel and the
+// machine live. It returns "" on other platforms.
 func (n *node) survivor(h fault.Half) string {
 	switch {
 	case n.platform() != fault.PlatformSharedKernel:

@@ -9,8 +9,8 @@ import (
 
 // findLink: a link end is what its node or the peer says of it. A link that the peer's death
 // explains is FAILED with the peer's cause; silence is the link's own fault only once it is settled
-// that the peer's DNP lives. Where only one end finds the link FAILED and the other end says later that it
-// works, the link is disputed: SICK at the end that accuses, and well at the other.
+// that the peer's DNP lives. If only one end finds the link FAILED and the other end says later that it
+// works, the link is disputed: SICK at the accusing end, and well at the other.
 func (m *Machine) findLink(n *node, d grid.Direction, now time.Time) finding {
 	c, p := fault.Link(d), n.peers[d.Index()]
 	if f := n.failure(fault.HalfDNP); f.on {
@@ -65,14 +65,14 @@ func (m *Machine) findLink(n *node, d grid.Direction, now time.Time) finding {
 	return m.unheard(n)
 }
 
-// works reports whether the end hears the other by the link, and believes that it is heard.
+// works reports whether this end hears the other over the link, and knows that the other hears it.
 func (r *record) works() bool {
 	return r != nil && !r.restarting() && (r.state == fault.Normal || r.state == fault.Sick)
 }
 
-// oneSided is the finding for a link that only one of its ends finds FAILED, if the other end says that it works. Who is not heard learns that from
-// the frames of the other end: if it has not said so LinkSettle after the accusation became known, its next word stands against it. Until then
-// the link stays as it is, and n is looked at again. A word that is overdue stands against nothing; nor does that of a node which a quorum accuses.
+// oneSided returns the finding for a link that only one end finds FAILED while the other end says that it works. An end that is not heard learns
+// this from the other end's frames. If it has not confirmed the failure LinkSettle after the accusation became known, its next report contradicts
+// it. Until then the link stays unchanged and n is checked again. An overdue report contradicts nothing, nor does one of a node that a quorum accuses.
 func (m *Machine) oneSided(n, p *node, c fault.Component, own, far *record, by fault.Origin, now time.Time) (f finding, ok bool) {
 	accused, accusation, word := p, own, far
 	if own == nil || own.state != fault.Failed {

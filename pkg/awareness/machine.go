@@ -51,9 +51,9 @@ type Machine struct {
 	dirty   []*node // to settle, then to publish
 	wave    []*node // being settled
 	touched []*node // to publish
-	// revocations are of the nodes with revoked certificates; nil: there are none.
+	// revocations holds the nodes with revoked certificates; nil if there are none.
 	revocations map[*node]revocation
-	// regained is when nodes were trusted again, as long as it matters: see relinking.
+	// regained holds the times when nodes became trusted again, as long as they matter: see relinking.
 	regained map[*node]time.Time
 	records  []record // handed out while one node is looked at: see said
 	calm     trial    // what a node has against which nothing is held; never written

@@ -45,7 +45,7 @@ type node struct {
 	id         fault.NodeID
 	coord      grid.Coord
 	foreign    bool       // of another region: it bears witness, and is never judged
-	revoked    bool       // its certificates are: it neither bears witness nor is judged
+	revoked    bool       // its certificates are revoked: it is no witness and is not judged
 	ends       directions // its links
 	neighbours []neighbour
 	peers      [grid.NumDirections]*node // at the end of each link; nil where there is none, or it is unknown
@@ -115,8 +115,8 @@ func (m *Machine) acquit(n *node, now time.Time) {
 func (n *node) voice(h fault.Half) *voice     { return &n.voices[h-1] }
 func (n *node) failure(h fault.Half) *verdict { return &n.failed[h-1] }
 
-// platform returns what the node's halves run on. Two halves that state different platforms share a kernel as far as
-// anybody may rely on it.
+// platform returns the platform of the node's halves. If the two halves state different platforms, it returns the safe assumption, a shared
+// kernel.
 func (n *node) platform() fault.Platform {
 	a, b := n.voices[0].platform, n.voices[1].platform
 	if a == 0 || b != 0 && b < a {

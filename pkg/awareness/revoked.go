@@ -8,25 +8,25 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Revoked names all nodes of which certificates are revoked, with the time of the revocation. From then on a node is UNKNOWN by rule
-// "revoked": it is not a witness, nobody accuses it, and its links explain nothing, because its neighbours refuse to talk to it. A node that speaks
-// again under a newer certificate is judged again.
+// Revoked names all nodes with revoked certificates, with the times of the revocations. From then on a node is UNKNOWN by rule "revoked": it is no
+// witness, accusations against it do not count, and its links explain nothing, because its neighbours refuse to talk to it. A node that reports
+// under a newer certificate is judged again.
 type Revoked struct {
 	Nodes map[fault.NodeID]time.Time
 }
 
 func (Revoked) event() {}
 
-// revocation is what a machine knows of a node with revoked certificates.
+// revocation is a machine's record of a node with revoked certificates.
 type revocation struct {
 	at time.Time
-	// deaf is until when the machine ignores the node: its reports from before the revocation may still be in queues.
+	// deaf is the time until which the machine ignores the node: its reports from before the revocation may still be in queues.
 	deaf time.Time
-	// old marks a revocation from before this leader's time. The map stands as it was committed until the node had time to speak.
+	// old marks a revocation from before this leader's term. The map stays as committed until the node has had time to report.
 	old bool
 }
 
-// revokedNodes takes the whole list.
+// revokedNodes applies the whole list.
 func (m *Machine) revokedNodes(ev Revoked, now time.Time) {
 	for _, id := range slices.Sorted(maps.Keys(ev.Nodes)) {
 		rank, ok := m.ranks[id]
@@ -35,7 +35,7 @@ func (m *Machine) revokedNodes(ev Revoked, now time.Time) {
 		}
 		n, at := m.nodes[rank], ev.Nodes[id]
 		if r, known := m.revocations[n]; known && r.at.Equal(at) {
-			continue // also of a node that has spoken since
+			continue // even if the node has reported since
 		}
 		if m.revocations == nil {
 			m.revocations = make(map[*node]revocation)
@@ -55,7 +55,7 @@ func (m *Machine) revokedNodes(ev Revoked, now time.Time) {
 	}
 }
 
-// silence forgets what a node said and what is held against it.
+// silence forgets a node's statements and the accusations against it.
 func (m *Machine) silence(n *node, now time.Time) {
 	n.revoked, n.inferred, n.unreachable = true, false, false
 	for i, h := range halves {
@@ -65,7 +65,7 @@ func (m *Machine) silence(n *node, now time.Time) {
 	m.touchAround(n)
 }
 
-// restoreTrust ends a node's revocation. Its links are found again by and by.
+// restoreTrust ends a node's revocation. Its links are then found again one by one.
 func (m *Machine) restoreTrust(n *node, now time.Time) {
 	if !n.revoked {
 		return
@@ -87,11 +87,11 @@ func (m *Machine) touchAround(n *node) {
 	}
 }
 
-// relinking returns until when silence on a link proves nothing, because one of its ends has only just regained the other's trust; zero for never.
+// relinking returns the time until which silence on a link proves nothing, because one end has only just regained the other's trust; zero if never.
 func (m *Machine) relinking(n, p *node, now time.Time) (until time.Time) {
 	for _, end := range [...]*node{n, p} {
 		if at, ok := m.regained[end]; ok {
-			t := at.Add(2 * m.relinks()) // both halves take their new keys up by themselves
+			t := at.Add(2 * m.relinks()) // each half loads its new keys at its own time
 			if !t.After(now) {
 				delete(m.regained, end)
 			}
@@ -101,7 +101,7 @@ func (m *Machine) relinking(n, p *node, now time.Time) (until time.Time) {
 	return until
 }
 
-// refuses reports whether the machine ignores a node's word. A word that was verified after the revocation is of a newer certificate, and ends it.
+// refuses reports whether the machine ignores a node's report. A report verified after the revocation belongs to a newer certificate, and ends it.
 func (m *Machine) refuses(n *node, now time.Time) bool {
 	if !n.revoked {
 		return false
@@ -113,7 +113,7 @@ func (m *Machine) refuses(n *node, now time.Time) bool {
 	return false
 }
 
-// distrusted is the finding for every component of a node with revoked certificates.
+// distrusted returns the finding for every component of a node with revoked certificates.
 func (m *Machine) distrusted(n *node) finding {
 	return finding{
 		state: fault.Unknown, cause: fault.CauseNone, kind: fault.KindDigest, name: ruleRevoked,
@@ -121,7 +121,7 @@ func (m *Machine) distrusted(n *node) finding {
 	}
 }
 
-// distrustedPeer is the finding for a link to such a node.
+// distrustedPeer returns the finding for a link to such a node.
 func (m *Machine) distrustedPeer(p *node) finding {
 	return finding{
 		state: fault.Unknown, cause: fault.CauseNone, kind: fault.KindDigest, name: ruleRevoked, rule: "the certificates of " + string(p.id) + " are revoked",

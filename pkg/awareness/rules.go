@@ -22,7 +22,7 @@ const (
 	ruleDescribedOne                     // the descriptor of one neighbour, and the host is not heard
 	ruleNearEnd                          // the near end's view of the link
 	ruleFarEnd                           // the far end's view of the link
-	ruleDisputed                         // one end's accusation, which the other end contradicts
+	ruleDisputed                         // an accusation that the other end of the link contradicts
 	rulePeerDead                         // the peer's death explains the link
 	ruleRestarting                       // the peer's DNP half is being restarted, as was announced
 	ruleNodeDead                         // the node is dead: nothing is known of its parts
@@ -46,7 +46,7 @@ const (
 // RuleCutOff is what a parent of regions says of the nodes and group faults of a region that is not heard. No machine does.
 const RuleCutOff = "cut-off"
 
-// RuleRevoked is the rule of a node whose certificates are revoked, and of the links to it.
+// RuleRevoked is the rule for nodes with revoked certificates and for the links to them.
 const RuleRevoked = "revoked"
 
 // RulePeerRestarting is the rule of a link that is sick because its peer's DNP half is being restarted.

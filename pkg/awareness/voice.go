@@ -15,7 +15,7 @@ import (
 type voice struct {
 	half     fault.Half
 	path     fault.Path     // of the newest report
-	platform fault.Platform // what its node's halves run on; 0: not stated
+	platform fault.Platform // platform of its node's halves; 0: not stated
 	epoch    fault.Epoch    // the highest heard
 	floor    fault.Epoch    // reports of older epochs are replays from before this leader's time
 	newest   stamp          // report

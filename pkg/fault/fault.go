@@ -46,13 +46,13 @@ func (h Half) Other() Half {
 	return HalfHost
 }
 
-// Platform is what the two halves of a node run on. Zero: not stated, as by agents of an earlier version.
+// Platform is the platform of a node's two halves. Zero: not stated, as by agents of an earlier version.
 type Platform uint8
 
 // The platforms.
 const (
 	PlatformSharedKernel Platform = iota + 1 // one kernel under both halves: both die with it
-	PlatformDPU                              // the DNP half has a processor of its own and outlives the host
+	PlatformDPU                              // the DNP half has its own processor and outlives the host
 )
 
 // State is what a component is known to be. The order is that of severity, but for Unknown.
@@ -256,7 +256,7 @@ type Report struct {
 	Registers Registers // of the origin's node
 	// Uptime of the half, so that a restart shows.
 	Uptime time.Duration
-	// Platform is what the origin's halves run on.
+	// Platform is the platform of the origin's halves.
 	Platform Platform
 }
 

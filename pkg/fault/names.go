@@ -52,7 +52,7 @@ func (k Kind) String() string      { return kindNames.str("Kind", uint8(k)) }
 func (p Path) String() string      { return pathNames.str("Path", uint8(p)) }
 func (c Component) String() string { return componentNames.str("Component", uint8(c)) }
 
-// String returns the name as in the agent's configuration, and "" for a platform that was not stated.
+// String returns the name used in the agent's configuration, and "" if the platform was not stated.
 func (p Platform) String() string {
 	if p == 0 {
 		return ""

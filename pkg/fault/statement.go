@@ -2,13 +2,13 @@ package fault
 
 import "fmt"
 
-// CheckStatement returns an error if no half may make the observation, whoever it is: half is the half of the node own that signed it. It names
-// the field, what was given and what is allowed. Whether a node that is spoken of is a neighbour only the topology tells (pkg/awareness).
+// CheckStatement returns an error if no half may make the observation. own and half are the node and half that signed it. The error names the
+// field, its value and the allowed values. Only the topology knows whether an observed node is a neighbour (pkg/awareness).
 //
-//   - A verdict on a whole node, votes, challenges, missing digests and gossip are the supervisors' to state.
-//   - Of another node a half has only what its descriptor says: of the host and its parts, of kind DESCRIPTOR.
-//   - Silence, lost handshakes and error ratios are of the half's own links; of a link no descriptor says more than that it is SICK (restarting).
-//   - A watchdog speaks of the other half of its own node, and nobody but a half itself calls it SICK or FAILED by SELF.
+//   - Only supervisors state verdicts on whole nodes, votes, challenges, missing digests and gossip.
+//   - About another node a half may state only its descriptor: the host and its parts, of kind DESCRIPTOR.
+//   - Silence, lost handshakes and error ratios concern the half's own links. A descriptor may state of a link only that it is SICK (restarting).
+//   - A watchdog states the other half of its own node, and only a half itself states that it is SICK or FAILED by SELF.
 func (o Observation) CheckStatement(own NodeID, half Half) error {
 	_, link := o.Component.LinkDirection()
 	bad := o.State == Sick || o.State == Failed
@@ -43,7 +43,7 @@ func (o Observation) CheckStatement(own NodeID, half Half) error {
 	return nil
 }
 
-// component is the component that the half is.
+// component returns the component of the half.
 func (h Half) component() Component {
 	if h == HalfHost {
 		return ComponentHost
@@ -51,7 +51,7 @@ func (h Half) component() Component {
 	return ComponentDNP
 }
 
-// ofDescriptor reports whether the remote fault descriptor has a word on the component (Table V).
+// ofDescriptor reports whether the remote fault descriptor has a field for the component (Table V).
 func (c Component) ofDescriptor() bool {
 	switch c {
 	case ComponentHost, ComponentServiceNetwork, ComponentMemory, ComponentPeripheral0, ComponentPeripheral1:

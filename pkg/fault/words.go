@@ -1,7 +1,7 @@
 package fault
 
 // Words is a number for what a digest says: equal for two digests of one half whose words are the same,
-// that is everything but the sequence, the ages, the uptime, and the platform, which is the same in a whole boot epoch. One with readings always says something new. It
+// that is everything but the sequence, the ages, the uptime, and the platform, which is constant in a boot epoch. A digest with readings always says something new. It
 // is the same in every process, so that
 // replicas can tell one another that a digest has come again instead of passing it on.
 //

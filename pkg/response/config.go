@@ -35,7 +35,7 @@ type Config struct {
 	// MaxEvidenceAge is how old the evidence of a fault may be at a step. LookAgain is how often the caller is asked for
 	// newer evidence while there is none; at first it is asked much sooner.
 	MaxEvidenceAge, LookAgain time.Duration
-	// Silence is for how long the accused must have signed nothing before a step that may end work, unless its own word supports the fault.
+	// Silence is how long the accused must have signed nothing before a step that may end work, unless its own statement supports the fault.
 	Silence time.Duration
 	// Approvals that every response with a step that may end work wants, besides what its policy asks for: 0 to 2.
 	Approvals        int

@@ -176,8 +176,8 @@ func (e *Engine) evidence(t Target) Evidence {
 	return e.world.faults[t].Evidence
 }
 
-// gateAge: the evidence is newer than its limit. If it is not, newer is asked for. A step that may end work rests on evidence of this very moment,
-// as far as others than the accused gave it: the accused may have spoken since.
+// gateAge blocks a step whose evidence is too old, and requests newer evidence. A step that may end work needs evidence of this very moment,
+// except for the accused's own: the accused may have reported since.
 func (e *Engine) gateAge(r *Response, s *StepRecord) block {
 	limit := e.cfg.MaxEvidenceAge
 	if r.Guards.MaxEvidenceAge > 0 {
@@ -199,10 +199,10 @@ func (e *Engine) gateAge(r *Response, s *StepRecord) block {
 	return block{reason: ReasonEvidenceAge, detail: fmt.Sprintf("more than %s", limit), until: l.at.Add(l.wait), quiet: quiet}
 }
 
-// lookLife is how old the answer may be by which the accused is silent.
+// lookLife is the maximum age of the evidence that shows the accused silent.
 const lookLife = time.Second
 
-// outdated reports whether the accused of a step that may end work could have spoken since the evidence was gathered.
+// outdated reports whether the accused of a step that may end work could have reported since the evidence was gathered.
 func (e *Engine) outdated(t Target, s *StepRecord, ev Evidence) bool {
 	return s.Kind.Traits().Class >= Destroy && !ev.Own && t.Group == "" && e.now.Sub(e.world.gathered[t]) > min(lookLife, e.cfg.MaxEvidenceAge)
 }
@@ -215,9 +215,9 @@ const (
 	lookQuiet = 128 * time.Millisecond
 )
 
-// gateWitnesses: nothing takes capacity away or ends work on one witness's word, nor on that of one failure domain. What the accused itself has
-// measured and signed of itself it has to know best; that somebody does not answer wants two to say so, of which the supervisors'
-// unanswered challenge may be one. The other half of the node knows of its fellow whatever rack they are in.
+// gateWitnesses blocks a step that takes capacity away or ends work on the word of one witness or of one failure domain. The accused is the best
+// witness of its own measurements, if it signed them. A missing answer needs two witnesses, and the supervisors' unanswered challenge may be
+// one. The other half of the node is a witness in any rack.
 func (e *Engine) gateWitnesses(r *Response, s *StepRecord) block {
 	if notifies(s) {
 		return block{}
@@ -239,12 +239,12 @@ func (e *Engine) gateWitnesses(r *Response, s *StepRecord) block {
 	return block{}
 }
 
-// unaccused reports whether the fault is that the supervisors themselves hear nothing: no node's word is believed for it.
+// unaccused reports whether the fault is that the supervisors themselves receive nothing: no node's statement supports it.
 func (e *Engine) unaccused(t Target, nodes []fault.NodeID, all int) bool {
 	return e.world.faults[t].State == fault.Unknown && len(nodes) == 0 && all > 0
 }
 
-// gateLife: nothing ends the work of a node that still signs fresh reports, unless what it signed is the fault itself.
+// gateLife blocks a step that may end the work of a node that still signs fresh reports, unless these reports state the fault itself.
 func (e *Engine) gateLife(r *Response, s *StepRecord) block {
 	if s.Kind.Traits().Class < Destroy || r.Target.Group != "" {
 		return block{}
@@ -255,8 +255,8 @@ func (e *Engine) gateLife(r *Response, s *StepRecord) block {
 	return block{}
 }
 
-// Alive reports whether the accused has signed something within the given time before now, and until when that speaks against a step
-// that may end its work. Its own word for the fault is no sign against it.
+// Alive reports whether the accused has signed anything within the given time before now, and until when that blocks a step that may end its
+// work. A report in which the accused itself states the fault does not count.
 func (ev Evidence) Alive(now time.Time, within time.Duration) (until time.Time, alive bool) {
 	until = ev.Life.Add(within)
 	return until, !ev.Own && !ev.Life.IsZero() && until.After(now)

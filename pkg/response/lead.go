@@ -126,8 +126,8 @@ func (e *Engine) turn(f Fault, was fault.State, stood bool) {
 	}
 }
 
-// blamed is what counts for the breaker when a node goes bad: the node, but for those that are bad only by the word of one accuser. Such an accuser
-// counts once, whomever it accuses, and a failure domain of accusers counts once.
+// blamed returns the node that the breaker counts when a node goes bad. It is the node itself, unless the node is bad only by the word of one
+// accuser. Such an accuser counts once, no matter how many nodes it accuses, and accusers in one failure domain count once together.
 func (e *Engine) blamed(f Fault) fault.NodeID {
 	if len(f.Accusers) == 1 {
 		return f.Accusers[0]

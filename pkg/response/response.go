@@ -74,9 +74,9 @@ type Fault struct {
 	// Inferred: UNKNOWN, and enclosed by the dead. Unreachable: UNKNOWN, and no living way leads there.
 	Inferred, Unreachable bool
 	Flapping              bool
-	// Accusers of a node on whose word alone it is not well. Nil if its own halves or the supervisors support that.
+	// Accusers are the nodes whose word alone makes the node bad. Nil if its own halves or the supervisors support the fault.
 	Accusers []fault.NodeID
-	// Platform of the node: 0 where no report states it. A dead host half on PlatformSharedKernel is a dead process.
+	// Platform of the node; 0 if no report states it. A dead host half on PlatformSharedKernel is a dead process.
 	Platform fault.Platform
 }
 
@@ -90,10 +90,10 @@ type Evidence struct {
 	Kind fault.Kind // of what decided
 	// Witnesses are those whose word it is, each once: "node/half", or "supervisor/ID" for an unanswered challenge.
 	Witnesses []string
-	// Own: the accused itself signed a statement that supports the state, of a kind by which a half measures its own node. Nobody else's
-	// word sets it, of whatever kind it is.
+	// Own is set if the accused itself signed a statement that supports the state, of a kind by which a half measures its own node. No other node's
+	// statement sets it, of any kind.
 	Own bool
-	// Life is the newest sign of life that the accused signed: either half for a node, else the half that the fault is of. Zero: none is known.
+	// Life is the time of the newest report that the accused signed: either half for a node, else the half with the fault. Zero if unknown.
 	Life time.Time
 	// SingleWitness is the map's own mark: fewer living witnesses than the quorum, or all of one failure domain.
 	SingleWitness bool

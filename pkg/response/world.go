@@ -12,7 +12,7 @@ import (
 // world is the fault map, as far as it is not NORMAL, and how often what happened.
 type world struct {
 	faults map[Target]Fault
-	// gathered is when the evidence of a fault was last gathered.
+	// gathered holds the time of each fault's last evidence.
 	gathered map[Target]time.Time
 	groups   map[string]Group
 	of       map[fault.NodeID][]string // ids of the groups of a node
@@ -42,7 +42,7 @@ func (e *Engine) faultChanged(ev FaultChanged) {
 		delete(e.world.gathered, t)
 	} else {
 		if was.State != f.State {
-			delete(e.world.gathered, t) // it was of another state
+			delete(e.world.gathered, t) // that evidence concerned another state
 		}
 		e.world.gathered[t] = later(e.world.gathered[t], f.Evidence.At)
 		e.world.faults[t] = f

@@ -72,7 +72,7 @@ func leaveOutLater(msg *lofamov1.Message) {
 	leaveOutLaterHealth(msg.GetReports().GetDnp())
 }
 
-// checkBody is long: it has a case for each body.
+// checkBody is long because it has a case for each body.
 func checkBody(msg *lofamov1.Message) error {
 	switch b := msg.GetBody().(type) {
 	case *lofamov1.Message_Challenge:

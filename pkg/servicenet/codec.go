@@ -96,7 +96,7 @@ func decodeReport(m *lofamov1.Report, id fault.ReportID) (fault.Report, error) {
 	return r, nil
 }
 
-// platformOf returns 0 for a platform that only a later version knows.
+// platformOf converts a platform; it returns 0 for one that only a later version knows.
 func platformOf(p lofamov1.Platform) fault.Platform {
 	if f := fault.Platform(p); p >= 0 && p <= math.MaxUint8 && f.Valid() {
 		return f

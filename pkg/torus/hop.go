@@ -126,7 +126,7 @@ type HopSnapshot struct {
 
 const hopSnapshotSize = 3*4 + 3*8
 
-// maxHopNumber bounds the number of a message. No stream gets there; what says so is damaged, and numbers must not begin anew behind it.
+// maxHopNumber limits message numbers. No stream reaches it, so a higher number is damaged, and numbering must not restart after it.
 const maxHopNumber = 1 << 62
 
 // Snapshot returns what ResumeHop goes on from.

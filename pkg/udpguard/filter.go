@@ -1,9 +1,9 @@
-// Package udpguard has the kernel refuse datagrams by their source before they take room in a receive buffer, so that a flood from
+// Package udpguard makes the kernel refuse datagrams by their source before they take space in a receive buffer, so that a flood from
 // strangers neither fills the buffer nor wakes its reader.
 //
-// SetPeer admits one source and is for sockets with one peer. A Guard is for sockets with many: it admits known sources always, and of all
-// strangers together no more than a budget. Both attach a classic BPF program (SO_ATTACH_FILTER), which needs no privilege. The package
-// looks at addresses alone and proves nothing: a source address can be forged by whoever can send raw packets. Start with Guard.
+// SetPeer admits one source and suits sockets with one peer. A Guard suits sockets with many: it always admits known sources, and limits all
+// strangers together to one budget. Both attach a classic BPF program (SO_ATTACH_FILTER), which needs no privilege. The package
+// checks only addresses and proves nothing: anyone who can send raw packets can forge a source address. Start with Guard.
 package udpguard
 
 import (
@@ -17,12 +17,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxKnown is how many known sources one program can tell by address and port. Of more the program looks at the addresses alone, and of
-// more than MaxKnown addresses it admits all.
+// MaxKnown is the number of known sources that one program distinguishes by address and port. With more sources it compares only addresses, and
+// with more than MaxKnown addresses it admits everything.
 const MaxKnown = 512
 
-// Offsets that a program of a UDP socket may load: its data begins at the UDP header, and the network header is reached by an offset of
-// the kernel's (linux/filter.h).
+// Offsets that a UDP socket's program may load: its data begins at the UDP header, and the kernel's negative offsets reach the network header
+// (linux/filter.h).
 const (
 	netOffset    = 0xfff00000 // SKF_NET_OFF
 	randomOffset = 0xfffff038 // SKF_AD_OFF + SKF_AD_RANDOM
@@ -32,8 +32,8 @@ const (
 	acceptAll    = 0xffffffff // bytes of the datagram to keep
 )
 
-// SetPeer has the kernel drop every datagram that is not from peer. A later call replaces the peer. Datagrams that wait in the buffer
-// already stay there: the reader checks the source as well.
+// SetPeer makes the kernel drop every datagram that is not from peer. A later call replaces the peer. Datagrams already in the buffer stay
+// there, so the reader must check the source as well.
 func SetPeer(c syscall.RawConn, peer netip.AddrPort) error {
 	if !peer.IsValid() {
 		return fmt.Errorf("filter datagrams by source: peer %s: want an address and a port", peer)
@@ -47,7 +47,7 @@ func SetPeer(c syscall.RawConn, peer netip.AddrPort) error {
 // allStrangers is a share of 1 in 2^32: the program then admits no stranger at all.
 const allStrangers = 32
 
-// program admits known sources, by port too where ports is set, and of strangers one in 2^shift by chance.
+// program admits known sources, by port too if ports is set, and one stranger's datagram in 2^shift at random.
 func program(known []netip.AddrPort, ports bool, shift uint) []unix.SockFilter {
 	var v4, v6 []netip.AddrPort
 	for _, a := range known {
@@ -74,7 +74,7 @@ func program(known []netip.AddrPort, ports bool, shift uint) []unix.SockFilter {
 	return append(out, strangers(shift)...)
 }
 
-// strangers ends a program.
+// strangers returns the end of a program, which decides on strangers.
 func strangers(shift uint) []unix.SockFilter {
 	switch {
 	case shift == 0:
@@ -91,7 +91,7 @@ func strangers(shift uint) []unix.SockFilter {
 	}
 }
 
-// sources admits the known sources of one address family, and goes on behind its end with all others.
+// sources admits the known sources of one address family, and continues after its end for all others.
 func sources(known []netip.AddrPort, ports bool) []unix.SockFilter {
 	slices.SortFunc(known, netip.AddrPort.Compare)
 	known = slices.Compact(known)
@@ -110,7 +110,7 @@ func sources(known []netip.AddrPort, ports bool) []unix.SockFilter {
 
 // block admits the known ports of one address.
 func block(addr netip.Addr, known []netip.AddrPort, ports bool) []unix.SockFilter {
-	var match []unix.SockFilter // what follows when the address is that
+	var match []unix.SockFilter // the instructions after the address matches
 	if ports {
 		match = append(match, load(unix.BPF_H, sourcePort))
 		for _, a := range known {
@@ -125,7 +125,7 @@ func block(addr netip.Addr, known []netip.AddrPort, ports bool) []unix.SockFilte
 	}
 	var out []unix.SockFilter
 	for i := 0; i < len(words); i += 4 {
-		rest := (len(words)-i)/4 - 1 // words still to be compared, three instructions each
+		rest := (len(words)-i)/4 - 1 // words still to compare, three instructions each
 		out = append(out,
 			load(unix.BPF_W, at+uint32(i)),
 			unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: binary.BigEndian.Uint32(words[i:]), Jt: 1},
@@ -152,12 +152,12 @@ func attach(c syscall.RawConn, prog []unix.SockFilter) error {
 	return errors.Join(err, serr)
 }
 
-// detach has the kernel admit everything.
+// detach makes the kernel admit everything.
 func detach(c syscall.RawConn) error {
 	var serr error
 	err := c.Control(func(fd uintptr) { serr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0) })
 	if errors.Is(serr, unix.ENOENT) {
-		serr = nil // none was attached
+		serr = nil // no program was attached
 	}
 	return errors.Join(err, serr)
 }

@@ -13,26 +13,26 @@ import (
 )
 
 const (
-	// tighten is by how many powers of two the share of strangers shrinks when their budget is exceeded, at most once in tightenEvery: what
-	// was in the buffer before must not count twice.
+	// tighten is the number of powers of two by which the strangers' share shrinks when they exceed their budget, at most once per tightenEvery,
+	// so that datagrams already in the buffer do not count twice.
 	tighten      = 3
 	tightenEvery = 2 * time.Millisecond
-	// maxShift bounds the share: of a million strangers' datagrams one still comes, so that a change of rate shows.
+	// maxShift limits the reduction: one in a million strangers' datagrams still arrives, so that a change of rate shows.
 	maxShift = 20
-	// loosenEvery is how long strangers must stay within half of their budget before the share doubles.
+	// loosenEvery is the time that strangers must stay within half of their budget before the share doubles.
 	loosenEvery = 250 * time.Millisecond
 )
 
-// Guard bounds what strangers can do to a socket with many peers. Known sources are always admitted. Strangers share one budget: what
-// exceeds it Admit refuses, and then the kernel admits of strangers a share only, which shrinks to what the budget bears within some
-// milliseconds and grows again when the flood is over. A stranger's single datagram among a flood may be lost; known sources lose nothing.
+// Guard limits the harm that strangers can do to a socket with many peers. It always admits known sources. Strangers share one budget: Admit
+// refuses datagrams beyond it, and then the kernel admits only a share of strangers. The share shrinks to the budget within some
+// milliseconds and grows again after the flood. A stranger's single datagram may be lost in a flood; known sources lose nothing.
 //
 //	         budget exceeded                     budget exceeded
 //	all ──────────────────────► one in 2^3 ──────────────────────► one in 2^6 … 2^20
 //	 ▲                              │ ▲                                │
 //	 └── loosenEvery below half ────┘ └────── loosenEvery below half ──┘
 //
-// Its methods may be called from any goroutine. Close must follow.
+// Its methods may be called from any goroutine. Call Close at the end.
 type Guard struct {
 	perSecond int
 	refused   atomic.Uint64
@@ -43,13 +43,13 @@ type Guard struct {
 	limit   *rate.Limiter
 	shift   uint
 	last    time.Time // when the share shrank
-	passed  int       // strangers admitted since the last look
+	passed  int       // strangers admitted since the last check
 	timer   *time.Timer
 	closed  bool
-	failure error // of the last attempt to attach a program
+	failure error // from the last attempt to attach a program
 }
 
-// New returns a guard that admits so many datagrams of strangers in a second, at least 1, and as many at once as in a quarter of one.
+// New returns a guard that admits perSecond datagrams of strangers per second, at least 1, with bursts of a quarter of that.
 func New(perSecond int) *Guard {
 	g := &Guard{perSecond: max(perSecond, 1)}
 	g.limit = rate.NewLimiter(rate.Limit(g.perSecond), max(g.perSecond/4, 1))
@@ -57,7 +57,7 @@ func New(perSecond int) *Guard {
 	return g
 }
 
-// Guard has the guard act on a socket, or on another one in its place.
+// Guard attaches the guard to a socket, and replaces an earlier one.
 func (g *Guard) Guard(c syscall.RawConn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -65,7 +65,7 @@ func (g *Guard) Guard(c syscall.RawConn) {
 	g.apply()
 }
 
-// Know sets the known sources in place of those before.
+// Know replaces the known sources.
 func (g *Guard) Know(sources []netip.AddrPort) {
 	known := make(map[netip.AddrPort]struct{}, len(sources))
 	for _, a := range sources {
@@ -82,18 +82,18 @@ func (g *Guard) Know(sources []netip.AddrPort) {
 	}
 }
 
-// plain is a source as it is compared: the zone of a link-local address is not in a datagram.
+// plain returns a source in the form for comparison: datagrams do not carry the zone of a link-local address.
 func plain(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port())
 }
 
-// Known says whether a source is known.
+// Known reports whether a source is known.
 func (g *Guard) Known(from netip.AddrPort) bool {
 	_, ok := (*g.known.Load())[plain(from)]
 	return ok
 }
 
-// Admit says whether a datagram that came is to be looked at. It does not allocate for a known source.
+// Admit reports whether the reader should handle a datagram. It does not allocate for a known source.
 func (g *Guard) Admit(now time.Time, from netip.AddrPort) bool {
 	if g.Known(from) {
 		return true
@@ -115,7 +115,7 @@ func (g *Guard) Admit(now time.Time, from netip.AddrPort) bool {
 	return false
 }
 
-// look lets more strangers in when those that came left room in the budget.
+// look raises the strangers' share if they stayed well within the budget.
 func (g *Guard) look() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -134,7 +134,7 @@ func (g *Guard) look() {
 	g.timer.Reset(loosenEvery)
 }
 
-// apply attaches the program for the moment. Without one the socket works as before, and Admit still bounds what is looked at.
+// apply attaches the current program. If that fails, the socket works as before, and Admit still limits strangers.
 func (g *Guard) apply() {
 	if g.conn == nil || g.closed {
 		return
@@ -154,28 +154,28 @@ func (g *Guard) apply() {
 	}
 }
 
-// Stats of a guard.
+// Stats are the figures of a guard.
 type Stats struct {
-	Refused uint64 // strangers' datagrams beyond the budget that still came to the reader
-	Shift   uint   // the kernel admits one of 2^Shift of strangers
-	Err     error  // why the kernel does not filter, of the last attempt; nil: it does, or need not
+	Refused uint64 // strangers' datagrams beyond the budget that still reached the reader
+	Shift   uint   // the kernel admits one in 2^Shift of strangers' datagrams
+	Err     error  // why the last attempt to filter failed; nil: the kernel filters, or need not
 }
 
-// Stats returns the counter and the state of the moment.
+// Stats returns the current figures.
 func (g *Guard) Stats() Stats {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return Stats{Refused: g.refused.Load(), Shift: g.shift, Err: g.failure}
 }
 
-// Flooded says whether strangers send more than their budget at present.
+// Flooded reports whether strangers currently exceed their budget.
 func (g *Guard) Flooded() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.shift > 0
 }
 
-// Close ends the guard; the socket stays as it is.
+// Close ends the guard and leaves the socket unchanged.
 func (g *Guard) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: lofamo/v1/certificates.proto
 
-// Which certificates the cluster refuses, and when certificates end.
+// Revoked certificates, and the end of each certificate.
 
 package lofamov1
 
@@ -61,13 +61,13 @@ func (*ListCertificatesRequest) Descriptor() ([]byte, []int) {
 	return file_lofamo_v1_certificates_proto_rawDescGZIP(), []int{0}
 }
 
-// ListCertificatesResponse is what one replica knows.
+// ListCertificatesResponse is the knowledge of one replica.
 type ListCertificatesResponse struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
-	Signed       *SignedDenyList        `protobuf:"bytes,1,opt,name=signed,proto3" json:"signed,omitempty"`             // absent: nothing was ever revoked
-	List         *DenyList              `protobuf:"bytes,2,opt,name=list,proto3" json:"list,omitempty"`                 // what the signature is over, for readers
+	Signed       *SignedDenyList        `protobuf:"bytes,1,opt,name=signed,proto3" json:"signed,omitempty"`             // absent: no certificate was ever revoked
+	List         *DenyList              `protobuf:"bytes,2,opt,name=list,proto3" json:"list,omitempty"`                 // the signed content, decoded for readers
 	Certificates []*Certificate         `protobuf:"bytes,3,rep,name=certificates,proto3" json:"certificates,omitempty"` // by identity
-	// Version from which on nodes accept a list: one more than any list that the replica or a node has. Signers use it.
+	// Lowest version that nodes accept: one more than that of any list that the replica or a node has. Signers use it.
 	NextVersion   uint64 `protobuf:"varint,4,opt,name=next_version,json=nextVersion,proto3" json:"next_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -131,13 +131,13 @@ func (x *ListCertificatesResponse) GetNextVersion() uint64 {
 	return 0
 }
 
-// Certificate is one that the answering replica has verified.
+// Certificate is a certificate that the answering replica has verified.
 type Certificate struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Identity      string                 `protobuf:"bytes,1,opt,name=identity,proto3" json:"identity,omitempty"`                    // lofamo://CLUSTER/ROLE/NAME
 	Serial        string                 `protobuf:"bytes,2,opt,name=serial,proto3" json:"serial,omitempty"`                        // in lower-case hexadecimal
-	NotBefore     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"` // when it begins
-	NotAfter      *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`    // when it ends
+	NotBefore     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"` // start of its validity
+	NotAfter      *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`    // end of its validity
 	Revoked       bool                   `protobuf:"varint,5,opt,name=revoked,proto3" json:"revoked,omitempty"`                     // the list refuses it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -253,7 +253,7 @@ func (x *PutDenyListRequest) GetSigned() *SignedDenyList {
 	return nil
 }
 
-// PutDenyListResponse says that the list is stored; nodes have it within seconds.
+// PutDenyListResponse confirms that the list is stored; nodes receive it within seconds.
 type PutDenyListResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // of the list
@@ -364,7 +364,7 @@ type DenyList struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Cluster       string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`  // the cluster's name
 	Version       uint64                 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"` // from 1
-	Issued        *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=issued,proto3" json:"issued,omitempty"`    // when it was signed: the operator's certificate was valid then
+	Issued        *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=issued,proto3" json:"issued,omitempty"`    // time of signing; the operator's certificate was valid then
 	Denials       []*Denial              `protobuf:"bytes,4,rep,name=denials,proto3" json:"denials,omitempty"`  // at most 128
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -432,12 +432,12 @@ func (x *DenyList) GetDenials() []*Denial {
 type Denial struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Role  string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"` // of the identity: node, supervisor, executor, operator, approver or viewer
-	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"` // of the identity; of a node NODE/host or NODE/dnp
-	// Certificates that begin before this time are refused. Required, unless serial is given.
+	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"` // of the identity; NODE/host or NODE/dnp for a node
+	// Certificates of the identity that begin before this time are refused. Required, unless serial is given.
 	Before        *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=before,proto3" json:"before,omitempty"`
-	Serial        string                 `protobuf:"bytes,4,opt,name=serial,proto3" json:"serial,omitempty"`   // in lower-case hexadecimal: this one certificate is refused, and before is not used
-	Revoked       *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=revoked,proto3" json:"revoked,omitempty"` // when it was put on the list
-	By            string                 `protobuf:"bytes,6,opt,name=by,proto3" json:"by,omitempty"`           // who did: ROLE/NAME
+	Serial        string                 `protobuf:"bytes,4,opt,name=serial,proto3" json:"serial,omitempty"`   // in lower-case hexadecimal: refuses only this certificate, and before is ignored
+	Revoked       *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=revoked,proto3" json:"revoked,omitempty"` // time of the revocation
+	By            string                 `protobuf:"bytes,6,opt,name=by,proto3" json:"by,omitempty"`           // the operator, as ROLE/NAME
 	Reason        string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`   // for people: at most 120 bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -128,10 +128,10 @@ func (x *ExecutorDenyRequest) GetSigned() *SignedDenyList {
 	return nil
 }
 
-// ExecutorDenyResponse says which list the process has now.
+// ExecutorDenyResponse names the list that the process holds now.
 type ExecutorDenyResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Version       uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // of its list; that of the request, or a higher one
+	Version       uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // of its list: the request's version, or a higher one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

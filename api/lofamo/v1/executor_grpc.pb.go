@@ -39,8 +39,8 @@ type ExecutorServiceClient interface {
 	// Settle says how an attempt ended that was given before, and waits for its end where it is under way. One that has not come is refused from
 	// then on, so that the answer, UNCHANGED, stays true.
 	Settle(ctx context.Context, in *ExecutorSettleRequest, opts ...grpc.CallOption) (*ExecutorDoResponse, error)
-	// Deny gives the list of revoked certificates, which an operator has signed. The process keeps the highest version on its disk, and from then on
-	// refuses supervisors on the list. INVALID_ARGUMENT for a list that is not the cluster's or not signed by an operator of it.
+	// Deny delivers the list of revoked certificates, signed by an operator. The process keeps the highest version on its disk, and from then on
+	// refuses the supervisors on it. INVALID_ARGUMENT if the list is for another cluster or not signed by an operator of this one.
 	Deny(ctx context.Context, in *ExecutorDenyRequest, opts ...grpc.CallOption) (*ExecutorDenyResponse, error)
 }
 
@@ -95,8 +95,8 @@ type ExecutorServiceServer interface {
 	// Settle says how an attempt ended that was given before, and waits for its end where it is under way. One that has not come is refused from
 	// then on, so that the answer, UNCHANGED, stays true.
 	Settle(context.Context, *ExecutorSettleRequest) (*ExecutorDoResponse, error)
-	// Deny gives the list of revoked certificates, which an operator has signed. The process keeps the highest version on its disk, and from then on
-	// refuses supervisors on the list. INVALID_ARGUMENT for a list that is not the cluster's or not signed by an operator of it.
+	// Deny delivers the list of revoked certificates, signed by an operator. The process keeps the highest version on its disk, and from then on
+	// refuses the supervisors on it. INVALID_ARGUMENT if the list is for another cluster or not signed by an operator of this one.
 	Deny(context.Context, *ExecutorDenyRequest) (*ExecutorDenyResponse, error)
 	mustEmbedUnimplementedExecutorServiceServer()
 }

@@ -81,15 +81,15 @@ func (State) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{0}
 }
 
-// Platform is what the two halves of a node run on.
+// Platform is the platform of a node's two halves.
 type Platform int32
 
 const (
 	Platform_PLATFORM_UNSPECIFIED Platform = 0 // not stated: agents of an earlier version, or no report yet
 	// Both halves run under one kernel and die with it. A FAILED host half beside a living DNP half is then a dead
-	// process: the kernel under both of them lives.
+	// process, because the kernel under both still lives.
 	Platform_SHARED_KERNEL Platform = 1
-	// The DNP half runs on a processor of its own and outlives the host. No agent of this version reports it: the halves
+	// The DNP half runs on its own processor and outlives the host. No agent of this version reports it: the halves
 	// share a mapped register file, which needs one kernel.
 	Platform_DPU Platform = 2
 )
@@ -677,7 +677,7 @@ type Node struct {
 	// absent when none said so, as of agents of an earlier version.
 	HostHealth    *HalfHealth `protobuf:"bytes,25,opt,name=host_health,json=hostHealth,proto3" json:"host_health,omitempty"`
 	DnpHealth     *HalfHealth `protobuf:"bytes,26,opt,name=dnp_health,json=dnpHealth,proto3" json:"dnp_health,omitempty"`       // the same of the DNP half
-	Platform      Platform    `protobuf:"varint,27,opt,name=platform,proto3,enum=lofamo.v1.Platform" json:"platform,omitempty"` // what its halves run on, by the newest report that states it
+	Platform      Platform    `protobuf:"varint,27,opt,name=platform,proto3,enum=lofamo.v1.Platform" json:"platform,omitempty"` // platform of its halves, by the newest report that states it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1230,7 +1230,7 @@ type DeliveryStatus struct {
 	// Revision of the map up to which the half has been told what concerns it; 0: of nothing yet.
 	Told          uint64 `protobuf:"varint,13,opt,name=told,proto3" json:"told,omitempty"`
 	Interest      uint32 `protobuf:"varint,14,opt,name=interest,proto3" json:"interest,omitempty"` // number of its list of the nodes of its jobs (Interest.serial); 0: none
-	Denied        uint64 `protobuf:"varint,18,opt,name=denied,proto3" json:"denied,omitempty"`     // version of the list of revoked certificates that the node has; 0: none
+	Denied        uint64 `protobuf:"varint,18,opt,name=denied,proto3" json:"denied,omitempty"`     // version of the node's list of revoked certificates; 0: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2391,7 +2391,7 @@ type Event struct {
 	Concerned     []string `protobuf:"bytes,25,rep,name=concerned,proto3" json:"concerned,omitempty"`
 	Clear         bool     `protobuf:"varint,26,opt,name=clear,proto3" json:"clear,omitempty"`                               // of PROCEDURE_ENDED: the torus was empty
 	Policy        string   `protobuf:"bytes,27,opt,name=policy,proto3" json:"policy,omitempty"`                              // of POLICY_CHANGED: its name
-	Platform      Platform `protobuf:"varint,28,opt,name=platform,proto3,enum=lofamo.v1.Platform" json:"platform,omitempty"` // of COMPONENT_CHANGED: what the node's halves run on
+	Platform      Platform `protobuf:"varint,28,opt,name=platform,proto3,enum=lofamo.v1.Platform" json:"platform,omitempty"` // of COMPONENT_CHANGED: platform of the node's halves
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

@@ -1032,11 +1032,11 @@ func (*Message_ActStatus) isMessage_Body() {}
 
 func (*Message_DenyPart) isMessage_Body() {}
 
-// DenyPart is a part of the list of revoked certificates: a marshalled SignedDenyList, which an operator has signed.
+// DenyPart is a part of the list of revoked certificates: a marshalled SignedDenyList, signed by an operator.
 type DenyPart struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // of the list, from 1
-	Part          uint32                 `protobuf:"varint,2,opt,name=part,proto3" json:"part,omitempty"`       // number of this one, from 0
+	Part          uint32                 `protobuf:"varint,2,opt,name=part,proto3" json:"part,omitempty"`       // index of this part, from 0
 	Parts         uint32                 `protobuf:"varint,3,opt,name=parts,proto3" json:"parts,omitempty"`     // 1 to 32
 	Data          []byte                 `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`        // 1 to 800 bytes
 	unknownFields protoimpl.UnknownFields
@@ -1260,7 +1260,7 @@ type Report struct {
 	UptimeNs              uint64     `protobuf:"varint,7,opt,name=uptime_ns,json=uptimeNs,proto3" json:"uptime_ns,omitempty"`                                           // of the half, nanoseconds, so that a restart shows
 	Partial               bool       `protobuf:"varint,8,opt,name=partial,proto3" json:"partial,omitempty"`                                                             // of a digest: one of several parts, so that nothing is withdrawn by it
 	Readings              []*Reading `protobuf:"bytes,9,rep,name=readings,proto3" json:"readings,omitempty"`                                                            // at most 10: values that move, for the foresight
-	Platform              Platform   `protobuf:"varint,10,opt,name=platform,proto3,enum=lofamo.v1.Platform" json:"platform,omitempty"`                                  // what the origin's halves run on, in reports of changes and the first digests; a value of a later version counts as not stated
+	Platform              Platform   `protobuf:"varint,10,opt,name=platform,proto3,enum=lofamo.v1.Platform" json:"platform,omitempty"`                                  // platform of the origin's halves, in reports of changes and the first digests; a value of a later version counts as not stated
 	unknownFields         protoimpl.UnknownFields
 	sizeCache             protoimpl.SizeCache
 }
@@ -1941,8 +1941,8 @@ type Challenge struct {
 	Node    string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                      // whose sign of life is wanted
 	Half    Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // which half is asked; unspecified: either
 	ReplyTo string                 `protobuf:"bytes,4,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"` // ip:port of the supervisor's report socket
-	Term    uint64                 `protobuf:"varint,5,opt,name=term,proto3" json:"term,omitempty"`                     // of the leader that asks, higher than that of every earlier leader; 0: it does not say so
-	// When the leader asked, by its own clock, in ns since 1970. Within a term it never goes back. 0: it does not say so.
+	Term    uint64                 `protobuf:"varint,5,opt,name=term,proto3" json:"term,omitempty"`                     // of the challenging leader, higher than that of every earlier leader; 0: not stated
+	// Time of the challenge by the leader's clock, in ns since 1970. It never goes back within a term. 0: not stated.
 	IssuedNs      int64 `protobuf:"varint,6,opt,name=issued_ns,json=issuedNs,proto3" json:"issued_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -66,7 +66,7 @@ func Parse(b []byte) ([]*Document, error) {
 	return ParseWhile(b, func() error { return nil })
 }
 
-// ParseWhile is Parse, which ends with the error of more, asked before each document. A document takes some milliseconds.
+// ParseWhile is like Parse, but calls more before each document and stops with its error. A document takes some milliseconds.
 func ParseWhile(b []byte, more func() error) ([]*Document, error) {
 	if len(b) > MaxBytes {
 		return nil, fmt.Errorf("policies: given %d bytes: want at most %d", len(b), MaxBytes)

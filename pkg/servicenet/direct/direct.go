@@ -45,8 +45,8 @@ type Options struct {
 	// and a burst of a quarter of that, Run rests between them, and the kernel drops what has no room.
 	// A process of real-time class that never rests is killed by its limit (RLIMIT_RTTIME).
 	MaxRate int
-	// Strangers is how many datagrams per second are taken from sources that Know has not named, all of them together; the kernel
-	// drops the others before they take room from the known ones (pkg/udpguard). 0: no source is a stranger.
+	// Strangers is the number of datagrams per second that the socket accepts from all sources together that Know has not named. The kernel
+	// drops the rest before they take buffer space from known sources (pkg/udpguard). 0: no source is a stranger.
 	Strangers int
 }
 
@@ -106,7 +106,7 @@ func Listen(addr string, opts Options) (*Socket, error) {
 	return s, nil
 }
 
-// use makes an endpoint that of the socket.
+// use makes ep the socket's endpoint.
 func (s *Socket) use(ep *endpoint) {
 	if s.guard != nil {
 		s.guard.Guard(ep.raw)
@@ -114,7 +114,7 @@ func (s *Socket) use(ep *endpoint) {
 	s.cur.Store(ep)
 }
 
-// Know names the sources that are no strangers, in place of those named before: see Options.Strangers.
+// Know sets the sources that are not strangers and replaces the earlier ones: see Options.Strangers.
 func (s *Socket) Know(sources []netip.AddrPort) {
 	if s.guard != nil {
 		s.guard.Know(sources)
@@ -318,7 +318,7 @@ type Stats struct {
 	Blocked        uint64 // dropped by Block, both ways
 	SendErrors     uint64
 	Busy           uint64 // those of SendErrors for want of room
-	Dropped        uint64 // arrived, and dropped by the kernel: of a stranger beyond the budget, or Run was too slow
+	Dropped        uint64 // dropped by the kernel on arrival: a stranger beyond the budget, or Run was too slow
 	Strangers      uint64 // beyond Options.Strangers, dropped unread; the kernel drops most of them, see Dropped
 	PathErrors     uint64 // read from the kernel's queue of errors
 	Untold         uint64 // those of PathErrors that were too many for OnError

@@ -28,8 +28,8 @@ const (
 	destinations = 256
 	// floodRest is how long the reader rests where more comes than Options.MaxRate.
 	floodRest = time.Millisecond
-	// refuseRate is how many datagrams of strangers beyond their budget are read per second without a rest: what waits in the buffer when
-	// a flood begins is to be read away at once.
+	// refuseRate is the number of strangers' datagrams beyond their budget that are read per second without a pause: datagrams already in the
+	// buffer when a flood begins have to be read quickly.
 	refuseRate, refuseBurst = 20_000, 4000
 	// blindWait is between two looks while the poller cannot tell: see reader.blind.
 	blindWait = 5 * time.Millisecond
@@ -60,7 +60,7 @@ type reader struct {
 	limiter *rate.Limiter
 
 	pace   *rate.Limiter // of datagrams that are handed over, and errors; nil: no bound
-	refuse *rate.Limiter // of strangers' datagrams that are not
+	refuse *rate.Limiter // of strangers' datagrams that are dropped
 	rest   func(context.Context, time.Duration)
 }
 
@@ -171,8 +171,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// deliver hands over what the last look brought, outside of the file descriptor's lock. It says whether that was a stranger's, beyond the
-// budget.
+// deliver hands over the results of the last read, outside of the file descriptor's lock. It reports whether that was a stranger's datagram beyond
+// the budget.
 func (r *reader) deliver() (refused bool) {
 	s := r.s
 	if len(r.errs) > 0 {

@@ -73,7 +73,7 @@ func (d *delegate) LocalState(bool) []byte { return nil }
 // MergeRemoteState implements memberlist.Delegate.
 func (d *delegate) MergeRemoteState([]byte, bool) {}
 
-// NotifyAlive implements memberlist.AliveDelegate: it refuses members beyond maxMembers, and those of Refuse. Memberlist
+// NotifyAlive implements memberlist.AliveDelegate: it refuses members beyond maxMembers and those named in Refuse. Memberlist
 // itself makes those of the own name, so they do not count as heard.
 func (d *delegate) NotifyAlive(node *memberlist.Node) error {
 	if (*Net)(d).refuses(node.Name) {

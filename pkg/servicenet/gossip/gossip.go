@@ -128,8 +128,8 @@ type Config struct {
 	// again, reading rests, and the kernel drops what has no room. A process of real-time class that
 	// never rests is killed by its limit (RLIMIT_RTTIME).
 	MaxPackets int
-	// Strangers is how many packets per second are read from addresses that are no member's, none of Join and not this member's own, all
-	// of them together; the kernel drops the others before they take room from members (pkg/udpguard). 0: no address is a stranger's.
+	// Strangers is the number of packets per second that are read from all strangers' addresses together: those that are not a member's, not in Join
+	// and not this member's own. The kernel drops the rest before they take buffer space from members (pkg/udpguard). 0: no address is a stranger's.
 	Strangers int
 }
 
@@ -191,7 +191,7 @@ type Net struct {
 
 	closed      atomic.Bool
 	metaChanged chan struct{}
-	joined      chan struct{} // takes one when the members' addresses may have changed
+	joined      chan struct{} // receives when the members' addresses may have changed
 	cancel      context.CancelFunc
 	wg          sync.WaitGroup
 
@@ -314,8 +314,8 @@ func (n *Net) Members() []Member {
 	return out
 }
 
-// Refuse keeps members of these names out from now on, and no others: what they say of themselves is ignored, and so are packets from the
-// addresses at which they were members. Their key is the pool's: only a new key keeps out a member that takes another name and address.
+// Refuse shuts out exactly the members of these names from now on: it ignores their announcements and drops packets from the addresses at which
+// they were members. All members share one key, so only a new key shuts out a member that takes another name and address.
 func (n *Net) Refuse(names []string) {
 	refused, addrs := make(map[string]bool), make(map[netip.AddrPort]string)
 	for _, name := range names {
@@ -328,7 +328,7 @@ func (n *Net) Refuse(names []string) {
 		}
 	}
 	if old := n.transport.refusedFrom.Load(); old != nil {
-		for at, name := range *old { // a member that was put out before is none any more
+		for at, name := range *old { // a member that was shut out earlier is no longer a member
 			if refused[name] {
 				addrs[at] = name
 			}

@@ -8,10 +8,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/udpguard"
 )
 
-// knowEvery is the least time between two changes of the known addresses: many members join at once.
+// knowEvery is the minimum interval between changes of the known addresses, because many members may join at once.
 const knowEvery = 100 * time.Millisecond
 
-// keepKnown has the guard know the members' addresses until ctx ends.
+// keepKnown updates the guard with the members' addresses until ctx ends.
 func (n *Net) keepKnown(ctx context.Context) {
 	g := n.transport.guard
 	for g != nil {
@@ -29,7 +29,7 @@ func (n *Net) keepKnown(ctx context.Context) {
 	}
 }
 
-// know names the addresses whose packets are no stranger's.
+// know passes the addresses of all non-strangers to the guard.
 func (n *Net) know(g *udpguard.Guard) {
 	known := []netip.AddrPort{n.addr}
 	for _, m := range n.Members() {
@@ -43,7 +43,7 @@ func (n *Net) know(g *udpguard.Guard) {
 	g.Know(known)
 }
 
-// strangers counts the packets of strangers that were dropped unread.
+// strangers returns the number of strangers' packets that were dropped unread.
 func (t *transport) strangers() uint64 {
 	if t.guard == nil {
 		return 0

@@ -25,8 +25,8 @@ var errBlocked = errors.New("gossip is blocked by fault injection")
 // Who is refused tries again, in step with rejoinInterval or the next push and pull.
 const maxStreams = 32
 
-// refuseRate is how many packets of strangers beyond their budget are read per second without a rest: what waits in the buffer when a flood
-// begins is to be read away at once.
+// refuseRate is the number of strangers' packets beyond their budget that are read per second without a pause: packets already in the buffer when
+// a flood begins have to be read quickly.
 const refuseRate, refuseBurst = 20_000, 4000
 
 // floodRest is how long nothing is read where more packets come than Config.MaxPackets.
@@ -41,13 +41,13 @@ type transport struct {
 	log     *log.Logger
 	ctx     context.Context // ends dials when the member closes
 	blocked atomic.Bool
-	// refusedFrom are the addresses whose packets are dropped, with the names of their members; nil: none.
+	// refusedFrom holds the addresses whose packets are dropped, with the names of their members; nil if there are none.
 	refusedFrom atomic.Pointer[map[netip.AddrPort]string]
-	open        chan struct{} // one for each stream that is open
+	open        chan struct{} // one for each open stream
 	refused     atomic.Uint64
 	pace        *rate.Limiter   // of packets; nil: no bound
-	guard       *udpguard.Guard // nil: nobody is a stranger
-	refuse      *rate.Limiter   // of packets of strangers beyond their budget
+	guard       *udpguard.Guard // nil: no source is a stranger
+	refuse      *rate.Limiter   // of strangers' packets beyond their budget
 	packets     chan *memberlist.Packet
 	streams     chan net.Conn
 	stop        sync.Once

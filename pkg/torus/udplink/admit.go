@@ -15,21 +15,21 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A handshake comes from the port of the link's own UDP flow: the dialer holds that port in TCP too, so that no other user of its machine can
-// connect from it. The acceptor takes such a connection at once, and in place of an earlier one. Any other connection from the peer's address
-// (a dialer of an earlier version, or one whose port was taken) has to show the beginning of a ClientHello within helloTime before it costs
-// a place or any of the rate.
+// A handshake comes from the port of the link's own UDP flow. The dialer also holds that port in TCP, so that no other user of its machine can
+// connect from it. The acceptor takes such a connection at once and closes an earlier one. Any other connection from the peer's address (from a
+// dialer of an earlier version, or one that could not get its port) must show the beginning of a ClientHello within helloTime before it takes a
+// place or counts against the rate.
 const (
 	helloTime = 100 * time.Millisecond
-	// maxSilent bounds the connections that have not shown it yet, maxHandshakes the handshakes of these others, acceptRate (a second) and
-	// acceptBurst what each class makes the acceptor do over time. What is above is closed unread.
+	// maxSilent limits the connections that have not shown it yet, and maxHandshakes their handshakes. acceptRate (per second) and acceptBurst limit
+	// the acceptor's work for each class over time. Connections beyond these limits are closed unread.
 	maxSilent     = 32
 	maxHandshakes = 4
 	acceptRate    = 20
 	acceptBurst   = 8
 )
 
-// reserve holds the link's own port in TCP. Nobody listens there: connections to it are refused.
+// reserve holds the link's own port in TCP without listening, so connections to it are refused.
 func (l *Link) reserve() {
 	family := unix.AF_INET6
 	if l.local.Addr().Is4() {
@@ -48,7 +48,7 @@ func (l *Link) reserve() {
 	l.reserved = fd
 }
 
-// bindOwn binds a TCP socket to the link's own address. The port is shared with sockets of this user alone.
+// bindOwn binds a TCP socket to the link's own address. Only sockets of this user can share the port.
 func (l *Link) bindOwn(fd int) error {
 	sa, err := Sockaddr(l.local)
 	if err == nil {
@@ -63,11 +63,11 @@ func (l *Link) bindOwn(fd int) error {
 	return err
 }
 
-// connect opens a connection to the acceptor, from the link's own port where that can be had.
+// connect opens a connection to the acceptor, from the link's own port if that is available.
 func (l *Link) connect(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error) {
 	if l.reserved >= 0 {
 		conn, err := l.connectFrom(ctx, l.local.Port(), to)
-		// A connection of before may not be forgotten yet, at either end.
+		// Either end may still remember an earlier connection.
 		if !errors.Is(err, unix.EADDRINUSE) && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			return conn, err
 		}
@@ -99,8 +99,8 @@ func (l *Link) connectFrom(ctx context.Context, port uint16, to netip.AddrPort) 
 	return conn.(*net.TCPConn), nil
 }
 
-// finish closes a dialled connection once the acceptor has closed it, or after wait. Neither end then remembers it, so that the next one can
-// come from the same port.
+// finish closes a dialled connection once the acceptor has closed it, or after wait. Neither end then remembers it, so the next one can
+// use the same port.
 func finish(conn *net.TCPConn, wait time.Duration) {
 	if wait > 0 {
 		_ = conn.SetDeadline(time.Now().Add(wait))
@@ -113,12 +113,12 @@ func finish(conn *net.TCPConn, wait time.Duration) {
 // admission decides which connections cost the acceptor a handshake.
 type admission struct {
 	peers  *rate.Limiter // connections from the peer's own port
-	others *rate.Limiter // of others, those that begin with a ClientHello
-	silent chan struct{} // a place for each of the others that does not yet
-	slots  chan struct{} // and for each that does
+	others *rate.Limiter // other connections that begin with a ClientHello
+	silent chan struct{} // a place for each other connection without one
+	slots  chan struct{} // a place for each other connection with one
 
 	mu  sync.Mutex
-	own net.Conn // from the peer's own port, under way
+	own net.Conn // the connection from the peer's own port
 }
 
 func newAdmission() *admission {
@@ -128,8 +128,8 @@ func newAdmission() *admission {
 	}
 }
 
-// enter admits a connection, in a goroutine of its own, and returns what it is to be read from and what to call at its end; nil: it may cost
-// nothing.
+// enter admits a connection, in the connection's own goroutine. It returns the connection to read from and a function to call at its end; nil if
+// the connection is refused.
 func (a *admission) enter(conn net.Conn, own bool) (net.Conn, func()) {
 	if own {
 		return a.enterOwn(conn)
@@ -152,7 +152,7 @@ func (a *admission) enter(conn net.Conn, own bool) (net.Conn, func()) {
 	}
 }
 
-// enterOwn admits a connection from the peer's own port in place of an earlier one: the peer has one at a time.
+// enterOwn admits a connection from the peer's own port and closes an earlier one: the peer has one at a time.
 func (a *admission) enterOwn(conn net.Conn) (net.Conn, func()) {
 	if !a.peers.Allow() {
 		return nil, nil
@@ -172,14 +172,14 @@ func (a *admission) enterOwn(conn net.Conn) (net.Conn, func()) {
 	}
 }
 
-// What a TLS handshake begins with: a record of kind handshake, version and length, and in it a ClientHello (RFC 8446 §5.1 and §4).
+// Beginning of a TLS handshake: a record of kind handshake, its version and length, and a ClientHello inside (RFC 8446 §5.1 and §4).
 const (
 	helloSize       = 6
 	recordHandshake = 22
 	clientHello     = 1
 )
 
-// begunConn is a connection of which the beginning was read already.
+// begunConn is a connection whose beginning was already read.
 type begunConn struct {
 	net.Conn
 	head []byte
@@ -195,7 +195,7 @@ func (c *begunConn) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// beginning waits helloTime for the beginning of a ClientHello.
+// beginning waits up to helloTime for the beginning of a ClientHello.
 func beginning(conn net.Conn) (net.Conn, error) {
 	if err := conn.SetReadDeadline(time.Now().Add(helloTime)); err != nil {
 		return nil, err

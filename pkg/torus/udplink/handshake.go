@@ -152,7 +152,7 @@ func (l *Link) established(h Handler, r *remote, s *torus.Session) {
 	h.OnSession(l.cfg.Dir, s)
 }
 
-// dial makes a session. The connection is the caller's to finish.
+// dial makes a session. The caller finishes the connection.
 func (l *Link) dial(ctx context.Context, r *remote) (_ *torus.Session, _ *net.TCPConn, err error) {
 	if l.blocked() {
 		return nil, nil, errBlocked
@@ -245,7 +245,7 @@ func (l *Link) accept(ctx context.Context, h Handler) {
 	}
 }
 
-// admit says whether a connection comes from the peer's address, and then whether from its own port.
+// admit reports whether a connection comes from the peer's address (ok), and whether it comes from the peer's own port (own).
 func (l *Link) admit(conn net.Conn) (own, ok bool) {
 	from, ok := conn.RemoteAddr().(*net.TCPAddr)
 	peer := l.remote.Load().addr

@@ -53,17 +53,17 @@ func (l *Link) bind() error {
 	return nil
 }
 
-// filter has the kernel drop what is not from the peer. A kernel that refuses leaves that to the reader.
+// filter makes the kernel drop all datagrams but the peer's. If the kernel refuses, the reader does it.
 func (l *Link) filter(peer netip.AddrPort) {
 	if err := udpguard.SetPeer(l.raw, peer); err != nil {
 		l.log.Warn("the kernel does not filter the packets of this link: strangers can fill its buffer", "err", err)
 	}
 }
 
-// memInfo is the array that SO_MEMINFO gives; its last number counts drops.
+// memInfo is the array of SO_MEMINFO; its last element counts drops.
 type memInfo [9]uint32
 
-// drops asks the kernel how many packets it has dropped at a socket.
+// drops returns the number of packets that the kernel has dropped at a socket.
 func drops(c syscall.RawConn) uint32 {
 	var info memInfo
 	size := uint32(unsafe.Sizeof(info))

@@ -11,7 +11,7 @@
 //	   │◄───────────── ready ───────────┤   the acceptor has verified the dialer
 //	   ├───────────── commit ──────────►│   both go over to the new session
 //
-// Packets from any other address than the peer's are dropped by the kernel (pkg/udpguard). The mangler drops, damages,
+// The kernel drops packets from any address but the peer's (pkg/udpguard). The mangler drops, damages,
 // doubles, delays or blocks, for tests and fault injection.
 package udplink
 
@@ -97,12 +97,12 @@ type Handler interface {
 type Stats struct {
 	RxPackets, TxPackets uint64
 	Strangers            uint64 // packets from other addresses that waited in the socket before the kernel filtered it, dropped unread
-	Dropped              uint64 // packets that the kernel dropped: of other addresses, or for want of room
+	Dropped              uint64 // packets that the kernel dropped: from other addresses, or for lack of buffer space
 	RxErrors, TxErrors   uint64 // errors of the socket; a full send buffer is a TxError
 	Handshakes           uint64 // sessions made
 	HandshakeFailures    uint64 // handshakes begun that failed, for whatever reason
 	Rests                uint64 // made because more came than is read in a second
-	Refused              uint64 // connections closed unread: a stranger's, too many, too fast, without a ClientHello
+	Refused              uint64 // connections closed unread: from strangers, too many, too fast, or without a ClientHello
 	Others               uint64 // connections from the peer's address, but not from its own port
 	MangledIn            uint64 // packets that the mangler dropped or damaged
 	MangledOut           uint64
@@ -131,8 +131,8 @@ type Link struct {
 	rand    *rand.Rand
 	delayed chan delayedPacket
 
-	dropsBefore uint32 // of a socket that was given
-	reserved    int    // of the dialer: a TCP socket that holds its port; -1: none
+	dropsBefore uint32 // drops of a socket that the caller supplied
+	reserved    int    // the dialer's TCP socket that holds its port; -1: none
 
 	sessionMu sync.Mutex // OnSession calls one after the other
 	closeOnce sync.Once

@@ -77,7 +77,7 @@ type hostHalf struct {
 	peersLook  chan struct{}                    // takes one when it is time to look at what the DNP half was told
 	peersSeen  peersSeen                        // the file of that, as watchPeers saw it last; it is its own
 	sends      map[servicenet.PathID]*condition // of the configured supervisors alone
-	relayed    struct {                         // the envelope of another origin that was sealed last
+	relayed    struct {                         // the relayed envelope that was sealed last
 		of     *hostcore.Relayed
 		sealed []byte
 	}
@@ -210,7 +210,7 @@ func (h *hostHalf) openGossip(cs *closers) error {
 	h.mu.Lock()
 	h.gossip, h.rails.gossip = g, gossip.NewRail(g)
 	h.mu.Unlock()
-	h.trustChanged() // the list may have been there before the gossip
+	h.trustChanged() // the list may have arrived before gossip started
 	cs.add(g.Close)
 	return nil
 }
@@ -221,8 +221,8 @@ func (h *hostHalf) openGossip(cs *closers) error {
 const (
 	maxDatagrams = 2000
 	maxGossip    = 500
-	// maxStrangers is what each of these sockets reads of others than supervisors and members: a supervisor may answer from an address that
-	// is not the configured one, and a member be unknown yet.
+	// maxStrangers is the number of datagrams per second that each of these sockets reads from strangers: a supervisor may answer from an address
+	// that is not configured, and a member may still be unknown.
 	maxStrangers = 200
 )
 

@@ -55,7 +55,7 @@ func ReadRecovery(stateDir string, h fault.Half) (*recovery.History, error) {
 	return history, nil
 }
 
-// decodeRecovery reads the file of a half; nil: it is from before the machine was booted.
+// decodeRecovery reads a half's file. It returns nil if the file is from before the last boot of the machine.
 func decodeRecovery(b []byte, h fault.Half, boot string) (*recovery.History, error) {
 	var f recoveryFile
 	if err := json.Unmarshal(b, &f); err != nil {

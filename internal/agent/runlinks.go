@@ -106,7 +106,7 @@ func (l *links) open() {
 			return
 		}
 		defer func() { _ = conn.Close() }()
-		if raw, err := conn.SyscallConn(); err == nil { // the half does it too, and says so if it cannot
+		if raw, err := conn.SyscallConn(); err == nil { // the half does it too, and logs a failure
 			_ = udpguard.SetPeer(raw, peer)
 		}
 		*at = duplicate(conn)

@@ -31,21 +31,21 @@ type trust struct {
 	renewAt  time.Time
 
 	parts   chan *lofamov1.DenyPart
-	look    chan struct{} // takes one, once a second
+	look    chan struct{} // receives once a second
 	version atomic.Uint64 // of the list in force
 }
 
-// fileSeen tells one state of a file from the next.
+// fileSeen identifies one state of a file.
 type fileSeen struct {
 	at   time.Time
 	size int64
 }
 
-// Bounds and periods of trust.
+// Limits and periods of trust.
 const (
-	// trustQueue bounds the parts of a list that wait; supervisors repeat what is dropped.
+	// trustQueue limits the waiting parts of a list; supervisors repeat dropped ones.
 	trustQueue = 64
-	// renewEvery is how often a half looks for a new certificate and key in its files.
+	// renewEvery is the interval between checks for a new certificate and key in the half's files.
 	renewEvery = time.Second
 )
 
@@ -71,7 +71,7 @@ func lookAtFile(path string) fileSeen {
 	return fileSeen{info.ModTime(), info.Size()}
 }
 
-// wake makes run look at the files. It does not block.
+// wake makes run check the files. It does not block.
 func (t *trust) wake() {
 	select {
 	case t.look <- struct{}{}:
@@ -79,7 +79,7 @@ func (t *trust) wake() {
 	}
 }
 
-// take takes a part of a list that a supervisor has signed. It does not block.
+// take queues a part of a list that a supervisor has signed. It does not block.
 func (t *trust) take(p *lofamov1.DenyPart) {
 	select {
 	case t.parts <- p:
@@ -87,7 +87,7 @@ func (t *trust) take(p *lofamov1.DenyPart) {
 	}
 }
 
-// run follows the files and what supervisors send until ctx ends. It calls changed at first, and after every new list.
+// run applies new files and messages from supervisors until ctx ends. It calls changed at the start and after every new list.
 func (t *trust) run(ctx context.Context, changed func()) {
 	if t.version.Load() > 0 {
 		changed()
@@ -106,30 +106,30 @@ func (t *trust) run(ctx context.Context, changed func()) {
 				taken, err = t.keeper.Reload()
 			}
 		}
-		t.failed.set(t.log, "taking up the list of revoked certificates", err)
+		t.failed.set(t.log, "loading the list of revoked certificates", err)
 		if taken {
 			l := t.keeper.List()
 			t.version.Store(l.GetVersion())
-			t.log.Info("list of revoked certificates taken up", "version", l.GetVersion(), "denials", len(l.GetDenials()), "signed_by", l.Signer.Name)
+			t.log.Info("list of revoked certificates loaded", "version", l.GetVersion(), "denials", len(l.GetDenials()), "signed_by", l.Signer.Name)
 			changed()
 		}
 	}
 }
 
-// renew takes up a new certificate and key from their files.
+// renew loads a new certificate and key from their files.
 func (t *trust) renew(now time.Time) {
 	if now.Before(t.renewAt) {
 		return
 	}
 	t.renewAt = now.Add(renewEvery)
 	renewed, err := t.signer.Renew()
-	t.renewal.set(t.log, "taking up a new certificate and key", err)
+	t.renewal.set(t.log, "loading a new certificate and key", err)
 	if renewed {
 		t.log.Info("certificate renewed", "expires", t.signer.Expires())
 	}
 }
 
-// trustChanged ends the sessions of revoked supervisors, and keeps revoked members out of the gossip.
+// trustChanged ends the sessions of revoked supervisors and shuts revoked members out of gossip.
 func (h *hostHalf) trustChanged() {
 	var gone []string
 	for id := range h.trust.registry.Denied() {
@@ -148,7 +148,7 @@ func (h *hostHalf) trustChanged() {
 	}
 }
 
-// trustChanged ends the sessions of links whose peers have revoked certificates. A peer that has a newer certificate makes another session at once.
+// trustChanged ends the link sessions with peers whose certificates are revoked. A peer with a newer certificate makes another session at once.
 func (d *dnpHalf) trustChanged() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -160,14 +160,14 @@ func (d *dnpHalf) trustChanged() {
 	}
 }
 
-// newSession forgets the session of a link, here and in the copy, and asks for another one.
+// newSession forgets a link's session, here and in the copy, and requests another one.
 func (d *dnpHalf) newSession(dir grid.Direction) {
 	p := d.core.PeerAt(dir)
 	d.keys[dir.Index()] = torus.Keyring{}
 	d.copy.note(d.log, d.copy.file.StoreSession(dir, backup.Session{}))
 	l := d.links[dir.Index()]
 	if err := l.SetPeer(p.Address, pki.VerifyPeerIdentity(pki.NodeIdentity(d.cfg.Cluster, p.Node, fault.HalfDNP))); err != nil {
-		d.log.Error("link cannot speak with its peer", "link", dir.String(), "peer", p.Node, "err", err)
+		d.log.Error("link cannot communicate with its peer", "link", dir.String(), "peer", p.Node, "err", err)
 		return
 	}
 	l.Redial()

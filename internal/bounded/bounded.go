@@ -1,14 +1,14 @@
-// Package bounded limits the connections of a listener, so that no source of connections can use up those of the others.
+// Package bounded limits the connections of a listener, so that no source can use up the connections of the others.
 //
-// A connection has a standing that only rises, but for idle ones:
+// A connection's standing only rises, except that serving connections become idle:
 //
 //	fresh ──a request has arrived──► serving ⇄ idle        (HTTP: HTTPState)
-//	  └─────the peer has proved who it is──► admitted      (Conn.Admit, Credentials)
+//	  └─────the peer has proved its identity─► admitted    (Conn.Admit, Credentials)
 //
-// When a source has its share, or all connections are taken, a new connection takes the place of the least valuable one: that of
-// the source with the most connections, then of the lowest standing, then the oldest. An admitted connection is never closed for
-// another, and counts for its subject instead of its source; when only such are left, the new connection is refused. A source is an
-// IPv4 address, an IPv6 /64, or a user of this machine.
+// When a source has used its share, or the listener is full, a new connection replaces the least valuable one: from the source with the most
+// connections, then with the lowest standing, then the oldest. An admitted connection is never closed for another one, and counts for its
+// subject instead of its source. If only admitted connections are left, the new connection is refused. A source is an IPv4 address, an IPv6 /64,
+// or a user of this machine.
 //
 // The package knows neither TLS nor requests: start with Listen.
 package bounded
@@ -21,38 +21,38 @@ import (
 	"sync"
 )
 
-// Limits of a listener, in connections. The first two must be at least 1; 0 stands for All in the others.
+// Limits are the limits of a listener, in connections. The first two must be at least 1; 0 means All in the others.
 type Limits struct {
 	All        int
-	PerSource  int // of one source, that are not admitted
-	PerSubject int // of one subject, admitted
-	Subjects   int // of all subjects, admitted: less than All, so that there is room for who has no limit
+	PerSource  int // connections of one source that are not admitted
+	PerSubject int // admitted connections of one subject
+	Subjects   int // admitted connections of all subjects: less than All, to leave room for peers without a limit
 }
 
-// Why a connection was closed: the values of Options.Dropped.
+// Reasons for closing a connection: the values of Options.Dropped.
 const (
-	Evicted = "evicted" // it made room for a newer one
-	Refused = "refused" // there was no room for it
-	Subject = "subject" // its subject has too many
+	Evicted = "evicted" // closed for a newer connection
+	Refused = "refused" // no place was left
+	Subject = "subject" // its subject has too many connections
 )
 
-// Options of a listener.
+// Options are the options of a listener.
 type Options struct {
 	Limits Limits
-	// Source names the source of a connection; nil: its remote address.
+	// Source returns the source of a connection; nil: the remote address is the source.
 	Source func(net.Conn) string
-	// Dropped hears why a connection was closed for its number. It must not block. May be nil.
+	// Dropped receives the reason when a connection is closed for a limit. It must not block. May be nil.
 	Dropped func(reason string)
 }
 
-// standing orders connections by what they are worth.
+// standing orders connections by their value.
 type standing uint8
 
 const (
-	fresh    standing = iota + 1 // nothing complete has arrived
-	idle                         // between two requests
+	fresh    standing = iota + 1 // no complete request has arrived
+	idle                         // waiting for the next request
 	serving                      // a request is being answered
-	admitted                     // the peer has proved who it is
+	admitted                     // the peer has proved its identity
 )
 
 // Listener is a listener with limits. Its methods may be called from any goroutine.
@@ -80,7 +80,7 @@ func Listen(l net.Listener, o Options) *Listener {
 	return &Listener{Listener: l, opts: o, conns: map[*Conn]bool{}, sources: map[string]int{}, subjects: map[string]int{}}
 }
 
-// SourceOf names the source of an address: an IPv4 address, an IPv6 /64, or the address as it is written.
+// SourceOf returns the source of an address: an IPv4 address, an IPv6 /64, or the address itself.
 func SourceOf(a net.Addr) string {
 	if a == nil {
 		return ""
@@ -97,7 +97,7 @@ func SourceOf(a net.Addr) string {
 	return ip.String()
 }
 
-// Accept returns the next connection for which there is room, a *Conn.
+// Accept returns the next connection that finds a place, a *Conn.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		nc, err := l.Listener.Accept()
@@ -124,7 +124,7 @@ func (l *Listener) dropped(reason string) {
 	}
 }
 
-// take gives a connection a place, if need be that of another one, which is to be closed.
+// take gives a connection a place. If none is free, it returns the connection to close instead.
 func (l *Listener) take(c *Conn) (victim *Conn, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,7 +172,7 @@ func decrease(counts map[string]int, key string) {
 	}
 }
 
-// least returns the connection that is worth least, of one source or of all (""); nil: all have proved who they are.
+// least returns the least valuable connection of one source, or of all (""); nil if all are admitted.
 func (l *Listener) least(source string) *Conn {
 	var out *Conn
 	for c := range l.conns {
@@ -193,7 +193,7 @@ func (l *Listener) less(a, b *Conn) bool {
 	return a.order < b.order
 }
 
-// Len is the number of open connections.
+// Len returns the number of open connections.
 func (l *Listener) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -208,16 +208,16 @@ type Conn struct {
 	source string
 
 	// Guarded by the listener's mutex.
-	order    uint64 // of accepting; an idle connection counts from its last request
+	order    uint64 // order of acceptance; idle connections are ordered by their last request
 	standing standing
-	subject  string // of an admitted one, where it is known
+	subject  string // subject of an admitted connection, if known
 }
 
-// ErrSubject says that a subject, or all of them together, have too many connections.
+// ErrSubject means that a subject, or all subjects together, have too many connections.
 var ErrSubject = errors.New("too many connections of this subject")
 
-// Admit notes that the peer has proved who it is: the connection is not closed for another one any more. A subject "" has no limit. It
-// fails with ErrSubject when the subject, or all together, have their share of connections, and with net.ErrClosed when the connection was closed meanwhile.
+// Admit records that the peer has proved its identity: the connection is no longer closed for another one. The subject "" has no limit. Admit
+// returns ErrSubject if the subject, or all subjects together, have reached their limit, and net.ErrClosed if the connection was closed meanwhile.
 func (c *Conn) Admit(subject string) error {
 	l := c.l
 	l.mu.Lock()
@@ -242,7 +242,7 @@ func (c *Conn) Admit(subject string) error {
 	return nil
 }
 
-// stand changes the standing of a connection that is not admitted.
+// stand changes the standing of a connection, unless it is admitted.
 func (c *Conn) stand(s standing) {
 	c.l.mu.Lock()
 	defer c.l.mu.Unlock()
@@ -263,7 +263,7 @@ func (c *Conn) Close() error {
 	return c.Conn.Close()
 }
 
-// Of finds the connection of a Listener below a TLS connection; nil: there is none.
+// Of returns the Listener's connection below a TLS connection, or nil.
 func Of(nc net.Conn) *Conn {
 	for {
 		switch c := nc.(type) {

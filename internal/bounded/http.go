@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Times of an HTTP server. A server whose answers last sets its own WriteTimeout.
+// Time limits of an HTTP server. A server with long answers sets its own WriteTimeout.
 const (
 	headerTime = 5 * time.Second // the TLS handshake, and then a request's header
 	readTime   = 10 * time.Second
@@ -16,8 +16,8 @@ const (
 	maxHeader  = 16 << 10 // bytes
 )
 
-// HTTPServer returns a server for a Listener with bounds on what a client may take: 5 s for the handshake and a header, 10 s for
-// a request, 30 s for its answer, 1 min between two, 16 KiB of header, 64 streams of HTTP/2 a connection.
+// HTTPServer returns a server for a Listener with limits per client: 5 s for the handshake and a header, 10 s for a request, 30 s for its answer,
+// 1 min between two requests, 16 KiB of header, 64 HTTP/2 streams per connection.
 func HTTPServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTime, ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
@@ -25,7 +25,7 @@ func HTTPServer(h http.Handler) *http.Server {
 	}
 }
 
-// HTTPState is an http.Server's ConnState: it says which connections are worth keeping.
+// HTTPState is an http.Server's ConnState: it updates the standing of connections.
 func HTTPState(nc net.Conn, s http.ConnState) {
 	c := Of(nc)
 	if c == nil {
@@ -46,7 +46,7 @@ func withConn(ctx context.Context, nc net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, Of(nc))
 }
 
-// Admit notes that the sender of a request has proved who it is; see Conn.Admit.
+// Admit records that the sender of a request has proved its identity; see Conn.Admit.
 func Admit(r *http.Request, subject string) error {
 	if c, _ := r.Context().Value(connKey{}).(*Conn); c != nil {
 		return c.Admit(subject)

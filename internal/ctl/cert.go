@@ -94,7 +94,7 @@ func (a *app) certificateRows(list []*lofamov1.Certificate) [][]string {
 	return rows
 }
 
-// roughDays writes how long a certificate still lives.
+// roughDays formats the remaining life of a certificate.
 func roughDays(d time.Duration) string {
 	switch {
 	case d <= 0:
@@ -192,7 +192,7 @@ func someIdentities(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// identities reads ROLE/NAME arguments. A node stands for both of its halves.
+// identities parses ROLE/NAME arguments. A node stands for both of its halves.
 func identities(cluster string, args []string) ([]pki.Identity, error) {
 	var out []pki.Identity
 	for _, arg := range args {
@@ -211,7 +211,7 @@ func identities(cluster string, args []string) ([]pki.Identity, error) {
 	return out, nil
 }
 
-// operatorKeys are the files of the operator's certificate, its key and the authority.
+// operatorKeys returns the files with the operator's certificate, its key and the authority.
 func (a *app) operatorKeys(s session) (cert, key, ca string) {
 	if s.cluster != nil {
 		return s.cluster.PKI("operator.pem"), s.cluster.PKI("operator.key"), s.cluster.PKI("ca.pem")
@@ -219,7 +219,7 @@ func (a *app) operatorKeys(s session) (cert, key, ca string) {
 	return a.cert, a.key, a.ca
 }
 
-// changeDenials reads the list of revoked certificates, has change make another one of it, and signs and stores that.
+// changeDenials reads the list of revoked certificates, lets change derive a new list, and signs and stores it.
 func (a *app) changeDenials(ctx context.Context, args []string, change func(ids []pki.Identity, by string, list []*lofamov1.Denial) ([]*lofamov1.Denial, error), done string) error {
 	return a.withOperator(ctx, func(ctx context.Context, s session) error {
 		cert, key, ca := a.operatorKeys(s)
@@ -254,7 +254,7 @@ func (a *app) changeDenials(ctx context.Context, args []string, change func(ids 
 	})
 }
 
-// storedDenials returns the list in force, after its signature was verified: what an operator signs again must be what an operator signed.
+// storedDenials returns the list in force after verifying its signature: an operator must sign again only what an operator has signed.
 func (a *app) storedDenials(ctx context.Context, s session, ca, cluster string) (*lofamov1.ListCertificatesResponse, error) {
 	was, err := s.ListCertificates(ctx)
 	if err != nil {

@@ -277,7 +277,7 @@ func (a *app) nodeNotes(n *lofamov1.Node) [][]string {
 	return out
 }
 
-// platform names what a node's halves run on.
+// platform describes the platform of a node's halves.
 func platform(p lofamov1.Platform) string {
 	switch f := fault.Platform(p); f {
 	case fault.PlatformSharedKernel:

@@ -1,8 +1,8 @@
 // Package denylist makes, signs and verifies the list of revoked certificates, and keeps it on disk.
 //
-// An operator signs the whole list; it has a version, and the highest version wins everywhere. Supervisors store the list and pass it
-// on, but cannot change it: whoever steals a supervisor's key can neither revoke anybody nor take a revocation back. A list that a
-// revoked operator signed is refused.
+// An operator signs the whole list. The list has a version, and the highest version wins everywhere. Supervisors store the list and pass it on,
+// but cannot change it: the thief of a supervisor's key can neither revoke an identity nor revert a revocation. A list signed by a revoked
+// operator is refused.
 package denylist
 
 import (
@@ -21,11 +21,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// Bounds of a list.
+// Limits of a list.
 const (
 	MaxDenials = 128
 	MaxReason  = 120 // bytes
-	// MaxSize bounds a marshalled SignedDenyList, in bytes: what DenyPart messages carry.
+	// MaxSize is the maximum size of a marshalled SignedDenyList in bytes: the capacity of the DenyPart messages.
 	MaxSize = servicenet.MaxDenyParts * servicenet.MaxDenyData
 )
 
@@ -96,7 +96,7 @@ func open(raw []byte, v *pki.Verifier, cluster string) (List, error) {
 
 // Denials returns the list for a pki.Registry.
 func (l List) Denials() []pki.Denial {
-	out, _ := check(l.DenyList, l.GetCluster()) // was checked
+	out, _ := check(l.DenyList, l.GetCluster()) // checked before
 	return out
 }
 
@@ -145,20 +145,20 @@ func checkDenial(d *lofamov1.Denial, cluster string) (pki.Denial, error) {
 	return out, nil
 }
 
-// Keeper holds the newest list of a process: verified, in force in its registry, and on disk where a directory is given. It is for one
-// goroutine.
+// Keeper holds a process's newest list: verified, in force in its registry, and stored on disk if a directory is given. Only one goroutine may use
+// it.
 type Keeper struct {
 	verifier *pki.Verifier
 	registry *pki.Registry
 	cluster  string
-	path     string // "": not kept on disk
+	path     string // "": not stored on disk
 	now      List
-	parts    map[uint32][]byte // of the version that is being received
+	parts    map[uint32][]byte // parts received so far of the version coming
 	coming   uint64
 	count    uint32
 }
 
-// NewKeeper returns a keeper. With a directory it takes up the list that is stored there; lost says why a stored list was not taken.
+// NewKeeper returns a keeper. With a directory it loads the list stored there; lost is the reason if it could not.
 func NewKeeper(dir, cluster string, v *pki.Verifier, r *pki.Registry) (k *Keeper, lost error) {
 	k = &Keeper{verifier: v, registry: r, cluster: cluster, now: List{DenyList: &lofamov1.DenyList{}}}
 	if dir == "" {
@@ -169,7 +169,7 @@ func NewKeeper(dir, cluster string, v *pki.Verifier, r *pki.Registry) (k *Keeper
 	return k, lost
 }
 
-// Reload takes up the list on disk if it is newer, and reports whether it is.
+// Reload loads the list on disk if it is newer, and reports whether it did.
 func (k *Keeper) Reload() (bool, error) {
 	raw, err := durable.Load(k.path, "deny list", MaxSize, nil, func(b []byte) ([]byte, error) { return slices.Clone(b), nil })
 	if err != nil || raw == nil {
@@ -195,7 +195,7 @@ func (k *Keeper) use(l List) bool {
 	return true
 }
 
-// Take verifies a list and, if it is newer, puts it in force and on disk. An error of the disk leaves it in force.
+// Take verifies a list and, if it is newer, puts it in force and stores it. A disk error leaves the list in force.
 func (k *Keeper) Take(raw []byte) (taken bool, err error) {
 	l, err := Open(raw, k.verifier, k.cluster)
 	if err != nil || !k.use(l) {
@@ -209,7 +209,7 @@ func (k *Keeper) Take(raw []byte) (taken bool, err error) {
 	return true, nil
 }
 
-// Part takes a part of a list that a supervisor sent, and the list with its last part.
+// Part collects a part of a list that a supervisor sent, and applies the list with its last part.
 func (k *Keeper) Part(p *lofamov1.DenyPart) (taken bool, err error) {
 	if p.GetVersion() <= k.now.GetVersion() {
 		return false, nil
@@ -229,7 +229,7 @@ func (k *Keeper) Part(p *lofamov1.DenyPart) (taken bool, err error) {
 	return k.Take(raw)
 }
 
-// Parts cuts a list into messages for nodes.
+// Parts splits a list into messages for nodes.
 func (l List) Parts() []*lofamov1.DenyPart {
 	var out []*lofamov1.DenyPart
 	for data := range slices.Chunk(l.Raw, servicenet.MaxDenyData) {

@@ -74,7 +74,7 @@ func result(o response.Outcome, format string, args []any) Result {
 	return Result{Outcome: o, Detail: clip(fmt.Sprintf(format, args...))}
 }
 
-// clip cuts a text that is too long, makes one of what is none, and blanks control characters: it comes from other people's programs, and goes to people's
+// clip shortens a long text, replaces an invalid one, and blanks control characters: the text comes from other programs and reaches people's
 // terminals.
 func clip(s string) string {
 	s = strings.Map(func(r rune) rune {

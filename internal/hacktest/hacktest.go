@@ -1,2 +1,2 @@
-// Package hacktest tests the scripts of hack and .ci: what they promise where something is missing on a machine, and that they run what README shows. It has no code of its own.
+// Package hacktest tests the scripts of hack and .ci: their behaviour on machines that lack something, and that they run README's commands. It contains only tests.
 package hacktest

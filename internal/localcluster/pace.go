@@ -12,31 +12,31 @@ import (
 )
 
 const (
-	// startsPerCPU is how many nodes may be starting at once for each processor. Their halves run in real time:
-	// more of them would keep the supervisors from answering those that run already.
+	// startsPerCPU is the number of nodes per processor that may start at once. Their halves run with real-time priority:
+	// more of them would keep the supervisors from answering the nodes that already run.
 	startsPerCPU = 2
-	// startPatience is how long a pacer waits for a node that does not get through.
+	// startPatience is how long a pacer waits for a node to reach the supervisors.
 	startPatience = 2 * time.Second
 )
 
-// pacer spreads the start of many nodes. It waits for the machine, not for time: a node is through its start when
-// the supervisors have heard it, and then the next one may begin. A node that does not get through within
-// startPatience, for it cannot be heard, gives its place up.
+// pacer spreads the start of many nodes. It waits for the machine, not for time: a node has started when its report reaches
+// the supervisors, and then the next one may begin. A node that fails to reach them within startPatience gives up
+// its slot.
 type pacer struct {
-	window int // nodes that may be starting at once, at least 1
-	gone   int // nodes that gave their place up
+	window int // number of nodes that may start at once, at least 1
+	gone   int // nodes that gave up their slot
 	heard  int
-	moved  time.Time // when a node was last started, heard or given up
+	moved  time.Time // last time that a node started, reported or gave up its slot
 }
 
 func newPacer(now time.Time) *pacer {
 	return &pacer{window: startsPerCPU * runtime.NumCPU(), moved: now}
 }
 
-// room returns how many nodes may be started now, when so many were started and so many of them heard.
+// room returns the number of nodes that may start now, given the numbers of started nodes and of nodes that have reported.
 func (p *pacer) room(now time.Time, started, heard int) int {
 	if heard > p.heard {
-		p.gone = max(0, p.gone-(heard-p.heard)) // those that gave their place up may come late
+		p.gone = max(0, p.gone-(heard-p.heard)) // nodes that gave up their slot may still report late
 		p.heard, p.moved = heard, now
 	}
 	free := p.window - (started - p.heard - p.gone)
@@ -51,12 +51,12 @@ func (p *pacer) room(now time.Time, started, heard int) int {
 
 const (
 	minLinkGrace = 5 * time.Second
-	// graceForNode is what a slow machine takes to start one node, several times over.
+	// graceForNode is several times the time that a slow machine needs to start one node.
 	graceForNode = 500 * time.Millisecond
 )
 
-// withLinkGrace lets the links of a large cluster wait for neighbours that are started last: one that has not begun
-// has not failed. What the periods say of it already stands.
+// withLinkGrace lets the links of a large cluster wait for neighbours that start last, because a node that has not started
+// has not failed. A value in the given periods stays.
 func withLinkGrace(p *config.PeriodsOverride, nodes int) *config.PeriodsOverride {
 	grace := config.Duration(time.Duration(nodes) * graceForNode)
 	if grace <= config.Duration(minLinkGrace) || p != nil && p.LinkGrace != nil {
@@ -70,7 +70,7 @@ func withLinkGrace(p *config.PeriodsOverride, nodes int) *config.PeriodsOverride
 	return &out
 }
 
-// startNodes starts the daemons of all nodes, as many at once as the machine bears.
+// startNodes starts the daemons of all nodes, at the pace that the machine allows.
 func (c *Cluster) startNodes(ctx context.Context, p *Progress, progress func(Progress)) error {
 	clients, err := c.judges()
 	defer func() {
@@ -113,7 +113,7 @@ func (c *Cluster) startNodes(ctx context.Context, p *Progress, progress func(Pro
 	return nil
 }
 
-// heardNodes counts the nodes that have spoken since the supervisors began.
+// heardNodes returns the number of nodes that have reported since the supervisors started.
 func heardNodes(nodes []*lofamov1.Node) int {
 	n := 0
 	for _, node := range nodes {

@@ -1,5 +1,5 @@
-// Package needs is for tests of what a machine may not have: a program, a right, something of the kernel. Such a test is skipped there, and listed in a
-// file that `make test` prints at its end; where CI is set it fails, for nobody would see that nothing was tested.
+// Package needs lets tests state their needs: a program, a right, a kernel feature. Where one is missing the test is skipped and listed in a
+// file that `make test` prints at its end. If CI is set, the test fails instead, because the skip would go unnoticed.
 package needs
 
 import (
@@ -13,7 +13,7 @@ import (
 // List is the environment variable that names the file to which each skipped test appends one line: folder, test, reason.
 const List = "LOFAMO_SKIPPED"
 
-// Missing ends a test that cannot be done here, and says why not. Only the test's own goroutine may call it.
+// Missing ends a test that cannot run here, and gives the reason. Only the test's own goroutine may call it.
 func Missing(t testing.TB, format string, args ...any) {
 	t.Helper()
 	why := "SKIPPED: " + fmt.Sprintf(format, args...)
@@ -30,7 +30,7 @@ func Missing(t testing.TB, format string, args ...any) {
 	t.Skip(why)
 }
 
-// note appends one line. Processes of several packages write at once: a line is one write, to the end of the file.
+// note appends one line. Processes of several packages write at the same time, so each line is one appending write.
 func note(path, test, why string) error {
 	folder, err := os.Getwd() // go test runs a package's tests in its folder
 	if err != nil {
@@ -62,8 +62,8 @@ func Program(t testing.TB, from string, names ...string) string {
 	return ""
 }
 
-// Set returns a variable of the environment that holds the path of something that the test does not make itself. from says what makes it and sets
-// the variable. The test is skipped, too, if nothing exists at the path.
+// Set returns an environment variable with the path of something that the test does not make itself. from names the command that makes it and
+// sets the variable. The test is also skipped if the path does not exist.
 func Set(t testing.TB, from, variable string) string {
 	t.Helper()
 	path := os.Getenv(variable)

@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// ErrRevoked is the reason for refusing a certificate that an operator has revoked.
+// ErrRevoked means that an operator has revoked the certificate.
 var ErrRevoked error = revokedError{}
 
-// revokedError tells packages that do not know this one, by its method.
+// revokedError lets packages that do not import this one recognise the error by its method.
 type revokedError struct{}
 
 func (revokedError) Error() string { return "certificate revoked" }
@@ -26,28 +26,28 @@ func (revokedError) Error() string { return "certificate revoked" }
 // Revoked marks the error.
 func (revokedError) Revoked() bool { return true }
 
-// Denial refuses certificates of one identity that their authority has signed.
+// Denial refuses certificates of one identity, signed by the authority.
 type Denial struct {
 	Identity Identity
 	// Before refuses certificates whose validity begins before this time, to the second. See CutOff.
 	Before time.Time
-	// Serial, in lower-case hexadecimal, refuses the one certificate of that serial number; Before then counts for nothing.
+	// Serial, in lower-case hexadecimal, refuses only the certificate with that serial number; Before is then ignored.
 	Serial string
 }
 
-// Issued describes a certificate that was presented and that its authority has signed.
+// Issued describes a presented certificate that its authority has signed.
 type Issued struct {
 	Identity            Identity
 	Serial              string // lower-case hexadecimal
 	NotBefore, NotAfter time.Time
 }
 
-// maxSeen bounds the identities that a Registry remembers. Only certificates that the authority signed are remembered, so strangers
+// maxSeen limits the identities that a Registry remembers. Only certificates that the authority signed are remembered, so strangers
 // cannot fill it.
 const maxSeen = 16384
 
-// CutOff returns the Denial.Before that refuses every certificate which the cluster's authority or issuer made before now, and none that
-// they make from the next second on: both date certificates back by the same span.
+// CutOff returns the Denial.Before that refuses every certificate issued by the cluster's authority or issuer before now, and none issued
+// from the next second on: both date certificates back by the same span.
 func CutOff(now time.Time) time.Time {
 	return now.Add(-backdate).Truncate(time.Second).Add(time.Second)
 }
@@ -101,12 +101,12 @@ func (r *Registry) Denied() map[Identity][]Denial {
 	return maps.Clone(*r.denied.Load())
 }
 
-// Denies reports whether a certificate of the identity may be revoked: whoever holds a session that rests on such a certificate drops it.
+// Denies reports whether a certificate of the identity may be revoked. Holders of a session based on such a certificate drop it.
 func (r *Registry) Denies(id Identity) bool {
 	return r != nil && len((*r.denied.Load())[id]) > 0
 }
 
-// check returns an ErrRevoked for a revoked certificate.
+// check returns an error that wraps ErrRevoked for a revoked certificate.
 func (r *Registry) check(id Identity, serial *big.Int, notBefore time.Time) error {
 	if r == nil {
 		return nil
@@ -119,7 +119,7 @@ func (r *Registry) check(id Identity, serial *big.Int, notBefore time.Time) erro
 	return nil
 }
 
-// CheckCertificate returns an ErrRevoked for a revoked certificate, whose chain is checked elsewhere. It remembers the certificate.
+// CheckCertificate returns an error that wraps ErrRevoked for a revoked certificate, and remembers the certificate. The caller checks its chain.
 func (r *Registry) CheckCertificate(cert *x509.Certificate) error {
 	if r == nil {
 		return nil
@@ -153,7 +153,7 @@ func (r *Registry) note(id Identity, cert *x509.Certificate) {
 	r.seen[id] = Issued{Identity: id, Serial: hexSerial(cert.SerialNumber), NotBefore: cert.NotBefore, NotAfter: cert.NotAfter}
 }
 
-// Seen returns the newest certificate of each identity that was presented, by identity.
+// Seen returns the newest presented certificate of each identity, sorted by identity.
 func (r *Registry) Seen() []Issued {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -183,7 +183,7 @@ func (r *Registry) WithTLS(c *tls.Config) *tls.Config {
 	return c
 }
 
-// Watch returns a context that ends with an ErrRevoked as its cause when the certificate is revoked: a stream that has begun must end then.
+// Watch returns a context that ends with ErrRevoked as its cause when the certificate is revoked, so that a running stream ends too.
 func (r *Registry) Watch(ctx context.Context, cert *x509.Certificate) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	if r != nil {

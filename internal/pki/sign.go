@@ -121,7 +121,7 @@ func (s *Signer) tls() *tls.Certificate {
 	return s.current()
 }
 
-// current returns the pair for a handshake, as it was renewed last.
+// current returns the most recently renewed pair, for a handshake.
 func (s *Signer) current() *tls.Certificate {
 	p := s.pair.Load()
 	return &tls.Certificate{Certificate: [][]byte{p.der}, PrivateKey: p.key}
@@ -180,7 +180,7 @@ type Verifier struct {
 	cluster string
 	roots   *x509.CertPool
 	now     func() time.Time
-	revoked *Registry // nil: nothing is
+	revoked *Registry // nil: no certificate is revoked
 
 	mu sync.Mutex
 	// Two generations, each at most half of verifierCache: what is used moves to young, and when
@@ -203,7 +203,7 @@ type VerifierOption func(*Verifier)
 // WithClock makes the verifier take the time from now instead of time.Now.
 func WithClock(now func() time.Time) VerifierOption { return func(v *Verifier) { v.now = now } }
 
-// WithRegistry makes the verifier refuse the certificates that a registry revokes, with an ErrRevoked beside the ErrCertificate.
+// WithRegistry makes the verifier refuse certificates that a registry revokes, with ErrRevoked beside ErrCertificate.
 func WithRegistry(r *Registry) VerifierOption { return func(v *Verifier) { v.revoked = r } }
 
 // NewVerifier makes a verifier that trusts the authorities in caPEM for one cluster.
@@ -412,15 +412,15 @@ func (v *Verifier) VerifyStatement(kind string, certDER, payload, sig []byte) (I
 	return c.id, c.notAfter, nil
 }
 
-// VerifyStatementAt is VerifyStatement as of an earlier time: for what was signed then and is kept. The certificate must have been valid then; a
-// revocation counts whenever it was made.
+// VerifyStatementAt is like VerifyStatement at an earlier time, for stored statements. The certificate must have been valid at that time; a
+// revocation counts at any time.
 func (v *Verifier) VerifyStatementAt(at time.Time, kind string, certDER, payload, sig []byte) (Identity, error) {
 	then := &Verifier{cluster: v.cluster, roots: v.roots, revoked: v.revoked, now: func() time.Time { return at }, young: map[[sha256.Size]byte]*verified{}}
 	id, _, err := then.VerifyStatement(kind, certDER, payload, sig)
 	return id, err
 }
 
-// RevokedSince reports whether certificates of ROLE/NAME were revoked that may have been good at a time: what rests on one, such as a login, ends.
+// RevokedSince reports whether a certificate of ROLE/NAME that may have been valid at that time was revoked: a login based on it ends.
 func (v *Verifier) RevokedSince(subject string, at time.Time) bool {
 	role, name, _ := strings.Cut(subject, "/")
 	for _, d := range v.revoked.Denied()[Identity{Cluster: v.cluster, Role: Role(role), Name: name}] {

@@ -76,7 +76,7 @@ func EtcdTLS(certFile, keyFile, caFile string) (*tls.Config, error) {
 // that it is the neighbour, with VerifyPeerIdentity. Sessions are never resumed, so that every
 // handshake looks at certificates.
 //
-// The configuration shows the certificate that own has at the time of the handshake, and never waits for the disk: whoever runs calls own.Renew. It refuses
+// The configuration presents own's certificate at the time of the handshake and never waits for the disk: the caller calls own.Renew. It refuses
 // certificates that the registry revokes; nil: none.
 func LinkTLS(own *Signer, caFile string, revoked *Registry) (*tls.Config, error) {
 	roots, err := Roots(caFile)

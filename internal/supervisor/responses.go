@@ -37,7 +37,7 @@ func (s *Supervisor) newResponder() (*responder.Responder, error) {
 		return nil, err
 	}
 	limits := c.Limits(s.cfg.DomainLabels)
-	limits.Silence = time.Duration(s.periods.DigestMisses) * s.periods.DigestPeriod // after which a half's word counts no more
+	limits.Silence = time.Duration(s.periods.DigestMisses) * s.periods.DigestPeriod // after this a half's report no longer counts
 	return responder.New(responder.Config{
 		Cluster: s.cfg.Cluster, Limits: limits, Audit: store.AuditLimits{Lines: uint64(c.AuditLines), Bytes: uint64(c.AuditBytes)},
 		Store: s.store, Awareness: awarenessOf{s.engine}, Supervisors: s.whereReplicas, Executors: executors,

@@ -93,9 +93,9 @@ type Supervisor struct {
 	observer *lead.Observer
 	engine   *engine.Engine
 	sender   *rails.Sender
-	// exchanges make the sessions with halves; nil: of a parent of regions.
+	// exchanges make the sessions with halves; nil for a parent of regions.
 	exchanges *rails.Exchanges
-	executor  *remote.Executor // the executor process; nil: there is none
+	executor  *remote.Executor // the executor process; nil if there is none
 	intake    *rails.Intake
 	bulk      *bulk.Manager
 	diagnose  *diagnose.Manager // nil: of a parent of regions
@@ -103,7 +103,7 @@ type Supervisor struct {
 	maskers   *orders[chanmask.Mask, *lofamov1.MaskStatus]
 	peerings  *orders[peering.Word, *lofamov1.PeerStatus]
 	mappers   *mappers
-	actor     *node.Actor // has nodes act for responses
+	actor     *node.Actor // makes nodes act for responses
 	// responder decides about responses; nil: of a parent of regions, and where the configuration wants none.
 	responder *responder.Responder
 	alerts    *alertmanager.Executor // nil: no alerts are sent
@@ -273,19 +273,19 @@ func (s *Supervisor) listen() error {
 	return nil
 }
 
-// maxStrangers is how many datagrams per second a report socket takes of addresses that are no node's, and at which no half has proved a session:
-// nodes whose service address is not in the topology begin so.
+// maxStrangers is the number of strangers' datagrams per second that a report socket accepts. Strangers are addresses that are not a node's and
+// have no proved session; nodes whose service address is not in the topology start as strangers.
 const maxStrangers = 1000
 
-// Connections of each listener. Each connection is a descriptor that agents and replicas must not lack. Browsers open up to six for a
-// page without HTTP/2, and many people may share an address. What people leave of gRPC's is for replicas.
+// Connection limits of each listener. Each connection is a descriptor that agents and replicas must not lack. Browsers open up to six for a
+// page without HTTP/2, and many people may share an address. Replicas may use the gRPC connections that people leave.
 var (
 	grpcConns = bounded.Limits{All: 2048, PerSource: 256, PerSubject: 256, Subjects: 1536}
 	webConns  = bounded.Limits{All: 512, PerSource: 128, PerSubject: 64, Subjects: 384}
 	httpConns = bounded.Limits{All: 128, PerSource: 32}
 )
 
-// listenTCP listens at an address, with limits that are counted under a name.
+// listenTCP listens at an address, with limits, and counts closed connections under the given name.
 func (s *Supervisor) listenTCP(name, addr string, limits bounded.Limits) (net.Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {

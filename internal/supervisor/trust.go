@@ -14,7 +14,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// trust is the list of revoked certificates of this replica.
+// trust holds this replica's list of revoked certificates.
 type trust struct {
 	registry *pki.Registry
 
@@ -29,13 +29,13 @@ func (t *trust) now() denylist.List {
 	return t.list
 }
 
-// newTrust has nothing revoked until the store says so.
+// newTrust revokes no certificate until the store has a list.
 func (s *Supervisor) newTrust() {
 	k, _ := denylist.NewKeeper("", s.cfg.Cluster, s.verify, s.trust.registry)
 	s.trust.keeper, s.trust.list = k, k.List()
 }
 
-// followDenied takes up the stored list of revoked certificates, until ctx ends.
+// followDenied applies the stored list of revoked certificates until ctx ends.
 func (s *Supervisor) followDenied(ctx context.Context) {
 	s.again(ctx, "following the list of revoked certificates", func() error { return s.store.FollowDenied(ctx, s.takeDenied) })
 }
@@ -53,7 +53,7 @@ func (s *Supervisor) takeDenied(raw []byte) {
 	if !taken {
 		return
 	}
-	s.logger.Info("list of revoked certificates taken up", "version", l.GetVersion(), "denials", len(l.GetDenials()), "signed_by", l.Signer.Name)
+	s.logger.Info("list of revoked certificates loaded", "version", l.GetVersion(), "denials", len(l.GetDenials()), "signed_by", l.Signer.Name)
 	s.metrics.DenyVersion.Set(float64(l.GetVersion()))
 	s.metrics.Denials.Set(float64(len(l.GetDenials())))
 	if s.cfg.Parent() {
@@ -67,7 +67,7 @@ func (s *Supervisor) takeDenied(raw []byte) {
 	s.teller.Denied(l)
 }
 
-// refuseMembers keeps members with revoked certificates out of the gossip, until ctx ends.
+// refuseMembers shuts members with revoked certificates out of gossip until ctx ends.
 func (s *Supervisor) refuseMembers(ctx context.Context) {
 	for {
 		changed := s.trust.registry.Changed()
@@ -89,7 +89,7 @@ func (s *Supervisor) refuseMembers(ctx context.Context) {
 	}
 }
 
-// revokedNodes are the nodes with revoked certificates, for the engine.
+// revokedNodes returns the nodes with revoked certificates, for the engine.
 func (s *Supervisor) revokedNodes() awareness.Revoked {
 	out := awareness.Revoked{Nodes: make(map[fault.NodeID]time.Time)}
 	for _, d := range s.trust.now().GetDenials() {
@@ -103,10 +103,10 @@ func (s *Supervisor) revokedNodes() awareness.Revoked {
 	return out
 }
 
-// engineRetry is between two tries to tell the engine of a new list.
+// engineRetry is the pause between attempts to pass a new list to the engine.
 const engineRetry = 100 * time.Millisecond
 
-// tellEngine has the engine know every new list while this replica leads, until ctx ends.
+// tellEngine passes every new list to the engine while this replica leads, until ctx ends.
 func (s *Supervisor) tellEngine(ctx context.Context) {
 	for {
 		changed := s.trust.registry.Changed()
@@ -121,10 +121,10 @@ func (s *Supervisor) tellEngine(ctx context.Context) {
 	}
 }
 
-// denyRetry bounds the pause between two tries to tell an executor process.
+// denyRetry is the longest pause between attempts to send the list to an executor process.
 const denyRetry = 30 * time.Second
 
-// tellExecutor has the executor process hold the newest list, until ctx ends.
+// tellExecutor sends the newest list to the executor process until ctx ends.
 func (s *Supervisor) tellExecutor(ctx context.Context) {
 	told, pause := uint64(0), time.Second
 	for {
@@ -133,7 +133,7 @@ func (s *Supervisor) tellExecutor(ctx context.Context) {
 			if err := s.executor.Deny(ctx, l.Raw); err == nil {
 				told, pause = l.GetVersion(), time.Second
 			} else {
-				s.logger.Warn("the executor process does not take the list of revoked certificates", "version", l.GetVersion(), "err", err)
+				s.logger.Warn("the executor process does not accept the list of revoked certificates", "version", l.GetVersion(), "err", err)
 				again = time.After(pause)
 				pause = min(2*pause, denyRetry)
 			}
@@ -147,7 +147,7 @@ func (s *Supervisor) tellExecutor(ctx context.Context) {
 	}
 }
 
-// certificates is the service that shows and changes the list.
+// certificates returns the service that shows and changes the list.
 func (s *Supervisor) certificates() lofamov1.CertificatesServer {
 	highest := func() uint64 { return 0 }
 	if s.teller != nil {

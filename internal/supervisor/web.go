@@ -63,8 +63,8 @@ func (s *Supervisor) serveWeb() error {
 	page := web.New(cfg)
 	srv := bounded.HTTPServer(page)
 	srv.TLSConfig = serving
-	srv.ReadTimeout = 0                                                   // it would end streams; what is read of a body has its own deadline
-	srv.ErrorLog = slog.NewLogLogger(s.logger.Handler(), slog.LevelDebug) // browsers that do not trust the certificate yet
+	srv.ReadTimeout = 0                                                   // it would end streams; reading a body has its own deadline
+	srv.ErrorLog = slog.NewLogLogger(s.logger.Handler(), slog.LevelDebug) // for browsers that do not trust the certificate yet
 	served := make(chan struct{})
 	go func() {
 		defer close(served)

@@ -284,10 +284,10 @@ func (s *Supervisor) work() error {
 	return nil
 }
 
-// knowEvery is the time between two changes of what the report sockets know as nodes' addresses.
+// knowEvery is the interval between updates of the nodes' addresses at the report sockets.
 const knowEvery = time.Second
 
-// keepKnown has the report sockets know the nodes' addresses until ctx ends.
+// keepKnown updates the report sockets with the nodes' addresses until ctx ends.
 func (s *Supervisor) keepKnown(ctx context.Context) {
 	tick := time.NewTicker(knowEvery)
 	defer tick.Stop()

@@ -39,8 +39,8 @@ const (
 	LoginLife    = time.Minute      // a link is opened at once
 	HandoverLife = 10 * time.Minute // the page asks for new ones before
 	MaxSession   = 24 * time.Hour
-	Skew         = 2 * time.Minute // by which the clocks of a person's machine and a replica's may differ
-	latest       = 1 << 40         // of the times in a token, in seconds since 1970: no difference of two of them overflows
+	Skew         = 2 * time.Minute // accepted clock difference between a person's machine and a replica
+	latest       = 1 << 40         // latest time in a token, in seconds since 1970, so that no difference of two times overflows
 	// MaxToken bounds a token, in bytes: a cookie has room for 4,096.
 	MaxToken = 3500
 )

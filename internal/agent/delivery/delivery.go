@@ -232,7 +232,7 @@ func (s *Sender) Wake() time.Time { return s.wake }
 // Network returns what the acknowledgements say of the service network.
 func (s *Sender) Network() fault.State { return s.network }
 
-// Silent reports whether no rail has brought an answer for as long as it takes to call the service network failed.
+// Silent reports whether no rail has brought an answer for the time after which the service network counts as failed.
 func (s *Sender) Silent() bool { return s.outbox.Silent() }
 
 // Epoch returns the boot epoch in use.

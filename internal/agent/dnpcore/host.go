@@ -156,7 +156,7 @@ func (m *Machine) add(now time.Time, r fault.Report) {
 	h := m.host
 	h.Valid = m.verdict == watchdog.Alive
 	r.Uptime = now.Sub(m.start)
-	if !r.Digest || r.Uptime < 4*m.cfg.Periods.DigestPeriod { // it never changes in one life, and later digests need every byte by the torus
+	if !r.Digest || r.Uptime < 4*m.cfg.Periods.DigestPeriod { // constant during one life, and later digests by the torus need every byte
 		r.Platform = fault.PlatformSharedKernel // the halves map one register file
 	}
 	r.Registers = fault.Registers{

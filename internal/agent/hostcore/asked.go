@@ -9,29 +9,29 @@ import (
 )
 
 const (
-	// challengeLife is for how long after the newest challenge of a term an older one of it is fresh: those of one question come by several
-	// ways, and overtake one another.
+	// challengeLife is how long after a term's newest challenge an older one of the same term counts as fresh: copies of one challenge take several
+	// ways and overtake one another.
 	challengeLife = 2 * time.Second
-	// answersMost is how many copies of one challenge are fresh: each replica sends it by all interfaces, and by six neighbours.
+	// answersMost is the number of fresh copies of one challenge: each replica sends it by all interfaces and through six neighbours.
 	answersMost = 64
-	// noncesMost bounds the nonces that are remembered, twice that at most.
+	// noncesMost limits the remembered nonces; up to twice as many are kept.
 	noncesMost = 256
-	// What may be answered of challenges that are not fresh: those of supervisors that went back to an earlier term, as after a restore of
-	// the store, and of an earlier version.
+	// Limits for answers to challenges that are not fresh: from supervisors that went back to an earlier term, as after a restore of the store, and
+	// from supervisors of an earlier version.
 	staleRate, staleBurst = 50, 100
 )
 
-// asked is what a half remembers of the challenges that it was sent, so that a recorded one does not make it send to whom the recorder wants.
+// asked remembers the challenges that a half received, so that a recorded challenge cannot redirect its answers.
 type asked struct {
 	term          uint64
-	issued        int64 // of the newest of that term
+	issued        int64 // time of the newest challenge of that term
 	latest, older map[string]int
 	stale         *rate.Limiter
 }
 
-// fresh says whether a challenge, which is signed by a supervisor, may be answered to where it came from: it is not of an earlier leader, not
-// much older than another one of the same leader, and did not come too often. A challenge without a term is fresh until one with a term has
-// come.
+// fresh reports whether a challenge, signed by a supervisor, may be answered to the address it came from. It must not be of an earlier leader, much
+// older than another one of the same leader, or repeated too often. A challenge without a term is fresh until one with a term has
+// arrived.
 func (a *asked) fresh(c *lofamov1.Challenge) bool {
 	term, issued := c.GetTerm(), c.GetIssuedNs()
 	switch {
@@ -54,7 +54,7 @@ func (a *asked) fresh(c *lofamov1.Challenge) bool {
 	return true
 }
 
-// affords says whether one more that is not fresh may be answered now.
+// affords reports whether another stale challenge may be answered now.
 func (a *asked) affords(now time.Time) bool {
 	if a.stale == nil {
 		a.stale = rate.NewLimiter(staleRate, staleBurst)

@@ -93,8 +93,8 @@ type Machine struct {
 	down    [servicenet.MaxInterfaces]bool // service interfaces that are known not to work
 
 	network  fault.State // the sender's word that was last looked at
-	silent   bool        // likewise: no rail brings answers
-	silentAt time.Time   // when that was last so; zero: never
+	silent   bool        // as last checked: no rail brings answers
+	silentAt time.Time   // time of the last silence; zero: never
 	gossip   gossipSigns
 	selfTest selfTest
 	health   health.Keeper
@@ -269,7 +269,7 @@ func (m *Machine) waits(now time.Time) bool {
 
 func (m *Machine) add(now time.Time, r fault.Report) {
 	r.Uptime = now.Sub(m.start)
-	if !r.Digest || r.Uptime < 4*m.cfg.Periods.DigestPeriod { // it never changes in one life, and later digests need every byte by the torus
+	if !r.Digest || r.Uptime < 4*m.cfg.Periods.DigestPeriod { // constant during one life, and later digests by the torus need every byte
 		r.Platform = fault.PlatformSharedKernel // the halves map one register file
 	}
 	r.Registers = fault.Registers{

@@ -86,8 +86,8 @@ func (m *Machine) followLeader(now time.Time, leader string) {
 	m.sender.Step(now, servicenet.Supervisors{Targets: m.targets, Leader: m.leader})
 }
 
-// onChallenge answers for this half; one that asks the DNP half is passed on to it. An old challenge, or one that was answered often, may be a
-// recording that somebody sends in another's name: its answer goes to the configured supervisor alone, and seldom.
+// onChallenge answers for this half and passes challenges to the DNP half on. A challenge that is old, or was answered often, may be a replay in
+// another's name: its answer goes only to the configured supervisor, at a limited rate.
 func (m *Machine) onChallenge(now time.Time, ev Received, c *lofamov1.Challenge) {
 	if c.GetNode() != string(m.self) {
 		m.note(NoteRefused, "a challenge to %q", c.GetNode())

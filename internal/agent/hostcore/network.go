@@ -42,12 +42,12 @@ func (m *Machine) followNetwork(now time.Time) {
 	m.updateServiceNetwork(now)
 }
 
-// silentFor is how long, in times of what makes a network dead, the supervisors are held to be gone rather than this
-// node's network to be bad after a silence: they may be short of time, and answer now and then.
+// silentFor is how long after a silence missing answers are blamed on the supervisors and not on this node's network, in multiples
+// of the time after which a network counts as dead: the supervisors may be overloaded and answer rarely.
 const silentFor = 8
 
-// silentNow reports whether no rail brings answers, or answers have begun so lately that the direct rail may still
-// wait for more of them before it is called alive.
+// silentNow reports whether no rail brings answers, or whether answers have resumed so recently that the direct rail may still
+// need more of them to count as alive.
 func (m *Machine) silentNow(now time.Time) bool {
 	if m.sender.Silent() {
 		m.silentAt = now
@@ -56,8 +56,8 @@ func (m *Machine) silentNow(now time.Time) bool {
 }
 
 // updateServiceNetwork combines what the interface shows with what missing answers say. The age of
-// an unanswered network is, like that of a silent link, counted from the last answer. Where the torus brings
-// no answer either and the gossip lives, the supervisors are gone: that says nothing of this node's network.
+// an unanswered network is, like that of a silent link, counted from the last answer. If the torus brings
+// no answer either and gossip works, the supervisors are gone, which is no evidence against this node's network.
 func (m *Machine) updateServiceNetwork(now time.Time) {
 	s, detail, age := m.network, "", time.Duration(0)
 	switch s {

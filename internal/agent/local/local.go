@@ -77,18 +77,18 @@ func New(half Half, p Policy) *Server {
 // its node, and would wait for itself.
 const maxStreams = 2048
 
-// Bounds of a connection.
+// Limits of a connection.
 const (
-	maxRequest    = 128 << 10 // bytes: 1,024 ids of nodes
+	maxRequest    = 128 << 10 // bytes: 1,024 node IDs
 	maxHeaderList = 16 << 10  // bytes
 	window        = 64 << 10  // bytes that a client may send ahead; gRPC takes no less
 	handshakeTime = 5 * time.Second
 )
 
-// conns bounds the connections to the socket, of all users and of each: each rank of a job may have one.
+// conns limits the connections to the socket, in total and per user: each rank of a job may have one.
 var conns = bounded.Limits{All: 2048, PerSource: 1024, PerSubject: 1024}
 
-// Listen bounds the connections of a Unix socket, of all users and of each.
+// Listen limits the connections of a Unix socket, in total and per user.
 func Listen(l net.Listener) net.Listener {
 	return bounded.Listen(l, bounded.Options{Limits: conns, Source: func(c net.Conn) string {
 		who, err := callerOf(c)

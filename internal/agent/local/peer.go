@@ -29,7 +29,7 @@ type caller struct {
 	pid  int32    // for the log
 }
 
-// user names the user for counting.
+// user returns the user's name for counting connections.
 func (c caller) user() string { return "uid " + strconv.FormatUint(uint64(c.uid), 10) }
 
 // AuthType implements credentials.AuthInfo.
@@ -48,14 +48,14 @@ func (peerCredentials) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthIn
 		return nil, nil, fmt.Errorf("credentials of a caller: %w", err)
 	}
 	if b := bounded.Of(c); b != nil {
-		if err := b.Admit(who.user()); err != nil { // the kernel has said who it is
+		if err := b.Admit(who.user()); err != nil { // the kernel has identified the user
 			return nil, nil, fmt.Errorf("credentials of a caller: %w", err)
 		}
 	}
 	return c, who, nil
 }
 
-// callerOf asks the kernel who is at the other end of a Unix socket.
+// callerOf returns the process at the other end of a Unix socket, as the kernel reports it.
 func callerOf(c net.Conn) (who caller, err error) {
 	if b := bounded.Of(c); b != nil {
 		c = b.Conn

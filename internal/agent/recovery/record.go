@@ -214,7 +214,7 @@ func (r Record) validate() error {
 		return fmt.Errorf("%w: half is %d: want host or dnp", ErrMalformed, r.Half)
 	case !r.State.Valid():
 		return fmt.Errorf("%w: of the %s half: state is %d: want 1 to %d", ErrMalformed, r.Half, r.State, GivenUp)
-	case r.PID < 0: // to signal one of these is to signal many processes
+	case r.PID < 0: // a signal to a negative ID reaches many processes
 		return fmt.Errorf("%w: of the %s half: pid is %d: want 0 or more", ErrMalformed, r.Half, r.PID)
 	case r.Last != nil && !r.Last.Cause.Kind.Valid():
 		return fmt.Errorf("%w: of the %s half: cause is %d: want 1 to %d", ErrMalformed, r.Half, r.Last.Cause.Kind, FailedTest)
@@ -236,7 +236,7 @@ type History struct {
 	Space uint64 `json:"pid_namespace,omitempty"`
 }
 
-// Validate returns an error that wraps ErrMalformed when the record, or a number beside it, is out of range.
+// Validate returns an error that wraps ErrMalformed if the record, or a number beside it, is out of range.
 func (h History) Validate() error {
 	if h.Failures < 0 {
 		return fmt.Errorf("%w: failures is %d: want 0 or more", ErrMalformed, h.Failures)

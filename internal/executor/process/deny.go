@@ -17,7 +17,7 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// denials are the revoked certificates that the process refuses: kept on its disk, beside the ledger.
+// denials holds the revoked certificates that the process refuses, on its disk beside the ledger.
 type denials struct {
 	registry *pki.Registry
 	verifier *pki.Verifier
@@ -33,7 +33,7 @@ func newDenials(caFile, cluster string) (*denials, error) {
 	return d, err
 }
 
-// open takes up the stored list. A list that cannot be read ends the start: supervisors that it names would be obeyed.
+// open loads the stored list. An unreadable list ends the start, because the process would obey supervisors that the list names.
 func (d *denials) open(dir, cluster string) error {
 	k, lost := denylist.NewKeeper(dir, cluster, d.verifier, d.registry)
 	if lost != nil {
@@ -43,7 +43,7 @@ func (d *denials) open(dir, cluster string) error {
 	return nil
 }
 
-// take takes a list, and returns the version of the one in force.
+// take applies a list, and returns the version of the one in force.
 func (d *denials) take(signed *lofamov1.SignedDenyList) (uint64, error) {
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(signed)
 	if err != nil {
@@ -52,14 +52,14 @@ func (d *denials) take(signed *lofamov1.SignedDenyList) (uint64, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if taken, err := d.keeper.Take(raw); taken && err != nil {
-		return 0, status.Error(codes.Unavailable, err.Error()) // in force, and lost with the next restart: it is to be sent again
+		return 0, status.Error(codes.Unavailable, err.Error()) // in force, but lost at the next restart: the supervisor must send it again
 	} else if err != nil {
 		return 0, status.Error(codes.InvalidArgument, err.Error())
 	}
 	return d.keeper.List().GetVersion(), nil
 }
 
-// refuse refuses calls over connections that were opened with a certificate which has since been revoked.
+// refuse refuses calls over connections whose certificate was revoked after they were opened.
 func (d *denials) refuse(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	if p, ok := peer.FromContext(ctx); ok {
 		if tls, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(tls.State.PeerCertificates) > 0 {

@@ -187,7 +187,7 @@ func (x *Executor) giveBack(ctx context.Context, j executor.Job, was node) execu
 	}, given...)
 }
 
-// lookTime bounds a look at what became of an act, when the time of the attempt is over. Slurm 24.11 now and then answers only after 5 s.
+// lookTime limits the check of an act's outcome after the attempt's time has run out. Slurm 24.11 sometimes needs more than 5 s to answer.
 const lookTime = 12 * time.Second
 
 // update changes a node, and looks whether it is as it should be: what scontrol says of it is not relied on.

@@ -17,9 +17,9 @@ var shapes = []grid.Dims{
 }
 
 const (
-	// lieTime is by when all lies have begun.
+	// lieTime is the time by which all lies have begun.
 	lieTime = 3 * time.Second
-	// drawTime is by when those of a drawn sequence have: as many lies in less time interfere more, and cost less.
+	// drawTime is the time by which the lies of a drawn sequence have begun: more lies in less time interfere more and cost less.
 	drawTime = 1500 * time.Millisecond
 )
 
@@ -46,7 +46,7 @@ func Draw(seed uint64) Sequence {
 		}
 	}
 	s.Loss = [...]int{0, 0, 5, 10}[r.IntN(4)]
-	if f == 1 || r.IntN(2) == 0 { // what the engine does is promised against one liar
+	if f == 1 || r.IntN(2) == 0 { // promises about the engine assume one liar
 		s.Kinds = drawKinds(r)
 		s.Shipped = r.IntN(8) == 0
 	}
@@ -97,7 +97,7 @@ func drawVerb(r *rand.Rand) Verb {
 	return Claim
 }
 
-// ages that a liar gives: none, plausible ones, and absurd ones.
+// ages that a liar states: none, plausible ones, and absurd ones.
 var ages = []time.Duration{0, time.Millisecond, 50 * time.Millisecond, 400 * time.Millisecond, 1900 * time.Millisecond, 3 * time.Second, time.Hour, 9 * 365 * 24 * time.Hour}
 
 func drawAction(r *rand.Rand, s *Sequence) Action {
@@ -142,7 +142,7 @@ func drawAction(r *rand.Rand, s *Sequence) Action {
 	return a
 }
 
-// drawObservation is of any component in any state and of any kind, of the liar or of somebody else. What matters most is more likely.
+// drawObservation draws any component, state and kind, of the liar or of another node. The important cases are more likely.
 func drawObservation(r *rand.Rand, s *Sequence, a *Action) {
 	a.Component = fault.Component(1 + r.IntN(fault.NumComponents-1))
 	a.State = [...]fault.State{fault.Unknown, fault.Normal, fault.Sick, fault.Failed, fault.Failed, fault.Failed}[r.IntN(6)]
@@ -151,7 +151,7 @@ func drawObservation(r *rand.Rand, s *Sequence, a *Action) {
 	a.Digest = r.IntN(8) == 0
 	links := s.Dims.Links()
 	switch r.IntN(8) {
-	case 0, 1, 2: // a link of its own
+	case 0, 1, 2: // one of its own links
 		a.About, a.Component = a.Node, fault.Link(links[r.IntN(len(links))])
 	case 3, 4: // a descriptor of a neighbour
 		a.Kind = fault.KindDescriptor

@@ -11,7 +11,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// statement is what a half says of one component.
+// statement is a half's statement about one component.
 type statement struct {
 	fault.Observation
 
@@ -26,7 +26,7 @@ type half struct {
 	epoch   fault.Epoch
 	seq     fault.Seq
 	says    []statement
-	whole   bool // the next digest has to be sent whole: something is another
+	whole   bool // the next digest must be whole, because a statement has changed
 	mute    bool
 	late    time.Duration // to answer, when mute; 0: never
 	hushed  time.Time     // no digests until then
@@ -37,9 +37,9 @@ type half struct {
 // nodeState is one node.
 type nodeState struct {
 	halves [2]half
-	links  [grid.NumDirections]LinkMode  // how its own end behaves
-	ailing [grid.NumDirections]time.Time // when an honest end last found that its link does not work
-	cut    time.Time                     // all that it sends is lost until then
+	links  [grid.NumDirections]LinkMode  // behaviour of its own end
+	ailing [grid.NumDirections]time.Time // last time that an honest end found its link broken
+	cut    time.Time                     // all its messages are lost until then
 	dead   bool
 }
 
@@ -71,7 +71,7 @@ func (w *world) build() {
 	}
 }
 
-// rank returns the rank of a node; -1: there is none of that id.
+// rank returns the rank of a node, or -1 for an unknown ID.
 func (w *world) rank(id fault.NodeID) int {
 	if rank, ok := w.ranks[id]; ok {
 		return rank
@@ -81,7 +81,7 @@ func (w *world) rank(id fault.NodeID) int {
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// truths are what a host half says of its node when all is well. It has one peripheral, and senses neither power nor voltage.
+// truths returns the statements of a healthy node's host half. It has one peripheral, and senses neither power nor voltage.
 func (w *world) truths(id fault.NodeID) []statement {
 	var out []statement
 	set := func(c fault.Component, k fault.Kind) {
@@ -98,7 +98,7 @@ func (w *world) truths(id fault.NodeID) []statement {
 	return out
 }
 
-// start boots all nodes; their digests are spread over a period.
+// start boots all nodes and spreads their digests over a period.
 func (w *world) start() {
 	for rank := range w.nodes {
 		h := &w.nodes[rank].halves[0]
@@ -108,7 +108,7 @@ func (w *world) start() {
 	}
 }
 
-// beat sends the digests of a half, one a period.
+// beat sends a half's digests, one per period.
 func (w *world) beat(rank, i int) {
 	h := &w.nodes[rank].halves[i]
 	if !h.alive {
@@ -121,13 +121,13 @@ func (w *world) beat(rank, i int) {
 	w.digest(rank, i)
 }
 
-// digest sends one, the same words in short where nothing is another.
+// digest sends a digest, in short form if nothing has changed.
 func (w *world) digest(rank, i int) {
 	h := &w.nodes[rank].halves[i]
 	h.seq++
 	if w.loses(rank) && !w.s.liar(rank) {
 		if h.whole {
-			w.heard = push(w.heard, w.report(h, true, h.says...)) // a liar on its way may have kept it
+			w.heard = push(w.heard, w.report(h, true, h.says...)) // a liar on its way may have stored it
 		}
 		return
 	}
@@ -141,7 +141,7 @@ func (w *world) digest(rank, i int) {
 	w.hears(w.report(h, true, h.says...), slices.ContainsFunc(h.says, func(s statement) bool { return s.lie }))
 }
 
-// report makes one of the half's newest number.
+// report makes a report with the half's next number.
 func (w *world) report(h *half, digest bool, says ...statement) fault.Delivery {
 	d := fault.Delivery{Path: fault.PathDirect, Report: fault.Report{ID: fault.ReportID{Origin: h.origin, Epoch: h.epoch, Seq: h.seq}, Digest: digest}}
 	d.Report.Observations = make([]fault.Observation, 0, len(says))
@@ -166,7 +166,7 @@ func trend(c fault.Component, v float32) []fault.Reading {
 	return []fault.Reading{{Component: c, Quantity: q, Value: 50 + v, Threshold: 90}}
 }
 
-// state has an honest half say something new of a component, and reports it until it arrives.
+// state makes an honest half state a new state of a component, and repeats the report until it arrives.
 func (w *world) state(rank int, about fault.NodeID, c fault.Component, s fault.State, k fault.Kind) {
 	h := &w.nodes[rank].halves[0]
 	if !h.alive {
@@ -190,7 +190,7 @@ func (w *world) state(rank int, about fault.NodeID, c fault.Component, s fault.S
 	w.deliver(rank, w.report(h, false, next))
 }
 
-// deliver hands an honest report over when it has not been lost.
+// deliver delivers an honest report unless it is lost.
 func (w *world) deliver(rank int, d fault.Delivery) {
 	if w.loses(rank) {
 		w.heard = push(w.heard, d)
@@ -206,7 +206,7 @@ func (w *world) peer(rank int, d grid.Direction) int {
 	return w.s.Dims.Rank(at)
 }
 
-// behave has a node's end of a link behave in another way. An honest other end notices, and says so.
+// behave changes the behaviour of a node's end of a link. An honest other end notices and reports it.
 func (w *world) behave(rank int, d grid.Direction, mode LinkMode) {
 	w.nodes[rank].links[d.Index()] = mode
 	far := w.peer(rank, d)

@@ -1,16 +1,16 @@
 // Package hostile plays well-formed but untrue input through everything that turns reports into actions: the decoder,
 // the awareness machine, the evidence that the leader gathers, the gates and the response engine.
 //
-// A Sequence is a small torus, up to three nodes whose keys an enemy has, and what these do: lies of every kind that
-// the decoder lets through, replays of what others signed, links that fall silent, halves that do not answer. Draw makes
-// one from a seed and Play plays it, in virtual time and one goroutine, so that the same sequence gives the same
-// outcome. Honest nodes send digests, answer challenges and describe their links as they are, also where a liar is at the
+// A Sequence is a small torus, up to three nodes whose keys an enemy holds, and their actions: lies of every kind that
+// the decoder admits, replays of others' signed reports, links that fall silent, halves that do not answer. Draw makes
+// a sequence from a seed and Play plays it, in virtual time and one goroutine, so that the same sequence gives the same
+// outcome. Honest nodes send digests, answer challenges and describe their links truthfully, even to a liar at the
 // other end. After the lies the world must return to the truth.
 //
 //	seed ─► Draw ─► Sequence ─► Play ─► Violations ─► Shrink ─► testdata/*.txt
 //
-// It differs from internal/sim, which runs the halves and the supervisors whole and costs a thousand times as much for a
-// second of the same torus. It is for tests only: nothing here runs in a cluster.
+// It differs from internal/sim, which runs the halves and the supervisors completely and costs a thousand times as much
+// per simulated second. It is for tests only: nothing here runs in a cluster.
 package hostile
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Verb is what a liar, or the world around it, does.
+// Verb is an action of a liar or of the world around it.
 type Verb uint8
 
 // The verbs. Node is the liar except where another meaning is given.
@@ -30,24 +30,24 @@ const (
 	Say      Verb = iota + 1 // Node/Half reports one observation; its next digest withdraws it
 	Claim                    // the same, and every later digest repeats it
 	Withdraw                 // Node/Half drops its claims
-	Replay                   // the report that was sent Index reports ago comes again by Path, with one hop that says Held
-	Answer                   // the answer that was given Index answers ago comes again
-	Usurp                    // Node answers, in its own name, the challenge that was asked Index challenges ago
-	Mode                     // Node's end of the link in Direction behaves as Link says
+	Replay                   // repeats the report sent Index reports ago, by Path, with one hop that states Held
+	Answer                   // repeats the answer given Index answers ago
+	Usurp                    // Node answers, in its own name, the challenge sent Index challenges ago
+	Mode                     // Node's end of the link in Direction behaves according to Link
 	Mute                     // Node/Half answers challenges only after Held; 0: never
 	Speak                    // Node/Half answers challenges at once again
 	Hush                     // Node/Half sends no digests for Held
 	Boot                     // Node/Half starts again, with an epoch higher by Index
 	Gossip                   // memberlist calls About dead
 	Trend                    // Node/Half sends readings of Component that approach their threshold
-	Lose                     // all that About sends is lost for Held; About is an honest node
+	Lose                     // all messages of About, an honest node, are lost for Held
 	Lead                     // another supervisor takes over, with the committed map
 	numVerbs
 )
 
 var verbNames = [...]string{"", "say", "claim", "withdraw", "replay", "answer", "usurp", "link", "mute", "speak", "hush", "boot", "gossip", "trend", "lose", "lead"}
 
-// String returns the verb as sequences in text have it.
+// String returns the verb's name in text sequences.
 func (v Verb) String() string {
 	if v == 0 || v >= numVerbs {
 		return fmt.Sprintf("Verb(%d)", uint8(v))
@@ -55,23 +55,23 @@ func (v Verb) String() string {
 	return verbNames[v]
 }
 
-// LinkMode is how a liar's end of a link behaves.
+// LinkMode is the behaviour of a liar's end of a link.
 type LinkMode uint8
 
 // The modes.
 const (
 	Works    LinkMode = iota + 1
 	Silent            // it sends no frames
-	Deaf              // its frames say that it hears none
+	Deaf              // its frames state that it receives none
 	Noisy             // its frames are damaged
 	Restarts          // it announces that its DNP half restarts
-	HostDead          // its frames carry a descriptor that says its own host is dead
+	HostDead          // its frames carry a descriptor that declares its own host dead
 	numLinkModes
 )
 
 var linkModeNames = [...]string{"", "works", "silent", "deaf", "noisy", "restarts", "host-dead"}
 
-// String returns the mode as sequences in text have it.
+// String returns the mode's name in text sequences.
 func (l LinkMode) String() string {
 	if l == 0 || l >= numLinkModes {
 		return fmt.Sprintf("LinkMode(%d)", uint8(l))
@@ -79,9 +79,9 @@ func (l LinkMode) String() string {
 	return linkModeNames[l]
 }
 
-// Action is one thing that happens at a time.
+// Action is one event of a sequence.
 type Action struct {
-	At        time.Duration // since the leader began to act
+	At        time.Duration // from the leader's first action
 	Do        Verb
 	Node      int // rank
 	Half      fault.Half
@@ -90,7 +90,7 @@ type Action struct {
 	State     fault.State
 	Kind      fault.Kind
 	Age       time.Duration
-	Digest    bool // the report calls itself a partial digest
+	Digest    bool // the report claims to be a partial digest
 	Direction grid.Direction
 	Link      LinkMode
 	Path      fault.Path
@@ -98,20 +98,20 @@ type Action struct {
 	Index     int
 }
 
-// Sequence is a world and what happens in it.
+// Sequence is a world and its events.
 type Sequence struct {
 	Dims    grid.Dims
 	Racks   bool // the nodes of one X share a failure domain
 	Liars   []int
-	Dead    int             // rank of an honest node that truly dies when the lies begin; -1: none
+	Dead    int             // rank of an honest node that really dies when the lies begin; -1: none
 	Loss    int             // percent of the datagrams of honest nodes that are lost
 	Seed    uint64          // of the losses and delays
 	Kinds   []response.Kind // policies that want one of these steps for every fault
-	Shipped bool            // the shipped policies besides, in mode enforce
+	Shipped bool            // also the shipped policies, in mode enforce
 	Actions []Action
 }
 
-// liar reports whether a node's keys are the enemy's.
+// liar reports whether the enemy holds a node's keys.
 func (s *Sequence) liar(rank int) bool {
 	for _, l := range s.Liars {
 		if l == rank {

@@ -49,7 +49,7 @@ func (w *world) act(a Action) {
 	}
 }
 
-// happen is what happens around the liars.
+// happen carries out an event around the liars.
 func (w *world) happen(a Action) {
 	switch a.Do {
 	case Gossip:
@@ -71,7 +71,7 @@ func (w *world) happen(a Action) {
 	}
 }
 
-// lie has a liar's half say something, for once or from now on.
+// lie makes a liar's half state something, once or from now on.
 func (w *world) lie(a Action, h *half) {
 	s := statement{lie: true, Observation: fault.Observation{
 		Node: w.ids[a.About], Component: a.Component, State: a.State, Kind: a.Kind, Age: a.Age,
@@ -87,12 +87,12 @@ func (w *world) lie(a Action, h *half) {
 		d.Report.Digest, d.Report.Partial = true, true
 	}
 	w.hears(d, true)
-	if a.Half == fault.HalfDNP && a.Do == Claim { // as if its host were dead
+	if a.Half == fault.HalfDNP && a.Do == Claim { // as if the host were dead
 		w.digest(a.Node, 1)
 	}
 }
 
-// recant has a half say the truth from its next digest on.
+// recant makes a half state the truth from its next digest on.
 func (w *world) recant(h *half) {
 	h.says, h.whole, h.trends = nil, true, 0
 	if h.origin.Half == fault.HalfHost {
@@ -115,7 +115,7 @@ func (w *world) repent() {
 				w.behave(rank, d, Works)
 			}
 		}
-		// Its honest view of the dead, and of nobody else, is bad.
+		// Its honest view is bad only of the dead.
 		for _, d := range w.s.Dims.Links() {
 			if far := w.peer(rank, d); w.nodes[far].dead {
 				w.state(rank, w.ids[rank], fault.Link(d), fault.Failed, fault.KindSilence)

@@ -12,21 +12,21 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Promise is something that must hold whatever liars do.
+// Promise is a property that must hold against any liars.
 type Promise uint8
 
 // The promises.
 const (
 	// Spared: one liar causes no step that takes capacity away or ends work on a healthy reachable node.
 	Spared Promise = iota + 1
-	// Alive: fewer liars than the quorum have no healthy node, host or DNP called FAILED.
+	// Alive: fewer liars than the quorum make no healthy node, host or DNP FAILED.
 	Alive
-	// Well: one liar makes no healthy node SICK, where nothing that honest nodes send is lost.
+	// Well: one liar makes no healthy node SICK while no honest message is lost.
 	Well
 	// Shut: one liar does not open the circuit breaker.
 	Shut
-	// Wedged is the promise that nothing wedges: timers, challenges and open responses stay bounded, and ReturnBound after the last lie
-	// the map shows the truth.
+	// Wedged is the promise that nothing wedges: timers, challenges and open responses stay bounded, and the map shows the truth at most ReturnBound
+	// after the last lie.
 	Wedged
 	numPromises
 )
@@ -41,20 +41,20 @@ func (p Promise) String() string {
 	return promiseNames[p]
 }
 
-// Outcome is what became of a sequence.
+// Outcome is the result of a sequence.
 type Outcome struct {
-	Broken  string // what happened against a promise; empty: nothing
+	Broken  string // how a promise was broken; empty: none was
 	Promise Promise
 
 	Events, Wakes, Challenges, Refused int
-	Failed                             int // verdicts of FAILED, of whomever
-	Notified, Reduced, Destroyed       int // steps begun, of whomever
-	// LinkSteps are steps on an honest node for a fault of its link to a liar, which the liar's end caused and the honest end measured.
+	Failed                             int // FAILED verdicts on any node
+	Notified, Reduced, Destroyed       int // steps begun on any node
+	// LinkSteps counts steps on an honest node for a link fault that a liar's end caused and the honest end measured.
 	LinkSteps int
-	Returned  time.Duration // from the last lie until the map showed the truth
+	Returned  time.Duration // time from the last lie until the map showed the truth
 }
 
-// violate notes what happened against a promise, once.
+// violate records the first violation of a promise.
 func (w *world) violate(p Promise, format string, args ...any) {
 	if w.out.Broken == "" {
 		w.out.Promise, w.out.Broken = p, fmt.Sprintf(format, args...)
@@ -67,7 +67,7 @@ type Player struct {
 	plants  Plants
 }
 
-// NewPlayer returns a player. plants are what a test plants; the zero Plants are none.
+// NewPlayer returns a player. plants are faults that a test plants; the zero value plants none.
 func NewPlayer(plants Plants) (*Player, error) {
 	docs, err := policy.Default()
 	if err != nil {
@@ -82,7 +82,7 @@ func NewPlayer(plants Plants) (*Player, error) {
 	return p, nil
 }
 
-// Play plays a sequence. The error says what of the sequence makes no sense.
+// Play plays a sequence. It returns an error if the sequence is invalid.
 func (p *Player) Play(s Sequence) (Outcome, error) {
 	if err := s.check(); err != nil {
 		return Outcome{}, err
@@ -121,7 +121,7 @@ func (p *Player) Play(s Sequence) (Outcome, error) {
 	return w.out, nil
 }
 
-// check names what of a sequence makes no sense.
+// check returns an error that names the invalid part of a sequence.
 func (s *Sequence) check() error {
 	if err := s.Dims.Validate(); err != nil {
 		return err
@@ -151,7 +151,7 @@ func (s *Sequence) check() error {
 	return nil
 }
 
-// limits are those of an operator who has opened every gate but those that look at the evidence and the breaker.
+// limits returns the limits of an operator who has opened every gate except the evidence gates and the breaker.
 func limits() response.Config {
 	c := response.Default()
 	c.MaxNodes, c.MaxPercent, c.MaxPerDomain, c.MaxPerPlane, c.Rate, c.NotifyRate = 1<<20, 100, 1<<20, 1<<20, 1<<20, 1<<20
@@ -159,7 +159,7 @@ func limits() response.Config {
 	return c
 }
 
-// everything is a condition that every fault fulfils.
+// everything is a condition that matches every fault.
 type everything struct{}
 
 func (everything) Match(*response.Subject) (bool, error) { return true, nil }
@@ -168,7 +168,7 @@ func (everything) May(c fault.Component, s fault.State) bool {
 }
 func (everything) Thresholds() []time.Duration { return nil }
 
-// policies are those of the sequence: one for each kind, for every fault, at once.
+// policies returns the sequence's policies: one per kind, for every fault, without delay.
 func (p *Player) policies(s *Sequence) ([]*response.Policy, error) {
 	var out []*response.Policy
 	for _, k := range s.Kinds {
@@ -187,12 +187,12 @@ func (p *Player) policies(s *Sequence) ([]*response.Policy, error) {
 	return out, nil
 }
 
-// healthy says whether nothing is wrong with a node, and whether its answers arrive.
+// healthy reports whether a node has no fault and its answers arrive.
 func (w *world) healthy(rank int) bool {
 	return !w.s.liar(rank) && !w.nodes[rank].dead && rank != w.lostBy
 }
 
-// judgeChanges holds the changes of the map against the promises.
+// judgeChanges checks changes of the map against the promises.
 func (w *world) judgeChanges(out awareness.Output) {
 	if !w.lies {
 		return
@@ -221,7 +221,7 @@ func (w *world) judgeChanges(out awareness.Output) {
 	}
 }
 
-// judgeEffect holds a step that begins against the promises.
+// judgeEffect checks a new step against the promises.
 func (w *world) judgeEffect(f response.Effect) {
 	if w.by[f.Attempt] {
 		w.violate(Wedged, "attempt %+v is made twice", f.Attempt)
@@ -252,7 +252,7 @@ func (w *world) judgeEffect(f response.Effect) {
 	w.violate(Spared, "%s for %s of healthy %s at %s: node is %s, cause %s", f.Kind, f.Target.Component, f.Target.Node, w.now.Sub(w.begun), st.State, st.Cause)
 }
 
-// measured says whether an honest node itself finds that its link does not work, or did until just now.
+// measured reports whether an honest node itself finds its link broken, or did until just now.
 func (w *world) measured(rank int, d grid.Direction) bool {
 	if at := w.nodes[rank].ailing[d.Index()]; !at.IsZero() && w.now.Sub(at) < 2*digestPeriod {
 		return true
@@ -262,14 +262,14 @@ func (w *world) measured(rank int, d grid.Direction) bool {
 	return i >= 0 && h.says[i].State != fault.Normal
 }
 
-// judgeBreaker holds the breaker against the promises.
+// judgeBreaker checks the breaker against the promises.
 func (w *world) judgeBreaker() {
 	if b := w.e.Breaker(); b.Open && len(w.s.Liars) == 1 && w.s.Dead < 0 && w.lostBy < 0 {
 		w.violate(Shut, "the breaker is open at %s: %s", w.now.Sub(w.begun), b.Detail)
 	}
 }
 
-// returns waits for the truth.
+// returns waits until the map shows the truth.
 func (w *world) returns() {
 	from := w.now
 	for w.out.Broken == "" {
@@ -286,8 +286,8 @@ func (w *world) returns() {
 	}
 }
 
-// untrue says what of the map is not as it is; empty: all is true. By the changes that were given out; of every sixteenth sequence also by what the
-// machine itself shows.
+// untrue returns the first untrue entry of the map, or "". It checks the changes that the machine emitted and, in every sixteenth sequence, also
+// the machine's own view.
 func (w *world) untrue() string {
 	for rank, id := range w.ids {
 		is := &w.shown[rank]
@@ -316,11 +316,11 @@ func (w *world) untrue() string {
 		}
 	}
 	if w.e.Breaker().Open {
-		return "" // what is open waits for a person, as it has to
+		return "" // an open response waits for a person, as it must
 	}
 	for _, r := range w.e.Responses() {
 		if r.Reason == response.ReasonOutcome || r.Reason == response.ReasonUnseen {
-			continue // a reset that no boot has proved: a person has to say
+			continue // no boot has proved this reset: a person decides
 		}
 		if rank := w.rank(r.Target.Node); rank >= 0 && !w.nodes[rank].dead && !w.s.liar(rank) && !w.beside(rank) && w.senses(rank, r.Target.Component) {
 			return fmt.Sprintf("a response on %s is open: %s, %s", r.Target, r.State, r.Reason)
@@ -329,7 +329,7 @@ func (w *world) untrue() string {
 	return ""
 }
 
-// differs says what the machine shows that it gave out no change of.
+// differs returns a state that the machine shows without having emitted a change for it.
 func (w *world) differs() string {
 	for rank, st := range w.m.Nodes() {
 		if is := w.shown[rank][fault.ComponentNode]; is != (shown{st.State, st.Cause}) {
@@ -344,13 +344,13 @@ func (w *world) differs() string {
 	return ""
 }
 
-// senses says whether the node itself ever says anything of a component. What it does not sense was UNKNOWN before the lies and is
-// again, which ends no response: a person has to.
+// senses reports whether the node itself ever states anything about a component. A component that it does not sense was UNKNOWN before the lies
+// and is UNKNOWN again. That ends no response; a person must.
 func (w *world) senses(rank int, c fault.Component) bool {
 	return c == fault.ComponentNode || slices.ContainsFunc(w.nodes[rank].halves[0].says, func(s statement) bool { return s.Component == c && s.Node == w.ids[rank] })
 }
 
-// beside says whether a neighbour of the node is dead.
+// beside reports whether a neighbour of the node is dead.
 func (w *world) beside(rank int) bool {
 	for _, c := range w.s.Dims.Neighbours(w.s.Dims.At(rank)) {
 		if w.nodes[w.s.Dims.Rank(c)].dead {

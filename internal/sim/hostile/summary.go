@@ -14,20 +14,20 @@ import (
 
 // Summary adds up the outcomes of many sequences.
 type Summary struct {
-	Sources, Machine, Begun string // Sources are the trees of the packages under test, as git names them
+	Sources, Machine, Begun string // Sources are git's tree hashes of the packages under test
 	Took                    time.Duration
 	First                   uint64 // seed
 	Sequences               int
 	Rows                    []Row // by torus and number of liars
-	// Of all together.
+	// Totals.
 	Actions, Events, Challenges, Refused, Failed, Notified, Reduced, Destroyed, LinkSteps int
 	Returned                                                                              time.Duration // the longest
-	// Broken is how often each promise was broken, and Seeds the first seeds that did.
+	// Broken counts the violations of each promise, and Seeds lists the first seeds that broke one.
 	Broken [numPromises]int
 	Seeds  []uint64
 }
 
-// Row is what was played on one torus by so many liars.
+// Row holds the results for one torus and number of liars.
 type Row struct {
 	Dims             grid.Dims
 	Liars            int
@@ -38,10 +38,10 @@ type Row struct {
 	LongestReturning time.Duration
 }
 
-// maxSeeds bounds the seeds that a summary names.
+// maxSeeds limits the seeds that a summary lists.
 const maxSeeds = 20
 
-// Add takes in the outcome of a sequence.
+// Add adds the outcome of a sequence.
 func (m *Summary) Add(seed uint64, s *Sequence, o *Outcome) {
 	m.Sequences++
 	m.Actions += len(s.Actions)
@@ -74,7 +74,7 @@ func (m *Summary) Add(seed uint64, s *Sequence, o *Outcome) {
 	}
 }
 
-// promiseTexts say what is promised, in the order of Promise.
+// promiseTexts are the texts of the promises, in the order of Promise.
 var promiseTexts = [numPromises]string{
 	Spared: "One liar causes no step that takes capacity away or ends work on a healthy, reachable node.",
 	Alive:  "Fewer liars than the quorum have no healthy node, host or DNP called FAILED, and no healthy node in a group of dead ones.",
@@ -83,10 +83,10 @@ var promiseTexts = [numPromises]string{
 	Wedged: "Nothing wedges: timers and challenges stay bounded, and %s after the last lie at the latest the map shows the truth and no response is open for a healthy node.",
 }
 
-// dataMark begins the line of docs/hostile-input.md that holds the figures, for the check that nothing else stands there.
+// dataMark begins the line of docs/hostile-input.md with the figures, for the check that the page contains nothing else.
 const dataMark = "<!-- figures: "
 
-// Page renders docs/hostile-input.md: nothing stands there but what this prints.
+// Page renders docs/hostile-input.md, the whole page.
 func (m *Summary) Page() (string, error) {
 	rows := slices.Clone(m.Rows)
 	slices.SortFunc(rows, func(a, b Row) int {

@@ -15,15 +15,15 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// A sequence in text has one line for each property of its world, and one for each action: the time, the verb, the half, then
-// key=value for what the verb needs. Lines that begin with # are comments.
+// A text sequence has one line for each property of its world and one for each action: the time, the verb, the half, and then
+// the verb's key=value fields. Lines that begin with # are comments.
 //
 //	torus 2x2x2
 //	liars 0,0,0
 //	steps kubernetes.cordon
 //	250ms claim 0,0,0/host about=0,0,0 component=link/X+ state=FAILED kind=SELF
 
-// String returns the sequence as Parse reads it.
+// String returns the sequence in the form that Parse reads.
 func (s *Sequence) String() string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -62,7 +62,7 @@ func (s *Sequence) String() string {
 	return b.String()
 }
 
-// needs are the fields of an action that a verb has besides time and half.
+// needs lists the fields of each verb, besides time and half.
 var needs = map[Verb][]string{
 	Say: {"about", "component", "state", "kind", "age", "digest"}, Claim: {"about", "component", "state", "kind", "age", "digest"},
 	Replay: {"index", "path", "held"}, Answer: {"index"}, Usurp: {"index"}, Mode: {"direction", "link"}, Mute: {"held"}, Hush: {"held"},
@@ -140,7 +140,7 @@ func rankOf(s *Sequence, v string) (int, error) {
 	return s.Dims.Rank(c), nil
 }
 
-// Parse reads a sequence as String writes it. An error names the line.
+// Parse reads a sequence in String's form. Errors name the line.
 func Parse(r io.Reader) (Sequence, error) {
 	s := Sequence{Dead: -1}
 	lines := bufio.NewScanner(r)
@@ -159,7 +159,7 @@ func Parse(r io.Reader) (Sequence, error) {
 	return s, s.check()
 }
 
-// line takes one line in.
+// line parses one line.
 func (s *Sequence) line(words []string) (err error) {
 	one := func() string { return strings.Join(words[1:], " ") }
 	switch words[0] {
@@ -195,7 +195,7 @@ func (s *Sequence) line(words []string) (err error) {
 	return err
 }
 
-// action takes in the line of one action.
+// action parses the line of one action.
 func (s *Sequence) action(words []string) error {
 	if len(words) < 3 {
 		return fmt.Errorf("%q: want a property, or a time, a verb and a half", strings.Join(words, " "))

@@ -14,7 +14,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// The periods of a world: the ratios are those of the default preset.
+// The periods of a world, in the ratios of the default preset.
 const (
 	digestPeriod  = 500 * time.Millisecond
 	digestMisses  = 4
@@ -22,8 +22,8 @@ const (
 	halfBound     = 210 * time.Millisecond
 	silenceTime   = 50 * time.Millisecond // until an end of a link calls it silent
 	noticeTime    = 20 * time.Millisecond // until it notices anything else
-	resendTime    = 30 * time.Millisecond // until a report is sent again that nobody has acknowledged
-	effectTime    = 20 * time.Millisecond // that an executor takes
+	resendTime    = 30 * time.Millisecond // until an unacknowledged report is sent again
+	effectTime    = 20 * time.Millisecond // duration of an executor's step
 	lookTime      = 500 * time.Microsecond
 	settleTime    = 750 * time.Millisecond // from the start until the lies begin
 	engineGrace   = 4 * time.Second
@@ -33,28 +33,28 @@ const (
 	maxChallenges = 4_000
 )
 
-// ReturnBound is how long after the last lie the map shows the truth again, at the latest: what a half no longer says is gone
-// after digestMisses digest periods, a DNP that is back has four for its links and two more for what its neighbours said, and a
-// component that flaps changes once in a hold-off.
+// ReturnBound is the longest time from the last lie until the map shows the truth again. A statement that a half no longer makes expires
+// after digestMisses digest periods. A restarted DNP has four periods for its links and two more for its neighbours' statements. A
+// component that flaps changes once per hold-off.
 const ReturnBound = (digestMisses+6)*digestPeriod + holdOff
 
 var epoch0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Plants are faults that a test plants from outside, to see that they are found. nil: none.
+// Plants are faults that a test plants from outside, to check that the harness finds them. nil: none.
 type Plants struct {
-	// Gather stands in for responder.Gather.
+	// Gather replaces responder.Gather.
 	Gather func(awareness.NodeStatus, fault.Component, func(fault.NodeID) time.Time, time.Time) response.Evidence
-	// Hear may change a report of a liar before the machine hears it, as if signatures were not checked.
+	// Hear may change a liar's report before the machine receives it, as if signatures were not checked.
 	Hear func(*Sequence, *fault.Delivery)
 	// Limits may change the engine's.
 	Limits func(*response.Config)
 	// Answers drops the answers of honest nodes.
 	Unanswered bool
-	// Restless keeps the liars lying when the world has to return to the truth.
+	// Restless keeps the liars lying while the world should return to the truth.
 	Restless bool
 }
 
-// event is something that happens at a time.
+// event is an action at a time.
 type event struct {
 	at time.Time
 	n  uint64
@@ -97,14 +97,14 @@ type world struct {
 	n     uint64
 	wake  time.Time
 	ewake time.Time
-	spins int // timers that ran out at spun
+	spins int // timers that expired at spun
 	spun  time.Time
 	begun time.Time // when the lies begin
 
 	ids    []fault.NodeID
 	ranks  map[fault.NodeID]int
 	nodes  []nodeState
-	shown  []states // the map, by the changes that the machine gave out
+	shown  []states // the map, from the changes that the machine emitted
 	heard  []fault.Delivery
 	given  []awareness.Answered
 	asked  []awareness.Challenge
@@ -115,7 +115,7 @@ type world struct {
 	by  map[response.Attempt]bool
 }
 
-// shown is a component as the map has it, and states are those of a node.
+// shown is a component's entry in the map; states holds a node's entries.
 type shown struct {
 	state fault.State
 	cause fault.Cause
@@ -149,7 +149,7 @@ func newWorld(s *Sequence, p *Plants, pols []*response.Policy) (*world, error) {
 	return w, nil
 }
 
-// after has something happen later.
+// after schedules do.
 func (w *world) after(d time.Duration, do func()) { w.at(w.now.Add(d), do) }
 
 func (w *world) at(t time.Time, do func()) {
@@ -190,7 +190,7 @@ func (w *world) run(end time.Time) {
 	}
 }
 
-// woken counts a timer that has run out.
+// woken counts an expired timer.
 func (w *world) woken() {
 	if w.spins++; w.now.After(w.spun) {
 		w.spins, w.spun = 0, w.now
@@ -200,7 +200,7 @@ func (w *world) woken() {
 	}
 }
 
-// step has the machine take an event, and does what it asks for.
+// step passes an event to the machine and carries out its output.
 func (w *world) step(ev awareness.Event) awareness.Output {
 	w.out.Events++
 	out := w.m.Step(w.now, ev)
@@ -216,7 +216,7 @@ func (w *world) step(ev awareness.Event) awareness.Output {
 	return out
 }
 
-// challenged has the two halves of a node answer, as they do.
+// challenged makes the two halves of a node answer.
 func (w *world) challenged(c awareness.Challenge) {
 	if w.out.Challenges++; w.out.Challenges > maxChallenges {
 		w.violate(Wedged, "more than %d challenges", maxChallenges)
@@ -255,12 +255,12 @@ func push[T any](list []T, v T) []T {
 	return append(list, v)
 }
 
-// loses draws whether a datagram from or to an honest node is lost.
+// loses decides at random whether a datagram from or to an honest node is lost.
 func (w *world) loses(rank int) bool {
 	return w.now.Before(w.nodes[rank].cut) || w.s.Loss > 0 && w.rnd.IntN(100) < w.s.Loss
 }
 
-// hears gives a report to the machine as a supervisor does: what the decoder refuses is dropped.
+// hears passes a report to the machine as a supervisor does: it drops reports that the decoder refuses.
 func (w *world) hears(d fault.Delivery, hostile bool) {
 	if hostile {
 		r, err := servicenet.DecodeReport(servicenet.EncodeReport(d.Report))
@@ -277,7 +277,7 @@ func (w *world) hears(d fault.Delivery, hostile bool) {
 	w.step(awareness.Evidence{Delivery: d})
 }
 
-// follow tells the engine what has changed in the map: in this world everything commits at once.
+// follow passes changes of the map to the engine: in this world everything commits at once.
 func (w *world) follow(out awareness.Output) {
 	if !w.tells || len(out.Changes)+len(out.Groups) == 0 {
 		return
@@ -301,7 +301,7 @@ func groupOf(g awareness.GroupStatus) response.Group {
 	return response.Group{ID: g.ID, Kind: g.Kind.String(), State: g.State, Cause: g.Cause, Members: g.Members, Of: g.Of, Since: g.Since}
 }
 
-// lead has an engine begin to lead, with what is committed.
+// lead starts an engine as leader, with the committed map.
 func (w *world) lead(since time.Time) error {
 	e, err := response.New(w.limits)
 	if err != nil {
@@ -335,7 +335,7 @@ func (w *world) lead(since time.Time) error {
 	return nil
 }
 
-// plain is a node without its evidence, which costs much: of one that is well nobody asks for it.
+// plain returns a node without its evidence, which is costly and not needed for a healthy node.
 func (w *world) plain(rank int) awareness.NodeStatus {
 	is := &w.shown[rank]
 	st := awareness.NodeStatus{
@@ -350,10 +350,10 @@ func (w *world) plain(rank int) awareness.NodeStatus {
 	return st
 }
 
-// decide has the engine take an event.
+// decide passes an event to the engine.
 func (w *world) decide(ev response.Event) { w.take(w.e.Step(w.now, ev)) }
 
-// take commits what the engine decided, and carries it out.
+// take commits the engine's decisions and carries them out.
 func (w *world) take(out response.Output) {
 	w.ewake = out.Wake
 	for _, r := range out.Records {
@@ -382,7 +382,7 @@ func (w *world) take(out response.Output) {
 	}
 }
 
-// look tells the engine what a fault rests on.
+// look passes the evidence of a fault to the engine.
 func (w *world) look(t response.Target) {
 	st, ok := w.m.Node(t.Node)
 	if !ok {

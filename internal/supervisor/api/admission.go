@@ -21,12 +21,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/response/policy"
 )
 
-// Bounds of what people can have a supervisor hold. What replicas say has the bounds of single messages alone: they are trusted with the store.
+// Limits on the memory that people's calls may occupy. Replicas' messages have only their size limits: replicas are trusted with the store.
 const (
-	maxRequest    = 128 << 10 // bytes of a request to any call that requestLimits does not name
-	maxOpen       = 256       // calls of a subject under way, watches included
-	maxArriving   = 8         // requests of a subject that arrive at the same time
-	arrivingBytes = 16 << 20  // of all requests that arrive at the same time, large ones apart
+	maxRequest    = 128 << 10 // bytes of a request to any call not in requestLimits
+	maxOpen       = 256       // calls in progress per subject, watches included
+	maxArriving   = 8         // requests per subject that arrive at the same time
+	arrivingBytes = 16 << 20  // total of all requests that arrive at the same time, except large ones
 	arriveTime    = 10 * time.Second
 	largeTime     = time.Minute
 	maxHeaderList = 16 << 10 // bytes
@@ -34,7 +34,7 @@ const (
 	connWindow    = 1 << 20  // on a connection
 )
 
-// aloneFrom is the size from which requests of people are taken one at a time, in bytes.
+// aloneFrom is the size in bytes from which people's requests are read one at a time.
 const aloneFrom = 4 << 20
 
 // requestLimits are the calls with longer requests, in bytes.
@@ -46,16 +46,16 @@ var requestLimits = map[string]int{
 	lofamov1.Upstream_Report_FullMethodName:               32 << 20,
 }
 
-// Why a call was refused: the values of ServerConfig.Refused.
+// Reasons for refusing a call: the values of ServerConfig.Refused.
 const (
-	RefusedRole = "role" // nothing that its role may call
-	RefusedOpen = "open" // the subject has too many calls under way
+	RefusedRole = "role" // its role may not call the method
+	RefusedOpen = "open" // the subject has too many calls in progress
 	RefusedSlow = "slow" // its request did not arrive in time
 	RefusedSize = "size" // its request is too long
 )
 
-// admission decides about calls before their requests are read: by role when the header of a call arrives (tap), by number when its
-// request is to be read (receive).
+// admission decides on calls before their requests are read: by role when the header of a call arrives (tap), and by number before its
+// request is read (receive).
 type admission struct {
 	refused  func(reason string)
 	arriving *semaphore.Weighted
@@ -65,13 +65,13 @@ type admission struct {
 	subjects map[string]*person
 }
 
-// person is somebody with calls under way.
+// person is a subject with calls in progress.
 type person struct {
 	open     int
 	arriving chan struct{}
 }
 
-// call is a call of somebody other than a replica.
+// call is a call of any subject but a replica.
 type call struct {
 	by  *person
 	end context.CancelCauseFunc
@@ -95,7 +95,7 @@ func (a *admission) tap(ctx context.Context, info *tap.Info) (context.Context, e
 		a.refused(RefusedRole)
 		return ctx, status.Errorf(codes.PermissionDenied, "%s: %v", info.FullMethodName, err)
 	}
-	// A call that nobody has heard of goes on: gRPC answers UNIMPLEMENTED without reading it. One without roles is refused by AuthorizeUnary.
+	// An unknown call continues: gRPC answers UNIMPLEMENTED without reading it. AuthorizeUnary refuses a call without roles.
 	if roles := rights(info.FullMethodName); roles != nil && !slices.Contains(roles, id.Role) {
 		a.refused(RefusedRole)
 		return ctx, mayNot(info.FullMethodName, id)
@@ -114,7 +114,7 @@ func (a *admission) tap(ctx context.Context, info *tap.Info) (context.Context, e
 	return context.WithValue(ctx, callKey{}, &call{by, end}), nil
 }
 
-// enter counts a call of a subject; nil: it has too many.
+// enter counts a call of a subject; it returns nil if the subject has too many.
 func (a *admission) enter(name string) *person {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -140,7 +140,7 @@ func (a *admission) leave(name string) {
 	}
 }
 
-// receive reads the only request of a call. release is to be called when the call ends.
+// receive reads the only request of a call. Call release when the call ends.
 func (a *admission) receive(ctx context.Context, method string, m any, read func(any) error) (release func(), err error) {
 	most, long := requestLimits[method]
 	if long {
@@ -176,7 +176,7 @@ func (a *admission) receive(ctx context.Context, method string, m any, read func
 	return release, err
 }
 
-// room waits until so many bytes may arrive. The subject's own place is freed by the caller.
+// room waits until the given number of bytes may arrive. The caller frees the subject's own place.
 func (a *admission) room(ctx context.Context, by *person, bytes int) (release func(), err error) {
 	release = func() {}
 	select {
@@ -198,7 +198,7 @@ func (a *admission) room(ctx context.Context, by *person, bytes int) (release fu
 	return release, status.FromContextError(err).Err()
 }
 
-// stream is the first interceptor of streams: their requests are received as those of other calls.
+// stream is the first interceptor of streams: it receives their requests like those of other calls.
 func (a *admission) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	r := &receivingStream{ServerStream: ss, a: a, info: info, release: func() {}}
 	defer func() { r.release() }()
@@ -225,7 +225,7 @@ func (r *receivingStream) RecvMsg(m any) (err error) {
 	return r.ServerStream.RecvMsg(m)
 }
 
-// admitted returns a service whose requests are received by the admission.
+// admitted returns a service whose requests pass through the admission.
 func (a *admission) admitted(d *grpc.ServiceDesc) *grpc.ServiceDesc {
 	out := *d
 	out.Methods = slices.Clone(d.Methods)
@@ -243,14 +243,14 @@ func (a *admission) admitted(d *grpc.ServiceDesc) *grpc.ServiceDesc {
 	return &out
 }
 
-// body is what gRPC's server has of a call below its own reading, whose limit is one for all calls. The limit stays the small one: were these methods gone,
-// only the calls with longer requests would fail.
+// body is the part of gRPC's server stream below its own reader, whose limit is the same for all calls. That limit stays small: if these methods
+// disappeared, only the calls with longer requests would fail.
 type body interface {
 	ReadMessageHeader(header []byte) error
 	Read(n int) (mem.BufferSlice, error)
 }
 
-// receiveLong reads a message of at most so many bytes, of a call that has no other one where only is set.
+// receiveLong reads a message of at most most bytes. If only is set, the call must have no other message.
 func receiveLong(ctx context.Context, m any, most int, only bool) error {
 	b, ok := grpc.ServerTransportStreamFromContext(ctx).(body)
 	if !ok {
@@ -263,7 +263,7 @@ func receiveLong(ctx context.Context, m any, most int, only bool) error {
 	case err != nil:
 		return ended(err)
 	case head[0] != 0:
-		return status.Error(codes.Unimplemented, "the request is compressed: want it as it is")
+		return status.Error(codes.Unimplemented, "the request is compressed: want it uncompressed")
 	}
 	n := binary.BigEndian.Uint32(head[1:])
 	if uint64(n) > uint64(most) {
@@ -283,7 +283,7 @@ func receiveLong(ctx context.Context, m any, most int, only bool) error {
 	return nil
 }
 
-// ended is the error of a stream that ended while it was read; io.EOF is its end in order.
+// ended converts the error of a stream that ended during a read; io.EOF is its regular end.
 func ended(err error) error {
 	if _, ok := status.FromError(err); ok || errors.Is(err, io.EOF) {
 		return err

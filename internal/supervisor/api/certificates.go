@@ -17,17 +17,17 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
 
-// CertificatesConfig of the service Certificates.
+// CertificatesConfig configures the service Certificates.
 type CertificatesConfig struct {
 	Cluster  string
 	Registry *pki.Registry
 	Verifier *pki.Verifier
 	List     func() denylist.List // in force
-	Highest  func() uint64        // version that a node has
+	Highest  func() uint64        // highest version that any node has
 	Store    interface {
 		PutDenied(ctx context.Context, old, signed []byte) error
 	}
-	Taken  func(signed []byte) // puts a stored list in force here; other replicas follow the store
+	Taken  func(signed []byte) // puts a stored list in force on this replica; other replicas follow the store
 	Logger *slog.Logger
 }
 

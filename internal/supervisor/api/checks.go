@@ -11,15 +11,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Bounds of the checks of policies that anybody may ask for: a check compiles up to 200 conditions, half a second of a core.
+// Limits for policy checks, which any subject may request: a check compiles up to 200 conditions and takes half a second of a core.
 const (
-	checkShare = 0.1                     // of a core, in the long run, of each subject
-	checkBurst = 2 * time.Second         // of a core, at once
-	maxChecked = 1024                    // subjects whose use is known
+	checkShare = 0.1                     // long-term share of a core per subject
+	checkBurst = 2 * time.Second         // core time of a burst
+	maxChecked = 1024                    // remembered subjects
 	checkMilli = int64(time.Millisecond) // the unit of the budgets
 )
 
-// checks bounds checks of policies: one at a time of all, one under way of each subject, and a share of a core for each subject.
+// checks limits policy checks: one at a time in total, one request in progress per subject, and a share of a core per subject.
 type checks struct {
 	turn chan struct{} // holds one
 
@@ -36,7 +36,7 @@ func newChecks() *checks {
 	return &checks{turn: make(chan struct{}, 1), subjects: map[string]*checker{}}
 }
 
-// begin waits for the turn of a subject; end gives it back, and counts the time that it took.
+// begin waits for the subject's turn; end releases it and charges the time used.
 func (c *checks) begin(ctx context.Context, subject string) (end func(), err error) {
 	is, err := c.enter(subject, time.Now())
 	if err != nil {
@@ -87,7 +87,7 @@ func (c *checks) leave(is *checker, took time.Duration) {
 	is.budget.ReserveN(time.Now(), min(int((took.Nanoseconds()+checkMilli-1)/checkMilli), is.budget.Burst()))
 }
 
-// forget drops the subjects that have their whole budget.
+// forget drops the subjects with a full budget.
 func (c *checks) forget(now time.Time) {
 	for name, is := range c.subjects {
 		if !is.busy && is.budget.TokensAt(now) >= float64(is.budget.Burst()) {

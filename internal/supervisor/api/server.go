@@ -42,9 +42,9 @@ type ServerConfig struct {
 	Registerer prometheus.Registerer
 	Logger     *slog.Logger
 	MaxMessage int // bytes of an answer
-	// Refused hears of each call that is refused before its request is decoded, why. May be nil.
+	// Refused receives the reason for each call that is refused before its request is decoded. May be nil.
 	Refused func(reason string)
-	Revoked *pki.Registry // of certificates whose calls are refused; nil: none
+	Revoked *pki.Registry // registry of revoked certificates, whose calls are refused; nil: none
 }
 
 // GRPC is a gRPC server with everything but the services.
@@ -60,10 +60,10 @@ func (g *GRPC) RegisterService(d *grpc.ServiceDesc, impl any) {
 	g.Server.RegisterService(g.admission.admitted(d), impl)
 }
 
-// handshakeTime is what a connection has for TLS and HTTP/2.
+// handshakeTime is the time limit for the TLS and HTTP/2 handshakes.
 const handshakeTime = 5 * time.Second
 
-// Subject is whose connections are counted together, "ROLE/NAME"; empty for replicas, whose are not.
+// Subject returns the subject that a connection counts for, "ROLE/NAME"; empty for replicas, whose connections are not counted.
 func Subject(state tls.ConnectionState) string {
 	if len(state.PeerCertificates) == 0 {
 		return ""
@@ -115,7 +115,7 @@ func NewServer(cfg ServerConfig) *GRPC {
 	return &GRPC{srv, h, a}
 }
 
-// Callers are the roles that may call anything: the others are refused at the TLS handshake.
+// Callers returns the roles that may call any method: the TLS handshake refuses the others.
 func Callers() []pki.Role { return slices.Clone(readers) }
 
 var readers = []pki.Role{pki.RoleViewer, pki.RoleOperator, pki.RoleApprover, pki.RoleSupervisor}
@@ -191,7 +191,7 @@ func caller(ctx context.Context) (pki.Identity, error) {
 	return pki.IdentityOf(info.State.PeerCertificates[0])
 }
 
-// certificate returns the one that the caller's connection was opened with.
+// certificate returns the certificate that the caller opened its connection with.
 func certificate(ctx context.Context) *x509.Certificate {
 	if p, ok := peer.FromContext(ctx); ok {
 		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.PeerCertificates) > 0 {
@@ -229,7 +229,7 @@ func AuthorizeUnary(roles func(method string) []pki.Role, revoked *pki.Registry)
 	}
 }
 
-// AuthorizeStream is AuthorizeUnary for streams. A stream ends when its caller's certificate is revoked.
+// AuthorizeStream is like AuthorizeUnary, for streams. A stream ends when its caller's certificate is revoked.
 func AuthorizeStream(roles func(method string) []pki.Role, revoked *pki.Registry) grpc.StreamServerInterceptor {
 	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 		if err := authorize(ss.Context(), info.FullMethod, roles, revoked); err != nil {

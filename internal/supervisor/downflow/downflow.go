@@ -83,7 +83,7 @@ type Digest struct {
 	Epoch fault.Epoch
 	Told  uint64 // DeliveryStatus.told
 	List  uint32 // DeliveryStatus.interest
-	// Denied is DeliveryStatus.denied, which is not this package's.
+	// Denied is DeliveryStatus.denied, which this package only passes on.
 	Denied uint64
 }
 

@@ -32,7 +32,7 @@ const etcdDir = "etcd"
 // MaxTxnOps is what the member allows in one transaction: a whole block of nodes may fail at once.
 const MaxTxnOps = 16384
 
-// maxStreams bounds the calls and watches of one connection of a client.
+// maxStreams limits the calls and watches of one client connection.
 const maxStreams = 1024
 
 // Config of a member.
@@ -49,7 +49,7 @@ type Config struct {
 	PeerName string
 
 	CertFile, KeyFile, CAFile string
-	// AllowClient and AllowStream decide who may use ClientURL, of those whom the handshake has let in.
+	// AllowClient and AllowStream decide which of the authenticated peers may use ClientURL.
 	AllowClient grpc.UnaryServerInterceptor
 	AllowStream grpc.StreamServerInterceptor
 
@@ -166,7 +166,7 @@ func etcdConfig(cfg Config) (*embed.Config, error) {
 	if cfg.PeerName != "" {
 		ec.PeerTLSInfo.AllowedHostnames = append(ec.PeerTLSInfo.AllowedHostnames, cfg.PeerName)
 	}
-	// Clients are supervisors too: who is not is refused at the handshake, before a request is read.
+	// Clients are supervisors too: the handshake refuses all others before a request is read.
 	ec.ClientTLSInfo.AllowedHostnames = ec.PeerTLSInfo.AllowedHostnames
 	ec.MaxConcurrentStreams = maxStreams
 	ec.TlsMinVersion = "TLS1.3"

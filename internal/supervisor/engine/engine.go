@@ -97,7 +97,7 @@ type Input struct {
 	Gossip *awareness.GossipOpinion
 	// Foreign is what other regions have found of their nodes at the border.
 	Foreign []awareness.ForeignVerdict
-	// Revoked says that Config.Revoked returns another list.
+	// Revoked announces that Config.Revoked returns a new list.
 	Revoked bool
 }
 

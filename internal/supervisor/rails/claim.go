@@ -20,8 +20,8 @@ func fieldOf(m protoreflect.Message, name protoreflect.Name) protowire.Number {
 	return m.Descriptor().Fields().ByName(name).Number()
 }
 
-// claimedNonce returns the nonce of the answer to a challenge that an envelope, which nobody has verified yet, says it holds, as it is or
-// relayed; nil: it holds none. The claim is believed for nothing but the place in the queue, and only while that challenge is awaited.
+// claimedNonce returns the nonce of the answer that an unverified envelope claims to hold, direct or relayed; nil if there is none. The claim
+// decides only the place in the queue, and only while that challenge is awaited.
 func claimedNonce(envelope []byte) []byte {
 	msg := field(envelope, payloadField)
 	if answer := field(msg, answerField); answer != nil {

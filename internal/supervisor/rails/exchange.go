@@ -65,7 +65,7 @@ func (x *Exchanges) Verifier(v servicenet.Verifier) servicenet.Verifier {
 	return sessions.With(v, x.table)
 }
 
-// Drop forgets the sessions with a half: a MAC of them proves nothing any more, and the half signs.
+// Drop forgets the sessions with a half: their MACs no longer prove anything, and the half signs again.
 func (x *Exchanges) Drop(o fault.Origin) { x.table.Drop(o.String()) }
 
 // grant makes a session: a key of our own for this exchange, the secret that both ends' keys give, and a

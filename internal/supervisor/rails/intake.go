@@ -109,9 +109,9 @@ type IntakeConfig struct {
 	Logger  *slog.Logger
 }
 
-// Intake takes datagrams and broadcasts in. What says that it answers a challenge which this replica awaits an answer to waits in a queue of its
-// own, of which answerWeight are taken for each of the others: the verdict on a node does not wait for its turn behind a flood of reports, nor
-// can answers keep reports waiting. What strangers, a known source and a proved origin may have verified is bounded, each apart (sources).
+// Intake receives datagrams and broadcasts. Messages that claim to answer an awaited challenge of this replica have their own queue: of it
+// answerWeight messages are handled for each other message. So a verdict does not wait behind a flood of reports, and answers do not block
+// reports. The verification work for strangers, known sources and proved origins is limited separately (sources).
 type Intake struct {
 	cfg     IntakeConfig
 	queue   chan packet
@@ -121,7 +121,7 @@ type Intake struct {
 	copies   copies
 	sources  *sources
 	begun    time.Time
-	lost     atomic.Int64 // when something of a known source was dropped, in ns since begun, at least 1; 0: never
+	lost     atomic.Int64 // last drop of a known source's message, in ns since begun, at least 1; 0: never
 }
 
 // packet is an envelope as it came.
@@ -485,7 +485,7 @@ func (in *Intake) evidence(a *servicenet.Arrival, to engine.To) *engine.Input {
 	return nil
 }
 
-// checkStatements returns an error if the halves that signed the reports may not state what these say.
+// checkStatements returns an error if a report contains a statement that its signing half may not make.
 func checkStatements(reports []fault.Report) error {
 	for i := range reports {
 		id := reports[i].ID

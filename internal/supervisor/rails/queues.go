@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// answerQueue bounds the answers that wait for a worker. One challenge has two, on each rail.
+// answerQueue limits the answers that wait for a worker. One challenge has two answers on each rail.
 const answerQueue = 1024
 
-// answerWeight is how many answers are taken in a row while something else waits too.
+// answerWeight is the number of answers handled in a row while other messages wait.
 const answerWeight = 8
 
 func (in *Intake) enqueue(p packet) {
@@ -37,7 +37,7 @@ func (in *Intake) enqueue(p packet) {
 	}
 }
 
-// drop counts what found no room.
+// drop counts a message that found no room.
 func (in *Intake) drop(queue string, known bool) {
 	in.cfg.Metrics.Dropped.WithLabelValues(queue).Inc()
 	if known {
@@ -45,11 +45,11 @@ func (in *Intake) drop(queue string, known bool) {
 	}
 }
 
-// lostTime is for how long a verdict waits after something of a known source was dropped: until its sender has sent it again, by another rail
-// too. A drop that lasts delays a verdict by a digest period at most (awareness.Machine.Behind).
+// lostTime is how long a verdict waits after a known source's message was dropped: until its sender has repeated it, possibly by another rail.
+// Continued drops delay a verdict by one digest period at most (awareness.Machine.Behind).
 const lostTime = 100 * time.Millisecond
 
-// Behind returns how far behind the intake is: more than any verdict waits while what known sources send is being dropped, else 0.
+// Behind returns the intake's delay: longer than any verdict waits while known sources' messages are being dropped, else 0.
 func (in *Intake) Behind() time.Duration {
 	if at := in.lost.Load(); at != 0 && time.Since(in.begun)-time.Duration(at) < lostTime {
 		return time.Minute
@@ -57,10 +57,10 @@ func (in *Intake) Behind() time.Duration {
 	return 0
 }
 
-// Sources returns the addresses at which halves have proved sessions lately.
+// Sources returns the addresses at which halves have recently proved sessions.
 func (in *Intake) Sources() []netip.AddrPort { return in.sources.list() }
 
-// Run works until the context ends.
+// Run processes the queues until the context ends.
 func (in *Intake) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { in.restater.run(ctx) })

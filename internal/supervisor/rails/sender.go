@@ -204,7 +204,7 @@ func (s *Sender) Tell(node fault.NodeID, told *lofamov1.Told) {
 	s.say("told", o, engine.To{}, s.cfg.Paths.seal(o), &lofamov1.Message{Body: &lofamov1.Message_Told{Told: told}}, nil)
 }
 
-// Deny sends the host half of a node a part of the list of revoked certificates, signed. What is lost is sent again.
+// Deny sends a signed part of the list of revoked certificates to a node's host half. The caller repeats lost parts.
 func (s *Sender) Deny(node fault.NodeID, part *lofamov1.DenyPart) {
 	o := fault.Origin{Node: node, Half: fault.HalfHost}
 	s.say("deny part", o, engine.To{}, servicenet.SealOptions{}, &lofamov1.Message{Body: &lofamov1.Message_DenyPart{DenyPart: part}}, nil)

@@ -8,22 +8,22 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// What may wait for a worker, in datagrams per second. Verifying one costs some 100 µs, so strangers together get a tenth of a core. One
-// known source, whose address somebody may forge, gets its own share, and so does every origin that a signature has proved: many
-// times what a node sends when all its neighbours die.
+// Budgets for waiting datagrams, per second. Verifying one costs some 100 µs, so all strangers together get a tenth of a core. Each
+// known source has its own budget, because its address may be forged, and so does every origin that a signature has proved: many
+// times the rate of a node whose neighbours all die.
 const (
 	strangerRate, strangerBurst = 1000, 1000
 	sourceRate, sourceBurst     = 2000, 4096
 	originRate, originBurst     = 1000, 4096
 
-	// sourcesMost bounds the sources and origins that are remembered.
+	// sourcesMost limits the remembered sources and origins.
 	sourcesMost = 1 << 14
-	// learnedTime is for how long, twice that at most, a source is known after a session was last used from it.
+	// learnedTime is how long a source stays known after the last use of its session; up to twice that.
 	learnedTime = 10 * time.Minute
 )
 
-// sources bounds what each source and each origin may have verified. A source is known when the topology has its address, or when a half
-// that has proved a session there uses it. It reads no clock; its methods may be called from any goroutine.
+// sources limits the verification work for each source and each origin. A source is known if the topology has its address, or if a half
+// with a proved session uses it. It reads no clock; its methods may be called from any goroutine.
 type sources struct {
 	configured func(netip.AddrPort) bool
 
@@ -42,7 +42,7 @@ func newSources(configured func(netip.AddrPort) bool) *sources {
 	}
 }
 
-// admit says whether a datagram may wait for a worker, and whether its source is known.
+// admit reports whether a datagram may wait for a worker (ok), and whether its source is known.
 func (s *sources) admit(now time.Time, from netip.AddrPort) (known, ok bool) {
 	known = s.configured(from)
 	s.mu.Lock()
@@ -61,14 +61,14 @@ func (s *sources) learned(from netip.AddrPort) bool {
 	return ok
 }
 
-// origin says whether another message of an origin, which a signature or a MAC has proved, is taken.
+// origin reports whether another message of a proved origin is accepted.
 func (s *sources) origin(now time.Time, name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return allow(s.origins, name, originRate, originBurst, now)
 }
 
-// allow takes one from a budget. When there are too many budgets all begin anew.
+// allow takes one unit from a budget. If there are too many budgets, all are reset.
 func allow[K comparable](limits map[K]*rate.Limiter, key K, perSecond rate.Limit, burst int, now time.Time) bool {
 	l := limits[key]
 	if l == nil {
@@ -81,7 +81,7 @@ func allow[K comparable](limits map[K]*rate.Limiter, key K, perSecond rate.Limit
 	return l.AllowN(now, 1)
 }
 
-// learn notes that a half has proved a session at an address.
+// learn records that a half has proved a session at an address.
 func (s *sources) learn(now time.Time, from netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,7 +97,7 @@ func (s *sources) learn(now time.Time, from netip.AddrPort) {
 	}
 }
 
-// list returns what was learned.
+// list returns the learned addresses.
 func (s *sources) list() []netip.AddrPort {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,22 +112,22 @@ func (s *sources) list() []netip.AddrPort {
 }
 
 const (
-	// askedTime is for how long, twice that at most, a challenge may be answered by the queue that goes first.
+	// askedTime is how long answers to a challenge use the priority queue; up to twice that.
 	askedTime = 5 * time.Second
-	// askedMost bounds the challenges that are remembered of one askedTime.
+	// askedMost limits the challenges remembered per askedTime.
 	askedMost = 1 << 14
-	// answersMost is how many copies of the answers to one challenge go first: two halves, by all rails and all replicas.
+	// answersMost is the number of answers to one challenge with priority: two halves, by all rails and all replicas.
 	answersMost = 64
 )
 
-// asked remembers the challenges that this replica has sent, so that only what answers one of them waits in the queue of answers.
+// asked remembers the challenges that this replica sent, so that only their answers use the answer queue.
 type asked struct {
 	mu            sync.Mutex
 	turned        time.Time
-	latest, older map[[16]byte]*int // how many answers have come
+	latest, older map[[16]byte]*int // number of answers received
 }
 
-// note remembers a challenge.
+// note records a challenge.
 func (a *asked) note(now time.Time, nonce [16]byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -143,7 +143,7 @@ func (a *asked) note(now time.Time, nonce [16]byte) {
 	}
 }
 
-// awaited says whether an answer that holds this nonce may go first.
+// awaited reports whether an answer with this nonce has priority.
 func (a *asked) awaited(nonce []byte) bool {
 	if len(nonce) != 16 {
 		return false

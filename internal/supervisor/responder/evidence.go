@@ -10,9 +10,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// Gather returns what a fault of a component rests on, from what the leader's machine has of its node. life is the last sign of life of a
-// node: what a node has said stands for as long as it says nothing else, so it is as new as the node's last word. What the supervisors
-// themselves miss they miss now.
+// Gather returns the evidence for a fault of a component, from the leader's status of its node. life returns the time of a node's newest report: a
+// node's statement holds until it changes, so it is as new as the node's newest report. The supervisors' own missing answers count as of
+// now.
 func Gather(st awareness.NodeStatus, c fault.Component, life func(fault.NodeID) time.Time, now time.Time) response.Evidence {
 	out := response.Evidence{SingleWitness: st.SingleWitness}
 	var newest time.Time // when what decided began
@@ -42,8 +42,8 @@ func Gather(st awareness.NodeStatus, c fault.Component, life func(fault.NodeID) 
 	return out
 }
 
-// measures reports whether a half says by the statement what it has measured of its own node. Silence and lost handshakes are that of the
-// node's own ports. The watchdog's word is of the other half, which may live.
+// measures reports whether a statement is a half's measurement of its own node. Silence and lost handshakes are measurements of the node's own
+// ports. The watchdog's statement concerns the other half, which may live.
 func measures(e statement) bool {
 	switch e.Kind {
 	case fault.KindSelf, fault.KindErrorRatio:
@@ -56,7 +56,7 @@ func measures(e statement) bool {
 	}
 }
 
-// accusedLife is the last sign of life of the half that a component is, else of either half. A status that was committed has none.
+// accusedLife returns the time of the newest report of the component's half, or of either half for other components. A committed status has none.
 func accusedLife(st awareness.NodeStatus, c fault.Component) time.Time {
 	switch {
 	case st.State == fault.Failed:
@@ -111,7 +111,7 @@ func supporting(st awareness.NodeStatus, c fault.Component) []statement {
 	return state
 }
 
-// speakFor returns the statements on a component which say that it is not well; of one that is UNKNOWN, that nothing is known of it.
+// speakFor returns the statements that call a component bad, or, for an UNKNOWN component, the statements that it is UNKNOWN.
 func speakFor(s awareness.ComponentStatus) []statement {
 	var out []statement
 	for _, e := range s.Evidence {
@@ -125,7 +125,7 @@ func speakFor(s awareness.ComponentStatus) []statement {
 	return out
 }
 
-// accusers are the nodes on whose word alone a node is not well: nil if its own halves or the supervisors support it.
+// accusers returns the nodes whose word alone makes a node bad; nil if its own halves or the supervisors support the fault.
 func accusers(st awareness.NodeStatus) []fault.NodeID {
 	var out []fault.NodeID
 	for _, e := range supporting(st, fault.ComponentNode) {

@@ -155,14 +155,14 @@ func (u *runner) attempt(ctx context.Context, t *term, j executor.Job, led time.
 	}), x, j), true
 }
 
-// The bounds of the last question for evidence before a step that may end work.
+// Limits of the last request for evidence before a step that may end work.
 const (
 	silentTries = 5
 	silentPause = 100 * time.Millisecond
 )
 
-// silent returns an error if the accused of a step that may end work has signed anything lately, or if nobody can tell: between the gates and
-// this moment it may have spoken.
+// silent returns an error if the accused of a step that may end work has recently signed a report, or if that is unknown: it may have
+// reported since the gates.
 func (u *runner) silent(ctx context.Context, j executor.Job) error {
 	if j.Undo || j.Kind.Traits().Class < response.Destroy || j.Target.Group != "" {
 		return nil

@@ -93,7 +93,7 @@ func faultsOf(st awareness.NodeStatus, keep func(fault.Component) bool) []respon
 		out = append(out, response.Fault{
 			Node: st.ID, Component: fault.ComponentNode, State: st.State, Cause: st.Cause, Since: st.Since, Inferred: st.Inferred, Unreachable: st.Unreachable,
 			Platform: st.Platform,
-			Accusers: accusers(st), Evidence: response.Evidence{SingleWitness: st.SingleWitness}, // what else it rests on is asked for when it matters
+			Accusers: accusers(st), Evidence: response.Evidence{SingleWitness: st.SingleWitness}, // the rest of the evidence is requested when it matters
 		})
 	}
 	for _, c := range st.Components {

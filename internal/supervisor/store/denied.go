@@ -8,11 +8,11 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// keyDenied has the list of revoked certificates.
+// keyDenied is the key of the list of revoked certificates.
 const keyDenied = Prefix + "denied"
 
-// FollowDenied calls each with the signed list of revoked certificates, as far as the replica's own copy goes, at first and after every change; not while there is
-// none. It returns when the context ends or the watch breaks.
+// FollowDenied calls each with the signed list of revoked certificates in the replica's own copy, at first and after every change, but not while there
+// is no list. It returns when the context ends or the watch breaks.
 func (s *Etcd) FollowDenied(ctx context.Context, each func(signed []byte)) error {
 	return s.follow(ctx, "revoked certificates", keyDenied, nil, func() (uint64, error) {
 		resp, err := s.c.Get(ctx, keyDenied, clientv3.WithSerializable())
@@ -26,8 +26,8 @@ func (s *Etcd) FollowDenied(ctx context.Context, each func(signed []byte)) error
 	})
 }
 
-// PutDenied replaces the signed list of revoked certificates. old is the list that the caller knows, nil for none. It fails with ErrConflict if another one is
-// stored. It needs no leader.
+// PutDenied replaces the signed list of revoked certificates. old is the list that the caller knows, nil for none. It fails with ErrConflict if a
+// different list is stored. It needs no leader.
 func (s *Etcd) PutDenied(ctx context.Context, old, signed []byte) error {
 	same := clientv3.Compare(clientv3.CreateRevision(keyDenied), "=", 0)
 	if old != nil {

@@ -106,10 +106,10 @@ func (s *Etcd) Load(ctx context.Context) (Snapshot, error) {
 	return decodeSnapshot(uint64(resp.Header.Revision), of)
 }
 
-// loadedKinds is how many kinds of keys Load reads.
+// loadedKinds is the number of key kinds that Load reads.
 const loadedKinds = 9
 
-// decodeSnapshot reads what Load has read, in its order of keys.
+// decodeSnapshot decodes the key kinds of Load, in Load's order.
 func decodeSnapshot(revision uint64, of [loadedKinds][]*mvccpb.KeyValue) (Snapshot, error) {
 	snap := Snapshot{Revision: revision, head: head{Next: 1, Oldest: 1}}
 	var err error
@@ -317,7 +317,7 @@ func (s *Etcd) Supervisors(ctx context.Context) ([]*lofamov1.Supervisor, error) 
 	return decodeSupervisors(resp.Kvs)
 }
 
-// decodeSupervisors reads what replicas said of themselves.
+// decodeSupervisors decodes the replicas' records of themselves.
 func decodeSupervisors(kvs []*mvccpb.KeyValue) ([]*lofamov1.Supervisor, error) {
 	var out []*lofamov1.Supervisor
 	for _, kv := range kvs {

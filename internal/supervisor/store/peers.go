@@ -36,7 +36,7 @@ func (s *Etcd) Peers(ctx context.Context) (map[fault.NodeID]*lofamov1.PeerStatus
 	return decodePeers(resp.Kvs), nil
 }
 
-// decodePeers reads the ends of links.
+// decodePeers decodes the ends of links.
 func decodePeers(kvs []*mvccpb.KeyValue) map[fault.NodeID]*lofamov1.PeerStatus {
 	out := make(map[fault.NodeID]*lofamov1.PeerStatus, len(kvs))
 	for _, kv := range kvs {

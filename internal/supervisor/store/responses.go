@@ -99,7 +99,7 @@ func (s *Etcd) responses(ctx context.Context, opts ...clientv3.OpOption) (Respon
 	return decodeResponses(uint64(resp.Header.Revision), resp.Responses[0].GetResponseRange().Kvs, resp.Responses[1].GetResponseRange().Kvs)
 }
 
-// decodeResponses reads the head and the records of the responses.
+// decodeResponses decodes the head and the records of the responses.
 func decodeResponses(revision uint64, heads, records []*mvccpb.KeyValue) (Responses, error) {
 	out := Responses{Revision: revision}
 	for _, kv := range heads {

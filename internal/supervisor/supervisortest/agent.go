@@ -128,7 +128,7 @@ func (a *Agent) Report(t testing.TB, h fault.Half, digest bool, obs ...fault.Obs
 	}
 	b, err := servicenet.SealReports([]fault.Report{{ID: id, Digest: digest, Observations: obs, Uptime: time.Minute}}, status, a.sign[h], servicenet.SealOptions{})
 	if err != nil {
-		t.Errorf("seal report %s: %v", id, err) // not Fatal: agents report from goroutines of their own
+		t.Errorf("seal report %s: %v", id, err) // not Fatal: agents report from their own goroutines
 	}
 	return id, b
 }

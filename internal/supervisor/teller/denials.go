@@ -9,15 +9,15 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Bounds of telling nodes the list of revoked certificates.
+// Limits for sending nodes the list of revoked certificates.
 const (
-	denyMost   = time.Minute      // the longest pause before the list is sent again to a node that does not have it: it may be of an earlier version
-	denyForget = 10 * time.Minute // a node that was not heard for so long is forgotten
-	// maxJump bounds how far ahead of this replica's list a node's version is believed.
+	denyMost   = time.Minute      // longest pause before sending the list again to a node without it, which may run an earlier version
+	denyForget = 10 * time.Minute // silence after which a node is forgotten
+	// maxJump limits how far a node's believed version may exceed that of this replica's list.
 	maxJump = 1 << 20
 )
 
-// denials has the nodes whose digests come here hold the newest list of revoked certificates. Each digest says which version its node has.
+// denials sends the newest list of revoked certificates to the nodes whose digests arrive here. Each digest states its node's version.
 type denials struct {
 	list    denylist.List
 	nodes   map[fault.NodeID]*denied
@@ -25,7 +25,7 @@ type denials struct {
 	send    func(fault.NodeID, *lofamov1.DenyPart)
 }
 
-// denied is what one node has, and when it was told.
+// denied is the version that one node has, and the times of its digests and of the list's repetitions.
 type denied struct {
 	has   uint64
 	heard time.Time
@@ -33,7 +33,7 @@ type denied struct {
 	pause time.Duration
 }
 
-// heard takes the version that a node's digest names.
+// heard records the version in a node's digest.
 func (d *denials) heard(now time.Time, node fault.NodeID, version uint64, period time.Duration) {
 	n := d.nodes[node]
 	if n == nil {
@@ -57,7 +57,7 @@ func (d *denials) tell(now time.Time, node fault.NodeID, n *denied, period time.
 	}
 }
 
-// replace takes a new list, and tells all nodes at once.
+// replace sets a new list, and sends it to all nodes at once.
 func (d *denials) replace(now time.Time, l denylist.List, period time.Duration) {
 	d.list = l
 	for node, n := range d.nodes {
@@ -71,7 +71,7 @@ func (d *denials) replace(now time.Time, l denylist.List, period time.Duration) 
 	}
 }
 
-// Denied takes a newer list of revoked certificates. It does not block.
+// Denied sets a newer list of revoked certificates. It does not block.
 func (t *Teller) Denied(l denylist.List) {
 	for {
 		select {
@@ -86,5 +86,5 @@ func (t *Teller) Denied(l denylist.List) {
 	}
 }
 
-// HighestDenied returns the highest version of the list that a node says it has.
+// HighestDenied returns the highest version of the list that any node has reported.
 func (t *Teller) HighestDenied() uint64 { return t.highest.Load() }

@@ -43,7 +43,7 @@ type Teller struct {
 	cfg     Config
 	machine *downflow.Machine
 	heard   chan any           // downflow.Digest or *lofamov1.Interest
-	woken   chan struct{}      // has room for one: there is a newer map
+	woken   chan struct{}      // has room for one: announces a newer map
 	lists   chan denylist.List // has room for one: the newest
 	highest atomic.Uint64
 

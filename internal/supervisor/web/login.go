@@ -38,7 +38,7 @@ func (s *Server) as(do func(http.ResponseWriter, *http.Request, visitor)) http.H
 			refuse(w, http.StatusUnauthorized, why)
 			return
 		}
-		_ = bounded.Admit(r, c.Subject) // beyond its share of connections a subject is served, and makes room for others
+		_ = bounded.Admit(r, c.Subject) // beyond its share of connections a subject is still served, but may be evicted
 		do(w, r, visitor{c})
 	}
 }

@@ -13,12 +13,12 @@ import (
 	"github.com/lofamo/lofamo/internal/weblogin"
 )
 
-// Bounds of the used tokens that are known.
+// Limits of the remembered used tokens.
 const (
-	maxUsed        = 4096    // beyond it logins are refused, and no token is forgotten
-	maxUsedSubject = 64      // of one subject, so that nobody keeps others out
+	maxUsed        = 4096    // beyond this, logins are refused and no token is forgotten
+	maxUsedSubject = 64      // per subject, so that no subject keeps others out
 	maxUsedBytes   = 4 << 20 // of the file
-	// usedTime is how long a token is known after its end, beyond the difference of clocks for which a token is taken.
+	// usedTime is how long a token is remembered after its end, in addition to the accepted clock difference.
 	usedTime = 10 * time.Minute
 )
 
@@ -28,10 +28,10 @@ var (
 	errTableFull = fmt.Errorf("%d logins were used within minutes: try again in %v", maxUsed, usedTime)
 )
 
-// usedTokens knows which tokens were used, until nobody would take them any more. It keeps them in a file, so that a token works once
-// also where the supervisor is restarted in between. Its methods may be called from any goroutine.
+// usedTokens remembers the used tokens until they are no longer valid anywhere. It keeps them in a file, so that a token works only once even if
+// the supervisor restarts. Its methods may be called from any goroutine.
 type usedTokens struct {
-	file string // empty: tokens are known until the end of the process
+	file string // empty: tokens are remembered until the process ends
 
 	mu   sync.Mutex
 	seen map[string]usedToken // by id
@@ -43,7 +43,7 @@ type usedToken struct {
 	Until   int64  `json:"until"` // seconds since 1970
 }
 
-// openUsed reads the tokens that were used. With a file that cannot be read, the tokens that might stand in it are refused.
+// openUsed reads the used tokens. If the file is unreadable, it refuses all tokens that might be in the file.
 func openUsed(file string, now time.Time) (*usedTokens, error) {
 	u := &usedTokens{file: file, seen: map[string]usedToken{}}
 	if file == "" {
@@ -61,7 +61,7 @@ func openUsed(file string, now time.Time) (*usedTokens, error) {
 	return u, err
 }
 
-// use notes that a token is used now. An error says why it is not to be taken.
+// use marks a token as used now. It returns an error if the token must be refused.
 func (u *usedTokens) use(c weblogin.Claims, now time.Time) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -69,7 +69,7 @@ func (u *usedTokens) use(c weblogin.Claims, now time.Time) error {
 		return errUsed
 	}
 	if time.Unix(c.Issued, 0).Before(u.from) {
-		return fmt.Errorf("which logins were used is not known since this supervisor's start: try again in %v", u.from.Sub(now).Round(time.Second))
+		return fmt.Errorf("the logins used before this supervisor's start are unknown: try again in %v", u.from.Sub(now).Round(time.Second))
 	}
 	mine := 0
 	for id, t := range u.seen {
@@ -87,7 +87,7 @@ func (u *usedTokens) use(c weblogin.Claims, now time.Time) error {
 	}
 	u.seen[c.ID] = usedToken{c.Subject, c.Expires}
 	if err := u.save(); err != nil {
-		return fmt.Errorf("the login could not be noted as used: %w", err)
+		return fmt.Errorf("mark the login as used: %w", err)
 	}
 	return nil
 }

@@ -55,7 +55,7 @@ type Config struct {
 	// Peers are the other replicas with pages; nil: there are none.
 	Peers   func() []Peer
 	Session time.Duration // life of a session
-	// Used is the file of the logins that were used; empty: they are known until the end of the process.
+	// Used is the file of used logins; empty: they are remembered until the process ends.
 	Used string
 	// Secure: the page is served by TLS, and its cookie goes over nothing else.
 	Secure bool
@@ -111,7 +111,7 @@ func New(cfg Config) *Server {
 	s := &Server{cfg: cfg, calls: make(chan struct{}, maxCalls)}
 	var err error
 	if s.used, err = openUsed(cfg.Used, cfg.Now()); err != nil {
-		cfg.Logger.Warn("web: logins are refused for minutes, for some may have been used before", "err", err)
+		cfg.Logger.Warn("web: logins are refused for minutes, because some may already have been used", "err", err)
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.handler = s.routes()

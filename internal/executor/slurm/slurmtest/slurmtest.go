@@ -195,7 +195,7 @@ func (c *Controller) Operator(t testing.TB, args ...string) {
 	}
 }
 
-// Idle makes a node one that takes work. It was down before, for that reason, which Slurm 24 keeps until the node responds.
+// Idle makes a node accept work again. The node was down with the given reason, which Slurm 24 keeps until the node responds.
 func (c *Controller) Idle(t testing.TB, name, reason string) {
 	t.Helper()
 	c.Operator(t, "NodeName="+name, "State=DOWN", "Reason="+reason)

@@ -88,8 +88,8 @@ type ObstacleResult struct {
 	Long                  int     // the same with packets of 20 flits, which meet their own tails
 }
 
-// PaperAttempts are the two probabilities that the paper prints for an attempt in two dimensions (§5.2.3.1, Figures 14 and 15), by the length of
-// the wall. Of longer ones it says only that "the same pattern is followed".
+// PaperAttempts returns the two probabilities that the paper prints for an attempt in two dimensions (§5.2.3.1, Figures 14 and 15), by wall
+// length. For longer walls the paper says only that "the same pattern is followed".
 func PaperAttempts() map[int]float64 { return map[int]float64{3: 0.5, 5: 0.25} }
 
 // Run finds the probabilities for an obstacle; trials packets are sent through the model, each alone.

@@ -1,0 +1,89 @@
+package process_test
+
+import (
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/denylist"
+	"github.com/lofamo/lofamo/internal/executor/process/processtest"
+	"github.com/lofamo/lofamo/internal/executor/remote"
+	"github.com/lofamo/lofamo/internal/freeport"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// supervisorOf returns the executor of a supervisor of its own name, with a new certificate.
+func (b bench) supervisorOf(t *testing.T, name string) *remote.Executor {
+	t.Helper()
+	c := config.SupervisorTLS{CA: b.Config.TLS.CA, Cert: filepath.Join(b.Dir, name+".pem"), Key: filepath.Join(b.Dir, name+".key")}
+	if err := b.CA.IssueTo(c.Cert, c.Key, pki.Identity{Cluster: processtest.Cluster, Role: pki.RoleSupervisor, Name: name}, []net.IP{freeport.IP().AsSlice()}, nil); err != nil {
+		t.Fatal(err)
+	}
+	return b.dial(t, c)
+}
+
+func (b bench) dial(t *testing.T, c config.SupervisorTLS) *remote.Executor {
+	t.Helper()
+	x, err := remote.New(config.ExecutorClient{Address: b.Config.Listen, DialTimeout: config.Duration(time.Second), SettleTimeout: config.Duration(time.Second)}, processtest.Cluster, c, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = x.Close() })
+	return x
+}
+
+// denyList is a list that an operator has signed: it revokes supervisors.
+func (b bench) denyList(t *testing.T, version uint64, supervisors ...string) []byte {
+	t.Helper()
+	operator, err := b.CA.IssueSigner(pki.Identity{Cluster: processtest.Cluster, Role: pki.RoleOperator, Name: "o"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &lofamov1.DenyList{Cluster: processtest.Cluster, Version: version, Issued: timestamppb.Now()}
+	for _, name := range supervisors {
+		l.Denials = append(l.Denials, &lofamov1.Denial{
+			Role: string(pki.RoleSupervisor), Name: name, Before: timestamppb.New(pki.CutOff(time.Now())), Revoked: timestamppb.Now(), By: "operator/o", Reason: "stolen",
+		})
+	}
+	signed, err := denylist.Sign(l, operator)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := proto.Marshal(signed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+// TestRevokedSupervisorIsRefused: the process refuses a supervisor whose certificate is revoked, over the connection that it has and over a new one, and
+// after a restart. It still obeys the others, and an older list takes nothing back.
+func TestRevokedSupervisorIsRefused(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	stop := b.Start(t)
+	stolen, honest := b.supervisorOf(t, "s1"), b.supervisorOf(t, "s2")
+	thief := config.SupervisorTLS{CA: b.Config.TLS.CA, Cert: filepath.Join(b.Dir, "s1.pem"), Key: filepath.Join(b.Dir, "s1.key")}
+	want(t, processtest.Do(t, stolen, job(5, "before", 1)), response.Succeeded, "exit code 0")
+	for _, version := range []uint64{3, 2} {
+		names := []string{"s1"}[:version-2]
+		if err := honest.Deny(t.Context(), b.denyList(t, version, names...)); err != nil {
+			t.Fatalf("list of version %d: %v", version, err)
+		}
+		want(t, processtest.Do(t, stolen, job(5, "same-connection", 1)), response.Unchanged, "revoked")
+		want(t, processtest.Do(t, b.dial(t, thief), job(5, "new-connection", 1)), response.Unchanged, "executor process")
+	}
+	want(t, processtest.Do(t, honest, job(5, "honest", 1)), response.Succeeded, "exit code 0")
+	stop()
+	b.Start(t)
+	want(t, processtest.Do(t, b.dial(t, thief), job(5, "after-restart", 1)), response.Unchanged, "executor process")
+	want(t, processtest.Do(t, b.supervisorOf(t, "s2"), job(5, "honest-after-restart", 1)), response.Succeeded, "exit code 0")
+	b.wantActs(t, "before 0 1 5\nhonest 0 1 5\nhonest-after-restart 0 1 5\n")
+}

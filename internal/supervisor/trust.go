@@ -21,12 +21,19 @@ type trust struct {
 	mu     sync.Mutex
 	keeper *denylist.Keeper
 	list   denylist.List
+	stored []byte // list in the store, also one that was refused; nil: none
 }
 
 func (t *trust) now() denylist.List {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.list
+}
+
+func (t *trust) inStore() []byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.stored
 }
 
 // newTrust revokes no certificate until the store has a list.
@@ -44,7 +51,7 @@ func (s *Supervisor) followDenied(ctx context.Context) {
 func (s *Supervisor) takeDenied(raw []byte) {
 	s.trust.mu.Lock()
 	taken, err := s.trust.keeper.Take(raw)
-	s.trust.list = s.trust.keeper.List()
+	s.trust.list, s.trust.stored = s.trust.keeper.List(), raw
 	l := s.trust.list
 	s.trust.mu.Unlock()
 	if err != nil {
@@ -154,6 +161,6 @@ func (s *Supervisor) certificates() lofamov1.CertificatesServer {
 		highest = s.teller.HighestDenied
 	}
 	return api.NewCertificates(api.CertificatesConfig{
-		Cluster: s.cfg.Cluster, Registry: s.trust.registry, Verifier: s.verify, List: s.trust.now, Highest: highest, Store: s.store, Taken: s.takeDenied, Logger: s.logger,
+		Cluster: s.cfg.Cluster, Registry: s.trust.registry, Verifier: s.verify, List: s.trust.now, Highest: highest, Stored: s.trust.inStore, Store: s.store, Taken: s.takeDenied, Logger: s.logger,
 	})
 }

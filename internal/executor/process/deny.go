@@ -2,7 +2,10 @@ package process
 
 import (
 	"context"
+	"crypto/x509"
+	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -33,10 +36,13 @@ func newDenials(caFile, cluster string) (*denials, error) {
 	return d, err
 }
 
-// open loads the stored list. An unreadable list ends the start, because the process would obey supervisors that the list names.
-func (d *denials) open(dir, cluster string) error {
+// open loads the stored list. An unreadable list ends the start, because the process would obey supervisors that the list names. A list from before a change of
+// the authority is ignored, because the process refuses all certificates of that authority.
+func (d *denials) open(dir, cluster string, logger *slog.Logger) error {
 	k, lost := denylist.NewKeeper(dir, cluster, d.verifier, d.registry)
-	if lost != nil {
+	if stranger := (x509.UnknownAuthorityError{}); errors.As(lost, &stranger) {
+		logger.Warn("stored list of revoked certificates passed over: none is refused until a supervisor sends one", "err", lost)
+	} else if lost != nil {
 		return fmt.Errorf("revoked certificates: %w", lost)
 	}
 	d.keeper = k

@@ -117,7 +117,7 @@ func (p *Process) Start() error {
 	if err != nil {
 		return err
 	}
-	if err := p.denials.open(p.cfg.StateDir, p.cfg.Cluster); err != nil {
+	if err := p.denials.open(p.cfg.StateDir, p.cfg.Cluster, p.logger); err != nil {
 		return errors.Join(err, d.close())
 	}
 	if p.listener, err = net.Listen("tcp", p.cfg.Listen); err != nil {

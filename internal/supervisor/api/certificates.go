@@ -23,7 +23,8 @@ type CertificatesConfig struct {
 	Registry *pki.Registry
 	Verifier *pki.Verifier
 	List     func() denylist.List // in force
-	Highest  func() uint64        // highest version that any node has
+	Highest  func() uint64        // highest version that any node claims to have: only a hint for the next one
+	Stored   func() []byte        // list in the store, also one that was refused; nil: none
 	Store    interface {
 		PutDenied(ctx context.Context, old, signed []byte) error
 	}
@@ -76,16 +77,16 @@ func (c *Certificates) PutDenyList(ctx context.Context, req *lofamov1.PutDenyLis
 	if own := certificate(ctx); own == nil || !bytes.Equal(own.Raw, req.GetSigned().GetCertificate()) {
 		return nil, status.Errorf(codes.PermissionDenied, "the list is signed with another certificate of %s than the call's: nothing was changed", l.Signer)
 	}
-	now := c.cfg.List()
-	if want := max(now.GetVersion(), c.cfg.Highest()) + 1; l.GetVersion() != want {
-		return nil, status.Errorf(codes.Aborted, "version: given %d: want %d: nothing was changed", l.GetVersion(), want)
+	stored, now := c.cfg.Stored(), c.cfg.List()
+	if l.GetVersion() <= now.GetVersion() {
+		return nil, status.Errorf(codes.Aborted, "version: given %d: want at least %d: nothing was changed", l.GetVersion(), now.GetVersion()+1)
 	}
 	for _, d := range l.Denials() {
 		if d.Identity == l.Signer {
 			return nil, status.Errorf(codes.InvalidArgument, "denials: %s would revoke its own certificate: another operator has to: nothing was changed", l.Signer)
 		}
 	}
-	switch err := c.cfg.Store.PutDenied(ctx, now.Raw, raw); {
+	switch err := c.cfg.Store.PutDenied(ctx, stored, raw); {
 	case errors.Is(err, store.ErrConflict):
 		return nil, status.Error(codes.Aborted, "another list was stored meanwhile: nothing was changed: read the list again")
 	case err != nil:

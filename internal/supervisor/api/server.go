@@ -253,3 +253,12 @@ type trustedStream struct {
 
 // Context implements grpc.ServerStream.
 func (w trustedStream) Context() context.Context { return w.ctx }
+
+// RecvMsg implements grpc.ServerStream. What a caller sent after the revocation is not used.
+func (w trustedStream) RecvMsg(m any) error {
+	err := w.ServerStream.RecvMsg(m)
+	if cause := context.Cause(w.ctx); cause != nil {
+		return cause
+	}
+	return err
+}

@@ -26,7 +26,7 @@ func (s *Etcd) FollowDenied(ctx context.Context, each func(signed []byte)) error
 	})
 }
 
-// PutDenied replaces the signed list of revoked certificates. old is the list that the caller knows, nil for none. It fails with ErrConflict if a
+// PutDenied replaces the signed list of revoked certificates. old is the stored list as the caller knows it, nil for none. It fails with ErrConflict if a
 // different list is stored. It needs no leader.
 func (s *Etcd) PutDenied(ctx context.Context, old, signed []byte) error {
 	same := clientv3.Compare(clientv3.CreateRevision(keyDenied), "=", 0)

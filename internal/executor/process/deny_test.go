@@ -1,0 +1,67 @@
+package process_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/denylist"
+	"github.com/lofamo/lofamo/internal/executor/process"
+	"github.com/lofamo/lofamo/internal/executor/process/processtest"
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// denyList is a list that an operator of an authority has signed.
+func denyList(t *testing.T, ca *pki.CA, version uint64) []byte {
+	t.Helper()
+	op, err := ca.IssueSigner(pki.Identity{Cluster: processtest.Cluster, Role: pki.RoleOperator, Name: "o"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed, err := denylist.Sign(&lofamov1.DenyList{Cluster: processtest.Cluster, Version: version, Issued: timestamppb.Now()}, op)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := proto.Marshal(signed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+// TestDenyListOfFormerAuthority: the process starts, and takes a list of the new authority, of a lower version. A garbled list ends its start.
+func TestDenyListOfFormerAuthority(t *testing.T) {
+	b := newBench(t)
+	former, err := pki.NewCA(processtest.Cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := filepath.Join(b.Config.StateDir, denylist.File)
+	if err := os.WriteFile(kept, denyList(t, former, 3), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stop := b.Start(t)
+	list := denyList(t, b.CA, 1)
+	if err := b.Supervisor(t, b.Config.Listen).Deny(t.Context(), list); err != nil {
+		t.Errorf("a list of the new authority: %v", err)
+	}
+	stop()
+	if now, err := os.ReadFile(kept); err != nil || string(now) != string(list) {
+		t.Errorf("it keeps another list: %v", err)
+	}
+	if err := os.WriteFile(kept, list[1:], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, err := process.New(b.Config, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Start(); err == nil || !strings.Contains(err.Error(), denylist.File) {
+		t.Errorf("with a garbled list: %v: want an error that names it", err)
+	}
+}

@@ -1,0 +1,111 @@
+package api_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"log/slog"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/denylist"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/supervisor/api"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+)
+
+// office is the service Certificates over a real store, called by operators.
+type office struct {
+	*testing.T
+	*api.Certificates
+
+	ca      *pki.CA
+	highest uint64 // rises with each look, as when a node lies in each digest
+}
+
+func newOffice(t *testing.T) *office {
+	t.Helper()
+	ca, err := pki.NewCA("c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &office{T: t, ca: ca}
+	r := pki.NewRegistry()
+	v, err := pki.NewVerifier(ca.CertPEM(), "c", pki.WithRegistry(r))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, _ := denylist.NewKeeper("", "c", v, r)
+	o.Certificates = api.NewCertificates(api.CertificatesConfig{
+		Cluster: "c", Registry: r, Verifier: v, List: k.List, Stored: func() []byte { return k.List().Raw },
+		Highest: func() uint64 { o.highest += 100; return o.highest },
+		Store:   store.NewEtcd(supervisortest.NewEtcd(t, 1).Members[0].Client(), store.Options{}),
+		Taken: func(signed []byte) {
+			if _, err := k.Take(signed); err != nil {
+				t.Error(err)
+			}
+		},
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	return o
+}
+
+func (o *office) operator(name string) *pki.Signer {
+	o.Helper()
+	s, err := o.ca.IssueSigner(pki.Identity{Cluster: "c", Role: pki.RoleOperator, Name: name})
+	if err != nil {
+		o.Fatal(err)
+	}
+	return s
+}
+
+// put puts a list as its signer.
+func (o *office) put(s *pki.Signer, version uint64, denials ...*lofamov1.Denial) error {
+	o.Helper()
+	signed, err := denylist.Sign(&lofamov1.DenyList{Cluster: "c", Version: version, Issued: timestamppb.Now(), Denials: denials}, s)
+	if err != nil {
+		o.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(s.Cert())
+	if err != nil {
+		o.Fatal(err)
+	}
+	ctx := peer.NewContext(o.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}}})
+	_, err = o.PutDenyList(ctx, &lofamov1.PutDenyListRequest{Signed: signed})
+	return err
+}
+
+func (o *office) next() uint64 {
+	o.Helper()
+	resp, err := o.ListCertificates(context.Background(), nil)
+	if err != nil {
+		o.Fatal(err)
+	}
+	return resp.GetNextVersion()
+}
+
+// TestLyingNodeDoesNotBlockRevocation: the version that a node claims rises between an operator's read and write.
+func TestLyingNodeDoesNotBlockRevocation(t *testing.T) {
+	o := newOffice(t)
+	ann := o.operator("ann")
+	first := o.next()
+	if first <= 100 {
+		t.Fatalf("next version %d: want one above what a node claims", first)
+	}
+	if err := o.put(ann, first); err != nil {
+		t.Errorf("a list while a node claims ever higher versions: %v", err)
+	}
+	if err := o.put(ann, first); status.Code(err) != codes.Aborted {
+		t.Errorf("the same version again: %v: want Aborted", err)
+	}
+	if err := o.put(ann, first+1); err != nil {
+		t.Errorf("the version after it: %v", err)
+	}
+}

@@ -252,9 +252,9 @@ func TestRealSupervisorsGone(t *testing.T) {
 		t.must(t.net.CutSupervisors())
 		over := time.After(gone)
 		for _, n := range names {
-			t.until(n+" says that it reaches nobody, and that its service network is sick", func() bool {
+			t.until(n+" says that it reaches nobody, and that its service network is unknown", func() bool {
 				s := t.asks(n)
-				return s.Delivery.GetIsolatedNs() > 0 && s.ServiceNetwork == "SICK" && s.Delivery.GetLogged() > 0
+				return s.Delivery.GetIsolatedNs() > 0 && s.ServiceNetwork == "UNKNOWN" && s.Delivery.GetLogged() > 0
 			})
 		}
 		t.inject("n0-1-0", sensor("temperature", 110))
@@ -269,7 +269,7 @@ func TestRealSupervisorsGone(t *testing.T) {
 		for _, n := range names {
 			s := t.asks(n)
 			d := s.Delivery
-			if d.GetIsolatedNs() == 0 || s.ServiceNetwork != "SICK" || d.GetLogged() == 0 || d.GetUnanswered() == 0 || d.GetOldestNs() == 0 {
+			if d.GetIsolatedNs() == 0 || s.ServiceNetwork != "UNKNOWN" || d.GetLogged() == 0 || d.GetUnanswered() == 0 || d.GetOldestNs() == 0 {
 				t.Errorf("%s: service network %s, %v", n, s.ServiceNetwork, d)
 			}
 		}

@@ -227,6 +227,9 @@ func (e *Engine) gateWitnesses(r *Response, s *StepRecord) block {
 		return block{reason: ReasonSingleWitness, detail: "the verdict is marked so"}
 	}
 	nodes, own, all := witnesses(ev, r.Target.Node)
+	if _, link := r.Target.Component.LinkDirection(); link {
+		return gateLink(s, own && ev.Port)
+	}
 	if own && ev.Own || s.Kind.Traits().Class == Reduce && e.unaccused(r.Target, nodes, all) {
 		return block{}
 	}
@@ -237,6 +240,19 @@ func (e *Engine) gateWitnesses(r *Response, s *StepRecord) block {
 		return block{reason: ReasonSingleDomain, detail: domain}
 	}
 	return block{}
+}
+
+// gateLink refuses steps that act on a whole node for the fault of one link: either end can cause it, and both then measure it. A mask
+// takes nothing but that link, so the word of the end that is masked is enough.
+func gateLink(s *StepRecord, measured bool) block {
+	switch {
+	case s.Kind != NodeMaskChannel:
+		return block{reason: ReasonSingleWitness, detail: "either end may cause the fault of one link"}
+	case !measured:
+		return block{reason: ReasonSingleWitness, detail: "the node itself does not measure it"}
+	default:
+		return block{}
+	}
 }
 
 // unaccused reports whether the fault is that the supervisors themselves receive nothing: no node's statement supports it.

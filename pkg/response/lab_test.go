@@ -260,9 +260,10 @@ func (l *lab) own(id fault.NodeID, c fault.Component, s fault.State) response.Fa
 	if s == fault.Normal {
 		cause = fault.CauseNone
 	}
+	_, link := c.LinkDirection()
 	return response.Fault{
 		Node: id, Component: c, State: s, Cause: cause, Since: l.now, Platform: fault.PlatformDPU,
-		Evidence: response.Evidence{At: l.now, Kind: fault.KindSelf, Own: true, Witnesses: []string{string(id) + "/host"}},
+		Evidence: response.Evidence{At: l.now, Kind: fault.KindSelf, Own: !link, Port: link, Witnesses: []string{string(id) + "/host"}},
 	}
 }
 

@@ -91,8 +91,10 @@ type Evidence struct {
 	// Witnesses are those whose word it is, each once: "node/half", or "supervisor/ID" for an unanswered challenge.
 	Witnesses []string
 	// Own is set if the accused itself signed a statement that supports the state, of a kind by which a half measures its own node. No other node's
-	// statement sets it, of any kind.
+	// statement sets it, of any kind. A measurement at a port never sets it, because the node at the other end may cause that.
 	Own bool
+	// Port is set if the accused itself signed a statement on one of its own ports that supports the state.
+	Port bool
 	// Life is the time of the newest report that the accused signed: either half for a node, else the half with the fault. Zero if unknown.
 	Life time.Time
 	// SingleWitness is the map's own mark: fewer living witnesses than the quorum, or all of one failure domain.

@@ -15,6 +15,7 @@ package hostile
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -113,10 +114,5 @@ type Sequence struct {
 
 // liar reports whether the enemy holds a node's keys.
 func (s *Sequence) liar(rank int) bool {
-	for _, l := range s.Liars {
-		if l == rank {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(s.Liars, rank)
 }

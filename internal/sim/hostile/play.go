@@ -49,7 +49,7 @@ type Outcome struct {
 	Events, Wakes, Challenges, Refused int
 	Failed                             int // FAILED verdicts on any node
 	Notified, Reduced, Destroyed       int // steps begun on any node
-	// LinkSteps counts steps on an honest node for a link fault that a liar's end caused and the honest end measured.
+	// LinkSteps counts masks of an honest node's link to a liar. The liar's end caused the fault, and the honest end measured it.
 	LinkSteps int
 	Returned  time.Duration // time from the last lie until the map showed the truth
 }
@@ -244,7 +244,7 @@ func (w *world) judgeEffect(f response.Effect) {
 	if rank < 0 || !w.healthy(rank) || len(w.s.Liars) > 1 {
 		return
 	}
-	if d, ok := f.Target.Component.LinkDirection(); ok && w.measured(rank, d) {
+	if d, ok := f.Target.Component.LinkDirection(); ok && f.Kind == response.NodeMaskChannel && w.measured(rank, d) {
 		w.out.LinkSteps++
 		return
 	}

@@ -134,8 +134,8 @@ func (m *Summary) Page() (string, error) {
 		line("| %s | %d | %d | %d | %d | %d | %d | %d | %s |", r.Dims, awareness.Quorum(len(r.Dims.Neighbours(grid.Coord{}))), r.Liars, r.Sequences, r.Failed, r.Reduced, r.Ended, r.Broken, r.LongestReturning)
 	}
 	line("\n## What stays possible\n")
-	line("- A liar breaks its own links. The honest node at the other end finds that its end does not work, and says so. A policy that takes nodes from use for one")
-	line("  FAILED link then acts on the honest node, as for a cable that is really cut: %d steps in this run. No shipped policy does.", m.LinkSteps)
+	line("- A liar breaks its own links. The honest node at the other end finds that its end does not work, and says so. A policy may then mask that link at the")
+	line("  honest node, as for a cable that is really cut: %d masks in this run. No other step acts on a node for one link.", m.LinkSteps)
 	line("- Two liars are two witnesses: what wants two can rest on them.")
 	line("- A component that its own node never senses was UNKNOWN before a lie and is UNKNOWN again after it. A response that several liars caused for it stays open until a person ends it.")
 	line("- A node whose own answers are lost, and the neighbours of a node that truly dies, are not counted as healthy here for the promises of SICK and of the breaker.")

@@ -30,11 +30,13 @@ func Gather(st awareness.NodeStatus, c fault.Component, life func(fault.NodeID) 
 		}
 		measured := id == st.ID && measures(e)
 		switch {
-		case out.Own && !measured:
-		case measured && !out.Own, out.Kind == 0, e.At.After(newest):
+		case (out.Own || out.Port) && !measured:
+		case measured && !out.Own && !out.Port, out.Kind == 0, e.At.After(newest):
 			out.Kind, newest = e.Kind, e.At
 		}
-		out.Own = out.Own || measured
+		_, link := e.component.LinkDirection()
+		out.Own = out.Own || measured && !link
+		out.Port = out.Port || measured && link
 		if at := accusedLife(st, e.component); at.After(out.Life) {
 			out.Life = at
 		}

@@ -268,20 +268,21 @@ func TestNeighbourSelfStatementIsNotOwnWord(t *testing.T) {
 	for name, tc := range map[string]struct {
 		st   awareness.NodeStatus
 		own  bool
+		port bool
 		life time.Time
 	}{
-		"SELF of the far end":                          {status(link, says(fault.KindSelf, "b/host")), false, half[1]},
-		"ERROR_RATIO of the far end, the own watchdog": {status(link, says(fault.KindErrorRatio, "b/host"), says(fault.KindWatchdog, "a/dnp")), false, half[1]},
-		"silence at the own port":                      {status(link, says(fault.KindSilence, "a/host"), says(fault.KindSelf, "b/host")), true, half[1]},
-		"the own host's memory":                        {status(fault.ComponentMemory, says(fault.KindSelf, "a/host")), true, half[1]},
-		"the watchdog of the other half":               {status(fault.ComponentHost, says(fault.KindWatchdog, "a/dnp")), false, half[0]},
-		"silence towards a host":                       {status(fault.ComponentHost, says(fault.KindSilence, "a/dnp")), false, half[0]},
-		"a dead DNP":                                   {status(fault.ComponentDNP, says(fault.KindWatchdog, "a/host")), false, half[1]},
+		"SELF of the far end":                          {status(link, says(fault.KindSelf, "b/host")), false, false, half[1]},
+		"ERROR_RATIO of the far end, the own watchdog": {status(link, says(fault.KindErrorRatio, "b/host"), says(fault.KindWatchdog, "a/dnp")), false, false, half[1]},
+		"silence at the own port":                      {status(link, says(fault.KindSilence, "a/host"), says(fault.KindSelf, "b/host")), false, true, half[1]},
+		"the own host's memory":                        {status(fault.ComponentMemory, says(fault.KindSelf, "a/host")), true, false, half[1]},
+		"the watchdog of the other half":               {status(fault.ComponentHost, says(fault.KindWatchdog, "a/dnp")), false, false, half[0]},
+		"silence towards a host":                       {status(fault.ComponentHost, says(fault.KindSilence, "a/dnp")), false, false, half[0]},
+		"a dead DNP":                                   {status(fault.ComponentDNP, says(fault.KindWatchdog, "a/host")), false, false, half[1]},
 	} {
 		for _, c := range []fault.Component{tc.st.Components[0].Component, fault.ComponentNode} {
 			ev := Gather(tc.st, c, func(fault.NodeID) time.Time { return now }, now)
-			if ev.Own != tc.own || !ev.Life.Equal(tc.life) {
-				t.Errorf("%s, as evidence on %s: own %t, life %s: want %t, %s", name, c, ev.Own, ev.Life, tc.own, tc.life)
+			if ev.Own != tc.own || ev.Port != tc.port || !ev.Life.Equal(tc.life) {
+				t.Errorf("%s, as evidence on %s: own %t, port %t, life %s: want %t, %t, %s", name, c, ev.Own, ev.Port, ev.Life, tc.own, tc.port, tc.life)
 			}
 		}
 	}

@@ -125,8 +125,11 @@ func (a *app) certRevokeCommand() *cobra.Command {
 		Long: `Revokes every certificate that an identity has now. A certificate that the cluster's authority issues
 afterwards is good: give the node new keys, and nothing else is to be done.
 
-node/NODE stands for both halves, node/NODE/host or node/NODE/dnp for one. While a node is revoked, it is
-UNKNOWN by rule "revoked": nobody listens to it, it has no vote, and its silence is no fault.`,
+node/NODE stands for both halves. Revoke both together: when only one is revoked (node/NODE/host or
+node/NODE/dnp), the other speaks for the node, and links that the neighbours refuse are taken for faults.
+
+While a node is revoked, it is UNKNOWN by rule "revoked": nobody listens to it, it has no vote, and its silence
+is no fault.`,
 		Example: "  lofamoctl cert revoke node/n1-0-1 --reason 'disk was sold'\n  lofamoctl cert revoke operator/alice --reason 'left'",
 		Args:    someIdentities,
 	}
@@ -167,7 +170,7 @@ func (a *app) certUnrevokeCommand() *cobra.Command {
 		Use:   "unrevoke ROLE/NAME...",
 		Short: "Take all revocations of identities back: all or none",
 		Long: `Takes revocations back. Certificates that were revoked are good again until they end: wait for that where a
-key may be in other hands.`,
+key may be in other hands. An operator's revocation cannot be taken back: issue a new certificate instead.`,
 		Example: "  lofamoctl cert unrevoke node/n1-0-1",
 		Args:    someIdentities,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -128,28 +128,31 @@ func (s *Supervisor) tellEngine(ctx context.Context) {
 	}
 }
 
-// denyRetry is the longest pause between attempts to send the list to an executor process.
-const denyRetry = 30 * time.Second
+// Pauses of telling the executor process.
+const (
+	denyRetry = 30 * time.Second // bounds that between two tries
+	// denyAgain is after a success: the process may have been replaced, by one of a later version or with an empty disk.
+	denyAgain = time.Minute
+)
 
 // tellExecutor sends the newest list to the executor process until ctx ends.
-func (s *Supervisor) tellExecutor(ctx context.Context) {
-	told, pause := uint64(0), time.Second
+func (s *Supervisor) tellExecutor(ctx context.Context, deny func(ctx context.Context, signed []byte) error) {
+	retry := time.Second
 	for {
-		changed, again := s.trust.registry.Changed(), (<-chan time.Time)(nil)
-		if l := s.trust.now(); l.GetVersion() > told {
-			if err := s.executor.Deny(ctx, l.Raw); err == nil {
-				told, pause = l.GetVersion(), time.Second
+		changed, pause := s.trust.registry.Changed(), denyAgain
+		if l := s.trust.now(); l.GetVersion() > 0 {
+			if err := deny(ctx, l.Raw); err == nil {
+				retry = time.Second
 			} else {
 				s.logger.Warn("the executor process does not accept the list of revoked certificates", "version", l.GetVersion(), "err", err)
-				again = time.After(pause)
-				pause = min(2*pause, denyRetry)
+				pause, retry = retry, min(2*retry, denyRetry)
 			}
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-changed:
-		case <-again:
+		case <-time.After(pause):
 		}
 	}
 }

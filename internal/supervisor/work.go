@@ -324,7 +324,7 @@ func (s *Supervisor) workNodes(ctx context.Context, wg *sync.WaitGroup) {
 	wg.Go(func() { s.teller.Run(ctx) })
 	wg.Go(func() { s.tellEngine(ctx) })
 	if s.executor != nil {
-		wg.Go(func() { s.tellExecutor(ctx) })
+		wg.Go(func() { s.tellExecutor(ctx, s.executor.Deny) })
 	}
 	s.workResponses(ctx, wg)
 }

@@ -49,20 +49,20 @@ func (d *denials) open(dir, cluster string, logger *slog.Logger) error {
 	return nil
 }
 
-// take applies a list, and returns the version of the one in force.
-func (d *denials) take(signed *lofamov1.SignedDenyList) (uint64, error) {
+// take verifies a list and puts it in force if it is newer. It returns the version in force, and whether the list is new.
+func (d *denials) take(signed *lofamov1.SignedDenyList) (version uint64, taken bool, err error) {
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(signed)
 	if err != nil {
-		return 0, status.Error(codes.InvalidArgument, err.Error())
+		return 0, false, status.Error(codes.InvalidArgument, err.Error())
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if taken, err := d.keeper.Take(raw); taken && err != nil {
-		return 0, status.Error(codes.Unavailable, err.Error()) // in force, but lost at the next restart: the supervisor must send it again
+	if taken, err = d.keeper.Take(raw); taken && err != nil {
+		return 0, true, status.Error(codes.Unavailable, err.Error()) // in force, but lost at the next restart: the supervisor must send it again
 	} else if err != nil {
-		return 0, status.Error(codes.InvalidArgument, err.Error())
+		return 0, false, status.Error(codes.InvalidArgument, err.Error())
 	}
-	return d.keeper.List().GetVersion(), nil
+	return d.keeper.List().GetVersion(), taken, nil
 }
 
 // refuse refuses calls over connections whose certificate was revoked after they were opened.
@@ -82,10 +82,12 @@ func (s *server) Deny(_ context.Context, req *lofamov1.ExecutorDenyRequest) (*lo
 	if req.GetSigned() == nil {
 		return nil, status.Error(codes.InvalidArgument, "signed: missing: want a list that an operator signed")
 	}
-	version, err := s.denials.take(req.GetSigned())
+	version, taken, err := s.denials.take(req.GetSigned())
 	if err != nil {
 		return nil, err
 	}
-	s.logger.Info("list of revoked certificates in force", "version", version)
+	if taken {
+		s.logger.Info("list of revoked certificates in force", "version", version)
+	}
 	return &lofamov1.ExecutorDenyResponse{Version: version}, nil
 }

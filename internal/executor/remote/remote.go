@@ -75,7 +75,7 @@ func New(cfg config.ExecutorClient, cluster string, tls config.SupervisorTLS, re
 // Close ends the connection; attempts that are under way go on at the other end.
 func (x *Executor) Close() error { return x.conn.Close() }
 
-// Deny sends the process the list of revoked certificates, a marshalled SignedDenyList. It skips a process of an earlier version, which has no such call.
+// Deny sends the process the list of revoked certificates, a marshalled SignedDenyList. It skips a process of an earlier version, which has no such call, without an error: the caller repeats the list.
 func (x *Executor) Deny(ctx context.Context, raw []byte) error {
 	signed := new(lofamov1.SignedDenyList)
 	if err := proto.Unmarshal(raw, signed); err != nil {

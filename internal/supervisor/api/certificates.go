@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -86,6 +87,9 @@ func (c *Certificates) PutDenyList(ctx context.Context, req *lofamov1.PutDenyLis
 			return nil, status.Errorf(codes.InvalidArgument, "denials: %s would revoke its own certificate: another operator has to: nothing was changed", l.Signer)
 		}
 	}
+	if id, back := operatorTakenBack(now, l); back {
+		return nil, status.Errorf(codes.InvalidArgument, "denials: the revocation of %s cannot be taken back: issue a new certificate: nothing was changed", id)
+	}
 	switch err := c.cfg.Store.PutDenied(ctx, stored, raw); {
 	case errors.Is(err, store.ErrConflict):
 		return nil, status.Error(codes.Aborted, "another list was stored meanwhile: nothing was changed: read the list again")
@@ -95,4 +99,18 @@ func (c *Certificates) PutDenyList(ctx context.Context, req *lofamov1.PutDenyLis
 	c.cfg.Taken(raw)
 	c.cfg.Logger.Info("list of revoked certificates replaced", "by", l.Signer.Name, "version", l.GetVersion(), "denials", len(l.GetDenials()))
 	return &lofamov1.PutDenyListResponse{Version: l.GetVersion()}, nil
+}
+
+// operatorTakenBack finds an operator whose revocation a newer list leaves out or shortens. Such an operator could sign again, and nodes that missed the
+// newer list would refuse all lists that follow.
+func operatorTakenBack(old, newer denylist.List) (id pki.Identity, back bool) {
+	list := newer.Denials()
+	for _, was := range old.Denials() {
+		if was.Identity.Role == pki.RoleOperator && !slices.ContainsFunc(list, func(d pki.Denial) bool {
+			return d.Identity == was.Identity && d.Serial == was.Serial && !d.Before.Before(was.Before)
+		}) {
+			return was.Identity, true
+		}
+	}
+	return id, false
 }

@@ -5,7 +5,9 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"log/slog"
+	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -107,5 +109,34 @@ func TestLyingNodeDoesNotBlockRevocation(t *testing.T) {
 	}
 	if err := o.put(ann, first+1); err != nil {
 		t.Errorf("the version after it: %v", err)
+	}
+}
+
+// TestRevokedOperatorSignsNoMore: nobody takes the revocation of an operator back, so no node that missed a list refuses a later one. The revoked
+// certificate signs no list.
+func TestRevokedOperatorSignsNoMore(t *testing.T) {
+	o := newOffice(t)
+	ann, bob := o.operator("ann"), o.operator("bob")
+	revoked := func(name string, before time.Time) *lofamov1.Denial {
+		return &lofamov1.Denial{Role: string(pki.RoleOperator), Name: name, Before: timestamppb.New(before), Revoked: timestamppb.Now(), By: "operator/bob", Reason: "test"}
+	}
+	cut := pki.CutOff(time.Now())
+	gone := revoked("ann", cut)
+	viewer := &lofamov1.Denial{Role: string(pki.RoleViewer), Name: "vic", Before: gone.GetBefore(), Revoked: gone.GetRevoked()}
+	if err := o.put(bob, 1, gone, viewer); err != nil {
+		t.Fatal(err)
+	}
+	for name, list := range map[string][]*lofamov1.Denial{
+		"taken back": {viewer}, "shortened": {revoked("ann", cut.Add(-time.Hour)), viewer}, "of another": {revoked("eve", cut), viewer},
+	} {
+		if err := o.put(bob, 2, list...); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "operator/ann") {
+			t.Errorf("%s: %v: want InvalidArgument that names operator/ann", name, err)
+		}
+	}
+	if err := o.put(bob, 2, gone); err != nil {
+		t.Errorf("a viewer's revocation taken back: %v", err)
+	}
+	if err := o.put(ann, 3, gone); err == nil {
+		t.Error("the revoked certificate signs a list")
 	}
 }

@@ -1,0 +1,53 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/denylist"
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// TestExecutorIsToldAgain: a process that was replaced since it was told, or that did not answer, gets the list within a minute.
+func TestExecutorIsToldAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Supervisor{logger: slog.New(slog.DiscardHandler)}
+		s.trust.registry = pki.NewRegistry()
+		s.trust.list = denylist.List{DenyList: &lofamov1.DenyList{Version: 1}, Raw: []byte("list")}
+		var answer error
+		told := 0
+		ctx, cancel := context.WithCancel(t.Context())
+		go s.tellExecutor(ctx, func(_ context.Context, signed []byte) error {
+			if string(signed) != "list" {
+				t.Errorf("told %q", signed)
+			}
+			told++
+			return answer
+		})
+		synctest.Wait()
+		if told != 1 {
+			t.Fatalf("told %d times at first: want once", told)
+		}
+		time.Sleep(time.Minute) // of the test's own clock
+		synctest.Wait()
+		if told != 2 {
+			t.Errorf("told %d times within a minute: want twice", told)
+		}
+		answer = errors.New("no answer")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		answer = nil
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if told != 4 {
+			t.Errorf("told %d times when one was lost: want 4", told)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}

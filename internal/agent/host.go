@@ -155,6 +155,9 @@ func (h *hostHalf) open(cs *closers) error {
 	for k, a := range h.cfg.Service.Interfaces() {
 		s, err := direct.Listen(a.Listen, direct.Options{
 			Interface: a.Interface, Late: true, MaxRate: maxDatagrams, Strangers: maxStrangers, OnError: func(to netip.AddrPort, err error) { h.onPathError(uint8(k), to, err) },
+			OnUnfiltered: func(err error) {
+				h.log.Warn("service socket: strangers are not filtered in the kernel", "address", a.Listen, "err", err)
+			},
 		})
 		if err != nil {
 			return err

@@ -246,7 +246,9 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 func (s *Supervisor) listen() error {
 	var err error
 	for _, addr := range s.cfg.Reports() {
-		socket, err := direct.Listen(addr, direct.Options{Strangers: maxStrangers})
+		socket, err := direct.Listen(addr, direct.Options{Strangers: maxStrangers, OnUnfiltered: func(err error) {
+			s.logger.Warn("report socket: strangers are not filtered in the kernel", "address", addr, "err", err)
+		}})
 		if err != nil {
 			return fmt.Errorf("report address: %w", err)
 		}

@@ -17,9 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxKnown is the number of known sources that one program distinguishes by address and port. With more sources it compares only addresses, and
-// with more than MaxKnown addresses it admits everything.
-const MaxKnown = 512
+// maxProgram is the kernel's limit of instructions in one program (BPF_MAXINSNS).
+const maxProgram = 4096
 
 // Offsets that a UDP socket's program may load: its data begins at the UDP header, and the kernel's negative offsets reach the network header
 // (linux/filter.h).
@@ -162,13 +161,20 @@ func detach(c syscall.RawConn) error {
 	return errors.Join(err, serr)
 }
 
-// addresses counts the different addresses of sorted sources.
-func addresses(known []netip.AddrPort) int {
-	n := 0
-	for i := range known {
-		if i == 0 || known[i].Addr() != known[i-1].Addr() {
-			n++
-		}
+// replace attaches prog. On failure no program is attached.
+func replace(c syscall.RawConn, prog []unix.SockFilter) error {
+	if len(prog) <= maxProgram && attach(c, prog) == nil {
+		return nil
 	}
-	return n
+	// The kernel charges the socket for the old and the new program together, so the new one may fit alone.
+	if err := detach(c); err != nil {
+		return err
+	}
+	if len(prog) > maxProgram {
+		return fmt.Errorf("attach a program of %d instructions: the kernel takes %d at most", len(prog), maxProgram)
+	}
+	if err := attach(c, prog); err != nil {
+		return fmt.Errorf("attach a program of %d instructions: %w", len(prog), err)
+	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package udpguard
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -47,6 +48,9 @@ type Guard struct {
 	timer   *time.Timer
 	closed  bool
 	failure error // from the last attempt to attach a program
+
+	onFailure func(error)
+	reported  bool
 }
 
 // New returns a guard that admits perSecond datagrams of strangers per second, at least 1, with bursts of a quarter of that.
@@ -55,6 +59,13 @@ func New(perSecond int) *Guard {
 	g.limit = rate.NewLimiter(rate.Limit(g.perSecond), max(g.perSecond/4, 1))
 	g.known.Store(&map[netip.AddrPort]struct{}{})
 	return g
+}
+
+// OnFailure sets a function that the guard calls once, when the kernel cannot filter for it. f must not block or call the guard.
+func (g *Guard) OnFailure(f func(error)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.onFailure = f
 }
 
 // Guard attaches the guard to a socket, and replaces an earlier one.
@@ -134,7 +145,8 @@ func (g *Guard) look() {
 	g.timer.Reset(loosenEvery)
 }
 
-// apply attaches the current program. If that fails, the socket works as before, and Admit still limits strangers.
+// apply attaches a program by addresses and ports, or by addresses alone if the kernel refuses that. Without a program the socket admits
+// everything, and Admit still bounds what is looked at.
 func (g *Guard) apply() {
 	if g.conn == nil || g.closed {
 		return
@@ -143,14 +155,14 @@ func (g *Guard) apply() {
 		g.failure = detach(g.conn)
 		return
 	}
-	known := slices.SortedFunc(maps.Keys(*g.known.Load()), netip.AddrPort.Compare)
-	switch {
-	case len(known) <= MaxKnown:
-		g.failure = attach(g.conn, program(known, true, g.shift))
-	case addresses(known) <= MaxKnown:
-		g.failure = attach(g.conn, program(known, false, g.shift))
-	default:
-		g.failure = detach(g.conn)
+	known := slices.Collect(maps.Keys(*g.known.Load()))
+	g.failure = replace(g.conn, program(known, true, g.shift))
+	if g.failure != nil {
+		g.failure = replace(g.conn, program(known, false, g.shift))
+	}
+	if g.failure != nil && !g.reported && g.onFailure != nil {
+		g.reported = true
+		g.onFailure(fmt.Errorf("filter datagrams by %d sources: %w", len(known), g.failure))
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -109,7 +111,7 @@ func TestSetPeerAdmitsThePeerAlone(t *testing.T) {
 func TestProgramAdmitsEveryKnownSource(t *testing.T) {
 	to, from, stranger := listen(t, "udp4", "127.0.0.1:0"), listen(t, "udp4", "127.0.0.3:0"), listen(t, "udp4", "127.0.0.4:0")
 	var others []netip.AddrPort
-	for i := range MaxKnown - 1 {
+	for i := range 511 {
 		a := netip.AddrFrom4([4]byte{10, 0, byte(i >> 4), byte(i % 7)})
 		if i%3 == 0 {
 			a = netip.AddrFrom16([16]byte{0xfd, 15: byte(i % 11)})
@@ -226,7 +228,7 @@ func TestGuardOfManySourcesFallsBack(t *testing.T) {
 	for g.Stats().Shift == 0 {
 		g.Admit(time.Now(), netip.MustParseAddrPort("192.0.2.1:1"))
 	}
-	for _, list := range [][]netip.AddrPort{known(1, 512), known(256, 4), known(1000, 1)} {
+	for _, list := range [][]netip.AddrPort{known(1, 512), known(256, 8), known(1000, 2)} {
 		g.Know(list)
 		if err := g.Stats().Err; err != nil {
 			t.Errorf("%d known sources: %v", len(list), err)
@@ -235,4 +237,67 @@ func TestGuardOfManySourcesFallsBack(t *testing.T) {
 			t.Errorf("the last of %d known sources was refused", len(list))
 		}
 	}
+}
+
+// TestGuardReplacesAProgramOfManyAddresses attaches twice for each list, as a guard does whenever its share of strangers changes. A kernel
+// that has no room for a program beside its predecessor, or none at all, must not go on with the predecessor: its known sources are stale.
+func TestGuardReplacesAProgramOfManyAddresses(t *testing.T) {
+	to, from, stranger := listen(t, "udp4", "127.0.0.1:0"), listen(t, "udp4", "127.0.0.3:0"), listen(t, "udp4", "127.0.0.4:0")
+	for _, tc := range []struct {
+		name    string
+		v4, v6  int
+		filters bool
+	}{
+		{"400 addresses of IPv4", 400, 0, true},
+		{"512 addresses of IPv4", 512, 0, true},
+		{"200 addresses of IPv6", 0, 200, true},
+		{"300 addresses of IPv6", 0, 300, true},
+		{"512 addresses of IPv6", 0, 512, false},
+		{"512 addresses of both families", 256, 256, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var known []netip.AddrPort
+			for i := range tc.v4 {
+				known = append(known, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 2, byte(i >> 8), byte(i)}), 7000))
+			}
+			for i := range tc.v6 {
+				known = append(known, netip.AddrPortFrom(netip.AddrFrom16([16]byte{0xfd, 14: byte(i >> 8), 15: byte(i)}), 7000))
+			}
+			g := New(1)
+			defer g.Close()
+			var failures []error
+			g.OnFailure(func(err error) { failures = append(failures, err) })
+			g.Guard(raw(t, to))
+			g.Know(known)
+			for g.Stats().Shift < maxShift { // seven programs of the same sources
+				g.Admit(time.Now(), addrOf(stranger))
+			}
+			g.Know(append(known, addrOf(from))) // learned during the flood
+			send(t, from, addrOf(to), 1)
+			if got := received(t, to); !got[1] {
+				t.Errorf("a source learned during the flood is dropped: %v", g.Stats().Err)
+			}
+			// Where optmem_max is 128 KiB, the default of recent kernels, these programs fit.
+			if err := g.Stats().Err; optmem(t) >= 128<<10 && (err == nil) != tc.filters {
+				t.Errorf("the guard filters: %v, want %v (%v)", err == nil, tc.filters, err)
+			}
+			if err := g.Stats().Err; (err != nil) != (len(failures) > 0) || len(failures) > 1 {
+				t.Errorf("%d failures were reported, and the last attempt's error is %v", len(failures), err)
+			}
+		})
+	}
+}
+
+// optmem returns how much memory the options of one socket may take, in bytes.
+func optmem(t *testing.T) int {
+	t.Helper()
+	b, err := os.ReadFile("/proc/sys/net/core/optmem_max")
+	if err != nil {
+		return 0 // in a network namespace of an earlier kernel
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }

@@ -48,6 +48,9 @@ type Options struct {
 	// Strangers is the number of datagrams per second that the socket accepts from all sources together that Know has not named. The kernel
 	// drops the rest before they take buffer space from known sources (pkg/udpguard). 0: no source is a stranger.
 	Strangers int
+	// OnUnfiltered is called once, when the kernel cannot filter strangers because Know named too many addresses. Then strangers can fill
+	// the receive buffer. It must not block or call the socket. nil: nobody is told.
+	OnUnfiltered func(error)
 }
 
 // Handler gets each datagram. It is called from one goroutine, must not block and must not keep b.
@@ -89,6 +92,7 @@ func Listen(addr string, opts Options) (*Socket, error) {
 	var guard *udpguard.Guard
 	if opts.Strangers > 0 {
 		guard = udpguard.New(opts.Strangers)
+		guard.OnFailure(opts.OnUnfiltered)
 	}
 	ep, err := open(want, opts, false)
 	switch {

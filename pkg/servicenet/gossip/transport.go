@@ -84,6 +84,7 @@ func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger, 
 	}
 	if strangers > 0 {
 		t.guard = udpguard.New(strangers)
+		t.guard.OnFailure(func(err error) { t.log.Printf("[WARN] gossip: strangers are not filtered in the kernel: %v", err) })
 		raw, err := t.udp.SyscallConn()
 		if err != nil {
 			return nil, errors.Join(err, t.tcp.Close(), t.udp.Close())

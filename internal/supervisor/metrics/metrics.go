@@ -101,7 +101,7 @@ func New(reg prometheus.Registerer) *Metrics {
 		Answers:  counter("challenge_answers_total", "Verified answers to challenges received.").WithLabelValues(),
 		Verdicts: counter("inbox_verdicts_total", "What the leader's inbox said of reports.", "verdict"),
 		Refused:  counter("refused_total", "Datagrams and forwarded envelopes that were refused, by class.", "class"),
-		Dropped:  counter("dropped_total", "What a full queue dropped, or a budget of strangers or of one origin; senders try again.", "queue"),
+		Dropped:  counter("dropped_total", "What a full queue dropped, or a budget of strangers, of one known source or of one origin; senders try again.", "queue"),
 		Acks:     counter("acks_total", "Acknowledgements sent, by status.", "status"),
 		Calls: counter("calls_refused_total",
 			"gRPC calls that were refused before their requests were decoded: role (it may not call it), open (its subject has too many calls under way), slow (the request did not arrive in time), size (it is too long).", "reason"),
@@ -263,7 +263,7 @@ func (m *Metrics) preset() {
 	for _, q := range []string{"forward-digests", "masks", "peers"} { // pushed out by newer ones; said again
 		m.Dropped.WithLabelValues(q)
 	}
-	for _, q := range []string{"strangers", "origins"} { // no queue: a budget
+	for _, q := range []string{"strangers", "sources", "origins"} { // no queue: a budget
 		m.Dropped.WithLabelValues(q)
 	}
 	for _, q := range []string{"configurations", "mappings", "told"} {

@@ -181,3 +181,37 @@ func until(t testing.TB, what string, cond func() bool) {
 		}
 	}
 }
+
+// TestDropsOfKnownSourcesHoldVerdicts: while somebody spends the budget of a node's address or origin, the node's own reports may be among
+// the drops, so its silence proves nothing.
+func TestDropsOfKnownSourcesHoldVerdicts(t *testing.T) {
+	a := newAuthority(t)
+	const more = 10
+	r, now := a.replica(t, "s1", func(c *IntakeConfig) { c.Queue = 2 * sourceBurst }), time.Now()
+	for range strangerBurst + more {
+		r.intake.enqueue(packet{from: netip.MustParseAddrPort("192.0.2.1:9"), arrived: now})
+	}
+	if r.intake.lost.Load() != 0 {
+		t.Error("verdicts wait for strangers")
+	}
+	for range sourceBurst + more {
+		r.intake.enqueue(packet{from: eth0, arrived: now})
+	}
+	if n := value(r.metrics.Dropped.WithLabelValues("sources")); n != more {
+		t.Errorf("%v drops of a known source were counted, want %d", n, more)
+	}
+	if n := value(r.metrics.Dropped.WithLabelValues("strangers")); n != more {
+		t.Errorf("%v drops of strangers were counted, want %d", n, more)
+	}
+	if r.intake.lost.Load() == 0 {
+		t.Error("verdicts do not wait while datagrams of a known source are dropped")
+	}
+
+	r = a.replica(t, "s1", nil)
+	for r.intake.sources.origin(now.Add(time.Hour), host0.String()) { // the budget does not grow until then
+	}
+	r.get(eth0, 0, a.half(t, host0).reports(t, 5, 1, false, servicenet.SealOptions{}))
+	if n := value(r.metrics.Dropped.WithLabelValues("origins")); n != 1 || r.intake.lost.Load() == 0 {
+		t.Errorf("%v drops of an origin, lost %d", n, r.intake.lost.Load())
+	}
+}

@@ -193,7 +193,7 @@ func (in *Intake) handle(p packet) {
 		return
 	}
 	if !in.sources.origin(time.Now(), a.Name) {
-		in.cfg.Metrics.Dropped.WithLabelValues("origins").Inc()
+		in.drop("origins", true)
 		return
 	}
 	if p.from.IsValid() && (a.Session != 0 || a.Msg.GetPathAck() != nil) {

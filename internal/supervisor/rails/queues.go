@@ -26,7 +26,11 @@ func (in *Intake) enqueue(p packet) {
 	if p.from.IsValid() {
 		var ok bool
 		if known, ok = in.sources.admit(p.arrived, p.from); !ok {
-			in.drop("strangers", false)
+			if known {
+				in.drop("sources", true)
+			} else {
+				in.drop("strangers", false)
+			}
 			return
 		}
 	}

@@ -43,6 +43,9 @@ func FitHealth(path fault.Path, rs []fault.Report, status *lofamov1.DeliveryStat
 		room = batchLimit(fault.PathDirect)
 	}
 	room -= statusSize(status)
+	if path == fault.PathDirect && status != nil && status.GetDenied() == 0 {
+		room -= deniedSize
+	}
 	for i := range rs {
 		room -= reportSize(rs[i])
 	}

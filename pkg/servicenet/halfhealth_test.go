@@ -1,6 +1,8 @@
 package servicenet
 
 import (
+	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,6 +92,25 @@ func TestHealthFits(t *testing.T) {
 	}
 	if h := fullHealth(); len(h.Host.GetTests()) != 13 || h.Host.GetCut() {
 		t.Error("what was given was changed")
+	}
+}
+
+// TestHealthLeavesRoomForDenyListVersion: a half adds the version to its status after the health was fitted.
+func TestHealthLeavesRoomForDenyListVersion(t *testing.T) {
+	r, limit, cut := splitReport(nil, healthyDigest("n0-0-1"))[0], batchLimit(fault.PathDirect), 0
+	for n := range 900 {
+		status := &lofamov1.DeliveryStatus{Told: math.MaxUint64, Spool: strings.Repeat("s", n)}
+		h := FitHealth(fault.PathDirect, []fault.Report{r}, status, fullHealth())
+		if h.Host.GetCut() {
+			cut++
+		}
+		status.Denied = math.MaxUint64
+		if size := reportSize(r) + statusSize(status) + healthSize(h); !h.empty() && size > limit {
+			t.Fatalf("with %d bytes of text: %d bytes in all, want at most %d", n, size, limit)
+		}
+	}
+	if cut == 0 {
+		t.Error("the health always had room")
 	}
 }
 

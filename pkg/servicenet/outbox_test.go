@@ -1,6 +1,7 @@
 package servicenet
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -382,5 +383,27 @@ func TestNumbersFitBesideDigest(t *testing.T) {
 	}
 	if n := reportSize(parts[0]) + statusSize(numbers); len(parts) != 1 || n > batchLimit(fault.PathTorus) {
 		t.Errorf("%d parts; %d bytes and %d of the status, there is room for %d", len(parts), reportSize(parts[0]), statusSize(numbers), batchLimit(fault.PathTorus))
+	}
+}
+
+// TestStatusLeavesRoomForWhatTheHalfAdds: on the direct rail a half adds what it was told of and its deny list's version to a status.
+func TestStatusLeavesRoomForWhatTheHalfAdds(t *testing.T) {
+	o, given := newTestOutbox(t), 0
+	o.spool = "no space"
+	o.Add(epochStart, healthyDigest("n0-0-0"))
+	limit := batchLimit(fault.PathDirect)
+	for size := 1; size <= limit; size++ {
+		st := o.statusFor(epochStart, &batch{rail: fault.PathDirect, size: size})
+		if st == nil {
+			continue
+		}
+		given++
+		st.Told, st.Interest, st.Denied = math.MaxUint64, math.MaxUint32, math.MaxUint64
+		if n := size + statusSize(st); n > limit {
+			t.Fatalf("beside %d bytes of reports: %d bytes in all, want at most %d", size, n, limit)
+		}
+	}
+	if given < limit/2 || given == limit {
+		t.Errorf("%d of %d sizes leave room for a status", given, limit)
 	}
 }

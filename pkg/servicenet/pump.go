@@ -271,9 +271,12 @@ func (o *Outbox) statusFor(now time.Time, b *batch) *lofamov1.DeliveryStatus {
 	return nil
 }
 
-// toldSize is room for what the half adds to its status on the direct rail: up to where it was told what
-// concerns it.
-const toldSize = 1 + 10 + 1 + 5
+const (
+	// toldSize is room for what the half adds to its status on the direct rail: up to where it was told what concerns it.
+	toldSize = 1 + 10 + 1 + 5 + deniedSize
+	// deniedSize is room for the version of the list of revoked certificates, which the half adds last, when it seals, and for a longer length.
+	deniedSize = 2 + 10 + 1
+)
 
 // aged returns r with ages that include the time in the log, if there is any; the log's own observations
 // never change.

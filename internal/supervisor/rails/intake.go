@@ -196,8 +196,8 @@ func (in *Intake) handle(p packet) {
 		in.drop("origins", true)
 		return
 	}
-	if p.from.IsValid() && (a.Session != 0 || a.Msg.GetPathAck() != nil) {
-		in.sources.learn(p.arrived, p.from)
+	if p.from.IsValid() && a.Session != 0 {
+		in.sources.learn(p.arrived, p.from, a.Name, in.sources.fresh(a.Name, a.Reports))
 	}
 	if a.Path == fault.PathDirect && in.path(&a, p.place()) {
 		return
@@ -353,7 +353,8 @@ func (in *Intake) path(a *servicenet.Arrival, from paths.Place) bool {
 		}
 	case *lofamov1.Message_PathAck:
 		if in.known(fault.NodeID(body.PathAck.GetNode()), to) {
-			in.cfg.Sender.PathAck(body.PathAck, from)
+			confirms := in.cfg.Sender.PathAck(body.PathAck, from)
+			in.sources.learn(time.Now(), from.Addr, a.Name, confirms)
 		}
 	case *lofamov1.Message_Interest:
 		if in.known(fault.NodeID(body.Interest.GetNode()), to) {

@@ -297,13 +297,46 @@ func TestSourcesAreLearned(t *testing.T) {
 	if known, _ := s.admit(now, at); known {
 		t.Error("a stranger is known")
 	}
-	s.learn(now, at)
+	s.learn(now, at, "n0/host", true)
 	if known, ok := s.admit(now.Add(learnedTime), at); !known || !ok || len(s.list()) != 1 {
 		t.Error("the address was not learned")
 	}
-	s.learn(now.Add(3*learnedTime), netip.MustParseAddrPort("192.0.2.2:9"))
+	s.learn(now.Add(3*learnedTime), netip.MustParseAddrPort("192.0.2.2:9"), "n0/host", true)
 	if known, _ := s.admit(now.Add(3*learnedTime), at); known {
 		t.Error("the address is known for ever")
+	}
+}
+
+// TestLearnedAddressesAreBounded: neither a node that speaks from many ports nor a replay of its datagrams makes many sources known.
+func TestLearnedAddressesAreBounded(t *testing.T) {
+	a := newAuthority(t)
+	r, h := a.replica(t, "s1", nil), a.half(t, host0)
+	r.run(t, false)
+	at := func(port int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(port))
+	}
+	how := r.establish(t, h, 1, at(1), 0)
+	if got := r.intake.Sources(); !slices.Equal(got, []netip.AddrPort{at(1)}) {
+		t.Fatalf("after a handshake the learned addresses are %v", got)
+	}
+	b := h.reports(t, 5, 1, true, how)
+	for port := 1; port < 100; port++ {
+		r.get(at(port), 0, b)
+		r.get(at(port), 0, h.ack(t, 5, 1))
+	}
+	if got := r.intake.Sources(); len(got) != 1 {
+		t.Errorf("replays made %d addresses known, want 1", len(got))
+	}
+	r.get(at(500), 0, h.reports(t, 5, 1, true, how)) // the node's address has changed
+	if got := r.intake.Sources(); len(got) != 2 || !slices.Contains(got, at(500)) {
+		t.Errorf("after a digest from a new address the learned ones are %v", got)
+	}
+	for port := range 100 {
+		r.get(at(1000+port), 0, h.reports(t, 5, 1, true, how))
+		r.get(at(500), 0, h.reports(t, 5, 1, true, how))
+	}
+	if got := r.intake.Sources(); len(got) != learnedMost || !slices.Contains(got, at(500)) {
+		t.Errorf("one node made %d addresses known, want %d, with that in use: %v", len(got), learnedMost, got)
 	}
 }
 

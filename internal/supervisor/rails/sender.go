@@ -185,10 +185,11 @@ func (s *Sender) PathRequest(m *lofamov1.PathRequest, from paths.Place) {
 	s.wake() // for the repetition
 }
 
-// PathAck takes the ACK of a known half.
-func (s *Sender) PathAck(m *lofamov1.PathAck, from paths.Place) {
+// PathAck takes the ACK of a known half. It says whether that establishes a path; a replay does not.
+func (s *Sender) PathAck(m *lofamov1.PathAck, from paths.Place) bool {
 	out := s.cfg.Paths.ack(m, from)
 	s.established(servicenet.OriginOf(m), out)
+	return out.Outcome == paths.Confirmed
 }
 
 // Heard notes a verified message of a known half that came straight from it: signed, of an epoch, or

@@ -1,11 +1,15 @@
 package rails
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // Budgets for waiting datagrams, per second. Verifying one costs some 100 µs, so all strangers together get a tenth of a core. Each
@@ -20,6 +24,8 @@ const (
 	sourcesMost = 1 << 14
 	// learnedTime is how long a source stays known after the last use of its session; up to twice that.
 	learnedTime = 10 * time.Minute
+	// learnedMost bounds the learned addresses of one origin.
+	learnedMost = 8
 )
 
 // sources limits the verification work for each source and each origin. A source is known if the topology has its address, or if a half
@@ -27,18 +33,32 @@ const (
 type sources struct {
 	configured func(netip.AddrPort) bool
 
-	mu            sync.Mutex
-	strangers     *rate.Limiter
-	known         map[netip.AddrPort]*rate.Limiter
-	origins       map[string]*rate.Limiter
-	turned        time.Time
-	latest, older map[netip.AddrPort]struct{} // learned
+	mu        sync.Mutex
+	strangers *rate.Limiter
+	known     map[netip.AddrPort]*rate.Limiter
+	origins   map[string]*rate.Limiter
+	turned    time.Time              // when addresses last expired
+	learned   map[string][]use       // by origin, the least recently used address first
+	users     map[netip.AddrPort]int // how many origins have learned addresses there
+	newest    map[string]stamp       // digest of an origin under a session
+}
+
+// use is the last use of an address by an origin.
+type use struct {
+	addr netip.AddrPort
+	at   time.Time
+}
+
+// stamp orders the digests of an origin.
+type stamp struct {
+	epoch fault.Epoch
+	seq   fault.Seq
 }
 
 func newSources(configured func(netip.AddrPort) bool) *sources {
 	return &sources{
 		configured: configured, strangers: rate.NewLimiter(strangerRate, strangerBurst), known: make(map[netip.AddrPort]*rate.Limiter),
-		origins: make(map[string]*rate.Limiter), latest: make(map[netip.AddrPort]struct{}),
+		origins: make(map[string]*rate.Limiter), learned: make(map[string][]use), users: make(map[netip.AddrPort]int), newest: make(map[string]stamp),
 	}
 }
 
@@ -47,18 +67,10 @@ func (s *sources) admit(now time.Time, from netip.AddrPort) (known, ok bool) {
 	known = s.configured(from)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !known && !s.learned(from) {
+	if !known && s.users[from] == 0 {
 		return false, s.strangers.AllowN(now, 1)
 	}
 	return true, allow(s.known, from, sourceRate, sourceBurst, now)
-}
-
-func (s *sources) learned(from netip.AddrPort) bool {
-	if _, ok := s.latest[from]; ok {
-		return true
-	}
-	_, ok := s.older[from]
-	return ok
 }
 
 // origin reports whether another message of a proved origin is accepted.
@@ -81,19 +93,64 @@ func allow[K comparable](limits map[K]*rate.Limiter, key K, perSecond rate.Limit
 	return l.AllowN(now, 1)
 }
 
-// learn records that a half has proved a session at an address.
-func (s *sources) learn(now time.Time, from netip.AddrPort) {
+// fresh says whether a digest is newer than all that its origin has sent before, and remembers it. A replay is not fresh.
+func (s *sources) fresh(name string, reports []fault.Report) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	newest, ok := s.newest[name]
+	at := newest
+	for i := range reports {
+		id := reports[i].ID
+		if reports[i].Digest && (id.Epoch > at.epoch || id.Epoch == at.epoch && id.Seq > at.seq) {
+			at = stamp{id.Epoch, id.Seq}
+		}
+	}
+	if at == newest || !ok && len(s.newest) >= sourcesMost {
+		return false
+	}
+	s.newest[name] = at
+	return true
+}
+
+// learn notes that an origin has proved a session at an address. Only a fresh proof adds an address, in place of the origin's least recently
+// used one if it has learnedMost; others renew those that were added.
+func (s *sources) learn(now time.Time, from netip.AddrPort, name string, fresh bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now.Sub(s.turned) >= learnedTime {
-		s.older = nil
-		if now.Sub(s.turned) < 2*learnedTime {
-			s.older = s.latest
+		for origin := range s.learned {
+			s.forget(origin, func(u use) bool { return now.Sub(u.at) > learnedTime })
 		}
-		s.latest, s.turned = make(map[netip.AddrPort]struct{}), now
+		s.turned = now
 	}
-	if len(s.latest) < sourcesMost {
-		s.latest[from] = struct{}{}
+	mine := s.learned[name]
+	switch i := slices.IndexFunc(mine, func(u use) bool { return u.addr == from }); {
+	case i >= 0:
+		s.learned[name] = append(slices.Delete(mine, i, i+1), use{from, now})
+		return
+	case !fresh:
+		return
+	case len(mine) >= learnedMost:
+		s.forget(name, func(u use) bool { return u == mine[0] })
+	case len(s.users) >= sourcesMost:
+		return
+	}
+	s.users[from]++
+	s.learned[name] = append(s.learned[name], use{from, now})
+}
+
+// forget takes addresses from an origin.
+func (s *sources) forget(name string, which func(use) bool) {
+	kept := make([]use, 0, learnedMost)
+	for _, u := range s.learned[name] {
+		if !which(u) {
+			kept = append(kept, u)
+		} else if s.users[u.addr]--; s.users[u.addr] == 0 {
+			delete(s.users, u.addr)
+		}
+	}
+	if s.learned[name] = kept; len(kept) == 0 {
+		delete(s.learned, name)
 	}
 }
 
@@ -101,14 +158,7 @@ func (s *sources) learn(now time.Time, from netip.AddrPort) {
 func (s *sources) list() []netip.AddrPort {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make([]netip.AddrPort, 0, len(s.latest)+len(s.older))
-	for a := range s.latest {
-		out = append(out, a)
-	}
-	for a := range s.older {
-		out = append(out, a)
-	}
-	return out
+	return slices.Collect(maps.Keys(s.users))
 }
 
 const (

@@ -45,7 +45,7 @@ func (m *Machine) revokedNodes(ev Revoked, now time.Time) {
 			r.deaf = now
 		}
 		m.revocations[n] = r
-		m.silence(n, now)
+		m.silence(n)
 	}
 	for n := range m.revocations {
 		if _, still := ev.Nodes[n.id]; !still {
@@ -56,7 +56,7 @@ func (m *Machine) revokedNodes(ev Revoked, now time.Time) {
 }
 
 // silence forgets a node's statements and the accusations against it.
-func (m *Machine) silence(n *node, now time.Time) {
+func (m *Machine) silence(n *node) {
 	n.revoked, n.inferred, n.unreachable = true, false, false
 	for i, h := range halves {
 		n.voices[i] = voice{half: h, epoch: n.voices[i].epoch, floor: n.voices[i].floor}

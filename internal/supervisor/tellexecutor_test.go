@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,33 +20,36 @@ func TestExecutorIsToldAgain(t *testing.T) {
 		s := &Supervisor{logger: slog.New(slog.DiscardHandler)}
 		s.trust.registry = pki.NewRegistry()
 		s.trust.list = denylist.List{DenyList: &lofamov1.DenyList{Version: 1}, Raw: []byte("list")}
-		var answer error
-		told := 0
+		var told atomic.Int32
+		var lost atomic.Bool
 		ctx, cancel := context.WithCancel(t.Context())
 		go s.tellExecutor(ctx, func(_ context.Context, signed []byte) error {
 			if string(signed) != "list" {
 				t.Errorf("told %q", signed)
 			}
-			told++
-			return answer
+			told.Add(1)
+			if lost.Load() {
+				return errors.New("no answer")
+			}
+			return nil
 		})
 		synctest.Wait()
-		if told != 1 {
-			t.Fatalf("told %d times at first: want once", told)
+		if n := told.Load(); n != 1 {
+			t.Fatalf("told %d times at first: want once", n)
 		}
 		time.Sleep(time.Minute) // of the test's own clock
 		synctest.Wait()
-		if told != 2 {
-			t.Errorf("told %d times within a minute: want twice", told)
+		if n := told.Load(); n != 2 {
+			t.Errorf("told %d times within a minute: want twice", n)
 		}
-		answer = errors.New("no answer")
+		lost.Store(true)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		answer = nil
+		lost.Store(false)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if told != 4 {
-			t.Errorf("told %d times when one was lost: want 4", told)
+		if n := told.Load(); n != 4 {
+			t.Errorf("told %d times when one was lost: want 4", n)
 		}
 		cancel()
 		synctest.Wait()

@@ -140,7 +140,7 @@ func isTest(t types.Type) bool {
 	return ok && n.Obj().Pkg() != nil && n.Obj().Pkg().Path() == "testing"
 }
 
-// called is what a call calls, as far as it is known; generic functions as they are declared.
+// called returns the function that a call invokes, if known, and the declaration of a generic function.
 func (w *world) called(e ast.Expr) types.Object {
 	switch e := ast.Unparen(e).(type) {
 	case *ast.Ident:

@@ -16,7 +16,7 @@ type end struct {
 	conn   *bounded.Conn
 }
 
-// house is a listener of its own, with what it has dropped.
+// house is a bounded listener that reports the connections it drops.
 type house struct {
 	t       *testing.T
 	l       *bounded.Listener

@@ -15,7 +15,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// scripted is a BMC that answers what a test says, whatever is asked, and counts what would reset a system.
+// scripted is a BMC that gives the test's answers to every request, and counts requests that would reset a system.
 type scripted struct {
 	root, system, action, task string
 	status                     int

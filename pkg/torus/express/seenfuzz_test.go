@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// FuzzSeenRestore: whatever the copy holds, so many IDs are remembered at most, and what is kept again is what was restored.
+// FuzzSeenRestore: any copy restores at most the bounded number of IDs, and storing them again gives the same copy.
 func FuzzSeenRestore(f *testing.F) {
 	f.Add(make([]byte, 2*idSize))
 	f.Add([]byte("0123456789abcdefghijklmnopqrstuvwxyz"))

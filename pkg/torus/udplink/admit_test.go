@@ -81,7 +81,7 @@ func TestColdLinkComesUpAmongConnections(t *testing.T) {
 	}
 }
 
-// TestDialerHoldsItsPort: nobody else can connect from the link's port, so nobody else is taken for the peer.
+// TestDialerHoldsItsPort: no other process can connect from the link's port and pass for the peer.
 func TestDialerHoldsItsPort(t *testing.T) {
 	a, _ := pairOf(t)
 	l, err := Listen(a.cfg)

@@ -32,6 +32,7 @@ type Feed struct {
 	open  []sentChange
 	bytes int
 	beat  uint64 // newest revision after which nothing of the map changed
+	begin uint64 // number of the store's next event when the stream began
 }
 
 type sentChange struct {
@@ -189,7 +190,7 @@ func (f *Feed) becomeOff(out *Orders) {
 
 func (f *Feed) becomeGreeting(b Begin, out *Orders) {
 	f.becomeOff(out)
-	f.state = feedGreeting
+	f.state, f.begin = feedGreeting, b.NextEvent
 	out.Send = append(out.Send, &lofamov1.UpstreamReportRequest{Body: &lofamov1.UpstreamReportRequest_Hello{Hello: &lofamov1.UpstreamHello{
 		Region: f.cfg.Region, Dims: f.cfg.Dims, Term: b.Term, Revision: b.Revision, NextEvent: b.NextEvent,
 		Store: b.Store, FirstEvent: b.FirstEvent, RestoredFrom: b.From,
@@ -262,13 +263,16 @@ func (f *Feed) acked(rev uint64, out *Orders) {
 	}
 }
 
-// alive says up to which revision there is nothing more to tell, if that is so.
+// alive sends a beat. It names the revision up to which the parent has everything, or 0 while changes wait or the feed has not
+// yet read all events from before the stream: with a revision the parent would show the region as present with an old map.
 func (f *Feed) alive(out *Orders) {
 	var rev uint64
 	switch f.state {
 	case feedFollowing:
 		f.sent = max(f.sent, f.beat)
-		rev = f.sent
+		if f.next >= f.begin {
+			rev = f.sent
+		}
 	case feedPaused, feedCopying:
 	default:
 		return

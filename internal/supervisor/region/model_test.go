@@ -134,6 +134,7 @@ type world struct {
 	from    uint64 // of what is read
 	ledger  *Ledger
 	stream  Stream
+	begin   uint64                             // the child's next event when the stream began
 	up      []*lofamov1.UpstreamReportRequest  // on their way
 	down    []*lofamov1.UpstreamReportResponse // on their way
 	units   []Unit                             // to be committed
@@ -175,6 +176,7 @@ func (w *world) cut() {
 func (w *world) connect() {
 	w.cut()
 	w.stream++
+	w.begin = w.child.nextEvent()
 	w.obey(w.feed.Step(Begin{Term: w.term, Revision: w.child.revision, NextEvent: w.child.nextEvent(), Store: w.child.store, FirstEvent: w.child.first, From: w.child.from}))
 }
 
@@ -201,6 +203,9 @@ func (w *world) putBack() {
 func (w *world) take(o Output) {
 	if o.Apply != nil {
 		w.units = append(w.units, *o.Apply)
+	}
+	if o.Back && w.parent.head.NextEvent < w.begin {
+		w.t.Fatalf("present with events up to %d committed: the region had %d when the stream began", w.parent.head.NextEvent-1, w.begin-1)
 	}
 	for _, r := range o.Replies {
 		if r.Stream != w.stream {
@@ -366,8 +371,9 @@ func (w *world) check() {
 
 // TestExactlyOnce drives a region and its parent through any order of changes, compactions, trimmed histories, cut
 // streams, new leaders on both sides, parents that die between two transactions, and stores of the region that are put back
-// to a snapshot or made anew: in the end the parent has every document, every event that could be had once and in
-// order, and says how many could not.
+// to a snapshot or made anew: a region is back only when
+// the parent has what happened before the stream began, and in the end the parent has every document, every event that could
+// be had once and in order, and says how many could not.
 func TestExactlyOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
@@ -418,7 +424,15 @@ func TestExactlyOnce(t *testing.T) {
 					w.obey(w.feed.Step(Update{&lofamov1.UpstreamChange{Revision: w.child.revision}}))
 				}
 			},
-			"beat": func(*rapid.T) { w.obey(w.feed.Step(Beat{})) },
+			"beat":   func(*rapid.T) { w.obey(w.feed.Step(Beat{})) },
+			"settle": func(*rapid.T) { w.settle() },
+			"beat before reading": func(*rapid.T) {
+				w.connect()
+				repeat(len(w.up), w.deliverUp)
+				repeat(len(w.down), w.deliverDown)
+				w.obey(w.feed.Step(Beat{}))
+				repeat(len(w.up), w.deliverUp)
+			},
 			"time": func(t *rapid.T) {
 				w.now = w.now.Add(time.Duration(rapid.IntRange(1, 90).Draw(t, "s")) * time.Second)
 				w.take(w.ledger.Step(w.now, Tick{}))

@@ -69,6 +69,7 @@ func (c Config) mayTell(name string, id fault.NodeID) bool {
 type Engine struct {
 	cfg     Config
 	store   Store
+	now     func() time.Time // tests replace it between terms
 	in      chan input
 	streams atomic.Uint64
 	term    atomic.Pointer[term]
@@ -86,7 +87,7 @@ func New(cfg Config, st Store) *Engine {
 	if cfg.Backlog == 0 {
 		cfg.Backlog = 64 << 20
 	}
-	return &Engine{cfg: cfg, store: st, in: make(chan input)}
+	return &Engine{cfg: cfg, store: st, now: time.Now, in: make(chan input)}
 }
 
 // input is an event for the ledger of a region, or (nil) that the names have changed.
@@ -232,7 +233,7 @@ func (e *Engine) Regions() []*lofamov1.Region {
 	if t == nil {
 		return nil
 	}
-	p, now := t.published.Load(), time.Now()
+	p, now := t.published.Load(), e.now()
 	var out []*lofamov1.Region
 	for _, name := range e.cfg.Regions {
 		r := p.regions[name]

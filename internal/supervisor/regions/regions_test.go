@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -44,7 +45,7 @@ func TestMain(m *testing.M) {
 const (
 	wait   = 20 * time.Second
 	beat   = 100 * time.Millisecond
-	misses = 5
+	misses = 600 // a minute: no load cuts a connected region off. Parent.cutOff moves the clock.
 )
 
 var (
@@ -198,7 +199,11 @@ type parent struct {
 	store  *store.Etcd
 	engine *Engine
 	addr   string
-	stop   func() // the term
+	stop   func()       // the term
+	ahead  atomic.Int64 // nanoseconds by which the engine's clock leads the real one
+
+	mu      sync.Mutex
+	streams map[string]int // open ones, by region
 }
 
 func names() *view.Names {
@@ -211,17 +216,18 @@ func names() *view.Names {
 
 func newParent(t *testing.T) *parent {
 	c := etcd(t)
-	p := &parent{t: t, c: c, store: store.NewEtcd(c, store.Options{MaxOps: embedded.MaxTxnOps}), stop: func() {}}
+	p := &parent{t: t, c: c, store: store.NewEtcd(c, store.Options{MaxOps: embedded.MaxTxnOps}), stop: func() {}, streams: make(map[string]int)}
 	p.engine = New(Config{
 		Regions: []string{"west", "east"}, Region: regionOfTest, Names: names(), Meta: meta, Beat: beat, Misses: misses, Ops: 20,
 		Metrics: metrics.New(prometheus.NewRegistry()), Logger: slog.New(slog.DiscardHandler),
 	}, p.store)
+	p.engine.now = func() time.Time { return time.Now().Add(time.Duration(p.ahead.Load())) }
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.addr = ln.Addr().String()
-	srv := grpc.NewServer()
+	srv := grpc.NewServer(grpc.StreamInterceptor(p.count))
 	stopping := make(chan struct{})
 	lofamov1.RegisterUpstreamServer(srv, &Server{
 		Engine: p.engine, Speakers: map[string]string{"west": "west", "east": "east"}, Stopping: stopping,
@@ -236,6 +242,19 @@ func newParent(t *testing.T) *parent {
 	})
 	p.lead()
 	return p
+}
+
+// count keeps streams up to date.
+func (p *parent) count(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	name := userAgent(stream.Context())
+	add := func(n int) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.streams[name] += n
+	}
+	add(1)
+	defer add(-1)
+	return handle(srv, stream)
 }
 
 // lead begins a term, as another leader or the same one again.
@@ -312,9 +331,32 @@ func (p *parent) region(name string) *lofamov1.Region {
 	return nil
 }
 
+// cutOff moves the engine's clock until the parent cuts a stopped region off, once the parent has read all of its stream. Before
+// each move of half the parent's patience the parent has heard every other present region, so that it cuts off none of these.
 func (p *parent) cutOff(name string) {
 	p.t.Helper()
-	eventually(p.t, name+" to be cut off", func() bool { return p.region(name).GetState() == lofamov1.State_UNKNOWN })
+	eventually(p.t, "the stream of "+name+" to end", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.streams[name] == 0
+	})
+	const step = misses * beat / 2
+	eventually(p.t, name+" to be cut off", func() bool {
+		silent := false
+		for _, r := range p.engine.Regions() {
+			switch {
+			case r.GetName() == name && r.GetState() == lofamov1.State_UNKNOWN:
+				return true
+			case r.GetName() != name && r.GetState() == lofamov1.State_NORMAL && (r.GetAge() == nil || r.GetAge().AsDuration() >= step):
+				silent = true
+			}
+		}
+		if !silent {
+			p.ahead.Add(int64(step))
+			p.engine.Relabel(p.t.Context()) // the engine reads its clock when an input arrives
+		}
+		return false
+	})
 }
 
 func (p *parent) present(name string) {

@@ -96,7 +96,7 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 	if err != nil {
 		return nil, err
 	}
-	now := time.Now()
+	now := e.now()
 	t := &term{
 		e: e, fence: fence, done: make(chan struct{}), regions: make(map[string]*regionState), streams: make(map[region.Stream]*outbox),
 		builder: view.NewBuilder(e.cfg.Names, now), reached: max(snap.Revision, rev),
@@ -186,7 +186,7 @@ func (t *term) set(n *lofamov1.Node) error {
 		return err
 	}
 	if r := t.regions[n.GetRegion()]; r == nil || r.head.Cut {
-		since := time.Now()
+		since := t.e.now()
 		if r != nil {
 			since = r.head.Since
 		}
@@ -290,7 +290,7 @@ func (t *term) setTimer(timer *time.Timer) {
 		timer.Stop()
 		return
 	}
-	timer.Reset(max(0, time.Until(first)))
+	timer.Reset(max(0, first.Sub(t.e.now())))
 }
 
 func (t *term) all(ev region.Event) {
@@ -323,7 +323,7 @@ func (t *term) take(in input) {
 
 // step gives an event to a ledger and does what it wants.
 func (t *term) step(r *regionState, ev region.Event) {
-	now := time.Now()
+	now := t.e.now()
 	out := r.ledger.Step(now, ev)
 	r.wake = out.Wake
 	for _, reply := range out.Replies {
@@ -418,7 +418,7 @@ func (t *term) show(d document) error {
 		return nil
 	}
 	if d.GetDeleted() {
-		t.builder.Reset(fault.NodeID(id), time.Now())
+		t.builder.Reset(fault.NodeID(id), t.e.now())
 		return nil
 	}
 	n, err := decodeNode(d.region, d.GetValue())

@@ -198,13 +198,14 @@ func (t trial) node(name string) *lofamov1.Node {
 	return n
 }
 
-// is checks a node's verdict as a reader of the map sees it.
+// is waits until a reader of the map sees a verdict on a node: the replica that answers may lag behind the one whose event came.
 func (t trial) is(name string, state lofamov1.State, cause lofamov1.Cause) *lofamov1.Node {
 	t.Helper()
-	n := t.node(name)
-	if n.GetState() != state || n.GetCause() != cause {
-		t.Errorf("%s is %s, cause %s; want %s, cause %s", name, n.GetState(), n.GetCause(), state, cause)
-	}
+	var n *lofamov1.Node
+	eventually(t.T, fmt.Sprintf("%s to be %s, cause %s", name, state, cause), func() bool {
+		n = t.node(name)
+		return n.GetState() == state && n.GetCause() == cause
+	})
 	return n
 }
 

@@ -98,6 +98,9 @@ func TestStrangersChangeNothing(t *testing.T) {
 		t.inject("0,0,0", sensor("temperature", 110))
 		t.becomes("n0-0-0", "temperature", failed)
 		for _, s := range t.Since(t.mark) {
+			if s.GetFrom() == lofamov1.State_UNKNOWN && s.GetTo() == lofamov1.State_NORMAL {
+				continue // the first check of a peripheral, after the start
+			}
 			if s.GetNode() != "n0-0-0" || (s.GetComponent() != "temperature" && s.GetComponent() != "node") {
 				t.Errorf("the noise did something: %s", s)
 			}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -29,6 +30,7 @@ type upFlags struct {
 	detach      bool
 	forceNew    bool
 	timeout     time.Duration
+	fit         localcluster.Fit // zero: a preset was named
 	changed     func(name string) bool
 }
 
@@ -60,7 +62,7 @@ heard, and names those that are not NORMAL. What was injected into processes, li
 	fl.IntVar(&f.spares, "spares", 0, "nodes without a place, spare-0 and so on, to be put in that of another one ('node replace NODE spare-0')")
 	fl.IntVar(&f.interfaces, "service-interfaces", 1, "of every node: 1, or 2 of which one can be cut alone ('inject NODE cut-interface 1')")
 	fl.StringVar(&f.restart, "restart", "never", "of halves that end or hang: never (a killed half stays dead until 'inject NODE heal'), always (its recovery daemon starts it again)")
-	fl.StringVar(&f.preset, "preset", config.PresetDefault, "periods: "+strings.Join(config.PresetNames(), ", "))
+	fl.StringVar(&f.preset, "preset", "", "periods: "+strings.Join(config.PresetNames(), ", ")+" (default: default, or relaxed where that would take more than a quarter of all cores)")
 	fl.BoolVar(&f.detach, "detach", false, "return when the cluster is up, and let it run on")
 	fl.BoolVar(&f.forceNew, "force-new", false, "replace a stopped cluster in the directory by a new one")
 	fl.DurationVar(&f.timeout, "timeout", 0, "how long to wait until all nodes are NORMAL, or of a cluster that is started again heard (default 60s and 1s a node)")
@@ -99,6 +101,10 @@ func (f *upFlags) options(dir string) (localcluster.Options, error) {
 	}
 	if !slices.Contains([]string{"never", "always"}, f.restart) {
 		return localcluster.Options{}, usagef("--restart %q: want never or always", f.restart)
+	}
+	if f.preset == "" && !f.changed("preset") {
+		f.fit = localcluster.FitPreset(dims, f.spares, runtime.GOMAXPROCS(0))
+		f.preset = f.fit.Preset
 	}
 	if _, err := config.Preset(f.preset); err != nil {
 		return localcluster.Options{}, usageError{fmt.Errorf("--%w", err)}
@@ -175,6 +181,9 @@ func (a *app) makeOrReuse(o localcluster.Options, f *upFlags) (c *localcluster.C
 		nodes += ", " + plural(n, "spare")
 	}
 	a.printf("made a %s cluster in %s: %s, %s, preset %s\n", info.Dims, c.Dir(), nodes, plural(len(info.Supervisors), "supervisor"), info.Preset)
+	if f.fit.Preset == config.PresetRelaxed {
+		a.printf("%s\n", f.fit)
+	}
 	return c, true, nil
 }
 

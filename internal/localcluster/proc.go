@@ -19,6 +19,7 @@ type procStat struct {
 	pid, ppid, session int
 	state              byte // R, S, D, T (stopped), Z (dead, not yet reaped) …
 	started            uint64
+	program            string // base name of its first argument; only strays sets it
 }
 
 // readStat reads one process. The second field, the name, may hold anything; what counts follows
@@ -131,11 +132,13 @@ func (c *Cluster) strays() []procStat {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if err != nil || !c.ownArguments(strings.Split(strings.TrimRight(string(args), "\x00"), "\x00")) {
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		args := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
+		if err != nil || !c.ownArguments(args) {
 			continue
 		}
 		if s, err := readStat(pid); err == nil && s.state != 'Z' {
+			s.program = filepath.Base(args[0])
 			out = append(out, s)
 		}
 	}

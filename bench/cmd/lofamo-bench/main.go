@@ -1,6 +1,6 @@
 // Command lofamo-bench measures what the project publishes: awareness latencies of every kind of
 // fault on a real local cluster, beside the bounds that follow from the periods and beside
-// memberlist, and what an idle node costs. It also runs the soak test.
+// memberlist, and what an idle node costs. It also runs the soak test, and series of cluster starts.
 //
 // Times are taken on CLOCK_MONOTONIC, from before the injection to the receipt of the watch event.
 package main
@@ -38,6 +38,11 @@ type options struct {
 	only        string
 	short       bool
 	seed        uint64
+	starts      int    // 0: not
+	steady      int    // starts of which the steady cost is measured
+	live        int    // starts after which restarts are played
+	preset      string // of the starts; empty: chosen by lofamoctl up
+	record      string // file of the starts; empty: none
 	out         printer
 	progress    printer
 }
@@ -85,6 +90,8 @@ func parse(args []string) (options, error) {
 	only := f.String("only", "", "only faults whose name contains this, or only the section: "+strings.Join(sectionNames(), ", "))
 	short := f.Bool("short", false, "few samples, default preset only: to see that it works")
 	seed := f.Uint64("seed", 1, "of the choice of nodes and phases")
+	var o options
+	o.startFlags(f)
 	if err := f.Parse(args); err != nil {
 		return options{}, err
 	}
@@ -102,8 +109,11 @@ func parse(args []string) (options, error) {
 	if *soak > 0 && len(names) == 0 {
 		return options{}, errors.New("soak needs a preset")
 	}
-	o := options{dims: d, presets: names, kills: *kills, others: *others, idle: *idle, soak: *soak, peers: *peers, relays: *relays,
-		only: *only, short: *short, seed: *seed, out: printer{os.Stdout}, progress: printer{os.Stderr}}
+	if err := o.checkStarts(); err != nil {
+		return options{}, err
+	}
+	o.dims, o.presets, o.kills, o.others, o.idle, o.soak, o.peers, o.relays = d, names, *kills, *others, *idle, *soak, *peers, *relays
+	o.only, o.short, o.seed, o.out, o.progress = *only, *short, *seed, printer{os.Stdout}, printer{os.Stderr}
 	if *short {
 		o.presets, o.kills, o.others, o.idle, o.peers, o.relays = []string{"default"}, 3, 1, time.Second, 1, 1
 	}
@@ -115,6 +125,9 @@ func run(ctx context.Context, o options) error {
 		return soak(ctx, o)
 	}
 	conditions(o)
+	if o.starts > 0 {
+		return starts(ctx, o)
+	}
 	if section(o.only) {
 		return deliverySections(ctx, o)
 	}

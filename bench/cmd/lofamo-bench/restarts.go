@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/bench/measure"
+	"github.com/lofamo/lofamo/internal/localcluster"
+)
+
+const (
+	// phaseWindow is how long the agents' cost is taken with supervisors, and without.
+	phaseWindow = 20 * time.Second
+	// phaseWithin bounds the wait for NORMAL after a restart.
+	phaseWithin = 2 * time.Minute
+)
+
+// phaseRecord is what one phase on a running cluster gave.
+type phaseRecord struct {
+	Phase   string  `json:"phase"`
+	With    float64 `json:"with,omitempty"`    // agents' cost with supervisors, % of a core
+	Without float64 `json:"without,omitempty"` // the same without, from the loss on; 0: not measured
+	Seconds float64 `json:"seconds"`           // from the restart until all nodes were NORMAL
+	Peak    float64 `json:"peak"`              // highest cost after the restart, % of a core
+	Faults  int     `json:"faults"`
+	Breaker string  `json:"breaker,omitempty"`
+	Failure string  `json:"failure,omitempty"` // empty: the phase succeeded
+}
+
+func (p phaseRecord) String() string {
+	out := p.Phase + ": "
+	if p.Without > 0 {
+		out += fmt.Sprintf("agents %.0f %% with supervisors, %.0f %% without (%.2f times); ", p.With, p.Without, p.Without/p.With)
+	}
+	out += fmt.Sprintf("%.1f s until NORMAL, peak %.0f %%, %d faults, breaker %s", p.Seconds, p.Peak, p.Faults, p.Breaker)
+	if p.Failure != "" {
+		out += ", FAILED: " + p.Failure
+	}
+	return out
+}
+
+// phase takes something away for a while, if it has lose, and brings it back.
+type phase struct {
+	name string
+	lose func(context.Context) error
+	back func(context.Context) error
+}
+
+// phases plays what may happen to a running cluster.
+func (s *starter) phases(ctx context.Context, c *localcluster.Cluster, m *measure.Meter) (out []phaseRecord) {
+	each := func(do func(id string) error) func(context.Context) error {
+		return func(context.Context) error {
+			var errs []error
+			for _, sup := range c.Info().Supervisors {
+				errs = append(errs, do(sup.ID))
+			}
+			return errors.Join(errs...)
+		}
+	}
+	for _, p := range []phase{
+		{
+			"all supervisors stopped (SIGSTOP), then continued",
+			each(func(id string) error { return c.SignalSupervisor(id, unix.SIGSTOP) }),
+			each(func(id string) error { return c.SignalSupervisor(id, unix.SIGCONT) }),
+		},
+		{
+			"all supervisors killed, then started",
+			each(func(id string) error { return c.KillSupervisor(ctx, id) }),
+			each(c.StartSupervisor),
+		},
+		{"all agents restarted at once (`lofamo-agent restart`)", nil, func(ctx context.Context) error { return s.restartAgents(ctx, c) }},
+		{"everything stopped, then started", func(context.Context) error { return s.down(c.Dir()) }, func(ctx context.Context) error { return s.run(ctx, "up", "--detach", "--dir", c.Dir()) }},
+	} {
+		r := s.phase(ctx, c, m, p)
+		out = append(out, r)
+		if r.Failure != "" || ctx.Err() != nil {
+			return out
+		}
+	}
+	return out
+}
+
+func (s *starter) phase(ctx context.Context, c *localcluster.Cluster, m *measure.Meter, p phase) (r phaseRecord) {
+	r.Phase = p.name
+	before, err := healthSince(ctx, c, 0)
+	if err != nil {
+		r.Failure = err.Error()
+		return r
+	}
+	if p.lose != nil {
+		from := time.Now()
+		pause(ctx, phaseWindow)
+		r.With = percent(m.Mean(from, time.Now(), groupAgents))
+		from = time.Now()
+		if err := p.lose(ctx); err != nil {
+			r.Failure = err.Error()
+			return r
+		}
+		if len(c.Running()) > 0 {
+			pause(ctx, phaseWindow)
+			r.Without = percent(m.Mean(from, time.Now(), groupAgents))
+		}
+	}
+	begun := time.Now()
+	bounded, cancel := context.WithTimeout(ctx, phaseWithin)
+	defer cancel()
+	err = p.back(bounded)
+	if err == nil {
+		err = c.WaitNormal(bounded, nil)
+	}
+	r.Seconds = time.Since(begun).Seconds()
+	pause(ctx, afterStart)
+	r.Peak = percent(m.Peak(begun, time.Now(), peakWindow, groupSupervisors, groupAgents))
+	after, asked := healthSince(ctx, c, before.revision)
+	r.Faults, r.Breaker = after.faults, after.breaker
+	if err != nil {
+		r.Failure, _, _ = strings.Cut(err.Error(), "\n")
+	} else {
+		r.Failure = after.failure(asked)
+	}
+	return r
+}
+
+// restartAgents restarts both halves of all nodes at the same time, by `lofamo-agent restart`.
+func (s *starter) restartAgents(ctx context.Context, c *localcluster.Cluster) error {
+	nodes := c.Info().Nodes
+	errs := make([]error, len(nodes))
+	var wg sync.WaitGroup
+	for i, n := range nodes {
+		wg.Go(func() {
+			cmd := exec.CommandContext(ctx, filepath.Join(s.bin, "lofamo-agent"), "restart", "--config", filepath.Join(c.Dir(), "nodes", string(n.ID), "agent.yaml"))
+			if out, err := cmd.CombinedOutput(); err != nil {
+				errs[i] = fmt.Errorf("restart node %s: %w: %.300s", n.ID, err, out)
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func printPhases(o options, all []startRecord) {
+	var names []string
+	by := map[string][]phaseRecord{}
+	for _, r := range all {
+		for _, p := range r.Live {
+			if by[p.Phase] == nil {
+				names = append(names, p.Phase)
+			}
+			by[p.Phase] = append(by[p.Phase], p)
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	o.out.f("\nOn running clusters; the agents' cost is the mean of %s with supervisors, and of %s from the loss of all of them on. The worst of n:\n\n", phaseWindow, phaseWindow)
+	o.out.f("| | n | agents with supervisors, %% of a core | without | ratio | until all nodes are NORMAL, s | peak, %% of a core | changes to SICK or FAILED | breaker |\n|---|---|---|---|---|---|---|---|---|\n")
+	for _, name := range names {
+		var worst phaseRecord
+		ratio, failed := 0.0, false
+		for _, p := range by[name] {
+			if p.Without > 0 && p.Without/p.With >= ratio {
+				ratio, worst.With, worst.Without = p.Without/p.With, p.With, p.Without
+			}
+			worst.Seconds, worst.Peak = max(worst.Seconds, p.Seconds), max(worst.Peak, p.Peak)
+			worst.Faults = max(worst.Faults, p.Faults)
+			if worst.Breaker == "" || worst.Breaker == "closed" {
+				worst.Breaker = p.Breaker
+			}
+			failed = failed || p.Failure != ""
+		}
+		cost := "- | - | -"
+		if ratio > 0 {
+			cost = fmt.Sprintf("%.0f | %.0f | %.2f", worst.With, worst.Without, ratio)
+		}
+		took := fmt.Sprintf("%.1f", worst.Seconds)
+		if failed {
+			took += " (failed)"
+		}
+		o.out.f("| %s | %d | %s | %s | %.0f | %d | %s |\n", name, len(by[name]), cost, took, worst.Peak, worst.Faults, worst.Breaker)
+	}
+}
+
+func percent(cores float64) float64 { return 100 * cores }
+
+func list(set map[string]bool) string {
+	if len(set) == 0 {
+		return "unknown"
+	}
+	return strings.Join(slices.Sorted(maps.Keys(set)), ", ")
+}

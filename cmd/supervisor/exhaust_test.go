@@ -1,10 +1,14 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
@@ -91,6 +97,130 @@ func TestUnfinishedRequestsDoNotExhaustMemory(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The attack on embedded etcd's listeners, and its most allowed cost.
+const (
+	storeConns  = 2000 // of each attacker at each listener
+	maxOpen     = 400  // more sockets of the supervisor
+	storeAnswer = 10 * time.Second
+)
+
+// TestConnectionsDoNotExhaustStore: a stranger without a certificate and one with a node's open 2,000 connections each to both listeners of embedded
+// etcd, and keep them. The store goes on serving new clients and peers, and the supervisor grows by at most 64 MiB and by a bounded number of sockets.
+func TestConnectionsDoNotExhaustStore(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "supervisor")
+	if out, err := exec.Command("go", "build", "-trimpath", "-o", program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	c := supervisortest.New(t, supervisortest.Options{Replicas: 1})
+	cfg := c.Configs[0]
+	p := processOf(t, program, c, cfg)
+	c.AwaitLeader(t)
+	client, peer := strings.TrimPrefix(cfg.Etcd.ClientURL, "https://"), strings.TrimPrefix(cfg.Etcd.PeerURL, "https://")
+	memory, sockets := resident(t, p.Process.Pid), descriptors(t, p.Process.Pid)
+	conf := func(cert, key string) *tls.Config {
+		out, err := pki.ClientTLS(cert, key, filepath.Join(c.Dir, "ca.pem"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out.ServerName = host(client)
+		return out
+	}
+	node := conf(filepath.Join(c.Dir, "n0-0-0-host.pem"), filepath.Join(c.Dir, "n0-0-0-host.key"))
+	var held sync.Map
+	defer held.Range(func(conn, _ any) bool { _ = conn.(net.Conn).Close(); return true })
+	var attackers sync.WaitGroup
+	for _, addr := range []string{client, peer} {
+		attackers.Go(func() { // the beginning of a handshake
+			for range storeConns {
+				if conn, err := net.DialTimeout("tcp", addr, time.Second); err == nil {
+					_, _ = conn.Write([]byte{22, 3, 1, 2, 0})
+					held.Store(conn, true)
+				}
+			}
+		})
+		attackers.Go(func() {
+			for range storeConns {
+				if conn, err := tls.DialWithDialer(&net.Dialer{Timeout: time.Second}, "tcp", addr, node); err == nil {
+					held.Store(conn, true)
+				}
+			}
+		})
+	}
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		attackers.Wait()
+	}()
+	most, open, served, worst := memory, sockets, 0, time.Duration(0)
+	supervisor := conf(cfg.TLS.Cert, cfg.TLS.Key)
+	for attacked := true; attacked; served++ {
+		select {
+		case <-over:
+			attacked = false
+		default:
+		}
+		begin := time.Now()
+		until := begin.Add(storeAnswer)
+		for _, ask := range []func() error{func() error { return readsStore(t, client, supervisor) }, func() error { return readsMembers(peer, supervisor) }} {
+			err := ask()
+			for err != nil && time.Now().Before(until) {
+				err = ask()
+			}
+			if err != nil {
+				t.Fatalf("a supervisor among the attackers, after %d: %v", served, err)
+			}
+		}
+		worst = max(worst, time.Since(begin))
+		most, open = max(most, resident(t, p.Process.Pid)), max(open, descriptors(t, p.Process.Pid))
+	}
+	t.Logf("%d MiB before, %d MiB at the peak; %d descriptors before, %d at the peak; %d reads by new clients and peers, the slowest took %s",
+		memory>>20, most>>20, sockets, open, served, worst.Round(time.Millisecond))
+	if most-memory > maxGrowth {
+		t.Errorf("the supervisor grew by %d MiB: want at most %d", (most-memory)>>20, maxGrowth>>20)
+	}
+	if open-sockets > maxOpen {
+		t.Errorf("the supervisor has %d more descriptors open: want at most %d", open-sockets, maxOpen)
+	}
+}
+
+// readsStore reads by a new client.
+func readsStore(t *testing.T, addr string, conf *tls.Config) error {
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"https://" + addr}, TLS: conf, DialTimeout: time.Second, Logger: zap.NewNop()})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err = c.Get(ctx, "x")
+	return err
+}
+
+// readsMembers asks as a peer does, by a new connection.
+func readsMembers(addr string, conf *tls.Config) error {
+	c := &http.Client{Timeout: time.Second, Transport: &http.Transport{TLSClientConfig: conf.Clone(), DisableKeepAlives: true}}
+	resp, err := c.Get("https://" + addr + "/members")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return errors.New(resp.Status)
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	return err
+}
+
+// descriptors is how many a process has open.
+func descriptors(t *testing.T, pid int) int {
+	t.Helper()
+	list, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
 }
 
 func host(addr string) string {

@@ -38,12 +38,16 @@ func (s *Supervisor) openStore() error {
 		s.store = store.NewEtcd(s.client, s.storeOptions(0))
 		return nil
 	}
-	var err error
+	conf, err := pki.ServerTLS(s.cfg.TLS.Cert, s.cfg.TLS.Key, s.cfg.TLS.CA, pki.AllowRoles(pki.RoleSupervisor))
+	if err != nil {
+		return err
+	}
 	s.member, err = embedded.Start(embedded.Config{
 		DataDir: s.cfg.DataDir, Name: s.cfg.EtcdName(), PeerURL: e.PeerURL, ClientURL: e.ClientURL,
 		InitialCluster: e.InitialCluster, ClusterState: e.ClusterState, Token: s.cfg.EtcdToken(), PeerName: pki.SupervisorName(s.cfg.Cluster),
 		CertFile: s.cfg.TLS.Cert, KeyFile: s.cfg.TLS.Key, CAFile: s.cfg.TLS.CA,
 		AllowClient: api.AuthorizeUnary(api.SupervisorsOnly, s.trust.registry), AllowStream: api.AuthorizeStream(api.SupervisorsOnly, s.trust.registry),
+		Verify: conf.VerifyConnection, Closed: func(listener, reason string) { s.metrics.Closed.WithLabelValues(listener, reason).Inc() },
 		Retention: time.Duration(e.CompactionRetention), QuotaBytes: e.QuotaBytes, Logger: s.logger,
 	})
 	if err != nil {

@@ -7,6 +7,7 @@ package embedded
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -52,6 +53,10 @@ type Config struct {
 	// AllowClient and AllowStream decide which of the authenticated peers may use ClientURL.
 	AllowClient grpc.UnaryServerInterceptor
 	AllowStream grpc.StreamServerInterceptor
+	// Verify decides besides, in the handshake, who may connect to either address; nil: everybody with such a certificate.
+	Verify func(tls.ConnectionState) error
+	// Closed receives a listener and a reason when a connection is closed for a limit. It must not block. May be nil.
+	Closed func(listener, reason string)
 
 	// Heartbeat and Election are raft's; 0 stands for 50 ms and 500 ms, for replicas in one hall.
 	Heartbeat, Election time.Duration
@@ -63,6 +68,8 @@ type Config struct {
 // Member is a running member.
 type Member struct {
 	etcd     *embed.Etcd
+	front    *front
+	broken   chan error // a listener ended
 	client   *clientv3.Client
 	lock     *os.File
 	failed   chan error // room for the one there can be
@@ -88,13 +95,21 @@ func Start(cfg Config) (*Member, error) {
 	}
 	g := newGuard()
 	ec.GRPCAdditionalServerOptions = append(ec.GRPCAdditionalServerOptions, grpc.ChainUnaryInterceptor(g.unary), grpc.ChainStreamInterceptor(g.stream))
+	f, err := listen(cfg, ec)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
 	e, err := embed.StartEtcd(ec)
 	if err != nil {
+		f.close()
 		return nil, errors.Join(fmt.Errorf("start embedded etcd %q (data %s, peers %s, clients %s): %w",
 			cfg.Name, cfg.DataDir, cfg.PeerURL, cfg.ClientURL, err), lock.Close())
 	}
 	g.attach(e.Server)
-	m := &Member{etcd: e, client: g.client(e.Server), lock: lock, failed: make(chan error, 1), stopping: make(chan struct{})}
+	m := &Member{
+		etcd: e, front: f, broken: make(chan error, 2), client: g.client(e.Server), lock: lock, failed: make(chan error, 1), stopping: make(chan struct{}),
+	}
+	f.serve(e, ec, func(err error) { m.broken <- err })
 	m.watching.Go(m.watch)
 	return m, nil
 }
@@ -106,6 +121,7 @@ func (m *Member) watch() {
 	case <-m.stopping:
 		return
 	case err = <-m.etcd.Err():
+	case err = <-m.broken:
 	case <-m.etcd.Server.StoppingNotify():
 		select {
 		case <-m.stopping:
@@ -156,8 +172,8 @@ func etcdConfig(cfg Config) (*embed.Config, error) {
 		}
 		ec.ListenClientUrls, ec.AdvertiseClientUrls = clients, clients
 	}
-	tls := transport.TLSInfo{CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, TrustedCAFile: cfg.CAFile, ClientCertAuth: true}
-	ec.ClientTLSInfo, ec.PeerTLSInfo = tls, tls
+	info := transport.TLSInfo{CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, TrustedCAFile: cfg.CAFile, ClientCertAuth: true}
+	ec.ClientTLSInfo, ec.PeerTLSInfo = info, info
 	// Raft is spoken only with certificates made for members' addresses, or for their common name: the
 	// nodes' and the users' have neither.
 	if ec.PeerTLSInfo.AllowedHostnames, err = memberHosts(cfg.InitialCluster); err != nil {
@@ -273,7 +289,9 @@ func (m *Member) Stop(ctx context.Context) error {
 	// Ends the handover that Close is in. What is committed is on disk either way.
 	stop := context.AfterFunc(ctx, m.etcd.Server.HardStop)
 	defer stop()
+	m.front.stopClients()
 	m.etcd.Close()
+	m.front.close()
 	m.watching.Wait()
 	return errors.Join(err, m.lock.Close())
 }

@@ -13,16 +13,17 @@ import (
 
 // Metrics of one replica.
 type Metrics struct {
-	Reports   *prometheus.CounterVec // path: reports received, duplicates included
-	Digests   prometheus.Counter
-	Answers   prometheus.Counter
-	Verdicts  *prometheus.CounterVec // verdict of the leader's inbox
-	Refused   *prometheus.CounterVec // class of refusal
-	Dropped   *prometheus.CounterVec // queue that was full
-	Closed    *prometheus.CounterVec // listener, reason: connections closed for their number
-	Calls     *prometheus.CounterVec // reason: gRPC calls refused before their requests were decoded
-	Acks      *prometheus.CounterVec // status
-	SendFails prometheus.Counter
+	Reports    *prometheus.CounterVec // path: reports received, duplicates included
+	Digests    prometheus.Counter
+	Answers    prometheus.Counter
+	AnswerTime prometheus.Histogram   // from a challenge to its first answer
+	Verdicts   *prometheus.CounterVec // verdict of the leader's inbox
+	Refused    *prometheus.CounterVec // class of refusal
+	Dropped    *prometheus.CounterVec // queue that was full
+	Closed     *prometheus.CounterVec // listener, reason: connections closed for their number
+	Calls      *prometheus.CounterVec // reason: gRPC calls refused before their requests were decoded
+	Acks       *prometheus.CounterVec // status
+	SendFails  prometheus.Counter
 
 	Duplicates   *prometheus.CounterVec   // path of the copy
 	ReportAge    *prometheus.HistogramVec // path
@@ -96,9 +97,11 @@ func New(reg prometheus.Registerer) *Metrics {
 		return h
 	}
 	m := &Metrics{
-		Reports:  counter("reports_total", "Verified reports received, by the rail on which they came; duplicates included.", "path"),
-		Digests:  counter("digests_total", "Verified digests received.").WithLabelValues(),
-		Answers:  counter("challenge_answers_total", "Verified answers to challenges received.").WithLabelValues(),
+		Reports: counter("reports_total", "Verified reports received, by the rail on which they came; duplicates included.", "path"),
+		Digests: counter("digests_total", "Verified digests received.").WithLabelValues(),
+		Answers: counter("challenge_answers_total", "Verified answers to challenges received.").WithLabelValues(),
+		AnswerTime: histogram("challenge_answer_seconds", "From the first copy of a challenge that this replica sent to the first verified answer.",
+			latencies).WithLabelValues().(prometheus.Histogram),
 		Verdicts: counter("inbox_verdicts_total", "What the leader's inbox said of reports.", "verdict"),
 		Refused:  counter("refused_total", "Datagrams and forwarded envelopes that were refused, by class.", "class"),
 		Dropped:  counter("dropped_total", "What a full queue dropped, or a budget of strangers, of one known source or of one origin; senders try again.", "queue"),
@@ -272,7 +275,7 @@ func (m *Metrics) preset() {
 	for _, reason := range []string{"role", "open", "slow", "size"} {
 		m.Calls.WithLabelValues(reason)
 	}
-	for _, l := range []string{"grpc", "http", "web", "etcd"} {
+	for _, l := range []string{"grpc", "http", "web", "etcd-client", "etcd-peer"} {
 		for _, reason := range []string{bounded.Evicted, bounded.Refused, bounded.Subject} {
 			m.Closed.WithLabelValues(l, reason)
 		}

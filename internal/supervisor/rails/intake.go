@@ -476,8 +476,12 @@ func (in *Intake) evidence(a *servicenet.Arrival, to engine.To) *engine.Input {
 			return nil
 		}
 		in.cfg.Metrics.Answers.Inc()
+		nonce := [16]byte(ans.GetNonce()) // its length is checked with the signature
+		if took, ok := in.cfg.Sender.asked.roundTrip(time.Now(), nonce); ok {
+			in.cfg.Metrics.AnswerTime.Observe(took.Seconds())
+		}
 		return &engine.Input{To: to, Answer: &awareness.Answered{
-			Nonce:  [16]byte(ans.GetNonce()), // its length is checked with the signature
+			Nonce:  nonce,
 			Origin: servicenet.OriginOf(ans),
 			Epoch:  fault.Epoch(ans.GetEpoch()), Path: a.Path,
 		}}

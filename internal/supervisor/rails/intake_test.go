@@ -216,6 +216,23 @@ func TestUnaskedAnswersWaitTheirTurn(t *testing.T) {
 	}
 }
 
+// TestRoundTripIsOfFirstAnswer repeats a challenge and answers it twice: the time is that from the first copy to the first answer, also when the
+// challenges of the time before were put away meanwhile.
+func TestRoundTripIsOfFirstAnswer(t *testing.T) {
+	a, nonce, at := asked{}, [16]byte{1}, time.Unix(1000, 0)
+	a.note(at, nonce)
+	a.note(at.Add(askedTime), nonce)
+	if took, ok := a.roundTrip(at.Add(askedTime+time.Second), nonce); !ok || took != askedTime+time.Second {
+		t.Errorf("round trip %s, %t: want %s", took, ok, askedTime+time.Second)
+	}
+	if took, ok := a.roundTrip(at.Add(askedTime+2*time.Second), nonce); ok {
+		t.Errorf("a second answer took %s: want none", took)
+	}
+	if _, ok := a.roundTrip(at, [16]byte{2}); ok {
+		t.Error("an answer to no challenge has a round trip")
+	}
+}
+
 // TestAnswersDoNotKeepReportsWaiting serves both queues by weight: among many answers reports have their turn.
 func TestAnswersDoNotKeepReportsWaiting(t *testing.T) {
 	a := newAuthority(t)

@@ -174,10 +174,17 @@ const (
 type asked struct {
 	mu            sync.Mutex
 	turned        time.Time
-	latest, older map[[16]byte]*int // number of answers received
+	latest, older map[[16]byte]*pending
 }
 
-// note records a challenge.
+// pending is a challenge that this replica sent.
+type pending struct {
+	sent     time.Time // for the first time
+	copies   int       // answers received since it was sent last
+	answered bool      // a verified answer has come
+}
+
+// note records a challenge, or its repetition.
 func (a *asked) note(now time.Time, nonce [16]byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -186,11 +193,35 @@ func (a *asked) note(now time.Time, nonce [16]byte) {
 		if now.Sub(a.turned) < 2*askedTime {
 			a.older = a.latest
 		}
-		a.latest, a.turned = make(map[[16]byte]*int), now
+		a.latest, a.turned = make(map[[16]byte]*pending), now
 	}
-	if len(a.latest) < askedMost {
-		a.latest[nonce] = new(int)
+	p := a.find(nonce)
+	if p == nil {
+		p = &pending{sent: now}
 	}
+	if p.copies = 0; len(a.latest) < askedMost {
+		a.latest[nonce] = p
+	}
+}
+
+// find returns the challenge with a nonce, or nil. The caller holds the mutex.
+func (a *asked) find(nonce [16]byte) *pending {
+	if p := a.latest[nonce]; p != nil {
+		return p
+	}
+	return a.older[nonce]
+}
+
+// roundTrip returns the time from a challenge to its first verified answer. ok is false for all other answers.
+func (a *asked) roundTrip(now time.Time, nonce [16]byte) (took time.Duration, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.find(nonce)
+	if p == nil || p.answered {
+		return 0, false
+	}
+	p.answered = true
+	return now.Sub(p.sent), true
 }
 
 // awaited reports whether an answer with this nonce has priority.
@@ -200,13 +231,10 @@ func (a *asked) awaited(nonce []byte) bool {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	n := a.latest[[16]byte(nonce)]
-	if n == nil {
-		n = a.older[[16]byte(nonce)]
-	}
-	if n == nil || *n >= answersMost {
+	p := a.find([16]byte(nonce))
+	if p == nil || p.copies >= answersMost {
 		return false
 	}
-	*n++
+	p.copies++
 	return true
 }

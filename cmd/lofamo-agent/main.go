@@ -27,7 +27,13 @@ import (
 	"github.com/lofamo/lofamo/internal/version"
 )
 
+// errTied is why this half ends with its daemon; nil if it outlives the daemon.
+var errTied = agent.OutliveDaemon(os.Environ())
+
 func main() {
+	if errTied != nil {
+		_, _ = fmt.Fprintf(os.Stderr, "lofamo-agent: this half ends with its daemon: %s\n", errTied)
+	}
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	code := execute(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
 	cancel()

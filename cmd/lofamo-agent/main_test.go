@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -350,17 +351,53 @@ func TestRunNeverRestarts(t *testing.T) {
 	}
 }
 
-// The halves survive the daemon, which is killed; a second daemon is refused while one lives.
+// The halves survive the daemon, which is killed; a second daemon is refused while one lives. With GOMAXPROCS=1 a real-time half does
+// not execute its program anew.
 func TestHalvesSurviveTheDaemon(t *testing.T) {
+	for _, threads := range []string{"", "1"} {
+		t.Run("GOMAXPROCS="+threads, func(t *testing.T) {
+			t.Setenv("GOMAXPROCS", threads)
+			halvesSurvive(t)
+		})
+	}
+}
+
+func halvesSurvive(t *testing.T) {
+	t.Helper()
 	c := node(t)
 	d := startDaemon(t, c)
 	host, dnp := d.await("both halves run", func(h, n half) bool { return h.Running && n.Running })
 	refusal(t, 1, []string{"run.lock", "another lofamo-agent run"}, "run", "--config", filepath.Join(filepath.Dir(c.StateDir), "agent.yaml"))
+	f, err := regfile.OpenReadOnly(filepath.Join(c.StateDir, "registers"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	writes := func(half fault.Half, when string) {
+		t.Helper()
+		was, err := f.Progress(half)
+		for end := time.Now().Add(bound); ; time.Sleep(time.Millisecond) {
+			if now, nerr := f.Progress(half); err != nil || nerr != nil || now != was {
+				err = errors.Join(err, nerr)
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("the %s half writes nothing %s", half, when)
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, half := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		writes(half, "before the daemon dies")
+	}
 	if err := d.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = d.cmd.Wait()
-	for _, pid := range []int{host.PID, dnp.PID} {
+	for half, pid := range map[fault.Half]int{fault.HalfHost: host.PID, fault.HalfDNP: dnp.PID} {
+		writes(half, "after the daemon died")
 		if gone(pid) {
 			t.Errorf("process %d died with the daemon", pid)
 		}

@@ -68,6 +68,18 @@ func TuneProcess(s Scheduling, log *slog.Logger) {
 	}
 }
 
+// OutliveDaemon ends the tie that startRealtime makes between a half's first thread and the daemon, if environ is that of a half which
+// a daemon started. Call it from the initializer of a package variable: only then is the first thread certain to run it.
+func OutliveDaemon(environ []string) error {
+	if !ofDaemon(environ) {
+		return nil
+	}
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("clear the parent-death signal: %w", err)
+	}
+	return nil
+}
+
 // Bounds of a real-time half. Priority 1 is the lowest; the kernel keeps 5 % of the time for others.
 const (
 	realtimePriority = 1

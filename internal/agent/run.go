@@ -299,10 +299,15 @@ const (
 
 // RefusalCode returns the exit code for a configuration or command line that is refused.
 func RefusalCode(environ []string) int {
-	if slices.ContainsFunc(environ, func(kv string) bool { return strings.HasPrefix(kv, recoveryEnv+"=") }) {
+	if ofDaemon(environ) {
 		return ExitRefused
 	}
 	return ExitConfig
+}
+
+// ofDaemon reports whether environ is that of a half that a daemon started.
+func ofDaemon(environ []string) bool {
+	return slices.ContainsFunc(environ, func(kv string) bool { return strings.HasPrefix(kv, recoveryEnv+"=") })
 }
 
 // ConfigError is the error for a configuration that is refused.

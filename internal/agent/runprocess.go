@@ -79,10 +79,13 @@ func anew(cmd *exec.Cmd) *exec.Cmd {
 // itself anew then (beRealtime), and a loaded machine does not delay its start. The kernel stops a process that is traced
 // right after it has executed its program, when it has one thread; its class is set then, and it is let go. This process stays
 // an ordinary one (ADR 15). Where no tracing is permitted it fails. Where the class is not, the half sees to that itself.
+//
+// Init would trace a process whose daemon ends before it asks to be traced, and never let it go. Therefore the process ends with
+// the daemon until its own packages initialise (OutliveDaemon), and the next daemon starts another.
 func startRealtime(cmd *exec.Cmd) error {
 	runtime.LockOSThread() // who traces is a thread
 	defer runtime.UnlockOSThread()
-	cmd.SysProcAttr.Ptrace = true
+	cmd.SysProcAttr.Ptrace, cmd.SysProcAttr.Pdeathsig = true, syscall.SIGKILL
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -96,7 +99,6 @@ func startRealtime(cmd *exec.Cmd) error {
 	}
 	if info.Code == cldTrapped {
 		_ = makeRealtime(pid)
-		// It runs on whatever becomes of this: a tracer that ends lets go of what it traced.
 		_ = unix.Waitid(unix.P_PID, pid, nil, unix.WSTOPPED, nil)
 		_ = unix.PtraceDetach(pid)
 	}

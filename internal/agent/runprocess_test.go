@@ -1,14 +1,18 @@
 package agent
 
 import (
+	"bufio"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -59,17 +63,92 @@ func TestStartedWhereTracingIsRefused(t *testing.T) {
 
 // forbidTracing makes ptrace fail with EPERM in the calling thread and all that it starts.
 func forbidTracing() error {
+	_, err := filterTracing(unix.SECCOMP_RET_ERRNO|uint32(unix.EPERM), 0)
+	return err
+}
+
+// filterTracing sets what the kernel does when the calling thread, or a process that it starts, calls ptrace.
+func filterTracing(action uint32, flags uintptr) (listener uintptr, err error) {
 	filter := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // the number of the system call
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_PTRACE, Jf: 1},
-		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: action},
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
 	}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return err
+		return 0, err
 	}
 	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	return unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&prog)), 0, 0)
+	listener, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
+	if errno != 0 {
+		return 0, errno
+	}
+	return listener, nil
+}
+
+// starterEnv makes TestHalfEndsWithADaemonKilledDuringItsStart the daemon.
+const starterEnv = "LOFAMO_TEST_STARTER"
+
+// A daemon is killed when the new process exists but has not yet asked to be traced. Traced by init instead, the process would
+// stop before its first instruction for ever, with the sockets of the links: it must end.
+func TestHalfEndsWithADaemonKilledDuringItsStart(t *testing.T) {
+	if os.Getenv(starterEnv) != "" {
+		fmt.Println(killedDuringTheStart())
+		return
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), starterEnv+"=1")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	_ = cmd.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil {
+		needs.Missing(t, "no seccomp listener: %s", line)
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{pid: pid, fd: fd, ended: make(chan recovery.Cause, 1)}
+	defer p.close()
+	go func() { p.ended <- p.await() }()
+	select {
+	case <-p.ended:
+	case <-time.After(10 * time.Second):
+		t.Errorf("the process still exists 10 s after the daemon's end: %v", p.signal(unix.SIGKILL))
+		<-p.ended
+	}
+}
+
+// killedDuringTheStart starts a process, prints its PID when it wants to be traced, and kills this one. It returns why it cannot.
+func killedDuringTheStart() error {
+	runtime.GOMAXPROCS(2) // a thread that starts a process keeps its processor
+	runtime.LockOSThread()
+	listener, err := filterTracing(unix.SECCOMP_RET_USER_NOTIF, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER)
+	if err != nil {
+		return err
+	}
+	go func() {
+		var held [80]byte // struct seccomp_notif: id, PID, flags and the call
+		if _, _, err := unix.Syscall(unix.SYS_IOCTL, listener, unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&held))); err == 0 {
+			fmt.Println(binary.NativeEndian.Uint32(held[8:]))
+			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+		}
+	}()
+	_, err = startProcess(exec.Command("true"), true)
+	return fmt.Errorf("it was started: %w", err)
 }
 
 // A holder of another PID namespace is left alone, though here its PID is a half's, started in the same tick of the clock; and what it said of its self-test is not

@@ -73,7 +73,7 @@ var layers = map[string][]string{
 	"internal/orphans":        {"pkg/watchdog"},
 	"internal/cli":            {"internal/config", "internal/version"},
 	"internal/kubetest":       {"internal/freeport"},
-	"internal/pki":            {"pkg/fault"},
+	"internal/pki":            {"pkg/fault", "internal/durable"},
 	"internal/denylist":       {"api", "pkg/servicenet", "internal/durable", "internal/pki"},
 	"internal/weblogin":       {"internal/pki"},
 	"internal/config":         {"api", "pkg"},

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"math/big"
 	"net"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -37,7 +36,11 @@ type CA struct {
 	cert    *x509.Certificate
 	key     ed25519.PrivateKey
 	now     func() time.Time
+	nodes   time.Duration // lifetime of node certificates
 }
+
+// SetNodeLifetime changes the lifetime of the node certificates that the authority issues from now on.
+func (ca *CA) SetNodeLifetime(d time.Duration) { ca.nodes = d }
 
 // NewCA makes an authority with a new key for a cluster.
 func NewCA(cluster string) (*CA, error) {
@@ -71,7 +74,7 @@ func NewCA(cluster string) (*CA, error) {
 	if err != nil {
 		return nil, fmt.Errorf("new CA for %s: %w", cluster, err)
 	}
-	return &CA{cluster: cluster, cert: cert, key: key, now: time.Now}, nil
+	return &CA{cluster: cluster, cert: cert, key: key, now: time.Now, nodes: leafValidity}, nil
 }
 
 // LoadCA reads an authority that Save wrote.
@@ -80,7 +83,7 @@ func LoadCA(certFile, keyFile string) (*CA, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !cert.IsCA {
+	if !cert.IsCA || isIssuer(cert) {
 		return nil, fmt.Errorf("certificate %s: not that of a certificate authority", certFile)
 	}
 	key, err := readKey(keyFile)
@@ -90,7 +93,7 @@ func LoadCA(certFile, keyFile string) (*CA, error) {
 	if !key.Public().(ed25519.PublicKey).Equal(cert.PublicKey) {
 		return nil, fmt.Errorf("key %s: does not belong to certificate %s", keyFile, certFile)
 	}
-	return &CA{cluster: cert.Subject.CommonName, cert: cert, key: key, now: time.Now}, nil
+	return &CA{cluster: cert.Subject.CommonName, cert: cert, key: key, now: time.Now, nodes: leafValidity}, nil
 }
 
 // Cluster returns the cluster's name.
@@ -153,10 +156,6 @@ func (ca *CA) issue(id Identity, ips []net.IP, dns []string) (der []byte, key ed
 	if err != nil {
 		return nil, nil, fmt.Errorf("issue certificate for %s: %w", id, err)
 	}
-	serial, err := newSerial()
-	if err != nil {
-		return nil, nil, fmt.Errorf("issue certificate for %s: %w", id, err)
-	}
 	switch id.Role {
 	case RoleSupervisor:
 		dns = append(slices.Clone(dns), SupervisorName(id.Cluster))
@@ -164,21 +163,21 @@ func (ca *CA) issue(id Identity, ips []net.IP, dns []string) (der []byte, key ed
 		dns = append(slices.Clone(dns), ExecutorName(id.Cluster))
 	default:
 	}
-	now := ca.now()
-	tmpl := &x509.Certificate{
-		SerialNumber: serial,
-		NotBefore:    now.Add(-backdate),
-		NotAfter:     now.Add(leafValidity),
-		KeyUsage:     x509.KeyUsageDigitalSignature,
-		// Peers of the embedded etcd are servers and clients with one certificate.
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		URIs:        []*url.URL{{Scheme: scheme, Host: id.Cluster, Path: "/" + string(id.Role) + "/" + id.Name}},
-		IPAddresses: ips,
-		DNSNames:    dns,
+	now, lifetime := ca.now(), leafValidity
+	if id.Role == RoleNode {
+		lifetime = ca.nodes
 	}
-	parent := *ca.cert
-	parent.SubjectKeyId = nil // leaves out the authority key identifier: 33 bytes, and one CA a cluster
-	der, err = x509.CreateCertificate(rand.Reader, tmpl, &parent, pub, ca.key)
+	tmpl, err := leafTemplate(id, now.Add(-datesBack(backdate, lifetime)), now.Add(lifetime))
+	if err == nil && datesBack(backdate, lifetime) < backdate { // revocations count on the whole span
+		tmpl.ExtraExtensions, err = descent(now.Add(-backdate))
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("issue certificate for %s: %w", id, err)
+	}
+	// Peers of the embedded etcd are servers and clients with one certificate.
+	tmpl.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	tmpl.IPAddresses, tmpl.DNSNames = ips, dns
+	der, err = signLeaf(tmpl, ca.cert, pub, ca.key)
 	if err != nil {
 		return nil, nil, fmt.Errorf("issue certificate for %s: %w", id, err)
 	}

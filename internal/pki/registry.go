@@ -29,7 +29,7 @@ func (revokedError) Revoked() bool { return true }
 // Denial refuses certificates of one identity, signed by the authority.
 type Denial struct {
 	Identity Identity
-	// Before refuses certificates whose validity begins before this time, to the second. See CutOff.
+	// Before refuses certificates whose validity begins before this time, to the second, and those renewed from one. See CutOff.
 	Before time.Time
 	// Serial, in lower-case hexadecimal, refuses only the certificate with that serial number; Before is then ignored.
 	Serial string
@@ -40,14 +40,15 @@ type Issued struct {
 	Identity            Identity
 	Serial              string // lower-case hexadecimal
 	NotBefore, NotAfter time.Time
+	Descends            time.Time // begin of the authority's certificate that it descends from, which Denial.Before refuses
 }
 
 // maxSeen limits the identities that a Registry remembers. Only certificates that the authority signed are remembered, so strangers
 // cannot fill it.
 const maxSeen = 16384
 
-// CutOff returns the Denial.Before that refuses every certificate issued by the cluster's authority or issuer before now, and none issued
-// from the next second on: both date certificates back by the same span.
+// CutOff returns the Denial.Before that refuses every certificate issued by the cluster's authority before now, with all that were renewed from
+// it, and none issued from the next second on: the authority dates certificates back.
 func CutOff(now time.Time) time.Time {
 	return now.Add(-backdate).Truncate(time.Second).Add(time.Second)
 }
@@ -107,12 +108,12 @@ func (r *Registry) Denies(id Identity) bool {
 }
 
 // check returns an error that wraps ErrRevoked for a revoked certificate.
-func (r *Registry) check(id Identity, serial *big.Int, notBefore time.Time) error {
+func (r *Registry) check(id Identity, serial *big.Int, began time.Time) error {
 	if r == nil {
 		return nil
 	}
 	for _, d := range (*r.denied.Load())[id] {
-		if d.Serial == "" && notBefore.Before(d.Before) || d.Serial != "" && d.Serial == hexSerial(serial) {
+		if d.Serial == "" && began.Before(d.Before) || d.Serial != "" && d.Serial == hexSerial(serial) {
 			return fmt.Errorf("%w: that of %s", ErrRevoked, id)
 		}
 	}
@@ -129,7 +130,7 @@ func (r *Registry) CheckCertificate(cert *x509.Certificate) error {
 		return err
 	}
 	r.note(id, cert)
-	return r.check(id, cert.SerialNumber, cert.NotBefore)
+	return r.check(id, cert.SerialNumber, began(cert))
 }
 
 func hexSerial(n *big.Int) string {
@@ -150,7 +151,7 @@ func (r *Registry) note(id Identity, cert *x509.Certificate) {
 	if known && old.NotBefore.After(cert.NotBefore) || !known && len(r.seen) >= maxSeen {
 		return
 	}
-	r.seen[id] = Issued{Identity: id, Serial: hexSerial(cert.SerialNumber), NotBefore: cert.NotBefore, NotAfter: cert.NotAfter}
+	r.seen[id] = Issued{Identity: id, Serial: hexSerial(cert.SerialNumber), NotBefore: cert.NotBefore, NotAfter: cert.NotAfter, Descends: began(cert)}
 }
 
 // Seen returns the newest presented certificate of each identity, sorted by identity.
@@ -163,7 +164,7 @@ func (r *Registry) Seen() []Issued {
 // Revoked reports whether a certificate is revoked.
 func (r *Registry) Revoked(c Issued) bool {
 	n, ok := new(big.Int).SetString(c.Serial, 16)
-	return ok && r.check(c.Identity, n, c.NotBefore) != nil
+	return ok && r.check(c.Identity, n, c.Descends) != nil
 }
 
 // WithTLS makes a TLS configuration of this package refuse revoked certificates in handshakes, and returns it.

@@ -29,6 +29,8 @@ type Signer struct {
 	certFile, keyFile string
 	mu                sync.Mutex // of renewals
 	seen              [2]os.FileInfo
+	own               *pair // in the files
+	kept              *kept // nil: only the files count
 }
 
 // pair is a certificate with its key.
@@ -47,7 +49,7 @@ func LoadSigner(certFile, keyFile string) (*Signer, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.id = id
+	s.id, s.own = id, p
 	s.pair.Store(p)
 	return s, nil
 }
@@ -81,34 +83,48 @@ func (s *Signer) look() (seen [2]os.FileInfo, err error) {
 	return seen, nil
 }
 
-// Renew takes up the certificate and key that stand in the signer's files now, and says whether they are others than before. While they are not those of the same identity, or
-// do not belong together, as between the replacement of one and of the other, the signer stays as it is.
+// Renew takes up the certificate and key that stand in the signer's files now, or in the file of KeepIn, and says whether they are others than before. While
+// those in its files are not of the same identity, or do not belong together, as between the replacement of one and of the other, they count as they were.
 func (s *Signer) Renew() (bool, error) {
 	if s.certFile == "" {
 		return false, nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now, err := s.look()
-	if err != nil {
+	err := s.readOwn()
+	p := s.own
+	if s.kept != nil {
+		s.kept.read(s.id)
+		use, bad := s.kept.better(s.own)
+		if err = errors.Join(err, bad); use {
+			p = s.kept.pair
+		}
+	}
+	if bytes.Equal(p.der, s.pair.Load().der) {
 		return false, err
 	}
+	s.pair.Store(p)
+	return true, err
+}
+
+// readOwn reads the signer's files if they have changed.
+func (s *Signer) readOwn() error {
+	now, err := s.look()
+	if err != nil {
+		return err
+	}
 	if same(s.seen[0], now[0]) && same(s.seen[1], now[1]) {
-		return false, nil
+		return nil
 	}
 	p, id, err := readPair(s.certFile, s.keyFile)
 	if err != nil {
-		return false, err
+		return err
 	}
 	if id != s.id {
-		return false, fmt.Errorf("certificate %s: is of %s: want %s, as it was", s.certFile, id, s.id)
+		return fmt.Errorf("certificate %s: is of %s: want %s, as it was", s.certFile, id, s.id)
 	}
-	s.seen = now
-	if bytes.Equal(p.der, s.pair.Load().der) {
-		return false, nil
-	}
-	s.pair.Store(p)
-	return true, nil
+	s.seen, s.own = now, p
+	return nil
 }
 
 func same(a, b os.FileInfo) bool {
@@ -178,7 +194,7 @@ const (
 // each time.
 type Verifier struct {
 	cluster string
-	roots   *x509.CertPool
+	roots   *authorities
 	now     func() time.Time
 	revoked *Registry // nil: no certificate is revoked
 
@@ -192,7 +208,8 @@ type Verifier struct {
 type verified struct {
 	id                  Identity
 	serial              *big.Int
-	began               time.Time // of the leaf
+	began               time.Time         // what revocations compare
+	issuer              *x509.Certificate // that signed it; nil: the authority did
 	key                 ed25519.PublicKey
 	notBefore, notAfter time.Time // of the whole chain
 }
@@ -297,20 +314,16 @@ func (v *Verifier) chain(der []byte, now time.Time) (*verified, error) {
 	return c, err
 }
 
-// verifyChain checks a leaf against the roots and the cluster.
-func verifyChain(cert *x509.Certificate, roots *x509.CertPool, cluster string, now time.Time) (*verified, error) {
+// verifyChain checks a leaf against the authorities and the cluster.
+func verifyChain(cert *x509.Certificate, roots *authorities, cluster string, now time.Time) (*verified, error) {
 	if cert.IsCA {
 		return nil, errors.New("that of a certificate authority: want a leaf")
 	}
-	chains, err := cert.Verify(x509.VerifyOptions{
-		Roots:       roots,
-		CurrentTime: now,
-		KeyUsages:   []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	})
+	id, err := IdentityOf(cert)
 	if err != nil {
 		return nil, err
 	}
-	id, err := IdentityOf(cert)
+	chain, err := roots.verify(cert, id, now)
 	if err != nil {
 		return nil, err
 	}
@@ -321,8 +334,11 @@ func verifyChain(cert *x509.Certificate, roots *x509.CertPool, cluster string, n
 	if !ok {
 		return nil, fmt.Errorf("%s has a key of type %T: want Ed25519", id, cert.PublicKey)
 	}
-	out := &verified{id: id, serial: cert.SerialNumber, began: cert.NotBefore, key: key, notBefore: cert.NotBefore, notAfter: cert.NotAfter}
-	for _, c := range chains[0] {
+	out := &verified{id: id, serial: cert.SerialNumber, began: began(cert), key: key, notBefore: cert.NotBefore, notAfter: cert.NotAfter}
+	if root := chain[len(chain)-1]; isIssuer(root) {
+		out.issuer = root
+	}
+	for _, c := range chain {
 		if c.NotBefore.After(out.notBefore) {
 			out.notBefore = c.NotBefore
 		}
@@ -361,8 +377,8 @@ func (v *Verifier) insert(sum [sha256.Size]byte, c *verified) {
 }
 
 // parseRoots reads all the certificates of a PEM text.
-func parseRoots(caPEM []byte) (*x509.CertPool, error) {
-	pool, n := x509.NewCertPool(), 0
+func parseRoots(caPEM []byte) (*authorities, error) {
+	a, n := &authorities{full: x509.NewCertPool(), nodes: x509.NewCertPool()}, 0
 	for rest := caPEM; ; {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil {
@@ -378,13 +394,13 @@ func parseRoots(caPEM []byte) (*x509.CertPool, error) {
 		if !cert.IsCA {
 			return nil, fmt.Errorf("certificate of %q: not that of a certificate authority", cert.Subject)
 		}
-		pool.AddCert(cert)
+		a.add(cert)
 		n++
 	}
-	if n == 0 {
-		return nil, errors.New("no certificate in it")
+	if n == len(a.issuers) {
+		return nil, errors.New("no certificate of an authority in it")
 	}
-	return pool, nil
+	return a, nil
 }
 
 // statementPrefix is envelopePrefix for statements that are no messages; what they are for follows it.

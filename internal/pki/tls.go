@@ -10,8 +10,16 @@ import (
 	"time"
 )
 
-// Roots reads the certificates of the authorities in a PEM file.
+// Roots reads the certificates of the authorities in a PEM file, without issuers: what these sign is good for messages and links of nodes only.
 func Roots(caFile string) (*x509.CertPool, error) {
+	a, err := loadAuthorities(caFile)
+	if err != nil {
+		return nil, err
+	}
+	return a.full, nil
+}
+
+func loadAuthorities(caFile string) (*authorities, error) {
 	b, err := os.ReadFile(caFile)
 	if err != nil {
 		return nil, fmt.Errorf("CA certificates %s: %w", caFile, reason(err))
@@ -79,11 +87,11 @@ func EtcdTLS(certFile, keyFile, caFile string) (*tls.Config, error) {
 // The configuration presents own's certificate at the time of the handshake and never waits for the disk: the caller calls own.Renew. It refuses
 // certificates that the registry revokes; nil: none.
 func LinkTLS(own *Signer, caFile string, revoked *Registry) (*tls.Config, error) {
-	roots, err := Roots(caFile)
+	roots, err := loadAuthorities(caFile)
 	if err != nil {
 		return nil, err
 	}
-	c := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ClientCAs: roots}
+	c := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots.full, ClientCAs: roots.full}
 	c.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own.current(), nil }
 	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own.current(), nil }
 	c.ClientAuth = tls.RequireAnyClientCert // the check below is the whole check, on both sides alike

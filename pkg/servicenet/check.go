@@ -133,6 +133,10 @@ func checkBody(msg *lofamov1.Message) error {
 		return checkActStatus(b.ActStatus)
 	case *lofamov1.Message_DenyPart:
 		return checkDenyPart(b.DenyPart)
+	case *lofamov1.Message_RenewRequest:
+		return checkRenewRequest(b.RenewRequest)
+	case *lofamov1.Message_RenewReply:
+		return checkRenewReply(b.RenewReply)
 	case nil:
 		if len(msg.GetAcks()) > 0 {
 			return nil

@@ -1,11 +1,17 @@
 package servicenet
 
-import lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+import (
+	"crypto/ed25519"
 
-// Limits of DenyPart, so that each fits a datagram.
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// Limits of DenyPart and of the messages that renew certificates, so that each fits a datagram.
 const (
-	MaxDenyParts = 32
-	MaxDenyData  = 800 // bytes in one part
+	MaxDenyParts    = 32
+	MaxDenyData     = 800 // bytes in one part
+	MaxRenewed      = 512 // bytes of a new certificate
+	MaxRenewProblem = 120 // bytes of text
 )
 
 func checkDenyPart(m *lofamov1.DenyPart) error {
@@ -13,4 +19,28 @@ func checkDenyPart(m *lofamov1.DenyPart) error {
 		return refuse(RefusedField, "deny_part.data: given %d bytes: want 1 to %d", n, MaxDenyData)
 	}
 	return firstError(atLeastOne("deny_part.version", m.GetVersion()), checkPart("deny_part", m.GetPart(), m.GetParts(), MaxDenyParts))
+}
+
+func checkRenewRequest(m *lofamov1.RenewRequest) error {
+	if m.GetMadeNs() <= 0 {
+		return refuse(RefusedField, "renew_request.made_ns: given %d: want at least 1", m.GetMadeNs())
+	}
+	return firstError(
+		checkHalf("renew_request", m),
+		checkSize("renew_request.key", m.GetKey(), ed25519.PublicKeySize),
+		checkSize("renew_request.proof", m.GetProof(), ed25519.SignatureSize),
+	)
+}
+
+func checkRenewReply(m *lofamov1.RenewReply) error {
+	if n := len(m.GetCertificate()); n > MaxRenewed {
+		return refuse(RefusedField, "renew_reply.certificate: given %d bytes: want at most %d", n, MaxRenewed)
+	}
+	if n := len(m.GetError()); n > MaxRenewProblem {
+		return refuse(RefusedField, "renew_reply.error: given %d bytes: want at most %d", n, MaxRenewProblem)
+	}
+	if (len(m.GetCertificate()) == 0) == (m.GetError() == "") {
+		return refuse(RefusedField, "renew_reply: given %d bytes of certificate and error %q: want one of the two", len(m.GetCertificate()), m.GetError())
+	}
+	return firstError(checkHalf("renew_reply", m), checkText("renew_reply.error", m.GetError()))
 }

@@ -23,7 +23,8 @@
 //	Answer, PathRequest,
 //	PathAck, BulkAnnounce,
 //	DiagnosisFindings,
-//	ProcedureStatus, ActStatus  the half itself                 no
+//	ProcedureStatus, ActStatus,
+//	RenewRequest                the half itself                 no
 //	MapFindings                 the DNP half itself             no
 //	Interest                    the host half itself            no
 //	Relayed { inner, hops }     the host half that is the       no
@@ -36,7 +37,7 @@
 //	ProcedureOrder, MaskOrder,
 //	TorusConfiguration,
 //	MapOrder, ActOrder,
-//	DenyPart                    a supervisor                    no
+//	DenyPart, RenewReply        a supervisor                    no
 //	ConfigurationStatus         the DNP half itself             no
 //
 // A Relayed holds reports, an answer, findings or an announcement; a Downcall whatever a supervisor says. What

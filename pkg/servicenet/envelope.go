@@ -368,6 +368,8 @@ func bySpeaker(msg *lofamov1.Message) (said fault.Origin, role string) {
 		return OriginOf(b.MaskStatus), RoleNode
 	case *lofamov1.Message_ActStatus:
 		return OriginOf(b.ActStatus), RoleNode
+	case *lofamov1.Message_RenewRequest:
+		return OriginOf(b.RenewRequest), RoleNode
 	case *lofamov1.Message_PeerStatus:
 		return fault.Origin{Node: fault.NodeID(b.PeerStatus.GetNode()), Half: fault.HalfDNP}, RoleNode
 	case *lofamov1.Message_MapFindings:

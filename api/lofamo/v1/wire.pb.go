@@ -372,7 +372,7 @@ func (x Ack_Status) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Ack_Status.Descriptor instead.
 func (Ack_Status) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{8, 0}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{10, 0}
 }
 
 // Envelope is an authenticated message: signed by its origin, or, between two that share a session
@@ -515,6 +515,8 @@ type Message struct {
 	//	*Message_ActOrder
 	//	*Message_ActStatus
 	//	*Message_DenyPart
+	//	*Message_RenewRequest
+	//	*Message_RenewReply
 	Body isMessage_Body `protobuf_oneof:"body"`
 	// Carried on whatever a supervisor says to a node (seed 002 §3). Valid only under a supervisor's
 	// certificate or session. At most 8.
@@ -833,6 +835,24 @@ func (x *Message) GetDenyPart() *DenyPart {
 	return nil
 }
 
+func (x *Message) GetRenewRequest() *RenewRequest {
+	if x != nil {
+		if x, ok := x.Body.(*Message_RenewRequest); ok {
+			return x.RenewRequest
+		}
+	}
+	return nil
+}
+
+func (x *Message) GetRenewReply() *RenewReply {
+	if x != nil {
+		if x, ok := x.Body.(*Message_RenewReply); ok {
+			return x.RenewReply
+		}
+	}
+	return nil
+}
+
 func (x *Message) GetAcks() []*Ack {
 	if x != nil {
 		return x.Acks
@@ -972,6 +992,14 @@ type Message_DenyPart struct {
 	DenyPart *DenyPart `protobuf:"bytes,41,opt,name=deny_part,json=denyPart,proto3,oneof"` // of a supervisor, always signed
 }
 
+type Message_RenewRequest struct {
+	RenewRequest *RenewRequest `protobuf:"bytes,42,opt,name=renew_request,json=renewRequest,proto3,oneof"` // of a half, always signed
+}
+
+type Message_RenewReply struct {
+	RenewReply *RenewReply `protobuf:"bytes,43,opt,name=renew_reply,json=renewReply,proto3,oneof"` // of a supervisor, always signed
+}
+
 func (*Message_Reports) isMessage_Body() {}
 
 func (*Message_Challenge) isMessage_Body() {}
@@ -1031,6 +1059,10 @@ func (*Message_ActOrder) isMessage_Body() {}
 func (*Message_ActStatus) isMessage_Body() {}
 
 func (*Message_DenyPart) isMessage_Body() {}
+
+func (*Message_RenewRequest) isMessage_Body() {}
+
+func (*Message_RenewReply) isMessage_Body() {}
 
 // DenyPart is a part of the list of revoked certificates: a marshalled SignedDenyList, signed by an operator.
 type DenyPart struct {
@@ -1101,6 +1133,161 @@ func (x *DenyPart) GetData() []byte {
 	return nil
 }
 
+// RenewRequest asks for a new certificate of the half that signs it, for a new key.
+type RenewRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Node   string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                      // the half, as in its certificate
+	Half   Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // as in its certificate
+	Key    []byte                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`                        // the new Ed25519 public key, 32 bytes
+	Proof  []byte                 `protobuf:"bytes,4,opt,name=proof,proto3" json:"proof,omitempty"`                    // signature of the new key over the identity and the key, 64 bytes
+	MadeNs int64                  `protobuf:"fixed64,5,opt,name=made_ns,json=madeNs,proto3" json:"made_ns,omitempty"`  // when the half made the request, in nanoseconds since 1970: a supervisor takes none twice
+	// The key is that of the signature: the half uses the new certificate now. Needs no answer.
+	Taken         bool `protobuf:"varint,6,opt,name=taken,proto3" json:"taken,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewRequest) Reset() {
+	*x = RenewRequest{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewRequest) ProtoMessage() {}
+
+func (x *RenewRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
+func (*RenewRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *RenewRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *RenewRequest) GetHalf() Half {
+	if x != nil {
+		return x.Half
+	}
+	return Half_HALF_UNSPECIFIED
+}
+
+func (x *RenewRequest) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *RenewRequest) GetProof() []byte {
+	if x != nil {
+		return x.Proof
+	}
+	return nil
+}
+
+func (x *RenewRequest) GetMadeNs() int64 {
+	if x != nil {
+		return x.MadeNs
+	}
+	return 0
+}
+
+func (x *RenewRequest) GetTaken() bool {
+	if x != nil {
+		return x.Taken
+	}
+	return false
+}
+
+// RenewReply is the new certificate, or why there is none.
+type RenewReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                      // of the request
+	Half          Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // of the request
+	Certificate   []byte                 `protobuf:"bytes,3,opt,name=certificate,proto3" json:"certificate,omitempty"`        // in DER, at most 512 bytes; empty: refused
+	Error         string                 `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`                    // why it was refused: at most 120 bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewReply) Reset() {
+	*x = RenewReply{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewReply) ProtoMessage() {}
+
+func (x *RenewReply) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewReply.ProtoReflect.Descriptor instead.
+func (*RenewReply) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *RenewReply) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *RenewReply) GetHalf() Half {
+	if x != nil {
+		return x.Half
+	}
+	return Half_HALF_UNSPECIFIED
+}
+
+func (x *RenewReply) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+func (x *RenewReply) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 // ReportID identifies a report for ever.
 type ReportID struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1114,7 +1301,7 @@ type ReportID struct {
 
 func (x *ReportID) Reset() {
 	*x = ReportID{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[3]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1126,7 +1313,7 @@ func (x *ReportID) String() string {
 func (*ReportID) ProtoMessage() {}
 
 func (x *ReportID) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[3]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1139,7 +1326,7 @@ func (x *ReportID) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportID.ProtoReflect.Descriptor instead.
 func (*ReportID) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{3}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ReportID) GetNode() string {
@@ -1188,7 +1375,7 @@ type Reports struct {
 
 func (x *Reports) Reset() {
 	*x = Reports{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[4]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1200,7 +1387,7 @@ func (x *Reports) String() string {
 func (*Reports) ProtoMessage() {}
 
 func (x *Reports) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[4]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1213,7 +1400,7 @@ func (x *Reports) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reports.ProtoReflect.Descriptor instead.
 func (*Reports) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{4}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Reports) GetReports() []*Report {
@@ -1267,7 +1454,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[5]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1279,7 +1466,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[5]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1292,7 +1479,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{5}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Report) GetId() *ReportID {
@@ -1381,7 +1568,7 @@ type Reading struct {
 
 func (x *Reading) Reset() {
 	*x = Reading{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[6]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1393,7 +1580,7 @@ func (x *Reading) String() string {
 func (*Reading) ProtoMessage() {}
 
 func (x *Reading) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[6]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1406,7 +1593,7 @@ func (x *Reading) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reading.ProtoReflect.Descriptor instead.
 func (*Reading) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{6}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Reading) GetComponent() uint32 {
@@ -1466,7 +1653,7 @@ type Observation struct {
 
 func (x *Observation) Reset() {
 	*x = Observation{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[7]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1478,7 +1665,7 @@ func (x *Observation) String() string {
 func (*Observation) ProtoMessage() {}
 
 func (x *Observation) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[7]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1491,7 +1678,7 @@ func (x *Observation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Observation.ProtoReflect.Descriptor instead.
 func (*Observation) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{7}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Observation) GetNode() string {
@@ -1553,7 +1740,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[8]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1565,7 +1752,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[8]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1578,7 +1765,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{8}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Ack) GetStatus() Ack_Status {
@@ -1649,7 +1836,7 @@ type PathRequest struct {
 
 func (x *PathRequest) Reset() {
 	*x = PathRequest{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[9]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1661,7 +1848,7 @@ func (x *PathRequest) String() string {
 func (*PathRequest) ProtoMessage() {}
 
 func (x *PathRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[9]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1674,7 +1861,7 @@ func (x *PathRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathRequest.ProtoReflect.Descriptor instead.
 func (*PathRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{9}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PathRequest) GetNode() string {
@@ -1743,7 +1930,7 @@ type PathReply struct {
 
 func (x *PathReply) Reset() {
 	*x = PathReply{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[10]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1755,7 +1942,7 @@ func (x *PathReply) String() string {
 func (*PathReply) ProtoMessage() {}
 
 func (x *PathReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[10]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1768,7 +1955,7 @@ func (x *PathReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathReply.ProtoReflect.Descriptor instead.
 func (*PathReply) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{10}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PathReply) GetNode() string {
@@ -1840,7 +2027,7 @@ type PathAck struct {
 
 func (x *PathAck) Reset() {
 	*x = PathAck{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[11]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1852,7 +2039,7 @@ func (x *PathAck) String() string {
 func (*PathAck) ProtoMessage() {}
 
 func (x *PathAck) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[11]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1865,7 +2052,7 @@ func (x *PathAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathAck.ProtoReflect.Descriptor instead.
 func (*PathAck) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{11}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PathAck) GetNode() string {
@@ -1906,7 +2093,7 @@ type Again struct {
 
 func (x *Again) Reset() {
 	*x = Again{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[12]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1918,7 +2105,7 @@ func (x *Again) String() string {
 func (*Again) ProtoMessage() {}
 
 func (x *Again) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[12]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1931,7 +2118,7 @@ func (x *Again) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Again.ProtoReflect.Descriptor instead.
 func (*Again) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{12}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{14}
 }
 
 // Challenge asks a node whether it lives. It is valid only under a supervisor's certificate.
@@ -1950,7 +2137,7 @@ type Challenge struct {
 
 func (x *Challenge) Reset() {
 	*x = Challenge{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[13]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1962,7 +2149,7 @@ func (x *Challenge) String() string {
 func (*Challenge) ProtoMessage() {}
 
 func (x *Challenge) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[13]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1975,7 +2162,7 @@ func (x *Challenge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Challenge.ProtoReflect.Descriptor instead.
 func (*Challenge) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{13}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Challenge) GetNonce() []byte {
@@ -2033,7 +2220,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[14]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2045,7 +2232,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[14]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2058,7 +2245,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{14}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Answer) GetNonce() []byte {
@@ -2104,7 +2291,7 @@ type Relayed struct {
 
 func (x *Relayed) Reset() {
 	*x = Relayed{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[15]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2116,7 +2303,7 @@ func (x *Relayed) String() string {
 func (*Relayed) ProtoMessage() {}
 
 func (x *Relayed) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[15]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2129,7 +2316,7 @@ func (x *Relayed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Relayed.ProtoReflect.Descriptor instead.
 func (*Relayed) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{15}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Relayed) GetInner() *Envelope {
@@ -2158,7 +2345,7 @@ type Hop struct {
 
 func (x *Hop) Reset() {
 	*x = Hop{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[16]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2170,7 +2357,7 @@ func (x *Hop) String() string {
 func (*Hop) ProtoMessage() {}
 
 func (x *Hop) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[16]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2183,7 +2370,7 @@ func (x *Hop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hop.ProtoReflect.Descriptor instead.
 func (*Hop) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{16}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Hop) GetNode() string {
@@ -2220,7 +2407,7 @@ type Downcall struct {
 
 func (x *Downcall) Reset() {
 	*x = Downcall{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[17]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2232,7 +2419,7 @@ func (x *Downcall) String() string {
 func (*Downcall) ProtoMessage() {}
 
 func (x *Downcall) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[17]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2245,7 +2432,7 @@ func (x *Downcall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Downcall.ProtoReflect.Descriptor instead.
 func (*Downcall) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{17}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Downcall) GetNode() string {
@@ -2280,7 +2467,7 @@ type BulkRequest struct {
 
 func (x *BulkRequest) Reset() {
 	*x = BulkRequest{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[18]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2292,7 +2479,7 @@ func (x *BulkRequest) String() string {
 func (*BulkRequest) ProtoMessage() {}
 
 func (x *BulkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[18]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2305,7 +2492,7 @@ func (x *BulkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BulkRequest.ProtoReflect.Descriptor instead.
 func (*BulkRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{18}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *BulkRequest) GetTransfer() []byte {
@@ -2385,7 +2572,7 @@ type BulkAnnounce struct {
 
 func (x *BulkAnnounce) Reset() {
 	*x = BulkAnnounce{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[19]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2397,7 +2584,7 @@ func (x *BulkAnnounce) String() string {
 func (*BulkAnnounce) ProtoMessage() {}
 
 func (x *BulkAnnounce) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[19]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2410,7 +2597,7 @@ func (x *BulkAnnounce) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BulkAnnounce.ProtoReflect.Descriptor instead.
 func (*BulkAnnounce) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{19}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *BulkAnnounce) GetTransfer() []byte {
@@ -2507,7 +2694,7 @@ type BulkPull struct {
 
 func (x *BulkPull) Reset() {
 	*x = BulkPull{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[20]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2519,7 +2706,7 @@ func (x *BulkPull) String() string {
 func (*BulkPull) ProtoMessage() {}
 
 func (x *BulkPull) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[20]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2532,7 +2719,7 @@ func (x *BulkPull) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BulkPull.ProtoReflect.Descriptor instead.
 func (*BulkPull) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{20}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *BulkPull) GetTransfer() []byte {
@@ -2595,7 +2782,7 @@ type ChunkRange struct {
 
 func (x *ChunkRange) Reset() {
 	*x = ChunkRange{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[21]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2607,7 +2794,7 @@ func (x *ChunkRange) String() string {
 func (*ChunkRange) ProtoMessage() {}
 
 func (x *ChunkRange) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[21]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2620,7 +2807,7 @@ func (x *ChunkRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkRange.ProtoReflect.Descriptor instead.
 func (*ChunkRange) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{21}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ChunkRange) GetFirst() uint32 {
@@ -2666,7 +2853,7 @@ type Told struct {
 
 func (x *Told) Reset() {
 	*x = Told{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[22]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2678,7 +2865,7 @@ func (x *Told) String() string {
 func (*Told) ProtoMessage() {}
 
 func (x *Told) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[22]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2691,7 +2878,7 @@ func (x *Told) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Told.ProtoReflect.Descriptor instead.
 func (*Told) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{22}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Told) GetNode() string {
@@ -2779,7 +2966,7 @@ type ToldNode struct {
 
 func (x *ToldNode) Reset() {
 	*x = ToldNode{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[23]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2791,7 +2978,7 @@ func (x *ToldNode) String() string {
 func (*ToldNode) ProtoMessage() {}
 
 func (x *ToldNode) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[23]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2804,7 +2991,7 @@ func (x *ToldNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToldNode.ProtoReflect.Descriptor instead.
 func (*ToldNode) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{23}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ToldNode) GetId() string {
@@ -2861,7 +3048,7 @@ type ToldFault struct {
 
 func (x *ToldFault) Reset() {
 	*x = ToldFault{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[24]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2873,7 +3060,7 @@ func (x *ToldFault) String() string {
 func (*ToldFault) ProtoMessage() {}
 
 func (x *ToldFault) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[24]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2886,7 +3073,7 @@ func (x *ToldFault) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToldFault.ProtoReflect.Descriptor instead.
 func (*ToldFault) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{24}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ToldFault) GetComponent() uint32 {
@@ -2925,7 +3112,7 @@ type Interest struct {
 
 func (x *Interest) Reset() {
 	*x = Interest{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[25]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2937,7 +3124,7 @@ func (x *Interest) String() string {
 func (*Interest) ProtoMessage() {}
 
 func (x *Interest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[25]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2950,7 +3137,7 @@ func (x *Interest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interest.ProtoReflect.Descriptor instead.
 func (*Interest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{25}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Interest) GetNode() string {
@@ -3008,7 +3195,7 @@ type OrderNumber struct {
 
 func (x *OrderNumber) Reset() {
 	*x = OrderNumber{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[26]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3020,7 +3207,7 @@ func (x *OrderNumber) String() string {
 func (*OrderNumber) ProtoMessage() {}
 
 func (x *OrderNumber) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[26]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3033,7 +3220,7 @@ func (x *OrderNumber) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderNumber.ProtoReflect.Descriptor instead.
 func (*OrderNumber) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{26}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *OrderNumber) GetTerm() uint64 {
@@ -3069,7 +3256,7 @@ type DiagnosisOrder struct {
 
 func (x *DiagnosisOrder) Reset() {
 	*x = DiagnosisOrder{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[27]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3081,7 +3268,7 @@ func (x *DiagnosisOrder) String() string {
 func (*DiagnosisOrder) ProtoMessage() {}
 
 func (x *DiagnosisOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[27]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3094,7 +3281,7 @@ func (x *DiagnosisOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnosisOrder.ProtoReflect.Descriptor instead.
 func (*DiagnosisOrder) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{27}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DiagnosisOrder) GetNumber() *OrderNumber {
@@ -3159,7 +3346,7 @@ type DiagnosisFindings struct {
 
 func (x *DiagnosisFindings) Reset() {
 	*x = DiagnosisFindings{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[28]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3171,7 +3358,7 @@ func (x *DiagnosisFindings) String() string {
 func (*DiagnosisFindings) ProtoMessage() {}
 
 func (x *DiagnosisFindings) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[28]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3184,7 +3371,7 @@ func (x *DiagnosisFindings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnosisFindings.ProtoReflect.Descriptor instead.
 func (*DiagnosisFindings) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{28}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DiagnosisFindings) GetNumber() *OrderNumber {
@@ -3266,7 +3453,7 @@ type LinkFinding struct {
 
 func (x *LinkFinding) Reset() {
 	*x = LinkFinding{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[29]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3278,7 +3465,7 @@ func (x *LinkFinding) String() string {
 func (*LinkFinding) ProtoMessage() {}
 
 func (x *LinkFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[29]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3291,7 +3478,7 @@ func (x *LinkFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkFinding.ProtoReflect.Descriptor instead.
 func (*LinkFinding) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{29}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *LinkFinding) GetDirection() uint32 {
@@ -3360,7 +3547,7 @@ type DiagnosisTest struct {
 
 func (x *DiagnosisTest) Reset() {
 	*x = DiagnosisTest{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[30]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3372,7 +3559,7 @@ func (x *DiagnosisTest) String() string {
 func (*DiagnosisTest) ProtoMessage() {}
 
 func (x *DiagnosisTest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[30]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3385,7 +3572,7 @@ func (x *DiagnosisTest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnosisTest.ProtoReflect.Descriptor instead.
 func (*DiagnosisTest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{30}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DiagnosisTest) GetSent() uint32 {
@@ -3456,7 +3643,7 @@ type JobEureka struct {
 
 func (x *JobEureka) Reset() {
 	*x = JobEureka{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[31]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3468,7 +3655,7 @@ func (x *JobEureka) String() string {
 func (*JobEureka) ProtoMessage() {}
 
 func (x *JobEureka) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[31]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3481,7 +3668,7 @@ func (x *JobEureka) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobEureka.ProtoReflect.Descriptor instead.
 func (*JobEureka) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{31}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *JobEureka) GetNode() string {
@@ -3563,7 +3750,7 @@ type MaskOrder struct {
 
 func (x *MaskOrder) Reset() {
 	*x = MaskOrder{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[32]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3575,7 +3762,7 @@ func (x *MaskOrder) String() string {
 func (*MaskOrder) ProtoMessage() {}
 
 func (x *MaskOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[32]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3588,7 +3775,7 @@ func (x *MaskOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MaskOrder.ProtoReflect.Descriptor instead.
 func (*MaskOrder) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{32}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *MaskOrder) GetNode() string {
@@ -3644,7 +3831,7 @@ type MaskStatus struct {
 
 func (x *MaskStatus) Reset() {
 	*x = MaskStatus{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[33]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3656,7 +3843,7 @@ func (x *MaskStatus) String() string {
 func (*MaskStatus) ProtoMessage() {}
 
 func (x *MaskStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[33]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3669,7 +3856,7 @@ func (x *MaskStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MaskStatus.ProtoReflect.Descriptor instead.
 func (*MaskStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{33}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *MaskStatus) GetNode() string {
@@ -3751,7 +3938,7 @@ type ProcedureOrder struct {
 
 func (x *ProcedureOrder) Reset() {
 	*x = ProcedureOrder{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[34]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3763,7 +3950,7 @@ func (x *ProcedureOrder) String() string {
 func (*ProcedureOrder) ProtoMessage() {}
 
 func (x *ProcedureOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[34]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3776,7 +3963,7 @@ func (x *ProcedureOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcedureOrder.ProtoReflect.Descriptor instead.
 func (*ProcedureOrder) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{34}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ProcedureOrder) GetNumber() *OrderNumber {
@@ -3861,7 +4048,7 @@ type ProcedureStep struct {
 
 func (x *ProcedureStep) Reset() {
 	*x = ProcedureStep{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[35]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3873,7 +4060,7 @@ func (x *ProcedureStep) String() string {
 func (*ProcedureStep) ProtoMessage() {}
 
 func (x *ProcedureStep) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[35]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3886,7 +4073,7 @@ func (x *ProcedureStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcedureStep.ProtoReflect.Descriptor instead.
 func (*ProcedureStep) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{35}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ProcedureStep) GetState() ProcedureState {
@@ -3936,7 +4123,7 @@ type ProcedureStatus struct {
 
 func (x *ProcedureStatus) Reset() {
 	*x = ProcedureStatus{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[36]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3948,7 +4135,7 @@ func (x *ProcedureStatus) String() string {
 func (*ProcedureStatus) ProtoMessage() {}
 
 func (x *ProcedureStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[36]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3961,7 +4148,7 @@ func (x *ProcedureStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcedureStatus.ProtoReflect.Descriptor instead.
 func (*ProcedureStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{36}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ProcedureStatus) GetNumber() *OrderNumber {
@@ -4089,7 +4276,7 @@ type MapOrder struct {
 
 func (x *MapOrder) Reset() {
 	*x = MapOrder{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[37]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4101,7 +4288,7 @@ func (x *MapOrder) String() string {
 func (*MapOrder) ProtoMessage() {}
 
 func (x *MapOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[37]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4114,7 +4301,7 @@ func (x *MapOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MapOrder.ProtoReflect.Descriptor instead.
 func (*MapOrder) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{37}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *MapOrder) GetNumber() *OrderNumber {
@@ -4161,7 +4348,7 @@ type MapFindings struct {
 
 func (x *MapFindings) Reset() {
 	*x = MapFindings{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[38]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4173,7 +4360,7 @@ func (x *MapFindings) String() string {
 func (*MapFindings) ProtoMessage() {}
 
 func (x *MapFindings) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[38]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4186,7 +4373,7 @@ func (x *MapFindings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MapFindings.ProtoReflect.Descriptor instead.
 func (*MapFindings) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{38}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *MapFindings) GetNumber() *OrderNumber {
@@ -4253,7 +4440,7 @@ type MappedNode struct {
 
 func (x *MappedNode) Reset() {
 	*x = MappedNode{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[39]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4265,7 +4452,7 @@ func (x *MappedNode) String() string {
 func (*MappedNode) ProtoMessage() {}
 
 func (x *MappedNode) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[39]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4278,7 +4465,7 @@ func (x *MappedNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MappedNode.ProtoReflect.Descriptor instead.
 func (*MappedNode) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{39}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *MappedNode) GetRank() uint32 {
@@ -4345,7 +4532,7 @@ type PeerOrder struct {
 
 func (x *PeerOrder) Reset() {
 	*x = PeerOrder{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[40]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4357,7 +4544,7 @@ func (x *PeerOrder) String() string {
 func (*PeerOrder) ProtoMessage() {}
 
 func (x *PeerOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[40]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4370,7 +4557,7 @@ func (x *PeerOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerOrder.ProtoReflect.Descriptor instead.
 func (*PeerOrder) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{40}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PeerOrder) GetNode() string {
@@ -4427,7 +4614,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[41]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4439,7 +4626,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[41]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4452,7 +4639,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{41}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Peer) GetDirection() uint32 {
@@ -4501,7 +4688,7 @@ type PeerStatus struct {
 
 func (x *PeerStatus) Reset() {
 	*x = PeerStatus{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[42]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4513,7 +4700,7 @@ func (x *PeerStatus) String() string {
 func (*PeerStatus) ProtoMessage() {}
 
 func (x *PeerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[42]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4526,7 +4713,7 @@ func (x *PeerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerStatus.ProtoReflect.Descriptor instead.
 func (*PeerStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{42}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *PeerStatus) GetNode() string {
@@ -4627,7 +4814,7 @@ type TorusConfiguration struct {
 
 func (x *TorusConfiguration) Reset() {
 	*x = TorusConfiguration{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[43]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4639,7 +4826,7 @@ func (x *TorusConfiguration) String() string {
 func (*TorusConfiguration) ProtoMessage() {}
 
 func (x *TorusConfiguration) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[43]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4652,7 +4839,7 @@ func (x *TorusConfiguration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TorusConfiguration.ProtoReflect.Descriptor instead.
 func (*TorusConfiguration) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{43}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *TorusConfiguration) GetNumber() uint64 {
@@ -4716,7 +4903,7 @@ type ConfigurationStatus struct {
 
 func (x *ConfigurationStatus) Reset() {
 	*x = ConfigurationStatus{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[44]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4728,7 +4915,7 @@ func (x *ConfigurationStatus) String() string {
 func (*ConfigurationStatus) ProtoMessage() {}
 
 func (x *ConfigurationStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[44]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4741,7 +4928,7 @@ func (x *ConfigurationStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigurationStatus.ProtoReflect.Descriptor instead.
 func (*ConfigurationStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{44}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ConfigurationStatus) GetNode() string {
@@ -4776,7 +4963,7 @@ type TorusMask struct {
 
 func (x *TorusMask) Reset() {
 	*x = TorusMask{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[45]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4788,7 +4975,7 @@ func (x *TorusMask) String() string {
 func (*TorusMask) ProtoMessage() {}
 
 func (x *TorusMask) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[45]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4801,7 +4988,7 @@ func (x *TorusMask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TorusMask.ProtoReflect.Descriptor instead.
 func (*TorusMask) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{45}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *TorusMask) GetRank() uint32 {
@@ -4850,7 +5037,7 @@ type ActOrder struct {
 
 func (x *ActOrder) Reset() {
 	*x = ActOrder{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[46]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4862,7 +5049,7 @@ func (x *ActOrder) String() string {
 func (*ActOrder) ProtoMessage() {}
 
 func (x *ActOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[46]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4875,7 +5062,7 @@ func (x *ActOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActOrder.ProtoReflect.Descriptor instead.
 func (*ActOrder) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{46}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ActOrder) GetNode() string {
@@ -4994,7 +5181,7 @@ type ActParameter struct {
 
 func (x *ActParameter) Reset() {
 	*x = ActParameter{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[47]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5006,7 +5193,7 @@ func (x *ActParameter) String() string {
 func (*ActParameter) ProtoMessage() {}
 
 func (x *ActParameter) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[47]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5019,7 +5206,7 @@ func (x *ActParameter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActParameter.ProtoReflect.Descriptor instead.
 func (*ActParameter) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{47}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ActParameter) GetName() string {
@@ -5059,7 +5246,7 @@ type ActStatus struct {
 
 func (x *ActStatus) Reset() {
 	*x = ActStatus{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[48]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5071,7 +5258,7 @@ func (x *ActStatus) String() string {
 func (*ActStatus) ProtoMessage() {}
 
 func (x *ActStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[48]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5084,7 +5271,7 @@ func (x *ActStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActStatus.ProtoReflect.Descriptor instead.
 func (*ActStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{48}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ActStatus) GetNode() string {
@@ -5183,7 +5370,7 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\asession\x18\x04 \x01(\x06R\asession\x12\x10\n" +
 	"\x03mac\x18\x05 \x01(\fR\x03mac\x12B\n" +
 	"\x12checksum_algorithm\x18\x06 \x01(\x0e2\x13.lofamo.v1.ChecksumR\x11checksumAlgorithm\x12\x1a\n" +
-	"\bchecksum\x18\a \x01(\x06R\bchecksum\"\x94\x0e\n" +
+	"\bchecksum\x18\a \x01(\x06R\bchecksum\"\x8e\x0f\n" +
 	"\aMessage\x12.\n" +
 	"\areports\x18\x01 \x01(\v2\x12.lofamo.v1.ReportsH\x00R\areports\x124\n" +
 	"\tchallenge\x18\x03 \x01(\v2\x14.lofamo.v1.ChallengeH\x00R\tchallenge\x12+\n" +
@@ -5221,7 +5408,10 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\tact_order\x18! \x01(\v2\x13.lofamo.v1.ActOrderH\x00R\bactOrder\x125\n" +
 	"\n" +
 	"act_status\x18\" \x01(\v2\x14.lofamo.v1.ActStatusH\x00R\tactStatus\x122\n" +
-	"\tdeny_part\x18) \x01(\v2\x13.lofamo.v1.DenyPartH\x00R\bdenyPart\x12\"\n" +
+	"\tdeny_part\x18) \x01(\v2\x13.lofamo.v1.DenyPartH\x00R\bdenyPart\x12>\n" +
+	"\rrenew_request\x18* \x01(\v2\x17.lofamo.v1.RenewRequestH\x00R\frenewRequest\x128\n" +
+	"\vrenew_reply\x18+ \x01(\v2\x15.lofamo.v1.RenewReplyH\x00R\n" +
+	"renewReply\x12\"\n" +
 	"\x04acks\x18\x0f \x03(\v2\x0e.lofamo.v1.AckR\x04acks\x12 \n" +
 	"\fno_quorum_ms\x18\x11 \x01(\x12R\n" +
 	"noQuorumMsB\x06\n" +
@@ -5230,7 +5420,20 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x12\n" +
 	"\x04part\x18\x02 \x01(\rR\x04part\x12\x14\n" +
 	"\x05parts\x18\x03 \x01(\rR\x05parts\x12\x12\n" +
-	"\x04data\x18\x04 \x01(\fR\x04data\"k\n" +
+	"\x04data\x18\x04 \x01(\fR\x04data\"\x9e\x01\n" +
+	"\fRenewRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12#\n" +
+	"\x04half\x18\x02 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\fR\x03key\x12\x14\n" +
+	"\x05proof\x18\x04 \x01(\fR\x05proof\x12\x17\n" +
+	"\amade_ns\x18\x05 \x01(\x10R\x06madeNs\x12\x14\n" +
+	"\x05taken\x18\x06 \x01(\bR\x05taken\"}\n" +
+	"\n" +
+	"RenewReply\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12#\n" +
+	"\x04half\x18\x02 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\x12 \n" +
+	"\vcertificate\x18\x03 \x01(\fR\vcertificate\x12\x14\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\"k\n" +
 	"\bReportID\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12#\n" +
 	"\x04half\x18\x02 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\x12\x14\n" +
@@ -5637,7 +5840,7 @@ func file_lofamo_v1_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_lofamo_v1_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_lofamo_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_lofamo_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_lofamo_v1_wire_proto_goTypes = []any{
 	(Checksum)(0),               // 0: lofamo.v1.Checksum
 	(Half)(0),                   // 1: lofamo.v1.Half
@@ -5648,159 +5851,165 @@ var file_lofamo_v1_wire_proto_goTypes = []any{
 	(*Envelope)(nil),            // 6: lofamo.v1.Envelope
 	(*Message)(nil),             // 7: lofamo.v1.Message
 	(*DenyPart)(nil),            // 8: lofamo.v1.DenyPart
-	(*ReportID)(nil),            // 9: lofamo.v1.ReportID
-	(*Reports)(nil),             // 10: lofamo.v1.Reports
-	(*Report)(nil),              // 11: lofamo.v1.Report
-	(*Reading)(nil),             // 12: lofamo.v1.Reading
-	(*Observation)(nil),         // 13: lofamo.v1.Observation
-	(*Ack)(nil),                 // 14: lofamo.v1.Ack
-	(*PathRequest)(nil),         // 15: lofamo.v1.PathRequest
-	(*PathReply)(nil),           // 16: lofamo.v1.PathReply
-	(*PathAck)(nil),             // 17: lofamo.v1.PathAck
-	(*Again)(nil),               // 18: lofamo.v1.Again
-	(*Challenge)(nil),           // 19: lofamo.v1.Challenge
-	(*Answer)(nil),              // 20: lofamo.v1.Answer
-	(*Relayed)(nil),             // 21: lofamo.v1.Relayed
-	(*Hop)(nil),                 // 22: lofamo.v1.Hop
-	(*Downcall)(nil),            // 23: lofamo.v1.Downcall
-	(*BulkRequest)(nil),         // 24: lofamo.v1.BulkRequest
-	(*BulkAnnounce)(nil),        // 25: lofamo.v1.BulkAnnounce
-	(*BulkPull)(nil),            // 26: lofamo.v1.BulkPull
-	(*ChunkRange)(nil),          // 27: lofamo.v1.ChunkRange
-	(*Told)(nil),                // 28: lofamo.v1.Told
-	(*ToldNode)(nil),            // 29: lofamo.v1.ToldNode
-	(*ToldFault)(nil),           // 30: lofamo.v1.ToldFault
-	(*Interest)(nil),            // 31: lofamo.v1.Interest
-	(*OrderNumber)(nil),         // 32: lofamo.v1.OrderNumber
-	(*DiagnosisOrder)(nil),      // 33: lofamo.v1.DiagnosisOrder
-	(*DiagnosisFindings)(nil),   // 34: lofamo.v1.DiagnosisFindings
-	(*LinkFinding)(nil),         // 35: lofamo.v1.LinkFinding
-	(*DiagnosisTest)(nil),       // 36: lofamo.v1.DiagnosisTest
-	(*JobEureka)(nil),           // 37: lofamo.v1.JobEureka
-	(*MaskOrder)(nil),           // 38: lofamo.v1.MaskOrder
-	(*MaskStatus)(nil),          // 39: lofamo.v1.MaskStatus
-	(*ProcedureOrder)(nil),      // 40: lofamo.v1.ProcedureOrder
-	(*ProcedureStep)(nil),       // 41: lofamo.v1.ProcedureStep
-	(*ProcedureStatus)(nil),     // 42: lofamo.v1.ProcedureStatus
-	(*MapOrder)(nil),            // 43: lofamo.v1.MapOrder
-	(*MapFindings)(nil),         // 44: lofamo.v1.MapFindings
-	(*MappedNode)(nil),          // 45: lofamo.v1.MappedNode
-	(*PeerOrder)(nil),           // 46: lofamo.v1.PeerOrder
-	(*Peer)(nil),                // 47: lofamo.v1.Peer
-	(*PeerStatus)(nil),          // 48: lofamo.v1.PeerStatus
-	(*TorusConfiguration)(nil),  // 49: lofamo.v1.TorusConfiguration
-	(*ConfigurationStatus)(nil), // 50: lofamo.v1.ConfigurationStatus
-	(*TorusMask)(nil),           // 51: lofamo.v1.TorusMask
-	(*ActOrder)(nil),            // 52: lofamo.v1.ActOrder
-	(*ActParameter)(nil),        // 53: lofamo.v1.ActParameter
-	(*ActStatus)(nil),           // 54: lofamo.v1.ActStatus
-	(*DeliveryStatus)(nil),      // 55: lofamo.v1.DeliveryStatus
-	(*HalfHealth)(nil),          // 56: lofamo.v1.HalfHealth
-	(Platform)(0),               // 57: lofamo.v1.Platform
-	(State)(0),                  // 58: lofamo.v1.State
-	(Cause)(0),                  // 59: lofamo.v1.Cause
+	(*RenewRequest)(nil),        // 9: lofamo.v1.RenewRequest
+	(*RenewReply)(nil),          // 10: lofamo.v1.RenewReply
+	(*ReportID)(nil),            // 11: lofamo.v1.ReportID
+	(*Reports)(nil),             // 12: lofamo.v1.Reports
+	(*Report)(nil),              // 13: lofamo.v1.Report
+	(*Reading)(nil),             // 14: lofamo.v1.Reading
+	(*Observation)(nil),         // 15: lofamo.v1.Observation
+	(*Ack)(nil),                 // 16: lofamo.v1.Ack
+	(*PathRequest)(nil),         // 17: lofamo.v1.PathRequest
+	(*PathReply)(nil),           // 18: lofamo.v1.PathReply
+	(*PathAck)(nil),             // 19: lofamo.v1.PathAck
+	(*Again)(nil),               // 20: lofamo.v1.Again
+	(*Challenge)(nil),           // 21: lofamo.v1.Challenge
+	(*Answer)(nil),              // 22: lofamo.v1.Answer
+	(*Relayed)(nil),             // 23: lofamo.v1.Relayed
+	(*Hop)(nil),                 // 24: lofamo.v1.Hop
+	(*Downcall)(nil),            // 25: lofamo.v1.Downcall
+	(*BulkRequest)(nil),         // 26: lofamo.v1.BulkRequest
+	(*BulkAnnounce)(nil),        // 27: lofamo.v1.BulkAnnounce
+	(*BulkPull)(nil),            // 28: lofamo.v1.BulkPull
+	(*ChunkRange)(nil),          // 29: lofamo.v1.ChunkRange
+	(*Told)(nil),                // 30: lofamo.v1.Told
+	(*ToldNode)(nil),            // 31: lofamo.v1.ToldNode
+	(*ToldFault)(nil),           // 32: lofamo.v1.ToldFault
+	(*Interest)(nil),            // 33: lofamo.v1.Interest
+	(*OrderNumber)(nil),         // 34: lofamo.v1.OrderNumber
+	(*DiagnosisOrder)(nil),      // 35: lofamo.v1.DiagnosisOrder
+	(*DiagnosisFindings)(nil),   // 36: lofamo.v1.DiagnosisFindings
+	(*LinkFinding)(nil),         // 37: lofamo.v1.LinkFinding
+	(*DiagnosisTest)(nil),       // 38: lofamo.v1.DiagnosisTest
+	(*JobEureka)(nil),           // 39: lofamo.v1.JobEureka
+	(*MaskOrder)(nil),           // 40: lofamo.v1.MaskOrder
+	(*MaskStatus)(nil),          // 41: lofamo.v1.MaskStatus
+	(*ProcedureOrder)(nil),      // 42: lofamo.v1.ProcedureOrder
+	(*ProcedureStep)(nil),       // 43: lofamo.v1.ProcedureStep
+	(*ProcedureStatus)(nil),     // 44: lofamo.v1.ProcedureStatus
+	(*MapOrder)(nil),            // 45: lofamo.v1.MapOrder
+	(*MapFindings)(nil),         // 46: lofamo.v1.MapFindings
+	(*MappedNode)(nil),          // 47: lofamo.v1.MappedNode
+	(*PeerOrder)(nil),           // 48: lofamo.v1.PeerOrder
+	(*Peer)(nil),                // 49: lofamo.v1.Peer
+	(*PeerStatus)(nil),          // 50: lofamo.v1.PeerStatus
+	(*TorusConfiguration)(nil),  // 51: lofamo.v1.TorusConfiguration
+	(*ConfigurationStatus)(nil), // 52: lofamo.v1.ConfigurationStatus
+	(*TorusMask)(nil),           // 53: lofamo.v1.TorusMask
+	(*ActOrder)(nil),            // 54: lofamo.v1.ActOrder
+	(*ActParameter)(nil),        // 55: lofamo.v1.ActParameter
+	(*ActStatus)(nil),           // 56: lofamo.v1.ActStatus
+	(*DeliveryStatus)(nil),      // 57: lofamo.v1.DeliveryStatus
+	(*HalfHealth)(nil),          // 58: lofamo.v1.HalfHealth
+	(Platform)(0),               // 59: lofamo.v1.Platform
+	(State)(0),                  // 60: lofamo.v1.State
+	(Cause)(0),                  // 61: lofamo.v1.Cause
 }
 var file_lofamo_v1_wire_proto_depIdxs = []int32{
 	0,  // 0: lofamo.v1.Envelope.checksum_algorithm:type_name -> lofamo.v1.Checksum
-	10, // 1: lofamo.v1.Message.reports:type_name -> lofamo.v1.Reports
-	19, // 2: lofamo.v1.Message.challenge:type_name -> lofamo.v1.Challenge
-	20, // 3: lofamo.v1.Message.answer:type_name -> lofamo.v1.Answer
-	21, // 4: lofamo.v1.Message.relayed:type_name -> lofamo.v1.Relayed
-	23, // 5: lofamo.v1.Message.downcall:type_name -> lofamo.v1.Downcall
-	15, // 6: lofamo.v1.Message.path_request:type_name -> lofamo.v1.PathRequest
-	16, // 7: lofamo.v1.Message.path_reply:type_name -> lofamo.v1.PathReply
-	17, // 8: lofamo.v1.Message.path_ack:type_name -> lofamo.v1.PathAck
-	18, // 9: lofamo.v1.Message.again:type_name -> lofamo.v1.Again
-	24, // 10: lofamo.v1.Message.bulk_request:type_name -> lofamo.v1.BulkRequest
-	25, // 11: lofamo.v1.Message.bulk_announce:type_name -> lofamo.v1.BulkAnnounce
-	26, // 12: lofamo.v1.Message.bulk_pull:type_name -> lofamo.v1.BulkPull
-	28, // 13: lofamo.v1.Message.told:type_name -> lofamo.v1.Told
-	31, // 14: lofamo.v1.Message.interest:type_name -> lofamo.v1.Interest
-	40, // 15: lofamo.v1.Message.procedure_order:type_name -> lofamo.v1.ProcedureOrder
-	33, // 16: lofamo.v1.Message.diagnosis_order:type_name -> lofamo.v1.DiagnosisOrder
-	34, // 17: lofamo.v1.Message.diagnosis_findings:type_name -> lofamo.v1.DiagnosisFindings
-	42, // 18: lofamo.v1.Message.procedure_status:type_name -> lofamo.v1.ProcedureStatus
-	37, // 19: lofamo.v1.Message.eureka:type_name -> lofamo.v1.JobEureka
-	38, // 20: lofamo.v1.Message.mask_order:type_name -> lofamo.v1.MaskOrder
-	39, // 21: lofamo.v1.Message.mask_status:type_name -> lofamo.v1.MaskStatus
-	43, // 22: lofamo.v1.Message.map_order:type_name -> lofamo.v1.MapOrder
-	44, // 23: lofamo.v1.Message.map_findings:type_name -> lofamo.v1.MapFindings
-	46, // 24: lofamo.v1.Message.peer_order:type_name -> lofamo.v1.PeerOrder
-	48, // 25: lofamo.v1.Message.peer_status:type_name -> lofamo.v1.PeerStatus
-	49, // 26: lofamo.v1.Message.torus_configuration:type_name -> lofamo.v1.TorusConfiguration
-	50, // 27: lofamo.v1.Message.configuration_status:type_name -> lofamo.v1.ConfigurationStatus
-	52, // 28: lofamo.v1.Message.act_order:type_name -> lofamo.v1.ActOrder
-	54, // 29: lofamo.v1.Message.act_status:type_name -> lofamo.v1.ActStatus
+	12, // 1: lofamo.v1.Message.reports:type_name -> lofamo.v1.Reports
+	21, // 2: lofamo.v1.Message.challenge:type_name -> lofamo.v1.Challenge
+	22, // 3: lofamo.v1.Message.answer:type_name -> lofamo.v1.Answer
+	23, // 4: lofamo.v1.Message.relayed:type_name -> lofamo.v1.Relayed
+	25, // 5: lofamo.v1.Message.downcall:type_name -> lofamo.v1.Downcall
+	17, // 6: lofamo.v1.Message.path_request:type_name -> lofamo.v1.PathRequest
+	18, // 7: lofamo.v1.Message.path_reply:type_name -> lofamo.v1.PathReply
+	19, // 8: lofamo.v1.Message.path_ack:type_name -> lofamo.v1.PathAck
+	20, // 9: lofamo.v1.Message.again:type_name -> lofamo.v1.Again
+	26, // 10: lofamo.v1.Message.bulk_request:type_name -> lofamo.v1.BulkRequest
+	27, // 11: lofamo.v1.Message.bulk_announce:type_name -> lofamo.v1.BulkAnnounce
+	28, // 12: lofamo.v1.Message.bulk_pull:type_name -> lofamo.v1.BulkPull
+	30, // 13: lofamo.v1.Message.told:type_name -> lofamo.v1.Told
+	33, // 14: lofamo.v1.Message.interest:type_name -> lofamo.v1.Interest
+	42, // 15: lofamo.v1.Message.procedure_order:type_name -> lofamo.v1.ProcedureOrder
+	35, // 16: lofamo.v1.Message.diagnosis_order:type_name -> lofamo.v1.DiagnosisOrder
+	36, // 17: lofamo.v1.Message.diagnosis_findings:type_name -> lofamo.v1.DiagnosisFindings
+	44, // 18: lofamo.v1.Message.procedure_status:type_name -> lofamo.v1.ProcedureStatus
+	39, // 19: lofamo.v1.Message.eureka:type_name -> lofamo.v1.JobEureka
+	40, // 20: lofamo.v1.Message.mask_order:type_name -> lofamo.v1.MaskOrder
+	41, // 21: lofamo.v1.Message.mask_status:type_name -> lofamo.v1.MaskStatus
+	45, // 22: lofamo.v1.Message.map_order:type_name -> lofamo.v1.MapOrder
+	46, // 23: lofamo.v1.Message.map_findings:type_name -> lofamo.v1.MapFindings
+	48, // 24: lofamo.v1.Message.peer_order:type_name -> lofamo.v1.PeerOrder
+	50, // 25: lofamo.v1.Message.peer_status:type_name -> lofamo.v1.PeerStatus
+	51, // 26: lofamo.v1.Message.torus_configuration:type_name -> lofamo.v1.TorusConfiguration
+	52, // 27: lofamo.v1.Message.configuration_status:type_name -> lofamo.v1.ConfigurationStatus
+	54, // 28: lofamo.v1.Message.act_order:type_name -> lofamo.v1.ActOrder
+	56, // 29: lofamo.v1.Message.act_status:type_name -> lofamo.v1.ActStatus
 	8,  // 30: lofamo.v1.Message.deny_part:type_name -> lofamo.v1.DenyPart
-	14, // 31: lofamo.v1.Message.acks:type_name -> lofamo.v1.Ack
-	1,  // 32: lofamo.v1.ReportID.half:type_name -> lofamo.v1.Half
-	11, // 33: lofamo.v1.Reports.reports:type_name -> lofamo.v1.Report
-	55, // 34: lofamo.v1.Reports.status:type_name -> lofamo.v1.DeliveryStatus
-	56, // 35: lofamo.v1.Reports.host:type_name -> lofamo.v1.HalfHealth
-	56, // 36: lofamo.v1.Reports.dnp:type_name -> lofamo.v1.HalfHealth
-	9,  // 37: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
-	13, // 38: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
-	12, // 39: lofamo.v1.Report.readings:type_name -> lofamo.v1.Reading
-	57, // 40: lofamo.v1.Report.platform:type_name -> lofamo.v1.Platform
-	58, // 41: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
-	5,  // 42: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
-	1,  // 43: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
-	1,  // 44: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
-	0,  // 45: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
-	1,  // 46: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
-	0,  // 47: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
-	1,  // 48: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
-	1,  // 49: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
-	1,  // 50: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
-	6,  // 51: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
-	22, // 52: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
-	1,  // 53: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
-	6,  // 54: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
-	1,  // 55: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
-	1,  // 56: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
-	0,  // 57: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
-	1,  // 58: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
-	27, // 59: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
-	29, // 60: lofamo.v1.Told.nodes:type_name -> lofamo.v1.ToldNode
-	58, // 61: lofamo.v1.ToldNode.state:type_name -> lofamo.v1.State
-	59, // 62: lofamo.v1.ToldNode.cause:type_name -> lofamo.v1.Cause
-	30, // 63: lofamo.v1.ToldNode.faults:type_name -> lofamo.v1.ToldFault
-	58, // 64: lofamo.v1.ToldFault.state:type_name -> lofamo.v1.State
-	59, // 65: lofamo.v1.ToldFault.cause:type_name -> lofamo.v1.Cause
-	32, // 66: lofamo.v1.DiagnosisOrder.number:type_name -> lofamo.v1.OrderNumber
-	32, // 67: lofamo.v1.DiagnosisFindings.number:type_name -> lofamo.v1.OrderNumber
-	1,  // 68: lofamo.v1.DiagnosisFindings.half:type_name -> lofamo.v1.Half
-	58, // 69: lofamo.v1.DiagnosisFindings.dnp:type_name -> lofamo.v1.State
-	35, // 70: lofamo.v1.DiagnosisFindings.link:type_name -> lofamo.v1.LinkFinding
-	36, // 71: lofamo.v1.DiagnosisFindings.own_host:type_name -> lofamo.v1.DiagnosisTest
-	36, // 72: lofamo.v1.LinkFinding.dnp:type_name -> lofamo.v1.DiagnosisTest
-	36, // 73: lofamo.v1.LinkFinding.host:type_name -> lofamo.v1.DiagnosisTest
-	36, // 74: lofamo.v1.LinkFinding.through:type_name -> lofamo.v1.DiagnosisTest
-	1,  // 75: lofamo.v1.MaskStatus.half:type_name -> lofamo.v1.Half
-	32, // 76: lofamo.v1.ProcedureOrder.number:type_name -> lofamo.v1.OrderNumber
-	2,  // 77: lofamo.v1.ProcedureStep.state:type_name -> lofamo.v1.ProcedureState
-	32, // 78: lofamo.v1.ProcedureStatus.number:type_name -> lofamo.v1.OrderNumber
-	1,  // 79: lofamo.v1.ProcedureStatus.half:type_name -> lofamo.v1.Half
-	2,  // 80: lofamo.v1.ProcedureStatus.state:type_name -> lofamo.v1.ProcedureState
-	41, // 81: lofamo.v1.ProcedureStatus.steps:type_name -> lofamo.v1.ProcedureStep
-	32, // 82: lofamo.v1.MapOrder.number:type_name -> lofamo.v1.OrderNumber
-	32, // 83: lofamo.v1.MapFindings.number:type_name -> lofamo.v1.OrderNumber
-	45, // 84: lofamo.v1.MapFindings.nodes:type_name -> lofamo.v1.MappedNode
-	3,  // 85: lofamo.v1.MappedNode.dnp:type_name -> lofamo.v1.MapKnowledge
-	3,  // 86: lofamo.v1.MappedNode.host:type_name -> lofamo.v1.MapKnowledge
-	47, // 87: lofamo.v1.PeerOrder.peers:type_name -> lofamo.v1.Peer
-	47, // 88: lofamo.v1.PeerStatus.peers:type_name -> lofamo.v1.Peer
-	47, // 89: lofamo.v1.PeerStatus.ends:type_name -> lofamo.v1.Peer
-	47, // 90: lofamo.v1.PeerStatus.configured:type_name -> lofamo.v1.Peer
-	51, // 91: lofamo.v1.TorusConfiguration.masks:type_name -> lofamo.v1.TorusMask
-	53, // 92: lofamo.v1.ActOrder.parameters:type_name -> lofamo.v1.ActParameter
-	1,  // 93: lofamo.v1.ActStatus.half:type_name -> lofamo.v1.Half
-	4,  // 94: lofamo.v1.ActStatus.state:type_name -> lofamo.v1.ActState
-	95, // [95:95] is the sub-list for method output_type
-	95, // [95:95] is the sub-list for method input_type
-	95, // [95:95] is the sub-list for extension type_name
-	95, // [95:95] is the sub-list for extension extendee
-	0,  // [0:95] is the sub-list for field type_name
+	9,  // 31: lofamo.v1.Message.renew_request:type_name -> lofamo.v1.RenewRequest
+	10, // 32: lofamo.v1.Message.renew_reply:type_name -> lofamo.v1.RenewReply
+	16, // 33: lofamo.v1.Message.acks:type_name -> lofamo.v1.Ack
+	1,  // 34: lofamo.v1.RenewRequest.half:type_name -> lofamo.v1.Half
+	1,  // 35: lofamo.v1.RenewReply.half:type_name -> lofamo.v1.Half
+	1,  // 36: lofamo.v1.ReportID.half:type_name -> lofamo.v1.Half
+	13, // 37: lofamo.v1.Reports.reports:type_name -> lofamo.v1.Report
+	57, // 38: lofamo.v1.Reports.status:type_name -> lofamo.v1.DeliveryStatus
+	58, // 39: lofamo.v1.Reports.host:type_name -> lofamo.v1.HalfHealth
+	58, // 40: lofamo.v1.Reports.dnp:type_name -> lofamo.v1.HalfHealth
+	11, // 41: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
+	15, // 42: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
+	14, // 43: lofamo.v1.Report.readings:type_name -> lofamo.v1.Reading
+	59, // 44: lofamo.v1.Report.platform:type_name -> lofamo.v1.Platform
+	60, // 45: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
+	5,  // 46: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
+	1,  // 47: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
+	1,  // 48: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
+	0,  // 49: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
+	1,  // 50: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
+	0,  // 51: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
+	1,  // 52: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
+	1,  // 53: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
+	1,  // 54: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
+	6,  // 55: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
+	24, // 56: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
+	1,  // 57: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
+	6,  // 58: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
+	1,  // 59: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
+	1,  // 60: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
+	0,  // 61: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
+	1,  // 62: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
+	29, // 63: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
+	31, // 64: lofamo.v1.Told.nodes:type_name -> lofamo.v1.ToldNode
+	60, // 65: lofamo.v1.ToldNode.state:type_name -> lofamo.v1.State
+	61, // 66: lofamo.v1.ToldNode.cause:type_name -> lofamo.v1.Cause
+	32, // 67: lofamo.v1.ToldNode.faults:type_name -> lofamo.v1.ToldFault
+	60, // 68: lofamo.v1.ToldFault.state:type_name -> lofamo.v1.State
+	61, // 69: lofamo.v1.ToldFault.cause:type_name -> lofamo.v1.Cause
+	34, // 70: lofamo.v1.DiagnosisOrder.number:type_name -> lofamo.v1.OrderNumber
+	34, // 71: lofamo.v1.DiagnosisFindings.number:type_name -> lofamo.v1.OrderNumber
+	1,  // 72: lofamo.v1.DiagnosisFindings.half:type_name -> lofamo.v1.Half
+	60, // 73: lofamo.v1.DiagnosisFindings.dnp:type_name -> lofamo.v1.State
+	37, // 74: lofamo.v1.DiagnosisFindings.link:type_name -> lofamo.v1.LinkFinding
+	38, // 75: lofamo.v1.DiagnosisFindings.own_host:type_name -> lofamo.v1.DiagnosisTest
+	38, // 76: lofamo.v1.LinkFinding.dnp:type_name -> lofamo.v1.DiagnosisTest
+	38, // 77: lofamo.v1.LinkFinding.host:type_name -> lofamo.v1.DiagnosisTest
+	38, // 78: lofamo.v1.LinkFinding.through:type_name -> lofamo.v1.DiagnosisTest
+	1,  // 79: lofamo.v1.MaskStatus.half:type_name -> lofamo.v1.Half
+	34, // 80: lofamo.v1.ProcedureOrder.number:type_name -> lofamo.v1.OrderNumber
+	2,  // 81: lofamo.v1.ProcedureStep.state:type_name -> lofamo.v1.ProcedureState
+	34, // 82: lofamo.v1.ProcedureStatus.number:type_name -> lofamo.v1.OrderNumber
+	1,  // 83: lofamo.v1.ProcedureStatus.half:type_name -> lofamo.v1.Half
+	2,  // 84: lofamo.v1.ProcedureStatus.state:type_name -> lofamo.v1.ProcedureState
+	43, // 85: lofamo.v1.ProcedureStatus.steps:type_name -> lofamo.v1.ProcedureStep
+	34, // 86: lofamo.v1.MapOrder.number:type_name -> lofamo.v1.OrderNumber
+	34, // 87: lofamo.v1.MapFindings.number:type_name -> lofamo.v1.OrderNumber
+	47, // 88: lofamo.v1.MapFindings.nodes:type_name -> lofamo.v1.MappedNode
+	3,  // 89: lofamo.v1.MappedNode.dnp:type_name -> lofamo.v1.MapKnowledge
+	3,  // 90: lofamo.v1.MappedNode.host:type_name -> lofamo.v1.MapKnowledge
+	49, // 91: lofamo.v1.PeerOrder.peers:type_name -> lofamo.v1.Peer
+	49, // 92: lofamo.v1.PeerStatus.peers:type_name -> lofamo.v1.Peer
+	49, // 93: lofamo.v1.PeerStatus.ends:type_name -> lofamo.v1.Peer
+	49, // 94: lofamo.v1.PeerStatus.configured:type_name -> lofamo.v1.Peer
+	53, // 95: lofamo.v1.TorusConfiguration.masks:type_name -> lofamo.v1.TorusMask
+	55, // 96: lofamo.v1.ActOrder.parameters:type_name -> lofamo.v1.ActParameter
+	1,  // 97: lofamo.v1.ActStatus.half:type_name -> lofamo.v1.Half
+	4,  // 98: lofamo.v1.ActStatus.state:type_name -> lofamo.v1.ActState
+	99, // [99:99] is the sub-list for method output_type
+	99, // [99:99] is the sub-list for method input_type
+	99, // [99:99] is the sub-list for extension type_name
+	99, // [99:99] is the sub-list for extension extendee
+	0,  // [0:99] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_wire_proto_init() }
@@ -5840,6 +6049,8 @@ func file_lofamo_v1_wire_proto_init() {
 		(*Message_ActOrder)(nil),
 		(*Message_ActStatus)(nil),
 		(*Message_DenyPart)(nil),
+		(*Message_RenewRequest)(nil),
+		(*Message_RenewReply)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -5847,7 +6058,7 @@ func file_lofamo_v1_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_wire_proto_rawDesc), len(file_lofamo_v1_wire_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   49,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -108,6 +108,7 @@ func prepare(cfg config.Agent, half fault.Half, log *slog.Logger) (common, error
 	if err := makeStateDir(cfg.StateDir); err != nil {
 		return common{}, err
 	}
+	c.trust.renewals.keep()
 	armFailpoints(cfg, half.String(), c.log)
 	return c, nil
 }

@@ -78,6 +78,8 @@ func RunDNP(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error)
 	}
 	d := &dnpHalf{common: c, alarm: newAlarm(), packet: make([]byte, 0, cfg.MTU), masks: make(newest[chanmask.State], 1), words: make(newest[peers.State], 1), judges: make(newest[dnpcore.JudgeData], 1), acting: newActing()}
 	d.tests = newProber(ctx, &d.common)
+	post := newDNPPost(d)
+	d.trust.carry, d.trust.renewals.send = post.look, post.send
 	var open closers
 	defer func() { err = errors.Join(err, open.close()) }()
 	d.manager = notify.New(d.log)

@@ -52,6 +52,7 @@ type hostHalf struct {
 	ids     []string // of the supervisors, in the configured order
 	keys    *sessionKeys
 	opens   servicenet.Verifier // of certificates, and of the sessions with supervisors
+	courier *courier            // of requests for new certificates
 	refused [servicenet.NumRefusals]atomic.Uint64
 	damaged atomic.Uint64        // packets that came damaged
 	dnpCert atomic.Pointer[span] // of the DNP half's certificate; nil: unknown
@@ -103,6 +104,9 @@ func RunHost(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error
 	}
 	h.opens = sessions.With(c.verifier, h.keys.table)
 	h.tests = newProber(ctx, &h.common)
+	h.courier = newCourier(h)
+	h.trust.carry, h.trust.pass = h.courier.look, h.courier.pass
+	h.trust.renewals.send = func(b []byte, toAll bool) { h.courier.send(fault.HalfHost, b, toAll) }
 	h.setTargets()
 	var open closers
 	defer func() { err = errors.Join(err, open.close()) }()

@@ -122,6 +122,10 @@ func (h *hostHalf) receive(b []byte, ev hostcore.Received) {
 		h.trust.take(p)
 		return
 	}
+	if r := o.Msg.GetRenewReply(); r != nil {
+		h.courier.take(r, b)
+		return
+	}
 	h.bulk.take(o, ev.Path, ev.Interface)
 	h.acting.hear(o.Msg)
 	ev.Opened = o

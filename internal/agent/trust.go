@@ -29,6 +29,10 @@ type trust struct {
 	failed   condition
 	renewal  condition
 	renewAt  time.Time
+	renewals *renewing           // owned by run, as are:
+	carry    func()              // exchanges requests and answers with the other half
+	pass     func(renewalAnswer) // hands an answer over; nil in the DNP half
+	answers  chan renewalAnswer
 
 	parts   chan *lofamov1.DenyPart
 	look    chan struct{} // receives once a second
@@ -52,7 +56,8 @@ const (
 func newTrust(c *common, r *pki.Registry) *trust {
 	t := &trust{
 		registry: r, signer: c.signer, log: c.log, path: filepath.Join(c.cfg.StateDir, denylist.File),
-		parts: make(chan *lofamov1.DenyPart, trustQueue), look: make(chan struct{}, 1),
+		parts: make(chan *lofamov1.DenyPart, trustQueue), look: make(chan struct{}, 1), answers: make(chan renewalAnswer, 4),
+		renewals: newRenewing(c.log, c.self(), c.cfg.StateDir, c.signer, c.verifier), carry: func() {},
 	}
 	t.seen = lookAtFile(t.path)
 	var lost error
@@ -87,6 +92,14 @@ func (t *trust) take(p *lofamov1.DenyPart) {
 	}
 }
 
+// answer queues a supervisor's answer to a request for a certificate. It does not block; a half repeats its request.
+func (t *trust) answer(a renewalAnswer) {
+	select {
+	case t.answers <- a:
+	default:
+	}
+}
+
 // run applies new files and messages from supervisors until ctx ends. It calls changed at the start and after every new list.
 func (t *trust) run(ctx context.Context, changed func()) {
 	if t.version.Load() > 0 {
@@ -97,10 +110,14 @@ func (t *trust) run(ctx context.Context, changed func()) {
 		select {
 		case <-ctx.Done():
 			return
+		case a := <-t.answers:
+			t.pass(a)
 		case p := <-t.parts:
 			taken, err = t.keeper.Part(p)
 		case <-t.look:
 			t.renew(time.Now())
+			t.carry()
+			t.renewals.tick(time.Now())
 			if now := lookAtFile(t.path); now != t.seen {
 				t.seen = now
 				taken, err = t.keeper.Reload()
@@ -116,7 +133,7 @@ func (t *trust) run(ctx context.Context, changed func()) {
 	}
 }
 
-// renew loads a new certificate and key from their files.
+// renew loads a new certificate and key from the half's files, or those of its last renewal, whichever are to be used now.
 func (t *trust) renew(now time.Time) {
 	if now.Before(t.renewAt) {
 		return
@@ -125,7 +142,7 @@ func (t *trust) renew(now time.Time) {
 	renewed, err := t.signer.Renew()
 	t.renewal.set(t.log, "loading a new certificate and key", err)
 	if renewed {
-		t.log.Info("certificate renewed", "expires", t.signer.Expires())
+		t.log.Info("certificate taken up", "expires", t.signer.Expires())
 	}
 }
 

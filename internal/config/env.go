@@ -81,6 +81,8 @@ func supervisorEnv(s *Supervisor) setters {
 		"TLS_CA":              str(&s.TLS.CA),
 		"TLS_CERT":            str(&s.TLS.Cert),
 		"TLS_KEY":             str(&s.TLS.Key),
+		"RENEWAL_CERT":        str(&s.Renewal.Cert),
+		"RENEWAL_KEY":         str(&s.Renewal.Key),
 		"PRESET":              str(&s.Preset),
 		"LOG_LEVEL":           str(&s.Log.Level),
 		"LOG_FORMAT":          str(&s.Log.Format),

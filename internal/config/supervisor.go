@@ -66,6 +66,8 @@ type Supervisor struct {
 	// TLS are the files with this replica's certificate and key; the embedded etcd uses them too.
 	// Required.
 	TLS SupervisorTLS `json:"tls"`
+	// Renewal has this replica renew the certificates of nodes. Default none: nothing is renewed.
+	Renewal RenewalConfig `json:"renewal,omitzero"`
 	// Replicas lists all the replicas, this one included.
 	Replicas []ReplicaEntry `json:"replicas"`
 	// Preset of periods: default, fast or relaxed. All nodes and supervisors alike.
@@ -247,6 +249,39 @@ type SupervisorTLS struct {
 	CA   string `json:"ca"`   // the cluster's certificate authorities
 	Cert string `json:"cert"` // its certificate: lofamo://CLUSTER/supervisor/ID, that of an executor process lofamo://CLUSTER/executor/NAME
 	Key  string `json:"key"`  // its key, readable by its owner only
+}
+
+// RenewalConfig names the issuer of node certificates, and how long these live.
+type RenewalConfig struct {
+	// Cert is a PEM file with the issuer's certificate, which ca.pem of all members must have too. Default none.
+	Cert string `json:"cert,omitempty"`
+	// Key belongs to Cert, and is readable by its owner only. Required with Cert.
+	Key string `json:"key,omitempty"`
+	// Lifetime is that of renewed certificates, 20s to 8760h. 0 stands for 720h, the default. Halves renew when half of it is left.
+	Lifetime Duration `json:"lifetime,omitzero"`
+}
+
+// Filled returns it with what 0 stands for.
+func (c RenewalConfig) Filled() RenewalConfig {
+	if c.Lifetime == 0 {
+		c.Lifetime = Duration(DefaultRenewed)
+	}
+	return c
+}
+
+// DefaultRenewed is the default lifetime of renewed certificates.
+const DefaultRenewed = 720 * time.Hour
+
+func (c RenewalConfig) validate(p *problems) {
+	if (c.Cert == "") != (c.Key == "") {
+		p.bad("renewal.cert, renewal.key", c.Cert+", "+c.Key, "both or none")
+	}
+	if c.Cert == "" && c.Lifetime != 0 {
+		p.bad("renewal.lifetime", c.Lifetime.D().String(), "none without renewal.cert")
+	}
+	if d := c.Lifetime.D(); d != 0 && (d < 20*time.Second || d > 8760*time.Hour) {
+		p.bad("renewal.lifetime", d.String(), "20s to 8760h")
+	}
 }
 
 // ReplicaEntry is one supervisor replica.

@@ -398,6 +398,7 @@ func (s Supervisor) Validate() error {
 	p.path("tls.ca", s.TLS.CA)
 	p.path("tls.cert", s.TLS.Cert)
 	p.path("tls.key", s.TLS.Key)
+	s.Renewal.validate(p)
 	s.validateReplicas(p)
 	_, err := s.Timing()
 	p.add(err)

@@ -61,6 +61,10 @@ type Options struct {
 	Supervisor func(*config.Supervisor)
 	// Agent changes the configuration of each node before it is written; nil: not. For tests.
 	Agent func(*config.Agent)
+	// NodeLifetime is that of the nodes' certificates, also of renewed ones; 0: a year, and the supervisors' default. For tests.
+	NodeLifetime time.Duration
+	// NoIssuer makes the cluster as earlier versions did: nothing renews certificates. For tests.
+	NoIssuer bool
 	// Restart says what the nodes' daemons do when a half ends: "never" when empty, so that faults stay until
 	// they are healed, or "always": they start it again.
 	Restart string
@@ -240,7 +244,7 @@ func (c *Cluster) write(o Options) error {
 		return err
 	}
 	c.note(a)
-	if err := c.writeKeys(a); err != nil {
+	if err := c.writeKeys(a, o); err != nil {
 		return err
 	}
 	l := c.layout(a)
@@ -270,18 +274,40 @@ func (c *Cluster) note(a Addresses) {
 	}
 }
 
-func (c *Cluster) writeKeys(a Addresses) error {
+// issuerCert and issuerKey are the files of the issuer of node certificates.
+const issuerCert, issuerKey = "issuer.pem", "issuer.key"
+
+// writeAuthority makes the authority, and an issuer that is trusted beside it.
+func (c *Cluster) writeAuthority(o Options) (*pki.CA, error) {
+	ca, err := pki.NewCA(clusterName)
+	if err != nil {
+		return nil, err
+	}
+	if o.NodeLifetime != 0 {
+		ca.SetNodeLifetime(o.NodeLifetime)
+	}
+	if err := ca.Save(c.PKI("ca.pem"), c.PKI("ca.key")); err != nil || o.NoIssuer {
+		return ca, err
+	}
+	i, err := pki.NewIssuer(clusterName)
+	if err != nil {
+		return nil, err
+	}
+	if err := i.Save(c.PKI(issuerCert), c.PKI(issuerKey)); err != nil {
+		return nil, err
+	}
+	return ca, os.WriteFile(c.PKI("ca.pem"), slices.Concat(ca.CertPEM(), i.CertPEM()), 0o644) //nolint:gosec // certificates are public
+}
+
+func (c *Cluster) writeKeys(a Addresses, o Options) error {
 	if err := os.MkdirAll(c.path("pki"), 0o700); err != nil {
 		return err
 	}
 	if err := pki.NewGossipKey(c.path("gossip.key")); err != nil {
 		return err
 	}
-	ca, err := pki.NewCA(clusterName)
+	ca, err := c.writeAuthority(o)
 	if err != nil {
-		return err
-	}
-	if err := ca.Save(c.PKI("ca.pem"), c.PKI("ca.key")); err != nil {
 		return err
 	}
 	for _, role := range []pki.Role{pki.RoleViewer, pki.RoleOperator, pki.RoleApprover} {
@@ -360,6 +386,9 @@ func (c *Cluster) writeSupervisor(i int, l layout.Layout, o Options) error {
 	cfg.Web, cfg.GossipKeyFile = webConfig(s.Web), c.path("gossip.key")
 	cfg.DataDir = filepath.Join(dir, "data")
 	cfg.TLS = config.SupervisorTLS{CA: c.PKI("ca.pem"), Cert: c.PKI(s.ID + ".pem"), Key: c.PKI(s.ID + ".key")}
+	if !o.NoIssuer {
+		cfg.Renewal = config.RenewalConfig{Cert: c.PKI(issuerCert), Key: c.PKI(issuerKey), Lifetime: config.Duration(o.NodeLifetime)}
+	}
 	cfg.Preset, cfg.Periods, cfg.LocalPID = o.Preset, o.Periods, true
 	cfg.Log.Level = o.LogLevel
 	cfg.Responses.SupervisorNodes = map[string]string{"*": config.NoNode} // the machine has them all: which it could take with it is nobody's question

@@ -259,7 +259,10 @@ func (a *authorities) newest() (out *x509.Certificate) {
 // Renews reports whether the trusted certificates have an issuer, so that halves may ask for new certificates.
 func (v *Verifier) Renews() bool { return len(v.roots.issuers) > 0 }
 
-// keyProof is the kind of the statement by which a new key proves that its holder wants a certificate for it.
+// Trusts reports whether an issuer's certificate stands among the trusted ones.
+func (v *Verifier) Trusts(i *Issuer) bool { return slices.ContainsFunc(v.roots.issuers, i.cert.Equal) }
+
+// keyProof is the kind of the statement that a new key signs: its holder requests a certificate.
 const keyProof = "renewal"
 
 func provenKey(id Identity, key ed25519.PublicKey) []byte {

@@ -64,8 +64,8 @@ func (w *world) forge(i *Issuer, name string, id Identity) (cert, key string) {
 	return cert, w.file(name + ".key")
 }
 
-// TestIssuerMakesNodesOnly: what a stolen issuer key signs for any role but a node's is refused by every verifier, and by software that knows
-// nothing of issuers, such as etcd and earlier versions, so is a node's.
+// TestIssuerMakesNodesOnly: with a stolen issuer key a thief makes nodes only. Every verifier refuses all other roles, and software that does not
+// know issuers, such as etcd and earlier versions, refuses nodes too.
 func TestIssuerMakesNodesOnly(t *testing.T) {
 	w := newWorld(t, "c1")
 	i := w.withIssuer()
@@ -126,7 +126,7 @@ func TestIssuerMakesNodesOnly(t *testing.T) {
 			}
 		}
 	}
-	// The same listeners take what the authority signed.
+	// The same listeners accept a certificate of the authority.
 	if s, c := handshake(t, &tls.Config{Certificates: []tls.Certificate{*mustLoad(t, sc, sk)}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: plain, MinVersion: tls.VersionTLS12}, must(EtcdTLS(oc, ok, ca))); s != nil || c != nil {
 		t.Errorf("etcd: the authority's: %v, %v", s, c)
 	}
@@ -306,7 +306,7 @@ func TestProofOfKey(t *testing.T) {
 	}
 }
 
-// TestKeptPair: of the pair in the files and the renewed one the later is used; a renewed pair that is expired, revoked, foreign or damaged is not, and why is said.
+// TestKeptPair: of the pair in the files and the renewed one the signer uses the later. It refuses an expired, revoked, foreign or damaged pair, with the reason.
 func TestKeptPair(t *testing.T) {
 	w := newWorld(t, "c1")
 	older, i := w.withIssuer(), w.withIssuer()

@@ -161,6 +161,9 @@ func (s *Signer) Expires() time.Time { return s.pair.Load().until }
 // Begins is when the certificate begins.
 func (s *Signer) Begins() time.Time { return s.pair.Load().from }
 
+// Key returns the private key that signs now.
+func (s *Signer) Key() ed25519.PrivateKey { return s.pair.Load().key }
+
 // Identity returns who signs.
 func (s *Signer) Identity() Identity { return s.id }
 
@@ -262,6 +265,15 @@ func (v *Verifier) Verify(certDER, payload, sig []byte) (Identity, error) {
 	}
 	if len(sig) != ed25519.SignatureSize || !ed25519.Verify(c.key, prefixed(payload), sig) {
 		return Identity{}, fmt.Errorf("verify message of %s: %w", c.id, ErrSignature)
+	}
+	return c.id, nil
+}
+
+// Check checks that certDER is a certificate of the cluster, valid now and not revoked, and returns its identity. The error is an ErrCertificate.
+func (v *Verifier) Check(certDER []byte) (Identity, error) {
+	c, err := v.certificate(certDER)
+	if err != nil {
+		return Identity{}, err
 	}
 	return c.id, nil
 }

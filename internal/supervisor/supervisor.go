@@ -58,18 +58,19 @@ import (
 //
 //	New ──Start──► running ──Stop, or a part fails──► stopped
 type Supervisor struct {
-	cfg     config.Supervisor
-	periods config.Periods
-	born    time.Time           // with a monotonic reading: a clock of this replica that never goes back
-	self    config.ReplicaEntry // the addresses at which others reach this replica
-	logger  *slog.Logger
-	names   *view.Names
-	seed    *topology.Topology // of the configuration
-	marks   *view.Marks
-	masks   *view.Masks
-	signer  *pki.Signer
-	verify  *pki.Verifier
-	trust   trust
+	cfg      config.Supervisor
+	periods  config.Periods
+	born     time.Time           // with a monotonic reading: a clock of this replica that never goes back
+	self     config.ReplicaEntry // the addresses at which others reach this replica
+	logger   *slog.Logger
+	names    *view.Names
+	seed     *topology.Topology // of the configuration
+	marks    *view.Marks
+	masks    *view.Masks
+	signer   *pki.Signer
+	verify   *pki.Verifier
+	trust    trust
+	renewals *renewals // nil: this replica renews no certificate
 	// renewEvery is how often this replica looks whether its certificate was renewed.
 	renewEvery time.Duration
 
@@ -170,6 +171,9 @@ func New(cfg config.Supervisor, logger *slog.Logger) (*Supervisor, error) {
 		return nil, fmt.Errorf("supervisor %s: %w", cfg.ID, err)
 	}
 	s.newTrust()
+	if s.renewals, err = s.newRenewals(); err != nil {
+		return nil, fmt.Errorf("supervisor %s: %w", cfg.ID, err)
+	}
 	if cfg.GossipListen != "" {
 		if s.gossipKeys, err = pki.LoadGossipKeys(cfg.GossipKeyFile); err != nil {
 			return nil, fmt.Errorf("supervisor %s: %w", cfg.ID, err)
@@ -181,6 +185,7 @@ func New(cfg config.Supervisor, logger *slog.Logger) (*Supervisor, error) {
 		}
 	}
 	s.metrics = metrics.New(s.registry)
+	s.renewals.tell()
 	s.metrics.Promise(s.promised())
 	s.alarms.gauge = s.metrics.Alarm
 	s.alarms.set(nil)
@@ -361,7 +366,7 @@ func (s *Supervisor) connect() error {
 		return err
 	}
 	s.intake = rails.NewIntake(rails.IntakeConfig{
-		Names: s.names, Verifier: s.exchanges.Verifier(s.verify), Sender: s.sender, Leader: s.engine, Forwarder: s.forward, Bulk: s.bulk, Diagnoses: s.diagnose, Teller: s.teller, Masks: s.maskers, Peers: s.peerings, Mappers: s.mappers, Configurations: s.configurers, Acts: s.actor, Border: border,
+		Names: s.names, Verifier: s.exchanges.Verifier(s.verify), Sender: s.sender, Leader: s.engine, Forwarder: s.forward, Bulk: s.bulk, Diagnoses: s.diagnose, Teller: s.teller, Masks: s.maskers, Peers: s.peerings, Mappers: s.mappers, Configurations: s.configurers, Acts: s.actor, Border: border, Renewals: s.renewals.intake(),
 		Metrics: s.metrics, Logger: s.logger,
 	})
 	s.followers = &replica.Server{Engine: s.engine, Verifier: s.intake, Names: s.names, Own: s.own, Foreign: s.foreignVerdicts, Metrics: s.metrics}

@@ -327,6 +327,9 @@ func (s *Supervisor) workNodes(ctx context.Context, wg *sync.WaitGroup) {
 	wg.Go(func() { s.configurers.run(ctx) })
 	wg.Go(func() { s.teller.Run(ctx) })
 	wg.Go(func() { s.tellEngine(ctx) })
+	if s.renewals != nil {
+		wg.Go(func() { s.renewals.run(ctx) })
+	}
 	if s.executor != nil {
 		wg.Go(func() { s.tellExecutor(ctx, s.executor.Deny) })
 	}

@@ -38,6 +38,8 @@ type Opened struct {
 	Role, Name string // of the signer
 	Session    uint64 // of the MAC; 0: signed
 	Raw        []byte // the envelope as it came; the caller's slice
+	// Certificate is the verified certificate of the signer, part of the caller's slice; nil under a MAC.
+	Certificate []byte
 
 	reports []fault.Report // of a Reports message
 }
@@ -303,7 +305,7 @@ func (p *packet) open(v Verifier) (Opened, error) {
 	if err != nil {
 		return Opened{}, err
 	}
-	o := Opened{Role: role, Name: name, Session: p.session}
+	o := Opened{Role: role, Name: name, Session: p.session, Certificate: p.certificate}
 	if o.readReports(p.payload) || o.readAcks(p.payload) {
 		return o, nil
 	}

@@ -71,9 +71,12 @@ type Metrics struct {
 	Topology    prometheus.Gauge
 	// DenyVersion and Denials describe the list of revoked certificates in force.
 	DenyVersion, Denials prometheus.Gauge
-	Told                 prometheus.Gauge
-	Watchers             prometheus.Gauge
-	SlowCut              prometheus.Counter
+	// Renewals counts the requests for new certificates by their result.
+	Renewals   *prometheus.CounterVec
+	IssuerEnds prometheus.Gauge
+	Told       prometheus.Gauge
+	Watchers   prometheus.Gauge
+	SlowCut    prometheus.Counter
 }
 
 // latencies are the buckets of all latencies, from a fast commit to a failed one, in seconds.
@@ -139,6 +142,8 @@ func New(reg prometheus.Registerer) *Metrics {
 		Maintenance: gauge("maintenance_nodes", "Nodes under maintenance.").WithLabelValues(),
 		DenyVersion: gauge("deny_list_version", "Version of the list of revoked certificates that this replica has in force; 0: none.").WithLabelValues(),
 		Denials:     gauge("deny_list_denials", "Entries of the list of revoked certificates that this replica has in force.").WithLabelValues(),
+		Renewals:    counter("renewals_total", "Requests of halves for new certificates: issued, repeated (the answer was lost), refused (the half learns why), replayed (an old request: no answer), dropped (too many at once).", "result"),
+		IssuerEnds:  gauge("renewal_issuer_expires_timestamp_seconds", "End of the issuer's certificate with which this replica renews certificates of nodes, and of all that it issued; 0: it renews none.").WithLabelValues(),
 		Topology:    gauge("topology_revision", "Revision of the topology that is followed; 0: that of the configuration, since none is stored yet.").WithLabelValues(),
 		Told:        gauge("told_halves", "Host halves that this replica tells what of the fault map concerns them.").WithLabelValues(),
 		Watchers:    gauge("watchers", "Open watches.").WithLabelValues(),

@@ -71,6 +71,11 @@ type Mappers interface{ Mapped(f *lofamov1.MapFindings) }
 // Acts take what halves say of the acts that they were ordered. It does not block.
 type Acts interface{ Heard(st *lofamov1.ActStatus) }
 
+// Renewals answers halves that ask for new certificates. It does not block.
+type Renewals interface {
+	Asked(a *servicenet.Arrival, from paths.Place)
+}
+
 // Border passes evidence on to the supervisors of other regions. Its methods do not block.
 type Border interface {
 	// Known says whether a node is one of another region that borders on ours.
@@ -98,8 +103,10 @@ type IntakeConfig struct {
 	// Configurations may be nil: of a parent of regions.
 	Configurations Configurations
 	// Acts may be nil: nobody orders any.
-	Acts   Acts
-	Border Border // nil: there are no other regions
+	Acts Acts
+	// Renewals may be nil: this replica renews no certificate.
+	Renewals Renewals
+	Border   Border // nil: there are no other regions
 	// Workers verify signatures; 0 stands for 2.
 	Workers int
 	// Queue bounds the datagrams that wait for a worker; 0 stands for 2,048. When it is full new ones
@@ -359,6 +366,10 @@ func (in *Intake) path(a *servicenet.Arrival, from paths.Place) bool {
 	case *lofamov1.Message_Interest:
 		if in.known(fault.NodeID(body.Interest.GetNode()), to) {
 			in.cfg.Teller.Interest(body.Interest)
+		}
+	case *lofamov1.Message_RenewRequest:
+		if in.cfg.Renewals != nil {
+			in.cfg.Renewals.Asked(a, from)
 		}
 	default:
 		return false

@@ -1,0 +1,149 @@
+package e2e
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// serials returns the newest certificate of each half that any supervisor has verified, by identity.
+func (t trial) serials() map[string]string {
+	t.Helper()
+	begins, out := map[string]time.Time{}, map[string]string{}
+	for _, s := range t.Cluster.Info().Supervisors {
+		resp, err := t.at(s.ID, pki.RoleViewer).ListCertificates(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range resp.GetCertificates() {
+			if id := c.GetIdentity(); strings.Contains(id, "/node/") && c.GetNotBefore().AsTime().After(begins[id]) {
+				begins[id], out[id] = c.GetNotBefore().AsTime(), c.GetSerial()
+			}
+		}
+	}
+	return out
+}
+
+// allNormal fails the test unless every node but the guilty one is NORMAL.
+func (t trial) allNormal(guilty string) {
+	t.Helper()
+	for _, n := range t.Cluster.Info().All() {
+		if got := t.node(string(n.ID)); string(n.ID) != guilty && got.GetState() != normal {
+			t.Fatalf("%s is %s (%s): want NORMAL", n.ID, got.GetState(), got.GetReason())
+		}
+	}
+}
+
+// renew watches until every half but those of the guilty node has used so many further certificates.
+func (t trial) renew(times int, guilty string) (took time.Duration) {
+	t.Helper()
+	now := t.serials()
+	left, start := map[string]int{}, time.Now()
+	for _, n := range t.Cluster.Info().All() {
+		for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+			if string(n.ID) != guilty {
+				left[pki.NodeIdentity(t.Cluster.Info().Cluster, n.ID, h).String()] = times
+			}
+		}
+	}
+	for len(left) > 0 {
+		if time.Since(start) > 10*time.Minute {
+			t.Fatalf("not renewed: %v", left)
+		}
+		time.Sleep(time.Second)
+		t.allNormal(guilty)
+		next := t.serials()
+		for id := range maps.Clone(left) {
+			if next[id] != "" && next[id] != now[id] {
+				left[id]--
+			}
+			if left[id] == 0 {
+				delete(left, id)
+			}
+		}
+		now = next
+	}
+	return time.Since(start)
+}
+
+// epochs returns the boot epochs of the host halves by node: each restart changes them.
+func (t trial) epochs() map[fault.NodeID]float64 {
+	t.Helper()
+	out := map[fault.NodeID]float64{}
+	for _, n := range t.Cluster.Info().All() {
+		if out[n.ID] = scrape(t.T, n.HTTP).total("lofamo_agent_epoch", ""); out[n.ID] == 0 {
+			t.Errorf("%s has no boot epoch", n.ID)
+		}
+	}
+	return out
+}
+
+// requests sums the requests for certificates that all halves have sent.
+func (t trial) requests() (sum float64) {
+	t.Helper()
+	for _, n := range t.Cluster.Info().All() {
+		sum += scrape(t.T, n.HTTP).total("lofamo_agent_certificate_requests_total", "half")
+	}
+	return sum
+}
+
+// TestHalvesRenewCertificates: a cluster whose node certificates live 40 s runs for several lifetimes without a fault and without a restart; a revoked
+// node gets no further certificate, and new files bring it back.
+func TestHalvesRenewCertificates(t *testing.T) {
+	t.Parallel()
+	const life, guilty = 40 * time.Second, "n1-0-0"
+	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 3, NodeLifetime: life})
+	tr := begin(t, l)
+	epochs := tr.epochs()
+	took := tr.renew(5, "")
+	t.Logf("every half has used six certificates of %s within %s; they sent %v requests", life, took, tr.requests())
+	for _, n := range tr.Cluster.Info().All() {
+		for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+			if ends, err := pki.Ends(l.Cluster.PKI(string(n.ID) + "-" + h.String() + ".pem")); err != nil || ends.After(time.Now()) {
+				t.Errorf("%s/%s: the certificate in its file ends at %s, %v: want it ended", n.ID, h, ends, err)
+			}
+		}
+	}
+	if now := tr.epochs(); !maps.Equal(now, epochs) {
+		t.Errorf("boot epochs %v: want %v: no restart", now, epochs)
+	}
+	tr.neverFailed()
+	if out := tr.lofamoctl("cert", "list"); !strings.Contains(out, "node/n0-0-0/dnp") {
+		t.Errorf("cert list:\n%s", out)
+	}
+
+	tr.lofamoctl("cert", "revoke", "node/"+guilty, "--reason", "test")
+	eventually(t, "the map to show the revocation", func() bool { return tr.node(guilty).GetState() == unknown })
+	kept := filepath.Join(l.Cluster.Dir(), "nodes", guilty, "state", "host.renewed")
+	before, err := os.ReadFile(kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr.renew(3, guilty) // for more than a lifetime
+	if after, err := os.ReadFile(kept); err != nil || string(after) != string(before) {
+		t.Errorf("the revoked node has another certificate, %v", err)
+	}
+	// New files of the operator, that live 40 s too: the node is back, and renews them.
+	ca, err := pki.LoadCA(l.Cluster.PKI("ca.pem"), l.Cluster.PKI("ca.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca.SetNodeLifetime(life)
+	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		file := l.Cluster.PKI(guilty + "-" + h.String())
+		if err := ca.IssueTo(file+".pem", file+".key", pki.NodeIdentity(ca.Cluster(), guilty, h), nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the node to be trusted again", func() bool { return tr.node(guilty).GetState() == normal })
+	tr.renew(2, "")
+	tr.settled()
+	tr.neverFailed()
+}

@@ -1,0 +1,63 @@
+// Package renewal decides when a half asks for a new certificate (Asker), and how a supervisor answers (Desk).
+//
+// It reads no clock and sends nothing: the shells in internal/agent and internal/supervisor do. The signatures are internal/pki's.
+package renewal
+
+import "time"
+
+// Action is the next step of a half towards a new certificate.
+type Action int
+
+// The actions.
+const (
+	Wait    Action = iota + 1 // nothing
+	Ask                       // send a request
+	Expired                   // nothing helps but new files: what the certificate signs is refused
+)
+
+// Pauses between requests, as parts of the certificate's lifetime, within bounds. The first pause doubles up to the longest.
+const (
+	firstPart, firstMost     = 1000, time.Minute
+	longestPart, longestMost = 40, time.Hour
+	shortestPause            = time.Second
+	spreadPart               = 16 // of the lifetime: in it requests are spread after its half
+	startSpread              = time.Minute
+)
+
+// Asker says when a half asks: when half of its certificate's lifetime is left, and again with growing pauses until it uses another certificate. All times
+// are spread at random, so that certificates that were made together are not renewed together. One goroutine may use it.
+type Asker struct {
+	random       func() float64 // in [0, 1)
+	begins, ends time.Time      // of the certificate
+	next         time.Time
+	pause        time.Duration
+}
+
+// NewAsker returns an asker with a source of random numbers in [0, 1).
+func NewAsker(random func() float64) *Asker { return &Asker{random: random} }
+
+// Step returns the action for the certificate that the half uses now.
+func (a *Asker) Step(now, begins, ends time.Time) Action {
+	life := ends.Sub(begins)
+	if !begins.Equal(a.begins) || !ends.Equal(a.ends) {
+		a.begins, a.ends = begins, ends
+		a.next = begins.Add(life/2 + a.part(life/spreadPart))
+		if late := now.Add(a.part(min(life/spreadPart, startSpread))); a.next.Before(now) {
+			a.next = late // a start of many at once
+		}
+		a.pause = within(life/firstPart, firstMost)
+	}
+	switch {
+	case !now.Before(ends):
+		return Expired
+	case now.Before(a.next):
+		return Wait
+	}
+	a.next = now.Add(a.pause*3/4 + a.part(a.pause/2))
+	a.pause = min(2*a.pause, within(life/longestPart, longestMost))
+	return Ask
+}
+
+func (a *Asker) part(d time.Duration) time.Duration { return time.Duration(a.random() * float64(d)) }
+
+func within(d, most time.Duration) time.Duration { return max(shortestPause, min(d, most)) }

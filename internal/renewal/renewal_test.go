@@ -1,0 +1,188 @@
+package renewal
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// TestWhenToAsk: a half asks when half of the lifetime is left, spread over a sixteenth of it; then with growing pauses; never after the end of the certificate.
+func TestWhenToAsk(t *testing.T) {
+	for name, tc := range map[string]struct {
+		life                    time.Duration
+		random                  float64
+		first, second, longestP time.Duration // after the begin; pause to the second; longest pause
+	}{
+		"40 s with 10 s dated back, no spread": {50 * time.Second, 0, 25 * time.Second, 750 * time.Millisecond, time.Second * 5 / 4},
+		"3 days":                               {72 * time.Hour, 0, 36 * time.Hour, 45 * time.Second, time.Hour * 5 / 4},
+		"3 days, spread":                       {72 * time.Hour, 0.5, 36*time.Hour + 135*time.Minute, time.Minute, time.Hour * 5 / 4},
+		"a year":                               {365 * 24 * time.Hour, 0, 365 * 12 * time.Hour, 45 * time.Second, time.Hour * 5 / 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, end := NewAsker(func() float64 { return tc.random }), t0.Add(tc.life)
+			var asked []time.Time
+			step := max(tc.life/100000, 10*time.Millisecond)
+			for now := t0; now.Before(end); now = now.Add(step) {
+				if a.Step(now, t0, end) == Ask {
+					asked = append(asked, now)
+				}
+			}
+			if len(asked) < 10 {
+				t.Fatalf("asked %d times", len(asked))
+			}
+			if got := asked[0].Sub(t0) - tc.first; got < 0 || got > step {
+				t.Errorf("first after %s: want %s", asked[0].Sub(t0), tc.first)
+			}
+			if got := asked[1].Sub(asked[0]) - tc.second; got < 0 || got > max(step, tc.second) {
+				t.Errorf("second %s later: want %s", asked[1].Sub(asked[0]), tc.second)
+			}
+			for i := 2; i < len(asked); i++ {
+				if got := asked[i].Sub(asked[i-1]); got > tc.longestP+step {
+					t.Errorf("request %d: %s after the one before: want at most %s", i, got, tc.longestP)
+				}
+			}
+			if got := a.Step(end, t0, end); got != Expired {
+				t.Errorf("at the end: %d: want Expired", got)
+			}
+			if got := a.Step(end, t0.Add(time.Second), end.Add(tc.life)); got == Expired {
+				t.Error("another certificate: expired")
+			}
+		})
+	}
+}
+
+// TestStartOfManyIsSpread: halves that start together with certificates that are due do not ask together.
+func TestStartOfManyIsSpread(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	var early, asked int
+	for range 1000 {
+		a := NewAsker(rnd.Float64)
+		begins, ends := t0.Add(-20*24*time.Hour), t0.Add(10*24*time.Hour)
+		if a.Step(t0, begins, ends) == Ask {
+			early++
+		}
+		if a.Step(t0.Add(time.Minute), begins, ends) == Ask {
+			asked++
+		}
+	}
+	if early > 5 || asked < 990 {
+		t.Errorf("%d of 1000 asked at once, %d more within a minute: want 0 and all", early, asked)
+	}
+}
+
+// customer is a half with its certificate and the authority behind it.
+type customer struct {
+	t      *testing.T
+	ca     *pki.CA
+	issuer *pki.Issuer
+	desk   *Desk
+	id     pki.Identity
+	begins time.Time
+	ends   time.Time
+}
+
+func newCustomer(t *testing.T, lifetime time.Duration) *customer {
+	t.Helper()
+	ca, err := pki.NewCA("c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	i, err := pki.NewIssuer("c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	return &customer{t: t, ca: ca, issuer: i, desk: NewDesk(i, lifetime), id: pki.NodeIdentity("c", "n0", fault.HalfHost), begins: now.Add(-6 * time.Hour), ends: now.Add(4 * time.Hour)}
+}
+
+func (c *customer) presented() pki.Presented {
+	return pki.Presented{Identity: c.id, NotBefore: c.begins, NotAfter: c.ends, Descends: c.begins}
+}
+
+func (c *customer) request(made time.Time) Request {
+	c.t.Helper()
+	pub, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return Request{Key: pub, Proof: pki.ProveKey(key, c.id), Made: made}
+}
+
+func TestDeskIssuesOnceForAKey(t *testing.T) {
+	now := time.Now()
+	c := newCustomer(t, 8*time.Hour)
+	r := c.request(now)
+	first, result, err := c.desk.Answer(now, c.presented(), r)
+	if err != nil || result != Issued {
+		t.Fatalf("%s, %v", result, err)
+	}
+	got, err := pki.ReadPresented(first)
+	if err != nil || got.Identity != c.id || !got.Key.Equal(r.Key) || !got.NotBefore.After(c.begins) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	// The answer was lost: the half asks again for the same key.
+	r.Made = now.Add(time.Minute)
+	again, result, err := c.desk.Answer(now.Add(time.Minute), c.presented(), r)
+	if err != nil || result != Repeated || !bytes.Equal(first, again) {
+		t.Errorf("again: %s, %v", result, err)
+	}
+	// A copy of the first request comes later.
+	r.Made = now
+	if _, result, _ := c.desk.Answer(now.Add(2*time.Minute), c.presented(), r); result != Replayed {
+		t.Errorf("a replay: %s", result)
+	}
+	if _, result, _ := c.desk.Answer(now.Add(30*time.Minute), c.presented(), c.request(now.Add(30*time.Minute))); result != Refused {
+		t.Errorf("another key half an hour later: %s: want it refused until an hour has passed", result)
+	}
+	if _, result, err := c.desk.Answer(now.Add(time.Hour), c.presented(), c.request(now.Add(time.Hour))); result != Issued {
+		t.Errorf("another key an hour later: %s, %v", result, err)
+	}
+}
+
+func TestDeskRefuses(t *testing.T) {
+	now := time.Now()
+	c := newCustomer(t, 8*time.Hour)
+	good := c.presented()
+	edit := func(f func(*Request)) Request {
+		r := c.request(now)
+		f(&r)
+		return r
+	}
+	other := pki.NodeIdentity("c", "n1", fault.HalfHost)
+	pub, key, _ := ed25519.GenerateKey(nil)
+	same := good
+	same.Key = pub
+	for name, tc := range map[string]struct {
+		with pki.Presented
+		r    Request
+	}{
+		"the proof is another half's":      {good, Request{Key: pub, Proof: pki.ProveKey(key, other), Made: now}},
+		"the proof is of another key":      {good, edit(func(r *Request) { r.Key = pub })},
+		"no proof":                         {good, edit(func(r *Request) { r.Proof = nil })},
+		"the certificate's own key":        {same, Request{Key: pub, Proof: pki.ProveKey(key, c.id), Made: now}},
+		"made three hours ago":             {good, edit(func(r *Request) { r.Made = now.Add(-3 * time.Hour) })},
+		"made in three hours":              {good, edit(func(r *Request) { r.Made = now.Add(3 * time.Hour) })},
+		"a certificate that is not due":    {pki.Presented{Identity: c.id, NotBefore: now.Add(-3 * time.Hour), NotAfter: now.Add(7 * time.Hour)}, c.request(now)},
+		"a supervisor's certificate":       {pki.Presented{Identity: pki.SupervisorIdentity("c", "n0"), NotBefore: c.begins, NotAfter: c.ends}, c.request(now)},
+		"a certificate of another cluster": {pki.Presented{Identity: pki.NodeIdentity("d", "n0", fault.HalfHost), NotBefore: c.begins, NotAfter: c.ends}, c.request(now)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if der, result, err := c.desk.Answer(now, tc.with, tc.r); result != Refused || der != nil || err == nil || len(err.Error()) > 120 {
+				t.Errorf("%s, %v, %d bytes: want it refused in at most 120 bytes", result, err, len(der))
+			}
+		})
+	}
+	if _, result, err := c.desk.Answer(now.Add(365*24*time.Hour-time.Hour), pki.Presented{Identity: c.id, NotBefore: now, NotAfter: now.Add(365 * 24 * time.Hour)}, c.request(now.Add(365*24*time.Hour-time.Hour))); result != Refused {
+		t.Errorf("an issuer that ends in an hour: %s, %v", result, err)
+	}
+	if _, result, err := c.desk.Answer(now, good, c.request(now)); result != Issued {
+		t.Errorf("after all that: %s, %v", result, err)
+	}
+}

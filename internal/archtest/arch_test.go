@@ -75,7 +75,7 @@ var layers = map[string][]string{
 	"internal/kubetest":       {"internal/freeport"},
 	"internal/pki":            {"pkg/fault", "internal/durable"},
 	"internal/renewal":        {"pkg/fault", "internal/pki"},
-	"internal/denylist":       {"api", "pkg/servicenet", "internal/durable", "internal/pki"},
+	"internal/denylist":       {"api", "pkg/fault", "pkg/servicenet", "internal/durable", "internal/pki"},
 	"internal/weblogin":       {"internal/pki"},
 	"internal/config":         {"api", "pkg"},
 	"internal/agent":          {"api", "pkg/udpguard", "pkg/fault", "pkg/watchdog", "pkg/torus", "pkg/servicenet", "pkg/sensor", "pkg/selftest", "internal/config", "internal/denylist", "internal/pki", "internal/renewal", "internal/version", "internal/bounded", "internal/durable", "internal/failpoint", "internal/orphans"},

@@ -97,6 +97,7 @@ var fuzzed = map[string]string{
 	"internal/config.decode":                        "internal/config FuzzDecode",
 	"internal/denylist.Open":                        "internal/denylist FuzzOpen",
 	"internal/denylist.open":                        "internal/denylist FuzzOpen",
+	"internal/denylist.unpack":                      "internal/denylist FuzzUnpack",
 	"internal/executor/kubernetes/nodeplan.asMap":   "internal/executor/kubernetes/nodeplan FuzzMarks",
 	"internal/executor/kubernetes/nodeplan.marks":   "internal/executor/kubernetes/nodeplan FuzzMarks",
 	"internal/executor/kubernetes/nodeplan.ownedBy": "internal/executor/kubernetes/nodeplan FuzzMarks",

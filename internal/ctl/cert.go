@@ -125,8 +125,8 @@ func (a *app) certRevokeCommand() *cobra.Command {
 		Long: `Revokes every certificate that an identity has now. A certificate that the cluster's authority issues
 afterwards is good: give the node new keys, and nothing else is to be done.
 
-node/NODE stands for both halves. Revoke both together: when only one is revoked (node/NODE/host or
-node/NODE/dnp), the other speaks for the node, and links that the neighbours refuse are taken for faults.
+node/NODE stands for both halves of a node, which are revoked together. One half alone is refused: the other
+would speak for the node, and links that work would be called FAILED.
 
 While a node is revoked, it is UNKNOWN by rule "revoked": nobody listens to it, it has no vote, and its silence
 is no fault.`,
@@ -134,11 +134,14 @@ is no fault.`,
 		Args:    someIdentities,
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", fmt.Sprintf("why, for people: 1 to %d bytes", denylist.MaxReason))
-	cmd.Flags().StringVar(&serial, "serial", "", "revoke only the certificate of this serial number, in hexadecimal")
+	cmd.Flags().StringVar(&serial, "serial", "", "revoke only the certificate of this serial number, in hexadecimal; not for nodes")
 	cmd.Flags().StringVar(&before, "begins-before", "", "revoke certificates that begin before this time (RFC 3339); for authorities that do not date back certificates by two hours as lofamoctl does")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if strings.TrimSpace(reason) == "" {
 			return usagef("--reason is missing: want a few words that say why")
+		}
+		if serial != "" && slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, string(pki.RoleNode)+"/") }) {
+			return usagef("--serial: given %q for a node: a serial number is that of one half: leave the flag out to revoke both halves", serial)
 		}
 		cut := pki.CutOff(time.Now())
 		if before != "" {
@@ -201,7 +204,10 @@ func identities(cluster string, args []string) ([]pki.Identity, error) {
 	for _, arg := range args {
 		role, name, _ := strings.Cut(arg, "/")
 		ids := []pki.Identity{{Cluster: cluster, Role: pki.Role(role), Name: name}}
-		if pki.Role(role) == pki.RoleNode && !strings.Contains(name, "/") {
+		if pki.Role(role) == pki.RoleNode {
+			if node, half, one := strings.Cut(name, "/"); one {
+				return nil, usagef("%s: given only the %s half: want node/%s for both: the neighbours would call links FAILED that work", arg, half, node)
+			}
 			ids = []pki.Identity{pki.NodeIdentity(cluster, fault.NodeID(name), fault.HalfHost), pki.NodeIdentity(cluster, fault.NodeID(name), fault.HalfDNP)}
 		}
 		for _, id := range ids {

@@ -6,27 +6,32 @@
 package denylist
 
 import (
+	"bytes"
+	"compress/flate"
 	"errors"
 	"fmt"
+	"io"
 	"math/big"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/durable"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
 // Limits of a list.
 const (
-	MaxDenials = 128
+	MaxDenials = 4096
 	MaxReason  = 120 // bytes
-	// MaxSize is the maximum size of a marshalled SignedDenyList in bytes: the capacity of the DenyPart messages.
-	MaxSize = servicenet.MaxDenyParts * servicenet.MaxDenyData
+	// MaxSize is the maximum size of a marshalled SignedDenyList in bytes. Compressed, it also has to fit the DenyPart messages.
+	MaxSize = servicenet.MaxDenySize
 )
 
 // File is the name of the list in a state directory.
@@ -55,10 +60,43 @@ func Sign(l *lofamov1.DenyList, s *pki.Signer) (*lofamov1.SignedDenyList, error)
 		return nil, fmt.Errorf("sign deny list: %w", err)
 	}
 	out := &lofamov1.SignedDenyList{List: b, Certificate: s.Cert(), Signature: s.SignStatement(statementKind, b)}
-	if n := proto.Size(out); n > MaxSize {
-		return nil, fmt.Errorf("sign deny list: %d bytes: want at most %d: shorten reasons or remove denials of certificates that have ended", n, MaxSize)
+	raw, err := proto.Marshal(out)
+	if err != nil {
+		return nil, fmt.Errorf("sign deny list: %w", err)
+	}
+	if len(raw) > MaxSize {
+		return nil, fmt.Errorf("sign deny list: %d bytes: want at most %d: %s", len(raw), MaxSize, shorten)
+	}
+	if n, most := len(pack(raw)), servicenet.MaxDenyParts*servicenet.MaxDenyData; len(raw) > maxPlain && n > most {
+		return nil, fmt.Errorf("sign deny list: %d bytes, compressed %d: want at most %d: %s", len(raw), n, most, shorten)
 	}
 	return out, nil
+}
+
+const shorten = "shorten reasons, give equal ones, or remove denials of certificates that have ended"
+
+// maxPlain is the largest size of a list that is sent uncompressed.
+const maxPlain = servicenet.MaxPlainParts * servicenet.MaxDenyData
+
+// pack compresses a list.
+func pack(raw []byte) []byte {
+	var b bytes.Buffer
+	w, _ := flate.NewWriter(&b, flate.BestCompression) // fails for another level alone
+	_, _ = w.Write(raw)                                // a buffer takes everything
+	_ = w.Close()
+	return b.Bytes()
+}
+
+// unpack reverses pack for a list of that size.
+func unpack(packed []byte, size uint32) ([]byte, error) {
+	raw, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(packed)), int64(size)+1))
+	if err == nil && len(raw) != int(size) {
+		err = fmt.Errorf("more or less than %d bytes", size)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("deny list: decompress %d bytes: %w", len(packed), err)
+	}
+	return raw, nil
 }
 
 // Open verifies a marshalled SignedDenyList.
@@ -123,6 +161,35 @@ func check(l *lofamov1.DenyList, cluster string) ([]pki.Denial, error) {
 	return out, nil
 }
 
+// CheckHalves returns an error if a list revokes only one half of a node. The neighbours would refuse its links, or supervisors its reports, while the
+// other half speaks for the node: links that work would be called FAILED. Lists that are in force are not checked.
+func CheckHalves(l *lofamov1.DenyList) error {
+	type half struct {
+		fault.Origin
+		before time.Time
+	}
+	of := func(d *lofamov1.Denial) (half, bool) {
+		o, ok := pki.Identity{Cluster: l.GetCluster(), Role: pki.Role(d.GetRole()), Name: d.GetName()}.Origin()
+		return half{o, d.GetBefore().AsTime()}, ok
+	}
+	revoked := make(map[half]bool)
+	for _, d := range l.GetDenials() {
+		if h, ok := of(d); ok && d.GetSerial() == "" {
+			revoked[h] = true
+		}
+	}
+	for i, d := range l.GetDenials() {
+		h, ok := of(d)
+		if ok && d.GetSerial() != "" {
+			return fmt.Errorf("denials[%d].serial: given %q for %s: want before instead, for both halves of the node", i, d.GetSerial(), h.Origin)
+		}
+		if other := (half{fault.Origin{Node: h.Node, Half: h.Half.Other()}, h.before}); ok && !revoked[other] {
+			return fmt.Errorf("denials[%d].name: given only %s: want both halves of the node, with the same before", i, h.Origin)
+		}
+	}
+	return nil
+}
+
 func checkDenial(d *lofamov1.Denial, cluster string) (pki.Denial, error) {
 	id := pki.Identity{Cluster: cluster, Role: pki.Role(d.GetRole()), Name: d.GetName()}
 	out := pki.Denial{Identity: id, Serial: d.GetSerial()}
@@ -156,6 +223,7 @@ type Keeper struct {
 	parts    map[uint32][]byte // parts received so far of the version coming
 	coming   uint64
 	count    uint32
+	size     uint32 // see DenyPart.size
 }
 
 // NewKeeper returns a keeper. With a directory it loads the list stored there; lost is the reason if it could not.
@@ -214,8 +282,8 @@ func (k *Keeper) Part(p *lofamov1.DenyPart) (taken bool, err error) {
 	if p.GetVersion() <= k.now.GetVersion() {
 		return false, nil
 	}
-	if p.GetVersion() != k.coming || p.GetParts() != k.count {
-		k.coming, k.count, k.parts = p.GetVersion(), p.GetParts(), make(map[uint32][]byte)
+	if p.GetVersion() != k.coming || p.GetParts() != k.count || p.GetSize() != k.size {
+		k.coming, k.count, k.size, k.parts = p.GetVersion(), p.GetParts(), p.GetSize(), make(map[uint32][]byte)
 	}
 	k.parts[p.GetPart()] = slices.Clone(p.GetData())
 	if len(k.parts) < int(k.count) {
@@ -225,15 +293,25 @@ func (k *Keeper) Part(p *lofamov1.DenyPart) (taken bool, err error) {
 	for i := range k.count {
 		raw = append(raw, k.parts[i]...)
 	}
-	k.coming, k.count, k.parts = 0, 0, nil
+	size := k.size
+	k.coming, k.count, k.size, k.parts = 0, 0, 0, nil
+	if size > 0 {
+		if raw, err = unpack(raw, size); err != nil {
+			return false, err
+		}
+	}
 	return k.Take(raw)
 }
 
 // Parts splits a list into messages for nodes.
 func (l List) Parts() []*lofamov1.DenyPart {
 	var out []*lofamov1.DenyPart
-	for data := range slices.Chunk(l.Raw, servicenet.MaxDenyData) {
-		out = append(out, &lofamov1.DenyPart{Version: l.GetVersion(), Part: uint32(len(out)), Data: data})
+	sent, size := l.Raw, uint32(0)
+	if len(sent) > maxPlain {
+		sent, size = pack(l.Raw), uint32(len(l.Raw))
+	}
+	for data := range slices.Chunk(sent, servicenet.MaxDenyData) {
+		out = append(out, &lofamov1.DenyPart{Version: l.GetVersion(), Part: uint32(len(out)), Data: data, Size: size})
 	}
 	for _, p := range out {
 		p.Parts = uint32(len(out))

@@ -1,9 +1,13 @@
 package denylist
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -214,7 +218,7 @@ func TestRefusedLists(t *testing.T) {
 		`denials[0].identity: role "x"`: bad(func(l *lofamov1.DenyList) { l.Denials[0].Role = "x" }),
 		`denials[0].serial: given "0F"`: bad(func(l *lofamov1.DenyList) { l.Denials[0].Serial = "0F" }),
 		"denials[0].reason":             bad(func(l *lofamov1.DenyList) { l.Denials[0].Reason = strings.Repeat("x", MaxReason+1) }),
-		"denials: given 129":            bad(func(l *lofamov1.DenyList) { l.Denials = make([]*lofamov1.Denial, 129) }),
+		"denials: given 4097":           bad(func(l *lofamov1.DenyList) { l.Denials = make([]*lofamov1.Denial, MaxDenials+1) }),
 	} {
 		if _, err := Sign(l, op); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: want %q", err, want)
@@ -289,4 +293,129 @@ func listOfRaw(b []byte) *lofamov1.DenyList {
 	l := new(lofamov1.DenyList)
 	_ = proto.Unmarshal(b, l)
 	return l
+}
+
+// thousands revokes both halves of so many nodes.
+func thousands(nodes int) []*lofamov1.Denial {
+	var out []*lofamov1.Denial
+	for i := range nodes {
+		for _, half := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+			d := denial(pki.NodeIdentity(cluster, fault.NodeID(fmt.Sprintf("rack%02d-node%04d", i/48, i)), half))
+			d.Reason = "hall 7 was broken into"
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// TestListHoldsThousandsOfNodes revokes 2,048 nodes, passes the parts on in any order and twice, and refuses one more.
+func TestListHoldsThousandsOfNodes(t *testing.T) {
+	w := newWorld(t)
+	op := w.signer(pki.RoleOperator, "o")
+	raw := w.signed(listOf(1, thousands(MaxDenials/2)...), op)
+	l, err := Open(raw, w.verifier, cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts := l.Parts()
+	t.Logf("%d denials: %d bytes, %d messages", len(l.GetDenials()), len(raw), len(parts))
+	if len(parts) > servicenet.MaxDenyParts {
+		t.Errorf("%d parts: want at most %d", len(parts), servicenet.MaxDenyParts)
+	}
+	k, _ := NewKeeper(t.TempDir(), cluster, w.verifier, w.registry)
+	taken, supervisor := false, w.signer(pki.RoleSupervisor, "s1")
+	for _, i := range append(rand.Perm(len(parts)), rand.Perm(len(parts))...) {
+		b, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_DenyPart{DenyPart: parts[i]}}, supervisor)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := servicenet.Open(b, w.verifier); err != nil {
+			t.Fatal(err)
+		}
+		now, err := k.Part(parts[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		taken = taken || now
+	}
+	if last := pki.NodeIdentity(cluster, fault.NodeID(fmt.Sprintf("rack%02d-node%04d", 2047/48, 2047)), fault.HalfDNP); !taken || !w.registry.Denies(last) {
+		t.Errorf("taken %t, the last node is denied: %t", taken, w.registry.Denies(last))
+	}
+	if _, err := Sign(listOf(2, thousands(MaxDenials/2+1)...), op); err == nil || !strings.Contains(err.Error(), "want at most 4096") {
+		t.Errorf("one node more: %v: want an error with the limit", err)
+	}
+}
+
+// TestSmallListGoesUncompressed: agents of earlier versions take it.
+func TestSmallListGoesUncompressed(t *testing.T) {
+	w := newWorld(t)
+	l, err := Open(w.signed(listOf(1, thousands(60)...), w.signer(pki.RoleOperator, "o")), w.verifier, cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range l.Parts() {
+		if p.GetSize() != 0 || p.GetParts() > servicenet.MaxPlainParts {
+			t.Fatalf("%d bytes: part with size %d of %d parts: want no size and at most %d", len(l.Raw), p.GetSize(), p.GetParts(), servicenet.MaxPlainParts)
+		}
+	}
+}
+
+// TestWrongCompressionIsRefused: a list that unpacks to another size than announced is not taken, and the next one is.
+func TestWrongCompressionIsRefused(t *testing.T) {
+	w := newWorld(t)
+	k, _ := NewKeeper("", cluster, w.verifier, w.registry)
+	bomb := pack(make([]byte, 64<<20))
+	for i, data := range slices.Collect(slices.Chunk(bomb[:servicenet.MaxDenyParts*10], servicenet.MaxDenyData)) {
+		p := &lofamov1.DenyPart{Version: 1, Part: uint32(i), Parts: 2, Data: data, Size: servicenet.MaxDenySize}
+		if taken, err := k.Part(p); taken || i == 1 && (err == nil || !strings.Contains(err.Error(), "decompress")) {
+			t.Errorf("part %d: taken %t, %v: want an error of the last", i, taken, err)
+		}
+	}
+	l, err := Open(w.signed(listOf(1, thousands(500)...), w.signer(pki.RoleOperator, "o")), w.verifier, cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken := false
+	for _, p := range l.Parts() {
+		if taken, err = k.Part(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !taken {
+		t.Error("the next list is not taken")
+	}
+}
+
+// TestOneHalfIsRefused: a list names both halves of a node, by the same time.
+func TestOneHalfIsRefused(t *testing.T) {
+	both := thousands(2)
+	if err := CheckHalves(listOf(1, both...)); err != nil {
+		t.Errorf("both halves: %v", err)
+	}
+	if err := CheckHalves(listOf(1, both[:3]...)); err == nil || !strings.Contains(err.Error(), "denials[2].name") || !strings.Contains(err.Error(), "both halves") {
+		t.Errorf("one half: %v: want an error that names it", err)
+	}
+	both[1].Before = timestamppb.New(time.Now().Add(-time.Hour))
+	if err := CheckHalves(listOf(1, both...)); err == nil {
+		t.Error("two times for one node are accepted")
+	}
+	both[1].Before, both[1].Serial = nil, "1a"
+	if err := CheckHalves(listOf(1, both[1:]...)); err == nil || !strings.Contains(err.Error(), "denials[0].serial") {
+		t.Errorf("a serial number: %v: want an error that names it", err)
+	}
+}
+
+// FuzzUnpack: no bytes unpack to more than the announced size, and what was packed comes back.
+func FuzzUnpack(f *testing.F) {
+	f.Add(pack([]byte("a list")), uint32(6))
+	f.Add(pack(make([]byte, servicenet.MaxDenySize+1)), uint32(servicenet.MaxDenySize))
+	f.Fuzz(func(t *testing.T, b []byte, size uint32) {
+		size %= servicenet.MaxDenySize + 1
+		if raw, err := unpack(b, size); err == nil && len(raw) != int(size) {
+			t.Errorf("%d bytes unpacked to %d, announced were %d", len(b), len(raw), size)
+		}
+		if raw, err := unpack(pack(b), uint32(len(b))); err != nil || !bytes.Equal(raw, b) {
+			t.Errorf("%d bytes came back as %d, %v", len(b), len(raw), err)
+		}
+	})
 }

@@ -8,17 +8,26 @@ import (
 
 // Limits of DenyPart and of the messages that renew certificates, so that each fits a datagram.
 const (
-	MaxDenyParts    = 32
-	MaxDenyData     = 800 // bytes in one part
-	MaxRenewed      = 512 // bytes of a new certificate
-	MaxRenewProblem = 120 // bytes of text
+	MaxDenyParts    = 160     // of a compressed list
+	MaxPlainParts   = 32      // of another one, which agents of earlier versions take
+	MaxDenyData     = 800     // bytes in one part
+	MaxDenySize     = 1 << 20 // bytes of a list
+	MaxRenewed      = 512     // bytes of a new certificate
+	MaxRenewProblem = 120     // bytes of text
 )
 
 func checkDenyPart(m *lofamov1.DenyPart) error {
 	if n := len(m.GetData()); n < 1 || n > MaxDenyData {
 		return refuse(RefusedField, "deny_part.data: given %d bytes: want 1 to %d", n, MaxDenyData)
 	}
-	return firstError(atLeastOne("deny_part.version", m.GetVersion()), checkPart("deny_part", m.GetPart(), m.GetParts(), MaxDenyParts))
+	most := uint32(MaxDenyParts)
+	if m.GetSize() == 0 {
+		most = MaxPlainParts
+	}
+	if m.GetSize() > MaxDenySize {
+		return refuse(RefusedField, "deny_part.size: given %d: want at most %d", m.GetSize(), MaxDenySize)
+	}
+	return firstError(atLeastOne("deny_part.version", m.GetVersion()), checkPart("deny_part", m.GetPart(), m.GetParts(), most))
 }
 
 func checkRenewRequest(m *lofamov1.RenewRequest) error {

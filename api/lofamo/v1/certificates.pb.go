@@ -301,7 +301,7 @@ func (x *PutDenyListResponse) GetVersion() uint64 {
 // SignedDenyList is a DenyList under an operator's signature.
 type SignedDenyList struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	List          []byte                 `protobuf:"bytes,1,opt,name=list,proto3" json:"list,omitempty"`               // a marshalled DenyList: at most 24 KiB
+	List          []byte                 `protobuf:"bytes,1,opt,name=list,proto3" json:"list,omitempty"`               // a marshalled DenyList: at most 1 MiB
 	Certificate   []byte                 `protobuf:"bytes,2,opt,name=certificate,proto3" json:"certificate,omitempty"` // the operator's, in DER
 	Signature     []byte                 `protobuf:"bytes,3,opt,name=signature,proto3" json:"signature,omitempty"`     // Ed25519, 64 bytes
 	unknownFields protoimpl.UnknownFields
@@ -365,7 +365,7 @@ type DenyList struct {
 	Cluster       string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`  // the cluster's name
 	Version       uint64                 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"` // from 1
 	Issued        *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=issued,proto3" json:"issued,omitempty"`    // time of signing; the operator's certificate was valid then
-	Denials       []*Denial              `protobuf:"bytes,4,rep,name=denials,proto3" json:"denials,omitempty"`  // at most 128
+	Denials       []*Denial              `protobuf:"bytes,4,rep,name=denials,proto3" json:"denials,omitempty"`  // at most 4,096; agents of earlier versions refuse more than 128
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

@@ -1064,13 +1064,15 @@ func (*Message_RenewRequest) isMessage_Body() {}
 
 func (*Message_RenewReply) isMessage_Body() {}
 
-// DenyPart is a part of the list of revoked certificates: a marshalled SignedDenyList, signed by an operator.
+// DenyPart is a part of the list of revoked certificates: a marshalled SignedDenyList, signed by an operator. A list above 25,600 bytes is compressed
+// (DEFLATE) before it is split.
 type DenyPart struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // of the list, from 1
 	Part          uint32                 `protobuf:"varint,2,opt,name=part,proto3" json:"part,omitempty"`       // index of this part, from 0
-	Parts         uint32                 `protobuf:"varint,3,opt,name=parts,proto3" json:"parts,omitempty"`     // 1 to 32
+	Parts         uint32                 `protobuf:"varint,3,opt,name=parts,proto3" json:"parts,omitempty"`     // 1 to 160; 1 to 32 if the list is not compressed
 	Data          []byte                 `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`        // 1 to 800 bytes
+	Size          uint32                 `protobuf:"varint,5,opt,name=size,proto3" json:"size,omitempty"`       // of a compressed list, in bytes: at most 1 MiB; 0: it is not compressed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1131,6 +1133,13 @@ func (x *DenyPart) GetData() []byte {
 		return x.Data
 	}
 	return nil
+}
+
+func (x *DenyPart) GetSize() uint32 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
 }
 
 // RenewRequest asks for a new certificate of the half that signs it, for a new key.
@@ -5415,12 +5424,13 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\x04acks\x18\x0f \x03(\v2\x0e.lofamo.v1.AckR\x04acks\x12 \n" +
 	"\fno_quorum_ms\x18\x11 \x01(\x12R\n" +
 	"noQuorumMsB\x06\n" +
-	"\x04body\"b\n" +
+	"\x04body\"v\n" +
 	"\bDenyPart\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x12\n" +
 	"\x04part\x18\x02 \x01(\rR\x04part\x12\x14\n" +
 	"\x05parts\x18\x03 \x01(\rR\x05parts\x12\x12\n" +
-	"\x04data\x18\x04 \x01(\fR\x04data\"\x9e\x01\n" +
+	"\x04data\x18\x04 \x01(\fR\x04data\x12\x12\n" +
+	"\x04size\x18\x05 \x01(\rR\x04size\"\x9e\x01\n" +
 	"\fRenewRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12#\n" +
 	"\x04half\x18\x02 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\x12\x10\n" +

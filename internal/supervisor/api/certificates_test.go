@@ -140,3 +140,18 @@ func TestRevokedOperatorSignsNoMore(t *testing.T) {
 		t.Error("the revoked certificate signs a list")
 	}
 }
+
+// TestOneHalfIsNotRevoked: the service refuses a list with only one half of a node, and takes both.
+func TestOneHalfIsNotRevoked(t *testing.T) {
+	o := newOffice(t)
+	ann, cut := o.operator("ann"), timestamppb.New(pki.CutOff(time.Now()))
+	half := func(name string) *lofamov1.Denial {
+		return &lofamov1.Denial{Role: string(pki.RoleNode), Name: name, Before: cut, Revoked: timestamppb.Now(), By: "operator/ann", Reason: "test"}
+	}
+	if err := o.put(ann, 1, half("n1/dnp")); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "both halves") {
+		t.Errorf("one half: %v: want InvalidArgument", err)
+	}
+	if err := o.put(ann, 1, half("n1/dnp"), half("n1/host")); err != nil {
+		t.Errorf("both halves: %v", err)
+	}
+}

@@ -15,11 +15,14 @@ const (
 	denyForget = 10 * time.Minute // silence after which a node is forgotten
 	// maxJump limits how far a node's believed version may exceed that of this replica's list.
 	maxJump = 1 << 20
+	// denyBurst is the number of parts sent to a node at once; the others follow with its next digests.
+	denyBurst = 32
 )
 
 // denials sends the newest list of revoked certificates to the nodes whose digests arrive here. Each digest states its node's version.
 type denials struct {
 	list    denylist.List
+	parts   []*lofamov1.DenyPart // of list
 	nodes   map[fault.NodeID]*denied
 	highest *atomic.Uint64 // version that any node has
 	send    func(fault.NodeID, *lofamov1.DenyPart)
@@ -31,6 +34,7 @@ type denied struct {
 	heard time.Time
 	again time.Time
 	pause time.Duration
+	next  int // part; above 0 while the list is being sent
 }
 
 // heard records the version in a node's digest.
@@ -44,28 +48,35 @@ func (d *denials) heard(now time.Time, node fault.NodeID, version uint64, period
 	if version > d.highest.Load() && version <= d.list.GetVersion()+maxJump {
 		d.highest.Store(version)
 	}
-	if version < d.list.GetVersion() && !now.Before(n.again) {
+	if version < d.list.GetVersion() && (n.next > 0 || !now.Before(n.again)) {
 		d.tell(now, node, n, period)
 	}
 }
 
+// tell sends the next parts of the list.
 func (d *denials) tell(now time.Time, node fault.NodeID, n *denied, period time.Duration) {
-	n.pause = min(max(2*n.pause, period), denyMost)
-	n.again = now.Add(n.pause)
-	for _, p := range d.list.Parts() {
+	if n.next == 0 {
+		n.pause = min(max(2*n.pause, period), denyMost)
+		n.again = now.Add(n.pause)
+	}
+	to := min(n.next+denyBurst, len(d.parts))
+	for _, p := range d.parts[n.next:to] {
 		d.send(node, p)
+	}
+	if n.next = to; to == len(d.parts) {
+		n.next = 0
 	}
 }
 
 // replace sets a new list, and sends it to all nodes at once.
 func (d *denials) replace(now time.Time, l denylist.List, period time.Duration) {
-	d.list = l
+	d.list, d.parts = l, l.Parts()
 	for node, n := range d.nodes {
 		if now.Sub(n.heard) > denyForget {
 			delete(d.nodes, node)
 			continue
 		}
-		if n.pause = 0; n.has < l.GetVersion() {
+		if n.pause, n.next = 0, 0; n.has < l.GetVersion() {
 			d.tell(now, node, n, period)
 		}
 	}

@@ -100,11 +100,9 @@ func New(reg prometheus.Registerer) *Metrics {
 		return h
 	}
 	m := &Metrics{
-		Reports: counter("reports_total", "Verified reports received, by the rail on which they came; duplicates included.", "path"),
-		Digests: counter("digests_total", "Verified digests received.").WithLabelValues(),
-		Answers: counter("challenge_answers_total", "Verified answers to challenges received.").WithLabelValues(),
-		AnswerTime: histogram("challenge_answer_seconds", "From the first copy of a challenge that this replica sent to the first verified answer.",
-			latencies).WithLabelValues().(prometheus.Histogram),
+		Reports:  counter("reports_total", "Verified reports received, by the rail on which they came; duplicates included.", "path"),
+		Digests:  counter("digests_total", "Verified digests received.").WithLabelValues(),
+		Answers:  counter("challenge_answers_total", "Verified answers to challenges received.").WithLabelValues(),
 		Verdicts: counter("inbox_verdicts_total", "What the leader's inbox said of reports.", "verdict"),
 		Refused:  counter("refused_total", "Datagrams and forwarded envelopes that were refused, by class.", "class"),
 		Dropped:  counter("dropped_total", "What a full queue dropped, or a budget of strangers, of one known source or of one origin; senders try again.", "queue"),
@@ -173,6 +171,8 @@ func (m *Metrics) delivery(counter makeCounter, gauge makeGauge, histogram makeH
 	m.Duplicates = counter("supervisor_duplicates_total", "Copies of reports that had been taken before and were dropped, by the rail of the copy.", "path")
 	m.ReportAge = histogram("supervisor_report_age_seconds",
 		"From the first sign of what a report tells to its arrival, by the ages that observers and hops gave, by rail; no digests, no duplicates.", latencies, "path")
+	m.AnswerTime = histogram("challenge_answer_seconds", "From the first copy of a challenge that this replica sent to the first verified answer.",
+		latencies).WithLabelValues().(prometheus.Histogram)
 	m.PerDatagram = histogram("supervisor_reports_per_datagram", "Reports and digests under one signature.",
 		prometheus.ExponentialBuckets(1, 2, 7)).WithLabelValues().(prometheus.Histogram)
 	m.Damaged = counter("supervisor_damaged_total", "Packets that were damaged on the way; none of them counts as refused.").WithLabelValues()

@@ -240,7 +240,7 @@ func lies() []lie {
 	}
 	type by = map[fault.Half][]fault.Observation
 	return []lie{
-		{"my link X+ FAILED by SELF", by{fault.HalfHost: links(fault.KindSelf)[:1]}, nil, self, "link/X+", "SELF", false},
+		{"my link X+ FAILED by SELF", by{fault.HalfHost: links(fault.KindSelf)[:1]}, nil, self, "link/X+", "SELF", true},
 		{"all my links FAILED by SELF", by{fault.HalfHost: links(fault.KindSelf)}, nil, self, "link/Z+", "SELF", true},
 		{"all my links silent", by{fault.HalfHost: links(fault.KindSilence), fault.HalfDNP: links(fault.KindHandshake)}, nil, self, "link/Y+", "SILENCE", false},
 		{"my neighbours' hosts FAILED by DESCRIPTOR", by{fault.HalfHost: hosts, fault.HalfDNP: hosts}, nil, "n1-0-0", "host", "DESCRIPTOR", false},

@@ -215,3 +215,30 @@ func TestLiarsAboutTheUnheard(t *testing.T) {
 		})
 	})
 }
+
+// TestLoneLieAboutALinkIsDisputed: one node repeats that one of its links is FAILED. The digests of the other end contradict it, though
+// they give no age of a working link and LinkSettle is longer than a digest period.
+func TestLoneLieAboutALinkIsDisputed(t *testing.T) {
+	cfg := testConfig(grid.Dims{X: 2, Y: 2, Z: 2})
+	cfg.HalfBound = 1190 * time.Millisecond
+	w := liarWorld(t, cfg)
+	w.run(4 * time.Second)
+	const self, far = "n0-0-0", "n1-0-0"
+	w.log = func(at time.Time, out Output) {
+		for _, c := range out.Changes {
+			if c.To == fault.Failed {
+				t.Errorf("%s of %s FAILED at %s: %s", c.Component, c.Node, at.Sub(epoch0), c.Reason)
+			}
+		}
+	}
+	for range 40 {
+		w.say(w.actor(self, fault.HalfHost), subject{self, fault.Link(grid.XPlus)}, fault.Failed, fault.KindSelf, 0)
+		w.run(100 * time.Millisecond)
+	}
+	if got := w.m.nodes[w.m.ranks[self]].components[fault.Link(grid.XPlus)]; got.state != fault.Sick || got.rule != ruleDisputed {
+		t.Errorf("link X+ of the liar is %s by rule %v, want SICK by rule %v", got.state, got.rule, ruleDisputed)
+	}
+	if got := w.state(far, fault.Link(grid.XMinus)); got != fault.Normal {
+		t.Errorf("link X- of its neighbour is %s, want NORMAL", got)
+	}
+}

@@ -174,9 +174,14 @@ func (v *voice) state(s slot, o fault.Observation, a arrival, t *telling) {
 	}
 	began := a.now.Add(-max(0, a.Age(o)))
 	if v.plain(s, o) {
+		if old := v.telling(s); old != nil && old.epoch == t.epoch {
+			if was := v.beganPlain(s, old, a.clock); was.Before(began) {
+				began = was // digests give no age of it
+			}
+		}
 		v.remove(s)
 		t.plain |= s.bit()
-		v.ages[s] = ageOf(a.now.Sub(began))
+		v.ages[s] = ageOf(a.now.Sub(began).Round(time.Millisecond)) // each digest rounds it: without a trend
 	} else {
 		r := record{
 			slot: s, state: o.State, kind: o.Kind, path: pathOf(s, a.Path), detail: o.Detail, stamp: t.stamp,
@@ -299,10 +304,15 @@ func (v *voice) other(s slot) *record {
 	return nil
 }
 
+// beganPlain returns when the plain statement in the slot, which came with t, began.
+func (v *voice) beganPlain(s slot, t *telling, c clock) time.Time {
+	return c.time(t.first - instant(v.ages[s].duration()))
+}
+
 // recall makes a record of the plain statement in the slot. Its since is when it began.
 func (v *voice) recall(s slot, t *telling, c clock, r *record) {
 	r.slot, r.state, r.kind, r.path, r.stamp = s, fault.Normal, v.usual(s), pathOf(s, t.path), t.stamp
 	r.said, r.came = c.time(t.said), c.time(t.came)
-	r.began = c.time(t.first - instant(v.ages[s].duration()))
+	r.began = v.beganPlain(s, t, c)
 	r.since = r.began
 }

@@ -199,8 +199,12 @@ func (w *world) report(a *actor, digest bool, subjects ...subject) {
 	d := fault.Delivery{Path: a.via, Report: fault.Report{ID: fault.ReportID{Origin: a.origin, Epoch: a.epoch, Seq: a.seq}, Digest: digest, Platform: w.platform}}
 	for _, s := range subjects {
 		st := a.says[s]
+		age := w.now.Sub(st.began)
+		if digest && st.state == fault.Normal {
+			age = 0 // as on the wire, so that a digest that says the same is the same
+		}
 		d.Report.Observations = append(d.Report.Observations, fault.Observation{
-			Node: s.node, Component: s.comp, State: st.state, Kind: st.kind, Age: w.now.Sub(st.began), Detail: st.detail})
+			Node: s.node, Component: s.comp, State: st.state, Kind: st.kind, Age: age, Detail: st.detail})
 	}
 	d.Report.Readings, a.readings = a.readings, nil
 	if a.via == fault.PathTorus {

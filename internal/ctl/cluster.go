@@ -73,6 +73,7 @@ func (a *app) clusterInitCommand() *cobra.Command {
 			a.printf("  supervisors/ID, nodes/ID  what each machine gets: carry it there, then 'lofamoctl cluster join DIR'; supervisors first\n")
 			a.printf("  operators/                certificates for people: --ca ca.pem --cert operator.pem --key operator.key\n")
 			a.printf("  ca.key                    signs certificates: for nobody but you\n")
+			a.printf("  issuer.key                renews certificates of nodes only: the supervisors' bundles have it too\n")
 			a.printf("  prometheus-targets.json   what a Prometheus scrapes: file_sd_configs, as in deploy/prometheus\n")
 			a.sayUntil(out)
 			return nil

@@ -14,6 +14,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/layout"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -27,8 +28,9 @@ const Etc = "/etc/lofamo"
 //	inventory.yaml          what it was made from, last
 //	prometheus-targets.json where its metrics are, for Prometheus' file_sd_configs
 //	ca.pem, ca.key          the authority. The key never leaves this directory.
+//	issuer.pem, issuer.key  the issuer that renews node certificates; supervisors get its key. Directories of earlier versions have none
 //	gossip.key              the gossip key, or while it is changed the keys
-//	next/                   the authority that is to come, while it is changed
+//	next/                   the authority and the issuer that are to come, while they are changed
 //	operators/ROLE.pem,key  certificates for people, and ROLE-NAME.pem,key those of one
 //	executors/NAME/pki/     what an executor process gets
 //	settings/               agent.yaml, supervisor.yaml: what goes before what follows from the inventory, on all machines of that kind; made by the operator
@@ -40,6 +42,8 @@ const (
 	inventoryFile = "inventory.yaml"
 	caCert        = "ca.pem"
 	caKey         = "ca.key"
+	issuerCert    = "issuer.pem"
+	issuerKey     = "issuer.key"
 	gossipFile    = "gossip.key"
 	nextDir       = "next"
 	operatorsDir  = "operators"
@@ -96,10 +100,42 @@ func (d *Dir) Init(inv Inventory) error {
 	if err := ca.Save(d.file(caCert), d.file(caKey)); err != nil {
 		return err
 	}
+	if err := newIssuer(inv.Cluster, d.path); err != nil {
+		return err
+	}
 	if err := pki.NewGossipKey(d.file(gossipFile)); err != nil {
 		return err
 	}
 	return d.write(inv, ca, everyone)
+}
+
+// newIssuer makes the files of an issuer in a directory.
+func newIssuer(cluster, dir string) error {
+	i, err := pki.NewIssuer(cluster)
+	if err != nil {
+		return err
+	}
+	return i.Save(filepath.Join(dir, issuerCert), filepath.Join(dir, issuerKey))
+}
+
+// issuer returns the directory with the issuer that supervisors use: while it is changed and in use, the next. "": there is none.
+func (d *Dir) issuer() (string, error) {
+	r, err := d.rotation()
+	if err != nil {
+		return "", err
+	}
+	dirs := []string{d.path}
+	if r.Step == StepUse {
+		dirs = []string{d.file(nextDir), d.path}
+	}
+	for _, dir := range dirs {
+		if _, err := os.Stat(filepath.Join(dir, issuerCert)); err == nil {
+			return dir, nil
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+	}
+	return "", nil
 }
 
 // whose says of which members a certificate is made anew: of those that have none, if it is nil.
@@ -111,6 +147,9 @@ func everyone(string) bool { return true }
 func (d *Dir) write(inv Inventory, ca *pki.CA, fresh whose) error {
 	l, err := inv.Layout()
 	if err != nil {
+		return err
+	}
+	if err := d.limitNodes(inv, ca); err != nil {
 		return err
 	}
 	others, err := d.issued(inv.Cluster)
@@ -153,6 +192,19 @@ func (d *Dir) write(inv Inventory, ca *pki.CA, fresh whose) error {
 		return fmt.Errorf("write the inventory: %w", err)
 	}
 	return replace(d.file(inventoryFile), b, 0o644)
+}
+
+// limitNodes sets the lifetime of node certificates. A short one needs an issuer.
+func (d *Dir) limitNodes(inv Inventory, ca *pki.CA) error {
+	if inv.NodeCertificateDays == 0 {
+		return nil
+	}
+	if from, err := d.issuer(); err != nil || from == "" {
+		return errors.Join(err, fmt.Errorf("nodeCertificateDays: given %d: want none, since %s has no issuer that would renew the certificates: 'lofamoctl cluster rotate-keys' makes one",
+			inv.NodeCertificateDays, d.path))
+	}
+	ca.SetNodeLifetime(inv.nodeLifetime())
+	return nil
 }
 
 func (d *Dir) forgetOthers(l layout.Layout) error {
@@ -228,6 +280,9 @@ func (d *Dir) writeSupervisor(inv Inventory, l layout.Layout, i int, ca *pki.CA,
 	if d.state != "" {
 		cfg.DataDir = filepath.Join(d.state, "supervisor-"+id)
 	}
+	if err := d.giveIssuer(inv, dir, etc, &cfg); err != nil {
+		return "", err
+	}
 	if err := d.settle("supervisor.yaml", &cfg); err != nil {
 		return "", err
 	}
@@ -235,6 +290,25 @@ func (d *Dir) writeSupervisor(inv Inventory, l layout.Layout, i int, ca *pki.CA,
 		return "", fmt.Errorf("configuration of supervisor %s: %w", id, err)
 	}
 	return cfg.HTTP, d.finish(dir, "supervisor.yaml", cfg, cfg.GossipKeyFile != "")
+}
+
+// giveIssuer puts the issuer's certificate and key into a replica's bundle, and their names into its configuration.
+func (d *Dir) giveIssuer(inv Inventory, dir, etc string, cfg *config.Supervisor) error {
+	from, err := d.issuer()
+	if err != nil || from == "" {
+		return err
+	}
+	for name, mode := range map[string]fs.FileMode{issuerCert: 0o644, issuerKey: 0o600} {
+		b, err := os.ReadFile(filepath.Join(from, name))
+		if err != nil {
+			return err
+		}
+		if err := replace(filepath.Join(dir, "pki", name), b, mode); err != nil {
+			return err
+		}
+	}
+	cfg.Renewal = inv.renewal(etc)
+	return nil
 }
 
 // writeNode makes a node's bundle, and returns where it serves metrics; empty: nowhere.
@@ -300,17 +374,20 @@ func (d *Dir) finish(dir, name string, cfg any, gossip bool) error {
 	return pki.SaveGossipKeys(filepath.Join(dir, gossipFile), keys)
 }
 
-// copyCA copies the authorities that are trusted.
+// copyCA copies the authorities and issuers that are trusted. The authority in use by all is the first.
 func (d *Dir) copyCA(dir string) error {
-	b, err := os.ReadFile(d.file(caCert))
+	all, err := os.ReadFile(d.file(caCert))
 	if err != nil {
 		return err
 	}
-	next, err := os.ReadFile(d.file(nextDir, caCert))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	for _, further := range []string{d.file(nextDir, caCert), d.file(issuerCert), d.file(nextDir, issuerCert)} {
+		b, err := os.ReadFile(further)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		all = append(all, b...)
 	}
-	return replace(filepath.Join(dir, caCert), slices.Concat(b, next), 0o644)
+	return replace(filepath.Join(dir, caCert), all, 0o644)
 }
 
 // replace writes a file as a whole, unless it is as it should be.

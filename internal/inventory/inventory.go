@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/layout"
@@ -31,6 +32,9 @@ type Inventory struct {
 	Preset string `json:"preset,omitempty"`
 	// Gossip: the gossip rail is used besides the direct one. Default true.
 	Gossip *bool `json:"gossip,omitempty"`
+	// NodeCertificateDays is how many days the certificates of nodes live, 1 to 365, those in the bundles as well as renewed ones. Halves renew them when half is left.
+	// Default 365 for those in the bundles and 30 for renewed ones.
+	NodeCertificateDays int `json:"nodeCertificateDays,omitempty"`
 	// Ports of everything that an address below does not name.
 	Ports Ports `json:"ports,omitzero"`
 	// Supervisors are the replicas: 1, 3 or 5.
@@ -116,6 +120,11 @@ func Load(path string) (Inventory, error) {
 	return inv, nil
 }
 
+// nodeLifetime is the given lifetime of node certificates; 0: the default.
+func (inv Inventory) nodeLifetime() time.Duration {
+	return time.Duration(inv.NodeCertificateDays) * 24 * time.Hour
+}
+
 func (p Ports) or(q Ports) Ports {
 	for _, f := range []struct{ to, from *int }{
 		{&p.Service, &q.Service}, {&p.NodeGossip, &q.NodeGossip}, {&p.Links, &q.Links}, {&p.Report, &q.Report}, {&p.GRPC, &q.GRPC}, {&p.HTTP, &q.HTTP}, {&p.Web, &q.Web},
@@ -141,6 +150,9 @@ func (inv Inventory) Validate() error {
 	}
 	if inv.Cluster == "" {
 		bad("cluster", "", "1 to 63 of a-z, 0-9, '-' and '.'")
+	}
+	if inv.NodeCertificateDays < 0 || inv.NodeCertificateDays > 365 {
+		bad("nodeCertificateDays", inv.NodeCertificateDays, "1 to 365, or 0 for the default")
 	}
 	errs = append(errs, inv.Ports.check("ports"))
 	if !slices.Contains([]int{1, 3, 5}, len(inv.Supervisors)) {

@@ -53,6 +53,8 @@ func TestInventoryRefuses(t *testing.T) {
 	}{
 		{func(i *Inventory) { i.Cluster = "" }, "cluster: given nothing"},
 		{func(i *Inventory) { i.Dims = "2x2xz" }, "dims: "},
+		{func(i *Inventory) { i.NodeCertificateDays = 366 }, "nodeCertificateDays: given 366: want 1 to 365, or 0"},
+		{func(i *Inventory) { i.NodeCertificateDays = -1 }, "nodeCertificateDays: given -1"},
 		{func(i *Inventory) { i.Ports.Links = 65534 }, "ports.links: given 65534: want 1 to 65530"},
 		{func(i *Inventory) { i.Supervisors = i.Supervisors[1:] }, "supervisors: given 2: want 1, 3 or 5"},
 		{func(i *Inventory) { i.Supervisors[0].Address = "s1" }, "supervisors[0].address: given s1"},

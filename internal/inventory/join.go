@@ -74,6 +74,11 @@ func openSupervisor(file string) (Bundle, error) {
 	if err := b.check(cfg.TLS.CA, cfg.TLS.Cert, cfg.TLS.Key, pki.SupervisorIdentity(cfg.Cluster, cfg.ID)); err != nil {
 		return Bundle{}, err
 	}
+	if c := cfg.Renewal; c.Cert != "" {
+		if _, err := pki.LoadIssuer(b.here(c.Cert), b.here(c.Key), cfg.Cluster); err != nil {
+			return Bundle{}, err
+		}
+	}
 	return b.with([]string{cfg.Report, cfg.GRPC}, cfg.GossipKeyFile)
 }
 

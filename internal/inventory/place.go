@@ -92,6 +92,10 @@ func (inv Inventory) PlaceSupervisor(i int, p Placement) (Bundle, error) {
 		return Bundle{}, err
 	}
 	cfg := inv.supervisor(l, i, p.Etc)
+	pairs := []string{"supervisor"}
+	if _, err := os.Stat(filepath.Join(p.of(l.Supervisors[i].ID), "pki", issuerKey)); err == nil {
+		cfg.Renewal, pairs = inv.renewal(p.Etc), append(pairs, "issuer")
+	}
 	if err := p.settle(&cfg); err != nil {
 		return Bundle{}, err
 	}
@@ -101,7 +105,7 @@ func (inv Inventory) PlaceSupervisor(i int, p Placement) (Bundle, error) {
 	if err := p.heard(cfg); err != nil {
 		return Bundle{}, err
 	}
-	return p.write(l.Supervisors[i].ID, "supervisor.yaml", cfg, []string{"supervisor"}, cfg.GossipKeyFile != "")
+	return p.write(l.Supervisors[i].ID, "supervisor.yaml", cfg, pairs, cfg.GossipKeyFile != "")
 }
 
 // heard refuses a replica that would never be called ready: whose health is asked for at an address where it does not listen.
@@ -234,6 +238,11 @@ func (inv Inventory) supervisor(l layout.Layout, i int, etc string) config.Super
 		cfg.Preset = inv.Preset
 	}
 	return cfg
+}
+
+// renewal configures a replica whose bundle in etc has the issuer's key.
+func (inv Inventory) renewal(etc string) config.RenewalConfig {
+	return config.RenewalConfig{Cert: filepath.Join(etc, "pki", issuerCert), Key: filepath.Join(etc, "pki", issuerKey), Lifetime: config.Duration(inv.nodeLifetime())}
 }
 
 // agent is the configuration of node i whose bundle is in etc.

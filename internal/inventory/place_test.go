@@ -44,7 +44,7 @@ func TestPlace(t *testing.T) {
 			files := map[string]string{}
 			for _, dir := range []string{d.file(tc.kind, tc.id), etc} {
 				var all strings.Builder
-				for _, f := range []string{"agent.yaml", "supervisor.yaml", "gossip.key", "pki/ca.pem", "pki/host.key", "pki/dnp.pem", "pki/supervisor.key"} {
+				for _, f := range []string{"agent.yaml", "supervisor.yaml", "gossip.key", "pki/ca.pem", "pki/host.key", "pki/dnp.pem", "pki/supervisor.key", "pki/issuer.pem", "pki/issuer.key"} {
 					if text, err := os.ReadFile(filepath.Join(dir, f)); err == nil {
 						_, text = unmark(text)
 						all.WriteString(f + "\n" + string(text))

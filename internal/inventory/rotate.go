@@ -51,7 +51,7 @@ func (d *Dir) rotation() (rotation, error) {
 	return r, nil
 }
 
-// Rotate takes a step in changing the gossip key and all certificates, and with authority the authority too, which only StepAdd says. The same step may be
+// Rotate takes a step in changing the gossip key, the issuer and all certificates, and with authority the authority too, which only StepAdd says. The same step may be
 // taken again, and must be if it was broken off. It returns the members whose bundles have changed, all of them if it was.
 func (d *Dir) Rotate(step Step, authority bool) ([]string, error) {
 	inv, err := d.Inventory()
@@ -138,6 +138,11 @@ func (d *Dir) prepare(cluster string, authority bool) error {
 			return err
 		}
 	}
+	if _, err := os.Stat(d.file(nextDir, issuerKey)); errors.Is(err, fs.ErrNotExist) {
+		if err := newIssuer(cluster, d.file(nextDir)); err != nil {
+			return err
+		}
+	}
 	if _, err := os.Stat(d.file(nextDir, caCert)); !authority || err == nil {
 		return nil
 	}
@@ -150,7 +155,7 @@ func (d *Dir) prepare(cluster string, authority bool) error {
 
 // adopt puts what is new in the place of what was old.
 func (d *Dir) adopt() error {
-	for _, name := range []string{gossipFile, caKey, caCert} {
+	for _, name := range []string{gossipFile, caKey, caCert, issuerKey, issuerCert} {
 		if err := os.Rename(d.file(nextDir, name), d.file(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

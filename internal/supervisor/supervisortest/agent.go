@@ -32,6 +32,7 @@ type Agent struct {
 	dead          map[fault.Half]bool
 	acks          []Ack
 	again         int
+	renewals      chan *lofamov1.RenewReply
 	told          []*lofamov1.Told
 	mask          *lofamov1.MaskOrder          // the newest; nil: none came
 	configuration *lofamov1.TorusConfiguration // newest part; nil: none came
@@ -59,7 +60,7 @@ func (c *Cluster) agent(t testing.TB, id fault.NodeID) *Agent {
 	a := &Agent{
 		ID: id, sign: make(map[fault.Half]*pki.Signer), seq: make(map[fault.Half]fault.Seq),
 		epoch: map[fault.Half]fault.Epoch{fault.HalfHost: 1, fault.HalfDNP: 1}, dead: make(map[fault.Half]bool),
-		heard: make(chan struct{}),
+		heard: make(chan struct{}), renewals: make(chan *lofamov1.RenewReply, 16),
 	}
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 		name := string(id) + "-" + h.String()
@@ -371,6 +372,9 @@ func (a *Agent) Say(t testing.TB, h fault.Half, to string, m *lofamov1.Message) 
 	a.Send(t, to, b)
 }
 
+// Renewals returns the answers to requests for certificates, as they arrive.
+func (a *Agent) Renewals() <-chan *lofamov1.RenewReply { return a.renewals }
+
 // Again counts how often a supervisor asked for what had come damaged.
 func (a *Agent) Again() int {
 	a.mu.Lock()
@@ -412,6 +416,12 @@ func (a *Agent) handle(from netip.AddrPort, b []byte) {
 		a.mu.Lock()
 		a.told = append(a.told, t)
 		a.mu.Unlock()
+	}
+	if r := o.Msg.GetRenewReply(); r != nil {
+		select {
+		case a.renewals <- r:
+		default:
+		}
 	}
 	if o.Msg.GetAgain() != nil {
 		a.mu.Lock()

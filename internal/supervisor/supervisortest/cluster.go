@@ -45,6 +45,8 @@ type Options struct {
 	Spares int
 	// Web has every replica serve the page for browsers, without TLS.
 	Web bool
+	// Renewed has replicas renew node certificates, which then live so long; 0: they renew none.
+	Renewed time.Duration
 	// Configure changes a replica's configuration. May be nil.
 	Configure func(*config.Supervisor)
 }
@@ -82,6 +84,9 @@ func New(t testing.TB, o Options) *Cluster {
 	c.ca, err = pki.NewCA(Name)
 	must(t, err)
 	must(t, c.ca.Save(c.path("ca.pem"), c.path("ca.key")))
+	if o.Renewed != 0 {
+		c.makeIssuer(t)
+	}
 	key := make([]byte, 32)
 	_, _ = rand.Read(key)
 	must(t, os.WriteFile(c.path("gossip.key"), []byte(base64.StdEncoding.EncodeToString(key)), 0o600))
@@ -115,6 +120,15 @@ func must(t testing.TB, err error) {
 }
 
 func (c *Cluster) path(name string) string { return filepath.Join(c.Dir, name) }
+
+// makeIssuer writes issuer.pem and issuer.key, and has all trust the issuer.
+func (c *Cluster) makeIssuer(t testing.TB) {
+	t.Helper()
+	i, err := pki.NewIssuer(Name)
+	must(t, err)
+	must(t, i.Save(c.path("issuer.pem"), c.path("issuer.key")))
+	must(t, os.WriteFile(c.path("ca.pem"), append(c.ca.CertPEM(), i.CertPEM()...), 0o600))
+}
 
 // issue writes NAME.pem and NAME.key.
 func (c *Cluster) issue(t testing.TB, id pki.Identity, name string, ips ...net.IP) {
@@ -164,6 +178,9 @@ func (c *Cluster) replica(t testing.TB, o Options, nodes []config.NodeEntry, por
 	cfg.DataDir = c.path(id)
 	cfg.Etcd.PeerURL, cfg.Etcd.ClientURL = "https://"+ports.tcp(), "https://"+ports.tcp()
 	cfg.TLS = config.SupervisorTLS{CA: c.path("ca.pem"), Cert: c.path(id + ".pem"), Key: c.path(id + ".key")}
+	if o.Renewed != 0 {
+		cfg.Renewal = config.RenewalConfig{Cert: c.path("issuer.pem"), Key: c.path("issuer.key"), Lifetime: config.Duration(o.Renewed)}
+	}
 	cfg.Log.Level = "warn"
 	cfg.LocalPID = true
 	cfg.Responses.SupervisorNodes = map[string]string{"*": config.NoNode}

@@ -196,7 +196,7 @@ func TestReplicaRenewsOnlyForTheSigner(t *testing.T) {
 	c.Agents["x1"].Send(t, cfg.Report, sealed(t, m, due(t, c, spare)))
 	issued(c.Agents["x1"], spare, key)
 
-	// A half says what it uses: no answer. Then it is revoked: neither the certificate before nor the renewed one gets another.
+	// After its revocation the half gets no further certificate.
 	was := sample(t, cfg.HTTP, `lofamo_renewals_total{result="issued"}`)
 	revoke(t, c, host)
 	m, _ = requestOf(t, host, time.Now())
@@ -256,8 +256,8 @@ func stolen(t *testing.T, c *supervisortest.Cluster, id pki.Identity) tls.Certif
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// TestStolenIssuerKeyOpensNoListener: with an issuer's key nobody becomes a supervisor, operator or viewer at the ports of a real replica: its API, and
-// its etcd's ports for clients and peers.
+// TestStolenIssuerKeyOpensNoListener: a real replica's API, and its etcd's ports for clients and peers, refuse every role that a stolen issuer key
+// signs.
 func TestStolenIssuerKeyOpensNoListener(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Renewed: time.Hour})

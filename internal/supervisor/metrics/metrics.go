@@ -82,7 +82,7 @@ type Metrics struct {
 // latencies are the buckets of all latencies, from a fast commit to a failed one, in seconds.
 var latencies = []float64{.001, .002, .005, .01, .02, .04, .06, .08, .1, .15, .2, .25, .35, .5, 1, 2, 5, 10}
 
-// New makes the metrics and registers them.
+// New makes the metrics and registers them. It is long because it has a line for each metric.
 func New(reg prometheus.Registerer) *Metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "lofamo", Name: name, Help: help}, labels)

@@ -84,7 +84,7 @@ func (c *Cluster) startNodes(ctx context.Context, p *Progress, progress func(Pro
 	all, started := len(c.info.All()), 0
 	pace := newPacer(time.Now())
 	heard := 0
-	err = c.poll(ctx, func() (bool, error) {
+	err = c.poll(ctx, c.pollNodes(), func() (bool, error) {
 		for range min(pace.room(time.Now(), started, heard), all-started) {
 			if err := c.startNode(started); err != nil {
 				return true, err

@@ -250,10 +250,19 @@ func (c *Cluster) RegionClient(role pki.Role, region string) (*client.Client, er
 	return client.New(cfg)
 }
 
+// pollNodes is the interval between two questions for all nodes. The answers grow with the cluster, and the supervisors
+// have more important work during a start.
+func (c *Cluster) pollNodes() time.Duration {
+	return max(pollEvery, time.Duration(len(c.info.Nodes))*5*time.Millisecond)
+}
+
+// pollEvery is the least interval between two looks.
+const pollEvery = 50 * time.Millisecond
+
 // poll calls look until it says done. It fails when ctx ends, with the last error that look had
 // to say, or when a process of the cluster ends.
-func (c *Cluster) poll(ctx context.Context, look func() (done bool, err error)) error {
-	tick := time.NewTicker(50 * time.Millisecond)
+func (c *Cluster) poll(ctx context.Context, every time.Duration, look func() (done bool, err error)) error {
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	var last error
 	for {
@@ -281,7 +290,7 @@ func (c *Cluster) waitLeader(ctx context.Context, p *Progress, progress func(Pro
 		return err
 	}
 	defer func() { _ = cl.Close() }()
-	err = c.poll(ctx, func() (bool, error) {
+	err = c.poll(ctx, pollEvery, func() (bool, error) {
 		resp, err := cl.ListSupervisors(ctx)
 		if err != nil {
 			return false, err
@@ -375,7 +384,7 @@ func (c *Cluster) watchNodes(ctx context.Context, progress func(Progress), enoug
 	}
 	p := Progress{Phase: "nodes", Supervisors: len(c.serving("")), Nodes: len(c.info.Nodes), Started: len(c.info.Nodes)}
 	var last nodesSeen
-	err = c.poll(ctx, func() (bool, error) {
+	err = c.poll(ctx, c.pollNodes(), func() (bool, error) {
 		last = nodesSeen{}
 		for _, cl := range clients {
 			resp, err := cl.ListNodes(ctx, &lofamov1.ListNodesRequest{})
@@ -438,7 +447,7 @@ func (c *Cluster) waitParent(ctx context.Context, unwell int) error {
 		return err
 	}
 	defer func() { _ = cl.Close() }()
-	return c.poll(ctx, func() (bool, error) {
+	return c.poll(ctx, c.pollNodes(), func() (bool, error) {
 		resp, err := cl.ListNodes(ctx, &lofamov1.ListNodesRequest{NotNormal: true})
 		if err != nil || len(resp.GetNodes()) <= unwell {
 			return err == nil, err

@@ -17,6 +17,7 @@ type OutboxConfig struct {
 	MaxAckTimeout    time.Duration // most that the estimator makes of it
 	CommitTimeout    time.Duration // first wait for COMMITTED after RECEIVED; doubles to MaxBackoff
 	MaxBackoff       time.Duration // longest wait between two attempts
+	SilentBackoff    time.Duration // first wait between two rounds of a silence; at least MaxBackoff
 	NetworkDeadAfter time.Duration // without RECEIVED on the direct rail for so long: FAILED
 	MaxReports       int           // in the log, digests apart; at least 1
 	Rails            []fault.Path  // that this half has; a DNP half has only PathTorus
@@ -46,6 +47,7 @@ func DefaultOutboxConfig(rails ...fault.Path) OutboxConfig {
 		MaxAckTimeout:    500 * time.Millisecond,
 		CommitTimeout:    500 * time.Millisecond,
 		MaxBackoff:       time.Second,
+		SilentBackoff:    time.Second,
 		NetworkDeadAfter: 1200 * time.Millisecond,
 		MaxReports:       1024,
 		Rails:            rails,
@@ -71,6 +73,9 @@ func (c OutboxConfig) Validate() error {
 	}
 	if c.MaxBackoff < c.MaxAckTimeout {
 		bad("MaxBackoff", c.MaxBackoff, fmt.Sprintf("at least MaxAckTimeout (%v)", c.MaxAckTimeout))
+	}
+	if c.SilentBackoff < c.MaxBackoff {
+		bad("SilentBackoff", c.SilentBackoff, fmt.Sprintf("at least MaxBackoff (%v)", c.MaxBackoff))
 	}
 	if c.MaxReports < 1 || c.MaxReports > 1<<16 {
 		bad("MaxReports", c.MaxReports, "1 to 65536")

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// silentRounds is how often the wait between two rounds doubles, from MaxBackoff on.
+	// silentRounds is how often the wait between two rounds doubles, from SilentBackoff on.
 	silentRounds = 3
 	// roundReports bounds the reports of one round, oldest first: one or two datagrams.
 	roundReports = 8
@@ -24,8 +24,8 @@ const (
 //	    └───────────────────────────── any answer ────────────────────────────────────┘
 //
 // A silent outbox sends each new report once and each digest once by the direct rail. All else, retries and
-// digests by the torus, waits for the next round. Rounds come after MaxBackoff, then twice as long up to
-// 2^silentRounds times MaxBackoff, each 25 % more or less, so that the halves of a cluster do not retry together.
+// digests by the torus, waits for the next round. Rounds come after SilentBackoff, then twice as long up to
+// 2^silentRounds times SilentBackoff, each 25 % more or less, so that the halves of a cluster do not retry together.
 // A rail that comes up starts a round at once. Attempts before the silence keep their times, and so does detection.
 type silence struct {
 	on    bool
@@ -72,14 +72,14 @@ func (o *Outbox) judgeSilence(now time.Time) {
 		}
 	}
 	o.budget = 0
-	s.on, s.round, s.next = true, 0, now.Add(silentWait(o.origin, 0, o.cfg.MaxBackoff))
+	s.on, s.round, s.next = true, 0, now.Add(silentWait(o.origin, 0, o.cfg.SilentBackoff))
 }
 
 // endRound sets the time of the next round.
 func (o *Outbox) endRound(now time.Time) {
 	if s := &o.silence; s.on && !now.Before(s.next) {
 		s.round++
-		s.next = now.Add(silentWait(o.origin, s.round, o.cfg.MaxBackoff))
+		s.next = now.Add(silentWait(o.origin, s.round, o.cfg.SilentBackoff))
 	}
 }
 

@@ -20,13 +20,14 @@ import (
 
 // OutboxConfig returns the settings of an outbox that follow from the periods. The direct rail may
 // leave everything unanswered for more than two digest periods before the service network is
-// called failed, so that one lost datagram is not enough.
+// called failed, so that one lost datagram is not enough. In a silence, rounds are rarer than digests: each costs neighbours more.
 func OutboxConfig(p config.Periods, rails ...fault.Path) servicenet.OutboxConfig {
 	c := servicenet.DefaultOutboxConfig(rails...)
 	c.AckTimeout = p.AckTimeout
 	c.AggregateDelay = min(c.AggregateDelay, p.AckTimeout)
 	c.MaxAckTimeout = max(c.MaxAckTimeout, 2*p.AckTimeout)
 	c.MaxBackoff = max(c.MaxBackoff, c.MaxAckTimeout)
+	c.SilentBackoff = max(c.MaxBackoff, 2*p.DigestPeriod)
 	c.NetworkDeadAfter = p.DigestPeriod * 12 / 5
 	return c
 }

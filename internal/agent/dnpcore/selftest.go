@@ -39,6 +39,13 @@ const (
 // echoRate bounds the test frames that are sent back, a second, for each link.
 const echoRate = 100
 
+// What goes up in vain is a use of links for vainFor, and again after vainAgain: while no supervisor answers, tests would cost
+// more than the messages.
+const (
+	vainFor   = 5 * time.Second
+	vainAgain = time.Minute
+)
+
 // A message in the torus makes two hops to a neighbour and back.
 const testHops = 2
 
@@ -48,8 +55,9 @@ type selfTest struct {
 	echoes  [grid.NumDirections]bucket
 	epochs  [grid.NumDirections]fault.Epoch // of the neighbours, at their last echoes
 	excused [grid.NumDirections]bool
-	changed bool // since the last publish
-	by      int  // neighbour that the last relay probe went by
+	changed bool      // since the last publish
+	by      int       // neighbour that the last relay probe went by
+	vain    time.Time // of the first message up since the last one down or back, or since vainAgain; zero: none
 }
 
 // linkModule names a link's module.
@@ -83,13 +91,26 @@ func (m *Machine) use(now time.Time, id selftest.Module) {
 	}
 }
 
-// useLink notes that a message goes by a link, or came: heartbeats, tests and their echoes are no use.
+// useLink notes that a message goes by a link, or came: heartbeats, tests and their echoes are no use, and neither are messages up
+// that nobody has answered for vainFor.
 func (m *Machine) useLink(now time.Time, l *link, k relay.Kind) {
-	if k == relay.Test {
+	if k == relay.Test || k == relay.Up && m.inVain(now) {
 		return
+	}
+	if k != relay.Up {
+		m.selfTest.vain = time.Time{}
 	}
 	m.use(now, linkModule(l.dir))
 	m.use(now, selftest.Module{Kind: selftest.Relay})
+}
+
+// inVain reports whether messages up have gone unanswered for vainFor. Messages down and back count as answers.
+func (m *Machine) inVain(now time.Time) bool {
+	s := &m.selfTest
+	if s.vain.IsZero() || now.Sub(s.vain) >= vainAgain {
+		s.vain = now
+	}
+	return now.Sub(s.vain) >= vainFor
 }
 
 // useOutput notes which modules what the shell is to do goes through. It gives the probes to them before that.

@@ -217,6 +217,33 @@ func TestModulesAreTestedWhileUsed(t *testing.T) {
 	}
 }
 
+// TestUnansweredMessagesUpAreTestedSeldom floods a message each second that no supervisor answers, then one that is answered.
+func TestUnansweredMessagesUpAreTestedSeldom(t *testing.T) {
+	p := newPair(t, testing2s, testing2s)
+	flood := func(d time.Duration, answered bool) uint64 {
+		before := p.result(0, "link X+").Tests
+		for end := p.now.Add(d); p.now.Before(end); p.run(time.Second) {
+			p.step(0, FromHost{Message: relay.Message{Kind: relay.Up, Envelope: []byte("up" + p.now.String())}})
+			if answered {
+				p.step(1, FromHost{Message: relay.Message{Kind: relay.Down, Dst: grid.Coord{}, Envelope: []byte("down" + p.now.String())}})
+			}
+		}
+		return p.result(0, "link X+").Tests - before
+	}
+	if first := flood(10*time.Second, false); first < 4 {
+		t.Errorf("%d tests in the first 10 s: want one each 2 s", first)
+	}
+	if n := flood(50*time.Second, false); n > 5 {
+		t.Errorf("%d tests in the next 50 s: want none after 15 s without an answer", n)
+	}
+	if n := flood(time.Minute, false); n < 4 || n > 10 {
+		t.Errorf("%d tests in the second minute: want those of 15 s", n)
+	}
+	if n := flood(time.Minute, true); n < 28 {
+		t.Errorf("%d tests in a minute of answered messages: want one each 2 s", n)
+	}
+}
+
 // A half that tests itself wakes up when it would wake up anyway.
 func TestIdleHalfWakesNoMoreOften(t *testing.T) {
 	with, without := newPair(t, testing2s, testing2s), newPair(t, tests.Config{}, tests.Config{})

@@ -15,6 +15,8 @@ const (
 	// startsPerCPU is the number of nodes per processor that may start at once. Their halves run with real-time priority:
 	// more of them would keep the supervisors from answering the nodes that already run.
 	startsPerCPU = 2
+	// startWork is the mean time between two starts on one processor. Each start costs 0.12 s of its time.
+	startWork = 600 * time.Millisecond
 	// startPatience is how long a pacer waits for a node to reach the supervisors.
 	startPatience = 2 * time.Second
 )
@@ -23,14 +25,17 @@ const (
 // the supervisors, and then the next one may begin. A node that fails to reach them within startPatience gives up
 // its slot.
 type pacer struct {
-	window int // number of nodes that may start at once, at least 1
+	window int           // number of nodes that may start at once, at least 1
+	gap    time.Duration // least mean time between two starts; 0: none
+	begun  time.Time
 	gone   int // nodes that gave up their slot
 	heard  int
 	moved  time.Time // last time that a node started, reported or gave up its slot
 }
 
 func newPacer(now time.Time) *pacer {
-	return &pacer{window: startsPerCPU * runtime.NumCPU(), moved: now}
+	cores := runtime.NumCPU()
+	return &pacer{window: startsPerCPU * cores, gap: startWork / time.Duration(cores), begun: now, moved: now}
 }
 
 // room returns the number of nodes that may start now, given the numbers of started nodes and of nodes that have reported.
@@ -42,6 +47,9 @@ func (p *pacer) room(now time.Time, started, heard int) int {
 	free := p.window - (started - p.heard - p.gone)
 	if free <= 0 && now.Sub(p.moved) >= startPatience {
 		p.gone, p.moved, free = p.gone+1, now, free+1
+	}
+	if p.gap > 0 {
+		free = min(free, p.window+int(now.Sub(p.begun)/p.gap)-started)
 	}
 	if free > 0 {
 		p.moved = now

@@ -27,7 +27,7 @@ func TestLinksWaitForNeighboursThatAreStartedLast(t *testing.T) {
 func TestPacerStartsNodesAsTheyAreHeard(t *testing.T) {
 	now := time.Unix(1000, 0)
 	p := newPacer(now)
-	p.window = 4
+	p.window, p.gap = 4, 0
 	const nodes, slow = 27, 10 // rounds of 50 ms until a node is heard
 	began := map[int]int{}
 	started, heard, most, rounds := 0, 0, 0, 0
@@ -57,7 +57,7 @@ func TestPacerStartsNodesAsTheyAreHeard(t *testing.T) {
 func TestPacerGoesOnWithoutNodesThatAreNeverHeard(t *testing.T) {
 	now := time.Unix(1000, 0)
 	p := newPacer(now)
-	p.window = 4
+	p.window, p.gap = 4, 0
 	started := 0
 	for range 100 {
 		free := p.room(now, started, 0)
@@ -73,5 +73,24 @@ func TestPacerGoesOnWithoutNodesThatAreNeverHeard(t *testing.T) {
 	// They are heard late: they do not make room a second time.
 	if free := p.room(now, started, started); free != 4 {
 		t.Errorf("all are heard: room for %d: want 4", free)
+	}
+}
+
+// TestPacerSpreadsStartsOnAFastMachine starts nodes that are heard at once.
+func TestPacerSpreadsStartsOnAFastMachine(t *testing.T) {
+	now := time.Unix(1000, 0)
+	p := newPacer(now)
+	p.window, p.gap = 4, 300*time.Millisecond
+	const nodes = 64
+	started := 0
+	begun := now
+	for ; started < nodes; now = now.Add(50 * time.Millisecond) {
+		started += p.room(now, started, started)
+		if most := 4 + int(now.Sub(begun)/p.gap); started > most {
+			t.Fatalf("%d nodes started after %v: want at most %d", started, now.Sub(begun), most)
+		}
+	}
+	if took := now.Sub(begun); took > (nodes-4)*p.gap+time.Second {
+		t.Errorf("%d nodes took %v", nodes, took)
 	}
 }

@@ -47,10 +47,14 @@ func (c *common) selfTest() tests.Config {
 	cfg := tests.Config{
 		Interval: time.Duration(c.cfg.SelfTest.Interval), IdleAfter: time.Duration(c.cfg.SelfTest.IdleAfter),
 	}
+	of, h := given()
+	daemon := of == c.half
 	if c.copy.file.Cold() == "" { // it goes on where an earlier life was
-		cfg.Kept, cfg.Prove = c.copy.file.Baselines(), true
+		cfg.Kept = c.copy.file.Baselines()
+		// A daemon tells which starts follow a failure. Without one, any may.
+		cfg.Prove = !daemon
 	}
-	if of, h := given(); of == c.half && h.GetRecovery().GetAgeNs() > 0 { // there was a recovery: it is of this start
+	if daemon && h.GetRecovery().GetAgeNs() > 0 { // there was a recovery: it is of this start
 		cfg.Prove = true
 	}
 	var first [8]byte

@@ -428,7 +428,7 @@ type Stats struct {
 	Duplicates     uint64
 	ReceiveDropped uint64 // OnBroadcast was too slow
 	EventsDropped  uint64 // OnMember was too slow: Members has the truth
-	StreamsRefused uint64 // more than maxStreams open at one time
+	StreamsRefused uint64 // closed for a newer one, because maxStreams were open
 	Strangers      uint64 // packets beyond Config.Strangers, dropped unread; the kernel drops most of them uncounted
 }
 

@@ -2,6 +2,7 @@ package gossip
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -9,7 +10,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -324,6 +327,72 @@ func TestStreamsAreBounded(t *testing.T) {
 	}
 	b := start(t, "b", key(1), a) // memberlist gives up the idle ones after streamTimeout
 	b.until(t, EventJoin, "a")
+}
+
+// TestStrangersStreamsKeepNobodyOut: a stranger takes all places for streams, and takes each again that it loses. A member at another address joins.
+func TestStrangersStreamsKeepNobodyOut(t *testing.T) {
+	a := start(t, "a", key(1))
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	ctx, cancel := context.WithCancel(t.Context())
+	var strangers sync.WaitGroup
+	defer strangers.Wait()
+	defer cancel()
+	for range 2 * maxStreams {
+		strangers.Go(func() {
+			for ctx.Err() == nil {
+				c, err := dialer.DialContext(ctx, "tcp", a.Addr().String())
+				if err != nil {
+					continue
+				}
+				stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+				_, _ = c.Read(make([]byte, 1)) // until it is closed
+				stop()
+				_ = c.Close()
+			}
+		})
+	}
+	deadline := time.Now().Add(20 * time.Second)
+	for a.Stats().StreamsRefused == 0 {
+		if time.Now().After(deadline) {
+			t.Fatal("a stranger does not take all places: this test shows nothing")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	b := start(t, "b", key(1), a)
+	b.until(t, EventJoin, "a")
+}
+
+// TestRefusedMemberIsShutOut refuses c at a and b: a broadcast of c reaches neither, c leaves the pool and its announcements do not bring it back,
+// while a and b go on. When c is no longer refused, it comes back.
+func TestRefusedMemberIsShutOut(t *testing.T) {
+	a, b, c := three(t)
+	a.Refuse([]string{"c"})
+	b.Refuse([]string{"c"})
+	if err := c.Broadcast([]byte("of a revoked member")); err != nil {
+		t.Fatal(err)
+	}
+	a.until(t, EventFail, "c")
+	b.until(t, EventFail, "c")
+	if err := (*delegate)(a.Net).NotifyAlive(&memberlist.Node{Name: "c"}); err == nil || !strings.Contains(err.Error(), "revoked") {
+		t.Errorf("an announcement of c: %v: want an error that says revoked", err)
+	}
+	if _, err := c.list.Join([]string{a.Addr().String()}); err == nil && slices.ContainsFunc(a.Members(), func(m Member) bool { return m.Name == "c" }) {
+		t.Error("c joined again")
+	}
+	if err := a.Broadcast([]byte("of a")); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.broadcast(t); got != "of a" { // the first that b hears
+		t.Errorf("b heard %q: want only what a said", got)
+	}
+	select {
+	case got := <-a.broadcasts:
+		t.Errorf("a heard %q of a member that it refuses", got)
+	default:
+	}
+	a.Refuse(nil)
+	b.Refuse(nil)
+	a.until(t, EventJoin, "c")
 }
 
 // TestMembersAreBounded: who has the key can make members up, but not without end.

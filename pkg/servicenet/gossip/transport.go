@@ -8,6 +8,7 @@ import (
 	"log"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,11 +19,15 @@ import (
 	"github.com/lofamo/lofamo/pkg/udpguard"
 )
 
-var errBlocked = errors.New("gossip is blocked by fault injection")
+var (
+	errBlocked = errors.New("gossip is blocked by fault injection")
+	errRefused = errors.New("the member's certificates are revoked")
+)
 
 // maxStreams bounds the streams that others hold open to us at one time. Of each, memberlist gathers up
 // to 20 MB before it can know whether the other end has the key, and it does not bound their number.
-// Who is refused tries again, in step with rejoinInterval or the next push and pull.
+// Beyond it a new stream replaces the oldest one of the address with the most: a stranger replaces its own. Members try again, in step with
+// rejoinInterval or the next push and pull.
 const maxStreams = 32
 
 // refuseRate is the number of strangers' packets beyond their budget that are read per second without a pause: packets already in the buffer when
@@ -43,8 +48,7 @@ type transport struct {
 	blocked atomic.Bool
 	// refusedFrom holds the addresses whose packets are dropped, with the names of their members; nil if there are none.
 	refusedFrom atomic.Pointer[map[netip.AddrPort]string]
-	open        chan struct{} // one for each open stream
-	refused     atomic.Uint64
+	refused     atomic.Uint64   // streams closed for a newer one
 	pace        *rate.Limiter   // of packets; nil: no bound
 	guard       *udpguard.Guard // nil: no source is a stranger
 	refuse      *rate.Limiter   // of strangers' packets beyond their budget
@@ -53,6 +57,9 @@ type transport struct {
 	stop        sync.Once
 	done        chan struct{}
 	wg          sync.WaitGroup
+
+	openMu sync.Mutex
+	open   []*stream // the oldest first
 }
 
 var _ memberlist.NodeAwareTransport = (*transport)(nil)
@@ -61,7 +68,6 @@ func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger, 
 	t := &transport{
 		log:     logger,
 		ctx:     ctx,
-		open:    make(chan struct{}, maxStreams),
 		pace:    pace,
 		refuse:  rate.NewLimiter(refuseRate, refuseBurst),
 		packets: make(chan *memberlist.Packet),
@@ -186,15 +192,7 @@ func (t *transport) acceptStreams() {
 			continue
 		}
 		select {
-		case t.open <- struct{}{}:
-			c = &stream{Conn: c, release: sync.OnceFunc(func() { <-t.open })}
-		default:
-			t.refused.Add(1)
-			_ = c.Close()
-			continue
-		}
-		select {
-		case t.streams <- c:
+		case t.streams <- t.place(c):
 		case <-t.done:
 			_ = c.Close()
 			return
@@ -202,15 +200,46 @@ func (t *transport) acceptStreams() {
 	}
 }
 
+// place gives a stream a place. If none is free, it closes the oldest stream of the address with the most.
+func (t *transport) place(c net.Conn) *stream {
+	s := &stream{Conn: c, t: t}
+	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
+		s.from = a.AddrPort().Addr().Unmap()
+	}
+	t.openMu.Lock()
+	var victim *stream
+	if len(t.open) >= maxStreams {
+		count := make(map[netip.Addr]int)
+		for _, o := range t.open {
+			count[o.from]++
+		}
+		for _, o := range t.open {
+			if victim == nil || count[o.from] > count[victim.from] {
+				victim = o
+			}
+		}
+	}
+	t.open = append(t.open, s)
+	t.openMu.Unlock()
+	if victim != nil {
+		t.refused.Add(1)
+		_ = victim.Close()
+	}
+	return s
+}
+
 // stream is an accepted stream, which gives its place back when it is closed.
 type stream struct {
 	net.Conn
-	release func()
+	t    *transport
+	from netip.Addr
 }
 
 // Close implements net.Conn.
 func (s *stream) Close() error {
-	s.release()
+	s.t.openMu.Lock()
+	s.t.open = slices.DeleteFunc(s.t.open, func(o *stream) bool { return o == s })
+	s.t.openMu.Unlock()
 	return s.Conn.Close()
 }
 
@@ -250,6 +279,10 @@ func (t *transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, e
 func (t *transport) DialAddressTimeout(addr memberlist.Address, timeout time.Duration) (net.Conn, error) {
 	if t.blocked.Load() {
 		return nil, fmt.Errorf("dial %s: %w", addr.Addr, errBlocked)
+	}
+	// Memberlist probes by TCP a member that does not answer by UDP: one that is shut out would stay in the pool.
+	if to, err := netip.ParseAddrPort(addr.Addr); err == nil && t.refuses(to) {
+		return nil, fmt.Errorf("dial %s: %w", addr.Addr, errRefused)
 	}
 	d := net.Dialer{Timeout: timeout}
 	return d.DialContext(t.ctx, "tcp", addr.Addr)

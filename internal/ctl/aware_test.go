@@ -222,6 +222,23 @@ func TestStaleAnswersSayHowOld(t *testing.T) {
 	}
 }
 
+// TestHeldVerdictsAreShown: the map, the lists and a node say that verdicts wait, and why.
+func TestHeldVerdictsAreShown(t *testing.T) {
+	m := grouped(t)
+	const why = "the leader drops messages of nodes or replicas"
+	m.Nodes.Cluster.VerdictsHeld = why
+	m.Links.Cluster, m.Summary.Cluster, m.Explanation.Cluster = m.Nodes.GetCluster(), m.Nodes.GetCluster(), m.Nodes.GetCluster()
+	for _, n := range m.Nodes.GetNodes() {
+		n.VerdictsHeld = why
+	}
+	r := startRemote(t, m)
+	for _, args := range []string{"map", "get nodes", "get node 0,0,0", "get links", "summary", "explain 0,0,0"} {
+		if got := run(t, nil, r.flags(strings.Fields(args)...)...); got.code != 0 || !strings.Contains(got.stderr, "HELD: "+why) {
+			t.Errorf("%s: %+v", args, got)
+		}
+	}
+}
+
 func TestMissingEventsAreTold(t *testing.T) {
 	m := grouped(t)
 	m.OldestRevision = 30

@@ -113,6 +113,7 @@ func (a *app) warnCluster(c *lofamov1.ClusterInfo) {
 		a.warnf("lofamoctl: CUT OFF: region %s is not heard%s: its %s shown as UNKNOWN, what was last is kept until it is back\n",
 			printable(r.GetName()), since, areNodes(int(r.GetNodes())))
 	}
+	a.warnHeld(c.GetVerdictsHeld())
 	if !c.GetStale() {
 		return
 	}
@@ -121,6 +122,13 @@ func (a *app) warnCluster(c *lofamov1.ClusterInfo) {
 		age = "since " + protoDuration(d)
 	}
 	a.warnf("lofamoctl: STALE: this answer comes from a supervisor that reaches no leader, %s: what it says may be as old\n", age)
+}
+
+// warnHeld says that verdicts wait, so that a state may be older than it would be otherwise.
+func (a *app) warnHeld(why string) {
+	if why != "" {
+		a.warnf("lofamoctl: HELD: %s\n", printable(why))
+	}
 }
 
 func (a *app) getNodeCommand() *cobra.Command {
@@ -139,6 +147,7 @@ func (a *app) getNodeCommand() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("get node %s: %w", args[0], plain(err))
 			}
+			a.warnHeld(n.GetVerdictsHeld())
 			if o.format == formatJSON || o.format == formatYAML {
 				return a.printMessage(o.format, n)
 			}

@@ -385,6 +385,14 @@ func (e everywhere) Challenge(c awareness.Challenge) bool {
 	return e.s.sender.Challenge(c)
 }
 
+// held returns why verdicts wait; a parent of regions has no intake and judges nothing.
+func (s *Supervisor) held() string {
+	if s.intake == nil {
+		return ""
+	}
+	return s.intake.Holding()
+}
+
 // Behind implements engine.Challenger.
 func (e everywhere) Behind() time.Duration { return max(e.s.sender.Behind(), e.s.intake.Behind()) }
 
@@ -406,6 +414,7 @@ func (s *Supervisor) serve() error {
 	s.health = s.grpc.Health
 	cfg := api.Config{
 		Self: s.cfg.ID, Info: s.info(), Names: s.names, Engine: s.engine, Copy: s.store, Directory: &directory{s}, Bundles: s.bulk, Metrics: s.metrics, Stopping: s.stopping,
+		Held:      s.held,
 		QuorumAge: s.ready.quorumAge, Logger: s.logger, Operators: s.engine, Marks: s.marks, Masks: s.masks, MaxOps: s.maxOps(),
 	}
 	if len(s.cfg.Regions) > 0 {

@@ -2158,9 +2158,11 @@ type ClusterInfo struct {
 	Leader    string               `protobuf:"bytes,5,opt,name=leader,proto3" json:"leader,omitempty"`                        // supervisor id, empty when there is none; with stale: who led last
 	Stale     bool                 `protobuf:"varint,6,opt,name=stale,proto3" json:"stale,omitempty"`                         // the answer comes from a replica that reaches no leader: ages are unknown
 	// With stale: how long ago this replica last had the word of a quorum. Absent: never since it started.
-	StaleAge      *durationpb.Duration `protobuf:"bytes,7,opt,name=stale_age,json=staleAge,proto3" json:"stale_age,omitempty"`
-	Cluster       string               `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"` // its name
-	Regions       []*Region            `protobuf:"bytes,9,rep,name=regions,proto3" json:"regions,omitempty"` // of a parent of regions, by name
+	StaleAge *durationpb.Duration `protobuf:"bytes,7,opt,name=stale_age,json=staleAge,proto3" json:"stale_age,omitempty"`
+	Cluster  string               `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"` // its name
+	Regions  []*Region            `protobuf:"bytes,9,rep,name=regions,proto3" json:"regions,omitempty"` // of a parent of regions, by name
+	// Why the leader holds verdicts, each for at most one digest period; empty: it does not, and did not within the last 5 s.
+	VerdictsHeld  string `protobuf:"bytes,10,opt,name=verdicts_held,json=verdictsHeld,proto3" json:"verdicts_held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2256,6 +2258,13 @@ func (x *ClusterInfo) GetRegions() []*Region {
 		return x.Regions
 	}
 	return nil
+}
+
+func (x *ClusterInfo) GetVerdictsHeld() string {
+	if x != nil {
+		return x.VerdictsHeld
+	}
+	return ""
 }
 
 // Region is one part of a larger system, with supervisors of its own.
@@ -3110,7 +3119,7 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x120\n" +
 	"\acluster\x18\x03 \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\x12\x1a\n" +
 	"\bcontinue\x18\x04 \x01(\tR\bcontinue\x12\x1c\n" +
-	"\tremaining\x18\x05 \x01(\rR\tremaining\"\xda\x02\n" +
+	"\tremaining\x18\x05 \x01(\rR\tremaining\"\xff\x02\n" +
 	"\vClusterInfo\x12\x12\n" +
 	"\x04dims\x18\x01 \x01(\tR\x04dims\x12\x16\n" +
 	"\x06preset\x18\x02 \x01(\tR\x06preset\x128\n" +
@@ -3122,7 +3131,9 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\x05stale\x18\x06 \x01(\bR\x05stale\x126\n" +
 	"\tstale_age\x18\a \x01(\v2\x19.google.protobuf.DurationR\bstaleAge\x12\x18\n" +
 	"\acluster\x18\b \x01(\tR\acluster\x12+\n" +
-	"\aregions\x18\t \x03(\v2\x11.lofamo.v1.RegionR\aregions\"\xa3\x01\n" +
+	"\aregions\x18\t \x03(\v2\x11.lofamo.v1.RegionR\aregions\x12#\n" +
+	"\rverdicts_held\x18\n" +
+	" \x01(\tR\fverdictsHeld\"\xa3\x01\n" +
 	"\x06Region\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12&\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x12+\n" +

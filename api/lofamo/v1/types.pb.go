@@ -676,8 +676,9 @@ type Node struct {
 	// Recoveries and self-tests of the host half, by the newest digest of either half that had room for them;
 	// absent when none said so, as of agents of an earlier version.
 	HostHealth    *HalfHealth `protobuf:"bytes,25,opt,name=host_health,json=hostHealth,proto3" json:"host_health,omitempty"`
-	DnpHealth     *HalfHealth `protobuf:"bytes,26,opt,name=dnp_health,json=dnpHealth,proto3" json:"dnp_health,omitempty"`       // the same of the DNP half
-	Platform      Platform    `protobuf:"varint,27,opt,name=platform,proto3,enum=lofamo.v1.Platform" json:"platform,omitempty"` // platform of its halves, by the newest report that states it
+	DnpHealth     *HalfHealth `protobuf:"bytes,26,opt,name=dnp_health,json=dnpHealth,proto3" json:"dnp_health,omitempty"`          // the same of the DNP half
+	Platform      Platform    `protobuf:"varint,27,opt,name=platform,proto3,enum=lofamo.v1.Platform" json:"platform,omitempty"`    // platform of its halves, by the newest report that states it
+	VerdictsHeld  string      `protobuf:"bytes,28,opt,name=verdicts_held,json=verdictsHeld,proto3" json:"verdicts_held,omitempty"` // as in ClusterInfo; empty in lists
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -899,6 +900,13 @@ func (x *Node) GetPlatform() Platform {
 		return x.Platform
 	}
 	return Platform_PLATFORM_UNSPECIFIED
+}
+
+func (x *Node) GetVerdictsHeld() string {
+	if x != nil {
+		return x.VerdictsHeld
+	}
+	return ""
 }
 
 // Maintenance marks a node on which somebody works: its faults are shown, and nothing answers them.
@@ -2766,7 +2774,7 @@ var File_lofamo_v1_types_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf1\b\n" +
+	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x96\t\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05coord\x18\x02 \x01(\tR\x05coord\x12&\n" +
@@ -2800,7 +2808,8 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"hostHealth\x124\n" +
 	"\n" +
 	"dnp_health\x18\x1a \x01(\v2\x15.lofamo.v1.HalfHealthR\tdnpHealth\x12/\n" +
-	"\bplatform\x18\x1b \x01(\x0e2\x13.lofamo.v1.PlatformR\bplatform\x1a9\n" +
+	"\bplatform\x18\x1b \x01(\x0e2\x13.lofamo.v1.PlatformR\bplatform\x12#\n" +
+	"\rverdicts_held\x18\x1c \x01(\tR\fverdictsHeld\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xad\x01\n" +

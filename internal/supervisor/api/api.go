@@ -99,6 +99,8 @@ type Config struct {
 	Stopping <-chan struct{}
 	// QuorumAge is how long ago this replica last had the word of a quorum; -1: never since it started.
 	QuorumAge func() time.Duration
+	// Held returns why this replica holds verdicts while it leads; "": it does not. nil: it judges nothing.
+	Held func() string
 	// Local is the map as this replica's own store has it, kept up to date; false: not yet. nil: it is read
 	// when it is needed.
 	Local func() (view.Map, bool)
@@ -208,11 +210,19 @@ func (s *Server) info(ctx context.Context, snap snapshot) *lofamov1.ClusterInfo 
 		markStale(info, snap.StaleAge)
 	} else {
 		info.Leader = s.cfg.Self // what the election tells may lag behind
+		info.VerdictsHeld = s.held()
 	}
 	if s.cfg.Regions != nil {
 		info.Regions = s.cfg.Regions(ctx)
 	}
 	return info
+}
+
+func (s *Server) held() string {
+	if s.cfg.Held == nil {
+		return ""
+	}
+	return s.cfg.Held()
 }
 
 // markStale says that an answer is as old as this (-1: nobody knows).

@@ -68,6 +68,7 @@ type harness struct {
 	writer   store.Committer
 	stopping chan struct{}
 	marks    *view.Marks
+	held     string // set between calls
 }
 
 func (h *harness) commit(t *testing.T, node, reason string) uint64 {
@@ -101,7 +102,7 @@ func serveNamed(t testing.TB, e Engine, names *view.Names, queue int) *harness {
 		t.Fatal(err)
 	}
 	h.connect(t, Config{
-		Info: &lofamov1.ClusterInfo{}, Names: names, Marks: h.marks, QuorumAge: func() time.Duration { return 3 * time.Second }, Engine: e, Copy: h.store, Directory: alone{},
+		Info: &lofamov1.ClusterInfo{}, Names: names, Marks: h.marks, QuorumAge: func() time.Duration { return 3 * time.Second }, Engine: e, Copy: h.store, Directory: alone{}, Held: func() string { return h.held },
 		Metrics: metrics.New(prometheus.NewRegistry()), Stopping: h.stopping, WatchQueue: queue, Diagnosed: h.store.LastDiagnosis,
 	})
 	return h

@@ -124,6 +124,22 @@ func ids(nodes []*lofamov1.Node) string {
 	return strings.Join(out, " ")
 }
 
+// TestLeaderSaysThatVerdictsWait: lists and single nodes carry the reason while verdicts wait.
+func TestLeaderSaysThatVerdictsWait(t *testing.T) {
+	h, _ := harmed(t)
+	for _, want := range []string{"datagrams are dropped", ""} {
+		h.held = want
+		list, err := h.client.ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
+		if err != nil || list.GetCluster().GetVerdictsHeld() != want {
+			t.Errorf("the list says %q, %v: want %q", list.GetCluster().GetVerdictsHeld(), err, want)
+		}
+		n, err := h.client.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "n0-0-0"})
+		if err != nil || n.GetVerdictsHeld() != want {
+			t.Errorf("the node says %q, %v: want %q", n.GetVerdictsHeld(), err, want)
+		}
+	}
+}
+
 func TestListNodesSelects(t *testing.T) {
 	h, _ := harmed(t)
 	for _, tc := range []struct {

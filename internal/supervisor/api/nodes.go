@@ -227,6 +227,7 @@ func (s *Server) GetNode(ctx context.Context, req *lofamov1.GetNodeRequest) (*lo
 			return nil, err
 		}
 		if !snap.Stale {
+			nodes[0].VerdictsHeld = s.held()
 			fill(nodes[0], below(ctx, s, id, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.Node, error) {
 				return c.GetNode(ctx, &lofamov1.GetNodeRequest{Node: string(id)})
 			}))

@@ -16,6 +16,7 @@ type Metrics struct {
 	Reports    *prometheus.CounterVec // path: reports received, duplicates included
 	Digests    prometheus.Counter
 	Answers    prometheus.Counter
+	Holds      prometheus.Counter
 	AnswerTime prometheus.Histogram   // from a challenge to its first answer
 	Verdicts   *prometheus.CounterVec // verdict of the leader's inbox
 	Refused    *prometheus.CounterVec // class of refusal
@@ -171,6 +172,7 @@ func (m *Metrics) delivery(counter makeCounter, gauge makeGauge, histogram makeH
 	m.Duplicates = counter("supervisor_duplicates_total", "Copies of reports that had been taken before and were dropped, by the rail of the copy.", "path")
 	m.ReportAge = histogram("supervisor_report_age_seconds",
 		"From the first sign of what a report tells to its arrival, by the ages that observers and hops gave, by rail; no digests, no duplicates.", latencies, "path")
+	m.Holds = counter("verdict_holds_total", "Times that verdicts began to wait because this replica drops messages of known sources.").WithLabelValues()
 	m.AnswerTime = histogram("challenge_answer_seconds", "From the first copy of a challenge that this replica sent to the first verified answer.",
 		latencies).WithLabelValues().(prometheus.Histogram)
 	m.PerDatagram = histogram("supervisor_reports_per_datagram", "Reports and digests under one signature.",

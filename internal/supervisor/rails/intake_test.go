@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -282,12 +283,19 @@ func TestVerdictsWaitWhileNodesLoseDatagrams(t *testing.T) {
 	for range 4 {
 		in(eth0, []byte("x"))
 	}
-	if b := r.intake.Behind(); b != 0 {
-		t.Errorf("behind by %s with nothing dropped", b)
+	if b, why := r.intake.Behind(), r.intake.Holding(); b != 0 || why != "" {
+		t.Errorf("behind by %s with nothing dropped: %q", b, why)
 	}
+	in(eth0, []byte("x"))
 	in(eth0, []byte("x"))
 	if b := r.intake.Behind(); b == 0 {
 		t.Error("a node's datagram was dropped, and nobody is told")
+	}
+	if why := r.intake.Holding(); !strings.Contains(why, "drops messages") || !strings.Contains(why, "one digest period") {
+		t.Errorf("the map says %q: want the drops and the longest wait", why)
+	}
+	if n := value(r.metrics.Holds); n != 1 {
+		t.Errorf("%v times verdicts began to wait: want 1 for two drops in a row", n)
 	}
 }
 

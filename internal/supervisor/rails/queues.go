@@ -2,6 +2,7 @@ package rails
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"sync"
 	"time"
@@ -45,8 +46,27 @@ func (in *Intake) enqueue(p packet) {
 func (in *Intake) drop(queue string, known bool) {
 	in.cfg.Metrics.Dropped.WithLabelValues(queue).Inc()
 	if known {
-		in.lost.Store(int64(time.Since(in.begun)) + 1)
+		now := int64(time.Since(in.begun)) + 1
+		if was := in.lost.Swap(now); was == 0 || now-was >= int64(lostTime) {
+			in.cfg.Metrics.Holds.Inc()
+		}
 	}
+}
+
+// shownTime is how long the map shows that verdicts are held, after the last drop.
+const shownTime = 5 * time.Second
+
+// Holding returns why verdicts wait, or did within the last 5 s; "" if they did not.
+func (in *Intake) Holding() string {
+	at := in.lost.Load()
+	if at == 0 {
+		return ""
+	}
+	ago := time.Since(in.begun) - time.Duration(at)
+	if ago >= shownTime {
+		return ""
+	}
+	return fmt.Sprintf("the leader drops messages of nodes or replicas (the last %s ago): each verdict waits, for at most one digest period", ago.Round(100*time.Millisecond))
 }
 
 // lostTime is how long a verdict waits after a known source's message was dropped: until its sender has repeated it, possibly by another rail.

@@ -383,7 +383,7 @@ func TestRefusedMemberIsShutOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := b.broadcast(t); got != "of a" { // the first that b hears
-		t.Errorf("b heard %q: want only what a said", got)
+		t.Errorf("b heard %q: want only the broadcast of a", got)
 	}
 	select {
 	case got := <-a.broadcasts:

@@ -28,10 +28,8 @@ func Gather(st awareness.NodeStatus, c fault.Component, life func(fault.NodeID) 
 		if e.Kind != fault.KindVotes { // which is what others say, counted
 			out.Witnesses = appendOnce(out.Witnesses, e.Observer)
 		}
-		measured := id == st.ID && measures(e)
-		switch {
-		case (out.Own || out.Port) && !measured:
-		case measured && !out.Own && !out.Port, out.Kind == 0, e.At.After(newest):
+		measured, before := id == st.ID && measures(e), out.Own || out.Port
+		if out.Kind == 0 || measured && !before || measured == before && e.At.After(newest) {
 			out.Kind, newest = e.Kind, e.At
 		}
 		_, link := e.component.LinkDirection()

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	mathrand "math/rand/v2"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -269,6 +270,36 @@ func (f *fakeSupervisor) awaitAnswer(nonce string) fault.Origin {
 	f.t.Helper()
 	s := f.awaitLocked("an answer", func() (said, bool) { o, ok := f.answers[nonce]; return said{by: o}, ok })
 	return s.by
+}
+
+// awaitOneAnswer sends a challenge with a new nonce every second until the half answers one: the torus may lose a datagram, on a loaded
+// machine too.
+func (f *fakeSupervisor) awaitOneAnswer(challenge func(nonce string)) {
+	f.t.Helper()
+	ctx, cancel := context.WithCancel(f.t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	const prefix = "awaitOneAnswer"
+	wg.Go(func() {
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for i := 0; ctx.Err() == nil; i++ {
+			challenge(fmt.Sprintf("%s%02x", prefix, i))
+			select {
+			case <-ctx.Done():
+			case <-tick.C:
+			}
+		}
+	})
+	f.awaitThat("an answer", func() bool {
+		for nonce := range f.answers {
+			if strings.HasPrefix(nonce, prefix) {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 func (f *fakeSupervisor) awaitLocked(what string, look func() (said, bool)) said {

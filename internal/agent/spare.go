@@ -164,9 +164,11 @@ type spare struct {
 	supervisors []netip.AddrPort
 	life        uint64 // PeerStatus.life
 
-	mu   sync.Mutex
-	word peers.State
-	lost bool
+	mu       sync.Mutex
+	word     peers.State
+	lost     bool
+	renewals []*renewing // of both halves, which do not run yet
+	turn     int         // of the supervisors, for requests
 }
 
 // newSpare takes what may be refused. It signs as the DNP half, which will have the links.
@@ -187,6 +189,16 @@ func newSpare(d *daemon) (*spare, error) {
 	if s.verifier, err = pki.LoadVerifier(cfg.TLS.CA, cfg.Cluster); err != nil {
 		return nil, &ConfigError{err}
 	}
+	host, err := loadSigner(cfg, fault.HalfHost)
+	if err != nil {
+		return nil, &ConfigError{err}
+	}
+	for half, signer := range map[fault.Half]*pki.Signer{fault.HalfHost: host, fault.HalfDNP: s.signer} {
+		r := newRenewing(d.log, fault.Origin{Node: cfg.Node, Half: half}, cfg.StateDir, signer, s.verifier)
+		r.send = s.request
+		r.keep()
+		s.renewals = append(s.renewals, r)
+	}
 	s.net, err = direct.Listen(cfg.Service.Listen, direct.Options{Interface: cfg.Service.Interface, MaxRate: maxDatagrams, Strangers: maxStrangers})
 	if err == nil {
 		s.net.Know(s.supervisors)
@@ -203,6 +215,7 @@ func (s *spare) run(ctx context.Context) error {
 		t := time.NewTicker(spareSays)
 		defer t.Stop()
 		for {
+			s.renew(time.Now())
 			s.say(netip.AddrPort{})
 			select {
 			case <-ctx.Done():
@@ -223,12 +236,44 @@ func (s *spare) take(from netip.AddrPort, b []byte) {
 		s.d.log.Debug("message refused", "err", err)
 		return
 	}
+	if reply := o.Msg.GetRenewReply(); reply != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, r := range s.renewals {
+			r.answered(reply)
+		}
+		return
+	}
 	if order := o.Msg.GetPeerOrder(); order.GetNode() == string(s.d.cfg.Agent.Node) {
 		placed := s.order(order)
 		s.say(from)
 		if placed {
 			s.placed()
 		}
+	}
+}
+
+// renew keeps the certificates of both halves current while the spare waits.
+func (s *spare) renew(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.renewals {
+		if _, err := r.signer.Renew(); err != nil {
+			s.d.log.Debug("loading a new certificate and key fails", "err", err)
+		}
+		r.tick(now)
+	}
+}
+
+// request sends a request for a certificate to one supervisor, the next each time, or to all. It runs under the mutex.
+func (s *spare) request(b []byte, toAll bool) {
+	targets := s.supervisors
+	if !toAll {
+		targets = targets[s.turn%len(targets):][:1]
+		s.turn++
+	}
+	for _, addr := range targets {
+		_ = s.net.Send(addr, b) // requested again
 	}
 }
 

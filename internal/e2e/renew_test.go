@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -34,7 +35,7 @@ func (t trial) serials() map[string]string {
 // allNormal fails the test unless every node but the guilty one is NORMAL.
 func (t trial) allNormal(guilty string) {
 	t.Helper()
-	for _, n := range t.Cluster.Info().All() {
+	for _, n := range t.Cluster.Info().Nodes {
 		if got := t.node(string(n.ID)); string(n.ID) != guilty && got.GetState() != normal {
 			t.Fatalf("%s is %s (%s): want NORMAL", n.ID, got.GetState(), got.GetReason())
 		}
@@ -46,7 +47,7 @@ func (t trial) renew(times int, guilty string) (took time.Duration) {
 	t.Helper()
 	now := t.serials()
 	left, start := map[string]int{}, time.Now()
-	for _, n := range t.Cluster.Info().All() {
+	for _, n := range t.Cluster.Info().Nodes {
 		for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 			if string(n.ID) != guilty {
 				left[pki.NodeIdentity(t.Cluster.Info().Cluster, n.ID, h).String()] = times
@@ -73,11 +74,77 @@ func (t trial) renew(times int, guilty string) (took time.Duration) {
 	return time.Since(start)
 }
 
+// awaits waits for a condition that may take as long as a certificate lives.
+func awaits(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(3 * time.Minute); !ok(); time.Sleep(time.Second) {
+		if time.Now().After(end) {
+			t.Fatalf("waited for %s", what)
+		}
+	}
+}
+
+// TestClusterWithoutIssuerGetsOne: a cluster of an earlier version runs as before: no half asks. When all trust an issuer and no supervisor has its key, requests
+// get no answer and harm nobody. With the key, halves renew, and so does a spare that waits for a place.
+func TestClusterWithoutIssuerGetsOne(t *testing.T) {
+	t.Parallel()
+	l := clusterOf(t, "2x1x1", localcluster.Options{Supervisors: 3, Spares: 1, NodeLifetime: 3 * time.Minute, NoIssuer: true})
+	tr := begin(t, l)
+	i, err := pki.NewIssuer(l.Cluster.Info().Cluster)
+	if err == nil {
+		err = i.Save(l.Cluster.PKI("issuer.pem"), l.Cluster.PKI("issuer.key"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := tr.requests(); n != 0 {
+		t.Errorf("%v requests without an issuer: want none", n)
+	}
+	restart := func() {
+		t.Helper()
+		if err := l.Cluster.Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Cluster.Start(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Cluster.WaitNormal(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ca, err := os.ReadFile(l.Cluster.PKI("ca.pem"))
+	if err == nil {
+		err = os.WriteFile(l.Cluster.PKI("ca.pem"), append(ca, i.CertPEM()...), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	restart()
+	awaits(t, "the halves to ask", func() bool { return tr.requests() >= 4 })
+	tr.allNormal("")
+	for _, s := range l.Cluster.Info().Supervisors {
+		if m := scrape(t, s.HTTP); m.total("lofamo_renewals_total", "") != 0 {
+			t.Errorf("%s without the issuer's key answers requests", s.ID)
+		}
+		if err := l.Cluster.ReconfigureSupervisor(s.ID, func(c *config.Supervisor) {
+			c.Renewal = config.RenewalConfig{Cert: l.Cluster.PKI("issuer.pem"), Key: l.Cluster.PKI("issuer.key"), Lifetime: config.Duration(time.Minute)}
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	restart()
+	awaits(t, "all halves, the spare's too, to have renewed certificates", func() bool {
+		files, err := filepath.Glob(filepath.Join(l.Cluster.Dir(), "nodes", "*", "state", "*.renewed"))
+		return err == nil && len(files) == 6
+	})
+	tr.allNormal("")
+}
+
 // epochs returns the boot epochs of the host halves by node: each restart changes them.
 func (t trial) epochs() map[fault.NodeID]float64 {
 	t.Helper()
 	out := map[fault.NodeID]float64{}
-	for _, n := range t.Cluster.Info().All() {
+	for _, n := range t.Cluster.Info().Nodes {
 		if out[n.ID] = scrape(t.T, n.HTTP).total("lofamo_agent_epoch", ""); out[n.ID] == 0 {
 			t.Errorf("%s has no boot epoch", n.ID)
 		}
@@ -88,7 +155,7 @@ func (t trial) epochs() map[fault.NodeID]float64 {
 // requests sums the requests for certificates that all halves have sent.
 func (t trial) requests() (sum float64) {
 	t.Helper()
-	for _, n := range t.Cluster.Info().All() {
+	for _, n := range t.Cluster.Info().Nodes {
 		sum += scrape(t.T, n.HTTP).total("lofamo_agent_certificate_requests_total", "half")
 	}
 	return sum

@@ -233,3 +233,29 @@ func TestOverloadEndsByItself(t *testing.T) {
 		}
 	}
 }
+
+// TestCrowdWithoutSupervisorsSendsNoMore counts what 27 halves send by all rails while supervisors answer at once, and while they are gone.
+// Neighbours of halves in silence do not pass digests on, so a message by the torus counts once. Path requests are bounded apart.
+func TestCrowdWithoutSupervisorsSendsNoMore(t *testing.T) {
+	const halves, window = 27, time.Minute
+	c := newCrowd(t, halves, 1)
+	c.backlog, c.perUnit = 100*time.Millisecond, 10*time.Microsecond
+	perSecond := func() (sent, requests float64) {
+		c.run(20 * time.Second)
+		c.count(window)
+		return float64(c.handled+c.dropped-11*c.byTorus-c.requests) / window.Seconds(), float64(c.requests) / window.Seconds()
+	}
+	with, _ := perSecond()
+	if with < 0.99*2*halves {
+		t.Fatalf("%.0f datagrams/s with supervisors: want the %d digests at least", with, 2*halves)
+	}
+	c.perUnit = 0
+	without, requests := perSecond()
+	t.Logf("%.1f datagrams/s with supervisors, %.1f and %.1f path requests/s without", with, without, requests)
+	if without > 1.2*with {
+		t.Errorf("%.1f datagrams/s without supervisors, %.1f with: want at most 1.2 times as many", without, with)
+	}
+	if most := 0.5 * halves; requests > most {
+		t.Errorf("%.1f path requests/s without supervisors: want at most %.1f", requests, most)
+	}
+}

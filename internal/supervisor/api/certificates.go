@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -62,6 +63,10 @@ func (c *Certificates) ListCertificates(context.Context, *lofamov1.ListCertifica
 	return resp, nil
 }
 
+// maxSkew limits the difference of the clocks of an operator and a supervisor. The times of a list decide from when on certificates are refused, and
+// whether a new leader takes a revocation for an old one.
+const maxSkew = time.Hour
+
 // PutDenyList implements the service.
 func (c *Certificates) PutDenyList(ctx context.Context, req *lofamov1.PutDenyListRequest) (*lofamov1.PutDenyListResponse, error) {
 	if req.GetSigned() == nil {
@@ -80,6 +85,10 @@ func (c *Certificates) PutDenyList(ctx context.Context, req *lofamov1.PutDenyLis
 	}
 	if own := certificate(ctx); own == nil || !bytes.Equal(own.Raw, req.GetSigned().GetCertificate()) {
 		return nil, status.Errorf(codes.PermissionDenied, "the list is signed with another certificate of %s than the call's: nothing was changed", l.Signer)
+	}
+	if skew := time.Since(l.GetIssued().AsTime()); skew.Abs() > maxSkew {
+		return nil, status.Errorf(codes.InvalidArgument, "issued: given %s, %s from this supervisor's clock: want at most %s: set the clock that is wrong: nothing was changed",
+			l.GetIssued().AsTime().Format(time.RFC3339), skew.Abs().Round(time.Second), maxSkew)
 	}
 	stored, now := c.cfg.Stored(), c.cfg.List()
 	if l.GetVersion() <= now.GetVersion() {

@@ -71,7 +71,13 @@ func (o *office) operator(name string) *pki.Signer {
 // put puts a list as its signer.
 func (o *office) put(s *pki.Signer, version uint64, denials ...*lofamov1.Denial) error {
 	o.Helper()
-	signed, err := denylist.Sign(&lofamov1.DenyList{Cluster: "c", Version: version, Issued: timestamppb.Now(), Denials: denials}, s)
+	return o.putAt(time.Now(), s, version, denials...)
+}
+
+// putAt is put with another clock.
+func (o *office) putAt(at time.Time, s *pki.Signer, version uint64, denials ...*lofamov1.Denial) error {
+	o.Helper()
+	signed, err := denylist.Sign(&lofamov1.DenyList{Cluster: "c", Version: version, Issued: timestamppb.New(at), Denials: denials}, s)
 	if err != nil {
 		o.Fatal(err)
 	}
@@ -153,5 +159,19 @@ func TestOneHalfIsNotRevoked(t *testing.T) {
 	}
 	if err := o.put(ann, 1, half("n1/dnp"), half("n1/host")); err != nil {
 		t.Errorf("both halves: %v", err)
+	}
+}
+
+// TestListOfAWrongClockIsRefused: the service refuses a list whose time is more than an hour from its own, and says both.
+func TestListOfAWrongClockIsRefused(t *testing.T) {
+	o := newOffice(t)
+	ann := o.operator("ann")
+	for _, off := range []time.Duration{-90 * time.Minute, 90 * time.Minute} {
+		if err := o.putAt(time.Now().Add(off), ann, 1); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "issued: given") || !strings.Contains(err.Error(), "1h30m") {
+			t.Errorf("a clock that is off by %s: %v: want InvalidArgument that names the difference", off, err)
+		}
+	}
+	if err := o.putAt(time.Now().Add(-30*time.Minute), ann, 1); err != nil {
+		t.Errorf("a clock that lags 30 minutes: %v", err)
 	}
 }

@@ -110,7 +110,7 @@ func (d *Desk) check(now time.Time, with pki.Presented, r Request) error {
 		return fmt.Errorf("made at %s, here it is %s: want less than %s between", stamp(r.Made), stamp(now), clocks)
 	}
 	life, left := with.NotAfter.Sub(with.NotBefore), with.NotAfter.Sub(now)
-	if left > life*dueLeft/100 {
+	if left > life/100*dueLeft { // in this order, because long lifetimes overflow
 		return fmt.Errorf("not due: %s of %s left: want at most %d %%", left.Round(time.Second), life.Round(time.Second), dueLeft)
 	}
 	return nil

@@ -186,3 +186,20 @@ func TestDeskRefuses(t *testing.T) {
 		t.Errorf("after all that: %s, %v", result, err)
 	}
 }
+
+// TestLongLifetimesAreDue: a certificate is due by the part of its lifetime that is left, whatever its lifetime.
+func TestLongLifetimesAreDue(t *testing.T) {
+	now := time.Now()
+	for _, years := range []time.Duration{1, 5, 10, 100} {
+		life := years * 365 * 24 * time.Hour
+		for part, want := range map[time.Duration]Result{40: Issued, 70: Refused} {
+			c := newCustomer(t, 8*time.Hour)
+			with := c.presented()
+			with.NotAfter = now.Add(life / 100 * part)
+			with.NotBefore = with.NotAfter.Add(-life)
+			if _, result, err := c.desk.Answer(now, with, c.request(now)); result != want {
+				t.Errorf("%d years, %d %% left: %s, %v: want %s", years, part, result, err, want)
+			}
+		}
+	}
+}

@@ -47,7 +47,7 @@ func (s *Supervisor) openStore() error {
 		InitialCluster: e.InitialCluster, ClusterState: e.ClusterState, Token: s.cfg.EtcdToken(), PeerName: pki.SupervisorName(s.cfg.Cluster),
 		CertFile: s.cfg.TLS.Cert, KeyFile: s.cfg.TLS.Key, CAFile: s.cfg.TLS.CA,
 		AllowClient: api.AuthorizeUnary(api.SupervisorsOnly, s.trust.registry), AllowStream: api.AuthorizeStream(api.SupervisorsOnly, s.trust.registry),
-		Verify: conf.VerifyConnection, Closed: func(listener, reason string) { s.metrics.Closed.WithLabelValues(listener, reason).Inc() },
+		Verify: s.trust.registry.WithTLS(conf).VerifyConnection, Closed: func(listener, reason string) { s.metrics.Closed.WithLabelValues(listener, reason).Inc() },
 		Retention: time.Duration(e.CompactionRetention), QuotaBytes: e.QuotaBytes, Logger: s.logger,
 	})
 	if err != nil {

@@ -475,6 +475,12 @@ func TestSupervisorValidate(t *testing.T) {
 		{func(s *Supervisor) { s.Etcd.HistoryBytes = 1 }, "etcd.historyBytes: given 1: want 1048576 to 4294967296"},
 		{func(s *Supervisor) { s.Etcd.QuotaBytes = 1 }, "etcd.quotaBytes: given 1: want 16777216 to 8589934592"},
 		{func(s *Supervisor) { s.TLS.Cert = "" }, "tls.cert: given nothing"},
+		{func(s *Supervisor) { s.Renewal.Cert = "i.pem" }, "renewal.cert, renewal.key: given i.pem, : want both or none"},
+		{func(s *Supervisor) { s.Renewal.Lifetime = Duration(time.Hour) }, "renewal.lifetime: given 1h0m0s: want none without renewal.cert"},
+		{func(s *Supervisor) { s.Renewal = RenewalConfig{Cert: "i", Key: "k", Lifetime: Duration(time.Second)} }, "renewal.lifetime: given 1s: want 20s to 8760h"},
+		{func(s *Supervisor) {
+			s.Renewal = RenewalConfig{Cert: "i", Key: "k", Lifetime: Duration(9000 * time.Hour)}
+		}, "renewal.lifetime: given 9000h0m0s"},
 		{func(s *Supervisor) { s.Replicas = s.Replicas[1:] }, `replicas: given 1: want all replicas, "s0" itself included`},
 		{func(s *Supervisor) { s.Replicas[1].ID = "s0" }, "replicas[1].id: given s0: want each replica once"},
 		{func(s *Supervisor) { s.Replicas[1].GRPC = "" }, "replicas[1].grpc: given nothing"},

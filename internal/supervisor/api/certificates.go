@@ -86,9 +86,9 @@ func (c *Certificates) PutDenyList(ctx context.Context, req *lofamov1.PutDenyLis
 	if own := certificate(ctx); own == nil || !bytes.Equal(own.Raw, req.GetSigned().GetCertificate()) {
 		return nil, status.Errorf(codes.PermissionDenied, "the list is signed with another certificate of %s than the call's: nothing was changed", l.Signer)
 	}
-	if skew := l.GetIssued().AsTime().Sub(time.Now()); skew.Abs() > maxSkew {
-		return nil, status.Errorf(codes.InvalidArgument, "issued: given %s, %s from this supervisor's clock: want at most %s: set the clock that is wrong: nothing was changed",
-			l.GetIssued().AsTime().Format(time.RFC3339), skew.Abs().Round(time.Second), maxSkew)
+	if issued, clock := l.GetIssued().AsTime(), time.Now().UTC(); issued.Before(clock.Add(-maxSkew)) || issued.After(clock.Add(maxSkew)) {
+		return nil, status.Errorf(codes.InvalidArgument, "issued: given %s, and this supervisor's clock says %s: want at most %s between them: set the clock that is wrong: nothing was changed",
+			issued.Format(time.RFC3339), clock.Format(time.RFC3339), maxSkew)
 	}
 	stored, now := c.cfg.Stored(), c.cfg.List()
 	if l.GetVersion() <= now.GetVersion() {

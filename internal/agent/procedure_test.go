@@ -97,8 +97,9 @@ func TestProcedureOfRealHalves(t *testing.T) {
 	n.order(grid.Coord{}, 1, 2*time.Second)
 	n.order(grid.Coord{X: 1, Y: 1}, 2, 2*time.Second)
 	n.entered(grid.Coord{X: 1, Y: 1}, 2, lofamov1.ProcedureState_PROCEDURE_DIAGNOSTICS)
+	to := n.serviceOf(n.cfgs[grid.Coord{}].Node)
 	n.super.awaitOneAnswer(func(nonce string) {
-		n.super.send(n.serviceOf(n.cfgs[grid.Coord{}].Node), n.cfgs[far].Node, fault.PathTorus, challengeOf(n, far, nonce))
+		n.super.send(to, n.cfgs[far].Node, fault.PathTorus, challengeOf(n, far, nonce))
 	})
 	n.super.awaitThat("the procedure goes on", func() bool {
 		return !slices.ContainsFunc(n.super.procedures, func(s *lofamov1.ProcedureStatus) bool { return len(s.GetSteps()) > 0 })

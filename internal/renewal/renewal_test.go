@@ -190,12 +190,12 @@ func TestDeskRefuses(t *testing.T) {
 // TestLongLifetimesAreDue: a certificate is due by the part of its lifetime that is left, whatever its lifetime.
 func TestLongLifetimesAreDue(t *testing.T) {
 	now := time.Now()
-	for _, years := range []time.Duration{1, 5, 10, 100} {
-		life := years * 365 * 24 * time.Hour
-		for part, want := range map[time.Duration]Result{40: Issued, 70: Refused} {
+	for _, years := range []int{1, 5, 10, 100} {
+		life := time.Duration(years) * 365 * 24 * time.Hour
+		for part, want := range map[int]Result{40: Issued, 70: Refused} {
 			c := newCustomer(t, 8*time.Hour)
 			with := c.presented()
-			with.NotAfter = now.Add(life / 100 * part)
+			with.NotAfter = now.Add(life / 100 * time.Duration(part))
 			with.NotBefore = with.NotAfter.Add(-life)
 			if _, result, err := c.desk.Answer(now, with, c.request(now)); result != want {
 				t.Errorf("%d years, %d %% left: %s, %v: want %s", years, part, result, err, want)

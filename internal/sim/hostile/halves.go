@@ -26,7 +26,9 @@ type half struct {
 	epoch   fault.Epoch
 	seq     fault.Seq
 	says    []statement
-	whole   bool // the next digest must be whole, because a statement has changed
+	whole   bool           // the next digest must be whole, because a statement has changed
+	sent    fault.ReportID // the newest whole digest
+	noted   fault.ReportID // the whole digest that the leader took last
 	mute    bool
 	late    time.Duration // to answer, when mute; 0: never
 	hushed  time.Time     // no digests until then
@@ -131,14 +133,16 @@ func (w *world) digest(rank, i int) {
 		}
 		return
 	}
-	if !h.whole {
+	if !h.whole && h.noted == h.sent { // a leader that took another one, such as a replay, wants a whole one
 		out := w.step(awareness.Restated{Origin: h.origin, Epoch: h.epoch, Seq: h.seq, Path: fault.PathDirect})
 		if !out.Unknown {
 			return
 		}
 	}
 	h.whole = false
-	w.hears(w.report(h, true, h.says...), slices.ContainsFunc(h.says, func(s statement) bool { return s.lie }))
+	d := w.report(h, true, h.says...)
+	h.sent = d.Report.ID
+	w.hears(d, slices.ContainsFunc(h.says, func(s statement) bool { return s.lie }))
 }
 
 // report makes a report with the half's next number.

@@ -22,7 +22,7 @@ func (w *world) act(a Action) {
 			if a.Path != fault.PathDirect {
 				d.Hops = []fault.Hop{{Node: w.ids[a.Node], Half: fault.HalfDNP, Held: a.Held}}
 			}
-			w.step(awareness.Evidence{Delivery: d})
+			w.takes(d)
 		}
 	case Answer:
 		if i := len(w.given) - 1 - a.Index; i >= 0 {

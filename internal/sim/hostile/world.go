@@ -274,6 +274,14 @@ func (w *world) hears(d fault.Delivery, hostile bool) {
 		}
 	}
 	w.heard = push(w.heard, d)
+	w.takes(d)
+}
+
+// takes gives a report to the machine. As a leader does, it notes which whole digest came last.
+func (w *world) takes(d fault.Delivery) {
+	if rank := w.rank(d.Report.ID.Origin.Node); rank >= 0 && d.Report.Digest && !d.Report.Partial {
+		w.nodes[rank].halves[d.Report.ID.Origin.Half-1].noted = d.Report.ID
+	}
 	w.step(awareness.Evidence{Delivery: d})
 }
 

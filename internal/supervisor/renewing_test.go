@@ -198,7 +198,7 @@ func TestReplicaRenewsOnlyForTheSigner(t *testing.T) {
 
 	// After its revocation the half gets no further certificate.
 	was := sample(t, cfg.HTTP, `lofamo_renewals_total{result="issued"}`)
-	revoke(t, c, host)
+	revoke(t, c, host, dnp)
 	m, _ = requestOf(t, host, time.Now())
 	a.Send(t, cfg.Report, sealed(t, m, hostNow))
 	counts(`lofamo_refused_total{class="revoked"}`, 1)
@@ -210,16 +210,21 @@ func TestReplicaRenewsOnlyForTheSigner(t *testing.T) {
 	}
 }
 
-// revoke has an operator revoke an identity.
-func revoke(t *testing.T, c *supervisortest.Cluster, id pki.Identity) {
+// revoke has an operator revoke identities.
+func revoke(t *testing.T, c *supervisortest.Cluster, ids ...pki.Identity) {
 	t.Helper()
 	op, err := pki.LoadSigner(filepath.Join(c.Dir, "operator.pem"), filepath.Join(c.Dir, "operator.key"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	signed, err := denylist.Sign(&lofamov1.DenyList{Cluster: supervisortest.Name, Version: 1, Issued: timestamppb.Now(), Denials: []*lofamov1.Denial{
-		{Role: string(id.Role), Name: id.Name, Before: timestamppb.New(pki.CutOff(time.Now())), Revoked: timestamppb.Now(), By: "operator/someone", Reason: "test"},
-	}}, op)
+	l := &lofamov1.DenyList{Cluster: supervisortest.Name, Version: 1, Issued: timestamppb.Now()}
+	before := timestamppb.New(pki.CutOff(time.Now()))
+	for _, id := range ids {
+		l.Denials = append(l.Denials, &lofamov1.Denial{
+			Role: string(id.Role), Name: id.Name, Before: before, Revoked: timestamppb.Now(), By: "operator/someone", Reason: "test",
+		})
+	}
+	signed, err := denylist.Sign(l, op)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -198,7 +198,8 @@ func TestStoppedBeforeItsLock(t *testing.T) {
 			}
 			signalTo(t, first, syscall.SIGKILL)
 			pid := awaitRecord(t, c, half, "it is started again", func(r recovery.Record) bool { return r.PID != 0 && r.PID != first }).PID
-			d.kill() // first: the kernel ends (SIGHUP) a group that is stopped when its parent dies
+			writer := openedByReader(t, file) // until a half reads its configuration, the death of its daemon ends it
+			d.kill()                          // first: the kernel ends (SIGHUP) a group that is stopped when its parent dies
 			signalTo(t, pid, syscall.SIGSTOP)
 			t.Cleanup(func() {
 				if t.Failed() && !gone(pid) { // nobody else ends it
@@ -208,7 +209,7 @@ func TestStoppedBeforeItsLock(t *testing.T) {
 			if _, held, err := regfile.HolderOf(filepath.Join(c.StateDir, "registers"), half); err != nil || held {
 				t.Fatalf("its lock is held: %t, %v", held, err)
 			}
-			if err := os.Remove(file); err != nil {
+			if err := errors.Join(os.Remove(file), unix.Close(writer)); err != nil {
 				t.Fatal(err)
 			}
 			c.Recovery.StartWithin = config.Duration(time.Second)
@@ -219,6 +220,19 @@ func TestStoppedBeforeItsLock(t *testing.T) {
 			}
 			d.stop()
 		})
+	}
+}
+
+// openedByReader waits until a process opens a FIFO for reading, and returns a descriptor that keeps it waiting for data.
+func openedByReader(t *testing.T, fifo string) int {
+	t.Helper()
+	for end := time.Now().Add(bound); ; time.Sleep(time.Millisecond) {
+		switch fd, err := unix.Open(fifo, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); {
+		case err == nil:
+			return fd
+		case !errors.Is(err, unix.ENXIO) || time.Now().After(end):
+			t.Fatalf("open %s, which a half is to read: %v", fifo, err)
+		}
 	}
 }
 

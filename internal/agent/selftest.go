@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/selftest"
 
@@ -54,7 +55,7 @@ func (c *common) selfTest() tests.Config {
 		// A daemon tells which starts follow a failure. Without one, any may.
 		cfg.Prove = !daemon
 	}
-	if daemon && h.GetRecovery().GetAgeNs() > 0 { // there was a recovery: it is of this start
+	if daemon && recovers(h.GetRecovery()) {
 		cfg.Prove = true
 	}
 	var first [8]byte
@@ -62,6 +63,9 @@ func (c *common) selfTest() tests.Config {
 	cfg.First = binary.BigEndian.Uint64(first[:])
 	return cfg
 }
+
+// recovers reports whether a start, of which its daemon says r, ends a failure. A recovery that served already belongs to an earlier start.
+func recovers(r *lofamov1.RecoveryStatus) bool { return r.GetAgeNs() > 0 && r.GetServingUs() == 0 }
 
 // saveTests keeps what the self-test has to have after a restart.
 func (c *common) saveTests(baselines []byte) {

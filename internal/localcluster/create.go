@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"time"
 
@@ -92,7 +93,7 @@ func (o *Options) complete() error {
 	if o.LogLevel == "" {
 		o.LogLevel = "info"
 	}
-	o.Periods = withLinkGrace(o.Periods, o.Dims.Nodes())
+	o.Periods = withLinkGrace(o.Periods, o.Dims.Nodes(), runtime.NumCPU())
 	var errs []error
 	if o.Dir == "" {
 		errs = append(errs, errors.New("dir: none given"))

@@ -65,8 +65,9 @@ const (
 
 // withLinkGrace lets the links of a large cluster wait for neighbours that start last, because a node that has not started
 // has not failed. A value in the given periods stays.
-func withLinkGrace(p *config.PeriodsOverride, nodes int) *config.PeriodsOverride {
-	grace := config.Duration(time.Duration(nodes) * graceForNode)
+func withLinkGrace(p *config.PeriodsOverride, nodes, cores int) *config.PeriodsOverride {
+	each := max(graceForNode, startWork*3/2/time.Duration(cores)) // longer than the pacer takes
+	grace := config.Duration(time.Duration(nodes) * each)
 	if grace <= config.Duration(minLinkGrace) || p != nil && p.LinkGrace != nil {
 		return p
 	}

@@ -8,18 +8,24 @@ import (
 )
 
 func TestLinksWaitForNeighboursThatAreStartedLast(t *testing.T) {
-	if p := withLinkGrace(nil, 8); p != nil {
+	if p := withLinkGrace(nil, 8, 2); p != nil {
 		t.Errorf("8 nodes: %+v: want the preset's", p)
 	}
 	off := config.Duration(time.Minute)
 	given := &config.PeriodsOverride{LinkHoldOff: &off}
-	p := withLinkGrace(given, 64)
+	p := withLinkGrace(given, 64, 2)
 	if p.LinkGrace == nil || p.LinkGrace.D() != 32*time.Second || p.LinkHoldOff != &off || given.LinkGrace != nil {
 		t.Errorf("64 nodes: %+v, given %+v: want 32s", p, given)
 	}
 	given.LinkGrace = &off
-	if p := withLinkGrace(given, 64); p.LinkGrace != &off {
+	if p := withLinkGrace(given, 64, 2); p.LinkGrace != &off {
 		t.Errorf("a grace was given: %+v", p)
+	}
+	// The last node must start within the grace of the first one.
+	for _, cores := range []int{1, 2, 4, 64} {
+		if grace := withLinkGrace(nil, 27, cores).LinkGrace.D(); grace < 27*startWork/time.Duration(cores) {
+			t.Errorf("%d cores: a grace of %s for 27 nodes, whose starts take %s", cores, grace, 27*startWork/time.Duration(cores))
+		}
 	}
 }
 

@@ -48,7 +48,7 @@ func (m *Machine) onReceived(now time.Time, ev Received) {
 		m.onActOrder(ev, body.ActOrder)
 	case *lofamov1.Message_TorusConfiguration: // the DNP half's, which broadcasts it
 		m.passOrder(ev, string(m.self))
-	case *lofamov1.Message_BulkRequest, *lofamov1.Message_BulkPull: // the shell's
+	case *lofamov1.Message_BulkRequest, *lofamov1.Message_BulkPull, *lofamov1.Message_DenyPart: // the shell's
 	default:
 		m.note(NoteRefused, "a message from %s that is not for a host half", ev.Opened.Name)
 	}

@@ -14,6 +14,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+
 	"github.com/lofamo/lofamo/internal/denylist"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
@@ -82,6 +84,9 @@ func (c *Certificates) PutDenyList(ctx context.Context, req *lofamov1.PutDenyLis
 	}
 	if err := denylist.CheckHalves(l.DenyList); err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "%v: nothing was changed", err)
+	}
+	if n := len(l.Parts()); n > servicenet.MaxDenyParts {
+		return nil, status.Errorf(codes.InvalidArgument, "signed: it takes %d datagrams: want at most %d: shorten the reasons of denials: nothing was changed", n, servicenet.MaxDenyParts)
 	}
 	if own := certificate(ctx); own == nil || !bytes.Equal(own.Raw, req.GetSigned().GetCertificate()) {
 		return nil, status.Errorf(codes.PermissionDenied, "the list is signed with another certificate of %s than the call's: nothing was changed", l.Signer)

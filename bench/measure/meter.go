@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Metered is a process whose cost a Meter takes.
+// Metered is a process whose cost a Meter measures.
 type Metered struct {
 	PID     int
 	Started uint64 // start time in clock ticks: tells the process from a later one with the same PID
@@ -52,7 +52,7 @@ func NewMeter(period time.Duration, groups int, list func() []Metered) *Meter {
 	return m
 }
 
-// Close ends the sampling; what was sampled stays.
+// Close ends the sampling and keeps the samples.
 func (m *Meter) Close() {
 	m.stop()
 	<-m.done
@@ -80,7 +80,7 @@ func (m *Meter) between(from, to time.Time) []sample {
 	return slices.DeleteFunc(slices.Clone(m.sample), func(s sample) bool { return s.at.Before(from) || s.at.After(to) })
 }
 
-// Mean returns what the given groups used between two times, as a share of one core. It is 0 without two samples.
+// Mean returns the processor time of the given groups between two times, as a share of one core. It is 0 without two samples.
 func (m *Meter) Mean(from, to time.Time, groups ...int) float64 {
 	s := m.between(from, to)
 	if len(s) < 2 {

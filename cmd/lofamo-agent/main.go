@@ -27,7 +27,7 @@ import (
 	"github.com/lofamo/lofamo/internal/version"
 )
 
-// errTied is why this half ends with its daemon; nil if it outlives the daemon.
+// errTied is the reason why this half ends with its daemon; nil if it outlives the daemon.
 var errTied = agent.OutliveDaemon(os.Environ())
 
 func main() {

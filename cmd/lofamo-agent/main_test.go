@@ -352,7 +352,7 @@ func TestRunNeverRestarts(t *testing.T) {
 }
 
 // The halves survive the daemon, which is killed; a second daemon is refused while one lives. With GOMAXPROCS=1 a real-time half does
-// not execute its program anew.
+// not execute its program a second time.
 func TestHalvesSurviveTheDaemon(t *testing.T) {
 	for _, threads := range []string{"", "1"} {
 		t.Run("GOMAXPROCS="+threads, func(t *testing.T) {

@@ -213,7 +213,7 @@ func readsMembers(addr string, conf *tls.Config) error {
 	return err
 }
 
-// descriptors is how many a process has open.
+// descriptors counts the open descriptors of a process.
 func descriptors(t *testing.T, pid int) int {
 	t.Helper()
 	list, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))

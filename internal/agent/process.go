@@ -68,7 +68,7 @@ func TuneProcess(s Scheduling, log *slog.Logger) {
 	}
 }
 
-// OutliveDaemon ends the tie that startRealtime makes between a half's first thread and the daemon, if environ is that of a half which
+// OutliveDaemon ends the tie that startRealtime makes between a half's first thread and the daemon, if environ is that of a half that
 // a daemon started. Call it from the initializer of a package variable: only then is the first thread certain to run it.
 func OutliveDaemon(environ []string) error {
 	if !ofDaemon(environ) {

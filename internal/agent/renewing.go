@@ -19,13 +19,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// Files of renewals in the state directory. The first holds a half's renewed certificate and key; by the others the host half carries the DNP half's
-// requests and their answers, since the DNP half has no socket in the service network.
+// Files of renewals in the state directory. The first holds a half's renewed certificate and key. Through the others the host half carries the DNP half's
+// requests and their answers, because the DNP half has no socket in the service network.
 const (
 	renewedSuffix   = ".renewed"
 	dnpRequestFile  = "dnp.renew-request"
 	dnpAnswerFile   = "dnp.renew-answer"
-	announcedRounds = 3 // how often a half says which certificate it has taken, for `lofamoctl cert list`; each may be lost
+	announcedRounds = 3 // number of times a half announces its new certificate, for `lofamoctl cert list`; each message may be lost
 )
 
 // renewing renews one half's certificate. One goroutine uses it.
@@ -41,7 +41,7 @@ type renewing struct {
 	key      ed25519.PrivateKey // of the request under way; nil: none
 	announce int                // rounds left
 	expired  condition
-	refused  string // why the last request was refused
+	refused  string // reason for the last refusal
 }
 
 func newRenewing(log *slog.Logger, self fault.Origin, stateDir string, signer *pki.Signer, verifier *pki.Verifier) *renewing {
@@ -51,17 +51,17 @@ func newRenewing(log *slog.Logger, self fault.Origin, stateDir string, signer *p
 	}
 }
 
-// keep has the signer use a renewed pair of an earlier life.
+// keep makes the signer use a renewed pair from before this half's restart.
 func (r *renewing) keep() {
 	if err := r.signer.KeepIn(r.file, r.verifier); err != nil {
-		r.log.Warn("renewed certificate of an earlier life not used", "err", err)
+		r.log.Warn("renewed certificate from before the restart not used", "err", err)
 	}
 }
 
-// errExpired says what remains to be done.
+// errExpired tells the operator what to do.
 var errExpired = errors.New("the certificate has ended: supervisors and neighbours refuse this half, and nothing renews it: put a new certificate and key into its files")
 
-// tick asks, announces and warns when that is due. The caller calls it once a second.
+// tick sends requests, announcements and warnings when they are due. The caller calls it once a second.
 func (r *renewing) tick(now time.Time) {
 	action := r.asker.Step(now, r.signer.Begins(), r.signer.Expires())
 	var ended error
@@ -70,7 +70,7 @@ func (r *renewing) tick(now time.Time) {
 	}
 	r.expired.set(r.log, "using the certificate", ended)
 	if !r.verifier.Renews() || r.send == nil {
-		return // as the cluster's authority has it: only new files count
+		return // no issuer is trusted, or this half cannot send: only new files count
 	}
 	if action == renewal.Ask {
 		if err := r.ask(now); err != nil {
@@ -85,7 +85,7 @@ func (r *renewing) tick(now time.Time) {
 	}
 }
 
-// ask sends a request for a new key. A repeated one is for the same key, so that a lost answer costs no certificate.
+// ask sends a request for a new key. A retry is for the same key, so that a lost answer costs no certificate.
 func (r *renewing) ask(now time.Time) error {
 	if r.key == nil {
 		_, key, err := ed25519.GenerateKey(nil)
@@ -113,8 +113,8 @@ func (r *renewing) seal(now time.Time, key ed25519.PrivateKey, taken bool) ([]by
 	}}}, r.signer)
 }
 
-// answered takes a supervisor's answer. A certificate that is not for the key of the request, not this half's, or not accepted by this half's own
-// authorities is not used.
+// answered handles a supervisor's answer. It refuses a certificate for another key or another half, and one that this half's own authorities do not
+// accept.
 func (r *renewing) answered(reply *lofamov1.RenewReply) {
 	if servicenet.OriginOf(reply) != r.self || r.key == nil {
 		return
@@ -143,7 +143,7 @@ func (r *renewing) take(der []byte) error {
 	case id != r.signer.Identity():
 		return fmt.Errorf("it is of %s: want %s", id, r.signer.Identity())
 	case !got.Key.Equal(r.key.Public()):
-		return errors.New("it is for another key than the requested one")
+		return errors.New("it is not for the requested key")
 	case !got.NotBefore.After(r.signer.Begins()):
 		return fmt.Errorf("it begins at %s: want it to begin after the one in use, at %s", got.NotBefore, r.signer.Begins())
 	}
@@ -167,8 +167,8 @@ type renewalCounts struct {
 
 func renewalFamilies() []metric {
 	return []metric{
-		{"lofamo_agent_certificate_requests_total", "Requests for a new certificate sent, by half.", []string{"half"}},
-		{"lofamo_agent_certificate_answers_total", "Answers of supervisors to such requests: issued, or refused.", []string{"half", "result"}},
+		{"lofamo_agent_certificate_requests_total", "Requests for new certificates sent, by half.", []string{"half"}},
+		{"lofamo_agent_certificate_answers_total", "Answers of supervisors to requests for new certificates, by half: issued, or refused.", []string{"half", "result"}},
 	}
 }
 
@@ -180,7 +180,7 @@ func (c *renewalCounts) tell(s sink) {
 	}
 }
 
-// courier carries requests of both halves to the supervisors, and answers to the DNP half. It belongs to the host half's trust goroutine, but for take.
+// courier carries requests of both halves to the supervisors, and answers to the DNP half. Only the host half's trust goroutine uses it, except for take.
 type courier struct {
 	h       *hostHalf
 	counts  renewalCounts
@@ -191,11 +191,11 @@ type courier struct {
 
 func newCourier(h *hostHalf) *courier {
 	c := &courier{h: h, request: h.statePath(dnpRequestFile)}
-	c.seen = lookAtFile(c.request) // one of an earlier life is not sent
+	c.seen = lookAtFile(c.request) // a request from before the restart is not sent
 	return c
 }
 
-// send sends a signed request to one supervisor, the next each time, or to all.
+// send sends a signed request to the next supervisor in turn, or to all.
 func (c *courier) send(half fault.Half, b []byte, toAll bool) {
 	h := c.h
 	turn := c.next
@@ -234,7 +234,7 @@ func (c *courier) look() {
 	c.send(fault.HalfDNP, b, o.Msg.GetRenewRequest().GetTaken())
 }
 
-// take takes a supervisor's answer, with the envelope that it came in, from any goroutine.
+// take accepts a supervisor's answer and the envelope that it came in. Any goroutine may call it.
 func (c *courier) take(reply *lofamov1.RenewReply, envelope []byte) {
 	o := servicenet.OriginOf(reply)
 	if o.Node != c.h.cfg.Node {
@@ -248,7 +248,7 @@ func (c *courier) take(reply *lofamov1.RenewReply, envelope []byte) {
 	c.h.trust.answer(renewalAnswer{reply, slices.Clone(envelope)})
 }
 
-// pass hands an answer to the half that it is for.
+// pass hands an answer to the half that asked.
 func (c *courier) pass(a renewalAnswer) {
 	if fault.Half(a.reply.GetHalf()) == fault.HalfHost {
 		c.h.trust.renewals.answered(a.reply)
@@ -274,7 +274,7 @@ type dnpPost struct {
 
 func newDNPPost(d *dnpHalf) *dnpPost {
 	p := &dnpPost{d: d, file: d.statePath(dnpAnswerFile)}
-	p.seen = lookAtFile(p.file) // one of an earlier life is for a key that is lost
+	p.seen = lookAtFile(p.file) // an answer from before the restart is for a lost key
 	return p
 }
 
@@ -284,7 +284,7 @@ func (p *dnpPost) send(b []byte, _ bool) {
 	}
 }
 
-// look takes a new answer.
+// look handles a new answer.
 func (p *dnpPost) look() {
 	now := lookAtFile(p.file)
 	if now == p.seen {

@@ -78,7 +78,7 @@ func (a *applicant) reply(t *testing.T, i *pki.Issuer, id pki.Identity, key ed25
 	return &lofamov1.RenewReply{Node: "n0", Half: lofamov1.Half_HALF_HOST, Certificate: der}
 }
 
-// TestHalfTakesOnlyItsOwnCertificate: a half asks for one key until it has its certificate, takes no other answer, keeps key and certificate in its state
+// TestHalfTakesOnlyItsOwnCertificate: a half asks for one key until it has its certificate, accepts no other answer, keeps key and certificate in its state
 // directory, and then tells all supervisors.
 func TestHalfTakesOnlyItsOwnCertificate(t *testing.T) {
 	a := newApplicant(t, true, time.Minute)
@@ -123,11 +123,11 @@ func TestHalfTakesOnlyItsOwnCertificate(t *testing.T) {
 		a.tick(a.signer.Begins().Add(time.Second))
 	}
 	if len(a.sent) != announcedRounds || a.toAll != announcedRounds || !a.sent[0].GetTaken() {
-		t.Errorf("%d messages afterwards, %d to all: want %d that say what it uses", len(a.sent), a.toAll, announcedRounds)
+		t.Errorf("%d messages afterwards, %d to all: want %d announcements", len(a.sent), a.toAll, announcedRounds)
 	}
 	a.answered(a.reply(t, a.issuer, id, key)) // late, from another supervisor
 	if !slices.Equal(a.signer.Cert(), good.GetCertificate()) {
-		t.Error("a late answer is taken")
+		t.Error("the half accepted a late answer")
 	}
 }
 
@@ -143,6 +143,6 @@ func TestHalfAsksOnlyWhereThereIsAnIssuer(t *testing.T) {
 		a.tick(now)
 	}
 	if len(a.sent) > 0 || !a.expired.on {
-		t.Errorf("%d requests after the end, said so: %t", len(a.sent), a.expired.on)
+		t.Errorf("%d requests after the end, warned: %t: want none, and a warning", len(a.sent), a.expired.on)
 	}
 }

@@ -305,7 +305,7 @@ func RefusalCode(environ []string) int {
 	return ExitConfig
 }
 
-// ofDaemon reports whether environ is that of a half that a daemon started.
+// ofDaemon reports whether a daemon started the half that has this environment.
 func ofDaemon(environ []string) bool {
 	return slices.ContainsFunc(environ, func(kv string) bool { return strings.HasPrefix(kv, recoveryEnv+"=") })
 }

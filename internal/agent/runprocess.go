@@ -80,8 +80,8 @@ func anew(cmd *exec.Cmd) *exec.Cmd {
 // right after it has executed its program, when it has one thread; its class is set then, and it is let go. This process stays
 // an ordinary one (ADR 15). Where no tracing is permitted it fails. Where the class is not, the half sees to that itself.
 //
-// Init would trace a process whose daemon ends before it asks to be traced, and never let it go. Therefore the process ends with
-// the daemon until its own packages initialise (OutliveDaemon), and the next daemon starts another.
+// If the daemon ended before the process asks to be traced, init would trace the process and never let it go. Therefore the process
+// ends with the daemon until its own packages initialise (OutliveDaemon), and the next daemon starts another.
 func startRealtime(cmd *exec.Cmd) error {
 	runtime.LockOSThread() // who traces is a thread
 	defer runtime.UnlockOSThread()

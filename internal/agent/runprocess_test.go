@@ -67,7 +67,7 @@ func forbidTracing() error {
 	return err
 }
 
-// filterTracing sets what the kernel does when the calling thread, or a process that it starts, calls ptrace.
+// filterTracing sets the kernel's action when the calling thread, or a process that it starts, calls ptrace.
 func filterTracing(action uint32, flags uintptr) (listener uintptr, err error) {
 	filter := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // the number of the system call
@@ -90,7 +90,7 @@ func filterTracing(action uint32, flags uintptr) (listener uintptr, err error) {
 const starterEnv = "LOFAMO_TEST_STARTER"
 
 // A daemon is killed when the new process exists but has not yet asked to be traced. Traced by init instead, the process would
-// stop before its first instruction for ever, with the sockets of the links: it must end.
+// stay stopped before its first instruction for ever and hold the links' sockets: it must end.
 func TestHalfEndsWithADaemonKilledDuringItsStart(t *testing.T) {
 	if os.Getenv(starterEnv) != "" {
 		fmt.Println(killedDuringTheStart())
@@ -132,7 +132,7 @@ func TestHalfEndsWithADaemonKilledDuringItsStart(t *testing.T) {
 	}
 }
 
-// killedDuringTheStart starts a process, prints its PID when it wants to be traced, and kills this one. It returns why it cannot.
+// killedDuringTheStart starts a process, prints its PID when it wants to be traced, and kills this one. It returns the error that stops it.
 func killedDuringTheStart() error {
 	runtime.GOMAXPROCS(2) // a thread that starts a process keeps its processor
 	runtime.LockOSThread()

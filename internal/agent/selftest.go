@@ -52,7 +52,7 @@ func (c *common) selfTest() tests.Config {
 	daemon := of == c.half
 	if c.copy.file.Cold() == "" { // it goes on where an earlier life was
 		cfg.Kept = c.copy.file.Baselines()
-		// A daemon tells which starts follow a failure. Without one, any may.
+		// A daemon tells which starts follow a failure. Without a daemon, any start may follow one.
 		cfg.Prove = !daemon
 	}
 	if daemon && recovers(h.GetRecovery()) {

@@ -265,7 +265,7 @@ func (s *spare) renew(now time.Time) {
 	}
 }
 
-// request sends a request for a certificate to one supervisor, the next each time, or to all. It runs under the mutex.
+// request sends a request for a certificate to the next supervisor in turn, or to all. It runs under the mutex.
 func (s *spare) request(b []byte, toAll bool) {
 	targets := s.supervisors
 	if !toAll {
@@ -273,7 +273,7 @@ func (s *spare) request(b []byte, toAll bool) {
 		s.turn++
 	}
 	for _, addr := range targets {
-		_ = s.net.Send(addr, b) // requested again
+		_ = s.net.Send(addr, b) // a lost request is repeated
 	}
 }
 

@@ -133,7 +133,7 @@ func (t *trust) run(ctx context.Context, changed func()) {
 	}
 }
 
-// renew loads a new certificate and key from the half's files, or those of its last renewal, whichever are to be used now.
+// renew loads a new certificate and key, from the half's files or its last renewal, whichever the signer prefers.
 func (t *trust) renew(now time.Time) {
 	if now.Before(t.renewAt) {
 		return
@@ -142,7 +142,7 @@ func (t *trust) renew(now time.Time) {
 	renewed, err := t.signer.Renew()
 	t.renewal.set(t.log, "loading a new certificate and key", err)
 	if renewed {
-		t.log.Info("certificate taken up", "expires", t.signer.Expires())
+		t.log.Info("new certificate in use", "expires", t.signer.Expires())
 	}
 }
 

@@ -66,7 +66,7 @@ type Supervisor struct {
 	// TLS are the files with this replica's certificate and key; the embedded etcd uses them too.
 	// Required.
 	TLS SupervisorTLS `json:"tls"`
-	// Renewal has this replica renew the certificates of nodes. Default none: nothing is renewed.
+	// Renewal makes this replica renew the certificates of nodes. Default none: it renews nothing.
 	Renewal RenewalConfig `json:"renewal,omitzero"`
 	// Replicas lists all the replicas, this one included.
 	Replicas []ReplicaEntry `json:"replicas"`
@@ -251,13 +251,13 @@ type SupervisorTLS struct {
 	Key  string `json:"key"`  // its key, readable by its owner only
 }
 
-// RenewalConfig names the issuer of node certificates, and how long these live.
+// RenewalConfig names the issuer of node certificates, and sets their lifetime.
 type RenewalConfig struct {
-	// Cert is a PEM file with the issuer's certificate, which ca.pem of all members must have too. Default none.
+	// Cert is a PEM file with the issuer's certificate, which every member's ca.pem must contain too. Default none.
 	Cert string `json:"cert,omitempty"`
 	// Key belongs to Cert, and is readable by its owner only. Required with Cert.
 	Key string `json:"key,omitempty"`
-	// Lifetime is that of renewed certificates, 20s to 8760h. 0 stands for 720h, the default. Halves renew when half of it is left.
+	// Lifetime is how long renewed certificates are valid, 20s to 8760h. 0 stands for 720h, the default. Halves renew when half of it is left.
 	Lifetime Duration `json:"lifetime,omitzero"`
 }
 

@@ -141,7 +141,7 @@ is no fault.`,
 			return usagef("--reason is missing: want a few words that say why")
 		}
 		if serial != "" && slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, string(pki.RoleNode)+"/") }) {
-			return usagef("--serial: given %q for a node: a serial number is that of one half: leave the flag out to revoke both halves", serial)
+			return usagef("--serial: given %q for a node: a serial number names a certificate of one half only: omit the flag to revoke both halves", serial)
 		}
 		cut := pki.CutOff(time.Now())
 		if before != "" {
@@ -206,7 +206,7 @@ func identities(cluster string, args []string) ([]pki.Identity, error) {
 		ids := []pki.Identity{{Cluster: cluster, Role: pki.Role(role), Name: name}}
 		if pki.Role(role) == pki.RoleNode {
 			if node, half, one := strings.Cut(name, "/"); one {
-				return nil, usagef("%s: given only the %s half: want node/%s for both: the neighbours would call links FAILED that work", arg, half, node)
+				return nil, usagef("%s: given only the %s half: want node/%s for both: else the neighbours would call working links FAILED", arg, half, node)
 			}
 			ids = []pki.Identity{pki.NodeIdentity(cluster, fault.NodeID(name), fault.HalfHost), pki.NodeIdentity(cluster, fault.NodeID(name), fault.HalfDNP)}
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestNodesAreRevokedWhole: a node stands for both halves, and one half or a serial number of a node is refused before anything is asked.
+// TestNodesAreRevokedWhole: a node stands for both halves, and the command refuses one half or a serial number of a node before it asks a supervisor.
 func TestNodesAreRevokedWhole(t *testing.T) {
 	ids, err := identities("c", []string{"node/n1"})
 	if want := []pki.Identity{pki.NodeIdentity("c", "n1", fault.HalfHost), pki.NodeIdentity("c", "n1", fault.HalfDNP)}; err != nil || len(ids) != 2 || ids[0] != want[0] || ids[1] != want[1] {

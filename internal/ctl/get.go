@@ -124,7 +124,7 @@ func (a *app) warnCluster(c *lofamov1.ClusterInfo) {
 	a.warnf("lofamoctl: STALE: this answer comes from a supervisor that reaches no leader, %s: what it says may be as old\n", age)
 }
 
-// warnHeld says that verdicts wait, so that a state may be older than it would be otherwise.
+// warnHeld warns that verdicts wait, so that a shown state may be out of date.
 func (a *app) warnHeld(why string) {
 	if why != "" {
 		a.warnf("lofamoctl: HELD: %s\n", printable(why))

@@ -62,7 +62,7 @@ heard, and names those that are not NORMAL. What was injected into processes, li
 	fl.IntVar(&f.spares, "spares", 0, "nodes without a place, spare-0 and so on, to be put in that of another one ('node replace NODE spare-0')")
 	fl.IntVar(&f.interfaces, "service-interfaces", 1, "of every node: 1, or 2 of which one can be cut alone ('inject NODE cut-interface 1')")
 	fl.StringVar(&f.restart, "restart", "never", "of halves that end or hang: never (a killed half stays dead until 'inject NODE heal'), always (its recovery daemon starts it again)")
-	fl.StringVar(&f.preset, "preset", "", "periods: "+strings.Join(config.PresetNames(), ", ")+" (default: default, or relaxed where that would take more than a quarter of all cores)")
+	fl.StringVar(&f.preset, "preset", "", "periods: "+strings.Join(config.PresetNames(), ", ")+" (default: default, or relaxed if default would use more than a quarter of all cores)")
 	fl.BoolVar(&f.detach, "detach", false, "return when the cluster is up, and let it run on")
 	fl.BoolVar(&f.forceNew, "force-new", false, "replace a stopped cluster in the directory by a new one")
 	fl.DurationVar(&f.timeout, "timeout", 0, "how long to wait until all nodes are NORMAL, or of a cluster that is started again heard (default 60s and 1s a node)")

@@ -73,7 +73,7 @@ func Sign(l *lofamov1.DenyList, s *pki.Signer) (*lofamov1.SignedDenyList, error)
 	return out, nil
 }
 
-const shorten = "shorten reasons, give equal ones, or remove denials of certificates that have ended"
+const shorten = "shorten the reasons, repeat the same one, or remove denials of expired certificates"
 
 // maxPlain is the largest size of a list that is sent uncompressed.
 const maxPlain = servicenet.MaxPlainParts * servicenet.MaxDenyData
@@ -81,17 +81,17 @@ const maxPlain = servicenet.MaxPlainParts * servicenet.MaxDenyData
 // pack compresses a list.
 func pack(raw []byte) []byte {
 	var b bytes.Buffer
-	w, _ := flate.NewWriter(&b, flate.BestCompression) // fails for another level alone
-	_, _ = w.Write(raw)                                // a buffer takes everything
+	w, _ := flate.NewWriter(&b, flate.BestCompression) // fails only for an invalid level
+	_, _ = w.Write(raw)                                // a buffer never fails
 	_ = w.Close()
 	return b.Bytes()
 }
 
-// unpack reverses pack for a list of that size.
+// unpack reverses pack. It returns an error unless the list has the given size.
 func unpack(packed []byte, size uint32) ([]byte, error) {
 	raw, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(packed)), int64(size)+1))
 	if err == nil && len(raw) != int(size) {
-		err = fmt.Errorf("more or less than %d bytes", size)
+		err = fmt.Errorf("want exactly %d bytes", size)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("deny list: decompress %d bytes: %w", len(packed), err)
@@ -162,7 +162,7 @@ func check(l *lofamov1.DenyList, cluster string) ([]pki.Denial, error) {
 }
 
 // CheckHalves returns an error if a list revokes only one half of a node. The neighbours would refuse its links, or supervisors its reports, while the
-// other half speaks for the node: links that work would be called FAILED. Lists that are in force are not checked.
+// other half still reports for the node: working links would be called FAILED. Lists already in force are not checked.
 func CheckHalves(l *lofamov1.DenyList) error {
 	type half struct {
 		fault.Origin

@@ -295,7 +295,7 @@ func listOfRaw(b []byte) *lofamov1.DenyList {
 	return l
 }
 
-// thousands revokes both halves of so many nodes.
+// thousands revokes both halves of each node.
 func thousands(nodes int) []*lofamov1.Denial {
 	var out []*lofamov1.Denial
 	for i := range nodes {
@@ -360,7 +360,7 @@ func TestSmallListGoesUncompressed(t *testing.T) {
 	}
 }
 
-// TestWrongCompressionIsRefused: a list that unpacks to another size than announced is not taken, and the next one is.
+// TestWrongCompressionIsRefused: a list that unpacks to another size than announced is refused, and the next one is accepted.
 func TestWrongCompressionIsRefused(t *testing.T) {
 	w := newWorld(t)
 	k, _ := NewKeeper("", cluster, w.verifier, w.registry)
@@ -382,7 +382,7 @@ func TestWrongCompressionIsRefused(t *testing.T) {
 		}
 	}
 	if !taken {
-		t.Error("the next list is not taken")
+		t.Error("the next list is refused")
 	}
 }
 
@@ -405,7 +405,7 @@ func TestOneHalfIsRefused(t *testing.T) {
 	}
 }
 
-// FuzzUnpack: no bytes unpack to more than the announced size, and what was packed comes back.
+// FuzzUnpack: no bytes unpack to more than the announced size, and unpack reverses pack.
 func FuzzUnpack(f *testing.F) {
 	f.Add(pack([]byte("a list")), uint32(6))
 	f.Add(pack(make([]byte, servicenet.MaxDenySize+1)), uint32(servicenet.MaxDenySize))

@@ -42,7 +42,7 @@ func (t trial) allNormal(guilty string) {
 	}
 }
 
-// renew watches until every half but those of the guilty node has used so many further certificates.
+// renew waits until every half but those of the guilty node has used the given number of further certificates.
 func (t trial) renew(times int, guilty string) (took time.Duration) {
 	t.Helper()
 	now := t.serials()
@@ -85,7 +85,7 @@ func awaits(t *testing.T, what string, ok func() bool) {
 }
 
 // TestClusterWithoutIssuerGetsOne: a cluster of an earlier version runs as before: no half asks. When all trust an issuer and no supervisor has its key, requests
-// get no answer and harm nobody. With the key, halves renew, and so does a spare that waits for a place.
+// get no answer and do no harm. With the key, halves renew, and so does a spare that waits for a place.
 func TestClusterWithoutIssuerGetsOne(t *testing.T) {
 	t.Parallel()
 	l := clusterOf(t, "2x1x1", localcluster.Options{Supervisors: 3, Spares: 1, NodeLifetime: 3 * time.Minute, NoIssuer: true})

@@ -68,7 +68,7 @@ func runFlooder(args []string) error {
 		return err
 	}
 	defer func() { _ = syscall.Close(fd) }()
-	// The kernel cuts what one call sends into datagrams (udp(7), UDP_SEGMENT): one call for each cannot reach 200,000 per second here.
+	// The kernel cuts the data of one call into datagrams (udp(7), UDP_SEGMENT): with one call for each datagram, this sender cannot reach 200,000 per second.
 	if err := unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_SEGMENT, floodSize); err != nil {
 		return fmt.Errorf("set UDP_SEGMENT: %w", err)
 	}
@@ -242,7 +242,7 @@ func (t trial) flooded(wrap func([]string) []string, rate int, targets []string)
 // flooderVictim is the node that is flooded.
 const flooderVictim = "n0-0-0"
 
-// measurements is how often a rate is measured: one on a machine that is busy with something else proves nothing.
+// measurements is how often a rate is measured: a single measurement on a machine that is busy with other work proves nothing.
 const measurements = 3
 
 // floodAt floods every UDP port of the victim at a rate. Nothing becomes SICK or FAILED, and the 99th percentile of the age of the victim's digests

@@ -30,7 +30,7 @@ const Etc = "/etc/lofamo"
 //	ca.pem, ca.key          the authority. The key never leaves this directory.
 //	issuer.pem, issuer.key  the issuer that renews node certificates; supervisors get its key. Directories of earlier versions have none
 //	gossip.key              the gossip key, or while it is changed the keys
-//	next/                   the authority and the issuer that are to come, while they are changed
+//	next/                   the next authority and the next issuer, during a change of keys
 //	operators/ROLE.pem,key  certificates for people, and ROLE-NAME.pem,key those of one
 //	executors/NAME/pki/     what an executor process gets
 //	settings/               agent.yaml, supervisor.yaml: what goes before what follows from the inventory, on all machines of that kind; made by the operator
@@ -118,7 +118,7 @@ func newIssuer(cluster, dir string) error {
 	return i.Save(filepath.Join(dir, issuerCert), filepath.Join(dir, issuerKey))
 }
 
-// issuer returns the directory with the issuer that supervisors use: while it is changed and in use, the next. "": there is none.
+// issuer returns the directory of the issuer that supervisors use: during step use of a change, the next one if there is one. "": there is none.
 func (d *Dir) issuer() (string, error) {
 	r, err := d.rotation()
 	if err != nil {
@@ -292,7 +292,7 @@ func (d *Dir) writeSupervisor(inv Inventory, l layout.Layout, i int, ca *pki.CA,
 	return cfg.HTTP, d.finish(dir, "supervisor.yaml", cfg, cfg.GossipKeyFile != "")
 }
 
-// giveIssuer puts the issuer's certificate and key into a replica's bundle, and their names into its configuration.
+// giveIssuer puts the issuer's certificate and key into a replica's bundle, and their paths into its configuration.
 func (d *Dir) giveIssuer(inv Inventory, dir, etc string, cfg *config.Supervisor) error {
 	from, err := d.issuer()
 	if err != nil || from == "" {
@@ -374,7 +374,7 @@ func (d *Dir) finish(dir, name string, cfg any, gossip bool) error {
 	return pki.SaveGossipKeys(filepath.Join(dir, gossipFile), keys)
 }
 
-// copyCA copies the authorities and issuers that are trusted. The authority in use by all is the first.
+// copyCA copies the authorities and issuers that are trusted. The authority that all members use comes first.
 func (d *Dir) copyCA(dir string) error {
 	all, err := os.ReadFile(d.file(caCert))
 	if err != nil {

@@ -32,7 +32,7 @@ type Inventory struct {
 	Preset string `json:"preset,omitempty"`
 	// Gossip: the gossip rail is used besides the direct one. Default true.
 	Gossip *bool `json:"gossip,omitempty"`
-	// NodeCertificateDays is how many days the certificates of nodes live, 1 to 365, those in the bundles as well as renewed ones. Halves renew them when half is left.
+	// NodeCertificateDays is the lifetime of node certificates in days, 1 to 365, in the bundles as well as renewed. Halves renew them when half of it is left.
 	// Default 365 for those in the bundles and 30 for renewed ones.
 	NodeCertificateDays int `json:"nodeCertificateDays,omitempty"`
 	// Ports of everything that an address below does not name.

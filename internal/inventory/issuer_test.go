@@ -89,8 +89,8 @@ func TestIssuerReachesSupervisorsOnly(t *testing.T) {
 	}
 }
 
-// TestRotateReplacesIssuer: a change of keys makes another issuer, which all trust before a replica uses it; in the end the earlier one is worth nothing.
-// A directory of an earlier version, without an issuer, gets one so.
+// TestRotateReplacesIssuer: a change of keys makes another issuer, which all trust before a replica uses it; in the end nobody trusts the earlier one.
+// A directory of an earlier version, without an issuer, gets one in the same way.
 func TestRotateReplacesIssuer(t *testing.T) {
 	for _, had := range []bool{true, false} {
 		d, inv := made(t)

@@ -167,7 +167,7 @@ func Becomes(node, component string, states ...lofamov1.State) func(Seen) bool {
 	}
 }
 
-// Settle waits until every node is NORMAL and was heard since Settle began.
+// Settle waits until every node is NORMAL and a supervisor has heard it since Settle began.
 func (l *Lab) Settle(ctx context.Context) error {
 	begin := time.Now()
 	if err := l.Cluster.WaitNormal(ctx, nil); err != nil {
@@ -189,7 +189,7 @@ func (l *Lab) Settle(ctx context.Context) error {
 	}
 }
 
-// unsettled returns why Settle must go on waiting; empty: it need not.
+// unsettled returns the reason why Settle must keep waiting; empty: none.
 func unsettled(resp *lofamov1.ListNodesResponse, begin time.Time) string {
 	for _, n := range resp.GetNodes() {
 		switch {
@@ -197,7 +197,7 @@ func unsettled(resp *lofamov1.ListNodesResponse, begin time.Time) string {
 		case n.GetState() != lofamov1.State_NORMAL:
 			return fmt.Sprintf("%s is %s", n.GetId(), n.GetState())
 		case n.GetAge() == nil || n.GetAge().AsDuration() >= time.Since(begin):
-			return n.GetId() + " was not heard meanwhile"
+			return n.GetId() + " was not heard since Settle began"
 		}
 	}
 	return ""

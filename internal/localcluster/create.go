@@ -62,7 +62,7 @@ type Options struct {
 	Supervisor func(*config.Supervisor)
 	// Agent changes the configuration of each node before it is written; nil: not. For tests.
 	Agent func(*config.Agent)
-	// NodeLifetime is that of the nodes' certificates, also of renewed ones; 0: a year, and the supervisors' default. For tests.
+	// NodeLifetime is how long node certificates are valid, renewed ones too; 0: a year, and the supervisors' default for renewed ones. For tests.
 	NodeLifetime time.Duration
 	// NoIssuer makes the cluster as earlier versions did: nothing renews certificates. For tests.
 	NoIssuer bool

@@ -10,7 +10,7 @@ import (
 // Fit is the preset that suits a machine, and the steady costs behind the choice.
 type Fit struct {
 	Preset string
-	// Cost is what the cluster costs at the preset "default", in % of a core.
+	// Cost is the steady cost of the cluster at the preset "default", in % of a core.
 	Cost float64
 	// Limit is the cost up to which "default" is chosen, in % of a core.
 	Limit float64
@@ -25,7 +25,7 @@ const (
 	fitShare = 0.25
 )
 
-// FitPreset returns "default" if the machine has room for so many nodes at that preset, and otherwise "relaxed".
+// FitPreset returns "default" if the machine has room for that many nodes at that preset, and otherwise "relaxed".
 func FitPreset(d grid.Dims, spares, cores int) Fit {
 	f := Fit{Preset: config.PresetDefault, Cost: costPerNode * float64(d.Nodes()+spares), Limit: 100 * fitShare * float64(cores)}
 	if f.Cost > f.Limit {
@@ -34,8 +34,8 @@ func FitPreset(d grid.Dims, spares, cores int) Fit {
 	return f
 }
 
-// String says in one line why the preset is not "default".
+// String explains in one line why the preset is not "default".
 func (f Fit) String() string {
-	return fmt.Sprintf("preset %s suits this machine: %s would take about %.0f %% of a core, more than a quarter of all cores (%.0f %%); --preset %s takes it all the same",
+	return fmt.Sprintf("preset %s suits this machine: %s would use about %.0f %% of a core, more than a quarter of all cores (%.0f %%); --preset %s selects it anyway",
 		f.Preset, config.PresetDefault, f.Cost, f.Limit, config.PresetDefault)
 }

@@ -250,13 +250,13 @@ func (c *Cluster) RegionClient(role pki.Role, region string) (*client.Client, er
 	return client.New(cfg)
 }
 
-// pollNodes is the interval between two questions for all nodes. The answers grow with the cluster, and the supervisors
+// pollNodes is the interval between two queries for all nodes. The answers grow with the cluster, and the supervisors
 // have more important work during a start.
 func (c *Cluster) pollNodes() time.Duration {
 	return max(pollEvery, time.Duration(len(c.info.Nodes))*5*time.Millisecond)
 }
 
-// pollEvery is the least interval between two looks.
+// pollEvery is the minimum interval between two queries.
 const pollEvery = 50 * time.Millisecond
 
 // poll calls look until it says done. It fails when ctx ends, with the last error that look had

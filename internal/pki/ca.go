@@ -168,7 +168,7 @@ func (ca *CA) issue(id Identity, ips []net.IP, dns []string) (der []byte, key ed
 		lifetime = ca.nodes
 	}
 	tmpl, err := leafTemplate(id, now.Add(-datesBack(backdate, lifetime)), now.Add(lifetime))
-	if err == nil && datesBack(backdate, lifetime) < backdate { // revocations count on the whole span
+	if err == nil && datesBack(backdate, lifetime) < backdate { // revocations rely on the whole span
 		tmpl.ExtraExtensions, err = descent(now.Add(-backdate))
 	}
 	if err != nil {

@@ -25,12 +25,12 @@ var (
 	// nodesOnly marks the certificate of an issuer. It is critical: software that does not know it, such as etcd and earlier versions of this
 	// package, refuses every certificate that an issuer signs.
 	nodesOnly = asn1.ObjectIdentifier{2, 25, 1819240301}
-	// descends has the time, in seconds since 1970, at which the authority's certificate began that a certificate descends from. Revocations
-	// compare it instead of the certificate's own begin.
+	// descends states when the authority's certificate that a certificate descends from began, in seconds since 1970. Revocations compare
+	// that time instead of the beginning of the certificate itself.
 	descends = asn1.ObjectIdentifier{2, 25, 1819240302}
 )
 
-// Issuer renews the certificates of nodes. Verifiers accept no other role from it. Its key is with the supervisors, the authority's is not.
+// Issuer renews the certificates of nodes. Verifiers accept no other role from it. Supervisors have its key, but not the authority's.
 type Issuer struct {
 	cluster string
 	cert    *x509.Certificate
@@ -93,7 +93,7 @@ func LoadIssuer(certFile, keyFile, cluster string) (*Issuer, error) {
 	return &Issuer{cluster: cluster, cert: cert, key: key}, nil
 }
 
-// CertPEM returns the issuer's certificate, which stands behind the authority's in ca.pem.
+// CertPEM returns the issuer's certificate, which follows the authority's in ca.pem.
 func (i *Issuer) CertPEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: pemCert, Bytes: i.cert.Raw})
 }
@@ -107,7 +107,7 @@ func (i *Issuer) Save(certFile, keyFile string) error {
 	return WritePair(certFile, keyFile, i.CertPEM(), keyPEM)
 }
 
-// Ends returns when the issuer's certificate ends, and all that it signed.
+// Ends returns the time when the issuer's certificate ends. No certificate that it signed outlives that time.
 func (i *Issuer) Ends() time.Time { return i.cert.NotAfter }
 
 // Presented is the certificate that signed a request for renewal. The caller has verified it.
@@ -165,7 +165,7 @@ func (i *Issuer) Renew(now time.Time, with Presented, key ed25519.PublicKey, lif
 	return der, nil
 }
 
-// datesBack returns by how much a certificate with a lifetime is dated back: as far as most says, but at most a quarter of the lifetime.
+// datesBack returns how far a certificate with the given lifetime is backdated: by most, but by at most a quarter of the lifetime.
 func datesBack(most, lifetime time.Duration) time.Duration { return min(most, lifetime/4) }
 
 // leafTemplate returns what all certificates of members have in common.
@@ -246,7 +246,7 @@ func (a *authorities) verify(cert *x509.Certificate, id Identity, now time.Time)
 	return chain, nil
 }
 
-// newest returns the issuer that was made last; nil: there is none.
+// newest returns the latest issuer; nil: there is none.
 func (a *authorities) newest() (out *x509.Certificate) {
 	for _, c := range a.issuers {
 		if out == nil || c.NotBefore.After(out.NotBefore) {
@@ -259,7 +259,7 @@ func (a *authorities) newest() (out *x509.Certificate) {
 // Renews reports whether the trusted certificates have an issuer, so that halves may ask for new certificates.
 func (v *Verifier) Renews() bool { return len(v.roots.issuers) > 0 }
 
-// Trusts reports whether an issuer's certificate stands among the trusted ones.
+// Trusts reports whether an issuer's certificate is among the trusted ones.
 func (v *Verifier) Trusts(i *Issuer) bool { return slices.ContainsFunc(v.roots.issuers, i.cert.Equal) }
 
 // keyProof is the kind of the statement that a new key signs: its holder requests a certificate.
@@ -330,8 +330,8 @@ func loadKept(file string) (*pair, Identity, error) {
 	return &pair{der: cert.Raw, key: key, from: cert.NotBefore, until: cert.NotAfter}, id, nil
 }
 
-// KeepIn makes the signer also take up the renewed pair in a file, while v accepts it. Of that pair and the one in the signer's own files, the one that
-// begins later is used, but a pair of the authority or the newest issuer before one of an earlier issuer. The file need not exist.
+// KeepIn makes the signer also load the renewed pair in a file, while v accepts it. The signer uses that pair or the one in its own files, whichever begins
+// later, but prefers a pair of the authority or the newest issuer to one of an earlier issuer. The file need not exist.
 func (s *Signer) KeepIn(file string, v *Verifier) error {
 	s.mu.Lock()
 	s.kept = &kept{file: file, verifier: v}
@@ -340,7 +340,7 @@ func (s *Signer) KeepIn(file string, v *Verifier) error {
 	return err
 }
 
-// kept is the renewed pair of a signer, as its file was at the last look.
+// kept is the renewed pair of a signer, as last read from its file.
 type kept struct {
 	file     string
 	verifier *Verifier
@@ -349,7 +349,7 @@ type kept struct {
 	bad      error // why the file gave none
 }
 
-// read takes up a changed file.
+// read reads the file if it has changed.
 func (k *kept) read(want Identity) {
 	now, err := os.Lstat(k.file)
 	if errors.Is(err, os.ErrNotExist) {
@@ -384,7 +384,7 @@ func (k *kept) better(own *pair) (bool, error) {
 	return k.pair.from.After(own.from), nil
 }
 
-// rank orders accepted certificates: 2 of the authority or the newest issuer, 1 of an earlier issuer. The error is that of the verification.
+// rank orders accepted certificates: 2 for the authority or the newest issuer, 1 for an earlier issuer. It returns the error of the verification.
 func (v *Verifier) rank(der []byte) (int, error) {
 	c, err := v.certificate(der)
 	if err != nil {

@@ -141,8 +141,8 @@ func mustLoad(t *testing.T, cert, key string) *tls.Certificate {
 	return &c
 }
 
-// TestIssuerIsNoAuthority: an issuer signs no authority, is none in a file by itself, and none for LoadCA; LoadIssuer takes no authority, and no other
-// cluster's issuer.
+// TestIssuerIsNoAuthority: an issuer cannot sign an authority, and neither a file that has only an issuer nor LoadCA makes it one. LoadIssuer accepts neither
+// an authority nor another cluster's issuer.
 func TestIssuerIsNoAuthority(t *testing.T) {
 	w := newWorld(t, "c1")
 	i := w.withIssuer()
@@ -241,7 +241,7 @@ func TestRenewedCertificate(t *testing.T) {
 		}
 		s.pair.Store(&pair{der: der, key: key, from: cert.NotBefore, until: cert.NotAfter})
 	}
-	// Whoever renewed with a stolen key a moment before the revocation, or beside it, has gained nothing, however often that was.
+	// A thief who renewed with a stolen key, just before the revocation or without regard to it, has gained nothing, however often that was.
 	registry.Set([]Denial{{Identity: hostHalf, Before: CutOff(time.Now())}})
 	der, _ := renewed(t, i, time.Now().Add(time.Hour), s, 8*time.Hour)
 	for what, der := range map[string][]byte{"before": s.Cert(), "after": der} {

@@ -47,8 +47,8 @@ type Issued struct {
 // cannot fill it.
 const maxSeen = 16384
 
-// CutOff returns the Denial.Before that refuses every certificate issued by the cluster's authority before now, with all that were renewed from
-// it, and none issued from the next second on: the authority dates certificates back.
+// CutOff returns the Denial.Before that refuses every certificate issued by the cluster's authority before now, with all renewed from such
+// a certificate, but none issued from the next second on: the authority dates certificates back.
 func CutOff(now time.Time) time.Time {
 	return now.Add(-backdate).Truncate(time.Second).Add(time.Second)
 }

@@ -83,8 +83,8 @@ func (s *Signer) look() (seen [2]os.FileInfo, err error) {
 	return seen, nil
 }
 
-// Renew takes up the certificate and key that stand in the signer's files now, or in the file of KeepIn, and says whether they are others than before. While
-// those in its files are not of the same identity, or do not belong together, as between the replacement of one and of the other, they count as they were.
+// Renew loads the certificate and key that are in the signer's files now, or in the file of KeepIn, and reports whether they have changed. While the pair in
+// the signer's files has another identity or does not match, as between replacing one file and the other, the previous pair from these files counts.
 func (s *Signer) Renew() (bool, error) {
 	if s.certFile == "" {
 		return false, nil
@@ -121,7 +121,7 @@ func (s *Signer) readOwn() error {
 		return err
 	}
 	if id != s.id {
-		return fmt.Errorf("certificate %s: is of %s: want %s, as it was", s.certFile, id, s.id)
+		return fmt.Errorf("certificate %s: is of %s: want %s, as before", s.certFile, id, s.id)
 	}
 	s.seen, s.own = now, p
 	return nil

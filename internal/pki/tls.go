@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Roots reads the certificates of the authorities in a PEM file, without issuers: what these sign is good for messages and links of nodes only.
+// Roots reads the certificates of the authorities in a PEM file, without issuers: what these sign is valid only for messages and links of nodes.
 func Roots(caFile string) (*x509.CertPool, error) {
 	a, err := loadAuthorities(caFile)
 	if err != nil {

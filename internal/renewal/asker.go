@@ -12,7 +12,7 @@ type Action int
 const (
 	Wait    Action = iota + 1 // nothing
 	Ask                       // send a request
-	Expired                   // nothing helps but new files: what the certificate signs is refused
+	Expired                   // only new files help: verifiers refuse what the certificate signs
 )
 
 // Pauses between requests, as parts of the certificate's lifetime, within bounds. The first pause doubles up to the longest.
@@ -20,12 +20,12 @@ const (
 	firstPart, firstMost     = 1000, time.Minute
 	longestPart, longestMost = 40, time.Hour
 	shortestPause            = time.Second
-	spreadPart               = 16 // of the lifetime: in it requests are spread after its half
+	spreadPart               = 16 // of the lifetime: the window, after half-time, over which requests are spread
 	startSpread              = time.Minute
 )
 
-// Asker says when a half asks: when half of its certificate's lifetime is left, and again with growing pauses until it uses another certificate. All times
-// are spread at random, so that certificates that were made together are not renewed together. One goroutine may use it.
+// Asker decides when a half asks: when half of its certificate's lifetime is left, and then with growing pauses until it uses another certificate. All times
+// are randomized, so that certificates made together are not renewed together. One goroutine may use it.
 type Asker struct {
 	random       func() float64 // in [0, 1)
 	begins, ends time.Time      // of the certificate
@@ -43,7 +43,7 @@ func (a *Asker) Step(now, begins, ends time.Time) Action {
 		a.begins, a.ends = begins, ends
 		a.next = begins.Add(life/2 + a.part(life/spreadPart))
 		if late := now.Add(a.part(min(life/spreadPart, startSpread))); a.next.Before(now) {
-			a.next = late // a start of many at once
+			a.next = late // many halves may have started at once
 		}
 		a.pause = within(life/firstPart, firstMost)
 	}

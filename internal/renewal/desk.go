@@ -18,7 +18,7 @@ const (
 	Issued   Result = "issued"   // a new certificate
 	Repeated Result = "repeated" // the certificate that the same key already has: an answer was lost
 	Refused  Result = "refused"  // the half learns why
-	Replayed Result = "replayed" // an old request: nobody gets an answer
+	Replayed Result = "replayed" // an old request: it gets no answer
 )
 
 // Results lists the results.
@@ -26,11 +26,11 @@ func Results() []Result { return []Result{Issued, Repeated, Refused, Replayed} }
 
 // Limits of requests.
 const (
-	// clocks is how far the clocks of a half and a supervisor may be apart: what certificates are dated back by.
+	// clocks is the largest difference between the clocks of a half and a supervisor. Certificates are backdated by as much.
 	clocks = 2 * time.Hour
 	// dueLeft is the largest part of a certificate's lifetime, in percent, that may be left when it is renewed. Halves ask at 50.
 	dueLeft = 60
-	// rarest: the pause between two certificates of one identity is at least this part of the lifetime that a renewed one has.
+	// rarest bounds the rate of certificates for one identity: at most one in each 1/rarest of a renewed certificate's lifetime.
 	rarest = 8
 	// maxGiven limits the identities that a desk remembers. The caller admits members of the topology only.
 	maxGiven = 1 << 17
@@ -46,13 +46,13 @@ type Request struct {
 // given is the last certificate of an identity.
 type given struct {
 	key  string
-	made time.Time // the latest request for it
+	made time.Time // when the half made its latest request for the certificate
 	at   time.Time
 	der  []byte
 }
 
-// Desk answers requests with an issuer's key. It is safe for concurrent use. It forgets its answers when its process ends: an old request that another
-// replica or a later life sees gives another certificate to the same key, which only the half has.
+// Desk answers requests with an issuer's key. It is safe for concurrent use. It forgets its answers when its process ends: an old request that reaches
+// another replica, or this one after a restart, gets another certificate for the same key, which only the half has.
 type Desk struct {
 	issuer   *pki.Issuer
 	lifetime time.Duration
@@ -66,7 +66,7 @@ func NewDesk(issuer *pki.Issuer, lifetime time.Duration) *Desk {
 	return &Desk{issuer: issuer, lifetime: lifetime, last: make(map[pki.Identity]given)}
 }
 
-// Answer returns a certificate for the identity that signed the request, or why there is none.
+// Answer returns a certificate for the identity that signed the request, or an error with the reason for none.
 func (d *Desk) Answer(now time.Time, with pki.Presented, r Request) ([]byte, Result, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

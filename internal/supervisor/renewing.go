@@ -49,7 +49,7 @@ func (s *Supervisor) newRenewals() (*renewals, error) {
 	return &renewals{s: s, issuer: i, desk: renewal.NewDesk(i, c.Lifetime.D()), asked: make(chan renewalAsked, renewalQueue)}, nil
 }
 
-// tell fills the metrics that say whether this replica renews certificates.
+// tell sets the metrics that show whether this replica renews certificates.
 func (r *renewals) tell() {
 	if r == nil {
 		return
@@ -60,7 +60,7 @@ func (r *renewals) tell() {
 	}
 }
 
-// intake returns r for the intake, or nothing.
+// intake returns r as the interface of the intake; nil if r is nil.
 func (r *renewals) intake() rails.Renewals {
 	if r == nil {
 		return nil
@@ -68,7 +68,7 @@ func (r *renewals) intake() rails.Renewals {
 	return r
 }
 
-// Asked implements rails.Renewals. A half that says which certificate it has taken needs no answer: the verification has remembered the certificate.
+// Asked implements rails.Renewals. A half that announces its new certificate needs no answer: the verification has recorded the certificate.
 func (r *renewals) Asked(a *servicenet.Arrival, from paths.Place) {
 	req := a.Msg.GetRenewRequest()
 	if req.GetTaken() {
@@ -81,7 +81,7 @@ func (r *renewals) Asked(a *servicenet.Arrival, from paths.Place) {
 	}
 }
 
-// run answers requests until ctx ends. It is apart from the intake, so that verdicts do not wait for signatures.
+// run answers requests until ctx ends. It runs apart from the intake, so that verdicts do not wait for signatures.
 func (r *renewals) run(ctx context.Context) {
 	for {
 		select {

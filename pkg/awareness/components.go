@@ -131,7 +131,7 @@ func (m *Machine) findHostPart(n *node, c fault.Component, now time.Time) findin
 	}
 	if d, count, from := m.describedFailed(n, c, now); count > 0 {
 		v := n.voice(fault.HalfHost)
-		quiet := later(v.heard, m.started).Add(m.overdue()) // a leader that began just now has not listened for long enough
+		quiet := later(v.heard, m.started).Add(m.overdue()) // a new leader has not listened for long enough
 		if c == fault.ComponentServiceNetwork {
 			// Its host may still speak by other rails: its own word comes first, if it comes soon.
 			if t := later(later(m.clock.time(v.direct), m.started).Add(m.overdue()), d.since.Add(m.cfg.DigestPeriod)); t.Before(quiet) {

@@ -176,7 +176,7 @@ func (v *voice) state(s slot, o fault.Observation, a arrival, t *telling) {
 	if v.plain(s, o) {
 		if old := v.telling(s); old != nil && old.epoch == t.epoch {
 			if was := v.beganPlain(s, old, a.clock); was.Before(began) {
-				began = was // digests give no age of it
+				began = was // digests do not give its age
 			}
 		}
 		v.remove(s)

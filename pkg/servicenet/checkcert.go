@@ -9,7 +9,7 @@ import (
 // Limits of DenyPart and of the messages that renew certificates, so that each fits a datagram.
 const (
 	MaxDenyParts    = 160     // of a compressed list
-	MaxPlainParts   = 32      // of another one, which agents of earlier versions take
+	MaxPlainParts   = 32      // of an uncompressed list, which agents of earlier versions accept
 	MaxDenyData     = 800     // bytes in one part
 	MaxDenySize     = 1 << 20 // bytes of a list
 	MaxRenewed      = 512     // bytes of a new certificate

@@ -2161,7 +2161,7 @@ type ClusterInfo struct {
 	StaleAge *durationpb.Duration `protobuf:"bytes,7,opt,name=stale_age,json=staleAge,proto3" json:"stale_age,omitempty"`
 	Cluster  string               `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"` // its name
 	Regions  []*Region            `protobuf:"bytes,9,rep,name=regions,proto3" json:"regions,omitempty"` // of a parent of regions, by name
-	// Why the leader holds verdicts, each for at most one digest period; empty: it does not, and did not within the last 5 s.
+	// Why the leader holds verdicts, each for at most one digest period. Empty: it holds none, and held none within the last 5 s.
 	VerdictsHeld  string `protobuf:"bytes,10,opt,name=verdicts_held,json=verdictsHeld,proto3" json:"verdicts_held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

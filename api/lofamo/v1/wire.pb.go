@@ -993,11 +993,11 @@ type Message_DenyPart struct {
 }
 
 type Message_RenewRequest struct {
-	RenewRequest *RenewRequest `protobuf:"bytes,42,opt,name=renew_request,json=renewRequest,proto3,oneof"` // of a half, always signed
+	RenewRequest *RenewRequest `protobuf:"bytes,42,opt,name=renew_request,json=renewRequest,proto3,oneof"` // from a half, always signed
 }
 
 type Message_RenewReply struct {
-	RenewReply *RenewReply `protobuf:"bytes,43,opt,name=renew_reply,json=renewReply,proto3,oneof"` // of a supervisor, always signed
+	RenewReply *RenewReply `protobuf:"bytes,43,opt,name=renew_reply,json=renewReply,proto3,oneof"` // from a supervisor, always signed
 }
 
 func (*Message_Reports) isMessage_Body() {}
@@ -1072,7 +1072,7 @@ type DenyPart struct {
 	Part          uint32                 `protobuf:"varint,2,opt,name=part,proto3" json:"part,omitempty"`       // index of this part, from 0
 	Parts         uint32                 `protobuf:"varint,3,opt,name=parts,proto3" json:"parts,omitempty"`     // 1 to 160; 1 to 32 if the list is not compressed
 	Data          []byte                 `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`        // 1 to 800 bytes
-	Size          uint32                 `protobuf:"varint,5,opt,name=size,proto3" json:"size,omitempty"`       // of a compressed list, in bytes: at most 1 MiB; 0: it is not compressed
+	Size          uint32                 `protobuf:"varint,5,opt,name=size,proto3" json:"size,omitempty"`       // size of a compressed list before compression, in bytes: at most 1 MiB; 0: the list is not compressed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1142,15 +1142,15 @@ func (x *DenyPart) GetSize() uint32 {
 	return 0
 }
 
-// RenewRequest asks for a new certificate of the half that signs it, for a new key.
+// RenewRequest asks for a certificate of a new key for the half that signs the request.
 type RenewRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Node   string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                      // the half, as in its certificate
 	Half   Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // as in its certificate
 	Key    []byte                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`                        // the new Ed25519 public key, 32 bytes
 	Proof  []byte                 `protobuf:"bytes,4,opt,name=proof,proto3" json:"proof,omitempty"`                    // signature of the new key over the identity and the key, 64 bytes
-	MadeNs int64                  `protobuf:"fixed64,5,opt,name=made_ns,json=madeNs,proto3" json:"made_ns,omitempty"`  // when the half made the request, in nanoseconds since 1970: a supervisor takes none twice
-	// The key is that of the signature: the half uses the new certificate now. Needs no answer.
+	MadeNs int64                  `protobuf:"fixed64,5,opt,name=made_ns,json=madeNs,proto3" json:"made_ns,omitempty"`  // when the half made the request, in nanoseconds since 1970: a supervisor ignores requests of a half that are older than the last one it answered
+	// The half already uses the new certificate: key is the key that signs this message. Needs no answer.
 	Taken         bool `protobuf:"varint,6,opt,name=taken,proto3" json:"taken,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1228,13 +1228,13 @@ func (x *RenewRequest) GetTaken() bool {
 	return false
 }
 
-// RenewReply is the new certificate, or why there is none.
+// RenewReply holds the new certificate, or the reason for the refusal.
 type RenewReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                      // of the request
 	Half          Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // of the request
 	Certificate   []byte                 `protobuf:"bytes,3,opt,name=certificate,proto3" json:"certificate,omitempty"`        // in DER, at most 512 bytes; empty: refused
-	Error         string                 `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`                    // why it was refused: at most 120 bytes
+	Error         string                 `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`                    // reason for the refusal, at most 120 bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

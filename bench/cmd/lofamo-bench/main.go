@@ -38,9 +38,9 @@ type options struct {
 	only        string
 	short       bool
 	seed        uint64
-	starts      int    // 0: not
-	steady      int    // starts of which the steady cost is measured
-	live        int    // starts after which restarts are played
+	starts      int    // number of starts; 0: none
+	steady      int    // starts whose steady cost is measured
+	live        int    // starts that restarts follow
 	preset      string // of the starts; empty: chosen by lofamoctl up
 	record      string // file of the starts; empty: none
 	out         printer

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// phaseWindow is how long the agents' cost is taken with supervisors, and without.
+	// phaseWindow is the time over which the agents' cost is measured, with supervisors and without.
 	phaseWindow = 20 * time.Second
 	// phaseWithin bounds the wait for NORMAL after a restart.
 	phaseWithin = 2 * time.Minute
@@ -29,8 +29,8 @@ const (
 type phaseRecord struct {
 	Phase   string  `json:"phase"`
 	With    float64 `json:"with,omitempty"`    // agents' cost with supervisors, % of a core
-	Early   float64 `json:"early,omitempty"`   // the same without, from the loss on; 0: not measured
-	Without float64 `json:"without,omitempty"` // the same in the time after that
+	Early   float64 `json:"early,omitempty"`   // agents' cost from the loss of the supervisors on; 0: not measured
+	Without float64 `json:"without,omitempty"` // agents' cost in the window after that
 	Seconds float64 `json:"seconds"`           // from the restart until all nodes were NORMAL
 	Peak    float64 `json:"peak"`              // highest cost after the restart, % of a core
 	Faults  int     `json:"faults"`
@@ -50,14 +50,14 @@ func (p phaseRecord) String() string {
 	return out
 }
 
-// phase takes something away for a while, if it has lose, and brings it back.
+// phase stops a part of the cluster, unless lose is nil, and brings it back.
 type phase struct {
 	name string
 	lose func(context.Context) error
 	back func(context.Context) error
 }
 
-// phases plays what may happen to a running cluster.
+// phases stops and restarts parts of a running cluster, and measures each phase.
 func (s *starter) phases(ctx context.Context, c *localcluster.Cluster, m *measure.Meter) (out []phaseRecord) {
 	each := func(do func(id string) error) func(context.Context) error {
 		return func(context.Context) error {
@@ -98,7 +98,7 @@ func (s *starter) phase(ctx context.Context, c *localcluster.Cluster, m *measure
 		return r
 	}
 	if p.lose != nil {
-		pause(ctx, steadyAfter) // the phase before has left tests and gossip behind
+		pause(ctx, steadyAfter) // lets the tests and the gossip of the previous phase end
 		from := time.Now()
 		pause(ctx, phaseWindow)
 		r.With = percent(m.Mean(from, time.Now(), groupAgents))
@@ -120,7 +120,7 @@ func (s *starter) phase(ctx context.Context, c *localcluster.Cluster, m *measure
 	defer cancel()
 	err = p.back(bounded)
 	if err == nil {
-		c, err = localcluster.Load(c.Dir()) // its processes may be others
+		c, err = localcluster.Load(c.Dir()) // its processes may have changed
 	}
 	if err == nil {
 		err = c.WaitNormal(bounded, nil)

@@ -45,7 +45,7 @@ const (
 	groups
 )
 
-// startRecord is what one start gave. It is a line of the file that -record names.
+// startRecord is the result of one start, and a line of the file that -record names.
 type startRecord struct {
 	Preset  string        `json:"preset,omitempty"`
 	Seconds float64       `json:"seconds"`          // until all nodes were NORMAL, or until it failed
@@ -58,16 +58,16 @@ type startRecord struct {
 }
 
 func (o *options) startFlags(f *flag.FlagSet) {
-	f.IntVar(&o.starts, "starts", 0, "instead: start a cluster so often by `lofamoctl up`, and print how long it takes, what it costs and what it leaves; 0 to 1000")
-	f.IntVar(&o.steady, "steady", 3, "of the first so many starts, measure the steady cost too")
-	f.IntVar(&o.live, "live", 1, "after the first so many starts, stop and restart all supervisors and all agents")
+	f.IntVar(&o.starts, "starts", 0, "instead: start a cluster this many times by `lofamoctl up`, and print its duration, its cost, committed faults and the breaker; 0 to 1000")
+	f.IntVar(&o.steady, "steady", 3, "number of starts, from the first, whose steady cost is measured too")
+	f.IntVar(&o.live, "live", 1, "number of starts, from the first, after which all supervisors and all agents are stopped and restarted")
 	f.StringVar(&o.preset, "start-preset", "", "preset of the starts; empty: as `lofamoctl up` chooses")
-	f.StringVar(&o.record, "record", "", "file that keeps every start: an interrupted series goes on with it; empty: none")
+	f.StringVar(&o.record, "record", "", "file for the result of every start, from which an interrupted series continues; empty: none")
 }
 
 func (o *options) checkStarts() error {
 	if o.starts < 0 || o.starts > 1000 || o.steady < 0 || o.live < 0 {
-		return fmt.Errorf("starts %d (0 to 1000), steady %d, live %d (0 or more): outside what is allowed", o.starts, o.steady, o.live)
+		return fmt.Errorf("-starts %d: want 0 to 1000; -steady %d and -live %d: want 0 or more", o.starts, o.steady, o.live)
 	}
 	if o.preset != "" {
 		if _, err := config.Preset(o.preset); err != nil {
@@ -77,7 +77,7 @@ func (o *options) checkStarts() error {
 	return nil
 }
 
-// health is what the supervisors committed since a revision.
+// health holds the faults that the supervisors committed since a revision, and the state of the breaker.
 type health struct {
 	faults   int
 	first    string // in words
@@ -93,7 +93,7 @@ type starter struct {
 }
 
 // starts measures `lofamoctl up`, as often as the options say. Starts in the record file count, so that an interrupted
-// series goes on.
+// series continues.
 func starts(ctx context.Context, o options) error {
 	bin, err := localcluster.FindBinaries("")
 	if err != nil {
@@ -184,7 +184,7 @@ func (s *starter) start(ctx context.Context, i int) (r startRecord, err error) {
 	var more []string
 	live := i < s.o.live
 	if live {
-		more = []string{"--restart", "always"} // a daemon that never restarts its halves does not when asked
+		more = []string{"--restart", "always"} // by default the daemon never restarts its halves, not even on request
 	}
 	begun := time.Now()
 	why := s.up(ctx, dir, more...)
@@ -219,7 +219,7 @@ func (s *starter) steadyCost(ctx context.Context, m *measure.Meter, up time.Time
 	return percent(m.Mean(from, time.Now(), groupSupervisors, groupAgents))
 }
 
-// up runs `lofamoctl up`. The error is what it printed last.
+// up runs `lofamoctl up`. Its error quotes the one that the command printed.
 func (s *starter) up(ctx context.Context, dir string, more ...string) error {
 	args := []string{"up", "--detach", "--dims", s.o.dims.String(), "--dir", dir}
 	if s.o.preset != "" {
@@ -316,7 +316,7 @@ func (h *health) events(ctx context.Context, cl *client.Client, after uint64) er
 	return nil
 }
 
-// failure says in words what a start or a restart must not leave; empty: nothing.
+// failure describes the faults or the breaker that a start or a restart must not leave; empty: none.
 func (h *health) failure(err error) string {
 	switch {
 	case err != nil:

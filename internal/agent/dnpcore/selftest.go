@@ -39,8 +39,8 @@ const (
 // echoRate bounds the test frames that are sent back, a second, for each link.
 const echoRate = 100
 
-// What goes up in vain is a use of links for vainFor, and again after vainAgain: while no supervisor answers, tests would cost
-// more than the messages.
+// Unanswered messages up count as use of links for vainFor, and again after vainAgain: while no supervisor answers, tests would
+// cost more than the messages.
 const (
 	vainFor   = 5 * time.Second
 	vainAgain = time.Minute
@@ -91,8 +91,8 @@ func (m *Machine) use(now time.Time, id selftest.Module) {
 	}
 }
 
-// useLink notes that a message goes by a link, or came: heartbeats, tests and their echoes are no use, and neither are messages up
-// that nobody has answered for vainFor.
+// useLink notes that a message goes or came by a link. Heartbeats, tests and their echoes do not count as use, nor do messages up
+// that have gone unanswered for vainFor.
 func (m *Machine) useLink(now time.Time, l *link, k relay.Kind) {
 	if k == relay.Test || k == relay.Up && m.inVain(now) {
 		return

@@ -99,7 +99,7 @@ type Config struct {
 	Stopping <-chan struct{}
 	// QuorumAge is how long ago this replica last had the word of a quorum; -1: never since it started.
 	QuorumAge func() time.Duration
-	// Held returns why this replica holds verdicts while it leads; "": it does not. nil: it judges nothing.
+	// Held returns why this replica holds verdicts while it leads; "": it holds none. nil: the replica judges nothing.
 	Held func() string
 	// Local is the map as this replica's own store has it, kept up to date; false: not yet. nil: it is read
 	// when it is needed.

@@ -53,9 +53,9 @@ type Config struct {
 	// AllowClient and AllowStream decide which of the authenticated peers may use ClientURL.
 	AllowClient grpc.UnaryServerInterceptor
 	AllowStream grpc.StreamServerInterceptor
-	// Verify decides besides, in the handshake, who may connect to either address; nil: everybody with such a certificate.
+	// Verify also decides, during the handshake, who may connect to either address; nil: everybody with such a certificate.
 	Verify func(tls.ConnectionState) error
-	// Closed receives a listener and a reason when a connection is closed for a limit. It must not block. May be nil.
+	// Closed receives a listener and a reason when a connection is closed because of a limit. It must not block. May be nil.
 	Closed func(listener, reason string)
 
 	// Heartbeat and Election are raft's; 0 stands for 50 ms and 500 ms, for replicas in one hall.

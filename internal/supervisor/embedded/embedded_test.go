@@ -284,7 +284,7 @@ func TestOnlySupervisorsPassHandshake(t *testing.T) {
 		}
 		for _, role := range []string{"viewer", "node"} {
 			if err := answered(url, clientTLS(t, dir, role)); err == nil { // "bad certificate", unless the connection is reset before that is read
-				t.Errorf("%s with a %s's certificate: it is answered: want that the handshake is refused", url, role)
+				t.Errorf("%s with a %s's certificate: answered: want a refused handshake", url, role)
 			}
 		}
 	}

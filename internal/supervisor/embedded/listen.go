@@ -23,10 +23,10 @@ import (
 	"github.com/lofamo/lofamo/internal/bounded"
 )
 
-// etcd's own listeners limit no connections, and embed.Config has no place for another listener. So embed.Config names no address to listen on, and
+// etcd's own listeners do not limit connections, and embed.Config accepts no other listener. So embed.Config names no address to listen on, and
 // this package serves etcd's handlers on bounded listeners, with etcd's TLS configuration.
 
-// Limits of each of the two listeners. Members and clients are supervisors, and their connections count only together.
+// Limits of each of the two listeners. Connections of members and clients, which are all supervisors, count only towards the total.
 const (
 	maxConns     = 512
 	maxPerSource = 64 // connections of one source that have not proved to be a supervisor's
@@ -49,7 +49,7 @@ const (
 	ListenerClients = "etcd-client"
 )
 
-// front is the member's listeners and their servers.
+// front holds the member's listeners and their servers.
 type front struct {
 	peers, clients *bounded.Listener // clients is nil without Config.ClientURL
 	peerTLS        *tls.Config
@@ -59,7 +59,7 @@ type front struct {
 	serving        sync.WaitGroup
 }
 
-// listen binds the addresses, so that a taken one is found before the store begins. It takes them out of etcd's configuration.
+// listen binds the addresses, so that an address in use is found before the store starts. It removes them from etcd's configuration.
 func listen(cfg Config, ec *embed.Config) (_ *front, err error) {
 	f := new(front)
 	defer func() {
@@ -166,8 +166,8 @@ func (f *front) close() {
 	f.serving.Wait()
 }
 
-// admitMembers returns a tls.Config's GetConfigForClient: besides what conf verifies, a member has to come from an address of its certificate. Its
-// connection is not closed for another one then.
+// admitMembers returns a tls.Config's GetConfigForClient: besides passing conf's checks, a member has to connect from an address in its certificate. Its
+// connection is then never closed to make room for another one.
 func admitMembers(conf *tls.Config) func(*tls.ClientHelloInfo) (*tls.Config, error) {
 	return func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		c := conf.Clone()

@@ -142,7 +142,7 @@ func New(reg prometheus.Registerer) *Metrics {
 		DenyVersion: gauge("deny_list_version", "Version of the list of revoked certificates that this replica has in force; 0: none.").WithLabelValues(),
 		Denials:     gauge("deny_list_denials", "Entries of the list of revoked certificates that this replica has in force.").WithLabelValues(),
 		Renewals:    counter("renewals_total", "Requests of halves for new certificates: issued, repeated (the answer was lost), refused (the half learns why), replayed (an old request: no answer), dropped (too many at once).", "result"),
-		IssuerEnds:  gauge("renewal_issuer_expires_timestamp_seconds", "End of the issuer's certificate with which this replica renews certificates of nodes, and of all that it issued; 0: it renews none.").WithLabelValues(),
+		IssuerEnds:  gauge("renewal_issuer_expires_timestamp_seconds", "End of the issuer's certificate with which this replica renews certificates of nodes; none that it issued outlives it. 0: the replica renews none.").WithLabelValues(),
 		Topology:    gauge("topology_revision", "Revision of the topology that is followed; 0: that of the configuration, since none is stored yet.").WithLabelValues(),
 		Told:        gauge("told_halves", "Host halves that this replica tells what of the fault map concerns them.").WithLabelValues(),
 		Watchers:    gauge("watchers", "Open watches.").WithLabelValues(),

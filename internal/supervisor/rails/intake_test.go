@@ -218,7 +218,7 @@ func TestUnaskedAnswersWaitTheirTurn(t *testing.T) {
 }
 
 // TestRoundTripIsOfFirstAnswer repeats a challenge and answers it twice: the time is that from the first copy to the first answer, also when the
-// challenges of the time before were put away meanwhile.
+// challenges of the previous period were discarded in between.
 func TestRoundTripIsOfFirstAnswer(t *testing.T) {
 	a, nonce, at := asked{}, [16]byte{1}, time.Unix(1000, 0)
 	a.note(at, nonce)

@@ -53,7 +53,7 @@ func (in *Intake) drop(queue string, known bool) {
 	}
 }
 
-// shownTime is how long the map shows that verdicts are held, after the last drop.
+// shownTime is how long after the last drop the map shows that verdicts are held.
 const shownTime = 5 * time.Second
 
 // Holding returns why verdicts wait, or did within the last 5 s; "" if they did not.

@@ -211,7 +211,7 @@ func (s *Sender) Deny(node fault.NodeID, part *lofamov1.DenyPart) {
 	s.say("deny part", o, engine.To{}, servicenet.SealOptions{}, &lofamov1.Message{Body: &lofamov1.Message_DenyPart{DenyPart: part}}, nil)
 }
 
-// Renewed answers a half that asked for a new certificate, at the place from which it asked. The half repeats a request whose answer is lost.
+// Renewed answers a half that asked for a new certificate, at the address from which the request came. The half repeats a request whose answer is lost.
 func (s *Sender) Renewed(reply *lofamov1.RenewReply, at paths.Place) {
 	s.deliver("renewal", servicenet.OriginOf(reply), engine.To{}, at, servicenet.SealOptions{}, &lofamov1.Message{Body: &lofamov1.Message_RenewReply{RenewReply: reply}})
 }

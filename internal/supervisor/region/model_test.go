@@ -371,7 +371,7 @@ func (w *world) check() {
 
 // TestExactlyOnce drives a region and its parent through any order of changes, compactions, trimmed histories, cut
 // streams, new leaders on both sides, parents that die between two transactions, and stores of the region that are put back
-// to a snapshot or made anew: a region is present again only after
+// to a snapshot or recreated: a region is present again only after
 // the parent has committed the region's events from before the stream. In the end the parent has every document and, once and in
 // order, every event that the region still keeps, and it counts the lost ones.
 func TestExactlyOnce(t *testing.T) {

@@ -45,7 +45,7 @@ type Options struct {
 	Spares int
 	// Web has every replica serve the page for browsers, without TLS.
 	Web bool
-	// Renewed has replicas renew node certificates, which then live so long; 0: they renew none.
+	// Renewed makes replicas renew node certificates with this lifetime; 0: they renew none.
 	Renewed time.Duration
 	// Configure changes a replica's configuration. May be nil.
 	Configure func(*config.Supervisor)
@@ -121,7 +121,7 @@ func must(t testing.TB, err error) {
 
 func (c *Cluster) path(name string) string { return filepath.Join(c.Dir, name) }
 
-// makeIssuer writes issuer.pem and issuer.key, and has all trust the issuer.
+// makeIssuer writes issuer.pem and issuer.key, and makes all members trust the issuer.
 func (c *Cluster) makeIssuer(t testing.TB) {
 	t.Helper()
 	i, err := pki.NewIssuer(Name)

@@ -13,7 +13,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// TestLongListGoesInBursts: a node without a long list gets it in bursts, one with each digest, until it has the list, and again after a pause.
+// TestLongListGoesInBursts: a node that lacks a long list gets it in bursts, one with each digest, until it has the list, and again after a pause.
 func TestLongListGoesInBursts(t *testing.T) {
 	raw := make([]byte, 3*denyBurst*servicenet.MaxDenyData-100)
 	for i := range raw {

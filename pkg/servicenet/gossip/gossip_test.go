@@ -329,7 +329,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	b.until(t, EventJoin, "a")
 }
 
-// TestStrangersStreamsKeepNobodyOut: a stranger takes all places for streams, and takes each again that it loses. A member at another address joins.
+// TestStrangersStreamsKeepNobodyOut: a stranger takes all places for streams, and retakes each one that it loses. A member at another address joins.
 func TestStrangersStreamsKeepNobodyOut(t *testing.T) {
 	a := start(t, "a", key(1))
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}

@@ -200,7 +200,7 @@ func (t *transport) acceptStreams() {
 	}
 }
 
-// place gives a stream a place. If none is free, it closes the oldest stream of the address with the most.
+// place gives a stream a place. If none is free, it closes the oldest stream of the address with the most streams.
 func (t *transport) place(c net.Conn) *stream {
 	s := &stream{Conn: c, t: t}
 	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
@@ -280,7 +280,7 @@ func (t *transport) DialAddressTimeout(addr memberlist.Address, timeout time.Dur
 	if t.blocked.Load() {
 		return nil, fmt.Errorf("dial %s: %w", addr.Addr, errBlocked)
 	}
-	// Memberlist probes by TCP a member that does not answer by UDP: one that is shut out would stay in the pool.
+	// Memberlist probes a member by TCP if it does not answer by UDP: a refused member would stay in the pool.
 	if to, err := netip.ParseAddrPort(addr.Addr); err == nil && t.refuses(to) {
 		return nil, fmt.Errorf("dial %s: %w", addr.Addr, errRefused)
 	}

@@ -56,7 +56,7 @@ func buildPrevious(t *testing.T) string {
 
 // newer are the keys that version N-1 has not in its configurations and refuses. Whoever upgrades has its files
 // still; here they are written by version N. maxHops is as old as the files, but not its 0.
-var newer = []string{"linkGrace"}
+var newer = []string{"linkGrace", "renewal"}
 
 // previousConfig writes a configuration as version N-1 knows it, and returns the new file's name.
 func previousConfig(t *testing.T, path string) string {

@@ -196,8 +196,9 @@ func unsettled(resp *lofamov1.ListNodesResponse, begin time.Time) string {
 		case n.GetSpare():
 		case n.GetState() != lofamov1.State_NORMAL:
 			return fmt.Sprintf("%s is %s", n.GetId(), n.GetState())
-		case n.GetAge() == nil || n.GetAge().AsDuration() >= time.Since(begin):
-			return n.GetId() + " was not heard since Settle began"
+		// The parent of regions shows no ages.
+		case n.GetRegion() == "" && (n.GetAge() == nil || n.GetAge().AsDuration() >= time.Since(begin)):
+			return n.GetId() + " was not heard meanwhile"
 		}
 	}
 	return ""

@@ -16,7 +16,7 @@ KO_VERSION := v0.19.1
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/lofamo/lofamo/internal/version.version=$(VERSION)
 # A test that hangs is a failure with stacks, not a wait.
-TEST_TIMEOUT := 15m
+TEST_TIMEOUT := 20m
 
 .PHONY: build
 build: web ## binaries in bin/, with the page for browsers where there is npm

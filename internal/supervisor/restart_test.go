@@ -50,8 +50,11 @@ func TestAllReplicasRestart(t *testing.T) {
 		_ = sups[i].Stop(t.Context()) // the last has no quorum to resign with
 	}
 	for i := range sups {
-		sups[i] = nil
-		start(t, c.Configs[i])
+		s, err := launch(c.Configs[i]) // three stops it: the last one has no quorum to resign with
+		if err != nil {
+			t.Fatal(err)
+		}
+		sups[i] = s
 	}
 	leader = c.AwaitLeader(t)
 	after := committed(t, c, leader)

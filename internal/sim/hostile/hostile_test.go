@@ -28,8 +28,8 @@ var (
 )
 
 const (
-	shortForm      = 2000   // sequences
-	leastPublished = 50_000 // sequences
+	shortForm      = 2000      // sequences
+	leastPublished = 1_000_000 // sequences
 	shownAtMost    = 5
 	progressTime   = 30 * time.Second
 )

@@ -20,8 +20,8 @@ const (
 	freeAttempts = 4
 )
 
-// budget bounds what a half sends beyond first attempts while answers come, but too few of them: supervisors that are short of time
-// lose datagrams, and what is sent again for that makes the shortage last.
+// budget limits the retries of a half while supervisors answer only some of its messages. Overloaded supervisors lose datagrams, and
+// unlimited retries would prolong the overload.
 //
 //	earned   1 by a digest, but not in silence; 1 by an answer on the direct rail
 //	spent    1 for a digest sent again, torusCost for its copy by the torus, lateCost for all copies at one time of reports whose ladder

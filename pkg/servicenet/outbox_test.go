@@ -386,7 +386,7 @@ func TestNumbersFitBesideDigest(t *testing.T) {
 	}
 }
 
-// TestStatusLeavesRoomForWhatTheHalfAdds: on the direct rail a half adds what it was told of and its deny list's version to a status.
+// TestStatusLeavesRoomForWhatTheHalfAdds: on the direct rail a half adds two fields to a status: told and denied.
 func TestStatusLeavesRoomForWhatTheHalfAdds(t *testing.T) {
 	o, given := newTestOutbox(t), 0
 	o.spool = "no space"

@@ -34,7 +34,7 @@ const (
 	// steadyAfter and steadyWindow define the steady cost.
 	steadyAfter  = 20 * time.Second
 	steadyWindow = 10 * time.Second
-	// startWithin bounds one `lofamoctl up`, which has a timeout of its own.
+	// startWithin limits one `lofamoctl up`, besides the timeout of that command.
 	startWithin = 5 * time.Minute
 )
 

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -16,14 +17,20 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// denyList is a list that an operator of an authority has signed.
-func denyList(t *testing.T, ca *pki.CA, version uint64) []byte {
+// denyList returns a list that an operator of an authority has signed. It revokes supervisors.
+func denyList(t *testing.T, ca *pki.CA, version uint64, supervisors ...string) []byte {
 	t.Helper()
-	op, err := ca.IssueSigner(pki.Identity{Cluster: processtest.Cluster, Role: pki.RoleOperator, Name: "o"})
+	operator, err := ca.IssueSigner(pki.Identity{Cluster: processtest.Cluster, Role: pki.RoleOperator, Name: "o"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	signed, err := denylist.Sign(&lofamov1.DenyList{Cluster: processtest.Cluster, Version: version, Issued: timestamppb.Now()}, op)
+	l := &lofamov1.DenyList{Cluster: processtest.Cluster, Version: version, Issued: timestamppb.Now()}
+	for _, name := range supervisors {
+		l.Denials = append(l.Denials, &lofamov1.Denial{
+			Role: string(pki.RoleSupervisor), Name: name, Before: timestamppb.New(pki.CutOff(time.Now())), Revoked: timestamppb.Now(), By: "operator/o", Reason: "stolen",
+		})
+	}
+	signed, err := denylist.Sign(l, operator)
 	if err != nil {
 		t.Fatal(err)
 	}

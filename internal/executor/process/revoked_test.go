@@ -6,12 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
-
-	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/denylist"
 	"github.com/lofamo/lofamo/internal/executor/process/processtest"
 	"github.com/lofamo/lofamo/internal/executor/remote"
 	"github.com/lofamo/lofamo/internal/freeport"
@@ -39,30 +34,6 @@ func (b bench) dial(t *testing.T, c config.SupervisorTLS) *remote.Executor {
 	return x
 }
 
-// denyList is a list that an operator has signed: it revokes supervisors.
-func (b bench) denyList(t *testing.T, version uint64, supervisors ...string) []byte {
-	t.Helper()
-	operator, err := b.CA.IssueSigner(pki.Identity{Cluster: processtest.Cluster, Role: pki.RoleOperator, Name: "o"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := &lofamov1.DenyList{Cluster: processtest.Cluster, Version: version, Issued: timestamppb.Now()}
-	for _, name := range supervisors {
-		l.Denials = append(l.Denials, &lofamov1.Denial{
-			Role: string(pki.RoleSupervisor), Name: name, Before: timestamppb.New(pki.CutOff(time.Now())), Revoked: timestamppb.Now(), By: "operator/o", Reason: "stolen",
-		})
-	}
-	signed, err := denylist.Sign(l, operator)
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw, err := proto.Marshal(signed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return raw
-}
-
 // TestRevokedSupervisorIsRefused: the process refuses a supervisor whose certificate is revoked, over the connection that it has and over a new one, and
 // after a restart. It still obeys the others, and an older list takes nothing back.
 func TestRevokedSupervisorIsRefused(t *testing.T) {
@@ -74,7 +45,7 @@ func TestRevokedSupervisorIsRefused(t *testing.T) {
 	want(t, processtest.Do(t, stolen, job(5, "before", 1)), response.Succeeded, "exit code 0")
 	for _, version := range []uint64{3, 2} {
 		names := []string{"s1"}[:version-2]
-		if err := honest.Deny(t.Context(), b.denyList(t, version, names...)); err != nil {
+		if err := honest.Deny(t.Context(), denyList(t, b.CA, version, names...)); err != nil {
 			t.Fatalf("list of version %d: %v", version, err)
 		}
 		want(t, processtest.Do(t, stolen, job(5, "same-connection", 1)), response.Unchanged, "revoked")

@@ -49,7 +49,7 @@ type Options struct {
 	// drops the rest before they take buffer space from known sources (pkg/udpguard). 0: no source is a stranger.
 	Strangers int
 	// OnUnfiltered is called once, when the kernel cannot filter strangers because Know named too many addresses. Then strangers can fill
-	// the receive buffer. It must not block or call the socket. nil: nobody is told.
+	// the receive buffer. It must not block or call the socket. May be nil.
 	OnUnfiltered func(error)
 }
 

@@ -111,7 +111,7 @@ var fuzzed = map[string]string{
 	"internal/supervisor/engine.addsNothing":        "none: what this process has encoded itself",
 	"internal/supervisor/engine.healthOf":           "none: what this process has encoded itself",
 	"internal/supervisor/engine.outdated":           "none: what this process has encoded itself",
-	"internal/supervisor/rails.copyKey":             "internal/supervisor/rails FuzzCopyKey",
+	"internal/supervisor/ingest.copyKey":            "internal/supervisor/ingest FuzzCopyKey",
 	"internal/supervisor/region.decode":             "internal/supervisor/store FuzzStoreValues",
 	"internal/supervisor/regions.decodeNode":        "internal/supervisor/store FuzzStoreValues",
 	"internal/supervisor/regions.read":              "internal/supervisor/store FuzzStoreValues",

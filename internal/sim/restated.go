@@ -31,7 +31,7 @@ type given struct {
 }
 
 // restates says whether what came is a digest that says nothing that the leader does not know from this
-// supervisor: then only that goes on, as in internal/supervisor/rails.
+// supervisor: then only that goes on, as in internal/supervisor/ingest.
 func (r *replica) restates(in *input) bool {
 	if in.answer != nil || len(in.reports) != 1 {
 		return false

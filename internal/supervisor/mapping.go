@@ -36,7 +36,7 @@ func newMappers(s *Supervisor) *mappers {
 	return &mappers{s: s, heard: make(chan *lofamov1.MapFindings, mapQueue)}
 }
 
-// Mapped implements rails.Mappers.
+// Mapped implements ingest.Mappers.
 func (k *mappers) Mapped(f *lofamov1.MapFindings) {
 	select {
 	case k.heard <- f:

@@ -15,7 +15,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/api"
 	"github.com/lofamo/lofamo/internal/supervisor/border"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
-	"github.com/lofamo/lofamo/internal/supervisor/rails"
+	"github.com/lofamo/lofamo/internal/supervisor/ingest"
 	"github.com/lofamo/lofamo/internal/supervisor/regions"
 	"github.com/lofamo/lofamo/internal/supervisor/replica"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
@@ -162,7 +162,7 @@ func (s *Supervisor) connectUpstream() error {
 }
 
 // connectBorder makes the ways to the neighbouring regions, if there are any.
-func (s *Supervisor) connectBorder() (rails.Border, error) {
+func (s *Supervisor) connectBorder() (ingest.Border, error) {
 	if s.cfg.Region == "" {
 		return nil, nil
 	}

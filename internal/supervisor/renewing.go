@@ -9,8 +9,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/renewal"
+	"github.com/lofamo/lofamo/internal/supervisor/ingest"
 	"github.com/lofamo/lofamo/internal/supervisor/paths"
-	"github.com/lofamo/lofamo/internal/supervisor/rails"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
@@ -61,14 +61,14 @@ func (r *renewals) tell() {
 }
 
 // intake returns r as the interface of the intake; nil if r is nil.
-func (r *renewals) intake() rails.Renewals {
+func (r *renewals) intake() ingest.Renewals {
 	if r == nil {
 		return nil
 	}
 	return r
 }
 
-// Asked implements rails.Renewals. A half that announces its new certificate needs no answer: the verification has recorded the certificate.
+// Asked implements ingest.Renewals. A half that announces its new certificate needs no answer: the verification has recorded the certificate.
 func (r *renewals) Asked(a *servicenet.Arrival, from paths.Place) {
 	req := a.Msg.GetRenewRequest()
 	if req.GetTaken() {

@@ -34,10 +34,10 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/diagnose"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/internal/supervisor/ingest"
 	"github.com/lofamo/lofamo/internal/supervisor/lead"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/peering"
-	"github.com/lofamo/lofamo/internal/supervisor/rails"
 	"github.com/lofamo/lofamo/internal/supervisor/regions"
 	"github.com/lofamo/lofamo/internal/supervisor/replica"
 	"github.com/lofamo/lofamo/internal/supervisor/responder"
@@ -93,11 +93,11 @@ type Supervisor struct {
 	peers    *replica.Peers
 	observer *lead.Observer
 	engine   *engine.Engine
-	sender   *rails.Sender
+	sender   *ingest.Sender
 	// exchanges make the sessions with halves; nil for a parent of regions.
-	exchanges *rails.Exchanges
+	exchanges *ingest.Exchanges
 	executor  *remote.Executor // the executor process; nil if there is none
-	intake    *rails.Intake
+	intake    *ingest.Intake
 	bulk      *bulk.Manager
 	diagnose  *diagnose.Manager // nil: of a parent of regions
 	teller    *teller.Teller
@@ -328,10 +328,10 @@ func (s *Supervisor) connect() error {
 	if err != nil {
 		return err
 	}
-	s.exchanges = rails.NewExchanges(rails.ExchangeConfig{
+	s.exchanges = ingest.NewExchanges(ingest.ExchangeConfig{
 		ID: s.cfg.ID, Allowed: allowed, Wait: s.periods.AckTimeout, Metrics: s.metrics, Logger: s.logger,
 	})
-	s.sender = rails.NewSender(rails.SenderConfig{
+	s.sender = ingest.NewSender(ingest.SenderConfig{
 		Ports: s.ports(), Nodes: s.names, Paths: s.exchanges, Leader: s.leader, NoQuorum: s.ready.noQuorum, Signer: s.signer,
 		Metrics: s.metrics, Logger: s.logger,
 	})
@@ -365,7 +365,7 @@ func (s *Supervisor) connect() error {
 	if err != nil {
 		return err
 	}
-	s.intake = rails.NewIntake(rails.IntakeConfig{
+	s.intake = ingest.NewIntake(ingest.IntakeConfig{
 		Names: s.names, Verifier: s.exchanges.Verifier(s.verify), Sender: s.sender, Leader: s.engine, Forwarder: s.forward, Bulk: s.bulk, Diagnoses: s.diagnose, Teller: s.teller, Masks: s.maskers, Peers: s.peerings, Mappers: s.mappers, Configurations: s.configurers, Acts: s.actor, Border: border, Renewals: s.renewals.intake(),
 		Metrics: s.metrics, Logger: s.logger,
 	})

@@ -20,8 +20,8 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/bulk"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/internal/supervisor/ingest"
 	"github.com/lofamo/lofamo/internal/supervisor/lead"
-	"github.com/lofamo/lofamo/internal/supervisor/rails"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -136,10 +136,10 @@ func (s *Supervisor) peerTLS(id string) (*tls.Config, error) {
 
 // ports are the report addresses, with what agents are told of them: of the first, as the replicas know
 // it; the others are of one host each.
-func (s *Supervisor) ports() []rails.Port {
-	out := make([]rails.Port, len(s.sockets))
+func (s *Supervisor) ports() []ingest.Port {
+	out := make([]ingest.Port, len(s.sockets))
 	for k, socket := range s.sockets {
-		out[k] = rails.Port{Socket: socket, ReplyTo: s.cfg.Reports()[k]}
+		out[k] = ingest.Port{Socket: socket, ReplyTo: s.cfg.Reports()[k]}
 	}
 	out[0].ReplyTo = s.self.Report
 	return out

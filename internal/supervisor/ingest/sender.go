@@ -1,9 +1,9 @@
-// Package rails is where a supervisor meets the agents: the sender of acks and challenges, and the
+// Package ingest is where a supervisor meets the agents: the sender of acks and challenges, and the
 // intake that verifies what comes by the direct rail and by gossip, passes it on to whoever leads, and
 // answers RECEIVED at once for what was taken.
 //
 // It judges signatures and who may say what, never health.
-package rails
+package ingest
 
 import (
 	"context"

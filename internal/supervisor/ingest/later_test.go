@@ -1,4 +1,4 @@
-package rails
+package ingest
 
 import (
 	"bytes"

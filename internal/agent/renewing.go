@@ -4,6 +4,7 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
@@ -184,15 +185,12 @@ func (c *renewalCounts) tell(s sink) {
 type courier struct {
 	h       *hostHalf
 	counts  renewalCounts
-	seen    fileSeen // of the DNP half's request
-	request string   // its file
+	request handover // of the DNP half
 	next    int      // turn of supervisors and interfaces
 }
 
 func newCourier(h *hostHalf) *courier {
-	c := &courier{h: h, request: h.statePath(dnpRequestFile)}
-	c.seen = lookAtFile(c.request) // a request from before the restart is not sent
-	return c
+	return &courier{h: h, request: handover{watch(h.statePath(dnpRequestFile)), h.verifier}} // a request from before the restart is not sent
 }
 
 // send sends a signed request to the next supervisor in turn, or to all.
@@ -216,22 +214,17 @@ func (c *courier) send(half fault.Half, b []byte, toAll bool) {
 
 // look sends a new request of the DNP half.
 func (c *courier) look() {
-	now := lookAtFile(c.request)
-	if now == c.seen {
-		return
+	o, err := c.request.next()
+	m := o.Msg.GetRenewRequest()
+	switch {
+	case err != nil:
+		c.h.log.Warn("request of the DNP half not read", "file", c.request.path, "err", err)
+	case o.Msg == nil: // nothing new
+	case m == nil || servicenet.OriginOf(m) != fault.Origin{Node: c.h.cfg.Node, Half: fault.HalfDNP}:
+		c.h.log.Warn("file is not a request of this node's DNP half: not sent", "file", c.request.path)
+	default:
+		c.send(fault.HalfDNP, o.Raw, m.GetTaken())
 	}
-	c.seen = now
-	b, err := durable.Read(c.request, servicenet.MaxDatagram)
-	if err != nil {
-		c.h.log.Debug("request of the DNP half not read", "err", err)
-		return
-	}
-	o, err := servicenet.Open(b, c.h.verifier)
-	if err != nil || o.Msg.GetRenewRequest() == nil || servicenet.OriginOf(o.Msg.GetRenewRequest()) != (fault.Origin{Node: c.h.cfg.Node, Half: fault.HalfDNP}) {
-		c.h.log.Warn("file is not a request of this node's DNP half: not sent", "file", c.request, "err", err)
-		return
-	}
-	c.send(fault.HalfDNP, b, o.Msg.GetRenewRequest().GetTaken())
 }
 
 // take accepts a supervisor's answer and the envelope that it came in. Any goroutine may call it.
@@ -267,15 +260,12 @@ type renewalAnswer struct {
 
 // dnpPost is the DNP half's side of the courier.
 type dnpPost struct {
-	d    *dnpHalf
-	seen fileSeen // of the answer
-	file string   // of the answer
+	d      *dnpHalf
+	answer handover
 }
 
 func newDNPPost(d *dnpHalf) *dnpPost {
-	p := &dnpPost{d: d, file: d.statePath(dnpAnswerFile)}
-	p.seen = lookAtFile(p.file) // an answer from before the restart is for a lost key
-	return p
+	return &dnpPost{d, handover{watch(d.statePath(dnpAnswerFile)), d.verifier}} // an answer from before the restart is for a lost key
 }
 
 func (p *dnpPost) send(b []byte, _ bool) {
@@ -286,20 +276,34 @@ func (p *dnpPost) send(b []byte, _ bool) {
 
 // look handles a new answer.
 func (p *dnpPost) look() {
-	now := lookAtFile(p.file)
-	if now == p.seen {
-		return
+	o, err := p.answer.next()
+	switch {
+	case err != nil:
+		p.d.log.Warn("answer for the DNP half not read", "file", p.answer.path, "err", err)
+	case o.Msg == nil: // nothing new
+	case o.Msg.GetRenewReply() == nil:
+		p.d.log.Warn("file is not a supervisor's answer: not used", "file", p.answer.path)
+	default:
+		p.d.trust.renewals.answered(o.Msg.GetRenewReply())
 	}
-	p.seen = now
-	b, err := durable.Read(p.file, servicenet.MaxDatagram)
-	if err != nil {
-		p.d.log.Debug("answer for the DNP half not read", "err", err)
-		return
+}
+
+// handover is a file in which the other half leaves envelopes. A new envelope replaces the one before, which may be lost.
+type handover struct {
+	watchedFile
+	verifier *pki.Verifier
+}
+
+// next opens the envelope that has appeared since the call before. Without a new one it returns neither a message nor an error.
+func (h *handover) next() (servicenet.Opened, error) {
+	if !h.changed() {
+		return servicenet.Opened{}, nil
 	}
-	o, err := servicenet.Open(b, p.d.verifier)
-	if err != nil || o.Msg.GetRenewReply() == nil {
-		p.d.log.Warn("file is not a supervisor's answer: not used", "file", p.file, "err", err)
-		return
+	b, err := durable.Read(h.path, servicenet.MaxDatagram)
+	if errors.Is(err, fs.ErrNotExist) {
+		return servicenet.Opened{}, nil
+	} else if err != nil {
+		return servicenet.Opened{}, err
 	}
-	p.d.trust.renewals.answered(o.Msg.GetRenewReply())
+	return servicenet.Open(b, h.verifier)
 }

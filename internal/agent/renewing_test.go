@@ -10,6 +10,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/durable"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -145,4 +146,40 @@ func TestHalfAsksOnlyWhereThereIsAnIssuer(t *testing.T) {
 	if len(a.sent) > 0 || !a.expired.on {
 		t.Errorf("%d requests after the end, warned: %t: want none, and a warning", len(a.sent), a.expired.on)
 	}
+}
+
+// TestHandoverYieldsEachEnvelopeOnce: an envelope from before the start, one already read, a removed file and a broken one yield no message.
+func TestHandoverYieldsEachEnvelopeOnce(t *testing.T) {
+	a := newApplicant(t, true, time.Minute)
+	envelope, err := a.seal(time.Now(), a.signer.Key(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), dnpRequestFile)
+	write := func(b []byte) {
+		t.Helper()
+		if err := durable.Replace(file, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write([]byte("from before the start"))
+	h := handover{watch(file), a.verifier}
+	next := func(what string, message, fails bool) {
+		t.Helper()
+		if o, err := h.next(); (o.Msg.GetRenewRequest() != nil) != message || (err != nil) != fails {
+			t.Errorf("%s: %v, %v: want a message: %t, an error: %t", what, o.Msg, err, message, fails)
+		}
+	}
+	next("from before the start", false, false)
+	write(envelope)
+	next("new", true, false)
+	next("read before", false, false)
+	write([]byte("broken"))
+	next("broken", false, true)
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	next("removed", false, false)
+	write(envelope)
+	next("new again", true, false)
 }

@@ -24,8 +24,7 @@ type trust struct {
 	signer   *pki.Signer
 	log      *slog.Logger
 	keeper   *denylist.Keeper // owned by run
-	path     string
-	seen     fileSeen
+	file     watchedFile // the list's
 	failed   condition
 	renewal  condition
 	renewAt  time.Time
@@ -39,10 +38,27 @@ type trust struct {
 	version atomic.Uint64 // of the list in force
 }
 
-// fileSeen identifies one state of a file.
-type fileSeen struct {
+// watchedFile is a file that somebody else replaces. One goroutine uses it.
+type watchedFile struct {
+	path string
+	seen fileState
+}
+
+// fileState identifies one state of a file.
+type fileState struct {
 	at   time.Time
 	size int64
+}
+
+// watch returns a file whose present state counts as seen.
+func watch(path string) watchedFile { return watchedFile{path, stateOf(path)} }
+
+// changed reports whether the file has changed since the call before.
+func (f *watchedFile) changed() bool {
+	now := stateOf(f.path)
+	was := f.seen
+	f.seen = now
+	return now != was
 }
 
 // Limits and periods of trust.
@@ -55,11 +71,10 @@ const (
 
 func newTrust(c *common, r *pki.Registry) *trust {
 	t := &trust{
-		registry: r, signer: c.signer, log: c.log, path: filepath.Join(c.cfg.StateDir, denylist.File),
+		registry: r, signer: c.signer, log: c.log, file: watch(filepath.Join(c.cfg.StateDir, denylist.File)),
 		parts: make(chan *lofamov1.DenyPart, trustQueue), look: make(chan struct{}, 1), answers: make(chan renewalAnswer, 4),
 		renewals: newRenewing(c.log, c.self(), c.cfg.StateDir, c.signer, c.verifier), carry: func() {},
 	}
-	t.seen = lookAtFile(t.path)
 	var lost error
 	if t.keeper, lost = denylist.NewKeeper(c.cfg.StateDir, c.cfg.Cluster, c.verifier, r); lost != nil {
 		c.log.Error("list of revoked certificates not read: none is refused until a supervisor sends it again", "err", lost)
@@ -68,12 +83,12 @@ func newTrust(c *common, r *pki.Registry) *trust {
 	return t
 }
 
-func lookAtFile(path string) fileSeen {
+func stateOf(path string) fileState {
 	info, err := os.Stat(path)
 	if err != nil {
-		return fileSeen{}
+		return fileState{}
 	}
-	return fileSeen{info.ModTime(), info.Size()}
+	return fileState{info.ModTime(), info.Size()}
 }
 
 // wake makes run check the files. It does not block.
@@ -118,8 +133,7 @@ func (t *trust) run(ctx context.Context, changed func()) {
 			t.renew(time.Now())
 			t.carry()
 			t.renewals.tick(time.Now())
-			if now := lookAtFile(t.path); now != t.seen {
-				t.seen = now
+			if t.file.changed() {
 				taken, err = t.keeper.Reload()
 			}
 		}

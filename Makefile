@@ -63,7 +63,7 @@ newcomer: ## a fresh clone and the README's commands up to the map, timed
 # ALONE are packages whose tests time real halves and clusters, that others' tests beside them would hold up: one at a time.
 # All others three at a time: much of what they do is waiting.
 ALONE := ./cmd/lofamo-agent ./internal/agent ./internal/agent/{acts/...,checks/...,local,mailbox,notify/...,rendezvous,status} \
-  ./internal/campaign/inject ./internal/e2e ./internal/localcluster/... ./internal/netlab
+  ./internal/campaign/inject ./internal/e2e ./internal/cluster/... ./internal/netlab
 
 # PURE are packages of thousands of virtual worlds, some of them played side by side: the race detector has little to find there,
 # and makes them eight times slower. So it sees only -short of them, and without it they are tested whole.

@@ -23,9 +23,9 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/bench/measure"
+	"github.com/lofamo/lofamo/client"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/localcluster"
-	"github.com/lofamo/lofamo/internal/localcluster/client"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -163,7 +163,7 @@ type unit struct {
 func (f *Fleet) units() []unit {
 	out := []unit{{}}
 	for k := range f.cfg.Regions {
-		out = append(out, unit{localcluster.RegionName(k), (k + 1) * f.cfg.Replicas})
+		out = append(out, unit{cluster.RegionName(k), (k + 1) * f.cfg.Replicas})
 	}
 	return out
 }
@@ -240,9 +240,9 @@ func (f *Fleet) plan(u unit) error {
 	var members []string
 	var replicas []config.ReplicaEntry
 	for i := range f.cfg.Replicas {
-		id := localcluster.SupervisorID(i)
+		id := cluster.SupervisorID(i)
 		if u.name != "" {
-			id = localcluster.RegionSupervisorID(u.name, i)
+			id = cluster.RegionSupervisorID(u.name, i)
 		}
 		c := config.DefaultSupervisor()
 		c.Cluster, c.ID, c.Dims, c.Region, c.Preset, c.Periods = clusterName, id, f.cfg.Dims.String(), u.name, f.cfg.Preset, f.cfg.Periods
@@ -281,7 +281,7 @@ func freePorts(n int) (out []string, err error) {
 
 // launch starts the processes.
 func (f *Fleet) launch(context.Context) error {
-	bin, err := localcluster.FindBinaries("")
+	bin, err := cluster.FindBinaries("")
 	if err != nil {
 		return err
 	}

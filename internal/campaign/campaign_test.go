@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/campaign/account"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
 	"github.com/lofamo/lofamo/internal/udpmangle"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
-	dir := os.Getenv(localcluster.EnvBinDir)
+	dir := os.Getenv(cluster.EnvBinDir)
 	if dir == "" {
 		var err error
 		if dir, err = os.MkdirTemp("", "lofamo-campaign-bin-"); err != nil {

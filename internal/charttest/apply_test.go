@@ -181,15 +181,15 @@ type server struct {
 // plurals are those that are not made by an s.
 var plurals = map[string]string{"NetworkPolicy": "networkpolicies"}
 
-// cluster are kinds that have no namespace.
-var cluster = map[string]bool{"Namespace": true, "Node": true, "PersistentVolume": true, "ClusterRole": true, "ClusterRoleBinding": true, "CustomResourceDefinition": true}
+// clusterScoped are kinds that have no namespace.
+var clusterScoped = map[string]bool{"Namespace": true, "Node": true, "PersistentVolume": true, "ClusterRole": true, "ClusterRoleBinding": true, "CustomResourceDefinition": true}
 
 func (k server) path(version, kind, namespace, name string) string {
 	path := "/apis/" + version
 	if !strings.Contains(version, "/") {
 		path = "/api/" + version
 	}
-	if !cluster[kind] {
+	if !clusterScoped[kind] {
 		path += "/namespaces/" + namespace
 	}
 	plural := plurals[kind]

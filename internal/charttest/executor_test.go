@@ -11,9 +11,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/inventory"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/internal/pki"
 )
@@ -22,7 +22,7 @@ import (
 // and has its ledger still when its pod is replaced.
 func TestExecutor(t *testing.T) {
 	wantContainers(t)
-	bin := needs.Set(t, "make build, and set it to bin", localcluster.EnvBinDir)
+	bin := needs.Set(t, "make build, and set it to bin", cluster.EnvBinDir)
 	top, err := os.MkdirTemp("", "lofamo-chart-")
 	if err != nil {
 		t.Fatal(err)

@@ -17,10 +17,10 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/client"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/inventory"
-	"github.com/lofamo/lofamo/internal/localcluster"
-	"github.com/lofamo/lofamo/internal/localcluster/client"
 	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/internal/pki"
 )
@@ -49,7 +49,7 @@ var systemd = []string{"--set", "agents.dnpHalf=systemd,agents.stateDir=/var/lib
 func install(t *testing.T) *installation {
 	t.Helper()
 	wantContainers(t)
-	in := &installation{t: t, now: needs.Set(t, "make build, and set it to bin", localcluster.EnvBinDir)}
+	in := &installation{t: t, now: needs.Set(t, "make build, and set it to bin", cluster.EnvBinDir)}
 	top, err := os.MkdirTemp("", "lofamo-chart-")
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/localcluster/client/clienttest"
+	"github.com/lofamo/lofamo/internal/testing/clienttest"
 )
 
 // grouped is a 2x2x2 map whose plane X=1 has lost its power, with two members that nobody sees; n0-0-0 is

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/localcluster/client/clienttest"
+	"github.com/lofamo/lofamo/internal/testing/clienttest"
 )
 
 func bundlePiece(data string) *lofamov1.GetBundleResponse {

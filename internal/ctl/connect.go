@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/localcluster"
-	"github.com/lofamo/lofamo/internal/localcluster/client"
+	"github.com/lofamo/lofamo/client"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
@@ -23,20 +23,20 @@ func (a *app) clusterDir() (dir, from string) {
 	if a.dir != "" {
 		return a.dir, "--dir"
 	}
-	if env := a.env.Getenv(localcluster.EnvDir); env != "" {
-		return env, "$" + localcluster.EnvDir
+	if env := a.env.Getenv(cluster.EnvDir); env != "" {
+		return env, "$" + cluster.EnvDir
 	}
-	return localcluster.DefaultDir, "the default"
+	return cluster.DefaultDir, "the default"
 }
 
 // local finds the local cluster, for commands that work on nothing else.
-func (a *app) local(what string) (*localcluster.Cluster, error) {
+func (a *app) local(what string) (*cluster.Cluster, error) {
 	if a.server != "" {
 		return nil, usagef("%s works only on a local cluster made by `lofamoctl up`: --server names another one", what)
 	}
 	dir, from := a.clusterDir()
-	c, err := localcluster.Load(dir)
-	if errors.Is(err, localcluster.ErrNoCluster) {
+	c, err := cluster.Load(dir)
+	if errors.Is(err, cluster.ErrNoCluster) {
 		if abs, absErr := filepath.Abs(dir); absErr == nil {
 			dir = abs
 		}
@@ -48,7 +48,7 @@ func (a *app) local(what string) (*localcluster.Cluster, error) {
 // session is a connection and what is known of its other end.
 type session struct {
 	*client.Client
-	cluster *localcluster.Cluster // nil for a cluster elsewhere
+	cluster *cluster.Cluster // nil for a cluster elsewhere
 }
 
 // explain adds what helps to an error of a call.

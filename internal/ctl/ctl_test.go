@@ -16,8 +16,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/localcluster"
-	"github.com/lofamo/lofamo/internal/localcluster/client/clienttest"
+	"github.com/lofamo/lofamo/internal/cluster"
+	"github.com/lofamo/lofamo/internal/testing/clienttest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -448,7 +448,7 @@ func TestArgumentsThatCannotBe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := localcluster.Create(localcluster.Options{Dir: dir, Dims: d}); err != nil {
+	if _, err := cluster.Create(cluster.Options{Dir: dir, Dims: d}); err != nil {
 		t.Fatal(err)
 	}
 	keyless := r

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -26,7 +26,7 @@ func (a *app) injectCommand() *cobra.Command {
 mangled frames, changed sensors. It refuses to touch any other cluster.
 
 Faults:
-` + localcluster.FaultHelp() + `
+` + cluster.FaultHelp() + `
   heal                   undo everything on NODE, or on all nodes with 'inject all heal'
 
 A cut or corrupted link is so at NODE's end of the cable. Cut both ways, each end hears silence.
@@ -51,7 +51,7 @@ With --for the fault is undone after that time, or with Ctrl-C; lofamoctl waits 
 			return usagef("--for %v: want a positive time such as 5s", duration)
 		}
 		if len(args) < 2 && !slices.Equal(args, []string{"heal"}) {
-			return usagef("%s is missing", []string{"NODE (an id such as n1-0-1, or coordinates such as 1,0,1)", "FAULT (one of " + strings.Join(localcluster.KindNames(), ", ") + ", heal)"}[len(args)])
+			return usagef("%s is missing", []string{"NODE (an id such as n1-0-1, or coordinates such as 1,0,1)", "FAULT (one of " + strings.Join(cluster.KindNames(), ", ") + ", heal)"}[len(args)])
 		}
 		if args[0] == "heal" || args[1] == "heal" {
 			if oneWay || cmd.Flags().Changed("for") {
@@ -59,7 +59,7 @@ With --for the fault is undone after that time, or with Ctrl-C; lofamoctl waits 
 			}
 			return a.heal(cmd.Context(), args)
 		}
-		f, err := localcluster.ParseFault(args[1:], oneWay)
+		f, err := cluster.ParseFault(args[1:], oneWay)
 		if err != nil {
 			return usageError{err}
 		}
@@ -75,7 +75,7 @@ With --for the fault is undone after that time, or with Ctrl-C; lofamoctl waits 
 	return cmd
 }
 
-func (a *app) inject(ctx context.Context, c *localcluster.Cluster, node string, f localcluster.Fault, lasting time.Duration) error {
+func (a *app) inject(ctx context.Context, c *cluster.Cluster, node string, f cluster.Fault, lasting time.Duration) error {
 	n, err := c.Node(node)
 	if err != nil {
 		return usageError{err}
@@ -143,7 +143,7 @@ func (a *app) completeInject(cmd *cobra.Command, args []string, prefix string) (
 		words, _ = a.completeNodes(cmd, args, prefix)
 		words = append(words, allNodes)
 	case len(args) == 1:
-		words = append(localcluster.KindNames(), "heal")
+		words = append(cluster.KindNames(), "heal")
 	case len(args) == 2 && strings.HasSuffix(args[1], "-link"):
 		for _, d := range grid.Directions() {
 			words = append(words, d.String())
@@ -151,7 +151,7 @@ func (a *app) completeInject(cmd *cobra.Command, args []string, prefix string) (
 	case len(args) == 2 && args[1] == "cut-interface":
 		words = []string{"0", "1"}
 	case len(args) == 2 && args[1] == "sensor":
-		words = localcluster.SensorNames()
+		words = cluster.SensorNames()
 	}
 	var out []string
 	for _, w := range words {

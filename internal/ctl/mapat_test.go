@@ -6,7 +6,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/localcluster/client/clienttest"
+	"github.com/lofamo/lofamo/internal/testing/clienttest"
 )
 
 // history is a 2x2x2 map in which n1-0-1 was SICK by its memory from 10m to 5m ago, and is FAILED since 1m; n0-0-0's end X+ broke 8m ago; n0-1-0 was

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
@@ -101,7 +101,7 @@ func parseWord(what, s string) (uint32, error) {
 }
 
 // localRegisters reads the register file itself.
-func (a *app) localRegisters(c *localcluster.Cluster, node string, f format) error {
+func (a *app) localRegisters(c *cluster.Cluster, node string, f format) error {
 	n, err := c.Node(node)
 	if err != nil {
 		return usageError{err}

@@ -1,6 +1,6 @@
 // Package ctl is the users' command line: what lofamoctl's commands are called, what they take and
 // how their answers look. It asks the supervisors through their API and makes local clusters
-// through internal/localcluster; it knows nothing of either beyond that, and decides nothing.
+// through internal/cluster; it knows nothing of either beyond that, and decides nothing.
 //
 // Exit codes: 0 for success, 1 for a failure, 2 for a command line that cannot be understood.
 package ctl
@@ -19,7 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/cluster"
 )
 
 // The exit codes.
@@ -156,7 +156,7 @@ something wrong.`,
 		},
 	}
 	f := root.PersistentFlags()
-	f.StringVar(&a.dir, "dir", "", "directory of the local cluster (default $LOFAMO_DIR, else ./"+localcluster.DefaultDir+")")
+	f.StringVar(&a.dir, "dir", "", "directory of the local cluster (default $LOFAMO_DIR, else ./"+cluster.DefaultDir+")")
 	f.StringVar(&a.server, "server", "", "gRPC addresses of supervisors, host:port[,host:port…], instead of a local cluster")
 	f.StringVar(&a.region, "region", "", "of a local cluster with regions: ask the supervisors of this one, such as region-0, instead of their parent")
 	f.StringVar(&a.ca, "ca", "", "with --server: PEM file of the cluster's certificate authority")

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/localcluster/client"
+	"github.com/lofamo/lofamo/client"
 )
 
 type topFlags struct {

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/localcluster/client/clienttest"
+	"github.com/lofamo/lofamo/internal/testing/clienttest"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 

@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -30,7 +30,7 @@ type upFlags struct {
 	detach      bool
 	forceNew    bool
 	timeout     time.Duration
-	fit         localcluster.Fit // zero: a preset was named
+	fit         cluster.Fit // zero: a preset was named
 	changed     func(name string) bool
 }
 
@@ -66,7 +66,7 @@ heard, and names those that are not NORMAL. What was injected into processes, li
 	fl.BoolVar(&f.detach, "detach", false, "return when the cluster is up, and let it run on")
 	fl.BoolVar(&f.forceNew, "force-new", false, "replace a stopped cluster in the directory by a new one")
 	fl.DurationVar(&f.timeout, "timeout", 0, "how long to wait until all nodes are NORMAL, or of a cluster that is started again heard (default 60s and 1s a node)")
-	fl.StringVar(&f.binDir, "bin-dir", "", "directory of the programs lofamo-agent and supervisor (default $"+localcluster.EnvBinDir+", else that of lofamoctl)")
+	fl.StringVar(&f.binDir, "bin-dir", "", "directory of the programs lofamo-agent and supervisor (default $"+cluster.EnvBinDir+", else that of lofamoctl)")
 	fl.StringVar(&f.logLevel, "log-level", "info", "of agents and supervisors: debug, info, warn, error")
 	_ = cmd.RegisterFlagCompletionFunc("preset", cobra.FixedCompletions(config.PresetNames(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("restart", cobra.FixedCompletions([]string{"never", "always"}, cobra.ShellCompDirectiveNoFileComp))
@@ -79,43 +79,43 @@ heard, and names those that are not NORMAL. What was injected into processes, li
 }
 
 // options checks what can be checked before anything is touched.
-func (f *upFlags) options(dir string) (localcluster.Options, error) {
+func (f *upFlags) options(dir string) (cluster.Options, error) {
 	dims, err := grid.ParseDims(f.dims)
 	if err != nil {
-		return localcluster.Options{}, usageError{fmt.Errorf("--dims: %w", err)}
+		return cluster.Options{}, usageError{fmt.Errorf("--dims: %w", err)}
 	}
-	if n := dims.Nodes(); n < 2 || n > localcluster.MaxNodes {
-		return localcluster.Options{}, usagef("--dims %s: %d nodes: want 2 to %d on one machine", f.dims, n, localcluster.MaxNodes)
+	if n := dims.Nodes(); n < 2 || n > cluster.MaxNodes {
+		return cluster.Options{}, usagef("--dims %s: %d nodes: want 2 to %d on one machine", f.dims, n, cluster.MaxNodes)
 	}
 	if !slices.Contains([]int{1, 3, 5}, f.supervisors) {
-		return localcluster.Options{}, usagef("--supervisors %d: want 1, 3 or 5 (a majority must remain when one dies, and an even number adds none)", f.supervisors)
+		return cluster.Options{}, usagef("--supervisors %d: want 1, 3 or 5 (a majority must remain when one dies, and an even number adds none)", f.supervisors)
 	}
 	if size := max(dims.X, dims.Y, dims.Z); f.regions < 0 || f.regions == 1 || f.regions > size {
-		return localcluster.Options{}, usagef("--regions %d: want 0 (not divided) or 2 to %d, the largest size of the torus", f.regions, size)
+		return cluster.Options{}, usagef("--regions %d: want 0 (not divided) or 2 to %d, the largest size of the torus", f.regions, size)
 	}
-	if f.spares < 0 || f.spares > localcluster.MaxNodes || f.spares > 0 && f.regions > 0 {
-		return localcluster.Options{}, usagef("--spares %d: want 0 to %d, and none with --regions", f.spares, localcluster.MaxNodes)
+	if f.spares < 0 || f.spares > cluster.MaxNodes || f.spares > 0 && f.regions > 0 {
+		return cluster.Options{}, usagef("--spares %d: want 0 to %d, and none with --regions", f.spares, cluster.MaxNodes)
 	}
-	if f.interfaces < 1 || f.interfaces > localcluster.MaxServiceInterfaces {
-		return localcluster.Options{}, usagef("--service-interfaces %d: want 1 to %d", f.interfaces, localcluster.MaxServiceInterfaces)
+	if f.interfaces < 1 || f.interfaces > cluster.MaxServiceInterfaces {
+		return cluster.Options{}, usagef("--service-interfaces %d: want 1 to %d", f.interfaces, cluster.MaxServiceInterfaces)
 	}
 	if !slices.Contains([]string{"never", "always"}, f.restart) {
-		return localcluster.Options{}, usagef("--restart %q: want never or always", f.restart)
+		return cluster.Options{}, usagef("--restart %q: want never or always", f.restart)
 	}
 	if f.preset == "" && !f.changed("preset") {
-		f.fit = localcluster.FitPreset(dims, f.spares, runtime.GOMAXPROCS(0))
+		f.fit = cluster.FitPreset(dims, f.spares, runtime.GOMAXPROCS(0))
 		f.preset = f.fit.Preset
 	}
 	if _, err := config.Preset(f.preset); err != nil {
-		return localcluster.Options{}, usageError{fmt.Errorf("--%w", err)}
+		return cluster.Options{}, usageError{fmt.Errorf("--%w", err)}
 	}
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, f.logLevel) {
-		return localcluster.Options{}, usagef("--log-level %q: want debug, info, warn or error", f.logLevel)
+		return cluster.Options{}, usagef("--log-level %q: want debug, info, warn or error", f.logLevel)
 	}
 	if f.timeout < 0 {
-		return localcluster.Options{}, usagef("--timeout %v: want a positive time such as 90s", f.timeout)
+		return cluster.Options{}, usagef("--timeout %v: want a positive time such as 90s", f.timeout)
 	}
-	return localcluster.Options{
+	return cluster.Options{
 		Dir: dir, Dims: dims, Supervisors: f.supervisors, Regions: f.regions, Spares: f.spares, ServiceInterfaces: f.interfaces, Preset: f.preset, BinDir: f.binDir,
 		Restart: f.restart, LogLevel: f.logLevel, Force: f.forceNew,
 	}, nil
@@ -130,7 +130,7 @@ func (a *app) up(ctx context.Context, f *upFlags) error {
 	if err != nil {
 		return err
 	}
-	if _, err := localcluster.FindBinaries(f.binDir); err != nil {
+	if _, err := cluster.FindBinaries(f.binDir); err != nil {
 		return err
 	}
 	c, made, err := a.makeOrReuse(o, f)
@@ -152,8 +152,8 @@ func (a *app) up(ctx context.Context, f *upFlags) error {
 
 // makeOrReuse makes a new cluster, or takes the stopped one in the directory if it is what the
 // flags ask for.
-func (a *app) makeOrReuse(o localcluster.Options, f *upFlags) (c *localcluster.Cluster, made bool, err error) {
-	old, err := localcluster.Load(o.Dir)
+func (a *app) makeOrReuse(o cluster.Options, f *upFlags) (c *cluster.Cluster, made bool, err error) {
+	old, err := cluster.Load(o.Dir)
 	if err == nil && old.Info().Complete && !f.forceNew {
 		if running := old.Running(); len(running) > 0 {
 			return nil, false, fmt.Errorf("the cluster in %s is running already (%s …): `lofamoctl down --dir %s` stops it; --dir takes another directory", old.Dir(), running[0], o.Dir)
@@ -165,11 +165,11 @@ func (a *app) makeOrReuse(o localcluster.Options, f *upFlags) (c *localcluster.C
 		a.printf("starting the %s cluster in %s again\n", old.Dims(), old.Dir())
 		return old, false, nil
 	}
-	if err != nil && !errors.Is(err, localcluster.ErrNoCluster) && !f.forceNew {
+	if err != nil && !errors.Is(err, cluster.ErrNoCluster) && !f.forceNew {
 		return nil, false, fmt.Errorf("%w (--force-new replaces it)", err)
 	}
-	c, err = localcluster.Create(o)
-	if errors.Is(err, localcluster.ErrLongPath) {
+	c, err = cluster.Create(o)
+	if errors.Is(err, cluster.ErrLongPath) {
 		return nil, false, usageError{fmt.Errorf("--dir: %w", err)}
 	}
 	if err != nil {
@@ -195,7 +195,7 @@ func plural(n int, what string) string {
 }
 
 // differs refuses flags that ask for another cluster than the stopped one.
-func (f *upFlags) differs(old *localcluster.Cluster) error {
+func (f *upFlags) differs(old *cluster.Cluster) error {
 	info := old.Info()
 	dims, _ := grid.ParseDims(f.dims) // was checked
 	for _, d := range []struct {
@@ -235,7 +235,7 @@ func (a *app) printUp(took time.Duration, nodes int, unwell []string) {
 
 // bringUp starts a cluster and waits for its nodes: of one that was just made until all are NORMAL, of another
 // until all are heard. It returns what is not NORMAL, in words.
-func (a *app) bringUp(ctx context.Context, c *localcluster.Cluster, made bool, timeout time.Duration) (unwell []string, err error) {
+func (a *app) bringUp(ctx context.Context, c *cluster.Cluster, made bool, timeout time.Duration) (unwell []string, err error) {
 	if timeout == 0 {
 		timeout = 60*time.Second + time.Duration(c.Dims().Nodes())*time.Second
 	}
@@ -253,7 +253,7 @@ func (a *app) bringUp(ctx context.Context, c *localcluster.Cluster, made bool, t
 }
 
 // giveUp cleans up after a start that failed.
-func (a *app) giveUp(ctx context.Context, c *localcluster.Cluster, made bool, why error) error {
+func (a *app) giveUp(ctx context.Context, c *cluster.Cluster, made bool, why error) error {
 	if errors.Is(why, context.Canceled) {
 		why = errors.New("interrupted")
 	}
@@ -268,7 +268,7 @@ func (a *app) giveUp(ctx context.Context, c *localcluster.Cluster, made bool, wh
 }
 
 // stay waits for Ctrl-C, tells of processes that end meanwhile, and stops the cluster.
-func (a *app) stay(ctx context.Context, c *localcluster.Cluster) error {
+func (a *app) stay(ctx context.Context, c *cluster.Cluster) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -292,7 +292,7 @@ func (a *app) stay(ctx context.Context, c *localcluster.Cluster) error {
 	}
 }
 
-func (a *app) printHints(c *localcluster.Cluster, f *upFlags) {
+func (a *app) printHints(c *cluster.Cluster, f *upFlags) {
 	if p, err := c.Periods(); err == nil {
 		a.printf("\nWith preset %s, a fault is in the map at the latest\n  %4v after the death of one half (watchdog, challenge, transit)\n  %4v after the death of a whole node (silence, challenge, transit)\n",
 			c.Info().Preset, p.HalfBound(), p.NodeBound())
@@ -336,7 +336,7 @@ func (a *app) printHints(c *localcluster.Cluster, f *upFlags) {
 }
 
 // webAt says where the first supervisor has its page; empty: it has none.
-func webAt(c *localcluster.Cluster) string {
+func webAt(c *cluster.Cluster) string {
 	if all := c.Serving(""); len(all) > 0 && all[0].Web != "" {
 		return ", http://" + all[0].Web
 	}
@@ -353,7 +353,7 @@ type progressLine struct {
 
 func (a *app) progress() *progressLine { return &progressLine{app: a} }
 
-func (p *progressLine) step(s localcluster.Progress) {
+func (p *progressLine) step(s cluster.Progress) {
 	var line string
 	switch s.Phase {
 	case "supervisors":

@@ -14,10 +14,10 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/localcluster"
-	"github.com/lofamo/lofamo/internal/localcluster/client/clienttest"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/testing/clienttest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
@@ -98,7 +98,7 @@ func pretend(t *testing.T) (bin, dir string) {
 		}
 	}
 	t.Cleanup(func() {
-		if c, err := localcluster.Load(dir); err == nil {
+		if c, err := cluster.Load(dir); err == nil {
 			_ = c.Stop(context.Background())
 		}
 	})
@@ -243,7 +243,7 @@ func TestForegroundUpEndsWithCtrlC(t *testing.T) {
 			t.Fatalf("not up: %s %s", &out, &errOut)
 		}
 	}
-	c, err := localcluster.Load(dir)
+	c, err := cluster.Load(dir)
 	if err != nil || len(c.Running()) != 3 {
 		t.Fatalf("running: %v, %v", c.Running(), err)
 	}
@@ -292,7 +292,7 @@ func TestRegsReadsTheRegisterFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := localcluster.Create(localcluster.Options{Dir: dir, Dims: d, Supervisors: 1})
+	c, err := cluster.Create(cluster.Options{Dir: dir, Dims: d, Supervisors: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

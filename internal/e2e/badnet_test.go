@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/lab"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/udpmangle"
 	"github.com/lofamo/lofamo/pkg/mangle"
 )
@@ -84,7 +84,7 @@ func TestBadServiceNetwork(t *testing.T) {
 	t.Parallel()
 	const node = "n1-0-1"
 	b := &badLines{t: t, node: node, lines: map[string]*udpmangle.Line{}}
-	l := clusterOf(t, "2x2x2", localcluster.Options{Supervisors: 3, Periods: patient(), Command: b.edits().command(t)})
+	l := clusterOf(t, "2x2x2", cluster.Options{Supervisors: 3, Periods: patient(), Command: b.edits().command(t)})
 	try(t, l, "lossy", func(t trial) {
 		b.set(t.T, mangle.Faults{Drop: 0.3, Corrupt: 0.01, Duplicate: 0.1, Reorder: 0.1, Jitter: 5 * time.Millisecond})
 		// A matter of chance: 1 of 1,000 times it takes more than 20 s (TestLossyNetworkIsSick in pkg/servicenet).
@@ -102,7 +102,7 @@ func TestBadServiceNetwork(t *testing.T) {
 		}
 		round := t
 		round.mark = t.Mark()
-		round.inject(node, simple(localcluster.KillDNP))
+		round.inject(node, simple(cluster.KillDNP))
 		round.becomes(node, "dnp", failed)
 		if err := t.Cluster.Heal(t.Context(), node); err != nil {
 			t.Fatal(err)

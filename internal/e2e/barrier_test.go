@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/lab"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/pkg/jobs"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -103,8 +103,8 @@ func barriers(t *testing.T, l *lab.Lab) {
 		ctx, cancel := context.WithTimeout(t.Context(), settling)
 		defer cancel()
 		early, late := r.ids[:4], r.ids[4:]
-		for i, cut := range []localcluster.Fault{
-			{Kind: localcluster.CutLink, Dir: grid.ZPlus}, {Kind: localcluster.CutLink, Dir: grid.YMinus, OneWay: true}, {Kind: localcluster.CutLink, Dir: grid.XPlus},
+		for i, cut := range []cluster.Fault{
+			{Kind: cluster.CutLink, Dir: grid.ZPlus}, {Kind: cluster.CutLink, Dir: grid.YMinus, OneWay: true}, {Kind: cluster.CutLink, Dir: grid.XPlus},
 		} {
 			generation := uint64(i + 1)
 			first := r.comes(ctx, generation, early...)
@@ -124,7 +124,7 @@ func barriers(t *testing.T, l *lab.Lab) {
 		dead := r.comes(dies, 4, victim)
 		r.misses(4, r.ids[6])
 		waiting := r.comes(ctx, 5, r.ids[0]) // ahead of the others
-		t.inject(victim, simple(localcluster.KillNode))
+		t.inject(victim, simple(cluster.KillNode))
 		kill()
 		if err := <-dead; err == nil {
 			t.Errorf("who was killed is let through")

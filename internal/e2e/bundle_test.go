@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
@@ -109,7 +109,7 @@ func (t trial) longLog(node string, size int) string {
 // the middle.
 func TestBundle(t *testing.T) {
 	t.Parallel()
-	l := clusterOf(t, "2x2x2", localcluster.Options{Supervisors: 3, Periods: patient()})
+	l := clusterOf(t, "2x2x2", cluster.Options{Supervisors: 3, Periods: patient()})
 	begun := l.Mark()
 
 	try(t, l, "direct", func(t trial) {
@@ -145,7 +145,7 @@ func TestBundle(t *testing.T) {
 
 	try(t, l, "service network cut: by the torus, and reports still get through", func(t trial) {
 		text := t.longLog("n1-0-1", 1_000_000)
-		t.inject("1,0,1", simple(localcluster.CutService))
+		t.inject("1,0,1", simple(cluster.CutService))
 		t.becomes("n1-0-1", "service-network", failed)
 		reported := false
 		b := t.fetch("1,0,1", "host", func(received int, size uint64) {
@@ -172,7 +172,7 @@ func TestBundle(t *testing.T) {
 		b := t.fetch("0,1,1", "host", func(received int, size uint64) {
 			if !cut && received > 200_000 {
 				cut = true
-				t.inject("0,1,1", simple(localcluster.CutService))
+				t.inject("0,1,1", simple(cluster.CutService))
 				t.mayFail("n0-1-1", "service-network")
 				if uint64(received) > size/2 {
 					t.Errorf("cut only after %d of %d bytes", received, size)
@@ -187,7 +187,7 @@ func TestBundle(t *testing.T) {
 
 	try(t, l, "the neighbours' service networks cut as well", func(t trial) {
 		for _, n := range []string{"0,0,0", "1,0,0", "0,1,0", "0,0,1"} {
-			t.inject(n, simple(localcluster.CutService))
+			t.inject(n, simple(cluster.CutService))
 		}
 		b := t.fetch("0,0,0", "host", nil)
 		if via := b.last.GetVia(); via != "n1-1-0" && via != "n1-0-1" && via != "n0-1-1" && via != "n1-1-1" {
@@ -196,7 +196,7 @@ func TestBundle(t *testing.T) {
 	})
 
 	try(t, l, "host half dead: the DNP half answers through the torus", func(t trial) {
-		t.inject("1,1,0", simple(localcluster.KillHost))
+		t.inject("1,1,0", simple(cluster.KillHost))
 		t.becomes("n1-1-0", "host", failed)
 		b := t.fetch("1,1,0", "dnp", nil)
 		if !strings.HasPrefix(b.last.GetVia(), "n") || !strings.Contains(b.files["links.txt"], "link X+") {

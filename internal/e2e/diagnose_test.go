@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -78,7 +78,7 @@ func TestDiagnose(t *testing.T) {
 	// Only good news waits for the hold-off: two seconds after nearly every fault here.
 	periods, soon := patient(), config.Duration(200*time.Millisecond)
 	periods.LinkHoldOff = &soon
-	l := clusterOf(t, "2x2x2", localcluster.Options{Supervisors: 3, Periods: periods})
+	l := clusterOf(t, "2x2x2", cluster.Options{Supervisors: 3, Periods: periods})
 
 	try(t, l, "nothing is wrong", func(t trial) {
 		r := t.finds()
@@ -103,13 +103,13 @@ func TestDiagnose(t *testing.T) {
 	})
 
 	try(t, l, "corrupt link", func(t trial) {
-		t.inject("n0-0-0", localcluster.Fault{Kind: localcluster.CorruptLink, Dir: grid.XPlus, Rate: 0.3})
+		t.inject("n0-0-0", cluster.Fault{Kind: cluster.CorruptLink, Dir: grid.XPlus, Rate: 0.3})
 		t.finds("LINK_CORRUPT n0-0-0 X+")
 	})
 
 	for _, oneWay := range []bool{false, true} {
 		try(t, l, fmt.Sprintf("link cut, one way %t", oneWay), func(t trial) {
-			t.inject("n0-1-0", localcluster.Fault{Kind: localcluster.CutLink, Dir: grid.ZPlus, OneWay: oneWay})
+			t.inject("n0-1-0", cluster.Fault{Kind: cluster.CutLink, Dir: grid.ZPlus, OneWay: oneWay})
 			r := t.finds("PART_LINK n0-1-0 Z+")
 			if f := r.GetFaults(); len(f) == 1 && (!f[0].GetOutDead() || f[0].GetInDead() == oneWay) {
 				t.Errorf("the wrong way: %v", f[0])
@@ -118,27 +118,27 @@ func TestDiagnose(t *testing.T) {
 	}
 
 	try(t, l, "service network cut", func(t trial) {
-		t.inject("n1-1-0", simple(localcluster.CutService))
+		t.inject("n1-1-0", simple(cluster.CutService))
 		if r := t.finds(); slices.Contains(r.GetSilent(), "n1-1-0") {
 			t.Errorf("it has the torus, and is silent")
 		}
 	})
 
 	for _, tc := range []struct {
-		kind            localcluster.Kind
+		kind            cluster.Kind
 		component, want string
 	}{
-		{localcluster.KillHost, "host", "PART_HOST_HALF n1-0-1 "},
-		{localcluster.KillDNP, "dnp", "PART_DNP_HALF n1-0-1 "},
-		{localcluster.HangHost, "host", "PART_HOST_HALF n1-0-1 "},
-		{localcluster.HangDNP, "dnp", "PART_DNP_HALF n1-0-1 "},
-		{localcluster.KillNode, "node", "PART_NODE n1-0-1 "},
+		{cluster.KillHost, "host", "PART_HOST_HALF n1-0-1 "},
+		{cluster.KillDNP, "dnp", "PART_DNP_HALF n1-0-1 "},
+		{cluster.HangHost, "host", "PART_HOST_HALF n1-0-1 "},
+		{cluster.HangDNP, "dnp", "PART_DNP_HALF n1-0-1 "},
+		{cluster.KillNode, "node", "PART_NODE n1-0-1 "},
 	} {
 		try(t, l, tc.kind.String(), func(t trial) {
 			t.inject("n1-0-1", simple(tc.kind))
 			t.becomes("n1-0-1", tc.component, failed)
 			r := t.finds(tc.want)
-			if silent := tc.kind == localcluster.KillNode; silent != slices.Contains(r.GetSilent(), "n1-0-1") {
+			if silent := tc.kind == cluster.KillNode; silent != slices.Contains(r.GetSilent(), "n1-0-1") {
 				t.Errorf("silent: %v", r.GetSilent())
 			}
 		})
@@ -151,7 +151,7 @@ func TestDiagnose(t *testing.T) {
 		began := time.Now()
 		r := t.diagnose(&lofamov1.DiagnoseRequest{Rounds: 3}, func(p *lofamov1.DiagnosisProgress) {
 			if p.GetHeard() == p.GetNodes() { // all have begun, and nobody is through: rounds are a second apart
-				once.Do(func() { t.inject("n0-0-1", localcluster.Fault{Kind: localcluster.CutLink, Dir: grid.YPlus}) })
+				once.Do(func() { t.inject("n0-0-1", cluster.Fault{Kind: cluster.CutLink, Dir: grid.YPlus}) })
 			}
 		})
 		if took := time.Since(began); took > 15*time.Second {

@@ -23,7 +23,7 @@ type edits struct {
 	supervisor func(*config.Supervisor)
 }
 
-// command is localcluster.Options.Command: every member gets an edited copy of its configuration, which
+// command is cluster.Options.Command: every member gets an edited copy of its configuration, which
 // lies beside the one that the cluster has made.
 func (e edits) command(t *testing.T) func(member string, argv []string) []string {
 	return func(_ string, argv []string) []string {

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/pkg/jobs"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -105,7 +105,7 @@ func (l *listeners) reaches(from, body string) time.Duration {
 // raises at one node is heard at all others, once (seed 003 §4.2); and a barrier of all nodes is passed.
 func TestEurekaAroundCuts(t *testing.T) {
 	t.Parallel()
-	l := clusterOf(t, "3x3x1", localcluster.Options{Supervisors: 1, Periods: patient()})
+	l := clusterOf(t, "3x3x1", cluster.Options{Supervisors: 1, Periods: patient()})
 	try(t, l, "eureka", func(t trial) {
 		heard := t.listen("cuts")
 		took := heard.reaches("n0-0-0", "whole")
@@ -115,11 +115,11 @@ func TestEurekaAroundCuts(t *testing.T) {
 		for _, n := range nodes {
 			members = append(members, string(n.ID))
 			t.mayFail(string(n.ID), "service-network")
-			t.inject(string(n.ID), simple(localcluster.CutService))
+			t.inject(string(n.ID), simple(cluster.CutService))
 		}
 		// What is left is a way from 0,0 through all nodes: along the rows, and up at their ends.
 		cut := func(node string, d grid.Direction, oneWay bool) {
-			t.inject(node, localcluster.Fault{Kind: localcluster.CutLink, Dir: d, OneWay: oneWay})
+			t.inject(node, cluster.Fault{Kind: cluster.CutLink, Dir: d, OneWay: oneWay})
 		}
 		for y := range 3 {
 			cut(fmt.Sprintf("n2-%d-0", y), grid.XPlus, false)

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
@@ -24,10 +24,10 @@ const (
 func TestFaults(t *testing.T) {
 	// Only good news waits for the hold-off: two seconds after nearly every fault here. Half of one is well above what a heartbeat is late on a busy machine: less, and a link would come and go.
 	soon := config.Duration(500 * time.Millisecond)
-	l := clusterOf(t, "2x2x2", localcluster.Options{Supervisors: 3, Periods: &config.PeriodsOverride{LinkHoldOff: &soon}})
+	l := clusterOf(t, "2x2x2", cluster.Options{Supervisors: 3, Periods: &config.PeriodsOverride{LinkHoldOff: &soon}})
 
 	try(t, l, "host half killed", func(t trial) {
-		t.inject("1,0,1", simple(localcluster.KillHost))
+		t.inject("1,0,1", simple(cluster.KillHost))
 		s := t.becomes("n1-0-1", "host", failed)
 		if s.GetPath() != torus || s.GetCause() != lofamov1.Cause_HOST {
 			t.Errorf("known by %s, cause %s; want TORUS, HOST", s.GetPath(), s.GetCause())
@@ -50,7 +50,7 @@ func TestFaults(t *testing.T) {
 	})
 
 	try(t, l, "DNP half killed", func(t trial) {
-		t.inject("0,1,0", simple(localcluster.KillDNP))
+		t.inject("0,1,0", simple(cluster.KillDNP))
 		s := t.becomes("n0-1-0", "dnp", failed)
 		if s.GetCause() != lofamov1.Cause_DNP {
 			t.Errorf("cause %s, want DNP", s.GetCause())
@@ -64,7 +64,7 @@ func TestFaults(t *testing.T) {
 	})
 
 	try(t, l, "both halves killed", func(t trial) {
-		t.inject("1,1,1", simple(localcluster.KillNode))
+		t.inject("1,1,1", simple(cluster.KillNode))
 		s := t.becomes("n1-1-1", "node", failed)
 		if s.GetCause() != lofamov1.Cause_NODE || s.GetSingleWitness() {
 			t.Errorf("cause %s, single witness %t; want NODE by a quorum", s.GetCause(), s.GetSingleWitness())
@@ -82,7 +82,7 @@ func TestFaults(t *testing.T) {
 	})
 
 	try(t, l, "host half stopped and continued", func(t trial) {
-		t.inject("0,0,1", simple(localcluster.HangHost))
+		t.inject("0,0,1", simple(cluster.HangHost))
 		t.becomes("n0-0-1", "host", failed)
 		t.heal("0,0,1")
 		t.neverFailed()
@@ -90,7 +90,7 @@ func TestFaults(t *testing.T) {
 	})
 
 	try(t, l, "DNP half stopped and continued", func(t trial) {
-		t.inject("0,0,1", simple(localcluster.HangDNP))
+		t.inject("0,0,1", simple(cluster.HangDNP))
 		t.becomes("n0-0-1", "dnp", failed)
 		t.heal("0,0,1")
 		t.neverFailed()
@@ -98,7 +98,7 @@ func TestFaults(t *testing.T) {
 	})
 
 	try(t, l, "service network cut", func(t trial) {
-		t.inject("1,0,0", simple(localcluster.CutService))
+		t.inject("1,0,0", simple(cluster.CutService))
 		s := t.becomes("n1-0-0", "service-network", failed)
 		if s.GetPath() != torus {
 			t.Errorf("known by %s, want TORUS: the direct way is cut", s.GetPath())
@@ -111,9 +111,9 @@ func TestFaults(t *testing.T) {
 	})
 
 	try(t, l, "host killed after its service network was cut", func(t trial) {
-		t.inject("1,0,0", simple(localcluster.CutService))
+		t.inject("1,0,0", simple(cluster.CutService))
 		t.becomes("n1-0-0", "service-network", failed)
-		t.inject("1,0,0", simple(localcluster.KillHost))
+		t.inject("1,0,0", simple(cluster.KillHost))
 		if s := t.becomes("n1-0-0", "host", failed); s.GetPath() != torus {
 			t.Errorf("known by %s, want TORUS", s.GetPath())
 		}
@@ -123,7 +123,7 @@ func TestFaults(t *testing.T) {
 	})
 
 	try(t, l, "link cut", func(t trial) {
-		t.inject("0,0,0", localcluster.Fault{Kind: localcluster.CutLink, Dir: grid.YPlus})
+		t.inject("0,0,0", cluster.Fault{Kind: cluster.CutLink, Dir: grid.YPlus})
 		t.becomes("n0-0-0", "link/Y+", failed)
 		t.becomes("n0-1-0", "link/Y-", failed)
 		t.hasEvidence(t.is("n0-0-0", normal, lofamov1.Cause_NONE), "link/Y+", "SILENCE", "", anyPath)
@@ -134,7 +134,7 @@ func TestFaults(t *testing.T) {
 	})
 
 	try(t, l, "link cut one way", func(t trial) {
-		t.inject("0,0,0", localcluster.Fault{Kind: localcluster.CutLink, Dir: grid.ZPlus, OneWay: true})
+		t.inject("0,0,0", cluster.Fault{Kind: cluster.CutLink, Dir: grid.ZPlus, OneWay: true})
 		t.becomes("n0-0-1", "link/Z-", failed)
 		t.becomes("n0-0-0", "link/Z+", failed)
 		// Either end may have told first; in the end each has told its own.
@@ -146,7 +146,7 @@ func TestFaults(t *testing.T) {
 	})
 
 	try(t, l, "link corrupts", func(t trial) {
-		t.inject("0,1,1", localcluster.Fault{Kind: localcluster.CorruptLink, Dir: grid.XPlus, Rate: 0.3})
+		t.inject("0,1,1", cluster.Fault{Kind: cluster.CorruptLink, Dir: grid.XPlus, Rate: 0.3})
 		t.becomes("n0-1-1", "link/X+", sick)
 		t.hasEvidence(t.node("n0-1-1"), "link/X+", "ERROR_RATIO", "", anyPath)
 		t.heal("0,1,1")
@@ -160,7 +160,7 @@ func TestSensors(t *testing.T) {
 	// What is waited for is the next reading. The peripherals' checks come as rarely as ever: a check has no longer to end than until the next one.
 	often, periods := config.Duration(100*time.Millisecond), patient()
 	periods.SensorPeriod = &often
-	l := clusterOf(t, "2x1x1", localcluster.Options{Supervisors: 1, Periods: periods})
+	l := clusterOf(t, "2x1x1", cluster.Options{Supervisors: 1, Periods: periods})
 	for _, tc := range []struct {
 		sensor    string
 		value     float64
@@ -196,7 +196,7 @@ func TestSensors(t *testing.T) {
 // halves react as seed 001 §IV-B says they must.
 func TestRegistersFromOutside(t *testing.T) {
 	t.Parallel()
-	l := clusterOf(t, "3x1x1", localcluster.Options{Supervisors: 1, Periods: patient()})
+	l := clusterOf(t, "3x1x1", cluster.Options{Supervisors: 1, Periods: patient()})
 	path := func(t trial, node string) string {
 		n, err := t.Cluster.Node(node)
 		if err != nil {

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/localcluster"
 )
 
 // flap changes the sensors of a node to and fro until it is stopped, and then leaves them bad.
@@ -53,7 +53,7 @@ func TestFlood(t *testing.T) {
 	periods := patient()
 	period := config.Duration(10 * time.Millisecond)
 	periods.SensorPeriod = &period
-	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 3, Periods: periods})
+	l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 3, Periods: periods})
 	http := l.Cluster.Info().Nodes[0].HTTP
 	try(t, l, "flapping sensors", func(t trial) {
 		p, err := t.Cluster.Periods()
@@ -68,7 +68,7 @@ func TestFlood(t *testing.T) {
 			t.Errorf("%.0f reports a second are no flood: want 10 times %.0f", rate, normal)
 		}
 		mark := t.trialFrom()
-		mark.inject("1,1,0", simple(localcluster.KillHost))
+		mark.inject("1,1,0", simple(cluster.KillHost))
 		s := mark.becomes("n1-1-0", "host", failed)
 		t.Logf("%.0f reports a second, at most %.0f in the log; a host killed elsewhere: %s, awareness latency %s", rate, most, s, s.GetAwarenessLatency().AsDuration())
 		stop()

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -107,14 +107,14 @@ type barrierEnd struct {
 // TestJobs: eurekas and barriers between real processes, over the links alone.
 func TestJobs(t *testing.T) {
 	t.Parallel()
-	l := clusterOf(t, "2x2x2", localcluster.Options{Supervisors: 1, Periods: patient()})
+	l := clusterOf(t, "2x2x2", cluster.Options{Supervisors: 1, Periods: patient()})
 	try(t, l, "a eureka of any node is heard by all, without a service network", func(t trial) {
 		var all []<-chan heardEureka
 		for _, id := range t.nodeIDs() {
 			all = append(all, t.listensForEurekas(id, "e2e"))
 		}
 		for _, id := range t.nodeIDs() {
-			t.inject(id, simple(localcluster.CutService))
+			t.inject(id, simple(cluster.CutService))
 		}
 		for _, from := range t.nodeIDs() {
 			if out, err := t.agentOn(from, "eureka", "--job", "e2e", "--topic", "found", "--body", from, "--timeout", patience.String()).CombinedOutput(); err != nil {
@@ -135,10 +135,10 @@ func TestJobs(t *testing.T) {
 		}
 		// n0-0-0 keeps one cable of six, n1-1-1 two.
 		for _, d := range []grid.Direction{grid.XPlus, grid.XMinus, grid.YPlus, grid.YMinus, grid.ZPlus} {
-			t.inject("0,0,0", localcluster.Fault{Kind: localcluster.CutLink, Dir: d})
+			t.inject("0,0,0", cluster.Fault{Kind: cluster.CutLink, Dir: d})
 		}
 		for _, d := range []grid.Direction{grid.XPlus, grid.XMinus, grid.YPlus, grid.YMinus} {
-			t.inject("1,1,1", localcluster.Fault{Kind: localcluster.CutLink, Dir: d})
+			t.inject("1,1,1", cluster.Fault{Kind: cluster.CutLink, Dir: d})
 		}
 		if e := <-t.barrierOn(ids[1], "cut", ids, "--participant", "asks", "--timeout", "2s"); e.code != 1 || !strings.Contains(e.said, "missing: ") || !strings.Contains(e.said, ids[0]) {
 			t.Errorf("while %s is missing: %+v", ids[0], e)
@@ -157,7 +157,7 @@ func TestJobs(t *testing.T) {
 		for _, id := range ids[:7] {
 			waiting = append(waiting, t.barrierOn(id, "dead", ids))
 		}
-		t.inject("1,1,1", simple(localcluster.KillNode))
+		t.inject("1,1,1", simple(cluster.KillNode))
 		t.becomes("n1-1-1", "node", failed)
 		for i, w := range waiting {
 			select {
@@ -211,7 +211,7 @@ func TestCheckpoints(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := clusterOf(t, "2x2x2", localcluster.Options{Supervisors: 1, Periods: patient()})
+	l := clusterOf(t, "2x2x2", cluster.Options{Supervisors: 1, Periods: patient()})
 	try(t, l, "two nodes die", func(t trial) {
 		dir := t.TempDir()
 		procs, logs := map[string]*exec.Cmd{}, map[string]*progress{}
@@ -234,7 +234,7 @@ func TestCheckpoints(t *testing.T) {
 			step   int
 		}{{"n1-0-1", "1,0,1", 30}, {"n0-1-0", "0,1,0", 70}} {
 			first.reaches(lost.step)
-			t.inject(lost.at, simple(localcluster.KillNode))
+			t.inject(lost.at, simple(cluster.KillNode))
 			_ = procs[lost.id].Process.Kill()
 			_ = procs[lost.id].Wait()
 			delete(procs, lost.id)

@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor/power/powertest"
 	"github.com/lofamo/lofamo/internal/freeport"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -78,7 +78,7 @@ type powered struct {
 func withPower(t *testing.T, dims string) powered {
 	t.Helper()
 	address := freeport.Addr(t).String()
-	l := clusterOf(t, dims, localcluster.Options{Supervisors: 3, Periods: patient(), Supervisor: func(cfg *config.Supervisor) {
+	l := clusterOf(t, dims, cluster.Options{Supervisors: 3, Periods: patient(), Supervisor: func(cfg *config.Supervisor) {
 		r := &cfg.Responses
 		r.Grace, r.StormDelay, r.Cooldown = 0, 0, 0
 		r.MaxNodes, r.MaxPercent, r.MaxPerDomain, r.MaxPerPlane, r.Rate = 100, 100, 100, 100, 1000
@@ -265,7 +265,7 @@ func TestLiarHarmsNoNeighbour(t *testing.T) {
 		})
 	}
 	p.trial = begin(t, p.Lab)
-	p.inject(dead, simple(localcluster.KillNode))
+	p.inject(dead, simple(cluster.KillNode))
 	p.becomes(dead, "node", failed)
 	eventually(t, "the power of the dead node to be reset", func() bool { return p.resets(dead) == 1 })
 	p.unharmed(self, dead)

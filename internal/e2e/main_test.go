@@ -13,8 +13,8 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/lab"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -52,7 +52,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
-	binaries = os.Getenv(localcluster.EnvBinDir)
+	binaries = os.Getenv(cluster.EnvBinDir)
 	if binaries == "" {
 		dir, err := os.MkdirTemp("", "lofamo-e2e-bin-")
 		if err != nil {
@@ -71,14 +71,14 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// cluster starts a cluster for one test and its subtests. When the test fails, its logs are kept.
-func cluster(t *testing.T, dims string, supervisors int) *lab.Lab {
+// startCluster starts a cluster for one test and its subtests. When the test fails, its logs are kept.
+func startCluster(t *testing.T, dims string, supervisors int) *lab.Lab {
 	t.Helper()
-	return clusterOf(t, dims, localcluster.Options{Supervisors: supervisors})
+	return clusterOf(t, dims, cluster.Options{Supervisors: supervisors})
 }
 
-// clusterOf is cluster with options of its own; directory, dims and programs are filled in.
-func clusterOf(t *testing.T, dims string, o localcluster.Options) *lab.Lab {
+// clusterOf is startCluster with options of its own; directory, dims and programs are filled in.
+func clusterOf(t *testing.T, dims string, o cluster.Options) *lab.Lab {
 	t.Helper()
 	d, err := grid.ParseDims(dims)
 	if err != nil {
@@ -141,7 +141,7 @@ func try(t *testing.T, l *lab.Lab, name string, do func(trial)) {
 	})
 }
 
-func (t trial) inject(node string, f localcluster.Fault) {
+func (t trial) inject(node string, f cluster.Fault) {
 	t.Helper()
 	if _, err := t.Cluster.Inject(t.Context(), node, f); err != nil {
 		t.Fatal(err)
@@ -281,8 +281,8 @@ func (t trial) neverFailed() {
 	}
 }
 
-func simple(k localcluster.Kind) localcluster.Fault { return localcluster.Fault{Kind: k} }
+func simple(k cluster.Kind) cluster.Fault { return cluster.Fault{Kind: k} }
 
-func sensor(name string, v float64) localcluster.Fault {
-	return localcluster.Fault{Kind: localcluster.SensorValue, Sensor: name, Value: v}
+func sensor(name string, v float64) cluster.Fault {
+	return cluster.Fault{Kind: cluster.SensorValue, Sensor: name, Value: v}
 }

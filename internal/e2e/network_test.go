@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/internal/netlab"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -31,7 +31,7 @@ func network(t *testing.T, dims string, supervisors, serviceNetworks int) *netla
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
-	l, err := netlab.Start(ctx, localcluster.Options{
+	l, err := netlab.Start(ctx, cluster.Options{
 		Dims: d, Supervisors: supervisors, ServiceInterfaces: serviceNetworks, BinDir: binaries, Periods: patient(),
 	})
 	if err != nil {
@@ -210,7 +210,7 @@ func TestRealNetwork(t *testing.T) {
 			t.byTorus(n, "service-network")
 		}
 		// What is told from here on has no other way than by two hops.
-		t.inject("n0-0-0", simple(localcluster.KillHost))
+		t.inject("n0-0-0", simple(cluster.KillHost))
 		t.byTorus("n0-0-0", "host")
 		for _, check := range silent {
 			check()

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/weblogin"
@@ -112,7 +112,7 @@ func (p *page) killed(t trial, node string) {
 		p.do(t.T, "normal 4")
 		p.do(t.T, "look "+node)
 		before := time.Now()
-		t.inject(node, simple(localcluster.KillNode))
+		t.inject(node, simple(cluster.KillNode))
 		at, err := strconv.ParseInt(p.do(t.T, "turned"), 10, 64)
 		if err != nil {
 			t.Fatal(err)

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/lab"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -48,9 +48,9 @@ func (t trial) procedure(req *lofamov1.StartProcedureRequest, each func(*lofamov
 func drains(t *testing.T, l *lab.Lab) {
 	try(t, l, "link cut in the middle of a drain", func(t trial) {
 		const byTorus, alone = "n1-1-1", "n1-0-0" // the one has no other way for its reports, the other no link
-		t.inject(byTorus, simple(localcluster.CutService))
+		t.inject(byTorus, simple(cluster.CutService))
 		for _, d := range grid.Directions() {
-			t.inject(alone, localcluster.Fault{Kind: localcluster.CutLink, Dir: d})
+			t.inject(alone, cluster.Fault{Kind: cluster.CutLink, Dir: d})
 		}
 		t.becomes(byTorus, "service-network", failed, sick)
 		t.becomes(alone, "link/Z-", failed)
@@ -62,7 +62,7 @@ func drains(t *testing.T, l *lab.Lab) {
 			}
 			once.Do(func() {
 				t.inject(byTorus, sensor("temperature", 110))
-				t.inject("n0-0-1", localcluster.Fault{Kind: localcluster.CutLink, Dir: grid.YPlus})
+				t.inject("n0-0-1", cluster.Fault{Kind: cluster.CutLink, Dir: grid.YPlus})
 			})
 		})
 		if took := time.Since(began); took > patience {

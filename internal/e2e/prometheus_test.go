@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/dashboards"
 	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/layout"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/metricsdoc"
 	"github.com/lofamo/lofamo/internal/needs"
 )
@@ -35,7 +35,7 @@ func programs(t *testing.T) (server, tool string) {
 }
 
 // startPrometheus starts one by the example, but that it reads the list of this cluster, and more often.
-func startPrometheus(t *testing.T, server string, of *localcluster.Cluster) prometheus {
+func startPrometheus(t *testing.T, server string, of *cluster.Cluster) prometheus {
 	t.Helper()
 	rules, err := filepath.Abs("../../deploy/prometheus")
 	if err != nil {
@@ -131,14 +131,14 @@ func (p prometheus) comes(query string) []map[string]string {
 func TestPrometheus(t *testing.T) {
 	server, tool := programs(t)
 	const node = "n1-1-0"
-	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 1, Periods: patient()})
+	l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 1, Periods: patient()})
 	p := startPrometheus(t, server, l.Cluster)
 	try(t, l, "a killed half", func(tr trial) {
 		p.comes(`sum(up{cluster="local",job=~"lofamo-(supervisor|agent)"}) == 5 and on () lofamo:nodes:count{state="NORMAL"} == 4`)
 		if got := p.series(`ALERTS{alertstate="firing",alertname!="LofamoAwarenessLate"}`); len(got) > 0 {
 			t.Errorf("alerts while all is well: %v", got)
 		}
-		tr.inject(node, simple(localcluster.KillHost))
+		tr.inject(node, simple(cluster.KillHost))
 		tr.becomes(node, "host", failed)
 		got := p.comes(`ALERTS{alertname="LofamoHalfFailed"}`)
 		if got[0]["node"] != node || got[0]["component"] != "host" || got[0]["severity"] != "warning" || len(got) != 1 {

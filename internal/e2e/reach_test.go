@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/agent/status"
-	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -134,7 +134,7 @@ func TestRealRelay(t *testing.T) {
 		t.byTorus("n1-1-1", "temperature")
 		t.cameThrough("n1-1-1 temperature FAILED", left)
 		// Not the DNP half: with that, the node's last way would go, and nothing would tell it from a dead one.
-		t.inject("n0-1-1", simple(localcluster.KillHost))
+		t.inject("n0-1-1", simple(cluster.KillHost))
 		t.byTorus("n0-1-1", "host")
 		t.cameThrough("n0-1-1 host FAILED", left)
 		for _, check := range silent {
@@ -157,7 +157,7 @@ func TestRealRelay(t *testing.T) {
 		t.must(t.net.CutService("n1-0-1"))
 		silent := t.silent("n1-0-1")
 		t.byTorus("n1-0-1", "service-network")
-		t.inject("n1-0-1", simple(localcluster.KillHost))
+		t.inject("n1-0-1", simple(cluster.KillHost))
 		if s := t.becomes("n1-0-1", "host", failed); s.GetPath() != torus || s.GetCause() != lofamov1.Cause_HOST {
 			t.Errorf("known by %s, cause %s; want TORUS, HOST", s.GetPath(), s.GetCause())
 		}
@@ -189,7 +189,7 @@ func TestRealRelay(t *testing.T) {
 		before := t.traffic(leader, "svc0")
 		t.inject("n1-1-1", sensor("temperature", 110))
 		t.becomes("n1-1-1", "temperature", failed)
-		t.inject("n0-0-1", simple(localcluster.KillHost))
+		t.inject("n0-0-1", simple(cluster.KillHost))
 		t.becomes("n0-0-1", "host", failed)
 		if c := t.traffic(leader, "svc0").Since(before); c.In.Lost == 0 {
 			t.Errorf("nothing was lost before the leader: %+v", c)
@@ -259,7 +259,7 @@ func TestRealSupervisorsGone(t *testing.T) {
 		}
 		t.inject("n0-1-0", sensor("temperature", 110))
 		t.inject("n1-0-0", sensor("temperature", 110))
-		t.inject("n1-1-0", simple(localcluster.KillDNP))
+		t.inject("n1-1-0", simple(cluster.KillDNP))
 		made := time.Now()
 		t.tells("n0-1-0", watchdog.HealthBroken)
 		t.tells("n1-0-0", watchdog.HealthBroken)

@@ -15,9 +15,9 @@ import (
 	"github.com/lofamo/lofamo/internal/agent"
 	"github.com/lofamo/lofamo/internal/agent/acts"
 	"github.com/lofamo/lofamo/internal/agent/acts/ask"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/lab"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -25,12 +25,12 @@ import (
 // each recovery is a committed event, stands in get node, and is told by explain.
 func TestRecoveriesAreSeen(t *testing.T) {
 	t.Parallel()
-	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 1, Periods: patient(), Restart: "always", Agent: func(a *config.Agent) { a.Responses.RestartHalf = true }})
+	l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 1, Periods: patient(), Restart: "always", Agent: func(a *config.Agent) { a.Responses.RestartHalf = true }})
 	t.Run("for a response", func(t *testing.T) { restartedForAResponse(t, l) })
 	for _, tt := range []struct {
 		half string
-		kill localcluster.Kind
-	}{{"dnp", localcluster.KillDNP}, {"host", localcluster.KillHost}} {
+		kill cluster.Kind
+	}{{"dnp", cluster.KillDNP}, {"host", cluster.KillHost}} {
 		t.Run(tt.half, func(t *testing.T) {
 			tr := begin(t, l)
 			tr.settled()
@@ -77,7 +77,7 @@ func TestRecoveriesAreSeen(t *testing.T) {
 func restartedForAResponse(t *testing.T, l *lab.Lab) {
 	tr := begin(t, l)
 	tr.settled()
-	n := l.Cluster.Info().Nodes[slices.IndexFunc(l.Cluster.Info().Nodes, func(n localcluster.NodeInfo) bool { return n.ID == "n0-1-0" })]
+	n := l.Cluster.Info().Nodes[slices.IndexFunc(l.Cluster.Info().Nodes, func(n cluster.NodeInfo) bool { return n.ID == "n0-1-0" })]
 	tell := func(o *acts.Order) acts.Status {
 		t.Helper()
 		s, err := ask.Tell(t.Context(), n.StateDir, o)
@@ -150,15 +150,15 @@ func restartedForAResponse(t *testing.T, l *lab.Lab) {
 // by the half that lives. SIGHUP to the daemon starts it again.
 func TestGivenUpIsTheReason(t *testing.T) {
 	t.Parallel()
-	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 1, Periods: patient(), Restart: "always"})
+	l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 1, Periods: patient(), Restart: "always"})
 	for _, tt := range []struct {
 		half string
-		kill localcluster.Kind
-	}{{"dnp", localcluster.KillDNP}, {"host", localcluster.KillHost}} {
+		kill cluster.Kind
+	}{{"dnp", cluster.KillDNP}, {"host", cluster.KillHost}} {
 		t.Run(tt.half, func(t *testing.T) {
 			tr := begin(t, l)
 			tr.settled()
-			i := slices.IndexFunc(l.Cluster.Info().Nodes, func(n localcluster.NodeInfo) bool { return n.ID == "n1-0-0" })
+			i := slices.IndexFunc(l.Cluster.Info().Nodes, func(n cluster.NodeInfo) bool { return n.ID == "n1-0-0" })
 			n := l.Cluster.Info().Nodes[i]
 			// What is in the place of its mailbox keeps the half from starting.
 			mailbox := filepath.Join(n.StateDir, tt.half+".mbox")

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/cluster"
 )
 
 // TestRegions: real processes in two regions below a parent, cut across X. A node at the border dies: witnesses on both
@@ -12,9 +12,9 @@ import (
 // dies: its DNP's report goes by a neighbour, in whichever region that is.
 func TestRegions(t *testing.T) {
 	t.Parallel()
-	l := clusterOf(t, "4x2", localcluster.Options{Supervisors: 1, Regions: 2, Periods: patient()})
+	l := clusterOf(t, "4x2", cluster.Options{Supervisors: 1, Regions: 2, Periods: patient()})
 	try(t, l, "node at the border", func(t trial) {
-		t.inject("n1-0-0", simple(localcluster.KillNode))
+		t.inject("n1-0-0", simple(cluster.KillNode))
 		t.becomes("n1-0-0", "node", failed)
 		n := t.is("n1-0-0", failed, lofamov1.Cause_NODE)
 		if n.GetSingleWitness() || n.GetRegion() != "region-0" {
@@ -24,7 +24,7 @@ func TestRegions(t *testing.T) {
 		t.othersWereSpared("n1-0-0")
 	})
 	try(t, l, "host at the border", func(t trial) {
-		t.inject("n2-1-0", simple(localcluster.KillHost))
+		t.inject("n2-1-0", simple(cluster.KillHost))
 		t.becomes("n2-1-0", "host", failed)
 		t.is("n2-1-0", sick, lofamov1.Cause_HOST)
 		t.heal("n2-1-0")

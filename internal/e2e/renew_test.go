@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -88,7 +88,7 @@ func awaits(t *testing.T, what string, ok func() bool) {
 // get no answer and do no harm. With the key, halves renew, and so does a spare that waits for a place.
 func TestClusterWithoutIssuerGetsOne(t *testing.T) {
 	t.Parallel()
-	l := clusterOf(t, "2x1x1", localcluster.Options{Supervisors: 3, Spares: 1, NodeLifetime: 3 * time.Minute, NoIssuer: true})
+	l := clusterOf(t, "2x1x1", cluster.Options{Supervisors: 3, Spares: 1, NodeLifetime: 3 * time.Minute, NoIssuer: true})
 	tr := begin(t, l)
 	i, err := pki.NewIssuer(l.Cluster.Info().Cluster)
 	if err == nil {
@@ -166,7 +166,7 @@ func (t trial) requests() (sum float64) {
 func TestHalvesRenewCertificates(t *testing.T) {
 	t.Parallel()
 	const life, guilty = 40 * time.Second, "n1-0-0"
-	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 3, NodeLifetime: life})
+	l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 3, NodeLifetime: life})
 	tr := begin(t, l)
 	epochs := tr.epochs()
 	took := tr.renew(5, "")

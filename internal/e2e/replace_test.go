@@ -12,9 +12,9 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/lab"
-	"github.com/lofamo/lofamo/internal/localcluster"
 )
 
 // flow has a node report its temperature as FAILED and as NORMAL in turn, each when the one before is in the map, until it is stopped; stop
@@ -85,14 +85,14 @@ func TestReplace(t *testing.T) {
 	const broken, spare = "n1-0-1", "spare-0"
 	often, periods := config.Duration(50*time.Millisecond), patient()
 	periods.SensorPeriod = &often
-	l := clusterOf(t, "2x2x2", localcluster.Options{Supervisors: 1, Spares: 1, Periods: periods})
+	l := clusterOf(t, "2x2x2", cluster.Options{Supervisors: 1, Spares: 1, Periods: periods})
 	tr := begin(t, l)
 	nodes := []string{"n0-0-1", "n1-1-1", "n0-1-0"} // two neighbours, and one far away
 	var stops []func() int
 	for _, n := range nodes {
 		stops = append(stops, tr.flow(n))
 	}
-	tr.inject(broken, simple(localcluster.KillNode))
+	tr.inject(broken, simple(cluster.KillNode))
 	tr.becomes(broken, "node", failed)
 	tr.replace(broken, spare, "masking the links")
 	tr.replace(broken, spare, "gets the place")
@@ -128,7 +128,7 @@ func TestReplace(t *testing.T) {
 	}
 
 	// What a neighbour was told it has kept: it finds the spare again after a restart.
-	tr.inject("n0-0-1", simple(localcluster.KillDNP))
+	tr.inject("n0-0-1", simple(cluster.KillDNP))
 	tr.becomes("n0-0-1", "dnp", failed)
 	tr.heal("n0-0-1")
 	tr.settled()

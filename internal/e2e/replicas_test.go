@@ -14,9 +14,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/client"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/lab"
-	"github.com/lofamo/lofamo/internal/localcluster"
-	"github.com/lofamo/lofamo/internal/localcluster/client"
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
@@ -130,7 +130,7 @@ func (t trial) once(node, component string, state lofamov1.State) {
 
 // TestReplicas does to the supervisors what their machines may do to them, while the nodes live.
 func TestReplicas(t *testing.T) {
-	l := cluster(t, "2x2x1", 3)
+	l := startCluster(t, "2x2x1", 3)
 	try(t, l, "the leader stopped past its lease and continued", leaderStopped)
 	try(t, l, "a member that stalls again and again", stalls)
 	try(t, l, "quorum lost and back", quorumLost)
@@ -239,7 +239,7 @@ func quorumLost(t trial) {
 		t.Errorf("a mark without a quorum: %v", err)
 	}
 	t.inject("1,0,0", sensor("temperature", 110))
-	t.inject("0,0,0", simple(localcluster.KillHost))
+	t.inject("0,0,0", simple(cluster.KillHost))
 	pause(t, 2*time.Second)
 	if sups, err := left.ListSupervisors(t.Context()); err != nil || len(sups.GetSupervisors()) != 3 || slices.ContainsFunc(sups.GetSupervisors(), (*lofamov1.Supervisor).GetLeader) {
 		t.Errorf("without a quorum the supervisors are %v, %v", sups, err)
@@ -318,7 +318,7 @@ func replaced(t trial) {
 // allKilled: a power cut of the supervisors' hall. The committed map is the same after it, but for ages.
 func allKilled(t trial) {
 	t.inject("1,0,0", sensor("temperature", 110))
-	t.inject("0,1,0", simple(localcluster.KillHost))
+	t.inject("0,1,0", simple(cluster.KillHost))
 	t.becomes("n1-0-0", "temperature", failed)
 	t.becomes("n0-1-0", "host", failed)
 	ids := t.leaderFirst()
@@ -377,7 +377,7 @@ func (t trial) committed() string {
 // TestEverythingDead: row 18. All nodes die at once. The map says so, the supervisors stay up and lead on; and
 // row 21: everything starts cold, and no node is called FAILED for not being up yet.
 func TestEverythingDead(t *testing.T) {
-	l := cluster(t, "2x2x1", 3)
+	l := startCluster(t, "2x2x1", 3)
 	resp, err := l.Client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -390,7 +390,7 @@ func TestEverythingDead(t *testing.T) {
 	try(t, l, "all nodes killed at once", func(t trial) {
 		ids := t.leaderFirst()
 		for _, n := range t.Cluster.Info().Nodes {
-			t.inject(string(n.ID), simple(localcluster.KillNode))
+			t.inject(string(n.ID), simple(cluster.KillNode))
 		}
 		eventually(t.T, "no node to be called NORMAL", func() bool {
 			resp, err := t.Client.ListNodes(t.Context(), &lofamov1.ListNodesRequest{})

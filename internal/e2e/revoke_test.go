@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -42,7 +42,7 @@ func (t trial) refusedBySupervisors() (sum float64) {
 func TestRevokedNodeIsRefusedWithinSeconds(t *testing.T) {
 	t.Parallel()
 	const guilty = "n1-0-1"
-	l := clusterOf(t, "2x2x2", localcluster.Options{Supervisors: 3})
+	l := clusterOf(t, "2x2x2", cluster.Options{Supervisors: 3})
 	tr := begin(t, l)
 	start := time.Now()
 	tr.lofamoctl("cert", "revoke", "node/"+guilty, "--reason", "test")
@@ -106,7 +106,7 @@ func (t trial) stays(d time.Duration, guilty string) {
 // TestRevokedPersonIsRefused: calls and streams of a revoked person end, those of others do not; the list outlives its leader.
 func TestRevokedPersonIsRefused(t *testing.T) {
 	t.Parallel()
-	l := clusterOf(t, "2x1x1", localcluster.Options{Supervisors: 3})
+	l := clusterOf(t, "2x1x1", cluster.Options{Supervisors: 3})
 	tr := begin(t, l)
 	s := l.Cluster.Info().Supervisors[0].ID
 	approver := tr.at(s, pki.RoleApprover)

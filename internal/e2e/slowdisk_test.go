@@ -19,9 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/client"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/lab"
-	"github.com/lofamo/lofamo/internal/localcluster"
-	"github.com/lofamo/lofamo/internal/localcluster/client"
 	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/internal/pki"
 )
@@ -109,7 +109,7 @@ func newSlowDisk(t *testing.T) *slowDisk {
 	return d
 }
 
-// command is localcluster.Options.Command: the supervisors run slowly.
+// command is cluster.Options.Command: the supervisors run slowly.
 func (d *slowDisk) command(t *testing.T) func(member string, argv []string) []string {
 	self, err := os.Executable()
 	if err != nil {
@@ -224,7 +224,7 @@ func (d *slowDisk) set(delay time.Duration) { d.delay.Store(int64(delay)) }
 
 // replica is one supervisor of a trial, with a connection of its own.
 type replica struct {
-	localcluster.SupervisorInfo
+	cluster.SupervisorInfo
 	api *client.Client
 }
 
@@ -276,7 +276,7 @@ func (t trial) writes() (stop func()) {
 func TestSlowDisk(t *testing.T) {
 	const sender = "n0-0-0"
 	disk := newSlowDisk(t)
-	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 3, Periods: patient(), Command: disk.command(t)})
+	l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 3, Periods: patient(), Command: disk.command(t)})
 	http := l.Cluster.Info().Nodes[0].HTTP
 	for _, stage := range []struct {
 		sync   time.Duration
@@ -295,7 +295,7 @@ func TestSlowDisk(t *testing.T) {
 			for _, r := range replicas {
 				eventually(t.T, r.ID+" to call its store slow", func() bool { return r.slow(t.T) })
 			}
-			t.inject(stage.victim, simple(localcluster.KillHost))
+			t.inject(stage.victim, simple(cluster.KillHost))
 			for name, v := range map[string]float64{"temperature": 110, "voltage": 20, "power": 5000} {
 				t.inject(sender, sensor(name, v))
 			}

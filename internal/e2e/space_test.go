@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/internal/pki"
 )
@@ -51,7 +51,7 @@ const foreignKeys = "/somebody/else/"
 // stay with their senders, and no node is called FAILED for it. When there is space again all arrives.
 func TestStoreFull(t *testing.T) {
 	t.Parallel()
-	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 3, Periods: patient(), Supervisor: func(c *config.Supervisor) { c.Etcd.QuotaBytes = smallQuota }})
+	l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 3, Periods: patient(), Supervisor: func(c *config.Supervisor) { c.Etcd.QuotaBytes = smallQuota }})
 	try(t, l, "quota reached and space made", func(t trial) {
 		ids := t.leaderFirst()
 		admin := operator(t.T, t.Lab)
@@ -71,7 +71,7 @@ func TestStoreFull(t *testing.T) {
 		})
 		full := t.Mark()
 		t.inject("1,0,0", sensor("temperature", 110))
-		t.inject("0,1,0", simple(localcluster.KillHost))
+		t.inject("0,1,0", simple(cluster.KillHost))
 		pause(t, 3*time.Second)
 		if seen := t.Since(full); len(seen) > 0 {
 			t.Errorf("committed into a full store: %v", seen)
@@ -124,7 +124,7 @@ func (t trial) fill(c *clientv3.Client) {
 // TestDiskFull: row 12. The file system under one replica's data, the leader's, is full: that replica ends
 // with a reason in its log, another leads, nothing is lost; with space again it comes back.
 func TestDiskFull(t *testing.T) {
-	l := cluster(t, "2x2x1", 3)
+	l := startCluster(t, "2x2x1", 3)
 	try(t, l, "file system full under the leader and space made", func(t trial) {
 		victim := t.leaderFirst()[0]
 		data := filepath.Join(t.Cluster.Dir(), "supervisors", victim, "data")

@@ -5,13 +5,13 @@ import (
 	"testing"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/cluster"
 )
 
 // TestStartsCommitNoFault checks that a cold start, a restart of all supervisors at once, and a restart of everything at once
 // commit no fault and leave the circuit breaker closed.
 func TestStartsCommitNoFault(t *testing.T) {
-	l := clusterOf(t, "3x3x1", localcluster.Options{Supervisors: 3, Preset: "relaxed"})
+	l := clusterOf(t, "3x3x1", cluster.Options{Supervisors: 3, Preset: "relaxed"})
 	checked := uint64(0)
 	check := func(what string) {
 		t.Helper()

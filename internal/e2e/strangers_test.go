@@ -17,8 +17,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -59,7 +59,7 @@ type signers struct {
 	thief                 thief
 }
 
-func newSigners(t *testing.T, c *localcluster.Cluster) signers {
+func newSigners(t *testing.T, c *cluster.Cluster) signers {
 	t.Helper()
 	load := func(cert, key string) *pki.Signer {
 		s, err := pki.LoadSigner(cert, key)
@@ -189,7 +189,7 @@ const maxGrowth = 32 << 20
 // a node, also while the node has something to report (row 16 of the fault catalogue): it is refused and
 // counted by its class, memory does not grow, and the service goes on.
 func TestStrangersAreCounted(t *testing.T) {
-	l := clusterOf(t, "2x1x1", localcluster.Options{Supervisors: 1, Periods: patient()})
+	l := clusterOf(t, "2x1x1", cluster.Options{Supervisors: 1, Periods: patient()})
 	http := l.Cluster.Info().Nodes[0].HTTP
 	try(t, l, "strangers", func(t trial) {
 		cfg, err := config.LoadAgent(filepath.Join(t.Cluster.Dir(), "nodes", "n0-0-0", "agent.yaml"), nil)

@@ -20,8 +20,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -310,7 +310,7 @@ func (t trial) accused(wrap func([]string) []string, rate int, targets []string,
 		done <- err
 	}()
 	for _, link := range t.linksOf(flooderVictim) {
-		t.inject("0,0,0", localcluster.Fault{Kind: localcluster.CutLink, Dir: link})
+		t.inject("0,0,0", cluster.Fault{Kind: cluster.CutLink, Dir: link})
 	}
 	if err := <-done; err != nil {
 		t.Error(err)
@@ -332,7 +332,7 @@ func (t trial) accused(wrap func([]string) []string, rate int, targets []string,
 // machine, and from another network namespace. Nothing is called SICK or FAILED for it.
 func TestFloodOfStrangersHarmsNobody(t *testing.T) {
 	t.Run("local", func(t *testing.T) {
-		l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 3, Periods: floodPeriods()})
+		l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 3, Periods: floodPeriods()})
 		try(t, l, "flood", func(t trial) { t.floods("on the same machine", nil, t.udpPorts("n0-0-0")) })
 	})
 	t.Run("namespace", func(t *testing.T) {

@@ -11,14 +11,14 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/localcluster"
 )
 
 // TestLeaderKilled kills the leading supervisor with signal 9: another takes over, the map stays,
 // the watch goes on without a gap, and faults are known as before.
 func TestLeaderKilled(t *testing.T) {
-	l := cluster(t, "2x2x1", 3)
+	l := startCluster(t, "2x2x1", 3)
 	try(t, l, "fault before, leader killed, fault after", func(t trial) {
 		t.inject("1,0,0", sensor("temperature", 110))
 		t.becomes("n1-0-0", "temperature", failed)
@@ -45,7 +45,7 @@ func TestLeaderKilled(t *testing.T) {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		t.inject("0,1,0", simple(localcluster.KillHost))
+		t.inject("0,1,0", simple(cluster.KillHost))
 		t.becomes("n0-1-0", "host", failed)
 		if n := t.node("n1-0-0"); t.component(n, "temperature").GetState() != failed {
 			t.Errorf("the new leader forgot: %v", n)
@@ -64,7 +64,7 @@ func TestLeaderKilled(t *testing.T) {
 // TestStrangersChangeNothing sends noise to every port of a node: nothing of it is accepted, and
 // no link turns sick by it (a stranger could otherwise).
 func TestStrangersChangeNothing(t *testing.T) {
-	l := cluster(t, "2x1x1", 1)
+	l := startCluster(t, "2x1x1", 1)
 	try(t, l, "noise", func(t trial) {
 		cfg, err := config.LoadAgent(filepath.Join(t.Cluster.Dir(), "nodes", "n0-0-0", "agent.yaml"), nil)
 		if err != nil {
@@ -112,7 +112,7 @@ func TestStrangersChangeNothing(t *testing.T) {
 // survive, the halves go on from their copies, in their boot epochs, and what its sensors show is what they showed.
 func TestStartsAgain(t *testing.T) {
 	t.Parallel()
-	l := clusterOf(t, "2x1x1", localcluster.Options{Supervisors: 1, Periods: patient()})
+	l := clusterOf(t, "2x1x1", cluster.Options{Supervisors: 1, Periods: patient()})
 	before, err := l.Client.GetNode(t.Context(), "n0-0-0")
 	if err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/cluster"
 )
 
 // listens runs lofamo-agent faults --follow on a node until the test ends; what it prints comes by the channel.
@@ -90,14 +90,14 @@ func (t trial) staleness(lines <-chan *lofamov1.WatchFaultsResponse, want bool) 
 // left have no quorum it says that this is old, and how old.
 func TestNodesAreTold(t *testing.T) {
 	t.Parallel()
-	l := clusterOf(t, "2x2x2", localcluster.Options{Supervisors: 3, Periods: patient()})
+	l := clusterOf(t, "2x2x2", cluster.Options{Supervisors: 3, Periods: patient()})
 	try(t, l, "a neighbour, and a node far away", func(t trial) {
 		near, far := t.listens("n0-0-0"), t.listens("n0-0-0", "n1-1-1")
 		t.hears(near, "n1-0-0", normal)
 		t.hears(far, "n1-1-1", normal)
-		t.inject("1,0,0", simple(localcluster.KillHost))
+		t.inject("1,0,0", simple(cluster.KillHost))
 		t.hears(near, "n1-0-0", sick)
-		t.inject("1,1,1", simple(localcluster.KillNode))
+		t.inject("1,1,1", simple(cluster.KillNode))
 		t.hears(far, "n1-1-1", failed)
 		if err := t.Cluster.HealAll(t.Context()); err != nil {
 			t.Fatal(err)
@@ -110,7 +110,7 @@ func TestNodesAreTold(t *testing.T) {
 		t.hears(near, "n1-0-0", normal)
 		t.kill(ids[:2]...)
 		t.staleness(near, true)
-		t.inject("1,0,0", simple(localcluster.KillNode))
+		t.inject("1,0,0", simple(cluster.KillNode))
 		pause(t, 2*time.Second)
 		now := t.staleness(t.listens("n0-0-0"), true)
 		for _, n := range now.GetNodes() {
@@ -127,7 +127,7 @@ func TestNodesAreTold(t *testing.T) {
 	})
 	t.Run("no supervisor is left", func(tt *testing.T) { // the last: nothing can be healed after it
 		t := begin(tt, l)
-		t.inject("0,1,0", simple(localcluster.KillHost))
+		t.inject("0,1,0", simple(cluster.KillHost))
 		t.becomes("n0-1-0", "node", sick)
 		t.hears(t.listens("n0-0-0"), "n0-1-0", sick)
 		for _, s := range t.Cluster.Info().Supervisors {
@@ -141,7 +141,7 @@ func TestNodesAreTold(t *testing.T) {
 // more once it rests.
 func TestForesight(t *testing.T) {
 	t.Parallel()
-	l := clusterOf(t, "2x1x1", localcluster.Options{Supervisors: 1, Periods: patient()})
+	l := clusterOf(t, "2x1x1", cluster.Options{Supervisors: 1, Periods: patient()})
 	try(t, l, "a fan fails", func(t trial) {
 		var w *lofamov1.Warning
 		for celsius := 50.0; w == nil; celsius += 0.6 {

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/cluster"
 )
 
 // terminal is the other end of a pseudo-terminal with a program in it: what the program has written.
@@ -120,7 +120,7 @@ var liveFrom = regexp.MustCompile(`live from (127\.0\.0\.1:\d+)`)
 
 // It shows a node that dies, and why; it goes on when its supervisor dies, and leaves the terminal when it is told to.
 func TestTopInATerminal(t *testing.T) {
-	l := cluster(t, "2x2", 3)
+	l := startCluster(t, "2x2", 3)
 	cmd := exec.Command(filepath.Join(binaries, "lofamoctl"), "top", "--dir", l.Cluster.Dir())
 	tm := inTerminal(t, 100, 24, cmd)
 	contains := func(want string) func(string) bool { return func(s string) bool { return strings.Contains(s, want) } }
@@ -131,7 +131,7 @@ func TestTopInATerminal(t *testing.T) {
 		}
 		return at != "" && strings.Contains(s, "nodes 4: 4 NORMAL")
 	})
-	if _, err := l.Cluster.Inject(t.Context(), "n1-0-0", localcluster.Fault{Kind: localcluster.KillNode}); err != nil {
+	if _, err := l.Cluster.Inject(t.Context(), "n1-0-0", cluster.Fault{Kind: cluster.KillNode}); err != nil {
 		t.Fatal(err)
 	}
 	tm.shows(t, "the node that was killed", contains("X n1-0-0 FAILED NODE"))

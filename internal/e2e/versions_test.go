@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/needs"
 )
 
@@ -102,7 +102,7 @@ func TestVersionsMixed(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	isOld := map[string]bool{"sup-0": true, "sup-1": true, "sup-2": true, "n0-0-0": true, "n1-0-0": true}
-	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 3, Periods: patient(), Command: func(member string, argv []string) []string {
+	l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 3, Periods: patient(), Command: func(member string, argv []string) []string {
 		mu.Lock()
 		defer mu.Unlock()
 		if isOld[member] {
@@ -116,7 +116,7 @@ func TestVersionsMixed(t *testing.T) {
 	stage := func(name string) {
 		try(t, l, name, func(t trial) {
 			for _, n := range []string{"n0-0-0", "n0-1-0"} { // of N-1, of N
-				t.inject(n, simple(localcluster.KillHost))
+				t.inject(n, simple(cluster.KillHost))
 				t.becomes(n, "host", failed)
 				t.is(n, sick, lofamov1.Cause_HOST)
 			}

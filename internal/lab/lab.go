@@ -1,7 +1,7 @@
 // Package lab is a local cluster under observation: it starts one, watches its fault map, and waits
 // for changes with a bound. The end-to-end tests and the measurements use it.
 //
-// It adds nothing to the cluster and judges nothing; internal/localcluster makes the cluster and the
+// It adds nothing to the cluster and judges nothing; internal/cluster makes the cluster and the
 // faults.
 package lab
 
@@ -16,14 +16,14 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/localcluster"
-	"github.com/lofamo/lofamo/internal/localcluster/client"
+	"github.com/lofamo/lofamo/client"
+	"github.com/lofamo/lofamo/internal/cluster"
 )
 
 // Seen is a change of the fault map and when it was received.
 type Seen struct {
 	*lofamov1.Event
-	At int64 // localcluster.Monotonic, in nanoseconds
+	At int64 // cluster.Monotonic, in nanoseconds
 }
 
 // String prints a change in one line.
@@ -33,7 +33,7 @@ func (s Seen) String() string {
 
 // Lab is a running local cluster and the record of its changes.
 type Lab struct {
-	Cluster *localcluster.Cluster
+	Cluster *cluster.Cluster
 	Client  *client.Client
 
 	stop context.CancelFunc
@@ -47,8 +47,8 @@ type Lab struct {
 
 // Start makes a cluster, starts it, waits until all its nodes are NORMAL and begins the record.
 // The caller closes the Lab.
-func Start(ctx context.Context, o localcluster.Options) (*Lab, error) {
-	c, err := localcluster.Create(o)
+func Start(ctx context.Context, o cluster.Options) (*Lab, error) {
+	c, err := cluster.Create(o)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func (l *Lab) start(ctx context.Context) error {
 func (l *Lab) watch(ctx context.Context, after uint64) {
 	defer close(l.done)
 	err := l.Client.Watch(ctx, client.WatchOptions{After: after}, func(r *lofamov1.WatchResponse) error {
-		at := localcluster.Monotonic()
+		at := cluster.Monotonic()
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		for _, e := range r.GetEvents() {

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -172,7 +172,7 @@ func (n *Network) servicePlugs(member string) []plug {
 func (n *Network) supervisorPlugs(ids []string) []plug {
 	if len(ids) == 0 {
 		for i := range n.layout.shape.Supervisors {
-			ids = append(ids, localcluster.SupervisorID(i))
+			ids = append(ids, cluster.SupervisorID(i))
 		}
 	}
 	var out []plug

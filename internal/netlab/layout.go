@@ -6,8 +6,8 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -86,7 +86,7 @@ type layout struct {
 	cables    []wire
 	plugs     map[plug]wire
 	nodes     []fault.NodeID // by rank
-	addresses localcluster.Addresses
+	addresses cluster.Addresses
 }
 
 // plan lays out the network that has this slot.
@@ -138,12 +138,12 @@ func (l *layout) toBridge(member, bridge, port string, addr netip.Prefix) {
 }
 
 func (l *layout) addSupervisor(i, slot int) {
-	id := localcluster.SupervisorID(i)
+	id := cluster.SupervisorID(i)
 	l.spaces = append(l.spaces, l.space(id))
 	port := fmt.Sprintf("s%d", i)
 	own := supervisorAddr(slot, firstSupervisorHost+i)
 	l.toBridge(id, supervisorBridge, port, own)
-	a := localcluster.SupervisorAddresses{
+	a := cluster.SupervisorAddresses{
 		GRPC: at(own, portGRPC), HTTP: at(own, portHTTP), EtcdClient: at(own, portEtcdClient), EtcdPeer: at(own, portEtcdPeer),
 		Gossip: at(serviceAddr(0, firstServiceHost+i), portGossip),
 	}
@@ -159,8 +159,8 @@ func (l *layout) addNode(rank int) {
 	id := fault.DefaultNodeID(l.shape.Dims.At(rank))
 	l.nodes = append(l.nodes, id)
 	l.spaces = append(l.spaces, l.space(string(id)))
-	a := localcluster.NodeAddresses{
-		Gossip: at(serviceAddr(0, firstNodeHost+rank), portGossip), Links: map[grid.Direction]localcluster.LinkAddress{},
+	a := cluster.NodeAddresses{
+		Gossip: at(serviceAddr(0, firstNodeHost+rank), portGossip), Links: map[grid.Direction]cluster.LinkAddress{},
 	}
 	for k := range l.shape.ServiceNetworks {
 		addr := serviceAddr(k, firstNodeHost+rank)
@@ -183,8 +183,8 @@ func (l *layout) addLinks(rank int) {
 			end{space: l.space(string(l.nodes[rank])), dev: linkInterface(d), addr: mine},
 			end{space: l.space(string(l.nodes[peer])), dev: linkInterface(back), addr: theirs},
 		)
-		l.addresses.Nodes[rank].Links[d] = localcluster.LinkAddress{Listen: at(mine, portLink), Interface: linkInterface(d)}
-		l.addresses.Nodes[peer].Links[back] = localcluster.LinkAddress{Listen: at(theirs, portLink), Interface: linkInterface(back)}
+		l.addresses.Nodes[rank].Links[d] = cluster.LinkAddress{Listen: at(mine, portLink), Interface: linkInterface(d)}
+		l.addresses.Nodes[peer].Links[back] = cluster.LinkAddress{Listen: at(theirs, portLink), Interface: linkInterface(back)}
 	}
 }
 

@@ -15,7 +15,7 @@
 // lose their carrier. The same filter counts what passes.
 //
 // It needs root, iproute2 and nftables; Missing says what is not there. It makes no cluster and judges
-// nothing: those are internal/localcluster and internal/lab. Everything it makes carries the process'
+// nothing: those are internal/cluster and internal/lab. Everything it makes carries the process'
 // id in its name and is removed by Close; what a killed process left, the next Start removes.
 package netlab
 
@@ -31,8 +31,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/lab"
-	"github.com/lofamo/lofamo/internal/localcluster"
 )
 
 // Lab is a running cluster on its own network.
@@ -46,7 +46,7 @@ type Lab struct {
 // Start makes the network and the cluster on it, one service network for each service interface, and
 // waits until all nodes are NORMAL. It sets Dir, Addresses and Command of the options. The caller
 // closes the Lab.
-func Start(ctx context.Context, o localcluster.Options) (*Lab, error) {
+func Start(ctx context.Context, o cluster.Options) (*Lab, error) {
 	if o.Supervisors == 0 {
 		o.Supervisors = 3
 	}

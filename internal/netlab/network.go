@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/cluster"
 )
 
 const (
@@ -76,9 +76,9 @@ func (n *Network) directory() string {
 }
 
 // Addresses is where the members of a cluster on this network listen.
-func (n *Network) Addresses() localcluster.Addresses { return n.layout.addresses }
+func (n *Network) Addresses() cluster.Addresses { return n.layout.addresses }
 
-// Command makes argv run in the namespace of a member. See localcluster.Options.
+// Command makes argv run in the namespace of a member. See cluster.Options.
 func (n *Network) Command(member string, argv []string) []string {
 	ip, err := toolPath("ip")
 	if err != nil {

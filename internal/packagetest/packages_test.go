@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/needs"
 )
 
@@ -88,7 +88,7 @@ func TestUnits(t *testing.T) {
 
 func bin(t *testing.T) string {
 	t.Helper()
-	return needs.Set(t, "make build, and set it to bin", localcluster.EnvBinDir)
+	return needs.Set(t, "make build, and set it to bin", cluster.EnvBinDir)
 }
 
 // manager installs, and removes.

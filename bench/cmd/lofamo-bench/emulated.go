@@ -12,9 +12,9 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/bench/measure"
 	"github.com/lofamo/lofamo/internal/agent/delivery"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/lab"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -43,7 +43,7 @@ func newStage(ctx context.Context, o options) (*stage, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := lab.Start(starting, localcluster.Options{
+	l, err := lab.Start(starting, cluster.Options{
 		Dir: dir, Dims: dims, Supervisors: 3, ServiceInterfaces: 2, Preset: config.PresetDefault, LogLevel: "warn",
 	})
 	if err != nil {
@@ -61,7 +61,7 @@ func newStage(ctx context.Context, o options) (*stage, error) {
 // silence kills the node and takes over its host half's keys.
 func (s *stage) silence(ctx context.Context) (err error) {
 	mark := s.lab.Mark()
-	if _, err := s.lab.Cluster.Inject(ctx, string(s.node), localcluster.Fault{Kind: localcluster.KillNode}); err != nil {
+	if _, err := s.lab.Cluster.Inject(ctx, string(s.node), cluster.Fault{Kind: cluster.KillNode}); err != nil {
 		return err
 	}
 	if _, err := s.lab.Wait(ctx, mark, lab.Becomes(string(s.node), "host", lofamov1.State_FAILED)); err != nil {

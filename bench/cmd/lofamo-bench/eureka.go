@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/bench/measure"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/lab"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/pkg/jobs"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -94,7 +94,7 @@ type eurekaBench struct {
 	o       options
 	lab     *lab.Lab
 	rnd     *rand.Rand
-	nodes   []localcluster.NodeInfo // by rank
+	nodes   []cluster.NodeInfo // by rank
 	clients []*jobs.Client
 	stop    context.CancelFunc
 	done    sync.WaitGroup
@@ -236,7 +236,7 @@ func (e *eurekaBench) cut(ctx context.Context, share float64) error {
 			}
 			e.dead[at][d] = true
 		}
-		if _, err := e.lab.Cluster.Inject(ctx, string(e.nodes[l.rank].ID), localcluster.Fault{Kind: localcluster.CutLink, Dir: l.dir}); err != nil {
+		if _, err := e.lab.Cluster.Inject(ctx, string(e.nodes[l.rank].ID), cluster.Fault{Kind: cluster.CutLink, Dir: l.dir}); err != nil {
 			return err
 		}
 	}

@@ -18,9 +18,9 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/bench/measure"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/lab"
-	"github.com/lofamo/lofamo/internal/localcluster"
 )
 
 // conditions says what the figures were measured on.
@@ -99,7 +99,7 @@ func usage(pids []int) (sum measure.Usage, err error) {
 }
 
 // traffic counts what one node's links send, in bytes a second.
-func traffic(ctx context.Context, l *lab.Lab, n localcluster.NodeInfo, over time.Duration) (float64, error) {
+func traffic(ctx context.Context, l *lab.Lab, n cluster.NodeInfo, over time.Duration) (float64, error) {
 	cfg, err := config.LoadAgent(filepath.Join(l.Cluster.Dir(), "nodes", string(n.ID), "agent.yaml"), nil)
 	if err != nil {
 		return 0, err

@@ -18,11 +18,11 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/bench/fleet"
 	"github.com/lofamo/lofamo/bench/measure"
+	"github.com/lofamo/lofamo/client"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/kubernetes"
 	"github.com/lofamo/lofamo/internal/kubetest"
-	"github.com/lofamo/lofamo/internal/localcluster/client"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )

@@ -9,15 +9,15 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/bench/measure"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/lab"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // experiment is one kind of fault and the change that shows that the system is aware of it.
 type experiment struct {
-	fault     localcluster.Fault
+	fault     cluster.Fault
 	component string
 	to        lofamov1.State
 	bound     time.Duration // 0: none is promised
@@ -26,23 +26,23 @@ type experiment struct {
 
 func experiments(p config.Periods) []experiment {
 	const failed, sick = lofamov1.State_FAILED, lofamov1.State_SICK
-	simple := func(k localcluster.Kind) localcluster.Fault { return localcluster.Fault{Kind: k} }
-	sensor := func(name string, v float64) localcluster.Fault {
-		return localcluster.Fault{Kind: localcluster.SensorValue, Sensor: name, Value: v}
+	simple := func(k cluster.Kind) cluster.Fault { return cluster.Fault{Kind: k} }
+	sensor := func(name string, v float64) cluster.Fault {
+		return cluster.Fault{Kind: cluster.SensorValue, Sensor: name, Value: v}
 	}
-	cut := func(oneWay bool) localcluster.Fault {
-		return localcluster.Fault{Kind: localcluster.CutLink, Dir: grid.XPlus, OneWay: oneWay}
+	cut := func(oneWay bool) cluster.Fault {
+		return cluster.Fault{Kind: cluster.CutLink, Dir: grid.XPlus, OneWay: oneWay}
 	}
 	return []experiment{
-		{simple(localcluster.KillHost), "host", failed, p.HalfBound(), true},
-		{simple(localcluster.KillDNP), "dnp", failed, p.HalfBound(), true},
-		{simple(localcluster.KillNode), "node", failed, p.NodeBound(), true},
-		{simple(localcluster.HangHost), "host", failed, p.HalfBound(), false},
-		{simple(localcluster.HangDNP), "dnp", failed, p.HalfBound(), false},
-		{simple(localcluster.CutService), "service-network", failed, 0, false},
+		{simple(cluster.KillHost), "host", failed, p.HalfBound(), true},
+		{simple(cluster.KillDNP), "dnp", failed, p.HalfBound(), true},
+		{simple(cluster.KillNode), "node", failed, p.NodeBound(), true},
+		{simple(cluster.HangHost), "host", failed, p.HalfBound(), false},
+		{simple(cluster.HangDNP), "dnp", failed, p.HalfBound(), false},
+		{simple(cluster.CutService), "service-network", failed, 0, false},
 		{cut(false), "link/X+", failed, 0, false},
 		{cut(true), "link/X+", failed, 0, false},
-		{localcluster.Fault{Kind: localcluster.CorruptLink, Dir: grid.XPlus, Rate: 0.3}, "link/X+", sick, 0, false},
+		{cluster.Fault{Kind: cluster.CorruptLink, Dir: grid.XPlus, Rate: 0.3}, "link/X+", sick, 0, false},
 		{sensor("temperature", 110), "temperature", failed, 0, false},
 		{sensor("voltage", 20), "voltage", failed, 0, false},
 		{sensor("power", 5000), "power", failed, 0, false},

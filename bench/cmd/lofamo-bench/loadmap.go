@@ -10,8 +10,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/bench/fleet"
 	"github.com/lofamo/lofamo/bench/measure"
+	"github.com/lofamo/lofamo/client"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/localcluster/client"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 

@@ -19,9 +19,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/lab"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -220,7 +220,7 @@ func start(ctx context.Context, o options, preset string) (*lab.Lab, string, err
 	// Only good news waits for the hold-off: a short one changes no latency, and saves two seconds
 	// a sample.
 	holdOff := config.Duration(200 * time.Millisecond)
-	l, err := lab.Start(starting, localcluster.Options{
+	l, err := lab.Start(starting, cluster.Options{
 		Dir: dir, Dims: o.dims, Supervisors: cmp.Or(o.supervisors, 3), Preset: preset, LogLevel: "warn", Periods: &config.PeriodsOverride{LinkHoldOff: &holdOff},
 	})
 	if err != nil {

@@ -17,15 +17,15 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/bench/measure"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/lab"
-	"github.com/lofamo/lofamo/internal/localcluster"
 )
 
 // hot is the fault that is reported: only the node itself can see it.
-var hot = localcluster.Fault{Kind: localcluster.SensorValue, Sensor: "temperature", Value: 110}
+var hot = cluster.Fault{Kind: cluster.SensorValue, Sensor: "temperature", Value: 110}
 
-var cutService = localcluster.Fault{Kind: localcluster.CutService}
+var cutService = cluster.Fault{Kind: cluster.CutService}
 
 // relays measures how long a report takes through the torus when its node's service network is cut,
 // beside the same report on the direct path.

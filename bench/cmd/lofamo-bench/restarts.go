@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/bench/measure"
-	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/cluster"
 )
 
 const (
@@ -58,7 +58,7 @@ type phase struct {
 }
 
 // phases stops and restarts parts of a running cluster, and measures each phase.
-func (s *starter) phases(ctx context.Context, c *localcluster.Cluster, m *measure.Meter) (out []phaseRecord) {
+func (s *starter) phases(ctx context.Context, c *cluster.Cluster, m *measure.Meter) (out []phaseRecord) {
 	each := func(do func(id string) error) func(context.Context) error {
 		return func(context.Context) error {
 			var errs []error
@@ -90,7 +90,7 @@ func (s *starter) phases(ctx context.Context, c *localcluster.Cluster, m *measur
 	return out
 }
 
-func (s *starter) phase(ctx context.Context, c *localcluster.Cluster, m *measure.Meter, p phase) (r phaseRecord) {
+func (s *starter) phase(ctx context.Context, c *cluster.Cluster, m *measure.Meter, p phase) (r phaseRecord) {
 	r.Phase = p.name
 	before, err := healthSince(ctx, c, 0)
 	if err != nil {
@@ -120,7 +120,7 @@ func (s *starter) phase(ctx context.Context, c *localcluster.Cluster, m *measure
 	defer cancel()
 	err = p.back(bounded)
 	if err == nil {
-		c, err = localcluster.Load(c.Dir()) // its processes may have changed
+		c, err = cluster.Load(c.Dir()) // its processes may have changed
 	}
 	if err == nil {
 		err = c.WaitNormal(bounded, nil)
@@ -139,7 +139,7 @@ func (s *starter) phase(ctx context.Context, c *localcluster.Cluster, m *measure
 }
 
 // restartAgents restarts both halves of all nodes at the same time, by `lofamo-agent restart`.
-func (s *starter) restartAgents(ctx context.Context, c *localcluster.Cluster) error {
+func (s *starter) restartAgents(ctx context.Context, c *cluster.Cluster) error {
 	nodes := c.Info().Nodes
 	errs := make([]error, len(nodes))
 	var wg sync.WaitGroup

@@ -20,9 +20,9 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/bench/measure"
+	"github.com/lofamo/lofamo/client"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/localcluster"
-	"github.com/lofamo/lofamo/internal/localcluster/client"
 )
 
 const (
@@ -95,7 +95,7 @@ type starter struct {
 // starts measures `lofamoctl up`, as often as the options say. Starts in the record file count, so that an interrupted
 // series continues.
 func starts(ctx context.Context, o options) error {
-	bin, err := localcluster.FindBinaries("")
+	bin, err := cluster.FindBinaries("")
 	if err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (s *starter) start(ctx context.Context, i int) (r startRecord, err error) {
 	why := s.up(ctx, dir, more...)
 	up := time.Now()
 	r.Seconds = up.Sub(begun).Seconds()
-	c, err := localcluster.Load(dir)
+	c, err := cluster.Load(dir)
 	if why != nil || err != nil {
 		r.Failure = cmp.Or(why, err).Error()
 		r.Peak = percent(m.Peak(begun, up, peakWindow, groupSupervisors, groupAgents))
@@ -236,7 +236,7 @@ func (s *starter) run(ctx context.Context, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, s.lofamoctl, args...)
-	cmd.Env = append(os.Environ(), localcluster.EnvBinDir+"="+s.bin)
+	cmd.Env = append(os.Environ(), cluster.EnvBinDir+"="+s.bin)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it then stops what it has started
 	cmd.WaitDelay = time.Minute
 	out, err := cmd.CombinedOutput()
@@ -253,10 +253,10 @@ func (s *starter) run(ctx context.Context, args ...string) error {
 
 // meter samples the processes of the cluster in dir, which need not exist yet.
 func (s *starter) meter(dir string) *measure.Meter {
-	var c *localcluster.Cluster
+	var c *cluster.Cluster
 	return measure.NewMeter(meterPeriod, groups, func() (out []measure.Metered) {
 		if c == nil {
-			if c, _ = localcluster.Load(dir); c == nil {
+			if c, _ = cluster.Load(dir); c == nil {
 				return nil
 			}
 		}
@@ -272,7 +272,7 @@ func (s *starter) meter(dir string) *measure.Meter {
 }
 
 // healthSince asks the supervisors for the faults committed after a revision, and for the circuit breaker.
-func healthSince(ctx context.Context, c *localcluster.Cluster, revision uint64) (h health, err error) {
+func healthSince(ctx context.Context, c *cluster.Cluster, revision uint64) (h health, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	cl, err := c.Client()

@@ -5,14 +5,14 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/failpoint"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // tryDaemonPoint has the daemon come by one of its points: a half is stopped or killed. Where the daemon does not survive that, a new
 // one must go on where it was.
-func (f *field) tryDaemonPoint(n localcluster.NodeInfo, p pointFault) (sample, error) {
+func (f *field) tryDaemonPoint(n cluster.NodeInfo, p pointFault) (sample, error) {
 	s := sample{what: p.String() + " on " + string(n.ID), applied: true, touched: true, category: pointCategory(p)}
 	h := fault.HalfDNP
 	if _, err := f.running(n, fault.HalfHost); err != nil {
@@ -30,7 +30,7 @@ func (f *field) tryDaemonPoint(n localcluster.NodeInfo, p pointFault) (sample, e
 	if err := f.arm(n, daemon, p.order()); err != nil {
 		return s, err
 	}
-	mark, at, pid := f.Mark(), localcluster.Monotonic(), f.daemonPID(n)
+	mark, at, pid := f.Mark(), cluster.Monotonic(), f.daemonPID(n)
 	signal := syscall.SIGKILL
 	if p.point == failpoint.DaemonDetected {
 		signal = syscall.SIGSTOP
@@ -48,7 +48,7 @@ func (f *field) tryDaemonPoint(n localcluster.NodeInfo, p pointFault) (sample, e
 	case !hit:
 		s.applied = false
 	case gone:
-		s.ours, s.harmed, s.detect = byExit, true, time.Duration(localcluster.Monotonic()-at)
+		s.ours, s.harmed, s.detect = byExit, true, time.Duration(cluster.Monotonic()-at)
 	case p.hangs():
 		f.watchHung(n, mark, at, &s)
 	}
@@ -68,12 +68,12 @@ func (f *field) tryDaemonPoint(n localcluster.NodeInfo, p pointFault) (sample, e
 		s.what += ": " + err.Error()
 		return s, nil //nolint:nilerr // the sample says so: it is not healed
 	}
-	s.healed, s.recover = true, time.Duration(localcluster.Monotonic()-at)
+	s.healed, s.recover = true, time.Duration(cluster.Monotonic()-at)
 	return s, nil
 }
 
 // awaitDaemonPoint waits until the daemon was at a point, or has ended: its socket refuses.
-func (f *field) awaitDaemonPoint(n localcluster.NodeInfo, p pointFault) (hit, gone bool) {
+func (f *field) awaitDaemonPoint(n cluster.NodeInfo, p pointFault) (hit, gone bool) {
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		var st struct{ Armed uint64 }
 		err := f.get(n, daemon, &st)
@@ -89,7 +89,7 @@ func (f *field) awaitDaemonPoint(n localcluster.NodeInfo, p pointFault) (hit, go
 
 // watchHung waits for what the node says while its daemon hangs. A half that it has not started again is found by the other;
 // where both live nobody has any harm, until the next restart is wanted.
-func (f *field) watchHung(n localcluster.NodeInfo, mark int, at int64, s *sample) {
+func (f *field) watchHung(n cluster.NodeInfo, mark int, at int64, s *sample) {
 	for deadline := time.Now().Add(time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		for _, e := range f.Since(mark) {
 			if e.GetNode() == string(n.ID) && e.GetComponent() == "dnp" && ofHalf(e) {
@@ -99,7 +99,7 @@ func (f *field) watchHung(n localcluster.NodeInfo, mark int, at int64, s *sample
 			}
 		}
 	}
-	if v := f.noticed(n, mark, at, localcluster.Monotonic()); v.gone || v.silent { // the map tells of the half that we have ended
+	if v := f.noticed(n, mark, at, cluster.Monotonic()); v.gone || v.silent { // the map tells of the half that we have ended
 		s.prober = true
 		s.what += ": " + v.String()
 	}

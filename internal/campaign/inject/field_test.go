@@ -18,10 +18,10 @@ import (
 	"github.com/lofamo/lofamo/internal/agent"
 	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/campaign/account"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/lab"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/sensor"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -50,9 +50,9 @@ type field struct {
 	*lab.Lab
 	t     *testing.T
 	dir   string
-	nodes []localcluster.NodeInfo
+	nodes []cluster.NodeInfo
 	// other is the same cluster, for who puts load on it while daemons are started: a Cluster is not for both.
-	other *localcluster.Cluster
+	other *cluster.Cluster
 	mu    sync.Mutex // for what of the cluster is not for several goroutines
 	// loadStop ends the load, stop the prober as well.
 	loadStop, stop context.CancelFunc
@@ -82,7 +82,7 @@ func newField(t *testing.T, dims string) *field {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	period := config.Duration(100 * time.Millisecond)
-	l, err := lab.Start(ctx, localcluster.Options{
+	l, err := lab.Start(ctx, cluster.Options{
 		Dir: filepath.Join(dir, "c"), Dims: d, Supervisors: 1, BinDir: bin, LogLevel: "debug", Restart: "always",
 		Periods:    &config.PeriodsOverride{SensorPeriod: &period},
 		Supervisor: func(c *config.Supervisor) { c.Log.Format = "json" },
@@ -98,7 +98,7 @@ func newField(t *testing.T, dims string) *field {
 		t.Fatal(err)
 	}
 	f := &field{Lab: l, t: t, dir: dir, nodes: slices.Clone(l.Cluster.Info().Nodes), vain: map[string][]look{}}
-	if f.other, err = localcluster.Load(l.Cluster.Dir()); err != nil {
+	if f.other, err = cluster.Load(l.Cluster.Dir()); err != nil {
 		t.Fatal(errors.Join(err, l.Close()))
 	}
 	run, stop := context.WithCancel(context.Background())
@@ -144,7 +144,7 @@ func (f *field) close() {
 
 // report has the node report: its temperature goes up and down. Three clusters that are injected into share two cores with their supervisors: of
 // more reports than these the supervisors commit less than comes, and the log of a node, which holds 1,024, leaves out what newer ones restate.
-func (f *field) report(ctx context.Context, n localcluster.NodeInfo) {
+func (f *field) report(ctx context.Context, n cluster.NodeInfo) {
 	tick := time.NewTicker(330 * time.Millisecond)
 	defer tick.Stop()
 	for i := 0; ; i++ {
@@ -153,7 +153,7 @@ func (f *field) report(ctx context.Context, n localcluster.NodeInfo) {
 			return
 		case <-tick.C:
 		}
-		if _, err := f.other.Inject(ctx, string(n.ID), localcluster.Fault{Kind: localcluster.SensorValue, Sensor: "temperature", Value: []float64{45, 80}[i%2]}); err != nil && ctx.Err() == nil {
+		if _, err := f.other.Inject(ctx, string(n.ID), cluster.Fault{Kind: cluster.SensorValue, Sensor: "temperature", Value: []float64{45, 80}[i%2]}); err != nil && ctx.Err() == nil {
 			f.t.Error(err)
 			return
 		}
@@ -161,7 +161,7 @@ func (f *field) report(ctx context.Context, n localcluster.NodeInfo) {
 }
 
 // record is what the daemon says of a half.
-func (f *field) record(n localcluster.NodeInfo, h fault.Half) recovery.Record {
+func (f *field) record(n cluster.NodeInfo, h fault.Half) recovery.Record {
 	r, err := agent.ReadRecovery(n.StateDir, h)
 	if err != nil || r == nil {
 		return recovery.Record{}
@@ -170,7 +170,7 @@ func (f *field) record(n localcluster.NodeInfo, h fault.Half) recovery.Record {
 }
 
 // arm arms a failpoint. The process may end before it has answered.
-func (f *field) arm(n localcluster.NodeInfo, w who, o failpoint.Order) error {
+func (f *field) arm(n cluster.NodeInfo, w who, o failpoint.Order) error {
 	err := f.ask(n, w, "POST", "/failpoint", o, nil)
 	if ended(err) {
 		return nil
@@ -187,7 +187,7 @@ func absent(err error) bool {
 }
 
 // ask asks an injection socket; one of a process that has just been started is not there yet.
-func (f *field) ask(n localcluster.NodeInfo, w who, method, path string, in, out any) error {
+func (f *field) ask(n cluster.NodeInfo, w who, method, path string, in, out any) error {
 	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		err := n.Control(f.t.Context(), w.socket(), method, path, in, out)
 		if !absent(err) || time.Now().After(deadline) {
@@ -197,11 +197,11 @@ func (f *field) ask(n localcluster.NodeInfo, w who, method, path string, in, out
 }
 
 // running waits until a half runs well, and returns what is said of it.
-func (f *field) running(n localcluster.NodeInfo, h fault.Half) (recovery.Record, error) {
+func (f *field) running(n cluster.NodeInfo, h fault.Half) (recovery.Record, error) {
 	return f.await(n, h, func(r recovery.Record) bool { return r.State == recovery.Running && r.PID != 0 })
 }
 
-func (f *field) await(n localcluster.NodeInfo, h fault.Half, ok func(recovery.Record) bool) (recovery.Record, error) {
+func (f *field) await(n cluster.NodeInfo, h fault.Half, ok func(recovery.Record) bool) (recovery.Record, error) {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	deadline := time.After(patience)
@@ -220,7 +220,7 @@ func (f *field) await(n localcluster.NodeInfo, h fault.Half, ok func(recovery.Re
 }
 
 // daemonPID returns the process of a node's daemon.
-func (f *field) daemonPID(n localcluster.NodeInfo) int {
+func (f *field) daemonPID(n cluster.NodeInfo) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now, err := f.Cluster.Node(string(n.ID))
@@ -232,7 +232,7 @@ func (f *field) daemonPID(n localcluster.NodeInfo) int {
 
 // startDaemon starts a daemon in the place of one that was killed, as systemd would: again, until it stays. The dead
 // one's locks may be there for a moment longer than its process.
-func (f *field) startDaemon(n localcluster.NodeInfo) error {
+func (f *field) startDaemon(n cluster.NodeInfo) error {
 	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		f.mu.Lock()
 		err := f.Cluster.StartRun(string(n.ID)) // refuses while one runs
@@ -248,7 +248,7 @@ func (f *field) startDaemon(n localcluster.NodeInfo) error {
 }
 
 // answered waits until the daemon of a node answers, and looks after a half that runs.
-func (f *field) answered(n localcluster.NodeInfo, h fault.Half) (recovery.Record, error) {
+func (f *field) answered(n cluster.NodeInfo, h fault.Half) (recovery.Record, error) {
 	deadline := time.Now().Add(patience)
 	for {
 		var st map[string]struct {
@@ -274,7 +274,7 @@ func (f *field) settle(t *testing.T) (kept, replaced int, lost, doubled []string
 	f.loadStop()
 	f.load.Wait()
 	for _, n := range f.nodes {
-		if _, err := f.other.Inject(f.t.Context(), string(n.ID), localcluster.Fault{Kind: localcluster.SensorValue, Sensor: "temperature", Value: 45}); err != nil {
+		if _, err := f.other.Inject(f.t.Context(), string(n.ID), cluster.Fault{Kind: cluster.SensorValue, Sensor: "temperature", Value: 45}); err != nil {
 			t.Error(err)
 		}
 	}

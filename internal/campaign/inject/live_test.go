@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/failpoint"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -43,8 +43,8 @@ func often(h fault.Half) failpoint.Point {
 }
 
 // do harms a half and returns when.
-func (f *field) do(n localcluster.NodeInfo, h fault.Half, x harm, pid int) (int64, error) {
-	at := localcluster.Monotonic()
+func (f *field) do(n cluster.NodeInfo, h fault.Half, x harm, pid int) (int64, error) {
+	at := cluster.Monotonic()
 	if x.signal != 0 {
 		return at, syscall.Kill(pid, x.signal)
 	}
@@ -52,7 +52,7 @@ func (f *field) do(n localcluster.NodeInfo, h fault.Half, x harm, pid int) (int6
 }
 
 // hurt harms a half and watches what becomes of it.
-func (f *field) hurt(n localcluster.NodeInfo, h fault.Half, x harm) (sample, recovery.Recovery, error) {
+func (f *field) hurt(n cluster.NodeInfo, h fault.Half, x harm) (sample, recovery.Recovery, error) {
 	s := sample{node: n, what: fmt.Sprintf("%s of the %s half of %s", x.name, h, n.ID), applied: true, touched: true, harmed: true, category: catCrash}
 	if x.hang {
 		s.category = catHang
@@ -69,7 +69,7 @@ func (f *field) hurt(n localcluster.NodeInfo, h fault.Half, x harm) (sample, rec
 	after, err := f.await(n, h, func(r recovery.Record) bool {
 		return r.Total > before.Total && r.State == recovery.Running && r.PID != before.PID && r.Last != nil && r.Last.Serving > 0
 	})
-	end := localcluster.Monotonic()
+	end := cluster.Monotonic()
 	s.prober = f.noticed(n, mark, at, end).any()
 	if err != nil {
 		s.what += ": " + err.Error()
@@ -85,7 +85,7 @@ func (f *field) hurt(n localcluster.NodeInfo, h fault.Half, x harm) (sample, rec
 }
 
 // hurtDaemon kills or stops the daemon of a node, and has a new one or the same go on: its halves must not notice.
-func (f *field) hurtDaemon(n localcluster.NodeInfo, hang bool, gap time.Duration) (sample, error) {
+func (f *field) hurtDaemon(n cluster.NodeInfo, hang bool, gap time.Duration) (sample, error) {
 	s := sample{what: fmt.Sprintf("SIGKILL of the daemon of %s", n.ID), applied: true, touched: true, category: catCrash}
 	halves := []fault.Half{fault.HalfHost, fault.HalfDNP}
 	var before [2]recovery.Record
@@ -95,7 +95,7 @@ func (f *field) hurtDaemon(n localcluster.NodeInfo, hang bool, gap time.Duration
 			return s, err
 		}
 	}
-	pid, at := f.daemonPID(n), localcluster.Monotonic()
+	pid, at := f.daemonPID(n), cluster.Monotonic()
 	if hang {
 		s.what, s.category = fmt.Sprintf("SIGSTOP of the daemon of %s for %s", n.ID, gap), catHang
 		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
@@ -124,7 +124,7 @@ func (f *field) hurtDaemon(n localcluster.NodeInfo, hang bool, gap time.Duration
 			s.what += fmt.Sprintf(": the %s half was process %d, is %d", h, before[i].PID, r.PID)
 		}
 	}
-	s.healed, s.recover = true, time.Duration(localcluster.Monotonic()-at)
+	s.healed, s.recover = true, time.Duration(cluster.Monotonic()-at)
 	return s, nil
 }
 
@@ -185,7 +185,7 @@ const (
 )
 
 // rage harms halves and daemons of a node at random moments, one at a time, until there is enough.
-func (f *field) rage(n localcluster.NodeInfo, r *results, x *rand.Rand) {
+func (f *field) rage(n cluster.NodeInfo, r *results, x *rand.Rand) {
 	for {
 		time.Sleep(time.Duration(x.Int64N(int64(300 * time.Millisecond))))
 		name := r.take(x)

@@ -11,7 +11,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/agent/recovery"
-	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/cluster"
 )
 
 // unloaded says whether a component does not change its state because of the load.
@@ -22,7 +22,7 @@ const watchFor = 1200 * time.Millisecond
 
 // tryFlip flips one bit of what lives in a half, watches it, and starts the half anew, as the paper reloads the
 // network processor after each run.
-func (f *field) tryFlip(n localcluster.NodeInfo, w who, seed uint64) (sample, error) {
+func (f *field) tryFlip(n cluster.NodeInfo, w who, seed uint64) (sample, error) {
 	s := sample{applied: true, touched: true, category: catNoImpact}
 	h := w.half()
 	before, err := f.await(n, h, func(x recovery.Record) bool { // nothing of an earlier sample is under way
@@ -38,7 +38,7 @@ func (f *field) tryFlip(n localcluster.NodeInfo, w who, seed uint64) (sample, er
 		Path    string
 		Bit, Of int
 	}
-	mark, at := f.Mark(), localcluster.Monotonic()
+	mark, at := f.Mark(), cluster.Monotonic()
 	if err := f.ask(n, w, "POST", "/flip", map[string]uint64{"Seed": seed}, &hit); err != nil {
 		return s, err
 	}
@@ -75,7 +75,7 @@ func (f *field) tryFlip(n localcluster.NodeInfo, w who, seed uint64) (sample, er
 }
 
 // judgeFlip asks both observers of a flip that did not end the half.
-func (f *field) judgeFlip(n localcluster.NodeInfo, mark int, at int64, s *sample) {
+func (f *field) judgeFlip(n cluster.NodeInfo, mark int, at int64, s *sample) {
 	var said []string
 	for _, e := range f.Since(mark) {
 		if e.GetNode() != string(n.ID) || !unloaded(e.GetComponent()) || e.GetTo() == lofamov1.State_NORMAL {
@@ -89,7 +89,7 @@ func (f *field) judgeFlip(n localcluster.NodeInfo, mark int, at int64, s *sample
 			s.ours, s.detect = byWatchdog, time.Duration(e.At-at)
 		}
 	}
-	s.prober = len(said) > 0 || f.noticed(n, mark, at, localcluster.Monotonic()).certain()
+	s.prober = len(said) > 0 || f.noticed(n, mark, at, cluster.Monotonic()).certain()
 	if s.prober {
 		s.what += ": " + strings.Join(said[:min(2, len(said))], "; ")
 		if s.category == catNoImpact {
@@ -99,7 +99,7 @@ func (f *field) judgeFlip(n localcluster.NodeInfo, mark int, at int64, s *sample
 }
 
 // wellAgain waits until the map calls those components of a node NORMAL that count.
-func (f *field) wellAgain(n localcluster.NodeInfo, counts func(component string) bool) error {
+func (f *field) wellAgain(n cluster.NodeInfo, counts func(component string) bool) error {
 	deadline := time.Now().Add(patience)
 	for {
 		node, err := f.Client.GetNode(f.t.Context(), string(n.ID))
@@ -137,7 +137,7 @@ func liveData(t *testing.T, fields []*field) {
 	for i, f := range fields {
 		f.startLoad()
 		nodes := f.nodes
-		for j, n := range []localcluster.NodeInfo{nodes[0], nodes[3]} { // (0,0) and (1,1)
+		for j, n := range []cluster.NodeInfo{nodes[0], nodes[3]} { // (0,0) and (1,1)
 			r := rand.New(rand.NewPCG(*seed, uint64(i*10+j)))
 			all.Go(func() {
 				for {

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/cluster"
 )
 
 // detector is who noticed a fault. The zero value is nobody.
@@ -27,11 +27,11 @@ const (
 
 // sample is one fault and what became of it.
 type sample struct {
-	what     string                // for people: where and how
-	node     localcluster.NodeInfo // of a real process
-	applied  bool                  // it changed something; a bit that stands stuck where it was does not
-	touched  bool                  // what was hit was in use
-	harmed   bool                  // it is effective by its nature, whether or not somebody was quick enough to notice
+	what     string           // for people: where and how
+	node     cluster.NodeInfo // of a real process
+	applied  bool             // it changed something; a bit that stands stuck where it was does not
+	touched  bool             // what was hit was in use
+	harmed   bool             // it is effective by its nature, whether or not somebody was quick enough to notice
 	ours     detector
 	prober   bool          // the prober noticed something that is not so, or that something is gone
 	detect   time.Duration // from the injection, when we noticed

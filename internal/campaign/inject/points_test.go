@@ -18,8 +18,8 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent"
 	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/failpoint"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -106,7 +106,7 @@ func pointFaults() []pointFault {
 }
 
 // try arms one failpoint.
-func (f *field) try(n localcluster.NodeInfo, p pointFault) (sample, error) {
+func (f *field) try(n cluster.NodeInfo, p pointFault) (sample, error) {
 	if p.who == daemon {
 		return f.tryDaemonPoint(n, p)
 	}
@@ -114,14 +114,14 @@ func (f *field) try(n localcluster.NodeInfo, p pointFault) (sample, error) {
 }
 
 // tryPoint arms one failpoint of a half and watches what becomes of it.
-func (f *field) tryPoint(n localcluster.NodeInfo, p pointFault) (sample, error) {
+func (f *field) tryPoint(n cluster.NodeInfo, p pointFault) (sample, error) {
 	s := sample{what: p.String() + " on " + string(n.ID), applied: true, touched: true, harmed: p.ends(), category: pointCategory(p)}
 	h := p.who.half()
 	before, err := f.beforePoint(n, p)
 	if err != nil {
 		return s, fmt.Errorf("before %s: %w", s.what, err)
 	}
-	mark, at := f.Mark(), localcluster.Monotonic()
+	mark, at := f.Mark(), cluster.Monotonic()
 	if err := f.armPoint(n, p, before.PID); err != nil {
 		return s, err
 	}
@@ -172,7 +172,7 @@ func (s *sample) found(l recovery.Recovery, at int64) {
 }
 
 // beforePoint waits until both halves run, and nothing of an earlier sample shows that could be taken for this one's.
-func (f *field) beforePoint(n localcluster.NodeInfo, p pointFault) (recovery.Record, error) {
+func (f *field) beforePoint(n cluster.NodeInfo, p pointFault) (recovery.Record, error) {
 	var of recovery.Record
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 		r, err := f.running(n, h)
@@ -190,7 +190,7 @@ func (f *field) beforePoint(n localcluster.NodeInfo, p pointFault) (recovery.Rec
 }
 
 // armPoint arms a point of a half. One that is passed at a start only is passed at once.
-func (f *field) armPoint(n localcluster.NodeInfo, p pointFault, pid int) error {
+func (f *field) armPoint(n cluster.NodeInfo, p pointFault, pid int) error {
 	o := p.order()
 	if !p.atStart() {
 		return f.arm(n, p.who, o)
@@ -207,8 +207,8 @@ func (p pointFault) order() failpoint.Order {
 
 // judgePoint asks both observers of what was no restart. Only what the map says is a finding of ours: somebody's watchdog or link
 // test has made it. That nobody answers is what users see.
-func (f *field) judgePoint(n localcluster.NodeInfo, p pointFault, mark int, at int64, s *sample) {
-	v := f.noticed(n, mark, at, localcluster.Monotonic())
+func (f *field) judgePoint(n cluster.NodeInfo, p pointFault, mark int, at int64, s *sample) {
+	v := f.noticed(n, mark, at, cluster.Monotonic())
 	if p.ends() {
 		s.prober = v.any()
 		return
@@ -244,7 +244,7 @@ func pointCategory(p pointFault) category {
 }
 
 // armAtStart leaves an order for the next start of a process.
-func (f *field) armAtStart(n localcluster.NodeInfo, w who, o failpoint.Order) error {
+func (f *field) armAtStart(n cluster.NodeInfo, w who, o failpoint.Order) error {
 	b, err := json.Marshal([]failpoint.Order{o})
 	if err != nil {
 		return err
@@ -257,7 +257,7 @@ func (f *field) armAtStart(n localcluster.NodeInfo, w who, o failpoint.Order) er
 }
 
 // disarm has a point that nobody came by do nothing. It says whether somebody has come by all the same.
-func (f *field) disarm(n localcluster.NodeInfo, w who) (hit bool, err error) {
+func (f *field) disarm(n cluster.NodeInfo, w who) (hit bool, err error) {
 	var st struct{ Armed uint64 }
 	err = f.ask(n, w, "DELETE", "/failpoint", nil, &st)
 	if ended(err) {
@@ -267,7 +267,7 @@ func (f *field) disarm(n localcluster.NodeInfo, w who) (hit bool, err error) {
 }
 
 // awaitPoint waits until a point was hit, which the process says while it can, or has ended of.
-func (f *field) awaitPoint(n localcluster.NodeInfo, p pointFault, h fault.Half, total uint64) (bool, error) {
+func (f *field) awaitPoint(n cluster.NodeInfo, p pointFault, h fault.Half, total uint64) (bool, error) {
 	if p.atStart() {
 		for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 			if _, err := os.Stat(filepath.Join(n.StateDir, failpoint.File(string(p.who)))); errors.Is(err, fs.ErrNotExist) {
@@ -289,7 +289,7 @@ func (f *field) awaitPoint(n localcluster.NodeInfo, p pointFault, h fault.Half, 
 }
 
 // get asks for what is armed, once.
-func (f *field) get(n localcluster.NodeInfo, w who, out any) error {
+func (f *field) get(n cluster.NodeInfo, w who, out any) error {
 	ctx, cancel := context.WithTimeout(f.t.Context(), time.Second)
 	defer cancel()
 	return n.Control(ctx, w.socket(), "GET", "/failpoint", nil, out)

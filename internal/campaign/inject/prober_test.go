@@ -11,8 +11,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/agent/status"
+	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/lab"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -26,14 +26,14 @@ const (
 
 // look is one that the prober took in vain.
 type look struct {
-	at, end int64 // localcluster.Monotonic
+	at, end int64 // cluster.Monotonic
 	gone    bool  // nobody was there; else there was no answer in time
 	again   bool  // and none to the look before
 }
 
 // probe is the application-level prober of a node: it asks the status socket, as `lofamo-agent status` does. What the map
 // says is looked up afterwards (noticed).
-func (f *field) probe(ctx context.Context, n localcluster.NodeInfo) {
+func (f *field) probe(ctx context.Context, n cluster.NodeInfo) {
 	tick := time.NewTicker(askEvery)
 	defer tick.Stop()
 	for again := false; ; {
@@ -42,7 +42,7 @@ func (f *field) probe(ctx context.Context, n localcluster.NodeInfo) {
 			return
 		case <-tick.C:
 		}
-		at := localcluster.Monotonic()
+		at := cluster.Monotonic()
 		bound, cancel := context.WithTimeout(ctx, answerWithin)
 		_, err := status.Ask(bound, n.StateDir)
 		late := errors.Is(bound.Err(), context.DeadlineExceeded)
@@ -51,7 +51,7 @@ func (f *field) probe(ctx context.Context, n localcluster.NodeInfo) {
 			again = false
 			continue
 		}
-		l := look{at: at, end: localcluster.Monotonic(), gone: !late, again: again}
+		l := look{at: at, end: cluster.Monotonic(), gone: !late, again: again}
 		again = true
 		f.proberMu.Lock()
 		f.vain[string(n.ID)] = append(f.vain[string(n.ID)], l)
@@ -88,7 +88,7 @@ func (v notice) String() string {
 
 // noticed says what the prober saw of a node between two times. Links are not looked at: those of a node whose neighbour is
 // restarted say so.
-func (f *field) noticed(n localcluster.NodeInfo, mark int, from, to int64) notice {
+func (f *field) noticed(n cluster.NodeInfo, mark int, from, to int64) notice {
 	var v notice
 	f.proberMu.Lock()
 	v.take(f.vain[string(n.ID)], from, to, func(l look) bool { return f.pace.longest(l.at, l.end) >= stoodStill })
@@ -163,7 +163,7 @@ func (p *pace) run(ctx context.Context) {
 	tick := time.NewTicker(paceEvery)
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		p.beat(localcluster.Monotonic())
+		p.beat(cluster.Monotonic())
 		<-tick.C
 	}
 }
@@ -208,14 +208,14 @@ const restartShows = 2 * time.Second
 
 // rested waits until nothing of what a node went through before can be taken for something new: no half of it was restarted lately,
 // and the map calls them NORMAL.
-func (f *field) rested(n localcluster.NodeInfo) error {
+func (f *field) rested(n cluster.NodeInfo) error {
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 		if _, err := f.await(n, h, func(r recovery.Record) bool {
 			if r.State != recovery.Running || r.PID == 0 {
 				return false
 			}
 			l := r.Last
-			return l == nil || l.Serving == 0 || l.Proven > 0 && time.Duration(localcluster.Monotonic()-l.At) >= l.Proven+restartShows
+			return l == nil || l.Serving == 0 || l.Proven > 0 && time.Duration(cluster.Monotonic()-l.At) >= l.Proven+restartShows
 		}); err != nil {
 			return err
 		}

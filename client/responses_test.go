@@ -1,0 +1,100 @@
+package client_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/testing/clienttest"
+)
+
+func auditLines(from, to uint64) []*lofamov1.AuditLine {
+	var out []*lofamov1.AuditLine
+	for n := from; n <= to; n++ {
+		out = append(out, &lofamov1.AuditLine{Seq: n})
+	}
+	return out
+}
+
+// TestExportGoesOnAcrossReplicas: another supervisor is asked for what follows the last line, and an error of the caller's own ends it.
+func TestExportGoesOnAcrossReplicas(t *testing.T) {
+	dir := t.TempDir()
+	clienttest.PKI(t, dir)
+	a, b := clienttest.Serve(t, dir, clienttest.NewMap()), clienttest.Serve(t, dir, clienttest.NewMap())
+	a.Responses.Lines, a.Responses.Err = auditLines(1, 3), status.Error(codes.Unavailable, "stopping")
+	b.Responses.Lines = auditLines(4, 7)
+	c := dial(t, dir, a.Address, b.Address)
+	var got []uint64
+	err := c.ExportAudit(bounded(t), &lofamov1.ExportAuditRequest{}, func(lines []*lofamov1.AuditLine) error {
+		for _, l := range lines {
+			got = append(got, l.GetSeq())
+		}
+		return nil
+	})
+	if err != nil || fmt.Sprint(got) != "[1 2 3 4 5 6 7]" || len(b.Responses.Asked) != 1 || !strings.Contains(b.Responses.Asked[0], "from:4") {
+		t.Errorf("%v, %v, asked %v", got, err, b.Responses.Asked)
+	}
+	calls := 0
+	err = c.ExportAudit(bounded(t), &lofamov1.ExportAuditRequest{}, func([]*lofamov1.AuditLine) error {
+		calls++
+		return errors.New("disk full")
+	})
+	if err == nil || !strings.Contains(err.Error(), "disk full") || calls != 1 {
+		t.Errorf("%v after %d calls", err, calls)
+	}
+	b.Responses.Lines, b.Responses.Err = nil, status.Error(codes.OutOfRange, "line 4 is no longer kept")
+	if err = c.ExportAudit(bounded(t), &lofamov1.ExportAuditRequest{}, func([]*lofamov1.AuditLine) error { return nil }); status.Code(err) != codes.OutOfRange {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestWatchOfResponsesGoesOn: a supervisor that stops is followed by another one, which says all anew.
+func TestWatchOfResponsesGoesOn(t *testing.T) {
+	dir := t.TempDir()
+	clienttest.PKI(t, dir)
+	a, b := clienttest.Serve(t, dir, clienttest.NewMap()), clienttest.Serve(t, dir, clienttest.NewMap())
+	said := func(id string) []*lofamov1.WatchResponsesResponse {
+		return []*lofamov1.WatchResponsesResponse{{Responses: []*lofamov1.Response{{Id: id}}}, {Gone: []string{id}}}
+	}
+	a.Responses.Changes, a.Responses.Err = said("r1-1"), status.Error(codes.Unavailable, "stopping")
+	b.Responses.Changes, b.Responses.Err = said("r2-1"), status.Error(codes.PermissionDenied, "no")
+	var got []string
+	err := dial(t, dir, a.Address, b.Address).WatchResponses(bounded(t), nil, func(r *lofamov1.WatchResponsesResponse, anew bool) error {
+		for _, x := range r.GetResponses() {
+			got = append(got, fmt.Sprint(x.GetId(), " ", anew))
+		}
+		for _, id := range r.GetGone() {
+			got = append(got, fmt.Sprint(id, " gone ", anew))
+		}
+		return nil
+	})
+	if status.Code(err) != codes.PermissionDenied || fmt.Sprint(got) != "[r1-1 true r1-1 gone false r2-1 true r2-1 gone false]" {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// TestWordsAreSaidOnce: what was refused or may have been taken is asked of nobody else.
+func TestWordsAreSaidOnce(t *testing.T) {
+	dir := t.TempDir()
+	clienttest.PKI(t, dir)
+	a, b := clienttest.Serve(t, dir, clienttest.NewMap()), clienttest.Serve(t, dir, clienttest.NewMap())
+	c := dial(t, dir, a.Address, b.Address)
+	for _, code := range []codes.Code{codes.Aborted, codes.DeadlineExceeded, codes.PermissionDenied} {
+		a.Responses.Err = status.Error(code, "no")
+		if _, err := c.ApproveResponse(bounded(t), &lofamov1.ApproveResponseRequest{Id: "r1-1"}); status.Code(err) != code {
+			t.Errorf("%v, want %v", err, code)
+		}
+	}
+	if len(a.Responses.Asked) != 3 || len(b.Responses.Asked) != 0 {
+		t.Errorf("asked %v, then %v", a.Responses.Asked, b.Responses.Asked)
+	}
+	a.Stop()
+	if _, err := c.ApproveResponse(bounded(t), &lofamov1.ApproveResponseRequest{Id: "r1-1"}); err != nil || len(b.Responses.Asked) != 1 {
+		t.Errorf("%v, asked %v", err, b.Responses.Asked)
+	}
+}

@@ -1,0 +1,242 @@
+// Package cluster makes, starts, stops and harms a whole cluster on this machine: real
+// supervisors, real agents with both halves, real keys, in one directory. It is the library behind
+// `lofamoctl up`, `down` and `inject`, the end-to-end tests and the measurements.
+//
+// It is no deployment tool: everything listens on 127.0.0.1 (a second service interface on 127.0.0.2)
+// or where a test's own network namespaces are (see Addresses), the certificate authority's key lies
+// beside the certificates, and the agents accept injected faults. Nothing in it runs anywhere else.
+//
+// A cluster's directory:
+//
+//	cluster.json                     what the cluster is, and its processes
+//	prometheus-targets.json          where its metrics are
+//	pki/ca.pem ca.key viewer.pem …   authority and users' certificates
+//	gossip.key
+//	nodes/ID/agent.yaml run.log host.log dnp.log     of spares too
+//	nodes/ID/state/                  registers, mailboxes, epochs, control sockets
+//	nodes/ID/sys/ proc/ peripheral0  what the node's sensors see
+//	supervisors/ID/supervisor.yaml data/ log
+package cluster
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// EnvDir names the environment variable that holds the directory of the cluster in use.
+const EnvDir = "LOFAMO_DIR"
+
+// EnvBinDir names the environment variable that holds the directory of the programs to start.
+const EnvBinDir = "LOFAMO_BIN_DIR"
+
+// DefaultDir is the directory used when neither a flag nor the environment names one.
+const DefaultDir = ".lofamo"
+
+// infoVersion is the version of cluster.json's form.
+const infoVersion = 1
+
+// Info is what cluster.json holds.
+type Info struct {
+	Version int    `json:"version"`
+	Cluster string `json:"cluster"` // the cluster's name in certificates
+	Dims    string `json:"dims"`
+	Preset  string `json:"preset"`
+	// ServiceInterfaces of every node; 0, in clusters made before there were several: 1.
+	ServiceInterfaces int `json:"serviceInterfaces,omitempty"`
+	// Restart says what the nodes' daemons do when a half ends: "always", or "never" when empty.
+	Restart  string    `json:"restart,omitempty"`
+	Created  time.Time `json:"created"`
+	Complete bool      `json:"complete"` // false while it is being made
+	// Regions into which the torus is divided; 0: it is not. Their parent's replicas stand first in Supervisors.
+	Regions     int              `json:"regions,omitempty"`
+	Supervisors []SupervisorInfo `json:"supervisors"`
+	Nodes       []NodeInfo       `json:"nodes"` // by the ranks of their places, as the cluster was made
+	// Spares are nodes that were made without a place, to be put in that of another one.
+	Spares []NodeInfo `json:"spares,omitempty"`
+}
+
+// All are the nodes and the spares.
+func (i Info) All() []NodeInfo { return slices.Concat(i.Nodes, i.Spares) }
+
+// at returns a node by its number: its rank, or behind the nodes the number of a spare.
+func (i *Info) at(n int) *NodeInfo {
+	if n < len(i.Nodes) {
+		return &i.Nodes[n]
+	}
+	return &i.Spares[n-len(i.Nodes)]
+}
+
+func (i Info) interfaces() int { return max(1, i.ServiceInterfaces) }
+
+// SupervisorInfo is one replica.
+type SupervisorInfo struct {
+	ID     string `json:"id"`
+	Region string `json:"region,omitempty"` // that it serves; empty: all
+	GRPC   string `json:"grpc"`             // host:port
+	HTTP   string `json:"http"`             // host:port: metrics and health
+	Web    string `json:"web,omitempty"`    // host:port: the page for browsers, without TLS; empty: none, as of clusters that are older
+	Report string `json:"report"`           // host:port, UDP
+	PID    int    `json:"pid,omitempty"`
+	// Started is the process's start time in clock ticks since boot: with it, a pid that was given
+	// to another process meanwhile is known as a stranger's.
+	Started uint64 `json:"started,omitempty"`
+}
+
+// NodeInfo is one node.
+type NodeInfo struct {
+	ID       fault.NodeID `json:"id"`
+	Coord    string       `json:"coord,omitempty"` // as it was made; empty: a spare
+	StateDir string       `json:"stateDir"`
+	// Interface is the real network interface of its service network; empty when that is pretended.
+	Interface string `json:"interface,omitempty"`
+	HTTP      string `json:"http,omitempty"`    // host:port: metrics and health of its host half; empty: none, as of clusters that are older
+	RunPID    int    `json:"run_pid,omitempty"` // of `lofamo-agent run`
+	Started   uint64 `json:"started,omitempty"`
+}
+
+// Cluster is a local cluster. Its methods are not safe for concurrent use, but those of
+// inject.go are.
+type Cluster struct {
+	dir    string // absolute
+	info   Info
+	dims   grid.Dims
+	binDir string
+	// ports are held from Create until the programs bind them; nil afterwards, and when loaded.
+	ports *portBlock
+	// planned says that the addresses were given: nothing can be said here of whether they are free.
+	planned bool
+	// command wraps the programs' command lines; nil: as they are.
+	command func(member string, argv []string) []string
+	// exited gets the name of every process that this Cluster started and that ended, for
+	// Exited; nil when loaded from disk.
+	exited chan Exit
+}
+
+// ErrNoCluster says that a directory holds no cluster.
+var ErrNoCluster = errors.New("no local cluster here")
+
+// ErrLongPath says that a directory's path leaves no room for what a cluster makes in it.
+var ErrLongPath = errors.New("path too long")
+
+// Load reads the cluster in dir. The error is ErrNoCluster when there is none.
+func Load(dir string) (*Cluster, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("directory %s: %w", dir, err)
+	}
+	path := filepath.Join(abs, "cluster.json")
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nil, fmt.Errorf("%w: %s does not exist", ErrNoCluster, path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read local cluster: %w", err)
+	}
+	c := &Cluster{dir: abs}
+	if err := json.Unmarshal(b, &c.info); err != nil {
+		return nil, fmt.Errorf("read local cluster %s: %w", path, err)
+	}
+	if c.info.Version != infoVersion {
+		return nil, fmt.Errorf("read local cluster %s: version %d: this program knows version %d; make the cluster anew", path, c.info.Version, infoVersion)
+	}
+	if c.dims, err = grid.ParseDims(c.info.Dims); err != nil {
+		return nil, fmt.Errorf("read local cluster %s: %w", path, err)
+	}
+	return c, nil
+}
+
+// Dir returns the absolute path of the cluster's directory.
+func (c *Cluster) Dir() string { return c.dir }
+
+// Info returns what cluster.json holds.
+func (c *Cluster) Info() Info { return c.info }
+
+// Dims returns the sizes of the torus.
+func (c *Cluster) Dims() grid.Dims { return c.dims }
+
+func (c *Cluster) path(parts ...string) string {
+	return filepath.Join(append([]string{c.dir}, parts...)...)
+}
+
+func (c *Cluster) nodeDir(id fault.NodeID) string { return c.path("nodes", string(id)) }
+
+// RegisterFile returns the path of a node's register file.
+func (c *Cluster) RegisterFile(n NodeInfo) string { return filepath.Join(n.StateDir, "registers") }
+
+// PKI returns the path of a file of the cluster's keys and certificates.
+func (c *Cluster) PKI(name string) string { return c.path("pki", name) }
+
+// Node finds a node by id or by coordinates ("1,0,1"), which are those that it was made with.
+func (c *Cluster) Node(name string) (NodeInfo, error) {
+	for _, n := range c.info.All() {
+		if string(n.ID) == name {
+			return n, nil
+		}
+	}
+	at, err := grid.ParseCoord(name)
+	if err != nil {
+		return NodeInfo{}, fmt.Errorf("node %q: neither the id of a node of this %s cluster (such as %s) nor coordinates x,y,z", name, c.dims, c.info.Nodes[0].ID)
+	}
+	if err := c.dims.Check(at); err != nil {
+		return NodeInfo{}, fmt.Errorf("node %q: %w", name, err)
+	}
+	return c.info.Nodes[c.dims.Rank(at)], nil
+}
+
+// save writes cluster.json, and the list of what there is to scrape; readers see the old or the new one, never half.
+func (c *Cluster) save() error {
+	b, err := json.MarshalIndent(c.info, "", "  ")
+	if err != nil {
+		return fmt.Errorf("save local cluster: %w", err)
+	}
+	path := c.path("cluster.json")
+	if err := os.WriteFile(path+".new", append(b, '\n'), 0o644); err != nil {
+		return fmt.Errorf("save local cluster: %w", err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("save local cluster: %w", err)
+	}
+	if err := c.saveTargets(); err != nil {
+		return fmt.Errorf("save local cluster: %w", err)
+	}
+	return nil
+}
+
+// lockDir keeps a second up or down out of the directory; it waits so long for one that is at work.
+// The lock ends with the process.
+func lockDir(dir string, wait time.Duration) (unlock func(), err error) {
+	path := filepath.Join(dir, ".lock")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("lock directory %s: %w", dir, err)
+	}
+	for end := time.Now().Add(wait); ; time.Sleep(20 * time.Millisecond) {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() {
+				// A process that is started at this moment has the file until it executes: closing it here would not end the lock.
+				_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
+				_ = f.Close()
+			}, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
+			break
+		}
+	}
+	_ = f.Close()
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, fmt.Errorf("lock directory %s: another lofamoctl is starting or stopping the cluster in it", dir)
+	}
+	return nil, fmt.Errorf("lock %s: %w", path, err)
+}

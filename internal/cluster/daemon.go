@@ -1,0 +1,41 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+)
+
+// StartRun starts the daemon of a node whose daemon has ended; the halves, if they live, are its to adopt.
+func (c *Cluster) StartRun(name string) error {
+	n, err := c.Node(name)
+	if err != nil {
+		return err
+	}
+	if alive(n.RunPID, n.Started) {
+		return fmt.Errorf("start the daemon of node %s: it runs, process %d", n.ID, n.RunPID)
+	}
+	if c.binDir, err = FindBinaries(c.binDir); err != nil {
+		return err
+	}
+	i := slices.IndexFunc(c.info.All(), func(o NodeInfo) bool { return o.ID == n.ID })
+	if err := c.startNode(i); err != nil {
+		return err
+	}
+	return c.save()
+}
+
+// Control asks a control socket in a node's state directory, with JSON: in is sent, unless nil, and the answer goes
+// to out, unless nil.
+func (n NodeInfo) Control(ctx context.Context, socket, method, path string, in, out any) error {
+	return control(ctx, n, socket, method, path, in, out)
+}
+
+// Log returns the path of a log of a node: host, dnp or run.
+func (c *Cluster) Log(n NodeInfo, who string) string {
+	return filepath.Join(c.nodeDir(n.ID), who+".log")
+}
+
+// SupervisorLog returns the path of a supervisor's log.
+func (c *Cluster) SupervisorLog(id string) string { return c.path("supervisors", id, "log") }

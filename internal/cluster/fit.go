@@ -1,0 +1,41 @@
+package cluster
+
+import (
+	"fmt"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Fit is the preset that suits a machine, and the steady costs behind the choice.
+type Fit struct {
+	Preset string
+	// Cost is the steady cost of the cluster at the preset "default", in % of a core.
+	Cost float64
+	// Limit is the cost up to which "default" is chosen, in % of a core.
+	Limit float64
+}
+
+const (
+	// costPerNode is the steady cost of one node at the preset "default" with its share of three supervisors, in % of
+	// a core: 90 % for 27 nodes, measured by `lofamo-bench -starts`. At "relaxed" it is a third of that.
+	costPerNode = 3.4
+	// fitShare is the share of the machine that the steady state may take. A start costs a multiple of it, and halves have
+	// real-time priority: with less room, supervisors answer too late.
+	fitShare = 0.25
+)
+
+// FitPreset returns "default" if the machine has room for that many nodes at that preset, and otherwise "relaxed".
+func FitPreset(d grid.Dims, spares, cores int) Fit {
+	f := Fit{Preset: config.PresetDefault, Cost: costPerNode * float64(d.Nodes()+spares), Limit: 100 * fitShare * float64(cores)}
+	if f.Cost > f.Limit {
+		f.Preset = config.PresetRelaxed
+	}
+	return f
+}
+
+// String explains in one line why the preset is not "default".
+func (f Fit) String() string {
+	return fmt.Sprintf("preset %s suits this machine: %s would use about %.0f %% of a core, more than a quarter of all cores (%.0f %%); --preset %s selects it anyway",
+		f.Preset, config.PresetDefault, f.Cost, f.Limit, config.PresetDefault)
+}

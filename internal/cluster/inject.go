@@ -1,0 +1,335 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// controlTimeout bounds one request to a control socket.
+const controlTimeout = 3 * time.Second
+
+// control asks one of a node's control sockets: HTTP with JSON over a Unix socket.
+func control(ctx context.Context, n NodeInfo, socket, method, path string, in, out any) error {
+	sock := filepath.Join(n.StateDir, socket)
+	what := fmt.Sprintf("node %s: %s %s at %s", n.ID, method, path, sock)
+	var body io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		body = bytes.NewReader(b)
+	}
+	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, "http://local"+path, body)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", sock)
+	}}
+	defer tr.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: tr}).Do(req)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	if resp.StatusCode/100 != 2 {
+		return fmt.Errorf("%s: %s: %s", what, resp.Status, strings.TrimSpace(string(b)))
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(b, out); err != nil {
+		return fmt.Errorf("%s: answer: %w", what, err)
+	}
+	return nil
+}
+
+// HalfStatus is what `lofamo-agent run` says of one half.
+type HalfStatus struct {
+	PID     int   `json:"pid"`
+	Running bool  `json:"running"`
+	SinceNS int64 `json:"since_ns"`
+}
+
+// NodeStatus is what `lofamo-agent run` says of its halves.
+type NodeStatus struct {
+	Host HalfStatus `json:"host"`
+	DNP  HalfStatus `json:"dnp"`
+}
+
+// Half returns the status of one half.
+func (s NodeStatus) Half(h fault.Half) HalfStatus {
+	if h == fault.HalfHost {
+		return s.Host
+	}
+	return s.DNP
+}
+
+// Status asks a node's `lofamo-agent run` for its halves.
+func (c *Cluster) Status(ctx context.Context, n NodeInfo) (NodeStatus, error) {
+	if !alive(n.RunPID, n.Started) {
+		return NodeStatus{}, fmt.Errorf("node %s: its lofamo-agent run (process %d) is not running: `lofamoctl up` starts a stopped cluster", n.ID, n.RunPID)
+	}
+	var s NodeStatus
+	err := control(ctx, n, "run.sock", http.MethodGet, "/status", nil, &s)
+	return s, err
+}
+
+// openHalf takes hold of a running half. It insists on a child of this cluster's own
+// `lofamo-agent run`: a signal never goes anywhere else.
+func (c *Cluster) openHalf(ctx context.Context, n NodeInfo, h fault.Half) (*process, error) {
+	s, err := c.Status(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	st := s.Half(h)
+	if !st.Running {
+		return nil, fmt.Errorf("node %s: the %s half is not running: `lofamoctl inject %s heal` starts it", n.ID, h, n.ID)
+	}
+	p, err := openProcess(st.PID, 0)
+	if err != nil {
+		return nil, fmt.Errorf("node %s: the %s half (process %d): %w", n.ID, h, st.PID, err)
+	}
+	ps, err := readStat(st.PID)
+	if err != nil || ps.ppid != n.RunPID {
+		p.close()
+		return nil, fmt.Errorf("node %s: process %d is not a child of lofamo-agent run (process %d): no signal sent", n.ID, st.PID, n.RunPID)
+	}
+	return p, nil
+}
+
+// Inject makes a fault real and returns the monotonic time, in nanoseconds (see Monotonic), just
+// before it did. Link faults act at the node's own end: a cut both ways drops what this end
+// receives and sends; one way, only what it sends, so that the neighbour hears silence and this
+// node learns of it by the handshake; corruption flips bits of received frames, so that this
+// node's view of the link turns sick.
+func (c *Cluster) Inject(ctx context.Context, node string, f Fault) (int64, error) {
+	n, err := c.Node(node)
+	if err != nil {
+		return 0, err
+	}
+	if err := f.Check(c.dims); err != nil {
+		return 0, err
+	}
+	switch f.Kind {
+	case KillHost, KillDNP, KillNode:
+		return c.signalHalves(ctx, n, f.halves(), unix.SIGKILL)
+	case HangHost, HangDNP:
+		return c.signalHalves(ctx, n, f.halves(), unix.SIGSTOP)
+	case SensorValue:
+		t := monotonic()
+		return t, c.setSensor(n, f.Sensor, f.Value)
+	default:
+		t := monotonic()
+		return t, c.postFault(ctx, n, f, true)
+	}
+}
+
+func (c *Cluster) signalHalves(ctx context.Context, n NodeInfo, halves []fault.Half, sig unix.Signal) (int64, error) {
+	procs := make([]*process, 0, len(halves))
+	defer func() {
+		for _, p := range procs {
+			p.close()
+		}
+	}()
+	for _, h := range halves {
+		p, err := c.openHalf(ctx, n, h)
+		if err != nil {
+			return 0, err
+		}
+		procs = append(procs, p)
+	}
+	t := monotonic()
+	for i, p := range procs {
+		if err := p.signal(sig); err != nil {
+			return 0, fmt.Errorf("node %s: the %s half: %w", n.ID, halves[i], err)
+		}
+	}
+	return t, nil
+}
+
+// mangle is what dnp.inject.sock takes for one link.
+type mangle struct {
+	BlockIn   bool    `json:"block_in"`
+	BlockOut  bool    `json:"block_out"`
+	CorruptIn float64 `json:"corrupt_in"`
+}
+
+type dnpInjection struct {
+	Dir    string  `json:"dir,omitempty"`
+	Mangle *mangle `json:"mangle,omitempty"`
+	Heal   bool    `json:"heal,omitempty"`
+}
+
+type hostInjection struct {
+	BlockService bool `json:"block_service"`
+	Interface    *int `json:"interface,omitempty"` // nil: all, and gossip
+}
+
+// postFault sets (on) or clears a fault that lives inside a half.
+func (c *Cluster) postFault(ctx context.Context, n NodeInfo, f Fault, on bool) error {
+	if f.Kind == CutService {
+		return control(ctx, n, "host.inject.sock", http.MethodPost, "/inject", hostInjection{BlockService: on}, nil)
+	}
+	if f.Kind == CutInterface {
+		if have := c.info.interfaces(); f.Number >= have {
+			return fmt.Errorf("fault %s: node %s has service interfaces 0 to %d: 'lofamoctl up --service-interfaces 2 --force-new' makes more", f, n.ID, have-1)
+		}
+		return control(ctx, n, "host.inject.sock", http.MethodPost, "/inject", hostInjection{BlockService: on, Interface: &f.Number}, nil)
+	}
+	m := &mangle{}
+	if on {
+		switch f.Kind {
+		case CutLink:
+			m.BlockOut, m.BlockIn = true, !f.OneWay
+		case CorruptLink:
+			m.CorruptIn = f.Rate
+		default:
+			return fmt.Errorf("fault %s: not one of a link", f.Kind)
+		}
+	}
+	return control(ctx, n, "dnp.inject.sock", http.MethodPost, "/inject", dnpInjection{Dir: f.Dir.String(), Mangle: m}, nil)
+}
+
+// SocketCounters are the datagrams that one service interface's socket of a node has passed and, while
+// it was cut, dropped.
+type SocketCounters struct {
+	Sent     uint64 `json:"sent"`
+	Received uint64 `json:"received"`
+	Blocked  uint64 `json:"blocked"`
+}
+
+// Sockets asks a node's host half for the counters of its service interfaces, by their numbers.
+func (c *Cluster) Sockets(ctx context.Context, node string) ([]SocketCounters, error) {
+	n, err := c.Node(node)
+	if err != nil {
+		return nil, err
+	}
+	var out []SocketCounters
+	err = control(ctx, n, "host.inject.sock", http.MethodGet, "/inject", nil, &out)
+	return out, err
+}
+
+// Undo ends one fault: a killed half is started, a stopped one continued, a link or the service
+// network freed, a sensor put back.
+func (c *Cluster) Undo(ctx context.Context, node string, f Fault) error {
+	n, err := c.Node(node)
+	if err != nil {
+		return err
+	}
+	if err := f.Check(c.dims); err != nil {
+		return err
+	}
+	switch f.Kind {
+	case SensorValue:
+		return c.resetSensor(n, f.Sensor)
+	case CutService, CutInterface, CutLink, CorruptLink:
+		return c.postFault(ctx, n, f, false)
+	default:
+		for _, h := range f.halves() {
+			if err := c.revive(ctx, n, h); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// revive makes a half run: it continues a stopped one and starts a dead one.
+func (c *Cluster) revive(ctx context.Context, n NodeInfo, h fault.Half) error {
+	s, err := c.Status(ctx, n)
+	if err != nil {
+		return err
+	}
+	if s.Half(h).Running {
+		p, err := c.openHalf(ctx, n, h)
+		if err == nil {
+			defer p.close()
+			err = p.signal(unix.SIGCONT)
+		}
+		if !errors.Is(err, errNotOurs) {
+			return err
+		}
+	}
+	return control(ctx, n, "run.sock", http.MethodPost, "/start", map[string]string{"half": h.String()}, nil)
+}
+
+// Heal undoes everything that was injected into a node: dead halves are started, stopped ones
+// continued, links and service network freed, sensors put back. It may take a moment more until
+// the fault map shows it.
+func (c *Cluster) Heal(ctx context.Context, node string) error {
+	n, err := c.Node(node)
+	if err != nil {
+		return err
+	}
+	errs := []error{c.resetSensor(n, "")}
+	for _, h := range []fault.Half{fault.HalfDNP, fault.HalfHost} {
+		errs = append(errs, c.revive(ctx, n, h))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return errors.Join(
+		postPatiently(ctx, n, "dnp.inject.sock", dnpInjection{Heal: true}),
+		postPatiently(ctx, n, "host.inject.sock", hostInjection{}),
+	)
+}
+
+// HealAll heals every node, some at a time.
+func (c *Cluster) HealAll(ctx context.Context) error {
+	errs := make([]error, len(c.info.Nodes))
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, 8)
+	for i, n := range c.info.Nodes {
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			errs[i] = c.Heal(ctx, string(n.ID))
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// postPatiently waits for a half that was just started to open its socket.
+func postPatiently(ctx context.Context, n NodeInfo, socket string, in any) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for {
+		err := control(ctx, n, socket, http.MethodPost, "/inject", in, nil)
+		if err == nil {
+			return nil
+		}
+		var dial *net.OpError
+		if !errors.As(err, &dial) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+const (
+	// startsPerCPU is the number of nodes per processor that may start at once. Their halves run with real-time priority:
+	// more of them would keep the supervisors from answering the nodes that already run.
+	startsPerCPU = 2
+	// startWork is the mean time between two starts on one processor. Each start costs 0.12 s of its time.
+	startWork = 600 * time.Millisecond
+	// startPatience is how long a pacer waits for a node to reach the supervisors.
+	startPatience = 2 * time.Second
+)
+
+// pacer spreads the start of many nodes. It waits for the machine, not for time: a node has started when its report reaches
+// the supervisors, and then the next one may begin. A node that fails to reach them within startPatience gives up
+// its slot.
+type pacer struct {
+	window int           // number of nodes that may start at once, at least 1
+	gap    time.Duration // least mean time between two starts; 0: none
+	begun  time.Time
+	gone   int // nodes that gave up their slot
+	heard  int
+	moved  time.Time // last time that a node started, reported or gave up its slot
+}
+
+func newPacer(now time.Time) *pacer {
+	cores := runtime.NumCPU()
+	return &pacer{window: startsPerCPU * cores, gap: startWork / time.Duration(cores), begun: now, moved: now}
+}
+
+// room returns the number of nodes that may start now, given the numbers of started nodes and of nodes that have reported.
+func (p *pacer) room(now time.Time, started, heard int) int {
+	if heard > p.heard {
+		p.gone = max(0, p.gone-(heard-p.heard)) // nodes that gave up their slot may still report late
+		p.heard, p.moved = heard, now
+	}
+	free := p.window - (started - p.heard - p.gone)
+	if free <= 0 && now.Sub(p.moved) >= startPatience {
+		p.gone, p.moved, free = p.gone+1, now, free+1
+	}
+	if p.gap > 0 {
+		free = min(free, p.window+int(now.Sub(p.begun)/p.gap)-started)
+	}
+	if free > 0 {
+		p.moved = now
+	}
+	return max(free, 0)
+}
+
+const (
+	minLinkGrace = 5 * time.Second
+	// graceForNode is several times the time that a slow machine needs to start one node.
+	graceForNode = 500 * time.Millisecond
+)
+
+// withLinkGrace lets the links of a large cluster wait for neighbours that start last, because a node that has not started
+// has not failed. A value in the given periods stays.
+func withLinkGrace(p *config.PeriodsOverride, nodes, cores int) *config.PeriodsOverride {
+	each := max(graceForNode, startWork*3/2/time.Duration(cores)) // longer than the pacer takes
+	grace := config.Duration(time.Duration(nodes) * each)
+	if grace <= config.Duration(minLinkGrace) || p != nil && p.LinkGrace != nil {
+		return p
+	}
+	var out config.PeriodsOverride
+	if p != nil {
+		out = *p
+	}
+	out.LinkGrace = &grace
+	return &out
+}
+
+// startNodes starts the daemons of all nodes, at the pace that the machine allows.
+func (c *Cluster) startNodes(ctx context.Context, p *Progress, progress func(Progress)) error {
+	clients, err := c.judges()
+	defer func() {
+		for _, cl := range clients {
+			_ = cl.Close()
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	all, started := len(c.info.All()), 0
+	pace := newPacer(time.Now())
+	heard := 0
+	err = c.poll(ctx, c.pollNodes(), func() (bool, error) {
+		for range min(pace.room(time.Now(), started, heard), all-started) {
+			if err := c.startNode(started); err != nil {
+				return true, err
+			}
+			started++
+			p.Started = min(started, p.Nodes)
+			report(progress, *p)
+		}
+		if err := c.save(); err != nil || started == all {
+			return true, err
+		}
+		now := 0
+		for _, cl := range clients {
+			resp, err := cl.ListNodes(ctx, &lofamov1.ListNodesRequest{})
+			if err != nil {
+				return false, err
+			}
+			now += heardNodes(resp.GetNodes())
+		}
+		heard = now
+		return false, errors.New("the supervisors answer")
+	})
+	if err != nil {
+		return fmt.Errorf("start the nodes: %d of %d are started: %w", started, all, err)
+	}
+	return nil
+}
+
+// heardNodes returns the number of nodes that have reported since the supervisors started.
+func heardNodes(nodes []*lofamov1.Node) int {
+	n := 0
+	for _, node := range nodes {
+		if !node.GetSpare() && node.GetAge() != nil {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,538 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/client"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+const (
+	agentProgram      = "lofamo-agent"
+	supervisorProgram = "supervisor"
+)
+
+// FindBinaries returns the directory that holds the agent's and the supervisor's programs: dir if
+// given, else $LOFAMO_BIN_DIR, else that of the running program.
+func FindBinaries(dir string) (string, error) {
+	if dir == "" {
+		dir = os.Getenv(EnvBinDir)
+	}
+	if dir == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return "", fmt.Errorf("find the programs beside this one: %w", err)
+		}
+		dir = filepath.Dir(self)
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", fmt.Errorf("programs in %s: %w", dir, err)
+	}
+	for _, name := range []string{agentProgram, supervisorProgram} {
+		path := filepath.Join(abs, name)
+		if st, err := os.Stat(path); err != nil {
+			return "", fmt.Errorf("program %s: %w (build it with `make build`; --bin-dir or $%s names the directory)", path, errors.Unwrap(err), EnvBinDir)
+		} else if st.Mode()&0o111 == 0 || st.IsDir() {
+			return "", fmt.Errorf("program %s: not a program that can be run", path)
+		}
+	}
+	return abs, nil
+}
+
+// SetBinDir says where the programs are, for a cluster that was loaded. See FindBinaries.
+func (c *Cluster) SetBinDir(dir string) { c.binDir = dir }
+
+// Exit is a process of the cluster that ended.
+type Exit struct {
+	Name string // "supervisor sup-0" or "node n0-0-0"
+	Log  string // path of its log
+	Err  error  // how it ended; nil for a success
+}
+
+func (e Exit) Error() string {
+	how := "ended"
+	if e.Err != nil {
+		how = e.Err.Error()
+	}
+	return fmt.Sprintf("%s: %s; the end of %s:\n%s", e.Name, how, e.Log, tail(e.Log, 12))
+}
+
+// Exited gets every process that this Cluster started and that ended. Exits that nobody takes are
+// dropped when it is full.
+func (c *Cluster) Exited() <-chan Exit { return c.exited }
+
+// Progress says how far a start has come.
+type Progress struct {
+	Phase         string // "supervisors", "agents", "nodes"
+	Supervisors   int
+	SupervisorsUp int
+	Leader        string
+	Nodes         int
+	Started       int // nodes whose processes were started
+	Normal        int // nodes that the fault map calls NORMAL
+}
+
+// Start starts all processes of a stopped cluster: the supervisors, and when these have a leader,
+// the agents, a few at a time (pacer). The processes outlive the caller. It calls progress, if not nil, at every step. When
+// it fails, what was started runs on: Stop ends it.
+func (c *Cluster) Start(ctx context.Context, progress func(Progress)) error {
+	defer func() {
+		c.ports.release()
+		c.ports = nil
+	}()
+	bin, err := FindBinaries(c.binDir)
+	if err != nil {
+		return err
+	}
+	c.binDir = bin
+	unlock, err := lockDir(c.dir, 0)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if running := c.Running(); len(running) > 0 {
+		return fmt.Errorf("start the cluster in %s: it is running (%s …)", c.dir, running[0])
+	}
+	if err := c.freePorts(); err != nil {
+		return err
+	}
+	c.exited = make(chan Exit, len(c.info.All())+len(c.info.Supervisors))
+	p := Progress{Phase: "supervisors", Supervisors: len(c.serving("")), Nodes: len(c.info.Nodes)}
+	report(progress, p)
+	if err := c.startSupervisors(); err != nil {
+		return err
+	}
+	if err := c.waitLeader(ctx, &p, progress); err != nil {
+		return err
+	}
+	p.Phase = "agents"
+	return errors.Join(c.startNodes(ctx, &p, progress), c.save())
+}
+
+func report(progress func(Progress), p Progress) {
+	if progress != nil {
+		progress(p)
+	}
+}
+
+// freePorts gives up the ports held since Create. A cluster that is started again looks whether
+// somebody else has taken some of its own meanwhile.
+func (c *Cluster) freePorts() error {
+	if c.ports != nil {
+		c.ports.unbind()
+		return nil
+	}
+	if c.planned {
+		return nil
+	}
+	var all []string
+	for _, s := range c.info.Supervisors {
+		all = append(all, s.GRPC, s.HTTP, s.Web, s.Report)
+	}
+	for _, n := range c.info.All() {
+		all = append(all, n.HTTP)
+	}
+	for _, addr := range all {
+		if addr == "" {
+			continue
+		}
+		if err := portTaken(addr); err != nil {
+			return fmt.Errorf("start the cluster in %s: %w: stop that program, or make the cluster anew with --force-new", c.dir, err)
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) startSupervisors() error {
+	for i := range c.info.Supervisors {
+		if err := c.startSupervisor(&c.info.Supervisors[i]); err != nil {
+			return errors.Join(err, c.save())
+		}
+	}
+	return c.save()
+}
+
+func (c *Cluster) startNode(i int) error {
+	n := c.info.at(i)
+	dir := c.nodeDir(n.ID)
+	pid, started, err := c.spawn(member{"node", string(n.ID)}, filepath.Join(dir, "run.log"), agentProgram,
+		"run", "--config", filepath.Join(dir, "agent.yaml"), "--restart="+cmp.Or(c.info.Restart, "never"))
+	if err != nil {
+		return err
+	}
+	n.RunPID, n.Started = pid, started
+	return nil
+}
+
+// member is a supervisor or a node.
+type member struct{ kind, id string }
+
+func (m member) String() string { return m.kind + " " + m.id }
+
+// spawn starts a program in a session of its own, so that it outlives this one and the terminal,
+// with its output going to a file.
+func (c *Cluster) spawn(who member, log, program string, args ...string) (pid int, started uint64, err error) {
+	f, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return 0, 0, fmt.Errorf("start %s: %w", who, err)
+	}
+	defer func() { _ = f.Close() }()
+	argv := append([]string{filepath.Join(c.binDir, program)}, args...)
+	if c.command != nil {
+		argv = c.command(who.id, argv)
+	}
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Dir = c.dir
+	cmd.Env = environment(os.Environ())
+	cmd.Stdout, cmd.Stderr = f, f
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return 0, 0, fmt.Errorf("start %s: %w", who, err)
+	}
+	pid = cmd.Process.Pid
+	// Read before the wait begins: until then the process is there, if only as a zombie.
+	st, err := readStat(pid)
+	exited := c.exited
+	go func() { // ends with the process; reaps it
+		err := cmd.Wait()
+		select {
+		case exited <- Exit{Name: who.String(), Log: log, Err: err}:
+		default:
+		}
+	}()
+	if err != nil {
+		return 0, 0, fmt.Errorf("start %s: %w", who, err)
+	}
+	return pid, st.started, nil
+}
+
+// environment leaves out what would override the configuration of all nodes alike, and a service manager's word to whoever starts the cluster: the
+// daemons of its nodes are not what he has started.
+func environment(environ []string) []string {
+	not := []string{"LOFAMO_AGENT_", "LOFAMO_SUPERVISOR_", "NOTIFY_SOCKET=", "WATCHDOG_USEC=", "WATCHDOG_PID="}
+	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
+		return slices.ContainsFunc(not, func(prefix string) bool { return strings.HasPrefix(kv, prefix) })
+	})
+}
+
+// Client connects to the cluster's supervisors with the viewer's certificate.
+func (c *Cluster) Client() (*client.Client, error) { return c.ClientAs(pki.RoleViewer) }
+
+// ClientAs connects to the cluster's supervisors as viewer, operator or approver.
+func (c *Cluster) ClientAs(role pki.Role) (*client.Client, error) { return c.RegionClient(role, "") }
+
+// RegionClient is ClientAs for the supervisors of a region; of the empty one those that serve the whole torus.
+func (c *Cluster) RegionClient(role pki.Role, region string) (*client.Client, error) {
+	tls, err := pki.ClientTLS(c.PKI(string(role)+".pem"), c.PKI(string(role)+".key"), c.PKI("ca.pem"), pki.AllowRoles(pki.RoleSupervisor))
+	if err != nil {
+		return nil, fmt.Errorf("connect to the cluster in %s: %w", c.dir, err)
+	}
+	cfg := client.Config{TLS: tls}
+	for _, s := range c.Serving(region) {
+		cfg.Targets = append(cfg.Targets, s.GRPC)
+	}
+	if len(cfg.Targets) == 0 {
+		return nil, fmt.Errorf("region %q: the cluster in %s has the regions %v", region, c.dir, c.RegionNames())
+	}
+	return client.New(cfg)
+}
+
+// pollNodes is the interval between two queries for all nodes. The answers grow with the cluster, and the supervisors
+// have more important work during a start.
+func (c *Cluster) pollNodes() time.Duration {
+	return max(pollEvery, time.Duration(len(c.info.Nodes))*5*time.Millisecond)
+}
+
+// pollEvery is the minimum interval between two queries.
+const pollEvery = 50 * time.Millisecond
+
+// poll calls look until it says done. It fails when ctx ends, with the last error that look had
+// to say, or when a process of the cluster ends.
+func (c *Cluster) poll(ctx context.Context, every time.Duration, look func() (done bool, err error)) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	var last error
+	for {
+		done, err := look()
+		if done {
+			return err
+		}
+		// What look last had to say is worth more than that it was cut short.
+		if err != nil && (ctx.Err() == nil || last == nil) {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w (%w)", last, context.Cause(ctx))
+		case e := <-c.exited:
+			return e
+		case <-tick.C:
+		}
+	}
+}
+
+func (c *Cluster) waitLeader(ctx context.Context, p *Progress, progress func(Progress)) error {
+	cl, err := c.Client()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = cl.Close() }()
+	err = c.poll(ctx, pollEvery, func() (bool, error) {
+		resp, err := cl.ListSupervisors(ctx)
+		if err != nil {
+			return false, err
+		}
+		p.SupervisorsUp, p.Leader = 0, ""
+		for _, s := range resp.GetSupervisors() {
+			if s.GetState() == lofamov1.State_NORMAL {
+				p.SupervisorsUp++
+			}
+			if s.GetLeader() {
+				p.Leader = s.GetId()
+			}
+		}
+		report(progress, *p)
+		if p.Leader == "" {
+			return false, errors.New("the supervisors answer, but have no leader")
+		}
+		return true, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for the supervisors: %w%s", err, c.logsUnless(err, "supervisors"))
+	}
+	return nil
+}
+
+// WaitNormal waits until the supervisors have heard from every node and its links and call it NORMAL.
+func (c *Cluster) WaitNormal(ctx context.Context, progress func(Progress)) error {
+	err := c.watchNodes(ctx, progress, func(s nodesSeen) (bool, error) {
+		if s.normal == len(c.info.Nodes) {
+			return true, nil
+		}
+		return false, fmt.Errorf("%d of %d nodes are NORMAL; not yet: %s", s.normal, len(c.info.Nodes), shorten(append(s.unheard, s.unwell...), 8))
+	})
+	if err != nil {
+		return fmt.Errorf("wait for all nodes to be NORMAL: %w%s", err, c.logsUnless(err, "nodes"))
+	}
+	return nil
+}
+
+// WaitHeard waits until the supervisors have heard from every node and its links, and until either all are
+// NORMAL or what is not has not changed for as long as digests may be missing: a cluster that was stopped with
+// faults in it has them when it is started again. It returns what is not NORMAL, in words.
+func (c *Cluster) WaitHeard(ctx context.Context, progress func(Progress)) (unwell []string, err error) {
+	periods, err := c.Periods()
+	if err != nil {
+		return nil, err
+	}
+	rest := max(minRest, time.Duration(periods.DigestMisses)*periods.DigestPeriod)
+	var since time.Time
+	err = c.watchNodes(ctx, progress, func(s nodesSeen) (bool, error) {
+		if heard := s.normal + len(s.unwell); heard < len(c.info.Nodes) {
+			since = time.Time{}
+			return false, fmt.Errorf("%d of %d nodes have been heard; not yet: %s", heard, len(c.info.Nodes), shorten(s.unheard, 8))
+		}
+		if since.IsZero() || !slices.Equal(unwell, s.unwell) {
+			since, unwell = time.Now(), s.unwell
+		}
+		if len(unwell) == 0 || time.Since(since) >= rest {
+			return true, nil
+		}
+		return false, fmt.Errorf("all nodes were heard, and still change: %s", shorten(unwell, 8))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("wait for all nodes to be heard: %w%s", err, c.logsUnless(err, "nodes"))
+	}
+	return unwell, nil
+}
+
+// minRest is for how long at least nothing must change before that counts as what has come of a start: checks of
+// peripherals come as rarely.
+const minRest = 2 * time.Second
+
+// nodesSeen is what the map says of the nodes at one moment.
+type nodesSeen struct {
+	normal  int
+	unheard []string // those that have not spoken since the start, or of whose links nothing is known, in words
+	unwell  []string // those of the others that are not NORMAL, in words
+}
+
+// watchNodes looks at all nodes until enough says that it has seen enough, and then waits until the parent of
+// the regions, if there are any, shows the same.
+func (c *Cluster) watchNodes(ctx context.Context, progress func(Progress), enough func(nodesSeen) (bool, error)) error {
+	clients, err := c.judges()
+	defer func() {
+		for _, cl := range clients {
+			_ = cl.Close()
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	p := Progress{Phase: "nodes", Supervisors: len(c.serving("")), Nodes: len(c.info.Nodes), Started: len(c.info.Nodes)}
+	var last nodesSeen
+	err = c.poll(ctx, c.pollNodes(), func() (bool, error) {
+		last = nodesSeen{}
+		for _, cl := range clients {
+			resp, err := cl.ListNodes(ctx, &lofamov1.ListNodesRequest{})
+			if err != nil {
+				return false, err
+			}
+			p.Leader = resp.GetCluster().GetLeader()
+			last.add(resp.GetNodes())
+		}
+		p.Normal = last.normal
+		report(progress, p)
+		return enough(last)
+	})
+	if err != nil {
+		return err
+	}
+	return c.waitParent(ctx, len(last.unwell))
+}
+
+func (s *nodesSeen) add(nodes []*lofamov1.Node) {
+	for _, n := range nodes {
+		switch {
+		case n.GetSpare(): // nothing is known of it
+		// A restored map may still say NORMAL of a node that has not spoken since: age tells.
+		case n.GetAge() == nil || !linksKnown(n):
+			s.unheard = append(s.unheard, describe(n))
+		case n.GetState() == lofamov1.State_NORMAL:
+			s.normal++
+		default:
+			s.unwell = append(s.unwell, describe(n))
+		}
+	}
+}
+
+// judges are clients of those who say what becomes of the nodes: the supervisors, or those of each region.
+func (c *Cluster) judges() ([]*client.Client, error) {
+	names := c.RegionNames()
+	if len(names) == 0 {
+		names = []string{""}
+	}
+	var out []*client.Client
+	for _, name := range names {
+		cl, err := c.RegionClient(pki.RoleViewer, name)
+		if err != nil {
+			return out, err
+		}
+		out = append(out, cl)
+	}
+	return out, nil
+}
+
+// waitParent waits until the parent of the regions, if there are any, knows what they know: so many nodes are
+// not NORMAL.
+func (c *Cluster) waitParent(ctx context.Context, unwell int) error {
+	if c.info.Regions == 0 {
+		return nil
+	}
+	cl, err := c.Client()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = cl.Close() }()
+	return c.poll(ctx, c.pollNodes(), func() (bool, error) {
+		resp, err := cl.ListNodes(ctx, &lofamov1.ListNodesRequest{NotNormal: true})
+		if err != nil || len(resp.GetNodes()) <= unwell {
+			return err == nil, err
+		}
+		return false, fmt.Errorf("the parent of the regions shows %d nodes that are not NORMAL, such as %s", len(resp.GetNodes()), describe(resp.GetNodes()[0]))
+	})
+}
+
+// linksKnown says whether all links of a node have been heard of: a node is NORMAL a moment earlier.
+func linksKnown(n *lofamov1.Node) bool {
+	return !slices.ContainsFunc(n.GetComponents(), func(c *lofamov1.Component) bool {
+		return strings.HasPrefix(c.GetName(), "link/") && c.GetState() == lofamov1.State_UNKNOWN
+	})
+}
+
+// describe says in a few words what a node is.
+func describe(n *lofamov1.Node) string {
+	s := fmt.Sprintf("%s is %s", n.GetId(), n.GetState())
+	if c := n.GetCause(); c != lofamov1.Cause_NONE && c != lofamov1.Cause_CAUSE_UNSPECIFIED {
+		s += " (" + c.String() + ")"
+	}
+	var parts []string
+	for _, comp := range n.GetComponents() {
+		if comp.GetState() != lofamov1.State_NORMAL {
+			parts = append(parts, comp.GetName()+" "+comp.GetState().String())
+		}
+	}
+	if len(parts) > 0 {
+		s += " [" + shorten(parts, 4) + "]"
+	} else if n.GetState() == lofamov1.State_NORMAL {
+		s += " but has not spoken since the start"
+	}
+	return s
+}
+
+func shorten(list []string, n int) string {
+	if len(list) <= n {
+		return strings.Join(list, ", ")
+	}
+	return strings.Join(list[:n], ", ") + fmt.Sprintf(", and %d more", len(list)-n)
+}
+
+// logsUnless returns the ends of some logs, for an error that does not bring one along.
+func (c *Cluster) logsUnless(err error, which string) string {
+	var e Exit
+	if errors.As(err, &e) || errors.Is(err, context.Canceled) {
+		return ""
+	}
+	paths, _ := filepath.Glob(c.path(which, "*", "*log"))
+	var b strings.Builder
+	for _, path := range paths[:min(3, len(paths))] {
+		fmt.Fprintf(&b, "\nthe end of %s:\n%s", path, tail(path, 5))
+	}
+	return b.String()
+}
+
+// tail returns the last lines of a file, indented.
+func tail(path string, lines int) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "  " + err.Error()
+	}
+	if len(b) > 64<<10 {
+		b = b[len(b)-64<<10:]
+	}
+	all := strings.Split(strings.TrimRight(string(b), "\n"), "\n")
+	if len(all) > lines {
+		all = all[len(all)-lines:]
+	}
+	if len(all) == 1 && all[0] == "" {
+		return "  (empty)"
+	}
+	for i, l := range all {
+		if len(l) > 300 {
+			all[i] = l[:300] + "…"
+		}
+	}
+	return "  " + strings.Join(all, "\n  ")
+}
+
+// Periods returns the periods that the cluster was made with.
+func (c *Cluster) Periods() (config.Periods, error) {
+	sup, err := config.LoadSupervisor(c.path("supervisors", c.info.Supervisors[0].ID, "supervisor.yaml"), nil)
+	if err != nil {
+		return config.Periods{}, err
+	}
+	return sup.Timing()
+}

@@ -1,0 +1,186 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestMain lets the test program pretend to be a half that ignores SIGTERM.
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == agentProgram {
+		signal.Ignore(syscall.SIGTERM)
+		fmt.Print("deaf")
+		time.Sleep(time.Minute)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// script is a program that stands in for an agent or a supervisor.
+func script(t *testing.T, dir, name, body string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+body), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestStartSaysWhatFailedWithTheLog(t *testing.T) {
+	bin := shortTempDir(t)
+	script(t, bin, agentProgram, "exit 0\n")
+	script(t, bin, supervisorProgram, "echo \"$@\"; echo the disk is on fire >&2; exit 3\n")
+	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1, BinDir: bin})
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	err := c.Start(ctx, nil)
+	if err == nil {
+		t.Fatal("started")
+	}
+	for _, want := range []string{"supervisor sup-0", "exit status 3", "the disk is on fire", "run --config"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("error %q does not say %q", err, want)
+		}
+	}
+	if err := c.Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestStartWithoutProgramsSaysHowToGetThem(t *testing.T) {
+	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1, BinDir: shortTempDir(t)})
+	err := c.Start(context.Background(), nil)
+	if err == nil || !strings.Contains(err.Error(), "make build") || !strings.Contains(err.Error(), "lofamo-agent") {
+		t.Fatalf("error %v", err)
+	}
+}
+
+func TestStartTimesOutWithTheReason(t *testing.T) {
+	bin := shortTempDir(t)
+	script(t, bin, agentProgram, "exit 0\n")
+	script(t, bin, supervisorProgram, "echo still thinking; exec sleep 600\n")
+	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1, BinDir: bin})
+	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+	defer cancel()
+	err := c.Start(ctx, nil)
+	if err == nil || !strings.Contains(err.Error(), "wait for the supervisors") || !strings.Contains(err.Error(), "still thinking") {
+		t.Fatalf("error %v", err)
+	}
+	if got := c.Running(); len(got) != 1 {
+		t.Fatalf("running: %q", got)
+	}
+	if err := c.Start(context.Background(), nil); err == nil || !strings.Contains(err.Error(), "it is running") {
+		t.Fatalf("a second start: %v", err)
+	}
+	if err := c.Stop(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Running(); len(got) != 0 {
+		t.Fatalf("running after Stop: %q", got)
+	}
+	if again, err := Load(c.dir); err != nil || again.info.Supervisors[0].PID != 0 {
+		t.Fatalf("cluster.json after Stop: %+v, %v", again.info.Supervisors, err)
+	}
+}
+
+func TestStopEndsTheDeafTheStoppedAndTheOrphaned(t *testing.T) {
+	bin := shortTempDir(t)
+	// The test program itself stands in for a half that is deaf to SIGTERM: see TestMain.
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(self, filepath.Join(bin, agentProgram)); err != nil {
+		t.Fatal(err)
+	}
+	script(t, bin, supervisorProgram, `trap "" TERM; echo ready; while :; do sleep 0.1; done`)
+	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1, BinDir: bin})
+	c.ports.release()
+	c.binDir = bin
+	if err := c.startSupervisors(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the supervisor ignores SIGTERM", func() bool { return strings.Contains(tail(c.path("supervisors", "sup-0", "log"), 1), "ready") })
+	orphan := exec.Command(filepath.Join(bin, agentProgram), "host", "--config", filepath.Join(c.nodeDir("n0-0-0"), "agent.yaml"))
+	out, err := orphan.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := orphan.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = orphan.Process.Kill() })
+	said := make([]byte, 4)
+	if _, err := out.Read(said); err != nil || string(said) != "deaf" {
+		t.Fatalf("the orphan says %q, %v", said, err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- orphan.Wait() }()
+	start := time.Now()
+	if err := c.Stop(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(start); took > 15*time.Second {
+		t.Errorf("took %v", took)
+	}
+	select {
+	case <-ended:
+	case <-time.After(5 * time.Second):
+		t.Fatal("the orphan lives")
+	}
+	if got := c.Running(); len(got) != 0 {
+		t.Fatalf("still running: %q", got)
+	}
+}
+
+func TestStopLeavesAReusedPidAlone(t *testing.T) {
+	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1})
+	c.ports.release()
+	other := exec.Command("sleep", "600")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = other.Process.Kill(); _ = other.Wait() })
+	st, err := readStat(other.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.info.Nodes[0].RunPID, c.info.Nodes[0].Started = st.pid, st.started-1
+	if err := c.save(); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Running(); len(got) != 0 {
+		t.Fatalf("a stranger counts as running: %q", got)
+	}
+	if err := c.Stop(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := readStat(other.Process.Pid); err != nil || st.state == 'Z' {
+		t.Fatal("the stranger was signalled")
+	}
+}
+
+func TestOwnArguments(t *testing.T) {
+	c := &Cluster{dir: "/tmp/c"}
+	for _, tc := range []struct {
+		args string
+		want bool
+	}{
+		{"/bin/lofamo-agent host --config /tmp/c/nodes/n0-0-0/agent.yaml", true},
+		{"/bin/lofamo-agent host --config=/tmp/c/nodes/n0-0-0/agent.yaml", true},
+		{"/bin/supervisor run --config /tmp/c/supervisors/sup-0/supervisor.yaml", true},
+		{"/bin/lofamo-agent host --config /tmp/c2/nodes/n0-0-0/agent.yaml", false},
+		{"/bin/lofamo-agent host", false},
+		{"/usr/bin/vi /tmp/c/nodes/n0-0-0/agent.yaml", false},
+	} {
+		if got := c.ownArguments(strings.Fields(tc.args)); got != tc.want {
+			t.Errorf("%s: %v", tc.args, got)
+		}
+	}
+}

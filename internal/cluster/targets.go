@@ -1,0 +1,44 @@
+package cluster
+
+import (
+	"os"
+
+	"github.com/lofamo/lofamo/internal/layout"
+)
+
+// Targets returns the path of the list of what there is to scrape. deploy/prometheus/prometheus.yml reads it.
+func (c *Cluster) Targets() string { return c.path(layout.TargetsFile) }
+
+// targets are those who serve metrics.
+func (c *Cluster) targets() layout.Targets {
+	var out layout.Targets
+	cluster := func(region string) string {
+		if region == "" {
+			return c.info.Cluster
+		}
+		return c.info.Cluster + "/" + region
+	}
+	for _, s := range c.info.Supervisors {
+		out.Add(layout.JobSupervisor, cluster(s.Region), s.HTTP)
+	}
+	for r, n := range c.info.All() {
+		region := ""
+		if r < len(c.info.Nodes) {
+			region = c.regionOf(r)
+		}
+		out.Add(layout.JobAgent, cluster(region), n.HTTP)
+	}
+	return out
+}
+
+// saveTargets writes the list; Prometheus sees the old or the new one, never half.
+func (c *Cluster) saveTargets() error {
+	b, err := c.targets().JSON()
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(c.Targets()+".new", b, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(c.Targets()+".new", c.Targets())
+}

@@ -27,17 +27,26 @@ func (s *Etcd) FollowDenied(ctx context.Context, each func(signed []byte)) error
 }
 
 // PutDenied replaces the signed list of revoked certificates. old is the stored list as the caller knows it, nil for none. It fails with ErrConflict if a
-// different list is stored. It needs no leader.
+// different list is stored. It needs no leader. The transaction compares the revision instead of the old list: two full lists exceed etcd's default limit
+// of a request, 1.5 MiB.
 func (s *Etcd) PutDenied(ctx context.Context, old, signed []byte) error {
-	same := clientv3.Compare(clientv3.CreateRevision(keyDenied), "=", 0)
-	if old != nil {
-		same = clientv3.Compare(clientv3.Value(keyDenied), "=", string(old))
+	resp, err := s.c.Get(ctx, keyDenied)
+	if err != nil {
+		return fmt.Errorf("store the list of revoked certificates: %w", err)
 	}
-	resp, err := s.c.Txn(ctx).If(same).Then(clientv3.OpPut(keyDenied, string(signed))).Commit()
+	var stored []byte
+	var revision int64 // 0: none is stored
+	for _, kv := range resp.Kvs {
+		stored, revision = kv.Value, kv.ModRevision
+	}
+	if (old == nil) != (revision == 0) || !bytes.Equal(old, stored) {
+		return fmt.Errorf("store the list of revoked certificates: %w", ErrConflict)
+	}
+	put, err := s.c.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(keyDenied), "=", revision)).Then(clientv3.OpPut(keyDenied, string(signed))).Commit()
 	switch {
 	case err != nil:
 		return fmt.Errorf("store the list of revoked certificates: %w", err)
-	case !resp.Succeeded:
+	case !put.Succeeded:
 		return fmt.Errorf("store the list of revoked certificates: %w", ErrConflict)
 	}
 	return nil

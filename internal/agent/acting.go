@@ -50,8 +50,8 @@ func newActing() acting {
 
 // hear takes a verified message of a supervisor, which may tell of a leader's term. It costs no more than a look at what kind of message it is.
 func (a acting) hear(m *lofamov1.Message) {
-	for t := servicenet.TermOf(m); ; {
-		if now := a.term.Load(); t <= now || a.term.CompareAndSwap(now, t) {
+	for o, _ := servicenet.OrderOf(m); ; {
+		if now := a.term.Load(); o.Term <= now || a.term.CompareAndSwap(now, o.Term) {
 			return
 		}
 	}

@@ -72,7 +72,7 @@ func leaveOutLater(msg *lofamov1.Message) {
 	leaveOutLaterHealth(msg.GetReports().GetDnp())
 }
 
-// checkBody is long because it has a case for each body.
+// checkBody is long because it has a case for each body, but for orders and their answers (orderForms).
 func checkBody(msg *lofamov1.Message) error {
 	switch b := msg.GetBody().(type) {
 	case *lofamov1.Message_Challenge:
@@ -101,36 +101,8 @@ func checkBody(msg *lofamov1.Message) error {
 		return checkTold(b.Told)
 	case *lofamov1.Message_Interest:
 		return checkInterest(b.Interest)
-	case *lofamov1.Message_DiagnosisOrder:
-		return checkDiagnosisOrder(b.DiagnosisOrder)
-	case *lofamov1.Message_DiagnosisFindings:
-		return checkDiagnosisFindings(b.DiagnosisFindings)
-	case *lofamov1.Message_ProcedureOrder:
-		return checkProcedureOrder(b.ProcedureOrder)
-	case *lofamov1.Message_ProcedureStatus:
-		return checkProcedureStatus(b.ProcedureStatus)
 	case *lofamov1.Message_Eureka:
 		return checkEureka(b.Eureka)
-	case *lofamov1.Message_MaskOrder:
-		return checkMaskOrder(b.MaskOrder)
-	case *lofamov1.Message_MaskStatus:
-		return checkMaskStatus(b.MaskStatus)
-	case *lofamov1.Message_PeerOrder:
-		return checkPeerOrder(b.PeerOrder)
-	case *lofamov1.Message_PeerStatus:
-		return checkPeerStatus(b.PeerStatus)
-	case *lofamov1.Message_MapOrder:
-		return checkMapOrder(b.MapOrder)
-	case *lofamov1.Message_MapFindings:
-		return checkMapFindings(b.MapFindings)
-	case *lofamov1.Message_TorusConfiguration:
-		return checkTorusConfiguration(b.TorusConfiguration)
-	case *lofamov1.Message_ConfigurationStatus:
-		return checkConfigurationStatus(b.ConfigurationStatus)
-	case *lofamov1.Message_ActOrder:
-		return checkActOrder(b.ActOrder)
-	case *lofamov1.Message_ActStatus:
-		return checkActStatus(b.ActStatus)
 	case *lofamov1.Message_DenyPart:
 		return checkDenyPart(b.DenyPart)
 	case *lofamov1.Message_RenewRequest:
@@ -141,6 +113,9 @@ func checkBody(msg *lofamov1.Message) error {
 		if len(msg.GetAcks()) > 0 {
 			return nil
 		}
+	}
+	if is, err := checkOrderBody(msg); is {
+		return err
 	}
 	if len(msg.ProtoReflect().GetUnknown()) > 0 {
 		return &RefusedError{Refusal: RefusedUnknownMessage, Err: errUnknownMessage}

@@ -2,7 +2,6 @@ package servicenet
 
 import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // Bounds of a mapping order and of its findings. A message of findings is at most MaxReportSize bytes, so that it fits a datagram also relayed.
@@ -73,9 +72,4 @@ func checkMapped(n *lofamov1.MappedNode) error {
 		return refuse(RefusedField, "map_findings.nodes.round_trip_us: given %d: want at most %d", n.GetRoundTripUs(), maxTripUs)
 	}
 	return nil
-}
-
-// mapperOf is who says findings: only a DNP half has links.
-func mapperOf(f *lofamov1.MapFindings) fault.Origin {
-	return fault.Origin{Node: fault.NodeID(f.GetNode()), Half: fault.HalfDNP}
 }

@@ -22,10 +22,8 @@
 //	Reports                     the half itself                 when all are digests
 //	Answer, PathRequest,
 //	PathAck, BulkAnnounce,
-//	DiagnosisFindings,
-//	ProcedureStatus, ActStatus,
 //	RenewRequest                the half itself                 no
-//	MapFindings                 the DNP half itself             no
+//	answers to orders           the half itself                 no
 //	Interest                    the host half itself            no
 //	Relayed { inner, hops }     the host half that is the       no
 //	                            last hop
@@ -33,14 +31,12 @@
 //	Told                        a supervisor                    yes
 //	Downcall { node, inner }    a supervisor                    yes; inner is signed
 //	PathReply, BulkRequest,
-//	BulkPull, DiagnosisOrder,
-//	ProcedureOrder, MaskOrder,
-//	TorusConfiguration,
-//	MapOrder, ActOrder,
+//	BulkPull, orders,
 //	DenyPart, RenewReply        a supervisor                    no
-//	ConfigurationStatus         the DNP half itself             no
 //
-// A Relayed holds reports, an answer, findings or an announcement; a Downcall whatever a supervisor says. What
+// Orders and their answers are listed by kind in orderForms. PeerStatus, MapFindings and ConfigurationStatus name no half: the DNP half signs them.
+//
+// A Relayed holds reports, an answer, an answer to an order or an announcement; a Downcall whatever a supervisor says. What
 // stands within is an envelope of its own, with the checksum and the signature that its origin gave
 // it. No message is allowed to both roles, so one thrown back at its sender is refused even where both
 // ends have the same key.

@@ -247,10 +247,11 @@ func Unwrap(b []byte, path fault.Path, v Verifier) (Arrival, error) {
 			return Arrival{}, err
 		}
 		switch o.Msg.GetBody().(type) {
-		case *lofamov1.Message_Reports, *lofamov1.Message_Answer, *lofamov1.Message_BulkAnnounce, *lofamov1.Message_DiagnosisFindings, *lofamov1.Message_ProcedureStatus,
-			*lofamov1.Message_MaskStatus, *lofamov1.Message_PeerStatus, *lofamov1.Message_MapFindings, *lofamov1.Message_ConfigurationStatus, *lofamov1.Message_ActStatus:
+		case *lofamov1.Message_Reports, *lofamov1.Message_Answer, *lofamov1.Message_BulkAnnounce:
 		default:
-			return Arrival{}, refuse(RefusedNested, "relayed.inner: given %T: want reports, an answer, findings, a bulk announcement or a status", o.Msg.GetBody())
+			if _, ok := OrderStatusOf(o.Msg); !ok {
+				return Arrival{}, refuse(RefusedNested, "relayed.inner: given %T: want reports, an answer, findings, a bulk announcement or a status", o.Msg.GetBody())
+			}
 		}
 		o.Raw = b
 	}
@@ -362,26 +363,15 @@ func bySpeaker(msg *lofamov1.Message) (said fault.Origin, role string) {
 		return OriginOf(b.PathAck), RoleNode
 	case *lofamov1.Message_BulkAnnounce:
 		return OriginOf(b.BulkAnnounce), RoleNode
-	case *lofamov1.Message_DiagnosisFindings:
-		return OriginOf(b.DiagnosisFindings), RoleNode
-	case *lofamov1.Message_ProcedureStatus:
-		return OriginOf(b.ProcedureStatus), RoleNode
-	case *lofamov1.Message_MaskStatus:
-		return OriginOf(b.MaskStatus), RoleNode
-	case *lofamov1.Message_ActStatus:
-		return OriginOf(b.ActStatus), RoleNode
 	case *lofamov1.Message_RenewRequest:
 		return OriginOf(b.RenewRequest), RoleNode
-	case *lofamov1.Message_PeerStatus:
-		return fault.Origin{Node: fault.NodeID(b.PeerStatus.GetNode()), Half: fault.HalfDNP}, RoleNode
-	case *lofamov1.Message_MapFindings:
-		return mapperOf(b.MapFindings), RoleNode
-	case *lofamov1.Message_ConfigurationStatus:
-		return fault.Origin{Node: fault.NodeID(b.ConfigurationStatus.GetNode()), Half: fault.HalfDNP}, RoleNode
 	case *lofamov1.Message_Interest:
 		return fault.Origin{Node: fault.NodeID(b.Interest.GetNode()), Half: fault.HalfHost}, RoleNode
 	case *lofamov1.Message_Eureka:
 		return fault.Origin{Node: fault.NodeID(b.Eureka.GetNode()), Half: fault.HalfHost}, RoleNode
+	}
+	if s, ok := OrderStatusOf(msg); ok {
+		return s.By, RoleNode
 	}
 	return fault.Origin{}, RoleSupervisor
 }

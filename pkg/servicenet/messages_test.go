@@ -138,6 +138,16 @@ func diagnosisFindings() *lofamov1.Message {
 		OwnHost: test(), Link: &lofamov1.LinkFinding{Direction: 6, Dnp: test(), Host: test(), Through: test(), Heard: 100_000, Missed: 100_000, Damaged: 100_000}}}}
 }
 
+func plainOrder() *lofamov1.Message {
+	return &lofamov1.Message{Body: &lofamov1.Message_Order{Order: &lofamov1.Order{
+		Kind: "fan-curve", Node: "n0-0-1", Number: 7, Life: 3, Content: []byte("quiet")}}}
+}
+
+func plainOrderStatus() *lofamov1.Message {
+	return &lofamov1.Message{Body: &lofamov1.Message_OrderStatus{OrderStatus: &lofamov1.OrderStatus{
+		Kind: "fan-curve", Node: "n0-0-1", Half: lofamov1.Half_HALF_HOST, Epoch: 3, Number: 7, Sum: 1 << 60}}}
+}
+
 // said is a message, who says it, and whether a MAC is enough.
 type said struct {
 	name   string
@@ -171,6 +181,8 @@ func everything(t testing.TB) []said {
 		{"bulk request", bulkRequest(), supSigner, false},
 		{"bulk pull", bulkPull(), supSigner, false},
 		{"configuration", &lofamov1.Message{Body: &lofamov1.Message_TorusConfiguration{TorusConfiguration: torusConfiguration()}}, supSigner, false},
+		{"order", plainOrder(), supSigner, false},
+		{"order status", plainOrderStatus(), nodeSigner, false},
 	}
 }
 

@@ -517,6 +517,8 @@ type Message struct {
 	//	*Message_DenyPart
 	//	*Message_RenewRequest
 	//	*Message_RenewReply
+	//	*Message_Order
+	//	*Message_OrderStatus
 	Body isMessage_Body `protobuf_oneof:"body"`
 	// Carried on whatever a supervisor says to a node (seed 002 §3). Valid only under a supervisor's
 	// certificate or session. At most 8.
@@ -853,6 +855,24 @@ func (x *Message) GetRenewReply() *RenewReply {
 	return nil
 }
 
+func (x *Message) GetOrder() *Order {
+	if x != nil {
+		if x, ok := x.Body.(*Message_Order); ok {
+			return x.Order
+		}
+	}
+	return nil
+}
+
+func (x *Message) GetOrderStatus() *OrderStatus {
+	if x != nil {
+		if x, ok := x.Body.(*Message_OrderStatus); ok {
+			return x.OrderStatus
+		}
+	}
+	return nil
+}
+
 func (x *Message) GetAcks() []*Ack {
 	if x != nil {
 		return x.Acks
@@ -1000,6 +1020,14 @@ type Message_RenewReply struct {
 	RenewReply *RenewReply `protobuf:"bytes,43,opt,name=renew_reply,json=renewReply,proto3,oneof"` // from a supervisor, always signed
 }
 
+type Message_Order struct {
+	Order *Order `protobuf:"bytes,44,opt,name=order,proto3,oneof"` // from a supervisor, always signed; an order of a kind that has no message of its own
+}
+
+type Message_OrderStatus struct {
+	OrderStatus *OrderStatus `protobuf:"bytes,45,opt,name=order_status,json=orderStatus,proto3,oneof"` // from a half, always signed; its answer
+}
+
 func (*Message_Reports) isMessage_Body() {}
 
 func (*Message_Challenge) isMessage_Body() {}
@@ -1063,6 +1091,10 @@ func (*Message_DenyPart) isMessage_Body() {}
 func (*Message_RenewRequest) isMessage_Body() {}
 
 func (*Message_RenewReply) isMessage_Body() {}
+
+func (*Message_Order) isMessage_Body() {}
+
+func (*Message_OrderStatus) isMessage_Body() {}
 
 // DenyPart is a part of the list of revoked certificates: a marshalled SignedDenyList, signed by an operator. A list above 25,600 bytes is compressed
 // (DEFLATE) before it is split.
@@ -4961,6 +4993,185 @@ func (x *ConfigurationStatus) GetNumber() uint64 {
 	return 0
 }
 
+// Order tells a node what to hold: an order of a kind that has no message of its own. The leader repeats it until an OrderStatus says that the node holds it.
+type Order struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Kind   string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`      // 1 to 32 bytes of a-z and '-', as both ends register it
+	Node   string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`      // node that is to hold the content, as in its certificate
+	Number uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"` // store revision of the content, from 1: a node refuses an order whose number is not above the last number that it took
+	// Boot epoch of the DNP half, as its newest OrderStatus says. A node that holds nothing accepts only an order that names its own epoch. 0: unknown to the leader.
+	Life          uint64 `protobuf:"varint,4,opt,name=life,proto3" json:"life,omitempty"`
+	Content       []byte `protobuf:"bytes,5,opt,name=content,proto3" json:"content,omitempty"` // at most 512 bytes, encoded as the kind defines
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Order) Reset() {
+	*x = Order{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Order) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Order) ProtoMessage() {}
+
+func (x *Order) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Order.ProtoReflect.Descriptor instead.
+func (*Order) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *Order) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Order) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Order) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Order) GetLife() uint64 {
+	if x != nil {
+		return x.Life
+	}
+	return 0
+}
+
+func (x *Order) GetContent() []byte {
+	if x != nil {
+		return x.Content
+	}
+	return nil
+}
+
+// OrderStatus says what a node holds of one kind of order: the answer to each Order.
+type OrderStatus struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`                      // as in the Order
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                      // node that says it, as in its certificate
+	Half          Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // HALF_DNP: orders of this form are for DNP halves
+	Epoch         uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`                   // boot epoch of that half, from 1
+	Number        uint64                 `protobuf:"varint,5,opt,name=number,proto3" json:"number,omitempty"`                 // number of the order that the node holds; 0: none
+	Sum           uint64                 `protobuf:"fixed64,6,opt,name=sum,proto3" json:"sum,omitempty"`                      // 64-bit FNV-1a hash of the content that the node holds
+	Lost          bool                   `protobuf:"varint,7,opt,name=lost,proto3" json:"lost,omitempty"`                     // the node cannot read the content that it had stored: it asks for the order again
+	Error         string                 `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`                    // reason why the node refused the last order, at most 120 bytes; empty: it took it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OrderStatus) Reset() {
+	*x = OrderStatus{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OrderStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OrderStatus) ProtoMessage() {}
+
+func (x *OrderStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OrderStatus.ProtoReflect.Descriptor instead.
+func (*OrderStatus) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *OrderStatus) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *OrderStatus) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *OrderStatus) GetHalf() Half {
+	if x != nil {
+		return x.Half
+	}
+	return Half_HALF_UNSPECIFIED
+}
+
+func (x *OrderStatus) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *OrderStatus) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *OrderStatus) GetSum() uint64 {
+	if x != nil {
+		return x.Sum
+	}
+	return 0
+}
+
+func (x *OrderStatus) GetLost() bool {
+	if x != nil {
+		return x.Lost
+	}
+	return false
+}
+
+func (x *OrderStatus) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 // TorusMask is the supervisors' word on the channel mask of one node.
 type TorusMask struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -4972,7 +5183,7 @@ type TorusMask struct {
 
 func (x *TorusMask) Reset() {
 	*x = TorusMask{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[47]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4984,7 +5195,7 @@ func (x *TorusMask) String() string {
 func (*TorusMask) ProtoMessage() {}
 
 func (x *TorusMask) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[47]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4997,7 +5208,7 @@ func (x *TorusMask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TorusMask.ProtoReflect.Descriptor instead.
 func (*TorusMask) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{47}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *TorusMask) GetRank() uint32 {
@@ -5046,7 +5257,7 @@ type ActOrder struct {
 
 func (x *ActOrder) Reset() {
 	*x = ActOrder{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[48]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5058,7 +5269,7 @@ func (x *ActOrder) String() string {
 func (*ActOrder) ProtoMessage() {}
 
 func (x *ActOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[48]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5071,7 +5282,7 @@ func (x *ActOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActOrder.ProtoReflect.Descriptor instead.
 func (*ActOrder) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{48}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ActOrder) GetNode() string {
@@ -5190,7 +5401,7 @@ type ActParameter struct {
 
 func (x *ActParameter) Reset() {
 	*x = ActParameter{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[49]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5202,7 +5413,7 @@ func (x *ActParameter) String() string {
 func (*ActParameter) ProtoMessage() {}
 
 func (x *ActParameter) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[49]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5215,7 +5426,7 @@ func (x *ActParameter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActParameter.ProtoReflect.Descriptor instead.
 func (*ActParameter) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{49}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ActParameter) GetName() string {
@@ -5255,7 +5466,7 @@ type ActStatus struct {
 
 func (x *ActStatus) Reset() {
 	*x = ActStatus{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[50]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5267,7 +5478,7 @@ func (x *ActStatus) String() string {
 func (*ActStatus) ProtoMessage() {}
 
 func (x *ActStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[50]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5280,7 +5491,7 @@ func (x *ActStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActStatus.ProtoReflect.Descriptor instead.
 func (*ActStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{50}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ActStatus) GetNode() string {
@@ -5379,7 +5590,7 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\asession\x18\x04 \x01(\x06R\asession\x12\x10\n" +
 	"\x03mac\x18\x05 \x01(\fR\x03mac\x12B\n" +
 	"\x12checksum_algorithm\x18\x06 \x01(\x0e2\x13.lofamo.v1.ChecksumR\x11checksumAlgorithm\x12\x1a\n" +
-	"\bchecksum\x18\a \x01(\x06R\bchecksum\"\x8e\x0f\n" +
+	"\bchecksum\x18\a \x01(\x06R\bchecksum\"\xf5\x0f\n" +
 	"\aMessage\x12.\n" +
 	"\areports\x18\x01 \x01(\v2\x12.lofamo.v1.ReportsH\x00R\areports\x124\n" +
 	"\tchallenge\x18\x03 \x01(\v2\x14.lofamo.v1.ChallengeH\x00R\tchallenge\x12+\n" +
@@ -5420,7 +5631,9 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\tdeny_part\x18) \x01(\v2\x13.lofamo.v1.DenyPartH\x00R\bdenyPart\x12>\n" +
 	"\rrenew_request\x18* \x01(\v2\x17.lofamo.v1.RenewRequestH\x00R\frenewRequest\x128\n" +
 	"\vrenew_reply\x18+ \x01(\v2\x15.lofamo.v1.RenewReplyH\x00R\n" +
-	"renewReply\x12\"\n" +
+	"renewReply\x12(\n" +
+	"\x05order\x18, \x01(\v2\x10.lofamo.v1.OrderH\x00R\x05order\x12;\n" +
+	"\forder_status\x18- \x01(\v2\x16.lofamo.v1.OrderStatusH\x00R\vorderStatus\x12\"\n" +
 	"\x04acks\x18\x0f \x03(\v2\x0e.lofamo.v1.AckR\x04acks\x12 \n" +
 	"\fno_quorum_ms\x18\x11 \x01(\x12R\n" +
 	"noQuorumMsB\x06\n" +
@@ -5759,7 +5972,22 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\x13ConfigurationStatus\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x16\n" +
-	"\x06number\x18\x03 \x01(\x04R\x06number\"3\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\"u\n" +
+	"\x05Order\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\x12\x12\n" +
+	"\x04life\x18\x04 \x01(\x04R\x04life\x12\x18\n" +
+	"\acontent\x18\x05 \x01(\fR\acontent\"\xc4\x01\n" +
+	"\vOrderStatus\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12#\n" +
+	"\x04half\x18\x03 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\x12\x14\n" +
+	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x16\n" +
+	"\x06number\x18\x05 \x01(\x04R\x06number\x12\x10\n" +
+	"\x03sum\x18\x06 \x01(\x06R\x03sum\x12\x12\n" +
+	"\x04lost\x18\a \x01(\bR\x04lost\x12\x14\n" +
+	"\x05error\x18\b \x01(\tR\x05error\"3\n" +
 	"\tTorusMask\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x12\n" +
 	"\x04mask\x18\x02 \x01(\rR\x04mask\"\x8b\x03\n" +
@@ -5850,7 +6078,7 @@ func file_lofamo_v1_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_lofamo_v1_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_lofamo_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_lofamo_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_lofamo_v1_wire_proto_goTypes = []any{
 	(Checksum)(0),               // 0: lofamo.v1.Checksum
 	(Half)(0),                   // 1: lofamo.v1.Half
@@ -5905,121 +6133,126 @@ var file_lofamo_v1_wire_proto_goTypes = []any{
 	(*PeerStatus)(nil),          // 50: lofamo.v1.PeerStatus
 	(*TorusConfiguration)(nil),  // 51: lofamo.v1.TorusConfiguration
 	(*ConfigurationStatus)(nil), // 52: lofamo.v1.ConfigurationStatus
-	(*TorusMask)(nil),           // 53: lofamo.v1.TorusMask
-	(*ActOrder)(nil),            // 54: lofamo.v1.ActOrder
-	(*ActParameter)(nil),        // 55: lofamo.v1.ActParameter
-	(*ActStatus)(nil),           // 56: lofamo.v1.ActStatus
-	(*DeliveryStatus)(nil),      // 57: lofamo.v1.DeliveryStatus
-	(*HalfHealth)(nil),          // 58: lofamo.v1.HalfHealth
-	(Platform)(0),               // 59: lofamo.v1.Platform
-	(State)(0),                  // 60: lofamo.v1.State
-	(Cause)(0),                  // 61: lofamo.v1.Cause
+	(*Order)(nil),               // 53: lofamo.v1.Order
+	(*OrderStatus)(nil),         // 54: lofamo.v1.OrderStatus
+	(*TorusMask)(nil),           // 55: lofamo.v1.TorusMask
+	(*ActOrder)(nil),            // 56: lofamo.v1.ActOrder
+	(*ActParameter)(nil),        // 57: lofamo.v1.ActParameter
+	(*ActStatus)(nil),           // 58: lofamo.v1.ActStatus
+	(*DeliveryStatus)(nil),      // 59: lofamo.v1.DeliveryStatus
+	(*HalfHealth)(nil),          // 60: lofamo.v1.HalfHealth
+	(Platform)(0),               // 61: lofamo.v1.Platform
+	(State)(0),                  // 62: lofamo.v1.State
+	(Cause)(0),                  // 63: lofamo.v1.Cause
 }
 var file_lofamo_v1_wire_proto_depIdxs = []int32{
-	0,  // 0: lofamo.v1.Envelope.checksum_algorithm:type_name -> lofamo.v1.Checksum
-	12, // 1: lofamo.v1.Message.reports:type_name -> lofamo.v1.Reports
-	21, // 2: lofamo.v1.Message.challenge:type_name -> lofamo.v1.Challenge
-	22, // 3: lofamo.v1.Message.answer:type_name -> lofamo.v1.Answer
-	23, // 4: lofamo.v1.Message.relayed:type_name -> lofamo.v1.Relayed
-	25, // 5: lofamo.v1.Message.downcall:type_name -> lofamo.v1.Downcall
-	17, // 6: lofamo.v1.Message.path_request:type_name -> lofamo.v1.PathRequest
-	18, // 7: lofamo.v1.Message.path_reply:type_name -> lofamo.v1.PathReply
-	19, // 8: lofamo.v1.Message.path_ack:type_name -> lofamo.v1.PathAck
-	20, // 9: lofamo.v1.Message.again:type_name -> lofamo.v1.Again
-	26, // 10: lofamo.v1.Message.bulk_request:type_name -> lofamo.v1.BulkRequest
-	27, // 11: lofamo.v1.Message.bulk_announce:type_name -> lofamo.v1.BulkAnnounce
-	28, // 12: lofamo.v1.Message.bulk_pull:type_name -> lofamo.v1.BulkPull
-	30, // 13: lofamo.v1.Message.told:type_name -> lofamo.v1.Told
-	33, // 14: lofamo.v1.Message.interest:type_name -> lofamo.v1.Interest
-	42, // 15: lofamo.v1.Message.procedure_order:type_name -> lofamo.v1.ProcedureOrder
-	35, // 16: lofamo.v1.Message.diagnosis_order:type_name -> lofamo.v1.DiagnosisOrder
-	36, // 17: lofamo.v1.Message.diagnosis_findings:type_name -> lofamo.v1.DiagnosisFindings
-	44, // 18: lofamo.v1.Message.procedure_status:type_name -> lofamo.v1.ProcedureStatus
-	39, // 19: lofamo.v1.Message.eureka:type_name -> lofamo.v1.JobEureka
-	40, // 20: lofamo.v1.Message.mask_order:type_name -> lofamo.v1.MaskOrder
-	41, // 21: lofamo.v1.Message.mask_status:type_name -> lofamo.v1.MaskStatus
-	45, // 22: lofamo.v1.Message.map_order:type_name -> lofamo.v1.MapOrder
-	46, // 23: lofamo.v1.Message.map_findings:type_name -> lofamo.v1.MapFindings
-	48, // 24: lofamo.v1.Message.peer_order:type_name -> lofamo.v1.PeerOrder
-	50, // 25: lofamo.v1.Message.peer_status:type_name -> lofamo.v1.PeerStatus
-	51, // 26: lofamo.v1.Message.torus_configuration:type_name -> lofamo.v1.TorusConfiguration
-	52, // 27: lofamo.v1.Message.configuration_status:type_name -> lofamo.v1.ConfigurationStatus
-	54, // 28: lofamo.v1.Message.act_order:type_name -> lofamo.v1.ActOrder
-	56, // 29: lofamo.v1.Message.act_status:type_name -> lofamo.v1.ActStatus
-	8,  // 30: lofamo.v1.Message.deny_part:type_name -> lofamo.v1.DenyPart
-	9,  // 31: lofamo.v1.Message.renew_request:type_name -> lofamo.v1.RenewRequest
-	10, // 32: lofamo.v1.Message.renew_reply:type_name -> lofamo.v1.RenewReply
-	16, // 33: lofamo.v1.Message.acks:type_name -> lofamo.v1.Ack
-	1,  // 34: lofamo.v1.RenewRequest.half:type_name -> lofamo.v1.Half
-	1,  // 35: lofamo.v1.RenewReply.half:type_name -> lofamo.v1.Half
-	1,  // 36: lofamo.v1.ReportID.half:type_name -> lofamo.v1.Half
-	13, // 37: lofamo.v1.Reports.reports:type_name -> lofamo.v1.Report
-	57, // 38: lofamo.v1.Reports.status:type_name -> lofamo.v1.DeliveryStatus
-	58, // 39: lofamo.v1.Reports.host:type_name -> lofamo.v1.HalfHealth
-	58, // 40: lofamo.v1.Reports.dnp:type_name -> lofamo.v1.HalfHealth
-	11, // 41: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
-	15, // 42: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
-	14, // 43: lofamo.v1.Report.readings:type_name -> lofamo.v1.Reading
-	59, // 44: lofamo.v1.Report.platform:type_name -> lofamo.v1.Platform
-	60, // 45: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
-	5,  // 46: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
-	1,  // 47: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
-	1,  // 48: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
-	0,  // 49: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
-	1,  // 50: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
-	0,  // 51: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
-	1,  // 52: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
-	1,  // 53: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
-	1,  // 54: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
-	6,  // 55: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
-	24, // 56: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
-	1,  // 57: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
-	6,  // 58: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
-	1,  // 59: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
-	1,  // 60: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
-	0,  // 61: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
-	1,  // 62: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
-	29, // 63: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
-	31, // 64: lofamo.v1.Told.nodes:type_name -> lofamo.v1.ToldNode
-	60, // 65: lofamo.v1.ToldNode.state:type_name -> lofamo.v1.State
-	61, // 66: lofamo.v1.ToldNode.cause:type_name -> lofamo.v1.Cause
-	32, // 67: lofamo.v1.ToldNode.faults:type_name -> lofamo.v1.ToldFault
-	60, // 68: lofamo.v1.ToldFault.state:type_name -> lofamo.v1.State
-	61, // 69: lofamo.v1.ToldFault.cause:type_name -> lofamo.v1.Cause
-	34, // 70: lofamo.v1.DiagnosisOrder.number:type_name -> lofamo.v1.OrderNumber
-	34, // 71: lofamo.v1.DiagnosisFindings.number:type_name -> lofamo.v1.OrderNumber
-	1,  // 72: lofamo.v1.DiagnosisFindings.half:type_name -> lofamo.v1.Half
-	60, // 73: lofamo.v1.DiagnosisFindings.dnp:type_name -> lofamo.v1.State
-	37, // 74: lofamo.v1.DiagnosisFindings.link:type_name -> lofamo.v1.LinkFinding
-	38, // 75: lofamo.v1.DiagnosisFindings.own_host:type_name -> lofamo.v1.DiagnosisTest
-	38, // 76: lofamo.v1.LinkFinding.dnp:type_name -> lofamo.v1.DiagnosisTest
-	38, // 77: lofamo.v1.LinkFinding.host:type_name -> lofamo.v1.DiagnosisTest
-	38, // 78: lofamo.v1.LinkFinding.through:type_name -> lofamo.v1.DiagnosisTest
-	1,  // 79: lofamo.v1.MaskStatus.half:type_name -> lofamo.v1.Half
-	34, // 80: lofamo.v1.ProcedureOrder.number:type_name -> lofamo.v1.OrderNumber
-	2,  // 81: lofamo.v1.ProcedureStep.state:type_name -> lofamo.v1.ProcedureState
-	34, // 82: lofamo.v1.ProcedureStatus.number:type_name -> lofamo.v1.OrderNumber
-	1,  // 83: lofamo.v1.ProcedureStatus.half:type_name -> lofamo.v1.Half
-	2,  // 84: lofamo.v1.ProcedureStatus.state:type_name -> lofamo.v1.ProcedureState
-	43, // 85: lofamo.v1.ProcedureStatus.steps:type_name -> lofamo.v1.ProcedureStep
-	34, // 86: lofamo.v1.MapOrder.number:type_name -> lofamo.v1.OrderNumber
-	34, // 87: lofamo.v1.MapFindings.number:type_name -> lofamo.v1.OrderNumber
-	47, // 88: lofamo.v1.MapFindings.nodes:type_name -> lofamo.v1.MappedNode
-	3,  // 89: lofamo.v1.MappedNode.dnp:type_name -> lofamo.v1.MapKnowledge
-	3,  // 90: lofamo.v1.MappedNode.host:type_name -> lofamo.v1.MapKnowledge
-	49, // 91: lofamo.v1.PeerOrder.peers:type_name -> lofamo.v1.Peer
-	49, // 92: lofamo.v1.PeerStatus.peers:type_name -> lofamo.v1.Peer
-	49, // 93: lofamo.v1.PeerStatus.ends:type_name -> lofamo.v1.Peer
-	49, // 94: lofamo.v1.PeerStatus.configured:type_name -> lofamo.v1.Peer
-	53, // 95: lofamo.v1.TorusConfiguration.masks:type_name -> lofamo.v1.TorusMask
-	55, // 96: lofamo.v1.ActOrder.parameters:type_name -> lofamo.v1.ActParameter
-	1,  // 97: lofamo.v1.ActStatus.half:type_name -> lofamo.v1.Half
-	4,  // 98: lofamo.v1.ActStatus.state:type_name -> lofamo.v1.ActState
-	99, // [99:99] is the sub-list for method output_type
-	99, // [99:99] is the sub-list for method input_type
-	99, // [99:99] is the sub-list for extension type_name
-	99, // [99:99] is the sub-list for extension extendee
-	0,  // [0:99] is the sub-list for field type_name
+	0,   // 0: lofamo.v1.Envelope.checksum_algorithm:type_name -> lofamo.v1.Checksum
+	12,  // 1: lofamo.v1.Message.reports:type_name -> lofamo.v1.Reports
+	21,  // 2: lofamo.v1.Message.challenge:type_name -> lofamo.v1.Challenge
+	22,  // 3: lofamo.v1.Message.answer:type_name -> lofamo.v1.Answer
+	23,  // 4: lofamo.v1.Message.relayed:type_name -> lofamo.v1.Relayed
+	25,  // 5: lofamo.v1.Message.downcall:type_name -> lofamo.v1.Downcall
+	17,  // 6: lofamo.v1.Message.path_request:type_name -> lofamo.v1.PathRequest
+	18,  // 7: lofamo.v1.Message.path_reply:type_name -> lofamo.v1.PathReply
+	19,  // 8: lofamo.v1.Message.path_ack:type_name -> lofamo.v1.PathAck
+	20,  // 9: lofamo.v1.Message.again:type_name -> lofamo.v1.Again
+	26,  // 10: lofamo.v1.Message.bulk_request:type_name -> lofamo.v1.BulkRequest
+	27,  // 11: lofamo.v1.Message.bulk_announce:type_name -> lofamo.v1.BulkAnnounce
+	28,  // 12: lofamo.v1.Message.bulk_pull:type_name -> lofamo.v1.BulkPull
+	30,  // 13: lofamo.v1.Message.told:type_name -> lofamo.v1.Told
+	33,  // 14: lofamo.v1.Message.interest:type_name -> lofamo.v1.Interest
+	42,  // 15: lofamo.v1.Message.procedure_order:type_name -> lofamo.v1.ProcedureOrder
+	35,  // 16: lofamo.v1.Message.diagnosis_order:type_name -> lofamo.v1.DiagnosisOrder
+	36,  // 17: lofamo.v1.Message.diagnosis_findings:type_name -> lofamo.v1.DiagnosisFindings
+	44,  // 18: lofamo.v1.Message.procedure_status:type_name -> lofamo.v1.ProcedureStatus
+	39,  // 19: lofamo.v1.Message.eureka:type_name -> lofamo.v1.JobEureka
+	40,  // 20: lofamo.v1.Message.mask_order:type_name -> lofamo.v1.MaskOrder
+	41,  // 21: lofamo.v1.Message.mask_status:type_name -> lofamo.v1.MaskStatus
+	45,  // 22: lofamo.v1.Message.map_order:type_name -> lofamo.v1.MapOrder
+	46,  // 23: lofamo.v1.Message.map_findings:type_name -> lofamo.v1.MapFindings
+	48,  // 24: lofamo.v1.Message.peer_order:type_name -> lofamo.v1.PeerOrder
+	50,  // 25: lofamo.v1.Message.peer_status:type_name -> lofamo.v1.PeerStatus
+	51,  // 26: lofamo.v1.Message.torus_configuration:type_name -> lofamo.v1.TorusConfiguration
+	52,  // 27: lofamo.v1.Message.configuration_status:type_name -> lofamo.v1.ConfigurationStatus
+	56,  // 28: lofamo.v1.Message.act_order:type_name -> lofamo.v1.ActOrder
+	58,  // 29: lofamo.v1.Message.act_status:type_name -> lofamo.v1.ActStatus
+	8,   // 30: lofamo.v1.Message.deny_part:type_name -> lofamo.v1.DenyPart
+	9,   // 31: lofamo.v1.Message.renew_request:type_name -> lofamo.v1.RenewRequest
+	10,  // 32: lofamo.v1.Message.renew_reply:type_name -> lofamo.v1.RenewReply
+	53,  // 33: lofamo.v1.Message.order:type_name -> lofamo.v1.Order
+	54,  // 34: lofamo.v1.Message.order_status:type_name -> lofamo.v1.OrderStatus
+	16,  // 35: lofamo.v1.Message.acks:type_name -> lofamo.v1.Ack
+	1,   // 36: lofamo.v1.RenewRequest.half:type_name -> lofamo.v1.Half
+	1,   // 37: lofamo.v1.RenewReply.half:type_name -> lofamo.v1.Half
+	1,   // 38: lofamo.v1.ReportID.half:type_name -> lofamo.v1.Half
+	13,  // 39: lofamo.v1.Reports.reports:type_name -> lofamo.v1.Report
+	59,  // 40: lofamo.v1.Reports.status:type_name -> lofamo.v1.DeliveryStatus
+	60,  // 41: lofamo.v1.Reports.host:type_name -> lofamo.v1.HalfHealth
+	60,  // 42: lofamo.v1.Reports.dnp:type_name -> lofamo.v1.HalfHealth
+	11,  // 43: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
+	15,  // 44: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
+	14,  // 45: lofamo.v1.Report.readings:type_name -> lofamo.v1.Reading
+	61,  // 46: lofamo.v1.Report.platform:type_name -> lofamo.v1.Platform
+	62,  // 47: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
+	5,   // 48: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
+	1,   // 49: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
+	1,   // 50: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
+	0,   // 51: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
+	1,   // 52: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
+	0,   // 53: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
+	1,   // 54: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
+	1,   // 55: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
+	1,   // 56: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
+	6,   // 57: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
+	24,  // 58: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
+	1,   // 59: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
+	6,   // 60: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
+	1,   // 61: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
+	1,   // 62: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
+	0,   // 63: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
+	1,   // 64: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
+	29,  // 65: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
+	31,  // 66: lofamo.v1.Told.nodes:type_name -> lofamo.v1.ToldNode
+	62,  // 67: lofamo.v1.ToldNode.state:type_name -> lofamo.v1.State
+	63,  // 68: lofamo.v1.ToldNode.cause:type_name -> lofamo.v1.Cause
+	32,  // 69: lofamo.v1.ToldNode.faults:type_name -> lofamo.v1.ToldFault
+	62,  // 70: lofamo.v1.ToldFault.state:type_name -> lofamo.v1.State
+	63,  // 71: lofamo.v1.ToldFault.cause:type_name -> lofamo.v1.Cause
+	34,  // 72: lofamo.v1.DiagnosisOrder.number:type_name -> lofamo.v1.OrderNumber
+	34,  // 73: lofamo.v1.DiagnosisFindings.number:type_name -> lofamo.v1.OrderNumber
+	1,   // 74: lofamo.v1.DiagnosisFindings.half:type_name -> lofamo.v1.Half
+	62,  // 75: lofamo.v1.DiagnosisFindings.dnp:type_name -> lofamo.v1.State
+	37,  // 76: lofamo.v1.DiagnosisFindings.link:type_name -> lofamo.v1.LinkFinding
+	38,  // 77: lofamo.v1.DiagnosisFindings.own_host:type_name -> lofamo.v1.DiagnosisTest
+	38,  // 78: lofamo.v1.LinkFinding.dnp:type_name -> lofamo.v1.DiagnosisTest
+	38,  // 79: lofamo.v1.LinkFinding.host:type_name -> lofamo.v1.DiagnosisTest
+	38,  // 80: lofamo.v1.LinkFinding.through:type_name -> lofamo.v1.DiagnosisTest
+	1,   // 81: lofamo.v1.MaskStatus.half:type_name -> lofamo.v1.Half
+	34,  // 82: lofamo.v1.ProcedureOrder.number:type_name -> lofamo.v1.OrderNumber
+	2,   // 83: lofamo.v1.ProcedureStep.state:type_name -> lofamo.v1.ProcedureState
+	34,  // 84: lofamo.v1.ProcedureStatus.number:type_name -> lofamo.v1.OrderNumber
+	1,   // 85: lofamo.v1.ProcedureStatus.half:type_name -> lofamo.v1.Half
+	2,   // 86: lofamo.v1.ProcedureStatus.state:type_name -> lofamo.v1.ProcedureState
+	43,  // 87: lofamo.v1.ProcedureStatus.steps:type_name -> lofamo.v1.ProcedureStep
+	34,  // 88: lofamo.v1.MapOrder.number:type_name -> lofamo.v1.OrderNumber
+	34,  // 89: lofamo.v1.MapFindings.number:type_name -> lofamo.v1.OrderNumber
+	47,  // 90: lofamo.v1.MapFindings.nodes:type_name -> lofamo.v1.MappedNode
+	3,   // 91: lofamo.v1.MappedNode.dnp:type_name -> lofamo.v1.MapKnowledge
+	3,   // 92: lofamo.v1.MappedNode.host:type_name -> lofamo.v1.MapKnowledge
+	49,  // 93: lofamo.v1.PeerOrder.peers:type_name -> lofamo.v1.Peer
+	49,  // 94: lofamo.v1.PeerStatus.peers:type_name -> lofamo.v1.Peer
+	49,  // 95: lofamo.v1.PeerStatus.ends:type_name -> lofamo.v1.Peer
+	49,  // 96: lofamo.v1.PeerStatus.configured:type_name -> lofamo.v1.Peer
+	55,  // 97: lofamo.v1.TorusConfiguration.masks:type_name -> lofamo.v1.TorusMask
+	1,   // 98: lofamo.v1.OrderStatus.half:type_name -> lofamo.v1.Half
+	57,  // 99: lofamo.v1.ActOrder.parameters:type_name -> lofamo.v1.ActParameter
+	1,   // 100: lofamo.v1.ActStatus.half:type_name -> lofamo.v1.Half
+	4,   // 101: lofamo.v1.ActStatus.state:type_name -> lofamo.v1.ActState
+	102, // [102:102] is the sub-list for method output_type
+	102, // [102:102] is the sub-list for method input_type
+	102, // [102:102] is the sub-list for extension type_name
+	102, // [102:102] is the sub-list for extension extendee
+	0,   // [0:102] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_wire_proto_init() }
@@ -6061,6 +6294,8 @@ func file_lofamo_v1_wire_proto_init() {
 		(*Message_DenyPart)(nil),
 		(*Message_RenewRequest)(nil),
 		(*Message_RenewReply)(nil),
+		(*Message_Order)(nil),
+		(*Message_OrderStatus)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -6068,7 +6303,7 @@ func file_lofamo_v1_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_wire_proto_rawDesc), len(file_lofamo_v1_wire_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   51,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

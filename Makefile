@@ -70,7 +70,7 @@ ALONE := ./cmd/lofamo-agent ./internal/agent ./internal/agent/{acts/...,checks/.
 PURE := ./internal/sim ./internal/sim/hostile ./internal/agent/backup ./pkg/servicenet ./pkg/torus/express
 
 # SINGLE are such packages of one goroutine, tests included (internal/archtest holds it): the race detector can find nothing there.
-SINGLE := ./internal/sim/chaos/... ./internal/sim/diameter ./internal/agent/dnpcore ./pkg/awareness ./pkg/selftest ./pkg/torus/procedure ./pkg/torus/routing
+SINGLE := ./internal/agent/dnpcore ./pkg/awareness ./pkg/selftest ./pkg/torus/procedure ./pkg/torus/routing
 
 # UNTAGGED are tests without failpoints, whose names are like those of tests with them: they are not run twice.
 UNTAGGED := LeadersAreKilled|PausedServer|WindowOfOldLeaders
@@ -105,6 +105,7 @@ test: setup-tests ## all tests, with the race detector and real processes
 	go test -count=1 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint ./internal/failpoint
 	go test -count=1 -p 2 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint -run 'Killed|Paused|Window|AtEveryStep' -skip '$(UNTAGGED)' ./internal/executor/{kubernetes,process,node,alertmanager,webhook}
 	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go test -count=1 -timeout $(TEST_TIMEOUT) ./...
+	cd papers && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
 	@if [ -s $(SKIPPED) ]; then printf '\n*** %d tests SKIPPED, for want of:\n' $$(sort -u $(SKIPPED) | wc -l); \
 	  sort -u $(SKIPPED) | sed 's/^[^:]*: //' | sort | uniq -c | sort -rn; printf '*** which tests: %s\n' $(SKIPPED); fi
 
@@ -118,7 +119,7 @@ check: check-format check-vet check-lint check-generate check-arch check-vuln ##
 
 .PHONY: check-format
 check-format:
-	@out=$$(gofmt -l cmd internal pkg api bench examples); test -z "$$out" || { echo "not formatted:" $$out; exit 1; }
+	@out=$$(gofmt -l cmd internal pkg api bench papers examples); test -z "$$out" || { echo "not formatted:" $$out; exit 1; }
 	@out=$$(go fix -diff ./... 2>&1) && test -z "$$out" || { echo "$$out"; echo "go fix has something to say"; exit 1; }
 
 .PHONY: check-vet
@@ -126,11 +127,13 @@ check-vet:
 	go vet ./...
 	go vet -tags lofamo_failpoint ./internal/failpoint ./internal/agent/... ./internal/executor/...
 	cd bench && go vet ./...
+	cd papers && go vet ./...
 
 .PHONY: check-lint
 check-lint: $(TOOLS)/bin/golangci-lint-$(GOLANGCI_LINT_VERSION)
 	$(TOOLS)/bin/golangci-lint-$(GOLANGCI_LINT_VERSION) run ./...
 	cd bench && $(TOOLS)/bin/golangci-lint-$(GOLANGCI_LINT_VERSION) run ./...
+	cd papers && $(TOOLS)/bin/golangci-lint-$(GOLANGCI_LINT_VERSION) run ./...
 
 GENERATED := api docs/api.md docs/metrics.md docs/configuration.md deploy/config deploy/grafana helm
 .PHONY: check-generate
@@ -172,7 +175,7 @@ bench: build ## the published figures, on this machine: about 75 minutes; BENCH_
 .PHONY: figures
 figures: ## plots and tables of docs/papers/chaos.md and chaos-router.md; FIGURES_FLAGS to narrow (-only table3), SEED to change
 	mkdir -p docs/papers/figures
-	cd bench && go run ./cmd/lofamo-figures -out $(CURDIR)/docs/papers/figures -seed $${SEED:-1} $(FIGURES_FLAGS)
+	cd papers && go run ./cmd/lofamo-figures -out $(CURDIR)/docs/papers/figures -seed $${SEED:-1} $(FIGURES_FLAGS)
 
 # The short form is among the tests. SEED chooses what is sampled.
 .PHONY: campaign

@@ -11,15 +11,15 @@ import (
 // skipping are the files whose tests may be skipped in CI too: it is not that the machine lacks something that it could be given. All others
 // skip by internal/needs, which fails there.
 var skipping = map[string]string{
-	"internal/needs/needs.go":                          "it is what the others skip by",
-	"internal/charttest/outside_test.go":               "minutes, by a variable",
-	"internal/sim/bugs_test.go":                        "done without the race detector",
-	"internal/sim/chaos/experiment/experiment_test.go": "done without the race detector",
-	"internal/sim/campaign_test.go":                    "hours, by a flag",
-	"pkg/awareness/restore_test.go":                    "a draw that asks nothing",
-	"pkg/sensor/blockdev/blockdev_test.go":             "a machine of containers has no block device",
-	"pkg/sensor/script/script_test.go":                 "the machine was too busy to ask it",
-	"pkg/servicenet/direct/errors_test.go":             "a machine may have no IPv6",
+	"internal/needs/needs.go":                    "it is what the others skip by",
+	"internal/charttest/outside_test.go":         "minutes, by a variable",
+	"internal/sim/bugs_test.go":                  "done without the race detector",
+	"papers/chaos/experiment/experiment_test.go": "done without the race detector",
+	"internal/sim/campaign_test.go":              "hours, by a flag",
+	"pkg/awareness/restore_test.go":              "a draw that asks nothing",
+	"pkg/sensor/blockdev/blockdev_test.go":       "a machine of containers has no block device",
+	"pkg/sensor/script/script_test.go":           "the machine was too busy to ask it",
+	"pkg/servicenet/direct/errors_test.go":       "a machine may have no IPv6",
 }
 
 // skips are the lines of a file that skip a test.

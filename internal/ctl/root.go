@@ -166,7 +166,7 @@ something wrong.`,
 	root.AddCommand(a.upCommand(), a.downCommand(), a.getCommand(), a.summaryCommand(), a.historyCommand(), a.explainCommand(), a.mapCommand(), a.topCommand(), a.webCommand(), a.watchCommand(),
 		a.injectCommand(), a.regsCommand(), a.bundleCommand(), a.diagnoseCommand(), a.supervisorCommand(), a.versionCommand())
 	root.AddCommand(a.applyCommand(), a.labelCommand(), a.maintenanceCommand(), a.maskCommand(), a.unmaskCommand(), a.nodeCommand())
-	root.AddCommand(a.reliabilityCommand(), a.policyCommand(), a.responseCommand(), a.auditCommand(), a.clusterCommand(), a.certCommand())
+	root.AddCommand(a.policyCommand(), a.responseCommand(), a.auditCommand(), a.clusterCommand(), a.certCommand())
 	return root
 }
 

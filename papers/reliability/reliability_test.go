@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lofamo/lofamo/pkg/reliability"
+	"github.com/lofamo/lofamo/papers/reliability"
 )
 
 func near(got, want, relative float64) bool { return math.Abs(got-want) <= relative*math.Abs(want) }

@@ -3,9 +3,9 @@ package main
 import (
 	"fmt"
 
-	"github.com/lofamo/lofamo/bench/figure"
-	"github.com/lofamo/lofamo/internal/sim/chaos"
-	"github.com/lofamo/lofamo/internal/sim/chaos/experiment"
+	"github.com/lofamo/lofamo/papers/chaos"
+	"github.com/lofamo/lofamo/papers/chaos/experiment"
+	"github.com/lofamo/lofamo/papers/figure"
 )
 
 // compare has throughput and latency against load for the three algorithms, without faults and with 2 % of the links dead.

@@ -3,7 +3,7 @@ package experiment
 import (
 	"fmt"
 
-	"github.com/lofamo/lofamo/internal/sim/chaos"
+	"github.com/lofamo/lofamo/papers/chaos"
 )
 
 // What the paper says of Figures 9 and 10 (§5.2.1.3): expected drain times of a completely full network under hot-spot traffic, cycles.

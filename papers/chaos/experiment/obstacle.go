@@ -3,7 +3,7 @@ package experiment
 import (
 	"fmt"
 
-	"github.com/lofamo/lofamo/internal/sim/chaos"
+	"github.com/lofamo/lofamo/papers/chaos"
 )
 
 // Obstacle is a wall of dead links across the way along the first dimension, with side walls: Figure 14 (length 3), 15 (longer), 16 (with depth).

@@ -6,8 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"github.com/lofamo/lofamo/bench/figure"
-	"github.com/lofamo/lofamo/internal/sim/diameter"
+	"github.com/lofamo/lofamo/papers/diameter"
+	"github.com/lofamo/lofamo/papers/figure"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 

@@ -5,7 +5,7 @@ import (
 	"math"
 	"testing"
 
-	"github.com/lofamo/lofamo/internal/sim/chaos"
+	"github.com/lofamo/lofamo/papers/chaos"
 )
 
 // The tests are short forms of the studies: make figures has more trials and the larger networks.

@@ -1,6 +1,6 @@
 package experiment
 
-import "github.com/lofamo/lofamo/internal/sim/chaos"
+import "github.com/lofamo/lofamo/papers/chaos"
 
 // Certain is how close to 1 a probability of the chain must be to count as certain: it is solved to 1e-14 a sweep.
 const Certain = 1e-9

@@ -3,7 +3,7 @@ package experiment
 import (
 	"fmt"
 
-	"github.com/lofamo/lofamo/internal/sim/chaos"
+	"github.com/lofamo/lofamo/papers/chaos"
 )
 
 // Compare offers uniform traffic at several loads to routers by an algorithm.

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lofamo/lofamo/bench/figure"
+	"github.com/lofamo/lofamo/papers/figure"
 )
 
 // options are what every study gets.
@@ -26,7 +26,7 @@ type options struct {
 	out    printer
 }
 
-// printer prints to where nobody can do anything about a failure.
+// printer ignores write errors.
 type printer struct{ w io.Writer }
 
 func (p printer) f(format string, args ...any) { _, _ = fmt.Fprintf(p.w, format, args...) }

@@ -3,9 +3,9 @@ package main
 import (
 	"fmt"
 
-	"github.com/lofamo/lofamo/bench/figure"
-	"github.com/lofamo/lofamo/internal/sim/chaos"
-	"github.com/lofamo/lofamo/internal/sim/chaos/experiment"
+	"github.com/lofamo/lofamo/papers/chaos"
+	"github.com/lofamo/lofamo/papers/chaos/experiment"
+	"github.com/lofamo/lofamo/papers/figure"
 )
 
 // obstacles are Figures 14 to 17: walls, pockets and their closing, in two and three dimensions. It prints what the chain says beside what the model does.

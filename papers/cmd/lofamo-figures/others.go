@@ -3,9 +3,9 @@ package main
 import (
 	"fmt"
 
-	"github.com/lofamo/lofamo/bench/figure"
-	"github.com/lofamo/lofamo/internal/sim/diameter"
-	"github.com/lofamo/lofamo/pkg/reliability"
+	"github.com/lofamo/lofamo/papers/diameter"
+	"github.com/lofamo/lofamo/papers/figure"
+	"github.com/lofamo/lofamo/papers/reliability"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 

@@ -1,6 +1,6 @@
 package experiment
 
-import "github.com/lofamo/lofamo/internal/sim/chaos"
+import "github.com/lofamo/lofamo/papers/chaos"
 
 // PaperDrain is the experiment that we take Figures 9 and 10 for: injection at one of several loads for WarmUp cycles, then the drain. The paper names neither the loads nor the time; 125 cycles for each
 // node along a side is our choice, as the time in which a network gets into its state grows with its diameter. What other times do is in Variants.

@@ -3,9 +3,9 @@ package main
 import (
 	"fmt"
 
-	"github.com/lofamo/lofamo/bench/figure"
-	"github.com/lofamo/lofamo/internal/sim/chaos"
-	"github.com/lofamo/lofamo/internal/sim/chaos/experiment"
+	"github.com/lofamo/lofamo/papers/chaos"
+	"github.com/lofamo/lofamo/papers/chaos/experiment"
+	"github.com/lofamo/lofamo/papers/figure"
 )
 
 // drainTrials is how many runs stand behind each load of Figures 9 and 10: one takes up to two seconds, and the line has seven loads.

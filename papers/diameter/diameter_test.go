@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/lofamo/lofamo/internal/sim/diameter"
+	"github.com/lofamo/lofamo/papers/diameter"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 

@@ -32,7 +32,7 @@ type Feed struct {
 	open  []sentChange
 	bytes int
 	beat  uint64 // newest revision after which nothing of the map changed
-	begin uint64 // number of the store's next event when the stream began
+	begin uint64 // revision of the store when the stream began
 }
 
 type sentChange struct {
@@ -190,7 +190,7 @@ func (f *Feed) becomeOff(out *Orders) {
 
 func (f *Feed) becomeGreeting(b Begin, out *Orders) {
 	f.becomeOff(out)
-	f.state, f.begin = feedGreeting, b.NextEvent
+	f.state, f.begin = feedGreeting, b.Revision
 	out.Send = append(out.Send, &lofamov1.UpstreamReportRequest{Body: &lofamov1.UpstreamReportRequest_Hello{Hello: &lofamov1.UpstreamHello{
 		Region: f.cfg.Region, Dims: f.cfg.Dims, Term: b.Term, Revision: b.Revision, NextEvent: b.NextEvent,
 		Store: b.Store, FirstEvent: b.FirstEvent, RestoredFrom: b.From,
@@ -264,13 +264,14 @@ func (f *Feed) acked(rev uint64, out *Orders) {
 }
 
 // alive sends a beat. It names the revision up to which the parent has everything, or 0 while changes wait or the feed has not
-// yet read all events from before the stream: with a revision the parent would show the region as present with an old map.
+// yet read all from before the stream: with a revision the parent would show the region as present with an old map. Only a
+// change or a bookmark shows that all has been read, so a region without new changes waits for the store's next bookmark.
 func (f *Feed) alive(out *Orders) {
 	var rev uint64
 	switch f.state {
 	case feedFollowing:
 		f.sent = max(f.sent, f.beat)
-		if f.next >= f.begin {
+		if f.sent >= f.begin {
 			rev = f.sent
 		}
 	case feedPaused, feedCopying:

@@ -217,8 +217,8 @@ func (l *Ledger) becomePresent(out *Output) {
 	l.cut, l.back, out.Back = false, 0, true
 }
 
-// becomeSilent forgets a stream, with what it had begun to say.
-func (l *Ledger) becomeSilent() { l.stream, l.next = 0, nil }
+// becomeSilent forgets a stream and its unfinished change. After it a region that is cut off has to catch up again.
+func (l *Ledger) becomeSilent() { l.stream, l.next, l.back = 0, nil, 0 }
 
 // becomeGreeted takes a stream for the region's.
 func (l *Ledger) becomeGreeted(s Stream) { l.stream, l.next, l.back = s, nil, 0 }

@@ -76,6 +76,24 @@ func (c *child) change(nodes []string, pick func() lofamov1.State) {
 	c.changes = append(c.changes, ch)
 }
 
+// changeDocument commits a transaction that replaces one document and has no event.
+func (c *child) changeDocument(id string) {
+	c.revision++
+	d := &lofamov1.Document{Key: KindMaintenance + id, Value: must(&lofamov1.Maintenance{Node: id, Reason: fmt.Sprint(c.revision)})}
+	c.docs[d.GetKey()] = d.GetValue()
+	c.changes = append(c.changes, &lofamov1.UpstreamChange{Revision: c.revision, Documents: []*lofamov1.Document{d}})
+}
+
+// newestChange returns the revision of the newest change that is passed on.
+func (c *child) newestChange() uint64 {
+	for _, ch := range slices.Backward(c.changes) {
+		if len(ch.GetDocuments()) > 0 {
+			return ch.GetRevision()
+		}
+	}
+	return 0
+}
+
 // after returns the changes after a revision; false: compacted.
 func (c *child) after(rev uint64) ([]*lofamov1.UpstreamChange, bool) {
 	if rev < c.compacted {
@@ -135,6 +153,7 @@ type world struct {
 	ledger  *Ledger
 	stream  Stream
 	begin   uint64                             // the child's next event when the stream began
+	newest  uint64                             // revision of the child's newest change then
 	up      []*lofamov1.UpstreamReportRequest  // on their way
 	down    []*lofamov1.UpstreamReportResponse // on their way
 	units   []Unit                             // to be committed
@@ -176,7 +195,7 @@ func (w *world) cut() {
 func (w *world) connect() {
 	w.cut()
 	w.stream++
-	w.begin = w.child.nextEvent()
+	w.begin, w.newest = w.child.nextEvent(), w.child.newestChange()
 	w.obey(w.feed.Step(Begin{Term: w.term, Revision: w.child.revision, NextEvent: w.child.nextEvent(), Store: w.child.store, FirstEvent: w.child.first, From: w.child.from}))
 }
 
@@ -206,6 +225,9 @@ func (w *world) take(o Output) {
 	}
 	if o.Back && w.parent.head.NextEvent < w.begin {
 		w.t.Fatalf("present with events up to %d committed: the region had %d when the stream began", w.parent.head.NextEvent-1, w.begin-1)
+	}
+	if o.Back && w.parent.head.Revision < w.newest {
+		w.t.Fatalf("present with revision %d committed: the region's newest change had %d when the stream began", w.parent.head.Revision, w.newest)
 	}
 	for _, r := range o.Replies {
 		if r.Stream != w.stream {
@@ -267,6 +289,14 @@ func (w *world) read() bool {
 	return false
 }
 
+// bookmark tells a feed that has read everything how far the child's store is.
+func (w *world) bookmark() {
+	if list, ok := w.child.after(w.from); w.reading == ReadFollow && ok && len(list) == 0 {
+		w.from = w.child.revision
+		w.obey(w.feed.Step(Update{&lofamov1.UpstreamChange{Revision: w.child.revision}}))
+	}
+}
+
 // commit writes up to n transactions of what waits; the parent's leader may die before the rest.
 func (w *world) commit(n int) bool {
 	if len(w.units) == 0 {
@@ -319,6 +349,7 @@ func (w *world) settle() {
 			w.deliverDown()
 		case w.read(), w.commit(1 << 30):
 		default:
+			w.bookmark()
 			w.obey(w.feed.Step(Beat{}))
 			w.deliverUp()
 			if len(w.up)+len(w.down)+len(w.units) == 0 && !w.ledger.Cut() {
@@ -372,7 +403,7 @@ func (w *world) check() {
 // TestExactlyOnce drives a region and its parent through any order of changes, compactions, trimmed histories, cut
 // streams, new leaders on both sides, parents that die between two transactions, and stores of the region that are put back
 // to a snapshot or recreated: a region is present again only after
-// the parent has committed the region's events from before the stream. In the end the parent has every document and, once and in
+// the parent has committed the region's events and documents from before the stream. In the end the parent has every document and, once and in
 // order, every event that the region still keeps, and it counts the lost ones.
 func TestExactlyOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -383,6 +414,9 @@ func TestExactlyOnce(t *testing.T) {
 		actions := map[string]func(*rapid.T){
 			"change": func(t *rapid.T) {
 				w.child.change(rapid.SliceOfN(rapid.SampledFrom([]string{"n0-0-0", "n1-0-0"}), 1, 4).Draw(t, "nodes"), pick)
+			},
+			"change a document": func(t *rapid.T) {
+				w.child.changeDocument(rapid.SampledFrom([]string{"n0-0-0", "n1-0-0"}).Draw(t, "node"))
 			},
 			"quiet":   func(*rapid.T) { w.child.revision++ },
 			"compact": func(*rapid.T) { w.child.compacted = w.child.revision },
@@ -418,14 +452,9 @@ func TestExactlyOnce(t *testing.T) {
 			"die between": func(t *rapid.T) {
 				w.commit(rapid.IntRange(0, 3).Draw(t, "after"))
 			},
-			"bookmark": func(*rapid.T) {
-				if list, ok := w.child.after(w.from); w.reading == ReadFollow && ok && len(list) == 0 {
-					w.from = w.child.revision
-					w.obey(w.feed.Step(Update{&lofamov1.UpstreamChange{Revision: w.child.revision}}))
-				}
-			},
-			"beat":   func(*rapid.T) { w.obey(w.feed.Step(Beat{})) },
-			"settle": func(*rapid.T) { w.settle() },
+			"bookmark": func(*rapid.T) { w.bookmark() },
+			"beat":     func(*rapid.T) { w.obey(w.feed.Step(Beat{})) },
+			"settle":   func(*rapid.T) { w.settle() },
 			"beat before reading": func(*rapid.T) {
 				w.connect()
 				repeat(len(w.up), w.deliverUp)

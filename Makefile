@@ -60,10 +60,12 @@ demo: build ## a 2x2x2 cluster here: kill a host half, see it named, heal it, st
 newcomer: ## a fresh clone and the README's commands up to the map, timed
 	hack/newcomer
 
-# ALONE are packages whose tests time real halves and clusters, that others' tests beside them would hold up: one at a time.
-# All others three at a time: much of what they do is waiting.
+# ALONE are packages whose tests time real halves and clusters, that others' tests beside them would hold up: e2e by itself, where as many clusters
+# as E2E_PARALLEL wait side by side, the others two at a time. All other packages three at a time: much of what they do is waiting.
 ALONE := ./cmd/lofamo-agent ./internal/agent ./internal/agent/{acts/...,checks/...,local,mailbox,notify/...,rendezvous,status} \
   ./internal/campaign/inject ./internal/e2e ./internal/cluster/... ./internal/netlab
+E2E := ./internal/e2e
+E2E_PARALLEL := 3
 
 # PURE are packages of thousands of virtual worlds, some of them played side by side: the race detector has little to find there,
 # and makes them eight times slower. So it sees only -short of them, and without it they are tested whole.
@@ -86,28 +88,40 @@ setup-tests: ## what the tests want: Debian packages where root has apt, Helm, n
 	@for tool in $(TEST_TOOLS); do \
 	  $(MAKE) --no-print-directory $$tool || printf '\n*** %s cannot be built: the tests that want it are SKIPPED\n\n' $${tool##*/} >&2; done
 
-.PHONY: test
 # Else every program with the race detector waits a second before it ends.
-test: export GORACE := atexit_sleep_ms=50
-test: export LOFAMO_HELM := $(TOOLS)/bin/helm-$(HELM_VERSION)
-test: export LOFAMO_NFPM := $(TOOLS)/bin/nfpm-$(NFPM_VERSION)
-test: export LOFAMO_GOVULNCHECK := $(TOOLS)/bin/govulncheck-$(GOVULNCHECK_VERSION)
-test: export LOFAMO_KUBE_DIR := $(TOOLS)/kube
+test test-%: export GORACE := atexit_sleep_ms=50
+test test-%: export LOFAMO_HELM := $(TOOLS)/bin/helm-$(HELM_VERSION)
+test test-%: export LOFAMO_NFPM := $(TOOLS)/bin/nfpm-$(NFPM_VERSION)
+test test-%: export LOFAMO_GOVULNCHECK := $(TOOLS)/bin/govulncheck-$(GOVULNCHECK_VERSION)
+test test-%: export LOFAMO_KUBE_DIR := $(TOOLS)/kube
+
+# BESIDE are the targets that run on the time that tests with deadlines leave the cores.
+BESIDE := test-pure
+.PHONY: test
 test: export LOFAMO_SKIPPED := $(SKIPPED)
 test: setup-tests ## all tests, with the race detector and real processes
 	@$(MAKE) --no-print-directory build # npm is here only now
 	@mkdir -p $(TOOLS) && : >$(SKIPPED)
+	hack/beside "$(MAKE) --no-print-directory $(BESIDE)" -- $(MAKE) --no-print-directory test-rest test-alone test-e2e test-tagged
+	@if [ -s $(SKIPPED) ]; then printf '\n*** %d tests SKIPPED, for want of:\n' $$(sort -u $(SKIPPED) | wc -l); \
+	  sort -u $(SKIPPED) | sed 's/^[^:]*: //' | sort | uniq -c | sort -rn; printf '*** which tests: %s\n' $(SKIPPED); fi
+
+.PHONY: test-pure test-rest test-alone test-e2e test-tagged
+test-pure:
 	go test -race -short -count=1 -p 2 -timeout $(TEST_TIMEOUT) $(PURE)
 	go test -count=1 -p 2 -timeout $(TEST_TIMEOUT) $(PURE) $(SINGLE)
+	cd papers && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
+test-rest:
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 3 -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -vxFf <(go list $(ALONE) $(PURE) $(SINGLE)))
-	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 1 -timeout $(TEST_TIMEOUT) $(ALONE)
+test-alone:
+	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 2 -timeout $(TEST_TIMEOUT) $$(go list $(ALONE) | grep -vxFf <(go list $(E2E)))
+test-e2e:
+	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -parallel $(E2E_PARALLEL) -timeout $(TEST_TIMEOUT) $(E2E)
+test-tagged: # the page in the browser, failpoints, the module of the benchmarks
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run TestBrowser ./internal/supervisor
 	go test -count=1 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint ./internal/failpoint
 	go test -count=1 -p 2 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint -run 'Killed|Paused|Window|AtEveryStep' -skip '$(UNTAGGED)' ./internal/executor/{kubernetes,process,node,alertmanager,webhook}
 	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go test -count=1 -timeout $(TEST_TIMEOUT) ./...
-	cd papers && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
-	@if [ -s $(SKIPPED) ]; then printf '\n*** %d tests SKIPPED, for want of:\n' $$(sort -u $(SKIPPED) | wc -l); \
-	  sort -u $(SKIPPED) | sed 's/^[^:]*: //' | sort | uniq -c | sort -rn; printf '*** which tests: %s\n' $(SKIPPED); fi
 
 # Kubernetes' API server, for the tests and benchmarks that want a real one. Its version is in hack/kube/go.mod.
 .PHONY: kube

@@ -88,7 +88,7 @@ func awaits(t *testing.T, what string, ok func() bool) {
 // get no answer and do no harm. With the key, halves renew, and so does a spare that waits for a place.
 func TestClusterWithoutIssuerGetsOne(t *testing.T) {
 	t.Parallel()
-	l := clusterOf(t, "2x1x1", cluster.Options{Supervisors: 3, Spares: 1, NodeLifetime: 3 * time.Minute, NoIssuer: true})
+	l := clusterOf(t, "2x1x1", cluster.Options{Supervisors: 3, Spares: 1, NodeLifetime: 90 * time.Second, NoIssuer: true})
 	tr := begin(t, l)
 	i, err := pki.NewIssuer(l.Cluster.Info().Cluster)
 	if err == nil {
@@ -127,7 +127,7 @@ func TestClusterWithoutIssuerGetsOne(t *testing.T) {
 			t.Errorf("%s without the issuer's key answers requests", s.ID)
 		}
 		if err := l.Cluster.ReconfigureSupervisor(s.ID, func(c *config.Supervisor) {
-			c.Renewal = config.RenewalConfig{Cert: l.Cluster.PKI("issuer.pem"), Key: l.Cluster.PKI("issuer.key"), Lifetime: config.Duration(time.Minute)}
+			c.Renewal = config.RenewalConfig{Cert: l.Cluster.PKI("issuer.pem"), Key: l.Cluster.PKI("issuer.key"), Lifetime: config.Duration(20 * time.Second)}
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -161,11 +161,11 @@ func (t trial) requests() (sum float64) {
 	return sum
 }
 
-// TestHalvesRenewCertificates: a cluster whose node certificates live 40 s runs for several lifetimes without a fault and without a restart; a revoked
+// TestHalvesRenewCertificates: a cluster whose node certificates live 20 s runs for several lifetimes without a fault and without a restart; a revoked
 // node gets no further certificate, and new files bring it back.
 func TestHalvesRenewCertificates(t *testing.T) {
 	t.Parallel()
-	const life, guilty = 40 * time.Second, "n1-0-0"
+	const life, guilty = 20 * time.Second, "n1-0-0" // the shortest that the configuration allows
 	l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 3, NodeLifetime: life})
 	tr := begin(t, l)
 	epochs := tr.epochs()
@@ -197,7 +197,7 @@ func TestHalvesRenewCertificates(t *testing.T) {
 	if after, err := os.ReadFile(kept); err != nil || string(after) != string(before) {
 		t.Errorf("the revoked node has another certificate, %v", err)
 	}
-	// New files of the operator, that live 40 s too: the node is back, and renews them.
+	// New files of the operator, that live 20 s too: the node is back, and renews them.
 	ca, err := pki.LoadCA(l.Cluster.PKI("ca.pem"), l.Cluster.PKI("ca.key"))
 	if err != nil {
 		t.Fatal(err)

@@ -339,7 +339,7 @@ func TestListRefusals(t *testing.T) {
 	}{
 		{"states", nodes(&lofamov1.ListNodesRequest{States: []lofamov1.State{9}}), codes.InvalidArgument, "states: given 9: want UNKNOWN"},
 		{"limit", nodes(&lofamov1.ListNodesRequest{Limit: 10001}), codes.InvalidArgument, "limit: given 10001: want at most 10000"},
-		{"label selector", nodes(&lofamov1.ListNodesRequest{LabelSelector: "rack in"}), codes.InvalidArgument, "label_selector: label selector \"rack in\": it ends at byte 7: want '('"},
+		{"label selector", nodes(&lofamov1.ListNodesRequest{LabelSelector: "rack in"}), codes.InvalidArgument, "label_selector: label selector \"rack in\": unable to parse requirement: found '' expected: '('"},
 		{"field selector", nodes(&lofamov1.ListNodesRequest{FieldSelector: "peer=x"}), codes.InvalidArgument, `field "peer": want one of id, coord, x`},
 		{"field value", nodes(&lofamov1.ListNodesRequest{FieldSelector: "spare=yes"}), codes.InvalidArgument, `spare: given "yes": want one of true, false`},
 		{"coordinates", nodes(&lofamov1.ListNodesRequest{FieldSelector: "coord=1,0,1,hue=red"}), codes.InvalidArgument, `coord: given "1,0,1,hue=red": want x,y,z`},

@@ -1,4 +1,4 @@
-// Package selector reads label and field selectors as Kubernetes has them, and says what they match.
+// Package selector parses label and field selectors and matches them. Label selectors are those of Kubernetes, by its own library.
 //
 // Label selectors: requirements separated by commas, all of which must hold.
 //
@@ -8,6 +8,7 @@
 //	KEY notin (A,B)         it has none of them, or is not there
 //	KEY                     it is there
 //	!KEY                    it is not there
+//	KEY>N  KEY<N            it is a whole number above or below N
 //
 // Field selectors: FIELD=VALUE, FIELD==VALUE and FIELD!=VALUE, separated by commas. The values of some fields may
 // hold commas themselves, so that coordinates (coord=1,0,1) and names of group faults (group=row/Y=1,Z=2) can be
@@ -18,105 +19,51 @@ package selector
 
 import (
 	"fmt"
-	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // MaxLength is the most bytes that a selector may have.
 const MaxLength = 4096
 
-type operator uint8
-
-const (
-	exists operator = iota + 1
-	absent
-	in
-	notIn
-)
-
-// requirement is one of the conditions of a label selector.
-type requirement struct {
-	key    string
-	op     operator
-	values []string // sorted
-}
-
-func (r requirement) matches(labels map[string]string) bool {
-	v, ok := labels[r.key]
-	switch r.op {
-	case exists:
-		return ok
-	case absent:
-		return !ok
-	case in:
-		return ok && slices.Contains(r.values, v)
-	default:
-		return !ok || !slices.Contains(r.values, v)
-	}
-}
-
 // Labels is a label selector. The zero value matches everything.
-type Labels struct{ all []requirement }
+type Labels struct{ selector labels.Selector }
 
-// Empty says that it matches everything.
-func (l Labels) Empty() bool { return len(l.all) == 0 }
+// Empty reports whether the selector matches everything.
+func (l Labels) Empty() bool { return l.selector == nil || l.selector.Empty() }
 
-// Matches says whether an object with these labels is chosen.
-func (l Labels) Matches(labels map[string]string) bool {
-	for _, r := range l.all {
-		if !r.matches(labels) {
-			return false
-		}
-	}
-	return true
+// Matches reports whether the selector chooses an object with these labels.
+func (l Labels) Matches(of map[string]string) bool {
+	return l.selector == nil || l.selector.Matches(labels.Set(of))
 }
 
-// String writes it in one form, whatever form it was given in.
+// String returns one form for equal conditions, sorted by key.
 func (l Labels) String() string {
-	parts := make([]string, len(l.all))
-	for i, r := range l.all {
-		switch {
-		case r.op == exists:
-			parts[i] = r.key
-		case r.op == absent:
-			parts[i] = "!" + r.key
-		case r.op == in && len(r.values) == 1:
-			parts[i] = r.key + "=" + r.values[0]
-		case r.op == in:
-			parts[i] = r.key + " in (" + strings.Join(r.values, ",") + ")"
-		case len(r.values) == 1:
-			parts[i] = r.key + "!=" + r.values[0]
-		default:
-			parts[i] = r.key + " notin (" + strings.Join(r.values, ",") + ")"
-		}
+	if l.selector == nil {
+		return ""
 	}
-	return strings.Join(parts, ",")
+	return l.selector.String()
 }
 
-// ParseLabels reads a label selector. An error says what is wrong at which byte, and what may stand there.
+// ParseLabels parses a label selector. The error names the faulty part and what may stand there.
 func ParseLabels(text string) (Labels, error) {
 	if len(text) > MaxLength {
 		return Labels{}, fmt.Errorf("label selector: given %d bytes: want at most %d", len(text), MaxLength)
 	}
-	p := parser{lexer: lexer{text: text}}
-	p.next()
-	var out Labels
-	if p.tok.kind == end {
-		return out, nil
+	s, err := labels.Parse(text, field.WithPath(field.NewPath("label")))
+	if err != nil {
+		return Labels{}, fmt.Errorf("label selector %q: %w", text, err)
 	}
-	for {
-		r, err := p.requirement()
-		if err != nil {
-			return Labels{}, fmt.Errorf("label selector %q: %w", text, err)
-		}
-		out.all = append(out.all, r)
-		switch p.tok.kind {
-		case end:
-			return out, nil
-		case comma:
-			p.next()
-		default:
-			return Labels{}, fmt.Errorf("label selector %q: %w", text, p.unexpected("',' or the end"))
-		}
+	return Labels{s}, nil
+}
+
+// CheckKey returns an error for a label key that Kubernetes would refuse.
+func CheckKey(key string) error {
+	if wrong := validation.IsQualifiedName(key); len(wrong) > 0 {
+		return fmt.Errorf("key %q: %s", key, strings.Join(wrong, "; "))
 	}
+	return nil
 }

@@ -18,16 +18,29 @@ type Fit struct {
 
 const (
 	// costPerNode is the steady cost of one node at the preset "default" with its share of three supervisors, in % of
-	// a core: 90 % for 27 nodes, measured by `lofamo-bench -starts`. At "relaxed" it is a third of that.
+	// a core: 90 % for 27 nodes, measured by `lofamo-bench -starts`.
 	costPerNode = 3.4
 	// fitShare is the share of the machine that the steady state may take. A start costs a multiple of it, and halves have
 	// real-time priority: with less room, supervisors answer too late.
 	fitShare = 0.25
 )
 
+// steadyCost returns the cost of a running cluster in % of a core: at "relaxed" a third of that at "default", at "fast"
+// three times as much.
+func steadyCost(preset string, nodes int) float64 {
+	cost := costPerNode * float64(nodes)
+	switch preset {
+	case config.PresetRelaxed:
+		return cost / 3
+	case config.PresetFast:
+		return 3 * cost
+	}
+	return cost
+}
+
 // FitPreset returns "default" if the machine has room for that many nodes at that preset, and otherwise "relaxed".
 func FitPreset(d grid.Dims, spares, cores int) Fit {
-	f := Fit{Preset: config.PresetDefault, Cost: costPerNode * float64(d.Nodes()+spares), Limit: 100 * fitShare * float64(cores)}
+	f := Fit{Preset: config.PresetDefault, Cost: steadyCost(config.PresetDefault, d.Nodes()+spares), Limit: 100 * fitShare * float64(cores)}
 	if f.Cost > f.Limit {
 		f.Preset = config.PresetRelaxed
 	}

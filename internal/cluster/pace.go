@@ -15,27 +15,40 @@ const (
 	// startsPerCPU is the number of nodes per processor that may start at once. Their halves run with real-time priority:
 	// more of them would keep the supervisors from answering the nodes that already run.
 	startsPerCPU = 2
-	// startWork is the mean time between two starts on one processor. Each start costs 0.12 s of its time.
+	// startWork is the least mean time between two starts on one processor, and the longest one on any machine.
 	startWork = 600 * time.Millisecond
+	// startCost is the processor time of one start: its own processes, its neighbours and the supervisors.
+	startCost = 140 * time.Millisecond
+	// startShare is the largest cost of the whole start, as a multiple of the steady cost of all nodes.
+	startShare = 1.8
 	// startPatience is how long a pacer waits for a node to reach the supervisors.
 	startPatience = 2 * time.Second
 )
 
 // pacer spreads the start of many nodes. It waits for the machine, not for time: a node has started when its report reaches
 // the supervisors, and then the next one may begin. A node that fails to reach them within startPatience gives up
-// its slot.
+// its slot. On a fast machine the gaps between starts keep the cost of the start near that of the steady state.
 type pacer struct {
-	window int           // number of nodes that may start at once, at least 1
-	gap    time.Duration // least mean time between two starts; 0: none
-	begun  time.Time
-	gone   int // nodes that gave up their slot
+	window int                       // number of nodes that may start at once, at least 1
+	gap    func(i int) time.Duration // time between the starts of nodes i-1 and i at the shortest
+	opened int                       // nodes that may have started by now, by the gaps alone
+	next   time.Time                 // when opened grows
+	gone   int                       // nodes that gave up their slot
 	heard  int
 	moved  time.Time // last time that a node started, reported or gave up its slot
 }
 
-func newPacer(now time.Time) *pacer {
-	cores := runtime.NumCPU()
-	return &pacer{window: startsPerCPU * cores, gap: startWork / time.Duration(cores), begun: now, moved: now}
+func newPacer(now time.Time, window int, gap func(i int) time.Duration) *pacer {
+	return &pacer{window: window, gap: gap, opened: window, next: now.Add(gap(window)), moved: now}
+}
+
+// startGap returns the time between the starts of nodes i-1 and i of a cluster whose steady cost is given, in % of a core.
+// The nodes that already run use more and more of the budget, so the gaps grow.
+func startGap(steady float64, nodes, cores int) func(i int) time.Duration {
+	return func(i int) time.Duration {
+		room := steady / 100 * (startShare - float64(min(i, nodes))/float64(nodes))
+		return min(max(time.Duration(float64(startCost)/room), startWork/time.Duration(cores)), startWork)
+	}
 }
 
 // room returns the number of nodes that may start now, given the numbers of started nodes and of nodes that have reported.
@@ -48,9 +61,11 @@ func (p *pacer) room(now time.Time, started, heard int) int {
 	if free <= 0 && now.Sub(p.moved) >= startPatience {
 		p.gone, p.moved, free = p.gone+1, now, free+1
 	}
-	if p.gap > 0 {
-		free = min(free, p.window+int(now.Sub(p.begun)/p.gap)-started)
+	for !now.Before(p.next) {
+		p.opened++
+		p.next = p.next.Add(p.gap(p.opened))
 	}
+	free = min(free, p.opened-started)
 	if free > 0 {
 		p.moved = now
 	}
@@ -91,7 +106,8 @@ func (c *Cluster) startNodes(ctx context.Context, p *Progress, progress func(Pro
 		return err
 	}
 	all, started := len(c.info.All()), 0
-	pace := newPacer(time.Now())
+	cores := runtime.NumCPU()
+	pace := newPacer(time.Now(), startsPerCPU*cores, startGap(steadyCost(c.info.Preset, all), all, cores))
 	heard := 0
 	err = c.poll(ctx, c.pollNodes(), func() (bool, error) {
 		for range min(pace.room(time.Now(), started, heard), all-started) {

@@ -21,19 +21,55 @@ func TestLinksWaitForNeighboursThatAreStartedLast(t *testing.T) {
 	if p := withLinkGrace(given, 64, 2); p.LinkGrace != &off {
 		t.Errorf("a grace was given: %+v", p)
 	}
-	// The last node must start within the grace of the first one.
-	for _, cores := range []int{1, 2, 4, 64} {
-		if grace := withLinkGrace(nil, 27, cores).LinkGrace.D(); grace < 27*startWork/time.Duration(cores) {
-			t.Errorf("%d cores: a grace of %s for 27 nodes, whose starts take %s", cores, grace, 27*startWork/time.Duration(cores))
+}
+
+// TestLastNodeStartsWithinTheGraceOfTheFirst plays starts at the pace of the gaps alone.
+func TestLastNodeStartsWithinTheGraceOfTheFirst(t *testing.T) {
+	for _, preset := range config.PresetNames() {
+		for _, cores := range []int{1, 2, 4, 64} {
+			for nodes := 2; nodes <= 200; nodes++ {
+				now := time.Unix(1000, 0)
+				p := newPacer(now, startsPerCPU*cores, startGap(steadyCost(preset, nodes), nodes, cores))
+				for started := 0; started < nodes; now = now.Add(10 * time.Millisecond) {
+					started += p.room(now, started, started)
+				}
+				grace := minLinkGrace
+				if o := withLinkGrace(nil, nodes, cores); o != nil {
+					grace = o.LinkGrace.D()
+				}
+				if took := now.Sub(time.Unix(1000, 0)); took > grace {
+					t.Errorf("%s, %d nodes on %d cores: the starts take %s, longer than a grace of %s", preset, nodes, cores, took, grace)
+				}
+			}
 		}
 	}
 }
 
+// TestStartCostsLittleMoreThanSteadyState adds up the cost of the nodes that run and of those that start.
+func TestStartCostsLittleMoreThanSteadyState(t *testing.T) {
+	const nodes, cores = 27, 2
+	steady := steadyCost(config.PresetRelaxed, nodes)
+	gap := startGap(steady, nodes, cores)
+	var took time.Duration
+	for i := startsPerCPU * cores; i < nodes; i++ {
+		took += gap(i)
+		if cost := steady*float64(i)/nodes + 100*float64(startCost)/float64(gap(i)); cost > startShare*steady*1.01 {
+			t.Errorf("node %d starts %s after the last one, which costs %.0f %% of a core: want at most %.1f × %.0f", i, gap(i), cost, startShare, steady)
+		}
+	}
+	if took > 12*time.Second {
+		t.Errorf("the gaps between %d starts take %s: want at most 12s", nodes, took)
+	}
+}
+
+// noGap is for pacers that are open from the start on.
+func noGap(int) time.Duration { return time.Hour }
+
 // TestPacerStartsNodesAsTheyAreHeard plays a start in which every node is heard some rounds after it began.
 func TestPacerStartsNodesAsTheyAreHeard(t *testing.T) {
 	now := time.Unix(1000, 0)
-	p := newPacer(now)
-	p.window, p.gap = 4, 0
+	p := newPacer(now, 4, noGap)
+	p.opened = 1000
 	const nodes, slow = 27, 10 // rounds of 50 ms until a node is heard
 	began := map[int]int{}
 	started, heard, most, rounds := 0, 0, 0, 0
@@ -62,8 +98,8 @@ func TestPacerStartsNodesAsTheyAreHeard(t *testing.T) {
 // TestPacerGoesOnWithoutNodesThatAreNeverHeard also checks that it goes on one by one only.
 func TestPacerGoesOnWithoutNodesThatAreNeverHeard(t *testing.T) {
 	now := time.Unix(1000, 0)
-	p := newPacer(now)
-	p.window, p.gap = 4, 0
+	p := newPacer(now, 4, noGap)
+	p.opened = 1000
 	started := 0
 	for range 100 {
 		free := p.room(now, started, 0)
@@ -85,18 +121,18 @@ func TestPacerGoesOnWithoutNodesThatAreNeverHeard(t *testing.T) {
 // TestPacerSpreadsStartsOnAFastMachine starts nodes that are heard at once.
 func TestPacerSpreadsStartsOnAFastMachine(t *testing.T) {
 	now := time.Unix(1000, 0)
-	p := newPacer(now)
-	p.window, p.gap = 4, 300*time.Millisecond
+	gap := 300 * time.Millisecond
+	p := newPacer(now, 4, func(int) time.Duration { return gap })
 	const nodes = 64
 	started := 0
 	begun := now
 	for ; started < nodes; now = now.Add(50 * time.Millisecond) {
 		started += p.room(now, started, started)
-		if most := 4 + int(now.Sub(begun)/p.gap); started > most {
+		if most := 4 + int(now.Sub(begun)/gap); started > most {
 			t.Fatalf("%d nodes started after %v: want at most %d", started, now.Sub(begun), most)
 		}
 	}
-	if took := now.Sub(begun); took > (nodes-4)*p.gap+time.Second {
+	if took := now.Sub(begun); took > (nodes-4)*gap+time.Second {
 		t.Errorf("%d nodes took %v", nodes, took)
 	}
 }

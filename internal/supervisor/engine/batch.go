@@ -75,6 +75,18 @@ type batch struct {
 	write *write // what an operator changes: then there is nothing else
 }
 
+// begins reports whether the batch only says that components were first heard of, and are NORMAL. No verdict and no
+// response waits for that.
+func (b *batch) begins() bool {
+	for i := range b.changes {
+		c := &b.changes[i]
+		if c.group != nil || c.warning != nil || c.recovered != nil || c.From != fault.Unknown || c.To != fault.Normal {
+			return false
+		}
+	}
+	return len(b.changes) > 0
+}
+
 func newBatch() *batch {
 	return &batch{hasNode: make(map[fault.NodeID]bool), hasOrigin: make(map[fault.Origin]bool), told: make(map[fault.NodeID]recoveries)}
 }

@@ -104,10 +104,14 @@ func (t *term) mergeSealed() {
 	t.sealed = out
 }
 
+// gatherStarts is how long a batch waits for more nodes that start, unless anything else comes first. A cluster that
+// starts would else commit five times a node.
+const gatherStarts = 250 * time.Millisecond
+
 // launch gives the committer, which is idle, the oldest batch.
 func (t *term) launch(work chan<- *batch) {
 	if len(t.sealed) == 0 {
-		if t.open.empty() {
+		if t.open.empty() || t.open.begins() && time.Since(t.open.changes[0].at) < gatherStarts {
 			return
 		}
 		t.seal()

@@ -82,10 +82,10 @@ func (t *term) run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
+		t.sealFull()
 		if t.inflight == nil {
 			t.launch(work)
 		}
-		t.sealFull()
 		t.setTimer(timer)
 		answers, digests, in := t.e.answers, t.e.digests, t.e.in
 		if len(t.waiting) >= t.e.cfg.Backlog {
@@ -126,11 +126,17 @@ func (t *term) run(ctx context.Context) error {
 }
 
 func (t *term) setTimer(timer *time.Timer) {
-	if t.wake.IsZero() || t.pausing {
+	wake := t.wake
+	if t.inflight == nil && t.open.begins() { // else launch had taken it
+		if due := t.open.changes[0].at.Add(gatherStarts); wake.IsZero() || due.Before(wake) {
+			wake = due
+		}
+	}
+	if wake.IsZero() || t.pausing {
 		timer.Stop()
 		return
 	}
-	timer.Reset(max(0, time.Until(t.wake)))
+	timer.Reset(max(0, time.Until(wake)))
 }
 
 // drain handles what is in the queues now, the reports as far as the backlog allows. Digests come last:

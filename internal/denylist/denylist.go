@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -45,6 +46,12 @@ type List struct {
 	*lofamov1.DenyList
 	Signer pki.Identity
 	Raw    []byte // the marshalled SignedDenyList
+
+	parts func() []*lofamov1.DenyPart // splits Raw once
+}
+
+func newList(l *lofamov1.DenyList, signer pki.Identity, raw []byte) List {
+	return List{l, signer, raw, sync.OnceValue(func() []*lofamov1.DenyPart { return split(l.GetVersion(), raw) })}
 }
 
 // Sign validates a list and signs it as an operator. Errors name the bad field.
@@ -64,13 +71,21 @@ func Sign(l *lofamov1.DenyList, s *pki.Signer) (*lofamov1.SignedDenyList, error)
 	if err != nil {
 		return nil, fmt.Errorf("sign deny list: %w", err)
 	}
-	if len(raw) > MaxSize {
-		return nil, fmt.Errorf("sign deny list: %d bytes: want at most %d: %s", len(raw), MaxSize, shorten)
-	}
-	if n, most := len(pack(raw)), servicenet.MaxDenyParts*servicenet.MaxDenyData; len(raw) > maxPlain && n > most {
-		return nil, fmt.Errorf("sign deny list: %d bytes, compressed %d: want at most %d: %s", len(raw), n, most, shorten)
+	if err := newList(l, s.Identity(), raw).Fits(); err != nil {
+		return nil, fmt.Errorf("sign deny list: %w", err)
 	}
 	return out, nil
+}
+
+// Fits returns an error if the list is larger than nodes accept.
+func (l List) Fits() error {
+	if len(l.Raw) > MaxSize {
+		return fmt.Errorf("%d bytes: want at most %d: %s", len(l.Raw), MaxSize, shorten)
+	}
+	if n := len(l.Parts()); n > servicenet.MaxDenyParts {
+		return fmt.Errorf("%d bytes take %d datagrams: want at most %d: %s", len(l.Raw), n, servicenet.MaxDenyParts, shorten)
+	}
+	return nil
 }
 
 const shorten = "shorten the reasons, repeat the same one, or remove denials of expired certificates"
@@ -129,7 +144,7 @@ func open(raw []byte, v *pki.Verifier, cluster string) (List, error) {
 	if id.Role != pki.RoleOperator {
 		return List{}, fmt.Errorf("signed by %s: want an operator", id)
 	}
-	return List{l, id, slices.Clone(raw)}, nil
+	return newList(l, id, slices.Clone(raw)), nil
 }
 
 // Denials returns the list for a pki.Registry.
@@ -266,11 +281,19 @@ func (k *Keeper) use(l List) bool {
 // Take verifies a list and, if it is newer, puts it in force and stores it. A disk error leaves the list in force.
 func (k *Keeper) Take(raw []byte) (taken bool, err error) {
 	l, err := Open(raw, k.verifier, k.cluster)
-	if err != nil || !k.use(l) {
+	if err != nil {
 		return false, err
 	}
+	return k.TakeList(l)
+}
+
+// TakeList is Take for a list that Open has verified.
+func (k *Keeper) TakeList(l List) (taken bool, err error) {
+	if !k.use(l) {
+		return false, nil
+	}
 	if k.path != "" {
-		if err := durable.Replace(k.path, raw); err != nil {
+		if err := durable.Replace(k.path, l.Raw); err != nil {
 			return true, fmt.Errorf("keep deny list %s: %w", k.path, err)
 		}
 	}
@@ -303,15 +326,22 @@ func (k *Keeper) Part(p *lofamov1.DenyPart) (taken bool, err error) {
 	return k.Take(raw)
 }
 
-// Parts splits a list into messages for nodes.
+// Parts returns the list in messages for nodes. They are made once: the caller must not change them.
 func (l List) Parts() []*lofamov1.DenyPart {
+	if l.parts == nil { // no list
+		return nil
+	}
+	return l.parts()
+}
+
+func split(version uint64, raw []byte) []*lofamov1.DenyPart {
 	var out []*lofamov1.DenyPart
-	sent, size := l.Raw, uint32(0)
+	sent, size := raw, uint32(0)
 	if len(sent) > maxPlain {
-		sent, size = pack(l.Raw), uint32(len(l.Raw))
+		sent, size = pack(raw), uint32(len(raw))
 	}
 	for data := range slices.Chunk(sent, servicenet.MaxDenyData) {
-		out = append(out, &lofamov1.DenyPart{Version: l.GetVersion(), Part: uint32(len(out)), Data: data, Size: size})
+		out = append(out, &lofamov1.DenyPart{Version: version, Part: uint32(len(out)), Data: data, Size: size})
 	}
 	for _, p := range out {
 		p.Parts = uint32(len(out))

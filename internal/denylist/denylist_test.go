@@ -322,6 +322,9 @@ func TestListHoldsThousandsOfNodes(t *testing.T) {
 	if len(parts) > servicenet.MaxDenyParts {
 		t.Errorf("%d parts: want at most %d", len(parts), servicenet.MaxDenyParts)
 	}
+	if again := l.Parts(); again[0] != parts[0] {
+		t.Error("the list was compressed twice")
+	}
 	k, _ := NewKeeper(t.TempDir(), cluster, w.verifier, w.registry)
 	taken, supervisor := false, w.signer(pki.RoleSupervisor, "s1")
 	for _, i := range append(rand.Perm(len(parts)), rand.Perm(len(parts))...) {

@@ -47,15 +47,27 @@ func (s *Supervisor) followDenied(ctx context.Context) {
 	s.again(ctx, "following the list of revoked certificates", func() error { return s.store.FollowDenied(ctx, s.takeDenied) })
 }
 
-// takeDenied puts a list in force, if it is newer.
+// takeDenied puts the stored list in force, if it is valid and newer.
 func (s *Supervisor) takeDenied(raw []byte) {
+	l, err := denylist.Open(raw, s.verify, s.cfg.Cluster)
+	if err == nil {
+		s.useDenied(l)
+		return
+	}
+	s.logger.Error("stored list of revoked certificates refused", "err", err)
 	s.trust.mu.Lock()
-	taken, err := s.trust.keeper.Take(raw)
-	s.trust.list, s.trust.stored = s.trust.keeper.List(), raw
-	l := s.trust.list
+	s.trust.stored = raw
+	s.trust.mu.Unlock()
+}
+
+// useDenied puts a verified and stored list in force, if it is newer.
+func (s *Supervisor) useDenied(l denylist.List) {
+	s.trust.mu.Lock()
+	taken, err := s.trust.keeper.TakeList(l)
+	s.trust.list, s.trust.stored = s.trust.keeper.List(), l.Raw
 	s.trust.mu.Unlock()
 	if err != nil {
-		s.logger.Error("stored list of revoked certificates refused", "err", err)
+		s.logger.Error("list of revoked certificates not kept", "err", err)
 	}
 	if !taken {
 		return
@@ -164,6 +176,6 @@ func (s *Supervisor) certificates() lofamov1.CertificatesServer {
 		highest = s.teller.HighestDenied
 	}
 	return api.NewCertificates(api.CertificatesConfig{
-		Cluster: s.cfg.Cluster, Registry: s.trust.registry, Verifier: s.verify, List: s.trust.now, Highest: highest, Stored: s.trust.inStore, Store: s.store, Taken: s.takeDenied, Logger: s.logger,
+		Cluster: s.cfg.Cluster, Registry: s.trust.registry, Verifier: s.verify, List: s.trust.now, Highest: highest, Stored: s.trust.inStore, Store: s.store, Taken: s.useDenied, Logger: s.logger,
 	})
 }

@@ -14,7 +14,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/pkg/servicenet"
 
 	"github.com/lofamo/lofamo/internal/denylist"
 	"github.com/lofamo/lofamo/internal/pki"
@@ -32,7 +31,7 @@ type CertificatesConfig struct {
 	Store    interface {
 		PutDenied(ctx context.Context, old, signed []byte) error
 	}
-	Taken  func(signed []byte) // puts a stored list in force on this replica; other replicas follow the store
+	Taken  func(denylist.List) // puts a stored list in force on this replica; other replicas follow the store
 	Logger *slog.Logger
 }
 
@@ -85,8 +84,8 @@ func (c *Certificates) PutDenyList(ctx context.Context, req *lofamov1.PutDenyLis
 	if err := denylist.CheckHalves(l.DenyList); err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "%v: nothing was changed", err)
 	}
-	if n := len(l.Parts()); n > servicenet.MaxDenyParts {
-		return nil, status.Errorf(codes.InvalidArgument, "signed: it takes %d datagrams: want at most %d: shorten the reasons of denials: nothing was changed", n, servicenet.MaxDenyParts)
+	if err := l.Fits(); err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "signed: %v: nothing was changed", err)
 	}
 	if own := certificate(ctx); own == nil || !bytes.Equal(own.Raw, req.GetSigned().GetCertificate()) {
 		return nil, status.Errorf(codes.PermissionDenied, "the list is signed with another certificate of %s than the call's: nothing was changed", l.Signer)
@@ -113,7 +112,7 @@ func (c *Certificates) PutDenyList(ctx context.Context, req *lofamov1.PutDenyLis
 	case err != nil:
 		return nil, status.Errorf(codes.Unavailable, "%v: whether it was changed is not known: read the list", err)
 	}
-	c.cfg.Taken(raw)
+	c.cfg.Taken(l)
 	c.cfg.Logger.Info("list of revoked certificates replaced", "by", l.Signer.Name, "version", l.GetVersion(), "denials", len(l.GetDenials()))
 	return &lofamov1.PutDenyListResponse{Version: l.GetVersion()}, nil
 }

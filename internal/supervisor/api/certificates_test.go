@@ -49,8 +49,8 @@ func newOffice(t *testing.T) *office {
 		Cluster: "c", Registry: r, Verifier: v, List: k.List, Stored: func() []byte { return k.List().Raw },
 		Highest: func() uint64 { o.highest += 100; return o.highest },
 		Store:   store.NewEtcd(supervisortest.NewEtcd(t, 1).Members[0].Client(), store.Options{}),
-		Taken: func(signed []byte) {
-			if _, err := k.Take(signed); err != nil {
+		Taken: func(l denylist.List) {
+			if _, err := k.TakeList(l); err != nil {
 				t.Error(err)
 			}
 		},

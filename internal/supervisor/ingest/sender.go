@@ -6,6 +6,7 @@
 package ingest
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -75,6 +76,8 @@ type Sender struct {
 	again      func() ([]byte, error)
 
 	asked asked
+
+	denials sealedParts
 
 	mu   sync.Mutex
 	acks *ackTable
@@ -207,8 +210,40 @@ func (s *Sender) Tell(node fault.NodeID, told *lofamov1.Told) {
 
 // Deny sends a signed part of the list of revoked certificates to a node's host half. The caller repeats lost parts.
 func (s *Sender) Deny(node fault.NodeID, part *lofamov1.DenyPart) {
-	o := fault.Origin{Node: node, Half: fault.HalfHost}
-	s.say("deny part", o, engine.To{}, servicenet.SealOptions{}, &lofamov1.Message{Body: &lofamov1.Message_DenyPart{DenyPart: part}}, nil)
+	at, ok, err := s.place(fault.Origin{Node: node, Half: fault.HalfHost}, engine.To{})
+	if ok && err == nil {
+		var b []byte
+		if b, err = s.denials.seal(part, s.cfg.Signer); err == nil {
+			s.send("deny part", node, at, b)
+		}
+	}
+	if err != nil {
+		s.fail("deny part", node, err)
+	}
+}
+
+// sealedParts keeps the sealed parts of the newest list of revoked certificates, so that a part is signed once and not for each node.
+type sealedParts struct {
+	mu   sync.Mutex
+	cert []byte // of the signatures
+	of   map[*lofamov1.DenyPart][]byte
+}
+
+// seal returns a part sealed under the signer's certificate in use.
+func (p *sealedParts) seal(part *lofamov1.DenyPart, signer servicenet.Signer) ([]byte, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if cert := signer.Cert(); p.of == nil || len(p.of) >= servicenet.MaxDenyParts || !bytes.Equal(cert, p.cert) {
+		p.cert, p.of = cert, make(map[*lofamov1.DenyPart][]byte)
+	}
+	if b := p.of[part]; b != nil {
+		return b, nil
+	}
+	b, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_DenyPart{DenyPart: part}}, signer)
+	if err == nil {
+		p.of[part] = b
+	}
+	return b, err
 }
 
 // Renewed answers a half that asked for a new certificate, at the address from which the request came. The half repeats a request whose answer is lost.

@@ -75,6 +75,47 @@ func TestChallengesGoBeforeAcks(t *testing.T) {
 	}
 }
 
+// countingSigner counts signatures; its certificate may change.
+type countingSigner struct {
+	fixedSigner
+	cert  []byte
+	signs int
+}
+
+func (c *countingSigner) Cert() []byte         { return c.cert }
+func (c *countingSigner) Sign(b []byte) []byte { c.signs++; return c.fixedSigner.Sign(b) }
+
+// TestDenyPartIsSignedOnceForAllNodes: a part of the list of revoked certificates goes to all nodes under one signature, until the certificate is renewed.
+func TestDenyPartIsSignedOnceForAllNodes(t *testing.T) {
+	const count = 100
+	out := make(sent, 4*count)
+	nodes := addresses{}
+	for i := range count {
+		nodes[fault.NodeID(fmt.Sprint("n", i))] = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:2")}
+	}
+	signer := &countingSigner{cert: []byte("first")}
+	s := NewSender(SenderConfig{
+		Ports: []Port{{Socket: out, ReplyTo: "127.0.0.1:1"}}, Leader: func() string { return "" }, NoQuorum: func() time.Duration { return 0 }, Signer: signer,
+		Nodes: nodes, Paths: NewExchanges(ExchangeConfig{ID: "sup-0", Metrics: metrics.New(prometheus.NewRegistry())}),
+		Metrics: metrics.New(prometheus.NewRegistry()), Logger: slog.New(slog.DiscardHandler),
+	})
+	parts := []*lofamov1.DenyPart{{Version: 1, Parts: 2, Data: []byte("a")}, {Version: 1, Part: 1, Parts: 2, Data: []byte("b")}}
+	for round, cert := range []string{"first", "renewed"} {
+		signer.cert = []byte(cert)
+		for id := range nodes {
+			for _, p := range parts {
+				s.Deny(id, p)
+				if m := <-out; !proto.Equal(m.GetDenyPart(), p) {
+					t.Fatalf("%v was sent: want %v", m, p)
+				}
+			}
+		}
+		if want := (round + 1) * len(parts); signer.signs != want {
+			t.Errorf("%d signatures for %d nodes under certificate %q: want %d", signer.signs, count, cert, want)
+		}
+	}
+}
+
 // gate is a socket that says when it is about to send, and sends when it may.
 type gate struct{ ready, may chan struct{} }
 

@@ -21,8 +21,8 @@ const (
 
 // denials sends the newest list of revoked certificates to the nodes whose digests arrive here. Each digest states its node's version.
 type denials struct {
-	list    denylist.List
-	parts   []*lofamov1.DenyPart // of list
+	version uint64               // of the list
+	parts   []*lofamov1.DenyPart // of the list
 	nodes   map[fault.NodeID]*denied
 	highest *atomic.Uint64 // version that any node has
 	send    func(fault.NodeID, *lofamov1.DenyPart)
@@ -45,10 +45,10 @@ func (d *denials) heard(now time.Time, node fault.NodeID, version uint64, period
 		d.nodes[node] = n
 	}
 	n.heard, n.has = now, version
-	if version > d.highest.Load() && version <= d.list.GetVersion()+maxJump {
+	if version > d.highest.Load() && version <= d.version+maxJump {
 		d.highest.Store(version)
 	}
-	if version < d.list.GetVersion() && (n.next > 0 || !now.Before(n.again)) {
+	if version < d.version && (n.next > 0 || !now.Before(n.again)) {
 		d.tell(now, node, n, period)
 	}
 }
@@ -69,21 +69,22 @@ func (d *denials) tell(now time.Time, node fault.NodeID, n *denied, period time.
 }
 
 // replace sets a new list, and sends it to all nodes at once.
-func (d *denials) replace(now time.Time, l denylist.List, period time.Duration) {
-	d.list, d.parts = l, l.Parts()
+func (d *denials) replace(now time.Time, version uint64, parts []*lofamov1.DenyPart, period time.Duration) {
+	d.version, d.parts = version, parts
 	for node, n := range d.nodes {
 		if now.Sub(n.heard) > denyForget {
 			delete(d.nodes, node)
 			continue
 		}
-		if n.pause, n.next = 0, 0; n.has < l.GetVersion() {
+		if n.pause, n.next = 0, 0; n.has < version {
 			d.tell(now, node, n, period)
 		}
 	}
 }
 
-// Denied sets a newer list of revoked certificates. It does not block.
+// Denied sets a newer list of revoked certificates. It does not wait for the goroutine of Run, and compresses the list in its place.
 func (t *Teller) Denied(l denylist.List) {
+	l.Parts()
 	for {
 		select {
 		case t.lists <- l:

@@ -104,7 +104,7 @@ func (t *Teller) Run(ctx context.Context) {
 	marked, others := t.cfg.Marks.All()
 	expire := time.NewTicker(max(time.Second, time.Duration(t.cfg.DigestMisses)*t.cfg.DigestPeriod))
 	defer expire.Stop()
-	deny := &denials{list: denylist.List{DenyList: &lofamov1.DenyList{}}, nodes: make(map[fault.NodeID]*denied), highest: &t.highest, send: t.cfg.Sender.Deny}
+	deny := &denials{nodes: make(map[fault.NodeID]*denied), highest: &t.highest, send: t.cfg.Sender.Deny}
 	heard := (<-chan any)(nil) // until there is a map
 	for {
 		select {
@@ -116,7 +116,7 @@ func (t *Teller) Run(ctx context.Context) {
 			}
 			t.hears(what, k)
 		case l := <-t.lists:
-			deny.replace(time.Now(), l, t.cfg.DigestPeriod)
+			deny.replace(time.Now(), l.GetVersion(), l.Parts(), t.cfg.DigestPeriod)
 		case <-expire.C:
 			t.machine.Expire(time.Now())
 			t.cfg.Metrics.Told.Set(float64(t.machine.Len()))

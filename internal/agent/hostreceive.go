@@ -119,7 +119,7 @@ func (h *hostHalf) receive(b []byte, ev hostcore.Received) {
 		}
 	}
 	if p := o.Msg.GetDenyPart(); p != nil {
-		h.trust.take(p) // and the machine gets the acknowledgements that came with it
+		h.trust.take(o.Name, p) // and the machine gets the acknowledgements that came with it
 	}
 	if r := o.Msg.GetRenewReply(); r != nil {
 		h.courier.take(r, b)

@@ -33,7 +33,7 @@ type trust struct {
 	pass     func(renewalAnswer) // hands an answer over; nil in the DNP half
 	answers  chan renewalAnswer
 
-	parts   chan *lofamov1.DenyPart
+	parts   chan denyPart
 	look    chan struct{} // receives once a second
 	version atomic.Uint64 // of the list in force
 }
@@ -72,7 +72,7 @@ const (
 func newTrust(c *common, r *pki.Registry) *trust {
 	t := &trust{
 		registry: r, signer: c.signer, log: c.log, file: watch(filepath.Join(c.cfg.StateDir, denylist.File)),
-		parts: make(chan *lofamov1.DenyPart, trustQueue), look: make(chan struct{}, 1), answers: make(chan renewalAnswer, 4),
+		parts: make(chan denyPart, trustQueue), look: make(chan struct{}, 1), answers: make(chan renewalAnswer, 4),
 		renewals: newRenewing(c.log, c.self(), c.cfg.StateDir, c.signer, c.verifier), carry: func() {},
 	}
 	var lost error
@@ -99,10 +99,16 @@ func (t *trust) wake() {
 	}
 }
 
+// denyPart is a part of a list, and the supervisor that sent it.
+type denyPart struct {
+	supervisor string
+	*lofamov1.DenyPart
+}
+
 // take queues a part of a list that a supervisor has signed. It does not block.
-func (t *trust) take(p *lofamov1.DenyPart) {
+func (t *trust) take(supervisor string, p *lofamov1.DenyPart) {
 	select {
-	case t.parts <- p:
+	case t.parts <- denyPart{supervisor, p}:
 	default:
 	}
 }
@@ -128,7 +134,7 @@ func (t *trust) run(ctx context.Context, changed func()) {
 		case a := <-t.answers:
 			t.pass(a)
 		case p := <-t.parts:
-			taken, err = t.keeper.Part(p)
+			taken, err = t.keeper.Part(p.supervisor, p.DenyPart)
 		case <-t.look:
 			t.renew(time.Now())
 			t.carry()

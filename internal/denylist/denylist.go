@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/big"
 	"path/filepath"
 	"slices"
@@ -235,15 +236,24 @@ type Keeper struct {
 	cluster  string
 	path     string // "": not stored on disk
 	now      List
-	parts    map[uint32][]byte // parts received so far of the version coming
-	coming   uint64
-	count    uint32
-	size     uint32 // see DenyPart.size
+	coming   map[string]*incoming // by supervisor
 }
+
+// incoming is a list of which parts are missing. The parts of one supervisor are never mixed with another's, because two supervisors may send different lists of
+// the same version, or compress the same list differently.
+type incoming struct {
+	version uint64
+	count   uint32
+	size    uint32 // see DenyPart.size
+	parts   map[uint32][]byte
+}
+
+// maxSenders limits the supervisors whose unfinished lists are kept.
+const maxSenders = 16
 
 // NewKeeper returns a keeper. With a directory it loads the list stored there; lost is the reason if it could not.
 func NewKeeper(dir, cluster string, v *pki.Verifier, r *pki.Registry) (k *Keeper, lost error) {
-	k = &Keeper{verifier: v, registry: r, cluster: cluster, now: List{DenyList: &lofamov1.DenyList{}}}
+	k = &Keeper{verifier: v, registry: r, cluster: cluster, now: List{DenyList: &lofamov1.DenyList{}}, coming: make(map[string]*incoming)}
 	if dir == "" {
 		return k, nil
 	}
@@ -274,6 +284,7 @@ func (k *Keeper) use(l List) bool {
 		return false
 	}
 	k.now = l
+	maps.DeleteFunc(k.coming, func(_ string, in *incoming) bool { return in.version <= l.GetVersion() })
 	k.registry.Set(l.Denials())
 	return true
 }
@@ -301,25 +312,29 @@ func (k *Keeper) TakeList(l List) (taken bool, err error) {
 }
 
 // Part collects a part of a list that a supervisor sent, and applies the list with its last part.
-func (k *Keeper) Part(p *lofamov1.DenyPart) (taken bool, err error) {
+func (k *Keeper) Part(supervisor string, p *lofamov1.DenyPart) (taken bool, err error) {
 	if p.GetVersion() <= k.now.GetVersion() {
 		return false, nil
 	}
-	if p.GetVersion() != k.coming || p.GetParts() != k.count || p.GetSize() != k.size {
-		k.coming, k.count, k.size, k.parts = p.GetVersion(), p.GetParts(), p.GetSize(), make(map[uint32][]byte)
+	in := k.coming[supervisor]
+	if in == nil || p.GetVersion() != in.version || p.GetParts() != in.count || p.GetSize() != in.size {
+		if in == nil && len(k.coming) == maxSenders {
+			clear(k.coming) // supervisors send their lists again
+		}
+		in = &incoming{p.GetVersion(), p.GetParts(), p.GetSize(), make(map[uint32][]byte)}
+		k.coming[supervisor] = in
 	}
-	k.parts[p.GetPart()] = slices.Clone(p.GetData())
-	if len(k.parts) < int(k.count) {
+	in.parts[p.GetPart()] = slices.Clone(p.GetData())
+	if len(in.parts) < int(in.count) {
 		return false, nil
 	}
+	delete(k.coming, supervisor)
 	var raw []byte
-	for i := range k.count {
-		raw = append(raw, k.parts[i]...)
+	for i := range in.count {
+		raw = append(raw, in.parts[i]...)
 	}
-	size := k.size
-	k.coming, k.count, k.size, k.parts = 0, 0, 0, nil
-	if size > 0 {
-		if raw, err = unpack(raw, size); err != nil {
+	if in.size > 0 {
+		if raw, err = unpack(raw, in.size); err != nil {
 			return false, err
 		}
 	}

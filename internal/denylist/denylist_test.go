@@ -182,22 +182,68 @@ func TestListInParts(t *testing.T) {
 		t.Fatalf("%d parts: want several", len(one))
 	}
 	for _, p := range one[1:] {
-		if taken, err := k.Part(p); taken || err != nil {
+		if taken, err := k.Part("s1", p); taken || err != nil {
 			t.Fatalf("part %d of version 1: taken %t, %v", p.GetPart(), taken, err)
 		}
 	}
 	for i := range two {
 		p := two[len(two)-1-i]
-		taken, err := k.Part(p)
+		taken, err := k.Part("s1", p)
 		if last := i == len(two)-1; taken != last || err != nil {
 			t.Errorf("part %d of version 2: taken %t, %v", p.GetPart(), taken, err)
 		}
-		if _, err := k.Part(p); err != nil {
+		if _, err := k.Part("s1", p); err != nil {
 			t.Error(err)
 		}
 	}
-	if taken, _ := k.Part(one[0]); taken || k.List().GetVersion() != 2 {
+	if taken, _ := k.Part("s1", one[0]); taken || k.List().GetVersion() != 2 {
 		t.Errorf("a part of the version before: taken %t, version %d", taken, k.List().GetVersion())
+	}
+}
+
+// TestPartsOfTwoSupervisorsAreNotMixed: two supervisors send different lists of one version and size, alternately, so that each list is complete only in the second round.
+func TestPartsOfTwoSupervisorsAreNotMixed(t *testing.T) {
+	w := newWorld(t)
+	op := w.signer(pki.RoleOperator, "o")
+	parts := func(reason string) []*lofamov1.DenyPart {
+		list := thousands(10)
+		list[0].Reason = reason
+		l, err := Open(w.signed(listOf(1, list...), op), w.verifier, cluster)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l.Parts()
+	}
+	one, two := parts("stolen"), parts("broken")
+	if len(one) < 2 || len(one) != len(two) || one[0].GetSize() != two[0].GetSize() {
+		t.Fatalf("%d and %d parts: want several, and as many", len(one), len(two))
+	}
+	k, _ := NewKeeper("", cluster, w.verifier, w.registry)
+	taken := 0
+	for round := range 2 {
+		for i := range one {
+			sender, p := "s1", one[i]
+			if i%2 != round {
+				sender, p = "s2", two[i]
+			}
+			now, err := k.Part(sender, p)
+			if err != nil {
+				t.Errorf("round %d, part %d of %s: %v", round, i, sender, err)
+			}
+			if now {
+				taken++
+			}
+		}
+	}
+	if taken != 1 || len(k.coming) > 0 {
+		t.Errorf("taken %d times, %d lists are unfinished: want one, and none", taken, len(k.coming))
+	}
+	for i := range 2 * maxSenders {
+		p := one[0]
+		p.Version = 2
+		if _, err := k.Part(fmt.Sprint("s", i), p); err != nil || len(k.coming) > maxSenders {
+			t.Fatalf("%d unfinished lists, %v: want at most %d", len(k.coming), err, maxSenders)
+		}
 	}
 }
 
@@ -335,7 +381,7 @@ func TestListHoldsThousandsOfNodes(t *testing.T) {
 		if _, err := servicenet.Open(b, w.verifier); err != nil {
 			t.Fatal(err)
 		}
-		now, err := k.Part(parts[i])
+		now, err := k.Part("s1", parts[i])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -370,7 +416,7 @@ func TestWrongCompressionIsRefused(t *testing.T) {
 	bomb := pack(make([]byte, 64<<20))
 	for i, data := range slices.Collect(slices.Chunk(bomb[:servicenet.MaxDenyParts*10], servicenet.MaxDenyData)) {
 		p := &lofamov1.DenyPart{Version: 1, Part: uint32(i), Parts: 2, Data: data, Size: servicenet.MaxDenySize}
-		if taken, err := k.Part(p); taken || i == 1 && (err == nil || !strings.Contains(err.Error(), "decompress")) {
+		if taken, err := k.Part("s1", p); taken || i == 1 && (err == nil || !strings.Contains(err.Error(), "decompress")) {
 			t.Errorf("part %d: taken %t, %v: want an error of the last", i, taken, err)
 		}
 	}
@@ -380,7 +426,7 @@ func TestWrongCompressionIsRefused(t *testing.T) {
 	}
 	taken := false
 	for _, p := range l.Parts() {
-		if taken, err = k.Part(p); err != nil {
+		if taken, err = k.Part("s1", p); err != nil {
 			t.Fatal(err)
 		}
 	}

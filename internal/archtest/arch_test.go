@@ -46,6 +46,7 @@ var layers = map[string][]string{
 	"pkg/servicenet/spool":        {"pkg/servicenet", "pkg/fault", "pkg/torus/grid"},
 	"pkg/servicenet/netwatch":     {},
 	"pkg/servicenet/railtest":     {"pkg/servicenet"},
+	"pkg/order":               {"api", "pkg/fault", "pkg/servicenet"},
 	"pkg/sensor":                  {"pkg/fault", "pkg/torus/grid"},
 	"pkg/awareness":               {"pkg/fault", "pkg/torus/grid"},
 	"pkg/response":                {"pkg/fault", "pkg/torus/grid"},
@@ -78,9 +79,9 @@ var layers = map[string][]string{
 	"internal/denylist":           {"api", "pkg/fault", "pkg/servicenet", "internal/durable", "internal/pki"},
 	"internal/weblogin":           {"internal/pki"},
 	"internal/config":             {"api", "pkg"},
-	"internal/agent":              {"api", "pkg/udpguard", "pkg/fault", "pkg/watchdog", "pkg/torus", "pkg/servicenet", "pkg/sensor", "pkg/selftest", "internal/config", "internal/denylist", "internal/pki", "internal/renewal", "internal/version", "internal/bounded", "internal/durable", "internal/failpoint", "internal/orphans"},
-	"internal/executor":           {"api", "pkg/fault", "pkg/torus/grid", "pkg/response", "internal/bounded", "internal/config", "internal/durable", "internal/denylist", "internal/pki", "internal/failpoint", "internal/version"},
-	"internal/supervisor":         {"api", "pkg/fault", "pkg/watchdog", "pkg/torus/grid", "pkg/torus/diagnosis", "pkg/torus/express", "pkg/torus/chanmask", "pkg/servicenet", "pkg/awareness", "pkg/response", "internal/bounded", "internal/durable", "internal/executor", "internal/config", "internal/denylist", "internal/pki", "internal/renewal", "internal/weblogin", "internal/failpoint", "internal/version", "docs/runbooks"},
+	"internal/agent":              {"api", "pkg/udpguard", "pkg/fault", "pkg/watchdog", "pkg/torus", "pkg/servicenet", "pkg/order", "pkg/sensor", "pkg/selftest", "internal/config", "internal/denylist", "internal/pki", "internal/renewal", "internal/version", "internal/bounded", "internal/durable", "internal/failpoint", "internal/orphans"},
+	"internal/executor":           {"api", "pkg/fault", "pkg/torus/grid", "pkg/order", "pkg/response", "internal/bounded", "internal/config", "internal/durable", "internal/denylist", "internal/pki", "internal/failpoint", "internal/version"},
+	"internal/supervisor":         {"api", "pkg/fault", "pkg/watchdog", "pkg/torus/grid", "pkg/torus/diagnosis", "pkg/torus/express", "pkg/torus/chanmask", "pkg/servicenet", "pkg/order", "pkg/awareness", "pkg/response", "internal/bounded", "internal/durable", "internal/executor", "internal/config", "internal/denylist", "internal/pki", "internal/renewal", "internal/weblogin", "internal/failpoint", "internal/version", "docs/runbooks"},
 	"internal/sim":                {"api", "pkg", "internal/account", "internal/agent", "internal/config", "internal/supervisor"},
 	"papers":                      {"pkg/torus/grid"},
 	"internal/layout":             {"pkg/fault", "pkg/torus/grid", "internal/config"},
@@ -107,10 +108,10 @@ var layers = map[string][]string{
 
 // pure lists the packages that are functions of (state, now, event).
 var pure = []string{
-	"pkg/fault", "pkg/torus/grid", "pkg/torus", "pkg/torus/chanmask", "pkg/torus/diagnosis", "pkg/torus/mapping", "pkg/torus/express", "pkg/torus/procedure", "pkg/mangle", "pkg/watchdog", "pkg/servicenet", "pkg/awareness", "pkg/selftest",
+	"pkg/fault", "pkg/torus/grid", "pkg/torus", "pkg/torus/chanmask", "pkg/torus/diagnosis", "pkg/torus/mapping", "pkg/torus/express", "pkg/torus/procedure", "pkg/mangle", "pkg/watchdog", "pkg/servicenet", "pkg/order", "pkg/awareness", "pkg/selftest",
 	"pkg/servicenet/checksum", "pkg/servicenet/keys", "pkg/servicenet/bulk",
 	"internal/agent/jobs", "internal/agent/acts",
-	"internal/agent/hostcore", "internal/agent/dnpcore", "internal/agent/delivery", "internal/agent/moves", "internal/agent/told", "internal/agent/tests", "internal/agent/recovery", "internal/supervisor/configurer", "internal/supervisor/downflow", "internal/supervisor/orderer", "internal/supervisor/peering", "internal/agent/peers", "internal/supervisor/procedure", "internal/supervisor/paths", "internal/supervisor/region", "internal/supervisor/selector", "internal/supervisor/fanout/ring",
+	"internal/agent/hostcore", "internal/agent/dnpcore", "internal/agent/delivery", "internal/agent/moves", "internal/agent/told", "internal/agent/tests", "internal/agent/recovery", "internal/supervisor/configurer", "internal/supervisor/downflow", "internal/supervisor/peering", "internal/agent/peers", "internal/supervisor/procedure", "internal/supervisor/paths", "internal/supervisor/region", "internal/supervisor/selector", "internal/supervisor/fanout/ring",
 	"pkg/torus/routing",
 	"internal/supervisor/topology",
 	"papers/chaos", "papers/chaos/experiment", "papers/diameter", "papers/reliability",

@@ -37,7 +37,7 @@ func newConfigurers(s *Supervisor) *configurers {
 	return &configurers{s: s, heard: make(chan *lofamov1.ConfigurationStatus, configuredQueue)}
 }
 
-// Configured implements ingest.Configurations.
+// Configured takes what a node says of its configuration. It does not block.
 func (k *configurers) Configured(st *lofamov1.ConfigurationStatus) {
 	select {
 	case k.heard <- st:

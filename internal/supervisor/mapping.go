@@ -36,7 +36,7 @@ func newMappers(s *Supervisor) *mappers {
 	return &mappers{s: s, heard: make(chan *lofamov1.MapFindings, mapQueue)}
 }
 
-// Mapped implements ingest.Mappers.
+// Mapped takes what a node found. It does not block.
 func (k *mappers) Mapped(f *lofamov1.MapFindings) {
 	select {
 	case k.heard <- f:

@@ -5,9 +5,9 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/orderer"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/order"
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 )
 
@@ -15,10 +15,10 @@ import (
 type maskWord struct{ s *Supervisor }
 
 func newMaskOrders(s *Supervisor) *orders[chanmask.Mask, *lofamov1.MaskStatus] {
-	k := newOrders(s, "masks", orderer.Config[chanmask.Mask, *lofamov1.MaskStatus]{
-		Again: 500 * time.Millisecond, Most: 10 * time.Second, Usual: chanmask.All,
-		Holds: func(st *lofamov1.MaskStatus) (chanmask.Mask, bool) {
-			return chanmask.Mask(st.GetOrdered()), !st.GetLost()
+	k := newOrders(s, "masks", order.Config[chanmask.Mask, *lofamov1.MaskStatus]{
+		Retry: order.Retry{First: 500 * time.Millisecond, Most: 10 * time.Second}, Usual: chanmask.All,
+		Holds: func(st *lofamov1.MaskStatus, mask chanmask.Mask) bool {
+			return chanmask.Mask(st.GetOrdered()) == mask && !st.GetLost()
 		},
 		Anew: (*lofamov1.MaskStatus).GetLost,
 	}, maskWord{s})
@@ -38,7 +38,7 @@ func (k maskWord) changed() <-chan struct{} {
 }
 
 // follow tells the machine what is wanted, by the nodes that are at the ends now.
-func (k maskWord) follow(_ context.Context, m *orderer.Machine[chanmask.Mask, *lofamov1.MaskStatus]) time.Time {
+func (k maskWord) follow(_ context.Context, m *order.Standing[chanmask.Mask, *lofamov1.MaskStatus]) time.Time {
 	all, revision, _ := k.s.masks.All()
 	topo := k.s.names.Topology()
 	want := make(map[fault.NodeID]chanmask.Mask)
@@ -71,9 +71,9 @@ func (k maskWord) follow(_ context.Context, m *orderer.Machine[chanmask.Mask, *l
 	return time.Time{}
 }
 
-func (k maskWord) message(o orderer.Order[chanmask.Mask]) *lofamov1.Message {
+func (k maskWord) message(o order.Order[chanmask.Mask]) *lofamov1.Message {
 	return &lofamov1.Message{Body: &lofamov1.Message_MaskOrder{MaskOrder: &lofamov1.MaskOrder{
-		Node: string(o.Node), Number: o.Number, Mask: uint32(o.Word), Epoch: o.Life, EpochUnknown: o.Life == 0,
+		Node: string(o.Node), Number: o.Number, Mask: uint32(o.Want), Epoch: o.Life, EpochUnknown: o.Life == 0,
 	}}}
 }
 

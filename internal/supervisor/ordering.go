@@ -6,8 +6,8 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/orderer"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/order"
 )
 
 // orderQueue bounds the statuses that wait; beyond it they are dropped: who is not heard is asked again.
@@ -17,39 +17,39 @@ const orderQueue = 1024
 const orderTime = time.Second
 
 // word is a kind of word that nodes are told: on their masks, on their peers. Its methods are called by one goroutine.
-type word[W comparable, S orderer.Said] interface {
+type word[W comparable, S order.Status] interface {
 	// begin is called when this replica leads; false: it is not ready, and is asked again.
 	begin(ctx context.Context) bool
 	// said is told what a node says. It returns false for a node that has no part in it.
 	said(st S) bool
 	// follow tells the machine what is wanted. Nothing is ordered before at, when it is to be called again; zero: as soon as anything happens.
-	follow(ctx context.Context, m *orderer.Machine[W, S]) (at time.Time)
+	follow(ctx context.Context, m *order.Standing[W, S]) (at time.Time)
 	// changed is closed when something else is wanted; nil: there is nothing to tell of it.
 	changed() <-chan struct{}
 	// message is an order as it is sent.
-	message(o orderer.Order[W]) *lofamov1.Message
+	message(o order.Order[W]) *lofamov1.Message
 }
 
 // orders has nodes told words until they say that they have them, while this replica leads.
-type orders[W comparable, S orderer.Said] struct {
+type orders[W comparable, S order.Status] struct {
 	s     *Supervisor
 	what  string // kind of word
-	cfg   orderer.Config[W, S]
+	cfg   order.Config[W, S]
 	word  word[W, S]
 	heard chan S
 	term  func() uint64 // of this replica's lead; 0: another one leads
-	send  func(o orderer.Order[W])
+	send  func(o order.Order[W])
 
 	mu    sync.Mutex
 	saids []S // nil unless somebody wants to know
 	shown bool
 }
 
-func newOrders[W comparable, S orderer.Said](s *Supervisor, what string, cfg orderer.Config[W, S], w word[W, S]) *orders[W, S] {
+func newOrders[W comparable, S order.Status](s *Supervisor, what string, cfg order.Config[W, S], w word[W, S]) *orders[W, S] {
 	return &orders[W, S]{
 		s: s, what: what, cfg: cfg, word: w, heard: make(chan S, orderQueue),
 		term: func() uint64 { return s.engine.Term() },
-		send: func(o orderer.Order[W]) {
+		send: func(o order.Order[W]) {
 			s.sender.Order(o.Node, what, w.message(o), s.viaNeighbours(o.Node, o.Try, o.Asked))
 		},
 	}
@@ -73,8 +73,8 @@ func (k *orders[W, S]) Said() []S {
 
 // run works until the context ends.
 func (k *orders[W, S]) run(ctx context.Context) {
-	var m *orderer.Machine[W, S] // nil while another leads
-	var term uint64              // that it is of
+	var m *order.Standing[W, S] // nil while another leads
+	var term uint64             // that it is of
 	timer := time.NewTicker(orderTime)
 	defer timer.Stop()
 	var heard []S // that have just come
@@ -85,7 +85,7 @@ func (k *orders[W, S]) run(ctx context.Context) {
 			m = nil
 		case m != nil && now == term:
 		case k.word.begin(ctx): // also where another one has led between two looks
-			m, term = orderer.New(k.cfg), now
+			m, term = order.NewStanding(k.cfg), now
 		default:
 			m = nil
 		}
@@ -120,7 +120,7 @@ func (k *orders[W, S]) all(heard []S) []S {
 }
 
 // take tells the machine what nodes have said.
-func (k *orders[W, S]) take(m *orderer.Machine[W, S], heard []S) {
+func (k *orders[W, S]) take(m *order.Standing[W, S], heard []S) {
 	for _, st := range heard {
 		if k.word.said(st) {
 			m.Heard(time.Now(), st)
@@ -129,7 +129,7 @@ func (k *orders[W, S]) take(m *orderer.Machine[W, S], heard []S) {
 }
 
 // work sends what is due, and returns when to look again; nil: nobody is waited for.
-func (k *orders[W, S]) work(ctx context.Context, m *orderer.Machine[W, S]) <-chan time.Time {
+func (k *orders[W, S]) work(ctx context.Context, m *order.Standing[W, S]) <-chan time.Time {
 	var all []S
 	var wake <-chan time.Time
 	if m != nil {
@@ -148,12 +148,12 @@ func (k *orders[W, S]) work(ctx context.Context, m *orderer.Machine[W, S]) <-cha
 	return wake
 }
 
-func (k *orders[W, S]) order(m *orderer.Machine[W, S]) <-chan time.Time {
+func (k *orders[W, S]) order(m *order.Standing[W, S]) <-chan time.Time {
 	due, wake := m.Tick(time.Now())
 	for _, o := range due {
 		k.send(o)
 		if !o.Asked && o.Try > 1 && o.Try&(o.Try-1) == 0 {
-			k.s.logger.Info("a node has not said that it has what it was told: sent again", "what", k.what, "node", o.Node, "word", o.Word, "try", o.Try)
+			k.s.logger.Info("a node has not said that it has what it was told: sent again", "what", k.what, "node", o.Node, "word", o.Want, "try", o.Try)
 		}
 	}
 	if wake.IsZero() {

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/orderer"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/order"
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 )
 
@@ -40,10 +40,10 @@ func (w *wordOfOne) lead() uint64 {
 	return w.term
 }
 
-func (w *wordOfOne) send(o orderer.Order[chanmask.Mask]) {
+func (w *wordOfOne) send(o order.Order[chanmask.Mask]) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.sent = append(w.sent, fmt.Sprintf("%s %d %s try %d life %d", o.Node, o.Number, o.Word, o.Try, o.Life))
+	w.sent = append(w.sent, fmt.Sprintf("%s %d %s try %d life %d", o.Node, o.Number, o.Want, o.Try, o.Life))
 }
 
 // set changes it, and returns what was sent, and how often it has begun, since the last time.
@@ -58,24 +58,24 @@ func (w *wordOfOne) set(change func()) (sent []string, begun int) {
 
 func (*wordOfOne) said(st *lofamov1.MaskStatus) bool { return st.GetNode() == "n0" }
 
-func (w *wordOfOne) follow(_ context.Context, m *orderer.Machine[chanmask.Mask, *lofamov1.MaskStatus]) time.Time {
+func (w *wordOfOne) follow(_ context.Context, m *order.Standing[chanmask.Mask, *lofamov1.MaskStatus]) time.Time {
 	m.Wanted(time.Now(), map[fault.NodeID]chanmask.Mask{"n0": w.want}, 7)
 	return time.Time{}
 }
 
 func (*wordOfOne) changed() <-chan struct{} { return nil }
 
-func (*wordOfOne) message(orderer.Order[chanmask.Mask]) *lofamov1.Message { return nil }
+func (*wordOfOne) message(order.Order[chanmask.Mask]) *lofamov1.Message { return nil }
 
 // A replica tells nodes words while it leads and knows what it is to tell, and begins anew with each term of its own: what nodes said to it before is of a time in which
 // another may have told them otherwise. Terms that follow one another between two looks are two terms.
 func TestOrdersFollowTheLead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wordOfOne{want: 0x3e}
-		k := newOrders(&Supervisor{logger: slog.New(slog.DiscardHandler)}, "masks", orderer.Config[chanmask.Mask, *lofamov1.MaskStatus]{
-			Again: 10 * time.Second, Most: time.Minute, Usual: chanmask.All, Anew: (*lofamov1.MaskStatus).GetLost,
-			Holds: func(st *lofamov1.MaskStatus) (chanmask.Mask, bool) {
-				return chanmask.Mask(st.GetOrdered()), !st.GetLost()
+		k := newOrders(&Supervisor{logger: slog.New(slog.DiscardHandler)}, "masks", order.Config[chanmask.Mask, *lofamov1.MaskStatus]{
+			Retry: order.Retry{First: 10 * time.Second, Most: time.Minute}, Usual: chanmask.All, Anew: (*lofamov1.MaskStatus).GetLost,
+			Holds: func(st *lofamov1.MaskStatus, mask chanmask.Mask) bool {
+				return chanmask.Mask(st.GetOrdered()) == mask && !st.GetLost()
 			},
 		}, w)
 		k.term, k.send = w.lead, w.send

@@ -9,11 +9,11 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/orderer"
 	"github.com/lofamo/lofamo/internal/supervisor/peering"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/order"
 )
 
 // Times of the word on peers.
@@ -50,9 +50,9 @@ type peerWord struct {
 }
 
 func newPeerOrders(s *Supervisor) *orders[peering.Word, *lofamov1.PeerStatus] {
-	return newOrders(s, "peers", orderer.Config[peering.Word, *lofamov1.PeerStatus]{
-		Again: 500 * time.Millisecond, Most: 10 * time.Second, Asks: 2,
-		Holds: func(st *lofamov1.PeerStatus) (peering.Word, bool) { return peering.Held(st), !st.GetLost() },
+	return newOrders(s, "peers", order.Config[peering.Word, *lofamov1.PeerStatus]{
+		Retry: order.Retry{First: 500 * time.Millisecond, Most: 10 * time.Second}, Asks: 2,
+		Holds: func(st *lofamov1.PeerStatus, w peering.Word) bool { return peering.Held(st) == w && !st.GetLost() },
 		// A spare that waits has no boot epoch, and may have begun with an empty disk.
 		Anew: func(st *lofamov1.PeerStatus) bool { return st.GetLost() || st.GetEpoch() == 0 },
 		Life: peering.Life,
@@ -92,7 +92,7 @@ func (k *peerWord) said(st *lofamov1.PeerStatus) bool {
 func (*peerWord) changed() <-chan struct{} { return nil }
 
 // follow makes a plan where there is none of what is known now, and has stored what nodes have said: before others are told of it.
-func (k *peerWord) follow(ctx context.Context, m *orderer.Machine[peering.Word, *lofamov1.PeerStatus]) time.Time {
+func (k *peerWord) follow(ctx context.Context, m *order.Standing[peering.Word, *lofamov1.PeerStatus]) time.Time {
 	now, topo := time.Now(), k.s.names.Topology()
 	if at := k.dirty.Add(k.settle); !k.dirty.IsZero() && now.Before(at) {
 		return at
@@ -115,7 +115,7 @@ func (k *peerWord) follow(ctx context.Context, m *orderer.Machine[peering.Word, 
 }
 
 // ask has those asked that have never said where their ends are.
-func (k *peerWord) ask(m *orderer.Machine[peering.Word, *lofamov1.PeerStatus], topo *topology.Topology) {
+func (k *peerWord) ask(m *order.Standing[peering.Word, *lofamov1.PeerStatus], topo *topology.Topology) {
 	if len(topo.Nodes) > peersBound {
 		return
 	}
@@ -175,6 +175,6 @@ func (k *peerWord) write(ctx context.Context, w store.Write) bool {
 	return true
 }
 
-func (k *peerWord) message(o orderer.Order[peering.Word]) *lofamov1.Message {
-	return &lofamov1.Message{Body: &lofamov1.Message_PeerOrder{PeerOrder: o.Word.Order(o.Node, o.Number, o.Life)}}
+func (k *peerWord) message(o order.Order[peering.Word]) *lofamov1.Message {
+	return &lofamov1.Message{Body: &lofamov1.Message_PeerOrder{PeerOrder: o.Want.Order(o.Node, o.Number, o.Life)}}
 }

@@ -37,7 +37,6 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/ingest"
 	"github.com/lofamo/lofamo/internal/supervisor/lead"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
-	"github.com/lofamo/lofamo/internal/supervisor/peering"
 	"github.com/lofamo/lofamo/internal/supervisor/regions"
 	"github.com/lofamo/lofamo/internal/supervisor/replica"
 	"github.com/lofamo/lofamo/internal/supervisor/responder"
@@ -48,10 +47,10 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/order"
 	transfer "github.com/lofamo/lofamo/pkg/servicenet/bulk"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 	"github.com/lofamo/lofamo/pkg/servicenet/gossip"
-	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 )
 
 // Supervisor is one replica.
@@ -101,17 +100,14 @@ type Supervisor struct {
 	bulk      *bulk.Manager
 	diagnose  *diagnose.Manager // nil: of a parent of regions
 	teller    *teller.Teller
-	maskers   *orders[chanmask.Mask, *lofamov1.MaskStatus]
-	peerings  *orders[peering.Word, *lofamov1.PeerStatus]
-	mappers   *mappers
-	actor     *node.Actor // makes nodes act for responses
+	orders    *orderChannel // what the leader wants of nodes, kind by kind
+	plain     []order.Plain // kinds of orders beside those that have messages of their own
+	actor     *node.Actor   // makes nodes act for responses
 	// responder decides about responses; nil: of a parent of regions, and where the configuration wants none.
 	responder *responder.Responder
 	alerts    *alertmanager.Executor // nil: no alerts are sent
-	// configurers tell the torus its start-up configuration.
-	configurers *configurers
-	forward     *replica.Forwarder
-	local       *replica.Copy
+	forward   *replica.Forwarder
+	local     *replica.Copy
 	// followers are the other replicas while this one leads.
 	followers *replica.Server
 	gossip    *gossip.Net // nil without gossip
@@ -141,8 +137,16 @@ type cleanup struct {
 	do   func(context.Context) error
 }
 
+// Option changes how a Supervisor is put together.
+type Option func(*Supervisor)
+
+// WithOrders adds kinds of orders that have no messages of their own. The nodes must know them too.
+func WithOrders(kinds ...order.Plain) Option {
+	return func(s *Supervisor) { s.plain = append(s.plain, kinds...) }
+}
+
 // New checks what can be checked without opening anything: the configuration and the keys.
-func New(cfg config.Supervisor, logger *slog.Logger) (*Supervisor, error) {
+func New(cfg config.Supervisor, logger *slog.Logger, options ...Option) (*Supervisor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -183,6 +187,9 @@ func New(cfg config.Supervisor, logger *slog.Logger) (*Supervisor, error) {
 		if r.ID == cfg.ID {
 			s.self = r
 		}
+	}
+	for _, o := range options {
+		o(s)
 	}
 	s.metrics = metrics.New(s.registry)
 	s.renewals.tell()
@@ -341,7 +348,6 @@ func (s *Supervisor) connect() error {
 		Revoked: s.revokedNodes,
 	}, s.store)
 	s.actor = node.NewActor(agentOrders{s})
-	s.maskers, s.peerings, s.mappers, s.configurers = newMaskOrders(s), newPeerOrders(s), newMappers(s), newConfigurers(s)
 	s.local = replica.NewCopy(replica.CopyConfig{
 		Store: s.store, Names: s.names, Logger: s.logger,
 		OnChange: s.mapChanged,
@@ -354,6 +360,7 @@ func (s *Supervisor) connect() error {
 		Normal: s.normal, Receiver: transfer.DefaultReceiverConfig(), Metrics: s.metrics, Logger: s.logger,
 	})
 	s.diagnose = s.newDiagnose()
+	s.orders = newOrderChannel(s)
 	s.teller = teller.New(teller.Config{
 		Names: s.names, Marks: s.marks, Sender: s.sender, DigestPeriod: s.periods.DigestPeriod, DigestMisses: s.periods.DigestMisses,
 		Metrics: s.metrics,
@@ -366,7 +373,7 @@ func (s *Supervisor) connect() error {
 		return err
 	}
 	s.intake = ingest.NewIntake(ingest.IntakeConfig{
-		Names: s.names, Verifier: s.exchanges.Verifier(s.verify), Sender: s.sender, Leader: s.engine, Forwarder: s.forward, Bulk: s.bulk, Diagnoses: s.diagnose, Teller: s.teller, Masks: s.maskers, Peers: s.peerings, Mappers: s.mappers, Configurations: s.configurers, Acts: s.actor, Border: border, Renewals: s.renewals.intake(),
+		Names: s.names, Verifier: s.exchanges.Verifier(s.verify), Sender: s.sender, Leader: s.engine, Forwarder: s.forward, Bulk: s.bulk, Teller: s.teller, Orders: s.orders.answers(), Border: border, Renewals: s.renewals.intake(),
 		Metrics: s.metrics, Logger: s.logger,
 	})
 	s.followers = &replica.Server{Engine: s.engine, Verifier: s.intake, Names: s.names, Own: s.own, Foreign: s.foreignVerdicts, Metrics: s.metrics}
@@ -423,8 +430,8 @@ func (s *Supervisor) serve() error {
 	if s.cfg.Parent() {
 		s.serveParent(&cfg)
 	} else {
-		cfg.Local, cfg.MasksSaid, cfg.Diagnosed = s.local.Map, s.maskers.Said, s.store.OwnDiagnosis
-		cfg.Mapped, cfg.MappedDead = s.mappers.Of, s.mappers.Dead
+		cfg.Local, cfg.MasksSaid, cfg.Diagnosed = s.local.Map, s.orders.masks.Said, s.store.OwnDiagnosis
+		cfg.Mapped, cfg.MappedDead = s.orders.mapping.Of, s.orders.mapping.Dead
 		lofamov1.RegisterReplicaServer(s.grpc, s.followers)
 	}
 	s.api = api.New(cfg)

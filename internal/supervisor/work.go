@@ -321,10 +321,7 @@ func (s *Supervisor) workNodes(ctx context.Context, wg *sync.WaitGroup) {
 	wg.Go(func() { s.followTopology(ctx) })
 	wg.Go(func() { s.followMaintenance(ctx) })
 	wg.Go(func() { s.followMasks(ctx) })
-	wg.Go(func() { s.maskers.run(ctx) })
-	wg.Go(func() { s.peerings.run(ctx) })
-	wg.Go(func() { s.mappers.run(ctx) })
-	wg.Go(func() { s.configurers.run(ctx) })
+	wg.Go(func() { s.orders.run(ctx) })
 	wg.Go(func() { s.teller.Run(ctx) })
 	wg.Go(func() { s.tellEngine(ctx) })
 	if s.renewals != nil {

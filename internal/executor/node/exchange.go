@@ -8,6 +8,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/pkg/order"
 )
 
 // exchange is one attempt, said to one node's agent until it has said how it ended. It is pure.
@@ -24,16 +25,12 @@ type exchange struct {
 	fresh  uint64             // of the newest word of the agent, which an order names; 0: of an agent of an earlier version
 	said   bool               // an order was said: it may be under way
 	begun  bool               // the agent has said that it is under way
-	try    int                // of what is said now
-	again  time.Time
-	result executor.Result // over, once its Outcome is not 0
+	timer  order.Timer        // of what is said now
+	result executor.Result    // over, once its Outcome is not 0
 }
 
-// Times of an exchange. An act of milliseconds is waited for hardly longer than it takes, and one of hours costs a message a second.
-const (
-	againFirst = 100 * time.Millisecond
-	againMost  = time.Second
-)
+// again says when the agent is asked or ordered again. An act of milliseconds is waited for hardly longer than it takes, and one of hours costs a message a second.
+var again = order.Retry{First: 100 * time.Millisecond, Most: time.Second}
 
 // say is a message for the agent.
 type say struct {
@@ -42,7 +39,7 @@ type say struct {
 }
 
 func newExchange(now time.Time, o *lofamov1.ActOrder, askFor, timeout time.Duration) *exchange {
-	return &exchange{order: o, until: now.Add(min(askFor, timeout)), ends: now.Add(timeout), again: now}
+	return &exchange{order: o, until: now.Add(min(askFor, timeout)), ends: now.Add(timeout), timer: order.Timer{At: now}}
 }
 
 // over says whether there is a result.
@@ -60,12 +57,10 @@ func (x *exchange) tick(now time.Time) (out *say, wake time.Time) {
 		x.result = executor.NotKnown("the agent has not said how it ended")
 		return nil, time.Time{}
 	}
-	if !now.Before(x.again) {
-		x.try++
-		x.again = now.Add(min(againFirst<<min(x.try-1, 8), againMost))
-		out = &say{x.message(now), x.try}
+	if x.timer.Due(now, again) {
+		out = &say{x.message(now), x.timer.Try}
 	}
-	wake = x.again
+	wake = x.timer.At
 	if x.ledger == 0 && x.until.Before(wake) {
 		wake = x.until
 	}
@@ -146,7 +141,7 @@ func (x *exchange) answered(now time.Time, st *lofamov1.ActStatus) {
 	case st.GetLedger() == 0:
 		x.result = executor.Unchanged("%s", orElse(st.GetDetail(), "nobody on the node makes acts"))
 	case s == lofamov1.ActState_ACT_UNDER_WAY: // a leader that died and was elected again knows it no more; its attempts have other numbers
-		x.ledger, x.begun, x.again = st.GetLedger(), true, now
+		x.ledger, x.begun, x.timer.At = st.GetLedger(), true, now
 	case s != lofamov1.ActState_ACT_NONE:
 		x.result = resultOf(st)
 	case st.GetToken() > o.GetToken():
@@ -154,7 +149,8 @@ func (x *exchange) answered(now time.Time, st *lofamov1.ActStatus) {
 	case !o.GetUndo() && !slices.Contains(st.GetAllowed(), o.GetKind()):
 		x.result = executor.Unchanged("the agent's configuration does not allow %s", o.GetKind())
 	default:
-		x.ledger, x.try, x.again = st.GetLedger(), 0, now
+		x.ledger = st.GetLedger()
+		x.timer.Restart(now)
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/order"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 )
@@ -76,8 +77,7 @@ type Machine struct {
 	number uint64
 	parts  []*lofamov1.TorusConfiguration
 	next   int // of nodes
-	try    int
-	askAt  time.Time
+	timer  order.Timer
 	has    uint64 // the highest number that nodes are believed to have
 	claims map[fault.NodeID]uint64
 }
@@ -121,7 +121,7 @@ func (m *Machine) Heard(now time.Time, st *lofamov1.ConfigurationStatus) {
 	switch {
 	case m.number == 0 || n < m.number:
 	case n == m.number:
-		m.try, m.askAt = 0, now.Add(m.cfg.Every)
+		m.timer.Restart(now.Add(m.cfg.Every))
 	case n < maxNumber: // of an earlier store, or a leader that was deposed: this one's word counts
 		m.claims[fault.NodeID(st.GetNode())] = n
 		if n = m.believed(); n <= max(m.has, m.number) {
@@ -150,14 +150,12 @@ func (m *Machine) Tick(now time.Time) (orders []Order, wake time.Time) {
 	if m.changed && !now.Before(m.makeAt) {
 		m.give(now)
 	}
-	if m.number > 0 && len(m.nodes) > 0 && !now.Before(m.askAt) {
-		m.try++
-		m.next = (m.next + 1) % len(m.nodes)
-		m.askAt = now.Add(min(m.cfg.Again<<min(max(m.try-quickTries, 0), 16), m.cfg.Every))
-		orders = append(orders, Order{m.nodes[m.next], m.number, m.parts, m.try})
-	}
 	if m.number > 0 && len(m.nodes) > 0 {
-		wake = m.askAt
+		if m.timer.Due(now, order.Retry{First: m.cfg.Again, Most: m.cfg.Every, Steady: quickTries}) {
+			m.next = (m.next + 1) % len(m.nodes)
+			orders = append(orders, Order{m.nodes[m.next], m.number, m.parts, m.timer.Try})
+		}
+		wake = m.timer.At
 	}
 	if m.changed && (wake.IsZero() || m.makeAt.Before(wake)) {
 		wake = m.makeAt
@@ -175,7 +173,7 @@ func (m *Machine) give(now time.Time) {
 	m.changed, m.made = false, now
 	m.number = max(m.revision, m.number+1, m.has+1)
 	m.parts = m.content.parts(m.number)
-	m.try, m.askAt = 0, now
+	m.timer.Restart(now)
 }
 
 // partSize is how long a part may be, in bytes, before it is signed: with certificate and signature it fits a relayed message.

@@ -14,8 +14,11 @@ type diagnosed struct {
 	said []*lofamov1.ProcedureStatus
 }
 
-func (d *diagnosed) Findings(f *lofamov1.DiagnosisFindings) { d.got = append(d.got, f) }
-func (d *diagnosed) Status(st *lofamov1.ProcedureStatus)    { d.said = append(d.said, st) }
+// register has it take the answers to diagnoses and procedures.
+func (d *diagnosed) register(c *IntakeConfig) {
+	c.Orders.Register(servicenet.OrderDiagnosis, Answers{Take: func(m *lofamov1.Message) { d.got = append(d.got, m.GetDiagnosisFindings()) }})
+	c.Orders.Register(servicenet.OrderProcedure, Answers{Take: func(m *lofamov1.Message) { d.said = append(d.said, m.GetProcedureStatus()) }})
+}
 
 func findings(t testing.TB, h *half) []byte {
 	t.Helper()
@@ -40,8 +43,8 @@ func TestStatusesGoToTheLeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	leads, follows := &diagnosed{}, &diagnosed{}
-	leader := a.replica(t, "s1", func(c *IntakeConfig) { c.Diagnoses = leads })
-	follower := a.replica(t, "s2", func(c *IntakeConfig) { c.Diagnoses = follows })
+	leader := a.replica(t, "s1", func(c *IntakeConfig) { leads.register(c) })
+	follower := a.replica(t, "s2", func(c *IntakeConfig) { follows.register(c) })
 	follower.leader.leading = false
 	for _, b := range [][]byte{status(h), relayed} {
 		leader.get(n1, 0, b)
@@ -71,8 +74,8 @@ func TestFindingsGoToTheLeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	leads, follows := &diagnosed{}, &diagnosed{}
-	leader := a.replica(t, "s1", func(c *IntakeConfig) { c.Diagnoses = leads })
-	follower := a.replica(t, "s2", func(c *IntakeConfig) { c.Diagnoses = follows })
+	leader := a.replica(t, "s1", func(c *IntakeConfig) { leads.register(c) })
+	follower := a.replica(t, "s2", func(c *IntakeConfig) { follows.register(c) })
 	follower.leader.leading = false
 	for _, b := range [][]byte{findings(t, h), relayed} {
 		leader.get(n1, 0, b)
@@ -103,7 +106,9 @@ func TestFindingsGoToTheLeader(t *testing.T) {
 // acted remembers what became of acts.
 type acted struct{ said []*lofamov1.ActStatus }
 
-func (a *acted) Heard(st *lofamov1.ActStatus) { a.said = append(a.said, st) }
+func (a *acted) register(c *IntakeConfig) {
+	c.Orders.Register(servicenet.OrderAct, Answers{Take: func(m *lofamov1.Message) { a.said = append(a.said, m.GetActStatus()) }})
+}
 
 // What becomes of an act goes to the leader, straight or through the torus; where nobody orders any it is dropped.
 func TestActStatusesGoToTheLeader(t *testing.T) {
@@ -117,8 +122,8 @@ func TestActStatusesGoToTheLeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	leads, follows := &acted{}, &acted{}
-	leader := a.replica(t, "s1", func(c *IntakeConfig) { c.Acts = leads })
-	follower := a.replica(t, "s2", func(c *IntakeConfig) { c.Acts = follows })
+	leader := a.replica(t, "s1", func(c *IntakeConfig) { leads.register(c) })
+	follower := a.replica(t, "s2", func(c *IntakeConfig) { follows.register(c) })
 	none := a.replica(t, "s3", func(*IntakeConfig) {})
 	follower.leader.leading = false
 	for _, b := range [][]byte{status, relayed} {

@@ -13,23 +13,6 @@ import (
 // heardSink takes everything that a half may say besides evidence.
 type heardSink struct{ n int }
 
-func (s *heardSink) Findings(*lofamov1.DiagnosisFindings)     { s.n++ }
-func (s *heardSink) Status(*lofamov1.ProcedureStatus)         { s.n++ }
-func (s *heardSink) Mapped(*lofamov1.MapFindings)             { s.n++ }
-func (s *heardSink) Configured(*lofamov1.ConfigurationStatus) { s.n++ }
-
-type maskSink struct{ *heardSink }
-
-func (s maskSink) Heard(*lofamov1.MaskStatus) { s.n++ }
-
-type peerSink struct{ *heardSink }
-
-func (s peerSink) Heard(*lofamov1.PeerStatus) { s.n++ }
-
-type actSink struct{ *heardSink }
-
-func (s actSink) Heard(*lofamov1.ActStatus) { s.n++ }
-
 // FuzzForwarded: whatever another replica passes on, of which only the name that it vouches for is not signed by somebody else, the leader refuses it or takes evidence of a known node in that
 // node's name, by a rail that there is.
 func FuzzForwarded(f *testing.F) {
@@ -38,7 +21,11 @@ func FuzzForwarded(f *testing.F) {
 	follower.leader.leading = false
 	s := &heardSink{}
 	leader := a.replica(f, "s2", func(c *IntakeConfig) {
-		c.Diagnoses, c.Mappers, c.Configurations, c.Masks, c.Peers, c.Acts = s, s, s, maskSink{s}, peerSink{s}, actSink{s}
+		for _, kind := range []string{
+			servicenet.OrderMask, servicenet.OrderPeers, servicenet.OrderConfiguration, servicenet.OrderMapping, servicenet.OrderDiagnosis, servicenet.OrderProcedure, servicenet.OrderAct,
+		} {
+			c.Orders.Register(kind, Answers{Take: func(*lofamov1.Message) { s.n++ }})
+		}
 	})
 	signed := h.reports(f, 5, 2, true, servicenet.SealOptions{})
 	relayed, err := servicenet.SealRelayed(signed, []fault.Hop{{Node: "n0", Half: fault.HalfHost}, {Node: "n1", Half: fault.HalfHost}}, relay.signer)

@@ -16,6 +16,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/paths"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/order"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/bulk"
 )
@@ -42,10 +43,11 @@ type Bulk interface {
 	Announced(a *servicenet.Arrival, from netip.AddrPort)
 }
 
-// Diagnoses take what halves found of their links, and what they say of procedures, where this replica leads. Its methods do not block.
-type Diagnoses interface {
-	Findings(f *lofamov1.DiagnosisFindings)
-	Status(st *lofamov1.ProcedureStatus)
+// Answers takes what halves answer to the leader's orders of one kind, where this replica leads. It does not block.
+type Answers struct {
+	Take func(*lofamov1.Message)
+	// Unplaced says that nodes without a place in the torus answer too, as spares do.
+	Unplaced bool
 }
 
 // Teller tells nodes what concerns them. It does not block.
@@ -53,23 +55,6 @@ type Teller interface {
 	Digest(d downflow.Digest)
 	Interest(m *lofamov1.Interest)
 }
-
-// Masks takes what nodes say of their channel masks. It does not block.
-type Masks interface{ Heard(st *lofamov1.MaskStatus) }
-
-// Peers takes what nodes say of the ends of their links, spares included. It does not block.
-type Peers interface{ Heard(st *lofamov1.PeerStatus) }
-
-// Configurations take what nodes say of the torus' configuration. It does not block.
-type Configurations interface {
-	Configured(st *lofamov1.ConfigurationStatus)
-}
-
-// Mappers take what nodes found in the regions that they map. It does not block.
-type Mappers interface{ Mapped(f *lofamov1.MapFindings) }
-
-// Acts take what halves say of the acts that they were ordered. It does not block.
-type Acts interface{ Heard(st *lofamov1.ActStatus) }
 
 // Renewals answers halves that ask for new certificates. It does not block.
 type Renewals interface {
@@ -95,15 +80,8 @@ type IntakeConfig struct {
 	Leader    Leader
 	Forwarder Forwarder
 	Bulk      Bulk
-	Diagnoses Diagnoses
 	Teller    Teller
-	Masks     Masks
-	Peers     Peers
-	Mappers   Mappers
-	// Configurations may be nil: of a parent of regions.
-	Configurations Configurations
-	// Acts may be nil: nobody orders any.
-	Acts Acts
+	Orders    order.Registry[Answers] // answers of other kinds are dropped
 	// Renewals may be nil: this replica renews no certificate.
 	Renewals Renewals
 	Border   Border // nil: there are no other regions
@@ -213,12 +191,8 @@ func (in *Intake) handle(p packet) {
 		in.cfg.Bulk.Announced(&a, p.from)
 		return
 	}
-	if id, give := in.managed(&a); give != nil {
-		in.findings(p, path, id, give)
-		return
-	}
-	if st := statusOf(a.Msg); st != nil {
-		in.status(p, path, &a, st)
+	if st, ok := servicenet.OrderStatusOf(a.Msg); ok {
+		in.answer(p, path, &a, st)
 		return
 	}
 	to.Relayed = a.Path == fault.PathTorus
@@ -245,82 +219,27 @@ func (in *Intake) handle(p packet) {
 	}
 }
 
-// managed is what a half says of a diagnosis, a procedure or an act: whose it is, and what takes it where this replica leads; nil: it is something else.
-func (in *Intake) managed(a *servicenet.Arrival) (id fault.NodeID, take func()) {
-	switch b := a.Msg.GetBody().(type) {
-	case *lofamov1.Message_DiagnosisFindings:
-		return fault.NodeID(b.DiagnosisFindings.GetNode()), func() { in.cfg.Diagnoses.Findings(b.DiagnosisFindings) }
-	case *lofamov1.Message_ProcedureStatus:
-		return fault.NodeID(b.ProcedureStatus.GetNode()), func() { in.cfg.Diagnoses.Status(b.ProcedureStatus) }
-	case *lofamov1.Message_ActStatus:
-		return fault.NodeID(b.ActStatus.GetNode()), func() {
-			if in.cfg.Acts != nil {
-				in.cfg.Acts.Heard(b.ActStatus)
-			}
-		}
-	}
-	return "", nil
-}
-
-// findings hands what a half found or says to whoever leads, and has ordered the diagnosis, procedure or act.
-func (in *Intake) findings(p packet, path fault.Path, id fault.NodeID, take func()) {
-	if !in.known(id, engine.To{Addr: p.from.String()}) {
-		return
-	}
-	if in.cfg.Leader.Term() != 0 {
-		take()
-		return
-	}
-	req := &lofamov1.ForwardRequest{Envelope: p.data, From: p.from.String(), Socket: uint32(p.socket), Path: uint32(path)}
-	in.cfg.Forwarder.Forward(req, nil, p.arrived)
-}
-
-// holding is what a node says that it holds of the supervisors' words, or found for them: a MaskStatus, a PeerStatus, a ConfigurationStatus or MapFindings.
-type holding interface{ GetNode() string }
-
-// statusOf returns the status that a message holds; nil: none.
-func statusOf(msg *lofamov1.Message) holding {
-	switch b := msg.GetBody().(type) {
-	case *lofamov1.Message_MaskStatus:
-		return b.MaskStatus
-	case *lofamov1.Message_PeerStatus:
-		return b.PeerStatus
-	case *lofamov1.Message_MapFindings:
-		return b.MapFindings
-	case *lofamov1.Message_ConfigurationStatus:
-		return b.ConfigurationStatus
-	}
-	return nil
-}
-
-// takeStatus hands it to who ordered it.
-func (in *Intake) takeStatus(st holding, to engine.To) {
-	switch st := st.(type) {
-	case *lofamov1.MaskStatus:
-		if in.known(fault.NodeID(st.GetNode()), to) {
-			in.cfg.Masks.Heard(st)
-		}
-	case *lofamov1.ConfigurationStatus:
-		if in.cfg.Configurations != nil && in.known(fault.NodeID(st.GetNode()), to) {
-			in.cfg.Configurations.Configured(st)
-		}
-	case *lofamov1.MapFindings:
-		if in.known(fault.NodeID(st.GetNode()), to) {
-			in.cfg.Mappers.Mapped(st)
-		}
-	case *lofamov1.PeerStatus: // of a spare too, which has no place: Peers knows who is in the topology
-		in.cfg.Peers.Heard(st)
-	}
-}
-
-// status hands what a node says that it holds to whoever leads.
-func (in *Intake) status(p packet, path fault.Path, a *servicenet.Arrival, st holding) {
+// answer hands an answer to an order to whoever leads.
+func (in *Intake) answer(p packet, path fault.Path, a *servicenet.Arrival, st servicenet.OrderStatus) {
 	to := engine.To{Addr: p.from.String()}
 	if in.cfg.Leader.Term() != 0 {
-		in.takeStatus(st, to)
-	} else {
+		in.takeAnswer(a.Msg, st, to)
+	} else if in.mayAnswer(st, to) {
 		in.cfg.Forwarder.Forward(request(p, path, a, &engine.Input{To: to}), nil, p.arrived)
 	}
+}
+
+// takeAnswer hands an answer to whoever has given such orders.
+func (in *Intake) takeAnswer(m *lofamov1.Message, st servicenet.OrderStatus, from engine.To) {
+	if kind, ok := in.cfg.Orders.Of(st.Kind); ok && in.mayAnswer(st, from) {
+		kind.Take(m)
+	}
+}
+
+// mayAnswer reports whether a node may answer an order: it has a place, or the kind is for nodes without one too.
+func (in *Intake) mayAnswer(st servicenet.OrderStatus, from engine.To) bool {
+	kind, _ := in.cfg.Orders.Of(st.Kind)
+	return kind.Unplaced || in.known(st.By.Node, from)
 }
 
 // Taken implements replica.Verifier: copies of it need not be verified.
@@ -454,14 +373,8 @@ func (in *Intake) Forwarded(req *lofamov1.ForwardRequest) *engine.Input {
 		in.refused(err, req.GetFrom())
 		return nil
 	}
-	if id, take := in.managed(&a); take != nil {
-		if in.known(id, engine.To{Addr: req.GetFrom()}) {
-			take()
-		}
-		return nil
-	}
-	if st := statusOf(a.Msg); st != nil {
-		in.takeStatus(st, engine.To{Addr: req.GetFrom()})
+	if st, ok := servicenet.OrderStatusOf(a.Msg); ok {
+		in.takeAnswer(a.Msg, st, engine.To{Addr: req.GetFrom()})
 		return nil
 	}
 	return in.evidence(&a, engine.To{

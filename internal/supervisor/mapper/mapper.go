@@ -19,6 +19,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/order"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -95,7 +96,7 @@ type pending struct {
 	order Order
 	parts []*lofamov1.MapFindings
 	first time.Time
-	again time.Time
+	timer order.Timer
 }
 
 // New returns a machine of a term that knows nothing.
@@ -140,9 +141,8 @@ func (m *Machine) Tick(now time.Time) (out []Order) {
 		switch {
 		case now.Sub(p.first) >= m.cfg.GiveUp:
 			m.take(now, p)
-		case !now.Before(p.again):
-			p.order.Try++
-			p.again = now.Add(m.cfg.Again)
+		case p.timer.Due(now, m.retry()):
+			p.order.Try = p.timer.Try
 			out = append(out, p.order)
 		}
 	}
@@ -174,6 +174,8 @@ func (m *Machine) begin(now time.Time) bool {
 	return true
 }
 
+func (m *Machine) retry() order.Retry { return order.Retry{First: m.cfg.Again} }
+
 // plan orders what nobody was asked for yet, as long as there is room.
 func (m *Machine) plan(now time.Time) (out []Order) {
 	r := m.run
@@ -192,9 +194,8 @@ func (m *Machine) plan(now time.Time) (out []Order) {
 		}
 		r.orders++
 		m.count++
-		p := &pending{first: now, again: now.Add(m.cfg.Again), order: Order{
-			Number: &lofamov1.OrderNumber{Term: m.term, Count: m.count}, Mapper: d.Mapper, Try: 1,
-		}}
+		p := &pending{first: now, order: Order{Number: &lofamov1.OrderNumber{Term: m.term, Count: m.count}, Mapper: d.Mapper, Try: 1}}
+		p.timer.Due(now, m.retry()) // it is sent now
 		if r.asked[d.Mapper] == nil {
 			r.asked[d.Mapper] = make(map[grid.Coord]bool)
 		}

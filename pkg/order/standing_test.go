@@ -1,4 +1,4 @@
-package orderer
+package order
 
 import (
 	"math"
@@ -19,9 +19,9 @@ const (
 var (
 	begin = time.Unix(1_800_000_000, 0)
 	cfg   = Config[chanmask.Mask, *lofamov1.MaskStatus]{
-		Again: time.Second, Most: 4 * time.Second, Usual: chanmask.All, Asks: 2,
-		Holds: func(st *lofamov1.MaskStatus) (chanmask.Mask, bool) {
-			return chanmask.Mask(st.GetOrdered()), !st.GetLost()
+		Retry: Retry{First: time.Second, Most: 4 * time.Second}, Usual: chanmask.All, Asks: 2,
+		Holds: func(st *lofamov1.MaskStatus, mask chanmask.Mask) bool {
+			return chanmask.Mask(st.GetOrdered()) == mask && !st.GetLost()
 		},
 		Anew: (*lofamov1.MaskStatus).GetLost,
 	}
@@ -30,8 +30,8 @@ var (
 
 // What nodes hold in the tests is a channel mask.
 type (
-	machine = Machine[chanmask.Mask, *lofamov1.MaskStatus]
-	order   = Order[chanmask.Mask]
+	machine = Standing[chanmask.Mask, *lofamov1.MaskStatus]
+	ordered = Order[chanmask.Mask]
 )
 
 func said(id fault.NodeID, number uint64, ordered chanmask.Mask) *lofamov1.MaskStatus {
@@ -39,7 +39,7 @@ func said(id fault.NodeID, number uint64, ordered chanmask.Mask) *lofamov1.MaskS
 }
 
 // tick expects one order, or with node empty none.
-func tick(t *testing.T, m *machine, at time.Duration, want ...order) {
+func tick(t *testing.T, m *machine, at time.Duration, want ...ordered) {
 	t.Helper()
 	out, _ := m.Tick(begin.Add(at))
 	if len(out) != len(want) {
@@ -54,23 +54,23 @@ func tick(t *testing.T, m *machine, at time.Duration, want ...order) {
 
 // Both ends are ordered until each has said that it has it, and restored in the same way.
 func TestOrderedUntilHeard(t *testing.T) {
-	m := New(cfg)
+	m := NewStanding(cfg)
 	xMinus := chanmask.All.Without(grid.XMinus)
 	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{a: xPlus, b: xMinus}, 7)
-	tick(t, m, 0, order{a, 7, xPlus, 1, false, 0}, order{b, 7, xMinus, 1, false, 0})
+	tick(t, m, 0, ordered{a, 7, xPlus, 1, false, 0}, ordered{b, 7, xMinus, 1, false, 0})
 	m.Heard(begin, said(a, 7, xPlus))
 	tick(t, m, 999*time.Millisecond)
-	tick(t, m, time.Second, order{b, 7, xMinus, 2, false, 0})
+	tick(t, m, time.Second, ordered{b, 7, xMinus, 2, false, 0})
 	tick(t, m, 2999*time.Millisecond)
-	tick(t, m, 3*time.Second, order{b, 7, xMinus, 3, false, 0})
-	tick(t, m, 7*time.Second, order{b, 7, xMinus, 4, false, 0})
-	tick(t, m, 11*time.Second, order{b, 7, xMinus, 5, false, 0})
+	tick(t, m, 3*time.Second, ordered{b, 7, xMinus, 3, false, 0})
+	tick(t, m, 7*time.Second, ordered{b, 7, xMinus, 4, false, 0})
+	tick(t, m, 11*time.Second, ordered{b, 7, xMinus, 5, false, 0})
 	m.Heard(begin, said(b, 7, xMinus))
 	if out, wake := m.Tick(begin.Add(time.Hour)); len(out) > 0 || !wake.IsZero() {
 		t.Errorf("settled, and then %+v, wake %v", out, wake)
 	}
 	m.Wanted(begin.Add(time.Hour), nil, 9)
-	tick(t, m, time.Hour, order{a, 9, chanmask.All, 1, false, 3}, order{b, 9, chanmask.All, 1, false, 3})
+	tick(t, m, time.Hour, ordered{a, 9, chanmask.All, 1, false, 3}, ordered{b, 9, chanmask.All, 1, false, 3})
 	m.Heard(begin, said(a, 9, chanmask.All))
 	m.Heard(begin, said(b, 9, chanmask.All))
 	tick(t, m, 2*time.Hour)
@@ -78,39 +78,39 @@ func TestOrderedUntilHeard(t *testing.T) {
 
 // Who says otherwise than is wanted is put right: one that has missed that its link was restored, one that has lost its mask.
 func TestSaysOtherwise(t *testing.T) {
-	m := New(cfg)
+	m := NewStanding(cfg)
 	m.Wanted(begin, nil, 12)
 	m.Heard(begin, said(a, 7, xPlus))
-	tick(t, m, 0, order{a, 12, chanmask.All, 1, false, 3})
+	tick(t, m, 0, ordered{a, 12, chanmask.All, 1, false, 3})
 	m.Heard(begin, said(a, 12, chanmask.All))
 	tick(t, m, time.Minute)
 	lost := said(a, 0, chanmask.All)
 	lost.Lost = true // it goes on in its epoch
 	m.Heard(begin.Add(time.Minute), lost)
-	tick(t, m, time.Minute, order{a, 12, chanmask.All, 1, false, 3})
+	tick(t, m, time.Minute, ordered{a, 12, chanmask.All, 1, false, 3})
 }
 
 // A node that has a word of a store that is gone, with a number that the present one has not got to, is not left with it.
 func TestStoreBeganAnew(t *testing.T) {
-	m := New(cfg)
+	m := NewStanding(cfg)
 	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{b: xPlus}, 12)
 	m.Heard(begin, said(a, 5000, xPlus))
 	m.Heard(begin, said(b, 12, chanmask.All)) // another word of the same number
-	tick(t, m, 0, order{a, 5001, chanmask.All, 1, false, 3}, order{b, 13, xPlus, 1, false, 3})
+	tick(t, m, 0, ordered{a, 5001, chanmask.All, 1, false, 3}, ordered{b, 13, xPlus, 1, false, 3})
 	m.Heard(begin, said(a, 5001, chanmask.All))
 	m.Heard(begin, said(b, 13, xPlus))
 	m.Wanted(begin, nil, 14)
-	tick(t, m, 0, order{b, 14, chanmask.All, 1, false, 3})
+	tick(t, m, 0, ordered{b, 14, chanmask.All, 1, false, 3})
 	m.Heard(begin, said(b, 14, chanmask.All))
 	m.Heard(begin, said(a, math.MaxUint64, xPlus)) // nonsense: it hurts itself
-	tick(t, m, time.Minute, order{a, 14, chanmask.All, 1, false, 3})
+	tick(t, m, time.Minute, ordered{a, 14, chanmask.All, 1, false, 3})
 }
 
 // A status that was overtaken by a newer one says nothing.
 func TestOvertaken(t *testing.T) {
-	m := New(cfg)
+	m := NewStanding(cfg)
 	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{a: xPlus}, 7)
-	tick(t, m, 0, order{a, 7, xPlus, 1, false, 0})
+	tick(t, m, 0, ordered{a, 7, xPlus, 1, false, 0})
 	m.Heard(begin, said(a, 7, xPlus))
 	m.Heard(begin, said(a, 5, chanmask.All))
 	old := said(a, 8, chanmask.All)
@@ -129,7 +129,7 @@ func TestOvertaken(t *testing.T) {
 // Who has not spoken is asked, from when that is wanted on, a few times; who answers as he should is left alone, and who was left alone
 // is ordered when something is wanted of him.
 func TestAsk(t *testing.T) {
-	m := New(cfg)
+	m := NewStanding(cfg)
 	m.Wanted(begin, nil, 5)
 	m.Ask(a, begin.Add(time.Minute))
 	m.Ask(b, begin.Add(time.Minute))
@@ -137,38 +137,38 @@ func TestAsk(t *testing.T) {
 	if _, wake := m.Tick(begin); !wake.Equal(begin.Add(time.Minute)) {
 		t.Errorf("wake %v", wake)
 	}
-	tick(t, m, time.Minute, order{a, 5, chanmask.All, 1, true, 0}, order{b, 5, chanmask.All, 1, true, 0})
+	tick(t, m, time.Minute, ordered{a, 5, chanmask.All, 1, true, 0}, ordered{b, 5, chanmask.All, 1, true, 0})
 	m.Heard(begin.Add(time.Minute), said(a, 0, chanmask.All))
 	m.Ask(a, begin)
-	tick(t, m, 61*time.Second, order{b, 5, chanmask.All, 2, true, 0})
+	tick(t, m, 61*time.Second, ordered{b, 5, chanmask.All, 2, true, 0})
 	tick(t, m, time.Hour)
 	m.Wanted(begin.Add(time.Hour), map[fault.NodeID]chanmask.Mask{b: xPlus}, 6)
-	tick(t, m, time.Hour, order{b, 6, xPlus, 1, false, 0})
+	tick(t, m, time.Hour, ordered{b, 6, xPlus, 1, false, 0})
 }
 
 // Where a life is not called by its boot epoch orders name it all the same, and another one gets its order at once.
 func TestOrdersNameTheLife(t *testing.T) {
 	cfg := cfg
 	cfg.Life = func(st *lofamov1.MaskStatus) uint64 { return uint64(st.GetOwn()) }
-	m := New(cfg)
+	m := NewStanding(cfg)
 	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{a: xPlus}, 7)
-	tick(t, m, 0, order{a, 7, xPlus, 1, false, 0})
+	tick(t, m, 0, ordered{a, 7, xPlus, 1, false, 0})
 	for i, life := range []uint64{40, 20} {
 		at := time.Duration(i+1) * time.Millisecond
 		st := said(a, 0, chanmask.All)
 		st.Own = uint32(life)
 		m.Heard(begin.Add(at), st)
-		tick(t, m, at, order{a, 7, xPlus, 1, false, life})
+		tick(t, m, at, ordered{a, 7, xPlus, 1, false, life})
 	}
 }
 
 // A node that holds no word takes an order of its own boot epoch alone. It says that at once, and gets one at once; who has begun anew, too.
 func TestOrdersNameTheEpoch(t *testing.T) {
-	m := New(cfg)
+	m := NewStanding(cfg)
 	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{a: xPlus}, 7)
-	tick(t, m, 0, order{a, 7, xPlus, 1, false, 0})
+	tick(t, m, 0, ordered{a, 7, xPlus, 1, false, 0})
 	m.Heard(begin.Add(time.Millisecond), said(a, 0, chanmask.All))
-	tick(t, m, time.Millisecond, order{a, 7, xPlus, 1, false, 3})
+	tick(t, m, time.Millisecond, ordered{a, 7, xPlus, 1, false, 3})
 	m.Heard(begin.Add(2*time.Millisecond), said(a, 0, chanmask.All)) // it says the same: no order more than is due
 	tick(t, m, 2*time.Millisecond)
 	m.Heard(begin.Add(3*time.Millisecond), said(a, 7, xPlus))
@@ -176,5 +176,5 @@ func TestOrdersNameTheEpoch(t *testing.T) {
 	lost := said(a, 0, chanmask.All)
 	lost.Epoch, lost.Lost = 4, true
 	m.Heard(begin.Add(time.Minute), lost)
-	tick(t, m, time.Minute, order{a, 7, xPlus, 1, false, 4})
+	tick(t, m, time.Minute, ordered{a, 7, xPlus, 1, false, 4})
 }

@@ -1,13 +1,4 @@
-// Package orderer decides which nodes the leader sends the supervisors' word to, and when again, until each has said that it has it: on their
-// channel masks (seed 003 §5.2.3.2: "the central controller can send messages telling the appropriate nodes to mark certain links as dead"),
-// and on who is at the other ends of their links.
-//
-//	settled ──wanted changes, or the node says otherwise──► ordered ──the node says that it has it──► settled
-//	                                                          │  ▲
-//	                                                          └──┘ again, ever more rarely
-//
-// It is pure. It knows no links, only what each node is to hold; it seals and sends nothing.
-package orderer
+package order
 
 import (
 	"maps"
@@ -18,20 +9,19 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Said is what a node says that it holds.
-type Said interface {
+// Status is an answer to a standing order: what the node says that it holds.
+type Status interface {
 	GetNode() string
 	GetEpoch() uint64  // its boot epoch
-	GetNumber() uint64 // of the word that it holds
+	GetNumber() uint64 // of the order that it holds
 }
 
-// Config of a Machine for words W and what nodes say of them, S.
-type Config[W comparable, S Said] struct {
-	Again time.Duration // between the first two orders to a node; doubled each time
-	Most  time.Duration // and no longer than this
-	Usual W             // what nodes are to hold of which nothing else is wanted
-	// Holds is what a node says that it holds; false: it has lost it, and whatever it is it is told again.
-	Holds func(S) (W, bool)
+// Config of a Standing for contents W of orders and the answers S.
+type Config[W comparable, S Status] struct {
+	Retry Retry
+	Usual W // what nodes are to hold of which nothing else is wanted
+	// Holds reports whether a node says that it holds a content. A node that says that it has lost its content holds none.
+	Holds func(S, W) bool
 	// Anew says that a node's numbers and epochs may be lower than they were.
 	Anew func(S) bool
 	// Life is what a node's life is called, which never comes again; nil: by its boot epoch.
@@ -44,24 +34,30 @@ type Config[W comparable, S Said] struct {
 type Order[W comparable] struct {
 	Node   fault.NodeID
 	Number uint64
-	Word   W
+	Want   W
 	Try    int    // from 1
 	Asked  bool   // it is a question: nothing but the usual was ever wanted of the node
 	Life   uint64 // of the node, as it said last; 0: it has not spoken to this leader
 }
 
 // node is one that does not hold what is usual as a matter of course.
-type node[W comparable, S Said] struct {
+type node[W comparable, S Status] struct {
 	want  W
 	said  S
 	spoke bool // to this leader
 	asked bool // nothing else than the usual was ever wanted of it, but an answer
-	try   int
-	again time.Time // when it is ordered; of no meaning when it is settled
+	timer Timer
 }
 
-// Machine is for one goroutine, and for one term of leadership.
-type Machine[W comparable, S Said] struct {
+// Standing has nodes hold what is wanted of them: it decides whom the leader sends an order, and when again, until each node has said that it holds the
+// content (seed 003 §5.2.3.2: "the central controller can send messages telling the appropriate nodes to mark certain links as dead").
+//
+//	settled ──other content wanted, or the node says otherwise──► ordered ──the node says that it holds it──► settled
+//	                                                                │  ▲
+//	                                                                └──┘ again, by Config.Retry
+//
+// It knows no links, only what each node is to hold. A Standing is for one goroutine and for one term of leadership.
+type Standing[W comparable, S Status] struct {
 	cfg    Config[W, S]
 	number uint64
 	nodes  map[fault.NodeID]*node[W, S]
@@ -69,22 +65,21 @@ type Machine[W comparable, S Said] struct {
 	open, special map[fault.NodeID]bool
 }
 
-// New returns a machine that wants nothing of anybody.
-func New[W comparable, S Said](cfg Config[W, S]) *Machine[W, S] {
-	return &Machine[W, S]{cfg: cfg, nodes: make(map[fault.NodeID]*node[W, S]), open: make(map[fault.NodeID]bool), special: make(map[fault.NodeID]bool)}
+// NewStanding returns a machine that wants nothing of anybody.
+func NewStanding[W comparable, S Status](cfg Config[W, S]) *Standing[W, S] {
+	return &Standing[W, S]{cfg: cfg, nodes: make(map[fault.NodeID]*node[W, S]), open: make(map[fault.NodeID]bool), special: make(map[fault.NodeID]bool)}
 }
 
-func (m *Machine[W, S]) settled(n *node[W, S]) bool {
+func (m *Standing[W, S]) settled(n *node[W, S]) bool {
 	if !n.spoke {
-		return n.asked && n.try >= m.cfg.Asks
+		return n.asked && n.timer.Try >= m.cfg.Asks
 	}
-	word, has := m.cfg.Holds(n.said)
-	return has && word == n.want
+	return m.cfg.Holds(n.said, n.want)
 }
 
 // numberFor is that of an order to a node: one more than the node has, if it has got that far, or it would refuse whatever it is told for
 // as long as a store that began anew has lower revisions.
-func (m *Machine[W, S]) numberFor(n *node[W, S]) uint64 {
+func (m *Standing[W, S]) numberFor(n *node[W, S]) uint64 {
 	if !n.spoke {
 		return m.number
 	}
@@ -95,7 +90,7 @@ func (m *Machine[W, S]) numberFor(n *node[W, S]) uint64 {
 }
 
 // Wanted takes what nodes are to hold, as of a revision of the store; those that are not named what is usual.
-func (m *Machine[W, S]) Wanted(now time.Time, words map[fault.NodeID]W, revision uint64) {
+func (m *Standing[W, S]) Wanted(now time.Time, words map[fault.NodeID]W, revision uint64) {
 	m.number = revision
 	for id, want := range words {
 		m.want(now, id, want)
@@ -107,16 +102,17 @@ func (m *Machine[W, S]) Wanted(now time.Time, words map[fault.NodeID]W, revision
 	}
 }
 
-func (m *Machine[W, S]) want(now time.Time, id fault.NodeID, word W) {
+func (m *Standing[W, S]) want(now time.Time, id fault.NodeID, word W) {
 	n := m.nodes[id]
 	switch {
 	case n == nil && word == m.cfg.Usual:
 		return
 	case n == nil:
-		n = &node[W, S]{want: word, again: now}
+		n = &node[W, S]{want: word, timer: Timer{At: now}}
 		m.nodes[id] = n
 	case n.want != word:
-		n.want, n.asked, n.try, n.again = word, false, 0, now
+		n.want, n.asked = word, false
+		n.timer.Restart(now)
 	}
 	if word == m.cfg.Usual {
 		delete(m.special, id)
@@ -127,7 +123,7 @@ func (m *Machine[W, S]) want(now time.Time, id fault.NodeID, word W) {
 }
 
 // note remembers whether a node is to be looked at.
-func (m *Machine[W, S]) note(id fault.NodeID, n *node[W, S]) {
+func (m *Standing[W, S]) note(id fault.NodeID, n *node[W, S]) {
 	if m.settled(n) {
 		delete(m.open, id)
 	} else {
@@ -136,20 +132,20 @@ func (m *Machine[W, S]) note(id fault.NodeID, n *node[W, S]) {
 }
 
 // Ask has a node that has not spoken asked what it holds, from a time on, by an order of what is wanted of it.
-func (m *Machine[W, S]) Ask(id fault.NodeID, from time.Time) {
+func (m *Standing[W, S]) Ask(id fault.NodeID, from time.Time) {
 	if m.nodes[id] == nil {
-		m.nodes[id] = &node[W, S]{want: m.cfg.Usual, asked: true, again: from}
+		m.nodes[id] = &node[W, S]{want: m.cfg.Usual, asked: true, timer: Timer{At: from}}
 		m.note(id, m.nodes[id])
 	}
 }
 
 // Heard takes what a node says. What is older than what it said before is passed over, unless its numbers may have begun anew, in the same
 // boot epoch even: another order does no harm.
-func (m *Machine[W, S]) Heard(now time.Time, st S) {
+func (m *Standing[W, S]) Heard(now time.Time, st S) {
 	id := fault.NodeID(st.GetNode())
 	n := m.nodes[id]
 	if n == nil {
-		n = &node[W, S]{want: m.cfg.Usual, again: now}
+		n = &node[W, S]{want: m.cfg.Usual, timer: Timer{At: now}}
 		m.nodes[id] = n
 	}
 	if was := n.said; n.spoke && !m.cfg.Anew(st) && (st.GetEpoch() < was.GetEpoch() || st.GetEpoch() == was.GetEpoch() && st.GetNumber() < was.GetNumber()) {
@@ -158,13 +154,13 @@ func (m *Machine[W, S]) Heard(now time.Time, st S) {
 	was := !n.spoke || m.settled(n) || m.life(n.said) != m.life(st)
 	n.said, n.spoke = st, true
 	if was && !m.settled(n) { // one that holds no word takes an order that names its life, which is known by now
-		n.try, n.again = 0, now
+		n.timer.Restart(now)
 	}
 	m.note(id, n)
 }
 
 // life is what a node's life is called.
-func (m *Machine[W, S]) life(st S) uint64 {
+func (m *Standing[W, S]) life(st S) uint64 {
 	if m.cfg.Life != nil {
 		return m.cfg.Life(st)
 	}
@@ -172,7 +168,7 @@ func (m *Machine[W, S]) life(st S) uint64 {
 }
 
 // Forget drops nodes that are not in the torus any more.
-func (m *Machine[W, S]) Forget(gone func(fault.NodeID) bool) {
+func (m *Standing[W, S]) Forget(gone func(fault.NodeID) bool) {
 	for id := range m.nodes {
 		if gone(id) {
 			delete(m.nodes, id)
@@ -183,13 +179,11 @@ func (m *Machine[W, S]) Forget(gone func(fault.NodeID) bool) {
 }
 
 // Tick returns the orders that are due, by node, and when the next one is; zero: everybody has what he is to have.
-func (m *Machine[W, S]) Tick(now time.Time) (out []Order[W], wake time.Time) {
+func (m *Standing[W, S]) Tick(now time.Time) (out []Order[W], wake time.Time) {
 	for _, id := range slices.Sorted(maps.Keys(m.open)) {
 		n := m.nodes[id]
-		if !now.Before(n.again) {
-			n.try++
-			n.again = now.Add(min(m.cfg.Again<<min(n.try-1, 16), m.cfg.Most))
-			o := Order[W]{Node: id, Number: m.numberFor(n), Word: n.want, Try: n.try, Asked: n.asked}
+		if n.timer.Due(now, m.cfg.Retry) {
+			o := Order[W]{Node: id, Number: m.numberFor(n), Want: n.want, Try: n.timer.Try, Asked: n.asked}
 			if n.spoke {
 				o.Life = m.life(n.said)
 			}
@@ -198,15 +192,15 @@ func (m *Machine[W, S]) Tick(now time.Time) (out []Order[W], wake time.Time) {
 				continue
 			}
 		}
-		if wake.IsZero() || n.again.Before(wake) {
-			wake = n.again
+		if wake.IsZero() || n.timer.At.Before(wake) {
+			wake = n.timer.At
 		}
 	}
 	return out, wake
 }
 
 // Said returns what nodes said, by node.
-func (m *Machine[W, S]) Said() []S {
+func (m *Standing[W, S]) Said() []S {
 	var out []S
 	for _, id := range slices.Sorted(maps.Keys(m.nodes)) {
 		if n := m.nodes[id]; n.spoke {

@@ -1,0 +1,74 @@
+package order
+
+import (
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+func number1(term, count uint64) *lofamov1.OrderNumber {
+	return &lofamov1.OrderNumber{Term: term, Count: count}
+}
+
+// A run is carried out once. The last one is answered again; orders of a deposed leader and copies do nothing.
+func TestRunsAreCarriedOutOnce(t *testing.T) {
+	var r Runs
+	at := begin
+	judge := func(what string, term, count uint64, want Verdict) {
+		t.Helper()
+		if got := r.Judge(at, number1(term, count)); got != want {
+			t.Errorf("%s: %s, want %s", what, got, want)
+		}
+	}
+	judge("the first", 5, 1, New)
+	r.Take(at, number1(5, 1))
+	judge("again", 5, 1, Known)
+	judge("the next", 5, 2, New)
+	r.Take(at, number1(5, 2))
+	judge("the one before", 5, 1, Older)
+	judge("of a deposed leader", 4, 9, Older)
+	judge("of the next leader", 6, 1, New)
+	at = at.Add(RunsLast)
+	judge("a copy, later", 5, 1, Copy)
+	judge("of a store that began anew", 2, 1, New)
+	r.Take(at, number1(2, 1))
+	judge("the last before the store began anew", 5, 2, Copy)
+	for i := range uint64(runsKept) {
+		r.Take(at, number1(2, 2+i))
+	}
+	at = at.Add(RunsLast)
+	judge("a copy that is forgotten", 5, 2, New)
+}
+
+// A node that holds nothing takes orders for its present life alone. A leader of an earlier version names no life.
+func TestOrderForAnotherLifeIsRefused(t *testing.T) {
+	for _, tc := range []struct {
+		life    uint64
+		unknown bool
+		want    bool
+	}{{3, false, false}, {0, false, false}, {2, false, true}, {0, true, true}} {
+		if got := OtherLife(tc.life, tc.unknown, 3); got != tc.want {
+			t.Errorf("life %d, unknown %t: %t", tc.life, tc.unknown, got)
+		}
+	}
+}
+
+// The leader hears of a content once it is on disk, and not when an earlier content is.
+func TestLeaderHearsWhatIsStored(t *testing.T) {
+	h := Holder[int]{State: 1}
+	if h.Tells(begin) {
+		t.Error("there is nothing to tell")
+	}
+	h.Change(2)
+	h.Tell(begin)
+	if h.Tells(begin) || !h.Storing() {
+		t.Error("told before it is on disk")
+	}
+	if h.Stored(1) || h.Tells(begin) {
+		t.Error("an earlier content is on disk")
+	}
+	if !h.Stored(2) || !h.Tells(begin) || h.Tells(begin.Add(-time.Second)) {
+		t.Error("not told when it is on disk")
+	}
+}

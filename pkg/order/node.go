@@ -1,0 +1,226 @@
+package order
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// PlainNode is a node's side of a plain kind.
+type PlainNode interface {
+	// Validate returns an error that names the bad field, its value and what is allowed. It changes nothing; the node refuses the order then.
+	Validate(Content) error
+	// Apply brings a content into force, the empty one too: nothing is wanted of the node any more. It may block and may be called again with the same content,
+	// as after each start of the node. The node says what Apply fails with, and the leader sends the order again.
+	Apply(Content) error
+}
+
+// Node is the machine of one half for all its plain kinds.
+//
+//	Order: validate, fence ──Output.Keep──► Kept ──Output.Apply──► Applied ──Output.Answer──► the leader
+//
+// It is for one goroutine.
+type Node struct {
+	self  fault.Origin
+	epoch func() fault.Epoch
+	kinds *Registry[PlainNode]
+	held  map[string]*heldOrder
+	lost  bool // the stored orders cannot be read
+}
+
+// heldOrder is what the node holds of one kind.
+type heldOrder struct {
+	number  uint64
+	content Content
+	failed  string // why the content is not in force; empty: it is
+	busy    bool   // it is being stored or applied: the leader is told afterwards
+}
+
+// NodeOutput is what the shell does, in this order.
+type NodeOutput struct {
+	Keep   []byte // to be stored; Kept follows. nil: nothing
+	Apply  []Application
+	Answer []*lofamov1.OrderStatus // to be signed and sent to the leader
+	Notes  []string                // for the log
+}
+
+// Application is a content to be brought into force by the handler of its kind; Applied follows.
+type Application struct {
+	Kind    string
+	Number  uint64
+	Content Content
+}
+
+// NewNode returns a machine that holds what an earlier life has stored (Node.Output.Keep). It returns an error if that cannot be read; the machine then asks the
+// leader for it.
+func NewNode(self fault.Origin, epoch func() fault.Epoch, kinds *Registry[PlainNode], stored []byte) (*Node, error) {
+	n := &Node{self: self, epoch: epoch, kinds: kinds, held: make(map[string]*heldOrder)}
+	for _, kind := range kinds.Kinds() {
+		n.held[kind] = &heldOrder{}
+	}
+	orders, err := decodeHeld(stored)
+	if err != nil {
+		n.lost = true
+		return n, err
+	}
+	for _, o := range orders {
+		n.held[o.GetKind()] = &heldOrder{number: o.GetNumber(), content: Content(o.GetContent())} // also of kinds that this version does not know
+	}
+	return n, nil
+}
+
+// Start has everything that is held brought into force and the leader told.
+func (n *Node) Start() (out NodeOutput) {
+	for _, kind := range n.kinds.Kinds() {
+		h := n.held[kind]
+		switch {
+		case h.number > 0:
+			h.busy = true
+			out.Apply = append(out.Apply, Application{kind, h.number, h.content})
+		case n.lost:
+			out.Answer = append(out.Answer, n.status(kind, ""))
+		}
+	}
+	return out
+}
+
+// Order takes a verified order. It is answered whatever becomes of it, unless it is for another node: a leader that asks again has not heard.
+func (n *Node) Order(o *lofamov1.Order) (out NodeOutput) {
+	kind, content := o.GetKind(), Content(o.GetContent())
+	handler, known := n.kinds.Of(kind)
+	refuse := func(why string) NodeOutput {
+		return NodeOutput{
+			Answer: []*lofamov1.OrderStatus{n.status(kind, why)},
+			Notes:  []string{fmt.Sprintf("%s order %d refused: %s", kind, o.GetNumber(), why)},
+		}
+	}
+	switch h := n.held[kind]; {
+	case o.GetNode() != string(n.self.Node):
+		return NodeOutput{Notes: []string{fmt.Sprintf("%s order %d refused: it is for node %q", kind, o.GetNumber(), o.GetNode())}}
+	case !known:
+		return refuse("this node does not know the kind")
+	case h.number == 0 && o.GetLife() != uint64(n.epoch()):
+		return NodeOutput{Answer: []*lofamov1.OrderStatus{n.status(kind, "")}} // it names the life that the next order must name
+	case o.GetNumber() < h.number, o.GetNumber() == h.number && content != h.content:
+		return NodeOutput{
+			Answer: n.answer(kind), Notes: []string{fmt.Sprintf("%s order %d refused: it is not newer than %d", kind, o.GetNumber(), h.number)},
+		}
+	case o.GetNumber() == h.number:
+		return NodeOutput{Answer: n.answer(kind)}
+	}
+	if err := handler.Validate(content); err != nil {
+		return refuse(err.Error())
+	}
+	n.held[kind] = &heldOrder{number: o.GetNumber(), content: content, busy: true}
+	return NodeOutput{Keep: n.encode()}
+}
+
+// Kept takes the news that what Output.Keep said last is on disk. A newer Keep replaces an older one.
+func (n *Node) Kept() (out NodeOutput) {
+	n.lost = false
+	for _, kind := range n.kinds.Kinds() {
+		if h := n.held[kind]; h.busy {
+			out.Apply = append(out.Apply, Application{kind, h.number, h.content})
+		}
+	}
+	return out
+}
+
+// Applied takes what became of an Application.
+func (n *Node) Applied(a Application, err error) (out NodeOutput) {
+	h := n.held[a.Kind]
+	if h.number != a.Number { // a newer order is under way, and answers
+		return out
+	}
+	h.busy, h.failed = false, ""
+	if err != nil {
+		h.failed = err.Error()
+		out.Notes = append(out.Notes, fmt.Sprintf("%s order %d is not in force: %s", a.Kind, a.Number, h.failed))
+	}
+	out.Answer = n.answer(a.Kind)
+	return out
+}
+
+// answer is what the node says of a kind; none while the order is being stored or applied.
+func (n *Node) answer(kind string) []*lofamov1.OrderStatus {
+	if h := n.held[kind]; !h.busy {
+		return []*lofamov1.OrderStatus{n.status(kind, h.failed)}
+	}
+	return nil
+}
+
+// status is what the node holds of a kind, or why it refused the last order.
+func (n *Node) status(kind, why string) *lofamov1.OrderStatus {
+	st := &lofamov1.OrderStatus{
+		Kind: kind, Node: string(n.self.Node), Half: lofamov1.Half(n.self.Half), Epoch: uint64(n.epoch()), Lost: n.lost, Error: servicenet.CutText(why),
+	}
+	var content Content
+	if h := n.held[kind]; h != nil {
+		st.Number, content = h.number, h.content
+	}
+	st.Sum = Sum(content)
+	return st
+}
+
+// The file: magic (4 bytes), then for each kind, in alphabetical order, the length (2 bytes, big endian) of an Order without node and life, and the Order; at
+// the end CRC-32C over all before it (4 bytes, big endian).
+const heldMagic = "LOR1"
+
+// MaxHeld bounds the stored orders of a half, in bytes.
+const MaxHeld = 64 << 10
+
+// errHeld is wrapped by the errors of decodeHeld.
+var errHeld = errors.New("not the stored orders of a node")
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func (n *Node) encode() []byte {
+	b := []byte(heldMagic)
+	for _, kind := range slices.Sorted(maps.Keys(n.held)) {
+		h := n.held[kind]
+		if h.number == 0 {
+			continue
+		}
+		o, err := proto.MarshalOptions{Deterministic: true}.Marshal(&lofamov1.Order{Kind: kind, Number: h.number, Content: []byte(h.content)})
+		if err != nil {
+			panic(fmt.Sprintf("order: marshal order of kind %q: %v", kind, err)) // kinds are ASCII
+		}
+		b = append(binary.BigEndian.AppendUint16(b, uint16(len(o))), o...)
+	}
+	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+}
+
+// decodeHeld reads what encode wrote; nothing at all is a first start.
+func decodeHeld(b []byte) (out []*lofamov1.Order, err error) {
+	if len(b) == 0 {
+		return nil, nil
+	}
+	if len(b) > MaxHeld || len(b) < len(heldMagic)+4 || string(b[:len(heldMagic)]) != heldMagic {
+		return nil, fmt.Errorf("%d bytes that begin with %.4q: want at most %d that begin with %q: %w", len(b), b, MaxHeld, heldMagic, errHeld)
+	}
+	body, sum := b[:len(b)-4], binary.BigEndian.Uint32(b[len(b)-4:])
+	if is := crc32.Checksum(body, castagnoli); is != sum {
+		return nil, fmt.Errorf("checksum: given %#08x: want %#08x: %w", sum, is, errHeld)
+	}
+	for body = body[len(heldMagic):]; len(body) > 0; {
+		if len(body) < 2 || len(body)-2 < int(binary.BigEndian.Uint16(body)) {
+			return nil, fmt.Errorf("order %d is cut off: %w", len(out), errHeld)
+		}
+		n := int(binary.BigEndian.Uint16(body))
+		o := new(lofamov1.Order)
+		if err := proto.Unmarshal(body[2:2+n], o); err != nil || !servicenet.ValidOrderKind(o.GetKind()) || o.GetNumber() == 0 {
+			return nil, fmt.Errorf("order %d, of kind %.40q: %w", len(out), o.GetKind(), errHeld)
+		}
+		out, body = append(out, o), body[2+n:]
+	}
+	return out, nil
+}

@@ -17,7 +17,7 @@ import (
 )
 
 // previous is the commit of version N-1.
-const previous = "7d69023b0e375a24b15023b8b828bdba961bb38d"
+const previous = "22c93f74a8d6487a49f397e2763c1da8b3335952"
 
 // buildPrevious builds the programs of version N-1 from the history and returns their directory. Without the
 // history (a shallow clone, an archive) the test is skipped, but never in CI.
@@ -54,9 +54,9 @@ func buildPrevious(t *testing.T) string {
 	return bin
 }
 
-// newer are the keys that version N-1 has not in its configurations and refuses. Whoever upgrades has its files
-// still; here they are written by version N. maxHops is as old as the files, but not its 0.
-var newer = []string{"linkGrace", "renewal"}
+// newer lists the configuration keys of version N that version N-1 refuses. An operator who upgrades still has the old
+// files; here version N writes them.
+var newer = []string{}
 
 // previousConfig writes a configuration as version N-1 knows it, and returns the new file's name.
 func previousConfig(t *testing.T, path string) string {

@@ -9,11 +9,12 @@ import (
 	"syscall"
 
 	"github.com/lofamo/lofamo/internal/ctl"
+	"github.com/lofamo/lofamo/internal/ctl/command"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// A second Ctrl-C ends the program at once, whatever it is cleaning up.
 	context.AfterFunc(ctx, stop)
-	os.Exit(ctl.Run(ctx, os.Args[1:], ctl.System()))
+	os.Exit(ctl.Run(ctx, os.Args[1:], command.System()))
 }

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/ctl"
+	"github.com/lofamo/lofamo/internal/ctl/command"
 	"github.com/lofamo/lofamo/internal/inventory"
 	"github.com/lofamo/lofamo/internal/pki"
 )
@@ -380,7 +381,7 @@ func TestKeysContainer(t *testing.T) {
 	defer func() { _ = said.Close() }()
 	ended := make(chan int, 1)
 	go func() {
-		ended <- ctl.Run(ctx, args, ctl.Env{Stdout: out, Stderr: out, Getenv: func(string) string { return "" }})
+		ended <- ctl.Run(ctx, args, command.Env{Stdout: out, Stderr: out, Getenv: func(string) string { return "" }})
 		_ = out.Close()
 	}()
 	lines := bufio.NewScanner(said)

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/ctl/ctltest"
 	"github.com/lofamo/lofamo/internal/testing/clienttest"
 )
 
@@ -16,15 +17,15 @@ import (
 // under maintenance, n0-1-0 grows hot, a cable of n0-1-1 flaps; there is a spare.
 func grouped(t *testing.T) *clienttest.Map {
 	t.Helper()
-	m := healthy(t, "2x2x2")
+	m := ctltest.Healthy(t, "2x2x2")
 	group := &lofamov1.Group{
 		Id: "plane/X=1", Kind: lofamov1.GroupKind_PLANE, State: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE,
-		Members: []string{"n1-0-0", "n1-1-0", "n1-0-1", "n1-1-1"}, Size: 4, Of: 4, Inferred: 2, Since: ago(9 * time.Second), Reason: "plane",
+		Members: []string{"n1-0-0", "n1-1-0", "n1-0-1", "n1-1-1"}, Size: 4, Of: 4, Inferred: 2, Since: ctltest.Ago(9 * time.Second), Reason: "plane",
 	}
 	ended := &lofamov1.Group{Id: "label/rack=r7", Kind: lofamov1.GroupKind_LABEL, State: lofamov1.State_NORMAL, Size: 3, Of: 8}
 	m.Groups.Revision, m.Groups.Cluster = 41, m.Nodes.GetCluster()
 	m.Groups.Groups = []*lofamov1.Group{
-		{Id: "label/rack=r7", Kind: lofamov1.GroupKind_LABEL, State: lofamov1.State_FAILED, Cause: lofamov1.Cause_SERVICE_NETWORK, Members: []string{"n0-0-0"}, Size: 12, Of: 16, Since: ago(time.Hour)},
+		{Id: "label/rack=r7", Kind: lofamov1.GroupKind_LABEL, State: lofamov1.State_FAILED, Cause: lofamov1.Cause_SERVICE_NETWORK, Members: []string{"n0-0-0"}, Size: 12, Of: 16, Since: ctltest.Ago(time.Hour)},
 		group,
 	}
 	for _, n := range m.Nodes.GetNodes() {
@@ -32,7 +33,7 @@ func grouped(t *testing.T) *clienttest.Map {
 		if !strings.HasPrefix(n.GetCoord(), "1") {
 			continue
 		}
-		n.State, n.Cause, n.Groups, n.Reason, n.Since, n.Age = lofamov1.State_FAILED, lofamov1.Cause_NODE, []string{"plane/X=1"}, "quorum", ago(9*time.Second), durationpb.New(10*time.Second)
+		n.State, n.Cause, n.Groups, n.Reason, n.Since, n.Age = lofamov1.State_FAILED, lofamov1.Cause_NODE, []string{"plane/X=1"}, "quorum", ctltest.Ago(9*time.Second), durationpb.New(10*time.Second)
 		if n.GetCoord()[2] == '1' {
 			n.State, n.Cause, n.Inferred, n.Reason, n.Age = lofamov1.State_UNKNOWN, lofamov1.Cause_NONE, true, "inferred", nil
 		}
@@ -41,9 +42,9 @@ func grouped(t *testing.T) *clienttest.Map {
 		}
 	}
 	marked, hot, flaps := m.Nodes.Nodes[0], m.Nodes.Nodes[2], m.Nodes.Nodes[6]
-	marked.Maintenance = &lofamov1.Maintenance{Node: "n0-0-0", Reason: "new fan\x1b[2J", By: "operator ada", Since: ago(time.Hour), Until: ago(-2 * time.Hour)}
+	marked.Maintenance = &lofamov1.Maintenance{Node: "n0-0-0", Reason: "new fan\x1b[2J", By: "operator ada", Since: ctltest.Ago(time.Hour), Until: ctltest.Ago(-2 * time.Hour)}
 	hot.Warnings = []*lofamov1.Warning{{
-		Component: "temperature", Quantity: "temperature", Value: 71.5, Threshold: 85, Slope: 0.05, TimeToThreshold: durationpb.New(270 * time.Second), Since: ago(time.Minute),
+		Component: "temperature", Quantity: "temperature", Value: 71.5, Threshold: 85, Slope: 0.05, TimeToThreshold: durationpb.New(270 * time.Second), Since: ctltest.Ago(time.Minute),
 		Reason: "temperature is 71.5°C and rises by 3°C a minute: 85°C, where it is SICK, in about 4m30s; 8 readings over 35s",
 	}}
 	link := flaps.Components[5]
@@ -57,18 +58,18 @@ func grouped(t *testing.T) *clienttest.Map {
 	m.Supervisors.Supervisors[0].Alarms, m.Supervisors.Supervisors[0].QuorumAge = []string{"no quorum", "store slow: 2.1s"}, durationpb.New(4*time.Second)
 	m.Supervisors.Supervisors[1].EtcdMember, m.Supervisors.Supervisors[2].EtcdMember, m.Supervisors.Supervisors[2].EtcdLearner = "8e9e05c52164694d", "91bc3c398fb3c146", true
 	events := []*lofamov1.Event{
-		{Kind: lofamov1.EventKind_GROUP_CHANGED, From: lofamov1.State_UNKNOWN, To: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE, Group: group, Time: ago(9 * time.Second), Reason: "plane"},
-		{Kind: lofamov1.EventKind_GROUP_CHANGED, From: lofamov1.State_FAILED, To: lofamov1.State_NORMAL, Group: ended, Time: ago(8 * time.Second)},
-		{Kind: lofamov1.EventKind_WARNING_CHANGED, Node: "n0-1-0", Coord: "0,1,0", Component: "temperature", Warning: hot.GetWarnings()[0], Time: ago(7 * time.Second)},
-		{Kind: lofamov1.EventKind_WARNING_CHANGED, Node: "n0-1-0", Coord: "0,1,0", Component: "memory", Warning: &lofamov1.Warning{}, Ended: true, Time: ago(6 * time.Second)},
-		{Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n0-0-0", Coord: "0,0,0", Maintenance: marked.GetMaintenance(), Time: ago(5 * time.Second), Observer: "operator ada"},
-		{Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n0-0-1", Coord: "0,0,1", Maintenance: &lofamov1.Maintenance{}, Ended: true, Time: ago(4 * time.Second)},
-		{Kind: lofamov1.EventKind_TOPOLOGY_CHANGED, Time: ago(3 * time.Second), Reason: "topology: 40 nodes are changed: list them again"},
-		{Kind: lofamov1.EventKind_REGION_CHANGED, Region: "west", From: lofamov1.State_NORMAL, To: lofamov1.State_UNKNOWN, Time: ago(2 * time.Second)},
-		{Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: "n0-1-1", Coord: "0,1,1", Component: "link/X+", From: lofamov1.State_NORMAL, To: lofamov1.State_SICK, Cause: lofamov1.Cause_LINK, Flapping: true, Time: ago(time.Second)},
-		{Kind: lofamov1.EventKind_DIAGNOSIS_ENDED, Observer: "operator/ada", Time: ago(900 * time.Millisecond), Reason: "diagnosis of all: at fault: link n0-0-0 X+ to n1-0-0", Concerned: []string{"n0-0-0", "n1-0-0"}},
-		{Kind: lofamov1.EventKind_PROCEDURE_ENDED, Observer: "policy", Time: ago(800 * time.Millisecond), Reason: "procedure begun by n0-0-0: clear; 2 rounds, 900 ms", Clear: true},
-		{Kind: lofamov1.EventKind_PROCEDURE_ENDED, Node: "n0-1-0", Observer: "supervisor/s1", Time: ago(700 * time.Millisecond), Reason: "it has begun 4 procedures by itself within 1h0m0s"},
+		{Kind: lofamov1.EventKind_GROUP_CHANGED, From: lofamov1.State_UNKNOWN, To: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE, Group: group, Time: ctltest.Ago(9 * time.Second), Reason: "plane"},
+		{Kind: lofamov1.EventKind_GROUP_CHANGED, From: lofamov1.State_FAILED, To: lofamov1.State_NORMAL, Group: ended, Time: ctltest.Ago(8 * time.Second)},
+		{Kind: lofamov1.EventKind_WARNING_CHANGED, Node: "n0-1-0", Coord: "0,1,0", Component: "temperature", Warning: hot.GetWarnings()[0], Time: ctltest.Ago(7 * time.Second)},
+		{Kind: lofamov1.EventKind_WARNING_CHANGED, Node: "n0-1-0", Coord: "0,1,0", Component: "memory", Warning: &lofamov1.Warning{}, Ended: true, Time: ctltest.Ago(6 * time.Second)},
+		{Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n0-0-0", Coord: "0,0,0", Maintenance: marked.GetMaintenance(), Time: ctltest.Ago(5 * time.Second), Observer: "operator ada"},
+		{Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n0-0-1", Coord: "0,0,1", Maintenance: &lofamov1.Maintenance{}, Ended: true, Time: ctltest.Ago(4 * time.Second)},
+		{Kind: lofamov1.EventKind_TOPOLOGY_CHANGED, Time: ctltest.Ago(3 * time.Second), Reason: "topology: 40 nodes are changed: list them again"},
+		{Kind: lofamov1.EventKind_REGION_CHANGED, Region: "west", From: lofamov1.State_NORMAL, To: lofamov1.State_UNKNOWN, Time: ctltest.Ago(2 * time.Second)},
+		{Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: "n0-1-1", Coord: "0,1,1", Component: "link/X+", From: lofamov1.State_NORMAL, To: lofamov1.State_SICK, Cause: lofamov1.Cause_LINK, Flapping: true, Time: ctltest.Ago(time.Second)},
+		{Kind: lofamov1.EventKind_DIAGNOSIS_ENDED, Observer: "operator/ada", Time: ctltest.Ago(900 * time.Millisecond), Reason: "diagnosis of all: at fault: link n0-0-0 X+ to n1-0-0", Concerned: []string{"n0-0-0", "n1-0-0"}},
+		{Kind: lofamov1.EventKind_PROCEDURE_ENDED, Observer: "policy", Time: ctltest.Ago(800 * time.Millisecond), Reason: "procedure begun by n0-0-0: clear; 2 rounds, 900 ms", Clear: true},
+		{Kind: lofamov1.EventKind_PROCEDURE_ENDED, Node: "n0-1-0", Observer: "supervisor/s1", Time: ctltest.Ago(700 * time.Millisecond), Reason: "it has begun 4 procedures by itself within 1h0m0s"},
 	}
 	m.Initial = []*lofamov1.Event{events[0], {Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: "n1-0-0", Coord: "1,0,0", Component: "node", From: lofamov1.State_UNKNOWN, To: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE}}
 	m.Commit(41, events...)
@@ -80,14 +81,14 @@ func grouped(t *testing.T) *clienttest.Map {
 		},
 	}
 	m.Explanation = &lofamov1.ExplainResponse{
-		Node: "n1-0-0", Coord: "1,0,0", Component: "node", State: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE, Since: ago(9 * time.Second), Rule: "quorum",
+		Node: "n1-0-0", Coord: "1,0,0", Component: "node", State: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE, Since: ctltest.Ago(9 * time.Second), Rule: "quorum",
 		Summary: "2 of 3 neighbours hear nothing from it, and no challenge was answered within 25ms",
 		Because: []string{"n0-0-0 hears nothing on X-", "n1-0-1 does not count: it shares power=b"}, Until: []string{"an answer to a challenge", "a report of a newer boot epoch"},
 		Evidence: []*lofamov1.Evidence{{Kind: "SILENCE", Observer: "n0-0-0/dnp", Path: lofamov1.Path_DIRECT, Age: durationpb.New(9100 * time.Millisecond), State: lofamov1.State_FAILED}},
 		Groups:   []*lofamov1.Group{group}, Maintenance: marked.GetMaintenance(),
 	}
 	m.History = &lofamov1.GetHistoryResponse{
-		Events: []*lofamov1.Event{events[8], events[0]}, From: ago(26 * time.Hour), Revision: 41,
+		Events: []*lofamov1.Event{events[8], events[0]}, From: ctltest.Ago(26 * time.Hour), Revision: 41,
 		TimeIn: []*lofamov1.TimeIn{
 			{State: lofamov1.State_UNKNOWN, Time: durationpb.New(time.Minute), Times: 1}, {State: lofamov1.State_NORMAL, Time: durationpb.New(26*time.Hour - time.Minute), Times: 1},
 			{State: lofamov1.State_SICK, Time: durationpb.New(0)}, {State: lofamov1.State_FAILED, Time: durationpb.New(9 * time.Second), Times: 1},
@@ -97,7 +98,7 @@ func grouped(t *testing.T) *clienttest.Map {
 }
 
 func TestGoldenOfGroups(t *testing.T) {
-	r := startRemote(t, grouped(t))
+	r := ctltest.StartRemote(t, grouped(t))
 	for _, tc := range []struct{ name, args string }{
 		{"groups-nodes.txt", "get nodes"},
 		{"groups-nodes-wide.txt", "get nodes -o wide"},
@@ -123,29 +124,12 @@ func TestGoldenOfGroups(t *testing.T) {
 		{"groups-watch-initial.txt", "watch --initial --count 2"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := run(t, nil, r.flags(strings.Fields(tc.args)...)...)
+			got := run(t, nil, r.Flags(strings.Fields(tc.args)...)...)
 			if got.code != 0 || got.stderr != "" {
 				t.Fatalf("exit code %d, stderr %q", got.code, got.stderr)
 			}
-			golden(t, tc.name, got.stdout)
+			ctltest.Golden(t, tc.name, got.stdout)
 		})
-	}
-}
-
-// TestWarningSaysNothingTwice: and each value with its unit.
-func TestWarningSaysNothingTwice(t *testing.T) {
-	for _, tc := range []struct {
-		w    *lofamov1.Warning
-		want string
-	}{
-		{&lofamov1.Warning{Component: "temperature", Quantity: "temperature", Reason: "temperature is 71.5°C and rises"}, "temperature is 71.5°C and rises"},
-		{&lofamov1.Warning{Component: "link/X+", Quantity: "crc-ratio", Reason: "crc-ratio is 0.01 and rises"}, "link/X+: crc-ratio is 0.01 and rises"},
-		{&lofamov1.Warning{Component: "temperature", Quantity: "temperature", Value: 71.52, Threshold: 85, TimeToThreshold: durationpb.New(time.Minute)}, "temperature is 71.5°C and reaches 85°C in 1m"},
-		{&lofamov1.Warning{Component: "fan", Quantity: "hum", Value: 3, Threshold: 9, TimeToThreshold: durationpb.New(time.Minute), Reason: "of a version to come"}, "fan: hum is 3 and reaches 9 in 1m (of a version to come)"},
-	} {
-		if got := warning(tc.w); got != tc.want {
-			t.Errorf("%v: %q, want %q", tc.w, got, tc.want)
-		}
 	}
 }
 
@@ -158,12 +142,12 @@ func TestGoldenOfAGroup(t *testing.T) {
 		Because: []string{"counted: n1-0-0, n1-0-1 (FAILED, quorum)", "counted: n1-1-0, n1-1-1 (inferred dead)"}, Until: []string{"members that come back leave it"},
 		Groups: []*lofamov1.Group{g},
 	}
-	r := startRemote(t, m)
-	got := run(t, nil, r.flags("explain", "plane/X=1")...)
+	r := ctltest.StartRemote(t, m)
+	got := run(t, nil, r.Flags("explain", "plane/X=1")...)
 	if got.code != 0 || got.stderr != "" {
 		t.Fatalf("exit code %d, stderr %q", got.code, got.stderr)
 	}
-	golden(t, "groups-explain-group.txt", got.stdout)
+	ctltest.Golden(t, "groups-explain-group.txt", got.stdout)
 }
 
 // TestSelectorsAreHandedOn: what the user types is what the supervisor is asked.
@@ -190,12 +174,12 @@ func TestSelectorsAreHandedOn(t *testing.T) {
 		{"watch 0,0,0 -l a --field-selector to=FAILED --initial --count 1", `node:"0,0,0" label_selector:"a" field_selector:"to=FAILED" initial:true`},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
-			r := startRemote(t, m)
-			if got := run(t, nil, r.flags(strings.Fields(tc.args)...)...); got.code != 0 {
+			r := ctltest.StartRemote(t, m)
+			if got := run(t, nil, r.Flags(strings.Fields(tc.args)...)...); got.code != 0 {
 				t.Fatal(got.stderr)
 			}
 			var asked []string
-			for _, req := range r.server.Asked() {
+			for _, req := range r.Server.Asked() {
 				b, err := prototext.Marshal(req)
 				if err != nil {
 					t.Fatal(err)
@@ -214,9 +198,9 @@ func TestStaleAnswersSayHowOld(t *testing.T) {
 	m := grouped(t)
 	m.Nodes.Cluster.Stale, m.Nodes.Cluster.StaleAge = true, durationpb.New(75*time.Second)
 	m.Links.Cluster, m.Summary.Cluster, m.Explanation.Cluster = m.Nodes.GetCluster(), m.Nodes.GetCluster(), m.Nodes.GetCluster()
-	r := startRemote(t, m)
+	r := ctltest.StartRemote(t, m)
 	for _, args := range []string{"get nodes", "get links", "get groups", "summary", "explain 0,0,0"} {
-		if got := run(t, nil, r.flags(strings.Fields(args)...)...); got.code != 0 || !strings.Contains(got.stderr, "STALE") || !strings.Contains(got.stderr, "since 1m15s") {
+		if got := run(t, nil, r.Flags(strings.Fields(args)...)...); got.code != 0 || !strings.Contains(got.stderr, "STALE") || !strings.Contains(got.stderr, "since 1m15s") {
 			t.Errorf("%s: %+v", args, got)
 		}
 	}
@@ -231,9 +215,9 @@ func TestHeldVerdictsAreShown(t *testing.T) {
 	for _, n := range m.Nodes.GetNodes() {
 		n.VerdictsHeld = why
 	}
-	r := startRemote(t, m)
+	r := ctltest.StartRemote(t, m)
 	for _, args := range []string{"map", "get nodes", "get node 0,0,0", "get links", "summary", "explain 0,0,0"} {
-		if got := run(t, nil, r.flags(strings.Fields(args)...)...); got.code != 0 || !strings.Contains(got.stderr, "HELD: "+why) {
+		if got := run(t, nil, r.Flags(strings.Fields(args)...)...); got.code != 0 || !strings.Contains(got.stderr, "HELD: "+why) {
 			t.Errorf("%s: %+v", args, got)
 		}
 	}
@@ -242,11 +226,11 @@ func TestHeldVerdictsAreShown(t *testing.T) {
 func TestMissingEventsAreTold(t *testing.T) {
 	m := grouped(t)
 	m.OldestRevision = 30
-	r := startRemote(t, m)
-	if got := run(t, nil, r.flags("get", "events", "--since-revision", "7")...); got.code != 0 || !strings.Contains(got.stderr, "before revision 30 are no longer kept") {
+	r := ctltest.StartRemote(t, m)
+	if got := run(t, nil, r.Flags("get", "events", "--since-revision", "7")...); got.code != 0 || !strings.Contains(got.stderr, "before revision 30 are no longer kept") {
 		t.Errorf("%+v", got)
 	}
-	if got := run(t, nil, r.flags("get", "events", "--since-revision", "29")...); got.code != 0 || got.stderr != "" {
+	if got := run(t, nil, r.Flags("get", "events", "--since-revision", "29")...); got.code != 0 || got.stderr != "" {
 		t.Errorf("%+v", got)
 	}
 }

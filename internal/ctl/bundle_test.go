@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/ctl/ctltest"
 	"github.com/lofamo/lofamo/internal/testing/clienttest"
 )
 
@@ -56,26 +58,26 @@ func inDir(t *testing.T) func() string {
 }
 
 func TestBundle(t *testing.T) {
-	r := startRemote(t, harmed(t))
+	r := ctltest.StartRemote(t, ctltest.Harmed(t))
 	files := inDir(t)
 	b := goodBundle()
-	r.server.ServeBundle(b)
-	got := run(t, nil, r.flags("bundle", "1,0,1")...)
+	r.Server.ServeBundle(b)
+	got := run(t, nil, r.Flags("bundle", "1,0,1")...)
 	if got.code != 0 || got.stderr != "" {
 		t.Fatalf("exit code %d, stderr %q", got.code, got.stderr)
 	}
-	golden(t, "bundle.txt", got.stdout)
+	ctltest.Golden(t, "bundle.txt", got.stdout)
 	if f := files(); f != "n1-0-1-host-20240506T120000Z.tar.gz=abcdefgh" {
 		t.Error(f)
 	}
-	if b.Asked.GetNode() != "1,0,1" || b.Asked.GetHalf() != "host" || b.Asked.GetMaxBytes() != maxBundle {
+	if b.Asked.GetNode() != "1,0,1" || b.Asked.GetHalf() != "host" || b.Asked.GetMaxBytes() != 64<<20 {
 		t.Errorf("asked for %v", b.Asked)
 	}
 	// It is there now.
-	if got := run(t, nil, r.flags("bundle", "1,0,1")...); got.code != exitUsage || !strings.Contains(got.stderr, "is there already: --force overwrites it") {
+	if got := run(t, nil, r.Flags("bundle", "1,0,1")...); got.code != command.ExitUsage || !strings.Contains(got.stderr, "is there already: --force overwrites it") {
 		t.Errorf("exit code %d, stderr %q", got.code, got.stderr)
 	}
-	if got := run(t, nil, r.flags("bundle", "1,0,1", "--force", "--half", "dnp", "--max-bytes", "70000")...); got.code != 0 || b.Asked.GetHalf() != "dnp" || b.Asked.GetMaxBytes() != 70000 {
+	if got := run(t, nil, r.Flags("bundle", "1,0,1", "--force", "--half", "dnp", "--max-bytes", "70000")...); got.code != 0 || b.Asked.GetHalf() != "dnp" || b.Asked.GetMaxBytes() != 70000 {
 		t.Errorf("exit code %d, stderr %q, asked for %v", got.code, got.stderr, b.Asked)
 	}
 	if f := files(); f != "n1-0-1-host-20240506T120000Z.tar.gz=abcdefgh" {
@@ -84,19 +86,19 @@ func TestBundle(t *testing.T) {
 }
 
 func TestBundleToStdout(t *testing.T) {
-	r := startRemote(t, harmed(t))
+	r := ctltest.StartRemote(t, ctltest.Harmed(t))
 	files := inDir(t)
 	b := goodBundle()
 	b.Responses = b.Responses[3:]
-	r.server.ServeBundle(b)
-	got := run(t, nil, r.flags("bundle", "1,0,1", "-o", "-")...)
+	r.Server.ServeBundle(b)
+	got := run(t, nil, r.Flags("bundle", "1,0,1", "-o", "-")...)
 	if got.code != 0 || got.stdout != "abcdefgh" {
 		t.Errorf("exit code %d, stdout %q", got.code, got.stdout)
 	}
-	golden(t, "bundle-stdout.txt", got.stderr)
-	r.server.ServeBundle(goodBundle())
-	got = run(t, nil, r.flags("bundle", "1,0,1", "-o", "-")...)
-	if got.code != exitFailure || !strings.Contains(got.stderr, "began anew after 4 bytes") {
+	ctltest.Golden(t, "bundle-stdout.txt", got.stderr)
+	r.Server.ServeBundle(goodBundle())
+	got = run(t, nil, r.Flags("bundle", "1,0,1", "-o", "-")...)
+	if got.code != command.ExitFailure || !strings.Contains(got.stderr, "began anew after 4 bytes") {
 		t.Errorf("exit code %d, stderr %q", got.code, got.stderr)
 	}
 	if f := files(); f != "" {
@@ -106,7 +108,7 @@ func TestBundleToStdout(t *testing.T) {
 
 // TestBundleFails: nothing is left, and what was there stays.
 func TestBundleFails(t *testing.T) {
-	r := startRemote(t, harmed(t))
+	r := ctltest.StartRemote(t, ctltest.Harmed(t))
 	files := inDir(t)
 	if err := os.WriteFile("mine", []byte("old"), 0o600); err != nil {
 		t.Fatal(err)
@@ -124,19 +126,19 @@ func TestBundleFails(t *testing.T) {
 		code   int
 		want   string
 	}{
-		{"unreachable", []string{"1,0,1"}, &clienttest.Bundle{Responses: goodBundle().Responses[:2], Err: status.Error(codes.Unavailable, "nothing for 30s by any of 7 ways"), Failed: true}, exitFailure, "bundle of node 1,0,1: nothing for 30s"},
-		{"unknown", []string{"9,9,9"}, &clienttest.Bundle{Err: status.Error(codes.NotFound, "no such node")}, exitUsage, "no such node"},
-		{"not allowed", []string{"1,0,1"}, &clienttest.Bundle{Err: status.Error(codes.PermissionDenied, "role viewer may not call it")}, exitFailure, "may not call it"},
-		{"lost", []string{"1,0,1", "--force", "-o", "mine"}, &clienttest.Bundle{Responses: goodBundle().Responses[:2], Err: status.Error(codes.DataLoss, "crc32c differs"), Failed: true}, exitFailure, "crc32c differs"},
-		{"a name that leads elsewhere", []string{"1,0,1"}, outside, exitFailure, `calls the bundle "..": give a name by -o`},
-		{"short", []string{"1,0,1"}, short, exitFailure, "8 bytes were announced, 3 have come"},
-		{"miscounted", []string{"1,0,1"}, miscounted, exitFailure, "counts 7 bytes, 3 have come"},
-		{"is there", []string{"1,0,1", "-o", "mine"}, goodBundle(), exitUsage, "-o mine: is there already"},
-		{"a directory", []string{"1,0,1", "--force", "-o", "."}, goodBundle(), exitUsage, "is there and no regular file"},
-		{"no such directory", []string{"1,0,1", "-o", "no/such"}, goodBundle(), exitFailure, "no such file or directory"},
+		{"unreachable", []string{"1,0,1"}, &clienttest.Bundle{Responses: goodBundle().Responses[:2], Err: status.Error(codes.Unavailable, "nothing for 30s by any of 7 ways"), Failed: true}, command.ExitFailure, "bundle of node 1,0,1: nothing for 30s"},
+		{"unknown", []string{"9,9,9"}, &clienttest.Bundle{Err: status.Error(codes.NotFound, "no such node")}, command.ExitUsage, "no such node"},
+		{"not allowed", []string{"1,0,1"}, &clienttest.Bundle{Err: status.Error(codes.PermissionDenied, "role viewer may not call it")}, command.ExitFailure, "may not call it"},
+		{"lost", []string{"1,0,1", "--force", "-o", "mine"}, &clienttest.Bundle{Responses: goodBundle().Responses[:2], Err: status.Error(codes.DataLoss, "crc32c differs"), Failed: true}, command.ExitFailure, "crc32c differs"},
+		{"a name that leads elsewhere", []string{"1,0,1"}, outside, command.ExitFailure, `calls the bundle "..": give a name by -o`},
+		{"short", []string{"1,0,1"}, short, command.ExitFailure, "8 bytes were announced, 3 have come"},
+		{"miscounted", []string{"1,0,1"}, miscounted, command.ExitFailure, "counts 7 bytes, 3 have come"},
+		{"is there", []string{"1,0,1", "-o", "mine"}, goodBundle(), command.ExitUsage, "-o mine: is there already"},
+		{"a directory", []string{"1,0,1", "--force", "-o", "."}, goodBundle(), command.ExitUsage, "is there and no regular file"},
+		{"no such directory", []string{"1,0,1", "-o", "no/such"}, goodBundle(), command.ExitFailure, "no such file or directory"},
 	} {
-		r.server.ServeBundle(tc.bundle)
-		got := run(t, nil, r.flags(append([]string{"bundle"}, tc.args...)...)...)
+		r.Server.ServeBundle(tc.bundle)
+		got := run(t, nil, r.Flags(append([]string{"bundle"}, tc.args...)...)...)
 		if got.code != tc.code || !strings.Contains(got.stderr, tc.want) {
 			t.Errorf("%s: exit code %d, stderr %q, want %d and %q", tc.name, got.code, got.stderr, tc.code, tc.want)
 		}
@@ -148,17 +150,17 @@ func TestBundleFails(t *testing.T) {
 
 // TestBundleProgress: on a terminal one line is rewritten and removed at the end.
 func TestBundleProgress(t *testing.T) {
-	r := startRemote(t, harmed(t))
+	r := ctltest.StartRemote(t, ctltest.Harmed(t))
 	inDir(t)
-	r.server.ServeBundle(goodBundle())
-	at := now
+	r.Server.ServeBundle(goodBundle())
+	at := ctltest.Now
 	var out, errOut bytes.Buffer
-	code := Run(context.Background(), r.flags("bundle", "1,0,1"), Env{
+	code := Run(context.Background(), r.Flags("bundle", "1,0,1"), command.Env{
 		Stdout: &out, Stderr: &errOut, ErrTerminal: true, Getenv: func(string) string { return "" }, Location: time.UTC,
 		Now: func() time.Time { at = at.Add(time.Second); return at },
 	})
 	if code != 0 {
 		t.Fatalf("exit code %d, stderr %q", code, errOut.String())
 	}
-	golden(t, "bundle-progress.txt", strings.ReplaceAll(errOut.String(), "\r", "\\r\n")+"\n")
+	ctltest.Golden(t, "bundle-progress.txt", strings.ReplaceAll(errOut.String(), "\r", "\\r\n")+"\n")
 }

@@ -5,9 +5,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lofamo/lofamo/internal/ctl/command"
 	"github.com/lofamo/lofamo/internal/docstest"
 )
 
 func TestCommandsOfThePages(t *testing.T) {
-	docstest.Parses(t, "../..", "lofamoctl", func() *cobra.Command { return newRoot(Env{}) })
+	docstest.Parses(t, "../..", "lofamoctl", func() *cobra.Command { return newRoot(command.Env{}) })
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/ctl/ctltest"
 	"github.com/lofamo/lofamo/internal/testing/clienttest"
 )
 
@@ -13,21 +14,21 @@ import (
 // under maintenance from 9m to 7m ago.
 func history(t *testing.T) *clienttest.Map {
 	t.Helper()
-	m := healthy(t, "2x2x2")
+	m := ctltest.Healthy(t, "2x2x2")
 	n := m.Nodes.Nodes[5]
-	n.State, n.Cause, n.Since = lofamov1.State_FAILED, lofamov1.Cause_NODE, ago(time.Minute)
+	n.State, n.Cause, n.Since = lofamov1.State_FAILED, lofamov1.Cause_NODE, ctltest.Ago(time.Minute)
 	m.Links.Links[0].State = lofamov1.State_FAILED
 	m.OldestRevision = 1
 	revision := uint64(2)
 	commit := func(before time.Duration, e *lofamov1.Event) {
-		e.Time = ago(before)
+		e.Time = ctltest.Ago(before)
 		m.Commit(revision, e)
 		revision++
 	}
 	of := func(component string, from, to lofamov1.State, cause lofamov1.Cause) *lofamov1.Event {
 		return &lofamov1.Event{Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: "n1-0-1", Coord: "1,0,1", Component: component, From: from, To: to, Cause: cause}
 	}
-	mark := &lofamov1.Maintenance{Node: "n0-1-0", Reason: "new fan", By: "operator/ann", Since: ago(9 * time.Minute)}
+	mark := &lofamov1.Maintenance{Node: "n0-1-0", Reason: "new fan", By: "operator/ann", Since: ctltest.Ago(9 * time.Minute)}
 	commit(10*time.Minute, of("memory", lofamov1.State_NORMAL, lofamov1.State_SICK, lofamov1.Cause_MEMORY))
 	commit(10*time.Minute, of("node", lofamov1.State_NORMAL, lofamov1.State_SICK, lofamov1.Cause_MEMORY))
 	commit(9*time.Minute, &lofamov1.Event{Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n0-1-0", Coord: "0,1,0", Maintenance: mark})
@@ -42,7 +43,7 @@ func history(t *testing.T) *clienttest.Map {
 
 // TestMapAt: the map of a moment is that of now with every later change taken back.
 func TestMapAt(t *testing.T) {
-	r := startRemote(t, history(t))
+	r := ctltest.StartRemote(t, history(t))
 	for _, tc := range []struct {
 		at        string
 		want, not []string
@@ -59,7 +60,7 @@ func TestMapAt(t *testing.T) {
 		{"23:00", []string{"nodes:     8: 8 NORMAL", "13h0m ago"}, nil},                                    // yesterday's
 		{"0001-01-01T00:00:00Z", []string{"nodes:     8: 8 NORMAL", "As it was at"}, []string{"1 FAILED"}}, // a time like another
 	} {
-		got := run(t, nil, r.flags("map", "--at", tc.at)...)
+		got := run(t, nil, r.Flags("map", "--at", tc.at)...)
 		if got.code != 0 || got.stderr != "" {
 			t.Errorf("--at %s: exit code %d, %s", tc.at, got.code, got.stderr)
 		}
@@ -80,7 +81,7 @@ func TestMapAt(t *testing.T) {
 func TestMapAtRefused(t *testing.T) {
 	m := history(t)
 	m.OldestRevision = 2
-	r := startRemote(t, m)
+	r := ctltest.StartRemote(t, m)
 	for _, tc := range []struct{ at, want string }{
 		{"yesterday", `--at "yesterday": want "15:04"`},
 		{"-5m", `--at "-5m": that is yet to come`},
@@ -88,11 +89,11 @@ func TestMapAtRefused(t *testing.T) {
 		{"", `--at "": want`},
 		{"11m", "changes are not kept as far back as 11:49:00.000: they are since 11:50:00.000"},
 	} {
-		if got := run(t, nil, r.flags("map", "--at="+tc.at)...); got.code == 0 || !strings.Contains(got.stderr, tc.want) {
+		if got := run(t, nil, r.Flags("map", "--at="+tc.at)...); got.code == 0 || !strings.Contains(got.stderr, tc.want) {
 			t.Errorf("--at %q: exit code %d, %s: want %q", tc.at, got.code, got.stderr, tc.want)
 		}
 	}
-	if got := run(t, nil, startRemote(t, healthy(t, "2")).flags("map", "--at", "1m")...); got.code == 0 || !strings.Contains(got.stderr, "as far back as 11:59:00.000: none are") {
+	if got := run(t, nil, ctltest.StartRemote(t, ctltest.Healthy(t, "2")).Flags("map", "--at", "1m")...); got.code == 0 || !strings.Contains(got.stderr, "as far back as 11:59:00.000: none are") {
 		t.Errorf("no changes are kept: exit code %d, %s", got.code, got.stderr)
 	}
 }

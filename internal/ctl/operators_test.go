@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/ctl/ctltest"
 )
 
 func someTopology() *lofamov1.Topology {
@@ -25,16 +26,16 @@ func someTopology() *lofamov1.Topology {
 }
 
 // operated is a fake cluster that answers operators.
-func operated(t *testing.T) remote {
-	r := startRemote(t, healthy(t, "2x2x2"))
-	o := &r.server.Operators
+func operated(t *testing.T) ctltest.Remote {
+	r := ctltest.StartRemote(t, ctltest.Healthy(t, "2x2x2"))
+	o := &r.Server.Operators
 	o.Topology = someTopology()
 	o.Applied = &lofamov1.ApplyTopologyResponse{
 		Topology: &lofamov1.Topology{Revision: 42}, Changes: []string{"node n1-0-0: label rack=r0 is new", "node x: the spare takes 0,0,0 in place of n0-0-0"},
 	}
 	o.Marked = &lofamov1.SetMaintenanceResponse{Maintenance: []*lofamov1.Maintenance{
-		{Node: "n0-0-0", Reason: "new fan", By: "operator/someone", Since: ago(0), Until: timestamppb.New(now.Add(2 * 3600e9))},
-		{Node: "n1-0-0", Reason: "new fan", By: "operator/someone", Since: ago(0)},
+		{Node: "n0-0-0", Reason: "new fan", By: "operator/someone", Since: ctltest.Ago(0), Until: timestamppb.New(ctltest.Now.Add(2 * 3600e9))},
+		{Node: "n1-0-0", Reason: "new fan", By: "operator/someone", Since: ctltest.Ago(0)},
 	}}
 	return r
 }
@@ -44,18 +45,18 @@ func TestOperatorsOutput(t *testing.T) {
 	if err := os.WriteFile(file, []byte("dims: 2x1x1\nrevision: \"41\"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	marked := healthy(t, "2x1x1")
+	marked := ctltest.Healthy(t, "2x1x1")
 	for i, n := range marked.Nodes.GetNodes() {
-		n.Maintenance = &lofamov1.Maintenance{Node: n.GetId(), Reason: "new fan", By: "operator/someone", Since: ago(0)}
+		n.Maintenance = &lofamov1.Maintenance{Node: n.GetId(), Reason: "new fan", By: "operator/someone", Since: ctltest.Ago(0)}
 		if i == 1 {
-			n.Maintenance.Until, n.Spare, n.Coord = timestamppb.New(now.Add(2*3600e9)), true, ""
+			n.Maintenance.Until, n.Spare, n.Coord = timestamppb.New(ctltest.Now.Add(2*3600e9)), true, ""
 		}
 	}
-	none := healthy(t, "2x1x1")
+	none := ctltest.Healthy(t, "2x1x1")
 	none.Nodes.Nodes = nil
 	for _, tc := range []struct {
 		name, args string
-		r          remote
+		r          ctltest.Remote
 	}{
 		{"get-topology.txt", "get topology", operated(t)},
 		{"get-topology.yaml", "get topology -o yaml", operated(t)},
@@ -65,15 +66,15 @@ func TestOperatorsOutput(t *testing.T) {
 		{"label.txt", "label 1,0,0 rack=r0 gpu-", operated(t)},
 		{"maintenance-start.txt", "maintenance start n0-0-0 n1-0-0 --reason new-fan --for 2h", operated(t)},
 		{"maintenance-end.txt", "maintenance end n0-0-0 n1-0-0", operated(t)},
-		{"maintenance-list.txt", "maintenance list", startRemote(t, marked)},
-		{"maintenance-list-none.txt", "maintenance list", startRemote(t, none)},
+		{"maintenance-list.txt", "maintenance list", ctltest.StartRemote(t, marked)},
+		{"maintenance-list-none.txt", "maintenance list", ctltest.StartRemote(t, none)},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := run(t, nil, tc.r.flags(strings.Fields(tc.args)...)...)
+			got := run(t, nil, tc.r.Flags(strings.Fields(tc.args)...)...)
 			if got.code != 0 || got.stderr != "" {
 				t.Fatalf("exit code %d, stderr %q", got.code, got.stderr)
 			}
-			golden(t, tc.name, got.stdout)
+			ctltest.Golden(t, tc.name, got.stdout)
 		})
 	}
 }
@@ -83,14 +84,14 @@ func TestPrintedTopologyIsTaken(t *testing.T) {
 	r := operated(t)
 	file := filepath.Join(t.TempDir(), "topology")
 	for _, format := range []string{"yaml", "json"} {
-		printed := run(t, nil, r.flags("get", "topology", "-o", format)...)
+		printed := run(t, nil, r.Flags("get", "topology", "-o", format)...)
 		if err := os.WriteFile(file, []byte(printed.stdout), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got := run(t, nil, r.flags("apply", "-f", file)...); got.code != 0 {
+		if got := run(t, nil, r.Flags("apply", "-f", file)...); got.code != 0 {
 			t.Fatalf("%s: %+v", format, got)
 		}
-		sent := r.server.Operators.Sent[len(r.server.Operators.Sent)-1]
+		sent := r.Server.Operators.Sent[len(r.Server.Operators.Sent)-1]
 		if want := someTopology(); sent.GetIfRevision() != 41 || sent.GetDryRun() || sent.GetTopology().String() != want.String() {
 			t.Errorf("%s: sent %v, want %v", format, sent, want)
 		}
@@ -99,21 +100,21 @@ func TestPrintedTopologyIsTaken(t *testing.T) {
 
 func TestLabelSeesWhatOthersChange(t *testing.T) {
 	r := operated(t)
-	r.server.Operators.Errs = []error{status.Error(codes.Aborted, "changed"), status.Error(codes.Aborted, "changed")}
-	if got := run(t, nil, r.flags("label", "x", "rack-", "example.com/power=b")...); got.code != 0 {
+	r.Server.Operators.Errs = []error{status.Error(codes.Aborted, "changed"), status.Error(codes.Aborted, "changed")}
+	if got := run(t, nil, r.Flags("label", "x", "rack-", "example.com/power=b")...); got.code != 0 {
 		t.Fatalf("%+v", got)
 	}
-	if n := len(r.server.Operators.Sent); n != 3 {
+	if n := len(r.Server.Operators.Sent); n != 3 {
 		t.Errorf("%d attempts, want 3", n)
 	}
-	x := r.server.Operators.Sent[2].GetTopology().GetNodes()[2]
+	x := r.Server.Operators.Sent[2].GetTopology().GetNodes()[2]
 	if x.GetId() != "x" || len(x.GetLabels()) != 1 || x.GetLabels()["example.com/power"] != "b" {
 		t.Errorf("sent %v", x)
 	}
-	for range labelTries {
-		r.server.Operators.Errs = append(r.server.Operators.Errs, status.Error(codes.Aborted, "changed"))
+	for range 5 {
+		r.Server.Operators.Errs = append(r.Server.Operators.Errs, status.Error(codes.Aborted, "changed"))
 	}
-	if got := run(t, nil, r.flags("label", "x", "rack-")...); got.code != 1 || !strings.Contains(got.stderr, "label x: changed") {
+	if got := run(t, nil, r.Flags("label", "x", "rack-")...); got.code != 1 || !strings.Contains(got.stderr, "label x: changed") {
 		t.Errorf("%+v", got)
 	}
 }
@@ -151,12 +152,12 @@ func TestOperatorsRefusals(t *testing.T) {
 		{[]string{"maintenance", "start", "x"}, 2, "--reason is missing"},
 		{[]string{"maintenance", "end"}, 2, "NODE is missing"},
 	} {
-		if got := run(t, nil, r.flags(tc.args...)...); got.code != tc.code || !strings.Contains(got.stderr, tc.text) {
+		if got := run(t, nil, r.Flags(tc.args...)...); got.code != tc.code || !strings.Contains(got.stderr, tc.text) {
 			t.Errorf("%v: %+v, want %d with %q", tc.args, got, tc.code, tc.text)
 		}
 	}
-	if len(r.server.Operators.Asked) != 0 {
-		t.Errorf("asked all the same: %v", r.server.Operators.Asked)
+	if len(r.Server.Operators.Asked) != 0 {
+		t.Errorf("asked all the same: %v", r.Server.Operators.Asked)
 	}
 	for _, tc := range []struct {
 		err  error
@@ -170,12 +171,12 @@ func TestOperatorsRefusals(t *testing.T) {
 		{status.Error(codes.Unavailable, "no leader"), []string{"maintenance", "start", "x", "--reason", "y"}, 1, "no supervisor answered"},
 		{status.Error(codes.PermissionDenied, "role viewer"), []string{"maintenance", "start", "x", "--reason", "y"}, 1, "role viewer"},
 	} {
-		r.server.Operators.Errs = []error{tc.err}
-		before := len(r.server.Operators.Asked)
-		if got := run(t, nil, r.flags(tc.args...)...); got.code != tc.code || !strings.Contains(got.stderr, tc.text) {
+		r.Server.Operators.Errs = []error{tc.err}
+		before := len(r.Server.Operators.Asked)
+		if got := run(t, nil, r.Flags(tc.args...)...); got.code != tc.code || !strings.Contains(got.stderr, tc.text) {
 			t.Errorf("%v: %+v, want %d with %q", tc.args, got, tc.code, tc.text)
 		}
-		if n := len(r.server.Operators.Asked) - before; n != 1 {
+		if n := len(r.Server.Operators.Asked) - before; n != 1 {
 			t.Errorf("%v: asked %d times", tc.args, n)
 		}
 	}

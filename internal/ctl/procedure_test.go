@@ -6,6 +6,8 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/ctl/ctltest"
 )
 
 // sampleProcedure is one that was not clear, of four nodes of which one is silent and one took no part.
@@ -14,7 +16,7 @@ func sampleProcedure() *lofamov1.ProcedureReport {
 		return &lofamov1.ProcedureStep{State: s, TookUs: us, Held: held}
 	}
 	return &lofamov1.ProcedureReport{
-		Started: ago(time.Minute), TookMs: 3210, Subject: "operator/o", Reason: "a job loses messages", Wave: 7, Starter: "n0-0-0", Silent: []string{"n3-0-0"}, Holding: []string{"n1-0-0"},
+		Started: ctltest.Ago(time.Minute), TookMs: 3210, Subject: "operator/o", Reason: "a job loses messages", Wave: 7, Starter: "n0-0-0", Silent: []string{"n3-0-0"}, Holding: []string{"n1-0-0"},
 		Rounds: 4, Supervisor: "sup-1", Diagnosis: sampleReport(),
 		Nodes: []*lofamov1.ProcedureNode{
 			{Node: "n0-0-0", Steps: []*lofamov1.ProcedureStep{
@@ -32,8 +34,8 @@ func sampleProcedure() *lofamov1.ProcedureReport {
 }
 
 func TestProcedureCommands(t *testing.T) {
-	r := startRemote(t, harmed(t))
-	m := &r.server.Manage
+	r := ctltest.StartRemote(t, ctltest.Harmed(t))
+	m := &r.Server.Manage
 	at := func(s lofamov1.ProcedureState, round, ended uint32) *lofamov1.StartProcedureResponse {
 		return &lofamov1.StartProcedureResponse{Progress: &lofamov1.ProcedureProgress{State: s, Round: round, Nodes: 4, Ended: ended}}
 	}
@@ -48,14 +50,14 @@ func TestProcedureCommands(t *testing.T) {
 		"drain.txt": {"diagnose", "all", "--drain", "--reason", "a job loses messages", "--starter", "0,0,0", "--drain-timeout", "250ms"}, "drain.json": {"diagnose", "all", "--drain", "-o", "json"},
 		"procedure.txt": {"get", "procedure"}, "procedure-wide.txt": {"get", "procedure", "-o", "wide"}, "procedure.yaml": {"get", "procedure", "-o", "yaml"},
 	} {
-		got, code := run(t, nil, r.flags(args...)...), exitOK
+		got, code := run(t, nil, r.Flags(args...)...), command.ExitOK
 		if args[0] == "diagnose" {
-			code = exitFound
+			code = command.ExitFound
 		}
 		if got.code != code || got.stderr != "" {
 			t.Errorf("%v: code %d, %s", args, got.code, got.stderr)
 		}
-		golden(t, name, got.stdout)
+		ctltest.Golden(t, name, got.stdout)
 	}
 	asked := strings.Join(m.Asked, ";")
 	if !strings.Contains(asked, "drain true 0,0,0 250 a job loses messages") || !strings.Contains(asked, "drain true  1000 ") {
@@ -65,7 +67,7 @@ func TestProcedureCommands(t *testing.T) {
 
 // When all was well the command says so, and so does its end.
 func TestProcedureClear(t *testing.T) {
-	r := startRemote(t, harmed(t))
+	r := ctltest.StartRemote(t, ctltest.Harmed(t))
 	report := sampleProcedure()
 	report.Clear, report.Silent, report.Holding, report.Rounds, report.Reason = true, nil, nil, 1, ""
 	for _, n := range report.GetNodes()[:2] {
@@ -74,34 +76,34 @@ func TestProcedureClear(t *testing.T) {
 	report.Nodes = report.GetNodes()[:2]
 	d := report.GetDiagnosis()
 	d.Faults, d.Open, d.Silent, d.Links = nil, nil, nil, d.GetLinks()[:1]
-	r.server.Manage.Procedure = []*lofamov1.StartProcedureResponse{{Report: report}}
-	got := run(t, nil, r.flags("diagnose", "all", "--drain")...)
-	if got.code != exitOK || !strings.Contains(got.stdout, "CLEAR  the torus was empty after 1 round of the drain") || !strings.Contains(got.stdout, "Nothing is wrong: all links are good") {
+	r.Server.Manage.Procedure = []*lofamov1.StartProcedureResponse{{Report: report}}
+	got := run(t, nil, r.Flags("diagnose", "all", "--drain")...)
+	if got.code != command.ExitOK || !strings.Contains(got.stdout, "CLEAR  the torus was empty after 1 round of the drain") || !strings.Contains(got.stdout, "Nothing is wrong: all links are good") {
 		t.Errorf("%d: %s%s", got.code, got.stdout, got.stderr)
 	}
 	report.Clear = false
-	if got := run(t, nil, r.flags("diagnose", "all", "--drain")...); got.code != exitFound {
+	if got := run(t, nil, r.Flags("diagnose", "all", "--drain")...); got.code != command.ExitFound {
 		t.Errorf("not clear: %d", got.code)
 	}
 	report.Clear, report.Diagnosis = true, nil
-	if got := run(t, nil, r.flags("diagnose", "all", "--drain")...); got.code != exitFound || !strings.Contains(got.stdout, "no node has said that it tested them") {
+	if got := run(t, nil, r.Flags("diagnose", "all", "--drain")...); got.code != command.ExitFound || !strings.Contains(got.stdout, "no node has said that it tested them") {
 		t.Errorf("links that nobody tested: %d: %s", got.code, got.stdout)
 	}
 	report.Omitted, report.Diagnosis = 7, d
 	d.Faults = []*lofamov1.DiagnosisFault{{Node: "n0-0-0", Part: lofamov1.DiagnosisPart_PART_NODE}}
-	if got := run(t, nil, r.flags("diagnose", "all", "--drain")...); got.code != exitFound || !strings.Contains(got.stdout, "7 entries, nodes at which all was well first, are left out") {
+	if got := run(t, nil, r.Flags("diagnose", "all", "--drain")...); got.code != command.ExitFound || !strings.Contains(got.stdout, "7 entries, nodes at which all was well first, are left out") {
 		t.Errorf("a fault: %d: %s", got.code, got.stdout)
 	}
 }
 
 // Of a procedure that a node has begun by itself there is no diagnosis, though links are tested in it.
 func TestProcedureOfNode(t *testing.T) {
-	r := startRemote(t, harmed(t))
+	r := ctltest.StartRemote(t, ctltest.Harmed(t))
 	report := sampleProcedure()
 	report.Subject, report.Diagnosis = "node/n0-0-0", nil
-	r.server.Manage.LastOver = report
-	got := run(t, nil, r.flags("get", "procedure")...)
-	if got.code != exitOK || !strings.Contains(got.stdout, "links are tested") || !strings.Contains(got.stdout, "the nodes keep to themselves") {
+	r.Server.Manage.LastOver = report
+	got := run(t, nil, r.Flags("get", "procedure")...)
+	if got.code != command.ExitOK || !strings.Contains(got.stdout, "links are tested") || !strings.Contains(got.stdout, "the nodes keep to themselves") {
 		t.Errorf("%d: %s%s", got.code, got.stdout, got.stderr)
 	}
 }

@@ -13,103 +13,12 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/response"
-	"github.com/lofamo/lofamo/pkg/response/audit"
+	"github.com/lofamo/lofamo/internal/ctl/ctltest"
 	"github.com/lofamo/lofamo/pkg/response/policy"
 )
 
-// auditLines is a chain of so many decisions.
-func auditLines(t *testing.T, n int) []*lofamov1.AuditLine {
-	t.Helper()
-	var out []*lofamov1.AuditLine
-	var last audit.Line
-	for i := range n {
-		d := response.Decision{At: now.Add(time.Duration(i-n) * time.Minute), Act: response.Refuses, Response: "r7-1", Policy: "drain", Target: response.Target{Node: "n1-0-1", Component: fault.ComponentMemory}, Step: "drain", Kind: response.KubernetesDrain}
-		switch i % 4 {
-		case 0:
-			d.Act, d.Step, d.Kind = response.Proposes, "", ""
-		case 1:
-			d.Reason, d.Detail = response.ReasonApproval, "0 of 2"
-		case 2:
-			d.Act, d.Subject, d.Detail = response.Approves, "approver/ann", "seen \x1b it"
-		case 3:
-			d.Act, d.Attempt = response.Starts, 2
-		}
-		l, err := audit.Chain(last, d)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := l.Marshal()
-		if err != nil {
-			t.Fatal(err)
-		}
-		last = l
-		line := &lofamov1.AuditLine{
-			Seq: l.Seq, Line: string(b), At: timestamppb.New(d.At), Act: d.Act.String(), Response: d.Response, Policy: d.Policy, Target: d.Target.String(), Step: d.Step, Executor: string(d.Kind),
-			Attempt: uint32(d.Attempt), Subject: d.Subject, Detail: d.Detail,
-		}
-		if d.Reason != 0 {
-			line.Reason = d.Reason.String()
-		}
-		out = append(out, line)
-	}
-	return out
-}
-
-// responding is a fake cluster with policies and responses.
-func responding(t *testing.T) remote {
-	t.Helper()
-	r := startRemote(t, healthy(t, "2x2x2"))
-	s := &r.server.Responses
-	docs, err := policy.Default()
-	if err != nil {
-		t.Fatal(err)
-	}
-	drain := &lofamov1.ResponsePolicy{
-		Name: "drain", Version: 3, By: "operator/someone", At: ago(time.Hour), Digest: "0123456789abcdef", Mode: lofamov1.PolicyMode_ENFORCE, Match: `fault.component == "memory"`,
-		Steps: []string{"kubernetes.cordon", "kubernetes.drain"}, Description: "Uncorrected errors.", Document: string(docs[0].JSON),
-	}
-	alert := &lofamov1.ResponsePolicy{Name: "alert-group", Version: 1, By: "operator/someone", At: ago(48 * time.Hour), Digest: "fedcba9876543210", Mode: lofamov1.PolicyMode_OBSERVE_ONLY, Groups: true, Steps: []string{"alertmanager"}}
-	s.Policies = &lofamov1.ListPoliciesResponse{Policies: []*lofamov1.ResponsePolicy{alert, drain}, Revision: 41}
-	s.Policy = &lofamov1.GetPolicyResponse{Policy: drain, Former: []*lofamov1.ResponsePolicy{
-		{Name: "drain", Version: 2, By: "operator/bob", At: ago(2 * time.Hour), Deleted: true},
-		{Name: "drain", Version: 1, By: "operator/ann", At: ago(3 * time.Hour), Mode: lofamov1.PolicyMode_OBSERVE_ONLY, Digest: "aaaaaaaaaaaaaaaa"},
-	}}
-	s.Applied = &lofamov1.ApplyPoliciesResponse{Revision: 42, Changes: []*lofamov1.PolicyChange{
-		{Name: "a", Kind: lofamov1.PolicyChangeKind_POLICY_CREATED, Version: 1, To: lofamov1.PolicyMode_OBSERVE_ONLY},
-		{Name: "b", Kind: lofamov1.PolicyChangeKind_POLICY_REPLACED, Version: 4, From: lofamov1.PolicyMode_OBSERVE_ONLY, To: lofamov1.PolicyMode_ENFORCE, Open: 2},
-		{Name: "c", Kind: lofamov1.PolicyChangeKind_POLICY_UNCHANGED, Version: 2, From: lofamov1.PolicyMode_ENFORCE, To: lofamov1.PolicyMode_ENFORCE},
-		{Name: "d", Kind: lofamov1.PolicyChangeKind_POLICY_RELABELLED, Version: 9, From: lofamov1.PolicyMode_ENFORCE, To: lofamov1.PolicyMode_ENFORCE},
-	}}
-	s.Deleted = &lofamov1.DeletePoliciesResponse{Changes: []*lofamov1.PolicyChange{{Name: "a", Kind: lofamov1.PolicyChangeKind_POLICY_DELETED, Version: 2, From: lofamov1.PolicyMode_ENFORCE, Open: 1}}}
-	s.Is = &lofamov1.Response{
-		Id: "r7-12", Policy: "drain", Digest: "0123456789abcdef", Mode: lofamov1.PolicyMode_ENFORCE, Node: "n1-0-1", Component: "memory", FaultState: lofamov1.State_FAILED, FaultCause: lofamov1.Cause_MEMORY,
-		FaultSince: ago(10 * time.Minute), State: lofamov1.ResponseState_RESPONSE_WAITING, Reason: "approval", Detail: "1 of 2", Step: 1, ApprovalsWanted: 2, Proposed: ago(9 * time.Minute), Asked: ago(8 * time.Minute), Version: 5,
-		Approvals: []*lofamov1.ResponseApproval{{Subject: "approver/ann", At: ago(5 * time.Minute)}},
-		Steps: []*lofamov1.ResponseStep{
-			{Name: "cordon", Executor: "kubernetes.cordon", State: lofamov1.ResponseStepState_STEP_ACTED, Attempt: 1, Retries: 5, Started: ago(8 * time.Minute), Ended: ago(8 * time.Minute), Changed: true, Detail: "unschedulable"},
-			{Name: "drain", Executor: "kubernetes.drain", Parameters: map[string]string{"gracePeriod": "5m", "force": "true"}, State: lofamov1.ResponseStepState_STEP_PENDING, Retries: 1},
-		},
-	}
-	s.List = &lofamov1.ListResponsesResponse{
-		Breaker: &lofamov1.ResponseBreaker{Open: true, At: ago(time.Minute), Detail: "13 of 64 nodes went bad within 5m0s"},
-		Responses: []*lofamov1.Response{s.Is, {
-			Id: "r7-13", Policy: "alert-group", Group: "label/rack=r7", State: lofamov1.ResponseState_RESPONSE_RUNNING, Undoing: true, Proposed: ago(2 * time.Minute), Mode: lofamov1.PolicyMode_OBSERVE_ONLY,
-			Steps: []*lofamov1.ResponseStep{{Name: "alert", Executor: "alertmanager", Attempt: 3}}, FaultState: lofamov1.State_FAILED,
-		}, {
-			Id: "r7-14", Policy: "drain", Node: "n0-0-0", Component: "memory", State: lofamov1.ResponseState_RESPONSE_DONE, Step: 1, Proposed: ago(time.Hour), Closed: ago(time.Minute), Steps: []*lofamov1.ResponseStep{{Name: "cordon"}},
-		}},
-	}
-	s.Changes = []*lofamov1.WatchResponsesResponse{{Responses: s.List.GetResponses()[:1], Breaker: &lofamov1.ResponseBreaker{}}, {}, {Responses: s.List.GetResponses()[1:2], Gone: []string{"r6-2"}}}
-	s.Lines = auditLines(t, 5)
-	r.m.Commit(42, &lofamov1.Event{Kind: lofamov1.EventKind_POLICY_CHANGED, Policy: "drain", Observer: "operator/someone", Reason: "policy drain put in force, enforce, version 3", Time: ago(time.Hour)},
-		&lofamov1.Event{Kind: lofamov1.EventKind_POLICY_CHANGED, Policy: "alert", Ended: true, Observer: "operator/someone", Reason: "policy alert withdrawn", Time: ago(time.Hour)})
-	return r
-}
-
 func TestResponsesOutput(t *testing.T) {
-	r := responding(t)
+	r := ctltest.Responding(t)
 	open := "lofamoctl: BREAKER OPEN since 11:59:00.000: 13 of 64 nodes went bad within 5m0s: nothing but notifications begins until somebody closes it (lofamoctl response breaker close)\n"
 	for _, tc := range []struct{ name, args, stderr string }{
 		{"policies.txt", "policy get", ""},
@@ -136,12 +45,12 @@ func TestResponsesOutput(t *testing.T) {
 		{"audit-export.txt", "audit export", "lofamoctl: 5 lines; the last is 5 with hash HASH\n"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := run(t, nil, r.flags(strings.Fields(tc.args)...)...)
-			want := strings.Replace(tc.stderr, "HASH", lastHash(r.server.Responses.Lines), 1)
+			got := run(t, nil, r.Flags(strings.Fields(tc.args)...)...)
+			want := strings.Replace(tc.stderr, "HASH", lastHash(r.Server.Responses.Lines), 1)
 			if got.code != 0 || got.stderr != want {
 				t.Fatalf("exit code %d, stderr %q, want %q", got.code, got.stderr, want)
 			}
-			golden(t, tc.name, got.stdout)
+			ctltest.Golden(t, tc.name, got.stdout)
 		})
 	}
 }
@@ -154,8 +63,8 @@ func lastHash(lines []*lofamov1.AuditLine) string {
 
 // TestResponsesAsked: what is asked for, word for word.
 func TestResponsesAsked(t *testing.T) {
-	r := responding(t)
-	s := &r.server.Responses
+	r := ctltest.Responding(t)
+	s := &r.Server.Responses
 	for _, tc := range []struct {
 		args []string
 		want string // part of the request
@@ -175,7 +84,7 @@ func TestResponsesAsked(t *testing.T) {
 		{[]string{"audit", "--from", "7", "--limit", "5"}, `audit from:7 limit:5`},
 		{[]string{"audit", "export", "--from", "3"}, `export from:3`},
 	} {
-		if got := run(t, nil, r.flags(tc.args...)...); got.code != 0 {
+		if got := run(t, nil, r.Flags(tc.args...)...); got.code != 0 {
 			t.Errorf("%v: %+v", tc.args, got)
 		}
 		// protobuf's text varies in its white space on purpose.
@@ -186,7 +95,7 @@ func TestResponsesAsked(t *testing.T) {
 }
 
 func TestResponsesRefusals(t *testing.T) {
-	r := responding(t)
+	r := ctltest.Responding(t)
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		file := filepath.Join(dir, name)
@@ -233,11 +142,11 @@ func TestResponsesRefusals(t *testing.T) {
 		{[]string{"audit", "verify"}, 2, "-f is missing"},
 		{[]string{"audit", "verify", "-f", write("empty", "")}, 1, "no line"},
 	} {
-		before := len(r.server.Responses.Asked)
-		if got := run(t, nil, r.flags(tc.args...)...); got.code != tc.code || !strings.Contains(got.stderr, tc.text) {
+		before := len(r.Server.Responses.Asked)
+		if got := run(t, nil, r.Flags(tc.args...)...); got.code != tc.code || !strings.Contains(got.stderr, tc.text) {
 			t.Errorf("%v: %+v, want %d with %q", tc.args, got, tc.code, tc.text)
 		}
-		if len(r.server.Responses.Asked) != before {
+		if len(r.Server.Responses.Asked) != before {
 			t.Errorf("%v: asked all the same", tc.args)
 		}
 	}
@@ -253,8 +162,8 @@ func TestResponsesRefusals(t *testing.T) {
 		{status.Error(codes.PermissionDenied, "role viewer"), []string{"response", "retry", "r7-12"}, 1, "role viewer"},
 		{status.Error(codes.Unimplemented, "responses are switched off"), []string{"get", "responses"}, 1, "responses are switched off"},
 	} {
-		r.server.Responses.Err = tc.err
-		if got := run(t, nil, r.flags(tc.args...)...); got.code != tc.code || !strings.Contains(got.stderr, tc.text) {
+		r.Server.Responses.Err = tc.err
+		if got := run(t, nil, r.Flags(tc.args...)...); got.code != tc.code || !strings.Contains(got.stderr, tc.text) {
 			t.Errorf("%v: %+v, want %d with %q", tc.args, got, tc.code, tc.text)
 		}
 	}
@@ -262,26 +171,26 @@ func TestResponsesRefusals(t *testing.T) {
 
 // TestWatchResponsesOutput: all that is there, then what changes, until the supervisor has nothing more to say.
 func TestWatchResponsesOutput(t *testing.T) {
-	r := responding(t)
-	r.server.Responses.Err = status.Error(codes.Unavailable, "stopping")
+	r := ctltest.Responding(t)
+	r.Server.Responses.Err = status.Error(codes.Unavailable, "stopping")
 	for _, tc := range []struct{ name, args string }{{"responses-watch.txt", "get responses -w"}, {"responses-watch.json", "get responses --watch -o json"}} {
-		got := run(t, nil, r.flags(strings.Fields(tc.args)...)...)
+		got := run(t, nil, r.Flags(strings.Fields(tc.args)...)...)
 		if got.code != 1 || !strings.Contains(got.stderr, "stopping") {
 			t.Errorf("%+v", got)
 		}
-		golden(t, tc.name, got.stdout)
+		ctltest.Golden(t, tc.name, got.stdout)
 	}
 }
 
 // TestAuditFile: an export goes on where the file ends, whatever that is, and verify finds what was done to it.
 func TestAuditFile(t *testing.T) {
-	r := responding(t)
+	r := ctltest.Responding(t)
 	file := filepath.Join(t.TempDir(), "audit.jsonl")
-	all := auditLines(t, 12)
+	all := ctltest.AuditLines(t, 12)
 	export := func(lines []*lofamov1.AuditLine) result {
 		t.Helper()
-		r.server.Responses.Lines = lines
-		return run(t, nil, r.flags("audit", "export", "-f", file)...)
+		r.Server.Responses.Lines = lines
+		return run(t, nil, r.Flags("audit", "export", "-f", file)...)
 	}
 	if got := export(all[:5]); got.code != 0 || !strings.Contains(got.stderr, "5 lines; the last is 5") {
 		t.Fatalf("%+v", got)
@@ -300,7 +209,7 @@ func TestAuditFile(t *testing.T) {
 	if got := export(all[5:]); got.code != 0 || !strings.Contains(got.stderr, "7 lines; the last is 12") {
 		t.Fatalf("%+v", got)
 	}
-	if asked := r.server.Responses.Asked; !strings.Contains(asked[len(asked)-1], "from:6") {
+	if asked := r.Server.Responses.Asked; !strings.Contains(asked[len(asked)-1], "from:6") {
 		t.Errorf("asked %s", asked[len(asked)-1])
 	}
 	verify := func(args ...string) result {
@@ -332,11 +241,11 @@ func TestAuditFile(t *testing.T) {
 
 // TestChangedAuditIsSaid: what a supervisor shows is checked too.
 func TestChangedAuditIsSaid(t *testing.T) {
-	r := responding(t)
-	l := r.server.Responses.Lines[2]
+	r := ctltest.Responding(t)
+	l := r.Server.Responses.Lines[2]
 	l.Line = strings.Replace(l.GetLine(), "approver/ann", "approver/bob", 1)
 	for _, args := range [][]string{{"audit"}, {"audit", "-o", "json"}, {"audit", "export"}} {
-		if got := run(t, nil, r.flags(args...)...); got.code != 1 || !strings.Contains(got.stderr, "audit line 3: its hash is") || got.stdout == "" {
+		if got := run(t, nil, r.Flags(args...)...); got.code != 1 || !strings.Contains(got.stderr, "audit line 3: its hash is") || got.stdout == "" {
 			t.Errorf("%v: %+v", args, got)
 		}
 	}
@@ -346,40 +255,40 @@ func TestChangedAuditIsSaid(t *testing.T) {
 func recording() []*lofamov1.Event {
 	ev := func(at time.Duration, node, component string, to lofamov1.State, cause lofamov1.Cause) *lofamov1.Event {
 		return &lofamov1.Event{
-			Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: node, Component: component, To: to, Cause: cause, Time: timestamppb.New(now.Add(at - time.Hour)), Observer: node + "/host",
+			Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: node, Component: component, To: to, Cause: cause, Time: timestamppb.New(ctltest.Now.Add(at - time.Hour)), Observer: node + "/host",
 		}
 	}
 	group := &lofamov1.Event{
-		Kind: lofamov1.EventKind_GROUP_CHANGED, To: lofamov1.State_FAILED, Time: timestamppb.New(now.Add(5*time.Minute - time.Hour)),
-		Group: &lofamov1.Group{Id: "label/rack=r0", Kind: lofamov1.GroupKind_LABEL, State: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE, Members: []string{"n0-0-0"}, Size: 1, Of: 2, Since: ago(55 * time.Minute)},
+		Kind: lofamov1.EventKind_GROUP_CHANGED, To: lofamov1.State_FAILED, Time: timestamppb.New(ctltest.Now.Add(5*time.Minute - time.Hour)),
+		Group: &lofamov1.Group{Id: "label/rack=r0", Kind: lofamov1.GroupKind_LABEL, State: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE, Members: []string{"n0-0-0"}, Size: 1, Of: 2, Since: ctltest.Ago(55 * time.Minute)},
 	}
 	return []*lofamov1.Event{
 		ev(0, "n0-0-0", "memory", lofamov1.State_FAILED, lofamov1.Cause_MEMORY), ev(time.Minute, "n1-0-0", "memory", lofamov1.State_FAILED, lofamov1.Cause_MEMORY),
 		ev(10*time.Second, "n1-0-0", "soul", lofamov1.State_FAILED, lofamov1.Cause_MEMORY), ev(90*time.Second, "n1-0-0", "memory", lofamov1.State_NORMAL, lofamov1.Cause_NONE),
-		{Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n1-0-0", Time: timestamppb.New(now.Add(2*time.Minute - time.Hour))},
-		{Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n1-0-0", Time: timestamppb.New(now.Add(3*time.Minute - time.Hour)), Ended: true},
+		{Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n1-0-0", Time: timestamppb.New(ctltest.Now.Add(2*time.Minute - time.Hour))},
+		{Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n1-0-0", Time: timestamppb.New(ctltest.Now.Add(3*time.Minute - time.Hour)), Ended: true},
 		{Kind: lofamov1.EventKind_POLICY_CHANGED, Policy: "p"}, group,
 	}
 }
 
 func TestPolicyTest(t *testing.T) {
-	m := healthy(t, "2x1x1")
+	m := ctltest.Healthy(t, "2x1x1")
 	for i, ev := range recording() {
 		m.Commit(uint64(i+2), ev)
 	}
-	r := startRemote(t, m)
-	r.server.Operators.Topology = someTopology()
+	r := ctltest.StartRemote(t, m)
+	r.Server.Operators.Topology = someTopology()
 	for _, tc := range []struct{ name, args string }{
 		{"policy-test.txt", "policy test --defaults --enforce"},
 		{"policy-test-observe.txt", "policy test --defaults --since 59m30s"},
 		{"policy-test.json", "policy test --defaults --enforce --approvals 2 --approve ann,bob -o json"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := run(t, nil, r.flags(strings.Fields(tc.args)...)...)
+			got := run(t, nil, r.Flags(strings.Fields(tc.args)...)...)
 			if got.code != 0 || got.stderr != "lofamoctl: 1 event that cannot be read, left out\n" {
 				t.Fatalf("exit code %d, stderr %q", got.code, got.stderr)
 			}
-			golden(t, tc.name, got.stdout)
+			ctltest.Golden(t, tc.name, got.stdout)
 		})
 	}
 	// Limits of a configuration, and a flag that goes before them.
@@ -392,7 +301,7 @@ func TestPolicyTest(t *testing.T) {
 		want string // of the table
 		more bool   // it is there
 	}{{"--config " + conf, "approval: 0 of 2", true}, {"--config " + conf + " --approvals 0", "approval: 0 of 2", false}} {
-		got := run(t, nil, r.flags(strings.Fields("policy test --defaults --enforce "+tc.args)...)...)
+		got := run(t, nil, r.Flags(strings.Fields("policy test --defaults --enforce "+tc.args)...)...)
 		if got.code != 0 || strings.Contains(got.stdout, tc.want) != tc.more {
 			t.Errorf("%s: %+v", tc.args, got)
 		}
@@ -400,7 +309,7 @@ func TestPolicyTest(t *testing.T) {
 	// The same from files, without any supervisor.
 	dir := t.TempDir()
 	for file, args := range map[string]string{"events": "get events -o yaml", "topology": "get topology -o json"} {
-		printed := run(t, nil, r.flags(strings.Fields(args)...)...)
+		printed := run(t, nil, r.Flags(strings.Fields(args)...)...)
 		if err := os.WriteFile(filepath.Join(dir, file), []byte(printed.stdout), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -409,7 +318,7 @@ func TestPolicyTest(t *testing.T) {
 	if got.code != 0 {
 		t.Fatalf("%+v", got)
 	}
-	golden(t, "policy-test.txt", got.stdout)
+	ctltest.Golden(t, "policy-test.txt", got.stdout)
 }
 
 // TestPolicyOffline: check and defaults ask nobody.

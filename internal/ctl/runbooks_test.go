@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/lofamo/lofamo/internal/ctl/command"
 )
 
 // What runbooks have people type at three in the morning is there: commands, flags and as many arguments.
@@ -24,7 +26,7 @@ func TestRunbooks(t *testing.T) {
 		for _, m := range typed.FindAllStringSubmatch(string(b), -1) {
 			n++
 			line := strings.TrimSpace(m[1])
-			cmd, args, err := newRoot(Env{}).Find(strings.Fields(line))
+			cmd, args, err := newRoot(command.Env{}).Find(strings.Fields(line))
 			if err != nil {
 				t.Errorf("%s: lofamoctl %s: %v", page, line, err)
 				continue

@@ -16,6 +16,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/ctl/ctltest"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/testing/clienttest"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -61,7 +63,7 @@ func pretendSupervisor(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	m := healthyMap(d)
+	m := ctltest.HealthyMap(d)
 	if _, err := os.Stat(filepath.Join(filepath.Dir(file), "unwell")); err == nil {
 		n := m.Nodes.Nodes[0]
 		n.State, n.Cause = lofamov1.State_SICK, lofamov1.Cause_SENSOR
@@ -234,7 +236,7 @@ func TestForegroundUpEndsWithCtrlC(t *testing.T) {
 	defer interrupt()
 	done := make(chan int, 1)
 	go func() {
-		done <- Run(ctx, []string{"up", "--dims", "2", "--supervisors", "1", "--dir", dir, "--bin-dir", bin}, Env{
+		done <- Run(ctx, []string{"up", "--dims", "2", "--supervisors", "1", "--dir", dir, "--bin-dir", bin}, command.Env{
 			Stdout: &out, Stderr: &errOut, Terminal: true, Getenv: func(string) string { return "" }, Now: time.Now, Location: time.UTC,
 		})
 	}()
@@ -264,7 +266,7 @@ func TestForegroundUpNoticesADownElsewhere(t *testing.T) {
 	var out syncBuffer
 	done := make(chan int, 1)
 	go func() {
-		done <- Run(context.Background(), []string{"up", "--dims", "2", "--supervisors", "1", "--dir", dir, "--bin-dir", bin}, Env{
+		done <- Run(context.Background(), []string{"up", "--dims", "2", "--supervisors", "1", "--dir", dir, "--bin-dir", bin}, command.Env{
 			Stdout: &out, Stderr: &out, Getenv: func(string) string { return "" }, Now: time.Now, Location: time.UTC,
 		})
 	}()

@@ -6,27 +6,28 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lofamo/lofamo/internal/ctl/command"
 	"github.com/lofamo/lofamo/internal/version"
 )
 
-func (a *app) versionCommand() *cobra.Command {
+func versionCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Which build of lofamoctl this is",
-		Args:  exactly(),
+		Args:  command.Exactly(),
 	}
-	o := addOutputFlag(cmd, formatTable, formatJSON, formatYAML)
+	o := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		info := version.Get()
-		if o.format == formatTable {
-			a.printf("lofamoctl %s\n", info)
+		if o.Format == command.FormatTable {
+			a.Printf("lofamoctl %s\n", info)
 			return nil
 		}
 		b, err := json.Marshal(info)
 		if err != nil {
 			return fmt.Errorf("print version: %w", err)
 		}
-		return a.printJSON(o.format, b)
+		return a.PrintJSON(o.Format, b)
 	}
 	return cmd
 }

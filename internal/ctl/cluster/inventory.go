@@ -1,0 +1,334 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/inventory"
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// Command returns `lofamoctl cluster`, which works on the files of an inventory.
+func Command(a *command.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "cluster init|add-node|issue|rotate-keys|join|place",
+		Short: "Make what the machines of a cluster get: configurations, certificates, keys",
+		Long: `Makes what the machines of a cluster get: configurations, certificates, keys. It talks to no machine: for each there is a directory, its
+bundle, that you carry over by your own means, and that 'lofamoctl cluster join' puts in its place there.
+
+The operator's directory (--out) has the key of the cluster's authority (ca.key). Keep it where only you can read it; no machine gets it.
+A cluster on this machine, to try it, is made by 'lofamoctl up'.`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(_ *cobra.Command, args []string) error {
+			const want = "want init, add-node, issue, rotate-keys, join or place"
+			if len(args) == 0 {
+				return command.Usagef("cluster: %s", want)
+			}
+			return command.Usagef("cluster %s: %s", args[0], want)
+		},
+	}
+	cmd.AddCommand(clusterInitCommand(a), clusterAddNodeCommand(a), clusterIssueCommand(a), clusterRotateCommand(a), clusterJoinCommand(a), clusterPlaceCommand(a))
+	return cmd
+}
+
+func outFlag(cmd *cobra.Command, out *string) {
+	cmd.Flags().StringVar(out, "out", "", "the operator's directory (required)")
+}
+
+func wantOut(out string) error {
+	if out == "" {
+		return command.Usagef("--out is missing: the operator's directory")
+	}
+	return nil
+}
+
+func clusterInitCommand(a *command.App) *cobra.Command {
+	var out string
+	cmd := &cobra.Command{
+		Use:   "init INVENTORY --out DIR",
+		Short: "Make authority, keys, certificates and configurations of a new cluster from its inventory",
+		Example: `  lofamoctl cluster init deploy/examples/inventory.yaml --out hall7
+  scp -r hall7/nodes/n0-0-0 n0-0-0:bundle        and there: lofamoctl cluster join bundle`,
+		Args: command.Exactly("INVENTORY"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := wantOut(out); err != nil {
+				return err
+			}
+			inv, err := inventory.Load(args[0])
+			if err != nil {
+				return err
+			}
+			if err := inventory.Open(out).Init(inv); err != nil {
+				return err
+			}
+			a.Printf("%s: cluster %s, %s, %d supervisors, %d spares\n", out, inv.Cluster, inv.Dims, len(inv.Supervisors), len(inv.Spares))
+			a.Printf("  supervisors/ID, nodes/ID  what each machine gets: carry it there, then 'lofamoctl cluster join DIR'; supervisors first\n")
+			a.Printf("  operators/                certificates for people: --ca ca.pem --cert operator.pem --key operator.key\n")
+			a.Printf("  ca.key                    signs certificates: for nobody but you\n")
+			a.Printf("  issuer.key                renews certificates of nodes only: the supervisors' bundles have it too\n")
+			a.Printf("  prometheus-targets.json   what a Prometheus scrapes: file_sd_configs, as in deploy/prometheus\n")
+			sayUntil(a, out)
+			return nil
+		},
+	}
+	outFlag(cmd, &out)
+	return cmd
+}
+
+func clusterAddNodeCommand(a *command.App) *cobra.Command {
+	var out, file, renew string
+	cmd := &cobra.Command{
+		Use:   "add-node (INVENTORY | --renew ID) --out DIR",
+		Short: "Bring the bundles up to date with a changed inventory, or give a machine in the place of another one its own certificates",
+		Long: `Brings the bundles up to date with a changed inventory, and says of which members something has changed: carry those over.
+
+One node more is a spare (spares:), which 'lofamoctl node replace' puts in the place of another one, or, where the torus itself gets
+larger, all of its new plane. The running supervisors learn of it by 'lofamoctl apply': their own files count only for an empty store.
+
+With --renew ID the node or replica of that name gets new keys and certificates: for a machine that stands in for one that was lost.
+The old certificates stay valid until they end, unless you revoke them: 'lofamoctl cert revoke'. Processes take up new ones without a restart.`,
+		Args: command.Between(0, "INVENTORY"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := wantOut(out); err != nil {
+				return err
+			}
+			d := inventory.Open(out)
+			inv, err := d.Inventory()
+			if err == nil && len(args) > 0 {
+				file = args[0]
+				inv, err = inventory.Load(file)
+			}
+			if err != nil {
+				return err
+			}
+			if file == "" && renew == "" {
+				return command.Usagef("INVENTORY is missing, or --renew ID")
+			}
+			var fresh []string
+			if renew != "" {
+				if !inv.Has(renew) {
+					return fmt.Errorf("--renew %s: no node or supervisor of the inventory has that name", renew)
+				}
+				fresh = append(fresh, renew)
+			}
+			changed, err := d.Update(inv, fresh...)
+			if err != nil {
+				return err
+			}
+			sayChanged(a, out, changed)
+			sayUntil(a, out)
+			return nil
+		},
+	}
+	outFlag(cmd, &out)
+	cmd.Flags().StringVar(&renew, "renew", "", "new keys and certificates for this node or supervisor")
+	return cmd
+}
+
+func clusterIssueCommand(a *command.App) *cobra.Command {
+	var out string
+	cmd := &cobra.Command{
+		Use:   "issue viewer|operator|approver|executor NAME --out DIR",
+		Short: "Make a certificate for one more person, or for an executor process",
+		Long: `Makes a certificate and key that no bundle has: a person's own, in operators/ROLE-NAME.pem, or that of an executor process, in executors/NAME/pki.
+Approvals are counted by name: who gives two people one certificate has one approval of them. 'rotate-keys' renews it with all others; to have it forgotten remove its files.
+It holds for a year, or until the authority is changed ('rotate-keys --authority').`,
+		Example: `  lofamoctl cluster issue approver anna --out hall7`,
+		Args:    command.Exactly("ROLE", "NAME"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := wantOut(out); err != nil {
+				return err
+			}
+			cert, err := inventory.Open(out).Issue(pki.Role(args[0]), args[1])
+			if err != nil {
+				return err
+			}
+			ends, err := pki.Ends(cert)
+			if err != nil {
+				return err
+			}
+			a.Printf("%s, and its key and ca.pem beside it; it holds until %s\n", cert, day(ends))
+			return nil
+		},
+	}
+	outFlag(cmd, &out)
+	return cmd
+}
+
+func sayChanged(a *command.App, out string, members []string) {
+	if len(members) == 0 {
+		a.Printf("nothing has changed\n")
+		return
+	}
+	a.Printf("changed, to be carried over:\n")
+	for _, m := range members {
+		a.Printf("  %s\n", filepath.Join(out, m))
+	}
+}
+
+// sayUntil says until when the certificates of the operator's directory hold. What was wanted is done by then, so that what cannot be read there is no failure.
+func sayUntil(a *command.App, out string) {
+	at, err := inventory.Open(out).Ends()
+	if err != nil {
+		a.Warnf("lofamoctl: until when certificates hold is not known: %v\n", err)
+		return
+	}
+	a.Printf("certificates hold until %s, when the first ends; 'rotate-keys' makes all anew\n", day(at))
+}
+
+// day is a time to the minute.
+func day(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }
+
+func clusterRotateCommand(a *command.App) *cobra.Command {
+	var out, step string
+	var authority bool
+	cmd := &cobra.Command{
+		Use:   "rotate-keys --step add|use|remove --out DIR",
+		Short: "Change gossip key and certificates, and the authority if wanted, without a moment in which anybody is not understood",
+		Long: `Changes the gossip key and all certificates, in three steps. After each carry the bundles to all machines ('lofamoctl cluster join'), restart
+what runs there one after the other ('lofamo-agent restart', 'systemctl restart lofamo-supervisor'), and look that all is well before the next:
+
+  add     what is new is taken from others, what is old is still used
+  use     what is new is used, what is old is still taken; certificates are new
+  remove  what is old is taken no more
+
+A step that was broken off is taken again. With --authority, given with 'add', the authority is changed too, with its key: every certificate
+that the old one has signed is worth nothing after 'remove'. Programs of a version that knows one gossip key only refuse a file with two: upgrade first.`,
+		Args: command.Exactly(),
+		RunE: func(*cobra.Command, []string) error {
+			if err := wantOut(out); err != nil {
+				return err
+			}
+			if step == "" {
+				return command.Usagef("--step is missing: add, use or remove")
+			}
+			changed, err := inventory.Open(out).Rotate(inventory.Step(step), authority)
+			if err != nil {
+				return err
+			}
+			sayChanged(a, out, changed)
+			next := map[string]string{"add": "use", "use": "remove"}[step]
+			if next != "" {
+				a.Printf("when every machine has it and was restarted: --step %s\n", next)
+			}
+			sayUntil(a, out)
+			return nil
+		},
+	}
+	outFlag(cmd, &out)
+	cmd.Flags().StringVar(&step, "step", "", "add, use or remove (required)")
+	cmd.Flags().BoolVar(&authority, "authority", false, "change the authority too; with --step add")
+	return cmd
+}
+
+func clusterJoinCommand(a *command.App) *cobra.Command {
+	var root, owner, keep string
+	var anywhere, enable, dry bool
+	cmd := &cobra.Command{
+		Use:   "join BUNDLE",
+		Short: "On a machine: check its bundle, and put it where the services look for it",
+		Long: `On a machine: checks its bundle and puts it into /etc/lofamo. A bundle of another machine is refused (--anywhere takes it all the same), one
+with certificates that are not valid or not this member's, and one of another member than is installed. Keys are written for their owner alone.
+
+A configuration that was changed on the machine stays if the bundle's is the one that it was changed from, as when keys alone are new. If that is another one, too, join
+refuses and names the keys in which they differ: --config keep has the machine's stay, --config replace takes the bundle's. What is to hold on all machines of a kind
+belongs into settings/agent.yaml or settings/supervisor.yaml of the operator's directory, from which 'add-node' and 'rotate-keys' bring it into the bundles.
+
+It starts nothing; with --enable the service is enabled and started.`,
+		Example: `  lofamoctl cluster join bundle --enable`,
+		Args:    command.Exactly("BUNDLE"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			b, err := inventory.OpenBundle(args[0])
+			if err != nil {
+				return err
+			}
+			missing, err := b.Missing()
+			if err != nil {
+				return err
+			}
+			if len(missing) > 0 && !anywhere {
+				return fmt.Errorf("bundle %s: is that of %s, which listens on %s: no interface of this machine has it (--anywhere installs it all the same)", args[0], b.ID, join(missing))
+			}
+			kept, err := b.Keeps(root, inventory.Config(keep))
+			if err != nil {
+				return err
+			}
+			if kept {
+				a.Printf("%s: was changed on this machine, and stays\n", b.Configuration(root))
+			}
+			if dry {
+				a.Printf("bundle of %s: good\n", b.ID)
+				return nil
+			}
+			uid, gid, err := ids(owner)
+			if err != nil {
+				return err
+			}
+			if err := b.Install(root, uid, gid, inventory.Config(keep)); err != nil {
+				return err
+			}
+			a.Printf("%s: installed for %s\n", b.ID, b.Service)
+			if !enable {
+				a.Printf("to start it: systemctl enable --now %s\n", b.Service)
+				return nil
+			}
+			out, err := exec.Command("systemctl", "enable", "--now", b.Service).CombinedOutput()
+			if err != nil {
+				return fmt.Errorf("systemctl enable --now %s: %w: %s", b.Service, err, strings.TrimSpace(string(out)))
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&root, "root", "/", "write below this directory, as into an image")
+	f.StringVar(&owner, "owner", "", "user who gets the keys (default lofamo where there is one, as the packages make it, else you)")
+	f.StringVar(&keep, "config", "", "what becomes of a configuration that was changed here and is not what the bundle's was made from: keep or replace (default: join refuses)")
+	f.BoolVar(&anywhere, "anywhere", false, "take the bundle though this machine has not its addresses")
+	f.BoolVar(&enable, "enable", false, "enable and start the service by systemctl")
+	f.BoolVar(&dry, "check", false, "check the bundle alone, and write nothing")
+	return cmd
+}
+
+func join[T fmt.Stringer](list []T) string {
+	var out []string
+	for _, v := range list {
+		out = append(out, v.String())
+	}
+	return strings.Join(out, ", ")
+}
+
+// defaultOwner is whom the packages' services run as.
+const defaultOwner = "lofamo"
+
+// ids are those of the user who gets the keys; -1 where nothing is to be changed.
+func ids(owner string) (uid, gid int, err error) {
+	name := owner
+	if name == "" {
+		name = defaultOwner
+	}
+	u, err := user.Lookup(name)
+	var unknown user.UnknownUserError
+	switch {
+	case errors.As(err, &unknown) && owner == "", err == nil && owner == "" && os.Geteuid() != 0:
+		return -1, -1, nil
+	case err != nil:
+		return 0, 0, fmt.Errorf("--owner %s: %w", name, err)
+	}
+	if uid, err = strconv.Atoi(u.Uid); err != nil {
+		return 0, 0, fmt.Errorf("--owner %s: %w", name, err)
+	}
+	if gid, err = strconv.Atoi(u.Gid); err != nil {
+		return 0, 0, fmt.Errorf("--owner %s: %w", name, err)
+	}
+	return uid, gid, nil
+}

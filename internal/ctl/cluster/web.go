@@ -1,0 +1,207 @@
+package cluster
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/weblogin"
+)
+
+// WebCommand returns `lofamoctl web`.
+func WebCommand(a *command.App) *cobra.Command {
+	var as, address string
+	var open bool
+	cmd := &cobra.Command{
+		Use:   "web",
+		Short: "Log in to the fault map in the browser",
+		Long: `Prints a link that opens the fault map in a browser and logs you in there, as who your certificate says. The link works
+once, within a minute, at that one supervisor. It is signed with your key, which does not leave this machine.
+
+A cluster elsewhere is named with --address, the address of web.listen of its supervisors. They are asked in turn, and the
+first that proves to be a supervisor of the cluster of --ca is taken. Where it shows browsers a certificate of its own making,
+the browser warns: compare the fingerprint that is printed with what the browser shows.`,
+		Example: `  lofamoctl web                                a link into a cluster on this machine
+  lofamoctl web --as viewer                    that may only look
+  lofamoctl web --ca ca.pem --cert me.pem --key me.key --address 10.0.0.1:9443,10.0.0.2:9443`,
+		Args: command.Exactly(),
+	}
+	f := cmd.Flags()
+	f.StringVar(&as, "as", string(pki.RoleApprover), "in a local cluster: the role to log in with: viewer, operator or approver")
+	f.StringVar(&address, "address", "", "of a cluster elsewhere: addresses of its supervisors' pages, host:port[,host:port…]")
+	f.BoolVar(&open, "open", false, "open it too, with xdg-open")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		var site webSite
+		var err error
+		if address != "" {
+			if cmd.Flags().Changed("as") {
+				return command.Usagef("--as is of local clusters: elsewhere your certificate says who you are")
+			}
+			site, err = webElsewhere(a, cmd.Context(), command.SplitList(address))
+		} else {
+			site, err = webHere(a, cmd.Context(), pki.Role(as))
+		}
+		if err != nil {
+			return err
+		}
+		token, err := weblogin.NewLogin(site.signer, site.supervisor, a.Env.Now())
+		if err != nil {
+			return command.Usage(err)
+		}
+		link := site.url + "/#login=" + token
+		a.Printf("%s\n", link)
+		a.Warnf("as %s at supervisor %s; the link works once, within %v\n", weblogin.Subject(site.signer.Identity()), site.supervisor, weblogin.LoginLife)
+		if site.fingerprint != "" {
+			a.Warnf("its certificate has the SHA-256 fingerprint %s\n", colons(site.fingerprint))
+		}
+		if open {
+			if err := exec.CommandContext(cmd.Context(), "xdg-open", link).Run(); err != nil {
+				return fmt.Errorf("open the browser: %w: open the link yourself", err)
+			}
+		}
+		return nil
+	}
+	return cmd
+}
+
+// webSite is a supervisor's page, and who logs in there.
+type webSite struct {
+	url, supervisor string
+	fingerprint     string // of its certificate, in hexadecimal; empty without TLS
+	signer          *pki.Signer
+}
+
+// webHere finds the page of a local cluster.
+func webHere(a *command.App, ctx context.Context, as pki.Role) (webSite, error) {
+	if a.Server != "" || a.CA != "" || a.Cert != "" || a.Key != "" {
+		return webSite{}, command.Usagef("--address is missing: it says where the page of a cluster elsewhere is (--server is not used by this command)")
+	}
+	if !slices.Contains(weblogin.Readers(), as) {
+		return webSite{}, command.Usagef("--as %s: want one of %v", as, weblogin.Readers())
+	}
+	c, err := a.Local("lofamoctl web without --address")
+	if err != nil {
+		return webSite{}, err
+	}
+	var urls []string
+	for _, s := range c.Serving(a.Region) {
+		if s.Web != "" {
+			urls = append(urls, "http://"+s.Web)
+		}
+	}
+	if len(urls) == 0 {
+		return webSite{}, fmt.Errorf("the cluster in %s has no page for browsers: it was made by an earlier version, `lofamoctl up --force-new` makes another", c.Dir())
+	}
+	if len(c.Running()) == 0 {
+		return webSite{}, fmt.Errorf("the cluster in %s is stopped: `lofamoctl up --dir %s` starts it", c.Dir(), c.Dir())
+	}
+	return findSite(ctx, urls, c.PKI("ca.pem"), c.PKI(string(as)+".pem"), c.PKI(string(as)+".key"))
+}
+
+// webElsewhere finds the page at addresses that were given.
+func webElsewhere(a *command.App, ctx context.Context, addresses []string) (webSite, error) {
+	if a.Dir != "" || a.Region != "" {
+		return webSite{}, command.Usagef("--dir and --region are of local clusters, --address names another one")
+	}
+	for _, f := range []struct{ name, value string }{{"--ca", a.CA}, {"--cert", a.Cert}, {"--key", a.Key}} {
+		if f.value == "" {
+			return webSite{}, command.Usagef("--address also wants %s", f.name)
+		}
+	}
+	var urls []string
+	for _, addr := range addresses {
+		if !strings.Contains(addr, "://") {
+			addr = "https://" + addr
+		}
+		urls = append(urls, strings.TrimSuffix(addr, "/"))
+	}
+	return findSite(ctx, urls, a.CA, a.Cert, a.Key)
+}
+
+// siteTime bounds one question to one supervisor.
+const siteTime = 3 * time.Second
+
+// findSite takes the first of the pages that proves to be of the cluster.
+func findSite(ctx context.Context, urls []string, ca, cert, key string) (webSite, error) {
+	signer, err := pki.LoadSigner(cert, key)
+	if err != nil {
+		return webSite{}, command.Usage(err)
+	}
+	verify, err := pki.LoadVerifier(ca, signer.Identity().Cluster)
+	if err != nil {
+		return webSite{}, command.Usage(err)
+	}
+	var errs []error
+	for _, u := range urls {
+		site, err := askSite(ctx, u, verify, signer.Identity().Cluster)
+		if err == nil {
+			site.signer = signer
+			return site, nil
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", u, err))
+	}
+	return webSite{}, fmt.Errorf("no page answers: %w", errors.Join(errs...))
+}
+
+// askSite has a page prove whose it is: by a statement, signed with a supervisor's key, about the certificate that the connection has.
+func askSite(ctx context.Context, url string, verify *pki.Verifier, cluster string) (webSite, error) {
+	ctx, cancel := context.WithTimeout(ctx, siteTime)
+	defer cancel()
+	tr := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true}} //nolint:gosec // what it shows is compared below
+	defer tr.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/api/address", nil)
+	if err != nil {
+		return webSite{}, command.Usage(err)
+	}
+	resp, err := (&http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}).Do(req)
+	if err != nil {
+		return webSite{}, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var said struct {
+		Token string `json:"token"`
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 2*weblogin.MaxToken)).Decode(&said); err != nil || resp.StatusCode != http.StatusOK {
+		return webSite{}, fmt.Errorf("it is no supervisor's page (%s)", resp.Status)
+	}
+	c, _, err := weblogin.Open(verify, cluster, "", said.Token, time.Now(), weblogin.Address)
+	if err != nil {
+		return webSite{}, err
+	}
+	seen := ""
+	if resp.TLS != nil {
+		sum := sha256.Sum256(resp.TLS.PeerCertificates[0].Raw)
+		seen = hex.EncodeToString(sum[:])
+	}
+	if seen != c.Fingerprint {
+		return webSite{}, fmt.Errorf("it shows a certificate with the fingerprint %.16s…, and supervisor %s says that its own is %.16s…: somebody stands between", seen, c.Subject, c.Fingerprint)
+	}
+	_, name, _ := strings.Cut(c.Subject, "/")
+	return webSite{url: url, supervisor: name, fingerprint: seen}, nil
+}
+
+// colons writes a fingerprint as browsers do.
+func colons(hex string) string {
+	var b strings.Builder
+	for i := 0; i < len(hex); i += 2 {
+		if i > 0 {
+			b.WriteByte(':')
+		}
+		b.WriteString(strings.ToUpper(hex[i:min(i+2, len(hex))]))
+	}
+	return b.String()
+}

@@ -1,0 +1,98 @@
+// Package command holds what all commands of lofamoctl share: the environment of a run, flags, errors and exit codes, the connection to
+// the supervisors, and output formats. It knows no single command; those are in the folders beside it.
+package command
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// The exit codes.
+const (
+	ExitOK      = 0
+	ExitFailure = 1
+	ExitUsage   = 2
+	ExitFound   = 3
+)
+
+// Env is what a command line has around it.
+type Env struct {
+	Stdout, Stderr io.Writer
+	Getenv         func(string) string
+	ErrTerminal    bool // Stderr is a terminal
+	Terminal       bool // Stdout is one that understands colours and cursor movements
+	Width          int  // of the terminal in columns, 0 when unknown
+	Now            func() time.Time
+	Location       *time.Location
+}
+
+// System is the environment of a real process.
+func System() Env {
+	e := Env{Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Now: time.Now, Location: time.Local}
+	if ws, err := unix.IoctlGetWinsize(int(os.Stdout.Fd()), unix.TIOCGWINSZ); err == nil {
+		e.Terminal, e.Width = os.Getenv("TERM") != "dumb", int(ws.Col)
+	}
+	if _, err := unix.IoctlGetWinsize(int(os.Stderr.Fd()), unix.TIOCGWINSZ); err == nil {
+		e.ErrTerminal = os.Getenv("TERM") != "dumb"
+	}
+	if n, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && n > 0 {
+		e.Width = n
+	}
+	return e
+}
+
+// UsageError is a command line that cannot be understood.
+type UsageError struct{ error }
+
+// Usagef returns a formatted error of the command line.
+func Usagef(format string, args ...any) error { return Usage(fmt.Errorf(format, args...)) }
+
+// Usage marks an error as one of the command line: Run returns 2 for it.
+func Usage(err error) error { return UsageError{err} }
+
+// FoundError ends the program with a report that stands, and has something wrong in it.
+type FoundError struct{}
+
+func (FoundError) Error() string { return "something is wrong: see the report" }
+
+// App is what the commands share.
+type App struct {
+	Env Env
+	// Flags of all commands.
+	Dir, Server, CA, Cert, Key string
+	Region                     string // of a local cluster; empty: all
+}
+
+// Exactly wants a number of arguments and says which.
+func Exactly(names ...string) cobra.PositionalArgs { return Between(len(names), names...) }
+
+// Between wants at least minimum of the named arguments.
+func Between(minimum int, names ...string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) < minimum:
+			return Usagef("%s is missing", names[len(args)])
+		case len(args) > len(names) && len(names) == 0:
+			return Usagef("argument %q: none is wanted", args[0])
+		case len(args) > len(names):
+			return Usagef("argument %q: nothing more is wanted after %s", args[len(names)], names[len(names)-1])
+		}
+		return nil
+	}
+}
+
+// Printf prints to the standard output.
+func (a *App) Printf(format string, args ...any) {
+	_, _ = fmt.Fprintf(a.Env.Stdout, format, args...)
+}
+
+// Warnf prints to the standard error.
+func (a *App) Warnf(format string, args ...any) {
+	_, _ = fmt.Fprintf(a.Env.Stderr, format, args...)
+}

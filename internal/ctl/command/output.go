@@ -1,0 +1,252 @@
+package command
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"sigs.k8s.io/yaml"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// Some joins the first few of a list.
+func Some(all []string, most int) string {
+	if len(all) <= most {
+		return strings.Join(all, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most)
+}
+
+// AllFormats adds -o with all formats.
+func AllFormats(cmd *cobra.Command) *OutputFlag {
+	return AddOutputFlag(cmd, FormatTable, FormatWide, FormatJSON, FormatYAML)
+}
+
+// Format is how an answer is printed.
+type Format string
+
+const (
+	FormatTable Format = "table"
+	FormatWide  Format = "wide"
+	FormatJSON  Format = "json"
+	FormatYAML  Format = "yaml"
+)
+
+// OutputFlag is the -o flag of a command, restricted to what the command can print.
+type OutputFlag struct {
+	Format  Format
+	allowed []Format
+}
+
+// AddOutputFlag adds -o with these formats. The first is the default.
+func AddOutputFlag(cmd *cobra.Command, allowed ...Format) *OutputFlag {
+	o := &OutputFlag{Format: allowed[0], allowed: allowed}
+	cmd.Flags().VarP(o, "output", "o", "how to print the answer: "+o.names())
+	_ = cmd.RegisterFlagCompletionFunc("output", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return strings.Split(o.names(), ", "), cobra.ShellCompDirectiveNoFileComp
+	})
+	return o
+}
+
+func (o *OutputFlag) names() string {
+	var s []string
+	for _, f := range o.allowed {
+		s = append(s, string(f))
+	}
+	return strings.Join(s, ", ")
+}
+
+// String, Set and Type make it a flag.
+func (o *OutputFlag) String() string { return string(o.Format) }
+
+// Type names the flag's values in help texts.
+func (o *OutputFlag) Type() string { return "format" }
+
+// Set refuses what the command cannot print.
+func (o *OutputFlag) Set(s string) error {
+	if !slices.Contains(o.allowed, Format(s)) {
+		return fmt.Errorf("want one of %s", o.names())
+	}
+	o.Format = Format(s)
+	return nil
+}
+
+// ProtoJSON is protobuf JSON with the default values in it: a state or a list is always there,
+// while what is unknown (a latency, an age) is absent.
+func ProtoJSON(m proto.Message) ([]byte, error) {
+	b, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("print answer: %w", err)
+	}
+	// protojson's white space is not stable on purpose; ours is.
+	var out bytes.Buffer
+	if err := json.Compact(&out, b); err != nil {
+		return nil, fmt.Errorf("print answer: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+// PrintMessage prints an API message in one of the machines' formats.
+func (a *App) PrintMessage(f Format, m proto.Message) error {
+	b, err := ProtoJSON(m)
+	if err != nil {
+		return err
+	}
+	return a.PrintJSON(f, b)
+}
+
+// PrintJSON prints JSON, indented or as YAML.
+func (a *App) PrintJSON(f Format, b []byte) error {
+	var out bytes.Buffer
+	if f == FormatYAML {
+		y, err := yaml.JSONToYAML(b)
+		if err != nil {
+			return fmt.Errorf("print answer: %w", err)
+		}
+		out.Write(y)
+	} else {
+		if err := json.Indent(&out, b, "", "  "); err != nil {
+			return fmt.Errorf("print answer: %w", err)
+		}
+		out.WriteByte('\n')
+	}
+	_, err := a.Env.Stdout.Write(out.Bytes())
+	return err
+}
+
+// Table prints rows in columns; the first is the heading.
+func Table(w io.Writer, rows [][]string) error {
+	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	for _, r := range rows {
+		// The last cell has no tab, so that lines have no spaces at their end.
+		if _, err := fmt.Fprintln(tw, strings.Join(r, "\t")); err != nil {
+			return err
+		}
+	}
+	return tw.Flush()
+}
+
+// Dash stands for what is not there.
+func Dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// StateName returns the name of a state, or "-" for none.
+func StateName(s lofamov1.State) string {
+	if s == lofamov1.State_STATE_UNSPECIFIED {
+		return "-"
+	}
+	return s.String()
+}
+
+// CauseName returns the name of a cause, or "-" for none.
+func CauseName(c lofamov1.Cause) string {
+	if c == lofamov1.Cause_CAUSE_UNSPECIFIED || c == lofamov1.Cause_NONE {
+		return "-"
+	}
+	return c.String()
+}
+
+// PathName returns the name of a path, or "-" for none.
+func PathName(p lofamov1.Path) string {
+	if p == lofamov1.Path_PATH_UNSPECIFIED {
+		return "-"
+	}
+	return p.String()
+}
+
+// Duration prints with about three digits: 85ms, 1.25s, 12s, 3m5s, 2d4h.
+func Duration(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "0s"
+	case d < time.Millisecond:
+		return d.Round(time.Microsecond).String()
+	case d < 100*time.Millisecond:
+		return d.Round(100 * time.Microsecond).String()
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < 10*time.Second:
+		return d.Round(10 * time.Millisecond).String()
+	case d < time.Hour:
+		return strings.TrimSuffix(d.Round(time.Second).String(), "m0s") + minuteSuffix(d)
+	case d < 24*time.Hour:
+		d = d.Round(time.Minute)
+		return fmt.Sprintf("%dh%dm", int(d.Hours()), int(d.Minutes())%60)
+	default:
+		d = d.Round(time.Hour)
+		return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
+	}
+}
+
+// minuteSuffix gives back the "m" that trimming "m0s" took.
+func minuteSuffix(d time.Duration) string {
+	if d.Round(time.Second)%time.Minute == 0 {
+		return "m"
+	}
+	return ""
+}
+
+// ProtoDuration prints a duration like Duration, or "-" for none.
+func ProtoDuration(d *durationpb.Duration) string {
+	if d == nil {
+		return "-"
+	}
+	return Duration(d.AsDuration())
+}
+
+// Since prints how long ago something was.
+func (a *App) Since(t *timestamppb.Timestamp) string {
+	if t == nil {
+		return "-"
+	}
+	return Duration(a.Env.Now().Sub(t.AsTime()))
+}
+
+// Clock prints a time of day, with the date when it is not today's.
+func (a *App) Clock(t *timestamppb.Timestamp) string {
+	if t == nil {
+		return "-"
+	}
+	at, now := t.AsTime().In(a.Env.Location), a.Env.Now().In(a.Env.Location)
+	if at.Format(time.DateOnly) == now.Format(time.DateOnly) {
+		return at.Format("15:04:05.000")
+	}
+	return at.Format("2006-01-02 15:04:05.000")
+}
+
+// Count prints a number.
+func Count[N uint32 | uint64](n N) string { return strconv.FormatUint(uint64(n), 10) }
+
+// Printable keeps what came over the network from moving the cursor.
+func Printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !strconv.IsPrint(r) {
+			return '·'
+		}
+		return r
+	}, s)
+}
+
+// Plural prints a number and a noun: 1 node, 2 nodes.
+func Plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

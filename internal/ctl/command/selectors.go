@@ -1,0 +1,57 @@
+package command
+
+import (
+	"math"
+
+	"github.com/spf13/cobra"
+)
+
+// MaxEvents is the most that one answer of the supervisors holds.
+const MaxEvents = 10000
+
+// CheckLimit refuses a --limit that an answer cannot have; 0 stands for the supervisors' own.
+func CheckLimit(cmd *cobra.Command, limit uint) error {
+	if limit > MaxEvents || limit > math.MaxUint32 || (limit == 0 && cmd.Flags().Changed("limit")) {
+		return Usagef("--limit %d: want 1 to %d", limit, MaxEvents)
+	}
+	return nil
+}
+
+// What the help texts say of selectors.
+const (
+	labelSelectors = `
+-l chooses by labels of nodes as kubectl does: rack=r7, power!=b, gpu, !spare, switch in (s1,s2), rack notin (r1).
+--field-selector chooses by FIELD=VALUE or FIELD!=VALUE; several are separated by commas, and all must hold. `
+	NodeSelectors = labelSelectors + `Fields:
+id, coord, x, y, z, state, cause, region, group, maintenance, spare, inferred, unreachable.`
+	LinkSelectors = labelSelectors + `Fields:
+node, peer, direction, state, cause, region.`
+	EventSelectors = labelSelectors + `Fields:
+node, component, kind, from, to, cause, path, region, group. A group fault passes when one of its members would.`
+)
+
+// chunkSize is how many things are asked for at once unless told otherwise.
+const chunkSize = 1000
+
+// SelectFlags choose among what there is.
+type SelectFlags struct{ Labels, Fields string }
+
+// AddSelectFlags adds them; example is a field selector that the command takes.
+func AddSelectFlags(cmd *cobra.Command, f *SelectFlags, example string) {
+	cmd.Flags().StringVarP(&f.Labels, "selector", "l", "", "only what concerns nodes with such labels, as rack=r7,!spare")
+	cmd.Flags().StringVar(&f.Fields, "field-selector", "", "only those with such fields, as "+example)
+}
+
+// ListFlags are those of lists that may be long.
+type ListFlags struct {
+	SelectFlags
+	Chunk uint32
+}
+
+// AddListFlags adds the selectors and --limit to a list of what.
+func AddListFlags(cmd *cobra.Command, what, example string) *ListFlags {
+	f := new(ListFlags)
+	AddSelectFlags(cmd, &f.SelectFlags, example)
+	cmd.Flags().Uint32Var(&f.Chunk, "limit", chunkSize, "how many "+what+" are fetched at once, all of one revision; 0: all. All are printed")
+	return f
+}

@@ -1,0 +1,131 @@
+package get
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/ctl/show"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+func getGroupsCommand(a *command.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "groups [NODE]",
+		Short: "Group faults: what many faults have in common",
+		Long: `Prints one line for each group fault: a whole row, plane or block of the torus, or all nodes that share a rack,
+switch or power feed, or a part to which no living path leads. With NODE, those that it is a member of.`,
+		Example:           "  lofamoctl get groups\n  lofamoctl get groups 1,0,1 -o wide",
+		Args:              command.Between(0, "NODE"),
+		ValidArgsFunction: a.CompleteFirstNode,
+	}
+	o := command.AllFormats(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		req := new(lofamov1.ListGroupsRequest)
+		if len(args) > 0 {
+			req.Node = args[0]
+		}
+		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
+			resp, err := s.ListGroups(ctx, req)
+			if err != nil {
+				return fmt.Errorf("get groups: %w", command.Plain(err))
+			}
+			show.WarnCluster(a, resp.GetCluster())
+			if o.Format == command.FormatJSON || o.Format == command.FormatYAML {
+				return a.PrintMessage(o.Format, resp)
+			}
+			return command.Table(a.Env.Stdout, show.GroupRows(a, resp.GetGroups(), o.Format == command.FormatWide))
+		})
+	}
+	return cmd
+}
+
+// printGroupsOf prints the group faults that some of the nodes are members of, if there are any.
+func printGroupsOf(a *command.App, ctx context.Context, s command.Session, nodes []*lofamov1.Node) error {
+	of := make(map[string]bool)
+	for _, n := range nodes {
+		for _, g := range n.GetGroups() {
+			of[g] = true
+		}
+	}
+	if len(of) == 0 {
+		return nil
+	}
+	resp, err := s.ListGroups(ctx, &lofamov1.ListGroupsRequest{})
+	if err != nil {
+		return fmt.Errorf("get groups: %w", command.Plain(err))
+	}
+	var groups []*lofamov1.Group
+	for _, g := range resp.GetGroups() {
+		if of[g.GetId()] {
+			groups = append(groups, g)
+		}
+	}
+	if err := command.Table(a.Env.Stdout, show.GroupRows(a, groups, false)); err != nil {
+		return err
+	}
+	a.Printf("\n")
+	return nil
+}
+
+// ExplainCommand returns `lofamoctl explain`.
+func ExplainCommand(a *command.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "explain NODE|GROUP [COMPONENT]",
+		Short: "Why a node, a part of it or a group fault has its state",
+		Long: `Prints the rule that led a node, or one of its components, to its state, what was taken into account, the
+evidence, and what would have to come for the state to change. docs/awareness.md describes every rule.
+
+Of a group fault (see lofamoctl get groups) it says which nodes count as its members and which do not, and why it is this
+group that stands and no other.`,
+		Example:           "  lofamoctl explain 1,0,1\n  lofamoctl explain n1-0-1 link/X+\n  lofamoctl explain label/rack=r1",
+		Args:              command.Between(1, nodeOrGroup, "COMPONENT (such as host, X+ or link/X+)"),
+		ValidArgsFunction: a.CompleteFirstNode,
+	}
+	o := command.AllFormats(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		req := new(lofamov1.ExplainRequest)
+		var err error
+		if req.Node, req.Component, req.Group, err = subjectOf(args); err != nil {
+			return err
+		}
+		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
+			resp, err := s.Explain(ctx, req)
+			if err != nil {
+				return fmt.Errorf("explain: %w", command.Plain(err))
+			}
+			show.WarnCluster(a, resp.GetCluster())
+			if o.Format == command.FormatJSON || o.Format == command.FormatYAML {
+				return a.PrintMessage(o.Format, resp)
+			}
+			return show.PrintExplanation(a, resp)
+		})
+	}
+	return cmd
+}
+
+// nodeOrGroup is an argument in words.
+const nodeOrGroup = "NODE (an id such as n1-0-1, or coordinates such as 1,0,1), or GROUP (such as label/rack=r1)"
+
+// subjectOf reads NODE|GROUP [COMPONENT]. The ids of groups have slashes, those of nodes have none. A link's component may
+// be called by its direction alone.
+func subjectOf(args []string) (node, component, group string, err error) {
+	if len(args) > 1 {
+		component = args[1]
+		if d, err := grid.ParseDirection(strings.ToUpper(component)); err == nil {
+			component = fault.Link(d).String()
+		}
+	}
+	if !strings.Contains(args[0], "/") {
+		return args[0], component, "", nil
+	}
+	if component != "" {
+		return "", "", "", command.Usagef("argument %q: a group fault has no components", component)
+	}
+	return "", "", args[0], nil
+}

@@ -1,0 +1,65 @@
+package get
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/ctl/show"
+)
+
+// SummaryCommand returns `lofamoctl summary`.
+func SummaryCommand(a *command.App) *cobra.Command {
+	var by []string
+	var labels string
+	cmd := &cobra.Command{
+		Use:   "summary",
+		Short: "How many nodes and links are in which state",
+		Long: `Prints how many nodes and link ends are in which state, of the whole and by what --by names: label/KEY for the
+values of a label, dimension/X, Y or Z for the planes of the torus, region for the regions of a parent.`,
+		Example: "  lofamoctl summary\n  lofamoctl summary --by label/rack,dimension/Z\n  lofamoctl summary -l power=a -o json",
+		Args:    command.Exactly(),
+	}
+	o := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
+	cmd.Flags().StringSliceVar(&by, "by", nil, "also count by these: label/KEY, dimension/X, dimension/Y, dimension/Z, region (comma-separated)")
+	cmd.Flags().StringVarP(&labels, "selector", "l", "", "only nodes with such labels, as rack=r7,!spare")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
+			resp, err := s.GetSummary(ctx, &lofamov1.GetSummaryRequest{By: by, LabelSelector: labels})
+			if err != nil {
+				return fmt.Errorf("summary: %w", command.Plain(err))
+			}
+			show.WarnCluster(a, resp.GetCluster())
+			if o.Format != command.FormatTable {
+				return a.PrintMessage(o.Format, resp)
+			}
+			return printSummary(a, resp)
+		})
+	}
+	return cmd
+}
+
+func printSummary(a *command.App, s *lofamov1.GetSummaryResponse) error {
+	rows := [][]string{{"", "TOTAL", "NORMAL", "SICK", "FAILED", "UNKNOWN"}, countRow("nodes", s.GetNodes()), countRow("link ends", s.GetLinks())}
+	for _, t := range s.GetBy() {
+		rows = append(rows, countRow(t.GetKey()+"="+t.GetValue(), t.GetNodes()))
+	}
+	if err := command.Table(a.Env.Stdout, rows); err != nil {
+		return err
+	}
+	a.Printf("\n%s, %s, %s under maintenance; revision %d\n",
+		command.Plural(int(s.GetGroups()), "group fault"), command.Plural(int(s.GetWarnings()), "warning"), command.Plural(int(s.GetMaintenance()), "node"), s.GetRevision())
+	return nil
+}
+
+func countRow(name string, c *lofamov1.Count) []string {
+	row := []string{name}
+	for _, n := range []uint32{c.GetNormal() + c.GetSick() + c.GetFailed() + c.GetUnknown(), c.GetNormal(), c.GetSick(), c.GetFailed(), c.GetUnknown()} {
+		row = append(row, strconv.FormatUint(uint64(n), 10))
+	}
+	return row
+}

@@ -1,0 +1,158 @@
+package get
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/client"
+	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/ctl/show"
+)
+
+type watchFlags struct {
+	command.SelectFlags
+	asSeen  bool
+	initial bool
+	after   uint64
+	limit   time.Duration
+	count   uint
+	colour  string
+	output  *command.OutputFlag
+}
+
+// WatchCommand returns `lofamoctl watch`.
+func WatchCommand(a *command.App) *cobra.Command {
+	f := &watchFlags{}
+	cmd := &cobra.Command{
+		Use:   "watch [NODE]",
+		Short: "Changes of the fault map, as they are committed",
+		Long: `Prints one line for each change of the fault map, as it is committed, until --count changes have
+come, --for has passed, or Ctrl-C; that is a success.
+
+When a supervisor fails, the watch goes on with the next one, after the last revision printed:
+no committed change is lost or printed twice. --as-seen also prints changes before they are
+committed, marked so; each is printed again when it is. --initial prints first what is not normal now.
+` + command.EventSelectors,
+		Example:           "  lofamoctl watch\n  lofamoctl watch --initial -l rack=r7\n  lofamoctl watch --after-revision 120 --count 1 --for 10s -o json\n  lofamoctl watch 1,0,1 --as-seen",
+		Args:              command.Between(0, "NODE"),
+		ValidArgsFunction: a.CompleteFirstNode,
+	}
+	f.output = command.AddOutputFlag(cmd, command.FormatTable, command.FormatWide, command.FormatJSON)
+	fl := cmd.Flags()
+	fl.BoolVar(&f.asSeen, "as-seen", false, "also print changes before they are committed, marked so")
+	command.AddSelectFlags(cmd, &f.SelectFlags, "component=node,to=FAILED")
+	fl.BoolVar(&f.initial, "initial", false, "first what is not normal now, as changes from UNKNOWN")
+	fl.Uint64Var(&f.after, "after-revision", 0, "all changes after this revision (default: those from now on)")
+	fl.DurationVar(&f.limit, "for", 0, "stop after this time, such as 10s (default: never)")
+	fl.UintVar(&f.count, "count", 0, "stop after so many changes (default: never)")
+	command.AddColorFlag(cmd, &f.colour)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if f.limit < 0 {
+			return command.Usagef("--for %v: want a positive time such as 10s", f.limit)
+		}
+		if f.initial && f.after > 0 {
+			return command.Usagef("--initial and --after-revision: want one of them, for the map is of its own revision")
+		}
+		p, err := a.Painter(f.colour)
+		if err != nil {
+			return err
+		}
+		node := ""
+		if len(args) > 0 {
+			node = args[0]
+		}
+		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error { return watch(a, ctx, s, node, f, p) })
+	}
+	return cmd
+}
+
+func watch(a *command.App, ctx context.Context, s command.Session, node string, f *watchFlags, p command.Painter) error {
+	outer := ctx
+	if f.limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, f.limit)
+		defer cancel()
+	}
+	left := f.count
+	opts := client.WatchOptions{After: f.after, AsSeen: f.asSeen, Node: node, Labels: f.Labels, Fields: f.Fields, Initial: f.initial, Progress: watchProgress(a)}
+	err := s.Watch(ctx, opts, func(r *lofamov1.WatchResponse) error {
+		for _, e := range r.GetEvents() {
+			if err := printEvent(a, e, f.output.Format, p); err != nil {
+				return err
+			}
+			if f.count > 0 {
+				if left--; left == 0 {
+					return client.ErrStop
+				}
+			}
+		}
+		return nil
+	})
+	if err == nil || outer.Err() != nil || errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
+		return nil
+	}
+	return fmt.Errorf("watch: %w", command.Plain(err))
+}
+
+// watchProgress tells once when the supervisor that is watched fails, and once when another has
+// taken over; not each try between.
+func watchProgress(a *command.App) func(string, error) {
+	broken := false
+	return func(target string, err error) {
+		switch {
+		case err != nil && !broken:
+			broken = true
+			a.Warnf("lofamoctl: supervisor %s does not answer (%v): trying the others\n", target, command.Plain(err))
+		case err == nil && broken:
+			broken = false
+			a.Warnf("lofamoctl: supervisor %s goes on with the watch\n", target)
+		}
+	}
+}
+
+func printEvent(a *command.App, e *lofamov1.Event, f command.Format, p command.Painter) error {
+	if f == command.FormatJSON {
+		b, err := command.ProtoJSON(e)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(a.Env.Stdout, "%s\n", b)
+		return err
+	}
+	var b strings.Builder
+	revision := fmt.Sprintf("revision %d", e.GetRevision())
+	if e.GetAsSeen() {
+		revision = "as seen"
+	}
+	node, component := show.Subject(e)
+	from, to := show.Change(e)
+	fmt.Fprintf(&b, "%s  %-12s  %-8s %-15s  %s → %s", a.Clock(e.GetTime()), revision, node, component, from, p.State(e.GetTo(), to))
+	if c := command.CauseName(e.GetCause()); c != "-" {
+		b.WriteString("  cause " + c)
+	}
+	if e.GetPath() != lofamov1.Path_PATH_UNSPECIFIED {
+		b.WriteString("  via " + e.GetPath().String())
+	}
+	if e.GetAwarenessLatency() != nil {
+		b.WriteString("  after " + command.ProtoDuration(e.GetAwarenessLatency()))
+	}
+	if notes := show.EventNotes(a, e); len(notes) > 0 {
+		b.WriteString("  (" + strings.Join(notes, ", ") + ")")
+	}
+	if f == command.FormatWide {
+		if e.GetObserver() != "" {
+			b.WriteString("  by " + e.GetObserver())
+		}
+		if e.GetReason() != "" {
+			b.WriteString(": " + command.Printable(e.GetReason()))
+		}
+	}
+	_, err := fmt.Fprintln(a.Env.Stdout, b.String())
+	return err
+}

@@ -1,0 +1,238 @@
+package policy
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/pkg/response/audit"
+)
+
+// AuditCommand returns `lofamoctl audit`.
+func AuditCommand(a *command.App) *cobra.Command {
+	req := &lofamov1.ListAuditRequest{}
+	var limit uint
+	cmd := &cobra.Command{
+		Use:   "audit",
+		Short: "What was decided about responses, by whom and why",
+		Long: `Prints decisions, oldest first: the newest ones, or with --from those from a line on. Every decision not to act is there too,
+once, with its reason.
+
+Every line has a hash that covers the line before it. What is printed is checked; 'lofamoctl audit export' keeps all lines
+elsewhere, and 'lofamoctl audit verify' checks what was kept.`,
+		Example: "  lofamoctl audit\n  lofamoctl audit --from 120 --limit 20 -o json\n  lofamoctl audit export -f audit.jsonl\n  lofamoctl audit verify -f audit.jsonl",
+		Args:    cobra.ArbitraryArgs,
+	}
+	o := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
+	cmd.Flags().Uint64Var(&req.From, "from", 0, "number of the first line (default the newest lines)")
+	cmd.Flags().UintVar(&limit, "limit", 100, "at most so many, 1 to 10000")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return command.Usagef("audit %s: want export, verify or nothing", args[0])
+		}
+		if limit == 0 {
+			return command.Usagef("--limit 0: want 1 to %d", command.MaxEvents)
+		}
+		if err := command.CheckLimit(cmd, limit); err != nil {
+			return err
+		}
+		req.Limit = uint32(limit)
+		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
+			resp, err := s.ListAudit(ctx, req)
+			if err != nil {
+				return fmt.Errorf("audit: %w", command.Plain(err))
+			}
+			var c audit.Checker
+			bad := checkLines(&c, resp.GetLines())
+			if o.Format != command.FormatTable {
+				return errors.Join(a.PrintMessage(o.Format, resp), bad)
+			}
+			if len(resp.GetLines()) == 0 {
+				a.Printf("no decision\n")
+				return nil
+			}
+			return errors.Join(command.Table(a.Env.Stdout, auditRows(a, resp.GetLines())), bad)
+		})
+	}
+	cmd.AddCommand(auditExportCommand(a), auditVerifyCommand(a))
+	return cmd
+}
+
+// checkLines checks lines as they came.
+func checkLines(c *audit.Checker, lines []*lofamov1.AuditLine) error {
+	for _, l := range lines {
+		if err := c.Check([]byte(l.GetLine())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func auditRows(a *command.App, lines []*lofamov1.AuditLine) [][]string {
+	rows := [][]string{{"LINE", "TIME", "WHAT", "RESPONSE", "POLICY", "FAULT", "STEP", "BY", "WHY"}}
+	for _, l := range lines {
+		step := l.GetStep()
+		if step != "" && l.GetExecutor() != "" {
+			step += " (" + l.GetExecutor() + ")"
+		}
+		if l.GetAttempt() > 1 {
+			step += fmt.Sprintf(" attempt %d", l.GetAttempt())
+		}
+		why := l.GetReason()
+		if l.GetDetail() != "" {
+			why = strings.TrimPrefix(why+": "+l.GetDetail(), ": ")
+		}
+		rows = append(rows, []string{
+			strconv.FormatUint(l.GetSeq(), 10), a.Clock(l.GetAt()), l.GetAct(), command.Dash(l.GetResponse()), command.Dash(l.GetPolicy()), command.Dash(l.GetTarget()), command.Dash(command.Printable(step)),
+			command.Dash(command.Printable(l.GetSubject())), command.Dash(command.Printable(why)),
+		})
+	}
+	return rows
+}
+
+func auditExportCommand(a *command.App) *cobra.Command {
+	req := &lofamov1.ExportAuditRequest{}
+	var file string
+	cmd := &cobra.Command{
+		Use:   "export",
+		Short: "Write the audit to a file, a line of JSON each, checked",
+		Long: `Writes the lines of the audit as they are kept, one line of JSON each, oldest first, and checks them as they come: each line's hash,
+and that it follows the one before. A file that is there is gone on with, after its last line, when that agrees with it; so the same
+command, given every day, keeps the whole audit also when the supervisors forget old lines. Whoever keeps the last hash elsewhere
+can tell later that nothing was changed.`,
+		Example: "  lofamoctl audit export -f audit.jsonl\n  lofamoctl audit export --from 1200 > tail.jsonl\n  lofamoctl audit export -f audit.jsonl --follow",
+		Args:    command.Exactly(),
+	}
+	cmd.Flags().StringVarP(&file, "filename", "f", "", "the file (default the standard output)")
+	cmd.Flags().Uint64Var(&req.From, "from", 0, "number of the first line (default the oldest that is kept, or the one after the file's last)")
+	cmd.Flags().BoolVar(&req.Follow, "follow", false, "go on with those that come")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		var c audit.Checker
+		out := a.Env.Stdout
+		if file != "" {
+			if req.GetFrom() > 0 {
+				return command.Usagef("-f %s and --from %d: want one of them: a file is gone on with after its last line", file, req.GetFrom())
+			}
+			f, err := openAudit(file, &c)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = f.Close() }()
+			out = f
+			if seq, _ := c.Last(); seq > 0 {
+				req.From = seq + 1
+			}
+		}
+		before := c.Lines()
+		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
+			err := s.ExportAudit(ctx, req, func(lines []*lofamov1.AuditLine) error {
+				for _, l := range lines {
+					if err := c.Check([]byte(l.GetLine())); err != nil {
+						return err
+					}
+					if _, err := fmt.Fprintln(out, l.GetLine()); err != nil {
+						return fmt.Errorf("write the audit: %w", err)
+					}
+				}
+				return nil
+			})
+			if err != nil && ctx.Err() == nil {
+				return fmt.Errorf("audit export: %w", command.Plain(err))
+			}
+			seq, hash := c.Last()
+			a.Warnf("lofamoctl: %s; the last is %d with hash %s\n", command.Plural(int(c.Lines()-before), "line"), seq, command.Dash(hash))
+			return nil
+		})
+	}
+	return cmd
+}
+
+// openAudit opens a file of lines to go on with it, and checks what is there. A last line that was not written to its end is taken away.
+func openAudit(file string, c *audit.Checker) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Clean(file), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, command.Usage(err)
+	}
+	whole, err := readAudit(f, c)
+	if err == nil {
+		if err = f.Truncate(whole); err == nil {
+			_, err = f.Seek(whole, io.SeekStart)
+		}
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return f, nil
+}
+
+// readAudit checks lines to the end, and returns how many bytes the whole ones have.
+func readAudit(r io.Reader, c *audit.Checker) (whole int64, err error) {
+	in := bufio.NewReaderSize(r, audit.MaxLine+1)
+	for {
+		line, err := in.ReadSlice('\n')
+		switch {
+		case errors.Is(err, io.EOF):
+			return whole, nil // what is not ended was cut off when it was written
+		case err != nil:
+			return whole, fmt.Errorf("after line %d: %w", c.Lines(), err)
+		}
+		if err := c.Check(line); err != nil {
+			return whole, err
+		}
+		whole += int64(len(line))
+	}
+}
+
+func auditVerifyCommand(a *command.App) *cobra.Command {
+	var file, hash string
+	cmd := &cobra.Command{
+		Use:   "verify -f FILE",
+		Short: "Check an exported audit, without any supervisor",
+		Long: `Checks each line's hash, and that each follows the one before. The exit code is 1 when anything is wrong. --hash also wants the
+last line to have that hash, such as one that was kept elsewhere: who can write all lines can make a chain of his own, but not
+with the same end.`,
+		Example: "  lofamoctl audit verify -f audit.jsonl",
+		Args:    command.Exactly(),
+	}
+	cmd.Flags().StringVarP(&file, "filename", "f", "", "the file; - for the standard input")
+	cmd.Flags().StringVar(&hash, "hash", "", "that the last line must have")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if file == "" {
+			return command.Usagef("-f is missing: want a file with exported lines, or - for the standard input")
+		}
+		in := cmd.InOrStdin()
+		if file != "-" {
+			f, err := os.Open(filepath.Clean(file))
+			if err != nil {
+				return command.Usage(err)
+			}
+			defer func() { _ = f.Close() }()
+			in = f
+		}
+		var c audit.Checker
+		if _, err := readAudit(in, &c); err != nil {
+			return err
+		}
+		seq, last := c.Last()
+		if c.Lines() == 0 {
+			return fmt.Errorf("%s: no line: want at least one", file)
+		}
+		if hash != "" && hash != last {
+			return fmt.Errorf("%s: line %d, the last, has hash %s: want %s", file, seq, last, hash)
+		}
+		a.Printf("%s in order, %d to %d; the last has hash %s\n", command.Plural(int(c.Lines()), "line"), seq-c.Lines()+1, seq, last)
+		return nil
+	}
+	return cmd
+}

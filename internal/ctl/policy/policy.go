@@ -1,0 +1,389 @@
+// Package policy has the commands about responses to faults: policy, response and audit, and the lists of responses and of the circuit breaker.
+package policy
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/ctl/show"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response/policy"
+)
+
+const policyWords = "apply, get, check, test, delete or defaults"
+
+// Command returns `lofamoctl policy`.
+func Command(a *command.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "policy apply|get|check|test|delete|defaults",
+		Short: "Policies: what is to be done about faults",
+		Long: `A policy says for which faults something is to be done, and what. Whether it may be done, and when, is for the
+supervisors. A policy observes only (what it would do is recorded, and nothing is done) until its spec says
+mode: enforce. docs/responses.md has every field.`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(_ *cobra.Command, args []string) error {
+			return command.Usagef("policy %s: want %s", strings.Join(args, " "), policyWords)
+		},
+	}
+	cmd.AddCommand(policyApplyCommand(a), policyGetCommand(a), policyCheckCommand(a), policyTestCommand(a), policyDeleteCommand(a), policyDefaultsCommand(a))
+	return cmd
+}
+
+// documents are those of a file, or the ones that are shipped.
+func documents(a *command.App, file string, defaults bool, stdin io.Reader) (text []byte, name string, err error) {
+	switch {
+	case defaults && file != "":
+		return nil, "", command.Usagef("-f %s and --defaults: want one of them", file)
+	case defaults:
+		b, err := policy.DefaultYAML()
+		return b, "the defaults", err
+	case file == "":
+		return nil, "", command.Usagef("-f is missing: want a file with policies, or - for the standard input; --defaults takes the ones that are shipped")
+	}
+	return command.ReadBounded(file, stdin, policy.MaxBytes)
+}
+
+// parseVersions reads NAME=VERSION.
+func parseVersions(args []string) (map[string]uint64, error) {
+	out := map[string]uint64{}
+	for _, arg := range args {
+		name, v, ok := strings.Cut(arg, "=")
+		n, err := strconv.ParseUint(v, 10, 64)
+		if !ok || name == "" || err != nil {
+			return nil, command.Usagef("--expect %q: want NAME=VERSION, where version 0 says that there must be none", arg)
+		}
+		out[name] = n
+	}
+	return out, nil
+}
+
+func policyApplyCommand(a *command.App) *cobra.Command {
+	var file string
+	var expect []string
+	var dryRun, defaults bool
+	cmd := &cobra.Command{
+		Use:   "apply -f FILE",
+		Short: "Put policies in force, new ones or in the place of those of the same names: all or none",
+		Long: `Puts the policies of a YAML or JSON file in force. Others stay as they are. What is wrong with any of them is said,
+and then none is taken. A policy whose spec is changed is another policy: responses of the one before do nothing
+more, and what they did is put back when the fault is gone.`,
+		Example: `  lofamoctl policy apply -f policies.yaml --dry-run
+  lofamoctl policy apply -f policies.yaml
+  lofamoctl policy apply -f drain.yaml --expect drain-failed-memory=3
+  lofamoctl policy apply --defaults`,
+		Args: onlyFiles,
+	}
+	cmd.Flags().StringVarP(&file, "filename", "f", "", "the file; - for the standard input")
+	cmd.Flags().BoolVar(&defaults, "defaults", false, "those that are shipped; all of them observe only")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only check them, and print what would change")
+	cmd.Flags().StringArrayVar(&expect, "expect", nil, "NAME=VERSION: refuse when the policy is at another version; may be given more than once")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		text, _, err := documents(a, file, defaults, cmd.InOrStdin())
+		if err != nil {
+			return err
+		}
+		versions, err := parseVersions(expect)
+		if err != nil {
+			return err
+		}
+		return a.WithOperator(cmd.Context(), func(ctx context.Context, s command.Session) error {
+			resp, err := s.ApplyPolicies(ctx, &lofamov1.ApplyPoliciesRequest{Documents: string(text), DryRun: dryRun, Expected: versions})
+			if err != nil {
+				return fmt.Errorf("policy apply: %w", command.Plain(err))
+			}
+			printPolicyChanges(a, resp.GetChanges(), dryRun)
+			return nil
+		})
+	}
+	return cmd
+}
+
+func printPolicyChanges(a *command.App, changes []*lofamov1.PolicyChange, dryRun bool) {
+	for _, c := range changes {
+		var what string
+		switch c.GetKind() {
+		case lofamov1.PolicyChangeKind_POLICY_UNCHANGED:
+			what = fmt.Sprintf("unchanged, version %d, %s", c.GetVersion(), show.ModeName(c.GetTo()))
+		case lofamov1.PolicyChangeKind_POLICY_CREATED:
+			what = fmt.Sprintf("new, version %d, %s", c.GetVersion(), show.ModeName(c.GetTo()))
+		case lofamov1.PolicyChangeKind_POLICY_DELETED:
+			what = "withdrawn"
+		case lofamov1.PolicyChangeKind_POLICY_RELABELLED:
+			what = fmt.Sprintf("labels or annotations changed, version %d, %s", c.GetVersion(), show.ModeName(c.GetTo()))
+		default:
+			what = fmt.Sprintf("replaced, version %d, %s", c.GetVersion(), show.ModeName(c.GetTo()))
+			if c.GetFrom() != c.GetTo() {
+				what += ", was " + show.ModeName(c.GetFrom())
+			}
+		}
+		if n := c.GetOpen(); n > 0 {
+			what += fmt.Sprintf(": %s under way to do nothing more", command.Plural(int(n), "response"))
+		}
+		a.Printf("%s: %s\n", c.GetName(), what)
+	}
+	if dryRun {
+		a.Printf("dry run: nothing was changed\n")
+	}
+}
+
+func policyGetCommand(a *command.App) *cobra.Command {
+	var version uint64
+	cmd := &cobra.Command{
+		Use:   "get [NAME]",
+		Short: "The policies in force, or one of them with its history",
+		Long: `Prints the policies in force, or one. What -o yaml prints of one is its document, and can be edited and given to
+'lofamoctl policy apply'.`,
+		Example: "  lofamoctl policy get\n  lofamoctl policy get drain-failed-memory\n  lofamoctl policy get drain-failed-memory --version 2 -o yaml",
+		Args:    command.Between(0, "NAME"),
+	}
+	o := command.AllFormats(cmd)
+	cmd.Flags().Uint64Var(&version, "version", 0, "with NAME: a former version")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 && version > 0 {
+			return command.Usagef("--version %d: want the NAME of the policy with it", version)
+		}
+		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
+			if len(args) == 0 {
+				return listPolicies(a, ctx, s, o.Format)
+			}
+			resp, err := s.GetPolicy(ctx, &lofamov1.GetPolicyRequest{Name: args[0], Version: version})
+			if err != nil {
+				return fmt.Errorf("policy get: %w", command.Plain(err))
+			}
+			return printPolicy(a, resp, o.Format)
+		})
+	}
+	return cmd
+}
+
+func listPolicies(a *command.App, ctx context.Context, s command.Session, f command.Format) error {
+	resp, err := s.ListPolicies(ctx)
+	if err != nil {
+		return fmt.Errorf("policy get: %w", command.Plain(err))
+	}
+	if f == command.FormatJSON || f == command.FormatYAML {
+		return a.PrintMessage(f, resp)
+	}
+	if len(resp.GetPolicies()) == 0 {
+		a.Printf("no policy is in force: 'lofamoctl policy apply --defaults' puts those in force that are shipped, which observe only\n")
+		return nil
+	}
+	return command.Table(a.Env.Stdout, policyRows(a, resp.GetPolicies(), f == command.FormatWide))
+}
+
+func policyRows(a *command.App, policies []*lofamov1.ResponsePolicy, wide bool) [][]string {
+	head := []string{"NAME", "MODE", "VERSION", "FOR", "STEPS", "CHANGED", "BY"}
+	if wide {
+		head = append(head, "DIGEST", "MATCH", "DESCRIPTION")
+	}
+	rows := [][]string{head}
+	for _, p := range policies {
+		target := "nodes"
+		if p.GetGroups() {
+			target = "groups"
+		}
+		r := []string{
+			p.GetName(), show.ModeName(p.GetMode()), strconv.FormatUint(p.GetVersion(), 10), target, command.Dash(strings.Join(p.GetSteps(), ", ")), show.Minute(a, p.GetAt().AsTime()), command.Dash(p.GetBy()),
+		}
+		if wide {
+			r = append(r, command.Dash(p.GetDigest()), command.Dash(command.Printable(p.GetMatch())), command.Dash(command.Printable(p.GetDescription())))
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// printPolicy prints one policy: its document, or what there is to know of it.
+func printPolicy(a *command.App, resp *lofamov1.GetPolicyResponse, f command.Format) error {
+	p := resp.GetPolicy()
+	if f == command.FormatJSON || f == command.FormatYAML {
+		if p.GetDeleted() {
+			return fmt.Errorf("policy get: policy %s: it was withdrawn by version %d, which has no document", p.GetName(), p.GetVersion())
+		}
+		return a.PrintJSON(f, []byte(p.GetDocument()))
+	}
+	state := show.ModeName(p.GetMode())
+	if p.GetDeleted() {
+		state = "withdrawn"
+	}
+	head := [][]string{
+		{"Policy", p.GetName()}, {"Mode", state}, {"Version", fmt.Sprintf("%d, of %s by %s", p.GetVersion(), show.Minute(a, p.GetAt().AsTime()), command.Dash(p.GetBy()))},
+		{"Digest", command.Dash(p.GetDigest())}, {"Match", command.Dash(command.Printable(p.GetMatch()))}, {"Steps", command.Dash(strings.Join(p.GetSteps(), ", "))},
+		{"Description", command.Dash(command.Printable(p.GetDescription()))},
+	}
+	if err := command.Table(a.Env.Stdout, head); err != nil {
+		return err
+	}
+	if len(resp.GetFormer()) == 0 {
+		return nil
+	}
+	rows := [][]string{{"FORMER", "MODE", "CHANGED", "BY", "DIGEST"}}
+	for _, old := range resp.GetFormer() {
+		mode := show.ModeName(old.GetMode())
+		if old.GetDeleted() {
+			mode = "withdrawn"
+		}
+		rows = append(rows, []string{strconv.FormatUint(old.GetVersion(), 10), mode, show.Minute(a, old.GetAt().AsTime()), command.Dash(old.GetBy()), command.Dash(old.GetDigest())})
+	}
+	a.Printf("\n")
+	return command.Table(a.Env.Stdout, rows)
+}
+
+func policyCheckCommand(a *command.App) *cobra.Command {
+	var file string
+	var defaults bool
+	cmd := &cobra.Command{
+		Use:   "check -f FILE",
+		Short: "Say what is wrong with policies, without any supervisor",
+		Long: `Checks the policies of a file as the supervisors would: types, unknown fields, conditions, rules that nothing
+could ever reach. It asks nobody; 'lofamoctl policy apply --dry-run' also checks them together with those in
+force. The exit code is 1 when anything is wrong.`,
+		Example: "  lofamoctl policy check -f policies.yaml",
+		Args:    onlyFiles,
+	}
+	cmd.Flags().StringVarP(&file, "filename", "f", "", "the file; - for the standard input")
+	cmd.Flags().BoolVar(&defaults, "defaults", false, "those that are shipped")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		text, name, err := documents(a, file, defaults, cmd.InOrStdin())
+		if err != nil {
+			return err
+		}
+		docs, err := policy.Parse(text)
+		if err != nil {
+			return fmt.Errorf("%s:\n%w", name, err)
+		}
+		for _, d := range docs {
+			a.Printf("%s\n", checkedPolicy(d))
+		}
+		return nil
+	}
+	return cmd
+}
+
+// checkedPolicy says what a policy would do, in two lines.
+func checkedPolicy(d *policy.Document) string {
+	var steps, faults []string
+	for _, s := range d.Policy.Steps {
+		steps = append(steps, string(s.Kind))
+	}
+	components := fault.Components()
+	if d.Policy.Groups {
+		components = []fault.Component{0}
+	}
+	for _, c := range components {
+		var states []string
+		for _, s := range []fault.State{fault.Sick, fault.Failed, fault.Unknown} {
+			if d.Policy.Match.May(c, s) {
+				states = append(states, s.String())
+			}
+		}
+		if len(states) > 0 {
+			name := "group"
+			if !d.Policy.Groups {
+				name = c.String()
+			}
+			faults = append(faults, name+" "+strings.Join(states, "|"))
+		}
+	}
+	if n := len(faults); n > 6 {
+		faults = append(faults[:6], fmt.Sprintf("and %d more", n-6))
+	}
+	return fmt.Sprintf("%s: right, %s: %s\n  may be for %s", d.Name, d.Policy.Mode, strings.Join(steps, ", "), strings.Join(faults, ", "))
+}
+
+func policyDeleteCommand(a *command.App) *cobra.Command {
+	var expect []string
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use:   "delete NAME...",
+		Short: "Withdraw policies: all or none",
+		Long: `Withdraws policies. Their responses do nothing more, and what these did is put back when the fault is gone
+('lofamoctl response cancel' puts it back at once).`,
+		Example: "  lofamoctl policy delete reset-dead-host",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return command.Usagef("NAME is missing: want at least one policy")
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print what would change")
+	cmd.Flags().StringArrayVar(&expect, "expect", nil, "NAME=VERSION: refuse when the policy is at another version; may be given more than once")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		versions, err := parseVersions(expect)
+		if err != nil {
+			return err
+		}
+		return a.WithOperator(cmd.Context(), func(ctx context.Context, s command.Session) error {
+			resp, err := s.DeletePolicies(ctx, &lofamov1.DeletePoliciesRequest{Names: args, DryRun: dryRun, Expected: versions})
+			if err != nil {
+				return fmt.Errorf("policy delete: %w", command.Plain(err))
+			}
+			printPolicyChanges(a, resp.GetChanges(), dryRun)
+			return nil
+		})
+	}
+	return cmd
+}
+
+func policyDefaultsCommand(a *command.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "defaults [NAME...]",
+		Short: "Print the policies that are shipped",
+		Long: `Prints the policies that are shipped, or those that are named. All of them observe only: what they would do is
+recorded. To have one act, print it, say mode: enforce, and apply it.`,
+		Example: "  lofamoctl policy defaults\n  lofamoctl policy defaults drain-failed-memory | sed 's/observe-only/enforce/' | lofamoctl policy apply -f -",
+		Args:    cobra.ArbitraryArgs,
+	}
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			b, err := policy.DefaultYAML()
+			if err != nil {
+				return err
+			}
+			_, err = a.Env.Stdout.Write(b)
+			return err
+		}
+		docs, err := policy.Default()
+		if err != nil {
+			return err
+		}
+		var names []string
+		for _, d := range docs {
+			names = append(names, d.Name)
+		}
+		for i, name := range args {
+			at := slices.Index(names, name)
+			if at < 0 {
+				return command.Usagef("policy %q: none of that name is shipped: want one of %s", name, strings.Join(names, ", "))
+			}
+			b, err := yaml.JSONToYAML(docs[at].JSON)
+			if err != nil {
+				return fmt.Errorf("policy %s: %w", name, err)
+			}
+			if i > 0 {
+				a.Printf("---\n")
+			}
+			a.Printf("%s", b)
+		}
+		return nil
+	}
+	return cmd
+}
+
+// onlyFiles wants no arguments: documents come by -f, as kubectl has them.
+func onlyFiles(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return command.Usagef("argument %q: none is wanted: files are given with -f %s", args[0], args[0])
+	}
+	return nil
+}

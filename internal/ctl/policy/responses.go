@@ -1,0 +1,277 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/ctl/show"
+)
+
+func parseResponseStates(names []string) ([]lofamov1.ResponseState, error) {
+	var out []lofamov1.ResponseState
+	for _, n := range names {
+		v, ok := lofamov1.ResponseState_value["RESPONSE_"+strings.ToUpper(n)]
+		if !ok || !slices.Contains(show.ResponseStateNames(), strings.ToLower(n)) {
+			return nil, command.Usagef("--state %q: want %s", n, strings.Join(show.ResponseStateNames(), ", "))
+		}
+		out = append(out, lofamov1.ResponseState(v))
+	}
+	return out, nil
+}
+
+// GetResponsesCommand returns `lofamoctl get responses`.
+func GetResponsesCommand(a *command.App) *cobra.Command {
+	req := &lofamov1.ListResponsesRequest{}
+	var states []string
+	var watch bool
+	cmd := &cobra.Command{
+		Use:   "responses",
+		Short: "What is being done about faults, and what it waits for",
+		Long: `Prints the open responses: one for each fault and policy. A response stays open while its fault lasts. WHY says
+what it waits for, or why it has failed or expired; STEP is the one that is next or under way.
+
+States: proposed, waiting, approved, running, done, failed (a person is wanted), undone (what it did was put back),
+expired (denied, not approved in time, or the fault went first).`,
+		Example: "  lofamoctl get responses\n  lofamoctl get responses --acting --state waiting\n  lofamoctl get responses --all --node 1,0,1 -o wide\n  lofamoctl get responses --watch",
+		Args:    command.Exactly(),
+	}
+	o := command.AllFormats(cmd)
+	f := cmd.Flags()
+	f.StringVar(&req.Node, "node", "", "only those for this node: id or coordinates")
+	f.StringVar(&req.Policy, "policy", "", "only those of this policy")
+	f.StringSliceVar(&states, "state", nil, "only those in these states (comma-separated): "+strings.Join(show.ResponseStateNames(), ", "))
+	f.BoolVar(&req.All, "all", false, "closed ones too, as long as they are kept")
+	f.BoolVar(&req.Acting, "acting", false, "leave out those of policies that only observe")
+	f.BoolVarP(&watch, "watch", "w", false, "go on with those that change")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		var err error
+		if req.States, err = parseResponseStates(states); err != nil {
+			return err
+		}
+		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
+			if watch {
+				return watchResponses(a, ctx, s, req, o.Format)
+			}
+			resp, err := s.ListResponses(ctx, req)
+			if err != nil {
+				return fmt.Errorf("get responses: %w", command.Plain(err))
+			}
+			if o.Format == command.FormatJSON || o.Format == command.FormatYAML {
+				return a.PrintMessage(o.Format, resp)
+			}
+			show.WarnBreaker(a, resp.GetBreaker())
+			if len(resp.GetResponses()) == 0 {
+				a.Printf("no response\n")
+				return nil
+			}
+			return command.Table(a.Env.Stdout, show.ResponseRows(a, resp.GetResponses(), o.Format == command.FormatWide))
+		})
+	}
+	return cmd
+}
+
+// watchResponses prints a table, then a line for every change; for machines an API message a line.
+func watchResponses(a *command.App, ctx context.Context, s command.Session, req *lofamov1.ListResponsesRequest, f command.Format) error {
+	err := s.WatchResponses(ctx, req, func(r *lofamov1.WatchResponsesResponse, _ bool) error {
+		if f == command.FormatJSON || f == command.FormatYAML {
+			b, err := command.ProtoJSON(r)
+			if err != nil {
+				return err
+			}
+			a.Printf("%s\n", b)
+			return nil
+		}
+		show.WarnBreaker(a, r.GetBreaker())
+		rows := show.ResponseRows(a, r.GetResponses(), f == command.FormatWide)
+		for _, id := range r.GetGone() {
+			rows = append(rows, []string{id, "-", "-", "no longer kept"})
+		}
+		if len(rows) == 1 {
+			return nil
+		}
+		return command.Table(a.Env.Stdout, rows)
+	})
+	if errors.Is(ctx.Err(), context.Canceled) {
+		err = nil // the person has seen enough
+	}
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("get responses: %w", command.Plain(err))
+}
+
+// GetResponseCommand returns `lofamoctl get response`.
+func GetResponseCommand(a *command.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "response ID",
+		Short:   "One response with its steps",
+		Example: "  lofamoctl get response r7-12\n  lofamoctl get response r7-12 -o json",
+		Args:    command.Exactly("ID (such as r7-12)"),
+	}
+	o := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
+			r, err := s.GetResponse(ctx, args[0])
+			if err != nil {
+				return fmt.Errorf("get response: %w", command.Plain(err))
+			}
+			if o.Format != command.FormatTable {
+				return a.PrintMessage(o.Format, r)
+			}
+			return show.PrintResponse(a, r)
+		})
+	}
+	return cmd
+}
+
+// GetBreakerCommand returns `lofamoctl get breaker`.
+func GetBreakerCommand(a *command.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "breaker",
+		Short: "The circuit breaker of responses",
+		Long: `Prints whether the circuit breaker is open. It opens when too much of the cluster looks bad in too short a time; a person
+closes it: 'lofamoctl response breaker close'.`,
+		Args: command.Exactly(),
+	}
+	o := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error {
+			b, err := s.GetBreaker(ctx)
+			if err != nil {
+				return fmt.Errorf("get breaker: %w", command.Plain(err))
+			}
+			if o.Format != command.FormatTable {
+				return a.PrintMessage(o.Format, b)
+			}
+			show.PrintBreaker(a, b)
+			return nil
+		})
+	}
+	return cmd
+}
+
+// ResponseCommand returns `lofamoctl response`.
+func ResponseCommand(a *command.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "response approve|deny|cancel|retry|settle|breaker",
+		Short: "What people say to responses",
+		Long: `Approves, denies, ends, begins anew and settles responses, and closes the circuit breaker. 'lofamoctl get responses' has their
+ids. Approving needs a certificate of the role approver, denying one of approver or operator, all else operator. Two words of
+one subject count once.`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(_ *cobra.Command, args []string) error {
+			return command.Usagef("response %s: want approve, deny, cancel, retry, settle or breaker", strings.Join(args, " "))
+		},
+	}
+	const idWanted = "ID (such as r7-12)"
+	cmd.AddCommand(
+		wordCommand(a, "approve ID", "Approve a response that waits for it", "", command.Exactly(idWanted), false, a.WithApprover, func(ctx context.Context, s command.Session, id, reason string) (*lofamov1.Response, error) {
+			resp, err := s.ApproveResponse(ctx, &lofamov1.ApproveResponseRequest{Id: id, Reason: reason})
+			return resp.GetResponse(), err
+		}),
+		wordCommand(a, "deny ID --reason REASON", "End a response that has done nothing yet", "It is proposed no more while its fault lasts, unless somebody retries it.", command.Exactly(idWanted), true, a.WithOperator,
+			func(ctx context.Context, s command.Session, id, reason string) (*lofamov1.Response, error) {
+				resp, err := s.DenyResponse(ctx, &lofamov1.DenyResponseRequest{Id: id, Reason: reason})
+				return resp.GetResponse(), err
+			}),
+		wordCommand(a, "cancel ID --reason REASON", "End a response, and put back what it did", "A step that is under way is ended, as far as its executor can.", command.Exactly(idWanted), true, a.WithOperator,
+			func(ctx context.Context, s command.Session, id, reason string) (*lofamov1.Response, error) {
+				resp, err := s.CancelResponse(ctx, &lofamov1.CancelResponseRequest{Id: id, Reason: reason})
+				return resp.GetResponse(), err
+			}),
+		wordCommand(a, "retry ID", "Try again what has failed, or propose again what was denied or has expired", "What has failed goes on with the approvals that it has; what was denied or has expired wants them anew.", command.Exactly(idWanted), false, a.WithOperator,
+			func(ctx context.Context, s command.Session, id, reason string) (*lofamov1.Response, error) {
+				resp, err := s.RetryResponse(ctx, &lofamov1.RetryResponseRequest{Id: id, Reason: reason})
+				return resp.GetResponse(), err
+			}),
+		settleCommand(a), breakerCommand(a),
+	)
+	return cmd
+}
+
+// wordCommand is a command by which a person says something to a response.
+func wordCommand(a *command.App, use, short, long string, args cobra.PositionalArgs, must bool, with func(context.Context, func(context.Context, command.Session) error) error,
+	say func(ctx context.Context, s command.Session, id, reason string) (*lofamov1.Response, error)) *cobra.Command {
+	verb, _, _ := strings.Cut(use, " ")
+	var reason string
+	cmd := &cobra.Command{Use: use, Short: short, Long: long, Example: "  lofamoctl response " + verb + " r7-12 --reason 'looked at it with Ann'", Args: args}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for people and the audit: at most 256 bytes")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if must && strings.TrimSpace(reason) == "" {
+			return command.Usagef("--reason is missing: want a few words that say why")
+		}
+		return with(cmd.Context(), func(ctx context.Context, s command.Session) error {
+			r, err := say(ctx, s, args[0], reason)
+			if err != nil {
+				return fmt.Errorf("response %s: %w", verb, command.Plain(err))
+			}
+			show.PrintWord(a, r)
+			return nil
+		})
+	}
+	return cmd
+}
+
+func settleCommand(a *command.App) *cobra.Command {
+	var happened, not bool
+	cmd := wordCommand(a, "settle ID --happened|--not-happened --reason REASON", "Say what became of a step of unknown outcome",
+		`A step such as a reset, whose outcome got lost and which cannot be looked at, waits for the node's next boot or for
+somebody who knows. Say that it has happened only when you have seen that: what follows relies on it.
+Of a step that could not be put back, --happened says that it was put back by hand: what was done before it follows.`,
+		command.Exactly("ID (such as r7-12)"), true, a.WithOperator, func(ctx context.Context, s command.Session, id, reason string) (*lofamov1.Response, error) {
+			resp, err := s.SettleResponse(ctx, &lofamov1.SettleResponseRequest{Id: id, Happened: happened, Reason: reason})
+			return resp.GetResponse(), err
+		})
+	cmd.Flags().BoolVar(&happened, "happened", false, "the step has had its effect, or was put back by hand")
+	cmd.Flags().BoolVar(&not, "not-happened", false, "it has not, and will not")
+	say := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if happened == not {
+			return command.Usagef("want one of --happened and --not-happened")
+		}
+		return say(cmd, args)
+	}
+	cmd.Example = "  lofamoctl response settle r7-12 --not-happened --reason 'the BMC log has no reset'"
+	return cmd
+}
+
+func breakerCommand(a *command.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "breaker close --reason REASON",
+		Short: "Close the circuit breaker",
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(_ *cobra.Command, args []string) error {
+			return command.Usagef("response breaker %s: want close; 'lofamoctl get breaker' shows it", strings.Join(args, " "))
+		},
+	}
+	var reason string
+	closing := &cobra.Command{
+		Use:     "close --reason REASON",
+		Short:   "Close the circuit breaker: responses go on, and only what goes bad afterwards counts",
+		Example: "  lofamoctl response breaker close --reason 'the switch of rack 7 is replaced'",
+		Args:    command.Exactly(),
+	}
+	closing.Flags().StringVar(&reason, "reason", "", "why, for people and the audit: 1 to 256 bytes")
+	closing.RunE = func(cmd *cobra.Command, _ []string) error {
+		if strings.TrimSpace(reason) == "" {
+			return command.Usagef("--reason is missing: want a few words that say why")
+		}
+		return a.WithOperator(cmd.Context(), func(ctx context.Context, s command.Session) error {
+			resp, err := s.CloseBreaker(ctx, &lofamov1.CloseBreakerRequest{Reason: reason})
+			if err != nil {
+				return fmt.Errorf("response breaker close: %w", command.Plain(err))
+			}
+			show.PrintBreaker(a, resp.GetBreaker())
+			return nil
+		})
+	}
+	cmd.AddCommand(closing)
+	return cmd
+}

@@ -1,0 +1,137 @@
+package show
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/ctl/command"
+)
+
+// Subject names what an event is about: the node and its component, the group fault, or what else has changed.
+func Subject(e *lofamov1.Event) (node, component string) {
+	switch e.GetKind() {
+	case lofamov1.EventKind_GROUP_CHANGED:
+		return e.GetGroup().GetId(), "group"
+	case lofamov1.EventKind_WARNING_CHANGED:
+		return e.GetNode(), e.GetComponent()
+	case lofamov1.EventKind_MAINTENANCE_CHANGED:
+		return e.GetNode(), "maintenance"
+	case lofamov1.EventKind_TOPOLOGY_CHANGED:
+		return command.Dash(e.GetNode()), "topology"
+	case lofamov1.EventKind_REGION_CHANGED:
+		return command.Dash(e.GetRegion()), "region"
+	case lofamov1.EventKind_DIAGNOSIS_ENDED:
+		return command.Dash(e.GetNode()), "diagnosis"
+	case lofamov1.EventKind_PROCEDURE_ENDED:
+		return command.Dash(e.GetNode()), "procedure"
+	case lofamov1.EventKind_POLICY_CHANGED:
+		return e.GetPolicy(), "policy"
+	default:
+		return e.GetNode(), e.GetComponent()
+	}
+}
+
+// Change says from what to what.
+func Change(e *lofamov1.Event) (from, to string) {
+	ended := func(word string) (string, string) {
+		if e.GetEnded() {
+			return word, "ended"
+		}
+		return "-", word
+	}
+	switch e.GetKind() {
+	case lofamov1.EventKind_GROUP_CHANGED:
+		if e.GetTo() == lofamov1.State_NORMAL {
+			return command.StateName(e.GetFrom()), "ended"
+		}
+	case lofamov1.EventKind_WARNING_CHANGED:
+		return ended("warning")
+	case lofamov1.EventKind_MAINTENANCE_CHANGED:
+		return ended("marked")
+	case lofamov1.EventKind_MASK_CHANGED:
+		return ended("masked")
+	case lofamov1.EventKind_TOPOLOGY_CHANGED:
+		return "-", "changed"
+	case lofamov1.EventKind_POLICY_CHANGED:
+		if e.GetEnded() {
+			return "-", "withdrawn"
+		}
+		return "-", "changed"
+	case lofamov1.EventKind_RECOVERY_CHANGED:
+		if e.GetRecovery().GetState() == lofamov1.RecoveryState_GIVEN_UP {
+			return "-", "given up"
+		}
+		return "-", "recovered"
+	case lofamov1.EventKind_DIAGNOSIS_ENDED:
+		return "-", "made"
+	case lofamov1.EventKind_PROCEDURE_ENDED:
+		switch {
+		case e.GetNode() != "":
+			return "-", "too many"
+		case e.GetClear():
+			return "-", "clear"
+		}
+		return "-", "not clear"
+	default:
+	}
+	return command.StateName(e.GetFrom()), command.StateName(e.GetTo())
+}
+
+// EventNotes are what the states of an event do not tell. A warning that is over says nothing more.
+func EventNotes(a *command.App, e *lofamov1.Event) []string {
+	var out []string
+	if e.GetSingleWitness() {
+		out = append(out, "single witness")
+	}
+	if e.GetFlapping() {
+		out = append(out, "flapping")
+	}
+	if g := e.GetGroup(); g != nil {
+		out = append(out, fmt.Sprintf("%s of %d nodes", g.GetKind(), g.GetSize()))
+		if g.GetInferred() > 0 {
+			out = append(out, fmt.Sprintf("%d inferred dead", g.GetInferred()))
+		}
+	}
+	switch e.GetKind() {
+	case lofamov1.EventKind_TOPOLOGY_CHANGED, lofamov1.EventKind_RECOVERY_CHANGED, lofamov1.EventKind_DIAGNOSIS_ENDED, lofamov1.EventKind_PROCEDURE_ENDED,
+		lofamov1.EventKind_POLICY_CHANGED:
+		if e.GetReason() != "" {
+			out = append(out, command.Printable(e.GetReason()))
+		}
+	default:
+	}
+	if w := e.GetWarning(); w != nil && !e.GetEnded() {
+		out = append(out, Warning(w))
+	}
+	if m := e.GetMaintenance(); m != nil && !e.GetEnded() {
+		out = append(out, Maintenance(a, m))
+	}
+	if m := e.GetMask(); m != nil && !e.GetEnded() {
+		out = append(out, command.Printable(m.GetReason()))
+	}
+	return out
+}
+
+// EventRows returns the table of events.
+func EventRows(a *command.App, events []*lofamov1.Event, wide bool) [][]string {
+	head := []string{"REVISION", "TIME", "NODE", "COMPONENT", "FROM", "TO", "CAUSE", "PATH", "LATENCY", "NOTES"}
+	if wide {
+		head = append(head, "COORD", "OBSERVER", "REASON")
+	}
+	rows := [][]string{head}
+	for _, e := range events {
+		node, component := Subject(e)
+		from, to := Change(e)
+		r := []string{
+			strconv.FormatUint(e.GetRevision(), 10), a.Clock(e.GetTime()), node, component, from, to,
+			command.CauseName(e.GetCause()), command.PathName(e.GetPath()), command.ProtoDuration(e.GetAwarenessLatency()), command.Dash(strings.Join(EventNotes(a, e), ", ")),
+		}
+		if wide {
+			r = append(r, command.Dash(e.GetCoord()), command.Dash(command.Printable(e.GetObserver())), command.Dash(command.Printable(e.GetReason())))
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}

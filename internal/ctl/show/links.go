@@ -1,0 +1,24 @@
+package show
+
+import (
+	"fmt"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/ctl/command"
+)
+
+// Minute is a time that people plan by.
+func Minute(a *command.App, t time.Time) string {
+	return t.In(a.Env.Location).Format("2006-01-02 15:04")
+}
+
+// MaskedLink names a link by both ends.
+func MaskedLink(m *lofamov1.LinkMask) string {
+	return fmt.Sprintf("%s/%s to %s", m.GetNode(), m.GetDirection(), m.GetPeer())
+}
+
+// masked is what a list of links says of a mask.
+func masked(a *command.App, m *lofamov1.LinkMask) string {
+	return fmt.Sprintf("MASKED by %s since %s: %s", m.GetBy(), Minute(a, m.GetSince().AsTime()), command.Printable(m.GetReason()))
+}

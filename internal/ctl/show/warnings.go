@@ -1,0 +1,54 @@
+package show
+
+import (
+	"fmt"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/ctl/command"
+)
+
+// WarnCluster says what makes an answer less than whole: that it may be old, and how old, and of which regions nothing
+// is heard.
+func WarnCluster(a *command.App, c *lofamov1.ClusterInfo) {
+	for _, r := range c.GetRegions() {
+		if r.GetState() == lofamov1.State_NORMAL {
+			continue
+		}
+		since := ""
+		if r.GetAge() != nil {
+			since = " since " + command.ProtoDuration(r.GetAge())
+		}
+		a.Warnf("lofamoctl: CUT OFF: region %s is not heard%s: its %s shown as UNKNOWN, what was last is kept until it is back\n",
+			command.Printable(r.GetName()), since, areNodes(int(r.GetNodes())))
+	}
+	WarnHeld(a, c.GetVerdictsHeld())
+	if !c.GetStale() {
+		return
+	}
+	age := "and has reached none since it started"
+	if d := c.GetStaleAge(); d != nil {
+		age = "since " + command.ProtoDuration(d)
+	}
+	a.Warnf("lofamoctl: STALE: this answer comes from a supervisor that reaches no leader, %s: what it says may be as old\n", age)
+}
+
+// WarnHeld warns that verdicts wait, so that a shown state may be out of date.
+func WarnHeld(a *command.App, why string) {
+	if why != "" {
+		a.Warnf("lofamoctl: HELD: %s\n", command.Printable(why))
+	}
+}
+
+func areNodes(n int) string {
+	if n == 1 {
+		return "1 node is"
+	}
+	return fmt.Sprintf("%d nodes are", n)
+}
+
+// WarnBreaker says that the breaker is open.
+func WarnBreaker(a *command.App, b *lofamov1.ResponseBreaker) {
+	if b.GetOpen() {
+		a.Warnf("lofamoctl: BREAKER OPEN since %s: %s: nothing but notifications begins until somebody closes it (lofamoctl response breaker close)\n", a.Clock(b.GetAt()), command.Printable(b.GetDetail()))
+	}
+}

@@ -1,0 +1,480 @@
+package top
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/ctl/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// topModel is all that `lofamoctl top` knows and shows. It is a function of the messages that it was given: it asks nobody and has
+// no clock. update takes a message and says what is to be asked or done; view draws. What a large system costs is in proportion to
+// what is not normal and to what fits on the screen, not to the number of nodes.
+type topModel struct {
+	app   command.App // for words and times: its clock stands at now
+	paint command.Painter
+	now   time.Time
+	size  topSize
+
+	// The map, and what of it is not normal.
+	torus      *torus.Map
+	nodes      map[string]*lofamov1.Node
+	odd        map[string]*lofamov1.Node // those of nodes that isOdd
+	groups     map[string]*lofamov1.Group
+	nodeCounts map[lofamov1.State]int // without spares
+	linkCounts map[lofamov1.State]int // link ends
+	placed     int                    // nodes that are no spares
+	marked     map[string]bool        // nodes under maintenance
+	events     []topRow               // newest first, at most topEvents
+	responses  map[string]*lofamov1.Response
+	breaker    *lofamov1.ResponseBreaker
+	cluster    *lofamov1.ClusterInfo
+	revision   uint64 // up to which changes were seen
+
+	// How the supervisors are reached.
+	watched      string // whom the watch is at; empty: nobody
+	watchErr     error  // why it fell, until it stands again
+	pollErr      error  // why nobody answers, until somebody does
+	responsesErr error
+	heard        time.Time // when the supervisors last said anything
+	elsewhere    int       // answers one after the other that came from another supervisor than is watched
+
+	// What is to be asked of the supervisors: nodes of which something changed. One question is under way at a time.
+	dirty  map[string]bool
+	asking bool
+
+	// What the person looks at.
+	focus   topPane
+	zoom    bool
+	filter  string
+	typing  *topTyping // a line that is being typed
+	confirm *topWord   // what waits for yes or no
+	page    *topPage   // over everything else
+	notice  string     // what became of the person's last word
+	chosen  [topPanes]topChoice
+	at      grid.Coord // node chosen in the map; its plane is the one that is shown
+
+	// rows of what is not normal and the worst state of each plane, as long as they hold.
+	rowsHold bool
+	rows     []topRow
+	planes   []lofamov1.State
+}
+
+// The most events that are kept to be looked at, and the most nodes that are asked for one by one.
+const (
+	topEvents  = 500
+	topSingles = 16
+)
+
+// topPane is a part of the screen that can be chosen.
+type topPane int
+
+const (
+	paneOdd topPane = iota
+	paneMap
+	paneEvents
+	paneResponses
+	topPanes
+)
+
+// topChoice is the row that is chosen in a list: by its key, so that it stays chosen when others come and go, and where it was
+// last, for when it is gone.
+type topChoice struct {
+	key string
+	row int
+}
+
+// topPage is a text over the panes: help, an explanation, a response.
+type topPage struct {
+	key    string // what was asked for: an answer to something else is dropped
+	title  string
+	lines  []string
+	scroll int
+}
+
+// topTyping is a line that is being typed: a filter, or the reason of a word.
+type topTyping struct {
+	prompt string
+	text   string
+	word   *topWord // absent: it is the filter
+	before string   // filter to go back to
+}
+
+// topWord is what a person wants to say to a response.
+type topWord struct {
+	approve bool // else deny
+	id      string
+	what    string // the response, for the question
+	reason  string
+}
+
+// The messages.
+type (
+	topSize   struct{ width, height int }
+	topTick   struct{ now time.Time }
+	topKey    struct{ name, text string } // name such as "enter", "a" or "ctrl+c"; text is what it types
+	topLoaded struct {
+		nodes  *lofamov1.ListNodesResponse // all, brief
+		odd    []*lofamov1.Node            // those that are not normal, in full
+		links  *lofamov1.ListLinksResponse
+		groups []*lofamov1.Group
+		events []*lofamov1.Event // oldest first
+	}
+	topWatched struct{ resp *lofamov1.WatchResponse }
+	// topProgress says that the watch stands at a supervisor, or why it fell.
+	topProgress struct {
+		target string
+		err    error
+	}
+	topPolled struct {
+		target   string // who answered last
+		cluster  *lofamov1.ClusterInfo
+		revision uint64
+		err      error
+	}
+	// topNodes answers askNodes; of an answer to askOdd whoever is missing is normal.
+	topNodes struct {
+		asked []string
+		odd   bool
+		nodes []*lofamov1.Node
+		err   error
+	}
+	topResponses struct {
+		resp *lofamov1.WatchResponsesResponse
+		anew bool // another stream begins: what was known is void
+		err  error
+	}
+	topDetail struct {
+		key, text string
+		err       error
+	}
+	topActed struct {
+		text string
+		err  error
+	}
+)
+
+// The effects: what whoever runs the model is to do.
+type (
+	askNodes struct{ ids []string }
+	askOdd   struct{ dirty []string }
+	// askAgain wants everything listed anew, askElsewhere the watch moved to whoever answered last.
+	askAgain     struct{}
+	askElsewhere struct{}
+	askDetail    struct{ key string } // "node/ID", "group/ID" or "response/ID"
+	sayWord      struct{ word topWord }
+	topQuit      struct{}
+)
+
+func newTopModel(a *command.App, p command.Painter, size topSize) *topModel {
+	m := &topModel{app: *a, paint: p, now: a.Env.Now(), size: size, dirty: make(map[string]bool), responses: make(map[string]*lofamov1.Response)}
+	m.app.Env.Now = func() time.Time { return m.now }
+	m.heard = m.now
+	return m
+}
+
+// update takes a message and returns the effects that it asks for.
+func (m *topModel) update(msg any) []any {
+	switch msg := msg.(type) {
+	case topSize:
+		m.size = msg
+	case topTick:
+		m.now = msg.now
+		return m.ask()
+	case topKey:
+		return m.key(msg)
+	case topLoaded:
+		m.load(msg)
+	case topWatched:
+		return m.watch(msg.resp)
+	case topProgress:
+		m.progress(msg)
+	case topPolled:
+		return m.polled(msg)
+	case topNodes:
+		m.refresh(msg)
+	case topResponses:
+		m.respond(msg)
+	case topDetail:
+		m.detail(msg)
+	case topActed:
+		if m.notice = msg.text; msg.err != nil {
+			m.notice = "NOT DONE: " + command.Printable(msg.err.Error())
+		}
+	}
+	return nil
+}
+
+// isOdd says whether a node belongs into the list of what is not normal. A NORMAL node beside a dead one has links that are not,
+// but what is wrong there is the neighbour.
+func isOdd(n *lofamov1.Node) bool {
+	return !n.GetSpare() && (n.GetState() != lofamov1.State_NORMAL || len(n.GetWarnings()) > 0)
+}
+
+func (m *topModel) load(l topLoaded) {
+	torus, err := torus.NewMap(l.nodes, l.links)
+	if err != nil { // the supervisors contradict themselves: what was shown stays, with the reason
+		m.notice = "the map cannot be drawn: " + command.Printable(err.Error())
+		return
+	}
+	m.torus = torus
+	m.nodes, m.odd, m.groups, m.marked = make(map[string]*lofamov1.Node, len(l.nodes.GetNodes())), make(map[string]*lofamov1.Node), make(map[string]*lofamov1.Group), make(map[string]bool)
+	m.nodeCounts, m.linkCounts, m.placed = make(map[lofamov1.State]int), make(map[lofamov1.State]int), 0
+	m.dirty, m.rowsHold = make(map[string]bool), false
+	for _, n := range l.nodes.GetNodes() {
+		m.nodes[n.GetId()] = n
+		if !n.GetSpare() {
+			m.placed++
+			m.nodeCounts[n.GetState()]++
+		}
+		m.noteNode(n)
+	}
+	for _, link := range l.links.GetLinks() {
+		m.linkCounts[link.GetState()]++
+	}
+	for _, n := range l.odd {
+		m.replace(n)
+	}
+	for _, g := range l.groups {
+		m.groups[g.GetId()] = g
+	}
+	m.events = nil
+	m.addEvents(l.events)
+	m.cluster, m.revision, m.heard = l.nodes.GetCluster(), l.nodes.GetRevision(), m.now
+	if m.torus.Dims.Check(m.at) != nil {
+		m.at = grid.Coord{}
+	}
+}
+
+// noteNode keeps what is derived from a node.
+func (m *topModel) noteNode(n *lofamov1.Node) {
+	if delete(m.odd, n.GetId()); isOdd(n) {
+		m.odd[n.GetId()] = n
+	}
+	if delete(m.marked, n.GetId()); n.GetMaintenance() != nil {
+		m.marked[n.GetId()] = true
+	}
+	m.rowsHold = false
+}
+
+// replace puts what a supervisor says of a node in the place of what was known. It may have answered before a change that was seen
+// already: then that state stands, and it is asked again.
+func (m *topModel) replace(n *lofamov1.Node) {
+	old := m.nodes[n.GetId()]
+	if old == nil || old.GetSpare() != n.GetSpare() || old.GetCoord() != n.GetCoord() {
+		return // the topology has changed: all is listed anew
+	}
+	if n.GetRevision() < old.GetRevision() {
+		n.State, n.Cause, n.Since, n.Revision = old.State, old.Cause, old.Since, old.Revision
+		m.dirty[n.GetId()] = true
+	}
+	m.setState(old, n.GetState())
+	m.nodes[n.GetId()] = n
+	if at, err := grid.ParseCoord(n.GetCoord()); err == nil && !n.GetSpare() {
+		m.torus.Nodes[m.torus.Dims.Rank(at)] = n // that it is within the torus was seen when all were listed
+	}
+	m.noteNode(n)
+}
+
+func (m *topModel) setState(n *lofamov1.Node, to lofamov1.State) {
+	if !n.GetSpare() {
+		m.nodeCounts[n.GetState()]--
+		m.nodeCounts[to]++
+	}
+	n.State = to
+}
+
+func (m *topModel) addEvents(events []*lofamov1.Event) {
+	rows := make([]topRow, 0, len(events)+len(m.events))
+	for _, e := range slices.Backward(events) {
+		rows = append(rows, m.eventRow(e))
+	}
+	m.events = append(rows, m.events...)
+	if len(m.events) > topEvents {
+		m.events = m.events[:topEvents:topEvents]
+	}
+}
+
+// watch takes the changes of one revision.
+func (m *topModel) watch(r *lofamov1.WatchResponse) []any {
+	m.heard = m.now
+	if r.GetRevision() > m.revision {
+		m.revision = r.GetRevision()
+	}
+	if len(r.GetEvents()) == 0 {
+		return nil
+	}
+	again := false
+	for _, e := range r.GetEvents() {
+		again = m.apply(e) || again
+	}
+	m.addEvents(r.GetEvents())
+	if again {
+		return []any{askAgain{}}
+	}
+	return m.ask()
+}
+
+// apply makes one change; true: everything is to be listed anew.
+func (m *topModel) apply(e *lofamov1.Event) (again bool) {
+	n := m.nodes[e.GetNode()]
+	switch e.GetKind() {
+	case lofamov1.EventKind_TOPOLOGY_CHANGED:
+		return true
+	case lofamov1.EventKind_GROUP_CHANGED:
+		if g := e.GetGroup(); e.GetTo() == lofamov1.State_NORMAL {
+			delete(m.groups, g.GetId())
+		} else {
+			m.groups[g.GetId()] = g
+		}
+		m.rowsHold = false
+	case lofamov1.EventKind_MAINTENANCE_CHANGED:
+		if n == nil {
+			return false
+		}
+		if n.Maintenance = e.GetMaintenance(); e.GetEnded() {
+			n.Maintenance = nil
+		}
+		m.noteNode(n)
+	case lofamov1.EventKind_COMPONENT_CHANGED:
+		if n == nil {
+			return true
+		}
+		m.component(n, e)
+	case lofamov1.EventKind_WARNING_CHANGED:
+		if n != nil {
+			m.dirty[n.GetId()] = true
+		}
+	default: // they change nothing of the map
+	}
+	return false
+}
+
+// component makes a change of a node or of a part of it. Its evidence is asked for.
+func (m *topModel) component(n *lofamov1.Node, e *lofamov1.Event) {
+	m.dirty[n.GetId()] = true
+	if e.GetComponent() == "node" {
+		m.setState(n, e.GetTo())
+		n.Cause, n.Since, n.Revision, n.SingleWitness = e.GetCause(), e.GetTime(), e.GetRevision(), e.GetSingleWitness()
+		m.noteNode(n)
+		return
+	}
+	name, link := strings.CutPrefix(e.GetComponent(), "link/")
+	dir, err := grid.ParseDirection(name)
+	at, err2 := grid.ParseCoord(n.GetCoord())
+	if !link || err != nil || err2 != nil {
+		return
+	}
+	ends := m.torus.Ends[m.torus.Dims.Rank(at)]
+	if old, there := ends[dir]; there {
+		m.linkCounts[old]--
+		m.linkCounts[e.GetTo()]++
+		ends[dir] = e.GetTo()
+	}
+}
+
+// ask asks for the nodes of which something changed: one by one when they are few, else for all that are not normal.
+func (m *topModel) ask() []any {
+	if m.asking || len(m.dirty) == 0 || m.watchErr != nil {
+		return nil
+	}
+	ids := make([]string, 0, len(m.dirty))
+	for id := range m.dirty {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	m.asking, m.dirty = true, make(map[string]bool)
+	if len(ids) > topSingles {
+		return []any{askOdd{ids}}
+	}
+	return []any{askNodes{ids}}
+}
+
+// refresh takes what was asked for. What changed meanwhile is asked for with the next change or tick, not at once: so a
+// supervisor that lags behind is asked once a second at most.
+func (m *topModel) refresh(r topNodes) {
+	m.asking = false
+	if r.err != nil { // whether the supervisors are there is seen by the others; what was asked stays to be asked
+		for _, id := range r.asked {
+			m.dirty[id] = true
+		}
+		return
+	}
+	m.heard = m.now
+	here := make(map[string]bool, len(r.nodes))
+	for _, n := range r.nodes {
+		here[n.GetId()] = true
+		m.replace(n)
+	}
+	if !r.odd {
+		return
+	}
+	for _, id := range r.asked {
+		if n := m.nodes[id]; n != nil && !here[id] && n.GetState() == lofamov1.State_NORMAL {
+			n.Components, n.Warnings = nil, nil
+			m.noteNode(n)
+		}
+	}
+}
+
+func (m *topModel) progress(p topProgress) {
+	if m.watchErr = p.err; p.err != nil {
+		m.watched = ""
+		return
+	}
+	m.watched, m.heard, m.elsewhere = p.target, m.now, 0
+}
+
+// polled takes what is asked for regularly: whether somebody leads, and whether what is shown may be old. When another supervisor
+// than the one that is watched has the better answer, twice, the watch moves to it: it may be cut off from the others, and say
+// nothing for ever.
+func (m *topModel) polled(p topPolled) []any {
+	if m.pollErr = p.err; p.err != nil {
+		return nil
+	}
+	m.cluster, m.heard = p.cluster, m.now
+	if p.target == m.watched || m.watched == "" {
+		m.elsewhere = 0
+		return nil
+	}
+	if m.elsewhere++; m.elsewhere < 2 {
+		return nil
+	}
+	m.elsewhere = 0
+	return []any{askElsewhere{}}
+}
+
+func (m *topModel) respond(r topResponses) {
+	m.responsesErr = r.err
+	if r.anew {
+		m.responses = make(map[string]*lofamov1.Response)
+	}
+	if b := r.resp.GetBreaker(); b != nil {
+		m.breaker = b
+	}
+	for _, x := range r.resp.GetResponses() {
+		if x.GetClosed() != nil { // told once more, as it ended, and then no more
+			delete(m.responses, x.GetId())
+		} else {
+			m.responses[x.GetId()] = x
+		}
+	}
+	for _, id := range r.resp.GetGone() {
+		delete(m.responses, id)
+	}
+}
+
+func (m *topModel) detail(d topDetail) {
+	if m.page == nil || m.page.key != d.key {
+		return // the person has gone on
+	}
+	text := d.text
+	if d.err != nil {
+		text = "No answer: " + command.Printable(d.err.Error())
+	}
+	m.page.lines = strings.Split(strings.TrimRight(text, "\n"), "\n")
+}

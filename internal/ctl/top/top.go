@@ -1,0 +1,422 @@
+// Package top is `lofamoctl top`: the whole cluster, live in the terminal. The model is a pure function of messages and keys; the shell
+// beside it asks the supervisors.
+package top
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/spf13/cobra"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/client"
+	"github.com/lofamo/lofamo/internal/ctl/command"
+	"github.com/lofamo/lofamo/internal/ctl/show"
+	"github.com/lofamo/lofamo/internal/ctl/torus"
+)
+
+type topFlags struct {
+	once          bool
+	colour        string
+	filter        string
+	width, height int
+}
+
+// defaultHeight is that of a frame where no terminal says how high it is.
+const defaultHeight = 40
+
+// Command returns `lofamoctl top`.
+func Command(a *command.App) *cobra.Command {
+	var f topFlags
+	cmd := &cobra.Command{
+		Use:   "top",
+		Short: "A live view of the cluster in the terminal",
+		Long: `Shows how the cluster fares while it changes: counts, what is not normal with the gravest first, the map, changes as they are
+committed, and what is being done about faults. Press ? for the keys, q to leave.
+
+Enter tells why a node, a group or a response is as it is. Responses that wait for a person are approved with a and denied with d,
+as by 'lofamoctl response': both ask first. Without a terminal, or with --once, it prints one frame.
+
+When its supervisor is lost it says so, and goes on with another one.`,
+		Example: "  lofamoctl top\n  lofamoctl top --filter rack=r7\n  lofamoctl top --once --width 120 --height 50",
+		Args:    command.Exactly(),
+	}
+	fl := cmd.Flags()
+	fl.BoolVar(&f.once, "once", false, "print one frame and end")
+	fl.StringVar(&f.filter, "filter", "", "only rows with this text, as with /")
+	fl.IntVar(&f.width, "width", 0, fmt.Sprintf("of the one frame in columns, %d to 1000 (default: the terminal's, else %d)", topLeastWidth, torus.DefaultWidth))
+	fl.IntVar(&f.height, "height", 0, fmt.Sprintf("of the one frame in lines, %d to 1000 (default %d)", topLeastHeight, defaultHeight))
+	command.AddColorFlag(cmd, &f.colour)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		p, err := a.Painter(f.colour)
+		if err != nil {
+			return err
+		}
+		for _, of := range []struct {
+			flag           string
+			is, least, def int
+		}{{"width", f.width, topLeastWidth, torus.DefaultWidth}, {"height", f.height, topLeastHeight, defaultHeight}} {
+			if cmd.Flags().Changed(of.flag) && (of.is < of.least || of.is > 1000) {
+				return command.Usagef("--%s %d: want %d to 1000", of.flag, of.is, of.least)
+			}
+		}
+		return a.WithClient(cmd.Context(), func(ctx context.Context, s command.Session) error { return top(a, ctx, s, f, p) })
+	}
+	return cmd
+}
+
+func top(a *command.App, ctx context.Context, s command.Session, f topFlags, p command.Painter) error {
+	size := topSize{f.width, f.height}
+	if size.width == 0 {
+		if size.width = a.Env.Width; size.width < topLeastWidth {
+			size.width = torus.DefaultWidth
+		}
+	}
+	if size.height == 0 {
+		size.height = defaultHeight
+	}
+	m := newTopModel(a, p, size)
+	m.filter = f.filter
+	t := &topShell{app: a, s: s}
+	loaded, err := t.load(ctx)
+	if err != nil {
+		return fmt.Errorf("top: %w", command.Plain(err))
+	}
+	if _, err := torus.NewMap(loaded.nodes, loaded.links); err != nil {
+		return fmt.Errorf("top: %w", err)
+	}
+	m.update(loaded)
+	if f.once || !a.Env.Terminal {
+		return topOnce(a, ctx, t, m)
+	}
+	return t.run(ctx, m)
+}
+
+// topOnce prints one frame.
+func topOnce(a *command.App, ctx context.Context, t *topShell, m *topModel) error {
+	m.update(topProgress{target: t.s.Answered()})
+	list, err := t.s.ListResponses(ctx, &lofamov1.ListResponsesRequest{})
+	m.update(topResponses{resp: &lofamov1.WatchResponsesResponse{Responses: list.GetResponses(), Breaker: list.GetBreaker()}, err: err})
+	for line := range strings.SplitSeq(m.view(), "\n") {
+		a.Printf("%s\n", strings.TrimRight(line, " "))
+	}
+	return nil
+}
+
+// topShell asks the supervisors for the model, and hands it what they say.
+type topShell struct {
+	app  *command.App
+	s    command.Session
+	send func(any) // to the model; it may be called from any goroutine
+
+	mu            sync.Mutex         // guards the fields below
+	move          context.CancelFunc // ends the watch that stands, so that it begins anew
+	moveResponses context.CancelFunc // and that of the responses
+	again         bool               // with everything listed
+}
+
+// Times of the shell.
+const (
+	topPollEvery = 2 * time.Second // whether somebody leads: one small question
+	topTickEvery = time.Second     // ages go on
+	topRetry     = time.Second     // between two tries of what failed
+)
+
+// load lists everything.
+func (t *topShell) load(ctx context.Context) (topLoaded, error) {
+	var l topLoaded
+	var err error
+	if l.nodes, err = t.s.AllNodes(ctx, &lofamov1.ListNodesRequest{Brief: true}, 0); err != nil {
+		return l, err
+	}
+	if l.links, err = t.s.AllLinks(ctx, &lofamov1.ListLinksRequest{Brief: true}, 0); err != nil {
+		return l, err
+	}
+	odd, err := t.s.AllNodes(ctx, &lofamov1.ListNodesRequest{NotNormal: true}, 0)
+	if err != nil {
+		return l, err
+	}
+	l.odd = odd.GetNodes()
+	groups, err := t.s.ListGroups(ctx, &lofamov1.ListGroupsRequest{})
+	if err != nil {
+		return l, err
+	}
+	l.groups = groups.GetGroups()
+	events, err := t.s.ListEvents(ctx, &lofamov1.ListEventsRequest{Limit: topEvents})
+	if err != nil {
+		return l, err
+	}
+	// What was committed after the lists were made comes with the watch, once more.
+	for _, e := range events.GetEvents() {
+		if e.GetRevision() <= l.nodes.GetRevision() {
+			l.events = append(l.events, e)
+		}
+	}
+	return l, nil
+}
+
+// run shows the model in the terminal until the person leaves.
+func (t *topShell) run(ctx context.Context, m *topModel) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer cancel()
+	program := tea.NewProgram(&topProgram{shell: t, ctx: ctx, model: m}, tea.WithContext(ctx), tea.WithoutSignalHandler(), tea.WithOutput(t.app.Env.Stdout))
+	t.send = func(msg any) { program.Send(msg) }
+	after := m.revision
+	for _, f := range []func(context.Context){func(ctx context.Context) { t.watch(ctx, after) }, t.poll, t.responses, t.tick} {
+		group.Go(func() { f(ctx) })
+	}
+	if _, err := program.Run(); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("top: %w", err)
+	}
+	return nil // the person has seen enough
+}
+
+// watch hands over what changes. What cannot be gone on with is listed anew.
+func (t *topShell) watch(ctx context.Context, after uint64) {
+	for ctx.Err() == nil {
+		watching, cancel := context.WithCancel(ctx)
+		t.mu.Lock()
+		t.move = cancel
+		t.mu.Unlock()
+		err := t.s.Watch(watching, client.WatchOptions{After: after, Progress: func(target string, err error) { t.send(topProgress{target, err}) }}, func(r *lofamov1.WatchResponse) error {
+			after = max(after, r.GetRevision())
+			t.send(topWatched{r})
+			return nil
+		})
+		moved := watching.Err() != nil
+		cancel()
+		t.mu.Lock()
+		again := t.again || !moved // a watch ends by itself only when it cannot be resumed
+		t.again = false
+		t.mu.Unlock()
+		if err != nil && !moved {
+			t.send(topProgress{err: err})
+			pause(ctx, topRetry)
+		}
+		for again && ctx.Err() == nil {
+			loaded, err := t.load(ctx)
+			if err == nil {
+				after, again = loaded.nodes.GetRevision(), false
+				t.send(loaded)
+				continue
+			}
+			t.send(topProgress{err: err})
+			pause(ctx, topRetry)
+		}
+	}
+}
+
+// poll asks whether somebody leads, and whether what is seen may be old: a watch does not say.
+func (t *topShell) poll(ctx context.Context) {
+	for ctx.Err() == nil {
+		resp, err := t.s.GetSummary(ctx, &lofamov1.GetSummaryRequest{})
+		t.send(topPolled{target: t.s.Answered(), cluster: resp.GetCluster(), revision: resp.GetRevision(), err: err})
+		pause(ctx, topPollEvery)
+	}
+}
+
+func (t *topShell) responses(ctx context.Context) {
+	for ctx.Err() == nil {
+		watching, cancel := context.WithCancel(ctx)
+		t.mu.Lock()
+		t.moveResponses = cancel
+		t.mu.Unlock()
+		err := t.s.WatchResponses(watching, &lofamov1.ListResponsesRequest{}, func(r *lofamov1.WatchResponsesResponse, anew bool) error {
+			t.send(topResponses{resp: r, anew: anew})
+			return nil
+		})
+		moved := watching.Err() != nil
+		cancel()
+		if moved {
+			continue
+		}
+		if err != nil {
+			t.send(topResponses{err: command.Plain(err)})
+		}
+		pause(ctx, topRetry)
+	}
+}
+
+func (t *topShell) tick(ctx context.Context) {
+	for ctx.Err() == nil {
+		t.send(topTick{t.app.Env.Now()})
+		pause(ctx, topTickEvery)
+	}
+}
+
+// pause waits, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// restart has the watch begun anew, at whoever answered last; again: with everything listed, else because it is somebody else, who is asked for the responses too.
+func (t *topShell) restart(again bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.again = t.again || again
+	if t.move != nil {
+		t.move()
+	}
+	if !again && t.moveResponses != nil {
+		t.moveResponses()
+	}
+}
+
+// nodes asks for some nodes.
+func (t *topShell) nodes(ctx context.Context, ids []string) topNodes {
+	out := topNodes{asked: ids}
+	for _, id := range ids {
+		n, err := t.s.GetNode(ctx, id)
+		if err != nil {
+			out.nodes, out.err = nil, err
+			return out
+		}
+		out.nodes = append(out.nodes, n)
+	}
+	return out
+}
+
+func (t *topShell) odd(ctx context.Context, dirty []string) topNodes {
+	resp, err := t.s.AllNodes(ctx, &lofamov1.ListNodesRequest{NotNormal: true}, 0)
+	return topNodes{asked: dirty, odd: true, nodes: resp.GetNodes(), err: err}
+}
+
+// printed returns what a command prints.
+func (t *topShell) printed(do func(a *command.App) error) (string, error) {
+	var b strings.Builder
+	a := *t.app
+	a.Env.Stdout = &b
+	err := do(&a)
+	return b.String(), err
+}
+
+// detail asks for what is behind a row, in the words of `lofamoctl explain` and `lofamoctl get`.
+func (t *topShell) detail(ctx context.Context, key string) topDetail {
+	kind, id, _ := strings.Cut(key, "/")
+	text, err := t.printed(func(a *command.App) error {
+		switch kind {
+		case "response":
+			r, err := t.s.GetResponse(ctx, id)
+			if err != nil {
+				return err
+			}
+			return show.PrintResponse(a, r)
+		case "group":
+			e, err := t.s.Explain(ctx, &lofamov1.ExplainRequest{Group: id})
+			if err != nil {
+				return err
+			}
+			return show.PrintExplanation(a, e)
+		}
+		e, err := t.s.Explain(ctx, &lofamov1.ExplainRequest{Node: id})
+		if err != nil {
+			return err
+		}
+		if err := show.PrintExplanation(a, e); err != nil {
+			return err
+		}
+		n, err := t.s.GetNode(ctx, id)
+		if err != nil {
+			return err
+		}
+		a.Printf("\n")
+		return show.PrintNode(a, n, false)
+	})
+	if err != nil {
+		err = command.Plain(err)
+	}
+	return topDetail{key: key, text: text, err: err}
+}
+
+// word says to a response what the person wants, with the certificate that `lofamoctl response` takes for it.
+func (t *topShell) word(ctx context.Context, w topWord) topActed {
+	var r *lofamov1.Response
+	with := t.app.WithOperator
+	say := func(ctx context.Context, s command.Session) error {
+		resp, err := s.DenyResponse(ctx, &lofamov1.DenyResponseRequest{Id: w.id, Reason: w.reason})
+		r = resp.GetResponse()
+		return err
+	}
+	if w.approve {
+		with = t.app.WithApprover
+		say = func(ctx context.Context, s command.Session) error {
+			resp, err := s.ApproveResponse(ctx, &lofamov1.ApproveResponseRequest{Id: w.id, Reason: w.reason})
+			r = resp.GetResponse()
+			return err
+		}
+	}
+	if err := with(ctx, say); err != nil {
+		return topActed{err: command.Plain(err)}
+	}
+	text, err := t.printed(func(a *command.App) error { show.PrintWord(a, r); return nil })
+	return topActed{text: strings.TrimSpace(text), err: err}
+}
+
+// topProgram fits the model to the terminal library.
+type topProgram struct {
+	shell *topShell
+	ctx   context.Context //nolint:containedctx // the library calls without one
+	model *topModel
+}
+
+// Init implements tea.Model.
+func (p *topProgram) Init() tea.Cmd { return nil }
+
+// Update implements tea.Model.
+func (p *topProgram) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	switch x := msg.(type) {
+	case tea.KeyPressMsg:
+		msg = topKey{name: x.Keystroke(), text: x.Text}
+		if x.Text != "" && x.Text != " " {
+			msg = topKey{name: x.Text, text: x.Text} // "?" and "G", whatever keys made them
+		}
+	case tea.PasteMsg:
+		msg = topKey{text: x.Content}
+	case tea.WindowSizeMsg:
+		msg = topSize{x.Width, x.Height}
+	}
+	var cmds []tea.Cmd
+	for _, effect := range p.model.update(msg) {
+		cmds = append(cmds, p.do(effect))
+	}
+	return p, tea.Batch(cmds...)
+}
+
+// View implements tea.Model.
+func (p *topProgram) View() tea.View {
+	v := tea.NewView(p.model.view())
+	v.AltScreen = true
+	v.WindowTitle = "lofamoctl top"
+	return v
+}
+
+// do carries an effect out.
+func (p *topProgram) do(effect any) tea.Cmd {
+	t, ctx := p.shell, p.ctx
+	switch e := effect.(type) {
+	case topQuit:
+		return tea.Quit
+	case askNodes:
+		return func() tea.Msg { return t.nodes(ctx, e.ids) }
+	case askOdd:
+		return func() tea.Msg { return t.odd(ctx, e.dirty) }
+	case askDetail:
+		return func() tea.Msg { return t.detail(ctx, e.key) }
+	case sayWord:
+		return func() tea.Msg { return t.word(ctx, e.word) }
+	case askAgain:
+		t.restart(true)
+	case askElsewhere:
+		t.restart(false)
+	}
+	return nil
+}

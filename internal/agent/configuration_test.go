@@ -11,6 +11,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
+	"github.com/lofamo/lofamo/internal/agent/agenttest"
 	"github.com/lofamo/lofamo/internal/agent/maskfile"
 )
 
@@ -34,11 +35,11 @@ func TestConfigurationFromANeighbour(t *testing.T) {
 	n.start(at1, fault.HalfHost)
 	f := n.awaitFile(filepath.Join(n.cfgs[at1].StateDir, RegisterFile))
 	defer func() { _ = f.Close() }()
-	n.awaitRegister("the mask", func() bool {
+	agenttest.Await(n.t, "the mask", func() bool {
 		v, err := f.Load(watchdog.AddrChannelMask)
 		return err == nil && v == uint32(masked)
 	})
-	n.awaitRegister("the mask on disk", func() bool {
+	agenttest.Await(n.t, "the mask on disk", func() bool {
 		kept, err := maskfile.Load(filepath.Join(n.cfgs[at1].StateDir, maskfile.Name))
 		return err == nil && kept == (chanmask.State{Own: chanmask.All, Ordered: masked, Number: 7})
 	})

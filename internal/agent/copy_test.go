@@ -20,26 +20,17 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
+	"github.com/lofamo/lofamo/internal/agent/agenttest"
 	"github.com/lofamo/lofamo/internal/agent/backup"
 	"github.com/lofamo/lofamo/internal/agent/epoch"
-	"github.com/lofamo/lofamo/internal/agent/keeper"
 	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/agent/status"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-func copyIdentity(t testing.TB, cfg config.Agent, h fault.Half) backup.Identity {
-	t.Helper()
-	boot, err := keeper.BootID()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return backup.Identity{Node: cfg.Node, Half: h, Boot: boot}
-}
-
 func (n *testNet) look(c grid.Coord, h fault.Half) *backup.File {
 	n.t.Helper()
-	f, err := backup.Look(CopyPath(n.cfgs[c].StateDir, h), copyIdentity(n.t, n.cfgs[c], h))
+	f, err := backup.Look(CopyPath(n.cfgs[c].StateDir, h), agenttest.CopyIdentity(n.t, n.cfgs[c], h))
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -64,29 +55,6 @@ type peerEnd struct {
 	keys torus.Keyring
 }
 
-// copyWithSession makes the copy of a DNP half that had session 9 by a link, the link being as at says, and boot epoch 77. It returns the
-// half's keys.
-func copyWithSession(t testing.TB, cfg config.Agent, dir grid.Direction, seq fault.Seq, at torus.LinkSnapshot) (tx, rx [torus.KeySize]byte) {
-	t.Helper()
-	tx, rx = [torus.KeySize]byte{1}, [torus.KeySize]byte{2}
-	f, err := backup.Open(CopyPath(cfg.StateDir, fault.HalfDNP), copyIdentity(t, cfg, fault.HalfDNP))
-	if err != nil {
-		t.Fatal(err)
-	}
-	at.TxSession, at.Started, at.RxSession, at.PeerEpoch, at.Rx, at.Tx = 9, true, 9, 3, torus.LinkNormal, torus.LinkNormal
-	for _, err := range []error{
-		f.StoreNumbers(backup.Numbers{OutboxSnapshot: servicenet.OutboxSnapshot{Epoch: 77, Seq: seq}}),
-		f.StoreSession(dir, backup.Session{ID: 9, Tx: tx, Rx: rx}),
-		f.StoreCounters(dir, &at),
-		f.Close(),
-	} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	return tx, rx
-}
-
 // TestPlatformDPUIsReportedAsSharedKernel: the halves of this version share a register file and so a kernel, whatever the configuration says.
 func TestPlatformDPUIsReportedAsSharedKernel(t *testing.T) {
 	n := newTestNet(t, pair, func(cfg *config.Agent) { cfg.Platform = config.PlatformDPU })
@@ -107,7 +75,7 @@ func halfWithSession(t testing.TB, cfg config.Agent, dir grid.Direction) (*dnpHa
 	if err != nil {
 		t.Fatal(err)
 	}
-	tx, rx := copyWithSession(t, cfg, dir, 0, torus.LinkSnapshot{Replay: 1})
+	tx, rx := agenttest.CopyWithSession(t, CopyPath(cfg.StateDir, fault.HalfDNP), cfg, dir, 0, torus.LinkSnapshot{Replay: 1})
 	d := &dnpHalf{common: c, alarm: newAlarm(), packet: make([]byte, 0, cfg.MTU)}
 	d.tests = newProber(t.Context(), &d.common)
 	var open closers
@@ -124,9 +92,8 @@ func halfWithSession(t testing.TB, cfg config.Agent, dir grid.Direction) (*dnpHa
 
 // A heartbeat that says nothing new costs no allocation, from the socket to the copy.
 func TestPacketDoesNotAllocate(t *testing.T) {
-	n := newTestNet(t, pair, nil)
-	d, keys := halfWithSession(t, n.cfgs[at0], grid.XPlus)
-	f := torus.Frame{Type: torus.TypeHeartbeat, Direction: grid.XMinus, Src: at1, Dst: at0, Session: 9, Epoch: 3, DNP: 1, Host: 1}
+	d, keys := halfWithSession(t, agenttest.NodeConfig(t), grid.XPlus)
+	f := torus.Frame{Type: torus.TypeHeartbeat, Direction: grid.XMinus, Src: grid.Coord{X: 1}, Session: 9, Epoch: 3, DNP: 1, Host: 1}
 	b := make([]byte, 0, torus.HeartbeatSize)
 	packet := func() {
 		f.Seq++
@@ -159,7 +126,7 @@ func TestLinksGoOnFromTheCopy(t *testing.T) {
 	defer func() { _ = conn.Close() }()
 
 	const before, heard = 1000, 500
-	tx, rx := copyWithSession(t, cfg, dir, 12, torus.LinkSnapshot{TxSeq: before, Acked: before, High: heard, Replay: 1})
+	tx, rx := agenttest.CopyWithSession(t, CopyPath(cfg.StateDir, fault.HalfDNP), cfg, dir, 12, torus.LinkSnapshot{TxSeq: before, Acked: before, High: heard, Replay: 1})
 	n.start(at0, fault.HalfDNP)
 
 	p := &peerEnd{t: t, conn: conn, to: local}
@@ -214,7 +181,7 @@ func TestHalvesGoOn(t *testing.T) {
 		n.super.forget()
 		n.start(at0, h)
 		before, number := at(was, h)
-		n.awaitRegister("numbers that go on", func() bool {
+		agenttest.Await(n.t, "numbers that go on", func() bool {
 			_, now := at(n.look(at0, h), h)
 			return now > number
 		})
@@ -259,7 +226,7 @@ func TestColdStarts(t *testing.T) {
 			}
 		}},
 		"an epoch to which no start leads": {false, func(t *testing.T, cfg config.Agent, path string) {
-			f, err := backup.Open(path, copyIdentity(t, cfg, fault.HalfHost))
+			f, err := backup.Open(path, agenttest.CopyIdentity(t, cfg, fault.HalfHost))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -288,7 +255,7 @@ func TestColdStarts(t *testing.T) {
 			n.start(at0, fault.HalfDNP)
 			n.awaitStatus(at0, "both halves", func(s status.Status) bool { return s.DNP.State == "ALIVE" })
 			n.halt(at0, fault.HalfDNP) // something to report
-			n.awaitRegister("a report", func() bool { return len(n.look(at0, fault.HalfHost).Reports()) > 0 })
+			agenttest.Await(n.t, "a report", func() bool { return len(n.look(at0, fault.HalfHost).Reports()) > 0 })
 			n.halt(at0, fault.HalfHost)
 			held := n.look(at0, fault.HalfHost).Reports()
 			tt.spoil(t, n.cfgs[at0], CopyPath(n.cfgs[at0].StateDir, fault.HalfHost))
@@ -431,8 +398,8 @@ func TestCopyTakenAway(t *testing.T) {
 			if err := take(); err != nil {
 				t.Fatal(err)
 			}
-			n.awaitRegister("a copy again", func() bool {
-				f, err := backup.Look(path, copyIdentity(t, n.cfgs[at0], h))
+			agenttest.Await(n.t, "a copy again", func() bool {
+				f, err := backup.Look(path, agenttest.CopyIdentity(t, n.cfgs[at0], h))
 				if err != nil {
 					return false
 				}
@@ -442,7 +409,7 @@ func TestCopyTakenAway(t *testing.T) {
 		}
 		n.halt(at0, h)
 		n.start(at0, h)
-		n.awaitRegister("numbers that go on", func() bool {
+		agenttest.Await(n.t, "numbers that go on", func() bool {
 			e, now := at(n.look(at0, h), h)
 			return e == epoch && now > number
 		})
@@ -466,7 +433,7 @@ func TestCrashLoopLeavesTheCopy(t *testing.T) {
 		go func() {
 			done <- Run(ctx, RunConfig{Agent: cfg, Program: program, Restart: RestartAlways}, slog.New(slog.DiscardHandler))
 		}()
-		(&testNet{t: t}).awaitRegister("the DNP half is given up", func() bool {
+		agenttest.Await(t, "the DNP half is given up", func() bool {
 			h, err := ReadRecovery(cfg.StateDir, fault.HalfDNP)
 			return err == nil && h != nil && h.Record.State == recovery.GivenUp
 		})

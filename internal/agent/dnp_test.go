@@ -13,6 +13,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
+	"github.com/lofamo/lofamo/internal/agent/agenttest"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
@@ -46,7 +47,7 @@ power1_input 100000000
 		watchdog.AddrVoltageThresholds:     {WarnLow: 11 * 16, WarnHigh: 13 * 16},
 		watchdog.AddrPowerThresholds:       {AlarmHigh: 150},
 	} {
-		n.awaitRegister(addr.String(), func() bool { v, err := f.Load(addr); return err == nil && v == want.Encode() })
+		agenttest.Await(n.t, addr.String(), func() bool { v, err := f.Load(addr); return err == nil && v == want.Encode() })
 	}
 }
 

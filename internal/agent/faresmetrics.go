@@ -70,8 +70,8 @@ func (h *hostHalf) onRecord(b []byte) {
 }
 
 func (s sink) fares(f heardFares) {
-	for i, half := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
-		name, is := half.String(), f.health.Of(half)
+	for i, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		name, is := h.String(), f.health.Of(h)
 		r := is.GetRecovery()
 		for st := lofamov1.RecoveryState_STOPPED; st <= lofamov1.RecoveryState_GIVEN_UP; st++ {
 			s.gauge("lofamo_agent_recovery_state", one(r.GetState() == st), name, st.String())
@@ -98,15 +98,15 @@ func (s sink) fares(f heardFares) {
 	s.gauge("lofamo_agent_copy_reports", float64(f.copy.Reports))
 }
 
-func (s sink) test(half, module string, t *lofamov1.SelfTest) {
+func (s sink) test(of, module string, t *lofamov1.SelfTest) {
 	for st := lofamov1.TestState_PASSED; st <= lofamov1.TestState_IDLE; st++ {
-		s.gauge("lofamo_agent_selftest_state", one(t.GetState() == st), half, module, st.String())
+		s.gauge("lofamo_agent_selftest_state", one(t.GetState() == st), of, module, st.String())
 	}
-	s.gauge("lofamo_agent_selftest_proving", one(t.GetProving()), half, module)
-	s.gauge("lofamo_agent_selftest_latency_seconds", float64(t.GetLatencyUs())/1e6, half, module)
-	s.gauge("lofamo_agent_selftest_usual_seconds", float64(t.GetLearnedUs())/1e6, half, module)
-	s.counter("lofamo_agent_selftest_tests_total", t.GetTests(), half, module)
+	s.gauge("lofamo_agent_selftest_proving", one(t.GetProving()), of, module)
+	s.gauge("lofamo_agent_selftest_latency_seconds", float64(t.GetLatencyUs())/1e6, of, module)
+	s.gauge("lofamo_agent_selftest_usual_seconds", float64(t.GetLearnedUs())/1e6, of, module)
+	s.counter("lofamo_agent_selftest_tests_total", t.GetTests(), of, module)
 	for fault, n := range map[string]uint64{"lost": t.GetLost(), "altered": t.GetAltered(), "doubled": t.GetDoubled(), "late": t.GetLate()} {
-		s.counter("lofamo_agent_selftest_faults_total", n, half, module, fault)
+		s.counter("lofamo_agent_selftest_faults_total", n, of, module, fault)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
+	"github.com/lofamo/lofamo/internal/agent/agenttest"
 	"github.com/lofamo/lofamo/internal/agent/backup"
 	"github.com/lofamo/lofamo/internal/agent/relay"
 )
@@ -26,7 +27,7 @@ func TestAcknowledgedIsInTheCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	tx, rx := copyWithSession(t, cfg, dir, 12, torus.LinkSnapshot{})
+	tx, rx := agenttest.CopyWithSession(t, CopyPath(cfg.StateDir, fault.HalfDNP), cfg, dir, 12, torus.LinkSnapshot{})
 	p := &peerEnd{t: t, conn: conn, to: local}
 	p.keys.Add(time.Now(), torus.ResumeSession(9, rx, tx, 0))
 
@@ -104,7 +105,7 @@ func TestAcknowledgedIsInTheCopy(t *testing.T) {
 		t.Fatalf("when it came again the copy has %d messages and a window that ends at %d", messages, window)
 	}
 	n.start(at0, fault.HalfHost)
-	n.awaitRegister("the host half has taken it", func() bool {
+	agenttest.Await(n.t, "the host half has taken it", func() bool {
 		messages, _ := kept()
 		return messages == 0
 	})

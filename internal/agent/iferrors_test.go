@@ -9,6 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
+	"github.com/lofamo/lofamo/internal/agent/agenttest"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
@@ -32,7 +33,7 @@ func TestInterfaceErrors(t *testing.T) {
 	// The first reading is the base: raise the counter until a later one has seen it grow.
 	count := 17
 	for _, d := range n.dims.Links() {
-		n.awaitRegister("channel "+d.String()+" has a CRC error", func() bool {
+		agenttest.Await(n.t, "channel "+d.String()+" has a CRC error", func() bool {
 			count++
 			sourcetest.Write(t, sysfs, counter, strconv.Itoa(count))
 			v, err := f.Load(watchdog.AddrChannel(d))

@@ -6,13 +6,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/agent/jobs"
-	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/express"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
+
+	"github.com/lofamo/lofamo/internal/agent/agenttest"
+	"github.com/lofamo/lofamo/internal/agent/jobs"
+	"github.com/lofamo/lofamo/internal/agent/mailbox"
 )
 
 // As many eurekas as jobs may raise at once are heard, and make no DNP half call itself sick: many kernels hold ten messages in a mailbox.
@@ -27,7 +29,7 @@ func TestManyEurekasAreNoSickness(t *testing.T) {
 	for rank := range n.dims.Nodes() {
 		f := n.awaitFile(n.cfgs[n.dims.At(rank)].StateDir + "/" + RegisterFile)
 		defer func() { _ = f.Close() }()
-		n.awaitRegister("counters of the beginning", func() bool { return f.Counters()[otherCounters+3] > 0 }) // the barrier
+		agenttest.Await(n.t, "counters of the beginning", func() bool { return f.Counters()[otherCounters+3] > 0 }) // the barrier
 		files, before = append(files, f), append(before, f.Counters())
 	}
 	heard := n.heardAt(ctx, at0)
@@ -53,7 +55,7 @@ func TestManyEurekasAreNoSickness(t *testing.T) {
 	}
 	// The half looks at its mailbox once a second, after it has published what it counts.
 	for _, f := range files {
-		n.awaitRegister("counters", func() bool {
+		agenttest.Await(n.t, "counters", func() bool {
 			c := f.Counters()
 			return c[countsOfTopic*int(express.TopicJob)] >= each && c[countsOfTopic*int(express.TopicJob)+1] >= each
 		})
@@ -100,7 +102,7 @@ func TestJobMailHasItsTurnSoon(t *testing.T) {
 		now = d.jobMail.again
 		d.mailWaiting(now)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), jobBound)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*agenttest.Bound)
 	defer cancel()
 	came := 0
 	err = host.Run(ctx, func(mailbox.Message) {

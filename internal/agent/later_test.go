@@ -14,6 +14,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
+	"github.com/lofamo/lofamo/internal/agent/agenttest"
 	"github.com/lofamo/lofamo/internal/agent/jobs"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 )
@@ -32,7 +33,7 @@ func TestMailOfALaterVersion(t *testing.T) {
 	}
 	defer func() { _ = dir.Close() }()
 	var box net.Conn
-	n.awaitRegister("the mailbox", func() bool {
+	agenttest.Await(n.t, "the mailbox", func() bool {
 		box, err = net.Dial("unixgram", fmt.Sprintf("/proc/self/fd/%d/dnp.mbox", dir.Fd()))
 		return err == nil
 	})
@@ -76,9 +77,9 @@ func TestMailOfALaterVersion(t *testing.T) {
 		t.Error("the DNP half calls itself sick of them")
 	}
 	send(0) // of no type
-	n.awaitRegister("what is refused", func() bool { return refused() > 0 })
+	agenttest.Await(n.t, "what is refused", func() bool { return refused() > 0 })
 	if got := refused(); got != 1 {
 		t.Errorf("%d messages are refused, want 1", got)
 	}
-	n.awaitRegister("RDMA exception", bad)
+	agenttest.Await(n.t, "RDMA exception", bad)
 }

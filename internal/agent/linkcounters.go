@@ -121,8 +121,8 @@ func (h *hostHalf) linkCounts() (c linkCounts) {
 }
 
 func (s sink) links(c linkCounts) {
-	for i, half := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
-		w, name := c.watchdog[i], half.String()
+	for i, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		w, name := c.watchdog[i], h.String()
 		s.counter("lofamo_agent_watchdog_reads_total", w[countReads], name)
 		s.counter("lofamo_agent_watchdog_misses_total", w[countMisses], name)
 		s.counter("lofamo_agent_watchdog_corrupt_total", w[countCorrupt], name)

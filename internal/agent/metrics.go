@@ -156,7 +156,7 @@ func (m *hostMetrics) Collect(ch chan<- prometheus.Metric) {
 	if c := h.dnpCert.Load(); c != nil { // else the half has just started
 		s.certificate(fault.HalfDNP, *c)
 	}
-	h.courier.counts.tell(s)
+	s.renewals(&h.courier.counts)
 	s.gauge("lofamo_agent_dnp_alive", one(verdict == watchdog.Alive))
 	s.gauge("lofamo_agent_reports_pending", float64(box.Pending))
 	s.counter("lofamo_agent_reports_total", box.Added)

@@ -15,6 +15,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
+	"github.com/lofamo/lofamo/internal/agent/agenttest"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/freeport"
 )
@@ -31,7 +32,7 @@ func TestMetrics(t *testing.T) {
 	n.startAll()
 	n.awaitHealthy()
 	var page []byte
-	n.awaitRegister("the DNP half's counts in a scrape", func() bool {
+	agenttest.Await(n.t, "the DNP half's counts in a scrape", func() bool {
 		page = scrape(t, addr)
 		return bytes.Contains(page, []byte("lofamo_agent_link_state{")) && bytes.Contains(page, []byte("lofamo_agent_procedure_state{")) && bytes.Contains(page, []byte(`_timestamp_seconds{half="dnp"`))
 	})
@@ -53,21 +54,21 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("a node tells %d series", told)
 	}
 	t.Logf("%d series", told)
-	for _, f := range allFamilies() {
-		if strings.HasPrefix(f.name, "lofamo_agent_selftest_") {
+	for _, f := range Metrics() {
+		if strings.HasPrefix(f.Name, "lofamo_agent_selftest_") {
 			continue // of modules that were in use
 		}
-		if !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, f.name+"{") }) && !strings.HasPrefix(f.name, "lofamo_agent_rail_") {
-			t.Errorf("no series of %s", f.name)
+		if !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, f.Name+"{") }) && !strings.HasPrefix(f.Name, "lofamo_agent_rail_") {
+			t.Errorf("no series of %s", f.Name)
 		}
 	}
-	for _, half := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
-		s, err := loadSigner(n.cfgs[grid.Coord{}], half)
+	for _, of := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		s, err := loadSigner(n.cfgs[grid.Coord{}], of)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for what, at := range map[string]time.Time{"begins": s.Begins(), "expires": s.Expires()} {
-			want := fmt.Sprintf("lofamo_agent_certificate_%s_timestamp_seconds{half=%q,node=\"n0-0-0\",platform=\"shared-kernel\"} %v", what, half, float64(at.Unix()))
+			want := fmt.Sprintf("lofamo_agent_certificate_%s_timestamp_seconds{half=%q,node=\"n0-0-0\",platform=\"shared-kernel\"} %v", what, of, float64(at.Unix()))
 			if !slices.Contains(lines, want) {
 				t.Errorf("no line %s", want)
 			}

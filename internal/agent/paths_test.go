@@ -8,8 +8,10 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet/sessions"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
+	"github.com/lofamo/lofamo/internal/agent/agenttest"
 	"github.com/lofamo/lofamo/internal/agent/status"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/freeport"
@@ -21,7 +23,7 @@ var pair = grid.Dims{X: 2, Y: 1, Z: 1}
 func (n *testNet) awaitStatus(c grid.Coord, what string, fits func(status.Status) bool) status.Status {
 	n.t.Helper()
 	var last status.Status
-	n.awaitRegister(what, func() bool {
+	agenttest.Await(n.t, what, func() bool {
 		s, err := status.Ask(context.Background(), n.cfgs[c].StateDir)
 		if err != nil {
 			return false
@@ -98,7 +100,7 @@ func TestSessionsComeAndGo(t *testing.T) {
 	f := n.super
 	n.start(at0, fault.HalfHost)
 	f.awaitThat("digests under a session", func() bool { return f.byMAC >= 2 })
-	f.set(func(f *fakeSupervisor) { f.sessions, f.byMAC, f.bySign = newSessionKeys(host0).table, 0, 0 }) // it restarts
+	f.set(func(f *fakeSupervisor) { f.sessions, f.byMAC, f.bySign = sessions.NewTable(), 0, 0 }) // it restarts
 	f.awaitThat("a message of the session that is gone", func() bool { return f.unknown > 0 })
 	f.awaitThat("a signed digest", func() bool { return f.bySign > 0 })
 	f.awaitThat("digests under a new session", func() bool { return f.byMAC >= 2 })

@@ -14,6 +14,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
+	"github.com/lofamo/lofamo/internal/agent/agenttest"
 	"github.com/lofamo/lofamo/internal/agent/peerfile"
 	"github.com/lofamo/lofamo/internal/agent/peers"
 	"github.com/lofamo/lofamo/internal/config"
@@ -27,7 +28,7 @@ func (n *testNet) spareOf(id fault.NodeID) config.Agent {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	cfg := n.config(at1, ca, n.linkPorts())
+	cfg := n.config(at1, ca, agenttest.LinkPorts(n.t, n.dims))
 	dir := n.path(string(id))
 	cfg.Node, cfg.Coord, cfg.Spare, cfg.StateDir = id, "", true, filepath.Join(dir, "state")
 	cfg.TLS.HostCert, cfg.TLS.HostKey, cfg.TLS.DNPCert, cfg.TLS.DNPKey = dir+"/host.pem", dir+"/host.key", dir+"/dnp.pem", dir+"/dnp.key"
@@ -87,9 +88,10 @@ func TestSpareTakesAPlace(t *testing.T) {
 	if err := func() error { _, err := prepare(cfg, fault.HalfDNP, slog.New(slog.DiscardHandler)); return err }(); err == nil {
 		t.Error("a half of a spare without a place starts")
 	}
-	d := &daemon{cfg: RunConfig{Agent: cfg}, log: slog.New(slog.NewTextHandler(testWriter{t}, nil))}
 	placed := make(chan error, 1)
-	go func() { placed <- d.awaitPlace(t.Context()) }()
+	go func() {
+		placed <- AwaitPlace(t.Context(), RunConfig{Agent: cfg}, slog.New(slog.NewTextHandler(agenttest.Writer{T: t}, nil)))
+	}()
 	waits := n.awaitPeers(cfg, 0)
 	life := waits.GetLife()
 	if life == 0 || !waits.GetSpare() || waits.GetCoord() != "" || len(waits.GetEnds()) != 2 || len(waits.GetConfigured()) != 0 {

@@ -173,7 +173,7 @@ func renewalFamilies() []metric {
 	}
 }
 
-func (c *renewalCounts) tell(s sink) {
+func (s sink) renewals(c *renewalCounts) {
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 		s.counter("lofamo_agent_certificate_requests_total", c.requests[h].Load(), h.String())
 		s.counter("lofamo_agent_certificate_answers_total", c.issued[h].Load(), h.String(), "issued")
@@ -190,7 +190,7 @@ type courier struct {
 }
 
 func newCourier(h *hostHalf) *courier {
-	return &courier{h: h, request: handover{watch(h.statePath(dnpRequestFile)), h.verifier}} // a request from before the restart is not sent
+	return &courier{h: h, request: newHandover(h.statePath(dnpRequestFile), h.verifier)} // a request from before the restart is not sent
 }
 
 // send sends a signed request to the next supervisor in turn, or to all.
@@ -265,7 +265,7 @@ type dnpPost struct {
 }
 
 func newDNPPost(d *dnpHalf) *dnpPost {
-	return &dnpPost{d, handover{watch(d.statePath(dnpAnswerFile)), d.verifier}} // an answer from before the restart is for a lost key
+	return &dnpPost{d, newHandover(d.statePath(dnpAnswerFile), d.verifier)} // an answer from before the restart is for a lost key
 }
 
 func (p *dnpPost) send(b []byte, _ bool) {
@@ -293,6 +293,9 @@ type handover struct {
 	watchedFile
 	verifier *pki.Verifier
 }
+
+// newHandover returns the handover at path. An envelope that is there already counts as seen.
+func newHandover(path string, v *pki.Verifier) handover { return handover{watch(path), v} }
 
 // next opens the envelope that has appeared since the call before. Without a new one it returns neither a message nor an error.
 func (h *handover) next() (servicenet.Opened, error) {

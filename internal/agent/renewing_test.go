@@ -163,7 +163,7 @@ func TestHandoverYieldsEachEnvelopeOnce(t *testing.T) {
 		}
 	}
 	write([]byte("from before the start"))
-	h := handover{watch(file), a.verifier}
+	h := newHandover(file, a.verifier)
 	next := func(what string, message, fails bool) {
 		t.Helper()
 		if o, err := h.next(); (o.Msg.GetRenewRequest() != nil) != message || (err != nil) != fails {

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/torus/grid"
 
+	"github.com/lofamo/lofamo/internal/agent/agenttest"
 	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/config"
 )
@@ -74,7 +74,7 @@ func TestFirstStart(t *testing.T) {
 		{"panics", ExitConfig, 0, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			cfg := newTestNet(t, grid.Dims{X: 2, Y: 1, Z: 1}, nil).cfgs[grid.Coord{}]
+			cfg := agenttest.NodeConfig(t)
 			cfg.Recovery.Restarts = 1
 			if err := makeStateDir(cfg.StateDir); err != nil {
 				t.Fatal(err)
@@ -100,7 +100,7 @@ func TestFirstStart(t *testing.T) {
 				}
 				return
 			}
-			(&testNet{t: t}).awaitRegister("the DNP half is given up", func() bool {
+			agenttest.Await(t, "the DNP half is given up", func() bool {
 				h, err := ReadRecovery(cfg.StateDir, fault.HalfDNP)
 				return err == nil && h != nil && h.Record.State == recovery.GivenUp
 			})
@@ -162,12 +162,11 @@ func TestControlSocket(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	n := &testNet{t: t}
 	for range 2 {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- serveUnix(ctx, path, http.NotFoundHandler()) }()
-		n.awaitRegister("a socket that somebody serves", func() bool {
+		agenttest.Await(t, "a socket that somebody serves", func() bool {
 			c, err := net.Dial("unix", path)
 			return err == nil && c.Close() == nil
 		})

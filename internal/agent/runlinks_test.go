@@ -20,6 +20,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
+	"github.com/lofamo/lofamo/internal/agent/agenttest"
 	"github.com/lofamo/lofamo/internal/agent/backup"
 	"github.com/lofamo/lofamo/internal/agent/keeper"
 	"github.com/lofamo/lofamo/internal/agent/peerfile"
@@ -156,7 +157,7 @@ func TestGivenUpIsKnownFromTheBeginning(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.tendUntil(ctx) }()
-	(&testNet{t: t}).awaitRegister("the host half is called dead", func() bool { return c.dead(0) })
+	agenttest.Await(t, "the host half is called dead", func() bool { return c.dead(0) })
 	if r := c.status().Recovery; r.State != recovery.GivenUp || r.Total != 5 {
 		t.Errorf("%+v", r)
 	}

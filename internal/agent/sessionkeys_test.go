@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/keys"
 	"github.com/lofamo/lofamo/pkg/servicenet/sessions"
@@ -15,6 +16,9 @@ import (
 )
 
 // reply is the supervisor's end of an exchange: its reply, and the key that it has then.
+// keysOwner is whose keys are tried.
+var keysOwner = fault.Origin{Node: "n0-0-0", Half: fault.HalfHost}
+
 func reply(t *testing.T, q *lofamov1.PathRequest, supervisor string, session uint64) (*lofamov1.PathReply, *servicenet.SessionKey) {
 	t.Helper()
 	private, err := ecdh.X25519().GenerateKey(rand.Reader)
@@ -22,7 +26,7 @@ func reply(t *testing.T, q *lofamov1.PathRequest, supervisor string, session uin
 		t.Fatal(err)
 	}
 	secret, err := keys.PathExchange{
-		Half: host0.String(), Epoch: q.GetEpoch(), ID: q.GetId(), Supervisor: supervisor, Session: session,
+		Half: keysOwner.String(), Epoch: q.GetEpoch(), ID: q.GetId(), Supervisor: supervisor, Session: session,
 	}.Secret(private, q.GetKey())
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +51,7 @@ func fill(t *testing.T, k *sessionKeys, id uint64) *lofamov1.PathRequest {
 
 // Both ends have one key; repetitions of a request carry the same public key, another request another.
 func TestSessionKeysAgree(t *testing.T) {
-	k := newSessionKeys(host0)
+	k := newSessionKeys(keysOwner)
 	first, again, other := fill(t, k, 1), fill(t, k, 1), fill(t, k, 2)
 	if !bytes.Equal(first.GetKey(), again.GetKey()) || bytes.Equal(first.GetKey(), other.GetKey()) {
 		t.Errorf("keys %x, %x for one request, %x for another", first.GetKey(), again.GetKey(), other.GetKey())
@@ -77,7 +81,7 @@ func TestSessionKeysAgree(t *testing.T) {
 
 // What was not asked for, is for another half, or is no key makes no session.
 func TestSessionKeysRefuse(t *testing.T) {
-	k := newSessionKeys(host0)
+	k := newSessionKeys(keysOwner)
 	q := fill(t, k, 1)
 	for _, tc := range []struct {
 		name   string
@@ -101,7 +105,7 @@ func TestSessionKeysRefuse(t *testing.T) {
 
 // A supervisor cannot take another one's session away by its name.
 func TestSessionNameOfAnother(t *testing.T) {
-	k := newSessionKeys(host0)
+	k := newSessionKeys(keysOwner)
 	r, _ := reply(t, fill(t, k, 1), "sup-0", 77)
 	if err := k.agree("sup-0", r); err != nil {
 		t.Fatal(err)
@@ -114,7 +118,7 @@ func TestSessionNameOfAnother(t *testing.T) {
 
 // Only the newest exchanges are kept.
 func TestSessionKeysAreBounded(t *testing.T) {
-	k := newSessionKeys(host0)
+	k := newSessionKeys(keysOwner)
 	for id := range uint64(3 * maxExchanges) {
 		fill(t, k, id+1)
 	}
@@ -126,7 +130,7 @@ func TestSessionKeysAreBounded(t *testing.T) {
 // The next life of a half understands what supervisors say under the sessions of this one, and says nothing under them until
 // it has asked.
 func TestSessionsOfAnEarlierLife(t *testing.T) {
-	k := newSessionKeys(host0)
+	k := newSessionKeys(keysOwner)
 	var stored []byte
 	k.store = func(b []byte) { stored = b }
 	theirs := map[uint64]*servicenet.SessionKey{}
@@ -140,7 +144,7 @@ func TestSessionsOfAnEarlierLife(t *testing.T) {
 	if len(stored) > backup.MaxPathSessions {
 		t.Errorf("%d bytes do not fit the copy", len(stored))
 	}
-	next := newSessionKeys(host0)
+	next := newSessionKeys(keysOwner)
 	next.resume(stored)
 	for id, key := range theirs {
 		mac := key.MAC([]byte("ack"))
@@ -153,6 +157,6 @@ func TestSessionsOfAnEarlierLife(t *testing.T) {
 		}
 	}
 	for _, b := range [][]byte{nil, {1}, stored[:len(stored)-1], bytes.Repeat([]byte{0xff}, 100)} {
-		newSessionKeys(host0).resume(b) // of a version that means something else, if it were not for the CRC
+		newSessionKeys(keysOwner).resume(b) // of a version that means something else, if it were not for the CRC
 	}
 }

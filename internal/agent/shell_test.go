@@ -5,12 +5,13 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
+
+	"github.com/lofamo/lofamo/internal/agent/agenttest"
 )
 
 var (
@@ -162,8 +163,8 @@ func TestRegisterFileIsMended(t *testing.T) {
 			f := n.awaitFile(path)
 			defer func() { _ = f.Close() }()
 			// Both halves write into the new page.
-			n.awaitRegister("the DNP word", func() bool { _, raw, err := f.LoadDNP(); return err == nil && raw != 0 })
-			n.awaitRegister("the host word", func() bool { _, raw, err := f.LoadHost(); return err == nil && raw != 0 })
+			agenttest.Await(n.t, "the DNP word", func() bool { _, raw, err := f.LoadDNP(); return err == nil && raw != 0 })
+			agenttest.Await(n.t, "the host word", func() bool { _, raw, err := f.LoadHost(); return err == nil && raw != 0 })
 			n.super.forget()
 			n.super.awaitState(host0, "n0-0-0", fault.ComponentDNP, fault.Normal, fault.KindWatchdog)
 			n.halt(at0, fault.HalfDNP)
@@ -175,23 +176,10 @@ func TestRegisterFileIsMended(t *testing.T) {
 func (n *testNet) awaitFile(path string) *regfile.File {
 	n.t.Helper()
 	var f *regfile.File
-	n.awaitRegister("a register file at "+path, func() bool {
+	agenttest.Await(n.t, "a register file at "+path, func() bool {
 		var err error
 		f, err = regfile.OpenReadOnly(path)
 		return err == nil
 	})
 	return f
-}
-
-// awaitRegister looks again and again: nothing tells of what is written into a mapped page.
-func (n *testNet) awaitRegister(what string, there func() bool) {
-	n.t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(bound); time.Now().Before(end); <-tick.C {
-		if there() {
-			return
-		}
-	}
-	n.t.Fatalf("not within %s: %s", bound, what)
 }

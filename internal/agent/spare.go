@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
@@ -33,6 +34,12 @@ const (
 	// listen, whether the other one was told the first.
 	placeLook = time.Second
 )
+
+// AwaitPlace has a spare wait for its place, as Run does before it starts the halves. It returns at once for a node that has a place, and when ctx
+// ends.
+func AwaitPlace(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
+	return (&daemon{cfg: cfg, log: log}).awaitPlace(ctx)
+}
 
 // awaitPlace has a spare wait for its place: no half runs, for a half without a place has no neighbours and nothing to watch. It listens where
 // the host half will, so that the supervisors find it where their topology says. It returns at once for a node that has a place, and when ctx
@@ -193,8 +200,8 @@ func newSpare(d *daemon) (*spare, error) {
 	if err != nil {
 		return nil, &ConfigError{err}
 	}
-	for half, signer := range map[fault.Half]*pki.Signer{fault.HalfHost: host, fault.HalfDNP: s.signer} {
-		r := newRenewing(d.log, fault.Origin{Node: cfg.Node, Half: half}, cfg.StateDir, signer, s.verifier)
+	for h, signer := range map[fault.Half]*pki.Signer{fault.HalfHost: host, fault.HalfDNP: s.signer} {
+		r := newRenewing(d.log, fault.Origin{Node: cfg.Node, Half: h}, cfg.StateDir, signer, s.verifier)
 		r.send = s.request
 		r.keep()
 		s.renewals = append(s.renewals, r)

@@ -139,10 +139,10 @@ func waits(stateDir string, h fault.Half) (time.Duration, bool) {
 	return time.Duration(monotonic() - since), true
 }
 
-// MayTakeOver says why the daemon of this container that waits to look after a half, or both where half is 0, had better not take over yet; nil: it may, or none waits. A neighbour
+// MayTakeOver says why the daemon of this container that waits to look after a half, or both where of is 0, had better not take over yet; nil: it may, or none waits. A neighbour
 // that is gone may be one that was taken over just before and did not come back: so a version that does not work comes to some nodes, and not to all.
-func MayTakeOver(cfg config.Agent, half fault.Half) error {
-	return each(half, func(h fault.Half) error {
+func MayTakeOver(cfg config.Agent, of fault.Half) error {
+	return each(of, func(h fault.Half) error {
 		waited, is := waits(cfg.StateDir, h)
 		switch {
 		case !is:

@@ -1,0 +1,154 @@
+// Package agenttest is for tests of the agent: configurations of whole nodes with certificates, the copy of a half that had a session, and waiting.
+package agenttest
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+
+	"github.com/lofamo/lofamo/internal/agent/backup"
+	"github.com/lofamo/lofamo/internal/agent/keeper"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/freeport"
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// Cluster is the name of the cluster that Configs makes.
+const Cluster = "test"
+
+// Bound is how long a test waits for what must come: far longer than it takes, so that only a
+// failure reaches it.
+const Bound = time.Minute
+
+// NewCA makes a certificate authority, kept as ca.pem and ca.key in dir.
+func NewCA(t testing.TB, dir string) *pki.CA {
+	t.Helper()
+	ca, err := pki.NewCA(Cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ca.Save(filepath.Join(dir, "ca.pem"), filepath.Join(dir, "ca.key")); err != nil {
+		t.Fatal(err)
+	}
+	return ca
+}
+
+// A LinkEnd is one end of a link: its node's place, and the direction from there.
+type LinkEnd struct {
+	At  grid.Coord
+	Dir grid.Direction
+}
+
+// LinkPorts returns a free address for each end of each link of a torus.
+func LinkPorts(t testing.TB, dims grid.Dims) map[LinkEnd]string {
+	out := map[LinkEnd]string{}
+	for rank := range dims.Nodes() {
+		for _, d := range dims.Links() {
+			out[LinkEnd{dims.At(rank), d}] = freeport.Addr(t).String()
+		}
+	}
+	return out
+}
+
+// Config returns the configuration of the node at c, with its state directory and certificates below dir, where the authority's certificate is.
+func Config(t testing.TB, dir string, ca *pki.CA, dims grid.Dims, c grid.Coord, links map[LinkEnd]string) config.Agent {
+	t.Helper()
+	id := fault.DefaultNodeID(c)
+	own := filepath.Join(dir, string(id))
+	if err := os.MkdirAll(filepath.Join(own, "state"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cfg := config.DefaultAgent()
+	cfg.Cluster, cfg.Node, cfg.Coord, cfg.Dims = Cluster, id, c.String(), dims.String()
+	cfg.StateDir = filepath.Join(own, "state")
+	cfg.TLS = config.AgentTLS{
+		CA:       filepath.Join(dir, "ca.pem"),
+		HostCert: filepath.Join(own, "host.pem"), HostKey: filepath.Join(own, "host.key"),
+		DNPCert: filepath.Join(own, "dnp.pem"), DNPKey: filepath.Join(own, "dnp.key"),
+	}
+	for _, h := range []struct {
+		half      fault.Half
+		cert, key string
+	}{{fault.HalfHost, cfg.TLS.HostCert, cfg.TLS.HostKey}, {fault.HalfDNP, cfg.TLS.DNPCert, cfg.TLS.DNPKey}} {
+		if err := ca.IssueTo(h.cert, h.key, pki.NodeIdentity(Cluster, id, h.half), nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg.Links = map[string]config.LinkAddr{}
+	for _, d := range dims.Links() {
+		peer, _ := dims.Neighbour(c, d)
+		cfg.Links[d.String()] = config.LinkAddr{Local: links[LinkEnd{c, d}], Peer: links[LinkEnd{peer, d.Opposite()}]}
+	}
+	cfg.Service.Listen = freeport.Addr(t).String()
+	return cfg
+}
+
+// NodeConfig returns the configuration of the first node of a 2x1x1 torus, whose only supervisor nobody serves.
+func NodeConfig(t testing.TB) config.Agent {
+	t.Helper()
+	dir, dims := t.TempDir(), grid.Dims{X: 2, Y: 1, Z: 1}
+	cfg := Config(t, dir, NewCA(t, dir), dims, grid.Coord{}, LinkPorts(t, dims))
+	cfg.Supervisors = []config.SupervisorAddr{{ID: "sup-0", Report: freeport.Addr(t).String()}}
+	return cfg
+}
+
+// CopyIdentity says whose copy a half of a node has.
+func CopyIdentity(t testing.TB, cfg config.Agent, h fault.Half) backup.Identity {
+	t.Helper()
+	boot, err := keeper.BootID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return backup.Identity{Node: cfg.Node, Half: h, Boot: boot}
+}
+
+// CopyWithSession makes, at path, the copy of a DNP half that had session 9 by a link, the link being as at says, and boot epoch 77. It returns
+// the half's keys.
+func CopyWithSession(t testing.TB, path string, cfg config.Agent, dir grid.Direction, seq fault.Seq, at torus.LinkSnapshot) (tx, rx [torus.KeySize]byte) {
+	t.Helper()
+	tx, rx = [torus.KeySize]byte{1}, [torus.KeySize]byte{2}
+	f, err := backup.Open(path, CopyIdentity(t, cfg, fault.HalfDNP))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at.TxSession, at.Started, at.RxSession, at.PeerEpoch, at.Rx, at.Tx = 9, true, 9, 3, torus.LinkNormal, torus.LinkNormal
+	for _, err := range []error{
+		f.StoreNumbers(backup.Numbers{OutboxSnapshot: servicenet.OutboxSnapshot{Epoch: 77, Seq: seq}}),
+		f.StoreSession(dir, backup.Session{ID: 9, Tx: tx, Rx: rx}),
+		f.StoreCounters(dir, &at),
+		f.Close(),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return tx, rx
+}
+
+// Await looks again and again until something holds: nothing tells of what is written into a mapped page.
+func Await(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(Bound); time.Now().Before(end); <-tick.C {
+		if holds() {
+			return
+		}
+	}
+	t.Fatalf("not within %s: %s", Bound, what)
+}
+
+// Writer sends logs to the test, until that has ended.
+type Writer struct{ T testing.TB }
+
+// Write logs one line.
+func (w Writer) Write(b []byte) (int, error) {
+	w.T.Log(string(b[:max(0, len(b)-1)]))
+	return len(b), nil
+}

@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lofamo/lofamo/internal/agent"
 	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/agent/half"
 )
 
 func (o *options) actsCommand() *cobra.Command {
@@ -31,7 +31,7 @@ limits of frequencies that are in force by them. It reads the state directory, a
 			if err != nil {
 				return err
 			}
-			l, err := agent.ReadActs(cfg.StateDir)
+			l, err := half.ReadActs(cfg.StateDir)
 			if err != nil {
 				return err
 			}

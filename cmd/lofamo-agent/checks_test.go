@@ -81,7 +81,7 @@ func TestHalvesStartNoProcesses(t *testing.T) {
 			t.Errorf("a check was started by process %d, want the daemon, %d", parent, d.cmd.Process.Pid)
 		}
 	}
-	host, dnp := d.await("both halves run", func(h, n half) bool { return h.Running && n.Running })
+	host, dnp := d.await("both halves run", func(h, n halfState) bool { return h.Running && n.Running })
 	for _, pid := range []int{host.PID, dnp.PID} {
 		files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 		if err != nil {
@@ -128,7 +128,7 @@ func TestCheckStarterDies(t *testing.T) {
 	c.Sensors.Peripherals[1] = often
 	c.Sensors.Peripherals[0].Interval, c.Sensors.Peripherals[0].Timeout = sensor.Duration(time.Hour), sensor.Duration(10*time.Minute)
 	d := startDaemon(t, c)
-	host, dnp := d.await("both halves run", func(h, n half) bool { return h.Running && n.Running })
+	host, dnp := d.await("both halves run", func(h, n halfState) bool { return h.Running && n.Running })
 	pids := lines(t, filepath.Join(dir, "pids"), 2)
 	child, check := pids[0], pids[1]
 	t.Cleanup(func() { _ = syscall.Kill(child, syscall.SIGKILL) }) // nobody is left to kill it

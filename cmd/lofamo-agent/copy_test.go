@@ -17,8 +17,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
-	"github.com/lofamo/lofamo/internal/agent"
 	"github.com/lofamo/lofamo/internal/agent/backup"
+	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/keeper"
 	"github.com/lofamo/lofamo/internal/config"
 )
@@ -63,7 +63,7 @@ func TestLinkGoesOnOverKills(t *testing.T) {
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	f, err := backup.Open(agent.CopyPath(c.StateDir, fault.HalfDNP), identity(t, c, fault.HalfDNP))
+	f, err := backup.Open(half.CopyPath(c.StateDir, fault.HalfDNP), identity(t, c, fault.HalfDNP))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -160,7 +160,7 @@ func TestReportsOutliveKill(t *testing.T) {
 	c := node(t)
 	file := write(t, c, "")
 	d := startDaemon(t, c, "--restart", "never")
-	d.await("both halves run", func(host, dnp half) bool { return host.Running && dnp.Running })
+	d.await("both halves run", func(host, dnp halfState) bool { return host.Running && dnp.Running })
 	kill := func(half string) { d.post("/kill", fmt.Sprintf(`{"half":%q,"signal":"KILL"}`, half)) }
 	awaitStatus(t, file, "the DNP half is seen", func(s status.Status) bool { return s.DNP.State == "ALIVE" })
 	kill("dnp")
@@ -170,7 +170,7 @@ func TestReportsOutliveKill(t *testing.T) {
 		return s.DNP.State == "STALE" && s.Delivery.GetLogged() > 0 && s.Spool.Records == int(s.Delivery.GetLogged()) && s.Spool.Error == ""
 	})
 	kill("host")
-	d.await("no half runs", func(host, dnp half) bool { return !host.Running && !dnp.Running })
+	d.await("no half runs", func(host, dnp halfState) bool { return !host.Running && !dnp.Running })
 	l := listen(t, c)
 	d.post("/start", `{"half":"host"}`)
 	awaitStatus(t, file, "all is delivered", func(s status.Status) bool {

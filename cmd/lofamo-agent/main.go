@@ -19,7 +19,10 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
-	"github.com/lofamo/lofamo/internal/agent"
+	"github.com/lofamo/lofamo/internal/agent/daemon"
+	"github.com/lofamo/lofamo/internal/agent/dnp"
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/host"
 	"github.com/lofamo/lofamo/internal/agent/logqueue"
 	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/cli"
@@ -28,7 +31,7 @@ import (
 )
 
 // errTied is the reason why this half ends with its daemon; nil if it outlives the daemon.
-var errTied = agent.OutliveDaemon(os.Environ())
+var errTied = half.OutliveDaemon(os.Environ())
 
 func main() {
 	if errTied != nil {
@@ -55,9 +58,9 @@ func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 		return 0
 	}
 	_, _ = fmt.Fprintf(stderr, "lofamo-agent: %s\n", strings.TrimPrefix(err.Error(), errUsage.Error()+": "))
-	var bad *agent.ConfigError
+	var bad *half.ConfigError
 	if errors.Is(err, errUsage) || errors.As(err, &bad) {
-		return agent.RefusalCode(environ)
+		return daemon.RefusalCode(environ)
 	}
 	return 1
 }
@@ -95,7 +98,7 @@ func newRoot(environ []string, stderr io.Writer) *cobra.Command {
 	f.StringVar(&o.procfs, "procfs", "", "where proc is mounted; overrides the configuration")
 	f.StringVar(&o.sysfs, "sysfs", "", "where sysfs is mounted; overrides the configuration")
 	f.StringVar(&o.logLevel, "log-level", "", "debug, info, warn or error; overrides the configuration")
-	f.StringVar(&o.scheduling, "scheduling", string(agent.SchedulingAuto), "how the halves ask to be scheduled: auto (SCHED_FIFO priority 1 where permitted, else prompt), prompt (short slices of CPU time, where the kernel has them) or default")
+	f.StringVar(&o.scheduling, "scheduling", string(half.SchedulingAuto), "how the halves ask to be scheduled: auto (SCHED_FIFO priority 1 where permitted, else prompt), prompt (short slices of CPU time, where the kernel has them) or default")
 	root.AddCommand(o.runCommand(), o.hostCommand(), o.dnpCommand(), o.checksCommand(), o.statusCommand(), o.restartCommand(), o.maskCommand(), o.actsCommand(), o.faultsCommand(), o.eurekaCommand(), o.barrierCommand(), o.configCommand(), versionCommand())
 	return root
 }
@@ -118,7 +121,7 @@ func (o *options) runCommand() *cobra.Command {
 			"Where the halves are two containers, each runs this with --half.",
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			restart, err := agent.ParseRestart(o.restart)
+			restart, err := daemon.ParseRestart(o.restart)
 			if err != nil {
 				return fmt.Errorf("%w: --%w", errUsage, err)
 			}
@@ -126,10 +129,10 @@ func (o *options) runCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := agent.Check(cfg); err != nil {
+			if err := half.Check(cfg); err != nil {
 				return err
 			}
-			half, err := parseHalf(o.half)
+			of, err := parseHalf(o.half)
 			if err != nil {
 				return fmt.Errorf("%w: --half: %w", errUsage, err)
 			}
@@ -140,13 +143,13 @@ func (o *options) runCommand() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("find the own program: %w", err)
 			}
-			return agent.Run(c.Context(), agent.RunConfig{
+			return daemon.Run(c.Context(), daemon.RunConfig{
 				Agent: cfg, Program: program, Args: o.halfArgs(), Restart: restart, LogDir: o.logs(cfg),
-				Realtime: o.scheduling == string(agent.SchedulingAuto), Half: half, Wait: o.wait, Again: again,
+				Realtime: o.scheduling == string(half.SchedulingAuto), Half: of, Wait: o.wait, Again: again,
 			}, cli.NewLogger(cfg.Log, o.stderr))
 		},
 	}
-	c.Flags().StringVar(&o.restart, "restart", string(agent.RestartAlways), "what to do when a half ends or hangs: always (start it again, within its budget) or never")
+	c.Flags().StringVar(&o.restart, "restart", string(daemon.RestartAlways), "what to do when a half ends or hangs: always (start it again, within its budget) or never")
 	c.Flags().StringVar(&o.half, "half", "", "look after this half alone: host or dnp (default both)")
 	c.Flags().BoolVar(&o.wait, "wait", false, "where another daemon looks after this node, wait until it ends and take over at once (default: fail)")
 	c.Flags().StringVar(&o.logDir, "log-dir", "", "directory for host.log and dnp.log (default: the halves log to standard error; in a local cluster, beside the configuration)")
@@ -180,11 +183,11 @@ func (o *options) logs(cfg config.Agent) string {
 }
 
 func (o *options) hostCommand() *cobra.Command {
-	return o.halfCommand("host", "Run the host half alone (the paper's Host Fault Manager)", agent.RunHost)
+	return o.halfCommand("host", "Run the host half alone (the paper's Host Fault Manager)", host.Run)
 }
 
 func (o *options) dnpCommand() *cobra.Command {
-	return o.halfCommand("dnp", "Run the DNP half alone (the paper's DNP Fault Manager)", agent.RunDNP)
+	return o.halfCommand("dnp", "Run the DNP half alone (the paper's DNP Fault Manager)", dnp.Run)
 }
 
 func (o *options) halfCommand(name, short string, run func(context.Context, config.Agent, *slog.Logger) error) *cobra.Command {
@@ -193,7 +196,7 @@ func (o *options) halfCommand(name, short string, run func(context.Context, conf
 		Short: short,
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			s, err := agent.ParseScheduling(o.scheduling)
+			s, err := half.ParseScheduling(o.scheduling)
 			if err != nil {
 				return fmt.Errorf("%w: --%w", errUsage, err)
 			}
@@ -204,7 +207,7 @@ func (o *options) halfCommand(name, short string, run func(context.Context, conf
 			out := logqueue.New(o.stderr)
 			defer func() { _ = out.Close() }() // a log that hangs does not keep the half from ending
 			log := cli.NewLogger(cfg.Log, out)
-			agent.TuneProcess(s, log)
+			half.TuneProcess(s, log)
 			return run(c.Context(), cfg, log)
 		},
 	}
@@ -222,7 +225,7 @@ func (o *options) checksCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return agent.RunChecks(c.Context(), cfg, cli.NewLogger(cfg.Log, o.stderr))
+			return daemon.RunChecks(c.Context(), cfg, cli.NewLogger(cfg.Log, o.stderr))
 		},
 	}
 }
@@ -246,7 +249,7 @@ func (o *options) configCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := agent.Check(cfg); err != nil {
+			if err := half.Check(cfg); err != nil {
 				return err
 			}
 			p, err := cfg.Timing()
@@ -280,7 +283,7 @@ func versionCommand() *cobra.Command {
 func (o *options) load() (config.Agent, error) {
 	cfg, err := config.ReadAgent(o.config, o.environ)
 	if err != nil {
-		return config.Agent{}, &agent.ConfigError{Err: err}
+		return config.Agent{}, &half.ConfigError{Err: err}
 	}
 	for _, f := range []struct {
 		flag  string
@@ -291,7 +294,7 @@ func (o *options) load() (config.Agent, error) {
 		}
 	}
 	if err := cfg.Validate(); err != nil {
-		return config.Agent{}, &agent.ConfigError{Err: fmt.Errorf("configuration %s: %w", o.config, err)}
+		return config.Agent{}, &half.ConfigError{Err: fmt.Errorf("configuration %s: %w", o.config, err)}
 	}
 	return cfg, nil
 }

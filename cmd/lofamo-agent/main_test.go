@@ -179,7 +179,7 @@ func TestRefusalOfADaemonsHalf(t *testing.T) {
 func TestLogFileCannotBeOpened(t *testing.T) {
 	c := node(t)
 	d := startDaemon(t, c, "--log-dir", filepath.Join(filepath.Dir(c.StateDir), "absent"))
-	d.await("both halves run", func(host, dnp half) bool { return host.Running && dnp.Running })
+	d.await("both halves run", func(host, dnp halfState) bool { return host.Running && dnp.Running })
 }
 
 func TestTakenThings(t *testing.T) {
@@ -227,29 +227,29 @@ func TestConfigCheckAndVersion(t *testing.T) {
 	}
 }
 
-// daemon is a running lofamo-agent run.
-type daemon struct {
+// daemonProcess is a running lofamo-agent run.
+type daemonProcess struct {
 	t      *testing.T
 	cmd    *exec.Cmd
 	client *http.Client
 }
 
-type half struct {
+type halfState struct {
 	PID     int  `json:"pid"`
 	Running bool `json:"running"`
 }
 
-func startDaemon(t *testing.T, c config.Agent, args ...string) *daemon {
+func startDaemon(t *testing.T, c config.Agent, args ...string) *daemonProcess {
 	t.Helper()
 	return startDaemonTo(t, c, os.Stderr, args...)
 }
 
 // startDaemonTo starts a daemon that logs to out.
-func startDaemonTo(t *testing.T, c config.Agent, out *os.File, args ...string) *daemon {
+func startDaemonTo(t *testing.T, c config.Agent, out *os.File, args ...string) *daemonProcess {
 	t.Helper()
 	c.Injection = true
 	file := write(t, c, "")
-	d := &daemon{t: t, cmd: program(t, append([]string{"run", "--config", file}, args...)...)}
+	d := &daemonProcess{t: t, cmd: program(t, append([]string{"run", "--config", file}, args...)...)}
 	d.cmd.Stderr = out
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -265,13 +265,13 @@ func startDaemonTo(t *testing.T, c config.Agent, out *os.File, args ...string) *
 }
 
 // stop asks the daemon to stop, and waits.
-func (d *daemon) stop() int {
+func (d *daemonProcess) stop() int {
 	_ = d.cmd.Process.Signal(syscall.SIGTERM)
 	_ = d.cmd.Wait()
 	return d.cmd.ProcessState.ExitCode()
 }
 
-func (d *daemon) post(path, body string) {
+func (d *daemonProcess) post(path, body string) {
 	d.t.Helper()
 	r, err := d.client.Post("http://run"+path, "application/json", strings.NewReader(body))
 	if err != nil {
@@ -284,7 +284,7 @@ func (d *daemon) post(path, body string) {
 }
 
 // await polls the daemon until what it says of its halves fits.
-func (d *daemon) await(what string, fits func(host, dnp half) bool) (host, dnp half) {
+func (d *daemonProcess) await(what string, fits func(host, dnp halfState) bool) (host, dnp halfState) {
 	d.t.Helper()
 	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		r, err := d.client.Get("http://run/status")
@@ -292,7 +292,7 @@ func (d *daemon) await(what string, fits func(host, dnp half) bool) (host, dnp h
 			continue
 		}
 		var s struct {
-			Host, DNP half
+			Host, DNP halfState
 		}
 		err = json.NewDecoder(r.Body).Decode(&s)
 		_ = r.Body.Close()
@@ -301,10 +301,10 @@ func (d *daemon) await(what string, fits func(host, dnp half) bool) (host, dnp h
 		}
 	}
 	d.t.Fatalf("not within %s: %s", bound, what)
-	return half{}, half{}
+	return halfState{}, halfState{}
 }
 
-func (d *daemon) awaitLog(file, words string) {
+func (d *daemonProcess) awaitLog(file, words string) {
 	d.t.Helper()
 	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if b, err := os.ReadFile(file); err == nil && bytes.Contains(b, []byte(words)) {
@@ -322,9 +322,9 @@ func gone(pid int) bool {
 
 func TestRunRestartsHalves(t *testing.T) {
 	d := startDaemon(t, node(t))
-	host, dnp := d.await("both halves run", func(h, n half) bool { return h.Running && n.Running })
+	host, dnp := d.await("both halves run", func(h, n halfState) bool { return h.Running && n.Running })
 	d.post("/kill", `{"half":"host","signal":"KILL"}`)
-	again, same := d.await("the host half is restarted", func(h, _ half) bool { return h.Running && h.PID != host.PID })
+	again, same := d.await("the host half is restarted", func(h, _ halfState) bool { return h.Running && h.PID != host.PID })
 	if same.PID != dnp.PID {
 		t.Errorf("the DNP half was restarted as well: %d, then %d", dnp.PID, same.PID)
 	}
@@ -339,11 +339,11 @@ func TestRunRestartsHalves(t *testing.T) {
 func TestRunNeverRestarts(t *testing.T) {
 	c := node(t)
 	d := startDaemon(t, c, "--restart=never")
-	host, _ := d.await("both halves run", func(h, n half) bool { return h.Running && n.Running })
+	host, _ := d.await("both halves run", func(h, n halfState) bool { return h.Running && n.Running })
 	d.post("/kill", `{"half":"host","signal":"KILL"}`)
-	d.await("the host half has ended", func(h, n half) bool { return !h.Running && n.Running })
+	d.await("the host half has ended", func(h, n halfState) bool { return !h.Running && n.Running })
 	d.post("/start", `{"half":"host"}`)
-	d.await("the host half was started", func(h, _ half) bool { return h.Running && h.PID != host.PID })
+	d.await("the host half was started", func(h, _ halfState) bool { return h.Running && h.PID != host.PID })
 	d.awaitLog(filepath.Join(filepath.Dir(c.StateDir), "host.log"), "host half runs")
 	d.post("/kill", `{"half":"dnp","signal":"STOP"}`)
 	if code := d.stop(); code != 0 {
@@ -366,7 +366,7 @@ func halvesSurvive(t *testing.T) {
 	t.Helper()
 	c := node(t)
 	d := startDaemon(t, c)
-	host, dnp := d.await("both halves run", func(h, n half) bool { return h.Running && n.Running })
+	host, dnp := d.await("both halves run", func(h, n halfState) bool { return h.Running && n.Running })
 	refusal(t, 1, []string{"run.lock", "another lofamo-agent run"}, "run", "--config", filepath.Join(filepath.Dir(c.StateDir), "agent.yaml"))
 	f, err := regfile.OpenReadOnly(filepath.Join(c.StateDir, "registers"))
 	if err != nil {

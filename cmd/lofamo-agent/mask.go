@@ -11,7 +11,7 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
-	"github.com/lofamo/lofamo/internal/agent"
+	"github.com/lofamo/lofamo/internal/agent/dnp"
 )
 
 func (o *options) maskCommand() *cobra.Command {
@@ -51,16 +51,16 @@ nothing else: what the supervisors mask they restore (lofamoctl unmask). The wor
 			if err != nil {
 				return err
 			}
-			var in *agent.MaskRequest
+			var in *dnp.MaskRequest
 			if len(args) > 0 {
-				in = &agent.MaskRequest{Reason: reason, Force: force}
+				in = &dnp.MaskRequest{Reason: reason, Force: force}
 				if unmask {
 					in.Unmask = args
 				} else {
 					in.Mask = args
 				}
 			}
-			st, err := agent.AskMask(c.Context(), cfg.StateDir, in)
+			st, err := dnp.AskMask(c.Context(), cfg.StateDir, in)
 			if err != nil {
 				return err
 			}
@@ -77,7 +77,7 @@ nothing else: what the supervisors mask they restore (lofamoctl unmask). The wor
 	return c
 }
 
-func writeMask(w io.Writer, st agent.MaskStatus, output string) error {
+func writeMask(w io.Writer, st dnp.MaskStatus, output string) error {
 	if output == "json" {
 		e := json.NewEncoder(w)
 		e.SetIndent("", "  ")

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lofamo/lofamo/internal/agent"
+	"github.com/lofamo/lofamo/internal/agent/dnp"
 )
 
 // What makes no sense is refused before anybody is asked; a half that does not run is named.
@@ -34,7 +34,7 @@ func TestMaskCommand(t *testing.T) {
 
 func TestWriteMask(t *testing.T) {
 	var b bytes.Buffer
-	st := agent.MaskStatus{Links: []string{"X+", "X-"}, Own: []string{"X+"}, Unused: []string{"X+", "X-"}, InForce: []string{"X+"}, Neighbours: []string{"X-"}, Lost: true}
+	st := dnp.MaskStatus{Links: []string{"X+", "X-"}, Own: []string{"X+"}, Unused: []string{"X+", "X-"}, InForce: []string{"X+"}, Neighbours: []string{"X-"}, Lost: true}
 	if err := writeMask(&b, st, "table"); err != nil {
 		t.Fatal(err)
 	}

@@ -189,7 +189,7 @@ func TestHungDaemonIsFound(t *testing.T) {
 	d.kill()
 	live(t, file, 0, nil, "--live") // no daemon runs, and the halves do
 	d = startDaemon(t, c)
-	d.await("both halves run", func(h, n half) bool { return h.Running && n.Running })
+	d.await("both halves run", func(h, n halfState) bool { return h.Running && n.Running })
 }
 
 // fill fills a pipe until it takes no more.

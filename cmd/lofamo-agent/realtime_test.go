@@ -32,7 +32,7 @@ func TestHalvesAreRealtimeThroughout(t *testing.T) {
 	logs := t.TempDir()
 	t.Setenv("GOMAXPROCS", "4")
 	d := startDaemon(t, node(t), "--log-dir", logs)
-	host, dnp := d.await("both halves run", func(host, dnp half) bool { return host.Running && dnp.Running })
+	host, dnp := d.await("both halves run", func(host, dnp halfState) bool { return host.Running && dnp.Running })
 	for name, pid := range map[string]int{"host": host.PID, "dnp": dnp.PID} {
 		d.awaitLog(filepath.Join(logs, name+".log"), "half runs")
 		tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
@@ -76,7 +76,7 @@ func TestHalvesOutliveAFlood(t *testing.T) {
 	}
 	logs := t.TempDir()
 	d := startDaemon(t, c, "--log-dir", logs)
-	host, dnp := d.await("both halves run", func(host, dnp half) bool { return host.Running && dnp.Running })
+	host, dnp := d.await("both halves run", func(host, dnp halfState) bool { return host.Running && dnp.Running })
 	for _, name := range []string{"host.log", "dnp.log"} {
 		d.awaitLog(filepath.Join(logs, name), "half is alive")
 	}
@@ -91,7 +91,7 @@ func TestHalvesOutliveAFlood(t *testing.T) {
 			t.Errorf("flood to %s: the half ran for %s of %s: want at most half of it", f.addr, used, length)
 		}
 	}
-	hostNow, dnpNow := d.await("both halves run", func(host, dnp half) bool { return host.Running && dnp.Running })
+	hostNow, dnpNow := d.await("both halves run", func(host, dnp halfState) bool { return host.Running && dnp.Running })
 	if hostNow.PID != host.PID || dnpNow.PID != dnp.PID {
 		t.Errorf("halves %d and %d before, %d and %d after: want the same", host.PID, dnp.PID, hostNow.PID, dnpNow.PID)
 	}

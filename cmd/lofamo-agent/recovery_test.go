@@ -17,16 +17,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
-	"github.com/lofamo/lofamo/internal/agent"
+	"github.com/lofamo/lofamo/internal/agent/daemon"
 	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/freeport"
+	"github.com/lofamo/lofamo/internal/needs"
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
@@ -35,7 +35,7 @@ func awaitRecord(t *testing.T, c config.Agent, h fault.Half, what string, fits f
 	t.Helper()
 	var last *recovery.History
 	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		got, err := agent.ReadRecovery(c.StateDir, h)
+		got, err := daemon.ReadRecovery(c.StateDir, h)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +115,7 @@ func TestHalvesAreRecovered(t *testing.T) {
 func awaitHistory(t *testing.T, c config.Agent, h fault.Half, what string, fits func(recovery.History) bool) {
 	t.Helper()
 	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if got, err := agent.ReadRecovery(c.StateDir, h); err == nil && got != nil && fits(*got) {
+		if got, err := daemon.ReadRecovery(c.StateDir, h); err == nil && got != nil && fits(*got) {
 			return
 		}
 	}
@@ -132,7 +132,7 @@ func monotonic(t *testing.T) int64 {
 }
 
 // kill ends the daemon alone, by surprise.
-func (d *daemon) kill() {
+func (d *daemonProcess) kill() {
 	_ = d.cmd.Process.Kill()
 	_ = d.cmd.Wait()
 }
@@ -147,7 +147,7 @@ func TestDaemonDiesAndComesBack(t *testing.T) {
 	for round := range 2 {
 		d.kill()
 		d = startDaemon(t, c)
-		h, n := d.await("both halves run", func(h, n half) bool { return h.Running && n.Running })
+		h, n := d.await("both halves run", func(h, n halfState) bool { return h.Running && n.Running })
 		if h.PID != host.PID || n.PID != dnp.PID {
 			t.Fatalf("round %d: halves %d and %d were not adopted: %d and %d run", round, host.PID, dnp.PID, h.PID, n.PID)
 		}
@@ -175,7 +175,7 @@ func TestDaemonDiesAndComesBack(t *testing.T) {
 	if r.Total != 3 || r.Last.Cause.Kind != recovery.Unseen {
 		t.Errorf("%+v, %+v", r, r.Last)
 	}
-	h, n := d.await("both halves run", func(h, n half) bool { return h.Running && n.Running })
+	h, n := d.await("both halves run", func(h, n halfState) bool { return h.Running && n.Running })
 	if code := d.stop(); code != 0 || !gone(h.PID) || !gone(n.PID) {
 		t.Errorf("exit code %d; adopted halves are stopped as well: %t, %t", code, gone(h.PID), gone(n.PID))
 	}
@@ -277,7 +277,7 @@ func TestCrashLoopIsGivenUp(t *testing.T) {
 	}
 }
 
-func startDaemonLogging(t *testing.T, c config.Agent, log string) *daemon {
+func startDaemonLogging(t *testing.T, c config.Agent, log string) *daemonProcess {
 	t.Helper()
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -297,7 +297,7 @@ func TestDaemonOfOneHalf(t *testing.T) {
 	refusal(t, 1, []string{"host.run.lock", "another lofamo-agent run"}, "run", "--config", file, "--half", "host")
 	refusal(t, 1, []string{"host.run.lock", "another lofamo-agent run"}, "run", "--config", file)
 	refusal(t, 2, []string{"--half", "both"}, "run", "--config", file, "--half", "both")
-	if got, err := agent.ReadRecovery(c.StateDir, fault.HalfDNP); got != nil || err != nil {
+	if got, err := daemon.ReadRecovery(c.StateDir, fault.HalfDNP); got != nil || err != nil {
 		t.Errorf("it looks after the DNP half: %+v, %v", got, err)
 	}
 	other := startDaemon(t, c, "--half", "dnp")
@@ -418,7 +418,7 @@ func TestLinkSocketsAreHeld(t *testing.T) {
 	restarted()
 	d.kill()
 	d = startDaemon(t, c)
-	d.await("both halves run", func(h, n half) bool { return h.Running && n.Running })
+	d.await("both halves run", func(h, n halfState) bool { return h.Running && n.Running })
 	restarted()
 	// They are no other's.
 	host := awaitRecord(t, c, fault.HalfHost, "it runs", runs)
@@ -667,7 +667,7 @@ func TestLockWithoutAHolder(t *testing.T) {
 func TestKilledAtRandomMoments(t *testing.T) {
 	t.Parallel()
 	nodes := pair(t)
-	daemons := [2]*daemon{}
+	daemons := [2]*daemonProcess{}
 	halves := []fault.Half{fault.HalfHost, fault.HalfDNP}
 	epochs := func() (out []fault.Epoch) {
 		for _, n := range nodes {
@@ -698,7 +698,7 @@ func TestKilledAtRandomMoments(t *testing.T) {
 			daemons[n].kill()
 		}
 		for _, h := range halves {
-			if r, err := agent.ReadRecovery(nodes[n].StateDir, h); err == nil && r != nil && r.Record.PID > 1 && rng.IntN(2) == 0 {
+			if r, err := daemon.ReadRecovery(nodes[n].StateDir, h); err == nil && r != nil && r.Record.PID > 1 && rng.IntN(2) == 0 {
 				_ = syscall.Kill(r.Record.PID, signal) // it may have ended meanwhile
 			}
 		}

@@ -7,11 +7,12 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
-	"github.com/lofamo/lofamo/internal/agent"
+	"github.com/lofamo/lofamo/internal/agent/daemon"
+	"github.com/lofamo/lofamo/internal/agent/half"
 )
 
 func (o *options) restartCommand() *cobra.Command {
-	var half string
+	var name string
 	c := &cobra.Command{
 		Use:   "restart",
 		Short: "Have the recovery daemon restart the halves, one after the other: for a new program, configuration or keys",
@@ -23,7 +24,7 @@ The configuration is checked first, and nothing is restarted when it is refused.
 		Example: `  lofamo-agent restart --config /etc/lofamo/agent.yaml`,
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			h, err := parseHalf(half)
+			h, err := parseHalf(name)
 			if err != nil {
 				return fmt.Errorf("%w: --half: %w", errUsage, err)
 			}
@@ -31,7 +32,7 @@ The configuration is checked first, and nothing is restarted when it is refused.
 			if err != nil {
 				return err
 			}
-			if err := agent.Check(cfg); err != nil {
+			if err := half.Check(cfg); err != nil {
 				return err
 			}
 			halves := []fault.Half{fault.HalfDNP, fault.HalfHost}
@@ -39,7 +40,7 @@ The configuration is checked first, and nothing is restarted when it is refused.
 				halves = []fault.Half{h}
 			}
 			for _, h := range halves {
-				said, err := agent.RestartHalf(c.Context(), cfg.StateDir, h)
+				said, err := daemon.RestartHalf(c.Context(), cfg.StateDir, h)
 				if err != nil {
 					return err
 				}
@@ -50,6 +51,6 @@ The configuration is checked first, and nothing is restarted when it is refused.
 			return nil
 		},
 	}
-	c.Flags().StringVar(&half, "half", "", "this half alone: host or dnp (default both)")
+	c.Flags().StringVar(&name, "half", "", "this half alone: host or dnp (default both)")
 	return c
 }

@@ -10,7 +10,8 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
-	"github.com/lofamo/lofamo/internal/agent"
+	"github.com/lofamo/lofamo/internal/agent/daemon"
+	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/status"
 	"github.com/lofamo/lofamo/internal/config"
 )
@@ -75,19 +76,19 @@ or a neighbour is gone behind a link that is not masked.`,
 }
 
 // probe fails when what was asked for does not hold.
-func probe(ctx context.Context, cfg config.Agent, half fault.Half, live, ready, takeOver bool) error {
+func probe(ctx context.Context, cfg config.Agent, of fault.Half, live, ready, takeOver bool) error {
 	if live {
-		if err := agent.Live(ctx, cfg, half); err != nil {
+		if err := half.Live(ctx, cfg, of); err != nil {
 			return err
 		}
 	}
 	if !ready {
 		return nil
 	}
-	if err := agent.Ready(ctx, cfg, half); err != nil || !takeOver {
+	if err := half.Ready(ctx, cfg, of); err != nil || !takeOver {
 		return err
 	}
-	return agent.MayTakeOver(cfg, half)
+	return daemon.MayTakeOver(cfg, of)
 }
 
 func writeStatus(w io.Writer, s status.Status, output string) error {

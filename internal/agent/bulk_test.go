@@ -14,6 +14,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/bulk"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
+
+	"github.com/lofamo/lofamo/internal/agent/half"
 )
 
 // bulkArrival is what came to the supervisor for a transfer: an announcement or a chunk.
@@ -29,7 +31,7 @@ func (n *testNet) fetchBundle(origin fault.Origin, via string, maxSize uint64) (
 	n.super.set(func(f *fakeSupervisor) { f.bulk = make(chan bulkArrival, 1024) })
 	way := bulk.Way{Via: via}
 	job := bulk.Job{
-		Origin: origin, Object: objectBundle, MaxSize: maxSize, Supervisor: n.super.id, ReplyTo: n.super.net.LocalAddr().String(), Ways: []bulk.Way{way},
+		Origin: origin, Object: half.ObjectBundle, MaxSize: maxSize, Supervisor: n.super.id, ReplyTo: n.super.net.LocalAddr().String(), Ways: []bulk.Way{way},
 	}
 	for i := range job.Exchanges {
 		_, _ = rand.Read(job.Exchanges[i].Transfer[:])
@@ -143,24 +145,4 @@ func isGzip(b []byte) bool {
 	}
 	_, err = io.Copy(io.Discard, z)
 	return err == nil
-}
-
-// What is asked for goes to the address that asked, by the interface that reaches it, whatever else the
-// supervisor has sent by another meanwhile.
-func TestBulkInterface(t *testing.T) {
-	zero, one, other := netip.MustParseAddrPort("10.0.0.9:7000"), netip.MustParseAddrPort("10.1.0.9:7000"), netip.MustParseAddrPort("10.9.0.9:7000")
-	h := &hostHalf{targets: []map[string]netip.AddrPort{{"sup-0": zero}, {"sup-0": one}, {"sup-0": one}}}
-	for _, tc := range []struct {
-		heard uint8
-		to    netip.AddrPort
-		want  uint8
-	}{
-		{0, zero, 0}, {1, zero, 0}, {0, one, 1}, {1, one, 1}, {2, one, 2},
-		{2, other, 2}, // of a socket that the configuration does not name
-	} {
-		b := &hostBulk{h: h, heard: map[string]uint8{"sup-0": tc.heard}}
-		if got := b.interfaceFor("sup-0", tc.to); got != tc.want {
-			t.Errorf("to %s, heard by %d: by interface %d, want %d", tc.to, tc.heard, got, tc.want)
-		}
-	}
 }

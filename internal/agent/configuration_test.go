@@ -12,6 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/agenttest"
+	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/maskfile"
 )
 
@@ -33,7 +34,7 @@ func TestConfigurationFromANeighbour(t *testing.T) {
 	n.super.close()
 	n.start(at1, fault.HalfDNP)
 	n.start(at1, fault.HalfHost)
-	f := n.awaitFile(filepath.Join(n.cfgs[at1].StateDir, RegisterFile))
+	f := n.awaitFile(filepath.Join(n.cfgs[at1].StateDir, half.RegisterFile))
 	defer func() { _ = f.Close() }()
 	agenttest.Await(n.t, "the mask", func() bool {
 		v, err := f.Load(watchdog.AddrChannelMask)

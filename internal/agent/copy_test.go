@@ -22,7 +22,9 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/agenttest"
 	"github.com/lofamo/lofamo/internal/agent/backup"
+	"github.com/lofamo/lofamo/internal/agent/daemon"
 	"github.com/lofamo/lofamo/internal/agent/epoch"
+	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/agent/status"
 	"github.com/lofamo/lofamo/internal/config"
@@ -30,7 +32,7 @@ import (
 
 func (n *testNet) look(c grid.Coord, h fault.Half) *backup.File {
 	n.t.Helper()
-	f, err := backup.Look(CopyPath(n.cfgs[c].StateDir, h), agenttest.CopyIdentity(n.t, n.cfgs[c], h))
+	f, err := backup.Look(half.CopyPath(n.cfgs[c].StateDir, h), agenttest.CopyIdentity(n.t, n.cfgs[c], h))
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -59,56 +61,12 @@ type peerEnd struct {
 func TestPlatformDPUIsReportedAsSharedKernel(t *testing.T) {
 	n := newTestNet(t, pair, func(cfg *config.Agent) { cfg.Platform = config.PlatformDPU })
 	var said bytes.Buffer
-	c, err := prepare(n.cfgs[at0], fault.HalfDNP, slog.New(slog.NewTextHandler(&said, nil)))
+	c, err := half.Prepare(n.cfgs[at0], fault.HalfDNP, slog.New(slog.NewTextHandler(&said, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.cfg.Platform != config.PlatformSharedKernel || !strings.Contains(said.String(), "platform dpu is not available") {
-		t.Errorf("platform %s, log %q: want shared-kernel, and a warning", c.cfg.Platform, said.String())
-	}
-}
-
-// halfWithSession opens a DNP half whose copy has a session, and returns it with the keys of its neighbour.
-func halfWithSession(t testing.TB, cfg config.Agent, dir grid.Direction) (*dnpHalf, *torus.Session) {
-	t.Helper()
-	c, err := prepare(cfg, fault.HalfDNP, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	tx, rx := agenttest.CopyWithSession(t, CopyPath(cfg.StateDir, fault.HalfDNP), cfg, dir, 0, torus.LinkSnapshot{Replay: 1})
-	d := &dnpHalf{common: c, alarm: newAlarm(), packet: make([]byte, 0, cfg.MTU)}
-	d.tests = newProber(t.Context(), &d.common)
-	var open closers
-	t.Cleanup(func() {
-		if err := open.close(); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := d.open(&open); err != nil {
-		t.Fatal(err)
-	}
-	return d, torus.ResumeSession(9, rx, tx, 0)
-}
-
-// A heartbeat that says nothing new costs no allocation, from the socket to the copy.
-func TestPacketDoesNotAllocate(t *testing.T) {
-	d, keys := halfWithSession(t, agenttest.NodeConfig(t), grid.XPlus)
-	f := torus.Frame{Type: torus.TypeHeartbeat, Direction: grid.XMinus, Src: grid.Coord{X: 1}, Session: 9, Epoch: 3, DNP: 1, Host: 1}
-	b := make([]byte, 0, torus.HeartbeatSize)
-	packet := func() {
-		f.Seq++
-		var err error
-		if b, err = f.Append(b[:0], keys); err != nil {
-			t.Fatal(err)
-		}
-		d.OnPacket(grid.XPlus, b)
-	}
-	packet() // the first one says that the link works, and who is there
-	if allocs := testing.AllocsPerRun(200, packet); allocs != 0 {
-		t.Errorf("%v allocations a packet", allocs)
-	}
-	if c, _, _ := d.copy.file.Link(grid.XPlus); c.High != f.Seq {
-		t.Errorf("the copy is at %d, the link at %d", c.High, f.Seq)
+	if c.Config.Platform != config.PlatformSharedKernel || !strings.Contains(said.String(), "platform dpu is not available") {
+		t.Errorf("platform %s, log %q: want shared-kernel, and a warning", c.Config.Platform, said.String())
 	}
 }
 
@@ -126,7 +84,7 @@ func TestLinksGoOnFromTheCopy(t *testing.T) {
 	defer func() { _ = conn.Close() }()
 
 	const before, heard = 1000, 500
-	tx, rx := agenttest.CopyWithSession(t, CopyPath(cfg.StateDir, fault.HalfDNP), cfg, dir, 12, torus.LinkSnapshot{TxSeq: before, Acked: before, High: heard, Replay: 1})
+	tx, rx := agenttest.CopyWithSession(t, half.CopyPath(cfg.StateDir, fault.HalfDNP), cfg, dir, 12, torus.LinkSnapshot{TxSeq: before, Acked: before, High: heard, Replay: 1})
 	n.start(at0, fault.HalfDNP)
 
 	p := &peerEnd{t: t, conn: conn, to: local}
@@ -258,7 +216,7 @@ func TestColdStarts(t *testing.T) {
 			agenttest.Await(n.t, "a report", func() bool { return len(n.look(at0, fault.HalfHost).Reports()) > 0 })
 			n.halt(at0, fault.HalfHost)
 			held := n.look(at0, fault.HalfHost).Reports()
-			tt.spoil(t, n.cfgs[at0], CopyPath(n.cfgs[at0].StateDir, fault.HalfHost))
+			tt.spoil(t, n.cfgs[at0], half.CopyPath(n.cfgs[at0].StateDir, fault.HalfHost))
 			n.super.set(func(f *fakeSupervisor) {
 				f.mute = false
 				clear(f.reports)
@@ -282,7 +240,7 @@ func setRecord(t *testing.T, r recovery.Record) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv(recoveryEnv, string(b))
+	t.Setenv(half.RecoveryEnv, string(b))
 }
 
 // A copy is given up when the restarts from it failed in a way that may be its own fault, and only while they do.
@@ -313,7 +271,7 @@ func TestDistrust(t *testing.T) {
 		"given up as it hung":           {fault.HalfDNP, recovery.Starting, 5, at(6, hung), "restarts that failed: 5 in a row"},
 		"given up for what it lacks":    {fault.HalfDNP, recovery.Starting, 5, at(6, recovery.Cause{Kind: recovery.Exited, Code: 1}), ""},
 		"it said what it lacks":         {fault.HalfDNP, recovery.Restarting, 5, at(3, recovery.Cause{Kind: recovery.Exited, Code: 1}), ""},
-		"its configuration is refused":  {fault.HalfDNP, recovery.Restarting, 5, at(3, recovery.Cause{Kind: recovery.Exited, Code: ExitRefused}), ""},
+		"its configuration is refused":  {fault.HalfDNP, recovery.Restarting, 5, at(3, recovery.Cause{Kind: recovery.Exited, Code: half.ExitRefused}), ""},
 		"it was never there":            {fault.HalfDNP, recovery.Restarting, 5, at(3, recovery.Cause{Kind: recovery.NotStarted}), ""},
 		"the other half":                {fault.HalfHost, recovery.Restarting, 5, at(3, panicked), ""},
 		"given up, and asked for":       {fault.HalfDNP, recovery.Starting, 5, at(6, panicked), "restarts that failed: 5 in a row"},
@@ -325,13 +283,13 @@ func TestDistrust(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			setRecord(t, recovery.Record{Half: tt.half, State: tt.state, Budget: tt.budget, Last: tt.last})
-			if got := (&common{half: fault.HalfDNP}).distrust(); got != tt.want {
+			if got := (&half.Common{Half: fault.HalfDNP}).Distrust(); got != tt.want {
 				t.Errorf("%q: want %q", got, tt.want)
 			}
 		})
 	}
-	t.Setenv(recoveryEnv, "")
-	if got := (&common{half: fault.HalfDNP}).distrust(); got != "" {
+	t.Setenv(half.RecoveryEnv, "")
+	if got := (&half.Common{Half: fault.HalfDNP}).Distrust(); got != "" {
 		t.Errorf("without a daemon: %q", got)
 	}
 }
@@ -358,7 +316,7 @@ func TestDistrustOfWhatCrashesLater(t *testing.T) {
 			var got []string
 			started := func() {
 				setRecord(t, m.Record())
-				got = append(got, (&common{half: fault.HalfDNP}).distrust())
+				got = append(got, (&half.Common{Half: fault.HalfDNP}).Distrust())
 				m.Step(now, recovery.Began{PID: 1, Stores: stores})
 				for range 60 {
 					now, stores = now.Add(50*time.Millisecond), stores+1
@@ -379,7 +337,7 @@ func TestDistrustOfWhatCrashesLater(t *testing.T) {
 			}
 			m.Step(now, recovery.Closed{}) // it has run well: whoever starts it next finds no fault
 			setRecord(t, m.Record())
-			if why := (&common{half: fault.HalfDNP}).distrust(); why != "" {
+			if why := (&half.Common{Half: fault.HalfDNP}).Distrust(); why != "" {
 				t.Errorf("after it ran well, and was stopped: %q", why)
 			}
 		})
@@ -392,7 +350,7 @@ func TestCopyTakenAway(t *testing.T) {
 	n.startAll()
 	n.awaitHealthy()
 	for _, h := range []fault.Half{fault.HalfDNP, fault.HalfHost} {
-		path := CopyPath(n.cfgs[at0].StateDir, h)
+		path := half.CopyPath(n.cfgs[at0].StateDir, h)
 		epoch, number := at(n.look(at0, h), h)
 		for _, take := range []func() error{func() error { return os.Truncate(path, 0) }, func() error { return os.Remove(path) }} {
 			if err := take(); err != nil {
@@ -422,7 +380,7 @@ func TestCrashLoopLeavesTheCopy(t *testing.T) {
 	cfg.Recovery.Restarts = 3
 	dir := t.TempDir()
 	program, given := filepath.Join(dir, "halves"), filepath.Join(dir, "given")
-	script := fmt.Sprintf("#!/bin/sh\n[ $1 = host ] && exec sleep 1000\necho \"$%s\" >> %s\nexit 2\n", recoveryEnv, given)
+	script := fmt.Sprintf("#!/bin/sh\n[ $1 = host ] && exec sleep 1000\necho \"$%s\" >> %s\nexit 2\n", half.RecoveryEnv, given)
 	if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -431,10 +389,10 @@ func TestCrashLoopLeavesTheCopy(t *testing.T) {
 		defer cancel()
 		done := make(chan error, 1)
 		go func() {
-			done <- Run(ctx, RunConfig{Agent: cfg, Program: program, Restart: RestartAlways}, slog.New(slog.DiscardHandler))
+			done <- daemon.Run(ctx, daemon.RunConfig{Agent: cfg, Program: program, Restart: daemon.RestartAlways}, slog.New(slog.DiscardHandler))
 		}()
 		agenttest.Await(t, "the DNP half is given up", func() bool {
-			h, err := ReadRecovery(cfg.StateDir, fault.HalfDNP)
+			h, err := daemon.ReadRecovery(cfg.StateDir, fault.HalfDNP)
 			return err == nil && h != nil && h.Record.State == recovery.GivenUp
 		})
 		cancel()
@@ -448,8 +406,8 @@ func TestCrashLoopLeavesTheCopy(t *testing.T) {
 	}
 	var got []string
 	for line := range strings.Lines(string(b)) {
-		t.Setenv(recoveryEnv, strings.TrimSpace(line))
-		got = append(got, (&common{half: fault.HalfDNP}).distrust())
+		t.Setenv(half.RecoveryEnv, strings.TrimSpace(line))
+		got = append(got, (&half.Common{Half: fault.HalfDNP}).Distrust())
 	}
 	const two, three = "restarts that failed: 2 in a row", "restarts that failed: 3 in a row"
 	if want := []string{"", "", "", two, three, "", "", two}; !slices.Equal(got, want) {

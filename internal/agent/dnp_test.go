@@ -1,19 +1,17 @@
 package agent
 
 import (
-	"math"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/sensor"
-	"github.com/lofamo/lofamo/pkg/sensor/hwmon"
 	"github.com/lofamo/lofamo/pkg/sensor/source/sourcetest"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/agenttest"
+	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
@@ -40,7 +38,7 @@ power1_input 100000000
 		c.Sensors.Temperature.WarnHigh, c.Sensors.Power.AlarmHigh = &warn, &alarm
 	})
 	n.start(at0, fault.HalfDNP)
-	f := n.awaitFile(filepath.Join(n.cfgs[at0].StateDir, RegisterFile))
+	f := n.awaitFile(filepath.Join(n.cfgs[at0].StateDir, half.RegisterFile))
 	defer func() { _ = f.Close() }()
 	for addr, want := range map[watchdog.Addr]watchdog.Thresholds{
 		watchdog.AddrTemperatureThresholds: {WarnHigh: 128 + 75, AlarmHigh: 128 + 90},
@@ -48,35 +46,5 @@ power1_input 100000000
 		watchdog.AddrPowerThresholds:       {AlarmHigh: 150},
 	} {
 		agenttest.Await(n.t, addr.String(), func() bool { v, err := f.Load(addr); return err == nil && v == want.Encode() })
-	}
-}
-
-// A warning bound beyond the alarm bound would be refused by whoever decodes the register.
-func TestThresholdsInOrder(t *testing.T) {
-	nan := math.NaN()
-	for _, tc := range []struct {
-		bounds hwmon.Bounds
-		want   watchdog.Thresholds
-	}{
-		{hwmon.NoBounds(), watchdog.Thresholds{}},
-		{hwmon.Bounds{AlarmLow: 0, WarnLow: -10, WarnHigh: 80, AlarmHigh: 70}, watchdog.Thresholds{AlarmLow: 128, WarnLow: 128, WarnHigh: 198, AlarmHigh: 198}},
-		{hwmon.Bounds{AlarmLow: nan, WarnLow: -10, WarnHigh: 80, AlarmHigh: nan}, watchdog.Thresholds{WarnLow: 118, WarnHigh: 208}},
-	} {
-		src := hwmon.New(hwmon.Config{Sysfs: t.TempDir(), Quantity: hwmon.Temperature, Bounds: tc.bounds})
-		got := thresholds(src)
-		if got == nil || *got != tc.want {
-			t.Errorf("%v: %+v, want %+v", tc.bounds, got, tc.want)
-			continue
-		}
-		if _, err := watchdog.DecodeThresholds(got.Encode()); err != nil {
-			t.Error(err)
-		}
-	}
-	host, err := sensor.HostSources(sensor.DefaultConfig(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if thresholds(host[0]) != nil {
-		t.Error("memory has thresholds")
 	}
 }

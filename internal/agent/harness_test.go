@@ -1,3 +1,4 @@
+// Package agent has the tests of both halves together, on real sockets, against a fake supervisor.
 package agent
 
 import (
@@ -11,6 +12,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
 	"github.com/lofamo/lofamo/internal/agent/agenttest"
+	"github.com/lofamo/lofamo/internal/agent/dnp"
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/host"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
 )
@@ -29,7 +33,7 @@ type testNet struct {
 	super *fakeSupervisor   // sup-0
 	more  []*fakeSupervisor // sup-1 and so on
 	halts map[fault.Origin]func()
-	seam  *seam // of halves that start from now on
+	seam  *half.Seam // of halves that start from now on
 }
 
 // newTestNet makes the network with one supervisor, sup-0, and as many more as are named.
@@ -71,12 +75,12 @@ func (n *testNet) path(elem ...string) string {
 func (n *testNet) start(c grid.Coord, h fault.Half) {
 	n.t.Helper()
 	cfg := n.cfgs[c]
-	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), seamKey{}, n.seam))
+	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), half.SeamKey{}, n.seam))
 	done := make(chan error, 1)
 	log := slog.New(slog.NewTextHandler(agenttest.Writer{T: n.t}, &slog.HandlerOptions{Level: slog.LevelInfo}))
-	run := RunHost
+	run := host.Run
 	if h == fault.HalfDNP {
-		run = RunDNP
+		run = dnp.Run
 	}
 	go func() { done <- run(ctx, cfg, log) }()
 	halt := sync.OnceFunc(func() {

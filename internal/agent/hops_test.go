@@ -12,6 +12,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/agenttest"
 	"github.com/lofamo/lofamo/internal/agent/backup"
+	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/relay"
 )
 
@@ -27,7 +28,7 @@ func TestAcknowledgedIsInTheCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	tx, rx := agenttest.CopyWithSession(t, CopyPath(cfg.StateDir, fault.HalfDNP), cfg, dir, 12, torus.LinkSnapshot{})
+	tx, rx := agenttest.CopyWithSession(t, half.CopyPath(cfg.StateDir, fault.HalfDNP), cfg, dir, 12, torus.LinkSnapshot{})
 	p := &peerEnd{t: t, conn: conn, to: local}
 	p.keys.Add(time.Now(), torus.ResumeSession(9, rx, tx, 0))
 

@@ -10,6 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/agenttest"
+	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
@@ -28,7 +29,7 @@ func TestInterfaceErrors(t *testing.T) {
 	})
 	n.startAll()
 	n.awaitHealthy()
-	f := n.awaitFile(n.cfgs[at0].StateDir + "/" + RegisterFile)
+	f := n.awaitFile(n.cfgs[at0].StateDir + "/" + half.RegisterFile)
 	defer func() { _ = f.Close() }()
 	// The first reading is the base: raise the counter until a later one has seen it grow.
 	count := 17

@@ -4,17 +4,14 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
-	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/express"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/agent/agenttest"
-	"github.com/lofamo/lofamo/internal/agent/jobs"
-	"github.com/lofamo/lofamo/internal/agent/mailbox"
+	"github.com/lofamo/lofamo/internal/agent/half"
 )
 
 // As many eurekas as jobs may raise at once are heard, and make no DNP half call itself sick: many kernels hold ten messages in a mailbox.
@@ -27,9 +24,9 @@ func TestManyEurekasAreNoSickness(t *testing.T) {
 	var files []*regfile.File
 	var before [][regfile.NumCounters]uint32
 	for rank := range n.dims.Nodes() {
-		f := n.awaitFile(n.cfgs[n.dims.At(rank)].StateDir + "/" + RegisterFile)
+		f := n.awaitFile(n.cfgs[n.dims.At(rank)].StateDir + "/" + half.RegisterFile)
 		defer func() { _ = f.Close() }()
-		agenttest.Await(n.t, "counters of the beginning", func() bool { return f.Counters()[otherCounters+3] > 0 }) // the barrier
+		agenttest.Await(n.t, "counters of the beginning", func() bool { return f.Counters()[half.OtherCounters+3] > 0 }) // the barrier
 		files, before = append(files, f), append(before, f.Counters())
 	}
 	heard := n.heardAt(ctx, at0)
@@ -57,7 +54,7 @@ func TestManyEurekasAreNoSickness(t *testing.T) {
 	for _, f := range files {
 		agenttest.Await(n.t, "counters", func() bool {
 			c := f.Counters()
-			return c[countsOfTopic*int(express.TopicJob)] >= each && c[countsOfTopic*int(express.TopicJob)+1] >= each
+			return c[half.CountsOfTopic*int(express.TopicJob)] >= each && c[half.CountsOfTopic*int(express.TopicJob)+1] >= each
 		})
 	}
 	n.togetherAt(ctx, "end")
@@ -65,55 +62,10 @@ func TestManyEurekasAreNoSickness(t *testing.T) {
 		if v, err := f.Load(watchdog.AddrRDMA); err != nil || v&watchdog.RDMAMailboxFull != 0 {
 			t.Errorf("register RDMA of node %d: %#x, %v", rank, v, err)
 		}
-		for i, c := range counted[:3] { // of the mailbox
-			if n, was := f.Counters()[otherCounters+i], before[rank][otherCounters+i]; n > was {
-				t.Errorf("node %d: %s %s: %d, %d before", rank, c.metric, c.label, n, was)
+		for i, c := range half.Counted[:3] { // of the mailbox
+			if n, was := f.Counters()[half.OtherCounters+i], before[rank][half.OtherCounters+i]; n > was {
+				t.Errorf("node %d: %s %s: %d, %d before", rank, c.Metric, c.Label, n, was)
 			}
 		}
-	}
-}
-
-// What the mailbox has no room for has its turn in milliseconds, though nothing else steps the half, and ever more rarely while the host half reads nothing.
-func TestJobMailHasItsTurnSoon(t *testing.T) {
-	dir := t.TempDir()
-	host, err := mailbox.Open(dir, fault.HalfHost)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = host.Close() }()
-	own, err := mailbox.Open(dir, fault.HalfDNP)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = own.Close() }()
-	d, now := &dnpHalf{box: own}, time.Unix(1, 0)
-	sent := 0
-	for ; len(d.jobMail.waiting) == 0; sent++ {
-		if sent > 100 {
-			t.Fatal("the mailbox takes everything")
-		}
-		d.mailJobs(now, jobs.Mail{Kind: jobs.Taken, Request: uint64(sent)})
-	}
-	for _, rest := range []int64{2, 4, 8, 16, 32, 64, 64} {
-		if got := d.jobMail.again.Sub(now); got.Milliseconds() != rest {
-			t.Errorf("the next turn is %s off, want %dms", got, rest)
-		}
-		d.mailWaiting(now) // a step before it changes nothing
-		now = d.jobMail.again
-		d.mailWaiting(now)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*agenttest.Bound)
-	defer cancel()
-	came := 0
-	err = host.Run(ctx, func(mailbox.Message) {
-		if d.mailWaiting(now); len(d.jobMail.waiting) > 0 {
-			t.Error("it waits, though there is room")
-		}
-		if came++; came == sent {
-			cancel()
-		}
-	})
-	if came != sent {
-		t.Errorf("%d of %d came: %v", came, sent, err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/agenttest"
+	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/jobs"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 )
@@ -25,7 +26,7 @@ func TestMailOfALaterVersion(t *testing.T) {
 	n := newTestNet(t, grid.Dims{X: 2, Y: 1, Z: 1}, noService)
 	n.start(at0, fault.HalfDNP)
 	state := n.cfgs[at0].StateDir
-	f := n.awaitFile(filepath.Join(state, RegisterFile))
+	f := n.awaitFile(filepath.Join(state, half.RegisterFile))
 	defer func() { _ = f.Close() }()
 	dir, err := os.Open(state)
 	if err != nil {
@@ -44,7 +45,7 @@ func TestMailOfALaterVersion(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	refused := func() uint32 { return f.Counters()[otherCounters+1] }
+	refused := func() uint32 { return f.Counters()[half.OtherCounters+1] }
 	bad := func() bool {
 		v, err := f.Load(watchdog.AddrRDMA)
 		return err != nil || v&watchdog.RDMAMailboxBad != 0

@@ -12,6 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
+	"github.com/lofamo/lofamo/internal/agent/dnp"
 	"github.com/lofamo/lofamo/internal/agent/maskfile"
 )
 
@@ -26,15 +27,15 @@ func TestOwnMask(t *testing.T) {
 	}
 	n.super.awaitState(host0, "n0-0-0", fault.Link(grid.XPlus), fault.Normal, fault.KindSelf)
 	dir := n.cfgs[at0].StateDir
-	info, err := os.Stat(filepath.Join(dir, MaskSock))
+	info, err := os.Stat(filepath.Join(dir, dnp.MaskSock))
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the socket: %v, %v: want the owner's alone", info.Mode(), err)
 	}
-	st, err := AskMask(t.Context(), dir, nil)
+	st, err := dnp.AskMask(t.Context(), dir, nil)
 	if err != nil || len(st.Own)+len(st.Unused) > 0 || !slices.Equal(st.Links, []string{"X+", "X-"}) {
 		t.Fatalf("%+v, %v", st, err)
 	}
-	st, err = AskMask(t.Context(), dir, &MaskRequest{Mask: []string{"X+"}, Reason: "a bad cable"})
+	st, err = dnp.AskMask(t.Context(), dir, &dnp.MaskRequest{Mask: []string{"X+"}, Reason: "a bad cable"})
 	if want := []string{"X+"}; err != nil || !slices.Equal(st.Own, want) || !slices.Equal(st.Unused, want) {
 		t.Fatalf("masked: %+v, %v", st, err)
 	}
@@ -42,10 +43,10 @@ func TestOwnMask(t *testing.T) {
 	if want := (chanmask.State{Own: chanmask.All, Held: chanmask.Mask(0).With(grid.XPlus, true), Ordered: chanmask.All}); err != nil || kept != want {
 		t.Errorf("told and not kept: %+v, %v", kept, err)
 	}
-	awaitMask(t, n.cfgs[at1].StateDir, "the neighbour sees it", func(st MaskStatus) bool {
+	awaitMask(t, n.cfgs[at1].StateDir, "the neighbour sees it", func(st dnp.MaskStatus) bool {
 		return slices.Equal(st.Neighbours, []string{"X-"}) && slices.Equal(st.Unused, []string{"X-"}) && len(st.Own)+len(st.InForce) == 0
 	})
-	for want, in := range map[string]MaskRequest{
+	for want, in := range map[string]dnp.MaskRequest{
 		"no directions":              {},
 		"reason: given 0 bytes":      {Mask: []string{"X-"}},
 		"reason: given 201 bytes":    {Unmask: []string{"X+"}, Reason: strings.Repeat("x", 201)},
@@ -54,43 +55,32 @@ func TestOwnMask(t *testing.T) {
 		"X-: given twice":            {Mask: []string{"X-"}, Unmask: []string{"X-"}, Reason: "why"},
 		"no link of this node would": {Mask: []string{"X-"}, Reason: "why"},
 	} {
-		if _, err := AskMask(t.Context(), dir, &in); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := dnp.AskMask(t.Context(), dir, &in); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v: want %q", in, err, want)
 		}
 	}
-	st, err = AskMask(t.Context(), dir, &MaskRequest{Mask: []string{"X-"}, Reason: "why", Force: true})
+	st, err = dnp.AskMask(t.Context(), dir, &dnp.MaskRequest{Mask: []string{"X-"}, Reason: "why", Force: true})
 	if err != nil || !slices.Equal(st.Own, []string{"X+", "X-"}) {
 		t.Errorf("forced: %+v, %v", st, err)
 	}
-	if st, err = AskMask(t.Context(), dir, &MaskRequest{Unmask: []string{"X-"}}); err != nil || !slices.Equal(st.Own, []string{"X+"}) {
+	if st, err = dnp.AskMask(t.Context(), dir, &dnp.MaskRequest{Unmask: []string{"X-"}}); err != nil || !slices.Equal(st.Own, []string{"X+"}) {
 		t.Errorf("taken back: %+v, %v", st, err)
 	}
 	n.halt(at0, fault.HalfDNP)
-	if _, err := AskMask(t.Context(), dir, nil); err == nil || !strings.Contains(err.Error(), "not running") {
+	if _, err := dnp.AskMask(t.Context(), dir, nil); err == nil || !strings.Contains(err.Error(), "not running") {
 		t.Errorf("without a DNP half: %v", err)
 	}
 	n.start(at0, fault.HalfDNP)
-	awaitMask(t, dir, "it holds over a restart", func(st MaskStatus) bool { return slices.Equal(st.Own, []string{"X+"}) })
-}
-
-// A request that changes nothing does not wait for a newer number to come on disk, which it need not.
-func TestKeptMaskLacks(t *testing.T) {
-	on := keptMask{state: chanmask.State{Own: chanmask.All, Held: 1, Ordered: chanmask.All, Number: 3}}
-	renumbered, changed := on.state, on.state
-	renumbered.Number, changed.Held = 7, 2
-	failed := keptMask{state: on.state, err: os.ErrPermission}
-	if on.lacks(on.state) || on.lacks(renumbered) || !on.lacks(changed) || !failed.lacks(on.state) {
-		t.Errorf("same %t, renumbered %t, changed %t, not taken by the disk %t", on.lacks(on.state), on.lacks(renumbered), on.lacks(changed), failed.lacks(on.state))
-	}
+	awaitMask(t, dir, "it holds over a restart", func(st dnp.MaskStatus) bool { return slices.Equal(st.Own, []string{"X+"}) })
 }
 
 // awaitMask asks a half until its answer fits: heartbeats, or a start, have to come first. Nothing tells when they have.
-func awaitMask(t *testing.T, dir, what string, fits func(MaskStatus) bool) {
+func awaitMask(t *testing.T, dir, what string, fits func(dnp.MaskStatus) bool) {
 	t.Helper()
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
 	for end := time.Now().Add(bound); ; <-again.C {
-		st, err := AskMask(t.Context(), dir, nil)
+		st, err := dnp.AskMask(t.Context(), dir, nil)
 		switch {
 		case err == nil && fits(st):
 			return

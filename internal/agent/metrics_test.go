@@ -16,6 +16,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
 	"github.com/lofamo/lofamo/internal/agent/agenttest"
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/host"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/freeport"
 )
@@ -54,7 +56,7 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("a node tells %d series", told)
 	}
 	t.Logf("%d series", told)
-	for _, f := range Metrics() {
+	for _, f := range host.Metrics() {
 		if strings.HasPrefix(f.Name, "lofamo_agent_selftest_") {
 			continue // of modules that were in use
 		}
@@ -63,7 +65,7 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	for _, of := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
-		s, err := loadSigner(n.cfgs[grid.Coord{}], of)
+		s, err := half.LoadSigner(n.cfgs[grid.Coord{}], of)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
+	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/status"
 	"github.com/lofamo/lofamo/internal/config"
 )
@@ -67,7 +68,7 @@ func (n *testNet) all() (out []grid.Coord) {
 // mangle has the end of a link at a node lose what comes and goes, or not any more.
 func (n *testNet) mangle(c grid.Coord, body string) {
 	n.t.Helper()
-	path := filepath.Join(n.cfgs[c].StateDir, DNPInjectSock)
+	path := filepath.Join(n.cfgs[c].StateDir, half.DNPInjectSock)
 	client := &http.Client{Timeout: bound, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", path)
 	}}}

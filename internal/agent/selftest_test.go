@@ -17,6 +17,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
+	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/pki"
@@ -34,8 +35,8 @@ func newSpoiler() *spoiler {
 	return &spoiler{what: map[fault.Origin]selftest.Fault{}, spared: map[selftest.Kind]bool{}, results: map[fault.Origin]func() []selftest.Result{}}
 }
 
-func (s *spoiler) seam() *seam {
-	return &seam{instead: s.instead, began: func(of fault.Origin, results func() []selftest.Result) {
+func (s *spoiler) seam() *half.Seam {
+	return &half.Seam{Instead: s.instead, Began: func(of fault.Origin, results func() []selftest.Result) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.results[of] = results
@@ -245,7 +246,7 @@ func TestDaemonIsToldOfTheSelfTest(t *testing.T) {
 	says := func(words string) {
 		t.Helper()
 		n.keepBusyUntil(func() bool {
-			h, err := regfile.LastHolder(filepath.Join(n.cfgs[at0].StateDir, RegisterFile), fault.HalfHost)
+			h, err := regfile.LastHolder(filepath.Join(n.cfgs[at0].StateDir, half.RegisterFile), fault.HalfHost)
 			return err == nil && strings.HasPrefix(h.Tests, words)
 		}, func() string { return "the host half says " + words })
 	}
@@ -272,22 +273,4 @@ func TestFirstStartIsNoRestart(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestRecoverySaysWhichStartItEnds: a recovery that has served belongs to an earlier start.
-func TestRecoverySaysWhichStartItEnds(t *testing.T) {
-	for _, tc := range []struct {
-		name string
-		is   *lofamov1.RecoveryStatus
-		want bool
-	}{
-		{"no daemon", nil, false},
-		{"no recovery", &lofamov1.RecoveryStatus{}, false},
-		{"a recovery that goes on", &lofamov1.RecoveryStatus{AgeNs: 1, GoneUs: 1}, true},
-		{"a recovery that served", &lofamov1.RecoveryStatus{AgeNs: 1e9, GoneUs: 1, ServingUs: 40_000}, false},
-	} {
-		if got := recovers(tc.is); got != tc.want {
-			t.Errorf("%s: %t, want %t", tc.name, got, tc.want)
-		}
-	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/agent/agenttest"
+	"github.com/lofamo/lofamo/internal/agent/half"
 )
 
 var (
@@ -121,7 +122,7 @@ func TestWordsWrittenFromOutside(t *testing.T) {
 	n.start(at0, fault.HalfHost)
 	n.start(at1, fault.HalfHost)
 	n.start(at1, fault.HalfDNP)
-	pokeDNP := newPoker(t, filepath.Join(n.cfgs[at0].StateDir, RegisterFile))
+	pokeDNP := newPoker(t, filepath.Join(n.cfgs[at0].StateDir, half.RegisterFile))
 	pokeDNP.dnp(linkBroken(grid.XPlus))
 	n.super.awaitState(host0, "n0-0-0", fault.ComponentDNP, fault.Normal, fault.KindWatchdog)
 	n.super.await("link X+ broken", func(s said) bool {
@@ -133,7 +134,7 @@ func TestWordsWrittenFromOutside(t *testing.T) {
 	n.super.awaitState(host0, "n0-0-0", fault.ComponentDNP, fault.Failed, fault.KindWatchdog)
 
 	n.halt(at0, fault.HalfHost)
-	pokeHost := newPoker(t, filepath.Join(n.cfgs[at0].StateDir, RegisterFile))
+	pokeHost := newPoker(t, filepath.Join(n.cfgs[at0].StateDir, half.RegisterFile))
 	pokeHost.host(memoryBroken())
 	n.start(at0, fault.HalfDNP)
 	n.super.awaitState(host1, "n0-0-0", fault.ComponentMemory, fault.Failed, fault.KindDescriptor)
@@ -156,7 +157,7 @@ func TestRegisterFileIsMended(t *testing.T) {
 			n := newTestNet(t, grid.Dims{X: 2, Y: 1, Z: 1}, nil)
 			n.startAll()
 			n.awaitHealthy()
-			path := filepath.Join(n.cfgs[at0].StateDir, RegisterFile)
+			path := filepath.Join(n.cfgs[at0].StateDir, half.RegisterFile)
 			if err := harm(path); err != nil {
 				t.Fatal(err)
 			}

@@ -12,13 +12,14 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/agent"
+	"github.com/lofamo/lofamo/pkg/fault"
+
 	"github.com/lofamo/lofamo/internal/agent/acts"
 	"github.com/lofamo/lofamo/internal/agent/acts/ask"
+	"github.com/lofamo/lofamo/internal/agent/daemon"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/lab"
-	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // TestRecoveriesAreSeen kills halves that their daemons start again at once, mostly before anybody could call them FAILED:
@@ -99,7 +100,7 @@ func restartedForAResponse(t *testing.T, l *lab.Lab) {
 			half fault.Half
 			pid  *int
 		}{{fault.HalfHost, &host}, {fault.HalfDNP, &dnp}} {
-			r, err := agent.ReadRecovery(n.StateDir, h.half)
+			r, err := daemon.ReadRecovery(n.StateDir, h.half)
 			if err != nil || r == nil || r.Record.PID == 0 {
 				t.Fatalf("%s half: %+v, %v", h.half, r, err)
 			}

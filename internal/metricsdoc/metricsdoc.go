@@ -15,7 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/lofamo/lofamo/internal/agent"
+	"github.com/lofamo/lofamo/internal/agent/host"
 	"github.com/lofamo/lofamo/internal/executor/process"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/observed"
@@ -50,7 +50,7 @@ func (m Metric) Unit() string {
 // Agent are the metrics of a host half, which speaks for both halves of its node.
 func Agent() []Metric {
 	var out []Metric
-	for _, f := range agent.Metrics() {
+	for _, f := range host.Metrics() {
 		m := Metric{Name: f.Name, Type: Gauge, Help: f.Help, Labels: f.Labels}
 		if strings.HasSuffix(f.Name, "_total") {
 			m.Type = Counter

@@ -2,6 +2,7 @@
 package agenttest
 
 import (
+	"encoding/binary"
 	"os"
 	"path/filepath"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/backup"
 	"github.com/lofamo/lofamo/internal/agent/keeper"
@@ -151,4 +153,22 @@ type Writer struct{ T testing.TB }
 func (w Writer) Write(b []byte) (int, error) {
 	w.T.Log(string(b[:max(0, len(b)-1)]))
 	return len(b), nil
+}
+
+// FlipWord flips a bit of a register behind everybody's back.
+func FlipWord(t testing.TB, path string, a watchdog.Addr) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	var b [4]byte
+	if _, err := f.ReadAt(b[:], int64(a)); err != nil {
+		t.Fatal(err)
+	}
+	binary.LittleEndian.PutUint32(b[:], binary.LittleEndian.Uint32(b[:])^4)
+	if _, err := f.WriteAt(b[:], int64(a)); err != nil {
+		t.Fatal(err)
+	}
 }

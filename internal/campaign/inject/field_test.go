@@ -15,16 +15,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/agent"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/sensor"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+
+	agentdaemon "github.com/lofamo/lofamo/internal/agent/daemon"
+	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/campaign/account"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/lab"
-	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/sensor"
-	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // patience bounds every wait for a recovery: far above what is promised.
@@ -162,7 +164,7 @@ func (f *field) report(ctx context.Context, n cluster.NodeInfo) {
 
 // record is what the daemon says of a half.
 func (f *field) record(n cluster.NodeInfo, h fault.Half) recovery.Record {
-	r, err := agent.ReadRecovery(n.StateDir, h)
+	r, err := agentdaemon.ReadRecovery(n.StateDir, h)
 	if err != nil || r == nil {
 		return recovery.Record{}
 	}
@@ -237,7 +239,7 @@ func (f *field) startDaemon(n cluster.NodeInfo) error {
 		f.mu.Lock()
 		err := f.Cluster.StartRun(string(n.ID)) // refuses while one runs
 		f.mu.Unlock()
-		ask := n.Control(f.t.Context(), agent.RunSocket, "GET", "/status", nil, nil)
+		ask := n.Control(f.t.Context(), half.RunSocket, "GET", "/status", nil, nil)
 		if ask == nil {
 			return nil
 		}
@@ -256,7 +258,7 @@ func (f *field) answered(n cluster.NodeInfo, h fault.Half) (recovery.Record, err
 			Running  bool
 			Recovery recovery.Record
 		}
-		err := n.Control(f.t.Context(), agent.RunSocket, "GET", "/status", nil, &st)
+		err := n.Control(f.t.Context(), half.RunSocket, "GET", "/status", nil, &st)
 		if x := st[h.String()]; err == nil && x.Running && x.Recovery.State == recovery.Running {
 			return x.Recovery, nil
 		}

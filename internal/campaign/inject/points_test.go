@@ -16,11 +16,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/agent"
+	"github.com/lofamo/lofamo/pkg/fault"
+
+	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/failpoint"
-	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // who is a process of a node: a half, or the daemon.
@@ -33,7 +34,7 @@ const (
 )
 
 func (w who) socket() string {
-	return map[who]string{host: agent.HostInjectSock, dnp: agent.DNPInjectSock, daemon: agent.RunSocket}[w]
+	return map[who]string{host: half.HostInjectSock, dnp: half.DNPInjectSock, daemon: half.RunSocket}[w]
 }
 
 func whoOf(h fault.Half) who { return who(h.String()) }

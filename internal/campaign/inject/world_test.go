@@ -14,17 +14,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/agent"
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
-	"github.com/lofamo/lofamo/internal/agent/hostcore"
-	"github.com/lofamo/lofamo/internal/agent/topo"
-	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
+
+	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/topo"
+	"github.com/lofamo/lofamo/internal/config"
 )
 
 // world is one node in virtual time: the machines of both halves with their watchdogs, the real register file
@@ -40,10 +41,10 @@ type world struct {
 	raw     *os.File
 
 	host      *hostcore.Machine
-	hostPage  *agent.Registers
+	hostPage  *half.Registers
 	hostWake  time.Time
 	dnp       *dnpcore.Machine
-	dnpPage   *agent.Registers
+	dnpPage   *half.Registers
 	dnpWake   time.Time
 	peers     []*peer
 	sensorsAt time.Time
@@ -77,11 +78,11 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, periods: p, now: epoch0, topo: topo.New(fault.DefaultNodeID(at), at, dims, nil), told: map[string]string{}, memory: fault.Normal}
 	path := filepath.Join(t.TempDir(), "registers")
 	log := slog.New(slog.DiscardHandler)
-	if w.hostPage, err = agent.OpenRegisters(path, fault.HalfHost, 7, log); err != nil {
+	if w.hostPage, err = half.OpenRegisters(path, fault.HalfHost, 7, log); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.hostPage.Close() })
-	if w.dnpPage, err = agent.OpenRegisters(path, fault.HalfDNP, 9, log); err != nil {
+	if w.dnpPage, err = half.OpenRegisters(path, fault.HalfDNP, 9, log); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.dnpPage.Close() })

@@ -1,0 +1,201 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
+
+	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/agent/acts/doer"
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/notify"
+	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/failpoint"
+)
+
+// What responses have this node do is the daemon's to do: it may start programs, wait for the disk, and outlives the halves.
+
+// serveActs takes orders to act, at the sockets of the halves that this daemon looks after, until ctx ends. The halves do not need it.
+func (d *daemon) serveActs(ctx context.Context) {
+	who := doer.New(ctx, doer.Config{
+		Node: d.cfg.Agent.Node, StateDir: d.cfg.Agent.StateDir, Allowed: d.cfg.Agent.Responses, Sysfs: d.cfg.Agent.Sensors.Sysfs,
+		Env: notify.Environment(os.Environ()), Restart: d.restartHalf, Log: d.log,
+	})
+	defer who.Wait()
+	done := make(chan struct{}, len(d.halves))
+	for h := range d.halves {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			if err := who.Begin(h); err != nil {
+				d.log.Error("what was under way for responses is not known", "half", h.String(), "err", err)
+			}
+			if err := half.ServeUnix(ctx, d.statePath(acts.Socket(h)), who.Handler(h)); err != nil {
+				d.log.Warn("no response will have this node do anything", "half", h.String(), "err", err)
+			}
+		}()
+	}
+	for range d.halves {
+		<-done
+	}
+}
+
+// restartLock is held while a response has a half restarted: never both at once, whoever looks after them.
+const restartLock = "restart.lock"
+
+// restartLook is the time between two looks at a half that is being restarted.
+const restartLook = 10 * time.Millisecond
+
+// restarted is what is kept before a half is ended: its process then.
+type restarted struct {
+	PID   int    `json:"pid"`                     // 0: it was given up, and none ran
+	Start uint64 `json:"start_ticks,omitempty"`   // regfile.StartTime of it; 0: not known
+	Space uint64 `json:"pid_namespace,omitempty"` // regfile.PIDNamespace of PID; 0: not known
+}
+
+// restartHalf ends a half and has it started again by the loop that looks after it, as if it had been killed: that counts within its budget, and neighbours are
+// told. It begins only while the other half serves, and has succeeded when the new process has passed its self-test.
+func (d *daemon) restartHalf(ctx context.Context, half fault.Half, earlier string, note func(string) error) acts.Result {
+	c := d.halves[half]
+	if c == nil {
+		return actUnchanged("the %s half is another daemon's", half)
+	}
+	lock, err := lockAlone(d.statePath(restartLock), "run that restarts a half for a response")
+	if err != nil {
+		return actUnchanged("a half of this node is being restarted already: %v", err)
+	}
+	defer func() { _ = lock.Close() }()
+	if earlier != "" {
+		var was restarted
+		if err := json.Unmarshal([]byte(earlier), &was); err != nil {
+			return actUnchanged("what an earlier attempt has kept: %v", err)
+		}
+		before := regfile.Holder{PID: was.PID, Start: was.Start, Space: was.Space}
+		if now := c.holder(); now.PID != 0 && !now.Same(before) {
+			return c.awaitProven(ctx, before)
+		}
+	}
+	other := half.Other()
+	if err := d.otherServes(ctx, other); err != nil {
+		return actUnchanged("both halves are never down at once: %v", err)
+	}
+	pid, why := c.mayRestart(d.cfg.Restart)
+	if why != "" {
+		return actUnchanged("%s", why)
+	}
+	before := regfile.Holder{PID: pid}
+	if now := c.holder(); now.PID == pid {
+		before = now
+	}
+	b, err := json.Marshal(restarted{PID: before.PID, Start: before.Start, Space: before.Space})
+	if err == nil {
+		err = note(string(b))
+	}
+	if err != nil {
+		return actUnchanged("%v", err)
+	}
+	failpoint.Hit(failpoint.ActNoted)
+	if pid == 0 {
+		c.ask()
+	} else {
+		c.log.Warn("half is ended to be restarted: a response or a person wants it", "pid", pid)
+		if err := c.kill(pid); err != nil {
+			return actUnchanged("%v", err)
+		}
+	}
+	return c.awaitProven(ctx, before)
+}
+
+func actUnchanged(format string, args ...any) acts.Result {
+	return acts.Result{State: acts.Unchanged, Detail: fmt.Sprintf(format, args...)}
+}
+
+// otherServes says why the other half does not serve: by its record, which may be kept by another daemon, and by its watchdog word, which moves.
+func (d *daemon) otherServes(ctx context.Context, other fault.Half) error {
+	state := recovery.Stopped
+	if c := d.halves[other]; c != nil {
+		r, _ := c.known()
+		state = r.State
+	} else if h, err := ReadRecovery(d.cfg.Agent.StateDir, other); err == nil && h != nil {
+		state = h.Record.State
+	}
+	if state != recovery.Running {
+		return fmt.Errorf("the %s half is %s", other, state)
+	}
+	return half.Serves(ctx, d.cfg.Agent, other)
+}
+
+// mayRestart returns the process that is to be ended, 0 where the half was given up, or why it is not restarted.
+func (c *child) mayRestart(policy Restart) (pid int, why string) {
+	r, known := c.known()
+	switch {
+	case policy == RestartNever:
+		return 0, "the daemon was told never to restart a half"
+	case known && r.State == recovery.GivenUp:
+		return 0, ""
+	case !known || r.State != recovery.Running || r.PID == 0:
+		return 0, fmt.Sprintf("the %s half is %s, or served by somebody else", c.half, r.State)
+	case r.Restarts >= r.Budget:
+		return 0, fmt.Sprintf("%d restarts of the %s half within %s: one more and it would be given up", r.Restarts, c.half, r.Window)
+	}
+	return r.PID, ""
+}
+
+// kill ends a process of the half, if it is the one that runs.
+func (c *child) kill(pid int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.process == nil || c.process.pid != pid {
+		return nil // it has just ended by itself: it is being restarted
+	}
+	if err := c.process.signal(syscall.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("end the %s half: %w", c.half, err)
+	}
+	return nil
+}
+
+// awaitProven waits until another process than that serves the half and has passed its self-test.
+func (c *child) awaitProven(ctx context.Context, before regfile.Holder) acts.Result {
+	t := time.NewTicker(restartLook)
+	defer t.Stop()
+	asked := before.PID == 0
+	for {
+		r, _ := c.known()
+		now := c.holder()
+		switch {
+		case r.State == recovery.Running && now.PID != 0 && !now.Same(before) && c.proven(now):
+			return acts.Result{State: acts.Done, Detail: fmt.Sprintf("the %s half serves and has passed its self-test: process %d after %d", c.half, now.PID, before.PID)}
+		case r.State == recovery.GivenUp && !asked:
+			return acts.Result{State: acts.Partly, Detail: r.Reason}
+		case r.State != recovery.GivenUp:
+			asked = false
+		}
+		select {
+		case <-ctx.Done():
+			return acts.Result{State: acts.Partly, Detail: fmt.Sprintf("the %s half was ended, is %s, and has not passed its self-test in time", c.half, r.State)}
+		case <-t.C:
+		}
+	}
+}
+
+// proven says whether a process of the half has said that it has passed its self-test.
+func (c *child) proven(p regfile.Holder) bool {
+	h, err := regfile.LastHolder(c.d.statePath(half.RegisterFile), c.half)
+	return err == nil && h.Same(p) && h.Tests == regfile.Proven
+}
+
+// holder is the process that runs, as it calls itself in the file of its lock; the zero Holder: none does.
+func (c *child) holder() regfile.Holder {
+	if p := c.running(); p != nil {
+		return p.holder()
+	}
+	return regfile.Holder{}
+}

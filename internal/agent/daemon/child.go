@@ -1,0 +1,493 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
+
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/notify"
+	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/failpoint"
+)
+
+// child is one half as the daemon sees it. Its goroutine (tend) owns the machine and the process; the mutex guards
+// what others look at.
+type child struct {
+	d     *daemon
+	half  fault.Half
+	log   *slog.Logger
+	asked chan struct{} // somebody wants the half to run
+	round chan struct{} // takes one whenever the loop goes round
+
+	machine   *recovery.Machine
+	registers *regfile.File // read-only; nil while there is none
+	// doubtUntil: the register file was spoilt, and the half may have another.
+	doubtUntil time.Time
+	stores     uint32    // as last read
+	testsAt    time.Time // when to see what it says of its self-test
+	served     string    // why it is not known who serves the half, as was warned of
+	first      bool      // a process that does not even start ends the daemon: none has been seen to work
+	// earlier is the process that the daemon before has started last: it may not have taken its lock yet.
+	earlier regfile.Holder
+	timer   *time.Timer
+	links   *links // of a DNP half that is restarted; nil: none are held
+
+	mu      sync.Mutex
+	process *process // nil while none runs
+	since   int64    // CLOCK_MONOTONIC of the last start or end, in ns
+	record  recovery.Record
+	begun   bool  // record counts: it is known whether the half runs already
+	silent  int64 // CLOCK_MONOTONIC since when it has not been serving, in ns; 0: it serves
+}
+
+func newChild(d *daemon, h fault.Half) *child {
+	c := &child{
+		d: d, half: h, log: d.log.With("half", h.String()), asked: make(chan struct{}, 1), round: make(chan struct{}), first: true,
+		timer: time.NewTimer(0), since: half.Monotonic(), record: recovery.Record{Half: h, State: recovery.Stopped},
+	}
+	if h == fault.HalfDNP && d.cfg.Restart != RestartNever {
+		c.links = newLinks(d.cfg.Agent, c.log)
+	}
+	return c
+}
+
+// tend looks after one half until ctx ends, and then stops it.
+func (c *child) tend(ctx context.Context) error {
+	err := c.tendUntil(ctx)
+	c.d.stopping()
+	// Not deferred: a daemon that panics leaves the half, and what is known of it, to the next one.
+	c.stop()
+	c.handOver()
+	_ = c.step(recovery.Closed{}) // starts nothing
+	c.timer.Stop()
+	if c.registers != nil {
+		_ = c.registers.Close()
+	}
+	if c.links != nil {
+		c.links.close()
+	}
+	return err
+}
+
+func (c *child) tendUntil(ctx context.Context) error {
+	if err := c.begin(); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.record, c.begun = c.machine.Record(), true // of a half that stays given up nothing was published
+	c.mu.Unlock()
+	c.d.tellManager()
+	for {
+		var ended <-chan recovery.Cause
+		if p := c.running(); p != nil {
+			ended = p.ended
+		}
+		var err error
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.timer.C:
+			err = c.step(c.look())
+			if ev := c.tests(); err == nil && ev != nil {
+				err = c.step(ev)
+			}
+		case cause := <-ended:
+			err = c.gone(cause)
+		case <-c.asked:
+			err = c.step(recovery.Asked{})
+		case <-c.round:
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// begin makes the machine, and adopts a half that runs already.
+func (c *child) begin() error {
+	old, err := c.d.loadHistory(c.half)
+	if err != nil {
+		c.log.Warn("what is known of earlier restarts is lost", "err", err)
+	}
+	if old != nil {
+		c.earlier = regfile.Holder{PID: old.Record.PID, Start: old.Start, Space: old.Space}
+	}
+	p, served := c.adopt()
+	cfg := c.d.cfg.Agent.Recovery
+	c.machine = recovery.New(recovery.Config{
+		Half: c.half, TRead: c.d.periods.TRead, Misses: c.d.periods.ReadMisses, StartWithin: cfg.StartWithin.D(),
+		Budget: cfg.Restarts, Window: cfg.Window.D(), Leave: c.d.cfg.Restart == RestartNever,
+	}, time.Now(), half.Monotonic(), old, p != nil || served)
+	switch {
+	case p != nil:
+		c.first = false
+		return c.began(p, true)
+	case served:
+		return c.step(recovery.Served{})
+	}
+	if r := c.machine.Record(); r.State == recovery.GivenUp {
+		c.log.Error("half is left as it was given up: SIGHUP to this daemon starts it", "reason", r.Reason)
+	}
+	return c.step(c.look())
+}
+
+// adopt takes over the process that serves the half already, or returns nil; then it says whether somebody serves it who
+// cannot be taken over.
+func (c *child) adopt() (*process, bool) {
+	p, err := adopt(c.d.statePath(half.RegisterFile), c.half)
+	if p == nil && err == nil && c.earlier.Start != 0 { // one that hangs before its lock has the sockets already
+		p, _ = adoptHolder(c.earlier, c.half, nil)
+	}
+	served, why := errors.Is(err, errServed), ""
+	if err != nil {
+		why = err.Error()
+	}
+	switch {
+	case why == c.served: // as it was
+	case served:
+		c.log.Warn("half is served by somebody else, and left alone until he ends", "err", err)
+	case err != nil:
+		c.log.Warn("whether the half runs already cannot be told", "err", err)
+	}
+	c.served = why
+	if p != nil {
+		c.log.Info("half adopted", "pid", p.pid)
+		if c.links != nil {
+			c.links.adopt(p)
+		}
+	}
+	return p, served
+}
+
+// step gives the machine an event, and does what it says.
+func (c *child) step(ev recovery.Event) error {
+	now := time.Now()
+	out := c.machine.Step(now, ev)
+	var adopted *process
+	if out.Start { // a daemon that was killed may just have started it
+		p, served := c.adopt()
+		if served {
+			return c.step(recovery.Served{})
+		}
+		adopted = p
+	}
+	c.timer.Reset(time.Until(out.Wake))
+	r := c.machine.Record()
+	if out.Kill {
+		c.log.Error("half is ended", "cause", r.Last.Cause.String())
+		failpoint.Hit(failpoint.DaemonDetected)
+		if p := c.running(); p != nil {
+			_ = p.signal(syscall.SIGKILL)
+		}
+	}
+	if out.Recovered {
+		l := r.Last
+		c.log.Warn("half serves again", "cause", l.Cause.String(), "attempt", l.Attempt, "detected_ns", l.At, "gone", micros(l.Gone), "started", micros(l.Started),
+			"serving", micros(l.Serving), "restarts", r.Restarts, "total", r.Total)
+	}
+	if _, ok := ev.(recovery.Proven); ok && out.Tell {
+		c.log.Info("half has passed its self-test", "proven", micros(r.Last.Proven))
+	}
+	if r.State == recovery.Running {
+		c.first = false
+	}
+	if out.Tell {
+		c.publish(r)
+	}
+	if out.Announce > 0 && adopted == nil {
+		c.announce(out.Announce, r)
+	}
+	switch {
+	case adopted != nil:
+		return c.began(adopted, true)
+	case out.Start:
+		return c.start()
+	}
+	return nil
+}
+
+// announce tells the neighbours of a DNP half's restart.
+func (c *child) announce(back time.Duration, r recovery.Record) {
+	if c.links == nil || c.running() != nil || failpoint.Hit(failpoint.DaemonAnnounced) == failpoint.Drop {
+		return
+	}
+	host := c.d.halves[fault.HalfHost]
+	hostDead := host != nil && host.dead(half.Monotonic())
+	c.links.open()
+	c.readStores() // the register file as it is now
+	if err := c.links.announce(c.registers, back, r.Last.Attempt, hostDead); err != nil {
+		c.log.Info("restart not announced to the neighbours", "err", err)
+	}
+}
+
+// dead says whether the neighbours are to take the half for dead, at a time of CLOCK_MONOTONIC: it is left or given up, or has not
+// served for as long as makes a word stale. One that is about to be adopted, or is back soon, is not dead.
+func (c *child) dead(now int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case !c.begun || c.record.State == recovery.Running:
+		return false
+	case c.record.State == recovery.GivenUp || c.record.State == recovery.Stopped:
+		return true
+	}
+	return time.Duration(now-c.silent) > watchdog.StaleBound(c.d.periods.TRead, c.d.periods.ReadMisses)
+}
+
+func micros(d time.Duration) string { return d.Round(time.Microsecond).String() }
+
+// publish keeps and tells what is known of the half.
+func (c *child) publish(r recovery.Record) {
+	c.mu.Lock()
+	before := c.record.State
+	c.record = r
+	if r.State == recovery.Running {
+		c.silent = 0
+	} else if c.silent == 0 {
+		c.silent = half.Monotonic()
+	}
+	c.mu.Unlock()
+	if r.State == recovery.GivenUp && before != recovery.GivenUp {
+		c.log.Error("half is given up: SIGHUP to this daemon starts it", "reason", r.Reason)
+		if c.links != nil {
+			c.links.close() // for whoever starts it by hand
+		}
+	}
+	h := c.machine.History()
+	if p := c.running(); p != nil && p.pid == r.PID {
+		h.Start, h.Space = p.start, regfile.PIDNamespace()
+	}
+	c.d.keepHistory(c.half, h)
+	c.d.tell()
+	c.d.tellManager()
+}
+
+// start starts the half.
+func (c *child) start() error {
+	if c.links != nil {
+		c.links.open()
+	}
+	p, err := c.launch()
+	if err != nil {
+		if c.first && c.d.cfg.Restart == RestartNever {
+			return fmt.Errorf("start the %s half: %w", c.half, err)
+		}
+		c.log.Error("half cannot be started", "err", err)
+		return c.step(recovery.Ended{Cause: recovery.Cause{Kind: recovery.NotStarted, Detail: err.Error()}})
+	}
+	c.log.Info("half started", "pid", p.pid)
+	failpoint.Hit(failpoint.DaemonStarted)
+	return c.began(p, false)
+}
+
+func (c *child) began(p *process, adopted bool) error {
+	c.set(p)
+	c.look() // for the number of its word as it stands
+	return c.step(recovery.Began{PID: p.pid, Stores: c.stores, Adopted: adopted})
+}
+
+// gone deals with the end of the half's process.
+func (c *child) gone(cause recovery.Cause) error {
+	failpoint.Hit(failpoint.DaemonGone)
+	p := c.running()
+	ran := time.Duration(half.Monotonic() - c.set(nil))
+	p.close() // nobody else has it any more
+	c.log.Warn("half ended", "after", ran.Round(time.Millisecond).String(), "cause", cause.String())
+	failed := cause.Kind == recovery.Exited && cause.Code != 0
+	if c.first && failed && ran < settled && (c.d.cfg.Restart == RestartNever || cause.Code == half.ExitRefused) {
+		return fmt.Errorf("start the %s half: it %s", c.half, cause)
+	}
+	c.first = false
+	return c.step(recovery.Ended{Cause: cause})
+}
+
+// launch starts the half's process.
+func (c *child) launch() (*process, error) {
+	cmd := exec.Command(c.d.cfg.Program, append([]string{c.half.String()}, c.d.cfg.Args...)...)
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	if f := c.openLog(); f != nil {
+		defer func() { _ = f.Close() }()
+		cmd.Stdout, cmd.Stderr = f, f
+	}
+	cmd.Env = slices.DeleteFunc(notify.Environment(os.Environ()), func(kv string) bool {
+		return strings.HasPrefix(kv, half.RecoveryEnv+"=") || strings.HasPrefix(kv, half.LinksEnv+"=")
+	})
+	if c.links != nil {
+		files, env := c.links.pass()
+		cmd.ExtraFiles, cmd.Env = files, append(cmd.Env, half.LinksEnv+"="+env)
+		defer func() {
+			for _, f := range files {
+				_ = f.Close()
+			}
+		}()
+	}
+	if b, err := c.machine.Record().Encode(); err == nil {
+		cmd.Env = append(cmd.Env, half.RecoveryEnv+"="+string(b))
+	}
+	return startProcess(cmd, c.d.cfg.Realtime)
+}
+
+// openLog opens the half's log file; nil: its log goes to standard error. A disk that fails, or is full,
+// keeps no half from running.
+func (c *child) openLog() *os.File {
+	if c.d.cfg.LogDir == "" {
+		return nil
+	}
+	f, err := os.OpenFile(filepath.Join(c.d.cfg.LogDir, c.half.String()+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		c.log.Warn("half logs to standard error: its log file cannot be opened", "err", err)
+		return nil
+	}
+	return f
+}
+
+// look looks at the half: at its word, and at its process where the word has not moved.
+func (c *child) look() recovery.Look {
+	var l recovery.Look
+	before := c.stores
+	l.Stores, l.Readable = c.readStores()
+	if p := c.running(); p != nil {
+		l.Process = p.look(!l.Readable || l.Stores == before)
+	}
+	return l
+}
+
+// mendWithin is how long after the register file was spoilt a half may still write into the one of before, or into none.
+const mendWithin = 3 * half.CheckEvery
+
+// readStores reads the number of the half's word, from the file that has the name now. It cannot be read while that may not be
+// the one that the half writes, unless it moves.
+func (c *child) readStores() (n uint32, readable bool) {
+	before := c.stores
+	n, ok := c.progress()
+	if ok && n == before && c.registers.Check() != nil { // perhaps the half has another
+		_ = c.registers.Close()
+		c.registers, c.doubtUntil = nil, time.Now().Add(mendWithin)
+		n, ok = c.progress()
+	}
+	if !ok {
+		c.doubtUntil = time.Now().Add(mendWithin)
+		return before, false
+	}
+	c.stores = n
+	return n, n != before || time.Now().After(c.doubtUntil)
+}
+
+// progress reads the number from the file that is open, or else from the one that has the name.
+func (c *child) progress() (uint32, bool) {
+	if c.registers == nil {
+		f, err := regfile.OpenReadOnly(c.d.statePath(half.RegisterFile))
+		if err != nil {
+			return 0, false
+		}
+		c.registers = f
+	}
+	n, err := c.registers.Progress(c.half)
+	if err != nil {
+		_ = c.registers.Close()
+		c.registers = nil
+	}
+	return n, err == nil
+}
+
+// tests returns what the half says of its self-test in the file of its lock, if that is news.
+func (c *child) tests() recovery.Event {
+	now := time.Now()
+	l := c.record.Last // its goroutine alone writes it
+	proving := l != nil && l.Serving != 0 && l.Proven == 0
+	if c.record.State != recovery.Running || !proving && now.Before(c.testsAt) {
+		return nil
+	}
+	c.testsAt = now.Add(half.CheckEvery)
+	h, err := regfile.LastHolder(c.d.statePath(half.RegisterFile), c.half)
+	switch {
+	case err != nil || !h.Same(c.holder()) || h.Tests == "": // of the half before it, which in another container may have had its PID
+		return nil
+	case h.Tests == regfile.Proven && proving:
+		return recovery.Proven{}
+	case h.Tests != regfile.Proven:
+		return recovery.Wrong{Why: h.Tests}
+	}
+	return nil
+}
+
+// stop ends the half's process, if there is one: asked first, by force after stopWait.
+func (c *child) stop() {
+	p := c.running()
+	if p == nil {
+		return
+	}
+	_ = p.signal(syscall.SIGTERM)
+	_ = p.signal(syscall.SIGCONT) // a stopped process cannot obey
+	t := time.NewTimer(stopWait)
+	defer t.Stop()
+	select {
+	case <-p.ended:
+	case <-t.C:
+		_ = p.signal(syscall.SIGKILL)
+		<-p.ended
+	}
+	c.set(nil)
+	p.close()
+}
+
+// running returns the process that runs, or nil.
+func (c *child) running() *process {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.process
+}
+
+// set notes the process that runs, or nil, and returns since when the one before, or none, did.
+func (c *child) set(p *process) (since int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	since = c.since
+	c.process, c.since = p, half.Monotonic()
+	return since
+}
+
+// ask asks for a half that does not run to be started. One that runs is what was asked for.
+func (c *child) ask() {
+	select {
+	case c.asked <- struct{}{}:
+	default: // asked for already
+	}
+}
+
+func (c *child) status() halfStatus {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := halfStatus{SinceNS: c.since, Recovery: c.record}
+	if c.process != nil {
+		s.PID, s.Running = c.process.pid, true
+	}
+	return s
+}
+
+func (c *child) signal(sig syscall.Signal) (any, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.process == nil {
+		return nil, errors.New("the " + c.half.String() + " half does not run")
+	}
+	t := half.Monotonic()
+	if err := c.process.signal(sig); err != nil {
+		return nil, fmt.Errorf("signal the %s half: %w", c.half, err)
+	}
+	return killAnswer{t}, nil
+}

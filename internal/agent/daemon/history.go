@@ -1,0 +1,122 @@
+package daemon
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+
+	"github.com/lofamo/lofamo/internal/agent/keeper"
+	"github.com/lofamo/lofamo/internal/agent/mailbox"
+	"github.com/lofamo/lofamo/internal/agent/recovery"
+)
+
+// tellEvery is how often halves are told even though nothing has changed: a message may drop, and a half is young.
+const tellEvery = 5 * time.Second
+
+// RecoveryFile returns the name of the file in a state directory that keeps what the daemon knows of a half.
+func RecoveryFile(h fault.Half) string { return h.String() + ".recovery.json" }
+
+// recoveryFile is what stands there.
+type recoveryFile struct {
+	Boot    string           `json:"boot"` // the machine's boot id: the times are of its monotonic clock
+	History recovery.History `json:"history"`
+}
+
+// ReadRecovery returns what the daemon of a state directory has kept of a half since the machine was booted; nil: nothing.
+func ReadRecovery(stateDir string, h fault.Half) (*recovery.History, error) {
+	path := filepath.Join(stateDir, RecoveryFile(h))
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("recovery file: %w", err)
+	}
+	boot, err := keeper.BootID()
+	if err != nil {
+		return nil, err
+	}
+	history, err := decodeRecovery(b, h, hex.EncodeToString(boot[:]))
+	if err != nil {
+		return nil, fmt.Errorf("recovery file %s: %w", path, err)
+	}
+	return history, nil
+}
+
+// decodeRecovery reads a half's file. It returns nil if the file is from before the last boot of the machine.
+func decodeRecovery(b []byte, h fault.Half, boot string) (*recovery.History, error) {
+	var f recoveryFile
+	if err := json.Unmarshal(b, &f); err != nil {
+		return nil, err
+	}
+	if f.Boot != boot {
+		return nil, nil
+	}
+	if f.History.Record.Half != h {
+		return nil, fmt.Errorf("record.half: given %s: want %s", f.History.Record.Half, h)
+	}
+	if err := f.History.Validate(); err != nil {
+		return nil, err
+	}
+	return &f.History, nil
+}
+
+func (d *daemon) loadHistory(h fault.Half) (*recovery.History, error) {
+	return ReadRecovery(d.cfg.Agent.StateDir, h)
+}
+
+// keepHistory replaces the file whole, so that whoever reads it, at whatever moment, finds the old one or the new one. It needs
+// not outlive the machine.
+func (d *daemon) keepHistory(h fault.Half, history recovery.History) {
+	err := func() error {
+		boot, err := keeper.BootID()
+		if err != nil {
+			return err
+		}
+		b, err := json.Marshal(recoveryFile{Boot: hex.EncodeToString(boot[:]), History: history})
+		if err != nil {
+			return err
+		}
+		path := d.statePath(RecoveryFile(h))
+		f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return err
+		}
+		_, err = f.Write(append(b, '\n'))
+		if err := errors.Join(err, f.Close()); err != nil {
+			return errors.Join(err, os.Remove(path+".new"))
+		}
+		return os.Rename(path+".new", path)
+	}()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.unkept.Set(d.log, "keeping the history of restarts", err)
+}
+
+// tell tells both halves what is known of those that this daemon looks after. Who is not there, or behind, is told later.
+func (d *daemon) tell() {
+	for _, c := range d.halves {
+		c.mu.Lock()
+		r, known := c.record, c.begun || c.record.State != recovery.Stopped
+		c.mu.Unlock()
+		if !known {
+			continue
+		}
+		b, err := r.Encode()
+		if err != nil {
+			continue
+		}
+		for _, to := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+			_ = mailbox.Tell(d.cfg.Agent.StateDir, to, mailbox.Message{Type: mailbox.Recovery, Payload: b})
+		}
+	}
+}

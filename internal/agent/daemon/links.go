@@ -1,0 +1,235 @@
+package daemon
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/torus/udplink"
+	"github.com/lofamo/lofamo/pkg/udpguard"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
+
+	"github.com/lofamo/lofamo/internal/agent/backup"
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/keeper"
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+// announcements is how many frames tell a neighbour of a restart each time: some may be lost.
+const announcements = 3
+
+// links are the UDP sockets of a DNP half's torus links, which its daemon holds. The half sends and receives on them while it
+// runs; while none does, what comes waits in them, and the daemon says by them that a half will be back (seed 000 §4: the
+// neighbours are to know what goes on). Never both: the daemon sends only when the process is dead for certain.
+type links struct {
+	cfg     config.Agent // as it is in its file: whom the half speaks with the supervisors may have said otherwise
+	log     *slog.Logger
+	sockets [grid.NumDirections]int // -1: none
+}
+
+func newLinks(cfg config.Agent, log *slog.Logger) *links {
+	l := &links{cfg: cfg, log: log}
+	for i := range l.sockets {
+		l.sockets[i] = -1
+	}
+	return l
+}
+
+// each calls do with every link of the node.
+func (l *links) each(do func(dir grid.Direction, local, peer netip.AddrPort)) {
+	cfg := half.WithStoredPeers(l.cfg)
+	_, dims, err := cfg.Topology()
+	if err != nil {
+		return // was validated
+	}
+	for _, dir := range dims.Links() {
+		addr := cfg.Links[dir.String()]
+		local, lerr := netip.ParseAddrPort(addr.Local)
+		peer, perr := netip.ParseAddrPort(addr.Peer)
+		if lerr == nil && perr == nil {
+			do(dir, local, peer)
+		}
+	}
+}
+
+// adopt takes the sockets of a half that runs, which has inherited them from a daemon that is gone. Those that cannot be had are
+// opened when the half is dead.
+func (l *links) adopt(p *process) {
+	environ, err := os.ReadFile("/proc/" + strconv.Itoa(p.pid) + "/environ")
+	if err != nil {
+		return
+	}
+	for kv := range bytes.SplitSeq(environ, []byte{0}) {
+		value, ok := bytes.CutPrefix(kv, []byte(half.LinksEnv+"="))
+		if !ok {
+			continue
+		}
+		passed := half.ParseLinks(string(value))
+		l.each(func(dir grid.Direction, local, _ netip.AddrPort) {
+			fd, ok := passed[dir]
+			if !ok || l.sockets[dir.Index()] >= 0 {
+				return
+			}
+			own, err := unix.PidfdGetfd(p.fd, fd, 0) // close-on-exec
+			if err != nil {
+				return
+			}
+			if !half.BoundTo(own, local) {
+				_ = unix.Close(own)
+				return
+			}
+			l.sockets[dir.Index()] = own
+		})
+	}
+}
+
+// open opens the sockets that are missing. One that cannot be had is the half's to open, and to complain of.
+func (l *links) open() {
+	l.each(func(dir grid.Direction, local, peer netip.AddrPort) {
+		at := &l.sockets[dir.Index()]
+		if *at >= 0 {
+			return
+		}
+		conn, err := udplink.Bind(local, l.cfg.Links[dir.String()].Interface)
+		if err != nil {
+			l.log.Debug("link socket not held", "link", dir.String(), "err", err)
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		if raw, err := conn.SyscallConn(); err == nil { // the half does it too, and logs a failure
+			_ = udpguard.SetPeer(raw, peer)
+		}
+		*at = duplicate(conn)
+	})
+}
+
+// duplicate returns a descriptor of the same socket, or -1.
+func duplicate(conn *net.UDPConn) int {
+	own := -1
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return -1
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if n, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0); err == nil {
+			own = n
+		}
+	})
+	return own
+}
+
+// pass returns the sockets for a half that is started, and the value of the environment variable that names them. The caller closes
+// the files.
+func (l *links) pass() (files []*os.File, env string) {
+	var dirs []grid.Direction
+	l.each(func(dir grid.Direction, _, _ netip.AddrPort) {
+		fd := l.sockets[dir.Index()]
+		if fd < 0 {
+			return
+		}
+		if n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err == nil {
+			files, dirs = append(files, os.NewFile(uintptr(n), "link "+dir.String())), append(dirs, dir)
+		}
+	})
+	return files, half.FormatLinks(dirs)
+}
+
+func (l *links) close() {
+	for i, fd := range l.sockets {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+			l.sockets[i] = -1
+		}
+	}
+}
+
+// announce tells the neighbours that the half, which is dead for certain, means to be back: on every link that has a
+// session, with numbers that it takes from the half's copy. It blocks for no longer than some system calls take.
+func (l *links) announce(registers *regfile.File, back time.Duration, attempt int, hostDead bool) error {
+	id := backup.Identity{Node: l.cfg.Node, Half: fault.HalfDNP}
+	var err error
+	if id.Boot, err = keeper.BootID(); err != nil {
+		return err
+	}
+	copied, err := backup.OpenForDaemon(half.CopyPath(l.cfg.StateDir, fault.HalfDNP), id)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	src, dims, _ := half.WithStoredPeers(l.cfg).Topology()
+	of := torus.Frame{Src: src}
+	if hostDead {
+		of.Flags |= torus.FlagHostDead
+	}
+	if registers != nil {
+		of.Epoch = registers.Epoch(fault.HalfDNP)
+		of.DNP, of.Host = goodWords(registers)
+	}
+	if n, ok := copied.Numbers(); ok { // the register page may be gone, or a new one, and to neighbours an earlier epoch is a replay
+		of.Epoch = n.Epoch
+	}
+	l.each(func(dir grid.Direction, _, peer netip.AddrPort) {
+		of.Direction = dir
+		of.Dst, _ = dims.Neighbour(src, dir)
+		if fd := l.sockets[dir.Index()]; fd >= 0 {
+			errs = append(errs, announceBy(fd, peer, copied, of, torus.Restarting{Back: back, Attempt: uint32(attempt)}))
+		}
+	})
+	return errors.Join(append(errs, copied.Close())...)
+}
+
+// goodWords returns the watchdog words as they stand; 0, which says nothing, for one that nobody can have written: what is
+// announced is sealed, and neighbours believe it.
+func goodWords(registers *regfile.File) (dnp, host uint32) {
+	_, dnp, dnpErr := registers.LoadDNP()
+	if dnpErr != nil {
+		dnp = 0
+	}
+	_, host, hostErr := registers.LoadHost()
+	if hostErr != nil {
+		host = 0
+	}
+	return dnp, host
+}
+
+// announceBy sends the announcement by one link.
+func announceBy(fd int, peer netip.AddrPort, copied *backup.File, of torus.Frame, r torus.Restarting) error {
+	to, err := udplink.Sockaddr(peer)
+	if err != nil {
+		return err
+	}
+	for range announcements {
+		_, session, ok := copied.Link(of.Direction)
+		if !ok || session.ID == 0 {
+			return nil // nobody could read it
+		}
+		seq, counters, err := copied.TakeSeq(of.Direction)
+		if err != nil {
+			return err
+		}
+		of.Session, of.Seq, of.Ack = session.ID, seq, 0
+		if counters.RxSession == session.ID {
+			of.Ack = counters.High
+		}
+		f := torus.RestartingFrame(of, r)
+		b, err := f.Append(nil, torus.ResumeSession(session.ID, session.Tx, session.Rx, seq-1))
+		if err == nil {
+			err = unix.Sendto(fd, b, unix.MSG_DONTWAIT, to)
+		}
+		if err != nil {
+			return fmt.Errorf("announce a restart by link %s: %w", of.Direction, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,276 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/torus/udplink"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
+
+	"github.com/lofamo/lofamo/internal/agent/agenttest"
+	"github.com/lofamo/lofamo/internal/agent/backup"
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/keeper"
+	"github.com/lofamo/lofamo/internal/agent/peerfile"
+	"github.com/lofamo/lofamo/internal/agent/peers"
+	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+// A socket that was inherited is taken over if it is that of the link, and nothing else.
+func TestInherited(t *testing.T) {
+	conn, err := udplink.Bind(netip.MustParseAddrPort("127.0.0.1:0"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	fd := duplicate(conn)
+	f := os.NewFile(uintptr(fd), "link")
+	defer func() { _ = f.Close() }()
+	local := conn.LocalAddr().(*net.UDPAddr).AddrPort()
+	set := func(dir grid.Direction, fd int) {
+		t.Setenv(half.LinksEnv, dir.String()+"="+netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(fd)).String()[len("0.0.0.0:"):])
+	}
+	set(grid.XPlus, fd)
+	for range 2 { // the descriptor stays
+		got := half.Inherited(grid.XPlus, local)
+		if got == nil || got.LocalAddr().String() != local.String() {
+			t.Fatalf("%v", got)
+		}
+		if err := got.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if half.Inherited(grid.XMinus, local) != nil || half.Inherited(grid.XPlus, netip.AddrPortFrom(local.Addr(), local.Port()^1)) != nil {
+		t.Error("another link's socket, or one of another address, is taken")
+	}
+	file, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	set(grid.XPlus, int(file.Fd()))
+	if half.Inherited(grid.XPlus, local) != nil {
+		t.Error("what is no socket is taken")
+	}
+}
+
+// A word whose bits have flipped is not announced.
+func TestFlippedWordsAreNotAnnounced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "registers")
+	open := func(h fault.Half) *regfile.File {
+		f, err := regfile.Open(path, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = f.Close() })
+		return f
+	}
+	host, dnp := open(fault.HalfHost), open(fault.HalfDNP)
+	hostWord, dnpWord := watchdog.HostWord{Valid: true, Memory: watchdog.HealthSick}, watchdog.DNPWord{Valid: true}
+	dnpWord.Links[0] = watchdog.HealthBroken
+	if err := errors.Join(host.StoreHost(hostWord), dnp.StoreDNP(dnpWord)); err != nil {
+		t.Fatal(err)
+	}
+	check := func(wantDNP, wantHost uint32) {
+		t.Helper()
+		if d, h := goodWords(host); d != wantDNP || h != wantHost {
+			t.Errorf("DNP word 0x%x, host word 0x%x: want 0x%x and 0x%x", d, h, wantDNP, wantHost)
+		}
+	}
+	check(dnpWord.Encode(), hostWord.Encode())
+	agenttest.FlipWord(t, path, watchdog.AddrHostWatchdog)
+	check(dnpWord.Encode(), 0)
+	agenttest.FlipWord(t, path, watchdog.AddrDNPWatchdog)
+	check(0, 0)
+}
+
+// What a daemon says of the host half: it is dead if it is left or given up, or has not served for long enough to be found dead
+// by its word. Not while it is not known yet whether it runs, nor while it is restarted at once.
+func TestHostIsCalledDead(t *testing.T) {
+	cfg := config.DefaultAgent()
+	cfg.StateDir = t.TempDir()
+	d := &daemon{cfg: RunConfig{Agent: cfg}, periods: config.Periods{TRead: 50 * time.Millisecond, ReadMisses: 1}, log: slog.New(slog.DiscardHandler)}
+	for _, tc := range []struct {
+		name  string
+		begun bool
+		was   []recovery.State
+		after time.Duration
+		dead  bool
+	}{
+		{"not looked at yet", false, nil, time.Hour, false},
+		{"begins to be looked at", false, []recovery.State{recovery.Starting}, time.Hour, false},
+		{"adopted", true, []recovery.State{recovery.Running}, time.Hour, false},
+		{"killed just now", true, []recovery.State{recovery.Running, recovery.Restarting}, 100 * time.Millisecond, false},
+		{"killed, and not back", true, []recovery.State{recovery.Running, recovery.Restarting, recovery.Restarting}, 5 * time.Second, true},
+		{"back", true, []recovery.State{recovery.Running, recovery.Restarting, recovery.Running}, time.Hour, false},
+		{"killed a second time", true, []recovery.State{recovery.Restarting, recovery.Running, recovery.Restarting}, 100 * time.Millisecond, false},
+		{"given up", true, []recovery.State{recovery.Running, recovery.Restarting, recovery.GivenUp}, 0, true},
+		{"left", true, []recovery.State{recovery.Running, recovery.Stopped}, 0, true},
+	} {
+		c := newChild(d, fault.HalfHost)
+		c.begun, c.machine = tc.begun, recovery.New(recovery.Config{Half: fault.HalfHost}, time.Now(), half.Monotonic(), nil, false)
+		for _, s := range tc.was {
+			c.publish(recovery.Record{Half: fault.HalfHost, State: s})
+		}
+		now := half.Monotonic()
+		if c.silent != 0 {
+			now = c.silent
+		}
+		if got := c.dead(now + int64(tc.after)); got != tc.dead {
+			t.Errorf("%s: dead is %t", tc.name, got)
+		}
+	}
+}
+
+// A daemon that begins with a half that was given up knows so.
+func TestGivenUpIsKnownFromTheBeginning(t *testing.T) {
+	cfg := config.DefaultAgent()
+	cfg.StateDir = t.TempDir()
+	d := &daemon{cfg: RunConfig{Agent: cfg}, periods: config.Periods{TRead: 50 * time.Millisecond, ReadMisses: 1}, log: slog.New(slog.DiscardHandler)}
+	d.keepHistory(fault.HalfHost, recovery.History{Record: recovery.Record{Half: fault.HalfHost, State: recovery.GivenUp, Total: 5}})
+	c := newChild(d, fault.HalfHost)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.tendUntil(ctx) }()
+	agenttest.Await(t, "the host half is called dead", func() bool { return c.dead(0) })
+	if r := c.status().Recovery; r.State != recovery.GivenUp || r.Total != 5 {
+		t.Errorf("%+v", r)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// The daemon announces a restart with the numbers that follow the half's, stored before they are used, by the links
+// that have a session.
+func TestRestartIsAnnounced(t *testing.T) {
+	dir := t.TempDir()
+	hear, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = hear.Close() }()
+	cfg := config.DefaultAgent()
+	cfg.Node, cfg.Coord, cfg.Dims, cfg.StateDir = "n0-0-0", "0,0,0", "2x1x1", dir
+	cfg.Links = map[string]config.LinkAddr{
+		"X+": {Local: "127.0.0.1:0", Peer: hear.LocalAddr().String()}, "X-": {Local: "127.0.0.1:0", Peer: hear.LocalAddr().String()},
+	}
+	boot, err := keeper.BootID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := backup.Identity{Node: cfg.Node, Half: fault.HalfDNP, Boot: boot}
+	path := filepath.Join(dir, "dnp.backup")
+	l := newLinks(cfg, slog.New(slog.DiscardHandler))
+	l.open()
+	defer l.close()
+	if err := l.announce(nil, time.Second, 1, false); err == nil {
+		t.Error("announced without a copy")
+	}
+	half, err := backup.Open(path, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	session := backup.Session{ID: 7, Tx: [torus.KeySize]byte{1}, Rx: [torus.KeySize]byte{2}}
+	counters := torus.LinkSnapshot{TxSession: 7, TxSeq: 100, Started: true, RxSession: 7, High: 55, Rx: torus.LinkNormal, Tx: torus.LinkNormal}
+	if err := half.StoreSession(grid.XPlus, session); err != nil {
+		t.Fatal(err)
+	}
+	if err := half.StoreCounters(grid.XPlus, &counters); err != nil {
+		t.Fatal(err)
+	}
+	if err := half.StoreNumbers(backup.Numbers{OutboxSnapshot: servicenet.OutboxSnapshot{Epoch: 7}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.announce(nil, time.Second, 1, false); err == nil {
+		t.Error("announced while the half has its copy")
+	}
+	if err := half.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.announce(nil, 1500*time.Millisecond, 2, true); err != nil {
+		t.Fatal(err)
+	}
+	peer := torus.NewSession(7, session.Rx, session.Tx)
+	var keys torus.Keyring
+	keys.Add(time.Now(), peer)
+	// The neighbour has heard the half in that epoch; the register page is gone.
+	at := grid.Coord{X: 1}
+	heard := torus.NewLink(torus.LinkConfig{
+		Dir: grid.XMinus, Src: at, Period: 25 * time.Millisecond, Misses: 2, SickRatio: 0.05, ClearRatio: 0.01, Window: 100, MinErrors: 3, HoldOff: time.Second,
+	}, time.Now())
+	heard.Step(time.Now(), torus.SessionStarted{ID: 7})
+	heard.Step(time.Now(), torus.FrameReceived{Frame: torus.Frame{Type: torus.TypeHeartbeat, Direction: grid.XPlus, Dst: at, Session: 7, Epoch: 7, Seq: 100}})
+	buf := make([]byte, 2000)
+	for i := range announcements {
+		if err := hear.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		n, err := hear.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := torus.Decode(buf[:n], torus.DefaultMaxFrame, &keys)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := torus.DecodeRestarting(f.Payload)
+		if err != nil || r != (torus.Restarting{Back: 1500 * time.Millisecond, Attempt: 2}) {
+			t.Errorf("%+v, %v", r, err)
+		}
+		if f.Type != torus.TypeRestarting || f.Flags != torus.FlagRestart|torus.FlagHostDead || f.Seq != 101+uint64(i) || f.Ack != 55 ||
+			f.Direction != grid.XPlus || f.Dst != (grid.Coord{X: 1}) {
+			t.Errorf("frame %d: %+v", i, f)
+		}
+		if out := heard.Step(time.Now(), torus.FrameReceived{Frame: f}); !out.Accepted || !heard.Detail().Restarting {
+			t.Errorf("frame %d of epoch %d: accepted %t, link %s", i, f.Epoch, out.Accepted, heard.Detail())
+		}
+	}
+	half, err = backup.Open(path, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = half.Close() }()
+	if c, _, ok := half.Link(grid.XPlus); !ok || c.TxSeq != 100+announcements {
+		t.Errorf("the half would go on from %d: want %d", c.TxSeq, 100+announcements)
+	}
+}
+
+// What the daemon says of a restart goes to whom the half speaks with: whom the supervisors have told of, and else as configured.
+func TestAnnouncedToWhomWasTold(t *testing.T) {
+	cfg := config.DefaultAgent()
+	cfg.Coord, cfg.Dims, cfg.StateDir = "0,0,0", "3x1x1", t.TempDir()
+	cfg.Links = map[string]config.LinkAddr{"X+": {Local: "127.0.0.1:1", Peer: "127.0.0.1:2"}, "X-": {Local: "127.0.0.1:3", Peer: "127.0.0.1:4"}}
+	l := newLinks(cfg, slog.New(slog.DiscardHandler))
+	to := func() map[grid.Direction]string {
+		out := map[grid.Direction]string{}
+		l.each(func(dir grid.Direction, _, peer netip.AddrPort) { out[dir] = peer.String() })
+		return out
+	}
+	if got := to(); !reflect.DeepEqual(got, map[grid.Direction]string{grid.XPlus: "127.0.0.1:2", grid.XMinus: "127.0.0.1:4"}) {
+		t.Errorf("as configured: %v", got)
+	}
+	word := peers.State{Number: 3}
+	word.Peers[grid.XPlus.Index()] = peers.Peer{Node: "spare-0", Address: netip.MustParseAddrPort("127.0.0.1:9")}
+	if err := peerfile.Save(filepath.Join(cfg.StateDir, peerfile.Name), word); err != nil {
+		t.Fatal(err)
+	}
+	if got := to(); !reflect.DeepEqual(got, map[grid.Direction]string{grid.XPlus: "127.0.0.1:9", grid.XMinus: "127.0.0.1:4"}) {
+		t.Errorf("as told: %v", got)
+	}
+}

@@ -1,0 +1,275 @@
+package daemon
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
+
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/recovery"
+)
+
+// process is a half's process, held by a process descriptor: whatever becomes of its id, a signal reaches it or
+// nobody, and its end is seen at once, whoever's child it is.
+type process struct {
+	pid   int
+	start uint64 // regfile.StartTime of it; 0: not known
+	fd    int
+	ended chan recovery.Cause // gets one value, when it is gone for certain
+}
+
+// startProcess starts the command of a half. Nothing ties its life to the daemon's: the daemon may die, and Ctrl-C, which is
+// for the daemon, is not for its group.
+func startProcess(cmd *exec.Cmd, realtime bool) (*process, error) {
+	fd := -1
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, PidFD: &fd}
+	cmd, err := start(cmd, realtime)
+	if err != nil {
+		return nil, err
+	}
+	if fd < 0 {
+		err := errors.New("the kernel has no process descriptors: want Linux 5.4 or later")
+		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
+	}
+	p := &process{pid: cmd.Process.Pid, fd: fd, ended: make(chan recovery.Cause, 1)}
+	p.start, _ = regfile.StartTime(p.pid) // nobody has waited for it yet: the id is its own
+	go func() {                           // ends with the process
+		_ = cmd.Wait()
+		p.ended <- causeOf(cmd.ProcessState)
+	}()
+	return p, nil
+}
+
+// start starts a command, in real time if that is asked for and permitted, and returns the one that runs: a command is started
+// once, so that a second try is another.
+func start(cmd *exec.Cmd, realtime bool) (*exec.Cmd, error) {
+	if !realtime {
+		return cmd, cmd.Start()
+	}
+	again := anew(cmd)
+	err := startRealtime(cmd)
+	if err == nil || again.Start() != nil {
+		return cmd, err
+	}
+	return again, nil
+}
+
+// anew returns a command that was not started, of one that may be.
+func anew(cmd *exec.Cmd) *exec.Cmd {
+	attr := *cmd.SysProcAttr
+	return &exec.Cmd{
+		Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr,
+		ExtraFiles: cmd.ExtraFiles, SysProcAttr: &attr, Err: cmd.Err,
+	}
+}
+
+// startRealtime starts a half that is real-time from its first instruction on, where that is permitted: it need not execute
+// itself anew then (beRealtime), and a loaded machine does not delay its start. The kernel stops a process that is traced
+// right after it has executed its program, when it has one thread; its class is set then, and it is let go. This process stays
+// an ordinary one (ADR 15). Where no tracing is permitted it fails. Where the class is not, the half sees to that itself.
+//
+// If the daemon ended before the process asks to be traced, init would trace the process and never let it go. Therefore the process
+// ends with the daemon until its own packages initialise (OutliveDaemon), and the next daemon starts another.
+func startRealtime(cmd *exec.Cmd) error {
+	runtime.LockOSThread() // who traces is a thread
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr.Ptrace, cmd.SysProcAttr.Pdeathsig = true, syscall.SIGKILL
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	pid := cmd.Process.Pid
+	var info unix.Siginfo
+	for {
+		err := unix.Waitid(unix.P_PID, pid, &info, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if info.Code == cldTrapped {
+		_ = half.MakeRealtime(pid)
+		_ = unix.Waitid(unix.P_PID, pid, nil, unix.WSTOPPED, nil)
+		_ = unix.PtraceDetach(pid)
+	}
+	return nil
+}
+
+// cldTrapped is CLD_TRAPPED: a traced process has stopped.
+const cldTrapped = 4
+
+func causeOf(s *os.ProcessState) recovery.Cause {
+	if s != nil {
+		if ws, ok := s.Sys().(syscall.WaitStatus); ok {
+			return causeOfStatus(ws)
+		}
+	}
+	return recovery.Cause{Kind: recovery.Unseen}
+}
+
+func causeOfStatus(ws syscall.WaitStatus) recovery.Cause {
+	if ws.Exited() {
+		return recovery.Cause{Kind: recovery.Exited, Code: ws.ExitStatus()}
+	}
+	return recovery.Cause{Kind: recovery.Killed, Code: int(ws.Signal())}
+}
+
+// errServed is wrapped when somebody serves a half who is not to be taken for its process, or cannot be told.
+var errServed = errors.New("is served by somebody else")
+
+// adopt takes over the process that serves a half already: a daemon before this one has started it, or somebody by hand. nil:
+// there is none. An error that does not wrap errServed: nobody can say.
+func adopt(registers string, half fault.Half) (*process, error) {
+	h, held, err := regfile.HolderOf(registers, half)
+	if !held {
+		return nil, err
+	}
+	p, err := adoptHolder(h, half, err)
+	if errors.Is(err, unix.ESRCH) {
+		if _, held, err := regfile.HolderOf(registers, half); !held {
+			return nil, err // it has ended just now
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the %s half %w: %w", half, errServed, err)
+	}
+	return p, nil
+}
+
+// adoptHolder takes over the holder of a half's lock, unless err says that it cannot be told.
+func adoptHolder(h regfile.Holder, half fault.Half, err error) (*process, error) {
+	if err != nil {
+		return nil, err
+	}
+	if h.Elsewhere(regfile.PIDNamespace()) { // here that id is nobody's, or somebody's who has nothing to do with this
+		return nil, fmt.Errorf("adopt the %s half, process %d: is of another PID namespace, as a container's are", half, h.PID)
+	}
+	fd, err := unix.PidfdOpen(h.PID, 0)
+	if err != nil {
+		return nil, fmt.Errorf("adopt the %s half, process %d: %w", half, h.PID, err)
+	}
+	// From here on the id is this process' as long as it lives: what is said of it now is said of the one that fd is of.
+	start, err := regfile.StartTime(h.PID)
+	if err == nil && (h.Start != start || h.PID == os.Getpid()) {
+		err = errors.New("is another than the one that took the lock")
+	}
+	if err == nil && !isHalf(h.PID, half) {
+		err = errors.New("is not lofamo-agent " + half.String())
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("adopt the %s half, process %d: %w", half, h.PID, err), unix.Close(fd))
+	}
+	p := &process{pid: h.PID, start: start, fd: fd, ended: make(chan recovery.Cause, 1)}
+	go func() { // ends with the process
+		p.ended <- p.await()
+	}()
+	return p, nil
+}
+
+// isHalf says whether a process was started as that half, by its command line: a test that holds the lock is not to be
+// ended, however it behaves.
+func isHalf(pid int, half fault.Half) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+	args := bytes.Split(b, []byte{0})
+	return err == nil && slices.ContainsFunc(args[min(1, len(args)):], func(a []byte) bool { return string(a) == half.String() })
+}
+
+// await waits for the end of a process that is not our child.
+func (p *process) await() recovery.Cause {
+	fds := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}
+	for {
+		if _, err := unix.Poll(fds, -1); err != nil && !errors.Is(err, unix.EINTR) {
+			return recovery.Cause{Kind: recovery.Unseen, Detail: err.Error()}
+		}
+		if fds[0].Revents != 0 {
+			break
+		}
+	}
+	return p.howEnded()
+}
+
+// howEnded says how a process ended that is not our child. Until its parent has taken notice /proc says so, and then, from
+// Linux 6.15 on, the descriptor.
+func (p *process) howEnded() recovery.Cause {
+	const exitCode = 52 - 3 // the field, of those from the third on
+	if f, err := regfile.StatFields(p.pid); err == nil && len(f) > exitCode && f[0] == "Z" {
+		if n, err := strconv.ParseUint(f[exitCode], 10, 32); err == nil {
+			return causeOfStatus(syscall.WaitStatus(n))
+		}
+	}
+	info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
+	if err := unix.IoctlPidfdInfo(p.fd, &info); err != nil || info.Mask&unix.PIDFD_INFO_EXIT == 0 {
+		return recovery.Cause{Kind: recovery.Unseen}
+	}
+	return causeOfStatus(syscall.WaitStatus(uint32(info.Exit_code)))
+}
+
+// holder is the process as it calls itself in the file of its lock.
+func (p *process) holder() regfile.Holder {
+	return regfile.Holder{PID: p.pid, Start: p.start, Space: regfile.PIDNamespace()}
+}
+
+func (p *process) signal(s syscall.Signal) error { return unix.PidfdSendSignal(p.fd, s, nil, 0) }
+
+// close lets go of a process that has ended.
+func (p *process) close() { _ = unix.Close(p.fd) }
+
+// ranFor returns the CPU time of all threads of a process.
+func (p *process) ranFor() time.Duration {
+	var ts unix.Timespec
+	// The clock of another process, as clock_getcpuclockid(3) makes it.
+	if err := unix.ClockGettime(int32(^p.pid<<3|2), &ts); err != nil {
+		return 0
+	}
+	return time.Duration(ts.Nano())
+}
+
+// moment is how far apart two looks at threads are: who waits for a processor at both was not just woken.
+const moment = 2 * time.Millisecond
+
+// look says what the kernel knows of the process. With threads it says what they wait for, too: that costs some files of /proc.
+func (p *process) look(threads bool) recovery.Process {
+	out := recovery.Process{}
+	if threads {
+		out.Waits, out.Stopped = p.threads()
+		if out.Waits {
+			time.Sleep(moment)
+			out.Waits, out.Stopped = p.threads()
+		}
+	}
+	out.Ran = p.ranFor()
+	return out
+}
+
+// threads says whether a thread waits for a processor or a disk, and whether all are stopped.
+func (p *process) threads() (waits, stopped bool) {
+	stats, err := filepath.Glob("/proc/" + strconv.Itoa(p.pid) + "/task/*/stat")
+	if err != nil {
+		return false, false
+	}
+	stopped = len(stats) > 0
+	for _, name := range stats {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			continue // has just ended
+		}
+		state := byte(0)
+		if f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:]); len(f) > 0 {
+			state = f[0][0]
+		}
+		waits = waits || state == 'R' || state == 'D'
+		stopped = stopped && (state == 'T' || state == 't')
+	}
+	return waits, stopped
+}

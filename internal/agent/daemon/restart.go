@@ -1,0 +1,77 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+
+	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/status"
+)
+
+// restartPath is where the daemon is asked to restart a half, at the socket at which it also says whether it lives. Daemons of earlier versions answer there as ever: with nothing.
+const restartPath = "/restart"
+
+// restartWithin bounds the restart of one half, self-test included.
+const restartWithin = 20 * time.Second
+
+// RestartHalf has a half's daemon restart it, as it restarts one that has ended: neighbours are told, and the new process goes on from the old one's copy, with the program and the
+// configuration that are there now. It returns when that has passed its self-test. The half stays as it is while the other one does not serve.
+func RestartHalf(ctx context.Context, stateDir string, h fault.Half) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, restartWithin+time.Second)
+	defer cancel()
+	path := filepath.Join(stateDir, status.LiveSocket(h))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://node"+restartPath, nil)
+	if err != nil {
+		return "", fmt.Errorf("restart the %s half: %w", h, err)
+	}
+	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", path)
+	}}
+	defer tr.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: tr}).Do(req)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return "", fmt.Errorf("restart the %s half: %w: nobody listens at %s", h, status.ErrNoDaemon, path)
+	case err != nil:
+		return "", fmt.Errorf("restart the %s half at %s: %w", h, path, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<16))
+	if err != nil {
+		return "", fmt.Errorf("restart the %s half: the daemon's answer: %w", h, err)
+	}
+	var res acts.Result
+	if len(b) == 0 {
+		return "", fmt.Errorf("restart the %s half: the daemon is of an earlier version, and does nothing: end it with SIGKILL, and the next one adopts the halves", h)
+	}
+	if err := json.Unmarshal(b, &res); err != nil {
+		return "", fmt.Errorf("restart the %s half: the daemon's answer: %w", h, err)
+	}
+	if res.State != acts.Done {
+		return "", fmt.Errorf("restart the %s half: %s", h, res.Detail)
+	}
+	return res.Detail, nil
+}
+
+func (d *daemon) restartByPerson(w http.ResponseWriter, r *http.Request, h fault.Half) {
+	if r.Method != http.MethodPost {
+		http.Error(w, "want POST", http.StatusMethodNotAllowed)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), restartWithin)
+	defer cancel()
+	half.WriteJSON(w, d.restartHalf(ctx, h, "", func(string) error { return nil }))
+}

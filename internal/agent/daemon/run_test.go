@@ -1,0 +1,112 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+
+	"github.com/lofamo/lofamo/internal/agent/agenttest"
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+// A daemon that cannot run the checks tries again until it can, and warns of a reason once.
+func TestChecksAreTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		d := &daemon{log: slog.New(slog.NewTextHandler(&log, nil))}
+		ctx, cancel := context.WithCancel(t.Context())
+		start, tries := time.Now(), 0
+		go func() {
+			time.Sleep(time.Hour)
+			cancel()
+		}()
+		d.serveChecks(ctx, func(ctx context.Context, _ config.Agent) error {
+			tries++
+			switch {
+			case tries < 4:
+				return errors.New("another lofamo-agent")
+			case tries == 4:
+				return errors.New("accept")
+			}
+			if since := time.Since(start); since != 4*checksRetry {
+				t.Errorf("the fifth try after %v", since)
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		if n := strings.Count(log.String(), "level=WARN"); tries != 5 || n != 2 {
+			t.Errorf("%d tries: want 5; %d warnings: want 2:\n%s", tries, n, log.String())
+		}
+		tries = 0 // and while it waits, it ends with ctx
+		ctx, cancel = context.WithTimeout(t.Context(), checksRetry/2)
+		defer cancel()
+		d.serveChecks(ctx, func(context.Context, config.Agent) error { tries++; return errors.New("never") })
+		if tries != 1 {
+			t.Errorf("%d tries until the end: want 1", tries)
+		}
+	})
+}
+
+// A half that refuses its configuration at the first start of all ends the daemon. One that panics does not, with the same code
+// as a refusal on a terminal has, nor one that refuses when the other half may be well.
+func TestFirstStart(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		code  int
+		old   recovery.State // of the host half; 0: there is no history
+		fails bool
+	}{
+		{"refused", half.ExitRefused, 0, true},
+		{"refused after a stop", half.ExitRefused, recovery.Stopped, true},
+		{"refused, and a daemon was killed", half.ExitRefused, recovery.Running, false},
+		{"panics", half.ExitConfig, 0, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			cfg := agenttest.NodeConfig(t)
+			cfg.Recovery.Restarts = 1
+			if err := half.MakeStateDir(cfg.StateDir); err != nil {
+				t.Fatal(err)
+			}
+			if tc.old != 0 {
+				d := &daemon{cfg: RunConfig{Agent: cfg}, log: slog.New(slog.DiscardHandler)}
+				d.keepHistory(fault.HalfHost, recovery.History{Record: recovery.Record{Half: fault.HalfHost, State: tc.old}})
+			}
+			program := filepath.Join(t.TempDir(), "halves")
+			script := fmt.Sprintf("#!/bin/sh\n[ $1 = dnp ] && exit %d\nexec sleep 1000\n", tc.code)
+			if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			done := make(chan error, 1)
+			go func() {
+				done <- Run(ctx, RunConfig{Agent: cfg, Program: program, Restart: RestartAlways}, slog.New(slog.DiscardHandler))
+			}()
+			if tc.fails {
+				if err := <-done; err == nil || !strings.Contains(err.Error(), "start the dnp half: it ended with code 78") {
+					t.Errorf("%v", err)
+				}
+				return
+			}
+			agenttest.Await(t, "the DNP half is given up", func() bool {
+				h, err := ReadRecovery(cfg.StateDir, fault.HalfDNP)
+				return err == nil && h != nil && h.Record.State == recovery.GivenUp
+			})
+			cancel()
+			if err := <-done; err != nil {
+				t.Errorf("the daemon has ended: %v", err)
+			}
+		})
+	}
+}

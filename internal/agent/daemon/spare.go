@@ -1,0 +1,346 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/servicenet/direct"
+	"github.com/lofamo/lofamo/pkg/torus/chanmask"
+
+	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/peerfile"
+	"github.com/lofamo/lofamo/internal/agent/peers"
+	"github.com/lofamo/lofamo/internal/agent/status"
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// Times of a spare that waits.
+const (
+	// spareSays is how often it tells the supervisors that it is there, and where its ends of links are.
+	spareSays = 10 * time.Second
+	// placeLook is how often a spare's daemon looks whether its halves were told another place, and that of one half alone, which does not
+	// listen, whether the other one was told the first.
+	placeLook = time.Second
+)
+
+// AwaitPlace has a spare wait for its place, as Run does before it starts the halves. It returns at once for a node that has a place, and when ctx
+// ends.
+func AwaitPlace(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
+	return (&daemon{cfg: cfg, log: log}).awaitPlace(ctx)
+}
+
+// awaitPlace has a spare wait for its place: no half runs, for a half without a place has no neighbours and nothing to watch. It listens where
+// the host half will, so that the supervisors find it where their topology says. It returns at once for a node that has a place, and when ctx
+// ends.
+func (d *daemon) awaitPlace(ctx context.Context) error {
+	if !d.cfg.Agent.Spare || half.WithStoredPeers(d.cfg.Agent).Coord != "" {
+		return nil
+	}
+	d.log.Info("spare: waits until it is put in the place of a node", "listen", d.cfg.Agent.Service.Listen)
+	d.manager.to.Status("spare: waits for a place")
+	d.manager.to.Ready()
+	d.manager.ready = true // before anybody else looks
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	g, ctx := errgroup.WithContext(ctx)
+	for _, h := range d.cfg.halves() { // a daemon that waits is well
+		g.Go(func() error {
+			_ = half.ServeUnix(ctx, d.statePath(status.LiveSocket(h)), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+			return nil
+		})
+	}
+	g.Go(func() error { d.signsOfSpare(ctx); return nil })
+	g.Go(func() error {
+		defer cancel()
+		if d.cfg.Half == fault.HalfDNP {
+			d.lookForPlace(ctx)
+			return nil
+		}
+		s, err := newSpare(d)
+		if err != nil {
+			return err
+		}
+		return s.run(ctx)
+	})
+	if err := g.Wait(); err != nil {
+		return fmt.Errorf("spare %s: %w", d.cfg.Agent.Node, err)
+	}
+	return nil
+}
+
+// errMoved says that a spare has another place than when it began, or none any more: its halves have been stopped.
+var errMoved = errors.New("this spare has another place now")
+
+// inPlace does what a daemon does while its node has the place that it has now. Of a spare that is told another place, or that it has none any more, it
+// stops the halves: there they are nobody's neighbours.
+func (d *daemon) inPlace(ctx context.Context, serve func(context.Context) error) error {
+	if !d.cfg.Agent.Spare {
+		return serve(ctx)
+	}
+	at := half.WithStoredPeers(d.cfg.Agent).Coord
+	ctx, leave := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { d.watchPlace(ctx, at, leave) })
+	err := serve(ctx)
+	leave(nil)
+	wg.Wait()
+	if err == nil && errors.Is(context.Cause(ctx), errMoved) {
+		return errMoved
+	}
+	return err
+}
+
+// moved says whether what is on disk is that a spare's place is another than at. A file that is lost, or gone, says nothing.
+func moved(at string, word peers.State, lost error) bool {
+	return lost == nil && word.Number != 0 && word.Place() != at
+}
+
+// watchPlace looks until ctx ends whether the place is another.
+func (d *daemon) watchPlace(ctx context.Context, at string, leave context.CancelCauseFunc) {
+	t := time.NewTicker(placeLook)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		if word, lost := peerfile.Load(d.statePath(peerfile.Name)); moved(at, word, lost) {
+			d.log.Warn("spare: its place is another now: the halves are stopped", "was", at, "is", word.Place(), "order", word.Number)
+			d.manager.mu.Lock()
+			d.manager.over = true // the daemon itself goes on: the service manager is not to hear that it stops
+			d.manager.mu.Unlock()
+			leave(errMoved)
+			return
+		}
+	}
+}
+
+// signsOfSpare gives the service manager signs of life.
+func (d *daemon) signsOfSpare(ctx context.Context) {
+	every := d.manager.to.Every()
+	if every == 0 {
+		return
+	}
+	t := time.NewTicker(every)
+	defer t.Stop()
+	for {
+		d.manager.to.Alive()
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}
+
+// lookForPlace waits until the daemon of the host half was told the place.
+func (d *daemon) lookForPlace(ctx context.Context) {
+	t := time.NewTicker(placeLook)
+	defer t.Stop()
+	for half.WithStoredPeers(d.cfg.Agent).Coord == "" {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}
+
+// spare is a node that has no place yet.
+type spare struct {
+	d        *daemon
+	known    *dnpcore.PeersConfig
+	net      *direct.Socket
+	signer   *pki.Signer
+	verifier *pki.Verifier
+	placed   context.CancelFunc // there is a place
+
+	supervisors []netip.AddrPort
+	life        uint64 // PeerStatus.life
+
+	mu       sync.Mutex
+	word     peers.State
+	lost     bool
+	renewals []*half.Renewer // of both halves, which do not run yet
+	turn     int             // of the supervisors, for requests
+}
+
+// newSpare takes what may be refused. It signs as the DNP half, which will have the links.
+func newSpare(d *daemon) (*spare, error) {
+	cfg := d.cfg.Agent
+	word, lost := peerfile.Load(d.statePath(peerfile.Name))
+	if lost != nil {
+		d.log.Error("what was told of the place is lost: the supervisors are asked", "err", lost)
+	}
+	s := &spare{d: d, known: half.PeersConfig(cfg, word, lost), word: word, lost: lost != nil, life: max(1, rand.Uint64())}
+	for _, sup := range cfg.Supervisors {
+		s.supervisors = append(s.supervisors, netip.MustParseAddrPort(sup.Addr(0))) // validated
+	}
+	var err error
+	if s.signer, err = half.LoadSigner(cfg, fault.HalfDNP); err != nil {
+		return nil, &half.ConfigError{Err: err}
+	}
+	if s.verifier, err = pki.LoadVerifier(cfg.TLS.CA, cfg.Cluster); err != nil {
+		return nil, &half.ConfigError{Err: err}
+	}
+	host, err := half.LoadSigner(cfg, fault.HalfHost)
+	if err != nil {
+		return nil, &half.ConfigError{Err: err}
+	}
+	for h, signer := range map[fault.Half]*pki.Signer{fault.HalfHost: host, fault.HalfDNP: s.signer} {
+		r := half.NewRenewer(d.log, fault.Origin{Node: cfg.Node, Half: h}, cfg.StateDir, signer, s.verifier)
+		r.Send = s.request
+		r.Keep()
+		s.renewals = append(s.renewals, r)
+	}
+	s.net, err = direct.Listen(cfg.Service.Listen, direct.Options{Interface: cfg.Service.Interface, MaxRate: half.MaxDatagrams, Strangers: half.MaxStrangers})
+	if err == nil {
+		s.net.Know(s.supervisors)
+	}
+	return s, err
+}
+
+// run waits until there is a place, or ctx ends.
+func (s *spare) run(ctx context.Context) error {
+	ctx, s.placed = context.WithCancel(ctx)
+	defer s.placed()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		t := time.NewTicker(spareSays)
+		defer t.Stop()
+		for {
+			s.renew(time.Now())
+			s.say(netip.AddrPort{})
+			select {
+			case <-ctx.Done():
+				return
+			case <-t.C:
+			}
+		}
+	})
+	err := s.net.Run(ctx, s.take)
+	wg.Wait()
+	return err
+}
+
+// take takes what a supervisor says: a place, or a question.
+func (s *spare) take(from netip.AddrPort, b []byte) {
+	o, err := servicenet.Open(b, s.verifier)
+	if err != nil {
+		s.d.log.Debug("message refused", "err", err)
+		return
+	}
+	if reply := o.Msg.GetRenewReply(); reply != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, r := range s.renewals {
+			r.Answered(reply)
+		}
+		return
+	}
+	if order := o.Msg.GetPeerOrder(); order.GetNode() == string(s.d.cfg.Agent.Node) {
+		placed := s.order(order)
+		s.say(from)
+		if placed {
+			s.placed()
+		}
+	}
+}
+
+// renew keeps the certificates of both halves current while the spare waits.
+func (s *spare) renew(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.renewals {
+		if _, err := r.Signer.Renew(); err != nil {
+			s.d.log.Debug("loading a new certificate and key fails", "err", err)
+		}
+		r.Tick(now)
+	}
+}
+
+// request sends a request for a certificate to the next supervisor in turn, or to all. It runs under the mutex.
+func (s *spare) request(b []byte, toAll bool) {
+	targets := s.supervisors
+	if !toAll {
+		targets = targets[s.turn%len(targets):][:1]
+		s.turn++
+	}
+	for _, addr := range targets {
+		_ = s.net.Send(addr, b) // a lost request is repeated
+	}
+}
+
+// order takes the supervisors' word, and says whether that is a place: it is on disk then, the supervisors are told, and the halves may start.
+func (s *spare) order(order *lofamov1.PeerOrder) (placed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next, err := peers.FromOrder(order)
+	if err == nil && next.Placed {
+		err = s.fits(next)
+	}
+	if err != nil {
+		s.d.log.Warn("place refused", "err", err)
+		return false
+	}
+	if dnpcore.PeersOfAnotherLife(s.word, order, s.life) {
+		s.d.log.Info("order of peers not taken: it does not name this life of a spare that holds no word", "order", order.GetNumber())
+		return false
+	}
+	next, verdict := s.word.Order(next)
+	if verdict != chanmask.Taken {
+		return false
+	}
+	if err := peerfile.Save(s.d.statePath(peerfile.Name), next); err != nil {
+		s.d.log.Error("place not kept: it is not taken", "err", err)
+		return false
+	}
+	s.word, s.lost = next, false
+	if next.Placed {
+		s.d.log.Info("spare is put in a place", "order", next.Number, "peers", next.String())
+	}
+	return next.Placed
+}
+
+// fits says what a half would refuse: a place outside the torus, a link without a peer.
+func (s *spare) fits(next peers.State) error {
+	cfg := half.WithPeers(s.d.cfg.Agent, next)
+	cfg.Spare = false // with what it was told it is like any other
+	return cfg.Validate()
+}
+
+// say tells the supervisors what this node is: one of them, who has asked, or all.
+func (s *spare) say(to netip.AddrPort) {
+	s.mu.Lock()
+	all := dnpcore.PeerStatuses(s.d.cfg.Agent.Node, 0, "", s.word, *s.known, s.lost)
+	s.mu.Unlock()
+	targets := []netip.AddrPort{to}
+	if !to.IsValid() {
+		targets = s.supervisors
+	}
+	for _, st := range all {
+		st.Life = s.life
+		b, err := half.SealPeers(st, s.signer)
+		if err != nil {
+			s.d.log.Error("message not sent", "err", err)
+			continue
+		}
+		for _, addr := range targets {
+			_ = s.net.Send(addr, b) // said again, and asked again
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/chanmask"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
+
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+// A daemon that waits may take over when it has waited for long enough and no neighbour is gone but those that are known to be; nothing of that is said of one in another
+// container, or of one that has ended.
+func TestMayTakeOver(t *testing.T) {
+	cfg := config.DefaultAgent()
+	cfg.StateDir = t.TempDir()
+	lock, err := lockAlone(filepath.Join(cfg.StateDir, awaitedLock(fault.HalfHost)), "run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lock.Close() })
+	dnp, err := regfile.Open(filepath.Join(cfg.StateDir, half.RegisterFile), fault.HalfDNP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = dnp.Close() })
+	registers := func(w watchdog.DNPWord, d watchdog.DescriptorWord, m chanmask.Mask) {
+		t.Helper()
+		if err := errors.Join(dnp.StoreDNP(w), dnp.StoreDescriptor(d), dnp.Store(watchdog.AddrChannelMask, uint32(m))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(what string) {
+		t.Helper()
+		for _, half := range []fault.Half{fault.HalfHost, 0} {
+			if err := MayTakeOver(cfg, half); err == nil && what != "" || err != nil && (what == "" || !strings.Contains(err.Error(), what)) {
+				t.Errorf("%v: want %q", err, what)
+			}
+		}
+	}
+	here, err := os.Readlink(pidNamespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitsIn := func(where string, since time.Duration) {
+		t.Helper()
+		if err := lock.Truncate(0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := lock.WriteAt(fmt.Appendf(nil, "%s %d\n", where, half.Monotonic()-since.Nanoseconds()), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var gone watchdog.DNPWord
+	gone.Links[grid.XMinus.Index()] = watchdog.HealthBroken
+	registers(gone, watchdog.DescriptorWord{}, chanmask.All)
+	want("") // a program of before: nothing is known of who waits
+	if err := noteWaiter(lock); err != nil {
+		t.Fatal(err)
+	}
+	want("host half: its daemon has waited for ")
+	waitsIn(here, settleTime)
+	want("the link X- is broken")
+	registers(gone, watchdog.DescriptorWord{}, chanmask.All.Without(grid.XMinus))
+	want("")
+	gone.Links[grid.XMinus.Index()] = watchdog.HealthSick // as while it is restarted, or for months
+	registers(gone, watchdog.DescriptorWord{}, chanmask.All)
+	want("")
+	gone.NeighbourHostFailed[grid.YPlus.Index()] = true
+	registers(gone, watchdog.DescriptorWord{}, chanmask.All)
+	want("the host half at the end of link Y+ is dead")
+	waitsIn("pid:[1]", settleTime)
+	want("") // it is the other pod that waits
+	waitsIn(here, settleTime)
+	var parts watchdog.DescriptorWord
+	parts.Neighbours[grid.YPlus.Index()].Memory = true
+	registers(gone, parts, chanmask.All)
+	want("") // it lives
+	registers(gone, watchdog.DescriptorWord{}, chanmask.All)
+	want("is dead")
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want("") // who waited has ended
+}

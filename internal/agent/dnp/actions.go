@@ -1,0 +1,15 @@
+package dnp
+
+import (
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+
+	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/half"
+)
+
+// toAct passes on what came by the torus for a host half that does not live.
+func (d *dnpHalf) toAct(orders []*lofamov1.ActOrder) {
+	for _, o := range orders {
+		d.acting.Take(half.ActionRequest{Order: o, Answer: func(st *lofamov1.ActStatus) { d.step(dnpcore.Acted{Status: st}) }})
+	}
+}

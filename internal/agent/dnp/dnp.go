@@ -1,0 +1,513 @@
+// Package dnp is the DNP half of a node, the paper's DNP Fault Manager: the shell that does what the pure machine of dnpcore wants.
+//
+// A half is one machine behind one mutex. Whoever has something for it (the timer, a reader of a
+// socket, the sensors) takes the mutex, steps the machine, does what the output says and lets go;
+// so a packet costs no hand-over to another goroutine, and nothing is done twice at a time. Nothing
+// in there blocks but the boot epoch's rare fsync. All that is periodic rides on one timer.
+//
+// The shell decides nothing: states and reports are the machine's business, links are pkg/torus'. Start reading at Run.
+package dnp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/selftest"
+	"github.com/lofamo/lofamo/pkg/sensor"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/chanmask"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/torus/routing"
+	"github.com/lofamo/lofamo/pkg/torus/udplink"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/backup"
+	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/iferrors"
+	"github.com/lofamo/lofamo/internal/agent/mailbox"
+	"github.com/lofamo/lofamo/internal/agent/maskfile"
+	"github.com/lofamo/lofamo/internal/agent/notify"
+	"github.com/lofamo/lofamo/internal/agent/peers"
+	"github.com/lofamo/lofamo/internal/agent/torusrail"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/failpoint"
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// dnpHalf is the shell of the DNP Fault Manager.
+type dnpHalf struct {
+	half.Common
+	page    *half.Page
+	box     *mailbox.Box
+	links   [grid.NumDirections]*udplink.Link // nil where the torus has none
+	sources []sensor.Source
+
+	mu       sync.Mutex // the half's one mutex: see the package comment
+	core     *dnpcore.Machine
+	fares    half.Status
+	tests    *half.Prober
+	readers  half.Readers
+	alarm    *half.Alarm
+	bulk     *dnpBulk
+	keys     [grid.NumDirections]torus.Keyring
+	frame    dnpcore.Frame // of the packet under way: handed over by pointer, never kept
+	packet   []byte        // being sent
+	mail     mailbox.Stats // at the last look
+	mailFull bool          // and something had been dropped since the one before
+	lookAt   time.Time     // at the mailbox' counters
+	spanAt   time.Time     // when the host half is told the certificate's begin and end
+
+	jobMail  jobMail
+	masks    newest[chanmask.State]    // to keep on disk
+	words    newest[peers.State]       // of the peers, likewise
+	judges   newest[dnpcore.JudgeData] // to verify
+	acting   half.Actions              // orders to act
+	kept     keptMask
+	linkCopy linkCopy
+	held     heldMessages
+	ifErrors [grid.NumDirections]uint64 // of the links' interfaces, as told to the machine
+}
+
+// Run runs the DNP half until ctx ends. It returns nil then, and an error when something that it
+// needs cannot be had.
+func Run(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error) {
+	c, err := half.Prepare(cfg, fault.HalfDNP, log)
+	if err != nil {
+		return fmt.Errorf("DNP half: %w", err)
+	}
+	d := &dnpHalf{Common: c, alarm: half.NewAlarm(), packet: make([]byte, 0, cfg.MTU), masks: make(newest[chanmask.State], 1), words: make(newest[peers.State], 1), judges: make(newest[dnpcore.JudgeData], 1), acting: half.NewActions()}
+	d.tests = half.NewProber(ctx, &d.Common)
+	post := newDNPPost(d)
+	d.Trust.Carry, d.Trust.Renewals.Send = post.look, post.send
+	var open half.Closers
+	defer func() { err = errors.Join(err, open.Close()) }()
+	d.Manager = notify.New(d.Log)
+	defer func() { _ = d.Manager.Close() }() // a manager that hangs does not keep the half from ending
+	if err := d.open(&open); err != nil {
+		return fmt.Errorf("DNP half of %s: %w", cfg.Node, err)
+	}
+	d.Log.Info("DNP half runs", "epoch", d.core.Epoch(), "links", len(d.Topo.Links), "platform", d.Config.Platform)
+	d.Manager.Ready()
+	if err := d.serve(ctx); err != nil {
+		return fmt.Errorf("DNP half of %s: %w", cfg.Node, err)
+	}
+	return nil
+}
+
+// open takes everything that may be refused, the lock on the register file first.
+func (d *dnpHalf) open(cs *half.Closers) error {
+	var err error
+	if d.page, err = half.OpenPage(d.StatePath(half.RegisterFile), d.Half, d.Log); err != nil {
+		return err
+	}
+	cs.Add(func() error { return d.page.File.Close() })
+	d.OpenCopy(cs)
+	d.linkCopy.resume, d.linkCopy.sessions = d.Copy.Links()
+	if d.Copy.Numbers.Epoch != 0 {
+		d.linkCopy.resume.Sensors = d.page.LastSensed()
+	}
+	if d.box, err = mailbox.Open(d.Config.StateDir, d.Half); err != nil {
+		return err
+	}
+	cs.Add(d.box.Close)
+	failpoint.Hit(failpoint.StartOpened)
+	for _, dir := range d.Topo.Links {
+		l, err := d.listen(dir)
+		if err != nil {
+			return err
+		}
+		d.links[dir.Index()] = l
+		cs.Add(l.Close)
+	}
+	if d.sources, err = d.dnpSources(); err != nil {
+		return err
+	}
+	e, err := d.BeginEpoch()
+	if err != nil {
+		return err
+	}
+	d.page.SetEpoch(e)
+	if d.bulk, err = newDNPBulk(d, time.Now()); err != nil {
+		return err
+	}
+	d.page.History = d.bulk.history
+	return d.begin(e, d.OpenKeeper(cs))
+}
+
+func (d *dnpHalf) listen(dir grid.Direction) (*udplink.Link, error) {
+	addr := d.Config.Links[dir.String()]
+	local, err := netip.ParseAddrPort(addr.Local)
+	if err != nil {
+		return nil, fmt.Errorf("link %s: local address: %w", dir, err)
+	}
+	peer, err := netip.ParseAddrPort(addr.Peer)
+	if err != nil {
+		return nil, fmt.Errorf("link %s: peer address: %w", dir, err)
+	}
+	tls, err := pki.LinkTLS(d.Signer, d.Config.TLS.CA, d.Trust.Registry)
+	if err != nil {
+		return nil, err
+	}
+	node, _ := d.Config.PeerNode(dir)
+	dst, _ := d.Topo.Dims.Neighbour(d.Topo.Coord, dir)
+	return udplink.Listen(udplink.Config{
+		Dir: dir, Src: d.Topo.Coord, Dst: dst, Local: local, Peer: peer, Interface: addr.Interface, Dialer: dir.Positive(),
+		Socket: half.Inherited(dir, local), Resumed: d.linkCopy.resume.Has[dir.Index()], SessionAge: d.Copy.File.SessionAge(dir),
+		TLS: tls, VerifyPeer: pki.VerifyPeerIdentity(pki.NodeIdentity(d.Config.Cluster, node, fault.HalfDNP)),
+		MTU: d.Config.MTU, Logger: d.Log,
+	})
+}
+
+// begin starts the machine and steps it at the same moment, so that all its periods begin together
+// and share their wake-ups.
+func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
+	failpoint.Hit(failpoint.StartRestored)
+	algorithm, err := routing.Parse(d.Config.Routing)
+	if err != nil {
+		return err
+	}
+	mask, lost := maskfile.Load(d.StatePath(maskfile.Name))
+	if lost != nil {
+		d.Log.Error("channel mask lost: all channels are usable at this end until the supervisors have spoken", "err", lost)
+	}
+	now := half.InStep(d.Periods.TWrite)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	core, err := dnpcore.New(dnpcore.Config{
+		Topo: d.Topo, Periods: d.Periods, MaxHops: d.MaxHops(), Kept: kept, Resume: d.linkCopy.resume,
+		SelfTest: d.SelfTest(), MaxFrame: d.Config.MTU, Hops: d.resumeHops(), Express: d.resumeExpress(),
+		Routing: algorithm, Seed: randomSeed(),
+		Mask: &mask, MaskLost: lost != nil, Masked: d.Config.Masked(), Peers: d.Peers,
+		Procedure: dnpcore.ProcedureConfig{OnEvidence: d.Config.Procedure.Start == config.ProcedureOnEvidence, MaskDead: d.Config.Procedure.MaskDead},
+	}, now, e)
+	if err != nil {
+		return err
+	}
+	for i, s := range d.linkCopy.sessions {
+		if s != nil {
+			d.keys[i].Add(now, s)
+			d.linkCopy.stored[i] = d.linkCopy.resume.Links[i]
+		}
+	}
+	d.core, d.fares.Results = core, core.SelfTest().Results
+	if lost == nil {
+		d.kept.state = mask
+	}
+	d.tests.Begin(d.testResults)
+	d.fares.WentOn(d.Copy.File.Cold())
+	if half, known := half.GivenHealth(); known != nil {
+		d.do(now, core.Step(now, dnpcore.Health{Half: half, Health: known}))
+	}
+	d.apply(now, core.Step(now, dnpcore.Tick{}))
+	failpoint.Hit(failpoint.StartServing)
+	failpoint.Live("dnp", d.core, &d.mu)
+	return nil
+}
+
+// serve runs the links, the readers and the timer until ctx ends or one of them fails.
+func (d *dnpHalf) serve(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { d.ring(ctx); return nil })
+	g.Go(func() error { d.Trust.Run(ctx, d.trustChanged); return nil })
+	g.Go(func() error {
+		d.masks.run(ctx, d.keepMask, func(s chanmask.State) { d.step(dnpcore.MaskKept{State: s}) })
+		return nil
+	})
+	g.Go(func() error {
+		d.words.run(ctx, d.keepPeers, func(s peers.State) { d.step(dnpcore.PeersKept{State: s}) })
+		return nil
+	})
+	g.Go(func() error { openAll(ctx, d.judges, d.openData, d.step); return nil })
+	g.Go(func() error { d.serveMask(ctx); return nil })
+	g.Go(func() error { d.acting.Run(ctx, d.Config.StateDir); return nil })
+	g.Go(func() error { return d.box.Run(ctx, d.onMail) })
+	g.Go(func() error { return d.bulk.server.Run(ctx) })
+	g.Go(func() error {
+		d.tests.Run(ctx, func(ev selftest.Event) { d.step(dnpcore.Test{Event: ev}) })
+		return nil
+	})
+	g.Go(func() error { return sensor.NewSet(d.sources).Run(ctx, d.Periods.SensorPeriod, d.onReadings) })
+	for _, l := range d.links {
+		if l != nil {
+			g.Go(func() error { return l.Run(ctx, d) })
+		}
+	}
+	if d.Config.Injection {
+		g.Go(func() error { return half.ServeUnix(ctx, d.StatePath(half.DNPInjectSock), d.injectHandler()) })
+	}
+	return g.Wait()
+}
+
+// dnpSources are the sensors, and the error counters of the interfaces that links are bound to.
+func (d *dnpHalf) dnpSources() ([]sensor.Source, error) {
+	out, err := sensor.DNPSources(d.Config.Sensors)
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range d.Topo.Links {
+		if name := d.Config.Links[dir.String()].Interface; name != "" {
+			out = append(out, iferrors.New(d.Config.Sensors.Sysfs, name, dir))
+		}
+	}
+	return out, nil
+}
+
+// ring is the timer's goroutine.
+func (d *dnpHalf) ring(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			d.Manager.Stopping()
+			return
+		case <-d.alarm.Timer.C:
+			d.mu.Lock()
+			now := time.Now()
+			d.alarm.Rang()
+			d.maintain(now)
+			d.apply(now, d.core.Step(now, dnpcore.Tick{}))
+			d.NoteProven(d.page, d.core.SelfTest().Proving())
+			d.mu.Unlock()
+			d.Manager.Round(now)
+		}
+	}
+}
+
+// maintain does once a second what no event tells of.
+func (d *dnpHalf) maintain(now time.Time) {
+	if d.page.Maintain(now) {
+		d.Log.Info("register file mended")
+		d.do(now, d.core.Step(now, dnpcore.Refresh{}))
+	}
+	d.MaintainCopy(now)
+	if now.Before(d.lookAt) {
+		return
+	}
+	d.lookAt = now.Add(half.CheckEvery)
+	d.lookAtFares(now)
+	d.Trust.Wake()
+	d.publishCounters(now)
+	d.tellDropped(now)
+	if ev, changed := d.SpoolState(); changed {
+		d.do(now, d.core.Step(now, dnpcore.Hint{Event: ev}))
+	}
+	for i := range d.keys {
+		d.keys[i].Expire(now)
+	}
+	s := d.box.Stats()
+	var bits uint32
+	full := s.DroppedFull > d.mail.DroppedFull
+	if full && d.mailFull { // a burst, as at the start, is not a host half that does not empty its mailbox
+		bits |= watchdog.RDMAMailboxFull
+	}
+	d.mailFull = full
+	if s.Bad > d.mail.Bad {
+		bits |= watchdog.RDMAMailboxBad
+	}
+	d.mail = s
+	if bits != 0 {
+		d.do(now, d.core.Step(now, dnpcore.Exception{Register: watchdog.AddrRDMA, Bits: bits}))
+	}
+}
+
+// step gives the machine an event that comes from elsewhere than the timer.
+func (d *dnpHalf) step(ev dnpcore.Event) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	d.apply(now, d.core.Step(now, ev))
+}
+
+// OnPacket handles a packet. It is the path of every heartbeat, and allocates nothing.
+func (d *dnpHalf) OnPacket(dir grid.Direction, b []byte) {
+	r := &d.readers.Ways[dir.Index()]
+	r.Begin()
+	defer r.End()
+	for range failpoint.Packet(failpoint.LinkReceive, b) {
+		d.onPacket(dir, b)
+	}
+}
+
+func (d *dnpHalf) onPacket(dir grid.Direction, b []byte) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	keys := &d.keys[dir.Index()]
+	f, err := torus.Decode(b, d.Config.MTU, keys)
+	if err != nil {
+		d.apply(now, d.core.Step(now, dnpcore.Bad{Dir: dir, Kind: torus.KindOf(err), Count: 1}))
+		return
+	}
+	keys.Confirm(f.Session)
+	d.frame.Dir, d.frame.Frame = dir, f
+	d.apply(now, d.core.Step(now, &d.frame))
+}
+
+// OnSession takes the keys of a handshake.
+func (d *dnpHalf) OnSession(dir grid.Direction, s *torus.Session) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.links[dir.Index()].Outdated(s) {
+		return // with whom was there before
+	}
+	now := time.Now()
+	d.keys[dir.Index()].Add(now, s)
+	d.storeSession(dir, s)
+	d.apply(now, d.core.Step(now, dnpcore.Session{Dir: dir, ID: s.ID()}))
+}
+
+// apply does what an output says, and all that follows from it. It runs under the mutex.
+func (d *dnpHalf) apply(now time.Time, out dnpcore.Output) {
+	d.do(now, out)
+	if k := &d.jobMail; len(k.waiting) > 0 && k.again.Before(d.alarm.Wake) {
+		d.alarm.Wake = k.again
+	}
+	d.alarm.Set(now)
+}
+
+// do is apply but for the alarm, which is set once all is done. Frames and redials come before
+// anything that steps the machine again, for they are the machine's own.
+func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
+	d.alarm.Wake = out.Wake
+	d.CarryOut(out.Effects, backup.Numbers{OutboxSnapshot: d.core.Numbers(), Express: d.core.ExpressNumber()}, d.page)
+	if out.SaveMask {
+		state, _ := d.core.Mask()
+		d.masks.put(state)
+	}
+	for _, dir := range out.Repeer {
+		d.goOver(dir)
+	}
+	if out.SavePeers {
+		d.words.put(d.core.Peers())
+	}
+	if out.Drains {
+		d.publishCounters(now)
+	}
+	d.storeLinks()
+	d.keepHops(out.Keep)
+	d.keepExpress(&out)
+	if out.Tested {
+		d.tellTests(now)
+	}
+	if out.SaveTests {
+		d.SaveTests(d.core.SelfTest().Snapshot(nil))
+	}
+	d.write(now, &out)
+	for _, dir := range out.Redial {
+		d.links[dir.Index()].Redial()
+	}
+	d.sendFrames(now, out.Frames)
+	d.tellJobs(now, &out)
+	d.logNotes(out.Notes)
+	for _, t := range out.TestMail {
+		d.sendTest(t)
+	}
+	for _, m := range out.ToHost {
+		_ = half.SendMail(d.box, m, d.Log)
+	}
+	d.hand(now, out.Hand)
+	for _, p := range out.Probes {
+		d.carry(now, p)
+	}
+	for _, s := range out.Seal {
+		if b, err := d.seal(s); err != nil {
+			d.Log.Error("message not sent", "err", err)
+		} else {
+			d.do(now, d.core.Step(now, dnpcore.Sealed{Envelope: b, Seal: s}))
+		}
+	}
+	for _, b := range out.Open {
+		if o, err := servicenet.Open(b, d.Verifier); err != nil {
+			d.Log.Debug("message refused", "err", err)
+			if servicenet.IsDamaged(err) {
+				d.do(now, d.core.Step(now, dnpcore.Hint{Event: servicenet.Damaged{Path: fault.PathTorus}}))
+			}
+		} else {
+			d.bulk.take(o)
+			d.acting.Hear(o.Msg)
+			d.do(now, d.core.Step(now, dnpcore.Opened{Opened: o}))
+		}
+	}
+	for _, j := range out.Judge {
+		d.judges.put(j)
+	}
+	d.toAct(out.Acts)
+	if out.TakeHost {
+		d.do(now, d.core.Step(now, d.page.ReadHost(now, true)))
+	}
+}
+
+// write puts registers and words into the page, the words last: who finds a word finds what
+// explains it.
+func (d *dnpHalf) write(now time.Time, out *dnpcore.Output) {
+	d.page.WriteDNP(now, out)
+	if out.Ring {
+		_ = d.page.File.CountDoorbell() // for people to look at
+		_ = d.box.Ring()                // the host half reads every TRead anyway
+	}
+}
+
+func (d *dnpHalf) sendFrames(now time.Time, frames []dnpcore.Outgoing) {
+	var failed [grid.NumDirections]bool
+	for i := range frames {
+		o := &frames[i]
+		d.testFrame(o)
+		b, err := o.Frame.Append(d.packet[:0], &d.keys[o.Dir.Index()])
+		if err == nil {
+			for range failpoint.Packet(failpoint.LinkSend, b) {
+				err = d.links[o.Dir.Index()].Send(b)
+			}
+		}
+		failed[o.Dir.Index()] = failed[o.Dir.Index()] || err != nil
+	}
+	for i, dir := range grid.Directions() {
+		if failed[i] {
+			d.do(now, d.core.Step(now, dnpcore.Exception{Register: watchdog.AddrChannel(dir), Bits: watchdog.ChannelSend}))
+		}
+	}
+}
+
+// onMail handles what the host half says: a doorbell, or an envelope for the torus.
+func (d *dnpHalf) onMail(m mailbox.Message) {
+	d.readers.Mail.Begin()
+	defer d.readers.Mail.End()
+	for range failpoint.Packet(failpoint.MailReceive, m.Payload) {
+		d.onMessage(m)
+	}
+}
+
+func (d *dnpHalf) onMessage(m mailbox.Message) {
+	switch m.Type {
+	case mailbox.Doorbell:
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		now := time.Now()
+		d.apply(now, d.core.Step(now, d.page.ReadHost(now, false)))
+	case mailbox.Jobs:
+		d.onJobs(m.Payload)
+	case mailbox.Test:
+		echo, data := half.ProbeMail(m)
+		d.step(dnpcore.TestMail{Echo: echo, Data: data})
+	case mailbox.Envelope:
+		msg, held, err := torusrail.ReadMail(m.Payload, half.Monotonic())
+		if err != nil {
+			d.step(dnpcore.Exception{Register: watchdog.AddrRDMA, Bits: watchdog.RDMAMailboxBad})
+			return
+		}
+		d.step(dnpcore.FromHost{Message: msg, Held: held})
+	case mailbox.Recovery, mailbox.Health:
+		if half, h := half.HeardHealth(m, fault.HalfHost); h != nil {
+			d.step(dnpcore.Health{Half: half, Health: h})
+		}
+	default: // of a later version
+	}
+}

@@ -1,0 +1,40 @@
+package dnp
+
+import (
+	"math"
+	"testing"
+
+	"github.com/lofamo/lofamo/pkg/sensor"
+	"github.com/lofamo/lofamo/pkg/sensor/hwmon"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+)
+
+// A warning bound beyond the alarm bound would be refused by whoever decodes the register.
+func TestThresholdsInOrder(t *testing.T) {
+	nan := math.NaN()
+	for _, tc := range []struct {
+		bounds hwmon.Bounds
+		want   watchdog.Thresholds
+	}{
+		{hwmon.NoBounds(), watchdog.Thresholds{}},
+		{hwmon.Bounds{AlarmLow: 0, WarnLow: -10, WarnHigh: 80, AlarmHigh: 70}, watchdog.Thresholds{AlarmLow: 128, WarnLow: 128, WarnHigh: 198, AlarmHigh: 198}},
+		{hwmon.Bounds{AlarmLow: nan, WarnLow: -10, WarnHigh: 80, AlarmHigh: nan}, watchdog.Thresholds{WarnLow: 118, WarnHigh: 208}},
+	} {
+		src := hwmon.New(hwmon.Config{Sysfs: t.TempDir(), Quantity: hwmon.Temperature, Bounds: tc.bounds})
+		got := thresholds(src)
+		if got == nil || *got != tc.want {
+			t.Errorf("%v: %+v, want %+v", tc.bounds, got, tc.want)
+			continue
+		}
+		if _, err := watchdog.DecodeThresholds(got.Encode()); err != nil {
+			t.Error(err)
+		}
+	}
+	host, err := sensor.HostSources(sensor.DefaultConfig(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if thresholds(host[0]) != nil {
+		t.Error("memory has thresholds")
+	}
+}

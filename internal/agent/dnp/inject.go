@@ -1,0 +1,82 @@
+package dnp
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/torus/udplink"
+
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/failpoint"
+)
+
+type dnpInjection struct {
+	Dir    string         `json:"dir"`
+	Mangle *mangleRequest `json:"mangle"`
+	Heal   bool           `json:"heal"` // all links
+}
+
+type mangleRequest struct {
+	BlockIn    bool    `json:"block_in"`
+	BlockOut   bool    `json:"block_out"`
+	DropIn     float64 `json:"drop_in"`
+	DropOut    float64 `json:"drop_out"`
+	CorruptIn  float64 `json:"corrupt_in"`
+	CorruptOut float64 `json:"corrupt_out"`
+	DupOut     float64 `json:"dup_out"`
+	DelayOut   string  `json:"delay_out"` // a duration such as "5ms"
+}
+
+func (r mangleRequest) mangle() (udplink.Mangle, error) {
+	m := udplink.Mangle{
+		BlockIn: r.BlockIn, BlockOut: r.BlockOut, DropIn: r.DropIn, DropOut: r.DropOut,
+		CorruptIn: r.CorruptIn, CorruptOut: r.CorruptOut, DupOut: r.DupOut,
+	}
+	if r.DelayOut != "" {
+		var err error
+		if m.DelayOut, err = time.ParseDuration(r.DelayOut); err != nil {
+			return m, fmt.Errorf("mangle: delay_out: given %q: want a duration such as \"5ms\"", r.DelayOut)
+		}
+	}
+	return m, m.Validate()
+}
+
+// injectHandler serves the DNP half's fault injection on its own end of a link: POST /inject
+// {"dir":"X+","mangle":{…}} or {"heal":true}.
+func (d *dnpHalf) injectHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/inject", half.Post(func(in dnpInjection) (any, error) {
+		if in.Heal {
+			d.Log.Warn("fault injection", "heal", true)
+			for _, l := range d.links {
+				if l != nil {
+					l.Mangle(udplink.Mangle{})
+				}
+			}
+			return nil, nil
+		}
+		dir, err := grid.ParseDirection(in.Dir)
+		if err != nil {
+			return nil, err
+		}
+		l := d.links[dir.Index()]
+		if l == nil {
+			return nil, fmt.Errorf("direction %s: the %s torus has no such link", dir, d.Topo.Dims)
+		}
+		if in.Mangle == nil {
+			return nil, errors.New("mangle: missing")
+		}
+		m, err := in.Mangle.mangle()
+		if err != nil {
+			return nil, err
+		}
+		d.Log.Warn("fault injection", "link", dir.String(), "mangle", fmt.Sprintf("%+v", m))
+		l.Mangle(m)
+		return nil, nil
+	}))
+	failpoint.Mount(mux)
+	return mux
+}

@@ -1,0 +1,130 @@
+package dnp
+
+import (
+	"context"
+	"log/slog"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus/chanmask"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/maskfile"
+)
+
+// newest takes what lasts, what is to be kept on disk or verified, to the goroutine that does it: the newest alone. Who holds the half's mutex for longer than a
+// few write periods is taken for dead, so that nobody waits for the disk under it, nor for many signatures. It has room for one.
+type newest[T any] chan T
+
+// put is called under the mutex.
+func (n newest[T]) put(v T) {
+	select {
+	case <-n: // older
+	default:
+	}
+	n <- v
+}
+
+// run is the goroutine. What the disk does not take is in force all the same; the next start then asks for the supervisors' word, or has an
+// older one.
+func (n newest[T]) run(ctx context.Context, keep, kept func(T)) {
+	for {
+		select {
+		case <-ctx.Done():
+			select {
+			case v := <-n:
+				keep(v)
+			default:
+			}
+			return
+		case v := <-n:
+			keep(v)
+			kept(v)
+		}
+	}
+}
+
+func (d *dnpHalf) keepMask(state chanmask.State) {
+	err := maskfile.Save(d.StatePath(maskfile.Name), state)
+	if err != nil {
+		d.Log.Error("channel mask not kept: it is lost with the next restart", "err", err)
+	}
+	d.noteKept(state, err)
+}
+
+// openAll is the goroutine that verifies data: up to 64 signatures in a row, in which no heartbeat may have to wait. What one is dropped for has come
+// in its place.
+func openAll(ctx context.Context, judges newest[dnpcore.JudgeData], open func(dnpcore.JudgeData) dnpcore.DataOpened, step func(dnpcore.Event)) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case j := <-judges:
+			step(open(j))
+		}
+	}
+}
+
+// openData verifies the envelopes of a datum. It takes no lock.
+func (d *dnpHalf) openData(j dnpcore.JudgeData) dnpcore.DataOpened {
+	ev := dnpcore.DataOpened{ID: j.ID}
+	for _, b := range j.Envelopes {
+		o, err := servicenet.Open(b, d.Verifier)
+		c := o.Msg.GetTorusConfiguration()
+		if err != nil || c == nil {
+			d.Log.Warn("data of the torus refused", "data", j.ID.String(), "err", err)
+			return dnpcore.DataOpened{ID: j.ID}
+		}
+		ev.Parts = append(ev.Parts, c)
+	}
+	return ev
+}
+
+func (d *dnpHalf) seal(s dnpcore.Seal) ([]byte, error) {
+	if s.Reports != nil {
+		return servicenet.SealReports(s.Reports, s.Status, d.Signer, servicenet.SealOptions{Health: s.Health})
+	}
+	if s.Findings != nil {
+		return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_DiagnosisFindings{DiagnosisFindings: s.Findings}}, d.Signer)
+	}
+	if s.Procedure != nil {
+		return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_ProcedureStatus{ProcedureStatus: s.Procedure}}, d.Signer)
+	}
+	if s.Configuration != nil {
+		return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_ConfigurationStatus{ConfigurationStatus: s.Configuration}}, d.Signer)
+	}
+	if s.Mask != nil {
+		return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_MaskStatus{MaskStatus: s.Mask}}, d.Signer)
+	}
+	if s.Act != nil {
+		servicenet.FitAct(s.Act)
+		return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_ActStatus{ActStatus: s.Act}}, d.Signer)
+	}
+	if s.Peers != nil {
+		return half.SealPeers(s.Peers, d.Signer)
+	}
+	if s.Mapped != nil {
+		return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_MapFindings{MapFindings: s.Mapped}}, d.Signer)
+	}
+	return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: s.Answer}}, d.Signer)
+}
+
+func (d *dnpHalf) logNotes(notes []dnpcore.Note) {
+	for _, n := range notes {
+		level := slog.LevelInfo
+		switch n.Kind {
+		case dnpcore.NoteSelfTest, dnpcore.NoteLate, dnpcore.NoteCorrupt, dnpcore.NoteUnreadable, dnpcore.NoteSensorStale:
+			level = slog.LevelWarn
+		case dnpcore.NoteHost:
+			if d.core.Verdict() == watchdog.Stale {
+				level = slog.LevelWarn
+			}
+		case dnpcore.NoteSelfTested, dnpcore.NoteRefused, dnpcore.NoteNeighbour:
+			level = slog.LevelDebug
+		default:
+		}
+		d.Log.Log(context.Background(), level, n.Text)
+	}
+}

@@ -1,0 +1,53 @@
+package dnp
+
+import (
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/selftest"
+	"github.com/lofamo/lofamo/pkg/torus"
+
+	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/probes"
+)
+
+// carry gives a probe to a module within the DNP half.
+func (d *dnpHalf) carry(now time.Time, p selftest.Probe) {
+	if p.Module.Kind == selftest.Register {
+		d.tests.Each(p.Module, p.Data, func(b []byte) {
+			d.do(now, d.core.Step(now, dnpcore.Test{Event: probes.Register(d.page.File, p, b)}))
+		})
+	} else if !d.tests.Take(p) {
+		d.do(now, d.core.Step(now, dnpcore.Test{Event: selftest.Void{Module: p.Module, ID: p.ID}}))
+	}
+}
+
+// tellTests tells the host half what the self-test found before it reads in the registers that it found something.
+func (d *dnpHalf) tellTests(now time.Time) {
+	if own, tell := d.fares.Look(now); tell {
+		half.TellOther(d.box, own)
+	}
+}
+
+// sendTest puts a test message into the mailbox.
+func (d *dnpHalf) sendTest(t dnpcore.TestMail) { d.tests.Mail(d.box, t.Echo, t.Data) }
+
+// testFrame lets a test frame pass, but in tests.
+func (d *dnpHalf) testFrame(o *dnpcore.Outgoing) {
+	if d.tests.Seam == nil || o.Frame.Type != torus.TypeTest {
+		return
+	}
+	m := selftest.Module{Kind: selftest.Link, Index: uint8(o.Dir.Index())}
+	instead, _ := d.tests.Instead(m, o.Frame.Payload)
+	o.Frame.Payload = nil // lost behind the link's own count
+	if len(instead) > 0 {
+		o.Frame.Payload = instead[0]
+	}
+}
+
+// testResults is what the self-test says now.
+func (d *dnpHalf) testResults() []selftest.Result {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.core.SelfTest().Results(time.Now())
+}

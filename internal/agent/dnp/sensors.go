@@ -1,0 +1,75 @@
+package dnp
+
+import (
+	"math"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/sensor"
+	"github.com/lofamo/lofamo/pkg/sensor/hwmon"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+)
+
+func (d *dnpHalf) onReadings(rs []sensor.Reading) {
+	ev := dnpcore.Readings{Readings: make([]dnpcore.Reading, 0, len(rs))}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	for i, r := range rs { // in the order of the sources
+		if dir, ok := r.Component.LinkDirection(); ok {
+			d.onInterfaceErrors(now, dir, r)
+			continue
+		}
+		ev.Readings = append(ev.Readings, dnpcore.Reading{
+			Component: r.Component, State: r.State, Value: r.Value, Thresholds: thresholds(d.sources[i]),
+		})
+		if r.State != fault.Unknown {
+			milli := math.Round(min(max(r.Value*1000, math.MinInt32), math.MaxInt32))
+			_ = d.page.File.SetSensor(r.Component, int32(milli)) // finer than the register, for people
+		}
+	}
+	d.apply(now, d.core.Step(now, ev))
+}
+
+// onInterfaceErrors tells the link's machine what its interface has counted since the last time.
+// The reading is a sum, so that it does no harm to be given the same one twice.
+func (d *dnpHalf) onInterfaceErrors(now time.Time, dir grid.Direction, r sensor.Reading) {
+	told, total := &d.ifErrors[dir.Index()], uint64(r.Value)
+	if r.State == fault.Unknown || total <= *told {
+		return
+	}
+	bad := dnpcore.Bad{Dir: dir, Kind: torus.BadInterface, Count: total - *told}
+	*told = total
+	d.do(now, d.core.Step(now, bad))
+}
+
+// thresholds returns what a source is judged by, as register codes; nil when it does not say.
+func thresholds(s sensor.Source) *watchdog.Thresholds {
+	bounded, ok := s.(interface{ Bounds() hwmon.Bounds })
+	if !ok {
+		return nil
+	}
+	b := bounded.Bounds()
+	// A warning beyond the alarm never comes: it is the alarm. Comparisons with NaN, no bound, are false.
+	if b.WarnLow < b.AlarmLow {
+		b.WarnLow = b.AlarmLow
+	}
+	if b.WarnHigh > b.AlarmHigh {
+		b.WarnHigh = b.AlarmHigh
+	}
+	encode := watchdog.EncodeVolts
+	switch s.Component() {
+	case fault.ComponentTemperature:
+		encode = watchdog.EncodeCelsius
+	case fault.ComponentPower:
+		encode = watchdog.EncodeWatts
+	default:
+	}
+	return &watchdog.Thresholds{
+		AlarmLow: encode(b.AlarmLow), WarnLow: encode(b.WarnLow), WarnHigh: encode(b.WarnHigh), AlarmHigh: encode(b.AlarmHigh),
+	}
+}

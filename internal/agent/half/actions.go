@@ -1,0 +1,109 @@
+package half
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/sensor/source"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+
+	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/agent/acts/ask"
+	"github.com/lofamo/lofamo/internal/durable"
+)
+
+// Actions passes on orders to act, which a half has verified, to whoever makes acts on this node, beside the half and without its mutex: that one writes to
+// the disk before he answers. An order that finds no room is dropped: the supervisor asks again.
+type Actions struct {
+	waiting chan ActionRequest
+	// term is the highest of any leader that this half has heard of: an order of an earlier one is refused, also where the new one has ordered nothing yet.
+	term *atomic.Uint64
+}
+
+// ActionRequest is an order that waits.
+type ActionRequest struct {
+	Order *lofamov1.ActOrder
+	// made makes an act that is the half's own to make, and answer takes what became of the order. Both are called without any lock.
+	Made   func(ctx context.Context) acts.Result
+	Answer func(*lofamov1.ActStatus)
+}
+
+// actsWaiting bounds the orders that wait; a leader has few of them for a node, and says them again.
+const actsWaiting = 16
+
+// actsWithin bounds how long is waited for an answer: a disk may hang.
+const actsWithin = 10 * time.Second
+
+func NewActions() Actions {
+	return Actions{waiting: make(chan ActionRequest, actsWaiting), term: new(atomic.Uint64)}
+}
+
+// Hear takes a verified message of a supervisor, which may tell of a leader's term. It costs no more than a look at what kind of message it is.
+func (a Actions) Hear(m *lofamov1.Message) {
+	for o, _ := servicenet.OrderOf(m); ; {
+		if now := a.term.Load(); o.Term <= now || a.term.CompareAndSwap(now, o.Term) {
+			return
+		}
+	}
+}
+
+// Take takes an order. It does not block.
+func (a Actions) Take(asked ActionRequest) {
+	select {
+	case a.waiting <- asked:
+	default:
+	}
+}
+
+// Run passes orders on until ctx ends. It sleeps while there are none.
+func (a Actions) Run(ctx context.Context, stateDir string) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case asked := <-a.waiting:
+			if st := asked.pass(ctx, stateDir, a.term.Load()); st != nil {
+				asked.Answer(st)
+			}
+		}
+	}
+}
+
+// pass returns what became of the order; nil: nobody says so, and the supervisor asks again.
+func (a ActionRequest) pass(ctx context.Context, stateDir string, heard uint64) *lofamov1.ActStatus {
+	ctx, cancel := context.WithTimeout(ctx, actsWithin)
+	defer cancel()
+	o := acts.FromWire(a.Order)
+	o.Heard = heard
+	s, err := ask.Tell(ctx, stateDir, &o)
+	switch {
+	case errors.Is(err, ask.ErrNobody) && o.Ask:
+		s = acts.Status{State: acts.Unchanged, Detail: err.Error()}
+	case err != nil: // also while the daemon is being restarted: it may have begun
+		return nil
+	case s.Yours:
+		r := acts.Result{State: acts.Unchanged, Detail: "the host half of this node does not live"}
+		if a.Made != nil {
+			r = a.Made(ctx)
+		}
+		if err := ask.Ended(ctx, stateDir, acts.Ended{Attempt: o.Attempt, State: r.State, Detail: r.Detail}); err != nil {
+			return nil
+		}
+		s.State, s.Detail = r.State, r.Detail
+	}
+	st := &lofamov1.ActStatus{
+		Response: o.Response, Step: uint32(o.Step), Attempt: uint32(o.Attempt.Attempt), State: s.State, Detail: source.Detail(s.Detail),
+		Ledger: s.Ledger, Token: s.Token, Allowed: s.Allowed[:min(len(s.Allowed), servicenet.MaxActAllowed)], Fresh: s.Fresh,
+	}
+	return st
+}
+
+// ReadActs returns the ledger of a state directory: what responses have had the node do. Without one it is empty.
+func ReadActs(stateDir string) (*acts.Ledger, error) {
+	l, lost := durable.Load(filepath.Join(stateDir, acts.File), "ledger of acts", acts.MaxLedger, &acts.Ledger{}, acts.Decode)
+	return l, lost
+}

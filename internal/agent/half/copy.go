@@ -1,0 +1,197 @@
+package half
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+
+	"github.com/lofamo/lofamo/internal/agent/backup"
+	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/epoch"
+	"github.com/lofamo/lofamo/internal/agent/keeper"
+	"github.com/lofamo/lofamo/internal/agent/recovery"
+)
+
+// copyFileSuffix follows the half's name in the name of its copy.
+const copyFileSuffix = ".backup"
+
+// CopyPath is the name of a half's copy.
+func CopyPath(stateDir string, half fault.Half) string {
+	return filepath.Join(stateDir, half.String()+copyFileSuffix)
+}
+
+// resumption is a half's copy, and where the half goes on: nowhere, if numbers has no epoch.
+type resumption struct {
+	File    *backup.File
+	Numbers backup.Numbers // as last stored
+	checkAt time.Time
+	rescued []backup.Report // of a copy that is no good otherwise
+
+	Mu     sync.Mutex // for broken: supervisors' sessions are stored from elsewhere
+	Broken Condition
+}
+
+// OpenCopy opens the half's copy and decides whether it goes on from it. It must be called under the half's lock on the register
+// file.
+func (c *Common) OpenCopy(cs *Closers) {
+	boot, bootErr := keeper.BootID()
+	file, err := backup.Open(CopyPath(c.Config.StateDir, c.Half), backup.Identity{Node: c.Config.Node, Half: c.Half, Boot: boot})
+	c.Copy = &resumption{File: file}
+	c.Copy.judge(c.Log, err)
+	cs.Add(file.Close)
+	if why := file.Cold(); why != "" {
+		c.Log.Info("beginning cold", "why", why)
+		return
+	}
+	n, known := file.Numbers()
+	last := epoch.Read(c.epochPath())
+	var why string
+	switch {
+	case bootErr != nil:
+		why = bootErr.Error()
+	case !known || n.Epoch < 1 || n.Epoch > servicenet.MaxEpoch:
+		why = "the copy's numbers are lost"
+	case last != 0 && n.Epoch > last+servicenet.MaxEpochJump: // a bit flipped in memory before it was stored
+		why = fmt.Sprintf("the copy is of boot epoch %d, and the last that was begun is %d", n.Epoch, last)
+	case last > n.Epoch:
+		why = fmt.Sprintf("a later life had boot epoch %d, the copy is of %d", last, n.Epoch)
+	default:
+		why = c.Distrust()
+	}
+	if why != "" {
+		c.Copy.rescued = file.Reports()
+		c.Log.Warn("beginning cold", "why", why)
+		c.Copy.judge(c.Log, file.GoCold(why))
+		return
+	}
+	c.Copy.Numbers = n
+	if s := file.Stats(); s.Lost > 0 || s.Mended > 0 {
+		c.Log.Warn("the copy was damaged", "mended", s.Mended, "lost", s.Lost)
+	}
+}
+
+// coldAttempt is the restart in a row from which on a half that crashes begins cold. One that crashes each time after it has run well begins
+// cold with the last restart of the budget. With a budget of fewer restarts it is the start after the half was given up.
+const coldAttempt = 3
+
+// Distrust says why the half must not go on from its copy though every cell of it is good; empty: it may. What was wrong before it was
+// stored, and makes the half crash, is in there with a good checksum, and would make each life after it crash as well.
+func (c *Common) Distrust() string {
+	r, err := recovery.Decode([]byte(os.Getenv(RecoveryEnv)))
+	if err != nil || r.Half != c.Half || r.Last == nil || r.Last.Serving != 0 { // no daemon, or what failed has been mended since
+		return ""
+	}
+	restarting := r.State == recovery.Restarting
+	if !mayBlameCopy(r.Last.Cause, restarting) {
+		return ""
+	}
+	switch failed := r.Last.Attempt - 1; {
+	case failed >= min(coldAttempt-1, r.Budget):
+		return fmt.Sprintf("restarts that failed: %d in a row", failed)
+	case r.GaveUp:
+		return "it was given up"
+	case restarting && r.Restarts >= max(r.Budget, coldAttempt): // what crashes only after the self-test is no restart that failed
+		return fmt.Sprintf("%d restarts within %s: no more are made", r.Restarts, r.Window)
+	}
+	return ""
+}
+
+// mayBlameCopy says whether an end of the half may be the work of what is in its copy. One that could not be started has not read it, and
+// one that ended by itself with code 1 or ExitRefused has said what else it lacks; a panic ends it with code 2. Who sends signal 9, or stops it
+// until it hangs, may do so at any moment, several times in a row: that is held against the copy only once the half was given up for it.
+func mayBlameCopy(c recovery.Cause, restarting bool) bool {
+	switch c.Kind {
+	case recovery.NotStarted:
+		return false
+	case recovery.Exited:
+		return c.Code > 1 && c.Code != ExitRefused
+	case recovery.Killed:
+		return !restarting || c.Code != int(syscall.SIGKILL)
+	default:
+		return !restarting
+	}
+}
+
+// BeginEpoch says in which boot epoch the half lives: the one of its copy, or the next one.
+func (c *Common) BeginEpoch() (fault.Epoch, error) {
+	if e := c.Copy.Numbers.Epoch; e != 0 {
+		c.Log.Info("going on where an earlier life was", "epoch", e, "seq", c.Copy.Numbers.Seq)
+		if epoch.Read(c.epochPath()) != e {
+			if err := epoch.Set(c.epochPath(), e); err != nil {
+				c.Log.Warn("boot epoch not kept", "err", err)
+			}
+		}
+		return e, nil
+	}
+	e, err := c.nextEpoch()
+	if err == nil {
+		c.storeNumbers(backup.Numbers{OutboxSnapshot: servicenet.OutboxSnapshot{Epoch: e}})
+	}
+	return e, err
+}
+
+// storeNumbers comes before whatever carries one of them is sent.
+func (c *Common) storeNumbers(n backup.Numbers) {
+	if n != c.Copy.Numbers {
+		c.Copy.Numbers = n
+		c.Copy.Note(c.Log, c.Copy.File.StoreNumbers(n))
+	}
+}
+
+// judge remembers whether the copy works.
+func (r *resumption) judge(log *slog.Logger, err error) {
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
+	r.Broken.Set(log, "copy", err)
+}
+
+// Note remembers a store that failed. That one went well says nothing of the others.
+func (r *resumption) Note(log *slog.Logger, err error) {
+	if err != nil {
+		r.judge(log, err)
+	}
+}
+
+// MaintainCopy looks after the file once a second.
+func (c *Common) MaintainCopy(now time.Time) {
+	if now.Before(c.Copy.checkAt) {
+		return
+	}
+	c.Copy.checkAt = now.Add(CheckEvery)
+	made, err := c.Copy.File.Maintain()
+	c.Copy.judge(c.Log, err)
+	if made {
+		c.Log.Info("copy made anew")
+	}
+}
+
+// opinionsFor is how long a half may have been gone that still thinks of its links what it thought. Restarts by a daemon take less. After
+// more, its neighbours may have been restarted as well, as when a whole cluster is, and what it saw last was their end.
+const opinionsFor = time.Second
+
+// Links is where the links go on, and their sessions.
+func (r *resumption) Links() (out dnpcore.Resume, sessions [grid.NumDirections]*torus.Session) {
+	out.Outbox = r.Numbers.OutboxSnapshot
+	if r.Numbers.Epoch == 0 {
+		return dnpcore.Resume{}, sessions
+	}
+	for i, d := range grid.Directions() {
+		if c, s, ok := r.File.Link(d); ok && s.ID != 0 {
+			if r.File.LinkAge(d) > opinionsFor {
+				c = c.Forget()
+			}
+			out.Links[i], out.Has[i] = c, true
+			sessions[i] = torus.ResumeSession(s.ID, s.Tx, s.Rx, c.TxSeq)
+		}
+	}
+	return out, sessions
+}

@@ -1,0 +1,77 @@
+package half
+
+import (
+	"github.com/lofamo/lofamo/pkg/torus/express"
+	"github.com/lofamo/lofamo/pkg/torus/procedure"
+
+	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+)
+
+// What the DNP half counts goes into the counters of the register file, and the host half tells people. From place 0 on stand the broadcasts,
+// topic after topic; behind them the fault management procedure (procedureCounts); from otherCounters on what stands in counted, in that order.
+const (
+	CountsOfTopic = 4 // raised, delivered, repeated, dropped
+	OtherCounters = 32
+)
+
+var (
+	_ [OtherCounters - ProcedureCounts - numProcedureCounts]struct{}
+	_ = [1]struct{}{}[max(0, len(Counted)+dnpcore.Rules+OtherCounters-MasterCounter)]
+)
+
+// MasterCounter is the place of the master of this part of the torus: 0 none, else one more than its rank, twice, and 1 if the part is cut off from all supervisors.
+// Behind it stand the watchdog and the links (linkcounters.go).
+const MasterCounter = 63
+
+// Counted are the counters that are none of broadcasts, by metric and its label; behind them stand the rules of the channel protocol. Append only: two versions of
+// the halves may share a node during an upgrade.
+var Counted = [...]struct{ Metric, Label string }{
+	{"lofamo_agent_dnp_mailbox_dropped_total", ""},
+	{"lofamo_agent_dnp_mailbox_refused_total", ""},
+	{"lofamo_agent_jobs_mail_dropped_total", "dnp"},
+	{"lofamo_agent_barriers_total", "complete"},
+	{"lofamo_agent_barriers_total", "failed"},
+	{"lofamo_agent_messages_routed_total", "nearer"},
+	{"lofamo_agent_messages_routed_total", "derouted"},
+	{"lofamo_agent_messages_routed_total", "flooded"},
+	{"lofamo_agent_messages_routed_total", "swapped"},
+	{"lofamo_agent_messages_routed_total", "ended"},
+	{"lofamo_agent_flow_told_total", ""},
+	{"lofamo_agent_flow_held_total", ""},
+	{"lofamo_agent_messages_in_pieces_total", "whole"},
+	{"lofamo_agent_messages_in_pieces_total", "missing"},
+	{"lofamo_agent_messages_in_pieces_total", "altered"},
+	{"lofamo_agent_data_total", "delivered"},
+	{"lofamo_agent_data_total", "refused"},
+	{"lofamo_agent_data_total", "spoiled"},
+	{"lofamo_agent_data_pieces_sent_total", ""},
+}
+
+// Count is one of them.
+type Count struct {
+	Metric, Label string
+	Value         uint64
+}
+
+const BrokenRules = "lofamo_agent_protocol_broken_total"
+
+// What the DNP half counts of the fault management procedure stands behind that.
+const (
+	ProcedureCounts = CountsOfTopic * express.NumTopics
+
+	CountState    = iota - 1 // procedure.State
+	CountWave                // the low 32 bits
+	CountClear               // procedures that ended with the torus empty
+	CountNotClear            // with messages in it, or members that had not answered
+	CountRefused             // that this half wanted and did not begin
+	CountHeldUp              // messages that waited for the end
+	CountWaiting             // of these, now
+	CountHeld                // messages that may wait, in this half, while a procedure is under way
+	numProcedureCounts
+)
+
+// draining says whether the DNP half holds back what may wait.
+func (p *Page) draining() bool {
+	state := procedure.State(p.File.Counter(ProcedureCounts + CountState))
+	return state.Valid() && state != procedure.Normal
+}

@@ -1,0 +1,44 @@
+package half
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Monotonic returns CLOCK_MONOTONIC in nanoseconds, which all processes of a machine share.
+func Monotonic() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return 0 // cannot fail for this clock
+	}
+	return ts.Nano()
+}
+
+// Exit codes for a configuration or command line that is refused.
+const (
+	ExitConfig = 2
+	// ExitRefused is that of a half that its daemon has started, EX_CONFIG of sysexits.h: with 2 ends a program of Go that
+	// panics, too, and the daemon is to start that one again.
+	ExitRefused = 78
+)
+
+// StartedByDaemon reports whether a daemon started the half that has this environment.
+func StartedByDaemon(environ []string) bool {
+	return slices.ContainsFunc(environ, func(kv string) bool { return strings.HasPrefix(kv, RecoveryEnv+"=") })
+}
+
+// ConfigError is the error for a configuration that is refused.
+type ConfigError struct{ Err error }
+
+func (e *ConfigError) Error() string { return e.Err.Error() }
+
+func InvalidConfig(err error) error { return &ConfigError{fmt.Errorf("configuration: %w", err)} }
+
+// Unwrap returns the reason.
+func (e *ConfigError) Unwrap() error { return e.Err }
+
+// RecoveryEnv is the environment variable by which a half gets what the daemon knows of it.
+const RecoveryEnv = "LOFAMO_RECOVERY"

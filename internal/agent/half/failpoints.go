@@ -1,0 +1,53 @@
+package half
+
+import (
+	"log/slog"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+
+	"github.com/lofamo/lofamo/internal/agent/delivery"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/failpoint"
+)
+
+// msgKept is the line of a half's log, at debug level, that says which reports entered its log and are safe in
+// its copy: what stands there and is committed never, was lost. The injection campaign reads it.
+const msgKept = "reports kept"
+
+// ArmFailpoints arms the points of a half or of the daemon that starts, in a build that has them and where the
+// configuration allows injection.
+func ArmFailpoints(cfg config.Agent, who string, log *slog.Logger) {
+	if !failpoint.Enabled || !cfg.Injection {
+		return
+	}
+	if err := failpoint.ArmAtStart(cfg.StateDir, who); err != nil {
+		log.Warn("failpoints", "err", err)
+	}
+}
+
+// msgReplaced is such a line for ids that are not to be committed any more: another report says the same.
+const msgReplaced = "reports replaced"
+
+// traceReports notes which reports are kept, and which are replaced by others.
+func (c *Common) traceReports(e delivery.Effects) {
+	if !c.debug {
+		return
+	}
+	kept := make([]fault.ReportID, len(e.Keep))
+	for i := range e.Keep {
+		kept[i] = e.Keep[i].ID
+	}
+	c.traceIDs(msgKept, kept)
+	c.traceIDs(msgReplaced, e.Replaced)
+}
+
+func (c *Common) traceIDs(msg string, ids []fault.ReportID) {
+	if len(ids) == 0 {
+		return
+	}
+	text := make([]string, len(ids))
+	for i, id := range ids {
+		text[i] = id.String()
+	}
+	c.Log.Debug(msg, "reports", text)
+}

@@ -1,0 +1,110 @@
+package half
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/internal/bounded"
+)
+
+// maxBody bounds the body of a request to a control socket, in bytes.
+const maxBody = 4096
+
+// ServeUnix serves HTTP on a Unix socket that only the owner may use, until ctx ends. The caller
+// holds the lock that says that no other process serves it: a socket left by a dead one is removed.
+func ServeUnix(ctx context.Context, path string, h http.Handler) error {
+	l, err := ListenUnix(ctx, path)
+	if err != nil {
+		return err
+	}
+	return Serve(ctx, l, h)
+}
+
+// ListenUnix listens on a socket that only the owner may use. One that an earlier life left is replaced.
+func ListenUnix(ctx context.Context, path string) (net.Listener, error) {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, fmt.Errorf("control socket: %w", err)
+	case info.Mode().Type() != fs.ModeSocket:
+		return nil, fmt.Errorf("control socket %s: there is a %s in the way: want a socket or nothing", path, info.Mode())
+	default:
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("control socket: %w", err)
+		}
+	}
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		// Before bind the mode of the descriptor is the mode that the file will get: there is no moment
+		// in which others could connect.
+		var err error
+		if cerr := c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }); cerr != nil {
+			return cerr
+		}
+		return err
+	}}
+	l, err := lc.Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("control socket: %w", err)
+	}
+	return l, nil
+}
+
+// Serve runs a small HTTP server until ctx ends.
+func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
+	srv := bounded.HTTPServer(h)
+	stop := context.AfterFunc(ctx, func() {
+		bound, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if srv.Shutdown(bound) != nil {
+			_ = srv.Close()
+		}
+	})
+	defer stop()
+	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// Post answers POST requests whose body is one strict JSON object, by what do returns.
+func Post[T any](do func(T) (any, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost {
+			http.Error(w, "want POST", http.StatusMethodNotAllowed)
+			return
+		}
+		var in T
+		dec := json.NewDecoder(io.LimitReader(r.Body, maxBody))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&in); err != nil {
+			http.Error(w, "request: "+err.Error(), http.StatusBadRequest)
+			return
+		}
+		out, err := do(in)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		WriteJSON(w, out)
+	})
+}
+
+func WriteJSON(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	if v == nil {
+		v = struct{}{}
+	}
+	_ = json.NewEncoder(w).Encode(v) // the client went away
+}

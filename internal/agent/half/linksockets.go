@@ -1,0 +1,91 @@
+package half
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// LinksEnv is the environment variable that names the UDP sockets of links which a DNP half has inherited from its daemon:
+// "X+=3,X-=4". They are the same sockets in every process of the half's, so that what comes while none runs waits in them.
+const LinksEnv = "LOFAMO_LINKS"
+
+// firstInherited is the descriptor of the first of them: those before are standard input, output and error.
+const firstInherited = 3
+
+// FormatLinks makes the variable's value of links that are passed in this order.
+func FormatLinks(dirs []grid.Direction) string {
+	var b strings.Builder
+	for i, d := range dirs {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, "%s=%d", d, firstInherited+i)
+	}
+	return b.String()
+}
+
+// ParseLinks reads the variable's value. What it does not understand it leaves out.
+func ParseLinks(s string) map[grid.Direction]int {
+	out := map[grid.Direction]int{}
+	for kv := range strings.SplitSeq(s, ",") {
+		name, n, _ := strings.Cut(kv, "=")
+		dir, err := grid.ParseDirection(name)
+		fd, nerr := strconv.Atoi(n)
+		if err == nil && nerr == nil && fd >= firstInherited {
+			out[dir] = fd
+		}
+	}
+	return out
+}
+
+// Inherited returns the socket of a link that was inherited; nil: none was that is bound to local. The descriptor itself stays
+// open under its number, so that a daemon that comes later finds it there.
+func Inherited(dir grid.Direction, local netip.AddrPort) *net.UDPConn {
+	fd, ok := ParseLinks(os.Getenv(LinksEnv))[dir]
+	if !ok || !BoundTo(fd, local) {
+		return nil
+	}
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	f := os.NewFile(uintptr(own), "link "+dir.String())
+	defer func() { _ = f.Close() }()
+	pc, err := net.FilePacketConn(f)
+	if err != nil {
+		return nil
+	}
+	conn, ok := pc.(*net.UDPConn)
+	if !ok {
+		_ = pc.Close()
+		return nil
+	}
+	return conn
+}
+
+// BoundTo says whether a descriptor is a UDP socket that is bound to an address.
+func BoundTo(fd int, want netip.AddrPort) bool {
+	if t, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL); err != nil || t != unix.IPPROTO_UDP {
+		return false
+	}
+	sa, err := unix.Getsockname(fd)
+	if err != nil {
+		return false
+	}
+	want = netip.AddrPortFrom(want.Addr().Unmap().WithZone(""), want.Port())
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port)) == want
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), uint16(sa.Port)) == want
+	}
+	return false
+}

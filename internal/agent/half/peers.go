@@ -1,0 +1,108 @@
+package half
+
+import (
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+
+	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/peerfile"
+	"github.com/lofamo/lofamo/internal/agent/peers"
+	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/topo"
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+// WithPeers returns the configuration as it is with what the supervisors have said: of a spare the place, of all the peers.
+func WithPeers(cfg config.Agent, word peers.State) config.Agent {
+	if cfg.Spare {
+		cfg.Coord = word.Place()
+	}
+	cfg.Links = maps.Clone(cfg.Links)
+	for i, d := range grid.Directions() {
+		l, ok := cfg.Links[d.String()]
+		if p := word.Peers[i]; ok && p.Node != "" {
+			l.PeerNode = p.Node
+			if p.Address.IsValid() {
+				l.Peer = p.Address.String()
+			}
+			cfg.Links[d.String()] = l
+		}
+	}
+	return cfg
+}
+
+// WithStoredPeers is asTold by what is on disk.
+func WithStoredPeers(cfg config.Agent) config.Agent {
+	word, _ := peerfile.Load(filepath.Join(cfg.StateDir, peerfile.Name)) // lost: the configuration stands, and the half says so
+	return WithPeers(cfg, word)
+}
+
+// PeersConfig is what the DNP half begins with, of a configuration as it is in its file.
+func PeersConfig(cfg config.Agent, word peers.State, lost error) *dnpcore.PeersConfig {
+	out := &dnpcore.PeersConfig{State: word, Lost: lost != nil, Spare: cfg.Spare}
+	for i, d := range grid.Directions() {
+		l, ok := cfg.Links[d.String()]
+		if !ok {
+			continue
+		}
+		if a, err := netip.ParseAddrPort(l.Local); err == nil && !a.Addr().IsUnspecified() {
+			out.Ends[i].Address = a
+		}
+		if cfg.Spare {
+			continue
+		}
+		out.Configured[i].Node, _ = cfg.PeerNode(d)
+		out.Configured[i].Address, _ = netip.ParseAddrPort(l.Peer)
+	}
+	return out
+}
+
+// TopologyOf is what a node knows of the torus around it, by a configuration as it was told.
+func TopologyOf(cfg config.Agent) (*topo.Map, error) {
+	coord, dims, err := cfg.Topology()
+	if err != nil {
+		return nil, err
+	}
+	ids := map[grid.Direction]fault.NodeID{}
+	for _, d := range dims.Links() {
+		ids[d], _ = cfg.PeerNode(d)
+	}
+	return topo.New(cfg.Node, coord, dims, ids), nil
+}
+
+// SealPeers seals a status. Where names and addresses are so long that it could not be relayed, the addresses of configured peers are left
+// out: they are needed only where a neighbour has never said where its end is.
+func SealPeers(st *lofamov1.PeerStatus, signer servicenet.Signer) ([]byte, error) {
+	msg := &lofamov1.Message{Body: &lofamov1.Message_PeerStatus{PeerStatus: st}}
+	b, err := servicenet.Seal(msg, signer)
+	if err == nil && len(b) <= relay.MaxEnvelope {
+		return b, nil
+	}
+	for _, p := range st.GetConfigured() {
+		p.Address = ""
+	}
+	return servicenet.Seal(msg, signer)
+}
+
+// PeersSeen is how the host half knows the file of the DNP half: it reads it when it is another.
+type PeersSeen struct {
+	at   time.Time
+	size int64
+}
+
+// PeersFileSeen looks at the file.
+func PeersFileSeen(path string) PeersSeen {
+	info, err := os.Stat(path)
+	if err != nil {
+		return PeersSeen{}
+	}
+	return PeersSeen{info.ModTime(), info.Size()}
+}

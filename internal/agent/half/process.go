@@ -1,0 +1,165 @@
+package half
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Scheduling says how a half asks the kernel to be run. A half that does not run in time is taken
+// for dead.
+type Scheduling string
+
+// The choices.
+const (
+	SchedulingAuto    Scheduling = "auto"    // SCHED_FIFO where permitted, else as prompt
+	SchedulingPrompt  Scheduling = "prompt"  // short slices of CPU time, where the kernel has them
+	SchedulingDefault Scheduling = "default" // as any process
+)
+
+// ParseScheduling reads auto, prompt or default.
+func ParseScheduling(s string) (Scheduling, error) {
+	if v := Scheduling(s); v == SchedulingAuto || v == SchedulingPrompt || v == SchedulingDefault {
+		return v, nil
+	}
+	return "", fmt.Errorf("scheduling: given %q: want auto, prompt or default", s)
+}
+
+// memoryLimit makes the garbage collector keep a half small. It is a soft limit, in bytes, far above
+// what a half uses.
+const memoryLimit = 40 << 20
+
+// TuneProcess fits the process to a half: a small heap, one thread of Go, and a scheduling class. It
+// comes before anything else, for it may replace the process by itself (beRealtime). Memory is not
+// locked: that costs a Go process some 75 MB; the register file locks its own pages.
+func TuneProcess(s Scheduling, log *slog.Logger) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50)
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memoryLimit)
+	}
+	if s == SchedulingAuto {
+		err := beRealtime()
+		if err == nil {
+			return
+		}
+		log.Info("no real-time scheduling: a loaded machine may delay this half", "err", err)
+	}
+	// Two or more would wake one another's threads for every packet: measured, a third of the DNP
+	// half's cost. What blocks in the kernel gets a thread of its own regardless.
+	if os.Getenv(goThreads) == "" {
+		runtime.GOMAXPROCS(1)
+	}
+	if s == SchedulingAuto || s == SchedulingPrompt {
+		if err := SetSlice(); err != nil {
+			log.Info("no short slice: a loaded machine may delay this half", "err", err)
+		}
+	}
+}
+
+// OutliveDaemon ends the tie that startRealtime makes between a half's first thread and the daemon, if environ is that of a half that
+// a daemon started. Call it from the initializer of a package variable: only then is the first thread certain to run it.
+func OutliveDaemon(environ []string) error {
+	if !StartedByDaemon(environ) {
+		return nil
+	}
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("clear the parent-death signal: %w", err)
+	}
+	return nil
+}
+
+// Bounds of a real-time half. Priority 1 is the lowest; the kernel keeps 5 % of the time for others.
+const (
+	realtimePriority = 1
+	// realtimeLimit is how long a thread may run without ever blocking before the kernel kills the
+	// half, in microseconds: a half that spins must not take the machine with it. Its longest work is
+	// some tens of milliseconds.
+	realtimeLimit = 1_000_000
+)
+
+// goThreads is the environment's variable for the number of threads that run Go at once.
+const goThreads = "GOMAXPROCS"
+
+// beRealtime puts the process under SCHED_FIFO, or returns why not. All threads must be of that class
+// from the first: in a process of two classes a real-time thread of the Go runtime was seen to spin for
+// ever for an ordinary one that it kept from running. So it sets the class of one thread and executes
+// the program anew on it; every thread then inherits the class. Of one class, a second thread of Go must
+// not be there either, not even while packages initialise: the runtime's background sweeper was seen to
+// spin, and never to yield, for a sweeping thread that waited for the same core (runtime.bgsweep). So the
+// new program begins with one, whatever the environment asked for. On success beRealtime returns only in
+// the new program, which finds itself so; what the new program starts inherits no number of threads.
+func beRealtime() error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	attr, err := unix.SchedGetAttr(0, 0)
+	if err != nil {
+		return fmt.Errorf("get scheduling class: %w", err)
+	}
+	realtime := attr.Policy == unix.SCHED_FIFO // as who started it may have wished, too
+	if realtime && os.Getenv(goThreads) == "1" {
+		return os.Unsetenv(goThreads)
+	}
+	ordinary := *attr
+	if !realtime {
+		if err := MakeRealtime(0); err != nil {
+			return err
+		}
+	}
+	// Of two values of one name the first counts, so there must be one.
+	env := slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, goThreads+"=") })
+	err = syscall.Exec("/proc/self/exe", os.Args, append(env, goThreads+"=1"))
+	return errors.Join(fmt.Errorf("execute this program anew: %w", err), unix.SchedSetAttr(0, &ordinary, 0))
+}
+
+// MakeRealtime puts one thread, and with it all that it makes later, under SCHED_FIFO. 0 is the calling thread.
+func MakeRealtime(tid int) error {
+	limit := unix.Rlimit{Cur: realtimeLimit, Max: realtimeLimit}
+	if err := unix.Prlimit(tid, unix.RLIMIT_RTTIME, &limit, nil); err != nil {
+		return fmt.Errorf("limit real-time CPU time: %w", err)
+	}
+	attr := &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: realtimePriority}
+	if err := unix.SchedSetAttr(tid, attr, 0); err != nil {
+		return fmt.Errorf("set SCHED_FIFO: %w", err)
+	}
+	return nil
+}
+
+// slice is what a half asks for at a time. The kernel's scheduler (EEVDF, with slices by task from
+// Linux 6.12 on) runs who asks for little the sooner; older kernels ignore it. It gives nobody a
+// larger share and needs no privilege.
+const slice = 100 * time.Microsecond
+
+// SetSlice sets the slice of all threads; those made later inherit it.
+func SetSlice() error {
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return fmt.Errorf("list own threads: %w", err)
+	}
+	for _, t := range tasks {
+		tid, err := strconv.Atoi(t.Name())
+		if err != nil {
+			continue
+		}
+		attr, err := unix.SchedGetAttr(tid, 0)
+		if err == nil {
+			attr.Runtime = uint64(slice.Nanoseconds())
+			err = unix.SchedSetAttr(tid, attr, 0)
+		}
+		if err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("set the slice of thread %d: %w", tid, err)
+		}
+	}
+	return nil
+}

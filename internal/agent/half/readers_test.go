@@ -1,0 +1,34 @@
+package half
+
+import "testing"
+
+// A reader is stuck when look after look finds it at the same message: not while it is idle, and not when it is found at another
+// each time.
+func TestReadersStuck(t *testing.T) {
+	var rs Readers
+	look := func(times int, want string) {
+		t.Helper()
+		for range times {
+			if got := rs.Stuck(); got != want {
+				t.Fatalf("%q, want %q", got, want)
+			}
+		}
+	}
+	look(10, "")
+	for range 10 {
+		rs.Mail.Begin()
+		look(1, "")
+		rs.Mail.End()
+	}
+	rs.Mail.Begin()
+	look(stuckLooks, "")
+	look(5, "readers are stuck: mailbox")
+	rs.Ways[1].Begin()
+	look(stuckLooks, "readers are stuck: mailbox")
+	look(1, "readers are stuck: mailbox, way 1")
+	rs.Mail.End()
+	look(3, "readers are stuck: way 1")
+	rs.Ways[1].End()
+	rs.Ways[1].Begin()
+	look(stuckLooks, "")
+}

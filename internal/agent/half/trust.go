@@ -1,0 +1,164 @@
+package half
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+
+	"github.com/lofamo/lofamo/internal/denylist"
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// trust keeps a half's certificate and the list of revoked certificates current while the half runs. Both halves of a node share the list's file: the
+// host half writes it.
+type trust struct {
+	Registry *pki.Registry
+	signer   *pki.Signer
+	log      *slog.Logger
+	keeper   *denylist.Keeper // owned by run
+	file     watchedFile      // the list's
+	failed   Condition
+	renewal  Condition
+	renewAt  time.Time
+	Renewals *Renewer            // owned by run, as are:
+	Carry    func()              // exchanges requests and answers with the other half
+	Pass     func(RenewalAnswer) // hands an answer over; nil in the DNP half
+	answers  chan RenewalAnswer
+
+	parts   chan denyPart
+	look    chan struct{} // receives once a second
+	Version atomic.Uint64 // of the list in force
+}
+
+// watchedFile is a file that somebody else replaces. One goroutine uses it.
+type watchedFile struct {
+	Path string
+	seen fileState
+}
+
+// fileState identifies one state of a file.
+type fileState struct {
+	at   time.Time
+	size int64
+}
+
+// watch returns a file whose present state counts as seen.
+func watch(path string) watchedFile { return watchedFile{path, stateOf(path)} }
+
+// changed reports whether the file has changed since the call before.
+func (f *watchedFile) changed() bool {
+	now := stateOf(f.Path)
+	was := f.seen
+	f.seen = now
+	return now != was
+}
+
+// Limits and periods of trust.
+const (
+	// trustQueue limits the waiting parts of a list; supervisors repeat dropped ones.
+	trustQueue = 64
+	// renewEvery is the interval between checks for a new certificate and key in the half's files.
+	renewEvery = time.Second
+)
+
+func newTrust(c *Common, r *pki.Registry) *trust {
+	t := &trust{
+		Registry: r, signer: c.Signer, log: c.Log, file: watch(filepath.Join(c.Config.StateDir, denylist.File)),
+		parts: make(chan denyPart, trustQueue), look: make(chan struct{}, 1), answers: make(chan RenewalAnswer, 4),
+		Renewals: NewRenewer(c.Log, c.Origin(), c.Config.StateDir, c.Signer, c.Verifier), Carry: func() {},
+	}
+	var lost error
+	if t.keeper, lost = denylist.NewKeeper(c.Config.StateDir, c.Config.Cluster, c.Verifier, r); lost != nil {
+		c.Log.Error("list of revoked certificates not read: none is refused until a supervisor sends it again", "err", lost)
+	}
+	t.Version.Store(t.keeper.List().GetVersion())
+	return t
+}
+
+func stateOf(path string) fileState {
+	info, err := os.Stat(path)
+	if err != nil {
+		return fileState{}
+	}
+	return fileState{info.ModTime(), info.Size()}
+}
+
+// Wake makes run check the files. It does not block.
+func (t *trust) Wake() {
+	select {
+	case t.look <- struct{}{}:
+	default: // the disk hangs
+	}
+}
+
+// denyPart is a part of a list, and the supervisor that sent it.
+type denyPart struct {
+	supervisor string
+	*lofamov1.DenyPart
+}
+
+// Take queues a part of a list that a supervisor has signed. It does not block.
+func (t *trust) Take(supervisor string, p *lofamov1.DenyPart) {
+	select {
+	case t.parts <- denyPart{supervisor, p}:
+	default:
+	}
+}
+
+// Answer queues a supervisor's answer to a request for a certificate. It does not block; a half repeats its request.
+func (t *trust) Answer(a RenewalAnswer) {
+	select {
+	case t.answers <- a:
+	default:
+	}
+}
+
+// Run applies new files and messages from supervisors until ctx ends. It calls changed at the start and after every new list.
+func (t *trust) Run(ctx context.Context, changed func()) {
+	if t.Version.Load() > 0 {
+		changed()
+	}
+	for {
+		taken, err := false, error(nil)
+		select {
+		case <-ctx.Done():
+			return
+		case a := <-t.answers:
+			t.Pass(a)
+		case p := <-t.parts:
+			taken, err = t.keeper.Part(p.supervisor, p.DenyPart)
+		case <-t.look:
+			t.renew(time.Now())
+			t.Carry()
+			t.Renewals.Tick(time.Now())
+			if t.file.changed() {
+				taken, err = t.keeper.Reload()
+			}
+		}
+		t.failed.Set(t.log, "loading the list of revoked certificates", err)
+		if taken {
+			l := t.keeper.List()
+			t.Version.Store(l.GetVersion())
+			t.log.Info("list of revoked certificates loaded", "version", l.GetVersion(), "denials", len(l.GetDenials()), "signed_by", l.Signer.Name)
+			changed()
+		}
+	}
+}
+
+// renew loads a new certificate and key, from the half's files or its last renewal, whichever the signer prefers.
+func (t *trust) renew(now time.Time) {
+	if now.Before(t.renewAt) {
+		return
+	}
+	t.renewAt = now.Add(renewEvery)
+	renewed, err := t.signer.Renew()
+	t.renewal.Set(t.log, "loading a new certificate and key", err)
+	if renewed {
+		t.log.Info("new certificate in use", "expires", t.signer.Expires())
+	}
+}

@@ -1,0 +1,444 @@
+// Package host is the host half of a node, the paper's Host Fault Manager: the shell that does what the pure machine of hostcore wants.
+// One mutex guards the machine, as in package dnp.
+//
+// The shell decides nothing: states and reports are the machine's business, delivery is pkg/servicenet's. Start reading at Run.
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/selftest"
+	"github.com/lofamo/lofamo/pkg/sensor"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/servicenet/direct"
+	"github.com/lofamo/lofamo/pkg/servicenet/gossip"
+	"github.com/lofamo/lofamo/pkg/servicenet/sessions"
+	"github.com/lofamo/lofamo/pkg/torus/routing"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/backup"
+	"github.com/lofamo/lofamo/internal/agent/checks"
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/local"
+	"github.com/lofamo/lofamo/internal/agent/mailbox"
+	"github.com/lofamo/lofamo/internal/agent/notify"
+	"github.com/lofamo/lofamo/internal/agent/peerfile"
+	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/agent/torusrail"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/failpoint"
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// hostHalf is the shell of the Host Fault Manager.
+type hostHalf struct {
+	half.Common
+	page    *half.Page
+	box     *mailbox.Box
+	nets    []*direct.Socket            // by the number of the service interface
+	gossip  *gossip.Net                 // nil without gossip
+	names   []string                    // of the service interfaces, by number, as are:
+	targets []map[string]netip.AddrPort // supervisors' addresses
+	rails   rails
+	ids     []string // of the supervisors, in the configured order
+	keys    *sessionKeys
+	opens   servicenet.Verifier // of certificates, and of the sessions with supervisors
+	courier *courier            // of requests for new certificates
+	refused [servicenet.NumRefusals]atomic.Uint64
+	damaged atomic.Uint64                 // packets that came damaged
+	dnpCert atomic.Pointer[half.Validity] // of the DNP half's certificate; nil: unknown
+	pieces  routing.Reorder               // of envelopes that the DNP half passes on; the mailbox' goroutine alone uses it
+
+	unbound    chan uint8   // service interfaces whose sockets wait to be bound
+	bindMu     sync.Mutex   // for bind
+	gossipLate func() error // opens the gossip, which waits for service interface 0; nil: does not
+
+	mu         sync.Mutex // the half's one mutex: see the package comment
+	core       *hostcore.Machine
+	fares      half.Status
+	records    [2]recovery.Record // of both halves, as the daemon said last
+	tests      *half.Prober
+	readers    half.Readers
+	alarm      *half.Alarm
+	bulk       *hostBulk
+	local      *local.Server                         // of the jobs on this node
+	poster     poster                                // what it has to say to the DNP half
+	acting     half.Actions                          // orders to act
+	lookAt     time.Time                             // at the spool
+	configured config.Agent                          // as it is in its file
+	peersLook  chan struct{}                         // takes one when it is time to look at what the DNP half was told
+	peersSeen  half.PeersSeen                        // the file of that, as watchPeers saw it last; it is its own
+	sends      map[servicenet.PathID]*half.Condition // of the configured supervisors alone
+	relayed    struct {                              // the relayed envelope that was sealed last
+		of     *hostcore.Relayed
+		sealed []byte
+	}
+	// failed are the errors of sends that the machine has not been told yet.
+	failed []servicenet.PathFailed
+}
+
+// Run runs the host half until ctx ends. It returns nil then, and an error when something that
+// it needs cannot be had.
+func Run(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error) {
+	seen := half.PeersFileSeen(filepath.Join(cfg.StateDir, peerfile.Name)) // before it is read
+	c, err := half.Prepare(cfg, fault.HalfHost, log)
+	if err != nil {
+		return fmt.Errorf("host half: %w", err)
+	}
+	h := &hostHalf{
+		Common: c, configured: cfg, peersSeen: seen, peersLook: make(chan struct{}, 1), alarm: half.NewAlarm(), keys: newSessionKeys(c.Origin()), acting: half.NewActions(),
+		unbound: make(chan uint8, 2*servicenet.MaxInterfaces),
+	}
+	h.poster.waiting = make(chan struct{}, 1)
+	if h.local, err = h.newLocal(); err != nil {
+		return fmt.Errorf("host half: %w", err)
+	}
+	h.opens = sessions.With(c.Verifier, h.keys.table)
+	h.tests = half.NewProber(ctx, &h.Common)
+	h.courier = newCourier(h)
+	h.Trust.Carry, h.Trust.Pass = h.courier.look, h.courier.pass
+	h.Trust.Renewals.Send = func(b []byte, toAll bool) { h.courier.send(fault.HalfHost, b, toAll) }
+	h.setTargets()
+	var open half.Closers
+	defer func() { err = errors.Join(err, open.Close()) }()
+	h.Manager = notify.New(h.Log)
+	defer func() { _ = h.Manager.Close() }() // a manager that hangs does not keep the half from ending
+	if err := h.open(&open); err != nil {
+		return fmt.Errorf("host half of %s: %w", cfg.Node, err)
+	}
+	h.Log.Info("host half runs", "epoch", h.core.Epoch(), "listen", h.nets[0].LocalAddr().String(), "interfaces", len(h.nets), "platform", h.Config.Platform)
+	h.Manager.Ready()
+	if err := h.serve(ctx); err != nil {
+		return fmt.Errorf("host half of %s: %w", cfg.Node, err)
+	}
+	return nil
+}
+
+// setTargets takes over the supervisors' addresses, as each service interface reaches them.
+func (h *hostHalf) setTargets() {
+	for k := range h.Config.Service.Interfaces() {
+		addrs := make(map[string]netip.AddrPort, len(h.Config.Supervisors))
+		for _, s := range h.Config.Supervisors {
+			addrs[s.ID] = netip.MustParseAddrPort(s.Addr(k)) // validated
+		}
+		h.targets = append(h.targets, addrs)
+	}
+	h.names = h.Config.Service.InterfaceNames()
+	h.sends = map[servicenet.PathID]*half.Condition{}
+	for _, s := range h.Config.Supervisors {
+		h.ids = append(h.ids, s.ID)
+	}
+}
+
+// open takes everything that may be refused, the lock on the register file first.
+func (h *hostHalf) open(cs *half.Closers) error {
+	var err error
+	if h.page, err = half.OpenPage(h.StatePath(half.RegisterFile), h.Half, h.Log); err != nil {
+		return err
+	}
+	cs.Add(func() error { return h.page.File.Close() })
+	h.OpenCopy(cs)
+	if h.Copy.Numbers.Epoch != 0 {
+		h.keys.resume(h.Copy.File.PathSessions())
+	}
+	h.keys.store = func(b []byte) { h.Copy.Note(h.Log, h.Copy.File.StorePathSessions(b)) }
+	if h.box, err = mailbox.Open(h.Config.StateDir, h.Half); err != nil {
+		return err
+	}
+	cs.Add(h.box.Close)
+	failpoint.Hit(failpoint.StartOpened)
+	for k, a := range h.Config.Service.Interfaces() {
+		s, err := direct.Listen(a.Listen, direct.Options{
+			Interface: a.Interface, Late: true, MaxRate: half.MaxDatagrams, Strangers: half.MaxStrangers, OnError: func(to netip.AddrPort, err error) { h.onPathError(uint8(k), to, err) },
+			OnUnfiltered: func(err error) {
+				h.Log.Warn("service socket: strangers are not filtered in the kernel", "address", a.Listen, "err", err)
+			},
+		})
+		if err != nil {
+			return err
+		}
+		s.Know(append(slices.Collect(maps.Values(h.targets[k])), half.Loopback(s.LocalAddr())))
+		h.nets, h.rails.direct = append(h.nets, s), append(h.rails.direct, direct.NewRail(s, h.targets[k]))
+		cs.Add(s.Close)
+		if err := s.Absent(); err != nil { // a card that failed is to be reported, and no reason to end
+			h.Log.Warn("going on without a service interface until it is there", "interface", h.names[k], "err", err)
+			h.bindLater(uint8(k))
+		}
+	}
+	h.rails.torus = torusrail.New(h.box, h.MaxHops())
+	e, err := h.BeginEpoch()
+	if err != nil {
+		return err
+	}
+	h.page.SetEpoch(e)
+	if h.bulk, err = newHostBulk(h, time.Now()); err != nil {
+		return err
+	}
+	h.page.History = h.bulk.history
+	if err := h.begin(e, h.OpenKeeper(cs)); err != nil {
+		return err
+	}
+	if h.Config.Service.GossipListen == "" {
+		return nil
+	}
+	return h.openGossip(cs)
+}
+
+func (h *hostHalf) openGossip(cs *half.Closers) error {
+	keys, err := pki.LoadGossipKeys(h.Config.Service.GossipKeyFile)
+	if err != nil {
+		return err
+	}
+	g, err := gossip.New(gossip.Config{
+		Name: string(h.Config.Node), Bind: h.Config.Service.GossipListen, Join: h.Config.Service.GossipJoin, Key: keys[0], Further: keys[1:],
+		Meta: gossip.Meta{
+			Role: gossip.RoleNode, ID: string(h.Config.Node), Coord: h.Topo.Coord.String(), ReportAddr: h.nets[0].LocalAddr().String(),
+		},
+		Logger: h.Log, OnMember: h.onMember, OnHeard: func(time.Time) { h.step(hostcore.GossipHeard{}) }, Timing: gossipTiming(h.Periods),
+		MaxPackets: half.MaxGossip, Strangers: half.MaxStrangers, OnLoop: h.onLoop,
+	})
+	if err != nil && h.nets[0].Absent() != nil {
+		h.Log.Warn("going on without gossip until service interface 0 is there", "err", err)
+		h.gossipLate = func() error { return h.openGossip(cs) }
+		return nil //nolint:nilerr // opened later
+	}
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	h.gossip, h.rails.gossip = g, gossip.NewRail(g)
+	h.mu.Unlock()
+	h.trustChanged() // the list may have arrived before gossip started
+	cs.Add(g.Close)
+	return nil
+}
+
+// gossipTiming is unhurried: membership is a hint here, and its probes are what an idle agent would
+// spend most on. But where no supervisor answers they must come before the service network would be
+// called dead, which is 2.4 digest periods after the last answer.
+func gossipTiming(p config.Periods) gossip.Timing {
+	return gossip.Timing{
+		ProbeInterval: p.DigestPeriod * 8 / 5, ProbeTimeout: max(p.DigestPeriod/2, 250*time.Millisecond),
+		GossipInterval: 200 * time.Millisecond, PushPullInterval: time.Minute,
+	}
+}
+
+// begin starts the machine and steps it at the same moment, so that all its periods begin together
+// and share their wake-ups.
+func (h *hostHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
+	rails := []fault.Path{fault.PathDirect, fault.PathTorus}
+	if h.Config.Service.GossipListen != "" {
+		rails = []fault.Path{fault.PathDirect, fault.PathGossip, fault.PathTorus}
+	}
+	offered, err := h.Config.Service.Offered()
+	if err != nil {
+		return err
+	}
+	failpoint.Hit(failpoint.StartRestored)
+	now := time.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	core, err := hostcore.New(hostcore.Config{
+		Topo: h.Topo, Periods: h.Periods, MaxHops: h.MaxHops(), MaxFrame: h.Config.MTU, Rails: rails,
+		Interfaces: h.names, Sensed: h.sensed(), Checksums: offered, Kept: kept,
+		Resume:        hostcore.Numbers{OutboxSnapshot: h.Copy.Numbers.OutboxSnapshot, List: h.Copy.Numbers.List},
+		GossipSilence: gossipMisses * gossipTiming(h.Periods).ProbeInterval,
+		SelfTest:      h.SelfTest(),
+	}, now, e)
+	if err != nil {
+		return err
+	}
+	h.core, h.fares.Results = core, core.SelfTest().Results
+	h.tests.Begin(h.testResults)
+	h.fares.WentOn(h.Copy.File.Cold())
+	h.do(now, core.Step(now, hostcore.Supervisors{Targets: h.ids}))
+	if half, known := half.GivenHealth(); known != nil {
+		h.do(now, core.Step(now, hostcore.Health{Half: half, Health: known}))
+	}
+	h.apply(now, core.Step(now, hostcore.Tick{}))
+	failpoint.Hit(failpoint.StartServing)
+	failpoint.Live("host", h.core, &h.mu)
+	return nil
+}
+
+// gossipMisses is how many probes of the gossip may go unanswered before it is taken for silent.
+const gossipMisses = 4
+
+// sensed returns the number of the service interface that the sensor looks at.
+func (h *hostHalf) sensed() uint8 {
+	for k, a := range h.Config.Service.Interfaces() {
+		if a.Interface != "" && a.Interface == h.Config.Sensors.ServiceInterface {
+			return uint8(k)
+		}
+	}
+	return 0
+}
+
+// serve runs the readers and the timer until ctx ends or one of them fails.
+func (h *hostHalf) serve(ctx context.Context) error {
+	sources, err := sensor.HostSources(h.Config.Sensors, checks.Client(h.Config.StateDir))
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { h.ring(ctx); return nil })
+	g.Go(func() error { h.Trust.Run(ctx, h.trustChanged); return nil })
+	g.Go(func() error { return h.box.Run(ctx, h.onMail) })
+	g.Go(func() error { return h.bulk.server.Run(ctx) })
+	g.Go(func() error { h.tests.Run(ctx, h.tested); return nil })
+	for k, s := range h.nets {
+		g.Go(func() error {
+			return s.Run(ctx, func(from netip.AddrPort, b []byte) { h.onDatagram(uint8(k), from, b) })
+		})
+	}
+	g.Go(func() error { return sensor.NewSet(sources).Run(ctx, h.Periods.SensorPeriod, h.onReadings) })
+	g.Go(func() error { h.watchInterfaces(ctx); return nil })
+	g.Go(func() error { h.bindUntilBound(ctx); return nil })
+	g.Go(func() error { h.watchPeers(ctx); return nil })
+	g.Go(func() error { h.serveStatus(ctx); return nil })
+	g.Go(func() error { h.serveLocal(ctx); return nil })
+	g.Go(func() error { h.local.Run(ctx); return nil })
+	g.Go(func() error { h.postWaiting(ctx); return nil })
+	g.Go(func() error { h.acting.Run(ctx, h.Config.StateDir); return nil })
+	if h.Config.Injection {
+		g.Go(func() error { return half.ServeUnix(ctx, h.StatePath(half.HostInjectSock), h.injectHandler()) })
+	}
+	if h.Config.HTTP != "" {
+		g.Go(func() error { return serveHTTP(ctx, h.Config.HTTP, h.metrics()) })
+	}
+	return g.Wait()
+}
+
+// ring is the timer's goroutine.
+func (h *hostHalf) ring(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			h.Manager.Stopping()
+			return
+		case <-h.alarm.Timer.C:
+			h.mu.Lock()
+			now := time.Now()
+			h.alarm.Rang()
+			h.maintain(now)
+			h.apply(now, h.core.Step(now, hostcore.Tick{}))
+			h.NoteProven(h.page, h.core.SelfTest().Proving())
+			h.mu.Unlock()
+			h.Manager.Round(now)
+		}
+	}
+}
+
+// maintain does once a second what no event tells of.
+func (h *hostHalf) maintain(now time.Time) {
+	if h.page.Maintain(now) {
+		h.Log.Info("register file mended")
+	}
+	h.MaintainCopy(now)
+	if now.Before(h.lookAt) {
+		return
+	}
+	h.lookAt = now.Add(half.CheckEvery)
+	h.lookAtFares(now)
+	h.Trust.Wake()
+	select {
+	case h.peersLook <- struct{}{}:
+	default: // the disk hangs
+	}
+	if ev, changed := h.SpoolState(); changed {
+		h.do(now, h.core.Step(now, hostcore.Hint{Event: ev}))
+	}
+}
+
+// step gives the machine an event that comes from elsewhere than the timer.
+func (h *hostHalf) step(ev hostcore.Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	h.apply(now, h.core.Step(now, ev))
+}
+
+// apply does what an output says, and all that follows from it. It runs under the mutex.
+func (h *hostHalf) apply(now time.Time, out hostcore.Output) {
+	h.do(now, out)
+	h.tellFailures(now)
+	h.alarm.Set(now)
+}
+
+// do is apply but for the alarm, which is set once all is done.
+func (h *hostHalf) do(now time.Time, out hostcore.Output) {
+	h.alarm.Wake = out.Wake
+	n := h.core.Numbers()
+	h.CarryOut(out.Effects, backup.Numbers{OutboxSnapshot: n.OutboxSnapshot, List: n.List}, h.page)
+	if out.WriteHost {
+		h.page.WriteHost(now, out.Host)
+	}
+	if out.Ring {
+		_ = h.page.File.CountDoorbell() // for people to look at
+		_ = h.box.Ring()                // the DNP half reads every TRead anyway
+	}
+	h.logNotes(out.Notes)
+	if len(out.Learned) > 0 {
+		h.local.Changed(out.Learned)
+	}
+	if out.Aged {
+		h.local.Aged()
+	}
+	for _, a := range out.Acts {
+		h.toAct(a)
+	}
+	if out.SaveTests {
+		h.SaveTests(h.core.SelfTest().Snapshot(nil))
+	}
+	for _, t := range out.TestMail {
+		h.sendTest(t)
+	}
+	var tested []selftest.Event
+	for _, p := range out.Probes {
+		tested = append(tested, h.carry(p)...)
+	}
+	for i := range out.Send {
+		h.send(&out.Send[i])
+	}
+	for _, m := range out.Relay {
+		h.toDNP(m)
+	}
+	for _, ev := range tested {
+		h.do(now, h.core.Step(now, hostcore.Test{Event: ev}))
+	}
+	if out.TakeDNP {
+		h.do(now, h.core.Step(now, h.page.ReadDNP(now, true, h.Topo.Links)))
+	}
+}
+
+func (h *hostHalf) logNotes(notes []hostcore.Note) {
+	for _, n := range notes {
+		level := slog.LevelInfo
+		switch n.Kind {
+		case hostcore.NoteSelfTest, hostcore.NoteLate, hostcore.NoteCorrupt, hostcore.NoteUnreadable, hostcore.NoteSensorStale:
+			level = slog.LevelWarn
+		case hostcore.NoteDNP:
+			if h.core.Verdict() == watchdog.Stale {
+				level = slog.LevelWarn
+			}
+		case hostcore.NoteSelfTested, hostcore.NoteRefused:
+			level = slog.LevelDebug
+		default:
+		}
+		h.Log.Log(context.Background(), level, n.Text)
+	}
+}

@@ -1,0 +1,107 @@
+package host
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/servicenet/netwatch"
+
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/hostcore"
+)
+
+// watchInterfaces passes on what the kernel says of the service interfaces, until ctx ends. Where it
+// cannot be asked, time-outs find out what it would have said.
+func (h *hostHalf) watchInterfaces(ctx context.Context) {
+	watched := make([]netwatch.Interface, 0, len(h.nets))
+	for _, a := range h.Config.Service.Interfaces() {
+		watched = append(watched, netwatch.Interface{Name: a.Interface, Addr: netip.MustParseAddrPort(a.Listen).Addr()}) // validated
+	}
+	was := make([]bool, len(watched)) // known to be down
+	err := netwatch.Run(ctx, watched, func(c netwatch.Change) {
+		h.onInterface(c, was[c.Index])
+		was[c.Index] = !c.Up
+	})
+	if err != nil {
+		h.Log.Warn("service interfaces are not watched: time-outs alone will find failures", "err", err)
+	}
+}
+
+// onInterface takes a change of a service interface. One that comes back may be another device of the
+// same name, or have got its address anew: the socket is bound again before anything is sent by it.
+func (h *hostHalf) onInterface(c netwatch.Change, wasDown bool) {
+	k := uint8(c.Index)
+	rails := []fault.Path{fault.PathDirect}
+	if k == 0 && h.Config.Service.GossipListen != "" {
+		rails = append(rails, fault.PathGossip)
+	}
+	if !c.Up {
+		h.Log.Warn("service interface down", "interface", h.names[k], "why", c.Why)
+		for _, p := range rails {
+			h.step(hostcore.Hint{Event: servicenet.RailDown{Path: p, Interface: k, Why: c.Why}})
+		}
+		return
+	}
+	if !wasDown && h.nets[k].Absent() == nil {
+		return // as it was taken to be
+	}
+	if err := h.bind(k); err != nil {
+		h.Log.Warn("service interface is there, but its socket is not bound: trying on", "interface", h.names[k], "err", err)
+		h.bindLater(k)
+	}
+	h.Log.Info("service interface up", "interface", h.names[k])
+	for _, p := range rails {
+		h.step(hostcore.Hint{Event: servicenet.RailUp{Path: p, Interface: k}})
+	}
+}
+
+// bindLater asks for one service interface's socket to be bound when that works.
+func (h *hostHalf) bindLater(k uint8) {
+	select {
+	case h.unbound <- k:
+	default: // asked for often already
+	}
+}
+
+// bind binds a service interface's socket, and opens the gossip when that waited for it.
+func (h *hostHalf) bind(k uint8) error {
+	h.bindMu.Lock()
+	defer h.bindMu.Unlock()
+	err := h.nets[k].Rebind()
+	if err != nil || k != 0 || h.gossipLate == nil {
+		return err
+	}
+	if err = h.gossipLate(); err == nil {
+		h.gossipLate = nil
+	}
+	return err
+}
+
+// bindUntilBound tries again once a second what could not be bound, until ctx ends: an address may come
+// after its interface, and where interfaces are not watched nobody says when they come.
+func (h *hostHalf) bindUntilBound(ctx context.Context) {
+	waiting := map[uint8]*half.Condition{}
+	for {
+		var again <-chan time.Time
+		if len(waiting) > 0 {
+			again = time.After(half.CheckEvery)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case k := <-h.unbound:
+			waiting[k] = &half.Condition{On: true} // that is told already
+		case <-again:
+			for k, c := range waiting {
+				err := h.bind(k)
+				c.Set(h.Log, "service interface "+h.names[k], err)
+				if err == nil {
+					delete(waiting, k)
+				}
+			}
+		}
+	}
+}

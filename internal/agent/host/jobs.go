@@ -1,0 +1,87 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/jobs"
+	"github.com/lofamo/lofamo/internal/agent/mailbox"
+)
+
+// poster are the mails about jobs to the DNP half that its mailbox had no room for. They take a part of it alone (mailbox.Offer), and wait here
+// otherwise.
+type poster struct {
+	mu      sync.Mutex
+	queue   jobs.Queue
+	waiting chan struct{} // has room for one: there are some
+}
+
+// errQueued is told to who asks when there is no room for what he asks.
+var errQueued = errors.New("too many messages about jobs wait for the DNP half")
+
+// Post implements local.Half.
+func (h *hostHalf) Post(m jobs.Mail) error {
+	p := &h.poster
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.queue.Len() == 0 {
+		if err := h.offer(m); !errors.Is(err, mailbox.ErrDropped) {
+			return err
+		}
+	}
+	if !p.queue.Add(m) {
+		return fmt.Errorf("tell the DNP half: %w", errQueued)
+	}
+	select {
+	case p.waiting <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+func (h *hostHalf) offer(m jobs.Mail) error {
+	return h.box.Offer(mailbox.Message{Type: mailbox.Jobs, Payload: m.Append(nil)})
+}
+
+// postWaiting sends what waits, until ctx ends. It sleeps while nothing does.
+func (h *hostHalf) postWaiting(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-h.poster.waiting:
+		}
+		for again := time.NewTicker(half.PostAgain); ; {
+			if h.postSome() {
+				again.Stop()
+				break
+			}
+			select {
+			case <-ctx.Done():
+				again.Stop()
+				return
+			case <-again.C:
+			}
+		}
+	}
+}
+
+// postSome sends what the mailbox takes, and says whether that is all. With no mailbox there is nobody to tell: who asked asks again, or is told so.
+func (h *hostHalf) postSome() bool {
+	p := &h.poster
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.queue.Send(func(m jobs.Mail) bool { return !errors.Is(h.offer(m), mailbox.ErrDropped) })
+	return p.queue.Len() == 0
+}
+
+// postDropped is how many mails found no room.
+func (h *hostHalf) postDropped() uint64 {
+	h.poster.mu.Lock()
+	defer h.poster.mu.Unlock()
+	return h.poster.queue.Dropped()
+}

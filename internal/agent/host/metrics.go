@@ -1,0 +1,256 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/delivery"
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/bounded"
+)
+
+// metric describes one family.
+type metric struct {
+	name, help string
+	labels     []string
+}
+
+// MetricFamily describes one family of metrics. All carry the labels node and platform too.
+type MetricFamily struct {
+	Name, Help string
+	Labels     []string
+}
+
+// Metrics describes what a host half tells Prometheus, for the documentation.
+func Metrics() []MetricFamily {
+	var out []MetricFamily
+	for _, m := range allFamilies() {
+		out = append(out, MetricFamily{m.name, m.help, append([]string{"node", "platform"}, m.labels...)})
+	}
+	return out
+}
+
+// allFamilies are those that a host half tells.
+func allFamilies() []metric {
+	return slices.Concat(families(), renewalFamilies(), faresFamilies(), counterFamilies(), linkFamilies())
+}
+
+func families() []metric {
+	return []metric{
+		{"lofamo_agent_epoch", "Boot epoch of the host half.", nil},
+		{"lofamo_agent_certificate_begins_timestamp_seconds", "Begin of the certificate that a half uses now.", []string{"half"}},
+		{"lofamo_agent_certificate_expires_timestamp_seconds", "End of the certificate that a half uses now. Afterwards all others refuse its messages.", []string{"half"}},
+		{"lofamo_agent_dnp_alive", "1 when the DNP half validates its watchdog word, 0 when not or not yet.", nil},
+		{"lofamo_agent_reports_pending", "Reports in the sender's log.", nil},
+		{"lofamo_agent_reports_unanswered", "Reports in the sender's log that no supervisor has received yet.", nil},
+		{"lofamo_agent_reports_oldest_age_seconds", "Age of the oldest report in the sender's log, 0 when it is empty.", nil},
+		{"lofamo_agent_reports_total", "Reports and digests logged.", nil},
+		{"lofamo_agent_reports_committed_total", "Reports that the supervisors committed.", nil},
+		{"lofamo_agent_reports_shortened_total", "Reports left out because the log was full.", nil},
+		{"lofamo_agent_sends_total", "Attempts by kind of rail.", []string{"path"}},
+		{"lofamo_agent_retries_total", "Attempts that were not the first of their report.", nil},
+		{"lofamo_agent_path_state", "State of the path to the supervisors, one series a state.", []string{"state"}},
+		{"lofamo_agent_path_migrations_total", "Changes of the primary path, by reason.", []string{"reason"}},
+		{"lofamo_agent_isolated", "1 while no rail at all brings an answer of a supervisor.", nil},
+		{"lofamo_agent_isolated_seconds", "How long no rail at all has brought an answer, 0 when one does.", nil},
+		{"lofamo_agent_rail_up", "0 while a rail is known not to work, else 1.", []string{"rail"}},
+		{"lofamo_agent_rail_reports_in_flight", "Reports sent by a rail last and not answered.", []string{"rail"}},
+		{"lofamo_agent_rail_reports_sent_total", "Reports sent by a rail.", []string{"rail"}},
+		{"lofamo_agent_rail_reports_answered_total", "Reports whose first answer came by a rail.", []string{"rail"}},
+		{"lofamo_agent_rail_rtt_seconds", "Smoothed time from a report to its answer, 0 before the first.", []string{"rail"}},
+		{"lofamo_agent_spool_bytes", "Bytes that kept reports take on disk.", nil},
+		{"lofamo_agent_spool_reports", "Reports that would outlive a restart.", nil},
+		{"lofamo_agent_spool_lost_total", "Reports that could not be kept on disk.", nil},
+		{"lofamo_agent_spool_failing", "1 while reports are not kept on disk, for whatever reason.", nil},
+		{"lofamo_agent_damaged_total", "Packets that came damaged; the sender is asked again.", nil},
+		{"lofamo_agent_refused_total", "Messages refused, by reason.", []string{"reason"}},
+		{"lofamo_agent_oversized_total", "Datagrams on the service interfaces that were longer than any message.", nil},
+		{"lofamo_agent_kernel_dropped_total", "Datagrams on the service interfaces that the kernel dropped because the half was too slow.", nil},
+		{"lofamo_agent_mailbox_dropped_total", "Messages to the DNP half dropped because its mailbox was full.", nil},
+		{"lofamo_agent_broadcasts_raised_total", "Express broadcasts raised at this node, by topic.", []string{"topic"}},
+		{"lofamo_agent_broadcasts_delivered_total", "Express broadcasts of other nodes that came here, by topic.", []string{"topic"}},
+		{"lofamo_agent_broadcasts_repeated_total", "Express broadcasts sent to a neighbour again, by topic.", []string{"topic"}},
+		{"lofamo_agent_broadcasts_dropped_total", "Express broadcasts not taken for want of room or budget, or given up, by topic.", []string{"topic"}},
+		{"lofamo_agent_procedure_state", "State of the fault management procedure at this node, one series a state.", []string{"state"}},
+		{"lofamo_agent_procedures_total", "Fault management procedures that ended here with the torus empty or not, and those that this node wanted and did not begin.", []string{"result"}},
+		{"lofamo_agent_procedure_held_up_total", "Messages of this node that waited for the end of a procedure.", nil},
+		{"lofamo_agent_procedure_waiting", "Messages of this node that wait now.", nil},
+		{"lofamo_agent_registers_corrupt_total", "Register words found torn or flipped.", nil},
+		{"lofamo_agent_component_state", "State of each component as this half states it, one series a state.", []string{"component", "state"}},
+	}
+}
+
+// hostMetrics gathers the host half's metrics when they are asked for: an agent that nobody
+// scrapes pays nothing. What the DNP half knows comes from the registers.
+type hostMetrics struct {
+	h    *hostHalf
+	desc map[string]*prometheus.Desc
+}
+
+func newHostMetrics(h *hostHalf) *hostMetrics {
+	labels := prometheus.Labels{"node": string(h.Config.Node), "platform": h.Config.Platform}
+	m := &hostMetrics{h: h, desc: map[string]*prometheus.Desc{}}
+	for _, d := range allFamilies() {
+		m.desc[d.name] = prometheus.NewDesc(d.name, d.help, d.labels, labels)
+	}
+	return m
+}
+
+// Describe implements prometheus.Collector.
+func (m *hostMetrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range m.desc {
+		ch <- d
+	}
+}
+
+// sink takes values of one scrape.
+type sink struct {
+	desc map[string]*prometheus.Desc
+	ch   chan<- prometheus.Metric
+}
+
+func (s sink) counter(name string, v uint64, labels ...string) {
+	s.ch <- prometheus.MustNewConstMetric(s.desc[name], prometheus.CounterValue, float64(v), labels...)
+}
+
+func (s sink) gauge(name string, v float64, labels ...string) {
+	s.ch <- prometheus.MustNewConstMetric(s.desc[name], prometheus.GaugeValue, v, labels...)
+}
+
+func (s sink) certificate(half fault.Half, c half.Validity) {
+	if c.Begins != 0 { // a DNP half of an earlier version states the end alone
+		s.gauge("lofamo_agent_certificate_begins_timestamp_seconds", float64(c.Begins), half.String())
+	}
+	s.gauge("lofamo_agent_certificate_expires_timestamp_seconds", float64(c.Ends), half.String())
+}
+
+// seconds turns nanoseconds into the base unit.
+func seconds(ns uint64) float64 { return float64(ns) / float64(time.Second) }
+
+// Collect implements prometheus.Collector.
+func (m *hostMetrics) Collect(ch chan<- prometheus.Metric) {
+	h, s := m.h, sink{m.desc, ch}
+	h.mu.Lock()
+	box, verdict, e := h.core.OutboxStats(), h.core.Verdict(), h.core.Epoch()
+	states := h.core.States()
+	corrupt := h.page.File.Corrupt()
+	fares, moved := h.core.Delivery(time.Now()), h.core.Migrations()
+	halves, broadcasts, procedures, counts, links := h.heardFares(time.Now()), h.broadcasts(), h.procedures(), h.otherCounts(), h.linkCounts()
+	h.mu.Unlock()
+	halves.rails = fares
+
+	s.gauge("lofamo_agent_epoch", float64(e))
+	s.certificate(fault.HalfHost, half.Validity{Begins: h.Signer.Begins().Unix(), Ends: h.Signer.Expires().Unix()})
+	if c := h.dnpCert.Load(); c != nil { // else the half has just started
+		s.certificate(fault.HalfDNP, *c)
+	}
+	s.renewals(&h.courier.counts)
+	s.gauge("lofamo_agent_dnp_alive", one(verdict == watchdog.Alive))
+	s.gauge("lofamo_agent_reports_pending", float64(box.Pending))
+	s.counter("lofamo_agent_reports_total", box.Added)
+	s.counter("lofamo_agent_reports_committed_total", box.Committed)
+	s.counter("lofamo_agent_reports_shortened_total", box.Shortened)
+	s.counter("lofamo_agent_retries_total", box.Retries)
+	for p := fault.PathDirect; p.Valid(); p++ {
+		s.counter("lofamo_agent_sends_total", box.Sent[p], p.String())
+	}
+	for _, r := range delivery.Reasons() {
+		s.counter("lofamo_agent_path_migrations_total", moved[r], r.String())
+	}
+	s.delivery(fares)
+	s.fares(halves)
+	s.spool(h)
+	s.broadcasts(broadcasts)
+	s.procedures(procedures)
+	s.counts(counts)
+	s.links(links)
+	s.counter("lofamo_agent_damaged_total", h.damaged.Load())
+	for r := range servicenet.NumRefusals {
+		if r > 0 {
+			s.counter("lofamo_agent_refused_total", h.refused[r].Load(), servicenet.Refusal(r).String())
+		}
+	}
+	var oversized, dropped uint64
+	for _, n := range h.nets {
+		st := n.Stats()
+		oversized, dropped = oversized+st.Oversized, dropped+st.Dropped
+	}
+	s.counter("lofamo_agent_oversized_total", oversized)
+	s.counter("lofamo_agent_kernel_dropped_total", dropped)
+	s.counter("lofamo_agent_mailbox_dropped_total", h.box.Stats().DroppedFull)
+	s.counter("lofamo_agent_registers_corrupt_total", corrupt)
+	s.states(states)
+}
+
+// delivery tells what the sender says of its log, paths and rails.
+func (s sink) delivery(d *lofamov1.DeliveryStatus) {
+	s.gauge("lofamo_agent_reports_unanswered", float64(d.GetUnanswered()))
+	s.gauge("lofamo_agent_reports_oldest_age_seconds", seconds(d.GetOldestNs()))
+	for state := lofamov1.PathState_MIGRATED; state <= lofamov1.PathState_REESTABLISHING; state++ {
+		s.gauge("lofamo_agent_path_state", one(d.GetState() == state), state.String())
+	}
+	s.gauge("lofamo_agent_isolated", one(d.GetIsolatedNs() > 0))
+	s.gauge("lofamo_agent_isolated_seconds", seconds(d.GetIsolatedNs()))
+	for _, r := range d.GetRails() {
+		s.gauge("lofamo_agent_rail_up", one(!r.GetDown()), r.GetName())
+		s.gauge("lofamo_agent_rail_reports_in_flight", float64(r.GetInFlight()), r.GetName())
+		s.counter("lofamo_agent_rail_reports_sent_total", r.GetSent(), r.GetName())
+		s.counter("lofamo_agent_rail_reports_answered_total", r.GetAnswered(), r.GetName())
+		s.gauge("lofamo_agent_rail_rtt_seconds", seconds(r.GetRttNs()), r.GetName())
+	}
+}
+
+func (s sink) spool(h *hostHalf) {
+	st := h.Keeper.Status()
+	s.gauge("lofamo_agent_spool_bytes", float64(st.Bytes))
+	s.gauge("lofamo_agent_spool_reports", float64(st.Depth))
+	s.counter("lofamo_agent_spool_lost_total", st.Lost)
+	s.gauge("lofamo_agent_spool_failing", one(st.Err != ""))
+}
+
+func (s sink) states(states []hostcore.ComponentState) {
+	for _, c := range states {
+		for st := fault.Unknown; st.Valid(); st++ {
+			s.gauge("lofamo_agent_component_state", one(c.State == st), c.Component.String(), st.String())
+		}
+	}
+}
+
+// metrics is the handler of the configured HTTP address: /metrics and /healthz.
+func (h *hostHalf) metrics() http.Handler {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(newHostMetrics(h))
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: 2}))
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
+	return mux
+}
+
+// serveHTTP serves h on a TCP address until ctx ends.
+func serveHTTP(ctx context.Context, addr string, h http.Handler) error {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return fmt.Errorf("metrics: listen on TCP %s: %w", addr, err)
+	}
+	return half.Serve(ctx, bounded.Listen(l, bounded.Options{Limits: bounded.Limits{All: 64, PerSource: 16}}), h)
+}
+
+func one(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

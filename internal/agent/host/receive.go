@@ -1,0 +1,185 @@
+package host
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/sensor"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/servicenet/gossip"
+	"github.com/lofamo/lofamo/pkg/torus/routing"
+
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/mailbox"
+	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/torusrail"
+	"github.com/lofamo/lofamo/internal/failpoint"
+)
+
+// onMail handles what the DNP half says: a doorbell, or an envelope that came by the torus.
+func (h *hostHalf) onMail(m mailbox.Message) {
+	h.readers.Mail.Begin()
+	defer h.readers.Mail.End()
+	for range failpoint.Packet(failpoint.MailReceive, m.Payload) {
+		h.onMessage(m)
+	}
+}
+
+func (h *hostHalf) onMessage(m mailbox.Message) {
+	if m.Type == mailbox.Doorbell {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		now := time.Now()
+		h.apply(now, h.core.Step(now, h.page.ReadDNP(now, false, h.Topo.Links)))
+		return
+	}
+	if m.Type == mailbox.Test {
+		echo, data := half.ProbeMail(m)
+		h.step(hostcore.TestMail{Echo: echo, Data: data})
+		return
+	}
+	if m.Type == mailbox.Jobs {
+		h.onJobs(m.Payload)
+		return
+	}
+	if m.Type == mailbox.Certificate {
+		h.onSpan(m.Payload)
+		return
+	}
+	if m.Type == mailbox.Recovery {
+		h.onRecord(m.Payload)
+	}
+	if m.Type == mailbox.Recovery || m.Type == mailbox.Health {
+		if half, known := half.HeardHealth(m, fault.HalfDNP); known != nil {
+			h.step(hostcore.Health{Half: half, Health: known})
+		}
+		return
+	}
+	if m.Type != mailbox.Envelope {
+		return
+	}
+	msg, held, err := torusrail.ReadMail(m.Payload, half.Monotonic())
+	if err != nil {
+		h.Log.Debug("message from the DNP half refused", "err", err)
+		return
+	}
+	if msg.Kind == relay.Back {
+		h.bulk.passOn(msg, held)
+		return
+	}
+	if msg.Kind == relay.Up {
+		h.step(hostcore.Arrived{Message: msg, Held: held})
+		return
+	}
+	if b := h.whole(time.Now(), msg.Envelope); b != nil {
+		h.receive(b, hostcore.Received{Path: fault.PathTorus})
+	}
+}
+
+// whole returns an envelope that the mailbox has brought, of several pieces when the last has come. The mailbox' goroutine alone calls it.
+func (h *hostHalf) whole(now time.Time, b []byte) []byte {
+	if !routing.IsPiece(b) {
+		return b
+	}
+	missing := h.pieces.Tick(now)
+	b, more, err := h.pieces.Take(now, b)
+	for _, m := range append(missing, more...) {
+		h.Log.Warn("message from the DNP half given up", "why", m.String())
+	}
+	if err != nil {
+		h.Log.Debug("message from the DNP half refused", "err", err)
+	}
+	return b
+}
+
+// onDatagram handles what came by a service interface.
+func (h *hostHalf) onDatagram(k uint8, from netip.AddrPort, b []byte) {
+	h.readers.Ways[k].Begin()
+	defer h.readers.Ways[k].End()
+	for range failpoint.Packet(failpoint.HostReceive, b) {
+		if h.takesProbe(k, from, b) {
+			continue
+		}
+		h.receive(slices.Clone(b), hostcore.Received{Path: fault.PathDirect, Interface: k, From: from})
+	}
+}
+
+// receive verifies an envelope, outside the mutex, and gives the message to the machine.
+func (h *hostHalf) receive(b []byte, ev hostcore.Received) {
+	o, err := servicenet.Open(b, h.opens)
+	if err != nil {
+		h.refuse(err, ev)
+		return
+	}
+	if r := o.Msg.GetPathReply(); r != nil {
+		if err := h.keys.agree(o.Name, r); err != nil {
+			h.Log.Debug("no session made", "err", err) // signatures go on
+		}
+	}
+	if p := o.Msg.GetDenyPart(); p != nil {
+		h.Trust.Take(o.Name, p) // and the machine gets the acknowledgements that came with it
+	}
+	if r := o.Msg.GetRenewReply(); r != nil {
+		h.courier.take(r, b)
+		return
+	}
+	h.bulk.take(o, ev.Path, ev.Interface)
+	h.acting.Hear(o.Msg)
+	ev.Opened = o
+	h.step(ev)
+}
+
+// refuse counts what is not accepted. What came damaged is told to the machine: whatever it was, the
+// answer to something of ours may have been in it.
+func (h *hostHalf) refuse(err error, ev hostcore.Received) {
+	h.refused[servicenet.RefusalOf(err)].Add(1)
+	h.Log.Debug("message refused", "path", ev.Path.String(), "err", err)
+	if !servicenet.IsDamaged(err) {
+		return
+	}
+	h.damaged.Add(1)
+	hint := servicenet.Damaged{Path: ev.Path, Interface: ev.Interface}
+	if ev.Path == fault.PathDirect {
+		hint.Supervisor = h.supervisorAt(ev.Interface, ev.From)
+	}
+	h.step(hostcore.Hint{Event: hint})
+}
+
+// supervisorAt returns who has an address, as a service interface reaches it; empty: nobody known.
+func (h *hostHalf) supervisorAt(k uint8, addr netip.AddrPort) string {
+	for id, at := range h.targets[k] {
+		if at == addr {
+			return id
+		}
+	}
+	return ""
+}
+
+// onPathError is told by the kernel what came back for a datagram that a service interface sent.
+func (h *hostHalf) onPathError(k uint8, to netip.AddrPort, err error) {
+	if id := h.supervisorAt(k, to); id != "" {
+		h.step(hostcore.Hint{Event: pathFailed(k, id, err)})
+	}
+}
+
+func (h *hostHalf) onReadings(rs []sensor.Reading) {
+	ev := hostcore.Readings{Readings: make([]hostcore.Reading, 0, len(rs))}
+	for _, r := range rs {
+		ev.Readings = append(ev.Readings, hostcore.Reading{Component: r.Component, State: r.State, Detail: r.Detail, Quantity: r.Trend.Quantity, Value: r.Trend.Value, Threshold: r.Trend.Threshold})
+	}
+	h.step(ev)
+}
+
+// onMember takes hints from the gossip: who leads. Addresses are the configuration's.
+func (h *hostHalf) onMember(ev gossip.Event) {
+	m := ev.Member.Meta
+	if m.Role != gossip.RoleSupervisor || !m.Leader || ev.Kind == gossip.EventLeave || ev.Kind == gossip.EventFail {
+		return
+	}
+	if slices.Contains(h.ids, m.ID) {
+		h.step(hostcore.Supervisors{Targets: h.ids, Leader: m.ID})
+	}
+}

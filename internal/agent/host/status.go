@@ -1,0 +1,71 @@
+package host
+
+import (
+	"context"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/status"
+)
+
+// serveStatus answers `lofamo-agent status` until ctx ends. The half does not need it: where its socket
+// cannot be made, it says so and goes on.
+func (h *hostHalf) serveStatus(ctx context.Context) {
+	if err := half.ServeUnix(ctx, h.StatePath(status.Socket), status.Handler(h.status)); err != nil {
+		h.Log.Warn("lofamo-agent status will not be answered", "err", err)
+	}
+}
+
+// status is what this half says of itself to people on its node.
+func (h *hostHalf) status() status.Status {
+	s := status.Status{
+		Node: string(h.Config.Node), Coord: h.Config.Coord, Platform: h.Config.Platform,
+		Damaged: h.damaged.Load(), Spool: h.SpoolStatus(),
+	}
+	for i := range h.refused {
+		s.Refused += h.refused[i].Load()
+	}
+	for k, n := range h.nets {
+		s.Interfaces = append(s.Interfaces, status.Interface{Name: h.names[k], Listen: n.LocalAddr().String()})
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s.Host = status.Half{State: "RUNNING", Epoch: uint64(h.core.Epoch()), PID: os.Getpid()}
+	s.DNP = status.Half{State: strings.ToUpper(h.core.Verdict().String()), Epoch: uint64(h.page.File.Epoch(fault.HalfDNP))}
+	s.ServiceNetwork = fault.Unknown.String()
+	for _, c := range h.core.States() {
+		if c.Component == fault.ComponentServiceNetwork {
+			s.ServiceNetwork = c.State.String()
+		}
+	}
+	now := time.Now()
+	s.Delivery.DeliveryStatus = h.core.Delivery(now)
+	h.statusOfHalves(now, &s)
+	s.Broadcasts, s.Procedures, s.Torus, s.Master = h.broadcasts(), h.procedures(), h.torusCounters(), h.master()
+	s.Migrations = map[string]uint64{}
+	for why, n := range h.core.Migrations() {
+		s.Migrations[why.String()] = n
+	}
+	return s
+}
+
+// statusOfHalves runs under the mutex.
+func (h *hostHalf) statusOfHalves(now time.Time, s *status.Status) {
+	known := h.core.Health(now)
+	s.Health = map[string]status.Health{}
+	for _, half := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		if is := known.Of(half); is != nil {
+			for _, t := range is.GetTests() {
+				t.Module = servicenet.ModuleName(t.GetNumber(), s.Delivery.DeliveryStatus)
+			}
+			s.Health[half.String()] = status.Health{HalfHealth: is}
+		}
+	}
+	heard := h.heardFares(now)
+	s.Copy = status.Copy{Path: h.Copy.File.Path(), Failing: heard.failing, Cold: h.fares.Cold, Reports: heard.copy.Reports}
+}

@@ -9,7 +9,6 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
-	"github.com/lofamo/lofamo/internal/executor/eureka"
 	"github.com/lofamo/lofamo/internal/executor/node"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
@@ -26,7 +25,7 @@ func (s *Supervisor) nodeExecutors(cfg config.NodeExecutor) (map[response.Kind]e
 	if err != nil {
 		return nil, err
 	}
-	out := map[response.Kind]executor.Executor{response.Eureka: eureka.New(s.actor, s.raisers)}
+	out := map[response.Kind]executor.Executor{response.Eureka: node.NewEureka(s.actor, s.raisers)}
 	for _, k := range node.Kinds() {
 		out[k] = nodes
 	}

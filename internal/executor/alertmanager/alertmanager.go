@@ -19,7 +19,6 @@ import (
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
-	"github.com/lofamo/lofamo/internal/executor/alertmanager/keeper"
 	"github.com/lofamo/lofamo/internal/executor/httpcall"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -82,19 +81,19 @@ func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
 
 func (x *Executor) attempt(ctx context.Context, j executor.Job) executor.Result {
 	a := x.alert(j)
-	heard := make(chan keeper.State, 1)
+	heard := make(chan delivery, 1)
 	if !x.tell(ctx, asked{a, j.Undo, heard}) {
-		return outcome(j, keeper.State{})
+		return outcome(j, delivery{})
 	}
-	var s keeper.State
+	var s delivery
 	select {
 	case s = <-heard:
 	case <-ctx.Done():
 		// Of the keeper itself, which may be hearing this very moment that one has it. It answers at once, or has ended.
-		back := make(chan keeper.State, 1)
+		back := make(chan delivery, 1)
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		s = keeper.State{Left: true}
+		s = delivery{Left: true}
 		if x.tell(end, givenUp{a.Key, heard, back}) {
 			s = <-back
 		}
@@ -103,7 +102,7 @@ func (x *Executor) attempt(ctx context.Context, j executor.Job) executor.Result 
 }
 
 // outcome of a job by how far its alert has come.
-func outcome(j executor.Job, s keeper.State) executor.Result {
+func outcome(j executor.Job, s delivery) executor.Result {
 	var failed []string
 	for i, why := range s.Why {
 		if why != "" {
@@ -124,7 +123,7 @@ func outcome(j executor.Job, s keeper.State) executor.Result {
 }
 
 // alert is what people are told of a fault. Its labels are the same for as long as the response lives.
-func (x *Executor) alert(j executor.Job) keeper.Alert {
+func (x *Executor) alert(j executor.Job) alert {
 	labels := map[string]string{"alertname": "LofamoNodeFault", "cluster": j.Cluster, "policy": j.Policy, "severity": j.Parameters["severity"]}
 	what := j.Target.String()
 	notes := map[string]string{"response": j.Response, "state": j.Fault.State.String(), "cause": j.Fault.Cause.String()}
@@ -142,7 +141,7 @@ func (x *Executor) alert(j executor.Job) keeper.Alert {
 		notes["description"] = j.Fault.Detail
 	}
 	maps.Copy(labels, x.cfg.Labels)
-	return keeper.Alert{Key: keeper.Key(j.Response + "/" + strconv.Itoa(j.Step)), Labels: labels, Annotations: notes, StartsAt: j.Fault.Since}
+	return alert{Key: alertKey(j.Response + "/" + strconv.Itoa(j.Step)), Labels: labels, Annotations: notes, StartsAt: j.Fault.Since}
 }
 
 func members(ids []fault.NodeID) string {
@@ -166,7 +165,7 @@ type wire struct {
 }
 
 // post makes one request.
-func (x *Executor) post(ctx context.Context, p keeper.Post) sent {
+func (x *Executor) post(ctx context.Context, p post) sent {
 	out := make([]wire, 0, len(p.Alerts))
 	for _, a := range p.Alerts {
 		out = append(out, wire{a.Labels, a.Annotations, a.StartsAt.UTC(), a.EndsAt.UTC(), x.cfg.Link})

@@ -4,8 +4,6 @@ import (
 	"context"
 	"sync"
 	"time"
-
-	"github.com/lofamo/lofamo/internal/executor/alertmanager/keeper"
 )
 
 // event is something that the keeper's goroutine is told.
@@ -14,23 +12,23 @@ type event any
 type (
 	// asked is a Do: it is answered once, when an Alertmanager has the alert or its end.
 	asked struct {
-		alert   keeper.Alert
+		alert   alert
 		resolve bool
-		answer  chan<- keeper.State
+		answer  chan<- delivery
 	}
 	// givenUp is a Do whose time is over: nothing of it is sent any more, unless an Alertmanager has it.
 	givenUp struct {
-		key    keeper.Key
-		asked  chan<- keeper.State // as the Do has asked
-		answer chan<- keeper.State
+		key    alertKey
+		asked  chan<- delivery // as the Do has asked
+		answer chan<- delivery
 	}
 	sent struct {
-		post     keeper.Post
+		post     post
 		ok, left bool
 		why      string
 	}
 	stands struct {
-		alerts []keeper.Alert
+		alerts []alert
 		leads  bool
 	}
 )
@@ -54,7 +52,7 @@ func (x *Executor) Run(ctx context.Context) {
 	if x.standing != nil {
 		work.Go(func() { x.ask(ctx) })
 	}
-	l := loop{x: x, keep: keeper.New(keeper.Config{Targets: len(x.calls), Resend: x.cfg.Resend.D(), Hold: x.cfg.Hold.D(), Batch: batch}), waiting: map[keeper.Key]chan<- keeper.State{}}
+	l := loop{x: x, keep: newKeeper(keeperConfig{Targets: len(x.calls), Resend: x.cfg.Resend.D(), Hold: x.cfg.Hold.D(), Batch: batch}), waiting: map[alertKey]chan<- delivery{}}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -79,8 +77,8 @@ func (x *Executor) Run(ctx context.Context) {
 // loop is what Run's goroutine alone has.
 type loop struct {
 	x       *Executor
-	keep    *keeper.Keeper
-	waiting map[keeper.Key]chan<- keeper.State
+	keep    *keeper
+	waiting map[alertKey]chan<- delivery
 	down    []bool // by target: its requests fail, and that was said
 }
 

@@ -12,7 +12,6 @@ import (
 
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/httpcall"
-	"github.com/lofamo/lofamo/internal/executor/webhook/talk"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
@@ -101,8 +100,8 @@ type Reply struct {
 	Detail     string  `json:"detail,omitempty"`
 }
 
-var verdicts = map[string]talk.Verdict{
-	"done": talk.Done, "accepted": talk.Accepted, "unchanged": talk.Unchanged, "later": talk.Later, "partly": talk.Partly, "unknown": talk.Unknown, "stale": talk.Stale, "none": talk.None,
+var verdicts = map[string]verdict{
+	"done": verdictDone, "accepted": verdictAccepted, "unchanged": verdictUnchanged, "later": verdictLater, "partly": verdictPartly, "unknown": verdictUnknown, "stale": verdictStale, "none": verdictNone,
 }
 
 // refusals are statuses that say, without an answer of the contract, that nothing was done: whoever gave them has not read the
@@ -115,24 +114,24 @@ var refusals = []int{
 
 // heard reads an answer. Of a receiver that does not keep to the contract the status alone counts. A redirect, and a fault of
 // the server's, may come after the deed.
-func heard(a httpcall.Answer, contract bool) talk.Heard {
-	h := talk.Heard{After: retryAfter(a.Header), Detail: fmt.Sprintf("status %d", a.Status)}
+func heard(a httpcall.Answer, contract bool) reply {
+	h := reply{After: retryAfter(a.Header), Detail: fmt.Sprintf("status %d", a.Status)}
 	if contract {
 		r, err := parse(a.Body)
 		if err == nil {
-			return talk.Heard{Verdict: verdicts[r.Outcome], Attempt: r.Attempt, After: seconds(r.RetryAfter), Detail: clean(r.Detail)}
+			return reply{Verdict: verdicts[r.Outcome], Attempt: r.Attempt, After: seconds(r.RetryAfter), Detail: clean(r.Detail)}
 		}
 		h.Detail += ": " + err.Error()
 	}
 	switch {
 	case !contract && a.Status >= 200 && a.Status <= 299:
-		h.Verdict = talk.Done
+		h.Verdict = verdictDone
 	case a.Status == http.StatusTooManyRequests:
-		h.Verdict = talk.Later
+		h.Verdict = verdictLater
 	case slices.Contains(refusals, a.Status):
-		h.Verdict = talk.Refused
+		h.Verdict = verdictRefused
 	default:
-		h.Verdict = talk.Garbled
+		h.Verdict = verdictGarbled
 	}
 	return h
 }

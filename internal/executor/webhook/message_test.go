@@ -11,7 +11,6 @@ import (
 	"github.com/lofamo/lofamo/examples/remediator/receiver"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/httpcall"
-	"github.com/lofamo/lofamo/internal/executor/webhook/talk"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
@@ -112,28 +111,28 @@ func TestHeard(t *testing.T) {
 		status   int
 		body     string
 		contract bool
-		want     talk.Verdict
+		want     verdict
 		after    time.Duration
 	}{
-		{200, `{"schema":"lofamo.io/webhook/v1","outcome":"done","more":1}`, true, talk.Done, 0},
-		{202, `{"schema":"lofamo.io/webhook/v1","outcome":"accepted","retryAfter":1.5}`, true, talk.Accepted, 1500 * time.Millisecond},
-		{202, `{"schema":"lofamo.io/webhook/v1","outcome":"accepted","retryAfter":1e300}`, true, talk.Accepted, time.Hour},
-		{503, `{"schema":"lofamo.io/webhook/v1","outcome":"later"}`, true, talk.Later, 0},
-		{500, `{"schema":"lofamo.io/webhook/v1","outcome":"unknown"}`, true, talk.Unknown, 0},
-		{200, `{"schema":"lofamo.io/webhook/v1","outcome":"done"} x`, true, talk.Garbled, 0},
-		{200, `{"schema":"lofamo.io/webhook/v1","outcome":"Done"}`, true, talk.Garbled, 0},
-		{200, `{"schema":"lofamo.io/webhook/v1","outcome":"done","retryAfter":-1}`, true, talk.Garbled, 0},
-		{200, `{"schema":"lofamo.io/webhook/v1","outcome":"done","attempt":-1}`, true, talk.Garbled, 0},
-		{200, ``, true, talk.Garbled, 0},
-		{204, ``, false, talk.Done, 0},
-		{301, ``, false, talk.Garbled, 0},
-		{303, ``, true, talk.Garbled, 0},
-		{404, ``, true, talk.Refused, 0},
-		{404, ``, false, talk.Refused, 0},
-		{408, ``, true, talk.Garbled, 0},
-		{409, ``, true, talk.Garbled, 0},
-		{429, ``, true, talk.Later, 7 * time.Second},
-		{503, ``, true, talk.Garbled, 7 * time.Second},
+		{200, `{"schema":"lofamo.io/webhook/v1","outcome":"done","more":1}`, true, verdictDone, 0},
+		{202, `{"schema":"lofamo.io/webhook/v1","outcome":"accepted","retryAfter":1.5}`, true, verdictAccepted, 1500 * time.Millisecond},
+		{202, `{"schema":"lofamo.io/webhook/v1","outcome":"accepted","retryAfter":1e300}`, true, verdictAccepted, time.Hour},
+		{503, `{"schema":"lofamo.io/webhook/v1","outcome":"later"}`, true, verdictLater, 0},
+		{500, `{"schema":"lofamo.io/webhook/v1","outcome":"unknown"}`, true, verdictUnknown, 0},
+		{200, `{"schema":"lofamo.io/webhook/v1","outcome":"done"} x`, true, verdictGarbled, 0},
+		{200, `{"schema":"lofamo.io/webhook/v1","outcome":"Done"}`, true, verdictGarbled, 0},
+		{200, `{"schema":"lofamo.io/webhook/v1","outcome":"done","retryAfter":-1}`, true, verdictGarbled, 0},
+		{200, `{"schema":"lofamo.io/webhook/v1","outcome":"done","attempt":-1}`, true, verdictGarbled, 0},
+		{200, ``, true, verdictGarbled, 0},
+		{204, ``, false, verdictDone, 0},
+		{301, ``, false, verdictGarbled, 0},
+		{303, ``, true, verdictGarbled, 0},
+		{404, ``, true, verdictRefused, 0},
+		{404, ``, false, verdictRefused, 0},
+		{408, ``, true, verdictGarbled, 0},
+		{409, ``, true, verdictGarbled, 0},
+		{429, ``, true, verdictLater, 7 * time.Second},
+		{503, ``, true, verdictGarbled, 7 * time.Second},
 	} {
 		h := http.Header{}
 		if c.after == 7*time.Second {
@@ -154,13 +153,13 @@ func FuzzReply(f *testing.F) {
 		h := http.Header{"Retry-After": {after}}
 		for _, contract := range []bool{false, true} {
 			got := heard(httpcall.Answer{Status: status, Header: h, Body: []byte(body)}, contract)
-			if got.Verdict < talk.Done || got.Verdict > talk.Garbled || got.After < 0 || got.After > maxRetryAfter*time.Second || got.Attempt < 0 {
+			if got.Verdict < verdictDone || got.Verdict > verdictGarbled || got.After < 0 || got.After > maxRetryAfter*time.Second || got.Attempt < 0 {
 				t.Errorf("%+v", got)
 			}
 			if len(got.Detail) > 2*executor.MaxDetail || strings.ContainsFunc(got.Detail, unicode.IsControl) {
 				t.Errorf("detail %q", got.Detail)
 			}
-			if said := got.Verdict == talk.Done; said && (contract && !strings.Contains(body, "webhook/v1") || !contract && (status < 200 || status > 299)) {
+			if said := got.Verdict == verdictDone; said && (contract && !strings.Contains(body, "webhook/v1") || !contract && (status < 200 || status > 299)) {
 				t.Errorf("%d %q is taken for done", status, body)
 			}
 		}

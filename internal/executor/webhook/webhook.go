@@ -1,5 +1,5 @@
 // Package webhook calls receivers of other people: webhook.notify tells, webhook.remediate has something done. What is posted,
-// how it is signed, and what a receiver owes is in docs/webhooks.md; what is said when in package talk.
+// how it is signed, and what a receiver owes is in docs/webhooks.md; the order of requests in attempt.go.
 //
 // The exactness is the receiver's: it knows by key and attempt what it has been told, and refuses a token lower than one that it
 // has seen. So the same thing may be told again, by whichever supervisor, and what is not known can be asked for. Only what the
@@ -18,7 +18,6 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/httpcall"
-	"github.com/lofamo/lofamo/internal/executor/webhook/talk"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/pkg/response"
 )
@@ -93,11 +92,11 @@ func never(j executor.Job, format string, args ...any) executor.Result {
 	return executor.Unchanged(format, args...)
 }
 
-// talk does what package talk says.
+// talk makes the requests of one attempt.
 func (x *Executor) talk(ctx context.Context, t *target, j executor.Job) executor.Result {
 	contract := t.Answers == config.AnswersContract
-	k, m := talk.Begin(talk.Rules{Attempt: j.Attempt.Attempt, Recheck: j.Recheck, Contract: contract})
-	for m.Act != talk.End {
+	k, m := begin(rules{Attempt: j.Attempt.Attempt, Recheck: j.Recheck, Contract: contract})
+	for m.Act != actEnd {
 		if !pause(ctx, m.After/x.hurry) {
 			m = k.Expired()
 			continue
@@ -134,10 +133,10 @@ func (x *Executor) talk(ctx context.Context, t *target, j executor.Job) executor
 }
 
 // post posts one message. An error that is no *httpcall.Error is of our own making.
-func (x *Executor) post(ctx context.Context, t *target, j executor.Job, act talk.Act) (httpcall.Answer, error) {
+func (x *Executor) post(ctx context.Context, t *target, j executor.Job, act act) (httpcall.Answer, error) {
 	action := ActionDo
 	switch {
-	case act == talk.Ask:
+	case act == actAsk:
 		action = ActionStatus
 	case j.Undo:
 		action = ActionUndo
@@ -159,7 +158,7 @@ func (x *Executor) post(ctx context.Context, t *target, j executor.Job, act talk
 		return httpcall.Answer{}, err
 	}
 	id := m.IdempotencyKey
-	if act == talk.Ask {
+	if act == actAsk {
 		h := signed(secrets, id+"/status", id, x.now(), body)
 		a, err := t.call.Post(ctx, h, body, nil)
 		if err == nil {

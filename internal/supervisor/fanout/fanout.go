@@ -21,7 +21,6 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/fanout/ring"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
 
@@ -66,7 +65,7 @@ type Hub struct {
 	src Source
 
 	mu      sync.RWMutex
-	ring    *ring.Ring
+	ring    *ring
 	changed chan struct{} // closed and renewed when the ring has more
 	subs    map[*Sub]struct{}
 }
@@ -82,7 +81,7 @@ func New(cfg Config, src Source) *Hub {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Hub{cfg: cfg, src: src, ring: ring.New(cfg.Updates, cfg.Bytes), changed: make(chan struct{}), subs: make(map[*Sub]struct{})}
+	return &Hub{cfg: cfg, src: src, ring: newRing(cfg.Updates, cfg.Bytes), changed: make(chan struct{}), subs: make(map[*Sub]struct{})}
 }
 
 // retry is the pause before the store is watched anew, and between two reads of a history that has not
@@ -134,7 +133,7 @@ func (h *Hub) begin(revision uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if revision == 0 {
-		h.ring = ring.New(h.cfg.Updates, h.cfg.Bytes)
+		h.ring = newRing(h.cfg.Updates, h.cfg.Bytes)
 	} else {
 		h.ring.Begin(revision)
 	}
@@ -145,10 +144,10 @@ func (h *Hub) begin(revision uint64) {
 
 // take adds an update and wakes the readers.
 func (h *Hub) take(u store.Update) error {
-	var f *ring.Frame
+	var f *Frame
 	if len(u.Events) > 0 {
 		var err error
-		if f, err = ring.NewFrame(u.Revision, u.Events); err != nil {
+		if f, err = newFrame(u.Revision, u.Events); err != nil {
 			return err
 		}
 	}
@@ -194,7 +193,7 @@ type Sub struct {
 	cut    chan struct{}
 	marked uint64 // the newest bookmark that was handed over
 	number uint64 // of the next event in history; 0: to be found out from the place
-	buf    []*ring.Frame
+	buf    []*Frame
 }
 
 // Subscribe returns a reader of what follows a revision, which may be one to come. It must be closed.
@@ -224,7 +223,7 @@ const framesAtOnce = 16
 // or a single bookmark, which may say what the frame before it said. They are shared, and the slice is good until the next call. It fails with ErrSlow,
 // with an ExpiredError, with an error of the store (the reader may be subscribed anew from its place), or
 // with the context.
-func (s *Sub) Next(ctx context.Context) ([]*ring.Frame, error) {
+func (s *Sub) Next(ctx context.Context) ([]*Frame, error) {
 	for {
 		frames, changed, here := s.fromRing()
 		if len(frames) > 0 {
@@ -262,7 +261,7 @@ func (h *Hub) floor() uint64 {
 
 // fromRing returns what is in the ring after the reader's place, and what tells that there is more. here is
 // false when the ring does not hold all of it.
-func (s *Sub) fromRing() (frames []*ring.Frame, changed <-chan struct{}, here bool) {
+func (s *Sub) fromRing() (frames []*Frame, changed <-chan struct{}, here bool) {
 	h := s.h
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -281,7 +280,7 @@ func (s *Sub) fromRing() (frames []*ring.Frame, changed <-chan struct{}, here bo
 		return s.buf, h.changed, true
 	}
 	if mark := h.ring.Bookmark(); mark > s.marked && mark >= place {
-		if f, err := ring.NewFrame(h.ring.Head(), nil); err == nil { // a bookmark can always be encoded
+		if f, err := newFrame(h.ring.Head(), nil); err == nil { // a bookmark can always be encoded
 			s.marked = f.Revision
 			s.place.Store(f.Revision)
 			return append(s.buf, f), h.changed, true

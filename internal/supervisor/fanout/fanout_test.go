@@ -10,7 +10,6 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/fanout/ring"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
 )
@@ -328,7 +327,7 @@ func TestNothingWasForgotten(t *testing.T) {
 		s := w.hub.Subscribe(after)
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		for err := error(nil); !errors.Is(err, context.DeadlineExceeded); {
-			var frames []*ring.Frame
+			var frames []*Frame
 			frames, err = s.Next(ctx)
 			if len(frames) > 0 && len(frames[0].Events) > 0 || err != nil && !errors.Is(err, context.DeadlineExceeded) {
 				t.Fatalf("after %d: %v, %v", after, frames, err)

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/fanout/ring"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
 
@@ -59,7 +58,7 @@ func Locate(ctx context.Context, src History, after uint64) (number uint64, b st
 
 // fromHistory returns the next page of what follows the reader's place. When there is nothing the place moves on to
 // where the store was before it looked.
-func (s *Sub) fromHistory(ctx context.Context) ([]*ring.Frame, error) {
+func (s *Sub) fromHistory(ctx context.Context) ([]*Frame, error) {
 	place := s.place.Load()
 	var b store.Bounds
 	var err error
@@ -88,7 +87,7 @@ func (s *Sub) fromHistory(ctx context.Context) ([]*ring.Frame, error) {
 		for n < len(events) && events[n].GetRevision() == events[0].GetRevision() {
 			n++
 		}
-		f, err := ring.NewFrame(events[0].GetRevision(), events[:n:n])
+		f, err := newFrame(events[0].GetRevision(), events[:n:n])
 		if err != nil {
 			return nil, err
 		}

@@ -1,4 +1,4 @@
-package eureka
+package node
 
 import (
 	"context"
@@ -12,12 +12,12 @@ import (
 )
 
 // actor answers by node, and notes who was asked.
-type actor struct {
+type fakeMaker struct {
 	by    map[fault.NodeID]executor.Result
 	asked []fault.NodeID
 }
 
-func (a *actor) Make(ctx context.Context, node fault.NodeID, _ executor.Job, askFor time.Duration) executor.Result {
+func (a *fakeMaker) Make(ctx context.Context, node fault.NodeID, _ executor.Job, askFor time.Duration) executor.Result {
 	a.asked = append(a.asked, node)
 	if d, ok := ctx.Deadline(); !ok || askFor <= 0 || time.Until(d) > 30*time.Second {
 		return executor.Partly("no bound")
@@ -26,7 +26,7 @@ func (a *actor) Make(ctx context.Context, node fault.NodeID, _ executor.Job, ask
 }
 
 // The next node is given the word until one has raised it; what nobody knows is said so, for jobs hear it once however often it is raised.
-func TestDo(t *testing.T) {
+func TestEureka(t *testing.T) {
 	j := executor.Job{Effect: response.Effect{Kind: response.Eureka, Token: 5, Timeout: 30 * time.Second, Target: response.Target{Node: "bad"}}}
 	no, unsure, done, stale := executor.Unchanged("no"), executor.NotKnown("?"), executor.Done("6 links"), executor.Stale("6")
 	for name, tc := range map[string]struct {
@@ -43,14 +43,14 @@ func TestDo(t *testing.T) {
 		"no more than four": {[]executor.Result{no, no, no, no, done}, response.Unchanged, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := &actor{by: map[fault.NodeID]executor.Result{}}
+			a := &fakeMaker{by: map[fault.NodeID]executor.Result{}}
 			var nodes []fault.NodeID
 			for i, r := range tc.answers {
 				id := fault.NodeID(rune('a' + i))
 				nodes = append(nodes, id)
 				a.by[id] = r
 			}
-			e := New(a, func(about response.Target, _ []fault.NodeID) []fault.NodeID {
+			e := NewEureka(a, func(about response.Target, _ []fault.NodeID) []fault.NodeID {
 				if about.Node != "bad" {
 					t.Errorf("about %s", about)
 				}
@@ -64,7 +64,7 @@ func TestDo(t *testing.T) {
 	}
 	other := j
 	other.Kind = response.Command
-	if r := New(nil, nil).Do(t.Context(), other); r.Outcome != response.Unchanged {
+	if r := NewEureka(nil, nil).Do(t.Context(), other); r.Outcome != response.Unchanged {
 		t.Errorf("%+v", r)
 	}
 }

@@ -1,5 +1,5 @@
-// Package talk is the course of one attempt at a webhook: what is said next to its receiver, and what may be said of the outcome.
-// It is pure: whoever posts and waits is elsewhere. The receiver's side of it is in docs/webhooks.md.
+// The course of one attempt at a webhook: the next request to the receiver, and the outcome.
+// This file is pure; webhook.go posts and waits. The receiver's side of it is in docs/webhooks.md.
 //
 //	                 ┌── a tell has left, and there was no answer that says anything ──┐
 //	                 │                ┌── not taken yet ──┐                            ▼
@@ -9,7 +9,8 @@
 //
 // To tell again is safe where the receiver knows what it has been told by key and attempt; so nothing that takes something from a
 // node is told again before the receiver has been asked.
-package talk
+
+package webhook
 
 import (
 	"time"
@@ -17,51 +18,51 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// Verdict is what an answer says.
-type Verdict uint8
+// verdict is what an answer says.
+type verdict uint8
 
 // The verdicts.
 const (
-	Done      Verdict = iota + 1 // it stands
-	Accepted                     // it is under way: ask again
-	Unchanged                    // it has failed, nothing of it stands, and this attempt never comes to anything any more
-	Later                        // it was not taken; the same may be told again
-	Partly                       // it has failed, and something stands
-	Unknown                      // the receiver does not know
-	Stale                        // a higher token or a later attempt has been seen
-	None                         // the receiver has never heard of it, or has put it back since
-	Refused                      // by what does not read what it is told: nothing was done with it
-	Garbled                      // no answer of the contract
+	verdictDone      verdict = iota + 1 // it stands
+	verdictAccepted                     // it is under way: ask again
+	verdictUnchanged                    // it has failed, nothing of it stands, and this attempt never comes to anything any more
+	verdictLater                        // it was not taken; the same may be told again
+	verdictPartly                       // it has failed, and something stands
+	verdictUnknown                      // the receiver does not know
+	verdictStale                        // a higher token or a later attempt has been seen
+	verdictNone                         // the receiver has never heard of it, or has put it back since
+	verdictRefused                      // by what does not read what it is told: nothing was done with it
+	verdictGarbled                      // no answer of the contract
 )
 
-// Heard is an answer.
-type Heard struct {
-	Verdict Verdict
+// reply is an answer.
+type reply struct {
+	Verdict verdict
 	Attempt int           // that the receiver speaks of; 0: it does not say
 	After   time.Duration // for which it wants to be left alone; 0: it does not say
 	Detail  string        // for people
 }
 
-// Act is what is to be done.
-type Act uint8
+// act is what is to be done.
+type act uint8
 
 // The acts.
 const (
-	Tell Act = iota + 1 // post what is to be done
-	Ask                 // post the question what became of it
-	End                 // it is over
+	actTell act = iota + 1 // post what is to be done
+	actAsk                 // post the question what became of it
+	actEnd                 // it is over
 )
 
-// Move is what is to be done next.
-type Move struct {
-	Act     Act
+// move is what is to be done next.
+type move struct {
+	Act     act
 	After   time.Duration    // to wait before
 	Outcome response.Outcome // of End
 	Detail  string           // of End, for people
 }
 
-// Rules of one attempt.
-type Rules struct {
+// rules of one attempt.
+type rules struct {
 	Attempt int
 	// Recheck: an attempt before may have happened.
 	Recheck bool
@@ -78,9 +79,9 @@ const (
 	shortest   = 100 * time.Millisecond
 )
 
-// Talk is one attempt.
-type Talk struct {
-	rules  Rules
+// attempt is one attempt.
+type attempt struct {
+	rules  rules
 	asking bool
 	told   bool   // a tell of this attempt may have been heard
 	may    bool   // something may have happened that nobody has spoken for
@@ -88,26 +89,26 @@ type Talk struct {
 	last   string // what went wrong last
 }
 
-// Begin returns an attempt and what is to be done first.
-func Begin(r Rules) (*Talk, Move) {
-	t := &Talk{rules: r, may: r.Recheck}
+// begin returns an attempt and what is to be done first.
+func begin(r rules) (*attempt, move) {
+	t := &attempt{rules: r, may: r.Recheck}
 	if r.Recheck && r.Contract {
 		return t, t.ask(0)
 	}
 	return t, t.tell(0)
 }
 
-// Heard takes the answer to what was posted last.
-func (t *Talk) Heard(h Heard) Move {
+// reply takes the answer to what was posted last.
+func (t *attempt) Heard(h reply) move {
 	switch h.Verdict {
-	case Done:
-		return end(response.Succeeded, h.Detail)
-	case Stale:
-		return end(response.StaleToken, h.Detail)
-	case Refused:
+	case verdictDone:
+		return ended(response.Succeeded, h.Detail)
+	case verdictStale:
+		return ended(response.StaleToken, h.Detail)
+	case verdictRefused:
 		t.last = h.Detail
 		return t.over()
-	case Accepted:
+	case verdictAccepted:
 		t.last, t.tries = "under way: "+h.Detail, 0
 		if !t.asking {
 			t.told, t.may = true, true
@@ -122,15 +123,15 @@ func (t *Talk) Heard(h Heard) Move {
 }
 
 // answered takes the answer to a tell.
-func (t *Talk) answered(h Heard) Move {
+func (t *attempt) answered(h reply) move {
 	switch h.Verdict {
-	case Unchanged:
-		return end(response.Unchanged, h.Detail)
-	case Partly:
-		return end(response.Partly, h.Detail)
-	case Unknown:
-		return end(response.NotKnown, notKnown(h))
-	case Later:
+	case verdictUnchanged:
+		return ended(response.Unchanged, h.Detail)
+	case verdictPartly:
+		return ended(response.Partly, h.Detail)
+	case verdictUnknown:
+		return ended(response.NotKnown, notKnown(h))
+	case verdictLater:
 		t.last = h.Detail
 		return t.tell(bounded(h.After, t.pause()))
 	default: // Garbled, and None, which answers no tell
@@ -140,20 +141,20 @@ func (t *Talk) answered(h Heard) Move {
 
 // asked takes the answer to a question. What is said of an attempt before this one does not end this one: the receiver is told
 // of it, and does what is right.
-func (t *Talk) asked(h Heard) Move {
+func (t *attempt) asked(h reply) move {
 	switch h.Verdict {
-	case Unchanged, Partly, Unknown, None:
+	case verdictUnchanged, verdictPartly, verdictUnknown, verdictNone:
 		switch {
 		case !t.told:
 			return t.tell(0)
-		case h.Verdict == None || h.Attempt < t.rules.Attempt:
+		case h.Verdict == verdictNone || h.Attempt < t.rules.Attempt:
 			return t.tell(t.pause())
-		case h.Verdict == Unchanged:
-			return end(response.Unchanged, h.Detail)
-		case h.Verdict == Partly:
-			return end(response.Partly, h.Detail)
+		case h.Verdict == verdictUnchanged:
+			return ended(response.Unchanged, h.Detail)
+		case h.Verdict == verdictPartly:
+			return ended(response.Partly, h.Detail)
 		default:
-			return end(response.NotKnown, notKnown(h))
+			return ended(response.NotKnown, notKnown(h))
 		}
 	default:
 		t.last = h.Detail
@@ -162,7 +163,7 @@ func (t *Talk) asked(h Heard) Move {
 }
 
 // Failed takes that what was posted last has had no answer. left says whether it may have been heard.
-func (t *Talk) Failed(left bool, why string) Move {
+func (t *attempt) Failed(left bool, why string) move {
 	t.last = why
 	switch {
 	case t.asking:
@@ -178,7 +179,7 @@ func (t *Talk) Failed(left bool, why string) Move {
 }
 
 // Cut takes that the time was over while something was under way. What went wrong before that says more.
-func (t *Talk) Cut(left bool, why string) Move {
+func (t *attempt) Cut(left bool, why string) move {
 	if t.last != "" {
 		why = t.last
 	}
@@ -186,13 +187,13 @@ func (t *Talk) Cut(left bool, why string) Move {
 }
 
 // Impossible takes that what was to be posted cannot be, however often it is tried.
-func (t *Talk) Impossible(why string) Move {
+func (t *attempt) Impossible(why string) move {
 	t.last = why
 	return t.over()
 }
 
 // Expired takes that the time is over.
-func (t *Talk) Expired() Move {
+func (t *attempt) Expired() move {
 	if t.last == "" {
 		t.last = "no answer in time"
 	}
@@ -200,29 +201,31 @@ func (t *Talk) Expired() Move {
 }
 
 // over ends what nobody has spoken for.
-func (t *Talk) over() Move {
+func (t *attempt) over() move {
 	if t.may {
-		return end(response.NotKnown, t.last)
+		return ended(response.NotKnown, t.last)
 	}
-	return end(response.Unchanged, t.last)
+	return ended(response.Unchanged, t.last)
 }
 
-func notKnown(h Heard) string { return "the receiver does not know: " + h.Detail }
+func notKnown(h reply) string { return "the receiver does not know: " + h.Detail }
 
-func (t *Talk) tell(after time.Duration) Move {
+func (t *attempt) tell(after time.Duration) move {
 	t.asking = false
-	return Move{Act: Tell, After: after}
+	return move{Act: actTell, After: after}
 }
 
-func (t *Talk) ask(after time.Duration) Move {
+func (t *attempt) ask(after time.Duration) move {
 	t.asking = true
-	return Move{Act: Ask, After: after}
+	return move{Act: actAsk, After: after}
 }
 
-func end(o response.Outcome, detail string) Move { return Move{Act: End, Outcome: o, Detail: detail} }
+func ended(o response.Outcome, detail string) move {
+	return move{Act: actEnd, Outcome: o, Detail: detail}
+}
 
 // pause doubles with each try.
-func (t *Talk) pause() time.Duration {
+func (t *attempt) pause() time.Duration {
 	t.tries++
 	return min(firstPause<<min(t.tries-1, 10), lastPause)
 }

@@ -1,4 +1,4 @@
-package ring
+package fanout
 
 import (
 	"bytes"
@@ -21,7 +21,7 @@ func frame(t interface{ Fatal(...any) }, revision uint64, nodes ...string) *Fram
 	for _, n := range nodes {
 		events = append(events, &lofamov1.Event{Revision: revision, Node: n})
 	}
-	f, err := NewFrame(revision, events)
+	f, err := newFrame(revision, events)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestBounds(t *testing.T) {
 		{"too large", 100, 3 * size, 10, 3, 7, 10},
 		{"one larger than all", 100, 1, 10, 1, 9, 10},
 	} {
-		r := New(tc.frames, tc.bytes)
+		r := newRing(tc.frames, tc.bytes)
 		if _, ok := r.After(0, 9, nil); ok || r.Begun() {
 			t.Errorf("%s: it knows what came before it began", tc.name)
 		}
@@ -99,7 +99,7 @@ func TestBounds(t *testing.T) {
 // TestRevisionComesOnce: a store's watch that is begun anew may bring again what is here, and two writers of
 // one revision come as one frame or not at all.
 func TestRevisionComesOnce(t *testing.T) {
-	r := New(10, 1<<20)
+	r := newRing(10, 1<<20)
 	r.Begin(5)
 	r.Add(frame(t, 6, "a", "b"))
 	r.Add(frame(t, 6, "c"))
@@ -128,7 +128,7 @@ func TestRevisionComesOnce(t *testing.T) {
 func TestResumeAnywhere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		capacity := rapid.IntRange(1, 6).Draw(t, "capacity")
-		r := New(capacity, 1<<20)
+		r := newRing(capacity, 1<<20)
 		rev := uint64(rapid.IntRange(0, 5).Draw(t, "begin"))
 		r.Begin(rev)
 		var all []uint64

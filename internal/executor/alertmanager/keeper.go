@@ -1,6 +1,6 @@
-// Package keeper says which alerts are to be sent to which Alertmanager when. An Alertmanager forgets an alert that is not sent
+// The keeper decides which alerts go to which Alertmanager, and when. An Alertmanager forgets an alert that is not sent
 // again before its end: so each alert is sent with an end some way ahead, and again, well before that, for as long as it
-// stands. It is pure: whoever posts, waits and asks what stands is elsewhere.
+// stands. This file is pure; run.go posts, waits and asks for standing alerts.
 //
 // Each Alertmanager of a cluster gets everything, and is retried by itself: they tell one another of notifications, not of alerts.
 // What is resolved is sent again, too, until the end that was sent last while it fired is past: an Alertmanager whose clock is
@@ -8,7 +8,8 @@
 //
 // To an Alertmanager alerts of the same labels are one, whatever response they are of. So the end of one is not sent again once another fires, and
 // where it has to be sent, the one that fires is sent behind it.
-package keeper
+
+package alertmanager
 
 import (
 	"cmp"
@@ -17,19 +18,19 @@ import (
 	"time"
 )
 
-// Key names an alert: the response and the step that it is for.
-type Key string
+// alertKey names an alert: the response and the step that it is for.
+type alertKey string
 
-// Alert is what is sent. Nobody changes its maps.
-type Alert struct {
-	Key         Key
+// alert is one alert to send. Nobody changes its maps.
+type alert struct {
+	Key         alertKey
 	Labels      map[string]string
 	Annotations map[string]string
 	StartsAt    time.Time
 }
 
-// Config are the times.
-type Config struct {
+// keeperConfig holds the targets and the times.
+type keeperConfig struct {
 	Targets int           // how many Alertmanagers there are
 	Resend  time.Duration // from one sending of an alert to the next
 	Hold    time.Duration // by which the end that is sent is ahead; more than Resend
@@ -39,16 +40,16 @@ type Config struct {
 // firstPause after a failed request; it doubles up to Resend.
 const firstPause = 500 * time.Millisecond
 
-// Keeper holds what is to be sent. Its owner alone uses it.
-type Keeper struct {
-	cfg     Config
-	alerts  map[Key]*alert
+// keeper holds what is to be sent. Its owner alone uses it.
+type keeper struct {
+	cfg     keeperConfig
+	alerts  map[alertKey]*heldAlert
 	targets []target
 	changes int // by Fire, Resolve and Stand
 }
 
-type alert struct {
-	Alert
+type heldAlert struct {
+	alert
 	resolved time.Time // zero: it fires
 	change   int       // of Keeper.changes, so that an answer to what was sent before is known
 	fired    time.Time // by Fire, since when
@@ -72,26 +73,26 @@ type target struct {
 	why      string    // it has failed
 }
 
-// New returns a keeper of nothing.
-func New(cfg Config) *Keeper {
-	return &Keeper{cfg: cfg, alerts: map[Key]*alert{}, targets: make([]target, cfg.Targets)}
+// newKeeper returns a keeper of nothing.
+func newKeeper(cfg keeperConfig) *keeper {
+	return &keeper{cfg: cfg, alerts: map[alertKey]*heldAlert{}, targets: make([]target, cfg.Targets)}
 }
 
-// Post is one request. Its owner gives back what became of it, by Sent.
-type Post struct {
+// post is one request. Its owner gives back what became of it, by Sent.
+type post struct {
 	Target int
-	Alerts []Sending
+	Alerts []sending
 }
 
-// Sending is one alert of a request.
-type Sending struct {
-	Alert
+// sending is one alert of a request.
+type sending struct {
+	alert
 	EndsAt time.Time // in the past of a resolved one
 	change int
 }
 
 // Fire has an alert sent from now on. Somebody waits until one Alertmanager has it.
-func (k *Keeper) Fire(now time.Time, a Alert) {
+func (k *keeper) Fire(now time.Time, a alert) {
 	if a.StartsAt.IsZero() || a.StartsAt.After(now) {
 		a.StartsAt = now
 	}
@@ -101,7 +102,7 @@ func (k *Keeper) Fire(now time.Time, a Alert) {
 }
 
 // dropEnds forgets the ends of alerts of the same labels as one that fires, but for those that somebody waits for.
-func (k *Keeper) dropEnds(fires *alert) {
+func (k *keeper) dropEnds(fires *heldAlert) {
 	for key, a := range k.alerts {
 		if !a.resolved.IsZero() && !a.awaited && maps.Equal(a.Labels, fires.Labels) {
 			delete(k.alerts, key)
@@ -110,19 +111,19 @@ func (k *Keeper) dropEnds(fires *alert) {
 }
 
 // firing returns the alerts that fire with the labels of another, by key.
-func (k *Keeper) firing(labels map[string]string) []*alert {
-	var out []*alert
+func (k *keeper) firing(labels map[string]string) []*heldAlert {
+	var out []*heldAlert
 	for _, a := range k.alerts {
 		if a.resolved.IsZero() && maps.Equal(a.Labels, labels) {
 			out = append(out, a)
 		}
 	}
-	slices.SortFunc(out, func(a, b *alert) int { return cmp.Compare(a.Key, b.Key) })
+	slices.SortFunc(out, func(a, b *heldAlert) int { return cmp.Compare(a.Key, b.Key) })
 	return out
 }
 
 // Resolve has its end sent. Somebody waits until one Alertmanager has it.
-func (k *Keeper) Resolve(now time.Time, a Alert) {
+func (k *keeper) Resolve(now time.Time, a alert) {
 	if was := k.alerts[a.Key]; was != nil {
 		a.StartsAt = was.StartsAt
 	}
@@ -134,9 +135,9 @@ func (k *Keeper) Resolve(now time.Time, a Alert) {
 }
 
 // put takes an alert in the place of the one of its key that was.
-func (k *Keeper) put(now time.Time, a Alert) *alert {
+func (k *keeper) put(now time.Time, a alert) *heldAlert {
 	k.changes++
-	n := &alert{Alert: a, at: make([]place, len(k.targets)), change: k.changes}
+	n := &heldAlert{alert: a, at: make([]place, len(k.targets)), change: k.changes}
 	for i := range n.at {
 		n.at[i].due = now
 	}
@@ -144,21 +145,21 @@ func (k *Keeper) put(now time.Time, a Alert) *alert {
 	return n
 }
 
-// State is how far an alert has come, as it is now.
-type State struct {
+// delivery is how far an alert has come, as it is now.
+type delivery struct {
 	Done int  // Alertmanagers that have it
 	Left bool // one may have it
 	// Why of those that have failed last, empty of the others.
 	Why []string
 }
 
-// State of an alert; the zero State of one that is not kept.
-func (k *Keeper) State(key Key) State {
+// State of an alert; the zero delivery of one that is not kept.
+func (k *keeper) State(key alertKey) delivery {
 	a := k.alerts[key]
 	if a == nil {
-		return State{}
+		return delivery{}
 	}
-	s := State{Why: make([]string, len(k.targets))}
+	s := delivery{Why: make([]string, len(k.targets))}
 	for i, p := range a.at {
 		if p.done {
 			s.Done++
@@ -171,7 +172,7 @@ func (k *Keeper) State(key Key) State {
 }
 
 // Release says that nobody waits any more. keep says whether it is sent on.
-func (k *Keeper) Release(key Key, keep bool) {
+func (k *keeper) Release(key alertKey, keep bool) {
 	a := k.alerts[key]
 	switch {
 	case a == nil:
@@ -186,8 +187,8 @@ func (k *Keeper) Release(key Key, keep bool) {
 
 // Stand says all that stands by what is committed. What is not among it is not sent again, but for what somebody waits for, what
 // was fired a moment ago, and ends. leads is false of who does not lead: then nothing but what is waited for is sent again.
-func (k *Keeper) Stand(now time.Time, all []Alert, leads bool) {
-	among := map[Key]bool{}
+func (k *keeper) Stand(now time.Time, all []alert, leads bool) {
+	among := map[alertKey]bool{}
 	for _, a := range all {
 		among[a.Key] = leads
 		if was := k.alerts[a.Key]; was != nil {
@@ -217,7 +218,7 @@ func (k *Keeper) Stand(now time.Time, all []Alert, leads bool) {
 
 // Sent takes what became of a request. left says whether the Alertmanager may have it. It returns the alerts that an Alertmanager has
 // now and none had before, sorted.
-func (k *Keeper) Sent(now time.Time, p Post, ok, left bool, why string) []Key {
+func (k *keeper) Sent(now time.Time, p post, ok, left bool, why string) []alertKey {
 	t := &k.targets[p.Target]
 	t.busy, t.why = false, why
 	if ok {
@@ -226,7 +227,7 @@ func (k *Keeper) Sent(now time.Time, p Post, ok, left bool, why string) []Key {
 		t.pause = now.Add(min(firstPause<<min(t.failures, 10), k.cfg.Resend))
 		t.failures++
 	}
-	var out []Key
+	var out []alertKey
 	for _, s := range p.Alerts {
 		a := k.alerts[s.Key]
 		if a == nil || a.change != s.change {
@@ -248,7 +249,7 @@ func (k *Keeper) Sent(now time.Time, p Post, ok, left bool, why string) []Key {
 }
 
 // Next returns the requests to make now, and when to ask again at the latest; zero: there is nothing to wait for.
-func (k *Keeper) Next(now time.Time) (posts []Post, wake time.Time) {
+func (k *keeper) Next(now time.Time) (posts []post, wake time.Time) {
 	k.drop(now)
 	for i := range k.targets {
 		t := &k.targets[i]
@@ -259,20 +260,20 @@ func (k *Keeper) Next(now time.Time) (posts []Post, wake time.Time) {
 		if first.IsZero() {
 			continue
 		}
-		if at := later(first, t.pause); at.After(now) {
+		if at := laterOf(first, t.pause); at.After(now) {
 			if wake.IsZero() || at.Before(wake) {
 				wake = at
 			}
 			continue
 		}
 		t.busy = true
-		posts = append(posts, Post{i, k.batch(now, i)})
+		posts = append(posts, post{i, k.batch(now, i)})
 	}
 	return posts, wake
 }
 
 // drop forgets the ends that all have reached by themselves.
-func (k *Keeper) drop(now time.Time) {
+func (k *keeper) drop(now time.Time) {
 	for key, a := range k.alerts {
 		if !a.resolved.IsZero() && !a.awaited && now.Sub(a.resolved) > k.cfg.Hold {
 			delete(k.alerts, key)
@@ -281,7 +282,7 @@ func (k *Keeper) drop(now time.Time) {
 }
 
 // first is when something is due at a target; zero: never.
-func (k *Keeper) first(i int) time.Time {
+func (k *keeper) first(i int) time.Time {
 	var first time.Time
 	for _, a := range k.alerts {
 		if at := a.at[i]; first.IsZero() || at.due.Before(first) {
@@ -292,26 +293,26 @@ func (k *Keeper) first(i int) time.Time {
 }
 
 // batch are the alerts that are due at a target, the longest due first, with those that are due soon: they go by the same request.
-func (k *Keeper) batch(now time.Time, i int) []Sending {
+func (k *keeper) batch(now time.Time, i int) []sending {
 	soon := now.Add(k.cfg.Resend / 10)
-	var due []*alert
+	var due []*heldAlert
 	for _, a := range k.alerts {
 		if !a.at[i].due.After(soon) {
 			due = append(due, a)
 		}
 	}
-	slices.SortFunc(due, func(a, b *alert) int { return cmp.Or(a.at[i].due.Compare(b.at[i].due), cmp.Compare(a.Key, b.Key)) })
+	slices.SortFunc(due, func(a, b *heldAlert) int { return cmp.Or(a.at[i].due.Compare(b.at[i].due), cmp.Compare(a.Key, b.Key)) })
 	due = due[:min(len(due), k.cfg.Batch)]
 	for _, a := range slices.Clone(due) {
 		if !a.resolved.IsZero() {
 			for _, f := range k.firing(a.Labels) { // behind the end, or once more
-				due = append(slices.DeleteFunc(due, func(d *alert) bool { return d == f }), f)
+				due = append(slices.DeleteFunc(due, func(d *heldAlert) bool { return d == f }), f)
 			}
 		}
 	}
-	out := make([]Sending, 0, len(due))
+	out := make([]sending, 0, len(due))
 	for _, a := range due {
-		s := Sending{Alert: a.Alert, EndsAt: now.Add(k.cfg.Hold), change: a.change}
+		s := sending{alert: a.alert, EndsAt: now.Add(k.cfg.Hold), change: a.change}
 		if !a.resolved.IsZero() {
 			s.EndsAt = a.resolved
 		}
@@ -321,7 +322,7 @@ func (k *Keeper) batch(now time.Time, i int) []Sending {
 	return out
 }
 
-func later(a, b time.Time) time.Time {
+func laterOf(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
 	}

@@ -1,4 +1,4 @@
-// Package ring keeps the newest changes of the fault map for those who watch it: each revision decoded and
+// The ring keeps the newest changes of the fault map for watchers: each revision decoded and
 // encoded once, for however many watchers, in a bounded ring.
 //
 //	   forgotten      │ frames kept                │ to come
@@ -7,8 +7,9 @@
 //
 // Who resumes after a revision from Floor on needs nothing else. Who resumes before reads history first.
 //
-// It is pure: package fanout feeds it from the store and wakes the watchers.
-package ring
+// It is pure: fanout.go feeds it from the store and wakes the watchers.
+
+package fanout
 
 import (
 	"fmt"
@@ -35,8 +36,8 @@ type Frame struct {
 	ends []int  // where in wire each event ends; the revision follows the last one
 }
 
-// NewFrame encodes the changes of a revision, which are not changed any more.
-func NewFrame(revision uint64, events []*lofamov1.Event) (*Frame, error) {
+// newFrame encodes the changes of a revision, which are not changed any more.
+func newFrame(revision uint64, events []*lofamov1.Event) (*Frame, error) {
 	f := &Frame{Revision: revision, Events: events, ends: make([]int, len(events))}
 	size := 1 + protowire.SizeVarint(revision)
 	for _, ev := range events {
@@ -86,8 +87,8 @@ func (f *Frame) Wire(keep func(*lofamov1.Event) bool) [][]byte {
 	return append(out, f.wire[from:])
 }
 
-// Ring is a bounded run of frames. Its zero value is not usable; see New. It is for one goroutine at a time.
-type Ring struct {
+// ring is a bounded run of frames. Its zero value is not usable; see newRing. It is for one goroutine at a time.
+type ring struct {
 	maxFrames, maxBytes int
 
 	frames      []*Frame // oldest first, by revision
@@ -97,31 +98,31 @@ type Ring struct {
 	begun       bool
 }
 
-// New returns a ring of at most so many frames (at least 1) and encoded bytes; a single frame may be larger.
-func New(maxFrames, maxBytes int) *Ring {
-	return &Ring{maxFrames: maxFrames, maxBytes: maxBytes}
+// newRing returns a ring of at most so many frames (at least 1) and encoded bytes; a single frame may be larger.
+func newRing(maxFrames, maxBytes int) *ring {
+	return &ring{maxFrames: maxFrames, maxBytes: maxBytes}
 }
 
 // Begin forgets everything: the next frame is the first after a revision.
-func (r *Ring) Begin(revision uint64) {
+func (r *ring) Begin(revision uint64) {
 	r.frames, r.bytes = nil, 0
 	r.floor, r.head, r.bookmark, r.begun = revision, revision, revision, true
 }
 
 // Begun says whether Begin was called.
-func (r *Ring) Begun() bool { return r.begun }
+func (r *ring) Begun() bool { return r.begun }
 
 // Floor is the oldest revision after which the ring knows everything.
-func (r *Ring) Floor() uint64 { return r.floor }
+func (r *ring) Floor() uint64 { return r.floor }
 
 // Head is the revision up to which the ring knows everything.
-func (r *Ring) Head() uint64 { return r.head }
+func (r *ring) Head() uint64 { return r.head }
 
 // Bookmark is the newest revision that was told by Pass.
-func (r *Ring) Bookmark() uint64 { return r.bookmark }
+func (r *ring) Bookmark() uint64 { return r.bookmark }
 
 // Add takes the changes of the next revision. A revision up to Head is known and left out.
-func (r *Ring) Add(f *Frame) {
+func (r *ring) Add(f *Frame) {
 	if f.Revision <= r.head {
 		return
 	}
@@ -140,14 +141,14 @@ func (r *Ring) Add(f *Frame) {
 }
 
 // Pass says that there is nothing up to a revision but what was added.
-func (r *Ring) Pass(revision uint64) {
+func (r *ring) Pass(revision uint64) {
 	r.head = max(r.head, revision)
 	r.bookmark = max(r.bookmark, revision)
 }
 
 // After appends to out the oldest frames after a revision, at most so many. It says false, and appends nothing,
 // when not all that followed the revision is here.
-func (r *Ring) After(revision uint64, limit int, out []*Frame) ([]*Frame, bool) {
+func (r *ring) After(revision uint64, limit int, out []*Frame) ([]*Frame, bool) {
 	if !r.begun || revision < r.floor {
 		return out, false
 	}

@@ -1,4 +1,4 @@
-package talk
+package webhook
 
 import (
 	"flag"
@@ -12,66 +12,66 @@ import (
 )
 
 // event is what a test tells a talk.
-type event func(t *Talk) Move
+type event func(t *attempt) move
 
-func says(v Verdict) event {
-	return func(t *Talk) Move { return t.Heard(Heard{Verdict: v, Attempt: 2}) }
+func says(v verdict) event {
+	return func(t *attempt) move { return t.Heard(reply{Verdict: v, Attempt: 2}) }
 }
 
-func saysOf(v Verdict, attempt int, after time.Duration) event {
-	return func(t *Talk) Move { return t.Heard(Heard{Verdict: v, Attempt: attempt, After: after}) }
+func saysOf(v verdict, number int, after time.Duration) event {
+	return func(t *attempt) move { return t.Heard(reply{Verdict: v, Attempt: number, After: after}) }
 }
 
-func cut(t *Talk) Move     { return t.Failed(true, "cut") }
-func refused(t *Talk) Move { return t.Failed(false, "refused") }
-func expires(t *Talk) Move { return t.Expired() }
+func cut(t *attempt) move     { return t.Failed(true, "cut") }
+func refused(t *attempt) move { return t.Failed(false, "refused") }
+func expires(t *attempt) move { return t.Expired() }
 
-func TestTalk(t *testing.T) {
+func TestAttempt(t *testing.T) {
 	for name, c := range map[string]struct {
-		rules  Rules
+		rules  rules
 		events []event
 		want   string // the acts, and the outcome
 	}{
-		"done":                           {Rules{2, false, true}, []event{says(Done)}, "tell end 1"},
-		"unchanged":                      {Rules{2, false, true}, []event{says(Unchanged)}, "tell end 2"},
-		"partly":                         {Rules{2, false, true}, []event{says(Partly)}, "tell end 3"},
-		"unknown":                        {Rules{2, false, true}, []event{says(Unknown)}, "tell end 4"},
-		"stale":                          {Rules{2, false, true}, []event{says(Stale)}, "tell end 5"},
-		"accepted, and done":             {Rules{2, false, true}, []event{says(Accepted), says(Accepted), says(Done)}, "tell ask ask end 1"},
-		"accepted, and never heard of":   {Rules{2, false, true}, []event{says(Accepted), says(None), says(Done)}, "tell ask tell end 1"},
-		"accepted, and no more time":     {Rules{2, false, true}, []event{says(Accepted), expires}, "tell ask end 4"},
-		"never reached":                  {Rules{2, false, true}, []event{refused, refused, expires}, "tell tell tell end 2"},
-		"cut, and it had arrived":        {Rules{2, false, true}, []event{cut, says(Done)}, "tell ask end 1"},
-		"cut, and it had failed":         {Rules{2, false, true}, []event{cut, says(Unchanged)}, "tell ask end 2"},
-		"cut, and it had half failed":    {Rules{2, false, true}, []event{cut, says(Partly)}, "tell ask end 3"},
-		"cut, and the receiver has died": {Rules{2, false, true}, []event{cut, says(Unknown)}, "tell ask end 4"},
-		"cut, and it had not arrived":    {Rules{2, false, true}, []event{cut, says(None), says(Done)}, "tell ask tell end 1"},
-		"cut, one before is spoken of":   {Rules{2, false, true}, []event{cut, saysOf(Unchanged, 1, 0), says(Done)}, "tell ask tell end 1"},
-		"cut, and never reached again":   {Rules{2, false, true}, []event{cut, refused, refused, expires}, "tell ask ask ask end 4"},
-		"cut, refused when told again":   {Rules{2, false, true}, []event{cut, says(None), says(Refused)}, "tell ask tell end 4"},
-		"garbled":                        {Rules{2, false, true}, []event{says(Garbled), says(Garbled), says(Done)}, "tell ask ask end 1"},
-		"a tell is answered with none":   {Rules{2, false, true}, []event{says(None), says(Done)}, "tell ask end 1"},
-		"refused":                        {Rules{2, false, true}, []event{says(Refused)}, "tell end 2"},
-		"later, then done":               {Rules{2, false, true}, []event{says(Later), says(Later), says(Done)}, "tell tell tell end 1"},
-		"later, and no more time":        {Rules{2, false, true}, []event{says(Later), expires}, "tell tell end 2"},
-		"recheck: it had happened":       {Rules{2, true, true}, []event{says(Done)}, "ask end 1"},
-		"recheck: it had not":            {Rules{2, true, true}, []event{says(None), says(Done)}, "ask tell end 1"},
-		"recheck: it had failed":         {Rules{2, true, true}, []event{saysOf(Unchanged, 1, 0), says(Done)}, "ask tell end 1"},
-		"recheck: the receiver had died": {Rules{2, true, true}, []event{saysOf(Unknown, 1, 0), says(Unknown)}, "ask tell end 4"},
-		"recheck: it is under way":       {Rules{2, true, true}, []event{says(Accepted), says(Done)}, "ask ask end 1"},
-		"recheck: it is stale":           {Rules{2, true, true}, []event{says(Stale)}, "ask end 5"},
-		"recheck: nobody is there":       {Rules{2, true, true}, []event{refused, expires}, "ask ask end 4"},
-		"recheck: it cannot be asked":    {Rules{2, true, true}, []event{says(Refused)}, "ask end 4"},
-		"recheck: nobody told it":        {Rules{2, true, true}, []event{says(None), refused, expires}, "ask tell tell end 4"},
-		"no contract":                    {Rules{2, false, false}, []event{cut, refused, says(Done)}, "tell tell tell end 1"},
-		"no contract, recheck":           {Rules{2, true, false}, []event{says(Done)}, "tell end 1"},
-		"no contract, no answer":         {Rules{2, false, false}, []event{cut, refused, expires}, "tell tell tell end 4"},
+		"done":                           {rules{2, false, true}, []event{says(verdictDone)}, "tell end 1"},
+		"unchanged":                      {rules{2, false, true}, []event{says(verdictUnchanged)}, "tell end 2"},
+		"partly":                         {rules{2, false, true}, []event{says(verdictPartly)}, "tell end 3"},
+		"unknown":                        {rules{2, false, true}, []event{says(verdictUnknown)}, "tell end 4"},
+		"stale":                          {rules{2, false, true}, []event{says(verdictStale)}, "tell end 5"},
+		"accepted, and done":             {rules{2, false, true}, []event{says(verdictAccepted), says(verdictAccepted), says(verdictDone)}, "tell ask ask end 1"},
+		"accepted, and never heard of":   {rules{2, false, true}, []event{says(verdictAccepted), says(verdictNone), says(verdictDone)}, "tell ask tell end 1"},
+		"accepted, and no more time":     {rules{2, false, true}, []event{says(verdictAccepted), expires}, "tell ask end 4"},
+		"never reached":                  {rules{2, false, true}, []event{refused, refused, expires}, "tell tell tell end 2"},
+		"cut, and it had arrived":        {rules{2, false, true}, []event{cut, says(verdictDone)}, "tell ask end 1"},
+		"cut, and it had failed":         {rules{2, false, true}, []event{cut, says(verdictUnchanged)}, "tell ask end 2"},
+		"cut, and it had half failed":    {rules{2, false, true}, []event{cut, says(verdictPartly)}, "tell ask end 3"},
+		"cut, and the receiver has died": {rules{2, false, true}, []event{cut, says(verdictUnknown)}, "tell ask end 4"},
+		"cut, and it had not arrived":    {rules{2, false, true}, []event{cut, says(verdictNone), says(verdictDone)}, "tell ask tell end 1"},
+		"cut, one before is spoken of":   {rules{2, false, true}, []event{cut, saysOf(verdictUnchanged, 1, 0), says(verdictDone)}, "tell ask tell end 1"},
+		"cut, and never reached again":   {rules{2, false, true}, []event{cut, refused, refused, expires}, "tell ask ask ask end 4"},
+		"cut, refused when told again":   {rules{2, false, true}, []event{cut, says(verdictNone), says(verdictRefused)}, "tell ask tell end 4"},
+		"garbled":                        {rules{2, false, true}, []event{says(verdictGarbled), says(verdictGarbled), says(verdictDone)}, "tell ask ask end 1"},
+		"a tell is answered with none":   {rules{2, false, true}, []event{says(verdictNone), says(verdictDone)}, "tell ask end 1"},
+		"refused":                        {rules{2, false, true}, []event{says(verdictRefused)}, "tell end 2"},
+		"later, then done":               {rules{2, false, true}, []event{says(verdictLater), says(verdictLater), says(verdictDone)}, "tell tell tell end 1"},
+		"later, and no more time":        {rules{2, false, true}, []event{says(verdictLater), expires}, "tell tell end 2"},
+		"recheck: it had happened":       {rules{2, true, true}, []event{says(verdictDone)}, "ask end 1"},
+		"recheck: it had not":            {rules{2, true, true}, []event{says(verdictNone), says(verdictDone)}, "ask tell end 1"},
+		"recheck: it had failed":         {rules{2, true, true}, []event{saysOf(verdictUnchanged, 1, 0), says(verdictDone)}, "ask tell end 1"},
+		"recheck: the receiver had died": {rules{2, true, true}, []event{saysOf(verdictUnknown, 1, 0), says(verdictUnknown)}, "ask tell end 4"},
+		"recheck: it is under way":       {rules{2, true, true}, []event{says(verdictAccepted), says(verdictDone)}, "ask ask end 1"},
+		"recheck: it is stale":           {rules{2, true, true}, []event{says(verdictStale)}, "ask end 5"},
+		"recheck: nobody is there":       {rules{2, true, true}, []event{refused, expires}, "ask ask end 4"},
+		"recheck: it cannot be asked":    {rules{2, true, true}, []event{says(verdictRefused)}, "ask end 4"},
+		"recheck: nobody told it":        {rules{2, true, true}, []event{says(verdictNone), refused, expires}, "ask tell tell end 4"},
+		"no contract":                    {rules{2, false, false}, []event{cut, refused, says(verdictDone)}, "tell tell tell end 1"},
+		"no contract, recheck":           {rules{2, true, false}, []event{says(verdictDone)}, "tell end 1"},
+		"no contract, no answer":         {rules{2, false, false}, []event{cut, refused, expires}, "tell tell tell end 4"},
 	} {
-		k, m := Begin(c.rules)
+		k, m := begin(c.rules)
 		var got strings.Builder
 		for i := 0; ; i++ {
-			got.WriteString(map[Act]string{Tell: "tell ", Ask: "ask ", End: "end "}[m.Act])
-			if m.Act == End {
+			got.WriteString(map[act]string{actTell: "tell ", actAsk: "ask ", actEnd: "end "}[m.Act])
+			if m.Act == actEnd {
 				fmt.Fprint(&got, uint8(m.Outcome))
 				break
 			}
@@ -88,13 +88,13 @@ func TestTalk(t *testing.T) {
 
 // TestWhy: what went wrong is not hidden by the end of the time.
 func TestWhy(t *testing.T) {
-	k, _ := Begin(Rules{Attempt: 1, Contract: true})
+	k, _ := begin(rules{Attempt: 1, Contract: true})
 	k.Failed(false, "no such name")
 	k.Cut(false, "deadline")
 	if m := k.Expired(); m.Detail != "no such name" || m.Outcome != response.Unchanged {
 		t.Errorf("%+v", m)
 	}
-	k, _ = Begin(Rules{Attempt: 1, Contract: true})
+	k, _ = begin(rules{Attempt: 1, Contract: true})
 	k.Cut(true, "deadline")
 	if m := k.Expired(); m.Detail != "deadline" || m.Outcome != response.NotKnown {
 		t.Errorf("%+v", m)
@@ -102,7 +102,7 @@ func TestWhy(t *testing.T) {
 }
 
 func TestPauses(t *testing.T) {
-	k, _ := Begin(Rules{Attempt: 1, Contract: true})
+	k, _ := begin(rules{Attempt: 1, Contract: true})
 	last := time.Duration(0)
 	for i := range 40 {
 		m := k.Failed(false, "refused")
@@ -115,8 +115,8 @@ func TestPauses(t *testing.T) {
 		t.Errorf("the last pause is %s, want %s", last, lastPause)
 	}
 	for asked, want := range map[time.Duration]time.Duration{0: poll, 1: shortest, time.Second: time.Second, time.Hour: longest} {
-		k, _ := Begin(Rules{Attempt: 1, Contract: true})
-		if m := k.Heard(Heard{Verdict: Accepted, After: asked}); m.After != want {
+		k, _ := begin(rules{Attempt: 1, Contract: true})
+		if m := k.Heard(reply{Verdict: verdictAccepted, After: asked}); m.After != want {
 			t.Errorf("asked for %s: %s, want %s", asked, m.After, want)
 		}
 	}
@@ -165,11 +165,11 @@ type world struct {
 }
 
 type talker struct {
-	*Talk
-	next    Move
-	token   uint64
-	attempt int
-	over    bool
+	*attempt
+	next   move
+	token  uint64
+	number int // of the attempt
+	over   bool
 }
 
 type posted struct {
@@ -191,7 +191,7 @@ func (w *world) run() {
 			w.token++
 		}
 		w.attempt++
-		k, m := Begin(Rules{Attempt: w.attempt, Recheck: recheck, Contract: true})
+		k, m := begin(rules{Attempt: w.attempt, Recheck: recheck, Contract: true})
 		now := &talker{k, m, w.token, w.attempt, false}
 		w.talks = append(w.talks, now)
 		recheck = true
@@ -222,15 +222,15 @@ func (w *world) step(k *talker) {
 	if k.over {
 		return
 	}
-	var m Move
+	var m move
 	switch fate := w.r.IntN(12); {
 	case fate == 0:
 		m = k.Expired()
 	case fate == 1:
 		m = k.Failed(false, "refused")
 	case fate == 2: // lost on the way, or later than all others
-		if k.next.Act == Tell && w.r.IntN(2) == 0 {
-			w.late = append(w.late, posted{k.token, k.attempt})
+		if k.next.Act == actTell && w.r.IntN(2) == 0 {
+			w.late = append(w.late, posted{k.token, k.number})
 		}
 		m = k.Failed(true, "lost")
 	case fate == 3: // heard, and the answer is lost or garbled
@@ -238,16 +238,16 @@ func (w *world) step(k *talker) {
 		if w.r.IntN(2) == 0 {
 			m = k.Failed(true, "answer lost")
 		} else {
-			m = k.Heard(Heard{Verdict: Garbled})
+			m = k.Heard(reply{Verdict: verdictGarbled})
 		}
-	case fate == 4 && k.next.Act == Tell && k.token >= w.highest: // by something before the receiver
-		m = k.Heard(Heard{Verdict: Refused})
+	case fate == 4 && k.next.Act == actTell && k.token >= w.highest: // by something before the receiver
+		m = k.Heard(reply{Verdict: verdictRefused})
 	default:
 		m = k.Heard(w.receive(k))
 	}
-	w.logf("attempt %d token %d: %d → %d %d", k.attempt, k.token, k.next.Act, m.Act, m.Outcome)
+	w.logf("attempt %d token %d: %d → %d %d", k.number, k.token, k.next.Act, m.Act, m.Outcome)
 	k.next = m
-	if m.Act == End {
+	if m.Act == actEnd {
 		w.over(k)
 	}
 }
@@ -256,7 +256,7 @@ func (w *world) step(k *talker) {
 func (w *world) over(k *talker) {
 	k.over = true
 	w.ends[k.next.Outcome]++
-	if k.attempt != w.attempt {
+	if k.number != w.attempt {
 		return
 	}
 	switch o := k.next.Outcome; {
@@ -267,7 +267,7 @@ func (w *world) over(k *talker) {
 	case o == response.Unchanged:
 		// From here on a further attempt does not look first. Nothing of this one may come to be.
 		for _, l := range w.late {
-			if l.attempt == k.attempt && w.seen < l.attempt && l.token >= w.highest {
+			if l.attempt == k.number && w.seen < l.attempt && l.token >= w.highest {
 				w.wrong = "unchanged is said, and a copy on its way may do it"
 			}
 		}
@@ -286,16 +286,16 @@ func (w *world) deliverLate() {
 }
 
 // receive is the receiver's side of the contract.
-func (w *world) receive(k *talker) Heard {
-	if k.next.Act == Tell {
-		return w.tell(k.token, k.attempt)
+func (w *world) receive(k *talker) reply {
+	if k.next.Act == actTell {
+		return w.tell(k.token, k.number)
 	}
 	if k.token < w.highest {
-		return Heard{Verdict: Stale}
+		return reply{Verdict: verdictStale}
 	}
 	w.highest = k.token
 	if w.state == "" {
-		return Heard{Verdict: None}
+		return reply{Verdict: verdictNone}
 	}
 	if w.state == "accepted" && w.r.IntN(2) == 0 {
 		w.act()
@@ -303,14 +303,14 @@ func (w *world) receive(k *talker) Heard {
 	return w.status()
 }
 
-func (w *world) status() Heard {
-	return Heard{Verdict: map[string]Verdict{"accepted": Accepted, "done": Done, "unchanged": Unchanged, "partly": Partly, "unknown": Unknown}[w.state], Attempt: w.seen}
+func (w *world) status() reply {
+	return reply{Verdict: map[string]verdict{"accepted": verdictAccepted, "done": verdictDone, "unchanged": verdictUnchanged, "partly": verdictPartly, "unknown": verdictUnknown}[w.state], Attempt: w.seen}
 }
 
-func (w *world) tell(token uint64, attempt int) Heard {
+func (w *world) tell(token uint64, attempt int) reply {
 	switch {
 	case token < w.highest || attempt < w.seen:
-		return Heard{Verdict: Stale}
+		return reply{Verdict: verdictStale}
 	case attempt == w.seen:
 		w.highest = token
 		return w.status()
@@ -319,9 +319,9 @@ func (w *world) tell(token uint64, attempt int) Heard {
 	switch {
 	case w.state == "accepted":
 		w.act() // it ends before the next is taken
-		return Heard{Verdict: Later}
+		return reply{Verdict: verdictLater}
 	case w.r.IntN(8) == 0:
-		return Heard{Verdict: Later}
+		return reply{Verdict: verdictLater}
 	case w.state == "done" || w.state == "unknown": // it is not done again
 		w.seen = attempt
 		return w.status()

@@ -1,25 +1,25 @@
-// Package eureka tells the jobs of all nodes what a response has to say (seed 003 §4.1, §4.4.3): one node is given the supervisor's signed word, broadcasts it
-// through the torus, and every host half that verifies it tells those who watch eurekas. It needs the service network to one node alone.
+// Eureka tells the jobs of all nodes of a response (Chaos router §4.1, §4.4.3): one node gets the supervisor's signed message, broadcasts it
+// through the torus, and every host half that verifies it tells its watchers. The executor needs the service network to one node alone.
 //
-// Jobs hear a step's word once, however many attempts are made by however many nodes: host halves remember it.
-package eureka
+// Jobs hear of a step once, however many attempts and nodes there are: host halves remember it.
+
+package node
 
 import (
 	"context"
 	"time"
 
 	"github.com/lofamo/lofamo/internal/executor"
-	"github.com/lofamo/lofamo/internal/executor/node"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// Actor has a node's agent make an attempt.
-type Actor interface {
+// Maker has a node's agent make an attempt.
+type Maker interface {
 	Make(ctx context.Context, node fault.NodeID, j executor.Job, askFor time.Duration) executor.Result
 }
 
-var _ Actor = (*node.Actor)(nil)
+var _ Maker = (*Actor)(nil)
 
 // Raisers says which nodes may be given the word, those that are well and near what it is about first. It does not block.
 type Raisers func(about response.Target, members []fault.NodeID) []fault.NodeID
@@ -30,17 +30,17 @@ const (
 	askFor     = 2 * time.Second
 )
 
-// Executor is for the kind eureka.
-type Executor struct {
-	actor   Actor
+// Eureka executes responses of the kind eureka.
+type Eureka struct {
+	actor   Maker
 	raisers Raisers
 }
 
-// New returns it.
-func New(actor Actor, raisers Raisers) *Executor { return &Executor{actor, raisers} }
+// NewEureka returns the executor.
+func NewEureka(actor Maker, raisers Raisers) *Eureka { return &Eureka{actor, raisers} }
 
 // Do implements executor.Executor.
-func (e *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
+func (e *Eureka) Do(ctx context.Context, j executor.Job) executor.Result {
 	if j.Kind != response.Eureka || j.Undo {
 		return executor.Unchanged("kind %s, undo %t: want %s, which cannot be undone", j.Kind, j.Undo, response.Eureka)
 	}

@@ -1,0 +1,375 @@
+package alertmanager
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var (
+	keeperTestConfig = keeperConfig{Targets: 2, Resend: time.Minute, Hold: 4 * time.Minute, Batch: 3}
+	keeperStart      = time.Date(2026, 11, 21, 7, 0, 0, 0, time.UTC)
+)
+
+func after(d time.Duration) time.Time { return keeperStart.Add(d) }
+
+func alertNamed(key string) alert {
+	return alert{Key: alertKey(key), Labels: map[string]string{"node": key}, StartsAt: keeperStart.Add(-time.Hour)}
+}
+
+// text of posts: the target, and each alert with its end.
+func textOf(posts []post, wake time.Time) string {
+	var out strings.Builder
+	for _, p := range posts {
+		fmt.Fprintf(&out, "%d:", p.Target)
+		for _, a := range p.Alerts {
+			fmt.Fprintf(&out, " %s until %s", a.Key, a.EndsAt.Sub(keeperStart))
+		}
+		out.WriteString("; ")
+	}
+	if wake.IsZero() {
+		return out.String() + "never"
+	}
+	return out.String() + "next " + wake.Sub(keeperStart).String()
+}
+
+func expectPosts(t *testing.T, k *keeper, now time.Time, want string) []post {
+	t.Helper()
+	posts, wake := k.Next(now)
+	if diff := cmp.Diff(want, textOf(posts, wake)); diff != "" {
+		t.Fatalf("at %s: %s", now.Sub(keeperStart), diff)
+	}
+	return posts
+}
+
+// TestLife: an alert fires, is sent again, and ends.
+func TestLife(t *testing.T) {
+	k := newKeeper(keeperTestConfig)
+	expectPosts(t, k, keeperStart, "never")
+	k.Fire(keeperStart, alertNamed("a"))
+	p := expectPosts(t, k, keeperStart, "0: a until 4m0s; 1: a until 4m0s; never")
+	if s := k.State("a"); s.Done != 0 || !s.Left {
+		t.Errorf("on its way: %+v", s)
+	}
+	expectPosts(t, k, keeperStart, "never")
+	if got := k.Sent(after(time.Second), p[0], true, true, ""); len(got) != 1 || got[0] != "a" {
+		t.Errorf("%v", got)
+	}
+	if got := k.Sent(after(time.Second), p[1], true, true, ""); got != nil {
+		t.Errorf("the second that has it: %v", got)
+	}
+	if s := k.State("a"); s.Done != 2 {
+		t.Errorf("%+v", s)
+	}
+	k.Release("a", true)
+	expectPosts(t, k, after(2*time.Second), "next 1m1s")
+	p = expectPosts(t, k, after(61*time.Second), "0: a until 5m1s; 1: a until 5m1s; never")
+	k.Resolve(after(62*time.Second), alertNamed("a")) // while it is on its way once more
+	k.Sent(after(63*time.Second), p[0], true, true, "")
+	k.Sent(after(63*time.Second), p[1], true, true, "")
+	if s := k.State("a"); s.Done != 0 {
+		t.Errorf("what was sent before its end counts for its end: %+v", s)
+	}
+	p = expectPosts(t, k, after(63*time.Second), "0: a until 1m2s; 1: a until 1m2s; never")
+	k.Sent(after(64*time.Second), p[0], true, true, "")
+	k.Sent(after(64*time.Second), p[1], false, false, "refused")
+	if s := k.State("a"); s.Done != 1 || s.Why[1] != "refused" {
+		t.Errorf("%+v", s)
+	}
+	k.Release("a", true)
+	p = expectPosts(t, k, after(65*time.Second), "1: a until 1m2s; next 2m4s")
+	k.Sent(after(65*time.Second), p[0], true, true, "")
+	expectPosts(t, k, after(62*time.Second+keeperTestConfig.Hold), "0: a until 1m2s; 1: a until 1m2s; never") // for clocks that are behind
+	expectPosts(t, k, after(63*time.Second+keeperTestConfig.Hold), "never")
+}
+
+// TestFailing: an Alertmanager that fails is tried less and less often, and holds no other up.
+func TestFailing(t *testing.T) {
+	k := newKeeper(keeperTestConfig)
+	k.Fire(keeperStart, alertNamed("a"))
+	now := keeperStart
+	var pauses []time.Duration
+	posts, _ := k.Next(now)
+	k.Sent(now, posts[0], true, true, "")
+	p := posts[1]
+	for range 10 {
+		k.Sent(now, p, false, false, "refused")
+		for {
+			posts, wake := k.Next(now)
+			i := slices.IndexFunc(posts, func(p post) bool { return p.Target == 1 })
+			for _, other := range posts {
+				if other.Target == 0 {
+					k.Sent(now, other, true, true, "")
+				}
+			}
+			if i >= 0 {
+				p = posts[i]
+				break
+			}
+			if len(posts) == 0 {
+				pauses = append(pauses, wake.Sub(now))
+				now = wake
+			}
+		}
+	}
+	if s := k.State("a"); s.Done != 1 || s.Why[1] != "refused" {
+		t.Errorf("%+v", s)
+	}
+	if pauses[0] != firstPause || pauses[1] != 2*firstPause || slices.Max(pauses) > keeperTestConfig.Resend {
+		t.Errorf("pauses %v", pauses)
+	}
+}
+
+// TestLeft: what a refused connection says does not make up for what was cut before.
+func TestLeft(t *testing.T) {
+	k := newKeeper(keeperTestConfig)
+	k.Fire(keeperStart, alertNamed("a"))
+	posts, _ := k.Next(keeperStart)
+	k.Sent(keeperStart, posts[0], false, false, "refused")
+	k.Sent(keeperStart, posts[1], false, false, "refused")
+	if s := k.State("a"); s.Left || s.Done != 0 {
+		t.Errorf("%+v", s)
+	}
+	posts, _ = k.Next(after(time.Second))
+	k.Sent(after(time.Second), posts[0], false, true, "cut")
+	k.Sent(after(time.Second), posts[1], false, false, "refused")
+	posts, _ = k.Next(after(time.Minute))
+	for _, p := range posts {
+		k.Sent(after(time.Minute), p, false, false, "refused")
+	}
+	if s := k.State("a"); !s.Left {
+		t.Errorf("%+v", s)
+	}
+	k.Release("a", false)
+	expectPosts(t, k, after(time.Hour), "never")
+}
+
+// TestBatches: many alerts go in few requests, one under way at a time.
+func TestBatches(t *testing.T) {
+	k := newKeeper(keeperConfig{Targets: 1, Resend: time.Minute, Hold: 4 * time.Minute, Batch: 3})
+	for _, key := range []string{"e", "d", "c", "b", "a"} {
+		k.Fire(keeperStart, alertNamed(key))
+	}
+	p := expectPosts(t, k, keeperStart, "0: a until 4m0s b until 4m0s c until 4m0s; never")
+	if got := k.Sent(keeperStart, p[0], true, true, ""); len(got) != 3 {
+		t.Errorf("%v", got)
+	}
+	p = expectPosts(t, k, keeperStart, "0: d until 4m0s e until 4m0s; never")
+	k.Sent(after(2*time.Second), p[0], true, true, "")
+	p = expectPosts(t, k, after(time.Minute), "0: a until 5m0s b until 5m0s c until 5m0s; never")
+	k.Sent(after(time.Minute), p[0], true, true, "")
+	// d and e are due in two seconds, and go now.
+	p = expectPosts(t, k, after(time.Minute), "next 1m2s")
+	k.Fire(after(time.Minute), alertNamed("f"))
+	expectPosts(t, k, after(time.Minute), "0: f until 5m0s d until 5m0s e until 5m0s; never")
+	_ = p
+}
+
+// TestStand: what a leader goes on with, and what it lets go.
+func TestStand(t *testing.T) {
+	k := newKeeper(keeperTestConfig)
+	all := func(now time.Time) string {
+		posts, _ := k.Next(now)
+		var out strings.Builder
+		for _, p := range posts {
+			if p.Target == 0 {
+				for _, a := range p.Alerts {
+					out.WriteString(string(a.Key))
+				}
+			}
+			k.Sent(now, p, true, true, "")
+		}
+		return out.String()
+	}
+	k.Stand(keeperStart, []alert{alertNamed("a"), alertNamed("b")}, false)
+	if got := all(keeperStart); got != "" {
+		t.Errorf("who does not lead sends %q", got)
+	}
+	k.Stand(keeperStart, []alert{alertNamed("a"), alertNamed("b")}, true)
+	if got := all(keeperStart); got != "ab" {
+		t.Errorf("what the leader before has fired: %q", got)
+	}
+	k.Fire(keeperStart, alertNamed("c"))
+	k.Stand(keeperStart, []alert{alertNamed("a"), alertNamed("b")}, true) // c waits
+	if got := all(keeperStart); got != "c" {
+		t.Errorf("%q", got)
+	}
+	k.Release("c", true)
+	k.Stand(after(time.Second), []alert{alertNamed("a")}, true) // b's response is closed, and c's commit is not there yet
+	if got := all(after(time.Minute)); got != "ac" {
+		t.Errorf("%q", got)
+	}
+	k.Stand(after(90*time.Second), []alert{alertNamed("a"), alertNamed("c")}, true)
+	k.Resolve(after(100*time.Second), alertNamed("a"))
+	k.Stand(after(100*time.Second), []alert{alertNamed("c")}, true)
+	k.Release("a", true)
+	if got := all(after(2 * time.Minute)); got != "ac" && got != "ca" {
+		t.Errorf("an end is sent, too: %q", got)
+	}
+	k.Stand(after(150*time.Second), nil, true)
+	if got := all(after(180 * time.Second)); got != "a" {
+		t.Errorf("%q", got)
+	}
+	k.Fire(after(180*time.Second), alertNamed("d"))
+	k.Stand(after(180*time.Second), []alert{alertNamed("x")}, false)
+	if got := all(after(time.Hour)); got != "d" {
+		t.Errorf("who leads no longer sends %q, and waits for d", got)
+	}
+}
+
+// manager is an Alertmanager as far as it matters: how it merges what it has with what it gets, and that it forgets.
+type fakeManager struct {
+	skew   time.Duration // of its clock
+	down   bool
+	alerts map[string]timeSpan
+}
+
+type timeSpan struct{ from, to time.Time }
+
+func (m *fakeManager) take(now time.Time, s sending) {
+	now = now.Add(m.skew)
+	n := timeSpan{s.StartsAt, s.EndsAt}
+	if was, ok := m.alerts[s.Labels["node"]]; ok && !was.to.Before(n.from) && !n.to.Before(was.from) {
+		if was.from.Before(n.from) {
+			n.from = was.from
+		}
+		if resolved := !n.to.After(now); !resolved && was.to.After(n.to) || resolved && !was.to.After(now) && was.to.After(n.to) {
+			n.to = was.to
+		}
+	}
+	m.alerts[s.Labels["node"]] = n
+}
+
+func (m *fakeManager) firing(now time.Time, key string) bool {
+	return m.alerts[key].to.After(now.Add(m.skew))
+}
+
+// TestKept: Alertmanagers that fail, begin anew with nothing and have other clocks. What fires, does so at each that has been up for two
+// sendings; what has been resolved, does not at any that has been up for as long; what nobody sends any more ends by itself.
+func TestKept(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		k := newKeeper(keeperTestConfig)
+		managers := make([]*fakeManager, keeperTestConfig.Targets)
+		up := make([]time.Time, keeperTestConfig.Targets)
+		for i := range managers {
+			managers[i] = &fakeManager{skew: time.Duration(r.IntN(60)-30) * time.Second, alerts: map[string]timeSpan{}}
+			up[i] = keeperStart
+		}
+		since := map[string]time.Time{}
+		fires := map[string]bool{}
+		for now := keeperStart; now.Before(after(time.Hour)); now = now.Add(time.Duration(1+r.IntN(20)) * time.Second) {
+			switch key := string(rune('a' + r.IntN(5))); r.IntN(12) {
+			case 0:
+				if !fires[key] {
+					k.Fire(now, alert{Key: alertKey(key), Labels: map[string]string{"node": key}, StartsAt: now})
+					k.Release(alertKey(key), true)
+					fires[key], since[key] = true, now
+				}
+			case 1:
+				if fires[key] {
+					k.Resolve(now, alert{Key: alertKey(key), Labels: map[string]string{"node": key}})
+					k.Release(alertKey(key), true)
+					fires[key], since[key] = false, now
+				}
+			case 2:
+				i := r.IntN(len(managers))
+				if m := managers[i]; m.down {
+					m.down, up[i], m.alerts = false, now, map[string]timeSpan{}
+				} else {
+					m.down = true
+				}
+			default:
+			}
+			posts, _ := k.Next(now)
+			for _, p := range posts {
+				m := managers[p.Target]
+				if m.down {
+					k.Sent(now, p, false, r.IntN(2) == 0, "down")
+					continue
+				}
+				for _, a := range p.Alerts {
+					m.take(now, a)
+				}
+				k.Sent(now, p, true, true, "")
+			}
+			settled := 2*keeperTestConfig.Resend + 30*time.Second
+			for i, m := range managers {
+				for key, fires := range fires {
+					if !m.down && now.Sub(up[i]) > settled && now.Sub(since[key]) > settled && m.firing(now, key) != fires {
+						t.Fatalf("seed %d, %s: manager %d with skew %s: %s fires %t, want %t", seed, now.Sub(keeperStart), i, m.skew, key, !fires, fires)
+					}
+				}
+			}
+		}
+		for i, m := range managers {
+			for key := range fires {
+				if end := after(time.Hour + keeperTestConfig.Hold + 30*time.Second); m.firing(end, key) {
+					t.Fatalf("seed %d: nobody sends %s any more, and it fires at manager %d", seed, key, i)
+				}
+			}
+		}
+	}
+}
+
+// TestSameLabels: alerts of the same labels are one to an Alertmanager, so that the end of one must not end another that fires.
+func TestSameLabels(t *testing.T) {
+	one := keeperConfig{Targets: 1, Resend: time.Minute, Hold: 4 * time.Minute, Batch: 3}
+	of := func(key string) alert {
+		return alert{Key: alertKey(key), Labels: map[string]string{"node": "n"}, StartsAt: keeperStart}
+	}
+	sent := func(k *keeper, now time.Time, posts []post) {
+		for _, p := range posts {
+			k.Sent(now, p, true, true, "")
+		}
+	}
+	k := newKeeper(one)
+	k.Fire(keeperStart, of("r5"))
+	sent(k, keeperStart, expectPosts(t, k, keeperStart, "0: r5 until 4m0s; never"))
+	k.Release("r5", true)
+	k.Resolve(after(time.Second), of("r5"))
+	sent(k, after(time.Second), expectPosts(t, k, after(time.Second), "0: r5 until 1s; never"))
+	k.Release("r5", true)
+
+	// It comes back: the end is not sent again.
+	k.Fire(after(30*time.Second), of("r6"))
+	sent(k, after(30*time.Second), expectPosts(t, k, after(30*time.Second), "0: r6 until 4m30s; never"))
+	k.Release("r6", true)
+	expectPosts(t, k, after(61*time.Second), "next 1m30s")
+
+	// Another response of the same labels begins and ends meanwhile: whoever waits for its end has it, and what fires comes behind it.
+	k.Fire(after(62*time.Second), of("r7"))
+	sent(k, after(62*time.Second), expectPosts(t, k, after(62*time.Second), "0: r7 until 5m2s; never"))
+	k.Release("r7", true)
+	k.Resolve(after(63*time.Second), of("r7"))
+	sent(k, after(63*time.Second), expectPosts(t, k, after(63*time.Second), "0: r7 until 1m3s r6 until 5m3s; never"))
+	if s := k.State("r7"); s.Done != 1 {
+		t.Errorf("%+v", s)
+	}
+	k.Release("r7", true)
+	expectPosts(t, k, after(64*time.Second), "next 2m3s")
+	if s := k.State("r7"); s.Why != nil {
+		t.Errorf("its end is kept: %+v", s)
+	}
+}
+
+// TestAnswersOfBefore: what an Alertmanager answers to an alert that was given up is no answer to its end, though nothing of it was kept.
+func TestAnswersOfBefore(t *testing.T) {
+	k := newKeeper(keeperConfig{Targets: 1, Resend: time.Minute, Hold: 4 * time.Minute, Batch: 3})
+	k.Fire(keeperStart, alertNamed("a"))
+	p := expectPosts(t, k, keeperStart, "0: a until 4m0s; never")
+	k.Release("a", false)
+	k.Resolve(after(time.Second), alertNamed("a"))
+	if got := k.Sent(after(2*time.Second), p[0], true, true, ""); got != nil {
+		t.Errorf("%v have their end by what was sent before", got)
+	}
+	p = expectPosts(t, k, after(2*time.Second), "0: a until 1s; never")
+	if got := k.Sent(after(3*time.Second), p[0], true, true, ""); len(got) != 1 {
+		t.Errorf("%v", got)
+	}
+}

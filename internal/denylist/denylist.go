@@ -178,8 +178,33 @@ func check(l *lofamov1.DenyList, cluster string) ([]pki.Denial, error) {
 }
 
 // CheckHalves returns an error if a list revokes only one half of a node. The neighbours would refuse its links, or supervisors its reports, while the
-// other half still reports for the node: working links would be called FAILED. Lists already in force are not checked.
-func CheckHalves(l *lofamov1.DenyList) error {
+// other half still reports for the node: working links would be called FAILED. It accepts denials that the list before (nil: none) has too and that revoke
+// one half there: earlier builds made such lists, and an operator must be able to change them.
+func CheckHalves(l, before *lofamov1.DenyList) error {
+	old := make(map[string]bool)
+	for _, i := range alone(before) {
+		old[keyOf(before.GetDenials()[i])] = true
+	}
+	for _, i := range alone(l) {
+		d := l.GetDenials()[i]
+		switch {
+		case old[keyOf(d)]:
+		case d.GetSerial() != "":
+			return fmt.Errorf("denials[%d].serial: given %q for %s: want before instead, for both halves of the node", i, d.GetSerial(), d.GetName())
+		default:
+			return fmt.Errorf("denials[%d].name: given only %s: want both halves of the node, with the same before", i, d.GetName())
+		}
+	}
+	return nil
+}
+
+// keyOf returns a text that is the same for denials of the same certificates.
+func keyOf(d *lofamov1.Denial) string {
+	return fmt.Sprint(d.GetRole(), "/", d.GetName(), " ", d.GetSerial(), " ", d.GetBefore().AsTime().UnixNano())
+}
+
+// alone returns the indexes of denials that revoke certificates of one half of a node and not of the other.
+func alone(l *lofamov1.DenyList) []int {
 	type half struct {
 		fault.Origin
 		before time.Time
@@ -194,16 +219,15 @@ func CheckHalves(l *lofamov1.DenyList) error {
 			revoked[h] = true
 		}
 	}
+	var out []int
 	for i, d := range l.GetDenials() {
-		h, ok := of(d)
-		if ok && d.GetSerial() != "" {
-			return fmt.Errorf("denials[%d].serial: given %q for %s: want before instead, for both halves of the node", i, d.GetSerial(), h.Origin)
-		}
-		if other := (half{fault.Origin{Node: h.Node, Half: h.Half.Other()}, h.before}); ok && !revoked[other] {
-			return fmt.Errorf("denials[%d].name: given only %s: want both halves of the node, with the same before", i, h.Origin)
+		h, node := of(d)
+		h.Half = h.Half.Other()
+		if node && (d.GetSerial() != "" || !revoked[h]) {
+			out = append(out, i)
 		}
 	}
-	return nil
+	return out
 }
 
 func checkDenial(d *lofamov1.Denial, cluster string) (pki.Denial, error) {

@@ -438,19 +438,56 @@ func TestWrongCompressionIsRefused(t *testing.T) {
 // TestOneHalfIsRefused: a list names both halves of a node, by the same time.
 func TestOneHalfIsRefused(t *testing.T) {
 	both := thousands(2)
-	if err := CheckHalves(listOf(1, both...)); err != nil {
+	if err := CheckHalves(listOf(1, both...), nil); err != nil {
 		t.Errorf("both halves: %v", err)
 	}
-	if err := CheckHalves(listOf(1, both[:3]...)); err == nil || !strings.Contains(err.Error(), "denials[2].name") || !strings.Contains(err.Error(), "both halves") {
+	if err := CheckHalves(listOf(1, both[:3]...), nil); err == nil || !strings.Contains(err.Error(), "denials[2].name") || !strings.Contains(err.Error(), "both halves") {
 		t.Errorf("one half: %v: want an error that names it", err)
 	}
 	both[1].Before = timestamppb.New(time.Now().Add(-time.Hour))
-	if err := CheckHalves(listOf(1, both...)); err == nil {
+	if err := CheckHalves(listOf(1, both...), nil); err == nil {
 		t.Error("two times for one node are accepted")
 	}
 	both[1].Before, both[1].Serial = nil, "1a"
-	if err := CheckHalves(listOf(1, both[1:]...)); err == nil || !strings.Contains(err.Error(), "denials[0].serial") {
+	if err := CheckHalves(listOf(1, both[1:]...), nil); err == nil || !strings.Contains(err.Error(), "denials[0].serial") {
 		t.Errorf("a serial number: %v: want an error that names it", err)
+	}
+}
+
+// TestHalvesOfEarlierListsStayChangeable: a list that an earlier build accepted with one half, or one serial number, of a node can be added to and be
+// emptied. No new half comes in that way.
+func TestHalvesOfEarlierListsStayChangeable(t *testing.T) {
+	both := thousands(3)
+	serial := denial(victim)
+	serial.Before, serial.Serial = nil, "1a"
+	was := listOf(1, both[0], serial, both[4], both[5]) // the host half of the first node, the certificate of another, all of the third
+	for what, l := range map[string]*lofamov1.DenyList{
+		"the same":          listOf(2, was.GetDenials()...),
+		"a node more":       listOf(2, append(slices.Clone(was.GetDenials()), both[2], both[3])...),
+		"the half removed":  listOf(2, serial, both[4], both[5]),
+		"the serial number": listOf(2, both[0], both[4], both[5]),
+		"the other half":    listOf(2, both[0], both[1], serial, both[4], both[5]),
+		"all removed":       listOf(2),
+	} {
+		if err := CheckHalves(l, was); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	later := proto.CloneOf(both[0])
+	later.Before = timestamppb.New(later.GetBefore().AsTime().Add(time.Second))
+	for what, l := range map[string]*lofamov1.DenyList{
+		"another node's half":   listOf(2, both[0], serial, both[2]),
+		"half of a whole node":  listOf(2, both[0], serial, both[4]),
+		"the half, longer":      listOf(2, later),
+		"without a list before": nil,
+	} {
+		before := was
+		if l == nil {
+			l, before = was, nil
+		}
+		if err := CheckHalves(l, before); err == nil {
+			t.Errorf("%s: accepted", what)
+		}
 	}
 }
 

@@ -81,7 +81,8 @@ func (c *Certificates) PutDenyList(ctx context.Context, req *lofamov1.PutDenyLis
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	if err := denylist.CheckHalves(l.DenyList); err != nil {
+	stored, now := c.cfg.Stored(), c.cfg.List()
+	if err := denylist.CheckHalves(l.DenyList, now.DenyList); err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "%v: nothing was changed", err)
 	}
 	if err := l.Fits(); err != nil {
@@ -94,7 +95,6 @@ func (c *Certificates) PutDenyList(ctx context.Context, req *lofamov1.PutDenyLis
 		return nil, status.Errorf(codes.InvalidArgument, "issued: given %s, and this supervisor's clock says %s: want at most %s between them: set the clock that is wrong: nothing was changed",
 			issued.Format(time.RFC3339), clock.Format(time.RFC3339), maxSkew)
 	}
-	stored, now := c.cfg.Stored(), c.cfg.List()
 	if l.GetVersion() <= now.GetVersion() {
 		return nil, status.Errorf(codes.Aborted, "version: given %d: want at least %d: nothing was changed", l.GetVersion(), now.GetVersion()+1)
 	}

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -29,6 +30,8 @@ type office struct {
 	*api.Certificates
 
 	ca      *pki.CA
+	keeper  *denylist.Keeper
+	store   *store.Etcd
 	highest uint64 // rises with each look, as when a node lies in each digest
 }
 
@@ -45,10 +48,11 @@ func newOffice(t *testing.T) *office {
 		t.Fatal(err)
 	}
 	k, _ := denylist.NewKeeper("", "c", v, r)
+	o.keeper, o.store = k, store.NewEtcd(supervisortest.NewEtcd(t, 1).Members[0].Client(), store.Options{})
 	o.Certificates = api.NewCertificates(api.CertificatesConfig{
 		Cluster: "c", Registry: r, Verifier: v, List: k.List, Stored: func() []byte { return k.List().Raw },
 		Highest: func() uint64 { o.highest += 100; return o.highest },
-		Store:   store.NewEtcd(supervisortest.NewEtcd(t, 1).Members[0].Client(), store.Options{}),
+		Store:   o.store,
 		Taken: func(l denylist.List) {
 			if _, err := k.TakeList(l); err != nil {
 				t.Error(err)
@@ -159,6 +163,44 @@ func TestOneHalfIsNotRevoked(t *testing.T) {
 	}
 	if err := o.put(ann, 1, half("n1/dnp"), half("n1/host")); err != nil {
 		t.Errorf("both halves: %v", err)
+	}
+}
+
+// TestHalfRevokedByAnEarlierBuildCanBeTakenBack: a stored list with one half of a node is shown, other nodes can be added to it, and the half can be removed.
+func TestHalfRevokedByAnEarlierBuildCanBeTakenBack(t *testing.T) {
+	o := newOffice(t)
+	ann, cut := o.operator("ann"), timestamppb.New(pki.CutOff(time.Now()))
+	half := func(name string) *lofamov1.Denial {
+		return &lofamov1.Denial{Role: string(pki.RoleNode), Name: name, Before: cut, Revoked: timestamppb.Now(), By: "operator/ann", Reason: "test"}
+	}
+	serial := half("n2/dnp")
+	serial.Before, serial.Serial = nil, "1a"
+	signed, err := denylist.Sign(&lofamov1.DenyList{Cluster: "c", Version: 1, Issued: timestamppb.Now(), Denials: []*lofamov1.Denial{half("n1/dnp"), serial}}, ann)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(signed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.store.PutDenied(t.Context(), nil, raw); err != nil {
+		t.Fatal(err)
+	}
+	if taken, err := o.keeper.Take(raw); !taken || err != nil {
+		t.Fatalf("list of an earlier build: taken %t, %v", taken, err)
+	}
+	resp, err := o.ListCertificates(t.Context(), nil)
+	if err != nil || len(resp.GetList().GetDenials()) != 2 {
+		t.Fatalf("list %v, %v: want both denials", resp.GetList(), err)
+	}
+	if err := o.put(ann, 2, half("n1/dnp"), serial, half("n3/host"), half("n3/dnp")); err != nil {
+		t.Errorf("another node added: %v", err)
+	}
+	if err := o.put(ann, 3, half("n3/host"), half("n3/dnp")); err != nil {
+		t.Errorf("the halves removed: %v", err)
+	}
+	if err := o.put(ann, 4, half("n1/dnp"), half("n3/host"), half("n3/dnp")); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("the half added again: %v: want InvalidArgument", err)
 	}
 }
 

@@ -65,7 +65,7 @@ func (o *Outbox) poseRequest(now time.Time, out *Output) {
 	x.sent, x.due = now, now.Add(x.wait)
 	x.wait = min(2*x.wait, o.cfg.MaxBackoff)
 	if o.silence.on {
-		x.due = now.Add(silentWait(o.origin, o.silence.round, o.cfg.MaxBackoff))
+		x.due = now.Add(silentWait(o.origin, o.silence.round, o.cfg.SilentBackoff))
 	}
 }
 

@@ -39,11 +39,19 @@ type silentWorld struct {
 	answer bool
 	sent   [numPaths]int
 	asked  int
+	askAt  time.Time     // of the newest path request
+	askGap time.Duration // shortest one between two path requests
 }
 
 func newSilentWorld(t *testing.T, answer bool) *silentWorld {
 	t.Helper()
+	return newSilentWorldWith(t, answer, time.Second)
+}
+
+func newSilentWorldWith(t *testing.T, answer bool, silentBackoff time.Duration) *silentWorld {
+	t.Helper()
 	cfg := DefaultOutboxConfig(fault.PathDirect, fault.PathGossip, fault.PathTorus)
+	cfg.SilentBackoff = silentBackoff
 	o, err := NewOutbox(fault.Origin{Node: "n0", Half: fault.HalfHost}, 1, cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -57,6 +65,9 @@ func newSilentWorld(t *testing.T, answer bool) *silentWorld {
 func (w *silentWorld) take(out Output) {
 	w.wake = out.Wake
 	w.asked += len(out.Paths)
+	if len(out.Paths) > 0 {
+		w.askGap, w.askAt = min(w.askGap, w.now.Sub(w.askAt)), w.now
+	}
 	for _, s := range out.Send {
 		w.sent[s.Path]++
 		if w.answer && s.Path == fault.PathDirect {
@@ -113,6 +124,18 @@ func TestSilentSupervisorsCostNoMoreThanAnsweringOnes(t *testing.T) {
 	answering, silent := total(newSilentWorld(t, true)), total(newSilentWorld(t, false))
 	if silent*10 > answering*12 {
 		t.Errorf("%d datagrams a minute without answers, %d with them: want at most 1.2 times as many", silent, answering)
+	}
+}
+
+// TestPathRequestsWaitForRoundsOfSilence: with slow digests, path requests are as rare as all else, 25 % more or less.
+func TestPathRequestsWaitForRoundsOfSilence(t *testing.T) {
+	const silentBackoff = 4 * time.Second
+	w := newSilentWorldWith(t, false, silentBackoff)
+	w.run(10 * time.Second)
+	w.asked, w.askGap = 0, time.Hour
+	w.run(5 * time.Minute)
+	if w.asked == 0 || w.askGap < silentBackoff*3/4 {
+		t.Errorf("%d path requests in a silence, the closest ones %v apart: want some, at least %v apart", w.asked, w.askGap, silentBackoff*3/4)
 	}
 }
 

@@ -112,7 +112,7 @@ var fuzzed = map[string]string{
 	"internal/supervisor/engine.healthOf":           "none: what this process has encoded itself",
 	"internal/supervisor/engine.outdated":           "none: what this process has encoded itself",
 	"internal/supervisor/ingest.copyKey":            "internal/supervisor/ingest FuzzCopyKey",
-	"internal/supervisor/region.decode":             "internal/supervisor/store FuzzStoreValues",
+	"internal/supervisor/federation/export.decode":  "internal/supervisor/store FuzzStoreValues",
 	"internal/supervisor/regions.decodeNode":        "internal/supervisor/store FuzzStoreValues",
 	"internal/supervisor/regions.read":              "internal/supervisor/store FuzzStoreValues",
 	"internal/supervisor/regions.showGroup":         "internal/supervisor/store FuzzStoreValues",

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/region"
+	"github.com/lofamo/lofamo/internal/supervisor/federation/export"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
 
@@ -83,7 +83,7 @@ func together(a, b job) bool {
 }
 
 func (c *committer) units(ctx context.Context, jobs []job) error {
-	units := make([]region.Unit, len(jobs))
+	units := make([]export.Unit, len(jobs))
 	for i, j := range jobs {
 		units[i] = *j.unit
 	}
@@ -119,7 +119,7 @@ func (c *committer) snapshot(ctx context.Context, j job) error {
 	if first := u.First - u.Lost; u.Lost > 0 && was.NextEvent > 0 {
 		notices = append(notices, c.regionEvent(name, j.at, fmt.Sprintf("%d events of the region are no longer kept there, from %d on: what they led to is here", u.Lost, first)))
 	}
-	return c.pack(ctx, name, []region.Unit{u}, notices...)
+	return c.pack(ctx, name, []export.Unit{u}, notices...)
 }
 
 // regionEvent tells something of a region, whose state stays as it is.
@@ -129,9 +129,9 @@ func (c *committer) regionEvent(name string, at time.Time, reason string) *lofam
 }
 
 // pack writes units of one region; the notices go before them.
-func (c *committer) pack(ctx context.Context, name string, units []region.Unit, notices ...*lofamov1.Event) error {
+func (c *committer) pack(ctx context.Context, name string, units []export.Unit, notices ...*lofamov1.Event) error {
 	h := c.heads[name]
-	writes, err := region.Pack(units, h.Position, region.Limits{Ops: c.cfg.Ops, Bytes: c.cfg.Bytes})
+	writes, err := export.Pack(units, h.Position, export.Limits{Ops: c.cfg.Ops, Bytes: c.cfg.Bytes})
 	if err != nil {
 		return fmt.Errorf("region %s: %w", name, err)
 	}
@@ -148,7 +148,7 @@ func (c *committer) pack(ctx context.Context, name string, units []region.Unit, 
 }
 
 // add puts a write to the transaction that is being gathered, or to the next.
-func (c *committer) add(ctx context.Context, name string, h head, w region.Write) error {
+func (c *committer) add(ctx context.Context, name string, h head, w export.Write) error {
 	size := 0
 	for _, ev := range w.Events {
 		adopt(name, ev)
@@ -234,12 +234,12 @@ func (c *committer) presence(ctx context.Context, j job) error {
 		delete(c.out.back, name)
 		return err
 	}
-	entries, rev, err := c.store.Tree(ctx, prefix+name+"/"+region.KindNodes, false)
+	entries, rev, err := c.store.Tree(ctx, prefix+name+"/"+export.KindNodes, false)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		e.Key = name + "/" + region.KindNodes + e.Key
+		e.Key = name + "/" + export.KindNodes + e.Key
 		have, err := read([]store.Entry{e}, rev)
 		if err != nil {
 			return err

@@ -7,7 +7,7 @@
 //
 // It judges nothing itself. A region that is not heard any more is cut off: its nodes are shown as UNKNOWN, with the
 // age of the last word; what they were stays in the store untouched, and is shown again when it is back. What
-// follows what is package region's; this is its goroutine, its store and its streams.
+// follows what is package export's; this is its goroutine, its store and its streams.
 package regions
 
 import (
@@ -23,8 +23,8 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/internal/supervisor/federation/export"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
-	"github.com/lofamo/lofamo/internal/supervisor/region"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -93,7 +93,7 @@ func New(cfg Config, st Store) *Engine {
 // input is an event for the ledger of a region, or (nil) that the names have changed.
 type input struct {
 	region string
-	event  region.Event
+	event  export.Event
 	out    *outbox // of a stream that begins
 }
 

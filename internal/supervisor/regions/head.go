@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/region"
+	"github.com/lofamo/lofamo/internal/supervisor/federation/export"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
@@ -24,7 +24,7 @@ const (
 
 // head is what is kept of a region beside its documents.
 type head struct {
-	region.Position
+	export.Position
 	// Cut says that the region is cut off, Since from when on it is so or is not (supervisor's wall clock).
 	Cut   bool      `json:"cut"`
 	Since time.Time `json:"since,omitzero"`
@@ -67,14 +67,14 @@ func read(entries []store.Entry, revision uint64) (stored, error) {
 				return stored{}, fmt.Errorf("read head of region %s: %w", name, err)
 			}
 			out.heads[name] = h
-		case strings.HasPrefix(below, region.KindNodes):
+		case strings.HasPrefix(below, export.KindNodes):
 			n, err := decodeNode(name, e.Value)
 			if err != nil {
 				return stored{}, err
 			}
 			n.Revision = e.Revision
 			out.nodes = append(out.nodes, n)
-		case strings.HasPrefix(below, region.KindGroups), strings.HasPrefix(below, region.KindWarnings):
+		case strings.HasPrefix(below, export.KindGroups), strings.HasPrefix(below, export.KindWarnings):
 			out.above = append(out.above, document{region: name, revision: e.Revision, Document: &lofamov1.Document{Key: below, Value: e.Value}})
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/pki"
-	"github.com/lofamo/lofamo/internal/supervisor/region"
+	"github.com/lofamo/lofamo/internal/supervisor/federation/export"
 )
 
 // Server takes the regions' streams.
@@ -53,9 +53,9 @@ func (s *Server) Report(stream grpc.BidiStreamingServer[lofamov1.UpstreamReportR
 	}
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
-	id := region.Stream(s.Engine.streams.Add(1))
+	id := export.Stream(s.Engine.streams.Add(1))
 	out := newOutbox()
-	if !t.submit(ctx, input{name, region.Hello{Stream: id, UpstreamHello: hello}, out}) {
+	if !t.submit(ctx, input{name, export.Hello{Stream: id, UpstreamHello: hello}, out}) {
 		return errEnded
 	}
 	// Reading has a goroutine of its own, which ends when the handler has returned.
@@ -63,7 +63,7 @@ func (s *Server) Report(stream grpc.BidiStreamingServer[lofamov1.UpstreamReportR
 	go func() { failed <- t.read(ctx, stream, name, id) }()
 	err = s.answer(ctx, stream, out, t, failed)
 	select {
-	case t.e.in <- input{name, region.Closed{Stream: id}, nil}:
+	case t.e.in <- input{name, export.Closed{Stream: id}, nil}:
 	case <-t.done:
 	}
 	return err
@@ -73,18 +73,18 @@ var errEnded = status.Error(codes.Unavailable, "this replica leads no longer: tr
 
 // read takes in what a stream brings. Where the term does not take it, neither is it read from the connection.
 func (t *term) read(ctx context.Context, stream grpc.BidiStreamingServer[lofamov1.UpstreamReportRequest, lofamov1.UpstreamReportResponse],
-	name string, id region.Stream) error {
+	name string, id export.Stream) error {
 	for {
 		m, err := stream.Recv()
 		if err != nil {
 			return err
 		}
-		var ev region.Event
+		var ev export.Event
 		switch b := m.GetBody().(type) {
 		case *lofamov1.UpstreamReportRequest_Change:
-			ev = region.Part{Stream: id, UpstreamChange: b.Change}
+			ev = export.Part{Stream: id, UpstreamChange: b.Change}
 		case *lofamov1.UpstreamReportRequest_Alive:
-			ev = region.Alive{Stream: id, Revision: b.Alive.GetRevision()}
+			ev = export.Alive{Stream: id, Revision: b.Alive.GetRevision()}
 		default:
 			return status.Error(codes.InvalidArgument, "neither a change nor a beat after the hello")
 		}
@@ -121,15 +121,15 @@ func (s *Server) answer(ctx context.Context, stream grpc.BidiStreamingServer[lof
 	}
 }
 
-func codeOf(r region.Refusal) codes.Code {
+func codeOf(r export.Refusal) codes.Code {
 	switch r {
-	case region.RefusedTerm, region.RefusedStore:
+	case export.RefusedTerm, export.RefusedStore:
 		return codes.FailedPrecondition
-	case region.RefusedOrder:
+	case export.RefusedOrder:
 		return codes.OutOfRange
-	case region.RefusedForeign:
+	case export.RefusedForeign:
 		return codes.InvalidArgument
-	case region.RefusedLong:
+	case export.RefusedLong:
 		return codes.ResourceExhausted
 	default:
 		return codes.Aborted
@@ -144,12 +144,12 @@ type outbox struct {
 	mu        sync.Mutex
 	resume    *lofamov1.UpstreamReportResponse
 	committed *lofamov1.UpstreamReportResponse
-	refusal   *region.Reply
+	refusal   *export.Reply
 }
 
 func newOutbox() *outbox { return &outbox{wake: make(chan struct{}, 1)} }
 
-func (o *outbox) put(r region.Reply) {
+func (o *outbox) put(r export.Reply) {
 	o.mu.Lock()
 	switch {
 	case r.Refusal != 0:
@@ -166,9 +166,9 @@ func (o *outbox) put(r region.Reply) {
 	}
 }
 
-func (o *outbox) refuse(r region.Reply) { o.put(r) }
+func (o *outbox) refuse(r export.Reply) { o.put(r) }
 
-func (o *outbox) take() (list []*lofamov1.UpstreamReportResponse, refusal *region.Reply) {
+func (o *outbox) take() (list []*lofamov1.UpstreamReportResponse, refusal *export.Reply) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, m := range []*lofamov1.UpstreamReportResponse{o.resume, o.committed} {

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/region"
+	"github.com/lofamo/lofamo/internal/supervisor/federation/export"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
@@ -30,7 +30,7 @@ type term struct {
 	done      chan struct{}
 
 	regions map[string]*regionState
-	streams map[region.Stream]*outbox
+	streams map[export.Stream]*outbox
 	builder *view.Builder
 	reached uint64
 
@@ -43,7 +43,7 @@ type term struct {
 // regionState is one region in a term.
 type regionState struct {
 	name   string
-	ledger *region.Ledger
+	ledger *export.Ledger
 	wake   time.Time
 	head   head // committed
 	nodes  int
@@ -53,7 +53,7 @@ type regionState struct {
 // job is one thing to be committed: a unit of a region, or that it is cut off or back.
 type job struct {
 	region *regionState
-	unit   *region.Unit // nil: the region's presence
+	unit   *export.Unit // nil: the region's presence
 	cut    bool
 	at     time.Time
 	bytes  int
@@ -98,7 +98,7 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 	}
 	now := e.now()
 	t := &term{
-		e: e, fence: fence, done: make(chan struct{}), regions: make(map[string]*regionState), streams: make(map[region.Stream]*outbox),
+		e: e, fence: fence, done: make(chan struct{}), regions: make(map[string]*regionState), streams: make(map[export.Stream]*outbox),
 		builder: view.NewBuilder(e.cfg.Names, now), reached: max(snap.Revision, rev),
 	}
 	t.committer = newCommitter(e.cfg, e.store, w, &e.began)
@@ -108,7 +108,7 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 			h = head{Cut: true, Since: now}
 		}
 		t.committer.heads[name] = h
-		t.regions[name] = &regionState{name: name, head: h, groups: make(map[string]awareness.GroupStatus), ledger: region.NewLedger(region.LedgerConfig{
+		t.regions[name] = &regionState{name: name, head: h, groups: make(map[string]awareness.GroupStatus), ledger: export.NewLedger(export.LedgerConfig{
 			Region: name, Dims: e.cfg.Names.Dims().String(), Beat: e.cfg.Beat, Misses: e.cfg.Misses,
 			Member: func(id string) bool { return e.cfg.mayTell(name, fault.NodeID(id)) },
 		}, now, h.Position, h.Cut)}
@@ -140,7 +140,7 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 func (e *Engine) forget(ctx context.Context, w store.Committer, entries []store.Entry) (kept []store.Entry, revision uint64, err error) {
 	reasons := make(map[string]string)
 	drop := func(name, below string) bool {
-		id, isNode := strings.CutPrefix(below, region.KindNodes)
+		id, isNode := strings.CutPrefix(below, export.KindNodes)
 		return !slices.Contains(e.cfg.Regions, name) || isNode && !e.cfg.mayTell(name, fault.NodeID(id))
 	}
 	for _, entry := range entries {
@@ -240,13 +240,13 @@ func (t *term) run(ctx context.Context) error {
 		close(work)
 		<-stopped
 		for _, o := range t.streams {
-			o.refuse(region.Reply{Refusal: region.Replaced, Text: "this replica leads no longer"})
+			o.refuse(export.Reply{Refusal: export.Replaced, Text: "this replica leads no longer"})
 		}
 	}()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	t.relabel()          // since the term was made
-	t.all(region.Tick{}) // who is silent from the beginning is noticed too
+	t.all(export.Tick{}) // who is silent from the beginning is noticed too
 	for {
 		if t.inflight == nil && len(t.queue) > 0 {
 			t.inflight, t.queue, t.bytes = t.queue, nil, 0
@@ -257,7 +257,7 @@ func (t *term) run(ctx context.Context) error {
 			in, t.deaf = nil, true
 		} else if t.deaf {
 			t.deaf = false
-			t.all(region.Deaf{})
+			t.all(export.Deaf{})
 		}
 		t.setTimer(timer)
 		select {
@@ -266,7 +266,7 @@ func (t *term) run(ctx context.Context) error {
 		case i := <-in:
 			t.take(i)
 		case <-timer.C:
-			t.all(region.Tick{})
+			t.all(export.Tick{})
 		case r := <-results:
 			if r.err != nil {
 				return r.err
@@ -293,7 +293,7 @@ func (t *term) setTimer(timer *time.Timer) {
 	timer.Reset(max(0, first.Sub(t.e.now())))
 }
 
-func (t *term) all(ev region.Event) {
+func (t *term) all(ev export.Event) {
 	for _, name := range t.e.cfg.Regions {
 		t.step(t.regions[name], ev)
 	}
@@ -313,16 +313,16 @@ func (t *term) take(in input) {
 	}
 	r := t.regions[in.region]
 	switch ev := in.event.(type) {
-	case region.Hello:
+	case export.Hello:
 		t.streams[ev.Stream] = in.out
-	case region.Closed:
+	case export.Closed:
 		delete(t.streams, ev.Stream)
 	}
 	t.step(r, in.event)
 }
 
 // step gives an event to a ledger and does what it wants.
-func (t *term) step(r *regionState, ev region.Event) {
+func (t *term) step(r *regionState, ev export.Event) {
 	now := t.e.now()
 	out := r.ledger.Step(now, ev)
 	r.wake = out.Wake
@@ -392,7 +392,7 @@ func (t *term) finish(r result) error {
 	for _, name := range t.e.cfg.Regions {
 		s := t.regions[name]
 		if n := units[s]; n > 0 {
-			t.step(s, region.Committed{Revision: s.head.Revision, Units: n})
+			t.step(s, export.Committed{Revision: s.head.Revision, Units: n})
 		}
 	}
 	return nil
@@ -407,13 +407,13 @@ type document struct {
 
 // show puts a committed document into the map.
 func (t *term) show(d document) error {
-	if id, ok := strings.CutPrefix(d.GetKey(), region.KindGroups); ok {
+	if id, ok := strings.CutPrefix(d.GetKey(), export.KindGroups); ok {
 		return t.showGroup(d, id)
 	}
-	if what, ok := strings.CutPrefix(d.GetKey(), region.KindWarnings); ok {
+	if what, ok := strings.CutPrefix(d.GetKey(), export.KindWarnings); ok {
 		return t.showWarning(d, what)
 	}
-	id, ok := strings.CutPrefix(d.GetKey(), region.KindNodes)
+	id, ok := strings.CutPrefix(d.GetKey(), export.KindNodes)
 	if !ok {
 		return nil
 	}

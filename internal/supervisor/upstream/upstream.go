@@ -1,5 +1,5 @@
 // Package upstream passes a region's committed map on to the parent of regions, while this replica leads the
-// region. What is sent and when is the Feed's to say (package region); this is its goroutines: a stream to
+// region. What is sent and when is the Feed's to say (package export); this is its goroutines: a stream to
 // whichever of the parent's replicas leads, and the reading of the own store.
 package upstream
 
@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/region"
+	"github.com/lofamo/lofamo/internal/supervisor/federation/export"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
 
@@ -98,13 +98,13 @@ func (c *Client) stream(ctx context.Context, conn *grpc.ClientConn, fence store.
 	}
 	s := &session{
 		cfg: c.cfg, ctx: ctx, stream: grpcStream,
-		feed:   region.NewFeed(region.FeedConfig{Region: c.cfg.Region, Dims: c.cfg.Dims}),
+		feed:   export.NewFeed(export.FeedConfig{Region: c.cfg.Region, Dims: c.cfg.Dims}),
 		toSend: make(chan []*lofamov1.UpstreamReportRequest), heard: make(chan *lofamov1.UpstreamReportResponse), ended: make(chan error, 2),
 	}
 	done := make(chan struct{}, 2)
 	go func() { s.send(); done <- struct{}{} }()
 	go func() { s.receive(); done <- struct{}{} }()
-	err = s.run(region.Begin{Term: uint64(fence.Rev), Revision: own.Revision, NextEvent: own.Next, Store: own.ID, FirstEvent: own.First, From: own.From})
+	err = s.run(export.Begin{Term: uint64(fence.Rev), Revision: own.Revision, NextEvent: own.Next, Store: own.ID, FirstEvent: own.First, From: own.From})
 	cancel()
 	<-done
 	<-done
@@ -116,7 +116,7 @@ type session struct {
 	cfg    Config
 	ctx    context.Context // ends with the session
 	stream grpc.BidiStreamingClient[lofamov1.UpstreamReportRequest, lofamov1.UpstreamReportResponse]
-	feed   *region.Feed
+	feed   *export.Feed
 
 	waiting []*lofamov1.UpstreamReportRequest // to be sent; the feed's window bounds them
 	toSend  chan []*lofamov1.UpstreamReportRequest
@@ -134,10 +134,10 @@ type copied struct {
 	err    error
 }
 
-func (s *session) run(begin region.Begin) error {
+func (s *session) run(begin export.Begin) error {
 	beat := time.NewTicker(s.cfg.Beat)
 	defer beat.Stop()
-	defer s.read(region.Orders{Read: region.ReadNone})
+	defer s.read(export.Orders{Read: export.ReadNone})
 	s.step(begin)
 	for {
 		toSend := s.toSend
@@ -162,16 +162,16 @@ func (s *session) run(begin region.Begin) error {
 			if all.err != nil {
 				return all.err
 			}
-			s.step(region.Copied{UpstreamChange: all.change})
+			s.step(export.Copied{UpstreamChange: all.change})
 		case <-beat.C:
 			if len(s.waiting) == 0 { // what waits says that we live
-				s.step(region.Beat{})
+				s.step(export.Beat{})
 			}
 		}
 	}
 }
 
-func (s *session) step(in region.Input) {
+func (s *session) step(in export.Input) {
 	o := s.feed.Step(in)
 	s.waiting = append(s.waiting, o.Send...)
 	s.read(o)
@@ -181,9 +181,9 @@ func (s *session) answer(m *lofamov1.UpstreamReportResponse) {
 	switch b := m.GetBody().(type) {
 	case *lofamov1.UpstreamReportResponse_Resume:
 		s.cfg.Logger.Info("passing on to the parent", "after", b.Resume.GetRevision(), "event", b.Resume.GetNextEvent())
-		s.step(region.Resume{Revision: b.Resume.GetRevision(), NextEvent: b.Resume.GetNextEvent()})
+		s.step(export.Resume{Revision: b.Resume.GetRevision(), NextEvent: b.Resume.GetNextEvent()})
 	case *lofamov1.UpstreamReportResponse_Committed:
-		s.step(region.Acked{Revision: b.Committed.GetRevision()})
+		s.step(export.Acked{Revision: b.Committed.GetRevision()})
 	}
 }
 
@@ -193,21 +193,21 @@ func (s *session) changed(ch store.Change, ok bool) error {
 		return errors.New("the store's watch ended")
 	case errors.Is(ch.Err, store.ErrCompacted):
 		s.cfg.Logger.Warn("the parent was out of reach for longer than changes are kept: passing everything on", "err", ch.Err)
-		s.step(region.Compacted{})
+		s.step(export.Compacted{})
 	case ch.Err != nil:
 		return ch.Err
 	default:
-		s.step(region.Update{UpstreamChange: ch.UpstreamChange})
+		s.step(export.Update{UpstreamChange: ch.UpstreamChange})
 	}
 	return nil
 }
 
 // kinds are the documents that are passed on.
-var kinds = []string{region.KindNodes, region.KindGroups, region.KindWarnings, region.KindMaintenance, region.KindTopology}
+var kinds = []string{export.KindNodes, export.KindGroups, export.KindWarnings, export.KindMaintenance, export.KindTopology}
 
 // read changes what is read of the store.
-func (s *session) read(o region.Orders) {
-	if o.Read == region.ReadOn {
+func (s *session) read(o export.Orders) {
+	if o.Read == export.ReadOn {
 		return
 	}
 	if s.stopReading != nil {
@@ -215,13 +215,13 @@ func (s *session) read(o region.Orders) {
 		s.awaitReader()
 		s.stopReading, s.changes, s.whole = nil, nil, nil
 	}
-	if o.Read == region.ReadNone {
+	if o.Read == export.ReadNone {
 		return
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
 	s.stopReading = cancel
-	if o.Read == region.ReadFollow {
-		s.changes = s.cfg.Store.Follow(ctx, o.From, region.PassedOn)
+	if o.Read == export.ReadFollow {
+		s.changes = s.cfg.Store.Follow(ctx, o.From, export.PassedOn)
 		return
 	}
 	whole := make(chan copied, 1)

@@ -1,4 +1,4 @@
-// Package region is how the committed map of a region reaches the parent of regions, as machines: the
+// Package export is how the committed map of a region reaches the parent of regions, as machines: the
 // Feed at the region's leader, which passes changes on, and the Ledger at the parent's leader, which takes
 // them in, each once and in order, whatever becomes of connections and leaders on either side (seed 003
 // §5.2.3.2: a map is divided, and the parts are delegated).
@@ -9,7 +9,7 @@
 // missing, all its documents are sent, and what is missing of the events is made good by what they led to.
 //
 // It reads no clock, no store and no socket; packages upstream and regions do.
-package region
+package export
 
 import (
 	"fmt"

@@ -15,8 +15,8 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/api"
 	"github.com/lofamo/lofamo/internal/supervisor/border"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
+	"github.com/lofamo/lofamo/internal/supervisor/federation"
 	"github.com/lofamo/lofamo/internal/supervisor/ingest"
-	"github.com/lofamo/lofamo/internal/supervisor/regions"
 	"github.com/lofamo/lofamo/internal/supervisor/replica"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/upstream"
@@ -87,7 +87,7 @@ func (s *Supervisor) connectParent() error {
 	if s.cfg.Embedded() {
 		ops = embedded.MaxTxnOps - 16 // for what goes with every transaction
 	}
-	s.parent = regions.New(regions.Config{
+	s.parent = federation.New(federation.Config{
 		Regions: s.cfg.RegionNames(), Region: s.regionOf, Names: s.names,
 		Meta: store.Meta{Cluster: s.cfg.Cluster, Dims: s.names.Dims().String()},
 		Beat: s.periods.DigestPeriod, Misses: s.periods.DigestMisses, Ops: ops,
@@ -115,10 +115,10 @@ func (s *Supervisor) belowOf(id fault.NodeID) []lofamov1.FaultSupervisorClient {
 
 // serveParent lets the regions' supervisors in, and has the API answer from what they say.
 func (s *Supervisor) serveParent(cfg *api.Config) {
-	cfg.Engine, cfg.Copy, cfg.Bundles, cfg.Regions = s.parent, regions.Copy{Etcd: s.store}, noBundles{}, s.standing
+	cfg.Engine, cfg.Copy, cfg.Bundles, cfg.Regions = s.parent, federation.Copy{Etcd: s.store}, noBundles{}, s.standing
 	cfg.Operators, cfg.Below = s.parent, s.belowOf
 	cfg.Kept = func(ctx context.Context, id fault.NodeID) (*lofamov1.Node, error) {
-		return regions.Copy{Etcd: s.store}.Kept(ctx, s.regionOf(id), id)
+		return federation.Copy{Etcd: s.store}.Kept(ctx, s.regionOf(id), id)
 	}
 	speakers := make(map[string]string)
 	cfg.RegionSupervisors = make(map[string][]string)
@@ -128,7 +128,7 @@ func (s *Supervisor) serveParent(cfg *api.Config) {
 			cfg.RegionSupervisors[r.Name] = append(cfg.RegionSupervisors[r.Name], u.GRPC)
 		}
 	}
-	lofamov1.RegisterUpstreamServer(s.grpc, &regions.Server{Engine: s.parent, Caller: api.Caller, Speakers: speakers, Stopping: s.stopping})
+	lofamov1.RegisterUpstreamServer(s.grpc, &federation.Server{Engine: s.parent, Caller: api.Caller, Speakers: speakers, Stopping: s.stopping})
 }
 
 // standing tells how the regions stand: by the leader's word, or where this replica does not lead by its copy.
@@ -136,7 +136,7 @@ func (s *Supervisor) standing(ctx context.Context) []*lofamov1.Region {
 	if list := s.parent.Regions(); list != nil {
 		return list
 	}
-	list, err := regions.Copy{Etcd: s.store}.Regions(ctx, s.cfg.RegionNames())
+	list, err := federation.Copy{Etcd: s.store}.Regions(ctx, s.cfg.RegionNames())
 	if err != nil {
 		s.logger.Debug("no word of the regions", "err", err)
 	}

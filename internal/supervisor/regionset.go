@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/regions"
+	"github.com/lofamo/lofamo/internal/supervisor/federation"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -27,7 +27,7 @@ func (s *spareRegions) region(id fault.NodeID) string {
 func (s *Supervisor) followRegions(ctx context.Context) {
 	read := uint64(0) // so many times: there is no revision that all of it is of
 	s.again(ctx, "following what is set in the regions", func() error {
-		return regions.Copy{Etcd: s.store}.FollowSet(ctx, s.cfg.RegionNames(), func(all []store.Below) {
+		return federation.Copy{Etcd: s.store}.FollowSet(ctx, s.cfg.RegionNames(), func(all []store.Below) {
 			read++
 			topo, spares := mergeTopologies(s.seed, s.cfg.RegionNames(), all)
 			s.spares.of.Store(&spares)

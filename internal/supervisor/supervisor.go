@@ -34,10 +34,10 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/diagnose"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/internal/supervisor/federation"
 	"github.com/lofamo/lofamo/internal/supervisor/ingest"
 	"github.com/lofamo/lofamo/internal/supervisor/lead"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
-	"github.com/lofamo/lofamo/internal/supervisor/regions"
 	"github.com/lofamo/lofamo/internal/supervisor/replica"
 	"github.com/lofamo/lofamo/internal/supervisor/responder"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
@@ -118,7 +118,7 @@ type Supervisor struct {
 	spares   spareRegions              // of a parent
 
 	// Of a parent of regions, which has no engine and nothing that talks to agents; nil elsewhere.
-	parent *regions.Engine
+	parent *federation.Engine
 	// Of a region with a parent; nil elsewhere.
 	upstream *upstream.Client
 	parents  *replica.Peers

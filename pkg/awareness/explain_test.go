@@ -40,7 +40,7 @@ func TestRulesArePlayed(t *testing.T) {
 	}
 	for _, name := range ruleNames[1:] {
 		if name == RuleCutOff {
-			continue // no machine says it: internal/supervisor/regions
+			continue // no machine says it: internal/supervisor/federation
 		}
 		if !regexp.MustCompile(` is [A-Z]+: .*, rule ` + name + `\n  because `).MatchString(played.String()) {
 			t.Errorf("no scenario of testdata explains a state by the rule %s", name)

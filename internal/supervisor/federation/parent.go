@@ -1,4 +1,4 @@
-// Package regions is the parent of regions: it takes in what their leaders pass on, keeps it in the parent's store,
+// Package federation is the parent of regions: it takes in what their leaders pass on, keeps it in the parent's store,
 // and serves one map of all of them (seed 003 §5.2.3.2: the parts of a map that others are charged with).
 //
 //	stream ──► ledger of the region ──► units ──► committer ──► store
@@ -8,7 +8,7 @@
 // It judges nothing itself. A region that is not heard any more is cut off: its nodes are shown as UNKNOWN, with the
 // age of the last word; what they were stays in the store untouched, and is shown again when it is back. What
 // follows what is package export's; this is its goroutine, its store and its streams.
-package regions
+package federation
 
 import (
 	"context"

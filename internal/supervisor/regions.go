@@ -19,7 +19,6 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/ingest"
 	"github.com/lofamo/lofamo/internal/supervisor/replica"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
-	"github.com/lofamo/lofamo/internal/supervisor/upstream"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -154,7 +153,7 @@ func (s *Supervisor) connectUpstream() error {
 		return err
 	}
 	s.onStop("connections to the parent", func(context.Context) error { return s.parents.Close() })
-	s.upstream = upstream.New(upstream.Config{
+	s.upstream = federation.NewUplink(federation.UplinkConfig{
 		Region: s.cfg.Region, Dims: s.names.Dims().String(), Store: s.store, Parents: ids, Conn: s.parents.Conn,
 		Beat: s.periods.DigestPeriod, Logger: s.logger,
 	})

@@ -43,7 +43,6 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/teller"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
-	"github.com/lofamo/lofamo/internal/supervisor/upstream"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -120,7 +119,7 @@ type Supervisor struct {
 	// Of a parent of regions, which has no engine and nothing that talks to agents; nil elsewhere.
 	parent *federation.Engine
 	// Of a region with a parent; nil elsewhere.
-	upstream *upstream.Client
+	upstream *federation.Uplink
 	parents  *replica.Peers
 	below    *replica.Peers // supervisors of the regions, of their parent
 	border   *border.Border // nil without other regions

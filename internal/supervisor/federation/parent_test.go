@@ -31,7 +31,6 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
-	"github.com/lofamo/lofamo/internal/supervisor/upstream"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -178,7 +177,7 @@ func (r *child) connect(p *parent) {
 		r.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	u := upstream.New(upstream.Config{
+	u := NewUplink(UplinkConfig{
 		Region: r.name, Dims: dims.String(), Store: r.store, Parents: []string{"p"}, Conn: func(string) *grpc.ClientConn { return conn },
 		Beat: beat, Logger: slog.New(slog.DiscardHandler),
 	})

@@ -1,7 +1,4 @@
-// Package upstream passes a region's committed map on to the parent of regions, while this replica leads the
-// region. What is sent and when is the Feed's to say (package export); this is its goroutines: a stream to
-// whichever of the parent's replicas leads, and the reading of the own store.
-package upstream
+package federation
 
 import (
 	"context"
@@ -17,19 +14,19 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
 
-// Store is what is read of the region's store. Identity and Whole block until it answers.
-type Store interface {
+// UplinkStore is what is read of the region's store. Identity and Whole block until it answers.
+type UplinkStore interface {
 	// Identity fails with store.ErrNotLeader when the fence is gone.
 	Identity(ctx context.Context, fence store.Fence) (store.Identity, error)
 	Follow(ctx context.Context, after uint64, wanted func(key string) bool) <-chan store.Change
 	Whole(ctx context.Context, kinds []string, fromEvent uint64) (*lofamov1.UpstreamChange, error)
 }
 
-// Config of a client.
-type Config struct {
+// UplinkConfig configures an Uplink.
+type UplinkConfig struct {
 	Region string
 	Dims   string // of the whole torus
-	Store  Store
+	Store  UplinkStore
 	// Parents are the ids of the parent's replicas, Conn gives the connection to one of them.
 	Parents []string
 	Conn    func(id string) *grpc.ClientConn
@@ -38,14 +35,16 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Client is a region's leader towards the parent.
-type Client struct {
-	cfg Config
+// Uplink passes a region's committed map on to the parent of regions, while this replica leads the region. Its Feed (package export)
+// decides what is sent and when. The uplink runs the goroutines: a stream to whichever replica of the parent leads, and the reader of
+// the region's own store.
+type Uplink struct {
+	cfg UplinkConfig
 	at  int // of Parents: the one that is tried next
 }
 
-// New returns a client. It is for one goroutine.
-func New(cfg Config) *Client { return &Client{cfg: cfg} }
+// NewUplink returns an uplink. It is for one goroutine.
+func NewUplink(cfg UplinkConfig) *Uplink { return &Uplink{cfg: cfg} }
 
 // The pauses between two attempts.
 const (
@@ -54,7 +53,7 @@ const (
 )
 
 // Run passes on until the context, which is that of the leadership, ends.
-func (c *Client) Run(ctx context.Context, fence store.Fence) {
+func (c *Uplink) Run(ctx context.Context, fence store.Fence) {
 	pause := firstPause
 	for ctx.Err() == nil {
 		id := c.cfg.Parents[c.at]
@@ -81,7 +80,7 @@ func (c *Client) Run(ctx context.Context, fence store.Fence) {
 }
 
 // stream passes on to one replica of the parent until that ends.
-func (c *Client) stream(ctx context.Context, conn *grpc.ClientConn, fence store.Fence) error {
+func (c *Uplink) stream(ctx context.Context, conn *grpc.ClientConn, fence store.Fence) error {
 	if conn == nil {
 		return errors.New("no connection")
 	}
@@ -113,7 +112,7 @@ func (c *Client) stream(ctx context.Context, conn *grpc.ClientConn, fence store.
 
 // session is one stream. Its feed, and what it reads, belong to the goroutine of run.
 type session struct {
-	cfg    Config
+	cfg    UplinkConfig
 	ctx    context.Context // ends with the session
 	stream grpc.BidiStreamingClient[lofamov1.UpstreamReportRequest, lofamov1.UpstreamReportResponse]
 	feed   *export.Feed

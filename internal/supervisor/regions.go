@@ -13,7 +13,6 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
-	"github.com/lofamo/lofamo/internal/supervisor/border"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 	"github.com/lofamo/lofamo/internal/supervisor/federation"
 	"github.com/lofamo/lofamo/internal/supervisor/ingest"
@@ -165,7 +164,7 @@ func (s *Supervisor) connectBorder() (ingest.Border, error) {
 	if s.cfg.Region == "" {
 		return nil, nil
 	}
-	cfg := border.Config{
+	cfg := federation.PeerConfig{
 		Regions: make(map[string]map[string]string), Foreign: make(map[fault.NodeID]string), Beside: make(map[fault.NodeID][]string),
 		TLS: s.peerTLS, Answerer: s.sender, Metrics: s.metrics, Logger: s.logger,
 	}
@@ -185,7 +184,7 @@ func (s *Supervisor) connectBorder() (ingest.Border, error) {
 		}
 	}
 	var err error
-	if s.border, err = border.New(cfg); err != nil {
+	if s.border, err = federation.NewPeers(cfg); err != nil {
 		return nil, err
 	}
 	s.onStop("connections to other regions", func(context.Context) error { return s.border.Close() })

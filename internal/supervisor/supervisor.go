@@ -29,7 +29,6 @@ import (
 	"github.com/lofamo/lofamo/internal/executor/remote"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
-	"github.com/lofamo/lofamo/internal/supervisor/border"
 	"github.com/lofamo/lofamo/internal/supervisor/bulk"
 	"github.com/lofamo/lofamo/internal/supervisor/diagnose"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
@@ -121,8 +120,8 @@ type Supervisor struct {
 	// Of a region with a parent; nil elsewhere.
 	upstream *federation.Uplink
 	parents  *replica.Peers
-	below    *replica.Peers // supervisors of the regions, of their parent
-	border   *border.Border // nil without other regions
+	below    *replica.Peers    // supervisors of the regions, of their parent
+	border   *federation.Peers // nil without other regions
 
 	cleanups []cleanup
 	stopping chan struct{}

@@ -1,10 +1,4 @@
-// Package border is where a region's supervisors meet those of the neighbouring regions: it passes on to them what a
-// node at the border says of neighbours that are theirs, and what belongs to a node of theirs and came here, since
-// its host is dead and a neighbour of ours took it in.
-//
-// What is passed on goes whole to whichever of the other region's replicas leads, as a follower of ours passes
-// evidence to our leader. It judges nothing; whose word is taken for what is package replica's to say.
-package border
+package federation
 
 import (
 	"cmp"
@@ -28,8 +22,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Config of a border.
-type Config struct {
+// PeerConfig configures Peers.
+type PeerConfig struct {
 	// Regions are the neighbouring regions: of each the addresses of its supervisors' gRPC services by id.
 	Regions map[string]map[string]string
 	// Foreign is the region of each node of theirs that borders on ours.
@@ -44,16 +38,20 @@ type Config struct {
 	Logger   *slog.Logger
 }
 
-// Border passes evidence on. Its methods may be called from any goroutine and do not block.
-type Border struct {
-	cfg   Config
+// Peers are the supervisors of neighbouring regions. Peers forwards evidence to them: statements of a border node about its foreign
+// neighbours, and reports of a foreign node that one of our nodes relayed because the foreign node's host is dead.
+//
+// Each message goes unchanged to the leader of the other region, just as a follower forwards evidence to its own leader. Peers judges
+// nothing: package replica decides whose statements count. Its methods may be called from any goroutine and do not block.
+type Peers struct {
+	cfg   PeerConfig
 	ways  map[string]*replica.Forwarder // by region
 	peers []*replica.Peers
 }
 
-// New returns a border; Run makes it work.
-func New(cfg Config) (*Border, error) {
-	b := &Border{cfg: cfg, ways: make(map[string]*replica.Forwarder)}
+// NewPeers dials the neighbouring regions. Run forwards what the other methods queue.
+func NewPeers(cfg PeerConfig) (*Peers, error) {
+	b := &Peers{cfg: cfg, ways: make(map[string]*replica.Forwarder)}
 	for name, addresses := range cfg.Regions {
 		peers, err := replica.Dial(addresses, cfg.TLS)
 		if err != nil {
@@ -69,7 +67,7 @@ func New(cfg Config) (*Border, error) {
 }
 
 // Run works until the context ends.
-func (b *Border) Run(ctx context.Context) {
+func (b *Peers) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, p := range b.peers {
 		wg.Go(func() { p.Run(ctx) })
@@ -81,7 +79,7 @@ func (b *Border) Run(ctx context.Context) {
 }
 
 // Close closes the connections.
-func (b *Border) Close() error {
+func (b *Peers) Close() error {
 	var errs []error
 	for _, p := range b.peers {
 		errs = append(errs, p.Close())
@@ -90,10 +88,10 @@ func (b *Border) Close() error {
 }
 
 // Known says whether a node is one of another region that borders on ours.
-func (b *Border) Known(id fault.NodeID) bool { return b.cfg.Foreign[id] != "" }
+func (b *Peers) Known(id fault.NodeID) bool { return b.cfg.Foreign[id] != "" }
 
 // Witness passes on what a node of ours says, if it has neighbours in other regions.
-func (b *Border) Witness(id fault.NodeID, req *lofamov1.ForwardRequest, reports *engine.Reports, arrived time.Time) {
+func (b *Peers) Witness(id fault.NodeID, req *lofamov1.ForwardRequest, reports *engine.Reports, arrived time.Time) {
 	for _, name := range b.cfg.Beside[id] {
 		if w := b.ways[name]; w != nil {
 			// Each has a request of its own, for the time in its queue is written into it.
@@ -104,13 +102,13 @@ func (b *Border) Witness(id fault.NodeID, req *lofamov1.ForwardRequest, reports 
 
 // Theirs passes on what belongs to a node of another region. False: there is no room, or it is none that borders on
 // ours.
-func (b *Border) Theirs(id fault.NodeID, req *lofamov1.ForwardRequest, reports *engine.Reports, arrived time.Time) bool {
+func (b *Peers) Theirs(id fault.NodeID, req *lofamov1.ForwardRequest, reports *engine.Reports, arrived time.Time) bool {
 	w := b.ways[b.cfg.Foreign[id]]
 	return w != nil && w.Forward(req, reports, arrived)
 }
 
 // Verdicts tells a neighbouring region what was found of our nodes: halves that are FAILED.
-func (b *Border) Verdicts(failed map[fault.NodeID]awareness.ForeignVerdict) {
+func (b *Peers) Verdicts(failed map[fault.NodeID]awareness.ForeignVerdict) {
 	for name, w := range b.ways {
 		out := &lofamov1.BorderVerdicts{}
 		for _, id := range slices.Sorted(maps.Keys(failed)) {
@@ -123,7 +121,7 @@ func (b *Border) Verdicts(failed map[fault.NodeID]awareness.ForeignVerdict) {
 }
 
 // Of turns what a supervisor of a region says of its nodes into what that says of each of them that borders on ours.
-func (b *Border) Of(region string, v *lofamov1.BorderVerdicts) []awareness.ForeignVerdict {
+func (b *Peers) Of(region string, v *lofamov1.BorderVerdicts) []awareness.ForeignVerdict {
 	said := make(map[fault.NodeID]*lofamov1.BorderVerdict)
 	for _, f := range v.GetFailed() {
 		said[fault.NodeID(f.GetNode())] = f
@@ -144,7 +142,7 @@ type Watched interface {
 
 // Tell tells the neighbouring regions what was found of our nodes at the border, whenever that changes and every period,
 // until the context, which is that of the leadership, ends. now is what the map says of some nodes.
-func (b *Border) Tell(ctx context.Context, period time.Duration, w Watched, now func(context.Context, []fault.NodeID) ([]view.Entry, error)) {
+func (b *Peers) Tell(ctx context.Context, period time.Duration, w Watched, now func(context.Context, []fault.NodeID) ([]view.Entry, error)) {
 	ids := slices.Sorted(maps.Keys(b.cfg.Beside))
 	tick := time.NewTicker(period)
 	defer tick.Stop()
@@ -162,7 +160,7 @@ func (b *Border) Tell(ctx context.Context, period time.Duration, w Watched, now 
 }
 
 // tell follows one watch; the channel's first update says that it stands.
-func (b *Border) tell(ctx context.Context, tick <-chan time.Time, updates <-chan store.Update, ids []fault.NodeID,
+func (b *Peers) tell(ctx context.Context, tick <-chan time.Time, updates <-chan store.Update, ids []fault.NodeID,
 	now func(context.Context, []fault.NodeID) ([]view.Entry, error)) error {
 	<-updates
 	entries, err := now(ctx, ids)
@@ -213,7 +211,7 @@ func note(failed map[fault.NodeID]awareness.ForeignVerdict, id fault.NodeID, com
 
 // foreignOnly lets acknowledgements through that are for nodes of other regions, which we reach through ours. What our
 // own nodes say is acknowledged by our own leader: that another region has it too frees no sender's log.
-type foreignOnly struct{ cfg Config }
+type foreignOnly struct{ cfg PeerConfig }
 
 // Answer implements engine.Answerer.
 func (f foreignOnly) Answer(to engine.To, ack *lofamov1.Ack) {

@@ -1,4 +1,4 @@
-package border
+package federation
 
 import (
 	"crypto/tls"
@@ -21,9 +21,9 @@ type acks []string
 
 func (a *acks) Answer(_ engine.To, ack *lofamov1.Ack) { *a = append(*a, ack.GetNode()) }
 
-func newBorder(t *testing.T, a engine.Answerer) *Border {
+func newPeers(t *testing.T, a engine.Answerer) *Peers {
 	t.Helper()
-	b, err := New(Config{
+	b, err := NewPeers(PeerConfig{
 		Regions: map[string]map[string]string{"east": {"e1": "127.0.0.1:1", "e0": "127.0.0.1:2"}},
 		Foreign: map[fault.NodeID]string{"n2": "east", "n3": "east", "n9": "north"},
 		Beside:  map[fault.NodeID][]string{"n1": {"east"}, "n0": {"east", "north"}},
@@ -38,7 +38,7 @@ func newBorder(t *testing.T, a engine.Answerer) *Border {
 }
 
 func TestTheirs(t *testing.T) {
-	b := newBorder(t, &acks{})
+	b := newPeers(t, &acks{})
 	for id, want := range map[fault.NodeID]bool{"n2": true, "n9": false, "n1": false, "nobody": false} {
 		if got := b.Theirs(id, &lofamov1.ForwardRequest{}, nil, time.Now()); got != want {
 			t.Errorf("what is of %s goes on: %t, want %t", id, got, want)
@@ -54,7 +54,7 @@ func TestTheirs(t *testing.T) {
 // TestAcks: another region frees the logs of its own nodes, not of ours.
 func TestAcks(t *testing.T) {
 	var got acks
-	f := foreignOnly{newBorder(t, &got).cfg}
+	f := foreignOnly{newPeers(t, &got).cfg}
 	f.Answer(engine.To{}, &lofamov1.Ack{Node: "n1"})
 	f.Answer(engine.To{}, &lofamov1.Ack{Node: "n2"})
 	if !slices.Equal(got, acks{"n2"}) {
@@ -64,7 +64,7 @@ func TestAcks(t *testing.T) {
 
 // TestOf: a region's word is of its own nodes, and of all of them.
 func TestOf(t *testing.T) {
-	b := newBorder(t, &acks{})
+	b := newPeers(t, &acks{})
 	v := &lofamov1.BorderVerdicts{Failed: []*lofamov1.BorderVerdict{{Node: "n3", Host: true}, {Node: "n1", Host: true, Dnp: true}, {Node: "n9", Dnp: true}}}
 	want := []awareness.ForeignVerdict{{Node: "n2"}, {Node: "n3", Host: true}}
 	if got := b.Of("east", v); !slices.Equal(got, want) {

@@ -85,7 +85,7 @@ func (s *Supervisor) connectParent() error {
 	if s.cfg.Embedded() {
 		ops = embedded.MaxTxnOps - 16 // for what goes with every transaction
 	}
-	s.parent = federation.New(federation.Config{
+	s.parent = federation.NewParent(federation.ParentConfig{
 		Regions: s.cfg.RegionNames(), Region: s.regionOf, Names: s.names,
 		Meta: store.Meta{Cluster: s.cfg.Cluster, Dims: s.names.Dims().String()},
 		Beat: s.periods.DigestPeriod, Misses: s.periods.DigestMisses, Ops: ops,
@@ -126,7 +126,7 @@ func (s *Supervisor) serveParent(cfg *api.Config) {
 			cfg.RegionSupervisors[r.Name] = append(cfg.RegionSupervisors[r.Name], u.GRPC)
 		}
 	}
-	lofamov1.RegisterUpstreamServer(s.grpc, &federation.Server{Engine: s.parent, Caller: api.Caller, Speakers: speakers, Stopping: s.stopping})
+	lofamov1.RegisterUpstreamServer(s.grpc, &federation.Server{Parent: s.parent, Caller: api.Caller, Speakers: speakers, Stopping: s.stopping})
 }
 
 // standing tells how the regions stand: by the leader's word, or where this replica does not lead by its copy.

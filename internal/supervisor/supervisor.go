@@ -116,7 +116,7 @@ type Supervisor struct {
 	spares   spareRegions              // of a parent
 
 	// Of a parent of regions, which has no engine and nothing that talks to agents; nil elsewhere.
-	parent *federation.Engine
+	parent *federation.Parent
 	// Of a region with a parent; nil elsewhere.
 	upstream *federation.Uplink
 	parents  *replica.Peers

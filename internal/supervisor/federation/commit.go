@@ -17,11 +17,11 @@ import (
 
 // committer writes what a term wants committed. Its fields belong to the goroutine of run.
 type committer struct {
-	cfg   Config
-	store Store
+	cfg   ParentConfig
+	store ParentStore
 	w     store.Committer
 	heads map[string]head            // committed
-	began *atomic.Pointer[time.Time] // see Engine
+	began *atomic.Pointer[time.Time] // see Parent
 
 	cur   store.Batch // of several regions' writes
 	bytes int
@@ -37,7 +37,7 @@ type result struct {
 	err       error
 }
 
-func newCommitter(cfg Config, st Store, w store.Committer, began *atomic.Pointer[time.Time]) *committer {
+func newCommitter(cfg ParentConfig, st ParentStore, w store.Committer, began *atomic.Pointer[time.Time]) *committer {
 	return &committer{cfg: cfg, store: st, w: w, began: began, heads: make(map[string]head)}
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Copy is a replica's own copy of the parent's store, as the API reads it.
+// Copy reads the regions from a replica's own copy of the parent's store.
 type Copy struct{ *store.Etcd }
 
 // Regions tells how the regions stood when the copy was written, without ages.

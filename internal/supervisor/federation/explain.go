@@ -11,7 +11,7 @@ import (
 
 // Explain implements the API's engine: what its region has committed. What that rests on the region's own supervisors
 // know.
-func (e *Engine) Explain(_ context.Context, id fault.NodeID, c fault.Component) (awareness.Explanation, error) {
+func (e *Parent) Explain(_ context.Context, id fault.NodeID, c fault.Component) (awareness.Explanation, error) {
 	t := e.term.Load()
 	if t == nil {
 		return awareness.Explanation{}, engine.ErrNotLeading
@@ -26,7 +26,7 @@ func (e *Engine) Explain(_ context.Context, id fault.NodeID, c fault.Component) 
 }
 
 // ExplainGroup is Explain for a group fault.
-func (e *Engine) ExplainGroup(_ context.Context, id string) (awareness.GroupExplanation, error) {
+func (e *Parent) ExplainGroup(_ context.Context, id string) (awareness.GroupExplanation, error) {
 	t := e.term.Load()
 	if t == nil {
 		return awareness.GroupExplanation{}, engine.ErrNotLeading

@@ -1,13 +1,20 @@
-// Package federation is the parent of regions: it takes in what their leaders pass on, keeps it in the parent's store,
-// and serves one map of all of them (seed 003 §5.2.3.2: the parts of a map that others are charged with).
+// Package federation connects the supervisors of regions. A region is one part of a large torus with its own supervisors and store; a
+// parent of regions serves one map of all of them (Yost, Chaos router §5.2.3.2, divides a map in the same way).
+//
+//   - export: pure machines on both ends of the stream from a region to the parent. They decide what is sent and what is accepted.
+//   - Uplink (uplink.go): a region's leader streams its committed map to the parent.
+//   - Parent and Server (parent.go, term.go, commit.go, server.go): the parent commits the streams of all regions and publishes one map.
+//   - Copy (copy.go): any replica of the parent reads that map from the store.
+//   - Peers (peer.go): a region forwards evidence and verdicts about border nodes to the neighbouring regions.
+//
+// The parent's data flow:
 //
 //	stream ──► ledger of the region ──► units ──► committer ──► store
 //	                │                                │
 //	         presence of the region            map, committed
 //
-// It judges nothing itself. A region that is not heard any more is cut off: its nodes are shown as UNKNOWN, with the
-// age of the last word; what they were stays in the store untouched, and is shown again when it is back. What
-// follows what is package export's; this is its goroutine, its store and its streams.
+// The package judges no node. When a region stops reporting, the parent marks it as cut off and shows its nodes as UNKNOWN with the age
+// of the last message. The stored state stays unchanged, and the parent shows it again when the region returns.
 package federation
 
 import (
@@ -30,16 +37,16 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Store is what the engine needs of the parent's store; its methods block until the store answers.
-type Store interface {
+// ParentStore is the store of the parent. Its methods block until the store answers.
+type ParentStore interface {
 	Load(ctx context.Context) (store.Snapshot, error)
 	Tree(ctx context.Context, prefix string, own bool) ([]store.Entry, uint64, error)
 	Confirm(ctx context.Context, fence store.Fence) (store.Standing, error)
 	Writer(fence store.Fence, meta store.Meta, snap store.Snapshot) (store.Committer, error)
 }
 
-// Config of an engine.
-type Config struct {
+// ParentConfig configures a Parent.
+type ParentConfig struct {
 	// Regions are the names of the regions, Region tells which one a node belongs to.
 	Regions []string
 	Region  func(id fault.NodeID) string
@@ -60,15 +67,16 @@ type Config struct {
 // mayTell says whether a region may speak of a node. One that nobody here knows may be a spare that the region has put
 // in a dead node's place: it is kept, and shown once the parent's configuration has it. Refused, the region would be
 // cut off for as long.
-func (c Config) mayTell(name string, id fault.NodeID) bool {
+func (c ParentConfig) mayTell(name string, id fault.NodeID) bool {
 	of := c.Region(id)
 	return of == name || of == ""
 }
 
-// Engine survives the terms of leadership; Lead runs one. Its other methods may be called from any goroutine.
-type Engine struct {
-	cfg     Config
-	store   Store
+// Parent merges the maps of all regions. It outlives terms of leadership; Lead runs one term. Its other methods may be called from any
+// goroutine.
+type Parent struct {
+	cfg     ParentConfig
+	store   ParentStore
 	now     func() time.Time // tests replace it between terms
 	in      chan input
 	streams atomic.Uint64
@@ -76,8 +84,8 @@ type Engine struct {
 	began   atomic.Pointer[time.Time] // of the commit under way, by the monotonic clock; nil: none is
 }
 
-// New returns an engine on a store.
-func New(cfg Config, st Store) *Engine {
+// NewParent returns a parent that keeps its regions in st.
+func NewParent(cfg ParentConfig, st ParentStore) *Parent {
 	if cfg.Ops == 0 {
 		cfg.Ops = 100
 	}
@@ -87,7 +95,7 @@ func New(cfg Config, st Store) *Engine {
 	if cfg.Backlog == 0 {
 		cfg.Backlog = 64 << 20
 	}
-	return &Engine{cfg: cfg, store: st, now: time.Now, in: make(chan input)}
+	return &Parent{cfg: cfg, store: st, now: time.Now, in: make(chan input)}
 }
 
 // input is an event for the ledger of a region, or (nil) that the names have changed.
@@ -99,17 +107,17 @@ type input struct {
 
 // Relabel has the map follow the names, when their labels or spares have changed. It blocks until the term that runs,
 // if one does, has taken that in.
-func (e *Engine) Relabel(ctx context.Context) {
+func (e *Parent) Relabel(ctx context.Context) {
 	if t := e.term.Load(); t != nil {
 		t.submit(ctx, input{})
 	}
 }
 
 // Leading says whether a term is running.
-func (e *Engine) Leading() bool { return e.term.Load() != nil }
+func (e *Parent) Leading() bool { return e.term.Load() != nil }
 
 // Committing is how long the commit under way takes by now; 0: none is.
-func (e *Engine) Committing() time.Duration {
+func (e *Parent) Committing() time.Duration {
 	if at := e.began.Load(); at != nil {
 		return max(1, time.Since(*at))
 	}
@@ -118,7 +126,7 @@ func (e *Engine) Committing() time.Duration {
 
 // Lead runs one term: it loads what the store has and works on until the context ends or the store refuses a
 // commit. It returns the reason.
-func (e *Engine) Lead(ctx context.Context, fence store.Fence) error {
+func (e *Parent) Lead(ctx context.Context, fence store.Fence) error {
 	t, err := e.newTerm(ctx, fence)
 	if err != nil {
 		return fmt.Errorf("begin term %d: %w", fence.Rev, err)
@@ -150,7 +158,7 @@ func (t *term) submit(ctx context.Context, in input) bool {
 
 // Map returns the map of all regions as it is at some moment of the call. It asks a quorum whether this replica
 // still leads. It fails with engine.ErrNotLeading.
-func (e *Engine) Map(ctx context.Context) (view.Map, error) {
+func (e *Parent) Map(ctx context.Context) (view.Map, error) {
 	t := e.term.Load()
 	if t == nil {
 		return view.Map{}, engine.ErrNotLeading
@@ -181,7 +189,7 @@ func (e *Engine) Map(ctx context.Context) (view.Map, error) {
 
 // Committed returns the newest map of the term that is running as far as this replica knows, without asking a quorum; false: none is. It
 // never blocks: metrics read it.
-func (e *Engine) Committed() (view.Map, bool) {
+func (e *Parent) Committed() (view.Map, bool) {
 	t := e.term.Load()
 	if t == nil {
 		return view.Map{}, false
@@ -191,7 +199,7 @@ func (e *Engine) Committed() (view.Map, bool) {
 }
 
 // Detail returns nodes with what only this leader knows: of a region that is cut off since when it was not heard.
-func (e *Engine) Detail(_ context.Context, ids []fault.NodeID) ([]view.Entry, error) {
+func (e *Parent) Detail(_ context.Context, ids []fault.NodeID) ([]view.Entry, error) {
 	t := e.term.Load()
 	if t == nil {
 		return nil, engine.ErrNotLeading
@@ -212,7 +220,7 @@ func (e *Engine) Detail(_ context.Context, ids []fault.NodeID) ([]view.Entry, er
 }
 
 // Reports implements the API's engine: the parent takes no reports.
-func (e *Engine) Reports(context.Context, engine.ReportQuery) (engine.ReportView, error) {
+func (e *Parent) Reports(context.Context, engine.ReportQuery) (engine.ReportView, error) {
 	if !e.Leading() {
 		return engine.ReportView{}, engine.ErrNotLeading
 	}
@@ -220,7 +228,7 @@ func (e *Engine) Reports(context.Context, engine.ReportQuery) (engine.ReportView
 }
 
 // Seen implements the API's engine: nothing is seen here before it is committed.
-func (e *Engine) Seen(int) (<-chan *lofamov1.Event, func(), error) {
+func (e *Parent) Seen(int) (<-chan *lofamov1.Event, func(), error) {
 	if !e.Leading() {
 		return nil, nil, engine.ErrNotLeading
 	}
@@ -228,7 +236,7 @@ func (e *Engine) Seen(int) (<-chan *lofamov1.Event, func(), error) {
 }
 
 // Regions tells of the regions, in the order of the configuration; nil on a replica that does not lead.
-func (e *Engine) Regions() []*lofamov1.Region {
+func (e *Parent) Regions() []*lofamov1.Region {
 	t := e.term.Load()
 	if t == nil {
 		return nil
@@ -248,6 +256,6 @@ func (e *Engine) Regions() []*lofamov1.Region {
 
 // Change implements the API's operators: the parent holds nothing of its own. The API says whom to ask before it comes
 // to this.
-func (e *Engine) Change(context.Context, func(store.Topology) ([]store.Write, error)) (uint64, error) {
+func (e *Parent) Change(context.Context, func(store.Topology) ([]store.Write, error)) (uint64, error) {
 	return 0, status.Error(codes.FailedPrecondition, "a parent of regions changes nothing: ask a supervisor of the node's region")
 }

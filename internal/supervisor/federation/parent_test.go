@@ -196,7 +196,7 @@ type parent struct {
 	t      *testing.T
 	c      *clientv3.Client
 	store  *store.Etcd
-	engine *Engine
+	engine *Parent
 	addr   string
 	stop   func()       // the term
 	ahead  atomic.Int64 // nanoseconds by which the engine's clock leads the real one
@@ -216,7 +216,7 @@ func names() *view.Names {
 func newParent(t *testing.T) *parent {
 	c := etcd(t)
 	p := &parent{t: t, c: c, store: store.NewEtcd(c, store.Options{MaxOps: embedded.MaxTxnOps}), stop: func() {}, streams: make(map[string]int)}
-	p.engine = New(Config{
+	p.engine = NewParent(ParentConfig{
 		Regions: []string{"west", "east"}, Region: regionOfTest, Names: names(), Meta: meta, Beat: beat, Misses: misses, Ops: 20,
 		Metrics: metrics.New(prometheus.NewRegistry()), Logger: slog.New(slog.DiscardHandler),
 	}, p.store)
@@ -229,7 +229,7 @@ func newParent(t *testing.T) *parent {
 	srv := grpc.NewServer(grpc.StreamInterceptor(p.count))
 	stopping := make(chan struct{})
 	lofamov1.RegisterUpstreamServer(srv, &Server{
-		Engine: p.engine, Speakers: map[string]string{"west": "west", "east": "east"}, Stopping: stopping,
+		Parent: p.engine, Speakers: map[string]string{"west": "west", "east": "east"}, Stopping: stopping,
 		Caller: func(ctx context.Context) (pki.Identity, error) {
 			return pki.SupervisorIdentity("test", userAgent(ctx)), nil
 		},
@@ -538,7 +538,7 @@ func TestForgottenHalf(t *testing.T) {
 	for _, below := range []string{"groups/a", "groups/b", "groups/c", keyHead, "nodes/n0-0-0", "nodes/n1-0-0"} {
 		entries = append(entries, store.Entry{Key: "west/" + below})
 	}
-	e := New(Config{Regions: []string{"east"}, Region: regionOfTest, Ops: 3, Logger: slog.New(slog.DiscardHandler)}, nil)
+	e := NewParent(ParentConfig{Regions: []string{"east"}, Region: regionOfTest, Ops: 3, Logger: slog.New(slog.DiscardHandler)}, nil)
 	w := &brokenAfter{commits: 1}
 	if _, _, err := e.forget(t.Context(), w, entries); err == nil {
 		t.Fatal("no error")

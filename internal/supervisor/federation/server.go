@@ -13,14 +13,14 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/federation/export"
 )
 
-// Server takes the regions' streams.
+// Server accepts the streams of the regions.
 type Server struct {
 	lofamov1.UnimplementedUpstreamServer
 
-	Engine *Engine
-	// Caller says who is at the other end of a connection.
+	Parent *Parent
+	// Caller returns the identity of the connected peer.
 	Caller func(ctx context.Context) (pki.Identity, error)
-	// Speakers are the supervisors of the regions: the region of each by its id.
+	// Speakers maps the ID of each regional supervisor to its region.
 	Speakers map[string]string
 	// Stopping ends streams when the replica stops.
 	Stopping <-chan struct{}
@@ -36,7 +36,7 @@ func (s *Server) Report(stream grpc.BidiStreamingServer[lofamov1.UpstreamReportR
 	if !ok {
 		return status.Errorf(codes.PermissionDenied, "%s is no supervisor of a region of this parent", who)
 	}
-	t := s.Engine.term.Load()
+	t := s.Parent.term.Load()
 	if t == nil {
 		return status.Error(codes.FailedPrecondition, "this replica does not lead: try another of the parent's")
 	}
@@ -53,7 +53,7 @@ func (s *Server) Report(stream grpc.BidiStreamingServer[lofamov1.UpstreamReportR
 	}
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
-	id := export.Stream(s.Engine.streams.Add(1))
+	id := export.Stream(s.Parent.streams.Add(1))
 	out := newOutbox()
 	if !t.submit(ctx, input{name, export.Hello{Stream: id, UpstreamHello: hello}, out}) {
 		return errEnded

@@ -23,7 +23,7 @@ import (
 
 // term is one term of leadership. Its goroutine is Lead's; only fence, published and done are for others.
 type term struct {
-	e         *Engine
+	e         *Parent
 	fence     store.Fence
 	committer *committer
 	published atomic.Pointer[published]
@@ -74,7 +74,7 @@ type presence struct {
 	nodes    int
 }
 
-func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (*term, error) {
+func (e *Parent) newTerm(ctx context.Context, fence store.Fence) (*term, error) {
 	snap, err := e.store.Load(ctx)
 	if err != nil {
 		return nil, err
@@ -137,7 +137,7 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 // nodes that another region has now. It returns the rest, and the revision of the last commit that took (0: none). A
 // region's head goes too, so that it passes everything on anew, and goes first: with it what is left would count as all
 // that there is, should a term end amid this and the next one have the region as it was.
-func (e *Engine) forget(ctx context.Context, w store.Committer, entries []store.Entry) (kept []store.Entry, revision uint64, err error) {
+func (e *Parent) forget(ctx context.Context, w store.Committer, entries []store.Entry) (kept []store.Entry, revision uint64, err error) {
 	reasons := make(map[string]string)
 	drop := func(name, below string) bool {
 		id, isNode := strings.CutPrefix(below, export.KindNodes)

@@ -113,12 +113,20 @@ var pure = []string{
 	"pkg/fault", "pkg/torus/grid", "pkg/torus", "pkg/torus/chanmask", "pkg/torus/diagnosis", "pkg/torus/mapping", "pkg/torus/express", "pkg/torus/procedure", "pkg/mangle", "pkg/watchdog", "pkg/servicenet", "pkg/order", "pkg/awareness", "pkg/selftest",
 	"pkg/servicenet/checksum", "pkg/servicenet/keys", "pkg/servicenet/bulk",
 	"internal/agent/jobs", "internal/agent/acts",
-	"internal/agent/hostcore", "internal/agent/dnpcore", "internal/agent/delivery", "internal/agent/moves", "internal/agent/told", "internal/agent/tests", "internal/agent/recovery", "internal/supervisor/configurer", "internal/supervisor/downflow", "internal/supervisor/peering", "internal/agent/peers", "internal/supervisor/procedure", "internal/supervisor/paths", "internal/supervisor/federation/export", "internal/supervisor/selector", "internal/supervisor/fanout/ring.go",
+	"internal/agent/hostcore", "internal/agent/dnpcore", "internal/agent/delivery", "internal/agent/moves", "internal/agent/told", "internal/agent/tests", "internal/agent/recovery", "internal/agent/peers",
 	"pkg/torus/routing",
-	"internal/supervisor/topology",
 	"papers/chaos", "papers/chaos/experiment", "papers/diameter", "papers/reliability",
 	"pkg/response", "pkg/response/policy", "pkg/response/replay", "pkg/response/audit", "internal/executor/kubernetes/nodeplan",
 	"internal/executor/webhook/attempt.go", "internal/executor/alertmanager/keeper.go",
+	"internal/supervisor/configurer",
+	"internal/supervisor/downflow",
+	"internal/supervisor/peering",
+	"internal/supervisor/procedure",
+	"internal/supervisor/paths",
+	"internal/supervisor/federation/export",
+	"internal/supervisor/selector",
+	"internal/supervisor/fanout/ring.go",
+	"internal/supervisor/topology",
 }
 
 // impureImports must not appear in a pure package.

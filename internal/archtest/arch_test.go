@@ -46,7 +46,7 @@ var layers = map[string][]string{
 	"pkg/servicenet/spool":        {"pkg/servicenet", "pkg/fault", "pkg/torus/grid"},
 	"pkg/servicenet/netwatch":     {},
 	"pkg/servicenet/railtest":     {"pkg/servicenet"},
-	"pkg/order":               {"api", "pkg/fault", "pkg/servicenet"},
+	"pkg/order":                   {"api", "pkg/fault", "pkg/servicenet"},
 	"pkg/sensor":                  {"pkg/fault", "pkg/torus/grid"},
 	"pkg/awareness":               {"pkg/fault", "pkg/torus/grid"},
 	"pkg/response":                {"pkg/fault", "pkg/torus/grid"},

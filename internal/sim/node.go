@@ -328,14 +328,8 @@ func (n *node) seal(s dnpcore.Seal) {
 	switch {
 	case s.Reports != nil:
 		b, err = n.sealReports(s.Reports, s.Status, n.speakers[fault.HalfDNP])
-	case s.Procedure != nil:
-		b, err = n.sealMessage(&lofamov1.Message{Body: &lofamov1.Message_ProcedureStatus{ProcedureStatus: s.Procedure}}, n.speakers[fault.HalfDNP])
-	case s.Mask != nil:
-		b, err = n.sealMessage(&lofamov1.Message{Body: &lofamov1.Message_MaskStatus{MaskStatus: s.Mask}}, n.speakers[fault.HalfDNP])
-	case s.Peers != nil:
-		b, err = n.sealMessage(&lofamov1.Message{Body: &lofamov1.Message_PeerStatus{PeerStatus: s.Peers}}, n.speakers[fault.HalfDNP])
-	case s.Mapped != nil:
-		b, err = n.sealMessage(&lofamov1.Message{Body: &lofamov1.Message_MapFindings{MapFindings: s.Mapped}}, n.speakers[fault.HalfDNP])
+	case s.Order != nil:
+		b, err = n.sealMessage(s.Order, n.speakers[fault.HalfDNP])
 	default:
 		b, err = n.sealMessage(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: s.Answer}}, n.speakers[fault.HalfDNP])
 	}

@@ -79,6 +79,9 @@ func (r *Runs) Take(now time.Time, n *lofamov1.OrderNumber) {
 	r.next = (r.next + 1) % runsKept
 }
 
+// Forget makes the last run one of the past: it is a copy from now on, and no number is too low.
+func (r *Runs) Forget() { r.last = number{} }
+
 // Holder is what a node holds by standing orders of one kind. The content counts at once; the leader hears of it when it is on disk, because a leader would not
 // repeat what a crash undoes.
 //

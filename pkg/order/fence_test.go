@@ -34,6 +34,9 @@ func TestRunsAreCarriedOutOnce(t *testing.T) {
 	judge("of a store that began anew", 2, 1, New)
 	r.Take(at, number1(2, 1))
 	judge("the last before the store began anew", 5, 2, Copy)
+	r.Forget()
+	judge("the last run, forgotten", 2, 1, Copy)
+	judge("a lower number", 1, 1, New)
 	for i := range uint64(runsKept) {
 		r.Take(at, number1(2, 2+i))
 	}

@@ -1,6 +1,7 @@
 package order
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -124,8 +125,11 @@ func (n *Node) Order(o *lofamov1.Order) (out NodeOutput) {
 	return NodeOutput{Keep: n.encode()}
 }
 
-// Kept takes the news that what Output.Keep said last is on disk. A newer Keep replaces an older one.
-func (n *Node) Kept() (out NodeOutput) {
+// Kept takes the news that an Output.Keep is on disk, or that the disk refuses it. It does nothing if a newer Keep is under way.
+func (n *Node) Kept(stored []byte) (out NodeOutput) {
+	if !bytes.Equal(stored, n.encode()) {
+		return out
+	}
 	n.lost = false
 	for _, kind := range n.kinds.Kinds() {
 		if h := n.held[kind]; h.busy {

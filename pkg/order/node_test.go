@@ -53,7 +53,7 @@ func (b *bench) start() []*lofamov1.OrderStatus {
 func (b *bench) do(out NodeOutput) (said []*lofamov1.OrderStatus) {
 	if out.Keep != nil {
 		b.disk = out.Keep
-		said = append(said, b.do(b.node.Kept())...)
+		said = append(said, b.do(b.node.Kept(out.Keep))...)
 	}
 	for _, ap := range out.Apply {
 		h, _ := b.node.kinds.Of(ap.Kind)

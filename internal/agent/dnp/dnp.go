@@ -72,6 +72,7 @@ type dnpHalf struct {
 	words    newest[peers.State]       // of the peers, likewise
 	judges   newest[dnpcore.JudgeData] // to verify
 	acting   half.Actions              // orders to act
+	plain    plainOrders
 	kept     keptMask
 	linkCopy linkCopy
 	held     heldMessages
@@ -80,12 +81,23 @@ type dnpHalf struct {
 
 // Run runs the DNP half until ctx ends. It returns nil then, and an error when something that it
 // needs cannot be had.
-func Run(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error) {
+func Run(ctx context.Context, cfg config.Agent, log *slog.Logger) error {
+	return run(ctx, cfg, log, nil)
+}
+
+// With returns a Run for a half that is put together with these options.
+func With(options ...Option) func(ctx context.Context, cfg config.Agent, log *slog.Logger) error {
+	return func(ctx context.Context, cfg config.Agent, log *slog.Logger) error {
+		return run(ctx, cfg, log, options)
+	}
+}
+
+func run(ctx context.Context, cfg config.Agent, log *slog.Logger, options []Option) (err error) {
 	c, err := half.Prepare(cfg, fault.HalfDNP, log)
 	if err != nil {
 		return fmt.Errorf("DNP half: %w", err)
 	}
-	d := &dnpHalf{Common: c, alarm: half.NewAlarm(), packet: make([]byte, 0, cfg.MTU), masks: make(newest[chanmask.State], 1), words: make(newest[peers.State], 1), judges: make(newest[dnpcore.JudgeData], 1), acting: half.NewActions()}
+	d := &dnpHalf{Common: c, alarm: half.NewAlarm(), packet: make([]byte, 0, cfg.MTU), masks: make(newest[chanmask.State], 1), words: make(newest[peers.State], 1), judges: make(newest[dnpcore.JudgeData], 1), acting: half.NewActions(), plain: newPlainOrders(options)}
 	d.tests = half.NewProber(ctx, &d.Common)
 	post := newDNPPost(d)
 	d.Trust.Carry, d.Trust.Renewals.Send = post.look, post.send
@@ -187,7 +199,7 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 		Topo: d.Topo, Periods: d.Periods, MaxHops: d.MaxHops(), Kept: kept, Resume: d.linkCopy.resume,
 		SelfTest: d.SelfTest(), MaxFrame: d.Config.MTU, Hops: d.resumeHops(), Express: d.resumeExpress(),
 		Routing: algorithm, Seed: randomSeed(),
-		Mask: &mask, MaskLost: lost != nil, Masked: d.Config.Masked(), Peers: d.Peers,
+		Mask: &mask, MaskLost: lost != nil, Masked: d.Config.Masked(), Peers: d.Peers, Orders: d.plain.kinds, StoredOrders: d.storedOrders(),
 		Procedure: dnpcore.ProcedureConfig{OnEvidence: d.Config.Procedure.Start == config.ProcedureOnEvidence, MaskDead: d.Config.Procedure.MaskDead},
 	}, now, e)
 	if err != nil {
@@ -227,6 +239,11 @@ func (d *dnpHalf) serve(ctx context.Context) error {
 		d.words.run(ctx, d.keepPeers, func(s peers.State) { d.step(dnpcore.PeersKept{State: s}) })
 		return nil
 	})
+	g.Go(func() error {
+		d.plain.keep.run(ctx, d.keepOrders, func(b []byte) { d.step(dnpcore.OrdersKept{Stored: b}) })
+		return nil
+	})
+	g.Go(func() error { d.runOrders(ctx); return nil })
 	g.Go(func() error { openAll(ctx, d.judges, d.openData, d.step); return nil })
 	g.Go(func() error { d.serveMask(ctx); return nil })
 	g.Go(func() error { d.acting.Run(ctx, d.Config.StateDir); return nil })
@@ -441,6 +458,7 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 		d.judges.put(j)
 	}
 	d.toAct(out.Acts)
+	d.applyOrders(now, &out)
 	if out.TakeHost {
 		d.do(now, d.core.Step(now, d.page.ReadHost(now, true)))
 	}

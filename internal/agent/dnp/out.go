@@ -86,27 +86,8 @@ func (d *dnpHalf) seal(s dnpcore.Seal) ([]byte, error) {
 	if s.Reports != nil {
 		return servicenet.SealReports(s.Reports, s.Status, d.Signer, servicenet.SealOptions{Health: s.Health})
 	}
-	if s.Findings != nil {
-		return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_DiagnosisFindings{DiagnosisFindings: s.Findings}}, d.Signer)
-	}
-	if s.Procedure != nil {
-		return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_ProcedureStatus{ProcedureStatus: s.Procedure}}, d.Signer)
-	}
-	if s.Configuration != nil {
-		return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_ConfigurationStatus{ConfigurationStatus: s.Configuration}}, d.Signer)
-	}
-	if s.Mask != nil {
-		return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_MaskStatus{MaskStatus: s.Mask}}, d.Signer)
-	}
-	if s.Act != nil {
-		servicenet.FitAct(s.Act)
-		return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_ActStatus{ActStatus: s.Act}}, d.Signer)
-	}
-	if s.Peers != nil {
-		return half.SealPeers(s.Peers, d.Signer)
-	}
-	if s.Mapped != nil {
-		return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_MapFindings{MapFindings: s.Mapped}}, d.Signer)
+	if s.Order != nil {
+		return half.SealOrderStatus(s.Order, d.Signer)
 	}
 	return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: s.Answer}}, d.Signer)
 }

@@ -15,12 +15,9 @@ func (Acted) dnpEvent() {}
 // onActOrder takes an order to act that came by the torus: it is the host half's to pass on, and this half's where that one does not live, so that a node
 // whose host half is to be restarted can be told so.
 func (m *Machine) onActOrder(o *lofamov1.ActOrder, envelope []byte) {
-	switch {
-	case o.GetNode() != string(m.self):
-		m.note(NoteRefused, "an order to act to %q", o.GetNode())
-	case m.verdict == watchdog.Alive:
+	if m.verdict == watchdog.Alive {
 		m.toHost(envelope)
-	default:
+	} else {
 		m.out.Acts = append(m.out.Acts, o)
 	}
 }
@@ -28,5 +25,5 @@ func (m *Machine) onActOrder(o *lofamov1.ActOrder, envelope []byte) {
 func (m *Machine) onActed(ev Acted) {
 	st := ev.Status
 	st.Node, st.Half, st.Epoch = string(m.self), lofamov1.Half_HALF_DNP, uint64(m.Epoch())
-	m.out.Seal = append(m.out.Seal, Seal{Act: st, Attempt: 1})
+	m.answerOrder(1, &lofamov1.Message{Body: &lofamov1.Message_ActStatus{ActStatus: st}})
 }

@@ -94,9 +94,9 @@ func (m *Machine) onTorusConfiguration(now time.Time, c *lofamov1.TorusConfigura
 		}
 		m.broadcastConfiguration(now, body)
 	}
-	m.out.Seal = append(m.out.Seal, Seal{Configuration: &lofamov1.ConfigurationStatus{
+	m.answerOrder(0, &lofamov1.Message{Body: &lofamov1.Message_ConfigurationStatus{ConfigurationStatus: &lofamov1.ConfigurationStatus{
 		Node: string(m.self), Epoch: uint64(m.Epoch()), Number: k.known.Number,
-	}})
+	}}})
 }
 
 func (m *Machine) broadcastConfiguration(now time.Time, body []byte) {

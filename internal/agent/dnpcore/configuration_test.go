@@ -47,8 +47,8 @@ func (w *mesh) give(n *meshNode, parts ...*lofamov1.TorusConfiguration) (answers
 		before := len(n.sealed)
 		w.step(n, Opened{Opened: o})
 		for _, s := range n.sealed[before:] {
-			if s.Configuration != nil {
-				answers = append(answers, s.Configuration.GetNumber())
+			if st := s.Order.GetConfigurationStatus(); st != nil {
+				answers = append(answers, st.GetNumber())
 			}
 		}
 	}
@@ -157,7 +157,7 @@ func TestConfigurationWithoutAWord(t *testing.T) {
 	newer := configuration(8, "2x2x1", &lofamov1.TorusMask{Rank: 0, Mask: uint32(masked)})
 	asks := func(n *meshNode) (statuses int) {
 		for _, s := range n.sealed {
-			if s.Mask != nil {
+			if s.Order.GetMaskStatus() != nil {
 				statuses++
 			}
 		}

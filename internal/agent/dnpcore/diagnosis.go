@@ -7,6 +7,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/order"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/diagnosis"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -21,14 +22,12 @@ import (
 //	                   ▲                                 │               │
 //	                   └──────────── newer order ────────┴───────────────┘
 //
-// The same order again has what was found said again. An older one is refused within orderLife: a supervisor that led once. Later it is
+// The same order again has what was found said again. An older one is refused within order.RunsLast: a supervisor that led once. Later it is
 // one of a store that began anew, with lower terms; or of nobody, and then all that it does is a run.
 
 const (
 	// diagnoseEvery is from the beginning of one run to the beginning of the next.
 	diagnoseEvery = time.Second
-	// orderLife is for how long the number of an order counts, and longer than any diagnosis takes.
-	orderLife = time.Minute
 	// ownProbes go to the own host half by its mailbox, one each ownPace.
 	ownProbes = 6
 	ownPace   = 2 * diagnosis.Pace
@@ -40,8 +39,8 @@ var ownMark = [...]byte{'L', 'F', 'D', 'O'}
 // examination is what the machine keeps of the diagnosis that it was last asked for.
 type examination struct {
 	order   *lofamov1.DiagnosisOrder // nil: none yet
-	taken   time.Time                // when it came first
-	machine *diagnosis.Machine       // nil: not running
+	runs    order.Runs
+	machine *diagnosis.Machine // nil: not running
 	run     uint64
 	beginAt time.Time // while waiting; zero: not waiting
 	began   time.Time // the last run
@@ -52,7 +51,6 @@ type examination struct {
 	ownHas uint64                              // bit i: the own probe i was answered
 	ownAt  time.Time                           // the next own probe
 
-	orders  orderLog            // that were taken
 	quiet   bool                // nobody ordered it: what is found is for this half alone
 	found   []diagnosis.Finding // of the order, once done
 	refused string              // why it tested nothing; empty: it did
@@ -61,23 +59,15 @@ type examination struct {
 	attempt int                 // to say it
 }
 
-// older says whether an order is one from before the last.
-func older(a, than *lofamov1.OrderNumber) bool {
-	return a.GetTerm() < than.GetTerm() || a.GetTerm() == than.GetTerm() && a.GetCount() < than.GetCount()
+func same(a, b *lofamov1.OrderNumber) bool {
+	return a.GetTerm() == b.GetTerm() && a.GetCount() == b.GetCount()
 }
-
-func same(a, b *lofamov1.OrderNumber) bool { return !older(a, b) && !older(b, a) }
 
 // onDiagnosisOrder takes a verified order of a supervisor.
 func (m *Machine) onDiagnosisOrder(now time.Time, o *lofamov1.DiagnosisOrder, by string) {
 	x := &m.exam
-	last := x.order.GetNumber()
-	switch {
-	case o.GetNode() != string(m.self):
-		m.note(NoteRefused, "a diagnosis order to %q", o.GetNode())
-	case x.order != nil && older(o.GetNumber(), last) && now.Sub(x.taken) < orderLife:
-		m.note(NoteRefused, "a diagnosis order of %s of term %d, older than that of term %d", by, o.GetNumber().GetTerm(), last.GetTerm())
-	case x.order != nil && same(o.GetNumber(), last):
+	switch verdict := x.runs.Judge(now, o.GetNumber()); verdict {
+	case order.Known:
 		switch {
 		case x.say != 0: // it is being said
 		case x.found != nil:
@@ -85,11 +75,9 @@ func (m *Machine) onDiagnosisOrder(now time.Time, o *lofamov1.DiagnosisOrder, by
 		case x.refused != "":
 			m.sayRefused(2)
 		}
-	case x.orders.has(o.GetNumber()):
-		m.note(NoteRefused, "a diagnosis order of %s of term %d that was taken before", by, o.GetNumber().GetTerm())
-	default:
-		x.orders.take(o.GetNumber())
-		x.order, x.taken, x.machine, x.found, x.refused, x.say, x.quiet = o, now, nil, nil, "", 0, false
+	case order.New:
+		x.runs.Take(now, o.GetNumber())
+		x.order, x.machine, x.found, x.refused, x.say, x.quiet = o, nil, nil, "", 0, false
 		x.beginAt = now
 		if next := x.began.Add(diagnoseEvery); !x.began.IsZero() && next.After(now) {
 			x.beginAt = next
@@ -97,6 +85,8 @@ func (m *Machine) onDiagnosisOrder(now time.Time, o *lofamov1.DiagnosisOrder, by
 		x.wake = x.beginAt
 		m.note(NoteDiagnosis, "diagnosis %d of term %d, ordered by %s", o.GetNumber().GetCount(), o.GetNumber().GetTerm(), by)
 		m.tickDiagnosis(now)
+	default:
+		m.refuseRun("diagnosis", o.GetNumber(), by, verdict)
 	}
 }
 
@@ -227,16 +217,19 @@ func (m *Machine) endDiagnosis(now time.Time) {
 // examineAll begins a run on all links for the fault management procedure (§4.5.4), as if a diagnosis had been ordered with the same number. Of one that
 // a node began by itself nobody waits for the findings; then a diagnosis that is under way will do.
 func (m *Machine) examineAll(now time.Time) {
-	x, order := &m.exam, m.proc.machine.Order()
-	number := &lofamov1.OrderNumber{Term: order.Term, Count: order.Count}
-	switch ordered := order.Term != 0; {
+	x, of := &m.exam, m.proc.machine.Order()
+	number, ordered := &lofamov1.OrderNumber{Term: of.Term, Count: of.Count}, of.Term != 0
+	switch {
 	case ordered && x.order != nil && same(number, x.order.GetNumber()): // it has been made
 		return
 	case !ordered && (x.machine != nil || !x.beginAt.IsZero()):
 		return
 	}
 	x.order = &lofamov1.DiagnosisOrder{Number: number, Node: string(m.self), Links: 1<<grid.NumDirections - 1, Rounds: 1}
-	x.taken, x.machine, x.found, x.refused, x.say, x.quiet = now, nil, nil, "", 0, order.Term == 0
+	if x.runs.Forget(); ordered { // what is found without an order answers no order
+		x.runs.Take(now, number)
+	}
+	x.machine, x.found, x.refused, x.say, x.quiet = nil, nil, "", 0, !ordered
 	x.beginAt, x.wake = now, now
 	m.tickDiagnosis(now)
 }
@@ -285,16 +278,14 @@ func (m *Machine) sayNext(now time.Time) {
 	x.say, x.sayAt = x.say&^(1<<next), now.Add(diagnosis.Pace)
 	for i := range x.found {
 		if f := &x.found[i]; f.Dir.Index() == next {
-			m.seal(Seal{Attempt: x.attempt, Findings: m.findings(&lofamov1.DiagnosisFindings{
-				Links: x.links(), OwnHost: encodeTest(&x.own), Link: encodeFinding(f),
-			})})
+			m.sayFinding(x.attempt, &lofamov1.DiagnosisFindings{Links: x.links(), OwnHost: encodeTest(&x.own), Link: encodeFinding(f)})
 		}
 	}
 }
 
 // sayRefused sends up why nothing was tested.
 func (m *Machine) sayRefused(attempt int) {
-	m.seal(Seal{Attempt: attempt, Findings: m.findings(&lofamov1.DiagnosisFindings{Error: m.exam.refused})})
+	m.sayFinding(attempt, &lofamov1.DiagnosisFindings{Error: m.exam.refused})
 }
 
 // links are those that were tested.
@@ -305,12 +296,10 @@ func (x *examination) links() (mask uint32) {
 	return mask
 }
 
-func (m *Machine) findings(f *lofamov1.DiagnosisFindings) *lofamov1.DiagnosisFindings {
+func (m *Machine) sayFinding(attempt int, f *lofamov1.DiagnosisFindings) {
 	f.Number, f.Node, f.Half, f.Epoch = m.exam.order.GetNumber(), string(m.self), lofamov1.Half_HALF_DNP, uint64(m.Epoch())
-	return f
+	m.answerOrder(attempt, &lofamov1.Message{Body: &lofamov1.Message_DiagnosisFindings{DiagnosisFindings: f}})
 }
-
-func (m *Machine) seal(s Seal) { m.out.Seal = append(m.out.Seal, s) }
 
 func encodeFinding(f *diagnosis.Finding) *lofamov1.LinkFinding {
 	return &lofamov1.LinkFinding{

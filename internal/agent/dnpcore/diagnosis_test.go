@@ -6,6 +6,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/order"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/diagnosis"
@@ -160,7 +161,7 @@ func TestDiagnosisOrders(t *testing.T) {
 func TestDiagnosisAfterAnotherStore(t *testing.T) {
 	p := newPair(t, tests.Config{}, tests.Config{})
 	p.order(0, 5000, 1, 0)
-	p.run(orderLife - time.Second)
+	p.run(order.RunsLast - time.Second)
 	if notes := p.order(0, 7, 1, 0); len(notes) != 1 || notes[0].Kind != NoteRefused {
 		t.Errorf("within the life of another order: %v", notes)
 	}
@@ -174,7 +175,7 @@ func TestDiagnosisAfterAnotherStore(t *testing.T) {
 	// A copy of what was taken before is none of either store, however high its number and whenever it comes.
 	p.order(0, 8, 1, 0)
 	for range 2 {
-		p.run(orderLife + time.Second)
+		p.run(order.RunsLast + time.Second)
 		for _, term := range []uint64{5000, 7} {
 			if notes := p.order(0, term, 1, 0); len(notes) != 1 || notes[0].Kind != NoteRefused {
 				t.Errorf("a copy of the order of term %d: %v", term, notes)

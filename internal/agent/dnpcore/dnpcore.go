@@ -40,6 +40,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/order"
 	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
@@ -97,6 +98,10 @@ type Config struct {
 	Masked []grid.Direction
 	// Peers is what the half knows of who is at the other ends of its links; nil: it takes no word on it, as halves of earlier versions.
 	Peers *PeersConfig
+	// Orders are the kinds of orders without messages of their own that the half knows; StoredOrders is what an earlier life has stored of them
+	// (Output.KeepOrders).
+	Orders       order.Registry[order.PlainNode]
+	StoredOrders []byte
 	// MaxFrame bounds a torus frame, in bytes; 0: torus.DefaultMaxFrame.
 	MaxFrame int
 	// NoFlow has a half heed no flow control, for tests.
@@ -186,7 +191,9 @@ type Machine struct {
 	mask        masks
 	proc        proceeding
 	peers       peerWord
-	bulkDropped uint64 // back messages that were not passed on
+	orders      order.Registry[orderKind]
+	plain       *order.Node // of the kinds of orders that have no messages of their own
+	bulkDropped uint64      // back messages that were not passed on
 	random      *routing.Random
 	routed      RouteStats
 	reorder     routing.Reorder
@@ -234,6 +241,7 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 	m.express = newExpress(cfg, now, epoch)
 	m.barriers = newBarriers(cfg)
 	m.proc = newProceeding(cfg)
+	m.newPlain(cfg)
 	m.data = newData(cfg)
 	m.resumeLinks(now)
 	m.resumeHops(now, cfg.Hops)
@@ -304,6 +312,10 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.onDataOpened(now, ev)
 	case OwnMask:
 		m.setHeld(now, ev.Mask)
+	case OrdersKept:
+		m.plainOutput(m.plain.Kept(ev.Stored))
+	case OrderApplied:
+		m.plainOutput(m.plain.Applied(ev.Order, ev.Err))
 	case MaskKept:
 		m.onMaskKept(now, ev.State)
 	case PeersKept:
@@ -339,6 +351,7 @@ func (m *Machine) tick(now time.Time) {
 	if !m.begun {
 		m.begun = true
 		m.fillPage()
+		m.plainOutput(m.plain.Start())
 	}
 	m.tickExpress(now)
 	m.tickBarriers(now)

@@ -5,6 +5,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/order"
 	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
@@ -133,23 +134,14 @@ type Extension struct {
 }
 
 // Seal asks for one message to be signed with the DNP half's key and given back by Sealed. Exactly
-// one of Reports, Answer, Findings, Mask, Mapped, Procedure, Peers and Configuration is set.
+// one of Reports, Answer and Order is set.
 type Seal struct {
 	Reports []fault.Report
 	Status  *lofamov1.DeliveryStatus // to go with Reports; nil: none
 	Health  servicenet.Health        // to go with Reports
 	Answer  *lofamov1.Answer
-	// Findings are what a diagnosis found of one link.
-	Findings *lofamov1.DiagnosisFindings
-	Mask     *lofamov1.MaskStatus
-	Mapped   *lofamov1.MapFindings
-	// Procedure is where this half is in the fault management procedure, or what became of it.
-	Procedure *lofamov1.ProcedureStatus
-	Peers     *lofamov1.PeerStatus
-	// Configuration says which configuration of the torus is known.
-	Configuration *lofamov1.ConfigurationStatus
-	Act           *lofamov1.ActStatus // what became of an order to act
-	Attempt       int                 // from 1: the first of a report goes by the own host if that can send
+	Order   *lofamov1.Message // an answer to an order
+	Attempt int               // from 1: the first of a report goes by the own host if that can send
 }
 
 // NoteKind sorts what is worth a line in the log.
@@ -208,20 +200,22 @@ type Output struct {
 	Hand            []HostMail      // held here: tell NotTaken if it does not
 	Open            [][]byte        // envelopes to verify
 	Seal            []Seal
-	Judge           []JudgeData       // data to verify: answer by DataOpened
-	Redial          []grid.Direction  // handshakes to ask for; the shell limits their rate
-	Eurekas         []express.Message // jobs' broadcasts, for the host half
-	EurekasRaised   []EurekaRaised    // answers to RaiseEureka
-	Barriers        []BarrierStatus   // answers to ArriveAt, and what is over
-	Probes          []selftest.Probe  // for the modules register path, report path and bulk: results come by Test
-	TestMail        []TestMail        // for the mailbox
-	SaveTests       bool              // Baselines goes into the copy
-	Drains          bool              // the torus begins to drain, or goes on: the host half finds it among the counters
-	SaveMask        bool              // Mask is to be kept, which may take long: MaskKept says when it is
-	SavePeers       bool              // Peers is to be kept, which may take long: PeersKept says when it is
-	Repeer          []grid.Direction  // links that begin anew with PeerAt: their sessions are gone
-	Tested          bool              // a module fails, or does no more: the host half is told before it is rung
-	Missing         []routing.Missing // messages of several pieces that did not come whole: evidence of a fault on the way
+	Judge           []JudgeData         // data to verify: answer by DataOpened
+	Redial          []grid.Direction    // handshakes to ask for; the shell limits their rate
+	Eurekas         []express.Message   // jobs' broadcasts, for the host half
+	EurekasRaised   []EurekaRaised      // answers to RaiseEureka
+	Barriers        []BarrierStatus     // answers to ArriveAt, and what is over
+	Probes          []selftest.Probe    // for the modules register path, report path and bulk: results come by Test
+	TestMail        []TestMail          // for the mailbox
+	SaveTests       bool                // Baselines goes into the copy
+	Drains          bool                // the torus begins to drain, or goes on: the host half finds it among the counters
+	SaveMask        bool                // Mask is to be kept, which may take long: MaskKept says when it is
+	SavePeers       bool                // Peers is to be kept, which may take long: PeersKept says when it is
+	KeepOrders      []byte              // orders of plain kinds to keep, which may take long: OrdersKept says when they are; nil: as before
+	ApplyOrders     []order.Application // orders of plain kinds to bring into force, which may take long: OrderApplied follows
+	Repeer          []grid.Direction    // links that begin anew with PeerAt: their sessions are gone
+	Tested          bool                // a module fails, or does no more: the host half is told before it is rung
+	Missing         []routing.Missing   // messages of several pieces that did not come whole: evidence of a fault on the way
 	Notes           []Note
 	Wake            time.Time
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/order"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -20,7 +21,7 @@ import (
 //	                   ▲                                   │                │
 //	                   └────────────── newer order ────────┴────────────────┘
 //
-// The same order again has what was found said again; an older one is refused, as that of a diagnosis is (see orderLog).
+// The same order again has what was found said again; an older one is refused, as that of a diagnosis is (see order.Runs).
 
 // mapEvery is from the beginning of one run to the beginning of the next.
 const mapEvery = 2 * time.Second
@@ -34,9 +35,8 @@ var mapMark = [...]byte{'L', 'F', 'M', 'H'}
 // survey is what the machine keeps of the mapping that it was last asked for.
 type survey struct {
 	order   *lofamov1.MapOrder // nil: none yet
-	taken   time.Time          // when it came first
-	orders  orderLog           // that were taken
-	machine *mapping.Machine   // nil: not running
+	runs    order.Runs
+	machine *mapping.Machine // nil: not running
 	run     uint64
 	beginAt time.Time // while waiting; zero: not waiting
 	began   time.Time // the last run
@@ -61,22 +61,15 @@ func newSurvey(cfg Config, now time.Time) (s survey) {
 // onMapOrder takes a verified order of a supervisor.
 func (m *Machine) onMapOrder(now time.Time, o *lofamov1.MapOrder, by string) {
 	s := &m.survey
-	last := s.order.GetNumber()
-	switch {
-	case o.GetNode() != string(m.self):
-		m.note(NoteRefused, "a mapping order to %q", o.GetNode())
-	case s.order != nil && older(o.GetNumber(), last) && now.Sub(s.taken) < orderLife:
-		m.note(NoteRefused, "a mapping order of %s of term %d, older than that of term %d", by, o.GetNumber().GetTerm(), last.GetTerm())
-	case s.order != nil && same(o.GetNumber(), last):
+	switch verdict := s.runs.Judge(now, o.GetNumber()); verdict {
+	case order.Known:
 		if s.sayAt.IsZero() && s.beginAt.IsZero() && s.machine == nil {
 			s.part, s.sayAt, s.attempt = 0, now, 2
 			m.sayMapped(now)
 		}
-	case s.orders.has(o.GetNumber()):
-		m.note(NoteRefused, "a mapping order of %s of term %d that was taken before", by, o.GetNumber().GetTerm())
-	default:
-		s.orders.take(o.GetNumber())
-		s.order, s.taken, s.machine, s.found, s.refused, s.sayAt = o, now, nil, nil, "", time.Time{}
+	case order.New:
+		s.runs.Take(now, o.GetNumber())
+		s.order, s.machine, s.found, s.refused, s.sayAt = o, nil, nil, "", time.Time{}
 		s.beginAt = now
 		if next := s.began.Add(mapEvery); !s.began.IsZero() && next.After(now) {
 			s.beginAt = next
@@ -84,6 +77,8 @@ func (m *Machine) onMapOrder(now time.Time, o *lofamov1.MapOrder, by string) {
 		s.wake = s.beginAt
 		m.note(NoteDiagnosis, "mapping %d of term %d of %d nodes, ordered by %s", o.GetNumber().GetCount(), o.GetNumber().GetTerm(), len(o.GetRegion()), by)
 		m.tickMapping(now)
+	default:
+		m.refuseRun("mapping", o.GetNumber(), by, verdict)
 	}
 }
 
@@ -177,7 +172,7 @@ func (m *Machine) sayMapped(now time.Time) {
 			RoundTripUs: uint32(n.RoundTrip.Microseconds()),
 		})
 	}
-	m.seal(Seal{Attempt: s.attempt, Mapped: f})
+	m.answerOrder(s.attempt, &lofamov1.Message{Body: &lofamov1.Message_MapFindings{MapFindings: f}})
 	s.part++
 	s.sayAt = now.Add(mapping.Pace)
 	if s.part >= int(f.GetParts()) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/order"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/torus/mapping"
@@ -146,7 +147,7 @@ func TestMapOrders(t *testing.T) {
 	if runs := len(n.mapped) - was; runs < 1 || runs > 3 {
 		t.Errorf("%d runs in five seconds: want one each %s", runs, mapEvery)
 	}
-	w.run(orderLife + time.Second)
+	w.run(order.RunsLast + time.Second)
 	w.mapIt(n, 2, 1, 1) // of a store that began anew
 	w.run(3 * time.Second)
 	if last := n.mapped[len(n.mapped)-1]; last.GetNumber().GetTerm() != 2 {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/order"
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
@@ -114,12 +115,8 @@ func (m *Machine) setOwn(now time.Time, own chanmask.Mask) {
 
 // onMaskOrder takes the supervisors' word, and answers whatever it is: who asks again has not heard.
 func (m *Machine) onMaskOrder(now time.Time, o *lofamov1.MaskOrder) {
-	if o.GetNode() != string(m.self) {
-		m.note(NoteRefused, "a channel mask for %q", o.GetNode())
-		return
-	}
 	next, verdict := m.mask.state.Order(o.GetNumber(), chanmask.Mask(o.GetMask()))
-	if m.mask.state.Number == 0 && ofAnotherLife(o.GetEpoch(), o.GetEpochUnknown(), uint64(m.Epoch())) {
+	if m.mask.state.Number == 0 && order.OtherLife(o.GetEpoch(), o.GetEpochUnknown(), uint64(m.Epoch())) {
 		verdict = 0
 	}
 	switch verdict {
@@ -134,12 +131,6 @@ func (m *Machine) onMaskOrder(now time.Time, o *lofamov1.MaskOrder) {
 	}
 	m.mask.tell = now
 	m.tickMask(now)
-}
-
-// ofAnotherLife says whether an order does not name this life. Who holds no word cannot tell an old order by its number: a life never comes
-// again. Supervisors of an earlier version name none; they give neither mark.
-func ofAnotherLife(life uint64, unknown bool, own uint64) bool {
-	return unknown || life != 0 && life != own
 }
 
 // changeMask is the only writer of what is wanted. Neighbours are told at once, supervisors when it is kept.
@@ -212,10 +203,10 @@ func (m *Machine) tickMask(now time.Time) {
 	if m.mask.speaks() {
 		m.mask.tell = now.Add(maskAgain)
 	}
-	m.out.Seal = append(m.out.Seal, Seal{Mask: &lofamov1.MaskStatus{
+	m.answerOrder(0, &lofamov1.Message{Body: &lofamov1.Message_MaskStatus{MaskStatus: &lofamov1.MaskStatus{
 		Node: string(m.self), Half: lofamov1.Half_HALF_DNP, Epoch: uint64(m.Epoch()), Number: m.mask.state.Number,
 		Ordered: uint32(m.mask.state.Ordered), Own: uint32(m.mask.state.OwnWord() & m.mask.base), InForce: uint32(m.mask.force), Lost: m.mask.lost,
-	}})
+	}}})
 }
 
 // MaskView is what there is to say of the channel mask of this node.

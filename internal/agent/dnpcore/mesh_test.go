@@ -160,8 +160,8 @@ func (w *mesh) step(n *meshNode, ev Event) {
 		}
 	}
 	for _, s := range out.Seal {
-		if s.Mapped != nil {
-			n.mapped = append(n.mapped, s.Mapped)
+		if f := s.Order.GetMapFindings(); f != nil {
+			n.mapped = append(n.mapped, f)
 		}
 	}
 	for _, j := range out.Judge {

@@ -1,31 +1,95 @@
 package dnpcore
 
-import lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+import (
+	"time"
 
-// orderMemory is how many numbers of orders of a kind are remembered.
-const orderMemory = 64
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/order"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
 
-// orderLog remembers which orders of a kind this half has taken in this life. That a number is lower than the last says only within orderLife
-// that an order is old, for a store may have begun anew. That it was taken before says it always: no supervisor gives a number twice, and
-// repeats none but the last. So a copy of an order that somebody kept does nothing, unless orderMemory others were taken since, or the half has
-// begun anew: then it has one run made, once.
-type orderLog struct {
-	taken [orderMemory]struct{ term, count uint64 }
-	next  int
+// This half's end of the order channel (package order). Each kind is registered here with what takes its orders; all answers leave by answerOrder.
+
+// orderKind takes verified orders of one kind.
+type orderKind struct {
+	take func(now time.Time, o servicenet.Opened)
+	// shared says that this half takes orders to other nodes too, which they have broadcast.
+	shared bool
 }
 
-// has says whether an order was taken.
-func (l *orderLog) has(n *lofamov1.OrderNumber) bool {
-	for _, t := range l.taken {
-		if t.term == n.GetTerm() && t.count == n.GetCount() {
-			return true
-		}
+// registerOrders registers the kinds that this half knows, and the plain ones.
+func (m *Machine) registerOrders(plain *order.Registry[order.PlainNode]) {
+	kinds := map[string]orderKind{
+		servicenet.OrderMask:  {take: func(now time.Time, o servicenet.Opened) { m.onMaskOrder(now, o.Msg.GetMaskOrder()) }},
+		servicenet.OrderPeers: {take: func(now time.Time, o servicenet.Opened) { m.onPeerOrder(now, o.Msg.GetPeerOrder()) }},
+		servicenet.OrderConfiguration: {take: func(now time.Time, o servicenet.Opened) {
+			m.onTorusConfiguration(now, o.Msg.GetTorusConfiguration(), o.Raw)
+		}},
+		servicenet.OrderMapping:   {take: func(now time.Time, o servicenet.Opened) { m.onMapOrder(now, o.Msg.GetMapOrder(), o.Name) }},
+		servicenet.OrderDiagnosis: {take: func(now time.Time, o servicenet.Opened) { m.onDiagnosisOrder(now, o.Msg.GetDiagnosisOrder(), o.Name) }},
+		servicenet.OrderProcedure: {take: m.onProcedureOrder, shared: true},
+		servicenet.OrderAct:       {take: func(_ time.Time, o servicenet.Opened) { m.onActOrder(o.Msg.GetActOrder(), o.Raw) }},
 	}
-	return false
+	for kind, k := range kinds {
+		m.orders.Register(kind, k)
+	}
+	for _, kind := range plain.Kinds() {
+		m.orders.Register(kind, orderKind{take: func(_ time.Time, o servicenet.Opened) { m.plainOutput(m.plain.Order(o.Msg.GetOrder())) }})
+	}
 }
 
-// take notes that an order is taken. A number is of no order when it is zero.
-func (l *orderLog) take(n *lofamov1.OrderNumber) {
-	l.taken[l.next] = struct{ term, count uint64 }{n.GetTerm(), n.GetCount()}
-	l.next = (l.next + 1) % orderMemory
+// onOrder takes a verified order of a supervisor.
+func (m *Machine) onOrder(now time.Time, head servicenet.Order, o servicenet.Opened) {
+	kind, known := m.orders.Of(head.Kind)
+	switch {
+	case !kind.shared && head.Node != "" && head.Node != m.self:
+		m.note(NoteRefused, "a %s order to %q", head.Kind, head.Node)
+	case !known:
+		m.plainOutput(m.plain.Order(o.Msg.GetOrder())) // which says so
+	default:
+		kind.take(now, o)
+	}
+}
+
+// answerOrder has an answer to an order signed and sent up.
+func (m *Machine) answerOrder(attempt int, status *lofamov1.Message) {
+	m.out.Seal = append(m.out.Seal, Seal{Order: status, Attempt: attempt})
+}
+
+// refuseRun notes that a run was refused by its number.
+func (m *Machine) refuseRun(what string, n *lofamov1.OrderNumber, by string, verdict order.Verdict) {
+	m.note(NoteRefused, "a %s order of %s of term %d: it is %s", what, by, n.GetTerm(), verdict)
+}
+
+// OrdersKept says that this Output.KeepOrders is on disk, or that the disk refuses it.
+type OrdersKept struct{ Stored []byte }
+
+// OrderApplied says what became of an order of a plain kind (Output.ApplyOrders).
+type OrderApplied struct {
+	Order order.Application
+	Err   error // nil: it is in force
+}
+
+func (OrdersKept) dnpEvent()   {}
+func (OrderApplied) dnpEvent() {}
+
+// plainOutput passes on what follows from an order of a plain kind.
+func (m *Machine) plainOutput(out order.NodeOutput) {
+	if out.Keep != nil {
+		m.out.KeepOrders = out.Keep
+	}
+	m.out.ApplyOrders = append(m.out.ApplyOrders, out.Apply...)
+	for _, st := range out.Answer {
+		m.answerOrder(0, &lofamov1.Message{Body: &lofamov1.Message_OrderStatus{OrderStatus: st}})
+	}
+	for _, text := range out.Notes {
+		m.note(NoteRefused, "%s", text)
+	}
+}
+
+// newPlain returns the machine of the plain kinds. What it cannot read it asks the supervisors for.
+func (m *Machine) newPlain(cfg Config) {
+	m.plain, _ = order.NewNode(fault.Origin{Node: m.self, Half: fault.HalfDNP}, m.Epoch, &cfg.Orders, cfg.StoredOrders)
+	m.registerOrders(&cfg.Orders)
 }

@@ -8,6 +8,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/order"
 	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
@@ -87,8 +88,8 @@ func (m *Machine) PeerAt(d grid.Direction) peers.Peer {
 // onPeerOrder takes the supervisors' word, and answers whatever it is: who asks again has not heard.
 func (m *Machine) onPeerOrder(now time.Time, o *lofamov1.PeerOrder) {
 	k := &m.peers
-	if k.cfg == nil || o.GetNode() != string(m.self) {
-		m.note(NoteRefused, "an order of peers for %q", o.GetNode())
+	if k.cfg == nil {
+		m.note(NoteRefused, "an order of peers: this half knows of none")
 		return
 	}
 	next, err := peers.FromOrder(o)
@@ -120,7 +121,7 @@ func (m *Machine) onPeerOrder(now time.Time, o *lofamov1.PeerOrder) {
 
 // PeersOfAnotherLife says whether an order is for another life of a node than its own, which holds that state. It counts only where that is none.
 func PeersOfAnotherLife(s peers.State, o *lofamov1.PeerOrder, own uint64) bool {
-	return s.Number == 0 && ofAnotherLife(o.GetLife(), o.GetLifeUnknown(), own)
+	return s.Number == 0 && order.OtherLife(o.GetLife(), o.GetLifeUnknown(), own)
 }
 
 // unfit says why an order cannot be carried out; empty: it can.
@@ -213,7 +214,7 @@ func (m *Machine) tickPeers(now time.Time) {
 		k.tell = now.Add(peersAgain)
 	}
 	for _, st := range PeerStatuses(m.self, m.Epoch(), m.cfg.Topo.Coord.String(), k.state, *k.cfg, k.lost) {
-		m.out.Seal = append(m.out.Seal, Seal{Peers: st})
+		m.answerOrder(0, &lofamov1.Message{Body: &lofamov1.Message_PeerStatus{PeerStatus: st}})
 	}
 }
 

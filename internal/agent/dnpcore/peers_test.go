@@ -42,10 +42,10 @@ func status(out *Output) (held *lofamov1.PeerStatus) {
 func statuses(out *Output) (held, configuration *lofamov1.PeerStatus) {
 	for _, s := range out.Seal {
 		switch {
-		case s.Peers.GetConfiguration():
-			configuration = s.Peers
-		case s.Peers != nil:
-			held = s.Peers
+		case s.Order.GetPeerStatus().GetConfiguration():
+			configuration = s.Order.GetPeerStatus()
+		case s.Order.GetPeerStatus() != nil:
+			held = s.Order.GetPeerStatus()
 		}
 	}
 	return held, configuration

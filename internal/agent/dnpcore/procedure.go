@@ -8,6 +8,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/order"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/express"
@@ -46,10 +47,9 @@ type proceeding struct {
 	sets    []procedure.Arrival // that this half is in, and waits for
 
 	order    *lofamov1.ProcedureOrder // the last that was verified; nil: none
-	taken    time.Time                // when it came first
-	orders   orderLog                 // that were taken
-	envelope []byte                   // it is this half's to broadcast
-	pending  []broadcastOrder         // that are being verified
+	runs     order.Runs
+	envelope []byte           // it is this half's to broadcast
+	pending  []broadcastOrder // that are being verified
 	last     *lofamov1.ProcedureStatus
 	suspect  string    // evidence that was not acted upon yet
 	heedAt   time.Time // evidence counts from then on again
@@ -154,47 +154,40 @@ func (m *Machine) inhibited() bool { return m.proc.machine != nil && m.proc.mach
 
 // onProcedureOrder takes a verified order of a supervisor: its own, if this half is to begin or to say what became of it, or another half's broadcast.
 func (m *Machine) onProcedureOrder(now time.Time, o servicenet.Opened) {
-	p, order := &m.proc, o.Msg.GetProcedureOrder()
+	p, asked := &m.proc, o.Msg.GetProcedureOrder()
 	if i := slices.IndexFunc(p.pending, func(b broadcastOrder) bool { return bytes.Equal(b.Envelope, o.Raw) }); i >= 0 {
 		b := p.pending[i]
 		p.pending = slices.Delete(p.pending, i, i+1)
-		m.onBegun(now, order, b, o.Name)
+		m.onBegun(now, asked, b, o.Name)
 		return
 	}
-	known := p.order != nil && same(order.GetNumber(), p.order.GetNumber())
 	switch {
-	case order.GetNode() != string(m.self):
-		m.note(NoteRefused, "a procedure order to %q", order.GetNode())
+	case asked.GetNode() != string(m.self):
+		m.note(NoteRefused, "a %s order to %q", servicenet.OrderProcedure, asked.GetNode())
 	case p.machine == nil:
-		m.sayRefusal(order, "this half knows no procedure")
-	case known:
+		m.sayRefusal(asked, "this half knows no procedure")
+	case p.runs.Judge(now, asked.GetNumber()) == order.Known:
 		m.sayAgain()
-	case order.GetAsk():
-		m.sayRefusal(order, "nothing is known of this order")
-	case m.oldOrder(now, order, o.Name):
+	case asked.GetAsk():
+		m.sayRefusal(asked, "nothing is known of this order")
+	case m.oldOrder(now, asked, o.Name):
 	case len(o.Raw)+procedure.OrderOverhead > m.expressRoom():
-		m.sayRefusal(order, fmt.Sprintf("the order has %d bytes: a broadcast takes %d", len(o.Raw), m.expressRoom()-procedure.OrderOverhead))
+		m.sayRefusal(asked, fmt.Sprintf("the order has %d bytes: a broadcast takes %d", len(o.Raw), m.expressRoom()-procedure.OrderOverhead))
 	default:
-		p.orders.take(order.GetNumber())
-		p.order, p.taken, p.envelope = order, now, o.Raw
-		m.note(NoteProcedure, "procedure %d of term %d, ordered by %s: %s", order.GetNumber().GetCount(), order.GetNumber().GetTerm(), o.Name, order.GetReason())
-		m.stepProcedure(now, procedure.Start{Run: m.newRun(), Order: orderOf(order.GetNumber()), Plan: planOf(order), Diagnose: order.GetDiagnose()})
+		p.runs.Take(now, asked.GetNumber())
+		p.order, p.envelope = asked, o.Raw
+		m.note(NoteProcedure, "procedure %d of term %d, ordered by %s: %s", asked.GetNumber().GetCount(), asked.GetNumber().GetTerm(), o.Name, asked.GetReason())
+		m.stepProcedure(now, procedure.Start{Run: m.newRun(), Order: orderOf(asked.GetNumber()), Plan: planOf(asked), Diagnose: asked.GetDiagnose()})
 	}
 }
 
-// oldOrder refuses an order of a supervisor that led once: see orderLife and orderLog.
+// oldOrder refuses an order of a supervisor that led once, and a copy of one (order.Runs).
 func (m *Machine) oldOrder(now time.Time, o *lofamov1.ProcedureOrder, by string) bool {
-	last := m.proc.order.GetNumber()
-	switch {
-	case m.proc.order == nil || same(o.GetNumber(), last):
-		return false
-	case older(o.GetNumber(), last) && now.Sub(m.proc.taken) < orderLife:
-		m.note(NoteRefused, "a procedure order of %s of term %d, older than that of term %d", by, o.GetNumber().GetTerm(), last.GetTerm())
-	case m.proc.orders.has(o.GetNumber()):
-		m.note(NoteRefused, "a procedure order of %s of term %d that was taken before", by, o.GetNumber().GetTerm())
-	default:
+	verdict := m.proc.runs.Judge(now, o.GetNumber())
+	if verdict == order.New || verdict == order.Known {
 		return false
 	}
+	m.refuseRun("procedure", o.GetNumber(), by, verdict)
 	return true
 }
 
@@ -207,9 +200,9 @@ func (m *Machine) onBegun(now time.Time, o *lofamov1.ProcedureOrder, b broadcast
 	if m.oldOrder(now, o, by) {
 		return
 	}
-	if m.proc.order == nil || !same(o.GetNumber(), m.proc.order.GetNumber()) {
-		m.proc.orders.take(o.GetNumber())
-		m.proc.order, m.proc.taken = o, now
+	if m.proc.runs.Judge(now, o.GetNumber()) == order.New {
+		m.proc.runs.Take(now, o.GetNumber())
+		m.proc.order = o
 	}
 	rank := m.cfg.Topo.Dims.Rank(b.origin)
 	m.stepProcedure(now, procedure.Heard{From: rank, Ordered: true, Message: procedure.Message{

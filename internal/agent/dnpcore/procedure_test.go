@@ -43,8 +43,8 @@ const procedureLongest = 300*time.Millisecond + time.Second + 100*time.Milliseco
 // statuses are what a node has said of procedures.
 func (n *meshNode) statuses() (out []*lofamov1.ProcedureStatus) {
 	for _, s := range n.sealed {
-		if s.Procedure != nil {
-			out = append(out, s.Procedure)
+		if st := s.Order.GetProcedureStatus(); st != nil {
+			out = append(out, st)
 		}
 	}
 	return out
@@ -183,7 +183,7 @@ func (w *mesh) expressFrames() (sum uint64) {
 // findings is of how many links a node has told what it found, of an order.
 func (n *meshNode) findings(count uint64) (links int) {
 	for _, s := range n.sealed {
-		if s.Findings != nil && s.Findings.GetNumber().GetCount() == count {
+		if f := s.Order.GetDiagnosisFindings(); f != nil && f.GetNumber().GetCount() == count {
 			links++
 		}
 	}
@@ -580,7 +580,7 @@ func TestDeferrable(t *testing.T) {
 		want bool
 	}{
 		{Seal{Reports: []fault.Report{digest, digest}}, true}, {Seal{Reports: []fault.Report{digest, change}}, false}, {Seal{Answer: &lofamov1.Answer{}}, false},
-		{Seal{Findings: &lofamov1.DiagnosisFindings{}}, false}, {Seal{Procedure: &lofamov1.ProcedureStatus{}}, false},
+		{Seal{Order: &lofamov1.Message{}}, false},
 	} {
 		if deferrable(&test.seal) != test.want {
 			t.Errorf("%+v may wait: %t", test.seal, !test.want)

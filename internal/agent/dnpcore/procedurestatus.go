@@ -42,9 +42,13 @@ func (m *Machine) procedureStatus() *lofamov1.ProcedureStatus {
 	return s
 }
 
+func (m *Machine) sayProcedure(s *lofamov1.ProcedureStatus, attempt int) {
+	m.answerOrder(attempt, &lofamov1.Message{Body: &lofamov1.Message_ProcedureStatus{ProcedureStatus: s}})
+}
+
 func (m *Machine) sayStatus(s *lofamov1.ProcedureStatus) {
 	servicenet.FitProcedureStatus(s)
-	m.seal(Seal{Procedure: s, Attempt: 1})
+	m.sayProcedure(s, 1)
 }
 
 // sayAgain says what became of the last order, to who has not heard.
@@ -53,9 +57,9 @@ func (m *Machine) sayAgain() {
 	number := p.order.GetNumber()
 	switch {
 	case m.inhibited() && p.machine.Order() == orderOf(number):
-		m.seal(Seal{Procedure: m.procedureStatus(), Attempt: 2})
+		m.sayProcedure(m.procedureStatus(), 2)
 	case p.last != nil && p.last.GetNumber() != nil && same(p.last.GetNumber(), number):
-		m.seal(Seal{Procedure: p.last, Attempt: 2})
+		m.sayProcedure(p.last, 2)
 	default:
 		m.sayRefusal(p.order, "this half took no part")
 	}
@@ -67,7 +71,7 @@ func (m *Machine) sayRefusal(o *lofamov1.ProcedureOrder, why string) {
 		Number: o.GetNumber(), Node: string(m.self), Half: lofamov1.Half_HALF_DNP, Epoch: uint64(m.Epoch()), State: lofamov1.ProcedureState_PROCEDURE_NORMAL, Error: why,
 	}
 	servicenet.FitProcedureStatus(s)
-	m.seal(Seal{Procedure: s, Attempt: 1})
+	m.sayProcedure(s, 1)
 }
 
 // ProcedureStats returns the counters.

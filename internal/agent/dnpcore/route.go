@@ -162,25 +162,15 @@ func (m *Machine) onOpened(now time.Time, o servicenet.Opened) {
 		if c.GetHalf() != lofamov1.Half_HALF_DNP {
 			m.toHost(o.Raw)
 		}
-	case *lofamov1.Message_DiagnosisOrder:
-		m.onDiagnosisOrder(now, body.DiagnosisOrder, o.Name)
-	case *lofamov1.Message_ProcedureOrder:
-		m.onProcedureOrder(now, o)
-	case *lofamov1.Message_MaskOrder:
-		m.onMaskOrder(now, body.MaskOrder)
-	case *lofamov1.Message_PeerOrder:
-		m.onPeerOrder(now, body.PeerOrder)
-	case *lofamov1.Message_MapOrder:
-		m.onMapOrder(now, body.MapOrder, o.Name)
-	case *lofamov1.Message_ActOrder:
-		m.onActOrder(body.ActOrder, o.Raw)
-	case *lofamov1.Message_TorusConfiguration:
-		m.onTorusConfiguration(now, body.TorusConfiguration, o.Raw)
 	case *lofamov1.Message_BulkRequest:
 		m.onBulk(o, body.BulkRequest.GetNode(), body.BulkRequest.GetHalf())
 	case *lofamov1.Message_BulkPull:
 		m.onBulk(o, body.BulkPull.GetNode(), body.BulkPull.GetHalf())
 	default:
+		if head, ok := servicenet.OrderOf(o.Msg); ok {
+			m.onOrder(now, head, o)
+			return
+		}
 		m.note(NoteRefused, "a message from %s that is not for a DNP half", o.Name)
 	}
 }

@@ -253,8 +253,9 @@ func (w *world) seal(s Seal) {
 	switch {
 	case s.Answer != nil:
 		text = fmt.Sprintf("answer of %s at epoch %d", s.Answer.GetNode(), s.Answer.GetEpoch())
-	case s.Mask != nil:
-		text = fmt.Sprintf("mask %d ordered %06b own %06b in force %06b lost %t", s.Mask.GetNumber(), s.Mask.GetOrdered(), s.Mask.GetOwn(), s.Mask.GetInForce(), s.Mask.GetLost())
+	case s.Order != nil:
+		st := s.Order.GetMaskStatus()
+		text = fmt.Sprintf("mask %d ordered %06b own %06b in force %06b lost %t", st.GetNumber(), st.GetOrdered(), st.GetOwn(), st.GetInForce(), st.GetLost())
 	default:
 		text = fmt.Sprintf("report %d attempt %d", s.Reports[0].ID.Seq, s.Attempt)
 		if s.Reports[0].Digest {

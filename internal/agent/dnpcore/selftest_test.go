@@ -93,8 +93,8 @@ func (p *pair) step(i int, ev Event) {
 		}
 	}
 	for _, s := range out.Seal {
-		if i == 0 && s.Findings != nil {
-			p.found, p.attempts = append(p.found, s.Findings), s.Attempt
+		if f := s.Order.GetDiagnosisFindings(); i == 0 && f != nil {
+			p.found, p.attempts = append(p.found, f), s.Attempt
 		}
 	}
 	for _, m := range out.TestMail {

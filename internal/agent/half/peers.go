@@ -78,6 +78,17 @@ func TopologyOf(cfg config.Agent) (*topo.Map, error) {
 	return topo.New(cfg.Node, coord, dims, ids), nil
 }
 
+// SealOrderStatus seals an answer to an order, shortened where it would not fit what is relayed.
+func SealOrderStatus(m *lofamov1.Message, signer servicenet.Signer) ([]byte, error) {
+	if st := m.GetPeerStatus(); st != nil {
+		return SealPeers(st, signer)
+	}
+	if st := m.GetActStatus(); st != nil {
+		servicenet.FitAct(st)
+	}
+	return servicenet.Seal(m, signer)
+}
+
 // SealPeers seals a status. Where names and addresses are so long that it could not be relayed, the addresses of configured peers are left
 // out: they are needed only where a neighbour has never said where its end is.
 func SealPeers(st *lofamov1.PeerStatus, signer servicenet.Signer) ([]byte, error) {

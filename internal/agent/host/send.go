@@ -128,13 +128,8 @@ func (h *hostHalf) seal(s *hostcore.Send) ([]byte, error) {
 		body.Body = &lofamov1.Message_PathRequest{PathRequest: s.Request}
 	case s.Interest != nil:
 		body.Body = &lofamov1.Message_Interest{Interest: s.Interest}
-	case s.Findings != nil:
-		body.Body = &lofamov1.Message_DiagnosisFindings{DiagnosisFindings: s.Findings}
-	case s.Procedure != nil:
-		body.Body = &lofamov1.Message_ProcedureStatus{ProcedureStatus: s.Procedure}
-	case s.Act != nil:
-		servicenet.FitAct(s.Act)
-		body.Body = &lofamov1.Message_ActStatus{ActStatus: s.Act}
+	case s.Order != nil:
+		return half.SealOrderStatus(s.Order, h.Signer)
 	case s.Ack != nil:
 		body.Body = &lofamov1.Message_PathAck{PathAck: s.Ack}
 	}

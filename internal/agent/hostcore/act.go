@@ -24,10 +24,6 @@ func (Acted) hostEvent() {}
 
 // onActOrder takes an order to this node. It decides nothing: the ledger does, and the agent's configuration.
 func (m *Machine) onActOrder(ev Received, o *lofamov1.ActOrder) {
-	if o.GetNode() != string(m.self) {
-		m.note(NoteRefused, "an order to act to %q", o.GetNode())
-		return
-	}
 	m.out.Acts = append(m.out.Acts, Act{Order: o, Envelope: ev.Opened.Raw, came: ev})
 }
 
@@ -35,5 +31,5 @@ func (m *Machine) onActOrder(ev Received, o *lofamov1.ActOrder) {
 func (m *Machine) onActed(ev Acted) {
 	st := ev.Status
 	st.Node, st.Half, st.Epoch = string(m.self), lofamov1.Half_HALF_HOST, uint64(m.Epoch())
-	m.reply(ev.Act.came, ev.Act.Order.GetReplyTo(), Send{Act: st})
+	m.reply(ev.Act.came, ev.Act.Order.GetReplyTo(), Send{Order: &lofamov1.Message{Body: &lofamov1.Message_ActStatus{ActStatus: st}}})
 }

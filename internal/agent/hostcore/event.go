@@ -140,10 +140,7 @@ type Send struct {
 	Ack     *lofamov1.PathAck
 	// Interest is the list of the nodes of the jobs here.
 	Interest *lofamov1.Interest
-	// Findings say to a diagnosis order that this half lives, Procedure to one for the fault management procedure.
-	Findings  *lofamov1.DiagnosisFindings
-	Procedure *lofamov1.ProcedureStatus
-	Act       *lofamov1.ActStatus // what became of an order to act
+	Order    *lofamov1.Message // an answer to an order
 
 	Status *lofamov1.DeliveryStatus // to go with Reports; nil: none
 	Health servicenet.Health        // to go with Reports

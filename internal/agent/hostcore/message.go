@@ -32,32 +32,36 @@ func (m *Machine) onReceived(now time.Time, ev Received) {
 		m.onChallenge(now, ev, body.Challenge)
 	case *lofamov1.Message_Downcall:
 		m.onDowncall(ev)
-	case *lofamov1.Message_DiagnosisOrder:
-		m.onDiagnosisOrder(ev, body.DiagnosisOrder)
-	case *lofamov1.Message_ProcedureOrder:
-		m.onProcedureOrder(ev, body.ProcedureOrder)
 	case *lofamov1.Message_Told:
 		m.onTold(ev, body.Told)
-	case *lofamov1.Message_MaskOrder: // the DNP half's, which has the register
-		m.passOrder(ev, body.MaskOrder.GetNode())
-	case *lofamov1.Message_PeerOrder: // the DNP half's, which has the links
-		m.passOrder(ev, body.PeerOrder.GetNode())
-	case *lofamov1.Message_MapOrder: // likewise
-		m.passOrder(ev, body.MapOrder.GetNode())
-	case *lofamov1.Message_ActOrder:
-		m.onActOrder(ev, body.ActOrder)
-	case *lofamov1.Message_TorusConfiguration: // the DNP half's, which broadcasts it
-		m.passOrder(ev, string(m.self))
 	case *lofamov1.Message_BulkRequest, *lofamov1.Message_BulkPull, *lofamov1.Message_DenyPart: // the shell's
 	default:
+		if o, ok := servicenet.OrderOf(ev.Opened.Msg); ok {
+			m.onOrder(ev, o)
+			return
+		}
 		m.note(NoteRefused, "a message from %s that is not for a host half", ev.Opened.Name)
 	}
 }
 
-// passOrder passes an order on that is for the DNP half of a node, if it is this one and did not come from there.
-func (m *Machine) passOrder(ev Received, node string) {
-	if ev.Path != fault.PathTorus && node == string(m.self) {
+// onOrder takes an order of a supervisor to this node. Most are for the DNP half, which has the links and their registers, and are passed on unless they came
+// from there. To a diagnosis and a procedure this half says besides that it lives; actions are for this half.
+func (m *Machine) onOrder(ev Received, o servicenet.Order) {
+	if o.Node != "" && o.Node != m.self {
+		m.note(NoteRefused, "a %s order to %q", o.Kind, o.Node)
+		return
+	}
+	if o.Kind != servicenet.OrderAct && ev.Path != fault.PathTorus {
 		m.passDown(m.self, ev.Opened.Raw)
+	}
+	switch o.Kind {
+	case servicenet.OrderDiagnosis:
+		m.onDiagnosisOrder(ev, ev.Opened.Msg.GetDiagnosisOrder())
+	case servicenet.OrderProcedure:
+		m.onProcedureOrder(ev, ev.Opened.Msg.GetProcedureOrder())
+	case servicenet.OrderAct:
+		m.onActOrder(ev, ev.Opened.Msg.GetActOrder())
+	default: // the DNP half answers
 	}
 }
 
@@ -117,13 +121,6 @@ func (m *Machine) onChallenge(now time.Time, ev Received, c *lofamov1.Challenge)
 
 // onDiagnosisOrder says that this half lives, and what its DNP half's word says; the DNP half does the tests.
 func (m *Machine) onDiagnosisOrder(ev Received, o *lofamov1.DiagnosisOrder) {
-	if o.GetNode() != string(m.self) {
-		m.note(NoteRefused, "a diagnosis order to %q", o.GetNode())
-		return
-	}
-	if ev.Path != fault.PathTorus { // else it came from there
-		m.passDown(m.self, ev.Opened.Raw)
-	}
 	dnp := lofamov1.State_UNKNOWN
 	switch m.verdict {
 	case watchdog.Alive:
@@ -132,23 +129,16 @@ func (m *Machine) onDiagnosisOrder(ev Received, o *lofamov1.DiagnosisOrder) {
 		dnp = lofamov1.State_FAILED
 	default:
 	}
-	m.reply(ev, o.GetReplyTo(), Send{Findings: &lofamov1.DiagnosisFindings{
+	m.reply(ev, o.GetReplyTo(), Send{Order: &lofamov1.Message{Body: &lofamov1.Message_DiagnosisFindings{DiagnosisFindings: &lofamov1.DiagnosisFindings{
 		Number: o.GetNumber(), Node: string(m.self), Half: lofamov1.Half_HALF_HOST, Epoch: uint64(m.Epoch()), Dnp: dnp,
-	}})
+	}}}})
 }
 
 // onProcedureOrder says that this half lives; the DNP half begins the procedure, or says what became of it.
 func (m *Machine) onProcedureOrder(ev Received, o *lofamov1.ProcedureOrder) {
-	if o.GetNode() != string(m.self) {
-		m.note(NoteRefused, "a procedure order to %q", o.GetNode())
-		return
-	}
-	if ev.Path != fault.PathTorus { // else it came from there
-		m.passDown(m.self, ev.Opened.Raw)
-	}
-	m.reply(ev, o.GetReplyTo(), Send{Procedure: &lofamov1.ProcedureStatus{
+	m.reply(ev, o.GetReplyTo(), Send{Order: &lofamov1.Message{Body: &lofamov1.Message_ProcedureStatus{ProcedureStatus: &lofamov1.ProcedureStatus{
 		Number: o.GetNumber(), Node: string(m.self), Half: lofamov1.Half_HALF_HOST, Epoch: uint64(m.Epoch()),
-	}})
+	}}}})
 }
 
 // reply sends something back the way that a supervisor's word came, and to where the supervisor wants it: one of them may be the

@@ -24,7 +24,7 @@ func TestProcedureOrder(t *testing.T) {
 		says, passes := 0, 0
 		out := w.m.Step(w.now, Received{Path: test.path, Opened: servicenet.Opened{Msg: order(test.node), Role: servicenet.RoleSupervisor, Name: "sup-0", Raw: []byte("raw")}})
 		for _, s := range out.Send {
-			st := s.Procedure
+			st := s.Order.GetProcedureStatus()
 			if st == nil || st.GetHalf() != lofamov1.Half_HALF_HOST || st.GetNode() != "n0-0-0" || st.GetNumber().GetCount() != 2 || st.GetEpoch() == 0 {
 				t.Errorf("%+v", s)
 			}

@@ -1,0 +1,89 @@
+package dnp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/order"
+
+	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/durable"
+)
+
+// Option changes how the half is put together.
+type Option func(*order.Registry[order.PlainNode])
+
+// WithOrder adds a kind of order that has no messages of its own. The supervisors must know it too.
+func WithOrder(kind string, n order.PlainNode) Option {
+	return func(r *order.Registry[order.PlainNode]) { r.Register(kind, n) }
+}
+
+// ordersFile is the file of the orders of plain kinds in the state directory.
+const ordersFile = "dnp.orders"
+
+// ordersWaiting bounds the orders that wait to be brought into force; beyond it the node refuses them, and the supervisors send them again.
+const ordersWaiting = 64
+
+// plainOrders has the orders of plain kinds stored and brought into force, beside the half and without its mutex: both may take long.
+type plainOrders struct {
+	kinds order.Registry[order.PlainNode]
+	keep  newest[[]byte]
+	apply chan order.Application
+}
+
+func newPlainOrders(options []Option) plainOrders {
+	p := plainOrders{keep: make(newest[[]byte], 1), apply: make(chan order.Application, ordersWaiting)}
+	for _, o := range options {
+		o(&p.kinds)
+	}
+	return p
+}
+
+// storedOrders returns what an earlier life has stored; the machine asks the supervisors for what it cannot read.
+func (d *dnpHalf) storedOrders() []byte {
+	path := d.StatePath(ordersFile)
+	b, err := durable.Read(path, order.MaxHeld)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		d.Log.Error("stored orders lost: the supervisors are asked for them", "path", path, "err", err)
+		return []byte("unreadable") // which the machine reports as lost
+	}
+	return b
+}
+
+func (d *dnpHalf) keepOrders(b []byte) {
+	if err := durable.Replace(d.StatePath(ordersFile), b); err != nil {
+		d.Log.Error("orders not stored: they are lost with the next restart", "path", d.StatePath(ordersFile), "err", err)
+	}
+}
+
+var errOrdersWait = fmt.Errorf("%d orders wait already", ordersWaiting)
+
+// applyOrders passes on what the machine wants stored and brought into force. It is called under the mutex.
+func (d *dnpHalf) applyOrders(now time.Time, out *dnpcore.Output) {
+	if out.KeepOrders != nil {
+		d.plain.keep.put(out.KeepOrders)
+	}
+	for _, a := range out.ApplyOrders {
+		select {
+		case d.plain.apply <- a:
+		default:
+			d.do(now, d.core.Step(now, dnpcore.OrderApplied{Order: a, Err: errOrdersWait}))
+		}
+	}
+}
+
+// runOrders brings orders into force until ctx ends.
+func (d *dnpHalf) runOrders(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case a := <-d.plain.apply:
+			kind, _ := d.plain.kinds.Of(a.Kind)
+			d.step(dnpcore.OrderApplied{Order: a, Err: kind.Apply(a.Content)})
+		}
+	}
+}

@@ -70,7 +70,7 @@ var layers = map[string][]string{
 	"internal/fixedseed":          {},
 	"internal/failpoint":          {},
 	"internal/durable":            {"internal/failpoint"},
-	"internal/bounded":            {},
+	"internal/bounded":            {"pkg/udpguard"},
 	"internal/orphans":            {"pkg/watchdog"},
 	"internal/cli":                {"internal/config", "internal/version"},
 	"internal/kubetest":           {"internal/freeport"},

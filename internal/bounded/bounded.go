@@ -19,6 +19,8 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+
+	"github.com/lofamo/lofamo/pkg/udpguard"
 )
 
 // Limits are the limits of a listener, in connections. The first two must be at least 1; 0 means All in the others.
@@ -89,12 +91,11 @@ func SourceOf(a net.Addr) string {
 	if err != nil {
 		return a.String()
 	}
-	ip := ap.Addr().Unmap().WithZone("")
-	if ip.Is6() {
-		p, _ := ip.Prefix(64) // never fails
-		return p.String()
+	p := udpguard.SourceOf(ap.Addr())
+	if p.IsSingleIP() {
+		return p.Addr().String()
 	}
-	return ip.String()
+	return p.String()
 }
 
 // Accept returns the next connection that finds a place, a *Conn.

@@ -98,6 +98,17 @@ func plain(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port())
 }
 
+// SourceOf returns the addresses that count as one source: an IPv4 address, or an IPv6 /64, all of which one host may own.
+func SourceOf(a netip.Addr) netip.Prefix {
+	a = a.Unmap().WithZone("")
+	bits := a.BitLen()
+	if a.Is6() {
+		bits = 64
+	}
+	p, _ := a.Prefix(bits) // fails only for no address, which stays without a prefix
+	return p
+}
+
 // Known reports whether a source is known.
 func (g *Guard) Known(from netip.AddrPort) bool {
 	_, ok := (*g.known.Load())[plain(from)]

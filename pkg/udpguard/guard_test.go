@@ -301,3 +301,16 @@ func optmem(t *testing.T) int {
 	}
 	return n
 }
+
+func TestSourceIsAnIPv4AddressOrAnIPv6Subnet(t *testing.T) {
+	for addr, want := range map[string]string{
+		"192.0.2.7": "192.0.2.7/32", "::ffff:192.0.2.7": "192.0.2.7/32", "2001:db8:1:2:3::4": "2001:db8:1:2::/64", "fe80::1%lo": "fe80::/64",
+	} {
+		if got := SourceOf(netip.MustParseAddr(addr)); got.String() != want {
+			t.Errorf("source of %s: %s, want %s", addr, got, want)
+		}
+	}
+	if got := SourceOf(netip.Addr{}); got.IsValid() {
+		t.Errorf("source of no address: %s, want none", got)
+	}
+}

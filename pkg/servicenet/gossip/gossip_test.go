@@ -362,6 +362,37 @@ func TestStrangersStreamsKeepNobodyOut(t *testing.T) {
 	b.until(t, EventJoin, "a")
 }
 
+// remote is a stream of an address, which need not be this machine's.
+type remote struct {
+	net.Conn
+	from   netip.Addr
+	closed bool
+}
+
+func (r *remote) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(netip.AddrPortFrom(r.from, 1000)) }
+func (r *remote) Close() error         { r.closed = true; return nil }
+
+// TestStreamsOfOneSubnetCountTogether: a host that takes a new address of its IPv6 /64 for each stream does not evict another host's stream.
+func TestStreamsOfOneSubnetCountTogether(t *testing.T) {
+	for _, member := range []string{"192.0.2.7", "2001:db8:0:1::7"} {
+		tr := &transport{}
+		stranger := netip.MustParseAddr("2001:db8::1")
+		open := func(n int) {
+			for range n {
+				tr.place(&remote{from: stranger})
+				stranger = stranger.Next()
+			}
+		}
+		open(maxStreams)
+		m := &remote{from: netip.MustParseAddr(member)}
+		tr.place(m)
+		open(2 * maxStreams)
+		if m.closed || len(tr.open) != maxStreams {
+			t.Errorf("member at %s: closed: %t, %d streams are open: want an open one among %d", member, m.closed, len(tr.open), maxStreams)
+		}
+	}
+}
+
 // TestRefusedMemberIsShutOut refuses c at a and b: a broadcast of c reaches neither, c leaves the pool and its announcements do not bring it back,
 // while a and b go on. When c is no longer refused, it comes back.
 func TestRefusedMemberIsShutOut(t *testing.T) {

@@ -200,16 +200,16 @@ func (t *transport) acceptStreams() {
 	}
 }
 
-// place gives a stream a place. If none is free, it closes the oldest stream of the address with the most streams.
+// place gives a stream a place. If none is free, it closes the oldest stream of the source with the most streams.
 func (t *transport) place(c net.Conn) *stream {
 	s := &stream{Conn: c, t: t}
 	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
-		s.from = a.AddrPort().Addr().Unmap()
+		s.from = udpguard.SourceOf(a.AddrPort().Addr())
 	}
 	t.openMu.Lock()
 	var victim *stream
 	if len(t.open) >= maxStreams {
-		count := make(map[netip.Addr]int)
+		count := make(map[netip.Prefix]int)
 		for _, o := range t.open {
 			count[o.from]++
 		}
@@ -232,7 +232,7 @@ func (t *transport) place(c net.Conn) *stream {
 type stream struct {
 	net.Conn
 	t    *transport
-	from netip.Addr
+	from netip.Prefix // see udpguard.SourceOf
 }
 
 // Close implements net.Conn.

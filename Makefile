@@ -69,10 +69,10 @@ E2E_PARALLEL := 3
 
 # PURE are packages of thousands of virtual worlds, some of them played side by side: the race detector has little to find there,
 # and makes them eight times slower. So it sees only -short of them, and without it they are tested whole.
-PURE := ./internal/sim ./internal/sim/hostile ./internal/agent/backup ./pkg/servicenet ./pkg/torus/express
+PURE := ./internal/sim ./internal/sim/hostile ./internal/agent/storage/backup ./pkg/servicenet ./pkg/torus/express
 
 # SINGLE are such packages of one goroutine, tests included (internal/archtest holds it): the race detector can find nothing there.
-SINGLE := ./internal/agent/dnpcore ./pkg/awareness ./pkg/selftest ./pkg/torus/procedure ./pkg/torus/routing
+SINGLE := ./internal/agent/dnp/dnpcore ./pkg/awareness ./pkg/selftest ./pkg/torus/procedure ./pkg/torus/routing
 
 # UNTAGGED are tests without failpoints, whose names are like those of tests with them: they are not run twice.
 UNTAGGED := LeadersAreKilled|PausedServer|WindowOfOldLeaders

@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/lofamo/lofamo/internal/agent/backup"
+	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 	"github.com/lofamo/lofamo/internal/agent/delivery"
 	"github.com/lofamo/lofamo/internal/agent/keeper"
 	"github.com/lofamo/lofamo/pkg/fault"

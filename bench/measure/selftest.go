@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/agent/probes"
-	"github.com/lofamo/lofamo/internal/agent/tests"
+	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
@@ -46,8 +46,8 @@ func newSelfTest(h *Half, every time.Duration) (*selfTest, error) {
 	if s.page, err = regfile.Open(filepath.Join(s.dir, "registers"), h.cfg.Origin.Half); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(s.dir))
 	}
-	s.m = tests.New(tests.Config{Interval: every, IdleAfter: time.Hour, First: uint64(time.Now().UnixNano())}, []selftest.ModuleConfig{
-		tests.Local(selftest.Register), tests.Local(selftest.Reports), tests.Direct(0, "service"),
+	s.m = selftestconfig.New(selftestconfig.Config{Interval: every, IdleAfter: time.Hour, First: uint64(time.Now().UnixNano())}, []selftest.ModuleConfig{
+		selftestconfig.Local(selftest.Register), selftestconfig.Local(selftest.Reports), selftestconfig.Direct(0, "service"),
 	}, testTick, time.Now())
 	return s, nil
 }

@@ -20,11 +20,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 
 	"github.com/lofamo/lofamo/internal/agent/daemon"
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/dnp"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/host"
 	"github.com/lofamo/lofamo/internal/agent/logqueue"
-	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/cli"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/version"

@@ -18,8 +18,8 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
-	"github.com/lofamo/lofamo/internal/agent/notify/notifytest"
-	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
+	"github.com/lofamo/lofamo/internal/sdnotify/sdnotifytest"
 )
 
 // patienceOfManager is WatchdogSec of the test's service manager: what may pass between two signs of life.
@@ -27,13 +27,13 @@ const patienceOfManager = 2 * time.Second
 
 // manager is a service manager, as systemd is one, for the processes that the test starts from now on.
 type manager struct {
-	*notifytest.Manager
+	*sdnotifytest.Manager
 	t *testing.T
 }
 
 func newManager(t *testing.T) *manager {
 	t.Helper()
-	return &manager{notifytest.New(t, patienceOfManager), t}
+	return &manager{sdnotifytest.New(t, patienceOfManager), t}
 }
 
 // hears returns the next message within a time; empty: there is none.

@@ -23,7 +23,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/agent/daemon"
-	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/needs"

@@ -8,7 +8,7 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
-	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 )
 
 // Both halves are new processes after a restart that was asked for, each has passed its self-test, and neither was ended for a configuration that is refused.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/daemon"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/status"
+	"github.com/lofamo/lofamo/internal/agent/local/status"
 	"github.com/lofamo/lofamo/internal/config"
 )
 

@@ -15,10 +15,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lofamo/lofamo/internal/agent/notify"
 	"github.com/lofamo/lofamo/internal/cli"
 	"github.com/lofamo/lofamo/internal/executor/process"
 	"github.com/lofamo/lofamo/internal/orphans"
+	"github.com/lofamo/lofamo/internal/sdnotify"
 )
 
 func main() { os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -102,7 +102,7 @@ func run(ctx context.Context, cfg process.Config, logger *slog.Logger) error {
 	if err != nil {
 		return cli.Usage(err)
 	}
-	manager := notify.New(logger)
+	manager := sdnotify.New(logger)
 	defer func() { _ = manager.Close() }() // a manager that hangs does not keep the process from ending
 	if err := p.Start(); err != nil {
 		return err

@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/agent/notify/notifytest"
 	"github.com/lofamo/lofamo/internal/cli"
 	commands "github.com/lofamo/lofamo/internal/executor/command"
 	"github.com/lofamo/lofamo/internal/executor/process/processtest"
+	"github.com/lofamo/lofamo/internal/sdnotify/sdnotifytest"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
@@ -120,7 +120,7 @@ func TestRun(t *testing.T) {
 
 // The service manager hears that the process serves, signs of life, and that it ends.
 func TestManager(t *testing.T) {
-	manager := notifytest.New(t, 100*time.Millisecond)
+	manager := sdnotifytest.New(t, 100*time.Millisecond)
 	f := processtest.New(t)
 	f.Config.Commands = []commands.Command{{Name: "true", Path: "/bin/true"}}
 	cmd := started(t, write(t, f), os.Stderr)
@@ -136,7 +136,7 @@ func TestManager(t *testing.T) {
 // TestLedgerLost: a process that could not write its ledger ends, so that its manager starts it anew, and says why; the next one reads what is
 // there and goes on.
 func TestLedgerLost(t *testing.T) {
-	manager := notifytest.New(t, time.Minute)
+	manager := sdnotifytest.New(t, time.Minute)
 	f := processtest.New(t)
 	f.Config.Commands = []commands.Command{{Name: "true", Path: "/bin/true"}}
 	file := write(t, f)

@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lofamo/lofamo/internal/agent/notify"
 	"github.com/lofamo/lofamo/internal/cli"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/sdnotify"
 	"github.com/lofamo/lofamo/internal/supervisor"
 )
 
@@ -103,7 +103,7 @@ func run(ctx context.Context, cfg config.Supervisor, logger *slog.Logger) error 
 	if err != nil {
 		return cli.Usage(err)
 	}
-	manager := notify.New(logger)
+	manager := sdnotify.New(logger)
 	defer func() { _ = manager.Close() }() // a manager that hangs does not keep the replica from ending
 	manager.Status("starts: waits for a quorum of the store")
 	if err := s.Start(ctx); err != nil {

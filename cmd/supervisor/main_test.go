@@ -12,9 +12,9 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/agent/notify/notifytest"
 	"github.com/lofamo/lofamo/internal/cli"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/sdnotify/sdnotifytest"
 	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -134,7 +134,7 @@ func TestLeaderKilled(t *testing.T) {
 
 // The service manager hears that the replica serves, signs of life while its loops go round, and that it ends. Not parallel: it sets the environment.
 func TestManager(t *testing.T) {
-	manager := notifytest.New(t, 200*time.Millisecond)
+	manager := sdnotifytest.New(t, 200*time.Millisecond)
 	c := supervisortest.New(t, supervisortest.Options{Replicas: 1})
 	p := process(t, c, c.Configs[0])
 	manager.Await(t, "STATUS=starts: waits for a quorum of the store")

@@ -21,12 +21,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
 	"github.com/lofamo/lofamo/internal/agent/agenttest"
-	"github.com/lofamo/lofamo/internal/agent/backup"
 	"github.com/lofamo/lofamo/internal/agent/daemon"
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/epoch"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/recovery"
-	"github.com/lofamo/lofamo/internal/agent/status"
+	"github.com/lofamo/lofamo/internal/agent/local/status"
+	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 	"github.com/lofamo/lofamo/internal/config"
 )
 

@@ -11,9 +11,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
 	"github.com/lofamo/lofamo/internal/agent/agenttest"
-	"github.com/lofamo/lofamo/internal/agent/backup"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 )
 
 // A message that a neighbour got acknowledged is in the copy, and the window that says so; a half that was killed then goes on

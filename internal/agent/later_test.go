@@ -16,7 +16,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/agenttest"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/jobs"
+	"github.com/lofamo/lofamo/internal/agent/local/jobs"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 )
 

@@ -12,7 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
 	"github.com/lofamo/lofamo/internal/agent/agenttest"
-	"github.com/lofamo/lofamo/internal/agent/status"
+	"github.com/lofamo/lofamo/internal/agent/local/status"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/freeport"
 )

@@ -79,9 +79,10 @@ var layers = map[string][]string{
 	"internal/denylist":           {"api", "pkg/fault", "pkg/servicenet", "internal/durable", "internal/pki"},
 	"internal/weblogin":           {"internal/pki"},
 	"internal/config":             {"api", "pkg"},
-	"internal/agent":              {"api", "pkg/udpguard", "pkg/fault", "pkg/watchdog", "pkg/torus", "pkg/servicenet", "pkg/order", "pkg/sensor", "pkg/selftest", "internal/config", "internal/denylist", "internal/pki", "internal/renewal", "internal/version", "internal/bounded", "internal/durable", "internal/failpoint", "internal/orphans"},
+	"internal/agent":              {"api", "pkg/udpguard", "pkg/fault", "pkg/watchdog", "pkg/torus", "pkg/servicenet", "pkg/order", "pkg/sensor", "pkg/selftest", "internal/config", "internal/denylist", "internal/pki", "internal/renewal", "internal/version", "internal/bounded", "internal/durable", "internal/failpoint", "internal/orphans", "internal/sdnotify"},
 	"internal/executor":           {"api", "pkg/fault", "pkg/torus/grid", "pkg/order", "pkg/response", "internal/bounded", "internal/config", "internal/durable", "internal/denylist", "internal/pki", "internal/failpoint", "internal/version"},
 	"internal/supervisor":         {"api", "pkg/fault", "pkg/watchdog", "pkg/torus/grid", "pkg/torus/diagnosis", "pkg/torus/express", "pkg/torus/chanmask", "pkg/servicenet", "pkg/order", "pkg/awareness", "pkg/response", "internal/bounded", "internal/durable", "internal/executor", "internal/config", "internal/denylist", "internal/pki", "internal/renewal", "internal/weblogin", "internal/failpoint", "internal/version", "docs/runbooks"},
+	"internal/sdnotify":           {"internal/bounded", "internal/durable"},
 	"internal/sim":                {"api", "pkg", "internal/account", "internal/agent", "internal/config", "internal/supervisor"},
 	"papers":                      {"pkg/torus/grid"},
 	"internal/layout":             {"pkg/fault", "pkg/torus/grid", "internal/config"},
@@ -103,7 +104,7 @@ var layers = map[string][]string{
 	"internal/testing/clienttest": {"api", "internal/pki"},
 	"internal/ctl/ctltest":        {"api", "pkg", "internal/testing/clienttest"},
 
-	"internal/agent/agenttest":              {"pkg/fault", "pkg/servicenet", "pkg/torus", "pkg/watchdog", "internal/config", "internal/freeport", "internal/pki"},
+	"internal/agent/agenttest":              {"internal/agent", "pkg/fault", "pkg/servicenet", "pkg/torus", "pkg/watchdog", "internal/config", "internal/freeport", "internal/pki"},
 	"internal/executor/slurm/slurmtest":     {"internal/freeport", "internal/needs"},
 	"internal/executor/process/processtest": {"pkg/fault", "pkg/response", "internal/executor", "internal/config", "internal/pki", "internal/freeport"},
 }
@@ -112,8 +113,8 @@ var layers = map[string][]string{
 var pure = []string{
 	"pkg/fault", "pkg/torus/grid", "pkg/torus", "pkg/torus/chanmask", "pkg/torus/diagnosis", "pkg/torus/mapping", "pkg/torus/express", "pkg/torus/procedure", "pkg/mangle", "pkg/watchdog", "pkg/servicenet", "pkg/order", "pkg/awareness", "pkg/selftest",
 	"pkg/servicenet/checksum", "pkg/servicenet/keys", "pkg/servicenet/bulk",
-	"internal/agent/jobs", "internal/agent/acts",
-	"internal/agent/hostcore", "internal/agent/dnpcore", "internal/agent/delivery", "internal/agent/moves", "internal/agent/told", "internal/agent/tests", "internal/agent/recovery", "internal/agent/peers",
+	"internal/agent/local/jobs", "internal/agent/acts",
+	"internal/agent/host/hostcore", "internal/agent/dnp/dnpcore", "internal/agent/delivery", "internal/agent/moves", "internal/agent/told", "internal/agent/selftestconfig", "internal/agent/daemon/recovery", "internal/agent/peers",
 	"pkg/torus/routing",
 	"papers/chaos", "papers/chaos/experiment", "papers/diameter", "papers/reliability",
 	"pkg/response", "pkg/response/policy", "pkg/response/replay", "pkg/response/audit", "internal/executor/kubernetes/nodeplan",
@@ -410,7 +411,7 @@ func TestHalvesStartNoProcesses(t *testing.T) {
 			}
 		}
 	}
-	for _, want := range []string{"internal/agent/checks", "pkg/sensor"} {
+	for _, want := range []string{"internal/agent/local/checks", "pkg/sensor"} {
 		if !seen[want] {
 			t.Errorf("%s is no part of a half: the search is wrong", want)
 		}

@@ -18,10 +18,10 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/agent/backup"
 	"github.com/lofamo/lofamo/internal/agent/delivery"
 	"github.com/lofamo/lofamo/internal/agent/epoch"
 	"github.com/lofamo/lofamo/internal/agent/keeper"
+	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"

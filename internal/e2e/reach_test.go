@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/agent/status"
+	"github.com/lofamo/lofamo/internal/agent/local/status"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"

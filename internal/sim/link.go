@@ -3,7 +3,7 @@ package sim
 import (
 	"time"
 
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )

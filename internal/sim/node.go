@@ -4,10 +4,10 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
-	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/relay"
-	"github.com/lofamo/lofamo/internal/agent/tests"
+	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -134,7 +134,7 @@ func (n *node) start(h fault.Half) {
 	if h == fault.HalfHost {
 		n.hostCore, err = hostcore.New(hostcore.Config{
 			Topo: n.topo, Periods: n.w.cfg.Periods, MaxHops: maxHops, Rails: []fault.Path{fault.PathDirect, fault.PathTorus},
-			Interfaces: n.interfaces(), Kept: n.kept(h), GossipSilence: 4 * n.gossipPeriod(), Resume: host, SelfTest: tests.Config{Prove: n.proves},
+			Interfaces: n.interfaces(), Kept: n.kept(h), GossipSilence: 4 * n.gossipPeriod(), Resume: host, SelfTest: selftestconfig.Config{Prove: n.proves},
 		}, p.clock(), p.epoch)
 		if err == nil {
 			n.stepHost(hostcore.Supervisors{Targets: supervisorIDs(n.w.cfg.Supervisors)})

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/agent/delivery"
-	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )

@@ -40,7 +40,7 @@ type FrameType uint8
 const (
 	TypeHeartbeat  FrameType = iota + 1 // no payload
 	TypeMessage                         // relayed bytes: mailbox and envelope, see internal/agent
-	TypeTest                            // a probe of the self-test, or its echo: see internal/agent/dnpcore
+	TypeTest                            // a probe of the self-test, or its echo: see internal/agent/dnp/dnpcore
 	TypeEureka                          // express broadcast: see pkg/torus/express
 	TypeBarrier                         // state of a barrier: see pkg/torus/express
 	TypeRestarting                      // the sender's DNP half is being restarted: see Restarting

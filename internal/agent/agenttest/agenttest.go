@@ -14,8 +14,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/backup"
 	"github.com/lofamo/lofamo/internal/agent/keeper"
+	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/pki"

@@ -16,10 +16,10 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/acts"
 	"github.com/lofamo/lofamo/internal/agent/acts/doer"
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/notify"
-	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/failpoint"
+	"github.com/lofamo/lofamo/internal/sdnotify"
 )
 
 // What responses have this node do is the daemon's to do: it may start programs, wait for the disk, and outlives the halves.
@@ -28,7 +28,7 @@ import (
 func (d *daemon) serveActs(ctx context.Context) {
 	who := doer.New(ctx, doer.Config{
 		Node: d.cfg.Agent.Node, StateDir: d.cfg.Agent.StateDir, Allowed: d.cfg.Agent.Responses, Sysfs: d.cfg.Agent.Sensors.Sysfs,
-		Env: notify.Environment(os.Environ()), Restart: d.restartHalf, Log: d.log,
+		Env: sdnotify.Environment(os.Environ()), Restart: d.restartHalf, Log: d.log,
 	})
 	defer who.Wait()
 	done := make(chan struct{}, len(d.halves))

@@ -18,10 +18,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/notify"
-	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/failpoint"
+	"github.com/lofamo/lofamo/internal/sdnotify"
 )
 
 // child is one half as the daemon sees it. Its goroutine (tend) owns the machine and the process; the mutex guards
@@ -323,7 +323,7 @@ func (c *child) launch() (*process, error) {
 		defer func() { _ = f.Close() }()
 		cmd.Stdout, cmd.Stderr = f, f
 	}
-	cmd.Env = slices.DeleteFunc(notify.Environment(os.Environ()), func(kv string) bool {
+	cmd.Env = slices.DeleteFunc(sdnotify.Environment(os.Environ()), func(kv string) bool {
 		return strings.HasPrefix(kv, half.RecoveryEnv+"=") || strings.HasPrefix(kv, half.LinksEnv+"=")
 	})
 	if c.links != nil {

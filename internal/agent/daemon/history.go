@@ -14,9 +14,9 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/keeper"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
-	"github.com/lofamo/lofamo/internal/agent/recovery"
 )
 
 // tellEvery is how often halves are told even though nothing has changed: a message may drop, and a half is young.

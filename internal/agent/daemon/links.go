@@ -20,9 +20,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/udpguard"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
-	"github.com/lofamo/lofamo/internal/agent/backup"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/keeper"
+	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 	"github.com/lofamo/lofamo/internal/config"
 )
 

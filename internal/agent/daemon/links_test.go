@@ -21,12 +21,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/agent/agenttest"
-	"github.com/lofamo/lofamo/internal/agent/backup"
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/keeper"
 	"github.com/lofamo/lofamo/internal/agent/peerfile"
 	"github.com/lofamo/lofamo/internal/agent/peers"
-	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 	"github.com/lofamo/lofamo/internal/config"
 )
 

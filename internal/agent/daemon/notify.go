@@ -9,17 +9,17 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/notify"
-	"github.com/lofamo/lofamo/internal/agent/recovery"
-	"github.com/lofamo/lofamo/internal/agent/status"
+	"github.com/lofamo/lofamo/internal/agent/local/status"
+	"github.com/lofamo/lofamo/internal/sdnotify"
 )
 
 // managed is what the service manager that has started the daemon was told, and whether it waits for the daemon to be ready.
 //
 //	starting ──all decided──► ready ──SIGHUP──► asking ──all loops have taken it──► starting
 type managed struct {
-	to *notify.Notifier // nil: none wants to hear
+	to *sdnotify.Notifier // nil: none wants to hear
 
 	mu     sync.Mutex
 	asking bool

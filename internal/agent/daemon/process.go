@@ -18,8 +18,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/recovery"
 )
 
 // process is a half's process, held by a process descriptor: whatever becomes of its id, a signal reaches it or

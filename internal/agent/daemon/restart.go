@@ -17,7 +17,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/acts"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/status"
+	"github.com/lofamo/lofamo/internal/agent/local/status"
 )
 
 // restartPath is where the daemon is asked to restart a half, at the socket at which it also says whether it lives. Daemons of earlier versions answer there as ever: with nothing.

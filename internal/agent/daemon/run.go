@@ -19,13 +19,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
-	"github.com/lofamo/lofamo/internal/agent/checks"
-	"github.com/lofamo/lofamo/internal/agent/checks/starter"
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/notify"
-	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/agent/local/checks"
+	"github.com/lofamo/lofamo/internal/agent/local/checks/starter"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/orphans"
+	"github.com/lofamo/lofamo/internal/sdnotify"
 )
 
 // Restart is what the daemon does when a half ends.
@@ -82,7 +82,7 @@ func (c RunConfig) halves() []fault.Half {
 }
 
 // daemon starts the halves as processes of their own and looks after them, and runs the host half's checks: the recovery
-// daemon (seed 000 §4.2). What it does about a half is internal/agent/recovery's. The halves
+// daemon (seed 000 §4.2). What it does about a half is internal/agent/daemon/recovery's. The halves
 // do not need it: they go on when it dies, the next daemon adopts them, and peripherals with a check program are UNKNOWN
 // until it, or `lofamo-agent checks`, is there again.
 type daemon struct {
@@ -147,7 +147,7 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 		d.log.Debug("no short slice: a loaded machine may delay this daemon", "err", err)
 	}
 	half.ArmFailpoints(cfg.Agent, "run", d.log)
-	d.manager.to = notify.New(d.log)
+	d.manager.to = sdnotify.New(d.log)
 	defer func() { _ = d.manager.to.Close() }() // a manager that hangs does not keep the daemon from ending
 	if err := d.awaitPlace(ctx); err != nil || ctx.Err() != nil {
 		return err

@@ -15,8 +15,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 
 	"github.com/lofamo/lofamo/internal/agent/agenttest"
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/config"
 )
 

@@ -19,11 +19,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/local/status"
 	"github.com/lofamo/lofamo/internal/agent/peerfile"
 	"github.com/lofamo/lofamo/internal/agent/peers"
-	"github.com/lofamo/lofamo/internal/agent/status"
 	"github.com/lofamo/lofamo/internal/pki"
 )
 

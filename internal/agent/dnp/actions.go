@@ -3,7 +3,7 @@ package dnp
 import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/half"
 )
 

@@ -11,7 +11,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
 	"github.com/lofamo/lofamo/internal/agent/bundle"
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/rendezvous"
 )

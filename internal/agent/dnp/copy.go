@@ -4,8 +4,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
-	"github.com/lofamo/lofamo/internal/agent/backup"
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 )
 
 // linkCopy is what the DNP half's copy holds of the links.

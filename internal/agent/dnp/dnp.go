@@ -30,18 +30,18 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/udplink"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/backup"
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/iferrors"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/agent/maskfile"
-	"github.com/lofamo/lofamo/internal/agent/notify"
 	"github.com/lofamo/lofamo/internal/agent/peers"
+	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 	"github.com/lofamo/lofamo/internal/agent/torusrail"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/sdnotify"
 )
 
 // dnpHalf is the shell of the DNP Fault Manager.
@@ -103,7 +103,7 @@ func run(ctx context.Context, cfg config.Agent, log *slog.Logger, options []Opti
 	d.Trust.Carry, d.Trust.Renewals.Send = post.look, post.send
 	var open half.Closers
 	defer func() { err = errors.Join(err, open.Close()) }()
-	d.Manager = notify.New(d.Log)
+	d.Manager = sdnotify.New(d.Log)
 	defer func() { _ = d.Manager.Close() }() // a manager that hangs does not keep the half from ending
 	if err := d.open(&open); err != nil {
 		return fmt.Errorf("DNP half of %s: %w", cfg.Node, err)

@@ -6,9 +6,9 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/torus/express"
 
-	"github.com/lofamo/lofamo/internal/agent/backup"
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 )
 
 // The copy has a place for each broadcast that the machine holds. Before each stands there the time when it was stored,

@@ -6,7 +6,7 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 )

@@ -5,9 +5,9 @@ import (
 	"encoding/binary"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/agent/backup"
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 )
 
 // The machine holds as many messages as the copy has slots for. Before each stands there the time when it was taken,

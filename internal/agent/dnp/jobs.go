@@ -9,9 +9,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/express"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/jobs"
+	"github.com/lofamo/lofamo/internal/agent/local/jobs"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 )
 

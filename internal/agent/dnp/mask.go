@@ -18,7 +18,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/half"
 )
 

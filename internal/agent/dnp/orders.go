@@ -9,7 +9,7 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/order"
 
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/durable"
 )
 

@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/maskfile"
 )

@@ -7,7 +7,7 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/torus/express"
 
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 )
 
 // While the signatures of a datum are verified nobody who hands over another one waits: the half's mutex is held then, and heartbeats come in under it. Of those that

@@ -6,7 +6,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/torus"
 
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/probes"
 )

@@ -11,7 +11,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 )
 
 func (d *dnpHalf) onReadings(rs []sensor.Reading) {

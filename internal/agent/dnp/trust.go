@@ -5,7 +5,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
-	"github.com/lofamo/lofamo/internal/agent/backup"
+	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 	"github.com/lofamo/lofamo/internal/pki"
 )
 

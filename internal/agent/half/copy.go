@@ -14,11 +14,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
-	"github.com/lofamo/lofamo/internal/agent/backup"
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/epoch"
 	"github.com/lofamo/lofamo/internal/agent/keeper"
-	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 )
 
 // copyFileSuffix follows the half's name in the name of its copy.

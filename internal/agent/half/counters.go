@@ -4,7 +4,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/express"
 	"github.com/lofamo/lofamo/pkg/torus/procedure"
 
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 )
 
 // What the DNP half counts goes into the counters of the register file, and the host half tells people. From place 0 on stand the broadcasts,

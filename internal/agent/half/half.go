@@ -18,18 +18,18 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 
-	"github.com/lofamo/lofamo/internal/agent/backup"
 	"github.com/lofamo/lofamo/internal/agent/delivery"
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/epoch"
 	"github.com/lofamo/lofamo/internal/agent/keeper"
-	"github.com/lofamo/lofamo/internal/agent/notify"
+	"github.com/lofamo/lofamo/internal/agent/local/status"
 	"github.com/lofamo/lofamo/internal/agent/peerfile"
-	"github.com/lofamo/lofamo/internal/agent/status"
+	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/sdnotify"
 )
 
 // The files in a node's state directory.
@@ -56,10 +56,10 @@ type Common struct {
 	Trust    *trust
 	Keeper   *keeper.Keeper
 	Copy     *resumption
-	tests    string           // what the daemon was told of the self-test
-	unkept   string           // why reports are not kept, as the machine was told
-	Manager  *notify.Notifier // of a half that is a service of its own
-	debug    bool             // the log takes debug lines
+	tests    string             // what the daemon was told of the self-test
+	unkept   string             // why reports are not kept, as the machine was told
+	Manager  *sdnotify.Notifier // of a half that is a service of its own
+	debug    bool               // the log takes debug lines
 }
 
 // Prepare checks the configuration and loads the half's keys.

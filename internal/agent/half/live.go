@@ -10,8 +10,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
-	"github.com/lofamo/lofamo/internal/agent/recovery"
-	"github.com/lofamo/lofamo/internal/agent/status"
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
+	"github.com/lofamo/lofamo/internal/agent/local/status"
 	"github.com/lofamo/lofamo/internal/config"
 )
 

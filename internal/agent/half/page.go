@@ -13,8 +13,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/agent/bundle"
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
-	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 )
 
 // CheckEvery is how often the register file is looked at from outside: truncation and replacement

@@ -12,7 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/peerfile"
 	"github.com/lofamo/lofamo/internal/agent/peers"
 	"github.com/lofamo/lofamo/internal/agent/relay"

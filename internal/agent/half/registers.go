@@ -9,8 +9,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
-	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 )
 
 // Registers is how a half reads and writes its register page, without the half: the injection campaign runs the

@@ -13,7 +13,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/agent/probes"
-	"github.com/lofamo/lofamo/internal/agent/tests"
+	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
 )
 
 // The first byte of a test message in the mailbox.
@@ -45,8 +45,8 @@ func NewProber(ctx context.Context, c *Common) *Prober {
 }
 
 // SelfTest is how the half tests itself.
-func (c *Common) SelfTest() tests.Config {
-	cfg := tests.Config{
+func (c *Common) SelfTest() selftestconfig.Config {
+	cfg := selftestconfig.Config{
 		Interval: time.Duration(c.Config.SelfTest.Interval), IdleAfter: time.Duration(c.Config.SelfTest.IdleAfter),
 	}
 	of, h := GivenHealth()

@@ -15,10 +15,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/health"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
-	"github.com/lofamo/lofamo/internal/agent/recovery"
-	"github.com/lofamo/lofamo/internal/agent/tests"
+	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
 )
 
 // How a half fares is known in three places: the daemon counts its restarts and tells both halves (mailbox.Recovery, and
@@ -116,7 +116,7 @@ func (c *Common) TellManager(other watchdog.Verdict, m *selftest.Machine) {
 	if m.Proving() {
 		words += ", and has been restarted"
 	}
-	if failing, _ := tests.Failing(m); len(failing) > 0 {
+	if failing, _ := selftestconfig.Failing(m); len(failing) > 0 {
 		words += "; " + strings.Join(failing, "; ")
 	}
 	c.Manager.Status(fmt.Sprintf("%s; the %s half is %s", words, c.Half.Other(), strings.ToLower(other.String())))

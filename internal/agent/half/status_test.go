@@ -10,9 +10,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/selftest"
 
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/health"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
-	"github.com/lofamo/lofamo/internal/agent/recovery"
 )
 
 // A half tells the other one what is new at once, and what is not once in a while.

@@ -11,7 +11,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 
-	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 )
 
 // Recovery turns a daemon's record into what is said of it. mono is CLOCK_MONOTONIC now, in ns.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/acts"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 )
 
 // toAct passes on what a supervisor has the node do. Of this half's own is alone to tell jobs: it has the signed word that all others verify.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/bundle"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/relay"
 	"github.com/lofamo/lofamo/internal/agent/rendezvous"
 )

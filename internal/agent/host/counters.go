@@ -5,9 +5,9 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/torus/express"
 
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/status"
+	"github.com/lofamo/lofamo/internal/agent/local/status"
 )
 
 func counterFamilies() []metric {

@@ -4,7 +4,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/procedure"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/status"
+	"github.com/lofamo/lofamo/internal/agent/local/status"
 )
 
 // procedures reads them; nil: the DNP half takes no part, or is of an earlier version.

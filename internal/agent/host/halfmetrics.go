@@ -7,8 +7,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 
-	"github.com/lofamo/lofamo/internal/agent/backup"
-	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
+	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 )
 
 // faresFamilies describe how both halves fare, as far as the host half was told; but the copy is its own.

@@ -14,8 +14,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 
-	"github.com/lofamo/lofamo/internal/agent/backup"
-	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
+	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 )
 
 // faresScrape is a collector of what fares says.

@@ -7,7 +7,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 )
 
 // onSpan takes that message. A DNP half of an earlier version sends the end alone; other lengths are ignored.

@@ -29,19 +29,19 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/routing"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/backup"
-	"github.com/lofamo/lofamo/internal/agent/checks"
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/local"
+	"github.com/lofamo/lofamo/internal/agent/local/checks"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
-	"github.com/lofamo/lofamo/internal/agent/notify"
 	"github.com/lofamo/lofamo/internal/agent/peerfile"
-	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 	"github.com/lofamo/lofamo/internal/agent/torusrail"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/sdnotify"
 )
 
 // hostHalf is the shell of the Host Fault Manager.
@@ -115,7 +115,7 @@ func Run(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error) {
 	h.setTargets()
 	var open half.Closers
 	defer func() { err = errors.Join(err, open.Close()) }()
-	h.Manager = notify.New(h.Log)
+	h.Manager = sdnotify.New(h.Log)
 	defer func() { _ = h.Manager.Close() }() // a manager that hangs does not keep the half from ending
 	if err := h.open(&open); err != nil {
 		return fmt.Errorf("host half of %s: %w", cfg.Node, err)

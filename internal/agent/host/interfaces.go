@@ -10,7 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/netwatch"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 )
 
 // watchInterfaces passes on what the kernel says of the service interfaces, until ctx ends. Where it

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/jobs"
+	"github.com/lofamo/lofamo/internal/agent/local/jobs"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 )
 

@@ -16,11 +16,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 
-	"github.com/lofamo/lofamo/internal/agent/backup"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/hostcore"
-	"github.com/lofamo/lofamo/internal/agent/jobs"
+	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/local"
+	"github.com/lofamo/lofamo/internal/agent/local/jobs"
+	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 	"github.com/lofamo/lofamo/internal/config"
 )
 

@@ -18,7 +18,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/delivery"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 	"github.com/lofamo/lofamo/internal/bounded"
 )
 

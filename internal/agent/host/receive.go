@@ -12,7 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/routing"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/agent/relay"
 	"github.com/lofamo/lofamo/internal/agent/torusrail"

@@ -8,7 +8,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/selftest"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/probes"
 	"github.com/lofamo/lofamo/internal/failpoint"
 )

@@ -11,7 +11,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/relay"
 	"github.com/lofamo/lofamo/internal/agent/torusrail"
 	"github.com/lofamo/lofamo/internal/failpoint"

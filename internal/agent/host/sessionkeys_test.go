@@ -12,7 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/keys"
 	"github.com/lofamo/lofamo/pkg/servicenet/sessions"
 
-	"github.com/lofamo/lofamo/internal/agent/backup"
+	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 )
 
 // reply is the supervisor's end of an exchange: its reply, and the key that it has then.

@@ -10,7 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/status"
+	"github.com/lofamo/lofamo/internal/agent/local/status"
 )
 
 // serveStatus answers `lofamo-agent status` until ctx ends. The half does not need it: where its socket

@@ -23,7 +23,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/spool"
 
-	"github.com/lofamo/lofamo/internal/agent/backup"
+	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 )
 
 // Config sets a keeper.
@@ -41,7 +41,7 @@ type Config struct {
 	Rescued []backup.Report
 }
 
-// Copy is the half's copy (internal/agent/backup). None of its methods waits for anything. What it cannot take it counts, and says to
+// Copy is the half's copy (internal/agent/storage/backup). None of its methods waits for anything. What it cannot take it counts, and says to
 // who maintains it.
 type Copy interface {
 	Reports() []backup.Report

@@ -2,7 +2,7 @@
 // neighbours, the state, why it is believed and since when. Changes are collected for the next
 // report; a digest is the whole ledger.
 //
-// It is pure. It does not decide states (internal/agent/hostcore and dnpcore do), number reports
+// It is pure. It does not decide states (internal/agent/host/hostcore and dnpcore do), number reports
 // or send them.
 package ledger
 

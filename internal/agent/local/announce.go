@@ -8,7 +8,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/agent/acts"
-	"github.com/lofamo/lofamo/internal/agent/jobs"
+	"github.com/lofamo/lofamo/internal/agent/local/jobs"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 

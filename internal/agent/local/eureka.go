@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/agent/jobs"
+	"github.com/lofamo/lofamo/internal/agent/local/jobs"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/local"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/pkg/fault"

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/agent/jobs"
 	"github.com/lofamo/lofamo/internal/agent/local"
+	"github.com/lofamo/lofamo/internal/agent/local/jobs"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/pkg/fault"
 )

@@ -3,7 +3,7 @@
 // a node that only the torus reaches (seed 001 §III-D, the last chance of a DNP whose host is
 // dead), and back to the node through which a supervisor asks for a large object. It holds the
 // message codec and the memory of what was passed on already. It does not look into envelopes,
-// choose ways (internal/agent/dnpcore) or send.
+// choose ways (internal/agent/dnp/dnpcore) or send.
 //
 // The same bytes travel as the payload of torus Message frames and, behind the time of sending, in
 // mailbox messages between the halves of one node:

@@ -1,7 +1,7 @@
 // Package torusrail is the torus rail as a half has it that is not the DNP half itself: envelopes go
 // through the mailbox to the DNP half beside it, which finds them a way over the neighbours (seed 001
 // §III-D). Here is also how a relay message lies in the mailbox. It chooses no ways and knows no
-// links: that is internal/agent/dnpcore.
+// links: that is internal/agent/dnp/dnpcore.
 //
 // In the mailbox a message has the time of sending before it, CLOCK_MONOTONIC in ns, 8 bytes big
 // endian. Both halves read that clock: a mailbox is a socket of one kernel.

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 )
 
 // conditions are what a run's figures hold for.

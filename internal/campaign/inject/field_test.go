@@ -20,8 +20,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
 	agentdaemon "github.com/lofamo/lofamo/internal/agent/daemon"
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/campaign/account"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/pkg/fault"

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
-	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/agent/relay"
 	"github.com/lofamo/lofamo/internal/agent/torusrail"
 	"github.com/lofamo/lofamo/pkg/fault"

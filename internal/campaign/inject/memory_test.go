@@ -10,7 +10,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/cluster"
 )
 

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/agent/recovery"
-	"github.com/lofamo/lofamo/internal/agent/status"
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
+	"github.com/lofamo/lofamo/internal/agent/local/status"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/lab"
 	"github.com/lofamo/lofamo/pkg/fault"

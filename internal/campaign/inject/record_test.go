@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/config"
 )
 

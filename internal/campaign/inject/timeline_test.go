@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/pkg/fault"
 )

@@ -21,9 +21,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/internal/config"
 )

@@ -3,7 +3,7 @@
 // broken.
 //
 // It is pure: it opens no socket, reads no clock and draws no random number. It knows no frames: what it wants sent is
-// the payload of torus frames of TypeEureka and TypeBarrier, and who runs it (internal/agent/dnpcore, a simulator)
+// the payload of torus frames of TypeEureka and TypeBarrier, and who runs it (internal/agent/dnp/dnpcore, a simulator)
 // says which of a node's links can carry such frames.
 //
 // # Flooding

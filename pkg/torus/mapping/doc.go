@@ -12,6 +12,6 @@
 // What is found is no verdict. Good is only what answered. A node that did not is Unknown, with what its neighbours say of the links
 // to it. A host half is Bad when its own DNP half's watchdog says so, a link when an end of it says so that has answered.
 //
-// It is pure: it sends nothing and reads no clock. The DNP half (internal/agent/dnpcore) gives it its frames; who maps what, and what
+// It is pure: it sends nothing and reads no clock. The DNP half (internal/agent/dnp/dnpcore) gives it its frames; who maps what, and what
 // becomes of it, is the supervisors' (pkg/torus/chanmask, internal/supervisor/mapper).
 package mapping

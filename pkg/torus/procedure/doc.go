@@ -1,7 +1,7 @@
 // Package procedure is the fault management procedure of the Chaos router (seed 003 §4.5, Figures 7 and 8, §5.2.1.3) at one node:
 // the whole torus stops taking new messages that can wait, empties, tests its links, may change its channel masks, and goes on.
 //
-// It is pure: it broadcasts nothing and reads no clock. The owner (internal/agent/dnpcore) carries its broadcasts and its sets to all nodes
+// It is pure: it broadcasts nothing and reads no clock. The owner (internal/agent/dnp/dnpcore) carries its broadcasts and its sets to all nodes
 // that can be reached, tells it what it heard and how many messages this node holds, and does what Output says.
 //
 //	Normal ──start, or heard of one──► ErrorDetectPropagate

@@ -24,7 +24,7 @@
 // region one after the other, and arrives wherever a way is.
 //
 // Decide is a function of its arguments; chance is the caller's. What a node does with messages that are stuck, or have no
-// hops left, is not decided here, nor how they are kept: see internal/agent/dnpcore.
+// hops left, is not decided here, nor how they are kept: see internal/agent/dnp/dnpcore.
 package routing
 
 import (

@@ -3,7 +3,7 @@
 // from outside, since truncation and replacement do not show in mapped memory.
 //
 // What lies in them is the business of the packages that use it: the registers (pkg/watchdog/regfile) and the halves' copies
-// (internal/agent/backup). It runs on Linux.
+// (internal/agent/storage/backup). It runs on Linux.
 package mapfile
 
 import (

@@ -1,6 +1,6 @@
-// Package notify tells the service manager that has started a process of the agent how it fares: systemd, by the protocol of
+// Package sdnotify tells the service manager that has started a process of the agent how it fares: systemd, by the protocol of
 // sd_notify(3). It decides nothing: who says that he is ready, and that his loop goes round, is who knows.
-package notify
+package sdnotify
 
 import (
 	"fmt"

@@ -23,7 +23,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/health"
 	"github.com/lofamo/lofamo/internal/agent/ledger"
 	"github.com/lofamo/lofamo/internal/agent/moves"
-	"github.com/lofamo/lofamo/internal/agent/tests"
+	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
 	"github.com/lofamo/lofamo/internal/agent/told"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/internal/config"
@@ -47,7 +47,7 @@ type Config struct {
 	// GossipSilence is how long gossip that was heard counts once it alone speaks for the service
 	// network; less than NetworkDeadAfter of the outbox counts as that.
 	GossipSilence time.Duration
-	SelfTest      tests.Config // the zero value: off
+	SelfTest      selftestconfig.Config // the zero value: off
 }
 
 // Machine is one host half. One goroutine owns it.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/health"
 	"github.com/lofamo/lofamo/internal/agent/relay"
-	"github.com/lofamo/lofamo/internal/agent/tests"
+	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
 )
 
 // Test is an event of the self-test: what became of a probe of Output.Probes or Output.TestMail.
@@ -46,17 +46,17 @@ type selfTest struct {
 func newSelfTest(cfg Config, now time.Time) selfTest {
 	s := selfTest{unsaid: cfg.SelfTest.Prove}
 	mods := []selftest.ModuleConfig{
-		tests.Local(selftest.Register), tests.Local(selftest.Reports), tests.Local(selftest.Bulk), tests.Mailbox(),
+		selftestconfig.Local(selftest.Register), selftestconfig.Local(selftest.Reports), selftestconfig.Local(selftest.Bulk), selftestconfig.Mailbox(),
 	}
 	for k, name := range cfg.Interfaces {
-		mods = append(mods, tests.Direct(uint8(k), name))
+		mods = append(mods, selftestconfig.Direct(uint8(k), name))
 	}
 	for _, p := range cfg.Rails {
 		if p == fault.PathGossip {
-			mods = append(mods, tests.Gossip())
+			mods = append(mods, selftestconfig.Gossip())
 		}
 	}
-	s.machine = tests.New(cfg.SelfTest, mods, cfg.Periods.TWrite, now)
+	s.machine = selftestconfig.New(cfg.SelfTest, mods, cfg.Periods.TWrite, now)
 	return s
 }
 
@@ -139,7 +139,7 @@ func (m *Machine) tested(now time.Time, r selftest.Result) {
 
 // stateSelf states this half.
 func (m *Machine) stateSelf(now time.Time) {
-	words, why := tests.Failing(m.selfTest.machine)
+	words, why := selftestconfig.Failing(m.selfTest.machine)
 	if m.selfTest.unsaid || m.selfTest.machine.Proving() {
 		r := m.restarted(now)
 		words, why = slices.Insert(words, 0, r), slices.Insert(why, 0, r)

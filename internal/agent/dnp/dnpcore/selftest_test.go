@@ -14,7 +14,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/relay"
-	"github.com/lofamo/lofamo/internal/agent/tests"
+	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/internal/config"
 )
@@ -47,9 +47,9 @@ type flying struct {
 	ev Event
 }
 
-var testing2s = tests.Config{Interval: 2 * time.Second, IdleAfter: 10 * time.Second, First: 42}
+var testing2s = selftestconfig.Config{Interval: 2 * time.Second, IdleAfter: 10 * time.Second, First: 42}
 
-func newPair(t *testing.T, first, second tests.Config) *pair {
+func newPair(t *testing.T, first, second selftestconfig.Config) *pair {
 	t.Helper()
 	p := &pair{t: t, now: start}
 	periods, err := config.Preset(config.PresetDefault)
@@ -57,7 +57,7 @@ func newPair(t *testing.T, first, second tests.Config) *pair {
 		t.Fatal(err)
 	}
 	dims := grid.Dims{X: 2, Y: 1, Z: 1}
-	for i, cfg := range []tests.Config{first, second} {
+	for i, cfg := range []selftestconfig.Config{first, second} {
 		c := grid.Coord{X: i}
 		p.halves[i], err = New(Config{Topo: topo.New(fault.DefaultNodeID(c), c, dims, nil), Periods: periods, MaxHops: 3, SelfTest: cfg}, p.now, fault.Epoch(7+i))
 		if err != nil {
@@ -246,7 +246,7 @@ func TestUnansweredMessagesUpAreTestedSeldom(t *testing.T) {
 
 // A half that tests itself wakes up when it would wake up anyway.
 func TestIdleHalfWakesNoMoreOften(t *testing.T) {
-	with, without := newPair(t, testing2s, testing2s), newPair(t, tests.Config{}, tests.Config{})
+	with, without := newPair(t, testing2s, testing2s), newPair(t, selftestconfig.Config{}, selftestconfig.Config{})
 	with.run(time.Minute)
 	without.run(time.Minute)
 	if with.wakeUp != without.wakeUp || with.wakeUp == 0 {
@@ -370,7 +370,7 @@ func TestBadLinksAreNoFaultOfOurs(t *testing.T) {
 
 // A neighbour of before sends nothing back, and must not get messages that it would find malformed.
 func TestNeighbourOfBefore(t *testing.T) {
-	p := newPair(t, testing2s, tests.Config{})
+	p := newPair(t, testing2s, selftestconfig.Config{})
 	p.spoil = func(half int, f torus.Frame) []torus.Frame {
 		if half == 1 && f.Type == torus.TypeTest {
 			return nil
@@ -397,7 +397,7 @@ func TestNeighbourThatTestsNoMore(t *testing.T) {
 	p := newPair(t, testing2s, testing2s)
 	p.busy(10 * time.Second)
 	off := p.halves[1].cfg
-	off.SelfTest = tests.Config{}
+	off.SelfTest = selftestconfig.Config{}
 	p.halves[1].cfg, p.halves[1].selfTest = off, newSelfTest(off, p.now)
 	p.busy(time.Minute)
 	for _, name := range []string{"link X+", "relay"} {

@@ -13,7 +13,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/tests"
+	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/internal/config"
 )
@@ -33,7 +33,7 @@ type tested struct {
 }
 
 // newTested starts one; before are events before its first tick.
-func newTested(t *testing.T, cfg tests.Config, before ...Event) *tested {
+func newTested(t *testing.T, cfg selftestconfig.Config, before ...Event) *tested {
 	t.Helper()
 	p, err := config.Preset(config.PresetDefault)
 	if err != nil {
@@ -128,7 +128,7 @@ func (w *tested) result(name string) selftest.Result {
 	return selftest.Result{}
 }
 
-var testing2s = tests.Config{Interval: 2 * time.Second, IdleAfter: 10 * time.Second, First: 42}
+var testing2s = selftestconfig.Config{Interval: 2 * time.Second, IdleAfter: 10 * time.Second, First: 42}
 
 // The half says what is wrong with it, and no more once it has passed.
 func TestFailedModuleMakesTheHostSick(t *testing.T) {
@@ -266,7 +266,7 @@ func TestWhyIsToldWhenItComesLater(t *testing.T) {
 
 // A half that tests itself wakes up when it would wake up anyway.
 func TestIdleHalfWakesNoMoreOften(t *testing.T) {
-	with, without := newTested(t, testing2s), newTested(t, tests.Config{})
+	with, without := newTested(t, testing2s), newTested(t, selftestconfig.Config{})
 	with.run(time.Minute)
 	without.run(time.Minute)
 	if with.ticks != without.ticks || with.ticks == 0 {

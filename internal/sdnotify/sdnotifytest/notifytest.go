@@ -1,5 +1,5 @@
-// Package notifytest is a service manager's end of sd_notify, for tests of the programs that it starts.
-package notifytest
+// Package sdnotifytest is a service manager's end of sd_notify, for tests of the programs that it starts.
+package sdnotifytest
 
 import (
 	"errors"

@@ -17,8 +17,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor"
 	"github.com/lofamo/lofamo/pkg/sensor/script"
 
-	"github.com/lofamo/lofamo/internal/agent/checks"
-	"github.com/lofamo/lofamo/internal/agent/notify"
+	"github.com/lofamo/lofamo/internal/agent/local/checks"
+	"github.com/lofamo/lofamo/internal/sdnotify"
 )
 
 // Starter has the checks of one configuration.
@@ -42,7 +42,7 @@ func New(cfg sensor.Config) *Starter {
 		}
 		interval, timeout := p.ScriptTimes()
 		s.checks[c] = &check{make(chan struct{}, 1), script.New(script.Config{
-			Component: c, Command: p.Command, Env: notify.Environment(os.Environ()), Interval: interval, Timeout: timeout,
+			Component: c, Command: p.Command, Env: sdnotify.Environment(os.Environ()), Interval: interval, Timeout: timeout,
 		})}
 	}
 	if len(s.checks) == 0 {

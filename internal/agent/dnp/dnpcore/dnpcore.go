@@ -54,7 +54,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/health"
 	"github.com/lofamo/lofamo/internal/agent/ledger"
 	"github.com/lofamo/lofamo/internal/agent/relay"
-	"github.com/lofamo/lofamo/internal/agent/tests"
+	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/internal/config"
 )
@@ -82,7 +82,7 @@ type Config struct {
 	// BulkRate bounds the back messages relayed, a second, for each link; 0: 250. They have no part in
 	// RelayRate, so that reports never wait for them. BulkBurst is how many may come at once; 0: 64.
 	BulkRate, BulkBurst int
-	SelfTest            tests.Config // the zero value: off
+	SelfTest            selftestconfig.Config // the zero value: off
 	// Hops is what an earlier life has kept of messages that are passed on.
 	Hops Hops
 	// NoHops makes a half of an earlier version, for tests: it does not acknowledge messages, nor wait for it.

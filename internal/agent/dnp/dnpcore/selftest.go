@@ -12,7 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/relay"
-	"github.com/lofamo/lofamo/internal/agent/tests"
+	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
 )
 
 // Test is an event of the self-test: what became of a probe of Output.Probes or Output.TestMail.
@@ -72,15 +72,15 @@ func newSelfTest(cfg Config, now time.Time) selfTest {
 		s.echoes[d.Index()] = newBucket(echoRate, echoRate, now)
 	}
 	mods := []selftest.ModuleConfig{
-		tests.Local(selftest.Register), tests.Local(selftest.Reports), tests.Local(selftest.Bulk), tests.Mailbox(),
+		selftestconfig.Local(selftest.Register), selftestconfig.Local(selftest.Reports), selftestconfig.Local(selftest.Bulk), selftestconfig.Mailbox(),
 	}
 	for _, d := range cfg.Topo.Links {
-		mods = append(mods, tests.Link(d))
+		mods = append(mods, selftestconfig.Link(d))
 	}
 	if len(cfg.Topo.Links) > 0 && cfg.MaxHops >= testHops {
-		mods = append(mods, tests.Relay())
+		mods = append(mods, selftestconfig.Relay())
 	}
-	s.machine = tests.New(cfg.SelfTest, mods, cfg.Periods.TWrite, now)
+	s.machine = selftestconfig.New(cfg.SelfTest, mods, cfg.Periods.TWrite, now)
 	return s
 }
 
@@ -299,7 +299,7 @@ func (m *Machine) restartedFor() time.Duration {
 
 // coreDetail is why the core is sick, and the same without what was measured.
 func (m *Machine) coreDetail() (detail, why string) {
-	words, reasons := tests.Failing(m.selfTest.machine)
+	words, reasons := selftestconfig.Failing(m.selfTest.machine)
 	if m.exceptions.at(watchdog.AddrEngine).value&watchdog.EngineRestarted != 0 {
 		words, reasons = slices.Insert(words, 0, "restarted"), slices.Insert(reasons, 0, "restarted")
 	}

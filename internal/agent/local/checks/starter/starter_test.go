@@ -17,7 +17,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/sensor"
 
-	"github.com/lofamo/lofamo/internal/agent/checks"
+	"github.com/lofamo/lofamo/internal/agent/local/checks"
 )
 
 const bound = 20 * time.Second

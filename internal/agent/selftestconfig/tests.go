@@ -1,8 +1,8 @@
-// Package tests is how the two halves test their modules alike: the sizes, times and bounds of each, and how a
+// Package selftestconfig is how the two halves test their modules alike: the sizes, times and bounds of each, and how a
 // machine of pkg/selftest is made for a half. What a probe does in a module is the half's own business.
 //
 // It is pure.
-package tests
+package selftestconfig
 
 import (
 	"time"

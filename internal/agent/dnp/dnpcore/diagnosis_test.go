@@ -12,7 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/diagnosis"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
-	"github.com/lofamo/lofamo/internal/agent/tests"
+	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
 )
 
 // order gives a half an order, and returns what it notes.
@@ -40,7 +40,7 @@ func directions(found []*lofamov1.DiagnosisFindings) (out []grid.Direction) {
 }
 
 func TestDiagnosisOfHealthyLinks(t *testing.T) {
-	p := newPair(t, tests.Config{}, tests.Config{})
+	p := newPair(t, selftestconfig.Config{}, selftestconfig.Config{})
 	p.order(0, 5, 1, 0)
 	began, most := p.now, 0
 	for len(p.found) < 2 && p.now.Sub(began) < 2*time.Second {
@@ -80,7 +80,7 @@ func TestDiagnosisOfHealthyLinks(t *testing.T) {
 }
 
 func TestDiagnosisOfBadLinks(t *testing.T) {
-	p := newPair(t, tests.Config{}, tests.Config{})
+	p := newPair(t, selftestconfig.Config{}, selftestconfig.Config{})
 	n := 0
 	p.spoil = func(half int, f torus.Frame) []torus.Frame {
 		n++
@@ -115,7 +115,7 @@ func TestDiagnosisOfBadLinks(t *testing.T) {
 // A half takes an order once, says again what it found when it is asked again, does nothing for who led once, and not more than
 // a run a second.
 func TestDiagnosisOrders(t *testing.T) {
-	p := newPair(t, tests.Config{}, tests.Config{})
+	p := newPair(t, selftestconfig.Config{}, selftestconfig.Config{})
 	p.order(0, 5, 7, 0)
 	p.run(100 * time.Millisecond)
 	p.order(0, 5, 7, 0) // while it is under way
@@ -159,7 +159,7 @@ func TestDiagnosisOrders(t *testing.T) {
 
 // When the store began anew its terms do too: what was ordered long ago does not stand against what is ordered now.
 func TestDiagnosisAfterAnotherStore(t *testing.T) {
-	p := newPair(t, tests.Config{}, tests.Config{})
+	p := newPair(t, selftestconfig.Config{}, selftestconfig.Config{})
 	p.order(0, 5000, 1, 0)
 	p.run(order.RunsLast - time.Second)
 	if notes := p.order(0, 7, 1, 0); len(notes) != 1 || notes[0].Kind != NoteRefused {
@@ -186,7 +186,7 @@ func TestDiagnosisAfterAnotherStore(t *testing.T) {
 
 // A neighbour of an earlier version sends back what it is sent, and passes nothing on.
 func TestDiagnosisBesideTheVersionBefore(t *testing.T) {
-	p := newPair(t, tests.Config{}, tests.Config{})
+	p := newPair(t, selftestconfig.Config{}, selftestconfig.Config{})
 	for _, l := range p.halves[0].links {
 		if l != nil {
 			l.peer.Diagnosis = false
@@ -207,7 +207,7 @@ func TestDiagnosisBesideTheVersionBefore(t *testing.T) {
 
 // A neighbour has no more passed on or sent back than its budget, whatever it sends: probes to pass on, and echoes of such.
 func TestDiagnosisPassesOnWithinBounds(t *testing.T) {
-	p := newPair(t, tests.Config{}, tests.Config{})
+	p := newPair(t, selftestconfig.Config{}, selftestconfig.Config{})
 	probe := append([]byte("LFDP"), make([]byte, 28)...)
 	probe[4], probe[5] = byte(diagnosis.Through), byte(grid.XPlus)
 	echo := append([]byte{testEcho}, diagnosis.Wrap(nil, diagnosis.Through, grid.XPlus, probe)...)

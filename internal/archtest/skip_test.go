@@ -17,7 +17,7 @@ var skipping = map[string]string{
 	"papers/chaos/experiment/experiment_test.go": "done without the race detector",
 	"internal/sim/campaign_test.go":              "hours, by a flag",
 	"pkg/awareness/restore_test.go":              "a draw that asks nothing",
-	"pkg/sensor/blockdev/blockdev_test.go":       "a machine of containers has no block device",
+	"pkg/sensor/blockdev_test.go":                "a machine of containers has no block device",
 	"pkg/sensor/script/script_test.go":           "the machine was too busy to ask it",
 	"pkg/servicenet/direct/errors_test.go":       "a machine may have no IPv6",
 }

@@ -3,7 +3,7 @@
 // voltage for the DNP half (seed 001 §III-B, Table II).
 //
 // It turns measurements into states by thresholds and nothing more: it reports to nobody, votes on
-// nothing and writes no register. Each source is a small package below this one; this one chooses
+// nothing and writes no register. Each source is a file here or a small package below; this package chooses
 // them by configuration and polls them so that one that hangs does not hold up the others. Nor does it start
 // processes: check programs (pkg/sensor/script) are run by whom the host half asks.
 package sensor
@@ -14,10 +14,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/sensor/blockdev"
 	"github.com/lofamo/lofamo/pkg/sensor/hwmon"
-	"github.com/lofamo/lofamo/pkg/sensor/memory"
-	"github.com/lofamo/lofamo/pkg/sensor/netif"
 	"github.com/lofamo/lofamo/pkg/sensor/source"
 )
 
@@ -43,7 +40,7 @@ func HostSources(cfg Config, check Check) ([]Source, error) {
 		return nil, err
 	}
 	out := []Source{
-		memory.New(memory.Config{
+		newMemory(memoryConfig{
 			Procfs: cfg.Procfs, Sysfs: cfg.Sysfs,
 			SickCorrected: cfg.Memory.SickCorrected, CorrectedWindow: cfg.Memory.CorrectedWindow.D(),
 			OOMHold: cfg.Memory.OOMHold.D(), SickPressure: cfg.Memory.SickPressurePercent,
@@ -53,7 +50,7 @@ func HostSources(cfg Config, check Check) ([]Source, error) {
 	if cfg.ServiceInterface == "" {
 		out = append(out, none{fault.ComponentServiceNetwork, "no interface configured"})
 	} else {
-		out = append(out, netif.New(netif.Config{
+		out = append(out, newNetif(netifConfig{
 			Sysfs: cfg.Sysfs, Interface: cfg.ServiceInterface,
 			SickErrors: cfg.Interface.SickErrorsPerSecond, SickDrops: cfg.Interface.SickDropsPerSecond,
 			Window: cfg.Interface.Window.D(), Clock: time.Now,
@@ -85,7 +82,7 @@ func DNPSources(cfg Config) ([]Source, error) {
 func peripheral(cfg Config, c fault.Component, p PeripheralConfig, check Check) Source {
 	switch p.Kind {
 	case PeripheralBlock:
-		var s Source = blockdev.New(blockdev.Config{Sysfs: cfg.Sysfs, Device: p.Device, Component: c, Clock: time.Now})
+		var s Source = newBlockdev(blockdevConfig{Sysfs: cfg.Sysfs, Device: p.Device, Component: c, Clock: time.Now})
 		if p.Interval > 0 {
 			s = every{s, p.Interval.D()}
 		}

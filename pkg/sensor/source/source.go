@@ -1,7 +1,7 @@
 // Package source is what every sensor source has in common: the reading that it returns, the
 // interface that it satisfies, and careful access to the kernel's small text files.
 //
-// It stands below the sources (pkg/sensor/memory, netif, hwmon, blockdev, script) and below
+// It stands below the sources (those of pkg/sensor, and hwmon and script) and below
 // pkg/sensor, which puts them together. It measures nothing itself and keeps no schedule.
 package source
 

@@ -1,8 +1,9 @@
-// Package blockdev judges a peripheral that is a block device, NVMe and SCSI disks among them, by
-// what the kernel says of it: presence, size, device state, and whether requests still complete.
+// A blockdevSource judges a peripheral that is a block device, NVMe and SCSI disks among them, by
+// the kernel's account: presence, size, device state, and whether requests still complete.
 //
 // It issues no I/O of its own and reads no SMART data: a check script can do both.
-package blockdev
+
+package sensor
 
 import (
 	"context"
@@ -19,17 +20,17 @@ import (
 // well beyond a disk's spin-up retries, well below the kernel's 30 s command time-out.
 const stalled = 10 * time.Second
 
-// Config says which device.
-type Config struct {
+// blockdevConfig says which device.
+type blockdevConfig struct {
 	Sysfs     string
 	Device    string // the kernel's name, such as nvme0n1
 	Component fault.Component
 	Clock     source.Clock
 }
 
-// Source is one block device.
-type Source struct {
-	cfg     Config
+// blockdevSource is one block device.
+type blockdevSource struct {
+	cfg     blockdevConfig
 	sys     source.Root
 	seen    bool // it was there once, with a size
 	done    uint64
@@ -37,17 +38,19 @@ type Source struct {
 	since   time.Time // since when it was, none completing
 }
 
-// New returns the source.
-func New(cfg Config) *Source { return &Source{cfg: cfg, sys: source.Root(cfg.Sysfs)} }
+// newBlockdev returns the source.
+func newBlockdev(cfg blockdevConfig) *blockdevSource {
+	return &blockdevSource{cfg: cfg, sys: source.Root(cfg.Sysfs)}
+}
 
 // Name returns "blockdev:" and the device's name.
-func (s *Source) Name() string { return "blockdev:" + s.cfg.Device }
+func (s *blockdevSource) Name() string { return "blockdev:" + s.cfg.Device }
 
 // Component returns the configured component.
-func (s *Source) Component() fault.Component { return s.cfg.Component }
+func (s *blockdevSource) Component() fault.Component { return s.cfg.Component }
 
 // Read measures now. A device that never was there is unknown; one that went away has failed.
-func (s *Source) Read(context.Context) (source.Reading, error) {
+func (s *blockdevSource) Read(context.Context) (source.Reading, error) {
 	j := source.NewJudge(s.cfg.Component, s.Name())
 	absent := "no block device " + s.cfg.Device + " on this machine"
 	if !s.sys.Exists("class/block", s.cfg.Device) {
@@ -75,12 +78,14 @@ func (s *Source) Read(context.Context) (source.Reading, error) {
 	return j.Reading(absent)
 }
 
-func (s *Source) path(file string) []string { return []string{"class/block", s.cfg.Device, file} }
+func (s *blockdevSource) path(file string) []string {
+	return []string{"class/block", s.cfg.Device, file}
+}
 
 // state reads the driver's state of the device: NVMe controllers'
 // (drivers/nvme/host/core.c, nvme_sysfs_show_state) and SCSI devices'
 // (drivers/scsi/scsi_sysfs.c, sdev_states). Other drivers have none.
-func (s *Source) state(j *source.Judge) {
+func (s *blockdevSource) state(j *source.Judge) {
 	state, err := s.sys.Text(s.path("device/state")...)
 	if err != nil {
 		if !source.Missing(err) {
@@ -101,7 +106,7 @@ func (s *Source) state(j *source.Judge) {
 	}
 }
 
-func (s *Source) readOnly(j *source.Judge) {
+func (s *blockdevSource) readOnly(j *source.Judge) {
 	ro, err := s.sys.Uint(s.path("ro")...)
 	switch {
 	case err != nil:
@@ -115,7 +120,7 @@ func (s *Source) readOnly(j *source.Judge) {
 
 // progress reads the I/O counters (Documentation/block/stat.rst) and notices requests that stay in
 // flight while none completes.
-func (s *Source) progress(j *source.Judge) {
+func (s *blockdevSource) progress(j *source.Judge) {
 	text, err := s.sys.Text(s.path("stat")...)
 	if err != nil {
 		if !source.Missing(err) {

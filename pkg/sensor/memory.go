@@ -1,9 +1,10 @@
-// Package memory judges a node's memory by what the kernel counts: ECC errors (EDAC), out-of-memory
+// A memorySource judges a node's memory by the kernel's counters: ECC errors (EDAC), out-of-memory
 // kills and memory pressure (PSI).
 //
 // It tests no memory and reads no machine-check log: a machine without EDAC is judged by the rest,
 // and one without any of the three is unknown.
-package memory
+
+package sensor
 
 import (
 	"context"
@@ -18,8 +19,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor/source"
 )
 
-// Config says where to look and where the bounds are.
-type Config struct {
+// memoryConfig says where to look and where the bounds are.
+type memoryConfig struct {
 	Procfs, Sysfs   string
 	SickCorrected   int           // corrected errors within CorrectedWindow above which memory is SICK
 	CorrectedWindow time.Duration // also see SickCorrected
@@ -28,17 +29,17 @@ type Config struct {
 	Clock           source.Clock
 }
 
-// Source is the memory of this machine.
-type Source struct {
-	cfg       Config
+// memorySource is the memory of this machine.
+type memorySource struct {
+	cfg       memoryConfig
 	proc, sys source.Root
 	corrected *source.Growth
 	ooms      *source.Growth
 }
 
-// New returns the source.
-func New(cfg Config) *Source {
-	return &Source{
+// newMemory returns the source.
+func newMemory(cfg memoryConfig) *memorySource {
+	return &memorySource{
 		cfg:       cfg,
 		proc:      source.Root(cfg.Procfs),
 		sys:       source.Root(cfg.Sysfs),
@@ -48,13 +49,13 @@ func New(cfg Config) *Source {
 }
 
 // Name returns "memory".
-func (s *Source) Name() string { return "memory" }
+func (s *memorySource) Name() string { return "memory" }
 
 // Component returns fault.ComponentMemory.
-func (s *Source) Component() fault.Component { return fault.ComponentMemory }
+func (s *memorySource) Component() fault.Component { return fault.ComponentMemory }
 
 // Read measures now.
-func (s *Source) Read(context.Context) (source.Reading, error) {
+func (s *memorySource) Read(context.Context) (source.Reading, error) {
 	j := source.NewJudge(s.Component(), s.Name())
 	now := s.cfg.Clock()
 	s.edac(j, now)
@@ -67,7 +68,7 @@ func (s *Source) Read(context.Context) (source.Reading, error) {
 // (Documentation/ABI/testing/sysfs-devices-edac). They count from boot, or from the last write to
 // reset_counters: an uncorrected error is FAILED for as long as the counter shows it, so that a
 // restart of this process forgets nothing and an operator who changed the module clears it.
-func (s *Source) edac(j *source.Judge, now time.Time) {
+func (s *memorySource) edac(j *source.Judge, now time.Time) {
 	const dir = "devices/system/edac/mc"
 	controllers, err := s.sys.Glob(dir, "mc[0-9]*")
 	j.Fail(err)
@@ -109,7 +110,7 @@ func (s *Source) edac(j *source.Judge, now time.Time) {
 }
 
 // oom reads the number of out-of-memory kills from /proc/vmstat.
-func (s *Source) oom(j *source.Judge, now time.Time) {
+func (s *memorySource) oom(j *source.Judge, now time.Time) {
 	text, err := s.proc.Text("vmstat")
 	if err != nil {
 		if !source.Missing(err) {
@@ -149,7 +150,7 @@ func parseVMStat(text, key string) (uint64, bool, error) {
 }
 
 // pressure reads PSI (Documentation/accounting/psi.rst).
-func (s *Source) pressure(j *source.Judge) {
+func (s *memorySource) pressure(j *source.Judge) {
 	fs, err := procfs.NewFS(string(s.proc))
 	if err != nil {
 		return // no proc file system at all: nothing is there

@@ -1,4 +1,4 @@
-package memory
+package sensor
 
 import (
 	"testing"
@@ -9,24 +9,24 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor/source/sourcetest"
 )
 
-func config(root string, clock source.Clock) Config {
-	return Config{
+func memoryTestConfig(root string, clock source.Clock) memoryConfig {
+	return memoryConfig{
 		Procfs: root, Sysfs: root, Clock: clock,
 		SickCorrected: 10, CorrectedWindow: time.Hour, OOMHold: 5 * time.Minute, SickPressure: 40,
 	}
 }
 
-func TestScenarios(t *testing.T) {
-	sourcetest.Run(t, "testdata/*.txt", func(_, root string, clock source.Clock) source.Source {
-		return New(config(root, clock))
+func TestMemoryScenarios(t *testing.T) {
+	sourcetest.Run(t, "testdata/memory/*.txt", func(_, root string, clock source.Clock) source.Source {
+		return newMemory(memoryTestConfig(root, clock))
 	})
 }
 
 // TestThisMachine reads the real files: any Linux has /proc/vmstat with its OOM kills.
-func TestThisMachine(t *testing.T) {
-	cfg := config("", time.Now)
+func TestMemoryOfThisMachine(t *testing.T) {
+	cfg := memoryTestConfig("", time.Now)
 	cfg.Procfs, cfg.Sysfs = "/proc", "/sys"
-	src := New(cfg)
+	src := newMemory(cfg)
 	r, err := src.Read(t.Context())
 	if err != nil || r.State == fault.Unknown {
 		t.Errorf("this machine's memory: %+v, %v", r, err)

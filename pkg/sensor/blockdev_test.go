@@ -1,4 +1,4 @@
-package blockdev
+package sensor
 
 import (
 	"os"
@@ -10,20 +10,20 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor/source/sourcetest"
 )
 
-func TestScenarios(t *testing.T) {
-	sourcetest.Run(t, "testdata/*.txt", func(_, root string, clock source.Clock) source.Source {
-		return New(Config{Sysfs: root, Device: "dev0", Component: fault.ComponentPeripheral1, Clock: clock})
+func TestBlockdevScenarios(t *testing.T) {
+	sourcetest.Run(t, "testdata/blockdev/*.txt", func(_, root string, clock source.Clock) source.Source {
+		return newBlockdev(blockdevConfig{Sysfs: root, Device: "dev0", Component: fault.ComponentPeripheral1, Clock: clock})
 	})
 }
 
 // TestThisMachine reads the real block devices, if there are any.
-func TestThisMachine(t *testing.T) {
+func TestBlockdevOfThisMachine(t *testing.T) {
 	entries, err := os.ReadDir("/sys/class/block")
 	if err != nil || len(entries) == 0 {
 		t.Skip("skipped: no block device on this machine")
 	}
 	for _, e := range entries {
-		src := New(Config{Sysfs: "/sys", Device: e.Name(), Component: fault.ComponentPeripheral0, Clock: time.Now})
+		src := newBlockdev(blockdevConfig{Sysfs: "/sys", Device: e.Name(), Component: fault.ComponentPeripheral0, Clock: time.Now})
 		r, err := src.Read(t.Context())
 		if err != nil {
 			t.Errorf("%s: %v", e.Name(), err)

@@ -1,9 +1,10 @@
-// Package netif judges the service network's interface by what the kernel says of it: operational
+// A netifSource judges the service network's interface by the kernel's account: operational
 // state, carrier, and the rates of errors and drops.
 //
 // It sends nothing: whether the network beyond the cable works shows in the acknowledgements of
 // reports (pkg/servicenet), not here.
-package netif
+
+package sensor
 
 import (
 	"context"
@@ -14,8 +15,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor/source"
 )
 
-// Config says which interface and where the bounds are.
-type Config struct {
+// netifConfig says which interface and where the bounds are.
+type netifConfig struct {
 	Sysfs      string
 	Interface  string
 	SickErrors float64       // rx_errors and tx_errors together, a second
@@ -24,18 +25,18 @@ type Config struct {
 	Clock      source.Clock
 }
 
-// Source is one network interface.
-type Source struct {
-	cfg    Config
+// netifSource is one network interface.
+type netifSource struct {
+	cfg    netifConfig
 	sys    source.Root
 	seen   bool // it was there once
 	errors *source.Growth
 	drops  *source.Growth
 }
 
-// New returns the source.
-func New(cfg Config) *Source {
-	return &Source{
+// newNetif returns the source.
+func newNetif(cfg netifConfig) *netifSource {
+	return &netifSource{
 		cfg: cfg, sys: source.Root(cfg.Sysfs),
 		errors: source.NewGrowth(cfg.Window),
 		drops:  source.NewGrowth(cfg.Window),
@@ -43,13 +44,13 @@ func New(cfg Config) *Source {
 }
 
 // Name returns "netif:" and the interface's name.
-func (s *Source) Name() string { return "netif:" + s.cfg.Interface }
+func (s *netifSource) Name() string { return "netif:" + s.cfg.Interface }
 
 // Component returns fault.ComponentServiceNetwork.
-func (s *Source) Component() fault.Component { return fault.ComponentServiceNetwork }
+func (s *netifSource) Component() fault.Component { return fault.ComponentServiceNetwork }
 
 // Read measures now. An interface that never was there is unknown; one that went away has failed.
-func (s *Source) Read(context.Context) (source.Reading, error) {
+func (s *netifSource) Read(context.Context) (source.Reading, error) {
 	j := source.NewJudge(s.Component(), s.Name())
 	absent := "no interface " + s.cfg.Interface + " on this machine"
 	if !s.sys.Exists("class/net", s.cfg.Interface) {
@@ -64,12 +65,12 @@ func (s *Source) Read(context.Context) (source.Reading, error) {
 	return j.Reading(absent)
 }
 
-func (s *Source) path(file string) []string { return []string{"class/net", s.cfg.Interface, file} }
+func (s *netifSource) path(file string) []string { return []string{"class/net", s.cfg.Interface, file} }
 
 // link judges operstate (RFC 2863 states, Documentation/networking/operstates.rst) and carrier. An
 // interface whose driver keeps no operational state, such as lo, says unknown and is judged by its
 // carrier alone. The carrier of an interface that is administratively down cannot be read (EINVAL).
-func (s *Source) link(j *source.Judge) {
+func (s *netifSource) link(j *source.Judge) {
 	state, err := s.sys.Text(s.path("operstate")...)
 	if err != nil {
 		j.Fail(err)
@@ -102,7 +103,7 @@ func (s *Source) link(j *source.Judge) {
 // rates judges the counters of Documentation/ABI/testing/sysfs-class-net-statistics. Growth is
 // divided by the whole window even when less of it is known, so that a single error after the start
 // is no rate.
-func (s *Source) rates(j *source.Judge) {
+func (s *netifSource) rates(j *source.Judge) {
 	now := s.cfg.Clock()
 	for _, r := range []struct {
 		what   string

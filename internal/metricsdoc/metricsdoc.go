@@ -18,7 +18,6 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/host"
 	"github.com/lofamo/lofamo/internal/executor/process"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
-	"github.com/lofamo/lofamo/internal/supervisor/observed"
 	"github.com/lofamo/lofamo/internal/supervisor/responder"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 )
@@ -65,7 +64,7 @@ func Supervisor() ([]Metric, error) {
 	var r recorder
 	metrics.New(&r)
 	responder.NewMetrics(&r)
-	r.MustRegister(observed.Collectors(observed.Replica{
+	r.MustRegister(metrics.Collectors(metrics.Replica{
 		Map: func() (view.Map, bool) { return view.Map{}, false }, Leader: func() string { return "" }, QuorumAge: func() float64 { return -1 },
 		Begins: func() time.Time { return time.Time{} }, Expires: func() time.Time { return time.Time{} }, Replicas: func() map[string]bool { return nil }, Oversized: func() uint64 { return 0 }, Dropped: func() uint64 { return 0 },
 	})...)

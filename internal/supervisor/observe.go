@@ -4,7 +4,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/observed"
+	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
@@ -12,7 +12,7 @@ import (
 
 // observe registers what is computed when somebody looks.
 func (s *Supervisor) observe() {
-	s.registry.MustRegister(observed.Collectors(observed.Replica{
+	s.registry.MustRegister(metrics.Collectors(metrics.Replica{
 		Map:    func() (view.Map, bool) { return s.term().Committed() },
 		Leader: s.leader,
 		QuorumAge: func() float64 {

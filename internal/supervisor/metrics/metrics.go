@@ -1,4 +1,5 @@
-// Package metrics is what a supervisor tells Prometheus about itself and its work; what it tells of the fault map is in package mapmetrics.
+// Package metrics holds the metrics of a supervisor: counters of its work (metrics.go), and the fault map (map.go) and the state of the
+// replica (replica.go), which each scrape computes.
 package metrics
 
 import (

@@ -1,10 +1,9 @@
-// Package observed tells Prometheus what a supervisor need not count, because it can be looked at: the fault map, as the leader has committed
-// it, and how the replica stands among the others. Of the map there are counts of everything, and by name what is not normal. A large
-// cluster must not cost a large server, so each family has a bound, and what was left out is counted.
+// Metrics of the committed fault map: counts of everything, and faulty parts by name. A large cluster must not need a large server, so
+// each family has a bound, and a count of omitted parts.
 //
-// It computes when it is scraped, from the immutable map that readers get too: where nobody scrapes nothing is paid, and nothing is ever
-// paid by what detects, decides or commits.
-package observed
+// A scrape computes them from the immutable map that readers get. Detection, decisions and commits pay nothing for them.
+
+package metrics
 
 import (
 	"iter"

@@ -91,7 +91,7 @@ var layers = map[string][]string{
 	"internal/apidoc":             {},
 	"internal/charttest":          {"api", "client", "internal/ctl", "internal/kubetest", "internal/freeport", "internal/inventory", "internal/cluster", "internal/pki"},
 	"internal/configdoc":          {"internal/config", "internal/executor", "internal/inventory"},
-	"internal/cluster":            {"api", "client", "pkg", "internal/config", "internal/layout", "internal/pki", "internal/version"},
+	"internal/cluster":            {"api", "client", "pkg", "internal/config", "internal/durable", "internal/layout", "internal/pki", "internal/version"},
 	"internal/ctl":                {"api", "client", "pkg", "internal/cluster", "internal/inventory", "internal/config", "internal/denylist", "internal/pki", "internal/weblogin", "internal/version"},
 	"internal/lab":                {"api", "client", "internal/cluster"},
 	"internal/campaign":           {"pkg/servicenet", "internal/supervisor"},

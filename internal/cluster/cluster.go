@@ -30,6 +30,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lofamo/lofamo/internal/durable"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -200,14 +201,7 @@ func (c *Cluster) save() error {
 	if err != nil {
 		return fmt.Errorf("save local cluster: %w", err)
 	}
-	path := c.path("cluster.json")
-	if err := os.WriteFile(path+".new", append(b, '\n'), 0o644); err != nil {
-		return fmt.Errorf("save local cluster: %w", err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return fmt.Errorf("save local cluster: %w", err)
-	}
-	if err := c.saveTargets(); err != nil {
+	if err := errors.Join(durable.WriteFile(c.path("cluster.json"), append(b, '\n'), 0o644), c.saveTargets()); err != nil {
 		return fmt.Errorf("save local cluster: %w", err)
 	}
 	return nil

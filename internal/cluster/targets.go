@@ -1,8 +1,7 @@
 package cluster
 
 import (
-	"os"
-
+	"github.com/lofamo/lofamo/internal/durable"
 	"github.com/lofamo/lofamo/internal/layout"
 )
 
@@ -37,8 +36,5 @@ func (c *Cluster) saveTargets() error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(c.Targets()+".new", b, 0o644); err != nil {
-		return err
-	}
-	return os.Rename(c.Targets()+".new", c.Targets())
+	return durable.WriteFile(c.Targets(), b, 0o644)
 }

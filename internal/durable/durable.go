@@ -56,17 +56,20 @@ func Load[T any](path, what string, most int, none T, decode func([]byte) (T, er
 	return s, nil
 }
 
-// Whole puts data into the file of that name: first into another one beside it, which takes its name once it is on disk. A link in
+// Whole writes a file that only its owner may read: see WriteFile.
+func Whole(path string, data []byte) error { return WriteFile(path, data, 0o600) }
+
+// WriteFile puts data into the file of that name: first into another one beside it, which takes its name once it is on disk. A link in
 // the way of that is not followed. The file is the old one or the new one at every moment, whatever fails; which, is not known
 // after an error.
-func Whole(path string, data []byte) error {
+func WriteFile(path string, data []byte, mode os.FileMode) error {
 	tmp := path + ".new"
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(data)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+	if err := errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
 		return errors.Join(err, os.Remove(tmp))
 	}
 	failpoint.Hit(failpoint.FileWritten)

@@ -11,9 +11,10 @@ import (
 	"math/big"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/lofamo/lofamo/internal/durable"
 )
 
 // Validities. Certificates begin backdate before their making, so that clocks which are an hour
@@ -222,31 +223,13 @@ func encodeKey(key ed25519.PrivateKey) ([]byte, error) {
 // WritePair writes a certificate for all to read (0644) and its key for its owner only (0600). Each
 // file is replaced as a whole: a reader finds the old one or the new one.
 func WritePair(certFile, keyFile string, certPEM, keyPEM []byte) error {
-	if err := writeFile(keyFile, keyPEM, 0o600); err != nil {
+	if err := durable.WriteFile(keyFile, keyPEM, 0o600); err != nil {
 		return fmt.Errorf("write key %s: %w", keyFile, err)
 	}
-	if err := writeFile(certFile, certPEM, 0o644); err != nil {
+	if err := durable.WriteFile(certFile, certPEM, 0o644); err != nil {
 		return fmt.Errorf("write certificate %s: %w", certFile, err)
 	}
 	return nil
-}
-
-func writeFile(path string, b []byte, mode os.FileMode) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // made 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
-	_, err = f.Write(b)
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }
 
 // readCert reads the first certificate of a PEM file.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
+
+	"github.com/lofamo/lofamo/internal/durable"
 )
 
 // gossipKeySize is the length of the gossip rail's key in bytes: AES-256.
@@ -53,7 +55,7 @@ func SaveGossipKeys(file string, keys [][]byte) error {
 	for _, k := range keys {
 		b.WriteString(base64.StdEncoding.EncodeToString(k) + "\n")
 	}
-	if err := writeFile(file, []byte(b.String()), 0o600); err != nil {
+	if err := durable.WriteFile(file, []byte(b.String()), 0o600); err != nil {
 		return fmt.Errorf("write gossip key %s: %w", file, err)
 	}
 	return nil

@@ -120,7 +120,7 @@ var pure = []string{
 	"pkg/response", "pkg/response/policy", "pkg/response/replay", "pkg/response/audit", "internal/executor/kubernetes/nodeplan",
 	"internal/executor/webhook/attempt.go", "internal/executor/alertmanager/keeper.go",
 	"internal/supervisor/configurer",
-	"internal/supervisor/downflow",
+	"internal/supervisor/notify/machine.go",
 	"internal/supervisor/peering",
 	"internal/supervisor/procedure",
 	"internal/supervisor/paths",

@@ -126,7 +126,7 @@ func (s *Supervisor) responseService() *api.Responses {
 
 // mapChanged passes a version of the map on to those who follow it.
 func (s *Supervisor) mapChanged(m view.Map, changed []fault.NodeID) {
-	s.teller.Changed(m, changed)
+	s.notifier.Changed(m, changed)
 	if s.responder != nil {
 		s.responder.MapChanged(m, changed)
 	}

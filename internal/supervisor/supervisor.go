@@ -37,10 +37,10 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/ingest"
 	"github.com/lofamo/lofamo/internal/supervisor/lead"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+	"github.com/lofamo/lofamo/internal/supervisor/notify"
 	"github.com/lofamo/lofamo/internal/supervisor/replica"
 	"github.com/lofamo/lofamo/internal/supervisor/responder"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
-	"github.com/lofamo/lofamo/internal/supervisor/teller"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
@@ -97,7 +97,7 @@ type Supervisor struct {
 	intake    *ingest.Intake
 	bulk      *bulk.Manager
 	diagnose  *diagnose.Manager // nil: of a parent of regions
-	teller    *teller.Teller
+	notifier  *notify.Notifier
 	orders    *orderChannel // what the leader wants of nodes, kind by kind
 	plain     []order.Plain // kinds of orders beside those that have messages of their own
 	actor     *node.Actor   // makes nodes act for responses
@@ -359,7 +359,7 @@ func (s *Supervisor) connect() error {
 	})
 	s.diagnose = s.newDiagnose()
 	s.orders = newOrderChannel(s)
-	s.teller = teller.New(teller.Config{
+	s.notifier = notify.New(notify.Config{
 		Names: s.names, Marks: s.marks, Sender: s.sender, DigestPeriod: s.periods.DigestPeriod, DigestMisses: s.periods.DigestMisses,
 		Metrics: s.metrics,
 	})
@@ -371,7 +371,7 @@ func (s *Supervisor) connect() error {
 		return err
 	}
 	s.intake = ingest.NewIntake(ingest.IntakeConfig{
-		Names: s.names, Verifier: s.exchanges.Verifier(s.verify), Sender: s.sender, Leader: s.engine, Forwarder: s.forward, Bulk: s.bulk, Teller: s.teller, Orders: s.orders.answers(), Border: border, Renewals: s.renewals.intake(),
+		Names: s.names, Verifier: s.exchanges.Verifier(s.verify), Sender: s.sender, Leader: s.engine, Forwarder: s.forward, Bulk: s.bulk, Notifier: s.notifier, Orders: s.orders.answers(), Border: border, Renewals: s.renewals.intake(),
 		Metrics: s.metrics, Logger: s.logger,
 	})
 	s.followers = &replica.Server{Engine: s.engine, Verifier: s.intake, Names: s.names, Own: s.own, Foreign: s.foreignVerdicts, Metrics: s.metrics}

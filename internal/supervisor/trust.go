@@ -83,7 +83,7 @@ func (s *Supervisor) useDenied(l denylist.List) {
 			s.exchanges.Drop(o)
 		}
 	}
-	s.teller.Denied(l)
+	s.notifier.Denied(l)
 }
 
 // refuseMembers shuts members with revoked certificates out of gossip until ctx ends.
@@ -172,8 +172,8 @@ func (s *Supervisor) tellExecutor(ctx context.Context, deny func(ctx context.Con
 // certificates returns the service that shows and changes the list.
 func (s *Supervisor) certificates() lofamov1.CertificatesServer {
 	highest := func() uint64 { return 0 }
-	if s.teller != nil {
-		highest = s.teller.HighestDenied
+	if s.notifier != nil {
+		highest = s.notifier.HighestDenied
 	}
 	return api.NewCertificates(api.CertificatesConfig{
 		Cluster: s.cfg.Cluster, Registry: s.trust.registry, Verifier: s.verify, List: s.trust.now, Highest: highest, Stored: s.trust.inStore, Store: s.store, Taken: s.useDenied, Logger: s.logger,

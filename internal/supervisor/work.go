@@ -322,7 +322,7 @@ func (s *Supervisor) workNodes(ctx context.Context, wg *sync.WaitGroup) {
 	wg.Go(func() { s.followMaintenance(ctx) })
 	wg.Go(func() { s.followMasks(ctx) })
 	wg.Go(func() { s.orders.run(ctx) })
-	wg.Go(func() { s.teller.Run(ctx) })
+	wg.Go(func() { s.notifier.Run(ctx) })
 	wg.Go(func() { s.tellEngine(ctx) })
 	if s.renewals != nil {
 		wg.Go(func() { s.renewals.run(ctx) })

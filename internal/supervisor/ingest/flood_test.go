@@ -94,7 +94,7 @@ func TestFlood(t *testing.T) {
 	e := newEngine(t, st, r.sender, r.metrics, 8, 16)
 	r.intake = NewIntake(IntakeConfig{
 		Names: knownNodes{"n0", "n1"}, Verifier: r.intake.cfg.Verifier, Sender: r.sender, Leader: e, Forwarder: r.forward,
-		Teller: &r.tells, Queue: 64, Metrics: r.metrics, Logger: slog.New(slog.DiscardHandler),
+		Notifier: &r.tells, Queue: 64, Metrics: r.metrics, Logger: slog.New(slog.DiscardHandler),
 	})
 	fence := st.Campaign()
 	var wg sync.WaitGroup

@@ -18,9 +18,9 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/fixedseed"
 	"github.com/lofamo/lofamo/internal/pki"
-	"github.com/lofamo/lofamo/internal/supervisor/downflow"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+	"github.com/lofamo/lofamo/internal/supervisor/notify"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/keys"
@@ -308,11 +308,11 @@ type supervisor struct {
 // tells remembers what halves say of what they were told.
 type tells struct {
 	mu        sync.Mutex
-	digests   []downflow.Digest
+	digests   []notify.Digest
 	interests []*lofamov1.Interest
 }
 
-func (t *tells) Digest(d downflow.Digest) {
+func (t *tells) Digest(d notify.Digest) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.digests = append(t.digests, d)
@@ -343,7 +343,7 @@ func (a *authority) replica(t testing.TB, id string, spoil func(*IntakeConfig)) 
 	})
 	cfg := IntakeConfig{
 		Names: knownNodes{"n0", "n1"}, Verifier: x.Verifier(a.verify), Sender: r.sender, Leader: r.leader, Forwarder: r.forward,
-		Teller: &r.tells, Metrics: r.metrics, Logger: logger,
+		Notifier: &r.tells, Metrics: r.metrics, Logger: logger,
 	}
 	if spoil != nil {
 		spoil(&cfg)

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/downflow"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+	"github.com/lofamo/lofamo/internal/supervisor/notify"
 	"github.com/lofamo/lofamo/internal/supervisor/paths"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -50,9 +50,9 @@ type Answers struct {
 	Unplaced bool
 }
 
-// Teller tells nodes what concerns them. It does not block.
-type Teller interface {
-	Digest(d downflow.Digest)
+// Notifier notifies nodes of faults that concern them. Its methods do not block.
+type Notifier interface {
+	Digest(d notify.Digest)
 	Interest(m *lofamov1.Interest)
 }
 
@@ -80,7 +80,7 @@ type IntakeConfig struct {
 	Leader    Leader
 	Forwarder Forwarder
 	Bulk      Bulk
-	Teller    Teller
+	Notifier  Notifier
 	Orders    order.Registry[Answers] // answers of other kinds are dropped
 	// Renewals may be nil: this replica renews no certificate.
 	Renewals Renewals
@@ -284,7 +284,7 @@ func (in *Intake) path(a *servicenet.Arrival, from paths.Place) bool {
 		}
 	case *lofamov1.Message_Interest:
 		if in.known(fault.NodeID(body.Interest.GetNode()), to) {
-			in.cfg.Teller.Interest(body.Interest)
+			in.cfg.Notifier.Interest(body.Interest)
 		}
 	case *lofamov1.Message_RenewRequest:
 		if in.cfg.Renewals != nil {
@@ -303,7 +303,7 @@ func (in *Intake) heard(a *servicenet.Arrival, from paths.Place) {
 		id := a.Reports[0].ID
 		in.cfg.Sender.Heard(id.Origin, id.Epoch, a.Session, from)
 		if st := a.Status; st != nil && id.Origin.Half == fault.HalfHost {
-			in.cfg.Teller.Digest(downflow.Digest{Node: id.Origin.Node, Epoch: id.Epoch, Told: st.GetTold(), List: st.GetInterest(), Denied: st.GetDenied()})
+			in.cfg.Notifier.Digest(notify.Digest{Node: id.Origin.Node, Epoch: id.Epoch, Told: st.GetTold(), List: st.GetInterest(), Denied: st.GetDenied()})
 		}
 	case *lofamov1.Message_Answer:
 		o := servicenet.OriginOf(body.Answer)

@@ -13,8 +13,8 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/pki"
-	"github.com/lofamo/lofamo/internal/supervisor/downflow"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/internal/supervisor/notify"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -71,7 +71,7 @@ func TestWhatHalvesWereTold(t *testing.T) {
 	r.get(eth0, 0, b)
 	list := &lofamov1.Interest{Node: "n0", Epoch: 5, Serial: 2, Parts: 1, Nodes: []string{"n7"}}
 	r.get(eth0, 0, h.seal(t, &lofamov1.Message{Body: &lofamov1.Message_Interest{Interest: list}}))
-	if want := (downflow.Digest{Node: "n0", Epoch: 5, Told: 17, List: 2}); len(r.tells.digests) != 1 || r.tells.digests[0] != want {
+	if want := (notify.Digest{Node: "n0", Epoch: 5, Told: 17, List: 2}); len(r.tells.digests) != 1 || r.tells.digests[0] != want {
 		t.Errorf("%+v", r.tells.digests)
 	}
 	if len(r.tells.interests) != 1 || !proto.Equal(r.tells.interests[0], list) {

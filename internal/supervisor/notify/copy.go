@@ -1,4 +1,4 @@
-package teller
+package notify
 
 import (
 	"slices"
@@ -9,17 +9,17 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// known is what this replica knows now. It implements downflow.Map.
+// known is what this replica knows now. It implements Map.
 type known struct {
 	view.Map
 	names *view.Names
 	marks *view.Marks
 }
 
-// Revision implements downflow.Map.
+// Revision implements Map.
 func (k *known) Revision() uint64 { return k.Map.Revision }
 
-// Node implements downflow.Map.
+// Node implements Map.
 func (k *known) Node(id fault.NodeID) *lofamov1.ToldNode {
 	e, ok := k.Find(id)
 	if !ok {
@@ -50,7 +50,7 @@ func tellable(ids []string) []string {
 	return out
 }
 
-// Neighbours implements downflow.Map.
+// Neighbours implements Map.
 func (k *known) Neighbours(id fault.NodeID) []fault.NodeID {
 	at, ok := k.names.Coord(id)
 	if !ok {

@@ -1,4 +1,4 @@
-package teller
+package notify
 
 import (
 	"sync/atomic"

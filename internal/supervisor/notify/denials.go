@@ -1,4 +1,4 @@
-package teller
+package notify
 
 import (
 	"sync/atomic"
@@ -83,7 +83,7 @@ func (d *denials) replace(now time.Time, version uint64, parts []*lofamov1.DenyP
 }
 
 // Denied sets a newer list of revoked certificates. It does not wait for the goroutine of Run, and compresses the list in its place.
-func (t *Teller) Denied(l denylist.List) {
+func (t *Notifier) Denied(l denylist.List) {
 	l.Parts()
 	for {
 		select {
@@ -99,4 +99,4 @@ func (t *Teller) Denied(l denylist.List) {
 }
 
 // HighestDenied returns the highest version of the list that any node has reported.
-func (t *Teller) HighestDenied() uint64 { return t.highest.Load() }
+func (t *Notifier) HighestDenied() uint64 { return t.highest.Load() }

@@ -1,7 +1,17 @@
-// Package teller tells the nodes whose digests come to this replica what of the fault map concerns them:
-// the shell around package downflow. It follows the replica's own copy of the map, so that it works on
-// every replica and without a leader.
-package teller
+// Package notify tells nodes about faults that concern them: their own, their neighbours', and those of the nodes of their jobs
+// (Yost, Chaos router §6.1). It also sends them the list of revoked certificates.
+//
+// Every replica notifies the nodes whose digests reach it, from its own copy of the committed map, with or without a leader. A node whose
+// path moves to another replica is notified by that one. A half's digest states the revision that it holds; after a loss the Machine sends
+// the whole view again.
+//
+//	unknown ──digest──► sent the whole ──change──► sent the change ──digest without it──► sent the whole
+//	   ▲                                                                                      │
+//	   └───────────────────────── no digest for Window ◄─────────────────────────────────────┘
+//
+// Machine (machine.go) is pure: it decides what each node is sent, sends nothing and keeps no map. Notifier (notify.go) is the shell around
+// it. Denials (denials.go) repeat the deny list until each node has it.
+package notify
 
 import (
 	"context"
@@ -12,7 +22,6 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/denylist"
-	"github.com/lofamo/lofamo/internal/supervisor/downflow"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -24,7 +33,7 @@ type Sender interface {
 	Deny(node fault.NodeID, part *lofamov1.DenyPart)
 }
 
-// Config of a Teller.
+// Config configures a Notifier.
 type Config struct {
 	Names        *view.Names
 	Marks        *view.Marks
@@ -38,11 +47,11 @@ type Config struct {
 // the same again.
 const queue = 4096
 
-// Teller is one replica's. Digest, Interest and Changed may be called from any goroutine; they do not block.
-type Teller struct {
+// Notifier notifies the nodes of one replica. Digest, Interest and Changed may be called from any goroutine; they do not block.
+type Notifier struct {
 	cfg     Config
-	machine *downflow.Machine
-	heard   chan any           // downflow.Digest or *lofamov1.Interest
+	machine *Machine
+	heard   chan any           // Digest or *lofamov1.Interest
 	woken   chan struct{}      // has room for one: announces a newer map
 	lists   chan denylist.List // has room for one: the newest
 	highest atomic.Uint64
@@ -53,23 +62,23 @@ type Teller struct {
 	all     bool // everything may have changed
 }
 
-// New returns one; Run makes it work.
-func New(cfg Config) *Teller {
-	return &Teller{
+// New returns a notifier. Run does its work.
+func New(cfg Config) *Notifier {
+	return &Notifier{
 		cfg: cfg, heard: make(chan any, queue), woken: make(chan struct{}, 1), lists: make(chan denylist.List, 1),
-		machine: downflow.New(downflow.Config{
+		machine: NewMachine(MachineConfig{
 			Window: time.Duration(cfg.DigestMisses) * cfg.DigestPeriod, Again: cfg.DigestPeriod * 4 / 5, Backlog: max(10*time.Second, 4*cfg.DigestPeriod),
 		}),
 	}
 }
 
 // Digest notes what a host half's digest says of what it was told.
-func (t *Teller) Digest(d downflow.Digest) { t.submit(d) }
+func (t *Notifier) Digest(d Digest) { t.submit(d) }
 
 // Interest notes which nodes a node wants to be told of.
-func (t *Teller) Interest(m *lofamov1.Interest) { t.submit(m) }
+func (t *Notifier) Interest(m *lofamov1.Interest) { t.submit(m) }
 
-func (t *Teller) submit(what any) {
+func (t *Notifier) submit(what any) {
 	select {
 	case t.heard <- what:
 	default:
@@ -78,7 +87,7 @@ func (t *Teller) submit(what any) {
 }
 
 // Changed takes a newer map, with the nodes that are otherwise; nil: all may be.
-func (t *Teller) Changed(m view.Map, nodes []fault.NodeID) {
+func (t *Notifier) Changed(m view.Map, nodes []fault.NodeID) {
 	t.mu.Lock()
 	t.now, t.all = m, t.all || nodes == nil
 	t.changed = append(t.changed, nodes...)
@@ -90,7 +99,7 @@ func (t *Teller) Changed(m view.Map, nodes []fault.NodeID) {
 }
 
 // take returns the newest map and what has changed since the last time.
-func (t *Teller) take() (m view.Map, nodes []fault.NodeID, all bool) {
+func (t *Notifier) take() (m view.Map, nodes []fault.NodeID, all bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	m, nodes, all = t.now, t.changed, t.all
@@ -99,7 +108,7 @@ func (t *Teller) take() (m view.Map, nodes []fault.NodeID, all bool) {
 }
 
 // Run works until the context ends.
-func (t *Teller) Run(ctx context.Context) {
+func (t *Notifier) Run(ctx context.Context) {
 	k := &known{names: t.cfg.Names, marks: t.cfg.Marks}
 	marked, others := t.cfg.Marks.All()
 	expire := time.NewTicker(max(time.Second, time.Duration(t.cfg.DigestMisses)*t.cfg.DigestPeriod))
@@ -111,7 +120,7 @@ func (t *Teller) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case what := <-heard:
-			if d, ok := what.(downflow.Digest); ok {
+			if d, ok := what.(Digest); ok {
 				deny.heard(time.Now(), d.Node, d.Denied, t.cfg.DigestPeriod)
 			}
 			t.hears(what, k)
@@ -132,7 +141,7 @@ func (t *Teller) Run(ctx context.Context) {
 }
 
 // follow goes over to the newest map.
-func (t *Teller) follow(k *known) {
+func (t *Notifier) follow(k *known) {
 	m, nodes, all := t.take()
 	nodes = append(nodes, moved(k.Map, m)...)
 	k.Map = m
@@ -145,17 +154,17 @@ func (t *Teller) follow(k *known) {
 	t.tell(t.machine.Changed(nodes, k))
 }
 
-func (t *Teller) hears(what any, k *known) {
+func (t *Notifier) hears(what any, k *known) {
 	now := time.Now()
 	switch w := what.(type) {
-	case downflow.Digest:
+	case Digest:
 		t.tell(t.machine.Heard(now, w, k))
 	case *lofamov1.Interest:
 		t.tell(t.machine.Interested(now, w, k))
 	}
 }
 
-func (t *Teller) tell(list []downflow.Tell) {
+func (t *Notifier) tell(list []Tell) {
 	for _, one := range list {
 		t.cfg.Sender.Tell(one.Node, one.Told)
 	}

@@ -1,16 +1,4 @@
-// Package downflow decides what a replica tells the nodes of the fault map: every node is given what
-// concerns it, itself, its neighbours and the nodes of its jobs (seed 003 §6.1).
-//
-// Each replica tells the nodes whose digests come to it, from its own copy of what is committed: so the work
-// is divided, and a node whose path has moved to another replica is told by that one. What a half has is
-// known from its digests; what was lost on the way is sent again whole.
-//
-//	unknown ──digest──► told the whole ──change──► told the change ──digest without it──► told the whole
-//	   ▲                                                                                       │
-//	   └───────────────────────── no digest for Window ◄──────────────────────────────────────┘
-//
-// It is pure. It seals and sends nothing, and keeps no map.
-package downflow
+package notify
 
 import (
 	"slices"
@@ -31,8 +19,8 @@ type Map interface {
 	Neighbours(id fault.NodeID) []fault.NodeID
 }
 
-// Config of a Machine.
-type Config struct {
+// MachineConfig configures a Machine.
+type MachineConfig struct {
 	Window  time.Duration // a half whose digests have not come for so long is somebody else's
 	Again   time.Duration // between two tellings of the whole to one half
 	Backlog time.Duration // how long a half may be ahead of this replica's copy before the store was put back
@@ -64,13 +52,13 @@ type interest struct {
 
 // Machine is for one goroutine.
 type Machine struct {
-	cfg     Config
+	cfg     MachineConfig
 	halves  map[fault.NodeID]*half
 	watched map[fault.NodeID]map[fault.NodeID]bool // node → whose jobs are on it
 }
 
-// New returns a machine that tells nobody yet.
-func New(cfg Config) *Machine {
+// NewMachine returns a machine that tells nobody yet.
+func NewMachine(cfg MachineConfig) *Machine {
 	return &Machine{cfg: cfg, halves: make(map[fault.NodeID]*half), watched: make(map[fault.NodeID]map[fault.NodeID]bool)}
 }
 

@@ -1,4 +1,4 @@
-package downflow_test
+package notify_test
 
 import (
 	"fmt"
@@ -11,7 +11,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/agent/told"
-	"github.com/lofamo/lofamo/internal/supervisor/downflow"
+	"github.com/lofamo/lofamo/internal/supervisor/notify"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
@@ -59,8 +59,8 @@ func newRing(n int) *ring {
 
 var begin = time.Unix(1_000_000, 0)
 
-func config() downflow.Config {
-	return downflow.Config{Window: 2 * time.Second, Again: 400 * time.Millisecond, Backlog: 5 * time.Second}
+func config() notify.MachineConfig {
+	return notify.MachineConfig{Window: 2 * time.Second, Again: 400 * time.Millisecond, Backlog: 5 * time.Second}
 }
 
 // TestEverybodyKnows: whatever is lost, doubled, late, or told by another replica, some digests after the last
@@ -68,17 +68,17 @@ func config() downflow.Config {
 func TestEverybodyKnows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRing(rapid.IntRange(3, 40).Draw(t, "nodes"))
-		replicas := []*downflow.Machine{downflow.New(config()), downflow.New(config())}
+		replicas := []*notify.Machine{notify.NewMachine(config()), notify.NewMachine(config())}
 		halves := make([]*told.Machine, len(r.states))
 		for i := range halves {
 			halves[i] = told.New(id(i), r.Neighbours(id(i)))
 		}
 		now, primary := begin, 0
 		lossy := true
-		var late []downflow.Tell
+		var late []notify.Tell
 		lost := func() bool { return lossy && rapid.IntRange(0, 3).Draw(t, "lost") == 0 }
-		var deliver func(tells []downflow.Tell)
-		deliver = func(tells []downflow.Tell) {
+		var deliver func(tells []notify.Tell)
+		deliver = func(tells []notify.Tell) {
 			for _, tell := range tells {
 				if lost() {
 					if rapid.Bool().Draw(t, "late") {
@@ -99,7 +99,7 @@ func TestEverybodyKnows(t *testing.T) {
 			now = now.Add(500 * time.Millisecond)
 			for i, h := range halves {
 				if !lost() {
-					deliver(replicas[primary].Heard(now, downflow.Digest{Node: id(i), Epoch: 1, Told: h.Told(), List: h.Serial()}, r))
+					deliver(replicas[primary].Heard(now, notify.Digest{Node: id(i), Epoch: 1, Told: h.Told(), List: h.Serial()}, r))
 				}
 			}
 			for _, m := range replicas {
@@ -149,9 +149,9 @@ func TestEverybodyKnows(t *testing.T) {
 // TestOnlyWhatConcerns: a change is told to the node, its neighbours and who has a job there, and to
 // nobody else; a half that is not heard any more is told nothing.
 func TestOnlyWhatConcerns(t *testing.T) {
-	r, m, now := newRing(10), downflow.New(config()), begin
+	r, m, now := newRing(10), notify.NewMachine(config()), begin
 	for i := range 10 {
-		if tells := m.Heard(now, downflow.Digest{Node: id(i), Epoch: 1}, r); len(tells) != 1 || tells[0].Told.GetSince() != 0 || len(tells[0].Told.GetNodes()) != 3 {
+		if tells := m.Heard(now, notify.Digest{Node: id(i), Epoch: 1}, r); len(tells) != 1 || tells[0].Told.GetSince() != 0 || len(tells[0].Told.GetNodes()) != 3 {
 			t.Fatalf("first: %v", tells)
 		}
 	}
@@ -185,11 +185,11 @@ func TestOnlyWhatConcerns(t *testing.T) {
 // TestStorePutBack: halves that know more than the store can are told the whole of the earlier map, not at
 // once, for this replica's copy may only lag.
 func TestStorePutBack(t *testing.T) {
-	r, m, h := newRing(3), downflow.New(config()), told.New("n0", []fault.NodeID{"n1", "n2"})
+	r, m, h := newRing(3), notify.NewMachine(config()), told.New("n0", []fault.NodeID{"n1", "n2"})
 	h.Take(&lofamov1.Told{Node: "n0", Revision: 1000, Parts: 1, Nodes: []*lofamov1.ToldNode{{Id: "n1", State: lofamov1.State_FAILED}}})
 	put := time.Duration(0)
 	for now := begin; now.Before(begin.Add(10 * time.Second)); now = now.Add(500 * time.Millisecond) {
-		for _, tell := range m.Heard(now, downflow.Digest{Node: "n0", Epoch: 1, Told: h.Told()}, r) {
+		for _, tell := range m.Heard(now, notify.Digest{Node: "n0", Epoch: 1, Told: h.Told()}, r) {
 			if tell.Told.GetPutBack() && put == 0 {
 				put = now.Sub(begin)
 			}
@@ -203,10 +203,10 @@ func TestStorePutBack(t *testing.T) {
 
 // TestNewLife: a half that starts again has no list and knows nothing.
 func TestNewLife(t *testing.T) {
-	r, m := newRing(6), downflow.New(config())
-	m.Heard(begin, downflow.Digest{Node: "n0", Epoch: 1}, r)
+	r, m := newRing(6), notify.NewMachine(config())
+	m.Heard(begin, notify.Digest{Node: "n0", Epoch: 1}, r)
 	m.Interested(begin, &lofamov1.Interest{Node: "n0", Epoch: 1, Serial: 1, Parts: 1, Nodes: []string{"n3"}}, r)
-	tells := m.Heard(begin.Add(time.Second), downflow.Digest{Node: "n0", Epoch: 2, List: 1}, r)
+	tells := m.Heard(begin.Add(time.Second), notify.Digest{Node: "n0", Epoch: 2, List: 1}, r)
 	if len(tells) != 1 || !tells[0].Told.GetWantInterest() || tells[0].Told.GetInterest() != 0 {
 		t.Errorf("%v", tells)
 	}
@@ -218,16 +218,16 @@ func TestNewLife(t *testing.T) {
 // TestFits: what is told of nodes with everything wrong fits a datagram, with a signature.
 func TestFits(t *testing.T) {
 	sick := &sickMap{*newRing(100)}
-	m := downflow.New(config())
+	m := notify.NewMachine(config())
 	var all []string
 	for i := range 100 {
 		all = append(all, string(id(i)))
 	}
-	m.Heard(begin, downflow.Digest{Node: "n0", Epoch: 1}, sick)
+	m.Heard(begin, notify.Digest{Node: "n0", Epoch: 1}, sick)
 	for part := range 4 {
 		m.Interested(begin, &lofamov1.Interest{Node: "n0", Epoch: 1, Serial: 1, Part: uint32(part), Parts: 4, Nodes: all[part*25 : (part+1)*25]}, sick)
 	}
-	tells := m.Heard(begin.Add(time.Second), downflow.Digest{Node: "n0", Epoch: 1, List: 1}, sick)
+	tells := m.Heard(begin.Add(time.Second), notify.Digest{Node: "n0", Epoch: 1, List: 1}, sick)
 	if len(tells) < 20 {
 		t.Fatalf("%d messages", len(tells))
 	}
@@ -249,8 +249,8 @@ func TestMoreThanFits(t *testing.T) {
 	for i := range servicenet.MaxInterest {
 		list = append(list, id(i+1))
 	}
-	h, m, now := told.New("n0", r.Neighbours("n0")), downflow.New(config()), begin
-	take := func(tells []downflow.Tell) {
+	h, m, now := told.New("n0", r.Neighbours("n0")), notify.NewMachine(config()), begin
+	take := func(tells []notify.Tell) {
 		for _, tell := range tells {
 			if n := proto.Size(tell.Told); n > 900 {
 				t.Fatalf("%d bytes", n)
@@ -260,7 +260,7 @@ func TestMoreThanFits(t *testing.T) {
 	}
 	digest := func() {
 		now = now.Add(500 * time.Millisecond)
-		take(m.Heard(now, downflow.Digest{Node: "n0", Epoch: 1, Told: h.Told(), List: h.Serial()}, r))
+		take(m.Heard(now, notify.Digest{Node: "n0", Epoch: 1, Told: h.Told(), List: h.Serial()}, r))
 	}
 	digest()
 	h.Watch(list)
@@ -284,7 +284,7 @@ func TestMoreThanFits(t *testing.T) {
 	if count[lofamov1.State_NORMAL] > 0 || count[lofamov1.State_FAILED] < 256 || h.Revision() != r.revision {
 		t.Errorf("all have failed; at revision %d, told %v", h.Revision(), count)
 	}
-	if again := m.Heard(now.Add(time.Second), downflow.Digest{Node: "n0", Epoch: 1, Told: h.Told(), List: h.Serial()}, r); again != nil {
+	if again := m.Heard(now.Add(time.Second), notify.Digest{Node: "n0", Epoch: 1, Told: h.Told(), List: h.Serial()}, r); again != nil {
 		t.Errorf("told again, in %d messages", len(again))
 	}
 	r.states[1000], r.revision = lofamov1.State_SICK, r.revision+1

@@ -1,4 +1,4 @@
-package downflow_test
+package notify_test
 
 import (
 	"os"

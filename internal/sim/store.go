@@ -11,7 +11,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// What the store takes its time for. The lease is that of internal/supervisor/lead; the others are
+// What the store takes its time for. The lease is that of store.LeaseTTL; the others are
 // etcd's, as internal/supervisor/embedded sets them.
 const (
 	leaseTTL                 = time.Second

@@ -35,7 +35,6 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/federation"
 	"github.com/lofamo/lofamo/internal/supervisor/ingest"
-	"github.com/lofamo/lofamo/internal/supervisor/lead"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/notify"
 	"github.com/lofamo/lofamo/internal/supervisor/replica"
@@ -88,7 +87,7 @@ type Supervisor struct {
 	api      *api.Server
 	replicas *replicas
 	peers    *replica.Peers
-	observer *lead.Observer
+	observer *store.Observer
 	engine   *engine.Engine
 	sender   *ingest.Sender
 	// exchanges make the sessions with halves; nil for a parent of regions.
@@ -159,7 +158,7 @@ func New(cfg config.Supervisor, logger *slog.Logger, options ...Option) (*Superv
 	border, _ := topology.BorderFromConfig(cfg)
 	s := &Supervisor{
 		cfg: cfg, periods: periods, logger: logger.With("supervisor", cfg.ID), names: view.NamesOf(top).WithBorder(border), seed: top, marks: view.NewMarks(), masks: view.NewMasks(), regionOf: regionOf(cfg),
-		registry: prometheus.NewRegistry(), observer: lead.NewObserver(), replicas: newReplicas(cfg.Replicas),
+		registry: prometheus.NewRegistry(), observer: store.NewObserver(), replicas: newReplicas(cfg.Replicas),
 		born: time.Now(), stopping: make(chan struct{}), failed: make(chan error, 8), renewEvery: renewEvery,
 	}
 	if s.signer, err = pki.LoadSigner(cfg.TLS.Cert, cfg.TLS.Key); err != nil {

@@ -21,7 +21,6 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/ingest"
-	"github.com/lofamo/lofamo/internal/supervisor/lead"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -274,7 +273,7 @@ func (s *Supervisor) work() error {
 	resigned := make(chan struct{})
 	go func() {
 		defer close(resigned)
-		lead.Campaigner{Client: s.client, ID: s.cfg.ID, Logger: s.logger}.Run(lctx, s.lead)
+		store.Campaigner{Client: s.client, ID: s.cfg.ID, Logger: s.logger}.Run(lctx, s.lead)
 	}()
 	s.onStop("leadership", func(ctx context.Context) error {
 		resign()

@@ -24,7 +24,6 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
-	"github.com/lofamo/lofamo/internal/supervisor/lead"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/store/storetest"
 )
@@ -214,9 +213,9 @@ func TestLostAnswer(t *testing.T) {
 // time-outs, and the replicas would be without a leader for longer.
 func TestLeaseOfTheLeader(t *testing.T) {
 	m := start(t, config(t, keys(t)))
-	got, err := m.Client().Grant(t.Context(), lead.DefaultTTL)
-	if err != nil || got.TTL != lead.DefaultTTL {
-		t.Errorf("a lease of %d s: granted %v, %v", lead.DefaultTTL, got, err)
+	got, err := m.Client().Grant(t.Context(), store.LeaseTTL)
+	if err != nil || got.TTL != store.LeaseTTL {
+		t.Errorf("a lease of %d s: granted %v, %v", store.LeaseTTL, got, err)
 	}
 }
 

@@ -2,7 +2,11 @@
 // far each half's reports were taken in.
 //
 // It knows the keys, the transactions and what is to be done when the outcome of one is not
-// known. It does not decide who leads (a Fence is given to it), what a change is, or who may read.
+// known. It does not decide what a change is, or who may read.
+//
+// Campaigner and Observer (lead.go) elect the leader. Leadership is a context that ends with the lease; the election key fences every write:
+//
+//	follower ──elected──► leader (context alive) ──lease lost, work ended, or stop──► follower
 //
 //	/lofamo/v1/meta                     whose store this is: JSON of Meta
 //	/lofamo/v1/identity                 which store it is of those of the same cluster: JSON of storedIdentity

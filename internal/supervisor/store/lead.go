@@ -1,10 +1,4 @@
-// Package lead is leadership among the replicas: an etcd election, leadership as a context that
-// ends with the lease, and the knowledge of who leads.
-//
-//	follower ──elected──► leader (context alive) ──lease lost, work ended, or stop──► follower
-//
-// It grants nothing by itself: every write is fenced by the election key (package store).
-package lead
+package store
 
 import (
 	"context"
@@ -17,14 +11,12 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
-
-	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
 
-// DefaultTTL is the lease's time to live, in seconds: how long the replicas are without a leader
+// LeaseTTL is the lease's time to live, in seconds: how long the replicas are without a leader
 // when one dies without a word, on top of raft's own election and its grace for leases. 1 s is the
 // shortest that an etcd with an election time-out of 500 ms grants.
-const DefaultTTL = 1
+const LeaseTTL = 1
 
 // retryAfter is the pause after a failed campaign or watch.
 const retryAfter = 200 * time.Millisecond
@@ -33,14 +25,14 @@ const retryAfter = 200 * time.Millisecond
 type Campaigner struct {
 	Client *clientv3.Client
 	ID     string // the replica's, the election's value
-	TTL    int    // seconds; 0 stands for DefaultTTL
+	TTL    int    // seconds; 0 stands for LeaseTTL
 	Logger *slog.Logger
 }
 
 // Run campaigns until the context ends, and calls work each time it is elected. Work's context
 // ends when the lease is lost or the surrounding one ends; leadership ends when work returns. On
 // the way out leadership is resigned, so that another replica need not wait for the lease to end.
-func (c Campaigner) Run(ctx context.Context, work func(context.Context, store.Fence) error) {
+func (c Campaigner) Run(ctx context.Context, work func(context.Context, Fence) error) {
 	for ctx.Err() == nil {
 		if err := c.term(ctx, work); err != nil && ctx.Err() == nil {
 			c.Logger.Warn("leadership ended", "supervisor", c.ID, "err", err)
@@ -55,10 +47,10 @@ func (c Campaigner) Run(ctx context.Context, work func(context.Context, store.Fe
 // resignTime bounds what is done to leave in good order.
 const resignTime = time.Second
 
-func (c Campaigner) term(ctx context.Context, work func(context.Context, store.Fence) error) (err error) {
+func (c Campaigner) term(ctx context.Context, work func(context.Context, Fence) error) (err error) {
 	ttl := c.TTL
 	if ttl == 0 {
-		ttl = DefaultTTL
+		ttl = LeaseTTL
 	}
 	// The session must be able to outlive ctx for as long as resigning takes.
 	sctx, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -94,7 +86,7 @@ func (c Campaigner) term(ctx context.Context, work func(context.Context, store.F
 		cancel(nil)
 		<-lost
 	}()
-	election := concurrency.NewElection(session, store.ElectionPrefix)
+	election := concurrency.NewElection(session, ElectionPrefix)
 	if err := election.Campaign(lctx, c.ID); err != nil {
 		return fmt.Errorf("campaign of %s: %w", c.ID, err)
 	}
@@ -102,7 +94,7 @@ func (c Campaigner) term(ctx context.Context, work func(context.Context, store.F
 		return err
 	}
 	c.Logger.Info("leading", "supervisor", c.ID, "term", election.Rev())
-	if err := work(lctx, store.Fence{Key: election.Key(), Rev: election.Rev()}); err != nil {
+	if err := work(lctx, Fence{Key: election.Key(), Rev: election.Rev()}); err != nil {
 		return errors.Join(err, context.Cause(lctx))
 	}
 	return context.Cause(lctx)
@@ -160,7 +152,7 @@ type candidate struct {
 func (o *Observer) follow(ctx context.Context, c *clientv3.Client) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	prefix := store.ElectionPrefix + "/"
+	prefix := ElectionPrefix + "/"
 	resp, err := c.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithSerializable())
 	if err != nil {
 		return

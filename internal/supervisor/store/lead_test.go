@@ -1,4 +1,4 @@
-package lead_test
+package store_test
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/lofamo/lofamo/internal/supervisor/lead"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
 )
@@ -30,7 +29,7 @@ func campaign(t *testing.T, client *clientv3.Client, id string) *candidate {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		lead.Campaigner{Client: client, ID: id, Logger: slog.New(slog.DiscardHandler)}.Run(ctx, func(ctx context.Context, f store.Fence) error {
+		store.Campaigner{Client: client, ID: id, Logger: slog.New(slog.DiscardHandler)}.Run(ctx, func(ctx context.Context, f store.Fence) error {
 			c.began <- f
 			select {
 			case <-ctx.Done():
@@ -74,7 +73,7 @@ func leads(t *testing.T, client *clientv3.Client, f store.Fence) bool {
 // and every observer sees it.
 func TestElection(t *testing.T) {
 	client := supervisortest.NewEtcd(t, 1).Members[0].Client()
-	observer, octx := lead.NewObserver(), t.Context()
+	observer, octx := store.NewObserver(), t.Context()
 	var wg sync.WaitGroup
 	ctx, cancel := context.WithCancel(octx)
 	wg.Go(func() { observer.Run(ctx, client) })

@@ -44,6 +44,11 @@ packages: web $(TOOLS)/bin/nfpm-$(NFPM_VERSION) ## deb and rpm packages in bin/p
 	rm -rf bin/packages
 	deploy/packages/build $(TOOLS)/bin/nfpm-$(NFPM_VERSION) bin/static bin/packages $(VERSION)
 
+# Versions come from git: a release is a tag vX.Y.Z, with its section in CHANGELOG.md. docs/releases.md has the steps.
+.PHONY: release
+release: web $(TOOLS)/bin/nfpm-$(NFPM_VERSION) $(TOOLS)/bin/helm-$(HELM_VERSION) ## programs, packages, chart, bills of materials and checksums in dist/
+	hack/release $(TOOLS)/bin/nfpm-$(NFPM_VERSION) $(TOOLS)/bin/helm-$(HELM_VERSION) dist $(VERSION)
+
 # The chart's images, by ko: no container engine, no shell in them. REGISTRY is where they go, with the path before the name; BASE the image that they are made on: a static one
 # that has certificates and users and nothing else. With TARBALL they go into that file in the place of a registry.
 .PHONY: images
@@ -122,6 +127,13 @@ test-tagged: # the page in the browser, failpoints, the module of the benchmarks
 	go test -count=1 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint ./internal/failpoint
 	go test -count=1 -p 2 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint -run 'Killed|Paused|Window|AtEveryStep' -skip '$(UNTAGGED)' ./internal/executor/{kubernetes,process,node,alertmanager,webhook}
 	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go test -count=1 -timeout $(TEST_TIMEOUT) ./...
+
+# LONG are packages that test-short leaves out, besides ALONE: clusters of etcd, API servers, installed packages, thousands of virtual worlds.
+LONG := ./cmd/supervisor ./internal/supervisor ./internal/campaign ./internal/charttest ./internal/inventory ./internal/packagetest ./internal/sim/... ./internal/executor/kubernetes
+
+.PHONY: test-short
+test-short: ## the tests of a change while it grows: no root, no set-up, 3 minutes at most; unchanged packages have their results from Go's cache
+	env -u CI go test -short -timeout 3m $$(go list ./... | grep -vxFf <(go list $(ALONE) $(LONG)))
 
 # Kubernetes' API server, for the tests and benchmarks that want a real one. Its version is in hack/kube/go.mod.
 .PHONY: kube

@@ -88,7 +88,11 @@ func TestSafeWhateverHappens(t *testing.T) {
 		}
 		comesToRest(t, l, w)
 	})
-	if acts < 1000 || second < 50 || undone < 50 {
+	part := 1
+	if testing.Short() {
+		part = 5 // rapid then plays a fifth of the examples
+	}
+	if acts < 1000/part || second < 50/part || undone < 50/part {
 		t.Errorf("only %d effects, %d of them repeated and %d undone: this proves little", acts, second, undone)
 	}
 }

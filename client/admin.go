@@ -13,8 +13,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// admin has one supervisor after the other do something, until one can. What is done may take long; that
-// the supervisor answers at all is found out first, within TryTimeout.
+// admin calls do with one supervisor after the other until one succeeds. do may take long, so a short call first checks within
+// TryTimeout that the supervisor answers.
 func (c *Client) admin(ctx context.Context, do func(lofamov1.SupervisorAdminClient) error) error {
 	return c.atOne(ctx, func(conn *grpc.ClientConn) error { return do(lofamov1.NewSupervisorAdminClient(conn)) })
 }
@@ -24,7 +24,7 @@ func (c *Client) atOne(ctx context.Context, do func(*grpc.ClientConn) error) err
 	for n := range c.cfg.Targets {
 		i := (c.start() + n) % len(c.cfg.Targets)
 		err := c.atThis(ctx, i, do)
-		var begun begunError
+		var begun finalError
 		if err == nil || ctx.Err() != nil || errors.As(err, &begun) || !otherMayAnswer(err) {
 			return err
 		}
@@ -55,8 +55,7 @@ func (c *Client) ListMembers(ctx context.Context) (resp *lofamov1.ListMembersRes
 	return resp, err
 }
 
-// AddMember takes a member in and calls each for every step. Its return without an error means that the
-// member votes.
+// AddMember adds a member to the embedded etcd and calls each for every step. It returns nil when the member votes.
 func (c *Client) AddMember(ctx context.Context, req *lofamov1.AddMemberRequest, each func(*lofamov1.MemberProgress) error) error {
 	return c.admin(ctx, func(s lofamov1.SupervisorAdminClient) error {
 		stream, err := s.AddMember(ctx, req)
@@ -64,8 +63,8 @@ func (c *Client) AddMember(ctx context.Context, req *lofamov1.AddMemberRequest, 
 	})
 }
 
-// ReplaceMember is AddMember for a successor of one whose data are lost. When the supervisor that was asked
-// is lost on the way AddMember goes on.
+// ReplaceMember replaces a member whose data are lost by an empty one of the same name. If the supervisor fails on the way, AddMember
+// continues the replacement.
 func (c *Client) ReplaceMember(ctx context.Context, req *lofamov1.ReplaceMemberRequest, each func(*lofamov1.MemberProgress) error) error {
 	return c.admin(ctx, func(s lofamov1.SupervisorAdminClient) error {
 		stream, err := s.ReplaceMember(ctx, req)
@@ -84,23 +83,18 @@ func progress(stream grpc.ServerStreamingClient[lofamov1.MemberProgress], err er
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil && begun:
-			return begunError{err} // not to be begun again at another one
+			return finalError{err} // another supervisor must not start it again
 		case err != nil:
 			return err
 		}
 		begun = true
 		if err := each(p); err != nil {
-			return begunError{err}
+			return finalError{err}
 		}
 	}
 }
 
-// begunError is an error after which nobody else is to be asked.
-type begunError struct{ err error }
-
-func (e begunError) Error() string { return reason(e.err) }
-
-// RemoveMember takes a member out.
+// RemoveMember removes a member.
 func (c *Client) RemoveMember(ctx context.Context, name string) (resp *lofamov1.RemoveMemberResponse, err error) {
 	err = c.admin(ctx, func(s lofamov1.SupervisorAdminClient) error {
 		resp, err = s.RemoveMember(ctx, &lofamov1.RemoveMemberRequest{Name: name})
@@ -109,7 +103,7 @@ func (c *Client) RemoveMember(ctx context.Context, name string) (resp *lofamov1.
 	return resp, err
 }
 
-// DisarmAlarms takes the alarms of a member back, or of all.
+// DisarmAlarms clears the alarms of a member, or of all with an empty name.
 func (c *Client) DisarmAlarms(ctx context.Context, name string) (resp *lofamov1.DisarmAlarmsResponse, err error) {
 	err = c.admin(ctx, func(s lofamov1.SupervisorAdminClient) error {
 		resp, err = s.DisarmAlarms(ctx, &lofamov1.DisarmAlarmsRequest{Name: name})
@@ -118,7 +112,7 @@ func (c *Client) DisarmAlarms(ctx context.Context, name string) (resp *lofamov1.
 	return resp, err
 }
 
-// Defragment gives a member's unused space back.
+// Defragment frees the unused space of a member.
 func (c *Client) Defragment(ctx context.Context, req *lofamov1.DefragmentRequest) (resp *lofamov1.DefragmentResponse, err error) {
 	err = c.admin(ctx, func(s lofamov1.SupervisorAdminClient) error {
 		resp, err = s.Defragment(ctx, req)
@@ -127,7 +121,7 @@ func (c *Client) Defragment(ctx context.Context, req *lofamov1.DefragmentRequest
 	return resp, err
 }
 
-// Snapshot writes a snapshot of the store to w, whole and with a checksum that agrees, or fails.
+// Snapshot writes a snapshot of the store to w. It fails unless all bytes came and their checksum is right.
 func (c *Client) Snapshot(ctx context.Context, w io.Writer) (header *lofamov1.SnapshotHeader, size uint64, err error) {
 	err = c.admin(ctx, func(s lofamov1.SupervisorAdminClient) error {
 		stream, err := s.Snapshot(ctx, &lofamov1.SnapshotRequest{})
@@ -136,7 +130,7 @@ func (c *Client) Snapshot(ctx context.Context, w io.Writer) (header *lofamov1.Sn
 		}
 		header, size, err = takeSnapshot(stream, w)
 		if err != nil && size > 0 {
-			return begunError{fmt.Errorf("after %d bytes: %s", size, reason(err))}
+			return finalError{fmt.Errorf("after %d bytes: %s", size, reason(err))}
 		}
 		return err
 	})
@@ -164,7 +158,7 @@ func takeSnapshot(stream grpc.ServerStreamingClient[lofamov1.SnapshotChunk], w i
 		sum.Write(chunk.GetData())
 		if end := chunk.GetTrailer(); end != nil {
 			if end.GetBytes() != size || !slices.Equal(end.GetSha256(), sum.Sum(nil)) {
-				return header, size, fmt.Errorf("%d of %d bytes have come, or others than were sent: the checksum does not agree", size, end.GetBytes())
+				return header, size, fmt.Errorf("received %d of %d bytes: the checksum does not agree", size, end.GetBytes())
 			}
 			return header, size, nil
 		}

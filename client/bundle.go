@@ -12,16 +12,15 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// outcomeKey is in the trailer when the transfer itself has failed, and not the supervisor: others would
-// hardly fare better. The API's server has the same name for it.
+// outcomeKey is in the trailer if the transfer failed and not the supervisor: another supervisor would fail too. The server uses the
+// same key.
 const outcomeKey = "lofamo-outcome"
 
-// errNoEnd is a stream that ended well without its last response.
+// errNoEnd reports a stream that ended without its last response.
 var errNoEnd = errors.New("the supervisor ended the bundle without saying that it is complete")
 
-// GetBundle calls handle for every response until the bundle is complete. It asks one supervisor after
-// the other until one takes the transfer on and does not fall away; then the bundle begins anew, which
-// handle sees by a progress without a byte received. An error of handle ends it.
+// GetBundle calls handle for every response until the bundle is complete or handle returns an error. If a supervisor fails, the next one
+// starts the bundle again: handle then gets a progress with no byte received.
 func (c *Client) GetBundle(ctx context.Context, req *lofamov1.GetBundleRequest, handle func(*lofamov1.GetBundleResponse) error) error {
 	var tried []Try
 	first := c.start()
@@ -42,7 +41,7 @@ func (c *Client) GetBundle(ctx context.Context, req *lofamov1.GetBundleRequest, 
 	return &NoAnswerError{tried}
 }
 
-// bundleFrom asks one supervisor. verdict says that the error is about the bundle, or handle's own.
+// bundleFrom asks one supervisor. verdict reports that the error is about the bundle or came from handle.
 func (c *Client) bundleFrom(ctx context.Context, i int, req *lofamov1.GetBundleRequest, handle func(*lofamov1.GetBundleResponse) error) (verdict bool, err error) {
 	stub, err := c.stub(i)
 	if err != nil {
@@ -50,7 +49,7 @@ func (c *Client) bundleFrom(ctx context.Context, i int, req *lofamov1.GetBundleR
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// The first response comes when the transfer begins; after that it may take its time.
+	// The first response comes when the transfer starts. Later ones have no deadline.
 	slow := time.AfterFunc(c.cfg.TryTimeout, cancel)
 	defer slow.Stop()
 	stream, err := stub.GetBundle(ctx, req)

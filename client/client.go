@@ -1,8 +1,3 @@
-// Package client asks the supervisors: it tries one replica after the other within bounded time,
-// and keeps a watch going across them without losing or repeating a committed change.
-//
-// It knows addresses and a TLS configuration, not files or directories; internal/cluster and
-// the programs find those. It decides nothing about the fault map.
 package client
 
 import (
@@ -10,47 +5,46 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
-	"strings"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// Config says whom to ask.
+// Config configures a Client.
 type Config struct {
-	// Targets are the gRPC addresses of the supervisors, host:port, at least one.
+	// Targets are the gRPC addresses of all supervisors, host:port, at least one.
 	Targets []string
-	// TLS holds the client's certificate and the authority that the supervisors must be signed by.
+	// TLS holds the client's certificate and checks the supervisors'. TLSFiles makes one.
 	TLS *tls.Config
-	// TryTimeout bounds one call to one supervisor; 3 s when zero.
+	// TryTimeout bounds one attempt of a read at one supervisor; 3 s when zero. A change has 40 s.
 	TryTimeout time.Duration
-	// Silence is how long a watch may say nothing before the supervisor is asked whether it still works; 5 s
-	// when zero.
+	// Rounds is how many times a read asks all supervisors before it fails; 1 when zero. Between rounds it pauses.
+	Rounds int
+	// Silence is the time after which a watch without a change checks its supervisor; 5 s when zero.
 	Silence time.Duration
 }
 
-// maxMessage bounds an answer: a list of 27,000 nodes with their evidence stays below it.
+// maxMessage bounds one message, in bytes. A list of 27,000 nodes with their evidence is smaller.
 const maxMessage = 64 << 20
 
-// Client is safe for concurrent use. It connects when first used.
+// Client talks to the supervisors of one cluster. It connects on first use and is safe for concurrent use.
 type Client struct {
 	cfg Config
 
 	mu    sync.Mutex // guards the fields below
 	conns []*grpc.ClientConn
-	last  int // index of the target that answered last
+	last  int // index of the target that last answered
 }
 
-// New checks the configuration. It does not connect.
+// New returns a client. It checks the configuration and does not connect.
 func New(cfg Config) (*Client, error) {
 	if len(cfg.Targets) == 0 {
 		return nil, errors.New("no supervisor address: want at least one host:port")
@@ -63,6 +57,10 @@ func New(cfg Config) (*Client, error) {
 	if cfg.TLS == nil {
 		return nil, errors.New("no TLS configuration: supervisors answer by mutual TLS only")
 	}
+	if cfg.TryTimeout < 0 || cfg.Silence < 0 || cfg.Rounds < 0 {
+		return nil, fmt.Errorf("TryTimeout %v, Silence %v, Rounds %d: want none below zero", cfg.TryTimeout, cfg.Silence, cfg.Rounds)
+	}
+	cfg.Rounds = max(cfg.Rounds, 1)
 	if cfg.TryTimeout == 0 {
 		cfg.TryTimeout = 3 * time.Second
 	}
@@ -72,7 +70,7 @@ func New(cfg Config) (*Client, error) {
 	return &Client{cfg: cfg, conns: make([]*grpc.ClientConn, len(cfg.Targets))}, nil
 }
 
-// Close drops the connections.
+// Close closes the connections. Calls in progress fail.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,7 +87,7 @@ func (c *Client) Close() error {
 // Targets returns the addresses as configured.
 func (c *Client) Targets() []string { return append([]string(nil), c.cfg.Targets...) }
 
-// Answered returns the address of the supervisor that answered last: the next call begins with it, and so does the next watch.
+// Answered returns the address of the supervisor that last answered. The next call and the next watch ask it first.
 func (c *Client) Answered() string { return c.cfg.Targets[c.start()] }
 
 func (c *Client) stub(i int) (lofamov1.FaultSupervisorClient, error) {
@@ -135,85 +133,60 @@ func (c *Client) answered(i int) {
 	c.last = i
 }
 
-// NoAnswerError says that no supervisor answered, and what each said.
-type NoAnswerError struct {
-	Tried []Try
-}
+// pauses between rounds and between attempts of a watch.
+const (
+	pauseMin = 100 * time.Millisecond
+	pauseMax = 2 * time.Second
+)
 
-// Try is one supervisor that did not answer.
-type Try struct {
-	Target string
-	Err    error
-}
-
-func (e *NoAnswerError) Error() string {
-	var b strings.Builder
-	b.WriteString("no supervisor answered; tried ")
-	for i, t := range e.Tried {
-		if i > 0 {
-			b.WriteString("; ")
-		}
-		fmt.Fprintf(&b, "%s (%s)", t.Target, reason(t.Err))
-	}
-	return b.String()
-}
-
-// Unwrap gives the errors of the single tries.
-func (e *NoAnswerError) Unwrap() []error {
-	out := make([]error, len(e.Tried))
-	for i, t := range e.Tried {
-		out[i] = t.Err
-	}
-	return out
-}
-
-// reason shortens gRPC's wording to what a person can use.
-func reason(err error) string {
-	st, ok := status.FromError(err)
-	if !ok {
-		return err.Error()
-	}
-	msg := st.Message()
-	if i := strings.LastIndex(msg, "transport: "); i >= 0 {
-		msg = strings.Trim(msg[i+len("transport: "):], `"`)
-	}
-	if st.Code() == codes.DeadlineExceeded && strings.Contains(msg, context.DeadlineExceeded.Error()) {
-		return "no answer in time" // else it is a supervisor's own word
-	}
-	return msg
-}
-
-// otherMayAnswer says whether another replica is worth asking after this error.
-func otherMayAnswer(err error) bool {
-	switch status.Code(err) {
-	case codes.Unavailable, codes.DeadlineExceeded, codes.Internal, codes.Unknown, codes.Aborted, codes.Unimplemented, codes.ResourceExhausted:
-		return true
-	default:
-		return false
+// pause waits before attempt n+1, counted from 0: half of a time that doubles with n, and a random part of the other half.
+func pause(ctx context.Context, n int) error {
+	d := min(pauseMin<<min(n, 10), pauseMax)
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d/2 + rand.N(d/2+1)):
+		return nil
 	}
 }
 
-// call asks one supervisor after the other, beginning with the one that answered last.
+// call asks one supervisor after the other, first the one that last answered.
 func call[T any](ctx context.Context, c *Client, ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {
 	var zero T
-	var tried []Try
+	for round := 0; ; round++ {
+		answer, tried, err := askAll(ctx, c, ask)
+		if tried == nil {
+			return answer, err
+		}
+		if round+1 >= c.cfg.Rounds {
+			return zero, &NoAnswerError{tried}
+		}
+		if err := pause(ctx, round); err != nil {
+			return zero, err
+		}
+	}
+}
+
+// askAll is one round of call. tried is nil unless all supervisors failed.
+func askAll[T any](ctx context.Context, c *Client, ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (answer T, tried []Try, err error) {
+	var zero T
 	first := c.start()
 	for n := range c.cfg.Targets {
 		i := (first + n) % len(c.cfg.Targets)
 		answer, err := try(ctx, c, i, ask)
 		if err == nil {
 			c.answered(i)
-			return answer, nil
+			return answer, nil, nil
 		}
 		if ctx.Err() != nil {
-			return zero, ctx.Err()
+			return zero, nil, ctx.Err()
 		}
 		if !otherMayAnswer(err) {
-			return zero, err
+			return zero, nil, err
 		}
 		tried = append(tried, Try{c.cfg.Targets[i], err})
 	}
-	return zero, &NoAnswerError{tried}
+	return zero, tried, nil
 }
 
 func try[T any](ctx context.Context, c *Client, i int, ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {
@@ -227,21 +200,21 @@ func try[T any](ctx context.Context, c *Client, i int, ask func(context.Context,
 	return ask(ctx, stub)
 }
 
-// GetNode returns one node by id or coordinates.
+// GetNode returns one node with its components, registers and evidence. node is an id or coordinates, such as "n1-0-1" or "1,0,1".
 func (c *Client) GetNode(ctx context.Context, node string) (*lofamov1.Node, error) {
 	return call(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.Node, error) {
 		return s.GetNode(ctx, &lofamov1.GetNodeRequest{Node: node})
 	})
 }
 
-// ListEvents returns committed changes, oldest first.
+// ListEvents returns one page of committed changes, oldest first.
 func (c *Client) ListEvents(ctx context.Context, req *lofamov1.ListEventsRequest) (*lofamov1.ListEventsResponse, error) {
 	return call(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListEventsResponse, error) {
 		return s.ListEvents(ctx, req)
 	})
 }
 
-// ListReports returns the reports that the leader has lately received, and how every node's fare.
+// ListReports returns the reports that the leader recently received and the delivery status of every node.
 func (c *Client) ListReports(ctx context.Context, req *lofamov1.ListReportsRequest) (*lofamov1.ListReportsResponse, error) {
 	return call(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListReportsResponse, error) {
 		return s.ListReports(ctx, req)

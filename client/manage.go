@@ -12,41 +12,43 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// manage has one supervisor after the other do something, until one can. What is busy is so at all of them.
+// manage calls do with one supervisor after the other until one succeeds. RESOURCE_EXHAUSTED is final: the cluster
+// is busy, whichever supervisor answers.
 func (c *Client) manage(ctx context.Context, do func(lofamov1.ManageClient) error) error {
 	return c.atOne(ctx, func(conn *grpc.ClientConn) error {
 		err := do(lofamov1.NewManageClient(conn))
 		if status.Code(err) == codes.ResourceExhausted {
-			return begunError{err}
+			return finalError{err}
 		}
 		return err
 	})
 }
 
-// errNoReport is a stream that ended well without its last response.
-var errNoReport = errors.New("the supervisor ended it without a report")
+// errNoReport reports a stream that ended without its last response.
+var errNoReport = errors.New("the supervisor ended the call without a report")
 
-// reported reads a stream to its end, and has every response taken. done says whether the last has come. What fails once it has begun is asked of nobody else.
+// reported reads a stream to its end and calls take for every response. done reports whether the last one came. A failure after the first
+// response is final.
 func reported[R any](stream grpc.ServerStreamingClient[R], take func(*R) error, done func() bool) error {
 	for begun := false; ; begun = true {
 		r, err := stream.Recv()
 		switch {
 		case errors.Is(err, io.EOF) && !done():
-			return begunError{errNoReport}
+			return finalError{errNoReport}
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil && begun:
-			return begunError{err}
+			return finalError{err}
 		case err != nil:
 			return err
 		}
 		if err := take(r); err != nil {
-			return begunError{err}
+			return finalError{err}
 		}
 	}
 }
 
-// Diagnose has nodes test their links, calls each for every progress, and returns the report.
+// Diagnose makes nodes test their links, calls each for every progress and returns the report.
 func (c *Client) Diagnose(ctx context.Context, req *lofamov1.DiagnoseRequest, each func(*lofamov1.DiagnosisProgress) error) (report *lofamov1.DiagnosisReport, err error) {
 	err = c.manage(ctx, func(s lofamov1.ManageClient) error {
 		stream, err := s.Diagnose(ctx, req)
@@ -66,7 +68,7 @@ func (c *Client) Diagnose(ctx context.Context, req *lofamov1.DiagnoseRequest, ea
 	return report, err
 }
 
-// StartProcedure has the torus gone through the fault management procedure, calls each for every progress, and returns the report.
+// StartProcedure runs the fault management procedure on the torus, calls each for every progress and returns the report.
 func (c *Client) StartProcedure(ctx context.Context, req *lofamov1.StartProcedureRequest, each func(*lofamov1.ProcedureProgress) error) (report *lofamov1.ProcedureReport, err error) {
 	err = c.manage(ctx, func(s lofamov1.ManageClient) error {
 		stream, err := s.StartProcedure(ctx, req)

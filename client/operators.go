@@ -14,19 +14,19 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// changeTimeout bounds one attempt to change something: the topology of a large torus takes its time.
+// changeTimeout bounds one attempt of a change: the topology of a large torus takes long.
 const changeTimeout = 40 * time.Second
 
-// change asks one supervisor after the other to change something, until one says what came of it. Only after
-// UNAVAILABLE is another one asked: of other failures it is not known that nothing was changed. When those that
-// answer say that nobody leads, and the others are not reached, that is what came of it.
+// change asks one supervisor after the other until one knows the outcome. It asks the next one only after UNAVAILABLE: after other
+// failures the change may have happened. If those that answer have no leader and the others cannot be reached, the error is that there
+// is no leader.
 func change[T any](ctx context.Context, c *Client, ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {
 	return changeBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (T, error) {
 		return ask(ctx, lofamov1.NewFaultSupervisorClient(conn))
 	})
 }
 
-// changeBy is change for whatever service the supervisors are asked by.
+// changeBy is change for any service of the supervisors.
 func changeBy[T any](ctx context.Context, c *Client, ask func(context.Context, grpc.ClientConnInterface) (T, error)) (T, error) {
 	var zero T
 	var tried []Try
@@ -40,7 +40,7 @@ func changeBy[T any](ctx context.Context, c *Client, ask func(context.Context, g
 		if err == nil {
 			tctx, cancel := context.WithTimeout(ctx, changeTimeout)
 			var answer T
-			answer, err = ask(tctx, noted{conn, &reached})
+			answer, err = ask(tctx, peerRecorder{conn, &reached})
 			cancel()
 			if err == nil {
 				c.answered(i)
@@ -54,7 +54,7 @@ func changeBy[T any](ctx context.Context, c *Client, ask func(context.Context, g
 			return zero, err
 		}
 		switch tried = append(tried, Try{c.cfg.Targets[i], err}); {
-		case nobodyLeads(err):
+		case noLeader(err):
 			leaderless = err
 		case reached.Addr != nil:
 			unsure = true
@@ -66,8 +66,8 @@ func changeBy[T any](ctx context.Context, c *Client, ask func(context.Context, g
 	return zero, &NoAnswerError{tried}
 }
 
-// nobodyLeads says whether a supervisor refused a change because nobody leads.
-func nobodyLeads(err error) bool {
+// noLeader reports whether a supervisor refused a change for lack of a leader.
+func noLeader(err error) bool {
 	st, _ := status.FromError(err)
 	return slices.ContainsFunc(st.Details(), func(d any) bool {
 		info, ok := d.(*errdetails.ErrorInfo)
@@ -75,59 +75,59 @@ func nobodyLeads(err error) bool {
 	})
 }
 
-// noted notes whom a call reached; nobody when there was no connection, so that nothing was sent.
-type noted struct {
+// peerRecorder records which peer a call reached. It stays empty without a connection: then nothing was sent.
+type peerRecorder struct {
 	grpc.ClientConnInterface
 	by *peer.Peer
 }
 
-func (n noted) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+func (n peerRecorder) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	return n.ClientConnInterface.Invoke(ctx, method, args, reply, append(opts, grpc.Peer(n.by))...)
 }
 
-// GetTopology returns the torus.
+// GetTopology returns the topology: sizes, nodes with places, labels and addresses, spares.
 func (c *Client) GetTopology(ctx context.Context) (*lofamov1.Topology, error) {
 	return call(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.Topology, error) {
 		return s.GetTopology(ctx, &lofamov1.GetTopologyRequest{})
 	})
 }
 
-// ApplyTopology replaces it.
+// ApplyTopology replaces the topology.
 func (c *Client) ApplyTopology(ctx context.Context, req *lofamov1.ApplyTopologyRequest) (*lofamov1.ApplyTopologyResponse, error) {
 	return change(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ApplyTopologyResponse, error) {
 		return s.ApplyTopology(ctx, req)
 	})
 }
 
-// SetMaintenance marks nodes.
+// SetMaintenance puts nodes under maintenance.
 func (c *Client) SetMaintenance(ctx context.Context, req *lofamov1.SetMaintenanceRequest) (*lofamov1.SetMaintenanceResponse, error) {
 	return change(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.SetMaintenanceResponse, error) {
 		return s.SetMaintenance(ctx, req)
 	})
 }
 
-// EndMaintenance takes the marks away.
+// EndMaintenance ends the maintenance of nodes.
 func (c *Client) EndMaintenance(ctx context.Context, req *lofamov1.EndMaintenanceRequest) (*lofamov1.EndMaintenanceResponse, error) {
 	return change(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.EndMaintenanceResponse, error) {
 		return s.EndMaintenance(ctx, req)
 	})
 }
 
-// SetMask masks links, or restores them.
+// SetMask masks links or unmasks them.
 func (c *Client) SetMask(ctx context.Context, req *lofamov1.SetMaskRequest) (*lofamov1.SetMaskResponse, error) {
 	return changeBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.SetMaskResponse, error) {
 		return lofamov1.NewReconfigureClient(conn).SetMask(ctx, req)
 	})
 }
 
-// ListMasks returns the links that are masked.
+// ListMasks returns the masked links.
 func (c *Client) ListMasks(ctx context.Context) (*lofamov1.ListMasksResponse, error) {
 	return changeBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.ListMasksResponse, error) {
 		return lofamov1.NewReconfigureClient(conn).ListMasks(ctx, &lofamov1.ListMasksRequest{})
 	})
 }
 
-// CloseRegions closes the concave faulty regions, or only finds them.
+// CloseRegions masks links until faulty regions are convex, or only finds the concave ones.
 func (c *Client) CloseRegions(ctx context.Context, req *lofamov1.CloseRegionsRequest) (*lofamov1.CloseRegionsResponse, error) {
 	return changeBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.CloseRegionsResponse, error) {
 		return lofamov1.NewReconfigureClient(conn).CloseRegions(ctx, req)

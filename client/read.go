@@ -9,14 +9,13 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// clustered is an answer that says how fresh it is.
-type clustered interface {
+// aged is an answer that carries its freshness.
+type aged interface {
 	GetCluster() *lofamov1.ClusterInfo
 }
 
-// fresh is call, but an answer from a replica that reaches no leader is taken only when no other has a
-// better one.
-func fresh[T clustered](ctx context.Context, c *Client, ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {
+// fresh is call, but takes the answer of a replica without a leader only if no other replica has a fresh one.
+func fresh[T aged](ctx context.Context, c *Client, ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {
 	answer, err := call(ctx, c, ask)
 	if err != nil || !answer.GetCluster().GetStale() {
 		return answer, err
@@ -34,19 +33,19 @@ func fresh[T clustered](ctx context.Context, c *Client, ask func(context.Context
 	return answer, nil
 }
 
-// ListNodes returns nodes.
+// ListNodes returns one page of nodes.
 func (c *Client) ListNodes(ctx context.Context, req *lofamov1.ListNodesRequest) (*lofamov1.ListNodesResponse, error) {
 	ask := func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListNodesResponse, error) {
 		return s.ListNodes(ctx, req)
 	}
-	if req.GetContinue() != "" { // whoever has the first page has the others
+	if req.GetContinue() != "" { // the replica with the first page has the others
 		return call(ctx, c, ask)
 	}
 	return fresh(ctx, c, ask)
 }
 
-// AllNodes is ListNodes in pages of so many nodes (0: as one), put together again. Should the supervisors no
-// longer know what the next page is of, it begins again, with one answer for all.
+// AllNodes fetches all pages of ListNodes, of chunk nodes each (0: one page), and joins them. All are of one revision. If the supervisors
+// no longer keep that revision, it fetches everything again in one page.
 func (c *Client) AllNodes(ctx context.Context, req *lofamov1.ListNodesRequest, chunk uint32) (*lofamov1.ListNodesResponse, error) {
 	return pages(chunk,
 		func(limit uint32, next string) (*lofamov1.ListNodesResponse, error) {
@@ -59,7 +58,7 @@ func (c *Client) AllNodes(ctx context.Context, req *lofamov1.ListNodesRequest, c
 		})
 }
 
-// ListLinks returns link ends.
+// ListLinks returns one page of link ends.
 func (c *Client) ListLinks(ctx context.Context, req *lofamov1.ListLinksRequest) (*lofamov1.ListLinksResponse, error) {
 	ask := func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListLinksResponse, error) {
 		return s.ListLinks(ctx, req)
@@ -70,7 +69,7 @@ func (c *Client) ListLinks(ctx context.Context, req *lofamov1.ListLinksRequest) 
 	return fresh(ctx, c, ask)
 }
 
-// AllLinks is ListLinks as AllNodes is ListNodes.
+// AllLinks fetches all pages of ListLinks, like AllNodes.
 func (c *Client) AllLinks(ctx context.Context, req *lofamov1.ListLinksRequest, chunk uint32) (*lofamov1.ListLinksResponse, error) {
 	return pages(chunk,
 		func(limit uint32, next string) (*lofamov1.ListLinksResponse, error) {
@@ -85,8 +84,7 @@ func (c *Client) AllLinks(ctx context.Context, req *lofamov1.ListLinksRequest, c
 // paged is a page of a list.
 type paged interface{ GetContinue() string }
 
-// pages asks for one page after the other and joins them to the first; once, when the pages are no longer known,
-// from the beginning and in as few as can be.
+// pages fetches one page after the other and joins them to the first. If the pages expire it starts again, once, with one large page.
 func pages[T paged](chunk uint32, ask func(limit uint32, next string) (T, error), join func(all, page T)) (T, error) {
 	all, err := ask(chunk, "")
 	if err != nil {
@@ -112,35 +110,35 @@ func pages[T paged](chunk uint32, ask func(limit uint32, next string) (T, error)
 	return all, nil
 }
 
-// ListGroups returns the group faults there are.
+// ListGroups returns the group faults.
 func (c *Client) ListGroups(ctx context.Context, req *lofamov1.ListGroupsRequest) (*lofamov1.ListGroupsResponse, error) {
 	return fresh(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListGroupsResponse, error) {
 		return s.ListGroups(ctx, req)
 	})
 }
 
-// GetSummary counts.
+// GetSummary counts nodes and links by state.
 func (c *Client) GetSummary(ctx context.Context, req *lofamov1.GetSummaryRequest) (*lofamov1.GetSummaryResponse, error) {
 	return fresh(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.GetSummaryResponse, error) {
 		return s.GetSummary(ctx, req)
 	})
 }
 
-// Explain says why a component has its state.
+// Explain returns the rule, the evidence and the conditions behind the state of a component or a group.
 func (c *Client) Explain(ctx context.Context, req *lofamov1.ExplainRequest) (*lofamov1.ExplainResponse, error) {
 	return fresh(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ExplainResponse, error) {
 		return s.Explain(ctx, req)
 	})
 }
 
-// GetHistory returns how something came to be what it is.
+// GetHistory returns the past states of a node, a component or a group.
 func (c *Client) GetHistory(ctx context.Context, req *lofamov1.GetHistoryRequest) (*lofamov1.GetHistoryResponse, error) {
 	return fresh(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.GetHistoryResponse, error) {
 		return s.GetHistory(ctx, req)
 	})
 }
 
-// AllEvents is ListEvents with all pages that follow the first one, each of as many events as the request's limit.
+// AllEvents fetches all pages of ListEvents, each of at most Limit events, and joins them.
 func (c *Client) AllEvents(ctx context.Context, req *lofamov1.ListEventsRequest) (*lofamov1.ListEventsResponse, error) {
 	return pages(req.GetLimit(),
 		func(limit uint32, next string) (*lofamov1.ListEventsResponse, error) {

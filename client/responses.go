@@ -10,8 +10,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// respond asks one supervisor after the other for what it knows of responses, until one answers.
-func respond[T any](ctx context.Context, c *Client, ask func(context.Context, lofamov1.ResponseServiceClient) (T, error)) (answer T, err error) {
+// readResponses asks one supervisor after the other until one answers.
+func readResponses[T any](ctx context.Context, c *Client, ask func(context.Context, lofamov1.ResponseServiceClient) (T, error)) (answer T, err error) {
 	err = c.atOne(ctx, func(conn *grpc.ClientConn) error {
 		ctx, cancel := context.WithTimeout(ctx, c.cfg.TryTimeout)
 		defer cancel()
@@ -21,8 +21,8 @@ func respond[T any](ctx context.Context, c *Client, ask func(context.Context, lo
 	return answer, err
 }
 
-// tell has one supervisor after the other pass on what a person asks of responses, until one says what came of it.
-func tell[T any](ctx context.Context, c *Client, ask func(context.Context, lofamov1.ResponseServiceClient) (T, error)) (T, error) {
+// changeResponses is changeBy for the service of responses.
+func changeResponses[T any](ctx context.Context, c *Client, ask func(context.Context, lofamov1.ResponseServiceClient) (T, error)) (T, error) {
 	return changeBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (T, error) {
 		return ask(ctx, lofamov1.NewResponseServiceClient(conn))
 	})
@@ -30,56 +30,57 @@ func tell[T any](ctx context.Context, c *Client, ask func(context.Context, lofam
 
 // ApplyPolicies puts policies in force.
 func (c *Client) ApplyPolicies(ctx context.Context, req *lofamov1.ApplyPoliciesRequest) (*lofamov1.ApplyPoliciesResponse, error) {
-	return tell(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.ApplyPoliciesResponse, error) {
+	return changeResponses(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.ApplyPoliciesResponse, error) {
 		return s.ApplyPolicies(ctx, req)
 	})
 }
 
-// DeletePolicies withdraws policies.
+// DeletePolicies deletes policies.
 func (c *Client) DeletePolicies(ctx context.Context, req *lofamov1.DeletePoliciesRequest) (*lofamov1.DeletePoliciesResponse, error) {
-	return tell(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.DeletePoliciesResponse, error) {
+	return changeResponses(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.DeletePoliciesResponse, error) {
 		return s.DeletePolicies(ctx, req)
 	})
 }
 
 // ListPolicies returns the policies in force.
 func (c *Client) ListPolicies(ctx context.Context) (*lofamov1.ListPoliciesResponse, error) {
-	return respond(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.ListPoliciesResponse, error) {
+	return readResponses(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.ListPoliciesResponse, error) {
 		return s.ListPolicies(ctx, &lofamov1.ListPoliciesRequest{})
 	})
 }
 
 // GetPolicy returns one policy with its history.
 func (c *Client) GetPolicy(ctx context.Context, req *lofamov1.GetPolicyRequest) (*lofamov1.GetPolicyResponse, error) {
-	return respond(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.GetPolicyResponse, error) {
+	return readResponses(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.GetPolicyResponse, error) {
 		return s.GetPolicy(ctx, req)
 	})
 }
 
 // ListResponses returns responses.
 func (c *Client) ListResponses(ctx context.Context, req *lofamov1.ListResponsesRequest) (*lofamov1.ListResponsesResponse, error) {
-	return respond(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.ListResponsesResponse, error) {
+	return readResponses(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.ListResponsesResponse, error) {
 		return s.ListResponses(ctx, req)
 	})
 }
 
 // GetResponse returns one response.
 func (c *Client) GetResponse(ctx context.Context, id string) (*lofamov1.Response, error) {
-	return respond(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.Response, error) {
+	return readResponses(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.Response, error) {
 		return s.GetResponse(ctx, &lofamov1.GetResponseRequest{Id: id})
 	})
 }
 
-// WatchResponses calls each with the responses that pass the filter, then with those that change. When the supervisor falls away another one
-// is asked, and says all anew: each is told so, for what has ended meanwhile is not in it. An error of each ends it.
-func (c *Client) WatchResponses(ctx context.Context, filter *lofamov1.ListResponsesRequest, each func(r *lofamov1.WatchResponsesResponse, anew bool) error) error {
+// WatchResponses calls each with the responses that pass the filter, then with those that change, until each returns an error. If a
+// supervisor fails, the next one sends all open responses again: first is true for that message, and responses missing from it have
+// ended.
+func (c *Client) WatchResponses(ctx context.Context, filter *lofamov1.ListResponsesRequest, each func(r *lofamov1.WatchResponsesResponse, first bool) error) error {
 	return c.atOne(ctx, func(conn *grpc.ClientConn) error {
 		stream, err := lofamov1.NewResponseServiceClient(conn).WatchResponses(ctx, &lofamov1.WatchResponsesRequest{Filter: filter})
-		for anew := true; err == nil; anew = false {
+		for first := true; err == nil; first = false {
 			var r *lofamov1.WatchResponsesResponse
 			if r, err = stream.Recv(); err == nil {
-				if err := each(r, anew); err != nil {
-					return begunError{err}
+				if err := each(r, first); err != nil {
+					return finalError{err}
 				}
 			}
 		}
@@ -87,64 +88,64 @@ func (c *Client) WatchResponses(ctx context.Context, filter *lofamov1.ListRespon
 	})
 }
 
-// ApproveResponse is a word for a response.
+// ApproveResponse adds an approval to a response.
 func (c *Client) ApproveResponse(ctx context.Context, req *lofamov1.ApproveResponseRequest) (*lofamov1.ApproveResponseResponse, error) {
-	return tell(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.ApproveResponseResponse, error) {
+	return changeResponses(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.ApproveResponseResponse, error) {
 		return s.ApproveResponse(ctx, req)
 	})
 }
 
-// DenyResponse is one against it.
+// DenyResponse refuses a response.
 func (c *Client) DenyResponse(ctx context.Context, req *lofamov1.DenyResponseRequest) (*lofamov1.DenyResponseResponse, error) {
-	return tell(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.DenyResponseResponse, error) {
+	return changeResponses(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.DenyResponseResponse, error) {
 		return s.DenyResponse(ctx, req)
 	})
 }
 
-// CancelResponse ends a response, and has put back what it did.
+// CancelResponse ends a response and undoes its steps.
 func (c *Client) CancelResponse(ctx context.Context, req *lofamov1.CancelResponseRequest) (*lofamov1.CancelResponseResponse, error) {
-	return tell(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.CancelResponseResponse, error) {
+	return changeResponses(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.CancelResponseResponse, error) {
 		return s.CancelResponse(ctx, req)
 	})
 }
 
-// RetryResponse begins a response anew.
+// RetryResponse starts a failed, denied or expired response again.
 func (c *Client) RetryResponse(ctx context.Context, req *lofamov1.RetryResponseRequest) (*lofamov1.RetryResponseResponse, error) {
-	return tell(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.RetryResponseResponse, error) {
+	return changeResponses(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.RetryResponseResponse, error) {
 		return s.RetryResponse(ctx, req)
 	})
 }
 
-// SettleResponse says what became of a step.
+// SettleResponse records the outcome of a step whose executor could not report it.
 func (c *Client) SettleResponse(ctx context.Context, req *lofamov1.SettleResponseRequest) (*lofamov1.SettleResponseResponse, error) {
-	return tell(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.SettleResponseResponse, error) {
+	return changeResponses(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.SettleResponseResponse, error) {
 		return s.SettleResponse(ctx, req)
 	})
 }
 
-// GetBreaker returns the circuit breaker.
+// GetBreaker returns the state of the circuit breaker.
 func (c *Client) GetBreaker(ctx context.Context) (*lofamov1.ResponseBreaker, error) {
-	return respond(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.ResponseBreaker, error) {
+	return readResponses(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.ResponseBreaker, error) {
 		return s.GetBreaker(ctx, &lofamov1.GetBreakerRequest{})
 	})
 }
 
-// CloseBreaker closes it.
+// CloseBreaker closes the circuit breaker.
 func (c *Client) CloseBreaker(ctx context.Context, req *lofamov1.CloseBreakerRequest) (*lofamov1.CloseBreakerResponse, error) {
-	return tell(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.CloseBreakerResponse, error) {
+	return changeResponses(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.CloseBreakerResponse, error) {
 		return s.CloseBreaker(ctx, req)
 	})
 }
 
-// ListAudit returns lines of the audit.
+// ListAudit returns one page of the audit.
 func (c *Client) ListAudit(ctx context.Context, req *lofamov1.ListAuditRequest) (*lofamov1.ListAuditResponse, error) {
-	return respond(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.ListAuditResponse, error) {
+	return readResponses(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.ListAuditResponse, error) {
 		return s.ListAudit(ctx, req)
 	})
 }
 
-// ExportAudit calls each with lines of the audit, in order. When the supervisor falls away another one goes on after the last line. An error of each
-// ends it.
+// ExportAudit calls each with lines of the audit, in order, until the end or until each returns an error. If a supervisor fails, the next
+// one continues after the last line.
 func (c *Client) ExportAudit(ctx context.Context, req *lofamov1.ExportAuditRequest, each func([]*lofamov1.AuditLine) error) error {
 	from := req.GetFrom()
 	return c.atOne(ctx, func(conn *grpc.ClientConn) error {
@@ -155,7 +156,7 @@ func (c *Client) ExportAudit(ctx context.Context, req *lofamov1.ExportAuditReque
 				continue
 			}
 			if err := each(r.GetLines()); err != nil {
-				return begunError{err}
+				return finalError{err}
 			}
 			from = r.GetLines()[len(r.GetLines())-1].GetSeq() + 1
 		}

@@ -13,40 +13,42 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// WatchOptions say what to watch.
+// WatchOptions select what Watch delivers.
 type WatchOptions struct {
-	// After is the revision after which changes are wanted; 0 for only those from now on.
+	// After is the revision after which changes are delivered; 0 delivers only changes from now on.
 	After uint64
-	// AsSeen also asks for changes before they are committed. Those have revision 0, are sent
-	// again when committed, and may be lost or repeated when the supervisor is changed.
+	// AsSeen also delivers changes before they are committed. Those have revision 0 and come again when they are committed. They may be
+	// lost or repeated when the watch moves to another supervisor.
 	AsSeen bool
-	// Node narrows the watch to one node, id or coordinates; the selectors to what they choose.
+	// Node limits the watch to one node, an id or coordinates. Labels and Fields are selectors, see docs/api.md.
 	Node, Labels, Fields string
-	// Initial hands the map over first, in one answer that is marked Synced: what is not normal, as events
-	// from UNKNOWN. Not with After.
+	// Initial delivers the current faults first, in one response that is marked Synced: all that is not NORMAL, as events from UNKNOWN.
+	// The state before a Synced response is obsolete. A second one comes if the history was compacted while no supervisor could be
+	// reached. Initial excludes After.
 	Initial bool
-	// Progress, when set, hears of every change of the supervisor that is watched: err is nil when
-	// the watch stands, and why it fell otherwise. It must not block.
+	// Progress, if set, is called whenever the watch starts at a supervisor (err is nil) and when it fails there. It must not block.
 	Progress func(target string, err error)
 }
 
-// ErrStop ends a watch from within the handler: Watch then returns nil.
-var ErrStop = errors.New("enough")
+// maxInitial bounds the events of one initial list: 100,000 nodes have fewer with all their links failed.
+const maxInitial = 1 << 20
 
-const (
-	watchBackoffMin = 100 * time.Millisecond
-	watchBackoffMax = 2 * time.Second
-)
-
-// Watch calls handle for every answer of the stream, in order of revisions, until ctx ends or
-// handle returns an error. Each committed change is handed over exactly once, whichever replicas
-// come and go meanwhile: every new stream resumes after the last revision handed over. Before the
-// first answer, supervisors that do not answer end the watch; later ones are tried for ever.
+// Watch calls handle with every response of the stream, in order of revisions, until ctx ends or handle returns an error, which Watch
+// returns; nil for ErrStop.
+//
+// Every committed change comes exactly once, even if replicas die: a new stream continues after the last revision that handle took.
+// Until a first supervisor has answered, Watch fails with a *NoAnswerError if none does. Later it retries for ever, with a pause of
+// 50 ms to 2 s after each round. It fails with ErrCompacted if the changes after the last revision no longer exist, unless
+// WatchOptions.Initial is set.
+//
+// Watch holds one response in memory. A slow handler slows the stream; it does not make a queue grow.
 func (c *Client) Watch(ctx context.Context, opts WatchOptions, handle func(*lofamov1.WatchResponse) error) error {
+	if opts.Initial && opts.After > 0 {
+		return fmt.Errorf("watch: Initial with After %d: want only one, the list has its own revision", opts.After)
+	}
 	w := watch{client: c, opts: opts, handle: handle, after: opts.After}
 	if w.after == 0 && !opts.Initial {
-		// "From now on" means from one revision on, so that a stream that breaks before its first
-		// answer resumes without a gap.
+		// "From now on" means from one revision on, so that a stream that breaks before its first response resumes without a gap.
 		now, err := c.ListEvents(ctx, &lofamov1.ListEventsRequest{Limit: 1})
 		if err != nil {
 			return err
@@ -61,9 +63,9 @@ type watch struct {
 	client *Client
 	opts   WatchOptions
 	handle func(*lofamov1.WatchResponse) error
-	after  uint64 // the last revision handed over
+	after  uint64 // the last revision that handle took
 	stood  bool   // some supervisor has answered
-	// initial are the events of the map so far, until it is complete.
+	// initial collects the events of the initial list until it is complete.
 	initial []*lofamov1.Event
 }
 
@@ -74,7 +76,7 @@ func (w *watch) progress(i int, err error) {
 }
 
 func (w *watch) run(ctx context.Context) error {
-	backoff := watchBackoffMin
+	rounds := 0 // without an answer
 	n := len(w.client.cfg.Targets)
 	var tried []Try
 	for i := w.client.start(); ; i = (i + 1) % n {
@@ -89,13 +91,17 @@ func (w *watch) run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case status.Code(err) == codes.OutOfRange:
-			return fmt.Errorf("watch after revision %d: %s", w.after, reason(err)) // it says what to do
+			err = compactedError{fmt.Sprintf("watch after revision %d: %s", w.after, reason(err))} // it says what to do
+			if !w.opts.Initial || w.after == 0 {
+				return err
+			}
+			w.after, answered = 0, true // list again
 		case !errors.Is(err, io.EOF) && !otherMayAnswer(err) && status.Code(err) != codes.Canceled:
 			return err
 		}
 		w.progress(i, err)
 		if answered {
-			backoff, tried = watchBackoffMin, nil
+			rounds, tried = 0, nil
 		}
 		tried = append(tried, Try{w.client.cfg.Targets[i], err})
 		if len(tried) < n {
@@ -105,31 +111,28 @@ func (w *watch) run(ctx context.Context) error {
 			return &NoAnswerError{tried}
 		}
 		tried = nil
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(backoff):
+		if err := pause(ctx, rounds); err != nil {
+			return err
 		}
-		backoff = min(2*backoff, watchBackoffMax)
+		rounds++
 	}
 }
 
-// handlerError marks an error as the handler's own.
+// handlerError is an error that the handler returned.
 type handlerError struct{ error }
 
-// stream watches one supervisor until it fails. It says whether the supervisor answered at all.
+// stream watches one supervisor until it fails. It reports whether a response came.
 func (w *watch) stream(ctx context.Context, i int) (answered bool, err error) {
 	stub, err := w.client.stub(i)
 	if err != nil {
 		return false, err
 	}
-	if err := w.works(ctx, i); err != nil {
+	if err := w.check(ctx, i); err != nil {
 		return false, err
 	}
 	w.stood = true
 	w.client.answered(i)
-	// The supervisor is not told of a deadline: it would end the stream a moment before ctx ends, and
-	// look as if it had failed.
+	// The supervisor does not see the deadline of ctx: it would end the stream a moment before ctx ends, and seem to fail.
 	streaming, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { cancel(nil) })()
@@ -139,8 +142,8 @@ func (w *watch) stream(ctx context.Context, i int) (answered bool, err error) {
 	}
 	w.initial = nil
 	w.progress(i, nil)
-	said := make(chan struct{}, 1)
-	go w.probe(streaming, i, said, cancel)
+	alive := make(chan struct{}, 1)
+	go w.probe(streaming, i, alive, cancel)
 	for first := true; ; first = false {
 		answer, err := s.Recv()
 		if err != nil {
@@ -150,7 +153,7 @@ func (w *watch) stream(ctx context.Context, i int) (answered bool, err error) {
 			return !first, err
 		}
 		select {
-		case said <- struct{}{}:
+		case alive <- struct{}{}:
 		default:
 		}
 		if err := w.deliver(answer); err != nil {
@@ -159,24 +162,24 @@ func (w *watch) stream(ctx context.Context, i int) (answered bool, err error) {
 	}
 }
 
-// works asks a supervisor something. A stopped process accepts connections, and a stream may rightly say nothing for
-// hours: a call with a deadline tells the two apart.
-func (w *watch) works(ctx context.Context, i int) error {
+// check makes a short call. A stopped process still accepts connections, and a stream may be silent for hours: only a call with a
+// deadline tells the two apart.
+func (w *watch) check(ctx context.Context, i int) error {
 	_, err := try(ctx, w.client, i, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListEventsResponse, error) {
 		return s.ListEvents(ctx, &lofamov1.ListEventsRequest{Limit: 1})
 	})
 	return err
 }
 
-// probe ends a stream that says nothing once its supervisor does not answer either.
-func (w *watch) probe(ctx context.Context, i int, said <-chan struct{}, end context.CancelCauseFunc) {
+// probe ends a silent stream if its supervisor fails the check.
+func (w *watch) probe(ctx context.Context, i int, alive <-chan struct{}, end context.CancelCauseFunc) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-said:
+		case <-alive:
 		case <-time.After(w.client.cfg.Silence):
-			if err := w.works(ctx, i); err != nil && ctx.Err() == nil {
+			if err := w.check(ctx, i); err != nil && ctx.Err() == nil {
 				end(err)
 				return
 			}
@@ -184,7 +187,7 @@ func (w *watch) probe(ctx context.Context, i int, said <-chan struct{}, end cont
 	}
 }
 
-// request resumes after what was handed over; nothing yet: where the watch is to begin.
+// request continues after the last revision that handle took.
 func (w *watch) request() *lofamov1.WatchRequest {
 	return &lofamov1.WatchRequest{
 		AfterRevision: w.after, AsSeen: w.opts.AsSeen, Node: w.opts.Node, LabelSelector: w.opts.Labels, FieldSelector: w.opts.Fields,
@@ -192,15 +195,18 @@ func (w *watch) request() *lofamov1.WatchRequest {
 	}
 }
 
-// deliver hands an answer over unless its revision was handed over before.
+// deliver calls handle unless it already took this revision.
 func (w *watch) deliver(answer *lofamov1.WatchResponse) error {
 	rev := answer.GetRevision()
 	if rev != 0 && rev <= w.after {
 		return nil
 	}
 	if w.opts.Initial && w.after == 0 {
-		// A map of which the supervisor fell away before its end is begun again by the next.
+		// If the supervisor dies before the end of the list, the next one starts it again.
 		w.initial = append(w.initial, answer.GetEvents()...)
+		if len(w.initial) > maxInitial {
+			return fmt.Errorf("watch: the initial list has more than %d events", maxInitial)
+		}
 		if !answer.GetSynced() {
 			return nil
 		}

@@ -100,12 +100,14 @@ func watch(a *command.App, ctx context.Context, s command.Session, node string, 
 	return fmt.Errorf("watch: %w", command.Plain(err))
 }
 
-// watchProgress tells once when the supervisor that is watched fails, and once when another has
-// taken over; not each try between.
+// watchProgress warns once when the watched supervisor fails and once when another takes over, not about each attempt between them.
 func watchProgress(a *command.App) func(string, error) {
 	broken := false
 	return func(target string, err error) {
 		switch {
+		case errors.Is(err, client.ErrCompacted):
+			broken = false
+			a.Warnf("lofamoctl: %v: the list comes again\n", err)
 		case err != nil && !broken:
 			broken = true
 			a.Warnf("lofamoctl: supervisor %s does not answer (%v): trying the others\n", target, command.Plain(err))

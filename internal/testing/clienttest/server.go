@@ -27,21 +27,29 @@ const Cluster = "test"
 // viewer.pem, viewer.key, sup.pem, sup.key.
 func PKI(t testing.TB, dir string) {
 	t.Helper()
-	ca, err := pki.NewCA(Cluster)
-	if err != nil {
+	if err := MakePKI(dir); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// MakePKI is PKI outside a test.
+func MakePKI(dir string) error {
+	ca, err := pki.NewCA(Cluster)
+	if err != nil {
+		return err
+	}
 	if err := ca.Save(filepath.Join(dir, "ca.pem"), filepath.Join(dir, "ca.key")); err != nil {
-		t.Fatal(err)
+		return err
 	}
 	for file, id := range map[string]pki.Identity{
 		"viewer": {Cluster: Cluster, Role: pki.RoleViewer, Name: "v"},
 		"sup":    pki.SupervisorIdentity(Cluster, "sup-0"),
 	} {
 		if err := ca.IssueTo(filepath.Join(dir, file+".pem"), filepath.Join(dir, file+".key"), id, []net.IP{net.IPv4(127, 0, 0, 1)}, nil); err != nil {
-			t.Fatal(err)
+			return err
 		}
 	}
+	return nil
 }
 
 // ClientTLS is the viewer's configuration from the files that PKI made.
@@ -155,16 +163,21 @@ func Serve(t testing.TB, dir string, m *Map) *Server {
 // ServeAt is Serve at an address.
 func ServeAt(t testing.TB, dir string, m *Map, address string) *Server {
 	t.Helper()
-	conf, err := pki.ServerTLS(filepath.Join(dir, "sup.pem"), filepath.Join(dir, "sup.key"), filepath.Join(dir, "ca.pem"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := Start(conf, address, m)
+	s, err := StartIn(dir, address, m)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Stop)
 	return s
+}
+
+// StartIn is ServeAt outside a test: the caller stops it.
+func StartIn(dir, address string, m *Map) (*Server, error) {
+	conf, err := pki.ServerTLS(filepath.Join(dir, "sup.pem"), filepath.Join(dir, "sup.key"), filepath.Join(dir, "ca.pem"), nil)
+	if err != nil {
+		return nil, err
+	}
+	return Start(conf, address, m)
 }
 
 // Start is ServeAt outside a test, for a program that pretends to be a supervisor.

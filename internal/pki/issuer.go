@@ -259,6 +259,9 @@ func (a *authorities) newest() (out *x509.Certificate) {
 // Renews reports whether the trusted certificates have an issuer, so that halves may ask for new certificates.
 func (v *Verifier) Renews() bool { return len(v.roots.issuers) > 0 }
 
+// Issuers returns the certificates of the trusted issuers. The caller must not change them.
+func (v *Verifier) Issuers() []*x509.Certificate { return slices.Clone(v.roots.issuers) }
+
 // Trusts reports whether an issuer's certificate is among the trusted ones.
 func (v *Verifier) Trusts(i *Issuer) bool { return slices.ContainsFunc(v.roots.issuers, i.cert.Equal) }
 

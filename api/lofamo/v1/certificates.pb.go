@@ -68,7 +68,9 @@ type ListCertificatesResponse struct {
 	List         *DenyList              `protobuf:"bytes,2,opt,name=list,proto3" json:"list,omitempty"`                 // the signed content, decoded for readers
 	Certificates []*Certificate         `protobuf:"bytes,3,rep,name=certificates,proto3" json:"certificates,omitempty"` // by identity
 	// Lowest version that nodes accept: one more than that of any list that the replica or a node has. Signers use it.
-	NextVersion   uint64 `protobuf:"varint,4,opt,name=next_version,json=nextVersion,proto3" json:"next_version,omitempty"`
+	NextVersion uint64 `protobuf:"varint,4,opt,name=next_version,json=nextVersion,proto3" json:"next_version,omitempty"`
+	// Issuers in the replica's tls.ca, which may renew certificates of nodes. identity is lofamo://CLUSTER/issuer.
+	Issuers       []*Certificate `protobuf:"bytes,5,rep,name=issuers,proto3" json:"issuers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -129,6 +131,13 @@ func (x *ListCertificatesResponse) GetNextVersion() uint64 {
 		return x.NextVersion
 	}
 	return 0
+}
+
+func (x *ListCertificatesResponse) GetIssuers() []*Certificate {
+	if x != nil {
+		return x.Issuers
+	}
+	return nil
 }
 
 // Certificate is a certificate that the answering replica has verified.
@@ -527,12 +536,13 @@ var File_lofamo_v1_certificates_proto protoreflect.FileDescriptor
 const file_lofamo_v1_certificates_proto_rawDesc = "" +
 	"\n" +
 	"\x1clofamo/v1/certificates.proto\x12\tlofamo.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x19\n" +
-	"\x17ListCertificatesRequest\"\xd5\x01\n" +
+	"\x17ListCertificatesRequest\"\x87\x02\n" +
 	"\x18ListCertificatesResponse\x121\n" +
 	"\x06signed\x18\x01 \x01(\v2\x19.lofamo.v1.SignedDenyListR\x06signed\x12'\n" +
 	"\x04list\x18\x02 \x01(\v2\x13.lofamo.v1.DenyListR\x04list\x12:\n" +
 	"\fcertificates\x18\x03 \x03(\v2\x16.lofamo.v1.CertificateR\fcertificates\x12!\n" +
-	"\fnext_version\x18\x04 \x01(\x04R\vnextVersion\"\xcf\x01\n" +
+	"\fnext_version\x18\x04 \x01(\x04R\vnextVersion\x120\n" +
+	"\aissuers\x18\x05 \x03(\v2\x16.lofamo.v1.CertificateR\aissuers\"\xcf\x01\n" +
 	"\vCertificate\x12\x1a\n" +
 	"\bidentity\x18\x01 \x01(\tR\bidentity\x12\x16\n" +
 	"\x06serial\x18\x02 \x01(\tR\x06serial\x129\n" +
@@ -593,22 +603,23 @@ var file_lofamo_v1_certificates_proto_depIdxs = []int32{
 	5,  // 0: lofamo.v1.ListCertificatesResponse.signed:type_name -> lofamo.v1.SignedDenyList
 	6,  // 1: lofamo.v1.ListCertificatesResponse.list:type_name -> lofamo.v1.DenyList
 	2,  // 2: lofamo.v1.ListCertificatesResponse.certificates:type_name -> lofamo.v1.Certificate
-	8,  // 3: lofamo.v1.Certificate.not_before:type_name -> google.protobuf.Timestamp
-	8,  // 4: lofamo.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	5,  // 5: lofamo.v1.PutDenyListRequest.signed:type_name -> lofamo.v1.SignedDenyList
-	8,  // 6: lofamo.v1.DenyList.issued:type_name -> google.protobuf.Timestamp
-	7,  // 7: lofamo.v1.DenyList.denials:type_name -> lofamo.v1.Denial
-	8,  // 8: lofamo.v1.Denial.before:type_name -> google.protobuf.Timestamp
-	8,  // 9: lofamo.v1.Denial.revoked:type_name -> google.protobuf.Timestamp
-	0,  // 10: lofamo.v1.Certificates.ListCertificates:input_type -> lofamo.v1.ListCertificatesRequest
-	3,  // 11: lofamo.v1.Certificates.PutDenyList:input_type -> lofamo.v1.PutDenyListRequest
-	1,  // 12: lofamo.v1.Certificates.ListCertificates:output_type -> lofamo.v1.ListCertificatesResponse
-	4,  // 13: lofamo.v1.Certificates.PutDenyList:output_type -> lofamo.v1.PutDenyListResponse
-	12, // [12:14] is the sub-list for method output_type
-	10, // [10:12] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	2,  // 3: lofamo.v1.ListCertificatesResponse.issuers:type_name -> lofamo.v1.Certificate
+	8,  // 4: lofamo.v1.Certificate.not_before:type_name -> google.protobuf.Timestamp
+	8,  // 5: lofamo.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	5,  // 6: lofamo.v1.PutDenyListRequest.signed:type_name -> lofamo.v1.SignedDenyList
+	8,  // 7: lofamo.v1.DenyList.issued:type_name -> google.protobuf.Timestamp
+	7,  // 8: lofamo.v1.DenyList.denials:type_name -> lofamo.v1.Denial
+	8,  // 9: lofamo.v1.Denial.before:type_name -> google.protobuf.Timestamp
+	8,  // 10: lofamo.v1.Denial.revoked:type_name -> google.protobuf.Timestamp
+	0,  // 11: lofamo.v1.Certificates.ListCertificates:input_type -> lofamo.v1.ListCertificatesRequest
+	3,  // 12: lofamo.v1.Certificates.PutDenyList:input_type -> lofamo.v1.PutDenyListRequest
+	1,  // 13: lofamo.v1.Certificates.ListCertificates:output_type -> lofamo.v1.ListCertificatesResponse
+	4,  // 14: lofamo.v1.Certificates.PutDenyList:output_type -> lofamo.v1.PutDenyListResponse
+	13, // [13:15] is the sub-list for method output_type
+	11, // [11:13] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_certificates_proto_init() }

@@ -45,7 +45,8 @@ func certListCommand(a *command.App) *cobra.Command {
 		Use:   "list",
 		Short: "Certificates with their ends, the first to end first, and the revocations",
 		Long: `Lists the newest certificate of each identity that a supervisor has verified since it started, the
-first to end first, and below them all revocations.`,
+first to end first, and below them all revocations. The row "issuer" is the certificate with which supervisors
+renew those of nodes, which none of them outlives.`,
 		Args: command.Exactly(),
 	}
 	o := command.AddOutputFlag(cmd, command.FormatTable, command.FormatJSON, command.FormatYAML)
@@ -58,7 +59,7 @@ first to end first, and below them all revocations.`,
 			if o.Format != command.FormatTable {
 				return a.PrintMessage(o.Format, resp)
 			}
-			if err := command.Table(a.Env.Stdout, certificateRows(a, resp.GetCertificates())); err != nil {
+			if err := command.Table(a.Env.Stdout, certificateRows(a, slices.Concat(resp.GetIssuers(), resp.GetCertificates()))); err != nil {
 				return err
 			}
 			if len(resp.GetList().GetDenials()) == 0 {
@@ -72,8 +73,8 @@ first to end first, and below them all revocations.`,
 	return cmd
 }
 
+// certificateRows sorts the list.
 func certificateRows(a *command.App, list []*lofamov1.Certificate) [][]string {
-	list = slices.Clone(list)
 	slices.SortStableFunc(list, func(x, y *lofamov1.Certificate) int {
 		return cmp.Or(x.GetNotAfter().AsTime().Compare(y.GetNotAfter().AsTime()), strings.Compare(x.GetIdentity(), y.GetIdentity()))
 	})
@@ -83,6 +84,8 @@ func certificateRows(a *command.App, list []*lofamov1.Certificate) [][]string {
 		name, state := c.GetIdentity(), "good"
 		if id, err := pki.ParseIdentity(name); err == nil {
 			name = weblogin.Subject(id)
+		} else if strings.HasSuffix(name, "/issuer") {
+			name = "issuer"
 		}
 		end := c.GetNotAfter().AsTime()
 		switch life := end.Sub(c.GetNotBefore().AsTime()); {

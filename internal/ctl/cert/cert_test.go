@@ -1,9 +1,15 @@
 package cert
 
 import (
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/ctl/command"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -16,5 +22,24 @@ func TestNodesAreRevokedWhole(t *testing.T) {
 	}
 	if _, err := identities("c", []string{"node/n1/dnp"}); err == nil || !strings.Contains(err.Error(), "want node/n1 for both") {
 		t.Errorf("node/n1/dnp: %v: want an error that names node/n1", err)
+	}
+}
+
+// TestIssuerIsARow: the issuer is listed with the certificates, in the order of their ends.
+func TestIssuerIsARow(t *testing.T) {
+	now := time.Now()
+	cert := func(identity string, begins, ends time.Duration) *lofamov1.Certificate {
+		return &lofamov1.Certificate{Identity: identity, Serial: "1a", NotBefore: timestamppb.New(now.Add(begins)), NotAfter: timestamppb.New(now.Add(ends))}
+	}
+	const day = 24 * time.Hour
+	rows := certificateRows(&command.App{Env: command.Env{Location: time.UTC}}, []*lofamov1.Certificate{
+		cert("lofamo://c/issuer", -300*day, 65*day), cert("lofamo://c/node/n1/host", -10*day, 20*day), cert("lofamo://c/operator/ann", 0, 365*day),
+	})
+	var got []string
+	for _, r := range rows[1:] {
+		got = append(got, r[0]+" "+r[1])
+	}
+	if want := []string{"node/n1/host good", "issuer ends soon", "operator/ann good"}; !slices.Equal(got, want) {
+		t.Errorf("rows %q: want %q", got, want)
 	}
 }

@@ -61,6 +61,11 @@ func (c *Certificates) ListCertificates(context.Context, *lofamov1.ListCertifica
 			Revoked: c.cfg.Registry.Revoked(s),
 		})
 	}
+	for _, i := range c.cfg.Verifier.Issuers() {
+		resp.Issuers = append(resp.Issuers, &lofamov1.Certificate{
+			Identity: "lofamo://" + c.cfg.Cluster + "/issuer", Serial: i.SerialNumber.Text(16), NotBefore: timestamppb.New(i.NotBefore), NotAfter: timestamppb.New(i.NotAfter),
+		})
+	}
 	return resp, nil
 }
 

@@ -30,6 +30,7 @@ type office struct {
 	*api.Certificates
 
 	ca      *pki.CA
+	issuer  *pki.Issuer
 	keeper  *denylist.Keeper
 	store   *store.Etcd
 	highest uint64 // rises with each look, as when a node lies in each digest
@@ -43,7 +44,10 @@ func newOffice(t *testing.T) *office {
 	}
 	o := &office{T: t, ca: ca}
 	r := pki.NewRegistry()
-	v, err := pki.NewVerifier(ca.CertPEM(), "c", pki.WithRegistry(r))
+	if o.issuer, err = pki.NewIssuer("c"); err != nil {
+		t.Fatal(err)
+	}
+	v, err := pki.NewVerifier(append(ca.CertPEM(), o.issuer.CertPEM()...), "c", pki.WithRegistry(r))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,6 +205,18 @@ func TestHalfRevokedByAnEarlierBuildCanBeTakenBack(t *testing.T) {
 	}
 	if err := o.put(ann, 4, half("n1/dnp"), half("n3/host"), half("n3/dnp")); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("the half added again: %v: want InvalidArgument", err)
+	}
+}
+
+// TestIssuersAreListed: the service says when the issuer ends, and not among the verified certificates.
+func TestIssuersAreListed(t *testing.T) {
+	o := newOffice(t)
+	resp, err := o.ListCertificates(t.Context(), nil)
+	if err != nil || len(resp.GetIssuers()) != 1 || len(resp.GetCertificates()) != 0 {
+		t.Fatalf("issuers %v, certificates %v, %v: want one issuer and no certificate", resp.GetIssuers(), resp.GetCertificates(), err)
+	}
+	if i := resp.GetIssuers()[0]; i.GetIdentity() != "lofamo://c/issuer" || i.GetSerial() == "" || !i.GetNotAfter().AsTime().Equal(o.issuer.Ends()) {
+		t.Errorf("issuer %v: want lofamo://c/issuer that ends at %s", i, o.issuer.Ends())
 	}
 }
 

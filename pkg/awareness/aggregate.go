@@ -221,7 +221,7 @@ func (m *Machine) apply(n *node, c fault.Component, f finding, now time.Time) {
 		n.wakeAt(m.graceEnds(), now)
 		return
 	}
-	if m.hold(n, c, f, now) {
+	if m.keepsState(n, c, f, now) || m.hold(n, c, f, now) {
 		return
 	}
 	m.change(n, c, f, now)

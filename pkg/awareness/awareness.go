@@ -175,6 +175,7 @@ type NodeStatus struct {
 	HostEpoch     fault.Epoch
 	DNPEpoch      fault.Epoch
 	Platform      fault.Platform // platform of its halves; 0: not stated
+	Restart       Restart        // announced by the node; zero: none
 }
 
 // ComponentStatus is one component of a node.

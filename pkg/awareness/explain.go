@@ -96,6 +96,7 @@ func (x *explainer) because() []string {
 	if x.p.restored {
 		x.say("nothing has come since supervisor %s took over %s; until then it stands as it was committed", x.cfg.Supervisor, x.ago(x.started))
 	}
+	x.restarts()
 	h, ofHalf := halfOf(x.c)
 	_, link := x.c.LinkDirection()
 	switch {
@@ -112,6 +113,19 @@ func (x *explainer) because() []string {
 		x.say("it changes too often: its changes are held back, to one in %s", x.cfg.HoldOff)
 	}
 	return x.lines
+}
+
+// restarts says which announced restarts keep the state.
+func (x *explainer) restarts() {
+	nodes := []*node{x.n}
+	if d, link := x.c.LinkDirection(); link && x.n.peers[d.Index()] != nil {
+		nodes = append(nodes, x.n.peers[d.Index()])
+	}
+	for _, n := range nodes {
+		if r := x.announced(n, x.now); r.Half != 0 {
+			x.say("%s restarts its %s half, as it announced: until it is back the state stands as it was, for %s more at most", n.id, r.Half, roughly(r.Until.Sub(x.now)))
+		}
+	}
 }
 
 func halfOf(c fault.Component) (fault.Half, bool) {

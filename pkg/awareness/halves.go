@@ -192,6 +192,9 @@ func (m *Machine) judgeHalf(n *node, h fault.Half, now time.Time) {
 		n.wakeAt(m.graceEnds(), now)
 		return
 	}
+	if m.restartHolds(n, h, now) {
+		return
+	}
 	f := a.record.finding(fault.Failed, halfComponent(h), a.by)
 	f.rule = fmt.Sprintf("%s, no answer within %s", m.accusers(a), roughly(due.Sub(start)))
 	f.name = ruleDescriptors

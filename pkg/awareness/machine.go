@@ -53,6 +53,8 @@ type Machine struct {
 	touched []*node // to publish
 	// revocations holds the nodes with revoked certificates; nil if there are none.
 	revocations map[*node]revocation
+	// restarts holds the announced restarts; nil if there were none.
+	restarts map[*node]*restarts
 	// regained holds the times when nodes became trusted again, as long as they matter: see relinking.
 	regained map[*node]time.Time
 	records  []record // handed out while one node is looked at: see said
@@ -128,6 +130,7 @@ func (m *Machine) restore(s NodeStatus, again bool) error {
 		t.dead = verdict{on: true, at: m.started, mark: m.mark(m.started), finding: asCommitted(&n.components[fault.ComponentNode])}
 		t.dead.single = s.SingleWitness
 	}
+	m.restoreRestart(n, s.Restart)
 	if n.unreachable = s.Unreachable; s.Unreachable {
 		m.restoreStranded(n)
 	}
@@ -263,6 +266,7 @@ func (m *Machine) evidence(d fault.Delivery, now time.Time) {
 		n.speaker, n.registersAt = h, m.clock.instant(now)
 	}
 	m.foresees(n, d, now)
+	m.notice(n, d, now)
 	if still && n.voice(h).epoch == epoch && len(d.Report.Readings) == 0 {
 		return
 	}
@@ -397,6 +401,7 @@ func (m *Machine) run(now time.Time) {
 		n.touched = false
 		if !n.foreign {
 			m.acquit(n, now)
+			m.forgetRestart(n, now)
 		}
 		n.disputed(func(slot) { n.restless = true })
 		n.restless = n.restless || n.inferred || n.trial != &m.calm

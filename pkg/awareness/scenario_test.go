@@ -34,6 +34,7 @@ import (
 //	cut-own NODE                 NODE alone says that it hears nothing on any link
 //	gossip NODE                  memberlist believes it dead
 //	relabel [KEY=AXIS]...        from now on these are the labels and the failure domains, as with torus
+//	notice NODE/HALF host|dnp D  this half announces a restart of the half named, back within D; 0s ends it
 //	replay NODE/HALF             every report it ever sent arrives again
 //	takeover [ruleless]          another supervisor leads, with the committed map; with one whose rules it does not know
 //	measure NODE/HALF QUANTITY THRESHOLD EVERY VALUE...   it reads the values, so far apart, and sends each with a digest
@@ -91,6 +92,8 @@ func (s *scenario) command(f []string) error {
 		return s.say(f[1:])
 	case "measure":
 		return s.measure(f[1:])
+	case "notice":
+		return s.notice(f[1:])
 	case "die":
 		return s.die(arg(1))
 	case "cut":
@@ -227,6 +230,25 @@ func (s *scenario) say(f []string) error {
 		}
 	}
 	s.w.say(a[0], subject{fault.NodeID(f[1]), comp}, state, kind, age)
+	return nil
+}
+
+// notice is NODE/HALF RESTARTED D.
+func (s *scenario) notice(f []string) error {
+	by, err := s.find(f[0])
+	if err != nil {
+		return err
+	}
+	within, err := time.ParseDuration(f[2])
+	if err != nil {
+		return err
+	}
+	half := fault.HalfHost
+	if f[1] == "dnp" {
+		half = fault.HalfDNP
+	}
+	by[0].restart = fault.RestartNotice{Half: half, Within: within}
+	s.w.report(by[0], false)
 	return nil
 }
 
@@ -514,6 +536,9 @@ func (s *scenario) reasons(because, until []string) {
 
 func (s *scenario) printMap() {
 	for _, n := range s.w.m.Nodes() {
+		if n.Restart.Half != 0 {
+			s.printf("%s restarts its %s half, until %s", n.ID, n.Restart.Half, s.clock(n.Restart.Until))
+		}
 		if n.State == fault.Normal {
 			continue
 		}

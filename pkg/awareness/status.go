@@ -63,7 +63,7 @@ func (m *Machine) status(n *node) NodeStatus {
 		Inferred: n.inferred, Unreachable: n.unreachable && self.state == fault.Unknown, Groups: m.groupsOf(n),
 		Rule: self.rule.String(), Since: m.clock.time(self.since), Life: n.heard(0), HalfLife: [2]time.Time{n.voices[0].heard, n.voices[1].heard}, RegistersAt: m.clock.time(n.registersAt),
 		HostEpoch: n.voices[0].epoch, DNPEpoch: n.voices[1].epoch,
-		Platform: n.platform(),
+		Platform: n.platform(), Restart: m.announced(n, m.now),
 	}
 	if n.speaker != 0 {
 		out.Registers = n.voice(n.speaker).registers

@@ -137,6 +137,9 @@ func (m *Machine) judgeNode(n *node, now time.Time) {
 	m.ask(n, 0, suspicion{latest: v.latest, enough: ok, wait: wait, doubt: !v.any}, now)
 	m.stayMute(n, before)
 	r := &n.rounds[0]
+	if m.restartHolds(n, 0, now) {
+		return
+	}
 	if !ok || n.answered(0) || now.Before(m.caughtUp(r.due)) {
 		m.turnMute(n, v.mute, now)
 		return

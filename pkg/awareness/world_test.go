@@ -78,7 +78,8 @@ type actor struct {
 	says       map[subject]statement
 	sent       []fault.Delivery // for replays
 	nextDigest time.Time
-	readings   []fault.Reading // to go with its next report
+	readings   []fault.Reading     // to go with its next report
+	restart    fault.RestartNotice // the same
 }
 
 // loses draws whether one of n datagrams is lost.
@@ -207,6 +208,7 @@ func (w *world) report(a *actor, digest bool, subjects ...subject) {
 			Node: s.node, Component: s.comp, State: st.state, Kind: st.kind, Age: age, Detail: st.detail})
 	}
 	d.Report.Readings, a.readings = a.readings, nil
+	d.Report.Restart, a.restart = a.restart, fault.RestartNotice{}
 	if a.via == fault.PathTorus {
 		d.Hops = []fault.Hop{{Node: "relay", Half: fault.HalfDNP, Held: a.held}}
 	}

@@ -258,7 +258,19 @@ type Report struct {
 	Uptime time.Duration
 	// Platform is the platform of the origin's halves.
 	Platform Platform
+	// Restart announces or ends a planned restart of a half of the origin's node. Zero: neither.
+	Restart RestartNotice
 }
+
+// RestartNotice announces a planned restart of a half, or ends the announcement. Only the node itself can make it, because the signer's node is the
+// one that is restarted.
+type RestartNotice struct {
+	Half   Half          // the half that is restarted; 0: no notice
+	Within time.Duration // until the half is back, in whole milliseconds; 0: the restart is over
+}
+
+// MaxRestart is the longest time that one notice may announce.
+const MaxRestart = 30 * time.Second
 
 // Hop is one station on a report's way and the time for which it held the report. Hops are
 // information, never proof.

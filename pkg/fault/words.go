@@ -23,7 +23,7 @@ func Words(r Report) uint64 {
 		h.bytes(byte(o.Component), byte(o.State), byte(o.Kind))
 		h.text(o.Detail)
 	}
-	if len(r.Readings) > 0 { // they are of what moves: no two are alike
+	if len(r.Readings) > 0 || r.Restart.Half != 0 { // readings are of what moves: no two are alike
 		h.number(uint64(r.ID.Seq))
 	}
 	return uint64(h)

@@ -40,6 +40,7 @@ func drawReports(t *rapid.T) []fault.Report {
 			Registers: fault.Registers{DNPWatchdog: rapid.Uint32().Draw(t, "dnp"), HostWatchdog: rapid.Uint32().Draw(t, "host"), RemoteFaultDescriptor: rapid.Uint32().Draw(t, "rfd")},
 			Uptime:    time.Duration(rapid.Int64().Draw(t, "uptime")),
 			Platform:  fault.Platform(rapid.IntRange(0, 2).Draw(t, "platform")),
+			Restart:   restartNotice(t),
 		}
 		id.Seq += fault.Seq(number.Draw(t, "step"))
 		if rapid.Bool().Draw(t, "next epoch") {

@@ -25,6 +25,9 @@ func EncodeReport(r fault.Report) *lofamov1.Report {
 		Observations:          make([]*lofamov1.Observation, len(r.Observations)),
 		Platform:              lofamov1.Platform(r.Platform),
 	}
+	if r.Restart.Half != 0 {
+		m.Restart = &lofamov1.RestartNotice{Half: lofamov1.Half(r.Restart.Half), WithinMs: encodeWithin(r.Restart.Within)}
+	}
 	all := make([]lofamov1.Observation, len(r.Observations)) // one allocation for all
 	for i, o := range r.Observations {
 		m.Observations[i] = &all[i]
@@ -79,6 +82,7 @@ func decodeReport(m *lofamov1.Report, id fault.ReportID) (fault.Report, error) {
 		},
 		Uptime:   uptime,
 		Platform: platformOf(m.GetPlatform()),
+		Restart:  restartOf(uint64(max(0, m.GetRestart().GetHalf())), uint64(m.GetRestart().GetWithinMs())),
 	}
 	if n := len(m.GetObservations()); n > 0 {
 		r.Observations = make([]fault.Observation, 0, n)
@@ -94,6 +98,22 @@ func decodeReport(m *lofamov1.Report, id fault.ReportID) (fault.Report, error) {
 		return fault.Report{}, err
 	}
 	return r, nil
+}
+
+// encodeWithin returns the milliseconds of a notice, at least 1 for any time above 0: 0 ends a restart.
+func encodeWithin(d time.Duration) uint32 {
+	if d <= 0 {
+		return 0
+	}
+	return uint32(max(1, min(d, fault.MaxRestart).Milliseconds()))
+}
+
+// restartOf converts a notice. It returns none for a half that only a later version knows, and cuts the time to fault.MaxRestart.
+func restartOf(half, ms uint64) fault.RestartNotice {
+	if half > math.MaxUint8 || !fault.Half(half).Valid() {
+		return fault.RestartNotice{}
+	}
+	return fault.RestartNotice{Half: fault.Half(half), Within: min(time.Duration(min(ms, math.MaxUint32))*time.Millisecond, fault.MaxRestart)}
 }
 
 // platformOf converts a platform; it returns 0 for one that only a later version knows.

@@ -26,6 +26,7 @@ func sampleReport() fault.Report {
 		Registers: fault.Registers{DNPWatchdog: 0x80000001, HostWatchdog: 5, RemoteFaultDescriptor: 6},
 		Uptime:    time.Hour,
 		Platform:  fault.PlatformSharedKernel,
+		Restart:   fault.RestartNotice{Half: fault.HalfDNP, Within: 20 * time.Second},
 	}
 }
 

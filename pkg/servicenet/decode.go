@@ -222,6 +222,13 @@ func (c *canonical) readReport(r *fault.Report) bool {
 		return false
 	}
 	r.Platform = platformOf(lofamov1.Platform(c.uint(10, math.MaxInt32)))
+	if c.next(11) {
+		m := c.message(11)
+		r.Restart = restartOf(m.uint(1, math.MaxInt32), m.uint(2, math.MaxUint32))
+		if !m.done() {
+			return false
+		}
+	}
 	return c.done()
 }
 

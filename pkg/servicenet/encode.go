@@ -159,7 +159,13 @@ func appendFields(b []byte, r *fault.Report, before fault.ReportID) []byte {
 	for i := range r.Readings {
 		b = appendReading(b, &r.Readings[i])
 	}
-	return appendUint(b, 10, uint64(r.Platform))
+	b = appendUint(b, 10, uint64(r.Platform))
+	if r.Restart.Half == 0 {
+		return b
+	}
+	b, at := beginField(b, 11)
+	b = appendUint(b, 1, uint64(r.Restart.Half))
+	return endField(appendUint(b, 2, uint64(encodeWithin(r.Restart.Within))), at)
 }
 
 func appendReading(b []byte, r *fault.Reading) []byte {

@@ -290,6 +290,9 @@ func aged(r fault.Report, held time.Duration) fault.Report {
 		obs[i].Age += held
 	}
 	r.Observations = obs
+	if r.Restart.Within > 0 {
+		r.Restart.Within = max(r.Restart.Within-held, time.Millisecond) // 0 would end the restart
+	}
 	return r
 }
 

@@ -146,6 +146,9 @@ func observationSize(o *fault.Observation, r *fault.Report) int {
 func headerSize(r *fault.Report) int {
 	id := stringSize(len(r.ID.Origin.Node)) + varintSize(uint64(r.ID.Origin.Half)) + varintSize(uint64(r.ID.Epoch)) + varintSize(uint64(r.ID.Seq))
 	n := 1 + protowire.SizeBytes(id) + varintSize(encodeDuration(r.Uptime)) + varintSize(uint64(r.Platform))
+	if r.Restart.Half != 0 {
+		n += 1 + protowire.SizeBytes(varintSize(uint64(r.Restart.Half))+varintSize(uint64(encodeWithin(r.Restart.Within))))
+	}
 	for _, flag := range [...]bool{r.Digest, r.Partial} {
 		if flag {
 			n += 2

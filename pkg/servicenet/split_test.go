@@ -81,6 +81,7 @@ func TestReportSizeIsTheEncoders(t *testing.T) {
 			Registers: fault.Registers{DNPWatchdog: word.Draw(t, "dnp"), HostWatchdog: word.Draw(t, "host"), RemoteFaultDescriptor: word.Draw(t, "rfd")},
 			Uptime:    time.Duration(rapid.Int64().Draw(t, "uptime")),
 			Platform:  fault.Platform(rapid.IntRange(0, 2).Draw(t, "platform")),
+			Restart:   restartNotice(t),
 		}
 		for range rapid.IntRange(0, 5).Draw(t, "observations") {
 			r.Observations = append(r.Observations, fault.Observation{

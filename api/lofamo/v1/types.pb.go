@@ -675,10 +675,13 @@ type Node struct {
 	Spare bool `protobuf:"varint,24,opt,name=spare,proto3" json:"spare,omitempty"`
 	// Recoveries and self-tests of the host half, by the newest digest of either half that had room for them;
 	// absent when none said so, as of agents of an earlier version.
-	HostHealth    *HalfHealth `protobuf:"bytes,25,opt,name=host_health,json=hostHealth,proto3" json:"host_health,omitempty"`
-	DnpHealth     *HalfHealth `protobuf:"bytes,26,opt,name=dnp_health,json=dnpHealth,proto3" json:"dnp_health,omitempty"`          // the same of the DNP half
-	Platform      Platform    `protobuf:"varint,27,opt,name=platform,proto3,enum=lofamo.v1.Platform" json:"platform,omitempty"`    // platform of its halves, by the newest report that states it
-	VerdictsHeld  string      `protobuf:"bytes,28,opt,name=verdicts_held,json=verdictsHeld,proto3" json:"verdicts_held,omitempty"` // as in ClusterInfo; empty in lists
+	HostHealth   *HalfHealth `protobuf:"bytes,25,opt,name=host_health,json=hostHealth,proto3" json:"host_health,omitempty"`
+	DnpHealth    *HalfHealth `protobuf:"bytes,26,opt,name=dnp_health,json=dnpHealth,proto3" json:"dnp_health,omitempty"`          // the same of the DNP half
+	Platform     Platform    `protobuf:"varint,27,opt,name=platform,proto3,enum=lofamo.v1.Platform" json:"platform,omitempty"`    // platform of its halves, by the newest report that states it
+	VerdictsHeld string      `protobuf:"bytes,28,opt,name=verdicts_held,json=verdictsHeld,proto3" json:"verdicts_held,omitempty"` // as in ClusterInfo; empty in lists
+	// A planned restart of one of its halves that the node has announced and not ended. Absent: none, or its time is over. The states that the
+	// restart explains stay as they were until then.
+	Restarting    *Restarting `protobuf:"bytes,29,opt,name=restarting,proto3" json:"restarting,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -909,6 +912,66 @@ func (x *Node) GetVerdictsHeld() string {
 	return ""
 }
 
+func (x *Node) GetRestarting() *Restarting {
+	if x != nil {
+		return x.Restarting
+	}
+	return nil
+}
+
+// Restarting is an announced restart of a half.
+type Restarting struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Half          string                 `protobuf:"bytes,1,opt,name=half,proto3" json:"half,omitempty"`   // host or dnp
+	Until         *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=until,proto3" json:"until,omitempty"` // when verdicts fall again, if the node does not end the restart before
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Restarting) Reset() {
+	*x = Restarting{}
+	mi := &file_lofamo_v1_types_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Restarting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Restarting) ProtoMessage() {}
+
+func (x *Restarting) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_types_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Restarting.ProtoReflect.Descriptor instead.
+func (*Restarting) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Restarting) GetHalf() string {
+	if x != nil {
+		return x.Half
+	}
+	return ""
+}
+
+func (x *Restarting) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
 // Maintenance marks a node on which somebody works: its faults are shown, and nothing answers them.
 type Maintenance struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -923,7 +986,7 @@ type Maintenance struct {
 
 func (x *Maintenance) Reset() {
 	*x = Maintenance{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[1]
+	mi := &file_lofamo_v1_types_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -935,7 +998,7 @@ func (x *Maintenance) String() string {
 func (*Maintenance) ProtoMessage() {}
 
 func (x *Maintenance) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[1]
+	mi := &file_lofamo_v1_types_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -948,7 +1011,7 @@ func (x *Maintenance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Maintenance.ProtoReflect.Descriptor instead.
 func (*Maintenance) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{1}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Maintenance) GetNode() string {
@@ -1005,7 +1068,7 @@ type Warning struct {
 
 func (x *Warning) Reset() {
 	*x = Warning{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[2]
+	mi := &file_lofamo_v1_types_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1017,7 +1080,7 @@ func (x *Warning) String() string {
 func (*Warning) ProtoMessage() {}
 
 func (x *Warning) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[2]
+	mi := &file_lofamo_v1_types_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1030,7 +1093,7 @@ func (x *Warning) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Warning.ProtoReflect.Descriptor instead.
 func (*Warning) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{2}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Warning) GetComponent() string {
@@ -1114,7 +1177,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[3]
+	mi := &file_lofamo_v1_types_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1126,7 +1189,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[3]
+	mi := &file_lofamo_v1_types_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1139,7 +1202,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{3}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Group) GetId() string {
@@ -1245,7 +1308,7 @@ type DeliveryStatus struct {
 
 func (x *DeliveryStatus) Reset() {
 	*x = DeliveryStatus{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[4]
+	mi := &file_lofamo_v1_types_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1257,7 +1320,7 @@ func (x *DeliveryStatus) String() string {
 func (*DeliveryStatus) ProtoMessage() {}
 
 func (x *DeliveryStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[4]
+	mi := &file_lofamo_v1_types_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1270,7 +1333,7 @@ func (x *DeliveryStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliveryStatus.ProtoReflect.Descriptor instead.
 func (*DeliveryStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *DeliveryStatus) GetState() PathState {
@@ -1393,7 +1456,7 @@ type RailStatus struct {
 
 func (x *RailStatus) Reset() {
 	*x = RailStatus{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[5]
+	mi := &file_lofamo_v1_types_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1405,7 +1468,7 @@ func (x *RailStatus) String() string {
 func (*RailStatus) ProtoMessage() {}
 
 func (x *RailStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[5]
+	mi := &file_lofamo_v1_types_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1418,7 +1481,7 @@ func (x *RailStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RailStatus.ProtoReflect.Descriptor instead.
 func (*RailStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RailStatus) GetName() string {
@@ -1485,7 +1548,7 @@ type HalfHealth struct {
 
 func (x *HalfHealth) Reset() {
 	*x = HalfHealth{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[6]
+	mi := &file_lofamo_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1497,7 +1560,7 @@ func (x *HalfHealth) String() string {
 func (*HalfHealth) ProtoMessage() {}
 
 func (x *HalfHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[6]
+	mi := &file_lofamo_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1510,7 +1573,7 @@ func (x *HalfHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HalfHealth.ProtoReflect.Descriptor instead.
 func (*HalfHealth) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *HalfHealth) GetRecovery() *RecoveryStatus {
@@ -1574,7 +1637,7 @@ type RecoveryStatus struct {
 
 func (x *RecoveryStatus) Reset() {
 	*x = RecoveryStatus{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[7]
+	mi := &file_lofamo_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1586,7 +1649,7 @@ func (x *RecoveryStatus) String() string {
 func (*RecoveryStatus) ProtoMessage() {}
 
 func (x *RecoveryStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[7]
+	mi := &file_lofamo_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1599,7 +1662,7 @@ func (x *RecoveryStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoveryStatus.ProtoReflect.Descriptor instead.
 func (*RecoveryStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RecoveryStatus) GetState() RecoveryState {
@@ -1733,7 +1796,7 @@ type SelfTest struct {
 
 func (x *SelfTest) Reset() {
 	*x = SelfTest{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[8]
+	mi := &file_lofamo_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1745,7 +1808,7 @@ func (x *SelfTest) String() string {
 func (*SelfTest) ProtoMessage() {}
 
 func (x *SelfTest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[8]
+	mi := &file_lofamo_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1758,7 +1821,7 @@ func (x *SelfTest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SelfTest.ProtoReflect.Descriptor instead.
 func (*SelfTest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SelfTest) GetNumber() uint32 {
@@ -1869,7 +1932,7 @@ type Component struct {
 
 func (x *Component) Reset() {
 	*x = Component{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[9]
+	mi := &file_lofamo_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1881,7 +1944,7 @@ func (x *Component) String() string {
 func (*Component) ProtoMessage() {}
 
 func (x *Component) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[9]
+	mi := &file_lofamo_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1894,7 +1957,7 @@ func (x *Component) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Component.ProtoReflect.Descriptor instead.
 func (*Component) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Component) GetName() string {
@@ -1965,7 +2028,7 @@ type Evidence struct {
 
 func (x *Evidence) Reset() {
 	*x = Evidence{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[10]
+	mi := &file_lofamo_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1977,7 +2040,7 @@ func (x *Evidence) String() string {
 func (*Evidence) ProtoMessage() {}
 
 func (x *Evidence) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[10]
+	mi := &file_lofamo_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1990,7 +2053,7 @@ func (x *Evidence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Evidence.ProtoReflect.Descriptor instead.
 func (*Evidence) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Evidence) GetKind() string {
@@ -2048,7 +2111,7 @@ type Registers struct {
 
 func (x *Registers) Reset() {
 	*x = Registers{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[11]
+	mi := &file_lofamo_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2060,7 +2123,7 @@ func (x *Registers) String() string {
 func (*Registers) ProtoMessage() {}
 
 func (x *Registers) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[11]
+	mi := &file_lofamo_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2073,7 +2136,7 @@ func (x *Registers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registers.ProtoReflect.Descriptor instead.
 func (*Registers) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Registers) GetDnpWatchdog() uint32 {
@@ -2127,7 +2190,7 @@ type Link struct {
 
 func (x *Link) Reset() {
 	*x = Link{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[12]
+	mi := &file_lofamo_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2139,7 +2202,7 @@ func (x *Link) String() string {
 func (*Link) ProtoMessage() {}
 
 func (x *Link) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[12]
+	mi := &file_lofamo_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2152,7 +2215,7 @@ func (x *Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Link.ProtoReflect.Descriptor instead.
 func (*Link) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Link) GetNode() string {
@@ -2267,7 +2330,7 @@ type LinkMask struct {
 
 func (x *LinkMask) Reset() {
 	*x = LinkMask{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[13]
+	mi := &file_lofamo_v1_types_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2279,7 +2342,7 @@ func (x *LinkMask) String() string {
 func (*LinkMask) ProtoMessage() {}
 
 func (x *LinkMask) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[13]
+	mi := &file_lofamo_v1_types_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2292,7 +2355,7 @@ func (x *LinkMask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkMask.ProtoReflect.Descriptor instead.
 func (*LinkMask) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *LinkMask) GetNode() string {
@@ -2406,7 +2469,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[14]
+	mi := &file_lofamo_v1_types_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2418,7 +2481,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[14]
+	mi := &file_lofamo_v1_types_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2431,7 +2494,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{14}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Event) GetRevision() uint64 {
@@ -2658,7 +2721,7 @@ type Supervisor struct {
 
 func (x *Supervisor) Reset() {
 	*x = Supervisor{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[15]
+	mi := &file_lofamo_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2670,7 +2733,7 @@ func (x *Supervisor) String() string {
 func (*Supervisor) ProtoMessage() {}
 
 func (x *Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[15]
+	mi := &file_lofamo_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2683,7 +2746,7 @@ func (x *Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Supervisor.ProtoReflect.Descriptor instead.
 func (*Supervisor) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{15}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Supervisor) GetId() string {
@@ -2774,7 +2837,7 @@ var File_lofamo_v1_types_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x96\t\n" +
+	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcd\t\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05coord\x18\x02 \x01(\tR\x05coord\x12&\n" +
@@ -2809,10 +2872,17 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\n" +
 	"dnp_health\x18\x1a \x01(\v2\x15.lofamo.v1.HalfHealthR\tdnpHealth\x12/\n" +
 	"\bplatform\x18\x1b \x01(\x0e2\x13.lofamo.v1.PlatformR\bplatform\x12#\n" +
-	"\rverdicts_held\x18\x1c \x01(\tR\fverdictsHeld\x1a9\n" +
+	"\rverdicts_held\x18\x1c \x01(\tR\fverdictsHeld\x125\n" +
+	"\n" +
+	"restarting\x18\x1d \x01(\v2\x15.lofamo.v1.RestartingR\n" +
+	"restarting\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xad\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"R\n" +
+	"\n" +
+	"Restarting\x12\x12\n" +
+	"\x04half\x18\x01 \x01(\tR\x04half\x120\n" +
+	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\xad\x01\n" +
 	"\vMaintenance\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x0e\n" +
@@ -3107,7 +3177,7 @@ func file_lofamo_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_lofamo_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
-var file_lofamo_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_lofamo_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_lofamo_v1_types_proto_goTypes = []any{
 	(State)(0),                    // 0: lofamo.v1.State
 	(Platform)(0),                 // 1: lofamo.v1.Platform
@@ -3120,91 +3190,94 @@ var file_lofamo_v1_types_proto_goTypes = []any{
 	(TestState)(0),                // 8: lofamo.v1.TestState
 	(EventKind)(0),                // 9: lofamo.v1.EventKind
 	(*Node)(nil),                  // 10: lofamo.v1.Node
-	(*Maintenance)(nil),           // 11: lofamo.v1.Maintenance
-	(*Warning)(nil),               // 12: lofamo.v1.Warning
-	(*Group)(nil),                 // 13: lofamo.v1.Group
-	(*DeliveryStatus)(nil),        // 14: lofamo.v1.DeliveryStatus
-	(*RailStatus)(nil),            // 15: lofamo.v1.RailStatus
-	(*HalfHealth)(nil),            // 16: lofamo.v1.HalfHealth
-	(*RecoveryStatus)(nil),        // 17: lofamo.v1.RecoveryStatus
-	(*SelfTest)(nil),              // 18: lofamo.v1.SelfTest
-	(*Component)(nil),             // 19: lofamo.v1.Component
-	(*Evidence)(nil),              // 20: lofamo.v1.Evidence
-	(*Registers)(nil),             // 21: lofamo.v1.Registers
-	(*Link)(nil),                  // 22: lofamo.v1.Link
-	(*LinkMask)(nil),              // 23: lofamo.v1.LinkMask
-	(*Event)(nil),                 // 24: lofamo.v1.Event
-	(*Supervisor)(nil),            // 25: lofamo.v1.Supervisor
-	nil,                           // 26: lofamo.v1.Node.LabelsEntry
-	nil,                           // 27: lofamo.v1.Event.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 29: google.protobuf.Duration
+	(*Restarting)(nil),            // 11: lofamo.v1.Restarting
+	(*Maintenance)(nil),           // 12: lofamo.v1.Maintenance
+	(*Warning)(nil),               // 13: lofamo.v1.Warning
+	(*Group)(nil),                 // 14: lofamo.v1.Group
+	(*DeliveryStatus)(nil),        // 15: lofamo.v1.DeliveryStatus
+	(*RailStatus)(nil),            // 16: lofamo.v1.RailStatus
+	(*HalfHealth)(nil),            // 17: lofamo.v1.HalfHealth
+	(*RecoveryStatus)(nil),        // 18: lofamo.v1.RecoveryStatus
+	(*SelfTest)(nil),              // 19: lofamo.v1.SelfTest
+	(*Component)(nil),             // 20: lofamo.v1.Component
+	(*Evidence)(nil),              // 21: lofamo.v1.Evidence
+	(*Registers)(nil),             // 22: lofamo.v1.Registers
+	(*Link)(nil),                  // 23: lofamo.v1.Link
+	(*LinkMask)(nil),              // 24: lofamo.v1.LinkMask
+	(*Event)(nil),                 // 25: lofamo.v1.Event
+	(*Supervisor)(nil),            // 26: lofamo.v1.Supervisor
+	nil,                           // 27: lofamo.v1.Node.LabelsEntry
+	nil,                           // 28: lofamo.v1.Event.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 30: google.protobuf.Duration
 }
 var file_lofamo_v1_types_proto_depIdxs = []int32{
 	0,  // 0: lofamo.v1.Node.state:type_name -> lofamo.v1.State
 	2,  // 1: lofamo.v1.Node.cause:type_name -> lofamo.v1.Cause
-	19, // 2: lofamo.v1.Node.components:type_name -> lofamo.v1.Component
-	21, // 3: lofamo.v1.Node.registers:type_name -> lofamo.v1.Registers
-	28, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
-	29, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
-	14, // 6: lofamo.v1.Node.delivery:type_name -> lofamo.v1.DeliveryStatus
-	29, // 7: lofamo.v1.Node.delivery_age:type_name -> google.protobuf.Duration
-	26, // 8: lofamo.v1.Node.labels:type_name -> lofamo.v1.Node.LabelsEntry
-	11, // 9: lofamo.v1.Node.maintenance:type_name -> lofamo.v1.Maintenance
-	12, // 10: lofamo.v1.Node.warnings:type_name -> lofamo.v1.Warning
-	16, // 11: lofamo.v1.Node.host_health:type_name -> lofamo.v1.HalfHealth
-	16, // 12: lofamo.v1.Node.dnp_health:type_name -> lofamo.v1.HalfHealth
+	20, // 2: lofamo.v1.Node.components:type_name -> lofamo.v1.Component
+	22, // 3: lofamo.v1.Node.registers:type_name -> lofamo.v1.Registers
+	29, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
+	30, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
+	15, // 6: lofamo.v1.Node.delivery:type_name -> lofamo.v1.DeliveryStatus
+	30, // 7: lofamo.v1.Node.delivery_age:type_name -> google.protobuf.Duration
+	27, // 8: lofamo.v1.Node.labels:type_name -> lofamo.v1.Node.LabelsEntry
+	12, // 9: lofamo.v1.Node.maintenance:type_name -> lofamo.v1.Maintenance
+	13, // 10: lofamo.v1.Node.warnings:type_name -> lofamo.v1.Warning
+	17, // 11: lofamo.v1.Node.host_health:type_name -> lofamo.v1.HalfHealth
+	17, // 12: lofamo.v1.Node.dnp_health:type_name -> lofamo.v1.HalfHealth
 	1,  // 13: lofamo.v1.Node.platform:type_name -> lofamo.v1.Platform
-	28, // 14: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
-	28, // 15: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
-	29, // 16: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
-	28, // 17: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
-	4,  // 18: lofamo.v1.Group.kind:type_name -> lofamo.v1.GroupKind
-	0,  // 19: lofamo.v1.Group.state:type_name -> lofamo.v1.State
-	2,  // 20: lofamo.v1.Group.cause:type_name -> lofamo.v1.Cause
-	28, // 21: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
-	5,  // 22: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
-	15, // 23: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
-	17, // 24: lofamo.v1.HalfHealth.recovery:type_name -> lofamo.v1.RecoveryStatus
-	18, // 25: lofamo.v1.HalfHealth.tests:type_name -> lofamo.v1.SelfTest
-	6,  // 26: lofamo.v1.RecoveryStatus.state:type_name -> lofamo.v1.RecoveryState
-	7,  // 27: lofamo.v1.RecoveryStatus.resumption:type_name -> lofamo.v1.Resumption
-	8,  // 28: lofamo.v1.SelfTest.state:type_name -> lofamo.v1.TestState
-	0,  // 29: lofamo.v1.Component.state:type_name -> lofamo.v1.State
-	28, // 30: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
-	20, // 31: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
-	2,  // 32: lofamo.v1.Component.cause:type_name -> lofamo.v1.Cause
-	3,  // 33: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
-	29, // 34: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
-	0,  // 35: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
-	29, // 36: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
-	0,  // 37: lofamo.v1.Link.state:type_name -> lofamo.v1.State
-	2,  // 38: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
-	28, // 39: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
-	20, // 40: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
-	23, // 41: lofamo.v1.Link.mask:type_name -> lofamo.v1.LinkMask
-	28, // 42: lofamo.v1.LinkMask.since:type_name -> google.protobuf.Timestamp
-	0,  // 43: lofamo.v1.Event.from:type_name -> lofamo.v1.State
-	0,  // 44: lofamo.v1.Event.to:type_name -> lofamo.v1.State
-	2,  // 45: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
-	3,  // 46: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
-	29, // 47: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
-	28, // 48: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
-	9,  // 49: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
-	13, // 50: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
-	12, // 51: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
-	11, // 52: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
-	27, // 53: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
-	17, // 54: lofamo.v1.Event.recovery:type_name -> lofamo.v1.RecoveryStatus
-	23, // 55: lofamo.v1.Event.mask:type_name -> lofamo.v1.LinkMask
-	1,  // 56: lofamo.v1.Event.platform:type_name -> lofamo.v1.Platform
-	0,  // 57: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
-	29, // 58: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
-	59, // [59:59] is the sub-list for method output_type
-	59, // [59:59] is the sub-list for method input_type
-	59, // [59:59] is the sub-list for extension type_name
-	59, // [59:59] is the sub-list for extension extendee
-	0,  // [0:59] is the sub-list for field type_name
+	11, // 14: lofamo.v1.Node.restarting:type_name -> lofamo.v1.Restarting
+	29, // 15: lofamo.v1.Restarting.until:type_name -> google.protobuf.Timestamp
+	29, // 16: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
+	29, // 17: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
+	30, // 18: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
+	29, // 19: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
+	4,  // 20: lofamo.v1.Group.kind:type_name -> lofamo.v1.GroupKind
+	0,  // 21: lofamo.v1.Group.state:type_name -> lofamo.v1.State
+	2,  // 22: lofamo.v1.Group.cause:type_name -> lofamo.v1.Cause
+	29, // 23: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
+	5,  // 24: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
+	16, // 25: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
+	18, // 26: lofamo.v1.HalfHealth.recovery:type_name -> lofamo.v1.RecoveryStatus
+	19, // 27: lofamo.v1.HalfHealth.tests:type_name -> lofamo.v1.SelfTest
+	6,  // 28: lofamo.v1.RecoveryStatus.state:type_name -> lofamo.v1.RecoveryState
+	7,  // 29: lofamo.v1.RecoveryStatus.resumption:type_name -> lofamo.v1.Resumption
+	8,  // 30: lofamo.v1.SelfTest.state:type_name -> lofamo.v1.TestState
+	0,  // 31: lofamo.v1.Component.state:type_name -> lofamo.v1.State
+	29, // 32: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
+	21, // 33: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
+	2,  // 34: lofamo.v1.Component.cause:type_name -> lofamo.v1.Cause
+	3,  // 35: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
+	30, // 36: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
+	0,  // 37: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
+	30, // 38: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
+	0,  // 39: lofamo.v1.Link.state:type_name -> lofamo.v1.State
+	2,  // 40: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
+	29, // 41: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
+	21, // 42: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
+	24, // 43: lofamo.v1.Link.mask:type_name -> lofamo.v1.LinkMask
+	29, // 44: lofamo.v1.LinkMask.since:type_name -> google.protobuf.Timestamp
+	0,  // 45: lofamo.v1.Event.from:type_name -> lofamo.v1.State
+	0,  // 46: lofamo.v1.Event.to:type_name -> lofamo.v1.State
+	2,  // 47: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
+	3,  // 48: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
+	30, // 49: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
+	29, // 50: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
+	9,  // 51: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
+	14, // 52: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
+	13, // 53: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
+	12, // 54: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
+	28, // 55: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
+	18, // 56: lofamo.v1.Event.recovery:type_name -> lofamo.v1.RecoveryStatus
+	24, // 57: lofamo.v1.Event.mask:type_name -> lofamo.v1.LinkMask
+	1,  // 58: lofamo.v1.Event.platform:type_name -> lofamo.v1.Platform
+	0,  // 59: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
+	30, // 60: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
+	61, // [61:61] is the sub-list for method output_type
+	61, // [61:61] is the sub-list for method input_type
+	61, // [61:61] is the sub-list for extension type_name
+	61, // [61:61] is the sub-list for extension extendee
+	0,  // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_types_proto_init() }
@@ -3218,7 +3291,7 @@ func file_lofamo_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_types_proto_rawDesc), len(file_lofamo_v1_types_proto_rawDesc)),
 			NumEnums:      10,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -372,7 +372,7 @@ func (x Ack_Status) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Ack_Status.Descriptor instead.
 func (Ack_Status) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{10, 0}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{11, 0}
 }
 
 // Envelope is an authenticated message: signed by its origin, or, between two that share a session
@@ -1489,8 +1489,10 @@ type Report struct {
 	Partial               bool       `protobuf:"varint,8,opt,name=partial,proto3" json:"partial,omitempty"`                                                             // of a digest: one of several parts, so that nothing is withdrawn by it
 	Readings              []*Reading `protobuf:"bytes,9,rep,name=readings,proto3" json:"readings,omitempty"`                                                            // at most 10: values that move, for the foresight
 	Platform              Platform   `protobuf:"varint,10,opt,name=platform,proto3,enum=lofamo.v1.Platform" json:"platform,omitempty"`                                  // platform of the origin's halves, in reports of changes and the first digests; a value of a later version counts as not stated
-	unknownFields         protoimpl.UnknownFields
-	sizeCache             protoimpl.SizeCache
+	// A planned restart of a half of the origin's node. Absent: nothing is announced. Supervisors of earlier versions ignore it.
+	Restart       *RestartNotice `protobuf:"bytes,11,opt,name=restart,proto3" json:"restart,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Report) Reset() {
@@ -1593,6 +1595,68 @@ func (x *Report) GetPlatform() Platform {
 	return Platform_PLATFORM_UNSPECIFIED
 }
 
+func (x *Report) GetRestart() *RestartNotice {
+	if x != nil {
+		return x.Restart
+	}
+	return nil
+}
+
+// RestartNotice announces that a half is about to be restarted, or says that an announced restart is over. Until the half is back, the map keeps
+// the states that the restart explains.
+type RestartNotice struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Half  Half                   `protobuf:"varint,1,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // the half that is restarted: host or dnp
+	// Time until the half is back, milliseconds from the sending, 1 to 30,000; 0: the restart is over. Supervisors cut what is longer.
+	WithinMs      uint32 `protobuf:"varint,2,opt,name=within_ms,json=withinMs,proto3" json:"within_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartNotice) Reset() {
+	*x = RestartNotice{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartNotice) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartNotice) ProtoMessage() {}
+
+func (x *RestartNotice) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartNotice.ProtoReflect.Descriptor instead.
+func (*RestartNotice) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *RestartNotice) GetHalf() Half {
+	if x != nil {
+		return x.Half
+	}
+	return Half_HALF_UNSPECIFIED
+}
+
+func (x *RestartNotice) GetWithinMs() uint32 {
+	if x != nil {
+		return x.WithinMs
+	}
+	return 0
+}
+
 // Reading is a measured value of the origin's own node.
 type Reading struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -1609,7 +1673,7 @@ type Reading struct {
 
 func (x *Reading) Reset() {
 	*x = Reading{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[8]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1621,7 +1685,7 @@ func (x *Reading) String() string {
 func (*Reading) ProtoMessage() {}
 
 func (x *Reading) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[8]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1634,7 +1698,7 @@ func (x *Reading) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reading.ProtoReflect.Descriptor instead.
 func (*Reading) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{8}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Reading) GetComponent() uint32 {
@@ -1694,7 +1758,7 @@ type Observation struct {
 
 func (x *Observation) Reset() {
 	*x = Observation{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[9]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1706,7 +1770,7 @@ func (x *Observation) String() string {
 func (*Observation) ProtoMessage() {}
 
 func (x *Observation) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[9]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1719,7 +1783,7 @@ func (x *Observation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Observation.ProtoReflect.Descriptor instead.
 func (*Observation) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{9}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Observation) GetNode() string {
@@ -1781,7 +1845,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[10]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1793,7 +1857,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[10]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1806,7 +1870,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{10}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Ack) GetStatus() Ack_Status {
@@ -1877,7 +1941,7 @@ type PathRequest struct {
 
 func (x *PathRequest) Reset() {
 	*x = PathRequest{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[11]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1889,7 +1953,7 @@ func (x *PathRequest) String() string {
 func (*PathRequest) ProtoMessage() {}
 
 func (x *PathRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[11]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1902,7 +1966,7 @@ func (x *PathRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathRequest.ProtoReflect.Descriptor instead.
 func (*PathRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{11}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PathRequest) GetNode() string {
@@ -1971,7 +2035,7 @@ type PathReply struct {
 
 func (x *PathReply) Reset() {
 	*x = PathReply{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[12]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1983,7 +2047,7 @@ func (x *PathReply) String() string {
 func (*PathReply) ProtoMessage() {}
 
 func (x *PathReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[12]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1996,7 +2060,7 @@ func (x *PathReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathReply.ProtoReflect.Descriptor instead.
 func (*PathReply) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{12}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PathReply) GetNode() string {
@@ -2068,7 +2132,7 @@ type PathAck struct {
 
 func (x *PathAck) Reset() {
 	*x = PathAck{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[13]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2080,7 +2144,7 @@ func (x *PathAck) String() string {
 func (*PathAck) ProtoMessage() {}
 
 func (x *PathAck) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[13]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2093,7 +2157,7 @@ func (x *PathAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathAck.ProtoReflect.Descriptor instead.
 func (*PathAck) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{13}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PathAck) GetNode() string {
@@ -2134,7 +2198,7 @@ type Again struct {
 
 func (x *Again) Reset() {
 	*x = Again{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[14]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2146,7 +2210,7 @@ func (x *Again) String() string {
 func (*Again) ProtoMessage() {}
 
 func (x *Again) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[14]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2159,7 +2223,7 @@ func (x *Again) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Again.ProtoReflect.Descriptor instead.
 func (*Again) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{14}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{15}
 }
 
 // Challenge asks a node whether it lives. It is valid only under a supervisor's certificate.
@@ -2178,7 +2242,7 @@ type Challenge struct {
 
 func (x *Challenge) Reset() {
 	*x = Challenge{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[15]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2190,7 +2254,7 @@ func (x *Challenge) String() string {
 func (*Challenge) ProtoMessage() {}
 
 func (x *Challenge) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[15]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2203,7 +2267,7 @@ func (x *Challenge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Challenge.ProtoReflect.Descriptor instead.
 func (*Challenge) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{15}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Challenge) GetNonce() []byte {
@@ -2261,7 +2325,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[16]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2273,7 +2337,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[16]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2286,7 +2350,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{16}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Answer) GetNonce() []byte {
@@ -2332,7 +2396,7 @@ type Relayed struct {
 
 func (x *Relayed) Reset() {
 	*x = Relayed{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[17]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2344,7 +2408,7 @@ func (x *Relayed) String() string {
 func (*Relayed) ProtoMessage() {}
 
 func (x *Relayed) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[17]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2357,7 +2421,7 @@ func (x *Relayed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Relayed.ProtoReflect.Descriptor instead.
 func (*Relayed) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{17}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Relayed) GetInner() *Envelope {
@@ -2386,7 +2450,7 @@ type Hop struct {
 
 func (x *Hop) Reset() {
 	*x = Hop{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[18]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2398,7 +2462,7 @@ func (x *Hop) String() string {
 func (*Hop) ProtoMessage() {}
 
 func (x *Hop) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[18]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2411,7 +2475,7 @@ func (x *Hop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hop.ProtoReflect.Descriptor instead.
 func (*Hop) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{18}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Hop) GetNode() string {
@@ -2448,7 +2512,7 @@ type Downcall struct {
 
 func (x *Downcall) Reset() {
 	*x = Downcall{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[19]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2460,7 +2524,7 @@ func (x *Downcall) String() string {
 func (*Downcall) ProtoMessage() {}
 
 func (x *Downcall) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[19]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2473,7 +2537,7 @@ func (x *Downcall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Downcall.ProtoReflect.Descriptor instead.
 func (*Downcall) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{19}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Downcall) GetNode() string {
@@ -2508,7 +2572,7 @@ type BulkRequest struct {
 
 func (x *BulkRequest) Reset() {
 	*x = BulkRequest{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[20]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2520,7 +2584,7 @@ func (x *BulkRequest) String() string {
 func (*BulkRequest) ProtoMessage() {}
 
 func (x *BulkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[20]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2533,7 +2597,7 @@ func (x *BulkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BulkRequest.ProtoReflect.Descriptor instead.
 func (*BulkRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{20}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *BulkRequest) GetTransfer() []byte {
@@ -2613,7 +2677,7 @@ type BulkAnnounce struct {
 
 func (x *BulkAnnounce) Reset() {
 	*x = BulkAnnounce{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[21]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2625,7 +2689,7 @@ func (x *BulkAnnounce) String() string {
 func (*BulkAnnounce) ProtoMessage() {}
 
 func (x *BulkAnnounce) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[21]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2638,7 +2702,7 @@ func (x *BulkAnnounce) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BulkAnnounce.ProtoReflect.Descriptor instead.
 func (*BulkAnnounce) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{21}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *BulkAnnounce) GetTransfer() []byte {
@@ -2735,7 +2799,7 @@ type BulkPull struct {
 
 func (x *BulkPull) Reset() {
 	*x = BulkPull{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[22]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2747,7 +2811,7 @@ func (x *BulkPull) String() string {
 func (*BulkPull) ProtoMessage() {}
 
 func (x *BulkPull) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[22]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2760,7 +2824,7 @@ func (x *BulkPull) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BulkPull.ProtoReflect.Descriptor instead.
 func (*BulkPull) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{22}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *BulkPull) GetTransfer() []byte {
@@ -2823,7 +2887,7 @@ type ChunkRange struct {
 
 func (x *ChunkRange) Reset() {
 	*x = ChunkRange{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[23]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2835,7 +2899,7 @@ func (x *ChunkRange) String() string {
 func (*ChunkRange) ProtoMessage() {}
 
 func (x *ChunkRange) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[23]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2848,7 +2912,7 @@ func (x *ChunkRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkRange.ProtoReflect.Descriptor instead.
 func (*ChunkRange) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{23}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ChunkRange) GetFirst() uint32 {
@@ -2894,7 +2958,7 @@ type Told struct {
 
 func (x *Told) Reset() {
 	*x = Told{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[24]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2906,7 +2970,7 @@ func (x *Told) String() string {
 func (*Told) ProtoMessage() {}
 
 func (x *Told) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[24]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2919,7 +2983,7 @@ func (x *Told) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Told.ProtoReflect.Descriptor instead.
 func (*Told) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{24}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Told) GetNode() string {
@@ -3007,7 +3071,7 @@ type ToldNode struct {
 
 func (x *ToldNode) Reset() {
 	*x = ToldNode{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[25]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3019,7 +3083,7 @@ func (x *ToldNode) String() string {
 func (*ToldNode) ProtoMessage() {}
 
 func (x *ToldNode) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[25]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3032,7 +3096,7 @@ func (x *ToldNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToldNode.ProtoReflect.Descriptor instead.
 func (*ToldNode) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{25}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ToldNode) GetId() string {
@@ -3089,7 +3153,7 @@ type ToldFault struct {
 
 func (x *ToldFault) Reset() {
 	*x = ToldFault{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[26]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3101,7 +3165,7 @@ func (x *ToldFault) String() string {
 func (*ToldFault) ProtoMessage() {}
 
 func (x *ToldFault) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[26]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3114,7 +3178,7 @@ func (x *ToldFault) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToldFault.ProtoReflect.Descriptor instead.
 func (*ToldFault) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{26}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ToldFault) GetComponent() uint32 {
@@ -3153,7 +3217,7 @@ type Interest struct {
 
 func (x *Interest) Reset() {
 	*x = Interest{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[27]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3165,7 +3229,7 @@ func (x *Interest) String() string {
 func (*Interest) ProtoMessage() {}
 
 func (x *Interest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[27]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3178,7 +3242,7 @@ func (x *Interest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interest.ProtoReflect.Descriptor instead.
 func (*Interest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{27}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Interest) GetNode() string {
@@ -3236,7 +3300,7 @@ type OrderNumber struct {
 
 func (x *OrderNumber) Reset() {
 	*x = OrderNumber{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[28]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3248,7 +3312,7 @@ func (x *OrderNumber) String() string {
 func (*OrderNumber) ProtoMessage() {}
 
 func (x *OrderNumber) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[28]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3261,7 +3325,7 @@ func (x *OrderNumber) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderNumber.ProtoReflect.Descriptor instead.
 func (*OrderNumber) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{28}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *OrderNumber) GetTerm() uint64 {
@@ -3297,7 +3361,7 @@ type DiagnosisOrder struct {
 
 func (x *DiagnosisOrder) Reset() {
 	*x = DiagnosisOrder{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[29]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3309,7 +3373,7 @@ func (x *DiagnosisOrder) String() string {
 func (*DiagnosisOrder) ProtoMessage() {}
 
 func (x *DiagnosisOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[29]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3322,7 +3386,7 @@ func (x *DiagnosisOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnosisOrder.ProtoReflect.Descriptor instead.
 func (*DiagnosisOrder) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{29}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DiagnosisOrder) GetNumber() *OrderNumber {
@@ -3387,7 +3451,7 @@ type DiagnosisFindings struct {
 
 func (x *DiagnosisFindings) Reset() {
 	*x = DiagnosisFindings{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[30]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3399,7 +3463,7 @@ func (x *DiagnosisFindings) String() string {
 func (*DiagnosisFindings) ProtoMessage() {}
 
 func (x *DiagnosisFindings) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[30]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3412,7 +3476,7 @@ func (x *DiagnosisFindings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnosisFindings.ProtoReflect.Descriptor instead.
 func (*DiagnosisFindings) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{30}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DiagnosisFindings) GetNumber() *OrderNumber {
@@ -3494,7 +3558,7 @@ type LinkFinding struct {
 
 func (x *LinkFinding) Reset() {
 	*x = LinkFinding{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[31]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3506,7 +3570,7 @@ func (x *LinkFinding) String() string {
 func (*LinkFinding) ProtoMessage() {}
 
 func (x *LinkFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[31]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3519,7 +3583,7 @@ func (x *LinkFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkFinding.ProtoReflect.Descriptor instead.
 func (*LinkFinding) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{31}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *LinkFinding) GetDirection() uint32 {
@@ -3588,7 +3652,7 @@ type DiagnosisTest struct {
 
 func (x *DiagnosisTest) Reset() {
 	*x = DiagnosisTest{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[32]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3600,7 +3664,7 @@ func (x *DiagnosisTest) String() string {
 func (*DiagnosisTest) ProtoMessage() {}
 
 func (x *DiagnosisTest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[32]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3613,7 +3677,7 @@ func (x *DiagnosisTest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnosisTest.ProtoReflect.Descriptor instead.
 func (*DiagnosisTest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{32}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DiagnosisTest) GetSent() uint32 {
@@ -3684,7 +3748,7 @@ type JobEureka struct {
 
 func (x *JobEureka) Reset() {
 	*x = JobEureka{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[33]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3696,7 +3760,7 @@ func (x *JobEureka) String() string {
 func (*JobEureka) ProtoMessage() {}
 
 func (x *JobEureka) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[33]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3709,7 +3773,7 @@ func (x *JobEureka) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobEureka.ProtoReflect.Descriptor instead.
 func (*JobEureka) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{33}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *JobEureka) GetNode() string {
@@ -3791,7 +3855,7 @@ type MaskOrder struct {
 
 func (x *MaskOrder) Reset() {
 	*x = MaskOrder{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[34]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3803,7 +3867,7 @@ func (x *MaskOrder) String() string {
 func (*MaskOrder) ProtoMessage() {}
 
 func (x *MaskOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[34]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3816,7 +3880,7 @@ func (x *MaskOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MaskOrder.ProtoReflect.Descriptor instead.
 func (*MaskOrder) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{34}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *MaskOrder) GetNode() string {
@@ -3872,7 +3936,7 @@ type MaskStatus struct {
 
 func (x *MaskStatus) Reset() {
 	*x = MaskStatus{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[35]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3884,7 +3948,7 @@ func (x *MaskStatus) String() string {
 func (*MaskStatus) ProtoMessage() {}
 
 func (x *MaskStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[35]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3897,7 +3961,7 @@ func (x *MaskStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MaskStatus.ProtoReflect.Descriptor instead.
 func (*MaskStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{35}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *MaskStatus) GetNode() string {
@@ -3979,7 +4043,7 @@ type ProcedureOrder struct {
 
 func (x *ProcedureOrder) Reset() {
 	*x = ProcedureOrder{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[36]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3991,7 +4055,7 @@ func (x *ProcedureOrder) String() string {
 func (*ProcedureOrder) ProtoMessage() {}
 
 func (x *ProcedureOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[36]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4004,7 +4068,7 @@ func (x *ProcedureOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcedureOrder.ProtoReflect.Descriptor instead.
 func (*ProcedureOrder) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{36}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ProcedureOrder) GetNumber() *OrderNumber {
@@ -4089,7 +4153,7 @@ type ProcedureStep struct {
 
 func (x *ProcedureStep) Reset() {
 	*x = ProcedureStep{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[37]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4101,7 +4165,7 @@ func (x *ProcedureStep) String() string {
 func (*ProcedureStep) ProtoMessage() {}
 
 func (x *ProcedureStep) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[37]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4114,7 +4178,7 @@ func (x *ProcedureStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcedureStep.ProtoReflect.Descriptor instead.
 func (*ProcedureStep) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{37}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ProcedureStep) GetState() ProcedureState {
@@ -4164,7 +4228,7 @@ type ProcedureStatus struct {
 
 func (x *ProcedureStatus) Reset() {
 	*x = ProcedureStatus{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[38]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4176,7 +4240,7 @@ func (x *ProcedureStatus) String() string {
 func (*ProcedureStatus) ProtoMessage() {}
 
 func (x *ProcedureStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[38]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4189,7 +4253,7 @@ func (x *ProcedureStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcedureStatus.ProtoReflect.Descriptor instead.
 func (*ProcedureStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{38}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ProcedureStatus) GetNumber() *OrderNumber {
@@ -4317,7 +4381,7 @@ type MapOrder struct {
 
 func (x *MapOrder) Reset() {
 	*x = MapOrder{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[39]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4329,7 +4393,7 @@ func (x *MapOrder) String() string {
 func (*MapOrder) ProtoMessage() {}
 
 func (x *MapOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[39]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4342,7 +4406,7 @@ func (x *MapOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MapOrder.ProtoReflect.Descriptor instead.
 func (*MapOrder) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{39}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *MapOrder) GetNumber() *OrderNumber {
@@ -4389,7 +4453,7 @@ type MapFindings struct {
 
 func (x *MapFindings) Reset() {
 	*x = MapFindings{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[40]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4401,7 +4465,7 @@ func (x *MapFindings) String() string {
 func (*MapFindings) ProtoMessage() {}
 
 func (x *MapFindings) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[40]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4414,7 +4478,7 @@ func (x *MapFindings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MapFindings.ProtoReflect.Descriptor instead.
 func (*MapFindings) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{40}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *MapFindings) GetNumber() *OrderNumber {
@@ -4481,7 +4545,7 @@ type MappedNode struct {
 
 func (x *MappedNode) Reset() {
 	*x = MappedNode{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[41]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4493,7 +4557,7 @@ func (x *MappedNode) String() string {
 func (*MappedNode) ProtoMessage() {}
 
 func (x *MappedNode) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[41]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4506,7 +4570,7 @@ func (x *MappedNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MappedNode.ProtoReflect.Descriptor instead.
 func (*MappedNode) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{41}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *MappedNode) GetRank() uint32 {
@@ -4573,7 +4637,7 @@ type PeerOrder struct {
 
 func (x *PeerOrder) Reset() {
 	*x = PeerOrder{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[42]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4585,7 +4649,7 @@ func (x *PeerOrder) String() string {
 func (*PeerOrder) ProtoMessage() {}
 
 func (x *PeerOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[42]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4598,7 +4662,7 @@ func (x *PeerOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerOrder.ProtoReflect.Descriptor instead.
 func (*PeerOrder) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{42}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PeerOrder) GetNode() string {
@@ -4655,7 +4719,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[43]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4667,7 +4731,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[43]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4680,7 +4744,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{43}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Peer) GetDirection() uint32 {
@@ -4729,7 +4793,7 @@ type PeerStatus struct {
 
 func (x *PeerStatus) Reset() {
 	*x = PeerStatus{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[44]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4741,7 +4805,7 @@ func (x *PeerStatus) String() string {
 func (*PeerStatus) ProtoMessage() {}
 
 func (x *PeerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[44]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4754,7 +4818,7 @@ func (x *PeerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerStatus.ProtoReflect.Descriptor instead.
 func (*PeerStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{44}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *PeerStatus) GetNode() string {
@@ -4855,7 +4919,7 @@ type TorusConfiguration struct {
 
 func (x *TorusConfiguration) Reset() {
 	*x = TorusConfiguration{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[45]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4867,7 +4931,7 @@ func (x *TorusConfiguration) String() string {
 func (*TorusConfiguration) ProtoMessage() {}
 
 func (x *TorusConfiguration) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[45]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4880,7 +4944,7 @@ func (x *TorusConfiguration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TorusConfiguration.ProtoReflect.Descriptor instead.
 func (*TorusConfiguration) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{45}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *TorusConfiguration) GetNumber() uint64 {
@@ -4944,7 +5008,7 @@ type ConfigurationStatus struct {
 
 func (x *ConfigurationStatus) Reset() {
 	*x = ConfigurationStatus{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[46]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4956,7 +5020,7 @@ func (x *ConfigurationStatus) String() string {
 func (*ConfigurationStatus) ProtoMessage() {}
 
 func (x *ConfigurationStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[46]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4969,7 +5033,7 @@ func (x *ConfigurationStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigurationStatus.ProtoReflect.Descriptor instead.
 func (*ConfigurationStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{46}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ConfigurationStatus) GetNode() string {
@@ -5008,7 +5072,7 @@ type Order struct {
 
 func (x *Order) Reset() {
 	*x = Order{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[47]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5020,7 +5084,7 @@ func (x *Order) String() string {
 func (*Order) ProtoMessage() {}
 
 func (x *Order) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[47]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5033,7 +5097,7 @@ func (x *Order) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Order.ProtoReflect.Descriptor instead.
 func (*Order) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{47}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Order) GetKind() string {
@@ -5088,7 +5152,7 @@ type OrderStatus struct {
 
 func (x *OrderStatus) Reset() {
 	*x = OrderStatus{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[48]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5100,7 +5164,7 @@ func (x *OrderStatus) String() string {
 func (*OrderStatus) ProtoMessage() {}
 
 func (x *OrderStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[48]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5113,7 +5177,7 @@ func (x *OrderStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderStatus.ProtoReflect.Descriptor instead.
 func (*OrderStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{48}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *OrderStatus) GetKind() string {
@@ -5183,7 +5247,7 @@ type TorusMask struct {
 
 func (x *TorusMask) Reset() {
 	*x = TorusMask{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[49]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5195,7 +5259,7 @@ func (x *TorusMask) String() string {
 func (*TorusMask) ProtoMessage() {}
 
 func (x *TorusMask) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[49]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5208,7 +5272,7 @@ func (x *TorusMask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TorusMask.ProtoReflect.Descriptor instead.
 func (*TorusMask) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{49}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *TorusMask) GetRank() uint32 {
@@ -5257,7 +5321,7 @@ type ActOrder struct {
 
 func (x *ActOrder) Reset() {
 	*x = ActOrder{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[50]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5269,7 +5333,7 @@ func (x *ActOrder) String() string {
 func (*ActOrder) ProtoMessage() {}
 
 func (x *ActOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[50]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5282,7 +5346,7 @@ func (x *ActOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActOrder.ProtoReflect.Descriptor instead.
 func (*ActOrder) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{50}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ActOrder) GetNode() string {
@@ -5401,7 +5465,7 @@ type ActParameter struct {
 
 func (x *ActParameter) Reset() {
 	*x = ActParameter{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[51]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5413,7 +5477,7 @@ func (x *ActParameter) String() string {
 func (*ActParameter) ProtoMessage() {}
 
 func (x *ActParameter) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[51]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5426,7 +5490,7 @@ func (x *ActParameter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActParameter.ProtoReflect.Descriptor instead.
 func (*ActParameter) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{51}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ActParameter) GetName() string {
@@ -5466,7 +5530,7 @@ type ActStatus struct {
 
 func (x *ActStatus) Reset() {
 	*x = ActStatus{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[52]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5478,7 +5542,7 @@ func (x *ActStatus) String() string {
 func (*ActStatus) ProtoMessage() {}
 
 func (x *ActStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[52]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5491,7 +5555,7 @@ func (x *ActStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActStatus.ProtoReflect.Descriptor instead.
 func (*ActStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{52}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ActStatus) GetNode() string {
@@ -5666,7 +5730,7 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\areports\x18\x01 \x03(\v2\x11.lofamo.v1.ReportR\areports\x121\n" +
 	"\x06status\x18\x02 \x01(\v2\x19.lofamo.v1.DeliveryStatusR\x06status\x12)\n" +
 	"\x04host\x18\x03 \x01(\v2\x15.lofamo.v1.HalfHealthR\x04host\x12'\n" +
-	"\x03dnp\x18\x04 \x01(\v2\x15.lofamo.v1.HalfHealthR\x03dnp\"\x99\x03\n" +
+	"\x03dnp\x18\x04 \x01(\v2\x15.lofamo.v1.HalfHealthR\x03dnp\"\xcd\x03\n" +
 	"\x06Report\x12#\n" +
 	"\x02id\x18\x01 \x01(\v2\x13.lofamo.v1.ReportIDR\x02id\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\bR\x06digest\x12:\n" +
@@ -5678,7 +5742,11 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\apartial\x18\b \x01(\bR\apartial\x12.\n" +
 	"\breadings\x18\t \x03(\v2\x12.lofamo.v1.ReadingR\breadings\x12/\n" +
 	"\bplatform\x18\n" +
-	" \x01(\x0e2\x13.lofamo.v1.PlatformR\bplatform\"\x8e\x01\n" +
+	" \x01(\x0e2\x13.lofamo.v1.PlatformR\bplatform\x122\n" +
+	"\arestart\x18\v \x01(\v2\x18.lofamo.v1.RestartNoticeR\arestart\"Q\n" +
+	"\rRestartNotice\x12#\n" +
+	"\x04half\x18\x01 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\x12\x1b\n" +
+	"\twithin_ms\x18\x02 \x01(\rR\bwithinMs\"\x8e\x01\n" +
 	"\aReading\x12\x1c\n" +
 	"\tcomponent\x18\x01 \x01(\rR\tcomponent\x12\x1a\n" +
 	"\bquantity\x18\x02 \x01(\rR\bquantity\x12\x14\n" +
@@ -6078,7 +6146,7 @@ func file_lofamo_v1_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_lofamo_v1_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_lofamo_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_lofamo_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
 var file_lofamo_v1_wire_proto_goTypes = []any{
 	(Checksum)(0),               // 0: lofamo.v1.Checksum
 	(Half)(0),                   // 1: lofamo.v1.Half
@@ -6094,165 +6162,168 @@ var file_lofamo_v1_wire_proto_goTypes = []any{
 	(*ReportID)(nil),            // 11: lofamo.v1.ReportID
 	(*Reports)(nil),             // 12: lofamo.v1.Reports
 	(*Report)(nil),              // 13: lofamo.v1.Report
-	(*Reading)(nil),             // 14: lofamo.v1.Reading
-	(*Observation)(nil),         // 15: lofamo.v1.Observation
-	(*Ack)(nil),                 // 16: lofamo.v1.Ack
-	(*PathRequest)(nil),         // 17: lofamo.v1.PathRequest
-	(*PathReply)(nil),           // 18: lofamo.v1.PathReply
-	(*PathAck)(nil),             // 19: lofamo.v1.PathAck
-	(*Again)(nil),               // 20: lofamo.v1.Again
-	(*Challenge)(nil),           // 21: lofamo.v1.Challenge
-	(*Answer)(nil),              // 22: lofamo.v1.Answer
-	(*Relayed)(nil),             // 23: lofamo.v1.Relayed
-	(*Hop)(nil),                 // 24: lofamo.v1.Hop
-	(*Downcall)(nil),            // 25: lofamo.v1.Downcall
-	(*BulkRequest)(nil),         // 26: lofamo.v1.BulkRequest
-	(*BulkAnnounce)(nil),        // 27: lofamo.v1.BulkAnnounce
-	(*BulkPull)(nil),            // 28: lofamo.v1.BulkPull
-	(*ChunkRange)(nil),          // 29: lofamo.v1.ChunkRange
-	(*Told)(nil),                // 30: lofamo.v1.Told
-	(*ToldNode)(nil),            // 31: lofamo.v1.ToldNode
-	(*ToldFault)(nil),           // 32: lofamo.v1.ToldFault
-	(*Interest)(nil),            // 33: lofamo.v1.Interest
-	(*OrderNumber)(nil),         // 34: lofamo.v1.OrderNumber
-	(*DiagnosisOrder)(nil),      // 35: lofamo.v1.DiagnosisOrder
-	(*DiagnosisFindings)(nil),   // 36: lofamo.v1.DiagnosisFindings
-	(*LinkFinding)(nil),         // 37: lofamo.v1.LinkFinding
-	(*DiagnosisTest)(nil),       // 38: lofamo.v1.DiagnosisTest
-	(*JobEureka)(nil),           // 39: lofamo.v1.JobEureka
-	(*MaskOrder)(nil),           // 40: lofamo.v1.MaskOrder
-	(*MaskStatus)(nil),          // 41: lofamo.v1.MaskStatus
-	(*ProcedureOrder)(nil),      // 42: lofamo.v1.ProcedureOrder
-	(*ProcedureStep)(nil),       // 43: lofamo.v1.ProcedureStep
-	(*ProcedureStatus)(nil),     // 44: lofamo.v1.ProcedureStatus
-	(*MapOrder)(nil),            // 45: lofamo.v1.MapOrder
-	(*MapFindings)(nil),         // 46: lofamo.v1.MapFindings
-	(*MappedNode)(nil),          // 47: lofamo.v1.MappedNode
-	(*PeerOrder)(nil),           // 48: lofamo.v1.PeerOrder
-	(*Peer)(nil),                // 49: lofamo.v1.Peer
-	(*PeerStatus)(nil),          // 50: lofamo.v1.PeerStatus
-	(*TorusConfiguration)(nil),  // 51: lofamo.v1.TorusConfiguration
-	(*ConfigurationStatus)(nil), // 52: lofamo.v1.ConfigurationStatus
-	(*Order)(nil),               // 53: lofamo.v1.Order
-	(*OrderStatus)(nil),         // 54: lofamo.v1.OrderStatus
-	(*TorusMask)(nil),           // 55: lofamo.v1.TorusMask
-	(*ActOrder)(nil),            // 56: lofamo.v1.ActOrder
-	(*ActParameter)(nil),        // 57: lofamo.v1.ActParameter
-	(*ActStatus)(nil),           // 58: lofamo.v1.ActStatus
-	(*DeliveryStatus)(nil),      // 59: lofamo.v1.DeliveryStatus
-	(*HalfHealth)(nil),          // 60: lofamo.v1.HalfHealth
-	(Platform)(0),               // 61: lofamo.v1.Platform
-	(State)(0),                  // 62: lofamo.v1.State
-	(Cause)(0),                  // 63: lofamo.v1.Cause
+	(*RestartNotice)(nil),       // 14: lofamo.v1.RestartNotice
+	(*Reading)(nil),             // 15: lofamo.v1.Reading
+	(*Observation)(nil),         // 16: lofamo.v1.Observation
+	(*Ack)(nil),                 // 17: lofamo.v1.Ack
+	(*PathRequest)(nil),         // 18: lofamo.v1.PathRequest
+	(*PathReply)(nil),           // 19: lofamo.v1.PathReply
+	(*PathAck)(nil),             // 20: lofamo.v1.PathAck
+	(*Again)(nil),               // 21: lofamo.v1.Again
+	(*Challenge)(nil),           // 22: lofamo.v1.Challenge
+	(*Answer)(nil),              // 23: lofamo.v1.Answer
+	(*Relayed)(nil),             // 24: lofamo.v1.Relayed
+	(*Hop)(nil),                 // 25: lofamo.v1.Hop
+	(*Downcall)(nil),            // 26: lofamo.v1.Downcall
+	(*BulkRequest)(nil),         // 27: lofamo.v1.BulkRequest
+	(*BulkAnnounce)(nil),        // 28: lofamo.v1.BulkAnnounce
+	(*BulkPull)(nil),            // 29: lofamo.v1.BulkPull
+	(*ChunkRange)(nil),          // 30: lofamo.v1.ChunkRange
+	(*Told)(nil),                // 31: lofamo.v1.Told
+	(*ToldNode)(nil),            // 32: lofamo.v1.ToldNode
+	(*ToldFault)(nil),           // 33: lofamo.v1.ToldFault
+	(*Interest)(nil),            // 34: lofamo.v1.Interest
+	(*OrderNumber)(nil),         // 35: lofamo.v1.OrderNumber
+	(*DiagnosisOrder)(nil),      // 36: lofamo.v1.DiagnosisOrder
+	(*DiagnosisFindings)(nil),   // 37: lofamo.v1.DiagnosisFindings
+	(*LinkFinding)(nil),         // 38: lofamo.v1.LinkFinding
+	(*DiagnosisTest)(nil),       // 39: lofamo.v1.DiagnosisTest
+	(*JobEureka)(nil),           // 40: lofamo.v1.JobEureka
+	(*MaskOrder)(nil),           // 41: lofamo.v1.MaskOrder
+	(*MaskStatus)(nil),          // 42: lofamo.v1.MaskStatus
+	(*ProcedureOrder)(nil),      // 43: lofamo.v1.ProcedureOrder
+	(*ProcedureStep)(nil),       // 44: lofamo.v1.ProcedureStep
+	(*ProcedureStatus)(nil),     // 45: lofamo.v1.ProcedureStatus
+	(*MapOrder)(nil),            // 46: lofamo.v1.MapOrder
+	(*MapFindings)(nil),         // 47: lofamo.v1.MapFindings
+	(*MappedNode)(nil),          // 48: lofamo.v1.MappedNode
+	(*PeerOrder)(nil),           // 49: lofamo.v1.PeerOrder
+	(*Peer)(nil),                // 50: lofamo.v1.Peer
+	(*PeerStatus)(nil),          // 51: lofamo.v1.PeerStatus
+	(*TorusConfiguration)(nil),  // 52: lofamo.v1.TorusConfiguration
+	(*ConfigurationStatus)(nil), // 53: lofamo.v1.ConfigurationStatus
+	(*Order)(nil),               // 54: lofamo.v1.Order
+	(*OrderStatus)(nil),         // 55: lofamo.v1.OrderStatus
+	(*TorusMask)(nil),           // 56: lofamo.v1.TorusMask
+	(*ActOrder)(nil),            // 57: lofamo.v1.ActOrder
+	(*ActParameter)(nil),        // 58: lofamo.v1.ActParameter
+	(*ActStatus)(nil),           // 59: lofamo.v1.ActStatus
+	(*DeliveryStatus)(nil),      // 60: lofamo.v1.DeliveryStatus
+	(*HalfHealth)(nil),          // 61: lofamo.v1.HalfHealth
+	(Platform)(0),               // 62: lofamo.v1.Platform
+	(State)(0),                  // 63: lofamo.v1.State
+	(Cause)(0),                  // 64: lofamo.v1.Cause
 }
 var file_lofamo_v1_wire_proto_depIdxs = []int32{
 	0,   // 0: lofamo.v1.Envelope.checksum_algorithm:type_name -> lofamo.v1.Checksum
 	12,  // 1: lofamo.v1.Message.reports:type_name -> lofamo.v1.Reports
-	21,  // 2: lofamo.v1.Message.challenge:type_name -> lofamo.v1.Challenge
-	22,  // 3: lofamo.v1.Message.answer:type_name -> lofamo.v1.Answer
-	23,  // 4: lofamo.v1.Message.relayed:type_name -> lofamo.v1.Relayed
-	25,  // 5: lofamo.v1.Message.downcall:type_name -> lofamo.v1.Downcall
-	17,  // 6: lofamo.v1.Message.path_request:type_name -> lofamo.v1.PathRequest
-	18,  // 7: lofamo.v1.Message.path_reply:type_name -> lofamo.v1.PathReply
-	19,  // 8: lofamo.v1.Message.path_ack:type_name -> lofamo.v1.PathAck
-	20,  // 9: lofamo.v1.Message.again:type_name -> lofamo.v1.Again
-	26,  // 10: lofamo.v1.Message.bulk_request:type_name -> lofamo.v1.BulkRequest
-	27,  // 11: lofamo.v1.Message.bulk_announce:type_name -> lofamo.v1.BulkAnnounce
-	28,  // 12: lofamo.v1.Message.bulk_pull:type_name -> lofamo.v1.BulkPull
-	30,  // 13: lofamo.v1.Message.told:type_name -> lofamo.v1.Told
-	33,  // 14: lofamo.v1.Message.interest:type_name -> lofamo.v1.Interest
-	42,  // 15: lofamo.v1.Message.procedure_order:type_name -> lofamo.v1.ProcedureOrder
-	35,  // 16: lofamo.v1.Message.diagnosis_order:type_name -> lofamo.v1.DiagnosisOrder
-	36,  // 17: lofamo.v1.Message.diagnosis_findings:type_name -> lofamo.v1.DiagnosisFindings
-	44,  // 18: lofamo.v1.Message.procedure_status:type_name -> lofamo.v1.ProcedureStatus
-	39,  // 19: lofamo.v1.Message.eureka:type_name -> lofamo.v1.JobEureka
-	40,  // 20: lofamo.v1.Message.mask_order:type_name -> lofamo.v1.MaskOrder
-	41,  // 21: lofamo.v1.Message.mask_status:type_name -> lofamo.v1.MaskStatus
-	45,  // 22: lofamo.v1.Message.map_order:type_name -> lofamo.v1.MapOrder
-	46,  // 23: lofamo.v1.Message.map_findings:type_name -> lofamo.v1.MapFindings
-	48,  // 24: lofamo.v1.Message.peer_order:type_name -> lofamo.v1.PeerOrder
-	50,  // 25: lofamo.v1.Message.peer_status:type_name -> lofamo.v1.PeerStatus
-	51,  // 26: lofamo.v1.Message.torus_configuration:type_name -> lofamo.v1.TorusConfiguration
-	52,  // 27: lofamo.v1.Message.configuration_status:type_name -> lofamo.v1.ConfigurationStatus
-	56,  // 28: lofamo.v1.Message.act_order:type_name -> lofamo.v1.ActOrder
-	58,  // 29: lofamo.v1.Message.act_status:type_name -> lofamo.v1.ActStatus
+	22,  // 2: lofamo.v1.Message.challenge:type_name -> lofamo.v1.Challenge
+	23,  // 3: lofamo.v1.Message.answer:type_name -> lofamo.v1.Answer
+	24,  // 4: lofamo.v1.Message.relayed:type_name -> lofamo.v1.Relayed
+	26,  // 5: lofamo.v1.Message.downcall:type_name -> lofamo.v1.Downcall
+	18,  // 6: lofamo.v1.Message.path_request:type_name -> lofamo.v1.PathRequest
+	19,  // 7: lofamo.v1.Message.path_reply:type_name -> lofamo.v1.PathReply
+	20,  // 8: lofamo.v1.Message.path_ack:type_name -> lofamo.v1.PathAck
+	21,  // 9: lofamo.v1.Message.again:type_name -> lofamo.v1.Again
+	27,  // 10: lofamo.v1.Message.bulk_request:type_name -> lofamo.v1.BulkRequest
+	28,  // 11: lofamo.v1.Message.bulk_announce:type_name -> lofamo.v1.BulkAnnounce
+	29,  // 12: lofamo.v1.Message.bulk_pull:type_name -> lofamo.v1.BulkPull
+	31,  // 13: lofamo.v1.Message.told:type_name -> lofamo.v1.Told
+	34,  // 14: lofamo.v1.Message.interest:type_name -> lofamo.v1.Interest
+	43,  // 15: lofamo.v1.Message.procedure_order:type_name -> lofamo.v1.ProcedureOrder
+	36,  // 16: lofamo.v1.Message.diagnosis_order:type_name -> lofamo.v1.DiagnosisOrder
+	37,  // 17: lofamo.v1.Message.diagnosis_findings:type_name -> lofamo.v1.DiagnosisFindings
+	45,  // 18: lofamo.v1.Message.procedure_status:type_name -> lofamo.v1.ProcedureStatus
+	40,  // 19: lofamo.v1.Message.eureka:type_name -> lofamo.v1.JobEureka
+	41,  // 20: lofamo.v1.Message.mask_order:type_name -> lofamo.v1.MaskOrder
+	42,  // 21: lofamo.v1.Message.mask_status:type_name -> lofamo.v1.MaskStatus
+	46,  // 22: lofamo.v1.Message.map_order:type_name -> lofamo.v1.MapOrder
+	47,  // 23: lofamo.v1.Message.map_findings:type_name -> lofamo.v1.MapFindings
+	49,  // 24: lofamo.v1.Message.peer_order:type_name -> lofamo.v1.PeerOrder
+	51,  // 25: lofamo.v1.Message.peer_status:type_name -> lofamo.v1.PeerStatus
+	52,  // 26: lofamo.v1.Message.torus_configuration:type_name -> lofamo.v1.TorusConfiguration
+	53,  // 27: lofamo.v1.Message.configuration_status:type_name -> lofamo.v1.ConfigurationStatus
+	57,  // 28: lofamo.v1.Message.act_order:type_name -> lofamo.v1.ActOrder
+	59,  // 29: lofamo.v1.Message.act_status:type_name -> lofamo.v1.ActStatus
 	8,   // 30: lofamo.v1.Message.deny_part:type_name -> lofamo.v1.DenyPart
 	9,   // 31: lofamo.v1.Message.renew_request:type_name -> lofamo.v1.RenewRequest
 	10,  // 32: lofamo.v1.Message.renew_reply:type_name -> lofamo.v1.RenewReply
-	53,  // 33: lofamo.v1.Message.order:type_name -> lofamo.v1.Order
-	54,  // 34: lofamo.v1.Message.order_status:type_name -> lofamo.v1.OrderStatus
-	16,  // 35: lofamo.v1.Message.acks:type_name -> lofamo.v1.Ack
+	54,  // 33: lofamo.v1.Message.order:type_name -> lofamo.v1.Order
+	55,  // 34: lofamo.v1.Message.order_status:type_name -> lofamo.v1.OrderStatus
+	17,  // 35: lofamo.v1.Message.acks:type_name -> lofamo.v1.Ack
 	1,   // 36: lofamo.v1.RenewRequest.half:type_name -> lofamo.v1.Half
 	1,   // 37: lofamo.v1.RenewReply.half:type_name -> lofamo.v1.Half
 	1,   // 38: lofamo.v1.ReportID.half:type_name -> lofamo.v1.Half
 	13,  // 39: lofamo.v1.Reports.reports:type_name -> lofamo.v1.Report
-	59,  // 40: lofamo.v1.Reports.status:type_name -> lofamo.v1.DeliveryStatus
-	60,  // 41: lofamo.v1.Reports.host:type_name -> lofamo.v1.HalfHealth
-	60,  // 42: lofamo.v1.Reports.dnp:type_name -> lofamo.v1.HalfHealth
+	60,  // 40: lofamo.v1.Reports.status:type_name -> lofamo.v1.DeliveryStatus
+	61,  // 41: lofamo.v1.Reports.host:type_name -> lofamo.v1.HalfHealth
+	61,  // 42: lofamo.v1.Reports.dnp:type_name -> lofamo.v1.HalfHealth
 	11,  // 43: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
-	15,  // 44: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
-	14,  // 45: lofamo.v1.Report.readings:type_name -> lofamo.v1.Reading
-	61,  // 46: lofamo.v1.Report.platform:type_name -> lofamo.v1.Platform
-	62,  // 47: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
-	5,   // 48: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
-	1,   // 49: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
-	1,   // 50: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
-	0,   // 51: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
-	1,   // 52: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
-	0,   // 53: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
-	1,   // 54: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
-	1,   // 55: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
-	1,   // 56: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
-	6,   // 57: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
-	24,  // 58: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
-	1,   // 59: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
-	6,   // 60: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
-	1,   // 61: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
-	1,   // 62: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
-	0,   // 63: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
-	1,   // 64: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
-	29,  // 65: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
-	31,  // 66: lofamo.v1.Told.nodes:type_name -> lofamo.v1.ToldNode
-	62,  // 67: lofamo.v1.ToldNode.state:type_name -> lofamo.v1.State
-	63,  // 68: lofamo.v1.ToldNode.cause:type_name -> lofamo.v1.Cause
-	32,  // 69: lofamo.v1.ToldNode.faults:type_name -> lofamo.v1.ToldFault
-	62,  // 70: lofamo.v1.ToldFault.state:type_name -> lofamo.v1.State
-	63,  // 71: lofamo.v1.ToldFault.cause:type_name -> lofamo.v1.Cause
-	34,  // 72: lofamo.v1.DiagnosisOrder.number:type_name -> lofamo.v1.OrderNumber
-	34,  // 73: lofamo.v1.DiagnosisFindings.number:type_name -> lofamo.v1.OrderNumber
-	1,   // 74: lofamo.v1.DiagnosisFindings.half:type_name -> lofamo.v1.Half
-	62,  // 75: lofamo.v1.DiagnosisFindings.dnp:type_name -> lofamo.v1.State
-	37,  // 76: lofamo.v1.DiagnosisFindings.link:type_name -> lofamo.v1.LinkFinding
-	38,  // 77: lofamo.v1.DiagnosisFindings.own_host:type_name -> lofamo.v1.DiagnosisTest
-	38,  // 78: lofamo.v1.LinkFinding.dnp:type_name -> lofamo.v1.DiagnosisTest
-	38,  // 79: lofamo.v1.LinkFinding.host:type_name -> lofamo.v1.DiagnosisTest
-	38,  // 80: lofamo.v1.LinkFinding.through:type_name -> lofamo.v1.DiagnosisTest
-	1,   // 81: lofamo.v1.MaskStatus.half:type_name -> lofamo.v1.Half
-	34,  // 82: lofamo.v1.ProcedureOrder.number:type_name -> lofamo.v1.OrderNumber
-	2,   // 83: lofamo.v1.ProcedureStep.state:type_name -> lofamo.v1.ProcedureState
-	34,  // 84: lofamo.v1.ProcedureStatus.number:type_name -> lofamo.v1.OrderNumber
-	1,   // 85: lofamo.v1.ProcedureStatus.half:type_name -> lofamo.v1.Half
-	2,   // 86: lofamo.v1.ProcedureStatus.state:type_name -> lofamo.v1.ProcedureState
-	43,  // 87: lofamo.v1.ProcedureStatus.steps:type_name -> lofamo.v1.ProcedureStep
-	34,  // 88: lofamo.v1.MapOrder.number:type_name -> lofamo.v1.OrderNumber
-	34,  // 89: lofamo.v1.MapFindings.number:type_name -> lofamo.v1.OrderNumber
-	47,  // 90: lofamo.v1.MapFindings.nodes:type_name -> lofamo.v1.MappedNode
-	3,   // 91: lofamo.v1.MappedNode.dnp:type_name -> lofamo.v1.MapKnowledge
-	3,   // 92: lofamo.v1.MappedNode.host:type_name -> lofamo.v1.MapKnowledge
-	49,  // 93: lofamo.v1.PeerOrder.peers:type_name -> lofamo.v1.Peer
-	49,  // 94: lofamo.v1.PeerStatus.peers:type_name -> lofamo.v1.Peer
-	49,  // 95: lofamo.v1.PeerStatus.ends:type_name -> lofamo.v1.Peer
-	49,  // 96: lofamo.v1.PeerStatus.configured:type_name -> lofamo.v1.Peer
-	55,  // 97: lofamo.v1.TorusConfiguration.masks:type_name -> lofamo.v1.TorusMask
-	1,   // 98: lofamo.v1.OrderStatus.half:type_name -> lofamo.v1.Half
-	57,  // 99: lofamo.v1.ActOrder.parameters:type_name -> lofamo.v1.ActParameter
-	1,   // 100: lofamo.v1.ActStatus.half:type_name -> lofamo.v1.Half
-	4,   // 101: lofamo.v1.ActStatus.state:type_name -> lofamo.v1.ActState
-	102, // [102:102] is the sub-list for method output_type
-	102, // [102:102] is the sub-list for method input_type
-	102, // [102:102] is the sub-list for extension type_name
-	102, // [102:102] is the sub-list for extension extendee
-	0,   // [0:102] is the sub-list for field type_name
+	16,  // 44: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
+	15,  // 45: lofamo.v1.Report.readings:type_name -> lofamo.v1.Reading
+	62,  // 46: lofamo.v1.Report.platform:type_name -> lofamo.v1.Platform
+	14,  // 47: lofamo.v1.Report.restart:type_name -> lofamo.v1.RestartNotice
+	1,   // 48: lofamo.v1.RestartNotice.half:type_name -> lofamo.v1.Half
+	63,  // 49: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
+	5,   // 50: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
+	1,   // 51: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
+	1,   // 52: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
+	0,   // 53: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
+	1,   // 54: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
+	0,   // 55: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
+	1,   // 56: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
+	1,   // 57: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
+	1,   // 58: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
+	6,   // 59: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
+	25,  // 60: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
+	1,   // 61: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
+	6,   // 62: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
+	1,   // 63: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
+	1,   // 64: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
+	0,   // 65: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
+	1,   // 66: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
+	30,  // 67: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
+	32,  // 68: lofamo.v1.Told.nodes:type_name -> lofamo.v1.ToldNode
+	63,  // 69: lofamo.v1.ToldNode.state:type_name -> lofamo.v1.State
+	64,  // 70: lofamo.v1.ToldNode.cause:type_name -> lofamo.v1.Cause
+	33,  // 71: lofamo.v1.ToldNode.faults:type_name -> lofamo.v1.ToldFault
+	63,  // 72: lofamo.v1.ToldFault.state:type_name -> lofamo.v1.State
+	64,  // 73: lofamo.v1.ToldFault.cause:type_name -> lofamo.v1.Cause
+	35,  // 74: lofamo.v1.DiagnosisOrder.number:type_name -> lofamo.v1.OrderNumber
+	35,  // 75: lofamo.v1.DiagnosisFindings.number:type_name -> lofamo.v1.OrderNumber
+	1,   // 76: lofamo.v1.DiagnosisFindings.half:type_name -> lofamo.v1.Half
+	63,  // 77: lofamo.v1.DiagnosisFindings.dnp:type_name -> lofamo.v1.State
+	38,  // 78: lofamo.v1.DiagnosisFindings.link:type_name -> lofamo.v1.LinkFinding
+	39,  // 79: lofamo.v1.DiagnosisFindings.own_host:type_name -> lofamo.v1.DiagnosisTest
+	39,  // 80: lofamo.v1.LinkFinding.dnp:type_name -> lofamo.v1.DiagnosisTest
+	39,  // 81: lofamo.v1.LinkFinding.host:type_name -> lofamo.v1.DiagnosisTest
+	39,  // 82: lofamo.v1.LinkFinding.through:type_name -> lofamo.v1.DiagnosisTest
+	1,   // 83: lofamo.v1.MaskStatus.half:type_name -> lofamo.v1.Half
+	35,  // 84: lofamo.v1.ProcedureOrder.number:type_name -> lofamo.v1.OrderNumber
+	2,   // 85: lofamo.v1.ProcedureStep.state:type_name -> lofamo.v1.ProcedureState
+	35,  // 86: lofamo.v1.ProcedureStatus.number:type_name -> lofamo.v1.OrderNumber
+	1,   // 87: lofamo.v1.ProcedureStatus.half:type_name -> lofamo.v1.Half
+	2,   // 88: lofamo.v1.ProcedureStatus.state:type_name -> lofamo.v1.ProcedureState
+	44,  // 89: lofamo.v1.ProcedureStatus.steps:type_name -> lofamo.v1.ProcedureStep
+	35,  // 90: lofamo.v1.MapOrder.number:type_name -> lofamo.v1.OrderNumber
+	35,  // 91: lofamo.v1.MapFindings.number:type_name -> lofamo.v1.OrderNumber
+	48,  // 92: lofamo.v1.MapFindings.nodes:type_name -> lofamo.v1.MappedNode
+	3,   // 93: lofamo.v1.MappedNode.dnp:type_name -> lofamo.v1.MapKnowledge
+	3,   // 94: lofamo.v1.MappedNode.host:type_name -> lofamo.v1.MapKnowledge
+	50,  // 95: lofamo.v1.PeerOrder.peers:type_name -> lofamo.v1.Peer
+	50,  // 96: lofamo.v1.PeerStatus.peers:type_name -> lofamo.v1.Peer
+	50,  // 97: lofamo.v1.PeerStatus.ends:type_name -> lofamo.v1.Peer
+	50,  // 98: lofamo.v1.PeerStatus.configured:type_name -> lofamo.v1.Peer
+	56,  // 99: lofamo.v1.TorusConfiguration.masks:type_name -> lofamo.v1.TorusMask
+	1,   // 100: lofamo.v1.OrderStatus.half:type_name -> lofamo.v1.Half
+	58,  // 101: lofamo.v1.ActOrder.parameters:type_name -> lofamo.v1.ActParameter
+	1,   // 102: lofamo.v1.ActStatus.half:type_name -> lofamo.v1.Half
+	4,   // 103: lofamo.v1.ActStatus.state:type_name -> lofamo.v1.ActState
+	104, // [104:104] is the sub-list for method output_type
+	104, // [104:104] is the sub-list for method input_type
+	104, // [104:104] is the sub-list for extension type_name
+	104, // [104:104] is the sub-list for extension extendee
+	0,   // [0:104] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_wire_proto_init() }
@@ -6303,7 +6374,7 @@ func file_lofamo_v1_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_wire_proto_rawDesc), len(file_lofamo_v1_wire_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   53,
+			NumMessages:   54,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

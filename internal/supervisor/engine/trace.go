@@ -64,6 +64,9 @@ func (tr *tracer) committed(ids []fault.ReportID) {
 func Fingerprint(r fault.Report) string {
 	h := sha256.New()
 	_, _ = fmt.Fprintf(h, "%t %t %v %d %d\n", r.Digest, r.Partial, r.Registers, r.Uptime, len(r.Observations))
+	if r.Restart.Half != 0 {
+		_, _ = fmt.Fprintf(h, "%d %t\n", r.Restart.Half, r.Restart.Within > 0)
+	}
 	for _, o := range r.Observations {
 		_, _ = fmt.Fprintf(h, "%q %d %d %d %q\n", o.Node, o.Component, o.State, o.Kind, o.Detail)
 	}

@@ -1,0 +1,170 @@
+package awareness
+
+import (
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// A node that restarts one of its halves on purpose announces it beforehand, in a report that it signs (fault.RestartNotice). Until the half is
+// back, the map keeps the states that the restart explains:
+//
+//	         notice                      over: settles
+//	none ─────────────► announced ───────────────────────► settling
+//	 ▲                    │  until the announced time ends      │
+//	 └────────────────────┴────────────────────────────────────┘  verdicts fall on the evidence of that moment
+//
+// Only the node's own notice counts: what a neighbour says of a restart holds nothing back. A verdict on the other half, for which nothing was
+// announced, ends the notice, and so does a revoked certificate. Notices are paid for from a budget, so that no node can hide a fault for long.
+const (
+	// restartBudget is the time that a node's notices may hold verdicts back at once, all notices together.
+	restartBudget = time.Minute
+	// restartShare is the part of the time, as 1/restartShare, by which a used budget grows again.
+	restartShare = 20
+)
+
+// restarts is what a node has announced. Few nodes have one.
+type restarts struct {
+	until  [2]time.Time // end of the notice, of the host half and of the DNP half
+	newest [2]stamp     // of the newest notice by each half
+	budget time.Duration
+	asOf   time.Time // when budget was so much
+}
+
+// Restart is an announced restart of a half, as the map shows it. Zero: none.
+type Restart struct {
+	Half  fault.Half
+	Until time.Time // when verdicts fall again, if the restart is not over before
+}
+
+// restartSettles is how long after the end of a restart verdicts wait: the node's neighbours and its other half restate what they see within two
+// digest periods.
+func (m *Machine) restartSettles() time.Duration { return 2 * m.cfg.DigestPeriod }
+
+// notice takes a restart notice of a node's half into account. Copies and notices older than the newest one of the same half change nothing.
+func (m *Machine) notice(n *node, d fault.Delivery, now time.Time) {
+	r, at, by := d.Report.Restart, stampOf(d.Report.ID), d.Report.ID.Origin.Half
+	if !r.Half.Valid() || n.revoked {
+		return
+	}
+	p := m.restarts[n]
+	if p == nil {
+		if r.Within <= 0 {
+			return
+		}
+		p = &restarts{budget: restartBudget, asOf: now}
+	}
+	if !at.newer(p.newest[by-1]) {
+		return
+	}
+	p.newest[by-1] = at
+	if r.Within > 0 {
+		p.announce(r.Half, made(d, now).Add(min(r.Within, fault.MaxRestart)), now)
+	} else {
+		p.over(r.Half, now.Add(m.restartSettles()))
+	}
+	if m.restarts == nil {
+		m.restarts = make(map[*node]*restarts)
+	}
+	m.restarts[n] = p
+	m.touchAround(n)
+}
+
+// announce begins a restart of a half that ends at the given time, or when the budget is used up.
+func (p *restarts) announce(h fault.Half, end, now time.Time) {
+	p.budget, p.asOf = min(restartBudget, p.budget+max(0, now.Sub(p.asOf))/restartShare), now
+	from := later(now, later(p.until[0], p.until[1])) // what is held back already costs nothing more
+	if cost := end.Sub(from); cost > p.budget {
+		end = from.Add(p.budget)
+	}
+	p.budget -= max(0, end.Sub(from))
+	p.until[h-1] = later(p.until[h-1], end)
+}
+
+// over ends a restart of a half at the given time, unless it ends before. The budget gets back what was not used.
+func (p *restarts) over(h fault.Half, at time.Time) {
+	before := later(p.until[0], p.until[1])
+	if at.Before(p.until[h-1]) {
+		p.until[h-1] = at
+	}
+	p.budget = min(restartBudget, p.budget+before.Sub(later(p.until[0], p.until[1])))
+}
+
+// announced returns the restart that a node has announced and not ended: of two halves, the one that ends last.
+func (m *Machine) announced(n *node, now time.Time) (r Restart) {
+	p := m.restarts[n]
+	if p == nil || n.revoked || n.dead.on || n.inferred {
+		return Restart{}
+	}
+	for _, h := range halves {
+		if now.Before(p.until[h-1]) && p.until[h-1].After(r.Until) {
+			r = Restart{h, p.until[h-1]}
+		}
+	}
+	for _, h := range halves {
+		if n.failure(h).on && !now.Before(p.until[h-1]) { // the restart of the other half does not explain that
+			return Restart{}
+		}
+	}
+	return r
+}
+
+// restartHolds reports whether a node's announced restart holds a verdict on it back. If h is a half, only that half's restart does. The node is
+// looked at again when the notice ends.
+func (m *Machine) restartHolds(n *node, h fault.Half, now time.Time) bool {
+	r := m.announced(n, now)
+	if r.Half == 0 {
+		return false
+	}
+	if h != 0 {
+		if r.Until = m.restarts[n].until[h-1]; !now.Before(r.Until) {
+			return false
+		}
+	}
+	n.wakeAt(r.Until, now)
+	return true
+}
+
+// keepsState reports whether an announced restart, of the node or of the node at the other end of a link, keeps a component's state. Only a change
+// to NORMAL is made meanwhile.
+func (m *Machine) keepsState(n *node, c fault.Component, f finding, now time.Time) bool {
+	if f.state == fault.Normal || len(m.restarts) == 0 {
+		return false
+	}
+	holds := m.restartHolds(n, 0, now)
+	if d, link := c.LinkDirection(); link && n.peers[d.Index()] != nil {
+		if r := m.announced(n.peers[d.Index()], now); r.Half != 0 {
+			n.wakeAt(r.Until, now)
+			holds = true
+		}
+	}
+	return holds
+}
+
+// restoreRestart takes over a restart that an earlier leader committed.
+func (m *Machine) restoreRestart(n *node, r Restart) {
+	if !r.Half.Valid() || !r.Until.After(m.started) {
+		return
+	}
+	p := &restarts{budget: restartBudget, asOf: m.started}
+	end := m.started.Add(fault.MaxRestart)
+	if r.Until.Before(end) {
+		end = r.Until
+	}
+	p.announce(r.Half, end, m.started)
+	if m.restarts == nil {
+		m.restarts = make(map[*node]*restarts)
+	}
+	m.restarts[n] = p
+}
+
+// forgetRestart forgets a node's notices when they hold nothing back and the budget is full again.
+func (m *Machine) forgetRestart(n *node, now time.Time) {
+	p := m.restarts[n]
+	if p == nil || now.Before(later(p.until[0], p.until[1])) {
+		return
+	}
+	if p.budget+now.Sub(p.asOf)/restartShare >= restartBudget {
+		delete(m.restarts, n)
+	}
+}

@@ -33,7 +33,7 @@ func (e *Engine) policyOf(r *Response) *Policy {
 // asked only when these are open, and what is scarce is looked at last.
 func (e *Engine) gate(r *Response, s *StepRecord) block {
 	for _, g := range [...]func(*Response, *StepRecord) block{
-		e.gateStart, e.gateMatch, e.gateBreaker, e.gateNode, e.gateYoung, e.gateApproval, e.gateCooldown, e.gateAge, e.gateWitnesses, e.gateLife, e.gateEpoch, e.gateQuorum, e.gateCaps, e.gateRate,
+		e.gateStart, e.gateMatch, e.gateBreaker, e.gateNode, e.gateYoung, e.gateApproval, e.gateCooldown, e.gateAge, e.gateWitnesses, e.gateRestart, e.gateLife, e.gateEpoch, e.gateQuorum, e.gateCaps, e.gateRate,
 	} {
 		if b := g(r, s); b.reason != 0 {
 			return b
@@ -258,6 +258,17 @@ func gateLink(s *StepRecord, measured bool) block {
 // unaccused reports whether the fault is that the supervisors themselves receive nothing: no node's statement supports it.
 func (e *Engine) unaccused(t Target, nodes []fault.NodeID, all int) bool {
 	return e.world.faults[t].State == fault.Unknown && len(nodes) == 0 && all > 0
+}
+
+// gateRestart blocks a step that may end the work of a node that restarts one of its halves, as it announced.
+func (e *Engine) gateRestart(r *Response, s *StepRecord) block {
+	if s.Kind.Traits().Class < Destroy || r.Target.Group != "" {
+		return block{}
+	}
+	if at := e.evidence(r.Target).Restarting; at.After(e.now) {
+		return block{reason: ReasonRestarting, until: at}
+	}
+	return block{}
 }
 
 // gateLife blocks a step that may end the work of a node that still signs fresh reports, unless these reports state the fault itself.

@@ -99,6 +99,8 @@ type Evidence struct {
 	Life time.Time
 	// SingleWitness is the map's own mark: fewer living witnesses than the quorum, or all of one failure domain.
 	SingleWitness bool
+	// Restarting is when the time ends that the node has announced for a restart of one of its halves. Zero: it has announced none.
+	Restarting time.Time
 }
 
 // Group is a fault that stands above those of its members.

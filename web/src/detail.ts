@@ -28,6 +28,7 @@ export async function showNode(into: HTMLElement, model: Model, rank: number, gr
     n.inferred && h('p', {}, 'Taken for dead: nobody living sees it.'),
     n.unreachable && h('p', {}, 'No living path leads to it.'),
     n.singleWitness && h('p', {}, 'One witness only: nothing that ends work may rest on it.'),
+    n.restarting && h('p', {}, `Restarts its ${n.restarting.half} half, as announced; back at the latest `, when(n.restarting.until)),
     n.maintenance && h('p', {}, `Under maintenance by ${n.maintenance.by}: ${n.maintenance.reason}`),
     ...(n.warnings ?? []).map((w: any) => h('p', {}, `Warning, ${w.component}: ${w.reason}`)),
     ...groups.filter((g) => g.members?.includes(n.id)).map((g) => h('p', {}, 'One of a group: ', h('button', { class: 'link', onclick: () => chooseGroup(g.id) }, groupWords(g)))),

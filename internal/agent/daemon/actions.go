@@ -18,6 +18,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/acts/doer"
 	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/local/status"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/sdnotify"
 )
@@ -80,6 +81,7 @@ func (d *daemon) restartHalf(ctx context.Context, half fault.Half, earlier strin
 		}
 		before := regfile.Holder{PID: was.PID, Start: was.Start, Space: was.Space}
 		if now := c.holder(); now.PID != 0 && !now.Same(before) {
+			defer d.endNotice(ctx, half)
 			return c.awaitProven(ctx, before)
 		}
 	}
@@ -103,15 +105,39 @@ func (d *daemon) restartHalf(ctx context.Context, half fault.Half, earlier strin
 		return actUnchanged("%v", err)
 	}
 	failpoint.Hit(failpoint.ActNoted)
+	defer d.endNotice(ctx, half)
 	if pid == 0 {
 		c.ask()
 	} else {
+		d.announce(ctx, half)
 		c.log.Warn("half is ended to be restarted: a response or a person wants it", "pid", pid)
 		if err := c.kill(pid); err != nil {
 			return actUnchanged("%v", err)
 		}
 	}
 	return c.awaitProven(ctx, before)
+}
+
+// announceWithin bounds the wait for the supervisors to commit a restart notice. Without them the half is restarted all the same.
+const announceWithin = 2 * time.Second
+
+// announce has the host half tell the supervisors that a half is about to be restarted: until it is back, they keep the states that the restart
+// explains. The notice is as long as this daemon gives the restart.
+func (d *daemon) announce(ctx context.Context, half fault.Half) {
+	ctx, cancel := context.WithTimeout(ctx, announceWithin)
+	defer cancel()
+	if err := status.Announce(ctx, d.cfg.Agent.StateDir, fault.RestartNotice{Half: half, Within: restartWithin}); err != nil {
+		d.log.Info("restart not announced to the supervisors: they will see a half that died", "half", half.String(), "err", err)
+	}
+}
+
+// endNotice has the host half tell the supervisors that the restart is over, whatever became of it.
+func (d *daemon) endNotice(ctx context.Context, half fault.Half) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), announceWithin)
+	defer cancel()
+	if err := status.Announce(ctx, d.cfg.Agent.StateDir, fault.RestartNotice{Half: half}); err != nil {
+		d.log.Debug("end of a restart not announced: the notice ends by itself", "half", half.String(), "err", err)
+	}
 }
 
 func actUnchanged(format string, args ...any) acts.Result {

@@ -96,10 +96,11 @@ func (s *Sender) Restore(now time.Time, kept []servicenet.Kept) {
 	s.gather(now, nil, s.outbox.Restore(now, kept))
 }
 
-// Add logs a report.
-func (s *Sender) Add(now time.Time, r fault.Report) {
-	_, out := s.outbox.Add(now, r)
+// Add logs a report and returns its ID, of several parts that of the first.
+func (s *Sender) Add(now time.Time, r fault.Report) fault.ReportID {
+	id, out := s.outbox.Add(now, r)
 	s.gather(now, nil, out)
+	return id
 }
 
 // Step gives the outbox an event.

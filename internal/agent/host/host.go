@@ -71,6 +71,7 @@ type hostHalf struct {
 	core       *hostcore.Machine
 	fares      half.Status
 	records    [2]recovery.Record // of both halves, as the daemon said last
+	announced  chan struct{}      // closed when the newest restart notice is committed; nil: nobody waits
 	tests      *half.Prober
 	readers    half.Readers
 	alarm      *half.Alarm
@@ -392,6 +393,10 @@ func (h *hostHalf) do(now time.Time, out hostcore.Output) {
 		_ = h.box.Ring()                // the DNP half reads every TRead anyway
 	}
 	h.logNotes(out.Notes)
+	if out.Announced && h.announced != nil {
+		close(h.announced)
+		h.announced = nil
+	}
 	if len(out.Learned) > 0 {
 		h.local.Changed(out.Learned)
 	}

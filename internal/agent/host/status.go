@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"strings"
 	"time"
@@ -10,14 +11,34 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/local/status"
 )
 
 // serveStatus answers `lofamo-agent status` until ctx ends. The half does not need it: where its socket
 // cannot be made, it says so and goes on.
 func (h *hostHalf) serveStatus(ctx context.Context) {
-	if err := half.ServeUnix(ctx, h.StatePath(status.Socket), status.Handler(h.status)); err != nil {
+	if err := half.ServeUnix(ctx, h.StatePath(status.Socket), status.Handler(h.status, h.announce)); err != nil {
 		h.Log.Warn("lofamo-agent status will not be answered", "err", err)
+	}
+}
+
+// announce tells the supervisors of a restart of a half, or of its end. It waits until they have committed a restart, or ctx ends.
+func (h *hostHalf) announce(ctx context.Context, n fault.RestartNotice) error {
+	committed := make(chan struct{})
+	h.mu.Lock()
+	h.announced = committed
+	now := time.Now()
+	h.apply(now, h.core.Step(now, hostcore.Restart{Notice: n}))
+	h.mu.Unlock()
+	if n.Within == 0 {
+		return nil
+	}
+	select {
+	case <-committed:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("no supervisor has committed the notice: %w", ctx.Err())
 	}
 }
 

@@ -65,7 +65,7 @@ func getNodesCommand(a *command.App) *cobra.Command {
 		Short: "Every node with its state and cause",
 		Long: `Prints one line for each node, the group faults that nodes are members of above them.
 
-NOTES tell what the state does not: maintenance, warnings, flapping components, a verdict of a single witness,
+NOTES tell what the state does not: maintenance, a half that restarts as announced, warnings, flapping components, a verdict of a single witness,
 a node that is inferred dead because nobody living could see it, or that no living way leads to, spares.
 ` + command.NodeSelectors,
 		Example: "  lofamoctl get nodes\n  lofamoctl get nodes --not-normal -l rack=r7\n  lofamoctl get nodes --field-selector x=3,state!=NORMAL -o json",

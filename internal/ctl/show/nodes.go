@@ -50,6 +50,7 @@ func notes(n *lofamov1.Node) []string {
 	}
 	add(n.GetSpare(), "spare")
 	add(n.GetMaintenance() != nil, "maintenance")
+	add(n.GetRestarting() != nil, "restarting "+n.GetRestarting().GetHalf())
 	add(n.GetInferred(), "inferred dead")
 	add(n.GetUnreachable(), "unreachable")
 	add(n.GetSingleWitness(), "single witness")
@@ -254,6 +255,9 @@ func nodeNotes(a *command.App, n *lofamov1.Node) [][]string {
 	add(len(n.GetGroups()) > 0, "Member of", strings.Join(n.GetGroups(), ", "))
 	if m := n.GetMaintenance(); m != nil {
 		add(true, "Maintenance", Maintenance(a, m))
+	}
+	if r := n.GetRestarting(); r != nil {
+		add(true, "Restarting", "its "+command.Printable(r.GetHalf())+" half, as announced; until "+a.Clock(r.GetUntil())+" at most its states stand as they were")
 	}
 	for _, w := range n.GetWarnings() {
 		add(true, "Warning", Warning(w))

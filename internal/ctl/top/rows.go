@@ -112,7 +112,7 @@ func oddWhat(n *lofamov1.Node) string {
 		is   bool
 		text string
 	}{
-		{n.GetMaintenance() != nil, "under maintenance"}, {n.GetInferred(), "taken for dead"}, {n.GetUnreachable(), "no living path leads to it"},
+		{n.GetMaintenance() != nil, "under maintenance"}, {n.GetRestarting() != nil, "restarting its " + n.GetRestarting().GetHalf() + " half, as announced"}, {n.GetInferred(), "taken for dead"}, {n.GetUnreachable(), "no living path leads to it"},
 		{n.GetSingleWitness(), "single witness"}, {len(n.GetGroups()) > 0, "in " + strings.Join(n.GetGroups(), ", ")},
 	} {
 		if f.is {

@@ -126,13 +126,17 @@ func summary(a *command.App, nodes *lofamov1.ListNodesResponse, links *lofamov1.
 		}
 	}
 	list("Not normal", rows)
-	marked := [][]string{}
+	marked, restarting := [][]string{}, [][]string{}
 	for _, n := range nodes.GetNodes() {
 		if m := n.GetMaintenance(); m != nil {
 			marked = append(marked, []string{"  " + n.GetId(), show.Maintenance(a, m)})
 		}
+		if r := n.GetRestarting(); r != nil {
+			restarting = append(restarting, []string{"  " + n.GetId(), command.Printable(r.GetHalf()), "until " + a.Clock(r.GetUntil()) + " at most"})
+		}
 	}
 	list("Under maintenance, drawn in round brackets", marked)
+	list("Restarting a half, as announced", restarting)
 	return b.String()
 }
 

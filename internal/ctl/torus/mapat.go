@@ -68,7 +68,7 @@ func rewind(events []*lofamov1.Event, at time.Time, nodes *lofamov1.ListNodesRes
 		if n.GetCoord() != "" { // a spare has none
 			byPlace[n.GetCoord()] = n
 		}
-		n.Inferred, n.Unreachable, n.SingleWitness, n.Age, n.Groups, n.Warnings = false, false, false, nil, nil, nil
+		n.Inferred, n.Unreachable, n.SingleWitness, n.Age, n.Groups, n.Warnings, n.Restarting = false, false, false, nil, nil, nil, nil
 		for _, c := range n.GetComponents() {
 			c.Evidence = nil
 		}

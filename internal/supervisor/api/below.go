@@ -35,7 +35,7 @@ func fill(n, more *lofamov1.Node) {
 	}
 	n.Age, n.Registers, n.HostEpoch, n.DnpEpoch = more.GetAge(), more.GetRegisters(), more.GetHostEpoch(), more.GetDnpEpoch()
 	n.Delivery, n.DeliveryAge, n.DeliveryOld = more.GetDelivery(), more.GetDeliveryAge(), more.GetDeliveryOld()
-	n.Platform = more.GetPlatform()
+	n.Platform, n.Restarting = more.GetPlatform(), more.GetRestarting()
 	n.HostHealth, n.DnpHealth = more.GetHostHealth(), more.GetDnpHealth()
 	have := make(map[string]*lofamov1.Component, len(more.GetComponents()))
 	for _, c := range more.GetComponents() {

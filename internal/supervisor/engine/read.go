@@ -229,7 +229,7 @@ func (t *term) detail(ids []fault.NodeID) []view.Entry {
 			} else {
 				entry.Status.Life, entry.Status.HalfLife = st.Life, st.HalfLife
 				entry.Status.Registers, entry.Status.RegistersAt = st.Registers, st.RegistersAt
-				entry.Status.Platform = st.Platform
+				entry.Status.Platform, entry.Status.Restart = st.Platform, st.Restart
 			}
 		}
 		said := t.senders[id]

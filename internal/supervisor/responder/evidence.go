@@ -14,7 +14,7 @@ import (
 // node's statement holds until it changes, so it is as new as the node's newest report. The supervisors' own missing answers count as of
 // now.
 func Gather(st awareness.NodeStatus, c fault.Component, life func(fault.NodeID) time.Time, now time.Time) response.Evidence {
-	out := response.Evidence{SingleWitness: st.SingleWitness}
+	out := response.Evidence{SingleWitness: st.SingleWitness, Restarting: st.Restart.Until}
 	var newest time.Time // when what decided began
 	for _, e := range supporting(st, c) {
 		who, _, _ := strings.Cut(e.Observer, "/")

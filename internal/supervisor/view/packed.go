@@ -70,6 +70,7 @@ type packedComponent struct {
 
 // extra is what few nodes have.
 type extra struct {
+	restart  awareness.Restart
 	evidence []componentEvidence
 }
 
@@ -97,7 +98,7 @@ func (b *Builder) pack(e Entry) *packed {
 			x.evidence = append(x.evidence, componentEvidence{c.Component, c.Evidence})
 		}
 	}
-	if x.evidence != nil {
+	if x.restart = st.Restart; x.evidence != nil || x.restart.Half != 0 {
 		p.extra = &x
 	}
 	return p
@@ -123,6 +124,9 @@ func (p *packed) unpack(at grid.Coord, rules []string) Entry {
 				Flapping: c.flags&flagFlapping != 0, Rule: rules[c.rule], Evidence: p.evidence(fault.Component(i)),
 			})
 		}
+	}
+	if p.extra != nil {
+		st.Restart = p.extra.restart
 	}
 	return Entry{Status: st, Revision: p.revision}
 }

@@ -43,6 +43,9 @@ func Node(e Entry, now time.Time) *lofamov1.Node {
 		Delivery: e.Delivery, DeliveryAge: Age(e.DeliveryAt, now), DeliveryOld: Old(e.DeliveryOldAt, now),
 		HostHealth: e.Health[0].render(now, e.Delivery), DnpHealth: e.Health[1].render(now, e.Delivery),
 	}
+	if st.Restart.Until.After(now) {
+		n.Restarting = restarting(st.Restart)
+	}
 	for _, c := range st.Components {
 		n.Components = append(n.Components, &lofamov1.Component{
 			Name: c.Component.String(), State: lofamov1.State(c.State), Since: timestamp(c.Since),
@@ -56,6 +59,24 @@ func Node(e Entry, now time.Time) *lofamov1.Node {
 		}
 	}
 	return n
+}
+
+// restarting renders an announced restart; nil: there is none.
+func restarting(r awareness.Restart) *lofamov1.Restarting {
+	if r.Half == 0 {
+		return nil
+	}
+	return &lofamov1.Restarting{Half: r.Half.String(), Until: timestamppb.New(r.Until)}
+}
+
+// restart is the inverse of restarting. A half that only a later version knows is none.
+func restart(r *lofamov1.Restarting) awareness.Restart {
+	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		if r.GetHalf() == h.String() {
+			return awareness.Restart{Half: h, Until: fromTimestamp(r.GetUntil())}
+		}
+	}
+	return awareness.Restart{}
 }
 
 // Evidence renders observations as of now.
@@ -139,7 +160,7 @@ func Stored(st awareness.NodeStatus) *lofamov1.Node {
 		Id: string(st.ID), Coord: st.Coord.String(), State: lofamov1.State(st.State), Cause: lofamov1.Cause(st.Cause),
 		SingleWitness: st.SingleWitness, Inferred: st.Inferred, Unreachable: st.Unreachable, Reason: st.Rule,
 		Since: timestamp(st.Since), HostEpoch: uint64(st.HostEpoch), DnpEpoch: uint64(st.DNPEpoch),
-		Platform: lofamov1.Platform(st.Platform),
+		Platform: lofamov1.Platform(st.Platform), Restarting: restarting(st.Restart),
 	}
 	all := make([]lofamov1.Component, len(st.Components))
 	n.Components = make([]*lofamov1.Component, len(all))
@@ -166,7 +187,7 @@ func Restore(n *lofamov1.Node) (Entry, error) {
 		SingleWitness: n.GetSingleWitness(), Inferred: n.GetInferred(), Unreachable: n.GetUnreachable(), Rule: n.GetReason(),
 		Since:     fromTimestamp(n.GetSince()),
 		HostEpoch: fault.Epoch(n.GetHostEpoch()), DNPEpoch: fault.Epoch(n.GetDnpEpoch()),
-		Platform: fault.Platform(n.GetPlatform()),
+		Platform: fault.Platform(n.GetPlatform()), Restart: restart(n.GetRestarting()),
 	}
 	var err error
 	if st.Coord, err = grid.ParseCoord(n.GetCoord()); err != nil {

@@ -107,6 +107,10 @@ type Health struct {
 	Health *lofamov1.HalfHealth
 }
 
+// Restart announces to the supervisors that a half of this node is about to be restarted, or ends that notice. Output.Announced follows when they
+// have committed it.
+type Restart struct{ Notice fault.RestartNotice }
+
 // GossipHeard says that something came from another member of the gossip: the service network
 // lives, whatever the supervisors do.
 type GossipHeard struct{}
@@ -121,6 +125,7 @@ func (Hint) hostEvent()        {}
 func (GossipHeard) hostEvent() {}
 func (Watch) hostEvent()       {}
 func (Health) hostEvent()      {}
+func (Restart) hostEvent()     {}
 
 // Send is one message to be signed with the host half's key and sent.
 type Send struct {
@@ -198,5 +203,6 @@ type Output struct {
 	Learned   []fault.NodeID // nodes of which something else is known now
 	Aged      bool           // whether what is known is stale has changed
 	Acts      []Act          // orders for whoever makes acts here: Acted follows, or they are asked again
+	Announced bool           // the newest restart notice is committed
 	Wake      time.Time
 }

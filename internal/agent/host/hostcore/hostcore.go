@@ -98,7 +98,8 @@ type Machine struct {
 	gossip   gossipSigns
 	selfTest selfTest
 	health   health.Keeper
-	out      Output // of the step under way
+	notice   fault.ReportID // of the newest restart notice
+	out      Output         // of the step under way
 }
 
 // contact is the last answer of a supervisor on the direct rail.
@@ -194,6 +195,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.onHint(now, ev.Event)
 	case Acted:
 		m.onActed(ev)
+	case Restart:
+		m.notice = m.add(now, fault.Report{Restart: ev.Notice})
 	case Neighbours:
 		m.onNeighbours(now, ev.Topo)
 	}
@@ -267,7 +270,7 @@ func (m *Machine) waits(now time.Time) bool {
 	return m.registers.Draining && m.verdict == watchdog.Alive && m.sender.Network() == fault.Failed && now.Sub(m.digestAt) < 4*m.cfg.Periods.DigestPeriod
 }
 
-func (m *Machine) add(now time.Time, r fault.Report) {
+func (m *Machine) add(now time.Time, r fault.Report) fault.ReportID {
 	r.Uptime = now.Sub(m.start)
 	if !r.Digest || r.Uptime < 4*m.cfg.Periods.DigestPeriod { // constant during one life, and later digests by the torus need every byte
 		r.Platform = fault.PlatformSharedKernel // the halves map one register file
@@ -275,13 +278,14 @@ func (m *Machine) add(now time.Time, r fault.Report) {
 	r.Registers = fault.Registers{
 		DNPWatchdog: m.registers.DNPRaw, HostWatchdog: m.word.Encode(), RemoteFaultDescriptor: m.registers.DescriptorRaw,
 	}
-	m.sender.Add(now, r)
+	return m.sender.Add(now, r)
 }
 
 // deliver hands over what the outbox wants of this step.
 func (m *Machine) deliver(now time.Time) {
 	o := m.sender.Take()
 	m.out.Effects = o.Effects
+	m.out.Announced = slices.Contains(o.Forget, m.notice)
 	for i := range o.Send {
 		s := &o.Send[i]
 		m.out.Send = append(m.out.Send, Send{

@@ -157,7 +157,7 @@ var ErrNotRunning = errors.New("the host half is not running")
 // Ask asks the host half that serves a state directory.
 func Ask(ctx context.Context, stateDir string) (Status, error) {
 	path := filepath.Join(stateDir, Socket)
-	b, err := ask(ctx, path, "/status")
+	b, err := ask(ctx, path, http.MethodGet, "/status")
 	if errors.Is(err, errNobody) {
 		err = fmt.Errorf("%w: %w", ErrNotRunning, err)
 	}
@@ -177,7 +177,7 @@ var ErrNoDaemon = errors.New("no recovery daemon runs")
 // AskDaemon asks the recovery daemon of a half whether its loops go round; nil: they do.
 func AskDaemon(ctx context.Context, stateDir string, h fault.Half) error {
 	path := filepath.Join(stateDir, LiveSocket(h))
-	_, err := ask(ctx, path, "/live")
+	_, err := ask(ctx, path, http.MethodGet, "/live")
 	if errors.Is(err, errNobody) {
 		err = fmt.Errorf("%w: %w", ErrNoDaemon, err)
 	}
@@ -188,10 +188,10 @@ func AskDaemon(ctx context.Context, stateDir string, h fault.Half) error {
 }
 
 // ask gets what a process of this node says at its socket.
-func ask(ctx context.Context, socket, what string) ([]byte, error) {
+func ask(ctx context.Context, socket, method, what string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://node"+what, nil)
+	req, err := http.NewRequestWithContext(ctx, method, "http://node"+what, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -228,8 +228,20 @@ func explain(err error) error {
 }
 
 // Handler serves what get returns.
-func Handler(get func() Status) http.Handler {
+//
+// announce tells the supervisors of a restart, for the recovery daemon.
+func Handler(get func() Status, announce func(context.Context, fault.RestartNotice) error) http.Handler {
 	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+announcePath, func(w http.ResponseWriter, r *http.Request) {
+		n, err := parseNotice(r.URL.Query())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		if err := announce(r.Context(), n); err != nil {
+			http.Error(w, err.Error(), http.StatusGatewayTimeout)
+		}
+	})
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
 		b, err := json.Marshal(get())
 		if err != nil {

@@ -159,7 +159,7 @@ func listen(t *testing.T, h http.Handler) (stateDir string) {
 }
 
 func TestAsk(t *testing.T) {
-	dir := listen(t, Handler(example))
+	dir := listen(t, Handler(example, nil))
 	s, err := Ask(context.Background(), dir)
 	if err != nil || s.Node != "n1-0-1" || s.Delivery.GetPrimary() != "eth0>sup-0" {
 		t.Errorf("%+v, %v", s, err)

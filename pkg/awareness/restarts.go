@@ -6,16 +6,16 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// A node that restarts one of its halves on purpose announces it beforehand, in a report that it signs (fault.RestartNotice). Until the half is
-// back, the map keeps the states that the restart explains:
+// A node that restarts one of its halves on purpose announces it beforehand, in a signed report (fault.RestartNotice). Until the half is back,
+// the map keeps the states that the restart explains:
 //
 //	         notice                      over: settles
 //	none ─────────────► announced ───────────────────────► settling
 //	 ▲                    │  until the announced time ends      │
 //	 └────────────────────┴────────────────────────────────────┘  verdicts fall on the evidence of that moment
 //
-// Only the node's own notice counts: what a neighbour says of a restart holds nothing back. A verdict on the other half, for which nothing was
-// announced, ends the notice, and so does a revoked certificate. Notices are paid for from a budget, so that no node can hide a fault for long.
+// Only the node's own notice counts; a neighbour's statement about a restart holds nothing back. A verdict on the half without a notice ends the
+// other half's notice, and so does a revoked certificate. A budget pays for notices, so that no node can hide a fault for long.
 const (
 	// restartBudget is the time that a node's notices may hold verdicts back at once, all notices together.
 	restartBudget = time.Minute
@@ -23,7 +23,7 @@ const (
 	restartShare = 20
 )
 
-// restarts is what a node has announced. Few nodes have one.
+// restarts holds the notices of a node. Few nodes have any.
 type restarts struct {
 	until  [2]time.Time // end of the notice, of the host half and of the DNP half
 	newest [2]stamp     // of the newest notice by each half
@@ -37,7 +37,7 @@ type Restart struct {
 	Until time.Time // when verdicts fall again, if the restart is not over before
 }
 
-// restartSettles is how long after the end of a restart verdicts wait: the node's neighbours and its other half restate what they see within two
+// restartSettles returns the time from the end of a restart until verdicts fall again: neighbours and the other half restate the links within two
 // digest periods.
 func (m *Machine) restartSettles() time.Duration { return 2 * m.cfg.DigestPeriod }
 
@@ -81,7 +81,7 @@ func (p *restarts) announce(h fault.Half, end, now time.Time) {
 	p.until[h-1] = later(p.until[h-1], end)
 }
 
-// over ends a restart of a half at the given time, unless it ends before. The budget gets back what was not used.
+// over ends a restart of a half at the given time, unless it ends before. Unused time returns to the budget.
 func (p *restarts) over(h fault.Half, at time.Time) {
 	before := later(p.until[0], p.until[1])
 	if at.Before(p.until[h-1]) {

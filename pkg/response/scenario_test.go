@@ -19,7 +19,7 @@ import (
 //	cluster DIMS [LIMIT=VALUE...]     a torus with racks along X and a leader; limits are the fields of Config
 //	policies NAME...                  of testdata/policies.yaml
 //	at TIME                           time passes, with a tick whenever the engine wants one
-//	fault NODE COMPONENT STATE [by=WITNESS,...] [single] [alive=AGO] [accused-by=NODE]
+//	fault NODE COMPONENT STATE [by=WITNESS,...] [single] [alive=AGO] [restarting=FOR] [accused-by=NODE]
 //	                               by the node itself, if nobody else is named; the accused last signed something AGO before
 //	ok NODE COMPONENT                 the fault is gone
 //	group ID KIND NODE...             a group fault; without nodes it is gone
@@ -198,6 +198,13 @@ func (p *player) fault(args []string) error {
 				return err
 			}
 			f.Evidence.Life = p.l.now.Add(-d)
+		}
+		if left, ok := strings.CutPrefix(arg, "restarting="); ok {
+			d, err := time.ParseDuration(left)
+			if err != nil {
+				return err
+			}
+			f.Evidence.Restarting = p.l.now.Add(d)
 		}
 		if who, ok := strings.CutPrefix(arg, "accused-by="); ok {
 			f.Accusers = []fault.NodeID{fault.NodeID(who)}

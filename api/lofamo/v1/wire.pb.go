@@ -1607,7 +1607,7 @@ func (x *Report) GetRestart() *RestartNotice {
 type RestartNotice struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Half  Half                   `protobuf:"varint,1,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // the half that is restarted: host or dnp
-	// Time until the half is back, milliseconds from the sending, 1 to 30,000; 0: the restart is over. Supervisors cut what is longer.
+	// Time until the half is back, milliseconds from the sending, 1 to 30,000; 0: the restart is over. Supervisors cut a longer time.
 	WithinMs      uint32 `protobuf:"varint,2,opt,name=within_ms,json=withinMs,proto3" json:"within_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -25,6 +25,7 @@ func sample() awareness.NodeStatus {
 		ID: "n1-0-0", Coord: grid.Coord{X: 1}, State: fault.Sick, Cause: fault.CauseHost, SingleWitness: true,
 		Since: now.Add(-time.Hour), Life: now.Add(-time.Second), RegistersAt: now.Add(-2 * time.Second),
 		Registers: fault.Registers{DNPWatchdog: 1, HostWatchdog: 2, RemoteFaultDescriptor: 3}, HostEpoch: 7, DNPEpoch: 9,
+		Restart: awareness.Restart{Half: fault.HalfDNP, Until: now.Add(time.Second)},
 		Components: []awareness.ComponentStatus{
 			{Component: fault.ComponentHost, State: fault.Failed, Cause: fault.CauseHost, Since: now.Add(-time.Minute), Evidence: []awareness.EvidenceStatus{
 				{Kind: fault.KindWatchdog, Observer: "n1-0-0/dnp", Path: fault.PathTorus, At: now.Add(-3 * time.Second), State: fault.Failed, Detail: "Valid still 0"},
@@ -64,6 +65,20 @@ func TestDeliveryHasAnAge(t *testing.T) {
 		if n := Node(e, at); n.GetDeliveryOld() != old || n.GetDeliveryAge().AsDuration() != at.Sub(e.DeliveryAt) || n.GetDelivery() != e.Delivery {
 			t.Errorf("at %s: age %v, old %t, want %t", at, n.GetDeliveryAge(), n.GetDeliveryOld(), old)
 		}
+	}
+}
+
+// TestRestartShowsUntilItsTimeIsOver: readers see an announced restart until its time is over, even if the node never ends it.
+func TestRestartShowsUntilItsTimeIsOver(t *testing.T) {
+	e := Entry{Status: sample()}
+	if r := Node(e, now).GetRestarting(); r.GetHalf() != "dnp" || !r.GetUntil().AsTime().Equal(now.Add(time.Second)) {
+		t.Errorf("announced: %v", r)
+	}
+	if r := Node(e, now.Add(time.Second)).GetRestarting(); r != nil {
+		t.Errorf("over: %v", r)
+	}
+	if r := restart(&lofamov1.Restarting{Half: "of a later version"}); r != (awareness.Restart{}) {
+		t.Errorf("an unknown half: %+v", r)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 const announcePath = "/announce"
 
 // Announce has the host half of a state directory announce a restart to the supervisors, or end the notice. It returns when the supervisors have
-// committed the restart, or with an error: then they may still learn of it.
+// committed the restart. After an error they may still receive the notice.
 func Announce(ctx context.Context, stateDir string, n fault.RestartNotice) error {
 	q := url.Values{"half": {n.Half.String()}, "within": {n.Within.String()}}
 	if _, err := ask(ctx, filepath.Join(stateDir, Socket), http.MethodPost, announcePath+"?"+q.Encode()); err != nil {

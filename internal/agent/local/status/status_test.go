@@ -199,7 +199,7 @@ func TestAskRefusals(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := Ask(ctx, listen(t, Handler(example))); !errors.Is(err, context.Canceled) {
+	if _, err := Ask(ctx, listen(t, Handler(example, nil))); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 	if err := explain(context.DeadlineExceeded); !strings.Contains(err.Error(), "it may be stopped") {

@@ -57,28 +57,10 @@ const (
 // Dir is an operator's directory.
 type Dir struct {
 	path string
-	// Etc is where the machines have their bundles: Etc, but in tests.
-	etc string
-	// state is that of the machines' daemons, within the root; empty: the configurations' defaults.
-	state string
-}
-
-// Option changes where things are on the machines. For tests.
-type Option func(*Dir)
-
-// WithRoots has the machine of each member keep its bundle and its state below root/ID.
-func WithRoots(root string) Option {
-	return func(d *Dir) { d.etc, d.state = filepath.Join(root, "etc"), filepath.Join(root, "state") }
 }
 
 // Open is an operator's directory, which need not be there yet.
-func Open(path string, opts ...Option) *Dir {
-	d := &Dir{path: path, etc: Etc}
-	for _, o := range opts {
-		o(d)
-	}
-	return d
-}
+func Open(path string) *Dir { return &Dir{path} }
 
 func (d *Dir) file(elem ...string) string { return filepath.Join(append([]string{d.path}, elem...)...) }
 
@@ -269,7 +251,7 @@ func reached(serves, other string) string {
 // writeSupervisor makes a replica's bundle, and returns where it serves metrics.
 func (d *Dir) writeSupervisor(inv Inventory, l layout.Layout, i int, ca *pki.CA, fresh whose) (http string, err error) {
 	id := l.Supervisors[i].ID
-	dir, etc := d.file(supervisors, id), d.etcOf("supervisor", id)
+	dir, etc := d.file(supervisors, id), Etc
 	if err := os.MkdirAll(filepath.Join(dir, "pki"), 0o700); err != nil {
 		return "", err
 	}
@@ -277,9 +259,6 @@ func (d *Dir) writeSupervisor(inv Inventory, l layout.Layout, i int, ca *pki.CA,
 		return "", err
 	}
 	cfg := inv.supervisor(l, i, etc)
-	if d.state != "" {
-		cfg.DataDir = filepath.Join(d.state, "supervisor-"+id)
-	}
 	if err := d.giveIssuer(inv, dir, etc, &cfg); err != nil {
 		return "", err
 	}
@@ -314,7 +293,7 @@ func (d *Dir) giveIssuer(inv Inventory, dir, etc string, cfg *config.Supervisor)
 // writeNode makes a node's bundle, and returns where it serves metrics; empty: nowhere.
 func (d *Dir) writeNode(inv Inventory, l layout.Layout, i int, ca *pki.CA, fresh whose) (http string, err error) {
 	id := l.Nodes[i].ID
-	dir, etc := d.file(nodesDir, string(id)), d.etcOf("node", string(id))
+	dir, etc := d.file(nodesDir, string(id)), Etc
 	if err := os.MkdirAll(filepath.Join(dir, "pki"), 0o700); err != nil {
 		return "", err
 	}
@@ -324,9 +303,6 @@ func (d *Dir) writeNode(inv Inventory, l layout.Layout, i int, ca *pki.CA, fresh
 		}
 	}
 	cfg := inv.agent(l, i, etc)
-	if d.state != "" {
-		cfg.StateDir = filepath.Join(d.state, "node-"+string(id))
-	}
 	if err := d.settle("agent.yaml", &cfg); err != nil {
 		return "", err
 	}
@@ -343,13 +319,6 @@ func (d *Dir) settle(name string, cfg any) error {
 		return nil
 	}
 	return settle(file, cfg)
-}
-
-func (d *Dir) etcOf(kind, id string) string {
-	if d.etc == Etc {
-		return Etc
-	}
-	return filepath.Join(d.etc, kind+"-"+id)
 }
 
 // finish writes what all bundles have.

@@ -125,14 +125,8 @@ func (w *World) startNodes(within time.Duration) {
 	}
 }
 
-// Now returns the virtual time.
-func (w *World) Now() time.Time { return w.now }
-
 // Known returns the changes committed so far.
 func (w *World) Known() []Known { return w.known }
-
-// Broken lists the invariants that did not hold, in words; empty in a sound system.
-func (w *World) Broken() []string { return w.broken }
 
 // Run advances the time by d.
 func (w *World) Run(d time.Duration) { w.RunUntil(d, func() bool { return false }) }

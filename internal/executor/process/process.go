@@ -157,9 +157,6 @@ func (p *Process) Start() error {
 	return nil
 }
 
-// Addr is where it listens, once it is started.
-func (p *Process) Addr() string { return p.listener.Addr().String() }
-
 // UnderWay is how many attempts are under way.
 func (p *Process) UnderWay() int {
 	p.server.mu.Lock()

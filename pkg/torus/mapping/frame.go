@@ -112,9 +112,6 @@ func (f *frame) append(dst []byte) []byte {
 	return dst
 }
 
-// Is says whether bytes claim to be a probe of this package.
-func Is(b []byte) bool { return len(b) >= len(magic) && [4]byte(b) == magic }
-
 // What a half is to do with a probe.
 type What uint8
 

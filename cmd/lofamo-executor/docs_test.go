@@ -3,7 +3,7 @@ package main
 import (
 	"testing"
 
-	"github.com/lofamo/lofamo/internal/docstest"
+	"github.com/lofamo/lofamo/internal/testing/docstest"
 )
 
 func TestCommandsOfThePages(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/local/status"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/freeport"
-	"github.com/lofamo/lofamo/internal/netnstest"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/testing/netnstest"
 )
 
 // A host half whose service interfaces are not there when it starts runs all the same, for its torus may

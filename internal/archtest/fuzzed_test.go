@@ -17,7 +17,7 @@ var decoding = regexp.MustCompile(`^((proto|json|protojson|yaml|binary)\.(Unmars
 
 // tools are packages whose input is the repository's, the user's own, or another test's.
 var tools = []string{
-	"internal/apidoc", "internal/configdoc", "internal/campaign", "internal/ctl", "internal/cluster", "internal/lab", "internal/netlab", "internal/docstest", "internal/kubetest",
+	"internal/apidoc", "internal/configdoc", "internal/campaign", "internal/ctl", "internal/cluster", "internal/lab", "internal/testing/netlab", "internal/testing/docstest", "internal/testing/kubetest",
 	"internal/failpoint", "internal/sim", "internal/inventory", "internal/e2e", "internal/charttest", "internal/executor/power/powertest", "pkg/sensor/source/sourcetest", "papers", "internal/dashboards", "internal/metricsdoc",
 	"internal/packagetest", "internal/golden", "internal/cli", "cmd",
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
-	"github.com/lofamo/lofamo/internal/udpmangle"
+	"github.com/lofamo/lofamo/internal/testing/udpmangle"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/mangle"
 )

@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
-	"github.com/lofamo/lofamo/internal/kubetest"
 	"github.com/lofamo/lofamo/internal/needs"
+	"github.com/lofamo/lofamo/internal/testing/kubetest"
 )
 
 // A real API server takes every object that the chart can make, a second time without a change, and then with changed values: first each set of values as kubectl

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/internal/needs"
-	"github.com/lofamo/lofamo/internal/tether"
+	"github.com/lofamo/lofamo/internal/testing/tether"
 )
 
 // machine is a directory in the place of a machine's disk, with an address of its own: what runs there has these paths as its own.

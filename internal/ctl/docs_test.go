@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lofamo/lofamo/internal/ctl/command"
-	"github.com/lofamo/lofamo/internal/docstest"
+	"github.com/lofamo/lofamo/internal/testing/docstest"
 )
 
 func TestCommandsOfThePages(t *testing.T) {

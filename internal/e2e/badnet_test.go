@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/lab"
-	"github.com/lofamo/lofamo/internal/udpmangle"
+	"github.com/lofamo/lofamo/internal/testing/udpmangle"
 	"github.com/lofamo/lofamo/pkg/mangle"
 )
 

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/needs"
-	"github.com/lofamo/lofamo/internal/tether"
+	"github.com/lofamo/lofamo/internal/testing/tether"
 )
 
 // hall is the example's cluster: what an operator has of it, and its machines, each a directory that its processes see as /etc and /var/lib.

@@ -12,7 +12,7 @@ import (
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/needs"
-	"github.com/lofamo/lofamo/internal/netlab"
+	"github.com/lofamo/lofamo/internal/testing/netlab"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/docstest"
+	"github.com/lofamo/lofamo/internal/testing/docstest"
 )
 
 // aid is what a command wants that a person would see to.

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/needs"
-	"github.com/lofamo/lofamo/internal/tether"
+	"github.com/lofamo/lofamo/internal/testing/tether"
 )
 
 // boots makes of a copy of this machine's root a machine that systemd boots as its first process: processes, mounts, cgroups, IPC, name and network of its own, the latter

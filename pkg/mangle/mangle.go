@@ -2,7 +2,7 @@
 // twice, hold it back. Tests and fault injection use it; a decision depends on the faults that are set,
 // on the packet's size and on random numbers that the caller gives, and on nothing else.
 //
-// It holds no packets and does no I/O: pkg/torus/udplink and internal/udpmangle do what it decides.
+// It holds no packets and does no I/O: pkg/torus/udplink and internal/testing/udpmangle do what it decides.
 package mangle
 
 import (

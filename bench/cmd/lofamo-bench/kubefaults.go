@@ -14,7 +14,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/bench/fleet"
 	"github.com/lofamo/lofamo/bench/measure"
-	"github.com/lofamo/lofamo/internal/kubetest"
+	"github.com/lofamo/lofamo/internal/testing/kubetest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )

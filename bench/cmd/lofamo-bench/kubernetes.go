@@ -22,7 +22,7 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/kubernetes"
-	"github.com/lofamo/lofamo/internal/kubetest"
+	"github.com/lofamo/lofamo/internal/testing/kubetest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )

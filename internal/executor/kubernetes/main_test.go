@@ -18,8 +18,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/lofamo/lofamo/internal/executor"
-	"github.com/lofamo/lofamo/internal/kubetest"
 	"github.com/lofamo/lofamo/internal/needs"
+	"github.com/lofamo/lofamo/internal/testing/kubetest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )

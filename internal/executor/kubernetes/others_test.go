@@ -11,7 +11,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/kubernetes/nodeplan"
-	"github.com/lofamo/lofamo/internal/kubetest"
+	"github.com/lofamo/lofamo/internal/testing/kubetest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )

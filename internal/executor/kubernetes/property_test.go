@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lofamo/lofamo/internal/executor"
-	"github.com/lofamo/lofamo/internal/kubetest"
+	"github.com/lofamo/lofamo/internal/testing/kubetest"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 

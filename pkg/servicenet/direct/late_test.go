@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lofamo/lofamo/internal/netnstest"
+	"github.com/lofamo/lofamo/internal/testing/netnstest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 

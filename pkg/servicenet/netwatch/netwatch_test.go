@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/lofamo/lofamo/internal/netnstest"
+	"github.com/lofamo/lofamo/internal/testing/netnstest"
 )
 
 const patience = 20 * time.Second

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const top = "../.."
+const top = "../../.."
 
 // Every command of every page is run by a test that is there, or marked, and the list has nothing else.
 func TestEveryCommandIsRunOrMarked(t *testing.T) {
@@ -35,7 +35,7 @@ func TestEveryCommandIsRunOrMarked(t *testing.T) {
 			}
 			used[c.Text] = true
 			if _, is := runs[c.Text]; !is {
-				t.Errorf("%v: it does not stand in internal/docstest/commands.txt, which says who runs it", c)
+				t.Errorf("%v: it does not stand in internal/testing/docstest/commands.txt, which says who runs it", c)
 			}
 		}
 	}

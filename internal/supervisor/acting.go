@@ -21,11 +21,11 @@ import (
 
 // nodeExecutors are the executors of all that nodes are had do, by kind.
 func (s *Supervisor) nodeExecutors(cfg config.NodeExecutor) (map[response.Kind]executor.Executor, error) {
-	nodes, err := node.New(cfg, s.actor, responseMasks{s}) // which validates the configuration
+	nodes, err := node.New(cfg, s.respond.actor, responseMasks{s}) // which validates the configuration
 	if err != nil {
 		return nil, err
 	}
-	out := map[response.Kind]executor.Executor{response.Eureka: node.NewEureka(s.actor, s.raisers)}
+	out := map[response.Kind]executor.Executor{response.Eureka: node.NewEureka(s.respond.actor, s.raisers)}
 	for _, k := range node.Kinds() {
 		out[k] = nodes
 	}
@@ -37,7 +37,7 @@ type agentOrders struct{ s *Supervisor }
 
 func (a agentOrders) Order(id fault.NodeID, o *lofamov1.ActOrder, try int) {
 	o.ReplyTo = a.s.self.Report
-	a.s.sender.Order(id, "act", &lofamov1.Message{Body: &lofamov1.Message_ActOrder{ActOrder: o}}, a.s.viaNeighbours(id, try, false))
+	a.s.ingest.sender.Order(id, "act", &lofamov1.Message{Body: &lofamov1.Message_ActOrder{ActOrder: o}}, a.s.viaNeighbours(id, try, false))
 }
 
 // responseMasks implements node.Masks.
@@ -81,7 +81,7 @@ func sure(err error) error {
 
 // raisers are nodes that may tell all others something: those that the map calls NORMAL, the neighbours of whom it is about first.
 func (s *Supervisor) raisers(about response.Target, members []fault.NodeID) []fault.NodeID {
-	m, known := s.local.Map()
+	m, known := s.engine.local.Map()
 	if !known {
 		return nil
 	}

@@ -48,7 +48,7 @@ func (k *configurers) Configured(st *lofamov1.ConfigurationStatus) {
 
 // run works until the context ends. In a torus that spans regions it does nothing: the leaders of two regions would contradict one another.
 func (k *configurers) run(ctx context.Context) {
-	if k.s.border != nil {
+	if k.s.federation.border != nil {
 		return
 	}
 	var m *configurer.Machine // nil while another leads
@@ -87,7 +87,7 @@ func (k *configurers) follow(m *configurer.Machine) {
 	if now.Before(k.lookAt) {
 		return
 	}
-	mp, known := k.s.local.Map()
+	mp, known := k.s.engine.local.Map()
 	masks, maskRevision, _ := k.s.masks.All()
 	topo := k.s.names.Topology()
 	of := [3]uint64{mp.Revision, maskRevision, topo.Revision}
@@ -147,7 +147,7 @@ func (k *configurers) give(m *configurer.Machine) <-chan time.Time {
 	orders, wake := m.Tick(time.Now())
 	for _, o := range orders {
 		for _, p := range o.Parts {
-			k.s.sender.Order(o.Node, "configuration", &lofamov1.Message{Body: &lofamov1.Message_TorusConfiguration{TorusConfiguration: p}}, nil)
+			k.s.ingest.sender.Order(o.Node, "configuration", &lofamov1.Message{Body: &lofamov1.Message_TorusConfiguration{TorusConfiguration: p}}, nil)
 		}
 		if o.Try > 1 && o.Try&(o.Try-1) == 0 {
 			k.s.logger.Info("no node has said that it tells the torus its configuration: another one is asked", "node", o.Node, "number", o.Number, "try", o.Try)

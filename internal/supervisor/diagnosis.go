@@ -23,7 +23,8 @@ const hopRepeats = 2
 // newDiagnose is what has nodes diagnosed, and procedures gone through.
 func (s *Supervisor) newDiagnose() *diagnose.Manager {
 	return diagnose.New(diagnose.Config{
-		Self: s.cfg.ID, ReplyTo: s.self.Report, Straight: s.straight, Names: s.names, Signer: s.signer, Kept: keptReports{s.engine, s.store}, Metrics: s.metrics, Logger: s.logger,
+		Self: s.cfg.ID, ReplyTo: s.self.Report, Straight: s.straight, Names: s.names, Signer: s.signer,
+		Kept: keptReports{s.engine.Engine, s.store.Etcd}, Metrics: s.metrics.Metrics, Logger: s.logger,
 		Places: s.places, Hop: express.HopBound(s.periods.LinkPeriod, 0), Late: express.HopBound(s.periods.LinkPeriod, hopRepeats), Pause: s.cfg.Diagnosis.Filled().Pause.D(),
 	})
 }
@@ -37,19 +38,19 @@ type keptReports struct {
 // leadDiagnoses makes diagnoses possible while this replica leads, makes those of the policy, and the reports of procedures that nodes begin. end
 // stops all of it.
 func (s *Supervisor) leadDiagnoses(ctx context.Context, fence store.Fence) (end func()) {
-	s.diagnose.Lead(uint64(fence.Rev))
+	s.ingest.diagnose.Lead(uint64(fence.Rev))
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		p := s.cfg.Diagnosis.Filled()
-		s.diagnose.Watch(ctx, diagnose.Policy{
+		s.ingest.diagnose.Watch(ctx, diagnose.Policy{
 			Links: p.Auto == config.DiagnosisLinks, After: p.After.D(), MinInterval: p.MinInterval.D(), Drain: p.Drain,
 		}, s.suspects)
 	})
-	wg.Go(func() { s.diagnose.Strays(ctx) })
-	wg.Go(func() { s.diagnose.Resume(ctx) })
+	wg.Go(func() { s.ingest.diagnose.Strays(ctx) })
+	wg.Go(func() { s.ingest.diagnose.Resume(ctx) })
 	return func() {
-		s.diagnose.Lead(0)
+		s.ingest.diagnose.Lead(0)
 		cancel()
 		wg.Wait()
 	}
@@ -82,7 +83,7 @@ var errSpansRegions = errors.New("the torus spans regions, and the supervisors o
 
 // places are those of the torus, by rank, as the map has them now.
 func (s *Supervisor) places(ctx context.Context) ([]procedure.Place, error) {
-	if s.border != nil {
+	if s.federation.border != nil {
 		return nil, errSpansRegions
 	}
 	m, err := s.engine.Map(ctx)

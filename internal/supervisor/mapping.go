@@ -100,7 +100,7 @@ func (k *mappers) run(ctx context.Context) {
 // look has the machine know what the evidence says, and sends what it orders.
 func (k *mappers) look(m *mapper.Machine) {
 	now := time.Now()
-	is, ok := k.s.local.Map() // this replica's own copy: nobody waits for a quorum each second
+	is, ok := k.s.engine.local.Map() // this replica's own copy: nobody waits for a quorum each second
 	switch {
 	case !ok:
 		return
@@ -149,7 +149,7 @@ func (k *mappers) order(o mapper.Order) {
 		}
 	}
 	k.s.metrics.MapOrders.Inc()
-	k.s.sender.Order(node.ID, "mapping", &lofamov1.Message{Body: &lofamov1.Message_MapOrder{MapOrder: &lofamov1.MapOrder{
+	k.s.ingest.sender.Order(node.ID, "mapping", &lofamov1.Message{Body: &lofamov1.Message_MapOrder{MapOrder: &lofamov1.MapOrder{
 		Number: o.Number, Node: string(node.ID), Region: o.Region, ReplyTo: k.s.self.Report,
 	}}}, via)
 }

@@ -12,11 +12,11 @@ import (
 
 // observe registers what is computed when somebody looks.
 func (s *Supervisor) observe() {
-	s.registry.MustRegister(metrics.Collectors(metrics.Replica{
+	s.metrics.registry.MustRegister(metrics.Collectors(metrics.Replica{
 		Map:    func() (view.Map, bool) { return s.term().Committed() },
 		Leader: s.leader,
 		QuorumAge: func() float64 {
-			if age := s.ready.quorumAge(); age >= 0 {
+			if age := s.engine.ready.quorumAge(); age >= 0 {
 				return age.Seconds()
 			}
 			return -1
@@ -31,7 +31,7 @@ func (s *Supervisor) observe() {
 
 // socketSum adds up what arrives at the report addresses and never reaches the intake.
 func (s *Supervisor) socketSum(of func(direct.Stats) uint64) (n uint64) {
-	for _, socket := range s.sockets {
+	for _, socket := range s.ingest.sockets {
 		n += of(socket.Stats())
 	}
 	return n
@@ -40,8 +40,8 @@ func (s *Supervisor) socketSum(of func(direct.Stats) uint64) (n uint64) {
 // replicasUp says of each replica whether this one reaches it; of itself that it does.
 func (s *Supervisor) replicasUp() map[string]bool {
 	out := make(map[string]bool)
-	for _, r := range s.replicas.all() {
-		out[r.GetId()] = r.GetId() == s.cfg.ID || s.peers.State(r.GetId()) == lofamov1.State_NORMAL
+	for _, r := range s.engine.replicas.all() {
+		out[r.GetId()] = r.GetId() == s.cfg.ID || s.engine.peers.State(r.GetId()) == lofamov1.State_NORMAL
 	}
 	return out
 }

@@ -68,7 +68,7 @@ func (s *Supervisor) followMaintenance(ctx context.Context) {
 // maxOps is how many operations one transaction of the store may have: of an outside etcd its default is
 // taken.
 func (s *Supervisor) maxOps() int {
-	if s.member == nil {
+	if s.store.member == nil {
 		return store.DefaultMaxOps
 	}
 	return embedded.MaxTxnOps

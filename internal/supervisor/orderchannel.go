@@ -40,9 +40,9 @@ func (c *orderChannel) answers() (r order.Registry[ingest.Answers]) {
 	r.Register(servicenet.OrderPeers, peers)
 	r.Register(servicenet.OrderConfiguration, taken((*lofamov1.Message).GetConfigurationStatus, c.configuration.Configured))
 	r.Register(servicenet.OrderMapping, taken((*lofamov1.Message).GetMapFindings, c.mapping.Mapped))
-	r.Register(servicenet.OrderDiagnosis, taken((*lofamov1.Message).GetDiagnosisFindings, c.s.diagnose.Findings))
-	r.Register(servicenet.OrderProcedure, taken((*lofamov1.Message).GetProcedureStatus, c.s.diagnose.Status))
-	r.Register(servicenet.OrderAct, taken((*lofamov1.Message).GetActStatus, c.s.actor.Heard))
+	r.Register(servicenet.OrderDiagnosis, taken((*lofamov1.Message).GetDiagnosisFindings, c.s.ingest.diagnose.Findings))
+	r.Register(servicenet.OrderProcedure, taken((*lofamov1.Message).GetProcedureStatus, c.s.ingest.diagnose.Status))
+	r.Register(servicenet.OrderAct, taken((*lofamov1.Message).GetActStatus, c.s.respond.actor.Heard))
 	for _, k := range c.plain {
 		r.Register(k.what, taken((*lofamov1.Message).GetOrderStatus, k.Heard))
 	}

@@ -50,7 +50,7 @@ func newOrders[W comparable, S order.Status](s *Supervisor, what string, cfg ord
 		s: s, what: what, cfg: cfg, word: w, heard: make(chan S, orderQueue),
 		term: func() uint64 { return s.engine.Term() },
 		send: func(o order.Order[W]) {
-			s.sender.Order(o.Node, what, w.message(o), s.viaNeighbours(o.Node, o.Try, o.Asked))
+			s.ingest.sender.Order(o.Node, what, w.message(o), s.viaNeighbours(o.Node, o.Try, o.Asked))
 		},
 	}
 }

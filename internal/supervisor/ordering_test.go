@@ -72,7 +72,7 @@ func (*wordOfOne) message(order.Order[chanmask.Mask]) *lofamov1.Message { return
 func TestOrdersFollowTheLead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wordOfOne{want: 0x3e}
-		k := newOrders(&Supervisor{logger: slog.New(slog.DiscardHandler)}, "masks", order.Config[chanmask.Mask, *lofamov1.MaskStatus]{
+		k := newOrders(&Supervisor{site: site{logger: slog.New(slog.DiscardHandler)}}, "masks", order.Config[chanmask.Mask, *lofamov1.MaskStatus]{
 			Retry: order.Retry{First: 10 * time.Second, Most: time.Minute}, Usual: chanmask.All, Anew: (*lofamov1.MaskStatus).GetLost,
 			Holds: func(st *lofamov1.MaskStatus, mask chanmask.Mask) bool {
 				return chanmask.Mask(st.GetOrdered()) == mask && !st.GetLost()

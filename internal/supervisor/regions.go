@@ -30,10 +30,10 @@ func (s *Supervisor) term() interface {
 	Committing() time.Duration
 	Committed() (view.Map, bool)
 } {
-	if s.parent != nil {
-		return s.parent
+	if s.federation.parent != nil {
+		return s.federation.parent
 	}
-	return s.engine
+	return s.engine.Engine
 }
 
 // regionOf returns what tells the region of a node, by the configuration.
@@ -68,8 +68,8 @@ func addressesOf(list []config.UpstreamEntry) (ids []string, addresses map[strin
 
 // connectParent makes the parts of a parent of regions: nothing of it talks to agents.
 func (s *Supervisor) connectParent() error {
-	configured := s.regionOf
-	s.regionOf = func(id fault.NodeID) string { return cmp.Or(configured(id), s.spares.region(id)) }
+	configured := s.federation.regionOf
+	s.federation.regionOf = func(id fault.NodeID) string { return cmp.Or(configured(id), s.federation.spares.region(id)) }
 	addresses := make(map[string]string)
 	for _, r := range s.cfg.Regions {
 		for _, u := range r.Supervisors {
@@ -77,33 +77,33 @@ func (s *Supervisor) connectParent() error {
 		}
 	}
 	var err error
-	if s.below, err = replica.Dial(addresses, s.peerTLS); err != nil {
+	if s.federation.below, err = replica.Dial(addresses, s.peerTLS); err != nil {
 		return err
 	}
-	s.onStop("connections to the regions", func(context.Context) error { return s.below.Close() })
+	s.onStop("connections to the regions", func(context.Context) error { return s.federation.below.Close() })
 	ops := 0
 	if s.cfg.Embedded() {
 		ops = embedded.MaxTxnOps - 16 // for what goes with every transaction
 	}
-	s.parent = federation.NewParent(federation.ParentConfig{
-		Regions: s.cfg.RegionNames(), Region: s.regionOf, Names: s.names,
+	s.federation.parent = federation.NewParent(federation.ParentConfig{
+		Regions: s.cfg.RegionNames(), Region: s.federation.regionOf, Names: s.names,
 		Meta: store.Meta{Cluster: s.cfg.Cluster, Dims: s.names.Dims().String()},
 		Beat: s.periods.DigestPeriod, Misses: s.periods.DigestMisses, Ops: ops,
-		Metrics: s.metrics, Logger: s.logger,
-	}, s.store)
+		Metrics: s.metrics.Metrics, Logger: s.logger,
+	}, s.store.Etcd)
 	return nil
 }
 
 // belowOf are the supervisors of a node's region, if it is heard.
 func (s *Supervisor) belowOf(id fault.NodeID) []lofamov1.FaultSupervisorClient {
-	name := s.regionOf(id)
-	if !slices.ContainsFunc(s.parent.Regions(), func(r *lofamov1.Region) bool { return r.GetName() == name && r.GetState() == lofamov1.State_NORMAL }) {
+	name := s.federation.regionOf(id)
+	if !slices.ContainsFunc(s.federation.parent.Regions(), func(r *lofamov1.Region) bool { return r.GetName() == name && r.GetState() == lofamov1.State_NORMAL }) {
 		return nil
 	}
 	var out []lofamov1.FaultSupervisorClient
 	for _, r := range s.cfg.Regions {
 		for _, u := range r.Supervisors {
-			if conn := s.below.Conn(u.ID); r.Name == name && conn != nil {
+			if conn := s.federation.below.Conn(u.ID); r.Name == name && conn != nil {
 				out = append(out, lofamov1.NewFaultSupervisorClient(conn))
 			}
 		}
@@ -113,10 +113,10 @@ func (s *Supervisor) belowOf(id fault.NodeID) []lofamov1.FaultSupervisorClient {
 
 // serveParent lets the regions' supervisors in, and has the API answer from what they say.
 func (s *Supervisor) serveParent(cfg *api.Config) {
-	cfg.Engine, cfg.Copy, cfg.Bundles, cfg.Regions = s.parent, federation.Copy{Etcd: s.store}, noBundles{}, s.standing
-	cfg.Operators, cfg.Below = s.parent, s.belowOf
+	cfg.Engine, cfg.Copy, cfg.Bundles, cfg.Regions = s.federation.parent, federation.Copy{Etcd: s.store.Etcd}, noBundles{}, s.standing
+	cfg.Operators, cfg.Below = s.federation.parent, s.belowOf
 	cfg.Kept = func(ctx context.Context, id fault.NodeID) (*lofamov1.Node, error) {
-		return federation.Copy{Etcd: s.store}.Kept(ctx, s.regionOf(id), id)
+		return federation.Copy{Etcd: s.store.Etcd}.Kept(ctx, s.federation.regionOf(id), id)
 	}
 	speakers := make(map[string]string)
 	cfg.RegionSupervisors = make(map[string][]string)
@@ -126,15 +126,15 @@ func (s *Supervisor) serveParent(cfg *api.Config) {
 			cfg.RegionSupervisors[r.Name] = append(cfg.RegionSupervisors[r.Name], u.GRPC)
 		}
 	}
-	lofamov1.RegisterUpstreamServer(s.grpc, &federation.Server{Parent: s.parent, Caller: api.Caller, Speakers: speakers, Stopping: s.stopping})
+	lofamov1.RegisterUpstreamServer(s.api.grpc, &federation.Server{Parent: s.federation.parent, Caller: api.Caller, Speakers: speakers, Stopping: s.stopping})
 }
 
 // standing tells how the regions stand: by the leader's word, or where this replica does not lead by its copy.
 func (s *Supervisor) standing(ctx context.Context) []*lofamov1.Region {
-	if list := s.parent.Regions(); list != nil {
+	if list := s.federation.parent.Regions(); list != nil {
 		return list
 	}
-	list, err := federation.Copy{Etcd: s.store}.Regions(ctx, s.cfg.RegionNames())
+	list, err := federation.Copy{Etcd: s.store.Etcd}.Regions(ctx, s.cfg.RegionNames())
 	if err != nil {
 		s.logger.Debug("no word of the regions", "err", err)
 	}
@@ -148,12 +148,12 @@ func (s *Supervisor) connectUpstream() error {
 	}
 	ids, addresses := addressesOf(s.cfg.Upstream)
 	var err error
-	if s.parents, err = replica.Dial(addresses, s.peerTLS); err != nil {
+	if s.federation.parents, err = replica.Dial(addresses, s.peerTLS); err != nil {
 		return err
 	}
-	s.onStop("connections to the parent", func(context.Context) error { return s.parents.Close() })
-	s.upstream = federation.NewUplink(federation.UplinkConfig{
-		Region: s.cfg.Region, Dims: s.names.Dims().String(), Store: s.store, Parents: ids, Conn: s.parents.Conn,
+	s.onStop("connections to the parent", func(context.Context) error { return s.federation.parents.Close() })
+	s.federation.uplink = federation.NewUplink(federation.UplinkConfig{
+		Region: s.cfg.Region, Dims: s.names.Dims().String(), Store: s.store.Etcd, Parents: ids, Conn: s.federation.parents.Conn,
 		Beat: s.periods.DigestPeriod, Logger: s.logger,
 	})
 	return nil
@@ -166,11 +166,11 @@ func (s *Supervisor) connectBorder() (ingest.Border, error) {
 	}
 	cfg := federation.PeerConfig{
 		Regions: make(map[string]map[string]string), Foreign: make(map[fault.NodeID]string), Beside: make(map[fault.NodeID][]string),
-		TLS: s.peerTLS, Answerer: s.sender, Metrics: s.metrics, Logger: s.logger,
+		TLS: s.peerTLS, Answerer: s.ingest.sender, Metrics: s.metrics.Metrics, Logger: s.logger,
 	}
 	dims := s.names.Dims()
 	for _, n := range s.names.Border() {
-		name := s.regionOf(n.ID)
+		name := s.federation.regionOf(n.ID)
 		cfg.Foreign[n.ID] = name
 		for _, r := range s.cfg.Regions {
 			if r.Name == name {
@@ -184,28 +184,28 @@ func (s *Supervisor) connectBorder() (ingest.Border, error) {
 		}
 	}
 	var err error
-	if s.border, err = federation.NewPeers(cfg); err != nil {
+	if s.federation.border, err = federation.NewPeers(cfg); err != nil {
 		return nil, err
 	}
-	s.onStop("connections to other regions", func(context.Context) error { return s.border.Close() })
-	return s.border, nil
+	s.onStop("connections to other regions", func(context.Context) error { return s.federation.border.Close() })
+	return s.federation.border, nil
 }
 
 // own says whether the caller is one of our own replicas, and not another region's.
 func (s *Supervisor) own(ctx context.Context) bool {
 	id, err := api.Caller(ctx)
-	return err == nil && slices.ContainsFunc(s.replicas.all(), func(r *lofamov1.Supervisor) bool { return r.GetId() == id.Name })
+	return err == nil && slices.ContainsFunc(s.engine.replicas.all(), func(r *lofamov1.Supervisor) bool { return r.GetId() == id.Name })
 }
 
 // foreignVerdicts is what a supervisor of another region says of its nodes at our border.
 func (s *Supervisor) foreignVerdicts(ctx context.Context, v *lofamov1.BorderVerdicts) []awareness.ForeignVerdict {
 	id, err := api.Caller(ctx)
-	if s.border == nil || err != nil {
+	if s.federation.border == nil || err != nil {
 		return nil
 	}
 	for _, r := range s.cfg.Regions {
 		if slices.ContainsFunc(r.Supervisors, func(u config.UpstreamEntry) bool { return u.ID == id.Name }) {
-			return s.border.Of(r.Name, v)
+			return s.federation.border.Of(r.Name, v)
 		}
 	}
 	return nil
@@ -215,10 +215,10 @@ func (s *Supervisor) foreignVerdicts(ctx context.Context, v *lofamov1.BorderVerd
 func (s *Supervisor) leadRegion(ctx context.Context, fence store.Fence) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	if s.upstream != nil {
-		wg.Go(func() { s.upstream.Run(ctx, fence) })
+	if s.federation.uplink != nil {
+		wg.Go(func() { s.federation.uplink.Run(ctx, fence) })
 	}
-	wg.Go(func() { s.border.Tell(ctx, s.periods.DigestPeriod, s.store, s.engine.Detail) })
+	wg.Go(func() { s.federation.border.Tell(ctx, s.periods.DigestPeriod, s.store.Etcd, s.engine.Detail) })
 	defer wg.Wait()
 	defer cancel()
 	return s.engine.Lead(ctx, fence)
@@ -234,14 +234,14 @@ func (noBundles) Fetch(context.Context, fault.Origin, string, uint64, func(*lofa
 
 // workRegions starts what has to do with other regions, as far as there is any.
 func (s *Supervisor) workRegions(ctx context.Context, wg *sync.WaitGroup) {
-	if s.below != nil {
-		wg.Go(func() { s.below.Run(ctx) })
+	if s.federation.below != nil {
+		wg.Go(func() { s.federation.below.Run(ctx) })
 		wg.Go(func() { s.followRegions(ctx) })
 	}
-	if s.border != nil {
-		wg.Go(func() { s.border.Run(ctx) })
+	if s.federation.border != nil {
+		wg.Go(func() { s.federation.border.Run(ctx) })
 	}
-	if s.parents != nil {
-		wg.Go(func() { s.parents.Run(ctx) })
+	if s.federation.parents != nil {
+		wg.Go(func() { s.federation.parents.Run(ctx) })
 	}
 }

@@ -27,14 +27,14 @@ func (s *spareRegions) region(id fault.NodeID) string {
 func (s *Supervisor) followRegions(ctx context.Context) {
 	read := uint64(0) // so many times: there is no revision that all of it is of
 	s.again(ctx, "following what is set in the regions", func() error {
-		return federation.Copy{Etcd: s.store}.FollowSet(ctx, s.cfg.RegionNames(), func(all []store.Below) {
+		return federation.Copy{Etcd: s.store.Etcd}.FollowSet(ctx, s.cfg.RegionNames(), func(all []store.Below) {
 			read++
 			topo, spares := mergeTopologies(s.seed, s.cfg.RegionNames(), all)
-			s.spares.of.Store(&spares)
-			s.marks.Replace(marksOf(s.cfg.RegionNames(), all, s.regionOf), read)
+			s.federation.spares.of.Store(&spares)
+			s.marks.Replace(marksOf(s.cfg.RegionNames(), all, s.federation.regionOf), read)
 			s.metrics.Maintenance.Set(float64(s.marks.Len()))
 			s.names.Replace(topo)
-			s.parent.Relabel(ctx)
+			s.federation.parent.Relabel(ctx)
 			s.metrics.Topology.Set(float64(s.names.Topology().Revision))
 		})
 	})

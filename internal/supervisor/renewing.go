@@ -112,7 +112,7 @@ func (r *renewals) answer(now time.Time, q renewalAsked) {
 		log.Info("certificate "+string(result), "address", q.from.Addr.String())
 		reply.Certificate = cert
 	}
-	r.s.sender.Renewed(reply, q.from)
+	r.s.ingest.sender.Renewed(reply, q.from)
 }
 
 func (r *renewals) grant(now time.Time, q renewalAsked) ([]byte, renewal.Result, error) {

@@ -82,8 +82,8 @@ func mergeReplicas(configured []config.ReplicaEntry, said []*lofamov1.Supervisor
 func (s *Supervisor) followReplicas(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := s.store.FollowSupervisors(ctx, func(said []*lofamov1.Supervisor) {
-			s.replicas.set(said)
-			if err := s.peers.Set(s.replicas.addresses(s.cfg.ID)); err != nil {
+			s.engine.replicas.set(said)
+			if err := s.engine.peers.Set(s.engine.replicas.addresses(s.cfg.ID)); err != nil {
 				s.logger.Warn("a replica cannot be connected to", "err", err)
 			}
 		})

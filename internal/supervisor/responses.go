@@ -40,8 +40,8 @@ func (s *Supervisor) newResponder() (*responder.Responder, error) {
 	limits.Silence = time.Duration(s.periods.DigestMisses) * s.periods.DigestPeriod // after this a half's report no longer counts
 	return responder.New(responder.Config{
 		Cluster: s.cfg.Cluster, Limits: limits, Audit: store.AuditLimits{Lines: uint64(c.AuditLines), Bytes: uint64(c.AuditBytes)},
-		Store: s.store, Awareness: awarenessOf{s.engine}, Supervisors: s.whereReplicas, Executors: executors,
-		Metrics: responder.NewMetrics(s.registry), Logger: s.logger,
+		Store: s.store.Etcd, Awareness: awarenessOf{s.engine.Engine}, Supervisors: s.whereReplicas, Executors: executors,
+		Metrics: responder.NewMetrics(s.metrics.registry), Logger: s.logger,
 	})
 }
 
@@ -76,7 +76,7 @@ func (s *Supervisor) executors() (map[response.Kind]executor.Executor, error) {
 		if err != nil {
 			return nil, fmt.Errorf("responses.executors.alertmanager: %w", err)
 		}
-		s.alerts = x
+		s.respond.alerts = x
 		add(x, alertmanager.Kinds()...)
 	}
 	if c.Process != nil {
@@ -84,7 +84,7 @@ func (s *Supervisor) executors() (map[response.Kind]executor.Executor, error) {
 		if err != nil {
 			return nil, fmt.Errorf("responses.executors.process: %w", err)
 		}
-		s.executor = x
+		s.respond.executor = x
 		s.onStop("executor process", func(context.Context) error { return x.Close() })
 		add(x, remote.Kinds()...)
 	}
@@ -93,22 +93,22 @@ func (s *Supervisor) executors() (map[response.Kind]executor.Executor, error) {
 
 // standingResponses is executor.Standing: of the responder, which is made after who asks.
 func (s *Supervisor) standingResponses(ctx context.Context, kinds ...response.Kind) ([]executor.Job, bool, error) {
-	return s.responder.Standing(ctx, kinds...)
+	return s.respond.responder.Standing(ctx, kinds...)
 }
 
 // openResponses is executor.Open, likewise.
 func (s *Supervisor) openResponses(ctx context.Context, ids []string) (map[string]bool, error) {
-	return s.responder.Open(ctx, ids)
+	return s.respond.responder.Open(ctx, ids)
 }
 
 // workResponses starts what decides about responses.
 func (s *Supervisor) workResponses(ctx context.Context, wg *sync.WaitGroup) {
-	if s.responder == nil {
+	if s.respond.responder == nil {
 		return
 	}
-	wg.Go(func() { s.responder.Run(ctx) })
-	if s.alerts != nil {
-		wg.Go(func() { s.alerts.Run(ctx) })
+	wg.Go(func() { s.respond.responder.Run(ctx) })
+	if s.respond.alerts != nil {
+		wg.Go(func() { s.respond.alerts.Run(ctx) })
 	}
 }
 
@@ -116,30 +116,30 @@ func (s *Supervisor) workResponses(ctx context.Context, wg *sync.WaitGroup) {
 func (s *Supervisor) responseService() *api.Responses {
 	switch {
 	case s.cfg.Parent():
-		return api.NewResponses(s.api, nil, nil)
-	case s.responder == nil:
-		return api.NewResponses(s.api, s.store, nil)
+		return api.NewResponses(s.api.Server, nil, nil)
+	case s.respond.responder == nil:
+		return api.NewResponses(s.api.Server, s.store.Etcd, nil)
 	default:
-		return api.NewResponses(s.api, s.store, s.responder)
+		return api.NewResponses(s.api.Server, s.store.Etcd, s.respond.responder)
 	}
 }
 
 // mapChanged passes a version of the map on to those who follow it.
 func (s *Supervisor) mapChanged(m view.Map, changed []fault.NodeID) {
 	s.notifier.Changed(m, changed)
-	if s.responder != nil {
-		s.responder.MapChanged(m, changed)
+	if s.respond.responder != nil {
+		s.respond.responder.MapChanged(m, changed)
 	}
 }
 
 // leadResponses has responses decided here while this replica leads. end stops that, and waits until nothing new is begun.
 func (s *Supervisor) leadResponses(ctx context.Context, fence store.Fence) (end func()) {
-	if s.responder == nil {
+	if s.respond.responder == nil {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { s.responder.Lead(ctx, fence) })
+	wg.Go(func() { s.respond.responder.Lead(ctx, fence) })
 	return func() {
 		cancel()
 		wg.Wait()

@@ -73,29 +73,29 @@ func (s *Supervisor) monitor(ctx context.Context) {
 		pctx, cancel := context.WithTimeout(ctx, probeTime)
 		_, err := s.store.Revision(pctx)
 		cancel()
-		s.ready.answers(err == nil)
+		s.engine.ready.answers(err == nil)
 		var own []etcdserverpb.AlarmType
-		if s.member != nil {
-			if own = s.member.Alarms(); n%syncProbes == 0 {
+		if s.store.member != nil {
+			if own = s.store.member.Alarms(); n%syncProbes == 0 {
 				sync = syncs.mean(prometheus.DefaultGatherer)
 			}
 		}
 		words := complaints(err == nil, own, sync, s.term().Committing())
-		if s.parent != nil {
-			words = append(words, regionsCut(s.parent.Regions())...)
+		if s.federation.parent != nil {
+			words = append(words, regionsCut(s.federation.parent.Regions())...)
 		}
-		if s.responder != nil {
-			words = append(words, responsesTroubled(s.responder.Trouble())...)
+		if s.respond.responder != nil {
+			words = append(words, responsesTroubled(s.respond.responder.Trouble())...)
 		}
-		s.alarms.set(words)
-		_, changed := s.observer.Leader()
+		s.metrics.alarms.set(words)
+		_, changed := s.store.observer.Leader()
 		s.setHealth(api.HealthStore, err == nil && !slices.Contains(own, etcdserverpb.AlarmType_NOSPACE))
 		s.setHealth(api.HealthLeader, s.leads())
 		// A replica serves also while there is no quorum: it says how old its answers are.
 		s.setHealth("", true)
 		s.setHealth(lofamov1.FaultSupervisor_ServiceDesc.ServiceName, true)
 		now := time.Now()
-		s.ready.round.Store(&now)
+		s.engine.ready.round.Store(&now)
 		select {
 		case <-ctx.Done():
 			return
@@ -108,7 +108,7 @@ func (s *Supervisor) monitor(ctx context.Context) {
 // Round is when the loop that asks store, alarms and election came round last, which it does every probePeriod, with or without a quorum: a replica of which that is long
 // ago hangs. Zero before Start.
 func (s *Supervisor) Round() time.Time {
-	if at := s.ready.round.Load(); at != nil {
+	if at := s.engine.ready.round.Load(); at != nil {
 		return *at
 	}
 	return time.Time{}
@@ -124,7 +124,7 @@ func (s *Supervisor) setHealth(service string, ok bool) {
 	if ok {
 		st = healthpb.HealthCheckResponse_SERVING
 	}
-	s.health.SetServingStatus(service, st)
+	s.api.health.SetServingStatus(service, st)
 }
 
 // publishRetry is the pause after the store could not take what a replica says of itself.
@@ -133,8 +133,8 @@ const publishRetry = time.Second
 // publish tells the other replicas what only this one knows, once the store takes it.
 func (s *Supervisor) publish(ctx context.Context) {
 	self := &lofamov1.Supervisor{Id: s.self.ID, Address: s.self.GRPC, ReportAddress: s.self.Report, HttpAddress: s.self.HTTP}
-	if s.member != nil {
-		self.EtcdMember = s.member.ID()
+	if s.store.member != nil {
+		self.EtcdMember = s.store.member.ID()
 	}
 	if s.cfg.LocalPID {
 		self.Pid = int32(os.Getpid())
@@ -158,12 +158,12 @@ func (s *Supervisor) publish(ctx context.Context) {
 func (s *Supervisor) handler() http.Handler {
 	mux := http.NewServeMux()
 	// The embedded etcd registers its metrics, Go's and the process' with the default registry.
-	mux.Handle("GET /metrics", promhttp.HandlerFor(prometheus.Gatherers{s.registry, prometheus.DefaultGatherer},
+	mux.Handle("GET /metrics", promhttp.HandlerFor(prometheus.Gatherers{s.metrics.registry, prometheus.DefaultGatherer},
 		promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { ok(w) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		var missing []string
-		if !s.ready.store.Load() {
+		if !s.engine.ready.store.Load() {
 			missing = append(missing, "the store does not answer with a quorum")
 		}
 		if s.leader() == "" {
@@ -185,23 +185,23 @@ type directory struct{ s *Supervisor }
 
 func (d *directory) Leader() string { return d.s.leader() }
 
-func (d *directory) Conn(id string) *grpc.ClientConn { return d.s.peers.Conn(id) }
+func (d *directory) Conn(id string) *grpc.ClientConn { return d.s.engine.peers.Conn(id) }
 
 // Supervisors implements api.Directory. What a replica says of itself goes before the configuration. The
 // election names a leader that has died until its lease ends, and without a quorum for ever.
 func (d *directory) Supervisors(context.Context) []*lofamov1.Supervisor {
 	leader := d.s.leader()
 	var out []*lofamov1.Supervisor
-	for _, r := range d.s.replicas.all() {
+	for _, r := range d.s.engine.replicas.all() {
 		sup := proto.CloneOf(r)
-		sup.Leader = d.s.ready.store.Load() && sup.GetId() == leader
+		sup.Leader = d.s.engine.ready.store.Load() && sup.GetId() == leader
 		if sup.GetId() == d.s.cfg.ID {
-			sup.State, sup.Alarms = lofamov1.State_NORMAL, d.s.alarms.get()
-			if age := d.s.ready.quorumAge(); age >= 0 && !d.s.ready.store.Load() {
+			sup.State, sup.Alarms = lofamov1.State_NORMAL, d.s.metrics.alarms.get()
+			if age := d.s.engine.ready.quorumAge(); age >= 0 && !d.s.engine.ready.store.Load() {
 				sup.QuorumAge = durationpb.New(age)
 			}
 		} else {
-			sup.State = d.s.peers.State(sup.GetId())
+			sup.State = d.s.engine.peers.State(sup.GetId())
 			sup.Leader = sup.GetLeader() && sup.GetState() != lofamov1.State_FAILED
 		}
 		out = append(out, sup)

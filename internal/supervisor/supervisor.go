@@ -14,31 +14,22 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc/health"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/bounded"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/executor/alertmanager"
 	"github.com/lofamo/lofamo/internal/executor/node"
-	"github.com/lofamo/lofamo/internal/executor/remote"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
 	"github.com/lofamo/lofamo/internal/supervisor/bulk"
-	"github.com/lofamo/lofamo/internal/supervisor/diagnose"
-	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
-	"github.com/lofamo/lofamo/internal/supervisor/federation"
 	"github.com/lofamo/lofamo/internal/supervisor/ingest"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/notify"
 	"github.com/lofamo/lofamo/internal/supervisor/replica"
-	"github.com/lofamo/lofamo/internal/supervisor/responder"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
@@ -47,91 +38,28 @@ import (
 	"github.com/lofamo/lofamo/pkg/order"
 	transfer "github.com/lofamo/lofamo/pkg/servicenet/bulk"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
-	"github.com/lofamo/lofamo/pkg/servicenet/gossip"
 )
 
 // Supervisor is one replica.
 //
 //	New ──Start──► running ──Stop, or a part fails──► stopped
 type Supervisor struct {
-	cfg      config.Supervisor
-	periods  config.Periods
-	born     time.Time           // with a monotonic reading: a clock of this replica that never goes back
-	self     config.ReplicaEntry // the addresses at which others reach this replica
-	logger   *slog.Logger
-	names    *view.Names
-	seed     *topology.Topology // of the configuration
-	marks    *view.Marks
-	masks    *view.Masks
-	signer   *pki.Signer
-	verify   *pki.Verifier
-	trust    trust
-	renewals *renewals // nil: this replica renews no certificate
-	// renewEvery is how often this replica looks whether its certificate was renewed.
-	renewEvery time.Duration
+	site
+	identity
 
-	gossipKeys [][]byte // the first encrypts; nil without gossip
+	store      storePart
+	engine     enginePart
+	ingest     ingestPart
+	orders     *orderChannel // what the leader wants of nodes, kind by kind
+	plain      []order.Plain // kinds of orders beside those that have messages of their own
+	notifier   *notify.Notifier
+	respond    respondPart
+	federation federationPart
+	api        apiPart
+	web        webPart
+	metrics    metricsPart
 
-	registry *prometheus.Registry
-	metrics  *metrics.Metrics
-
-	member   *embedded.Member // nil with an outside etcd
-	client   *clientv3.Client
-	store    *store.Etcd
-	sockets  []*direct.Socket // by the number of the report address
-	grpcLn   net.Listener
-	httpLn   net.Listener
-	webLn    net.Listener // nil: no page for browsers
-	grpc     *api.GRPC
-	health   *health.Server
-	api      *api.Server
-	replicas *replicas
-	peers    *replica.Peers
-	observer *store.Observer
-	engine   *engine.Engine
-	sender   *ingest.Sender
-	// exchanges make the sessions with halves; nil for a parent of regions.
-	exchanges *ingest.Exchanges
-	executor  *remote.Executor // the executor process; nil if there is none
-	intake    *ingest.Intake
-	bulk      *bulk.Manager
-	diagnose  *diagnose.Manager // nil: of a parent of regions
-	notifier  *notify.Notifier
-	orders    *orderChannel // what the leader wants of nodes, kind by kind
-	plain     []order.Plain // kinds of orders beside those that have messages of their own
-	actor     *node.Actor   // makes nodes act for responses
-	// responder decides about responses; nil: of a parent of regions, and where the configuration wants none.
-	responder *responder.Responder
-	alerts    *alertmanager.Executor // nil: no alerts are sent
-	forward   *replica.Forwarder
-	local     *replica.Copy
-	// followers are the other replicas while this one leads.
-	followers *replica.Server
-	gossip    *gossip.Net // nil without gossip
-	ready     readiness
-	alarms    alarms
-
-	regionOf func(fault.NodeID) string // by the configuration; of a parent's spares by the regions' word
-	spares   spareRegions              // of a parent
-
-	// Of a parent of regions, which has no engine and nothing that talks to agents; nil elsewhere.
-	parent *federation.Parent
-	// Of a region with a parent; nil elsewhere.
-	upstream *federation.Uplink
-	parents  *replica.Peers
-	below    *replica.Peers    // supervisors of the regions, of their parent
-	border   *federation.Peers // nil without other regions
-
-	cleanups []cleanup
-	stopping chan struct{}
-	stopOnce sync.Once
-	failed   chan error
-}
-
-// cleanup undoes one step of Start.
-type cleanup struct {
-	what string
-	do   func(context.Context) error
+	lifecycle
 }
 
 // Option changes how a Supervisor is put together.
@@ -157,9 +85,16 @@ func New(cfg config.Supervisor, logger *slog.Logger, options ...Option) (*Superv
 	}
 	border, _ := topology.BorderFromConfig(cfg)
 	s := &Supervisor{
-		cfg: cfg, periods: periods, logger: logger.With("supervisor", cfg.ID), names: view.NamesOf(top).WithBorder(border), seed: top, marks: view.NewMarks(), masks: view.NewMasks(), regionOf: regionOf(cfg),
-		registry: prometheus.NewRegistry(), observer: store.NewObserver(), replicas: newReplicas(cfg.Replicas),
-		born: time.Now(), stopping: make(chan struct{}), failed: make(chan error, 8), renewEvery: renewEvery,
+		site: site{
+			cfg: cfg, periods: periods, born: time.Now(), logger: logger.With("supervisor", cfg.ID),
+			names: view.NamesOf(top).WithBorder(border), seed: top, marks: view.NewMarks(), masks: view.NewMasks(),
+		},
+		identity:   identity{renewEvery: renewEvery},
+		store:      storePart{observer: store.NewObserver()},
+		engine:     enginePart{replicas: newReplicas(cfg.Replicas)},
+		federation: federationPart{regionOf: regionOf(cfg)},
+		metrics:    metricsPart{registry: prometheus.NewRegistry()},
+		lifecycle:  newLifecycle(),
 	}
 	if s.signer, err = pki.LoadSigner(cfg.TLS.Cert, cfg.TLS.Key); err != nil {
 		return nil, fmt.Errorf("supervisor %s: %w", cfg.ID, err)
@@ -188,28 +123,12 @@ func New(cfg config.Supervisor, logger *slog.Logger, options ...Option) (*Superv
 	for _, o := range options {
 		o(s)
 	}
-	s.metrics = metrics.New(s.registry)
+	s.metrics.Metrics = metrics.New(s.metrics.registry)
 	s.renewals.tell()
 	s.metrics.Promise(s.promised())
-	s.alarms.gauge = s.metrics.Alarm
-	s.alarms.set(nil)
+	s.metrics.alarms.gauge = s.metrics.Alarm
+	s.metrics.alarms.set(nil)
 	return s, nil
-}
-
-// Failed reports the failure of a part after Start: the replica is then to be stopped.
-func (s *Supervisor) Failed() <-chan error { return s.failed }
-
-// fail reports a failure; only the first few are kept.
-func (s *Supervisor) fail(err error) {
-	select {
-	case s.failed <- err:
-	default:
-	}
-}
-
-// onStop notes what is to be undone; Stop does it in reverse order.
-func (s *Supervisor) onStop(what string, do func(context.Context) error) {
-	s.cleanups = append(s.cleanups, cleanup{what, do})
 }
 
 // Start opens everything and returns; it does not wait for a quorum or a leader. When it fails,
@@ -230,26 +149,8 @@ func (s *Supervisor) Start(ctx context.Context) (err error) {
 	return nil
 }
 
-// stopTime bounds each step of stopping.
-const stopTime = 3 * time.Second
-
 // Stop stops everything in the reverse order of Start. It may be called more than once.
-func (s *Supervisor) Stop(ctx context.Context) error {
-	var errs []error
-	s.stopOnce.Do(func() {
-		close(s.stopping)
-		for i := len(s.cleanups) - 1; i >= 0; i-- {
-			c := s.cleanups[i]
-			cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
-			if err := c.do(cctx); err != nil {
-				errs = append(errs, fmt.Errorf("stop %s: %w", c.what, err))
-			}
-			cancel()
-		}
-		s.logger.Info("supervisor stopped")
-	})
-	return errors.Join(errs...)
-}
+func (s *Supervisor) Stop(ctx context.Context) error { return s.stop(ctx, s.logger) }
 
 // listen takes the addresses first: what is taken already shows before anything is written.
 func (s *Supervisor) listen() error {
@@ -261,26 +162,26 @@ func (s *Supervisor) listen() error {
 		if err != nil {
 			return fmt.Errorf("report address: %w", err)
 		}
-		s.sockets = append(s.sockets, socket)
+		s.ingest.sockets = append(s.ingest.sockets, socket)
 		s.onStop("report socket", func(context.Context) error { return socket.Close() })
 	}
-	if s.grpcLn, err = s.listenTCP("grpc", s.cfg.GRPC, grpcConns); err != nil {
+	if s.api.listener, err = s.listenTCP("grpc", s.cfg.GRPC, grpcConns); err != nil {
 		return fmt.Errorf("gRPC address %s: %w", s.cfg.GRPC, err)
 	}
-	s.onStop("gRPC listener", closeListener(s.grpcLn))
+	s.onStop("gRPC listener", closeListener(s.api.listener))
 	if s.cfg.Web.Listen != "" {
-		if s.webLn, err = s.listenTCP("web", s.cfg.Web.Listen, webConns); err != nil {
+		if s.web.listener, err = s.listenTCP("web", s.cfg.Web.Listen, webConns); err != nil {
 			return fmt.Errorf("web address %s: %w", s.cfg.Web.Listen, err)
 		}
-		s.onStop("web listener", closeListener(s.webLn))
+		s.onStop("web listener", closeListener(s.web.listener))
 	}
 	if s.cfg.HTTP == "" {
 		return nil
 	}
-	if s.httpLn, err = s.listenTCP("http", s.cfg.HTTP, httpConns); err != nil {
+	if s.metrics.listener, err = s.listenTCP("http", s.cfg.HTTP, httpConns); err != nil {
 		return fmt.Errorf("HTTP address %s: %w", s.cfg.HTTP, err)
 	}
-	s.onStop("HTTP listener", closeListener(s.httpLn))
+	s.onStop("HTTP listener", closeListener(s.metrics.listener))
 	return nil
 }
 
@@ -318,10 +219,10 @@ func closeListener(ln net.Listener) func(context.Context) error {
 // connect makes the parts that agents and replicas talk to.
 func (s *Supervisor) connect() error {
 	var err error
-	if s.peers, err = replica.Dial(s.replicas.addresses(s.cfg.ID), s.peerTLS); err != nil {
+	if s.engine.peers, err = replica.Dial(s.engine.replicas.addresses(s.cfg.ID), s.peerTLS); err != nil {
 		return err
 	}
-	s.onStop("connections to replicas", func(context.Context) error { return s.peers.Close() })
+	s.onStop("connections to replicas", func(context.Context) error { return s.engine.peers.Close() })
 	if s.cfg.Parent() {
 		return s.connectParent()
 	}
@@ -332,48 +233,52 @@ func (s *Supervisor) connect() error {
 	if err != nil {
 		return err
 	}
-	s.exchanges = ingest.NewExchanges(ingest.ExchangeConfig{
-		ID: s.cfg.ID, Allowed: allowed, Wait: s.periods.AckTimeout, Metrics: s.metrics, Logger: s.logger,
+	s.ingest.exchanges = ingest.NewExchanges(ingest.ExchangeConfig{
+		ID: s.cfg.ID, Allowed: allowed, Wait: s.periods.AckTimeout, Metrics: s.metrics.Metrics, Logger: s.logger,
 	})
-	s.sender = ingest.NewSender(ingest.SenderConfig{
-		Ports: s.ports(), Nodes: s.names, Paths: s.exchanges, Leader: s.leader, NoQuorum: s.ready.noQuorum, Signer: s.signer,
-		Metrics: s.metrics, Logger: s.logger,
+	s.ingest.sender = ingest.NewSender(ingest.SenderConfig{
+		Ports: s.ports(), Nodes: s.names, Paths: s.ingest.exchanges, Leader: s.leader, NoQuorum: s.engine.ready.noQuorum, Signer: s.signer,
+		Metrics: s.metrics.Metrics, Logger: s.logger,
 	})
-	s.engine = engine.New(engine.Config{
+	s.engine.Engine = engine.New(engine.Config{
 		Awareness: s.awareness(), Meta: store.Meta{Cluster: s.cfg.Cluster, Dims: s.names.Dims().String()},
-		Challenger: everywhere{s}, Metrics: s.metrics, Logger: s.logger, Names: s.names, Seed: s.seed, Marks: s.marks, Masks: s.masks,
+		Challenger: everywhere{s}, Metrics: s.metrics.Metrics, Logger: s.logger, Names: s.names, Seed: s.seed, Marks: s.marks, Masks: s.masks,
 		Revoked: s.revokedNodes,
-	}, s.store)
-	s.actor = node.NewActor(agentOrders{s})
-	s.local = replica.NewCopy(replica.CopyConfig{
-		Store: s.store, Names: s.names, Logger: s.logger,
+	}, s.store.Etcd)
+	s.respond.actor = node.NewActor(agentOrders{s})
+	s.engine.local = replica.NewCopy(replica.CopyConfig{
+		Store: s.store.Etcd, Names: s.names, Logger: s.logger,
 		OnChange: s.mapChanged,
 	})
-	s.forward = replica.NewForwarder(replica.ForwarderConfig{
-		Peers: s.peers, Leaders: s.observer, Answerer: s.sender, Wanting: wanting{s}, Challenger: s.sender, Metrics: s.metrics, Logger: s.logger,
+	s.engine.forward = replica.NewForwarder(replica.ForwarderConfig{
+		Peers: s.engine.peers, Leaders: s.store.observer, Answerer: s.ingest.sender, Wanting: wanting{s},
+		Challenger: s.ingest.sender, Metrics: s.metrics.Metrics, Logger: s.logger,
 	})
-	s.bulk = bulk.New(bulk.Config{
+	s.ingest.bulk = bulk.New(bulk.Config{
 		Self: s.cfg.ID, ReplyTo: s.self.Report, Straight: s.straight, Names: s.names, Signer: s.signer,
-		Normal: s.normal, Receiver: transfer.DefaultReceiverConfig(), Metrics: s.metrics, Logger: s.logger,
+		Normal: s.normal, Receiver: transfer.DefaultReceiverConfig(), Metrics: s.metrics.Metrics, Logger: s.logger,
 	})
-	s.diagnose = s.newDiagnose()
+	s.ingest.diagnose = s.newDiagnose()
 	s.orders = newOrderChannel(s)
 	s.notifier = notify.New(notify.Config{
-		Names: s.names, Marks: s.marks, Sender: s.sender, DigestPeriod: s.periods.DigestPeriod, DigestMisses: s.periods.DigestMisses,
-		Metrics: s.metrics,
+		Names: s.names, Marks: s.marks, Sender: s.ingest.sender, DigestPeriod: s.periods.DigestPeriod, DigestMisses: s.periods.DigestMisses,
+		Metrics: s.metrics.Metrics,
 	})
-	if s.responder, err = s.newResponder(); err != nil {
+	if s.respond.responder, err = s.newResponder(); err != nil {
 		return err
 	}
 	border, err := s.connectBorder()
 	if err != nil {
 		return err
 	}
-	s.intake = ingest.NewIntake(ingest.IntakeConfig{
-		Names: s.names, Verifier: s.exchanges.Verifier(s.verify), Sender: s.sender, Leader: s.engine, Forwarder: s.forward, Bulk: s.bulk, Notifier: s.notifier, Orders: s.orders.answers(), Border: border, Renewals: s.renewals.intake(),
-		Metrics: s.metrics, Logger: s.logger,
+	s.ingest.intake = ingest.NewIntake(ingest.IntakeConfig{
+		Names: s.names, Verifier: s.ingest.exchanges.Verifier(s.verify), Sender: s.ingest.sender, Leader: s.engine.Engine,
+		Forwarder: s.engine.forward, Bulk: s.ingest.bulk, Notifier: s.notifier, Orders: s.orders.answers(), Border: border, Renewals: s.renewals.intake(),
+		Metrics: s.metrics.Metrics, Logger: s.logger,
 	})
-	s.followers = &replica.Server{Engine: s.engine, Verifier: s.intake, Names: s.names, Own: s.own, Foreign: s.foreignVerdicts, Metrics: s.metrics}
+	s.engine.followers = &replica.Server{
+		Engine: s.engine.Engine, Verifier: s.ingest.intake, Names: s.names, Own: s.own, Foreign: s.foreignVerdicts, Metrics: s.metrics.Metrics,
+	}
 	return nil
 }
 
@@ -384,26 +289,28 @@ type everywhere struct{ s *Supervisor }
 func (e everywhere) Challenge(c awareness.Challenge) bool {
 	c.Term, c.Issued = e.s.engine.Term(), e.s.born.UnixNano()+time.Since(e.s.born).Nanoseconds()
 	if !c.Again {
-		e.s.followers.Challenge(c)
+		e.s.engine.followers.Challenge(c)
 	}
-	return e.s.sender.Challenge(c)
+	return e.s.ingest.sender.Challenge(c)
 }
 
 // held returns why verdicts wait; a parent of regions has no intake and judges nothing.
 func (s *Supervisor) held() string {
-	if s.intake == nil {
+	if s.ingest.intake == nil {
 		return ""
 	}
-	return s.intake.Holding()
+	return s.ingest.intake.Holding()
 }
 
 // Behind implements engine.Challenger.
-func (e everywhere) Behind() time.Duration { return max(e.s.sender.Behind(), e.s.intake.Behind()) }
+func (e everywhere) Behind() time.Duration {
+	return max(e.s.ingest.sender.Behind(), e.s.ingest.intake.Behind())
+}
 
 // wanting is the intake, which is made after the forwarder.
 type wanting struct{ s *Supervisor }
 
-func (w wanting) Whole(origins []fault.Origin) { w.s.intake.Whole(origins) }
+func (w wanting) Whole(origins []fault.Origin) { w.s.ingest.intake.Whole(origins) }
 
 // serve starts the gRPC and HTTP services.
 func (s *Supervisor) serve() error {
@@ -411,52 +318,54 @@ func (s *Supervisor) serve() error {
 	if err != nil {
 		return err
 	}
-	s.grpc = api.NewServer(api.ServerConfig{
-		TLS: s.trust.registry.WithTLS(conf), Revoked: s.trust.registry, Registerer: s.registry, Logger: s.logger, MaxMessage: replica.MaxMessage,
-		Refused: func(reason string) { s.metrics.Calls.WithLabelValues(reason).Inc() },
+	s.api.grpc = api.NewServer(api.ServerConfig{
+		TLS: s.trust.registry.WithTLS(conf), Revoked: s.trust.registry, Registerer: s.metrics.registry, Logger: s.logger,
+		MaxMessage: replica.MaxMessage,
+		Refused:    func(reason string) { s.metrics.Calls.WithLabelValues(reason).Inc() },
 	})
-	s.health = s.grpc.Health
+	s.api.health = s.api.grpc.Health
 	cfg := api.Config{
-		Self: s.cfg.ID, Info: s.info(), Names: s.names, Engine: s.engine, Copy: s.store, Directory: &directory{s}, Bundles: s.bulk, Metrics: s.metrics, Stopping: s.stopping,
+		Self: s.cfg.ID, Info: s.info(), Names: s.names, Engine: s.engine.Engine, Copy: s.store.Etcd,
+		Directory: &directory{s}, Bundles: s.ingest.bulk, Metrics: s.metrics.Metrics, Stopping: s.stopping,
 		Held:      s.held,
-		QuorumAge: s.ready.quorumAge, Logger: s.logger, Operators: s.engine, Marks: s.marks, Masks: s.masks, MaxOps: s.maxOps(),
+		QuorumAge: s.engine.ready.quorumAge, Logger: s.logger, Operators: s.engine.Engine, Marks: s.marks, Masks: s.masks, MaxOps: s.maxOps(),
 	}
 	if len(s.cfg.Regions) > 0 {
-		cfg.RegionOf = s.regionOf
+		cfg.RegionOf = s.federation.regionOf
 	}
 	if s.cfg.Parent() {
 		s.serveParent(&cfg)
 	} else {
-		cfg.Local, cfg.MasksSaid, cfg.Diagnosed = s.local.Map, s.orders.masks.Said, s.store.OwnDiagnosis
+		cfg.Local, cfg.MasksSaid, cfg.Diagnosed = s.engine.local.Map, s.orders.masks.Said, s.store.OwnDiagnosis
 		cfg.Mapped, cfg.MappedDead = s.orders.mapping.Of, s.orders.mapping.Dead
-		lofamov1.RegisterReplicaServer(s.grpc, s.followers)
+		lofamov1.RegisterReplicaServer(s.api.grpc, s.engine.followers)
 	}
-	s.api = api.New(cfg)
-	lofamov1.RegisterFaultSupervisorServer(s.grpc, s.api)
-	lofamov1.RegisterReconfigureServer(s.grpc, s.api)
-	lofamov1.RegisterSupervisorAdminServer(s.grpc, s.admin())
-	lofamov1.RegisterManageServer(s.grpc, s.manage())
-	lofamov1.RegisterCertificatesServer(s.grpc, s.certificates())
-	lofamov1.RegisterResponseServiceServer(s.grpc, s.responseService())
+	s.api.Server = api.New(cfg)
+	lofamov1.RegisterFaultSupervisorServer(s.api.grpc, s.api.Server)
+	lofamov1.RegisterReconfigureServer(s.api.grpc, s.api.Server)
+	lofamov1.RegisterSupervisorAdminServer(s.api.grpc, s.admin())
+	lofamov1.RegisterManageServer(s.api.grpc, s.manage())
+	lofamov1.RegisterCertificatesServer(s.api.grpc, s.certificates())
+	lofamov1.RegisterResponseServiceServer(s.api.grpc, s.responseService())
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		if err := s.grpc.Serve(s.grpcLn); err != nil {
+		if err := s.api.grpc.Serve(s.api.listener); err != nil {
 			s.fail(fmt.Errorf("gRPC service on %s: %w", s.cfg.GRPC, err))
 		}
 	}()
 	s.onStop("gRPC service", func(ctx context.Context) error {
-		s.health.Shutdown()
-		stop := context.AfterFunc(ctx, s.grpc.Stop)
+		s.api.health.Shutdown()
+		stop := context.AfterFunc(ctx, s.api.grpc.Stop)
 		defer stop()
-		s.grpc.GracefulStop()
+		s.api.grpc.GracefulStop()
 		<-served
 		return nil
 	})
-	if s.httpLn != nil {
+	if s.metrics.listener != nil {
 		s.serveHTTP()
 	}
-	if s.webLn != nil {
+	if s.web.listener != nil {
 		return s.serveWeb()
 	}
 	return nil
@@ -464,10 +373,10 @@ func (s *Supervisor) serve() error {
 
 // manage is the service by which an operator has the nodes do something.
 func (s *Supervisor) manage() *api.Manage {
-	if s.diagnose == nil {
-		return api.NewManage(s.api, nil)
+	if s.ingest.diagnose == nil {
+		return api.NewManage(s.api.Server, nil)
 	}
-	return api.NewManage(s.api, s.diagnose)
+	return api.NewManage(s.api.Server, s.ingest.diagnose)
 }
 
 // serveHTTP starts metrics and health.
@@ -477,7 +386,7 @@ func (s *Supervisor) serveHTTP() {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		if err := srv.Serve(s.httpLn); !errors.Is(err, http.ErrServerClosed) {
+		if err := srv.Serve(s.metrics.listener); !errors.Is(err, http.ErrServerClosed) {
 			s.fail(fmt.Errorf("HTTP service on %s: %w", s.cfg.HTTP, err))
 		}
 	}()

@@ -17,7 +17,7 @@ import (
 // TestExecutorIsToldAgain: a process that was replaced since it was told, or that did not answer, gets the list within a minute.
 func TestExecutorIsToldAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &Supervisor{logger: slog.New(slog.DiscardHandler)}
+		s := &Supervisor{site: site{logger: slog.New(slog.DiscardHandler)}}
 		s.trust.registry = pki.NewRegistry()
 		s.trust.list = denylist.List{DenyList: &lofamov1.DenyList{Version: 1}, Raw: []byte("list")}
 		var told atomic.Int32

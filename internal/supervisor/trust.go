@@ -80,7 +80,7 @@ func (s *Supervisor) useDenied(l denylist.List) {
 	}
 	for id := range s.trust.registry.Denied() {
 		if o, node := id.Origin(); node {
-			s.exchanges.Drop(o)
+			s.ingest.exchanges.Drop(o)
 		}
 	}
 	s.notifier.Denied(l)
@@ -99,7 +99,7 @@ func (s *Supervisor) refuseMembers(ctx context.Context) {
 				names = append(names, "supervisor/"+id.Name)
 			}
 		}
-		s.gossip.Refuse(names)
+		s.ingest.gossip.Refuse(names)
 		select {
 		case <-ctx.Done():
 			return
@@ -176,6 +176,6 @@ func (s *Supervisor) certificates() lofamov1.CertificatesServer {
 		highest = s.notifier.HighestDenied
 	}
 	return api.NewCertificates(api.CertificatesConfig{
-		Cluster: s.cfg.Cluster, Registry: s.trust.registry, Verifier: s.verify, List: s.trust.now, Highest: highest, Stored: s.trust.inStore, Store: s.store, Taken: s.useDenied, Logger: s.logger,
+		Cluster: s.cfg.Cluster, Registry: s.trust.registry, Verifier: s.verify, List: s.trust.now, Highest: highest, Stored: s.trust.inStore, Store: s.store.Etcd, Taken: s.useDenied, Logger: s.logger,
 	})
 }

@@ -35,7 +35,7 @@ func (s *Supervisor) serveWeb() error {
 	if err != nil {
 		return err
 	}
-	conn, err := grpc.NewClient(ownAddress(s.grpcLn, s.self.GRPC), grpc.WithTransportCredentials(credentials.NewTLS(conf)),
+	conn, err := grpc.NewClient(ownAddress(s.api.listener, s.self.GRPC), grpc.WithTransportCredentials(credentials.NewTLS(conf)),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(webMessage)))
 	if err != nil {
 		return fmt.Errorf("connection of the page to this replica: %w", err)
@@ -72,7 +72,7 @@ func (s *Supervisor) serveWeb() error {
 		if serving != nil {
 			serve = func(ln net.Listener) error { return srv.ServeTLS(ln, "", "") }
 		}
-		if err := serve(s.webLn); !errors.Is(err, http.ErrServerClosed) {
+		if err := serve(s.web.listener); !errors.Is(err, http.ErrServerClosed) {
 			s.fail(fmt.Errorf("web page on %s: %w", c.Listen, err))
 		}
 	}()

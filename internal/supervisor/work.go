@@ -34,14 +34,14 @@ func (s *Supervisor) openStore() error {
 		if err := s.dialEtcd(); err != nil {
 			return err
 		}
-		s.store = store.NewEtcd(s.client, s.storeOptions(0))
+		s.store.Etcd = store.NewEtcd(s.store.client, s.storeOptions(0))
 		return nil
 	}
 	conf, err := pki.ServerTLS(s.cfg.TLS.Cert, s.cfg.TLS.Key, s.cfg.TLS.CA, pki.AllowRoles(pki.RoleSupervisor))
 	if err != nil {
 		return err
 	}
-	s.member, err = embedded.Start(embedded.Config{
+	s.store.member, err = embedded.Start(embedded.Config{
 		DataDir: s.cfg.DataDir, Name: s.cfg.EtcdName(), PeerURL: e.PeerURL, ClientURL: e.ClientURL,
 		InitialCluster: e.InitialCluster, ClusterState: e.ClusterState, Token: s.cfg.EtcdToken(), PeerName: pki.SupervisorName(s.cfg.Cluster),
 		CertFile: s.cfg.TLS.Cert, KeyFile: s.cfg.TLS.Key, CAFile: s.cfg.TLS.CA,
@@ -52,9 +52,9 @@ func (s *Supervisor) openStore() error {
 	if err != nil {
 		return err
 	}
-	s.onStop("embedded etcd", s.member.Stop)
-	s.client = s.member.Client()
-	s.store = store.NewEtcd(s.client, s.storeOptions(embedded.MaxTxnOps))
+	s.onStop("embedded etcd", s.store.member.Stop)
+	s.store.client = s.store.member.Client()
+	s.store.Etcd = store.NewEtcd(s.store.client, s.storeOptions(embedded.MaxTxnOps))
 	return nil
 }
 
@@ -76,11 +76,11 @@ func (s *Supervisor) commitRetry(attempt int, err error) {
 // dialEtcd connects to an outside etcd, with our certificate where it speaks TLS.
 func (s *Supervisor) dialEtcd() error {
 	var err error
-	if s.client, err = s.etcdClient(s.cfg.Etcd.Endpoints); err != nil {
+	if s.store.client, err = s.etcdClient(s.cfg.Etcd.Endpoints); err != nil {
 		return err
 	}
 	s.onStop("etcd client", func(context.Context) error {
-		if err := s.client.Close(); !errors.Is(err, context.Canceled) {
+		if err := s.store.client.Close(); !errors.Is(err, context.Canceled) {
 			return err
 		}
 		return nil
@@ -110,10 +110,10 @@ func (s *Supervisor) etcdClient(endpoints []string) (*clientv3.Client, error) {
 // admin is the service by which an operator looks after the embedded etcd.
 func (s *Supervisor) admin() *admin.Server {
 	cfg := admin.Config{
-		Cluster: s.cfg.Cluster, Dial: s.etcdClient, Supervisors: s.replicas.all, Removed: s.store.RemoveSupervisor,
+		Cluster: s.cfg.Cluster, Dial: s.etcdClient, Supervisors: s.engine.replicas.all, Removed: s.store.RemoveSupervisor,
 	}
-	if s.member != nil {
-		cfg.Client, cfg.Self = s.client, s.member.ID()
+	if s.store.member != nil {
+		cfg.Client, cfg.Self = s.store.client, s.store.member.ID()
 	}
 	return admin.New(cfg)
 }
@@ -136,8 +136,8 @@ func (s *Supervisor) peerTLS(id string) (*tls.Config, error) {
 // ports are the report addresses, with what agents are told of them: of the first, as the replicas know
 // it; the others are of one host each.
 func (s *Supervisor) ports() []ingest.Port {
-	out := make([]ingest.Port, len(s.sockets))
-	for k, socket := range s.sockets {
+	out := make([]ingest.Port, len(s.ingest.sockets))
+	for k, socket := range s.ingest.sockets {
 		out[k] = ingest.Port{Socket: socket, ReplyTo: s.cfg.Reports()[k]}
 	}
 	out[0].ReplyTo = s.self.Report
@@ -146,7 +146,7 @@ func (s *Supervisor) ports() []ingest.Port {
 
 // straight is where transfers reach a node.
 func (s *Supervisor) straight(id fault.NodeID) (bulk.Place, bool) {
-	to, from, ok := s.sender.Straight(id)
+	to, from, ok := s.ingest.sender.Straight(id)
 	return bulk.Place{Addr: to, Socket: from.Socket, ReplyTo: from.ReplyTo}, ok
 }
 
@@ -192,7 +192,7 @@ func (s *Supervisor) info() *lofamov1.ClusterInfo {
 
 // leader is who leads as far as this replica knows.
 func (s *Supervisor) leader() string {
-	id, _ := s.observer.Leader()
+	id, _ := s.store.observer.Leader()
 	return id
 }
 
@@ -233,10 +233,10 @@ func (s *Supervisor) work() error {
 		wg.Wait()
 		return nil
 	})
-	wg.Go(func() { s.observer.Run(ctx, s.client) })
+	wg.Go(func() { s.store.observer.Run(ctx, s.store.client) })
 	wg.Go(func() { s.store.Run(ctx) })
 	wg.Go(func() { s.api.Run(ctx) })
-	wg.Go(func() { s.peers.Run(ctx) })
+	wg.Go(func() { s.engine.peers.Run(ctx) })
 	wg.Go(func() { s.renew(ctx) })
 	wg.Go(func() { s.followReplicas(ctx) })
 	wg.Go(func() { s.followDenied(ctx) })
@@ -246,18 +246,18 @@ func (s *Supervisor) work() error {
 	}
 	wg.Go(func() { s.monitor(ctx) })
 	wg.Go(func() { s.publish(ctx) })
-	for k, socket := range s.sockets {
+	for k, socket := range s.ingest.sockets {
 		wg.Go(func() {
-			if err := socket.Run(ctx, s.intake.Datagrams(uint8(k))); err != nil && ctx.Err() == nil {
+			if err := socket.Run(ctx, s.ingest.intake.Datagrams(uint8(k))); err != nil && ctx.Err() == nil {
 				s.fail(fmt.Errorf("report socket: %w", err))
 			}
 		})
 	}
-	if s.member != nil {
+	if s.store.member != nil {
 		wg.Go(func() {
 			select {
 			case <-ctx.Done():
-			case err := <-s.member.Err():
+			case err := <-s.store.member.Err():
 				s.fail(fmt.Errorf("embedded etcd: %w", err))
 			}
 		})
@@ -265,7 +265,7 @@ func (s *Supervisor) work() error {
 	if err := s.joinGossip(); err != nil {
 		return err
 	}
-	if s.gossip != nil {
+	if s.ingest.gossip != nil {
 		wg.Go(func() { s.tellLeadership(ctx) })
 		wg.Go(func() { s.refuseMembers(ctx) })
 	}
@@ -273,7 +273,7 @@ func (s *Supervisor) work() error {
 	resigned := make(chan struct{})
 	go func() {
 		defer close(resigned)
-		store.Campaigner{Client: s.client, ID: s.cfg.ID, Logger: s.logger}.Run(lctx, s.lead)
+		store.Campaigner{Client: s.store.client, ID: s.cfg.ID, Logger: s.logger}.Run(lctx, s.lead)
 	}()
 	s.onStop("leadership", func(ctx context.Context) error {
 		resign()
@@ -295,11 +295,11 @@ func (s *Supervisor) keepKnown(ctx context.Context) {
 	tick := time.NewTicker(knowEvery)
 	defer tick.Stop()
 	for {
-		known := s.intake.Sources()
+		known := s.ingest.intake.Sources()
 		for _, n := range s.names.Topology().Nodes {
 			known = append(known, n.Service...)
 		}
-		for _, socket := range s.sockets {
+		for _, socket := range s.ingest.sockets {
 			socket.Know(known)
 		}
 		select {
@@ -312,11 +312,11 @@ func (s *Supervisor) keepKnown(ctx context.Context) {
 
 // workNodes starts what has to do with nodes.
 func (s *Supervisor) workNodes(ctx context.Context, wg *sync.WaitGroup) {
-	wg.Go(func() { s.sender.Run(ctx) })
-	wg.Go(func() { s.intake.Run(ctx) })
+	wg.Go(func() { s.ingest.sender.Run(ctx) })
+	wg.Go(func() { s.ingest.intake.Run(ctx) })
 	wg.Go(func() { s.keepKnown(ctx) })
-	wg.Go(func() { s.forward.Run(ctx) })
-	wg.Go(func() { s.local.Run(ctx) })
+	wg.Go(func() { s.engine.forward.Run(ctx) })
+	wg.Go(func() { s.engine.local.Run(ctx) })
 	wg.Go(func() { s.followTopology(ctx) })
 	wg.Go(func() { s.followMaintenance(ctx) })
 	wg.Go(func() { s.followMasks(ctx) })
@@ -326,8 +326,8 @@ func (s *Supervisor) workNodes(ctx context.Context, wg *sync.WaitGroup) {
 	if s.renewals != nil {
 		wg.Go(func() { s.renewals.run(ctx) })
 	}
-	if s.executor != nil {
-		wg.Go(func() { s.tellExecutor(ctx, s.executor.Deny) })
+	if s.respond.executor != nil {
+		wg.Go(func() { s.tellExecutor(ctx, s.respond.executor.Deny) })
 	}
 	s.workResponses(ctx, wg)
 }
@@ -337,19 +337,19 @@ const raftTime = time.Second
 
 // lead is one term.
 func (s *Supervisor) lead(ctx context.Context, fence store.Fence) error {
-	if s.member != nil {
+	if s.store.member != nil {
 		rctx, cancel := context.WithTimeout(ctx, raftTime)
-		if err := s.member.TakeRaftLead(rctx); err != nil {
+		if err := s.store.member.TakeRaftLead(rctx); err != nil {
 			s.logger.Info("raft is led by another replica: commits take one hop more", "err", err)
 		}
 		cancel()
 	}
-	if s.parent != nil {
-		return s.parent.Lead(ctx, fence)
+	if s.federation.parent != nil {
+		return s.federation.parent.Lead(ctx, fence)
 	}
 	defer s.leadDiagnoses(ctx, fence)()
 	defer s.leadResponses(ctx, fence)()
-	if s.border != nil {
+	if s.federation.border != nil {
 		return s.leadRegion(ctx, fence)
 	}
 	return s.engine.Lead(ctx, fence)
@@ -361,19 +361,19 @@ func (s *Supervisor) joinGossip() error {
 		return nil
 	}
 	var err error
-	s.gossip, err = gossip.New(gossip.Config{
+	s.ingest.gossip, err = gossip.New(gossip.Config{
 		Name: "supervisor/" + s.cfg.ID, Bind: s.cfg.GossipListen, Join: s.cfg.GossipJoin, Key: s.gossipKeys[0], Further: s.gossipKeys[1:],
-		Meta: s.gossipMeta(false), Logger: s.logger, OnMember: s.onMember, OnBroadcast: s.intake.Broadcast, Strangers: maxStrangers,
+		Meta: s.gossipMeta(false), Logger: s.logger, OnMember: s.onMember, OnBroadcast: s.ingest.intake.Broadcast, Strangers: maxStrangers,
 	})
 	if err != nil {
 		return fmt.Errorf("gossip on %s: %w", s.cfg.GossipListen, err)
 	}
 	s.onStop("gossip", func(context.Context) error {
 		// When all members stop at once nobody is left to hear the farewell: no failure of ours.
-		if err := s.gossip.Leave(500 * time.Millisecond); err != nil {
+		if err := s.ingest.gossip.Leave(500 * time.Millisecond); err != nil {
 			s.logger.Info("gossip farewell was not heard", "err", err)
 		}
-		return s.gossip.Close()
+		return s.ingest.gossip.Close()
 	})
 	return nil
 }
@@ -398,9 +398,9 @@ func (s *Supervisor) onMember(ev gossip.Event) {
 func (s *Supervisor) tellLeadership(ctx context.Context) {
 	told := false
 	for {
-		id, changed := s.observer.Leader()
+		id, changed := s.store.observer.Leader()
 		if leads := id == s.cfg.ID; leads != told {
-			if err := s.gossip.UpdateMeta(s.gossipMeta(leads)); err != nil {
+			if err := s.ingest.gossip.UpdateMeta(s.gossipMeta(leads)); err != nil {
 				s.logger.Warn("gossip metadata", "err", err)
 			}
 			told = leads

@@ -1,0 +1,127 @@
+package supervisor
+
+import (
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/health"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/executor/alertmanager"
+	"github.com/lofamo/lofamo/internal/executor/node"
+	"github.com/lofamo/lofamo/internal/executor/remote"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/supervisor/api"
+	"github.com/lofamo/lofamo/internal/supervisor/bulk"
+	"github.com/lofamo/lofamo/internal/supervisor/diagnose"
+	"github.com/lofamo/lofamo/internal/supervisor/embedded"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/internal/supervisor/federation"
+	"github.com/lofamo/lofamo/internal/supervisor/ingest"
+	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+	"github.com/lofamo/lofamo/internal/supervisor/replica"
+	"github.com/lofamo/lofamo/internal/supervisor/responder"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet/direct"
+	"github.com/lofamo/lofamo/pkg/servicenet/gossip"
+)
+
+// site is the configuration and the place of one replica. All parts read it.
+type site struct {
+	cfg     config.Supervisor
+	periods config.Periods
+	born    time.Time           // with a monotonic reading: a clock of this replica that never goes back
+	self    config.ReplicaEntry // the addresses at which peers reach this replica
+	logger  *slog.Logger
+	names   *view.Names
+	seed    *topology.Topology // of the configuration
+	marks   *view.Marks
+	masks   *view.Masks
+}
+
+// identity holds the keys and certificates of this replica, and verifies those of its peers.
+type identity struct {
+	signer   *pki.Signer
+	verify   *pki.Verifier
+	trust    trust
+	renewals *renewals // nil: this replica renews no certificate
+	// renewEvery is the interval between checks for a renewed certificate of this replica.
+	renewEvery time.Duration
+	gossipKeys [][]byte // the first encrypts; nil without gossip
+}
+
+// storePart is etcd, the map in it, and the election.
+type storePart struct {
+	*store.Etcd
+	member   *embedded.Member // nil with an external etcd
+	client   *clientv3.Client
+	observer *store.Observer
+}
+
+// enginePart computes the fault map while this replica leads, and forwards evidence to the leader while it follows.
+type enginePart struct {
+	*engine.Engine // nil in a parent of regions
+	replicas       *replicas
+	peers          *replica.Peers
+	forward        *replica.Forwarder
+	local          *replica.Copy
+	followers      *replica.Server // the other replicas while this one leads
+	ready          readiness
+}
+
+// ingestPart receives messages from agents and sends to them. A parent of regions has none of it.
+type ingestPart struct {
+	sockets   []*direct.Socket // by the number of the report address
+	exchanges *ingest.Exchanges
+	sender    *ingest.Sender
+	intake    *ingest.Intake
+	bulk      *bulk.Manager
+	diagnose  *diagnose.Manager
+	gossip    *gossip.Net // nil without gossip
+}
+
+// respondPart runs responses to faults.
+type respondPart struct {
+	responder *responder.Responder   // nil in a parent of regions, and where the configuration disables responses
+	executor  *remote.Executor       // the executor process; nil if there is none
+	actor     *node.Actor            // sends the actions of responses to nodes
+	alerts    *alertmanager.Executor // nil: no alerts are sent
+}
+
+// federationPart connects this replica to other regions and to a parent.
+type federationPart struct {
+	regionOf func(fault.NodeID) string // from the configuration; a parent asks the regions for spares
+	spares   spareRegions              // in a parent
+	parent   *federation.Parent        // nil in a region
+	below    *replica.Peers            // of a parent: the supervisors of its regions
+	uplink   *federation.Uplink        // nil without a parent
+	parents  *replica.Peers
+	border   *federation.Peers // nil without other regions
+}
+
+// apiPart serves gRPC.
+type apiPart struct {
+	*api.Server
+	listener net.Listener
+	grpc     *api.GRPC
+	health   *health.Server
+}
+
+// webPart serves the page for browsers.
+type webPart struct {
+	listener net.Listener // nil: no page
+}
+
+// metricsPart counts, and serves metrics and health over HTTP.
+type metricsPart struct {
+	*metrics.Metrics
+	registry *prometheus.Registry
+	listener net.Listener // nil: no HTTP service
+	alarms   alarms
+}

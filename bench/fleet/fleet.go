@@ -134,7 +134,8 @@ func (f *Fleet) issue(context.Context) (err error) {
 	if err := f.ca.Save(f.path("ca.pem"), f.path("ca.key")); err != nil {
 		return err
 	}
-	if err := f.ca.IssueTo(f.path("operator.pem"), f.path("operator.key"), pki.Identity{Cluster: clusterName, Role: pki.RoleOperator, Name: "bench"}, nil, nil); err != nil {
+	if err := f.ca.IssueTo(f.path("operator.pem"), f.path("operator.key"),
+		pki.Identity{Cluster: clusterName, Role: pki.RoleOperator, Name: "bench"}, nil, nil); err != nil {
 		return err
 	}
 	for rank := range f.cfg.Dims.Nodes() {
@@ -149,7 +150,8 @@ func (f *Fleet) issue(context.Context) (err error) {
 
 // service is the address of a node: one of 127.0.0.0/8, all of which come to the one socket.
 func (f *Fleet) service(rank int) string {
-	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, byte(1 + rank/62500), byte(rank / 250 % 250), byte(1 + rank%250)}), f.wire.port()).String()
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, byte(1 + rank/62500), byte(rank / 250 % 250), byte(1 + rank%250)}),
+		f.wire.port()).String()
 }
 
 // unit is a set of supervisors with one etcd: the whole, the parent of regions (both without a name), or a
@@ -251,7 +253,8 @@ func (f *Fleet) plan(u unit) error {
 		c.DataDir = f.path(id)
 		c.TLS = config.SupervisorTLS{CA: f.path("ca.pem"), Cert: f.path(id + ".pem"), Key: f.path(id + ".key")}
 		c.Log.Level = "warn"
-		if err := f.ca.IssueTo(c.TLS.Cert, c.TLS.Key, pki.SupervisorIdentity(clusterName, id), []net.IP{net.IPv4(127, 0, 0, 1)}, nil); err != nil {
+		if err := f.ca.IssueTo(c.TLS.Cert, c.TLS.Key, pki.SupervisorIdentity(clusterName, id), []net.IP{net.IPv4(127, 0, 0, 1)},
+			nil); err != nil {
 			return err
 		}
 		members = append(members, id+"="+c.Etcd.PeerURL)

@@ -16,7 +16,8 @@ func TestFleet(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	zero := config.Duration(0)
-	f, err := Start(ctx, Config{Dims: grid.Dims{X: 3, Y: 3, Z: 3}, Replicas: 1, Preset: config.PresetDefault, Periods: &config.PeriodsOverride{LinkHoldOff: &zero}})
+	f, err := Start(ctx, Config{Dims: grid.Dims{X: 3, Y: 3, Z: 3}, Replicas: 1, Preset: config.PresetDefault,
+		Periods: &config.PeriodsOverride{LinkHoldOff: &zero}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -181,7 +181,8 @@ func (n *Node) Accuse(silent time.Duration, dead func(rank int) bool) (*Batch, e
 	var obs []fault.Observation
 	for _, p := range n.peers {
 		if dead(p.rank) {
-			obs = append(obs, n.say(fault.Observation{Component: fault.Link(p.dir), State: fault.Failed, Kind: fault.KindSilence, Age: silent, Detail: "nothing heard"}),
+			obs = append(obs, n.say(fault.Observation{Component: fault.Link(p.dir), State: fault.Failed, Kind: fault.KindSilence,
+				Age: silent, Detail: "nothing heard"}),
 				n.say(fault.Observation{Node: p.node, Component: fault.ComponentHost, State: fault.Unknown, Kind: fault.KindDescriptor}))
 		}
 	}

@@ -78,7 +78,8 @@ func TestStreamWithoutAWay(t *testing.T) {
 func TestStreamCutsOnlyWhatItKnows(t *testing.T) {
 	s := sender(t)
 	s.interfaces = []string{"another"}
-	if _, err := s.Run(t.Context(), StreamPlan{Reports: 5, Rate: 1000, Cut: 1}); err == nil || !strings.Contains(err.Error(), `want one of the interfaces ["another"]`) {
+	if _, err := s.Run(t.Context(), StreamPlan{Reports: 5, Rate: 1000, Cut: 1}); err == nil ||
+		!strings.Contains(err.Error(), `want one of the interfaces ["another"]`) {
 		t.Errorf("error %v", err)
 	}
 }

@@ -31,8 +31,8 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// issuer is cert-manager's Issuer of kind CA with the cluster's authority: it makes of a Certificate's spec what that does. No subject, so that the names are critical; valid from
-// now on, not from before; the key as PKCS #8.
+// issuer is cert-manager's Issuer of kind CA with the cluster's authority: it makes of a Certificate's spec what that does. No
+// subject, so that the names are critical; valid from now on, not from before; the key as PKCS #8.
 type issuer struct {
 	t    *testing.T
 	cert *x509.Certificate
@@ -60,7 +60,8 @@ func newIssuer(t *testing.T, hall string) *issuer {
 	return &issuer{t, cert, key.(ed25519.PrivateKey)}
 }
 
-var usages = map[string]any{"digital signature": x509.KeyUsageDigitalSignature, "client auth": x509.ExtKeyUsageClientAuth, "server auth": x509.ExtKeyUsageServerAuth}
+var usages = map[string]any{"digital signature": x509.KeyUsageDigitalSignature, "client auth": x509.ExtKeyUsageClientAuth,
+	"server auth": x509.ExtKeyUsageServerAuth}
 
 // issue returns the Secret of a Certificate.
 func (i *issuer) issue(spec object) map[string][]byte {
@@ -74,7 +75,8 @@ func (i *issuer) issue(spec object) map[string][]byte {
 		i.t.Fatal(err)
 	}
 	now := time.Now().Truncate(time.Second)
-	template := &x509.Certificate{SerialNumber: serial, NotBefore: now, NotAfter: now.Add(duration), BasicConstraintsValid: true, DNSNames: words(spec.at("dnsNames"))}
+	template := &x509.Certificate{SerialNumber: serial, NotBefore: now, NotAfter: now.Add(duration), BasicConstraintsValid: true,
+		DNSNames: words(spec.at("dnsNames"))}
 	for _, u := range words(spec.at("usages")) {
 		switch u := usages[u].(type) {
 		case x509.KeyUsage:
@@ -123,7 +125,8 @@ func (i *issuer) issue(spec object) map[string][]byte {
 	}
 	encode := func(kind string, der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}) }
 	ca := encode("CERTIFICATE", i.cert.Raw)
-	return map[string][]byte{"tls.crt": append(encode("CERTIFICATE", der), ca...), "tls.key": encode("PRIVATE KEY", key), "ca.crt": ca} // the chain behind it, as some issuers have it
+	return map[string][]byte{"tls.crt": append(encode("CERTIFICATE", der), ca...), "tls.key": encode("PRIVATE KEY", key),
+		"ca.crt": ca} // the chain behind it, as some issuers have it
 }
 
 // project lays files out as a kubelet does: in a directory of their own, with a link that is replaced by one rename.
@@ -208,7 +211,8 @@ func newIssued(t *testing.T) *issued {
 	}
 	all := render(t, given(t, matrix["managed"]...)...)
 	pod := object(find(t, all, "StatefulSet", "lofamo-supervisor").at("spec", "template", "spec").(map[string]any))
-	i := &issued{t: t, inv: inv, pod: pod, is: newIssuer(t, hall), specs: map[string]object{}, secrets: map[string]map[string][]byte{}, volume: t.TempDir(), etc: map[string]string{}}
+	i := &issued{t: t, inv: inv, pod: pod, is: newIssuer(t, hall), specs: map[string]object{}, secrets: map[string]map[string][]byte{},
+		volume: t.TempDir(), etc: map[string]string{}}
 	for _, o := range all {
 		if o.text("kind") == "Certificate" {
 			name := o.text("spec", "secretName")
@@ -259,15 +263,18 @@ func (i *issued) renew() (bool, error) {
 	return i.inv.Renew(0, inventory.Placement{Keys: i.volume, Etc: i.etc["s1"]})
 }
 
-// What cert-manager makes of the chart's Certificates are supervisors' certificates; and what it renews is shown and signed with by what runs.
+// What cert-manager makes of the chart's Certificates are supervisors' certificates; and what it renews is shown and signed with
+// by what runs.
 func TestCertManager(t *testing.T) {
 	t.Parallel()
 	i := newIssued(t)
-	server, err := pki.ServerTLS(i.in("s1", "supervisor.pem"), i.in("s1", "supervisor.key"), i.in("s1", "ca.pem"), pki.AllowRoles(pki.RoleSupervisor))
+	server, err := pki.ServerTLS(i.in("s1", "supervisor.pem"), i.in("s1", "supervisor.key"), i.in("s1", "ca.pem"),
+		pki.AllowRoles(pki.RoleSupervisor))
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := pki.ClientTLS(i.in("s2", "supervisor.pem"), i.in("s2", "supervisor.key"), i.in("s2", "ca.pem"), pki.AllowRoles(pki.RoleSupervisor))
+	client, err := pki.ClientTLS(i.in("s2", "supervisor.pem"), i.in("s2", "supervisor.key"), i.in("s2", "ca.pem"),
+		pki.AllowRoles(pki.RoleSupervisor))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,7 +294,8 @@ func TestCertManager(t *testing.T) {
 	}
 	signs := func() {
 		t.Helper()
-		if id, err := verifier.Verify(signer.Cert(), []byte("x"), signer.Sign([]byte("x"))); err != nil || id != pki.SupervisorIdentity(i.inv.Cluster, "s1") {
+		if id, err := verifier.Verify(signer.Cert(), []byte("x"), signer.Sign([]byte("x"))); err != nil ||
+			id != pki.SupervisorIdentity(i.inv.Cluster, "s1") {
 			t.Errorf("signed by %v, %v", id, err)
 		}
 	}
@@ -327,7 +335,8 @@ func (i *issued) refuses() {
 		want   string
 	}{
 		{i.is.issue(i.specs["lofamo-supervisor-s2"]), "want lofamo://hall7/supervisor/s1"},
-		{map[string][]byte{"tls.crt": i.is.issue(i.specs[s1])["tls.crt"], "tls.key": good["tls.key"], "ca.crt": good["ca.crt"]}, "does not belong to certificate"},
+		{map[string][]byte{"tls.crt": i.is.issue(i.specs[s1])["tls.crt"], "tls.key": good["tls.key"], "ca.crt": good["ca.crt"]},
+			"does not belong to certificate"},
 		{i.is.issue(with(i.specs[s1], "ECDSA")), "want an Ed25519 key"},
 		{newIssuer(i.t, hall).issue(i.specs[s1]), "authority"}, // that brings its ca.crt along
 	} {

@@ -52,7 +52,8 @@ func run(t *testing.T, env []string, args ...string) (string, error) {
 // given are the arguments that every installation has.
 func given(t *testing.T, values ...string) []string {
 	t.Helper()
-	args := []string{"--set-file", "inventory=" + root + "/deploy/examples/inventory.yaml", "--set", "images.registry=registry.example.org/lofamo",
+	args := []string{"--set-file", "inventory=" + root + "/deploy/examples/inventory.yaml", "--set",
+		"images.registry=registry.example.org/lofamo",
 		"--set", "supervisors.nodes.s1=control-1,supervisors.nodes.s2=control-2,supervisors.nodes.s3=control-3"}
 	for _, v := range values {
 		args = append(args, "--set", v)
@@ -62,15 +63,22 @@ func given(t *testing.T, values ...string) []string {
 
 // matrix are values that change what is rendered, each of them at least once.
 var matrix = map[string][]string{
-	"defaults":   nil,
-	"everything": {"supervisors.kubernetes.enabled=true", "supervisors.kubernetes.nodeLabel=example.org/lofamo", "networkPolicy.enabled=true", "networkPolicy.clients[0].ipBlock.cidr=10.0.0.0/8", "networkPolicy.metrics[0].ipBlock.cidr=10.0.0.0/8", "monitoring.podMonitor.enabled=true", "monitoring.prometheusRule.enabled=true", "monitoring.prometheusRule.runbooks=https://map.example.org:9443/runbooks/", "monitoring.dashboards.enabled=true", "images.pullSecrets[0]=pull", "services.web.type=NodePort"},
-	"managed":    {"supervisors.keys.from=cert-manager", "supervisors.keys.issuerRef.name=lofamo", "agents.keys.from=secrets", "agents.config.jobs.socket=/run/lofamo-jobs/local.sock", "agents.user=990", "agents.group=991", "agents.stateDir=/var/lib/lofamo/agent"},
-	"executor":   {"executor.enabled=true", "executor.address=10.0.0.101:7950", "executor.node=control-1", "executor.passwords=bmc", "executor.config.atOnce=4", "executor.config.stopTimeout=1m30s", "supervisors.kubernetes.enabled=true", "monitoring.podMonitor.enabled=true", "networkPolicy.enabled=true", "agents.seLinuxOptions.type=spc_t"},
-	"ledger":     {"executor.enabled=true", "executor.address=10.0.0.101:7950", "executor.persistence.create=false", "executor.init=true", "agents.enabled=false"},
-	"outside":    {"supervisors.etcd.endpoints[0]=https://10.0.0.200:2379", "supervisors.persistence.create=false", "supervisors.persistence.storageClassName=local", "services.web.enabled=false", "podDisruptionBudget.enabled=false"},
-	"systemd":    {"agents.dnpHalf=systemd", "agents.stateDir=/var/lib/lofamo/agent", "agents.user=990", "agents.group=990", "agents.update.takeOver=false", "agents.update.maxNodes=10%"},
-	"agents":     {"supervisors.enabled=false", "agents.realtime=false", "agents.update.type=OnDelete", "agents.config.sensors.memory.sickCorrected=3"},
-	"replicas":   {"agents.enabled=false", "test.enabled=false", "supervisors.config.etcd.quotaBytes=2147483648"},
+	"defaults": nil,
+	"everything": {"supervisors.kubernetes.enabled=true", "supervisors.kubernetes.nodeLabel=example.org/lofamo",
+		"networkPolicy.enabled=true", "networkPolicy.clients[0].ipBlock.cidr=10.0.0.0/8", "networkPolicy.metrics[0].ipBlock.cidr=10.0.0.0/8", "monitoring.podMonitor.enabled=true", "monitoring.prometheusRule.enabled=true", "monitoring.prometheusRule.runbooks=https://map.example.org:9443/runbooks/", "monitoring.dashboards.enabled=true", "images.pullSecrets[0]=pull", "services.web.type=NodePort"},
+	"managed": {"supervisors.keys.from=cert-manager", "supervisors.keys.issuerRef.name=lofamo", "agents.keys.from=secrets",
+		"agents.config.jobs.socket=/run/lofamo-jobs/local.sock", "agents.user=990", "agents.group=991", "agents.stateDir=/var/lib/lofamo/agent"},
+	"executor": {"executor.enabled=true", "executor.address=10.0.0.101:7950", "executor.node=control-1", "executor.passwords=bmc",
+		"executor.config.atOnce=4", "executor.config.stopTimeout=1m30s", "supervisors.kubernetes.enabled=true", "monitoring.podMonitor.enabled=true", "networkPolicy.enabled=true", "agents.seLinuxOptions.type=spc_t"},
+	"ledger": {"executor.enabled=true", "executor.address=10.0.0.101:7950", "executor.persistence.create=false",
+		"executor.init=true", "agents.enabled=false"},
+	"outside": {"supervisors.etcd.endpoints[0]=https://10.0.0.200:2379", "supervisors.persistence.create=false",
+		"supervisors.persistence.storageClassName=local", "services.web.enabled=false", "podDisruptionBudget.enabled=false"},
+	"systemd": {"agents.dnpHalf=systemd", "agents.stateDir=/var/lib/lofamo/agent", "agents.user=990", "agents.group=990",
+		"agents.update.takeOver=false", "agents.update.maxNodes=10%"},
+	"agents": {"supervisors.enabled=false", "agents.realtime=false", "agents.update.type=OnDelete",
+		"agents.config.sensors.memory.sickCorrected=3"},
+	"replicas": {"agents.enabled=false", "test.enabled=false", "supervisors.config.etcd.quotaBytes=2147483648"},
 }
 
 func names() []string {
@@ -189,13 +197,17 @@ func TestRefused(t *testing.T) {
 		{given(t, "agents.dnpHalf=systemd", "agents.stateDir=/var/lib/lofamo/agent"), "agents.user: given 0 with dnpHalf systemd"},
 		{given(t, "agents.dnpHalf=systemd", "agents.user=990"), "agents.stateDir: given /run/lofamo/agent with dnpHalf systemd"},
 		{given(t, "agents.user=990"), "agents.stateDir: given /run/lofamo/agent for user 990"},
-		{given(t, "agents.config.jobs.socket=/run/lofamo/local.sock"), "agents.config.jobs.socket: given /run/lofamo/local.sock: want it in a directory of its own"},
-		{given(t, "agents.config.jobs.socket=/run/lofamo/agent/local.sock"), "agents.config.jobs.socket: given /run/lofamo/agent/local.sock: want"},
+		{given(t, "agents.config.jobs.socket=/run/lofamo/local.sock"),
+			"agents.config.jobs.socket: given /run/lofamo/local.sock: want it in a directory of its own"},
+		{given(t, "agents.config.jobs.socket=/run/lofamo/agent/local.sock"),
+			"agents.config.jobs.socket: given /run/lofamo/agent/local.sock: want"},
 		{given(t, "monitoring.prometheusRule.runbooks=map.example.org"), "'/monitoring/prometheusRule/runbooks'"},
 		{given(t, "executor.enabled=true"), "executor.address: given nothing: want ip:port"},
-		{given(t, "executor.enabled=true", "executor.address=10.0.0.1:7950"), "executor.node: given nothing: want the node of Kubernetes that has 10.0.0.1:7950"},
+		{given(t, "executor.enabled=true", "executor.address=10.0.0.1:7950"),
+			"executor.node: given nothing: want the node of Kubernetes that has 10.0.0.1:7950"},
 		{given(t, "executor.enabled=true", "executor.address=control-1"), "'/executor/address'"},
-		{given(t, "executor.enabled=true", "executor.address=10.0.0.1:7950", "executor.node=a", "executor.config.stateDir=/tmp"), "executor.config.stateDir: given: want none"},
+		{given(t, "executor.enabled=true", "executor.address=10.0.0.1:7950", "executor.node=a", "executor.config.stateDir=/tmp"),
+			"executor.config.stateDir: given: want none"},
 		{given(t, "topology.from=labels"), "topology.from: given labels: the inventory has nodes"},
 		{append(given(t), "--set-file", "inventory="+bad), "supervisors[0].ports: given: want none"},
 	} {
@@ -282,7 +294,8 @@ func contents(t *testing.T, pattern string) map[string]string {
 	return out
 }
 
-// The supervisors' rights are those under which the tests of the executor run, bound to the chart's own account; agents have none, and no token.
+// The supervisors' rights are those under which the tests of the executor run, bound to the chart's own account; agents have
+// none, and no token.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	rules := func(all []object) map[string][]any {
@@ -317,7 +330,8 @@ func TestRights(t *testing.T) {
 				continue
 			}
 			subjects, _ := o.at("subjects").([]any)
-			if diff := cmp.Diff([]any{map[string]any{"kind": "ServiceAccount", "name": "lofamo-supervisor", "namespace": "lofamo"}}, subjects); diff != "" {
+			if diff := cmp.Diff([]any{map[string]any{"kind": "ServiceAccount", "name": "lofamo-supervisor", "namespace": "lofamo"}},
+				subjects); diff != "" {
 				t.Errorf("%s: %s", o, diff)
 			}
 			find(t, got, o.text("roleRef", "kind"), o.text("roleRef", "name"))
@@ -340,7 +354,8 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// Clients reach a replica that has no quorum. Jobs' pods get a directory with the socket alone, from the half that serves it; and another user than root gets at its keys.
+// Clients reach a replica that has no quorum. Jobs' pods get a directory with the socket alone, from the half that serves it; and
+// another user than root gets at its keys.
 func TestReached(t *testing.T) {
 	t.Parallel()
 	all := render(t, given(t, matrix["defaults"]...)...)
@@ -390,7 +405,8 @@ func TestPrivileges(t *testing.T) {
 				continue
 			}
 			agent := o.text("kind") == "DaemonSet"
-			if spec.text("securityContext", "seccompProfile", "type") != "RuntimeDefault" || spec.at("hostPID") == true || spec.at("hostIPC") == true {
+			if spec.text("securityContext", "seccompProfile", "type") != "RuntimeDefault" || spec.at("hostPID") == true ||
+				spec.at("hostIPC") == true {
 				t.Errorf("%s %s: %v", name, o, spec.at("securityContext"))
 			}
 			if !agent && spec.at("securityContext", "runAsNonRoot") != true {

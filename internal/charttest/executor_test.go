@@ -18,8 +18,8 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// The executor process runs as the chart has it: never without a ledger, which the Job makes once and never again; then it takes attempts from supervisors, which were told where it is,
-// and has its ledger still when its pod is replaced.
+// The executor process runs as the chart has it: never without a ledger, which the Job makes once and never again; then it takes
+// attempts from supervisors, which were told where it is, and has its ledger still when its pod is replaced.
 func TestExecutor(t *testing.T) {
 	wantContainers(t)
 	bin := needs.Set(t, "make build, and set it to bin", cluster.EnvBinDir)
@@ -51,14 +51,16 @@ func TestExecutor(t *testing.T) {
 	}
 	m := newMachine(t, top, hall, "control-1", addr.Addr())
 	m.write(filepath.Join(secrets, "bmc", "n0-0-0"), "secret\n")
-	values := []string{"--set-file", "inventory=" + file, "--set", fmt.Sprintf("images.registry=registry.example.org/lofamo,supervisors.nodes.s1=control-1,executor.enabled=true,executor.address=%s,executor.node=control-1,executor.httpPort=%d,executor.passwords=bmc",
-		addr, freeport.Addr(t).Port()), "--set", "executor.config.power.enabled=true,executor.config.power.nodes.n0-0-0.method=ipmi,executor.config.power.nodes.n0-0-0.address=10.2.0.10:623,executor.config.power.nodes.n0-0-0.username=lofamo,executor.config.power.nodes.n0-0-0.passwordFile=/passwords/n0-0-0"}
+	values := []string{"--set-file", "inventory=" + file, "--set",
+		fmt.Sprintf("images.registry=registry.example.org/lofamo,supervisors.nodes.s1=control-1,executor.enabled=true,executor.address=%s,executor.node=control-1,executor.httpPort=%d,executor.passwords=bmc",
+			addr, freeport.Addr(t).Port()), "--set", "executor.config.power.enabled=true,executor.config.power.nodes.n0-0-0.method=ipmi,executor.config.power.nodes.n0-0-0.address=10.2.0.10:623,executor.config.power.nodes.n0-0-0.username=lofamo,executor.config.power.nodes.n0-0-0.passwordFile=/passwords/n0-0-0"}
 	rendered := func(kind, name string, more ...string) (object, map[string]object) {
 		all := render(t, append(values, more...)...)
 		if kind == "Job" { // it has a name for each version
 			name = all[slices.IndexFunc(all, func(o object) bool { return o.text("kind") == "Job" })].text("metadata", "name")
 		}
-		return find(t, all, kind, name), map[string]object{"lofamo-executor": find(t, all, "ConfigMap", "lofamo-executor"), "lofamo": find(t, all, "ConfigMap", "lofamo")}
+		return find(t, all, kind, name), map[string]object{"lofamo-executor": find(t, all, "ConfigMap", "lofamo-executor"),
+			"lofamo": find(t, all, "ConfigMap", "lofamo")}
 	}
 	deployment, configs := rendered("Deployment", "lofamo-executor")
 	job, jobConfigs := rendered("Job", "", "--set", "executor.init=true")
@@ -78,7 +80,8 @@ func TestExecutor(t *testing.T) {
 		t.Errorf("a second ledger: %v: %s", err, out)
 	}
 	pair := filepath.Join(hall, "supervisors", "s1", "pki")
-	supervisor, err := pki.ClientTLS(filepath.Join(pair, "supervisor.pem"), filepath.Join(pair, "supervisor.key"), filepath.Join(pair, "ca.pem"), pki.AllowRoles(pki.RoleExecutor))
+	supervisor, err := pki.ClientTLS(filepath.Join(pair, "supervisor.pem"), filepath.Join(pair, "supervisor.key"),
+		filepath.Join(pair, "ca.pem"), pki.AllowRoles(pki.RoleExecutor))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +106,8 @@ func TestExecutor(t *testing.T) {
 	// A supervisor's configuration with the address is good.
 	settings := filepath.Join(top, "supervisor.yaml")
 	m.write(settings, configs["lofamo"].text("data", "supervisor.yaml"))
-	if _, err := inv.PlaceSupervisor(0, inventory.Placement{Keys: filepath.Join(hall, "supervisors"), Settings: settings, Etc: t.TempDir()}); err != nil {
+	if _, err := inv.PlaceSupervisor(0, inventory.Placement{Keys: filepath.Join(hall, "supervisors"), Settings: settings,
+		Etc: t.TempDir()}); err != nil {
 		t.Error(err)
 	}
 	b, err := os.ReadFile(settings)

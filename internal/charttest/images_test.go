@@ -35,7 +35,8 @@ func registry(t *testing.T) string {
 	}
 	var layer bytes.Buffer
 	w := tar.NewWriter(&layer)
-	for name, text := range map[string]string{"etc/passwd": "nonroot:x:65532:65532:nonroot:/:/nonexistent\n", "etc/ssl/certs/ca-certificates.crt": "# none here\n"} {
+	for name, text := range map[string]string{"etc/passwd": "nonroot:x:65532:65532:nonroot:/:/nonexistent\n",
+		"etc/ssl/certs/ca-certificates.crt": "# none here\n"} {
 		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(text))}); err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +72,8 @@ func registry(t *testing.T) string {
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{plain}},
 	})
 	manifest := encode(map[string]any{
-		"schemaVersion": 2, "mediaType": oci + "manifest.v1+json", "config": described("config.v1+json", config), "layers": []any{described("layer.v1.tar+gzip", packed.Bytes())},
+		"schemaVersion": 2, "mediaType": oci + "manifest.v1+json", "config": described("config.v1+json",
+			config), "layers": []any{described("layer.v1.tar+gzip", packed.Bytes())},
 	})
 	of := described("manifest.v1+json", manifest)
 	of["platform"] = map[string]any{"architecture": "amd64", "os": "linux"}
@@ -132,13 +134,15 @@ func unpack(t *testing.T, r io.Reader) map[string][]byte {
 	}
 }
 
-// The images of 'make images' have their base and one static program, and run as whom the base says. It builds everything once more without a libc, which takes minutes.
+// The images of 'make images' have their base and one static program, and run as whom the base says. It builds everything once
+// more without a libc, which takes minutes.
 func TestImages(t *testing.T) {
 	onlyLong(t)
 	make := needs.Program(t, "package make", "make")
 	dir := t.TempDir()
 	file := filepath.Join(dir, "lofamo.tar")
-	cmd := exec.CommandContext(t.Context(), make, "-C", root, "images", "REGISTRY=registry.example.org/lofamo", "BASE="+registry(t)+"/static", "TARBALL="+file)
+	cmd := exec.CommandContext(t.Context(), make, "-C", root, "images", "REGISTRY=registry.example.org/lofamo",
+		"BASE="+registry(t)+"/static", "TARBALL="+file)
 	cmd.Env = append(os.Environ(), "PLATFORM=linux/amd64")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

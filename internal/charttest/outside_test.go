@@ -25,7 +25,8 @@ func outside(t *testing.T, hall string, ip netip.Addr) (endpoint string) {
 	t.Helper()
 	dir := t.TempDir()
 	secret := newIssuer(t, hall).issue(object{
-		"duration": "1h", "usages": []any{"digital signature", "client auth", "server auth"}, "ipAddresses": []any{ip.String()}, "dnsNames": []any{"localhost"},
+		"duration": "1h", "usages": []any{"digital signature", "client auth",
+			"server auth"}, "ipAddresses": []any{ip.String()}, "dnsNames": []any{"localhost"},
 		"privateKey": map[string]any{"algorithm": "ECDSA", "encoding": "PKCS8"},
 	})
 	for name, b := range secret {
@@ -41,7 +42,8 @@ func outside(t *testing.T, hall string, ip netip.Addr) (endpoint string) {
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = at(12379), at(12379)
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = at(12380), at(12380)
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	tls := transport.TLSInfo{CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key"), TrustedCAFile: filepath.Join(dir, "ca.crt"), ClientCertAuth: true}
+	tls := transport.TLSInfo{CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key"),
+		TrustedCAFile: filepath.Join(dir, "ca.crt"), ClientCertAuth: true}
 	cfg.ClientTLSInfo, cfg.PeerTLSInfo = tls, tls
 	e, err := embed.StartEtcd(cfg)
 	if err != nil {

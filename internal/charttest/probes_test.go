@@ -16,7 +16,8 @@ func pods(t *testing.T, o object) object {
 	return spec
 }
 
-// A kubelet asks at its node's address where nothing else is said. A supervisor that does not listen there is refused by its init step, which is told that address.
+// A kubelet asks at its node's address where nothing else is said. A supervisor that does not listen there is refused by its init
+// step, which is told that address.
 func TestSupervisorAsked(t *testing.T) {
 	t.Parallel()
 	spec := pods(t, find(t, render(t, given(t, matrix["defaults"]...)...), "StatefulSet", "lofamo-supervisor"))
@@ -31,7 +32,8 @@ func TestSupervisorAsked(t *testing.T) {
 	}
 }
 
-// The executor process is asked, and scraped, where it listens; it is on the node that has that address even where the volume says nothing of it; and it gets the time that it was given to end.
+// The executor process is asked, and scraped, where it listens; it is on the node that has that address even where the volume
+// says nothing of it; and it gets the time that it was given to end.
 func TestExecutorAsked(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -42,7 +44,8 @@ func TestExecutorAsked(t *testing.T) {
 		{"10.0.0.101:7950", "10.0.0.101", "10.0.0.101:7951", "1m30s", 150},
 		{"[2001:db8::1]:7950", "2001:db8::1", "[2001:db8::1]:7951", "1h", 3690},
 	} {
-		values := given(t, "executor.enabled=true", "executor.node=control-1", "executor.persistence.create=false", "monitoring.podMonitor.enabled=true", "executor.config.stopTimeout="+tc.stop)
+		values := given(t, "executor.enabled=true", "executor.node=control-1", "executor.persistence.create=false",
+			"monitoring.podMonitor.enabled=true", "executor.config.stopTimeout="+tc.stop)
 		all := render(t, append(values, "--set-string", "executor.address="+tc.address)...)
 		spec := pods(t, find(t, all, "Deployment", "lofamo-executor"))
 		c := list(spec, "containers")[0]
@@ -74,7 +77,8 @@ func TestExecutorAsked(t *testing.T) {
 func TestLedgerJob(t *testing.T) {
 	t.Parallel()
 	named := map[string]string{}
-	for _, value := range []string{"", "executor.secret=other", "executor.passwords=bmc", "executor.resources.limits.memory=1Gi", "executor.priorityClassName=mine", "executor.tolerations=null", "executor.podAnnotations.a=b",
+	for _, value := range []string{"", "executor.secret=other", "executor.passwords=bmc", "executor.resources.limits.memory=1Gi",
+		"executor.priorityClassName=mine", "executor.tolerations=null", "executor.podAnnotations.a=b",
 		"executor.config.stopTimeout=2m", "images.pullPolicy=Always", "images.pullSecrets[0]=pull", "images.tag=v2", "executor.node=control-2"} {
 		values := []string{"executor.enabled=true", "executor.init=true", "executor.address=10.0.0.101:7950", "executor.node=control-1"}
 		if value != "" { // the first is as it comes
@@ -113,11 +117,13 @@ func TestExecutorPolicy(t *testing.T) {
 	}
 }
 
-// The kubelet makes directories of the node for root: what another user is to write it does not make, for that half could not bind its socket there, and would only warn.
+// The kubelet makes directories of the node for root: what another user is to write it does not make, for that half could not
+// bind its socket there, and would only warn.
 func TestDirectories(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{"managed": "Directory", "everything": "DirectoryOrCreate"} {
-		agents := find(t, render(t, given(t, append(slices.Clone(matrix[name]), "agents.config.jobs.socket=/run/lofamo-jobs/local.sock")...)...), "DaemonSet", "lofamo-agent")
+		agents := find(t, render(t, given(t, append(slices.Clone(matrix[name]),
+			"agents.config.jobs.socket=/run/lofamo-jobs/local.sock")...)...), "DaemonSet", "lofamo-agent")
 		got := ""
 		for _, v := range list(pods(t, agents), "volumes") {
 			if v.text("name") == "jobs" {

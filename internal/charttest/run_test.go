@@ -28,7 +28,8 @@ import (
 // unitUser is the package's user on the machines of these tests.
 const unitUser = 990
 
-// installation is the chart as it is installed on three machines: supervisors on all, on two of them an agent, the second one's with its DNP half under systemd.
+// installation is the chart as it is installed on three machines: supervisors on all, on two of them an agent, the second one's
+// with its DNP half under systemd.
 type installation struct {
 	t           *testing.T
 	hall        string
@@ -56,7 +57,8 @@ func install(t *testing.T) *installation {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(top) })
 	in.next = filepath.Join(top, "next")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X github.com/lofamo/lofamo/internal/version.version="+nextVersion, "-o", in.next+"/", "./cmd/lofamo-agent", "./cmd/supervisor")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags",
+		"-s -w -X github.com/lofamo/lofamo/internal/version.version="+nextVersion, "-o", in.next+"/", "./cmd/lofamo-agent", "./cmd/supervisor")
 	build.Dir = root
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -80,7 +82,8 @@ func install(t *testing.T) *installation {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	in.values = []string{"--set-file", "inventory=" + file, "--set", "images.registry=registry.example.org/lofamo,supervisors.nodes.s1=worker-1,supervisors.nodes.s2=worker-2,supervisors.nodes.s3=worker-3"}
+	in.values = []string{"--set-file", "inventory=" + file, "--set",
+		"images.registry=registry.example.org/lofamo,supervisors.nodes.s1=worker-1,supervisors.nodes.s2=worker-2,supervisors.nodes.s3=worker-3"}
 	inv, err := inventory.Load(file)
 	if err != nil {
 		t.Fatal(err)
@@ -153,7 +156,8 @@ func (m *machine) unit(name, bin, half string) *pod {
 		}
 	}
 	line := strings.Fields(set["ExecStart"])
-	if len(line) == 0 || filepath.Base(line[0]) != "lofamo-agent" || set["User"] != "lofamo" || set["CapabilityBoundingSet"] != "" || set["NoNewPrivileges"] != "yes" {
+	if len(line) == 0 || filepath.Base(line[0]) != "lofamo-agent" || set["User"] != "lofamo" || set["CapabilityBoundingSet"] != "" ||
+		set["NoNewPrivileges"] != "yes" {
 		m.t.Fatalf("a unit that this test does not know: %v", set)
 	}
 	var mounts []mount
@@ -170,7 +174,8 @@ func (m *machine) unit(name, bin, half string) *pod {
 	if mayLimit() {
 		limit = []string{"/usr/bin/prlimit", "--rtprio=" + set["LimitRTPRIO"]}
 	}
-	args := slices.Concat(limit, []string{"/usr/bin/setpriv", "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all", "--reuid=" + user, "--regid=" + user, "--clear-groups",
+	args := slices.Concat(limit, []string{"/usr/bin/setpriv", "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all",
+		"--reuid=" + user, "--regid=" + user, "--clear-groups",
 		"--pdeathsig=TERM", "--", "/usr/bin/env", "-i", "PATH=/usr/bin", "/image/lofamo-agent"}, line[1:])
 	p.launch(half, m.root(name, bin, mounts, true, args))
 	m.t.Cleanup(p.stop)
@@ -234,7 +239,8 @@ func (in *installation) failed() []string {
 	var out []string
 	for _, e := range events.GetEvents() {
 		if e.GetTo() == lofamov1.State_FAILED {
-			out = append(out, fmt.Sprintf("%s %s: %s → %s, cause %s (%s)", e.GetNode(), e.GetComponent(), e.GetFrom(), e.GetTo(), e.GetCause(), e.GetReason()))
+			out = append(out, fmt.Sprintf("%s %s: %s → %s, cause %s (%s)", e.GetNode(), e.GetComponent(), e.GetFrom(), e.GetTo(),
+				e.GetCause(), e.GetReason()))
 		}
 	}
 	return out
@@ -324,9 +330,10 @@ func (in *installation) versions() []string {
 	return out
 }
 
-// Programs run exactly as the chart's pods say, with their configuration, keys, users and rights, each container in namespaces of its own: three supervisors, and two nodes with a container
-// for each half, or one and systemd. All becomes NORMAL; a version more is no fault; one that does not work comes to one node and not to its neighbour, and the way back mends it. The way back
-// of all that works is half a minute more, and only where it is asked for.
+// Programs run exactly as the chart's pods say, with their configuration, keys, users and rights, each container in namespaces of
+// its own: three supervisors, and two nodes with a container for each half, or one and systemd. All becomes NORMAL; a version
+// more is no fault; one that does not work comes to one node and not to its neighbour, and the way back mends it. The way back of
+// all that works is half a minute more, and only where it is asked for.
 func TestRun(t *testing.T) {
 	in := install(t)
 	in.begin()
@@ -357,8 +364,8 @@ func (in *installation) rights() {
 	}
 }
 
-// upgrade replaces everything but the half under systemd by the next version, with other keys, as after a step of a change of them: what runs goes on with its copies. What it returns looks whether
-// it does.
+// upgrade replaces everything but the half under systemd by the next version, with other keys, as after a step of a change of
+// them: what runs goes on with its copies. What it returns looks whether it does.
 func (in *installation) upgrade() (check func()) {
 	in.t.Helper()
 	if _, err := inventory.Open(in.hall).Rotate(inventory.StepAdd, true); err != nil {
@@ -380,7 +387,8 @@ func (in *installation) upgrade() (check func()) {
 	if got, want := in.versions(), []string{"true", "true", "true"}; !slices.Equal(got, want) {
 		in.t.Errorf("supervisors are of the next version: %v: want %v", got, want)
 	}
-	if is, want := authority(in.t, fresh[0].volumes["etc"]), authority(in.t, filepath.Join(in.hall, "nodes", "n0-0-0")); is != want || was == want {
+	if is, want := authority(in.t, fresh[0].volumes["etc"]), authority(in.t, filepath.Join(in.hall, "nodes", "n0-0-0")); is != want ||
+		was == want {
 		in.t.Errorf("authorities before\n%s\nafter\n%s\nwant\n%s", was, is, want)
 	}
 	in.takeOver(0, fresh[0])
@@ -421,7 +429,8 @@ func (in *installation) back() {
 	in.spared("a rollback")
 }
 
-// bad starts the pods of a version that does not work beside those that serve: two nodes' at once, so that the second one has waited for long enough when the first one has failed.
+// bad starts the pods of a version that does not work beside those that serve: two nodes' at once, so that the second one has
+// waited for long enough when the first one has failed.
 func (in *installation) bad() []*pod {
 	in.t.Helper()
 	bin := filepath.Join(filepath.Dir(in.next), "bad")
@@ -524,7 +533,8 @@ func normal(ctx context.Context, c *client.Client) error {
 	defer tick.Stop()
 	for {
 		resp, err := c.ListNodes(ctx, &lofamov1.ListNodesRequest{})
-		if err == nil && len(resp.GetNodes()) == 2 && !slices.ContainsFunc(resp.GetNodes(), func(n *lofamov1.Node) bool { return n.GetState() != lofamov1.State_NORMAL || n.GetAge() == nil }) {
+		if err == nil && len(resp.GetNodes()) == 2 && !slices.ContainsFunc(resp.GetNodes(),
+			func(n *lofamov1.Node) bool { return n.GetState() != lofamov1.State_NORMAL || n.GetAge() == nil }) {
 			return nil
 		}
 		select {

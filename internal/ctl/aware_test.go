@@ -25,7 +25,8 @@ func grouped(t *testing.T) *clienttest.Map {
 	ended := &lofamov1.Group{Id: "label/rack=r7", Kind: lofamov1.GroupKind_LABEL, State: lofamov1.State_NORMAL, Size: 3, Of: 8}
 	m.Groups.Revision, m.Groups.Cluster = 41, m.Nodes.GetCluster()
 	m.Groups.Groups = []*lofamov1.Group{
-		{Id: "label/rack=r7", Kind: lofamov1.GroupKind_LABEL, State: lofamov1.State_FAILED, Cause: lofamov1.Cause_SERVICE_NETWORK, Members: []string{"n0-0-0"}, Size: 12, Of: 16, Since: ctltest.Ago(time.Hour)},
+		{Id: "label/rack=r7", Kind: lofamov1.GroupKind_LABEL, State: lofamov1.State_FAILED, Cause: lofamov1.Cause_SERVICE_NETWORK,
+			Members: []string{"n0-0-0"}, Size: 12, Of: 16, Since: ctltest.Ago(time.Hour)},
 		group,
 	}
 	for _, n := range m.Nodes.GetNodes() {
@@ -42,7 +43,8 @@ func grouped(t *testing.T) *clienttest.Map {
 		}
 	}
 	marked, hot, flaps := m.Nodes.Nodes[0], m.Nodes.Nodes[2], m.Nodes.Nodes[6]
-	marked.Maintenance = &lofamov1.Maintenance{Node: "n0-0-0", Reason: "new fan\x1b[2J", By: "operator ada", Since: ctltest.Ago(time.Hour), Until: ctltest.Ago(-2 * time.Hour)}
+	marked.Maintenance = &lofamov1.Maintenance{Node: "n0-0-0", Reason: "new fan\x1b[2J", By: "operator ada",
+		Since: ctltest.Ago(time.Hour), Until: ctltest.Ago(-2 * time.Hour)}
 	hot.Warnings = []*lofamov1.Warning{{
 		Component: "temperature", Quantity: "temperature", Value: 71.5, Threshold: 85, Slope: 0.05, TimeToThreshold: durationpb.New(270 * time.Second), Since: ctltest.Ago(time.Minute),
 		Reason: "temperature is 71.5°C and rises by 3°C a minute: 85°C, where it is SICK, in about 4m30s; 8 readings over 35s",
@@ -54,29 +56,46 @@ func grouped(t *testing.T) *clienttest.Map {
 			l.State, l.Cause, l.Flapping, l.Reason = lofamov1.State_SICK, lofamov1.Cause_LINK, true, "near-end"
 		}
 	}
-	m.Nodes.Nodes = append(m.Nodes.Nodes, &lofamov1.Node{Id: "spare-1", State: lofamov1.State_UNKNOWN, Cause: lofamov1.Cause_NONE, Spare: true, Labels: map[string]string{"rack": "r9"}})
-	m.Supervisors.Supervisors[0].Alarms, m.Supervisors.Supervisors[0].QuorumAge = []string{"no quorum", "store slow: 2.1s"}, durationpb.New(4*time.Second)
+	m.Nodes.Nodes = append(m.Nodes.Nodes, &lofamov1.Node{Id: "spare-1", State: lofamov1.State_UNKNOWN, Cause: lofamov1.Cause_NONE,
+		Spare: true, Labels: map[string]string{"rack": "r9"}})
+	m.Supervisors.Supervisors[0].Alarms, m.Supervisors.Supervisors[0].QuorumAge = []string{"no quorum",
+		"store slow: 2.1s"}, durationpb.New(4*time.Second)
 	m.Supervisors.Supervisors[1].EtcdMember, m.Supervisors.Supervisors[2].EtcdMember, m.Supervisors.Supervisors[2].EtcdLearner = "8e9e05c52164694d", "91bc3c398fb3c146", true
 	events := []*lofamov1.Event{
-		{Kind: lofamov1.EventKind_GROUP_CHANGED, From: lofamov1.State_UNKNOWN, To: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE, Group: group, Time: ctltest.Ago(9 * time.Second), Reason: "plane"},
-		{Kind: lofamov1.EventKind_GROUP_CHANGED, From: lofamov1.State_FAILED, To: lofamov1.State_NORMAL, Group: ended, Time: ctltest.Ago(8 * time.Second)},
-		{Kind: lofamov1.EventKind_WARNING_CHANGED, Node: "n0-1-0", Coord: "0,1,0", Component: "temperature", Warning: hot.GetWarnings()[0], Time: ctltest.Ago(7 * time.Second)},
-		{Kind: lofamov1.EventKind_WARNING_CHANGED, Node: "n0-1-0", Coord: "0,1,0", Component: "memory", Warning: &lofamov1.Warning{}, Ended: true, Time: ctltest.Ago(6 * time.Second)},
-		{Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n0-0-0", Coord: "0,0,0", Maintenance: marked.GetMaintenance(), Time: ctltest.Ago(5 * time.Second), Observer: "operator ada"},
-		{Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n0-0-1", Coord: "0,0,1", Maintenance: &lofamov1.Maintenance{}, Ended: true, Time: ctltest.Ago(4 * time.Second)},
-		{Kind: lofamov1.EventKind_TOPOLOGY_CHANGED, Time: ctltest.Ago(3 * time.Second), Reason: "topology: 40 nodes are changed: list them again"},
-		{Kind: lofamov1.EventKind_REGION_CHANGED, Region: "west", From: lofamov1.State_NORMAL, To: lofamov1.State_UNKNOWN, Time: ctltest.Ago(2 * time.Second)},
-		{Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: "n0-1-1", Coord: "0,1,1", Component: "link/X+", From: lofamov1.State_NORMAL, To: lofamov1.State_SICK, Cause: lofamov1.Cause_LINK, Flapping: true, Time: ctltest.Ago(time.Second)},
-		{Kind: lofamov1.EventKind_DIAGNOSIS_ENDED, Observer: "operator/ada", Time: ctltest.Ago(900 * time.Millisecond), Reason: "diagnosis of all: at fault: link n0-0-0 X+ to n1-0-0", Concerned: []string{"n0-0-0", "n1-0-0"}},
-		{Kind: lofamov1.EventKind_PROCEDURE_ENDED, Observer: "policy", Time: ctltest.Ago(800 * time.Millisecond), Reason: "procedure begun by n0-0-0: clear; 2 rounds, 900 ms", Clear: true},
-		{Kind: lofamov1.EventKind_PROCEDURE_ENDED, Node: "n0-1-0", Observer: "supervisor/s1", Time: ctltest.Ago(700 * time.Millisecond), Reason: "it has begun 4 procedures by itself within 1h0m0s"},
+		{Kind: lofamov1.EventKind_GROUP_CHANGED, From: lofamov1.State_UNKNOWN, To: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE,
+			Group: group, Time: ctltest.Ago(9 * time.Second), Reason: "plane"},
+		{Kind: lofamov1.EventKind_GROUP_CHANGED, From: lofamov1.State_FAILED, To: lofamov1.State_NORMAL, Group: ended,
+			Time: ctltest.Ago(8 * time.Second)},
+		{Kind: lofamov1.EventKind_WARNING_CHANGED, Node: "n0-1-0", Coord: "0,1,0", Component: "temperature",
+			Warning: hot.GetWarnings()[0], Time: ctltest.Ago(7 * time.Second)},
+		{Kind: lofamov1.EventKind_WARNING_CHANGED, Node: "n0-1-0", Coord: "0,1,0", Component: "memory", Warning: &lofamov1.Warning{},
+			Ended: true, Time: ctltest.Ago(6 * time.Second)},
+		{Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n0-0-0", Coord: "0,0,0", Maintenance: marked.GetMaintenance(),
+			Time: ctltest.Ago(5 * time.Second), Observer: "operator ada"},
+		{Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n0-0-1", Coord: "0,0,1", Maintenance: &lofamov1.Maintenance{}, Ended: true,
+			Time: ctltest.Ago(4 * time.Second)},
+		{Kind: lofamov1.EventKind_TOPOLOGY_CHANGED, Time: ctltest.Ago(3 * time.Second),
+			Reason: "topology: 40 nodes are changed: list them again"},
+		{Kind: lofamov1.EventKind_REGION_CHANGED, Region: "west", From: lofamov1.State_NORMAL, To: lofamov1.State_UNKNOWN,
+			Time: ctltest.Ago(2 * time.Second)},
+		{Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: "n0-1-1", Coord: "0,1,1", Component: "link/X+", From: lofamov1.State_NORMAL,
+			To: lofamov1.State_SICK, Cause: lofamov1.Cause_LINK, Flapping: true, Time: ctltest.Ago(time.Second)},
+		{Kind: lofamov1.EventKind_DIAGNOSIS_ENDED, Observer: "operator/ada", Time: ctltest.Ago(900 * time.Millisecond),
+			Reason: "diagnosis of all: at fault: link n0-0-0 X+ to n1-0-0", Concerned: []string{"n0-0-0", "n1-0-0"}},
+		{Kind: lofamov1.EventKind_PROCEDURE_ENDED, Observer: "policy", Time: ctltest.Ago(800 * time.Millisecond),
+			Reason: "procedure begun by n0-0-0: clear; 2 rounds, 900 ms", Clear: true},
+		{Kind: lofamov1.EventKind_PROCEDURE_ENDED, Node: "n0-1-0", Observer: "supervisor/s1", Time: ctltest.Ago(700 * time.Millisecond),
+			Reason: "it has begun 4 procedures by itself within 1h0m0s"},
 	}
-	m.Initial = []*lofamov1.Event{events[0], {Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: "n1-0-0", Coord: "1,0,0", Component: "node", From: lofamov1.State_UNKNOWN, To: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE}}
+	m.Initial = []*lofamov1.Event{events[0], {Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: "n1-0-0", Coord: "1,0,0",
+		Component: "node", From: lofamov1.State_UNKNOWN, To: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE}}
 	m.Commit(41, events...)
 	m.Summary = &lofamov1.GetSummaryResponse{
-		Nodes: &lofamov1.Count{Unknown: 2, Normal: 4, Failed: 2}, Links: &lofamov1.Count{Normal: 23, Sick: 1, Unknown: 24}, Groups: 2, Warnings: 1, Maintenance: 1, Revision: 41,
+		Nodes: &lofamov1.Count{Unknown: 2, Normal: 4, Failed: 2}, Links: &lofamov1.Count{Normal: 23, Sick: 1,
+			Unknown: 24}, Groups: 2, Warnings: 1, Maintenance: 1, Revision: 41,
 		By: []*lofamov1.Tally{
-			{Key: "label/rack", Value: "r0", Nodes: &lofamov1.Count{Normal: 2, Failed: 2}}, {Key: "label/rack", Value: "r1", Nodes: &lofamov1.Count{Unknown: 2, Normal: 2}},
+			{Key: "label/rack", Value: "r0", Nodes: &lofamov1.Count{Normal: 2, Failed: 2}}, {Key: "label/rack", Value: "r1",
+				Nodes: &lofamov1.Count{Unknown: 2, Normal: 2}},
 			{Key: "dimension/X", Value: "1", Nodes: &lofamov1.Count{Unknown: 2, Failed: 2}},
 		},
 	}
@@ -84,13 +103,15 @@ func grouped(t *testing.T) *clienttest.Map {
 		Node: "n1-0-0", Coord: "1,0,0", Component: "node", State: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE, Since: ctltest.Ago(9 * time.Second), Rule: "quorum",
 		Summary: "2 of 3 neighbours hear nothing from it, and no challenge was answered within 25ms",
 		Because: []string{"n0-0-0 hears nothing on X-", "n1-0-1 does not count: it shares power=b"}, Until: []string{"an answer to a challenge", "a report of a newer boot epoch"},
-		Evidence: []*lofamov1.Evidence{{Kind: "SILENCE", Observer: "n0-0-0/dnp", Path: lofamov1.Path_DIRECT, Age: durationpb.New(9100 * time.Millisecond), State: lofamov1.State_FAILED}},
-		Groups:   []*lofamov1.Group{group}, Maintenance: marked.GetMaintenance(),
+		Evidence: []*lofamov1.Evidence{{Kind: "SILENCE", Observer: "n0-0-0/dnp", Path: lofamov1.Path_DIRECT,
+			Age: durationpb.New(9100 * time.Millisecond), State: lofamov1.State_FAILED}},
+		Groups: []*lofamov1.Group{group}, Maintenance: marked.GetMaintenance(),
 	}
 	m.History = &lofamov1.GetHistoryResponse{
 		Events: []*lofamov1.Event{events[8], events[0]}, From: ctltest.Ago(26 * time.Hour), Revision: 41,
 		TimeIn: []*lofamov1.TimeIn{
-			{State: lofamov1.State_UNKNOWN, Time: durationpb.New(time.Minute), Times: 1}, {State: lofamov1.State_NORMAL, Time: durationpb.New(26*time.Hour - time.Minute), Times: 1},
+			{State: lofamov1.State_UNKNOWN, Time: durationpb.New(time.Minute), Times: 1}, {State: lofamov1.State_NORMAL,
+				Time: durationpb.New(26*time.Hour - time.Minute), Times: 1},
 			{State: lofamov1.State_SICK, Time: durationpb.New(0)}, {State: lofamov1.State_FAILED, Time: durationpb.New(9 * time.Second), Times: 1},
 		},
 	}
@@ -139,7 +160,8 @@ func TestGoldenOfAGroup(t *testing.T) {
 	g := m.Explanation.GetGroups()[0]
 	m.Explanation = &lofamov1.ExplainResponse{
 		State: g.GetState(), Cause: g.GetCause(), Since: g.GetSince(), Rule: "plane", Summary: "4 of the 4 nodes of the plane X=1 are dead",
-		Because: []string{"counted: n1-0-0, n1-0-1 (FAILED, quorum)", "counted: n1-1-0, n1-1-1 (inferred dead)"}, Until: []string{"members that come back leave it"},
+		Because: []string{"counted: n1-0-0, n1-0-1 (FAILED, quorum)",
+			"counted: n1-1-0, n1-1-1 (inferred dead)"}, Until: []string{"members that come back leave it"},
 		Groups: []*lofamov1.Group{g},
 	}
 	r := ctltest.StartRemote(t, m)
@@ -157,11 +179,14 @@ func TestSelectorsAreHandedOn(t *testing.T) {
 		args string
 		want string // in the request, as text
 	}{
-		{"get nodes -l rack=r7 --field-selector x=3 --not-normal --limit 5", `label_selector:"rack=r7" field_selector:"x=3" limit:5 not_normal:true`},
+		{"get nodes -l rack=r7 --field-selector x=3 --not-normal --limit 5",
+			`label_selector:"rack=r7" field_selector:"x=3" limit:5 not_normal:true`},
 		{"get nodes --limit 0 --state SICK", "states:SICK"},
-		{"get links 0,0,0 --selector !spare --field-selector direction=X+", `node:"0,0,0" label_selector:"!spare" field_selector:"direction=X+" limit:1000`},
+		{"get links 0,0,0 --selector !spare --field-selector direction=X+",
+			`node:"0,0,0" label_selector:"!spare" field_selector:"direction=X+" limit:1000`},
 		{"get groups 0,0,0", `node:"0,0,0"`},
-		{"get events -l gpu --field-selector kind=GROUP_CHANGED --since-revision 7", `after_revision:7 label_selector:"gpu" field_selector:"kind=GROUP_CHANGED"`},
+		{"get events -l gpu --field-selector kind=GROUP_CHANGED --since-revision 7",
+			`after_revision:7 label_selector:"gpu" field_selector:"kind=GROUP_CHANGED"`},
 		{"get events 0,0,0 --limit 3", `limit:3 node:"0,0,0"`},
 		{"summary --by region,dimension/Z -l power=a", `by:"region" by:"dimension/Z" label_selector:"power=a"`},
 		{"explain 0,0,0 link/X+", `node:"0,0,0" component:"link/X+"`},
@@ -171,7 +196,8 @@ func TestSelectorsAreHandedOn(t *testing.T) {
 		{"history west/label/rack=r1 --limit 9", `limit:9 group:"west/label/rack=r1"`},
 		{"history n1 Z-", `node:"n1" component:"link/Z-"`},
 		{"history 0,0,0 host --limit 9 --since 1h", `node:"0,0,0" component:"host" limit:9 since:{seconds:1714993200}`},
-		{"watch 0,0,0 -l a --field-selector to=FAILED --initial --count 1", `node:"0,0,0" label_selector:"a" field_selector:"to=FAILED" initial:true`},
+		{"watch 0,0,0 -l a --field-selector to=FAILED --initial --count 1",
+			`node:"0,0,0" label_selector:"a" field_selector:"to=FAILED" initial:true`},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			r := ctltest.StartRemote(t, m)
@@ -200,7 +226,8 @@ func TestStaleAnswersSayHowOld(t *testing.T) {
 	m.Links.Cluster, m.Summary.Cluster, m.Explanation.Cluster = m.Nodes.GetCluster(), m.Nodes.GetCluster(), m.Nodes.GetCluster()
 	r := ctltest.StartRemote(t, m)
 	for _, args := range []string{"get nodes", "get links", "get groups", "summary", "explain 0,0,0"} {
-		if got := run(t, nil, r.Flags(strings.Fields(args)...)...); got.code != 0 || !strings.Contains(got.stderr, "STALE") || !strings.Contains(got.stderr, "since 1m15s") {
+		if got := run(t, nil, r.Flags(strings.Fields(args)...)...); got.code != 0 || !strings.Contains(got.stderr, "STALE") ||
+			!strings.Contains(got.stderr, "since 1m15s") {
 			t.Errorf("%s: %+v", args, got)
 		}
 	}
@@ -227,7 +254,8 @@ func TestMissingEventsAreTold(t *testing.T) {
 	m := grouped(t)
 	m.OldestRevision = 30
 	r := ctltest.StartRemote(t, m)
-	if got := run(t, nil, r.Flags("get", "events", "--since-revision", "7")...); got.code != 0 || !strings.Contains(got.stderr, "before revision 30 are no longer kept") {
+	if got := run(t, nil, r.Flags("get", "events", "--since-revision", "7")...); got.code != 0 ||
+		!strings.Contains(got.stderr, "before revision 30 are no longer kept") {
 		t.Errorf("%+v", got)
 	}
 	if got := run(t, nil, r.Flags("get", "events", "--since-revision", "29")...); got.code != 0 || got.stderr != "" {

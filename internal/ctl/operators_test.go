@@ -31,7 +31,8 @@ func operated(t *testing.T) ctltest.Remote {
 	o := &r.Server.Operators
 	o.Topology = someTopology()
 	o.Applied = &lofamov1.ApplyTopologyResponse{
-		Topology: &lofamov1.Topology{Revision: 42}, Changes: []string{"node n1-0-0: label rack=r0 is new", "node x: the spare takes 0,0,0 in place of n0-0-0"},
+		Topology: &lofamov1.Topology{Revision: 42}, Changes: []string{"node n1-0-0: label rack=r0 is new",
+			"node x: the spare takes 0,0,0 in place of n0-0-0"},
 	}
 	o.Marked = &lofamov1.SetMaintenanceResponse{Maintenance: []*lofamov1.Maintenance{
 		{Node: "n0-0-0", Reason: "new fan", By: "operator/someone", Since: ctltest.Ago(0), Until: timestamppb.New(ctltest.Now.Add(2 * 3600e9))},
@@ -167,7 +168,8 @@ func TestOperatorsRefusals(t *testing.T) {
 	}{
 		{status.Error(codes.Aborted, "at revision 43"), []string{"apply", "-f", write("dims: 2x2")}, 1, "apply: at revision 43"},
 		{status.Error(codes.InvalidArgument, "nodes[0].id: bad"), []string{"apply", "-f", write("dims: 2x2")}, 2, "apply: nodes[0].id: bad"},
-		{status.Error(codes.NotFound, "node x: not under maintenance"), []string{"maintenance", "end", "x"}, 2, "end maintenance: node x: not under maintenance"},
+		{status.Error(codes.NotFound, "node x: not under maintenance"), []string{"maintenance", "end", "x"}, 2,
+			"end maintenance: node x: not under maintenance"},
 		{status.Error(codes.Unavailable, "no leader"), []string{"maintenance", "start", "x", "--reason", "y"}, 1, "no supervisor answered"},
 		{status.Error(codes.PermissionDenied, "role viewer"), []string{"maintenance", "start", "x", "--reason", "y"}, 1, "role viewer"},
 	} {

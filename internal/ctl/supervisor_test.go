@@ -18,7 +18,8 @@ import (
 func threeMembers() *lofamov1.ListMembersResponse {
 	return &lofamov1.ListMembersResponse{Members: []*lofamov1.Member{
 		{Id: "beef", PeerUrl: "https://10.0.0.3:2380", Learner: true, Problem: "not started yet"},
-		{Id: "1f", Name: "s1", PeerUrl: "https://10.0.0.1:2380", ClientUrl: "https://10.0.0.1:2379", Healthy: true, RaftLeader: true, Version: "3.7.3",
+		{Id: "1f", Name: "s1", PeerUrl: "https://10.0.0.1:2380", ClientUrl: "https://10.0.0.1:2379", Healthy: true, RaftLeader: true,
+			Version:  "3.7.3",
 			Revision: 4711, DbBytes: 30 << 20, DbInUseBytes: 12 << 20, QuotaBytes: 1 << 30},
 		{Id: "2a", Name: "s2", PeerUrl: "https://10.0.0.2:2380", ClientUrl: "https://10.0.0.2:2379", Healthy: true, Version: "3.7.3",
 			Revision: 4709, DbBytes: 1 << 30, DbInUseBytes: 13 << 20, QuotaBytes: 1 << 30, Alarms: []string{"NOSPACE"}},
@@ -69,7 +70,8 @@ func TestSupervisorReplaceElsewhere(t *testing.T) {
 	// What has begun is not begun again, though the code says that another might.
 	r.Server.Admin.Asked, r.Server.Admin.Err = nil, status.Error(codes.Unavailable, "the replica stops")
 	got = run(t, nil, r.Flags("supervisor", "replace", "s2")...)
-	if got.code != command.ExitFailure || !strings.Contains(got.stderr, "supervisor replace: the replica stops") || len(r.Server.Admin.Asked) != 1 {
+	if got.code != command.ExitFailure || !strings.Contains(got.stderr, "supervisor replace: the replica stops") ||
+		len(r.Server.Admin.Asked) != 1 {
 		t.Errorf("exit code %d, %s, asked %q", got.code, got.stderr, r.Server.Admin.Asked)
 	}
 }
@@ -131,7 +133,8 @@ func TestSupervisorSnapshot(t *testing.T) {
 	if st, err := os.Stat("store.db"); err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v: it holds all there is to know", st.Mode(), err)
 	}
-	if got := run(t, nil, r.Flags("supervisor", "snapshot", "store.db")...); got.code != command.ExitUsage || !strings.Contains(got.stderr, "--force") {
+	if got := run(t, nil, r.Flags("supervisor", "snapshot", "store.db")...); got.code != command.ExitUsage ||
+		!strings.Contains(got.stderr, "--force") {
 		t.Errorf("exit code %d, %s", got.code, got.stderr)
 	}
 	for want, spoil := range map[string]func(){
@@ -140,7 +143,8 @@ func TestSupervisorSnapshot(t *testing.T) {
 	} {
 		r.Server.Admin.Chunks = chunks("abcdefgh")
 		spoil()
-		if got := run(t, nil, r.Flags("supervisor", "snapshot", "other.db")...); got.code != command.ExitFailure || !strings.Contains(got.stderr, want) {
+		if got := run(t, nil, r.Flags("supervisor", "snapshot", "other.db")...); got.code != command.ExitFailure ||
+			!strings.Contains(got.stderr, want) {
 			t.Errorf("exit code %d, %s, want %s", got.code, got.stderr, want)
 		}
 	}
@@ -193,7 +197,8 @@ func TestSupervisorRefuses(t *testing.T) {
 		{command.ExitUsage, "NAME and --peer-url are missing", nil, []string{"supervisor", "add"}},
 		{command.ExitUsage, "either NAME or --all", nil, []string{"supervisor", "defrag"}},
 		{command.ExitUsage, "either NAME or --all", nil, []string{"supervisor", "defrag", "s1", "--all"}},
-		{command.ExitFailure, "there would be no quorum", status.Error(codes.FailedPrecondition, "there would be no quorum"), []string{"supervisor", "remove", "s1"}},
+		{command.ExitFailure, "there would be no quorum", status.Error(codes.FailedPrecondition, "there would be no quorum"),
+			[]string{"supervisor", "remove", "s1"}},
 		{command.ExitUsage, "not among", status.Error(codes.NotFound, "s9: not among"), []string{"supervisor", "remove", "s9"}},
 		{command.ExitFailure, "may not call", status.Error(codes.PermissionDenied, "may not call it"), []string{"supervisor", "list"}},
 	} {

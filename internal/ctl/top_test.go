@@ -17,7 +17,8 @@ func TestTopOnce(t *testing.T) {
 	if got.code != 0 || got.stderr != "" {
 		t.Fatalf("exit code %d: %s", got.code, got.stderr)
 	}
-	for _, want := range []string{"nodes 8: 8 NORMAL", "BREAKER OPEN", "live from " + r.Server.Address, "[ n1-0-1 ]", "policy drain put in force"} {
+	for _, want := range []string{"nodes 8: 8 NORMAL", "BREAKER OPEN", "live from " + r.Server.Address, "[ n1-0-1 ]",
+		"policy drain put in force"} {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("%q is not in:\n%s", want, got.stdout)
 		}

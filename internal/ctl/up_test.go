@@ -149,7 +149,8 @@ func TestUpDownAndUpAgain(t *testing.T) {
 	if got := run(t, env, "inject", "0,0,0", "kill-host"); got.code != 1 || !strings.Contains(got.stderr, "not running") {
 		t.Errorf("inject into a stopped cluster: %+v", got)
 	}
-	for _, args := range [][]string{{"--dims", "3x3"}, {"--supervisors", "3"}, {"--service-interfaces", "2"}, {"--spares", "1"}, {"--restart", "always"}, {"--preset", "fast"}, {"--log-level", "debug"}} {
+	for _, args := range [][]string{{"--dims", "3x3"}, {"--supervisors", "3"}, {"--service-interfaces", "2"}, {"--spares", "1"},
+		{"--restart", "always"}, {"--preset", "fast"}, {"--log-level", "debug"}} {
 		if got := up(args...); got.code != 1 || !strings.Contains(got.stderr, args[0][2:]) || !strings.Contains(got.stderr, "--force-new") {
 			t.Errorf("up %v of a stopped cluster: %+v", args, got)
 		}
@@ -185,7 +186,8 @@ func TestUpAgainWithFaults(t *testing.T) {
 	if got.code != 0 {
 		t.Fatalf("%+v", got)
 	}
-	for _, want := range []string{"all 2 nodes are heard, and 1 of them NORMAL", "  n0-0-0 is SICK (SENSOR) [temperature SICK]\n", "inject all heal"} {
+	for _, want := range []string{"all 2 nodes are heard, and 1 of them NORMAL", "  n0-0-0 is SICK (SENSOR) [temperature SICK]\n",
+		"inject all heal"} {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("up says %q, not %q", got.stdout, want)
 		}
@@ -328,7 +330,8 @@ func TestRegsReadsTheRegisterFile(t *testing.T) {
 			t.Errorf("regs says\n%s\nnot %q", got.stdout, want)
 		}
 	}
-	if got := run(t, nil, "regs", "n1-0-1", "--dir", dir, "-o", "json"); got.code != 0 || !strings.Contains(got.stdout, `"value": "0x00010041"`) {
+	if got := run(t, nil, "regs", "n1-0-1", "--dir", dir, "-o", "json"); got.code != 0 ||
+		!strings.Contains(got.stdout, `"value": "0x00010041"`) {
 		t.Errorf("%+v", got)
 	}
 	if got := run(t, nil, "regs", "0,0,0", "--dir", dir); got.code != 1 || !strings.Contains(got.stderr, "registers of node n0-0-0") {

@@ -1,8 +1,8 @@
-// Package dashboards makes the dashboards of deploy/grafana from one source, so that they stay alike: the same variables, time range, refresh,
-// colours, units and links between them. They want stock panels and a Prometheus source, and no recording rules.
+// Package dashboards makes the dashboards of deploy/grafana from one source, so that they stay alike: the same variables, time
+// range, refresh, colours, units and links between them. They want stock panels and a Prometheus source, and no recording rules.
 //
-// The JSON is of Grafana 10, which later ones take over: an XY chart without pluginVersion is migrated, and what 10 does not know yet (fixedX,
-// fixedY, strokedasharray of the node graph) it passes over.
+// The JSON is of Grafana 10, which later ones take over: an XY chart without pluginVersion is migrated, and what 10 does not know
+// yet (fixedX, fixedY, strokedasharray of the node graph) it passes over.
 package dashboards
 
 import (
@@ -41,8 +41,8 @@ type Row struct {
 	Panels []Panel
 }
 
-// Query is what a panel asks. In Expr, SUP stands for the supervisors of the chosen cluster, AGENT for the chosen nodes' agents, and CLUSTER for
-// all that is scraped of that cluster, under whatever job.
+// Query is what a panel asks. In Expr, SUP stands for the supervisors of the chosen cluster, AGENT for the chosen nodes' agents,
+// and CLUSTER for all that is scraped of that cluster, under whatever job.
 type Query struct {
 	Expr, Legend string
 	// Name is the refId; empty: A, B and so on.
@@ -99,7 +99,8 @@ func (q Query) PromQL() string {
 
 // Of is the query as Grafana sends it, of one node of a cluster, with the jobs of deploy/prometheus/prometheus.yml.
 func (q Query) Of(cluster, node string) string {
-	return strings.NewReplacer("$cluster", cluster, "$job", "lofamo-supervisor", "$agents", "lofamo-agent", "$node", node, "$axis", "z", "$plane", "0", "$__rate_interval", "1m", "$__range", "1h").Replace(q.PromQL())
+	return strings.NewReplacer("$cluster", cluster, "$job", "lofamo-supervisor", "$agents", "lofamo-agent", "$node", node, "$axis",
+		"z", "$plane", "0", "$__rate_interval", "1m", "$__range", "1h").Replace(q.PromQL())
 }
 
 // source is the data source of everything: the one chosen.
@@ -129,13 +130,15 @@ func (d Dashboard) variables() []object {
 		return v
 	}
 	out := []object{
-		{"name": "datasource", "label": "Prometheus", "description": "The Prometheus that scrapes the cluster.", "type": "datasource", "query": "prometheus", "hide": 0, "options": []object{}},
+		{"name": "datasource", "label": "Prometheus", "description": "The Prometheus that scrapes the cluster.", "type": "datasource",
+			"query": "prometheus", "hide": 0, "options": []object{}},
 		ask("cluster", "Cluster", "The label cluster of the targets; None where they have none.", `label_values(lofamo_leader, cluster)`),
 		ask("job", "Supervisors", "The job by which the supervisors are scraped.", `label_values(lofamo_leader{cluster="$cluster"}, job)`),
 		all(ask("agents", "Agents", "The jobs by which the agents are scraped.", `label_values(lofamo_agent_epoch{cluster="$cluster"}, job)`)),
 	}
 	nodes := func() object {
-		return ask("node", "Node", "Nodes of the torus.", `label_values({__name__=~"lofamo_node_info|lofamo_agent_epoch",cluster="$cluster"}, node)`)
+		return ask("node", "Node", "Nodes of the torus.",
+			`label_values({__name__=~"lofamo_node_info|lofamo_agent_epoch",cluster="$cluster"}, node)`)
 	}
 	switch d.Node {
 	case OneNode:
@@ -166,12 +169,14 @@ func link(uid string) string { return "/d/" + uid + "?" + kept }
 func (d Dashboard) links() (out []object) {
 	add := func(title, url string, blank bool) {
 		out = append(out, object{
-			"title": title, "url": url, "type": "link", "icon": map[bool]string{true: "external link", false: "dashboard"}[blank], "keepTime": !blank, "targetBlank": blank,
+			"title": title, "url": url, "type": "link", "icon": map[bool]string{true: "external link",
+				false: "dashboard"}[blank], "keepTime": !blank, "targetBlank": blank,
 			"includeVars": false, "asDropdown": false, "tags": []string{}, "tooltip": "",
 		})
 	}
 	for _, l := range []struct{ uid, title string }{
-		{uidFaultMap, "Fault map"}, {uidNode, "Node"}, {uidLinks, "Links"}, {uidAwareness, "Awareness"}, {uidSupervisor, "Supervisor"}, {uidResponses, "Responses"},
+		{uidFaultMap, "Fault map"}, {uidNode, "Node"}, {uidLinks, "Links"}, {uidAwareness, "Awareness"}, {uidSupervisor,
+			"Supervisor"}, {uidResponses, "Responses"},
 	} {
 		if l.uid == d.UID {
 			continue
@@ -200,7 +205,8 @@ func (d Dashboard) panels() (out []object) {
 	id, y := 0, 0
 	next := func() int { id++; return id }
 	for _, r := range d.Rows {
-		out = append(out, object{"id": next(), "type": "row", "title": r.Title, "collapsed": false, "panels": []object{}, "gridPos": object{"x": 0, "y": y, "w": 24, "h": 1}})
+		out = append(out, object{"id": next(), "type": "row", "title": r.Title, "collapsed": false, "panels": []object{},
+			"gridPos": object{"x": 0, "y": y, "w": 24, "h": 1}})
 		y++
 		x, high := 0, 0
 		for _, p := range r.Panels {
@@ -226,7 +232,8 @@ func (p Panel) json() object {
 		}
 		// What is gone has no last value: a panel that showed one would lie.
 		now := q.Table || p.Kind == "stat" || p.Kind == "bargauge"
-		t := object{"refId": name, "datasource": source, "expr": q.PromQL(), "editorMode": "code", "range": !now, "instant": now, "legendFormat": q.Legend, "format": "time_series"}
+		t := object{"refId": name, "datasource": source, "expr": q.PromQL(), "editorMode": "code", "range": !now, "instant": now,
+			"legendFormat": q.Legend, "format": "time_series"}
 		if q.Table {
 			t["format"] = "table"
 		}
@@ -238,7 +245,8 @@ func (p Panel) json() object {
 		}
 		targets = append(targets, t)
 	}
-	defaults := object{"unit": p.Unit, "custom": p.custom, "color": object{"mode": "palette-classic"}, "mappings": []object{}, "thresholds": steps(neutral)}
+	defaults := object{"unit": p.Unit, "custom": p.custom, "color": object{"mode": "palette-classic"}, "mappings": []object{},
+		"thresholds": steps(neutral)}
 	if p.custom == nil {
 		defaults["custom"] = object{}
 	}

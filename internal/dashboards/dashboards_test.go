@@ -103,7 +103,8 @@ func TestPanels(t *testing.T) {
 				continue
 			}
 			if !strings.HasSuffix(p.Description, ".") || p.FieldConfig.Defaults.Unit == "" || len(p.Targets) == 0 {
-				t.Errorf("%s: %s: description %q, unit %q, %d queries: want a sentence, a unit, and queries", name, p.Title, p.Description, p.FieldConfig.Defaults.Unit, len(p.Targets))
+				t.Errorf("%s: %s: description %q, unit %q, %d queries: want a sentence, a unit, and queries", name, p.Title, p.Description,
+					p.FieldConfig.Defaults.Unit, len(p.Targets))
 			}
 			refs := map[string]bool{}
 			for _, q := range p.Targets {
@@ -140,8 +141,8 @@ func TestPanels(t *testing.T) {
 	}
 }
 
-// Every metric that is asked for is in docs/metrics.md with the labels that are asked for, those of the target apart; raw metrics alone, so that
-// no rule has to be loaded. ALERTS is Prometheus' own.
+// Every metric that is asked for is in docs/metrics.md with the labels that are asked for, those of the target apart; raw metrics
+// alone, so that no rule has to be loaded. ALERTS is Prometheus' own.
 func TestQueriesRestOnWhatThereIs(t *testing.T) {
 	known, err := metricsdoc.Known()
 	if err != nil {

@@ -25,7 +25,8 @@ const planesQuery = `label_values(lofamo_node_info{cluster="$cluster",job="$job"
 // inPlane has the two coordinates of the chosen plane as labels across and up.
 func inPlane(expr string) string {
 	expr = fmt.Sprintf(`label_join(%s, "at", ",", "axis", "x", "y", "z")`, label(expr, "axis", "$axis"))
-	for _, c := range []struct{ axis, across, up string }{{"z", `z,(.*),.*,.*`, `z,.*,(.*),.*`}, {"y", `y,(.*),.*,.*`, `y,.*,.*,(.*)`}, {"x", `x,.*,(.*),.*`, `x,.*,.*,(.*)`}} {
+	for _, c := range []struct{ axis, across, up string }{{"z", `z,(.*),.*,.*`, `z,.*,(.*),.*`}, {"y", `y,(.*),.*,.*`, `y,.*,.*,(.*)`},
+		{"x", `x,.*,(.*),.*`, `x,.*,.*,(.*)`}} {
 		expr = fmt.Sprintf(`label_replace(label_replace(%s, "across", "$1", "at", %q), "up", "$1", "at", %q)`, expr, c.across, c.up)
 	}
 	return expr
@@ -43,10 +44,14 @@ func faultMap() Dashboard {
 		Text: "The state of the machine at a glance: how many nodes and links are not normal, where they are, since when, and what alerts say.",
 		Rows: []Row{
 			{"Counts", []Panel{
-				stat("Nodes", "Nodes of the torus by state, as the supervisors have committed it.", "none", 8, Query{Expr: `max by (state) (lofamo_nodes{SUP})`, Legend: "{{state}}"}).with(counted()...),
-				stat("Link ends", "Ends of links by state, each in its own node's view: a link has two.", "none", 7, Query{Expr: `max by (state) (lofamo_links{SUP})`, Legend: "{{state}}"}).with(counted()...),
-				stat("Group faults", "Racks, planes and other groups of which so many nodes have failed that the group is named instead.", "none", 3, Query{Expr: `max(lofamo_group_faults{SUP})`, Legend: "groups"}).alarming(1),
-				stat("Maintenance", "Nodes that somebody has marked as under maintenance.", "none", 3, Query{Expr: `max(lofamo_maintenance_nodes{SUP})`, Legend: "nodes"}),
+				stat("Nodes", "Nodes of the torus by state, as the supervisors have committed it.", "none", 8,
+					Query{Expr: `max by (state) (lofamo_nodes{SUP})`, Legend: "{{state}}"}).with(counted()...),
+				stat("Link ends", "Ends of links by state, each in its own node's view: a link has two.", "none", 7,
+					Query{Expr: `max by (state) (lofamo_links{SUP})`, Legend: "{{state}}"}).with(counted()...),
+				stat("Group faults", "Racks, planes and other groups of which so many nodes have failed that the group is named instead.",
+					"none", 3, Query{Expr: `max(lofamo_group_faults{SUP})`, Legend: "groups"}).alarming(1),
+				stat("Maintenance", "Nodes that somebody has marked as under maintenance.", "none", 3,
+					Query{Expr: `max(lofamo_maintenance_nodes{SUP})`, Legend: "nodes"}),
 				leftOut(),
 			}},
 			{"What is not normal", []Panel{isometric(), notNormal(), course(), alerts()}},
@@ -74,7 +79,8 @@ func nodeGraph() Panel {
 		nodes = when(s.name, when(s.name, nodes, "color", s.colour), "icon", icons[s.name])
 	}
 	nodes = label(nodes, "noderadius", radius)
-	for _, l := range [][2]string{{"id", "node"}, {"title", "node"}, {"mainstat", "state"}, {"detail__state", "state"}, {"detail__rack", "rack"}, {"fixedX", "map_x"}, {"fixedY", "map_y"}} {
+	for _, l := range [][2]string{{"id", "node"}, {"title", "node"}, {"mainstat", "state"}, {"detail__state", "state"},
+		{"detail__rack", "rack"}, {"fixedX", "map_x"}, {"fixedY", "map_y"}} {
 		nodes = copied(nodes, l[0], l[1])
 	}
 	nodes = fmt.Sprintf(`sort_desc(label_join(%s, "subtitle", ",", "x", "y", "z"))`, nodes)
@@ -124,9 +130,11 @@ func points(title, text, across, up string, q Query, transformations ...object) 
 				"frame": 0, "x": across, "y": up, "name": "nodes", "show": "points", "label": "auto", "lineWidth": 0,
 				"pointColor": object{"field": "Value", "fixed": colourNormal}, "pointSize": object{"field": "Value", "fixed": 12, "min": 10, "max": 22},
 			}},
-			"legend": object{"displayMode": "list", "placement": "bottom", "showLegend": false, "calcs": []string{}}, "tooltip": object{"mode": "single", "sort": "none"},
+			"legend": object{"displayMode": "list", "placement": "bottom", "showLegend": false,
+				"calcs": []string{}}, "tooltip": object{"mode": "single", "sort": "none"},
 		},
-		custom:          object{"show": "points", "pointSize": object{"fixed": 12, "min": 10, "max": 22}, "axisPlacement": "auto", "axisLabel": "", "hideFrom": object{"legend": false, "tooltip": false, "viz": false}},
+		custom: object{"show": "points", "pointSize": object{"fixed": 12, "min": 10, "max": 22}, "axisPlacement": "auto",
+			"axisLabel": "", "hideFrom": object{"legend": false, "tooltip": false, "viz": false}},
 		transformations: transformations,
 	}
 	of := []step{{0, colourNormal}, {isUnknown, colourUnknown}, {isSick, colourSick}, {isFailed, colourFailed}}
@@ -161,7 +169,8 @@ func planeChart() Panel {
 	p := points("Plane $axis = $plane", "The nodes of one plane at their coordinates. In a machine of more than 1000 nodes those that are not NORMAL are named, and drawn; where there is no point all is well. Colours and sizes as above.",
 		"across", "up", Query{Expr: `sort(` + inPlane(named) + ` or ` + corners + `)`}, numbers("across", "up"))
 	p.Width, p.Height = 12, 14
-	return p.with(byName("across", property{"custom.axisLabel", "across"}, property{"decimals", 0}), byName("up", property{"custom.axisLabel", "up"}, property{"decimals", 0}))
+	return p.with(byName("across", property{"custom.axisLabel", "across"}, property{"decimals", 0}),
+		byName("up", property{"custom.axisLabel", "up"}, property{"decimals", 0}))
 }
 
 // ranks is how many kinds of rows there are of one state: nodes come before their parts, and those before links.
@@ -171,22 +180,26 @@ const ranks = 10
 func ranked() []object {
 	var out []object
 	for i, s := range states {
-		out = append(out, object{"type": "range", "options": object{"from": ranks * s.value, "to": ranks*s.value + ranks - 1, "result": object{"text": s.name, "color": s.colour, "index": i}}})
+		out = append(out, object{"type": "range", "options": object{"from": ranks * s.value, "to": ranks*s.value + ranks - 1,
+			"result": object{"text": s.name, "color": s.colour, "index": i}}})
 	}
 	return out
 }
 
 func notNormal() Panel {
 	of := func(first int, metric, by, part string) string {
-		return placed(fmt.Sprintf(`(%d * %s + %d)`, ranks, fmt.Sprintf(part, worst(metric, by, `,node=~"$node"`, metric == "lofamo_node_state")), first))
+		return placed(fmt.Sprintf(`(%d * %s + %d)`, ranks,
+			fmt.Sprintf(part, worst(metric, by, `,node=~"$node"`, metric == "lofamo_node_state")), first))
 	}
 	expr := fmt.Sprintf(`sort_desc(%s or %s or %s)`,
 		of(2, "lofamo_node_state", "node", `label_replace(%s, "part", "node", "", "")`),
 		of(1, "lofamo_component_state", "node,component", `label_replace(%s, "part", "$1", "component", "(.*)")`),
 		of(0, "lofamo_link_state", "node,dir,peer", `label_replace(%s, "part", "link/$1", "dir", "(.*)")`))
 	return table("Nodes, parts and links", "Nodes, parts and link ends that are not NORMAL, the worst first. A click on a node leads to its dashboard, and to the web map, where evidence and history are.", 15, []column{
-		{"Value", "State", stateCell(ranked())}, {"node", "Node", []property{nodeLinks("Node")}}, {"part", "Part", nil}, {"peer", "To", nil}, {"rack", "Rack", nil},
-		{"x", "x", narrow}, {"y", "y", narrow}, {"z", "z", narrow}, {label: "state"}, {label: "component"}, {label: "dir"}, {label: "map_x"}, {label: "map_y"},
+		{"Value", "State", stateCell(ranked())}, {"node", "Node", []property{nodeLinks("Node")}}, {"part", "Part", nil}, {"peer", "To",
+			nil}, {"rack", "Rack", nil},
+		{"x", "x", narrow}, {"y", "y", narrow}, {"z", "z",
+			narrow}, {label: "state"}, {label: "component"}, {label: "dir"}, {label: "map_x"}, {label: "map_y"},
 	}, Query{Expr: expr, Table: true, Rare: "all is well"}).tall(16)
 }
 
@@ -195,7 +208,8 @@ func strip() Panel {
 	all := label(`max by (state) (lofamo_nodes{SUP})`, "where", "whole torus")
 	here := fmt.Sprintf(`count by (state) (%s and on (node) lofamo_node_info{SUP,$axis="$plane"})`, everyNode)
 	p := bars("Nodes of the plane by state", "Of the plane of constant $axis at $plane, and of the whole torus. In a machine of more than 1000 nodes NORMAL ones are not told of planes.", "none", 12,
-		Query{Expr: label(here, "where", "plane"), Legend: "{{where}} {{state}}", Rare: "a large machine, and all of the plane is well"}, Query{Expr: all, Legend: "{{where}} {{state}}"})
+		Query{Expr: label(here, "where", "plane"), Legend: "{{where}} {{state}}",
+			Rare: "a large machine, and all of the plane is well"}, Query{Expr: all, Legend: "{{where}} {{state}}"})
 	for _, s := range states {
 		p = p.with(override("byRegexp", "/"+s.name+"$/", property{"thresholds", steps(s.colour)}))
 	}
@@ -212,7 +226,8 @@ func course() Panel {
 	ever := func(value int, state string) string {
 		return fmt.Sprintf(`%d * max by (node) (max_over_time(lofamo_node_state{SUP,node=~"$node",state=%q}[$__range] @ end()))`, value, state)
 	}
-	chosen := fmt.Sprintf(`topk(%d, max by (node) (%s or %s or %s))`, courses, ever(isFailed, "FAILED"), ever(isSick, "SICK"), ever(isUnknown, "UNKNOWN"))
+	chosen := fmt.Sprintf(`topk(%d, max by (node) (%s or %s or %s))`, courses, ever(isFailed, "FAILED"), ever(isSick, "SICK"),
+		ever(isUnknown, "UNKNOWN"))
 	expr := fmt.Sprintf(`(max by (node) (%s) or 0 * max by (node) (lofamo_node_info{SUP})) and on (node) %s`, unwell, chosen)
 	return timeline("Course", fmt.Sprintf("The states of the nodes that were not NORMAL within the time range, %d of them at most, those that were worst.", courses), 12, states,
 		Query{Expr: expr, Legend: "{{node}}", Rare: "all was well"}).tall(10)
@@ -225,9 +240,12 @@ func leftOut() Panel {
 
 func alerts() Panel {
 	return table("Alerts", "Alerts of deploy/prometheus that fire or are about to, where Prometheus has loaded them. Each leads to its page that says what to do, which supervisors serve beside the web map.", 12, []column{
-		{"severity", "Severity", []property{{"custom.width", 90}}}, {"alertname", "Alert", []property{runbookLinks("Alert")}}, {"alertstate", "State", []property{{"custom.width", 80}}}, {"node", "Node", []property{{"custom.width", 90}}},
+		{"severity", "Severity", []property{{"custom.width", 90}}}, {"alertname", "Alert",
+			[]property{runbookLinks("Alert")}}, {"alertstate", "State", []property{{"custom.width",
+			80}}}, {"node", "Node", []property{{"custom.width", 90}}},
 		{label: "Value"},
-	}, Query{Expr: `sort(count by (severity,alertname,alertstate,node) (ALERTS{alertname=~"Lofamo.*",cluster="$cluster"}))`, Table: true, Rare: "no alert fires, or the rules are not loaded"}).tall(10)
+	}, Query{Expr: `sort(count by (severity,alertname,alertstate,node) (ALERTS{alertname=~"Lofamo.*",cluster="$cluster"}))`,
+		Table: true, Rare: "no alert fires, or the rules are not loaded"}).tall(10)
 }
 
 // runbookLinks leads from an alert's name to its page.

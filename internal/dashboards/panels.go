@@ -2,8 +2,8 @@ package dashboards
 
 import "fmt"
 
-// The colours of states are those of the page for browsers, on dark ground: of Okabe and Ito, told apart with any colour vision. Where a state
-// is shown its name is written too.
+// The colours of states are those of the page for browsers, on dark ground: of Okabe and Ito, told apart with any colour vision.
+// Where a state is shown its name is written too.
 const (
 	colourNormal  = "#43ad9b"
 	colourSick    = "#f0b030"
@@ -32,7 +32,8 @@ type state struct {
 }
 
 // states are those of nodes, components and link ends.
-var states = []state{{isNormal, "NORMAL", colourNormal}, {isUnknown, "UNKNOWN", colourUnknown}, {isSick, "SICK", colourSick}, {isFailed, "FAILED", colourFailed}}
+var states = []state{{isNormal, "NORMAL", colourNormal}, {isUnknown, "UNKNOWN", colourUnknown}, {isSick, "SICK", colourSick},
+	{isFailed, "FAILED", colourFailed}}
 
 // mapped writes a state's name and colour where its number is.
 func mapped(all []state) []object {
@@ -98,7 +99,8 @@ func hued(names ...string) (out []object) {
 
 // bounds are lines that others are measured by.
 func dashed(pattern string) object {
-	return override("byRegexp", pattern, property{"custom.lineStyle", object{"fill": "dash", "dash": []int{8, 6}}}, property{"custom.fillOpacity", 0}, property{"custom.lineWidth", 2})
+	return override("byRegexp", pattern, property{"custom.lineStyle", object{"fill": "dash", "dash": []int{8, 6}}},
+		property{"custom.fillOpacity", 0}, property{"custom.lineWidth", 2})
 }
 
 // stat shows numbers of now.
@@ -106,7 +108,8 @@ func stat(title, text, unit string, width int, queries ...Query) Panel {
 	return Panel{
 		Kind: "stat", Title: title, Text: text, Unit: unit, Width: width, Height: 4, Queries: queries,
 		options: object{
-			"reduceOptions": object{"calcs": []string{"lastNotNull"}, "fields": "", "values": false}, "colorMode": "value", "graphMode": "none", "justifyMode": "auto", "orientation": "auto", "textMode": "auto",
+			"reduceOptions": object{"calcs": []string{"lastNotNull"}, "fields": "",
+				"values": false}, "colorMode": "value", "graphMode": "none", "justifyMode": "auto", "orientation": "auto", "textMode": "auto",
 		},
 		defaults: object{"color": object{"mode": "thresholds"}},
 	}
@@ -150,7 +153,8 @@ func (p Panel) tall(height int) Panel {
 func series(title, text, unit string, width int, queries ...Query) Panel {
 	p := Panel{
 		Kind: "timeseries", Title: title, Text: text, Unit: unit, Width: width, Height: 8, Queries: queries,
-		options: object{"legend": object{"displayMode": "list", "placement": "bottom", "showLegend": true, "calcs": []string{}}, "tooltip": object{"mode": "multi", "sort": "desc"}},
+		options: object{"legend": object{"displayMode": "list", "placement": "bottom", "showLegend": true, "calcs": []string{}},
+			"tooltip": object{"mode": "multi", "sort": "desc"}},
 		custom: object{
 			"drawStyle": "line", "lineInterpolation": "stepAfter", "lineWidth": 1, "fillOpacity": 8, "showPoints": "never", "spanNulls": false, "axisSoftMin": 0,
 			"stacking": object{"mode": "none", "group": "A"}, "scaleDistribution": object{"type": "linear"},
@@ -198,8 +202,9 @@ func table(title, text string, width int, columns []column, queries ...Query) Pa
 	hidden, order, names := object{"Time": true}, object{}, object{}
 	p := Panel{
 		Kind: "table", Title: title, Text: text, Unit: "none", Width: width, Height: 10, Queries: queries,
-		options: object{"showHeader": true, "cellHeight": "sm", "footer": object{"show": false, "reducer": []string{"sum"}, "countRows": false, "fields": ""}},
-		custom:  object{"align": "auto", "inspect": false, "filterable": false, "cellOptions": object{"type": "auto"}},
+		options: object{"showHeader": true, "cellHeight": "sm",
+			"footer": object{"show": false, "reducer": []string{"sum"}, "countRows": false, "fields": ""}},
+		custom: object{"align": "auto", "inspect": false, "filterable": false, "cellOptions": object{"type": "auto"}},
 	}
 	for i, c := range columns {
 		order[c.label] = i
@@ -212,7 +217,8 @@ func table(title, text string, width int, columns []column, queries ...Query) Pa
 			p.overrides = append(p.overrides, byName(c.title, c.properties...))
 		}
 	}
-	p.transformations = []object{{"id": "organize", "options": object{"excludeByName": hidden, "indexByName": order, "renameByName": names}}} //nolint:misspell // Grafana's name
+	p.transformations = []object{{"id": "organize", "options": object{"excludeByName": hidden, "indexByName": order,
+		"renameByName": names}}} //nolint:misspell // Grafana's name
 	return p
 }
 
@@ -224,7 +230,8 @@ type column struct {
 
 // stateCell shows a state with its colour as the ground.
 func stateCell(mappings []object) []property {
-	return []property{{"mappings", mappings}, {"custom.cellOptions", object{"type": "color-background", "mode": "basic"}}, {"custom.width", 110}}
+	return []property{{"mappings", mappings}, {"custom.cellOptions", object{"type": "color-background", "mode": "basic"}},
+		{"custom.width", 110}}
 }
 
 // nodeLinks leads from a node's name to what more is said of it.

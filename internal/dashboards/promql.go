@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// What is said of the map is told by the leader, under labels of its own: max by (…) takes those away, so that a series goes on when another
-// replica leads.
+// What is said of the map is told by the leader, under labels of its own: max by (…) takes those away, so that a series goes on
+// when another replica leads.
 
 // info is every node that is described, with its place.
 const info = `max by (node,x,y,z,rack,map_x,map_y) (lofamo_node_info{SUP})`

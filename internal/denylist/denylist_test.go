@@ -59,7 +59,8 @@ func listOf(version uint64, denials ...*lofamov1.Denial) *lofamov1.DenyList {
 }
 
 func denial(id pki.Identity) *lofamov1.Denial {
-	return &lofamov1.Denial{Role: string(id.Role), Name: id.Name, Before: timestamppb.New(pki.CutOff(time.Now())), Revoked: timestamppb.Now(), By: "operator/o", Reason: "lost"}
+	return &lofamov1.Denial{Role: string(id.Role), Name: id.Name, Before: timestamppb.New(pki.CutOff(time.Now())),
+		Revoked: timestamppb.Now(), By: "operator/o", Reason: "lost"}
 }
 
 func (w *world) signed(l *lofamov1.DenyList, s *pki.Signer) []byte {
@@ -90,7 +91,8 @@ func TestOldCertificateIsRefusedAndNewOneAccepted(t *testing.T) {
 	if err := verify(old); !errors.Is(err, pki.ErrRevoked) || !errors.Is(err, pki.ErrCertificate) {
 		t.Errorf("the revoked certificate: %v: want ErrRevoked and ErrCertificate", err)
 	}
-	b, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Interest{Interest: &lofamov1.Interest{Node: "n1", Epoch: 1, Serial: 1, Parts: 1}}}, old)
+	b, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Interest{Interest: &lofamov1.Interest{Node: "n1", Epoch: 1,
+		Serial: 1, Parts: 1}}}, old)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +203,8 @@ func TestListInParts(t *testing.T) {
 	}
 }
 
-// TestPartsOfTwoSupervisorsAreNotMixed: two supervisors send different lists of one version and size, alternately, so that each list is complete only in the second round.
+// TestPartsOfTwoSupervisorsAreNotMixed: two supervisors send different lists of one version and size, alternately, so that each
+// list is complete only in the second round.
 func TestPartsOfTwoSupervisorsAreNotMixed(t *testing.T) {
 	w := newWorld(t)
 	op := w.signer(pki.RoleOperator, "o")
@@ -387,7 +390,8 @@ func TestListHoldsThousandsOfNodes(t *testing.T) {
 		}
 		taken = taken || now
 	}
-	if last := pki.NodeIdentity(cluster, fault.NodeID(fmt.Sprintf("rack%02d-node%04d", 2047/48, 2047)), fault.HalfDNP); !taken || !w.registry.Denies(last) {
+	if last := pki.NodeIdentity(cluster, fault.NodeID(fmt.Sprintf("rack%02d-node%04d", 2047/48, 2047)), fault.HalfDNP); !taken ||
+		!w.registry.Denies(last) {
 		t.Errorf("taken %t, the last node is denied: %t", taken, w.registry.Denies(last))
 	}
 	if _, err := Sign(listOf(2, thousands(MaxDenials/2+1)...), op); err == nil || !strings.Contains(err.Error(), "want at most 4096") {
@@ -404,7 +408,8 @@ func TestSmallListGoesUncompressed(t *testing.T) {
 	}
 	for _, p := range l.Parts() {
 		if p.GetSize() != 0 || p.GetParts() > servicenet.MaxPlainParts {
-			t.Fatalf("%d bytes: part with size %d of %d parts: want no size and at most %d", len(l.Raw), p.GetSize(), p.GetParts(), servicenet.MaxPlainParts)
+			t.Fatalf("%d bytes: part with size %d of %d parts: want no size and at most %d", len(l.Raw), p.GetSize(), p.GetParts(),
+				servicenet.MaxPlainParts)
 		}
 	}
 }
@@ -441,7 +446,8 @@ func TestOneHalfIsRefused(t *testing.T) {
 	if err := CheckHalves(listOf(1, both...), nil); err != nil {
 		t.Errorf("both halves: %v", err)
 	}
-	if err := CheckHalves(listOf(1, both[:3]...), nil); err == nil || !strings.Contains(err.Error(), "denials[2].name") || !strings.Contains(err.Error(), "both halves") {
+	if err := CheckHalves(listOf(1, both[:3]...), nil); err == nil || !strings.Contains(err.Error(), "denials[2].name") ||
+		!strings.Contains(err.Error(), "both halves") {
 		t.Errorf("one half: %v: want an error that names it", err)
 	}
 	both[1].Before = timestamppb.New(time.Now().Add(-time.Hour))
@@ -454,8 +460,8 @@ func TestOneHalfIsRefused(t *testing.T) {
 	}
 }
 
-// TestHalvesOfEarlierListsStayChangeable: a list that an earlier build accepted with one half, or one serial number, of a node can be added to and be
-// emptied. No new half comes in that way.
+// TestHalvesOfEarlierListsStayChangeable: a list that an earlier build accepted with one half, or one serial number, of a node
+// can be added to and be emptied. No new half comes in that way.
 func TestHalvesOfEarlierListsStayChangeable(t *testing.T) {
 	both := thousands(3)
 	serial := denial(victim)

@@ -74,8 +74,8 @@ func result(o response.Outcome, format string, args []any) Result {
 	return Result{Outcome: o, Detail: clip(fmt.Sprintf(format, args...))}
 }
 
-// clip shortens a long text, replaces an invalid one, and blanks control characters: the text comes from other programs and reaches people's
-// terminals.
+// clip shortens a long text, replaces an invalid one, and blanks control characters: the text comes from other programs and
+// reaches people's terminals.
 func clip(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

@@ -41,7 +41,8 @@ func TestGuard(t *testing.T) {
 }
 
 func TestDetail(t *testing.T) {
-	for _, given := range []string{strings.Repeat("ä", MaxDetail), strings.Repeat("a", MaxDetail+1), "a\xff" + strings.Repeat("語", MaxDetail)} {
+	for _, given := range []string{strings.Repeat("ä", MaxDetail), strings.Repeat("a", MaxDetail+1),
+		"a\xff" + strings.Repeat("語", MaxDetail)} {
 		if d := Done("%s", given).Detail; len(d) > MaxDetail || len(d) < MaxDetail-4 || !utf8.ValidString(d) || !strings.HasSuffix(d, "…") {
 			t.Errorf("%d bytes: %q", len(d), d)
 		}
@@ -49,7 +50,8 @@ func TestDetail(t *testing.T) {
 	if d := Unchanged("%s", "a\x1b[2J\nb\u0085c").Detail; d != "a [2J b c" {
 		t.Errorf("control characters: %q", d)
 	}
-	if d := Partly("%s", strings.Repeat("a", MaxDetail)); len(d.Detail) != MaxDetail || strings.HasSuffix(d.Detail, "…") || d.Outcome != response.Partly {
+	if d := Partly("%s", strings.Repeat("a", MaxDetail)); len(d.Detail) != MaxDetail || strings.HasSuffix(d.Detail, "…") ||
+		d.Outcome != response.Partly {
 		t.Errorf("%+v", d)
 	}
 }

@@ -26,7 +26,8 @@ func StandingJobs(cluster string, responses []*response.Response, members func(g
 				continue
 			}
 			j := Job{
-				Effect:  response.Effect{Attempt: response.Attempt{Response: r.ID, Step: i, Attempt: s.Attempt}, Kind: s.Kind, Parameters: s.Parameters, Target: r.Target, Token: r.Token},
+				Effect: response.Effect{Attempt: response.Attempt{Response: r.ID, Step: i, Attempt: s.Attempt}, Kind: s.Kind,
+					Parameters: s.Parameters, Target: r.Target, Token: r.Token},
 				Cluster: cluster, Policy: r.Policy, Fault: Fault{State: r.FaultState, Cause: r.FaultCause, Since: r.FaultSince},
 			}
 			if r.Target.Group != "" && members != nil {

@@ -34,7 +34,8 @@ func bare(t *testing.T, apt bool) (dir, called string) {
 	}
 	if apt {
 		for _, name := range []string{"apt-get", "dpkg"} {
-			if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/usr/bin/env bash\necho \"$0 $*\" >>"+called+"\nexit 1\n"), 0o755); err != nil { //nolint:gosec // a program
+			if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/usr/bin/env bash\necho \"$0 $*\" >>"+called+"\nexit 1\n"),
+				0o755); err != nil { //nolint:gosec // a program
 				t.Fatal(err)
 			}
 		}
@@ -58,7 +59,8 @@ func TestSetupSkipsLoudlyWhereItCannotInstall(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "bash"), "../../hack/setup-tests")
 			cmd.Env = []string{"PATH=" + dir, c.env}
 			out, err := cmd.CombinedOutput()
-			if err != nil || !strings.Contains(string(out), "*** "+c.says) || !strings.Contains(string(out), "chromium") || !strings.Contains(string(out), "SKIPPED") {
+			if err != nil || !strings.Contains(string(out), "*** "+c.says) || !strings.Contains(string(out), "chromium") ||
+				!strings.Contains(string(out), "SKIPPED") {
 				t.Errorf("%v\n%s", err, out)
 			}
 			if b, err := os.ReadFile(called); err == nil && c.env == "NO_APT=1" {
@@ -89,7 +91,8 @@ func TestCIRunsReadmesCommandsFirst(t *testing.T) {
 	for line := range strings.Lines(ci) {
 		line = strings.TrimSpace(line)
 		switch {
-		case strings.HasPrefix(line, "make "), strings.HasPrefix(line, "env -u CI make "), strings.Contains(line, "apt-get"), strings.HasPrefix(line, "export "):
+		case strings.HasPrefix(line, "make "), strings.HasPrefix(line, "env -u CI make "), strings.Contains(line,
+			"apt-get"), strings.HasPrefix(line, "export "):
 			runs = append(runs, line)
 		}
 	}

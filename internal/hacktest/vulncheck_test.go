@@ -26,7 +26,8 @@ const (
 func database(t *testing.T, modules string) string {
 	t.Helper()
 	dir := t.TempDir()
-	for name, text := range map[string]string{"index/db.json": `{"modified":"2026-01-01T00:00:00Z"}`, "index/modules.json": modules, "ID/GO-2099-0001.json": dbEntry} {
+	for name, text := range map[string]string{"index/db.json": `{"modified":"2026-01-01T00:00:00Z"}`, "index/modules.json": modules,
+		"ID/GO-2099-0001.json": dbEntry} {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
@@ -84,11 +85,14 @@ func TestVulncheckFailsOnFindingsAndSkipsLoudly(t *testing.T) {
 		fails      bool
 		says       string
 	}{
-		"a finding, from files":        {"file://" + found, calls, true, "GO-2099-0001"},
-		"a finding, from a server":     {serve(t, http.FileServer(http.Dir(found))), calls, true, "GO-2099-0001"},
-		"no finding":                   {serve(t, http.FileServer(http.Dir(empty))), calls, false, "No vulnerabilities found"},
-		"nobody answers":               {gone.URL, calls, false, "*** SKIPPED: vulnerability check: the data base " + gone.URL},
-		"a server that fails":          {serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })), calls, false, "*** SKIPPED"},
+		"a finding, from files":    {"file://" + found, calls, true, "GO-2099-0001"},
+		"a finding, from a server": {serve(t, http.FileServer(http.Dir(found))), calls, true, "GO-2099-0001"},
+		"no finding":               {serve(t, http.FileServer(http.Dir(empty))), calls, false, "No vulnerabilities found"},
+		"nobody answers":           {gone.URL, calls, false, "*** SKIPPED: vulnerability check: the data base " + gone.URL},
+		"a server that fails": {serve(t, http.HandlerFunc(func(w http.ResponseWriter,
+			_ *http.Request) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		})), calls, false, "*** SKIPPED"},
 		"no files":                     {"file://" + t.TempDir() + "/gone", calls, true, "no such file"},
 		"a module that does not build": {"file://" + found, broken, true, "undefined: nothing"},
 	} {
@@ -101,7 +105,8 @@ func TestVulncheckFailsOnFindingsAndSkipsLoudly(t *testing.T) {
 				t.Errorf("%v, want a failure: %t, and %q:\n%s", err, c.fails, c.says, out)
 			}
 			skipped := strings.HasPrefix(c.says, "*** SKIPPED")
-			if b, err := os.ReadFile(list); (err == nil) != skipped || skipped && string(b) != fmt.Sprintf("vulnerability check: %q\n", "the data base "+c.db+" cannot be reached") {
+			if b, err := os.ReadFile(list); (err == nil) != skipped || skipped &&
+				string(b) != fmt.Sprintf("vulnerability check: %q\n", "the data base "+c.db+" cannot be reached") {
 				t.Errorf("listed: %q, %v", b, err)
 			}
 		})

@@ -1,5 +1,6 @@
-// Package inventory makes of one file that an operator writes, the inventory of a cluster's machines, what each of them gets: configuration,
-// certificates, keys, as a directory that is its /etc/lofamo. It keeps what is the operator's alone: the authority's key.
+// Package inventory makes of one file that an operator writes, the inventory of a cluster's machines, what each of them gets:
+// configuration, certificates, keys, as a directory that is its /etc/lofamo. It keeps what is the operator's alone: the
+// authority's key.
 //
 // It talks to no machine: the directories are carried over by the operator's own means.
 package inventory
@@ -32,8 +33,8 @@ type Inventory struct {
 	Preset string `json:"preset,omitempty"`
 	// Gossip: the gossip rail is used besides the direct one. Default true.
 	Gossip *bool `json:"gossip,omitempty"`
-	// NodeCertificateDays is the lifetime of node certificates in days, 1 to 365, in the bundles as well as renewed. Halves renew them when half of it is left.
-	// Default 365 for those in the bundles and 30 for renewed ones.
+	// NodeCertificateDays is the lifetime of node certificates in days, 1 to 365, in the bundles as well as renewed. Halves renew
+	// them when half of it is left. Default 365 for those in the bundles and 30 for renewed ones.
 	NodeCertificateDays int `json:"nodeCertificateDays,omitempty"`
 	// Ports of everything that an address below does not name.
 	Ports Ports `json:"ports,omitzero"`
@@ -127,7 +128,8 @@ func (inv Inventory) nodeLifetime() time.Duration {
 
 func (p Ports) or(q Ports) Ports {
 	for _, f := range []struct{ to, from *int }{
-		{&p.Service, &q.Service}, {&p.NodeGossip, &q.NodeGossip}, {&p.Links, &q.Links}, {&p.Report, &q.Report}, {&p.GRPC, &q.GRPC}, {&p.HTTP, &q.HTTP}, {&p.Web, &q.Web},
+		{&p.Service, &q.Service}, {&p.NodeGossip, &q.NodeGossip}, {&p.Links, &q.Links}, {&p.Report, &q.Report}, {&p.GRPC,
+			&q.GRPC}, {&p.HTTP, &q.HTTP}, {&p.Web, &q.Web},
 		{&p.Gossip, &q.Gossip}, {&p.EtcdPeer, &q.EtcdPeer}, {&p.EtcdClient, &q.EtcdClient}, {&p.AgentHTTP, &q.AgentHTTP},
 	} {
 		if *f.to == 0 {
@@ -137,7 +139,8 @@ func (p Ports) or(q Ports) Ports {
 	return p
 }
 
-var defaultPorts = Ports{Service: 7100, NodeGossip: 7101, Links: 7110, Report: 7945, GRPC: 7946, HTTP: 7947, Web: 7949, Gossip: 7948, EtcdPeer: 2380, EtcdClient: 2379}
+var defaultPorts = Ports{Service: 7100, NodeGossip: 7101, Links: 7110, Report: 7945, GRPC: 7946, HTTP: 7947, Web: 7949,
+	Gossip: 7948, EtcdPeer: 2380, EtcdClient: 2379}
 
 // Validate names every bad field. What the programs' own configurations say of themselves is checked when these are made.
 func (inv Inventory) Validate() error {
@@ -230,8 +233,10 @@ func (p Ports) check(field string) error {
 		port int
 		to   int // the last that is used
 	}{
-		{"service", p.Service, p.Service}, {"nodeGossip", p.NodeGossip, p.NodeGossip}, {"links", p.Links, p.Links + 5}, {"report", p.Report, p.Report}, {"grpc", p.GRPC, p.GRPC},
-		{"http", p.HTTP, p.HTTP}, {"web", p.Web, p.Web}, {"gossip", p.Gossip, p.Gossip}, {"etcdPeer", p.EtcdPeer, p.EtcdPeer}, {"etcdClient", p.EtcdClient, p.EtcdClient}, {"agentHTTP", p.AgentHTTP, p.AgentHTTP},
+		{"service", p.Service, p.Service}, {"nodeGossip", p.NodeGossip, p.NodeGossip}, {"links", p.Links, p.Links + 5}, {"report",
+			p.Report, p.Report}, {"grpc", p.GRPC, p.GRPC},
+		{"http", p.HTTP, p.HTTP}, {"web", p.Web, p.Web}, {"gossip", p.Gossip, p.Gossip}, {"etcdPeer", p.EtcdPeer,
+			p.EtcdPeer}, {"etcdClient", p.EtcdClient, p.EtcdClient}, {"agentHTTP", p.AgentHTTP, p.AgentHTTP},
 	} {
 		if f.port < 0 || f.port != 0 && f.to > 65535 {
 			errs = append(errs, fmt.Errorf("%s.%s: given %d: want 1 to %d, or 0 for the default", field, f.name, f.port, 65535-(f.to-f.port)))
@@ -301,7 +306,8 @@ func (inv Inventory) Layout() (layout.Layout, error) {
 			}
 			return s.Address + ":" + strconv.Itoa(port)
 		}
-		r := layout.Supervisor{ID: s.ID, GRPC: on(p.GRPC), HTTP: on(p.HTTP), Web: on(p.Web), WebURL: "https://" + on(p.Web), EtcdPeer: on(p.EtcdPeer), EtcdClient: on(p.EtcdClient), Report: []string{on(p.Report)}}
+		r := layout.Supervisor{ID: s.ID, GRPC: on(p.GRPC), HTTP: on(p.HTTP), Web: on(p.Web), WebURL: "https://" + on(p.Web),
+			EtcdPeer: on(p.EtcdPeer), EtcdClient: on(p.EtcdClient), Report: []string{on(p.Report)}}
 		if gossip {
 			r.Gossip = on(p.Gossip)
 		}
@@ -331,7 +337,8 @@ func (n Node) layout(id fault.NodeID, d grid.Dims, p Ports, gossip bool) (layout
 	if err != nil {
 		return layout.Node{}, fmt.Errorf("node %s: service: %w", id, err)
 	}
-	out := layout.Node{ID: id, Labels: n.Labels, Service: []config.ServiceAddr{{Listen: service, Interface: n.Interface}}, Links: map[grid.Direction]layout.LinkAddress{}}
+	out := layout.Node{ID: id, Labels: n.Labels, Service: []config.ServiceAddr{{Listen: service, Interface: n.Interface}},
+		Links: map[grid.Direction]layout.LinkAddress{}}
 	host := netip.MustParseAddrPort(service).Addr().String()
 	if gossip {
 		if out.Gossip, err = at(host, p.NodeGossip); err != nil {

@@ -66,7 +66,8 @@ func TestInventoryRefuses(t *testing.T) {
 		{func(i *Inventory) { i.Nodes[1].Coord = "0,0,0" }, "nodes[1].coord: given 0,0,0: want a place of its own: nodes[0] has it"},
 		{func(i *Inventory) { i.Nodes[1].ID = "n0-0-0" }, "nodes[1].id: given n0-0-0: want a name of its own"},
 		{func(i *Inventory) { i.Nodes[1].Service = "0.0.0.0" }, `nodes[1].service: given "0.0.0.0"`},
-		{func(i *Inventory) { i.Nodes[1].Links = map[string]Link{"W+": {Address: "10.0.0.1"}} }, "nodes[1].links.W+: want one of the 2x2x2 torus' directions"},
+		{func(i *Inventory) { i.Nodes[1].Links = map[string]Link{"W+": {Address: "10.0.0.1"}} },
+			"nodes[1].links.W+: want one of the 2x2x2 torus' directions"},
 		{func(i *Inventory) { i.Nodes[1].Links = map[string]Link{"X+": {}} }, "nodes[1].links.X+.address: given"},
 		{func(i *Inventory) { i.Spares = []Node{{Service: "10.0.0.9"}} }, "spares[0].id: given nothing"},
 		{func(i *Inventory) { i.Spares = []Node{{ID: "x", Coord: "0,0,0", Service: "10.0.0.9"}} }, "spares[0].coord: given 0,0,0: want none"},
@@ -151,7 +152,8 @@ func TestUpdate(t *testing.T) {
 		t.Errorf("the same again: %v, %v", changed, err)
 	}
 	before := read(t, d.file("nodes", "n1-0-0", "pki", "host.key"))
-	if changed, err := d.Update(inv, "n1-0-0"); err != nil || !slices.Equal(changed, []string{"nodes/n1-0-0"}) || bytes.Equal(before, read(t, d.file("nodes", "n1-0-0", "pki", "host.key"))) {
+	if changed, err := d.Update(inv, "n1-0-0"); err != nil || !slices.Equal(changed, []string{"nodes/n1-0-0"}) ||
+		bytes.Equal(before, read(t, d.file("nodes", "n1-0-0", "pki", "host.key"))) {
 		t.Errorf("renewed: %v, %v", changed, err)
 	}
 	inv.Supervisors[0].Address = "10.0.0.111"
@@ -205,7 +207,8 @@ func (m member) understands(other member) bool {
 	return err == nil && slices.ContainsFunc(m.keys, func(k []byte) bool { return bytes.Equal(k, other.keys[0]) })
 }
 
-// At each step of a change of everything a machine that has gone on to it and one that has not understand each other; after the last what was at first is worth nothing.
+// At each step of a change of everything a machine that has gone on to it and one that has not understand each other; after the
+// last what was at first is worth nothing.
 func TestRotate(t *testing.T) {
 	d, _ := made(t)
 	first := memberOf(t, d, "n0-0-0")
@@ -223,7 +226,8 @@ func TestRotate(t *testing.T) {
 		}
 		now := memberOf(t, d, "n0-0-0")
 		if !now.understands(before) || !before.understands(now) {
-			t.Errorf("%s: who has gone on understands who has not: %t, and the other way: %t", step, now.understands(before), before.understands(now))
+			t.Errorf("%s: who has gone on understands who has not: %t, and the other way: %t", step, now.understands(before),
+				before.understands(now))
 		}
 		if step != StepRemove { // taken again
 			again, err := d.Rotate(step, false)
@@ -249,8 +253,8 @@ func TestRotate(t *testing.T) {
 	}
 }
 
-// A step that ends half-way is taken again as a whole, and no other is taken instead: otherwise members keep certificates of an authority that the last step has the
-// others forget.
+// A step that ends half-way is taken again as a whole, and no other is taken instead: otherwise members keep certificates of an
+// authority that the last step has the others forget.
 func TestRotateBrokenOff(t *testing.T) {
 	d, inv := made(t)
 	l, err := inv.Layout()
@@ -275,7 +279,8 @@ func TestRotateBrokenOff(t *testing.T) {
 			}
 		}
 		if changed, err := d.Rotate(step, false); err != nil || len(changed) != 11 {
-			t.Fatalf("%s again: told of %d changed, %v: want all 11, for nobody was told of those that the first attempt changed", step, len(changed), err)
+			t.Fatalf("%s again: told of %d changed, %v: want all 11, for nobody was told of those that the first attempt changed", step,
+				len(changed), err)
 		}
 	}
 	first := memberOf(t, d, string(l.Nodes[0].ID))

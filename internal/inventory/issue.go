@@ -46,7 +46,8 @@ func (d *Dir) issued(cluster string) ([]issued, error) {
 	for _, f := range files {
 		base, isCert := strings.CutSuffix(f, ".pem")
 		role, name, isIssued := strings.Cut(base, "-")
-		if id := (pki.Identity{Cluster: cluster, Role: pki.Role(role), Name: name}); isCert && isIssued && slices.Contains(people, id.Role) && id.Validate() == nil {
+		if id := (pki.Identity{Cluster: cluster, Role: pki.Role(role), Name: name}); isCert && isIssued &&
+			slices.Contains(people, id.Role) && id.Validate() == nil {
 			out = append(out, d.certificate(id))
 		}
 	}
@@ -78,7 +79,8 @@ func entries(dir string) ([]string, error) {
 // Issue makes a certificate of a person's own, or that of an executor process; changes of keys renew it. It returns the certificate's file.
 func (d *Dir) Issue(role pki.Role, name string) (string, error) {
 	if !slices.Contains(people, role) && role != pki.RoleExecutor {
-		return "", fmt.Errorf("role: given %q: want viewer, operator, approver or executor; nodes and supervisors are in the inventory", string(role))
+		return "", fmt.Errorf("role: given %q: want viewer, operator, approver or executor; nodes and supervisors are in the inventory",
+			string(role))
 	}
 	inv, err := d.Inventory()
 	if err != nil {

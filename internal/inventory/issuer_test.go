@@ -40,14 +40,16 @@ func renewedBy(t *testing.T, i *pki.Issuer) []byte {
 		t.Fatal(err)
 	}
 	now := time.Now()
-	der, err := i.Renew(now, pki.Presented{Identity: pki.NodeIdentity("hall7", "n0-0-0", fault.HalfHost), NotBefore: now.Add(-time.Hour * 9), Descends: now.Add(-time.Hour * 9)}, pub, 24*time.Hour)
+	der, err := i.Renew(now, pki.Presented{Identity: pki.NodeIdentity("hall7", "n0-0-0", fault.HalfHost),
+		NotBefore: now.Add(-time.Hour * 9), Descends: now.Add(-time.Hour * 9)}, pub, 24*time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return der
 }
 
-// TestIssuerReachesSupervisorsOnly: every member trusts the issuer, supervisors alone have its key, and halves have certificates of the given lifetime.
+// TestIssuerReachesSupervisorsOnly: every member trusts the issuer, supervisors alone have its key, and halves have certificates
+// of the given lifetime.
 func TestIssuerReachesSupervisorsOnly(t *testing.T) {
 	d, inv := Open(filepath.Join(t.TempDir(), "hall7")), load(t)
 	inv.NodeCertificateDays = 7
@@ -89,8 +91,8 @@ func TestIssuerReachesSupervisorsOnly(t *testing.T) {
 	}
 }
 
-// TestRotateReplacesIssuer: a change of keys makes another issuer, which all trust before a replica uses it; in the end nobody trusts the earlier one.
-// A directory of an earlier version, without an issuer, gets one in the same way.
+// TestRotateReplacesIssuer: a change of keys makes another issuer, which all trust before a replica uses it; in the end nobody
+// trusts the earlier one. A directory of an earlier version, without an issuer, gets one in the same way.
 func TestRotateReplacesIssuer(t *testing.T) {
 	for _, had := range []bool{true, false} {
 		d, inv := made(t)

@@ -29,8 +29,8 @@ type Bundle struct {
 	etc string
 }
 
-// OpenBundle reads a bundle and checks all that can be checked before it is where it belongs: the configuration, that certificates are those of this member and
-// valid, that keys belong to them.
+// OpenBundle reads a bundle and checks all that can be checked before it is where it belongs: the configuration, that
+// certificates are those of this member and valid, that keys belong to them.
 func OpenBundle(dir string) (Bundle, error) {
 	for name, open := range map[string]func(string) (Bundle, error){"agent.yaml": openAgent, "supervisor.yaml": openSupervisor} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
@@ -144,8 +144,9 @@ func (b Bundle) Missing() ([]netip.Addr, error) {
 	}), nil
 }
 
-// Install writes the bundle where its configuration expects it, below root. What is there of another member is refused; files that are not the bundle's stay, and
-// the configuration if Keeps says so. Keys are readable by their owner only: uid and gid, or whoever calls where these are negative.
+// Install writes the bundle where its configuration expects it, below root. What is there of another member is refused; files
+// that are not the bundle's stay, and the configuration if Keeps says so. Keys are readable by their owner only: uid and gid, or
+// whoever calls where these are negative.
 func (b Bundle) Install(root string, uid, gid int, want Config) error {
 	etc := filepath.Join(root, b.etc)
 	if err := b.sameMember(etc); err != nil {

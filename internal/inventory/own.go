@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// mark is how the first line of a bundle's configuration begins. The sum in it tells a configuration that was changed on its machine from one that is as it was
-// made, and whether what it was made from has changed since.
+// mark is how the first line of a bundle's configuration begins. The sum in it tells a configuration that was changed on its
+// machine from one that is as it was made, and whether what it was made from has changed since.
 const mark = "# Made by 'lofamoctl cluster', which keeps what is changed here; sha256 of what follows: "
 
 // marked is a configuration as bundles have it.

@@ -20,7 +20,8 @@ func joined(t *testing.T, d *Dir, root, id string, want Config) error {
 	return b.Install(root, -1, -1, want)
 }
 
-// What an operator has changed in a machine's configuration outlives a change of keys, and is not replaced without a word by one that the inventory has changed too.
+// What an operator has changed in a machine's configuration outlives a change of keys, and is not replaced without a word by one
+// that the inventory has changed too.
 func TestJoinKeepsConfiguration(t *testing.T) {
 	d, inv := made(t)
 	root, id := t.TempDir(), "n0-0-0"
@@ -57,7 +58,8 @@ func TestJoinKeepsConfiguration(t *testing.T) {
 	if _, err := d.Update(inv); err != nil {
 		t.Fatal(err)
 	}
-	if err := joined(t, d, root, id, ConfigSafe); err == nil || !strings.Contains(err.Error(), "they differ in http, preset: want --config keep") || !bytes.Equal(read(t, path), own) {
+	if err := joined(t, d, root, id, ConfigSafe); err == nil ||
+		!strings.Contains(err.Error(), "they differ in http, preset: want --config keep") || !bytes.Equal(read(t, path), own) {
 		t.Errorf("changed on the machine and in the inventory: %v", err)
 	}
 	if err := joined(t, d, root, id, ConfigKeep); err != nil || !bytes.Equal(read(t, path), own) {
@@ -102,7 +104,8 @@ func TestSettings(t *testing.T) {
 		t.Errorf("%+v, %v", a.Jobs, err)
 	}
 	write("jobs: {sockets: /x}\n")
-	if _, err := d.Update(inv); err == nil || !strings.Contains(err.Error(), "sockets") || !strings.Contains(err.Error(), d.file("settings", "agent.yaml")) {
+	if _, err := d.Update(inv); err == nil || !strings.Contains(err.Error(), "sockets") ||
+		!strings.Contains(err.Error(), d.file("settings", "agent.yaml")) {
 		t.Errorf("an unknown key: %v", err)
 	}
 }

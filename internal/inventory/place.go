@@ -18,8 +18,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Placement is one member's bundle, put together on its machine: for where the inventory is everywhere and the keys of a member are at its own machine alone, as in
-// a container's init step.
+// Placement is one member's bundle, put together on its machine: for where the inventory is everywhere and the keys of a member
+// are at its own machine alone, as in a container's init step.
 type Placement struct {
 	// Keys is a directory with the member's pki/ and gossip.key, or with a directory of the member's name that has them.
 	Keys string
@@ -27,7 +27,8 @@ type Placement struct {
 	Settings string
 	// Etc is where the bundle is written, and where its configuration has its files: an absolute path.
 	Etc string
-	// Host is the address that the machine has for who asks about a replica's health: a pod's on the host's network. The zero Addr: nobody asks by it.
+	// Host is the address that the machine has for who asks about a replica's health: a pod's on the host's network. The zero Addr:
+	// nobody asks by it.
 	Host netip.Addr
 }
 
@@ -66,7 +67,8 @@ func (inv Inventory) Replica(id string) (int, error) {
 	if i, err := strconv.Atoi(id); err == nil && i >= 0 && i < len(inv.Supervisors) {
 		return i, nil
 	}
-	return 0, fmt.Errorf("supervisor %q: want the id of one of the inventory's %d supervisors, or its number from 0 on", id, len(inv.Supervisors))
+	return 0, fmt.Errorf("supervisor %q: want the id of one of the inventory's %d supervisors, or its number from 0 on", id,
+		len(inv.Supervisors))
 }
 
 // PlaceNode puts the bundle of a node together. What is wrong with its configuration or keys is refused before anything is written.
@@ -131,18 +133,21 @@ func everywhere(of netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// Renew brings a supervisor's certificate and key anew from where its keys are, and says whether they were others: what runs takes them up by itself (pki.Signer). Nothing else of
-// the bundle is changed. A pair that does not belong together, is another member's, or is not of the authority that all go by is refused: the one of before goes on until it ends.
-// What an earlier one had not ended is ended.
+// Renew brings a supervisor's certificate and key anew from where its keys are, and says whether they were others: what runs
+// takes them up by itself (pki.Signer). Nothing else of the bundle is changed. A pair that does not belong together, is another
+// member's, or is not of the authority that all go by is refused: the one of before goes on until it ends. What an earlier one
+// had not ended is ended.
 func (inv Inventory) Renew(i int, p Placement) (renewed bool, err error) {
 	id := inv.Supervisors[i].ID
 	to := filepath.Join(p.Etc, "pki")
-	in, err := filepath.EvalSymlinks(filepath.Join(p.of(id), "pki")) // a Secret's files are changed by a link above them: what is checked is what is brought
+	in, err := filepath.EvalSymlinks(filepath.Join(p.of(id),
+		"pki")) // a Secret's files are changed by a link above them: what is checked is what is brought
 	if err != nil {
 		return false, fmt.Errorf("renewed keys of %s: %w", id, err)
 	}
 	names := []string{"supervisor.pem", "supervisor.key"}
-	if err := verify(filepath.Join(to, caCert), filepath.Join(in, names[0]), filepath.Join(in, names[1]), pki.SupervisorIdentity(inv.Cluster, id)); err != nil {
+	if err := verify(filepath.Join(to, caCert), filepath.Join(in, names[0]), filepath.Join(in, names[1]),
+		pki.SupervisorIdentity(inv.Cluster, id)); err != nil {
 		return false, fmt.Errorf("renewed keys of %s: %w", id, err)
 	}
 	for _, name := range names {
@@ -207,7 +212,8 @@ func (p Placement) write(id, name string, cfg any, pairs []string, gossip bool) 
 	for _, f := range files {
 		content, err := os.ReadFile(filepath.Join(keys, f))
 		if errors.Is(err, fs.ErrNotExist) {
-			return b, fmt.Errorf("keys of %s: %w: want what 'lofamoctl cluster init' made for it, pki/ and gossip.key, in %s or %s", id, err, p.Keys, filepath.Join(p.Keys, id))
+			return b, fmt.Errorf("keys of %s: %w: want what 'lofamoctl cluster init' made for it, pki/ and gossip.key, in %s or %s", id, err,
+				p.Keys, filepath.Join(p.Keys, id))
 		}
 		if err != nil {
 			return b, fmt.Errorf("keys of %s: %w", id, err)
@@ -230,7 +236,8 @@ func isDir(path string) bool {
 // supervisor is the configuration of replica i whose bundle is in etc.
 func (inv Inventory) supervisor(l layout.Layout, i int, etc string) config.Supervisor {
 	cfg := l.Supervisor(i)
-	cfg.TLS = config.SupervisorTLS{CA: filepath.Join(etc, "pki", caCert), Cert: filepath.Join(etc, "pki", "supervisor.pem"), Key: filepath.Join(etc, "pki", "supervisor.key")}
+	cfg.TLS = config.SupervisorTLS{CA: filepath.Join(etc, "pki", caCert), Cert: filepath.Join(etc, "pki", "supervisor.pem"),
+		Key: filepath.Join(etc, "pki", "supervisor.key")}
 	if cfg.GossipListen != "" {
 		cfg.GossipKeyFile = filepath.Join(etc, gossipFile)
 	}
@@ -242,7 +249,8 @@ func (inv Inventory) supervisor(l layout.Layout, i int, etc string) config.Super
 
 // renewal configures a replica whose bundle in etc has the issuer's key.
 func (inv Inventory) renewal(etc string) config.RenewalConfig {
-	return config.RenewalConfig{Cert: filepath.Join(etc, "pki", issuerCert), Key: filepath.Join(etc, "pki", issuerKey), Lifetime: config.Duration(inv.nodeLifetime())}
+	return config.RenewalConfig{Cert: filepath.Join(etc, "pki", issuerCert), Key: filepath.Join(etc, "pki", issuerKey),
+		Lifetime: config.Duration(inv.nodeLifetime())}
 }
 
 // agent is the configuration of node i whose bundle is in etc.
@@ -250,7 +258,8 @@ func (inv Inventory) agent(l layout.Layout, i int, etc string) config.Agent {
 	cfg := l.Agent(i)
 	in := func(name string) string { return filepath.Join(etc, "pki", name) }
 	host, dnp := fault.HalfHost.String(), fault.HalfDNP.String()
-	cfg.TLS = config.AgentTLS{CA: in(caCert), HostCert: in(host + ".pem"), HostKey: in(host + ".key"), DNPCert: in(dnp + ".pem"), DNPKey: in(dnp + ".key")}
+	cfg.TLS = config.AgentTLS{CA: in(caCert), HostCert: in(host + ".pem"), HostKey: in(host + ".key"), DNPCert: in(dnp + ".pem"),
+		DNPKey: in(dnp + ".key")}
 	if cfg.Service.GossipListen != "" {
 		cfg.Service.GossipKeyFile = filepath.Join(etc, gossipFile)
 	}

@@ -44,7 +44,8 @@ func TestPlace(t *testing.T) {
 			files := map[string]string{}
 			for _, dir := range []string{d.file(tc.kind, tc.id), etc} {
 				var all strings.Builder
-				for _, f := range []string{"agent.yaml", "supervisor.yaml", "gossip.key", "pki/ca.pem", "pki/host.key", "pki/dnp.pem", "pki/supervisor.key", "pki/issuer.pem", "pki/issuer.key"} {
+				for _, f := range []string{"agent.yaml", "supervisor.yaml", "gossip.key", "pki/ca.pem", "pki/host.key", "pki/dnp.pem",
+					"pki/supervisor.key", "pki/issuer.pem", "pki/issuer.key"} {
 					if text, err := os.ReadFile(filepath.Join(dir, f)); err == nil {
 						_, text = unmark(text)
 						all.WriteString(f + "\n" + string(text))
@@ -76,8 +77,10 @@ func TestPlaceSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.StateDir != "/run/lofamo/agent" || got.Sensors.Memory.SickCorrected != 3 || got.Sensors.Memory.OOMHold == 0 || got.Coord != "0,0,0" {
-		t.Errorf("stateDir %s, sickCorrected %v, oomHold %v, coord %s", got.StateDir, got.Sensors.Memory.SickCorrected, got.Sensors.Memory.OOMHold, got.Coord)
+	if got.StateDir != "/run/lofamo/agent" || got.Sensors.Memory.SickCorrected != 3 || got.Sensors.Memory.OOMHold == 0 ||
+		got.Coord != "0,0,0" {
+		t.Errorf("stateDir %s, sickCorrected %v, oomHold %v, coord %s", got.StateDir, got.Sensors.Memory.SickCorrected,
+			got.Sensors.Memory.OOMHold, got.Coord)
 	}
 }
 
@@ -146,7 +149,8 @@ func TestPlaceRefuses(t *testing.T) {
 			t.Errorf("node at %s: %d, %v: want %d", address, i, err, want)
 		}
 	}
-	if _, err := inv.Node("worker-9", netip.MustParseAddr("10.0.0.9")); err == nil || !strings.Contains(err.Error(), `node "worker-9" with the addresses [10.0.0.9]`) {
+	if _, err := inv.Node("worker-9", netip.MustParseAddr("10.0.0.9")); err == nil ||
+		!strings.Contains(err.Error(), `node "worker-9" with the addresses [10.0.0.9]`) {
 		t.Errorf("a node that the inventory has not: %v", err)
 	}
 	for _, id := range []string{"s4", "3", "-1", ""} {

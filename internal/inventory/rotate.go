@@ -11,7 +11,8 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// Step of a change of keys. Each is to be carried to every machine, and the halves and replicas restarted one after the other, before the next is taken:
+// Step of a change of keys. Each is to be carried to every machine, and the halves and replicas restarted one after the other,
+// before the next is taken:
 //
 //	add     what is new is taken from others, what is old is used
 //	use     what is new is used, what is old is still taken
@@ -27,12 +28,13 @@ const (
 	StepRemove Step = "remove"
 )
 
-// rotation is a change of keys that is under way. What a bundle has follows from it and the directory's files, so that a step that was broken off is taken again.
+// rotation is a change of keys that is under way. What a bundle has follows from it and the directory's files, so that a step
+// that was broken off is taken again.
 type rotation struct {
 	Step Step `json:"step,omitempty"` // empty: none is under way
 	CA   bool `json:"authority,omitempty"`
-	// Open: not all bundles have the step yet. It is taken again from its beginning then, and nothing but it: who took the next one would leave members behind
-	// that the others do not understand.
+	// Open: not all bundles have the step yet. It is taken again from its beginning then, and nothing but it: who took the next one
+	// would leave members behind that the others do not understand.
 	Open bool `json:"open,omitempty"`
 }
 
@@ -51,8 +53,9 @@ func (d *Dir) rotation() (rotation, error) {
 	return r, nil
 }
 
-// Rotate takes a step in changing the gossip key, the issuer and all certificates, and with authority the authority too, which only StepAdd says. The same step may be
-// taken again, and must be if it was broken off. It returns the members whose bundles have changed, all of them if it was.
+// Rotate takes a step in changing the gossip key, the issuer and all certificates, and with authority the authority too, which
+// only StepAdd says. The same step may be taken again, and must be if it was broken off. It returns the members whose bundles
+// have changed, all of them if it was.
 func (d *Dir) Rotate(step Step, authority bool) ([]string, error) {
 	inv, err := d.Inventory()
 	if err != nil {

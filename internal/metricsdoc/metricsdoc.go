@@ -38,7 +38,8 @@ type Metric struct {
 // Unit is the base unit that the name says, or that it is a number of things.
 func (m Metric) Unit() string {
 	name := strings.TrimSuffix(m.Name, "_total")
-	for _, u := range []struct{ suffix, unit string }{{"_timestamp_seconds", "seconds since 1970"}, {"_seconds", "seconds"}, {"_bytes", "bytes"}, {"_ratio", "ratio"}, {"_info", "1"}} {
+	for _, u := range []struct{ suffix, unit string }{{"_timestamp_seconds", "seconds since 1970"}, {"_seconds", "seconds"},
+		{"_bytes", "bytes"}, {"_ratio", "ratio"}, {"_info", "1"}} {
 		if strings.HasSuffix(name, u.suffix) {
 			return u.unit
 		}
@@ -231,7 +232,8 @@ func Page(rules string) ([]byte, error) {
 			if used[m.Name] != "" || slices.Contains(drawn, m.Name) {
 				stability = "stable"
 			}
-			fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", m.Name, m.Type, strings.Join(m.Labels, ", "), m.Unit(), stability, strings.ReplaceAll(m.Help, "|", "\\|"))
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", m.Name, m.Type, strings.Join(m.Labels, ", "), m.Unit(), stability,
+				strings.ReplaceAll(m.Help, "|", "\\|"))
 		}
 	}
 	table("Supervisors", supervisors, sup)

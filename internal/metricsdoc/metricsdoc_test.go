@@ -170,7 +170,8 @@ func TestAlertsHaveRunbooks(t *testing.T) {
 			t.Errorf("%s: %v", r.Alert, err)
 			continue
 		}
-		for _, h := range []string{"# " + r.Alert + "\n", "\n## What it means\n", "\n## What to look at\n", "\n## What to do\n", "\n## When it is a false alarm\n"} {
+		for _, h := range []string{"# " + r.Alert + "\n", "\n## What it means\n", "\n## What to look at\n", "\n## What to do\n",
+			"\n## When it is a false alarm\n"} {
 			if !strings.Contains(string(b), h) {
 				t.Errorf("%s: no heading %q", page, strings.TrimSpace(h))
 			}
@@ -196,7 +197,8 @@ func TestAlertsHaveRunbooks(t *testing.T) {
 // Prometheus' own tool reads the example and the rules, and runs their tests.
 func TestPromtool(t *testing.T) {
 	tool := needs.Program(t, "Debian's package prometheus", "promtool")
-	for _, args := range [][]string{{"check", "config", "prometheus.yml"}, {"check", "rules", "lofamo-recording.yaml", "lofamo-alerts.yaml"}, {"test", "rules", "lofamo-tests.yaml"}} {
+	for _, args := range [][]string{{"check", "config", "prometheus.yml"},
+		{"check", "rules", "lofamo-recording.yaml", "lofamo-alerts.yaml"}, {"test", "rules", "lofamo-tests.yaml"}} {
 		c := exec.CommandContext(t.Context(), tool, args...)
 		c.Dir = rules
 		if out, err := c.CombinedOutput(); err != nil {

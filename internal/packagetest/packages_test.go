@@ -64,7 +64,8 @@ func TestUnits(t *testing.T) {
 			t.Fatal(err)
 		}
 		name := strings.TrimSuffix(filepath.Base(u), ".service")
-		if out := output(t, analyzer, "--offline=true", fmt.Sprintf("--threshold=%d", exposure[name]), "security", u); !strings.Contains(out, "Overall exposure level") {
+		if out := output(t, analyzer, "--offline=true", fmt.Sprintf("--threshold=%d", exposure[name]), "security",
+			u); !strings.Contains(out, "Overall exposure level") {
 			t.Errorf("%s: %s", u, out)
 		}
 		here := regexp.MustCompile(`/usr/bin/lofamo-\w+`).ReplaceAll(b, []byte("/bin/true"))
@@ -122,7 +123,8 @@ var managers = map[string]manager{
 	"rpm": {
 		command: func(version string, names ...string) []string {
 			arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
-			return append([]string{"rpm", "--dbpath", "/var/lib/rpm", "--nodeps", "--replacepkgs", "--oldpackage", "-U"}, files(names, "/packages/%s-"+version+"-1."+arch+".rpm")...)
+			return append([]string{"rpm", "--dbpath", "/var/lib/rpm", "--nodeps", "--replacepkgs", "--oldpackage", "-U"},
+				files(names, "/packages/%s-"+version+"-1."+arch+".rpm")...)
 		},
 		remove: func(m *machine, names ...string) {
 			m.run(append([]string{"rpm", "--dbpath", "/var/lib/rpm", "--nodeps", "-e"}, names...)...)
@@ -151,8 +153,9 @@ const (
 	next = "1.2.4"
 )
 
-// On a machine that systemd has booted all packages are installed, a replica, a node and an executor process get what they want and run as their units say; the next version is installed while they
-// run, and this one again; daemons are killed and hang; and all is purged: nothing is left, and of all that nothing was called FAILED.
+// On a machine that systemd has booted all packages are installed, a replica, a node and an executor process get what they want
+// and run as their units say; the next version is installed while they run, and this one again; daemons are killed and hang; and
+// all is purged: nothing is left, and of all that nothing was called FAILED.
 func TestPackages(t *testing.T) {
 	programs := bin(t)
 	// In .tools there may be those of other versions.
@@ -202,7 +205,8 @@ func installed(m *machine, how manager) {
 	t := m.t
 	before := m.tree()
 	how.install(m, this, all...)
-	for _, f := range []string{"/usr/bin/lofamo-agent", "/usr/share/man/man1/lofamo-agent.1.gz", "/usr/share/doc/lofamo-agent/agent.yaml", "/usr/share/doc/lofamoctl/prometheus/lofamo-alerts.yaml"} {
+	for _, f := range []string{"/usr/bin/lofamo-agent", "/usr/share/man/man1/lofamo-agent.1.gz",
+		"/usr/share/doc/lofamo-agent/agent.yaml", "/usr/share/doc/lofamoctl/prometheus/lofamo-alerts.yaml"} {
 		if _, err := os.Stat(filepath.Join(m.root, f)); err != nil {
 			t.Errorf("installed: %v", err)
 		}
@@ -212,7 +216,8 @@ func installed(m *machine, how manager) {
 	}
 	// Before it has its bundle the unit's condition does not hold.
 	m.run("systemctl", "start", "lofamo-agent", "lofamo-supervisor", "lofamo-executor")
-	if out, err := m.try("systemctl", "is-active", "lofamo-agent", "lofamo-supervisor", "lofamo-executor"); err == nil || strings.Contains(out, "\nactive") {
+	if out, err := m.try("systemctl", "is-active", "lofamo-agent", "lofamo-supervisor", "lofamo-executor"); err == nil ||
+		strings.Contains(out, "\nactive") {
 		t.Errorf("a machine without configuration runs %s", out)
 	}
 	joined(m, how)
@@ -220,7 +225,8 @@ func installed(m *machine, how manager) {
 	m.eventually("the node is NORMAL", m.normal, m.why)
 	for _, unit := range append([]string{"lofamo-supervisor", "lofamo-executor"}, how.units...) {
 		status := m.run("cat", "/proc/"+m.main(unit)+"/status")
-		if !strings.Contains(status, "CapBnd:\t0000000000000000") || !strings.Contains(status, "NoNewPrivs:\t1") || !strings.Contains(status, "Seccomp:\t2") || strings.Contains(status, "Uid:\t0") {
+		if !strings.Contains(status, "CapBnd:\t0000000000000000") || !strings.Contains(status, "NoNewPrivs:\t1") ||
+			!strings.Contains(status, "Seccomp:\t2") || strings.Contains(status, "Uid:\t0") {
 			t.Errorf("%s runs with more than its unit gives it:\n%s", unit, status)
 		}
 	}
@@ -249,14 +255,16 @@ func installed(m *machine, how manager) {
 	}
 }
 
-// removed removes and purges: removed, the packages keep what is the operator's, and what pods of the chart have there in their place; purged, they keep nothing but a user that was there before.
+// removed removes and purges: removed, the packages keep what is the operator's, and what pods of the chart have there in their
+// place; purged, they keep nothing but a user that was there before.
 func removed(m *machine, how manager) {
 	m.run("mkdir", "-p", "/run/lofamo/agent")
 	how.remove(m, all...)
 	m.has("removed", "/etc/lofamo/pki/host.key", "/run/lofamo/agent")
 	if how.parts {
 		m.run("sh", "/var/lib/dpkg/info/lofamo-agent.postrm", "purge")
-		m.has("purged where pods run", "/etc/lofamo/agent.yaml", "/etc/lofamo/gossip.key", "/etc/lofamo/pki/host.key", "/etc/lofamo/pki/dnp.key", "/etc/lofamo/pki/ca.pem", "/run/lofamo/agent")
+		m.has("purged where pods run", "/etc/lofamo/agent.yaml", "/etc/lofamo/gossip.key", "/etc/lofamo/pki/host.key",
+			"/etc/lofamo/pki/dnp.key", "/etc/lofamo/pki/ca.pem", "/run/lofamo/agent")
 	}
 	m.run("rm", "-r", "/run/lofamo")
 	m.run("rm", "-r", "/operator")
@@ -298,7 +306,8 @@ func restored(m *machine) {
 	m.run("systemctl", "stop", "lofamo-supervisor")
 	m.run("mv", "/var/lib/lofamo/supervisor", "/var/lib/lofamo/supervisor.lost")
 	m.run("install", "-d", "-m", "0700", "-o", "lofamo", "-g", "lofamo", "/var/lib/lofamo/supervisor")
-	m.run("setpriv", "--reuid=lofamo", "--regid=lofamo", "--init-groups", "lofamo-supervisor", "restore", "--snapshot", "/tmp/store.db", "--config", "/etc/lofamo/supervisor.yaml")
+	m.run("setpriv", "--reuid=lofamo", "--regid=lofamo", "--init-groups", "lofamo-supervisor", "restore", "--snapshot",
+		"/tmp/store.db", "--config", "/etc/lofamo/supervisor.yaml")
 	m.run("rm", "-r", "/var/lib/lofamo/supervisor.lost", "/tmp/store.db")
 	began := time.Now()
 	m.run("systemctl", "start", "lofamo-supervisor", "--no-block")
@@ -328,11 +337,13 @@ func abs(t *testing.T, p string) string {
 
 // ctl is what lofamoctl says on the machine, be it an error.
 func (m *machine) ctl(args ...string) string {
-	out, _ := m.try(append([]string{"lofamoctl", "--server", "10.0.0.101:7946", "--ca", "/operator/operators/ca.pem", "--cert", "/operator/operators/operator.pem", "--key", "/operator/operators/operator.key"}, args...)...)
+	out, _ := m.try(append([]string{"lofamoctl", "--server", "10.0.0.101:7946", "--ca", "/operator/operators/ca.pem", "--cert",
+		"/operator/operators/operator.pem", "--key", "/operator/operators/operator.key"}, args...)...)
 	return out
 }
 
-// one is a cluster of one node and one replica. Relaxed: on a busy machine the default periods have less patience than it takes to start a process.
+// one is a cluster of one node and one replica. Relaxed: on a busy machine the default periods have less patience than it takes
+// to start a process.
 const one = `cluster: one
 dims: 1x1x1
 preset: relaxed

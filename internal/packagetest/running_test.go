@@ -19,7 +19,8 @@ var stacks = regexp.MustCompile(`(?m)^.* lofamo-\w+\[\d+\]: (?:\s|\S+\(|r\w+ +0x
 
 // why is what the machine has to say to something that does not come.
 func (m *machine) why() string {
-	return m.ctl("get", "nodes", "-o", "wide") + m.run("systemctl", "list-units", "--all", "--no-pager", "lofamo*") + stacks.ReplaceAllString(m.run("journalctl", "--no-pager", "-n", "400"), "")
+	return m.ctl("get", "nodes", "-o", "wide") + m.run("systemctl", "list-units", "--all", "--no-pager",
+		"lofamo*") + stacks.ReplaceAllString(m.run("journalctl", "--no-pager", "-n", "400"), "")
 }
 
 // main is the main process of a unit; "0": it has none.
@@ -80,8 +81,8 @@ func (m *machine) dropIn(unit, text string) {
 	}
 }
 
-// upgraded installs the next version over what runs, with a script that fails at first, and then this one again while a daemon that was killed is on its way. The configuration stays, and the halves become
-// processes of what is installed.
+// upgraded installs the next version over what runs, with a script that fails at first, and then this one again while a daemon
+// that was killed is on its way. The configuration stays, and the halves become processes of what is installed.
 func upgraded(m *machine, how manager) {
 	t := m.t
 	conf, err := os.ReadFile(filepath.Join(m.root, "/etc/lofamo/agent.yaml"))
@@ -155,11 +156,13 @@ func upgraded(m *machine, how manager) {
 
 	supervisor := m.main("lofamo-supervisor")
 	how.install(m, this, "lofamo-supervisor")
-	m.eventually("the supervisor that was installed serves", func() bool { return m.main("lofamo-supervisor") != supervisor && m.normal() }, m.why)
+	m.eventually("the supervisor that was installed serves",
+		func() bool { return m.main("lofamo-supervisor") != supervisor && m.normal() }, m.why)
 }
 
-// supervised has systemd find daemons that hang: it ends them and starts them again, and those of the node adopt the halves, which go on. Go's runtime ends what the watchdog aborts with the exit
-// code of a refused configuration, with which the units are not started again.
+// supervised has systemd find daemons that hang: it ends them and starts them again, and those of the node adopt the halves,
+// which go on. Go's runtime ends what the watchdog aborts with the exit code of a refused configuration, with which the units are
+// not started again.
 func supervised(m *machine, how manager) {
 	for _, u := range how.units { // not before: while versions change on a busy machine a daemon may be late
 		m.dropIn(u, hanging)
@@ -207,16 +210,19 @@ commands: [{name: nothing, path: /usr/bin/true}]
 		m.t.Fatal(err)
 	}
 	m.run("install", "-d", "-m", "0700", "-o", "lofamo-executor", "-g", "lofamo-executor", "/var/lib/lofamo/executor")
-	m.run("setpriv", "--reuid=lofamo-executor", "--regid=lofamo-executor", "--init-groups", "lofamo-executor", "init", "--config", "/etc/lofamo/executor.yaml")
+	m.run("setpriv", "--reuid=lofamo-executor", "--regid=lofamo-executor", "--init-groups", "lofamo-executor", "init", "--config",
+		"/etc/lofamo/executor.yaml")
 	m.dropIn("lofamo-executor", hanging)
 	m.run("systemctl", "daemon-reload")
 	m.run("systemctl", "enable", "--now", "lofamo-executor")
 }
 
-// looked asks what runs by commands that the pages and runbooks give for machines with packages, and makes a session as docs/grafana.md does.
+// looked asks what runs by commands that the pages and runbooks give for machines with packages, and makes a session as
+// docs/grafana.md does.
 func looked(m *machine) {
 	for _, c := range [][]string{
-		{"lofamo-agent", "status", "--config", "/etc/lofamo/agent.yaml"}, {"systemctl", "status", "lofamo-executor"}, {"journalctl", "-u", "lofamo-executor", "-n", "50"}, {"journalctl", "-u", "lofamo-supervisor"},
+		{"lofamo-agent", "status", "--config", "/etc/lofamo/agent.yaml"}, {"systemctl", "status", "lofamo-executor"}, {"journalctl", "-u",
+			"lofamo-executor", "-n", "50"}, {"journalctl", "-u", "lofamo-supervisor"},
 	} {
 		if out := m.run(c...); len(out) < 100 {
 			m.t.Errorf("%q says %q", c, out)
@@ -245,7 +251,8 @@ func documented(t *testing.T, dir string) {
 		}
 		pages = append(pages, files...)
 	}
-	for _, want := range []string{"install.md", "operations.md", "troubleshooting.md", "metrics.md", "security.md", "configuration.md", "responses.md", "executor-process.md", "runbooks/LofamoNodeFailed.md"} {
+	for _, want := range []string{"install.md", "operations.md", "troubleshooting.md", "metrics.md", "security.md", "configuration.md",
+		"responses.md", "executor-process.md", "runbooks/LofamoNodeFailed.md"} {
 		if !slices.Contains(pages, filepath.Join(dir, want)) {
 			t.Errorf("%s has no page %s", dir, want)
 		}

@@ -25,8 +25,8 @@ func NewGossipKey(file string) error {
 // maxGossipKeys is how many keys a file may have: the one in use, the next, and one more for a change that was broken off.
 const maxGossipKeys = 3
 
-// LoadGossipKeys reads keys that NewGossipKey wrote, each on a line of its own. The first encrypts; what comes under any is taken, so that a key can be
-// changed on one machine after the other.
+// LoadGossipKeys reads keys that NewGossipKey wrote, each on a line of its own. The first encrypts; what comes under any is
+// taken, so that a key can be changed on one machine after the other.
 func LoadGossipKeys(file string) ([][]byte, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {

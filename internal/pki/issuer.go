@@ -135,8 +135,9 @@ func ReadPresented(der []byte) (Presented, error) {
 	return Presented{Identity: id, Key: key, NotBefore: cert.NotBefore, NotAfter: cert.NotAfter, Descends: began(cert)}, nil
 }
 
-// Renew signs a certificate for a new key of a half. It has the identity of the presented certificate, begins after that one, and inherits its
-// descent: whatever revokes the presented certificate by time revokes this one too. It ends after the lifetime, or with the issuer.
+// Renew signs a certificate for a new key of a half. It has the identity of the presented certificate, begins after that one, and
+// inherits its descent: whatever revokes the presented certificate by time revokes this one too. It ends after the lifetime, or
+// with the issuer.
 func (i *Issuer) Renew(now time.Time, with Presented, key ed25519.PublicKey, lifetime time.Duration) ([]byte, error) {
 	id := with.Identity
 	if id.Role != RoleNode || id.Cluster != i.cluster {
@@ -333,8 +334,9 @@ func loadKept(file string) (*pair, Identity, error) {
 	return &pair{der: cert.Raw, key: key, from: cert.NotBefore, until: cert.NotAfter}, id, nil
 }
 
-// KeepIn makes the signer also load the renewed pair in a file, while v accepts it. The signer uses that pair or the one in its own files, whichever begins
-// later, but prefers a pair of the authority or the newest issuer to one of an earlier issuer. The file need not exist.
+// KeepIn makes the signer also load the renewed pair in a file, while v accepts it. The signer uses that pair or the one in its
+// own files, whichever begins later, but prefers a pair of the authority or the newest issuer to one of an earlier issuer. The
+// file need not exist.
 func (s *Signer) KeepIn(file string, v *Verifier) error {
 	s.mu.Lock()
 	s.kept = &kept{file: file, verifier: v}
@@ -387,7 +389,8 @@ func (k *kept) better(own *pair) (bool, error) {
 	return k.pair.from.After(own.from), nil
 }
 
-// rank orders accepted certificates: 2 for the authority or the newest issuer, 1 for an earlier issuer. It returns the error of the verification.
+// rank orders accepted certificates: 2 for the authority or the newest issuer, 1 for an earlier issuer. It returns the error of
+// the verification.
 func (v *Verifier) rank(der []byte) (int, error) {
 	c, err := v.certificate(der)
 	if err != nil {

@@ -64,8 +64,8 @@ func (w *world) forge(i *Issuer, name string, id Identity) (cert, key string) {
 	return cert, w.file(name + ".key")
 }
 
-// TestIssuerMakesNodesOnly: with a stolen issuer key a thief makes nodes only. Every verifier refuses all other roles, and software that does not
-// know issuers, such as etcd and earlier versions, refuses nodes too.
+// TestIssuerMakesNodesOnly: with a stolen issuer key a thief makes nodes only. Every verifier refuses all other roles, and
+// software that does not know issuers, such as etcd and earlier versions, refuses nodes too.
 func TestIssuerMakesNodesOnly(t *testing.T) {
 	w := newWorld(t, "c1")
 	i := w.withIssuer()
@@ -108,18 +108,23 @@ func TestIssuerMakesNodesOnly(t *testing.T) {
 		_, _, serr := v.VerifyStatement("k", s.Cert(), word, s.SignStatement("k", word))
 		_, aerr := v.VerifyStatementAt(time.Now(), "k", s.Cert(), word, s.SignStatement("k", word))
 		server, client := handshake(t, linkOf(dc, dk), linkOf(cert, key))
-		for what, err := range map[string]error{"message": err, "statement": serr, "stored statement": aerr, "link": errors.Join(server, client)} {
+		for what, err := range map[string]error{"message": err, "statement": serr, "stored statement": aerr,
+			"link": errors.Join(server, client)} {
 			if (err == nil) != (role == RoleNode) {
 				t.Errorf("%s: %s: %v", role, what, err)
 			}
 		}
 		for what, c := range map[string][2]*tls.Config{
-			"API":               {must(ServerTLS(sc, sk, ca, nil)), must(ClientTLS(cert, key, ca, nil))},
-			"API's server":      {must(ServerTLS(cert, key, ca, nil)), must(ClientTLS(oc, ok, ca, nil))},
-			"etcd":              {{Certificates: []tls.Certificate{*mustLoad(t, sc, sk)}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: plain, MinVersion: tls.VersionTLS12}, must(EtcdTLS(cert, key, ca))},
-			"etcd's server":     {{Certificates: []tls.Certificate{*mustLoad(t, cert, key)}, MinVersion: tls.VersionTLS12}, must(EtcdTLS(oc, ok, ca))},
-			"an earlier peer":   {must(ServerTLS(sc, sk, ca, nil)), {Certificates: []tls.Certificate{*mustLoad(t, cert, key)}, RootCAs: plain, ServerName: "localhost", MinVersion: tls.VersionTLS13}},
-			"an earlier client": {{Certificates: []tls.Certificate{*mustLoad(t, cert, key)}, MinVersion: tls.VersionTLS13}, {RootCAs: plain, ServerName: "localhost", MinVersion: tls.VersionTLS13}},
+			"API":          {must(ServerTLS(sc, sk, ca, nil)), must(ClientTLS(cert, key, ca, nil))},
+			"API's server": {must(ServerTLS(cert, key, ca, nil)), must(ClientTLS(oc, ok, ca, nil))},
+			"etcd": {{Certificates: []tls.Certificate{*mustLoad(t, sc, sk)}, ClientAuth: tls.RequireAndVerifyClientCert,
+				ClientCAs: plain, MinVersion: tls.VersionTLS12}, must(EtcdTLS(cert, key, ca))},
+			"etcd's server": {{Certificates: []tls.Certificate{*mustLoad(t, cert, key)}, MinVersion: tls.VersionTLS12},
+				must(EtcdTLS(oc, ok, ca))},
+			"an earlier peer": {must(ServerTLS(sc, sk, ca, nil)),
+				{Certificates: []tls.Certificate{*mustLoad(t, cert, key)}, RootCAs: plain, ServerName: "localhost", MinVersion: tls.VersionTLS13}},
+			"an earlier client": {{Certificates: []tls.Certificate{*mustLoad(t, cert, key)}, MinVersion: tls.VersionTLS13},
+				{RootCAs: plain, ServerName: "localhost", MinVersion: tls.VersionTLS13}},
 		} {
 			if server, client := handshake(t, c[0], c[1]); server == nil && client == nil {
 				t.Errorf("%s: %s: accepted", role, what)
@@ -127,7 +132,9 @@ func TestIssuerMakesNodesOnly(t *testing.T) {
 		}
 	}
 	// The same listeners accept a certificate of the authority.
-	if s, c := handshake(t, &tls.Config{Certificates: []tls.Certificate{*mustLoad(t, sc, sk)}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: plain, MinVersion: tls.VersionTLS12}, must(EtcdTLS(oc, ok, ca))); s != nil || c != nil {
+	if s, c := handshake(t, &tls.Config{Certificates: []tls.Certificate{*mustLoad(t, sc, sk)},
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: plain, MinVersion: tls.VersionTLS12}, must(EtcdTLS(oc, ok,
+		ca))); s != nil || c != nil {
 		t.Errorf("etcd: the authority's: %v, %v", s, c)
 	}
 }
@@ -141,8 +148,8 @@ func mustLoad(t *testing.T, cert, key string) *tls.Certificate {
 	return &c
 }
 
-// TestIssuerIsNoAuthority: an issuer cannot sign an authority, and neither a file that has only an issuer nor LoadCA makes it one. LoadIssuer accepts neither
-// an authority nor another cluster's issuer.
+// TestIssuerIsNoAuthority: an issuer cannot sign an authority, and neither a file that has only an issuer nor LoadCA makes it
+// one. LoadIssuer accepts neither an authority nor another cluster's issuer.
 func TestIssuerIsNoAuthority(t *testing.T) {
 	w := newWorld(t, "c1")
 	i := w.withIssuer()
@@ -159,7 +166,8 @@ func TestIssuerIsNoAuthority(t *testing.T) {
 		t.Error(err)
 	}
 	for what, f := range map[string][3]string{
-		"another cluster": {"issuer.pem", "issuer.key", "c2"}, "an authority": {"ca.pem", "ca.key", "c1"}, "another key": {"issuer.pem", "ca.key", "c1"}, "no file": {"none", "issuer.key", "c1"},
+		"another cluster": {"issuer.pem", "issuer.key", "c2"}, "an authority": {"ca.pem", "ca.key", "c1"}, "another key": {"issuer.pem",
+			"ca.key", "c1"}, "no file": {"none", "issuer.key", "c1"},
 	} {
 		if _, err := LoadIssuer(w.file(f[0]), w.file(f[1]), f[2]); err == nil {
 			t.Errorf("%s: accepted", what)
@@ -207,8 +215,8 @@ func renewed(t *testing.T, i *Issuer, now time.Time, s *Signer, lifetime time.Du
 	return der, key
 }
 
-// TestRenewedCertificate: it has the identity of the presented one, begins later, ends after the lifetime or with the issuer, is small enough to travel with
-// reports, and no revocation of the presented one spares it.
+// TestRenewedCertificate: it has the identity of the presented one, begins later, ends after the lifetime or with the issuer, is
+// small enough to travel with reports, and no revocation of the presented one spares it.
 func TestRenewedCertificate(t *testing.T) {
 	w := newWorld(t, "c1")
 	i := w.withIssuer()
@@ -267,7 +275,8 @@ func TestRenewedCertificate(t *testing.T) {
 	}
 }
 
-// TestShortLivedNodeIsRevokedAsAnyOther: the authority dates short-lived certificates back less, and a revocation refuses them all the same.
+// TestShortLivedNodeIsRevokedAsAnyOther: the authority dates short-lived certificates back less, and a revocation refuses them
+// all the same.
 func TestShortLivedNodeIsRevokedAsAnyOther(t *testing.T) {
 	w := newWorld(t, "c1")
 	w.ca.SetNodeLifetime(40 * time.Second)
@@ -306,7 +315,8 @@ func TestProofOfKey(t *testing.T) {
 	}
 }
 
-// TestKeptPair: of the pair in the files and the renewed one the signer uses the later. It refuses an expired, revoked, foreign or damaged pair, with the reason.
+// TestKeptPair: of the pair in the files and the renewed one the signer uses the later. It refuses an expired, revoked, foreign
+// or damaged pair, with the reason.
 func TestKeptPair(t *testing.T) {
 	w := newWorld(t, "c1")
 	older, i := w.withIssuer(), w.withIssuer()

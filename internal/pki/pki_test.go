@@ -248,7 +248,8 @@ func TestExpiry(t *testing.T) {
 	for _, tc := range []struct {
 		at   time.Duration
 		good bool
-	}{{0, true}, {-time.Hour, true}, {-3 * time.Hour, false}, {leafValidity - time.Minute, true}, {leafValidity + time.Minute, false}, {0, true}} {
+	}{{0, true}, {-time.Hour, true}, {-3 * time.Hour, false}, {leafValidity - time.Minute, true}, {leafValidity + time.Minute, false},
+		{0, true}} {
 		now = time.Now().Add(tc.at)
 		if _, err := v.Verify(s.Cert(), nil, sig); (err == nil) != tc.good || err != nil && !errors.Is(err, ErrCertificate) {
 			t.Errorf("at %v: %v", tc.at, err)
@@ -367,7 +368,8 @@ func TestGossipKey(t *testing.T) {
 		t.Errorf("%v, %v", st.Mode(), err)
 	}
 	good := base64.StdEncoding.EncodeToString(next) + "\n"
-	for text, names := range map[string]string{"": "0 bytes: want 32", "AAAA": "line 1: 3 bytes: want 32", strings.Repeat(good, 4): "4 keys: want at most 3", good + "x": "line 2: not base64", "not base64!": "not base64"} {
+	for text, names := range map[string]string{"": "0 bytes: want 32", "AAAA": "line 1: 3 bytes: want 32",
+		strings.Repeat(good, 4): "4 keys: want at most 3", good + "x": "line 2: not base64", "not base64!": "not base64"} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -120,7 +120,8 @@ func (r *Registry) check(id Identity, serial *big.Int, began time.Time) error {
 	return nil
 }
 
-// CheckCertificate returns an error that wraps ErrRevoked for a revoked certificate, and remembers the certificate. The caller checks its chain.
+// CheckCertificate returns an error that wraps ErrRevoked for a revoked certificate, and remembers the certificate. The caller
+// checks its chain.
 func (r *Registry) CheckCertificate(cert *x509.Certificate) error {
 	if r == nil {
 		return nil
@@ -151,7 +152,8 @@ func (r *Registry) note(id Identity, cert *x509.Certificate) {
 	if known && old.NotBefore.After(cert.NotBefore) || !known && len(r.seen) >= maxSeen {
 		return
 	}
-	r.seen[id] = Issued{Identity: id, Serial: hexSerial(cert.SerialNumber), NotBefore: cert.NotBefore, NotAfter: cert.NotAfter, Descends: began(cert)}
+	r.seen[id] = Issued{Identity: id, Serial: hexSerial(cert.SerialNumber), NotBefore: cert.NotBefore, NotAfter: cert.NotAfter,
+		Descends: began(cert)}
 }
 
 // Seen returns the newest presented certificate of each identity, sorted by identity.

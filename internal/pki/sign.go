@@ -83,8 +83,9 @@ func (s *Signer) look() (seen [2]os.FileInfo, err error) {
 	return seen, nil
 }
 
-// Renew loads the certificate and key that are in the signer's files now, or in the file of KeepIn, and reports whether they have changed. While the pair in
-// the signer's files has another identity or does not match, as between replacing one file and the other, the previous pair from these files counts.
+// Renew loads the certificate and key that are in the signer's files now, or in the file of KeepIn, and reports whether they have
+// changed. While the pair in the signer's files has another identity or does not match, as between replacing one file and the
+// other, the previous pair from these files counts.
 func (s *Signer) Renew() (bool, error) {
 	if s.certFile == "" {
 		return false, nil
@@ -269,7 +270,8 @@ func (v *Verifier) Verify(certDER, payload, sig []byte) (Identity, error) {
 	return c.id, nil
 }
 
-// Check checks that certDER is a certificate of the cluster, valid now and not revoked, and returns its identity. The error is an ErrCertificate.
+// Check checks that certDER is a certificate of the cluster, valid now and not revoked, and returns its identity. The error is an
+// ErrCertificate.
 func (v *Verifier) Check(certDER []byte) (Identity, error) {
 	c, err := v.certificate(certDER)
 	if err != nil {
@@ -443,7 +445,8 @@ func (v *Verifier) VerifyStatement(kind string, certDER, payload, sig []byte) (I
 // VerifyStatementAt is like VerifyStatement at an earlier time, for stored statements. The certificate must have been valid at that time; a
 // revocation counts at any time.
 func (v *Verifier) VerifyStatementAt(at time.Time, kind string, certDER, payload, sig []byte) (Identity, error) {
-	then := &Verifier{cluster: v.cluster, roots: v.roots, revoked: v.revoked, now: func() time.Time { return at }, young: map[[sha256.Size]byte]*verified{}}
+	then := &Verifier{cluster: v.cluster, roots: v.roots, revoked: v.revoked, now: func() time.Time { return at },
+		young: map[[sha256.Size]byte]*verified{}}
 	id, _, err := then.VerifyStatement(kind, certDER, payload, sig)
 	return id, err
 }

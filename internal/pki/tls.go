@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// Roots reads the certificates of the authorities in a PEM file, without issuers: what these sign is valid only for messages and links of nodes.
+// Roots reads the certificates of the authorities in a PEM file, without issuers: what these sign is valid only for messages and
+// links of nodes.
 func Roots(caFile string) (*x509.CertPool, error) {
 	a, err := loadAuthorities(caFile)
 	if err != nil {
@@ -56,7 +57,8 @@ func ServerTLS(certFile, keyFile, caFile string, allow func(Identity) error) (*t
 }
 
 // ClientTLS makes the TLS configuration of a client: TLS 1.3, its own certificate shown, the
-// server's checked for the dialled name, for being of the same cluster and, if not nil, by allow. A renewed certificate is shown as by ServerTLS.
+// server's checked for the dialled name, for being of the same cluster and, if not nil, by allow. A renewed certificate is shown
+// as by ServerTLS.
 func ClientTLS(certFile, keyFile, caFile string, allow func(Identity) error) (*tls.Config, error) {
 	c, own, err := base(certFile, keyFile, caFile)
 	if err != nil {
@@ -67,7 +69,8 @@ func ClientTLS(certFile, keyFile, caFile string, allow func(Identity) error) (*t
 	return c, nil
 }
 
-// EtcdTLS makes the TLS configuration of a client of etcd, which knows no roles: the server's certificate is checked for the dialled name alone.
+// EtcdTLS makes the TLS configuration of a client of etcd, which knows no roles: the server's certificate is checked for the
+// dialled name alone.
 func EtcdTLS(certFile, keyFile, caFile string) (*tls.Config, error) {
 	c, own, err := base(certFile, keyFile, caFile)
 	if err != nil {
@@ -84,8 +87,8 @@ func EtcdTLS(certFile, keyFile, caFile string) (*tls.Config, error) {
 // that it is the neighbour, with VerifyPeerIdentity. Sessions are never resumed, so that every
 // handshake looks at certificates.
 //
-// The configuration presents own's certificate at the time of the handshake and never waits for the disk: the caller calls own.Renew. It refuses
-// certificates that the registry revokes; nil: none.
+// The configuration presents own's certificate at the time of the handshake and never waits for the disk: the caller calls
+// own.Renew. It refuses certificates that the registry revokes; nil: none.
 func LinkTLS(own *Signer, caFile string, revoked *Registry) (*tls.Config, error) {
 	roots, err := loadAuthorities(caFile)
 	if err != nil {

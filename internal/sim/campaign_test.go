@@ -56,7 +56,8 @@ func play(t *testing.T, seed uint64) {
 
 // TestShrinkKeepsTheFailure: what a story fails without is not replaced by another failure.
 func TestShrinkKeepsTheFailure(t *testing.T) {
-	p := Plan{Dims: grid.Dims{X: 2, Y: 1, Z: 1}, Preset: config.PresetDefault, Interfaces: 1, Supervisors: 3, Acts: []string{"run 1ms", "map 0,0,0 node FAILED"}}
+	p := Plan{Dims: grid.Dims{X: 2, Y: 1, Z: 1}, Preset: config.PresetDefault, Interfaces: 1, Supervisors: 3,
+		Acts: []string{"run 1ms", "map 0,0,0 node FAILED"}}
 	other := errors.New("1.5s: what lives and can be reached is called FAILED: n0-0-0 node")
 	if short, err := p.Shrink(other); !errors.Is(err, other) || len(short.Acts) != 2 {
 		t.Errorf("%q fails with %v", short.Acts, err)

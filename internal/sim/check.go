@@ -123,7 +123,8 @@ func (w *World) checkCommit(b *batch) {
 // wrongGroup says what is wrong with a change of a group fault; "": nothing.
 func (w *World) wrongGroup(b *batch, g awareness.GroupStatus) string {
 	if g.State == fault.Normal {
-		if _, stands := w.store.groups[g.ID]; !stands && !slices.ContainsFunc(b.groups, func(o awareness.GroupStatus) bool { return o.ID == g.ID && o.State != fault.Normal }) {
+		if _, stands := w.store.groups[g.ID]; !stands &&
+			!slices.ContainsFunc(b.groups, func(o awareness.GroupStatus) bool { return o.ID == g.ID && o.State != fault.Normal }) {
 			return "it ends, and did not stand"
 		}
 		return ""

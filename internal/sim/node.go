@@ -51,7 +51,8 @@ type node struct {
 
 func newNode(w *World, at grid.Coord) *node {
 	id := fault.DefaultNodeID(at)
-	n := &node{w: w, rank: w.cfg.Dims.Rank(at), topo: topo.New(id, at, w.cfg.Dims, nil), sensors: map[fault.Component]reading{}, speakers: map[fault.Half]sealer{}}
+	n := &node{w: w, rank: w.cfg.Dims.Rank(at), topo: topo.New(id, at, w.cfg.Dims, nil), sensors: map[fault.Component]reading{},
+		speakers: map[fault.Half]sealer{}}
 	n.service.cut = make([]bool, w.cfg.Interfaces)
 	n.spools = map[fault.Half]spool{fault.HalfHost: {}, fault.HalfDNP: {}}
 	n.page.words = map[watchdog.Addr]uint32{}
@@ -61,7 +62,8 @@ func newNode(w *World, at grid.Coord) *node {
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 		n.speakers[h] = nodeSealer(fault.Origin{Node: id, Half: h}.String())
 	}
-	for _, c := range []fault.Component{fault.ComponentMemory, fault.ComponentServiceNetwork, fault.ComponentPeripheral0, fault.ComponentPeripheral1,
+	for _, c := range []fault.Component{fault.ComponentMemory, fault.ComponentServiceNetwork, fault.ComponentPeripheral0,
+		fault.ComponentPeripheral1,
 		fault.ComponentTemperature, fault.ComponentPower, fault.ComponentVoltage} {
 		n.sensors[c] = reading{fault.Normal, 20}
 	}
@@ -143,7 +145,8 @@ func (n *node) start(h fault.Half) {
 			n.host.again(n.w.between(0, n.gossipPeriod()), n.gossipPeriod(), n.hearGossip)
 		}
 	} else {
-		n.dnpCore, err = dnpcore.New(dnpcore.Config{Topo: n.topo, Periods: n.w.cfg.Periods, MaxHops: maxHops, Kept: n.kept(h), Resume: dnp, Hops: n.copy.resume(n.w.now)}, p.clock(), p.epoch)
+		n.dnpCore, err = dnpcore.New(dnpcore.Config{Topo: n.topo, Periods: n.w.cfg.Periods, MaxHops: maxHops, Kept: n.kept(h),
+			Resume: dnp, Hops: n.copy.resume(n.w.now)}, p.clock(), p.epoch)
 		if err == nil {
 			n.stepDNP(dnpcore.Tick{})
 			n.dnp.again(0, n.w.cfg.Periods.SensorPeriod, n.readDNPSensors)
@@ -198,7 +201,8 @@ func (n *node) look(taken bool, s watchdog.Sample) hostcore.Registers {
 
 func (n *node) readHostSensors() {
 	var rs []hostcore.Reading
-	for _, c := range []fault.Component{fault.ComponentServiceNetwork, fault.ComponentMemory, fault.ComponentPeripheral0, fault.ComponentPeripheral1} {
+	for _, c := range []fault.Component{fault.ComponentServiceNetwork, fault.ComponentMemory, fault.ComponentPeripheral0,
+		fault.ComponentPeripheral1} {
 		rs = append(rs, hostcore.Reading{Component: c, State: n.sensors[c].state})
 	}
 	n.stepHost(hostcore.Readings{Readings: rs})

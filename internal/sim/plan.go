@@ -292,7 +292,8 @@ func (p Plan) mendAll() []string {
 	}
 	for rank := range p.Dims.Nodes() {
 		c := p.Dims.At(rank)
-		out = append(out, lines("honest %s\ncontinue %s node\nstart %s node\nmend-service %s\nlose-service %s 0\ncorrupt-service %s 0", c, c, c, c, c, c)...)
+		out = append(out, lines("honest %s\ncontinue %s node\nstart %s node\nmend-service %s\nlose-service %s 0\ncorrupt-service %s 0", c,
+			c, c, c, c, c)...)
 		out = append(out, fmt.Sprintf("sensor %s memory NORMAL", c)) // the act that did so may have been taken out
 		for _, d := range p.Dims.Links() {
 			out = append(out, lines("unflap %s %s\nmend %s %s\nlose %s %s 0\ncorrupt %s %s 0", c, d, c, d, c, d, c, d)...)

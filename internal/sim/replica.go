@@ -50,7 +50,8 @@ type session struct {
 
 func newReplica(w *World, i int) *replica {
 	id := "sup-" + strconv.Itoa(i)
-	r := &replica{index: i, id: id, key: sealer{[]byte(servicenet.RoleSupervisor + "|" + id)}, unseen: make(map[*node]bool), said: make(map[fault.Origin]given), copied: make(copied)}
+	r := &replica{index: i, id: id, key: sealer{[]byte(servicenet.RoleSupervisor + "|" + id)}, unseen: make(map[*node]bool),
+		said: make(map[fault.Origin]given), copied: make(copied)}
 	r.w, r.name, r.wall, r.maxTicks = w, id, w.between(-maxWall, maxWall), maxSupervisorTicks
 	return r
 }

@@ -16,8 +16,8 @@ import (
 )
 
 // Responses has the leaders of a world answer faults: the real engine in every term, its records in the store under the leader's fence,
-// and targets that stand for what executors act on. The shell round the engine (internal/supervisor/responder) is written a second time here,
-// without goroutines; what the engine is told of the map it is told by the same (responder.Told).
+// and targets that stand for what executors act on. The shell round the engine (internal/supervisor/responder) is written a
+// second time here, without goroutines; what the engine is told of the map it is told by the same (responder.Told).
 type Responses struct {
 	Limits   response.Config
 	Policies []*response.Policy

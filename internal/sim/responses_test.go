@@ -68,7 +68,8 @@ var stormStories = func() (out []stormStory) {
 			name   string
 			story  stormStory
 			slowly bool
-		}{{"%d%% die at once", dead, false}, {"%d%% die one by one", dead, true}, {"%d%% complain at once", memory, false}, {"%d%% complain one by one", memory, true}} {
+		}{{"%d%% die at once", dead, false}, {"%d%% die one by one", dead, true}, {"%d%% complain at once", memory, false},
+			{"%d%% complain one by one", memory, true}} {
 			s := of.story
 			s.name, s.percent, s.slowly = fmt.Sprintf(of.name, percent), percent, of.slowly
 			out = append(out, s)
@@ -77,9 +78,10 @@ var stormStories = func() (out []stormStory) {
 	return append(out, stormStory{name: "100% silent", percent: 100, all: "cut-supervisor", mend: "mend-supervisor", falsely: true})
 }()
 
-// TestStormsOfResponses: 10, 30, 60 or 100 % of the nodes go bad, truly or falsely, at once or one after the other, and leaders die and are stopped
-// meanwhile. Whatever happens, never are more nodes under response than the limits allow, nothing is done twice, or without its intent in the store,
-// and when the breaker is open nothing begins. Of a storm it opens. When all is well again, and a person has closed it, everything is put back.
+// TestStormsOfResponses: 10, 30, 60 or 100 % of the nodes go bad, truly or falsely, at once or one after the other, and leaders
+// die and are stopped meanwhile. Whatever happens, never are more nodes under response than the limits allow, nothing is done
+// twice, or without its intent in the store, and when the breaker is open nothing begins. Of a storm it opens. When all is well
+// again, and a person has closed it, everything is put back.
 func TestStormsOfResponses(t *testing.T) {
 	tell := make([]string, len(stormStories))
 	few := testing.Short()
@@ -107,7 +109,8 @@ func playStorm(t *testing.T, story stormStory) string {
 	}
 	rnd := rand.New(rand.NewPCG(uint64(story.percent), 6))
 	w, err := New(Config{
-		Dims: grid.Dims{X: 4, Y: 4, Z: 4}, Periods: periods, Seed: uint64(story.percent), Responses: &Responses{Limits: responseLimits(), Policies: policy.Policies(docs)},
+		Dims: grid.Dims{X: 4, Y: 4, Z: 4}, Periods: periods, Seed: uint64(story.percent), Responses: &Responses{Limits: responseLimits(),
+			Policies: policy.Policies(docs)},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -348,7 +348,8 @@ func (r *runner) bound(s string) (time.Duration, error) {
 }
 
 func (w wanted) matches(n *node, k Known) bool {
-	return k.Node == n.id() && k.Component == w.component && k.To == w.state && (w.cause == 0 || k.Cause == w.cause) && (w.path == 0 || k.Path == w.path)
+	return k.Node == n.id() && k.Component == w.component && k.To == w.state && (w.cause == 0 || k.Cause == w.cause) &&
+		(w.path == 0 || k.Path == w.path)
 }
 
 func (r *runner) expect(n *node, a []string) error {

@@ -54,7 +54,8 @@ type debt struct {
 }
 
 func newTruth(w *World) truth {
-	return truth{w: w, mute: make([]time.Time, len(w.nodes)), dnpWay: make([]bool, len(w.nodes)), hostWay: make([]bool, len(w.nodes)), perhaps: make([]bool, len(w.nodes))}
+	return truth{w: w, mute: make([]time.Time, len(w.nodes)), dnpWay: make([]bool, len(w.nodes)), hostWay: make([]bool, len(w.nodes)),
+		perhaps: make([]bool, len(w.nodes))}
 }
 
 // escalation is what a bound must allow when a fault does not come alone: the service network is found
@@ -198,8 +199,8 @@ func (w *World) watch() {
 	w.watchProtocol()
 }
 
-// watchProtocol: no loss, delay, restart or damage of these worlds makes a DNP half accuse a neighbour of breaking the channel protocol. Rates are
-// another thing: they may be exceeded by many messages alone.
+// watchProtocol: no loss, delay, restart or damage of these worlds makes a DNP half accuse a neighbour of breaking the channel
+// protocol. Rates are another thing: they may be exceeded by many messages alone.
 func (w *World) watchProtocol() {
 	for _, n := range w.nodes {
 		if n.dnpCore == nil {
@@ -247,7 +248,8 @@ func (w *World) watchMute(l *replica) {
 			w.truth.mute[i] = w.now
 		}
 		silent := w.now.Sub(w.truth.mute[i])
-		if limit := 2*w.window() + w.escalation(); silent > limit && !w.store.holdsBack() && w.store.picture(n.id()).state[fault.ComponentNode] == fault.Normal {
+		if limit := 2*w.window() + w.escalation(); silent > limit && !w.store.holdsBack() &&
+			w.store.picture(n.id()).state[fault.ComponentNode] == fault.Normal {
 			w.violate("%s is called NORMAL, and nothing of it can have been heard for %s", n.id(), silent)
 		}
 	}

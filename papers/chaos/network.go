@@ -16,8 +16,9 @@ type buffer struct {
 
 // Network is a network of Chaos routers in one cycle of its life. Nothing in a cycle allocates.
 //
-// Channels of a node are numbered 2·dimension for the positive direction and 2·dimension+1 for the negative one; a frame has its channel's number (times the lanes). The last frame is the
-// processor's: injection among the input frames, ejection among the output frames.
+// Channels of a node are numbered 2·dimension for the positive direction and 2·dimension+1 for the negative one; a frame has its
+// channel's number (times the lanes). The last frame is the processor's: injection among the input frames, ejection among the
+// output frames.
 type Network struct {
 	cfg                       Config
 	dims, nodes, chans, lanes int
@@ -80,7 +81,8 @@ func New(cfg Config) (*Network, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("chaos: %w", err)
 	}
-	n := &Network{cfg: cfg, dims: len(cfg.Dims), chans: 2 * len(cfg.Dims), lanes: cfg.lanes(), flits: int32(cfg.Flits), nodes: 1, dice: dice{cfg.Seed}}
+	n := &Network{cfg: cfg, dims: len(cfg.Dims), chans: 2 * len(cfg.Dims), lanes: cfg.lanes(), flits: int32(cfg.Flits), nodes: 1,
+		dice: dice{cfg.Seed}}
 	for _, k := range cfg.Dims {
 		n.nodes *= k
 	}
@@ -206,7 +208,8 @@ func (n *Network) Neighbour(r, c int) (int, bool) {
 	return int(b), b >= 0
 }
 
-// KillLink ends what channel c of node r carries, in both directions; a packet that is crossing it arrives. The routers' masks do not know before Reconfigure.
+// KillLink ends what channel c of node r carries, in both directions; a packet that is crossing it arrives. The routers' masks do
+// not know before Reconfigure.
 func (n *Network) KillLink(r, c int) {
 	if b := n.neighbour[r*n.chans+c]; b >= 0 {
 		n.live[r] &^= 1 << c
@@ -239,7 +242,8 @@ func (n *Network) KillNode(r int) {
 	}
 }
 
-// Reconfigure has each router's mask say what is alive, where Config.Mask is set. The network must be empty, as in the paper (§5.2.3.1): packets' lists were made with the mask before.
+// Reconfigure has each router's mask say what is alive, where Config.Mask is set. The network must be empty, as in the paper
+// (§5.2.3.1): packets' lists were made with the mask before.
 func (n *Network) Reconfigure() error {
 	if p := n.Population(); p > 0 {
 		return fmt.Errorf("chaos: reconfigure: %d packets are in the network, must be none", p)
@@ -260,7 +264,8 @@ func (n *Network) profitable(r, dst int) uint32 {
 	return m
 }
 
-// channels is the paper's list of profitable and functional channels, with No Routeback and fast derouting (§5.2.3.1). from is the channel of arrival, -1 at the source; r is not dst.
+// channels is the paper's list of profitable and functional channels, with No Routeback and fast derouting (§5.2.3.1). from is
+// the channel of arrival, -1 at the source; r is not dst.
 func (n *Network) channels(r, dst, from int) uint32 {
 	usable := n.functional[r]
 	others := usable

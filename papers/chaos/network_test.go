@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// check looks at what must hold after every cycle: each packet is in one place, books agree, of a channel's four frames one is free of headers.
+// check looks at what must hold after every cycle: each packet is in one place, books agree, of a channel's four frames one is
+// free of headers.
 func check(t *testing.T, n *Network) {
 	t.Helper()
 	seen := make(map[int32]bool)
@@ -93,7 +94,8 @@ func TestLoneLatency(t *testing.T) {
 	}
 }
 
-// TestSaturation offers more than any network carries, for long, with and without faults, looks at every cycle, and drains: no lock-up, nothing lost.
+// TestSaturation offers more than any network carries, for long, with and without faults, looks at every cycle, and drains: no
+// lock-up, nothing lost.
 func TestSaturation(t *testing.T) {
 	cases := []struct {
 		name   string
@@ -160,8 +162,9 @@ func TestSaturation(t *testing.T) {
 	}
 }
 
-// caught fails unless the Markov chain knows of a state from which a packet never arrives at the destination of one that is left. In such a state are not all of them at any time: those that
-// are caught keep one another's routers full, and ordinary derouting pushes packets in and out.
+// caught fails unless the Markov chain knows of a state from which a packet never arrives at the destination of one that is left.
+// In such a state are not all of them at any time: those that are caught keep one another's routers full, and ordinary derouting
+// pushes packets in and out.
 func caught(t *testing.T, n *Network) {
 	t.Helper()
 	for _, b := range slices.Concat(n.in, n.out, n.slot) {
@@ -284,7 +287,8 @@ func TestValidate(t *testing.T) {
 	}
 	n := network(t, Default(4, 4))
 	for want, tr := range map[string]Traffic{
-		"Rate": {Rate: 1.5}, "HotFactor": {HotSpots: []int{1}}, "HotSpots[1]": {HotSpots: []int{1, 1}, HotFactor: 10}, "HotSpots[0]": {HotSpots: []int{16}, HotFactor: 10},
+		"Rate": {Rate: 1.5}, "HotFactor": {HotSpots: []int{1}}, "HotSpots[1]": {HotSpots: []int{1, 1},
+			HotFactor: 10}, "HotSpots[0]": {HotSpots: []int{16}, HotFactor: 10},
 	} {
 		if err := n.Offer(tr); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)

@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// reference is the Chaos router once more, as plainly as can be: buffers are lists of flits, a transfer moves one flit in a cycle, and every decision looks at what lies in the buffers. It
-// knows no booked times and looks at every router in every cycle. It draws the same numbers in the same order, so each header must do the same as in the engine.
+// reference is the Chaos router once more, as plainly as can be: buffers are lists of flits, a transfer moves one flit in a
+// cycle, and every decision looks at what lies in the buffers. It knows no booked times and looks at every router in every cycle.
+// It draws the same numbers in the same order, so each header must do the same as in the engine.
 type reference struct {
 	t     *testing.T
 	n     *Network // for its shape and masks alone
@@ -399,7 +400,8 @@ func (ref *reference) step() {
 			f.from.flits = f.from.flits[1:]
 		}
 		if flit.pkt != f.pkt || flit.index != f.moved {
-			ref.t.Fatalf("cycle %d: flit %d of packet %d where flit %d of packet %d had to follow", ref.now, flit.index, flit.pkt.id, f.moved, f.pkt.id)
+			ref.t.Fatalf("cycle %d: flit %d of packet %d where flit %d of packet %d had to follow", ref.now, flit.index, flit.pkt.id,
+				f.moved, f.pkt.id)
 		}
 		f.moved++
 		if f.to != nil {
@@ -450,7 +452,8 @@ func TestReference(t *testing.T) {
 			cfg.TurnAround = variant % 3 % 2
 			cfg.NoRouteback, cfg.FastDeroute, cfg.Mask = variant%4 != 1, variant%6 != 2, variant != 7
 			cfg.DerouteOnDemand, cfg.InjectToQueue = variant%4 == 3, variant%5 == 4
-			t.Run(fmt.Sprintf("%v mesh %v variant %d", shape.dims, shape.mesh, variant), func(t *testing.T) { sameMoves(t, cfg, (variant%3 == 0 || variant == 7) && len(shape.dims) > 1) })
+			t.Run(fmt.Sprintf("%v mesh %v variant %d", shape.dims, shape.mesh, variant),
+				func(t *testing.T) { sameMoves(t, cfg, (variant%3 == 0 || variant == 7) && len(shape.dims) > 1) })
 		}
 	}
 }

@@ -2,7 +2,8 @@ package chaos
 
 import "math/bits"
 
-// move is a header that leaves a buffer for another in cycle start. Buffers are numbered within their router: input frames, output frames, slots.
+// move is a header that leaves a buffer for another in cycle start. Buffers are numbered within their router: input frames,
+// output frames, slots.
 type move struct {
 	pkt, start   int32
 	from, to     place
@@ -67,7 +68,8 @@ func (n *Network) route(r int) {
 	n.wake[r] = n.nextEvent(&w)
 }
 
-// nextEvent is the next cycle in which this router can do something if no neighbour sends to it or takes from it. Nothing moved in this cycle, so only time changes what it sees.
+// nextEvent is the next cycle in which this router can do something if no neighbour sends to it or takes from it. Nothing moved
+// in this cycle, so only time changes what it sees.
 func (n *Network) nextEvent(w *turnOf) int32 {
 	t, next := n.now, int32(never)
 	later := func(c int32) {
@@ -123,7 +125,8 @@ func (n *Network) eject(w *turnOf) {
 		c.NetworkCycles += int(tail - n.entered[p])
 	}
 	if n.onDelivery != nil {
-		n.onDelivery(Delivery{Node: w.r, Dest: int(n.dst[p]), Born: int(n.born[p]), Tail: int(tail), Hops: int(n.hops[p]), Deroutes: int(n.deroutes[p])})
+		n.onDelivery(Delivery{Node: w.r, Dest: int(n.dst[p]), Born: int(n.born[p]), Tail: int(tail), Hops: int(n.hops[p]),
+			Deroutes: int(n.deroutes[p])})
 	}
 	n.unused = append(n.unused, p)
 }
@@ -148,8 +151,9 @@ func (n *Network) inject(w *turnOf) {
 	}
 }
 
-// shut finds the free output frames that not everyone may fill now. For Chaotic those of channels whose input frame holds a header (packet exchange); else those of a ring's lane
-// whose frame straight behind holds one, for then a newcomer could take the ring's last free frame.
+// shut finds the free output frames that not everyone may fill now. For Chaotic those of channels whose input frame holds a
+// header (packet exchange); else those of a ring's lane whose frame straight behind holds one, for then a newcomer could take the
+// ring's last free frame.
 func (n *Network) shut(w *turnOf) {
 	held := n.inHeld[w.r] &^ (1 << n.local)
 	switch {
@@ -288,8 +292,8 @@ func (n *Network) lose(w *turnOf, f int, p int32) {
 	}
 }
 
-// exchange lets packets fill output frames that are shut: the header in the input frame beside goes to the multiqueue by the same decision (§2: the protocol may cause the entry of packets
-// into the multiqueue).
+// exchange lets packets fill output frames that are shut: the header in the input frame beside goes to the multiqueue by the same
+// decision (§2: the protocol may cause the entry of packets into the multiqueue).
 func (n *Network) exchange(w *turnOf) {
 	for i := 0; i < int(n.queued[w.r]); {
 		q := int(n.order[w.r*n.slots+i])
@@ -326,7 +330,8 @@ func (n *Network) exchange(w *turnOf) {
 	}
 }
 
-// makeWay draws one of the shut frames that p could take and sends the header in the input frame beside it to the multiqueue. False if that has no room.
+// makeWay draws one of the shut frames that p could take and sends the header in the input frame beside it to the multiqueue.
+// False if that has no room.
 func (n *Network) makeWay(w *turnOf, p int32) (int, bool) {
 	q := n.freeSlot(w.r)
 	if q < 0 {
@@ -344,7 +349,8 @@ func (n *Network) queueInput(w *turnOf, f, q int, start int32) {
 	n.moves(p, start, place{w.r, 'i', f}, place{w.r, 'q', q})
 }
 
-// toQueue: what has waited long enough. A packet at its source only if it could not go on otherwise: what is in the multiqueue can be derouted.
+// toQueue: what has waited long enough. A packet at its source only if it could not go on otherwise: what is in the multiqueue
+// can be derouted.
 func (n *Network) toQueue(w *turnOf) {
 	for m := w.ready; m != 0; m &= m - 1 {
 		f := bits.TrailingZeros32(m)
@@ -360,7 +366,8 @@ func (n *Network) toQueue(w *turnOf) {
 	}
 }
 
-// deroute sends one of a full multiqueue out on any free channel. Beside a waiting input frame the packet there takes over the slot when it is empty.
+// deroute sends one of a full multiqueue out on any free channel. Beside a waiting input frame the packet there takes over the
+// slot when it is empty.
 func (n *Network) deroute(w *turnOf) {
 	// Who drops packets delivers what can be delivered, and drops the rest: going round takes no bounded time.
 	if n.dropping || n.cfg.DerouteOnDemand && w.ready&^(1<<n.local) == 0 {
@@ -399,7 +406,8 @@ func (n *Network) deroute(w *turnOf) {
 	}
 }
 
-// chooseDerouted is the oldest of the multiqueue for which f, which the packet exchange keeps shut, is profitable; else one at random of those that may take it.
+// chooseDerouted is the oldest of the multiqueue for which f, which the packet exchange keeps shut, is profitable; else one at
+// random of those that may take it.
 func (n *Network) chooseDerouted(w *turnOf, order []uint8, may *[maxSlots]uint32, f int) int {
 	var could [maxSlots]int
 	k := 0

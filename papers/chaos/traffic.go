@@ -29,7 +29,8 @@ type sources struct {
 }
 
 func newSources(nodes int) sources {
-	return sources{dst: make([]int32, nodes*sourceRoom), born: make([]int32, nodes*sourceRoom), head: make([]uint8, nodes), length: make([]uint8, nodes)}
+	return sources{dst: make([]int32, nodes*sourceRoom), born: make([]int32, nodes*sourceRoom), head: make([]uint8, nodes),
+		length: make([]uint8, nodes)}
 }
 
 func (s *sources) push(r int, dst, born int32) bool {
@@ -79,7 +80,8 @@ func (n *Network) Offer(t Traffic) error {
 	return nil
 }
 
-// StopInjection ends it: the processors make no more, and what waits at the sources is put aside (§5.2.1.3: injection is suspended at the source). What is in an injection frame is in the network.
+// StopInjection ends it: the processors make no more, and what waits at the sources is put aside (§5.2.1.3: injection is
+// suspended at the source). What is in an injection frame is in the network.
 func (n *Network) StopInjection() {
 	n.source.traffic.Rate = 0
 	clear(n.source.length)

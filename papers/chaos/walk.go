@@ -2,8 +2,9 @@ package chaos
 
 import "math/bits"
 
-// Walk is the path of a single packet through an otherwise empty network, as a Markov chain: where it is and by which channel it came are its state, and of the channels on its list it takes
-// each with the same probability. That is exact for the model too, as long as the packet does not meet its own tail: with packets that are shorter than a loop takes.
+// Walk is the path of a single packet through an otherwise empty network, as a Markov chain: where it is and by which channel it
+// came are its state, and of the channels on its list it takes each with the same probability. That is exact for the model too,
+// as long as the packet does not meet its own tail: with packets that are shorter than a loop takes.
 type Walk struct {
 	n      *Network
 	dst    int
@@ -88,7 +89,8 @@ func (w *Walk) Reach(goal, avoid func(node int) bool) []float64 {
 			v[s] = unknown
 		}
 	}
-	// From where goal cannot be reached at all: 0. From where nothing else than goal can: 1. Only what is left is a system of equations, and that one is well behaved.
+	// From where goal cannot be reached at all: 0. From where nothing else than goal can: 1. Only what is left is a system of
+	// equations, and that one is well behaved.
 	reaches := w.flood(before, can, func(s int32) bool { return v[s] == unknown })
 	var cannot []int32
 	for s := range v {

@@ -150,7 +150,8 @@ func plainDiameters(n *diameter.Network, deadLink, deadNode map[int]bool) (all, 
 
 // TestRunIsExact compares the backward search with all distances after each fault, in all definitions.
 func TestRunIsExact(t *testing.T) {
-	for _, n := range []*diameter.Network{mesh(t, 1, 1, 1), mesh(t, 7, 1, 1), mesh(t, 3, 3, 1), mesh(t, 4, 4, 1), mesh(t, 5, 4, 1), mesh(t, 2, 2, 2), mesh(t, 3, 3, 2),
+	for _, n := range []*diameter.Network{mesh(t, 1, 1, 1), mesh(t, 7, 1, 1), mesh(t, 3, 3, 1), mesh(t, 4, 4, 1), mesh(t, 5, 4, 1),
+		mesh(t, 2, 2, 2), mesh(t, 3, 3, 2),
 		torus(t, 3, 3, 1), torus(t, 4, 4, 1), torus(t, 2, 2, 2), torus(t, 3, 3, 2)} {
 		for _, p := range []diameter.Parts{diameter.Links, diameter.Routers} {
 			t.Run(fmt.Sprintf("%s %s", n, p), func(t *testing.T) {
@@ -251,9 +252,9 @@ func TestPathOfTheUnconnected(t *testing.T) {
 	}
 }
 
-// TestTable3 holds all ten rows to the paper's means; with the race detector the three smallest. The tolerance is the wider of 5 % and three standard
-// errors of the two samples together; docs/papers/chaos.md has more runs. Router faults give less, if not quite as
-// much less as in the paper (15 to 30 %); on tori they do.
+// TestTable3 holds all ten rows to the paper's means; with the race detector the three smallest. The tolerance is the wider of 5
+// % and three standard errors of the two samples together; docs/papers/chaos.md has more runs. Router faults give less, if not
+// quite as much less as in the paper (15 to 30 %); on tori they do.
 func TestTable3(t *testing.T) {
 	rows := diameter.Table3()
 	if len(rows) != 10 {

@@ -49,7 +49,8 @@ type Network struct {
 // Mesh returns a network whose outermost nodes have no links outwards.
 func Mesh(dims grid.Dims) (*Network, error) { return build(dims, false) }
 
-// Torus returns a network whose rows end where they began. Along a dimension of size 2 two nodes are joined by two links, as in pkg/torus/grid.
+// Torus returns a network whose rows end where they began. Along a dimension of size 2 two nodes are joined by two links, as in
+// pkg/torus/grid.
 func Torus(dims grid.Dims) (*Network, error) { return build(dims, true) }
 
 func build(dims grid.Dims, wraps bool) (*Network, error) {

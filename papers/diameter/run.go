@@ -102,8 +102,8 @@ func (m Maxima) Of(d Definition) Maximum {
 	}
 }
 
-// Run returns the greatest diameters on the way from a network without faults to one in which all parts have failed, in that order. The package
-// comment says how and why that is exact.
+// Run returns the greatest diameters on the way from a network without faults to one in which all parts have failed, in that
+// order. The package comment says how and why that is exact.
 func Run(n *Network, p Parts, order []int) Maxima {
 	r := run{State: n.NewState(p == Routers, p == Links), piece: make([]int, n.Nodes()), bound: make([]int, n.Nodes())}
 	for i := range r.piece {

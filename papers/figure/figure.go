@@ -75,7 +75,8 @@ func SVG(w io.Writer, f Figure) error {
 		return err
 	}
 	// Where Liberation is not installed, letters of the same widths.
-	_, err := w.Write(bytes.ReplaceAll(b.Bytes(), []byte("font-family:Liberation Sans;"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif;")))
+	_, err := w.Write(bytes.ReplaceAll(b.Bytes(), []byte("font-family:Liberation Sans;"),
+		[]byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif;")))
 	return err
 }
 
@@ -115,7 +116,8 @@ func (p Panels) draw(c draw.Canvas) error {
 	left := c.Min.X
 	for _, f := range p {
 		x, y := lengths(f)
-		part := draw.Canvas{Canvas: c.Canvas, Rectangle: vg.Rectangle{Min: vg.Point{X: left, Y: c.Max.Y - y}, Max: vg.Point{X: left + x, Y: c.Max.Y}}}
+		part := draw.Canvas{Canvas: c.Canvas, Rectangle: vg.Rectangle{Min: vg.Point{X: left, Y: c.Max.Y - y},
+			Max: vg.Point{X: left + x, Y: c.Max.Y}}}
 		if err := f.draw(part); err != nil {
 			return err
 		}

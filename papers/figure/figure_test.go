@@ -14,7 +14,8 @@ func plots() []Figure {
 	for _, look := range []Look{Marks, Line, Dots, Dashed, Paper, Bars} {
 		p.Series = append(p.Series, Series{Name: "look", Look: look, Points: points})
 	}
-	logarithmic := Plot{LogX: true, LogY: true, XMin: 1, XMax: 100, YMin: 1, YMax: 10, Legend: BottomRight, Series: []Series{{Name: "a", Look: Line, Points: []Point{{X: 1, Y: 1}, {X: 100, Y: 10}}}}}
+	logarithmic := Plot{LogX: true, LogY: true, XMin: 1, XMax: 100, YMin: 1, YMax: 10, Legend: BottomRight,
+		Series: []Series{{Name: "a", Look: Line, Points: []Point{{X: 1, Y: 1}, {X: 100, Y: 10}}}}}
 	m := Mesh{
 		Title: "mesh", Columns: 3, Rows: 2, Wraps: true, Key: true,
 		Faulty: []Link{{At{0, 0}, At{1, 0}}}, Shaded: []At{{2, 1}},
@@ -70,7 +71,8 @@ func TestRefusesWhatCannotBeDrawn(t *testing.T) {
 }
 
 func TestWriteCSV(t *testing.T) {
-	got := string(csv(Plot{X: "x, hops", Y: "y", Series: []Series{{Name: `the "best"`, Points: []Point{{X: 1, Y: 2.5, Below: 0.1, Above: 0.2}}}}}.rows()))
+	got := string(csv(Plot{X: "x, hops", Y: "y", Series: []Series{{Name: `the "best"`,
+		Points: []Point{{X: 1, Y: 2.5, Below: 0.1, Above: 0.2}}}}}.rows()))
 	want := "series,\"x, hops\",y,below,above\n\"the \"\"best\"\"\",1,2.5,0.1,0.2\n"
 	if got != want {
 		t.Errorf("%s\nwant\n%s", got, want)

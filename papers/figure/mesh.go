@@ -168,7 +168,8 @@ func (s *sketch) ground() {
 	h := s.unit * 0.5
 	for _, a := range s.Shaded {
 		p := s.at(a)
-		s.c.FillPolygon(color.NRGBA{R: 225, G: 225, B: 225, A: 255}, []vg.Point{{X: p.X - h, Y: p.Y - h}, {X: p.X + h, Y: p.Y - h}, {X: p.X + h, Y: p.Y + h}, {X: p.X - h, Y: p.Y + h}})
+		s.c.FillPolygon(color.NRGBA{R: 225, G: 225, B: 225, A: 255},
+			[]vg.Point{{X: p.X - h, Y: p.Y - h}, {X: p.X + h, Y: p.Y - h}, {X: p.X + h, Y: p.Y + h}, {X: p.X - h, Y: p.Y + h}})
 	}
 }
 
@@ -341,7 +342,8 @@ func (s *sketch) key() {
 	if len(s.Shaded) > 0 {
 		entry("closed off", func() {
 			h := 0.18 * vg.Centimeter
-			s.c.FillPolygon(color.NRGBA{R: 225, G: 225, B: 225, A: 255}, []vg.Point{{X: x, Y: y - h}, {X: x + arrow, Y: y - h}, {X: x + arrow, Y: y + h}, {X: x, Y: y + h}})
+			s.c.FillPolygon(color.NRGBA{R: 225, G: 225, B: 225, A: 255},
+				[]vg.Point{{X: x, Y: y - h}, {X: x + arrow, Y: y - h}, {X: x + arrow, Y: y + h}, {X: x, Y: y + h}})
 		})
 	}
 }

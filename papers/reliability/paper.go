@@ -22,15 +22,15 @@ func Table2() (low, baseline, high Chip) {
 	return Chip{0.16, 0.053, 0.16, 0.5, 2, 1}, Chip{0.16, 0.053, 0.35, 0.5, 10, 2}, Chip{0.16, 0.053, 0.71, 0.5, 10, 2}
 }
 
-// The paper's other parts, in failures in 10⁶ hours (§3.4.1): a connector of 100 pins, λ_b π_K π_P π_E, and a board with 5,000 plated holes in 5
-// layers, λ_b N π_C π_Q π_E.
+// The paper's other parts, in failures in 10⁶ hours (§3.4.1): a connector of 100 pins, λ_b π_K π_P π_E, and a board with 5,000
+// plated holes in 5 layers, λ_b N π_C π_Q π_E.
 const (
 	connectorPerMillionHours = 0.00028 * 2.0 * 25 * 2.0
 	boardPerMillionHours     = 0.000041 * 5000 * 1.8 * 2.0 * 1.0
 )
 
-// The paper's network (§3.3, §3.4): 64 boards of 16 routers and 32 connectors; 15 fifos of 20 flits of 16 bits in a router; one error in 10⁸
-// hours in each bit.
+// The paper's network (§3.3, §3.4): 64 boards of 16 routers and 32 connectors; 15 fifos of 20 flits of 16 bits in a router; one
+// error in 10⁸ hours in each bit.
 const (
 	boards             = 64
 	routersPerBoard    = 16
@@ -39,13 +39,14 @@ const (
 	bitPerMillionHours = 1e-8 * 1e6
 )
 
-// PaperModel returns the paper's network of 1,024 nodes with such chips and so much of its buffers in use, from 0 to 1. The paper's Tables 6 and 7 are of the
-// baseline chip and 1/3.
+// PaperModel returns the paper's network of 1,024 nodes with such chips and so much of its buffers in use, from 0 to 1. The
+// paper's Tables 6 and 7 are of the baseline chip and 1/3.
 func PaperModel(chip Chip, full float64) Model {
 	bits := Coverage{0.95, 1.0} // classes of which faults show as wrong bits
 	other := Coverage{0.5, 0.9} // all others
 	router := func(datapath, decision, control float64) []Class {
-		return []Class{{Name: "datapath", Weight: datapath, Coverage: slices.Clone(bits)}, {Name: "routing decision logic", Weight: decision, Coverage: slices.Clone(other)},
+		return []Class{{Name: "datapath", Weight: datapath, Coverage: slices.Clone(bits)},
+			{Name: "routing decision logic", Weight: decision, Coverage: slices.Clone(other)},
 			{Name: "router control logic", Weight: control, Coverage: slices.Clone(other)}}
 	}
 	return Model{
@@ -61,12 +62,14 @@ func PaperModel(chip Chip, full float64) Model {
 				// The paper leaves the weights of routers and links out, for their coverages are close (§5.4).
 				Classes: []Class{
 					{Name: "router", Weight: 1, Classes: router(75, 10, 15)},
-					{Name: "links", Weight: 1, Classes: []Class{{Name: "data lines", Weight: 80, Coverage: slices.Clone(bits)}, {Name: "control lines", Weight: 20, Coverage: slices.Clone(other)}}},
+					{Name: "links", Weight: 1, Classes: []Class{{Name: "data lines", Weight: 80, Coverage: slices.Clone(bits)},
+						{Name: "control lines", Weight: 20, Coverage: slices.Clone(other)}}},
 				},
 			},
 			{
-				Name:    "soft",
-				Sources: []Source{{Name: "bit of a fifo in use", PerMillionHours: bitPerMillionHours, Count: boards * routersPerBoard * bitsPerRouter * full}},
+				Name: "soft",
+				Sources: []Source{{Name: "bit of a fifo in use", PerMillionHours: bitPerMillionHours,
+					Count: boards * routersPerBoard * bitsPerRouter * full}},
 				Classes: router(90, 4, 6),
 			},
 		},

@@ -5,8 +5,9 @@
 //
 //	λ_FT = (1 - coverage) λ_baseline     MTTF = 1/λ     R(t) = e^(-λt)
 //
-// with constant rates, which add up over all parts. It does not know repair, redundancy that is used up, or faults that come together: where
-// failed parts stay in place until many have gathered, the numbers are too good. It reads no files and asks nobody.
+// with constant rates, which add up over all parts. It does not know repair, redundancy that is used up, or faults that come
+// together: where failed parts stay in place until many have gathered, the numbers are too good. It reads no files and asks
+// nobody.
 package reliability
 
 import "math"

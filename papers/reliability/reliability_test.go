@@ -69,7 +69,8 @@ func TestTable6(t *testing.T) {
 				open = append(open, c)
 				continue
 			}
-			got = append(got, reliability.Table6Row{Name: c.Name, Percent: 100 * c.Share, Low: c.Coverage[0], Mod: c.Coverage[1], WeightedLow: c.Weighted[0], WeightedMod: c.Weighted[1]})
+			got = append(got, reliability.Table6Row{Name: c.Name, Percent: 100 * c.Share, Low: c.Coverage[0], Mod: c.Coverage[1],
+				WeightedLow: c.Weighted[0], WeightedMod: c.Weighted[1]})
 		}
 		shut(0)
 		got = append(got, reliability.Table6Row{Name: k.Name, WeightedLow: k.With[0].Coverage, WeightedMod: k.With[1].Coverage})
@@ -80,8 +81,8 @@ func TestTable6(t *testing.T) {
 	}
 }
 
-// TestTable7: with the paper's rounding every number as printed, but the times of soft faults: the paper takes 61 hours ten and a hundred times, which
-// is 0.04 % more than what its rates give.
+// TestTable7: with the paper's rounding every number as printed, but the times of soft faults: the paper takes 61 hours ten and a
+// hundred times, which is 0.04 % more than what its rates give.
 func TestTable7(t *testing.T) {
 	res := paper().Evaluate(reliability.AsPaper)
 	for i, row := range append(res.Faults, res.Overall) {
@@ -99,7 +100,8 @@ func TestTable7(t *testing.T) {
 			{"moderate: gain", row.With[1].Gain, want.GainMod, 0.1},
 		}
 		if want.Name != "overall" {
-			numbers = append(numbers, number{"low: coverage", row.With[0].Coverage, want.CoverageLow, 0.01}, number{"moderate: coverage", row.With[1].Coverage, want.CoverageMod, 0.01})
+			numbers = append(numbers, number{"low: coverage", row.With[0].Coverage, want.CoverageLow, 0.01},
+				number{"moderate: coverage", row.With[1].Coverage, want.CoverageMod, 0.01})
 		}
 		for _, n := range numbers {
 			slack := n.digit/2 + 1e-9
@@ -119,8 +121,8 @@ func TestTable7(t *testing.T) {
 	}
 }
 
-// TestExact: without rounding the coverages are greater, and the moderate MTTF of hard faults is a third greater than in the paper: 1 - 0.9775
-// instead of 1 - 0.97.
+// TestExact: without rounding the coverages are greater, and the moderate MTTF of hard faults is a third greater than in the
+// paper: 1 - 0.9775 instead of 1 - 0.97.
 func TestExact(t *testing.T) {
 	res := paper().Evaluate(reliability.Exact)
 	for _, tc := range []struct {

@@ -41,7 +41,8 @@ type Client struct {
 }
 
 // Dial returns a client for the socket at that path; empty: that of the environment (LOFAMO_SOCKET), or the default one. It does
-// not connect yet: nobody need listen there. It fails with fs.ErrPermission where this process may not open the socket: calls would wait for ever.
+// not connect yet: nobody need listen there. It fails with fs.ErrPermission where this process may not open the socket: calls
+// would wait for ever.
 func Dial(socket string) (*Client, error) {
 	path, err := filepath.Abs(cmp.Or(socket, os.Getenv(EnvSocket), DefaultSocket))
 	if err != nil {

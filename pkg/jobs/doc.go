@@ -24,7 +24,7 @@
 //	}
 //	return j.Raise(ctx, "found", answer) // all who j.Watch hear it
 //
-// A host half that is restarted is waited for, and every call goes on by itself: a barrier's arrivals are the same when they come twice, and
-// watches begin again and say so (Heard.Again, and a full list of faults). Only what the half itself answers is an error, or
-// the end of the context.
+// A host half that is restarted is waited for, and every call goes on by itself: a barrier's arrivals are the same when they come
+// twice, and watches begin again and say so (Heard.Again, and a full list of faults). Only what the half itself answers is an
+// error, or the end of the context.
 package jobs

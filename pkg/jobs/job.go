@@ -56,7 +56,8 @@ func participant() string {
 	return pid + "." + strings.Trim(space, "pid:[]")
 }
 
-// Barrier waits until all participants of all members have come to the barrier of that name as often as this one: its first call is generation
+// Barrier waits until all participants of all members have come to the barrier of that name as often as this one: its first call
+// is generation
 // 1. When it fails the next call is of the same generation. The error is a *GoneError when a member is gone, and
 // a *MissingError when the context's deadline came first.
 func (m *Member) Barrier(ctx context.Context, name string) error {

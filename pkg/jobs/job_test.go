@@ -26,7 +26,8 @@ func TestParticipantsOfContainers(t *testing.T) {
 	}
 	names := map[string]bool{participant(): true}
 	for range 2 {
-		cmd := exec.Command("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.count", "1")
+		cmd := exec.Command("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", os.Args[0], "-test.run", "^"+t.Name()+"$",
+			"-test.count", "1")
 		cmd.Env = append(os.Environ(), participantEnv+"=1")
 		in, err := cmd.StdinPipe()
 		if err != nil {

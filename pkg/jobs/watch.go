@@ -85,8 +85,9 @@ type Eureka struct {
 	Node string // where it was raised, proved by a signature
 	UID  uint32 // of who raised it; 0: root, who need not be of the job
 
-	// Supervisor is set of what the cluster itself has to say, to all jobs, when it responds to a fault: Topic is then "lofamo", Body a policy's text, Target
-	// what is at fault, "n1-0-0/memory", and Response the id of the response, of which it is heard once. Empty: a process has raised it.
+	// Supervisor is set of what the cluster itself has to say, to all jobs, when it responds to a fault: Topic is then "lofamo",
+	// Body a policy's text, Target what is at fault, "n1-0-0/memory", and Response the id of the response, of which it is heard
+	// once. Empty: a process has raised it.
 	Supervisor, Target, Response string
 }
 
@@ -139,8 +140,8 @@ func heardOf(r *lofamov1.WatchEurekaResponse) Heard {
 	return h
 }
 
-// RaiseEureka tells all nodes that are connected to this one. Without an error the node's DNP half has taken it, and it is on its way. When the host
-// half is restarted in the middle it is raised once more, and may be heard twice.
+// RaiseEureka tells all nodes that are connected to this one. Without an error the node's DNP half has taken it, and it is on its
+// way. When the host half is restarted in the middle it is raised once more, and may be heard twice.
 func (c *Client) RaiseEureka(ctx context.Context, job string, e Eureka) error {
 	if e.Priority < 0 {
 		return fmt.Errorf("raise eureka of %s: priority: given %d: want 0 to 3", job, e.Priority)

@@ -38,8 +38,8 @@ spec:
 	return policy.Policies(docs)
 }
 
-// BenchmarkChange is one change of one node to FAILED: 100 policies, 100,000 nodes. The bound is 1 ms for ns/fault; that it is well again, which no policy looks
-// at, is half of the operations, and is not in it.
+// BenchmarkChange is one change of one node to FAILED: 100 policies, 100,000 nodes. The bound is 1 ms for ns/fault; that it is
+// well again, which no policy looks at, is half of the operations, and is not in it.
 func BenchmarkChange(b *testing.B) {
 	l := newLab(b, quick(), grid.Dims{X: 50, Y: 50, Z: 40}, manyPolicies(b, 100)...)
 	l.lead()

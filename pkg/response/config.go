@@ -94,10 +94,13 @@ func (c Config) Validate() error {
 		d    time.Duration
 		min  time.Duration
 	}{
-		{"RateWindow", c.RateWindow, time.Second}, {"BreakerWindow", c.BreakerWindow, time.Second}, {"Grace", c.Grace, 0}, {"StormDelay", c.StormDelay, 0},
-		{"Cooldown", c.Cooldown, 0}, {"MaxEvidenceAge", c.MaxEvidenceAge, time.Millisecond}, {"LookAgain", c.LookAgain, time.Millisecond}, {"Silence", c.Silence, 0},
+		{"RateWindow", c.RateWindow, time.Second}, {"BreakerWindow", c.BreakerWindow, time.Second}, {"Grace", c.Grace, 0}, {"StormDelay",
+			c.StormDelay, 0},
+		{"Cooldown", c.Cooldown, 0}, {"MaxEvidenceAge", c.MaxEvidenceAge, time.Millisecond}, {"LookAgain", c.LookAgain,
+			time.Millisecond}, {"Silence", c.Silence, 0},
 		{"ApprovalTime", c.ApprovalTime, time.Second}, {"RetryAfter", c.RetryAfter, time.Millisecond}, {"RetryMost", c.RetryMost, c.RetryAfter},
-		{"ResultTime", c.ResultTime, 0}, {"RecurrenceWindow", c.RecurrenceWindow, time.Second}, {"Keep", c.Keep, max(c.RateWindow, c.Cooldown, c.BreakerWindow)},
+		{"ResultTime", c.ResultTime, 0}, {"RecurrenceWindow", c.RecurrenceWindow, time.Second}, {"Keep", c.Keep,
+			max(c.RateWindow, c.Cooldown, c.BreakerWindow)},
 	} {
 		if f.d < f.min {
 			bad(f.name, f.d, f.min.String()+" or more")

@@ -94,7 +94,8 @@ func New(cfg Config) (*Engine, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	e := &Engine{cfg: cfg, world: newWorld(), epochs: map[fault.NodeID]fault.Epoch{}, marked: map[fault.NodeID]bool{}, byName: map[string]*Policy{}, turned: newTurns()}
+	e := &Engine{cfg: cfg, world: newWorld(), epochs: map[fault.NodeID]fault.Epoch{}, marked: map[fault.NodeID]bool{},
+		byName: map[string]*Policy{}, turned: newTurns()}
 	e.forget()
 	return e, nil
 }
@@ -386,7 +387,8 @@ func (e *Engine) prune() {
 	})
 }
 
-// newID names a response. No two leaders have the same token; of two stores, and where one leads twice under one token, the salt is another.
+// newID names a response. No two leaders have the same token; of two stores, and where one leads twice under one token, the salt
+// is another.
 func (e *Engine) newID() string {
 	for {
 		e.serial++

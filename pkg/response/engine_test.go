@@ -36,14 +36,16 @@ func TestConfigNamesEveryBadField(t *testing.T) {
 func TestRefusesRecords(t *testing.T) {
 	pols := testPolicies(t)
 	for name, rec := range map[string]response.Record{
-		"token":           &response.Breaker{Token: 2},
-		"id":              &response.Response{},
-		"state":           &response.Response{ID: "r"},
-		"mode":            &response.Response{ID: "r", State: response.Done},
-		"step":            &response.Response{ID: "r", State: response.Done, Mode: response.Enforce},
-		"kind":            &response.Response{ID: "r", State: response.Done, Mode: response.Enforce, Steps: []response.StepRecord{{State: response.Acted}}},
-		"1 of 1, running": &response.Response{ID: "r", State: response.Running, Mode: response.Enforce, Step: 1, Steps: []response.StepRecord{{Step: response.Step{Kind: response.KubernetesCordon}, State: response.Acted}}},
-		"nothing":         nil,
+		"token": &response.Breaker{Token: 2},
+		"id":    &response.Response{},
+		"state": &response.Response{ID: "r"},
+		"mode":  &response.Response{ID: "r", State: response.Done},
+		"step":  &response.Response{ID: "r", State: response.Done, Mode: response.Enforce},
+		"kind": &response.Response{ID: "r", State: response.Done, Mode: response.Enforce,
+			Steps: []response.StepRecord{{State: response.Acted}}},
+		"1 of 1, running": &response.Response{ID: "r", State: response.Running, Mode: response.Enforce, Step: 1,
+			Steps: []response.StepRecord{{Step: response.Step{Kind: response.KubernetesCordon}, State: response.Acted}}},
+		"nothing": nil,
 	} {
 		l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, pols["drain"])
 		e, err := response.New(l.cfg)
@@ -76,7 +78,8 @@ func TestFollowerDecidesNothing(t *testing.T) {
 	}
 	l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, pols["drain"])
 	l.e = e
-	for _, ev := range []response.Event{l.topo, response.PoliciesChanged{Policies: l.pols}, response.FaultChanged{Fault: l.own("n0-0-0", fault.ComponentMemory, fault.Failed)}, response.Tick{}} {
+	for _, ev := range []response.Event{l.topo, response.PoliciesChanged{Policies: l.pols},
+		response.FaultChanged{Fault: l.own("n0-0-0", fault.ComponentMemory, fault.Failed)}, response.Tick{}} {
 		if out := e.Step(start, ev); len(out.Records)+len(out.Effects)+len(out.Decisions)+len(out.Look) > 0 || !out.Wake.IsZero() {
 			t.Errorf("%T: %+v", ev, out)
 		}
@@ -150,7 +153,8 @@ func TestDefaultPoliciesDoNothing(t *testing.T) {
 			l.until(l.now.Add(7 * time.Minute))
 		}
 	}
-	l.groups["row/Y=1,Z=1"] = response.Group{ID: "row/Y=1,Z=1", Kind: "ROW", State: fault.Failed, Cause: fault.CauseNode, Members: []fault.NodeID{"n0-1-1", "n1-1-1"}, Since: l.now, At: l.now}
+	l.groups["row/Y=1,Z=1"] = response.Group{ID: "row/Y=1,Z=1", Kind: "ROW", State: fault.Failed, Cause: fault.CauseNode,
+		Members: []fault.NodeID{"n0-1-1", "n1-1-1"}, Since: l.now, At: l.now}
 	l.step(response.GroupChanged{Group: l.groups["row/Y=1,Z=1"]})
 	l.until(l.now.Add(time.Hour))
 	if len(l.flying) > 0 || l.e.UnderResponse() > 0 {
@@ -246,7 +250,8 @@ spec:
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, ev := range []response.Event{l.topo, response.SupervisorsChanged{Supervisors: l.sups}, response.PoliciesChanged{Policies: l.pols}, response.Led{Token: 1}} {
+	for _, ev := range []response.Event{l.topo, response.SupervisorsChanged{Supervisors: l.sups},
+		response.PoliciesChanged{Policies: l.pols}, response.Led{Token: 1}} {
 		e.Step(start, ev)
 	}
 	at := start.Add(l.cfg.Grace)
@@ -264,8 +269,8 @@ spec:
 	}
 }
 
-// A replica that followed a storm knows it by its own clock when it leads: the leader before may have had another, hours off. One that began to follow in
-// the middle of it has only what the map says.
+// A replica that followed a storm knows it by its own clock when it leads: the leader before may have had another, hours off. One
+// that began to follow in the middle of it has only what the map says.
 func TestBreakerByOwnClock(t *testing.T) {
 	dims := grid.Dims{X: 4, Y: 4, Z: 2}
 	for name, tc := range map[string]struct {
@@ -316,7 +321,8 @@ spec:
   - {name: tell, executor: kubernetes.event, parameters: {reason: Memory}}
 `
 
-// withoutEvidence is an engine with a fault that its policy is for, of which no evidence is known, and what it wanted at start when it heard of it.
+// withoutEvidence is an engine with a fault that its policy is for, of which no evidence is known, and what it wanted at start
+// when it heard of it.
 func withoutEvidence(t *testing.T) (e *response.Engine, f response.Fault, out response.Output) {
 	t.Helper()
 	l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, parsed(t, []byte(told))...)
@@ -326,13 +332,15 @@ func withoutEvidence(t *testing.T) (e *response.Engine, f response.Fault, out re
 	}
 	f = l.own("n0-0-0", fault.ComponentMemory, fault.Failed)
 	f.Evidence = response.Evidence{}
-	for _, ev := range []response.Event{l.topo, response.SupervisorsChanged{Supervisors: l.sups}, response.PoliciesChanged{Policies: l.pols}, response.Led{Token: 1}, response.FaultChanged{Fault: f}} {
+	for _, ev := range []response.Event{l.topo, response.SupervisorsChanged{Supervisors: l.sups},
+		response.PoliciesChanged{Policies: l.pols}, response.Led{Token: 1}, response.FaultChanged{Fault: f}} {
 		out = e.Step(start, ev)
 	}
 	return e, f, out
 }
 
-// Evidence that was not there when it was asked for is asked for again soon, and then ever more rarely: what decides may have been a moment behind the map.
+// Evidence that was not there when it was asked for is asked for again soon, and then ever more rarely: what decides may have
+// been a moment behind the map.
 func TestLooksAgainSoon(t *testing.T) {
 	e, f, out := withoutEvidence(t)
 	if len(out.Look) != 1 {
@@ -357,7 +365,8 @@ func TestLooksAgainSoon(t *testing.T) {
 			break
 		}
 	}
-	out = e.Step(at, response.Seen{Target: f.Target(), Evidence: response.Evidence{At: at, Kind: fault.KindSelf, Own: true, Witnesses: []string{"n0-0-0/host"}}})
+	out = e.Step(at, response.Seen{Target: f.Target(),
+		Evidence: response.Evidence{At: at, Kind: fault.KindSelf, Own: true, Witnesses: []string{"n0-0-0/host"}}})
 	if len(out.Effects) != 1 {
 		t.Errorf("effects %v once there is evidence", out.Effects)
 	}

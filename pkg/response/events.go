@@ -37,8 +37,8 @@ type Booted struct {
 // Tick says that time has passed: Output.Wake was reached.
 type Tick struct{}
 
-// PoliciesChanged is the set of policies that counts from now on, checked. Those in force that cannot be read here are named: another version has
-// written them, and what they began waits for a leader that can.
+// PoliciesChanged is the set of policies that counts from now on, checked. Those in force that cannot be read here are named:
+// another version has written them, and what they began waits for a leader that can.
 type PoliciesChanged struct {
 	Policies []*Policy
 	Unread   []string
@@ -76,8 +76,8 @@ type MaintenanceChanged struct{ Nodes []fault.NodeID }
 // Led says that this replica leads from now on. It begins with what is committed: the records, and the map.
 type Led struct {
 	Token uint64 // grows with every leader; who leads twice under one has ended all that it did before
-	// Salt tells the ids of this term from those of any other that had, or will have, the same token: in a store that was made anew tokens begin
-	// anew. Random letters and digits; empty: ids have none.
+	// Salt tells the ids of this term from those of any other that had, or will have, the same token: in a store that was made anew
+	// tokens begin anew. Random letters and digits; empty: ids have none.
 	Salt    string
 	Records []Record
 	Faults  []Fault // all that are not NORMAL

@@ -61,8 +61,9 @@ type Traits struct {
 	// Repeatable: its executor looks first whether it has happened, so that an attempt of unknown outcome may be
 	// repeated with Effect.Recheck. What is not repeatable is settled by a person, or by BootSettles.
 	Repeatable bool
-	// BootSettles: a newer boot epoch of the node's host is taken to prove that it has happened. That its executor says so is not: a BMC answers for itself. Then it
-	// is waited for until the host half has begun anew, or others have seen the node go down, within StepRecord.sightTime.
+	// BootSettles: a newer boot epoch of the node's host is taken to prove that it has happened. That its executor says so is not: a
+	// BMC answers for itself. Then it is waited for until the host half has begun anew, or others have seen the node go down, within
+	// StepRecord.sightTime.
 	BootSettles bool
 	// Groups: it may be for a group fault as well, which has no one node.
 	Groups bool

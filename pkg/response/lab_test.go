@@ -74,7 +74,8 @@ func topology(dims grid.Dims) response.TopologyChanged {
 	topo := response.TopologyChanged{Dims: dims}
 	for rank := range dims.Nodes() {
 		at := dims.At(rank)
-		topo.Nodes = append(topo.Nodes, response.NodeInfo{ID: fault.DefaultNodeID(at), Coord: at, Labels: map[string]string{"rack": fmt.Sprintf("r%d", at.X)}})
+		topo.Nodes = append(topo.Nodes, response.NodeInfo{ID: fault.DefaultNodeID(at), Coord: at,
+			Labels: map[string]string{"rack": fmt.Sprintf("r%d", at.X)}})
 	}
 	return topo
 }
@@ -158,7 +159,8 @@ func (l *lab) check(out response.Output) {
 	l.t.Helper()
 	for _, f := range out.Effects {
 		r, ok := l.store["response/"+f.Response].(*response.Response)
-		if !ok || r.State != response.Running || r.Step != f.Step || r.Token != f.Token || f.Token != l.token || r.Undoing != f.Undo || r.Mode != response.Enforce {
+		if !ok || r.State != response.Running || r.Step != f.Step || r.Token != f.Token || f.Token != l.token || r.Undoing != f.Undo ||
+			r.Mode != response.Enforce {
 			l.t.Fatalf("effect %+v without its intent: committed is %+v", f, r)
 		}
 		want := response.Acting

@@ -90,9 +90,9 @@ func (e *Engine) restore(r *Response) {
 	e.wakeFor(r, e.graceEnds())
 }
 
-// restoreTurns adds to the nodes that this replica heard go bad those that did before it followed the map. What is UNKNOWN may never have been
-// known: a whole cluster that starts cold is no storm. What a person has closed the breaker over counts no more; of a time that is to come by this
-// clock nothing can be told, and all counts.
+// restoreTurns adds to the nodes that this replica heard go bad those that did before it followed the map. What is UNKNOWN may
+// never have been known: a whole cluster that starts cold is no storm. What a person has closed the breaker over counts no more;
+// of a time that is to come by this clock nothing can be told, and all counts.
 func (e *Engine) restoreTurns(faults []Fault) {
 	since := e.now.Add(-e.cfg.BreakerWindow)
 	if closed := e.breaker.At; !e.breaker.Open && !closed.After(e.now) {
@@ -109,10 +109,11 @@ func (e *Engine) restoreTurns(faults []Fault) {
 	e.judge()
 }
 
-// turn counts a node that goes bad: from NORMAL, from UNKNOWN to worse, or from SICK to FAILED. One that was bad before this replica followed the
-// map is counted, by when that began, by who leads.
+// turn counts a node that goes bad: from NORMAL, from UNKNOWN to worse, or from SICK to FAILED. One that was bad before this
+// replica followed the map is counted, by when that began, by who leads.
 func (e *Engine) turn(f Fault, was fault.State, stood bool) {
-	worse := f.State == fault.Failed && was != fault.Failed || f.State == fault.Sick && was != fault.Sick && was != fault.Failed || f.State == fault.Unknown && was == fault.Normal
+	worse := f.State == fault.Failed && was != fault.Failed || f.State == fault.Sick && was != fault.Sick && was != fault.Failed ||
+		f.State == fault.Unknown && was == fault.Normal
 	switch {
 	case f.State == fault.Normal:
 		delete(e.turned.heard, f.Node)
@@ -126,8 +127,9 @@ func (e *Engine) turn(f Fault, was fault.State, stood bool) {
 	}
 }
 
-// blamed returns the node that the breaker counts when a node goes bad. It is the node itself, unless the node is bad only by the word of one
-// accuser. Such an accuser counts once, no matter how many nodes it accuses, and accusers in one failure domain count once together.
+// blamed returns the node that the breaker counts when a node goes bad. It is the node itself, unless the node is bad only by the
+// word of one accuser. Such an accuser counts once, no matter how many nodes it accuses, and accusers in one failure domain count
+// once together.
 func (e *Engine) blamed(f Fault) fault.NodeID {
 	if len(f.Accusers) == 1 {
 		return f.Accusers[0]
@@ -208,7 +210,8 @@ func (e *Engine) ask(r *Response, ev Asked) (Act, error) {
 	case Cancel:
 		switch {
 		case r.undoFailed():
-			return 0, fmt.Errorf("%s could not be put back: want retry, or settle as happened once it has been put back by hand", r.Steps[r.Step].Name)
+			return 0, fmt.Errorf("%s could not be put back: want retry, or settle as happened once it has been put back by hand",
+				r.Steps[r.Step].Name)
 		case r.Cancelled || r.State == Undone || r.State == Expired:
 			return 0, fmt.Errorf("it has ended: want one that has not")
 		}
@@ -222,11 +225,13 @@ func (e *Engine) ask(r *Response, ev Asked) (Act, error) {
 	case SettleHappened, SettleNot:
 		switch {
 		case r.undoFailed() && ev.Verb == SettleNot:
-			return 0, fmt.Errorf("%s could not be put back: want retry, or settle as happened once it has been put back by hand", r.Steps[r.Step].Name)
+			return 0, fmt.Errorf("%s could not be put back: want retry, or settle as happened once it has been put back by hand",
+				r.Steps[r.Step].Name)
 		case !r.undoFailed() && (!e.unsettled(r) || r.State == Running):
 			return 0, fmt.Errorf("want one that waits for the outcome of a step, or that could not be put back")
 		}
-		e.say(Decision{Act: Settles, Response: r.ID, Policy: r.Policy, Target: r.Target, Step: r.Steps[r.Step].Name, Kind: r.Steps[r.Step].Kind, Subject: ev.Subject, Detail: ev.Reason})
+		e.say(Decision{Act: Settles, Response: r.ID, Policy: r.Policy, Target: r.Target, Step: r.Steps[r.Step].Name,
+			Kind: r.Steps[r.Step].Kind, Subject: ev.Subject, Detail: ev.Reason})
 		e.settleBy(r, ev)
 		return 0, nil
 	default:

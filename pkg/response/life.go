@@ -85,8 +85,8 @@ func (e *Engine) stop(r *Response) {
 	e.out.Stops = append(e.out.Stops, Attempt{r.ID, r.Step, r.Steps[r.Step].Attempt})
 }
 
-// halt asks what is under way to end, once, where a gate has closed meanwhile that somebody has closed: its policy was changed or withdrawn, the breaker
-// has opened, the node is in maintenance, opted out or gone. That is no failure of the step.
+// halt asks what is under way to end, once, where a gate has closed meanwhile that somebody has closed: its policy was changed or
+// withdrawn, the breaker has opened, the node is in maintenance, opted out or gone. That is no failure of the step.
 func (e *Engine) halt(r *Response) {
 	s := &r.Steps[r.Step]
 	if r.Undoing || r.Cancelled || e.halted[r.ID] == s.Attempt {
@@ -341,15 +341,16 @@ func (e *Engine) unsettled(r *Response) bool {
 	return !r.Undoing && r.Step < len(r.Steps) && r.Steps[r.Step].State == Interrupted && !r.Steps[r.Step].Kind.Traits().Repeatable
 }
 
-// moot says whether a step that only its executor tells of is waited for no longer: nothing is under way, and the fault has been gone for long enough to put back
-// what was done. A node that is well is not held for the sake of a reset that nobody needs.
+// moot says whether a step that only its executor tells of is waited for no longer: nothing is under way, and the fault has been
+// gone for long enough to put back what was done. A node that is well is not held for the sake of a reset that nobody needs.
 func (e *Engine) moot(r *Response) bool {
 	return r.Steps[r.Step].Reported && !r.Gone.IsZero() && !e.now.Before(r.Gone.Add(r.Undo.After))
 }
 
-// settleBySight settles a step of unknown outcome, or of one that only its executor tells of, when the node's host half has begun anew since or the node was seen
-// to go down; else it waits for that, or for a person. What only its executor tells of has its time for that, and counts as not done then: an escalation may be all
-// that helps. A new leader may not have heard of it yet as long as its grace lasts.
+// settleBySight settles a step of unknown outcome, or of one that only its executor tells of, when the node's host half has begun
+// anew since or the node was seen to go down; else it waits for that, or for a person. What only its executor tells of has its
+// time for that, and counts as not done then: an escalation may be all that helps. A new leader may not have heard of it yet as
+// long as its grace lasts.
 func (e *Engine) settleBySight(r *Response) bool {
 	s := &r.Steps[r.Step]
 	if how, seen := e.sight(r, s); how != "" {
@@ -375,8 +376,8 @@ func (e *Engine) settleBySight(r *Response) bool {
 	return false
 }
 
-// becomeUnseen gives up a step that its executor calls done and that nobody has seen happen. It may have happened all the same, so it is not made again without a
-// person's word, whatever its retries, and the node counts as changed.
+// becomeUnseen gives up a step that its executor calls done and that nobody has seen happen. It may have happened all the same,
+// so it is not made again without a person's word, whatever its retries, and the node counts as changed.
 func (e *Engine) becomeUnseen(r *Response) {
 	s := &r.Steps[r.Step]
 	s.Detail = fmt.Sprintf("done, says its executor, and not seen within %s", s.sightTime())
@@ -391,9 +392,10 @@ func (e *Engine) up(id fault.NodeID) bool {
 	return s != fault.Failed && s != fault.Unknown
 }
 
-// sight is how it is known that a step's node has begun anew since the attempt, or has gone down: it was up then, and is FAILED as a whole since, by the word of more
-// than one witness: its neighbours see its links fall. Where nobody knows whether the attempt was made at all the latter proves nothing: sick nodes go down by
-// themselves. Nor does the epoch prove that it was the machine that began anew: a host half that has nothing to go on from begins in a new epoch too.
+// sight is how it is known that a step's node has begun anew since the attempt, or has gone down: it was up then, and is FAILED
+// as a whole since, by the word of more than one witness: its neighbours see its links fall. Where nobody knows whether the
+// attempt was made at all the latter proves nothing: sick nodes go down by themselves. Nor does the epoch prove that it was the
+// machine that began anew: a host half that has nothing to go on from begins in a new epoch too.
 func (e *Engine) sight(r *Response, s *StepRecord) (how, seen string) {
 	if !s.Kind.Traits().BootSettles {
 		return "", ""

@@ -85,8 +85,9 @@ const (
 	numLines    = numPools + 1
 )
 
-// room has one fault looked at again of those that there may be room for, and says whether there is such. One at a time, and it stays the first until it
-// wants no more: where several policies are for a fault it takes more than one place. Looking at it either has it drop out or fills the pool.
+// room has one fault looked at again of those that there may be room for, and says whether there is such. One at a time, and it
+// stays the first until it wants no more: where several policies are for a fault it takes more than one place. Looking at it
+// either has it drop out or fills the pool.
 func (e *Engine) room() bool {
 	for k := range e.backlogs {
 		if k := pool(k); k == breakerLine && e.breaker.Open || k < numPools && e.counts[k] >= e.cfg.MaxActive {

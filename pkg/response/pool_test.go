@@ -43,8 +43,8 @@ func crowded(t testing.TB, dims grid.Dims, active, nodes int) *lab {
 	return l
 }
 
-// However many responses wait for a place under the caps, and whatever notifyRate says: a condition is set at once, for every fault. And as places
-// become free those of the backlog come in, the first first.
+// However many responses wait for a place under the caps, and whatever notifyRate says: a condition is set at once, for every
+// fault. And as places become free those of the backlog come in, the first first.
 func TestConditionsAlways(t *testing.T) {
 	l := crowded(t, grid.Dims{X: 4, Y: 4, Z: 4}, 3, 0)
 	told, cordoned := []fault.NodeID{}, []fault.NodeID{}
@@ -86,7 +86,9 @@ func TestConditionsAlways(t *testing.T) {
 func TestNotifyRate(t *testing.T) {
 	cfg := quick()
 	cfg.NotifyRate = 2
-	l := newLab(t, cfg, grid.Dims{X: 2, Y: 2, Z: 2}, parsed(t, []byte(strings.NewReplacer("kubernetes.condition", "alertmanager", "{type: LofamoFault, reason: Memory}", "{severity: info}").Replace(cordonAndTell)))[1:]...)
+	l := newLab(t, cfg, grid.Dims{X: 2, Y: 2, Z: 2}, parsed(t,
+		[]byte(strings.NewReplacer("kubernetes.condition", "alertmanager", "{type: LofamoFault, reason: Memory}",
+			"{severity: info}").Replace(cordonAndTell)))[1:]...)
 	l.lead()
 	for _, n := range l.topo.Nodes[:4] {
 		l.set(l.own(n.ID, fault.ComponentMemory, fault.Failed))
@@ -96,8 +98,8 @@ func TestNotifyRate(t *testing.T) {
 	}
 }
 
-// TestCrowdIsCheap: a change costs as much whether 100 faults or 10,000 wait behind those that wait for a place, and what is freed takes in one of them
-// at the cost of one.
+// TestCrowdIsCheap: a change costs as much whether 100 faults or 10,000 wait behind those that wait for a place, and what is
+// freed takes in one of them at the cost of one.
 func TestCrowdIsCheap(t *testing.T) {
 	cost := func(nodes int) float64 {
 		l := crowded(t, grid.Dims{X: 25, Y: 25, Z: 20}, 50, nodes)
@@ -116,8 +118,8 @@ func TestCrowdIsCheap(t *testing.T) {
 	}
 }
 
-// BenchmarkCrowd is one change of one node, to which a notification is proposed and a place in the backlog given, while 2,000 responses wait for a
-// place and 18,000 faults stand behind them.
+// BenchmarkCrowd is one change of one node, to which a notification is proposed and a place in the backlog given, while 2,000
+// responses wait for a place and 18,000 faults stand behind them.
 func BenchmarkCrowd(b *testing.B) {
 	l := crowded(b, grid.Dims{X: 50, Y: 50, Z: 40}, 2000, 20_000)
 	for i := 0; b.Loop(); i++ {
@@ -130,8 +132,8 @@ func BenchmarkCrowd(b *testing.B) {
 	}
 }
 
-// Two leaders with one token are of two stores: what they begin is named differently. One that leads a second time under its own token names nothing
-// as it did before, even without a salt.
+// Two leaders with one token are of two stores: what they begin is named differently. One that leads a second time under its own
+// token names nothing as it did before, even without a salt.
 func TestNamesAreUnique(t *testing.T) {
 	ids := map[string]bool{}
 	store := map[string]response.Record{}
@@ -149,7 +151,8 @@ func TestNamesAreUnique(t *testing.T) {
 		for _, r := range l.store {
 			led.Records = append(led.Records, r)
 		}
-		for _, ev := range []response.Event{l.topo, response.SupervisorsChanged{Supervisors: l.sups}, response.PoliciesChanged{Policies: l.pols}, led} {
+		for _, ev := range []response.Event{l.topo, response.SupervisorsChanged{Supervisors: l.sups},
+			response.PoliciesChanged{Policies: l.pols}, led} {
 			_, l.leads = ev.(response.Led)
 			if err := l.step(ev); err != nil {
 				t.Fatal(err)
@@ -177,11 +180,14 @@ func TestNamesAreUnique(t *testing.T) {
 	}
 }
 
-// The record of a response is kept for as long as its policy's cool-down, where that is longer than any other is kept: the next leader knows of it.
+// The record of a response is kept for as long as its policy's cool-down, where that is longer than any other is kept: the next
+// leader knows of it.
 func TestKeepsForCooldown(t *testing.T) {
 	cfg := quick()
 	cfg.Keep, cfg.Cooldown = 2*time.Hour, 0
-	l := newLab(t, cfg, grid.Dims{X: 2, Y: 2, Z: 2}, parsed(t, []byte(strings.Replace(cordonAndTell, "  steps:", "  guards: {cooldown: 10h}\n  undo: {onRecovery: true, after: 0s}\n  steps:", 1)))[:1]...)
+	l := newLab(t, cfg, grid.Dims{X: 2, Y: 2, Z: 2}, parsed(t,
+		[]byte(strings.Replace(cordonAndTell, "  steps:", "  guards: {cooldown: 10h}\n  undo: {onRecovery: true, after: 0s}\n  steps:",
+			1)))[:1]...)
 	l.lead()
 	fail := func() {
 		l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Failed))
@@ -229,7 +235,9 @@ func TestFirstIsServedFirst(t *testing.T) {
 	cfg := quick()
 	cfg.MaxActive, cfg.MaxPercent, cfg.MaxPerPlane, cfg.MaxPerDomain = 2, 100, 8, 8
 	cordon, _, _ := strings.Cut(cordonAndTell, "---")
-	l := newLab(t, cfg, grid.Dims{X: 2, Y: 2, Z: 2}, parsed(t, []byte(cordon+"---"+strings.NewReplacer("name: cordon}", "name: cordon-too}", ` == "memory"`, ` in ["memory", "power"]`).Replace(cordon)))...)
+	l := newLab(t, cfg, grid.Dims{X: 2, Y: 2, Z: 2}, parsed(t,
+		[]byte(cordon+"---"+strings.NewReplacer("name: cordon}", "name: cordon-too}", ` == "memory"`,
+			` in ["memory", "power"]`).Replace(cordon)))...)
 	l.lead()
 	for _, id := range []fault.NodeID{"n1-1-1", "n0-1-0", "n0-0-0"} {
 		l.set(l.own(id, fault.ComponentMemory, fault.Failed))
@@ -253,8 +261,8 @@ func TestFirstIsServedFirst(t *testing.T) {
 	}
 }
 
-// An open breaker keeps from being proposed only what begins with more than a notification. The rest comes in as there is room, and when the breaker
-// is closed so does what it kept back.
+// An open breaker keeps from being proposed only what begins with more than a notification. The rest comes in as there is room,
+// and when the breaker is closed so does what it kept back.
 func TestRoomUnderBreaker(t *testing.T) {
 	cfg := quick()
 	cfg.MaxActive, cfg.BreakerNodes, cfg.BreakerPercent = 1, 4, 5

@@ -64,7 +64,8 @@ func TestSafeWhateverHappens(t *testing.T) {
 		cfg.StormDelay, cfg.Grace, cfg.Cooldown = 0, 2*time.Second, time.Minute
 		cfg.BreakerNodes = rapid.IntRange(2, 30).Draw(t, "breaker")
 		l := newLab(t, cfg, grid.Dims{X: 3, Y: 2, Z: 2}, set...)
-		l.sups = []response.SupervisorInfo{{ID: "a", Node: "n0-0-0", Alive: true}, {ID: "b", Node: "n1-0-0", Alive: true}, {ID: "c", Node: "n2-0-0", Alive: true}}
+		l.sups = []response.SupervisorInfo{{ID: "a", Node: "n0-0-0", Alive: true}, {ID: "b", Node: "n1-0-0", Alive: true},
+			{ID: "c", Node: "n2-0-0", Alive: true}}
 		w := &target{t: t, attempt: map[string]int{}, applied: map[string]bool{}, begun: map[string]bool{}}
 		l.on = func(out response.Output) {
 			for _, f := range out.Effects {
@@ -99,8 +100,10 @@ func TestSafeWhateverHappens(t *testing.T) {
 
 // randomStep is long because it is the list of what may happen.
 func randomStep(t *rapid.T, l *lab, w *target) {
-	outcomes := []response.Outcome{response.Succeeded, response.Succeeded, response.Succeeded, response.Unchanged, response.Partly, response.NotKnown}
-	components := []fault.Component{fault.ComponentMemory, fault.ComponentMemory, fault.ComponentHost, fault.ComponentDNP, fault.ComponentPower, fault.ComponentNode}
+	outcomes := []response.Outcome{response.Succeeded, response.Succeeded, response.Succeeded, response.Unchanged, response.Partly,
+		response.NotKnown}
+	components := []fault.Component{fault.ComponentMemory, fault.ComponentMemory, fault.ComponentHost, fault.ComponentDNP,
+		fault.ComponentPower, fault.ComponentNode}
 	node := rapid.SampledFrom(l.topo.Nodes)
 	switch what := rapid.IntRange(0, 99).Draw(t, "what"); {
 	case what < 25: // a fault begins, gets worse or ends
@@ -153,7 +156,8 @@ func interfere(t *rapid.T, l *lab, w *target) {
 		return
 	}
 	r := rapid.SampledFrom(all).Draw(t, "response")
-	v := rapid.SampledFrom([]response.Verb{response.Approve, response.Approve, response.Approve, response.Deny, response.Cancel, response.Retry, response.SettleNot}).Draw(t, "verb")
+	v := rapid.SampledFrom([]response.Verb{response.Approve, response.Approve, response.Approve, response.Deny, response.Cancel,
+		response.Retry, response.SettleNot}).Draw(t, "verb")
 	if v == response.SettleNot {
 		key := fmt.Sprintf("%s/%d", r.ID, r.Step)
 		if slices.ContainsFunc(w.flying, func(f response.Effect) bool { return f.Response == r.ID && f.Step == r.Step }) {

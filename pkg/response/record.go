@@ -114,19 +114,20 @@ type StepRecord struct {
 	// Again: so it was before the newest attempt, which looks first. That this one has changed nothing then says nothing of those
 	// before: it may not even have reached its target.
 	Again bool
-	// Reported: the executor says that the newest attempt has succeeded, and that is not relied on: the step is Interrupted until the node was seen to go down, and
-	// StepFailed when it was not within sightTime of Ended.
+	// Reported: the executor says that the newest attempt has succeeded, and that is not relied on: the step is Interrupted until
+	// the node was seen to go down, and StepFailed when it was not within sightTime of Ended.
 	Reported bool
 	Up       bool        // the node as a whole was neither FAILED nor UNKNOWN when the newest attempt began: that it is FAILED since says something
 	Epoch    fault.Epoch // of the node's host when the newest attempt began
 	Detail   string
 }
 
-// bootTime is what a machine that was reset is given at least until its host half has begun anew: what follows must not meet it in the middle of its boot.
+// bootTime is what a machine that was reset is given at least until its host half has begun anew: what follows must not meet it
+// in the middle of its boot.
 const bootTime = 15 * time.Minute
 
-// sightTime is for how long a step that is Reported may go unseen: as long as a machine may take to boot, or what the fault is given to go away after it, or the
-// time of an attempt, where that is longer.
+// sightTime is for how long a step that is Reported may go unseen: as long as a machine may take to boot, or what the fault is
+// given to go away after it, or the time of an attempt, where that is longer.
 func (s *StepRecord) sightTime() time.Duration { return max(s.Timeout, s.Wait, bootTime) }
 
 // named is a text about the step, with its name.
@@ -235,7 +236,8 @@ const (
 	Observes // what an observe-only policy would have done
 )
 
-var actNames = [...]string{"", "proposed", "refused", "approved", "denied", "started", "done", "failed", "undo started", "undone", "expired", "closed",
+var actNames = [...]string{"", "proposed", "refused", "approved", "denied", "started", "done", "failed", "undo started", "undone",
+	"expired", "closed",
 	"cancelled", "retried", "settled", "breaker opened", "breaker closed", "would have acted"}
 
 func (a Act) String() string {

@@ -20,7 +20,8 @@ type world struct {
 }
 
 func newWorld() world {
-	return world{faults: map[Target]Fault{}, gathered: map[Target]time.Time{}, groups: map[string]Group{}, of: map[fault.NodeID][]string{}, begun: map[Target][]time.Time{}}
+	return world{faults: map[Target]Fault{}, gathered: map[Target]time.Time{}, groups: map[string]Group{},
+		of: map[fault.NodeID][]string{}, begun: map[Target][]time.Time{}}
 }
 
 // maxBegun bounds how many beginnings of faults of one component are remembered.
@@ -319,7 +320,8 @@ func (e *Engine) refuse(p *Policy, t Target, reason Reason, detail string) {
 	e.say(Decision{Act: Refuses, Policy: p.Name, Target: t, Reason: reason, Detail: detail})
 }
 
-// candidate proposes a response to a fault that a policy is for. If there is no room for it, or the breaker is open, it says in which line it waits.
+// candidate proposes a response to a fault that a policy is for. If there is no room for it, or the breaker is open, it says in
+// which line it waits.
 func (e *Engine) candidate(p *Policy, t Target, s *Subject) (line pool, ok bool) {
 	k := p.pool()
 	switch {
@@ -349,8 +351,8 @@ func (e *Engine) openFor(policy string, t Target) *Response {
 	return nil
 }
 
-// turns are the nodes that went bad lately, each counted once. Every replica counts, whoever leads, by its own clock: a storm goes on when the
-// leader is another, whose clock may be an hour off.
+// turns are the nodes that went bad lately, each counted once. Every replica counts, whoever leads, by its own clock: a storm
+// goes on when the leader is another, whose clock may be an hour off.
 type turns struct {
 	queue []turned
 	last  map[fault.NodeID]time.Time // of the nodes in the queue: the newest

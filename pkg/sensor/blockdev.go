@@ -139,7 +139,8 @@ func (s *blockdevSource) progress(j *source.Judge) {
 		return
 	}
 	if held := now.Sub(s.since); held >= stalled {
-		j.Say(fault.Sick, held.Seconds(), "s", "%s: %d requests in flight, none completed for %v", s.cfg.Device, inFlight, held.Round(time.Second))
+		j.Say(fault.Sick, held.Seconds(), "s", "%s: %d requests in flight, none completed for %v", s.cfg.Device, inFlight,
+			held.Round(time.Second))
 	}
 }
 

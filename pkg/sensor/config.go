@@ -109,10 +109,11 @@ type PeripheralConfig struct {
 // DefaultConfig returns the defaults that the fields' comments name.
 func DefaultConfig() Config {
 	return Config{
-		Procfs:      "/proc",
-		Sysfs:       "/sys",
-		Interface:   InterfaceConfig{SickErrorsPerSecond: 1, SickDropsPerSecond: 100, Window: Duration(10 * time.Second)},
-		Memory:      MemoryConfig{SickCorrected: 10, CorrectedWindow: Duration(time.Hour), OOMHold: Duration(5 * time.Minute), SickPressurePercent: 40},
+		Procfs:    "/proc",
+		Sysfs:     "/sys",
+		Interface: InterfaceConfig{SickErrorsPerSecond: 1, SickDropsPerSecond: 100, Window: Duration(10 * time.Second)},
+		Memory: MemoryConfig{SickCorrected: 10, CorrectedWindow: Duration(time.Hour), OOMHold: Duration(5 * time.Minute),
+			SickPressurePercent: 40},
 		Peripherals: [2]PeripheralConfig{{Kind: PeripheralNone}, {Kind: PeripheralNone}},
 	}
 }

@@ -98,12 +98,14 @@ func (s *memorySource) edac(j *source.Judge, now time.Time) {
 	}
 	grown := s.corrected.Add(now, ce)
 	window := s.cfg.CorrectedWindow.Seconds()
-	j.Trend(source.Measure{Quantity: fault.QuantityCorrectedErrors, Value: float64(grown) / window, Threshold: float64(s.cfg.SickCorrected) / window})
+	j.Trend(source.Measure{Quantity: fault.QuantityCorrectedErrors, Value: float64(grown) / window,
+		Threshold: float64(s.cfg.SickCorrected) / window})
 	switch {
 	case ue > 0:
 		j.Say(fault.Failed, float64(ue), "", "%d uncorrected memory errors since boot or reset_counters", ue)
 	case grown > uint64(s.cfg.SickCorrected):
-		j.Say(fault.Sick, float64(grown), "", "%d corrected memory errors within %v: more than %d", grown, s.cfg.CorrectedWindow, s.cfg.SickCorrected)
+		j.Say(fault.Sick, float64(grown), "", "%d corrected memory errors within %v: more than %d", grown, s.cfg.CorrectedWindow,
+			s.cfg.SickCorrected)
 	default:
 		j.Say(fault.Normal, float64(grown), "", "%d corrected memory errors within %v", grown, s.cfg.CorrectedWindow)
 	}

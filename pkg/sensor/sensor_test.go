@@ -85,7 +85,8 @@ func TestScripts(t *testing.T) {
 		t.Errorf("%v", host[3])
 	}
 	r, err := host[3].Read(t.Context())
-	if !errors.Is(err, refusal) || r.State != fault.Sick || r.Component != fault.ComponentPeripheral1 || r.Source != "script:peripheral/1" || r.Detail != "worn" {
+	if !errors.Is(err, refusal) || r.State != fault.Sick || r.Component != fault.ComponentPeripheral1 ||
+		r.Source != "script:peripheral/1" || r.Detail != "worn" {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if host[3].Name() != r.Source || host[3].Component() != r.Component {
@@ -133,13 +134,17 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Memory.OOMHold = Duration(48 * time.Hour) }, "sensors.memory.oomHold: given 48h0m0s"},
 		{func(c *Config) { c.Memory.SickPressurePercent = 101 }, "sensors.memory.sickPressurePercent: given 101: want more than 0, at most 100"},
 		{func(c *Config) { c.Power.AlarmHigh = f(math.Inf(1)) }, "sensors.power.alarmHigh: given +Inf: want a finite number"},
-		{func(c *Config) { c.Voltage.WarnLow, c.Voltage.WarnHigh = f(12), f(11) }, "sensors.voltage.warnHigh: given 11: want at least sensors.voltage.warnLow (12)"},
+		{func(c *Config) { c.Voltage.WarnLow, c.Voltage.WarnHigh = f(12), f(11) },
+			"sensors.voltage.warnHigh: given 11: want at least sensors.voltage.warnLow (12)"},
 		{func(c *Config) { c.Peripherals[0].Kind = "tape" }, "sensors.peripherals[0].kind: given tape: want one of none, block, script"},
-		{func(c *Config) { c.Peripherals[1] = PeripheralConfig{Kind: "block", Device: "/dev/sda"} }, `sensors.peripherals[1].device: given "/dev/sda"`},
-		{func(c *Config) { c.Peripherals[1] = PeripheralConfig{Kind: "script", Command: []string{"check"}} }, `sensors.peripherals[1].command: given ["check"]`},
+		{func(c *Config) { c.Peripherals[1] = PeripheralConfig{Kind: "block", Device: "/dev/sda"} },
+			`sensors.peripherals[1].device: given "/dev/sda"`},
+		{func(c *Config) { c.Peripherals[1] = PeripheralConfig{Kind: "script", Command: []string{"check"}} },
+			`sensors.peripherals[1].command: given ["check"]`},
 		{func(c *Config) { c.Peripherals[1].Interval = 1 }, "sensors.peripherals[1].interval: given 1ns: want 100ms to 24h0m0s"},
 		{func(c *Config) { c.Peripherals[1].Timeout = Duration(time.Hour) }, "sensors.peripherals[1].timeout: given 1h0m0s: want 10ms to 10m0s"},
-		{func(c *Config) { c.Peripherals[1].Timeout = Duration(6 * time.Second) }, "sensors.peripherals[1].timeout: given 6s: want at most sensors.peripherals[1].interval (5s)"},
+		{func(c *Config) { c.Peripherals[1].Timeout = Duration(6 * time.Second) },
+			"sensors.peripherals[1].timeout: given 6s: want at most sensors.peripherals[1].interval (5s)"},
 	} {
 		c := DefaultConfig()
 		tc.change(&c)

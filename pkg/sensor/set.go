@@ -156,7 +156,8 @@ func (s *Set) snapshot(polls []*poll) []Reading {
 			out[i] = Reading{State: fault.Unknown, Detail: "not read yet", Component: p.src.Component(), Source: p.src.Name()}
 		case age > stalePeriods*p.interval:
 			out[i].State, out[i].Value, out[i].Unit = fault.Unknown, 0, ""
-			out[i].Detail = source.Detail(fmt.Sprintf("not answered since %v; before: %s %s", age.Round(time.Millisecond), p.reading.State, p.reading.Detail))
+			out[i].Detail = source.Detail(fmt.Sprintf("not answered since %v; before: %s %s", age.Round(time.Millisecond), p.reading.State,
+				p.reading.Detail))
 		}
 	}
 	return out

@@ -63,7 +63,8 @@ func TestSetPolls(t *testing.T) {
 			t.Errorf("%d emissions, %d and %d readings: want 11, 11 and 3", len(got), quick.n, rare.n)
 		}
 		last := got[len(got)-1].readings
-		if last[0].State != fault.Normal || last[0].Source != "fake:memory" || last[1].State != fault.Sick || last[1].Component != fault.ComponentPeripheral0 {
+		if last[0].State != fault.Normal || last[0].Source != "fake:memory" || last[1].State != fault.Sick ||
+			last[1].Component != fault.ComponentPeripheral0 {
 			t.Errorf("%+v", last)
 		}
 	})
@@ -98,7 +99,8 @@ func TestSetHungSource(t *testing.T) {
 				t.Errorf("at %v the hung source is %s %q, want %s", e.at, r.State, r.Detail, want)
 			}
 		}
-		if last := got[len(got)-1]; last.at < 6*time.Second || !strings.Contains(last.readings[0].Detail, "not answered since 6s; before: NORMAL fine") {
+		if last := got[len(got)-1]; last.at < 6*time.Second ||
+			!strings.Contains(last.readings[0].Detail, "not answered since 6s; before: NORMAL fine") {
 			t.Errorf("last: %+v", last)
 		}
 	})
@@ -136,7 +138,8 @@ func TestSetChangeAtOnce(t *testing.T) {
 		for _, e := range got {
 			at = append(at, e.at)
 		}
-		if len(got) != 4 || at[0] != 300*time.Millisecond || at[1] != 1300*time.Millisecond || at[2] != 2*time.Second || at[3] != 2300*time.Millisecond {
+		if len(got) != 4 || at[0] != 300*time.Millisecond || at[1] != 1300*time.Millisecond || at[2] != 2*time.Second ||
+			at[3] != 2300*time.Millisecond {
 			t.Errorf("emissions at %v: want 300ms, 1.3s, 2s (the change), 2.3s", at)
 		}
 	})

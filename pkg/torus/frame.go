@@ -47,7 +47,8 @@ const (
 	TypeHop                             // relayed bytes that are acknowledged, or the acknowledgement: see HopHeader
 )
 
-var frameTypeNames = [...]string{TypeHeartbeat: "heartbeat", TypeMessage: "message", TypeTest: "test", TypeEureka: "eureka", TypeBarrier: "barrier", TypeRestarting: "restarting", TypeHop: "hop"}
+var frameTypeNames = [...]string{TypeHeartbeat: "heartbeat", TypeMessage: "message", TypeTest: "test", TypeEureka: "eureka",
+	TypeBarrier: "barrier", TypeRestarting: "restarting", TypeHop: "hop"}
 
 // String returns the type's name.
 func (t FrameType) String() string {

@@ -8,8 +8,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// FuzzDecodeRestarting: an announcement that is taken is written alike, and whatever a peer announces, and however often, silence counts no later than
-// MaxRestarting after the first announcement.
+// FuzzDecodeRestarting: an announcement that is taken is written alike, and whatever a peer announces, and however often, silence
+// counts no later than MaxRestarting after the first announcement.
 func FuzzDecodeRestarting(f *testing.F) {
 	f.Add(Restarting{Back: 2 * time.Second, Attempt: 1}.Append(nil), uint16(100))
 	f.Add(append(Restarting{Back: 1<<32 - 1, Attempt: 1 << 31}.Append(nil), "of a later version"...), uint16(29_999))
@@ -43,7 +43,8 @@ func FuzzDecodeRestarting(f *testing.F) {
 	})
 }
 
-// FuzzDecodeHopSnapshot: a snapshot that is taken is written alike, and a hop goes on from it: what it sends has new numbers, and what it took before stays taken.
+// FuzzDecodeHopSnapshot: a snapshot that is taken is written alike, and a hop goes on from it: what it sends has new numbers, and
+// what it took before stays taken.
 func FuzzDecodeHopSnapshot(f *testing.F) {
 	h := NewHop(hopConfig, 7)
 	h.Send(time.Unix(1, 0), 1)

@@ -533,7 +533,8 @@ func TestHopAgainstNaive(t *testing.T) {
 }
 
 func TestHopRefuses(t *testing.T) {
-	for _, hd := range []HopHeader{{Stream: 1, Number: 1}, {Stream: 1, Base: 1}, {Stream: 1, Number: 4, Base: 5}, {Stream: 1, Number: HopWindow + 1, Base: 1}} {
+	for _, hd := range []HopHeader{{Stream: 1, Number: 1}, {Stream: 1, Base: 1}, {Stream: 1, Number: 4, Base: 5},
+		{Stream: 1, Number: HopWindow + 1, Base: 1}} {
 		if _, _, err := DecodeHop(hd.Append(nil)); !errors.Is(err, ErrHop) {
 			t.Errorf("%+v: %v", hd, err)
 		}

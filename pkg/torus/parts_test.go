@@ -99,7 +99,8 @@ func TestDetail(t *testing.T) {
 	for _, tc := range []struct {
 		word  uint32
 		names string
-	}{{0, "receiving state is 0"}, {5, "receiving state is 5"}, {2, "sending state is 0"}, {0x72, "sending state is 7"}, {0x1022, "mask"}, {0x2a, "mask"}} {
+	}{{0, "receiving state is 0"}, {5, "receiving state is 5"}, {2, "sending state is 0"}, {0x72, "sending state is 7"},
+		{0x1022, "mask"}, {0x2a, "mask"}} {
 		if _, err := DecodeDetail(tc.word); err == nil || !strings.Contains(err.Error(), tc.names) {
 			t.Errorf("word %#x: %v, want an error that names %q", tc.word, err, tc.names)
 		}
@@ -235,12 +236,14 @@ func TestLinkConfigNamesAllBadFields(t *testing.T) {
 	if err := testConfig().Validate(); err != nil {
 		t.Fatal(err)
 	}
-	bad := LinkConfig{Dir: 9, Src: grid.Coord{X: -1}, Dst: grid.Coord{X: grid.MaxSize}, Grace: -1, SickRatio: 1, ClearRatio: math.NaN(), Window: 9, HoldOff: -1}
+	bad := LinkConfig{Dir: 9, Src: grid.Coord{X: -1}, Dst: grid.Coord{X: grid.MaxSize}, Grace: -1, SickRatio: 1,
+		ClearRatio: math.NaN(), Window: 9, HoldOff: -1}
 	err := bad.Validate()
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"Dir 9: want 1 to 6", "Src -1,0,0", "Dst 65536,0,0", "Period 0s", "Misses 0: want 1 to 1000", "Grace", "SickRatio 1", "ClearRatio NaN", "Window 9: want 10 to", "MinErrors 0", "HoldOff"} {
+	for _, want := range []string{"Dir 9: want 1 to 6", "Src -1,0,0", "Dst 65536,0,0", "Period 0s", "Misses 0: want 1 to 1000",
+		"Grace", "SickRatio 1", "ClearRatio NaN", "Window 9: want 10 to", "MinErrors 0", "HoldOff"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in: %v", want, err)
 		}
@@ -373,7 +376,8 @@ func TestLinkInvariants(t *testing.T) {
 				t.Fatalf("silent %v after it heard (late %t): %s", now.Sub(heard), late, out.Detail)
 			}
 			if out.Changed != (out.Detail != was) || out.State != out.Detail.State() || out.Late != late ||
-				out.Detail.Restarting && out.Detail.Rx != LinkSick || out.Detail.Handshake != (out.Detail.Tx == LinkBroken) || out.Detail.Silent != (out.Detail.Rx == LinkBroken) {
+				out.Detail.Restarting && out.Detail.Rx != LinkSick || out.Detail.Handshake != (out.Detail.Tx == LinkBroken) ||
+				out.Detail.Silent != (out.Detail.Rx == LinkBroken) {
 				t.Fatalf("%+v, was %s, late %t", out, was, late)
 			}
 			was, wake = out.Detail, out.Wake

@@ -8,8 +8,8 @@ import (
 )
 
 // LinkSnapshot is what a link machine needs to go on after its process was killed: where the numbers of both ways stand, and
-// what was thought of them. It is stored before a frame that takes a number or acknowledges one is sent, so that the peer never sees what is
-// not in it (seed 000 §4.1). The sick ratio's window and the counters for people are not in it.
+// what was thought of them. It is stored before a frame that takes a number or acknowledges one is sent, so that the peer never
+// sees what is not in it (seed 000 §4.1). The sick ratio's window and the counters for people are not in it.
 type LinkSnapshot struct {
 	// Sending: the session, the last number given out, the highest acknowledged.
 	TxSession uint32
@@ -51,8 +51,8 @@ func (s LinkSnapshot) Forget() LinkSnapshot {
 }
 
 // ResumeLink starts a machine at now that goes on where another one, of a process that is gone, was. What came in between is not held
-// against the peer: nobody read it. A way that was good counts as good until it has been silent for as long as makes a link silent; from then on nothing
-// is known of it, as at a start. A broken one is broken until it is good again.
+// against the peer: nobody read it. A way that was good counts as good until it has been silent for as long as makes a link
+// silent; from then on nothing is known of it, as at a start. A broken one is broken until it is good again.
 func ResumeLink(cfg LinkConfig, now time.Time, s LinkSnapshot) *Link {
 	l := NewLink(cfg, now)
 	if !s.Rx.Valid() || !s.Tx.Valid() {

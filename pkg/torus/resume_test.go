@@ -52,8 +52,10 @@ func TestForget(t *testing.T) {
 // A snapshot of a resumed machine is the same one, whatever stood in it.
 func TestSnapshotOfAResumedLink(t *testing.T) {
 	for _, s := range []LinkSnapshot{
-		{TxSession: 5, TxSeq: 1 << 40, Acked: 1<<40 - 1, Started: true, RxSession: 5, PeerEpoch: 3, High: 1 << 50, Replay: 0xff01, Rx: LinkNormal, Tx: LinkNormal},
-		{TxSession: 5, Awaiting: true, Next: 5, Started: true, RxSession: 4, PeerEpoch: 3, High: 9, Replay: 1, Rx: LinkBroken, Tx: LinkUnknown, Silent: true, HeardAge: time.Second},
+		{TxSession: 5, TxSeq: 1 << 40, Acked: 1<<40 - 1, Started: true, RxSession: 5, PeerEpoch: 3, High: 1 << 50, Replay: 0xff01,
+			Rx: LinkNormal, Tx: LinkNormal},
+		{TxSession: 5, Awaiting: true, Next: 5, Started: true, RxSession: 4, PeerEpoch: 3, High: 9, Replay: 1, Rx: LinkBroken,
+			Tx: LinkUnknown, Silent: true, HeardAge: time.Second},
 		{Rx: LinkUnknown, Tx: LinkUnknown},
 		{TxSession: 1, TxSeq: 7, Rx: LinkSick, Tx: LinkBroken, Peer: PeerStatus{DNP: 1, Host: 2, HostDead: true, Epoch: 8}},
 	} {

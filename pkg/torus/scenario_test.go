@@ -443,7 +443,8 @@ func summary(l *Link) string {
 		v    uint64
 	}{
 		{"lost", s.Lost}, {"late", s.Late}, {"duplicates", s.Duplicates}, {"replays", s.Replays}, {"misrouted", s.Misrouted}, {"crc", s.CRC},
-		{"crc-strange", s.CRCStrange}, {"mac", s.MAC}, {"sessions", s.Sessions}, {"malformed", s.Malformed}, {"own-late", s.OwnLate}, {"restarting", s.Restarting},
+		{"crc-strange", s.CRCStrange}, {"mac", s.MAC}, {"sessions", s.Sessions}, {"malformed", s.Malformed}, {"own-late",
+			s.OwnLate}, {"restarting", s.Restarting},
 	} {
 		if c.v != 0 {
 			fmt.Fprintf(&out, " %s=%d", c.name, c.v)

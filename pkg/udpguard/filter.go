@@ -1,9 +1,10 @@
 // Package udpguard makes the kernel refuse datagrams by their source before they take space in a receive buffer, so that a flood from
 // strangers neither fills the buffer nor wakes its reader.
 //
-// SetPeer admits one source and suits sockets with one peer. A Guard suits sockets with many: it always admits known sources, and limits all
-// strangers together to one budget. Both attach a classic BPF program (SO_ATTACH_FILTER), which needs no privilege. The package
-// checks only addresses and proves nothing: anyone who can send raw packets can forge a source address. Start with Guard.
+// SetPeer admits one source and suits sockets with one peer. A Guard suits sockets with many: it always admits known sources, and
+// limits all strangers together to one budget. Both attach a classic BPF program (SO_ATTACH_FILTER), which needs no privilege.
+// The package checks only addresses and proves nothing: anyone who can send raw packets can forge a source address. Start with
+// Guard.
 package udpguard
 
 import (
@@ -20,8 +21,8 @@ import (
 // maxProgram is the kernel's limit of instructions in one program (BPF_MAXINSNS).
 const maxProgram = 4096
 
-// Offsets that a UDP socket's program may load: its data begins at the UDP header, and the kernel's negative offsets reach the network header
-// (linux/filter.h).
+// Offsets that a UDP socket's program may load: its data begins at the UDP header, and the kernel's negative offsets reach the
+// network header (linux/filter.h).
 const (
 	netOffset    = 0xfff00000 // SKF_NET_OFF
 	randomOffset = 0xfffff038 // SKF_AD_OFF + SKF_AD_RANDOM
@@ -146,7 +147,8 @@ func ret(k uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET |
 func attach(c syscall.RawConn, prog []unix.SockFilter) error {
 	var serr error
 	err := c.Control(func(fd uintptr) {
-		serr = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]})
+		serr = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+			&unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]})
 	})
 	return errors.Join(err, serr)
 }

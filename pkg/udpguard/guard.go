@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// tighten is the number of powers of two by which the strangers' share shrinks when they exceed their budget, at most once per tightenEvery,
-	// so that datagrams already in the buffer do not count twice.
+	// tighten is the number of powers of two by which the strangers' share shrinks when they exceed their budget, at most once per
+	// tightenEvery, so that datagrams already in the buffer do not count twice.
 	tighten      = 3
 	tightenEvery = 2 * time.Millisecond
 	// maxShift limits the reduction: one in a million strangers' datagrams still arrives, so that a change of rate shows.
@@ -24,9 +24,10 @@ const (
 	loosenEvery = 250 * time.Millisecond
 )
 
-// Guard limits the harm that strangers can do to a socket with many peers. It always admits known sources. Strangers share one budget: Admit
-// refuses datagrams beyond it, and then the kernel admits only a share of strangers. The share shrinks to the budget within some
-// milliseconds and grows again after the flood. A stranger's single datagram may be lost in a flood; known sources lose nothing.
+// Guard limits the harm that strangers can do to a socket with many peers. It always admits known sources. Strangers share one
+// budget: Admit refuses datagrams beyond it, and then the kernel admits only a share of strangers. The share shrinks to the
+// budget within some milliseconds and grows again after the flood. A stranger's single datagram may be lost in a flood; known
+// sources lose nothing.
 //
 //	         budget exceeded                     budget exceeded
 //	all ──────────────────────► one in 2^3 ──────────────────────► one in 2^6 … 2^20

@@ -232,8 +232,10 @@ func TestThresholds(t *testing.T) {
 }
 
 func TestCoreHealth(t *testing.T) {
-	if CoreHealth(0, 0, 0, 0) != HealthNormal || CoreHealth(0, 0, 0, 1) != HealthSick || CoreHealth(RouterHopsExceeded, 0, 0, 0) != HealthSick ||
-		CoreHealth(RouterNoRoute|RouterProtocol, 0, 0, 0) != HealthNormal || CoreHealth(0, 1, 0, 0) != HealthSick || CoreHealth(0, 0, 1, 0) != HealthSick {
+	if CoreHealth(0, 0, 0, 0) != HealthNormal || CoreHealth(0, 0, 0, 1) != HealthSick ||
+		CoreHealth(RouterHopsExceeded, 0, 0, 0) != HealthSick ||
+		CoreHealth(RouterNoRoute|RouterProtocol, 0, 0, 0) != HealthNormal || CoreHealth(0, 1, 0, 0) != HealthSick ||
+		CoreHealth(0, 0, 1, 0) != HealthSick {
 		t.Error("core health by exceptions")
 	}
 	if RouterKnown != 0xfff || RDMAKnown != 7 || EngineKnown != 0x7f {
@@ -255,7 +257,8 @@ func TestReadNode(t *testing.T) {
 	for i, w := range want {
 		got := words[i]
 		at := slices.IndexFunc(got.Fields, func(f Field) bool { return f.Name == w.field })
-		if got.Address != w.address || got.Value != w.value || got.Owner != w.owner || got.Fields[at].Text != w.text || (got.Error != "") != w.wrong {
+		if got.Address != w.address || got.Value != w.value || got.Owner != w.owner || got.Fields[at].Text != w.text ||
+			(got.Error != "") != w.wrong {
 			t.Errorf("%+v: want %+v", got, w)
 		}
 	}

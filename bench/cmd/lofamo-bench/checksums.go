@@ -31,7 +31,8 @@ func checksums(o options) error {
 	for _, size := range sizes {
 		for _, a := range checksum.Algorithms()[1:] {
 			f := measure.Fold(a, size, max(round, time.Duration(size)), rounds)
-			o.out.f("| %s | %s | %.0f | %.0f | %.0f | %+.0f %% |\n", sizeName(size), checksum.Name(a), f.Copy/1e6, f.TwoPasses/1e6, f.Folded/1e6, 100*(f.Folded/f.TwoPasses-1))
+			o.out.f("| %s | %s | %.0f | %.0f | %.0f | %+.0f %% |\n", sizeName(size), checksum.Name(a), f.Copy/1e6, f.TwoPasses/1e6,
+				f.Folded/1e6, 100*(f.Folded/f.TwoPasses-1))
 			o.progress.f("\rchecksums %s %-12s ", sizeName(size), checksum.Name(a))
 		}
 	}

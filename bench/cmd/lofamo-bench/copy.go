@@ -55,7 +55,8 @@ type comparison struct {
 	trip, sender, processor, rate measure.Paired
 }
 
-func (c *comparison) run(ctx context.Context, o options, ids measure.Identities, report fault.Report, without, with measure.Keeping) (err error) {
+func (c *comparison) run(ctx context.Context, o options, ids measure.Identities, report fault.Report, without,
+	with measure.Keeping) (err error) {
 	var two [2]measure.Exchange
 	for i, k := range [2]measure.Keeping{without, with} {
 		r, failed := measure.NewKeeping(ids, emulated, report, k)
@@ -104,5 +105,6 @@ func (c *comparison) block(e measure.Exchange) (medians, error) {
 		processors = append(processors, micros(measure.ProcessorTime()-used))
 	}
 	f, err := e.Saturate(c.flow, inFlight)
-	return medians{measure.Quantile(trips, 0.5), measure.Quantile(senders, 0.5), measure.Quantile(processors, 0.5), f.PerSecond(f.Reports)}, err
+	return medians{measure.Quantile(trips, 0.5), measure.Quantile(senders, 0.5), measure.Quantile(processors, 0.5),
+		f.PerSecond(f.Reports)}, err
 }

@@ -16,7 +16,8 @@ var emulated = fault.Origin{Node: "n0-0-0", Half: fault.HalfHost}
 // oneState is a report of one change, as most are.
 func oneState(digest bool) fault.Report {
 	return fault.Report{Digest: digest, Uptime: time.Hour, Observations: []fault.Observation{
-		{Node: emulated.Node, Component: fault.ComponentTemperature, State: fault.Sick, Kind: fault.KindSelf, Age: time.Millisecond, Detail: "board 80 C over 75"},
+		{Node: emulated.Node, Component: fault.ComponentTemperature, State: fault.Sick, Kind: fault.KindSelf, Age: time.Millisecond,
+			Detail: "board 80 C over 75"},
 	}}
 }
 
@@ -199,7 +200,8 @@ func committed(ctx context.Context, o options, signed *variant, n int, pace time
 	for _, row := range []struct {
 		name string
 		l    measure.Latencies
-	}{{"replica in this process: RECEIVED", trips(signed.samples)}, {"real supervisors: RECEIVED", received}, {"real supervisors: COMMITTED", stored}} {
+	}{{"replica in this process: RECEIVED", trips(signed.samples)}, {"real supervisors: RECEIVED", received},
+		{"real supervisors: COMMITTED", stored}} {
 		o.out.f("| %s | %s | %s |\n", row.name, measure.Micros(row.l.Median()), measure.Micros(row.l.P99()))
 	}
 	return nil
@@ -241,7 +243,8 @@ func saturated(o options, ids measure.Identities, variants []*variant, rounds in
 		o.progress.f("\rsaturated %d/%d ", i+1, rounds)
 	}
 	o.progress.f("\n")
-	o.out.f("\nSaturated: %d on their way at any time, %d rounds of %s by turns, median; both ends share this machine's cores.\n\n", inFlight, rounds, flow)
+	o.out.f("\nSaturated: %d on their way at any time, %d rounds of %s by turns, median; both ends share this machine's cores.\n\n",
+		inFlight, rounds, flow)
 	o.out.f("| | datagrams/s | against raw | reports/s | reports in a datagram |\n|---|---|---|---|---|\n")
 	bound := 0.0
 	for _, v := range all {
@@ -258,7 +261,8 @@ func saturated(o options, ids measure.Identities, variants []*variant, rounds in
 			o.out.f("| %s | %.0f | %+.0f %% | - | - |\n", v.name, d, 100*(d/bound-1))
 			continue
 		}
-		o.out.f("| %s | %.0f | %+.0f %% | %.0f | %.1f |\n", v.name, d, 100*(d/bound-1), measure.Quantile(reports, 0.5), measure.Quantile(each, 0.5))
+		o.out.f("| %s | %.0f | %+.0f %% | %.0f | %.1f |\n", v.name, d, 100*(d/bound-1), measure.Quantile(reports, 0.5),
+			measure.Quantile(each, 0.5))
 	}
 	return nil
 }

@@ -21,8 +21,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// eurekas measures eurekas and barriers of jobs on a cluster of 64 nodes, with and without dead links. Its preset is relaxed: at another one two
-// cores have enough to do with the heartbeats of 64 nodes. A eureka on links that lose nothing waits for no period.
+// eurekas measures eurekas and barriers of jobs on a cluster of 64 nodes, with and without dead links. Its preset is relaxed: at
+// another one two cores have enough to do with the heartbeats of 64 nodes. A eureka on links that lose nothing waits for no
+// period.
 func eurekas(ctx context.Context, o options) error {
 	torus, ring := grid.Dims{X: 4, Y: 4, Z: 4}, grid.Dims{X: 16, Y: 1, Z: 1}
 	preset, samples := config.PresetRelaxed, 200
@@ -183,13 +184,14 @@ func (e *eurekaBench) row(ctx context.Context, share float64, samples int) (err 
 		}
 	}
 	e.o.progress.f("\n")
-	e.o.out.f("| %.0f %% | %d of %d | %s | %s | %s | %s | %s | %s |\n", 100*share, len(from), len(e.nodes), measure.Millis(last.Median()), measure.Millis(last.P99()),
+	e.o.out.f("| %.0f %% | %d of %d | %s | %s | %s | %s | %s | %s |\n", 100*share, len(from), len(e.nodes),
+		measure.Millis(last.Median()), measure.Millis(last.P99()),
 		measure.Millis(passed[0].Median()), measure.Millis(passed[0].P99()), measure.Millis(passed[1].Median()), measure.Millis(passed[1].P99()))
 	return nil
 }
 
-// calm is for how long nothing must have changed in the fault map before a row of eurekas begins: a start, and links that have just been cut, have nodes
-// report, negotiate and ask, and what is measured is no longer eurekas alone.
+// calm is for how long nothing must have changed in the fault map before a row of eurekas begins: a start, and links that have
+// just been cut, have nodes report, negotiate and ask, and what is measured is no longer eurekas alone.
 func (o options) calm() time.Duration {
 	if o.short {
 		return time.Second

@@ -195,7 +195,8 @@ func soak(ctx context.Context, o options) (err error) {
 	if len(list) == 0 {
 		list = []string{"none"}
 	}
-	o.out.f("%s at preset %s with %d busy loops: changes away from NORMAL of what is healthy: %s.\n", o.soak, o.presets[0], loops, strings.Join(list, ", "))
+	o.out.f("%s at preset %s with %d busy loops: changes away from NORMAL of what is healthy: %s.\n", o.soak, o.presets[0], loops,
+		strings.Join(list, ", "))
 	if failed > 0 {
 		return fmt.Errorf("something healthy was called FAILED %d times", failed)
 	}

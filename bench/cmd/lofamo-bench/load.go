@@ -48,21 +48,22 @@ func commits(ctx context.Context, o options) error {
 		sides, total = []int{3}, 2_000
 	}
 	for _, side := range sides {
-		err := withFleet(ctx, fleet.Config{Dims: cube(side), Replicas: 3, Preset: config.PresetDefault, Periods: seldom(5 * time.Minute)}, func(f *fleet.Fleet) error {
-			if err := everybodySpeaks(ctx, f); err != nil {
-				return err
-			}
-			for _, under := range []int{64, 16, 4, 1} {
-				count := total
-				if under < 16 {
-					count /= 4
+		err := withFleet(ctx, fleet.Config{Dims: cube(side), Replicas: 3, Preset: config.PresetDefault, Periods: seldom(5 * time.Minute)},
+			func(f *fleet.Fleet) error {
+				if err := everybodySpeaks(ctx, f); err != nil {
+					return err
 				}
-				if err := commit(ctx, o, f, under, count); err != nil {
-					return fmt.Errorf("%d changes under one signature: %w", under, err)
+				for _, under := range []int{64, 16, 4, 1} {
+					count := total
+					if under < 16 {
+						count /= 4
+					}
+					if err := commit(ctx, o, f, under, count); err != nil {
+						return fmt.Errorf("%d changes under one signature: %w", under, err)
+					}
 				}
-			}
-			return nil
-		})
+				return nil
+			})
 		if err != nil {
 			return err
 		}
@@ -138,12 +139,14 @@ func deaths(ctx context.Context, o options) error {
 		count int // scattered; 0: a block
 		block int
 	}
-	plans := []plan{{cube(20), 10, 0}, {cube(20), 100, 0}, {cube(20), 300, 0}, {cube(20), 1000, 0}, {cube(20), 0, 4}, {cube(20), 0, 7}, {cube(20), 0, 10}}
+	plans := []plan{{cube(20), 10, 0}, {cube(20), 100, 0}, {cube(20), 300, 0}, {cube(20), 1000, 0}, {cube(20), 0, 4}, {cube(20), 0, 7},
+		{cube(20), 0, 10}}
 	if o.short {
 		plans = []plan{{cube(4), 4, 0}, {cube(6), 0, 3}}
 	}
 	for _, p := range plans {
-		err := withFleet(ctx, fleet.Config{Dims: p.dims, Replicas: 3, Preset: config.PresetDefault, Periods: seldom(loadDigests), Seed: o.seed}, func(f *fleet.Fleet) error {
+		err := withFleet(ctx, fleet.Config{Dims: p.dims, Replicas: 3, Preset: config.PresetDefault, Periods: seldom(loadDigests),
+			Seed: o.seed}, func(f *fleet.Fleet) error {
 			return death(ctx, o, f, p.count, p.block)
 		})
 		if err != nil {
@@ -183,7 +186,8 @@ func death(ctx context.Context, o options, f *fleet.Fleet, count, block int) (er
 	if d.Group > 0 {
 		group, size = printed("%.0f ms", ms(d.Group)), printed("%d (%s)", d.GroupSize, d.GroupID)
 	}
-	o.out.f("| %s | %s | %d | %.0f ms | %.0f ms | %.0f ms | %s | %s |\n", f.Dims(), what, d.Accusations, ms(d.Known.Median()), ms(d.Known.P99()), ms(d.Known.Max()), group, size)
+	o.out.f("| %s | %s | %d | %.0f ms | %.0f ms | %.0f ms | %s | %s |\n", f.Dims(), what, d.Accusations, ms(d.Known.Median()),
+		ms(d.Known.P99()), ms(d.Known.Max()), group, size)
 	return nil
 }
 

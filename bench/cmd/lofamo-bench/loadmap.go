@@ -81,8 +81,10 @@ func steady(ctx context.Context, o options, f *fleet.Fleet, wait time.Duration) 
 		sum += each[i].CPU - eachBefore[i].CPU
 	}
 	leads = each[leader].CPU - eachBefore[leader].CPU
-	o.out.f("| %d | %.0f | %.2f cores | %.2f | %.2f | %.2f cores | %.1f %% | %d MB | %d |\n", len(f.Nodes()), float64(after.Sent-wire.Sent)/all.Seconds(),
-		cores(sum, all), cores(leads, all), cores(sum-leads, all), cores(used, all), 100*float64(after.Answered-wire.Answered)/float64(after.Sent-wire.Sent),
+	o.out.f("| %d | %.0f | %.2f cores | %.2f | %.2f | %.2f cores | %.1f %% | %d MB | %d |\n", len(f.Nodes()),
+		float64(after.Sent-wire.Sent)/all.Seconds(),
+		cores(sum, all), cores(leads, all), cores(sum-leads, all), cores(used,
+			all), 100*float64(after.Answered-wire.Answered)/float64(after.Sent-wire.Sent),
 		each[leader].Resident>>20, len(last.GetEvents()))
 	if late > f.Periods().DigestPeriod {
 		o.out.f("\nThe emulated nodes were %s late: they, not the supervisors, were the limit.\n\n", late.Round(time.Millisecond))
@@ -99,9 +101,10 @@ func largeMap(ctx context.Context, o options) error {
 	o.out.f("\n### A large map\n\n*Not normal*: `ListNodes` with `not_normal`, asked of the leader by one client over its connection; one node in a hundred is SICK, pages of 500. *Fan-out*: %d watchers on 20 connections to one replica; one change every 50 ms, from the sending of its report to the receipt by each watcher, and from the first receipt to each.\n\n", watchers)
 	o.out.f("| nodes | leader's memory | others | first digests of all | not normal | median | p99 | summary median | p99 | watch median | p99 | behind the first, p99 |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, d := range sizes {
-		err := withFleet(ctx, fleet.Config{Dims: d, Replicas: 3, Preset: config.PresetDefault, Periods: seldom(5 * time.Minute)}, func(f *fleet.Fleet) error {
-			return oneMap(ctx, o, f, watchers, changes)
-		})
+		err := withFleet(ctx, fleet.Config{Dims: d, Replicas: 3, Preset: config.PresetDefault, Periods: seldom(5 * time.Minute)},
+			func(f *fleet.Fleet) error {
+				return oneMap(ctx, o, f, watchers, changes)
+			})
 		if err != nil {
 			return fmt.Errorf("%s: %w", d, err)
 		}
@@ -169,7 +172,8 @@ func oneMap(ctx context.Context, o options, f *fleet.Fleet, watchers, changes in
 			others = max(others, u.Resident)
 		}
 	}
-	o.out.f("| %d | %d MB | %d MB | %.1f s | %d | %.2f ms | %.2f ms | %.2f ms | %.2f ms | %.1f ms | %.1f ms | %.1f ms |\n", len(f.Nodes()), each[leader].Resident>>20, others>>20, spoke.Seconds(),
+	o.out.f("| %d | %d MB | %d MB | %.1f s | %d | %.2f ms | %.2f ms | %.2f ms | %.2f ms | %.1f ms | %.1f ms | %.1f ms |\n",
+		len(f.Nodes()), each[leader].Resident>>20, others>>20, spoke.Seconds(),
 		found, ms(list.Median()), ms(list.P99()), ms(summary.Median()), ms(summary.P99()), ms(end.Median()), ms(end.P99()), ms(behind.P99()))
 	return nil
 }

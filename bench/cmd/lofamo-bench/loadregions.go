@@ -21,7 +21,8 @@ func hierarchies(ctx context.Context, o options) error {
 	}
 	for _, d := range sizes {
 		for _, n := range []int{0, regions} {
-			err := withFleet(ctx, fleet.Config{Dims: d, Replicas: 1, Regions: n, Preset: config.PresetDefault, Periods: seldom(loadDigests), Seed: o.seed}, func(f *fleet.Fleet) error {
+			err := withFleet(ctx, fleet.Config{Dims: d, Replicas: 1, Regions: n, Preset: config.PresetDefault, Periods: seldom(loadDigests),
+				Seed: o.seed}, func(f *fleet.Fleet) error {
 				return hierarchy(ctx, o, f, n, wait)
 			})
 			if err != nil {
@@ -63,7 +64,8 @@ func hierarchy(ctx context.Context, o options, f *fleet.Fleet, regions int, wait
 	if regions > 0 {
 		what = printed("%d regions of 1, and a parent", regions)
 	}
-	o.out.f("| %d | %s | %.2f cores | %d MB | %d MB | %d | %.0f ms | %.0f ms | %.0f ms |\n", len(f.Nodes()), what, used, after.Resident>>20, each[0].Resident>>20,
+	o.out.f("| %d | %s | %.2f cores | %d MB | %d MB | %d | %.0f ms | %.0f ms | %.0f ms |\n", len(f.Nodes()), what, used,
+		after.Resident>>20, each[0].Resident>>20,
 		len(victims), ms(d.Known.Median()), ms(d.Known.P99()), ms(d.Known.Max()))
 	return onlyDead(ctx, f, victims)
 }

@@ -102,8 +102,10 @@ func parse(args []string) (options, error) {
 	if *kills < 1 || *kills > 100000 || *others < 0 || *others > 100000 || *peers < 0 || *relays < 1 || *relays > 10000 || f.NArg() > 0 {
 		return options{}, fmt.Errorf("kills %d (1 to 100000), others %d (0 to 100000), peers %d (0 or more), relays %d (1 to 10000), arguments %q (none): outside what is allowed", *kills, *others, *peers, *relays, f.Args())
 	}
-	if !section(*only) && !slices.ContainsFunc(experiments(config.Periods{}), func(e experiment) bool { return strings.Contains(e.fault.String(), *only) }) {
-		return options{}, fmt.Errorf("only: given %q: want a part of the name of a fault, or one of the sections %s", *only, strings.Join(sectionNames(), ", "))
+	if !section(*only) && !slices.ContainsFunc(experiments(config.Periods{}),
+		func(e experiment) bool { return strings.Contains(e.fault.String(), *only) }) {
+		return options{}, fmt.Errorf("only: given %q: want a part of the name of a fault, or one of the sections %s", *only,
+			strings.Join(sectionNames(), ", "))
 	}
 	names := strings.FieldsFunc(*presets, func(r rune) bool { return r == ',' })
 	if *soak > 0 && len(names) == 0 {
@@ -221,7 +223,8 @@ func start(ctx context.Context, o options, preset string) (*lab.Lab, string, err
 	// a sample.
 	holdOff := config.Duration(200 * time.Millisecond)
 	l, err := lab.Start(starting, cluster.Options{
-		Dir: dir, Dims: o.dims, Supervisors: cmp.Or(o.supervisors, 3), Preset: preset, LogLevel: "warn", Periods: &config.PeriodsOverride{LinkHoldOff: &holdOff},
+		Dir: dir, Dims: o.dims, Supervisors: cmp.Or(o.supervisors,
+			3), Preset: preset, LogLevel: "warn", Periods: &config.PeriodsOverride{LinkHoldOff: &holdOff},
 	})
 	if err != nil {
 		return nil, "", errors.Join(err, os.RemoveAll(dir))

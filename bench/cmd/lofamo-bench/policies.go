@@ -16,8 +16,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// policies measures what one change of one node costs the engine of responses, in the only goroutine that it has: all policies are for the component and the
-// state that it changes to, so that each is evaluated to its last condition.
+// policies measures what one change of one node costs the engine of responses, in the only goroutine that it has: all policies
+// are for the component and the state that it changes to, so that each is evaluated to its last condition.
 func policies(_ context.Context, o options) error {
 	dims, count, stand, samples := grid.Dims{X: 50, Y: 50, Z: 40}, 100, 1000, 2000
 	if o.short {
@@ -90,7 +90,8 @@ func evaluate(dims grid.Dims, count, matching, open, samples int, seed uint64) (
 	led := response.Led{Token: 1}
 	for rank := range dims.Nodes() {
 		at := dims.At(rank)
-		ev.nodes = append(ev.nodes, response.NodeInfo{ID: fault.DefaultNodeID(at), Coord: at, Labels: map[string]string{"rack": fmt.Sprintf("r%d", at.X)}})
+		ev.nodes = append(ev.nodes, response.NodeInfo{ID: fault.DefaultNodeID(at), Coord: at,
+			Labels: map[string]string{"rack": fmt.Sprintf("r%d", at.X)}})
 	}
 	for _, e := range []response.Event{
 		response.TopologyChanged{Dims: dims, Nodes: ev.nodes}, response.SupervisorsChanged{Supervisors: []response.SupervisorInfo{{ID: "s1", Alive: true}}},

@@ -263,7 +263,8 @@ func (r *relay) print() {
 		for _, p := range slices.Sorted(maps.Keys(k.paths)) {
 			paths = append(paths, fmt.Sprintf("%s %d", p, k.paths[p]))
 		}
-		r.o.out.f("| %s | %d | %s | %s | %s | %s | %s | %s | %s |\n", k.name, len(k.clock), measure.Millis(k.clock.Median()), p99, measure.Millis(k.clock.Max()),
+		r.o.out.f("| %s | %d | %s | %s | %s | %s | %s | %s | %s |\n", k.name, len(k.clock), measure.Millis(k.clock.Median()), p99,
+			measure.Millis(k.clock.Max()),
 			measure.Millis(k.own.Median()), own99, measure.Millis(k.own.Max()), strings.Join(paths, ", "))
 	}
 	r.o.out.f("\nThe way, as the leader noted it: ")
@@ -273,8 +274,10 @@ func (r *relay) print() {
 		}
 		r.o.out.f("%s %d times", way, r.hops[way])
 	}
-	r.o.out.f(". All hops together held a report for %s ms, median, at most %s ms.\n", measure.Millis(r.held.Median()), measure.Millis(r.held.Max()))
-	r.o.out.f("\nDuring the %d cuts of the second row the sockets of the cut service networks passed %d datagrams and dropped %d", r.cuts, r.passed, r.blocked)
+	r.o.out.f(". All hops together held a report for %s ms, median, at most %s ms.\n", measure.Millis(r.held.Median()),
+		measure.Millis(r.held.Max()))
+	r.o.out.f("\nDuring the %d cuts of the second row the sockets of the cut service networks passed %d datagrams and dropped %d",
+		r.cuts, r.passed, r.blocked)
 	if r.unseen {
 		r.o.out.f(" (no packet socket is allowed here).\n")
 		return

@@ -41,7 +41,8 @@ type phaseRecord struct {
 func (p phaseRecord) String() string {
 	out := p.Phase + ": "
 	if p.Without > 0 {
-		out += fmt.Sprintf("agents %.0f %% with supervisors, %.0f %% without at first, then %.0f %% (%.2f times); ", p.With, p.Early, p.Without, p.Without/p.With)
+		out += fmt.Sprintf("agents %.0f %% with supervisors, %.0f %% without at first, then %.0f %% (%.2f times); ", p.With, p.Early,
+			p.Without, p.Without/p.With)
 	}
 	out += fmt.Sprintf("%.1f s until NORMAL, peak %.0f %%, %d faults, breaker %s", p.Seconds, p.Peak, p.Faults, p.Breaker)
 	if p.Failure != "" {
@@ -79,7 +80,8 @@ func (s *starter) phases(ctx context.Context, c *cluster.Cluster, m *measure.Met
 			each(func(id string) error { return c.KillSupervisor(ctx, id) }),
 			each(c.StartSupervisor),
 		},
-		{"everything stopped, then started", func(context.Context) error { return s.down(c.Dir()) }, func(ctx context.Context) error { return s.run(ctx, "up", "--detach", "--dir", c.Dir()) }},
+		{"everything stopped, then started", func(context.Context) error { return s.down(c.Dir()) },
+			func(ctx context.Context) error { return s.run(ctx, "up", "--detach", "--dir", c.Dir()) }},
 		{"all agents restarted at once (`lofamo-agent restart`)", nil, func(ctx context.Context) error { return s.restartAgents(ctx, c) }},
 	} {
 		if ctx.Err() != nil {
@@ -145,7 +147,8 @@ func (s *starter) restartAgents(ctx context.Context, c *cluster.Cluster) error {
 	var wg sync.WaitGroup
 	for i, n := range nodes {
 		wg.Go(func() {
-			cmd := exec.CommandContext(ctx, filepath.Join(s.bin, "lofamo-agent"), "restart", "--config", filepath.Join(c.Dir(), "nodes", string(n.ID), "agent.yaml"))
+			cmd := exec.CommandContext(ctx, filepath.Join(s.bin, "lofamo-agent"), "restart", "--config",
+				filepath.Join(c.Dir(), "nodes", string(n.ID), "agent.yaml"))
 			if out, err := cmd.CombinedOutput(); err != nil {
 				errs[i] = fmt.Errorf("restart node %s: %w: %.300s", n.ID, err, out)
 			}

@@ -114,7 +114,8 @@ func printTested(o options, rows []*testedHalf) error {
 			if every == 0 {
 				name = "off"
 			} else {
-				diff = [4]string{against(r.perSecond, off.perSecond), against(r.used, off.used), against(r.mean, off.mean), against(r.median, off.median)}
+				diff = [4]string{against(r.perSecond, off.perSecond), against(r.used, off.used), against(r.mean, off.mean),
+					against(r.median, off.median)}
 			}
 			o.out.f("| %s | %.0f | %s | %s | %.1f µs | %s | %s | %d |\n", name, measure.Quantile(r.perSecond, 0.5), diff[0], diff[1],
 				measure.Quantile(r.median, 0.5)/1000, diff[2], diff[3], n)

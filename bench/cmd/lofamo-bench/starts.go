@@ -385,7 +385,8 @@ func printStarts(o options, all []startRecord) {
 			o.out.f("| %s | 0 | - | - | - |\n", what)
 			return
 		}
-		o.out.f("| %s | %d | "+format+" | "+format+" | "+format+" |\n", what, len(v), measure.Quantile(v, 0.5), measure.Quantile(v, 0.99), measure.Quantile(v, 1))
+		o.out.f("| %s | %d | "+format+" | "+format+" | "+format+" |\n", what, len(v), measure.Quantile(v, 0.5), measure.Quantile(v, 0.99),
+			measure.Quantile(v, 1))
 	}
 	row("time until all nodes are NORMAL, s (+Inf: failed)", took, "%.1f")
 	row(fmt.Sprintf("peak cost of the start (highest %s), %% of a core", peakWindow), peaks, "%.0f")

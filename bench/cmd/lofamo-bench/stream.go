@@ -83,7 +83,8 @@ func (s *stage) overhead(ctx context.Context, o options, rate float64, reports, 
 	o.progress.f("\n")
 	o.out.f("Without a fault, by turns, %d times %d reports (paced half as many) each, ms:\n\n| stream | received/s, median | RECEIVED median | p99 | COMMITTED median | p99 | reports in a datagram |\n|---|---|---|---|---|---|---|\n", rounds, reports)
 	for _, k := range kinds {
-		o.out.f("| %s | %.0f | %.2f | %.2f | %.2f | %.2f | %.1f |\n", k.name, measure.Quantile(k.rates, 0.5), ms(k.received.Median()), ms(k.received.P99()),
+		o.out.f("| %s | %.0f | %.2f | %.2f | %.2f | %.2f | %.1f |\n", k.name, measure.Quantile(k.rates, 0.5), ms(k.received.Median()),
+			ms(k.received.P99()),
 			ms(k.committed.Median()), ms(k.committed.P99()), float64(k.added)/float64(k.sent))
 	}
 	o.out.f("\n")
@@ -133,7 +134,8 @@ func (s *stage) failure(ctx context.Context, o options, rate float64, reports in
 	counts := measure.Intervals(st.Received, interval, end)
 	at := int(st.CutAt / interval)
 	o.out.f("| %s | %d | %.0f | %d | %.1f ms | %d | %d | %d | %d | %d | %.1f ms | %.1f ms | %.1f ms |\n", name, len(st.Added), st.Rate(),
-		measure.LongestRun(counts[at:min(len(counts), at+100)]), ms(measure.LongestSilence(st.Received, st.CutAt, min(end, st.CutAt+time.Second))),
+		measure.LongestRun(counts[at:min(len(counts), at+100)]), ms(measure.LongestSilence(st.Received, st.CutAt,
+			min(end, st.CutAt+time.Second))),
 		st.Migrations(), st.Retries(), missing, twice, copies, ms(st.ToReceived.Max()), ms(st.ToCommitted.Median()), ms(st.ToCommitted.P99()))
 	from, to := max(0, at-10), min(len(counts), at+25)
 	var b strings.Builder

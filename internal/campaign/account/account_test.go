@@ -31,7 +31,8 @@ func TestAudit(t *testing.T) {
 		{"committed, killed before it was told", []string{taken1, knows}, map[string][]string{"n/host@2#7": {"aa"}}},
 		{"the same, and the next leader was none before it could begin", []string{taken1, noTerm}, map[string][]string{"n/host@2#7": {"aa"}}},
 		{"the same, of an earlier epoch", []string{taken1, knewOnce}, map[string][]string{"n/host@2#7": {"aa"}}},
-		{"killed before the commit, taken again", []string{taken1, others + "\n" + taken2 + "\n" + commit2}, map[string][]string{"n/host@2#7": {"bb"}}},
+		{"killed before the commit, taken again", []string{taken1, others + "\n" + taken2 + "\n" + commit2},
+			map[string][]string{"n/host@2#7": {"bb"}}},
 		{"twice", []string{taken1 + "\n" + commit1, taken2 + "\n" + commit2}, map[string][]string{"n/host@2#7": {"aa", "bb"}}},
 		{"twice, once untold", []string{taken1, knows + "\n" + taken2 + "\n" + commit2}, map[string][]string{"n/host@2#7": {"aa", "bb"}}},
 		{"a last line cut off", []string{taken1 + "\n" + commit1 + "\n" + `{"msg":"rep`}, map[string][]string{"n/host@2#7": {"aa"}}},
@@ -76,7 +77,9 @@ func TestBalance(t *testing.T) {
 		}
 	}
 	lost, doubled, replaced := Balance(kept, map[string][]string{"n/host@1#1": {"aa"}, "n/host@1#2": {"bb", "bb"}, "n/host@1#5": {"cc"}})
-	if len(kept) != 5 || replaced != 1 || !slices.Equal(lost, []string{"n/host@1#3"}) || !slices.Equal(doubled, []string{"n/host@1#2, 2 times"}) {
-		t.Errorf("kept %v, lost %v, doubled %v, replaced %d: want that of those replaced only the one that was not accepted counts", kept, lost, doubled, replaced)
+	if len(kept) != 5 || replaced != 1 || !slices.Equal(lost, []string{"n/host@1#3"}) ||
+		!slices.Equal(doubled, []string{"n/host@1#2, 2 times"}) {
+		t.Errorf("kept %v, lost %v, doubled %v, replaced %d: want that of those replaced only the one that was not accepted counts", kept,
+			lost, doubled, replaced)
 	}
 }

@@ -49,7 +49,8 @@ type held struct {
 
 func newCopyWorld(t *testing.T, half fault.Half) *copyWorld {
 	t.Helper()
-	w := &copyWorld{t: t, path: filepath.Join(t.TempDir(), half.String()+".backup"), id: backup.Identity{Node: "n0-0-0", Half: half, Boot: [16]byte{1, 2, 3}}, areas: backup.Areas(half)}
+	w := &copyWorld{t: t, path: filepath.Join(t.TempDir(), half.String()+".backup"),
+		id: backup.Identity{Node: "n0-0-0", Half: half, Boot: [16]byte{1, 2, 3}}, areas: backup.Areas(half)}
 	f := w.open()
 	w.store(f)
 	w.close(f)
@@ -106,7 +107,8 @@ func (w *copyWorld) store(f *backup.File) {
 		}
 		w.again()
 	}
-	do(f.StoreNumbers(backup.Numbers{OutboxSnapshot: servicenet.OutboxSnapshot{Epoch: 7, Seq: fault.Seq(1000 + g), Exchange: uint64(g)}, List: 3}))
+	do(f.StoreNumbers(backup.Numbers{OutboxSnapshot: servicenet.OutboxSnapshot{Epoch: 7, Seq: fault.Seq(1000 + g),
+		Exchange: uint64(g)}, List: 3}))
 	if w.id.Half == fault.HalfHost {
 		do(f.StorePathSessions(bytes.Repeat([]byte{byte(g), 5}, 50)))
 	}
@@ -117,7 +119,8 @@ func (w *copyWorld) store(f *backup.File) {
 	if w.id.Half == fault.HalfDNP {
 		for i, d := range grid.Directions() {
 			do(f.StoreSession(d, backup.Session{ID: uint32(i + 1), Tx: [16]byte{1, byte(i)}, Rx: [16]byte{2, byte(i)}}))
-			c := torus.LinkSnapshot{TxSession: uint32(i + 1), TxSeq: 1<<33 + uint64(g), Acked: 1 << 32, Started: true, RxSession: 9, Next: 10, PeerEpoch: 11, High: 1<<35 + uint64(g), Replay: 0xffff_0000_1111_0001, Rx: torus.LinkNormal, Tx: torus.LinkSick}
+			c := torus.LinkSnapshot{TxSession: uint32(i + 1), TxSeq: 1<<33 + uint64(g), Acked: 1 << 32, Started: true, RxSession: 9,
+				Next: 10, PeerEpoch: 11, High: 1<<35 + uint64(g), Replay: 0xffff_0000_1111_0001, Rx: torus.LinkNormal, Tx: torus.LinkSick}
 			do(f.StoreCounters(d, &c))
 			do(f.StoreHop(d, bytes.Repeat([]byte{byte(g), byte(i)}, 20)))
 		}

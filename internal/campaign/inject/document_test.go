@@ -84,7 +84,8 @@ func (r record) summary(b *bytes.Buffer) {
 			fmt.Fprintf(b, "| %s: not recovered | %d of %d | %s |\n", k.Name, len(k.Unhealed), k.Faults, paper)
 		}
 	}
-	fmt.Fprintf(b, "| reports under load through all of it: kept, replaced by others, lost, doubled | %d, %d, %d, %d | – |\n", r.Reports.Kept, r.Reports.Replaced, r.Reports.Lost, r.Reports.Doubled)
+	fmt.Fprintf(b, "| reports under load through all of it: kept, replaced by others, lost, doubled | %d, %d, %d, %d | – |\n",
+		r.Reports.Kept, r.Reports.Replaced, r.Reports.Lost, r.Reports.Doubled)
 	fmt.Fprintf(b, "| detected → serving again, one at a time: median, p99 | %s | 765 ms + 900 ms a port |\n\n", r.Serving)
 }
 
@@ -158,7 +159,8 @@ func (r record) classes(b *bytes.Buffer) {
 }
 
 func (k classRecord) row(b *bytes.Buffer) {
-	fmt.Fprintf(b, "| %s | %d | %d | %d | %d | %d | %s | %s | %s | %s | %s | %d | %.0f |\n", k.Name, k.Faults, k.Outcomes[noImpact], k.Outcomes[masked], k.Outcomes[detected], k.Outcomes[undetected],
+	fmt.Fprintf(b, "| %s | %d | %d | %d | %d | %d | %s | %s | %s | %s | %s | %d | %.0f |\n", k.Name, k.Faults, k.Outcomes[noImpact],
+		k.Outcomes[masked], k.Outcomes[detected], k.Outcomes[undetected],
 		byWhom(k.By), share(k.Covered, k.Effective), share(k.Strict, k.ProberOf), k.Detect, k.Recover, len(k.Unhealed), k.Took.Seconds())
 }
 
@@ -225,7 +227,8 @@ func (r record) timeline(b *bytes.Buffer) {
 		if row.Doubts > 0 {
 			inTime += fmt.Sprintf(", and %d in doubt", row.Doubts)
 		}
-		fmt.Fprintf(b, "| %s | %d | %s | %s | %s | %s | %s | %s |\n", map[bool]string{true: "hang", false: "crash"}[row.Hang], row.Recoveries, row.Detect, inTime, row.Gone, row.Started, row.Serving, row.Proven)
+		fmt.Fprintf(b, "| %s | %d | %s | %s | %s | %s | %s | %s |\n", map[bool]string{true: "hang", false: "crash"}[row.Hang],
+			row.Recoveries, row.Detect, inTime, row.Gone, row.Started, row.Serving, row.Proven)
 	}
 	b.WriteString("| paper | | 800 µs watchdog | | | ≈ 765 ms, of it ≈ 500 ms reload | + ≈ 900 ms a port | |\n\n")
 }
@@ -251,7 +254,8 @@ func (r record) apart(b *bytes.Buffer) {
 		b.WriteString("## Flips in live data\n\nThe paper left data structures out: what is silent in them needs redundancy of another kind. Here one bit of one scalar that can be reached from a running half's machine is\nflipped (counters, states, times, buffers; chosen among all by seed), watched for 1.2 s, and the half is then killed and restarted, as the paper reloads after each run.\n\n")
 		b.WriteString("| class | faults | no impact | masked | found | missed | by | coverage | strictly | detect median, p99 | recover median, p99 | not recovered | seconds |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 		k.row(b)
-		fmt.Fprintf(b, "\nReports meanwhile: %d lost, %d doubled. Not recovered means that a restart did not heal it: %d.\n\n", k.Lost, k.Doubled, len(k.Unhealed))
+		fmt.Fprintf(b, "\nReports meanwhile: %d lost, %d doubled. Not recovered means that a restart did not heal it: %d.\n\n", k.Lost,
+			k.Doubled, len(k.Unhealed))
 	}
 }
 
@@ -328,14 +332,16 @@ func TestDocument(t *testing.T) {
 	}
 	done.classes, done.courses = before, courses
 	done.mu.Unlock()
-	for _, want := range []string{"short form", "| x | 1 | 0 | 0 | 1 | 0 | guard/CRC 1 |", "not recovered: a", "1 2 3", "| hang | 1 | 1000 ms, 1000 ms | 0 |", "| **result** |", "| checksums and guards | 1 | 100.00 % |"} {
+	for _, want := range []string{"short form", "| x | 1 | 0 | 0 | 1 | 0 | guard/CRC 1 |", "not recovered: a", "1 2 3",
+		"| hang | 1 | 1000 ms, 1000 ms | 0 |", "| **result** |", "| checksums and guards | 1 | 100.00 % |"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the document lacks %q:\n%s", want, text)
 		}
 	}
 }
 
-// TestDocumentIsWhatIsPrinted: docs/campaign.md is what the record of its run prints, and nothing else: no number and no sentence of it is written by hand. With
+// TestDocumentIsWhatIsPrinted: docs/campaign.md is what the record of its run prints, and nothing else: no number and no sentence
+// of it is written by hand. With
 // -campaign.render it is written anew.
 func TestDocumentIsWhatIsPrinted(t *testing.T) {
 	r, err := readRecord(recordFile)

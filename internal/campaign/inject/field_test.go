@@ -38,7 +38,8 @@ var binaries = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.Command("go", "build", "-trimpath", "-tags", "lofamo_failpoint", "-o", dir+"/", "../../../cmd/lofamo-agent", "../../../cmd/supervisor")
+	cmd := exec.Command("go", "build", "-trimpath", "-tags", "lofamo_failpoint", "-o", dir+"/", "../../../cmd/lofamo-agent",
+		"../../../cmd/supervisor")
 	if b, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the programs with failpoints: %w\n%s", err, b)
 	}
@@ -144,8 +145,9 @@ func (f *field) close() {
 	}
 }
 
-// report has the node report: its temperature goes up and down. Three clusters that are injected into share two cores with their supervisors: of
-// more reports than these the supervisors commit less than comes, and the log of a node, which holds 1,024, leaves out what newer ones restate.
+// report has the node report: its temperature goes up and down. Three clusters that are injected into share two cores with their
+// supervisors: of more reports than these the supervisors commit less than comes, and the log of a node, which holds 1,024,
+// leaves out what newer ones restate.
 func (f *field) report(ctx context.Context, n cluster.NodeInfo) {
 	tick := time.NewTicker(330 * time.Millisecond)
 	defer tick.Stop()
@@ -155,7 +157,8 @@ func (f *field) report(ctx context.Context, n cluster.NodeInfo) {
 			return
 		case <-tick.C:
 		}
-		if _, err := f.other.Inject(ctx, string(n.ID), cluster.Fault{Kind: cluster.SensorValue, Sensor: "temperature", Value: []float64{45, 80}[i%2]}); err != nil && ctx.Err() == nil {
+		if _, err := f.other.Inject(ctx, string(n.ID), cluster.Fault{Kind: cluster.SensorValue, Sensor: "temperature",
+			Value: []float64{45, 80}[i%2]}); err != nil && ctx.Err() == nil {
 			f.t.Error(err)
 			return
 		}
@@ -276,7 +279,8 @@ func (f *field) settle(t *testing.T) (kept, replaced int, lost, doubled []string
 	f.loadStop()
 	f.load.Wait()
 	for _, n := range f.nodes {
-		if _, err := f.other.Inject(f.t.Context(), string(n.ID), cluster.Fault{Kind: cluster.SensorValue, Sensor: "temperature", Value: 45}); err != nil {
+		if _, err := f.other.Inject(f.t.Context(), string(n.ID),
+			cluster.Fault{Kind: cluster.SensorValue, Sensor: "temperature", Value: 45}); err != nil {
 			t.Error(err)
 		}
 	}

@@ -53,7 +53,8 @@ func (f *field) do(n cluster.NodeInfo, h fault.Half, x harm, pid int) (int64, er
 
 // hurt harms a half and watches what becomes of it.
 func (f *field) hurt(n cluster.NodeInfo, h fault.Half, x harm) (sample, recovery.Recovery, error) {
-	s := sample{node: n, what: fmt.Sprintf("%s of the %s half of %s", x.name, h, n.ID), applied: true, touched: true, harmed: true, category: catCrash}
+	s := sample{node: n, what: fmt.Sprintf("%s of the %s half of %s", x.name, h, n.ID), applied: true, touched: true, harmed: true,
+		category: catCrash}
 	if x.hang {
 		s.category = catHang
 	}

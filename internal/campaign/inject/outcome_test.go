@@ -255,7 +255,8 @@ func TestOutcome(t *testing.T) {
 // byWhom prints detectors, the most frequent first.
 func byWhom(by map[detector]int) string {
 	var parts []string
-	for _, d := range slices.SortedFunc(maps.Keys(by), func(a, b detector) int { return cmp.Or(by[b]-by[a], strings.Compare(string(a), string(b))) }) {
+	for _, d := range slices.SortedFunc(maps.Keys(by),
+		func(a, b detector) int { return cmp.Or(by[b]-by[a], strings.Compare(string(a), string(b))) }) {
 		parts = append(parts, fmt.Sprintf("%s %d", d, by[d]))
 	}
 	if len(parts) == 0 {

@@ -145,7 +145,8 @@ func (f *field) tryPoint(n cluster.NodeInfo, p pointFault) (sample, error) {
 		time.Sleep(200 * time.Millisecond) // what was done to a packet has its effect, if it has one
 	}
 	after, err := f.await(n, h, func(r recovery.Record) bool {
-		return r.State == recovery.Running && r.PID != 0 && r.Total >= wantTotal && (r.Last == nil || r.Last.Serving > 0 || r.Total == before.Total)
+		return r.State == recovery.Running && r.PID != 0 && r.Total >= wantTotal &&
+			(r.Last == nil || r.Last.Serving > 0 || r.Total == before.Total)
 	})
 	s.healed = err == nil
 	if err != nil {

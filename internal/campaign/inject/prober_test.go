@@ -78,7 +78,8 @@ func (v notice) String() string {
 	for _, x := range []struct {
 		is   bool
 		name string
-	}{{v.gone, "nobody answered"}, {v.silent, "no answer twice in a row"}, {v.late && !v.silent, "no answer once"}, {v.mapped != "", v.mapped}} {
+	}{{v.gone, "nobody answered"}, {v.silent, "no answer twice in a row"}, {v.late && !v.silent, "no answer once"},
+		{v.mapped != "", v.mapped}} {
 		if x.is {
 			parts = append(parts, x.name)
 		}
@@ -196,7 +197,8 @@ func TestPace(t *testing.T) {
 	for _, at := range []int64{100, 105, 112, 180, 185, 300, 305} {
 		p.beat(at * ms)
 	}
-	for _, tc := range []struct{ from, to, want int64 }{{100, 111, 0}, {100, 112, 68}, {150, 160, 68}, {181, 184, 0}, {150, 200, 115}, {301, 400, 0}} {
+	for _, tc := range []struct{ from, to, want int64 }{{100, 111, 0}, {100, 112, 68}, {150, 160, 68}, {181, 184, 0}, {150, 200, 115},
+		{301, 400, 0}} {
 		if got := p.longest(tc.from*ms, tc.to*ms); int64(got) != tc.want*ms {
 			t.Errorf("%d to %d: %s, want %d ms", tc.from, tc.to, got, tc.want)
 		}

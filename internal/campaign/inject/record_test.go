@@ -15,8 +15,8 @@ import (
 // recordFile has the counts of the run that docs/campaign.md prints.
 const recordFile = "testdata/campaign.json"
 
-// record is all that the document prints of a run. A run writes it beside the document, so that the text can be rendered anew, and held to it, without 45 minutes
-// of faults. Times are in nanoseconds.
+// record is all that the document prints of a run. A run writes it beside the document, so that the text can be rendered anew,
+// and held to it, without 45 minutes of faults. Times are in nanoseconds.
 type record struct {
 	Full      bool          `json:"full"` // the whole campaign, not the short form
 	Seed      uint64        `json:"seed"`
@@ -112,7 +112,8 @@ func columnOf(k *class) string {
 // record takes down what was done.
 func (c conditions) record() record {
 	r := record{
-		Full: *full, Seed: *seed, Commit: command("git", "describe", "--always", "--dirty", "--abbrev=12"), Begun: c.began.UTC(), Took: time.Since(c.began).Round(time.Second),
+		Full: *full, Seed: *seed, Commit: command("git", "describe", "--always", "--dirty",
+			"--abbrev=12"), Begun: c.began.UTC(), Took: time.Since(c.began).Round(time.Second),
 		Machine: machine(), Load: c.load, LoadAfter: loadavg(), Failed: c.failed,
 		Reports: reportCounts{done.kept, done.replaced, done.lost, done.doubled}, Categories: map[string]map[category]int{},
 	}

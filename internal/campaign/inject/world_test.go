@@ -75,7 +75,8 @@ func newWorld(t *testing.T) *world {
 	}
 	dims := grid.Dims{X: 3, Y: 3, Z: 3}
 	at := grid.Coord{X: 1, Y: 1, Z: 1}
-	w := &world{t: t, periods: p, now: epoch0, topo: topo.New(fault.DefaultNodeID(at), at, dims, nil), told: map[string]string{}, memory: fault.Normal}
+	w := &world{t: t, periods: p, now: epoch0, topo: topo.New(fault.DefaultNodeID(at), at, dims, nil), told: map[string]string{},
+		memory: fault.Normal}
 	path := filepath.Join(t.TempDir(), "registers")
 	log := slog.New(slog.DiscardHandler)
 	if w.hostPage, err = half.OpenRegisters(path, fault.HalfHost, 7, log); err != nil {
@@ -101,7 +102,8 @@ func newWorld(t *testing.T) *world {
 func (w *world) start(dims grid.Dims, at grid.Coord) {
 	w.t.Helper()
 	var err error
-	w.dnp, err = dnpcore.New(dnpcore.Config{Topo: w.topo, Periods: w.periods, MaxHops: 9, LinkGrace: time.Second, Hold: 500 * time.Millisecond}, w.now, 9)
+	w.dnp, err = dnpcore.New(dnpcore.Config{Topo: w.topo, Periods: w.periods, MaxHops: 9, LinkGrace: time.Second,
+		Hold: 500 * time.Millisecond}, w.now, 9)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -119,7 +121,8 @@ func (w *world) start(dims grid.Dims, at grid.Coord) {
 			SickRatio: w.periods.LinkSickRatio, ClearRatio: w.periods.LinkClearRatio, Window: w.periods.LinkWindow,
 			MinErrors: w.periods.LinkMinErrors, HoldOff: w.periods.LinkHoldOff,
 		}
-		q := &peer{dir: d, machine: torus.NewLink(lc, w.now), wake: w.now, status: torus.Status{Epoch: 1, Host: watchdog.HostWord{Valid: true}.Encode()}}
+		q := &peer{dir: d, machine: torus.NewLink(lc, w.now), wake: w.now,
+			status: torus.Status{Epoch: 1, Host: watchdog.HostWord{Valid: true}.Encode()}}
 		switch d {
 		case grid.XPlus:
 			q.status.Host = watchdog.HostWord{Valid: true, Memory: watchdog.HealthBroken}.Encode()
@@ -208,7 +211,8 @@ func (w *world) sense() {
 		{Component: fault.ComponentMemory, State: w.memory}, {Component: fault.ComponentServiceNetwork, State: fault.Normal},
 		{Component: fault.ComponentPeripheral0, State: fault.Sick, Detail: "slow"}, {Component: fault.ComponentPeripheral1, State: fault.Normal},
 	}})
-	th := watchdog.Thresholds{AlarmLow: watchdog.EncodeCelsius(0), WarnLow: watchdog.EncodeCelsius(5), WarnHigh: watchdog.EncodeCelsius(75), AlarmHigh: watchdog.EncodeCelsius(90)}
+	th := watchdog.Thresholds{AlarmLow: watchdog.EncodeCelsius(0), WarnLow: watchdog.EncodeCelsius(5),
+		WarnHigh: watchdog.EncodeCelsius(75), AlarmHigh: watchdog.EncodeCelsius(90)}
 	w.stepDNP(dnpcore.Readings{Readings: []dnpcore.Reading{
 		{Component: fault.ComponentTemperature, State: fault.Sick, Value: 80, Thresholds: &th},
 		{Component: fault.ComponentPower, State: fault.Normal, Value: 180}, {Component: fault.ComponentVoltage, State: fault.Normal, Value: 12},
@@ -243,10 +247,12 @@ func (w *world) stepHost(ev hostcore.Event) {
 // sent is the supervisor: it takes what the node says, and acknowledges.
 func (w *world) sent(s *hostcore.Send) {
 	answer := func(m *lofamov1.Message) {
-		w.stepHost(hostcore.Received{Opened: servicenet.Opened{Role: servicenet.RoleSupervisor, Name: s.Target, Msg: m}, Path: fault.PathDirect, Interface: s.Interface})
+		w.stepHost(hostcore.Received{Opened: servicenet.Opened{Role: servicenet.RoleSupervisor, Name: s.Target, Msg: m},
+			Path: fault.PathDirect, Interface: s.Interface})
 	}
 	if q := s.Request; q != nil {
-		answer(&lofamov1.Message{Body: &lofamov1.Message_PathReply{PathReply: &lofamov1.PathReply{Node: q.GetNode(), Half: q.GetHalf(), Epoch: q.GetEpoch(), Id: q.GetId(), Session: 1}}})
+		answer(&lofamov1.Message{Body: &lofamov1.Message_PathReply{PathReply: &lofamov1.PathReply{Node: q.GetNode(), Half: q.GetHalf(),
+			Epoch: q.GetEpoch(), Id: q.GetId(), Session: 1}}})
 	}
 	for _, r := range s.Reports {
 		for _, o := range r.Observations {

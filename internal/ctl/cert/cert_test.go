@@ -14,10 +14,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestNodesAreRevokedWhole: a node stands for both halves, and the command refuses one half or a serial number of a node before it asks a supervisor.
+// TestNodesAreRevokedWhole: a node stands for both halves, and the command refuses one half or a serial number of a node before
+// it asks a supervisor.
 func TestNodesAreRevokedWhole(t *testing.T) {
 	ids, err := identities("c", []string{"node/n1"})
-	if want := []pki.Identity{pki.NodeIdentity("c", "n1", fault.HalfHost), pki.NodeIdentity("c", "n1", fault.HalfDNP)}; err != nil || len(ids) != 2 || ids[0] != want[0] || ids[1] != want[1] {
+	if want := []pki.Identity{pki.NodeIdentity("c", "n1", fault.HalfHost), pki.NodeIdentity("c", "n1", fault.HalfDNP)}; err != nil ||
+		len(ids) != 2 || ids[0] != want[0] || ids[1] != want[1] {
 		t.Errorf("node/n1: %v, %v: want %v", ids, err, want)
 	}
 	if _, err := identities("c", []string{"node/n1/dnp"}); err == nil || !strings.Contains(err.Error(), "want node/n1 for both") {
@@ -29,11 +31,13 @@ func TestNodesAreRevokedWhole(t *testing.T) {
 func TestIssuerIsARow(t *testing.T) {
 	now := time.Now()
 	cert := func(identity string, begins, ends time.Duration) *lofamov1.Certificate {
-		return &lofamov1.Certificate{Identity: identity, Serial: "1a", NotBefore: timestamppb.New(now.Add(begins)), NotAfter: timestamppb.New(now.Add(ends))}
+		return &lofamov1.Certificate{Identity: identity, Serial: "1a", NotBefore: timestamppb.New(now.Add(begins)),
+			NotAfter: timestamppb.New(now.Add(ends))}
 	}
 	const day = 24 * time.Hour
 	rows := certificateRows(&command.App{Env: command.Env{Location: time.UTC}}, []*lofamov1.Certificate{
-		cert("lofamo://c/issuer", -300*day, 65*day), cert("lofamo://c/node/n1/host", -10*day, 20*day), cert("lofamo://c/operator/ann", 0, 365*day),
+		cert("lofamo://c/issuer", -300*day, 65*day), cert("lofamo://c/node/n1/host", -10*day, 20*day), cert("lofamo://c/operator/ann", 0,
+			365*day),
 	})
 	var got []string
 	for _, r := range rows[1:] {

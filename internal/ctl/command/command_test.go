@@ -24,8 +24,10 @@ func TestDuration(t *testing.T) {
 		d    time.Duration
 		want string
 	}{
-		{-time.Second, "0s"}, {0, "0s"}, {85123 * time.Microsecond, "85.1ms"}, {143456 * time.Microsecond, "143ms"}, {1254 * time.Millisecond, "1.25s"},
-		{12 * time.Second, "12s"}, {time.Minute, "1m"}, {3*time.Minute + 5*time.Second, "3m5s"}, {10 * time.Minute, "10m"}, {75 * time.Minute, "1h15m"},
+		{-time.Second, "0s"}, {0, "0s"}, {85123 * time.Microsecond, "85.1ms"}, {143456 * time.Microsecond,
+			"143ms"}, {1254 * time.Millisecond, "1.25s"},
+		{12 * time.Second, "12s"}, {time.Minute, "1m"}, {3*time.Minute + 5*time.Second, "3m5s"}, {10 * time.Minute,
+			"10m"}, {75 * time.Minute, "1h15m"},
 		{52 * time.Hour, "2d4h"},
 	} {
 		if got := Duration(tc.d); got != tc.want {

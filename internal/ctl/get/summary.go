@@ -44,7 +44,8 @@ values of a label, dimension/X, Y or Z for the planes of the torus, region for t
 }
 
 func printSummary(a *command.App, s *lofamov1.GetSummaryResponse) error {
-	rows := [][]string{{"", "TOTAL", "NORMAL", "SICK", "FAILED", "UNKNOWN"}, countRow("nodes", s.GetNodes()), countRow("link ends", s.GetLinks())}
+	rows := [][]string{{"", "TOTAL", "NORMAL", "SICK", "FAILED", "UNKNOWN"}, countRow("nodes", s.GetNodes()),
+		countRow("link ends", s.GetLinks())}
 	for _, t := range s.GetBy() {
 		rows = append(rows, countRow(t.GetKey()+"="+t.GetValue(), t.GetNodes()))
 	}
@@ -52,13 +53,15 @@ func printSummary(a *command.App, s *lofamov1.GetSummaryResponse) error {
 		return err
 	}
 	a.Printf("\n%s, %s, %s under maintenance; revision %d\n",
-		command.Plural(int(s.GetGroups()), "group fault"), command.Plural(int(s.GetWarnings()), "warning"), command.Plural(int(s.GetMaintenance()), "node"), s.GetRevision())
+		command.Plural(int(s.GetGroups()), "group fault"), command.Plural(int(s.GetWarnings()),
+			"warning"), command.Plural(int(s.GetMaintenance()), "node"), s.GetRevision())
 	return nil
 }
 
 func countRow(name string, c *lofamov1.Count) []string {
 	row := []string{name}
-	for _, n := range []uint32{c.GetNormal() + c.GetSick() + c.GetFailed() + c.GetUnknown(), c.GetNormal(), c.GetSick(), c.GetFailed(), c.GetUnknown()} {
+	for _, n := range []uint32{c.GetNormal() + c.GetSick() + c.GetFailed() + c.GetUnknown(), c.GetNormal(), c.GetSick(), c.GetFailed(),
+		c.GetUnknown()} {
 		row = append(row, strconv.FormatUint(uint64(n), 10))
 	}
 	return row

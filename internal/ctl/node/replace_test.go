@@ -35,7 +35,8 @@ func TestReplaceSteps(t *testing.T) {
 	s.marks["s0"] = "swap"
 	expect(replaceMask)
 	other := &lofamov1.LinkMask{Node: "n1", Coord: "1,0,0", Direction: "X+", Peer: "n2", PeerCoord: "2,0,0", Reason: "flaky"}
-	own := &lofamov1.LinkMask{Node: "n0", Coord: "0,0,0", Direction: "X+", Peer: "n1", PeerCoord: "1,0,0", Reason: "swap", Waiting: []string{"n0", "n1"}}
+	own := &lofamov1.LinkMask{Node: "n0", Coord: "0,0,0", Direction: "X+", Peer: "n1", PeerCoord: "1,0,0", Reason: "swap",
+		Waiting: []string{"n0", "n1"}}
 	s.masks = []*lofamov1.LinkMask{other}
 	expect(replaceMask)
 	s.masks = append(s.masks, own)
@@ -60,14 +61,16 @@ func TestReplaceSteps(t *testing.T) {
 	expect(replaceDone)
 }
 
-// A mark that somebody has set before, on either node, neither is set anew nor ends with the replacement; one of an earlier replacement ends.
+// A mark that somebody has set before, on either node, neither is set anew nor ends with the replacement; one of an earlier
+// replacement ends.
 func TestReplaceLeavesMarks(t *testing.T) {
 	for _, tc := range []struct {
 		broken, spare string
 		unmarked      []string
 		ends          bool
 	}{
-		{"", "", []string{"n1", "s0"}, false}, {"fan", "", []string{"s0"}, false}, {"", "fan", []string{"n1"}, false}, {"fan", "memory", nil, false},
+		{"", "", []string{"n1", "s0"}, false}, {"fan", "", []string{"s0"}, false}, {"", "fan", []string{"n1"}, false}, {"fan", "memory",
+			nil, false},
 		{"s0 is put in the place of n1", "s0 is put in the place of n1", nil, true},
 		{"", "s1 is put in the place of s0", []string{"n1"}, true}, {"", "s0 is put in the place of n2", []string{"n1"}, false},
 	} {

@@ -135,7 +135,8 @@ func printDelivery(a *command.App, n *lofamov1.Node) error {
 		if r.GetRttNs() > 0 {
 			rtt = nanos(r.GetRttNs())
 		}
-		rows = append(rows, []string{"  " + command.Printable(r.GetName()), state, rtt, command.Count(r.GetInFlight()), command.Count(r.GetSent()), command.Count(r.GetAnswered())})
+		rows = append(rows, []string{"  " + command.Printable(r.GetName()), state, rtt, command.Count(r.GetInFlight()),
+			command.Count(r.GetSent()), command.Count(r.GetAnswered())})
 	}
 	return command.Table(a.Env.Stdout, rows)
 }

@@ -19,7 +19,8 @@ func GroupRows(a *command.App, groups []*lofamov1.Group, wide bool) [][]string {
 		if g.GetOf() > g.GetSize() {
 			size += " of " + strconv.FormatUint(uint64(g.GetOf()), 10)
 		}
-		r := []string{g.GetId(), g.GetKind().String(), command.StateName(g.GetState()), command.CauseName(g.GetCause()), size, strconv.FormatUint(uint64(g.GetInferred()), 10), a.Since(g.GetSince())}
+		r := []string{g.GetId(), g.GetKind().String(), command.StateName(g.GetState()), command.CauseName(g.GetCause()), size,
+			strconv.FormatUint(uint64(g.GetInferred()), 10), a.Since(g.GetSince())}
 		if wide {
 			r = append(r, command.Dash(command.Printable(g.GetReason())), command.Dash(command.Some(g.GetMembers(), 8)))
 		}

@@ -42,10 +42,14 @@ func TestWarningSaysNothingTwice(t *testing.T) {
 		w    *lofamov1.Warning
 		want string
 	}{
-		{&lofamov1.Warning{Component: "temperature", Quantity: "temperature", Reason: "temperature is 71.5°C and rises"}, "temperature is 71.5°C and rises"},
-		{&lofamov1.Warning{Component: "link/X+", Quantity: "crc-ratio", Reason: "crc-ratio is 0.01 and rises"}, "link/X+: crc-ratio is 0.01 and rises"},
-		{&lofamov1.Warning{Component: "temperature", Quantity: "temperature", Value: 71.52, Threshold: 85, TimeToThreshold: durationpb.New(time.Minute)}, "temperature is 71.5°C and reaches 85°C in 1m"},
-		{&lofamov1.Warning{Component: "fan", Quantity: "hum", Value: 3, Threshold: 9, TimeToThreshold: durationpb.New(time.Minute), Reason: "of a version to come"}, "fan: hum is 3 and reaches 9 in 1m (of a version to come)"},
+		{&lofamov1.Warning{Component: "temperature", Quantity: "temperature", Reason: "temperature is 71.5°C and rises"},
+			"temperature is 71.5°C and rises"},
+		{&lofamov1.Warning{Component: "link/X+", Quantity: "crc-ratio", Reason: "crc-ratio is 0.01 and rises"},
+			"link/X+: crc-ratio is 0.01 and rises"},
+		{&lofamov1.Warning{Component: "temperature", Quantity: "temperature", Value: 71.52, Threshold: 85,
+			TimeToThreshold: durationpb.New(time.Minute)}, "temperature is 71.5°C and reaches 85°C in 1m"},
+		{&lofamov1.Warning{Component: "fan", Quantity: "hum", Value: 3, Threshold: 9, TimeToThreshold: durationpb.New(time.Minute),
+			Reason: "of a version to come"}, "fan: hum is 3 and reaches 9 in 1m (of a version to come)"},
 	} {
 		if got := Warning(tc.w); got != tc.want {
 			t.Errorf("%v: %q, want %q", tc.w, got, tc.want)

@@ -289,7 +289,8 @@ func (m *topModel) word(approve bool) {
 		return
 	}
 	r := m.responses[strings.TrimPrefix(rows[m.row(paneResponses, rows)].open, "response/")]
-	w := &topWord{approve: approve, id: r.GetId(), what: fmt.Sprintf("%s: %s, policy %s, step %s", r.GetId(), show.ResponseTarget(r), r.GetPolicy(), show.ResponseStep(r))}
+	w := &topWord{approve: approve, id: r.GetId(), what: fmt.Sprintf("%s: %s, policy %s, step %s", r.GetId(), show.ResponseTarget(r),
+		r.GetPolicy(), show.ResponseStep(r))}
 	if approve {
 		m.confirm = w
 		return

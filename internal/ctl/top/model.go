@@ -171,7 +171,8 @@ type (
 )
 
 func newTopModel(a *command.App, p command.Painter, size topSize) *topModel {
-	m := &topModel{app: *a, paint: p, now: a.Env.Now(), size: size, dirty: make(map[string]bool), responses: make(map[string]*lofamov1.Response)}
+	m := &topModel{app: *a, paint: p, now: a.Env.Now(), size: size, dirty: make(map[string]bool),
+		responses: make(map[string]*lofamov1.Response)}
 	m.app.Env.Now = func() time.Time { return m.now }
 	m.heard = m.now
 	return m
@@ -222,7 +223,8 @@ func (m *topModel) load(l topLoaded) {
 		return
 	}
 	m.torus = torus
-	m.nodes, m.odd, m.groups, m.marked = make(map[string]*lofamov1.Node, len(l.nodes.GetNodes())), make(map[string]*lofamov1.Node), make(map[string]*lofamov1.Group), make(map[string]bool)
+	m.nodes, m.odd, m.groups, m.marked = make(map[string]*lofamov1.Node,
+		len(l.nodes.GetNodes())), make(map[string]*lofamov1.Node), make(map[string]*lofamov1.Group), make(map[string]bool)
 	m.nodeCounts, m.linkCounts, m.placed = make(map[lofamov1.State]int), make(map[lofamov1.State]int), 0
 	m.dirty, m.rowsHold = make(map[string]bool), false
 	for _, n := range l.nodes.GetNodes() {

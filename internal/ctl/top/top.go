@@ -48,7 +48,8 @@ When its supervisor is lost it says so, and goes on with another one.`,
 	fl := cmd.Flags()
 	fl.BoolVar(&f.once, "once", false, "print one frame and end")
 	fl.StringVar(&f.filter, "filter", "", "only rows with this text, as with /")
-	fl.IntVar(&f.width, "width", 0, fmt.Sprintf("of the one frame in columns, %d to 1000 (default: the terminal's, else %d)", topLeastWidth, torus.DefaultWidth))
+	fl.IntVar(&f.width, "width", 0, fmt.Sprintf("of the one frame in columns, %d to 1000 (default: the terminal's, else %d)",
+		topLeastWidth, torus.DefaultWidth))
 	fl.IntVar(&f.height, "height", 0, fmt.Sprintf("of the one frame in lines, %d to 1000 (default %d)", topLeastHeight, defaultHeight))
 	command.AddColorFlag(cmd, &f.colour)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -165,7 +166,8 @@ func (t *topShell) run(ctx context.Context, m *topModel) error {
 	var group sync.WaitGroup
 	defer group.Wait()
 	defer cancel()
-	program := tea.NewProgram(&topProgram{shell: t, ctx: ctx, model: m}, tea.WithContext(ctx), tea.WithoutSignalHandler(), tea.WithOutput(t.app.Env.Stdout))
+	program := tea.NewProgram(&topProgram{shell: t, ctx: ctx, model: m}, tea.WithContext(ctx), tea.WithoutSignalHandler(),
+		tea.WithOutput(t.app.Env.Stdout))
 	t.send = func(msg any) { program.Send(msg) }
 	after := m.revision
 	for _, f := range []func(context.Context){func(ctx context.Context) { t.watch(ctx, after) }, t.poll, t.responses, t.tick} {
@@ -184,7 +186,8 @@ func (t *topShell) watch(ctx context.Context, after uint64) {
 		t.mu.Lock()
 		t.move = cancel
 		t.mu.Unlock()
-		err := t.s.Watch(watching, client.WatchOptions{After: after, Progress: func(target string, err error) { t.send(topProgress{target, err}) }}, func(r *lofamov1.WatchResponse) error {
+		err := t.s.Watch(watching, client.WatchOptions{After: after,
+			Progress: func(target string, err error) { t.send(topProgress{target, err}) }}, func(r *lofamov1.WatchResponse) error {
 			after = max(after, r.GetRevision())
 			t.send(topWatched{r})
 			return nil
@@ -258,7 +261,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// restart has the watch begun anew, at whoever answered last; again: with everything listed, else because it is somebody else, who is asked for the responses too.
+// restart has the watch begun anew, at whoever answered last; again: with everything listed, else because it is somebody else,
+// who is asked for the responses too.
 func (t *topShell) restart(again bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -60,7 +60,8 @@ func committed(revision uint64, events ...*lofamov1.Event) topWatched {
 }
 
 func nodeEvent(id string, from, to lofamov1.State, c lofamov1.Cause) *lofamov1.Event {
-	return &lofamov1.Event{Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: id, Component: "node", From: from, To: to, Cause: c, Time: ctltest.Ago(time.Second), AwarenessLatency: durationpb.New(120 * time.Millisecond)}
+	return &lofamov1.Event{Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: id, Component: "node", From: from, To: to, Cause: c,
+		Time: ctltest.Ago(time.Second), AwarenessLatency: durationpb.New(120 * time.Millisecond)}
 }
 
 // wants checks what is on the screen.
@@ -103,9 +104,11 @@ func TestTopScreens(t *testing.T) {
 		m := topOf(t, ctltest.Harmed(t), tc.w, tc.h)
 		m.update(committed(42, &lofamov1.Event{
 			Kind: lofamov1.EventKind_GROUP_CHANGED, To: lofamov1.State_FAILED, From: lofamov1.State_UNKNOWN, Time: ctltest.Ago(3 * time.Second),
-			Group: &lofamov1.Group{Id: "label/rack=r1", Kind: lofamov1.GroupKind_LABEL, State: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE, Size: 2, Since: ctltest.Ago(3 * time.Second)},
+			Group: &lofamov1.Group{Id: "label/rack=r1", Kind: lofamov1.GroupKind_LABEL, State: lofamov1.State_FAILED,
+				Cause: lofamov1.Cause_NODE, Size: 2, Since: ctltest.Ago(3 * time.Second)},
 		}))
-		m.update(topResponses{resp: &lofamov1.WatchResponsesResponse{Responses: []*lofamov1.Response{waiting}, Breaker: &lofamov1.ResponseBreaker{}}, anew: true})
+		m.update(topResponses{resp: &lofamov1.WatchResponsesResponse{Responses: []*lofamov1.Response{waiting},
+			Breaker: &lofamov1.ResponseBreaker{}}, anew: true})
 		press(m, tc.keys...)
 		ctltest.Golden(t, tc.name, m.view()+"\n")
 	}
@@ -122,7 +125,8 @@ func TestTopFillsEveryScreen(t *testing.T) {
 		fault.Nodes.Nodes[1].State, fault.Nodes.Nodes[1].Reason = lofamov1.State_SICK, "\x1b[2J"
 		fault.Nodes.Nodes[1].Components[0] = &lofamov1.Component{Name: "host\x1b[2J", State: lofamov1.State_FAILED}
 		fault.Links.Links[len(fault.Links.Links)-1].State = lofamov1.State_FAILED
-		for _, keys := range [][]string{nil, {"2"}, {"2", "z", "G", "j", "]"}, {"3", "z", "down"}, {"4"}, {"?", "down"}, {"/", "x", "x"}, {"/", "n", "1", "enter", "down", "enter"}, {"1", "z", "pgdown"}} {
+		for _, keys := range [][]string{nil, {"2"}, {"2", "z", "G", "j", "]"}, {"3", "z", "down"}, {"4"}, {"?", "down"}, {"/", "x", "x"},
+			{"/", "n", "1", "enter", "down", "enter"}, {"1", "z", "pgdown"}} {
 			m := topOf(t, fault, 100, 30)
 			press(m, keys...)
 			for _, size := range []topSize{{1, 1}, {20, 5}, {60, 16}, {61, 17}, {80, 24}, {100, 30}, {139, 41}, {140, 41}, {200, 100}} {
@@ -149,18 +153,21 @@ func TestTopFollowsWhatChanges(t *testing.T) {
 	m := topOf(t, ctltest.Healthy(t, "2x2x2"), 140, 30)
 	wants(t, m, "nodes 8: 8 NORMAL", "all is NORMAL", "live from sup-1:1")
 	effects := m.update(committed(50, nodeEvent("n1-0-1", lofamov1.State_NORMAL, lofamov1.State_SICK, lofamov1.Cause_HOST),
-		&lofamov1.Event{Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: "n0-0-0", Component: "link/X+", From: lofamov1.State_NORMAL, To: lofamov1.State_FAILED, Cause: lofamov1.Cause_LINK, Time: ctltest.Ago(time.Second)}))
+		&lofamov1.Event{Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: "n0-0-0", Component: "link/X+", From: lofamov1.State_NORMAL,
+			To: lofamov1.State_FAILED, Cause: lofamov1.Cause_LINK, Time: ctltest.Ago(time.Second)}))
 	if len(effects) != 1 || !slices.Equal(effects[0].(askNodes).ids, []string{"n0-0-0", "n1-0-1"}) {
 		t.Fatalf("effects %+v: want the two nodes asked for, and no others", effects)
 	}
-	wants(t, m, "nodes 8: 7 NORMAL, 1 SICK", "links 48: 47 NORMAL, 1 FAILED", "! n1-0-1 SICK HOST", "[!n1-0-1 ]", "╳╳", "revision 50", "NORMAL → SICK", "after 120ms")
+	wants(t, m, "nodes 8: 7 NORMAL, 1 SICK", "links 48: 47 NORMAL, 1 FAILED", "! n1-0-1 SICK HOST", "[!n1-0-1 ]", "╳╳", "revision 50",
+		"NORMAL → SICK", "after 120ms")
 
 	// While they are asked for nothing else is.
 	if e := m.update(committed(51, nodeEvent("n0-1-1", lofamov1.State_NORMAL, lofamov1.State_FAILED, lofamov1.Cause_NODE))); len(e) != 0 {
 		t.Errorf("effects %+v while a question is under way", e)
 	}
 	full := proto.Clone(m.nodes["n1-0-1"]).(*lofamov1.Node)
-	full.Components = []*lofamov1.Component{{Name: "host", State: lofamov1.State_FAILED, Evidence: []*lofamov1.Evidence{{Kind: "WATCHDOG", Observer: "n1-0-1/dnp", State: lofamov1.State_FAILED}}}}
+	full.Components = []*lofamov1.Component{{Name: "host", State: lofamov1.State_FAILED,
+		Evidence: []*lofamov1.Evidence{{Kind: "WATCHDOG", Observer: "n1-0-1/dnp", State: lofamov1.State_FAILED}}}}
 	m.update(topNodes{asked: []string{"n0-0-0", "n1-0-1"}, nodes: []*lofamov1.Node{full}})
 	wants(t, m, "host FAILED (WATCHDOG by n1-0-1/dnp)")
 	if e := m.update(topTick{ctltest.Now}); len(e) != 1 || !slices.Equal(e[0].(askNodes).ids, []string{"n0-1-1"}) {
@@ -194,7 +201,8 @@ func TestTopAsksForManyAtOnce(t *testing.T) {
 	m := topOf(t, ctltest.Healthy(t, "4x4x4"), 80, 24)
 	var events []*lofamov1.Event
 	for i := range topSingles + 1 {
-		events = append(events, &lofamov1.Event{Kind: lofamov1.EventKind_WARNING_CHANGED, Node: m.torus.Nodes[i].GetId(), Component: "temperature", Time: ctltest.Ago(0)})
+		events = append(events, &lofamov1.Event{Kind: lofamov1.EventKind_WARNING_CHANGED, Node: m.torus.Nodes[i].GetId(),
+			Component: "temperature", Time: ctltest.Ago(0)})
 	}
 	m.torus.Nodes[0].Warnings = []*lofamov1.Warning{{Component: "temperature", Quantity: "temperature", Reason: "temperature rises"}}
 	m.noteNode(m.torus.Nodes[0])
@@ -208,7 +216,8 @@ func TestTopAsksForManyAtOnce(t *testing.T) {
 }
 
 func TestTopListsAnew(t *testing.T) {
-	for _, e := range []*lofamov1.Event{{Kind: lofamov1.EventKind_TOPOLOGY_CHANGED, Time: ctltest.Ago(0)}, nodeEvent("n9-9-9", lofamov1.State_UNKNOWN, lofamov1.State_NORMAL, lofamov1.Cause_NONE)} {
+	for _, e := range []*lofamov1.Event{{Kind: lofamov1.EventKind_TOPOLOGY_CHANGED, Time: ctltest.Ago(0)},
+		nodeEvent("n9-9-9", lofamov1.State_UNKNOWN, lofamov1.State_NORMAL, lofamov1.Cause_NONE)} {
 		m := topOf(t, ctltest.Healthy(t, "2x2x2"), 80, 24)
 		if got := m.update(committed(50, e)); len(got) != 1 || got[0] != any(askAgain{}) {
 			t.Errorf("%v: effects %+v: want all listed anew", e, got)
@@ -231,16 +240,23 @@ func TestTopSaysWhatIsOldOrLost(t *testing.T) {
 		{"live", nil, "live from sup-1:1"},
 		{"the watch fell", []any{topProgress{"sup-1:1", lost}}, "LOST the supervisor, trying the others: connection refused"},
 		{"another one", []any{topProgress{"sup-1:1", lost}, topProgress{"sup-2:1", nil}}, "live from sup-2:1"},
-		{"nobody", []any{topTick{ctltest.Now.Add(12 * time.Second)}, topPolled{err: lost}}, "LOST: no supervisor answers, what is shown is 12s old"},
-		{"somebody again", []any{topPolled{err: lost}, topPolled{target: "sup-1:1", cluster: cluster(func(*lofamov1.ClusterInfo) {})}}, "live from sup-1:1"},
+		{"nobody", []any{topTick{ctltest.Now.Add(12 * time.Second)}, topPolled{err: lost}},
+			"LOST: no supervisor answers, what is shown is 12s old"},
+		{"somebody again", []any{topPolled{err: lost}, topPolled{target: "sup-1:1", cluster: cluster(func(*lofamov1.ClusterInfo) {})}},
+			"live from sup-1:1"},
 		{"silence", []any{topTick{ctltest.Now.Add(5 * time.Second)}}, "STALE: nothing heard of the supervisor for 5s"},
 		{"no leader", []any{topPolled{cluster: cluster(func(c *lofamov1.ClusterInfo) { c.Leader = "" })}}, "NO LEADER"},
-		{"stale", []any{topPolled{cluster: cluster(func(c *lofamov1.ClusterInfo) { c.Stale, c.StaleAge = true, durationpb.New(9*time.Second) })}}, "STALE: no leader is reached, what is shown may be 9s old"},
-		{"stale from its start", []any{topPolled{cluster: cluster(func(c *lofamov1.ClusterInfo) { c.Stale = true })}}, "STALE: no leader was reached"},
+		{"stale", []any{topPolled{cluster: cluster(func(c *lofamov1.ClusterInfo) {
+			c.Stale, c.StaleAge = true,
+				durationpb.New(9*time.Second)
+		})}}, "STALE: no leader is reached, what is shown may be 9s old"},
+		{"stale from its start", []any{topPolled{cluster: cluster(func(c *lofamov1.ClusterInfo) { c.Stale = true })}},
+			"STALE: no leader was reached"},
 		{"a region", []any{topPolled{cluster: cluster(func(c *lofamov1.ClusterInfo) {
 			c.Regions = []*lofamov1.Region{{Name: "region-0", State: lofamov1.State_NORMAL}, {Name: "region-1", State: lofamov1.State_UNKNOWN}}
 		})}}, "CUT OFF: region-1 not heard"},
-		{"the breaker", []any{topResponses{resp: &lofamov1.WatchResponsesResponse{Breaker: &lofamov1.ResponseBreaker{Open: true}}}}, "BREAKER OPEN"},
+		{"the breaker", []any{topResponses{resp: &lofamov1.WatchResponsesResponse{Breaker: &lofamov1.ResponseBreaker{Open: true}}}},
+			"BREAKER OPEN"},
 		{"no responses", []any{topResponses{err: lost}, topKey{name: "4"}}, "breaker not known"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -292,7 +308,8 @@ func TestTopAsksBeforeItActs(t *testing.T) {
 			m := topOf(t, ctltest.Harmed(t), 80, 24)
 			m.update(topResponses{resp: &lofamov1.WatchResponsesResponse{Responses: []*lofamov1.Response{
 				{Id: "r7-11", Node: "n0-1-0", State: lofamov1.ResponseState_RESPONSE_RUNNING, Proposed: ctltest.Ago(time.Second)},
-				{Id: "r7-12", Node: "n1-0-1", State: lofamov1.ResponseState_RESPONSE_WAITING, Proposed: ctltest.Ago(time.Minute), Asked: ctltest.Ago(time.Minute), ApprovalsWanted: 1},
+				{Id: "r7-12", Node: "n1-0-1", State: lofamov1.ResponseState_RESPONSE_WAITING, Proposed: ctltest.Ago(time.Minute),
+					Asked: ctltest.Ago(time.Minute), ApprovalsWanted: 1},
 			}}})
 			got := press(m, tc.keys...)
 			for i, e := range got {
@@ -307,7 +324,8 @@ func TestTopAsksBeforeItActs(t *testing.T) {
 		})
 	}
 	m := topOf(t, ctltest.Harmed(t), 80, 24)
-	m.update(topResponses{resp: &lofamov1.WatchResponsesResponse{Responses: []*lofamov1.Response{{Id: "r7-11", Node: "n0-1-0", Component: "host", Policy: "reset"}}}})
+	m.update(topResponses{resp: &lofamov1.WatchResponsesResponse{Responses: []*lofamov1.Response{{Id: "r7-11", Node: "n0-1-0",
+		Component: "host", Policy: "reset"}}}})
 	press(m, "4", "a")
 	wants(t, m, "y, and nothing else, to approve r7-11: n0-1-0/host, policy reset")
 	press(m, "x")
@@ -319,7 +337,8 @@ func TestTopAsksBeforeItActs(t *testing.T) {
 // What is over is not listed: what has closed, and what a supervisor that begins anew does not know of any more.
 func TestTopForgetsResponsesThatAreOver(t *testing.T) {
 	r := func(id string, closed bool) *lofamov1.Response {
-		r := &lofamov1.Response{Id: id, Node: "n1-0-1", State: lofamov1.ResponseState_RESPONSE_WAITING, Proposed: ctltest.Ago(time.Minute), Asked: ctltest.Ago(time.Minute), ApprovalsWanted: 1}
+		r := &lofamov1.Response{Id: id, Node: "n1-0-1", State: lofamov1.ResponseState_RESPONSE_WAITING,
+			Proposed: ctltest.Ago(time.Minute), Asked: ctltest.Ago(time.Minute), ApprovalsWanted: 1}
 		if closed {
 			r.State, r.Closed = lofamov1.ResponseState_RESPONSE_DONE, ctltest.Ago(0)
 		}
@@ -366,7 +385,8 @@ func TestTopOpensWhatIsChosen(t *testing.T) {
 	key := m.page.key
 	m.update(topDetail{key: "node/another", text: "late"})
 	lacks(t, m, "late")
-	m.update(topDetail{key: key, text: strings.Repeat("because\n", 40) + "a long line that goes on " + strings.Repeat("and on ", 20) + "to its end"})
+	m.update(topDetail{key: key, text: strings.Repeat("because\n", 40) + "a long line that goes on " + strings.Repeat("and on ",
+		20) + "to its end"})
 	wants(t, m, "because", "more lines below")
 	press(m, "G")
 	wants(t, m, "to its end")
@@ -419,7 +439,8 @@ func BenchmarkTopView(b *testing.B) {
 	}
 }
 
-// When the view goes to another supervisor, so does what it says of responses: one that is cut off says nothing more, and does not end its stream.
+// When the view goes to another supervisor, so does what it says of responses: one that is cut off says nothing more, and does
+// not end its stream.
 func TestTopAsksTheOtherOneForResponsesToo(t *testing.T) {
 	dir := t.TempDir()
 	clienttest.PKI(t, dir)
@@ -430,7 +451,8 @@ func TestTopAsksTheOtherOneForResponsesToo(t *testing.T) {
 	first.Responses.Changes, first.Responses.Silent = said("r1-1"), true
 	other.Responses.Changes, other.Responses.Silent = said("r2-1"), true
 	file := func(name string) string { return filepath.Join(dir, name) }
-	a := &command.App{Env: command.Env{Now: func() time.Time { return ctltest.Now }, Getenv: func(string) string { return "" }}, Server: first.Address + "," + other.Address, CA: file("ca.pem"), Cert: file("viewer.pem"), Key: file("viewer.key")}
+	a := &command.App{Env: command.Env{Now: func() time.Time { return ctltest.Now }, Getenv: func(string) string { return "" }},
+		Server: first.Address + "," + other.Address, CA: file("ca.pem"), Cert: file("viewer.pem"), Key: file("viewer.key")}
 	s, err := a.Connect()
 	if err != nil {
 		t.Fatal(err)
@@ -472,9 +494,11 @@ func TestTopAsksTheOtherOneForResponsesToo(t *testing.T) {
 // What the shell asks and says goes over the same calls as the other commands', and what they print is what is shown.
 func TestTopShell(t *testing.T) {
 	r := ctltest.Responding(t)
-	r.Map.Explanation = &lofamov1.ExplainResponse{Node: "n1-0-1", Component: "node", Coord: "1,0,1", State: lofamov1.State_NORMAL, Summary: "n1-0-1 is NORMAL: it speaks"}
+	r.Map.Explanation = &lofamov1.ExplainResponse{Node: "n1-0-1", Component: "node", Coord: "1,0,1", State: lofamov1.State_NORMAL,
+		Summary: "n1-0-1 is NORMAL: it speaks"}
 	flag := func(name string) string { return filepath.Join(r.Dir, name) }
-	a := &command.App{Env: command.Env{Now: func() time.Time { return ctltest.Now }, Location: time.UTC, Getenv: func(string) string { return "" }}, Server: r.Server.Address, CA: flag("ca.pem"), Cert: flag("viewer.pem"), Key: flag("viewer.key")}
+	a := &command.App{Env: command.Env{Now: func() time.Time { return ctltest.Now }, Location: time.UTC,
+		Getenv: func(string) string { return "" }}, Server: r.Server.Address, CA: flag("ca.pem"), Cert: flag("viewer.pem"), Key: flag("viewer.key")}
 	s, err := a.Connect()
 	if err != nil {
 		t.Fatal(err)

@@ -327,7 +327,8 @@ func (m *topModel) status() string {
 	}
 	switch {
 	case m.pollErr != nil:
-		return alarm("LOST: no supervisor answers, what is shown is %s old; %s", command.Duration(m.now.Sub(m.heard)), command.Printable(command.Plain(m.pollErr).Error()))
+		return alarm("LOST: no supervisor answers, what is shown is %s old; %s", command.Duration(m.now.Sub(m.heard)),
+			command.Printable(command.Plain(m.pollErr).Error()))
 	case m.watchErr != nil:
 		return alarm("LOST the supervisor, trying the others: %s", command.Printable(command.Plain(m.watchErr).Error()))
 	case m.now.Sub(m.heard) > topSilence:
@@ -339,7 +340,8 @@ func (m *topModel) status() string {
 	case len(cutOff) > 0:
 		return alarm("CUT OFF: %s not heard, nodes there are shown as UNKNOWN", command.Some(cutOff, 4))
 	case waiting > 0:
-		return m.paint.State(lofamov1.State_SICK, fmt.Sprintf("live from %s  %s for a person (4)", m.watched, command.Plural(waiting, "response")+" waiting"))
+		return m.paint.State(lofamov1.State_SICK, fmt.Sprintf("live from %s  %s for a person (4)", m.watched,
+			command.Plural(waiting, "response")+" waiting"))
 	case m.watched == "":
 		return "not watched yet"
 	}

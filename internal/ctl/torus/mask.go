@@ -210,7 +210,8 @@ func maskRows(a *command.App, resp *lofamov1.ListMasksResponse) [][]string {
 	rows := [][]string{{"NODE", "LINK", "PEER", "SINCE", "BY", "WAITING", "REASON"}}
 	for _, m := range resp.GetMasks() {
 		rows = append(rows, []string{
-			m.GetNode(), m.GetDirection(), m.GetPeer(), show.Minute(a, m.GetSince().AsTime()), m.GetBy(), command.Dash(strings.Join(m.GetWaiting(), ",")), command.Printable(m.GetReason()),
+			m.GetNode(), m.GetDirection(), m.GetPeer(), show.Minute(a,
+				m.GetSince().AsTime()), m.GetBy(), command.Dash(strings.Join(m.GetWaiting(), ",")), command.Printable(m.GetReason()),
 		})
 	}
 	for _, n := range resp.GetNodes() {

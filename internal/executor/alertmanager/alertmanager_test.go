@@ -61,7 +61,8 @@ func startWith(t *testing.T, addr, cfg string) *manager {
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	m := &manager{t: t, addr: addr, stop: cancel, done: make(chan struct{})}
-	c := exec.CommandContext(ctx, program(t), "--config.file="+file, "--storage.path="+dir, "--web.listen-address="+addr, "--cluster.listen-address=")
+	c := exec.CommandContext(ctx, program(t), "--config.file="+file, "--storage.path="+dir, "--web.listen-address="+addr,
+		"--cluster.listen-address=")
 	c.Stdout, c.Stderr = &m.log, &m.log
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
@@ -153,10 +154,13 @@ func run(t *testing.T, cfg Config, standing executor.Standing) (x *Executor, sto
 func jobOf(node string, attempt int, change ...func(*executor.Job)) executor.Job {
 	j := executor.Job{
 		Effect: response.Effect{
-			Attempt: response.Attempt{Response: "r-" + node, Attempt: attempt}, Kind: response.Alertmanager, Parameters: map[string]string{"severity": "critical"},
-			Target: response.Target{Node: fault.NodeID(node), Component: fault.ComponentHost}, Token: 5, IdempotencyKey: "r-" + node + "/0", Timeout: bound,
+			Attempt: response.Attempt{Response: "r-" + node,
+				Attempt: attempt}, Kind: response.Alertmanager, Parameters: map[string]string{"severity": "critical"},
+			Target: response.Target{Node: fault.NodeID(node),
+				Component: fault.ComponentHost}, Token: 5, IdempotencyKey: "r-" + node + "/0", Timeout: bound,
 		},
-		Cluster: "test", Policy: "alert-failed-node", Fault: executor.Fault{State: fault.Failed, Cause: fault.CauseHost, Since: time.Now().Add(-time.Minute), Detail: `no word for 5s, "dead"`},
+		Cluster: "test", Policy: "alert-failed-node", Fault: executor.Fault{State: fault.Failed, Cause: fault.CauseHost,
+			Since: time.Now().Add(-time.Minute), Detail: `no word for 5s, "dead"`},
 	}
 	for _, c := range change {
 		c(&j)
@@ -177,8 +181,8 @@ func do(t *testing.T, x *Executor, j executor.Job) {
 	}
 }
 
-// TestReal: alerts at a real Alertmanager, which fire for longer than they are sent for, end when they are undone, and end by themselves when
-// their supervisor is gone; another supervisor goes on with them.
+// TestReal: alerts at a real Alertmanager, which fire for longer than they are sent for, end when they are undone, and end by
+// themselves when their supervisor is gone; another supervisor goes on with them.
 func TestReal(t *testing.T) {
 	m := start(t, freeport.Addr(t).String())
 	cfg := Config{URLs: []string{"http://" + m.addr}, Labels: map[string]string{"site": "pisa"}, Link: "https://lofamo.example/responses"}
@@ -194,18 +198,22 @@ func TestReal(t *testing.T) {
 	do(t, x, group)
 	first := m.firing()
 	a := first["n1"]
-	for k, want := range map[string]string{"alertname": "LofamoNodeFault", "cluster": "test", "node": "n1", "component": "host", "policy": "alert-failed-node", "severity": "critical", "site": "pisa"} {
+	for k, want := range map[string]string{"alertname": "LofamoNodeFault", "cluster": "test", "node": "n1", "component": "host",
+		"policy": "alert-failed-node", "severity": "critical", "site": "pisa"} {
 		if a.Labels[k] != want {
 			t.Errorf("label %s: %q, want %q", k, a.Labels[k], want)
 		}
 	}
-	if len(a.Labels) != 7 || a.GeneratorURL != cfg.Link || a.Annotations["summary"] != "test: n1/host is FAILED, cause HOST" || a.Annotations["description"] != `no word for 5s, "dead"` || a.Annotations["response"] != "r-n1" {
+	if len(a.Labels) != 7 || a.GeneratorURL != cfg.Link || a.Annotations["summary"] != "test: n1/host is FAILED, cause HOST" ||
+		a.Annotations["description"] != `no word for 5s, "dead"` || a.Annotations["response"] != "r-n1" {
 		t.Errorf("%+v", a)
 	}
 	if d := time.Since(a.StartsAt); d < time.Minute || d > 2*time.Minute {
 		t.Errorf("it started %s ago, and the fault a minute", d)
 	}
-	if g := first["ROW x=1"]; g.Labels["alertname"] != "LofamoGroupFault" || g.Annotations["summary"] != "test: group ROW x=1 (40 nodes) is FAILED, cause HOST" || !strings.HasSuffix(g.Annotations["members"], "m31 and 8 more") {
+	if g := first["ROW x=1"]; g.Labels["alertname"] != "LofamoGroupFault" ||
+		g.Annotations["summary"] != "test: group ROW x=1 (40 nodes) is FAILED, cause HOST" ||
+		!strings.HasSuffix(g.Annotations["members"], "m31 and 8 more") {
 		t.Errorf("%+v", g)
 	}
 	m.waitFor("alerts that fire after the end that was sent first", func() bool {
@@ -254,7 +262,8 @@ type notice struct {
 }
 
 // TestNextLeaderResolves: whoever leads, an alert is the same one to the people that a real Alertmanager tells: its labels stay, what is
-// said of it may change, and the next leader ends it though it has never sent it, or has sent it with other words. Nothing here ends by itself.
+// said of it may change, and the next leader ends it though it has never sent it, or has sent it with other words. Nothing here
+// ends by itself.
 func TestNextLeaderResolves(t *testing.T) {
 	heard := make(chan notice, 100)
 	people := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -344,7 +353,8 @@ func TestUnreached(t *testing.T) {
 	addr := freeport.Addr(t)
 	// It is tried every 200 ms; between two tries nothing is under way.
 	x, _ := run(t, Config{URLs: []string{"http://" + addr.String()}}, nil)
-	if r := x.Do(t.Context(), jobOf("n1", 1, within(300*time.Millisecond))); r.Outcome != response.Unchanged || !strings.Contains(r.Detail, "refused") {
+	if r := x.Do(t.Context(), jobOf("n1", 1, within(300*time.Millisecond))); r.Outcome != response.Unchanged ||
+		!strings.Contains(r.Detail, "refused") {
 		t.Errorf("%+v", r)
 	}
 	if r := x.Do(t.Context(), jobOf("n1", 2, recheck, within(50*time.Millisecond))); r.Outcome != response.NotKnown {
@@ -418,12 +428,14 @@ func TestToken(t *testing.T) {
 	write("zwei")
 	do(t, x, jobOf("n2", 1))
 	write("Geheimnis\nmit Zeile")
-	if r := x.Do(t.Context(), jobOf("n3", 1, within(50*time.Millisecond))); r.Outcome != response.Unchanged || strings.Contains(r.Detail, "Geheimnis") {
+	if r := x.Do(t.Context(), jobOf("n3", 1, within(50*time.Millisecond))); r.Outcome != response.Unchanged ||
+		strings.Contains(r.Detail, "Geheimnis") {
 		t.Errorf("%+v", r)
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if got := strings.Join(given, " "); !strings.HasPrefix(got, "Bearer eins") || !strings.Contains(got, "Bearer zwei") || strings.Contains(got, "Geheimnis") {
+	if got := strings.Join(given, " "); !strings.HasPrefix(got, "Bearer eins") || !strings.Contains(got, "Bearer zwei") ||
+		strings.Contains(got, "Geheimnis") {
 		t.Errorf("%q", got)
 	}
 }

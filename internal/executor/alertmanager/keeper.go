@@ -6,8 +6,8 @@
 // What is resolved is sent again, too, until the end that was sent last while it fired is past: an Alertmanager whose clock is
 // behind takes an end that has just come for one that is still to come, and keeps the later of the two.
 //
-// To an Alertmanager alerts of the same labels are one, whatever response they are of. So the end of one is not sent again once another fires, and
-// where it has to be sent, the one that fires is sent behind it.
+// To an Alertmanager alerts of the same labels are one, whatever response they are of. So the end of one is not sent again once
+// another fires, and where it has to be sent, the one that fires is sent behind it.
 
 package alertmanager
 

@@ -14,9 +14,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// TestPaused measures what an Alertmanager, which knows no tokens, cannot refuse: a supervisor is paused as it is about to send an alert, another ends
-// that alert, and the first goes on before it notices that it leads no longer. The alert then fires until the other sends its end again, which it does
-// for Hold.
+// TestPaused measures what an Alertmanager, which knows no tokens, cannot refuse: a supervisor is paused as it is about to send
+// an alert, another ends that alert, and the first goes on before it notices that it leads no longer. The alert then fires until
+// the other sends its end again, which it does for Hold.
 func TestPaused(t *testing.T) {
 	m := start(t, freeport.Addr(t).String())
 	const resend = 500 * time.Millisecond

@@ -52,7 +52,8 @@ func (x *Executor) Run(ctx context.Context) {
 	if x.standing != nil {
 		work.Go(func() { x.ask(ctx) })
 	}
-	l := loop{x: x, keep: newKeeper(keeperConfig{Targets: len(x.calls), Resend: x.cfg.Resend.D(), Hold: x.cfg.Hold.D(), Batch: batch}), waiting: map[alertKey]chan<- delivery{}}
+	l := loop{x: x, keep: newKeeper(keeperConfig{Targets: len(x.calls), Resend: x.cfg.Resend.D(), Hold: x.cfg.Hold.D(), Batch: batch}),
+		waiting: map[alertKey]chan<- delivery{}}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {

@@ -14,7 +14,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// TestMain has the umask of machines where each user has a group of his own: what the tests make others may write, but where they see to it.
+// TestMain has the umask of machines where each user has a group of his own: what the tests make others may write, but where they
+// see to it.
 func TestMain(m *testing.M) {
 	syscall.Umask(0o002)
 	os.Exit(m.Run())
@@ -22,7 +23,8 @@ func TestMain(m *testing.M) {
 
 func TestValidate(t *testing.T) {
 	good := Command{
-		Name: "mail", Path: "/usr/bin/mail", Args: []string{"-s", "${node} is ${state}", "root"}, Dir: "/var/tmp", User: &User{65534, 65534}, UnchangedCodes: []int{75},
+		Name: "mail", Path: "/usr/bin/mail", Args: []string{"-s", "${node} is ${state}", "root"}, Dir: "/var/tmp", User: &User{65534,
+			65534}, UnchangedCodes: []int{75},
 		Parameters: map[string]string{"node": "n[0-9-]+", "state": "[A-Z]+"}, Env: map[string]string{"A_B": "c"},
 	}
 	if err := Validate([]Command{good, {Name: "x", Path: "/bin/true"}}); err != nil {
@@ -133,11 +135,13 @@ func TestWay(t *testing.T) {
 		if r := x.Do(t.Context(), job(nil)); r.Outcome != response.Succeeded {
 			t.Errorf("%s: %+v", path, r)
 		}
-		for dir, counts := range map[string]bool{in("real", "sub"): true, in("real"): true, root: true, in("links"): strings.HasPrefix(path, in("links"))} {
+		for dir, counts := range map[string]bool{in("real", "sub"): true, in("real"): true, root: true,
+			in("links"): strings.HasPrefix(path, in("links"))} {
 			for mode, bad := range map[os.FileMode]bool{0o775: true, 0o757: true, 0o777 | os.ModeSticky: false, 0o755: false} {
 				must(os.Chmod(dir, mode))
 				r := x.Do(t.Context(), job(nil))
-				if refused := r.Outcome == response.Unchanged && strings.Contains(r.Detail, "want a directory that neither"); refused != (bad && counts) {
+				if refused := r.Outcome == response.Unchanged &&
+					strings.Contains(r.Detail, "want a directory that neither"); refused != (bad && counts) {
 					t.Errorf("%s, %s has %s: %+v", path, dir, mode, r)
 				}
 			}
@@ -163,7 +167,8 @@ func TestWay(t *testing.T) {
 func job(change func(j *executor.Job)) executor.Job {
 	j := executor.Job{
 		Effect: response.Effect{
-			Attempt: response.Attempt{Response: "r5-1", Step: 2, Attempt: 3}, Kind: response.Command, Token: 5, IdempotencyKey: "key", Timeout: time.Minute,
+			Attempt: response.Attempt{Response: "r5-1", Step: 2,
+				Attempt: 3}, Kind: response.Command, Token: 5, IdempotencyKey: "key", Timeout: time.Minute,
 			Target: response.Target{Node: "n1", Component: fault.ComponentHost}, Parameters: map[string]string{"command": "x"},
 		},
 		Cluster: "c", Policy: "p", Fault: executor.Fault{State: fault.Failed, Cause: fault.CauseHost},
@@ -250,7 +255,8 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%+v, want %q", r, detail)
 		}
 	}
-	for fails, outcome := range map[error]response.Outcome{executor.ErrStale: response.StaleToken, os.ErrDeadlineExceeded: response.Unchanged} {
+	for fails, outcome := range map[error]response.Outcome{executor.ErrStale: response.StaleToken,
+		os.ErrDeadlineExceeded: response.Unchanged} {
 		ctx := executor.WithFence(t.Context(), func(context.Context) error { return fails })
 		if r := x.Do(ctx, job(nil)); r.Outcome != outcome || !strings.Contains(r.Detail, fails.Error()) {
 			t.Errorf("where the fence says %v: %+v, want outcome %d", fails, r, outcome)

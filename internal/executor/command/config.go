@@ -87,7 +87,8 @@ func wordNames() []string {
 }
 
 // shells are programs that read an argument as a program.
-var shells = []string{"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh", "busybox", "env", "xargs", "perl", "python", "python3", "ssh"}
+var shells = []string{"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh", "busybox", "env", "xargs", "perl",
+	"python", "python3", "ssh"}
 
 // Validate names every bad field of the list, without looking at the programs.
 func Validate(list []Command) error {

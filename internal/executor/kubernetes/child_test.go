@@ -15,8 +15,8 @@ import (
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
-// asChild is the environment variable that has this program be a leader's process with one attempt to make: its value is the directory with what the
-// child needs.
+// asChild is the environment variable that has this program be a leader's process with one attempt to make: its value is the
+// directory with what the child needs.
 const asChild = "LOFAMO_KUBERNETES_CHILD"
 
 // Files of a child.

@@ -81,14 +81,15 @@ func newClient(cfg Config, rc *rest.Config) (*client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client of Kubernetes: %w", err)
 	}
-	return &client{api: api, http: h, all: newPace(cfg.QPS, cfg.Burst), events: newPace(cfg.QPS, cfg.Burst), timeout: time.Duration(cfg.RequestTimeout), sure: sure}, nil
+	return &client{api: api, http: h, all: newPace(cfg.QPS, cfg.Burst), events: newPace(cfg.QPS, cfg.Burst),
+		timeout: time.Duration(cfg.RequestTimeout), sure: sure}, nil
 }
 
 // errNotSent is the end of a request that has not left this process.
 var errNotSent = errors.New("not sent")
 
-// do sends one request that changes something, once the pace lets it. When nothing is left to wait for it is asked once more whether a higher token
-// has been seen.
+// do sends one request that changes something, once the pace lets it. When nothing is left to wait for it is asked once more
+// whether a higher token has been seen.
 func (c *client) do(ctx context.Context, p *pace, r *rest.Request) error {
 	if err := p.Wait(ctx); err != nil {
 		return fmt.Errorf("%w: %w", errNotSent, err)
@@ -111,7 +112,8 @@ func (c *client) read(ctx context.Context, p *pace, r *rest.Request, into runtim
 // sure is how old the word may be that this supervisor leads, when a request leaves. Who was stopped in between asks again.
 const sure = 500 * time.Millisecond
 
-// fenced fails with errNotSent: with executor.ErrStale where a higher token is known, and then for good; else because nobody can say now, or ctx has ended.
+// fenced fails with errNotSent: with executor.ErrStale where a higher token is known, and then for good; else because nobody can
+// say now, or ctx has ended.
 func (c *client) fenced(ctx context.Context) error {
 	one, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
@@ -125,7 +127,8 @@ func (c *client) fenced(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("%w: it is not sure that this supervisor still leads: %w", errNotSent, err)
 	case took > c.sure: // this process was stopped in between, or the store is slow
-		return fmt.Errorf("%w: it is not sure that this supervisor still leads: the store's word is %s old: want at most %s", errNotSent, took.Round(time.Millisecond), c.sure)
+		return fmt.Errorf("%w: it is not sure that this supervisor still leads: the store's word is %s old: want at most %s", errNotSent,
+			took.Round(time.Millisecond), c.sure)
 	}
 	return nil
 }

@@ -159,7 +159,8 @@ func TestStaleToken(t *testing.T) {
 	name := aNode(t)
 	e := newExecutor(t, Config{}, nil)
 	do(t, newExecutor(t, Config{}, nil), under(8, acts()[2].job(responseID(), name)))
-	want(t, e.Do(context.Background(), aJob(responseID(), name, response.KubernetesEvent, map[string]string{"reason": "X"})), response.StaleToken, "8 has been seen")
+	want(t, e.Do(context.Background(), aJob(responseID(), name, response.KubernetesEvent, map[string]string{"reason": "X"})),
+		response.StaleToken, "8 has been seen")
 }
 
 // TestWriteThatComesLate: what an attempt has sent, and what hangs on its way, does not happen after a later attempt has ended, not even
@@ -298,9 +299,9 @@ func eventually(t testing.TB, so func() bool, what string) {
 	}
 }
 
-// TestFence: before each request that changes something, when nothing is left to wait for, it is asked once whether another one leads, and never before
-// one that only reads. From that word to the API server's answer is the window in which a request of a leader that is none any more can come
-// through, on a node that nobody has written to since it was read; the test measures it.
+// TestFence: before each request that changes something, when nothing is left to wait for, it is asked once whether another one
+// leads, and never before one that only reads. From that word to the API server's answer is the window in which a request of a
+// leader that is none any more can come through, on a node that nobody has written to since it was read; the test measures it.
 func TestFence(t *testing.T) {
 	looks, changes := 0, 0
 	var looked time.Time
@@ -338,7 +339,8 @@ func TestFence(t *testing.T) {
 	}
 	made := changes
 	slices.Sort(window)
-	t.Logf("from the word of the store to the answer of the API server: %s in the median, %s at p99", window[len(window)/2], window[len(window)*99/100])
+	t.Logf("from the word of the store to the answer of the API server: %s in the median, %s at p99", window[len(window)/2],
+		window[len(window)*99/100])
 
 	lost = true
 	before := theNode(t, name).ResourceVersion

@@ -242,7 +242,8 @@ func (d *draining) late(err error) executor.Result {
 	if err != nil {
 		left = append(left, err.Error())
 	}
-	return executor.Partly("node %s: cordoned, %d pods evicted, %d left when its time was over: %s", d.node, len(d.evicted), d.pods.Left(), sample(left))
+	return executor.Partly("node %s: cordoned, %d pods evicted, %d left when its time was over: %s", d.node, len(d.evicted),
+		d.pods.Left(), sample(left))
 }
 
 // sample is the first few of many.

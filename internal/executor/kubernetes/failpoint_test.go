@@ -29,7 +29,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// rounds is how often a leader is killed and paused each time that an act of any kind passes by a point; 0: of some kinds, only the first time, once.
+// rounds is how often a leader is killed and paused each time that an act of any kind passes by a point; 0: of some kinds, only
+// the first time, once.
 var rounds = flag.Int("kubernetes.rounds", 0, "how often leaders are killed and paused each time that an act passes by a point")
 
 // leader is a process of its own that makes one attempt.
@@ -192,7 +193,8 @@ func (s *scene) stands(what string) {
 func (s *scene) events() int {
 	s.t.Helper()
 	var list corev1.EventList
-	if err := json.Unmarshal(admin(s.t, http.MethodGet, "/api/v1/namespaces/default/events?fieldSelector=involvedObject.uid="+s.name, "", ""), &list); err != nil {
+	if err := json.Unmarshal(admin(s.t, http.MethodGet, "/api/v1/namespaces/default/events?fieldSelector=involvedObject.uid="+s.name,
+		"", ""), &list); err != nil {
 		s.t.Fatal(err)
 	}
 	return len(list.Items)
@@ -220,8 +222,8 @@ func (s *scene) note(became, why string, args ...any) {
 	s.told.Note(account.Entry{Asked: s.asked(), Became: became, Why: fmt.Sprintf(why, args...)})
 }
 
-// everyPoint calls each for every kind, every point that it passes by, and there for each time that it does, until each says that the act did not
-// come by so often.
+// everyPoint calls each for every kind, every point that it passes by, and there for each time that it does, until each says that
+// the act did not come by so often.
 func everyPoint(t *testing.T, each func(t *testing.T, a act, o failpoint.Order) bool) {
 	t.Helper()
 	cluster(t) // without one every part would be skipped, and nothing counted
@@ -248,8 +250,8 @@ func everyPoint(t *testing.T, each func(t *testing.T, a act, o failpoint.Order) 
 	})
 }
 
-// TestKilledAtEveryStep kills the leader's process at every step of every kind, doing and putting back: the next leader's attempt does what was asked, once,
-// and puts back what there was before.
+// TestKilledAtEveryStep kills the leader's process at every step of every kind, doing and putting back: the next leader's attempt
+// does what was asked, once, and puts back what there was before.
 func TestKilledAtEveryStep(t *testing.T) {
 	var kills atomic.Int64
 	var told account.Account
@@ -282,10 +284,10 @@ func TestKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// TestPausedAtEveryStep has the leader's process stand still at every step of every kind, until another one leads and has, or has not, acted on the
-// node. Then it goes on, and does nothing more: what it has not sent by then, it does not send. One step is the exception, and the window that is
-// left: between the last word that it leads and its request. There a write still comes through if nobody has written to the node since it was
-// read, and an eviction, of one pod.
+// TestPausedAtEveryStep has the leader's process stand still at every step of every kind, until another one leads and has, or has
+// not, acted on the node. Then it goes on, and does nothing more: what it has not sent by then, it does not send. One step is the
+// exception, and the window that is left: between the last word that it leads and its request. There a write still comes through
+// if nobody has written to the node since it was read, and an eviction, of one pod.
 func TestPausedAtEveryStep(t *testing.T) {
 	var pauses, window atomic.Int64
 	var told account.Account
@@ -309,13 +311,15 @@ func TestPausedAtEveryStep(t *testing.T) {
 		}
 		return came
 	})
-	t.Logf("%d leaders stood still, %d effects came in the window; what was asked, and what became of it:\n%s", pauses.Load(), window.Load(), &told)
+	t.Logf("%d leaders stood still, %d effects came in the window; what was asked, and what became of it:\n%s", pauses.Load(),
+		window.Load(), &told)
 	if pauses.Load() < 70 || window.Load() == 0 {
 		t.Errorf("%d pauses, %d in the window: the test pauses too little", pauses.Load(), window.Load())
 	}
 }
 
-// pauseOnce has a leader stand still, doing or putting back, and says whether it came to the point, and whether something happened after another one led.
+// pauseOnce has a leader stand still, doing or putting back, and says whether it came to the point, and whether something
+// happened after another one led.
 func pauseOnce(s *scene, o failpoint.Order, back, touched bool) (paused, late bool) {
 	t := s.t
 	if back {

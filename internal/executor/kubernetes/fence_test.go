@@ -16,7 +16,8 @@ func allKinds() []act {
 	return append(acts(), act{kind: response.KubernetesEvent, parameters: map[string]string{"reason": "X"}})
 }
 
-// TestFenceThatCannotSay: a store that has no answer for a while, as while it elects its own leader, ends nothing. It is asked again, and a drain goes on.
+// TestFenceThatCannotSay: a store that has no answer for a while, as while it elects its own leader, ends nothing. It is asked
+// again, and a drain goes on.
 func TestFenceThatCannotSay(t *testing.T) {
 	e := newExecutor(t, Config{}, nil)
 	for _, a := range allKinds() {

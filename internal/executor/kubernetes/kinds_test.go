@@ -33,7 +33,8 @@ func acts() []act {
 		{response.KubernetesCondition, map[string]string{"type": "LofamoFault"}, "condition LofamoFault=True MemorySick"},
 		{response.KubernetesLabel, map[string]string{"key": "lofamo.io/memory", "value": "sick"}, "label lofamo.io/memory=sick"},
 		{response.KubernetesCordon, nil, "unschedulable"},
-		{response.KubernetesTaint, map[string]string{"key": "lofamo.io/memory", "value": "sick", "effect": "NoSchedule"}, "taint lofamo.io/memory=sick:NoSchedule"},
+		{response.KubernetesTaint, map[string]string{"key": "lofamo.io/memory", "value": "sick", "effect": "NoSchedule"},
+			"taint lofamo.io/memory=sick:NoSchedule"},
 		{response.KubernetesEvict, map[string]string{"key": "lofamo.io/memory"}, "taint lofamo.io/memory:NoExecute"},
 		{response.KubernetesDrain, nil, "unschedulable"},
 	}
@@ -81,7 +82,8 @@ func TestKinds(t *testing.T) {
 				t.Fatalf("want %s:\n%s", a.shows, got)
 			}
 			var m nodeplan.Mark
-			if err := json.Unmarshal([]byte(n.Annotations[nodeplan.MarkKey(j.Response, 0)]), &m); err != nil || m.Kind != a.kind || m.Policy != "policy" {
+			if err := json.Unmarshal([]byte(n.Annotations[nodeplan.MarkKey(j.Response, 0)]), &m); err != nil || m.Kind != a.kind ||
+				m.Policy != "policy" {
 				t.Errorf("mark %+v: %v", m, err)
 			}
 			if n.Annotations[nodeplan.TokenKey] != "7" || n.Annotations[nodeplan.AttemptKey] != j.Response+"/0/1" {
@@ -111,7 +113,8 @@ func TestEvent(t *testing.T) {
 	do(t, e, j)
 	do(t, e, again(j))
 	var list corev1.EventList
-	if err := json.Unmarshal(admin(t, http.MethodGet, "/api/v1/namespaces/default/events?fieldSelector=involvedObject.uid="+name, "", ""), &list); err != nil {
+	if err := json.Unmarshal(admin(t, http.MethodGet, "/api/v1/namespaces/default/events?fieldSelector=involvedObject.uid="+name, "",
+		""), &list); err != nil {
 		t.Fatal(err)
 	}
 	if len(list.Items) != 1 {
@@ -119,7 +122,8 @@ func TestEvent(t *testing.T) {
 	}
 	ev := list.Items[0]
 	const text = "/memory SICK, cause MEMORY, since 2023-11-14T22:13:20Z: 12 corrected errors in a minute (policy policy, response "
-	if ev.Reason != "LofamoFault" || ev.Type != "Warning" || ev.InvolvedObject.Name != name || !strings.Contains(ev.Message, text) || ev.Source.Component != "lofamo" {
+	if ev.Reason != "LofamoFault" || ev.Type != "Warning" || ev.InvolvedObject.Name != name || !strings.Contains(ev.Message, text) ||
+		ev.Source.Component != "lofamo" {
 		t.Errorf("%+v", ev)
 	}
 	if a := theNode(t, name).Annotations; len(a) > 0 {
@@ -130,7 +134,8 @@ func TestEvent(t *testing.T) {
 // TestNoNode: what Kubernetes does not have is neither changed nor created.
 func TestNoNode(t *testing.T) {
 	e := newExecutor(t, Config{}, nil)
-	for name, says := range map[string]string{"nowhere": "no such node in Kubernetes", "Not_A_Name": "no node of Kubernetes is known to be it"} {
+	for name, says := range map[string]string{"nowhere": "no such node in Kubernetes",
+		"Not_A_Name": "no node of Kubernetes is known to be it"} {
 		for _, a := range append(acts(), act{kind: response.KubernetesEvent, parameters: map[string]string{"reason": "X"}}) {
 			j := a.job(responseID(), name)
 			want(t, e.Do(context.Background(), j), response.Unchanged, says)
@@ -193,11 +198,12 @@ func TestNames(t *testing.T) {
 	j := aJob(responseID(), "N_1", response.KubernetesCordon, nil)
 	want(t, e.Do(ctx, j), response.Unchanged, "three and two have it")
 	want(t, e.Do(ctx, undo(j)), response.Unchanged, "three and two have it")
-	want(t, e.Do(ctx, aJob(responseID(), "N_2", response.KubernetesCordon, nil)), response.Unchanged, "no node of Kubernetes is known to be it")
+	want(t, e.Do(ctx, aJob(responseID(), "N_2", response.KubernetesCordon, nil)), response.Unchanged,
+		"no node of Kubernetes is known to be it")
 }
 
-// TestUndoOfWhatCannotBeNamed: that nobody can say which node it would be is not that there is none: what was done stands there still. Only where the
-// node is gone by its name nothing is left to put back.
+// TestUndoOfWhatCannotBeNamed: that nobody can say which node it would be is not that there is none: what was done stands there
+// still. Only where the node is gone by its name nothing is left to put back.
 func TestUndoOfWhatCannotBeNamed(t *testing.T) {
 	ctx, s := context.Background(), cluster(t)
 	b, err := os.ReadFile(strings.Replace(manifest, "rbac", "rbac-node-label", 1))
@@ -260,7 +266,8 @@ func TestRefusals(t *testing.T) {
 		t.Error("the node was written")
 	}
 	patch(t, name, `{"metadata":{"annotations":{"lofamo.io/token":"high"}}}`)
-	want(t, e.Do(context.Background(), aJob(responseID(), name, response.KubernetesCordon, nil)), response.Unchanged, `annotation lofamo.io/token: given "high"`)
+	want(t, e.Do(context.Background(), aJob(responseID(), name, response.KubernetesCordon, nil)), response.Unchanged,
+		`annotation lofamo.io/token: given "high"`)
 
 	stranger, err := shared.server.Admin.TokenOf("default", "nobody")
 	if err == nil {

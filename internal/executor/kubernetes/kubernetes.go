@@ -4,10 +4,10 @@
 //
 // A token that is lower than the one on the node is refused by what stands on the node, and every write is conditional on the
 // resourceVersion that was read. Where the next leader has not been yet, the supervisors' own store says whether a higher token is known
-// (executor.Fenced): it is asked just before each request that changes something. What is left is the time from that answer to the API server's, for one
-// request: a write comes through in it only if nobody has written to the node since it was read; an eviction, of one pod, and an event, which is
-// harmless and has a name of its own for every step, so that there is one, the API server cannot refuse. Before each single eviction the token on the
-// node is looked at too, and that the drain's mark stands.
+// (executor.Fenced): it is asked just before each request that changes something. What is left is the time from that answer to
+// the API server's, for one request: a write comes through in it only if nobody has written to the node since it was read; an
+// eviction, of one pod, and an event, which is harmless and has a name of its own for every step, so that there is one, the API
+// server cannot refuse. Before each single eviction the token on the node is looked at too, and that the drain's mark stands.
 package kubernetes
 
 import (
@@ -63,8 +63,8 @@ type pacing struct {
 
 var usual = pacing{conflict: 10 * time.Millisecond, failure: 100 * time.Millisecond, most: 5 * time.Second, drain: 5 * time.Second}
 
-// New makes an executor. It reaches for the cluster only when there is something to do. Where open is nil a mark that somebody has overruled
-// keeps others from doing what it stands for until it is taken away.
+// New makes an executor. It reaches for the cluster only when there is something to do. Where open is nil a mark that somebody
+// has overruled keeps others from doing what it stands for until it is taken away.
 func New(cfg Config, open executor.Open, log *slog.Logger) (*Executor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -103,7 +103,8 @@ func (e *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
 	default:
 		r = e.alter(ctx, j)
 	}
-	e.log.Debug("kubernetes", "response", j.Response, "step", j.Step, "attempt", j.Attempt.Attempt, "kind", j.Kind, "undo", j.Undo, "target", j.Target,
+	e.log.Debug("kubernetes", "response", j.Response, "step", j.Step, "attempt", j.Attempt.Attempt, "kind", j.Kind, "undo", j.Undo,
+		"target", j.Target,
 		"outcome", r.Outcome, "detail", r.Detail, "took", time.Since(begin))
 	return r
 }

@@ -37,8 +37,8 @@ func fleet(t testing.TB, prefix string, n int) []string {
 	return names
 }
 
-// inParallel calls f for each element from width goroutines, and returns when all of them have ended. f must not end the test, as t.Fatal and
-// t.Skip do; if it ends its goroutine all the same, inParallel still returns, with elements left over.
+// inParallel calls f for each element from width goroutines, and returns when all of them have ended. f must not end the test, as
+// t.Fatal and t.Skip do; if it ends its goroutine all the same, inParallel still returns, with elements left over.
 func inParallel[T any](all []T, width int, f func(T)) {
 	work := make(chan T, len(all)) // nothing waits for workers that have ended
 	for _, x := range all {
@@ -87,7 +87,8 @@ func TestThousands(t *testing.T) {
 	var kubelets sync.WaitGroup
 	kubelets.Go(func() { // that write their status, as they do
 		for i := 0; ctx.Err() == nil; i++ {
-			if err := patchStatus(shared.server, names[i%faults], fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"True","message":"%d"}]}}`, i)); err != nil {
+			if err := patchStatus(shared.server, names[i%faults],
+				fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"True","message":"%d"}]}}`, i)); err != nil {
 				t.Error(err)
 				return
 			}
@@ -114,7 +115,8 @@ func TestThousands(t *testing.T) {
 	cancel()
 	kubelets.Wait()
 	slices.Sort(took)
-	t.Logf("%d conditions among %d nodes: p50 %s, all %s; %d requests, %d conflicts", faults, nodes, took[len(took)/2], all, asked.Load(), conflicts.Load())
+	t.Logf("%d conditions among %d nodes: p50 %s, all %s; %d requests, %d conflicts", faults, nodes, took[len(took)/2], all,
+		asked.Load(), conflicts.Load())
 	if most := float64(cfg.Burst) + float64(cfg.QPS)*all.Seconds() + 1; float64(asked.Load()) > most {
 		t.Errorf("%d requests in %s, want at most %.0f", asked.Load(), all, most)
 	}

@@ -109,8 +109,8 @@ func TestSlowServer(t *testing.T) {
 	do(t, e, undo(j))
 }
 
-// TestAbsentServer: an attempt ends when its time is over, and says that nothing was changed; when the API server is there again in time, it
-// is done.
+// TestAbsentServer: an attempt ends when its time is over, and says that nothing was changed; when the API server is there again
+// in time, it is done.
 func TestAbsentServer(t *testing.T) {
 	p := newProxy(t)
 	e, name := through(t, p), aNode(t)

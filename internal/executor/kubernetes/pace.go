@@ -6,9 +6,10 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// pace lets requests go, so many a second and so many at once after a pause. Of those that wait reads are the last: a read begins an act, and what has been
-// begun is ended first. Where a thousand acts want to begin at once, half of them are done after half of the time, while all would else be ended near its
-// end; and between a read and its write, in which somebody else may write, lies no other's read.
+// pace lets requests go, so many a second and so many at once after a pause. Of those that wait reads are the last: a read begins
+// an act, and what has been begun is ended first. Where a thousand acts want to begin at once, half of them are done after half
+// of the time, while all would else be ended near its end; and between a read and its write, in which somebody else may write,
+// lies no other's read.
 type pace struct {
 	*rate.Limiter // of what is no read
 

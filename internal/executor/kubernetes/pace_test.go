@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestWritesBeforeReads: acts that begin at once, each a read and a write, are ended one after the other from the beginning on, and no more goes in a second
-// than may.
+// TestWritesBeforeReads: acts that begin at once, each a read and a write, are ended one after the other from the beginning on,
+// and no more goes in a second than may.
 func TestWritesBeforeReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const acts, qps, burst, answer = 1000, 200, 400, 3 * time.Millisecond
@@ -34,7 +34,8 @@ func TestWritesBeforeReads(t *testing.T) {
 			took = append(took, <-ended)
 		}
 		slices.Sort(took)
-		// All 2*acts requests but the burst, at qps. Half of the acts take the burst, for their reads mostly, and then at most two requests for each.
+		// All 2*acts requests but the burst, at qps. Half of the acts take the burst, for their reads mostly, and then at most two
+		// requests for each.
 		last, half := time.Second*(2*acts-burst)/qps, time.Second*(acts-burst)/qps
 		if d := took[acts/2-1]; d > half+50*time.Millisecond {
 			t.Errorf("half of the acts took %s: want %s, and little more", d, half)

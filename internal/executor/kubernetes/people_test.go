@@ -69,8 +69,8 @@ func step(n int, j executor.Job) executor.Job {
 	return j
 }
 
-// TestAPersonsWordStands: what a person has taken away is brought again neither by the next step of the same response, nor by another response, until the
-// first one has ended; then its mark means nothing, is taken away, and keeps nobody from anything.
+// TestAPersonsWordStands: what a person has taken away is brought again neither by the next step of the same response, nor by
+// another response, until the first one has ended; then its mark means nothing, is taken away, and keeps nobody from anything.
 func TestAPersonsWordStands(t *testing.T) {
 	cluster(t)
 	for _, p := range claimed() {
@@ -118,8 +118,8 @@ func TestAPersonsWordStands(t *testing.T) {
 	}
 }
 
-// TestWhatIsLeftToAPerson: what a closed response has left standing is not taken away when another is put back, which says whose it is; it ends by a
-// person's word.
+// TestWhatIsLeftToAPerson: what a closed response has left standing is not taken away when another is put back, which says whose
+// it is; it ends by a person's word.
 func TestWhatIsLeftToAPerson(t *testing.T) {
 	cluster(t)
 	for _, p := range claimed() {
@@ -146,8 +146,8 @@ func TestWhatIsLeftToAPerson(t *testing.T) {
 	}
 }
 
-// TestStoriesWithPeople: responses do and put back, are closed without that, and people take away and bring what they like, in whatever order. A naive
-// account of who wants what, kept beside, says each time what has to be there.
+// TestStoriesWithPeople: responses do and put back, are closed without that, and people take away and bring what they like, in
+// whatever order. A naive account of who wants what, kept beside, says each time what has to be there.
 func TestStoriesWithPeople(t *testing.T) {
 	t.Parallel()
 	reg := &registry{open: map[string]bool{}}

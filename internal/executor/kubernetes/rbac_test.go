@@ -41,7 +41,8 @@ func rbacIsMinimal() error {
 		return nil // a part of the tests needs a part of the rights
 	}
 	if !maps.Equal(allowed, used) {
-		return fmt.Errorf("roles allow %v, the tests have asked for %v: want the same", slices.Sorted(maps.Keys(allowed)), slices.Sorted(maps.Keys(used)))
+		return fmt.Errorf("roles allow %v, the tests have asked for %v: want the same", slices.Sorted(maps.Keys(allowed)),
+			slices.Sorted(maps.Keys(used)))
 	}
 	return nil
 }

@@ -1,5 +1,6 @@
-// Eureka tells the jobs of all nodes of a response (Chaos router §4.1, §4.4.3): one node gets the supervisor's signed message, broadcasts it
-// through the torus, and every host half that verifies it tells its watchers. The executor needs the service network to one node alone.
+// Eureka tells the jobs of all nodes of a response (Chaos router §4.1, §4.4.3): one node gets the supervisor's signed message,
+// broadcasts it through the torus, and every host half that verifies it tells its watchers. The executor needs the service
+// network to one node alone.
 //
 // Jobs hear of a step once, however many attempts and nodes there are: host halves remember it.
 

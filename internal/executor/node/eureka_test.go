@@ -27,7 +27,8 @@ func (a *fakeMaker) Make(ctx context.Context, node fault.NodeID, _ executor.Job,
 
 // The next node is given the word until one has raised it; what nobody knows is said so, for jobs hear it once however often it is raised.
 func TestEureka(t *testing.T) {
-	j := executor.Job{Effect: response.Effect{Kind: response.Eureka, Token: 5, Timeout: 30 * time.Second, Target: response.Target{Node: "bad"}}}
+	j := executor.Job{Effect: response.Effect{Kind: response.Eureka, Token: 5, Timeout: 30 * time.Second,
+		Target: response.Target{Node: "bad"}}}
 	no, unsure, done, stale := executor.Unchanged("no"), executor.NotKnown("?"), executor.Done("6 links"), executor.Stale("6")
 	for name, tc := range map[string]struct {
 		answers []executor.Result

@@ -29,7 +29,8 @@ type exchange struct {
 	result executor.Result    // over, once its Outcome is not 0
 }
 
-// again says when the agent is asked or ordered again. An act of milliseconds is waited for hardly longer than it takes, and one of hours costs a message a second.
+// again says when the agent is asked or ordered again. An act of milliseconds is waited for hardly longer than it takes, and one
+// of hours costs a message a second.
 var again = order.Retry{First: 100 * time.Millisecond, Most: time.Second}
 
 // say is a message for the agent.

@@ -11,7 +11,8 @@ import (
 var begin = time.Unix(1_800_000_000, 0)
 
 func newTest() *exchange {
-	return newExchange(begin, &lofamov1.ActOrder{Node: "n0", Token: 5, Response: "r5-1", Attempt: 1, Kind: "node.check"}, 2*time.Second, 20*time.Second)
+	return newExchange(begin, &lofamov1.ActOrder{Node: "n0", Token: 5, Response: "r5-1", Attempt: 1, Kind: "node.check"},
+		2*time.Second, 20*time.Second)
 }
 
 func status(state lofamov1.ActState, edit ...func(*lofamov1.ActStatus)) *lofamov1.ActStatus {
@@ -123,8 +124,9 @@ func TestAnswers(t *testing.T) {
 		asked, ordered *lofamov1.ActStatus
 		want           response.Outcome
 	}{
-		"no daemon":           {status(lofamov1.ActState_ACT_UNCHANGED, func(st *lofamov1.ActStatus) { st.Ledger = 0 }), nil, response.Unchanged},
-		"not allowed":         {status(lofamov1.ActState_ACT_NONE, func(st *lofamov1.ActStatus) { st.Allowed = []string{"eureka"} }), nil, response.Unchanged},
+		"no daemon": {status(lofamov1.ActState_ACT_UNCHANGED, func(st *lofamov1.ActStatus) { st.Ledger = 0 }), nil, response.Unchanged},
+		"not allowed": {status(lofamov1.ActState_ACT_NONE, func(st *lofamov1.ActStatus) { st.Allowed = []string{"eureka"} }), nil,
+			response.Unchanged},
 		"a higher token":      {status(lofamov1.ActState_ACT_NONE, func(st *lofamov1.ActStatus) { st.Token = 6 }), nil, response.StaleToken},
 		"ended already":       {status(lofamov1.ActState_ACT_PARTLY), nil, response.Partly},
 		"stale":               {status(lofamov1.ActState_ACT_NONE), status(lofamov1.ActState_ACT_STALE), response.StaleToken},
@@ -134,7 +136,8 @@ func TestAnswers(t *testing.T) {
 		"of a later version":  {status(lofamov1.ActState_ACT_NONE), status(99), response.NotKnown},
 		"under way, and done": {status(lofamov1.ActState_ACT_UNDER_WAY), status(lofamov1.ActState_ACT_DONE), response.Succeeded},
 		"another ledger": {
-			status(lofamov1.ActState_ACT_NONE), status(lofamov1.ActState_ACT_UNCHANGED, func(st *lofamov1.ActStatus) { st.Ledger = 10 }), response.NotKnown,
+			status(lofamov1.ActState_ACT_NONE), status(lofamov1.ActState_ACT_UNCHANGED,
+				func(st *lofamov1.ActStatus) { st.Ledger = 10 }), response.NotKnown,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

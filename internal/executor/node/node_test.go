@@ -63,8 +63,10 @@ func TestMake(t *testing.T) {
 		t.Fatalf("%+v after %v", r, a.ordered)
 	}
 	o := a.ordered[0]
-	if o.GetNode() != "n0" || o.GetToken() != 5 || o.GetResponse() != "r5-1" || o.GetStep() != 2 || o.GetAttempt() != 3 || o.GetKind() != "node.check" || !o.GetRecheck() ||
-		o.GetUndo() || o.GetLedger() != 9 || o.GetTarget() != "n0/memory" || len(o.GetParameters()) != 1 || o.GetParameters()[0].GetValue() != "memory" {
+	if o.GetNode() != "n0" || o.GetToken() != 5 || o.GetResponse() != "r5-1" || o.GetStep() != 2 || o.GetAttempt() != 3 ||
+		o.GetKind() != "node.check" || !o.GetRecheck() ||
+		o.GetUndo() || o.GetLedger() != 9 || o.GetTarget() != "n0/memory" || len(o.GetParameters()) != 1 ||
+		o.GetParameters()[0].GetValue() != "memory" {
 		t.Errorf("%v", o)
 	}
 	if len(a.actor.waiting) != 0 {
@@ -167,7 +169,8 @@ func TestMask(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	for _, d := range []time.Duration{time.Millisecond, time.Hour, -1} {
-		if _, err := New(config.NodeExecutor{AskFor: config.Duration(d)}, nil, nil); err == nil || !strings.Contains(err.Error(), "want 100ms to 1m") {
+		if _, err := New(config.NodeExecutor{AskFor: config.Duration(d)}, nil, nil); err == nil ||
+			!strings.Contains(err.Error(), "want 100ms to 1m") {
 			t.Errorf("%s: %v", d, err)
 		}
 	}

@@ -116,7 +116,8 @@ func (c Config) Validate() error {
 		// A host that is asked by both methods is one BMC, and what IPMI resets there is one of the systems that Redfish shows.
 		for method, at := range hosts {
 			if other, both := at[host]; both && method != b.Method {
-				errs = append(errs, fmt.Errorf("nodes: %s and %s are reset at the same place, %s, by %s and %s: want one node each", other, id, host, method, b.Method))
+				errs = append(errs, fmt.Errorf("nodes: %s and %s are reset at the same place, %s, by %s and %s: want one node each", other, id,
+					host, method, b.Method))
 			}
 		}
 		hosts[b.Method][host] = id

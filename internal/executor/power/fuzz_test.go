@@ -55,22 +55,24 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, body)
 }
 
-// FuzzRedfishAnswers: whatever a BMC answers, it is asked for a reset at most once, below its own system alone, what is told of it is bounded and fit to print, and
-// nothing is called done, nor anything unchanged, that the answers leave open.
+// FuzzRedfishAnswers: whatever a BMC answers, it is asked for a reset at most once, below its own system alone, what is told of
+// it is bounded and fit to print, and nothing is called done, nor anything unchanged, that the answers leave open.
 func FuzzRedfishAnswers(f *testing.F) {
 	const (
 		root   = `{"@odata.id":"/redfish/v1/","Id":"RootService","RedfishVersion":"1.15.0","Systems":{"@odata.id":"/redfish/v1/Systems"}}`
 		system = `{"@odata.id":"` + powertest.System + `","Id":"1","PowerState":"On","Actions":{"#ComputerSystem.Reset":{"target":"` + powertest.System + `/Actions/ComputerSystem.Reset","ResetType@Redfish.AllowableValues":["ForceRestart"]}}}`
 	)
 	f.Add(root, system, "", "", 204, "")
-	f.Add(root, system, `{"TaskState":"Running"}`, `{"TaskState":"Exception","Messages":[{"Message":"\u001b[2Jno"}]}`, 202, powertest.TaskMonitor)
+	f.Add(root, system, `{"TaskState":"Running"}`, `{"TaskState":"Exception","Messages":[{"Message":"\u001b[2Jno"}]}`, 202,
+		powertest.TaskMonitor)
 	f.Add(root, system, `{"error":{"code":"Base.1.0.GeneralError","message":"x"}}`, "", 400, "")
 	f.Add(root, strings.Replace(system, "/Actions/", "/../2/Actions/", 1), "", "", 204, "https://192.0.2.1/x")
 	f.Add(`{`, `[]`, "null", "0", 303, "::")
 	bmc := &scripted{}
 	e := powertest.New(f)
 	e.Config.Handler = bmc
-	b := BMC{Method: methodRedfish, Address: e.URL, System: powertest.System, Username: "root", CAFile: filepath.Join(e.Dir, "ca.pem"), Reset: "ForceRestart"}
+	b := BMC{Method: methodRedfish, Address: e.URL, System: powertest.System, Username: "root", CAFile: filepath.Join(e.Dir, "ca.pem"),
+		Reset: "ForceRestart"}
 	f.Fuzz(func(t *testing.T, root, system, action, task string, status int, location string) {
 		if status < 200 || status > 599 || strings.ContainsFunc(location, func(r rune) bool { return r < ' ' || r > '~' }) {
 			return // no server can send that

@@ -17,8 +17,8 @@ import (
 // packetTime is how long the answer to one packet is waited for.
 const packetTime = 2 * time.Second
 
-// refusals are the completion codes after which a command was not begun (IPMI 2.0, table 5-2). All others leave it open, that of a command in which
-// the time ran out as well as those that a maker has given a meaning of his own.
+// refusals are the completion codes after which a command was not begun (IPMI 2.0, table 5-2). All others leave it open, that of
+// a command in which the time ran out as well as those that a maker has given a meaning of his own.
 var refusals = []types.CompletionCode{
 	types.CodeInvalidCommand, types.CodeInvalidCommandForLUN, types.CodeReservationCanceled, types.CodeRequestDataLengthInvalid, types.CodeParameterOutOfRange,
 	types.CodeRequestDataFieldInvalid, types.CodeIllegalCommand, types.CodeDestinationUnavailable, types.CodeInsufficientPrivilege, types.CodeNotSupported,

@@ -77,7 +77,8 @@ const proves = "that the node went down is for its neighbours and its next boot 
 // maxPassword bounds a password's file, in bytes.
 const maxPassword = 1024
 
-// private says whether nobody else may read a file: only its owner, or, as Kubernetes gives a pod its Secrets, root and the group of this process.
+// private says whether nobody else may read a file: only its owner, or, as Kubernetes gives a pod its Secrets, root and the group
+// of this process.
 func private(st os.FileInfo) bool {
 	sys, ok := st.Sys().(*syscall.Stat_t)
 	return st.Mode()&0o077 == 0 || st.Mode()&0o077 == 0o040 && ok && sys.Uid == 0 && int(sys.Gid) == os.Getegid()

@@ -126,11 +126,13 @@ func (b BMC) resetTarget(system *schemas.ComputerSystem) (string, error) {
 	return target, nil
 }
 
-// refused says what is known after a reset that was not accepted: a status of the class 4xx is an answer that it was not begun, but for that
-// of a request that took too long. One of the class 3xx is not: 303 is a usual answer to a POST that was carried out.
+// refused says what is known after a reset that was not accepted: a status of the class 4xx is an answer that it was not begun,
+// but for that of a request that took too long. One of the class 3xx is not: 303 is a usual answer to a POST that was carried
+// out.
 func (b BMC) refused(err error, posted bool) executor.Result {
 	var e *schemas.Error
-	if errors.As(err, &e) && e.HTTPReturnedStatusCode >= 400 && e.HTTPReturnedStatusCode < 500 && e.HTTPReturnedStatusCode != http.StatusRequestTimeout {
+	if errors.As(err, &e) && e.HTTPReturnedStatusCode >= 400 && e.HTTPReturnedStatusCode < 500 &&
+		e.HTTPReturnedStatusCode != http.StatusRequestTimeout {
 		return executor.Unchanged("%s%s: %s", b.Address, b.System, plain(err))
 	}
 	if !posted {

@@ -23,7 +23,8 @@ import (
 func job(method string) executor.Job {
 	return executor.Job{
 		Effect: response.Effect{
-			Attempt: response.Attempt{Response: "r5-1", Step: 1, Attempt: 1}, Kind: response.PowerReset, Token: 5, IdempotencyKey: "k", Timeout: time.Minute,
+			Attempt: response.Attempt{Response: "r5-1", Step: 1,
+				Attempt: 1}, Kind: response.PowerReset, Token: 5, IdempotencyKey: "k", Timeout: time.Minute,
 			Target: response.Target{Node: "n1", Component: fault.ComponentHost}, Parameters: map[string]string{"method": method},
 		},
 		Cluster: "c", Policy: "p",
@@ -62,15 +63,19 @@ func TestRedfish(t *testing.T) {
 		detail  string
 		resets  []string
 	}{
-		"good":          {func(*powertest.Emulator, *BMC) {}, response.Succeeded, "next boot epoch", []string{"ForceRestart"}},
-		"power cycle":   {func(_ *powertest.Emulator, b *BMC) { b.Reset = "PowerCycle" }, response.Succeeded, "PowerCycle is done; power was On, is On", []string{"PowerCycle"}},
+		"good": {func(*powertest.Emulator, *BMC) {}, response.Succeeded, "next boot epoch", []string{"ForceRestart"}},
+		"power cycle": {func(_ *powertest.Emulator, b *BMC) { b.Reset = "PowerCycle" }, response.Succeeded,
+			"PowerCycle is done; power was On, is On", []string{"PowerCycle"}},
 		"own serial":    {func(_ *powertest.Emulator, b *BMC) { b.Serial = "437XR1138R2" }, response.Succeeded, "", []string{"ForceRestart"}},
 		"other machine": {func(_ *powertest.Emulator, b *BMC) { b.Serial = "another" }, response.Unchanged, "this is another machine", nil},
 		"no system":     {func(_ *powertest.Emulator, b *BMC) { b.System = "/redfish/v1/Systems/2" }, response.Unchanged, "404", nil},
 		"password":      {func(_ *powertest.Emulator, b *BMC) { b.Username = "admin" }, response.Unchanged, "401", nil},
-		"cannot":        {func(e *powertest.Emulator, _ *BMC) { e.Allowed = []string{"On", "ForceOff"} }, response.Unchanged, "the system has [On ForceOff]", nil},
-		"elsewhere":     {func(e *powertest.Emulator, _ *BMC) { e.At = "https://192.0.2.1/reset" }, response.Unchanged, "want a path below it", nil},
-		"above":         {func(e *powertest.Emulator, _ *BMC) { e.At = powertest.System + "/../2/reset" }, response.Unchanged, "want a path below it", nil},
+		"cannot": {func(e *powertest.Emulator, _ *BMC) { e.Allowed = []string{"On", "ForceOff"} }, response.Unchanged,
+			"the system has [On ForceOff]", nil},
+		"elsewhere": {func(e *powertest.Emulator, _ *BMC) { e.At = "https://192.0.2.1/reset" }, response.Unchanged,
+			"want a path below it", nil},
+		"above": {func(e *powertest.Emulator, _ *BMC) { e.At = powertest.System + "/../2/reset" }, response.Unchanged,
+			"want a path below it", nil},
 		"refused":       {func(e *powertest.Emulator, _ *BMC) { e.Status = 403 }, response.Unchanged, "403", nil},
 		"conflict":      {func(e *powertest.Emulator, _ *BMC) { e.Status = 409 }, response.Unchanged, "409", nil},
 		"303, and done": {func(e *powertest.Emulator, _ *BMC) { e.Late = 303 }, response.NotKnown, "303", []string{"ForceRestart"}},
@@ -82,13 +87,20 @@ func TestRedfish(t *testing.T) {
 		"500, and done": {func(e *powertest.Emulator, _ *BMC) { e.Late = 500 }, response.NotKnown, "500", []string{"ForceRestart"}},
 		"503":           {func(e *powertest.Emulator, _ *BMC) { e.Status = 503 }, response.NotKnown, "503", nil},
 		"no answer":     {func(e *powertest.Emulator, _ *BMC) { e.Drop = true }, response.NotKnown, "EOF", []string{"ForceRestart"}},
-		"task":          {func(e *powertest.Emulator, _ *BMC) { e.Task = []string{"New", "Running", "Completed"} }, response.Succeeded, "is done", []string{"ForceRestart"}},
-		"task's answer": {func(e *powertest.Emulator, _ *BMC) { e.Task, e.OnlyCode = []string{"New", "Completed"}, true }, response.Succeeded, "", []string{"ForceRestart"}},
-		"task fails":    {func(e *powertest.Emulator, _ *BMC) { e.Task = []string{"New", "Exception"} }, response.NotKnown, "Exception: power supply does not answer", []string{"ForceRestart"}},
-		"task ended":    {func(e *powertest.Emulator, _ *BMC) { e.Task = []string{"New", "Cancelled"} }, response.NotKnown, "ended as Cancelled", []string{"ForceRestart"}},
-		"task's 500":    {func(e *powertest.Emulator, _ *BMC) { e.Task, e.OnlyCode = []string{"New", "Exception"}, true }, response.NotKnown, "500", []string{"ForceRestart"}},
-		"task lasts":    {func(e *powertest.Emulator, _ *BMC) { e.Task = []string{"New", "Running"} }, response.NotKnown, "deadline", []string{"ForceRestart"}},
-		"task elsewhere": {func(e *powertest.Emulator, _ *BMC) { e.Task, e.Monitor = []string{"New"}, "https://192.0.2.1/task" }, response.NotKnown, "at another host",
+		"task": {func(e *powertest.Emulator, _ *BMC) { e.Task = []string{"New", "Running", "Completed"} }, response.Succeeded,
+			"is done", []string{"ForceRestart"}},
+		"task's answer": {func(e *powertest.Emulator, _ *BMC) { e.Task, e.OnlyCode = []string{"New", "Completed"}, true },
+			response.Succeeded, "", []string{"ForceRestart"}},
+		"task fails": {func(e *powertest.Emulator, _ *BMC) { e.Task = []string{"New", "Exception"} }, response.NotKnown,
+			"Exception: power supply does not answer", []string{"ForceRestart"}},
+		"task ended": {func(e *powertest.Emulator, _ *BMC) { e.Task = []string{"New", "Cancelled"} }, response.NotKnown,
+			"ended as Cancelled", []string{"ForceRestart"}},
+		"task's 500": {func(e *powertest.Emulator, _ *BMC) { e.Task, e.OnlyCode = []string{"New", "Exception"}, true },
+			response.NotKnown, "500", []string{"ForceRestart"}},
+		"task lasts": {func(e *powertest.Emulator, _ *BMC) { e.Task = []string{"New", "Running"} }, response.NotKnown, "deadline",
+			[]string{"ForceRestart"}},
+		"task elsewhere": {func(e *powertest.Emulator, _ *BMC) { e.Task, e.Monitor = []string{"New"}, "https://192.0.2.1/task" },
+			response.NotKnown, "at another host",
 			[]string{"ForceRestart"}},
 		"task by URL": {func(e *powertest.Emulator, _ *BMC) {
 			e.Task, e.Monitor = []string{"New", "Completed"}, e.URL+powertest.TaskMonitor
@@ -139,7 +151,10 @@ func TestHang(t *testing.T) {
 // TestPasswordStays: it is not sent to whom a BMC points.
 func TestPasswordStays(t *testing.T) {
 	var told bool
-	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { told = told || r.Header.Get("Authorization") != "" }))
+	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		told = told ||
+			r.Header.Get("Authorization") != ""
+	}))
 	defer other.Close()
 	e := powertest.New(t)
 	e.Redirect = other.URL + powertest.System
@@ -222,7 +237,8 @@ func TestValidate(t *testing.T) {
 	} {
 		a, b := good()
 		change(&a, &b)
-		if err := (Config{Enabled: true, Nodes: map[fault.NodeID]BMC{"a": a, "b": b}}).Validate(); err == nil || !strings.Contains(err.Error(), field) {
+		if err := (Config{Enabled: true, Nodes: map[fault.NodeID]BMC{"a": a, "b": b}}).Validate(); err == nil ||
+			!strings.Contains(err.Error(), field) {
 			t.Errorf("%v: want %s", err, field)
 		}
 	}
@@ -230,7 +246,8 @@ func TestValidate(t *testing.T) {
 		{"https://bmc1", "https://BMC1."}: true, {"https://bmc1/", "https://bmc1:443"}: true, {"https://bmc1", "https://bmc1:0443/"}: true,
 		{"https://[FD00::1]", "https://[fd00:0::1]:443"}: true, {"https://[::ffff:10.0.0.1]", "https://10.0.0.1"}: true,
 		{"https://bmc1", "https://bmc1:8443"}: false, {"https://bmc1", "https://bmc2"}: false,
-		{"https://10.0.0.1", "10.0.0.1:623"}: true, {"https://10.0.0.1:8443", "10.0.0.1:623"}: true, {"https://[fd00::1]", "[FD00:0::1]:623"}: true,
+		{"https://10.0.0.1", "10.0.0.1:623"}: true, {"https://10.0.0.1:8443", "10.0.0.1:623"}: true, {"https://[fd00::1]",
+			"[FD00:0::1]:623"}: true,
 		{"https://10.0.0.1", "10.0.0.2:623"}: false, {"https://bmc1", "10.0.0.1:623"}: false,
 		{"10.0.0.1:623", "[::ffff:10.0.0.1]:623"}: true, {"10.0.0.1:623", "10.0.0.1:624"}: false,
 	} {
@@ -261,8 +278,10 @@ func TestValidate(t *testing.T) {
 	if err := (Config{Enabled: true, Nodes: map[fault.NodeID]BMC{"a": a, "b": b}}).Validate(); err == nil {
 		t.Error("one system, written in two ways")
 	}
-	if _, err := New(Config{Enabled: true, Nodes: map[fault.NodeID]BMC{"a": {Method: "redfish", Address: "https://10.0.0.1", System: "/redfish/v1/Systems/1", Username: "root",
-		PasswordFile: "/nowhere/password", CAFile: "/nowhere/ca"}}}); err == nil || !strings.Contains(err.Error(), "password") || !strings.Contains(err.Error(), "caFile") {
+	if _, err := New(Config{Enabled: true, Nodes: map[fault.NodeID]BMC{"a": {Method: "redfish", Address: "https://10.0.0.1",
+		System: "/redfish/v1/Systems/1", Username: "root",
+		PasswordFile: "/nowhere/password", CAFile: "/nowhere/ca"}}}); err == nil || !strings.Contains(err.Error(), "password") ||
+		!strings.Contains(err.Error(), "caFile") {
 		t.Errorf("files that are not there: %v", err)
 	}
 }

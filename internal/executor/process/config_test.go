@@ -42,7 +42,8 @@ func TestDocumentedConfig(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
-	if len(cfg.Commands) != 1 || cfg.Slurm == nil || len(cfg.Slurm.Nodes) != 1 || !cfg.Power.Enabled || len(cfg.Power.Nodes) != 2 || cfg.AtOnce != 16 {
+	if len(cfg.Commands) != 1 || cfg.Slurm == nil || len(cfg.Slurm.Nodes) != 1 || !cfg.Power.Enabled || len(cfg.Power.Nodes) != 2 ||
+		cfg.AtOnce != 16 {
 		t.Errorf("%+v", cfg)
 	}
 }

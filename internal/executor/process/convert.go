@@ -57,7 +57,8 @@ func jobOf(req *lofamov1.ExecutorDoRequest, cluster string) (executor.Job, error
 	}
 	for k, v := range req.GetParameters() {
 		if k == "" || len(k) > maxName || len(v) > maxParameter {
-			return executor.Job{}, fmt.Errorf("parameters[%.40q]: given %d and %d bytes: want 1 to %d and at most %d", k, len(k), len(v), maxName, maxParameter)
+			return executor.Job{}, fmt.Errorf("parameters[%.40q]: given %d and %d bytes: want 1 to %d and at most %d", k, len(k), len(v),
+				maxName, maxParameter)
 		}
 	}
 	target, err := targetOf(req.GetTarget())

@@ -175,8 +175,8 @@ func TestKilledAtItsStart(t *testing.T) {
 }
 
 // TestWindow holds open what is left: a higher token that comes after the executor's last look at the tokens, and before its
-// act, does not hold the act up. It is the only way in which an effect comes under a token that the process knows to be old, and the attempts
-// of the new leader at the same step still come after it.
+// act, does not hold the act up. It is the only way in which an effect comes under a token that the process knows to be old, and
+// the attempts of the new leader at the same step still come after it.
 func TestWindow(t *testing.T) {
 	t.Parallel()
 	b, g := newBench(t), newGate(t)
@@ -221,7 +221,8 @@ func (b bench) await(t *testing.T, token uint64) {
 	x := b.Supervisor(t, b.Config.Listen)
 	j := job(token, "await", 1)
 	j.Cluster = "another"
-	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(processtest.Do(t, x, j).Detail, "cluster: given"); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(processtest.Do(t, x, j).Detail,
+		"cluster: given"); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the process does not serve")
 		}

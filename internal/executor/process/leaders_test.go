@@ -29,8 +29,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// more is how often it is killed, with Slurm and power behind it, or paused at each step, and pause for how long: a thousand times what is left
-// between the last look at the token and the act.
+// more is how often it is killed, with Slurm and power behind it, or paused at each step, and pause for how long: a thousand
+// times what is left between the last look at the token and the act.
 var (
 	more  = flag.Int("process.more", 1, "kills with each target behind the process, and pauses, at each step of an attempt")
 	pause = flag.Duration("process.pause", 50*time.Millisecond, "how long a pause lasts")
@@ -83,7 +83,8 @@ func slurmBehind(t *testing.T, b bench) behind {
 func powerBehind(t *testing.T, b bench) behind {
 	e := powertest.New(t)
 	b.Config.Power = power.Config{Enabled: true, Nodes: map[fault.NodeID]power.BMC{"n1": {
-		Method: "redfish", Address: e.URL, System: powertest.System, Username: "root", PasswordFile: filepath.Join(e.Dir, "password"), CAFile: filepath.Join(e.Dir, "ca.pem"),
+		Method: "redfish", Address: e.URL, System: powertest.System, Username: "root", PasswordFile: filepath.Join(e.Dir,
+			"password"), CAFile: filepath.Join(e.Dir, "ca.pem"),
 	}}}
 	return behind{b, func(token uint64, id string, attempt int) executor.Job {
 		return processtest.Job(response.PowerReset, token, id, 0, attempt, map[string]string{"method": "redfish"})
@@ -200,9 +201,10 @@ func TestKilledBefore(t *testing.T) {
 	t.Logf("killed %d times with Slurm and power behind it, at %d steps:\n%s", killed.Load(), len(steps), &told)
 }
 
-// TestPausedAtEveryStep has an attempt of an old leader stand still at each of its steps, by itself and with the whole process, while the next leader's
-// comes. Each is made once at most, the old one never after the new one. Where the process goes on meanwhile and has seen the new token, nothing
-// is done under the old one any more, but for what is between the last look at it and the act.
+// TestPausedAtEveryStep has an attempt of an old leader stand still at each of its steps, by itself and with the whole process,
+// while the next leader's comes. Each is made once at most, the old one never after the new one. Where the process goes on
+// meanwhile and has seen the new token, nothing is done under the old one any more, but for what is between the last look at it
+// and the act.
 func TestPausedAtEveryStep(t *testing.T) {
 	var paused atomic.Int64
 	var told table
@@ -248,7 +250,8 @@ func (b behind) paused(t *testing.T, step int, whole bool, token uint64, id stri
 
 	old := doAside(t, x, first)
 	goOn := func() { must(t, c.cmd.Process.Signal(syscall.SIGCONT)) }
-	// The ledger cannot be written while it is being written: then the new token is not known to have been seen before the old attempt goes on.
+	// The ledger cannot be written while it is being written: then the new token is not known to have been seen before the old
+	// attempt goes on.
 	seen := !whole && tc.point != failpoint.FileWritten && tc.point != failpoint.FileRenamed
 	if whole {
 		if stopped, err := failpoint.Stopped(c.cmd.Process.Pid); err != nil || !stopped {
@@ -300,8 +303,8 @@ func (b behind) paused(t *testing.T, step int, whole bool, token uint64, id stri
 	c.kill(t)
 }
 
-// TestLeaderKilledAndPaused kills the supervisor that leads, and pauses it, at each of its steps at the process, and another leads: the first one's
-// attempt is made once or not at all, and not after the other's.
+// TestLeaderKilledAndPaused kills the supervisor that leads, and pauses it, at each of its steps at the process, and another
+// leads: the first one's attempt is made once or not at all, and not after the other's.
 func TestLeaderKilledAndPaused(t *testing.T) {
 	t.Parallel()
 	b := commandBehind(t, newBench(t))
@@ -332,7 +335,8 @@ func TestLeaderKilledAndPaused(t *testing.T) {
 				if !before && !slices.Equal(got, []uint64{token + 1}) || p == failpoint.CallSending && before || p == failpoint.CallEnded && !before {
 					t.Errorf("%s: acts under the tokens %v, of %d and %d", at, got, token, token+1)
 				}
-				if said := c.said.String(); action == failpoint.Stop && p == failpoint.CallSending && !strings.Contains(said, fmt.Sprint("outcome ", response.StaleToken)) {
+				if said := c.said.String(); action == failpoint.Stop && p == failpoint.CallSending &&
+					!strings.Contains(said, fmt.Sprint("outcome ", response.StaleToken)) {
 					t.Errorf("%s: %q", at, said)
 				}
 			}

@@ -96,8 +96,9 @@ func (l *ledger) admit(now time.Time, e response.Effect) verdict {
 	if !known && len(l.entries) >= maxEntries {
 		return crowded
 	}
-	l.entries[k] = entry{Response: e.Response, Step: e.Step, Attempt: e.Attempt.Attempt, Token: e.Token, Kind: e.Kind, Target: e.Target.String(),
-		Undo: e.Undo, Began: now.UTC()}
+	l.entries[k] = entry{Response: e.Response, Step: e.Step, Attempt: e.Attempt.Attempt, Token: e.Token, Kind: e.Kind,
+		Target: e.Target.String(),
+		Undo:   e.Undo, Began: now.UTC()}
 	return begin
 }
 
@@ -126,7 +127,8 @@ func (l *ledger) end(now time.Time, a response.Attempt, o response.Outcome, deta
 func (l *ledger) interrupt(now time.Time) int {
 	n := 0
 	for _, e := range l.entries {
-		if l.end(now, response.Attempt{Response: e.Response, Step: e.Step, Attempt: e.Attempt}, response.NotKnown, "the executor process ended while it was under way") {
+		if l.end(now, response.Attempt{Response: e.Response, Step: e.Step, Attempt: e.Attempt}, response.NotKnown,
+			"the executor process ended while it was under way") {
 			n++
 		}
 	}
@@ -212,7 +214,8 @@ func decodeLedger(b []byte) (*ledger, error) {
 func (e entry) check(highest uint64) error {
 	switch {
 	case e.Response == "" || e.Step < 0 || e.Attempt < 1:
-		return fmt.Errorf("given attempt %d at step %d of %q: want an attempt from 1, a step from 0 and a response", e.Attempt, e.Step, e.Response)
+		return fmt.Errorf("given attempt %d at step %d of %q: want an attempt from 1, a step from 0 and a response", e.Attempt, e.Step,
+			e.Response)
 	case e.Token > highest:
 		return fmt.Errorf("token: given %d: want at most the highest, %d", e.Token, highest)
 	case e.Began.IsZero():

@@ -74,7 +74,8 @@ func TestEndAndForget(t *testing.T) {
 		t.Error("an attempt ended by another's end")
 	}
 	l.end(start, response.Attempt{Response: "a", Attempt: 1}, response.Succeeded, "")
-	if n := l.interrupt(start.Add(time.Second)); n != 1 || l.entries[stepKey{"b", 0}].Outcome != response.NotKnown || l.entries[stepKey{"a", 0}].Outcome != response.Succeeded {
+	if n := l.interrupt(start.Add(time.Second)); n != 1 || l.entries[stepKey{"b", 0}].Outcome != response.NotKnown ||
+		l.entries[stepKey{"a", 0}].Outcome != response.Succeeded {
 		t.Errorf("%d interrupted: %+v", n, l.entries)
 	}
 	l.admit(start.Add(keep), effect(1, "c", 0, 1))

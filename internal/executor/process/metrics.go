@@ -43,10 +43,12 @@ func NewMetrics(reg prometheus.Registerer, kinds []response.Kind, s Standing) *M
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts(opts(name, help)), f)
 	}
 	m := &Metrics{
-		Attempts: prometheus.NewCounterVec(prometheus.CounterOpts(opts("attempts_total", "Attempts that were admitted and have ended, by executor and how they ended.")), []string{"kind", "outcome"}),
+		Attempts: prometheus.NewCounterVec(prometheus.CounterOpts(opts("attempts_total",
+			"Attempts that were admitted and have ended, by executor and how they ended.")), []string{"kind", "outcome"}),
 		Refused: prometheus.NewCounterVec(prometheus.CounterOpts(opts("refused_total",
 			"Attempts that were not admitted: stale_token (a higher one was seen), late (a newer attempt at the step was seen), full (too many are remembered).")), []string{"reason"}),
-		Failures: prometheus.NewCounter(prometheus.CounterOpts(opts("ledger_failures_total", "Times that the ledger could not be written; the process ends then."))),
+		Failures: prometheus.NewCounter(prometheus.CounterOpts(opts("ledger_failures_total",
+			"Times that the ledger could not be written; the process ends then."))),
 	}
 	for _, k := range kinds {
 		for _, o := range executor.OutcomeNames() {
@@ -64,7 +66,8 @@ func NewMetrics(reg prometheus.Registerer, kinds []response.Kind, s Standing) *M
 		gauge("certificate_begins_timestamp_seconds", "Begin of the certificate that this process uses now.", s.Begins),
 		gauge("certificate_expires_timestamp_seconds", "End of the certificate that this process uses now. Afterwards supervisors give it no work.", s.Expires),
 		gauge("attempts_running", "Attempts under way, those included that wait for another to end.", s.Running),
-		gauge("attempts_remembered", fmt.Sprintf("Attempts in the ledger, of at most %d; each is forgotten 48 hours after its end.", maxEntries), s.Remembered),
+		gauge("attempts_remembered", fmt.Sprintf("Attempts in the ledger, of at most %d; each is forgotten 48 hours after its end.",
+			maxEntries), s.Remembered),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts(info), func() float64 { return 1 }),
 	)
 	return m

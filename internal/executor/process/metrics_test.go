@@ -63,9 +63,11 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 	}
-	wantLines("at first", `lofamo_executor_attempts_total{kind="command",outcome="succeeded"} 0`, `lofamo_executor_attempts_total{kind="command",outcome="not_known"} 0`,
+	wantLines("at first", `lofamo_executor_attempts_total{kind="command",outcome="succeeded"} 0`,
+		`lofamo_executor_attempts_total{kind="command",outcome="not_known"} 0`,
 		`lofamo_executor_refused_total{reason="stale_token"} 0`, `lofamo_executor_highest_token 0`, `lofamo_executor_attempts_running 0`, `lofamo_executor_attempts_remembered 0`,
-		`lofamo_executor_ledger_failures_total 0`, fmt.Sprintf("lofamo_executor_certificate_expires_timestamp_seconds %v", float64(signer.Expires().Unix())),
+		`lofamo_executor_ledger_failures_total 0`, fmt.Sprintf("lofamo_executor_certificate_expires_timestamp_seconds %v",
+			float64(signer.Expires().Unix())),
 		fmt.Sprintf("lofamo_executor_certificate_begins_timestamp_seconds %v", float64(signer.Begins().Unix())))
 	wantHealth("at first", http.StatusOK, http.StatusOK)
 
@@ -87,7 +89,8 @@ func TestMetrics(t *testing.T) {
 	<-done
 	cancel()
 	want(t, processtest.Do(t, x, job(4, "r4-1", 1)), response.StaleToken, "has seen 5")
-	wantLines("afterwards", `lofamo_executor_attempts_total{kind="command",outcome="succeeded"} 1`, `lofamo_executor_refused_total{reason="stale_token"} 1`)
+	wantLines("afterwards", `lofamo_executor_attempts_total{kind="command",outcome="succeeded"} 1`,
+		`lofamo_executor_refused_total{reason="stale_token"} 1`)
 
 	way := filepath.Join(b.Config.StateDir, "ledger.new")
 	if err := os.Mkdir(way, 0o700); err != nil { // in the way of the new file
@@ -95,9 +98,11 @@ func TestMetrics(t *testing.T) {
 	}
 	j := job(6, "r6-1", 1)
 	want(t, processtest.Do(t, x, j), response.Unchanged, "the ledger cannot be written")
-	wantLines("without a ledger", `lofamo_executor_ledger_failures_total 1`, `lofamo_executor_attempts_total{kind="command",outcome="unchanged"} 1`)
+	wantLines("without a ledger", `lofamo_executor_ledger_failures_total 1`,
+		`lofamo_executor_attempts_total{kind="command",outcome="unchanged"} 1`)
 	wantHealth("without a ledger", http.StatusOK, http.StatusServiceUnavailable)
-	if _, text := get(t, page+"/metrics"); !strings.Contains(text, "lofamo_executor_build_info{") || !strings.Contains(text, "process_start_time_seconds ") {
+	if _, text := get(t, page+"/metrics"); !strings.Contains(text, "lofamo_executor_build_info{") ||
+		!strings.Contains(text, "process_start_time_seconds ") {
 		t.Errorf("neither build nor start in:\n%s", text)
 	}
 	stop()

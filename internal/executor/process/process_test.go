@@ -28,7 +28,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// asProgram makes this test binary the program that the executor process runs, asProcess the process itself, asLeader a supervisor that leads.
+// asProgram makes this test binary the program that the executor process runs, asProcess the process itself, asLeader a
+// supervisor that leads.
 const (
 	asProgram = "LOFAMO_TEST_AS_PROGRAM"
 	asProcess = "LOFAMO_TEST_AS_PROCESS"
@@ -48,7 +49,8 @@ func TestMain(m *testing.M) {
 	os.Exit(withProgram(m.Run))
 }
 
-// program is this test binary in a place that nobody else may write: where go test has put it, by its umask, others may, and no command is run from there.
+// program is this test binary in a place that nobody else may write: where go test has put it, by its umask, others may, and no
+// command is run from there.
 var program string
 
 func withProgram(run func() int) int {
@@ -111,7 +113,8 @@ func newBench(t *testing.T) bench {
 	f := processtest.New(t)
 	b := bench{f, filepath.Join(f.Dir, "acts"), filepath.Join(f.Dir, "hold")}
 	f.Config.Commands = []command.Command{{
-		Name: "act", Path: program, Args: []string{b.log, b.hold, "${response}", "${step}", "${attempt}", "${token}"}, Env: map[string]string{asProgram: "1", "GORACE": "atexit_sleep_ms=0"},
+		Name: "act", Path: program, Args: []string{b.log, b.hold, "${response}", "${step}", "${attempt}",
+			"${token}"}, Env: map[string]string{asProgram: "1", "GORACE": "atexit_sleep_ms=0"},
 		Parameters: map[string]string{"response": "[a-z0-9-]+", "step": "[0-9]+", "attempt": "[0-9]+", "token": "[0-9]+"},
 	}}
 	return b
@@ -477,7 +480,8 @@ func lead(js string) int {
 	if err == nil {
 		err = failpoint.ArmAtStart(l.Dir, "leader")
 	}
-	x, err2 := remote.New(config.ExecutorClient{Address: l.Address, DialTimeout: config.Duration(5 * time.Second), SettleTimeout: config.Duration(time.Second)}, processtest.Cluster, l.TLS, nil)
+	x, err2 := remote.New(config.ExecutorClient{Address: l.Address, DialTimeout: config.Duration(5 * time.Second),
+		SettleTimeout: config.Duration(time.Second)}, processtest.Cluster, l.TLS, nil)
 	if err := errors.Join(err, err2); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

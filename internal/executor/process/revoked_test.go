@@ -18,7 +18,8 @@ import (
 func (b bench) supervisorOf(t *testing.T, name string) *remote.Executor {
 	t.Helper()
 	c := config.SupervisorTLS{CA: b.Config.TLS.CA, Cert: filepath.Join(b.Dir, name+".pem"), Key: filepath.Join(b.Dir, name+".key")}
-	if err := b.CA.IssueTo(c.Cert, c.Key, pki.Identity{Cluster: processtest.Cluster, Role: pki.RoleSupervisor, Name: name}, []net.IP{freeport.IP().AsSlice()}, nil); err != nil {
+	if err := b.CA.IssueTo(c.Cert, c.Key, pki.Identity{Cluster: processtest.Cluster, Role: pki.RoleSupervisor, Name: name},
+		[]net.IP{freeport.IP().AsSlice()}, nil); err != nil {
 		t.Fatal(err)
 	}
 	return b.dial(t, c)
@@ -26,7 +27,8 @@ func (b bench) supervisorOf(t *testing.T, name string) *remote.Executor {
 
 func (b bench) dial(t *testing.T, c config.SupervisorTLS) *remote.Executor {
 	t.Helper()
-	x, err := remote.New(config.ExecutorClient{Address: b.Config.Listen, DialTimeout: config.Duration(time.Second), SettleTimeout: config.Duration(time.Second)}, processtest.Cluster, c, nil)
+	x, err := remote.New(config.ExecutorClient{Address: b.Config.Listen, DialTimeout: config.Duration(time.Second),
+		SettleTimeout: config.Duration(time.Second)}, processtest.Cluster, c, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,8 +36,8 @@ func (b bench) dial(t *testing.T, c config.SupervisorTLS) *remote.Executor {
 	return x
 }
 
-// TestRevokedSupervisorIsRefused: the process refuses a supervisor whose certificate is revoked, over the connection that it has and over a new one, and
-// after a restart. It still obeys the others, and an older list takes nothing back.
+// TestRevokedSupervisorIsRefused: the process refuses a supervisor whose certificate is revoked, over the connection that it has
+// and over a new one, and after a restart. It still obeys the others, and an older list takes nothing back.
 func TestRevokedSupervisorIsRefused(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -54,7 +54,8 @@ type run struct {
 	clear   chan struct{} // closed when it and all before it at the step have ended: it may end without having waited for them
 }
 
-func newServer(cluster string, executors map[response.Kind]executor.Executor, atOnce int, d *durable, m *Metrics, logger *slog.Logger) *server {
+func newServer(cluster string, executors map[response.Kind]executor.Executor, atOnce int, d *durable, m *Metrics,
+	logger *slog.Logger) *server {
 	s := &server{
 		cluster: cluster, executors: executors, now: time.Now, logger: logger, metrics: m, durable: d,
 		slots: make(chan struct{}, atOnce), runs: map[stepKey]*run{},
@@ -119,12 +120,14 @@ func (s *server) start(job executor.Job, x executor.Executor) (*run, executor.Re
 	case stale:
 		return nil, executor.Stale("token %d: the executor process has seen %d", job.Token, highest), version, nil
 	case late:
-		return nil, executor.NotKnown("attempt %d at step %d of %s: attempt %d has been seen", job.Attempt.Attempt, job.Step, job.Response, known.Attempt), version, nil
+		return nil, executor.NotKnown("attempt %d at step %d of %s: attempt %d has been seen", job.Attempt.Attempt, job.Step,
+			job.Response, known.Attempt), version, nil
 	case crowded:
 		return nil, executor.Unchanged("the executor process remembers %d attempts, and takes no more", maxEntries), version, nil
 	case same:
 		if known.Kind != "" && (known.Kind != job.Kind || known.Undo != job.Undo || known.Target != job.Target.String()) {
-			return nil, executor.NotKnown("attempt %d at step %d of %s was for another thing", job.Attempt.Attempt, job.Step, job.Response), version, nil
+			return nil, executor.NotKnown("attempt %d at step %d of %s was for another thing", job.Attempt.Attempt, job.Step,
+				job.Response), version, nil
 		}
 		if r := s.runs[stepKey{job.Response, job.Step}]; r != nil && r.attempt == job.Attempt.Attempt {
 			return r, executor.Result{}, version, nil
@@ -179,7 +182,8 @@ func (s *server) carryOut(ctx context.Context, job executor.Job, x executor.Exec
 		s.logger.Error("nothing is done any more", "err", err)
 	}
 	failpoint.Hit(failpoint.ExecutorEnded)
-	s.logger.Info("attempt ended", about(job.Effect, "outcome", outcomeOf(result.Outcome), "detail", result.Detail, "took", s.now().Sub(began).Round(time.Millisecond))...)
+	s.logger.Info("attempt ended", about(job.Effect, "outcome", outcomeOf(result.Outcome), "detail", result.Detail, "took",
+		s.now().Sub(began).Round(time.Millisecond))...)
 	return result
 }
 
@@ -297,6 +301,7 @@ func (s *server) close(ctx context.Context) error {
 }
 
 func about(e response.Effect, more ...any) []any {
-	return append([]any{"response", e.Response, "step", e.Step, "attempt", e.Attempt.Attempt, "token", e.Token, "kind", e.Kind, "target", e.Target.String(), "undo", e.Undo,
+	return append([]any{"response", e.Response, "step", e.Step, "attempt", e.Attempt.Attempt, "token", e.Token, "kind", e.Kind,
+		"target", e.Target.String(), "undo", e.Undo,
 		"recheck", e.Recheck}, more...)
 }

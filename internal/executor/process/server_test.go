@@ -51,7 +51,8 @@ func TestHanging(t *testing.T) {
 		t.Fatal(err)
 	}
 	x := &stubborn{make(chan int, 8), make(chan int, 8), make(chan struct{})}
-	s := newServer("c", map[response.Kind]executor.Executor{response.Command: x}, 4, d, NewMetrics(prometheus.NewRegistry(), nil, Standing{}), slog.New(slog.DiscardHandler))
+	s := newServer("c", map[response.Kind]executor.Executor{response.Command: x}, 4, d,
+		NewMetrics(prometheus.NewRegistry(), nil, Standing{}), slog.New(slog.DiscardHandler))
 	attempt := func(n uint32) *lofamov1.ExecutorAttempt {
 		return &lofamov1.ExecutorAttempt{Response: "r", Attempt: n, Token: 5}
 	}
@@ -85,7 +86,8 @@ func TestHanging(t *testing.T) {
 		default:
 		}
 	}
-	if r, err := s.Settle(t.Context(), &lofamov1.ExecutorSettleRequest{Attempt: attempt(4), Stop: true}); err != nil || r.GetOutcome() != lofamov1.ExecutorOutcome_UNCHANGED {
+	if r, err := s.Settle(t.Context(), &lofamov1.ExecutorSettleRequest{Attempt: attempt(4), Stop: true}); err != nil ||
+		r.GetOutcome() != lofamov1.ExecutorOutcome_UNCHANGED {
 		t.Errorf("the fourth: %v, %v", r, err)
 	}
 	if n := next(t, x.told, "the end of the first"); n != 1 {

@@ -115,7 +115,8 @@ func Run(ctx context.Context, s Spec) Ended {
 	if cmd.ProcessState == nil { // who else has waited for it
 		return Ended{Started: true, Code: -1, Err: err}
 	}
-	e := Ended{Started: true, Code: cmd.ProcessState.ExitCode(), Killed: killed, Stdout: stdout.b, Stderr: stderr.b, Cut: stdout.cut || stderr.cut}
+	e := Ended{Started: true, Code: cmd.ProcessState.ExitCode(), Killed: killed, Stdout: stdout.b, Stderr: stderr.b, Cut: stdout.cut ||
+		stderr.cut}
 	if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signal() > 0 {
 		e.Signal = ws.Signal()
 	}

@@ -30,8 +30,9 @@ func TestRun(t *testing.T) {
 		"none":        {Spec{Path: "/nowhere/x"}, "not started", -1},
 		"environment": {script("unset PWD OLDPWD SHLVL _; export -p | grep -o ' [A-Z_]*=' | sort | tr -d '\\n'"), "LC_ALL= PATH=", 0},
 		"directory":   {script("pwd"), "exit code 0: /", 0},
-		"given":       {Spec{Path: "/bin/sh", Args: []string{"-c", "echo $A; pwd"}, Env: []string{"A=b"}, Dir: "/tmp", MaxOutput: 100}, "b /tmp", 0},
-		"no input":    {script("cat; echo end"), "exit code 0: end", 0},
+		"given": {Spec{Path: "/bin/sh", Args: []string{"-c", "echo $A; pwd"}, Env: []string{"A=b"}, Dir: "/tmp", MaxOutput: 100},
+			"b /tmp", 0},
+		"no input": {script("cat; echo end"), "exit code 0: end", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := Run(t.Context(), tc.spec)

@@ -43,7 +43,8 @@ type Executor struct {
 	client lofamov1.ExecutorServiceClient
 }
 
-// New returns an executor that connects on first use, with the supervisor's own certificate. It refuses a process whose certificate the registry revokes; nil: none.
+// New returns an executor that connects on first use, with the supervisor's own certificate. It refuses a process whose
+// certificate the registry revokes; nil: none.
 func New(cfg config.ExecutorClient, cluster string, tls config.SupervisorTLS, revoked *pki.Registry) (*Executor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -75,7 +76,8 @@ func New(cfg config.ExecutorClient, cluster string, tls config.SupervisorTLS, re
 // Close ends the connection; attempts that are under way go on at the other end.
 func (x *Executor) Close() error { return x.conn.Close() }
 
-// Deny sends the process the list of revoked certificates, a marshalled SignedDenyList. It skips a process of an earlier version, which has no such call, without an error: the caller repeats the list.
+// Deny sends the process the list of revoked certificates, a marshalled SignedDenyList. It skips a process of an earlier version,
+// which has no such call, without an error: the caller repeats the list.
 func (x *Executor) Deny(ctx context.Context, raw []byte) error {
 	signed := new(lofamov1.SignedDenyList)
 	if err := proto.Unmarshal(raw, signed); err != nil {

@@ -103,8 +103,8 @@ func (m mark) String() string {
 	return fmt.Sprintf("%s #%08x%s", head, crc32.Checksum([]byte(head+tail), castagnoli), tail)
 }
 
-// parseMark reads a reason, and says whether it is one of ours, of this cluster, as it was set. One that is almost so, or that somebody has changed
-// or written something behind, is not.
+// parseMark reads a reason, and says whether it is one of ours, of this cluster, as it was set. One that is almost so, or that
+// somebody has changed or written something behind, is not.
 func parseMark(reason, cluster string) (mark, bool) {
 	rest, ours := strings.CutPrefix(reason, "lofamo:"+cluster+"[")
 	list, text, closed := strings.Cut(rest, "]")

@@ -52,13 +52,15 @@ func TestMark(t *testing.T) {
 	if !ours || !cmp.Equal(got, m, cmp.AllowUnexported(mark{}, entry{})) {
 		t.Errorf("%q reads as %+v", m, got)
 	}
-	if got, want := reasonOf("disk is failing", entry{"r5-1", 5}), "lofamo:c[r5-1@5 #dd079466] disk is failing"; got != want { // as the documentation has it
+	if got, want := reasonOf("disk is failing", entry{"r5-1",
+		5}), "lofamo:c[r5-1@5 #dd079466] disk is failing"; got != want { // as the documentation has it
 		t.Errorf("%q: want %q", got, want)
 	}
 	for _, reason := range []string{
 		"", "disk", "lofamo:c", "lofamo:c[r5-1@5", "lofamo:cc[r5-1@5]", "lofamo:c[r5-1]", "lofamo:c[]", "lofamo:c[@5]", "lofamo:c[r5-1@x]", "lofamo:c[r5-1@-1]",
 		"lofamo:c[r5-1@5]", "lofamo:c[r5-1@5] x", "lofamo:c[r5-1@5 #] x", "lofamo:c[r5-1@5 #00000000] x",
-		"see " + reasonOf("x", entry{"r5-1", 5}), " " + reasonOf("x", entry{"r5-1", 5}), reasonOf("", entry{"", 5}), reasonOf(""), reasonOf("x", entry{"r5-1", 5}, entry{"r5-1", 6}),
+		"see " + reasonOf("x", entry{"r5-1", 5}), " " + reasonOf("x", entry{"r5-1", 5}), reasonOf("",
+			entry{"", 5}), reasonOf(""), reasonOf("x", entry{"r5-1", 5}, entry{"r5-1", 6}),
 	} {
 		if m, ours := parseMark(reason, "c"); ours {
 			t.Errorf("%q is taken for ours: %+v", reason, m)
@@ -76,7 +78,8 @@ func TestMarkProves(t *testing.T) {
 		if _, ours := parseMark(set, "c"); !ours {
 			t.Errorf("%q is not ours", set)
 		}
-		changed := []string{set + " ", set + ".", set + "; keep it drained, fan", set + "\nkeep", set + " " + set, strings.Replace(set, "r6-1@6", "r7-1@6", 1), strings.Replace(set, " r6-1@6", "", 1)}
+		changed := []string{set + " ", set + ".", set + "; keep it drained, fan", set + "\nkeep", set + " " + set,
+			strings.Replace(set, "r6-1@6", "r7-1@6", 1), strings.Replace(set, " r6-1@6", "", 1)}
 		for i := range len(set) {
 			changed = append(changed, set[:i]+set[i+1:], set[:i]+"~"+set[i+1:], set[:i]+"~"+set[i:])
 		}
@@ -97,9 +100,12 @@ func TestMarkProves(t *testing.T) {
 // TestReasonOfMoreLines: what somebody has written below our reason belongs to it.
 func TestReasonOfMoreLines(t *testing.T) {
 	set := reasonOf("x", entry{"r5-1", 5})
-	for _, reason := range []string{set + " [root@2026-01-02T03:04:05]\n          keep it", set + "\nkeep it [root@2026-01-02T03:04:05]", set + " [root@2026-01-02T03:04:05]\n   keep it = yes"} {
-		n, err := parseNode("n1", strings.NewReplacer("STATE", "IDLE+DRAIN", "Reason=fan [1] broken [root@2026-01-02T03:04:05]\n", "Reason="+reason+"\n   Comment=x\n").Replace(shown))
-		if err != nil || !strings.HasPrefix(n.reason, set+"\n") || !strings.Contains(n.reason, "keep it") || strings.Contains(n.reason, "Comment") {
+	for _, reason := range []string{set + " [root@2026-01-02T03:04:05]\n          keep it",
+		set + "\nkeep it [root@2026-01-02T03:04:05]", set + " [root@2026-01-02T03:04:05]\n   keep it = yes"} {
+		n, err := parseNode("n1", strings.NewReplacer("STATE", "IDLE+DRAIN", "Reason=fan [1] broken [root@2026-01-02T03:04:05]\n",
+			"Reason="+reason+"\n   Comment=x\n").Replace(shown))
+		if err != nil || !strings.HasPrefix(n.reason, set+"\n") || !strings.Contains(n.reason, "keep it") ||
+			strings.Contains(n.reason, "Comment") {
 			t.Errorf("%q reads as %q, %v", reason, n.reason, err)
 		}
 		if _, ours := parseMark(n.reason, "c"); ours {
@@ -110,7 +116,8 @@ func TestReasonOfMoreLines(t *testing.T) {
 
 func TestTextOf(t *testing.T) {
 	for _, tc := range [][2]string{
-		{" a\n b\t\"c\" ", "a b c"}, {"ä\x00\x7f\xffb", "ä b"}, {"the node's 'fan' '", "the node's 'fan"}, {strings.Repeat("ä", 300), strings.Repeat("ä", maxText/2)},
+		{" a\n b\t\"c\" ", "a b c"}, {"ä\x00\x7f\xffb", "ä b"}, {"the node's 'fan' '", "the node's 'fan"}, {strings.Repeat("ä", 300),
+			strings.Repeat("ä", maxText/2)},
 		{"x" + strings.Repeat("ä", 300), "x" + strings.Repeat("ä", maxText/2-1)},
 	} {
 		if got := textOf(tc[0]); got != tc[1] {
@@ -120,11 +127,14 @@ func TestTextOf(t *testing.T) {
 }
 
 func TestValidate(t *testing.T) {
-	if err := (Config{Scontrol: "/usr/bin/scontrol", Conf: "/etc/slurm/slurm.conf", Nodes: map[fault.NodeID]string{"a": "n1", "b": "n2"}}).Validate(); err != nil {
+	if err := (Config{Scontrol: "/usr/bin/scontrol", Conf: "/etc/slurm/slurm.conf",
+		Nodes: map[fault.NodeID]string{"a": "n1", "b": "n2"}}).Validate(); err != nil {
 		t.Error(err)
 	}
-	err := Config{Scontrol: "scontrol", Conf: "slurm.conf", Nodes: map[fault.NodeID]string{"a": "n[1-9]", "b": "ALL", "c": "n1", "d": "n1", "e": "n1,n2"}}.Validate()
-	for _, field := range []string{"scontrol: given", "conf: given", "nodes.a: given", "nodes.b: given", "nodes.e: given", `c and d are both "n1"`} {
+	err := Config{Scontrol: "scontrol", Conf: "slurm.conf",
+		Nodes: map[fault.NodeID]string{"a": "n[1-9]", "b": "ALL", "c": "n1", "d": "n1", "e": "n1,n2"}}.Validate()
+	for _, field := range []string{"scontrol: given", "conf: given", "nodes.a: given", "nodes.b: given", "nodes.e: given",
+		`c and d are both "n1"`} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%v: want %s", err, field)
 		}
@@ -138,7 +148,8 @@ func TestNamesOfMany(t *testing.T) {
 	}
 	x := &Executor{cfg: Config{Scontrol: "/nowhere/scontrol"}, busy: map[string]chan struct{}{}}
 	for _, name := range []string{"", "ALL", "all", "n[1-3]", "n1,n2", "-n", "n1 State=DOWN", "n1\nReason=x", "localhost"} {
-		if r := x.Do(t.Context(), job(name, "r5-1", 1, false)); r.Outcome != response.Unchanged || !strings.Contains(r.Detail, "want the name of one node") {
+		if r := x.Do(t.Context(), job(name, "r5-1", 1, false)); r.Outcome != response.Unchanged ||
+			!strings.Contains(r.Detail, "want the name of one node") {
 			t.Errorf("%q: %+v", name, r)
 		}
 	}

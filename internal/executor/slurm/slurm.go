@@ -5,8 +5,9 @@
 //
 //	lofamo:CLUSTER[RESPONSE@TOKEN RESPONSE@TOKEN #CRC] text of the policy
 //
-// Only a node whose reason bears the mark of the response is given back, and only when no other response's mark is left. A node that is drained for
-// another reason, or whose reason somebody has changed or added to, which the CRC shows, is left as it is. Between the look and the act somebody else's change may come: docs/executor-process.md.
+// Only a node whose reason bears the mark of the response is given back, and only when no other response's mark is left. A node
+// that is drained for another reason, or whose reason somebody has changed or added to, which the CRC shows, is left as it is.
+// Between the look and the act somebody else's change may come: docs/executor-process.md.
 package slurm
 
 import (
@@ -104,7 +105,8 @@ func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
 		return executor.Unchanged("node: %s", err)
 	}
 	if !responseID.MatchString(j.Response) || !responseID.MatchString(j.Cluster) {
-		return executor.Unchanged("response %q of cluster %q: want letters, digits, '.', '_' and '-': they are marked in the reason", j.Response, j.Cluster)
+		return executor.Unchanged("response %q of cluster %q: want letters, digits, '.', '_' and '-': they are marked in the reason",
+			j.Response, j.Cluster)
 	}
 	done, err := x.hold(ctx, name)
 	if err != nil {

@@ -72,8 +72,10 @@ func newExecutor(t *testing.T, cfg Config) *Executor {
 func job(node, id string, attempt int, undo bool) executor.Job {
 	return executor.Job{
 		Effect: response.Effect{
-			Attempt: response.Attempt{Response: id, Step: 0, Attempt: attempt}, Kind: response.SlurmDrain, Token: 5, IdempotencyKey: id, Undo: undo, Timeout: 30 * time.Second,
-			Target: response.Target{Node: fault.NodeID(node), Component: fault.ComponentHost}, Parameters: map[string]string{"reason": "disk is failing"},
+			Attempt: response.Attempt{Response: id, Step: 0,
+				Attempt: attempt}, Kind: response.SlurmDrain, Token: 5, IdempotencyKey: id, Undo: undo, Timeout: 30 * time.Second,
+			Target: response.Target{Node: fault.NodeID(node),
+				Component: fault.ComponentHost}, Parameters: map[string]string{"reason": "disk is failing"},
 		},
 		Cluster: "c", Policy: "p",
 	}
@@ -86,8 +88,8 @@ func want(t *testing.T, r executor.Result, o response.Outcome, detail string) {
 	}
 }
 
-// idle makes a node one that takes work. Slurm 24 keeps the reason of a node that does not respond, as none does here, when it is given back: it is one of
-// the cluster's own, which the next drain replaces.
+// idle makes a node one that takes work. Slurm 24 keeps the reason of a node that does not respond, as none does here, when it is
+// given back: it is one of the cluster's own, which the next drain replaces.
 func (c controller) idle(t *testing.T, name string) {
 	c.Idle(t, name, reasonOf("new", entry{"r0-0", 1}))
 }
@@ -167,7 +169,8 @@ func TestOthersAreLeftAlone(t *testing.T) {
 		want(t, x.Do(t.Context(), job(name, "r5-1", 1, false)), response.Succeeded, "")
 		c.Operator(t, "NodeName="+name, "Reason="+set+more)
 		for attempt, undo := range map[int]bool{2: false, 3: true} {
-			want(t, x.Do(t.Context(), job(name, "r5-1", attempt, undo)), response.Succeeded, "the reason is ours, which somebody has changed since, and stays")
+			want(t, x.Do(t.Context(), job(name, "r5-1", attempt, undo)), response.Succeeded,
+				"the reason is ours, which somebody has changed since, and stays")
 		}
 		if n := c.node(t, name); !n.drained || !strings.HasPrefix(n.reason, set) || !strings.Contains(n.reason, "keep it, fan") {
 			t.Errorf("%s", n)
@@ -237,7 +240,8 @@ func TestManyAtOnce(t *testing.T) {
 func (c controller) between(t *testing.T, update string) Config {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "scontrol")
-	script := "#!/bin/sh\nif [ \"$1\" = update ]; then\n" + strings.ReplaceAll(update, "SCONTROL", c.Scontrol) + "\nfi\nexec " + c.Scontrol + " \"$@\"\n"
+	script := "#!/bin/sh\nif [ \"$1\" = update ]; then\n" + strings.ReplaceAll(update, "SCONTROL",
+		c.Scontrol) + "\nfi\nexec " + c.Scontrol + " \"$@\"\n"
 	if err := slurmtest.Script(path, script); err != nil {
 		t.Fatal(err)
 	}

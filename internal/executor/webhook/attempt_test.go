@@ -32,13 +32,15 @@ func TestAttempt(t *testing.T) {
 		events []event
 		want   string // the acts, and the outcome
 	}{
-		"done":                           {rules{2, false, true}, []event{says(verdictDone)}, "tell end 1"},
-		"unchanged":                      {rules{2, false, true}, []event{says(verdictUnchanged)}, "tell end 2"},
-		"partly":                         {rules{2, false, true}, []event{says(verdictPartly)}, "tell end 3"},
-		"unknown":                        {rules{2, false, true}, []event{says(verdictUnknown)}, "tell end 4"},
-		"stale":                          {rules{2, false, true}, []event{says(verdictStale)}, "tell end 5"},
-		"accepted, and done":             {rules{2, false, true}, []event{says(verdictAccepted), says(verdictAccepted), says(verdictDone)}, "tell ask ask end 1"},
-		"accepted, and never heard of":   {rules{2, false, true}, []event{says(verdictAccepted), says(verdictNone), says(verdictDone)}, "tell ask tell end 1"},
+		"done":      {rules{2, false, true}, []event{says(verdictDone)}, "tell end 1"},
+		"unchanged": {rules{2, false, true}, []event{says(verdictUnchanged)}, "tell end 2"},
+		"partly":    {rules{2, false, true}, []event{says(verdictPartly)}, "tell end 3"},
+		"unknown":   {rules{2, false, true}, []event{says(verdictUnknown)}, "tell end 4"},
+		"stale":     {rules{2, false, true}, []event{says(verdictStale)}, "tell end 5"},
+		"accepted, and done": {rules{2, false, true},
+			[]event{says(verdictAccepted), says(verdictAccepted), says(verdictDone)}, "tell ask ask end 1"},
+		"accepted, and never heard of": {rules{2, false, true}, []event{says(verdictAccepted), says(verdictNone), says(verdictDone)},
+			"tell ask tell end 1"},
 		"accepted, and no more time":     {rules{2, false, true}, []event{says(verdictAccepted), expires}, "tell ask end 4"},
 		"never reached":                  {rules{2, false, true}, []event{refused, refused, expires}, "tell tell tell end 2"},
 		"cut, and it had arrived":        {rules{2, false, true}, []event{cut, says(verdictDone)}, "tell ask end 1"},
@@ -46,13 +48,16 @@ func TestAttempt(t *testing.T) {
 		"cut, and it had half failed":    {rules{2, false, true}, []event{cut, says(verdictPartly)}, "tell ask end 3"},
 		"cut, and the receiver has died": {rules{2, false, true}, []event{cut, says(verdictUnknown)}, "tell ask end 4"},
 		"cut, and it had not arrived":    {rules{2, false, true}, []event{cut, says(verdictNone), says(verdictDone)}, "tell ask tell end 1"},
-		"cut, one before is spoken of":   {rules{2, false, true}, []event{cut, saysOf(verdictUnchanged, 1, 0), says(verdictDone)}, "tell ask tell end 1"},
-		"cut, and never reached again":   {rules{2, false, true}, []event{cut, refused, refused, expires}, "tell ask ask ask end 4"},
-		"cut, refused when told again":   {rules{2, false, true}, []event{cut, says(verdictNone), says(verdictRefused)}, "tell ask tell end 4"},
-		"garbled":                        {rules{2, false, true}, []event{says(verdictGarbled), says(verdictGarbled), says(verdictDone)}, "tell ask ask end 1"},
-		"a tell is answered with none":   {rules{2, false, true}, []event{says(verdictNone), says(verdictDone)}, "tell ask end 1"},
-		"refused":                        {rules{2, false, true}, []event{says(verdictRefused)}, "tell end 2"},
-		"later, then done":               {rules{2, false, true}, []event{says(verdictLater), says(verdictLater), says(verdictDone)}, "tell tell tell end 1"},
+		"cut, one before is spoken of": {rules{2, false, true}, []event{cut, saysOf(verdictUnchanged, 1, 0), says(verdictDone)},
+			"tell ask tell end 1"},
+		"cut, and never reached again": {rules{2, false, true}, []event{cut, refused, refused, expires}, "tell ask ask ask end 4"},
+		"cut, refused when told again": {rules{2, false, true}, []event{cut, says(verdictNone), says(verdictRefused)}, "tell ask tell end 4"},
+		"garbled": {rules{2, false, true}, []event{says(verdictGarbled), says(verdictGarbled), says(verdictDone)},
+			"tell ask ask end 1"},
+		"a tell is answered with none": {rules{2, false, true}, []event{says(verdictNone), says(verdictDone)}, "tell ask end 1"},
+		"refused":                      {rules{2, false, true}, []event{says(verdictRefused)}, "tell end 2"},
+		"later, then done": {rules{2, false, true}, []event{says(verdictLater), says(verdictLater), says(verdictDone)},
+			"tell tell tell end 1"},
 		"later, and no more time":        {rules{2, false, true}, []event{says(verdictLater), expires}, "tell tell end 2"},
 		"recheck: it had happened":       {rules{2, true, true}, []event{says(verdictDone)}, "ask end 1"},
 		"recheck: it had not":            {rules{2, true, true}, []event{says(verdictNone), says(verdictDone)}, "ask tell end 1"},
@@ -124,9 +129,9 @@ func TestPauses(t *testing.T) {
 
 var seeds = flag.Uint64("talk.seeds", 20_000, "histories that TestExact goes through")
 
-// TestExact holds what talks and a receiver that keeps to the contract promise together, over a network that loses requests and answers and delivers
-// copies late, with leaders that change, old leaders that go on talking, and a receiver that dies: nothing has an effect twice; what is called done
-// stands, and what is called unchanged does not.
+// TestExact holds what talks and a receiver that keeps to the contract promise together, over a network that loses requests and
+// answers and delivers copies late, with leaders that change, old leaders that go on talking, and a receiver that dies: nothing
+// has an effect twice; what is called done stands, and what is called unchanged does not.
 func TestExact(t *testing.T) {
 	ends := map[response.Outcome]int{}
 	for seed := range *seeds {
@@ -304,7 +309,8 @@ func (w *world) receive(k *talker) reply {
 }
 
 func (w *world) status() reply {
-	return reply{Verdict: map[string]verdict{"accepted": verdictAccepted, "done": verdictDone, "unchanged": verdictUnchanged, "partly": verdictPartly, "unknown": verdictUnknown}[w.state], Attempt: w.seen}
+	return reply{Verdict: map[string]verdict{"accepted": verdictAccepted, "done": verdictDone, "unchanged": verdictUnchanged,
+		"partly": verdictPartly, "unknown": verdictUnknown}[w.state], Attempt: w.seen}
 }
 
 func (w *world) tell(token uint64, attempt int) reply {

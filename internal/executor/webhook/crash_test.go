@@ -46,8 +46,8 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// TestKilled: a supervisor is killed at each of its steps, in the attempt at a step, in the one that looks for it, and in the one that puts it
-// back. The next one ends it; everything is done once.
+// TestKilled: a supervisor is killed at each of its steps, in the attempt at a step, in the one that looks for it, and in the one
+// that puts it back. The next one ends it; everything is done once.
 func TestKilled(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -78,7 +78,8 @@ func TestKilled(t *testing.T) {
 		ends := func(change ...func(*executor.Job)) {
 			t.Helper()
 			attempt, tok = attempt+1, tok+1
-			if got := newExecutor(t, w).Do(t.Context(), jobOf(response.WebhookRemediate, attempt, append(change, token(tok))...)); got.Outcome != response.Succeeded {
+			if got := newExecutor(t, w).Do(t.Context(), jobOf(response.WebhookRemediate, attempt,
+				append(change, token(tok))...)); got.Outcome != response.Succeeded {
 				t.Errorf("%s: %+v", p, got)
 			}
 		}

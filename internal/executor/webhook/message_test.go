@@ -33,7 +33,8 @@ func TestMessage(t *testing.T) {
 			j.Members[i] = "n"
 		}
 	})
-	if m := message(group, ActionDo, at).Target; m.Group != "ROW/x=1" || m.MemberCount != MaxMembers+10 || len(m.Members) != MaxMembers || m.Node != "" || m.Component != "" {
+	if m := message(group, ActionDo, at).Target; m.Group != "ROW/x=1" || m.MemberCount != MaxMembers+10 ||
+		len(m.Members) != MaxMembers || m.Node != "" || m.Component != "" {
 		t.Errorf("%+v", m)
 	}
 }
@@ -70,7 +71,8 @@ func TestRotation(t *testing.T) {
 	}
 	m := s.told[0]
 	secrets := [][]byte{secretOf(t, secretText)}
-	if m.header.Get(HeaderKey) != "test/r5-1/2" || m.header.Get(HeaderID) != "test/r5-1/2" || m.header.Get("Content-Type") != "application/json" {
+	if m.header.Get(HeaderKey) != "test/r5-1/2" || m.header.Get(HeaderID) != "test/r5-1/2" ||
+		m.header.Get("Content-Type") != "application/json" {
 		t.Errorf("%v", m.header)
 	}
 	for name, spoil := range map[string]func(h http.Header, b []byte) []byte{
@@ -95,7 +97,8 @@ func TestSecretsGone(t *testing.T) {
 	w := targetAt(t, s.URL)
 	x := newExecutor(t, w)
 	x.targets["hook"].SecretFiles = []string{"/nonexistent"}
-	if got := x.Do(t.Context(), jobOf(response.WebhookNotify, 1)); got.Outcome != response.Unchanged || !strings.Contains(got.Detail, "/nonexistent") {
+	if got := x.Do(t.Context(), jobOf(response.WebhookNotify, 1)); got.Outcome != response.Unchanged ||
+		!strings.Contains(got.Detail, "/nonexistent") {
 		t.Errorf("%+v", got)
 	}
 	if got := x.Do(t.Context(), jobOf(response.WebhookNotify, 2, recheck)); got.Outcome != response.NotKnown {
@@ -138,7 +141,8 @@ func TestHeard(t *testing.T) {
 		if c.after == 7*time.Second {
 			h.Set("Retry-After", "7")
 		}
-		if got := heard(httpcall.Answer{Status: c.status, Header: h, Body: []byte(c.body)}, c.contract); got.Verdict != c.want || got.After != c.after {
+		if got := heard(httpcall.Answer{Status: c.status, Header: h, Body: []byte(c.body)}, c.contract); got.Verdict != c.want ||
+			got.After != c.after {
 			t.Errorf("%d %q, contract %t: %+v", c.status, c.body, c.contract, got)
 		}
 	}
@@ -153,13 +157,15 @@ func FuzzReply(f *testing.F) {
 		h := http.Header{"Retry-After": {after}}
 		for _, contract := range []bool{false, true} {
 			got := heard(httpcall.Answer{Status: status, Header: h, Body: []byte(body)}, contract)
-			if got.Verdict < verdictDone || got.Verdict > verdictGarbled || got.After < 0 || got.After > maxRetryAfter*time.Second || got.Attempt < 0 {
+			if got.Verdict < verdictDone || got.Verdict > verdictGarbled || got.After < 0 || got.After > maxRetryAfter*time.Second ||
+				got.Attempt < 0 {
 				t.Errorf("%+v", got)
 			}
 			if len(got.Detail) > 2*executor.MaxDetail || strings.ContainsFunc(got.Detail, unicode.IsControl) {
 				t.Errorf("detail %q", got.Detail)
 			}
-			if said := got.Verdict == verdictDone; said && (contract && !strings.Contains(body, "webhook/v1") || !contract && (status < 200 || status > 299)) {
+			if said := got.Verdict == verdictDone; said && (contract && !strings.Contains(body, "webhook/v1") || !contract &&
+				(status < 200 || status > 299)) {
 				t.Errorf("%d %q is taken for done", status, body)
 			}
 		}

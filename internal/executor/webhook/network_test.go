@@ -120,8 +120,9 @@ func TestInTime(t *testing.T) {
 	}
 }
 
-// TestNeverLeft: nothing of the request has left, and the attempt says why not. A handshake may take longer than a call has where the machine
-// is busy, so calls have their time where it is not that which is tested, and the attempt ends when a second call shows that the first has failed.
+// TestNeverLeft: nothing of the request has left, and the attempt says why not. A handshake may take longer than a call has where
+// the machine is busy, so calls have their time where it is not that which is tested, and the attempt ends when a second call
+// shows that the first has failed.
 func TestNeverLeft(t *testing.T) {
 	silent, heard := listen(t, hang)
 	plain, dialled := listen(t, func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")) })
@@ -176,7 +177,8 @@ func TestNeverLeft(t *testing.T) {
 				if got := x.Do(ctx, job); got.Outcome != response.Unchanged || !strings.Contains(got.Detail, c.detail) {
 					t.Errorf("%+v", got)
 				}
-				if got := x.Do(t.Context(), jobOf(response.WebhookRemediate, 2, recheck, within(20*time.Millisecond))); got.Outcome != response.NotKnown {
+				if got := x.Do(t.Context(), jobOf(response.WebhookRemediate, 2, recheck,
+					within(20*time.Millisecond))); got.Outcome != response.NotKnown {
 					t.Errorf("one before may have happened: %+v", got)
 				}
 			})
@@ -215,7 +217,8 @@ func TestTLS(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	w.TLS.ServerName = "another.example"
-	if got := newExecutor(t, w).Do(t.Context(), jobOf(response.WebhookRemediate, 1, within(time.Second))); got.Outcome != response.Unchanged || !strings.Contains(got.Detail, "another.example") {
+	if got := newExecutor(t, w).Do(t.Context(), jobOf(response.WebhookRemediate, 1,
+		within(time.Second))); got.Outcome != response.Unchanged || !strings.Contains(got.Detail, "another.example") {
 		t.Errorf("%+v", got)
 	}
 }

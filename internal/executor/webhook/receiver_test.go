@@ -152,7 +152,8 @@ func TestReceiver(t *testing.T) {
 func TestUndoOfNothing(t *testing.T) {
 	d := &deeds{outcome: receiver.Done, did: map[string]int{}}
 	s := receiving(t, filepath.Join(t.TempDir(), "state.json"), d, nil)
-	if got := newExecutor(t, targetAt(t, s.URL)).Do(t.Context(), jobOf(response.WebhookRemediate, 2, undo)); got.Outcome != response.Succeeded {
+	if got := newExecutor(t, targetAt(t, s.URL)).Do(t.Context(),
+		jobOf(response.WebhookRemediate, 2, undo)); got.Outcome != response.Succeeded {
 		t.Errorf("%+v", got)
 	}
 	if got := newExecutor(t, targetAt(t, s.URL)).Do(t.Context(), jobOf(response.WebhookRemediate, 1)); got.Outcome != response.StaleToken {
@@ -163,7 +164,8 @@ func TestUndoOfNothing(t *testing.T) {
 	}
 }
 
-// TestUnderWay: what takes long is asked for until it is done; when the receiver dies meanwhile, its outcome is not known, and it is not done again.
+// TestUnderWay: what takes long is asked for until it is done; when the receiver dies meanwhile, its outcome is not known, and it
+// is not done again.
 func TestUnderWay(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state.json")
 	d := &deeds{outcome: receiver.Done, did: map[string]int{}, hold: make(chan struct{})}
@@ -186,7 +188,8 @@ func TestUnderWay(t *testing.T) {
 	copied := filepath.Join(t.TempDir(), "copy.json")
 	copyFile(t, file, copied)
 	after := receiving(t, copied, other, nil)
-	if got := newExecutor(t, targetAt(t, after.URL)).Do(t.Context(), jobOf(response.WebhookRemediate, 2, recheck)); got.Outcome != response.NotKnown || len(other.did) != 0 {
+	if got := newExecutor(t, targetAt(t, after.URL)).Do(t.Context(),
+		jobOf(response.WebhookRemediate, 2, recheck)); got.Outcome != response.NotKnown || len(other.did) != 0 {
 		t.Errorf("the receiver has died: %+v, %v", got, other.did)
 	}
 	for len(asked) > 0 {
@@ -204,8 +207,8 @@ func TestUnderWay(t *testing.T) {
 	}
 }
 
-// TestLossy: a network that cuts one connection in two, before the receiver has read the message or before its answer is sent. What is called
-// done was done once; nothing is done twice.
+// TestLossy: a network that cuts one connection in two, before the receiver has read the message or before its answer is sent.
+// What is called done was done once; nothing is done twice.
 func TestLossy(t *testing.T) {
 	d := &deeds{outcome: receiver.Done, did: map[string]int{}}
 	var mu sync.Mutex

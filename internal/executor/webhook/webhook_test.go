@@ -45,7 +45,8 @@ func secretOf(t *testing.T, text string) []byte {
 // targetAt may be used for all, and answers at this machine.
 func targetAt(t *testing.T, url string) config.WebhookTarget {
 	return config.WebhookTarget{
-		Name: "hook", URL: url, Kinds: []string{"notify", "remediate"}, SecretFiles: []string{secretFile(t, secretText)}, Addresses: []string{"127.0.0.0/8"},
+		Name: "hook", URL: url, Kinds: []string{"notify",
+			"remediate"}, SecretFiles: []string{secretFile(t, secretText)}, Addresses: []string{"127.0.0.0/8"},
 		Plaintext: strings.HasPrefix(url, "http:"),
 	}
 }
@@ -67,7 +68,8 @@ func jobOf(kind response.Kind, attempt int, change ...func(*executor.Job)) execu
 			Attempt: response.Attempt{Response: "r5-1", Step: 2, Attempt: attempt}, Kind: kind, Parameters: map[string]string{"target": "hook"},
 			Target: response.Target{Node: "n1-0-0", Component: fault.ComponentHost}, Token: 5, IdempotencyKey: "r5-1/2", Timeout: 10 * time.Second,
 		},
-		Cluster: "test", Policy: "p", Fault: executor.Fault{State: fault.Failed, Cause: fault.CauseHost, Since: time.Unix(1000, 0), Detail: "dead"},
+		Cluster: "test", Policy: "p", Fault: executor.Fault{State: fault.Failed, Cause: fault.CauseHost, Since: time.Unix(1000, 0),
+			Detail: "dead"},
 	}
 	for _, c := range change {
 		c(&j)
@@ -153,7 +155,8 @@ func TestNames(t *testing.T) {
 		w.Kinds = []string{"notify"}
 		return w
 	}())
-	if got := x.Do(t.Context(), jobOf(response.WebhookRemediate, 1)); got.Outcome != response.Unchanged || !strings.Contains(got.Detail, `no target "hook"`) {
+	if got := x.Do(t.Context(), jobOf(response.WebhookRemediate, 1)); got.Outcome != response.Unchanged ||
+		!strings.Contains(got.Detail, `no target "hook"`) {
 		t.Errorf("a kind that the target is not for: %+v", got)
 	}
 	if got := x.Do(t.Context(), jobOf(response.WebhookRemediate, 2, recheck)); got.Outcome != response.NotKnown {
@@ -197,23 +200,40 @@ func TestAnswers(t *testing.T) {
 		want    response.Outcome
 		actions string
 	}{
-		"done":              {[]func(http.ResponseWriter, *http.Request){outcome("done", `,"detail":"ok"`)}, jobOf(response.WebhookRemediate, 1), response.Succeeded, "do"},
-		"partly":            {[]func(http.ResponseWriter, *http.Request){outcome("partly", "")}, jobOf(response.WebhookRemediate, 1), response.Partly, "do"},
-		"unchanged":         {[]func(http.ResponseWriter, *http.Request){outcome("unchanged", "")}, jobOf(response.WebhookRemediate, 1), response.Unchanged, "do"},
-		"stale":             {[]func(http.ResponseWriter, *http.Request){outcome("stale", "")}, jobOf(response.WebhookRemediate, 1), response.StaleToken, "do"},
-		"unknown":           {[]func(http.ResponseWriter, *http.Request){outcome("unknown", "")}, jobOf(response.WebhookRemediate, 1), response.NotKnown, "do"},
-		"later, done":       {[]func(http.ResponseWriter, *http.Request){outcome("later", `,"retryAfter":0.2`), replies(http.StatusTooManyRequests, ""), done}, jobOf(response.WebhookRemediate, 1), response.Succeeded, "do do do"},
-		"accepted, done":    {[]func(http.ResponseWriter, *http.Request){outcome("accepted", ""), outcome("accepted", `,"attempt":1`), done}, jobOf(response.WebhookRemediate, 1), response.Succeeded, "do status status"},
-		"redirect":          {[]func(http.ResponseWriter, *http.Request){redirect, done}, jobOf(response.WebhookRemediate, 1), response.Succeeded, "do status"},
-		"garbage":           {[]func(http.ResponseWriter, *http.Request){replies(http.StatusOK, "OK"), outcome("unchanged", `,"attempt":1`)}, jobOf(response.WebhookRemediate, 1), response.Unchanged, "do status"},
-		"another schema":    {[]func(http.ResponseWriter, *http.Request){replies(http.StatusOK, `{"schema":"x","outcome":"done"}`), outcome("none", ""), done}, jobOf(response.WebhookRemediate, 1), response.Succeeded, "do status do"},
-		"too long":          {[]func(http.ResponseWriter, *http.Request){long, outcome("unknown", `,"attempt":1`)}, jobOf(response.WebhookRemediate, 1), response.NotKnown, "do status"},
-		"a gateway's fault": {[]func(http.ResponseWriter, *http.Request){replies(http.StatusBadGateway, "<html>"), done}, jobOf(response.WebhookRemediate, 1), response.Succeeded, "do status"},
-		"refused":           {[]func(http.ResponseWriter, *http.Request){replies(http.StatusUnauthorized, "no")}, jobOf(response.WebhookRemediate, 1), response.Unchanged, "do"},
-		"recheck":           {[]func(http.ResponseWriter, *http.Request){done}, jobOf(response.WebhookRemediate, 2, recheck), response.Succeeded, "status"},
-		"recheck, none":     {[]func(http.ResponseWriter, *http.Request){outcome("none", ""), done}, jobOf(response.WebhookNotify, 2, recheck), response.Succeeded, "status do"},
-		"undo":              {[]func(http.ResponseWriter, *http.Request){done}, jobOf(response.WebhookRemediate, 3, undo), response.Succeeded, "undo"},
-		"undo, recheck":     {[]func(http.ResponseWriter, *http.Request){outcome("none", ""), done}, jobOf(response.WebhookRemediate, 3, undo, recheck), response.Succeeded, "status undo"},
+		"done": {[]func(http.ResponseWriter, *http.Request){outcome("done", `,"detail":"ok"`)},
+			jobOf(response.WebhookRemediate, 1), response.Succeeded, "do"},
+		"partly": {[]func(http.ResponseWriter, *http.Request){outcome("partly", "")}, jobOf(response.WebhookRemediate, 1),
+			response.Partly, "do"},
+		"unchanged": {[]func(http.ResponseWriter, *http.Request){outcome("unchanged", "")}, jobOf(response.WebhookRemediate, 1),
+			response.Unchanged, "do"},
+		"stale": {[]func(http.ResponseWriter, *http.Request){outcome("stale", "")}, jobOf(response.WebhookRemediate, 1),
+			response.StaleToken, "do"},
+		"unknown": {[]func(http.ResponseWriter, *http.Request){outcome("unknown", "")}, jobOf(response.WebhookRemediate, 1),
+			response.NotKnown, "do"},
+		"later, done": {[]func(http.ResponseWriter, *http.Request){outcome("later", `,"retryAfter":0.2`),
+			replies(http.StatusTooManyRequests, ""), done}, jobOf(response.WebhookRemediate, 1), response.Succeeded, "do do do"},
+		"accepted, done": {[]func(http.ResponseWriter, *http.Request){outcome("accepted", ""), outcome("accepted", `,"attempt":1`),
+			done}, jobOf(response.WebhookRemediate, 1), response.Succeeded, "do status status"},
+		"redirect": {[]func(http.ResponseWriter, *http.Request){redirect, done}, jobOf(response.WebhookRemediate, 1),
+			response.Succeeded, "do status"},
+		"garbage": {[]func(http.ResponseWriter, *http.Request){replies(http.StatusOK, "OK"),
+			outcome("unchanged", `,"attempt":1`)}, jobOf(response.WebhookRemediate, 1), response.Unchanged, "do status"},
+		"another schema": {[]func(http.ResponseWriter, *http.Request){replies(http.StatusOK, `{"schema":"x","outcome":"done"}`),
+			outcome("none", ""), done}, jobOf(response.WebhookRemediate, 1), response.Succeeded, "do status do"},
+		"too long": {[]func(http.ResponseWriter, *http.Request){long, outcome("unknown", `,"attempt":1`)},
+			jobOf(response.WebhookRemediate, 1), response.NotKnown, "do status"},
+		"a gateway's fault": {[]func(http.ResponseWriter, *http.Request){replies(http.StatusBadGateway, "<html>"), done},
+			jobOf(response.WebhookRemediate, 1), response.Succeeded, "do status"},
+		"refused": {[]func(http.ResponseWriter, *http.Request){replies(http.StatusUnauthorized, "no")},
+			jobOf(response.WebhookRemediate, 1), response.Unchanged, "do"},
+		"recheck": {[]func(http.ResponseWriter, *http.Request){done}, jobOf(response.WebhookRemediate, 2, recheck),
+			response.Succeeded, "status"},
+		"recheck, none": {[]func(http.ResponseWriter, *http.Request){outcome("none", ""), done},
+			jobOf(response.WebhookNotify, 2, recheck), response.Succeeded, "status do"},
+		"undo": {[]func(http.ResponseWriter, *http.Request){done}, jobOf(response.WebhookRemediate, 3, undo),
+			response.Succeeded, "undo"},
+		"undo, recheck": {[]func(http.ResponseWriter, *http.Request){outcome("none", ""), done},
+			jobOf(response.WebhookRemediate, 3, undo, recheck), response.Succeeded, "status undo"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -283,7 +303,8 @@ func TestStorm(t *testing.T) {
 	for range atOnce {
 		x.targets["hook"].slots <- struct{}{}
 	}
-	if got := x.Do(t.Context(), jobOf(response.WebhookNotify, 1, within(20*time.Millisecond))); got.Outcome != response.Unchanged || !strings.Contains(got.Detail, "under way already") {
+	if got := x.Do(t.Context(), jobOf(response.WebhookNotify, 1, within(20*time.Millisecond))); got.Outcome != response.Unchanged ||
+		!strings.Contains(got.Detail, "under way already") {
 		t.Errorf("%+v", got)
 	}
 }

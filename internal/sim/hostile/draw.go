@@ -13,7 +13,8 @@ import (
 
 // shapes are the tori, the cheap ones more often.
 var shapes = []grid.Dims{
-	{X: 2, Y: 2, Z: 2}, {X: 2, Y: 2, Z: 2}, {X: 2, Y: 2, Z: 2}, {X: 2, Y: 2, Z: 2}, {X: 3, Y: 3, Z: 1}, {X: 3, Y: 3, Z: 1}, {X: 3, Y: 3, Z: 1}, {X: 3, Y: 3, Z: 1}, {X: 3, Y: 3, Z: 3},
+	{X: 2, Y: 2, Z: 2}, {X: 2, Y: 2, Z: 2}, {X: 2, Y: 2, Z: 2}, {X: 2, Y: 2, Z: 2}, {X: 3, Y: 3, Z: 1}, {X: 3, Y: 3, Z: 1}, {X: 3,
+		Y: 3, Z: 1}, {X: 3, Y: 3, Z: 1}, {X: 3, Y: 3, Z: 3},
 }
 
 const (
@@ -81,7 +82,8 @@ func drawKinds(r *rand.Rand) []response.Kind {
 }
 
 // weights of the verbs, in their order.
-var weights = [numVerbs]int{Say: 8, Claim: 16, Withdraw: 2, Replay: 6, Answer: 2, Usurp: 1, Mode: 10, Mute: 3, Speak: 1, Hush: 2, Boot: 2, Gossip: 2, Trend: 1, Lose: 1, Lead: 1}
+var weights = [numVerbs]int{Say: 8, Claim: 16, Withdraw: 2, Replay: 6, Answer: 2, Usurp: 1, Mode: 10, Mute: 3, Speak: 1, Hush: 2,
+	Boot: 2, Gossip: 2, Trend: 1, Lose: 1, Lead: 1}
 
 func drawVerb(r *rand.Rand) Verb {
 	all := 0
@@ -98,7 +100,8 @@ func drawVerb(r *rand.Rand) Verb {
 }
 
 // ages that a liar states: none, plausible ones, and absurd ones.
-var ages = []time.Duration{0, time.Millisecond, 50 * time.Millisecond, 400 * time.Millisecond, 1900 * time.Millisecond, 3 * time.Second, time.Hour, 9 * 365 * 24 * time.Hour}
+var ages = []time.Duration{0, time.Millisecond, 50 * time.Millisecond, 400 * time.Millisecond, 1900 * time.Millisecond,
+	3 * time.Second, time.Hour, 9 * 365 * 24 * time.Hour}
 
 func drawAction(r *rand.Rand, s *Sequence) Action {
 	liar := s.Liars[r.IntN(len(s.Liars))]
@@ -155,7 +158,8 @@ func drawObservation(r *rand.Rand, s *Sequence, a *Action) {
 		a.About, a.Component = a.Node, fault.Link(links[r.IntN(len(links))])
 	case 3, 4: // a descriptor of a neighbour
 		a.Kind = fault.KindDescriptor
-		a.Component = [...]fault.Component{fault.ComponentHost, fault.ComponentServiceNetwork, fault.ComponentMemory, fault.ComponentPeripheral0}[r.IntN(4)]
+		a.Component = [...]fault.Component{fault.ComponentHost, fault.ComponentServiceNetwork, fault.ComponentMemory,
+			fault.ComponentPeripheral0}[r.IntN(4)]
 	case 5:
 		a.About = a.Node
 	case 6:

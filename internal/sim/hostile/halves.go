@@ -91,7 +91,8 @@ func (w *world) truths(id fault.NodeID) []statement {
 	}
 	set(fault.ComponentHost, fault.KindSelf)
 	set(fault.ComponentDNP, fault.KindWatchdog)
-	for _, c := range [...]fault.Component{fault.ComponentServiceNetwork, fault.ComponentMemory, fault.ComponentPeripheral0, fault.ComponentDNPCore, fault.ComponentTemperature} {
+	for _, c := range [...]fault.Component{fault.ComponentServiceNetwork, fault.ComponentMemory, fault.ComponentPeripheral0,
+		fault.ComponentDNPCore, fault.ComponentTemperature} {
 		set(c, fault.KindSelf)
 	}
 	for _, d := range w.s.Dims.Links() {
@@ -147,7 +148,8 @@ func (w *world) digest(rank, i int) {
 
 // report makes a report with the half's next number.
 func (w *world) report(h *half, digest bool, says ...statement) fault.Delivery {
-	d := fault.Delivery{Path: fault.PathDirect, Report: fault.Report{ID: fault.ReportID{Origin: h.origin, Epoch: h.epoch, Seq: h.seq}, Digest: digest}}
+	d := fault.Delivery{Path: fault.PathDirect, Report: fault.Report{ID: fault.ReportID{Origin: h.origin, Epoch: h.epoch, Seq: h.seq},
+		Digest: digest}}
 	d.Report.Observations = make([]fault.Observation, 0, len(says))
 	for _, s := range says {
 		o := s.Observation

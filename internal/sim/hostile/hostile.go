@@ -46,7 +46,8 @@ const (
 	numVerbs
 )
 
-var verbNames = [...]string{"", "say", "claim", "withdraw", "replay", "answer", "usurp", "link", "mute", "speak", "hush", "boot", "gossip", "trend", "lose", "lead"}
+var verbNames = [...]string{"", "say", "claim", "withdraw", "replay", "answer", "usurp", "link", "mute", "speak", "hush", "boot",
+	"gossip", "trend", "lose", "lead"}
 
 // String returns the verb's name in text sequences.
 func (v Verb) String() string {

@@ -73,7 +73,8 @@ func TestPromisesHold(t *testing.T) {
 	}
 	p := player(t, Plants{})
 	begun := time.Now()
-	sum := Summary{Sources: *tested, Machine: fmt.Sprintf("%s, %d cores of it, %s", *machine, *workers, runtime.Version()), Begun: begun.UTC().Format("2006-01-02 15:04 UTC"), First: *firstSeed}
+	sum := Summary{Sources: *tested, Machine: fmt.Sprintf("%s, %d cores of it, %s", *machine, *workers, runtime.Version()),
+		Begun: begun.UTC().Format("2006-01-02 15:04 UTC"), First: *firstSeed}
 	before := time.Duration(0)
 	if *goOn {
 		before = resume(t, &sum)
@@ -145,7 +146,8 @@ func resume(t *testing.T, sum *Summary) time.Duration {
 		t.Fatalf("%s: %v", *page, err)
 	}
 	if was.Sources != *tested || was.Machine != sum.Machine || len(was.Seeds) > 0 {
-		t.Fatalf("%s is of sources %s on %s, and seeds %v broke a promise: want %s on %s, and none", *page, was.Sources, was.Machine, was.Seeds, *tested, sum.Machine)
+		t.Fatalf("%s is of sources %s on %s, and seeds %v broke a promise: want %s on %s, and none", *page, was.Sources, was.Machine,
+			was.Seeds, *tested, sum.Machine)
 	}
 	*sum = *was
 	return was.Took
@@ -161,7 +163,8 @@ func broken(t *testing.T, p *Player, seed uint64, s Sequence, out Outcome) {
 		return
 	}
 	name := filepath.Join(*keep, fmt.Sprintf("%s-%d.txt", out.Promise, seed))
-	if err := os.WriteFile(name, fmt.Appendf(nil, "# Seed %d broke the promise %q: %s.\n%s", seed, out.Promise, why.Broken, short.String()), 0o644); err != nil { //nolint:gosec // test data
+	if err := os.WriteFile(name, fmt.Appendf(nil, "# Seed %d broke the promise %q: %s.\n%s", seed, out.Promise, why.Broken,
+		short.String()), 0o644); err != nil { //nolint:gosec // test data
 		t.Error(err)
 	}
 }
@@ -241,8 +244,8 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// TestHostileInputKeepsMemoryBounded gives one machine a hundred thousand hostile actions without an end: it keeps no more after all of them than after the
-// first tenth, but for what the runtime itself scatters.
+// TestHostileInputKeepsMemoryBounded gives one machine a hundred thousand hostile actions without an end: it keeps no more after
+// all of them than after the first tenth, but for what the runtime itself scatters.
 func TestHostileInputKeepsMemoryBounded(t *testing.T) {
 	n := 100_000
 	if testing.Short() {
@@ -300,6 +303,7 @@ func TestPageIsOnlyWhatWasPrinted(t *testing.T) {
 		t.Error("docs/hostile-input.md has other text than `make fuzz-semantics` prints: run it again")
 	}
 	if sum.Sequences < leastPublished || len(sum.Seeds) > 0 {
-		t.Errorf("docs/hostile-input.md is of %d sequences, of which seeds %v broke a promise: want %d or more, and none", sum.Sequences, sum.Seeds, leastPublished)
+		t.Errorf("docs/hostile-input.md is of %d sequences, of which seeds %v broke a promise: want %d or more, and none", sum.Sequences,
+			sum.Seeds, leastPublished)
 	}
 }

@@ -10,11 +10,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// A harness that finds nothing proves something only if it finds what is there. So faults are planted from outside, each in the place of a part
-// that keeps a promise, and have to be found.
+// A harness that finds nothing proves something only if it finds what is there. So faults are planted from outside, each in the
+// place of a part that keeps a promise, and have to be found.
 
 // gathered returns a Gather that changes what the real one found.
-func gathered(change func(*response.Evidence, fault.NodeID)) func(awareness.NodeStatus, fault.Component, func(fault.NodeID) time.Time, time.Time) response.Evidence {
+func gathered(change func(*response.Evidence, fault.NodeID)) func(awareness.NodeStatus, fault.Component,
+	func(fault.NodeID) time.Time, time.Time) response.Evidence {
 	return func(st awareness.NodeStatus, c fault.Component, life func(fault.NodeID) time.Time, now time.Time) response.Evidence {
 		ev := responder.Gather(st, c, life, now)
 		change(&ev, st.ID)
@@ -42,16 +43,17 @@ func TestPlantedFaultsAreFound(t *testing.T) {
 				d.Report.ID.Epoch += 1000
 			}
 		}}, Spared},
-		{"hosts are condemned by reports in others' names, and answers are lost", Plants{Unanswered: true, Hear: func(s *Sequence, d *fault.Delivery) {
-			for i := range d.Report.Observations {
-				if o := &d.Report.Observations[i]; o.Node == d.Report.ID.Origin.Node && o.Component == fault.ComponentHost {
-					o.Kind, o.State = fault.KindWatchdog, fault.Failed
+		{"hosts are condemned by reports in others' names, and answers are lost",
+			Plants{Unanswered: true, Hear: func(s *Sequence, d *fault.Delivery) {
+				for i := range d.Report.Observations {
+					if o := &d.Report.Observations[i]; o.Node == d.Report.ID.Origin.Node && o.Component == fault.ComponentHost {
+						o.Kind, o.State = fault.KindWatchdog, fault.Failed
+					}
+					if o := d.Report.Observations[i]; o.Component == fault.ComponentHost && o.Node != d.Report.ID.Origin.Node {
+						d.Report.ID = fault.ReportID{Origin: fault.Origin{Node: o.Node, Half: fault.HalfDNP}, Epoch: 2, Seq: d.Report.ID.Seq}
+					}
 				}
-				if o := d.Report.Observations[i]; o.Component == fault.ComponentHost && o.Node != d.Report.ID.Origin.Node {
-					d.Report.ID = fault.ReportID{Origin: fault.Origin{Node: o.Node, Half: fault.HalfDNP}, Epoch: 2, Seq: d.Report.ID.Seq}
-				}
-			}
-		}}, Alive},
+			}}, Alive},
 		{"the breaker opens for one node", Plants{Limits: func(c *response.Config) { c.BreakerNodes, c.BreakerPercent = 1, 1 }}, Shut},
 		{"liars go on", Plants{Restless: true}, Wedged},
 	} {

@@ -25,8 +25,8 @@ const (
 	Well
 	// Shut: one liar does not open the circuit breaker.
 	Shut
-	// Wedged is the promise that nothing wedges: timers, challenges and open responses stay bounded, and the map shows the truth at most ReturnBound
-	// after the last lie.
+	// Wedged is the promise that nothing wedges: timers, challenges and open responses stay bounded, and the map shows the truth at
+	// most ReturnBound after the last lie.
 	Wedged
 	numPromises
 )
@@ -249,7 +249,8 @@ func (w *world) judgeEffect(f response.Effect) {
 		return
 	}
 	st, _ := w.m.Node(f.Target.Node)
-	w.violate(Spared, "%s for %s of healthy %s at %s: node is %s, cause %s", f.Kind, f.Target.Component, f.Target.Node, w.now.Sub(w.begun), st.State, st.Cause)
+	w.violate(Spared, "%s for %s of healthy %s at %s: node is %s, cause %s", f.Kind, f.Target.Component, f.Target.Node,
+		w.now.Sub(w.begun), st.State, st.Cause)
 }
 
 // measured reports whether an honest node itself finds its link broken, or did until just now.
@@ -286,8 +287,8 @@ func (w *world) returns() {
 	}
 }
 
-// untrue returns the first untrue entry of the map, or "". It checks the changes that the machine emitted and, in every sixteenth sequence, also
-// the machine's own view.
+// untrue returns the first untrue entry of the map, or "". It checks the changes that the machine emitted and, in every sixteenth
+// sequence, also the machine's own view.
 func (w *world) untrue() string {
 	for rank, id := range w.ids {
 		is := &w.shown[rank]
@@ -322,7 +323,8 @@ func (w *world) untrue() string {
 		if r.Reason == response.ReasonOutcome || r.Reason == response.ReasonUnseen {
 			continue // no boot has proved this reset: a person decides
 		}
-		if rank := w.rank(r.Target.Node); rank >= 0 && !w.nodes[rank].dead && !w.s.liar(rank) && !w.beside(rank) && w.senses(rank, r.Target.Component) {
+		if rank := w.rank(r.Target.Node); rank >= 0 && !w.nodes[rank].dead && !w.s.liar(rank) && !w.beside(rank) &&
+			w.senses(rank, r.Target.Component) {
 			return fmt.Sprintf("a response on %s is open: %s, %s", r.Target, r.State, r.Reason)
 		}
 	}
@@ -337,17 +339,19 @@ func (w *world) differs() string {
 		}
 		for _, c := range st.Components {
 			if is := w.shown[rank][c.Component]; is != (shown{c.State, c.Cause}) {
-				return fmt.Sprintf("%s of %s is %s, cause %s, and by the changes %s, cause %s", c.Component, st.ID, c.State, c.Cause, is.state, is.cause)
+				return fmt.Sprintf("%s of %s is %s, cause %s, and by the changes %s, cause %s", c.Component, st.ID, c.State, c.Cause, is.state,
+					is.cause)
 			}
 		}
 	}
 	return ""
 }
 
-// senses reports whether the node itself ever states anything about a component. A component that it does not sense was UNKNOWN before the lies
-// and is UNKNOWN again. That ends no response; a person must.
+// senses reports whether the node itself ever states anything about a component. A component that it does not sense was UNKNOWN
+// before the lies and is UNKNOWN again. That ends no response; a person must.
 func (w *world) senses(rank int, c fault.Component) bool {
-	return c == fault.ComponentNode || slices.ContainsFunc(w.nodes[rank].halves[0].says, func(s statement) bool { return s.Component == c && s.Node == w.ids[rank] })
+	return c == fault.ComponentNode || slices.ContainsFunc(w.nodes[rank].halves[0].says,
+		func(s statement) bool { return s.Component == c && s.Node == w.ids[rank] })
 }
 
 // beside reports whether a neighbour of the node is dead.

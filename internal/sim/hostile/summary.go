@@ -114,7 +114,8 @@ func (m *Summary) Page() (string, error) {
 	line("| hostile actions; of them refused by the decoder | %d; %d |", m.Actions, m.Refused)
 	line("| events into the machine; challenges out of it | %d; %d |", m.Events, m.Challenges)
 	line("| verdicts of FAILED, on liars and on the dead | %d |", m.Failed)
-	line("| steps that notify, take capacity, may end work: on liars and on the dead, or by several liars | %d, %d, %d |", m.Notified, m.Reduced, m.Destroyed)
+	line("| steps that notify, take capacity, may end work: on liars and on the dead, or by several liars | %d, %d, %d |", m.Notified,
+		m.Reduced, m.Destroyed)
 	line("| longest time from the last lie to the truth | %s of at most %s |", m.Returned, ReturnBound)
 	line("\n## Promises\n")
 	line("| promise | broken |\n|---|---|")
@@ -131,7 +132,8 @@ func (m *Summary) Page() (string, error) {
 	line("\n## Worlds\n")
 	line("| torus | quorum | liars | sequences | verdicts of FAILED | steps that take capacity | that may end work | broken | longest return |\n|---|---|---|---|---|---|---|---|---|")
 	for _, r := range rows {
-		line("| %s | %d | %d | %d | %d | %d | %d | %d | %s |", r.Dims, awareness.Quorum(len(r.Dims.Neighbours(grid.Coord{}))), r.Liars, r.Sequences, r.Failed, r.Reduced, r.Ended, r.Broken, r.LongestReturning)
+		line("| %s | %d | %d | %d | %d | %d | %d | %d | %s |", r.Dims, awareness.Quorum(len(r.Dims.Neighbours(grid.Coord{}))), r.Liars,
+			r.Sequences, r.Failed, r.Reduced, r.Ended, r.Broken, r.LongestReturning)
 	}
 	line("\n## What stays possible\n")
 	line("- A liar breaks its own links. The honest node at the other end finds that its end does not work, and says so. A policy may then mask that link at the")

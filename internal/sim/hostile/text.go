@@ -97,10 +97,11 @@ var fields = []field{
 		a.Age, err = time.ParseDuration(v)
 		return err
 	}},
-	{"digest", func(_ *Sequence, a *Action) string { return strconv.FormatBool(a.Digest) }, func(_ *Sequence, a *Action, v string) (err error) {
-		a.Digest, err = strconv.ParseBool(v)
-		return err
-	}},
+	{"digest", func(_ *Sequence, a *Action) string { return strconv.FormatBool(a.Digest) },
+		func(_ *Sequence, a *Action, v string) (err error) {
+			a.Digest, err = strconv.ParseBool(v)
+			return err
+		}},
 	{"direction", func(_ *Sequence, a *Action) string { return a.Direction.String() }, func(_ *Sequence, a *Action, v string) (err error) {
 		a.Direction, err = grid.ParseDirection(v)
 		return err

@@ -336,7 +336,8 @@ func (w *world) lead(since time.Time) error {
 		w.told.Lead(&led, st, w.rev, before, open)
 	}
 	for _, ev := range []response.Event{
-		topo, response.SupervisorsChanged{Supervisors: []response.SupervisorInfo{{ID: "s0", Alive: true}}}, response.PoliciesChanged{Policies: w.pols}, led,
+		topo, response.SupervisorsChanged{Supervisors: []response.SupervisorInfo{{ID: "s0",
+			Alive: true}}}, response.PoliciesChanged{Policies: w.pols}, led,
 	} {
 		w.take(w.e.Step(since, ev))
 	}

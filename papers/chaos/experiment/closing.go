@@ -46,8 +46,9 @@ func DeliveryOf(n *chaos.Network, in int) Delivery {
 	return d
 }
 
-// ClosePlanar reconfigures by the local rule of planar adaptive routing (§5.2.3.2, Figure 17(b)): a node with dead channels in two dimensions marks all of its own as dead, until no such node is left. It
-// returns the nodes that are closed. The network must be empty; it closes concave regions, and more than that.
+// ClosePlanar reconfigures by the local rule of planar adaptive routing (§5.2.3.2, Figure 17(b)): a node with dead channels in
+// two dimensions marks all of its own as dead, until no such node is left. It returns the nodes that are closed. The network must
+// be empty; it closes concave regions, and more than that.
 func ClosePlanar(n *chaos.Network, dims int) ([]int, error) {
 	var closed []int
 	for again := true; again; {

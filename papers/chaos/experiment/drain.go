@@ -22,7 +22,8 @@ type Drain struct {
 	// Levels are the populations to stop at, packets a router; each has so many Trials.
 	Levels []float64
 	Trials int
-	// WarmUp, if not 0, replaces the populations: injection goes on for so many cycles, at each of Loads (like Rate), and the population is what it then is.
+	// WarmUp, if not 0, replaces the populations: injection goes on for so many cycles, at each of Loads (like Rate), and the
+	// population is what it then is.
 	WarmUp int
 	Loads  []float64
 }
@@ -129,8 +130,8 @@ func (d Drain) trial(cfg chaos.Config, step float64) (DrainPoint, bool, error) {
 	return p, true, nil
 }
 
-// CraniumBound is the paper's estimate for the drain time that a network interface bounds (§5.2.1.3): as many multipacket messages at once, of so many packets, 10 % more for single packets and 10 % for
-// gaps at the processor's channel; cycles.
+// CraniumBound is the paper's estimate for the drain time that a network interface bounds (§5.2.1.3): as many multipacket
+// messages at once, of so many packets, 10 % more for single packets and 10 % for gaps at the processor's channel; cycles.
 func CraniumBound(messages, packets, flits int) float64 {
 	return float64(messages*packets) * 1.1 * 1.1 * float64(flits)
 }
@@ -161,8 +162,8 @@ type Stranded struct {
 	Population   int // in the end
 }
 
-// Run plays the scenario. With Config.Mask the network is drained when the links die and the routers' masks are set, as after a diagnosis, and then traffic goes on; else the routers never
-// learn of it.
+// Run plays the scenario. With Config.Mask the network is drained when the links die and the routers' masks are set, as after a
+// diagnosis, and then traffic goes on; else the routers never learn of it.
 func (u Unreachable) Run() (Stranded, error) {
 	n, err := chaos.New(u.Network)
 	if err != nil {

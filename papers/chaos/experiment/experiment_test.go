@@ -14,7 +14,8 @@ func TestLine(t *testing.T) {
 	// By hand: y over x = 1 to 5 with slope 0.6, intercept 2.2, residual variance 2.4/3 (a textbook's example).
 	f := Line([]float64{1, 2, 3, 4, 5}, []float64{2, 4, 5, 4, 5})
 	for name, got := range map[string][2]float64{
-		"slope": {f.Slope, 0.6}, "intercept": {f.Intercept, 2.2}, "residual": {f.SigmaResid, math.Sqrt(0.8)}, "slope's error": {f.SlopeError, math.Sqrt(0.08)}, "R2": {f.R2, 0.6},
+		"slope": {f.Slope, 0.6}, "intercept": {f.Intercept, 2.2}, "residual": {f.SigmaResid,
+			math.Sqrt(0.8)}, "slope's error": {f.SlopeError, math.Sqrt(0.08)}, "R2": {f.R2, 0.6},
 	} {
 		if math.Abs(got[0]-got[1]) > 1e-12 {
 			t.Errorf("%s is %g, want %g", name, got[0], got[1])
@@ -46,13 +47,15 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestDrainIsLinear: Figures 9 and 10 in short, and two sizes that the paper does not have. At every size drain times are close to linear in the
-// packets and hot spots make the difference; at the paper's two sizes a full network drains within 10 % of its number of cycles.
+// TestDrainIsLinear: Figures 9 and 10 in short, and two sizes that the paper does not have. At every size drain times are close
+// to linear in the packets and hot spots make the difference; at the paper's two sizes a full network drains within 10 % of its
+// number of cycles.
 func TestDrainIsLinear(t *testing.T) {
 	if testing.Short() {
 		t.Skip("networks of up to 1,024 nodes, drained dozens of times: make test does it, without the race detector")
 	}
-	for _, tc := range []struct{ side, uniform, hot, paper int }{{8, 4, 6, 0}, {16, 2, 5, PaperFull16}, {24, 1, 3, 0}, {32, 1, 3, PaperFull32}} {
+	for _, tc := range []struct{ side, uniform, hot, paper int }{{8, 4, 6, 0}, {16, 2, 5, PaperFull16}, {24, 1, 3, 0},
+		{32, 1, 3, PaperFull32}} {
 		t.Run(fmt.Sprintf("%dx%d", tc.side, tc.side), func(t *testing.T) {
 			uniform, err := PaperDrain(tc.side, 0, tc.uniform).Run()
 			if err != nil {
@@ -67,10 +70,12 @@ func TestDrainIsLinear(t *testing.T) {
 	}
 }
 
-// checkDrain holds the drains of one size to what Figures 9 and 10 show; paper is their number for a full network under hot spots, 0 for none.
+// checkDrain holds the drains of one size to what Figures 9 and 10 show; paper is their number for a full network under hot
+// spots, 0 for none.
 func checkDrain(t *testing.T, paper int, uniform, hot Drained) {
 	t.Helper()
-	t.Logf("full: uniform %.0f, hot spots %.0f cycles (%.0f to %.0f); R2 %.3f, %.3f", uniform.Full, hot.Full, hot.FullLow, hot.FullHigh, uniform.Fit.R2, hot.Fit.R2)
+	t.Logf("full: uniform %.0f, hot spots %.0f cycles (%.0f to %.0f); R2 %.3f, %.3f", uniform.Full, hot.Full, hot.FullLow,
+		hot.FullHigh, uniform.Fit.R2, hot.Fit.R2)
 	if uniform.Fit.R2 < 0.95 || hot.Fit.R2 < 0.9 {
 		t.Errorf("R2 is %.3f and %.3f: not close to linear", uniform.Fit.R2, hot.Fit.R2)
 	}
@@ -110,7 +115,8 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestLinearObstacles is Figures 14 and 15: without No Routeback a packet is caught at a wall of three links or more; with it it gets round with the paper's probability at each attempt, and in the end always.
+// TestLinearObstacles is Figures 14 and 15: without No Routeback a packet is caught at a wall of three links or more; with it it
+// gets round with the paper's probability at each attempt, and in the end always.
 func TestLinearObstacles(t *testing.T) {
 	lengths := []int{1, 3, 5, 7, 9}
 	if testing.Short() {
@@ -131,7 +137,8 @@ func TestLinearObstacles(t *testing.T) {
 			t.Errorf("length %d: %.6f an attempt, %.6f at all; want %.6f and 1", length, with.Attempt, with.Delivered, want)
 		}
 		if with.Within < with.Low || with.Within > with.High {
-			t.Errorf("length %d: %d of %d packets arrived within %d hops, the chain says %.4f", length, with.Simulated, with.Trials, with.Hops, with.Within)
+			t.Errorf("length %d: %d of %d packets arrived within %d hops, the chain says %.4f", length, with.Simulated, with.Trials,
+				with.Hops, with.Within)
 		}
 		without, err := o.Run(false, 40, 20, uint64(length))
 		if err != nil {
@@ -142,7 +149,8 @@ func TestLinearObstacles(t *testing.T) {
 			caught = 1
 		}
 		if math.Abs(without.Delivered-caught) > Certain || float64(without.Simulated) != caught*20 {
-			t.Errorf("length %d with routeback: delivered with %.6f, %d of 20 in the model; want %g", length, without.Delivered, without.Simulated, caught)
+			t.Errorf("length %d with routeback: delivered with %.6f, %d of 20 in the model; want %g", length, without.Delivered,
+				without.Simulated, caught)
 		}
 	}
 	if _, _, err := (Obstacle{Length: 2}).Build(chaos.Default(20, 20)); err == nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/lofamo/lofamo/papers/chaos"
 )
 
-// Obstacle is a wall of dead links across the way along the first dimension, with side walls: Figure 14 (length 3), 15 (longer), 16 (with depth).
-// It stands in a mesh: on a torus what is caught goes right round the ring in the end, by chance.
+// Obstacle is a wall of dead links across the way along the first dimension, with side walls: Figure 14 (length 3), 15 (longer),
+// 16 (with depth). It stands in a mesh: on a torus what is caught goes right round the ring in the end, by chance.
 type Obstacle struct {
 	Dims   []int
 	Length int // of the wall across each other dimension, odd; its middle is in the way
@@ -77,7 +77,8 @@ func (o Obstacle) Build(cfg chaos.Config) (*chaos.Network, Place, error) {
 type ObstacleResult struct {
 	Obstacle    Obstacle
 	NoRouteback bool
-	// Attempt is the probability that a packet before the middle of the wall gets round it before it stands there again; the paper's is AttemptPaper, of two dimensions; 0 where it prints none.
+	// Attempt is the probability that a packet before the middle of the wall gets round it before it stands there again; the paper's
+	// is AttemptPaper, of two dimensions; 0 where it prints none.
 	Attempt, AttemptPaper float64
 	Delivered             float64 // at all
 	Within                float64 // after at most Hops hops

@@ -18,8 +18,8 @@ func one(v float64) string { return fmt.Sprintf("%.1f", v) }
 
 func two(v float64) string { return fmt.Sprintf("%.2f", v) }
 
-// table3 is the paper's Table 3 beside ours, with all definitions of the diameter, and the same with routers that fail. It is long as it prints two tables and makes two
-// pictures of the same runs.
+// table3 is the paper's Table 3 beside ours, with all definitions of the diameter, and the same with routers that fail. It is
+// long as it prints two tables and makes two pictures of the same runs.
 func table3(o options) ([]picture, error) {
 	rows := diameter.Table3()
 	if o.short {
@@ -53,13 +53,15 @@ func table3(o options) ([]picture, error) {
 			Title: "Greatest diameter of a square mesh while parts of it fail one by one", X: "√N, nodes along a side", Y: "mean greatest diameter, hops",
 			Series: []figure.Series{bound, ours, routers, paper}, Legend: figure.TopLeft,
 		}},
-		{"table3-spread", spread(fmt.Sprintf("Greatest diameter of single runs, %d nodes", last.Nodes), links[len(links)-1], routed[len(routed)-1])},
+		{"table3-spread", spread(fmt.Sprintf("Greatest diameter of single runs, %d nodes", last.Nodes), links[len(links)-1],
+			routed[len(routed)-1])},
 	}, nil
 }
 
 func printTable3(o options, rows []diameter.PaperRow, links []map[diameter.Definition]diameter.Figure) {
 	o.out.f("\n%d runs each, seed %d; *any pair*, with the standard error, is the paper's column; the two others are other readings.\n", o.trials, o.seed)
-	o.out.head("N", "paper: mean, σ", "any pair: mean ± s.e., σ", "difference", "in standard errors", "mean+3σ: paper, ours", "by √N: paper, ours", "runs above 5 √N", "links gone then", "largest piece", "while whole")
+	o.out.head("N", "paper: mean, σ", "any pair: mean ± s.e., σ", "difference", "in standard errors", "mean+3σ: paper, ours",
+		"by √N: paper, ours", "runs above 5 √N", "links gone then", "largest piece", "while whole")
 	for i, row := range rows {
 		f := links[i][diameter.AnyPair]
 		off := f.Mean - row.Mean
@@ -72,8 +74,10 @@ func printTable3(o options, rows []diameter.PaperRow, links []map[diameter.Defin
 			}
 		}
 		all := 2 * side * (side - 1)
-		o.out.row(fmt.Sprint(row.Nodes), one(row.Mean)+", "+one(row.Deviation), fmt.Sprintf("%.2f ± %.2f, %.1f", f.Mean, f.StandardError(), f.Deviation),
-			fmt.Sprintf("%+.1f %%", 100*off/row.Mean), fmt.Sprintf("%+.1f", off/se), one(row.Bound)+", "+one(f.Bound()), one(row.Ratio)+", "+one(f.Bound()/side), fmt.Sprintf("%.1f %%", 100*float64(above)/float64(f.Trials)),
+		o.out.row(fmt.Sprint(row.Nodes), one(row.Mean)+", "+one(row.Deviation),
+			fmt.Sprintf("%.2f ± %.2f, %.1f", f.Mean, f.StandardError(), f.Deviation),
+			fmt.Sprintf("%+.1f %%", 100*off/row.Mean), fmt.Sprintf("%+.1f",
+				off/se), one(row.Bound)+", "+one(f.Bound()), one(row.Ratio)+", "+one(f.Bound()/side), fmt.Sprintf("%.1f %%", 100*float64(above)/float64(f.Trials)),
 			fmt.Sprintf("%.0f %%", 100*f.Faults/all), two(links[i][diameter.Largest].Mean), two(links[i][diameter.Whole].Mean))
 	}
 }
@@ -82,7 +86,8 @@ func printRouters(o options, rows []diameter.PaperRow, links, routed []map[diame
 	o.out.head("N", "router faults: mean ± s.e., σ", "less than with links", "greatest of all runs: links, routers", "routers gone then")
 	for i, row := range rows {
 		l, r := links[i][diameter.AnyPair], routed[i][diameter.AnyPair]
-		o.out.row(fmt.Sprint(row.Nodes), fmt.Sprintf("%.2f ± %.2f, %.1f", r.Mean, r.StandardError(), r.Deviation), fmt.Sprintf("%.1f %%", 100*(1-r.Mean/l.Mean)),
+		o.out.row(fmt.Sprint(row.Nodes), fmt.Sprintf("%.2f ± %.2f, %.1f", r.Mean, r.StandardError(), r.Deviation),
+			fmt.Sprintf("%.1f %%", 100*(1-r.Mean/l.Mean)),
 			fmt.Sprintf("%d, %d", l.Max, r.Max), fmt.Sprintf("%.0f %%", 100*r.Faults/float64(row.Nodes)))
 	}
 }
@@ -184,7 +189,8 @@ func figure6(o options) ([]picture, error) {
 			return nil, err
 		}
 		_, _, d, _ := net.Broken(faults).Farthest()
-		o.out.row(net.String(), fmt.Sprint(walls), fmt.Sprint(len(faults)), fmt.Sprintf("%.0f %%", 100*float64(len(faults))/float64(len(net.Links()))), "21", fmt.Sprint(d), two(float64(d)/21))
+		o.out.row(net.String(), fmt.Sprint(walls), fmt.Sprint(len(faults)),
+			fmt.Sprintf("%.0f %%", 100*float64(len(faults))/float64(len(net.Links()))), "21", fmt.Sprint(d), two(float64(d)/21))
 	}
 	net, faults, err := diameter.Snake(8)
 	if err != nil {
@@ -197,7 +203,8 @@ func figure6(o options) ([]picture, error) {
 		way.Nodes = append(way.Nodes, place(net.Dims(), rank))
 	}
 	return []picture{{"figure6", figure.Mesh{
-		Title: fmt.Sprintf("%d faults: from 14 hops to %d", len(faults), d), Columns: 8, Rows: 8, Faulty: drawn(net, faults), Ways: []figure.Way{way}, Key: true,
+		Title: fmt.Sprintf("%d faults: from 14 hops to %d", len(faults), d), Columns: 8, Rows: 8, Faulty: drawn(net,
+			faults), Ways: []figure.Way{way}, Key: true,
 		Nodes: []figure.Node{{At: place(net.Dims(), a), Text: "S", Tone: figure.Dark}, {At: place(net.Dims(), b), Text: "D", Tone: figure.Dark}},
 	}}}, nil
 }
@@ -218,10 +225,12 @@ func diameter3D(o options) ([]picture, error) {
 		{"3D mesh", diameter.Mesh, 3, []int{3, 4, 5, 6, 7, 8}},
 		{"3D torus", diameter.Torus, 3, []int{3, 4, 5, 6, 7, 8}},
 	}
-	o.out.head("network", "N", "without faults", "link faults: mean ± s.e., σ", "mean+3σ", "by the side", "links gone then", "router faults: mean ± s.e., σ", "less than with links")
+	o.out.head("network", "N", "without faults", "link faults: mean ± s.e., σ", "mean+3σ", "by the side", "links gone then",
+		"router faults: mean ± s.e., σ", "less than with links")
 	plots := [2]figure.Plot{}
 	for i, p := range []diameter.Parts{diameter.Links, diameter.Routers} {
-		plots[i] = figure.Plot{Title: "Greatest diameter while " + p.String() + " fail one by one", X: "nodes", Y: "mean greatest diameter, hops (±σ)", Legend: figure.TopLeft}
+		plots[i] = figure.Plot{Title: "Greatest diameter while " + p.String() + " fail one by one", X: "nodes",
+			Y: "mean greatest diameter, hops (±σ)", Legend: figure.TopLeft}
 	}
 	for k, sh := range shapes {
 		series := [2]figure.Series{{Name: sh.name, Look: figure.Marks}, {Name: sh.name, Look: figure.Marks}}
@@ -243,8 +252,10 @@ func diameter3D(o options) ([]picture, error) {
 			for j, f := range []diameter.Figure{l, r} {
 				series[j].Points = append(series[j].Points, figure.Point{X: float64(net.Nodes()), Y: f.Mean, Below: f.Deviation, Above: f.Deviation})
 			}
-			o.out.row(net.String(), fmt.Sprint(net.Nodes()), fmt.Sprint(sound), fmt.Sprintf("%.2f ± %.2f, %.1f", l.Mean, l.StandardError(), l.Deviation), one(l.Bound()), one(l.Bound()/float64(side)),
-				fmt.Sprintf("%.0f %%", 100*l.Faults/float64(len(net.Links()))), fmt.Sprintf("%.2f ± %.2f, %.1f", r.Mean, r.StandardError(), r.Deviation), fmt.Sprintf("%.1f %%", 100*(1-r.Mean/l.Mean)))
+			o.out.row(net.String(), fmt.Sprint(net.Nodes()), fmt.Sprint(sound),
+				fmt.Sprintf("%.2f ± %.2f, %.1f", l.Mean, l.StandardError(), l.Deviation), one(l.Bound()), one(l.Bound()/float64(side)),
+				fmt.Sprintf("%.0f %%", 100*l.Faults/float64(len(net.Links()))), fmt.Sprintf("%.2f ± %.2f, %.1f", r.Mean, r.StandardError(),
+					r.Deviation), fmt.Sprintf("%.1f %%", 100*(1-r.Mean/l.Mean)))
 		}
 		for j := range series {
 			plots[j].Series = append(plots[j].Series, series[j])
@@ -259,7 +270,8 @@ func shares(o options) ([]picture, error) {
 		make func(grid.Dims) (*diameter.Network, error)
 		dims grid.Dims
 	}
-	nets := []network{{diameter.Torus, grid.Dims{X: 4, Y: 4, Z: 4}}, {diameter.Torus, grid.Dims{X: 8, Y: 8, Z: 8}}, {diameter.Mesh, grid.Dims{X: 8, Y: 8, Z: 8}}, {diameter.Mesh, grid.Dims{X: 16, Y: 16, Z: 1}}}
+	nets := []network{{diameter.Torus, grid.Dims{X: 4, Y: 4, Z: 4}}, {diameter.Torus, grid.Dims{X: 8, Y: 8, Z: 8}},
+		{diameter.Mesh, grid.Dims{X: 8, Y: 8, Z: 8}}, {diameter.Mesh, grid.Dims{X: 16, Y: 16, Z: 1}}}
 	if o.short {
 		nets = nets[:1]
 	}

@@ -42,7 +42,8 @@ func drainTimes(o options) ([]picture, error) {
 				title, says = fmt.Sprintf("%d ten-times hot spots", hot), fmt.Sprint(f.paper)
 			}
 			panels = append(panels, drainPlot(fmt.Sprintf("Drain of a %dx%d torus, %s", f.radix, f.radix, title), got))
-			o.out.f("| %dx%d | %s | %d | %.3f | %.3f | %.0f (%.0f to %.0f) | %s |\n", f.radix, f.radix, title, len(got.Points), got.Fit.Slope, got.Fit.R2, got.Full, got.FullLow, got.FullHigh, says)
+			o.out.f("| %dx%d | %s | %d | %.3f | %.3f | %.0f (%.0f to %.0f) | %s |\n", f.radix, f.radix, title, len(got.Points),
+				got.Fit.Slope, got.Fit.R2, got.Full, got.FullLow, got.FullHigh, says)
 		}
 		out = append(out, picture{f.name, panels})
 	}
@@ -61,7 +62,8 @@ func drainPlot(title string, d experiment.Drained) figure.Plot {
 		y, _, _ := d.Fit.At(x)
 		line.Points = append(line.Points, figure.Point{X: x, Y: y})
 	}
-	return figure.Plot{Title: title, X: "packets in the network", Y: "cycles until it is empty", Series: []figure.Series{line, dots}, Width: 12, Height: 8}
+	return figure.Plot{Title: title, X: "packets in the network", Y: "cycles until it is empty", Series: []figure.Series{line, dots},
+		Width: 12, Height: 8}
 }
 
 // drainVariants finds what the choices that the text leaves open do to the 16x16 torus under hot spots, and plays Figure 11.
@@ -84,7 +86,8 @@ func drainVariants(o options) ([]picture, error) {
 				most, share = p.Packets, p.HotShare
 			}
 		}
-		o.out.f("| %s | %d | %.0f %% | %.3f | %.0f (%.0f to %.0f) |\n", v.Name, most, 100*share, got.Fit.Slope, got.Full, got.FullLow, got.FullHigh)
+		o.out.f("| %s | %d | %.0f %% | %.3f | %.0f (%.0f to %.0f) |\n", v.Name, most, 100*share, got.Fit.Slope, got.Full, got.FullLow,
+			got.FullHigh)
 	}
 	if err := sameTime(o); err != nil {
 		return nil, err
@@ -104,7 +107,8 @@ func drainVariants(o options) ([]picture, error) {
 		if mask {
 			name = "channel mask, fast derouting"
 		}
-		o.out.f("| %s | %d | %d | %d | %d | %d | %d | %d |\n", name, s.Before, s.ForIt, s.Left, s.Misdelivered, s.Cleared, len(s.Reporters), s.Beside)
+		o.out.f("| %s | %d | %d | %d | %d | %d | %d | %d |\n", name, s.Before, s.ForIt, s.Left, s.Misdelivered, s.Cleared,
+			len(s.Reporters), s.Beside)
 	}
 	return nil, nil
 }
@@ -123,7 +127,8 @@ func sameTime(o options) error {
 			if err != nil {
 				return err
 			}
-			o.out.f("| %d | %dx%d | %d | %.0f (%.0f to %.0f) | %d |\n", cycles, d.Network.Dims[0], d.Network.Dims[1], len(got.Points), got.Full, got.FullLow, got.FullHigh, f.paper)
+			o.out.f("| %d | %dx%d | %d | %.0f (%.0f to %.0f) | %d |\n", cycles, d.Network.Dims[0], d.Network.Dims[1], len(got.Points),
+				got.Full, got.FullLow, got.FullHigh, f.paper)
 		}
 	}
 	return nil

@@ -1,8 +1,8 @@
-// Command lofamo-figures makes the figures and tables of docs/papers/chaos.md and chaos-router.md: what the thesis on the Chaos router (seed 003) found by
-// experiment, found again with our models, in two and three dimensions.
+// Command lofamo-figures makes the figures and tables of docs/papers/chaos.md and chaos-router.md: what the thesis on the Chaos
+// router (seed 003) found by experiment, found again with our models, in two and three dimensions.
 //
-// Pictures and their numbers go to files, the tables for the document to the standard output, progress to the standard error. A seed gives the same
-// bytes each time; how long a study took is only in the progress.
+// Pictures and their numbers go to files, the tables for the document to the standard output, progress to the standard error. A
+// seed gives the same bytes each time; how long a study took is only in the progress.
 package main
 
 import (
@@ -95,7 +95,8 @@ func run(args []string, out, progress io.Writer) error {
 		return usageError{err}
 	}
 	if *dir == "" || *trials < 2 || *trials > 1000000 || f.NArg() > 0 {
-		return usageError{fmt.Errorf("out %q (a directory), trials %d (2 to 1000000), arguments %q (none): not what is wanted", *dir, *trials, f.Args())}
+		return usageError{fmt.Errorf("out %q (a directory), trials %d (2 to 1000000), arguments %q (none): not what is wanted", *dir,
+			*trials, f.Args())}
 	}
 	o := options{seed: *seed, trials: *trials, short: *short, out: printer{out}}
 	if *short {

@@ -76,7 +76,8 @@ func TestRefuses(t *testing.T) {
 			t.Errorf("%q: %v, want a usage error with %q", tc.args, err, tc.want)
 		}
 	}
-	if err := run([]string{"-short", "-only", "figure5", "-out", filepath.Join(t.TempDir(), "none")}, io.Discard, io.Discard); err == nil || errors.As(err, new(usageError)) {
+	if err := run([]string{"-short", "-only", "figure5", "-out", filepath.Join(t.TempDir(), "none")}, io.Discard,
+		io.Discard); err == nil || errors.As(err, new(usageError)) {
 		t.Errorf("a directory that is not there: %v", err)
 	}
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/lofamo/lofamo/papers/figure"
 )
 
-// obstacles are Figures 14 to 17: walls, pockets and their closing, in two and three dimensions. It prints what the chain says beside what the model does.
+// obstacles are Figures 14 to 17: walls, pockets and their closing, in two and three dimensions. It prints what the chain says
+// beside what the model does.
 func obstacles(o options) ([]picture, error) {
 	o.out.f("\n| dims | wall | depth | attempt (paper) | arrives, with routeback | arrives, No Routeback | within 40 hops | in the model (95 %%) | closed: nodes, arrives |\n|---|---|---|---|---|---|---|---|---|\n")
 	lines := map[string]*figure.Series{}
@@ -109,7 +110,8 @@ func faultyTable(o options) error {
 			if err != nil {
 				return err
 			}
-			o.out.f("| %v | %d | %.2f %% | %.2f %% | %.2f %% | %.1f | %d of %d |\n", dims, k, 100*r.Routeback.Mean, 100*r.NoRouteback.Mean, 100*r.Closed.Mean, r.Lost, r.AllCertain, trials)
+			o.out.f("| %v | %d | %.2f %% | %.2f %% | %.2f %% | %.1f | %d of %d |\n", dims, k, 100*r.Routeback.Mean, 100*r.NoRouteback.Mean,
+				100*r.Closed.Mean, r.Lost, r.AllCertain, trials)
 		}
 	}
 	return nil
@@ -124,24 +126,29 @@ func sketches() []picture {
 		}
 		return out
 	}
-	named := []figure.Node{{At: at(2, 3), Text: "A"}, {At: at(2, 4), Text: "B"}, {At: at(2, 2), Text: "C"}, {At: at(5, 3), Text: "D", Tone: figure.Dark}, {At: at(2, 5), Text: "E"}, {At: at(2, 1), Text: "F"}}
+	named := []figure.Node{{At: at(2, 3), Text: "A"}, {At: at(2, 4), Text: "B"}, {At: at(2, 2), Text: "C"},
+		{At: at(5, 3), Text: "D", Tone: figure.Dark}, {At: at(2, 5), Text: "E"}, {At: at(2, 1), Text: "F"}}
 	fourteen := figure.Mesh{
 		Title: "A wall of three links", Columns: 7, Rows: 7, Faulty: wall(2, 2, 4), Nodes: named, Key: true,
 		Ways: []figure.Way{
-			{Kind: figure.Route, Nodes: []figure.At{at(0, 3), at(1, 3), at(2, 3)}}, {Kind: figure.Deroute, Nodes: []figure.At{at(2, 3), at(2, 4)}}, {Kind: figure.Deroute, Nodes: []figure.At{at(2, 3), at(2, 2)}},
+			{Kind: figure.Route, Nodes: []figure.At{at(0, 3), at(1, 3), at(2, 3)}}, {Kind: figure.Deroute,
+				Nodes: []figure.At{at(2, 3), at(2, 4)}}, {Kind: figure.Deroute, Nodes: []figure.At{at(2, 3), at(2, 2)}},
 			{Kind: figure.Deroute, Nodes: []figure.At{at(2, 4), at(2, 5)}}, {Kind: figure.Deroute, Nodes: []figure.At{at(2, 4), at(1, 4)}},
 		},
-		Notes: []figure.Note{{Link: figure.Link{A: at(2, 4), B: at(2, 5)}, Text: "1/2"}, {Link: figure.Link{A: at(1, 4), B: at(2, 4)}, Text: "1/2"}},
+		Notes: []figure.Note{{Link: figure.Link{A: at(2, 4), B: at(2, 5)}, Text: "1/2"},
+			{Link: figure.Link{A: at(1, 4), B: at(2, 4)}, Text: "1/2"}},
 	}
 	pocket := wall(3, 2, 4)
 	for x := 2; x <= 3; x++ {
 		pocket = append(pocket, figure.Link{A: at(x, 4), B: at(x, 5)}, figure.Link{A: at(x, 1), B: at(x, 2)})
 	}
 	sixteen := func(closed bool) figure.Mesh {
-		m := figure.Mesh{Title: "A concave region: caught", Columns: 7, Rows: 7, Faulty: pocket, Nodes: []figure.Node{{At: at(0, 3), Text: "S", Tone: figure.Light}, {At: at(5, 3), Text: "D", Tone: figure.Dark}}, Key: true}
+		m := figure.Mesh{Title: "A concave region: caught", Columns: 7, Rows: 7, Faulty: pocket,
+			Nodes: []figure.Node{{At: at(0, 3), Text: "S", Tone: figure.Light}, {At: at(5, 3), Text: "D", Tone: figure.Dark}}, Key: true}
 		if !closed {
 			m.Ways = []figure.Way{
-				{Kind: figure.Route, Nodes: []figure.At{at(0, 3), at(1, 3), at(2, 3), at(3, 3)}}, {Kind: figure.Deroute, Nodes: []figure.At{at(3, 3), at(3, 4), at(2, 4)}},
+				{Kind: figure.Route, Nodes: []figure.At{at(0, 3), at(1, 3), at(2, 3), at(3, 3)}}, {Kind: figure.Deroute,
+					Nodes: []figure.At{at(3, 3), at(3, 4), at(2, 4)}},
 				{Kind: figure.Route, Nodes: []figure.At{at(2, 4), at(2, 3)}},
 			}
 			return m
@@ -152,20 +159,26 @@ func sketches() []picture {
 				m.Shaded = append(m.Shaded, at(x, y))
 			}
 		}
-		m.Ways = []figure.Way{{Kind: figure.Route, Nodes: []figure.At{at(0, 3), at(1, 3)}}, {Kind: figure.Deroute, Nodes: []figure.At{at(1, 3), at(1, 4), at(1, 5)}}, {Kind: figure.Route, Nodes: []figure.At{at(1, 5), at(2, 5), at(3, 5), at(4, 5), at(5, 5), at(5, 4), at(5, 3)}}}
+		m.Ways = []figure.Way{{Kind: figure.Route, Nodes: []figure.At{at(0, 3), at(1, 3)}},
+			{Kind: figure.Deroute, Nodes: []figure.At{at(1, 3), at(1, 4), at(1, 5)}}, {Kind: figure.Route,
+				Nodes: []figure.At{at(1, 5), at(2, 5), at(3, 5), at(4, 5), at(5, 5), at(5, 4), at(5, 3)}}}
 		return m
 	}
 	seventeen := func(closed bool) figure.Mesh {
-		m := figure.Mesh{Title: "Two dead routers", Columns: 6, Rows: 6, Nodes: []figure.Node{{At: at(2, 2), Tone: figure.Dead}, {At: at(3, 3), Tone: figure.Dead}}, Key: true}
+		m := figure.Mesh{Title: "Two dead routers", Columns: 6, Rows: 6,
+			Nodes: []figure.Node{{At: at(2, 2), Tone: figure.Dead}, {At: at(3, 3), Tone: figure.Dead}}, Key: true}
 		if closed {
 			m.Title, m.Key, m.Shaded = "what the local rule closes (grey)", false, []figure.At{at(2, 3), at(3, 2)}
 			return m
 		}
-		m.Ways = []figure.Way{{Kind: figure.Route, Nodes: []figure.At{at(0, 2), at(1, 2)}}, {Kind: figure.Deroute, Nodes: []figure.At{at(1, 2), at(1, 3)}}, {Kind: figure.Route, Nodes: []figure.At{at(1, 3), at(2, 3)}},
-			{Kind: figure.Deroute, Nodes: []figure.At{at(2, 3), at(2, 4)}}, {Kind: figure.Route, Nodes: []figure.At{at(2, 4), at(3, 4), at(4, 4), at(4, 3), at(4, 2), at(5, 2)}}}
+		m.Ways = []figure.Way{{Kind: figure.Route, Nodes: []figure.At{at(0, 2), at(1, 2)}},
+			{Kind: figure.Deroute, Nodes: []figure.At{at(1, 2), at(1, 3)}}, {Kind: figure.Route, Nodes: []figure.At{at(1, 3), at(2, 3)}},
+			{Kind: figure.Deroute, Nodes: []figure.At{at(2, 3), at(2, 4)}}, {Kind: figure.Route,
+				Nodes: []figure.At{at(2, 4), at(3, 4), at(4, 4), at(4, 3), at(4, 2), at(5, 2)}}}
 		return m
 	}
 	return []picture{
-		{"figure14", fourteen}, {"figure16", figure.Panels{sixteen(false), sixteen(true)}}, {"figure17", figure.Panels{seventeen(false), seventeen(true)}},
+		{"figure14", fourteen}, {"figure16", figure.Panels{sixteen(false), sixteen(true)}}, {"figure17",
+			figure.Panels{seventeen(false), seventeen(true)}},
 	}
 }

@@ -20,7 +20,8 @@ func figure3(o options) ([]picture, error) {
 	from := dims.Rank(grid.Coord{X: 4, Y: 4})
 	faults := diameter.Order(net, diameter.Links, o.source(3))[:36]
 	s := net.Broken(faults)
-	spread := figure.Mesh{Title: "A broadcast after four hops, 36 of 144 links faulty", Columns: 9, Rows: 9, Faulty: drawn(net, faults), Key: true}
+	spread := figure.Mesh{Title: "A broadcast after four hops, 36 of 144 links faulty", Columns: 9, Rows: 9,
+		Faulty: drawn(net, faults), Key: true}
 	reached := 0
 	for rank := range net.Nodes() {
 		path := s.Path(from, rank)
@@ -40,9 +41,11 @@ func figure3(o options) ([]picture, error) {
 		}
 		spread.Nodes = append(spread.Nodes, n)
 	}
-	o.out.f("\nA broadcast on 9x9 with %d of %d links faulty, seed %d: reaches %d of %d nodes.\n", len(faults), len(net.Links()), o.seed, reached, net.Nodes())
+	o.out.f("\nA broadcast on 9x9 with %d of %d links faulty, seed %d: reaches %d of %d nodes.\n", len(faults), len(net.Links()),
+		o.seed, reached, net.Nodes())
 	at := func(x, y int) figure.At { return figure.At{X: x, Y: y} }
-	alone := figure.Mesh{Title: "A node that cannot be reached", Columns: 5, Rows: 5, Key: true, Nodes: []figure.Node{{At: at(2, 2), Tone: figure.Dark}},
+	alone := figure.Mesh{Title: "A node that cannot be reached", Columns: 5, Rows: 5, Key: true,
+		Nodes:  []figure.Node{{At: at(2, 2), Tone: figure.Dark}},
 		Faulty: []figure.Link{{A: at(2, 2), B: at(1, 2)}, {A: at(2, 2), B: at(3, 2)}, {A: at(2, 2), B: at(2, 1)}, {A: at(2, 2), B: at(2, 3)}}}
 	return []picture{{"figure3", spread}, {"figure11", alone}}, nil
 }

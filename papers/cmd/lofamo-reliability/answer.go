@@ -65,7 +65,8 @@ func rowOf(m reliability.Model, k reliability.Row) answerRow {
 		out.Classes = append(out.Classes, answerClass(c))
 	}
 	for e, w := range k.With {
-		out.Estimates = append(out.Estimates, answerEstimate{Name: m.Estimates[e], Coverage: w.Coverage, Rate: float64(w.Rate), MTTF: finite(w.MTTF),
+		out.Estimates = append(out.Estimates, answerEstimate{Name: m.Estimates[e], Coverage: w.Coverage, Rate: float64(w.Rate),
+			MTTF: finite(w.MTTF),
 			Gain: finite(w.Gain), R: w.Rate.Reliability(m.Hours)})
 	}
 	return out

@@ -85,9 +85,11 @@ func coverageRows(m reliability.Model, res reliability.Result) [][]string {
 func rateRows(m reliability.Model, res reliability.Result) [][]string {
 	rows := [][]string{{"FAULTS", "ESTIMATE", "COVERAGE", "FAILURES/1000H", "MTTF", "GAIN", "R(" + digits(m.Hours) + "H)"}}
 	for _, k := range append(res.Faults[:len(res.Faults):len(res.Faults)], res.Overall) {
-		rows = append(rows, []string{k.Name, "not tolerated", "-", digits(1e3 * float64(k.Base)), hours(k.BaseMTTF), "-", digits(k.Base.Reliability(m.Hours))})
+		rows = append(rows, []string{k.Name, "not tolerated", "-", digits(1e3 * float64(k.Base)), hours(k.BaseMTTF), "-",
+			digits(k.Base.Reliability(m.Hours))})
 		for e, w := range k.With {
-			rows = append(rows, []string{k.Name, m.Estimates[e], digits(w.Coverage), digits(1e3 * float64(w.Rate)), hours(w.MTTF), gain(w.Gain), digits(w.Rate.Reliability(m.Hours))})
+			rows = append(rows, []string{k.Name, m.Estimates[e], digits(w.Coverage), digits(1e3 * float64(w.Rate)), hours(w.MTTF),
+				gain(w.Gain), digits(w.Rate.Reliability(m.Hours))})
 		}
 	}
 	return rows
@@ -97,7 +99,8 @@ func table7Rows(m reliability.Model, res reliability.Result) [][]string {
 	rows := [][]string{{"FAULTS", "ESTIMATE", "COVERAGE", "PAPER", "FAILURES/1000H", "PAPER", "MTTF", "PAPER", "GAIN", "PAPER"}}
 	for i, k := range append(res.Faults[:len(res.Faults):len(res.Faults)], res.Overall) {
 		p := reliability.Table7()[i]
-		rows = append(rows, []string{k.Name, "not tolerated", "-", "-", digits(1e3 * float64(k.Base)), digits(p.Rate), hours(k.BaseMTTF), hours(p.MTTF), "-", "-"})
+		rows = append(rows, []string{k.Name, "not tolerated", "-", "-", digits(1e3 * float64(k.Base)), digits(p.Rate), hours(k.BaseMTTF),
+			hours(p.MTTF), "-", "-"})
 		for e, of := range [][4]float64{{p.CoverageLow, p.RateLow, p.MTTFLow, p.GainLow}, {p.CoverageMod, p.RateMod, p.MTTFMod, p.GainMod}} {
 			w := k.With[e]
 			covered := digits(of[0])

@@ -132,7 +132,8 @@ func Unmarshal(b []byte) (Line, error) {
 
 func (w written) line() (Line, error) {
 	l := Line{Seq: w.Seq, Decision: response.Decision{
-		Response: w.Response, Policy: w.Policy, Target: response.Target{Node: fault.NodeID(w.Node), Group: w.Group}, Step: w.Step, Kind: response.Kind(w.Kind), Attempt: w.Attempt,
+		Response: w.Response, Policy: w.Policy, Target: response.Target{Node: fault.NodeID(w.Node),
+			Group: w.Group}, Step: w.Step, Kind: response.Kind(w.Kind), Attempt: w.Attempt,
 		Subject: w.Subject, Detail: w.Detail,
 	}}
 	var errs []error
@@ -164,8 +165,8 @@ func (w written) line() (Line, error) {
 	return l, errors.Join(errs...)
 }
 
-// Checker checks lines one after the other, as bytes: it needs not know what they say, so that those of a later version can be checked too. Its
-// zero value takes any line for the first; what comes after it has to follow.
+// Checker checks lines one after the other, as bytes: it needs not know what they say, so that those of a later version can be
+// checked too. Its zero value takes any line for the first; what comes after it has to follow.
 type Checker struct {
 	seq, lines uint64
 	hash       string
@@ -206,7 +207,8 @@ func (c *Checker) Check(b []byte) error {
 	case c.lines > 0 && l.Seq != c.seq+1:
 		return fmt.Errorf("audit line %d: it comes after line %d: lines are missing, or in another order", l.Seq, c.seq)
 	case c.lines > 0 && l.Prev != c.hash:
-		return fmt.Errorf("audit line %d: it names %.16s as the line before it, and that has %.16s: one of the two was put in", l.Seq, l.Prev, c.hash)
+		return fmt.Errorf("audit line %d: it names %.16s as the line before it, and that has %.16s: one of the two was put in", l.Seq,
+			l.Prev, c.hash)
 	}
 	c.seq, c.hash = l.Seq, l.Hash
 	c.lines++

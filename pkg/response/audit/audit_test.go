@@ -21,7 +21,8 @@ func chain(t testing.TB, n int) []Line {
 	var out []Line
 	var last Line
 	for i := range n {
-		d := response.Decision{At: start.Add(time.Duration(i) * 500 * time.Millisecond), Act: response.Act(1 + i%int(response.Observes)), Reason: response.Reason(i % 30), Policy: "p"}
+		d := response.Decision{At: start.Add(time.Duration(i) * 500 * time.Millisecond), Act: response.Act(1 + i%int(response.Observes)),
+			Reason: response.Reason(i % 30), Policy: "p"}
 		switch i % 3 {
 		case 0:
 			d.Target, d.Response = response.Target{Node: "n1-0-1", Component: fault.ComponentMemory}, "r7-1"
@@ -143,7 +144,8 @@ func TestChecksBytes(t *testing.T) {
 	if seq, hash := c.Last(); seq != 1 || hash != hex.EncodeToString(sum[:]) {
 		t.Errorf("%d, %s", seq, hash)
 	}
-	for _, bad := range []string{"", "{", fmt.Sprintf(`{"hash":"%x",%s}`, sum, said[1:]), fmt.Sprintf(`{"act":1,"seq":2,"prev":"%x","hash":"%x"}`, sum, sum)} {
+	for _, bad := range []string{"", "{", fmt.Sprintf(`{"hash":"%x",%s}`, sum, said[1:]),
+		fmt.Sprintf(`{"act":1,"seq":2,"prev":"%x","hash":"%x"}`, sum, sum)} {
 		if err := c.Check([]byte(bad)); err == nil {
 			t.Errorf("%s: taken", bad)
 		}

@@ -146,7 +146,8 @@ func (c *compiler) compile(text string, groups bool) (*matcher, []error) {
 	}
 	durations, errs := constants(checked.NativeRep(), vs)
 	if len(durations) > maxThresholds {
-		errs = append(errs, fmt.Errorf("fault.duration: given %d durations that it is compared with: want at most %d", len(durations), maxThresholds))
+		errs = append(errs, fmt.Errorf("fault.duration: given %d durations that it is compared with: want at most %d", len(durations),
+			maxThresholds))
 	}
 	estimate, err := env.EstimateCost(checked, sizes{})
 	switch {

@@ -198,7 +198,8 @@ func (r *reader) reachable(p *response.Policy, m *matcher) {
 			continue
 		}
 		if c, other := m.beyondLinks(); other {
-			r.bad(fmt.Sprintf("spec.steps[%d].executor", i), string(s.Kind), fmt.Sprintf("a match that is for links only; this one may be for %s", c))
+			r.bad(fmt.Sprintf("spec.steps[%d].executor", i), string(s.Kind),
+				fmt.Sprintf("a match that is for links only; this one may be for %s", c))
 		}
 	}
 }

@@ -130,7 +130,8 @@ func checkSet(docs []*Document) []error {
 		}
 		names[d.Name] = true
 		if other, same := does[d.deeds()]; same {
-			errs = append(errs, fmt.Errorf("policy %s: spec.match: the same condition and the same steps as policy %s: want one of the two", d.Name, other))
+			errs = append(errs, fmt.Errorf("policy %s: spec.match: the same condition and the same steps as policy %s: want one of the two",
+				d.Name, other))
 		}
 		does[d.deeds()] = d.Name
 	}

@@ -56,7 +56,8 @@ func compiled(t testing.TB, match string) response.Matcher {
 }
 
 func TestMatch(t *testing.T) {
-	f := response.Fault{Node: "n1", Component: fault.ComponentMemory, State: fault.Failed, Cause: fault.CauseMemory, Flapping: true, Evidence: response.Evidence{SingleWitness: true}}
+	f := response.Fault{Node: "n1", Component: fault.ComponentMemory, State: fault.Failed, Cause: fault.CauseMemory, Flapping: true,
+		Evidence: response.Evidence{SingleWitness: true}}
 	s := response.Subject{Fault: f, Labels: map[string]string{"rack": "r7"}, Groups: []string{"ROW"}, Duration: time.Minute, Recurrence: 3}
 	for match, want := range map[string]string{
 		`fault.component == "memory"`:                                                    "true",
@@ -82,7 +83,8 @@ func TestMatch(t *testing.T) {
 			t.Errorf("%s: %v, %v: want %s", match, got, err, want)
 		}
 	}
-	if got, err := compiled(t, `fault.state == "FAILED"`).Match(&response.Subject{Group: &response.Group{State: fault.Failed}}); got || err != nil {
+	if got, err := compiled(t, `fault.state == "FAILED"`).Match(&response.Subject{Group: &response.Group{State: fault.Failed}}); got ||
+		err != nil {
 		t.Errorf("a condition on nodes takes a group fault: %v, %v", got, err)
 	}
 }
@@ -94,7 +96,8 @@ func TestMatchGroup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := response.Group{ID: "label/rack=r7", Kind: "LABEL", State: fault.Failed, Cause: fault.CauseNode, Members: []fault.NodeID{"a", "b"}, Of: 3}
+	g := response.Group{ID: "label/rack=r7", Kind: "LABEL", State: fault.Failed, Cause: fault.CauseNode,
+		Members: []fault.NodeID{"a", "b"}, Of: 3}
 	m := docs[0].Policy.Match
 	if got, err := m.Match(&response.Subject{Group: &g}); !got || err != nil {
 		t.Errorf("%v, %v", got, err)
@@ -194,7 +197,8 @@ func TestTellsOnce(t *testing.T) {
 	} {
 		var got []fault.Component
 		for _, f := range []response.Fault{
-			{Component: fault.ComponentNode, State: tc.node, Cause: tc.ofNode}, {Component: fault.ComponentHost, State: tc.host, Cause: tc.ofHost}, {Component: fault.ComponentMemory, State: tc.memory, Cause: tc.ofMem},
+			{Component: fault.ComponentNode, State: tc.node, Cause: tc.ofNode}, {Component: fault.ComponentHost, State: tc.host,
+				Cause: tc.ofHost}, {Component: fault.ComponentMemory, State: tc.memory, Cause: tc.ofMem},
 		} {
 			match, err := docs[i].Policy.Match.Match(&response.Subject{Fault: f})
 			if err != nil {
@@ -220,7 +224,8 @@ func TestEveryKindHasParameters(t *testing.T) {
 		response.NodeRestartHalf: "{half: dnp}", response.NodeMaskChannel: "{}", response.NodeLimitFrequency: "{percent: 50}", response.PowerReset: "{method: ipmi}", response.Eureka: "{text: a}",
 	}
 	for _, k := range response.Kinds() {
-		text := strings.Replace(string(policyWith(`fault.component == "link/X+"`)), "kubernetes.event, parameters: {reason: Fault}", string(k)+", parameters: "+given[k], 1)
+		text := strings.Replace(string(policyWith(`fault.component == "link/X+"`)), "kubernetes.event, parameters: {reason: Fault}",
+			string(k)+", parameters: "+given[k], 1)
 		docs, err := Parse([]byte(text))
 		if err != nil {
 			t.Errorf("%s: %v", k, err)

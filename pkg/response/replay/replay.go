@@ -2,8 +2,8 @@
 // was asked for, what was done, and what was refused and why.
 //
 // Nothing is carried out: every step counts as done after Options.Took. Evidence counts as fresh while its fault
-// stands, for how fresh it was is not recorded, and every node as one that has booted before, and boots again as soon as it was reset. It is pure; reading
-// recordings is for others.
+// stands, for how fresh it was is not recorded, and every node as one that has booted before, and boots again as soon as it was
+// reset. It is pure; reading recordings is for others.
 package replay
 
 import (
@@ -91,7 +91,8 @@ func Run(events []Recorded, o Options) (Report, error) {
 	for _, n := range o.Topology.Nodes {
 		led.Epochs = append(led.Epochs, response.Booted{Node: n.ID, Epoch: firstEpoch})
 	}
-	for _, ev := range []response.Event{o.Topology, response.SupervisorsChanged{Supervisors: o.Supervisors}, response.PoliciesChanged{Policies: r.policies()}, led} {
+	for _, ev := range []response.Event{o.Topology, response.SupervisorsChanged{Supervisors: o.Supervisors},
+		response.PoliciesChanged{Policies: r.policies()}, led} {
 		r.step(begin, ev)
 	}
 	end := events[len(events)-1].At.Add(o.Tail)

@@ -26,10 +26,12 @@ func defaults(t *testing.T) []*response.Policy {
 
 func options(t *testing.T, dims grid.Dims) Options {
 	t.Helper()
-	o := Options{Config: response.Default(), Policies: defaults(t), Topology: response.TopologyChanged{Dims: dims}, Supervisors: []response.SupervisorInfo{{ID: "s1", Alive: true}}}
+	o := Options{Config: response.Default(), Policies: defaults(t), Topology: response.TopologyChanged{Dims: dims},
+		Supervisors: []response.SupervisorInfo{{ID: "s1", Alive: true}}}
 	for rank := range dims.Nodes() {
 		at := dims.At(rank)
-		o.Topology.Nodes = append(o.Topology.Nodes, response.NodeInfo{ID: fault.DefaultNodeID(at), Coord: at, Labels: map[string]string{"rack": fmt.Sprintf("r%d", at.X)}})
+		o.Topology.Nodes = append(o.Topology.Nodes, response.NodeInfo{ID: fault.DefaultNodeID(at), Coord: at,
+			Labels: map[string]string{"rack": fmt.Sprintf("r%d", at.X)}})
 	}
 	return o
 }

@@ -22,7 +22,8 @@ func check(t *testing.T, timeout time.Duration, body string, args ...string) *So
 	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+body+"\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return New(Config{Component: fault.ComponentPeripheral0, Command: append([]string{path}, args...), Interval: time.Second, Timeout: timeout})
+	return New(Config{Component: fault.ComponentPeripheral0, Command: append([]string{path}, args...), Interval: time.Second,
+		Timeout: timeout})
 }
 
 func TestExitCodes(t *testing.T) {
@@ -40,7 +41,8 @@ func TestExitCodes(t *testing.T) {
 		{"other code", "echo hm; exit 3", fault.Unknown, "exit status 3, want exit code 0, 1 or 2: hm", true},
 		{"killed", "kill -9 $$", fault.Unknown, "killed", true},
 		{"arguments reach it as they are", `echo "$1|$2"`, fault.Normal, "a b|$HOME;exit 2", false},
-		{"a flood of output", "i=0; while [ $i -lt 20000 ]; do echo 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'; i=$((i+1)); done; exit 1", fault.Sick, "xxxx", false},
+		{"a flood of output", "i=0; while [ $i -lt 20000 ]; do echo 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'; i=$((i+1)); done; exit 1",
+			fault.Sick, "xxxx", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			src := check(t, 20*time.Second, tc.body, "a b", "$HOME;exit 2")
@@ -70,7 +72,8 @@ func TestTimeoutKillsChildren(t *testing.T) {
 	pidFile := filepath.Join(t.TempDir(), "pid")
 	src := check(t, 300*time.Millisecond, `sleep 1000 & echo $! > "$1"; echo still looking; wait`, pidFile)
 	r, err := src.Read(t.Context())
-	if r.State != fault.Sick || err != nil || !strings.HasPrefix(r.Detail, "timed out after 300ms") || !strings.Contains(r.Detail, "still looking") {
+	if r.State != fault.Sick || err != nil || !strings.HasPrefix(r.Detail, "timed out after 300ms") ||
+		!strings.Contains(r.Detail, "still looking") {
 		t.Errorf("%+v, %v", r, err)
 	}
 	sourcetest.Check(t, src, r)

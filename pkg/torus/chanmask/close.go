@@ -103,8 +103,8 @@ const maxTried = 48
 // The local rule of planar adaptive routing, by which every node with dead channels in two dimensions closes (Figure 17(b)),
 // gives up more than is needed: a convex corner catches nobody (Figure 17(c)).
 //
-// It looks for what is caught at all destinations for every link that it tries, which in a torus of MaxNodes with many faults takes tenths of
-// a second. stop is asked between them; when it says so, what has been found so far is returned. nil: never.
+// It looks for what is caught at all destinations for every link that it tries, which in a torus of MaxNodes with many faults
+// takes tenths of a second. stop is asked between them; when it says so, what has been found so far is returned. nil: never.
 func (t *Torus) Close(isolate bool, stop func() bool) Closing {
 	if stop == nil {
 		stop = func() bool { return false }

@@ -74,7 +74,8 @@ func TestShapes(t *testing.T) {
 				}
 			}
 			if len(regions) != c.regions || concave != c.concave {
-				t.Errorf("%d regions, %d concave: want %d, %d; messages turn round among %v", len(regions), concave, c.regions, c.concave, traps.Nodes(torus.Dims))
+				t.Errorf("%d regions, %d concave: want %d, %d; messages turn round among %v", len(regions), concave, c.regions, c.concave,
+					traps.Nodes(torus.Dims))
 			}
 			if (traps.States > 0) != (c.concave > 0) {
 				t.Errorf("%d states are caught", traps.States)

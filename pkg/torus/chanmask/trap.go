@@ -41,12 +41,12 @@ func backOf(entry int) Mask {
 // walk looks for traps. It has what one destination needs, so that the next one needs no memory: what was noted for another
 // destination is told by its mark.
 //
-// Only states near dead channels can be traps, so nothing else is looked at. Take a set of states that lead to one another alone and not to the
-// destination, and of it one that is nearest to the destination. Were it at a node all of whose channels work, then a profitable one
-// that is not the way back would lead nearer; and if only the way back is profitable, the message came from nearer: either is of the
-// set as well. So it is at a node with a dead channel, and nothing that may follow it is nearer than it is. Where every such state
-// has something nearer behind it, as at most destinations, no message is caught (certain). Else what is caught is found by going back from
-// there (caughtFrom): at what costs a trap and its surroundings, and not the torus.
+// Only states near dead channels can be traps, so nothing else is looked at. Take a set of states that lead to one another alone
+// and not to the destination, and of it one that is nearest to the destination. Were it at a node all of whose channels work,
+// then a profitable one that is not the way back would lead nearer; and if only the way back is profitable, the message came from
+// nearer: either is of the set as well. So it is at a node with a dead channel, and nothing that may follow it is nearer than it
+// is. Where every such state has something nearer behind it, as at most destinations, no message is caught (certain). Else what
+// is caught is found by going back from there (caughtFrom): at what costs a trap and its surroundings, and not the torus.
 type walk struct {
 	t          *Torus
 	coords     []grid.Coord
@@ -211,8 +211,8 @@ func (w *walk) search(s int32, found func(int32) bool) (at int32, ok bool) {
 	return 0, false
 }
 
-// settle finds out whether a state is one from which no way leads on to the destination, and notes it of all that it has looked at. news are
-// those from which none does, and of which that was not known.
+// settle finds out whether a state is one from which no way leads on to the destination, and notes it of all that it has looked
+// at. news are those from which none does, and of which that was not known.
 func (w *walk) settle(s int32) (news []int32) {
 	if w.fate[s].round == w.round || int(s)/entries == w.dst {
 		return nil

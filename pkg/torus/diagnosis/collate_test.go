@@ -326,7 +326,8 @@ func TestSlowLinksAndSlowHalves(t *testing.T) {
 		for i := range all {
 			for j := range all[i].Links {
 				out := way{all[i].Node, all[i].Links[j].Dir}
-				if planted == "half" && (out.from == slowNode || w.to(out) == slowNode) || planted == "link" && (out == slowLink || out.back(w) == slowLink) {
+				if planted == "half" && (out.from == slowNode || w.to(out) == slowNode) || planted == "link" &&
+					(out == slowLink || out.back(w) == slowLink) {
 					all[i].Links[j].DNP.Median = 400 * time.Millisecond
 				}
 			}

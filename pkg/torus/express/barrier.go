@@ -29,12 +29,14 @@ func (b Barrier) String() string { return fmt.Sprintf("%s %s/%d", b.Topic, b.Nam
 // nothing is lost by what comes twice, late or in any order. All nodes pass sets on, also those without members.
 //
 // So that not every arrival floods the whole torus, the name of a barrier gives it a place, and what is new goes at once only to one
-// neighbour that is nearer to it, as long as one can be reached; to the others after lazyPeriods, should it not be over before. So arrivals are
-// collected along a tree, and what comes while a neighbour has not answered yet goes together. That a barrier is over goes back along it
-// at once; whoever waits and does not hear it by that way has told others by then, and hears it from these.
+// neighbour that is nearer to it, as long as one can be reached; to the others after lazyPeriods, should it not be over before.
+// So arrivals are collected along a tree, and what comes while a neighbour has not answered yet goes together. That a barrier is
+// over goes back along it at once; whoever waits and does not hear it by that way has told others by then, and hears it from
+// these.
 //
-// A node where somebody waits asks its neighbours once in AskEvery besides, and these ask theirs: so what a node forgot, that began anew, is
-// told again, and who has not heard that it is over finds one who has. A member that is gone is not waited for: whoever waits is told its rank, and the barrier has failed.
+// A node where somebody waits asks its neighbours once in AskEvery besides, and these ask theirs: so what a node forgot, that
+// began anew, is told again, and who has not heard that it is over finds one who has. A member that is gone is not waited for:
+// whoever waits is told its rank, and the barrier has failed.
 //
 // The payload of frames of TypeBarrier, big endian:
 //

@@ -24,7 +24,8 @@ func (b *Barriers) tellAll(now time.Time) {
 }
 
 // tell sends a barrier's set to the neighbours that are not known to have it, as far as it is their turn: one that has not answered
-// is asked again after a while, but told at once that the barrier is over, where it waits for that here. It says whether there is still somebody to tell.
+// is asked again after a while, but told at once that the barrier is over, where it waits for that here. It says whether there is
+// still somebody to tell.
 func (b *Barriers) tell(now time.Time, k *barrier) (more bool) {
 	near := k.up & b.ways.Good
 	near &= -near              // one of them

@@ -32,7 +32,8 @@ type budgets struct {
 	sweepAt time.Time
 }
 
-// own says whether this node may raise a broadcast. Half of what it may raise is out of jobs' reach, for what the cluster itself has to say.
+// own says whether this node may raise a broadcast. Half of what it may raise is out of jobs' reach, for what the cluster itself
+// has to say.
 func (b *budgets) own(now time.Time, t Topic) bool {
 	b.self.settle(now, ownRate)
 	b.jobs.settle(now, ownRate/2)

@@ -7,17 +7,18 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Data is one node's part in one-to-all data messages (seed 003 §4.3.5): data of up to MaxData bytes, that one node has and all are to have, as
-// the configuration at start-up (§4.4.1). It goes in two phases, as in the paper. The set-up says what there is: topic, number, priority, length and
-// sum; it is flooded, and from whom it came first is the parent. Then the pieces go down that tree: each node asks its
-// parent for them, some at a time, and is given each as soon as the parent has it itself.
+// Data is one node's part in one-to-all data messages (seed 003 §4.3.5): data of up to MaxData bytes, that one node has and all
+// are to have, as the configuration at start-up (§4.4.1). It goes in two phases, as in the paper. The set-up says what there is:
+// topic, number, priority, length and sum; it is flooded, and from whom it came first is the parent. Then the pieces go down that
+// tree: each node asks its parent for them, some at a time, and is given each as soon as the parent has it itself.
 //
 // Whoever has them gives the same pieces: the sum says what they are. So a node whose parent falls silent asks
 // another neighbour, and goes on where it was. A datum arrives whole or not at all. Who asks also acknowledges: nothing is
 // lost that is not asked for again. That takes links that carry both ways.
 //
-// Of each topic a node keeps the newest, and tells it to whoever does not know it. So who starts late, or was cut off, gets it from any neighbour; who
-// was restarted too: it says so by a state of topic 0, and nothing of this needs to be in the copy of a half.
+// Of each topic a node keeps the newest, and tells it to whoever does not know it. So who starts late, or was cut off, gets it
+// from any neighbour; who was restarted too: it says so by a state of topic 0, and nothing of this needs to be in the copy of a
+// half.
 //
 // A datum of a higher priority goes before others: while pieces of it come no others are asked for. In the paper it makes the source of the
 // other one begin anew; here that goes on afterwards. A newer one of the same topic ends an older one.
@@ -26,13 +27,14 @@ import (
 //
 // What has come whole is delivered, and is only kept, and the one before it dropped, when Judged says that it is good: an
 // insider may make up numbers and sums. It is passed on before that, or each hop would take as long as the whole. A refused one is not
-// taken again, nor offered. Each link may begin some data a second, so that made up ones cost little. What nobody here can judge is passed on and kept
-// for a while alone (Judged.For), or somebody who makes things up would have the torus hold them, and keep all lower numbers out, for ever.
+// taken again, nor offered. Each link may begin some data a second, so that made up ones cost little. What nobody here can judge
+// is passed on and kept for a while alone (Judged.For), or somebody who makes things up would have the torus hold them, and keep
+// all lower numbers out, for ever.
 //
 // # Bounds
 //
-// Two data for each topic. dataRate pieces a second for each link, dataBurst at once; besides those frames of some 40 bytes: one a change and
-// link, one for every four pieces, and repeats, ever more rarely, that ride on ticks.
+// Two data for each topic. dataRate pieces a second for each link, dataBurst at once; besides those frames of some 40 bytes: one
+// a change and link, one for every four pieces, and repeats, ever more rarely, that ride on ticks.
 //
 //	no datum ──set-up──► asking ──last piece──► delivered ──good──► kept
 //	                      │  ▲ └──nothing comes──► refused for a while ◄──bad, for ever──┘
@@ -93,8 +95,8 @@ const (
 	hellos     = 8
 	helloLater = 30 * time.Second
 	maxRefused = 64
-	// givenUp is after how long without a piece a datum is given up, so that what nobody has keeps out nothing that there is (givenUpPeriods of links, where that is
-	// longer); after refusedFor it may begin again.
+	// givenUp is after how long without a piece a datum is given up, so that what nobody has keeps out nothing that there is
+	// (givenUpPeriods of links, where that is longer); after refusedFor it may begin again.
 	givenUp, refusedFor = 3 * time.Second, 10 * time.Second
 	givenUpPeriods      = 128
 	// spoiledLater bounds the wait after a datum has come that was not what its sum says.
@@ -131,8 +133,8 @@ type transfer struct {
 	again    time.Time
 	step     time.Duration
 	progress time.Time
-	// spoiled is how often its pieces made what the sum does not say. From then on all of them are of one neighbour: who passes on what another
-	// one has made up is none the wiser, so that nobody is blamed, but one after the other is asked, ever more rarely.
+	// spoiled is how often its pieces made what the sum does not say. From then on all of them are of one neighbour: who passes on
+	// what another one has made up is none the wiser, so that nobody is blamed, but one after the other is asked, ever more rarely.
 	spoiled int
 }
 
@@ -185,7 +187,8 @@ type (
 	Judged struct {
 		ID   DataID
 		Good bool
-		// For is how long a good one is kept at most, and not taken again after that: by then all have forgotten it; 0: until there is a newer one.
+		// For is how long a good one is kept at most, and not taken again after that: by then all have forgotten it; 0: until there is
+		// a newer one.
 		For time.Duration
 	}
 )

@@ -77,8 +77,8 @@ func (n *station) has(id DataID, body []byte) bool {
 	return ok && d.DataID == id && bytes.Equal(d.Body, body)
 }
 
-// Data reaches exactly the nodes that are connected by links that carry both ways, through links that lose, whole and once; whether or not it is
-// known which links are dead.
+// Data reaches exactly the nodes that are connected by links that carry both ways, through links that lose, whole and once;
+// whether or not it is known which links are dead.
 func TestDataReachesWhatIsConnected(t *testing.T) {
 	for seed := range uint64(24) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -101,7 +101,8 @@ func TestDataReachesWhatIsConnected(t *testing.T) {
 	}
 }
 
-// Nodes that die and come back with nothing, and links that die, while data is under way: in the end all that are connected with one that has it have it.
+// Nodes that die and come back with nothing, and links that die, while data is under way: in the end all that are connected with
+// one that has it have it.
 func TestDataThroughDeaths(t *testing.T) {
 	for seed := range uint64(24) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -250,8 +251,8 @@ func TestDataRefused(t *testing.T) {
 	}
 }
 
-// What nobody can judge is passed on, given to who comes late while it is kept, and then it is gone everywhere, also where somebody came late; what follows it
-// may have a lower number.
+// What nobody can judge is passed on, given to who comes late while it is kept, and then it is gone everywhere, also where
+// somebody came late; what follows it may have a lower number.
 func TestDataKeptForAWhile(t *testing.T) {
 	w := newDataWorld(grid.Dims{X: 3, Y: 3, Z: 1}, 2)
 	w.keepFor = 30 * time.Second
@@ -305,7 +306,8 @@ func TestDataPriorities(t *testing.T) {
 	t.Error("the lower priority never came")
 }
 
-// One that passes on something else than what it was given delays its neighbours; it does not keep them from the datum, nor give them another one.
+// One that passes on something else than what it was given delays its neighbours; it does not keep them from the datum, nor give
+// them another one.
 func TestDataSpoiled(t *testing.T) {
 	w := newDataWorld(grid.Dims{X: 3, Y: 3, Z: 1}, 4)
 	liar := w.nodes[1]
@@ -357,7 +359,8 @@ func TestDataCostIsLinear(t *testing.T) {
 		ticks := (w.steps - before) / len(w.nodes) // of all machines
 		t.Logf("%s: %.1f pieces, %.1f wants, %.1f states a node", w.dims, pieces, wants, states)
 		if pieces > 66 || wants > 24 || states > 20 || ticks > 800 {
-			t.Errorf("%s: %.1f pieces, %.1f wants, %.1f states, %d steps a node: want 64, 16, 6 to 12 or a little more", w.dims, pieces, wants, states, ticks)
+			t.Errorf("%s: %.1f pieces, %.1f wants, %.1f states, %d steps a node: want 64, 16, 6 to 12 or a little more", w.dims, pieces,
+				wants, states, ticks)
 		}
 	}
 }
@@ -455,7 +458,8 @@ func FuzzData(f *testing.F) {
 		d, err := decodeData(b)
 		if err == nil && d.id.Topic >= 1 && d.id.Topic <= DataTopics {
 			again, err := decodeData(d.append(nil))
-			if err != nil || again.kind != d.kind || again.id != d.id || again.pieces != d.pieces || again.length != d.length || !slices.Equal(again.data, d.data) {
+			if err != nil || again.kind != d.kind || again.id != d.id || again.pieces != d.pieces || again.length != d.length ||
+				!slices.Equal(again.data, d.data) {
 				t.Errorf("%+v comes back as %+v, %v", d, again, err)
 			}
 		}

@@ -34,8 +34,8 @@ const (
 // MaxData in pieces is a word: sets of pieces are one.
 var _ [64]struct{} = [MaxData / DataPiece]struct{}{}
 
-// DataID names a datum by what it holds: two nodes that publish the same one publish one. Of a topic the one of the higher number is the newer; of
-// equal numbers one counts as the newer at all nodes alike.
+// DataID names a datum by what it holds: two nodes that publish the same one publish one. Of a topic the one of the higher number
+// is the newer; of equal numbers one counts as the newer at all nodes alike.
 type DataID struct {
 	Topic  Topic
 	Number uint64        // from 1
@@ -139,7 +139,8 @@ func decodeData(b []byte) (f dataFrame, err error) {
 	case kindPiece:
 		f.index, f.data = int(b[2]), rest
 		if f.index >= MaxData/DataPiece || len(f.data) > DataPiece {
-			return f, fmt.Errorf("piece %d of data, of %d bytes: want 0 to %d, at most %d: %w", f.index, len(f.data), MaxData/DataPiece-1, DataPiece, ErrPayload)
+			return f, fmt.Errorf("piece %d of data, of %d bytes: want 0 to %d, at most %d: %w", f.index, len(f.data), MaxData/DataPiece-1,
+				DataPiece, ErrPayload)
 		}
 		err = f.checkID()
 	default: // of a Machine

@@ -81,7 +81,8 @@ func (m *Data) want(now time.Time, t *transfer, again bool) {
 		t.asks++
 		more, t.asked = t.asked, 0
 	}
-	for missing := allPieces(len(t.body)) &^ t.have &^ t.asked &^ more; missing != 0 && bits.OnesCount64(t.asked|more) < dataWindow; missing &= missing - 1 {
+	for missing := allPieces(len(t.body)) &^ t.have &^ t.asked &^ more; missing != 0 &&
+		bits.OnesCount64(t.asked|more) < dataWindow; missing &= missing - 1 {
 		more |= missing & -missing
 	}
 	t.asked |= more

@@ -10,8 +10,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// NewData returns what a node begins with: nothing, and no way is open. Period is of a link's heartbeats. maxPayload bounds what is sent; 0:
-// MaxDataPayload. Where that does not fit, the node has no part in it.
+// NewData returns what a node begins with: nothing, and no way is open. Period is of a link's heartbeats. maxPayload bounds what
+// is sent; 0: MaxDataPayload. Where that does not fit, the node has no part in it.
 func NewData(links Mask, period time.Duration, maxPayload int) *Data {
 	if period <= 0 || links>>grid.NumDirections != 0 {
 		panic(fmt.Sprintf("express: NewData(%b, %s)", links, period))

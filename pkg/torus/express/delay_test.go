@@ -26,7 +26,8 @@ func TestDelays(t *testing.T) {
 
 // TestMargin: it covers the mean and three deviations of all rows of Table 3, and is the paper's 5·√N there.
 func TestMargin(t *testing.T) {
-	for side, want := range map[int]float64{4: 13.4, 8: 32.2, 10: 43.0, 12: 52.1, 14: 63.0, 16: 70.8, 20: 87.0, 24: 112.3, 28: 137.6, 32: 154.1} {
+	for side, want := range map[int]float64{4: 13.4, 8: 32.2, 10: 43.0, 12: 52.1, 14: 63.0, 16: 70.8, 20: 87.0, 24: 112.3, 28: 137.6,
+		32: 154.1} {
 		got := Margin(grid.Dims{X: side, Y: side, Z: 1})
 		if float64(got) < want || got != min(5*side, side*side-1) {
 			t.Errorf("%dx%d: %d, Table 3 has %.1f", side, side, got, want)
@@ -35,15 +36,16 @@ func TestMargin(t *testing.T) {
 	for _, tc := range []struct {
 		dims grid.Dims
 		want int
-	}{{grid.Dims{X: 1, Y: 1, Z: 1}, 0}, {grid.Dims{X: 9, Y: 1, Z: 1}, 8}, {grid.Dims{X: 1, Y: 1, Z: 7}, 6}, {grid.Dims{X: 4, Y: 4, Z: 4}, 30}, {grid.Dims{X: 2, Y: 2, Z: 1}, 3}} {
+	}{{grid.Dims{X: 1, Y: 1, Z: 1}, 0}, {grid.Dims{X: 9, Y: 1, Z: 1}, 8}, {grid.Dims{X: 1, Y: 1, Z: 7}, 6},
+		{grid.Dims{X: 4, Y: 4, Z: 4}, 30}, {grid.Dims{X: 2, Y: 2, Z: 1}, 3}} {
 		if got := Margin(tc.dims); got != tc.want {
 			t.Errorf("%s: %d, want %d", tc.dims, got, tc.want)
 		}
 	}
 }
 
-// TestSnake is in the manner of Figure 6: walls that are open at alternate ends make a snake of the way, so that 21 faults double the diameter
-// of an 8x8 mesh and more; and the margin covers it.
+// TestSnake is in the manner of Figure 6: walls that are open at alternate ends make a snake of the way, so that 21 faults double
+// the diameter of an 8x8 mesh and more; and the margin covers it.
 func TestSnake(t *testing.T) {
 	dims := grid.Dims{X: 8, Y: 8, Z: 1}
 	cut := map[way]bool{}

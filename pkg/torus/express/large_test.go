@@ -76,8 +76,8 @@ func broadcast(t testing.TB, side int) (*wave, int) {
 	return w, last
 }
 
-// checkBroadcast: it takes the diameter times a hop, and a node's work does not grow with the cluster: it hears at most one payload from each
-// neighbour and one acknowledgement of its own.
+// checkBroadcast: it takes the diameter times a hop, and a node's work does not grow with the cluster: it hears at most one
+// payload from each neighbour and one acknowledgement of its own.
 func checkBroadcast(t testing.TB, side int) *wave {
 	w, hops := broadcast(t, side)
 	if want := 3 * (side / 2); hops != want {

@@ -143,8 +143,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	return m.out
 }
 
-// HandedOver says that what all steps so far have delivered is with whom it is for. Only then it is noted in the copy: who steps several times before it hands over
-// anything, and is killed in between, delivers it in its next life.
+// HandedOver says that what all steps so far have delivered is with whom it is for. Only then it is noted in the copy: who steps
+// several times before it hands over anything, and is killed in between, delivers it in its next life.
 func (m *Machine) HandedOver() {
 	if m.untold == 0 {
 		return
@@ -180,7 +180,8 @@ func (m *Machine) raise(now time.Time, r Raise) (ID, error) {
 	case r.Priority > MaxPriority:
 		return ID{}, fmt.Errorf("raise a broadcast on %s: priority %d, want 0 to %d: %w", r.Topic, r.Priority, MaxPriority, ErrInvalid)
 	case headerSize+len(r.Body) > min(MaxPayload, m.cfg.MaxPayload):
-		return ID{}, fmt.Errorf("raise a broadcast on %s: body of %d bytes, want at most %d: %w", r.Topic, len(r.Body), min(MaxPayload, m.cfg.MaxPayload)-headerSize, ErrInvalid)
+		return ID{}, fmt.Errorf("raise a broadcast on %s: body of %d bytes, want at most %d: %w", r.Topic, len(r.Body),
+			min(MaxPayload, m.cfg.MaxPayload)-headerSize, ErrInvalid)
 	case !m.budget.own(now, r.Topic):
 		m.stats.Refused[r.Topic.index()]++
 		return ID{}, fmt.Errorf("raise a broadcast on %s: %d a second: %w", r.Topic, ownRate, ErrRate)

@@ -8,19 +8,21 @@ import (
 )
 
 // Selection of a master (seed 003 §4.4.4): each node has a rank of its own, 0 the highest priority. In a round the periods of the ranks
-// come one after the other; a node whose period comes, and that has heard of no higher one, says that it takes mastership, and who has heard
-// of one by the end of its period has its master. Where the torus has fallen apart each part finds its own.
+// come one after the other; a node whose period comes, and that has heard of no higher one, says that it takes mastership, and
+// who has heard of one by the end of its period has its master. Where the torus has fallen apart each part finds its own.
 //
 // The paper has a period for each node. Here a period is for eight times as many ranks as the one before (rank 0; 1 to 7; 8 to 63 …), so
-// that the rounds of a large cluster are short; of several that speak in a period the highest counts. Those of a period do not speak at once but, the
-// highest first, within a Network Delay, so that most have heard a higher one by then and are silent. A period is two settle times, four Network Delays: within it all
-// that begin their period one delay later are heard too. Who hears a higher one later still, since the
-// delay was guessed too short, takes that: so all that are connected come to agree on the highest that has spoken.
+// that the rounds of a large cluster are short; of several that speak in a period the highest counts. Those of a period do not
+// speak at once but, the highest first, within a Network Delay, so that most have heard a higher one by then and are silent. A
+// period is two settle times, four Network Delays: within it all that begin their period one delay later are heard too. Who hears
+// a higher one later still, since the delay was guessed too short, takes that: so all that are connected come to agree on the
+// highest that has spoken.
 //
 // Who begins a round says so to all, that they are in step.
 //
-// Rounds are told apart by a number, and of those that meet the highest counts. That is so only for a while (roundMemory) after the last word of
-// a round: longer than a late word of it may come. So a number that somebody has made up, or has by a clock that is wrong, keeps no later round from beginning.
+// Rounds are told apart by a number, and of those that meet the highest counts. That is so only for a while (roundMemory) after
+// the last word of a round: longer than a late word of it may come. So a number that somebody has made up, or has by a clock that
+// is wrong, keeps no later round from beginning.
 
 // masterBody is the body of a broadcast of TopicMaster: round 8 bytes, rank 4 bytes, big endian.
 const masterBody = 8 + 4
@@ -92,10 +94,12 @@ type MasterOutput struct {
 	Wake   time.Time
 }
 
-// Begin begins a round here. One that is not above those before is refused, while words of them may come: its claims could not be told from theirs.
+// Begin begins a round here. One that is not above those before is refused, while words of them may come: its claims could not be
+// told from theirs.
 func (m *Master) Begin(now time.Time, round uint64) (MasterOutput, error) {
 	if least := m.least(now); round <= least || round == m.round {
-		return MasterOutput{}, fmt.Errorf("begin a selection of a master: round %d, want more than %d, and another than the last: %w", round, least, ErrInvalid)
+		return MasterOutput{}, fmt.Errorf("begin a selection of a master: round %d, want more than %d, and another than the last: %w",
+			round, least, ErrInvalid)
 	}
 	m.begin(now, round)
 	out := m.Tick(now)

@@ -91,8 +91,8 @@ func TestOneMasterInEachComponent(t *testing.T) {
 	})
 }
 
-// Where the number of a round is made up, or of a clock that is wrong, that round is chosen in as in any other, and the next one begins when no word
-// of it comes any more, at all nodes that have heard of it.
+// Where the number of a round is made up, or of a clock that is wrong, that round is chosen in as in any other, and the next one
+// begins when no word of it comes any more, at all nodes that have heard of it.
 func TestMasterRoundMadeUp(t *testing.T) {
 	m, other := NewMaster(3, time.Second), NewMaster(5, time.Second)
 	word := appendMaster(1<<64-1, nobody)

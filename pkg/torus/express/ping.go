@@ -8,8 +8,9 @@ import (
 )
 
 // Broadcasts are rare: that a link carries none of them would show only when one is lost (seed 003 §7.2). So each open link
-// is asked by a ping once in PingEvery. When the echo does not come, the ping is repeated every two link periods; a link that carries heartbeats both ways and has left DeafAfter pings in a row unanswered is deaf. It is so until an echo
-// comes, or its heartbeats end: then it is said of the link anyway.
+// is asked by a ping once in PingEvery. When the echo does not come, the ping is repeated every two link periods; a link that
+// carries heartbeats both ways and has left DeafAfter pings in a row unanswered is deaf. It is so until an echo comes, or its
+// heartbeats end: then it is said of the link anyway.
 
 const (
 	// PingEvery is the time between pings of a link that answers; where heartbeats are rarer than usual it is pingPeriods of theirs.

@@ -78,7 +78,8 @@ func (w *world) check(f Found, hops int) {
 	case w.mute[f.At]:
 		host = Unknown
 	}
-	if f.DNP != Good || f.Host != host || f.Hops < hops || f.Hops > hops+2 || f.Good != word.Good || f.Bad != word.Bad || f.RoundTrip < 2*time.Duration(hops)*time.Millisecond {
+	if f.DNP != Good || f.Host != host || f.Hops < hops || f.Hops > hops+2 || f.Good != word.Good || f.Bad != word.Bad ||
+		f.RoundTrip < 2*time.Duration(hops)*time.Millisecond {
 		w.t.Errorf("%s is %d hops away, its host %s, its links %06b %06b: found %+v", f.At, hops, host, word.Good, word.Bad, f)
 	}
 }

@@ -32,7 +32,8 @@ type world struct {
 
 func newWorld(t *testing.T, dims grid.Dims, seed uint64) *world {
 	return &world{
-		t: t, dims: dims, rng: rand.New(rand.NewPCG(seed, 7)), now: start, dead: map[grid.Coord]bool{}, hosts: map[grid.Coord]HostWord{}, mute: map[grid.Coord]bool{},
+		t: t, dims: dims, rng: rand.New(rand.NewPCG(seed,
+			7)), now: start, dead: map[grid.Coord]bool{}, hosts: map[grid.Coord]HostWord{}, mute: map[grid.Coord]bool{},
 		old: map[grid.Coord]bool{}, cut: map[grid.Coord]map[grid.Direction]bool{}, passed: map[grid.Coord]int{}, asked: map[grid.Coord]int{},
 	}
 }

@@ -48,7 +48,8 @@ const (
 // ErrBody refuses a body that makes no sense. Test with errors.Is.
 var ErrBody = errors.New("not a body of the fault management procedure")
 
-// Begin is a supervisor's order on its way to all: the procedure's name but for its starter, who is the origin of the broadcast, and the envelope.
+// Begin is a supervisor's order on its way to all: the procedure's name but for its starter, who is the origin of the broadcast,
+// and the envelope.
 type Begin struct {
 	Wave, Run uint64
 	Envelope  []byte
@@ -90,7 +91,8 @@ func (m *Message) Append(dst []byte) []byte {
 	return dst
 }
 
-// Decode reads a body: a message, or the beginning of an ordered procedure, whose envelope is a part of b. Of a later version it is neither.
+// Decode reads a body: a message, or the beginning of an ordered procedure, whose envelope is a part of b. Of a later version it
+// is neither.
 func Decode(b []byte) (*Message, *Begin, error) {
 	switch {
 	case len(b) == 0:
@@ -116,7 +118,8 @@ func decodeMessage(b []byte) (*Message, error) {
 	}
 	n := int(binary.BigEndian.Uint16(b[56:]))
 	m := &Message{
-		Key:   Key{Wave: binary.BigEndian.Uint64(b[4:]), Run: binary.BigEndian.Uint64(b[12:]), Starter: int(binary.BigEndian.Uint32(b[20:]) & math.MaxInt32)},
+		Key: Key{Wave: binary.BigEndian.Uint64(b[4:]), Run: binary.BigEndian.Uint64(b[12:]),
+			Starter: int(binary.BigEndian.Uint32(b[20:]) & math.MaxInt32)},
 		State: State(b[2]), Round: binary.BigEndian.Uint32(b[24:]),
 		Holding: b[1]&flagHolding != 0, Clear: b[1]&flagClear != 0, Diagnose: b[1]&flagDiagnose != 0,
 		Order: Order{binary.BigEndian.Uint64(b[28:]), binary.BigEndian.Uint64(b[36:])},

@@ -17,7 +17,8 @@ func someMessage() Message {
 
 func TestCodec(t *testing.T) {
 	m := someMessage()
-	for _, edit := range []func(*Message){func(*Message) {}, func(m *Message) { m.Holding, m.Clear = true, false }, func(m *Message) { m.Plan.Absent = nil }} {
+	for _, edit := range []func(*Message){func(*Message) {}, func(m *Message) { m.Holding, m.Clear = true, false },
+		func(m *Message) { m.Plan.Absent = nil }} {
 		edit(&m)
 		got, begin, err := Decode(m.Append(nil))
 		if err != nil || begin != nil || !reflect.DeepEqual(*got, m) {
@@ -69,7 +70,8 @@ func FuzzDecode(f *testing.F) {
 				t.Fatalf("%+v came back as %+v, %v", m, again, err)
 			}
 		case b != nil:
-			if _, again, err := Decode(b.Append(nil)); err != nil || again.Wave != b.Wave || again.Run != b.Run || !bytes.Equal(again.Envelope, b.Envelope) {
+			if _, again, err := Decode(b.Append(nil)); err != nil || again.Wave != b.Wave || again.Run != b.Run ||
+				!bytes.Equal(again.Envelope, b.Envelope) {
 				t.Fatalf("%+v came back as %+v, %v", b, again, err)
 			}
 		}

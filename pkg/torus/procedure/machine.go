@@ -12,8 +12,8 @@ type Event interface{ procedureEvent() }
 // Tick says that time has passed.
 type Tick struct{}
 
-// Start is a cause at this node: an error that was found, or with an Order a supervisor's word. With Diagnose it wants diagnostics. Run is one that
-// this node has not used before.
+// Start is a cause at this node: an error that was found, or with an Order a supervisor's word. With Diagnose it wants
+// diagnostics. Run is one that this node has not used before.
 type Start struct {
 	Run      uint64
 	Order    Order
@@ -25,12 +25,13 @@ type Start struct {
 type Heard struct {
 	From int // rank
 	Message
-	// Ordered: the order that the message names was verified here, and is not older than the last. Without it the message's Order counts for nothing.
+	// Ordered: the order that the message names was verified here, and is not older than the last. Without it the message's Order
+	// counts for nothing.
 	Ordered bool
 }
 
-// Holds says how many messages that can wait this node holds now. In Normal only what it is when that is left counts: it must be said before what
-// makes it leave it.
+// Holds says how many messages that can wait this node holds now. In Normal only what it is when that is left counts: it must be
+// said before what makes it leave it.
 type Holds struct{ Messages int }
 
 // Complete says that all members are in a set of Output.Arrive.
@@ -201,8 +202,8 @@ func (m *Machine) start(now time.Time, ev Start) {
 	m.becomeErrorDetectPropagate(now)
 }
 
-// join is in a procedure from now on. Who goes over from one to another is bound by the time of the first, unless the other is a supervisor's: by that of
-// each order's first, for whoever knows an order may give it one new name after the other.
+// join is in a procedure from now on. Who goes over from one to another is bound by the time of the first, unless the other is a
+// supervisor's: by that of each order's first, for whoever knows an order may give it one new name after the other.
 func (m *Machine) join(now time.Time, k Key, order Order, p Plan) {
 	wanted := m.state != Normal && m.diagnose // of two that become one
 	if m.state != Normal {
@@ -243,8 +244,9 @@ func (m *Machine) allowed(now time.Time, starter int) bool {
 	return len(m.began[starter]) < m.limits.Budget
 }
 
-// aheadMost is how far ahead a wave may be that this node counts on from: numbers are not to be used up by one that lies. Procedures of others are joined
-// whatever their wave: a node that begins cold knows none, and numbers from 1 again, which counts for as much.
+// aheadMost is how far ahead a wave may be that this node counts on from: numbers are not to be used up by one that lies.
+// Procedures of others are joined whatever their wave: a node that begins cold knows none, and numbers from 1 again, which counts
+// for as much.
 const aheadMost = 1 << 20
 
 // mostChanges is how often a node goes over to another procedure while it is out of Normal, but for orders: two or three who start at once
@@ -349,7 +351,8 @@ func later(a State, aRound uint32, b State, bRound uint32) bool {
 	return cmp.Or(cmp.Compare(a1, b1), cmp.Compare(a2, b2), cmp.Compare(a3, b3)) > 0
 }
 
-// hold notes what this node holds. Who holds something after it had claimed not to cannot confirm: the round has come to nothing, and all are told.
+// hold notes what this node holds. Who holds something after it had claimed not to cannot confirm: the round has come to nothing,
+// and all are told.
 func (m *Machine) hold(now time.Time, n int) {
 	m.holds = n
 	if n == 0 {

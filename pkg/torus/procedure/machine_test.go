@@ -17,10 +17,12 @@ func TestWholeProcedure(t *testing.T) {
 	w.allNormal()
 	for _, n := range w.nodes {
 		c := w.dims.At(n.rank)
-		if len(n.ended) != 1 || !n.ended[0].Clear || !n.ended[0].Diagnose || n.ended[0].TimedOut || n.tests != 1 || len(n.masked) != 1 || len(n.ended[0].silent) > 0 {
+		if len(n.ended) != 1 || !n.ended[0].Clear || !n.ended[0].Diagnose || n.ended[0].TimedOut || n.tests != 1 || len(n.masked) != 1 ||
+			len(n.ended[0].silent) > 0 {
 			t.Errorf("%s: %+v, %d tests, masks at %v", c, n.ended, n.tests, n.masked)
 		}
-		if s := w.states(n.rank); !strings.HasPrefix(s, "ErrorDetectPropagate SystemDrain") || !strings.HasSuffix(s, "SystemDrain Diagnostics Normal") || strings.Contains(s, "DropPackets") {
+		if s := w.states(n.rank); !strings.HasPrefix(s, "ErrorDetectPropagate SystemDrain") ||
+			!strings.HasSuffix(s, "SystemDrain Diagnostics Normal") || strings.Contains(s, "DropPackets") {
 			t.Errorf("%s: %s", c, s)
 		}
 		var steps []State
@@ -50,8 +52,8 @@ func TestDrainAlone(t *testing.T) {
 	}
 }
 
-// What a procedure costs does not grow with the torus but for the sets, of which each node is in three, and the broadcasts of those that a message
-// passed after they had claimed to be empty.
+// What a procedure costs does not grow with the torus but for the sets, of which each node is in three, and the broadcasts of
+// those that a message passed after they had claimed to be empty.
 func TestBroadcastsOfProcedure(t *testing.T) {
 	for _, dims := range []string{"2x2x2", "4x4x4"} {
 		w := newTorus(t, dims, 2)
@@ -67,7 +69,8 @@ func TestBroadcastsOfProcedure(t *testing.T) {
 	}
 }
 
-// One that never drains, or never answers: the drain times out and names it, no mask changes, and everybody goes on. One that is absent is not waited for.
+// One that never drains, or never answers: the drain times out and names it, no mask changes, and everybody goes on. One that is
+// absent is not waited for.
 func TestDrainTimesOut(t *testing.T) {
 	for _, tc := range []struct {
 		name          string
@@ -96,7 +99,8 @@ func TestDrainTimesOut(t *testing.T) {
 			if n.gone {
 				continue
 			}
-			if r := n.ended; len(r) != 1 || r[0].Clear != tc.clear || !slices.Equal(r[0].silent, tc.silent) || !slices.Equal(r[0].stuck, tc.stuck) || (len(n.masked) > 0) != tc.clear || n.tests != 1 {
+			if r := n.ended; len(r) != 1 || r[0].Clear != tc.clear || !slices.Equal(r[0].silent, tc.silent) ||
+				!slices.Equal(r[0].stuck, tc.stuck) || (len(n.masked) > 0) != tc.clear || n.tests != 1 {
 				t.Errorf("%s, %s: %+v", tc.name, w.dims.At(n.rank), r)
 			}
 		}
@@ -131,7 +135,8 @@ func TestStartersAndRestarts(t *testing.T) {
 	}
 }
 
-// A supervisor's order takes the place of what a node began, is not counted, and is not left for what a node begins, whatever wave that has.
+// A supervisor's order takes the place of what a node began, is not counted, and is not left for what a node begins, whatever
+// wave that has.
 func TestOrderGoesFirst(t *testing.T) {
 	w := newTorus(t, "3x3x1", 5)
 	order := func(rank int, count uint64) string {
@@ -220,21 +225,23 @@ func TestOrderRenamed(t *testing.T) {
 	m, order := New(0, limits()), Order{Term: 9, Count: 1}
 	at := begin
 	for i := range uint64(100) {
-		m.Step(at, Heard{From: 3, Ordered: true, Message: Message{Key: Key{i + 1, 3, i}, State: ErrorDetectPropagate, Order: order, Plan: plan()}})
+		m.Step(at, Heard{From: 3, Ordered: true, Message: Message{Key: Key{i + 1, 3, i}, State: ErrorDetectPropagate, Order: order,
+			Plan: plan()}})
 		if out := at.Sub(begin) >= longest(); out == m.Inhibited() {
 			t.Fatalf("after %s: %s", at.Sub(begin), m.State())
 		}
 		at = at.Add(longest() / 20)
 	}
-	m.Step(at, Heard{From: 3, Ordered: true, Message: Message{Key: Key{500, 3, 500}, State: ErrorDetectPropagate, Order: Order{9, 2}, Plan: plan()}})
+	m.Step(at, Heard{From: 3, Ordered: true, Message: Message{Key: Key{500, 3, 500}, State: ErrorDetectPropagate, Order: Order{9, 2},
+		Plan: plan()}})
 	if !m.Inhibited() || m.Order().Count != 2 {
 		t.Errorf("the next order: %s by %+v", m.State(), m.Order())
 	}
 }
 
-// Random tori with traffic, links that die in every state, one way or both, nodes that go and come back, broadcasts that are lost or late: all come back
-// to Normal in bounded time (step checks), the network is called clear of a moment alone at which it was (checkClear), no mask changes but in an
-// empty network (checkMask), and no message is lost (allNormal).
+// Random tori with traffic, links that die in every state, one way or both, nodes that go and come back, broadcasts that are lost
+// or late: all come back to Normal in bounded time (step checks), the network is called clear of a moment alone at which it was
+// (checkClear), no mask changes but in an empty network (checkMask), and no message is lost (allNormal).
 func TestWhateverHappens(t *testing.T) {
 	masks, all, timedOut := 0, 0, 0
 	in := [numStates]int{} // links and nodes that died in each state

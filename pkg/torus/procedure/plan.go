@@ -93,8 +93,8 @@ func boolean(b bool) int {
 
 // Plan is how a procedure goes: all its nodes have it from its starter.
 type Plan struct {
-	// Delay is the Network Delay (§4.1): in it a broadcast reaches every node that can be reached. MinDelay to MaxDelay. Hop is that of one hop,
-	// MinDelay to Delay.
+	// Delay is the Network Delay (§4.1): in it a broadcast reaches every node that can be reached. MinDelay to MaxDelay. Hop is that
+	// of one hop, MinDelay to Delay.
 	Delay, Hop time.Duration
 	// DrainTimeout is how long is waited for messages that can be delivered, and for answers. MinDrain to MaxDrain.
 	DrainTimeout time.Duration

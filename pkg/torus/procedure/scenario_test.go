@@ -189,6 +189,7 @@ func (w *alone) step(ev Event) {
 		for _, s := range r.Steps {
 			steps = append(steps, fmt.Sprintf("%s %s held %d", s.State, s.Took, s.Held))
 		}
-		w.say("ends: clear %t, tested %t, held %d, timed out %t, %d rounds; %s", r.Clear, r.Diagnose, r.Held, r.TimedOut, r.Rounds, strings.Join(steps, ", "))
+		w.say("ends: clear %t, tested %t, held %d, timed out %t, %d rounds; %s", r.Clear, r.Diagnose, r.Held, r.TimedOut, r.Rounds,
+			strings.Join(steps, ", "))
 	}
 }

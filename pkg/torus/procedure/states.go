@@ -57,7 +57,8 @@ func (m *Machine) becomeSystemDrain(now time.Time, round uint32) {
 	m.enter(now, SystemDrain, max(0, m.drainUntil.Sub(now)))
 }
 
-// becomeNetworkClear ends a round: because this node holds what it should not, which all are told, because another one does, or for the time-out.
+// becomeNetworkClear ends a round: because this node holds what it should not, which all are told, because another one does, or
+// for the time-out.
 func (m *Machine) becomeNetworkClear(now time.Time, round uint32, holding bool) {
 	m.beginDrain(now)
 	m.round = round

@@ -17,15 +17,16 @@ const ms = time.Millisecond
 var begin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func limits() Limits {
-	return Limits{Drop: 100 * ms, Diagnose: 500 * ms, Rest: 10 * time.Second, Budget: 2, Window: time.Hour, Delay: time.Second, Drain: 5 * time.Second}
+	return Limits{Drop: 100 * ms, Diagnose: 500 * ms, Rest: 10 * time.Second, Budget: 2, Window: time.Hour, Delay: time.Second,
+		Drain: 5 * time.Second}
 }
 
 func plan() Plan { return Plan{Delay: 100 * ms, Hop: 10 * ms, DrainTimeout: 2 * time.Second} }
 
 func longest() time.Duration { p, l := plan(), limits(); return p.Longest(&l) }
 
-// torusOf is a torus of at most 64 nodes with messages that walk towards their destinations, one hop a step, broadcasts that flood, and sets that
-// neighbours merge.
+// torusOf is a torus of at most 64 nodes with messages that walk towards their destinations, one hop a step, broadcasts that
+// flood, and sets that neighbours merge.
 type torusOf struct {
 	t     *testing.T
 	rand  *rand.Rand
@@ -324,7 +325,8 @@ func (w *torusOf) checkClear(n *node) {
 			w.t.Errorf("%s: %s calls the network clear, and only %b have confirmed", w.now.Sub(begin), w.dims.At(n.rank), s.truth)
 		}
 		if s.of == (setName{key, Empty, n.m.Round()}) && w.empty.Before(s.began) {
-			w.t.Errorf("%s: %s calls the network clear, and there was something in it since round %d began", w.now.Sub(begin), w.dims.At(n.rank), n.m.Round())
+			w.t.Errorf("%s: %s calls the network clear, and there was something in it since round %d began", w.now.Sub(begin),
+				w.dims.At(n.rank), n.m.Round())
 		}
 	}
 }
@@ -337,7 +339,8 @@ func (w *torusOf) checkMask(rank int) {
 	for at := range w.reach(rank) {
 		n := w.nodes[at]
 		if len(n.packets) > 0 || !n.m.Inhibited() {
-			w.t.Errorf("%s changes its mask at %s, and %s holds %d messages, inhibited %t", w.dims.At(rank), w.now.Sub(begin), w.dims.At(at), len(n.packets), n.m.Inhibited())
+			w.t.Errorf("%s changes its mask at %s, and %s holds %d messages, inhibited %t", w.dims.At(rank), w.now.Sub(begin), w.dims.At(at),
+				len(n.packets), n.m.Inhibited())
 		}
 	}
 }
@@ -365,7 +368,8 @@ func (w *torusOf) pass(d time.Duration, traffic float64) {
 	}
 }
 
-// move moves messages a hop, by links that carry both ways, and takes new ones where that is not inhibited. One that moves is held at one end always.
+// move moves messages a hop, by links that carry both ways, and takes new ones where that is not inhibited. One that moves is
+// held at one end always.
 func (w *torusOf) move(traffic float64) {
 	for _, n := range w.nodes {
 		if n.gone || n.keeps {

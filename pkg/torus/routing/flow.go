@@ -49,7 +49,8 @@ func (l Level) String() string {
 //
 //	calm ──6/8 full for 50 ms──► overloaded: says so, again each 500 ms ──below 3/8──► calm
 //
-// It does not say what another has said less than 500 ms ago: so of a torus in which all are overloaded one speaks, and not each of thousands.
+// It does not say what another has said less than 500 ms ago: so of a torus in which all are overloaded one speaks, and not each
+// of thousands.
 //
 // It belongs to one goroutine. The zero value is calm.
 type Flow struct {

@@ -17,7 +17,8 @@ type faulty struct {
 
 func newFaulty(dims grid.Dims) *faulty {
 	n := dims.Nodes()
-	f := &faulty{dims: dims, nodes: make([]bool, n), links: make([][grid.NumDirections]bool, n), next: make([][grid.NumDirections]int, n), whole: map[grid.Coord][]int{}}
+	f := &faulty{dims: dims, nodes: make([]bool, n), links: make([][grid.NumDirections]bool, n),
+		next: make([][grid.NumDirections]int, n), whole: map[grid.Coord][]int{}}
 	for r := range n {
 		for _, d := range grid.Directions() {
 			f.next[r][d.Index()] = -1

@@ -45,8 +45,8 @@ var ErrPiece = errors.New("piece of a message makes no sense")
 // IsPiece tells a piece from an envelope or a chunk packet.
 func IsPiece(b []byte) bool { return len(b) > 0 && b[0] == pieceMark }
 
-// Split cuts a message of origin into pieces of at most longest bytes each, MinPiece to MaxPiece: what a message has room for in a frame. It is longer than that,
-// and no longer than MaxPieces of them take: MaxMessage where frames are as long as usual.
+// Split cuts a message of origin into pieces of at most longest bytes each, MinPiece to MaxPiece: what a message has room for in
+// a frame. It is longer than that, and no longer than MaxPieces of them take: MaxMessage where frames are as long as usual.
 func Split(origin grid.Coord, message []byte, longest int) ([][]byte, error) {
 	if longest < MinPiece || longest > MaxPiece {
 		return nil, fmt.Errorf("split a message into pieces of %d bytes: want %d to %d", longest, MinPiece, MaxPiece)
@@ -84,7 +84,8 @@ func decodePiece(b []byte) (piece, error) {
 		return piece{}, fmt.Errorf("%d bytes: %w", len(b), ErrPiece)
 	}
 	at := func(i int) int { return int(binary.BigEndian.Uint16(b[i:])) }
-	p := piece{id: MessageID(b[2:18]), origin: grid.Coord{X: at(18), Y: at(20), Z: at(22)}, index: int(b[24]), count: int(b[25]), data: b[pieceHead:]}
+	p := piece{id: MessageID(b[2:18]), origin: grid.Coord{X: at(18), Y: at(20), Z: at(22)}, index: int(b[24]), count: int(b[25]),
+		data: b[pieceHead:]}
 	if p.count < 2 || p.count > MaxPieces || p.index >= p.count {
 		return piece{}, fmt.Errorf("piece %d of %d, want 0 to n-1 of 2 to %d: %w", p.index, p.count, MaxPieces, ErrPiece)
 	}
@@ -121,7 +122,8 @@ func (m Missing) String() string {
 	if m.Altered {
 		return fmt.Sprintf("a message of %d pieces from %s was altered on the way", m.Want, m.Origin)
 	}
-	return fmt.Sprintf("%d of %d pieces of a message from %s are missing after %s", m.Want-m.Have, m.Want, m.Origin, m.After.Round(time.Millisecond))
+	return fmt.Sprintf("%d of %d pieces of a message from %s are missing after %s", m.Want-m.Have, m.Want, m.Origin,
+		m.After.Round(time.Millisecond))
 }
 
 // ReorderStats count what became of pieces.

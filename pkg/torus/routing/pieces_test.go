@@ -92,7 +92,8 @@ func TestMissingPieceIsNoticed(t *testing.T) {
 		t.Errorf("too early: %v", m)
 	}
 	m := r.Tick(start.Add(MissingAfter))
-	if len(m) != 1 || m[0].Origin != at || m[0].Have != 2 || m[0].Want != 3 || m[0].Altered || !strings.Contains(m[0].String(), "1 of 3 pieces") {
+	if len(m) != 1 || m[0].Origin != at || m[0].Have != 2 || m[0].Want != 3 || m[0].Altered ||
+		!strings.Contains(m[0].String(), "1 of 3 pieces") {
 		t.Fatalf("%v", m)
 	}
 	if m := r.Tick(start.Add(time.Hour)); m != nil {
@@ -130,7 +131,8 @@ func TestAlteredPiece(t *testing.T) {
 	pieces[1][pieceHead] ^= 1
 	_, _, err := r.Take(start, pieces[0])
 	whole, missing, err2 := r.Take(start, pieces[1])
-	if err != nil || err2 != nil || whole != nil || len(missing) != 1 || !missing[0].Altered || !strings.Contains(missing[0].String(), "altered") {
+	if err != nil || err2 != nil || whole != nil || len(missing) != 1 || !missing[0].Altered ||
+		!strings.Contains(missing[0].String(), "altered") {
 		t.Errorf("%v, %v, %v, %v", whole, missing, err, err2)
 	}
 	if s := r.Stats(); s.Altered != 1 || r.Incomplete(start) != nil {

@@ -18,10 +18,10 @@
 // hops with a probability that falls to 0 as n grows (§2). It is not free of it in *concave* regions, where every way out
 // has to be left again by what is locally profitable (§5.2.3.2, Figure 16): so hops are bounded, by HopBound.
 //
-// Beyond the thesis, a node remembers by which channels a message has left (Query.Left): what comes again goes round in a circle, and leaves by
-// another one, a profitable one if there is one left; when it has left by all, it makes a detour at random, every other time. The thesis did not want
-// a history in the packet; this one is in the nodes, and they need it anyway to end floods. With it a message tries all ways out of a concave
-// region one after the other, and arrives wherever a way is.
+// Beyond the thesis, a node remembers by which channels a message has left (Query.Left): what comes again goes round in a circle,
+// and leaves by another one, a profitable one if there is one left; when it has left by all, it makes a detour at random, every
+// other time. The thesis did not want a history in the packet; this one is in the nodes, and they need it anyway to end floods.
+// With it a message tries all ways out of a concave region one after the other, and arrives wherever a way is.
 //
 // Decide is a function of its arguments; chance is the caller's. What a node does with messages that are stuck, or have no
 // hops left, is not decided here, nor how they are kept: see internal/agent/dnp/dnpcore.
@@ -180,8 +180,8 @@ func (a Algorithm) Decide(q *Query, chance func(n int) int) (grid.Direction, Out
 	return d, how
 }
 
-// another returns the channels for a message that has been here before: those by which it has not left, the way by which it came the last of
-// them; and when there are none, the profitable ones or all.
+// another returns the channels for a message that has been here before: those by which it has not left, the way by which it came
+// the last of them; and when there are none, the profitable ones or all.
 func (q *Query) another(profitable, allowed Set, chance func(n int) int) Set {
 	for _, s := range [...]Set{profitable & allowed, allowed, q.Functional} {
 		if s &^= q.Left; s != 0 {

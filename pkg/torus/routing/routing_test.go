@@ -159,7 +159,8 @@ func TestChaosDeliversWhenItMust(t *testing.T) {
 	}
 }
 
-// Where nodes remember a message it arrives whenever there is a way at all, out of every concave region; and more often within the hop bound.
+// Where nodes remember a message it arrives whenever there is a way at all, out of every concave region; and more often within
+// the hop bound.
 func TestMemoryLeavesConcaveRegions(t *testing.T) {
 	var trapped, all int
 	var without, with float64
@@ -185,14 +186,16 @@ func TestMemoryLeavesConcaveRegions(t *testing.T) {
 		}
 	})
 	n := 20 * float64(all)
-	t.Logf("%d pairs, %d that a concave region may hold for ever; within the hop bound arrive %.4f, with memory %.4f", all, trapped, without/n, with/n)
+	t.Logf("%d pairs, %d that a concave region may hold for ever; within the hop bound arrive %.4f, with memory %.4f", all, trapped,
+		without/n, with/n)
 	if trapped == 0 || with <= without {
 		t.Error("the test tests nothing, or memory makes it worse")
 	}
 }
 
 // In a ring chaos delivers whenever the two are connected, within twice its length: it turns round at the break, and nothing turns it
-// again. Without No Routeback the node before the one at the break sends it there again, for ever, unless the other way round is not longer from it.
+// again. Without No Routeback the node before the one at the break sends it there again, for ever, unless the other way round is
+// not longer from it.
 func TestRing(t *testing.T) {
 	never := 0
 	for n := 3; n <= 8; n++ {
@@ -260,8 +263,8 @@ func TestChaosArrivesAsOftenAsTheChainSays(t *testing.T) {
 	t.Logf("%d rates, off by at most %.3f", checked, worst)
 }
 
-// Where there is no concave region a message arrives for certain (seed 003 §5.2.3.2): shown for every pair around every block of dead nodes that
-// is convex, to 3 by 3, in two and three dimensions; and hardly any needs more than the hop bound.
+// Where there is no concave region a message arrives for certain (seed 003 §5.2.3.2): shown for every pair around every block of
+// dead nodes that is convex, to 3 by 3, in two and three dimensions; and hardly any needs more than the hop bound.
 func TestConvexObstaclesArePassed(t *testing.T) {
 	for _, test := range []struct {
 		dims    string
@@ -316,7 +319,8 @@ func TestLinearObstacles(t *testing.T) {
 		src, dst := f.dims.Rank(grid.Coord{X: 7, Y: 5}), f.dims.Rank(grid.Coord{X: 7, Y: 7})
 		with, without := f.chances(Chaos, src, dst, 200, false), f.chances(Chaos, src, dst, 200, true)
 		if with[test.hops-1] != 0 || with[test.hops] != test.want || with[200] < 0.98 {
-			t.Errorf("wall of %d: %.4f pass within %d hops and %.4f within 200, want %.4f and nearly all", test.wall, with[test.hops], test.hops, with[200], test.want)
+			t.Errorf("wall of %d: %.4f pass within %d hops and %.4f within 200, want %.4f and nearly all", test.wall, with[test.hops],
+				test.hops, with[200], test.want)
 		}
 		if without[200] != 0 {
 			t.Errorf("wall of %d: %.4f pass by going back", test.wall, without[200])
@@ -352,8 +356,8 @@ func TestNoRoutebackDeliversMore(t *testing.T) {
 	}
 }
 
-// Of channels that serve alike the one where the fewest wait is taken, by chance among equals; one that takes nothing now is waited for, and
-// no detour is made for that.
+// Of channels that serve alike the one where the fewest wait is taken, by chance among equals; one that takes nothing now is
+// waited for, and no detour is made for that.
 func TestChoiceByLoad(t *testing.T) {
 	q := Query{Dims: grid.Dims{X: 5, Y: 5, Z: 5}, Dst: grid.Coord{X: 1, Y: 1, Z: 1}, Functional: 0x3f, Ready: 0x3f}
 	ask := func(chance int) string {

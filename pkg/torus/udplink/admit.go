@@ -15,14 +15,14 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A handshake comes from the port of the link's own UDP flow. The dialer also holds that port in TCP, so that no other user of its machine can
-// connect from it. The acceptor takes such a connection at once and closes an earlier one. Any other connection from the peer's address (from a
-// dialer of an earlier version, or one that could not get its port) must show the beginning of a ClientHello within helloTime before it takes a
-// place or counts against the rate.
+// A handshake comes from the port of the link's own UDP flow. The dialer also holds that port in TCP, so that no other user of
+// its machine can connect from it. The acceptor takes such a connection at once and closes an earlier one. Any other connection
+// from the peer's address (from a dialer of an earlier version, or one that could not get its port) must show the beginning of a
+// ClientHello within helloTime before it takes a place or counts against the rate.
 const (
 	helloTime = 100 * time.Millisecond
-	// maxSilent limits the connections that have not shown it yet, and maxHandshakes their handshakes. acceptRate (per second) and acceptBurst limit
-	// the acceptor's work for each class over time. Connections beyond these limits are closed unread.
+	// maxSilent limits the connections that have not shown it yet, and maxHandshakes their handshakes. acceptRate (per second) and
+	// acceptBurst limit the acceptor's work for each class over time. Connections beyond these limits are closed unread.
 	maxSilent     = 32
 	maxHandshakes = 4
 	acceptRate    = 20
@@ -128,8 +128,8 @@ func newAdmission() *admission {
 	}
 }
 
-// enter admits a connection, in the connection's own goroutine. It returns the connection to read from and a function to call at its end; nil if
-// the connection is refused.
+// enter admits a connection, in the connection's own goroutine. It returns the connection to read from and a function to call at
+// its end; nil if the connection is refused.
 func (a *admission) enter(conn net.Conn, own bool) (net.Conn, func()) {
 	if own {
 		return a.enterOwn(conn)

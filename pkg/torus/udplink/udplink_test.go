@@ -348,7 +348,8 @@ func TestConfigNamesAllBadFields(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"Dir 7: want 1 to 6", "Peer 127.0.0.1:0", "same family", "MTU 75: want 76 to 8224", "Rekey", "VerifyPeer nil", "Logger nil", "TLS nil"} {
+	for _, want := range []string{"Dir 7: want 1 to 6", "Peer 127.0.0.1:0", "same family", "MTU 75: want 76 to 8224", "Rekey",
+		"VerifyPeer nil", "Logger nil", "TLS nil"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in: %v", want, err)
 		}
@@ -509,8 +510,8 @@ func TestFloodMakesTheReaderRest(t *testing.T) {
 	}
 }
 
-// TestFloodOfStrangersDoesNotSilenceLink sends a link's end 40,000 small packets in a second, as fast as the machine can send them: it stays
-// NORMAL, and hears every heartbeat.
+// TestFloodOfStrangersDoesNotSilenceLink sends a link's end 40,000 small packets in a second, as fast as the machine can send
+// them: it stays NORMAL, and hears every heartbeat.
 func TestFloodOfStrangersDoesNotSilenceLink(t *testing.T) {
 	a, b := pairOf(t)
 	b.start()
@@ -535,14 +536,16 @@ func TestFloodOfStrangersDoesNotSilenceLink(t *testing.T) {
 	}
 	took, st := time.Since(begin), b.link.Stats()
 	b.until("told", func(o torus.LinkOutput, s torus.LinkStats) bool {
-		t.Logf("%d packets of a stranger in %s: %d lost frames, %d rests, %d dropped by the kernel", packets, took, s.Lost-lost, st.Rests, st.Dropped)
+		t.Logf("%d packets of a stranger in %s: %d lost frames, %d rests, %d dropped by the kernel", packets, took, s.Lost-lost, st.Rests,
+			st.Dropped)
 		if o.State != torus.LinkNormal || s.Lost != lost {
 			t.Errorf("the link is %s, %+v, and lost %d frames", o.State, o.Detail, s.Lost-lost)
 		}
 		return true
 	})
 	if st.Dropped < packets || st.Rests > 0 {
-		t.Errorf("the kernel dropped %d of %d packets of a stranger, and the reader rested %d times: want none to reach it", st.Dropped, packets, st.Rests)
+		t.Errorf("the kernel dropped %d of %d packets of a stranger, and the reader rested %d times: want none to reach it", st.Dropped,
+			packets, st.Rests)
 	}
 }
 

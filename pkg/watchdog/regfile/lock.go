@@ -69,7 +69,8 @@ func (h Holder) Same(o Holder) bool {
 // Elsewhere says whether its PID means nothing in a PID namespace, for it is of another one.
 func (h Holder) Elsewhere(space uint64) bool { return h.Space != 0 && space != 0 && h.Space != space }
 
-// PIDNamespace returns what the kernel calls the PID namespace of this process, its inode; 0: not known. It is a namespace's own as long as that exists.
+// PIDNamespace returns what the kernel calls the PID namespace of this process, its inode; 0: not known. It is a namespace's own
+// as long as that exists.
 var PIDNamespace = sync.OnceValue(func() uint64 {
 	name, err := os.Readlink("/proc/self/ns/pid") // pid:[4026531836]
 	if err != nil {

@@ -196,23 +196,28 @@ func TestHolder(t *testing.T) {
 	if err != nil || start == 0 {
 		t.Fatal(start, err)
 	}
-	if h, held, err := HolderOf(path, fault.HalfDNP); !held || err != nil || h != (Holder{PID: os.Getpid(), Start: start, Space: PIDNamespace()}) || h.Space == 0 {
+	if h, held, err := HolderOf(path, fault.HalfDNP); !held || err != nil ||
+		h != (Holder{PID: os.Getpid(), Start: start, Space: PIDNamespace()}) || h.Space == 0 {
 		t.Errorf("served: %+v, %t, %v: want process %d of %d", h, held, err, os.Getpid(), start)
 	}
 	for _, what := range []string{"report path:\naltered " + strings.Repeat("x", maxTests), Proven} {
 		if err := f.NoteTests(what); err != nil {
 			t.Fatal(err)
 		}
-		if h, err := LastHolder(path, fault.HalfDNP); err != nil || !strings.HasPrefix(what, h.Tests[:min(len(h.Tests), len("report path:"))]) || len(h.Tests) > maxTests {
+		if h, err := LastHolder(path, fault.HalfDNP); err != nil ||
+			!strings.HasPrefix(what, h.Tests[:min(len(h.Tests), len("report path:"))]) || len(h.Tests) > maxTests {
 			t.Errorf("%+v, %v", h, err)
 		}
 	}
-	if h, err := LastHolder(path, fault.HalfDNP); err != nil || h != (Holder{PID: os.Getpid(), Start: start, Space: PIDNamespace(), Tests: Proven}) {
+	if h, err := LastHolder(path, fault.HalfDNP); err != nil ||
+		h != (Holder{PID: os.Getpid(), Start: start, Space: PIDNamespace(), Tests: Proven}) {
 		t.Errorf("proven: %+v, %v", h, err)
 	}
 	for text, want := range map[string]Holder{
-		"12\n": {PID: 12}, "12 34\n": {PID: 12, Start: 34}, "12 34 proven\n": {PID: 12, Start: 34, Tests: Proven}, "12 34\n6 7 proven\n": {PID: 12, Start: 34},
-		"12 34 proven\n12 34 in 56\n": {PID: 12, Start: 34, Space: 56, Tests: Proven}, "12 34\n12 34 in 56\nproven\n": {PID: 12, Start: 34, Space: 56},
+		"12\n": {PID: 12}, "12 34\n": {PID: 12, Start: 34}, "12 34 proven\n": {PID: 12, Start: 34,
+			Tests: Proven}, "12 34\n6 7 proven\n": {PID: 12, Start: 34},
+		"12 34 proven\n12 34 in 56\n": {PID: 12, Start: 34, Space: 56, Tests: Proven}, "12 34\n12 34 in 56\nproven\n": {PID: 12,
+			Start: 34, Space: 56},
 		"12 34\n6 7 in 56\n": {PID: 12, Start: 34}, "12 34\n12 34 in \n": {PID: 12, Start: 34}, // left of one before, or torn
 	} {
 		if err := os.WriteFile(path+".dnp", []byte(text), 0o600); err != nil {

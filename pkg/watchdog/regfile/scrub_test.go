@@ -39,7 +39,8 @@ func TestScrub(t *testing.T) {
 	}
 	scrub(0, 0)
 	maxHops, _ := registerCell(watchdog.AddrMaxHops)
-	for _, at := range []int{maxHops.guards, maxHops.guards + 15, extCell(extLinkDetail).guards + 3, pageSize + offMagic, pageSize + offEpochs + epochStride} {
+	for _, at := range []int{maxHops.guards, maxHops.guards + 15, extCell(extLinkDetail).guards + 3, pageSize + offMagic,
+		pageSize + offEpochs + epochStride} {
 		for bit := range 8 {
 			dnp.mem[at] ^= 1 << bit
 			scrub(1, 0)

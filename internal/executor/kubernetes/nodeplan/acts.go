@@ -36,8 +36,8 @@ func (s *step) applyNode(f fields, r executor.Result) Plan {
 	if len(f.labels) > 0 {
 		meta["labels"] = f.labels
 	}
-	// Never left out altogether: an apply that leaves out what the one before has named takes it away with all in it that nobody is said to own, as on
-	// nodes of which the API server keeps no managed fields.
+	// Never left out altogether: an apply that leaves out what the one before has named takes it away with all in it that nobody is
+	// said to own, as on nodes of which the API server keeps no managed fields.
 	spec := map[string]any{}
 	if f.unschedulable {
 		spec["unschedulable"] = true

@@ -30,7 +30,8 @@ func wants(n *corev1.Node, j executor.Job) (claim, bool) {
 		}}, true
 	case response.KubernetesLabel:
 		is, there := n.Labels[p["key"]]
-		return claim{"label " + p["key"], there, there && is == p["value"], func(m Mark) bool { return m.Kind == response.KubernetesLabel && m.Key == p["key"] }}, true
+		return claim{"label " + p["key"], there, there && is == p["value"],
+			func(m Mark) bool { return m.Kind == response.KubernetesLabel && m.Key == p["key"] }}, true
 	case response.KubernetesTaint, response.KubernetesEvict:
 		t := taintOf(j)
 		at := slices.IndexFunc(n.Spec.Taints, func(x corev1.Taint) bool { return x.Key == t.Key && x.Effect == t.Effect })
@@ -39,7 +40,8 @@ func wants(n *corev1.Node, j executor.Job) (claim, bool) {
 		}}, true
 	case response.KubernetesCondition:
 		c, there := find(n.Status.Conditions, p["type"])
-		return claim{"condition " + p["type"], there, there && c.Status == corev1.ConditionTrue, func(m Mark) bool { return m.Kind == response.KubernetesCondition && m.Type == p["type"] }}, true
+		return claim{"condition " + p["type"], there, there && c.Status == corev1.ConditionTrue,
+			func(m Mark) bool { return m.Kind == response.KubernetesCondition && m.Type == p["type"] }}, true
 	default:
 		return claim{}, false
 	}
@@ -88,8 +90,8 @@ func (s *step) overrule(open map[string]bool) (executor.Result, bool) {
 	return executor.Result{}, false
 }
 
-// lost refuses to say again that a step was done where somebody has taken away since what an attempt before had brought: what the policy does next may rest
-// on it. A drain finds that out by itself, and then says how far it has come.
+// lost refuses to say again that a step was done where somebody has taken away since what an attempt before had brought: what the
+// policy does next may rest on it. A drain finds that out by itself, and then says how far it has come.
 func (s *step) lost() (executor.Result, bool) {
 	c, ok := wants(s.n, s.j)
 	if !ok || c.asked || s.j.Undo || s.mine == nil || s.j.Kind == response.KubernetesDrain {

@@ -167,7 +167,8 @@ func (s *step) restate(list []map[string]any, typ string) []map[string]any {
 	}
 	now := metav1.NewTime(s.stampTime())
 	c := corev1.NodeCondition{
-		Type: corev1.NodeConditionType(typ), Status: corev1.ConditionTrue, Reason: wanting[0].Reason, Message: cut(strings.Join(said, "; "), maxTexts),
+		Type: corev1.NodeConditionType(typ), Status: corev1.ConditionTrue, Reason: wanting[0].Reason, Message: cut(strings.Join(said,
+			"; "), maxTexts),
 		LastHeartbeatTime: now, LastTransitionTime: now,
 	}
 	if was, there := find(s.n.Status.Conditions, typ); there && was.Status == c.Status {

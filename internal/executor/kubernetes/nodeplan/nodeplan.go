@@ -19,18 +19,18 @@
 // Labels, spec.unschedulable and conditions go by server-side apply, so that the API server itself keeps in metadata.managedFields
 // whose each of them is: a field is ours while our field manager owns it, and it ceases to be as soon as somebody else changes it. What
 // is not ours is neither changed nor put back. Each apply names all that is ours on the node, since what an apply leaves out is
-// taken away: so marks say who still wants a field, and managed fields say whether it is ours to take away. The list of taints has one owner
-// altogether in Kubernetes ("listType=atomic"): taints go by a merge patch, under the same condition, and the mark says which
-// taint is ours, by its key, value, effect and the time at which it was added.
+// taken away: so marks say who still wants a field, and managed fields say whether it is ours to take away. The list of taints
+// has one owner altogether in Kubernetes ("listType=atomic"): taints go by a merge patch, under the same condition, and the mark
+// says which taint is ours, by its key, value, effect and the time at which it was added.
 //
 // # A person's word ends all claims
 //
 // A mark is a claim: its response wants the node cordoned, or the label, the taint or the condition there. A claim and what it claims
-// come by one write. So where a claim stands, and not what it claims, somebody has taken that away: the claim is overruled. No response does
-// anew what somebody has taken away from one that is open still, nor does that one's own next step (overrule), and the same step, repeated, does not
-// say that it is done (lost). When it ends, what was said of
-// it is over: a new fault is a new reason. One that is closed without having been put back has left what it did to a person, and its claim stands
-// for as long as that: others that are put back leave it alone. Once it is overruled it means nothing, and the next write takes its mark away.
+// come by one write. So where a claim stands, and not what it claims, somebody has taken that away: the claim is overruled. No
+// response does anew what somebody has taken away from one that is open still, nor does that one's own next step (overrule), and
+// the same step, repeated, does not say that it is done (lost). When it ends, what was said of it is over: a new fault is a new
+// reason. One that is closed without having been put back has left what it did to a person, and its claim stands for as long as
+// that: others that are put back leave it alone. Once it is overruled it means nothing, and the next write takes its mark away.
 package nodeplan
 
 import (
@@ -91,8 +91,8 @@ func newStep(n *corev1.Node, j executor.Job, now time.Time) *step {
 	return s
 }
 
-// Next says what the attempt writes to the node as it is. open says which of the responses that Overruled has named are open; of the others it
-// says nothing.
+// Next says what the attempt writes to the node as it is. open says which of the responses that Overruled has named are open; of
+// the others it says nothing.
 func Next(n *corev1.Node, j executor.Job, open map[string]bool, now time.Time) Plan {
 	if r, refused := Fenced(n, j.Token); refused {
 		return ends(r)

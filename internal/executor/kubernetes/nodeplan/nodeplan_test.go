@@ -28,15 +28,18 @@ func job(kind response.Kind) executor.Job {
 
 // TestFenced: a higher token, and one that is none, are refused by whatever looks at the node.
 func TestFenced(t *testing.T) {
-	for given, want := range map[string]response.Outcome{"6": 0, "7": 0, "8": response.StaleToken, "": response.Unchanged, "-1": response.Unchanged, "18446744073709551616": response.Unchanged} {
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{TokenKey: given, MarkKey("r7-1", 2): "{}"}}, Spec: corev1.NodeSpec{Unschedulable: true}}
+	for given, want := range map[string]response.Outcome{"6": 0, "7": 0, "8": response.StaleToken, "": response.Unchanged,
+		"-1": response.Unchanged, "18446744073709551616": response.Unchanged} {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{TokenKey: given, MarkKey("r7-1", 2): "{}"}},
+			Spec: corev1.NodeSpec{Unschedulable: true}}
 		if r, _ := Fenced(n, 7); r.Outcome != want {
 			t.Errorf("token %q: %+v", given, r)
 		}
 		if r, ok := Stands(n, job(response.KubernetesDrain)); r.Outcome != want || ok != (want == 0) {
 			t.Errorf("token %q: stands %t, %+v", given, ok, r)
 		}
-		if p := Next(n, job(response.KubernetesCordon), nil, time.Unix(0, 0)); (p.Write == nil) != (want != 0) || want != 0 && p.Result.Outcome != want {
+		if p := Next(n, job(response.KubernetesCordon), nil, time.Unix(0, 0)); (p.Write == nil) != (want != 0) || want != 0 &&
+			p.Result.Outcome != want {
 			t.Errorf("token %q: %+v", given, p)
 		}
 	}
@@ -50,7 +53,8 @@ func TestFenced(t *testing.T) {
 func TestEveryWriteIsConditional(t *testing.T) {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", ResourceVersion: "12", Labels: map[string]string{"theirs": "x"}},
 		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Ready", Status: "True"}}}}
-	for _, kind := range []response.Kind{response.KubernetesCondition, response.KubernetesLabel, response.KubernetesCordon, response.KubernetesDrain,
+	for _, kind := range []response.Kind{response.KubernetesCondition, response.KubernetesLabel, response.KubernetesCordon,
+		response.KubernetesDrain,
 		response.KubernetesTaint, response.KubernetesEvict} {
 		for _, undo := range []bool{false, true} {
 			j := job(kind)
@@ -63,7 +67,8 @@ func TestEveryWriteIsConditional(t *testing.T) {
 			if err := json.Unmarshal(p.Write.Body, &b); err != nil {
 				t.Fatal(err)
 			}
-			if b.Name != "n" || b.UID != "u" || b.ResourceVersion != "12" || b.Annotations[TokenKey] != "7" || b.Annotations[AttemptKey] != "r7-1/2/3" {
+			if b.Name != "n" || b.UID != "u" || b.ResourceVersion != "12" || b.Annotations[TokenKey] != "7" ||
+				b.Annotations[AttemptKey] != "r7-1/2/3" {
 				t.Errorf("%s: %s", kind, p.Write.Body)
 			}
 			if strings.Contains(string(p.Write.Body), "theirs") || strings.Contains(string(p.Write.Body), "Ready") {
@@ -95,7 +100,8 @@ func TestOwned(t *testing.T) {
 		{Manager: Manager, Operation: "Apply"},
 	}}}
 	o := ownedBy(n)
-	if len(o.labels) != 1 || !o.labels["a/b"] || !o.unschedulable || len(o.conditions) != 2 || !o.condition("A") || o.condition("B") || !o.conditions["B"]["message"] {
+	if len(o.labels) != 1 || !o.labels["a/b"] || !o.unschedulable || len(o.conditions) != 2 || !o.condition("A") || o.condition("B") ||
+		!o.conditions["B"]["message"] {
 		t.Errorf("%+v", o)
 	}
 }
@@ -135,15 +141,19 @@ func TestText(t *testing.T) {
 // left as it is.
 func FuzzMarks(f *testing.F) {
 	f.Add(`{"kind":"kubernetes.cordon"}`, `{"f:spec":{"f:unschedulable":{}}}`, uint8(0))
-	f.Add(`{"kind":"kubernetes.condition","type":"A","reason":"B","message":"C"}`, `{"f:status":{"f:conditions":{"k:{\"type\":\"A\"}":{"f:status":{}}}}}`, uint8(1))
+	f.Add(`{"kind":"kubernetes.condition","type":"A","reason":"B","message":"C"}`,
+		`{"f:status":{"f:conditions":{"k:{\"type\":\"A\"}":{"f:status":{}}}}}`, uint8(1))
 	f.Add(`[]`, `{`, uint8(5))
 	f.Fuzz(func(t *testing.T, mark, fields string, which uint8) {
-		kinds := []response.Kind{response.KubernetesCordon, response.KubernetesCondition, response.KubernetesLabel, response.KubernetesDrain, response.KubernetesTaint, response.KubernetesEvict}
+		kinds := []response.Kind{response.KubernetesCordon, response.KubernetesCondition, response.KubernetesLabel,
+			response.KubernetesDrain, response.KubernetesTaint, response.KubernetesEvict}
 		j := job(kinds[int(which>>1)%len(kinds)])
 		j.Undo = which&1 == 1
 		fv := metav1.NewFieldsV1(fields)
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{"lofamo.io/did-other.0": mark, MarkKey("r7-1", 2): mark},
-			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: Manager, Operation: "Apply", FieldsV1: fv}, {Manager: Manager, Operation: "Apply", Subresource: "status", FieldsV1: fv}}}}
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n",
+			Annotations: map[string]string{"lofamo.io/did-other.0": mark, MarkKey("r7-1", 2): mark},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: Manager, Operation: "Apply", FieldsV1: fv},
+				{Manager: Manager, Operation: "Apply", Subresource: "status", FieldsV1: fv}}}}
 		p := Next(n, j, nil, time.Unix(1, 0))
 		if p.Write == nil {
 			if p.Result.Outcome != response.Unchanged || p.Result.Detail == "" {
@@ -169,7 +179,8 @@ func TestLost(t *testing.T) {
 			n.Spec.Taints = []corev1.Taint{{Key: "k", Value: value, Effect: corev1.TaintEffectNoSchedule}}
 		},
 		response.KubernetesCondition: func(n *corev1.Node, value string) {
-			n.Status.Conditions = []corev1.NodeCondition{{Type: "T", Status: map[string]corev1.ConditionStatus{"v": corev1.ConditionTrue, "": corev1.ConditionFalse}[value]}}
+			n.Status.Conditions = []corev1.NodeCondition{{Type: "T",
+				Status: map[string]corev1.ConditionStatus{"v": corev1.ConditionTrue, "": corev1.ConditionFalse}[value]}}
 		},
 		response.KubernetesCordon: func(n *corev1.Node, value string) { n.Spec.Unschedulable = value != "" },
 	} {
@@ -179,7 +190,8 @@ func TestLost(t *testing.T) {
 		other(changed, "")
 		other(there, "v")
 		for name, n := range map[string]*corev1.Node{"gone": gone, "changed": changed} {
-			if got := Next(n, j, nil, time.Unix(0, 0)); got.Write != nil || got.Result.Outcome != response.Unchanged || !strings.Contains(got.Result.Detail, MarkKey("r7-1", 2)) {
+			if got := Next(n, j, nil, time.Unix(0, 0)); got.Write != nil || got.Result.Outcome != response.Unchanged ||
+				!strings.Contains(got.Result.Detail, MarkKey("r7-1", 2)) {
 				t.Errorf("%s, %s: %+v", kind, name, got)
 			}
 		}

@@ -84,7 +84,8 @@ func answer(w http.ResponseWriter, status int, body any) {
 func fail(w http.ResponseWriter, status int, id, text string) {
 	answer(w, status, map[string]any{"error": map[string]any{
 		"code": "Base.1.18." + id, "message": text,
-		"@Message.ExtendedInfo": []any{map[string]any{"@odata.type": "#Message.v1_1_2.Message", "MessageId": "Base.1.18." + id, "Message": text, "Severity": "Critical"}},
+		"@Message.ExtendedInfo": []any{map[string]any{"@odata.type": "#Message.v1_1_2.Message", "MessageId": "Base.1.18." + id,
+			"Message": text, "Severity": "Critical"}},
 	}})
 }
 

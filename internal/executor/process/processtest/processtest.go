@@ -79,7 +79,8 @@ func (f *Fixture) Start(t testing.TB) (stop func()) {
 // Supervisor returns the executor of a supervisor that reaches the process at an address.
 func (f *Fixture) Supervisor(t testing.TB, address string) *remote.Executor {
 	t.Helper()
-	x, err := remote.New(config.ExecutorClient{Address: address, DialTimeout: config.Duration(time.Second), SettleTimeout: config.Duration(time.Second)}, Cluster,
+	x, err := remote.New(config.ExecutorClient{Address: address, DialTimeout: config.Duration(time.Second),
+		SettleTimeout: config.Duration(time.Second)}, Cluster,
 		f.Certificate(t, pki.RoleSupervisor), nil)
 	must(t, err)
 	t.Cleanup(func() { _ = x.Close() })
@@ -90,10 +91,12 @@ func (f *Fixture) Supervisor(t testing.TB, address string) *remote.Executor {
 func Job(kind response.Kind, token uint64, id string, step, attempt int, parameters map[string]string) executor.Job {
 	return executor.Job{
 		Effect: response.Effect{
-			Attempt: response.Attempt{Response: id, Step: step, Attempt: attempt}, Kind: kind, Token: token, IdempotencyKey: id, Timeout: 20 * time.Second,
+			Attempt: response.Attempt{Response: id, Step: step,
+				Attempt: attempt}, Kind: kind, Token: token, IdempotencyKey: id, Timeout: 20 * time.Second,
 			Target: response.Target{Node: "n1", Component: fault.ComponentHost}, Parameters: parameters,
 		},
-		Cluster: Cluster, Policy: "p", Fault: executor.Fault{State: fault.Failed, Cause: fault.CauseHost, Since: time.Unix(1700000000, 0), Detail: "silent"},
+		Cluster: Cluster, Policy: "p", Fault: executor.Fault{State: fault.Failed, Cause: fault.CauseHost, Since: time.Unix(1700000000, 0),
+			Detail: "silent"},
 	}
 }
 

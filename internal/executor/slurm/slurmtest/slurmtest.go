@@ -108,7 +108,8 @@ func (c *Controller) start(t testing.TB, ctld, real, host string) error {
 		return err
 	}
 	addr := netip.AddrPortFrom(freeport.IP(), port)
-	conf := strings.NewReplacer("HOST", host, "IP", addr.Addr().String(), "PORT", fmt.Sprint(port), "NODED", fmt.Sprint(freeport.Addr(t).Port()), "DIR", c.Dir, "PLUGINS", plugins).Replace(`
+	conf := strings.NewReplacer("HOST", host, "IP", addr.Addr().String(), "PORT", fmt.Sprint(port), "NODED",
+		fmt.Sprint(freeport.Addr(t).Port()), "DIR", c.Dir, "PLUGINS", plugins).Replace(`
 ClusterName=test
 SlurmctldHost=HOST(IP)
 SlurmctldPort=PORT
@@ -131,7 +132,8 @@ NodeName=n[1-20] NodeHostname=HOST NodeAddr=IP CPUs=1 State=UNKNOWN
 PartitionName=debug Nodes=ALL Default=YES State=UP
 `)
 	script := "#!/bin/sh\nLD_LIBRARY_PATH=" + os.Getenv("LD_LIBRARY_PATH") + " exec " + real + ` "$@"` + "\n"
-	if err := errors.Join(os.Mkdir(filepath.Join(c.Dir, "state"), 0o700), os.WriteFile(c.Conf, []byte(conf), 0o600), Script(c.Scontrol, script)); err != nil {
+	if err := errors.Join(os.Mkdir(filepath.Join(c.Dir, "state"), 0o700), os.WriteFile(c.Conf, []byte(conf), 0o600),
+		Script(c.Scontrol, script)); err != nil {
 		return err
 	}
 	log, err := os.Create(filepath.Join(c.Dir, "log"))

@@ -187,7 +187,7 @@ func (o *options) hostCommand() *cobra.Command {
 }
 
 func (o *options) dnpCommand() *cobra.Command {
-	return o.halfCommand("dnp", "Run the DNP half alone (the paper's DNP Fault Manager)", dnp.Run)
+	return o.halfCommand("dnp", "Run the DNP half alone (the paper's DNP Fault Manager)", dnp.With(orderKinds()...))
 }
 
 func (o *options) halfCommand(name, short string, run func(context.Context, config.Agent, *slog.Logger) error) *cobra.Command {

@@ -47,6 +47,7 @@ var layers = map[string][]string{
 	"pkg/servicenet/netwatch":     {},
 	"pkg/servicenet/railtest":     {"pkg/servicenet"},
 	"pkg/order":                   {"api", "pkg/fault", "pkg/servicenet"},
+	"pkg/order/ordertest":         {"api", "pkg/fault", "pkg/order"},
 	"pkg/sensor":                  {"pkg/fault", "pkg/torus/grid"},
 	"pkg/awareness":               {"pkg/fault", "pkg/torus/grid"},
 	"pkg/response":                {"pkg/fault", "pkg/torus/grid"},

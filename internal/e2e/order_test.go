@@ -24,8 +24,9 @@ func buildOrderTest(t *testing.T) string {
 	return bin
 }
 
-// TestNewOrderKindReachesNodes: a kind that only this build knows goes from the leader to the nodes, which validate it, store it, bring it into force and
-// answer, over the real channel. A node refuses what is wrong, forgets nothing over a restart of its half, and follows a new leader.
+// TestNewOrderKindReachesNodes: a kind that only this build knows goes from the leader to the nodes, which validate it, store it, bring
+// it into force and answer, over the real channel. A node refuses bad content, keeps the order over a restart of its half, and follows a
+// new leader.
 func TestNewOrderKindReachesNodes(t *testing.T) {
 	bin, dir := buildOrderTest(t), t.TempDir()
 	for _, sub := range []string{"want", "marked", "said"} {
@@ -78,7 +79,7 @@ func TestNewOrderKindReachesNodes(t *testing.T) {
 	want(t, "n0-0-0", "red")
 	holds(t, "n0-0-0", "red")
 
-	try(t, l, "a half that starts again brings what it holds into force", func(t trial) {
+	try(t, l, "a half that starts again applies its stored order", func(t trial) {
 		if err := os.Remove(filepath.Join(dir, "marked", "n1-1-0")); err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 )
 
-// orderChannel is this replica's end of the order channel (package order): it gives the orders of all kinds while this replica leads, and takes the answers.
+// orderChannel is this replica's end of the order channel (package order): it gives the orders of all kinds while this replica leads, and
+// takes the answers.
 type orderChannel struct {
 	s             *Supervisor
 	masks         *orders[chanmask.Mask, *lofamov1.MaskStatus]

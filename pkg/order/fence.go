@@ -22,8 +22,9 @@ var verdictNames = [...]string{"", "new", "known", "older", "a copy", "of anothe
 
 func (v Verdict) String() string { return verdictNames[v] }
 
-// OtherLife reports whether an order is not for this life of a node. A node that holds no order cannot tell an old one by its number, and a life never comes
-// again. life is 0 if the leader is of an earlier version, which names none; unknown says that the leader has not heard of the node yet.
+// OtherLife reports whether an order is not for this life of a node. A node that holds no order cannot tell an old one by its number, and
+// a life never comes again. life is 0 if the leader is of an earlier version, which names none; unknown says that the leader has not
+// heard of the node yet.
 func OtherLife(life uint64, unknown bool, own uint64) bool {
 	return unknown || life != 0 && life != own
 }
@@ -35,10 +36,10 @@ const (
 	RunsLast = time.Minute
 )
 
-// Runs is the fence of a node for runs of one kind: each is carried out once. A lower number than the last one means an old leader only for RunsLast, because
-// the store may have begun anew, with lower terms. A number that was taken before is a copy at any time: no leader gives a number twice or repeats any run but
-// its last. So a copy does nothing, unless the node has taken runsKept others since or has started again: then the node runs it once more. The zero value has
-// taken none.
+// Runs is the fence of a node for runs of one kind: each is carried out once. A lower number than the last one means an old leader only
+// for RunsLast, because the store may have begun anew, with lower terms. A number that was taken before is a copy at any time: no leader
+// gives a number twice or repeats any run but its last. So a copy does nothing, unless the node has taken runsKept others since or has
+// started again: then the node runs it once more. The zero value has taken none.
 type Runs struct {
 	last  number
 	at    time.Time // when last came first
@@ -82,8 +83,8 @@ func (r *Runs) Take(now time.Time, n *lofamov1.OrderNumber) {
 // Forget makes the last run one of the past: it is a copy from now on, and no number is too low.
 func (r *Runs) Forget() { r.last = number{} }
 
-// Holder is what a node holds by standing orders of one kind. The content counts at once; the leader hears of it when it is on disk, because a leader would not
-// repeat what a crash undoes.
+// Holder is what a node holds by standing orders of one kind. The content counts at once; the leader hears of it when it is on disk,
+// because a leader would not repeat what a crash undoes.
 //
 //	held ──Change──► being stored ──Stored──► held, the leader is told
 type Holder[S comparable] struct {

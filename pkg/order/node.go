@@ -18,10 +18,11 @@ import (
 
 // PlainNode is a node's side of a plain kind.
 type PlainNode interface {
-	// Validate returns an error that names the bad field, its value and what is allowed. It changes nothing; the node refuses the order then.
+	// Validate returns an error that names the bad field, its value and what is allowed. It changes nothing; the node refuses the order
+	// then.
 	Validate(Content) error
-	// Apply brings a content into force, the empty one too: nothing is wanted of the node any more. It may block and may be called again with the same content,
-	// as after each start of the node. The node says what Apply fails with, and the leader sends the order again.
+	// Apply brings a content into force, the empty one too: nothing is wanted of the node any more. It may block and may be called again
+	// with the same content, as after each start of the node. The node says what Apply fails with, and the leader sends the order again.
 	Apply(Content) error
 }
 
@@ -61,8 +62,8 @@ type Application struct {
 	Content Content
 }
 
-// NewNode returns a machine that holds what an earlier life has stored (Node.Output.Keep). It returns an error if that cannot be read; the machine then asks the
-// leader for it.
+// NewNode returns a machine that holds what an earlier life has stored (Node.Output.Keep). It returns an error if that cannot be read;
+// the machine then asks the leader for it.
 func NewNode(self fault.Origin, epoch func() fault.Epoch, kinds *Registry[PlainNode], stored []byte) (*Node, error) {
 	n := &Node{self: self, epoch: epoch, kinds: kinds, held: make(map[string]*heldOrder)}
 	for _, kind := range kinds.Kinds() {
@@ -94,7 +95,8 @@ func (n *Node) Start() (out NodeOutput) {
 	return out
 }
 
-// Order takes a verified order. It is answered whatever becomes of it, unless it is for another node: a leader that asks again has not heard.
+// Order takes a verified order. It is answered whatever becomes of it, unless it is for another node: a leader that asks again has not
+// heard.
 func (n *Node) Order(o *lofamov1.Order) (out NodeOutput) {
 	kind, content := o.GetKind(), Content(o.GetContent())
 	handler, known := n.kinds.Of(kind)
@@ -175,8 +177,8 @@ func (n *Node) status(kind, why string) *lofamov1.OrderStatus {
 	return st
 }
 
-// The file: magic (4 bytes), then for each kind, in alphabetical order, the length (2 bytes, big endian) of an Order without node and life, and the Order; at
-// the end CRC-32C over all before it (4 bytes, big endian).
+// The file: magic (4 bytes), then for each kind, in alphabetical order, the length (2 bytes, big endian) of an Order without node and
+// life, and the Order; at the end CRC-32C over all before it (4 bytes, big endian).
 const heldMagic = "LOR1"
 
 // MaxHeld bounds the stored orders of a half, in bytes.

@@ -49,8 +49,9 @@ type node[W comparable, S Status] struct {
 	timer Timer
 }
 
-// Standing has nodes hold what is wanted of them: it decides whom the leader sends an order, and when again, until each node has said that it holds the
-// content (seed 003 §5.2.3.2: "the central controller can send messages telling the appropriate nodes to mark certain links as dead").
+// Standing has nodes hold what is wanted of them: it decides whom the leader sends an order, and when again, until each node has said
+// that it holds the content (seed 003 §5.2.3.2: "the central controller can send messages telling the appropriate nodes to mark certain
+// links as dead").
 //
 //	settled ──other content wanted, or the node says otherwise──► ordered ──the node says that it holds it──► settled
 //	                                                                │  ▲

@@ -162,7 +162,8 @@ func TestOrdersNameTheLife(t *testing.T) {
 	}
 }
 
-// A node that holds no word takes an order of its own boot epoch alone. It says that at once, and gets one at once; who has begun anew, too.
+// A node that holds no word takes an order of its own boot epoch alone. It says that at once, and gets one at once; who has begun anew,
+// too.
 func TestOrdersNameTheEpoch(t *testing.T) {
 	m := NewStanding(cfg)
 	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{a: xPlus}, 7)

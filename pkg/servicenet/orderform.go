@@ -20,8 +20,8 @@ const (
 type Order struct {
 	Kind string
 	Node fault.NodeID // who is to carry it out; empty: the node that receives it
-	// Term is the term of the leader, as its fencing tokens are: the store revision of its election. 0: the order names none. The numbers of masks, peers and
-	// configurations are revisions of their contents and no terms: a leader goes on under a term that is lower.
+	// Term is the term of the leader, as its fencing tokens are: the store revision of its election. 0: the order names none. The numbers
+	// of masks, peers and configurations are revisions of their contents and no terms: a leader goes on under a term that is lower.
 	Term    uint64
 	ReplyTo string // ip:port at which the leader wants the answer too; empty: none
 }
@@ -189,5 +189,6 @@ func ValidOrderKind(kind string) bool {
 	return ok
 }
 
-// CutText makes a text fit the field of a message that people read: valid UTF-8 without control characters, of at most fault.MaxDetail bytes.
+// CutText makes a text fit the field of a message that people read: valid UTF-8 without control characters, of at most fault.MaxDetail
+// bytes.
 func CutText(s string) string { return cutDetail(s, fault.MaxDetail) }

@@ -1,9 +1,10 @@
 //go:build lofamo_ordertest
 
-// Package ordertest is a kind of order for tests of the order channel: a marker, a file with the name of the node and the content. It is in programs built
-// with the tag lofamo_ordertest alone, and shows what a new kind takes: this file, and one line where each program is put together.
+// Package ordertest is a kind of order for tests of the order channel: a marker, a file with the name of the node and the content. It is
+// in programs built with the tag lofamo_ordertest alone, and shows the effort of a new kind: this file, and one line where each program
+// is put together.
 //
-// What the leader wants lies in files too, so that a test can change it.
+// The leader reads the wanted markers from files too, so that a test can change them.
 package ordertest
 
 import (
@@ -20,8 +21,8 @@ import (
 // Kind is the name of the kind.
 const Kind = "marker"
 
-// EnvDir names the directory of the test in the environment of the programs. Files in want say what each node is to hold, one a node; those in marked what is
-// in force at a node; those in said what the leader has heard from a node last.
+// EnvDir names the directory of the test in the environment of the programs. Each subdirectory has
+// one file for each node: want has the wanted marker, marked the marker in force, and said the last answer that the leader received.
 const EnvDir = "LOFAMO_ORDERTEST_DIR"
 
 // Node is the kind at a node. The zero value is ready.

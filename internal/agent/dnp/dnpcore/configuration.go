@@ -189,12 +189,13 @@ func (m *Machine) configuredMask(now time.Time) {
 	if !named && !k.known.all {
 		return
 	}
-	next, verdict := m.mask.state.Order(number, mask)
+	next, verdict := m.mask.State.Order(number, mask)
 	first := k.unheeded.IsZero()
-	waits := m.mask.state.Number == 0 && mask != chanmask.All && (first || now.Sub(k.unheeded) < configuredWait)
+	waits := m.mask.State.Number == 0 && mask != chanmask.All && (first || now.Sub(k.unheeded) < configuredWait)
 	if waits && first {
 		m.note(NoteConfig, "channel mask %s of configuration %d waits for the supervisors' own word: this half holds none", mask, number)
-		k.unheeded, m.mask.tell = now, now
+		k.unheeded = now
+		m.mask.Tell(now)
 		m.tickMask(now)
 	}
 	if !waits {
@@ -202,14 +203,14 @@ func (m *Machine) configuredMask(now time.Time) {
 	}
 	switch {
 	case waits:
-	case verdict != chanmask.Taken || m.mask.state.Number == 0 && mask == chanmask.All:
-	case mask == m.mask.state.Ordered:
-		m.mask.state = next
-		m.out.SaveMask = m.out.SaveMask || m.mask.keeping
+	case verdict != chanmask.Taken || m.mask.State.Number == 0 && mask == chanmask.All:
+	case mask == m.mask.State.Ordered:
+		m.mask.State = next
+		m.out.SaveMask = m.out.SaveMask || m.mask.Storing()
 	default:
-		m.mask.lost = false
+		m.mask.Lost = false
 		m.changeMask(now, next)
-		m.mask.tell = now
+		m.mask.Tell(now)
 		m.tickMask(now)
 	}
 }

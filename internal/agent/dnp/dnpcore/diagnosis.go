@@ -240,7 +240,7 @@ func (m *Machine) maskDead(now time.Time) {
 	if !m.cfg.Procedure.MaskDead {
 		return
 	}
-	x, own, answers := &m.exam, m.mask.state.Own, false
+	x, own, answers := &m.exam, m.mask.State.Own, false
 	for i := range x.found {
 		f := &x.found[i]
 		v := diagnosis.Judge(*f, x.found)

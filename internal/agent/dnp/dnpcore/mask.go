@@ -22,13 +22,9 @@ import (
 // A message that comes over a masked link all the same is taken: the neighbour may be draining, or of a version that knows no
 // masks.
 type masks struct {
-	state chanmask.State
+	order.Holder[chanmask.State]
 	base  chanmask.Mask // what the configuration leaves
 	force chanmask.Mask // what is in force at this end
-	lost  bool          // what was kept was lost, and the supervisors have not spoken since
-	// keeping: the state is not on disk yet. Supervisors that were told of what a crash undoes would not order it again.
-	keeping bool
-	tell    time.Time // when the supervisors are told; zero: there is nothing to tell
 }
 
 // maskAgain is the time between two statuses while there is something to say that is not a matter of course.
@@ -38,26 +34,26 @@ const maskAgain = 30 * time.Second
 const maskNoteEvery = 10 * time.Second
 
 func newMasks(cfg Config, now time.Time) masks {
-	k := masks{state: chanmask.Fresh(), base: chanmask.All.Without(cfg.Masked...), lost: cfg.MaskLost}
+	k := masks{Holder: order.Holder[chanmask.State]{State: chanmask.Fresh(), Lost: cfg.MaskLost}, base: chanmask.All.Without(cfg.Masked...)}
 	if cfg.Mask != nil {
-		k.state = *cfg.Mask
+		k.State = *cfg.Mask
 	}
 	if !cfg.Procedure.MaskDead { // it has no word any more
-		k.state.Own = chanmask.All
+		k.State.Own = chanmask.All
 	}
 	k.force = k.wanted() // nothing is on its way yet
 	if k.speaks() {
-		k.tell = now.Add(cfg.Periods.DigestPeriod)
+		k.Tell(now.Add(cfg.Periods.DigestPeriod))
 	}
 	return k
 }
 
 // wanted is what is to be in force.
-func (k *masks) wanted() chanmask.Mask { return k.state.InForce() & k.base }
+func (k *masks) wanted() chanmask.Mask { return k.State.InForce() & k.base }
 
 // speaks says whether the supervisors are told without being asked.
 func (k *masks) speaks() bool {
-	return k.lost || k.state != chanmask.Fresh() || k.base != chanmask.All
+	return k.Lost || k.State != chanmask.Fresh() || k.base != chanmask.All
 }
 
 // OwnMask is this node's own word on its channels, of a person at the node (lofamo-agent mask). Its diagnosis has one without this event
@@ -73,8 +69,7 @@ func (MaskKept) dnpEvent() {}
 
 // onMaskKept has the supervisors told, unless there is a newer state to keep.
 func (m *Machine) onMaskKept(now time.Time, of chanmask.State) {
-	if of == m.mask.state {
-		m.mask.keeping = false
+	if m.mask.Stored(of) {
 		m.tickMask(now)
 	}
 }
@@ -99,45 +94,45 @@ func (m *Machine) mayChangeMask(l *link) bool { return l.hop.InFlight() == 0 }
 
 // setHeld takes the word of a person at the node.
 func (m *Machine) setHeld(now time.Time, usable chanmask.Mask) {
-	next := m.mask.state
-	if next.Held = chanmask.All &^ usable; next != m.mask.state {
+	next := m.mask.State
+	if next.Held = chanmask.All &^ usable; next != m.mask.State {
 		m.changeMask(now, next)
 	}
 }
 
 // setOwn takes this node's own word, of its diagnosis.
 func (m *Machine) setOwn(now time.Time, own chanmask.Mask) {
-	next := m.mask.state
-	if next.Own = own & chanmask.All; next != m.mask.state {
+	next := m.mask.State
+	if next.Own = own & chanmask.All; next != m.mask.State {
 		m.changeMask(now, next)
 	}
 }
 
 // onMaskOrder takes the supervisors' word, and answers whatever it is: who asks again has not heard.
 func (m *Machine) onMaskOrder(now time.Time, o *lofamov1.MaskOrder) {
-	next, verdict := m.mask.state.Order(o.GetNumber(), chanmask.Mask(o.GetMask()))
-	if m.mask.state.Number == 0 && order.OtherLife(o.GetEpoch(), o.GetEpochUnknown(), uint64(m.Epoch())) {
+	next, verdict := m.mask.State.Order(o.GetNumber(), chanmask.Mask(o.GetMask()))
+	if m.mask.State.Number == 0 && order.OtherLife(o.GetEpoch(), o.GetEpochUnknown(), uint64(m.Epoch())) {
 		verdict = 0
 	}
 	switch verdict {
 	case 0:
 		m.note(NoteRefused, "channel mask %d (%s) is of boot epoch %d: this half holds none, and takes one of its own", o.GetNumber(), chanmask.Mask(o.GetMask()), o.GetEpoch())
 	case chanmask.Taken:
-		m.mask.lost = false
+		m.mask.Lost = false
 		m.changeMask(now, next)
 	case chanmask.Stale:
 		m.note(NoteRefused, "channel mask %d (%s) is not newer than %d", o.GetNumber(), chanmask.Mask(o.GetMask()), next.Number)
 	default:
 	}
-	m.mask.tell = now
+	m.mask.Tell(now)
 	m.tickMask(now)
 }
 
 // changeMask is the only writer of what is wanted. Neighbours are told at once, supervisors when it is kept.
 func (m *Machine) changeMask(now time.Time, next chanmask.State) {
 	was := m.mask.wanted()
-	m.mask.state = next
-	m.out.SaveMask, m.mask.keeping = true, true
+	m.mask.Change(next)
+	m.out.SaveMask = true
 	if now := m.mask.wanted(); now != was {
 		m.note(NoteMask, "channel mask: %s (was %s), by order %d", now, was, next.Number)
 	}
@@ -189,23 +184,24 @@ func (m *Machine) settleMask(now time.Time) {
 	if force == m.mask.force {
 		return
 	}
-	m.mask.force, m.mask.tell = force, now
+	m.mask.force = force
+	m.mask.Tell(now)
 	m.store(watchdog.AddrChannelMask, uint32(force))
 }
 
 // tickMask has what is wanted come into force, and the supervisors told.
 func (m *Machine) tickMask(now time.Time) {
 	m.settleMask(now)
-	if m.mask.keeping || m.mask.tell.IsZero() || now.Before(m.mask.tell) {
+	if !m.mask.Tells(now) {
 		return
 	}
-	m.mask.tell = time.Time{}
+	m.mask.Tell(time.Time{})
 	if m.mask.speaks() {
-		m.mask.tell = now.Add(maskAgain)
+		m.mask.Tell(now.Add(maskAgain))
 	}
 	m.answerOrder(0, &lofamov1.Message{Body: &lofamov1.Message_MaskStatus{MaskStatus: &lofamov1.MaskStatus{
-		Node: string(m.self), Half: lofamov1.Half_HALF_DNP, Epoch: uint64(m.Epoch()), Number: m.mask.state.Number,
-		Ordered: uint32(m.mask.state.Ordered), Own: uint32(m.mask.state.OwnWord() & m.mask.base), InForce: uint32(m.mask.force), Lost: m.mask.lost,
+		Node: string(m.self), Half: lofamov1.Half_HALF_DNP, Epoch: uint64(m.Epoch()), Number: m.mask.State.Number,
+		Ordered: uint32(m.mask.State.Ordered), Own: uint32(m.mask.State.OwnWord() & m.mask.base), InForce: uint32(m.mask.force), Lost: m.mask.Lost,
 	}}})
 }
 
@@ -221,7 +217,7 @@ type MaskView struct {
 
 // Masks returns it.
 func (m *Machine) Masks() MaskView {
-	v := MaskView{State: m.mask.state, Configured: m.mask.base, InForce: m.mask.force, Peers: chanmask.All, Lost: m.mask.lost}
+	v := MaskView{State: m.mask.State, Configured: m.mask.base, InForce: m.mask.force, Peers: chanmask.All, Lost: m.mask.Lost}
 	for _, l := range m.links {
 		if l != nil {
 			v.Links = v.Links.With(l.dir, true)
@@ -232,4 +228,4 @@ func (m *Machine) Masks() MaskView {
 }
 
 // Mask returns what is to be kept of the channel mask, and what of it is in force.
-func (m *Machine) Mask() (chanmask.State, chanmask.Mask) { return m.mask.state, m.mask.force }
+func (m *Machine) Mask() (chanmask.State, chanmask.Mask) { return m.mask.State, m.mask.force }

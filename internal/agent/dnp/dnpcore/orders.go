@@ -9,7 +9,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// This half's end of the order channel (package order). Each kind is registered here with what takes its orders; all answers leave by answerOrder.
+// This half's end of the order channel (package order). Each kind is registered here with what takes its orders; all answers leave by
+// answerOrder.
 
 // orderKind takes verified orders of one kind.
 type orderKind struct {

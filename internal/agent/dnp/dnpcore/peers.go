@@ -38,13 +38,10 @@ type PeersConfig struct {
 
 // peerWord is what the machine holds of it.
 type peerWord struct {
-	cfg     *PeersConfig // nil: the half knows of no words, as those of earlier versions
-	state   peers.State
-	lost    bool
-	keeping bool      // the state is not on disk yet
-	asked   bool      // the supervisors wait for an answer
-	said    int       // how often they were told
-	tell    time.Time // when they are told; zero: there is nothing to tell
+	order.Holder[peers.State]
+	cfg   *PeersConfig // nil: the half knows of no words, as those of earlier versions
+	asked bool         // the supervisors wait for an answer
+	said  int          // how often they were told
 }
 
 const (
@@ -58,7 +55,9 @@ func newPeerWord(cfg Config, now time.Time) peerWord {
 	if cfg.Peers == nil {
 		return peerWord{}
 	}
-	return peerWord{cfg: cfg.Peers, state: cfg.Peers.State, lost: cfg.Peers.Lost, tell: now.Add(cfg.Periods.DigestPeriod)}
+	k := peerWord{cfg: cfg.Peers, Holder: order.Holder[peers.State]{State: cfg.Peers.State, Lost: cfg.Peers.Lost}}
+	k.Tell(now.Add(cfg.Periods.DigestPeriod))
+	return k
 }
 
 // PeersKept says that this state is on disk, or that the disk does not take it.
@@ -68,21 +67,20 @@ func (PeersKept) dnpEvent() {}
 
 // onPeersKept has the supervisors told, unless there is a newer state to keep.
 func (m *Machine) onPeersKept(now time.Time, of peers.State) {
-	if of == m.peers.state {
-		m.peers.keeping = false
+	if m.peers.Stored(of) {
 		m.tickPeers(now)
 	}
 }
 
 // Peers returns what is to be kept of the supervisors' word.
-func (m *Machine) Peers() peers.State { return m.peers.state }
+func (m *Machine) Peers() peers.State { return m.peers.State }
 
 // PeerAt returns who is at the other end of a link.
 func (m *Machine) PeerAt(d grid.Direction) peers.Peer {
 	if m.peers.cfg == nil {
 		return peers.Peer{}
 	}
-	return m.peers.state.Over(m.peers.cfg.Configured)[d.Index()]
+	return m.peers.State.Over(m.peers.cfg.Configured)[d.Index()]
 }
 
 // onPeerOrder takes the supervisors' word, and answers whatever it is: who asks again has not heard.
@@ -101,21 +99,22 @@ func (m *Machine) onPeerOrder(now time.Time, o *lofamov1.PeerOrder) {
 		m.note(NoteRefused, "peer order %d: %s", next.Number, why)
 		return
 	}
-	next, verdict := k.state.Order(next)
-	if PeersOfAnotherLife(k.state, o, uint64(m.Epoch())) {
+	next, verdict := k.State.Order(next)
+	if PeersOfAnotherLife(k.State, o, uint64(m.Epoch())) {
 		verdict = 0
 	}
 	switch verdict {
 	case 0:
 		m.note(NoteRefused, "peer order %d is of life %d: this half holds none, and takes one of its own", o.GetNumber(), o.GetLife())
 	case chanmask.Taken:
-		k.lost = false
+		k.Lost = false
 		m.changePeers(now, next)
 	case chanmask.Stale:
 		m.note(NoteRefused, "peer order %d is not newer than %d", o.GetNumber(), next.Number)
 	default:
 	}
-	k.asked, k.tell = true, now
+	k.asked = true
+	k.Tell(now)
 	m.tickPeers(now)
 }
 
@@ -144,10 +143,10 @@ func (m *Machine) unfit(next peers.State) string {
 // changePeers is the only writer of who is at the other ends.
 func (m *Machine) changePeers(now time.Time, next peers.State) {
 	k := &m.peers
-	was := k.state.Over(k.cfg.Configured)
-	says := !next.Says(k.state)
-	k.state = next
-	m.out.SavePeers, k.keeping = true, true
+	was := k.State.Over(k.cfg.Configured)
+	says := !next.Says(k.State)
+	k.Change(next)
+	m.out.SavePeers = true
 	if says {
 		m.note(NotePeers, "peers by order %d: %s", next.Number, next)
 	}
@@ -202,18 +201,19 @@ func (m *Machine) beginLink(now time.Time, l *link) {
 // not flood the torus with it.
 func (m *Machine) tickPeers(now time.Time) {
 	k := &m.peers
-	if k.keeping || k.tell.IsZero() || now.Before(k.tell) {
+	if !k.Tells(now) {
 		return
 	}
 	if !k.asked && !m.hostCarries() {
-		k.tell = now.Add(m.cfg.Periods.DigestPeriod)
+		k.Tell(now.Add(m.cfg.Periods.DigestPeriod))
 		return
 	}
-	k.asked, k.tell = false, time.Time{}
-	if k.said++; k.said < peersSaid || k.lost || k.state != (peers.State{}) {
-		k.tell = now.Add(peersAgain)
+	k.asked = false
+	k.Tell(time.Time{})
+	if k.said++; k.said < peersSaid || k.Lost || k.State != (peers.State{}) {
+		k.Tell(now.Add(peersAgain))
 	}
-	for _, st := range PeerStatuses(m.self, m.Epoch(), m.cfg.Topo.Coord.String(), k.state, *k.cfg, k.lost) {
+	for _, st := range PeerStatuses(m.self, m.Epoch(), m.cfg.Topo.Coord.String(), k.State, *k.cfg, k.Lost) {
 		m.answerOrder(0, &lofamov1.Message{Body: &lofamov1.Message_PeerStatus{PeerStatus: st}})
 	}
 }

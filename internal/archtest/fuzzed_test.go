@@ -91,6 +91,7 @@ var fuzzed = map[string]string{
 	"internal/agent/peers.Decode":                   "internal/agent/peers FuzzDecode",
 	"internal/agent/daemon/recovery.Decode":         "internal/agent/daemon/recovery FuzzDecode",
 	"internal/agent/daemon/recovery.UnmarshalText":  "internal/agent/daemon/recovery FuzzDecode",
+	"pkg/order.decodeHeld":                          "pkg/order FuzzStoredOrders",
 	"internal/agent/relay.Decode":                   "internal/agent/relay FuzzDecode",
 	"internal/agent/local/status.Ask":               "none: the answer of the node's own half, at a socket of mode 0600",
 	"internal/agent/local/status.UnmarshalJSON":     "none: the answer of the node's own half, at a socket of mode 0600",

@@ -8,12 +8,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"sigs.k8s.io/yaml"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/needs"
+	"github.com/lofamo/lofamo/internal/pki"
 )
 
 // previous is the commit of version N-1.
@@ -95,6 +97,51 @@ func strip(v any) any {
 	return v
 }
 
+// logged waits until the log of a node's DNP half has more lines with a text than before, and returns their number.
+func (t trial) logged(node, text string, before int) (lines int) {
+	t.Helper()
+	path := filepath.Join(t.Cluster.Dir(), "nodes", node, "dnp.log")
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		b, err := os.ReadFile(path)
+		if lines = strings.Count(string(b), text); err == nil && lines > before {
+			return lines
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s: %d lines with %q, want more than %d: %v", path, lines, text, before, err)
+		}
+	}
+}
+
+// takesOrders has nodes of both versions carry out orders of the leader: the masks of both ends of a link, which it sets and restores, the torus
+// configuration that follows from them, and a diagnosis.
+func (t trial) takesOrders() {
+	t.Helper()
+	const word, told = "channel mask: ", "of the torus: network delay"
+	nodes := []string{"n0-0-0", "n0-1-0"} // of N-1, of N
+	c, err := t.Cluster.ClientAs(pki.RoleOperator)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	for _, masked := range []bool{true, false} {
+		masks, configurations := map[string]int{}, map[string]int{}
+		for _, n := range nodes {
+			masks[n], configurations[n] = t.logged(n, word, -1), t.logged(n, told, -1)
+		}
+		req := &lofamov1.SetMaskRequest{Links: []*lofamov1.LinkName{{Node: nodes[0], Direction: "Y+"}}, Masked: masked, Reason: "a test"}
+		if _, err := c.SetMask(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range nodes {
+			t.logged(n, word, masks[n])
+			t.logged(n, told, configurations[n])
+		}
+	}
+	if r := t.diagnose(&lofamov1.DiagnoseRequest{}, nil); r.GetNodes() != 4 || len(r.GetSilent()) > 0 {
+		t.Errorf("diagnosed %d nodes, silent %v: want 4, none silent", r.GetNodes(), r.GetSilent())
+	}
+}
+
 // TestVersionsMixed: row 19. A cluster of version N-1 is upgraded replica by replica, and then one half of one node. At every stage
 // the verdicts are the same.
 func TestVersionsMixed(t *testing.T) {
@@ -115,6 +162,7 @@ func TestVersionsMixed(t *testing.T) {
 	}})
 	stage := func(name string) {
 		try(t, l, name, func(t trial) {
+			t.takesOrders()
 			for _, n := range []string{"n0-0-0", "n0-1-0"} { // of N-1, of N
 				t.inject(n, simple(cluster.KillHost))
 				t.becomes(n, "host", failed)
@@ -142,6 +190,12 @@ func TestVersionsMixed(t *testing.T) {
 		}
 	}
 	stage("supervisors N, nodes mixed")
+	try(t, l, "procedure of a supervisor N through nodes of both versions", func(t trial) {
+		req := &lofamov1.StartProcedureRequest{Diagnose: true, Reason: "a test", DrainTimeoutMs: 1500}
+		if r := t.procedure(req, func(*lofamov1.ProcedureProgress) {}); !r.GetClear() || len(r.GetNodes()) != 4 || len(r.GetSilent()) > 0 {
+			t.Errorf("clear %t, %d nodes, silent %v: want it clear, 4, none silent", r.GetClear(), len(r.GetNodes()), r.GetSilent())
+		}
+	})
 	mu.Lock()
 	isOld["n0-0-0"] = false
 	mu.Unlock()

@@ -312,14 +312,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.onDataOpened(now, ev)
 	case OwnMask:
 		m.setHeld(now, ev.Mask)
-	case OrdersKept:
-		m.plainOutput(m.plain.Kept(ev.Stored))
-	case OrderApplied:
-		m.plainOutput(m.plain.Applied(ev.Order, ev.Err))
-	case MaskKept:
-		m.onMaskKept(now, ev.State)
-	case PeersKept:
-		m.onPeersKept(now, ev.State)
+	case MaskKept, PeersKept, OrdersKept, OrderApplied:
+		m.onCarriedOut(now, ev)
 	case NotTaken:
 		m.onNotTaken(now, ev.Slot)
 	case Hint:

@@ -75,6 +75,21 @@ type OrderApplied struct {
 func (OrdersKept) dnpEvent()   {}
 func (OrderApplied) dnpEvent() {}
 
+// onCarriedOut takes what the shell says of orders that this half has taken.
+func (m *Machine) onCarriedOut(now time.Time, ev Event) {
+	switch ev := ev.(type) {
+	case MaskKept:
+		m.onMaskKept(now, ev.State)
+	case PeersKept:
+		m.onPeersKept(now, ev.State)
+	case OrdersKept:
+		m.plainOutput(m.plain.Kept(ev.Stored))
+	case OrderApplied:
+		m.plainOutput(m.plain.Applied(ev.Order, ev.Err))
+	default:
+	}
+}
+
 // plainOutput passes on what follows from an order of a plain kind.
 func (m *Machine) plainOutput(out order.NodeOutput) {
 	if out.Keep != nil {

@@ -33,15 +33,11 @@ func askStatus(t *testing.T, file string, args ...string) (string, error) {
 // awaitStatus runs lofamo-agent status until it shows what fits.
 func awaitStatus(t *testing.T, file, what string, fits func(status.Status) bool) {
 	t.Helper()
-	var out string
-	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		var err error
+	await(t, what, 50*time.Millisecond, func() (any, bool) {
 		var s status.Status
-		if out, err = askStatus(t, file, "-o", "json"); err == nil && json.Unmarshal([]byte(out), &s) == nil && fits(s) {
-			return
-		}
-	}
-	t.Fatalf("not within %s: %s\n%s", bound, what, out)
+		out, err := askStatus(t, file, "-o", "json")
+		return out, err == nil && json.Unmarshal([]byte(out), &s) == nil && fits(s)
+	})
 }
 
 // The command says that no half runs, then how its reports fare; of a node that reaches nobody in plain

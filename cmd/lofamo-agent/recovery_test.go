@@ -30,21 +30,40 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// awaitRecord polls what the daemon keeps of a half until it fits.
-func awaitRecord(t *testing.T, c config.Agent, h fault.Half, what string, fits func(recovery.Record) bool) recovery.Record {
+// await polls until cond holds, or ends the test with what and the last state that cond returned.
+func await(t *testing.T, what string, pause time.Duration, cond func() (state any, holds bool)) {
 	t.Helper()
-	var last *recovery.History
-	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		got, err := daemon.ReadRecovery(c.StateDir, h)
+	for end := time.Now().Add(bound); ; time.Sleep(pause) {
+		state, holds := cond()
+		if holds {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not within %s: %s; %+v", bound, what, state)
+		}
+	}
+}
+
+// awaitHistory waits until the daemon's record of a half fits.
+func awaitHistory(t *testing.T, c config.Agent, h fault.Half, what string, fits func(recovery.History) bool) (got recovery.History) {
+	t.Helper()
+	await(t, what, 5*time.Millisecond, func() (any, bool) {
+		last, err := daemon.ReadRecovery(c.StateDir, h)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if last = got; got != nil && fits(got.Record) {
-			return got.Record
+		if last == nil {
+			return "no record", false
 		}
-	}
-	t.Fatalf("not within %s: %s; %+v", bound, what, last)
-	return recovery.Record{}
+		got = *last
+		return got, fits(got)
+	})
+	return got
+}
+
+func awaitRecord(t *testing.T, c config.Agent, h fault.Half, what string, fits func(recovery.Record) bool) recovery.Record {
+	t.Helper()
+	return awaitHistory(t, c, h, what, func(x recovery.History) bool { return fits(x.Record) }).Record
 }
 
 func signalTo(t *testing.T, pid int, s syscall.Signal) {
@@ -110,16 +129,6 @@ func TestHalvesAreRecovered(t *testing.T) {
 			awaitHistory(t, c, h, "it has settled", func(x recovery.History) bool { return x.Failures == 0 })
 		}
 	}
-}
-
-func awaitHistory(t *testing.T, c config.Agent, h fault.Half, what string, fits func(recovery.History) bool) {
-	t.Helper()
-	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if got, err := daemon.ReadRecovery(c.StateDir, h); err == nil && got != nil && fits(*got) {
-			return
-		}
-	}
-	t.Fatalf("not within %s: %s", bound, what)
 }
 
 func monotonic(t *testing.T) int64 {
@@ -226,14 +235,15 @@ func TestStoppedBeforeItsLock(t *testing.T) {
 // openedByReader waits until a process opens a FIFO for reading, and returns a descriptor that keeps it waiting for data.
 func openedByReader(t *testing.T, fifo string) int {
 	t.Helper()
-	for end := time.Now().Add(bound); ; time.Sleep(time.Millisecond) {
-		switch fd, err := unix.Open(fifo, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); {
-		case err == nil:
-			return fd
-		case !errors.Is(err, unix.ENXIO) || time.Now().After(end):
+	fd := -1
+	await(t, "a half reads "+fifo, time.Millisecond, func() (any, bool) {
+		var err error
+		if fd, err = unix.Open(fifo, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err != nil && !errors.Is(err, unix.ENXIO) {
 			t.Fatalf("open %s, which a half is to read: %v", fifo, err)
 		}
-	}
+		return err, err == nil
+	})
+	return fd
 }
 
 // A half that ends as soon as it is started is given up with the reason, and started again when a person asks for it.

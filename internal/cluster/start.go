@@ -318,7 +318,12 @@ func (c *Cluster) waitLeader(ctx context.Context, p *Progress, progress func(Pro
 
 // WaitNormal waits until the supervisors have heard from every node and its links and call it NORMAL.
 func (c *Cluster) WaitNormal(ctx context.Context, progress func(Progress)) error {
-	err := c.watchNodes(ctx, progress, func(s nodesSeen) (bool, error) {
+	return c.WaitNormalSince(ctx, time.Time{}, progress)
+}
+
+// WaitNormalSince is WaitNormal, and waits until the supervisors have heard every node since a time (zero: ever).
+func (c *Cluster) WaitNormalSince(ctx context.Context, since time.Time, progress func(Progress)) error {
+	err := c.watchNodes(ctx, since, progress, func(s nodesSeen) (bool, error) {
 		if s.normal == len(c.info.Nodes) {
 			return true, nil
 		}
@@ -340,7 +345,7 @@ func (c *Cluster) WaitHeard(ctx context.Context, progress func(Progress)) (unwel
 	}
 	rest := max(minRest, time.Duration(periods.DigestMisses)*periods.DigestPeriod)
 	var since time.Time
-	err = c.watchNodes(ctx, progress, func(s nodesSeen) (bool, error) {
+	err = c.watchNodes(ctx, time.Time{}, progress, func(s nodesSeen) (bool, error) {
 		if heard := s.normal + len(s.unwell); heard < len(c.info.Nodes) {
 			since = time.Time{}
 			return false, fmt.Errorf("%d of %d nodes have been heard; not yet: %s", heard, len(c.info.Nodes), shorten(s.unheard, 8))
@@ -366,13 +371,13 @@ const minRest = 2 * time.Second
 // nodesSeen is what the map says of the nodes at one moment.
 type nodesSeen struct {
 	normal  int
-	unheard []string // those that have not spoken since the start, or of whose links nothing is known, in words
+	unheard []string // those that have not spoken since a time, or of whose links nothing is known, in words
 	unwell  []string // those of the others that are not NORMAL, in words
 }
 
 // watchNodes looks at all nodes until enough says that it has seen enough, and then waits until the parent of
-// the regions, if there are any, shows the same.
-func (c *Cluster) watchNodes(ctx context.Context, progress func(Progress), enough func(nodesSeen) (bool, error)) error {
+// the regions, if there are any, shows the same. A node that has not spoken since a time (zero: ever) is unheard.
+func (c *Cluster) watchNodes(ctx context.Context, since time.Time, progress func(Progress), enough func(nodesSeen) (bool, error)) error {
 	clients, err := c.judges()
 	defer func() {
 		for _, cl := range clients {
@@ -392,7 +397,7 @@ func (c *Cluster) watchNodes(ctx context.Context, progress func(Progress), enoug
 				return false, err
 			}
 			p.Leader = resp.GetCluster().GetLeader()
-			last.add(resp.GetNodes())
+			last.add(resp.GetNodes(), since)
 		}
 		p.Normal = last.normal
 		report(progress, p)
@@ -404,12 +409,12 @@ func (c *Cluster) watchNodes(ctx context.Context, progress func(Progress), enoug
 	return c.waitParent(ctx, len(last.unwell))
 }
 
-func (s *nodesSeen) add(nodes []*lofamov1.Node) {
+func (s *nodesSeen) add(nodes []*lofamov1.Node, since time.Time) {
 	for _, n := range nodes {
 		switch {
 		case n.GetSpare(): // nothing is known of it
 		// A restored map may still say NORMAL of a node that has not spoken since: age tells.
-		case n.GetAge() == nil || !linksKnown(n):
+		case n.GetAge() == nil || !linksKnown(n) || n.GetAge().AsDuration() >= time.Since(since):
 			s.unheard = append(s.unheard, describe(n))
 		case n.GetState() == lofamov1.State_NORMAL:
 			s.normal++

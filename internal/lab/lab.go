@@ -6,7 +6,6 @@
 package lab
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -169,37 +168,5 @@ func Becomes(node, component string, states ...lofamov1.State) func(Seen) bool {
 
 // Settle waits until every node is NORMAL and a supervisor has heard it since Settle began.
 func (l *Lab) Settle(ctx context.Context) error {
-	begin := time.Now()
-	if err := l.Cluster.WaitNormal(ctx, nil); err != nil {
-		return err
-	}
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		resp, err := l.Client.ListNodes(ctx, &lofamov1.ListNodesRequest{})
-		unsettled := unsettled(resp, begin)
-		if err == nil && unsettled == "" {
-			return nil
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return fmt.Errorf("wait for the map to settle: %w; %s", cmp.Or(err, context.Cause(ctx)), unsettled)
-		}
-	}
-}
-
-// unsettled returns the reason why Settle must keep waiting; empty: none.
-func unsettled(resp *lofamov1.ListNodesResponse, begin time.Time) string {
-	for _, n := range resp.GetNodes() {
-		switch {
-		case n.GetSpare():
-		case n.GetState() != lofamov1.State_NORMAL:
-			return fmt.Sprintf("%s is %s", n.GetId(), n.GetState())
-		// The parent of regions shows no ages.
-		case n.GetRegion() == "" && (n.GetAge() == nil || n.GetAge().AsDuration() >= time.Since(begin)):
-			return n.GetId() + " was not heard meanwhile"
-		}
-	}
-	return ""
+	return l.Cluster.WaitNormalSince(ctx, time.Now(), nil)
 }

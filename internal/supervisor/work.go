@@ -15,7 +15,6 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/pki"
-	"github.com/lofamo/lofamo/internal/supervisor/admin"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
 	"github.com/lofamo/lofamo/internal/supervisor/bulk"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
@@ -108,14 +107,14 @@ func (s *Supervisor) etcdClient(endpoints []string) (*clientv3.Client, error) {
 }
 
 // admin is the service by which an operator looks after the embedded etcd.
-func (s *Supervisor) admin() *admin.Server {
-	cfg := admin.Config{
+func (s *Supervisor) admin() *embedded.Admin {
+	cfg := embedded.AdminConfig{
 		Cluster: s.cfg.Cluster, Dial: s.etcdClient, Supervisors: s.engine.replicas.all, Removed: s.store.RemoveSupervisor,
 	}
 	if s.store.member != nil {
 		cfg.Client, cfg.Self = s.store.client, s.store.member.ID()
 	}
-	return admin.New(cfg)
+	return embedded.NewAdmin(cfg)
 }
 
 // peerTLS admits only the replica of that id.

@@ -2,7 +2,7 @@
 // etcd of its own.
 //
 // It owns the data directory (a lock file keeps a second process out), mutual TLS on both of the
-// member's addresses, compaction and quota. It knows nothing of what is stored.
+// member's addresses, compaction and quota. Admin serves an operator's changes to the member. The package knows nothing of the stored keys.
 package embedded
 
 import (

@@ -1,4 +1,4 @@
-package admin
+package embedded
 
 import (
 	"context"
@@ -79,7 +79,7 @@ func checkRemoval(members []*lofamov1.Member, target *lofamov1.Member) error {
 }
 
 // quorate returns the members, as a quorum has them.
-func (s *Server) quorate(ctx context.Context) ([]*lofamov1.Member, error) {
+func (s *Admin) quorate(ctx context.Context) ([]*lofamov1.Member, error) {
 	if err := s.embedded(); err != nil {
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func (s *Server) quorate(ctx context.Context) ([]*lofamov1.Member, error) {
 }
 
 // removable finds a member that may be taken out by us.
-func (s *Server) removable(ctx context.Context, name string) ([]*lofamov1.Member, *lofamov1.Member, error) {
+func (s *Admin) removable(ctx context.Context, name string) ([]*lofamov1.Member, *lofamov1.Member, error) {
 	members, err := s.quorate(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -111,7 +111,7 @@ func (s *Server) removable(ctx context.Context, name string) ([]*lofamov1.Member
 }
 
 // remove takes a member out.
-func (s *Server) remove(ctx context.Context, members []*lofamov1.Member, m *lofamov1.Member) error {
+func (s *Admin) remove(ctx context.Context, members []*lofamov1.Member, m *lofamov1.Member) error {
 	id, err := strconv.ParseUint(m.GetId(), 16, 64)
 	if err != nil {
 		return err
@@ -130,7 +130,7 @@ func (s *Server) remove(ctx context.Context, members []*lofamov1.Member, m *lofa
 }
 
 // takeLead has our own member lead in raft instead of another. It need not succeed.
-func (s *Server) takeLead(ctx context.Context, from *lofamov1.Member) {
+func (s *Admin) takeLead(ctx context.Context, from *lofamov1.Member) {
 	self, err := strconv.ParseUint(s.cfg.Self, 16, 64)
 	if err != nil {
 		return
@@ -178,11 +178,11 @@ func refused(what string, err error) error {
 	if errors.Is(err, rpctypes.ErrUnhealthy) || errors.Is(err, rpctypes.ErrMemberNotEnoughStarted) || errors.Is(err, rpctypes.ErrTooManyLearners) {
 		code = codes.FailedPrecondition
 	}
-	return status.Errorf(code, "%s: etcd: %s", what, reason(err))
+	return status.Errorf(code, "%s: etcd: %s", what, refusal(err))
 }
 
 // RemoveMember implements the service.
-func (s *Server) RemoveMember(ctx context.Context, req *lofamov1.RemoveMemberRequest) (*lofamov1.RemoveMemberResponse, error) {
+func (s *Admin) RemoveMember(ctx context.Context, req *lofamov1.RemoveMemberRequest) (*lofamov1.RemoveMemberResponse, error) {
 	members, target, err := s.removable(ctx, req.GetName())
 	if status.Code(err) == codes.NotFound && s.isSupervisor(req.GetName()) {
 		return s.forget(ctx, req.GetName())
@@ -205,12 +205,12 @@ func (s *Server) RemoveMember(ctx context.Context, req *lofamov1.RemoveMemberReq
 	return resp, nil
 }
 
-func (s *Server) isSupervisor(id string) bool {
+func (s *Admin) isSupervisor(id string) bool {
 	return slices.ContainsFunc(s.cfg.Supervisors(), func(sup *lofamov1.Supervisor) bool { return sup.GetId() == id })
 }
 
 // forget is for a replica that is no member any more, for instance since a smaller cluster was restored.
-func (s *Server) forget(ctx context.Context, id string) (*lofamov1.RemoveMemberResponse, error) {
+func (s *Admin) forget(ctx context.Context, id string) (*lofamov1.RemoveMemberResponse, error) {
 	if err := s.cfg.Removed(ctx, id); err != nil {
 		return nil, status.Errorf(codes.Unavailable, "forget %s: %v", id, err)
 	}
@@ -220,7 +220,7 @@ func (s *Server) forget(ctx context.Context, id string) (*lofamov1.RemoveMemberR
 
 // supervisorOf is the id of the replica whose member it is: they have one name, but for those whose
 // configuration sets etcd.name.
-func (s *Server) supervisorOf(m *lofamov1.Member) string {
+func (s *Admin) supervisorOf(m *lofamov1.Member) string {
 	for _, sup := range s.cfg.Supervisors() {
 		if sup.GetEtcdMember() == m.GetId() {
 			return sup.GetId()
@@ -230,7 +230,7 @@ func (s *Server) supervisorOf(m *lofamov1.Member) string {
 }
 
 // ReplaceMember implements the service.
-func (s *Server) ReplaceMember(req *lofamov1.ReplaceMemberRequest, stream grpc.ServerStreamingServer[lofamov1.MemberProgress]) error {
+func (s *Admin) ReplaceMember(req *lofamov1.ReplaceMemberRequest, stream grpc.ServerStreamingServer[lofamov1.MemberProgress]) error {
 	wait, err := waitOf(req.GetWait())
 	if err != nil {
 		return err
@@ -274,7 +274,7 @@ func without(members []*lofamov1.Member, m *lofamov1.Member) []*lofamov1.Member 
 }
 
 // AddMember implements the service.
-func (s *Server) AddMember(req *lofamov1.AddMemberRequest, stream grpc.ServerStreamingServer[lofamov1.MemberProgress]) error {
+func (s *Admin) AddMember(req *lofamov1.AddMemberRequest, stream grpc.ServerStreamingServer[lofamov1.MemberProgress]) error {
 	wait, err := waitOf(req.GetWait())
 	if err != nil {
 		return err
@@ -299,7 +299,7 @@ func (s *Server) AddMember(req *lofamov1.AddMemberRequest, stream grpc.ServerStr
 }
 
 // take takes a member in and sees it through.
-func (s *Server) take(stream grpc.ServerStreamingServer[lofamov1.MemberProgress], members []*lofamov1.Member, name, peerURL string, wait time.Duration) error {
+func (s *Admin) take(stream grpc.ServerStreamingServer[lofamov1.MemberProgress], members []*lofamov1.Member, name, peerURL string, wait time.Duration) error {
 	var m *lofamov1.Member
 	err := settled(stream.Context(), func(ctx context.Context) error {
 		resp, err := s.cfg.Client.MemberAddAsLearner(ctx, []string{peerURL})
@@ -319,7 +319,7 @@ func (s *Server) take(stream grpc.ServerStreamingServer[lofamov1.MemberProgress]
 }
 
 // learnerAt is the member at a peer address.
-func (s *Server) learnerAt(ctx context.Context, peerURL string) (*lofamov1.Member, error) {
+func (s *Admin) learnerAt(ctx context.Context, peerURL string) (*lofamov1.Member, error) {
 	resp, err := s.cfg.Client.MemberList(ctx)
 	if err != nil {
 		return nil, err
@@ -333,7 +333,7 @@ func (s *Server) learnerAt(ctx context.Context, peerURL string) (*lofamov1.Membe
 }
 
 // seeThrough waits until a learner has caught up, and gives it its vote.
-func (s *Server) seeThrough(stream grpc.ServerStreamingServer[lofamov1.MemberProgress], members []*lofamov1.Member, m *lofamov1.Member, name string, wait time.Duration) error {
+func (s *Admin) seeThrough(stream grpc.ServerStreamingServer[lofamov1.MemberProgress], members []*lofamov1.Member, m *lofamov1.Member, name string, wait time.Duration) error {
 	named := memberNamed(m, name)
 	if err := stream.Send(&lofamov1.MemberProgress{
 		Step: lofamov1.MemberStep_ADDED, Id: m.GetId(), InitialCluster: initialCluster(append(without(members, m), named)),
@@ -370,7 +370,7 @@ func (s *Server) seeThrough(stream grpc.ServerStreamingServer[lofamov1.MemberPro
 				return status.FromContextError(stream.Context().Err()).Err()
 			}
 			return status.Errorf(codes.DeadlineExceeded, "%s has not caught up within %s (%s; %s): it stays a learner; the same call goes on",
-				name, wait, said, reason(last))
+				name, wait, said, refusal(last))
 		case <-tick.C:
 		}
 	}
@@ -381,7 +381,7 @@ func memberNamed(m *lofamov1.Member, name string) *lofamov1.Member {
 }
 
 // progress says how far a learner has come.
-func (s *Server) progress(ctx context.Context, id uint64) string {
+func (s *Admin) progress(ctx context.Context, id uint64) string {
 	resp, err := s.cfg.Client.MemberList(ctx, clientv3.WithSerializable())
 	if err != nil {
 		return ""

@@ -1,4 +1,4 @@
-package admin
+package embedded
 
 import (
 	"context"
@@ -27,7 +27,7 @@ const chunkBytes = 256 << 10
 const anyKey = "revision"
 
 // Snapshot implements the service.
-func (s *Server) Snapshot(_ *lofamov1.SnapshotRequest, stream grpc.ServerStreamingServer[lofamov1.SnapshotChunk]) error {
+func (s *Admin) Snapshot(_ *lofamov1.SnapshotRequest, stream grpc.ServerStreamingServer[lofamov1.SnapshotChunk]) error {
 	if err := s.embedded(); err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (s *Server) Snapshot(_ *lofamov1.SnapshotRequest, stream grpc.ServerStreami
 }
 
 // snapshotHeader says what the snapshot that is then taken will hold at least.
-func (s *Server) snapshotHeader(ctx context.Context) (*lofamov1.SnapshotHeader, error) {
+func (s *Admin) snapshotHeader(ctx context.Context) (*lofamov1.SnapshotHeader, error) {
 	h := &lofamov1.SnapshotHeader{Cluster: s.cfg.Cluster, Member: s.cfg.Self}
 	if resp, err := s.cfg.Client.MemberList(ctx, clientv3.WithSerializable()); err == nil {
 		for _, m := range resp.Members {
@@ -89,7 +89,7 @@ func (s *Server) snapshotHeader(ctx context.Context) (*lofamov1.SnapshotHeader, 
 }
 
 // DisarmAlarms implements the service.
-func (s *Server) DisarmAlarms(ctx context.Context, req *lofamov1.DisarmAlarmsRequest) (*lofamov1.DisarmAlarmsResponse, error) {
+func (s *Admin) DisarmAlarms(ctx context.Context, req *lofamov1.DisarmAlarmsRequest) (*lofamov1.DisarmAlarmsResponse, error) {
 	members, err := s.quorate(ctx)
 	if err != nil {
 		return nil, err
@@ -155,7 +155,7 @@ func checkDisarm(members []*lofamov1.Member, id string, alarm etcdserverpb.Alarm
 const defragTime = 10 * time.Minute
 
 // Defragment implements the service.
-func (s *Server) Defragment(ctx context.Context, req *lofamov1.DefragmentRequest) (*lofamov1.DefragmentResponse, error) {
+func (s *Admin) Defragment(ctx context.Context, req *lofamov1.DefragmentRequest) (*lofamov1.DefragmentResponse, error) {
 	if err := s.embedded(); err != nil {
 		return nil, err
 	}
@@ -183,7 +183,7 @@ func (s *Server) Defragment(ctx context.Context, req *lofamov1.DefragmentRequest
 		return err
 	})
 	if err != nil {
-		return nil, status.Errorf(codes.Unavailable, "defragment %s: %s", m.GetName(), reason(err))
+		return nil, status.Errorf(codes.Unavailable, "defragment %s: %s", m.GetName(), refusal(err))
 	}
 	after := &lofamov1.Member{Id: m.GetId()}
 	s.inquire(ctx, after, urls)
@@ -191,13 +191,13 @@ func (s *Server) Defragment(ctx context.Context, req *lofamov1.DefragmentRequest
 }
 
 // compact forgets all revisions but the newest.
-func (s *Server) compact(ctx context.Context) error {
+func (s *Admin) compact(ctx context.Context) error {
 	resp, err := s.cfg.Client.Get(ctx, anyKey, clientv3.WithKeysOnly())
 	if err == nil {
 		_, err = s.cfg.Client.Compact(ctx, resp.Header.GetRevision(), clientv3.WithCompactPhysical())
 	}
 	if err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
-		return status.Errorf(codes.Unavailable, "compact the store: %s", reason(err))
+		return status.Errorf(codes.Unavailable, "compact the store: %s", refusal(err))
 	}
 	return nil
 }

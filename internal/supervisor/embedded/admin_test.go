@@ -1,4 +1,4 @@
-package admin
+package embedded
 
 import (
 	"context"
@@ -137,7 +137,7 @@ func TestRefusesRequests(t *testing.T) {
 
 // TestOutsideEtcd: whose etcd it is not, every call refuses, and says whose tools do it.
 func TestOutsideEtcd(t *testing.T) {
-	s, ctx := New(Config{Cluster: "c"}), t.Context()
+	s, ctx := NewAdmin(AdminConfig{Cluster: "c"}), t.Context()
 	_, list := s.ListMembers(ctx, nil)
 	_, remove := s.RemoveMember(ctx, nil)
 	_, disarm := s.DisarmAlarms(ctx, nil)
@@ -151,13 +151,13 @@ func TestOutsideEtcd(t *testing.T) {
 	}
 }
 
-func TestReasons(t *testing.T) {
+func TestRefusals(t *testing.T) {
 	for want, err := range map[string]error{
 		"it took too long": fmt.Errorf("x: %w", context.DeadlineExceeded),
 		"no":               status.Error(codes.Unavailable, "no"),
 		"plain":            errors.New("plain"),
 	} {
-		if got := reason(err); got != want {
+		if got := refusal(err); got != want {
 			t.Errorf("%v: %q, want %q", err, got, want)
 		}
 	}

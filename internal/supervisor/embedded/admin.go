@@ -1,14 +1,4 @@
-// Package admin looks after the replicas' embedded etcd for an operator: who is a member, snapshots,
-// alarms, space. It serves lofamo.v1.SupervisorAdmin and knows nothing of what is stored.
-//
-// A member is added in two steps, so that a cluster never waits for a voter that has no data:
-//
-//	absent ──AddMember──► learner, not started ──its replica starts──► learner, catching up ──► voter
-//	voter ──RemoveMember──► absent, for good: its data directory is of no use any more
-//
-// A change is made by whichever replica is asked and is etcd's own, so it outlives that replica; asked
-// again it goes on where it ended.
-package admin
+package embedded
 
 import (
 	"cmp"
@@ -28,8 +18,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// Config of the service.
-type Config struct {
+// AdminConfig configures Admin.
+type AdminConfig struct {
 	Cluster string // its name
 	// Client of this replica's own member, within the process; nil with an etcd outside.
 	Client *clientv3.Client
@@ -43,15 +33,24 @@ type Config struct {
 	Removed func(ctx context.Context, supervisor string) error
 }
 
-// Server implements lofamov1.SupervisorAdminServer.
-type Server struct {
+// Admin serves lofamo.v1.SupervisorAdmin: an operator changes the members of the embedded etcd, takes snapshots, and handles alarms and
+// space. It knows nothing of the stored keys.
+//
+// AddMember works in two steps, so that a cluster never waits for a voter without data:
+//
+//	absent ──AddMember──► learner, not started ──its replica starts──► learner, catching up ──► voter
+//	voter ──RemoveMember──► absent for good: its data directory is useless from then on
+//
+// The replica that receives the call changes etcd's own membership, so the change outlives that replica. A repeated call continues where
+// the first one ended.
+type Admin struct {
 	lofamov1.UnimplementedSupervisorAdminServer
 
-	cfg Config
+	cfg AdminConfig
 }
 
-// New returns the service.
-func New(cfg Config) *Server { return &Server{cfg: cfg} }
+// NewAdmin returns the service.
+func NewAdmin(cfg AdminConfig) *Admin { return &Admin{cfg: cfg} }
 
 // The bounds of what is asked of members.
 const (
@@ -60,7 +59,7 @@ const (
 )
 
 // embedded refuses where etcd is not ours.
-func (s *Server) embedded() error {
+func (s *Admin) embedded() error {
 	if s.cfg.Client == nil {
 		return status.Error(codes.FailedPrecondition,
 			"this cluster's etcd is outside: its members, snapshots, alarms and space are looked after by its own tools (etcdctl, etcdutl)")
@@ -69,7 +68,7 @@ func (s *Server) embedded() error {
 }
 
 // ListMembers implements the service.
-func (s *Server) ListMembers(ctx context.Context, _ *lofamov1.ListMembersRequest) (*lofamov1.ListMembersResponse, error) {
+func (s *Admin) ListMembers(ctx context.Context, _ *lofamov1.ListMembersRequest) (*lofamov1.ListMembersResponse, error) {
 	if err := s.embedded(); err != nil {
 		return nil, err
 	}
@@ -81,7 +80,7 @@ func (s *Server) ListMembers(ctx context.Context, _ *lofamov1.ListMembersRequest
 }
 
 // members asks for the members, and each for its state. Stale: without a quorum, from our own copy.
-func (s *Server) members(ctx context.Context) (members []*lofamov1.Member, stale bool, err error) {
+func (s *Admin) members(ctx context.Context) (members []*lofamov1.Member, stale bool, err error) {
 	qctx, cancel := context.WithTimeout(ctx, statusTime)
 	resp, err := s.cfg.Client.MemberList(qctx)
 	cancel()
@@ -128,7 +127,7 @@ func memberOf(m *etcdserverpb.Member) *lofamov1.Member {
 }
 
 // inquire has a member tell of itself.
-func (s *Server) inquire(ctx context.Context, m *lofamov1.Member, urls []string) {
+func (s *Admin) inquire(ctx context.Context, m *lofamov1.Member, urls []string) {
 	if len(urls) == 0 {
 		m.Problem = "not started yet"
 		return
@@ -149,13 +148,13 @@ func (s *Server) inquire(ctx context.Context, m *lofamov1.Member, urls []string)
 		return nil
 	})
 	if err != nil {
-		m.Problem = fmt.Sprintf("no answer at %s: %s", urls[0], reason(err))
+		m.Problem = fmt.Sprintf("no answer at %s: %s", urls[0], refusal(err))
 	}
 	m.Healthy = m.GetProblem() == ""
 }
 
 // at calls do with a client of one member.
-func (s *Server) at(urls []string, do func(*clientv3.Client) error) error {
+func (s *Admin) at(urls []string, do func(*clientv3.Client) error) error {
 	c, err := s.cfg.Dial(urls)
 	if err != nil {
 		return err
@@ -167,8 +166,8 @@ func (s *Server) at(urls []string, do func(*clientv3.Client) error) error {
 	return err
 }
 
-// reason leaves gRPC's own words out.
-func reason(err error) string {
+// refusal leaves gRPC's own words out.
+func refusal(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return "it took too long"
 	}

@@ -24,7 +24,6 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/dnp"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/host"
-	"github.com/lofamo/lofamo/internal/agent/logqueue"
 	"github.com/lofamo/lofamo/internal/cli"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/version"
@@ -204,7 +203,7 @@ func (o *options) halfCommand(name, short string, run func(context.Context, conf
 			if err != nil {
 				return err
 			}
-			out := logqueue.New(o.stderr)
+			out := newLogQueue(o.stderr)
 			defer func() { _ = out.Close() }() // a log that hangs does not keep the half from ending
 			log := cli.NewLogger(cfg.Log, out)
 			half.TuneProcess(s, log)

@@ -15,8 +15,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 
 	"github.com/lofamo/lofamo/internal/agent/acts"
-	"github.com/lofamo/lofamo/internal/agent/acts/ask"
 	"github.com/lofamo/lofamo/internal/agent/daemon"
+	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/cluster"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/lab"
@@ -81,7 +81,7 @@ func restartedForAResponse(t *testing.T, l *lab.Lab) {
 	n := l.Cluster.Info().Nodes[slices.IndexFunc(l.Cluster.Info().Nodes, func(n cluster.NodeInfo) bool { return n.ID == "n0-1-0" })]
 	tell := func(o *acts.Order) acts.Status {
 		t.Helper()
-		s, err := ask.Tell(t.Context(), n.StateDir, o)
+		s, err := half.TellAction(t.Context(), n.StateDir, o)
 		if err != nil {
 			t.Fatal(err)
 		}

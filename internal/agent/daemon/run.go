@@ -22,7 +22,6 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/local/checks"
-	"github.com/lofamo/lofamo/internal/agent/local/checks/starter"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/orphans"
 	"github.com/lofamo/lofamo/internal/sdnotify"
@@ -264,7 +263,7 @@ func RunChecks(ctx context.Context, cfg config.Agent, log *slog.Logger) error {
 }
 
 func serveChecks(ctx context.Context, cfg config.Agent) error {
-	s := starter.New(cfg.Sensors)
+	s := newCheckStarter(cfg.Sensors)
 	if s == nil {
 		<-ctx.Done()
 		return nil

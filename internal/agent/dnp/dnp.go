@@ -32,12 +32,10 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/iferrors"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/agent/maskfile"
 	"github.com/lofamo/lofamo/internal/agent/peers"
 	"github.com/lofamo/lofamo/internal/agent/storage/backup"
-	"github.com/lofamo/lofamo/internal/agent/torusrail"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/pki"
@@ -273,7 +271,7 @@ func (d *dnpHalf) dnpSources() ([]sensor.Source, error) {
 	}
 	for _, dir := range d.Topo.Links {
 		if name := d.Config.Links[dir.String()].Interface; name != "" {
-			out = append(out, iferrors.New(d.Config.Sensors.Sysfs, name, dir))
+			out = append(out, newInterfaceErrors(d.Config.Sensors.Sysfs, name, dir))
 		}
 	}
 	return out, nil
@@ -516,7 +514,7 @@ func (d *dnpHalf) onMessage(m mailbox.Message) {
 		echo, data := half.ProbeMail(m)
 		d.step(dnpcore.TestMail{Echo: echo, Data: data})
 	case mailbox.Envelope:
-		msg, held, err := torusrail.ReadMail(m.Payload, half.Monotonic())
+		msg, held, err := half.ReadMail(m.Payload, half.Monotonic())
 		if err != nil {
 			d.step(dnpcore.Exception{Register: watchdog.AddrRDMA, Bits: watchdog.RDMAMailboxBad})
 			return

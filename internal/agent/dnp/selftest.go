@@ -8,14 +8,13 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/probes"
 )
 
 // carry gives a probe to a module within the DNP half.
 func (d *dnpHalf) carry(now time.Time, p selftest.Probe) {
 	if p.Module.Kind == selftest.Register {
 		d.tests.Each(p.Module, p.Data, func(b []byte) {
-			d.do(now, d.core.Step(now, dnpcore.Test{Event: probes.Register(d.page.File, p, b)}))
+			d.do(now, d.core.Step(now, dnpcore.Test{Event: half.ProbeRegister(d.page.File, p, b)}))
 		})
 	} else if !d.tests.Take(p) {
 		d.do(now, d.core.Step(now, dnpcore.Test{Event: selftest.Void{Module: p.Module, ID: p.ID}}))

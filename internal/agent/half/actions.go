@@ -12,7 +12,6 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 
 	"github.com/lofamo/lofamo/internal/agent/acts"
-	"github.com/lofamo/lofamo/internal/agent/acts/ask"
 	"github.com/lofamo/lofamo/internal/durable"
 )
 
@@ -79,9 +78,9 @@ func (a ActionRequest) pass(ctx context.Context, stateDir string, heard uint64) 
 	defer cancel()
 	o := acts.FromWire(a.Order)
 	o.Heard = heard
-	s, err := ask.Tell(ctx, stateDir, &o)
+	s, err := TellAction(ctx, stateDir, &o)
 	switch {
-	case errors.Is(err, ask.ErrNobody) && o.Ask:
+	case errors.Is(err, ErrNoActions) && o.Ask:
 		s = acts.Status{State: acts.Unchanged, Detail: err.Error()}
 	case err != nil: // also while the daemon is being restarted: it may have begun
 		return nil
@@ -90,7 +89,7 @@ func (a ActionRequest) pass(ctx context.Context, stateDir string, heard uint64) 
 		if a.Made != nil {
 			r = a.Made(ctx)
 		}
-		if err := ask.Ended(ctx, stateDir, acts.Ended{Attempt: o.Attempt, State: r.State, Detail: r.Detail}); err != nil {
+		if err := EndedActions(ctx, stateDir, acts.Ended{Attempt: o.Attempt, State: r.State, Detail: r.Detail}); err != nil {
 			return nil
 		}
 		s.State, s.Detail = r.State, r.Detail

@@ -12,7 +12,6 @@ import (
 	"github.com/lofamo/lofamo/pkg/selftest"
 
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
-	"github.com/lofamo/lofamo/internal/agent/probes"
 	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
 )
 
@@ -129,9 +128,9 @@ func (p *Prober) Each(m selftest.Module, data []byte, give func([]byte)) {
 // carry takes a probe through a module, and returns what comes out of it.
 func (p *Prober) carry(k selftest.Kind, data []byte) ([]byte, error) {
 	if k == selftest.Bulk {
-		return probes.Bulk(p.c.Origin(), data)
+		return probeBulk(p.c.Origin(), data)
 	}
-	return probes.Report(p.c.Origin(), data, p.c.Signer, p.c.Verifier)
+	return probeReport(p.c.Origin(), data, p.c.Signer, p.c.Verifier)
 }
 
 // sendTestMail puts a test message into the mailbox, once there is room for it.

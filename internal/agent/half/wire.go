@@ -11,7 +11,6 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/agent/relay"
-	"github.com/lofamo/lofamo/internal/agent/torusrail"
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
@@ -25,7 +24,7 @@ func SealAnswer(nonce []byte, who fault.Origin, e fault.Epoch, s servicenet.Sign
 // SendMail passes an envelope to the other half, and says when that is dead or does not empty its mailbox: then the message
 // is lost, and its origin sends it again, unless somebody holds it. Messages back leave room for all others.
 func SendMail(box *mailbox.Box, m relay.Message, log *slog.Logger) error {
-	b, err := torusrail.AppendMail(nil, Monotonic(), m)
+	b, err := AppendMail(nil, Monotonic(), m)
 	if err == nil {
 		send := box.Send
 		if m.Kind == relay.Back {

@@ -37,7 +37,6 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/agent/peerfile"
 	"github.com/lofamo/lofamo/internal/agent/storage/backup"
-	"github.com/lofamo/lofamo/internal/agent/torusrail"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/pki"
@@ -180,7 +179,7 @@ func (h *hostHalf) open(cs *half.Closers) error {
 			h.bindLater(uint8(k))
 		}
 	}
-	h.rails.torus = torusrail.New(h.box, h.MaxHops())
+	h.rails.torus = half.NewTorusRail(h.box, h.MaxHops())
 	e, err := h.BeginEpoch()
 	if err != nil {
 		return err

@@ -15,7 +15,6 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/agent/relay"
-	"github.com/lofamo/lofamo/internal/agent/torusrail"
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
@@ -61,7 +60,7 @@ func (h *hostHalf) onMessage(m mailbox.Message) {
 	if m.Type != mailbox.Envelope {
 		return
 	}
-	msg, held, err := torusrail.ReadMail(m.Payload, half.Monotonic())
+	msg, held, err := half.ReadMail(m.Payload, half.Monotonic())
 	if err != nil {
 		h.Log.Debug("message from the DNP half refused", "err", err)
 		return

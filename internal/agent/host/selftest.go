@@ -9,7 +9,6 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
-	"github.com/lofamo/lofamo/internal/agent/probes"
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
@@ -18,7 +17,7 @@ func (h *hostHalf) carry(p selftest.Probe) (known []selftest.Event) {
 	sent := true
 	switch p.Module.Kind {
 	case selftest.Register:
-		h.tests.Each(p.Module, p.Data, func(b []byte) { known = append(known, probes.Register(h.page.File, p, b)) })
+		h.tests.Each(p.Module, p.Data, func(b []byte) { known = append(known, half.ProbeRegister(h.page.File, p, b)) })
 	case selftest.Direct:
 		sent = h.testDirect(p)
 	case selftest.Gossip:

@@ -13,7 +13,6 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/relay"
-	"github.com/lofamo/lofamo/internal/agent/torusrail"
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
@@ -21,7 +20,7 @@ import (
 type rails struct {
 	direct []servicenet.Rail // by the number of the service interface
 	gossip servicenet.Rail   // nil without gossip
-	torus  *torusrail.Rail
+	torus  *half.TorusRail
 }
 
 // maxFailures is how many failed sends are told to the machine in one go. Each may make it send again

@@ -11,12 +11,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
-	"github.com/lofamo/lofamo/internal/agent/mailbox"
-	"github.com/lofamo/lofamo/internal/agent/relay"
-	"github.com/lofamo/lofamo/internal/agent/torusrail"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
+
+	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
+	"github.com/lofamo/lofamo/internal/agent/half"
+	"github.com/lofamo/lofamo/internal/agent/mailbox"
+	"github.com/lofamo/lofamo/internal/agent/relay"
 )
 
 // headerBytes is how much of a message's payload counts as its headers: the relay's and what stands around it.
@@ -25,7 +26,7 @@ const headerBytes = 48
 // mailboxMessages are the messages to damage.
 func mailboxMessages(t *testing.T) []mailbox.Message {
 	t.Helper()
-	mail, err := torusrail.AppendMail(nil, 1, relay.Message{Kind: relay.Up, Limit: 9, Hops: []relay.Hop{{Coord: grid.Coord{X: 1}, Half: fault.HalfDNP}}, Envelope: bytes.Repeat([]byte{0x5a, 3}, 300)})
+	mail, err := half.AppendMail(nil, 1, relay.Message{Kind: relay.Up, Limit: 9, Hops: []relay.Hop{{Coord: grid.Coord{X: 1}, Half: fault.HalfDNP}}, Envelope: bytes.Repeat([]byte{0x5a, 3}, 300)})
 	if err != nil {
 		t.Fatal(err)
 	}

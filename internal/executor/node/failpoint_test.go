@@ -22,14 +22,15 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+
 	"github.com/lofamo/lofamo/internal/agent/acts"
-	"github.com/lofamo/lofamo/internal/agent/acts/ask"
 	"github.com/lofamo/lofamo/internal/agent/acts/doer"
+	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/failpoint"
-	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/response"
 )
 
 // Acts with the processes that they are made by: a leader's, with this package's executor, and a node's recovery daemon, with the real ledger on the disk. Each
@@ -134,7 +135,7 @@ func (s *straight) Order(_ fault.NodeID, o *lofamov1.ActOrder, _ int) {
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		st, err := ask.Tell(ctx, s.dir, &order)
+		st, err := half.TellAction(ctx, s.dir, &order)
 		if err != nil {
 			return // the daemon is not there: nobody answers
 		}

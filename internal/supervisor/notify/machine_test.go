@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/agent/told"
+	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 	"github.com/lofamo/lofamo/internal/supervisor/notify"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -69,9 +69,9 @@ func TestEverybodyKnows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRing(rapid.IntRange(3, 40).Draw(t, "nodes"))
 		replicas := []*notify.Machine{notify.NewMachine(config()), notify.NewMachine(config())}
-		halves := make([]*told.Machine, len(r.states))
+		halves := make([]*hostcore.FaultView, len(r.states))
 		for i := range halves {
-			halves[i] = told.New(id(i), r.Neighbours(id(i)))
+			halves[i] = hostcore.NewFaultView(id(i), r.Neighbours(id(i)))
 		}
 		now, primary := begin, 0
 		lossy := true
@@ -185,7 +185,7 @@ func TestOnlyWhatConcerns(t *testing.T) {
 // TestStorePutBack: halves that know more than the store can are told the whole of the earlier map, not at
 // once, for this replica's copy may only lag.
 func TestStorePutBack(t *testing.T) {
-	r, m, h := newRing(3), notify.NewMachine(config()), told.New("n0", []fault.NodeID{"n1", "n2"})
+	r, m, h := newRing(3), notify.NewMachine(config()), hostcore.NewFaultView("n0", []fault.NodeID{"n1", "n2"})
 	h.Take(&lofamov1.Told{Node: "n0", Revision: 1000, Parts: 1, Nodes: []*lofamov1.ToldNode{{Id: "n1", State: lofamov1.State_FAILED}}})
 	put := time.Duration(0)
 	for now := begin; now.Before(begin.Add(10 * time.Second)); now = now.Add(500 * time.Millisecond) {
@@ -249,7 +249,7 @@ func TestMoreThanFits(t *testing.T) {
 	for i := range servicenet.MaxInterest {
 		list = append(list, id(i+1))
 	}
-	h, m, now := told.New("n0", r.Neighbours("n0")), notify.NewMachine(config()), begin
+	h, m, now := hostcore.NewFaultView("n0", r.Neighbours("n0")), notify.NewMachine(config()), begin
 	take := func(tells []notify.Tell) {
 		for _, tell := range tells {
 			if n := proto.Size(tell.Told); n > 900 {

@@ -17,7 +17,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 
 	"github.com/lofamo/lofamo/internal/agent/acts"
-	"github.com/lofamo/lofamo/internal/agent/acts/ask"
+	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
@@ -379,7 +379,7 @@ func TestSocket(t *testing.T) {
 	}
 	tell := func(o *acts.Order) acts.Status {
 		t.Helper()
-		s, err := ask.Tell(t.Context(), w.dir, o)
+		s, err := half.TellAction(t.Context(), w.dir, o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -392,7 +392,7 @@ func TestSocket(t *testing.T) {
 	if s := tell(o); s.State != acts.UnderWay || s.Yours {
 		t.Errorf("again: %+v", s)
 	}
-	if err := ask.Ended(t.Context(), w.dir, acts.Ended{Attempt: o.Attempt, State: acts.Done, Detail: "6 links"}); err != nil {
+	if err := half.EndedActions(t.Context(), w.dir, acts.Ended{Attempt: o.Attempt, State: acts.Done, Detail: "6 links"}); err != nil {
 		t.Fatal(err)
 	}
 	w.want(tell(o), acts.Done, "6 links")
@@ -400,7 +400,7 @@ func TestSocket(t *testing.T) {
 	w.want(tell(dnp), acts.UnderWay, "")
 	w.Wait()
 	w.want(tell(dnp), acts.Unchanged, "cannot be made") // this world restarts nothing
-	if _, err := ask.Tell(t.Context(), t.TempDir(), o); err == nil || !strings.Contains(err.Error(), "nobody makes acts") {
+	if _, err := half.TellAction(t.Context(), t.TempDir(), o); err == nil || !strings.Contains(err.Error(), "nobody makes acts") {
 		t.Errorf("%v", err)
 	}
 }

@@ -22,9 +22,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/delivery"
 	"github.com/lofamo/lofamo/internal/agent/health"
 	"github.com/lofamo/lofamo/internal/agent/ledger"
-	"github.com/lofamo/lofamo/internal/agent/moves"
 	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
-	"github.com/lofamo/lofamo/internal/agent/told"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/internal/config"
 )
@@ -75,14 +73,14 @@ type Machine struct {
 
 	sensors    map[fault.Component]Reading // service network interface, memory, peripherals
 	sensorsOld bool
-	moves      moves.Tracker
-	told       *told.Machine // what concerns this node
-	answered   time.Time     // when a supervisor last answered
-	confirmed  time.Time     // when a supervisor last had a quorum, as far as this half was told; zero: never
-	stale      bool          // the supervisors that answer have none
-	begun      bool          // the first tick is done
-	announced  bool          // the first digest is out
-	corrupt    bool          // the last taken word was, so that it is noted once
+	moves      deadbands
+	told       *FaultView // what concerns this node
+	answered   time.Time  // when a supervisor last answered
+	confirmed  time.Time  // when a supervisor last had a quorum, as far as this half was told; zero: never
+	stale      bool       // the supervisors that answer have none
+	begun      bool       // the first tick is done
+	announced  bool       // the first digest is out
+	corrupt    bool       // the last taken word was, so that it is noted once
 	unreadable bool
 	late       bool
 
@@ -124,7 +122,7 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 		return nil, fmt.Errorf("host half of %s: %w", cfg.Topo.Node, err)
 	}
 	m := &Machine{
-		cfg: cfg, self: cfg.Topo.Node, start: now, ledger: ledger.New(), sender: sender, told: told.New(cfg.Topo.Node, cfg.Topo.NeighbourIDs()),
+		cfg: cfg, self: cfg.Topo.Node, start: now, ledger: ledger.New(), sender: sender, told: NewFaultView(cfg.Topo.Node, cfg.Topo.NeighbourIDs()),
 		writer:     watchdog.NewWriter(watchdog.WriterConfig{TWrite: p.TWrite}),
 		reader:     watchdog.NewReader(watchdog.ReaderConfig{TRead: p.TRead, Misses: p.ReadMisses}, now),
 		verdict:    watchdog.Waiting,

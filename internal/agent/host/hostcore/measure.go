@@ -7,8 +7,6 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/watchdog"
-
-	"github.com/lofamo/lofamo/internal/agent/moves"
 )
 
 // measured are the DNP half's sensors, in the order of Registers.Sensed, and what a code stands for.
@@ -36,11 +34,11 @@ func (m *Machine) measure(now time.Time) {
 			}
 			return measured[i].decode(code)
 		}
-		m.moves.Measure(now, measured[i].component, measured[i].quantity, float64(s.Thousandths)/1000, moves.Limits{Low: bound(t.WarnLow), High: bound(t.WarnHigh)})
+		m.moves.Measure(now, measured[i].component, measured[i].quantity, float64(s.Thousandths)/1000, Limits{Low: bound(t.WarnLow), High: bound(t.WarnHigh)})
 	}
 	for _, d := range m.cfg.Topo.Links {
 		if det := m.registers.Details[d.Index()]; m.informed(d) {
-			m.moves.Measure(now, fault.Link(d), fault.QuantityCRCRatio, float64(det.Loss)/torus.LossUnits, moves.Above(m.cfg.Periods.LinkSickRatio))
+			m.moves.Measure(now, fault.Link(d), fault.QuantityCRCRatio, float64(det.Loss)/torus.LossUnits, Above(m.cfg.Periods.LinkSickRatio))
 		}
 	}
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/health"
 	"github.com/lofamo/lofamo/internal/agent/ledger"
-	"github.com/lofamo/lofamo/internal/agent/moves"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 )
 
@@ -299,7 +298,7 @@ func (m *Machine) onReadings(now time.Time, rs []Reading) {
 	m.sensedAt, m.sensorsOld = now, false
 	for _, r := range rs {
 		if r.Quantity != 0 && r.State != fault.Unknown {
-			m.moves.Measure(now, r.Component, r.Quantity, r.Value, moves.Above(r.Threshold))
+			m.moves.Measure(now, r.Component, r.Quantity, r.Value, Above(r.Threshold))
 		}
 		if !r.State.Valid() {
 			r.State = fault.Unknown

@@ -1,10 +1,4 @@
-// Package iferrors counts the damaged frames that a link's network interface has dropped. Interface
-// and kernel let hardly any of them through, so that the links themselves (pkg/torus) see a gap in
-// the sequence and no more.
-//
-// It judges nothing: an interface carries more than one link's frames, and only what the link's
-// machine misses itself is held against the link.
-package iferrors
+package dnp
 
 import (
 	"context"
@@ -15,6 +9,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
+// This file counts the damaged frames that a link's network interface has dropped. Interface and kernel let few of them through, so that the
+// links themselves (pkg/torus) see only a gap in the sequence.
+//
+// An interface may carry the frames of several links: only the frames that the link's machine itself misses count against the link.
+
 // The counters of Documentation/ABI/testing/sysfs-class-net-statistics. The first is to include the
 // others (struct rtnl_link_stats64), but not every driver keeps to that.
 const (
@@ -24,12 +23,12 @@ const (
 	numCounters
 )
 
-var files = [numCounters]string{allErrors: "rx_errors", crcErrors: "rx_crc_errors", frameErrors: "rx_frame_errors"}
+var interfaceErrorFiles = [numCounters]string{allErrors: "rx_errors", crcErrors: "rx_crc_errors", frameErrors: "rx_frame_errors"}
 
-// Source is the interface of one link. As a sensor it is polled with the others, away from the
+// interfaceErrors is the interface of one link. As a sensor it is polled with the others, away from the
 // packets' way; its reading is NORMAL, for nothing is judged, or UNKNOWN when the interface has no
 // such counters. The value is how many damaged frames came since the first reading, and never falls.
-type Source struct {
+type interfaceErrors struct {
 	sys   source.Root
 	name  string
 	dir   grid.Direction
@@ -38,23 +37,23 @@ type Source struct {
 	total uint64
 }
 
-// New returns the source for the link in direction dir, on the named interface.
-func New(sysfs, name string, dir grid.Direction) *Source {
-	return &Source{sys: source.Root(sysfs), name: name, dir: dir}
+// newInterfaceErrors returns the source for the link in direction dir, on the named interface.
+func newInterfaceErrors(sysfs, name string, dir grid.Direction) *interfaceErrors {
+	return &interfaceErrors{sys: source.Root(sysfs), name: name, dir: dir}
 }
 
 // Name returns "iferrors:", the interface's name and the link's direction.
-func (s *Source) Name() string { return "iferrors:" + s.name + ":" + s.dir.String() }
+func (s *interfaceErrors) Name() string { return "iferrors:" + s.name + ":" + s.dir.String() }
 
 // Component returns the link.
-func (s *Source) Component() fault.Component { return fault.Link(s.dir) }
+func (s *interfaceErrors) Component() fault.Component { return fault.Link(s.dir) }
 
 // Read looks at the counters. One that cannot be read is left out while there are others.
-func (s *Source) Read(context.Context) (source.Reading, error) {
+func (s *interfaceErrors) Read(context.Context) (source.Reading, error) {
 	var growth [numCounters]uint64
 	var found bool
 	var failed error
-	for i, f := range files {
+	for i, f := range interfaceErrorFiles {
 		v, err := s.sys.Uint("class/net", s.name, "statistics", f)
 		if err != nil {
 			s.known[i] = false // what comes later has a base of its own

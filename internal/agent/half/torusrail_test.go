@@ -1,4 +1,4 @@
-package torusrail
+package half
 
 import (
 	"context"
@@ -27,7 +27,7 @@ func TestRail(t *testing.T) {
 		dir := t.TempDir()
 		host, dnp := open(t, dir, fault.HalfHost), open(t, dir, fault.HalfDNP)
 		return railtest.Harness{
-			Rail: New(host, hops), Target: "s0", Limit: relay.MaxEnvelope,
+			Rail: NewTorusRail(host, hops), Target: "s0", Limit: relay.MaxEnvelope,
 			Read: func(deliver func([]byte)) {
 				ctx, cancel := context.WithCancel(context.Background())
 				done := make(chan error, 1)
@@ -48,7 +48,7 @@ func TestRail(t *testing.T) {
 
 // envelopeOf reads a message as the DNP half does.
 func envelopeOf(t *testing.T, mail mailbox.Message) []byte {
-	m, held, err := ReadMail(mail.Payload, monotonic())
+	m, held, err := ReadMail(mail.Payload, Monotonic())
 	if err != nil || mail.Type != mailbox.Envelope || m.Kind != relay.Up || m.Limit != hops || m.Made != 0 || held > time.Minute {
 		t.Errorf("%s: %s, %d of %d hops, held %s, %v", mail.Type, m.Kind, m.Made, m.Limit, held, err)
 	}
@@ -67,7 +67,7 @@ func open(t *testing.T, dir string, half fault.Half) *mailbox.Box {
 
 func TestWithoutADNPHalf(t *testing.T) {
 	host := open(t, t.TempDir(), fault.HalfHost)
-	err := New(host, hops).Send("s0", []byte("report"))
+	err := NewTorusRail(host, hops).Send("s0", []byte("report"))
 	if !errors.Is(err, mailbox.ErrAbsent) || errors.Is(err, servicenet.ErrBusy) || host.Stats().DroppedAbsent != 1 {
 		t.Errorf("got %v, %+v", err, host.Stats())
 	}

@@ -1,4 +1,4 @@
-package starter
+package daemon
 
 import (
 	"context"
@@ -20,10 +20,10 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/local/checks"
 )
 
-const bound = 20 * time.Second
+const checkBound = 20 * time.Second
 
-// world is a state directory with a starter whose peripheral 0 has a check.
-type world struct {
+// checkWorld is a state directory with a starter whose peripheral 0 has a check.
+type checkWorld struct {
 	t    *testing.T
 	dir  string
 	stop func() // and waits
@@ -31,7 +31,7 @@ type world struct {
 	done chan error // what Serve has returned
 }
 
-func serve(t *testing.T, body string) *world {
+func serveCheckWorld(t *testing.T, body string) *checkWorld {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "lofamo-") // short: socket addresses hold 107 bytes
 	if err != nil {
@@ -43,15 +43,15 @@ func serve(t *testing.T, body string) *world {
 		t.Fatal(err)
 	}
 	cfg := sensor.DefaultConfig()
-	cfg.Peripherals[0] = sensor.PeripheralConfig{Kind: sensor.PeripheralScript, Command: []string{program, dir}, Timeout: sensor.Duration(bound), Interval: sensor.Duration(bound)}
+	cfg.Peripherals[0] = sensor.PeripheralConfig{Kind: sensor.PeripheralScript, Command: []string{program, dir}, Timeout: sensor.Duration(checkBound), Interval: sensor.Duration(checkBound)}
 	l, err := net.Listen("unix", filepath.Join(dir, checks.Socket))
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- New(cfg).Serve(ctx, l) }()
-	w := &world{t: t, dir: dir, l: l, done: done}
+	go func() { done <- newCheckStarter(cfg).Serve(ctx, l) }()
+	w := &checkWorld{t: t, dir: dir, l: l, done: done}
 	w.stop = func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -63,26 +63,26 @@ func serve(t *testing.T, body string) *world {
 	return w
 }
 
-func (w *world) ask(ctx context.Context) (sensor.Reading, error) {
+func (w *checkWorld) ask(ctx context.Context) (sensor.Reading, error) {
 	return checks.Client(w.dir)(ctx, fault.ComponentPeripheral0)
 }
 
 // await polls until the check has written its process number to the file, and returns it.
-func (w *world) await(file string) int {
+func (w *checkWorld) await(file string) int {
 	w.t.Helper()
-	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(checkBound); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		b, err := os.ReadFile(filepath.Join(w.dir, file))
 		if pid, perr := strconv.Atoi(strings.TrimSpace(string(b))); err == nil && perr == nil {
 			return pid
 		}
 	}
-	w.t.Fatalf("no %s within %s", file, bound)
+	w.t.Fatalf("no %s within %s", file, checkBound)
 	return 0
 }
 
-func (w *world) untilGone(pid int) {
+func (w *checkWorld) untilGone(pid int) {
 	w.t.Helper()
-	for end := time.Now().Add(bound); syscall.Kill(pid, 0) == nil; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(checkBound); syscall.Kill(pid, 0) == nil; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			w.t.Fatalf("check %d still lives", pid)
 		}
@@ -90,7 +90,7 @@ func (w *world) untilGone(pid int) {
 }
 
 func TestNoChecks(t *testing.T) {
-	if New(sensor.DefaultConfig()) != nil {
+	if newCheckStarter(sensor.DefaultConfig()) != nil {
 		t.Error("a starter without checks")
 	}
 }
@@ -108,7 +108,7 @@ func TestAnswers(t *testing.T) {
 		{"echo gone; exit 2", fault.Failed, "gone", ""},
 		{"echo hm; exit 3", fault.Unknown, "check ended with exit status 3, want exit code 0, 1 or 2: hm", "exit status 3"},
 	} {
-		r, err := serve(t, tc.body).ask(t.Context())
+		r, err := serveCheckWorld(t, tc.body).ask(t.Context())
 		if r.State != tc.want || r.Detail != tc.detail || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 			t.Errorf("%s: %+v, %v", tc.body, r, err)
 		}
@@ -119,7 +119,7 @@ func TestAnswers(t *testing.T) {
 func TestChecksDoNotReachTheManager(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "/run/x")
 	t.Setenv("LOFAMO_TEST", "kept")
-	r, err := serve(t, `echo "$LOFAMO_TEST $NOTIFY_SOCKET"`).ask(t.Context())
+	r, err := serveCheckWorld(t, `echo "$LOFAMO_TEST $NOTIFY_SOCKET"`).ask(t.Context())
 	if err != nil || r.Detail != "kept" {
 		t.Errorf("the check's environment: %q, %v", r.Detail, err)
 	}
@@ -127,7 +127,7 @@ func TestChecksDoNotReachTheManager(t *testing.T) {
 
 // Who asks gives a name, never a command, and only what is configured is run.
 func TestRefusals(t *testing.T) {
-	w := serve(t, ": > $1/ran")
+	w := serveCheckWorld(t, ": > $1/ran")
 	for _, c := range []fault.Component{fault.ComponentPeripheral1, fault.ComponentMemory, 0} {
 		r, err := checks.Client(w.dir)(t.Context(), c)
 		if r.State != fault.Unknown || err == nil || !strings.Contains(err.Error(), "has no check in this process's configuration") {
@@ -152,7 +152,7 @@ func TestRefusals(t *testing.T) {
 
 // A starter whose socket fails kills its checks as well, and says what failed.
 func TestSocketFails(t *testing.T) {
-	w := serve(t, `echo $$ > $1/pid; sleep 1000`)
+	w := serveCheckWorld(t, `echo $$ > $1/pid; sleep 1000`)
 	got := make(chan error, 1)
 	go func() {
 		_, err := w.ask(t.Context())
@@ -174,7 +174,7 @@ func TestSocketFails(t *testing.T) {
 
 // A half that goes away, killed for instance, has its check killed; the next one waits for that.
 func TestClientGoesAway(t *testing.T) {
-	w := serve(t, `test -e $1/pid && { echo again; exit; }; echo $$ > $1/pid; sleep 1000`)
+	w := serveCheckWorld(t, `test -e $1/pid && { echo again; exit; }; echo $$ > $1/pid; sleep 1000`)
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	go func() {
@@ -195,22 +195,22 @@ func TestClientGoesAway(t *testing.T) {
 // Checks that cannot be killed, however many, hold up the end for stopWait in all.
 func TestEndIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &Starter{checks: map[fault.Component]*check{}}
+		s := &checkStarter{checks: map[fault.Component]*startedCheck{}}
 		for _, c := range []fault.Component{fault.ComponentPeripheral0, fault.ComponentPeripheral1} {
-			s.checks[c] = &check{turn: make(chan struct{}, 1)}
+			s.checks[c] = &startedCheck{turn: make(chan struct{}, 1)}
 			s.checks[c].turn <- struct{}{}
 		}
 		start := time.Now()
 		s.wait()
-		if took := time.Since(start); took != stopWait {
-			t.Errorf("waited %v: want %v", took, stopWait)
+		if took := time.Since(start); took != checkStopWait {
+			t.Errorf("waited %v: want %v", took, checkStopWait)
 		}
 	})
 }
 
 // A starter that ends kills its checks, and who waits for one has no reading.
 func TestStarterEnds(t *testing.T) {
-	w := serve(t, `echo $$ > $1/pid; sleep 1000`)
+	w := serveCheckWorld(t, `echo $$ > $1/pid; sleep 1000`)
 	type answer struct {
 		sensor.Reading
 		error

@@ -1,6 +1,4 @@
-// Package probes takes probes of the self-test through the modules that lie within a half: the report path, bulk, and
-// the register path. It says what comes out at the end, and judges nothing (pkg/selftest does).
-package probes
+package half
 
 import (
 	"crypto/ecdh"
@@ -19,12 +17,15 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 )
 
+// This file takes the self-test's probes through the modules inside a half: the report path, bulk transfer, and the register path. It returns the
+// results; pkg/selftest judges them.
+
 // perDetail is how many bytes of a probe the detail of one observation carries.
 const perDetail = fault.MaxDetail / 2
 
-// Report makes reports of a probe, seals them as all reports are, and opens what comes of that as a supervisor
+// probeReport makes reports of a probe, seals them as all reports are, and opens what comes of that as a supervisor
 // does.
-func Report(self fault.Origin, data []byte, s servicenet.Signer, v servicenet.Verifier) ([]byte, error) {
+func probeReport(self fault.Origin, data []byte, s servicenet.Signer, v servicenet.Verifier) ([]byte, error) {
 	r := fault.Report{ID: fault.ReportID{Origin: self, Epoch: 1, Seq: 1}}
 	all := fault.Components()
 	for i := 0; len(data) > i*perDetail; i++ {
@@ -56,9 +57,9 @@ func Report(self fault.Origin, data []byte, s servicenet.Signer, v servicenet.Ve
 	return back, nil
 }
 
-// Bulk takes a probe for a large object: it is cut into chunks, which are sealed and opened, put together again
+// probeBulk takes a probe for a large object: it is cut into chunks, which are sealed and opened, put together again
 // and summed.
-func Bulk(self fault.Origin, data []byte) ([]byte, error) {
+func probeBulk(self fault.Origin, data []byte) ([]byte, error) {
 	const target = "self-test"
 	mine, err := ecdh.X25519().GenerateKey(rand.Reader)
 	if err != nil {
@@ -100,9 +101,9 @@ func Bulk(self fault.Origin, data []byte) ([]byte, error) {
 	return back, nil
 }
 
-// Register stores a probe word by word in the half's test word, and reads each back: some microseconds. data is what is
+// ProbeRegister stores a probe word by word in the half's test word, and reads each back: some microseconds. data is what is
 // stored for the probe.
-func Register(f *regfile.File, p selftest.Probe, data []byte) selftest.Event {
+func ProbeRegister(f *regfile.File, p selftest.Probe, data []byte) selftest.Event {
 	began := time.Now()
 	back := make([]byte, 0, len(data))
 	for i := 0; i < len(data); i += 4 {

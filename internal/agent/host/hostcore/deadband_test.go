@@ -1,4 +1,4 @@
-package moves
+package hostcore
 
 import (
 	"math"
@@ -13,7 +13,7 @@ var epoch0 = time.Unix(1_000_000, 0)
 func at(s float64) time.Time { return epoch0.Add(time.Duration(s * float64(time.Second))) }
 
 func TestWhatMovesIsSent(t *testing.T) {
-	var tr Tracker
+	var tr deadbands
 	temp := func(s, v float64) {
 		tr.Measure(at(s), fault.ComponentTemperature, fault.QuantityTemperature, v, Above(80))
 	}
@@ -63,7 +63,7 @@ func TestDirections(t *testing.T) {
 		{"no number", Limits{Low: 11.4, High: 12.6}, math.NaN(), 0},
 		{"not by a step", Limits{Low: 11.4, High: 12.6}, 12.1, 0},
 	} {
-		var tr Tracker
+		var tr deadbands
 		tr.Measure(at(0), fault.ComponentVoltage, fault.QuantityVoltage, 12, tc.limits)
 		tr.Measure(at(1), fault.ComponentVoltage, fault.QuantityVoltage, tc.to, tc.limits)
 		due := tr.Due(at(1), 3)
@@ -75,7 +75,7 @@ func TestDirections(t *testing.T) {
 
 // TestRoom: what has waited longest goes first, and what was measured long ago does not go.
 func TestRoom(t *testing.T) {
-	var tr Tracker
+	var tr deadbands
 	for s := 0.0; s <= 1; s++ {
 		tr.Measure(at(s), fault.ComponentTemperature, fault.QuantityTemperature, 50+10*s, Above(80))
 		tr.Measure(at(s), fault.ComponentPower, fault.QuantityPower, 100+50*s, Above(300))
@@ -101,7 +101,7 @@ func TestOnlyWhatCanBeSent(t *testing.T) {
 		{"too large a value", 1e300, Above(80)},
 		{"too large a threshold", 60, Above(1e300)},
 	} {
-		var tr Tracker
+		var tr deadbands
 		tr.Measure(at(0), fault.ComponentTemperature, fault.QuantityTemperature, 50, Above(80))
 		tr.Measure(at(1), fault.ComponentTemperature, fault.QuantityTemperature, 55, Above(80))
 		tr.Measure(at(1), fault.ComponentPower, fault.QuantityPower, 100, Above(300))

@@ -1,8 +1,4 @@
-// Package starter runs the check programs of a node's peripherals for its host half, which must not start
-// processes itself (package checks). It belongs into a process of the ordinary scheduling class: a half never imports it.
-//
-// What a check's end means is pkg/sensor/script's business.
-package starter
+package daemon
 
 import (
 	"context"
@@ -21,27 +17,30 @@ import (
 	"github.com/lofamo/lofamo/internal/sdnotify"
 )
 
-// Starter has the checks of one configuration.
-type Starter struct {
-	checks map[fault.Component]*check
+// This file runs the check programs of a node's peripherals for its host half, which must not start processes itself (package checks). It belongs
+// into a process of the ordinary scheduling class. pkg/sensor/script interprets the exit codes.
+
+// checkStarter has the checks of one configuration.
+type checkStarter struct {
+	checks map[fault.Component]*startedCheck
 }
 
-// check is one check program. Who holds the turn runs it.
-type check struct {
+// startedCheck is one check program. Who holds the turn runs it.
+type startedCheck struct {
 	turn   chan struct{} // capacity 1
 	source sensor.Source
 }
 
-// New returns the starter of a validated configuration; nil: it has no checks.
-func New(cfg sensor.Config) *Starter {
-	s := &Starter{checks: map[fault.Component]*check{}}
+// newCheckStarter returns the starter of a validated configuration; nil: it has no checks.
+func newCheckStarter(cfg sensor.Config) *checkStarter {
+	s := &checkStarter{checks: map[fault.Component]*startedCheck{}}
 	for i, c := range [...]fault.Component{fault.ComponentPeripheral0, fault.ComponentPeripheral1} {
 		p := cfg.Peripherals[i]
 		if p.Kind != sensor.PeripheralScript {
 			continue
 		}
 		interval, timeout := p.ScriptTimes()
-		s.checks[c] = &check{make(chan struct{}, 1), script.New(script.Config{
+		s.checks[c] = &startedCheck{make(chan struct{}, 1), script.New(script.Config{
 			Component: c, Command: p.Command, Env: sdnotify.Environment(os.Environ()), Interval: interval, Timeout: timeout,
 		})}
 	}
@@ -51,11 +50,11 @@ func New(cfg sensor.Config) *Starter {
 	return s
 }
 
-// stopWait is how long Serve waits for checks that it kills.
-const stopWait = 2 * time.Second
+// checkStopWait is how long Serve waits for checks that it kills.
+const checkStopWait = 2 * time.Second
 
 // Serve answers on l, which it closes, until ctx ends or l fails; then it kills the checks that run.
-func (s *Starter) Serve(ctx context.Context, l net.Listener) error {
+func (s *checkStarter) Serve(ctx context.Context, l net.Listener) error {
 	serving, end := context.WithCancel(ctx)
 	defer end()
 	srv := &http.Server{
@@ -73,8 +72,8 @@ func (s *Starter) Serve(ctx context.Context, l net.Listener) error {
 }
 
 // wait takes every turn, so that no check runs any more, or gives up after stopWait.
-func (s *Starter) wait() {
-	late := time.After(stopWait)
+func (s *checkStarter) wait() {
+	late := time.After(checkStopWait)
 	for _, c := range s.checks {
 		select {
 		case c.turn <- struct{}{}:
@@ -84,7 +83,7 @@ func (s *Starter) wait() {
 	}
 }
 
-func (s *Starter) handler() http.Handler {
+func (s *checkStarter) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+checks.Path, func(w http.ResponseWriter, r *http.Request) {
 		name := r.URL.Query().Get(checks.ParamComponent)
@@ -105,7 +104,7 @@ func (s *Starter) handler() http.Handler {
 }
 
 // run runs the check, after one that is being killed. ctx ends when the half goes away.
-func (c *check) run(ctx context.Context) checks.Answer {
+func (c *startedCheck) run(ctx context.Context) checks.Answer {
 	select {
 	case c.turn <- struct{}{}:
 	case <-ctx.Done():

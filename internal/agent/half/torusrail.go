@@ -1,11 +1,4 @@
-// Package torusrail is the torus rail as a half has it that is not the DNP half itself: envelopes go
-// through the mailbox to the DNP half beside it, which finds them a way over the neighbours (seed 001
-// §III-D). Here is also how a relay message lies in the mailbox. It chooses no ways and knows no
-// links: that is internal/agent/dnp/dnpcore.
-//
-// In the mailbox a message has the time of sending before it, CLOCK_MONOTONIC in ns, 8 bytes big
-// endian. Both halves read that clock: a mailbox is a socket of one kernel.
-package torusrail
+package half
 
 import (
 	"encoding/binary"
@@ -13,13 +6,15 @@ import (
 	"fmt"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/lofamo/lofamo/pkg/servicenet"
 
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/agent/relay"
 )
+
+// This file has the torus rail of the host half: envelopes go through the mailbox to the DNP half beside it, which sends them over the neighbours
+// (LO|FA|MO §III-D; dnpcore chooses the way). It also defines how the mailbox holds a relay message: before the message stands its time of sending,
+// CLOCK_MONOTONIC in ns, 8 bytes big endian. Both halves read that clock: a mailbox is a socket of one kernel.
 
 // stampSize is that of the time of sending before the relay message.
 const stampSize = 8
@@ -40,42 +35,35 @@ func ReadMail(b []byte, now int64) (relay.Message, time.Duration, error) {
 	return m, min(max(held, 0), relay.MaxHeld), err
 }
 
-// monotonic returns CLOCK_MONOTONIC in nanoseconds, which all processes of a machine share.
-func monotonic() int64 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		return 0 // cannot fail for this clock
-	}
-	return ts.Nano()
-}
-
-// Rail is the torus rail: a servicenet.Rail. The box stays its owner's, who closes it. What it takes
+// TorusRail is the torus rail: a servicenet.Rail. The box stays its owner's, who closes it. What it takes
 // no more, it counts (mailbox.Stats).
-type Rail struct {
+type TorusRail struct {
 	box   *mailbox.Box
 	limit uint8
 }
 
-var _ servicenet.Rail = (*Rail)(nil)
+var _ servicenet.Rail = (*TorusRail)(nil)
 
-// New returns the rail over a half's own mailbox. limit is how many hops of the torus a message may
+// NewTorusRail returns the rail over a half's own mailbox. limit is how many hops of the torus a message may
 // make.
-func New(box *mailbox.Box, limit uint8) *Rail { return &Rail{box: box, limit: limit} }
+func NewTorusRail(box *mailbox.Box, limit uint8) *TorusRail {
+	return &TorusRail{box: box, limit: limit}
+}
 
 // Send implements servicenet.Rail. It goes to any supervisor that a neighbour reaches, so that the
 // target is ignored. The longest envelope has relay.MaxEnvelope bytes. Without a DNP half the error
 // wraps mailbox.ErrAbsent.
-func (r *Rail) Send(_ string, b []byte) error { return r.Post(b, false) }
+func (r *TorusRail) Send(_ string, b []byte) error { return r.Post(b, false) }
 
 // Post is Send for what a drain of the torus may hold, or may not (seed 003 §4.5.3).
-func (r *Rail) Post(b []byte, mayWait bool) error {
+func (r *TorusRail) Post(b []byte, mayWait bool) error {
 	switch {
 	case len(b) == 0:
 		return fmt.Errorf("send on the torus rail: %w", servicenet.ErrEmpty)
 	case len(b) > relay.MaxEnvelope:
 		return fmt.Errorf("send on the torus rail: given %d bytes: want at most %d: %w", len(b), relay.MaxEnvelope, servicenet.ErrTooLong)
 	}
-	mail, err := AppendMail(nil, monotonic(), relay.Message{Kind: relay.Up, Limit: r.limit, MayWait: mayWait, Envelope: b})
+	mail, err := AppendMail(nil, Monotonic(), relay.Message{Kind: relay.Up, Limit: r.limit, MayWait: mayWait, Envelope: b})
 	if err == nil {
 		err = r.box.Send(mailbox.Message{Type: mailbox.Envelope, Payload: mail})
 	}

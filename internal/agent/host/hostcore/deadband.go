@@ -1,8 +1,4 @@
-// Package moves decides which measured values of a node are worth sending: those that move. The
-// supervisors' foresight makes trends of them (pkg/awareness); what stands still costs nothing.
-//
-// It is pure. It judges no value: states are the sensors' to say.
-package moves
+package hostcore
 
 import (
 	"math"
@@ -11,6 +7,9 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 )
+
+// This file selects the measured values that are worth sending: those that moved out of their deadband. The supervisors' foresight makes trends of
+// them (pkg/awareness). A constant value costs nothing. States are the sensors' task, not this file's.
 
 // The numbers of the rule: a value moves when it has left its last resting place by a step, and is
 // called moving for a while after.
@@ -40,11 +39,11 @@ type quantity struct {
 	sent      time.Time
 }
 
-// Tracker follows the quantities of one node.
-type Tracker struct{ all []quantity }
+// deadbands follows the quantities of one node.
+type deadbands struct{ all []quantity }
 
 // Measure takes a measurement in.
-func (t *Tracker) Measure(now time.Time, c fault.Component, q fault.Quantity, value float64, l Limits) {
+func (t *deadbands) Measure(now time.Time, c fault.Component, q fault.Quantity, value float64, l Limits) {
 	if math.IsNaN(value) || math.IsInf(value, 0) {
 		return
 	}
@@ -56,7 +55,7 @@ func (t *Tracker) Measure(now time.Time, c fault.Component, q fault.Quantity, va
 }
 
 // find returns the quantity, new at rest at the value.
-func (t *Tracker) find(c fault.Component, q fault.Quantity, value float64) *quantity {
+func (t *deadbands) find(c fault.Component, q fault.Quantity, value float64) *quantity {
 	i := slices.IndexFunc(t.all, func(m quantity) bool { return m.component == c && m.quantity == q })
 	if i < 0 {
 		i = len(t.all)
@@ -74,7 +73,7 @@ func (l Limits) towards(rising bool) float64 {
 }
 
 // Due returns at most so many readings of what moves, those first that have waited longest.
-func (t *Tracker) Due(now time.Time, limit int) []fault.Reading {
+func (t *deadbands) Due(now time.Time, limit int) []fault.Reading {
 	var due []*quantity
 	for i := range t.all {
 		m := &t.all[i]

@@ -1,4 +1,4 @@
-package probes
+package half
 
 import (
 	"bytes"
@@ -43,10 +43,10 @@ func modules(tb testing.TB) map[string]func([]byte) ([]byte, error) {
 	}
 	tb.Cleanup(func() { _ = page.Close() })
 	return map[string]func([]byte) ([]byte, error){
-		"report": func(b []byte) ([]byte, error) { return Report(self, b, signer, verifier) },
-		"bulk":   func(b []byte) ([]byte, error) { return Bulk(self, b) },
+		"report": func(b []byte) ([]byte, error) { return probeReport(self, b, signer, verifier) },
+		"bulk":   func(b []byte) ([]byte, error) { return probeBulk(self, b) },
 		"register": func(b []byte) ([]byte, error) {
-			r, ok := Register(page, selftest.Probe{}, b).(selftest.Returned)
+			r, ok := ProbeRegister(page, selftest.Probe{}, b).(selftest.Returned)
 			if !ok {
 				return nil, errors.New("not returned")
 			}
@@ -70,7 +70,7 @@ func TestProbesComeThrough(t *testing.T) {
 		}
 	}
 	large := bytes.Repeat([]byte("0123456789"), 500)
-	if back, err := Bulk(self, large); err != nil || !bytes.Equal(back, large) {
+	if back, err := probeBulk(self, large); err != nil || !bytes.Equal(back, large) {
 		t.Errorf("a large object: %v", err)
 	}
 }
@@ -84,7 +84,7 @@ func TestNoPageIsNoFault(t *testing.T) {
 	if err := page.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if ev, ok := Register(page, selftest.Probe{ID: 7}, make([]byte, 16)).(selftest.Void); !ok || ev.ID != 7 {
+	if ev, ok := ProbeRegister(page, selftest.Probe{ID: 7}, make([]byte, 16)).(selftest.Void); !ok || ev.ID != 7 {
 		t.Errorf("%+v", ev)
 	}
 }

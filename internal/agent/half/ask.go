@@ -1,6 +1,4 @@
-// Package ask is how a half asks whoever makes acts on its node (package doer): by a Unix socket in the state directory that only its owner may use. It is told
-// at once how far an act has come, and waits for none.
-package ask
+package half
 
 import (
 	"bytes"
@@ -19,16 +17,19 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/acts"
 )
 
+// This file asks the daemon, which runs the actions of its node, by a Unix socket in the state directory that only its owner may use. The daemon
+// answers at once how far an action has come; no call waits for its end.
+
 // maxAnswer bounds an answer, in bytes.
 const maxAnswer = 16 << 10
 
-// ErrNobody is in the chain of an error when no process makes acts: nothing was begun.
-var ErrNobody = errors.New("nobody makes acts here: want lofamo-agent run of this version")
+// ErrNoActions is in the chain of an error when no process makes acts: nothing was begun.
+var ErrNoActions = errors.New("nobody makes acts here: want lofamo-agent run of this version")
 
-// Tell passes an order on to whoever makes acts in a state directory.
-func Tell(ctx context.Context, stateDir string, o *acts.Order) (acts.Status, error) {
+// TellAction passes an order on to whoever makes acts in a state directory.
+func TellAction(ctx context.Context, stateDir string, o *acts.Order) (acts.Status, error) {
 	var s acts.Status
-	b, err := post(ctx, filepath.Join(stateDir, acts.Socket(o.Half())), acts.PathAct, o)
+	b, err := askAction(ctx, filepath.Join(stateDir, acts.Socket(o.Half())), acts.PathAct, o)
 	if err == nil {
 		err = json.Unmarshal(b, &s)
 	}
@@ -38,13 +39,13 @@ func Tell(ctx context.Context, stateDir string, o *acts.Order) (acts.Status, err
 	return s, nil
 }
 
-// Ended says how an act has ended that was the caller's own to do.
-func Ended(ctx context.Context, stateDir string, e acts.Ended) error {
-	_, err := post(ctx, filepath.Join(stateDir, acts.Socket(fault.HalfHost)), acts.PathEnded, e)
+// EndedActions says how an act has ended that was the caller's own to do.
+func EndedActions(ctx context.Context, stateDir string, e acts.Ended) error {
+	_, err := askAction(ctx, filepath.Join(stateDir, acts.Socket(fault.HalfHost)), acts.PathEnded, e)
 	return err
 }
 
-func post(ctx context.Context, socket, path string, body any) ([]byte, error) {
+func askAction(ctx context.Context, socket, path string, body any) ([]byte, error) {
 	b, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
@@ -64,7 +65,7 @@ func post(ctx context.Context, socket, path string, body any) ([]byte, error) {
 	if err != nil {
 		var dial *net.OpError
 		if errors.As(err, &dial) && dial.Op == "dial" {
-			return nil, fmt.Errorf("%w (%w)", ErrNobody, dial.Err)
+			return nil, fmt.Errorf("%w (%w)", ErrNoActions, dial.Err)
 		}
 		return nil, err
 	}

@@ -1,9 +1,4 @@
-// Package logqueue keeps a half from waiting for its own log. A pipe that nobody reads or a disk that
-// hangs would otherwise stop the half under its mutex, and its watchdog word with it: the other half
-// would call it dead.
-//
-// It is a writer between a logger and a file. It formats nothing, and knows no levels.
-package logqueue
+package main
 
 import (
 	"fmt"
@@ -12,16 +7,19 @@ import (
 	"time"
 )
 
+// This file keeps a half from waiting for its own log. A pipe without a reader or a disk that hangs would stop the half under its mutex, and its
+// watchdog word with it: the other half would call it dead. The queue is a writer between a logger and a file; it formats nothing.
+
 const (
 	// lines is how many lines wait at most, some 200 bytes each.
-	lines = 512
+	readLines = 512
 	// closeWait is how long Close waits for what is left.
 	closeWait = time.Second
 )
 
-// Writer hands lines on to another writer from a goroutine of its own. Its queue is bounded: when it
+// logQueue hands lines on to another writer from a goroutine of its own. Its queue is bounded: when it
 // is full the newest line drops, and how many did is said in their place.
-type Writer struct {
+type logQueue struct {
 	to    io.Writer
 	queue chan []byte
 	done  chan struct{}
@@ -31,15 +29,15 @@ type Writer struct {
 	dropped int
 }
 
-// New starts a Writer. Close it.
-func New(to io.Writer) *Writer {
-	w := &Writer{to: to, queue: make(chan []byte, lines), done: make(chan struct{})}
+// newLogQueue starts a Writer. Close it.
+func newLogQueue(to io.Writer) *logQueue {
+	w := &logQueue{to: to, queue: make(chan []byte, readLines), done: make(chan struct{})}
 	go w.run()
 	return w
 }
 
 // Write queues a line, copied, and never waits. It has no error: there is nobody to tell.
-func (w *Writer) Write(line []byte) (int, error) {
+func (w *logQueue) Write(line []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
@@ -58,7 +56,7 @@ func (w *Writer) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-func (w *Writer) run() {
+func (w *logQueue) run() {
 	defer close(w.done)
 	for line := range w.queue {
 		_, _ = w.to.Write(line) // a log that cannot be written has nowhere to say so
@@ -66,7 +64,7 @@ func (w *Writer) run() {
 }
 
 // Close writes what is queued, and gives up when that takes too long.
-func (w *Writer) Close() error {
+func (w *logQueue) Close() error {
 	w.mu.Lock()
 	if !w.closed {
 		w.closed = true

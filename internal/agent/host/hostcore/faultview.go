@@ -1,9 +1,4 @@
-// Package told is what a host half has been told of the fault map: its own node, its neighbours and the
-// nodes of its jobs. It puts the parts of messages together, refuses what is old, and says what changed.
-//
-// It is pure, and decides nothing about faults. What it does not have it does not make up: a node of
-// which nothing was told is UNKNOWN, unless the whole was told without it, which says that it is NORMAL.
-package told
+package hostcore
 
 import (
 	"maps"
@@ -14,8 +9,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// Machine is for one goroutine.
-type Machine struct {
+// This file has the node's view of the fault map: its own node, its neighbours and the nodes of its jobs. The view joins the parts of messages,
+// refuses old ones, and reports changes. It decides nothing about faults. A node that no supervisor has described is UNKNOWN; one that the complete
+// list leaves out is NORMAL.
+
+// FaultView is for one goroutine.
+type FaultView struct {
 	self     fault.NodeID
 	near     []fault.NodeID // itself and its neighbours
 	revision uint64
@@ -39,13 +38,13 @@ type interest struct {
 	told   uint32 // the list that the last whole took into account
 }
 
-// New returns what a half of that node begins with: nothing.
-func New(self fault.NodeID, neighbours []fault.NodeID) *Machine {
-	return &Machine{self: self, near: append([]fault.NodeID{self}, neighbours...), nodes: make(map[fault.NodeID]*lofamov1.ToldNode)}
+// NewFaultView returns what a half of that node begins with: nothing.
+func NewFaultView(self fault.NodeID, neighbours []fault.NodeID) *FaultView {
+	return &FaultView{self: self, near: append([]fault.NodeID{self}, neighbours...), nodes: make(map[fault.NodeID]*lofamov1.ToldNode)}
 }
 
 // Neighbours says who the neighbours are now. The half has to be told everything again: of a node that was none of its concern nothing is kept.
-func (m *Machine) Neighbours(ids []fault.NodeID) {
+func (m *FaultView) Neighbours(ids []fault.NodeID) {
 	m.near = append([]fault.NodeID{m.self}, ids...)
 	m.revision, m.coming = 0, coming{}
 	maps.DeleteFunc(m.nodes, func(id fault.NodeID, _ *lofamov1.ToldNode) bool { return !m.concerns(id) })
@@ -53,17 +52,17 @@ func (m *Machine) Neighbours(ids []fault.NodeID) {
 
 // concerns says whether a node is of any concern here. Of another nothing is kept: nobody would tell when
 // it changes.
-func (m *Machine) concerns(id fault.NodeID) bool {
+func (m *FaultView) concerns(id fault.NodeID) bool {
 	_, listed := slices.BinarySearch(m.list.nodes, id)
 	return listed || slices.Contains(m.near, id)
 }
 
 // Revision is of the map up to which the half has been told; 0: of nothing.
-func (m *Machine) Revision() uint64 { return m.revision }
+func (m *FaultView) Revision() uint64 { return m.revision }
 
 // Told is what its digests say of that: 0 while something that is asked for is missing, so that it is told
 // the whole again, by whoever has the list.
-func (m *Machine) Told() uint64 {
+func (m *FaultView) Told() uint64 {
 	if m.Pending() {
 		return 0
 	}
@@ -72,18 +71,18 @@ func (m *Machine) Told() uint64 {
 
 // Resume goes on after a list of an earlier life with the same boot epoch: supervisors may have that list, and it does not hold any
 // more. 0 is none.
-func (m *Machine) Resume(serial uint32) {
+func (m *FaultView) Resume(serial uint32) {
 	if serial > 0 {
 		m.list.serial = serial + 1
 	}
 }
 
 // Serial is the number of the half's own list of nodes; 0: it has none.
-func (m *Machine) Serial() uint32 { return m.list.serial }
+func (m *FaultView) Serial() uint32 { return m.list.serial }
 
 // Take takes a verified message in. It returns the nodes that are otherwise than before, in order, and
 // whether the supervisor wants the list of the nodes of the jobs here.
-func (m *Machine) Take(t *lofamov1.Told) (changed []fault.NodeID, wanted bool) {
+func (m *FaultView) Take(t *lofamov1.Told) (changed []fault.NodeID, wanted bool) {
 	wanted = t.GetWantInterest() && m.list.serial > 0
 	if t.GetNode() != string(m.self) {
 		return nil, false
@@ -109,7 +108,7 @@ func (m *Machine) Take(t *lofamov1.Told) (changed []fault.NodeID, wanted bool) {
 }
 
 // gather returns the nodes of all parts once they are there.
-func (m *Machine) gather(t *lofamov1.Told) []*lofamov1.ToldNode {
+func (m *FaultView) gather(t *lofamov1.Told) []*lofamov1.ToldNode {
 	c := &m.coming
 	if c.revision != t.GetRevision() || c.since != t.GetSince() || c.list != t.GetInterest() || len(c.parts) != int(t.GetParts()) {
 		*c = coming{revision: t.GetRevision(), since: t.GetSince(), list: t.GetInterest(), parts: make([]*lofamov1.Told, t.GetParts())}
@@ -127,7 +126,7 @@ func (m *Machine) gather(t *lofamov1.Told) []*lofamov1.ToldNode {
 }
 
 // change takes over what changed.
-func (m *Machine) change(nodes []*lofamov1.ToldNode) (changed []fault.NodeID) {
+func (m *FaultView) change(nodes []*lofamov1.ToldNode) (changed []fault.NodeID) {
 	for _, n := range nodes {
 		if id := fault.NodeID(n.GetId()); m.concerns(id) && !same(m.nodes[id], n) {
 			changed = append(changed, id)
@@ -140,7 +139,7 @@ func (m *Machine) change(nodes []*lofamov1.ToldNode) (changed []fault.NodeID) {
 
 // replace takes over everything. Nodes of the list that are not mentioned are NORMAL, or, by a replica that has
 // another list, as they were until it has this one. Where not all is told, nothing is known of them.
-func (m *Machine) replace(nodes []*lofamov1.ToldNode, incomplete bool) []fault.NodeID {
+func (m *FaultView) replace(nodes []*lofamov1.ToldNode, incomplete bool) []fault.NodeID {
 	before := m.nodes
 	m.nodes = make(map[fault.NodeID]*lofamov1.ToldNode, len(nodes))
 	for _, n := range nodes {
@@ -180,12 +179,12 @@ func same(a, b *lofamov1.ToldNode) bool {
 }
 
 // Pending says that something that is asked for has not been told yet.
-func (m *Machine) Pending() bool {
+func (m *FaultView) Pending() bool {
 	return m.revision == 0 || len(m.list.nodes) > 0 && m.list.told != m.list.serial
 }
 
 // Node is what is known of a node; state UNKNOWN where nothing is.
-func (m *Machine) Node(id fault.NodeID) *lofamov1.ToldNode {
+func (m *FaultView) Node(id fault.NodeID) *lofamov1.ToldNode {
 	if n := m.nodes[id]; n != nil {
 		return n
 	}
@@ -193,7 +192,7 @@ func (m *Machine) Node(id fault.NodeID) *lofamov1.ToldNode {
 }
 
 // All returns the ids of all nodes of which something is known, in order.
-func (m *Machine) All() []fault.NodeID {
+func (m *FaultView) All() []fault.NodeID {
 	out := make([]fault.NodeID, 0, len(m.nodes))
 	for id := range m.nodes {
 		out = append(out, id)
@@ -204,7 +203,7 @@ func (m *Machine) All() []fault.NodeID {
 
 // Watch sets the nodes of the jobs here, at most servicenet.MaxInterest. It returns whether that is
 // another list than before.
-func (m *Machine) Watch(nodes []fault.NodeID) bool {
+func (m *FaultView) Watch(nodes []fault.NodeID) bool {
 	nodes = slices.Clone(nodes)
 	slices.Sort(nodes)
 	nodes = slices.Compact(nodes)
@@ -222,7 +221,7 @@ func (m *Machine) Watch(nodes []fault.NodeID) bool {
 }
 
 // Interest returns the list in as many messages as it takes; none before the first Watch.
-func (m *Machine) Interest(epoch fault.Epoch) (out []*lofamov1.Interest) {
+func (m *FaultView) Interest(epoch fault.Epoch) (out []*lofamov1.Interest) {
 	if m.list.serial == 0 {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package told
+package hostcore
 
 import (
 	"testing"
@@ -8,7 +8,7 @@ import (
 
 // A half that goes on in its boot epoch has another list than the one that supervisors may remember: none, under a new number.
 func TestListAfterAnEarlierLife(t *testing.T) {
-	m := New("n0", nil)
+	m := NewFaultView("n0", nil)
 	m.Resume(0)
 	if m.Serial() != 0 || m.Interest(3) != nil {
 		t.Errorf("a list that nobody made: %d", m.Serial())

@@ -1,4 +1,4 @@
-package iferrors
+package dnp
 
 import (
 	"testing"
@@ -11,13 +11,13 @@ import (
 
 func TestScenarios(t *testing.T) {
 	sourcetest.Run(t, "testdata/*.txt", func(_, root string, _ source.Clock) source.Source {
-		return New(root, "if0", grid.YMinus)
+		return newInterfaceErrors(root, "if0", grid.YMinus)
 	})
 }
 
 // TestThisMachine reads the real loopback interface.
 func TestThisMachine(t *testing.T) {
-	src := New("/sys", "lo", grid.XPlus)
+	src := newInterfaceErrors("/sys", "lo", grid.XPlus)
 	r, err := src.Read(t.Context())
 	sourcetest.Check(t, src, r)
 	if err != nil || r.State != fault.Normal || r.Value != 0 {

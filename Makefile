@@ -67,7 +67,7 @@ newcomer: ## a fresh clone and the README's commands up to the map, timed
 
 # ALONE are packages whose tests time real halves and clusters, that others' tests beside them would hold up: e2e by itself, where as many clusters
 # as E2E_PARALLEL wait side by side, the others two at a time. All other packages three at a time: much of what they do is waiting.
-ALONE := ./cmd/lofamo-agent ./internal/agent ./internal/agent/{daemon,dnp,half,host,acts/...,checks/...,local,mailbox,notify/...,rendezvous,status} \
+ALONE := ./cmd/lofamo-agent ./internal/agent ./internal/agent/{actions,bundle,daemon,daemon/runner,dnp,half,host,local,local/checks,local/status,mailbox} ./internal/sdnotify \
   ./internal/campaign/inject ./internal/e2e ./internal/cluster/... ./internal/testing/netlab
 E2E := ./internal/e2e
 E2E_PARALLEL := 3

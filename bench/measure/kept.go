@@ -6,11 +6,12 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/lofamo/lofamo/internal/agent/storage/backup"
-	"github.com/lofamo/lofamo/internal/agent/delivery"
-	"github.com/lofamo/lofamo/internal/agent/keeper"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
+
+	"github.com/lofamo/lofamo/internal/agent/delivery"
+	"github.com/lofamo/lofamo/internal/agent/storage"
+	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 )
 
 // Keeping says what a half keeps of its reports outside its process.
@@ -22,7 +23,7 @@ type Keeping struct {
 // Kept keeps as the agent does. It is for one goroutine.
 type Kept struct {
 	dir    string
-	keeper *keeper.Keeper
+	keeper *storage.ReportLog
 	copy   *backup.File // nil: none
 	last   servicenet.OutboxSnapshot
 	err    error // the first store that failed, which would spoil the figures
@@ -43,8 +44,8 @@ func NewKept(k Keeping, origin fault.Origin) (_ *Kept, err error) {
 			err = errors.Join(err, out.Close())
 		}
 	}()
-	cfg := keeper.Config{Path: filepath.Join(dir, "spool"), Origin: origin, Logger: slog.New(slog.DiscardHandler), Now: backup.SinceBoot}
-	if cfg.Boot, err = keeper.BootID(); err != nil {
+	cfg := storage.ReportLogConfig{Path: filepath.Join(dir, "spool"), Origin: origin, Logger: slog.New(slog.DiscardHandler), Now: backup.SinceBoot}
+	if cfg.Boot, err = storage.BootID(); err != nil {
 		return nil, err
 	}
 	if k.Spool {
@@ -56,7 +57,7 @@ func NewKept(k Keeping, origin fault.Origin) (_ *Kept, err error) {
 		}
 		cfg.Copy = out.copy
 	}
-	out.keeper, _ = keeper.Open(cfg)
+	out.keeper, _ = storage.OpenReportLog(cfg)
 	if why := out.keeper.Why(); k.Spool && why != "" {
 		return nil, errors.New("no spool: " + why)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/agent/actions"
 	"github.com/lofamo/lofamo/internal/agent/half"
 )
 
@@ -43,7 +43,7 @@ limits of frequencies that are in force by them. It reads the state directory, a
 	return c
 }
 
-func writeActs(w io.Writer, l *acts.Ledger, output string) error {
+func writeActs(w io.Writer, l *actions.Ledger, output string) error {
 	if output == "json" {
 		e := json.NewEncoder(w)
 		e.SetIndent("", "  ")
@@ -59,7 +59,7 @@ func writeActs(w io.Writer, l *acts.Ledger, output string) error {
 		if e.Undo {
 			kind += " (put back)"
 		}
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\n", time.UnixMilli(e.At).UTC().Format(time.RFC3339), e.Response, e.Step, e.Attempt.Attempt, e.Token, kind, acts.Name(e.State), e.Detail)
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\n", time.UnixMilli(e.At).UTC().Format(time.RFC3339), e.Response, e.Step, e.Attempt.Attempt, e.Token, kind, actions.Name(e.State), e.Detail)
 	}
 	if len(l.Limits) > 0 {
 		_, _ = fmt.Fprintln(t, "\nLIMITED\tTO kHz\tBEFORE kHz\tBY")

@@ -9,7 +9,7 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
-	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/agent/actions"
 )
 
 // The ledger can be read by people; a node that has done nothing has an empty one, and one that cannot be read is named.
@@ -27,18 +27,18 @@ func TestActsCommand(t *testing.T) {
 	if out, _ := run(0); out != "BEGUN  RESPONSE  STEP  ATTEMPT  TOKEN  KIND  STATE  DETAIL\n" {
 		t.Errorf("%q", out)
 	}
-	l := acts.Ledger{
-		Life: 9, Token: 7, Entries: []acts.Entry{
-			{Attempt: acts.Attempt{Response: "r7-1", Step: 2, Attempt: 1}, Token: 7, Kind: acts.KindLimitFrequency, By: fault.HalfHost, State: acts.Done, Detail: "2 of 2 limited", At: 1_800_000_000_000},
-			{Attempt: acts.Attempt{Response: "r7-1", Step: 2, Attempt: 2}, Token: 7, Kind: acts.KindLimitFrequency, Undo: true, By: fault.HalfHost, State: acts.UnderWay, At: 1_800_000_001_000},
+	l := actions.Ledger{
+		Life: 9, Token: 7, Entries: []actions.Entry{
+			{Attempt: actions.Attempt{Response: "r7-1", Step: 2, Attempt: 1}, Token: 7, Kind: actions.KindLimitFrequency, By: fault.HalfHost, State: actions.Done, Detail: "2 of 2 limited", At: 1_800_000_000_000},
+			{Attempt: actions.Attempt{Response: "r7-1", Step: 2, Attempt: 2}, Token: 7, Kind: actions.KindLimitFrequency, Undo: true, By: fault.HalfHost, State: actions.UnderWay, At: 1_800_000_001_000},
 		},
-		Limits: []acts.Limit{{Policy: "policy0", Former: 4_000_000, Ours: 2_000_000, Owners: map[string]uint64{"r7-1/2": 2_000_000}}},
+		Limits: []actions.Limit{{Policy: "policy0", Former: 4_000_000, Ours: 2_000_000, Owners: map[string]uint64{"r7-1/2": 2_000_000}}},
 	}
 	b, err := l.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(cfg.StateDir, acts.File)
+	path := filepath.Join(cfg.StateDir, actions.File)
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
 		t.Fatal(err)
 	}

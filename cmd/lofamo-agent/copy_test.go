@@ -18,14 +18,14 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/keeper"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
 func identity(t *testing.T, c config.Agent, h fault.Half) backup.Identity {
 	t.Helper()
-	boot, err := keeper.BootID()
+	boot, err := storage.BootID()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/jobs"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
-	"github.com/lofamo/lofamo/internal/agent/acts"
-	"github.com/lofamo/lofamo/internal/agent/acts/doer"
+	"github.com/lofamo/lofamo/internal/agent/actions"
+	"github.com/lofamo/lofamo/internal/agent/daemon/runner"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/config"
 )
@@ -27,8 +27,8 @@ func (n *testNet) serveDoer(c grid.Coord) {
 	n.t.Helper()
 	cfg := n.cfgs[c]
 	ctx, cancel := context.WithCancel(context.Background())
-	d := doer.New(ctx, doer.Config{Node: cfg.Node, StateDir: cfg.StateDir, Allowed: cfg.Responses, Sysfs: cfg.Sensors.Sysfs, Log: slog.New(slog.DiscardHandler)})
-	l, err := half.ListenUnix(ctx, filepath.Join(cfg.StateDir, acts.Socket(fault.HalfHost)))
+	d := runner.New(ctx, runner.Config{Node: cfg.Node, StateDir: cfg.StateDir, Allowed: cfg.Responses, Sysfs: cfg.Sensors.Sysfs, Log: slog.New(slog.DiscardHandler)})
+	l, err := half.ListenUnix(ctx, filepath.Join(cfg.StateDir, actions.Socket(fault.HalfHost)))
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestActs(t *testing.T) {
 	check := func(response string, via grid.Coord, path fault.Path, half lofamov1.Half) {
 		t.Helper()
 		st := n.act(at0, via, path, &lofamov1.ActOrder{
-			Token: 5, Response: response, Attempt: 1, Kind: acts.KindCheck, Parameters: []*lofamov1.ActParameter{{Name: "script", Value: "gpu"}},
+			Token: 5, Response: response, Attempt: 1, Kind: actions.KindCheck, Parameters: []*lofamov1.ActParameter{{Name: "script", Value: "gpu"}},
 		})
 		if st.GetState() != lofamov1.ActState_ACT_DONE || st.GetDetail() != "gpu: all well" || st.GetHalf() != half || st.GetNode() != "n0-0-0" {
 			t.Errorf("%s: %v", response, st)
@@ -127,7 +127,7 @@ func TestSupervisorsEureka(t *testing.T) {
 	heard := [...]<-chan *jobs.Eureka{n.heardAt(ctx, at0), n.heardAt(ctx, at1), n.heardAt(ctx, grid.Coord{X: 2})}
 	for attempt, c := range []grid.Coord{at0, at1} {
 		st := n.act(c, c, fault.PathDirect, &lofamov1.ActOrder{
-			Token: 5, Response: "r5-1", Attempt: uint32(1 + attempt), Kind: acts.KindEureka, Target: "n2-0-0/memory",
+			Token: 5, Response: "r5-1", Attempt: uint32(1 + attempt), Kind: actions.KindEureka, Target: "n2-0-0/memory",
 			Parameters: []*lofamov1.ActParameter{{Name: "text", Value: "checkpoint now"}},
 		})
 		if st.GetState() != lofamov1.ActState_ACT_DONE {
@@ -141,7 +141,7 @@ func TestSupervisorsEureka(t *testing.T) {
 	// A node that was ordered nothing has heard of that leader, and refuses one before him.
 	at2 := grid.Coord{X: 2}
 	st := n.act(at2, at2, fault.PathDirect, &lofamov1.ActOrder{
-		Token: 4, Response: "r4-1", Attempt: 1, Kind: acts.KindEureka, Target: "n2-0-0/memory", Parameters: []*lofamov1.ActParameter{{Name: "text", Value: "stale"}},
+		Token: 4, Response: "r4-1", Attempt: 1, Kind: actions.KindEureka, Target: "n2-0-0/memory", Parameters: []*lofamov1.ActParameter{{Name: "text", Value: "stale"}},
 	})
 	if st.GetState() != lofamov1.ActState_ACT_STALE || st.GetToken() != 5 || st.GetFresh() == 0 {
 		t.Errorf("%v", st)

@@ -23,9 +23,9 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/agenttest"
 	"github.com/lofamo/lofamo/internal/agent/daemon"
 	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
-	"github.com/lofamo/lofamo/internal/agent/epoch"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/local/status"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 	"github.com/lofamo/lofamo/internal/config"
 )
@@ -179,7 +179,7 @@ func TestColdStarts(t *testing.T) {
 		}},
 		"a later epoch on disk": {false, func(t *testing.T, cfg config.Agent, _ string) {
 			p := filepath.Join(cfg.StateDir, "host.epoch")
-			if err := epoch.Set(p, epoch.Read(p)+5); err != nil {
+			if err := storage.SetEpoch(p, storage.ReadEpoch(p)+5); err != nil {
 				t.Fatal(err)
 			}
 		}},

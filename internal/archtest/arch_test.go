@@ -114,8 +114,8 @@ var layers = map[string][]string{
 var pure = []string{
 	"pkg/fault", "pkg/torus/grid", "pkg/torus", "pkg/torus/chanmask", "pkg/torus/diagnosis", "pkg/torus/mapping", "pkg/torus/express", "pkg/torus/procedure", "pkg/mangle", "pkg/watchdog", "pkg/servicenet", "pkg/order", "pkg/awareness", "pkg/selftest",
 	"pkg/servicenet/checksum", "pkg/servicenet/keys", "pkg/servicenet/bulk",
-	"internal/agent/local/jobs", "internal/agent/acts",
-	"internal/agent/host/hostcore", "internal/agent/dnp/dnpcore", "internal/agent/delivery", "internal/agent/moves", "internal/agent/told", "internal/agent/selftestconfig", "internal/agent/daemon/recovery", "internal/agent/peers",
+	"internal/agent/local/jobs", "internal/agent/actions",
+	"internal/agent/host/hostcore", "internal/agent/dnp/dnpcore", "internal/agent/delivery", "internal/agent/selftestconfig", "internal/agent/daemon/recovery", "internal/agent/peers",
 	"pkg/torus/routing",
 	"papers/chaos", "papers/chaos/experiment", "papers/diameter", "papers/reliability",
 	"pkg/response", "pkg/response/policy", "pkg/response/replay", "pkg/response/audit", "internal/executor/kubernetes/nodeplan",

@@ -18,18 +18,18 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/agent/delivery"
-	"github.com/lofamo/lofamo/internal/agent/epoch"
-	"github.com/lofamo/lofamo/internal/agent/keeper"
-	"github.com/lofamo/lofamo/internal/agent/storage/backup"
-	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/pki"
-	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 	"github.com/lofamo/lofamo/pkg/servicenet/keys"
 	"github.com/lofamo/lofamo/pkg/servicenet/sessions"
+
+	"github.com/lofamo/lofamo/internal/agent/delivery"
+	"github.com/lofamo/lofamo/internal/agent/storage"
+	"github.com/lofamo/lofamo/internal/agent/storage/backup"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
 )
 
 // asSender makes this test binary a sender: its value is an order, in JSON.
@@ -68,7 +68,7 @@ type sender struct {
 	asked    map[uint64]*ecdh.PrivateKey // by the request's id
 	socket   *direct.Socket
 	rail     *direct.Rail
-	keeper   *keeper.Keeper
+	keeper   *storage.ReportLog
 	box      *delivery.Sender
 	log      *slog.Logger
 
@@ -141,7 +141,7 @@ func (s *sender) open() error {
 	if s.journal, err = openJournal(s.Dir); err != nil {
 		return err
 	}
-	e, garbled, err := epoch.Next(filepath.Join(s.Dir, "epoch"))
+	e, garbled, err := storage.NextEpoch(filepath.Join(s.Dir, "epoch"))
 	if err != nil || garbled != nil {
 		return fmt.Errorf("epoch: %w, %w", err, garbled)
 	}
@@ -149,12 +149,12 @@ func (s *sender) open() error {
 }
 
 func (s *sender) begin(e fault.Epoch, supervisors []string) error {
-	boot, err := keeper.BootID()
+	boot, err := storage.BootID()
 	if err != nil {
 		return err
 	}
 	var kept []servicenet.Kept
-	s.keeper, kept = keeper.Open(keeper.Config{
+	s.keeper, kept = storage.OpenReportLog(storage.ReportLogConfig{
 		Path: filepath.Join(s.Dir, "spool"), Size: spoolBytes, Origin: s.id, Logger: s.log, Boot: boot, Now: backup.SinceBoot,
 	})
 	if why := s.keeper.Why(); why != "" {

@@ -14,7 +14,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 
-	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/agent/actions"
 	"github.com/lofamo/lofamo/internal/agent/daemon"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/cluster"
@@ -79,7 +79,7 @@ func restartedForAResponse(t *testing.T, l *lab.Lab) {
 	tr := begin(t, l)
 	tr.settled()
 	n := l.Cluster.Info().Nodes[slices.IndexFunc(l.Cluster.Info().Nodes, func(n cluster.NodeInfo) bool { return n.ID == "n0-1-0" })]
-	tell := func(o *acts.Order) acts.Status {
+	tell := func(o *actions.Order) actions.Status {
 		t.Helper()
 		s, err := half.TellAction(t.Context(), n.StateDir, o)
 		if err != nil {
@@ -87,9 +87,9 @@ func restartedForAResponse(t *testing.T, l *lab.Lab) {
 		}
 		return s
 	}
-	order := func(response, half string) *acts.Order {
-		o := &acts.Order{
-			Attempt: acts.Attempt{Response: response, Attempt: 1}, Token: 5, Kind: acts.KindRestartHalf, Parameters: map[string]string{"half": half}, TimeoutMS: 60_000, Ask: true,
+	order := func(response, half string) *actions.Order {
+		o := &actions.Order{
+			Attempt: actions.Attempt{Response: response, Attempt: 1}, Token: 5, Kind: actions.KindRestartHalf, Parameters: map[string]string{"half": half}, TimeoutMS: 60_000, Ask: true,
 		}
 		o.Ledger, o.Ask = tell(o).Ledger, false
 		return o
@@ -108,23 +108,23 @@ func restartedForAResponse(t *testing.T, l *lab.Lab) {
 		}
 		return host, dnp
 	}
-	made := func(o *acts.Order) acts.Status {
+	made := func(o *actions.Order) actions.Status {
 		t.Helper()
 		s := tell(o)
-		for end := time.Now().Add(patience); s.State == acts.UnderWay && time.Now().Before(end); s = tell(o) {
+		for end := time.Now().Add(patience); s.State == actions.UnderWay && time.Now().Before(end); s = tell(o) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		return s
 	}
 	host, dnp := pids()
 	first, second := order("r5-1", "dnp"), order("r5-2", "host")
-	if s := tell(first); s.State != acts.UnderWay {
+	if s := tell(first); s.State != actions.UnderWay {
 		t.Fatalf("%+v", s)
 	}
-	if s := tell(second); s.State != acts.Unchanged || !strings.Contains(s.Detail, "under way on this node") {
+	if s := tell(second); s.State != actions.Unchanged || !strings.Contains(s.Detail, "under way on this node") {
 		t.Errorf("both at once: %+v", s)
 	}
-	if s := made(first); s.State != acts.Done || !strings.Contains(s.Detail, "has passed its self-test") {
+	if s := made(first); s.State != actions.Done || !strings.Contains(s.Detail, "has passed its self-test") {
 		t.Errorf("%+v", s)
 	}
 	if h, d := pids(); h != host || d == dnp {
@@ -132,13 +132,13 @@ func restartedForAResponse(t *testing.T, l *lab.Lab) {
 	}
 	host, dnp = pids()
 	third := order("r5-2", "host") // a refused attempt was none: it may come again
-	if s := made(third); s.State != acts.Done {
+	if s := made(third); s.State != actions.Done {
 		t.Errorf("%+v", s)
 	}
 	if h, d := pids(); h == host || d != dnp {
 		t.Errorf("host half %d after %d, DNP half %d after %d: want the host half restarted alone", h, host, d, dnp)
 	}
-	if s := made(first); s.State != acts.Done { // again: no new act
+	if s := made(first); s.State != actions.Done { // again: no new act
 		t.Errorf("%+v", s)
 	}
 	if _, d := pids(); d != dnp {

@@ -14,7 +14,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/keeper"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/freeport"
@@ -103,7 +103,7 @@ func NodeConfig(t testing.TB) config.Agent {
 // CopyIdentity says whose copy a half of a node has.
 func CopyIdentity(t testing.TB, cfg config.Agent, h fault.Half) backup.Identity {
 	t.Helper()
-	boot, err := keeper.BootID()
+	boot, err := storage.BootID()
 	if err != nil {
 		t.Fatal(err)
 	}

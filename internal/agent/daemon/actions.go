@@ -14,9 +14,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
-	"github.com/lofamo/lofamo/internal/agent/acts"
-	"github.com/lofamo/lofamo/internal/agent/acts/doer"
+	"github.com/lofamo/lofamo/internal/agent/actions"
 	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
+	"github.com/lofamo/lofamo/internal/agent/daemon/runner"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/local/status"
 	"github.com/lofamo/lofamo/internal/failpoint"
@@ -27,7 +27,7 @@ import (
 
 // serveActs takes orders to act, at the sockets of the halves that this daemon looks after, until ctx ends. The halves do not need it.
 func (d *daemon) serveActs(ctx context.Context) {
-	who := doer.New(ctx, doer.Config{
+	who := runner.New(ctx, runner.Config{
 		Node: d.cfg.Agent.Node, StateDir: d.cfg.Agent.StateDir, Allowed: d.cfg.Agent.Responses, Sysfs: d.cfg.Agent.Sensors.Sysfs,
 		Env: sdnotify.Environment(os.Environ()), Restart: d.restartHalf, Log: d.log,
 	})
@@ -39,7 +39,7 @@ func (d *daemon) serveActs(ctx context.Context) {
 			if err := who.Begin(h); err != nil {
 				d.log.Error("what was under way for responses is not known", "half", h.String(), "err", err)
 			}
-			if err := half.ServeUnix(ctx, d.statePath(acts.Socket(h)), who.Handler(h)); err != nil {
+			if err := half.ServeUnix(ctx, d.statePath(actions.Socket(h)), who.Handler(h)); err != nil {
 				d.log.Warn("no response will have this node do anything", "half", h.String(), "err", err)
 			}
 		}()
@@ -64,7 +64,7 @@ type restarted struct {
 
 // restartHalf ends a half and has it started again by the loop that looks after it, as if it had been killed: that counts within its budget, and neighbours are
 // told. It begins only while the other half serves, and has succeeded when the new process has passed its self-test.
-func (d *daemon) restartHalf(ctx context.Context, half fault.Half, earlier string, note func(string) error) acts.Result {
+func (d *daemon) restartHalf(ctx context.Context, half fault.Half, earlier string, note func(string) error) actions.Result {
 	c := d.halves[half]
 	if c == nil {
 		return actUnchanged("the %s half is another daemon's", half)
@@ -140,8 +140,8 @@ func (d *daemon) endNotice(ctx context.Context, half fault.Half) {
 	}
 }
 
-func actUnchanged(format string, args ...any) acts.Result {
-	return acts.Result{State: acts.Unchanged, Detail: fmt.Sprintf(format, args...)}
+func actUnchanged(format string, args ...any) actions.Result {
+	return actions.Result{State: actions.Unchanged, Detail: fmt.Sprintf(format, args...)}
 }
 
 // otherServes says why the other half does not serve: by its record, which may be kept by another daemon, and by its watchdog word, which moves.
@@ -189,7 +189,7 @@ func (c *child) kill(pid int) error {
 }
 
 // awaitProven waits until another process than that serves the half and has passed its self-test.
-func (c *child) awaitProven(ctx context.Context, before regfile.Holder) acts.Result {
+func (c *child) awaitProven(ctx context.Context, before regfile.Holder) actions.Result {
 	t := time.NewTicker(restartLook)
 	defer t.Stop()
 	asked := before.PID == 0
@@ -198,15 +198,15 @@ func (c *child) awaitProven(ctx context.Context, before regfile.Holder) acts.Res
 		now := c.holder()
 		switch {
 		case r.State == recovery.Running && now.PID != 0 && !now.Same(before) && c.proven(now):
-			return acts.Result{State: acts.Done, Detail: fmt.Sprintf("the %s half serves and has passed its self-test: process %d after %d", c.half, now.PID, before.PID)}
+			return actions.Result{State: actions.Done, Detail: fmt.Sprintf("the %s half serves and has passed its self-test: process %d after %d", c.half, now.PID, before.PID)}
 		case r.State == recovery.GivenUp && !asked:
-			return acts.Result{State: acts.Partly, Detail: r.Reason}
+			return actions.Result{State: actions.Partly, Detail: r.Reason}
 		case r.State != recovery.GivenUp:
 			asked = false
 		}
 		select {
 		case <-ctx.Done():
-			return acts.Result{State: acts.Partly, Detail: fmt.Sprintf("the %s half was ended, is %s, and has not passed its self-test in time", c.half, r.State)}
+			return actions.Result{State: actions.Partly, Detail: fmt.Sprintf("the %s half was ended, is %s, and has not passed its self-test in time", c.half, r.State)}
 		case <-t.C:
 		}
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 
 	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
-	"github.com/lofamo/lofamo/internal/agent/keeper"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 )
 
 // tellEvery is how often halves are told even though nothing has changed: a message may drop, and a half is young.
@@ -41,7 +41,7 @@ func ReadRecovery(stateDir string, h fault.Half) (*recovery.History, error) {
 	if err != nil {
 		return nil, fmt.Errorf("recovery file: %w", err)
 	}
-	boot, err := keeper.BootID()
+	boot, err := storage.BootID()
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (d *daemon) loadHistory(h fault.Half) (*recovery.History, error) {
 // not outlive the machine.
 func (d *daemon) keepHistory(h fault.Half, history recovery.History) {
 	err := func() error {
-		boot, err := keeper.BootID()
+		boot, err := storage.BootID()
 		if err != nil {
 			return err
 		}

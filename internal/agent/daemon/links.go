@@ -21,7 +21,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/keeper"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 	"github.com/lofamo/lofamo/internal/config"
 )
@@ -159,7 +159,7 @@ func (l *links) close() {
 func (l *links) announce(registers *regfile.File, back time.Duration, attempt int, hostDead bool) error {
 	id := backup.Identity{Node: l.cfg.Node, Half: fault.HalfDNP}
 	var err error
-	if id.Boot, err = keeper.BootID(); err != nil {
+	if id.Boot, err = storage.BootID(); err != nil {
 		return err
 	}
 	copied, err := backup.OpenForDaemon(half.CopyPath(l.cfg.StateDir, fault.HalfDNP), id)

@@ -23,9 +23,9 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/agenttest"
 	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/keeper"
 	"github.com/lofamo/lofamo/internal/agent/peerfile"
 	"github.com/lofamo/lofamo/internal/agent/peers"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 	"github.com/lofamo/lofamo/internal/config"
 )
@@ -170,7 +170,7 @@ func TestRestartIsAnnounced(t *testing.T) {
 	cfg.Links = map[string]config.LinkAddr{
 		"X+": {Local: "127.0.0.1:0", Peer: hear.LocalAddr().String()}, "X-": {Local: "127.0.0.1:0", Peer: hear.LocalAddr().String()},
 	}
-	boot, err := keeper.BootID()
+	boot, err := storage.BootID()
 	if err != nil {
 		t.Fatal(err)
 	}

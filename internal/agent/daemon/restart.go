@@ -15,7 +15,7 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
-	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/agent/actions"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/local/status"
 )
@@ -53,14 +53,14 @@ func RestartHalf(ctx context.Context, stateDir string, h fault.Half) (string, er
 	if err != nil {
 		return "", fmt.Errorf("restart the %s half: the daemon's answer: %w", h, err)
 	}
-	var res acts.Result
+	var res actions.Result
 	if len(b) == 0 {
 		return "", fmt.Errorf("restart the %s half: the daemon is of an earlier version, and does nothing: end it with SIGKILL, and the next one adopts the halves", h)
 	}
 	if err := json.Unmarshal(b, &res); err != nil {
 		return "", fmt.Errorf("restart the %s half: the daemon's answer: %w", h, err)
 	}
-	if res.State != acts.Done {
+	if res.State != actions.Done {
 		return "", fmt.Errorf("restart the %s half: %s", h, res.Detail)
 	}
 	return res.Detail, nil

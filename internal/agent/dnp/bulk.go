@@ -13,14 +13,13 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/bundle"
 	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/half"
-	"github.com/lofamo/lofamo/internal/agent/rendezvous"
 )
 
 // dnpBulk is what the DNP half does about large objects. It has the torus only: what a supervisor asked
 // for by this node's own service network goes back by the own host half.
 type dnpBulk struct {
 	d       *dnpHalf
-	server  *rendezvous.Server
+	server  *bundle.Server
 	history *bundle.History
 }
 
@@ -41,7 +40,7 @@ func newDNPBulk(d *dnpHalf, now time.Time) (*dnpBulk, error) {
 // take hands a verified message that is for this half to its server. It runs under the half's mutex, and
 // does not block.
 func (b *dnpBulk) take(o servicenet.Opened) {
-	if to, ok := rendezvous.Takes(o.Msg); ok && to == b.d.Origin() {
+	if to, ok := bundle.Takes(o.Msg); ok && to == b.d.Origin() {
 		b.server.Deliver(o)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor/source"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 
-	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/agent/actions"
 	"github.com/lofamo/lofamo/internal/durable"
 )
 
@@ -27,7 +27,7 @@ type Actions struct {
 type ActionRequest struct {
 	Order *lofamov1.ActOrder
 	// made makes an act that is the half's own to make, and answer takes what became of the order. Both are called without any lock.
-	Made   func(ctx context.Context) acts.Result
+	Made   func(ctx context.Context) actions.Result
 	Answer func(*lofamov1.ActStatus)
 }
 
@@ -76,20 +76,20 @@ func (a Actions) Run(ctx context.Context, stateDir string) {
 func (a ActionRequest) pass(ctx context.Context, stateDir string, heard uint64) *lofamov1.ActStatus {
 	ctx, cancel := context.WithTimeout(ctx, actsWithin)
 	defer cancel()
-	o := acts.FromWire(a.Order)
+	o := actions.FromWire(a.Order)
 	o.Heard = heard
 	s, err := TellAction(ctx, stateDir, &o)
 	switch {
 	case errors.Is(err, ErrNoActions) && o.Ask:
-		s = acts.Status{State: acts.Unchanged, Detail: err.Error()}
+		s = actions.Status{State: actions.Unchanged, Detail: err.Error()}
 	case err != nil: // also while the daemon is being restarted: it may have begun
 		return nil
 	case s.Yours:
-		r := acts.Result{State: acts.Unchanged, Detail: "the host half of this node does not live"}
+		r := actions.Result{State: actions.Unchanged, Detail: "the host half of this node does not live"}
 		if a.Made != nil {
 			r = a.Made(ctx)
 		}
-		if err := EndedActions(ctx, stateDir, acts.Ended{Attempt: o.Attempt, State: r.State, Detail: r.Detail}); err != nil {
+		if err := EndedActions(ctx, stateDir, actions.Ended{Attempt: o.Attempt, State: r.State, Detail: r.Detail}); err != nil {
 			return nil
 		}
 		s.State, s.Detail = r.State, r.Detail
@@ -102,7 +102,7 @@ func (a ActionRequest) pass(ctx context.Context, stateDir string, heard uint64) 
 }
 
 // ReadActs returns the ledger of a state directory: what responses have had the node do. Without one it is empty.
-func ReadActs(stateDir string) (*acts.Ledger, error) {
-	l, lost := durable.Load(filepath.Join(stateDir, acts.File), "ledger of acts", acts.MaxLedger, &acts.Ledger{}, acts.Decode)
+func ReadActs(stateDir string) (*actions.Ledger, error) {
+	l, lost := durable.Load(filepath.Join(stateDir, actions.File), "ledger of acts", actions.MaxLedger, &actions.Ledger{}, actions.Decode)
 	return l, lost
 }

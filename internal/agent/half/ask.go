@@ -14,7 +14,7 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
-	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/agent/actions"
 )
 
 // This file asks the daemon, which runs the actions of its node, by a Unix socket in the state directory that only its owner may use. The daemon
@@ -27,21 +27,21 @@ const maxAnswer = 16 << 10
 var ErrNoActions = errors.New("nobody makes acts here: want lofamo-agent run of this version")
 
 // TellAction passes an order on to whoever makes acts in a state directory.
-func TellAction(ctx context.Context, stateDir string, o *acts.Order) (acts.Status, error) {
-	var s acts.Status
-	b, err := askAction(ctx, filepath.Join(stateDir, acts.Socket(o.Half())), acts.PathAct, o)
+func TellAction(ctx context.Context, stateDir string, o *actions.Order) (actions.Status, error) {
+	var s actions.Status
+	b, err := askAction(ctx, filepath.Join(stateDir, actions.Socket(o.Half())), actions.PathAct, o)
 	if err == nil {
 		err = json.Unmarshal(b, &s)
 	}
 	if err != nil {
-		return acts.Status{}, err
+		return actions.Status{}, err
 	}
 	return s, nil
 }
 
 // EndedActions says how an act has ended that was the caller's own to do.
-func EndedActions(ctx context.Context, stateDir string, e acts.Ended) error {
-	_, err := askAction(ctx, filepath.Join(stateDir, acts.Socket(fault.HalfHost)), acts.PathEnded, e)
+func EndedActions(ctx context.Context, stateDir string, e actions.Ended) error {
+	_, err := askAction(ctx, filepath.Join(stateDir, actions.Socket(fault.HalfHost)), actions.PathEnded, e)
 	return err
 }
 

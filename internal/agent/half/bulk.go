@@ -16,7 +16,6 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/bundle"
 	"github.com/lofamo/lofamo/internal/agent/relay"
-	"github.com/lofamo/lofamo/internal/agent/rendezvous"
 	"github.com/lofamo/lofamo/internal/version"
 )
 
@@ -32,20 +31,20 @@ const mailboxBurst = 4
 const dnpDirectRate = 1000
 
 // NewBulk makes the server of a half's large objects.
-func (c *Common) NewBulk(ways rendezvous.Ways, history *bundle.History, parts []bundle.Part) (*rendezvous.Server, error) {
-	cfg := rendezvous.DefaultConfig()
+func (c *Common) NewBulk(ways bundle.Ways, history *bundle.History, parts []bundle.Part) (*bundle.Server, error) {
+	cfg := bundle.DefaultServerConfig()
 	cfg.Origin, cfg.Dir, cfg.Ways, cfg.Logger = c.Origin(), c.Config.StateDir, ways, c.Log
 	cfg.Sender.TorusBurst = mailboxBurst
 	if c.Half == fault.HalfDNP {
 		cfg.Sender.DirectRate, cfg.Sender.DirectBurst = dnpDirectRate, mailboxBurst
 	}
-	cfg.Objects = map[string]rendezvous.Object{ObjectBundle: {
+	cfg.Objects = map[string]bundle.Object{ObjectBundle: {
 		Name: func(now time.Time) string { return bundle.FileName(c.Origin(), now) },
 		Gather: func(ctx context.Context, maxSize uint64, w io.Writer) error {
 			return bundle.Gather(ctx, c.bundleConfig(history, parts), maxSize, w)
 		},
 	}}
-	return rendezvous.New(cfg)
+	return bundle.NewServer(cfg)
 }
 
 func (c *Common) bundleConfig(history *bundle.History, parts []bundle.Part) bundle.Config {

@@ -16,8 +16,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
-	"github.com/lofamo/lofamo/internal/agent/epoch"
-	"github.com/lofamo/lofamo/internal/agent/keeper"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 )
 
@@ -43,7 +42,7 @@ type resumption struct {
 // OpenCopy opens the half's copy and decides whether it goes on from it. It must be called under the half's lock on the register
 // file.
 func (c *Common) OpenCopy(cs *Closers) {
-	boot, bootErr := keeper.BootID()
+	boot, bootErr := storage.BootID()
 	file, err := backup.Open(CopyPath(c.Config.StateDir, c.Half), backup.Identity{Node: c.Config.Node, Half: c.Half, Boot: boot})
 	c.Copy = &resumption{File: file}
 	c.Copy.judge(c.Log, err)
@@ -53,7 +52,7 @@ func (c *Common) OpenCopy(cs *Closers) {
 		return
 	}
 	n, known := file.Numbers()
-	last := epoch.Read(c.epochPath())
+	last := storage.ReadEpoch(c.epochPath())
 	var why string
 	switch {
 	case bootErr != nil:
@@ -125,8 +124,8 @@ func mayBlameCopy(c recovery.Cause, restarting bool) bool {
 func (c *Common) BeginEpoch() (fault.Epoch, error) {
 	if e := c.Copy.Numbers.Epoch; e != 0 {
 		c.Log.Info("going on where an earlier life was", "epoch", e, "seq", c.Copy.Numbers.Seq)
-		if epoch.Read(c.epochPath()) != e {
-			if err := epoch.Set(c.epochPath(), e); err != nil {
+		if storage.ReadEpoch(c.epochPath()) != e {
+			if err := storage.SetEpoch(c.epochPath(), e); err != nil {
 				c.Log.Warn("boot epoch not kept", "err", err)
 			}
 		}

@@ -20,10 +20,9 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/delivery"
 	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
-	"github.com/lofamo/lofamo/internal/agent/epoch"
-	"github.com/lofamo/lofamo/internal/agent/keeper"
 	"github.com/lofamo/lofamo/internal/agent/local/status"
 	"github.com/lofamo/lofamo/internal/agent/peerfile"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/internal/config"
@@ -54,7 +53,7 @@ type Common struct {
 	Signer   *pki.Signer
 	Verifier *pki.Verifier
 	Trust    *trust
-	Keeper   *keeper.Keeper
+	Keeper   *storage.ReportLog
 	Copy     *resumption
 	tests    string             // what the daemon was told of the self-test
 	unkept   string             // why reports are not kept, as the machine was told
@@ -176,7 +175,7 @@ func (c *Common) epochPath() string { return c.StatePath(c.Half.String() + epoch
 
 // nextEpoch counts this start. It must be called under the half's lock on the register file.
 func (c *Common) nextEpoch() (fault.Epoch, error) {
-	e, garbled, err := epoch.Next(c.epochPath())
+	e, garbled, err := storage.NextEpoch(c.epochPath())
 	if garbled != nil {
 		c.Log.Warn("boot epoch lost: the supervisors will say where to go on", "err", garbled)
 	}
@@ -186,11 +185,11 @@ func (c *Common) nextEpoch() (fault.Epoch, error) {
 // OpenKeeper opens the half's spool, and returns what it kept of earlier lives. It must be called under
 // the half's lock on the register file.
 func (c *Common) OpenKeeper(cs *Closers) []servicenet.Kept {
-	boot, err := keeper.BootID()
+	boot, err := storage.BootID()
 	if err != nil {
 		c.Log.Warn("kept reports will seem to be of an earlier boot", "err", err)
 	}
-	k, kept := keeper.Open(keeper.Config{
+	k, kept := storage.OpenReportLog(storage.ReportLogConfig{
 		Path: c.StatePath(c.Half.String() + spoolFileSuffix), Size: c.Config.Service.SpoolBytes, Origin: c.Origin(),
 		Logger: c.Log, Boot: boot, Now: backup.SinceBoot, Copy: c.Copy.File, Rescued: c.Copy.rescued,
 	})
@@ -214,7 +213,7 @@ func (c *Common) SpoolState() (servicenet.SpoolState, bool) {
 // epoch which is lost would come to be another's.
 func (c *Common) CarryOut(e delivery.Effects, numbers backup.Numbers, p *Page) {
 	if e.NewEpoch != 0 {
-		if err := epoch.Set(c.epochPath(), e.NewEpoch); err != nil {
+		if err := storage.SetEpoch(c.epochPath(), e.NewEpoch); err != nil {
 			c.Log.Error("boot epoch not kept: the next start will ask the supervisors again", "err", err)
 		}
 		p.SetEpoch(e.NewEpoch)

@@ -9,7 +9,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 
-	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/agent/actions"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 )
@@ -18,15 +18,15 @@ import (
 func (h *hostHalf) toAct(a hostcore.Act) {
 	h.acting.Take(half.ActionRequest{
 		Order: a.Order,
-		Made: func(ctx context.Context) acts.Result {
+		Made: func(ctx context.Context) actions.Result {
 			links, err := h.local.Announce(ctx, a.Order, a.By(), a.Envelope)
 			switch {
 			case status.Code(err) == codes.Unavailable: // perhaps the DNP half has told others
-				return acts.Result{State: acts.NotKnown, Detail: status.Convert(err).Message()}
+				return actions.Result{State: actions.NotKnown, Detail: status.Convert(err).Message()}
 			case err != nil:
-				return acts.Result{State: acts.Unchanged, Detail: status.Convert(err).Message()}
+				return actions.Result{State: actions.Unchanged, Detail: status.Convert(err).Message()}
 			}
-			return acts.Result{State: acts.Done, Detail: fmt.Sprintf("raised in the torus over %d links", links)}
+			return actions.Result{State: actions.Done, Detail: fmt.Sprintf("raised in the torus over %d links", links)}
 		},
 		Answer: func(st *lofamov1.ActStatus) { h.step(hostcore.Acted{Act: a, Status: st}) },
 	})

@@ -16,14 +16,13 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/host/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/relay"
-	"github.com/lofamo/lofamo/internal/agent/rendezvous"
 )
 
 // hostBulk is what the host half does about large objects: it serves its own, and is the gateway by which
 // those of others leave the torus. Nothing of it takes the half's mutex but the making of two parts.
 type hostBulk struct {
 	h       *hostHalf
-	server  *rendezvous.Server
+	server  *bundle.Server
 	history *bundle.History
 
 	mu    sync.Mutex
@@ -53,7 +52,7 @@ func (b *hostBulk) take(o servicenet.Opened, path fault.Path, k uint8) {
 		b.heard[o.Name] = k
 		b.mu.Unlock()
 	}
-	to, ok := rendezvous.Takes(o.Msg)
+	to, ok := bundle.Takes(o.Msg)
 	switch {
 	case !ok:
 	case to == b.h.Origin():

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/agent/actions"
 	"github.com/lofamo/lofamo/internal/agent/local/jobs"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
@@ -23,8 +23,8 @@ const maxAnnounced = 256
 
 // Announce raises a supervisor's word in the torus, and tells the jobs here. It returns over how many links it goes.
 func (s *Server) Announce(ctx context.Context, o *lofamov1.ActOrder, supervisor string, envelope []byte) (links uint8, err error) {
-	if o.GetKind() != acts.KindEureka {
-		return 0, fmt.Errorf("kind %s: want %s", o.GetKind(), acts.KindEureka)
+	if o.GetKind() != actions.KindEureka {
+		return 0, fmt.Errorf("kind %s: want %s", o.GetKind(), actions.KindEureka)
 	}
 	if n := len(envelope); n > jobs.MaxEnvelope {
 		return 0, fmt.Errorf("the order has %d bytes: a broadcast takes %d", n, jobs.MaxEnvelope)
@@ -43,7 +43,7 @@ func (s *Server) Announce(ctx context.Context, o *lofamov1.ActOrder, supervisor 
 
 // Announced takes a supervisor's verified word, which another node has raised. It does not block.
 func (s *Server) Announced(o *lofamov1.ActOrder, supervisor string) {
-	if o.GetKind() == acts.KindEureka {
+	if o.GetKind() == actions.KindEureka {
 		s.eurekas.announce(o, supervisor)
 	}
 }
@@ -51,7 +51,7 @@ func (s *Server) Announced(o *lofamov1.ActOrder, supervisor string) {
 func (e *eurekas) announce(o *lofamov1.ActOrder, supervisor string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	owner := acts.FromWire(o)
+	owner := actions.FromWire(o)
 	if key := owner.Owner(); slices.Contains(e.announced, key) {
 		return
 	} else if e.announced = append(e.announced, key); len(e.announced) > maxAnnounced {

@@ -25,8 +25,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 
-	"github.com/lofamo/lofamo/internal/agent/acts"
-	"github.com/lofamo/lofamo/internal/agent/acts/doer"
+	"github.com/lofamo/lofamo/internal/agent/actions"
+	"github.com/lofamo/lofamo/internal/agent/daemon/runner"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
@@ -82,7 +82,7 @@ func TestMain(m *testing.M) {
 
 // daemon makes acts until it is killed.
 func (r role) daemon() error {
-	d := doer.New(context.Background(), doer.Config{
+	d := runner.New(context.Background(), runner.Config{
 		Node: "n0", StateDir: r.Dir, Sysfs: filepath.Join(r.Dir, "sysfs"), Log: slog.New(slog.DiscardHandler),
 		Allowed: config.ResponsesConfig{RestartHalf: true, LimitFrequency: true}, Restart: r.restart,
 	})
@@ -94,7 +94,7 @@ func (r role) daemon() error {
 	mux := http.NewServeMux()
 	failpoint.Mount(mux)
 	mux.Handle("/", d.Handler(fault.HalfHost))
-	path := filepath.Join(r.Dir, acts.Socket(fault.HalfHost))
+	path := filepath.Join(r.Dir, actions.Socket(fault.HalfHost))
 	_ = os.Remove(path) // of the one that was killed
 	l, err := net.Listen("unix", path)
 	if err != nil {
@@ -104,13 +104,13 @@ func (r role) daemon() error {
 }
 
 // restart is a half's: what it was before is noted, and then it is started once more.
-func (r role) restart(_ context.Context, _ fault.Half, earlier string, note func(string) error) acts.Result {
+func (r role) restart(_ context.Context, _ fault.Half, earlier string, note func(string) error) actions.Result {
 	starts := func() int { b, _ := os.ReadFile(filepath.Join(r.Dir, halfLog)); return strings.Count(string(b), "\n") }
 	if was, err := strconv.Atoi(earlier); err == nil && was != starts() {
-		return acts.Result{State: acts.Done, Detail: "it was"}
+		return actions.Result{State: actions.Done, Detail: "it was"}
 	}
 	if err := note(strconv.Itoa(starts())); err != nil {
-		return acts.Result{State: acts.Unchanged, Detail: err.Error()}
+		return actions.Result{State: actions.Unchanged, Detail: err.Error()}
 	}
 	failpoint.Hit(failpoint.ActNoted)
 	f, err := os.OpenFile(filepath.Join(r.Dir, halfLog), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
@@ -119,9 +119,9 @@ func (r role) restart(_ context.Context, _ fault.Half, earlier string, note func
 		err = errors.Join(err, f.Close())
 	}
 	if err != nil {
-		return acts.Result{State: acts.NotKnown, Detail: err.Error()}
+		return actions.Result{State: actions.NotKnown, Detail: err.Error()}
 	}
-	return acts.Result{State: acts.Done, Detail: "it is"}
+	return actions.Result{State: actions.Done, Detail: "it is"}
 }
 
 // straight carries a leader's orders to the daemon, as a half does, and its answers back.
@@ -131,7 +131,7 @@ type straight struct {
 }
 
 func (s *straight) Order(_ fault.NodeID, o *lofamov1.ActOrder, _ int) {
-	order := acts.FromWire(o)
+	order := actions.FromWire(o)
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
@@ -221,7 +221,7 @@ func (n *node) process(r role) *exec.Cmd {
 // begin has a daemon serve, and waits until it does.
 func (n *node) begin(points ...failpoint.Order) {
 	n.t.Helper()
-	_ = os.Remove(filepath.Join(n.dir, acts.Socket(fault.HalfHost)))
+	_ = os.Remove(filepath.Join(n.dir, actions.Socket(fault.HalfHost)))
 	n.daemon, n.gone = n.process(role{Daemon: true, Points: points}), make(chan error, 1)
 	if err := n.daemon.Start(); err != nil {
 		n.t.Fatal(err)
@@ -229,7 +229,7 @@ func (n *node) begin(points ...failpoint.Order) {
 	c, gone := n.daemon, n.gone
 	go func() { gone <- c.Wait() }()
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		if c, err := net.Dial("unix", filepath.Join(n.dir, acts.Socket(fault.HalfHost))); err == nil {
+		if c, err := net.Dial("unix", filepath.Join(n.dir, actions.Socket(fault.HalfHost))); err == nil {
 			_ = c.Close()
 			return
 		}
@@ -361,7 +361,7 @@ func (n *node) paused(p where) {
 	if p.daemon {
 		n.end()
 		n.begin(p.order(failpoint.Delay))
-		socket = acts.Socket(fault.HalfHost)
+		socket = actions.Socket(fault.HalfHost)
 	} else {
 		r.Points = []failpoint.Order{p.order(failpoint.Delay)}
 	}
@@ -406,11 +406,11 @@ func (n *node) wantLimits(p0, p4 string, kept int) {
 			n.t.Errorf("%s: %s, %v: want %s", policy, b, err, want)
 		}
 	}
-	b, err := os.ReadFile(filepath.Join(n.dir, acts.File))
+	b, err := os.ReadFile(filepath.Join(n.dir, actions.File))
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	l, err := acts.Decode(b)
+	l, err := actions.Decode(b)
 	if err != nil || len(l.Limits) != kept {
 		n.t.Errorf("%+v, %v: want %d limits", l, err, kept)
 	}

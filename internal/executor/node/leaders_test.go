@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/agent/actions"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
@@ -65,7 +65,7 @@ type leader struct {
 }
 
 type running struct {
-	order acts.Order
+	order actions.Order
 	step  int
 	next  time.Time
 }
@@ -74,7 +74,7 @@ func newLeadersWorld(t *testing.T, seed uint64) *world {
 	w := &world{
 		t: t, r: rand.New(rand.NewPCG(seed, 7)), now: begin, daemon: true, pid: 100, begun: map[int]uint64{}, effects: map[int]int{}, outcomes: map[int]response.Outcome{},
 	}
-	l := acts.Ledger{Life: 9}
+	l := actions.Ledger{Life: 9}
 	w.save(&l)
 	return w
 }
@@ -88,15 +88,15 @@ func (w *world) fail(format string, args ...any) {
 	w.t.Fatalf("%s:\n%s", fmt.Sprintf(format, args...), w.log.String())
 }
 
-func (w *world) ledger() *acts.Ledger {
-	l, err := acts.Decode(w.disk)
+func (w *world) ledger() *actions.Ledger {
+	l, err := actions.Decode(w.disk)
 	if err != nil {
 		w.fail("%v", err)
 	}
 	return l
 }
 
-func (w *world) save(l *acts.Ledger) {
+func (w *world) save(l *actions.Ledger) {
 	b, err := l.Encode()
 	if err != nil {
 		w.fail("%v", err)
@@ -124,7 +124,7 @@ func (w *world) elect() {
 	w.attempt++
 	l := &leader{token: w.token, attempt: w.attempt, elected: w.now}
 	l.x = newExchange(w.now, &lofamov1.ActOrder{
-		Node: "n0", Token: l.token, Response: "r1-1", Attempt: uint32(l.attempt), Kind: acts.KindRestartHalf, Recheck: w.unsure,
+		Node: "n0", Token: l.token, Response: "r1-1", Attempt: uint32(l.attempt), Kind: actions.KindRestartHalf, Recheck: w.unsure,
 		Parameters: []*lofamov1.ActParameter{{Name: "half", Value: "dnp"}},
 	}, 2*time.Second, 10*time.Second)
 	w.unsure = true // until it is known
@@ -208,22 +208,22 @@ func (w *world) ended(l *leader) {
 
 // ordered is a daemon that is told an order.
 func (w *world) ordered(m *lofamov1.ActOrder) {
-	o, l := acts.FromWire(m), w.ledger()
+	o, l := actions.FromWire(m), w.ledger()
 	fresh := w.clock()
-	var s acts.Status
+	var s actions.Status
 	switch {
 	case !w.daemon && !o.Ask:
 		return
 	case !w.daemon: // a half answers, and without a clock
-		s, fresh = acts.Status{State: acts.Unchanged, Detail: "nobody makes acts"}, 0
+		s, fresh = actions.Status{State: actions.Unchanged, Detail: "nobody makes acts"}, 0
 	case o.Ask:
 		var keep bool
 		if s, keep = l.Look(w.now, &o); keep {
 			w.save(l)
 		}
-		s.Allowed = []string{acts.KindRestartHalf}
+		s.Allowed = []string{actions.KindRestartHalf}
 	case w.act != nil && w.act.order.Attempt != o.Attempt && l.Token <= o.Token:
-		s = acts.Status{State: acts.Unchanged, Detail: "busy", Ledger: l.Life, Token: l.Token}
+		s = actions.Status{State: actions.Unchanged, Detail: "busy", Ledger: l.Life, Token: l.Token}
 	default:
 		s = w.admit(l, &o)
 	}
@@ -234,9 +234,9 @@ func (w *world) ordered(m *lofamov1.ActOrder) {
 }
 
 // admit begins an act if the ledger lets it.
-func (w *world) admit(l *acts.Ledger, o *acts.Order) acts.Status {
+func (w *world) admit(l *actions.Ledger, o *actions.Order) actions.Status {
 	seen, n := l.Token, o.Attempt.Attempt
-	o.Late = acts.Late(o.Fresh, w.clock())
+	o.Late = actions.Late(o.Fresh, w.clock())
 	s, begin := l.Admit(w.now, o)
 	if !begin {
 		return s
@@ -260,13 +260,13 @@ func (w *world) admit(l *acts.Ledger, o *acts.Order) acts.Status {
 func (w *world) makes() {
 	a := w.act
 	a.next = w.now.Add(time.Duration(w.r.IntN(800)) * time.Millisecond)
-	l, result := w.ledger(), acts.Result{}
+	l, result := w.ledger(), actions.Result{}
 	switch a.step++; a.step {
 	case 1:
 		if earlier := l.Earlier(&a.order); a.order.Recheck {
 			for _, e := range earlier {
 				if e.Note != "" && e.Note != fmt.Sprint(w.pid) {
-					result = acts.Result{State: acts.Done, Detail: "it was"}
+					result = actions.Result{State: actions.Done, Detail: "it was"}
 				}
 				if e.Note != "" {
 					break
@@ -281,7 +281,7 @@ func (w *world) makes() {
 		w.effects[a.order.Attempt.Attempt]++
 		w.say("the half is restarted by attempt %d", a.order.Attempt.Attempt)
 	case 3:
-		result = acts.Result{State: acts.Done, Detail: "it is"}
+		result = actions.Result{State: actions.Done, Detail: "it is"}
 	}
 	if result.State != 0 {
 		l.End(a.order.Attempt, result)
@@ -343,8 +343,8 @@ func TestLeadersAreKilled(t *testing.T) {
 			w.fail("seed %d: %d restarts", seed, total)
 		}
 		killed += len(w.leaders) - 1
-		if window = max(window, w.window); w.window > acts.FreshFor {
-			w.fail("seed %d: begun %s after another leader was elected: want at most %s", seed, w.window, acts.FreshFor)
+		if window = max(window, w.window); w.window > actions.FreshFor {
+			w.fail("seed %d: begun %s after another leader was elected: want at most %s", seed, w.window, actions.FreshFor)
 		}
 		for _, l := range w.leaders {
 			if !l.frozen.IsZero() {

@@ -1,7 +1,7 @@
 // Package node carries out what responses want of a node itself (seed 001 §II: local readjustment): a half restarted, a check run, a frequency limited by its
 // agent; and a channel masked, which is the supervisors' own word.
 //
-// What an executor owes is with the agent: it keeps a ledger, on its disk, of tokens and attempts, before it begins anything (internal/agent/acts), so that it
+// What an executor owes is with the agent: it keeps a ledger, on its disk, of tokens and attempts, before it begins anything (internal/agent/actions), so that it
 // refuses what is stale over restarts of its own and of its machine, makes no attempt twice, and says what became of one however often it is asked. Here is
 // only who says it to the agent, and again until an answer comes (exchange); the way there and back is the supervisor's (Agents).
 // A mask is committed to the store under the leader's fence, marked with the response, and only what bears that mark is taken away.

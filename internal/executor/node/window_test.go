@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/agent/actions"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -26,11 +26,11 @@ func TestWindowOfOldLeaders(t *testing.T) {
 	for seed := range uint64(4000) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		upTo := func(d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d))) }
-		l := acts.Ledger{Life: 9}
+		l := actions.Ledger{Life: 9}
 		clock := func(now time.Time) uint64 { return seed<<40 + uint64(now.Sub(begin).Milliseconds()) }
 		elected := begin.Add(upTo(6 * time.Second))  // another leader
 		heard := elected.Add(upTo(20 * time.Second)) // of whom this node hears then, by something that is no order to it
-		x := newExchange(begin, &lofamov1.ActOrder{Node: "n0", Token: 5, Response: "r5-1", Attempt: 1, Kind: acts.KindCheck}, 20*time.Second, time.Minute)
+		x := newExchange(begin, &lofamov1.ActOrder{Node: "n0", Token: 5, Response: "r5-1", Attempt: 1, Kind: actions.KindCheck}, 20*time.Second, time.Minute)
 		x.tick(begin)
 		asked := begin.Add(upTo(time.Second))
 		x.heard(asked, status(lofamov1.ActState_ACT_NONE, func(st *lofamov1.ActStatus) { st.Fresh = clock(asked) }))
@@ -49,8 +49,8 @@ func TestWindowOfOldLeaders(t *testing.T) {
 			continue
 		}
 		now = now.Add(upTo(10 * time.Second)) // a pause after that, or a queue
-		o := acts.FromWire(out.order)
-		if o.Late = acts.Late(o.Fresh, clock(now)); !now.Before(heard) {
+		o := actions.FromWire(out.order)
+		if o.Late = actions.Late(o.Fresh, clock(now)); !now.Before(heard) {
 			o.Heard = 6
 		}
 		l.Hear(o.Heard)
@@ -60,17 +60,17 @@ func TestWindowOfOldLeaders(t *testing.T) {
 		case admitted && now.After(elected):
 			widest = max(widest, now.Sub(elected))
 			begun++
-		case s.State == acts.Stale:
+		case s.State == actions.Stale:
 			stale++
-		case s.State == acts.None:
+		case s.State == actions.None:
 			late++
 		}
 	}
 	t.Logf("the order of a leader who is no more: %d begun, at most %s after the next one was elected; %d refused as held up, %d as stale", begun, widest, late, stale)
-	if widest > acts.FreshFor {
-		t.Errorf("want at most %s", acts.FreshFor)
+	if widest > actions.FreshFor {
+		t.Errorf("want at most %s", actions.FreshFor)
 	}
-	if begun < 100 || late < 100 || stale < 100 || widest < acts.FreshFor*3/4 {
+	if begun < 100 || late < 100 || stale < 100 || widest < actions.FreshFor*3/4 {
 		t.Error("too few for the test to say anything")
 	}
 }

@@ -1,4 +1,4 @@
-package doer
+package runner
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
-	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/agent/actions"
 )
 
 // snapshot is what a daemon leaves that is killed: its files, and those of the kernel.
@@ -30,7 +30,7 @@ func (w *world) take(of snapshot) snapshot {
 	return s
 }
 
-// from has a doer that begins with what was left. It tells of each step at which it could be killed.
+// from has a runner that begins with what was left. It tells of each step at which it could be killed.
 func (w *world) from(s snapshot, at func(snapshot)) {
 	w.t.Helper()
 	w.stop()
@@ -45,18 +45,18 @@ func (w *world) from(s snapshot, at func(snapshot)) {
 // what was wanted, and putting back leaves everything as it was.
 func TestKilledAnywhere(t *testing.T) {
 	w := newWorld(t, nil)
-	first := w.order(acts.KindLimitFrequency, map[string]string{"percent": "50"})
+	first := w.order(actions.KindLimitFrequency, map[string]string{"percent": "50"})
 	begun := w.take(snapshot{w.dir, w.sysfs})
 	// all returns what is left by a daemon that is killed at each step of an order, which follows what was left before.
-	all := func(of snapshot, o *acts.Order) (out []snapshot) {
+	all := func(of snapshot, o *actions.Order) (out []snapshot) {
 		t.Helper()
 		w.from(w.take(of), func(s snapshot) { out = append(out, s) })
-		if s := w.make(o); s.State != acts.Done {
+		if s := w.make(o); s.State != actions.Done {
 			t.Fatalf("%s: %+v", o.Attempt, s)
 		}
 		return append(out, w.take(snapshot{w.dir, w.sysfs}))
 	}
-	again := func(o *acts.Order, token uint64, undo bool) *acts.Order {
+	again := func(o *actions.Order, token uint64, undo bool) *actions.Order {
 		c := next(o, undo)
 		c.Token, c.Recheck = token, true
 		return c
@@ -73,15 +73,15 @@ func TestKilledAnywhere(t *testing.T) {
 				runs++
 				where := fmt.Sprintf("killed at %d, %d and %d", i, j, k)
 				w.from(w.take(three), nil)
-				if s := w.make(first); s.State == acts.UnderWay || s.State == acts.None || s.State == acts.Stale {
+				if s := w.make(first); s.State == actions.UnderWay || s.State == actions.None || s.State == actions.Stale {
 					t.Fatalf("%s: the first attempt: %+v", where, s)
 				}
 				late := again(undo, 5, false)
-				if s := w.make(late); s.State != acts.Stale {
+				if s := w.make(late); s.State != actions.Stale {
 					t.Fatalf("%s: an attempt of the first leader: %+v", where, s)
 				}
 				last := again(undo, 6, true)
-				if s := w.make(last); s.State != acts.Done {
+				if s := w.make(last); s.State != actions.Done {
 					t.Fatalf("%s: %+v", where, s)
 				}
 				if w.limit("policy0") != "4800000" || w.limit("policy4") != "3600000" {
@@ -100,26 +100,26 @@ func TestKilledRestart(t *testing.T) {
 	type half struct{ pid int }
 	var now half
 	w := newWorld(t, nil)
-	restart := func(at *func()) func(context.Context, fault.Half, string, func(string) error) acts.Result {
-		return func(_ context.Context, _ fault.Half, earlier string, note func(string) error) acts.Result {
+	restart := func(at *func()) func(context.Context, fault.Half, string, func(string) error) actions.Result {
+		return func(_ context.Context, _ fault.Half, earlier string, note func(string) error) actions.Result {
 			if was, err := strconv.Atoi(earlier); err == nil && was != now.pid {
-				return acts.Result{State: acts.Done, Detail: "it was"}
+				return actions.Result{State: actions.Done, Detail: "it was"}
 			}
 			if err := note(strconv.Itoa(now.pid)); err != nil {
-				return acts.Result{State: acts.Unchanged, Detail: err.Error()}
+				return actions.Result{State: actions.Unchanged, Detail: err.Error()}
 			}
 			if *at != nil {
 				(*at)()
 			}
 			now.pid++
-			return acts.Result{State: acts.Done, Detail: "it is"}
+			return actions.Result{State: actions.Done, Detail: "it is"}
 		}
 	}
 	var at func()
 	w.cfg.Restart = restart(&at)
 	w.stop()
 	w.begin()
-	first := w.order(acts.KindRestartHalf, map[string]string{"half": "dnp"})
+	first := w.order(actions.KindRestartHalf, map[string]string{"half": "dnp"})
 	begun := w.take(snapshot{w.dir, w.sysfs})
 	type left struct {
 		snapshot
@@ -129,7 +129,7 @@ func TestKilledRestart(t *testing.T) {
 	w.from(w.take(begun), nil)
 	note := func() { lefts = append(lefts, left{w.take(snapshot{w.dir, w.sysfs}), now}) }
 	w.at, at = note, note
-	if s := w.make(first); s.State != acts.Done || now.pid != 1 {
+	if s := w.make(first); s.State != actions.Done || now.pid != 1 {
 		t.Fatalf("%+v, %+v", s, now)
 	}
 	if len(lefts) < 4 {
@@ -144,7 +144,7 @@ func TestKilledRestart(t *testing.T) {
 		}
 		second := next(first, false)
 		second.Token, second.Recheck = 6, true
-		if s := w.make(second); s.State != acts.Done || now.pid != 1 {
+		if s := w.make(second); s.State != actions.Done || now.pid != 1 {
 			t.Errorf("killed at %d: %+v, restarted %d times", i, s, now.pid)
 		}
 	}

@@ -1,4 +1,4 @@
-package doer
+package runner
 
 import (
 	"context"
@@ -13,20 +13,20 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor"
 	"github.com/lofamo/lofamo/pkg/sensor/script"
 
-	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/agent/actions"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-func unchanged(format string, args ...any) acts.Result {
-	return acts.Result{State: acts.Unchanged, Detail: fmt.Sprintf(format, args...)}
+func unchanged(format string, args ...any) actions.Result {
+	return actions.Result{State: actions.Unchanged, Detail: fmt.Sprintf(format, args...)}
 }
 
-func done(format string, args ...any) acts.Result {
-	return acts.Result{State: acts.Done, Detail: fmt.Sprintf(format, args...)}
+func done(format string, args ...any) actions.Result {
+	return actions.Result{State: actions.Done, Detail: fmt.Sprintf(format, args...)}
 }
 
 // restart has a half restarted.
-func (d *Doer) restart(ctx context.Context, o *acts.Order) acts.Result {
+func (d *Runner) restart(ctx context.Context, o *actions.Order) actions.Result {
 	half, err := fault.ParseHalf(o.Parameters["half"])
 	if err != nil {
 		return unchanged("half: given %q: want host or dnp", o.Parameters["half"])
@@ -40,7 +40,7 @@ func (d *Doer) restart(ctx context.Context, o *acts.Order) acts.Result {
 		if err != nil {
 			return unchanged("%v", err)
 		}
-		if i := slices.IndexFunc(before, func(e acts.Entry) bool { return e.Note != "" }); i >= 0 {
+		if i := slices.IndexFunc(before, func(e actions.Entry) bool { return e.Note != "" }); i >= 0 {
 			note = before[i].Note
 		}
 	}
@@ -49,7 +49,7 @@ func (d *Doer) restart(ctx context.Context, o *acts.Order) acts.Result {
 
 // check runs a program of the configuration's list. Exit code 0 is that all is well, or is now; 1 that it is not; 2 that it is not, and that the program
 // has changed something. Whatever else is not known, nor how a program ends that has not within its time.
-func (d *Doer) check(ctx context.Context, o *acts.Order) acts.Result {
+func (d *Runner) check(ctx context.Context, o *actions.Order) actions.Result {
 	i := slices.IndexFunc(d.cfg.Allowed.Checks, func(c config.ResponseCheck) bool { return c.Name == o.Parameters["script"] })
 	if i < 0 {
 		return unchanged("script: given %q: the agent's configuration has none of that name", o.Parameters["script"])
@@ -63,7 +63,7 @@ func (d *Doer) check(ctx context.Context, o *acts.Order) acts.Result {
 		if err != nil {
 			return unchanged("%v", err)
 		}
-		if len(before) > 0 && before[0].State == acts.Done {
+		if len(before) > 0 && before[0].State == actions.Done {
 			return done("%s", before[0].Detail)
 		}
 	}
@@ -80,7 +80,7 @@ func (d *Doer) check(ctx context.Context, o *acts.Order) acts.Result {
 }
 
 // judge says what a program's end means.
-func judge(c config.ResponseCheck, r sensor.Reading, err error, late bool) acts.Result {
+func judge(c config.ResponseCheck, r sensor.Reading, err error, late bool) actions.Result {
 	var exit *exec.ExitError
 	switch {
 	case err == nil && r.State == fault.Normal:
@@ -88,11 +88,11 @@ func judge(c config.ResponseCheck, r sensor.Reading, err error, late bool) acts.
 	case err == nil && r.State == fault.Sick:
 		return unchanged("%s says no: %s", c.Name, r.Detail)
 	case err == nil && r.State == fault.Failed:
-		return acts.Result{State: acts.Partly, Detail: fmt.Sprintf("%s says no, and has changed something: %s", c.Name, r.Detail)}
+		return actions.Result{State: actions.Partly, Detail: fmt.Sprintf("%s says no, and has changed something: %s", c.Name, r.Detail)}
 	case late:
-		return acts.Result{State: acts.NotKnown, Detail: fmt.Sprintf("%s has not ended in time, and was killed", c.Name)}
+		return actions.Result{State: actions.NotKnown, Detail: fmt.Sprintf("%s has not ended in time, and was killed", c.Name)}
 	case errors.As(err, &exit):
-		return acts.Result{State: acts.NotKnown, Detail: fmt.Sprintf("%s: %v: want exit code 0, 1 or 2: %s", c.Name, exit, r.Detail)}
+		return actions.Result{State: actions.NotKnown, Detail: fmt.Sprintf("%s: %v: want exit code 0, 1 or 2: %s", c.Name, exit, r.Detail)}
 	}
 	return unchanged("%s cannot be run: %v", c.Name, err)
 }

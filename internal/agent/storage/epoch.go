@@ -1,11 +1,11 @@
-// Package epoch keeps a half's boot epoch on disk: a number that grows with every start and never
-// goes back, so that reports of an earlier life are told from those of this one.
+// Package storage keeps on disk what a half needs after a restart: its boot epoch (this file) and its undelivered reports (reportlog.go). The copy
+// of a half's state in memory is package storage/backup.
 //
-// It knows only the disk. A half without a file, on its first start or because the file is lost, draws
-// its number: were it 1 each time, reports under the numbers of an earlier life would be taken for copies,
-// acknowledged and lost. Supervisors who have seen a higher one answer STALE_EPOCH with the number to go
-// on from (pkg/servicenet), and Set keeps it.
-package epoch
+// A boot epoch grows with every start and never goes back: it separates the reports of this life from those of an earlier one. A half without a
+// file, on its first start or because the file is lost, draws a number at random: with 1 each time, supervisors would take its reports for
+// copies of earlier ones, acknowledge them, and they would be lost. A supervisor that has seen a higher epoch answers STALE_EPOCH with the next
+// one (pkg/servicenet), and SetEpoch stores it.
+package storage
 
 import (
 	"errors"
@@ -26,8 +26,8 @@ import (
 // once in 16,000 losses.
 const maxFirst = 1 << 16
 
-// Read returns the number on disk; 0: there is none, or none that can be understood.
-func Read(path string) fault.Epoch {
+// ReadEpoch returns the number on disk; 0: there is none, or none that can be understood.
+func ReadEpoch(path string) fault.Epoch {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return 0
@@ -39,10 +39,10 @@ func Read(path string) fault.Epoch {
 	return fault.Epoch(e)
 }
 
-// Next counts one start: it reads the file, adds one and has the result on disk before it returns.
+// NextEpoch counts one start: it reads the file, adds one and has the result on disk before it returns.
 // Without a file the result is drawn, from 1 to maxFirst. garbled tells of one that could not be understood and
 // was taken for lost; it is no failure.
-func Next(path string) (e fault.Epoch, garbled, err error) {
+func NextEpoch(path string) (e fault.Epoch, garbled, err error) {
 	b, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -60,12 +60,12 @@ func Next(path string) (e fault.Epoch, garbled, err error) {
 		e = rand.N[fault.Epoch](maxFirst)
 	}
 	e++
-	return e, garbled, Set(path, e)
+	return e, garbled, SetEpoch(path, e)
 }
 
-// Set puts an epoch on disk: it is there, whole, whatever happens after. A half that may not count its start could not
+// SetEpoch puts an epoch on disk: it is there, whole, whatever happens after. A half that may not count its start could not
 // start, so a full disk is no reason not to; a number that a crash garbled there is taken for lost.
-func Set(path string, e fault.Epoch) error {
+func SetEpoch(path string, e fault.Epoch) error {
 	if err := durable.Replace(path, []byte(strconv.FormatUint(uint64(e), 10)+"\n")); err != nil {
 		return fmt.Errorf("boot epoch %s: %w", path, err)
 	}

@@ -1,4 +1,4 @@
-package rendezvous
+package bundle
 
 import (
 	"bytes"
@@ -24,7 +24,7 @@ import (
 // bound is how long a test waits for what must come.
 const bound = 20 * time.Second
 
-var self = fault.Origin{Node: "n0-0-0", Half: fault.HalfHost}
+var requester = fault.Origin{Node: "n0-0-0", Half: fault.HalfHost}
 
 // sent is what the server handed to its ways.
 type sent struct {
@@ -56,11 +56,11 @@ type world struct {
 	stop     func()
 }
 
-func newWorld(t *testing.T, edit func(*Config)) *world {
+func newWorld(t *testing.T, edit func(*ServerConfig)) *world {
 	t.Helper()
 	w := &world{t: t, dir: t.TempDir(), out: make(ways, 4096)}
-	cfg := DefaultConfig()
-	cfg.Origin, cfg.Dir, cfg.Ways, cfg.Logger = self, w.dir, w.out, slog.New(slog.DiscardHandler)
+	cfg := DefaultServerConfig()
+	cfg.Origin, cfg.Dir, cfg.Ways, cfg.Logger = requester, w.dir, w.out, slog.New(slog.DiscardHandler)
 	cfg.Objects = map[string]Object{"bundle": {
 		Name: func(time.Time) string { return "b.tar.gz" },
 		Gather: func(ctx context.Context, most uint64, o io.Writer) error {
@@ -72,7 +72,7 @@ func newWorld(t *testing.T, edit func(*Config)) *world {
 		edit(&cfg)
 	}
 	var err error
-	if w.server, err = New(cfg); err != nil {
+	if w.server, err = NewServer(cfg); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -93,7 +93,7 @@ func newWorld(t *testing.T, edit func(*Config)) *world {
 }
 
 func (w *world) job(via string) bulk.Job {
-	j := bulk.Job{Origin: self, Object: "bundle", MaxSize: 1 << 20, Supervisor: "sup-0", ReplyTo: "192.0.2.1:7", Ways: []bulk.Way{{Via: via}}}
+	j := bulk.Job{Origin: requester, Object: "bundle", MaxSize: 1 << 20, Supervisor: "sup-0", ReplyTo: "192.0.2.1:7", Ways: []bulk.Way{{Via: via}}}
 	for i := range j.Exchanges {
 		_, _ = rand.Read(j.Exchanges[i].Transfer[:])
 		key, err := ecdh.X25519().GenerateKey(rand.Reader)
@@ -194,7 +194,7 @@ func (w *world) files() []string {
 
 func TestTransfer(t *testing.T) {
 	for _, via := range []string{"", "n1-0-0"} {
-		w := newWorld(t, func(c *Config) { c.Sender.TorusRate = 5000 })
+		w := newWorld(t, func(c *ServerConfig) { c.Sender.TorusRate = 5000 })
 		want := pattern(200_001)
 		w.object = func(ctx context.Context, most uint64, o io.Writer) error {
 			if len(w.files()) != 0 {
@@ -257,7 +257,7 @@ func TestEmpty(t *testing.T) {
 
 // TestGatheringTakesTooLong: it is cancelled, and stopping does not wait for more.
 func TestGatheringTakesTooLong(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Within = time.Millisecond })
+	w := newWorld(t, func(c *ServerConfig) { c.Within = time.Millisecond })
 	w.object = func(ctx context.Context, _ uint64, _ io.Writer) error { <-ctx.Done(); return ctx.Err() }
 	if _, outcome, _ := w.fetch(w.job("")); outcome.Result != bulk.Refused || !strings.Contains(outcome.Why, "deadline") {
 		t.Errorf("%+v", outcome)
@@ -281,7 +281,7 @@ func (w *world) request(j bulk.Job) *lofamov1.Message {
 
 // TestReplayedRequest: who recorded a request cannot make the half gather again and again by it.
 func TestReplayedRequest(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Again = time.Hour })
+	w := newWorld(t, func(c *ServerConfig) { c.Again = time.Hour })
 	w.object = writes(pattern(10))
 	j := w.job("")
 	if _, outcome, _ := w.fetch(j); outcome.Result != bulk.Complete {
@@ -292,7 +292,7 @@ func TestReplayedRequest(t *testing.T) {
 	for w.next().announce.GetSize() == 0 { // the last word of the pulling may still be under way
 	}
 	done := &lofamov1.Message{Body: &lofamov1.Message_BulkPull{BulkPull: &lofamov1.BulkPull{
-		Transfer: j.Exchanges[0].Transfer[:], Node: string(self.Node), Half: lofamov1.Half(self.Half), Done: true,
+		Transfer: j.Exchanges[0].Transfer[:], Node: string(requester.Node), Half: lofamov1.Half(requester.Half), Done: true,
 	}}}
 	for range 20 {
 		w.deliver(done)
@@ -327,8 +327,8 @@ func TestRefusals(t *testing.T) {
 	if _, ok := Takes(&lofamov1.Message{Body: &lofamov1.Message_Again{Again: &lofamov1.Again{}}}); ok {
 		t.Error("takes anything")
 	}
-	cfg := DefaultConfig()
-	if _, err := New(cfg); err == nil {
+	cfg := DefaultServerConfig()
+	if _, err := NewServer(cfg); err == nil {
 		t.Error("a server without an origin")
 	}
 	w := newWorld(t, nil)
@@ -343,7 +343,7 @@ func TestRefusals(t *testing.T) {
 
 // What cannot be removed keeps nobody from serving: a half must start.
 func TestWhatIsLeftMayStay(t *testing.T) {
-	newWorld(t, func(c *Config) {
+	newWorld(t, func(c *ServerConfig) {
 		left := filepath.Join(c.Dir, c.Origin.Half.String()+".bulk-left", "inside")
 		if err := os.MkdirAll(left, 0o700); err != nil {
 			t.Fatal(err)

@@ -1,4 +1,4 @@
-package doer
+package runner
 
 import (
 	"os"
@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/agent/actions"
 )
 
 // kernel does for a recorded tree what drivers/cpufreq/cpufreq.c does: what is written to scaling_max_freq is a request, and what is read follows it later, from
@@ -34,7 +34,7 @@ func (w *world) kernel() *kernel {
 		}
 		k.request[f] = khz
 	}
-	w.store = func(to acts.Write) error {
+	w.store = func(to actions.Write) error {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		k.request[to.Policy] = to.KHz
@@ -111,30 +111,32 @@ func (k *kernel) set(policy string, khz uint64) {
 func TestThrottled(t *testing.T) {
 	w := newWorld(t, nil) // which has seen what is requested
 	k := w.kernel()
-	percent := func(p string) *acts.Order { return w.order(acts.KindLimitFrequency, map[string]string{"percent": p}) }
+	percent := func(p string) *actions.Order {
+		return w.order(actions.KindLimitFrequency, map[string]string{"percent": p})
+	}
 	k.cool(1_700_000)
 	o := percent("50")
-	w.want(w.make(o), acts.Done, "2 of 2 limited")
+	w.want(w.make(o), actions.Done, "2 of 2 limited")
 	k.want(2_400_000, 1_800_000)
 	k.cool(0)
 	k.cool(1_200_000)
-	w.want(w.make(next(o, true)), acts.Done, "2 put back")
+	w.want(w.make(next(o, true)), actions.Done, "2 put back")
 	k.want(4_800_000, 3_600_000)
 	k.cool(0)
 
 	o = percent("50")
-	w.want(w.make(o), acts.Done, "2 of 2 limited")
+	w.want(w.make(o), actions.Done, "2 of 2 limited")
 	k.set("policy4", 1_000_000)
-	w.want(w.make(next(o, true)), acts.Done, "1 put back, 1 left")
+	w.want(w.make(next(o, true)), actions.Done, "1 put back, 1 left")
 	k.want(4_800_000, 1_000_000)
 	k.set("policy4", 3_600_000)
 
 	k.cool(1_700_000)
-	if err := os.Remove(filepath.Join(w.dir, acts.File)); err != nil { // nobody has seen what was requested
+	if err := os.Remove(filepath.Join(w.dir, actions.File)); err != nil { // nobody has seen what was requested
 		t.Fatal(err)
 	}
 	writes := k.writes
-	w.want(w.make(percent("50")), acts.Unchanged, "the kernel throttles, and what was set before that was not seen: policy0 at 1700000")
+	w.want(w.make(percent("50")), actions.Unchanged, "the kernel throttles, and what was set before that was not seen: policy0 at 1700000")
 	if k.writes != writes {
 		t.Error("something was written")
 	}
@@ -145,17 +147,17 @@ func TestHeldUpByAFloor(t *testing.T) {
 	w := newWorld(t, nil)
 	k := w.kernel()
 	k.floor = 2_600_000
-	o := w.order(acts.KindLimitFrequency, map[string]string{"percent": "50"})
-	w.want(w.make(o), acts.Partly, "2600000 of 4800000 kHz, though 2400000 was requested")
+	o := w.order(actions.KindLimitFrequency, map[string]string{"percent": "50"})
+	w.want(w.make(o), actions.Partly, "2600000 of 4800000 kHz, though 2400000 was requested")
 	again := next(o, false)
 	again.Recheck = true
-	w.want(w.make(again), acts.Partly, "2600000 of 4800000 kHz, though 2400000 was requested")
-	lower := w.order(acts.KindLimitFrequency, map[string]string{"percent": "45"}) // nothing that is read changes
-	w.want(w.make(lower), acts.Partly, "though 2160000 was requested")
+	w.want(w.make(again), actions.Partly, "2600000 of 4800000 kHz, though 2400000 was requested")
+	lower := w.order(actions.KindLimitFrequency, map[string]string{"percent": "45"}) // nothing that is read changes
+	w.want(w.make(lower), actions.Partly, "though 2160000 was requested")
 	k.want(2_160_000, 1_620_000)
-	w.want(w.make(next(lower, true)), acts.Done, "put back")
+	w.want(w.make(next(lower, true)), actions.Done, "put back")
 	k.want(2_400_000, 1_800_000)
-	w.want(w.make(next(again, true)), acts.Done, "2 put back")
+	w.want(w.make(next(again, true)), actions.Done, "2 put back")
 	k.want(4_800_000, 3_600_000)
 }
 
@@ -164,8 +166,8 @@ func TestFollowsLate(t *testing.T) {
 	w := newWorld(t, nil)
 	k := w.kernel()
 	k.slow = true
-	o := w.order(acts.KindLimitFrequency, map[string]string{"percent": "50"})
-	w.want(w.make(o), acts.Partly, "though 2400000 was requested")
+	o := w.order(actions.KindLimitFrequency, map[string]string{"percent": "50"})
+	w.want(w.make(o), actions.Partly, "though 2400000 was requested")
 	k.work.Wait()
 	k.mu.Lock()
 	k.slow = false
@@ -173,16 +175,16 @@ func TestFollowsLate(t *testing.T) {
 	k.publish("policy4")
 	k.mu.Unlock()
 	k.set("policy0", 3_600_000)
-	w.want(w.make(next(o, true)), acts.Done, "1 put back, 1 left")
+	w.want(w.make(next(o, true)), actions.Done, "1 put back, 1 left")
 	k.want(3_600_000, 3_600_000)
 }
 
 // A limit of which nothing can be written owns nothing: the next one's end puts everything back.
 func TestWriteFails(t *testing.T) {
 	w := newWorld(t, nil)
-	limits := func() []acts.Limit {
-		var out []acts.Limit
-		if err := w.change(func(l *acts.Ledger) (bool, error) { out = l.Limits; return false, nil }); err != nil {
+	limits := func() []actions.Limit {
+		var out []actions.Limit
+		if err := w.change(func(l *actions.Ledger) (bool, error) { out = l.Limits; return false, nil }); err != nil {
 			t.Fatal(err)
 		}
 		return out
@@ -203,19 +205,19 @@ func TestWriteFails(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	a := w.order(acts.KindLimitFrequency, map[string]string{"percent": "50"})
+	a := w.order(actions.KindLimitFrequency, map[string]string{"percent": "50"})
 	fails(2)
-	w.want(w.make(a), acts.Unchanged, "limit of frequency: open")
+	w.want(w.make(a), actions.Unchanged, "limit of frequency: open")
 	back()
 	if l := limits(); len(l) != 0 {
 		t.Errorf("owned by nobody's limit: %+v", l)
 	}
-	b := w.order(acts.KindLimitFrequency, map[string]string{"percent": "80"})
-	w.want(w.make(b), acts.Done, "")
+	b := w.order(actions.KindLimitFrequency, map[string]string{"percent": "80"})
+	w.want(w.make(b), actions.Done, "")
 	fails(2)
-	w.want(w.make(next(b, true)), acts.Unchanged, "limit of frequency: open")
+	w.want(w.make(next(b, true)), actions.Unchanged, "limit of frequency: open")
 	back()
-	w.want(w.make(next(next(b, true), true)), acts.Done, "2 put back")
+	w.want(w.make(next(next(b, true), true)), actions.Done, "2 put back")
 	if l := limits(); len(l) != 0 || w.limit("policy0") != "4800000" || w.limit("policy4") != "3600000" {
 		t.Errorf("%+v, %s, %s", l, w.limit("policy0"), w.limit("policy4"))
 	}

@@ -1,9 +1,4 @@
-// Package keeper gives a half's undelivered reports to its copy and its spool, and takes those of earlier lives back
-// out of them: how a report lies in a record, and how old it is after a restart. The file itself is
-// pkg/servicenet/spool's business, what is kept and when it is freed the outbox's.
-//
-// A half that has no spool, or one whose disk fails, goes on without it and says why.
-package keeper
+package storage
 
 import (
 	"cmp"
@@ -26,8 +21,14 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 )
 
-// Config sets a keeper.
-type Config struct {
+// This file has the log of undelivered reports: it writes them to a half's copy and its spool, and reads those of earlier lives from there. It
+// defines how a record holds a report, and how old the report is after a restart. pkg/servicenet/spool owns the file; the outbox decides what is
+// kept and when it is freed.
+//
+// A half that has no spool, or one whose disk fails, continues without it and reports why.
+
+// ReportLogConfig sets a keeper.
+type ReportLogConfig struct {
 	Path   string // of the spool's file
 	Size   int64  // of the file, in bytes; 0: no spool
 	Origin fault.Origin
@@ -37,34 +38,34 @@ type Config struct {
 	Now  func() int64
 	// Copy keeps the reports over a kill, at once and whatever the disk does; the spool keeps them over a boot. Rescued are those of a
 	// copy that the half could not go on from otherwise.
-	Copy    Copy
+	Copy    ReportCopy
 	Rescued []backup.Report
 }
 
-// Copy is the half's copy (internal/agent/storage/backup). None of its methods waits for anything. What it cannot take it counts, and says to
+// ReportCopy is the half's copy (internal/agent/storage/backup). None of its methods waits for anything. What it cannot take it counts, and says to
 // who maintains it.
-type Copy interface {
+type ReportCopy interface {
 	Reports() []backup.Report
 	PutReport(backup.Report) error
 	FreeReports([]fault.ReportID) error
 }
 
-// Keeper is the spool of one half, or what is there in its place. Its methods may be called from any
+// ReportLog is the spool of one half, or what is there in its place. Its methods may be called from any
 // goroutine, and none of them but Sync and Close waits for the disk.
-type Keeper struct {
-	cfg   Config
+type ReportLog struct {
+	cfg   ReportLogConfig
 	spool *spool.Spool // nil: none
 	why   string       // there is none
 }
 
-// Open returns a keeper, always, and the reports of earlier lives, in the order of their ids.
-func Open(cfg Config) (*Keeper, []servicenet.Kept) {
-	k := &Keeper{cfg: cfg}
+// OpenReportLog returns a keeper, always, and the reports of earlier lives, in the order of their ids.
+func OpenReportLog(cfg ReportLogConfig) (*ReportLog, []servicenet.Kept) {
+	k := &ReportLog{cfg: cfg}
 	return k, k.merge(k.openSpool())
 }
 
 // openSpool opens the spool where one is configured, and returns what it has kept.
-func (k *Keeper) openSpool() []servicenet.Kept {
+func (k *ReportLog) openSpool() []servicenet.Kept {
 	cfg := k.cfg
 	if cfg.Size == 0 {
 		k.why = "none is configured"
@@ -83,7 +84,7 @@ func (k *Keeper) openSpool() []servicenet.Kept {
 }
 
 // merge adds what the copy has kept: a report that is in both is one report. From then on each of them has all.
-func (k *Keeper) merge(kept []servicenet.Kept) []servicenet.Kept {
+func (k *ReportLog) merge(kept []servicenet.Kept) []servicenet.Kept {
 	if k.cfg.Copy == nil {
 		return kept
 	}
@@ -95,7 +96,7 @@ func (k *Keeper) merge(kept []servicenet.Kept) []servicenet.Kept {
 	own := k.cfg.Copy.Reports()
 	for i, c := range slices.Concat(own, k.cfg.Rescued) {
 		id := fault.ReportID{Origin: k.cfg.Origin, Epoch: c.Epoch, Seq: c.Seq}
-		report, err := decode(id, c.Payload)
+		report, err := decodeReport(id, c.Payload)
 		if err != nil {
 			k.cfg.Logger.Warn("a kept report cannot be read", "id", id.String(), "err", err)
 			_ = k.cfg.Copy.FreeReports([]fault.ReportID{id}) // counted there
@@ -122,7 +123,7 @@ func (k *Keeper) merge(kept []servicenet.Kept) []servicenet.Kept {
 	return kept
 }
 
-func decode(id fault.ReportID, payload []byte) (fault.Report, error) {
+func decodeReport(id fault.ReportID, payload []byte) (fault.Report, error) {
 	m := new(lofamov1.Report)
 	if err := proto.Unmarshal(payload, m); err != nil {
 		return fault.Report{}, err
@@ -134,17 +135,17 @@ func decode(id fault.ReportID, payload []byte) (fault.Report, error) {
 	return r, err
 }
 
-func (k *Keeper) spoolOne(id fault.ReportID, payload []byte, at int64) {
+func (k *ReportLog) spoolOne(id fault.ReportID, payload []byte, at int64) {
 	if k.spool != nil {
 		k.spool.Append(spool.Record{ID: id, Payload: payload, Boot: k.cfg.Boot, At: at})
 	}
 }
 
 // restore reads the records. What cannot be read is freed: it never will be.
-func (k *Keeper) restore(records []spool.Record) []servicenet.Kept {
+func (k *ReportLog) restore(records []spool.Record) []servicenet.Kept {
 	var out []servicenet.Kept
 	for _, r := range records {
-		report, err := decode(r.ID, r.Payload)
+		report, err := decodeReport(r.ID, r.Payload)
 		if err != nil {
 			k.cfg.Logger.Warn("a kept report cannot be read", "id", r.ID.String(), "err", err)
 			k.spool.Free([]fault.ReportID{r.ID})
@@ -157,7 +158,7 @@ func (k *Keeper) restore(records []spool.Record) []servicenet.Kept {
 
 // age is how long a record has lain there. Nothing tells how long the machine was off: after a boot it
 // is the time since then at least.
-func (k *Keeper) age(r spool.Record) time.Duration {
+func (k *ReportLog) age(r spool.Record) time.Duration {
 	age := k.cfg.Now()
 	if r.Boot == k.cfg.Boot {
 		age -= r.At
@@ -169,12 +170,12 @@ func (k *Keeper) age(r spool.Record) time.Duration {
 const usualReport = 192
 
 // Keep appends reports that entered the log. They are in the copy when it returns, and on disk soon after.
-func (k *Keeper) Keep(reports []fault.Report) { k.keep(reports, true) }
+func (k *ReportLog) Keep(reports []fault.Report) { k.keep(reports, true) }
 
 // KeepCopied is Keep with a spool that loses them: a fault to be injected.
-func (k *Keeper) KeepCopied(reports []fault.Report) { k.keep(reports, false) }
+func (k *ReportLog) KeepCopied(reports []fault.Report) { k.keep(reports, false) }
 
-func (k *Keeper) keep(reports []fault.Report, spooled bool) {
+func (k *ReportLog) keep(reports []fault.Report, spooled bool) {
 	if k.spool == nil && k.cfg.Copy == nil {
 		return
 	}
@@ -192,7 +193,7 @@ func (k *Keeper) keep(reports []fault.Report, spooled bool) {
 }
 
 // Forget frees reports that left the log.
-func (k *Keeper) Forget(ids []fault.ReportID) {
+func (k *ReportLog) Forget(ids []fault.ReportID) {
 	if len(ids) == 0 {
 		return
 	}
@@ -205,7 +206,7 @@ func (k *Keeper) Forget(ids []fault.ReportID) {
 }
 
 // Sync waits until all that was kept and forgotten before is on disk. It fails where there is no spool.
-func (k *Keeper) Sync(ctx context.Context) error {
+func (k *ReportLog) Sync(ctx context.Context) error {
 	if k.spool == nil {
 		return fmt.Errorf("sync kept reports: no spool: %s", k.why)
 	}
@@ -213,7 +214,7 @@ func (k *Keeper) Sync(ctx context.Context) error {
 }
 
 // Why says why reports are not kept; empty: they are.
-func (k *Keeper) Why() string {
+func (k *ReportLog) Why() string {
 	if k.spool == nil {
 		return k.why
 	}
@@ -221,7 +222,7 @@ func (k *Keeper) Why() string {
 }
 
 // Path returns the file's name; empty: no spool is configured.
-func (k *Keeper) Path() string {
+func (k *ReportLog) Path() string {
 	if k.cfg.Size == 0 {
 		return ""
 	}
@@ -229,10 +230,10 @@ func (k *Keeper) Path() string {
 }
 
 // Size returns the file's size in bytes.
-func (k *Keeper) Size() int64 { return k.cfg.Size }
+func (k *ReportLog) Size() int64 { return k.cfg.Size }
 
 // Status returns the spool's counters; zeros without one.
-func (k *Keeper) Status() spool.Status {
+func (k *ReportLog) Status() spool.Status {
 	if k.spool == nil {
 		return spool.Status{Err: k.why}
 	}
@@ -240,7 +241,7 @@ func (k *Keeper) Status() spool.Status {
 }
 
 // Close has everything written that is not yet, within a bound, and closes the file.
-func (k *Keeper) Close() error {
+func (k *ReportLog) Close() error {
 	if k.spool == nil {
 		return nil
 	}

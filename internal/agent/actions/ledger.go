@@ -1,4 +1,4 @@
-// Package acts is the ledger of what responses have had this node do (seed 001 §II: local readjustment): it refuses what comes too late, lets no attempt
+// Package actions is the ledger of what responses have had this node do (seed 001 §II: local readjustment): it refuses what comes too late, lets no attempt
 // be made twice, and says what became of each. It is the agent's part of what an executor owes (internal/executor), over restarts of whoever acts and of
 // the machine, so that it is kept on disk, and before anything is begun.
 //
@@ -9,7 +9,7 @@
 // has begun anew and has seen no token yet.
 //
 // It is pure, and acts on nothing: that is for package doer, in the recovery daemon. Halves only ask it.
-package acts
+package actions
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package doer
+package runner
 
 import (
 	"errors"
@@ -10,12 +10,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/agent/actions"
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
 // frequency limits the frequency of all processors, or puts back what this step has set.
-func (d *Doer) frequency(o *acts.Order) acts.Result {
+func (d *Runner) frequency(o *actions.Order) actions.Result {
 	percent, err := strconv.Atoi(o.Parameters["percent"])
 	if low := d.cfg.Allowed.LowestPercent(); !o.Undo && (err != nil || percent < low || percent > 100) {
 		return unchanged("percent: given %q: the agent's configuration allows %d to 100", o.Parameters["percent"], low)
@@ -27,17 +27,17 @@ func (d *Doer) frequency(o *acts.Order) acts.Result {
 	case err != nil:
 		return unchanged("%v", err)
 	}
-	var writes []acts.Write
-	var before, left []acts.Limit
+	var writes []actions.Write
+	var before, left []actions.Limit
 	others := 0
-	err = d.change(func(l *acts.Ledger) (_ bool, err error) {
+	err = d.change(func(l *actions.Ledger) (_ bool, err error) {
 		before = l.Limits
 		if o.Undo {
-			left, writes, others = acts.Unlimit(l.Limits, now, o.Owner())
-			l.Limits = acts.Until(l.Limits, left, writes)
+			left, writes, others = actions.Unlimit(l.Limits, now, o.Owner())
+			l.Limits = actions.Until(l.Limits, left, writes)
 			return true, nil
 		}
-		l.Limits, writes, err = acts.Limits(l.Limits, now, l.Unlimited, o.Owner(), percent)
+		l.Limits, writes, err = actions.Limits(l.Limits, now, l.Unlimited, o.Owner(), percent)
 		return true, err
 	})
 	if err != nil {
@@ -48,9 +48,9 @@ func (d *Doer) frequency(o *acts.Order) acts.Result {
 		return d.takeBack(before, failed)
 	}
 	after := d.await(now, writes[:n])
-	err = d.change(func(l *acts.Ledger) (bool, error) {
+	err = d.change(func(l *actions.Ledger) (bool, error) {
 		for _, w := range writes[:n] {
-			if i := slices.IndexFunc(after, func(f acts.Frequency) bool { return f.Policy == w.Policy }); i >= 0 {
+			if i := slices.IndexFunc(after, func(f actions.Frequency) bool { return f.Policy == w.Policy }); i >= 0 {
 				l.Written(w.Policy, after[i].Limit, followed(now, after, w))
 			}
 		}
@@ -77,13 +77,13 @@ func (d *Doer) frequency(o *acts.Order) acts.Result {
 	return done("%d of %d limited to %d %%; the others were as low", len(writes), len(now), percent)
 }
 
-func partly(format string, args ...any) acts.Result {
-	return acts.Result{State: acts.Partly, Detail: fmt.Sprintf(format, args...)}
+func partly(format string, args ...any) actions.Result {
+	return actions.Result{State: actions.Partly, Detail: fmt.Sprintf(format, args...)}
 }
 
 // takeBack has the ledger say again what it said before a limit of which nothing could be written: nobody may own what is not there.
-func (d *Doer) takeBack(before []acts.Limit, failed error) acts.Result {
-	if err := d.change(func(l *acts.Ledger) (bool, error) { l.Limits = before; return true, nil }); err != nil {
+func (d *Runner) takeBack(before []actions.Limit, failed error) actions.Result {
+	if err := d.change(func(l *actions.Ledger) (bool, error) { l.Limits = before; return true, nil }); err != nil {
 		return partly("%v; and the ledger says otherwise: %v", failed, err)
 	}
 	return unchanged("%v", failed)
@@ -91,12 +91,12 @@ func (d *Doer) takeBack(before []acts.Limit, failed error) acts.Result {
 
 // settle finds out whose the limits are that are in doubt, and returns all policies as they are then, and how many are not the owner's any more. wrote says of
 // an error that something was written.
-func (d *Doer) settle(owner string) (now []acts.Frequency, theirs int, wrote bool, err error) {
+func (d *Runner) settle(owner string) (now []actions.Frequency, theirs int, wrote bool, err error) {
 	if now, err = d.frequencies(); err != nil {
 		return nil, 0, false, err
 	}
-	var doubts []acts.Doubt
-	err = d.change(func(l *acts.Ledger) (bool, error) {
+	var doubts []actions.Doubt
+	err = d.change(func(l *actions.Ledger) (bool, error) {
 		seen := l.Seen(now)
 		doubts = l.Doubt(now)
 		return seen || len(doubts) > 0, nil
@@ -104,7 +104,7 @@ func (d *Doer) settle(owner string) (now []acts.Frequency, theirs int, wrote boo
 	if err != nil || len(doubts) == 0 {
 		return now, 0, false, err
 	}
-	ours := make([]acts.Write, 0, len(doubts))
+	ours := make([]actions.Write, 0, len(doubts))
 	for _, w := range doubts {
 		ours = append(ours, w.Write)
 	}
@@ -112,18 +112,18 @@ func (d *Doer) settle(owner string) (now []acts.Frequency, theirs int, wrote boo
 		return nil, 0, n > 0, err
 	}
 	raised := d.await(now, ours)
-	lower := acts.Raised(doubts, raised)
+	lower := actions.Raised(doubts, raised)
 	if _, err := d.writeAll(lower); err != nil {
 		return nil, 0, true, err
 	}
 	now = d.await(raised, lower)
 	d.hit(failpoint.ActNoted)
-	err = d.change(func(l *acts.Ledger) (bool, error) { theirs = l.Settle(lower, owner); return true, nil })
+	err = d.change(func(l *actions.Ledger) (bool, error) { theirs = l.Settle(lower, owner); return true, nil })
 	return now, theirs, true, err
 }
 
 // writeAll makes writes until one fails, and returns how many it has made.
-func (d *Doer) writeAll(writes []acts.Write) (int, error) {
+func (d *Runner) writeAll(writes []actions.Write) (int, error) {
 	for i, w := range writes {
 		d.hit(failpoint.ActNoted)
 		if err := d.store(w); err != nil {
@@ -141,7 +141,7 @@ const (
 )
 
 // await waits until what is read has followed the writes, and returns it. before is what was read before them.
-func (d *Doer) await(before []acts.Frequency, writes []acts.Write) []acts.Frequency {
+func (d *Runner) await(before []actions.Frequency, writes []actions.Write) []actions.Frequency {
 	t := time.NewTicker(awaitLook)
 	defer t.Stop()
 	for end := time.Now().Add(awaitFollow); ; <-t.C {
@@ -149,16 +149,16 @@ func (d *Doer) await(before []acts.Frequency, writes []acts.Write) []acts.Freque
 		if err != nil {
 			return before // as if nothing had followed
 		}
-		if time.Now().After(end) || d.stop.Err() != nil || !slices.ContainsFunc(writes, func(w acts.Write) bool { return !followed(before, now, w) }) {
+		if time.Now().After(end) || d.stop.Err() != nil || !slices.ContainsFunc(writes, func(w actions.Write) bool { return !followed(before, now, w) }) {
 			return now
 		}
 	}
 }
 
 // followed says whether what is read is as it was written, or is otherwise than before in that direction.
-func followed(before, now []acts.Frequency, w acts.Write) bool {
-	is := func(list []acts.Frequency) uint64 {
-		if i := slices.IndexFunc(list, func(f acts.Frequency) bool { return f.Policy == w.Policy }); i >= 0 {
+func followed(before, now []actions.Frequency, w actions.Write) bool {
+	is := func(list []actions.Frequency) uint64 {
+		if i := slices.IndexFunc(list, func(f actions.Frequency) bool { return f.Policy == w.Policy }); i >= 0 {
 			return list[i].Limit
 		}
 		return w.KHz
@@ -167,16 +167,16 @@ func followed(before, now []acts.Frequency, w acts.Write) bool {
 	return got == w.KHz || w.KHz < was && got < was || w.KHz > was && got > was
 }
 
-func (d *Doer) cpufreq() string { return filepath.Join(d.cfg.Sysfs, "devices/system/cpu/cpufreq") }
+func (d *Runner) cpufreq() string { return filepath.Join(d.cfg.Sysfs, "devices/system/cpu/cpufreq") }
 
 // frequencies reads all cpufreq policies.
-func (d *Doer) frequencies() ([]acts.Frequency, error) {
+func (d *Runner) frequencies() ([]actions.Frequency, error) {
 	dirs, err := filepath.Glob(filepath.Join(d.cpufreq(), "policy*"))
 	if err != nil || len(dirs) == 0 {
 		return nil, fmt.Errorf("there is no cpufreq policy below %s: the kernel or the machine has none", d.cpufreq())
 	}
 	cooling := d.cooling()
-	out := make([]acts.Frequency, 0, len(dirs))
+	out := make([]actions.Frequency, 0, len(dirs))
 	for _, dir := range dirs {
 		f, err := d.frequencyOf(filepath.Base(dir))
 		if err != nil {
@@ -190,7 +190,7 @@ func (d *Doer) frequencies() ([]acts.Frequency, error) {
 
 // cooling is what the kernel's cooling devices of processors have been told, by their names; empty: they are at rest. Which policy is of which device no file
 // says in all kernels: each counts for all.
-func (d *Doer) cooling() string {
+func (d *Runner) cooling() string {
 	dirs, _ := filepath.Glob(filepath.Join(d.cfg.Sysfs, "class/thermal/cooling_device*"))
 	var out strings.Builder
 	for _, dir := range dirs {
@@ -211,8 +211,8 @@ func coolsByFrequency(kind string) bool {
 	return kind == "Processor" || strings.HasPrefix(kind, "cpufreq-") || strings.HasPrefix(kind, "thermal-cpufreq-")
 }
 
-func (d *Doer) frequencyOf(policy string) (acts.Frequency, error) {
-	f := acts.Frequency{Policy: policy}
+func (d *Runner) frequencyOf(policy string) (actions.Frequency, error) {
+	f := actions.Frequency{Policy: policy}
 	for name, to := range map[string]*uint64{"cpuinfo_min_freq": &f.Min, "cpuinfo_max_freq": &f.Max, "scaling_max_freq": &f.Limit} {
 		khz, err := readKHz(filepath.Join(d.cpufreq(), policy, name))
 		if err != nil {
@@ -240,15 +240,15 @@ func readKHz(path string) (uint64, error) {
 }
 
 // notice keeps what was requested of frequencies before the kernel throttles, so that it can be put back. It is called while nothing is under way.
-func (d *Doer) notice() error {
+func (d *Runner) notice() error {
 	now, err := d.frequencies()
 	if err != nil {
 		return nil //nolint:nilerr // there is nothing to limit then either, and who orders it is told
 	}
-	return d.change(func(l *acts.Ledger) (bool, error) { return l.Seen(now), nil })
+	return d.change(func(l *actions.Ledger) (bool, error) { return l.Seen(now), nil })
 }
 
-func (d *Doer) write(w acts.Write) error {
+func (d *Runner) write(w actions.Write) error {
 	f, err := os.OpenFile(filepath.Join(d.cpufreq(), w.Policy, "scaling_max_freq"), os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
 		return fmt.Errorf("limit of frequency: %w", err)

@@ -1,4 +1,4 @@
-package doer
+package runner
 
 import (
 	"context"
@@ -16,20 +16,20 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
-	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/agent/actions"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
 const bound = time.Minute
 
-// world is a state directory, a machine's sysfs as it was recorded, and a doer.
+// world is a state directory, a machine's sysfs as it was recorded, and a runner.
 type world struct {
 	t     *testing.T
 	dir   string
 	sysfs string
 	cfg   Config
-	*Doer
+	*Runner
 	end context.CancelFunc
 	n   int
 }
@@ -52,10 +52,10 @@ func newWorld(t *testing.T, edit func(*Config)) *world {
 	return w
 }
 
-// begin has another doer, as after a restart of the daemon.
+// begin has another runner, as after a restart of the daemon.
 func (w *world) begin() {
 	ctx, cancel := context.WithCancel(context.Background())
-	w.Doer, w.end = New(ctx, w.cfg), cancel
+	w.Runner, w.end = New(ctx, w.cfg), cancel
 	if err := w.Begin(fault.HalfHost); err != nil {
 		w.t.Fatal(err)
 	}
@@ -67,10 +67,10 @@ func (w *world) stop() {
 }
 
 // order returns the next order; it has the ledger's name.
-func (w *world) order(kind string, parameters map[string]string) *acts.Order {
+func (w *world) order(kind string, parameters map[string]string) *actions.Order {
 	w.t.Helper()
 	w.n++
-	o := &acts.Order{Attempt: acts.Attempt{Response: fmt.Sprintf("r5-%d", w.n), Attempt: 1}, Token: 5, Kind: kind, Parameters: parameters, TimeoutMS: 30_000, Ask: true, Target: "n0/memory"}
+	o := &actions.Order{Attempt: actions.Attempt{Response: fmt.Sprintf("r5-%d", w.n), Attempt: 1}, Token: 5, Kind: kind, Parameters: parameters, TimeoutMS: 30_000, Ask: true, Target: "n0/memory"}
 	s := w.Ask(o)
 	if s.Ledger == 0 {
 		w.t.Fatalf("%+v", s)
@@ -80,10 +80,10 @@ func (w *world) order(kind string, parameters map[string]string) *acts.Order {
 }
 
 // make has an order made, and returns how it ended.
-func (w *world) make(o *acts.Order) acts.Status {
+func (w *world) make(o *actions.Order) actions.Status {
 	w.t.Helper()
 	s := w.Ask(o)
-	for end := time.Now().Add(bound); s.State == acts.UnderWay; s = w.Ask(o) {
+	for end := time.Now().Add(bound); s.State == actions.UnderWay; s = w.Ask(o) {
 		if time.Now().After(end) {
 			w.t.Fatalf("%s has not ended", o.Attempt)
 		}
@@ -92,7 +92,7 @@ func (w *world) make(o *acts.Order) acts.Status {
 	return s
 }
 
-func (w *world) want(s acts.Status, state acts.State, detail string) {
+func (w *world) want(s actions.Status, state actions.State, detail string) {
 	w.t.Helper()
 	if s.State != state || !strings.Contains(s.Detail, detail) {
 		w.t.Errorf("%s %q: want %s, %q", s.State, s.Detail, state, detail)
@@ -107,18 +107,18 @@ func (w *world) limit(policy string) string {
 	return strings.TrimSpace(string(b))
 }
 
-func next(o *acts.Order, undo bool) *acts.Order {
+func next(o *actions.Order, undo bool) *actions.Order {
 	c := *o
 	c.Attempt.Attempt++
 	c.Undo = undo
 	return &c
 }
 
-// A limit is set in percent of what each policy can, is put back with what was there, and outlives the doer.
+// A limit is set in percent of what each policy can, is put back with what was there, and outlives the runner.
 func TestFrequency(t *testing.T) {
 	w := newWorld(t, nil)
-	o := w.order(acts.KindLimitFrequency, map[string]string{"percent": "50"})
-	w.want(w.make(o), acts.Done, "2 of 2 limited to 50 %")
+	o := w.order(actions.KindLimitFrequency, map[string]string{"percent": "50"})
+	w.want(w.make(o), actions.Done, "2 of 2 limited to 50 %")
 	if w.limit("policy0") != "2400000" || w.limit("policy4") != "1800000" {
 		t.Errorf("%s, %s", w.limit("policy0"), w.limit("policy4"))
 	}
@@ -131,58 +131,58 @@ func TestFrequency(t *testing.T) {
 	w.cfg.Allowed = config.ResponsesConfig{}
 	w.stop()
 	w.begin() // not allowed any more: what was done is put back all the same
-	w.want(w.make(undo), acts.Done, "1 put back, 1 left")
+	w.want(w.make(undo), actions.Done, "1 put back, 1 left")
 	if w.limit("policy0") != "4800000" || w.limit("policy4") != "1000000" {
 		t.Errorf("%s, %s", w.limit("policy0"), w.limit("policy4"))
 	}
 	refused := w.Ask(next(undo, false))
-	w.want(refused, acts.Unchanged, "does not allow node.limit-frequency")
+	w.want(refused, actions.Unchanged, "does not allow node.limit-frequency")
 	if refused.Ledger != o.Ledger {
 		t.Errorf("%+v: want the ledger's name: without it nobody believes this of an order", refused)
 	}
-	w.want(w.Ask(o), acts.Done, "2 of 2 limited") // which was made while it was allowed
+	w.want(w.Ask(o), actions.Done, "2 of 2 limited") // which was made while it was allowed
 	o.Ask, o.Attempt.Attempt = true, 9
-	w.want(w.Ask(o), acts.Unchanged, "allows no acts")
+	w.want(w.Ask(o), actions.Unchanged, "allows no acts")
 }
 
 func TestFrequencyRefused(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Allowed.LowestFrequency = 60 })
 	for _, percent := range []string{"59", "101", "", "half"} {
-		w.want(w.make(w.order(acts.KindLimitFrequency, map[string]string{"percent": percent})), acts.Unchanged, "allows 60 to 100")
+		w.want(w.make(w.order(actions.KindLimitFrequency, map[string]string{"percent": percent})), actions.Unchanged, "allows 60 to 100")
 	}
 	if err := os.RemoveAll(filepath.Join(w.sysfs, "devices")); err != nil {
 		t.Fatal(err)
 	}
-	w.want(w.make(w.order(acts.KindLimitFrequency, map[string]string{"percent": "60"})), acts.Unchanged, "no cpufreq policy")
-	w.want(w.make(w.order("power.reset", nil)), acts.Unchanged, "does not allow power.reset")
+	w.want(w.make(w.order(actions.KindLimitFrequency, map[string]string{"percent": "60"})), actions.Unchanged, "no cpufreq policy")
+	w.want(w.make(w.order("power.reset", nil)), actions.Unchanged, "does not allow power.reset")
 }
 
 // An attempt is made once, however often it is ordered and by whoever; a lower token makes none, also after a restart.
 func TestOnce(t *testing.T) {
 	restarts := 0
 	w := newWorld(t, func(c *Config) {
-		c.Restart = func(context.Context, fault.Half, string, func(string) error) acts.Result {
+		c.Restart = func(context.Context, fault.Half, string, func(string) error) actions.Result {
 			restarts++
-			return acts.Result{State: acts.Done, Detail: "restarted"}
+			return actions.Result{State: actions.Done, Detail: "restarted"}
 		}
 	})
-	o := w.order(acts.KindRestartHalf, map[string]string{"half": "host"})
-	w.want(w.make(o), acts.Done, "restarted")
-	w.want(w.make(o), acts.Done, "restarted")
+	o := w.order(actions.KindRestartHalf, map[string]string{"half": "host"})
+	w.want(w.make(o), actions.Done, "restarted")
+	w.want(w.make(o), actions.Done, "restarted")
 	w.stop()
 	w.begin()
-	w.want(w.make(o), acts.Done, "restarted")
+	w.want(w.make(o), actions.Done, "restarted")
 	higher := next(o, false)
 	higher.Token = 6
-	w.want(w.make(higher), acts.Done, "restarted")
+	w.want(w.make(higher), actions.Done, "restarted")
 	w.stop()
 	w.begin()
 	stale := next(higher, false)
 	stale.Token = 5
-	w.want(w.make(stale), acts.Stale, "6 has been seen")
+	w.want(w.make(stale), actions.Stale, "6 has been seen")
 	copied := next(higher, false)
 	copied.Ledger++
-	w.want(w.make(copied), acts.Unchanged, "another ledger")
+	w.want(w.make(copied), actions.Unchanged, "another ledger")
 	if restarts != 2 {
 		t.Errorf("%d restarts", restarts)
 	}
@@ -192,36 +192,36 @@ func TestOnce(t *testing.T) {
 func TestHeldUp(t *testing.T) {
 	restarts := 0
 	w := newWorld(t, func(c *Config) {
-		c.Restart = func(context.Context, fault.Half, string, func(string) error) acts.Result {
+		c.Restart = func(context.Context, fault.Half, string, func(string) error) actions.Result {
 			restarts++
-			return acts.Result{State: acts.Done, Detail: "restarted"}
+			return actions.Result{State: actions.Done, Detail: "restarted"}
 		}
 	})
-	late := uint64(acts.FreshFor.Milliseconds()) + 1
-	o := w.order(acts.KindRestartHalf, map[string]string{"half": "host"})
-	of := func(fresh uint64) *acts.Order { c := *o; c.Fresh = fresh; return &c }
+	late := uint64(actions.FreshFor.Milliseconds()) + 1
+	o := w.order(actions.KindRestartHalf, map[string]string{"half": "host"})
+	of := func(fresh uint64) *actions.Order { c := *o; c.Fresh = fresh; return &c }
 	now := w.clock()
-	w.want(w.Ask(of(now-late)), acts.None, "held up")
-	w.want(w.Ask(of(now+late)), acts.None, "held up") // of another boot, whose clock was ahead
+	w.want(w.Ask(of(now-late)), actions.None, "held up")
+	w.want(w.Ask(of(now+late)), actions.None, "held up") // of another boot, whose clock was ahead
 	w.stop()
 	w.begin() // another process has the same clock
 	s := w.Ask(of(w.clock() - late))
-	w.want(s, acts.None, "held up")
+	w.want(s, actions.None, "held up")
 	if next := w.clock(); s.Fresh < now || s.Fresh > next {
 		t.Errorf("fresh: %d, want %d to %d", s.Fresh, now, next)
 	}
-	w.want(w.make(of(s.Fresh)), acts.Done, "restarted")
-	w.want(w.make(of(now-late)), acts.Done, "restarted") // what became of an attempt is known, however late the question
-	old := w.order(acts.KindRestartHalf, map[string]string{"half": "host"})
-	w.want(w.make(old), acts.Done, "restarted") // of a supervisor of an earlier version, which names no answer
-	hung := w.order(acts.KindRestartHalf, map[string]string{"half": "host"})
+	w.want(w.make(of(s.Fresh)), actions.Done, "restarted")
+	w.want(w.make(of(now-late)), actions.Done, "restarted") // what became of an attempt is known, however late the question
+	old := w.order(actions.KindRestartHalf, map[string]string{"half": "host"})
+	w.want(w.make(old), actions.Done, "restarted") // of a supervisor of an earlier version, which names no answer
+	hung := w.order(actions.KindRestartHalf, map[string]string{"half": "host"})
 	clock, ahead := w.clock, atomic.Uint64{}
 	w.clock = func() uint64 { return clock() + ahead.Load() }
 	hung.Fresh = w.clock()
 	w.at = func() { ahead.Store(late) } // the disk takes so long to keep it
-	w.want(w.Ask(hung), acts.UnderWay, "")
+	w.want(w.Ask(hung), actions.UnderWay, "")
 	w.Wait()
-	w.want(w.Ask(hung), acts.Unchanged, "held the order up")
+	w.want(w.Ask(hung), actions.Unchanged, "held the order up")
 	if restarts != 2 {
 		t.Errorf("%d restarts", restarts)
 	}
@@ -230,26 +230,26 @@ func TestHeldUp(t *testing.T) {
 // A leader's term is a fence wherever it was heard, and is kept.
 func TestHeardElsewhere(t *testing.T) {
 	w := newWorld(t, nil)
-	o := w.order(acts.KindLimitFrequency, map[string]string{"percent": "50"})
+	o := w.order(actions.KindLimitFrequency, map[string]string{"percent": "50"})
 	o.Heard = 6
-	w.want(w.Ask(o), acts.Stale, "6 has been seen")
+	w.want(w.Ask(o), actions.Stale, "6 has been seen")
 	w.stop()
 	w.begin()
 	o.Heard = 0
-	w.want(w.Ask(o), acts.Stale, "6 has been seen")
+	w.want(w.Ask(o), actions.Stale, "6 has been seen")
 	o.Ask, o.Heard = true, 8
 	if s := w.Ask(o); s.Token != 8 {
 		t.Errorf("%+v", s)
 	}
 	o.Ask, o.Token, o.Heard = false, 7, 0
-	w.want(w.Ask(o), acts.Stale, "8 has been seen")
+	w.want(w.Ask(o), actions.Stale, "8 has been seen")
 	if w.limit("policy0") != "4800000" {
 		t.Error("done all the same")
 	}
 	// A store that is begun empty (docs/responses-node.md): a half that has heard of a term before has a new ledger refuse too, until it is restarted.
-	ask := func(heard uint64) acts.Status {
+	ask := func(heard uint64) actions.Status {
 		t.Helper()
-		if err := os.Remove(filepath.Join(w.dir, acts.File)); err != nil {
+		if err := os.Remove(filepath.Join(w.dir, actions.File)); err != nil {
 			t.Fatal(err)
 		}
 		o.Ask, o.Heard = true, heard
@@ -260,48 +260,48 @@ func TestHeardElsewhere(t *testing.T) {
 	if s := ask(8); s.Token != 8 {
 		t.Errorf("%+v", s)
 	}
-	w.want(w.Ask(o), acts.Stale, "8 has been seen")
+	w.want(w.Ask(o), actions.Stale, "8 has been seen")
 	if s := ask(0); s.Token != 7 {
 		t.Errorf("%+v", s)
 	}
-	w.want(w.make(o), acts.Done, "2 of 2 limited")
+	w.want(w.make(o), actions.Done, "2 of 2 limited")
 }
 
 // While an act is under way there is no other of its kind; what was under way when the daemon ended is not known, and what it noted is what the next attempt gets.
 func TestInterrupted(t *testing.T) {
 	begun, release := make(chan string, 1), make(chan struct{})
 	w := newWorld(t, func(c *Config) {
-		c.Restart = func(ctx context.Context, _ fault.Half, earlier string, note func(string) error) acts.Result {
+		c.Restart = func(ctx context.Context, _ fault.Half, earlier string, note func(string) error) actions.Result {
 			if err := note("process 7"); err != nil {
 				t.Error(err)
 			}
 			begun <- earlier
 			select {
 			case <-ctx.Done():
-				return acts.Result{State: acts.Partly, Detail: "ended"}
+				return actions.Result{State: actions.Partly, Detail: "ended"}
 			case <-release:
 			}
-			return acts.Result{State: acts.Done, Detail: "well"}
+			return actions.Result{State: actions.Done, Detail: "well"}
 		}
 	})
-	o := w.order(acts.KindRestartHalf, map[string]string{"half": "host"})
-	w.want(w.Ask(o), acts.UnderWay, "")
+	o := w.order(actions.KindRestartHalf, map[string]string{"half": "host"})
+	w.want(w.Ask(o), actions.UnderWay, "")
 	<-begun
-	w.want(w.Ask(w.order(acts.KindRestartHalf, map[string]string{"half": "host"})), acts.Unchanged, "another act of kind node.restart-half is under way")
-	b, err := os.ReadFile(filepath.Join(w.dir, acts.File)) // as it is when the daemon is killed now
+	w.want(w.Ask(w.order(actions.KindRestartHalf, map[string]string{"half": "host"})), actions.Unchanged, "another act of kind node.restart-half is under way")
+	b, err := os.ReadFile(filepath.Join(w.dir, actions.File)) // as it is when the daemon is killed now
 	if err != nil {
 		t.Fatal(err)
 	}
 	close(release)
 	w.stop()
-	if err := os.WriteFile(filepath.Join(w.dir, acts.File), b, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(w.dir, actions.File), b, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	w.begin()
-	w.want(w.Ask(o), acts.NotKnown, "daemon ended")
+	w.want(w.Ask(o), actions.NotKnown, "daemon ended")
 	again := next(o, false)
 	again.Recheck = true
-	w.want(w.make(again), acts.Done, "well")
+	w.want(w.make(again), actions.Done, "well")
 	if earlier := <-begun; earlier != "process 7" {
 		t.Errorf("what was noted: %q", earlier)
 	}
@@ -310,18 +310,18 @@ func TestInterrupted(t *testing.T) {
 // A ledger that cannot be read is nobody's: nothing is done.
 func TestSpoiltLedger(t *testing.T) {
 	w := newWorld(t, nil)
-	o := w.order(acts.KindLimitFrequency, map[string]string{"percent": "50"})
-	if err := os.WriteFile(filepath.Join(w.dir, acts.File), []byte("{"), 0o600); err != nil {
+	o := w.order(actions.KindLimitFrequency, map[string]string{"percent": "50"})
+	if err := os.WriteFile(filepath.Join(w.dir, actions.File), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.want(w.Ask(o), acts.None, "until somebody removes it")
+	w.want(w.Ask(o), actions.None, "until somebody removes it")
 	if w.limit("policy0") != "4800000" {
 		t.Error("done all the same")
 	}
-	if err := os.Remove(filepath.Join(w.dir, acts.File)); err != nil {
+	if err := os.Remove(filepath.Join(w.dir, actions.File)); err != nil {
 		t.Fatal(err)
 	}
-	w.want(w.Ask(o), acts.Unchanged, "another ledger") // it has begun anew
+	w.want(w.Ask(o), actions.Unchanged, "another ledger") // it has begun anew
 }
 
 // What a program's end means. It is run without a shell, is told what it is about, and is killed when it does not end.
@@ -329,15 +329,15 @@ func TestCheck(t *testing.T) {
 	dir := t.TempDir()
 	checks := map[string]struct {
 		body   string
-		state  acts.State
+		state  actions.State
 		detail string
 	}{
-		"well":    {`echo "$LOFAMO_NODE $LOFAMO_TARGET $LOFAMO_RESPONSE $LOFAMO_ATTEMPT $1"`, acts.Done, "well: n0 n0/memory r5-"},
-		"ill":     {"echo broken; exit 1", acts.Unchanged, "ill says no: broken"},
-		"changed": {"echo reset it; exit 2", acts.Partly, "has changed something: reset it"},
-		"odd":     {"exit 7", acts.NotKnown, "exit status 7"},
-		"slow":    {"sleep 1000", acts.NotKnown, "slow has not ended in time"},
-		"loud":    {"yes | head -c 1000000; exit 0", acts.Done, "loud: y"},
+		"well":    {`echo "$LOFAMO_NODE $LOFAMO_TARGET $LOFAMO_RESPONSE $LOFAMO_ATTEMPT $1"`, actions.Done, "well: n0 n0/memory r5-"},
+		"ill":     {"echo broken; exit 1", actions.Unchanged, "ill says no: broken"},
+		"changed": {"echo reset it; exit 2", actions.Partly, "has changed something: reset it"},
+		"odd":     {"exit 7", actions.NotKnown, "exit status 7"},
+		"slow":    {"sleep 1000", actions.NotKnown, "slow has not ended in time"},
+		"loud":    {"yes | head -c 1000000; exit 0", actions.Done, "loud: y"},
 	}
 	w := newWorld(t, func(c *Config) {
 		for name, check := range checks {
@@ -354,21 +354,21 @@ func TestCheck(t *testing.T) {
 		c.Allowed.Checks = append(c.Allowed.Checks, config.ResponseCheck{Name: "absent", Command: []string{filepath.Join(dir, "absent")}})
 	})
 	for name, check := range checks {
-		s := w.make(w.order(acts.KindCheck, map[string]string{"script": name}))
+		s := w.make(w.order(actions.KindCheck, map[string]string{"script": name}))
 		w.want(s, check.state, check.detail)
 		if name == "well" && !strings.HasSuffix(s.Detail, "1 $HOME;x") {
 			t.Errorf("a shell has had it: %q", s.Detail)
 		}
 	}
-	w.want(w.make(w.order(acts.KindCheck, map[string]string{"script": "absent"})), acts.Unchanged, "cannot be run")
-	w.want(w.make(w.order(acts.KindCheck, map[string]string{"script": "other"})), acts.Unchanged, "none of that name")
+	w.want(w.make(w.order(actions.KindCheck, map[string]string{"script": "absent"})), actions.Unchanged, "cannot be run")
+	w.want(w.make(w.order(actions.KindCheck, map[string]string{"script": "other"})), actions.Unchanged, "none of that name")
 }
 
 // A half asks by the socket, and makes itself what is its own to make: once.
 func TestSocket(t *testing.T) {
 	w := newWorld(t, nil)
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
-		l, err := net.Listen("unix", filepath.Join(w.dir, acts.Socket(h)))
+		l, err := net.Listen("unix", filepath.Join(w.dir, actions.Socket(h)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -377,7 +377,7 @@ func TestSocket(t *testing.T) {
 		wg.Go(func() { _ = srv.Serve(l) })
 		t.Cleanup(func() { _ = srv.Close(); wg.Wait() })
 	}
-	tell := func(o *acts.Order) acts.Status {
+	tell := func(o *actions.Order) actions.Status {
 		t.Helper()
 		s, err := half.TellAction(t.Context(), w.dir, o)
 		if err != nil {
@@ -385,21 +385,21 @@ func TestSocket(t *testing.T) {
 		}
 		return s
 	}
-	o := w.order(acts.KindEureka, map[string]string{"text": "x"})
-	if s := tell(o); s.State != acts.UnderWay || !s.Yours {
+	o := w.order(actions.KindEureka, map[string]string{"text": "x"})
+	if s := tell(o); s.State != actions.UnderWay || !s.Yours {
 		t.Errorf("%+v", s)
 	}
-	if s := tell(o); s.State != acts.UnderWay || s.Yours {
+	if s := tell(o); s.State != actions.UnderWay || s.Yours {
 		t.Errorf("again: %+v", s)
 	}
-	if err := half.EndedActions(t.Context(), w.dir, acts.Ended{Attempt: o.Attempt, State: acts.Done, Detail: "6 links"}); err != nil {
+	if err := half.EndedActions(t.Context(), w.dir, actions.Ended{Attempt: o.Attempt, State: actions.Done, Detail: "6 links"}); err != nil {
 		t.Fatal(err)
 	}
-	w.want(tell(o), acts.Done, "6 links")
-	dnp := w.order(acts.KindRestartHalf, map[string]string{"half": "dnp"})
-	w.want(tell(dnp), acts.UnderWay, "")
+	w.want(tell(o), actions.Done, "6 links")
+	dnp := w.order(actions.KindRestartHalf, map[string]string{"half": "dnp"})
+	w.want(tell(dnp), actions.UnderWay, "")
 	w.Wait()
-	w.want(tell(dnp), acts.Unchanged, "cannot be made") // this world restarts nothing
+	w.want(tell(dnp), actions.Unchanged, "cannot be made") // this world restarts nothing
 	if _, err := half.TellAction(t.Context(), t.TempDir(), o); err == nil || !strings.Contains(err.Error(), "nobody makes acts") {
 		t.Errorf("%v", err)
 	}

@@ -1,4 +1,4 @@
-package doer
+package runner
 
 import (
 	"encoding/json"
@@ -7,17 +7,17 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
-	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/agent/actions"
 )
 
 // maxBody bounds a request, in bytes: an order is one datagram.
 const maxBody = 16 << 10
 
 // Handler serves the socket of the daemon that looks after a half.
-func (d *Doer) Handler(half fault.Half) http.Handler {
+func (d *Runner) Handler(half fault.Half) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST "+acts.PathAct, func(w http.ResponseWriter, r *http.Request) {
-		var o acts.Order
+	mux.HandleFunc("POST "+actions.PathAct, func(w http.ResponseWriter, r *http.Request) {
+		var o actions.Order
 		if !read(w, r, &o) {
 			return
 		}
@@ -28,8 +28,8 @@ func (d *Doer) Handler(half fault.Half) http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(d.Ask(&o)) // whoever asks and is gone asks again
 	})
-	mux.HandleFunc("POST "+acts.PathEnded, func(w http.ResponseWriter, r *http.Request) {
-		var e acts.Ended
+	mux.HandleFunc("POST "+actions.PathEnded, func(w http.ResponseWriter, r *http.Request) {
+		var e actions.Ended
 		if read(w, r, &e) {
 			d.Ended(e)
 		}

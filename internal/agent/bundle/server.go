@@ -1,18 +1,4 @@
-// Package rendezvous is the shell around a half's bulk.Sender: it owns the machine on a goroutine of its
-// own, has objects gathered into files and summed, reads their chunks and hands them to the half's ways
-// to the supervisors. It never takes the half's mutex and never blocks the half: what comes too fast is
-// dropped, and asked for again.
-//
-// It decides nothing about transfers (pkg/servicenet/bulk) nor about what is in an object
-// (internal/agent/bundle), and it trusts its caller that a message was signed by a supervisor.
-//
-// # Repeated requests
-//
-// A BulkRequest says nothing of when it was made, so that one who recorded it can send it again. A
-// request whose transfer has ended is known for as long as a ring of Remember names lasts, and does not
-// make the half gather again within Again of the last such. Beyond that ring the bound is the sender's
-// own: a few objects at a time, each of which keeps its place until it has been idle.
-package rendezvous
+package bundle
 
 import (
 	"context"
@@ -36,6 +22,17 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 )
 
+// This file has the shell around a half's bulk.Sender: the server owns the machine on a goroutine of its own, has objects gathered into files and
+// summed, reads their chunks and hands them to the half's ways to the supervisors. It never takes the half's mutex and never blocks the half: it
+// drops what exceeds its rate, and the receiver asks again. It trusts its caller that a supervisor signed the message.
+//
+// # Repeated requests
+//
+// A BulkRequest says nothing of when it was made, so that one who recorded it can send it again. A
+// request whose transfer has ended is known for as long as a ring of Remember names lasts, and does not
+// make the half gather again within Again of the last such. Beyond that ring the bound is the sender's
+// own: a few objects at a time, each of which keeps its place until it has been idle.
+
 // Ways are the half's ways to the supervisors. They do not block and may lose what they take; the
 // packet is the caller's again on return.
 type Ways interface {
@@ -51,8 +48,8 @@ type Object struct {
 	Gather func(ctx context.Context, maxSize uint64, w io.Writer) error
 }
 
-// Config of a server.
-type Config struct {
+// ServerConfig of a server.
+type ServerConfig struct {
 	Origin   fault.Origin
 	Dir      string // for the files, which only their owner may read
 	Objects  map[string]Object
@@ -64,9 +61,9 @@ type Config struct {
 	Logger   *slog.Logger
 }
 
-// DefaultConfig returns the bounds.
-func DefaultConfig() Config {
-	return Config{Sender: bulk.DefaultSenderConfig(), Within: 20 * time.Second, Remember: 64, Again: 10 * time.Second}
+// DefaultServerConfig returns the bounds.
+func DefaultServerConfig() ServerConfig {
+	return ServerConfig{Sender: bulk.DefaultSenderConfig(), Within: 20 * time.Second, Remember: 64, Again: 10 * time.Second}
 }
 
 // queueSize bounds the messages that wait. A supervisor has a few pulls under way.
@@ -74,12 +71,12 @@ const queueSize = 64
 
 // Server serves the transfers of one half. Deliver may be called from any goroutine, Run from one.
 type Server struct {
-	cfg    Config
+	cfg    ServerConfig
 	sender *bulk.Sender
 	in     chan bulk.SenderEvent // from the half
 	done   chan bulk.SenderEvent // from gatherings
 
-	files    map[bulk.Transfer]*file
+	files    map[bulk.Transfer]*gathered
 	known    []bulk.Transfer // that have begun, oldest first
 	repeated time.Time       // when a repeated request last made us gather
 	packet   []byte
@@ -87,15 +84,15 @@ type Server struct {
 	running  sync.WaitGroup // gatherings
 }
 
-// file is an object, or one in the making. Until ready is closed it is its gathering's.
-type file struct {
+// gathered is an object, or one in the making. Until ready is closed it is its gathering's.
+type gathered struct {
 	stop  context.CancelFunc
 	ready chan struct{} // closed when the gathering is over
 	f     *os.File      // nil when it failed
 }
 
-// New makes a server and removes the files that an earlier one left, where it can.
-func New(cfg Config) (*Server, error) {
+// NewServer makes a server and removes the files that an earlier one left, where it can.
+func NewServer(cfg ServerConfig) (*Server, error) {
 	cfg.Sender.Objects = slices.Sorted(maps.Keys(cfg.Objects))
 	s, err := bulk.NewSender(cfg.Origin, cfg.Sender)
 	if err != nil {
@@ -104,7 +101,7 @@ func New(cfg Config) (*Server, error) {
 	srv := &Server{
 		cfg: cfg, sender: s, in: make(chan bulk.SenderEvent, queueSize),
 		// Each gathering says two things, and no more of them run than there are transfers.
-		done: make(chan bulk.SenderEvent, 4*cfg.Sender.Transfers), files: map[bulk.Transfer]*file{},
+		done: make(chan bulk.SenderEvent, 4*cfg.Sender.Transfers), files: map[bulk.Transfer]*gathered{},
 		packet: make([]byte, 0, bulk.MaxPacket),
 	}
 	if err := srv.sweep(); err != nil {
@@ -248,7 +245,7 @@ func (s *Server) sendChunk(c bulk.Chunk) {
 // gather has an object gathered and summed; what comes of it returns by done.
 func (s *Server) gather(ctx context.Context, now time.Time, g bulk.Gather) {
 	gctx, stop := context.WithTimeout(ctx, s.cfg.Within)
-	f := &file{stop: stop, ready: make(chan struct{})}
+	f := &gathered{stop: stop, ready: make(chan struct{})}
 	s.files[g.Transfer] = f
 	s.remember(g.Transfer)
 	o := s.cfg.Objects[g.Object]
@@ -281,7 +278,7 @@ func (s *Server) tell(ctx context.Context, ev bulk.SenderEvent) {
 
 // fill makes the file. It has no name any more when it is filled: nobody else can change it, and it is
 // gone when this process is.
-func (f *file) fill(ctx context.Context, path string, write func(io.Writer) error) (size uint64, err error) {
+func (f *gathered) fill(ctx context.Context, path string, write func(io.Writer) error) (size uint64, err error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return 0, fmt.Errorf("file of the object: %w", err)
@@ -308,7 +305,7 @@ func (f *file) fill(ctx context.Context, path string, write func(io.Writer) erro
 // sumPiece is how much is summed before others are let in: some 20 µs of work.
 const sumPiece = 256 << 10
 
-func (f *file) sum(ctx context.Context, a lofamov1.Checksum) (uint64, error) {
+func (f *gathered) sum(ctx context.Context, a lofamov1.Checksum) (uint64, error) {
 	d := checksum.New(a)
 	buf := make([]byte, sumPiece)
 	for at := int64(0); ; {

@@ -1,4 +1,4 @@
-package epoch
+package storage
 
 import (
 	"errors"
@@ -14,19 +14,19 @@ import (
 
 func TestEpochGrows(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "host.epoch")
-	first, garbled, err := Next(path)
+	first, garbled, err := NextEpoch(path)
 	if first < 1 || first > maxFirst || garbled != nil || err != nil {
 		t.Fatalf("epoch %d, %v, %v; want one from 1 to %d", first, garbled, err, maxFirst)
 	}
 	for want := first + 1; want < first+4; want++ {
-		if e, garbled, err := Next(path); e != want || garbled != nil || err != nil {
+		if e, garbled, err := NextEpoch(path); e != want || garbled != nil || err != nil {
 			t.Fatalf("epoch %d, %v, %v; want %d", e, garbled, err, want)
 		}
 	}
-	if err := Set(path, 41); err != nil {
+	if err := SetEpoch(path, 41); err != nil {
 		t.Fatal(err)
 	}
-	if e, _, err := Next(path); e != 42 || err != nil {
+	if e, _, err := NextEpoch(path); e != 42 || err != nil {
 		t.Errorf("epoch %d, %v; want 42", e, err)
 	}
 }
@@ -37,7 +37,7 @@ func TestGarbledIsLost(t *testing.T) {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if e, garbled, err := Next(path); e < 1 || e > maxFirst || garbled == nil || err != nil {
+		if e, garbled, err := NextEpoch(path); e < 1 || e > maxFirst || garbled == nil || err != nil {
 			t.Errorf("file %q: epoch %d, %v, %v; want one from 1 to %d and a warning", content, e, garbled, err, maxFirst)
 		}
 	}
@@ -52,7 +52,7 @@ func TestLostEpochIsNotBegunAgain(t *testing.T) {
 		if err := os.RemoveAll(path); err != nil {
 			t.Fatal(err)
 		}
-		e, _, err := Next(path)
+		e, _, err := NextEpoch(path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,11 +64,11 @@ func TestLostEpochIsNotBegunAgain(t *testing.T) {
 }
 
 func TestUnwritableIsAFailure(t *testing.T) {
-	if _, _, err := Next(filepath.Join(t.TempDir(), "absent", "host.epoch")); err == nil {
+	if _, _, err := NextEpoch(filepath.Join(t.TempDir(), "absent", "host.epoch")); err == nil {
 		t.Error("no error in a directory that is not there")
 	}
 	dir := t.TempDir()
-	if _, _, err := Next(dir); err == nil {
+	if _, _, err := NextEpoch(dir); err == nil {
 		t.Error("no error for a directory in the file's place")
 	}
 }
@@ -83,7 +83,7 @@ func TestLinkIsNotFollowed(t *testing.T) {
 	if err := os.Symlink(victim, path+".new"); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := Next(path); err == nil {
+	if _, _, err := NextEpoch(path); err == nil {
 		t.Error("a link was followed")
 	}
 	if b, err := os.ReadFile(victim); string(b) != "precious" {
@@ -103,21 +103,21 @@ func TestFullDisk(t *testing.T) {
 		}
 	})
 	path := filepath.Join(dir, "host.epoch")
-	if err := Set(path, 998); err != nil {
+	if err := SetEpoch(path, 998); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "full"), make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("filling the disk: %v", err)
 	}
 	for want := fault.Epoch(999); want < 1003; want++ { // one digit more on the way
-		if e, garbled, err := Next(path); e != want || garbled != nil || err != nil {
+		if e, garbled, err := NextEpoch(path); e != want || garbled != nil || err != nil {
 			t.Fatalf("epoch %d, %v, %v; want %d", e, garbled, err, want)
 		}
 	}
 	if _, err := os.Lstat(path + ".new"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a file that did not fit is left: %v", err)
 	}
-	if _, _, err := Next(filepath.Join(dir, "dnp.epoch")); !errors.Is(err, unix.ENOSPC) {
+	if _, _, err := NextEpoch(filepath.Join(dir, "dnp.epoch")); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("a first start without room: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package keeper
+package storage
 
 import (
 	"path/filepath"

@@ -1,4 +1,4 @@
-package keeper
+package storage
 
 import (
 	"bytes"
@@ -29,28 +29,28 @@ func report(seq fault.Seq) fault.Report {
 
 // world is a disk, a boot and a clock.
 type world struct {
-	Config
+	ReportLogConfig
 	log   bytes.Buffer
 	clock int64
 }
 
 func newWorld(t *testing.T) *world {
 	w := &world{clock: int64(time.Hour)}
-	w.Config = Config{
+	w.ReportLogConfig = ReportLogConfig{
 		Path: filepath.Join(t.TempDir(), "host.spool"), Size: spool.MinSize, Origin: host0, Boot: [16]byte{1},
 		Logger: slog.New(slog.NewTextHandler(&w.log, nil)), Now: func() int64 { return w.clock },
 	}
 	return w
 }
 
-func (w *world) open(t *testing.T) (*Keeper, []servicenet.Kept) {
+func (w *world) open(t *testing.T) (*ReportLog, []servicenet.Kept) {
 	t.Helper()
-	k, kept := Open(w.Config)
+	k, kept := OpenReportLog(w.ReportLogConfig)
 	t.Cleanup(func() { _ = k.Close() })
 	return k, kept
 }
 
-func (w *world) close(t *testing.T, k *Keeper) {
+func (w *world) close(t *testing.T, k *ReportLog) {
 	t.Helper()
 	if err := k.Close(); err != nil {
 		t.Fatal(err)

@@ -1,9 +1,9 @@
-// Package doer makes the acts that responses want of a node (seed 001 §II: local readjustment), and keeps its ledger of them (package acts). It belongs into
+// Package runner makes the acts that responses want of a node (seed 001 §II: local readjustment), and keeps its ledger of them (package acts). It belongs into
 // the recovery daemon, a process of the ordinary scheduling class that may start programs: a half never imports it. Halves pass orders on, which they have
 // verified, by a socket that only the owner of the state directory may use, and ask for what became of them.
 //
 // What may be ordered at all is in the agent's configuration, and none of it is by default.
-package doer
+package runner
 
 import (
 	"context"
@@ -24,14 +24,14 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
-	"github.com/lofamo/lofamo/internal/agent/acts"
-	"github.com/lofamo/lofamo/internal/agent/keeper"
+	"github.com/lofamo/lofamo/internal/agent/actions"
+	"github.com/lofamo/lofamo/internal/agent/storage"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/durable"
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
-// Config of a doer.
+// Config of a runner.
 type Config struct {
 	Node     fault.NodeID
 	StateDir string
@@ -40,37 +40,37 @@ type Config struct {
 	Env      []string // of check programs
 	// Restart ends a half and has it started again, and returns when it has passed its self-test, or cannot. note keeps a word for the attempt after this one
 	// before anything is done; earlier is that of the attempt before, or empty. nil: nobody does that here.
-	Restart func(ctx context.Context, half fault.Half, earlier string, note func(string) error) acts.Result
+	Restart func(ctx context.Context, half fault.Half, earlier string, note func(string) error) actions.Result
 	Log     *slog.Logger
 }
 
-// Doer makes acts. Its methods may be called from any goroutine.
-type Doer struct {
+// Runner makes acts. Its methods may be called from any goroutine.
+type Runner struct {
 	cfg Config
 
 	mu sync.Mutex // of the ledger's file within this process; the lock file is against other daemons of this node
 	// busy are the kinds of which an act is under way: another one waits for its own turn elsewhere.
 	busy map[string]bool
 	// ended are results that could not be kept.
-	ended map[acts.Attempt]acts.Result
+	ended map[actions.Attempt]actions.Result
 	at    func() // of tests: called wherever the daemon may end in the middle of an act
 	clock func() uint64
-	store func(acts.Write) error // of a limit of frequency
+	store func(actions.Write) error // of a limit of frequency
 	wg    sync.WaitGroup
 	stop  context.Context
 }
 
-// New returns a doer. Acts that it begins end with ctx.
-func New(ctx context.Context, cfg Config) *Doer {
-	d := &Doer{cfg: cfg, busy: map[string]bool{}, ended: map[acts.Attempt]acts.Result{}, stop: ctx, clock: freshness()}
+// New returns a runner. Acts that it begins end with ctx.
+func New(ctx context.Context, cfg Config) *Runner {
+	d := &Runner{cfg: cfg, busy: map[string]bool{}, ended: map[actions.Attempt]actions.Result{}, stop: ctx, clock: freshness()}
 	d.store = d.write
 	return d
 }
 
-// freshness returns the clock of acts.Status.Fresh. It goes on while the machine sleeps, and every process of a boot has the same, so that an order of an
+// freshness returns the clock of actions.Status.Fresh. It goes on while the machine sleeps, and every process of a boot has the same, so that an order of an
 // answer of the daemon before this one is told by its age too. It never says 0.
 func freshness() func() uint64 {
-	boot, err := keeper.BootID()
+	boot, err := storage.BootID()
 	if err != nil { // then no ledger can be changed either: nothing is begun
 		return func() uint64 { return 1 }
 	}
@@ -85,9 +85,9 @@ func freshness() func() uint64 {
 }
 
 // Begin says that the daemon of a half begins: what its predecessor had under way is not known any more.
-func (d *Doer) Begin(half fault.Half) error {
-	if _, err := os.Lstat(filepath.Join(d.cfg.StateDir, acts.File)); !errors.Is(err, fs.ErrNotExist) {
-		if err := d.change(func(l *acts.Ledger) (bool, error) { return l.Interrupt(half), nil }); err != nil {
+func (d *Runner) Begin(half fault.Half) error {
+	if _, err := os.Lstat(filepath.Join(d.cfg.StateDir, actions.File)); !errors.Is(err, fs.ErrNotExist) {
+		if err := d.change(func(l *actions.Ledger) (bool, error) { return l.Interrupt(half), nil }); err != nil {
 			return err
 		}
 	}
@@ -98,25 +98,25 @@ func (d *Doer) Begin(half fault.Half) error {
 }
 
 // Wait waits until no act is under way.
-func (d *Doer) Wait() { d.wg.Wait() }
+func (d *Runner) Wait() { d.wg.Wait() }
 
 // Ask answers an order, and begins the act if it is to be begun.
-func (d *Doer) Ask(o *acts.Order) acts.Status {
+func (d *Runner) Ask(o *actions.Order) actions.Status {
 	s := d.answer(o)
 	s.Fresh = d.clock() // after what the disk has taken
 	return s
 }
 
-func (d *Doer) answer(o *acts.Order) acts.Status {
+func (d *Runner) answer(o *actions.Order) actions.Status {
 	allowed := d.cfg.Allowed.Kinds()
 	if len(allowed) == 0 && !o.Undo && o.Ask { // of an order the ledger says whether it is under way, or was, by a configuration of before
-		return acts.Status{State: acts.Unchanged, Detail: "the agent's configuration allows no acts (responses)"}
+		return actions.Status{State: actions.Unchanged, Detail: "the agent's configuration allows no acts (responses)"}
 	}
 	if o.Ask {
-		var s acts.Status
-		err := d.change(func(l *acts.Ledger) (keep bool, err error) { s, keep = l.Look(time.Now(), o); return keep, nil })
+		var s actions.Status
+		err := d.change(func(l *actions.Ledger) (keep bool, err error) { s, keep = l.Look(time.Now(), o); return keep, nil })
 		if err != nil {
-			return acts.Status{State: acts.Unchanged, Detail: err.Error()}
+			return actions.Status{State: actions.Unchanged, Detail: err.Error()}
 		}
 		s.Allowed = allowed
 		return d.orEnded(o.Attempt, s)
@@ -124,18 +124,18 @@ func (d *Doer) answer(o *acts.Order) acts.Status {
 	s, begin, refused, err := d.admit(o, allowed)
 	switch {
 	case refused: // with the ledger's name, without which nobody believes it of an order
-		s.State, s.Detail = acts.Unchanged, err.Error()
+		s.State, s.Detail = actions.Unchanged, err.Error()
 	case err != nil: // it may be under way since it was ordered before: nothing is said of it, and it is ordered again
-		s = acts.Status{State: acts.None, Detail: err.Error()}
+		s = actions.Status{State: actions.None, Detail: err.Error()}
 	}
 	if !begin || err != nil {
-		if s.State == acts.Stale || s.State == acts.None || err != nil { // whatever else is not begun is known already
+		if s.State == actions.Stale || s.State == actions.None || err != nil { // whatever else is not begun is known already
 			d.cfg.Log.Warn("an act that a response wants is refused", "kind", o.Kind, "of", o.String(), "about", o.Target, "why", s.Detail)
 		}
 		return d.orEnded(o.Attempt, s)
 	}
 	d.hit(failpoint.ActAdmitted)
-	if o.Kind == acts.KindEureka {
+	if o.Kind == actions.KindEureka {
 		s.Yours = true
 		return s
 	}
@@ -144,10 +144,10 @@ func (d *Doer) answer(o *acts.Order) acts.Status {
 }
 
 // admit has the ledger keep an attempt that is to be made. refused says that err is for good; otherwise it is of the ledger, and of this moment.
-func (d *Doer) admit(o *acts.Order, allowed []string) (s acts.Status, begin, refused bool, err error) {
-	err = d.change(func(l *acts.Ledger) (bool, error) {
+func (d *Runner) admit(o *actions.Order, allowed []string) (s actions.Status, begin, refused bool, err error) {
+	err = d.change(func(l *actions.Ledger) (bool, error) {
 		heard := l.Hear(o.Heard)
-		o.Late = acts.Late(o.Fresh, d.clock()) // here: the lock and the disk may have held it up too
+		o.Late = actions.Late(o.Fresh, d.clock()) // here: the lock and the disk may have held it up too
 		if s, begin = l.Admit(time.Now(), o); !begin {
 			return heard, nil
 		}
@@ -169,11 +169,11 @@ func (d *Doer) admit(o *acts.Order, allowed []string) (s acts.Status, begin, ref
 }
 
 // may says why an act is not begun; nil: it is, and its kind is busy from now on. It is called under the mutex.
-func (d *Doer) may(o *acts.Order, allowed []string) error {
+func (d *Runner) may(o *actions.Order, allowed []string) error {
 	switch {
 	case !o.Undo && !slices.Contains(allowed, o.Kind): // what was done while it was allowed is put back all the same
 		return fmt.Errorf("the agent's configuration does not allow %s", o.Kind)
-	case o.Kind == acts.KindEureka:
+	case o.Kind == actions.KindEureka:
 		return nil
 	case d.busy[o.Kind]:
 		return fmt.Errorf("another act of kind %s is under way on this node", o.Kind)
@@ -185,15 +185,15 @@ func (d *Doer) may(o *acts.Order, allowed []string) error {
 }
 
 // make makes an act, and keeps how it ended.
-func (d *Doer) make(o acts.Order) {
+func (d *Runner) make(o actions.Order) {
 	ctx, cancel := context.WithCancel(d.stop) // not a deadline: an act tells its own time from the daemon's end by the cause
 	defer cancel()
 	timer := time.AfterFunc(o.Timeout(), cancel)
 	defer timer.Stop()
 	d.cfg.Log.Warn("a response has this node act", "kind", o.Kind, "of", o.String(), "undo", o.Undo, "about", o.Target, "parameters", o.Parameters)
-	var r acts.Result
-	if acts.Late(o.Fresh, d.clock()) { // the disk has taken so long to keep it, or the daemon was stopped
-		r = unchanged("this node has held the order up: it is of an answer of more than %s ago", acts.FreshFor)
+	var r actions.Result
+	if actions.Late(o.Fresh, d.clock()) { // the disk has taken so long to keep it, or the daemon was stopped
+		r = unchanged("this node has held the order up: it is of an answer of more than %s ago", actions.FreshFor)
 	} else {
 		r = d.act(ctx, &o)
 	}
@@ -202,36 +202,38 @@ func (d *Doer) make(o acts.Order) {
 	d.mu.Lock()
 	delete(d.busy, o.Kind)
 	d.mu.Unlock()
-	d.cfg.Log.Info("act ended", "kind", o.Kind, "of", o.String(), "state", acts.Name(r.State), "detail", r.Detail)
+	d.cfg.Log.Info("act ended", "kind", o.Kind, "of", o.String(), "state", actions.Name(r.State), "detail", r.Detail)
 	d.hit(failpoint.ActKept)
 }
 
 // hit marks a step of an act, between which and the next one the daemon may end.
-func (d *Doer) hit(p failpoint.Point) {
+func (d *Runner) hit(p failpoint.Point) {
 	failpoint.Hit(p)
 	if d.at != nil {
 		d.at()
 	}
 }
 
-func (d *Doer) act(ctx context.Context, o *acts.Order) acts.Result {
+func (d *Runner) act(ctx context.Context, o *actions.Order) actions.Result {
 	switch o.Kind {
-	case acts.KindRestartHalf:
+	case actions.KindRestartHalf:
 		return d.restart(ctx, o)
-	case acts.KindLimitFrequency:
+	case actions.KindLimitFrequency:
 		return d.frequency(o)
-	case acts.KindCheck:
+	case actions.KindCheck:
 		return d.check(ctx, o)
 	}
-	return acts.Result{State: acts.Unchanged, Detail: fmt.Sprintf("kind %s is not known here", o.Kind)}
+	return actions.Result{State: actions.Unchanged, Detail: fmt.Sprintf("kind %s is not known here", o.Kind)}
 }
 
 // Ended takes how an act ended that was a half's own to do.
-func (d *Doer) Ended(e acts.Ended) { d.end(e.Attempt, acts.Result{State: e.State, Detail: e.Detail}) }
+func (d *Runner) Ended(e actions.Ended) {
+	d.end(e.Attempt, actions.Result{State: e.State, Detail: e.Detail})
+}
 
 // end keeps how an attempt ended; what the disk does not take is remembered for as long as this process lives.
-func (d *Doer) end(a acts.Attempt, r acts.Result) {
-	err := d.change(func(l *acts.Ledger) (bool, error) { l.End(a, r); return true, nil })
+func (d *Runner) end(a actions.Attempt, r actions.Result) {
+	err := d.change(func(l *actions.Ledger) (bool, error) { l.End(a, r); return true, nil })
 	if err != nil {
 		d.cfg.Log.Error("how an act ended cannot be kept", "of", a.String(), "err", err)
 		d.mu.Lock()
@@ -240,34 +242,34 @@ func (d *Doer) end(a acts.Attempt, r acts.Result) {
 	}
 }
 
-func (d *Doer) orEnded(a acts.Attempt, s acts.Status) acts.Status {
+func (d *Runner) orEnded(a actions.Attempt, s actions.Status) actions.Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if r, ok := d.ended[a]; ok && s.State == acts.UnderWay {
+	if r, ok := d.ended[a]; ok && s.State == actions.UnderWay {
 		s.State, s.Detail = r.State, r.Detail
 	}
 	return s
 }
 
 // note returns what keeps a word for the attempt after this one.
-func (d *Doer) note(a acts.Attempt) func(string) error {
+func (d *Runner) note(a actions.Attempt) func(string) error {
 	return func(word string) error {
-		return d.change(func(l *acts.Ledger) (bool, error) { l.Note(a, word); return true, nil })
+		return d.change(func(l *actions.Ledger) (bool, error) { l.Note(a, word); return true, nil })
 	}
 }
 
 // earlier are the attempts at the same step before this one, the newest first.
-func (d *Doer) earlier(o *acts.Order) (out []acts.Entry, err error) {
-	err = d.change(func(l *acts.Ledger) (bool, error) { out = l.Earlier(o); return false, nil })
+func (d *Runner) earlier(o *actions.Order) (out []actions.Entry, err error) {
+	err = d.change(func(l *actions.Ledger) (bool, error) { out = l.Earlier(o); return false, nil })
 	return out, err
 }
 
 // change gives the ledger to whoever looks at it or changes it, and keeps it, on the disk, when he says so. A ledger that cannot be read is nobody's: what
 // it has refused would be admitted by another one. A person removes it.
-func (d *Doer) change(do func(*acts.Ledger) (keep bool, err error)) (err error) {
+func (d *Runner) change(do func(*actions.Ledger) (keep bool, err error)) (err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	lock, err := os.OpenFile(filepath.Join(d.cfg.StateDir, acts.Lock), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	lock, err := os.OpenFile(filepath.Join(d.cfg.StateDir, actions.Lock), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return fmt.Errorf("ledger of acts: %w", err)
 	}
@@ -275,20 +277,20 @@ func (d *Doer) change(do func(*acts.Ledger) (keep bool, err error)) (err error) 
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("ledger of acts: %w", err)
 	}
-	path := filepath.Join(d.cfg.StateDir, acts.File)
+	path := filepath.Join(d.cfg.StateDir, actions.File)
 	fresh := false
-	var l *acts.Ledger
-	b, err := durable.Read(path, acts.MaxLedger)
+	var l *actions.Ledger
+	b, err := durable.Read(path, actions.MaxLedger)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		l, fresh = &acts.Ledger{Life: rand.Uint64() | 1}, true
+		l, fresh = &actions.Ledger{Life: rand.Uint64() | 1}, true
 	case err == nil:
-		l, err = acts.Decode(b)
+		l, err = actions.Decode(b)
 	}
 	if l == nil {
-		return fmt.Errorf("%s cannot be read, so that nothing is done until somebody removes it: %w", acts.File, err)
+		return fmt.Errorf("%s cannot be read, so that nothing is done until somebody removes it: %w", actions.File, err)
 	}
-	boot, err := keeper.BootID()
+	boot, err := storage.BootID()
 	if err != nil {
 		return err
 	}
@@ -301,7 +303,7 @@ func (d *Doer) change(do func(*acts.Ledger) (keep bool, err error)) (err error) 
 		return fmt.Errorf("ledger of acts: %w", err)
 	}
 	if err := durable.Replace(path, b); err != nil {
-		return fmt.Errorf("%s cannot be written: %w", acts.File, err)
+		return fmt.Errorf("%s cannot be written: %w", actions.File, err)
 	}
 	return nil
 }

@@ -500,3 +500,38 @@ func TestWallClockRuleRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestShellsQueueTheirEvents: a half carries out one output at a time. Only settle calls do, so that an event that follows from an output waits until
+// that output is carried out, and no chain of events deepens the stack.
+func TestShellsQueueTheirEvents(t *testing.T) {
+	calls := map[string]int{}
+	for _, f := range sources(t) {
+		if f.test || f.dir != "internal/agent/host" && f.dir != "internal/agent/dnp" {
+			continue
+		}
+		for _, d := range f.ast.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			ast.Inspect(fn, func(n ast.Node) bool {
+				call, ok := n.(*ast.CallExpr)
+				if !ok {
+					return true
+				}
+				if sel, ok := call.Fun.(*ast.SelectorExpr); ok && sel.Sel.Name == "do" {
+					calls[f.dir]++
+					if fn.Name.Name != "settle" {
+						t.Errorf("%s: %s calls do: queue the event for settle", f.fset.Position(call.Pos()), fn.Name.Name)
+					}
+				}
+				return true
+			})
+		}
+	}
+	for _, dir := range []string{"internal/agent/host", "internal/agent/dnp"} {
+		if calls[dir] == 0 {
+			t.Errorf("%s: settle calls no do: the rule looks at the wrong names", dir)
+		}
+	}
+}

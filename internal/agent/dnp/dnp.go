@@ -56,6 +56,8 @@ type dnpHalf struct {
 	tests    *half.Prober
 	readers  half.Readers
 	alarm    *half.Alarm
+	next     []dnpcore.Event // that follow from the output in hand
+	takeHost bool            // the output in hand wants the host words read
 	bulk     *dnpBulk
 	keys     [grid.NumDirections]torus.Keyring
 	frame    dnpcore.Frame // of the packet under way: handed over by pointer, never kept
@@ -216,7 +218,7 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	d.tests.Begin(d.testResults)
 	d.fares.WentOn(d.Copy.File.Cold())
 	if half, known := half.GivenHealth(); known != nil {
-		d.do(now, core.Step(now, dnpcore.Health{Half: half, Health: known}))
+		d.settle(now, core.Step(now, dnpcore.Health{Half: half, Health: known}))
 	}
 	d.apply(now, core.Step(now, dnpcore.Tick{}))
 	failpoint.Hit(failpoint.StartServing)
@@ -301,7 +303,7 @@ func (d *dnpHalf) ring(ctx context.Context) {
 func (d *dnpHalf) maintain(now time.Time) {
 	if d.page.Maintain(now) {
 		d.Log.Info("register file mended")
-		d.do(now, d.core.Step(now, dnpcore.Refresh{}))
+		d.settle(now, d.core.Step(now, dnpcore.Refresh{}))
 	}
 	d.MaintainCopy(now)
 	if now.Before(d.lookAt) {
@@ -313,7 +315,7 @@ func (d *dnpHalf) maintain(now time.Time) {
 	d.publishCounters(now)
 	d.tellDropped(now)
 	if ev, changed := d.SpoolState(); changed {
-		d.do(now, d.core.Step(now, dnpcore.Hint{Event: ev}))
+		d.settle(now, d.core.Step(now, dnpcore.Hint{Event: ev}))
 	}
 	for i := range d.keys {
 		d.keys[i].Expire(now)
@@ -330,7 +332,7 @@ func (d *dnpHalf) maintain(now time.Time) {
 	}
 	d.mail = s
 	if bits != 0 {
-		d.do(now, d.core.Step(now, dnpcore.Exception{Register: watchdog.AddrRDMA, Bits: bits}))
+		d.settle(now, d.core.Step(now, dnpcore.Exception{Register: watchdog.AddrRDMA, Bits: bits}))
 	}
 }
 
@@ -380,17 +382,40 @@ func (d *dnpHalf) OnSession(dir grid.Direction, s *torus.Session) {
 	d.apply(now, d.core.Step(now, dnpcore.Session{Dir: dir, ID: s.ID()}))
 }
 
-// apply does what an output says, and all that follows from it. It runs under the mutex.
+// apply carries out an output and those of the events that follow from it, then sets the alarm. It runs under the mutex.
 func (d *dnpHalf) apply(now time.Time, out dnpcore.Output) {
-	d.do(now, out)
+	d.settle(now, out)
 	if k := &d.jobMail; len(k.waiting) > 0 && k.again.Before(d.alarm.Wake) {
 		d.alarm.Wake = k.again
 	}
 	d.alarm.Set(now)
 }
 
-// do is apply but for the alarm, which is set once all is done. Frames and redials come before
-// anything that steps the machine again, for they are the machine's own.
+// settle is apply without the alarm: it carries out an output, and then steps the machine by each event that followed, in order.
+// No output is carried out inside another one.
+func (d *dnpHalf) settle(now time.Time, out dnpcore.Output) {
+	d.do(now, out)
+	for i := 0; ; {
+		switch {
+		case i < len(d.next):
+			ev := d.next[i]
+			d.next[i] = nil
+			i++
+			d.do(now, d.core.Step(now, ev))
+		case d.takeHost:
+			d.takeHost = false
+			d.do(now, d.core.Step(now, d.page.ReadHost(now, true)))
+		default:
+			d.next = d.next[:0]
+			return
+		}
+	}
+}
+
+// then has settle step the machine by an event once the present output is carried out.
+func (d *dnpHalf) then(ev dnpcore.Event) { d.next = append(d.next, ev) }
+
+// do carries out one output.
 func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 	d.alarm.Wake = out.Wake
 	d.CarryOut(out.Effects, backup.Numbers{OutboxSnapshot: d.core.Numbers(), Express: d.core.ExpressNumber()}, d.page)
@@ -420,7 +445,7 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 	for _, dir := range out.Redial {
 		d.links[dir.Index()].Redial()
 	}
-	d.sendFrames(now, out.Frames)
+	d.sendFrames(out.Frames)
 	d.tellJobs(now, &out)
 	d.logNotes(out.Notes)
 	for _, t := range out.TestMail {
@@ -429,37 +454,35 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 	for _, m := range out.ToHost {
 		_ = half.SendMail(d.box, m, d.Log)
 	}
-	d.hand(now, out.Hand)
+	d.hand(out.Hand)
 	for _, p := range out.Probes {
-		d.carry(now, p)
+		d.carry(p)
 	}
 	for _, s := range out.Seal {
 		if b, err := d.seal(s); err != nil {
 			d.Log.Error("message not sent", "err", err)
 		} else {
-			d.do(now, d.core.Step(now, dnpcore.Sealed{Envelope: b, Seal: s}))
+			d.then(dnpcore.Sealed{Envelope: b, Seal: s})
 		}
 	}
 	for _, b := range out.Open {
 		if o, err := servicenet.Open(b, d.Verifier); err != nil {
 			d.Log.Debug("message refused", "err", err)
 			if servicenet.IsDamaged(err) {
-				d.do(now, d.core.Step(now, dnpcore.Hint{Event: servicenet.Damaged{Path: fault.PathTorus}}))
+				d.then(dnpcore.Hint{Event: servicenet.Damaged{Path: fault.PathTorus}})
 			}
 		} else {
 			d.bulk.take(o)
 			d.acting.Hear(o.Msg)
-			d.do(now, d.core.Step(now, dnpcore.Opened{Opened: o}))
+			d.then(dnpcore.Opened{Opened: o})
 		}
 	}
 	for _, j := range out.Judge {
 		d.judges.put(j)
 	}
 	d.toAct(out.Acts)
-	d.applyOrders(now, &out)
-	if out.TakeHost {
-		d.do(now, d.core.Step(now, d.page.ReadHost(now, true)))
-	}
+	d.applyOrders(&out)
+	d.takeHost = d.takeHost || out.TakeHost
 }
 
 // write puts registers and words into the page, the words last: who finds a word finds what
@@ -469,26 +492,6 @@ func (d *dnpHalf) write(now time.Time, out *dnpcore.Output) {
 	if out.Ring {
 		_ = d.page.File.CountDoorbell() // for people to look at
 		_ = d.box.Ring()                // the host half reads every TRead anyway
-	}
-}
-
-func (d *dnpHalf) sendFrames(now time.Time, frames []dnpcore.Outgoing) {
-	var failed [grid.NumDirections]bool
-	for i := range frames {
-		o := &frames[i]
-		d.testFrame(o)
-		b, err := o.Frame.Append(d.packet[:0], &d.keys[o.Dir.Index()])
-		if err == nil {
-			for range failpoint.Packet(failpoint.LinkSend, b) {
-				err = d.links[o.Dir.Index()].Send(b)
-			}
-		}
-		failed[o.Dir.Index()] = failed[o.Dir.Index()] || err != nil
-	}
-	for i, dir := range grid.Directions() {
-		if failed[i] {
-			d.do(now, d.core.Step(now, dnpcore.Exception{Register: watchdog.AddrChannel(dir), Bits: watchdog.ChannelSend}))
-		}
 	}
 }
 

@@ -34,5 +34,5 @@ func (d *dnpHalf) lookAtFares(now time.Time) {
 	if tell {
 		half.TellOther(d.box, own)
 	}
-	d.do(now, d.core.Step(now, dnpcore.Health{Half: fault.HalfDNP, Health: own}))
+	d.settle(now, d.core.Step(now, dnpcore.Health{Half: fault.HalfDNP, Health: own}))
 }

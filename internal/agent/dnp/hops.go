@@ -68,10 +68,10 @@ func (d *dnpHalf) keepHops(all []dnpcore.Keep) {
 }
 
 // hand gives messages that the machine holds to the host half, and tells it of those that the mailbox did not take.
-func (d *dnpHalf) hand(now time.Time, mail []dnpcore.HostMail) {
+func (d *dnpHalf) hand(mail []dnpcore.HostMail) {
 	for _, h := range mail {
 		if half.SendMail(d.box, h.Message, d.Log) != nil {
-			d.do(now, d.core.Step(now, dnpcore.NotTaken{Slot: h.Slot}))
+			d.then(dnpcore.NotTaken{Slot: h.Slot})
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"time"
 
 	"github.com/lofamo/lofamo/pkg/order"
 
@@ -62,7 +61,7 @@ func (d *dnpHalf) keepOrders(b []byte) {
 var errOrdersWait = fmt.Errorf("%d orders wait already", ordersWaiting)
 
 // applyOrders passes on what the machine wants stored and brought into force. It is called under the mutex.
-func (d *dnpHalf) applyOrders(now time.Time, out *dnpcore.Output) {
+func (d *dnpHalf) applyOrders(out *dnpcore.Output) {
 	if out.KeepOrders != nil {
 		d.plain.keep.put(out.KeepOrders)
 	}
@@ -70,7 +69,7 @@ func (d *dnpHalf) applyOrders(now time.Time, out *dnpcore.Output) {
 		select {
 		case d.plain.apply <- a:
 		default:
-			d.do(now, d.core.Step(now, dnpcore.OrderApplied{Order: a, Err: errOrdersWait}))
+			d.then(dnpcore.OrderApplied{Order: a, Err: errOrdersWait})
 		}
 	}
 }

@@ -7,11 +7,13 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/maskfile"
+	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
 // newest takes what lasts, what is to be kept on disk or verified, to the goroutine that does it: the newest alone. Who holds the half's mutex for longer than a
@@ -107,5 +109,25 @@ func (d *dnpHalf) logNotes(notes []dnpcore.Note) {
 		default:
 		}
 		d.Log.Log(context.Background(), level, n.Text)
+	}
+}
+
+func (d *dnpHalf) sendFrames(frames []dnpcore.Outgoing) {
+	var failed [grid.NumDirections]bool
+	for i := range frames {
+		o := &frames[i]
+		d.testFrame(o)
+		b, err := o.Frame.Append(d.packet[:0], &d.keys[o.Dir.Index()])
+		if err == nil {
+			for range failpoint.Packet(failpoint.LinkSend, b) {
+				err = d.links[o.Dir.Index()].Send(b)
+			}
+		}
+		failed[o.Dir.Index()] = failed[o.Dir.Index()] || err != nil
+	}
+	for i, dir := range grid.Directions() {
+		if failed[i] {
+			d.then(dnpcore.Exception{Register: watchdog.AddrChannel(dir), Bits: watchdog.ChannelSend})
+		}
 	}
 }

@@ -11,13 +11,13 @@ import (
 )
 
 // carry gives a probe to a module within the DNP half.
-func (d *dnpHalf) carry(now time.Time, p selftest.Probe) {
+func (d *dnpHalf) carry(p selftest.Probe) {
 	if p.Module.Kind == selftest.Register {
 		d.tests.Each(p.Module, p.Data, func(b []byte) {
-			d.do(now, d.core.Step(now, dnpcore.Test{Event: half.ProbeRegister(d.page.File, p, b)}))
+			d.then(dnpcore.Test{Event: half.ProbeRegister(d.page.File, p, b)})
 		})
 	} else if !d.tests.Take(p) {
-		d.do(now, d.core.Step(now, dnpcore.Test{Event: selftest.Void{Module: p.Module, ID: p.ID}}))
+		d.then(dnpcore.Test{Event: selftest.Void{Module: p.Module, ID: p.ID}})
 	}
 }
 

@@ -44,7 +44,7 @@ func (d *dnpHalf) onInterfaceErrors(now time.Time, dir grid.Direction, r sensor.
 	}
 	bad := dnpcore.Bad{Dir: dir, Kind: torus.BadInterface, Count: total - *told}
 	*told = total
-	d.do(now, d.core.Step(now, bad))
+	d.settle(now, d.core.Step(now, bad))
 }
 
 // thresholds returns what a source is judged by, as register codes; nil when it does not say.

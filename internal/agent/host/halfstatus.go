@@ -31,5 +31,5 @@ func (h *hostHalf) lookAtFares(now time.Time) {
 	if tell {
 		half.TellOther(h.box, own)
 	}
-	h.do(now, h.core.Step(now, hostcore.Health{Half: fault.HalfHost, Health: own}))
+	h.settle(now, h.core.Step(now, hostcore.Health{Half: fault.HalfHost, Health: own}))
 }

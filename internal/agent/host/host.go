@@ -20,7 +20,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/sensor"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
@@ -74,6 +73,8 @@ type hostHalf struct {
 	tests      *half.Prober
 	readers    half.Readers
 	alarm      *half.Alarm
+	next       []hostcore.Event // that follow from the output in hand
+	takeDNP    bool             // the output in hand wants the words of the DNP half read
 	bulk       *hostBulk
 	local      *local.Server                         // of the jobs on this node
 	poster     poster                                // what it has to say to the DNP half
@@ -265,9 +266,9 @@ func (h *hostHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	h.core, h.fares.Results = core, core.SelfTest().Results
 	h.tests.Begin(h.testResults)
 	h.fares.WentOn(h.Copy.File.Cold())
-	h.do(now, core.Step(now, hostcore.Supervisors{Targets: h.ids}))
+	h.settle(now, core.Step(now, hostcore.Supervisors{Targets: h.ids}))
 	if half, known := half.GivenHealth(); known != nil {
-		h.do(now, core.Step(now, hostcore.Health{Half: half, Health: known}))
+		h.settle(now, core.Step(now, hostcore.Health{Half: half, Health: known}))
 	}
 	h.apply(now, core.Step(now, hostcore.Tick{}))
 	failpoint.Hit(failpoint.StartServing)
@@ -360,7 +361,7 @@ func (h *hostHalf) maintain(now time.Time) {
 	default: // the disk hangs
 	}
 	if ev, changed := h.SpoolState(); changed {
-		h.do(now, h.core.Step(now, hostcore.Hint{Event: ev}))
+		h.settle(now, h.core.Step(now, hostcore.Hint{Event: ev}))
 	}
 }
 
@@ -372,14 +373,35 @@ func (h *hostHalf) step(ev hostcore.Event) {
 	h.apply(now, h.core.Step(now, ev))
 }
 
-// apply does what an output says, and all that follows from it. It runs under the mutex.
+// apply carries out an output and those of the events that follow from it, then sets the alarm. It runs under the mutex.
 func (h *hostHalf) apply(now time.Time, out hostcore.Output) {
-	h.do(now, out)
+	h.settle(now, out)
 	h.tellFailures(now)
 	h.alarm.Set(now)
 }
 
-// do is apply but for the alarm, which is set once all is done.
+// settle is apply without the alarm: it carries out an output, and then steps the machine by each event that followed, in order.
+// No output is carried out inside another one.
+func (h *hostHalf) settle(now time.Time, out hostcore.Output) {
+	h.do(now, out)
+	for i := 0; ; {
+		switch {
+		case i < len(h.next):
+			ev := h.next[i]
+			h.next[i] = nil
+			i++
+			h.do(now, h.core.Step(now, ev))
+		case h.takeDNP:
+			h.takeDNP = false
+			h.do(now, h.core.Step(now, h.page.ReadDNP(now, true, h.Topo.Links)))
+		default:
+			h.next = h.next[:0]
+			return
+		}
+	}
+}
+
+// do carries out one output.
 func (h *hostHalf) do(now time.Time, out hostcore.Output) {
 	h.alarm.Wake = out.Wake
 	n := h.core.Numbers()
@@ -411,9 +433,10 @@ func (h *hostHalf) do(now time.Time, out hostcore.Output) {
 	for _, t := range out.TestMail {
 		h.sendTest(t)
 	}
-	var tested []selftest.Event
 	for _, p := range out.Probes {
-		tested = append(tested, h.carry(p)...)
+		for _, ev := range h.carry(p) {
+			h.next = append(h.next, hostcore.Test{Event: ev})
+		}
 	}
 	for i := range out.Send {
 		h.send(&out.Send[i])
@@ -421,12 +444,7 @@ func (h *hostHalf) do(now time.Time, out hostcore.Output) {
 	for _, m := range out.Relay {
 		h.toDNP(m)
 	}
-	for _, ev := range tested {
-		h.do(now, h.core.Step(now, hostcore.Test{Event: ev}))
-	}
-	if out.TakeDNP {
-		h.do(now, h.core.Step(now, h.page.ReadDNP(now, true, h.Topo.Links)))
-	}
+	h.takeDNP = h.takeDNP || out.TakeDNP
 }
 
 func (h *hostHalf) logNotes(notes []hostcore.Note) {

@@ -87,7 +87,7 @@ func pathFailed(k uint8, supervisor string, err error) servicenet.PathFailed {
 // tellFailures gives the machine the errors of what was sent, until nothing new fails.
 func (h *hostHalf) tellFailures(now time.Time) {
 	for i := 0; i < len(h.failed) && i < maxFailures; i++ {
-		h.do(now, h.core.Step(now, hostcore.Hint{Event: h.failed[i]}))
+		h.settle(now, h.core.Step(now, hostcore.Hint{Event: h.failed[i]}))
 	}
 	h.failed = h.failed[:0]
 }

@@ -98,7 +98,7 @@ func TestBundleToStdout(t *testing.T) {
 	ctltest.Golden(t, "bundle-stdout.txt", got.stderr)
 	r.Server.ServeBundle(goodBundle())
 	got = run(t, nil, r.Flags("bundle", "1,0,1", "-o", "-")...)
-	if got.code != command.ExitFailure || !strings.Contains(got.stderr, "began anew after 4 bytes") {
+	if got.code != command.ExitFailure || !strings.Contains(got.stderr, "started again after 4 bytes") {
 		t.Errorf("exit code %d, stderr %q", got.code, got.stderr)
 	}
 	if f := files(); f != "" {

@@ -138,7 +138,7 @@ func TestResponsesRefusals(t *testing.T) {
 		{[]string{"response", "breaker", "close"}, 2, "--reason is missing"},
 		{[]string{"audit", "nonsense"}, 2, "want export, verify or nothing"},
 		{[]string{"audit", "--limit", "0"}, 2, "--limit 0"},
-		{[]string{"audit", "export", "--from", "3", "-f", "x"}, 2, "want one of them"},
+		{[]string{"audit", "export", "--from", "3", "-f", "x"}, 2, "want only one"},
 		{[]string{"audit", "verify"}, 2, "-f is missing"},
 		{[]string{"audit", "verify", "-f", write("empty", "")}, 1, "no line"},
 	} {

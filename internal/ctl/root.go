@@ -66,7 +66,7 @@ func newRoot(env command.Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lofamoctl",
 		Short: "Fault supervision for clusters: look at the fault map, make a cluster to try it on",
-		Long: `lofamoctl asks the fault supervisors what is NORMAL, SICK, FAILED or UNKNOWN, and why; and it
+		Long: `lofamoctl shows which parts of a cluster are NORMAL, SICK, FAILED or UNKNOWN, and why; and it
 makes whole clusters on this machine to try it on.
 
 It finds a local cluster in --dir, else in $LOFAMO_DIR, else in ./.lofamo. For any other cluster
@@ -78,10 +78,10 @@ Exit codes: 0 success, 1 failure, 2 a command line that cannot be understood, 3 
 something wrong.`,
 		Example: `  lofamoctl up --detach                  a cluster of 2x2x2 nodes on this machine
   lofamoctl map                          the torus in the terminal
-  lofamoctl top                          all of it, live in the terminal
+  lofamoctl top                          the whole cluster, live in the terminal
   lofamoctl web                          a link to it in the browser
   lofamoctl inject 1,0,1 kill-host       a real fault
-  lofamoctl get node 1,0,1               what is at fault, with the evidence
+  lofamoctl get node 1,0,1               one node, its faults and the evidence
   lofamoctl explain 1,0,1                why it is so, and what would change it
   lofamoctl watch                        changes as they come
   lofamoctl bundle 1,0,1                 a diagnostic bundle, by whatever way reaches the node

@@ -135,7 +135,7 @@ afterwards is good: give the node new keys, and nothing else is to be done.
 node/NODE stands for both halves of a node, which are revoked together. One half alone is refused: the other
 would speak for the node, and links that work would be called FAILED.
 
-While a node is revoked, it is UNKNOWN by rule "revoked": nobody listens to it, it has no vote, and its silence
+While a node is revoked, it is UNKNOWN by rule "revoked": no member accepts its messages, it has no vote, and its silence
 is no fault.`,
 		Example: "  lofamoctl cert revoke node/n1-0-1 --reason 'disk was sold'\n  lofamoctl cert revoke operator/alice --reason 'left'",
 		Args:    someIdentities,

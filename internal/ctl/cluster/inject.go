@@ -35,7 +35,7 @@ A cut or corrupted link is so at NODE's end of the cable. Cut both ways, each en
 Cut --one-way, NODE's frames are lost: the neighbour hears silence, and NODE learns of it because
 the neighbour's frames say so. Corruption hits what NODE receives, so that its end turns sick.
 
-With --for the fault is undone after that time, or with Ctrl-C; lofamoctl waits for it.`,
+With --for the fault is undone after that time, or with Ctrl-C; lofamoctl waits until then.`,
 		Example: `  lofamoctl inject 1,0,1 kill-host
   lofamoctl inject n1-0-1 hang-dnp --for 5s
   lofamoctl inject 0,0,0 cut-interface 1
@@ -110,7 +110,7 @@ func inject(a *command.App, ctx context.Context, c *cluster.Cluster, node string
 // heal takes "heal", "heal NODE" or "NODE heal", where NODE may be all.
 func heal(a *command.App, ctx context.Context, args []string) error {
 	if len(args) > 2 {
-		return command.Usagef("argument %q: nothing more is wanted after heal", args[2])
+		return command.Usagef("argument %q: want nothing more after heal", args[2])
 	}
 	node := allNodes
 	for _, arg := range args {

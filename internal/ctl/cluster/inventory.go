@@ -22,8 +22,8 @@ import (
 func Command(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cluster init|add-node|issue|rotate-keys|join|place",
-		Short: "Make what the machines of a cluster get: configurations, certificates, keys",
-		Long: `Makes what the machines of a cluster get: configurations, certificates, keys. It talks to no machine: for each there is a directory, its
+		Short: "Make the files for the machines of a cluster: configurations, certificates, keys",
+		Long: `Makes the files for the machines of a cluster: configurations, certificates, keys. It talks to no machine: for each there is a directory, its
 bundle, that you carry over by your own means, and that 'lofamoctl cluster join' puts in its place there.
 
 The operator's directory (--out) has the key of the cluster's authority (ca.key). Keep it where only you can read it; no machine gets it.
@@ -74,9 +74,9 @@ func clusterInitCommand(a *command.App) *cobra.Command {
 			a.Printf("%s: cluster %s, %s, %d supervisors, %d spares\n", out, inv.Cluster, inv.Dims, len(inv.Supervisors), len(inv.Spares))
 			a.Printf("  supervisors/ID, nodes/ID  what each machine gets: carry it there, then 'lofamoctl cluster join DIR'; supervisors first\n")
 			a.Printf("  operators/                certificates for people: --ca ca.pem --cert operator.pem --key operator.key\n")
-			a.Printf("  ca.key                    signs certificates: for nobody but you\n")
+			a.Printf("  ca.key                    signs certificates: keep it secret\n")
 			a.Printf("  issuer.key                renews certificates of nodes only: the supervisors' bundles have it too\n")
-			a.Printf("  prometheus-targets.json   what a Prometheus scrapes: file_sd_configs, as in deploy/prometheus\n")
+			a.Printf("  prometheus-targets.json   targets for Prometheus: file_sd_configs, as in deploy/prometheus\n")
 			sayUntil(a, out)
 			return nil
 		},
@@ -141,7 +141,7 @@ func clusterIssueCommand(a *command.App) *cobra.Command {
 		Use:   "issue viewer|operator|approver|executor NAME --out DIR",
 		Short: "Make a certificate for one more person, or for an executor process",
 		Long: `Makes a certificate and key that no bundle has: a person's own, in operators/ROLE-NAME.pem, or that of an executor process, in executors/NAME/pki.
-Approvals are counted by name: who gives two people one certificate has one approval of them. 'rotate-keys' renews it with all others; to have it forgotten remove its files.
+Approvals are counted by name: who gives two people one certificate has one approval of them. 'rotate-keys' renews it with all others; to drop it, remove its files.
 It holds for a year, or until the authority is changed ('rotate-keys --authority').`,
 		Example: `  lofamoctl cluster issue approver anna --out hall7`,
 		Args:    command.Exactly("ROLE", "NAME"),
@@ -176,14 +176,15 @@ func sayChanged(a *command.App, out string, members []string) {
 	}
 }
 
-// sayUntil says until when the certificates of the operator's directory hold. What was wanted is done by then, so that what cannot be read there is no failure.
+// sayUntil prints until when the certificates of the operator's directory are valid. The command has succeeded by then, so an unreadable file is
+// no failure.
 func sayUntil(a *command.App, out string) {
 	at, err := inventory.Open(out).Ends()
 	if err != nil {
 		a.Warnf("lofamoctl: until when certificates hold is not known: %v\n", err)
 		return
 	}
-	a.Printf("certificates hold until %s, when the first ends; 'rotate-keys' makes all anew\n", day(at))
+	a.Printf("certificates hold until %s, when the first ends; 'rotate-keys' renews all\n", day(at))
 }
 
 // day is a time to the minute.
@@ -198,11 +199,11 @@ func clusterRotateCommand(a *command.App) *cobra.Command {
 		Long: `Changes the gossip key and all certificates, in three steps. After each carry the bundles to all machines ('lofamoctl cluster join'), restart
 what runs there one after the other ('lofamo-agent restart', 'systemctl restart lofamo-supervisor'), and look that all is well before the next:
 
-  add     what is new is taken from others, what is old is still used
-  use     what is new is used, what is old is still taken; certificates are new
-  remove  what is old is taken no more
+  add     new keys are accepted from others, old keys are still used
+  use     new keys are used, old keys are still accepted; certificates are new
+  remove  old keys are no longer accepted
 
-A step that was broken off is taken again. With --authority, given with 'add', the authority is changed too, with its key: every certificate
+An interrupted step is repeated. With --authority, given with 'add', the authority is changed too, with its key: every certificate
 that the old one has signed is worth nothing after 'remove'. Programs of a version that knows one gossip key only refuse a file with two: upgrade first.`,
 		Args: command.Exactly(),
 		RunE: func(*cobra.Command, []string) error {
@@ -292,7 +293,7 @@ It starts nothing; with --enable the service is enabled and started.`,
 	f := cmd.Flags()
 	f.StringVar(&root, "root", "/", "write below this directory, as into an image")
 	f.StringVar(&owner, "owner", "", "user who gets the keys (default lofamo where there is one, as the packages make it, else you)")
-	f.StringVar(&keep, "config", "", "what becomes of a configuration that was changed here and is not what the bundle's was made from: keep or replace (default: join refuses)")
+	f.StringVar(&keep, "config", "", "for a configuration that was changed on this machine: keep it, or replace it by the bundle's (default: join refuses)")
 	f.BoolVar(&anywhere, "anywhere", false, "take the bundle though this machine has not its addresses")
 	f.BoolVar(&enable, "enable", false, "enable and start the service by systemctl")
 	f.BoolVar(&dry, "check", false, "check the bundle alone, and write nothing")
@@ -307,7 +308,7 @@ func join[T fmt.Stringer](list []T) string {
 	return strings.Join(out, ", ")
 }
 
-// defaultOwner is whom the packages' services run as.
+// defaultOwner is the user of the packages' services.
 const defaultOwner = "lofamo"
 
 // ids are those of the user who gets the keys; -1 where nothing is to be changed.

@@ -24,7 +24,7 @@ func clusterPlaceCommand(a *command.App) *cobra.Command {
 member's own. It is what 'init' does for the member, without the authority; the chart (helm/lofamo) runs it before a node's or a replica's containers.
 
 --keys has pki/ and gossip.key as 'init' made them, or a directory of the member's name that has these. --settings is a configuration file whose keys go before what
-follows from the inventory. What is not valid, or not this member's, is refused, and nothing is written then; with --address a replica, too, that does not serve its health there.
+follows from the inventory. Files that are invalid, or not this member's, are refused, and nothing is written then; with --address a replica, too, that does not serve its health there.
 
 --follow is for a container beside a replica's, where somebody renews certificates, as cert-manager does: the bundle is there already, and every so often the certificate and
 key are brought from --keys if they are others than before. The replica takes them up by itself.`,
@@ -70,16 +70,16 @@ key are brought from --keys if they are others than before. The replica takes th
 	}
 	f := cmd.Flags()
 	f.StringVar(&node, "node", "", "the node of this name")
-	f.StringVar(&address, "address", "", "where none has that name: the node whose service is at this IP; of a supervisor: where its health is asked for")
+	f.StringVar(&address, "address", "", "where none has that name: the node whose service is at this IP; of a supervisor: the address of its health check")
 	f.StringVar(&replica, "supervisor", "", "the supervisor of this id, or of this number from 0 on")
 	f.StringVar(&p.Keys, "keys", "", "directory with the member's pki/ and gossip.key (required)")
-	f.StringVar(&p.Settings, "settings", "", "configuration file whose keys go before what follows from the inventory")
+	f.StringVar(&p.Settings, "settings", "", "configuration file whose keys take precedence over those from the inventory")
 	f.DurationVar(&follow, "follow", 0, "go on, and this often bring the supervisor's certificate and key if they were renewed; nothing else is written")
 	f.StringVar(&p.Etc, "etc", "", "where the bundle is written and is to be found by what runs: an absolute path (required)")
 	return cmd
 }
 
-// followKeys brings renewed keys until ctx ends. What is refused is said once, and looked at again: the next renewal may be good.
+// followKeys installs renewed keys until ctx ends. It reports a refused key once and tries again: the next renewal may be good.
 func followKeys(a *command.App, ctx context.Context, inv inventory.Inventory, i int, p inventory.Placement, every time.Duration) error {
 	t := time.NewTicker(every)
 	defer t.Stop()

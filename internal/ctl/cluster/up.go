@@ -49,8 +49,8 @@ until the fault map calls every node NORMAL.
 
 In the foreground it stays until Ctrl-C, which stops the cluster. With --detach the cluster runs on,
 until 'lofamoctl down'. A stopped cluster in the directory is started again as it was made;
---force-new replaces it. What was injected into sensors is there again: then it waits until every node is
-heard, and names those that are not NORMAL. What was injected into processes, links and networks ended with them.`,
+--force-new replaces it. Faults injected into sensors come back: it then waits for a report of every
+node and names those that are not NORMAL. Faults injected into processes, links and networks ended with them.`,
 		Example: `  lofamoctl up
   lofamoctl up --detach --dims 3x3x3 --preset fast --dir /tmp/c
   lofamoctl up --restart always
@@ -82,7 +82,7 @@ heard, and names those that are not NORMAL. What was injected into processes, li
 	return cmd
 }
 
-// options checks what can be checked before anything is touched.
+// options checks the flags before anything is changed.
 func (f *upFlags) options(dir string) (cluster.Options, error) {
 	dims, err := grid.ParseDims(f.dims)
 	if err != nil {
@@ -217,7 +217,7 @@ func (f *upFlags) differs(old *cluster.Cluster) error {
 	return nil
 }
 
-// printUp says what has come of a start.
+// printUp prints the outcome of a start.
 func printUp(a *command.App, took time.Duration, nodes int, unwell []string) {
 	if len(unwell) == 0 {
 		a.Printf("up after %s: all %d nodes are NORMAL\n", command.Duration(took), nodes)
@@ -227,11 +227,11 @@ func printUp(a *command.App, took time.Duration, nodes int, unwell []string) {
 	for _, n := range unwell {
 		a.Printf("  %s\n", n)
 	}
-	a.Printf("'lofamoctl inject all heal' puts right what was injected before the cluster was stopped\n")
+	a.Printf("'lofamoctl inject all heal' undoes the faults injected before the cluster was stopped\n")
 }
 
 // bringUp starts a cluster and waits for its nodes: of one that was just made until all are NORMAL, of another
-// until all are heard. It returns what is not NORMAL, in words.
+// until all have reported. It returns the nodes that are not NORMAL, in words.
 func bringUp(a *command.App, ctx context.Context, c *cluster.Cluster, made bool, timeout time.Duration) (unwell []string, err error) {
 	if timeout == 0 {
 		timeout = 60*time.Second + time.Duration(c.Dims().Nodes())*time.Second
@@ -314,7 +314,7 @@ func printHints(a *command.App, c *cluster.Cluster, f *upFlags) {
 		{"watch", "changes as they are committed"},
 		{"inject " + coord + " kill-host", "a real SIGKILL to the host half"},
 		{"inject " + coord + " cut-link " + dir.String() + " --for 5s", "a cable cut, and mended"},
-		{"get node " + coord, "what is at fault, and the evidence"},
+		{"get node " + coord, "one node: its faults and the evidence"},
 		{"regs " + coord, "the node's registers, decoded"},
 		{"inject all heal", "put everything right"},
 		{"down", "stop the cluster"},

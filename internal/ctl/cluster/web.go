@@ -32,9 +32,9 @@ func WebCommand(a *command.App) *cobra.Command {
 		Long: `Prints a link that opens the fault map in a browser and logs you in there, as who your certificate says. The link works
 once, within a minute, at that one supervisor. It is signed with your key, which does not leave this machine.
 
-A cluster elsewhere is named with --address, the address of web.listen of its supervisors. They are asked in turn, and the
-first that proves to be a supervisor of the cluster of --ca is taken. Where it shows browsers a certificate of its own making,
-the browser warns: compare the fingerprint that is printed with what the browser shows.`,
+A cluster elsewhere is named with --address, the address of web.listen of its supervisors. lofamoctl tries them in turn and
+takes the first that proves to be a supervisor of the cluster of --ca. If it shows browsers a self-signed certificate,
+the browser warns: compare the printed fingerprint with the one in the browser.`,
 		Example: `  lofamoctl web                                a link into a cluster on this machine
   lofamoctl web --as viewer                    that may only look
   lofamoctl web --ca ca.pem --cert me.pem --key me.key --address 10.0.0.1:9443,10.0.0.2:9443`,
@@ -161,7 +161,7 @@ func findSite(ctx context.Context, urls []string, ca, cert, key string) (webSite
 func askSite(ctx context.Context, url string, verify *pki.Verifier, cluster string) (webSite, error) {
 	ctx, cancel := context.WithTimeout(ctx, siteTime)
 	defer cancel()
-	tr := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true}} //nolint:gosec // what it shows is compared below
+	tr := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true}} //nolint:gosec // its certificate is compared below
 	defer tr.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/api/address", nil)
 	if err != nil {

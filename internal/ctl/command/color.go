@@ -72,7 +72,7 @@ func (p Painter) Bold(s string) string {
 	return "\x1b[1m" + s + reset
 }
 
-// Chosen marks what is chosen. Without colours the mark before it has to do.
+// Chosen marks the chosen text. Without colours, the mark before it suffices.
 func (p Painter) Chosen(s string) string {
 	if !p.On {
 		return s

@@ -21,7 +21,7 @@ const (
 	ExitFound   = 3
 )
 
-// Env is what a command line has around it.
+// Env is the environment of a command line.
 type Env struct {
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
@@ -53,7 +53,7 @@ type UsageError struct{ error }
 // Usagef returns a formatted error of the command line.
 func Usagef(format string, args ...any) error { return Usage(fmt.Errorf(format, args...)) }
 
-// Usage marks an error as one of the command line: Run returns 2 for it.
+// Usage marks an error as one of the command line: Run then returns 2.
 func Usage(err error) error { return UsageError{err} }
 
 // FoundError ends the program with a report that stands, and has something wrong in it.
@@ -61,7 +61,7 @@ type FoundError struct{}
 
 func (FoundError) Error() string { return "something is wrong: see the report" }
 
-// App is what the commands share.
+// App is shared by all commands.
 type App struct {
 	Env Env
 	// Flags of all commands.
@@ -79,9 +79,9 @@ func Between(minimum int, names ...string) cobra.PositionalArgs {
 		case len(args) < minimum:
 			return Usagef("%s is missing", names[len(args)])
 		case len(args) > len(names) && len(names) == 0:
-			return Usagef("argument %q: none is wanted", args[0])
+			return Usagef("argument %q: want none", args[0])
 		case len(args) > len(names):
-			return Usagef("argument %q: nothing more is wanted after %s", args[len(names)], names[len(names)-1])
+			return Usagef("argument %q: want nothing more after %s", args[len(names)], names[len(names)-1])
 		}
 		return nil
 	}

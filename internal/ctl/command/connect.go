@@ -56,7 +56,7 @@ func (a *App) Local(what string) (*cluster.Cluster, error) {
 	return c, err
 }
 
-// Session is a connection and what is known of its other end.
+// Session is a connection to the supervisors of a cluster.
 type Session struct {
 	*client.Client
 	Cluster *cluster.Cluster // nil for a cluster elsewhere
@@ -170,7 +170,7 @@ func (a *App) CompleteFirstNode(cmd *cobra.Command, args []string, prefix string
 	return a.CompleteNodes(cmd, args, prefix)
 }
 
-// Plain leaves out gRPC's own words around what a supervisor said.
+// Plain removes gRPC's words around a supervisor's message.
 func Plain(err error) error {
 	st, ok := status.FromError(err)
 	if !ok || st.Code() == codes.OK || st.Code() == codes.Unknown {

@@ -44,7 +44,7 @@ const (
 	FormatYAML  Format = "yaml"
 )
 
-// OutputFlag is the -o flag of a command, restricted to what the command can print.
+// OutputFlag is the -o flag of a command, restricted to the formats of the command.
 type OutputFlag struct {
 	Format  Format
 	allowed []Format
@@ -74,7 +74,7 @@ func (o *OutputFlag) String() string { return string(o.Format) }
 // Type names the flag's values in help texts.
 func (o *OutputFlag) Type() string { return "format" }
 
-// Set refuses what the command cannot print.
+// Set refuses other formats.
 func (o *OutputFlag) Set(s string) error {
 	if !slices.Contains(o.allowed, Format(s)) {
 		return fmt.Errorf("want one of %s", o.names())
@@ -84,7 +84,7 @@ func (o *OutputFlag) Set(s string) error {
 }
 
 // ProtoJSON is protobuf JSON with the default values in it: a state or a list is always there,
-// while what is unknown (a latency, an age) is absent.
+// while an unknown value (a latency, an age) is absent.
 func ProtoJSON(m proto.Message) ([]byte, error) {
 	b, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
 	if err != nil {
@@ -138,7 +138,7 @@ func Table(w io.Writer, rows [][]string) error {
 	return tw.Flush()
 }
 
-// Dash stands for what is not there.
+// Dash returns the text, or "-" if it is empty.
 func Dash(s string) string {
 	if s == "" {
 		return "-"
@@ -233,7 +233,7 @@ func (a *App) Clock(t *timestamppb.Timestamp) string {
 // Count prints a number.
 func Count[N uint32 | uint64](n N) string { return strconv.FormatUint(uint64(n), 10) }
 
-// Printable keeps what came over the network from moving the cursor.
+// Printable replaces control characters, so that text from the network cannot move the cursor.
 func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !strconv.IsPrint(r) {

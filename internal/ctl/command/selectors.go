@@ -17,7 +17,7 @@ func CheckLimit(cmd *cobra.Command, limit uint) error {
 	return nil
 }
 
-// What the help texts say of selectors.
+// Selectors in help texts.
 const (
 	labelSelectors = `
 -l chooses by labels of nodes as kubectl does: rack=r7, power!=b, gpu, !spare, switch in (s1,s2), rack notin (r1).
@@ -30,10 +30,10 @@ node, peer, direction, state, cause, region.`
 node, component, kind, from, to, cause, path, region, group. A group fault passes when one of its members would.`
 )
 
-// chunkSize is how many things are asked for at once unless told otherwise.
+// chunkSize is the default number of items a page.
 const chunkSize = 1000
 
-// SelectFlags choose among what there is.
+// SelectFlags are the flags that select.
 type SelectFlags struct{ Labels, Fields string }
 
 // AddSelectFlags adds them; example is a field selector that the command takes.

@@ -1,4 +1,4 @@
-// Package ctltest has what the tests of lofamoctl share: fault maps to print, a server that answers with them, and golden files. It runs no
+// Package ctltest is shared by the tests of lofamoctl: fault maps to print, a server that answers with them, and golden files. It runs no
 // commands.
 package ctltest
 
@@ -22,7 +22,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files again")
 
 // Testdata is found from whatever directory a test has gone to.
 var testdata = func() string {
@@ -36,7 +36,7 @@ var testdata = func() string {
 // Now is when every golden file was printed.
 var Now = time.Date(2024, 5, 6, 12, 0, 0, 0, time.UTC)
 
-// Golden compares what a test got with its golden file, or writes the file with -update.
+// Golden compares the output of a test with its golden file, or writes the file with -update.
 func Golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join(testdata, name)
@@ -54,7 +54,7 @@ func Golden(t *testing.T, name, got string) {
 	}
 }
 
-// Remote is a fake cluster and the flags that lead to it.
+// Remote is a fake cluster with the flags for it.
 type Remote struct {
 	Map    *clienttest.Map
 	Server *clienttest.Server
@@ -125,7 +125,7 @@ func HealthyMap(d grid.Dims) *clienttest.Map {
 }
 
 // Harmed is a 2x2x2 map in which n1-0-1 has lost its host half, n0-1-0 is dead, and the cable X+ of
-// n0-0-0 loses what it sends.
+// n0-0-0 loses its own packets.
 func Harmed(t *testing.T) *clienttest.Map {
 	t.Helper()
 	m := Healthy(t, "2x2x2")
@@ -207,7 +207,7 @@ func health(m *clienttest.Map) {
 	}
 }
 
-// deliveries adds reports on their way: n0-0-0 goes by its second interface, n1-0-1 reaches nobody.
+// deliveries adds reports on their way: n0-0-0 goes by its second interface, n1-0-1 is isolated.
 func deliveries(m *clienttest.Map) {
 	two := &lofamov1.DeliveryStatus{
 		State: lofamov1.PathState_ARMED, Primary: "eth1>sup-1", Alternate: "eth0>sup-0", Logged: 3, Unanswered: 1,

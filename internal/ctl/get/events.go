@@ -74,7 +74,7 @@ func HistoryCommand(a *command.App) *cobra.Command {
 	var limit uint
 	cmd := &cobra.Command{
 		Use:   "history NODE|GROUP [COMPONENT]",
-		Short: "How a node, a part of it or a group fault came to be what it is",
+		Short: "The past states of a node, a component or a group fault",
 		Long: `Prints how long a node, or one of its components, was in which state, and its changes, newest first, as far back as
 the supervisors keep them; of a node also the group faults that it was a member of. Of a group fault, when it stood: NORMAL is
 the time in which it did not.`,

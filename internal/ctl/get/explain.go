@@ -78,8 +78,8 @@ func ExplainCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain NODE|GROUP [COMPONENT]",
 		Short: "Why a node, a part of it or a group fault has its state",
-		Long: `Prints the rule that led a node, or one of its components, to its state, what was taken into account, the
-evidence, and what would have to come for the state to change. docs/awareness.md describes every rule.
+		Long: `Prints the rule that led a node, or one of its components, to its state, the facts that counted, the
+evidence, and the conditions under which the state changes. docs/awareness.md describes every rule.
 
 Of a group fault (see lofamoctl get groups) it says which nodes count as its members and which do not, and why it is this
 group that stands and no other.`,

@@ -18,7 +18,7 @@ import (
 func Command(a *command.App, others ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get nodes|node NODE|links|masks|groups|events|reports|supervisors|topology|diagnosis|procedure|responses|response ID|breaker",
-		Short: "What the fault map holds",
+		Short: "Lists from the fault map",
 		Long: `Prints nodes, one node with its registers and evidence, links, group faults, committed changes,
 reports on their way, supervisors, the topology, the last diagnosis, the last fault management
 procedure, or responses to faults and their circuit breaker.
@@ -65,8 +65,8 @@ func getNodesCommand(a *command.App) *cobra.Command {
 		Short: "Every node with its state and cause",
 		Long: `Prints one line for each node, the group faults that nodes are members of above them.
 
-NOTES tell what the state does not: maintenance, a half that restarts as announced, warnings, flapping components, a verdict of a single witness,
-a node that is inferred dead because nobody living could see it, or that no living way leads to, spares.
+NOTES add to the state: maintenance, an announced restart of a half, warnings, flapping components, a verdict of a single witness,
+a node that is inferred dead because no living node could see it, an unreachable node, spares.
 ` + command.NodeSelectors,
 		Example: "  lofamoctl get nodes\n  lofamoctl get nodes --not-normal -l rack=r7\n  lofamoctl get nodes --field-selector x=3,state!=NORMAL -o json",
 		Args:    command.Exactly(),

@@ -37,7 +37,7 @@ come, --for has passed, or Ctrl-C; that is a success.
 
 When a supervisor fails, the watch goes on with the next one, after the last revision printed:
 no committed change is lost or printed twice. --as-seen also prints changes before they are
-committed, marked so; each is printed again when it is. --initial prints first what is not normal now.
+committed, marked so; each is printed again when it is. --initial first prints all current faults.
 ` + command.EventSelectors,
 		Example:           "  lofamoctl watch\n  lofamoctl watch --initial -l rack=r7\n  lofamoctl watch --after-revision 120 --count 1 --for 10s -o json\n  lofamoctl watch 1,0,1 --as-seen",
 		Args:              command.Between(0, "NODE"),
@@ -47,7 +47,7 @@ committed, marked so; each is printed again when it is. --initial prints first w
 	fl := cmd.Flags()
 	fl.BoolVar(&f.asSeen, "as-seen", false, "also print changes before they are committed, marked so")
 	command.AddSelectFlags(cmd, &f.SelectFlags, "component=node,to=FAILED")
-	fl.BoolVar(&f.initial, "initial", false, "first what is not normal now, as changes from UNKNOWN")
+	fl.BoolVar(&f.initial, "initial", false, "first all current faults, as changes from UNKNOWN")
 	fl.Uint64Var(&f.after, "after-revision", 0, "all changes after this revision (default: those from now on)")
 	fl.DurationVar(&f.limit, "for", 0, "stop after this time, such as 10s (default: never)")
 	fl.UintVar(&f.count, "count", 0, "stop after so many changes (default: never)")
@@ -57,7 +57,7 @@ committed, marked so; each is printed again when it is. --initial prints first w
 			return command.Usagef("--for %v: want a positive time such as 10s", f.limit)
 		}
 		if f.initial && f.after > 0 {
-			return command.Usagef("--initial and --after-revision: want one of them, for the map is of its own revision")
+			return command.Usagef("--initial and --after-revision: want only one, the list has its own revision")
 		}
 		p, err := a.Painter(f.colour)
 		if err != nil {

@@ -39,7 +39,7 @@ registers and their history, configuration without keys, how the node's reports 
 versions, logs, the kernel's log, load, memory and interfaces. MANIFEST.txt in it says what was left
 out or cut, and why.
 
-The supervisor that is asked talks to the node itself: straight, and when that is silent through the
+The supervisor asks the node itself: directly, and if that fails through the
 node's neighbours, changing the way in the middle when it must. Through the torus some 250 kB arrive
 a second. A transfer ends when nothing has come by any way for 30 seconds.
 
@@ -108,8 +108,8 @@ type bundleWriter struct {
 
 func (w *bundleWriter) toStdout() bool { return w.flags.output == "-" }
 
-// open makes the temporary file beside the one that is wanted, so that it can be renamed. What must not
-// be overwritten is found before anything is asked for, where the name is known.
+// open makes a temporary file beside the output file, so that it can be renamed. If the name is known, a file that must not be
+// overwritten is found before the transfer.
 func (w *bundleWriter) open() error {
 	if w.toStdout() {
 		return nil
@@ -127,7 +127,7 @@ func (w *bundleWriter) open() error {
 	return nil
 }
 
-// mayWrite refuses what is there, unless it is a file and --force was given.
+// mayWrite refuses an existing path, unless it is a file and --force was given.
 func (w *bundleWriter) mayWrite(path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -171,16 +171,16 @@ func (w *bundleWriter) handle(r *lofamov1.GetBundleResponse) error {
 	return nil
 }
 
-// restart drops what has come: the node was restarted, or another supervisor asked.
+// restart drops the received part: the node was restarted, or another supervisor answers.
 func (w *bundleWriter) restart() error {
 	if w.toStdout() {
-		return fmt.Errorf("the transfer began anew after %d bytes, which cannot be taken back from standard output: -o FILE can", w.received)
+		return fmt.Errorf("the transfer started again after %d bytes, which cannot be taken back from standard output: -o FILE can", w.received)
 	}
 	if err := w.file.Truncate(0); err != nil {
-		return fmt.Errorf("begin the bundle anew: %w", err)
+		return fmt.Errorf("start the bundle again: %w", err)
 	}
 	if _, err := w.file.Seek(0, io.SeekStart); err != nil {
-		return fmt.Errorf("begin the bundle anew: %w", err)
+		return fmt.Errorf("start the bundle again: %w", err)
 	}
 	w.received = 0
 	return nil

@@ -19,7 +19,7 @@ func MaintenanceCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "maintenance start|end|list",
 		Short: "Mark nodes on which somebody works",
-		Long: `A node under maintenance is shown as it is, faults and all, with the mark beside it, and nothing
+		Long: `A node under maintenance is shown with all its faults and the mark beside it, and nothing
 answers its faults. A mark ends when somebody ends it, or when the time set for it is over.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {

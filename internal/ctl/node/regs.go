@@ -52,7 +52,7 @@ func regsDecodeCommand(a *command.App) *cobra.Command {
 		Use:   "decode ADDRESS VALUE",
 		Short: "Any raw register word, field by field; needs no cluster",
 		Long: `Takes a raw register word apart. ADDRESS and VALUE are 32-bit numbers, hexadecimal with 0x or
-decimal. Fails when the register cannot hold the value, after printing what can be read.
+decimal. Fails when the register cannot hold the value, after printing the readable part.
 
 Registers:
 ` + registerHelp(),

@@ -22,35 +22,35 @@ import (
 //
 //	mark ──► mask ──► drain ──► swap ──► await ──► restore ──► end
 //
-// Which one is next is read from what is committed, and from nowhere else: whoever calls again, after a leader has died or
+// The next step follows from the committed state alone: a person who calls again, after a leader has died or
 // this program was stopped, goes on where it was.
 
 // replaceStep is one step.
 type replaceStep uint8
 
 const (
-	replaceMark    replaceStep = iota + 1 // both nodes get maintenance marks: nothing is to answer what comes now
+	replaceMark    replaceStep = iota + 1 // both nodes get maintenance marks: no policy acts on the coming changes
 	replaceMask                           // the links of the place are masked, at both ends
 	replaceDrain                          // the ends that live say that nothing waits there any more
 	replaceSwap                           // the spare gets the place, the broken node none
-	replaceAwait                          // the spare is heard there, and both ends of every link are well
+	replaceAwait                          // the spare reports from there, and both ends of every link are NORMAL
 	replaceRestore                        // the links are restored, at both ends
 	replaceEnd                            // the spare's mark ends, unless it is somebody else's; the broken node keeps its own
 	replaceDone
 )
 
-// replacement is what is to be done.
+// replacement names the nodes and the reason.
 type replacement struct {
 	broken, spare string
 	reason        string
 }
 
-// replaceState is what is committed, and heard.
+// replaceState is the committed state and the last reports.
 type replaceState struct {
 	topology *lofamov1.Topology
 	masks    []*lofamov1.LinkMask
-	marks    map[string]string // of what is marked, why
-	failed   map[string]bool   // nodes that are FAILED: nobody waits for what they say
+	marks    map[string]string // reason of the mark by node
+	failed   map[string]bool   // nodes that are FAILED: no step waits for their reports
 	// unwell are the ends of the place's links that are not NORMAL, as "node/direction".
 	unwell []string
 	drain  bool // there is time left for it
@@ -61,7 +61,7 @@ type cannotReplace struct{ why string }
 
 func (e cannotReplace) Error() string { return e.why }
 
-// next is the step that is next, and what it waits for.
+// next returns the next step and the conditions that it waits for.
 func (r replacement) next(s replaceState) (step replaceStep, waits []string, err error) {
 	broken, spare := nodeOf(s.topology, r.broken), nodeOf(s.topology, r.spare)
 	switch {
@@ -103,7 +103,7 @@ func newReplacement(broken, spare string) replacement {
 	return replacement{broken, spare, spare + inPlaceOf + broken}
 }
 
-// sets says whether a mark on the spare is of a replacement: of this one, or of one in which it was the broken node. Of others it is not known what they are for, and they
+// sets reports whether a mark on the spare belongs to a replacement: this one, or one in which it was the broken node. Other marks have unknown reasons, and they
 // stay.
 func (r replacement) sets(reason string) bool {
 	return reason == r.reason || strings.HasSuffix(reason, inPlaceOf+r.spare)
@@ -138,7 +138,7 @@ func (r replacement) ours(s replaceState, at string) []*lofamov1.LinkMask {
 	return out
 }
 
-// unmasked are the directions of the place's links that nobody masks. Those that lead to where there is no node of these supervisors
+// unmasked returns the directions of the place's links that are not masked. Those that lead to where there is no node of these supervisors
 // cannot be masked, and carry nothing that waits for this node here.
 func unmasked(s replaceState, at string) []grid.Direction {
 	dims, err := grid.ParseDims(s.topology.GetDims())
@@ -199,11 +199,11 @@ func replaceCommand(a *command.App) *cobra.Command {
 		Use:   "replace BROKEN SPARE",
 		Short: "Quiesce a node, put a spare in its place, and take that in",
 		Long: `Puts a spare in the place of a node, step by step: both get maintenance marks; the links of the place are
-masked, and what waits at their ends goes other ways; the spare gets the place in the topology; when it is heard
-there and both ends of all its links are well, the links are restored and its mark is taken away. A mark that somebody had set
-before stays as it is.
+masked, and waiting packets take other ways; the spare gets the place in the topology; when it reports
+from there and both ends of all its links are NORMAL, the links are unmasked and its mark is removed. A mark that somebody had set
+before stays.
 
-The supervisors tell the spare its place and its neighbours, and the neighbours who is there now: nobody edits a configuration. The
+The supervisors tell the spare its place and its neighbours, and the neighbours who is there now: no configuration is edited. The
 spare's agent is to run, with 'spare: true'; docs/topology.md says how, and what to look at while this waits. Whoever calls this again goes
 on where it was.`,
 		Example:           "  lofamoctl node replace n1-0-1 spare-0",
@@ -220,7 +220,7 @@ on where it was.`,
 	return cmd
 }
 
-// replaceLook is the time between two looks at what is waited for.
+// replaceLook is the interval between two checks of the conditions.
 const replaceLook = time.Second
 
 // replace does the steps until there is none left.
@@ -268,7 +268,7 @@ func replace(a *command.App, ctx context.Context, s command.Session, r replaceme
 	}
 }
 
-// text says what is done now.
+// text describes the current step.
 func (r replacement) text(step replaceStep, waits []string) string {
 	switch step {
 	case replaceMark:
@@ -324,7 +324,7 @@ func readReplacement(ctx context.Context, s command.Session, r replacement) (st 
 		}
 		for _, l := range links.GetLinks() {
 			ends++
-			// A link to a dead node gets well with that one, and one to nobody never does.
+			// A link to a dead node recovers with that node; a link without a neighbour never does.
 			other := others(l, r.spare)
 			if l.GetState() != lofamov1.State_NORMAL && !st.failed[other] && nodeOf(st.topology, other) != nil {
 				st.unwell = append(st.unwell, l.GetNode()+"/"+l.GetDirection())

@@ -24,12 +24,12 @@ func AuditCommand(a *command.App) *cobra.Command {
 	var limit uint
 	cmd := &cobra.Command{
 		Use:   "audit",
-		Short: "What was decided about responses, by whom and why",
+		Short: "Decisions about responses: by whom and why",
 		Long: `Prints decisions, oldest first: the newest ones, or with --from those from a line on. Every decision not to act is there too,
 once, with its reason.
 
-Every line has a hash that covers the line before it. What is printed is checked; 'lofamoctl audit export' keeps all lines
-elsewhere, and 'lofamoctl audit verify' checks what was kept.`,
+Every line has a hash that covers the line before it. Printed lines are checked; 'lofamoctl audit export' keeps all lines
+elsewhere, and 'lofamoctl audit verify' checks a kept file.`,
 		Example: "  lofamoctl audit\n  lofamoctl audit --from 120 --limit 20 -o json\n  lofamoctl audit export -f audit.jsonl\n  lofamoctl audit verify -f audit.jsonl",
 		Args:    cobra.ArbitraryArgs,
 	}
@@ -107,7 +107,7 @@ func auditExportCommand(a *command.App) *cobra.Command {
 		Use:   "export",
 		Short: "Write the audit to a file, a line of JSON each, checked",
 		Long: `Writes the lines of the audit as they are kept, one line of JSON each, oldest first, and checks them as they come: each line's hash,
-and that it follows the one before. A file that is there is gone on with, after its last line, when that agrees with it; so the same
+and that it follows the one before. An existing file is appended to, if its last line agrees with the audit; so the same
 command, given every day, keeps the whole audit also when the supervisors forget old lines. Whoever keeps the last hash elsewhere
 can tell later that nothing was changed.`,
 		Example: "  lofamoctl audit export -f audit.jsonl\n  lofamoctl audit export --from 1200 > tail.jsonl\n  lofamoctl audit export -f audit.jsonl --follow",
@@ -121,7 +121,7 @@ can tell later that nothing was changed.`,
 		out := a.Env.Stdout
 		if file != "" {
 			if req.GetFrom() > 0 {
-				return command.Usagef("-f %s and --from %d: want one of them: a file is gone on with after its last line", file, req.GetFrom())
+				return command.Usagef("-f %s and --from %d: want only one: a file is continued after its last line", file, req.GetFrom())
 			}
 			f, err := openAudit(file, &c)
 			if err != nil {
@@ -157,7 +157,7 @@ can tell later that nothing was changed.`,
 	return cmd
 }
 
-// openAudit opens a file of lines to go on with it, and checks what is there. A last line that was not written to its end is taken away.
+// openAudit opens a file of lines to append to it, and checks its content. It removes an incomplete last line.
 func openAudit(file string, c *audit.Checker) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Clean(file), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -183,7 +183,7 @@ func readAudit(r io.Reader, c *audit.Checker) (whole int64, err error) {
 		line, err := in.ReadSlice('\n')
 		switch {
 		case errors.Is(err, io.EOF):
-			return whole, nil // what is not ended was cut off when it was written
+			return whole, nil // an incomplete line was cut off when it was written
 		case err != nil:
 			return whole, fmt.Errorf("after line %d: %w", c.Lines(), err)
 		}

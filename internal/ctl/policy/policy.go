@@ -25,9 +25,9 @@ const policyWords = "apply, get, check, test, delete or defaults"
 func Command(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "policy apply|get|check|test|delete|defaults",
-		Short: "Policies: what is to be done about faults",
+		Short: "Policies: the responses to faults",
 		Long: `A policy says for which faults something is to be done, and what. Whether it may be done, and when, is for the
-supervisors. A policy observes only (what it would do is recorded, and nothing is done) until its spec says
+supervisors. A policy only observes (its actions are recorded and not done) until its spec says
 mode: enforce. docs/responses.md has every field.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -73,9 +73,9 @@ func policyApplyCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
 		Short: "Put policies in force, new ones or in the place of those of the same names: all or none",
-		Long: `Puts the policies of a YAML or JSON file in force. Others stay as they are. What is wrong with any of them is said,
-and then none is taken. A policy whose spec is changed is another policy: responses of the one before do nothing
-more, and what they did is put back when the fault is gone.`,
+		Long: `Puts the policies of a YAML or JSON file in force. Other policies stay in force. If any of them is invalid, the errors are
+printed and none is taken. A policy with a changed spec is another policy: responses of the former one do nothing
+more, and their effects are undone when the fault is gone.`,
 		Example: `  lofamoctl policy apply -f policies.yaml --dry-run
   lofamoctl policy apply -f policies.yaml
   lofamoctl policy apply -f drain.yaml --expect drain-failed-memory=3
@@ -202,7 +202,7 @@ func policyRows(a *command.App, policies []*lofamov1.ResponsePolicy, wide bool) 
 	return rows
 }
 
-// printPolicy prints one policy: its document, or what there is to know of it.
+// printPolicy prints one policy: its document, or a description.
 func printPolicy(a *command.App, resp *lofamov1.GetPolicyResponse, f command.Format) error {
 	p := resp.GetPolicy()
 	if f == command.FormatJSON || f == command.FormatYAML {
@@ -243,9 +243,9 @@ func policyCheckCommand(a *command.App) *cobra.Command {
 	var defaults bool
 	cmd := &cobra.Command{
 		Use:   "check -f FILE",
-		Short: "Say what is wrong with policies, without any supervisor",
+		Short: "Check policies without any supervisor",
 		Long: `Checks the policies of a file as the supervisors would: types, unknown fields, conditions, rules that nothing
-could ever reach. It asks nobody; 'lofamoctl policy apply --dry-run' also checks them together with those in
+could ever reach. It works offline; 'lofamoctl policy apply --dry-run' also checks them together with those in
 force. The exit code is 1 when anything is wrong.`,
 		Example: "  lofamoctl policy check -f policies.yaml",
 		Args:    onlyFiles,
@@ -269,7 +269,7 @@ force. The exit code is 1 when anything is wrong.`,
 	return cmd
 }
 
-// checkedPolicy says what a policy would do, in two lines.
+// checkedPolicy describes the actions of a policy in two lines.
 func checkedPolicy(d *policy.Document) string {
 	var steps, faults []string
 	for _, s := range d.Policy.Steps {
@@ -339,7 +339,7 @@ func policyDefaultsCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "defaults [NAME...]",
 		Short: "Print the policies that are shipped",
-		Long: `Prints the policies that are shipped, or those that are named. All of them observe only: what they would do is
+		Long: `Prints the shipped policies, or the named ones. All of them observe only: their actions are
 recorded. To have one act, print it, say mode: enforce, and apply it.`,
 		Example: "  lofamoctl policy defaults\n  lofamoctl policy defaults drain-failed-memory | sed 's/observe-only/enforce/' | lofamoctl policy apply -f -",
 		Args:    cobra.ArbitraryArgs,
@@ -383,7 +383,7 @@ recorded. To have one act, print it, say mode: enforce, and apply it.`,
 // onlyFiles wants no arguments: documents come by -f, as kubectl has them.
 func onlyFiles(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return command.Usagef("argument %q: none is wanted: files are given with -f %s", args[0], args[0])
+		return command.Usagef("argument %q: want none: -f %s names a file", args[0], args[0])
 	}
 	return nil
 }

@@ -48,9 +48,9 @@ asked for, what would have been done, and what would have been refused and why. 
 after a second.
 
 The events are those that the supervisors keep, or with --events those of a file, as 'lofamoctl get events -o json' prints them; the
-nodes are those of the topology, or with --topology of a file, as 'lofamoctl get topology -o yaml' prints it. With both nobody is asked.
+nodes are those of the topology, or with --topology of a file, as 'lofamoctl get topology -o yaml' prints it. With both it works offline.
 
-What is not recorded is taken for good: evidence is fresh while its fault stands, and a verdict without the mark of a single witness had
+The replay assumes the best of unrecorded facts: evidence is fresh while its fault stands, and a verdict without the mark of a single witness had
 two. The limits are the supervisors' defaults, or with --config those of a supervisor's configuration; flags go before both.`,
 		Example: `  lofamoctl policy test -f policies.yaml --enforce
   lofamoctl policy test --defaults --enforce --approve ann,bob --since 24h
@@ -66,7 +66,7 @@ two. The limits are the supervisors' defaults, or with --config those of a super
 	fl.BoolVar(&f.enforce, "enforce", false, "policies that only observe act too")
 	fl.StringSliceVar(&f.approve, "approve", nil, "names of people who approve whatever wants it, at once (comma-separated)")
 	fl.DurationVar(&f.since, "since", 0, "only events of the last so long, such as 24h (default all)")
-	fl.StringVar(&f.config, "config", "", "a supervisor's configuration, whose limits are taken")
+	fl.StringVar(&f.config, "config", "", "a supervisor's configuration, for its limits")
 	fl.IntVar(&f.limits.MaxNodes, "max-nodes", f.limits.MaxNodes, "limit: nodes under response at once")
 	fl.IntVar(&f.limits.MaxPercent, "max-percent", f.limits.MaxPercent, "limit: the same in percent of the nodes, 1 to 100")
 	fl.IntVar(&f.limits.Approvals, "approvals", f.limits.Approvals, "limit: approvals that every step that may end work wants, 0 to 2")
@@ -125,7 +125,7 @@ func (f *testFlags) takeLimits(cmd *cobra.Command) error {
 	return nil
 }
 
-// recordings are what is replayed: from files, or as the supervisors have it.
+// recordings returns the events and the topology to replay, from files or from the supervisors.
 func recordings(a *command.App, ctx context.Context, f *testFlags, stdin io.Reader) (events []*lofamov1.Event, top *lofamov1.Topology, err error) {
 	if f.events != "" {
 		if events, err = readEvents(f.events, stdin); err != nil {
@@ -226,7 +226,7 @@ func printReplay(a *command.App, events []*lofamov1.Event, run replay.Options, f
 	return nil
 }
 
-// recordedEvents are events as the engine is told them, and how many could not be read. Kinds that do not concern it are passed over.
+// recordedEvents converts events for the engine and counts the unreadable ones. It skips kinds that do not concern the engine.
 func recordedEvents(events []*lofamov1.Event) (out []replay.Recorded, skipped int) {
 	marked := map[fault.NodeID]bool{}
 	for _, ev := range events {
@@ -271,7 +271,7 @@ func recordedFault(ev *lofamov1.Event) (response.Fault, bool) {
 		Node: fault.NodeID(ev.GetNode()), Component: c, State: state, Cause: fault.Cause(ev.GetCause()), Since: at, Flapping: ev.GetFlapping(), Platform: fault.Platform(ev.GetPlatform()),
 		Evidence: response.Evidence{At: at, Kind: fault.KindWatchdog, Witnesses: []string{ev.GetObserver()}, SingleWitness: ev.GetSingleWitness()},
 	}
-	if !ev.GetSingleWitness() { // the map found enough of them; the event names the one that decided
+	if !ev.GetSingleWitness() { // the map found enough witnesses; the event names the one that decided
 		f.Evidence.Witnesses = append(f.Evidence.Witnesses, "supervisor/recorded")
 	}
 	return f, true

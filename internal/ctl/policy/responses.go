@@ -33,11 +33,11 @@ func GetResponsesCommand(a *command.App) *cobra.Command {
 	var watch bool
 	cmd := &cobra.Command{
 		Use:   "responses",
-		Short: "What is being done about faults, and what it waits for",
+		Short: "Responses to faults: their steps, and the conditions they wait for",
 		Long: `Prints the open responses: one for each fault and policy. A response stays open while its fault lasts. WHY says
-what it waits for, or why it has failed or expired; STEP is the one that is next or under way.
+the condition it waits for, or why it has failed or expired; STEP is the next or current one.
 
-States: proposed, waiting, approved, running, done, failed (a person is wanted), undone (what it did was put back),
+States: proposed, waiting, approved, running, done, failed (a person must look), undone (its effects were undone),
 expired (denied, not approved in time, or the fault went first).`,
 		Example: "  lofamoctl get responses\n  lofamoctl get responses --acting --state waiting\n  lofamoctl get responses --all --node 1,0,1 -o wide\n  lofamoctl get responses --watch",
 		Args:    command.Exactly(),
@@ -162,7 +162,7 @@ func ResponseCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "response approve|deny|cancel|retry|settle|breaker",
 		Short: "What people say to responses",
-		Long: `Approves, denies, ends, begins anew and settles responses, and closes the circuit breaker. 'lofamoctl get responses' has their
+		Long: `Approves, denies, ends, retries and settles responses, and closes the circuit breaker. 'lofamoctl get responses' has their
 ids. Approving needs a certificate of the role approver, denying one of approver or operator, all else operator. Two words of
 one subject count once.`,
 		Args: cobra.ArbitraryArgs,
@@ -181,12 +181,12 @@ one subject count once.`,
 				resp, err := s.DenyResponse(ctx, &lofamov1.DenyResponseRequest{Id: id, Reason: reason})
 				return resp.GetResponse(), err
 			}),
-		wordCommand(a, "cancel ID --reason REASON", "End a response, and put back what it did", "A step that is under way is ended, as far as its executor can.", command.Exactly(idWanted), true, a.WithOperator,
+		wordCommand(a, "cancel ID --reason REASON", "End a response and undo its effects", "A running step is ended, as far as its executor can.", command.Exactly(idWanted), true, a.WithOperator,
 			func(ctx context.Context, s command.Session, id, reason string) (*lofamov1.Response, error) {
 				resp, err := s.CancelResponse(ctx, &lofamov1.CancelResponseRequest{Id: id, Reason: reason})
 				return resp.GetResponse(), err
 			}),
-		wordCommand(a, "retry ID", "Try again what has failed, or propose again what was denied or has expired", "What has failed goes on with the approvals that it has; what was denied or has expired wants them anew.", command.Exactly(idWanted), false, a.WithOperator,
+		wordCommand(a, "retry ID", "Retry a failed response, or propose a denied or expired one again", "A failed response keeps its approvals; a denied or expired one needs new ones.", command.Exactly(idWanted), false, a.WithOperator,
 			func(ctx context.Context, s command.Session, id, reason string) (*lofamov1.Response, error) {
 				resp, err := s.RetryResponse(ctx, &lofamov1.RetryResponseRequest{Id: id, Reason: reason})
 				return resp.GetResponse(), err
@@ -221,10 +221,10 @@ func wordCommand(a *command.App, use, short, long string, args cobra.PositionalA
 
 func settleCommand(a *command.App) *cobra.Command {
 	var happened, not bool
-	cmd := wordCommand(a, "settle ID --happened|--not-happened --reason REASON", "Say what became of a step of unknown outcome",
+	cmd := wordCommand(a, "settle ID --happened|--not-happened --reason REASON", "Settle the unknown outcome of a step",
 		`A step such as a reset, whose outcome got lost and which cannot be looked at, waits for the node's next boot or for
-somebody who knows. Say that it has happened only when you have seen that: what follows relies on it.
-Of a step that could not be put back, --happened says that it was put back by hand: what was done before it follows.`,
+somebody who knows. Use --happened only if you have seen the effect: the next steps rely on it.
+For a step that could not be undone, --happened means that you undid it by hand: the undo goes on with the step before.`,
 		command.Exactly("ID (such as r7-12)"), true, a.WithOperator, func(ctx context.Context, s command.Session, id, reason string) (*lofamov1.Response, error) {
 			resp, err := s.SettleResponse(ctx, &lofamov1.SettleResponseRequest{Id: id, Happened: happened, Reason: reason})
 			return resp.GetResponse(), err
@@ -254,7 +254,7 @@ func breakerCommand(a *command.App) *cobra.Command {
 	var reason string
 	closing := &cobra.Command{
 		Use:     "close --reason REASON",
-		Short:   "Close the circuit breaker: responses go on, and only what goes bad afterwards counts",
+		Short:   "Close the circuit breaker: responses go on, and only later faults count",
 		Example: "  lofamoctl response breaker close --reason 'the switch of rack 7 is replaced'",
 		Args:    command.Exactly(),
 	}

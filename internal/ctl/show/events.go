@@ -79,7 +79,7 @@ func Change(e *lofamov1.Event) (from, to string) {
 	return command.StateName(e.GetFrom()), command.StateName(e.GetTo())
 }
 
-// EventNotes are what the states of an event do not tell. A warning that is over says nothing more.
+// EventNotes adds to the states of an event. A warning that is over has no notes.
 func EventNotes(a *command.App, e *lofamov1.Event) []string {
 	var out []string
 	if e.GetSingleWitness() {

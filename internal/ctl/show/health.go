@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/internal/ctl/command"
 )
 
-// halfHealth is what is known of one half.
+// halfHealth is the health of one half.
 type halfHealth struct {
 	name string
 	*lofamov1.HalfHealth
@@ -26,7 +26,7 @@ func halves(n *lofamov1.Node) []halfHealth {
 	return out
 }
 
-// restarts are those of a node's halves in one cell: what is not as it should be in words.
+// restarts counts the restarts of a node's halves in one cell, with problems in words.
 func restarts(n *lofamov1.Node) string {
 	var parts []string
 	for _, h := range halves(n) {
@@ -95,7 +95,7 @@ func micros(us uint32) string {
 	return command.Duration(time.Duration(us) * time.Microsecond)
 }
 
-// printHealth prints the recoveries and self-tests of a node's halves, by the newest digest that said something of them.
+// printHealth prints the recoveries and self-tests of a node's halves, from the newest digest that has them.
 func printHealth(a *command.App, n *lofamov1.Node) error {
 	all := halves(n)
 	if len(all) == 0 {

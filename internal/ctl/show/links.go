@@ -18,7 +18,7 @@ func MaskedLink(m *lofamov1.LinkMask) string {
 	return fmt.Sprintf("%s/%s to %s", m.GetNode(), m.GetDirection(), m.GetPeer())
 }
 
-// masked is what a list of links says of a mask.
+// masked describes a mask in a list of links.
 func masked(a *command.App, m *lofamov1.LinkMask) string {
 	return fmt.Sprintf("MASKED by %s since %s: %s", m.GetBy(), Minute(a, m.GetSince().AsTime()), command.Printable(m.GetReason()))
 }

@@ -1,5 +1,5 @@
 // Package show prints the messages of the API as text for people: tables of nodes, links, events, group faults and responses, one node with
-// its evidence, and warnings about stale answers. It asks nobody and has no commands.
+// its evidence, and warnings about stale answers. It sends no requests and has no commands.
 package show
 
 import (
@@ -40,7 +40,7 @@ func NodeRows(a *command.App, nodes []*lofamov1.Node, wide bool) [][]string {
 	return rows
 }
 
-// notes are what the state of a node does not tell.
+// notes adds to the state of a node.
 func notes(n *lofamov1.Node) []string {
 	var out []string
 	add := func(is bool, text string) {
@@ -250,7 +250,7 @@ func nodeNotes(a *command.App, n *lofamov1.Node) [][]string {
 	add(n.GetReason() != "", "Rule", command.Printable(n.GetReason()))
 	add(n.GetPlatform() != 0, "Platform", platform(n.GetPlatform()))
 	add(n.GetSingleWitness(), "Witnesses", "fewer than the quorum: no destructive response may rest on this verdict")
-	add(n.GetInferred(), "Inferred", "taken for dead: nobody living could see it")
+	add(n.GetInferred(), "Inferred", "taken for dead: no living node could see it")
 	add(n.GetUnreachable(), "Unreachable", "no living path from the supervisors leads to it")
 	add(len(n.GetGroups()) > 0, "Member of", strings.Join(n.GetGroups(), ", "))
 	if m := n.GetMaintenance(); m != nil {

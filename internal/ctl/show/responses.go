@@ -35,7 +35,7 @@ func ResponseStateNames() []string {
 	return out
 }
 
-// ResponseTarget names what a response is for.
+// ResponseTarget names the node, component or group of a response.
 func ResponseTarget(r *lofamov1.Response) string {
 	if r.GetGroup() != "" {
 		return "group " + r.GetGroup()
@@ -107,7 +107,7 @@ func PrintResponse(a *command.App, r *lofamov1.Response) error {
 			head = append(head, []string{name, text})
 		}
 	}
-	add(r.GetUndoing(), "Undoing", "what was done is being put back")
+	add(r.GetUndoing(), "Undoing", "its effects are being undone")
 	add(r.GetCancelled(), "Cancelled", "by a person")
 	for _, ap := range r.GetApprovals() {
 		add(true, "Approved", "by "+ap.GetSubject()+" at "+a.Clock(ap.GetAt()))

@@ -16,9 +16,9 @@ func WarnCluster(a *command.App, c *lofamov1.ClusterInfo) {
 		}
 		since := ""
 		if r.GetAge() != nil {
-			since = " since " + command.ProtoDuration(r.GetAge())
+			since = " for " + command.ProtoDuration(r.GetAge())
 		}
-		a.Warnf("lofamoctl: CUT OFF: region %s is not heard%s: its %s shown as UNKNOWN, what was last is kept until it is back\n",
+		a.Warnf("lofamoctl: CUT OFF: region %s has been silent%s: its %s shown as UNKNOWN, the last states are kept until it is back\n",
 			command.Printable(r.GetName()), since, areNodes(int(r.GetNodes())))
 	}
 	WarnHeld(a, c.GetVerdictsHeld())
@@ -29,7 +29,7 @@ func WarnCluster(a *command.App, c *lofamov1.ClusterInfo) {
 	if d := c.GetStaleAge(); d != nil {
 		age = "since " + command.ProtoDuration(d)
 	}
-	a.Warnf("lofamoctl: STALE: this answer comes from a supervisor that reaches no leader, %s: what it says may be as old\n", age)
+	a.Warnf("lofamoctl: STALE: this answer comes from a supervisor that reaches no leader, %s: it may be as old\n", age)
 }
 
 // WarnHeld warns that verdicts wait, so that a shown state may be out of date.

@@ -319,7 +319,7 @@ func supervisorSnapshotCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "snapshot FILE",
 		Short: "Save the whole store to a file",
-		Long: `Saves the whole store to a file, as one replica has it: the fault map, its history and what was taken in. The
+		Long: `Saves the whole store to a file, as one replica has it: the fault map, its history and the received reports. The
 file appears when it is complete and its checksum is right. It works without a quorum too, and then says so.
 
 lofamo-supervisor check --snapshot FILE looks at it again, lofamo-supervisor restore uses it.`,

@@ -22,18 +22,18 @@ type diagnoseFlags struct {
 	reason  string
 }
 
-const diagnoseHelp = `Has the nodes test their links, from both ends, and says what follows: all links, those of a node,
+const diagnoseHelp = `Makes the nodes test their links from both ends and names the faults: all links, those of a node,
 or one (X+ to Z-). It is an on-line test: everything goes on meanwhile.
 
 Each end sends probes of several sizes and bit patterns to the neighbour's DNP half, to its host
 half through that, and through it to the node behind. Counted are those that were lost, altered or
 late, and how long they took. A dead host half, a dead DNP half and a dead link (and which way of it)
-are told apart where the findings leave no other explanation; what stays open is said to be open.
+are told apart where the findings leave no other explanation; open questions are named.
 Nodes that did not answer are named.
 
 With --drain (of all) the whole torus goes through the fault management procedure first: all nodes
 hold new messages that can wait, until nothing is under way or --drain-timeout is over, then test their
-links, and go on. No message is lost: what is stuck stays where it is held, and is counted. Heartbeats,
+links, and go on. No message is lost: a stuck one stays at its place and is counted. Heartbeats,
 challenges and the verdicts of the fault map go on. Its states are printed as they are entered, then
 what became of each, then the diagnosis. Between two procedures is a pause, 30s unless the supervisors
 are configured otherwise; one that has begun goes on to its report when this command is interrupted.
@@ -44,14 +44,14 @@ reports are kept: lofamoctl get diagnosis, lofamoctl get procedure.
 
 Exit codes: 0 nothing is wrong, 1 there is no report, 2 a command line that cannot be understood, 3 the
 report has something wrong in it: a fault, an open question, a node that did not answer, a link that is
-not good, or with --drain a torus that was not empty, or links that nobody tested.`
+not good, or with --drain a torus that was not empty, or untested links.`
 
 // DiagnoseCommand returns `lofamoctl diagnose`.
 func DiagnoseCommand(a *command.App) *cobra.Command {
 	var f diagnoseFlags
 	cmd := &cobra.Command{
 		Use:   "diagnose all|NODE [LINK]",
-		Short: "Have nodes test their links now, and say what is at fault",
+		Short: "Make nodes test their links now, and name the faults",
 		Long:  diagnoseHelp,
 		Example: "  lofamoctl diagnose all\n  lofamoctl diagnose n1-0-1\n  lofamoctl diagnose 1,0,1 X+ --rounds 5\n  lofamoctl diagnose all -o json\n" +
 			"  lofamoctl diagnose all --drain --reason 'a job loses messages'",
@@ -185,7 +185,7 @@ func (p *diagnosisProgress) end() {
 	}
 }
 
-// printDiagnosis prints a report: what is at fault first, then the links that are not good; wide: all links with their numbers.
+// printDiagnosis prints a report: first the faults, then the links that are not good; wide: all links with their numbers.
 func printDiagnosis(a *command.App, f command.Format, r *lofamov1.DiagnosisReport) error {
 	if f == command.FormatJSON || f == command.FormatYAML {
 		return a.PrintMessage(f, r)
@@ -224,7 +224,7 @@ func printDiagnosis(a *command.App, f command.Format, r *lofamov1.DiagnosisRepor
 	return nil
 }
 
-// faultName is what is at fault, in words.
+// faultName names the faulty part.
 func faultName(x *lofamov1.DiagnosisFault) string {
 	switch x.GetPart() {
 	case lofamov1.DiagnosisPart_PART_HOST_HALF:

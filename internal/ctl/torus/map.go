@@ -28,7 +28,7 @@ func MapCommand(a *command.App) *cobra.Command {
 		Short: "The torus in the terminal",
 		Long: `Draws the torus, one plane of Z after the other: nodes in brackets, the cables between them, and at
 the edges the cables that lead round to the other side. A cable shows the worse of its two ends;
-'lofamoctl get links' tells them apart. What is not NORMAL is listed below with its evidence.
+'lofamoctl get links' tells them apart. Everything that is not NORMAL is listed below with its evidence.
 
 With --at it is drawn as it was then, by the changes that the supervisors keep: states, causes and marks of
 maintenance, without evidence. Places and names are those of now.`,
@@ -89,7 +89,7 @@ maintenance, without evidence. Places and names are those of now.`,
 	return cmd
 }
 
-// summary counts states and lists what is not normal.
+// summary counts states and lists the faults.
 func summary(a *command.App, nodes *lofamov1.ListNodesResponse, links *lofamov1.ListLinksResponse, p command.Painter) string {
 	var b strings.Builder
 	nodeStates, placed, spares := map[lofamov1.State]int{}, 0, []string{}
@@ -235,7 +235,7 @@ func (m *Map) Cable(c grid.Coord, d grid.Direction) lofamov1.State {
 
 // Worse returns the worse of two states.
 func Worse(a, b lofamov1.State) lofamov1.State {
-	// UNKNOWN is no fault, but less than NORMAL; what is missing is unknown.
+	// UNKNOWN is no fault, but less than NORMAL; a missing state is unknown.
 	order := func(s lofamov1.State) int {
 		switch s {
 		case lofamov1.State_FAILED:

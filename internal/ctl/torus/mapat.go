@@ -40,7 +40,7 @@ func moment(a *command.App, text string) (time.Time, error) {
 	return at, nil
 }
 
-// rewound has nodes and links be as they were at a time, by the events that are kept. They are read after what they are to take back, so that
+// rewound sets nodes and links to their states at a time, by the kept events. They are read after what they are to take back, so that
 // no change comes in between.
 func rewound(a *command.App, ctx context.Context, s command.Session, at time.Time, nodes *lofamov1.ListNodesResponse, links *lofamov1.ListLinksResponse) error {
 	resp, err := s.AllEvents(ctx, &lofamov1.ListEventsRequest{AfterRevision: 1}) // all that are kept, oldest first
@@ -59,7 +59,7 @@ func rewound(a *command.App, ctx context.Context, s command.Session, at time.Tim
 	return nil
 }
 
-// rewind takes back every change after a time: events are all of them up to now, oldest first. What they do not tell stays away: evidence, ages,
+// rewind takes back every change after a time: events are all of them up to now, oldest first. Facts that are not in events are left out: evidence, ages,
 // and whether a node was taken for dead or not reachable. Places and names stay those of now.
 func rewind(events []*lofamov1.Event, at time.Time, nodes *lofamov1.ListNodesResponse, links *lofamov1.ListLinksResponse) {
 	byPlace, byID, ends := map[string]*lofamov1.Node{}, map[string]*lofamov1.Node{}, map[string]*lofamov1.Link{}

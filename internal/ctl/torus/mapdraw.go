@@ -188,7 +188,7 @@ func (d *Drawing) row(y, z int) {
 	d.B.WriteString(strings.TrimRight(line.String(), " ") + "\n")
 }
 
-// chosenMark makes a chosen node be told from the others without colours too.
+// chosenMark distinguishes a chosen node without colours too.
 func (d *Drawing) chosenMark(text string) string {
 	if d.Paint.On {
 		return text

@@ -43,12 +43,12 @@ func GetProcedureCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "procedure",
 		Short: "The report of the last fault management procedure",
-		Long: `Prints what became of the last fault management procedure, whoever has begun it: a person by
+		Long: `Prints the outcome of the last fault management procedure, whether it was begun by a person with
 'lofamoctl diagnose all --drain', the supervisors by their policy, or a node by itself. The supervisors keep it until
 the next, whoever leads.
 
 One line for each state that nodes went through: how many nodes were in it, for how long (the shortest and the longest, all
-rounds of the drain together), how many messages they held when they left it, and what came of it. -o wide: one line for
+rounds of the drain together), how many messages they held when they left it, and the outcome. -o wide: one line for
 each state of each node.`,
 		Example: "  lofamoctl get procedure\n  lofamoctl get procedure -o wide",
 		Args:    command.Exactly(),
@@ -103,7 +103,7 @@ func procedureState(s lofamov1.ProcedureState) string {
 	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(s.String(), "PROCEDURE_"), "_", " "))
 }
 
-// printProcedure prints a report: what became of the whole, then of each state, then the diagnosis.
+// printProcedure prints a report: the outcome, then each state, then the diagnosis.
 func printProcedure(a *command.App, f command.Format, r *lofamov1.ProcedureReport) error {
 	if f == command.FormatJSON || f == command.FormatYAML {
 		return a.PrintMessage(f, r)
@@ -120,7 +120,7 @@ func printProcedure(a *command.App, f command.Format, r *lofamov1.ProcedureRepor
 		a.Printf("NOT CLEAR  the drain timed out after %s; in %s\n", countOf(r.GetRounds(), "round"), took)
 	}
 	if len(r.GetSilent()) > 0 {
-		a.Printf("Nothing was heard of %s\n", strings.Join(r.GetSilent(), ", "))
+		a.Printf("No answer from %s\n", strings.Join(r.GetSilent(), ", "))
 	}
 	if len(r.GetHolding()) > 0 {
 		a.Printf("Messages were held at %s\n", strings.Join(r.GetHolding(), ", "))
@@ -157,7 +157,7 @@ func countOf(n uint32, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// stateSum is what became of one state at all nodes.
+// stateSum is the outcome of one state at all nodes.
 type stateSum struct {
 	state       lofamov1.ProcedureState
 	nodes, held uint32
@@ -198,14 +198,14 @@ func tookBetween(least, most uint32) string {
 	return from + " to " + to
 }
 
-// foundInState is what came of a state, in words.
+// foundInState describes the outcome of a state.
 func foundInState(r *lofamov1.ProcedureReport, x stateSum) string {
 	switch x.state {
 	case lofamov1.ProcedureState_PROCEDURE_ERROR_DETECT_PROPAGATE:
 		if n := len(r.GetSilent()); n > 0 {
 			return fmt.Sprintf("%d silent", n)
 		}
-		return "all were told"
+		return "all were notified"
 	case lofamov1.ProcedureState_PROCEDURE_SYSTEM_DRAIN:
 		if r.GetClear() {
 			return "empty"
@@ -222,12 +222,12 @@ func foundInState(r *lofamov1.ProcedureReport, x stateSum) string {
 		if r.GetDiagnosis() != nil || linksTested(r) {
 			return "links are tested"
 		}
-		return "nobody wants links tested"
+		return "no links to test"
 	case lofamov1.ProcedureState_PROCEDURE_DIAGNOSTICS:
 		if d := r.GetDiagnosis(); d != nil {
 			return fmt.Sprintf("%s, %d open, %d of %d links good", countOf(uint32(len(d.GetFaults())), "fault"), len(d.GetOpen()), goodLinks(d), len(d.GetLinks()))
 		}
-		return "what they found the nodes keep to themselves"
+		return "the nodes keep their findings"
 	default:
 	}
 	return ""

@@ -67,10 +67,10 @@ func ApplyCommand(a *command.App) *cobra.Command {
 		Use:   "apply -f FILE",
 		Short: "Replace the topology by that of a file",
 		Long: `Replaces the topology by that of a YAML or JSON file as 'lofamoctl get topology -o yaml' prints it, and
-prints what changes. All of it is done or, when anything is wrong with it, nothing.
+prints the changes. It makes all of them or, if anything is wrong, none.
 
 A file with a revision is only taken while the topology is still at that revision: what somebody
-else has changed meanwhile is not undone. Without one it replaces whatever is there.
+else has changed meanwhile is not undone. Without one it replaces any topology.
 
 To put a spare in the place of a broken node, give the spare that node's coord, and the node an
 empty one: it is a spare then.`,
@@ -195,7 +195,7 @@ func parseLabels(args []string) ([]labelEdit, error) {
 	return out, nil
 }
 
-// labelTries bounds how often labels are written anew because somebody changed the topology meanwhile.
+// labelTries bounds the attempts to write labels while others change the topology.
 const labelTries = 5
 
 func label(a *command.App, ctx context.Context, s command.Session, name string, edits []labelEdit) error {

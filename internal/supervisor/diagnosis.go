@@ -23,7 +23,7 @@ const hopRepeats = 2
 // newDiagnose is what has nodes diagnosed, and procedures gone through.
 func (s *Supervisor) newDiagnose() *diagnose.Manager {
 	return diagnose.New(diagnose.Config{
-		Self: s.cfg.ID, ReplyTo: s.self.Report, Straight: s.straight, Names: s.names, Signer: s.signer,
+		Self: s.cfg.ID, ReplyTo: s.self.Report, DirectAddr: s.straight, Names: s.names, Signer: s.signer,
 		Kept: keptReports{s.engine.Engine, s.store.Etcd}, Metrics: s.metrics.Metrics, Logger: s.logger,
 		Places: s.places, Hop: express.HopBound(s.periods.LinkPeriod, 0), Late: express.HopBound(s.periods.LinkPeriod, hopRepeats), Pause: s.cfg.Diagnosis.Filled().Pause.D(),
 	})

@@ -91,9 +91,9 @@ func (s *Supervisor) executors() (map[response.Kind]executor.Executor, error) {
 	return out, nil
 }
 
-// standingResponses is executor.Standing: of the responder, which is made after who asks.
+// standingResponses is executor.Active: of the responder, which is made after who asks.
 func (s *Supervisor) standingResponses(ctx context.Context, kinds ...response.Kind) ([]executor.Job, bool, error) {
-	return s.respond.responder.Standing(ctx, kinds...)
+	return s.respond.responder.Active(ctx, kinds...)
 }
 
 // openResponses is executor.Open, likewise.

@@ -255,7 +255,7 @@ func (s *Supervisor) connect() error {
 		Challenger: s.ingest.sender, Metrics: s.metrics.Metrics, Logger: s.logger,
 	})
 	s.ingest.bulk = bulk.New(bulk.Config{
-		Self: s.cfg.ID, ReplyTo: s.self.Report, Straight: s.straight, Names: s.names, Signer: s.signer,
+		Self: s.cfg.ID, ReplyTo: s.self.Report, DirectAddr: s.straight, Names: s.names, Signer: s.signer,
 		Normal: s.normal, Receiver: transfer.DefaultReceiverConfig(), Metrics: s.metrics.Metrics, Logger: s.logger,
 	})
 	s.ingest.diagnose = s.newDiagnose()
@@ -310,7 +310,7 @@ func (e everywhere) Behind() time.Duration {
 // wanting is the intake, which is made after the forwarder.
 type wanting struct{ s *Supervisor }
 
-func (w wanting) Whole(origins []fault.Origin) { w.s.ingest.intake.Whole(origins) }
+func (w wanting) RequestFull(origins []fault.Origin) { w.s.ingest.intake.RequestFull(origins) }
 
 // serve starts the gRPC and HTTP services.
 func (s *Supervisor) serve() error {

@@ -145,7 +145,7 @@ func (s *Supervisor) ports() []ingest.Port {
 
 // straight is where transfers reach a node.
 func (s *Supervisor) straight(id fault.NodeID) (bulk.Place, bool) {
-	to, from, ok := s.ingest.sender.Straight(id)
+	to, from, ok := s.ingest.sender.DirectAddr(id)
 	return bulk.Place{Addr: to, Socket: from.Socket, ReplyTo: from.ReplyTo}, ok
 }
 

@@ -31,7 +31,7 @@ type Config = config.Alertmanagers
 // Executor sends alerts. Do needs Run beside it.
 type Executor struct {
 	cfg      Config
-	standing executor.Standing
+	standing executor.Active
 	log      *slog.Logger
 	calls    []*httpcall.Caller
 	guard    executor.Guard
@@ -48,14 +48,14 @@ const (
 )
 
 // New returns an executor that asks standing for what it has to uphold; nil: it upholds what it has sent itself.
-func New(cfg Config, standing executor.Standing, log *slog.Logger) (*Executor, error) {
+func New(cfg Config, standing executor.Active, log *slog.Logger) (*Executor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	return newExecutor(cfg.Filled(), standing, log)
 }
 
-func newExecutor(cfg Config, standing executor.Standing, log *slog.Logger) (*Executor, error) {
+func newExecutor(cfg Config, standing executor.Active, log *slog.Logger) (*Executor, error) {
 	x := &Executor{cfg: cfg, standing: standing, log: log, events: make(chan event), settle: settle}
 	if _, err := x.header(); err != nil {
 		return nil, err

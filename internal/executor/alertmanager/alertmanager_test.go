@@ -129,7 +129,7 @@ func (m *manager) firing() map[string]got {
 }
 
 // run starts an executor with short times, which ends with the test or by stop.
-func run(t *testing.T, cfg Config, standing executor.Standing) (x *Executor, stop func()) {
+func run(t *testing.T, cfg Config, standing executor.Active) (x *Executor, stop func()) {
 	t.Helper()
 	cfg = cfg.Filled()
 	if cfg.Resend == config.Duration(time.Minute) {

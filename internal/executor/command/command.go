@@ -35,8 +35,8 @@ func New(list []Command) (*Executor, error) {
 	if err := Validate(list); err != nil {
 		return nil, err
 	}
-	commands, err := executor.Made(executor.Named(list, func(c Command) string { return c.Name }), func(_ string, c Command) (ready, error) {
-		patterns, err := executor.Made(maps.All(c.Parameters), func(_, p string) (*regexp.Regexp, error) { return pattern(p) })
+	commands, err := executor.BuildAll(executor.Named(list, func(c Command) string { return c.Name }), func(_ string, c Command) (ready, error) {
+		patterns, err := executor.BuildAll(maps.All(c.Parameters), func(_, p string) (*regexp.Regexp, error) { return pattern(p) })
 		return ready{c, patterns}, errors.Join(c.checkFile(), err)
 	})
 	if err != nil {

@@ -30,7 +30,7 @@ func New(cfg Config) (*Executor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	nodes, err := executor.Made(maps.All(cfg.Nodes), func(_ fault.NodeID, b BMC) (*place, error) {
+	nodes, err := executor.BuildAll(maps.All(cfg.Nodes), func(_ fault.NodeID, b BMC) (*place, error) {
 		b = b.filled()
 		_, err := b.password()
 		_, err2 := b.authorities()

@@ -48,7 +48,7 @@ func New(cfg Config) (*Executor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	targets, err := executor.Made(executor.Named(cfg.Filled().Targets, func(t config.WebhookTarget) string { return t.Name }), newTarget)
+	targets, err := executor.BuildAll(executor.Named(cfg.Filled().Targets, func(t config.WebhookTarget) string { return t.Name }), newTarget)
 	if err != nil {
 		return nil, err
 	}

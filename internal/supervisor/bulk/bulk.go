@@ -53,10 +53,10 @@ type Names interface {
 type Config struct {
 	Self    string // this supervisor's id
 	ReplyTo string // its first report address
-	// Straight returns where a node is reached straight at this moment; false: nowhere.
-	Straight func(fault.NodeID) (Place, bool)
-	Names    Names
-	Signer   servicenet.Signer
+	// DirectAddr returns where a node is reached straight at this moment; false: nowhere.
+	DirectAddr func(fault.NodeID) (Place, bool)
+	Names      Names
+	Signer     servicenet.Signer
 	// Normal returns the nodes that the fault map calls NORMAL, as far as this replica knows.
 	Normal   func(context.Context) map[fault.NodeID]bool
 	Receiver bulk.ReceiverConfig
@@ -226,7 +226,7 @@ func (m *Manager) end(t *transfer) {
 	}
 }
 
-// send signs and sends a message by a way. Straight, the answer goes to where the message came from, so
+// send signs and sends a message by a way. Directly, the answer goes to where the message came from, so
 // that a transfer follows the node from one service interface to another. A pull whose many ranges do
 // not fit the wrapper goes in two.
 func (m *Manager) send(origin fault.Origin, s bulk.Send) {
@@ -234,7 +234,7 @@ func (m *Manager) send(origin fault.Origin, s bulk.Send) {
 	if s.Way.Via != "" {
 		node = fault.NodeID(s.Way.Via)
 	}
-	at, ok := m.cfg.Straight(node)
+	at, ok := m.cfg.DirectAddr(node)
 	if !ok {
 		return // it has no address: another way follows
 	}

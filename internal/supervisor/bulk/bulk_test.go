@@ -93,7 +93,7 @@ func newWorld(t *testing.T, object []byte, edit func(*Config)) *world {
 	w.through = w.listen(w.atGateway)
 	dims := grid.Dims{X: 2, Y: 1, Z: 1}
 	cfg := Config{
-		Self: "s1", ReplyTo: w.sup.LocalAddr().String(), Straight: w.straight, Signer: signer(pki.SupervisorIdentity(cluster, "s1"), "s1"),
+		Self: "s1", ReplyTo: w.sup.LocalAddr().String(), DirectAddr: w.straight, Signer: signer(pki.SupervisorIdentity(cluster, "s1"), "s1"),
 		Names: &placed{
 			view.NewNames(dims, map[grid.Coord]fault.NodeID{{}: node.Node, {X: 1}: gateway.Node}),
 			map[fault.NodeID][]netip.AddrPort{node.Node: {w.direct.LocalAddr()}, gateway.Node: {w.through.LocalAddr()}},
@@ -566,7 +566,7 @@ func TestManyRanges(t *testing.T) {
 	}
 	w := newWorld(t, nil, nil)
 	sent := make(recorded, 8)
-	w.m.cfg.Straight = func(fault.NodeID) (Place, bool) { return Place{Socket: sent}, true }
+	w.m.cfg.DirectAddr = func(fault.NodeID) (Place, bool) { return Place{Socket: sent}, true }
 	w.m.send(node, bulk.Send{Way: bulk.Way{Via: string(gateway.Node)}, Message: &lofamov1.Message{Body: &lofamov1.Message_BulkPull{BulkPull: &lofamov1.BulkPull{
 		Transfer: make([]byte, 16), Node: string(node.Node), Half: lofamov1.Half_HALF_HOST, Ranges: ranges, ReplyTo: "192.0.2.1:7", Via: string(gateway.Node),
 	}}}})

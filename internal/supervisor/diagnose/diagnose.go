@@ -40,14 +40,14 @@ import (
 type Config struct {
 	Self    string // this supervisor's id
 	ReplyTo string // its first report address
-	// Straight returns where a node is reached straight at this moment; false: nowhere.
-	Straight func(fault.NodeID) (bulk.Place, bool)
-	Names    bulk.Names
-	Signer   servicenet.Signer
-	Kept     Kept
-	Metrics  *metrics.Metrics
-	Logger   *slog.Logger
-	Timing   Timing // its zero: DefaultTiming
+	// DirectAddr returns where a node is reached straight at this moment; false: nowhere.
+	DirectAddr func(fault.NodeID) (bulk.Place, bool)
+	Names      bulk.Names
+	Signer     servicenet.Signer
+	Kept       Kept
+	Metrics    *metrics.Metrics
+	Logger     *slog.Logger
+	Timing     Timing // its zero: DefaultTiming
 
 	// Places are those of the torus, by rank, as the fault map has them now. It fails with ErrNotLeading where this replica does not lead, and
 	// with what stands against any procedure.

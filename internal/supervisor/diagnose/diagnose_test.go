@@ -117,7 +117,7 @@ func newNodes(t *testing.T, dims grid.Dims) *nodes {
 		Places:     func(context.Context) ([]procedure.Place, error) { return n.places, nil },
 		Procedures: procedure.Timing{Again: 20 * time.Millisecond, Begin: 100 * time.Millisecond, Quiet: 60 * time.Millisecond, Asks: 3},
 		Self:       "s1", ReplyTo: "[::1]:9", Names: n.names, Signer: signer{}, Logger: slog.New(slog.DiscardHandler),
-		Straight: func(id fault.NodeID) (bulk.Place, bool) {
+		DirectAddr: func(id fault.NodeID) (bulk.Place, bool) {
 			return bulk.Place{Addr: n.names.addr(id), Socket: n, ReplyTo: "[::1]:10"}, true
 		},
 		Timing: Timing{Again: 10 * time.Millisecond, Quiet: 50 * time.Millisecond, Least: 200 * time.Millisecond, Most: time.Second},

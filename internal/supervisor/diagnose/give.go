@@ -33,7 +33,7 @@ func (r *run) gateways(at grid.Coord) []fault.NodeID {
 // give sends a node an order: straight, and from the third try on, or when it is not reached straight, also by two of the gateways through the torus,
 // other ones each time. what is the order with the address to answer to.
 func (m *Manager) give(id fault.NodeID, try int, gateways []fault.NodeID, what func(replyTo string) *lofamov1.Message) {
-	_, straight := m.cfg.Straight(id)
+	_, straight := m.cfg.DirectAddr(id)
 	if straight {
 		m.send(id, "", what)
 	}
@@ -50,7 +50,7 @@ func (m *Manager) send(id, via fault.NodeID, what func(replyTo string) *lofamov1
 	if via != "" {
 		to, replyTo = via, m.cfg.ReplyTo
 	}
-	at, ok := m.cfg.Straight(to)
+	at, ok := m.cfg.DirectAddr(to)
 	if !ok {
 		return
 	}

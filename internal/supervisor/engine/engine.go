@@ -91,7 +91,7 @@ type Input struct {
 	Held     time.Duration
 
 	Restated []Restated // at most MaxRestated
-	Wanting  Wanting
+	Wanting  FullDigestRequester
 
 	Answer *awareness.Answered
 	Gossip *awareness.GossipOpinion

@@ -108,7 +108,7 @@ func TestLabelsWithinTheTerm(t *testing.T) {
 // wanted is told whose digest is wanted whole.
 type wanted chan []fault.Origin
 
-func (w wanted) Whole(origins []fault.Origin) { w <- origins }
+func (w wanted) RequestFull(origins []fault.Origin) { w <- origins }
 
 // TestLabelsOfAll: a change that is too large for one transaction is followed within the term as well, and leaves nothing
 // of the generation before.

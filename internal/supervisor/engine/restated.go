@@ -18,9 +18,9 @@ type Restated struct {
 	Arrived time.Time     // at this replica
 }
 
-// Wanting is told whose next digest is wanted whole. It does not block and may drop: it is told again.
-type Wanting interface {
-	Whole(origins []fault.Origin)
+// FullDigestRequester asks origins for a full digest next time. It does not block and may drop: the engine repeats the request.
+type FullDigestRequester interface {
+	RequestFull(origins []fault.Origin)
 }
 
 // MaxRestated bounds the restated digests of one Input.
@@ -85,7 +85,7 @@ func (t *term) noteWords(id fault.ReportID, words uint64) {
 
 // takeRestated handles digests that say nothing new, and asks for those that it has no whole of: this
 // term is new, or the whole was lost on its way, or the half has said something else since.
-func (t *term) takeRestated(now time.Time, list []Restated, wanting Wanting) {
+func (t *term) takeRestated(now time.Time, list []Restated, wanting FullDigestRequester) {
 	var unknown []fault.Origin
 	for i := range list {
 		if r := &list[i]; !t.restated(now, r) {
@@ -94,7 +94,7 @@ func (t *term) takeRestated(now time.Time, list []Restated, wanting Wanting) {
 		}
 	}
 	if len(unknown) > 0 && wanting != nil {
-		wanting.Whole(unknown)
+		wanting.RequestFull(unknown)
 	}
 }
 

@@ -18,7 +18,7 @@ type wants struct {
 	origins []fault.Origin
 }
 
-func (w *wants) Whole(origins []fault.Origin) {
+func (w *wants) RequestFull(origins []fault.Origin) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.origins = append(w.origins, origins...)

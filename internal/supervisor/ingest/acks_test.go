@@ -202,7 +202,7 @@ func TestReplaysGetNothingOfTheHalf(t *testing.T) {
 	if last := list[len(list)-1]; last.addr != eth0 || !slices.Equal(h.open(t, last).Msg.GetAcks()[0].GetSeqs(), []uint64{7}) {
 		t.Errorf("what waited for the half went to %s", last.addr)
 	}
-	if to, _, ok := r.sender.Straight("n0"); !ok || to != eth0 {
+	if to, _, ok := r.sender.DirectAddr("n0"); !ok || to != eth0 {
 		t.Errorf("n0 is straight at %s", to)
 	}
 }

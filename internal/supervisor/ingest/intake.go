@@ -134,8 +134,8 @@ func NewIntake(cfg IntakeConfig) *Intake {
 	return in
 }
 
-// Whole implements engine.Wanting.
-func (in *Intake) Whole(origins []fault.Origin) { in.restater.Whole(origins) }
+// RequestFull implements engine.FullDigestRequester.
+func (in *Intake) RequestFull(origins []fault.Origin) { in.restater.RequestFull(origins) }
 
 // restate passes on digests that say nothing new.
 func (in *Intake) restate(to listener, list []engine.Restated) {

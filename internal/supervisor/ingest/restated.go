@@ -89,8 +89,8 @@ func (r *restater) wake() {
 	}
 }
 
-// Whole implements engine.Wanting.
-func (r *restater) Whole(origins []fault.Origin) {
+// RequestFull implements engine.FullDigestRequester.
+func (r *restater) RequestFull(origins []fault.Origin) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, o := range origins {

@@ -54,7 +54,7 @@ func TestRestater(t *testing.T) {
 			t.Errorf("%s: the first is taken for a restatement", tc.what)
 		}
 		if tc.forget {
-			r.Whole([]fault.Origin{host0})
+			r.RequestFull([]fault.Origin{host0})
 		}
 		if got := r.restates(tc.then, tc.second, time.Now()); got != tc.want {
 			t.Errorf("%s: restates: %t", tc.what, got)

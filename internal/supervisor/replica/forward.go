@@ -42,7 +42,7 @@ type ForwarderConfig struct {
 	// Confirm says that nothing is sent before the callee has said that it leads: whom to call is only a guess.
 	Confirm bool
 	// Wanting hears whose digests the leader wants whole. May be nil.
-	Wanting engine.Wanting
+	Wanting engine.FullDigestRequester
 	// Challenger asks nodes for a sign of life where the leader wants that of its followers. May be nil.
 	Challenger interface {
 		Challenge(c awareness.Challenge) bool
@@ -302,7 +302,7 @@ func (f *Forwarder) whole(names []*lofamov1.HalfName) {
 	for i, n := range names {
 		origins[i] = fault.Origin{Node: fault.NodeID(n.GetNode()), Half: fault.Half(n.GetHalf())}
 	}
-	f.cfg.Wanting.Whole(origins)
+	f.cfg.Wanting.RequestFull(origins)
 }
 
 func (f *Forwarder) send(s grpc.BidiStreamingClient[lofamov1.ForwardRequest, lofamov1.ForwardResponse], q *queued) error {
@@ -475,8 +475,8 @@ func (s *session) put(r *lofamov1.ForwardResponse) {
 	}
 }
 
-// Whole implements engine.Wanting.
-func (s *session) Whole(origins []fault.Origin) {
+// RequestFull implements engine.FullDigestRequester.
+func (s *session) RequestFull(origins []fault.Origin) {
 	resp := &lofamov1.ForwardResponse{Whole: make([]*lofamov1.HalfName, len(origins))}
 	for i, o := range origins {
 		resp.Whole[i] = &lofamov1.HalfName{Node: string(o.Node), Half: lofamov1.Half(o.Half)}

@@ -68,7 +68,7 @@ type asks struct{ got chan engine.Input }
 func (asks) Leading() bool { return true }
 func (a asks) Submit(in engine.Input) bool {
 	for i := range in.Restated {
-		in.Wanting.Whole([]fault.Origin{in.Restated[i].ID.Origin})
+		in.Wanting.RequestFull([]fault.Origin{in.Restated[i].ID.Origin})
 	}
 	a.got <- in
 	return true
@@ -76,7 +76,7 @@ func (a asks) Submit(in engine.Input) bool {
 
 type wanted chan fault.Origin
 
-func (w wanted) Whole(origins []fault.Origin) {
+func (w wanted) RequestFull(origins []fault.Origin) {
 	for _, o := range origins {
 		w <- o
 	}

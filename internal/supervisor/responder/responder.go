@@ -302,8 +302,8 @@ func (r *Responder) AuditHead(ctx context.Context) (store.AuditHead, error) {
 	return head, err
 }
 
-// Standing implements executor.Standing.
-func (r *Responder) Standing(ctx context.Context, kinds ...response.Kind) ([]executor.Job, bool, error) {
+// Active implements executor.Active.
+func (r *Responder) Active(ctx context.Context, kinds ...response.Kind) ([]executor.Job, bool, error) {
 	if !r.Leading() {
 		return nil, false, nil
 	}

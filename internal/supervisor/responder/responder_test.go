@@ -371,7 +371,7 @@ func TestStanding(t *testing.T) {
 	r := l.start("", 0)
 	l.set("n0-0-0", fault.Failed)
 	l.await("done", nil, state(response.Done))
-	jobs, leads, err := r.Standing(t.Context(), response.KubernetesCordon)
+	jobs, leads, err := r.Active(t.Context(), response.KubernetesCordon)
 	if err != nil || len(jobs) != 1 || !leads || jobs[0].Target.Node != "n0-0-0" || jobs[0].Cluster != "test" {
 		t.Errorf("%+v, %t, %v", jobs, leads, err)
 	}
@@ -389,7 +389,7 @@ func TestStanding(t *testing.T) {
 	l.set("n0-0-0", fault.Failed)
 	l.await("done again", nil, state(response.Done))
 	l.end(r)
-	if jobs, leads, err := r.Standing(t.Context(), response.KubernetesCordon); err != nil || len(jobs) > 0 || leads {
+	if jobs, leads, err := r.Active(t.Context(), response.KubernetesCordon); err != nil || len(jobs) > 0 || leads {
 		t.Errorf("%+v, %t, and it does not lead", jobs, leads)
 	}
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// Standing returns what an executor has to uphold, whose effects end by themselves if nobody does: the jobs that are done by what
+// Active returns what an executor has to uphold, whose effects end by themselves if nobody does: the jobs that are done by what
 // is committed, and not put back, of the kinds that it asks for. leads is false on a replica that does not lead: it upholds
 // nothing. It may block until ctx ends. With an error it is not known, and what was upheld is upheld on.
-type Standing func(ctx context.Context, kinds ...response.Kind) (jobs []Job, leads bool, err error)
+type Active func(ctx context.Context, kinds ...response.Kind) (jobs []Job, leads bool, err error)
 
 // StandingJobs picks from committed responses the steps of a kind that stand: done, not put back, and not being put back. A
 // response that is closed has none any more. members returns those of a group fault; nil where nobody knows them.

@@ -5,9 +5,8 @@ import (
 	"iter"
 )
 
-// Made makes what an executor has for each thing that its configuration names. All that is wrong is named at once, and then there
-// is nothing.
-func Made[K comparable, C, X any](configured iter.Seq2[K, C], one func(K, C) (X, error)) (map[K]X, error) {
+// BuildAll builds one part of an executor for each entry of its configuration. The error names all bad entries at once.
+func BuildAll[K comparable, C, X any](configured iter.Seq2[K, C], one func(K, C) (X, error)) (map[K]X, error) {
 	out := map[K]X{}
 	var errs []error
 	for k, c := range configured {

@@ -7,9 +7,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Straight returns where a node's host half is reached straight, by what it last proved or else by the
+// DirectAddr returns where a node's host half is reached straight, by what it last proved or else by the
 // configuration, and from which port. False: only the torus reaches it.
-func (s *Sender) Straight(id fault.NodeID) (to netip.AddrPort, from Port, ok bool) {
+func (s *Sender) DirectAddr(id fault.NodeID) (to netip.AddrPort, from Port, ok bool) {
 	at, ok, err := s.place(fault.Origin{Node: id, Half: fault.HalfHost}, engine.To{})
 	if err != nil || !ok {
 		return netip.AddrPort{}, Port{}, false

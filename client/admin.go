@@ -137,7 +137,8 @@ func (c *Client) Snapshot(ctx context.Context, w io.Writer) (header *lofamov1.Sn
 	return header, size, err
 }
 
-func takeSnapshot(stream grpc.ServerStreamingClient[lofamov1.SnapshotChunk], w io.Writer) (header *lofamov1.SnapshotHeader, size uint64, err error) {
+func takeSnapshot(stream grpc.ServerStreamingClient[lofamov1.SnapshotChunk], w io.Writer) (header *lofamov1.SnapshotHeader,
+	size uint64, err error) {
 	sum := sha256.New()
 	for {
 		chunk, err := stream.Recv()

@@ -42,7 +42,8 @@ func (c *Client) GetBundle(ctx context.Context, req *lofamov1.GetBundleRequest, 
 }
 
 // bundleFrom asks one supervisor. verdict reports that the error is about the bundle or came from handle.
-func (c *Client) bundleFrom(ctx context.Context, i int, req *lofamov1.GetBundleRequest, handle func(*lofamov1.GetBundleResponse) error) (verdict bool, err error) {
+func (c *Client) bundleFrom(ctx context.Context, i int, req *lofamov1.GetBundleRequest,
+	handle func(*lofamov1.GetBundleResponse) error) (verdict bool, err error) {
 	stub, err := c.stub(i)
 	if err != nil {
 		return false, err

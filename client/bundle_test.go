@@ -18,7 +18,8 @@ func piece(data string) *lofamov1.GetBundleResponse {
 }
 
 func progress(received uint64, complete bool) *lofamov1.GetBundleResponse {
-	return &lofamov1.GetBundleResponse{Progress: &lofamov1.BundleProgress{Name: "b", Size: 8, Received: received, Via: "direct", Complete: complete}}
+	return &lofamov1.GetBundleResponse{Progress: &lofamov1.BundleProgress{Name: "b", Size: 8, Received: received, Via: "direct",
+		Complete: complete}}
 }
 
 // TestBundleGoesOnElsewhere: a supervisor falls away in the middle, one refuses for it is busy, one never
@@ -27,7 +28,8 @@ func TestBundleGoesOnElsewhere(t *testing.T) {
 	dir := t.TempDir()
 	clienttest.PKI(t, dir)
 	m := clienttest.NewMap()
-	falls, busy, silent, good := clienttest.Serve(t, dir, m), clienttest.Serve(t, dir, m), clienttest.Serve(t, dir, m), clienttest.Serve(t, dir, m)
+	falls, busy, silent, good := clienttest.Serve(t, dir, m), clienttest.Serve(t, dir, m), clienttest.Serve(t, dir,
+		m), clienttest.Serve(t, dir, m)
 	falls.ServeBundle(&clienttest.Bundle{
 		Responses: []*lofamov1.GetBundleResponse{progress(0, false), piece("lost")}, Err: status.Error(codes.Unavailable, "stopping"),
 	})
@@ -60,9 +62,11 @@ func TestBundleRefusals(t *testing.T) {
 		code   codes.Code
 		text   string
 	}{
-		{"the transfer fails", &clienttest.Bundle{Err: status.Error(codes.Unavailable, "nothing for 30s"), Failed: true}, nil, codes.Unavailable, "nothing for 30s"},
+		{"the transfer fails", &clienttest.Bundle{Err: status.Error(codes.Unavailable, "nothing for 30s"), Failed: true}, nil,
+			codes.Unavailable, "nothing for 30s"},
 		{"no such node", &clienttest.Bundle{Err: status.Error(codes.NotFound, "none")}, nil, codes.NotFound, "none"},
-		{"no end", &clienttest.Bundle{Responses: []*lofamov1.GetBundleResponse{progress(0, false)}}, nil, codes.Unknown, "without saying that it is complete"},
+		{"no end", &clienttest.Bundle{Responses: []*lofamov1.GetBundleResponse{progress(0, false)}}, nil, codes.Unknown,
+			"without saying that it is complete"},
 		{"the handler fails", &clienttest.Bundle{Responses: []*lofamov1.GetBundleResponse{progress(0, false)}}, full, codes.Unknown, "disk full"},
 	} {
 		first.ServeBundle(tc.bundle)

@@ -168,7 +168,8 @@ func call[T any](ctx context.Context, c *Client, ask func(context.Context, lofam
 }
 
 // askAll is one round of call. tried is nil unless all supervisors failed.
-func askAll[T any](ctx context.Context, c *Client, ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (answer T, tried []Try, err error) {
+func askAll[T any](ctx context.Context, c *Client, ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (answer T,
+	tried []Try, err error) {
 	var zero T
 	first := c.start()
 	for n := range c.cfg.Targets {

@@ -102,7 +102,8 @@ func TestSaysWhatWasTried(t *testing.T) {
 func TestNobodyLeads(t *testing.T) {
 	dir := t.TempDir()
 	clienttest.PKI(t, dir)
-	st, err := status.New(codes.Unavailable, "no leader: nothing was changed").WithDetails(&errdetails.ErrorInfo{Reason: "NO_LEADER", Domain: "lofamo"})
+	st, err := status.New(codes.Unavailable, "no leader: nothing was changed").WithDetails(&errdetails.ErrorInfo{Reason: "NO_LEADER",
+		Domain: "lofamo"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,24 +276,26 @@ func TestInitialMapOnce(t *testing.T) {
 	falls.CutWatchesAfter(2)
 	c := dial(t, dir, falls.Address, good.Address)
 	var got []string
-	err := c.Watch(bounded(t), client.WatchOptions{Initial: true, Labels: "rack=r7", Fields: "to=FAILED"}, func(r *lofamov1.WatchResponse) error {
-		for _, ev := range r.GetEvents() {
-			got = append(got, ev.GetNode())
-		}
-		got = append(got, fmt.Sprint(r.GetRevision(), r.GetSynced()))
-		if r.GetSynced() {
-			m.Commit(8, &lofamov1.Event{Node: "d"})
-			good.Refuse(status.Error(codes.Unavailable, "cut"))
-			good.Refuse(nil)
-			return nil
-		}
-		return client.ErrStop
-	})
+	err := c.Watch(bounded(t), client.WatchOptions{Initial: true, Labels: "rack=r7", Fields: "to=FAILED"},
+		func(r *lofamov1.WatchResponse) error {
+			for _, ev := range r.GetEvents() {
+				got = append(got, ev.GetNode())
+			}
+			got = append(got, fmt.Sprint(r.GetRevision(), r.GetSynced()))
+			if r.GetSynced() {
+				m.Commit(8, &lofamov1.Event{Node: "d"})
+				good.Refuse(status.Error(codes.Unavailable, "cut"))
+				good.Refuse(nil)
+				return nil
+			}
+			return client.ErrStop
+		})
 	if err != nil || strings.Join(got, " ") != "a b c 7 true d 8 false" {
 		t.Errorf("%q, %v", got, err)
 	}
 	for _, req := range good.Asked() {
-		if w, ok := req.(*lofamov1.WatchRequest); ok && (w.GetLabelSelector() != "rack=r7" || w.GetFieldSelector() != "to=FAILED" || w.GetInitial() != (w.GetAfterRevision() == 0)) {
+		if w, ok := req.(*lofamov1.WatchRequest); ok && (w.GetLabelSelector() != "rack=r7" || w.GetFieldSelector() != "to=FAILED" ||
+			w.GetInitial() != (w.GetAfterRevision() == 0)) {
 			t.Errorf("%v", w)
 		}
 	}

@@ -85,7 +85,8 @@ func TestWatchLeavesAStoppedSupervisor(t *testing.T) {
 	first, second := clienttest.Serve(t, dir, m), clienttest.Serve(t, dir, m)
 	l, address := newLine(t, first.Address)
 	c, err := client.New(client.Config{
-		Targets: []string{address, second.Address}, TLS: clienttest.ClientTLS(t, dir), TryTimeout: 200 * time.Millisecond, Silence: 50 * time.Millisecond,
+		Targets: []string{address, second.Address}, TLS: clienttest.ClientTLS(t,
+			dir), TryTimeout: 200 * time.Millisecond, Silence: 50 * time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -49,7 +49,8 @@ func reported[R any](stream grpc.ServerStreamingClient[R], take func(*R) error, 
 }
 
 // Diagnose makes nodes test their links, calls each for every progress and returns the report.
-func (c *Client) Diagnose(ctx context.Context, req *lofamov1.DiagnoseRequest, each func(*lofamov1.DiagnosisProgress) error) (report *lofamov1.DiagnosisReport, err error) {
+func (c *Client) Diagnose(ctx context.Context, req *lofamov1.DiagnoseRequest,
+	each func(*lofamov1.DiagnosisProgress) error) (report *lofamov1.DiagnosisReport, err error) {
 	err = c.manage(ctx, func(s lofamov1.ManageClient) error {
 		stream, err := s.Diagnose(ctx, req)
 		if err != nil {
@@ -69,7 +70,8 @@ func (c *Client) Diagnose(ctx context.Context, req *lofamov1.DiagnoseRequest, ea
 }
 
 // StartProcedure runs the fault management procedure on the torus, calls each for every progress and returns the report.
-func (c *Client) StartProcedure(ctx context.Context, req *lofamov1.StartProcedureRequest, each func(*lofamov1.ProcedureProgress) error) (report *lofamov1.ProcedureReport, err error) {
+func (c *Client) StartProcedure(ctx context.Context, req *lofamov1.StartProcedureRequest,
+	each func(*lofamov1.ProcedureProgress) error) (report *lofamov1.ProcedureReport, err error) {
 	err = c.manage(ctx, func(s lofamov1.ManageClient) error {
 		stream, err := s.StartProcedure(ctx, req)
 		if err != nil {

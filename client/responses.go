@@ -11,7 +11,8 @@ import (
 )
 
 // readResponses asks one supervisor after the other until one answers.
-func readResponses[T any](ctx context.Context, c *Client, ask func(context.Context, lofamov1.ResponseServiceClient) (T, error)) (answer T, err error) {
+func readResponses[T any](ctx context.Context, c *Client,
+	ask func(context.Context, lofamov1.ResponseServiceClient) (T, error)) (answer T, err error) {
 	err = c.atOne(ctx, func(conn *grpc.ClientConn) error {
 		ctx, cancel := context.WithTimeout(ctx, c.cfg.TryTimeout)
 		defer cancel()
@@ -22,7 +23,8 @@ func readResponses[T any](ctx context.Context, c *Client, ask func(context.Conte
 }
 
 // changeResponses is changeBy for the service of responses.
-func changeResponses[T any](ctx context.Context, c *Client, ask func(context.Context, lofamov1.ResponseServiceClient) (T, error)) (T, error) {
+func changeResponses[T any](ctx context.Context, c *Client,
+	ask func(context.Context, lofamov1.ResponseServiceClient) (T, error)) (T, error) {
 	return changeBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (T, error) {
 		return ask(ctx, lofamov1.NewResponseServiceClient(conn))
 	})
@@ -73,7 +75,8 @@ func (c *Client) GetResponse(ctx context.Context, id string) (*lofamov1.Response
 // WatchResponses calls each with the responses that pass the filter, then with those that change, until each returns an error. If a
 // supervisor fails, the next one sends all open responses again: first is true for that message, and responses missing from it have
 // ended.
-func (c *Client) WatchResponses(ctx context.Context, filter *lofamov1.ListResponsesRequest, each func(r *lofamov1.WatchResponsesResponse, first bool) error) error {
+func (c *Client) WatchResponses(ctx context.Context, filter *lofamov1.ListResponsesRequest,
+	each func(r *lofamov1.WatchResponsesResponse, first bool) error) error {
 	return c.atOne(ctx, func(conn *grpc.ClientConn) error {
 		stream, err := lofamov1.NewResponseServiceClient(conn).WatchResponses(ctx, &lofamov1.WatchResponsesRequest{Filter: filter})
 		for first := true; err == nil; first = false {

@@ -48,7 +48,8 @@ func TestExportGoesOnAcrossReplicas(t *testing.T) {
 		t.Errorf("%v after %d calls", err, calls)
 	}
 	b.Responses.Lines, b.Responses.Err = nil, status.Error(codes.OutOfRange, "line 4 is no longer kept")
-	if err = c.ExportAudit(bounded(t), &lofamov1.ExportAuditRequest{}, func([]*lofamov1.AuditLine) error { return nil }); status.Code(err) != codes.OutOfRange {
+	if err = c.ExportAudit(bounded(t), &lofamov1.ExportAuditRequest{},
+		func([]*lofamov1.AuditLine) error { return nil }); status.Code(err) != codes.OutOfRange {
 		t.Errorf("%v", err)
 	}
 }

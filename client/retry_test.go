@@ -71,7 +71,8 @@ func TestCompactedHistory(t *testing.T) {
 	s := clienttest.Serve(t, dir, m)
 	c := dial(t, dir, s.Address)
 	m.Compact(5)
-	if err := c.Watch(bounded(t), client.WatchOptions{After: 3}, func(*lofamov1.WatchResponse) error { return nil }); !errors.Is(err, client.ErrCompacted) {
+	if err := c.Watch(bounded(t), client.WatchOptions{After: 3}, func(*lofamov1.WatchResponse) error { return nil }); !errors.Is(err,
+		client.ErrCompacted) {
 		t.Errorf("%v, want ErrCompacted", err)
 	}
 	var compacted, lists, events int
@@ -93,9 +94,11 @@ func TestCompactedHistory(t *testing.T) {
 		return nil
 	})
 	if err != nil || compacted != 1 || lists != 2 || events != 4 {
-		t.Errorf("%v, %d compactions, %d lists with %d events: want one compaction, two lists with two events each", err, compacted, lists, events)
+		t.Errorf("%v, %d compactions, %d lists with %d events: want one compaction, two lists with two events each", err, compacted,
+			lists, events)
 	}
-	if err := c.Watch(bounded(t), client.WatchOptions{Initial: true, After: 4}, nil); err == nil || !strings.Contains(err.Error(), "want only one") {
+	if err := c.Watch(bounded(t), client.WatchOptions{Initial: true, After: 4}, nil); err == nil ||
+		!strings.Contains(err.Error(), "want only one") {
 		t.Errorf("Initial with After: %v", err)
 	}
 }

@@ -101,7 +101,8 @@ func (r *reloader) verify(cs tls.ConnectionState) error {
 		between.AddCert(c)
 	}
 	peer := cs.PeerCertificates[0]
-	if _, err := peer.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err != nil {
+	if _, err := peer.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err != nil {
 		return err
 	}
 	cluster, _, err := identity(own.Leaf)

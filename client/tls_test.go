@@ -43,7 +43,8 @@ func copyPKI(t *testing.T, from, to string) {
 	}
 }
 
-// TestChangedFilesAreUsedAtTheNextHandshake moves a cluster to another authority. The same client follows, and a half-written file does not hurt it.
+// TestChangedFilesAreUsedAtTheNextHandshake moves a cluster to another authority. The same client follows, and a half-written
+// file does not hurt it.
 func TestChangedFilesAreUsedAtTheNextHandshake(t *testing.T) {
 	first, second, mine := t.TempDir(), t.TempDir(), t.TempDir()
 	clienttest.PKI(t, first)
@@ -90,7 +91,8 @@ func TestOnlySupervisorsOfTheClusterAreTrusted(t *testing.T) {
 		"a viewer that serves": {swapped, "certificate"},
 	} {
 		s := clienttest.Serve(t, tc.serves, clienttest.NewMap())
-		if _, err := clientOf(t, filesIn(dir, "viewer"), 1, s.Address).ListSupervisors(bounded(t)); err == nil || !strings.Contains(err.Error(), tc.want) {
+		if _, err := clientOf(t, filesIn(dir, "viewer"), 1, s.Address).ListSupervisors(bounded(t)); err == nil ||
+			!strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v, want an error about its certificate", name, err)
 		}
 	}

@@ -28,7 +28,8 @@ func execute(args []string, stdout, stderr io.Writer) int {
 }
 
 func rootCommand() *cobra.Command {
-	root := cli.Root("lofamo-executor", "Does for LO|FA|MO's supervisors what ends work: Slurm, power and commands", "init, run, check-config or version")
+	root := cli.Root("lofamo-executor", "Does for LO|FA|MO's supervisors what ends work: Slurm, power and commands",
+		"init, run, check-config or version")
 	root.AddCommand(initCommand(), runCommand(), checkCommand(), cli.Version("lofamo-executor"))
 	return root
 }
@@ -145,7 +146,8 @@ func checkCommand() *cobra.Command {
 			if err != nil {
 				return cli.Usage(fmt.Errorf("configuration %s: %w", args[0], err))
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: good: executor process of cluster %s on %s, for %v\n", args[0], cfg.Cluster, cfg.Listen, p.Kinds())
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: good: executor process of cluster %s on %s, for %v\n", args[0], cfg.Cluster,
+				cfg.Listen, p.Kinds())
 			return err
 		},
 	}

@@ -72,7 +72,8 @@ func TestExitCodes(t *testing.T) {
 	}
 	f.Config.Commands[0].Path = "/nowhere/true"
 	var out bytes.Buffer
-	if code := execute([]string{"check-config", write(t, f)}, &out, &out); code != cli.ExitUsage || !strings.Contains(out.String(), "no such file") {
+	if code := execute([]string{"check-config", write(t, f)}, &out, &out); code != cli.ExitUsage ||
+		!strings.Contains(out.String(), "no such file") {
 		t.Errorf("a program that is not there: code %d, %s", code, &out)
 	}
 }
@@ -133,8 +134,8 @@ func TestManager(t *testing.T) {
 	manager.Await(t, "STOPPING=1")
 }
 
-// TestLedgerLost: a process that could not write its ledger ends, so that its manager starts it anew, and says why; the next one reads what is
-// there and goes on.
+// TestLedgerLost: a process that could not write its ledger ends, so that its manager starts it anew, and says why; the next one
+// reads what is there and goes on.
 func TestLedgerLost(t *testing.T) {
 	manager := sdnotifytest.New(t, time.Minute)
 	f := processtest.New(t)
@@ -154,7 +155,8 @@ func TestLedgerLost(t *testing.T) {
 		t.Errorf("without a ledger: %+v", r)
 	}
 	manager.Await(t, "STOPPING=1")
-	if err := first.Wait(); first.ProcessState.ExitCode() != cli.ExitFailure || !strings.Contains(said.String(), "the ledger cannot be written") {
+	if err := first.Wait(); first.ProcessState.ExitCode() != cli.ExitFailure ||
+		!strings.Contains(said.String(), "the ledger cannot be written") {
 		t.Errorf("ended with %v, and said: %s", err, &said)
 	}
 	if err := os.Remove(way); err != nil {

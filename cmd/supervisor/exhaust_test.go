@@ -66,7 +66,8 @@ func TestUnfinishedRequestsDoNotExhaustMemory(t *testing.T) {
 				t.Fatal(err)
 			}
 			before := resident(t, p.Process.Pid)
-			conf, err := pki.ClientTLS(filepath.Join(c.Dir, tc.file+".pem"), filepath.Join(c.Dir, tc.file+".key"), filepath.Join(c.Dir, "ca.pem"), nil)
+			conf, err := pki.ClientTLS(filepath.Join(c.Dir, tc.file+".pem"), filepath.Join(c.Dir, tc.file+".key"),
+				filepath.Join(c.Dir, "ca.pem"), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -91,7 +92,8 @@ func TestUnfinishedRequestsDoNotExhaustMemory(t *testing.T) {
 			}
 			attackers.Wait()
 			sent, streams := a.totals()
-			t.Logf("%s: %d streams opened, %d MiB sent: %d MiB before, %d MiB at the peak, worst honest answer %v", tc.method, streams, sent>>20, before>>20, peak>>20, worst.Round(time.Millisecond))
+			t.Logf("%s: %d streams opened, %d MiB sent: %d MiB before, %d MiB at the peak, worst honest answer %v", tc.method, streams,
+				sent>>20, before>>20, peak>>20, worst.Round(time.Millisecond))
 			if peak-before > maxGrowth {
 				t.Errorf("the supervisor grew by %d MiB: want at most %d", (peak-before)>>20, maxGrowth>>20)
 			}
@@ -106,8 +108,9 @@ const (
 	storeAnswer = 10 * time.Second
 )
 
-// TestConnectionsDoNotExhaustStore: a stranger without a certificate and one with a node's open 2,000 connections each to both listeners of embedded
-// etcd, and keep them. The store goes on serving new clients and peers, and the supervisor grows by at most 64 MiB and by a bounded number of sockets.
+// TestConnectionsDoNotExhaustStore: a stranger without a certificate and one with a node's open 2,000 connections each to both
+// listeners of embedded etcd, and keep them. The store goes on serving new clients and peers, and the supervisor grows by at most
+// 64 MiB and by a bounded number of sockets.
 func TestConnectionsDoNotExhaustStore(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "supervisor")
 	if out, err := exec.Command("go", "build", "-trimpath", "-o", program, ".").CombinedOutput(); err != nil {
@@ -163,7 +166,8 @@ func TestConnectionsDoNotExhaustStore(t *testing.T) {
 		}
 		begin := time.Now()
 		until := begin.Add(storeAnswer)
-		for _, ask := range []func() error{func() error { return readsStore(t, client, supervisor) }, func() error { return readsMembers(peer, supervisor) }} {
+		for _, ask := range []func() error{func() error { return readsStore(t, client, supervisor) },
+			func() error { return readsMembers(peer, supervisor) }} {
 			err := ask()
 			for err != nil && time.Now().Before(until) {
 				err = ask()
@@ -342,7 +346,8 @@ func (w *windows) write(do func() error) error {
 func (w *windows) open(id uint32, method string) error {
 	var b strings.Builder
 	enc := hpack.NewEncoder(&b)
-	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "https"}, {":path", method}, {":authority", "supervisor"}, {"content-type", "application/grpc"}, {"te", "trailers"}} {
+	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "https"}, {":path", method}, {":authority", "supervisor"},
+		{"content-type", "application/grpc"}, {"te", "trailers"}} {
 		_ = enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
 	}
 	prefix := binary.BigEndian.AppendUint32([]byte{0}, unfinishedBytes)

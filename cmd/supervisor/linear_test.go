@@ -220,25 +220,31 @@ func TestRegister(t *testing.T) {
 		ops  []porcupine.Operation
 		want bool
 	}{
-		"what was written is read":          {[]porcupine.Operation{write(0, 1, "a", done), read(2, 3, "a")}, true},
-		"during a write either is read":     {[]porcupine.Operation{write(0, 9, "a", done), read(1, 2, ""), read(3, 4, "a")}, true},
-		"what was overwritten is read":      {[]porcupine.Operation{write(0, 1, "a", done), write(2, 3, "b", done), read(4, 5, "a")}, false},
-		"a write is forgotten":              {[]porcupine.Operation{write(0, 1, "a", done), read(2, 3, "")}, false},
-		"time runs back":                    {[]porcupine.Operation{write(0, 9, "a", done), read(1, 2, "a"), read(3, 4, "")}, false},
-		"a lost answer: it was done":        {[]porcupine.Operation{write(0, math.MaxInt64, "a", lost), read(2, 3, "a")}, true},
-		"a lost answer: it was not done":    {[]porcupine.Operation{write(0, math.MaxInt64, "a", lost), read(2, 3, "")}, true},
-		"a lost answer is done and undone":  {[]porcupine.Operation{write(0, math.MaxInt64, "a", lost), read(2, 3, "a"), read(4, 5, "")}, false},
-		"an end of nothing is refused":      {[]porcupine.Operation{end(0, 1, refused), write(2, 3, "a", done), end(4, 5, done), read(6, 7, "")}, true},
-		"an end of something is refused":    {[]porcupine.Operation{write(0, 1, "a", done), end(2, 3, refused)}, false},
-		"an end of nothing is not refused":  {[]porcupine.Operation{end(0, 1, done)}, false},
-		"another key's value says nothing":  {[]porcupine.Operation{write(0, 1, "a", done), {Input: opInput{key: "l", kind: opRead}, Call: 2, Return: 3, Output: opOutput{}}}, true},
-		"an end whose answer was lost":      {[]porcupine.Operation{write(0, 1, "a", done), end(2, math.MaxInt64, lost), read(4, 5, "")}, true},
-		"a lost answer, read at last":       {[]porcupine.Operation{write(0, math.MaxInt64, "a", lost), write(2, 3, "b", done), read(4, 5, "b"), read(6, 7, "a")}, true},
-		"a lost answer, read too early":     {[]porcupine.Operation{read(0, 1, "a"), write(2, math.MaxInt64, "a", lost), read(4, 5, "a")}, false},
-		"a lost answer is ended":            {[]porcupine.Operation{write(0, math.MaxInt64, "a", lost), end(2, 3, done), read(4, 5, "")}, true},
-		"a long read and a short one":       {[]porcupine.Operation{write(0, 1, "a", done), read(2, 9, "a"), read(4, 5, "a"), write(6, 7, "b", done), read(8, 9, "b")}, true},
-		"long reads, too late for one":      {[]porcupine.Operation{write(0, 1, "a", done), read(2, 9, "a"), read(3, 8, "a"), write(4, 5, "b", done), read(6, 9, "a")}, false},
-		"many reads, too early for one":     {[]porcupine.Operation{read(0, 1, "a"), write(2, 3, "a", done), read(4, 5, "a"), read(6, 7, "a"), read(8, 9, "a")}, false},
+		"what was written is read":         {[]porcupine.Operation{write(0, 1, "a", done), read(2, 3, "a")}, true},
+		"during a write either is read":    {[]porcupine.Operation{write(0, 9, "a", done), read(1, 2, ""), read(3, 4, "a")}, true},
+		"what was overwritten is read":     {[]porcupine.Operation{write(0, 1, "a", done), write(2, 3, "b", done), read(4, 5, "a")}, false},
+		"a write is forgotten":             {[]porcupine.Operation{write(0, 1, "a", done), read(2, 3, "")}, false},
+		"time runs back":                   {[]porcupine.Operation{write(0, 9, "a", done), read(1, 2, "a"), read(3, 4, "")}, false},
+		"a lost answer: it was done":       {[]porcupine.Operation{write(0, math.MaxInt64, "a", lost), read(2, 3, "a")}, true},
+		"a lost answer: it was not done":   {[]porcupine.Operation{write(0, math.MaxInt64, "a", lost), read(2, 3, "")}, true},
+		"a lost answer is done and undone": {[]porcupine.Operation{write(0, math.MaxInt64, "a", lost), read(2, 3, "a"), read(4, 5, "")}, false},
+		"an end of nothing is refused": {[]porcupine.Operation{end(0, 1, refused), write(2, 3, "a", done), end(4, 5, done),
+			read(6, 7, "")}, true},
+		"an end of something is refused":   {[]porcupine.Operation{write(0, 1, "a", done), end(2, 3, refused)}, false},
+		"an end of nothing is not refused": {[]porcupine.Operation{end(0, 1, done)}, false},
+		"another key's value says nothing": {[]porcupine.Operation{write(0, 1, "a", done),
+			{Input: opInput{key: "l", kind: opRead}, Call: 2, Return: 3, Output: opOutput{}}}, true},
+		"an end whose answer was lost": {[]porcupine.Operation{write(0, 1, "a", done), end(2, math.MaxInt64, lost), read(4, 5, "")}, true},
+		"a lost answer, read at last": {[]porcupine.Operation{write(0, math.MaxInt64, "a", lost), write(2, 3, "b", done),
+			read(4, 5, "b"), read(6, 7, "a")}, true},
+		"a lost answer, read too early": {[]porcupine.Operation{read(0, 1, "a"), write(2, math.MaxInt64, "a", lost), read(4, 5, "a")}, false},
+		"a lost answer is ended":        {[]porcupine.Operation{write(0, math.MaxInt64, "a", lost), end(2, 3, done), read(4, 5, "")}, true},
+		"a long read and a short one": {[]porcupine.Operation{write(0, 1, "a", done), read(2, 9, "a"), read(4, 5, "a"),
+			write(6, 7, "b", done), read(8, 9, "b")}, true},
+		"long reads, too late for one": {[]porcupine.Operation{write(0, 1, "a", done), read(2, 9, "a"), read(3, 8, "a"),
+			write(4, 5, "b", done), read(6, 9, "a")}, false},
+		"many reads, too early for one": {[]porcupine.Operation{read(0, 1, "a"), write(2, 3, "a", done), read(4, 5, "a"),
+			read(6, 7, "a"), read(8, 9, "a")}, false},
 		"an end whose answer was lost, not": {[]porcupine.Operation{write(0, 1, "a", done), end(2, math.MaxInt64, lost), read(4, 5, "a")}, true},
 	} {
 		if got := porcupine.CheckOperations(register, tc.ops); got != tc.want {
@@ -303,7 +309,8 @@ type linearCluster struct {
 
 func startLinear(t *testing.T, program string) *linearCluster {
 	t.Helper()
-	c := &linearCluster{program: program, Cluster: supervisortest.New(t, supervisortest.Options{Dims: "2x2x2", Replicas: 3, Preset: config.PresetRelaxed})}
+	c := &linearCluster{program: program, Cluster: supervisortest.New(t,
+		supervisortest.Options{Dims: "2x2x2", Replicas: 3, Preset: config.PresetRelaxed})}
 	silent := config.Duration(10 * time.Minute)
 	for i := range c.Configs {
 		c.Configs[i].Periods = &config.PeriodsOverride{DigestPeriod: &silent}
@@ -645,7 +652,8 @@ func (c *linearCluster) explain(t *testing.T) {
 			n++
 		}
 		for _, op := range part[max(0, n-12):n] {
-			t.Logf("client %d, %s to %s: %s", op.ClientId, time.Duration(op.Call), time.Duration(op.Return), register.DescribeOperation(op.Input, op.Output))
+			t.Logf("client %d, %s to %s: %s", op.ClientId, time.Duration(op.Call), time.Duration(op.Return),
+				register.DescribeOperation(op.Input, op.Output))
 		}
 	}
 }

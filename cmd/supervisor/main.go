@@ -30,7 +30,8 @@ func execute(args, environ []string, stdout, stderr io.Writer) int {
 const program = "lofamo-supervisor"
 
 func command(environ []string) *cobra.Command {
-	root := cli.Root(program, "A replica of LO|FA|MO's supervisors: evidence in, fault map out", "run, config check, restore, check or version")
+	root := cli.Root(program, "A replica of LO|FA|MO's supervisors: evidence in, fault map out",
+		"run, config check, restore, check or version")
 	configCmd := &cobra.Command{
 		Use: "config", Short: "Look at configurations", Args: cli.Args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error { return cli.Usage(fmt.Errorf("config: want check FILE")) },
@@ -63,7 +64,8 @@ before both. Without --etcd-endpoints, and none in the file, etcd runs inside th
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "configuration file, YAML")
-	cmd.Flags().StringSliceVar(&upstream, "upstream", nil, "supervisors of the parent of this region, to which its changes are passed on: ID=IP:PORT of the API, comma-separated")
+	cmd.Flags().StringSliceVar(&upstream, "upstream", nil,
+		"supervisors of the parent of this region, to which its changes are passed on: ID=IP:PORT of the API, comma-separated")
 	cmd.Flags().StringSliceVar(&endpoints, "etcd-endpoints", nil, "use an etcd outside instead of an embedded one: its URLs, comma-separated")
 	return cmd
 }

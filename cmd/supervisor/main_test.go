@@ -132,7 +132,8 @@ func TestLeaderKilled(t *testing.T) {
 	}
 }
 
-// The service manager hears that the replica serves, signs of life while its loops go round, and that it ends. Not parallel: it sets the environment.
+// The service manager hears that the replica serves, signs of life while its loops go round, and that it ends. Not parallel: it
+// sets the environment.
 func TestManager(t *testing.T) {
 	manager := sdnotifytest.New(t, 200*time.Millisecond)
 	c := supervisortest.New(t, supervisortest.Options{Replicas: 1})

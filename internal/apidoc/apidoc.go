@@ -19,7 +19,8 @@ const Package = "lofamo.v1"
 
 // order is that of the page: what people and their programs call before what halves and replicas say to one another.
 // Files that it does not know follow, by name.
-var order = []string{"fault_supervisor", "types", "manage", "response", "admin", "reconfigure", "local", "executor", "wire", "replica", "upstream"}
+var order = []string{"fault_supervisor", "types", "manage", "response", "admin", "reconfigure", "local", "executor", "wire",
+	"replica", "upstream"}
 
 // Page is the reference of an image: the binary form of a FileDescriptorSet that has its source info, as buf build
 // writes it.

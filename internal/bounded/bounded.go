@@ -5,10 +5,10 @@
 //	fresh ──a request has arrived──► serving ⇄ idle        (HTTP: HTTPState)
 //	  └─────the peer has proved its identity─► admitted    (Conn.Admit, Credentials)
 //
-// When a source has used its share, or the listener is full, a new connection replaces the least valuable one: from the source with the most
-// connections, then with the lowest standing, then the oldest. An admitted connection is never closed for another one, and counts for its
-// subject instead of its source. If only admitted connections are left, the new connection is refused. A source is an IPv4 address, an IPv6 /64,
-// or a user of this machine.
+// When a source has used its share, or the listener is full, a new connection replaces the least valuable one: from the source
+// with the most connections, then with the lowest standing, then the oldest. An admitted connection is never closed for another
+// one, and counts for its subject instead of its source. If only admitted connections are left, the new connection is refused. A
+// source is an IPv4 address, an IPv6 /64, or a user of this machine.
 //
 // The package knows neither TLS nor requests: start with Listen.
 package bounded
@@ -217,8 +217,9 @@ type Conn struct {
 // ErrSubject means that a subject, or all subjects together, have too many connections.
 var ErrSubject = errors.New("too many connections of this subject")
 
-// Admit records that the peer has proved its identity: the connection is no longer closed for another one. The subject "" has no limit. Admit
-// returns ErrSubject if the subject, or all subjects together, have reached their limit, and net.ErrClosed if the connection was closed meanwhile.
+// Admit records that the peer has proved its identity: the connection is no longer closed for another one. The subject "" has no
+// limit. Admit returns ErrSubject if the subject, or all subjects together, have reached their limit, and net.ErrClosed if the
+// connection was closed meanwhile.
 func (c *Conn) Admit(subject string) error {
 	l := c.l
 	l.mu.Lock()

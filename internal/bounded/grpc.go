@@ -7,8 +7,8 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Credentials returns the credentials of a gRPC server on a Listener. After the handshake, a connection is admitted as the subject of its verified
-// certificates; the subject "" has no limit.
+// Credentials returns the credentials of a gRPC server on a Listener. After the handshake, a connection is admitted as the
+// subject of its verified certificates; the subject "" has no limit.
 func Credentials(conf *tls.Config, subject func(tls.ConnectionState) string) credentials.TransportCredentials {
 	return admitting{credentials.NewTLS(conf), subject}
 }

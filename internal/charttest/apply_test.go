@@ -19,8 +19,9 @@ import (
 	"github.com/lofamo/lofamo/internal/testing/kubetest"
 )
 
-// A real API server takes every object that the chart can make, a second time without a change, and then with changed values: first each set of values as kubectl
-// would apply it, then by Helm itself, with an upgrade and the way back, and the topology from the nodes' labels.
+// A real API server takes every object that the chart can make, a second time without a change, and then with changed values:
+// first each set of values as kubectl would apply it, then by Helm itself, with an upgrade and the way back, and the topology
+// from the nodes' labels.
 func TestApply(t *testing.T) {
 	t.Parallel()
 	helm(t)
@@ -76,7 +77,8 @@ func testHelm(t *testing.T, s *kubetest.Server, k server) {
 		t.Fatal(err)
 	}
 	inventory := filepath.Join(dir, "inventory.yaml")
-	if err := os.WriteFile(inventory, []byte("cluster: hall7\ndims: 2x1x1\nsupervisors: [{id: s1, address: 10.0.0.101}]\n"), 0o600); err != nil {
+	if err := os.WriteFile(inventory, []byte("cluster: hall7\ndims: 2x1x1\nsupervisors: [{id: s1, address: 10.0.0.101}]\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	do := func(args ...string) (string, error) {
@@ -87,10 +89,12 @@ func testHelm(t *testing.T, s *kubetest.Server, k server) {
 		t.Fatal(err)
 	}
 	labels := []string{"--values", values, "--set-file", "inventory=" + inventory}
-	if _, err := do(append([]string{"install", "lofamo", chart}, labels...)...); err == nil || !strings.Contains(err.Error(), "no node with the label lofamo.io/coord is seen") {
+	if _, err := do(append([]string{"install", "lofamo", chart}, labels...)...); err == nil ||
+		!strings.Contains(err.Error(), "no node with the label lofamo.io/coord is seen") {
 		t.Errorf("installed without a labelled node: %v", err)
 	}
-	for name, node := range map[string]struct{ coord, address string }{"worker-1": {"0-0-0", "10.0.0.1"}, "worker-2": {"1-0-0", "10.0.0.2"}, "control-1": {"", "10.0.0.101"}} {
+	for name, node := range map[string]struct{ coord, address string }{"worker-1": {"0-0-0", "10.0.0.1"},
+		"worker-2": {"1-0-0", "10.0.0.2"}, "control-1": {"", "10.0.0.101"}} {
 		text := "apiVersion: v1\nkind: Node\nmetadata: {name: " + name + ", labels: {example.org/rack: r1}}\n"
 		if node.coord != "" {
 			text = strings.Replace(text, "r1}", "r1, lofamo.io/coord: "+node.coord+"}", 1)
@@ -182,7 +186,8 @@ type server struct {
 var plurals = map[string]string{"NetworkPolicy": "networkpolicies"}
 
 // clusterScoped are kinds that have no namespace.
-var clusterScoped = map[string]bool{"Namespace": true, "Node": true, "PersistentVolume": true, "ClusterRole": true, "ClusterRoleBinding": true, "CustomResourceDefinition": true}
+var clusterScoped = map[string]bool{"Namespace": true, "Node": true, "PersistentVolume": true, "ClusterRole": true,
+	"ClusterRoleBinding": true, "CustomResourceDefinition": true}
 
 func (k server) path(version, kind, namespace, name string) string {
 	path := "/apis/" + version
@@ -248,9 +253,11 @@ func (k server) remove(o object) {
 	if _, err := k.c.Do(http.MethodDelete, k.pathOf(o)+"?gracePeriodSeconds=0", "", nil); err != nil {
 		k.t.Fatalf("%s: %v", o, err)
 	}
-	if finalizers := []byte(`{"metadata":{"finalizers":null}}`); slices.Contains([]string{"PersistentVolume", "PersistentVolumeClaim", "Pod", "Job"}, o.text("kind")) {
+	if finalizers := []byte(`{"metadata":{"finalizers":null}}`); slices.Contains([]string{"PersistentVolume", "PersistentVolumeClaim",
+		"Pod", "Job"}, o.text("kind")) {
 		var gone *kubetest.StatusError
-		if _, err := k.c.Do(http.MethodPatch, k.pathOf(o), kubetest.MergePatch, finalizers); err != nil && (!errors.As(err, &gone) || gone.Code != http.StatusNotFound) {
+		if _, err := k.c.Do(http.MethodPatch, k.pathOf(o), kubetest.MergePatch, finalizers); err != nil &&
+			(!errors.As(err, &gone) || gone.Code != http.StatusNotFound) {
 			k.t.Fatalf("%s: %v", o, err)
 		}
 	}
@@ -259,7 +266,8 @@ func (k server) remove(o object) {
 // established waits until a kind of others is served.
 func (k server) established(kind string) {
 	k.t.Helper()
-	groups := map[string]string{"PodMonitor": "monitoring.coreos.com/v1", "PrometheusRule": "monitoring.coreos.com/v1", "Certificate": "cert-manager.io/v1"}
+	groups := map[string]string{"PodMonitor": "monitoring.coreos.com/v1", "PrometheusRule": "monitoring.coreos.com/v1",
+		"Certificate": "cert-manager.io/v1"}
 	path := strings.TrimSuffix(k.path(groups[kind], kind, "lofamo", ""), "/")
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

@@ -73,7 +73,8 @@ func (m *machine) lay(name, bin string, template object, configs map[string]obje
 	spec, _ := template.at("spec", "template", "spec").(map[string]any)
 	p := &pod{
 		m: m, name: name, bin: bin, spec: spec, configs: configs, running: map[string]*exec.Cmd{},
-		fields:  map[string]string{"spec.nodeName": m.node, "status.hostIP": m.ip.String(), "metadata.labels['apps.kubernetes.io/pod-index']": index},
+		fields: map[string]string{"spec.nodeName": m.node, "status.hostIP": m.ip.String(),
+			"metadata.labels['apps.kubernetes.io/pod-index']": index},
 		volumes: map[string]string{},
 	}
 	for _, claim := range list(template, "spec", "volumeClaimTemplates") {
@@ -265,15 +266,16 @@ type mount struct {
 	readOnly bool
 }
 
-// root has a command run with a root directory of its own, which has libraries, the programs of bin and these mounts, and may be read-only: a container's, on a machine without anything
-// that makes containers. It goes with the process.
+// root has a command run with a root directory of its own, which has libraries, the programs of bin and these mounts, and may be
+// read-only: a container's, on a machine without anything that makes containers. It goes with the process.
 func (m *machine) root(name, bin string, mounts []mount, readOnly bool, args []string) *exec.Cmd {
 	dir := filepath.Join(m.dir, "roots", name)
 	m.mkdir(dir)
 	var script strings.Builder
 	do := func(format string, a ...any) { _, _ = fmt.Fprintf(&script, format+"\n", a...) }
 	do("set -e")
-	do("mount -t tmpfs -o mode=755 tmpfs %[1]s; mkdir %[1]s/proc %[1]s/sys %[1]s/dev %[1]s/tmp %[1]s/etc; cp /etc/hosts %[1]s/etc", dir) // a kubelet's, on the host's network, is the node's
+	do("mount -t tmpfs -o mode=755 tmpfs %[1]s; mkdir %[1]s/proc %[1]s/sys %[1]s/dev %[1]s/tmp %[1]s/etc; cp /etc/hosts %[1]s/etc",
+		dir) // a kubelet's, on the host's network, is the node's
 	do("for d in bin sbin lib lib32 lib64 libx32; do if [ -L /$d ]; then cp -P /$d %[1]s; elif [ -d /$d ]; then mkdir %[1]s/$d; mount --bind /$d %[1]s/$d; fi; done", dir)
 	do("mkdir %[1]s/usr; mount --bind /usr %[1]s/usr; mount --bind /dev %[1]s/dev; mount -t sysfs -o ro sysfs %[1]s/sys; mount -t proc proc %[1]s/proc", dir)
 	mounts = append(slices.Clone(mounts), mount{bin, "/image", true})
@@ -294,7 +296,8 @@ func (m *machine) root(name, bin string, mounts []mount, readOnly bool, args []s
 	return cmd
 }
 
-// container is a container's process: with the arguments, variables, paths, user and rights that it would have, and the first of a PID namespace.
+// container is a container's process: with the arguments, variables, paths, user and rights that it would have, and the first of
+// a PID namespace.
 func (p *pod) container(c object) *exec.Cmd {
 	image := c.text("image")
 	program := strings.Split(image[strings.LastIndex(image, "/")+1:], ":")[0]
@@ -306,7 +309,8 @@ func (p *pod) container(c object) *exec.Cmd {
 		}
 		mounts = append(mounts, mount{from, v.text("mountPath"), v.at("readOnly") == true})
 	}
-	cmd := p.m.root(p.name+"-"+c.text("name"), p.bin, mounts, c.at("securityContext", "readOnlyRootFilesystem") == true, p.within(c, program, words(c.at("args"))))
+	cmd := p.m.root(p.name+"-"+c.text("name"), p.bin, mounts, c.at("securityContext", "readOnlyRootFilesystem") == true,
+		p.within(c, program, words(c.at("args"))))
 	if p.spec.at("hostPID") != true {
 		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID
 	}
@@ -333,7 +337,8 @@ func (p *pod) within(c object, program string, args []string) []string {
 	}
 	line := []string{"/usr/bin/setpriv", "--no-new-privs", "--inh-caps=-all", bounding.String()}
 	if uid != 0 {
-		line = append(line, "--reuid="+strconv.Itoa(uid), "--regid="+strconv.Itoa(gid), "--clear-groups", "--pdeathsig=TERM") // another user is nobody's child
+		line = append(line, "--reuid="+strconv.Itoa(uid), "--regid="+strconv.Itoa(gid), "--clear-groups",
+			"--pdeathsig=TERM") // another user is nobody's child
 	}
 	line = append(line, "--", "/usr/bin/env", "-i", "PATH=/image")
 	for name, value := range env {
@@ -381,7 +386,8 @@ func (p *pod) ask(c object, kind string) error {
 		return fmt.Errorf("port %s is not declared", c.text(kind, "httpGet", "port"))
 	}
 	command := words(c.at(kind, "exec", "command"))
-	args := append([]string{"--target", strconv.Itoa(p.running[c.text("name")].Process.Pid), "--mount", "--pid", "--root", "--wd=/", "--"}, p.within(c, command[0], command[1:])...)
+	args := append([]string{"--target", strconv.Itoa(p.running[c.text("name")].Process.Pid), "--mount", "--pid", "--root", "--wd=/",
+		"--"}, p.within(c, command[0], command[1:])...)
 	if out, err := exec.Command("nsenter", args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
@@ -479,7 +485,8 @@ func seen(t *testing.T, pid int) string {
 // wantContainers skips the test where nothing like a container can be made.
 func wantContainers(t *testing.T) {
 	t.Helper()
-	if out, err := exec.Command("unshare", "--mount", "--pid", "--fork", "--mount-proc", "/usr/bin/setpriv", "--bounding-set=-all", "--no-new-privs", "true").CombinedOutput(); err != nil {
+	if out, err := exec.Command("unshare", "--mount", "--pid", "--fork", "--mount-proc", "/usr/bin/setpriv", "--bounding-set=-all",
+		"--no-new-privs", "true").CombinedOutput(); err != nil {
 		needs.Missing(t, "no namespaces, or no setpriv of util-linux: %v: %s", err, out)
 	}
 }

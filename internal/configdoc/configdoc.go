@@ -1,5 +1,6 @@
-// Package configdoc makes of the configurations' structs and their doc comments what people read: the reference (docs/configuration.md), and default files
-// with every key explained (deploy/config). The comments in the code are the only source.
+// Package configdoc makes of the configurations' structs and their doc comments what people read: the reference
+// (docs/configuration.md), and default files with every key explained (deploy/config). The comments in the code are the only
+// source.
 //
 // It reads the source of this module, and is no part of any program that is shipped.
 package configdoc
@@ -221,7 +222,8 @@ func (s *Source) overridden(t typeOf, field string) string {
 
 // plain puts the key in the place of the field's name at the beginning of a comment.
 func plain(doc, name, key string) string {
-	if rest, ok := strings.CutPrefix(doc, name); ok && (strings.HasPrefix(rest, " ") || strings.HasPrefix(rest, ":") || strings.HasPrefix(rest, ",")) {
+	if rest, ok := strings.CutPrefix(doc, name); ok &&
+		(strings.HasPrefix(rest, " ") || strings.HasPrefix(rest, ":") || strings.HasPrefix(rest, ",")) {
 		return key + rest
 	}
 	return doc

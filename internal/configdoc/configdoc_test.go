@@ -40,7 +40,8 @@ func TestFilesAreTheDefaults(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, tc := range []struct{ got, want any }{{agent, config.DefaultAgent()}, {supervisor, config.DefaultSupervisor()}, {executor, process.Default()}} {
+	for _, tc := range []struct{ got, want any }{{agent, config.DefaultAgent()}, {supervisor, config.DefaultSupervisor()},
+		{executor, process.Default()}} {
 		got, err := Defaults(tc.got)
 		if err != nil {
 			t.Fatal(err)
@@ -108,9 +109,10 @@ func explained(t *testing.T, prefix string, fields []Field) {
 func TestRender(t *testing.T) {
 	fields := []Field{
 		{Key: "on", Doc: "on says whether. Default no.", Type: "text"},
-		{Key: "a", Doc: "a is b | c.", Type: "section", Fields: []Field{{Key: "n", Doc: "n counts.", Type: "number"}, {Key: "list", Doc: "list of d.", Type: "list of section", List: true, Fields: []Field{
-			{Key: "x", Doc: "x first.", Type: "text"}, {Key: "y", Doc: "y then.", Type: "true or false"},
-		}}}},
+		{Key: "a", Doc: "a is b | c.", Type: "section", Fields: []Field{{Key: "n", Doc: "n counts.", Type: "number"},
+			{Key: "list", Doc: "list of d.", Type: "list of section", List: true, Fields: []Field{
+				{Key: "x", Doc: "x first.", Type: "text"}, {Key: "y", Doc: "y then.", Type: "true or false"},
+			}}}},
 	}
 	const want = `# head
 
@@ -132,7 +134,8 @@ a:
 	if got := YAML("head", fields, defaults); got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
-	if got := Markdown(fields, defaults); !strings.Contains(got, "| `a.n` | number | `3` | n counts. |\n") || !strings.Contains(got, "| `a.list[].y` |") || !strings.Contains(got, `b \| c`) {
+	if got := Markdown(fields, defaults); !strings.Contains(got, "| `a.n` | number | `3` | n counts. |\n") ||
+		!strings.Contains(got, "| `a.list[].y` |") || !strings.Contains(got, `b \| c`) {
 		t.Errorf("%s", got)
 	}
 	if got := (keys{"Dims": "dims", "Interface": "interface"}).in("Dims of it. Inside Dims, and Interface. Interface."); got != "Dims of it. Inside dims, and interface. Interface." {

@@ -10,7 +10,8 @@ import (
 // width is that of comments in default files, in columns.
 const width = 120
 
-// YAML is a default file: every key under its explanation. Those that have a default have it; the others stand behind a '#', without a blank, to be filled in.
+// YAML is a default file: every key under its explanation. Those that have a default have it; the others stand behind a '#',
+// without a blank, to be filled in.
 func YAML(head string, fields []Field, defaults map[string]any) string {
 	var b strings.Builder
 	comment(&b, head, "")

@@ -77,8 +77,8 @@ func CallPoints() []Point {
 	return []Point{CallAdmitted, CallLooked, CallSending, CallSent, CallEnded}
 }
 
-// The points of an act that a response has a node make, in its recovery daemon, in the order of the act. Nothing but an order passes them, so that they are
-// not among Points.
+// The points of an act that a response has a node make, in its recovery daemon, in the order of the act. Nothing but an order
+// passes them, so that they are not among Points.
 const (
 	ActAdmitted Point = "act-admitted" // it is kept that the attempt is under way, and nothing is done
 	ActNoted    Point = "act-noted"    // what the next attempt has to know is kept, and nothing is done
@@ -141,7 +141,8 @@ const (
 	Hold                  // the caller waits, the process goes on, until a Gate lets it through
 )
 
-var actionNames = [...]string{Pass: "pass", Drop: "drop", Corrupt: "corrupt", Double: "double", Delay: "delay", Hang: "hang", Spin: "spin", Crash: "crash", Panic: "panic", Exit: "exit", Stop: "stop", Hold: "hold"}
+var actionNames = [...]string{Pass: "pass", Drop: "drop", Corrupt: "corrupt", Double: "double", Delay: "delay", Hang: "hang",
+	Spin: "spin", Crash: "crash", Panic: "panic", Exit: "exit", Stop: "stop", Hold: "hold"}
 
 // String returns the action's name.
 func (a Action) String() string {

@@ -129,5 +129,6 @@ func at(v reflect.Value) unsafe.Pointer { return unsafe.Pointer(v.UnsafeAddr()) 
 func left(t reflect.Type) bool {
 	p := t.PkgPath()
 	return p == "sync" || p == "sync/atomic" || p == "log/slog" || p == "time" && t.Name() == "Location" || p == "reflect" || p == "runtime" ||
-		strings.HasPrefix(p, "internal/") || strings.HasPrefix(p, "crypto/") || strings.HasPrefix(p, "google.golang.org/") || p == "net" || p == "os"
+		strings.HasPrefix(p, "internal/") || strings.HasPrefix(p, "crypto/") || strings.HasPrefix(p, "google.golang.org/") ||
+		p == "net" || p == "os"
 }

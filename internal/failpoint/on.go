@@ -152,7 +152,8 @@ func Arm(o Order) error {
 		return err
 	}
 	halves, daemon := Points()
-	if all := slices.Concat(halves, daemon, ExecutorPoints(), FilePoints(), ActPoints(), KubernetesPoints(), CallPoints(), ResponderPoints()); !slices.Contains(all, o.Point) {
+	if all := slices.Concat(halves, daemon, ExecutorPoints(), FilePoints(), ActPoints(), KubernetesPoints(), CallPoints(),
+		ResponderPoints()); !slices.Contains(all, o.Point) {
 		return fmt.Errorf("point: given %q: want one of %v", o.Point, all)
 	}
 	armed.mu.Lock()
@@ -212,8 +213,8 @@ func flipLive(seed uint64) (Flipped, error) {
 	return Flip(roots, seed)
 }
 
-// Mount serves POST /failpoint, whose body is an Order, DELETE /failpoint, after which nothing is armed and which answers what was, GET /failpoint, which
-// answers how many points were hit and how many are armed, and POST /flip, whose body is a seed.
+// Mount serves POST /failpoint, whose body is an Order, DELETE /failpoint, after which nothing is armed and which answers what
+// was, GET /failpoint, which answers how many points were hit and how many are armed, and POST /flip, whose body is a seed.
 func Mount(mux *http.ServeMux) {
 	mux.HandleFunc("POST /failpoint", func(w http.ResponseWriter, r *http.Request) {
 		var o Order

@@ -115,7 +115,8 @@ func TestArmRefuses(t *testing.T) {
 	}
 	mux := http.NewServeMux()
 	Mount(mux)
-	for body, want := range map[string]int{`{"point":"nowhere","action":"drop"}`: 400, `x`: 400, `{"point":"mail-receive","action":"drop"}`: 200} {
+	for body, want := range map[string]int{`{"point":"nowhere","action":"drop"}`: 400, `x`: 400,
+		`{"point":"mail-receive","action":"drop"}`: 200} {
 		w := httptest.NewRecorder()
 		mux.ServeHTTP(w, httptest.NewRequest("POST", "/failpoint", strings.NewReader(body)))
 		if w.Code != want {

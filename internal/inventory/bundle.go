@@ -64,7 +64,8 @@ func Open(path string) *Dir { return &Dir{path} }
 
 func (d *Dir) file(elem ...string) string { return filepath.Join(append([]string{d.path}, elem...)...) }
 
-// Init makes the directory: authority, gossip key, certificates for people, and a bundle for every machine. It refuses a directory that has something in it.
+// Init makes the directory: authority, gossip key, certificates for people, and a bundle for every machine. It refuses a
+// directory that has something in it.
 func (d *Dir) Init(inv Inventory) error {
 	if entries, err := os.ReadDir(d.path); err == nil && len(entries) > 0 {
 		return fmt.Errorf("make a cluster's files in %s: the directory has something in it (%s): take a new one; add-node and rotate-keys change one that is there", d.path, entries[0].Name())
@@ -100,7 +101,8 @@ func newIssuer(cluster, dir string) error {
 	return i.Save(filepath.Join(dir, issuerCert), filepath.Join(dir, issuerKey))
 }
 
-// issuer returns the directory of the issuer that supervisors use: during step use of a change, the next one if there is one. "": there is none.
+// issuer returns the directory of the issuer that supervisors use: during step use of a change, the next one if there is one. "":
+// there is none.
 func (d *Dir) issuer() (string, error) {
 	r, err := d.rotation()
 	if err != nil {
@@ -125,7 +127,8 @@ type whose func(id string) bool
 
 func everyone(string) bool { return true }
 
-// write makes bundles of all members after the inventory, and forgets those of members that are no more. Certificates that fresh does not name stay.
+// write makes bundles of all members after the inventory, and forgets those of members that are no more. Certificates that fresh
+// does not name stay.
 func (d *Dir) write(inv Inventory, ca *pki.CA, fresh whose) error {
 	l, err := inv.Layout()
 	if err != nil {
@@ -228,8 +231,8 @@ func issue(ca *pki.CA, base string, id pki.Identity, s *layout.Supervisor, fresh
 	return ca.IssueTo(base+".pem", base+".key", id, ips, []string{"localhost"})
 }
 
-// reached is where others find what a member serves, who has its own address in other; empty: nowhere, for it is served to its own machine alone. Settings, which are for all
-// machines of a kind, name none, or every one.
+// reached is where others find what a member serves, who has its own address in other; empty: nowhere, for it is served to its
+// own machine alone. Settings, which are for all machines of a kind, name none, or every one.
 func reached(serves, other string) string {
 	host, port, err := net.SplitHostPort(serves)
 	if err != nil {
@@ -255,7 +258,8 @@ func (d *Dir) writeSupervisor(inv Inventory, l layout.Layout, i int, ca *pki.CA,
 	if err := os.MkdirAll(filepath.Join(dir, "pki"), 0o700); err != nil {
 		return "", err
 	}
-	if err := issue(ca, filepath.Join(dir, "pki", "supervisor"), pki.SupervisorIdentity(inv.Cluster, id), &l.Supervisors[i], fresh(id)); err != nil {
+	if err := issue(ca, filepath.Join(dir, "pki", "supervisor"), pki.SupervisorIdentity(inv.Cluster, id), &l.Supervisors[i],
+		fresh(id)); err != nil {
 		return "", err
 	}
 	cfg := inv.supervisor(l, i, etc)
@@ -390,8 +394,8 @@ func (d *Dir) authority() (*pki.CA, error) {
 	return pki.LoadCA(d.file(nextDir, caCert), d.file(nextDir, caKey))
 }
 
-// Update brings the bundles up to date with an inventory: a node more, one gone, one elsewhere, another machine in the place of one (renew: its certificates
-// are made anew). It returns the members of which something has changed.
+// Update brings the bundles up to date with an inventory: a node more, one gone, one elsewhere, another machine in the place of
+// one (renew: its certificates are made anew). It returns the members of which something has changed.
 func (d *Dir) Update(inv Inventory, renew ...string) ([]string, error) {
 	old, err := d.Inventory()
 	if err != nil {

@@ -86,7 +86,8 @@ func (l Layout) Supervisor(i int) config.Supervisor {
 	for r, n := range l.Nodes {
 		services := n.Services()
 		if r < l.Places() {
-			cfg.Nodes = append(cfg.Nodes, config.NodeEntry{ID: n.ID, Coord: l.Dims.At(r).String(), Service: services[0], Alternates: services[1:], Labels: n.Labels, Region: n.Region})
+			cfg.Nodes = append(cfg.Nodes, config.NodeEntry{ID: n.ID, Coord: l.Dims.At(r).String(), Service: services[0],
+				Alternates: services[1:], Labels: n.Labels, Region: n.Region})
 		} else {
 			cfg.Spares = append(cfg.Spares, config.SpareEntry{ID: n.ID, Service: services[0], Alternates: services[1:], Labels: n.Labels})
 		}
@@ -100,7 +101,8 @@ func (l Layout) Supervisor(i int) config.Supervisor {
 			cfg.GossipJoin = append(cfg.GossipJoin, other.Gossip)
 		}
 		members = append(members, other.ID+"=https://"+other.EtcdPeer)
-		cfg.Replicas = append(cfg.Replicas, config.ReplicaEntry{ID: other.ID, GRPC: other.GRPC, Report: other.Report[0], HTTP: other.HTTP, Web: other.WebURL})
+		cfg.Replicas = append(cfg.Replicas, config.ReplicaEntry{ID: other.ID, GRPC: other.GRPC, Report: other.Report[0], HTTP: other.HTTP,
+			Web: other.WebURL})
 	}
 	cfg.Etcd.Name, cfg.Etcd.InitialCluster = s.ID, strings.Join(members, ",")
 	cfg.Etcd.PeerURL, cfg.Etcd.ClientURL = "https://"+s.EtcdPeer, "https://"+s.EtcdClient

@@ -2,8 +2,8 @@ package layout
 
 import "encoding/json"
 
-// TargetsFile is the name of the file, in a cluster's directory, with all that a Prometheus scrapes of it: a list for `file_sd_configs`, which
-// Prometheus reads again when it changes.
+// TargetsFile is the name of the file, in a cluster's directory, with all that a Prometheus scrapes of it: a list for
+// `file_sd_configs`, which Prometheus reads again when it changes.
 const TargetsFile = "prometheus-targets.json"
 
 // Jobs of the targets; the rules and dashboards keep jobs apart, and know none by its name.
@@ -12,8 +12,8 @@ const (
 	JobAgent      = "lofamo-agent"
 )
 
-// Targets are those who serve metrics, in groups by job and cluster: a list for Prometheus' file_sd_configs. Each region is a cluster of its
-// own to Prometheus, and so is their parent: each tells a map, and rules would take them for one.
+// Targets are those who serve metrics, in groups by job and cluster: a list for Prometheus' file_sd_configs. Each region is a
+// cluster of its own to Prometheus, and so is their parent: each tells a map, and rules would take them for one.
 type Targets []targetGroup
 
 // targetGroup is one of Prometheus' file_sd: addresses, and the labels that all that is scraped there gets.

@@ -1,5 +1,5 @@
-// Package needs lets tests state their needs: a program, a right, a kernel feature. Where one is missing the test is skipped and listed in a
-// file that `make test` prints at its end. If CI is set, the test fails instead, because the skip would go unnoticed.
+// Package needs lets tests state their needs: a program, a right, a kernel feature. Where one is missing the test is skipped and
+// listed in a file that `make test` prints at its end. If CI is set, the test fails instead, because the skip would go unnoticed.
 package needs
 
 import (
@@ -62,8 +62,8 @@ func Program(t testing.TB, from string, names ...string) string {
 	return ""
 }
 
-// Set returns an environment variable with the path of something that the test does not make itself. from names the command that makes it and
-// sets the variable. The test is also skipped if the path does not exist.
+// Set returns an environment variable with the path of something that the test does not make itself. from names the command that
+// makes it and sets the variable. The test is also skipped if the path does not exist.
 func Set(t testing.TB, from, variable string) string {
 	t.Helper()
 	path := os.Getenv(variable)

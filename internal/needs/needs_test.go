@@ -31,7 +31,8 @@ func TestMissing(t *testing.T) {
 			t.Errorf("CI=%q: %s: %s: want it %s", ci, e.how, e.why, want)
 		}
 		e = &ended{TB: t}
-		if got := Program(e, "grow one", "no-such-program"); got != "" || e.how != want || !strings.Contains(e.why, `["no-such-program"]: grow one`) {
+		if got := Program(e, "grow one", "no-such-program"); got != "" || e.how != want ||
+			!strings.Contains(e.why, `["no-such-program"]: grow one`) {
 			t.Errorf("CI=%q: %q, %s: %s: want it %s", ci, got, e.how, e.why, want)
 		}
 	}
@@ -52,7 +53,8 @@ func TestSkippedTestsAreListed(t *testing.T) {
 		}
 	}
 	got, err := os.ReadFile(list)
-	if want := "needs/TestSkippedTestsAreListed: \"no moon\"\nneeds/TestSkippedTestsAreListed: \"no sun\\nand stars\"\n"; err != nil || string(got) != want {
+	if want := "needs/TestSkippedTestsAreListed: \"no moon\"\nneeds/TestSkippedTestsAreListed: \"no sun\\nand stars\"\n"; err != nil ||
+		string(got) != want {
 		t.Errorf("%v\n%s\nwant\n%s", err, got, want)
 	}
 	t.Setenv(List, filepath.Join(list, "below a file"))

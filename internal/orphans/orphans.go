@@ -1,5 +1,6 @@
-// Package orphans waits for children that nobody else waits for. The first process of a PID namespace, as a container's is, gets those whose parents have ended, such as what a check
-// program leaves behind; dead ones that nobody waits for hold their ids for ever, of which a container has few. It is for no other process: elsewhere init does this.
+// Package orphans waits for children that nobody else waits for. The first process of a PID namespace, as a container's is, gets
+// those whose parents have ended, such as what a check program leaves behind; dead ones that nobody waits for hold their ids for
+// ever, of which a container has few. It is for no other process: elsewhere init does this.
 package orphans
 
 import (

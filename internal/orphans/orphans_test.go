@@ -18,7 +18,8 @@ const insideEnv = "LOFAMO_TEST_ORPHANS"
 // every is long beside what a thread waits for a processor: who has started a child has waited for it by then.
 const every = 300 * time.Millisecond
 
-// In a PID namespace of its own this process gets the orphans of its children, and waits for those; and for a child of its own whoever has started it does.
+// In a PID namespace of its own this process gets the orphans of its children, and waits for those; and for a child of its own
+// whoever has started it does.
 func TestReap(t *testing.T) {
 	if os.Getenv(insideEnv) != "" {
 		inside(t)
@@ -27,7 +28,8 @@ func TestReap(t *testing.T) {
 	if out, err := exec.Command("unshare", "--pid", "--fork", "--mount-proc", "true").CombinedOutput(); err != nil {
 		needs.Missing(t, "no PID namespaces: %v: %s", err, out)
 	}
-	cmd := exec.CommandContext(t.Context(), "unshare", "--pid", "--fork", "--kill-child", "--mount-proc", os.Args[0], "-test.run", "^TestReap$", "-test.count", "1", "-test.v")
+	cmd := exec.CommandContext(t.Context(), "unshare", "--pid", "--fork", "--kill-child", "--mount-proc", os.Args[0], "-test.run",
+		"^TestReap$", "-test.count", "1", "-test.v")
 	cmd.Env = append(os.Environ(), insideEnv+"=1")
 	out, err := cmd.CombinedOutput()
 	if err != nil || !bytes.Contains(out, []byte("--- PASS: TestReap")) {

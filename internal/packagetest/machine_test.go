@@ -20,8 +20,9 @@ import (
 	"github.com/lofamo/lofamo/internal/testing/tether"
 )
 
-// boots makes of a copy of this machine's root a machine that systemd boots as its first process: processes, mounts, cgroups, IPC, name and network of its own, the latter
-// with the loopback interface alone and the two addresses that the tests' inventory names. Of this machine's own units there are only targets, slices and the journal.
+// boots makes of a copy of this machine's root a machine that systemd boots as its first process: processes, mounts, cgroups,
+// IPC, name and network of its own, the latter with the loopback interface alone and the two addresses that the tests' inventory
+// names. Of this machine's own units there are only targets, slices and the journal.
 const boots = `set -e
 root=$1
 mount --make-rprivate /
@@ -83,7 +84,8 @@ func boot(t *testing.T) *machine {
 	t.Cleanup(func() { _ = syscall.Unmount(m.root, syscall.MNT_DETACH) })
 	cgroup := newCgroup(t)
 	var log bytes.Buffer
-	cmd := exec.Command("unshare", "--mount", "--pid", "--fork", "--kill-child", "--cgroup", "--uts", "--ipc", "--net", "sh", "-c", boots, "sh", m.root) //nolint:noctx // who cleans up ends it
+	cmd := exec.Command("unshare", "--mount", "--pid", "--fork", "--kill-child", "--cgroup", "--uts", "--ipc", "--net", "sh", "-c",
+		boots, "sh", m.root) //nolint:noctx // who cleans up ends it
 	cmd.Stdout, cmd.Stderr = &log, &log
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(cgroup.Fd())}
 	if err := tether.Start(cmd, syscall.SIGKILL); err != nil { // with it the machine goes, and all that it has mounted
@@ -196,12 +198,14 @@ func (m *machine) eventually(what string, holds func() bool, why func() string) 
 }
 
 // records are those of who installs packages, and caches: they know what was there once.
-var records = []string{"/var/lib/dpkg", "/var/lib/rpm", "/var/log/dpkg.log", "/var/log/alternatives", "/var/cache", "/var/log/journal", "/var/lib/systemd", "/packages", "/root/.gnupg"}
+var records = []string{"/var/lib/dpkg", "/var/lib/rpm", "/var/log/dpkg.log", "/var/log/alternatives", "/var/cache",
+	"/var/log/journal", "/var/lib/systemd", "/packages", "/root/.gnupg"}
 
 // users are the files that name users and groups.
 var users = []string{"/etc/passwd", "/etc/group", "/etc/shadow", "/etc/gshadow"}
 
-// tree is everything that an uninstallation may leave: files that were written, what is in /run, /tmp and /dev/shm, cgroups, processes, links to units, users and groups.
+// tree is everything that an uninstallation may leave: files that were written, what is in /run, /tmp and /dev/shm, cgroups,
+// processes, links to units, users and groups.
 func (m *machine) tree() []string {
 	m.t.Helper()
 	var out []string
@@ -229,7 +233,8 @@ func (m *machine) tree() []string {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	for l := range strings.SplitSeq(m.run("find", "/run", "/tmp", "/dev/shm", "/sys/fs/cgroup", "-ignore_readdir_race", "-path", "/run/log/journal", "-prune", "-o", "-path", "/run/systemd/units", "-prune", "-o", "-name", "show-status", "-o",
+	for l := range strings.SplitSeq(m.run("find", "/run", "/tmp", "/dev/shm", "/sys/fs/cgroup", "-ignore_readdir_race", "-path",
+		"/run/log/journal", "-prune", "-o", "-path", "/run/systemd/units", "-prune", "-o", "-name", "show-status", "-o",
 		"(", "-type", "d", "-o", "-not", "-path", "/sys/*", ")", "-print"), "\n") {
 		out = append(out, strings.TrimSpace(l))
 	}

@@ -24,8 +24,9 @@ const (
 	startSpread              = time.Minute
 )
 
-// Asker decides when a half asks: when half of its certificate's lifetime is left, and then with growing pauses until it uses another certificate. All times
-// are randomised, so that certificates made together are not renewed together. One goroutine may use it.
+// Asker decides when a half asks: when half of its certificate's lifetime is left, and then with growing pauses until it uses
+// another certificate. All times are randomised, so that certificates made together are not renewed together. One goroutine may
+// use it.
 type Asker struct {
 	random       func() float64 // in [0, 1)
 	begins, ends time.Time      // of the certificate

@@ -51,8 +51,9 @@ type given struct {
 	der  []byte
 }
 
-// Desk answers requests with an issuer's key. It is safe for concurrent use. It forgets its answers when its process ends: an old request that reaches
-// another replica, or this one after a restart, gets another certificate for the same key, which only the half has.
+// Desk answers requests with an issuer's key. It is safe for concurrent use. It forgets its answers when its process ends: an old
+// request that reaches another replica, or this one after a restart, gets another certificate for the same key, which only the
+// half has.
 type Desk struct {
 	issuer   *pki.Issuer
 	lifetime time.Duration

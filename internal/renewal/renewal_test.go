@@ -13,7 +13,8 @@ import (
 
 var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// TestWhenToAsk: a half asks when half of the lifetime is left, spread over a sixteenth of it; then with growing pauses; never after the end of the certificate.
+// TestWhenToAsk: a half asks when half of the lifetime is left, spread over a sixteenth of it; then with growing pauses; never
+// after the end of the certificate.
 func TestWhenToAsk(t *testing.T) {
 	for name, tc := range map[string]struct {
 		life                    time.Duration
@@ -99,7 +100,8 @@ func newCustomer(t *testing.T, lifetime time.Duration) *customer {
 		t.Fatal(err)
 	}
 	now := time.Now()
-	return &customer{t: t, ca: ca, issuer: i, desk: NewDesk(i, lifetime), id: pki.NodeIdentity("c", "n0", fault.HalfHost), begins: now.Add(-6 * time.Hour), ends: now.Add(4 * time.Hour)}
+	return &customer{t: t, ca: ca, issuer: i, desk: NewDesk(i, lifetime), id: pki.NodeIdentity("c", "n0", fault.HalfHost),
+		begins: now.Add(-6 * time.Hour), ends: now.Add(4 * time.Hour)}
 }
 
 func (c *customer) presented() pki.Presented {
@@ -163,15 +165,18 @@ func TestDeskRefuses(t *testing.T) {
 		with pki.Presented
 		r    Request
 	}{
-		"the proof is another half's":      {good, Request{Key: pub, Proof: pki.ProveKey(key, other), Made: now}},
-		"the proof is of another key":      {good, edit(func(r *Request) { r.Key = pub })},
-		"no proof":                         {good, edit(func(r *Request) { r.Proof = nil })},
-		"the certificate's own key":        {same, Request{Key: pub, Proof: pki.ProveKey(key, c.id), Made: now}},
-		"made three hours ago":             {good, edit(func(r *Request) { r.Made = now.Add(-3 * time.Hour) })},
-		"made in three hours":              {good, edit(func(r *Request) { r.Made = now.Add(3 * time.Hour) })},
-		"a certificate that is not due":    {pki.Presented{Identity: c.id, NotBefore: now.Add(-3 * time.Hour), NotAfter: now.Add(7 * time.Hour)}, c.request(now)},
-		"a supervisor's certificate":       {pki.Presented{Identity: pki.SupervisorIdentity("c", "n0"), NotBefore: c.begins, NotAfter: c.ends}, c.request(now)},
-		"a certificate of another cluster": {pki.Presented{Identity: pki.NodeIdentity("d", "n0", fault.HalfHost), NotBefore: c.begins, NotAfter: c.ends}, c.request(now)},
+		"the proof is another half's": {good, Request{Key: pub, Proof: pki.ProveKey(key, other), Made: now}},
+		"the proof is of another key": {good, edit(func(r *Request) { r.Key = pub })},
+		"no proof":                    {good, edit(func(r *Request) { r.Proof = nil })},
+		"the certificate's own key":   {same, Request{Key: pub, Proof: pki.ProveKey(key, c.id), Made: now}},
+		"made three hours ago":        {good, edit(func(r *Request) { r.Made = now.Add(-3 * time.Hour) })},
+		"made in three hours":         {good, edit(func(r *Request) { r.Made = now.Add(3 * time.Hour) })},
+		"a certificate that is not due": {pki.Presented{Identity: c.id, NotBefore: now.Add(-3 * time.Hour),
+			NotAfter: now.Add(7 * time.Hour)}, c.request(now)},
+		"a supervisor's certificate": {pki.Presented{Identity: pki.SupervisorIdentity("c", "n0"), NotBefore: c.begins,
+			NotAfter: c.ends}, c.request(now)},
+		"a certificate of another cluster": {pki.Presented{Identity: pki.NodeIdentity("d", "n0", fault.HalfHost), NotBefore: c.begins,
+			NotAfter: c.ends}, c.request(now)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if der, result, err := c.desk.Answer(now, tc.with, tc.r); result != Refused || der != nil || err == nil || len(err.Error()) > 120 {
@@ -179,7 +184,8 @@ func TestDeskRefuses(t *testing.T) {
 			}
 		})
 	}
-	if _, result, err := c.desk.Answer(now.Add(365*24*time.Hour-time.Hour), pki.Presented{Identity: c.id, NotBefore: now, NotAfter: now.Add(365 * 24 * time.Hour)}, c.request(now.Add(365*24*time.Hour-time.Hour))); result != Refused {
+	if _, result, err := c.desk.Answer(now.Add(365*24*time.Hour-time.Hour),
+		pki.Presented{Identity: c.id, NotBefore: now, NotAfter: now.Add(365 * 24 * time.Hour)}, c.request(now.Add(365*24*time.Hour-time.Hour))); result != Refused {
 		t.Errorf("an issuer that ends in an hour: %s, %v", result, err)
 	}
 	if _, result, err := c.desk.Answer(now, good, c.request(now)); result != Issued {

@@ -115,7 +115,8 @@ func TestManagerThatHangs(t *testing.T) {
 	}
 	defer func() { _ = full.Close() }()
 	for err == nil { // until the kernel takes no more
-		err = errors.Join(full.SetWriteDeadline(time.Now().Add(100*time.Millisecond)), func() error { _, err := full.Write([]byte("X=1")); return err }())
+		err = errors.Join(full.SetWriteDeadline(time.Now().Add(100*time.Millisecond)),
+			func() error { _, err := full.Write([]byte("X=1")); return err }())
 	}
 	n := New(slog.New(slog.DiscardHandler))
 	for range 2 * messages {

@@ -93,7 +93,8 @@ func NewLogin(s *pki.Signer, audience string, now time.Time) (string, error) {
 	if !slices.Contains(Readers(), id.Role) {
 		return "", fmt.Errorf("log in as %s: role %s: want one of %v", id, id.Role, Readers())
 	}
-	return Sign(s, Login, Claims{Cluster: id.Cluster, Subject: Subject(id), Audience: audience, ID: NewID(), Issued: now.Unix(), Expires: now.Add(LoginLife).Unix()})
+	return Sign(s, Login, Claims{Cluster: id.Cluster, Subject: Subject(id), Audience: audience, ID: NewID(), Issued: now.Unix(),
+		Expires: now.Add(LoginLife).Unix()})
 }
 
 // Subject is an identity as it is written in decisions: "ROLE/NAME".

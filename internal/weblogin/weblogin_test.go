@@ -53,7 +53,8 @@ func newWorld(t testing.TB) world {
 }
 
 func (w world) claims(change func(*weblogin.Claims)) weblogin.Claims {
-	c := weblogin.Claims{Cluster: cluster, Subject: "approver/ann", Audience: "s1", ID: "x", Issued: w.now.Unix(), Expires: w.now.Add(weblogin.LoginLife).Unix()}
+	c := weblogin.Claims{Cluster: cluster, Subject: "approver/ann", Audience: "s1", ID: "x", Issued: w.now.Unix(),
+		Expires: w.now.Add(weblogin.LoginLife).Unix()}
 	if change != nil {
 		change(&c)
 	}
@@ -118,8 +119,10 @@ func TestRefused(t *testing.T) {
 		"handover to anybody":       w.sign(t, w.supervisor, weblogin.Handover, func(c *weblogin.Claims) { c.Audience = "" }),
 		"without id":                w.sign(t, w.person, weblogin.Login, func(c *weblogin.Claims) { c.ID = "" }),
 		"for an hour":               w.sign(t, w.person, weblogin.Login, func(c *weblogin.Claims) { c.Expires = c.Issued + 3600 }),
-		"for ever by overflow":      w.sign(t, w.person, weblogin.Login, func(c *weblogin.Claims) { c.Issued, c.Expires = math.MinInt64+200, math.MaxInt64-200 }),
-		"for a year by overflow":    w.sign(t, w.person, weblogin.Login, func(c *weblogin.Claims) { c.Issued, c.Expires = math.MinInt64+300, w.now.Add(365*24*time.Hour).Unix() }),
+		"for ever by overflow": w.sign(t, w.person, weblogin.Login,
+			func(c *weblogin.Claims) { c.Issued, c.Expires = math.MinInt64+200, math.MaxInt64-200 }),
+		"for a year by overflow": w.sign(t, w.person, weblogin.Login,
+			func(c *weblogin.Claims) { c.Issued, c.Expires = math.MinInt64+300, w.now.Add(365*24*time.Hour).Unix() }),
 		"ends before it begins":     w.sign(t, w.person, weblogin.Login, func(c *weblogin.Claims) { c.Expires = c.Issued - 1 }),
 		"session to a negative end": w.sign(t, w.supervisor, weblogin.Handover, func(c *weblogin.Claims) { c.Until = -1 }),
 		"from the future":           w.sign(t, w.person, weblogin.Login, func(c *weblogin.Claims) { c.Issued += 600; c.Expires += 600 }),
@@ -136,7 +139,8 @@ func TestRefused(t *testing.T) {
 	if _, _, err := weblogin.Open(w.verify, cluster, "s2", session, w.now, weblogin.Session); err != nil {
 		t.Errorf("a session at another replica: %v", err)
 	}
-	if _, _, err := weblogin.Open(w.verify, cluster, "s2", session, w.now.Add(weblogin.LoginLife), weblogin.Session); !errors.Is(err, weblogin.ErrExpired) {
+	if _, _, err := weblogin.Open(w.verify, cluster, "s2", session, w.now.Add(weblogin.LoginLife), weblogin.Session); !errors.Is(err,
+		weblogin.ErrExpired) {
 		t.Errorf("a session at its end: %v: want ErrExpired", err)
 	}
 }

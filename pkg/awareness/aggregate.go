@@ -108,8 +108,8 @@ func asCommitted(p *component) finding {
 	return finding{state: p.state, cause: p.cause, kind: fault.KindDigest, name: p.rule, rule: "as committed before"}
 }
 
-// publish compares the touched nodes' evidence with the map and updates the map. It handles the components of every node first and the nodes
-// afterwards, because the verdict on a node's links depends on its neighbours' other links.
+// publish compares the touched nodes' evidence with the map and updates the map. It handles the components of every node first
+// and the nodes afterwards, because the verdict on a node's links depends on its neighbours' other links.
 func (m *Machine) publish(now time.Time) {
 	for _, n := range m.touched {
 		if !n.foreign {
@@ -175,8 +175,8 @@ func (n *node) linkBad(d grid.Direction) bool {
 // minPorts is the number of distinct neighbours with bad links from which on the node itself is at fault.
 const minPorts = 2
 
-// badPorts returns the number of distinct neighbours with bad links that count against the node. Such a link is SICK at the node's end, which
-// includes links that only the node accuses, or FAILED while the other end has no FAILED link to a third node.
+// badPorts returns the number of distinct neighbours with bad links that count against the node. Such a link is SICK at the
+// node's end, which includes links that only the node accuses, or FAILED while the other end has no FAILED link to a third node.
 func (n *node) badPorts() int {
 	count := 0
 	for _, nb := range n.neighbours {
@@ -323,8 +323,8 @@ func (m *Machine) observer(o fault.Origin) string {
 
 // findNode sums the node up. Only votes make it FAILED; whatever of it is sick or failed makes it
 // SICK, for the gravest cause in the order of fault.Cause; it is NORMAL when both halves are and
-// nothing is known to be wrong. A single bad link is only that link's fault; bad links to several neighbours may be the node's: see badPorts.
-// Sensors that a machine does not have stay UNKNOWN and do not count.
+// nothing is known to be wrong. A single bad link is only that link's fault; bad links to several neighbours may be the node's:
+// see badPorts. Sensors that a machine does not have stay UNKNOWN and do not count.
 func (m *Machine) findNode(n *node, now time.Time) finding {
 	if n.revoked {
 		return m.distrusted(n)

@@ -149,8 +149,8 @@ type Challenge struct {
 	// Again says that the question was put just before by all rails; this is for the case that a datagram
 	// was lost, and goes straight only.
 	Again bool
-	// Term is the leader's term. Issued is the time of the challenge in ns, by a clock that never goes back within a term, so that a node can tell
-	// an old challenge from a new one. The shell sets both.
+	// Term is the leader's term. Issued is the time of the challenge in ns, by a clock that never goes back within a term, so that a
+	// node can tell an old challenge from a new one. The shell sets both.
 	Term   uint64
 	Issued int64
 }

@@ -171,7 +171,8 @@ func (m *Machine) blockCandidates(in []*node, mark marks, cause fault.Cause) []c
 	var out []candidate
 	for _, set := range sets {
 		name, filled := m.box(set)
-		c := candidate{id: groupID(GroupBlock, name, cause), kind: GroupBlock, cause: cause, rule: ruleBlock, members: set, of: len(set), loose: !filled}
+		c := candidate{id: groupID(GroupBlock, name, cause), kind: GroupBlock, cause: cause, rule: ruleBlock, members: set, of: len(set),
+			loose: !filled}
 		if slices.ContainsFunc(set, func(n *node) bool { return n.inferred }) {
 			c.rule, filled = ruleEnclosed, true
 		}

@@ -66,7 +66,8 @@ func (m *Machine) findHalf(n *node, h fault.Half, now time.Time) finding {
 		if r := m.said(n, h, c); r != nil && r.kind == fault.KindSelf && (r.state == fault.Sick || r.state == fault.Failed) {
 			return m.told(r, c, n.origin(h))
 		}
-		f := finding{state: fault.Normal, cause: fault.CauseNone, kind: fault.KindSelf, path: n.voice(h).path, from: n.origin(h), began: n.voice(h).heard, name: ruleSpeaks, rule: "it speaks"}
+		f := finding{state: fault.Normal, cause: fault.CauseNone, kind: fault.KindSelf, path: n.voice(h).path, from: n.origin(h),
+			began: n.voice(h).heard, name: ruleSpeaks, rule: "it speaks"}
 		if r := m.said(n, h, c); r != nil {
 			f.path, f.began = r.path, r.began
 		}

@@ -160,7 +160,8 @@ func (c Config) validateLabels() []error {
 		}
 	}
 	if known < len(c.Labels) {
-		errs = append(errs, fmt.Errorf("%s: given for %d nodes, of which %d are of the %s torus: want no others", "Labels", len(c.Labels), known, c.Dims))
+		errs = append(errs, fmt.Errorf("%s: given for %d nodes, of which %d are of the %s torus: want no others", "Labels", len(c.Labels),
+			known, c.Dims))
 	}
 	return errs
 }

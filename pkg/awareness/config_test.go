@@ -50,7 +50,8 @@ func TestConfigRefused(t *testing.T) {
 			t.Errorf("error %v, want one that names %q", err, tc.names)
 		}
 		c.Nonce, c.HoldOff = nil, -1
-		if err := c.Validate(); !strings.Contains(err.Error(), tc.names) || !strings.Contains(err.Error(), "Nonce") || !strings.Contains(err.Error(), "HoldOff") {
+		if err := c.Validate(); !strings.Contains(err.Error(), tc.names) || !strings.Contains(err.Error(), "Nonce") ||
+			!strings.Contains(err.Error(), "HoldOff") {
 			t.Errorf("not all bad fields are named: %v", err)
 		}
 	}
@@ -89,7 +90,8 @@ func TestRestoreIsExact(t *testing.T) {
 	w.run(time.Second)
 	saved := w.m.Nodes()
 	want := summary(w.m)
-	for _, s := range []string{"n1-1-0 FAILED NODE", "n0-0-0 SICK HOST", "n2-2-0 SICK DNP", "n2-0-0 SICK MEMORY", "=FAILED/NODE", "=FAILED/DNP"} {
+	for _, s := range []string{"n1-1-0 FAILED NODE", "n0-0-0 SICK HOST", "n2-2-0 SICK DNP", "n2-0-0 SICK MEMORY", "=FAILED/NODE",
+		"=FAILED/DNP"} {
 		if !strings.Contains(want, s) {
 			t.Fatalf("no %q in\n%s", s, want)
 		}

@@ -18,9 +18,9 @@ import (
 //	  └── a neighbour is mute     └──any sign of life──► no longer mute
 //
 // A connected set of mute nodes is judged as a whole: when the live witnesses around it hear nothing, have
-// themselves answered since (else it is this supervisor that is not heard), and ChallengeSingle is over. Where living neighbours still hear one of
-// them, the silence may be that of the ways to them: nobody is condemned, unless there are so many accusers
-// for each that it rather lies, or does not look. Whom it hears is not condemned even then.
+// themselves answered since (else it is this supervisor that is not heard), and ChallengeSingle is over. Where living neighbours
+// still hear one of them, the silence may be that of the ways to them: nobody is condemned, unless there are so many accusers for
+// each that it rather lies, or does not look. Whom it hears is not condemned even then.
 
 // standing is how a node stands in the groups of those that share its fate.
 type standing struct {
@@ -247,7 +247,8 @@ const outvotes = 8
 func (m *Machine) owed(n *node, now time.Time) bool {
 	for _, nb := range n.neighbours {
 		p := nb.node
-		if !p.foreign && !p.dead.on && !p.inferred && p.rounds[0].mute.IsZero() && !p.heard(0).IsZero() && !m.current(p, fault.HalfHost, now) && !m.current(p, fault.HalfDNP, now) {
+		if !p.foreign && !p.dead.on && !p.inferred && p.rounds[0].mute.IsZero() && !p.heard(0).IsZero() &&
+			!m.current(p, fault.HalfHost, now) && !m.current(p, fault.HalfDNP, now) {
 			return true
 		}
 	}
@@ -280,7 +281,8 @@ func (m *Machine) condemn(set []*node, now time.Time) {
 		m.becomeDead(a.n, finding{
 			state: fault.Failed, cause: fault.CauseNode, kind: fault.KindVotes, path: a.decides.path, single: true, name: ruleEnclosed,
 			began: later(a.decides.began, a.n.heard(0)),
-			rule:  fmt.Sprintf("%s, no answer within %s, nor of the %d others of its block", a.silentTo(a.n), roughly(now.Sub(a.n.rounds[0].start)), len(set)-1),
+			rule: fmt.Sprintf("%s, no answer within %s, nor of the %d others of its block", a.silentTo(a.n),
+				roughly(now.Sub(a.n.rounds[0].start)), len(set)-1),
 		}, now)
 	}
 	for _, n := range set {

@@ -123,7 +123,8 @@ func (x *explainer) restarts() {
 	}
 	for _, n := range nodes {
 		if r := x.announced(n, x.now); r.Half != 0 {
-			x.say("%s restarts its %s half, as it announced: until it is back the state stands as it was, for %s more at most", n.id, r.Half, roughly(r.Until.Sub(x.now)))
+			x.say("%s restarts its %s half, as it announced: until it is back the state stands as it was, for %s more at most", n.id, r.Half,
+				roughly(r.Until.Sub(x.now)))
 		}
 	}
 }
@@ -211,7 +212,8 @@ func (x *explainer) life() {
 		case v.heard.IsZero():
 			x.say("its %s half has not been heard by this supervisor", h)
 		case !x.current(x.n, h, x.now):
-			x.say("its %s half was last heard %s: its word does not count any more (%s without a sign of life, or a verdict)", h, x.ago(v.heard), x.window())
+			x.say("its %s half was last heard %s: its word does not count any more (%s without a sign of life, or a verdict)", h,
+				x.ago(v.heard), x.window())
 		default:
 			x.say("its %s half was heard %s", h, x.ago(v.heard))
 		}
@@ -250,7 +252,8 @@ func (x *explainer) neighbours() {
 		x.say("on no link is it heard by %s", strings.Join(accuse, ", "))
 	}
 	if len(accuse) > 0 || len(out) > 0 || x.p.state != fault.Normal {
-		x.say("%d of %d live witnesses accuse it; a quorum of its %d neighbours is %d", v.cast, v.live, len(x.n.neighbours), Quorum(len(x.n.neighbours)))
+		x.say("%d of %d live witnesses accuse it; a quorum of its %d neighbours is %d", v.cast, v.live, len(x.n.neighbours),
+			Quorum(len(x.n.neighbours)))
 	}
 	if len(accuse) > 0 && len(hear) > 0 {
 		x.say("it is heard by %s", strings.Join(hear, ", "))
@@ -410,7 +413,8 @@ func (x *explainer) ofPart() {
 	x.measured()
 	if _, ok := describedIndex(x.c); ok {
 		if first, count, _ := x.describedFailed(x.n, x.c, x.now); count > 0 {
-			x.say("descriptors of %d of its neighbours say FAILED since %s; they count when its host is dead or was not heard for %s", count, x.ago(first.began), x.overdue())
+			x.say("descriptors of %d of its neighbours say FAILED since %s; they count when its host is dead or was not heard for %s", count,
+				x.ago(first.began), x.overdue())
 		}
 	}
 }
@@ -438,7 +442,8 @@ func (x *explainer) measured() {
 func (x *explainer) until() []string {
 	window := x.window()
 	if x.c == fault.ComponentNode && x.p.state == fault.Sick {
-		return []string{"none of its parts is SICK or FAILED any more: then NORMAL", "both its halves are FAILED, or a quorum accuses it and it does not answer: then FAILED"}
+		return []string{"none of its parts is SICK or FAILED any more: then NORMAL",
+			"both its halves are FAILED, or a quorum accuses it and it does not answer: then FAILED"}
 	}
 	if w := x.waits(); w != "" {
 		return []string{w}
@@ -448,13 +453,15 @@ func (x *explainer) until() []string {
 	}
 	switch x.rule {
 	case ruleQuorum, ruleSingle, ruleEnclosed, ruleBothHalves, ruleWatchdog, ruleDescriptors:
-		out := []string{"it answers a challenge sent after the verdict", "it reports with a newer boot epoch", "the watchdog of its other half, itself alive, finds it running"}
+		out := []string{"it answers a challenge sent after the verdict", "it reports with a newer boot epoch",
+			"the watchdog of its other half, itself alive, finds it running"}
 		if x.p.single {
 			out = append(out, "a quorum of live witnesses says the same: then the mark single-witness goes")
 		}
 		return out
 	case ruleAnswers:
-		return []string{"the accusation is withdrawn: then NORMAL", fmt.Sprintf("it is not heard for %s and does not answer again: then FAILED", x.overdue())}
+		return []string{"the accusation is withdrawn: then NORMAL",
+			fmt.Sprintf("it is not heard for %s and does not answer again: then FAILED", x.overdue())}
 	case ruleInferred:
 		return []string{"any sign of life of it", "a living neighbour accuses it: then FAILED"}
 	case ruleUnreachable:
@@ -464,7 +471,8 @@ func (x *explainer) until() []string {
 	case ruleRestarting:
 		return []string{"the half is back: then as before", "it is not back when it meant to be: then silence, and FAILED"}
 	case ruleDisputed:
-		return []string{"the far end finds it FAILED as well: then FAILED at both ends", "the near end says that it hears the other again: then NORMAL"}
+		return []string{"the far end finds it FAILED as well: then FAILED at both ends",
+			"the near end says that it hears the other again: then NORMAL"}
 	case ruleNearEnd, ruleFarEnd:
 		return []string{"that end says that it hears the other again", fmt.Sprintf("that end is not heard for %s: then UNKNOWN", window)}
 	case ruleDescribed, ruleDescribedOne:
@@ -476,7 +484,8 @@ func (x *explainer) until() []string {
 	default:
 	}
 	if x.p.state == fault.Normal {
-		return []string{"a report of a fault", "a neighbour that accuses it, and no answer to the challenge", fmt.Sprintf("nothing heard of it for %s: then UNKNOWN", window)}
+		return []string{"a report of a fault", "a neighbour that accuses it, and no answer to the challenge",
+			fmt.Sprintf("nothing heard of it for %s: then UNKNOWN", window)}
 	}
 	return []string{"a newer word of the node's own halves", fmt.Sprintf("no word of them for %s: then UNKNOWN", window)}
 }

@@ -63,7 +63,8 @@ func TestNothingToExplain(t *testing.T) {
 
 // TestRestoreGroupsRefused: what cannot have been committed.
 func TestRestoreGroupsRefused(t *testing.T) {
-	good := GroupStatus{ID: "row/Y=0,Z=0", Kind: GroupRow, State: fault.Failed, Cause: fault.CauseNode, Members: []fault.NodeID{"n0-0-0", "n1-0-0", "n2-0-0"}, Of: 3}
+	good := GroupStatus{ID: "row/Y=0,Z=0", Kind: GroupRow, State: fault.Failed, Cause: fault.CauseNode,
+		Members: []fault.NodeID{"n0-0-0", "n1-0-0", "n2-0-0"}, Of: 3}
 	with := func(change func(*GroupStatus)) []GroupStatus {
 		g := good
 		change(&g)

@@ -291,7 +291,8 @@ func (m *Machine) RestoreWarnings(list []WarningStatus) error {
 	for _, w := range list {
 		rank, ok := m.ranks[w.Node]
 		if !ok || !w.Quantity.Of(w.Component) || !m.nodes[rank].has(w.Component) {
-			return fmt.Errorf("restore warning on %s %s (%s): want a node of the torus and a quantity of a component that it has", w.Node, w.Component, w.Quantity)
+			return fmt.Errorf("restore warning on %s %s (%s): want a node of the torus and a quantity of a component that it has", w.Node,
+				w.Component, w.Quantity)
 		}
 		m.nodes[rank].trend(w.Component, w.Quantity).warning = &w
 		m.touch(m.nodes[rank])

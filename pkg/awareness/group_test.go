@@ -249,7 +249,8 @@ func (v naive) bundles() []naiveGroup {
 		if kinds[name] != GroupPlane {
 			continue
 		}
-		link := map[byte]fault.Component{'X': fault.Link(grid.XPlus), 'Y': fault.Link(grid.YPlus), 'Z': fault.Link(grid.ZPlus)}[name[len("plane/")]]
+		link := map[byte]fault.Component{'X': fault.Link(grid.XPlus), 'Y': fault.Link(grid.YPlus),
+			'Z': fault.Link(grid.ZPlus)}[name[len("plane/")]]
 		var with []int
 		for _, i := range set {
 			dead := v.has(v.nodes[i], fault.CauseNode)
@@ -291,7 +292,8 @@ func (v naive) groups() []string {
 // TestGroupsAgainstNaive gives the map random faults, in clumps as well as scattered, and mends some, and
 // compares what stands with what one would find on paper. The changes must tell the same story.
 func TestGroupsAgainstNaive(t *testing.T) {
-	shapes := []grid.Dims{{X: 2, Y: 2, Z: 2}, {X: 3, Y: 3, Z: 1}, {X: 5, Y: 1, Z: 1}, {X: 4, Y: 2, Z: 1}, {X: 3, Y: 3, Z: 3}, {X: 4, Y: 3, Z: 2}, {X: 5, Y: 4, Z: 3}}
+	shapes := []grid.Dims{{X: 2, Y: 2, Z: 2}, {X: 3, Y: 3, Z: 1}, {X: 5, Y: 1, Z: 1}, {X: 4, Y: 2, Z: 1}, {X: 3, Y: 3, Z: 3},
+		{X: 4, Y: 3, Z: 2}, {X: 5, Y: 4, Z: 3}}
 	rapid.Check(t, func(t *rapid.T) {
 		dims := rapid.SampledFrom(shapes).Draw(t, "dims")
 		cfg := testConfig(dims)
@@ -335,7 +337,8 @@ func TestGroupsAgainstNaive(t *testing.T) {
 				}
 			}
 			if want := v.groups(); !slices.Equal(got, want) || !slices.Equal(story, want) {
-				t.Fatalf("round %d of %s: stand\n%s\ntold\n%s\non paper\n%s", i, dims, strings.Join(got, "\n"), strings.Join(story, "\n"), strings.Join(want, "\n"))
+				t.Fatalf("round %d of %s: stand\n%s\ntold\n%s\non paper\n%s", i, dims, strings.Join(got, "\n"), strings.Join(story, "\n"),
+					strings.Join(want, "\n"))
 			}
 		}
 	})

@@ -85,8 +85,9 @@ type accusation struct {
 	domain string // the failure domain that all of these neighbours are in; "" for none
 }
 
-// accused gathers the accusations of other halves against this one. One from the node's own other half suffices (§III-E). Otherwise it needs the
-// descriptors of a quorum of neighbours from more than one failure domain, as for a whole node. Fewer never suffice.
+// accused gathers the accusations of other halves against this one. One from the node's own other half suffices (§III-E).
+// Otherwise it needs the descriptors of a quorum of neighbours from more than one failure domain, as for a whole node. Fewer
+// never suffice.
 //
 // What was said before the half came back from a verdict is given time to be withdrawn.
 func (m *Machine) accused(n *node, h fault.Half, now time.Time) accusation {
@@ -95,7 +96,8 @@ func (m *Machine) accused(n *node, h fault.Half, now time.Time) accusation {
 	if h == fault.HalfHost {
 		a = m.describedDead(n, back, now)
 	}
-	if r := m.said(n, h.Other(), halfComponent(h)); r != nil && r.kind == fault.KindWatchdog && r.state == fault.Failed && !r.since.Before(back) && m.current(n, h.Other(), now) {
+	if r := m.said(n, h.Other(), halfComponent(h)); r != nil && r.kind == fault.KindWatchdog && r.state == fault.Failed &&
+		!r.since.Before(back) && m.current(n, h.Other(), now) {
 		a.record, a.by, a.enough = r, n.origin(h.Other()), true
 		a.latest = later(a.latest, later(r.since, n.backAt[h.Other()-1]))
 	}
@@ -205,8 +207,8 @@ func (m *Machine) judgeHalf(n *node, h fault.Half, now time.Time) {
 	m.becomeFailed(n, h, f, now)
 }
 
-// survivor returns a note for the reason of a half's death if both halves run under one kernel: the other half reports, so the kernel and the
-// machine live. It returns "" on other platforms.
+// survivor returns a note for the reason of a half's death if both halves run under one kernel: the other half reports, so the
+// kernel and the machine live. It returns "" on other platforms.
 func (n *node) survivor(h fault.Half) string {
 	switch {
 	case n.platform() != fault.PlatformSharedKernel:
@@ -249,7 +251,8 @@ func (m *Machine) recover(n *node, h fault.Half, now time.Time) {
 	f := &t.failed[h-1]
 	if f.proven.IsZero() {
 		word := m.said(n, h.Other(), halfComponent(h))
-		seen := word != nil && word.kind == fault.KindWatchdog && word.state == fault.Normal && word.came.After(f.at) && m.current(n, h.Other(), now)
+		seen := word != nil && word.kind == fault.KindWatchdog && word.state == fault.Normal && word.came.After(f.at) &&
+			m.current(n, h.Other(), now)
 		if seen && !now.After(word.came) {
 			n.wakeAt(now.Add(lull), now)
 			seen = false

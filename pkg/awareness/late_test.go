@@ -19,7 +19,8 @@ func TestBehind(t *testing.T) {
 			for _, c := range out.Challenges {
 				if c.Node == "n1-1-1" && !answered {
 					answered = true
-					w.send(at.Add(w.cfg.ChallengeNode-time.Millisecond+behind), Answered{Nonce: c.Nonce, Origin: host.origin, Epoch: 1, Path: fault.PathDirect})
+					w.send(at.Add(w.cfg.ChallengeNode-time.Millisecond+behind),
+						Answered{Nonce: c.Nonce, Origin: host.origin, Epoch: 1, Path: fault.PathDirect})
 				}
 			}
 			for _, c := range out.Changes {
@@ -143,7 +144,8 @@ func TestNobodyIsCondemnedUnasked(t *testing.T) {
 						}
 						failed = true
 						if asked.IsZero() || at.Sub(asked) < w.cfg.ChallengeNode/2 {
-							t.Errorf("behind by %s for %s, dropping %t: FAILED at %s, asked by all rails at %s", behind, until, dropped, at.Sub(start), asked.Sub(start))
+							t.Errorf("behind by %s for %s, dropping %t: FAILED at %s, asked by all rails at %s", behind, until, dropped, at.Sub(start),
+								asked.Sub(start))
 						}
 					}
 				}

@@ -70,9 +70,10 @@ func (r *record) works() bool {
 	return r != nil && !r.restarting() && (r.state == fault.Normal || r.state == fault.Sick)
 }
 
-// oneSided returns the finding for a link that only one end finds FAILED while the other end says that it works. An end that is not heard learns
-// this from the other end's frames. If it has not confirmed the failure LinkSettle after the accusation became known, its next report contradicts
-// it. Until then the link stays unchanged and n is checked again. An overdue report contradicts nothing, nor does one of a node that a quorum accuses.
+// oneSided returns the finding for a link that only one end finds FAILED while the other end says that it works. An end that is
+// not heard learns this from the other end's frames. If it has not confirmed the failure LinkSettle after the accusation became
+// known, its next report contradicts it. Until then the link stays unchanged and n is checked again. An overdue report
+// contradicts nothing, nor does one of a node that a quorum accuses.
 func (m *Machine) oneSided(n, p *node, c fault.Component, own, far *record, by fault.Origin, now time.Time) (f finding, ok bool) {
 	accused, accusation, word := p, own, far
 	if own == nil || own.state != fault.Failed {

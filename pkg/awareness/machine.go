@@ -14,8 +14,8 @@ import (
 //
 // A step takes in its event, then settles the nodes that it touches (challenges, votes and verdicts
 // that stay: challenge.go, votes.go, halves.go, doubt.go), then publishes them (components.go, links.go,
-// aggregate.go), and now and then looks for what they have in common (group.go, common.go, partition.go). What a node's settling changes may touch its neighbours; nobody else is looked at,
-// so a step costs O(changes) whatever the size of the torus.
+// aggregate.go), and now and then looks for what they have in common (group.go, common.go, partition.go). What a node's settling
+// changes may touch its neighbours; nobody else is looked at, so a step costs O(changes) whatever the size of the torus.
 type Machine struct {
 	cfg     Config
 	nodes   []*node // by rank; nil where IDs has no node
@@ -111,7 +111,8 @@ func (m *Machine) restore(s NodeStatus, again bool) error {
 	n.voices[1].epoch, n.voices[1].floor = s.DNPEpoch, s.DNPEpoch
 	n.speaker, n.registersAt = fault.HalfHost, m.clock.instant(s.RegistersAt)
 	n.voices[0].registers, n.voices[0].platform = s.Registers, s.Platform
-	if err := m.restoreComponent(n, &ComponentStatus{Component: fault.ComponentNode, State: s.State, Cause: s.Cause, Since: s.Since, Rule: s.Rule}); err != nil {
+	if err := m.restoreComponent(n, &ComponentStatus{Component: fault.ComponentNode, State: s.State, Cause: s.Cause, Since: s.Since,
+		Rule: s.Rule}); err != nil {
 		return err
 	}
 	for i := range s.Components {
@@ -146,7 +147,8 @@ func (m *Machine) restoreComponent(n *node, c *ComponentStatus) error {
 	if !c.Component.Valid() || !c.State.Valid() {
 		return fmt.Errorf("restore fault map: node %s: component %s is %s: want a component of the node and a state", n.id, c.Component, c.State)
 	}
-	n.components[c.Component] = component{state: c.State, cause: c.Cause, since: m.clock.instant(c.Since), rule: parseRule(c.Rule), restored: true}
+	n.components[c.Component] = component{state: c.State, cause: c.Cause, since: m.clock.instant(c.Since), rule: parseRule(c.Rule),
+		restored: true}
 	if len(c.Evidence) > 0 && c.State != fault.Normal {
 		n.tell(c.Component).evidence = c.Evidence
 	}

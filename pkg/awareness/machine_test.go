@@ -52,7 +52,8 @@ func drawDelivery(t *rapid.T, m *Machine, seqs map[fault.Origin]*fault.ReportID,
 
 func drawObservation(t *rapid.T, n *node, name string) fault.Observation {
 	state := rapid.SampledFrom([]fault.State{fault.Unknown, fault.Normal, fault.Normal, fault.Sick, fault.Failed, fault.Failed})
-	o := fault.Observation{Node: n.id, State: state.Draw(t, name+"state"), Age: time.Duration(rapid.IntRange(0, 100).Draw(t, name+"age")) * time.Millisecond}
+	o := fault.Observation{Node: n.id, State: state.Draw(t, name+"state"),
+		Age: time.Duration(rapid.IntRange(0, 100).Draw(t, name+"age")) * time.Millisecond}
 	switch rapid.IntRange(0, 3).Draw(t, name+"what") {
 	case 0:
 		o.Component = rapid.SampledFrom(described[:]).Draw(t, name+"described")
@@ -62,7 +63,8 @@ func drawObservation(t *rapid.T, n *node, name string) fault.Observation {
 		o.Kind = rapid.SampledFrom([]fault.Kind{fault.KindSelf, fault.KindWatchdog, fault.KindWatchdog}).Draw(t, name+"kind")
 	case 2:
 		o.Component = fault.Link(rapid.SampledFrom(n.cfgLinks()).Draw(t, name+"link"))
-		o.Kind = rapid.SampledFrom([]fault.Kind{fault.KindSilence, fault.KindSilence, fault.KindHandshake, fault.KindErrorRatio}).Draw(t, name+"kind")
+		o.Kind = rapid.SampledFrom([]fault.Kind{fault.KindSilence, fault.KindSilence, fault.KindHandshake, fault.KindErrorRatio}).Draw(t,
+			name+"kind")
 	default:
 		o.Component = rapid.SampledFrom(fault.Components()).Draw(t, name+"component")
 		o.Kind = rapid.SampledFrom([]fault.Kind{fault.KindSelf, fault.KindVotes, fault.KindGossip}).Draw(t, name+"kind")
@@ -74,7 +76,8 @@ func drawObservation(t *rapid.T, n *node, name string) fault.Observation {
 // often, also again later, the map is the same.
 func TestOrderAndDuplicatesDoNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		cfg := racks(rapid.SampledFrom([]grid.Dims{{X: 2, Y: 1, Z: 1}, {X: 2, Y: 2, Z: 1}, {X: 2, Y: 2, Z: 2}, {X: 4, Y: 2, Z: 1}}).Draw(t, "dims"))
+		cfg := racks(rapid.SampledFrom([]grid.Dims{{X: 2, Y: 1, Z: 1}, {X: 2, Y: 2, Z: 1}, {X: 2, Y: 2, Z: 2},
+			{X: 4, Y: 2, Z: 1}}).Draw(t, "dims"))
 		m, _ := New(cfg, epoch0, nil)
 		seqs := map[fault.Origin]*fault.ReportID{}
 		moments := make([][]fault.Delivery, rapid.IntRange(1, 4).Draw(t, "moments"))
@@ -138,7 +141,8 @@ func playMoments(t rapid.TB, cfg Config, moments [][]fault.Delivery, r *rand.Ran
 // that should have been looked at again was missed, and that the changes tell the whole story.
 func TestInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		cfg := testConfig(rapid.SampledFrom([]grid.Dims{{X: 2, Y: 1, Z: 1}, {X: 3, Y: 2, Z: 1}, {X: 2, Y: 2, Z: 2}, {X: 3, Y: 3, Z: 3}}).Draw(t, "dims"))
+		cfg := testConfig(rapid.SampledFrom([]grid.Dims{{X: 2, Y: 1, Z: 1}, {X: 3, Y: 2, Z: 1}, {X: 2, Y: 2, Z: 2},
+			{X: 3, Y: 3, Z: 3}}).Draw(t, "dims"))
 		cfg.HoldOff = time.Duration(rapid.SampledFrom([]int{0, 0, 2}).Draw(t, "holdoff")) * time.Second
 		m, _ := New(cfg, epoch0, nil)
 		now, wake := epoch0, time.Time{}
@@ -176,7 +180,8 @@ func checkExplained(t *rapid.T, m *Machine, rank int) {
 		if ok != n.has(c) {
 			t.Fatalf("%s of %s: explained %t", c, n.id, ok)
 		}
-		if ok && (e.State != n.components[c].state || e.Rule == "" || !strings.Contains(e.Summary, ": ") || len(e.Because) == 0 || len(e.Until) == 0) {
+		if ok && (e.State != n.components[c].state || e.Rule == "" || !strings.Contains(e.Summary, ": ") || len(e.Because) == 0 ||
+			len(e.Until) == 0) {
 			t.Fatalf("%s of %s: %+v", c, n.id, e)
 		}
 	}
@@ -190,7 +195,8 @@ func drawEvent(t *rapid.T, m *Machine, seqs map[fault.Origin]*fault.ReportID, op
 		return GossipOpinion{Node: m.nodes[rapid.IntRange(0, len(m.nodes)-1).Draw(t, name+"node")].id, Alive: rapid.Bool().Draw(t, name+"alive")}
 	case k <= 3 && len(open) > 0:
 		c := open[rapid.IntRange(0, len(open)-1).Draw(t, name+"challenge")]
-		return Answered{Nonce: c.Nonce, Origin: fault.Origin{Node: c.Node, Half: rapid.SampledFrom(halves[:]).Draw(t, name+"half")}, Epoch: 1, Path: fault.PathDirect}
+		return Answered{Nonce: c.Nonce, Origin: fault.Origin{Node: c.Node, Half: rapid.SampledFrom(halves[:]).Draw(t, name+"half")},
+			Epoch: 1, Path: fault.PathDirect}
 	}
 	return Evidence{drawDelivery(t, m, seqs, name)}
 }
@@ -223,7 +229,8 @@ func checkOutput(t *rapid.T, m *Machine, states [][fault.NumComponents]fault.Sta
 	}
 	for _, n := range m.nodes {
 		node, host, dnp := n.components[fault.ComponentNode].state, n.components[fault.ComponentHost].state, n.components[fault.ComponentDNP].state
-		if node == fault.Normal && (host != fault.Normal || dnp != fault.Normal) || node == fault.Failed && (host != fault.Failed || dnp != fault.Failed) {
+		if node == fault.Normal && (host != fault.Normal || dnp != fault.Normal) || node == fault.Failed &&
+			(host != fault.Failed || dnp != fault.Failed) {
 			t.Fatalf("%s is %s with host %s and dnp %s", n.id, node, host, dnp)
 		}
 	}
@@ -380,14 +387,22 @@ func TestNoStanding(t *testing.T) {
 	}
 	host := fault.Origin{Node: "n0-0-0", Half: fault.HalfHost}
 	for name, ev := range map[string]Event{
-		"unknown origin":              obs(fault.Origin{Node: "x", Half: fault.HalfHost}, fault.Observation{Node: "n0-0-0", Component: fault.ComponentMemory, State: fault.Failed, Kind: fault.KindSelf}),
-		"no half":                     obs(fault.Origin{Node: "n0-0-0"}, fault.Observation{Node: "n0-0-0", Component: fault.ComponentMemory, State: fault.Failed, Kind: fault.KindSelf}),
-		"a node far away":             obs(host, fault.Observation{Node: "n1-1-1", Component: fault.ComponentHost, State: fault.Failed, Kind: fault.KindDescriptor}),
-		"a neighbour's temperature":   obs(host, fault.Observation{Node: "n1-0-0", Component: fault.ComponentTemperature, State: fault.Failed, Kind: fault.KindDescriptor}),
-		"self of a neighbour":         obs(host, fault.Observation{Node: "n1-0-0", Component: fault.ComponentMemory, State: fault.Failed, Kind: fault.KindSelf}),
-		"the supervisor's own kind":   obs(host, fault.Observation{Node: "n0-0-0", Component: fault.ComponentMemory, State: fault.Failed, Kind: fault.KindVotes}),
-		"the node as such":            obs(host, fault.Observation{Node: "n0-0-0", Component: fault.ComponentNode, State: fault.Failed, Kind: fault.KindSelf}),
-		"an invalid state":            obs(host, fault.Observation{Node: "n0-0-0", Component: fault.ComponentMemory, State: 9, Kind: fault.KindSelf}),
+		"unknown origin": obs(fault.Origin{Node: "x", Half: fault.HalfHost},
+			fault.Observation{Node: "n0-0-0", Component: fault.ComponentMemory, State: fault.Failed, Kind: fault.KindSelf}),
+		"no half": obs(fault.Origin{Node: "n0-0-0"},
+			fault.Observation{Node: "n0-0-0", Component: fault.ComponentMemory, State: fault.Failed, Kind: fault.KindSelf}),
+		"a node far away": obs(host, fault.Observation{Node: "n1-1-1", Component: fault.ComponentHost, State: fault.Failed,
+			Kind: fault.KindDescriptor}),
+		"a neighbour's temperature": obs(host, fault.Observation{Node: "n1-0-0", Component: fault.ComponentTemperature,
+			State: fault.Failed, Kind: fault.KindDescriptor}),
+		"self of a neighbour": obs(host, fault.Observation{Node: "n1-0-0", Component: fault.ComponentMemory, State: fault.Failed,
+			Kind: fault.KindSelf}),
+		"the supervisor's own kind": obs(host, fault.Observation{Node: "n0-0-0", Component: fault.ComponentMemory, State: fault.Failed,
+			Kind: fault.KindVotes}),
+		"the node as such": obs(host, fault.Observation{Node: "n0-0-0", Component: fault.ComponentNode, State: fault.Failed,
+			Kind: fault.KindSelf}),
+		"an invalid state": obs(host, fault.Observation{Node: "n0-0-0", Component: fault.ComponentMemory, State: 9,
+			Kind: fault.KindSelf}),
 		"an answer to nothing":        Answered{Nonce: [16]byte{1}, Origin: host, Epoch: 10, Path: fault.PathDirect},
 		"an opinion of nobody":        GossipOpinion{Node: "x"},
 		"an answer by nobody's half":  Answered{Origin: fault.Origin{Node: "n0-0-0"}},
@@ -406,9 +421,11 @@ func TestTwoLinksTwoStories(t *testing.T) {
 	w := startedWorld(t, grid.Dims{X: 2, Y: 1, Z: 1})
 	n := w.m.nodes[0]
 	report := func(seq fault.Seq, states ...fault.State) {
-		d := fault.Delivery{Path: fault.PathDirect, Report: fault.Report{ID: fault.ReportID{Origin: fault.Origin{Node: w.id(1), Half: fault.HalfHost}, Epoch: 2, Seq: seq}}}
+		d := fault.Delivery{Path: fault.PathDirect, Report: fault.Report{ID: fault.ReportID{Origin: fault.Origin{Node: w.id(1),
+			Half: fault.HalfHost}, Epoch: 2, Seq: seq}}}
 		for _, s := range states {
-			d.Report.Observations = append(d.Report.Observations, fault.Observation{Node: n.id, Component: fault.ComponentMemory, State: s, Kind: fault.KindDescriptor})
+			d.Report.Observations = append(d.Report.Observations,
+				fault.Observation{Node: n.id, Component: fault.ComponentMemory, State: s, Kind: fault.KindDescriptor})
 		}
 		w.m.Step(w.now, Evidence{d})
 	}

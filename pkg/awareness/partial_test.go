@@ -18,7 +18,8 @@ func TestPartialDigestWithdrawsNothing(t *testing.T) {
 			ID: fault.ReportID{Origin: fault.Origin{Node: "a", Half: fault.HalfHost}, Epoch: 1, Seq: seq}, Digest: digest, Partial: partial,
 		}}
 		for _, c := range components {
-			d.Report.Observations = append(d.Report.Observations, fault.Observation{Node: "a", Component: c, State: fault.Failed, Kind: fault.KindSelf})
+			d.Report.Observations = append(d.Report.Observations,
+				fault.Observation{Node: "a", Component: c, State: fault.Failed, Kind: fault.KindSelf})
 		}
 		v.take(arrival{Delivery: d, clock: clock, now: time.Unix(int64(seq), 0), changed: func(slot) {}}, index)
 	}

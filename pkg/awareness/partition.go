@@ -56,7 +56,10 @@ func (m *Machine) partitions(marked []*node, now time.Time) [][]*node {
 				}
 			}
 		}
-		if set = slices.DeleteFunc(set, func(p *node) bool { return p.foreign || p.voices[0].epoch == 0 && p.voices[1].epoch == 0 }); !heard && len(set) > 0 {
+		if set = slices.DeleteFunc(set, func(p *node) bool {
+			return p.foreign || p.voices[0].epoch == 0 &&
+				p.voices[1].epoch == 0
+		}); !heard && len(set) > 0 {
 			slices.SortFunc(set, func(a, b *node) int { return a.rank - b.rank })
 			out = append(out, set)
 		}

@@ -22,7 +22,8 @@ func TestRelabelForgetsNothing(t *testing.T) {
 	w.actor("n1-1-0", fault.HalfHost).alive = false
 	w.run(3 * time.Second)
 	before, wake := w.m.Nodes(), w.m.wake()
-	out := w.m.Step(w.now, Labelled{Labels: map[fault.NodeID]map[string]string{"n0-0-0": {"power": "a"}, "nobody": {"power": "a"}}, DomainLabels: []string{"power"}})
+	out := w.m.Step(w.now, Labelled{Labels: map[fault.NodeID]map[string]string{"n0-0-0": {"power": "a"}, "nobody": {"power": "a"}},
+		DomainLabels: []string{"power"}})
 	if len(out.Changes)+len(out.Groups)+len(out.Challenges) != 0 || !out.Wake.Equal(wake) {
 		t.Errorf("it has the machine say %+v, and wake at %s: want %s", out, out.Wake, wake)
 	}

@@ -6,16 +6,17 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// A node that restarts one of its halves on purpose announces it beforehand, in a signed report (fault.RestartNotice). Until the half is back,
-// the map keeps the states that the restart explains:
+// A node that restarts one of its halves on purpose announces it beforehand, in a signed report (fault.RestartNotice). Until the
+// half is back, the map keeps the states that the restart explains:
 //
 //	         notice                      over: settles
 //	none ─────────────► announced ───────────────────────► settling
 //	 ▲                    │  until the announced time ends      │
 //	 └────────────────────┴────────────────────────────────────┘  verdicts fall on the evidence of that moment
 //
-// Only the node's own notice counts; a neighbour's statement about a restart holds nothing back. A verdict on the half without a notice ends the
-// other half's notice, and so does a revoked certificate. A budget pays for notices, so that no node can hide a fault for long.
+// Only the node's own notice counts; a neighbour's statement about a restart holds nothing back. A verdict on the half without a
+// notice ends the other half's notice, and so does a revoked certificate. A budget pays for notices, so that no node can hide a
+// fault for long.
 const (
 	// restartBudget is the time that a node's notices may hold verdicts back at once, all notices together.
 	restartBudget = time.Minute
@@ -37,11 +38,12 @@ type Restart struct {
 	Until time.Time // when verdicts fall again, if the restart is not over before
 }
 
-// restartSettles returns the time from the end of a restart until verdicts fall again: neighbours and the other half restate the links within two
-// digest periods.
+// restartSettles returns the time from the end of a restart until verdicts fall again: neighbours and the other half restate the
+// links within two digest periods.
 func (m *Machine) restartSettles() time.Duration { return 2 * m.cfg.DigestPeriod }
 
-// notice takes a restart notice of a node's half into account. Copies and notices older than the newest one of the same half change nothing.
+// notice takes a restart notice of a node's half into account. Copies and notices older than the newest one of the same half
+// change nothing.
 func (m *Machine) notice(n *node, d fault.Delivery, now time.Time) {
 	r, at, by := d.Report.Restart, stampOf(d.Report.ID), d.Report.ID.Origin.Half
 	if !r.Half.Valid() || n.revoked {
@@ -109,8 +111,8 @@ func (m *Machine) announced(n *node, now time.Time) (r Restart) {
 	return r
 }
 
-// restartHolds reports whether a node's announced restart holds a verdict on it back. If h is a half, only that half's restart does. The node is
-// looked at again when the notice ends.
+// restartHolds reports whether a node's announced restart holds a verdict on it back. If h is a half, only that half's restart
+// does. The node is looked at again when the notice ends.
 func (m *Machine) restartHolds(n *node, h fault.Half, now time.Time) bool {
 	r := m.announced(n, now)
 	if r.Half == 0 {
@@ -125,8 +127,8 @@ func (m *Machine) restartHolds(n *node, h fault.Half, now time.Time) bool {
 	return true
 }
 
-// keepsState reports whether an announced restart, of the node or of the node at the other end of a link, keeps a component's state. Only a change
-// to NORMAL is made meanwhile.
+// keepsState reports whether an announced restart, of the node or of the node at the other end of a link, keeps a component's
+// state. Only a change to NORMAL is made meanwhile.
 func (m *Machine) keepsState(n *node, c fault.Component, f finding, now time.Time) bool {
 	if f.state == fault.Normal || len(m.restarts) == 0 {
 		return false

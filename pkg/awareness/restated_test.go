@@ -85,7 +85,8 @@ func TestRestatedIsTheDigestAgain(t *testing.T) {
 func serialNonces() func() [16]byte { return testConfig(grid.Dims{X: 1, Y: 1, Z: 1}).Nonce }
 
 // drawSpeech makes up an event, and what stands for it where a digest has come again.
-func drawSpeech(t *rapid.T, m *Machine, seqs map[fault.Origin]*fault.ReportID, said map[fault.Origin]spoken, open []Challenge, now time.Time, name string) (ev, short Event) {
+func drawSpeech(t *rapid.T, m *Machine, seqs map[fault.Origin]*fault.ReportID, said map[fault.Origin]spoken, open []Challenge,
+	now time.Time, name string) (ev, short Event) {
 	o := m.nodes[rapid.IntRange(0, len(m.nodes)-1).Draw(t, name+"who")].origin(rapid.SampledFrom(halves[:]).Draw(t, name+"whose"))
 	s, ok := said[o]
 	if !ok || rapid.IntRange(0, 2).Draw(t, name+"again") == 0 {

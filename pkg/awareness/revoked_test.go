@@ -87,7 +87,8 @@ func TestRevokedNodeIsNoWitness(t *testing.T) {
 	}
 }
 
-// TestNodeWithNewerCertificateIsTrustedAgain: what is verified after the revocation is of a newer certificate; and a new leader changes nothing.
+// TestNodeWithNewerCertificateIsTrustedAgain: what is verified after the revocation is of a newer certificate; and a new leader
+// changes nothing.
 func TestNodeWithNewerCertificateIsTrustedAgain(t *testing.T) {
 	cfg := testConfig(grid.Dims{X: 3, Y: 3, Z: 1})
 	w, err := newWorld(cfg)

@@ -494,7 +494,8 @@ func (s *scenario) cut(id fault.NodeID, dir string) error {
 	}
 	peer, _ := s.w.dims.Neighbour(s.w.coord(id), d)
 	s.w.say(s.w.actor(id, fault.HalfHost), subject{id, fault.Link(d)}, fault.Failed, fault.KindSilence, 75*time.Millisecond)
-	s.w.say(s.w.actor(s.w.cfg.IDs[peer], fault.HalfHost), subject{s.w.cfg.IDs[peer], fault.Link(d.Opposite())}, fault.Failed, fault.KindSilence, 75*time.Millisecond)
+	s.w.say(s.w.actor(s.w.cfg.IDs[peer], fault.HalfHost), subject{s.w.cfg.IDs[peer], fault.Link(d.Opposite())}, fault.Failed,
+		fault.KindSilence, 75*time.Millisecond)
 	return nil
 }
 
@@ -548,7 +549,8 @@ func (s *scenario) printMap() {
 		}
 		s.printf("%s %s, cause %s%s", n.ID, n.State, n.Cause, single)
 		for _, c := range n.Components {
-			if c.State != fault.Normal && (c.State != fault.Unknown || n.State == fault.Unknown || n.State == fault.Failed || c.Component <= fault.ComponentDNP) {
+			if c.State != fault.Normal && (c.State != fault.Unknown || n.State == fault.Unknown || n.State == fault.Failed ||
+				c.Component <= fault.ComponentDNP) {
 				s.printf("  %s %s, cause %s", c.Component, c.State, c.Cause)
 			}
 		}

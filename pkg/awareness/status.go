@@ -61,7 +61,8 @@ func (m *Machine) status(n *node) NodeStatus {
 	out := NodeStatus{
 		ID: n.id, Coord: n.coord, State: self.state, Cause: self.cause, SingleWitness: self.single,
 		Inferred: n.inferred, Unreachable: n.unreachable && self.state == fault.Unknown, Groups: m.groupsOf(n),
-		Rule: self.rule.String(), Since: m.clock.time(self.since), Life: n.heard(0), HalfLife: [2]time.Time{n.voices[0].heard, n.voices[1].heard}, RegistersAt: m.clock.time(n.registersAt),
+		Rule: self.rule.String(), Since: m.clock.time(self.since), Life: n.heard(0), HalfLife: [2]time.Time{n.voices[0].heard,
+			n.voices[1].heard}, RegistersAt: m.clock.time(n.registersAt),
 		HostEpoch: n.voices[0].epoch, DNPEpoch: n.voices[1].epoch,
 		Platform: n.platform(), Restart: m.announced(n, m.now),
 	}
@@ -135,7 +136,8 @@ func (m *Machine) evidenceOf(n *node, c fault.Component) []EvidenceStatus {
 func (m *Machine) ownEvidence(n *node, c fault.Component) []EvidenceStatus {
 	var out []EvidenceStatus
 	add := func(k fault.Kind, at time.Time, s fault.State, detail string) {
-		out = append(out, EvidenceStatus{Kind: k, Observer: m.observer(fault.Origin{}), At: at, State: s, Detail: fault.Cut(detail, fault.MaxDetail)})
+		out = append(out, EvidenceStatus{Kind: k, Observer: m.observer(fault.Origin{}), At: at, State: s,
+			Detail: fault.Cut(detail, fault.MaxDetail)})
 	}
 	for _, h := range halves {
 		if c != halfComponent(h) {

@@ -65,8 +65,10 @@ func TestVotesAgainstNaiveCount(t *testing.T) {
 	shapes := []grid.Dims{{X: 1, Y: 1, Z: 1}, {X: 2, Y: 1, Z: 1}, {X: 5, Y: 1, Z: 1}, {X: 2, Y: 2, Z: 1}, {X: 3, Y: 2, Z: 1},
 		{X: 3, Y: 3, Z: 1}, {X: 2, Y: 2, Z: 2}, {X: 3, Y: 2, Z: 2}, {X: 3, Y: 3, Z: 2}, {X: 3, Y: 3, Z: 3}}
 	says := []fault.Observation{
-		{State: fault.Failed, Kind: fault.KindSilence}, {State: fault.Failed, Kind: fault.KindSilence}, {State: fault.Failed, Kind: fault.KindSilence},
-		{State: fault.Failed, Kind: fault.KindHandshake}, {State: fault.Normal, Kind: fault.KindSelf}, {State: fault.Sick, Kind: fault.KindErrorRatio},
+		{State: fault.Failed, Kind: fault.KindSilence}, {State: fault.Failed, Kind: fault.KindSilence}, {State: fault.Failed,
+			Kind: fault.KindSilence},
+		{State: fault.Failed, Kind: fault.KindHandshake}, {State: fault.Normal, Kind: fault.KindSelf}, {State: fault.Sick,
+			Kind: fault.KindErrorRatio},
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		dims := rapid.SampledFrom(shapes).Draw(t, "dims")

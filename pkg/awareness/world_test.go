@@ -165,7 +165,8 @@ func (w *world) boot(a *actor) {
 	if a.origin.Half == fault.HalfHost {
 		set(fault.ComponentHost, fault.KindSelf)
 		set(fault.ComponentDNP, fault.KindWatchdog)
-		for _, c := range []fault.Component{fault.ComponentServiceNetwork, fault.ComponentMemory, fault.ComponentDNPCore, fault.ComponentTemperature} {
+		for _, c := range []fault.Component{fault.ComponentServiceNetwork, fault.ComponentMemory, fault.ComponentDNPCore,
+			fault.ComponentTemperature} {
 			set(c, fault.KindSelf)
 		}
 		for _, d := range w.dims.Links() {
@@ -197,7 +198,8 @@ func (w *world) digest(a *actor) {
 // report sends what the half says of the subjects.
 func (w *world) report(a *actor, digest bool, subjects ...subject) {
 	a.seq++
-	d := fault.Delivery{Path: a.via, Report: fault.Report{ID: fault.ReportID{Origin: a.origin, Epoch: a.epoch, Seq: a.seq}, Digest: digest, Platform: w.platform}}
+	d := fault.Delivery{Path: a.via, Report: fault.Report{ID: fault.ReportID{Origin: a.origin, Epoch: a.epoch, Seq: a.seq},
+		Digest: digest, Platform: w.platform}}
 	for _, s := range subjects {
 		st := a.says[s]
 		age := w.now.Sub(st.began)
@@ -311,7 +313,8 @@ func (w *world) step(ev Event) {
 		for i, h := range halves {
 			a := w.actor(c.Node, h)
 			if a.alive && !a.mute && (c.Half == 0 || c.Half == h) && (a.drops == nil || !a.loses(2)) {
-				w.send(w.now.Add(w.slow+a.slow+time.Duration(i+1)*time.Millisecond), Answered{Nonce: c.Nonce, Origin: a.origin, Epoch: a.epoch, Path: a.via})
+				w.send(w.now.Add(w.slow+a.slow+time.Duration(i+1)*time.Millisecond),
+					Answered{Nonce: c.Nonce, Origin: a.origin, Epoch: a.epoch, Path: a.via})
 			}
 		}
 	}

@@ -262,8 +262,8 @@ type Report struct {
 	Restart RestartNotice
 }
 
-// RestartNotice announces a planned restart of a half, or ends the announcement. Only the node itself can make it, because the signer's node is the
-// one that is restarted.
+// RestartNotice announces a planned restart of a half, or ends the announcement. Only the node itself can make it, because the
+// signer's node is the one that is restarted.
 type RestartNotice struct {
 	Half   Half          // the half that is restarted; 0: no notice
 	Within time.Duration // until the half is back, in whole milliseconds; 0: the restart is over

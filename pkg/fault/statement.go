@@ -2,8 +2,9 @@ package fault
 
 import "fmt"
 
-// CheckStatement returns an error if no half may make the observation. own and half are the node and half that signed it. The error names the
-// field, its value and the allowed values. Only the topology knows whether an observed node is a neighbour (pkg/awareness).
+// CheckStatement returns an error if no half may make the observation. own and half are the node and half that signed it. The
+// error names the field, its value and the allowed values. Only the topology knows whether an observed node is a neighbour
+// (pkg/awareness).
 //
 //   - Only supervisors state verdicts on whole nodes, votes, challenges, missing digests and gossip.
 //   - About another node a half may state only its descriptor: the host and its parts, of kind DESCRIPTOR.

@@ -1,9 +1,9 @@
 package fault
 
 // Words is a number for what a digest says: equal for two digests of one half whose words are the same,
-// that is everything but the sequence, the ages, the uptime, and the platform, which is constant in a boot epoch. A digest with readings always says something new. It
-// is the same in every process, so that
-// replicas can tell one another that a digest has come again instead of passing it on.
+// that is everything but the sequence, the ages, the uptime, and the platform, which is constant in a boot epoch. A digest with
+// readings always says something new. It is the same in every process, so that replicas can tell one another that a digest has
+// come again instead of passing it on.
 //
 // It is the 64-bit FNV-1a hash of the fields, each of fixed width or after its length. Two digests of the
 // same length that differ in one byte never have the same (each step of FNV-1a is a bijection); others have it

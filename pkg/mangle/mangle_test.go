@@ -19,11 +19,13 @@ func TestMain(m *testing.M) { os.Exit(fixedseed.Main(m)) }
 func seeded(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0)) }
 
 func TestValidate(t *testing.T) {
-	if err := (Faults{Block: true, Drop: 1, Corrupt: 0.5, Duplicate: 1, Reorder: 1, Delay: MaxDelay, Jitter: MaxDelay}).Validate(); err != nil {
+	if err := (Faults{Block: true, Drop: 1, Corrupt: 0.5, Duplicate: 1, Reorder: 1, Delay: MaxDelay,
+		Jitter: MaxDelay}).Validate(); err != nil {
 		t.Error(err)
 	}
 	err := Faults{Drop: -0.1, Corrupt: math.NaN(), Duplicate: 2, Reorder: 1.5, Delay: -1, Jitter: MaxDelay + 1}.Validate()
-	for _, want := range []string{"Drop -0.1: want 0 to 1", "Corrupt NaN", "Duplicate 2", "Reorder 1.5", "Delay -1ns: want 0 to 10s", "Jitter 10.000000001s"} {
+	for _, want := range []string{"Drop -0.1: want 0 to 1", "Corrupt NaN", "Duplicate 2", "Reorder 1.5", "Delay -1ns: want 0 to 10s",
+		"Jitter 10.000000001s"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in: %v", want, err)
 		}

@@ -66,7 +66,8 @@ func (b *bench) do(out NodeOutput) (said []*lofamov1.OrderStatus) {
 func (b *bench) gets(number, life uint64, content string, wantNumber uint64, wantErr string) {
 	b.t.Helper()
 	said := b.do(b.node.Order(&lofamov1.Order{Kind: "fan-curve", Node: string(a), Number: number, Life: life, Content: []byte(content)}))
-	if len(said) != 1 || said[0].GetNumber() != wantNumber || said[0].GetError() != wantErr || said[0].GetNode() != string(a) || said[0].GetEpoch() != uint64(b.epoch) {
+	if len(said) != 1 || said[0].GetNumber() != wantNumber || said[0].GetError() != wantErr || said[0].GetNode() != string(a) ||
+		said[0].GetEpoch() != uint64(b.epoch) {
 		b.t.Errorf("order %d: said %v, want number %d, error %q", number, said, wantNumber, wantErr)
 	}
 }

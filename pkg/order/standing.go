@@ -68,7 +68,8 @@ type Standing[W comparable, S Status] struct {
 
 // NewStanding returns a machine that wants nothing of anybody.
 func NewStanding[W comparable, S Status](cfg Config[W, S]) *Standing[W, S] {
-	return &Standing[W, S]{cfg: cfg, nodes: make(map[fault.NodeID]*node[W, S]), open: make(map[fault.NodeID]bool), special: make(map[fault.NodeID]bool)}
+	return &Standing[W, S]{cfg: cfg, nodes: make(map[fault.NodeID]*node[W, S]), open: make(map[fault.NodeID]bool),
+		special: make(map[fault.NodeID]bool)}
 }
 
 func (m *Standing[W, S]) settled(n *node[W, S]) bool {
@@ -149,7 +150,8 @@ func (m *Standing[W, S]) Heard(now time.Time, st S) {
 		n = &node[W, S]{want: m.cfg.Usual, timer: Timer{At: now}}
 		m.nodes[id] = n
 	}
-	if was := n.said; n.spoke && !m.cfg.Anew(st) && (st.GetEpoch() < was.GetEpoch() || st.GetEpoch() == was.GetEpoch() && st.GetNumber() < was.GetNumber()) {
+	if was := n.said; n.spoke && !m.cfg.Anew(st) && (st.GetEpoch() < was.GetEpoch() || st.GetEpoch() == was.GetEpoch() &&
+		st.GetNumber() < was.GetNumber()) {
 		return
 	}
 	was := !n.spoke || m.settled(n) || m.life(n.said) != m.life(st)

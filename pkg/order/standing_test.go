@@ -35,7 +35,8 @@ type (
 )
 
 func said(id fault.NodeID, number uint64, ordered chanmask.Mask) *lofamov1.MaskStatus {
-	return &lofamov1.MaskStatus{Node: string(id), Half: lofamov1.Half_HALF_DNP, Epoch: 3, Number: number, Ordered: uint32(ordered), InForce: uint32(ordered)}
+	return &lofamov1.MaskStatus{Node: string(id), Half: lofamov1.Half_HALF_DNP, Epoch: 3, Number: number, Ordered: uint32(ordered),
+		InForce: uint32(ordered)}
 }
 
 // tick expects one order, or with node empty none.

@@ -176,8 +176,8 @@ func (e *Engine) evidence(t Target) Evidence {
 	return e.world.faults[t].Evidence
 }
 
-// gateAge blocks a step whose evidence is too old, and requests newer evidence. A step that may end work needs evidence of this very moment,
-// except for the accused's own: the accused may have reported since.
+// gateAge blocks a step whose evidence is too old, and requests newer evidence. A step that may end work needs evidence of this
+// very moment, except for the accused's own: the accused may have reported since.
 func (e *Engine) gateAge(r *Response, s *StepRecord) block {
 	limit := e.cfg.MaxEvidenceAge
 	if r.Guards.MaxEvidenceAge > 0 {
@@ -207,17 +207,17 @@ func (e *Engine) outdated(t Target, s *StepRecord, ev Evidence) bool {
 	return s.Kind.Traits().Class >= Destroy && !ev.Own && t.Group == "" && e.now.Sub(e.world.gathered[t]) > min(lookLife, e.cfg.MaxEvidenceAge)
 }
 
-// What has the evidence may be a moment ahead of the committed map, or behind it: a change comes by the store's watch, and the answer to its commit on
-// another way. So evidence is asked for again after lookFirst, at the most, and then ever more rarely. Before the pause has grown to lookQuiet nothing is
-// said, nor committed.
+// What has the evidence may be a moment ahead of the committed map, or behind it: a change comes by the store's watch, and the
+// answer to its commit on another way. So evidence is asked for again after lookFirst, at the most, and then ever more rarely.
+// Before the pause has grown to lookQuiet nothing is said, nor committed.
 const (
 	lookFirst = 2 * time.Millisecond
 	lookQuiet = 128 * time.Millisecond
 )
 
-// gateWitnesses blocks a step that takes capacity away or ends work on the word of one witness or of one failure domain. The accused is the best
-// witness of its own measurements, if it signed them. A missing answer needs two witnesses, and the supervisors' unanswered challenge may be
-// one. The other half of the node is a witness in any rack.
+// gateWitnesses blocks a step that takes capacity away or ends work on the word of one witness or of one failure domain. The
+// accused is the best witness of its own measurements, if it signed them. A missing answer needs two witnesses, and the
+// supervisors' unanswered challenge may be one. The other half of the node is a witness in any rack.
 func (e *Engine) gateWitnesses(r *Response, s *StepRecord) block {
 	if notifies(s) {
 		return block{}
@@ -282,8 +282,8 @@ func (e *Engine) gateLife(r *Response, s *StepRecord) block {
 	return block{}
 }
 
-// Alive reports whether the accused has signed anything within the given time before now, and until when that blocks a step that may end its
-// work. A report in which the accused itself states the fault does not count.
+// Alive reports whether the accused has signed anything within the given time before now, and until when that blocks a step that
+// may end its work. A report in which the accused itself states the fault does not count.
 func (ev Evidence) Alive(now time.Time, within time.Duration) (until time.Time, alive bool) {
 	until = ev.Life.Add(within)
 	return until, !ev.Own && !ev.Life.IsZero() && until.After(now)

@@ -90,8 +90,9 @@ type Evidence struct {
 	Kind fault.Kind // of what decided
 	// Witnesses are those whose word it is, each once: "node/half", or "supervisor/ID" for an unanswered challenge.
 	Witnesses []string
-	// Own is set if the accused itself signed a statement that supports the state, of a kind by which a half measures its own node. No other node's
-	// statement sets it, of any kind. A measurement at a port never sets it, because the node at the other end may cause that.
+	// Own is set if the accused itself signed a statement that supports the state, of a kind by which a half measures its own node.
+	// No other node's statement sets it, of any kind. A measurement at a port never sets it, because the node at the other end may
+	// cause that.
 	Own bool
 	// Port is set if the accused itself signed a statement on one of its own ports that supports the state.
 	Port bool

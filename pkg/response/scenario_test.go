@@ -90,7 +90,8 @@ func (p *player) command(cmd string, args []string) error {
 	case "evidence":
 		l.stale = args[0] == "stale"
 	case "land":
-		o := map[string]response.Outcome{"done": response.Succeeded, "unchanged": response.Unchanged, "partly": response.Partly, "unknown": response.NotKnown}[args[0]]
+		o := map[string]response.Outcome{"done": response.Succeeded, "unchanged": response.Unchanged, "partly": response.Partly,
+			"unknown": response.NotKnown}[args[0]]
 		l.land(o, strings.Join(args[1:], " "))
 	case "lose":
 		l.flying = nil
@@ -154,7 +155,8 @@ func (p *player) cluster(args []string) error {
 		"MaxNodes": &cfg.MaxNodes, "MaxPercent": &cfg.MaxPercent, "MaxPerDomain": &cfg.MaxPerDomain, "MaxPerPlane": &cfg.MaxPerPlane, "Rate": &cfg.Rate,
 		"BreakerPercent": &cfg.BreakerPercent, "BreakerNodes": &cfg.BreakerNodes, "MaxActive": &cfg.MaxActive, "Approvals": &cfg.Approvals,
 	}
-	times := map[string]*time.Duration{"Grace": &cfg.Grace, "StormDelay": &cfg.StormDelay, "Cooldown": &cfg.Cooldown, "MaxEvidenceAge": &cfg.MaxEvidenceAge}
+	times := map[string]*time.Duration{"Grace": &cfg.Grace, "StormDelay": &cfg.StormDelay, "Cooldown": &cfg.Cooldown,
+		"MaxEvidenceAge": &cfg.MaxEvidenceAge}
 	for _, arg := range args[1:] {
 		k, v, _ := strings.Cut(arg, "=")
 		switch {

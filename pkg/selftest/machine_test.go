@@ -271,7 +271,8 @@ func TestNilMachineTestsNothing(t *testing.T) {
 	var m *Machine
 	now := time.Unix(1000, 0)
 	id := Module{Kind: Reports}
-	for _, ev := range []Event{Tick{}, Begin{}, Returned{Module: id}, Refused{Module: id}, Void{Module: id}, Excused{Module: id}, Renewed{Module: id}} {
+	for _, ev := range []Event{Tick{}, Begin{}, Returned{Module: id}, Refused{Module: id}, Void{Module: id}, Excused{Module: id},
+		Renewed{Module: id}} {
 		if out := m.Step(now, ev); out.Probes != nil || out.Changed != nil || out.Save {
 			t.Errorf("%T: %+v", ev, out)
 		}

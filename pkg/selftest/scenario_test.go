@@ -45,13 +45,15 @@ const (
 
 // configs are the modules of the tests.
 var configs = map[string]ModuleConfig{
-	"register": {Module: Module{Kind: Register}, Sizes: []int{16, 16, 16}, Timeout: time.Second, Floor: 5 * time.Millisecond, Local: true, Always: true},
-	"reports":  {Module: Module{Kind: Reports}, Sizes: []int{100, 900}, Timeout: time.Second, Floor: 5 * time.Millisecond, Local: true},
-	"bulk":     {Module: Module{Kind: Bulk}, Sizes: []int{5000}, Timeout: time.Second, Floor: 5 * time.Millisecond, Local: true},
-	"mailbox":  {Module: Module{Kind: Mailbox}, Sizes: []int{16, 300, 1200}, Timeout: time.Second, Floor: 10 * time.Millisecond},
-	"link":     {Module: Module{Kind: Link}, Sizes: []int{16, 200, 1200}, Timeout: time.Second, Floor: 20 * time.Millisecond, Loss: 0.02},
-	"relay":    {Module: Module{Kind: Relay}, Sizes: []int{64, 1000}, Timeout: time.Second, Floor: 30 * time.Millisecond, Loss: 0.02},
-	"direct":   {Module: Module{Kind: Direct}, Sizes: []int{64, 600, 1200}, Timeout: time.Second, Floor: 50 * time.Millisecond, Loss: 0.1, Foreign: true},
+	"register": {Module: Module{Kind: Register}, Sizes: []int{16, 16, 16}, Timeout: time.Second, Floor: 5 * time.Millisecond,
+		Local: true, Always: true},
+	"reports": {Module: Module{Kind: Reports}, Sizes: []int{100, 900}, Timeout: time.Second, Floor: 5 * time.Millisecond, Local: true},
+	"bulk":    {Module: Module{Kind: Bulk}, Sizes: []int{5000}, Timeout: time.Second, Floor: 5 * time.Millisecond, Local: true},
+	"mailbox": {Module: Module{Kind: Mailbox}, Sizes: []int{16, 300, 1200}, Timeout: time.Second, Floor: 10 * time.Millisecond},
+	"link":    {Module: Module{Kind: Link}, Sizes: []int{16, 200, 1200}, Timeout: time.Second, Floor: 20 * time.Millisecond, Loss: 0.02},
+	"relay":   {Module: Module{Kind: Relay}, Sizes: []int{64, 1000}, Timeout: time.Second, Floor: 30 * time.Millisecond, Loss: 0.02},
+	"direct": {Module: Module{Kind: Direct}, Sizes: []int{64, 600, 1200}, Timeout: time.Second, Floor: 50 * time.Millisecond,
+		Loss: 0.1, Foreign: true},
 }
 
 // way is what a module does to probes.
@@ -132,7 +134,8 @@ func (w *world) do(f []string) error {
 	case "show":
 		for _, r := range w.m.Results(w.now) {
 			if r.Module == c.Module {
-				w.show("%s %s in use %t, %d tests, lost %d altered %d doubled %d late %d, usually %s", r.Name, r.State, r.InUse, r.Tests, r.Lost, r.Altered, r.Doubled, r.Late, r.Baseline.Round(100*time.Microsecond))
+				w.show("%s %s in use %t, %d tests, lost %d altered %d doubled %d late %d, usually %s", r.Name, r.State, r.InUse, r.Tests,
+					r.Lost, r.Altered, r.Doubled, r.Late, r.Baseline.Round(100*time.Microsecond))
 			}
 		}
 	default:

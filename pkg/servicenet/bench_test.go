@@ -26,7 +26,8 @@ func benchReports(n int) []fault.Report {
 	var out []fault.Report
 	for i := range n {
 		r := fault.Report{ID: fault.ReportID{Origin: origin("n0-0-1/host"), Epoch: 3, Seq: fault.Seq(i + 1)}, Digest: true,
-			Observations: []fault.Observation{{Node: "n0-0-1", Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf, Age: 1000}}}
+			Observations: []fault.Observation{{Node: "n0-0-1", Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf,
+				Age: 1000}}}
 		out = append(out, r)
 	}
 	return out

@@ -37,10 +37,11 @@ func drawReports(t *rapid.T) []fault.Report {
 	for i := range rs {
 		rs[i] = fault.Report{
 			ID: id, Digest: rapid.Bool().Draw(t, "digest"), Partial: rapid.Bool().Draw(t, "partial"),
-			Registers: fault.Registers{DNPWatchdog: rapid.Uint32().Draw(t, "dnp"), HostWatchdog: rapid.Uint32().Draw(t, "host"), RemoteFaultDescriptor: rapid.Uint32().Draw(t, "rfd")},
-			Uptime:    time.Duration(rapid.Int64().Draw(t, "uptime")),
-			Platform:  fault.Platform(rapid.IntRange(0, 2).Draw(t, "platform")),
-			Restart:   restartNotice(t),
+			Registers: fault.Registers{DNPWatchdog: rapid.Uint32().Draw(t, "dnp"), HostWatchdog: rapid.Uint32().Draw(t, "host"),
+				RemoteFaultDescriptor: rapid.Uint32().Draw(t, "rfd")},
+			Uptime:   time.Duration(rapid.Int64().Draw(t, "uptime")),
+			Platform: fault.Platform(rapid.IntRange(0, 2).Draw(t, "platform")),
+			Restart:  restartNotice(t),
 		}
 		id.Seq += fault.Seq(number.Draw(t, "step"))
 		if rapid.Bool().Draw(t, "next epoch") {
@@ -57,9 +58,11 @@ func drawReports(t *rapid.T) []fault.Report {
 	r := &rs[rapid.IntRange(0, len(rs)-1).Draw(t, "which")]
 	for range rapid.IntRange(0, 3).Draw(t, "readings") {
 		q := fault.Quantity(rapid.IntRange(1, 5).Draw(t, "quantity"))
-		of := [...]fault.Component{0, fault.ComponentTemperature, fault.ComponentPower, fault.ComponentVoltage, fault.ComponentMemory, fault.Link(grid.YMinus)}
+		of := [...]fault.Component{0, fault.ComponentTemperature, fault.ComponentPower, fault.ComponentVoltage, fault.ComponentMemory,
+			fault.Link(grid.YMinus)}
 		r.Readings = append(r.Readings, fault.Reading{
-			Component: of[q], Quantity: q, Value: rapid.Float32().Draw(t, "value"), Threshold: rapid.Float32().Draw(t, "threshold"), Age: time.Duration(rapid.Int64().Draw(t, "age of it")),
+			Component: of[q], Quantity: q, Value: rapid.Float32().Draw(t, "value"), Threshold: rapid.Float32().Draw(t,
+				"threshold"), Age: time.Duration(rapid.Int64().Draw(t, "age of it")),
 		})
 	}
 	one := fault.Observation{Node: "n1", Component: 1, State: 1, Kind: 1}
@@ -95,7 +98,8 @@ func drawReports(t *rapid.T) []fault.Report {
 	case 17:
 		r.Readings = make([]fault.Reading, fault.MaxReadings+1)
 	case 18:
-		r.Readings = append(r.Readings, fault.Reading{Component: fault.ComponentMemory, Quantity: fault.QuantityCorrectedErrors, Value: float32(math.Inf(1))})
+		r.Readings = append(r.Readings, fault.Reading{Component: fault.ComponentMemory, Quantity: fault.QuantityCorrectedErrors,
+			Value: float32(math.Inf(1))})
 	}
 	r.Observations = append(r.Observations, one)
 	return rs
@@ -107,7 +111,8 @@ func drawStatus(t *rapid.T) *lofamov1.DeliveryStatus {
 	}
 	n, age := rapid.Uint64(), rapid.Uint64Range(0, uint64(MaxAge))
 	s := &lofamov1.DeliveryStatus{
-		State: lofamov1.PathState(rapid.IntRange(0, 4).Draw(t, "state")), Primary: "eth0>s0", Alternate: "eth0>s1", Logged: rapid.Uint32().Draw(t, "logged"),
+		State: lofamov1.PathState(rapid.IntRange(0, 4).Draw(t,
+			"state")), Primary: "eth0>s0", Alternate: "eth0>s1", Logged: rapid.Uint32().Draw(t, "logged"),
 		Unanswered: rapid.Uint32().Draw(t, "unanswered"), OldestNs: age.Draw(t, "oldest"), Migrations: n.Draw(t, "migrations"),
 		Retries: n.Draw(t, "retries"), Shortened: n.Draw(t, "shortened"), IsolatedNs: age.Draw(t, "isolated"), Spool: drawText(t),
 		Told: n.Draw(t, "told"), Interest: rapid.Uint32().Draw(t, "interest"),
@@ -209,19 +214,22 @@ func TestNotCanonical(t *testing.T) {
 		return protowire.AppendBytes([]byte{0x0a}, protowire.AppendBytes([]byte{0x0a}, append(bytes.Clone(id), fields...)))
 	}
 	for name, b := range map[string][]byte{
-		"a field twice":              report(0x38, 1, 0x38, 2),
-		"fields in another order":    report(0x38, 1, 0x10, 1),
-		"an unknown field":           report(0x78, 1),
-		"another wire type":          report(0x15, 0, 0, 0, 0),
-		"a flag of 2":                report(0x10, 2),
-		"a tag of two bytes":         report(0xb8, 0x00, 1),
-		"a message in two pieces":    append(report(), 0x0a, 2, 0x12, 0),
-		"an unknown field behind":    append(report(), 0x78, 1),
-		"an empty body before":       append([]byte{0x0a, 0}, report()...),
-		"a status before a report":   protowire.AppendBytes([]byte{0x0a}, append([]byte{0x12, 0}, protowire.AppendBytes([]byte{0x0a}, id)...)),
-		"a health before a status":   protowire.AppendBytes([]byte{0x0a}, append(protowire.AppendBytes([]byte{0x0a}, id), 0x22, 2, 0x18, 1, 0x12, 2, 0x28, 1)),
-		"two healths, to be merged":  protowire.AppendBytes([]byte{0x0a}, append(protowire.AppendBytes([]byte{0x0a}, id), 0x22, 2, 0x18, 1, 0x22, 2, 0x20, 1)),
-		"two statuses, to be merged": protowire.AppendBytes([]byte{0x0a}, append(protowire.AppendBytes([]byte{0x0a}, id), 0x12, 2, 0x20, 1, 0x12, 2, 0x28, 1)),
+		"a field twice":            report(0x38, 1, 0x38, 2),
+		"fields in another order":  report(0x38, 1, 0x10, 1),
+		"an unknown field":         report(0x78, 1),
+		"another wire type":        report(0x15, 0, 0, 0, 0),
+		"a flag of 2":              report(0x10, 2),
+		"a tag of two bytes":       report(0xb8, 0x00, 1),
+		"a message in two pieces":  append(report(), 0x0a, 2, 0x12, 0),
+		"an unknown field behind":  append(report(), 0x78, 1),
+		"an empty body before":     append([]byte{0x0a, 0}, report()...),
+		"a status before a report": protowire.AppendBytes([]byte{0x0a}, append([]byte{0x12, 0}, protowire.AppendBytes([]byte{0x0a}, id)...)),
+		"a health before a status": protowire.AppendBytes([]byte{0x0a},
+			append(protowire.AppendBytes([]byte{0x0a}, id), 0x22, 2, 0x18, 1, 0x12, 2, 0x28, 1)),
+		"two healths, to be merged": protowire.AppendBytes([]byte{0x0a},
+			append(protowire.AppendBytes([]byte{0x0a}, id), 0x22, 2, 0x18, 1, 0x22, 2, 0x20, 1)),
+		"two statuses, to be merged": protowire.AppendBytes([]byte{0x0a},
+			append(protowire.AppendBytes([]byte{0x0a}, id), 0x12, 2, 0x20, 1, 0x12, 2, 0x28, 1)),
 	} {
 		msg := new(lofamov1.Message)
 		if err := proto.Unmarshal(b, msg); err != nil {
@@ -229,7 +237,8 @@ func TestNotCanonical(t *testing.T) {
 		}
 		want, err := checkMessage(msg)
 		a, err2 := Unwrap(rawSeal(b, nodeSigner), fault.PathDirect, fakeVerifier{})
-		if err != nil || err2 != nil || !reflect.DeepEqual(a.Reports, want) || !proto.Equal(a.Status, msg.GetReports().GetStatus()) || !proto.Equal(a.Health.DNP, msg.GetReports().GetDnp()) {
+		if err != nil || err2 != nil || !reflect.DeepEqual(a.Reports, want) || !proto.Equal(a.Status, msg.GetReports().GetStatus()) ||
+			!proto.Equal(a.Health.DNP, msg.GetReports().GetDnp()) {
 			t.Errorf("%s: %+v, %v, %v", name, a.Reports, err, err2)
 		}
 	}
@@ -241,7 +250,8 @@ func FuzzCanonical(f *testing.F) {
 		f.Add(marshal(f, s.msg))
 	}
 	f.Add(marshal(f, reportsMessage(EncodeReport(healthyDigest("n0-0-0")))))
-	f.Add(appendAcks(nil, append(NewAcks(lofamov1.Ack_RECEIVED, sampleReport().ID), NewAcks(lofamov1.Ack_COMMITTED, sampleReport().ID, sampleDigest().ID)...)))
+	f.Add(appendAcks(nil, append(NewAcks(lofamov1.Ack_RECEIVED, sampleReport().ID),
+		NewAcks(lofamov1.Ack_COMMITTED, sampleReport().ID, sampleDigest().ID)...)))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) > MaxDatagram {
 			return
@@ -311,8 +321,10 @@ func drawHalf(t *rapid.T) *lofamov1.HalfHealth {
 	if rapid.Bool().Draw(t, "recovery") {
 		h.Recovery = &lofamov1.RecoveryStatus{
 			State: lofamov1.RecoveryState(rapid.IntRange(0, 6).Draw(t, "state")), Restarts: n.Draw(t, "restarts"), InWindow: n.Draw(t, "in window"),
-			Budget: n.Draw(t, "budget"), WindowMs: n.Draw(t, "window"), Cause: drawText(t), AgeNs: age.Draw(t, "age of it"), GoneUs: n.Draw(t, "gone"),
-			StartedUs: n.Draw(t, "started"), ServingUs: n.Draw(t, "serving"), ProvenUs: n.Draw(t, "proven"), Reason: drawText(t), Resumption: lofamov1.Resumption(rapid.IntRange(0, 3).Draw(t, "how")),
+			Budget: n.Draw(t, "budget"), WindowMs: n.Draw(t, "window"), Cause: drawText(t), AgeNs: age.Draw(t,
+				"age of it"), GoneUs: n.Draw(t, "gone"),
+			StartedUs: n.Draw(t, "started"), ServingUs: n.Draw(t, "serving"), ProvenUs: n.Draw(t,
+				"proven"), Reason: drawText(t), Resumption: lofamov1.Resumption(rapid.IntRange(0, 3).Draw(t, "how")),
 			Cold: drawText(t), UntilMs: n.Draw(t, "until"),
 		}
 	}
@@ -320,7 +332,8 @@ func drawHalf(t *rapid.T) *lofamov1.HalfHealth {
 		h.Tests = append(h.Tests, &lofamov1.SelfTest{
 			Number: n.Draw(t, "number"), State: lofamov1.TestState(rapid.IntRange(0, 5).Draw(t, "test state")), AgeMs: n.Draw(t, "age of test"),
 			LatencyUs: n.Draw(t, "latency"), LearnedUs: n.Draw(t, "learned"), Tests: big.Draw(t, "count"), Lost: big.Draw(t, "lost"),
-			Altered: big.Draw(t, "altered"), Doubled: big.Draw(t, "doubled"), Late: big.Draw(t, "late"), Module: rapid.SampledFrom([]string{"", "link/X+"}).Draw(t, "module"),
+			Altered: big.Draw(t, "altered"), Doubled: big.Draw(t, "doubled"), Late: big.Draw(t,
+				"late"), Module: rapid.SampledFrom([]string{"", "link/X+"}).Draw(t, "module"),
 			Why: rapid.SampledFrom([]string{"", "late: 4 tests over 20ms", "\n"}).Draw(t, "why"), Proving: rapid.Bool().Draw(t, "proving"),
 		})
 	}

@@ -327,7 +327,8 @@ func TestNamesAreIDs(t *testing.T) {
 func TestFindingsFitRelayed(t *testing.T) {
 	m := diagnosisFindings()
 	f := m.GetDiagnosisFindings()
-	f.Node, f.Half, f.Epoch, f.Number = strings.Repeat("n", MaxNodeID), lofamov1.Half_HALF_DNP, uint64(MaxEpoch), &lofamov1.OrderNumber{Term: 1 << 62, Count: 1 << 40}
+	f.Node, f.Half, f.Epoch, f.Number = strings.Repeat("n",
+		MaxNodeID), lofamov1.Half_HALF_DNP, uint64(MaxEpoch), &lofamov1.OrderNumber{Term: 1 << 62, Count: 1 << 40}
 	for _, test := range []*lofamov1.DiagnosisTest{f.GetOwnHost(), f.GetLink().GetDnp(), f.GetLink().GetHost(), f.GetLink().GetThrough()} {
 		test.MinUs, test.MedianUs, test.MaxUs = maxTripUs, maxTripUs, maxTripUs
 	}

@@ -8,7 +8,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// Bounds of an order to act and of its status. A status is at most MaxReportSize bytes, so that it fits a datagram also relayed: FitAct sees to it.
+// Bounds of an order to act and of its status. A status is at most MaxReportSize bytes, so that it fits a datagram also relayed:
+// FitAct sees to it.
 const (
 	MaxResponseID    = 48         // bytes of a response's id
 	MaxActStep       = 999        // of a response
@@ -31,7 +32,8 @@ func checkActOrder(o *lofamov1.ActOrder) error {
 	case len(o.GetParameters()) > MaxActParameters:
 		return refuse(RefusedField, "act_order.parameters: given %d: want at most %d", len(o.GetParameters()), MaxActParameters)
 	case len(o.GetTarget()) > MaxActTarget || !validText(o.GetTarget()):
-		return refuse(RefusedField, "act_order.target: given %.100q: want at most %d bytes of UTF-8 without control characters", o.GetTarget(), MaxActTarget)
+		return refuse(RefusedField, "act_order.target: given %.100q: want at most %d bytes of UTF-8 without control characters",
+			o.GetTarget(), MaxActTarget)
 	}
 	last := ""
 	for _, p := range o.GetParameters() {

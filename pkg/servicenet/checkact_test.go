@@ -86,7 +86,8 @@ func TestActMessages(t *testing.T) {
 // A status fits what is relayed, whatever it says: its detail is cut, at a letter.
 func TestActStatusFitsRelayed(t *testing.T) {
 	s := actStatus()
-	s.Node, s.Response, s.Epoch, s.Step, s.Attempt = strings.Repeat("n", MaxNodeID), strings.Repeat("r", MaxResponseID), uint64(MaxEpoch), MaxActStep, 1<<31
+	s.Node, s.Response, s.Epoch, s.Step, s.Attempt = strings.Repeat("n", MaxNodeID), strings.Repeat("r",
+		MaxResponseID), uint64(MaxEpoch), MaxActStep, 1<<31
 	s.Ledger, s.Token, s.Detail = 1<<63, 1<<63, strings.Repeat("ä", fault.MaxDetail/2)
 	FitAct(s)
 	if err := checkActStatus(s); err != nil {

@@ -49,7 +49,8 @@ func checkRenewReply(m *lofamov1.RenewReply) error {
 		return refuse(RefusedField, "renew_reply.error: given %d bytes: want at most %d", n, MaxRenewProblem)
 	}
 	if (len(m.GetCertificate()) == 0) == (m.GetError() == "") {
-		return refuse(RefusedField, "renew_reply: given %d bytes of certificate and error %q: want one of the two", len(m.GetCertificate()), m.GetError())
+		return refuse(RefusedField, "renew_reply: given %d bytes of certificate and error %q: want one of the two",
+			len(m.GetCertificate()), m.GetError())
 	}
 	return firstError(checkHalf("renew_reply", m), checkText("renew_reply.error", m.GetError()))
 }

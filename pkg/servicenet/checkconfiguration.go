@@ -38,7 +38,8 @@ func checkTorusConfiguration(c *lofamov1.TorusConfiguration) error {
 	}
 	for i, m := range c.GetMasks() {
 		if i > 0 && m.GetRank() <= c.GetMasks()[i-1].GetRank() {
-			return refuse(RefusedField, "torus_configuration.masks: given rank %d behind %d: want them ascending", m.GetRank(), c.GetMasks()[i-1].GetRank())
+			return refuse(RefusedField, "torus_configuration.masks: given rank %d behind %d: want them ascending", m.GetRank(),
+				c.GetMasks()[i-1].GetRank())
 		}
 		if err := checkMask("torus_configuration.masks.mask", m.GetMask()); err != nil {
 			return err

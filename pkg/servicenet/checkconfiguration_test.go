@@ -9,7 +9,8 @@ import (
 
 func torusConfiguration() *lofamov1.TorusConfiguration {
 	return &lofamov1.TorusConfiguration{
-		Number: 9, Dims: "4x4x4", Absent: []uint32{3, 7}, DelayUs: 20_000, Masks: []*lofamov1.TorusMask{{Rank: 1, Mask: 0x3e}, {Rank: 2, Mask: 0x3d}}, Part: 1, Parts: 2,
+		Number: 9, Dims: "4x4x4", Absent: []uint32{3, 7}, DelayUs: 20_000, Masks: []*lofamov1.TorusMask{{Rank: 1, Mask: 0x3e},
+			{Rank: 2, Mask: 0x3d}}, Part: 1, Parts: 2,
 	}
 }
 
@@ -33,14 +34,16 @@ func TestConfigurationChecked(t *testing.T) {
 		c := torusConfiguration()
 		tc.edit(c)
 		err := checkBody(&lofamov1.Message{Body: &lofamov1.Message_TorusConfiguration{TorusConfiguration: c}})
-		if tc.want == "" && err != nil || tc.want != "" && (err == nil || RefusalOf(err) != RefusedField || !strings.Contains(err.Error(), tc.want)) {
+		if tc.want == "" && err != nil || tc.want != "" &&
+			(err == nil || RefusalOf(err) != RefusedField || !strings.Contains(err.Error(), tc.want)) {
 			t.Errorf("%v, want %q", err, tc.want)
 		}
 	}
 	for _, tc := range []struct {
 		s    *lofamov1.ConfigurationStatus
 		want bool
-	}{{&lofamov1.ConfigurationStatus{Node: "n0", Epoch: 1}, true}, {&lofamov1.ConfigurationStatus{Node: "n0"}, false}, {&lofamov1.ConfigurationStatus{Epoch: 1}, false}} {
+	}{{&lofamov1.ConfigurationStatus{Node: "n0", Epoch: 1}, true}, {&lofamov1.ConfigurationStatus{Node: "n0"}, false},
+		{&lofamov1.ConfigurationStatus{Epoch: 1}, false}} {
 		if err := checkBody(&lofamov1.Message{Body: &lofamov1.Message_ConfigurationStatus{ConfigurationStatus: tc.s}}); (err == nil) != tc.want {
 			t.Errorf("%v: %v", tc.s, err)
 		}

@@ -79,7 +79,8 @@ func checkTest(field string, t *lofamov1.DiagnosisTest) error {
 	case t.GetLate() > t.GetAnswered():
 		return refuse(RefusedField, "%s.late: given %d of %d: want at most as many", field, t.GetLate(), t.GetAnswered())
 	case t.GetMinUs() > t.GetMedianUs() || t.GetMedianUs() > t.GetMaxUs() || t.GetMaxUs() > maxTripUs:
-		return refuse(RefusedField, "%s: given %d, %d and %d us: want them in order, and at most %d", field, t.GetMinUs(), t.GetMedianUs(), t.GetMaxUs(), maxTripUs)
+		return refuse(RefusedField, "%s: given %d, %d and %d us: want them in order, and at most %d", field, t.GetMinUs(),
+			t.GetMedianUs(), t.GetMaxUs(), maxTripUs)
 	}
 	return nil
 }

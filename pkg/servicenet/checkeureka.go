@@ -25,7 +25,8 @@ func ValidLabel(s string, limit int) bool {
 
 func checkLabel(field, s string, limit int) error {
 	if !ValidLabel(s, limit) {
-		return refuse(RefusedField, "%s: given %q: want 1 to %d of a-z, 0-9 and '-', the first and last no '-'", field, s[:min(len(s), 2*MaxJob)], limit)
+		return refuse(RefusedField, "%s: given %q: want 1 to %d of a-z, 0-9 and '-', the first and last no '-'", field,
+			s[:min(len(s), 2*MaxJob)], limit)
 	}
 	return nil
 }

@@ -4,7 +4,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// Bounds of a mapping order and of its findings. A message of findings is at most MaxReportSize bytes, so that it fits a datagram also relayed.
+// Bounds of a mapping order and of its findings. A message of findings is at most MaxReportSize bytes, so that it fits a datagram
+// also relayed.
 const (
 	MaxMapRegion = 128 // nodes of an order
 	MaxMapParts  = 32  // messages that the findings come in
@@ -67,7 +68,8 @@ func checkMapped(n *lofamov1.MappedNode) error {
 	case n.GetLinksGood() > maxLinkMask:
 		return refuse(RefusedField, "map_findings.nodes.links_good: given %d: want at most %d", n.GetLinksGood(), maxLinkMask)
 	case n.GetLinksBad() > maxLinkMask || n.GetLinksBad()&n.GetLinksGood() != 0:
-		return refuse(RefusedField, "map_findings.nodes.links_bad: given %d: want at most %d, and none of links_good", n.GetLinksBad(), maxLinkMask)
+		return refuse(RefusedField, "map_findings.nodes.links_bad: given %d: want at most %d, and none of links_good", n.GetLinksBad(),
+			maxLinkMask)
 	case n.GetRoundTripUs() > maxTripUs:
 		return refuse(RefusedField, "map_findings.nodes.round_trip_us: given %d: want at most %d", n.GetRoundTripUs(), maxTripUs)
 	}

@@ -19,7 +19,8 @@ func TestPeerMessages(t *testing.T) {
 		return checkPeerOrder(o)
 	}
 	status := func(edit func(*lofamov1.PeerStatus)) error {
-		s := &lofamov1.PeerStatus{Node: "n0", Epoch: 3, Ends: []*lofamov1.Peer{peer(1, "", "[fe80::1%eth0]:7")}, Configured: []*lofamov1.Peer{peer(2, "z", "10.0.0.1:1")}}
+		s := &lofamov1.PeerStatus{Node: "n0", Epoch: 3, Ends: []*lofamov1.Peer{peer(1, "", "[fe80::1%eth0]:7")},
+			Configured: []*lofamov1.Peer{peer(2, "z", "10.0.0.1:1")}}
 		edit(s)
 		return checkPeerStatus(s)
 	}

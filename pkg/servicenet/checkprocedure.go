@@ -59,7 +59,8 @@ func checkProcedureStatus(s *lofamov1.ProcedureStatus) error {
 		}
 	}
 	if s.GetHalf() == lofamov1.Half_HALF_DNP && s.GetError() == "" { // a host half says that it lives, and an error what was not begun
-		if err := firstError(checkProcedureState("procedure_status.state", s.GetState()), atLeastOne("procedure_status.wave", s.GetWave())); err != nil {
+		if err := firstError(checkProcedureState("procedure_status.state", s.GetState()),
+			atLeastOne("procedure_status.wave", s.GetWave())); err != nil {
 			return err
 		}
 	}
@@ -90,8 +91,9 @@ func checkProcedureState(field string, s lofamov1.ProcedureState) error {
 	return nil
 }
 
-// MayWait says whether a drain of the torus may hold an envelope of a supervisor on its way to a node (seed 003 §4.5.3; ADR 23): one that asks for a large
-// object, or a part of it, which it does again. It is not verified. What does not decode may not wait: whom it is for refuses it.
+// MayWait says whether a drain of the torus may hold an envelope of a supervisor on its way to a node (seed 003 §4.5.3; ADR 23):
+// one that asks for a large object, or a part of it, which it does again. It is not verified. What does not decode may not wait:
+// whom it is for refuses it.
 func MayWait(envelope []byte) bool {
 	p, err := parsePacket(envelope)
 	if err != nil {
@@ -108,8 +110,8 @@ func MayWait(envelope []byte) bool {
 	return false
 }
 
-// FitProcedureStatus leaves out of a status what would make it too long to be relayed: first of the nodes that it names, those of the highest ranks, then
-// the end of the cause, then the steps.
+// FitProcedureStatus leaves out of a status what would make it too long to be relayed: first of the nodes that it names, those of
+// the highest ranks, then the end of the cause, then the steps.
 func FitProcedureStatus(s *lofamov1.ProcedureStatus) {
 	s.Silent, s.Holding = s.Silent[:min(len(s.Silent), MaxProcedureList)], s.Holding[:min(len(s.Holding), MaxProcedureList)]
 	s.Error, s.Cause = cutDetail(s.Error, fault.MaxDetail), cutDetail(s.Cause, fault.MaxDetail)

@@ -96,7 +96,8 @@ func TestProcedureStatusFitsRelayed(t *testing.T) {
 		func(s *lofamov1.ProcedureStatus) { s.Error, s.Silent = strings.Repeat("ä\n", 200), ranksTo(64) },
 	} {
 		s := procedureStatus()
-		s.Node, s.Epoch, s.Number, s.Wave = strings.Repeat("n", MaxNodeID), uint64(MaxEpoch), &lofamov1.OrderNumber{Term: 1 << 62, Count: 1 << 40}, 1<<32
+		s.Node, s.Epoch, s.Number, s.Wave = strings.Repeat("n", MaxNodeID), uint64(MaxEpoch), &lofamov1.OrderNumber{Term: 1 << 62,
+			Count: 1 << 40}, 1<<32
 		s.Steps = nil
 		for state := lofamov1.ProcedureState_PROCEDURE_NORMAL; state <= lofamov1.ProcedureState_PROCEDURE_DIAGNOSTICS; state++ {
 			s.Steps = append(s.Steps, &lofamov1.ProcedureStep{State: state, TookUs: 60_000_000, Held: 64})

@@ -21,7 +21,8 @@ func TestLeftOutIsSaid(t *testing.T) {
 	now, says := time.Unix(0, 0), map[fault.ReportID]int{}
 	add := func(c fault.Component, digest bool) {
 		now = now.Add(time.Millisecond)
-		_, out := o.Add(now, fault.Report{Digest: digest, Observations: []fault.Observation{{Component: c, State: fault.Sick, Kind: fault.KindSelf, Detail: "d"}}})
+		_, out := o.Add(now, fault.Report{Digest: digest,
+			Observations: []fault.Observation{{Component: c, State: fault.Sick, Kind: fault.KindSelf, Detail: "d"}}})
 		for _, r := range out.Keep {
 			n := 0
 			if _, err := fmt.Sscanf(r.Observations[0].Detail, "[%d earlier left out] d", &n); err == nil {

@@ -228,7 +228,8 @@ func decodeNextID(i int, m *lofamov1.ReportID, before fault.ReportID) (fault.Rep
 		return decodeReportID(m)
 	}
 	if m.GetNode() != "" || m.GetHalf() != 0 {
-		return fault.ReportID{}, refuse(RefusedField, "reports[%d].id: given %q %s: want those of the first report left out", i, m.GetNode(), m.GetHalf())
+		return fault.ReportID{}, refuse(RefusedField, "reports[%d].id: given %q %s: want those of the first report left out", i,
+			m.GetNode(), m.GetHalf())
 	}
 	id := before
 	if e := m.GetEpoch(); e != 0 {

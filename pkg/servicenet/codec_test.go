@@ -19,7 +19,8 @@ func sampleReport() fault.Report {
 	return fault.Report{
 		ID: fault.ReportID{Origin: origin("n0-0-1/host"), Epoch: 3, Seq: 7},
 		Observations: []fault.Observation{
-			{Node: "n0-0-1", Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf, Age: time.Second, Detail: "5 corrected errors"},
+			{Node: "n0-0-1", Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf, Age: time.Second,
+				Detail: "5 corrected errors"},
 			{Node: "n1-0-1", Component: fault.ComponentHost, State: fault.Failed, Kind: fault.KindDescriptor, Age: 40 * time.Millisecond},
 			{Node: "n0-0-1", Component: fault.ComponentTemperature, State: fault.Normal, Kind: fault.KindSelf, Age: 7},
 		},

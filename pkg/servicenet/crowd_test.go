@@ -70,7 +70,8 @@ func newCrowd(t *testing.T, halves int, seed uint64) *crowd {
 	c := &crowd{t: t, now: time.Unix(1000, 0), random: rand.New(rand.NewPCG(seed, 1))}
 	for i := range halves {
 		h := &crowdHalf{node: fault.NodeID(fmt.Sprintf("n%d", i))}
-		o, err := NewOutbox(fault.Origin{Node: h.node, Half: fault.HalfHost}, 1, DefaultOutboxConfig(fault.PathDirect, fault.PathGossip, fault.PathTorus))
+		o, err := NewOutbox(fault.Origin{Node: h.node, Half: fault.HalfHost}, 1,
+			DefaultOutboxConfig(fault.PathDirect, fault.PathGossip, fault.PathTorus))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -125,7 +126,8 @@ func (c *crowd) period(h *crowdHalf) {
 }
 
 func crowdReport(digest bool) fault.Report {
-	return fault.Report{Digest: digest, Observations: []fault.Observation{{Component: fault.ComponentMemory, State: fault.Normal, Kind: fault.KindSelf}}}
+	return fault.Report{Digest: digest, Observations: []fault.Observation{{Component: fault.ComponentMemory, State: fault.Normal,
+		Kind: fault.KindSelf}}}
 }
 
 func (c *crowd) take(h *crowdHalf, out Output) {

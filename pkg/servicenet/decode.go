@@ -184,7 +184,8 @@ func (c *canonical) readID(id *fault.ReportID, i int, rs []fault.Report, name st
 			c.fail()
 			return
 		}
-		*id = fault.ReportID{Origin: fault.Origin{Node: fault.NodeID(name[:len(node)]), Half: fault.Half(half)}, Epoch: fault.Epoch(epoch), Seq: fault.Seq(seq)}
+		*id = fault.ReportID{Origin: fault.Origin{Node: fault.NodeID(name[:len(node)]), Half: fault.Half(half)},
+			Epoch: fault.Epoch(epoch), Seq: fault.Seq(seq)}
 	case len(node) > 0 || half != 0:
 		c.fail()
 	default:

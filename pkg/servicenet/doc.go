@@ -34,7 +34,8 @@
 //	BulkPull, orders,
 //	DenyPart, RenewReply        a supervisor                    no
 //
-// Orders and their answers are listed by kind in orderForms. PeerStatus, MapFindings and ConfigurationStatus name no half: the DNP half signs them.
+// Orders and their answers are listed by kind in orderForms. PeerStatus, MapFindings and ConfigurationStatus name no half: the
+// DNP half signs them.
 //
 // A Relayed holds reports, an answer, an answer to an order or an announcement; a Downcall whatever a supervisor says. What
 // stands within is an envelope of its own, with the checksum and the signature that its origin gave

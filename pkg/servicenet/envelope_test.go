@@ -198,8 +198,10 @@ func TestRefusals(t *testing.T) {
 		{"signed nothing", rawSeal([]byte{0x78, 0}, nodeSigner), RefusedUnknownMessage},
 		{"bad field", rawSeal(marshal(t, reportsMessage(badReport)), nodeSigner), RefusedField},
 		{"report by another node", rawSeal(marshal(t, reportsMessage(EncodeReport(sampleReport()))), relaySigner), RefusedOrigin},
-		{"report by the other half", rawSeal(marshal(t, reportsMessage(EncodeReport(sampleReport()))), newSigner(RoleNode, "n0-0-1/dnp")), RefusedOrigin},
-		{"report by a supervisor", rawSeal(marshal(t, reportsMessage(EncodeReport(sampleReport()))), newSigner(RoleSupervisor, "n0-0-1/host")), RefusedRole},
+		{"report by the other half", rawSeal(marshal(t, reportsMessage(EncodeReport(sampleReport()))), newSigner(RoleNode, "n0-0-1/dnp")),
+			RefusedOrigin},
+		{"report by a supervisor", rawSeal(marshal(t, reportsMessage(EncodeReport(sampleReport()))),
+			newSigner(RoleSupervisor, "n0-0-1/host")), RefusedRole},
 		{"ack by a node", seal(t, ackMessage(), newSigner(RoleNode, "s0")), RefusedRole},
 		{"acks on a node's message", seal(t, &lofamov1.Message{Body: answerMessage().Body, Acks: ackMessage().Acks}, nodeSigner), RefusedRole},
 		{"challenge by a node", seal(t, challengeMessage(), nodeSigner), RefusedRole},
@@ -212,8 +214,9 @@ func TestRefusals(t *testing.T) {
 		{"relayed by a dnp half", seal(t, relayedMessage(envelopeOf(t, report), relayHops), newSigner(RoleNode, "n1-0-1/dnp")), RefusedOrigin},
 		{"relayed forgery", seal(t, relayedMessage(envelopeOf(t, forged), relayHops), relaySigner), RefusedSignature},
 		{"relayed ack", seal(t, relayedMessage(envelopeOf(t, seal(t, ackMessage(), supSigner)), relayHops), relaySigner), RefusedNested},
-		{"relayed relayed", seal(t, relayedMessage(envelopeOf(t, rawSeal(marshal(t, relayedMessage(envelopeOf(t, seal(t, ackMessage(), newSignerSize(RoleSupervisor, "s0", 20))),
-			relayHops)), newSignerSize(RoleNode, "n1-0-1/host", 30))), relayHops), relaySigner), RefusedNested},
+		{"relayed relayed", seal(t, relayedMessage(envelopeOf(t,
+			rawSeal(marshal(t, relayedMessage(envelopeOf(t, seal(t, ackMessage(), newSignerSize(RoleSupervisor, "s0", 20))),
+				relayHops)), newSignerSize(RoleNode, "n1-0-1/host", 30))), relayHops), relaySigner), RefusedNested},
 	}
 	for _, tt := range tests {
 		_, err := Unwrap(tt.b, fault.PathDirect, fakeVerifier{})

@@ -272,7 +272,8 @@ func checkHalfHealth(field string, h *lofamov1.HalfHealth) error {
 			return checkText(field+".tests.why", t.GetWhy())
 		}
 	}
-	if h.GetAgeNs() <= uint64(MaxAge) && r.GetAgeNs() <= uint64(MaxAge) && validText(r.GetCause()) && validText(r.GetCold()) && validText(r.GetReason()) {
+	if h.GetAgeNs() <= uint64(MaxAge) && r.GetAgeNs() <= uint64(MaxAge) && validText(r.GetCause()) && validText(r.GetCold()) &&
+		validText(r.GetReason()) {
 		return nil // without making the names of fields
 	}
 	return firstError(

@@ -33,7 +33,8 @@ func usualHealth() Health {
 	h := sampleHealth()
 	test := func(numbers ...uint32) (out []*lofamov1.SelfTest) {
 		for _, n := range numbers {
-			out = append(out, &lofamov1.SelfTest{Number: n, State: lofamov1.TestState_PASSED, AgeMs: 2000, LatencyUs: 900, LearnedUs: 1000, Tests: 40_000})
+			out = append(out, &lofamov1.SelfTest{Number: n, State: lofamov1.TestState_PASSED, AgeMs: 2000, LatencyUs: 900, LearnedUs: 1000,
+				Tests: 40_000})
 		}
 		return out
 	}
@@ -56,11 +57,13 @@ func TestHealthFits(t *testing.T) {
 			return proto.Equal(h.Host, usualHealth().Host) && proto.Equal(h.DNP, usualHealth().DNP)
 		}},
 		{"nothing to say", fault.PathDirect, Health{}, 3, Health.empty},
-		{"one half", fault.PathDirect, Health{DNP: sampleHealth().DNP}, 3, func(h Health) bool { return h.Host == nil && len(h.DNP.GetTests()) == 2 }},
+		{"one half", fault.PathDirect, Health{DNP: sampleHealth().DNP}, 3,
+			func(h Health) bool { return h.Host == nil && len(h.DNP.GetTests()) == 2 }},
 		{"every module", fault.PathDirect, fullHealth(), 3, func(h Health) bool {
 			return len(h.Host.GetTests()) == 13 && h.Host.GetTests()[0].GetTests() == 0 && h.Host.GetCut() && h.Host.GetRecovery().GetCause() != ""
 		}},
-		{"every module and rail", fault.PathDirect, fullHealth(), MaxRails, func(h Health) bool { return h.DNP.GetRecovery().GetRestarts() == 1 && h.DNP.GetCut() }},
+		{"every module and rail", fault.PathDirect, fullHealth(), MaxRails,
+			func(h Health) bool { return h.DNP.GetRecovery().GetRestarts() == 1 && h.DNP.GetCut() }},
 		{"by the torus", fault.PathTorus, sampleHealth(), 0, func(h Health) bool {
 			return h.Host.GetRecovery().GetRestarts() == 7 && h.DNP.GetRecovery().GetState() == lofamov1.RecoveryState_RESTARTING && h.DNP.GetCut()
 		}},
@@ -72,7 +75,8 @@ func TestHealthFits(t *testing.T) {
 		status := sampleStatus()
 		status.Rails = nil
 		for range tt.rails {
-			status.Rails = append(status.Rails, &lofamov1.RailStatus{Name: "direct/eth0", Sent: 1 << 20, Answered: 1 << 20, RttNs: uint64(time.Millisecond)})
+			status.Rails = append(status.Rails, &lofamov1.RailStatus{Name: "direct/eth0", Sent: 1 << 20, Answered: 1 << 20,
+				RttNs: uint64(time.Millisecond)})
 		}
 		if tt.path == fault.PathTorus {
 			status = nil
@@ -131,7 +135,8 @@ func TestHealthCut(t *testing.T) {
 			t.Errorf("what is not well: %v", h)
 		}
 	}
-	given := Health{Host: &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 5, Cause: "ended by signal 9", Reason: "budget"}}}
+	given := Health{Host: &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 5,
+		Cause: "ended by signal 9", Reason: "budget"}}}
 	if h := cutHealth(given.Host, onlyCauses); h.GetRecovery().GetCause() != "ended by signal 9" || h.GetRecovery().GetReason() != "" {
 		t.Errorf("of a half that was given up: %v", h)
 	}
@@ -199,7 +204,8 @@ func TestHealthOfLaterVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := a.Health.DNP
-	if r := d.GetRecovery(); r.GetState() != 0 || r.GetResumption() != 0 || r.GetRestarts() != 1 || d.GetTests()[1].GetState() != 0 || d.GetTests()[1].GetNumber() != 99 {
+	if r := d.GetRecovery(); r.GetState() != 0 || r.GetResumption() != 0 || r.GetRestarts() != 1 || d.GetTests()[1].GetState() != 0 ||
+		d.GetTests()[1].GetNumber() != 99 {
 		t.Errorf("%v", d)
 	}
 }
@@ -209,7 +215,8 @@ func TestModuleNames(t *testing.T) {
 	if a, b := ModuleName(16, rails), ModuleName(17, rails); a != "direct/eth0" || b != "direct/1" {
 		t.Errorf("the direct rails are %q and %q", a, b)
 	}
-	for number, want := range map[uint32]string{1: "link/X+", 6: "link/Z-", 7: "relay", 8: "gossip", 9: "report-path", 10: "mailbox", 11: "register-path", 16: "direct/0", 23: "direct/7", 24: "module/24", 0: "module/0"} {
+	for number, want := range map[uint32]string{1: "link/X+", 6: "link/Z-", 7: "relay", 8: "gossip", 9: "report-path", 10: "mailbox",
+		11: "register-path", 16: "direct/0", 23: "direct/7", 24: "module/24", 0: "module/0"} {
 		if got := ModuleName(number, nil); got != want {
 			t.Errorf("module %d is %q, want %q", number, got, want)
 		}

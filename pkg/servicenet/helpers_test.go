@@ -68,7 +68,8 @@ func healthyDigest(node fault.NodeID) fault.Report {
 			Node: node, Component: c, State: fault.Normal, Kind: fault.KindSelf, Age: 48 * time.Hour})
 	}
 	for _, n := range []fault.NodeID{"n11-10-10", "n9-10-10", "n10-11-10", "n10-9-10", "n10-10-11", "n10-10-9"} {
-		for _, c := range []fault.Component{fault.ComponentServiceNetwork, fault.ComponentMemory, fault.ComponentPeripheral0, fault.ComponentPeripheral1} {
+		for _, c := range []fault.Component{fault.ComponentServiceNetwork, fault.ComponentMemory, fault.ComponentPeripheral0,
+			fault.ComponentPeripheral1} {
 			r.Observations = append(r.Observations, fault.Observation{
 				Node: n, Component: c, State: fault.Normal, Kind: fault.KindDescriptor, Age: 48 * time.Hour})
 		}

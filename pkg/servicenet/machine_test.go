@@ -156,7 +156,8 @@ func newMachine(t *rapid.T) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{t: t, o: o, now: epochStart, kept: map[fault.ReportID]bool{}, asked: map[askedFor]bool{}, replies: map[askedFor]bool{}, state: fault.Unknown}
+	m := &machine{t: t, o: o, now: epochStart, kept: map[fault.ReportID]bool{}, asked: map[askedFor]bool{},
+		replies: map[askedFor]bool{}, state: fault.Unknown}
 	var back []Kept
 	for range rapid.IntRange(0, 5).Draw(t, "kept") {
 		r := sick(fault.ComponentMemory)
@@ -178,7 +179,8 @@ func (m *machine) drawID(t *rapid.T) fault.ReportID {
 }
 
 func (m *machine) drawPath(t *rapid.T) PathID {
-	return PathID{uint8(rapid.IntRange(0, 3).Draw(t, "interface")), rapid.SampledFrom([]string{"s0", "s1", "s2", "", "x"}).Draw(t, "supervisor")}
+	return PathID{uint8(rapid.IntRange(0, 3).Draw(t, "interface")),
+		rapid.SampledFrom([]string{"s0", "s1", "s2", "", "x"}).Draw(t, "supervisor")}
 }
 
 func (m *machine) step(ev Event) { m.take(m.o.Step(m.now, ev)) }
@@ -298,7 +300,8 @@ func (m *machine) checkSend(s Send) {
 			}
 		}
 	}
-	if len(s.Reports) == 0 || len(s.Reports) > MaxReports || s.Attempt < 1 || s.Session && (!digest || s.Attempt > 1 || s.Path != fault.PathDirect) {
+	if len(s.Reports) == 0 || len(s.Reports) > MaxReports || s.Attempt < 1 || s.Session &&
+		(!digest || s.Attempt > 1 || s.Path != fault.PathDirect) {
 		t.Fatalf("send %+v", s)
 	}
 	if (s.Path == fault.PathDirect) != (s.Target != "") || s.Target != "" && !slices.Contains(m.targets, s.Target) {
@@ -357,7 +360,8 @@ func (m *machine) checkPaths() {
 		ok = s.primary != nil && s.alternate != nil && x.kind == requestAlternate && x.path == s.alternate
 	case PathArmed:
 		ok = s.primary != nil && s.alternate != nil && (x.kind == 0 || x.kind == requestSession) &&
-			m.asked[askedFor{s.alternate.id, s.alternate.proven}] && m.replies[askedFor{s.alternate.id, s.alternate.proven}] && s.alternate.misses == 0 && !m.o.interfaceDown(s.alternate)
+			m.asked[askedFor{s.alternate.id, s.alternate.proven}] && m.replies[askedFor{s.alternate.id, s.alternate.proven}] &&
+			s.alternate.misses == 0 && !m.o.interfaceDown(s.alternate)
 	case PathReestablishing:
 		ok = s.primary == nil && s.alternate == nil && x.kind == requestAny && len(s.all) > 1
 	}

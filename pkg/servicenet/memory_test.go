@@ -41,7 +41,8 @@ func fill(head, part []byte, seal int) []byte {
 func TestMemoryOfTheUnproved(t *testing.T) {
 	forged := fill(nil, []byte{0x0a, 0x00}, 40) // empty reports, as many as go in
 	p := packet{payload: forged, session: 1, mac: make([]byte, MACSize)}
-	q := packet{payload: fill(nil, []byte{0x0a, 0x00}, 500), certificate: make([]byte, 300), signature: make([]byte, signatureSize), algorithm: lofamov1.Checksum_CHECKSUM_XXHASH64}
+	q := packet{payload: fill(nil, []byte{0x0a, 0x00}, 500), certificate: make([]byte, 300), signature: make([]byte, signatureSize),
+		algorithm: lofamov1.Checksum_CHECKSUM_XXHASH64}
 	for name, b := range map[string][]byte{
 		"noise":           bytes.Repeat([]byte{0xa7}, MaxDatagram),
 		"groups":          bytes.Repeat([]byte{0x53}, MaxDatagram),

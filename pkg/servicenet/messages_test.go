@@ -50,9 +50,11 @@ func sampleHealth() Health {
 			},
 		},
 		DNP: &lofamov1.HalfHealth{
-			Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RESTARTING, Restarts: 1, Cause: "hung for 62 ms", Resumption: lofamov1.Resumption_COLD, Cold: "another kernel boot", UntilMs: 400},
-			Tests:    []*lofamov1.SelfTest{{Number: 1, State: lofamov1.TestState_UNTESTED}, {Number: 7, State: lofamov1.TestState_IDLE, AgeMs: 12_000, Tests: 3}},
-			AgeNs:    uint64(time.Second), Cut: true,
+			Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RESTARTING, Restarts: 1, Cause: "hung for 62 ms",
+				Resumption: lofamov1.Resumption_COLD, Cold: "another kernel boot", UntilMs: 400},
+			Tests: []*lofamov1.SelfTest{{Number: 1, State: lofamov1.TestState_UNTESTED},
+				{Number: 7, State: lofamov1.TestState_IDLE, AgeMs: 12_000, Tests: 3}},
+			AgeNs: uint64(time.Second), Cut: true,
 		},
 	}
 }
@@ -135,7 +137,8 @@ func diagnosisFindings() *lofamov1.Message {
 	}
 	return &lofamov1.Message{Body: &lofamov1.Message_DiagnosisFindings{DiagnosisFindings: &lofamov1.DiagnosisFindings{
 		Number: &lofamov1.OrderNumber{Term: 7, Count: 2}, Node: "n0-0-1", Half: lofamov1.Half_HALF_HOST, Epoch: 3, Dnp: lofamov1.State_NORMAL, Links: 63,
-		OwnHost: test(), Link: &lofamov1.LinkFinding{Direction: 6, Dnp: test(), Host: test(), Through: test(), Heard: 100_000, Missed: 100_000, Damaged: 100_000}}}}
+		OwnHost: test(), Link: &lofamov1.LinkFinding{Direction: 6, Dnp: test(), Host: test(), Through: test(), Heard: 100_000,
+			Missed: 100_000, Damaged: 100_000}}}}
 }
 
 func plainOrder() *lofamov1.Message {
@@ -180,7 +183,8 @@ func everything(t testing.TB) []said {
 		{"path reply", pathReply(), supSigner, false},
 		{"bulk request", bulkRequest(), supSigner, false},
 		{"bulk pull", bulkPull(), supSigner, false},
-		{"configuration", &lofamov1.Message{Body: &lofamov1.Message_TorusConfiguration{TorusConfiguration: torusConfiguration()}}, supSigner, false},
+		{"configuration", &lofamov1.Message{Body: &lofamov1.Message_TorusConfiguration{TorusConfiguration: torusConfiguration()}},
+			supSigner, false},
 		{"order", plainOrder(), supSigner, false},
 		{"order status", plainOrderStatus(), nodeSigner, false},
 	}

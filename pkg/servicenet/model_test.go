@@ -26,7 +26,8 @@ func TestMillionReports(t *testing.T) {
 	}
 	w := newWorld(t, *modelSeed)
 	w.loss, w.dup, w.corrupt, w.delay, w.commit = 0.2, 0.05, 0.01, 5, 20
-	w.trouble = trouble{leader: 5 * time.Second, supervisor: 7 * time.Second, blackout: 30 * time.Second, store: 20 * time.Second, agent: 11 * time.Second, iface: 3 * time.Second}
+	w.trouble = trouble{leader: 5 * time.Second, supervisor: 7 * time.Second, blackout: 30 * time.Second, store: 20 * time.Second,
+		agent: 11 * time.Second, iface: 3 * time.Second}
 	w.generate(n)
 	w.finish(n)
 	t.Logf("%d reports in %v of the model's time, %d epochs, %d terms: %+v", n, w.now.Round(time.Second), w.epoch, w.term, w.count)

@@ -16,7 +16,8 @@ func restartNotice(t *rapid.T) fault.RestartNotice {
 	if half == 0 {
 		return fault.RestartNotice{}
 	}
-	return fault.RestartNotice{Half: half, Within: time.Duration(rapid.IntRange(0, int(fault.MaxRestart.Milliseconds())).Draw(t, "within")) * time.Millisecond}
+	return fault.RestartNotice{Half: half, Within: time.Duration(rapid.IntRange(0, int(fault.MaxRestart.Milliseconds())).Draw(t,
+		"within")) * time.Millisecond}
 }
 
 // TestRestartNoticeIsBounded: a notice is never longer than fault.MaxRestart, only 0 ends a restart, and an unknown half announces nothing.
@@ -25,10 +26,12 @@ func TestRestartNoticeIsBounded(t *testing.T) {
 		sent *lofamov1.RestartNotice
 		want fault.RestartNotice
 	}{
-		"none":      {nil, fault.RestartNotice{}},
-		"host":      {&lofamov1.RestartNotice{Half: lofamov1.Half_HALF_HOST, WithinMs: 1500}, fault.RestartNotice{Half: fault.HalfHost, Within: 1500 * time.Millisecond}},
-		"over":      {&lofamov1.RestartNotice{Half: lofamov1.Half_HALF_DNP}, fault.RestartNotice{Half: fault.HalfDNP}},
-		"too long":  {&lofamov1.RestartNotice{Half: lofamov1.Half_HALF_DNP, WithinMs: 1<<32 - 1}, fault.RestartNotice{Half: fault.HalfDNP, Within: fault.MaxRestart}},
+		"none": {nil, fault.RestartNotice{}},
+		"host": {&lofamov1.RestartNotice{Half: lofamov1.Half_HALF_HOST, WithinMs: 1500},
+			fault.RestartNotice{Half: fault.HalfHost, Within: 1500 * time.Millisecond}},
+		"over": {&lofamov1.RestartNotice{Half: lofamov1.Half_HALF_DNP}, fault.RestartNotice{Half: fault.HalfDNP}},
+		"too long": {&lofamov1.RestartNotice{Half: lofamov1.Half_HALF_DNP, WithinMs: 1<<32 - 1},
+			fault.RestartNotice{Half: fault.HalfDNP, Within: fault.MaxRestart}},
 		"no half":   {&lofamov1.RestartNotice{WithinMs: 5}, fault.RestartNotice{}},
 		"later":     {&lofamov1.RestartNotice{Half: 3, WithinMs: 5}, fault.RestartNotice{}},
 		"negative":  {&lofamov1.RestartNotice{Half: -1, WithinMs: 5}, fault.RestartNotice{}},
@@ -46,7 +49,8 @@ func TestRestartNoticeIsBounded(t *testing.T) {
 		t.Errorf("a microsecond is sent as %d ms: want 1, since 0 ends the restart", m.GetWithinMs())
 	}
 	r.Restart.Within = time.Second
-	for held, want := range map[time.Duration]time.Duration{0: time.Second, 400 * time.Millisecond: 600 * time.Millisecond, time.Hour: time.Millisecond} {
+	for held, want := range map[time.Duration]time.Duration{0: time.Second, 400 * time.Millisecond: 600 * time.Millisecond,
+		time.Hour: time.Millisecond} {
 		if got := aged(r, held).Restart.Within; got != want {
 			t.Errorf("after %s in the log %s are left: want %s", held, got, want)
 		}

@@ -118,10 +118,12 @@ func TestEachMessageHasOneOrderKind(t *testing.T) {
 		}
 	}
 	longest := &lofamov1.OrderStatus{
-		Kind: strings.Repeat("k", MaxOrderKind), Node: strings.Repeat("n", MaxNodeID), Half: lofamov1.Half_HALF_DNP, Epoch: uint64(MaxEpoch), Number: 1 << 62, Sum: 1,
+		Kind: strings.Repeat("k", MaxOrderKind), Node: strings.Repeat("n",
+			MaxNodeID), Half: lofamov1.Half_HALF_DNP, Epoch: uint64(MaxEpoch), Number: 1 << 62, Sum: 1,
 		Lost: true, Error: strings.Repeat("e", fault.MaxDetail),
 	}
 	if err := checkOrderStatus(longest); err != nil || proto.Size(longest) > MaxReportSize {
-		t.Errorf("the longest answer has %d bytes, %v: want at most %d, so that it fits a relayed datagram", proto.Size(longest), err, MaxReportSize)
+		t.Errorf("the longest answer has %d bytes, %v: want at most %d, so that it fits a relayed datagram", proto.Size(longest), err,
+			MaxReportSize)
 	}
 }

@@ -111,7 +111,8 @@ func NewOutbox(origin fault.Origin, epoch fault.Epoch, cfg OutboxConfig) (*Outbo
 	if epoch < 1 || epoch > MaxEpoch {
 		return nil, fmt.Errorf("outbox of %s: epoch: given %d: want 1 to %d", origin, epoch, MaxEpoch)
 	}
-	o := &Outbox{origin: origin, epoch: epoch, cfg: cfg, budget: startBudget, interfaces: newInterfaces(cfg.Interfaces), leftOut: map[statement]int{}}
+	o := &Outbox{origin: origin, epoch: epoch, cfg: cfg, budget: startBudget, interfaces: newInterfaces(cfg.Interfaces),
+		leftOut: map[statement]int{}}
 	o.direct.state = fault.Unknown
 	for _, p := range cfg.Rails {
 		o.have[p] = true
@@ -387,8 +388,9 @@ func (o *Outbox) becomeReceived(now time.Time, e *entry, path fault.Path) {
 	e.commitWait = min(2*e.commitWait, max(o.cfg.MaxBackoff, o.cfg.CommitTimeout))
 }
 
-// becomeEpoch numbers what is of the present epoch anew: the supervisors refuse everything of it, for they know a higher one, or because no start
-// leads so far ahead of the one they know: then a bit of it flipped in memory. What was kept over a restart stays as it is, but what is of an epoch beyond the bound.
+// becomeEpoch numbers what is of the present epoch anew: the supervisors refuse everything of it, for they know a higher one, or
+// because no start leads so far ahead of the one they know: then a bit of it flipped in memory. What was kept over a restart
+// stays as it is, but what is of an epoch beyond the bound.
 func (o *Outbox) becomeEpoch(now time.Time, epoch, bound fault.Epoch, out *Output) {
 	old := o.epoch
 	o.epoch, o.renumbered, out.NewEpoch = epoch, now, epoch

@@ -288,7 +288,8 @@ func BenchmarkOutboxAddAck(b *testing.B) {
 	if o.paths.state != PathArmed {
 		b.Fatal(o.paths.state)
 	}
-	r := fault.Report{Observations: []fault.Observation{{Node: "n0-0-0", Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf}}}
+	r := fault.Report{Observations: []fault.Observation{{Node: "n0-0-0", Component: fault.ComponentMemory, State: fault.Sick,
+		Kind: fault.KindSelf}}}
 	now := epochStart
 	b.ReportAllocs()
 	for b.Loop() {
@@ -382,7 +383,8 @@ func TestNumbersFitBesideDigest(t *testing.T) {
 		Migrations: 1 << 20, Retries: 1 << 27, IsolatedNs: uint64(30 * time.Minute),
 	}
 	if n := reportSize(parts[0]) + statusSize(numbers); len(parts) != 1 || n > batchLimit(fault.PathTorus) {
-		t.Errorf("%d parts; %d bytes and %d of the status, there is room for %d", len(parts), reportSize(parts[0]), statusSize(numbers), batchLimit(fault.PathTorus))
+		t.Errorf("%d parts; %d bytes and %d of the status, there is room for %d", len(parts), reportSize(parts[0]), statusSize(numbers),
+			batchLimit(fault.PathTorus))
 	}
 }
 

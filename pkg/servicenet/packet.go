@@ -126,7 +126,8 @@ func parsePacket(b []byte) (packet, error) {
 		rest = rest[n:]
 		ascending, last = ascending && field > last, field
 		if n = p.parseField(field, kind, rest); n < 0 {
-			return p, refuseDamaged(RefusedMalformed, "envelope of %d bytes: field %d at %d: %w", len(b), field, len(b)-len(rest), protowire.ParseError(n))
+			return p, refuseDamaged(RefusedMalformed, "envelope of %d bytes: field %d at %d: %w", len(b), field, len(b)-len(rest),
+				protowire.ParseError(n))
 		}
 		rest = rest[n:]
 	}
@@ -186,7 +187,8 @@ func packetOf(env *lofamov1.Envelope) packet {
 // whose algorithm is not known here, and says nothing about anybody.
 func (p *packet) checkSum() error {
 	if !checksum.Known(p.algorithm) {
-		return refuseDamaged(RefusedChecksum, "envelope.checksum_algorithm: given %d: want one of the %d that are known", p.algorithm, len(checksum.Algorithms()))
+		return refuseDamaged(RefusedChecksum, "envelope.checksum_algorithm: given %d: want one of the %d that are known", p.algorithm,
+			len(checksum.Algorithms()))
 	}
 	if got := p.computeSum(); got != p.sum {
 		return refuseDamaged(RefusedChecksum, "envelope.checksum: given %s %#x: want %#x", checksum.Name(p.algorithm), p.sum, got)

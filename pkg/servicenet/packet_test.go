@@ -143,7 +143,8 @@ func TestSealOptions(t *testing.T) {
 		t.Errorf("the default is %s", a)
 	}
 	later := lofamov1.Checksum(7)
-	if _, err := SealWith(again(), supSigner, SealOptions{Checksum: &later}); RefusalOf(err) != RefusedField || !strings.Contains(err.Error(), "given 7") {
+	if _, err := SealWith(again(), supSigner, SealOptions{Checksum: &later}); RefusalOf(err) != RefusedField ||
+		!strings.Contains(err.Error(), "given 7") {
 		t.Errorf("an unknown algorithm: %v", err)
 	}
 }
@@ -169,7 +170,8 @@ func TestPacketIsProtobuf(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		part := rapid.SliceOfN(rapid.Byte(), 0, 300)
 		p := packet{
-			payload: part.Draw(t, "payload"), certificate: part.Draw(t, "certificate"), signature: part.Draw(t, "signature"), mac: part.Draw(t, "mac"),
+			payload: part.Draw(t, "payload"), certificate: part.Draw(t, "certificate"), signature: part.Draw(t,
+				"signature"), mac: part.Draw(t, "mac"),
 			session:   rapid.Uint64().Draw(t, "session"),
 			algorithm: rapid.SampledFrom(checksum.Algorithms()).Draw(t, "algorithm"),
 		}

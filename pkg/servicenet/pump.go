@@ -274,7 +274,8 @@ func (o *Outbox) statusFor(now time.Time, b *batch) *lofamov1.DeliveryStatus {
 const (
 	// toldSize is the room for the field told, which the half adds to its status on the direct rail.
 	toldSize = 1 + 10 + 1 + 5 + deniedSize
-	// deniedSize is room for the version of the list of revoked certificates, which the half adds last, when it seals, and for a longer length.
+	// deniedSize is room for the version of the list of revoked certificates, which the half adds last, when it seals, and for a
+	// longer length.
 	deniedSize = 2 + 10 + 1
 )
 

@@ -408,7 +408,8 @@ func (s *scenario) keep(f []string) {
 	s.fatal(err)
 	c, err := fault.ParseComponent(f[2])
 	s.fatal(err)
-	r := fault.Report{ID: fault.ReportID{Origin: s.origin}, Observations: []fault.Observation{{Node: s.origin.Node, Component: c, State: fault.Sick, Kind: fault.KindSelf}}}
+	r := fault.Report{ID: fault.ReportID{Origin: s.origin},
+		Observations: []fault.Observation{{Node: s.origin.Node, Component: c, State: fault.Sick, Kind: fault.KindSelf}}}
 	_, err = fmt.Sscanf(f[1], "%d:%d", &r.ID.Epoch, &r.ID.Seq)
 	s.fatal(err)
 	s.kept = append(s.kept, Kept{r, age})

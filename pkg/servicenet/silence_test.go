@@ -81,7 +81,8 @@ func (w *silentWorld) take(out Output) {
 }
 
 func (w *silentWorld) report(digest bool) {
-	_, out := w.o.Add(w.now, fault.Report{Digest: digest, Observations: []fault.Observation{{Component: fault.ComponentMemory, State: fault.Normal, Kind: fault.KindSelf}}})
+	_, out := w.o.Add(w.now, fault.Report{Digest: digest,
+		Observations: []fault.Observation{{Component: fault.ComponentMemory, State: fault.Normal, Kind: fault.KindSelf}}})
 	w.take(out)
 }
 
@@ -118,7 +119,8 @@ func TestSilentSupervisorsCostNoMoreThanAnsweringOnes(t *testing.T) {
 		w.run(10 * time.Second)
 		w.sent, w.asked = [numPaths]int{}, 0
 		w.run(time.Minute)
-		t.Logf("direct %d, gossip %d, torus %d datagrams and %d path requests a minute", w.sent[fault.PathDirect], w.sent[fault.PathGossip], w.sent[fault.PathTorus], w.asked)
+		t.Logf("direct %d, gossip %d, torus %d datagrams and %d path requests a minute", w.sent[fault.PathDirect],
+			w.sent[fault.PathGossip], w.sent[fault.PathTorus], w.asked)
 		return w.sent[fault.PathDirect] + w.sent[fault.PathGossip] + w.sent[fault.PathTorus]
 	}
 	answering, silent := total(newSilentWorld(t, true)), total(newSilentWorld(t, false))

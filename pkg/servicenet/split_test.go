@@ -31,7 +31,8 @@ func TestBatchFits(t *testing.T) {
 	part := splitReport(nil, healthyDigest("n10-10-10"))[0]
 	full := small
 	for _, c := range fault.Components()[:7] {
-		full.Observations = append(full.Observations, fault.Observation{Node: "n10-10-10", Component: c, State: fault.Failed, Kind: fault.KindSelf, Detail: "some detail"})
+		full.Observations = append(full.Observations, fault.Observation{Node: "n10-10-10", Component: c, State: fault.Failed,
+			Kind: fault.KindSelf, Detail: "some detail"})
 	}
 	for _, path := range []fault.Path{fault.PathDirect, fault.PathGossip, fault.PathTorus} {
 		for name, r := range map[string]fault.Report{"small": small, "healthy": part, "full": full} {
@@ -76,12 +77,14 @@ func TestReportSizeIsTheEncoders(t *testing.T) {
 		node := rapid.SampledFrom([]fault.NodeID{"n0", "n10-10-10", fault.NodeID(strings.Repeat("n", MaxNodeID))})
 		word := rapid.SampledFrom([]uint32{0, 1, 1 << 31})
 		r := fault.Report{
-			ID:     fault.ReportID{Origin: fault.Origin{Node: node.Draw(t, "origin"), Half: fault.HalfDNP}, Epoch: fault.Epoch(rapid.Uint64().Draw(t, "epoch")), Seq: fault.Seq(rapid.Uint64().Draw(t, "seq"))},
+			ID: fault.ReportID{Origin: fault.Origin{Node: node.Draw(t, "origin"), Half: fault.HalfDNP},
+				Epoch: fault.Epoch(rapid.Uint64().Draw(t, "epoch")), Seq: fault.Seq(rapid.Uint64().Draw(t, "seq"))},
 			Digest: rapid.Bool().Draw(t, "digest"), Partial: rapid.Bool().Draw(t, "partial"),
-			Registers: fault.Registers{DNPWatchdog: word.Draw(t, "dnp"), HostWatchdog: word.Draw(t, "host"), RemoteFaultDescriptor: word.Draw(t, "rfd")},
-			Uptime:    time.Duration(rapid.Int64().Draw(t, "uptime")),
-			Platform:  fault.Platform(rapid.IntRange(0, 2).Draw(t, "platform")),
-			Restart:   restartNotice(t),
+			Registers: fault.Registers{DNPWatchdog: word.Draw(t, "dnp"), HostWatchdog: word.Draw(t, "host"),
+				RemoteFaultDescriptor: word.Draw(t, "rfd")},
+			Uptime:   time.Duration(rapid.Int64().Draw(t, "uptime")),
+			Platform: fault.Platform(rapid.IntRange(0, 2).Draw(t, "platform")),
+			Restart:  restartNotice(t),
 		}
 		for range rapid.IntRange(0, 5).Draw(t, "observations") {
 			r.Observations = append(r.Observations, fault.Observation{
@@ -160,7 +163,8 @@ func TestReportFitsRelayed(t *testing.T) {
 				t.Fatalf("%s: %v, %d hops", name, err, len(a.Hops))
 			}
 			obs += len(a.Reports[0].Observations)
-			t.Logf("%s: part %d: %d observations, report %d, envelope %d, relayed %d bytes", name, i, len(p.Observations), size, len(b), len(wrapped))
+			t.Logf("%s: part %d: %d observations, report %d, envelope %d, relayed %d bytes", name, i, len(p.Observations), size, len(b),
+				len(wrapped))
 		}
 		want := len(r.Observations)
 		if name == "healthy" {

@@ -43,7 +43,8 @@ func TestRestoredReportsCanBeSent(t *testing.T) {
 	report := func(seq fault.Seq, observations ...fault.Observation) Kept {
 		return Kept{Report: fault.Report{ID: fault.ReportID{Origin: origin("n0-0-0/host"), Epoch: 1, Seq: seq}, Observations: observations}}
 	}
-	good := fault.Observation{Node: "n0-0-0", Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf, Detail: strings.Repeat("d", fault.MaxDetail)}
+	good := fault.Observation{Node: "n0-0-0", Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf,
+		Detail: strings.Repeat("d", fault.MaxDetail)}
 	garbled, nobody := good, good
 	garbled.State, nobody.Node = 9, "Ä"
 	o, err := NewOutbox(origin("n0-0-0/host"), 2, DefaultOutboxConfig(fault.PathDirect))

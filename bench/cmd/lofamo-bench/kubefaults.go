@@ -58,7 +58,8 @@ func (k *kubeBench) alone(ctx context.Context, o options, plan kubePlan) (err er
 			}
 			continue
 		}
-		told, committed, healed = append(told, f.effect.Sub(f.told)), append(committed, f.effect.Sub(f.committed)), append(healed, h.effect.Sub(h.committed))
+		told, committed, healed = append(told, f.effect.Sub(f.told)), append(committed, f.effect.Sub(f.committed)), append(healed,
+			h.effect.Sub(h.committed))
 		for _, m := range []struct {
 			into *measure.Latencies
 			do   func() (time.Duration, error)
@@ -130,7 +131,8 @@ func (k *kubeBench) bare(ctx context.Context, i int) (time.Duration, error) {
 	}
 	seen := k.kube.of(bareNode + " " + is)
 	begin := time.Now()
-	if _, err := k.supervisor.Do(http.MethodPatch, "/api/v1/nodes/"+bareNode+"/status", kubetest.MergePatch, []byte(`{"status":{"conditions":[`+list+`]}}`)); err != nil {
+	if _, err := k.supervisor.Do(http.MethodPatch, "/api/v1/nodes/"+bareNode+"/status", kubetest.MergePatch,
+		[]byte(`{"status":{"conditions":[`+list+`]}}`)); err != nil {
 		return 0, err
 	}
 	at, err := seen(ctx)
@@ -191,7 +193,8 @@ func (k *kubeBench) storm(ctx context.Context, o options, plan kubePlan) error {
 		}
 		return k.fleet.Deliver(ctx, batches, len(batches), nil)
 	}
-	err := k.flood(ctx, o, printed("the memory of %d nodes, as they say", len(nodes)), ids(nodes), fault.ComponentMemory, func() error { return say(fault.Failed) })
+	err := k.flood(ctx, o, printed("the memory of %d nodes, as they say", len(nodes)), ids(nodes), fault.ComponentMemory,
+		func() error { return say(fault.Failed) })
 	if err != nil {
 		return err
 	}
@@ -279,12 +282,14 @@ func (k *kubeBench) flood(ctx context.Context, o options, what string, nodes []s
 	}
 	s := func(d time.Duration) string { return printed("%.2f", d.Seconds()) }
 	all := since(effect)
-	o.out.f("| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %.1f s |\n", what, s(since(at).Median()), s(since(at).Max()), s(since(begins).Median()), s(all.Median()), s(all.P99()), s(all.Max()),
+	o.out.f("| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %.1f s |\n", what, s(since(at).Median()), s(since(at).Max()),
+		s(since(begins).Median()), s(all.Median()), s(all.P99()), s(all.Max()),
 		s(own.Median()), s(own.Max()), s(since(told).Max()), (after - before).Seconds())
 	return nil
 }
 
-// begins are when the responses to faults of a component since then began with their first step, by the leader's clock, which is this machine's.
+// begins are when the responses to faults of a component since then began with their first step, by the leader's clock, which is
+// this machine's.
 func (k *kubeBench) begins(ctx context.Context, c fault.Component, since time.Time) (out []time.Time, err error) {
 	r, err := k.fleet.Client().ListResponses(ctx, &lofamov1.ListResponsesRequest{All: true})
 	if err != nil {

@@ -27,8 +27,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// kubernetesActs measures how long it takes from a fault that is committed to its effect at a real API server on a real etcd, through real supervisors that are
-// told of it as agents tell them, under the roles that are shipped.
+// kubernetesActs measures how long it takes from a fault that is committed to its effect at a real API server on a real etcd,
+// through real supervisors that are told of it as agents tell them, under the roles that are shipped.
 func kubernetesActs(ctx context.Context, o options) (err error) {
 	plan := kubePlan{side: 16, alone: 1000, warm: 20, storm: 1000}
 	if o.short {
@@ -129,7 +129,8 @@ func (k *kubeBench) adjust(c *config.Supervisor) {
 	c.Responses.Executors.Kubernetes = &config.KubernetesConfig{Kubeconfig: k.kubeconfig}
 }
 
-// kubePolicy is the shipped one, enforced, and for two faults only: of the memory, which nodes say of themselves, and of whole nodes, of which their neighbours do.
+// kubePolicy is the shipped one, enforced, and for two faults only: of the memory, which nodes say of themselves, and of whole
+// nodes, of which their neighbours do.
 const kubePolicy = `apiVersion: lofamo.io/v1
 kind: ResponsePolicy
 metadata: {name: bench}
@@ -226,10 +227,11 @@ func (k *kubeBench) watchKube(ctx context.Context, path string, each func(time.T
 	}
 	go func() {
 		var bad error
-		err := k.server.Admin.Watch(ctx, path+"?watch=true&resourceVersion="+list.Metadata.ResourceVersion, func(_ string, o json.RawMessage) bool {
-			bad = each(time.Now(), o)
-			return bad == nil
-		})
+		err := k.server.Admin.Watch(ctx, path+"?watch=true&resourceVersion="+list.Metadata.ResourceVersion,
+			func(_ string, o json.RawMessage) bool {
+				bad = each(time.Now(), o)
+				return bad == nil
+			})
 		k.kube.ended(errors.Join(err, bad))
 	}()
 	return nil
@@ -265,11 +267,13 @@ func job(id, node string, kind response.Kind, parameters map[string]string) exec
 			Attempt: response.Attempt{Response: id, Attempt: 1}, Kind: kind, Parameters: parameters, Token: 1, IdempotencyKey: id + "/0", Timeout: time.Minute,
 			Target: response.Target{Node: fault.NodeID(node), Component: fault.ComponentNode},
 		},
-		Cluster: "bench", Policy: "bench", Fault: executor.Fault{State: fault.Failed, Cause: fault.CauseNode, Since: time.Now(), Detail: "4 of 6 neighbours hear nothing"},
+		Cluster: "bench", Policy: "bench", Fault: executor.Fault{State: fault.Failed, Cause: fault.CauseNode, Since: time.Now(),
+			Detail: "4 of 6 neighbours hear nothing"},
 	}
 }
 
 // row prints quantiles in ms.
 func row(o options, what string, took measure.Latencies) {
-	o.out.f("| %s | %d | %s | %s | %s |\n", what, len(took), measure.Millis(took.Median()), measure.Millis(took.P99()), measure.Millis(took.Max()))
+	o.out.f("| %s | %d | %s | %s | %s |\n", what, len(took), measure.Millis(took.Median()), measure.Millis(took.P99()),
+		measure.Millis(took.Max()))
 }

@@ -8,11 +8,13 @@ import (
 	"strings"
 )
 
-// The limits of frequencies. What was there before the first of them, and what is there by them, is kept before anything is written; put back is only what
-// is still as it was written. Several steps may want a limit at a time: the lowest is in force, and what was there before comes back with the last of them.
+// The limits of frequencies. What was there before the first of them, and what is there by them, is kept before anything is
+// written; put back is only what is still as it was written. Several steps may want a limit at a time: the lowest is in force,
+// and what was there before comes back with the last of them.
 //
-// What is written to scaling_max_freq is a request, one of several: the kernel's cooling devices, firmware and drivers have theirs, the lowest counts, it is
-// rounded to what the hardware has, and that is what is read (kernel: drivers/cpufreq/cpufreq.c, freq_qos). What was requested cannot be read. So
+// What is written to scaling_max_freq is a request, one of several: the kernel's cooling devices, firmware and drivers have
+// theirs, the lowest counts, it is rounded to what the hardware has, and that is what is read (kernel: drivers/cpufreq/cpufreq.c,
+// freq_qos). What was requested cannot be read. So
 //
 //   - what is higher than all that may be ours is somebody else's request;
 //   - what is as it was last read is ours;
@@ -26,12 +28,13 @@ type Limit struct {
 	Policy string `json:"policy"` // "policy0"
 	Former uint64 `json:"former"` // before the first of them, kHz
 	Ours   uint64 `json:"ours"`   // as it was requested last, or is about to be
-	// Was is the highest that may have been requested before that, until it is known to be written: whoever writes may end between. 0: it is written.
+	// Was is the highest that may have been requested before that, until it is known to be written: whoever writes may end between.
+	// 0: it is written.
 	Was uint64 `json:"was,omitempty"`
 	// Read is what could be read after that, where it was another value; 0: nothing else.
 	Read uint64 `json:"read,omitempty"`
-	// Stood is what was read before as well as after that, where it is higher: the kernel had not followed yet, or is held up. Only this very value is ours: what
-	// is between it and Ours is somebody's. 0: nothing of the kind.
+	// Stood is what was read before as well as after that, where it is higher: the kernel had not followed yet, or is held up. Only
+	// this very value is ours: what is between it and Ours is somebody's. 0: nothing of the kind.
 	Stood uint64 `json:"stood,omitempty"`
 	// Lower is what is read, and in doubt, until it is known whose it is. 0: nothing is in doubt.
 	Lower  uint64            `json:"lower,omitempty"`
@@ -60,8 +63,8 @@ type Frequency struct {
 	Policy   string
 	Min, Max uint64 // that the hardware has: cpuinfo_min_freq, cpuinfo_max_freq
 	Limit    uint64 // scaling_max_freq
-	// Throttled is what can be seen of requests of the kernel and of firmware, another text whenever they are others; empty: they have none. Where it is not
-	// empty what is read may not be what was requested.
+	// Throttled is what can be seen of requests of the kernel and of firmware, another text whenever they are others; empty: they
+	// have none. Where it is not empty what is read may not be what was requested.
 	Throttled string
 }
 
@@ -104,8 +107,8 @@ type Doubt struct {
 	Throttled string // as Frequency.Throttled
 }
 
-// Doubt returns which limits are in doubt, and notes it, so that it can be told whose they are also when whoever asks ends. What is read while the kernel
-// throttles is not noted: it says nothing later.
+// Doubt returns which limits are in doubt, and notes it, so that it can be told whose they are also when whoever asks ends. What
+// is read while the kernel throttles is not noted: it says nothing later.
 func (l *Ledger) Doubt(now []Frequency) (doubts []Doubt) {
 	for i := range l.Limits {
 		f := &l.Limits[i]
@@ -126,8 +129,8 @@ func (l *Ledger) Doubt(now []Frequency) (doubts []Doubt) {
 	return doubts
 }
 
-// Raised returns what is somebody's, now that ours is requested again: it is to be put back. What has risen while the kernel throttled otherwise was the
-// kernel's, as far as anybody can tell.
+// Raised returns what is somebody's, now that ours is requested again: it is to be put back. What has risen while the kernel
+// throttled otherwise was the kernel's, as far as anybody can tell.
 func Raised(doubts []Doubt, now []Frequency) (writes []Write) {
 	for _, d := range doubts {
 		if f, ok := readOf(now, d.Policy); ok && f.Limit > d.Lower && f.Throttled == d.Throttled {
@@ -155,9 +158,9 @@ func (l *Ledger) Settle(theirs []Write, owner string) (lost int) {
 // ErrThrottled says that nobody can tell what was requested before, so that it could not be put back.
 var ErrThrottled = errors.New("the kernel throttles, and what was set before that was not seen")
 
-// Limits returns what a step's limit, in percent of what the hardware has, makes of the ledger's limits, and what is to be written once that is kept. A
-// policy that somebody else has limited as low already is left to him. With what has been done it returns the same again, and no writes. There are no doubts
-// left. seen is Ledger.Unlimited.
+// Limits returns what a step's limit, in percent of what the hardware has, makes of the ledger's limits, and what is to be
+// written once that is kept. A policy that somebody else has limited as low already is left to him. With what has been done it
+// returns the same again, and no writes. There are no doubts left. seen is Ledger.Unlimited.
 func Limits(have []Limit, now []Frequency, seen map[string]uint64, owner string, percent int) (limits []Limit, writes []Write, err error) {
 	limits = cloneLimits(have)
 	var unknown []string
@@ -195,8 +198,9 @@ func Limits(have []Limit, now []Frequency, seen map[string]uint64, owner string,
 	return limits, writes, nil
 }
 
-// Unlimit returns what is left of the limits once a step's is put back, what is to be written, and how many policies are left as they are because somebody
-// else has set them since. A policy's last limit is to be kept until what was there before is written again. There are no doubts left.
+// Unlimit returns what is left of the limits once a step's is put back, what is to be written, and how many policies are left as
+// they are because somebody else has set them since. A policy's last limit is to be kept until what was there before is written
+// again. There are no doubts left.
 func Unlimit(have []Limit, now []Frequency, owner string) (limits []Limit, writes []Write, others int) {
 	for _, l := range cloneLimits(have) {
 		_, mine := l.Owners[owner]
@@ -255,7 +259,8 @@ func (f Frequency) String() string {
 	return fmt.Sprintf("%s at %d of %d kHz", f.Policy, f.Limit, f.Max)
 }
 
-// Until returns what is kept while the writes of Unlimit are made: what is left, and of what is put back that there is something to put back.
+// Until returns what is kept while the writes of Unlimit are made: what is left, and of what is put back that there is something
+// to put back.
 func Until(have, left []Limit, writes []Write) []Limit {
 	out := cloneLimits(left)
 	for _, l := range have {

@@ -53,7 +53,8 @@ func machine() sysfs {
 	}
 }
 
-// run makes what a doer makes: keep, write, keep; and ends after so many steps, as one that is killed. It says whether the limit was refused.
+// run makes what a doer makes: keep, write, keep; and ends after so many steps, as one that is killed. It says whether the limit
+// was refused.
 func run(s sysfs, l *Ledger, owner string, percent, steps int) (refused bool) {
 	step := func() bool { steps--; return steps >= 0 }
 	write := func(writes []Write) bool {
@@ -121,7 +122,8 @@ const all = 1 << 20
 func (s sysfs) want(t *testing.T, p0, p4 uint64) {
 	t.Helper()
 	if s["policy0"].request != p0 || s["policy4"].request != p4 {
-		t.Errorf("%s, %s: requested %d and %d: want %d and %d", s["policy0"].read(), s["policy4"].read(), s["policy0"].request, s["policy4"].request, p0, p4)
+		t.Errorf("%s, %s: requested %d and %d: want %d and %d", s["policy0"].read(), s["policy4"].read(), s["policy0"].request,
+			s["policy4"].request, p0, p4)
 	}
 }
 
@@ -163,7 +165,8 @@ func TestLimitsOfOthers(t *testing.T) {
 	s.want(t, 3_000_000, 1_500_000)
 }
 
-// The hardware may have no frequency as it is requested: what it makes of it is still ours, also where whoever wrote it has ended before he could read it.
+// The hardware may have no frequency as it is requested: what it makes of it is still ours, also where whoever wrote it has ended
+// before he could read it.
 func TestRounded(t *testing.T) {
 	for steps := range 8 {
 		s, l := machine(), &Ledger{}
@@ -187,7 +190,8 @@ func TestRounded(t *testing.T) {
 	}
 }
 
-// The kernel throttles below our limit: the limit is ours all the same, and what was requested before comes back, not what the kernel throttled to.
+// The kernel throttles below our limit: the limit is ours all the same, and what was requested before comes back, not what the
+// kernel throttled to.
 func TestThrottledBelowOurs(t *testing.T) {
 	for _, hidden := range []bool{false, true} {
 		s, l := machine(), &Ledger{}
@@ -212,7 +216,8 @@ func TestThrottledBelowOurs(t *testing.T) {
 	}
 }
 
-// What is read while the kernel throttles is nobody's request: what was seen before is, and where nothing was the limit is refused, with nothing changed.
+// What is read while the kernel throttles is nobody's request: what was seen before is, and where nothing was the limit is
+// refused, with nothing changed.
 func TestThrottledBefore(t *testing.T) {
 	s, l := machine(), &Ledger{}
 	l.Seen(s.list())
@@ -225,7 +230,8 @@ func TestThrottledBefore(t *testing.T) {
 
 	l = &Ledger{}
 	s["policy0"].cooling = 1_200_000
-	if _, _, err := Limits(l.Limits, s.list(), l.Unlimited, "a/0", 50); !errors.Is(err, ErrThrottled) || !strings.Contains(err.Error(), "policy0 at 1200000 of 4000000 kHz") {
+	if _, _, err := Limits(l.Limits, s.list(), l.Unlimited, "a/0", 50); !errors.Is(err, ErrThrottled) ||
+		!strings.Contains(err.Error(), "policy0 at 1200000 of 4000000 kHz") {
 		t.Errorf("%v", err)
 	}
 	if !run(s, l, "a/0", 50, all) || len(l.Limits) != 0 {
@@ -290,8 +296,9 @@ func TestInterruptedUndoOfOne(t *testing.T) {
 	}
 }
 
-// Whoever limits may end between any two of its steps, any number of times, while the kernel throttles and cools down: while steps want limits exactly the
-// lowest is requested; when all that was limited has been put back all is as it was, and nothing is kept.
+// Whoever limits may end between any two of its steps, any number of times, while the kernel throttles and cools down: while
+// steps want limits exactly the lowest is requested; when all that was limited has been put back all is as it was, and nothing is
+// kept.
 func TestLimitsAreAlwaysPutBack(t *testing.T) {
 	refused := 0
 	for seed := range uint64(1000) {
@@ -361,7 +368,8 @@ func TestLimitsAreAlwaysPutBack(t *testing.T) {
 				want0, want4 = min(want0, 40_000*uint64(p)), min(want4, 20_000*uint64(p))
 			}
 			if s["policy0"].request != want0 || s["policy4"].request != want4 {
-				t.Fatalf("seed %d:%s: requested %d, %d: want %d, %d: %+v", seed, &log, s["policy0"].request, s["policy4"].request, want0, want4, l.Limits)
+				t.Fatalf("seed %d:%s: requested %d, %d: want %d, %d: %+v", seed, &log, s["policy0"].request, s["policy4"].request, want0, want4,
+					l.Limits)
 			}
 		}
 		for _, owner := range []string{"a/0", "b/0", "c/0"} {

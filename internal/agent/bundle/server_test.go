@@ -318,7 +318,8 @@ func TestLeftFiles(t *testing.T) {
 	if err := w.server.sweep(); err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(w.files(), " "); strings.Contains(got, "host.bulk") || !strings.Contains(got, "dnp.bulk-abc") || !strings.Contains(got, "registers") {
+	if got := strings.Join(w.files(), " "); strings.Contains(got, "host.bulk") || !strings.Contains(got, "dnp.bulk-abc") ||
+		!strings.Contains(got, "registers") {
 		t.Error(got)
 	}
 }

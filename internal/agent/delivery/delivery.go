@@ -20,7 +20,8 @@ import (
 
 // OutboxConfig returns the settings of an outbox that follow from the periods. The direct rail may
 // leave everything unanswered for more than two digest periods before the service network is
-// called failed, so that one lost datagram is not enough. During a silence, rounds are less frequent than digests: each costs neighbours more.
+// called failed, so that one lost datagram is not enough. During a silence, rounds are less frequent than digests: each costs
+// neighbours more.
 func OutboxConfig(p config.Periods, rails ...fault.Path) servicenet.OutboxConfig {
 	c := servicenet.DefaultOutboxConfig(rails...)
 	c.AckTimeout = p.AckTimeout

@@ -136,7 +136,8 @@ func TestNotes(t *testing.T) {
 	}{
 		{servicenet.Output{NewEpoch: 9}, true, "the supervisors do not take this boot epoch: going on from 9"},
 		{servicenet.Output{Dropped: 2}, true, "the log of reports is full: 2 were coalesced into newer ones"},
-		{servicenet.Output{Dropped: 2, DroppedWhat: "link/X+"}, true, "the log of reports is full, most of it about link/X+: 2 were coalesced into newer ones"},
+		{servicenet.Output{Dropped: 2, DroppedWhat: "link/X+"}, true,
+			"the log of reports is full, most of it about link/X+: 2 were coalesced into newer ones"},
 		{servicenet.Output{Isolated: true, IsolatedChanged: true}, true, "no supervisor can be reached by any rail: no report waits"},
 		{servicenet.Output{Isolated: true}, false, ""},
 		{servicenet.Output{IsolatedChanged: true}, false, "a supervisor is reached again: no report waits"},

@@ -26,7 +26,8 @@ func modules(tb testing.TB) map[string]func([]byte) ([]byte, error) {
 		tb.Fatal(err)
 	}
 	files := [3]string{filepath.Join(dir, "ca.pem"), filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")}
-	if err := errors.Join(ca.Save(files[0], filepath.Join(dir, "ca.key")), ca.IssueTo(files[1], files[2], pki.NodeIdentity(cluster, self.Node, self.Half), nil, nil)); err != nil {
+	if err := errors.Join(ca.Save(files[0], filepath.Join(dir, "ca.key")),
+		ca.IssueTo(files[1], files[2], pki.NodeIdentity(cluster, self.Node, self.Half), nil, nil)); err != nil {
 		tb.Fatal(err)
 	}
 	signer, err := pki.LoadSigner(files[1], files[2])

@@ -37,7 +37,8 @@ func TestAgesAreCountedOn(t *testing.T) {
 		{0, was},
 		{-time.Second, was},
 		{time.Second, &lofamov1.HalfHealth{
-			Recovery: recovery(2*time.Second, 500), Tests: []*lofamov1.SelfTest{{Number: 1, AgeMs: 1010}, {Number: 2, AgeMs: 1<<32 - 1}}, AgeNs: uint64(time.Second),
+			Recovery: recovery(2*time.Second, 500), Tests: []*lofamov1.SelfTest{{Number: 1, AgeMs: 1010},
+				{Number: 2, AgeMs: 1<<32 - 1}}, AgeNs: uint64(time.Second),
 		}},
 		{testsFor, &lofamov1.HalfHealth{Recovery: recovery(16*time.Second, 0)}},
 		{20 * servicenet.MaxAge, &lofamov1.HalfHealth{Recovery: recovery(servicenet.MaxAge, 0)}},
@@ -60,7 +61,8 @@ func TestAgesAreCountedOn(t *testing.T) {
 func TestWordsOfDaemonAndHalf(t *testing.T) {
 	var k Keeper
 	daemon := func(restarts uint32) {
-		k.Set(start, fault.HalfHost, &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Restarts: restarts}})
+		k.Set(start, fault.HalfHost, &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING,
+			Restarts: restarts}})
 	}
 	half := func(how lofamov1.Resumption, why string) {
 		k.Set(start, fault.HalfHost, &lofamov1.HalfHealth{

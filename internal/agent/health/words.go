@@ -17,7 +17,8 @@ import (
 // Recovery turns a daemon's record into what is said of it. mono is CLOCK_MONOTONIC now, in ns.
 func Recovery(r recovery.Record, mono int64) *lofamov1.RecoveryStatus {
 	out := &lofamov1.RecoveryStatus{
-		State: lofamov1.RecoveryState(r.State), Restarts: uint32(min(r.Total, math.MaxUint32)), InWindow: count(r.Restarts), Budget: count(r.Budget),
+		State: lofamov1.RecoveryState(r.State), Restarts: uint32(min(r.Total,
+			math.MaxUint32)), InWindow: count(r.Restarts), Budget: count(r.Budget),
 		WindowMs: uint32(within(r.Window.Milliseconds())), Reason: Text(r.Reason),
 	}
 	if r.Until > mono {

@@ -42,12 +42,14 @@ func TestRecovery(t *testing.T) {
 			&lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RESTARTING, UntilMs: 700},
 		},
 		"late": {
-			recovery.Record{State: recovery.Restarting, Until: mono - 1, Last: &recovery.Recovery{Cause: recovery.Cause{Kind: recovery.Unseen}, At: mono}},
+			recovery.Record{State: recovery.Restarting, Until: mono - 1,
+				Last: &recovery.Recovery{Cause: recovery.Cause{Kind: recovery.Unseen}, At: mono}},
 			&lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RESTARTING, Cause: "ended unseen", AgeNs: 1},
 		},
 		"given up": {
 			recovery.Record{State: recovery.GivenUp, Reason: "not started again\n" + strings.Repeat("é", 100), Total: 1 << 40},
-			&lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Reason: "not started again " + strings.Repeat("é", (fault.MaxDetail-18)/2), Restarts: 1<<32 - 1},
+			&lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP,
+				Reason: "not started again " + strings.Repeat("é", (fault.MaxDetail-18)/2), Restarts: 1<<32 - 1},
 		},
 	} {
 		if got := Recovery(tt.give, mono); !proto.Equal(got, tt.want) {
@@ -69,7 +71,8 @@ func TestStatesOfRecovery(t *testing.T) {
 func TestTests(t *testing.T) {
 	link := selftest.Module{Kind: selftest.Link, Index: uint8(grid.YMinus.Index())}
 	got := Tests([]selftest.Result{
-		{Module: link, State: selftest.Passed, InUse: true, Age: 1500 * time.Millisecond, Latency: 90 * time.Microsecond, Baseline: 100 * time.Microsecond, Tests: 4, Lost: 1},
+		{Module: link, State: selftest.Passed, InUse: true, Age: 1500 * time.Millisecond, Latency: 90 * time.Microsecond,
+			Baseline: 100 * time.Microsecond, Tests: 4, Lost: 1},
 		{Module: selftest.Module{Kind: selftest.Direct, Index: 1}, State: selftest.Failed, Fault: selftest.Late, Why: "late: 4 tests", Late: 4},
 		{Module: selftest.Module{Kind: selftest.Bulk}, State: selftest.Untested, Age: -1},
 		{Module: selftest.Module{Kind: selftest.Gossip}, State: selftest.Untested, InUse: true, Proving: true},

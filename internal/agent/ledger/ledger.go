@@ -55,8 +55,8 @@ type entry struct {
 	held    bool
 }
 
-// WhyEvery is how often at most it is told of a component that why it is as it is has changed and nothing else. A self-test may find another
-// fault each time, and those of many nodes may when all are busy: it is then that reports are dear.
+// WhyEvery is how often at most it is told of a component that why it is as it is has changed and nothing else. A self-test may
+// find another fault each time, and those of many nodes may when all are busy: it is then that reports are dear.
 const WhyEvery = 2 * time.Second
 
 // Ledger is one half's. Entries keep the order of their first statement, so that a digest reads

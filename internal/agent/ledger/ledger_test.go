@@ -20,7 +20,8 @@ func TestChangesAndDigest(t *testing.T) {
 		t.Error("a state before the first statement")
 	}
 	host := fault.Observation{Node: "a", Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindSelf}
-	dnp := fault.Observation{Node: "a", Component: fault.ComponentDNP, State: fault.Failed, Kind: fault.KindWatchdog, Age: 50 * time.Millisecond}
+	dnp := fault.Observation{Node: "a", Component: fault.ComponentDNP, State: fault.Failed, Kind: fault.KindWatchdog,
+		Age: 50 * time.Millisecond}
 	l.Set(t0, host)
 	l.Set(t0, dnp)
 	if got := l.Changes(t0); len(got) != 2 {
@@ -36,7 +37,8 @@ func TestChangesAndDigest(t *testing.T) {
 	if got := l.Changes(t1); got != nil {
 		t.Errorf("a new detail is a change: %v", got)
 	}
-	want := fault.Observation{Node: "a", Component: fault.ComponentDNP, State: fault.Failed, Kind: fault.KindWatchdog, Age: 1050 * time.Millisecond, Detail: "other words"}
+	want := fault.Observation{Node: "a", Component: fault.ComponentDNP, State: fault.Failed, Kind: fault.KindWatchdog,
+		Age: 1050 * time.Millisecond, Detail: "other words"}
 	all := l.Digest(t1)
 	if d := cmp.Diff(want, all[1]); d != "" {
 		t.Error(d)
@@ -84,7 +86,8 @@ func TestBecause(t *testing.T) {
 		detail, why string
 		news        bool
 	}{
-		{"mailbox lost: 3 of 9", "mailbox lost", true}, {"mailbox lost: 4 of 9", "mailbox lost", false}, {"mailbox altered: 1 of 9", "mailbox altered", true}, {"late", "", true},
+		{"mailbox lost: 3 of 9", "mailbox lost", true}, {"mailbox lost: 4 of 9", "mailbox lost", false}, {"mailbox altered: 1 of 9",
+			"mailbox altered", true}, {"late", "", true},
 	} {
 		now := t0.Add(time.Duration(i+1) * WhyEvery)
 		o.Detail = tt.detail
@@ -107,7 +110,8 @@ func TestBecause(t *testing.T) {
 	}
 }
 
-// What is wrong may be another thing at each look: it is told every now and then, the last one in the end, and at once where the state changes.
+// What is wrong may be another thing at each look: it is told every now and then, the last one in the end, and at once where the
+// state changes.
 func TestBecauseIsHeld(t *testing.T) {
 	t0 := time.Unix(100, 0)
 	l := New()
@@ -151,7 +155,8 @@ func TestBecauseIsHeld(t *testing.T) {
 func TestDetailIsCutBetweenLetters(t *testing.T) {
 	l := New()
 	detail := "x" + strings.Repeat("°", fault.MaxDetail)
-	l.Set(time.Unix(0, 0), fault.Observation{Node: "a", Component: fault.ComponentTemperature, State: fault.Sick, Kind: fault.KindSelf, Detail: detail})
+	l.Set(time.Unix(0, 0), fault.Observation{Node: "a", Component: fault.ComponentTemperature, State: fault.Sick, Kind: fault.KindSelf,
+		Detail: detail})
 	got := l.Changes(time.Unix(0, 0))[0].Detail
 	if !utf8.ValidString(got) || len(got) != fault.MaxDetail-1 || !strings.HasPrefix(detail, got) {
 		t.Errorf("detail %q of %d bytes", got, len(got))

@@ -95,8 +95,8 @@ func (m Message) validate() error {
 	return nil
 }
 
-// Decode reads a datagram, also one of a type that a later version may have. The payload is a part of b. An empty datagram is a doorbell too, so that
-// anything that can send to a socket can ring.
+// Decode reads a datagram, also one of a type that a later version may have. The payload is a part of b. An empty datagram is a
+// doorbell too, so that anything that can send to a socket can ring.
 func Decode(b []byte) (Message, error) {
 	switch {
 	case len(b) == 0:

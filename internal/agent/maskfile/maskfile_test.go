@@ -39,7 +39,8 @@ func TestDamaged(t *testing.T) {
 	flipped := bytes.Clone(good)
 	flipped[5] ^= 0x10
 	for name, content := range map[string][]byte{
-		"empty": {}, "truncated": good[:11], "too long": append(bytes.Clone(good), 0), "flipped": flipped, "garbage": []byte("0123456789abcdef0123"),
+		"empty": {}, "truncated": good[:11], "too long": append(bytes.Clone(good),
+			0), "flipped": flipped, "garbage": []byte("0123456789abcdef0123"),
 		"huge": make([]byte, 1<<20),
 	} {
 		if err := os.WriteFile(path, content, 0o600); err != nil {

@@ -30,7 +30,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // Append appends the file's content to b.
 func (s State) Append(b []byte) ([]byte, error) {
 	from := len(b)
-	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(&lofamov1.PeerOrder{Number: s.Number, Coord: s.Place(), Peers: Proto(s.Peers)})
+	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(&lofamov1.PeerOrder{Number: s.Number, Coord: s.Place(),
+		Peers: Proto(s.Peers)})
 	if err != nil {
 		return b, fmt.Errorf("peers: %w", err)
 	}

@@ -19,11 +19,11 @@
 //	        rest  the envelope, 1 to 1,200 bytes; in back messages also a chunk packet (package bulk), in down
 //	              messages also a piece of an envelope that is longer (package routing)
 //
-// In test messages the envelope is a probe of the self-test. Version 1 knew no kinds 3 and 4 at first: a relay of that time refuses such messages as malformed, and the
-// supervisor asks through another node.
+// In test messages the envelope is a probe of the self-test. Version 1 knew no kinds 3 and 4 at first: a relay of that time
+// refuses such messages as malformed, and the supervisor asks through another node.
 //
-// What may wait is held by a drain of the torus (seed 003 §4.5.3; ADR 23). The mark lies where relays of before it look at nothing, and pass on
-// what they find: so it is kept on its way through them.
+// What may wait is held by a drain of the torus (seed 003 §4.5.3; ADR 23). The mark lies where relays of before it look at
+// nothing, and pass on what they find: so it is kept on its way through them.
 //
 // Hops after the eighth add their time to the eighth's: the sum of the ages stays right.
 package relay
@@ -119,8 +119,8 @@ type Message struct {
 	Envelope []byte     // a serialised lofamo.v1.Envelope, or a chunk packet
 }
 
-// Waits says whether a drain of the torus may hold m: what has the mark, and what is so by its kind. Awareness, challenges, answers and orders
-// are never marked, nor is anything of an earlier version.
+// Waits says whether a drain of the torus may hold m: what has the mark, and what is so by its kind. Awareness, challenges,
+// answers and orders are never marked, nor is anything of an earlier version.
 func (m *Message) Waits() bool { return m.MayWait || m.Kind == Back || m.Kind == Test }
 
 // AddHop records a station. The slice of the original is not written to.

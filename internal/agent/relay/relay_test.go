@@ -114,8 +114,8 @@ func TestHopsAfterTheLastAddUp(t *testing.T) {
 	}
 }
 
-// A relay of an earlier version reads a message with the mark, as one without it, and passes the mark on: it copies the destination of an up message,
-// and the recorded hops of a down message, and looks at neither.
+// A relay of an earlier version reads a message with the mark, as one without it, and passes the mark on: it copies the
+// destination of an up message, and the recorded hops of a down message, and looks at neither.
 func TestMarkPassesThroughEarlierVersion(t *testing.T) {
 	dst := grid.Coord{X: 1, Y: 65535, Z: 3}
 	for _, m := range []Message{{Kind: Up}, {Kind: Down, Dst: dst}} {
@@ -137,7 +137,8 @@ func TestMarkPassesThroughEarlierVersion(t *testing.T) {
 			t.Errorf("the destination is %s", at)
 		}
 		got, err := Decode(b)
-		if err != nil || !got.MayWait || !got.Waits() || got.Kind == Up && len(got.Hops) != 1 || got.Made != 2 || string(got.Envelope) != "envelope" {
+		if err != nil || !got.MayWait || !got.Waits() || got.Kind == Up && len(got.Hops) != 1 || got.Made != 2 ||
+			string(got.Envelope) != "envelope" {
 			t.Errorf("%s: %+v, %v", m.Kind, got, err)
 		}
 	}
@@ -184,7 +185,8 @@ func TestSeenVisits(t *testing.T) {
 	for _, step := range []struct {
 		made uint8
 		want bool
-	}{{3, true}, {3, false}, {2, false}, {5, true}, {4, false}, {7, true}, {8, true}, {9, true}, {10, true}, {11, true}, {12, true}, {13, false}} {
+	}{{3, true}, {3, false}, {2, false}, {5, true}, {4, false}, {7, true}, {8, true}, {9, true}, {10, true}, {11, true}, {12, true},
+		{13, false}} {
 		if got := s.Visit(now, msg("a", step.made)); got != step.want {
 			t.Errorf("with %d hops: %t", step.made, got)
 		}

@@ -25,7 +25,8 @@ func New(cfg Config, mods []selftest.ModuleConfig, tick time.Duration, now time.
 	if cfg.Interval <= 0 {
 		return nil
 	}
-	m := selftest.New(selftest.Config{Modules: mods, Interval: cfg.Interval, IdleAfter: max(cfg.IdleAfter, cfg.Interval), Tick: tick, First: cfg.First}, now)
+	m := selftest.New(selftest.Config{Modules: mods, Interval: cfg.Interval, IdleAfter: max(cfg.IdleAfter, cfg.Interval), Tick: tick,
+		First: cfg.First}, now)
 	m.Restore(now, cfg.Kept, cfg.Prove)
 	return m
 }
@@ -70,7 +71,8 @@ func Local(k selftest.Kind) selftest.ModuleConfig {
 // Mailbox returns how the mailbox is tested: doorbells have no payload, envelopes up to a datagram's.
 func Mailbox() selftest.ModuleConfig {
 	return selftest.ModuleConfig{
-		Module: selftest.Module{Kind: selftest.Mailbox}, Sizes: []int{smallestProbe, 300, 1200}, Timeout: timeout, Floor: linkFloor, Loss: mailboxLoss,
+		Module: selftest.Module{Kind: selftest.Mailbox}, Sizes: []int{smallestProbe, 300,
+			1200}, Timeout: timeout, Floor: linkFloor, Loss: mailboxLoss,
 	}
 }
 
@@ -101,6 +103,7 @@ func Direct(k uint8, name string) selftest.ModuleConfig {
 // Gossip returns how the gossip rail is tested.
 func Gossip() selftest.ModuleConfig {
 	return selftest.ModuleConfig{
-		Module: selftest.Module{Kind: selftest.Gossip}, Sizes: []int{smallestProbe, 1000}, Timeout: timeout, Floor: networkFloor, Loss: networkLoss, Foreign: true,
+		Module: selftest.Module{Kind: selftest.Gossip}, Sizes: []int{smallestProbe,
+			1000}, Timeout: timeout, Floor: networkFloor, Loss: networkLoss, Foreign: true,
 	}
 }

@@ -18,7 +18,8 @@ import (
 // copied opens the world's copy.
 func (w *world) copied(t *testing.T) *backup.File {
 	t.Helper()
-	f, err := backup.Open(filepath.Join(filepath.Dir(w.Path), "host.backup"), backup.Identity{Node: host0.Node, Half: host0.Half, Boot: w.Boot})
+	f, err := backup.Open(filepath.Join(filepath.Dir(w.Path), "host.backup"),
+		backup.Identity{Node: host0.Node, Half: host0.Half, Boot: w.Boot})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +68,8 @@ func TestCopyAndSpoolAreMerged(t *testing.T) {
 	}
 	w.clock += int64(time.Minute)
 	k, kept := w.open(t)
-	if got := seqs(kept); !reflect.DeepEqual(got, []fault.Seq{1, 3}) || kept[0].Age != time.Minute || kept[1].Age != time.Minute || !reflect.DeepEqual(kept[1].Report, report(3)) {
+	if got := seqs(kept); !reflect.DeepEqual(got, []fault.Seq{1, 3}) || kept[0].Age != time.Minute || kept[1].Age != time.Minute ||
+		!reflect.DeepEqual(kept[1].Report, report(3)) {
 		t.Errorf("%d, %+v", got, kept)
 	}
 	if got := held(f); !reflect.DeepEqual(got, []fault.Seq{1, 3}) {

@@ -67,7 +67,8 @@ func (m *topModel) topRows() []topRow {
 		m.rows = append(m.rows, topRow{key: "node/" + id, open: "node/" + id, node: id, state: n.GetState(), since: since.AsTime()})
 	}
 	slices.SortFunc(m.rows, func(a, b topRow) int {
-		return cmp.Or(severity(b.state)-severity(a.state), strings.Compare(kindOf(a.key), kindOf(b.key)), b.since.Compare(a.since), strings.Compare(a.key, b.key))
+		return cmp.Or(severity(b.state)-severity(a.state), strings.Compare(kindOf(a.key), kindOf(b.key)), b.since.Compare(a.since),
+			strings.Compare(a.key, b.key))
 	})
 	return m.rows
 }
@@ -81,10 +82,12 @@ func (m *topModel) worded(r topRow) topRow {
 	var more []string
 	if kind == "group" {
 		g := m.groups[id]
-		r.cells, more = []string{id, command.StateName(g.GetState()), command.CauseName(g.GetCause()), g.GetKind().String() + ", " + command.Plural(int(g.GetSize()), "node")}, g.GetMembers()
+		r.cells, more = []string{id, command.StateName(g.GetState()), command.CauseName(g.GetCause()),
+			g.GetKind().String() + ", " + command.Plural(int(g.GetSize()), "node")}, g.GetMembers()
 	} else {
 		n := m.nodes[id]
-		r.cells, more = []string{id, nodeStateName(n), command.CauseName(n.GetCause()), oddWhat(n)}, []string{n.GetCoord(), n.GetRegion(), show.LabelText(n.GetLabels())}
+		r.cells, more = []string{id, nodeStateName(n), command.CauseName(n.GetCause()), oddWhat(n)}, []string{n.GetCoord(), n.GetRegion(),
+			show.LabelText(n.GetLabels())}
 	}
 	r.search = strings.ToLower(strings.Join(append(more, r.cells...), " "))
 	return r
@@ -112,7 +115,8 @@ func oddWhat(n *lofamov1.Node) string {
 		is   bool
 		text string
 	}{
-		{n.GetMaintenance() != nil, "under maintenance"}, {n.GetRestarting() != nil, "restarting its " + n.GetRestarting().GetHalf() + " half, as announced"}, {n.GetInferred(), "taken for dead"}, {n.GetUnreachable(), "no living path leads to it"},
+		{n.GetMaintenance() != nil, "under maintenance"}, {n.GetRestarting() != nil,
+			"restarting its " + n.GetRestarting().GetHalf() + " half, as announced"}, {n.GetInferred(), "taken for dead"}, {n.GetUnreachable(), "no living path leads to it"},
 		{n.GetSingleWitness(), "single witness"}, {len(n.GetGroups()) > 0, "in " + strings.Join(n.GetGroups(), ", ")},
 	} {
 		if f.is {
@@ -162,14 +166,17 @@ func (m *topModel) responseRow(r *lofamov1.Response) topRow {
 		s = lofamov1.State_NORMAL
 	default:
 	}
-	cells := []string{r.GetId(), show.ResponseTarget(r), show.ResponseStateName(r.GetState()), show.ResponseStep(r), r.GetPolicy() + ": " + show.ResponseWhy(r)}
+	cells := []string{r.GetId(), show.ResponseTarget(r), show.ResponseStateName(r.GetState()), show.ResponseStep(r),
+		r.GetPolicy() + ": " + show.ResponseWhy(r)}
 	key := "response/" + r.GetId()
-	return topRow{key: key, open: key, node: r.GetNode(), state: s, since: r.GetProposed().AsTime(), cells: cells, search: strings.ToLower(strings.Join(cells, " "))}
+	return topRow{key: key, open: key, node: r.GetNode(), state: s, since: r.GetProposed().AsTime(), cells: cells,
+		search: strings.ToLower(strings.Join(cells, " "))}
 }
 
 // waits says whether a response waits for a person.
 func waits(r *lofamov1.Response) bool {
-	return r.GetState() == lofamov1.ResponseState_RESPONSE_WAITING && r.GetAsked() != nil && uint32(len(r.GetApprovals())) < r.GetApprovalsWanted()
+	return r.GetState() == lofamov1.ResponseState_RESPONSE_WAITING && r.GetAsked() != nil &&
+		uint32(len(r.GetApprovals())) < r.GetApprovalsWanted()
 }
 
 // shown are the rows of a pane that pass the filter.

@@ -91,7 +91,8 @@ func TestDrain(t *testing.T) {
 	for range 3 {
 		createPod(t, name, "", "")
 	}
-	stay := []string{createPod(t, name, owner("DaemonSet", true), ""), createPod(t, name, `"annotations":{"kubernetes.io/config.mirror":"x"}`, "")}
+	stay := []string{createPod(t, name, owner("DaemonSet", true), ""),
+		createPod(t, name, `"annotations":{"kubernetes.io/config.mirror":"x"}`, "")}
 	ended := createPod(t, name, owner("Job", true), "")
 	admin(t, http.MethodPatch, "/api/v1/namespaces/default/pods/"+ended+"/status", kubetest.MergePatch, `{"status":{"phase":"Succeeded"}}`)
 	stay = append(stay, ended)
@@ -138,7 +139,8 @@ func TestDrainOfWhatIsLost(t *testing.T) {
 			t.Errorf("changed: %s", got)
 		}
 	}
-	j := aJob(responseID(), name, response.KubernetesDrain, map[string]string{"force": "true", "deleteEmptyDirData": "true", "gracePeriod": "1500ms"})
+	j := aJob(responseID(), name, response.KubernetesDrain,
+		map[string]string{"force": "true", "deleteEmptyDirData": "true", "gracePeriod": "1500ms"})
 	want(t, e.Do(ctx, j), response.Succeeded, "drained of 2 pods")
 }
 
@@ -173,7 +175,8 @@ func TestBlockedBudget(t *testing.T) {
 		r := e.Do(ctx, j)
 		t.Logf("asked: drain; refused: %s", r.Detail)
 		want(t, r, response.Partly, "1 pods evicted, 1 left when its time was over: default/"+held)
-		if !strings.Contains(r.Detail, "disruption budget") || !theNode(t, name).Spec.Unschedulable || !slices.Equal(podsOf(t, name), []string{held}) {
+		if !strings.Contains(r.Detail, "disruption budget") || !theNode(t, name).Spec.Unschedulable ||
+			!slices.Equal(podsOf(t, name), []string{held}) {
 			t.Errorf("%s; left are %v", r.Detail, podsOf(t, name))
 		}
 		if cancelled {
@@ -242,7 +245,8 @@ func TestAnotherPodByTheSameName(t *testing.T) {
 			if strings.HasSuffix(r.URL.Path, "/eviction") {
 				once.Do(func() {
 					admin(t, http.MethodDelete, path+"/"+pod+"?gracePeriodSeconds=0", "", "")
-					admin(t, http.MethodPost, path, "", `{"metadata":{"name":"`+pod+`",`+owner("StatefulSet", true)+`},"spec":{"nodeName":"`+elsewhere+`","containers":[{"name":"c","image":"i"}]}}`)
+					admin(t, http.MethodPost, path, "", `{"metadata":{"name":"`+pod+`",`+owner("StatefulSet",
+						true)+`},"spec":{"nodeName":"`+elsewhere+`","containers":[{"name":"c","image":"i"}]}}`)
 				})
 			}
 			return next.RoundTrip(r)
@@ -255,8 +259,8 @@ func TestAnotherPodByTheSameName(t *testing.T) {
 	}
 }
 
-// TestForbiddenEviction: a pod whose eviction is forbidden, as by an admission webhook, keeps no other on the node. It is asked for once, and named at the end;
-// the next attempt asks again.
+// TestForbiddenEviction: a pod whose eviction is forbidden, as by an admission webhook, keeps no other on the node. It is asked
+// for once, and named at the end; the next attempt asks again.
 func TestForbiddenEviction(t *testing.T) {
 	name := aNode(t)
 	var pods []string
@@ -304,7 +308,8 @@ func TestDrainedAndDeleted(t *testing.T) {
 			return res, err
 		})
 	})
-	want(t, e.Do(context.Background(), acts()[5].job(responseID(), name)), response.Succeeded, "drained of 1 pods, and somebody has deleted it since")
+	want(t, e.Do(context.Background(), acts()[5].job(responseID(), name)), response.Succeeded,
+		"drained of 1 pods, and somebody has deleted it since")
 }
 
 // TestOnePodHoldsUpNoOther: the eviction of one pod gets no answer, as from a webhook that hangs; the others are evicted all the same.

@@ -163,8 +163,8 @@ func asked(r *http.Request) string {
 	return verb + " " + resource
 }
 
-// aNode creates a node that no other test has. As those that kubelets create it has more than its name, so that the API server keeps from the beginning
-// whose its fields are.
+// aNode creates a node that no other test has. As those that kubelets create it has more than its name, so that the API server
+// keeps from the beginning whose its fields are.
 func aNode(t testing.TB) string {
 	t.Helper()
 	name := nodeName()
@@ -225,10 +225,12 @@ func aJob(id, node string, kind response.Kind, parameters map[string]string) exe
 	return executor.Job{
 		Effect: response.Effect{
 			Attempt: response.Attempt{Response: id, Step: 0, Attempt: 1}, Kind: kind, Parameters: parameters, Token: 7,
-			Target: response.Target{Node: fault.NodeID(node), Component: fault.ComponentMemory}, IdempotencyKey: id + "/0", Timeout: 20 * time.Second,
+			Target: response.Target{Node: fault.NodeID(node),
+				Component: fault.ComponentMemory}, IdempotencyKey: id + "/0", Timeout: 20 * time.Second,
 		},
 		Cluster: "test", Policy: "policy",
-		Fault: executor.Fault{State: fault.Sick, Cause: fault.CauseMemory, Since: time.Unix(1_700_000_000, 0), Detail: "12 corrected errors in a minute"},
+		Fault: executor.Fault{State: fault.Sick, Cause: fault.CauseMemory, Since: time.Unix(1_700_000_000, 0),
+			Detail: "12 corrected errors in a minute"},
 	}
 }
 

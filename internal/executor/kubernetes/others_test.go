@@ -26,7 +26,8 @@ func status(t testing.TB, name, body string) {
 
 // patchStatus is status for goroutines, which must not end a test.
 func patchStatus(s *kubetest.Server, name, body string) error {
-	_, err := s.Admin.Do(http.MethodPatch, "/api/v1/nodes/"+name+"/status?fieldManager=somebody", "application/strategic-merge-patch+json", []byte(body))
+	_, err := s.Admin.Do(http.MethodPatch, "/api/v1/nodes/"+name+"/status?fieldManager=somebody",
+		"application/strategic-merge-patch+json", []byte(body))
 	return err
 }
 
@@ -87,9 +88,11 @@ func TestWhatSomebodyTookOver(t *testing.T) {
 	}{
 		{acts()[1], []string{`{"metadata":{"labels":{"lofamo.io/memory":"theirs"}}}`}, "label lofamo.io/memory=theirs", "somebody else's by now"},
 		{acts()[1], []string{`{"metadata":{"labels":{"lofamo.io/memory":null}}}`}, "", "somebody else's by now"},
-		{acts()[1], []string{`{"metadata":{"labels":{"lofamo.io/memory":null}}}`, `{"metadata":{"labels":{"lofamo.io/memory":"sick"}}}`}, "label lofamo.io/memory=sick", "somebody else's by now"},
+		{acts()[1], []string{`{"metadata":{"labels":{"lofamo.io/memory":null}}}`, `{"metadata":{"labels":{"lofamo.io/memory":"sick"}}}`},
+			"label lofamo.io/memory=sick", "somebody else's by now"},
 		{acts()[2], []string{`{"spec":{"unschedulable":null}}`}, "", "somebody has uncordoned it"},
-		{acts()[2], []string{`{"spec":{"unschedulable":false}}`, `{"spec":{"unschedulable":true}}`}, "unschedulable", "somebody else has cordoned it"},
+		{acts()[2], []string{`{"spec":{"unschedulable":false}}`, `{"spec":{"unschedulable":true}}`}, "unschedulable",
+			"somebody else has cordoned it"},
 		{acts()[3], []string{taint(`,"value":"theirs"`)}, "taint lofamo.io/memory=theirs:NoSchedule", "or changed it"},
 		{acts()[3], []string{`{"spec":{"taints":null}}`}, "", "somebody has taken the taint away"},
 		{acts()[3], []string{taint(`,"value":"sick"`)}, "taint lofamo.io/memory=sick:NoSchedule", "or changed it"},
@@ -166,7 +169,8 @@ func TestConditionSaysOfAll(t *testing.T) {
 	since := theNode(t, name).Status.Conditions[0].LastTransitionTime
 	do(t, e, two)
 	c := theNode(t, name).Status.Conditions[0]
-	if c.Reason != "HostFailed" || !strings.Contains(c.Message, "/host FAILED") || !strings.Contains(c.Message, "/memory SICK") || !c.LastTransitionTime.Equal(&since) {
+	if c.Reason != "HostFailed" || !strings.Contains(c.Message, "/host FAILED") || !strings.Contains(c.Message, "/memory SICK") ||
+		!c.LastTransitionTime.Equal(&since) {
 		t.Errorf("%+v", c)
 	}
 	do(t, e, undo(two))
@@ -221,8 +225,9 @@ func TestApplyOfOthers(t *testing.T) {
 	}
 }
 
-// TestWhatNobodyOwns: of a node that was created with nothing but its name, and of one whose managed fields were taken away, the API server does not keep
-// whose its fields are until the first apply, and not those of the rest of the node after it. They are not taken away with ours.
+// TestWhatNobodyOwns: of a node that was created with nothing but its name, and of one whose managed fields were taken away, the
+// API server does not keep whose its fields are until the first apply, and not those of the rest of the node after it. They are
+// not taken away with ours.
 func TestWhatNobodyOwns(t *testing.T) {
 	e := newExecutor(t, Config{}, nil)
 	all := []act{acts()[0], acts()[1], acts()[2]}

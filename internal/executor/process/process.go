@@ -164,7 +164,8 @@ func (p *Process) UnderWay() int {
 	return len(p.server.runs)
 }
 
-// Failed has why the process is of no use any more and is to be stopped, and started anew: nobody serves, or the ledger could not be written.
+// Failed has why the process is of no use any more and is to be stopped, and started anew: nobody serves, or the ledger could not
+// be written.
 func (p *Process) Failed() <-chan error { return p.failed }
 
 // fail keeps the first reason.

@@ -19,7 +19,8 @@ const bound = 20 * time.Second
 // Manager hears what processes say that the test starts after it was made.
 type Manager struct{ c *net.UnixConn }
 
-// New makes the socket, and sets the environment of the processes that are started from now on: they are to give a sign of life within patience.
+// New makes the socket, and sets the environment of the processes that are started from now on: they are to give a sign of life
+// within patience.
 func New(t *testing.T, patience time.Duration) *Manager {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "lofamo-manager-") // not t.TempDir: its name is too long for a socket

@@ -87,7 +87,8 @@ func newAdmission(refused func(string)) *admission {
 	if refused == nil {
 		refused = func(string) {}
 	}
-	return &admission{refused: refused, arriving: semaphore.NewWeighted(arrivingBytes), large: make(chan struct{}, 1), subjects: map[string]*person{}}
+	return &admission{refused: refused, arriving: semaphore.NewWeighted(arrivingBytes), large: make(chan struct{}, 1),
+		subjects: map[string]*person{}}
 }
 
 // tap refuses a call by its header. It does not block.
@@ -245,8 +246,8 @@ func (a *admission) admitted(d *grpc.ServiceDesc) *grpc.ServiceDesc {
 	return &out
 }
 
-// body is the part of gRPC's server stream below its own reader, whose limit is the same for all calls. That limit stays small: if these methods
-// disappeared, only the calls with longer requests would fail.
+// body is the part of gRPC's server stream below its own reader, whose limit is the same for all calls. That limit stays small:
+// if these methods disappeared, only the calls with longer requests would fail.
 type body interface {
 	ReadMessageHeader(header []byte) error
 	Read(n int) (mem.BufferSlice, error)

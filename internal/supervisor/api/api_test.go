@@ -301,7 +301,8 @@ func (noQuorum) Revision(context.Context) (uint64, error) { return 0, errors.New
 func TestHistoryWithoutQuorum(t *testing.T) {
 	h := &harness{}
 	h.connect(t, Config{
-		Info: &lofamov1.ClusterInfo{}, Names: newLeads(grid.Dims{X: 2, Y: 1, Z: 1}).names, Engine: follower{}, Copy: noQuorum{memstore.New(keepEvents)}, Directory: alone{},
+		Info: &lofamov1.ClusterInfo{}, Names: newLeads(grid.Dims{X: 2, Y: 1,
+			Z: 1}).names, Engine: follower{}, Copy: noQuorum{memstore.New(keepEvents)}, Directory: alone{},
 		Metrics: metrics.New(prometheus.NewRegistry()), QuorumAge: func() time.Duration { return 3 * time.Second },
 	})
 	events, err := h.client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{})

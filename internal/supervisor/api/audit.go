@@ -116,7 +116,8 @@ func (r *Responses) ExportAudit(req *lofamov1.ExportAuditRequest, stream grpc.Se
 			continue
 		}
 		if strict && lines[0].Seq != next {
-			return expired(fmt.Sprintf("from: line %d is no longer kept: the oldest is %d", next, lines[0].Seq), "export from line 0, the oldest, and keep exports")
+			return expired(fmt.Sprintf("from: line %d is no longer kept: the oldest is %d", next, lines[0].Seq),
+				"export from line 0, the oldest, and keep exports")
 		}
 		resp := &lofamov1.ExportAuditResponse{}
 		if resp.Lines, err = appendLines(nil, lines); err != nil {

@@ -13,7 +13,8 @@ const belowTime = 500 * time.Millisecond
 
 // below asks the supervisors of a node's own region, one after the other; nil: there are none that can be asked. A
 // parent of regions has verdicts; what they rest on the region knows.
-func below[R any](ctx context.Context, s *Server, id fault.NodeID, ask func(context.Context, lofamov1.FaultSupervisorClient) (*R, error)) *R {
+func below[R any](ctx context.Context, s *Server, id fault.NodeID,
+	ask func(context.Context, lofamov1.FaultSupervisorClient) (*R, error)) *R {
 	if s.cfg.Below == nil {
 		return nil
 	}

@@ -12,9 +12,10 @@ import (
 func TestFill(t *testing.T) {
 	ev := []*lofamov1.Evidence{{Kind: "SILENCE"}}
 	more := func(state lofamov1.State) *lofamov1.Node {
-		return &lofamov1.Node{State: state, Cause: lofamov1.Cause_LINK, Age: durationpb.New(5), Revision: 99, HostEpoch: 3, Components: []*lofamov1.Component{
-			{Name: "link/X+", State: lofamov1.State_FAILED, Evidence: ev}, {Name: "host", State: lofamov1.State_NORMAL, Evidence: ev},
-		}}
+		return &lofamov1.Node{State: state, Cause: lofamov1.Cause_LINK, Age: durationpb.New(5), Revision: 99, HostEpoch: 3,
+			Components: []*lofamov1.Component{
+				{Name: "link/X+", State: lofamov1.State_FAILED, Evidence: ev}, {Name: "host", State: lofamov1.State_NORMAL, Evidence: ev},
+			}}
 	}
 	for name, tc := range map[string]struct {
 		more   *lofamov1.Node
@@ -39,7 +40,8 @@ func TestFill(t *testing.T) {
 	if x.GetSummary() != "own" {
 		t.Error("another verdict's explanation is taken")
 	}
-	if fillExplanation(x, &lofamov1.ExplainResponse{State: lofamov1.State_SICK, Rule: "quorum", Summary: "theirs"}); x.GetSummary() != "theirs" || x.GetRule() != "quorum" {
+	if fillExplanation(x, &lofamov1.ExplainResponse{State: lofamov1.State_SICK, Rule: "quorum",
+		Summary: "theirs"}); x.GetSummary() != "theirs" || x.GetRule() != "quorum" {
 		t.Errorf("%v", x)
 	}
 }

@@ -108,7 +108,8 @@ func BenchmarkFanOut(b *testing.B) {
 		for r := range 6 {
 			var events []*lofamov1.Event
 			for i := range 50 {
-				events = append(events, &lofamov1.Event{Node: "n1-1-1", Coord: "1,1,1", Component: "link/X+", From: lofamov1.State_NORMAL, To: lofamov1.State_FAILED, Reason: fmt.Sprint(i), Observer: "n1-1-0/dnp"})
+				events = append(events, &lofamov1.Event{Node: "n1-1-1", Coord: "1,1,1", Component: "link/X+", From: lofamov1.State_NORMAL,
+					To: lofamov1.State_FAILED, Reason: fmt.Sprint(i), Observer: "n1-1-0/dnp"})
 			}
 			if r == 5 {
 				events[49].Reason = "last"

@@ -29,7 +29,8 @@ type fetcher struct {
 	wait  bool
 }
 
-func (f *fetcher) Fetch(ctx context.Context, o fault.Origin, object string, most uint64, emit func(*lofamov1.GetBundleResponse) error) error {
+func (f *fetcher) Fetch(ctx context.Context, o fault.Origin, object string, most uint64,
+	emit func(*lofamov1.GetBundleResponse) error) error {
 	f.asked = fmt.Sprint(o, " ", object, " ", most)
 	if err := emit(&lofamov1.GetBundleResponse{Data: []byte("piece")}); err != nil {
 		return err

@@ -69,8 +69,8 @@ func (c *Certificates) ListCertificates(context.Context, *lofamov1.ListCertifica
 	return resp, nil
 }
 
-// maxSkew limits the difference of the clocks of an operator and a supervisor. The times of a list decide from when on certificates are refused, and
-// whether a new leader takes a revocation for an old one.
+// maxSkew limits the difference of the clocks of an operator and a supervisor. The times of a list decide from when on
+// certificates are refused, and whether a new leader takes a revocation for an old one.
 const maxSkew = time.Hour
 
 // PutDenyList implements the service.
@@ -94,10 +94,12 @@ func (c *Certificates) PutDenyList(ctx context.Context, req *lofamov1.PutDenyLis
 		return nil, status.Errorf(codes.InvalidArgument, "signed: %v: nothing was changed", err)
 	}
 	if own := certificate(ctx); own == nil || !bytes.Equal(own.Raw, req.GetSigned().GetCertificate()) {
-		return nil, status.Errorf(codes.PermissionDenied, "the list is signed with another certificate of %s than the call's: nothing was changed", l.Signer)
+		return nil, status.Errorf(codes.PermissionDenied,
+			"the list is signed with another certificate of %s than the call's: nothing was changed", l.Signer)
 	}
 	if issued, clock := l.GetIssued().AsTime(), time.Now().UTC(); issued.Before(clock.Add(-maxSkew)) || issued.After(clock.Add(maxSkew)) {
-		return nil, status.Errorf(codes.InvalidArgument, "issued: given %s, and this supervisor's clock says %s: want at most %s between them: set the clock that is wrong: nothing was changed",
+		return nil, status.Errorf(codes.InvalidArgument,
+			"issued: given %s, and this supervisor's clock says %s: want at most %s between them: set the clock that is wrong: nothing was changed",
 			issued.Format(time.RFC3339), clock.Format(time.RFC3339), maxSkew)
 	}
 	if l.GetVersion() <= now.GetVersion() {
@@ -105,11 +107,13 @@ func (c *Certificates) PutDenyList(ctx context.Context, req *lofamov1.PutDenyLis
 	}
 	for _, d := range l.Denials() {
 		if d.Identity == l.Signer {
-			return nil, status.Errorf(codes.InvalidArgument, "denials: %s would revoke its own certificate: another operator has to: nothing was changed", l.Signer)
+			return nil, status.Errorf(codes.InvalidArgument,
+				"denials: %s would revoke its own certificate: another operator has to: nothing was changed", l.Signer)
 		}
 	}
 	if id, back := operatorTakenBack(now, l); back {
-		return nil, status.Errorf(codes.InvalidArgument, "denials: the revocation of %s cannot be taken back: issue a new certificate: nothing was changed", id)
+		return nil, status.Errorf(codes.InvalidArgument,
+			"denials: the revocation of %s cannot be taken back: issue a new certificate: nothing was changed", id)
 	}
 	switch err := c.cfg.Store.PutDenied(ctx, stored, raw); {
 	case errors.Is(err, store.ErrConflict):
@@ -122,8 +126,8 @@ func (c *Certificates) PutDenyList(ctx context.Context, req *lofamov1.PutDenyLis
 	return &lofamov1.PutDenyListResponse{Version: l.GetVersion()}, nil
 }
 
-// operatorTakenBack finds an operator whose revocation a newer list leaves out or shortens. Such an operator could sign again, and nodes that missed the
-// newer list would refuse all lists that follow.
+// operatorTakenBack finds an operator whose revocation a newer list leaves out or shortens. Such an operator could sign again,
+// and nodes that missed the newer list would refuse all lists that follow.
 func operatorTakenBack(old, newer denylist.List) (id pki.Identity, back bool) {
 	list := newer.Denials()
 	for _, was := range old.Denials() {

@@ -126,13 +126,14 @@ func TestLyingNodeDoesNotBlockRevocation(t *testing.T) {
 	}
 }
 
-// TestRevokedOperatorSignsNoMore: nobody takes the revocation of an operator back, so no node that missed a list refuses a later one. The revoked
-// certificate signs no list.
+// TestRevokedOperatorSignsNoMore: nobody takes the revocation of an operator back, so no node that missed a list refuses a later
+// one. The revoked certificate signs no list.
 func TestRevokedOperatorSignsNoMore(t *testing.T) {
 	o := newOffice(t)
 	ann, bob := o.operator("ann"), o.operator("bob")
 	revoked := func(name string, before time.Time) *lofamov1.Denial {
-		return &lofamov1.Denial{Role: string(pki.RoleOperator), Name: name, Before: timestamppb.New(before), Revoked: timestamppb.Now(), By: "operator/bob", Reason: "test"}
+		return &lofamov1.Denial{Role: string(pki.RoleOperator), Name: name, Before: timestamppb.New(before), Revoked: timestamppb.Now(),
+			By: "operator/bob", Reason: "test"}
 	}
 	cut := pki.CutOff(time.Now())
 	gone := revoked("ann", cut)
@@ -160,7 +161,8 @@ func TestOneHalfIsNotRevoked(t *testing.T) {
 	o := newOffice(t)
 	ann, cut := o.operator("ann"), timestamppb.New(pki.CutOff(time.Now()))
 	half := func(name string) *lofamov1.Denial {
-		return &lofamov1.Denial{Role: string(pki.RoleNode), Name: name, Before: cut, Revoked: timestamppb.Now(), By: "operator/ann", Reason: "test"}
+		return &lofamov1.Denial{Role: string(pki.RoleNode), Name: name, Before: cut, Revoked: timestamppb.Now(), By: "operator/ann",
+			Reason: "test"}
 	}
 	if err := o.put(ann, 1, half("n1/dnp")); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "both halves") {
 		t.Errorf("one half: %v: want InvalidArgument", err)
@@ -170,16 +172,19 @@ func TestOneHalfIsNotRevoked(t *testing.T) {
 	}
 }
 
-// TestHalfRevokedByAnEarlierBuildCanBeTakenBack: a stored list with one half of a node is shown, other nodes can be added to it, and the half can be removed.
+// TestHalfRevokedByAnEarlierBuildCanBeTakenBack: a stored list with one half of a node is shown, other nodes can be added to it,
+// and the half can be removed.
 func TestHalfRevokedByAnEarlierBuildCanBeTakenBack(t *testing.T) {
 	o := newOffice(t)
 	ann, cut := o.operator("ann"), timestamppb.New(pki.CutOff(time.Now()))
 	half := func(name string) *lofamov1.Denial {
-		return &lofamov1.Denial{Role: string(pki.RoleNode), Name: name, Before: cut, Revoked: timestamppb.Now(), By: "operator/ann", Reason: "test"}
+		return &lofamov1.Denial{Role: string(pki.RoleNode), Name: name, Before: cut, Revoked: timestamppb.Now(), By: "operator/ann",
+			Reason: "test"}
 	}
 	serial := half("n2/dnp")
 	serial.Before, serial.Serial = nil, "1a"
-	signed, err := denylist.Sign(&lofamov1.DenyList{Cluster: "c", Version: 1, Issued: timestamppb.Now(), Denials: []*lofamov1.Denial{half("n1/dnp"), serial}}, ann)
+	signed, err := denylist.Sign(&lofamov1.DenyList{Cluster: "c", Version: 1, Issued: timestamppb.Now(),
+		Denials: []*lofamov1.Denial{half("n1/dnp"), serial}}, ann)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +220,8 @@ func TestIssuersAreListed(t *testing.T) {
 	if err != nil || len(resp.GetIssuers()) != 1 || len(resp.GetCertificates()) != 0 {
 		t.Fatalf("issuers %v, certificates %v, %v: want one issuer and no certificate", resp.GetIssuers(), resp.GetCertificates(), err)
 	}
-	if i := resp.GetIssuers()[0]; i.GetIdentity() != "lofamo://c/issuer" || i.GetSerial() == "" || !i.GetNotAfter().AsTime().Equal(o.issuer.Ends()) {
+	if i := resp.GetIssuers()[0]; i.GetIdentity() != "lofamo://c/issuer" || i.GetSerial() == "" ||
+		!i.GetNotAfter().AsTime().Equal(o.issuer.Ends()) {
 		t.Errorf("issuer %v: want lofamo://c/issuer that ends at %s", i, o.issuer.Ends())
 	}
 }
@@ -225,7 +231,8 @@ func TestListOfAWrongClockIsRefused(t *testing.T) {
 	o := newOffice(t)
 	ann := o.operator("ann")
 	for _, off := range []time.Duration{-90 * time.Minute, 90 * time.Minute} {
-		if err := o.putAt(time.Now().Add(off), ann, 1); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "issued: given") || !strings.Contains(err.Error(), "want at most 1h0m0s") {
+		if err := o.putAt(time.Now().Add(off), ann, 1); status.Code(err) != codes.InvalidArgument ||
+			!strings.Contains(err.Error(), "issued: given") || !strings.Contains(err.Error(), "want at most 1h0m0s") {
 			t.Errorf("a clock that is off by %s: %v: want InvalidArgument that names both times", off, err)
 		}
 	}

@@ -74,7 +74,8 @@ func (c *checks) enter(subject string, now time.Time) (*checker, error) {
 	}
 	if left := is.budget.TokensAt(now); left < 1 {
 		wait := time.Duration(math.Ceil((1-left)/(checkShare*1000))) * time.Second
-		return nil, status.Errorf(codes.ResourceExhausted, "policies: %s has had checks for more than %v: try again in %v", subject, checkBurst, wait)
+		return nil, status.Errorf(codes.ResourceExhausted, "policies: %s has had checks for more than %v: try again in %v", subject,
+			checkBurst, wait)
 	}
 	is.busy = true
 	return is, nil

@@ -78,7 +78,8 @@ func TestViewerChecksOnePolicyFileAtATime(t *testing.T) {
 	}
 }
 
-// TestViewersChecksAreBoundedInTime has one subject ask for dear checks all the time: it gets some seconds of a core, and then a tenth of one.
+// TestViewersChecksAreBoundedInTime has one subject ask for dear checks all the time: it gets some seconds of a core, and then a
+// tenth of one.
 func TestViewersChecksAreBoundedInTime(t *testing.T) {
 	r, _ := onEtcd(t, newMemory(t, twoApprovals))
 	dear := dearDocuments()

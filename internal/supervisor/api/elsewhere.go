@@ -52,8 +52,9 @@ func (s *Server) elsewhere(nodes []fault.NodeID) error {
 	if len(names) > 1 {
 		one = ", each for its own nodes"
 	}
-	return withInfo(codes.FailedPrecondition, reasonAskRegion, fmt.Sprintf("a parent of regions changes nothing: ask the supervisors of region %s%s%s (lofamoctl --region NAME, or --server ADDRESS)",
-		strings.Join(texts, ", "), more, one), info)
+	return withInfo(codes.FailedPrecondition, reasonAskRegion,
+		fmt.Sprintf("a parent of regions changes nothing: ask the supervisors of region %s%s%s (lofamoctl --region NAME, or --server ADDRESS)",
+			strings.Join(texts, ", "), more, one), info)
 }
 
 // markElsewhere is elsewhere for maintenance marks. What is wrong with the names is said first.

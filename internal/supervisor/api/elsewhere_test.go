@@ -57,9 +57,11 @@ func TestChangesAtAParent(t *testing.T) {
 		}
 	}
 	_, err = s.SetMaintenance(ctx, &lofamov1.SetMaintenanceRequest{Nodes: []string{"n0-0-0", "0,1,0"}, Reason: "x"})
-	refused("two of the west", err, codes.FailedPrecondition, "ask the supervisors of region west (10.0.0.1:7, 10.0.0.2:7) (lofamoctl --region NAME", "west")
+	refused("two of the west", err, codes.FailedPrecondition,
+		"ask the supervisors of region west (10.0.0.1:7, 10.0.0.2:7) (lofamoctl --region NAME", "west")
 	_, err = s.EndMaintenance(ctx, &lofamov1.EndMaintenanceRequest{Nodes: []string{"n1-0-0", "n0-0-0"}})
-	refused("one of each", err, codes.FailedPrecondition, "east (10.0.1.1:7), west (10.0.0.1:7, 10.0.0.2:7), each for its own nodes", "east", "west")
+	refused("one of each", err, codes.FailedPrecondition, "east (10.0.1.1:7), west (10.0.0.1:7, 10.0.0.2:7), each for its own nodes",
+		"east", "west")
 	_, err = s.SetMaintenance(ctx, &lofamov1.SetMaintenanceRequest{Nodes: []string{"nobody"}, Reason: "x"})
 	refused("nobody", err, codes.NotFound, "no node of that id")
 

@@ -30,7 +30,8 @@ const eventPage = 512
 
 var eventFields = []selector.Field{
 	{Name: "node"}, {Name: "component"}, {Name: "kind", Check: selector.OneOf(enumNames(lofamov1.EventKind_name)...)},
-	{Name: "from", Check: stateNames}, {Name: "to", Check: stateNames}, {Name: "cause", Check: selector.OneOf(enumNames(lofamov1.Cause_name)...)},
+	{Name: "from", Check: stateNames}, {Name: "to", Check: stateNames}, {Name: "cause",
+		Check: selector.OneOf(enumNames(lofamov1.Cause_name)...)},
 	{Name: "path", Check: selector.OneOf(enumNames(lofamov1.Path_name)...)}, {Name: "region"}, {Name: "group", Open: true},
 }
 
@@ -230,7 +231,8 @@ func (s *Server) newestEvents(ctx context.Context, b store.Bounds, limit int, ke
 
 // eventsAfter reads forwards from a page's beginning, else from a revision. next is the number of the first event of
 // the next page; 0: there is none.
-func (s *Server) eventsAfter(ctx context.Context, b store.Bounds, after uint64, page *token, limit int, keep func(*lofamov1.Event) bool) (out []*lofamov1.Event, next uint64, err error) {
+func (s *Server) eventsAfter(ctx context.Context, b store.Bounds, after uint64, page *token, limit int,
+	keep func(*lofamov1.Event) bool) (out []*lofamov1.Event, next uint64, err error) {
 	number, strict := b.Oldest, page != nil // strict: the events from number on are promised
 	switch {
 	case page != nil:
@@ -308,7 +310,8 @@ func (s *Server) pastOf(ctx context.Context, req *lofamov1.GetHistoryRequest) (p
 			if region != "" && ev.GetKind() == lofamov1.EventKind_REGION_CHANGED {
 				return ev.GetRegion() == region
 			}
-			return req.GetComponent() == "" && (slices.Contains(ev.GetGroup().GetMembers(), string(id)) || slices.Contains(ev.GetConcerned(), string(id)))
+			return req.GetComponent() == "" && (slices.Contains(ev.GetGroup().GetMembers(), string(id)) ||
+				slices.Contains(ev.GetConcerned(), string(id)))
 		},
 		changes: func(ev *lofamov1.Event) bool { return isPresence(ev) || changes(ev, component.String()) },
 		before: func(changes []*lofamov1.Event, _ time.Time) lofamov1.State {

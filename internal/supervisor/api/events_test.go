@@ -47,10 +47,14 @@ func several() []*lofamov1.Event {
 	const u, n, s, f = lofamov1.State_UNKNOWN, lofamov1.State_NORMAL, lofamov1.State_SICK, lofamov1.State_FAILED
 	return []*lofamov1.Event{
 		{Reason: "old", Node: "n0-0-0", Component: "node", From: n, To: s, Cause: lofamov1.Cause_HOST, Path: lofamov1.Path_GOSSIP},
-		{Reason: "dead", Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: "n0-0-0", Component: "node", From: s, To: f, Cause: lofamov1.Cause_NODE, Labels: map[string]string{"rack": "r5"}},
-		{Reason: "link", Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: "n1-0-0", Component: "link/X+", From: u, To: s, Cause: lofamov1.Cause_LINK, Region: "west", Labels: map[string]string{"rack": "r0"}},
-		{Reason: "group", Kind: lofamov1.EventKind_GROUP_CHANGED, From: n, To: f, Group: &lofamov1.Group{Id: "label/rack=r1", Members: []string{"n0-0-1", "n1-0-1"}}},
-		{Reason: "warning", Kind: lofamov1.EventKind_WARNING_CHANGED, Node: "n1-1-1", Component: "temperature", Labels: map[string]string{"rack": "r1"}},
+		{Reason: "dead", Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: "n0-0-0", Component: "node", From: s, To: f,
+			Cause: lofamov1.Cause_NODE, Labels: map[string]string{"rack": "r5"}},
+		{Reason: "link", Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: "n1-0-0", Component: "link/X+", From: u, To: s,
+			Cause: lofamov1.Cause_LINK, Region: "west", Labels: map[string]string{"rack": "r0"}},
+		{Reason: "group", Kind: lofamov1.EventKind_GROUP_CHANGED, From: n, To: f,
+			Group: &lofamov1.Group{Id: "label/rack=r1", Members: []string{"n0-0-1", "n1-0-1"}}},
+		{Reason: "warning", Kind: lofamov1.EventKind_WARNING_CHANGED, Node: "n1-1-1", Component: "temperature",
+			Labels: map[string]string{"rack": "r1"}},
 		{Reason: "marked", Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n0-1-1", Labels: map[string]string{"rack": "r1", "gpu": ""}},
 		{Reason: "bare", Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n0-0-0"}, // it had no labels then
 	}
@@ -102,7 +106,8 @@ func TestWatchSelects(t *testing.T) {
 	h, _ := harmed(t)
 	before := h.put(t, &lofamov1.Event{Reason: "before", Node: "n2-2-0"})
 	at := h.put(t, several()...)
-	end := h.put(t, &lofamov1.Event{Reason: "end", Node: "n0-0-0", Group: &lofamov1.Group{Id: "end", Members: []string{"n0-0-1", "n1-0-1", "n0-0-0"}}})
+	end := h.put(t, &lofamov1.Event{Reason: "end", Node: "n0-0-0",
+		Group: &lofamov1.Group{Id: "end", Members: []string{"n0-0-1", "n1-0-1", "n0-0-0"}}})
 	_ = end
 	for _, tc := range selections {
 		if tc.want == "" {
@@ -189,8 +194,10 @@ func TestPutBack(t *testing.T) {
 		at = append(at, h.commit(t, "a", fmt.Sprint(i)))
 	}
 	h.connect(t, Config{
-		Info: &lofamov1.ClusterInfo{}, Names: view.NewNames(grid.Dims{X: 2, Y: 1, Z: 1}, map[grid.Coord]fault.NodeID{{}: "a", {X: 1}: "b"}), Marks: h.marks,
-		QuorumAge: func() time.Duration { return 0 }, Engine: follower{}, Copy: putBack{h.store, store.Gap{From: at[1], To: at[3]}}, Directory: alone{},
+		Info: &lofamov1.ClusterInfo{}, Names: view.NewNames(grid.Dims{X: 2, Y: 1, Z: 1},
+			map[grid.Coord]fault.NodeID{{}: "a", {X: 1}: "b"}), Marks: h.marks,
+		QuorumAge: func() time.Duration { return 0 }, Engine: follower{}, Copy: putBack{h.store,
+			store.Gap{From: at[1], To: at[3]}}, Directory: alone{},
 		Metrics: metrics.New(prometheus.NewRegistry()), Stopping: h.stopping, WatchQueue: 16,
 	})
 	_, err := h.watch(t, &lofamov1.WatchRequest{AfterRevision: at[2]}).Recv()
@@ -217,7 +224,8 @@ func TestHistory(t *testing.T) {
 	)
 	h.put(t, &lofamov1.Event{Reason: "dead", Node: "n0-0-0", Component: "node", From: s, To: f, Time: ago(300)})
 	h.put(t, &lofamov1.Event{Reason: "dead again", Node: "n0-0-0", Component: "node", From: f, To: f, Time: ago(250)})
-	h.put(t, &lofamov1.Event{Reason: "group", Kind: lofamov1.EventKind_GROUP_CHANGED, Group: &lofamov1.Group{Members: []string{"n0-0-0"}}, Time: ago(200)})
+	h.put(t, &lofamov1.Event{Reason: "group", Kind: lofamov1.EventKind_GROUP_CHANGED,
+		Group: &lofamov1.Group{Members: []string{"n0-0-0"}}, Time: ago(200)})
 	h.put(t, &lofamov1.Event{Reason: "back", Node: "n0-0-0", Component: "node", From: f, To: n, Time: ago(100)})
 	for _, tc := range []struct {
 		req              *lofamov1.GetHistoryRequest
@@ -263,7 +271,8 @@ func TestHistoryOfAGroup(t *testing.T) {
 	const u, n, f = lofamov1.State_UNKNOWN, lofamov1.State_NORMAL, lofamov1.State_FAILED
 	h.put(t, &lofamov1.Event{Reason: "first", Node: "n1-0-0", Time: ago(1000)})
 	group := func(id, reason string, from, to lofamov1.State, since, at int) {
-		h.put(t, &lofamov1.Event{Reason: reason, Kind: lofamov1.EventKind_GROUP_CHANGED, Group: &lofamov1.Group{Id: id, State: to, Since: ago(since)}, From: from, To: to, Time: ago(at)})
+		h.put(t, &lofamov1.Event{Reason: reason, Kind: lofamov1.EventKind_GROUP_CHANGED,
+			Group: &lofamov1.Group{Id: id, State: to, Since: ago(since)}, From: from, To: to, Time: ago(at)})
 	}
 	group("label/rack=r1", "found", u, f, 500, 500)
 	group("label/rack=r1", "fewer", f, f, 500, 450)
@@ -272,7 +281,8 @@ func TestHistoryOfAGroup(t *testing.T) {
 	group("plane/X=1", "ended there", f, n, 2000, 200)
 	group("label/rack=r1", "found again", n, f, 100, 100)
 	group("partition/0,0,0", "apart", u, u, 50, 50)
-	stands, err := proto.Marshal(view.StoredGroup(awareness.GroupStatus{ID: "row/Y=0,Z=0", Kind: awareness.GroupRow, State: fault.Failed, Members: []fault.NodeID{"n0-0-0"}}))
+	stands, err := proto.Marshal(view.StoredGroup(awareness.GroupStatus{ID: "row/Y=0,Z=0", Kind: awareness.GroupRow,
+		State: fault.Failed, Members: []fault.NodeID{"n0-0-0"}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -350,7 +360,8 @@ func TestInitial(t *testing.T) {
 	}
 	for i, want := range []string{"n0-0-0 FAILED NODE", "n1-0-0 SICK NONE"} {
 		ev := resp.GetEvents()[i]
-		if got := fmt.Sprint(ev.GetNode(), " ", ev.GetTo(), " ", ev.GetCause()); got != want || ev.GetFrom() != lofamov1.State_UNKNOWN || ev.GetComponent() != "node" || ev.GetRevision() != rev {
+		if got := fmt.Sprint(ev.GetNode(), " ", ev.GetTo(), " ", ev.GetCause()); got != want || ev.GetFrom() != lofamov1.State_UNKNOWN ||
+			ev.GetComponent() != "node" || ev.GetRevision() != rev {
 			t.Errorf("%v: want %s", ev, want)
 		}
 	}
@@ -359,7 +370,8 @@ func TestInitial(t *testing.T) {
 	}
 	// One of the links of a node that is NORMAL.
 	resp, err = h.watch(t, &lofamov1.WatchRequest{Initial: true, FieldSelector: "cause=LINK"}).Recv()
-	if err != nil || len(resp.GetEvents()) != 1 || resp.GetEvents()[0].GetComponent() != "link/X+" || resp.GetEvents()[0].GetNode() != "n2-2-1" {
+	if err != nil || len(resp.GetEvents()) != 1 || resp.GetEvents()[0].GetComponent() != "link/X+" ||
+		resp.GetEvents()[0].GetNode() != "n2-2-1" {
 		t.Errorf("%v, %v", resp, err)
 	}
 	// A replica that reaches no leader gives its copy, in which nothing was committed: all is UNKNOWN.

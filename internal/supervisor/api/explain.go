@@ -108,8 +108,8 @@ func (s *Server) Explain(ctx context.Context, req *lofamov1.ExplainRequest) (*lo
 	})
 }
 
-// diagnosed is what the last diagnosis has named of a component. It is evidence for who asks: the verdicts are those of the awareness machine, which sees what
-// lasts by itself.
+// diagnosed is what the last diagnosis has named of a component. It is evidence for who asks: the verdicts are those of the
+// awareness machine, which sees what lasts by itself.
 func (s *Server) diagnosed(ctx context.Context, id fault.NodeID, c fault.Component) []string {
 	if s.cfg.Diagnosed == nil {
 		return nil

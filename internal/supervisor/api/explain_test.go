@@ -32,7 +32,8 @@ func (l *leads) Explain(_ context.Context, id fault.NodeID, c fault.Component) (
 	}
 	return awareness.Explanation{
 		Node: id, Component: c, State: fault.Failed, Cause: fault.CauseNode, Since: time.Unix(7, 0), Rule: "quorum", Summary: "nobody hears it",
-		Because: []string{"a", "b"}, Until: []string{"an answer"}, Evidence: []awareness.EvidenceStatus{{Kind: fault.KindSilence, Observer: "n1-0-0/dnp", State: fault.Failed}},
+		Because: []string{"a", "b"}, Until: []string{"an answer"}, Evidence: []awareness.EvidenceStatus{{Kind: fault.KindSilence,
+			Observer: "n1-0-0/dnp", State: fault.Failed}},
 	}, nil
 }
 
@@ -42,7 +43,8 @@ func (l *leads) ExplainGroup(_ context.Context, id string) (awareness.GroupExpla
 	if g.Kind != awareness.GroupRow {
 		return awareness.GroupExplanation{}, fmt.Errorf("%w", engine.ErrUnknown)
 	}
-	return awareness.GroupExplanation{GroupStatus: g, Summary: "they are dead", Because: []string{"counted: both"}, Until: []string{"they come back"}}, nil
+	return awareness.GroupExplanation{GroupStatus: g, Summary: "they are dead", Because: []string{"counted: both"},
+		Until: []string{"they come back"}}, nil
 }
 
 // above puts a group fault over n0-0-0 and n0-0-1, and a warning on n2-0-0 and on n0-0-0.
@@ -50,10 +52,12 @@ func above(l *leads) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.b.SetGroup(awareness.GroupStatus{
-		ID: "row/X=0,Y=0", Kind: awareness.GroupRow, State: fault.Failed, Cause: fault.CauseNode, Members: []fault.NodeID{"n0-0-0", "n0-0-1"}, Of: 2, Inferred: 1, Since: time.Unix(5, 0), Rule: "row",
+		ID: "row/X=0,Y=0", Kind: awareness.GroupRow, State: fault.Failed, Cause: fault.CauseNode, Members: []fault.NodeID{"n0-0-0",
+			"n0-0-1"}, Of: 2, Inferred: 1, Since: time.Unix(5, 0), Rule: "row",
 	})
 	for _, id := range []fault.NodeID{"n0-0-0", "n2-0-0"} {
-		l.b.SetWarning(awareness.WarningStatus{Node: id, Component: fault.ComponentMemory, Quantity: fault.QuantityCorrectedErrors, Value: 3, Threshold: 9, Left: time.Hour, Rule: "rate"})
+		l.b.SetWarning(awareness.WarningStatus{Node: id, Component: fault.ComponentMemory, Quantity: fault.QuantityCorrectedErrors,
+			Value: 3, Threshold: 9, Left: time.Hour, Rule: "rate"})
 	}
 	l.m = l.b.Map(l.rev)
 }
@@ -88,7 +92,8 @@ func TestGroupsAndWarnings(t *testing.T) {
 	resp, err := h.watch(t, &lofamov1.WatchRequest{Initial: true, LabelSelector: "rack=r0"}).Recv()
 	var got []string
 	for _, ev := range resp.GetEvents() {
-		got = append(got, fmt.Sprintf("%s:%s%s/%s", strings.TrimSuffix(ev.GetKind().String(), "_CHANGED"), ev.GetNode(), ev.GetGroup().GetId(), ev.GetComponent()))
+		got = append(got, fmt.Sprintf("%s:%s%s/%s", strings.TrimSuffix(ev.GetKind().String(), "_CHANGED"), ev.GetNode(),
+			ev.GetGroup().GetId(), ev.GetComponent()))
 	}
 	const want = "GROUP:row/X=0,Y=0/ COMPONENT:n0-0-0/node WARNING:n0-0-0/memory COMPONENT:n1-0-0/node COMPONENT:n2-0-0/node WARNING:n2-0-0/memory MAINTENANCE:n2-0-0/"
 	if strings.Join(got, " ") != want {
@@ -102,7 +107,8 @@ func TestExplain(t *testing.T) {
 	h, l := harmed(t)
 	above(l)
 	x, err := h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: "0,0,0"})
-	if err != nil || x.GetComponent() != "node" || x.GetRule() != "quorum" || len(x.GetBecause()) != 2 || len(x.GetUntil()) != 1 || x.GetEvidence()[0].GetObserver() != "n1-0-0/dnp" || len(x.GetGroups()) != 1 || x.GetCoord() != "0,0,0" || x.GetSince().GetSeconds() != 7 {
+	if err != nil || x.GetComponent() != "node" || x.GetRule() != "quorum" || len(x.GetBecause()) != 2 || len(x.GetUntil()) != 1 ||
+		x.GetEvidence()[0].GetObserver() != "n1-0-0/dnp" || len(x.GetGroups()) != 1 || x.GetCoord() != "0,0,0" || x.GetSince().GetSeconds() != 7 {
 		t.Errorf("%v, %v", x, err)
 	}
 	// What the last diagnosis has named stands beside it.
@@ -116,19 +122,22 @@ func TestExplain(t *testing.T) {
 		t.Fatal(err)
 	}
 	for component, want := range map[string]int{"link/X+": 3, "link/Y+": 2, "": 2} {
-		if x, err := h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: "0,0,0", Component: component}); err != nil || len(x.GetBecause()) != want ||
+		if x, err := h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: "0,0,0", Component: component}); err != nil ||
+			len(x.GetBecause()) != want ||
 			want == 3 && !strings.HasSuffix(x.GetBecause()[2], "link n0-0-0 X+ to n1-0-0 is at fault: dead both ways") {
 			t.Errorf("%q: %q, %v", component, x.GetBecause(), err)
 		}
 	}
 	h.marks.Replace([]*lofamov1.Maintenance{{Node: "n0-0-0", Reason: "fan"}}, 9)
-	if x, err := h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: "0,0,0", Component: "link/X+"}); err != nil || x.GetMaintenance().GetReason() != "fan" {
+	if x, err := h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: "0,0,0", Component: "link/X+"}); err != nil ||
+		x.GetMaintenance().GetReason() != "fan" {
 		t.Errorf("%v, %v", x, err)
 	}
 	if x.GetMaintenance() != nil {
 		t.Errorf("marked before it was: %v", x)
 	}
-	if x, err = h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: "spare-1"}); err != nil || x.GetState() != lofamov1.State_UNKNOWN || !strings.Contains(x.GetSummary(), "spare") || x.GetCoord() != "" {
+	if x, err = h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: "spare-1"}); err != nil ||
+		x.GetState() != lofamov1.State_UNKNOWN || !strings.Contains(x.GetSummary(), "spare") || x.GetCoord() != "" {
 		t.Errorf("%v, %v", x, err)
 	}
 	for _, tc := range []struct {
@@ -152,12 +161,15 @@ func TestExplainAGroup(t *testing.T) {
 	refused(t, "no group", err, codes.NotFound, "no group fault stands")
 	above(l)
 	l.mu.Lock()
-	l.b.SetGroup(awareness.GroupStatus{ID: "plane/Z=9", Kind: awareness.GroupPlane, State: fault.Failed, Cause: fault.CauseNode, Members: []fault.NodeID{"n0-0-0"}})
+	l.b.SetGroup(awareness.GroupStatus{ID: "plane/Z=9", Kind: awareness.GroupPlane, State: fault.Failed, Cause: fault.CauseNode,
+		Members: []fault.NodeID{"n0-0-0"}})
 	l.m = l.b.Map(l.rev)
 	l.mu.Unlock()
 	x, err := h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Group: "row/X=0,Y=0"})
-	if err != nil || x.GetNode()+x.GetComponent()+x.GetCoord() != "" || x.GetRule() != "row" || x.GetSummary() != "they are dead" || len(x.GetBecause()) != 1 || len(x.GetUntil()) != 1 ||
-		x.GetState() != lofamov1.State_FAILED || x.GetCause() != lofamov1.Cause_NODE || x.GetSince().GetSeconds() != 5 || len(x.GetGroups()) != 1 || x.GetGroups()[0].GetSize() != 2 || x.GetRevision() != l.rev || x.GetCluster() == nil {
+	if err != nil || x.GetNode()+x.GetComponent()+x.GetCoord() != "" || x.GetRule() != "row" || x.GetSummary() != "they are dead" ||
+		len(x.GetBecause()) != 1 || len(x.GetUntil()) != 1 ||
+		x.GetState() != lofamov1.State_FAILED || x.GetCause() != lofamov1.Cause_NODE || x.GetSince().GetSeconds() != 5 ||
+		len(x.GetGroups()) != 1 || x.GetGroups()[0].GetSize() != 2 || x.GetRevision() != l.rev || x.GetCluster() == nil {
 		t.Errorf("%v, %v", x, err)
 	}
 	for _, tc := range []struct {
@@ -182,25 +194,31 @@ func TestCopyWithoutLeader(t *testing.T) {
 	l.gone = true
 	st, _ := l.b.At("n2-2-1")
 	st.Status.Rule = "own-word"
-	group, err := proto.Marshal(view.StoredGroup(awareness.GroupStatus{ID: "plane/Z=1", Kind: awareness.GroupPlane, State: fault.Failed, Members: []fault.NodeID{"n2-2-1", "gone"}}))
+	group, err := proto.Marshal(view.StoredGroup(awareness.GroupStatus{ID: "plane/Z=1", Kind: awareness.GroupPlane,
+		State: fault.Failed, Members: []fault.NodeID{"n2-2-1", "gone"}}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.writer.Commit(t.Context(), store.Batch{Nodes: []*lofamov1.Node{view.Stored(st.Status)}, Puts: []store.KV{{Key: store.GroupKey("plane/Z=1"), Value: group}}}); err != nil {
+	if _, err := h.writer.Commit(t.Context(), store.Batch{Nodes: []*lofamov1.Node{view.Stored(st.Status)},
+		Puts: []store.KV{{Key: store.GroupKey("plane/Z=1"), Value: group}}}); err != nil {
 		t.Fatal(err)
 	}
 	resp, err := h.client.ListNodes(t.Context(), &lofamov1.ListNodesRequest{FieldSelector: "group=plane/Z=1"})
-	if err != nil || ids(resp.GetNodes()) != "n2-2-1" || !resp.GetCluster().GetStale() || resp.GetCluster().GetStaleAge().AsDuration() != 3*time.Second {
+	if err != nil || ids(resp.GetNodes()) != "n2-2-1" || !resp.GetCluster().GetStale() ||
+		resp.GetCluster().GetStaleAge().AsDuration() != 3*time.Second {
 		t.Errorf("%v, %v", resp, err)
 	}
 	x, err := h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: "n2-2-1", Component: "link/X+"})
-	if err != nil || x.GetState() != lofamov1.State_SICK || !strings.Contains(x.GetSummary(), "reaches no leader") || len(x.GetGroups()) != 1 || !x.GetCluster().GetStale() {
+	if err != nil || x.GetState() != lofamov1.State_SICK || !strings.Contains(x.GetSummary(), "reaches no leader") ||
+		len(x.GetGroups()) != 1 || !x.GetCluster().GetStale() {
 		t.Errorf("%v, %v", x, err)
 	}
-	if x, err = h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: "n2-2-1"}); err != nil || x.GetRule() != "own-word" || x.GetState() != lofamov1.State_NORMAL {
+	if x, err = h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: "n2-2-1"}); err != nil || x.GetRule() != "own-word" ||
+		x.GetState() != lofamov1.State_NORMAL {
 		t.Errorf("%v, %v", x, err)
 	}
-	if x, err = h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Group: "plane/Z=1"}); err != nil || !strings.Contains(x.GetSummary(), "reaches no leader") || x.GetGroups()[0].GetSize() != 1 || !x.GetCluster().GetStale() {
+	if x, err = h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Group: "plane/Z=1"}); err != nil ||
+		!strings.Contains(x.GetSummary(), "reaches no leader") || x.GetGroups()[0].GetSize() != 1 || !x.GetCluster().GetStale() {
 		t.Errorf("%v, %v", x, err)
 	}
 	sum, err := h.client.GetSummary(t.Context(), &lofamov1.GetSummaryRequest{})
@@ -209,7 +227,8 @@ func TestCopyWithoutLeader(t *testing.T) {
 	}
 	// What is committed later is seen.
 	st.Status.State = fault.Sick
-	if _, err := h.writer.Commit(t.Context(), store.Batch{Nodes: []*lofamov1.Node{view.Stored(st.Status)}, Deletes: []string{store.GroupKey("plane/Z=1")}}); err != nil {
+	if _, err := h.writer.Commit(t.Context(), store.Batch{Nodes: []*lofamov1.Node{view.Stored(st.Status)},
+		Deletes: []string{store.GroupKey("plane/Z=1")}}); err != nil {
 		t.Fatal(err)
 	}
 	resp, err = h.client.ListNodes(t.Context(), &lofamov1.ListNodesRequest{States: []lofamov1.State{lofamov1.State_SICK}})

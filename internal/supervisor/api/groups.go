@@ -45,9 +45,10 @@ func (s *Server) explainGroup(ctx context.Context, req *lofamov1.ExplainRequest)
 		}
 		if !snap.Stale && len(x.Members) > 0 {
 			own := strings.TrimPrefix(g.ID, doc.GetRegion()+"/") // as its region calls it
-			fillExplanation(resp, below(ctx, s, x.Members[0], func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.ExplainResponse, error) {
-				return c.Explain(ctx, &lofamov1.ExplainRequest{Group: own})
-			}))
+			fillExplanation(resp, below(ctx, s, x.Members[0],
+				func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.ExplainResponse, error) {
+					return c.Explain(ctx, &lofamov1.ExplainRequest{Group: own})
+				}))
 		}
 		return resp, nil
 	}, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.ExplainResponse, error) {
@@ -65,7 +66,8 @@ func noGroup(id string, groups []awareness.GroupStatus) error {
 	for _, g := range groups[:min(len(groups), most)] {
 		names = append(names, g.ID)
 	}
-	return status.Errorf(codes.NotFound, "group %q: no such group fault stands; of the %d that do: %s", id, len(groups), strings.Join(names, ", "))
+	return status.Errorf(codes.NotFound, "group %q: no such group fault stands; of the %d that do: %s", id, len(groups),
+		strings.Join(names, ", "))
 }
 
 // pastOfGroup is the past of a group fault. When it does not stand it is NORMAL.

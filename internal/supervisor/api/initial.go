@@ -76,7 +76,8 @@ func (s *Server) initialFromLeader(ctx context.Context, req *lofamov1.WatchReque
 	defer cancel()
 	slow := time.AfterFunc(proxyTime, cancel) // a leader that is stopped would keep us waiting
 	defer slow.Stop()
-	in, err := c.Watch(ctx, &lofamov1.WatchRequest{Initial: true, Node: req.GetNode(), LabelSelector: req.GetLabelSelector(), FieldSelector: req.GetFieldSelector()})
+	in, err := c.Watch(ctx, &lofamov1.WatchRequest{Initial: true, Node: req.GetNode(), LabelSelector: req.GetLabelSelector(),
+		FieldSelector: req.GetFieldSelector()})
 	if err != nil {
 		return 0, false, nil
 	}

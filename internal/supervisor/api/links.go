@@ -135,7 +135,8 @@ const linksAtOnce = 1024
 
 // links renders a page of link ends, from the one with a number on. next is the number of the one that the next page
 // begins with; 0: there is none.
-func (s *Server) links(ctx context.Context, snap snapshot, f *linkFilter, from uint64, req *lofamov1.ListLinksRequest) (out []*lofamov1.Link, next uint64, err error) {
+func (s *Server) links(ctx context.Context, snap snapshot, f *linkFilter, from uint64,
+	req *lofamov1.ListLinksRequest) (out []*lofamov1.Link, next uint64, err error) {
 	ranks := f.ranks(snap, int(min(from/grid.NumDirections, uint64(snap.Len()))))
 	if !f.labels.Empty() {
 		ranks = slices.DeleteFunc(ranks, func(rank int) bool { return !f.labels.Matches(snap.labels(rank)) })

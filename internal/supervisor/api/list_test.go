@@ -112,7 +112,8 @@ func newLeads(dims grid.Dims) *leads {
 func harmed(t *testing.T) (*harness, *leads) {
 	t.Helper()
 	l := newLeads(grid.Dims{X: 3, Y: 3, Z: 2})
-	l.set(map[string]fault.State{"n0-0-0": fault.Failed, "n1-0-0": fault.Sick, "n2-2-1": fault.Normal, "n0-2-1": fault.Unknown}, "n2-2-1/link/X+")
+	l.set(map[string]fault.State{"n0-0-0": fault.Failed, "n1-0-0": fault.Sick, "n2-2-1": fault.Normal, "n0-2-1": fault.Unknown},
+		"n2-2-1/link/X+")
 	return serveNamed(t, l, l.names, 16), l
 }
 
@@ -169,11 +170,13 @@ func TestListNodesSelects(t *testing.T) {
 		}
 	}
 	full, err := h.client.ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
-	if err != nil || len(full.GetNodes()) != 19 || len(full.GetNodes()[0].GetComponents()) == 0 || full.GetNodes()[0].GetLabels()["rack"] != "r0" || full.GetNodes()[0].GetAge() == nil || !full.GetNodes()[18].GetSpare() {
+	if err != nil || len(full.GetNodes()) != 19 || len(full.GetNodes()[0].GetComponents()) == 0 ||
+		full.GetNodes()[0].GetLabels()["rack"] != "r0" || full.GetNodes()[0].GetAge() == nil || !full.GetNodes()[18].GetSpare() {
 		t.Errorf("%v, %v", full, err)
 	}
 	brief, err := h.client.ListNodes(t.Context(), &lofamov1.ListNodesRequest{Brief: true})
-	if err != nil || len(brief.GetNodes()) != 19 || len(brief.GetNodes()[0].GetComponents()) > 0 || brief.GetNodes()[0].GetState() != lofamov1.State_FAILED {
+	if err != nil || len(brief.GetNodes()) != 19 || len(brief.GetNodes()[0].GetComponents()) > 0 ||
+		brief.GetNodes()[0].GetState() != lofamov1.State_FAILED {
 		t.Errorf("%v, %v", brief, err)
 	}
 	n, err := h.client.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "spare-1"})
@@ -188,14 +191,16 @@ func TestMaintenance(t *testing.T) {
 	h.marks.Replace([]*lofamov1.Maintenance{{Node: "n1-0-0", Reason: "fan"}, {Node: "n2-2-1"}, {Node: "spare-1"}}, 5)
 	req := &lofamov1.ListNodesRequest{FieldSelector: "maintenance=true", Limit: 1}
 	first, err := h.client.ListNodes(t.Context(), req)
-	if err != nil || ids(first.GetNodes()) != "n1-0-0" || first.GetNodes()[0].GetMaintenance().GetReason() != "fan" || first.GetRemaining() != 2 {
+	if err != nil || ids(first.GetNodes()) != "n1-0-0" || first.GetNodes()[0].GetMaintenance().GetReason() != "fan" ||
+		first.GetRemaining() != 2 {
 		t.Fatalf("%v, %v", first, err)
 	}
 	sum, err := h.client.GetSummary(t.Context(), &lofamov1.GetSummaryRequest{})
 	if err != nil || sum.GetMaintenance() != 3 {
 		t.Errorf("%v, %v", sum, err)
 	}
-	if sum, err = h.client.GetSummary(t.Context(), &lofamov1.GetSummaryRequest{LabelSelector: "rack=r1"}); err != nil || sum.GetMaintenance() != 1 {
+	if sum, err = h.client.GetSummary(t.Context(), &lofamov1.GetSummaryRequest{LabelSelector: "rack=r1"}); err != nil ||
+		sum.GetMaintenance() != 1 {
 		t.Errorf("%v, %v", sum, err)
 	}
 	h.marks.Replace(nil, 6)
@@ -261,7 +266,8 @@ func TestPagesAreOfOneRevision(t *testing.T) {
 				t.Fatal(err)
 			}
 			got.Nodes = append(got.Nodes, resp.GetNodes()...)
-			if want := len(whole.GetNodes()) - len(got.GetNodes()); resp.GetRevision() != whole.GetRevision() || int(resp.GetRemaining()) != want || len(resp.GetNodes()) > int(limit) {
+			if want := len(whole.GetNodes()) - len(got.GetNodes()); resp.GetRevision() != whole.GetRevision() ||
+				int(resp.GetRemaining()) != want || len(resp.GetNodes()) > int(limit) {
 				t.Errorf("limit %d: revision %d, %d remaining: want %d", limit, resp.GetRevision(), resp.GetRemaining(), want)
 			}
 			if req.Continue = resp.GetContinue(); req.GetContinue() == "" {
@@ -339,15 +345,24 @@ func TestListRefusals(t *testing.T) {
 	}{
 		{"states", nodes(&lofamov1.ListNodesRequest{States: []lofamov1.State{9}}), codes.InvalidArgument, "states: given 9: want UNKNOWN"},
 		{"limit", nodes(&lofamov1.ListNodesRequest{Limit: 10001}), codes.InvalidArgument, "limit: given 10001: want at most 10000"},
-		{"label selector", nodes(&lofamov1.ListNodesRequest{LabelSelector: "rack in"}), codes.InvalidArgument, "label_selector: label selector \"rack in\": unable to parse requirement: found '' expected: '('"},
-		{"field selector", nodes(&lofamov1.ListNodesRequest{FieldSelector: "peer=x"}), codes.InvalidArgument, `field "peer": want one of id, coord, x`},
-		{"field value", nodes(&lofamov1.ListNodesRequest{FieldSelector: "spare=yes"}), codes.InvalidArgument, `spare: given "yes": want one of true, false`},
-		{"coordinates", nodes(&lofamov1.ListNodesRequest{FieldSelector: "coord=1,0,1,hue=red"}), codes.InvalidArgument, `coord: given "1,0,1,hue=red": want x,y,z`},
-		{"not a token", nodes(&lofamov1.ListNodesRequest{Limit: 1, Continue: "nonsense"}), codes.InvalidArgument, "continue: given \"nonsense\": want what an answer"},
-		{"cut token", nodes(&lofamov1.ListNodesRequest{Limit: 1, Continue: token{1 << 63, 1 << 40, 1 << 40}.String()[:14]}), codes.InvalidArgument, "cut short"},
-		{"long token", nodes(&lofamov1.ListNodesRequest{Limit: 1, Continue: page.GetContinue() + "AAAA"}), codes.InvalidArgument, "bytes follow it"},
-		{"changed request", nodes(&lofamov1.ListNodesRequest{Limit: 2, Continue: page.GetContinue()}), codes.InvalidArgument, "it belongs to another request"},
-		{"foreign token", links(&lofamov1.ListLinksRequest{Limit: 1, Continue: page.GetContinue()}), codes.InvalidArgument, "it belongs to another request"},
+		{"label selector", nodes(&lofamov1.ListNodesRequest{LabelSelector: "rack in"}), codes.InvalidArgument,
+			"label_selector: label selector \"rack in\": unable to parse requirement: found '' expected: '('"},
+		{"field selector", nodes(&lofamov1.ListNodesRequest{FieldSelector: "peer=x"}), codes.InvalidArgument,
+			`field "peer": want one of id, coord, x`},
+		{"field value", nodes(&lofamov1.ListNodesRequest{FieldSelector: "spare=yes"}), codes.InvalidArgument,
+			`spare: given "yes": want one of true, false`},
+		{"coordinates", nodes(&lofamov1.ListNodesRequest{FieldSelector: "coord=1,0,1,hue=red"}), codes.InvalidArgument,
+			`coord: given "1,0,1,hue=red": want x,y,z`},
+		{"not a token", nodes(&lofamov1.ListNodesRequest{Limit: 1, Continue: "nonsense"}), codes.InvalidArgument,
+			"continue: given \"nonsense\": want what an answer"},
+		{"cut token", nodes(&lofamov1.ListNodesRequest{Limit: 1, Continue: token{1 << 63, 1 << 40, 1 << 40}.String()[:14]}),
+			codes.InvalidArgument, "cut short"},
+		{"long token", nodes(&lofamov1.ListNodesRequest{Limit: 1, Continue: page.GetContinue() + "AAAA"}), codes.InvalidArgument,
+			"bytes follow it"},
+		{"changed request", nodes(&lofamov1.ListNodesRequest{Limit: 2, Continue: page.GetContinue()}), codes.InvalidArgument,
+			"it belongs to another request"},
+		{"foreign token", links(&lofamov1.ListLinksRequest{Limit: 1, Continue: page.GetContinue()}), codes.InvalidArgument,
+			"it belongs to another request"},
 		{"old token", nodes(&lofamov1.ListNodesRequest{Limit: 1, Continue: old.String()}), codes.OutOfRange, "begin again without continue"},
 		{"links: limit", links(&lofamov1.ListLinksRequest{Limit: 60001}), codes.InvalidArgument, "want at most 60000"},
 		{"links: node", links(&lofamov1.ListLinksRequest{Node: "9,9,9"}), codes.InvalidArgument, "outside"},
@@ -358,11 +373,14 @@ func TestListRefusals(t *testing.T) {
 		{"events: limit", events(&lofamov1.ListEventsRequest{Limit: 10001}), codes.InvalidArgument, "want at most 10000"},
 		{"events: node", events(&lofamov1.ListEventsRequest{Node: "nobody"}), codes.NotFound, "no node of that id"},
 		{"events: labels", events(&lofamov1.ListEventsRequest{LabelSelector: "="}), codes.InvalidArgument, "label_selector"},
-		{"events: fields", events(&lofamov1.ListEventsRequest{FieldSelector: "kind=SOMETHING"}), codes.InvalidArgument, "want one of COMPONENT_CHANGED"},
-		{"events: token", events(&lofamov1.ListEventsRequest{Continue: page.GetContinue()}), codes.InvalidArgument, "it belongs to another request"},
+		{"events: fields", events(&lofamov1.ListEventsRequest{FieldSelector: "kind=SOMETHING"}), codes.InvalidArgument,
+			"want one of COMPONENT_CHANGED"},
+		{"events: token", events(&lofamov1.ListEventsRequest{Continue: page.GetContinue()}), codes.InvalidArgument,
+			"it belongs to another request"},
 		{"summary: key", summary(&lofamov1.GetSummaryRequest{By: []string{"rack"}}), codes.InvalidArgument, `by: given "rack": want label/KEY`},
 		{"summary: label", summary(&lofamov1.GetSummaryRequest{By: []string{"label/-"}}), codes.InvalidArgument, "by: given \"label/-\""},
-		{"summary: dimension", summary(&lofamov1.GetSummaryRequest{By: []string{"dimension/W"}}), codes.InvalidArgument, "want label/KEY, dimension/X"},
+		{"summary: dimension", summary(&lofamov1.GetSummaryRequest{By: []string{"dimension/W"}}), codes.InvalidArgument,
+			"want label/KEY, dimension/X"},
 		{"summary: region", summary(&lofamov1.GetSummaryRequest{By: []string{"region/x"}}), codes.InvalidArgument, "want label/KEY"},
 		{"summary: many", summary(&lofamov1.GetSummaryRequest{By: make([]string, 9)}), codes.InvalidArgument, "given 9 keys: want at most 8"},
 		{"summary: labels", summary(&lofamov1.GetSummaryRequest{LabelSelector: "a b"}), codes.InvalidArgument, "label_selector"},
@@ -371,8 +389,10 @@ func TestListRefusals(t *testing.T) {
 		{"history: limit", history(&lofamov1.GetHistoryRequest{Node: "0,0,0", Limit: 10001}), codes.InvalidArgument, "want at most 10000"},
 		{"watch: node", watch(&lofamov1.WatchRequest{Node: "nobody"}), codes.NotFound, "no node of that id"},
 		{"watch: labels", watch(&lofamov1.WatchRequest{LabelSelector: "!"}), codes.InvalidArgument, "label_selector"},
-		{"watch: fields", watch(&lofamov1.WatchRequest{FieldSelector: "state=FAILED"}), codes.InvalidArgument, `field "state": want one of node, component`},
-		{"watch: initial and after", watch(&lofamov1.WatchRequest{Initial: true, AfterRevision: 1}), codes.InvalidArgument, "initial: given with after_revision 1"},
+		{"watch: fields", watch(&lofamov1.WatchRequest{FieldSelector: "state=FAILED"}), codes.InvalidArgument,
+			`field "state": want one of node, component`},
+		{"watch: initial and after", watch(&lofamov1.WatchRequest{Initial: true, AfterRevision: 1}), codes.InvalidArgument,
+			"initial: given with after_revision 1"},
 	} {
 		refused(t, tc.name, tc.err, tc.code, tc.want)
 	}
@@ -447,7 +467,8 @@ func TestMapOfAnotherTopology(t *testing.T) {
 	}
 	summary("0:6 1:6 2:6")
 	list, err := h.client.ListNodes(t.Context(), &lofamov1.ListNodesRequest{Brief: true})
-	if err != nil || len(list.GetNodes()) != 19 || list.GetNodes()[18].GetId() != "spare-1" || list.GetNodes()[17].GetLabels()["rack"] != "r1" {
+	if err != nil || len(list.GetNodes()) != 19 || list.GetNodes()[18].GetId() != "spare-1" ||
+		list.GetNodes()[17].GetLabels()["rack"] != "r1" {
 		t.Errorf("%v, %v", list, err)
 	}
 	l.mu.Lock()
@@ -480,7 +501,8 @@ func TestSummary(t *testing.T) {
 	}{
 		{nil, "", "1/15/1/1 0/107/1/0"},
 		{[]string{"dimension/X", "label/rack"}, "", "1/15/1/1 0/107/1/0 dimension/X=0:1/4/0/1 dimension/X=1:0/5/1/0 dimension/X=2:0/6/0/0 label/rack=r0:0/7/1/1 label/rack=r1:1/8/0/0"},
-		{[]string{"dimension/Y", "dimension/Z", "region"}, "gpu", "1/4/0/1 0/36/0/0 dimension/Y=0:0/1/0/1 dimension/Y=1:0/2/0/0 dimension/Y=2:1/1/0/0 dimension/Z=0:0/2/0/1 dimension/Z=1:1/2/0/0 region=:1/4/0/1"},
+		{[]string{"dimension/Y", "dimension/Z", "region"}, "gpu",
+			"1/4/0/1 0/36/0/0 dimension/Y=0:0/1/0/1 dimension/Y=1:0/2/0/0 dimension/Y=2:1/1/0/0 dimension/Z=0:0/2/0/1 dimension/Z=1:1/2/0/0 region=:1/4/0/1"},
 		{[]string{"label/none"}, "rack=r1", "1/8/0/0 0/53/1/0 label/none=:1/8/0/0"},
 		{[]string{"label/rack"}, "rack=r7", "0/0/0/0 0/0/0/0"},
 	} {

@@ -40,7 +40,8 @@ func (s *Server) SetMaintenance(ctx context.Context, req *lofamov1.SetMaintenanc
 	})
 }
 
-func (s *Server) setMaintenance(ctx context.Context, by string, req *lofamov1.SetMaintenanceRequest) (*lofamov1.SetMaintenanceResponse, error) {
+func (s *Server) setMaintenance(ctx context.Context, by string,
+	req *lofamov1.SetMaintenanceRequest) (*lofamov1.SetMaintenanceResponse, error) {
 	if err := checkMark(req); err != nil {
 		return nil, err
 	}
@@ -75,7 +76,8 @@ func (s *Server) setMaintenance(ctx context.Context, by string, req *lofamov1.Se
 		return nil, err
 	}
 	resp.Revision = revision
-	s.cfg.Logger.Info("maintenance set", "by", by, "nodes", req.GetNodes(), "reason", req.GetReason(), "for", req.GetDuration().AsDuration(), "revision", revision)
+	s.cfg.Logger.Info("maintenance set", "by", by, "nodes", req.GetNodes(), "reason", req.GetReason(), "for",
+		req.GetDuration().AsDuration(), "revision", revision)
 	return resp, nil
 }
 
@@ -121,9 +123,11 @@ func (s *Server) fits(w store.Write) ([]store.Write, error) {
 	}
 	switch ops := w.Batch().Ops(); {
 	case s.cfg.MaxOps > 0 && ops > s.cfg.MaxOps-otherOps:
-		return nil, status.Errorf(codes.InvalidArgument, "nodes: given %d: want at most %d at once, since the store takes no more in one transaction", ops/2, (s.cfg.MaxOps-otherOps)/2)
+		return nil, status.Errorf(codes.InvalidArgument,
+			"nodes: given %d: want at most %d at once, since the store takes no more in one transaction", ops/2, (s.cfg.MaxOps-otherOps)/2)
 	case bytes > maxMarkBytes:
-		return nil, status.Errorf(codes.InvalidArgument, "nodes: what is to be written of %d nodes has %d bytes: want at most %d at once", ops/2, bytes, maxMarkBytes)
+		return nil, status.Errorf(codes.InvalidArgument, "nodes: what is to be written of %d nodes has %d bytes: want at most %d at once",
+			ops/2, bytes, maxMarkBytes)
 	}
 	return []store.Write{w}, nil
 }
@@ -140,7 +144,8 @@ func (s *Server) EndMaintenance(ctx context.Context, req *lofamov1.EndMaintenanc
 	})
 }
 
-func (s *Server) endMaintenance(ctx context.Context, by string, req *lofamov1.EndMaintenanceRequest) (*lofamov1.EndMaintenanceResponse, error) {
+func (s *Server) endMaintenance(ctx context.Context, by string,
+	req *lofamov1.EndMaintenanceRequest) (*lofamov1.EndMaintenanceResponse, error) {
 	revision, err := s.cfg.Operators.Change(ctx, func(store.Topology) ([]store.Write, error) {
 		ids, err := s.marked(req.GetNodes())
 		if err != nil {
@@ -160,7 +165,8 @@ func (s *Server) endMaintenance(ctx context.Context, by string, req *lofamov1.En
 		}
 		if len(without) > 0 {
 			without = without[:min(len(without), maxAudited)]
-			return nil, status.Errorf(codes.NotFound, "node %s: not under maintenance: nothing was changed", strings.Join(slices.Clip(without), ", "))
+			return nil, status.Errorf(codes.NotFound, "node %s: not under maintenance: nothing was changed",
+				strings.Join(slices.Clip(without), ", "))
 		}
 		return s.fits(w)
 	})

@@ -90,7 +90,8 @@ func (m *Manage) Diagnose(req *lofamov1.DiagnoseRequest, stream grpc.ServerStrea
 	case err == nil:
 		return stream.Send(&lofamov1.DiagnoseResponse{Report: report})
 	case errors.Is(err, diagnose.ErrNotLeading):
-		return atLeader(ctx, m.s, stream, func(ctx context.Context, c lofamov1.ManageClient) (grpc.ServerStreamingClient[lofamov1.DiagnoseResponse], error) {
+		return atLeader(ctx, m.s, stream, func(ctx context.Context,
+			c lofamov1.ManageClient) (grpc.ServerStreamingClient[lofamov1.DiagnoseResponse], error) {
 			return c.Diagnose(ctx, req)
 		})
 	}
@@ -187,7 +188,8 @@ func atLeader[R any](ctx context.Context, s *Server, stream grpc.ServerStreaming
 }
 
 // StartProcedure implements the service.
-func (m *Manage) StartProcedure(req *lofamov1.StartProcedureRequest, stream grpc.ServerStreamingServer[lofamov1.StartProcedureResponse]) error {
+func (m *Manage) StartProcedure(req *lofamov1.StartProcedureRequest,
+	stream grpc.ServerStreamingServer[lofamov1.StartProcedureResponse]) error {
 	if m.diagnoser == nil {
 		return errParent()
 	}
@@ -204,7 +206,8 @@ func (m *Manage) StartProcedure(req *lofamov1.StartProcedureRequest, stream grpc
 	case err == nil:
 		return stream.Send(&lofamov1.StartProcedureResponse{Report: report})
 	case errors.Is(err, diagnose.ErrNotLeading):
-		return atLeader(ctx, m.s, stream, func(ctx context.Context, c lofamov1.ManageClient) (grpc.ServerStreamingClient[lofamov1.StartProcedureResponse], error) {
+		return atLeader(ctx, m.s, stream, func(ctx context.Context,
+			c lofamov1.ManageClient) (grpc.ServerStreamingClient[lofamov1.StartProcedureResponse], error) {
 			return c.StartProcedure(ctx, req)
 		})
 	}
@@ -216,7 +219,8 @@ const maxProcedureReason = fault.MaxDetail
 
 // procedure checks what is asked for.
 func (m *Manage) procedure(ctx context.Context, req *lofamov1.StartProcedureRequest) (diagnose.Procedure, error) {
-	r := diagnose.Procedure{Diagnose: req.GetDiagnose(), Reason: req.GetReason(), DrainTimeout: time.Duration(req.GetDrainTimeoutMs()) * time.Millisecond}
+	r := diagnose.Procedure{Diagnose: req.GetDiagnose(), Reason: req.GetReason(),
+		DrainTimeout: time.Duration(req.GetDrainTimeoutMs()) * time.Millisecond}
 	var err error
 	if r.Subject, err = subject(ctx); err != nil {
 		return r, err
@@ -225,7 +229,8 @@ func (m *Manage) procedure(ctx context.Context, req *lofamov1.StartProcedureRequ
 		r.DrainTimeout = procedure.DefaultDrain
 	}
 	if r.DrainTimeout < procedure.MinDrain || r.DrainTimeout > procedure.MaxDrain {
-		return r, invalid("drain_timeout_ms", "given %d: want %d to %d, or 0 for %d", req.GetDrainTimeoutMs(), procedure.MinDrain.Milliseconds(), procedure.MaxDrain.Milliseconds(),
+		return r, invalid("drain_timeout_ms", "given %d: want %d to %d, or 0 for %d", req.GetDrainTimeoutMs(),
+			procedure.MinDrain.Milliseconds(), procedure.MaxDrain.Milliseconds(),
 			procedure.DefaultDrain.Milliseconds())
 	}
 	if n := len(r.Reason); n > maxProcedureReason || strings.ContainsFunc(r.Reason, unicode.IsControl) || !utf8.ValidString(r.Reason) {

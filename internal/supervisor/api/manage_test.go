@@ -28,7 +28,8 @@ type diagnoser struct {
 	none    bool // no report is kept
 }
 
-func (d *diagnoser) Procedure(_ context.Context, req diagnose.Procedure, progress func(*lofamov1.ProcedureProgress) error) (*lofamov1.ProcedureReport, error) {
+func (d *diagnoser) Procedure(_ context.Context, req diagnose.Procedure,
+	progress func(*lofamov1.ProcedureProgress) error) (*lofamov1.ProcedureReport, error) {
 	d.ordered = req
 	if d.err != nil {
 		return nil, d.err
@@ -44,7 +45,8 @@ func (d *diagnoser) LastProcedure(context.Context) (*lofamov1.ProcedureReport, e
 	return &lofamov1.ProcedureReport{Reason: "why"}, nil
 }
 
-func (d *diagnoser) Run(ctx context.Context, req diagnose.Request, progress func(*lofamov1.DiagnosisProgress) error) (*lofamov1.DiagnosisReport, error) {
+func (d *diagnoser) Run(ctx context.Context, req diagnose.Request,
+	progress func(*lofamov1.DiagnosisProgress) error) (*lofamov1.DiagnosisReport, error) {
 	d.asked = req
 	if d.err != nil {
 		return nil, d.err
@@ -81,7 +83,8 @@ func (r *responses[R]) Send(m *R) error {
 func TestDiagnose(t *testing.T) {
 	d := &diagnoser{}
 	s := New(Config{
-		Names: view.NewNames(grid.Dims{X: 2, Y: 1, Z: 1}, map[grid.Coord]fault.NodeID{{}: "a", {X: 1}: "b"}), Directory: alone{}, Stopping: make(chan struct{}),
+		Names: view.NewNames(grid.Dims{X: 2, Y: 1, Z: 1},
+			map[grid.Coord]fault.NodeID{{}: "a", {X: 1}: "b"}), Directory: alone{}, Stopping: make(chan struct{}),
 	})
 	m := NewManage(s, d)
 	for _, tc := range []struct {
@@ -116,7 +119,8 @@ func TestDiagnose(t *testing.T) {
 		}
 	}
 	d.err = nil
-	if err := m.Diagnose(&lofamov1.DiagnoseRequest{}, &responses[lofamov1.DiagnoseResponse]{ctx: asOperator(t), fail: context.Canceled}); err == nil {
+	if err := m.Diagnose(&lofamov1.DiagnoseRequest{},
+		&responses[lofamov1.DiagnoseResponse]{ctx: asOperator(t), fail: context.Canceled}); err == nil {
 		t.Error("a caller who is gone")
 	}
 }
@@ -143,8 +147,10 @@ func TestGetDiagnosis(t *testing.T) {
 	parent := NewManage(New(Config{Directory: alone{}}), nil)
 	_, err = parent.GetDiagnosis(asOperator(t), nil)
 	refused(t, "a parent of regions", err, codes.FailedPrecondition, "ask a supervisor of the node's region")
-	refused(t, "a parent of regions", parent.Diagnose(nil, &responses[lofamov1.DiagnoseResponse]{ctx: asOperator(t)}), codes.FailedPrecondition, "talks to no node")
-	refused(t, "a parent of regions", parent.StartProcedure(nil, &responses[lofamov1.StartProcedureResponse]{ctx: asOperator(t)}), codes.FailedPrecondition, "talks to no node")
+	refused(t, "a parent of regions", parent.Diagnose(nil, &responses[lofamov1.DiagnoseResponse]{ctx: asOperator(t)}),
+		codes.FailedPrecondition, "talks to no node")
+	refused(t, "a parent of regions", parent.StartProcedure(nil, &responses[lofamov1.StartProcedureResponse]{ctx: asOperator(t)}),
+		codes.FailedPrecondition, "talks to no node")
 	_, err = parent.GetProcedure(asOperator(t), nil)
 	refused(t, "a parent of regions", err, codes.FailedPrecondition, "ask a supervisor of the node's region")
 }
@@ -152,7 +158,8 @@ func TestGetDiagnosis(t *testing.T) {
 func TestStartProcedure(t *testing.T) {
 	d := &diagnoser{}
 	m := NewManage(New(Config{
-		Names: view.NewNames(grid.Dims{X: 2, Y: 1, Z: 1}, map[grid.Coord]fault.NodeID{{}: "a", {X: 1}: "b"}), Directory: alone{}, Stopping: make(chan struct{}),
+		Names: view.NewNames(grid.Dims{X: 2, Y: 1, Z: 1},
+			map[grid.Coord]fault.NodeID{{}: "a", {X: 1}: "b"}), Directory: alone{}, Stopping: make(chan struct{}),
 	}), d)
 	nobody := fmt.Errorf("no node has begun it: %w", &diagnose.RefusedError{})
 	for _, tc := range []struct {
@@ -164,7 +171,8 @@ func TestStartProcedure(t *testing.T) {
 		{&lofamov1.StartProcedureRequest{}, nil, codes.OK, ""},
 		{&lofamov1.StartProcedureRequest{Diagnose: true, Node: "1,0,0", Reason: "lost", DrainTimeoutMs: 60_000}, nil, codes.OK, ""},
 		{&lofamov1.StartProcedureRequest{Node: "c"}, nil, codes.NotFound, `node "c"`},
-		{&lofamov1.StartProcedureRequest{DrainTimeoutMs: 9}, nil, codes.InvalidArgument, "drain_timeout_ms: given 9: want 10 to 60000, or 0 for 1000"},
+		{&lofamov1.StartProcedureRequest{DrainTimeoutMs: 9}, nil, codes.InvalidArgument,
+			"drain_timeout_ms: given 9: want 10 to 60000, or 0 for 1000"},
 		{&lofamov1.StartProcedureRequest{DrainTimeoutMs: 60_001}, nil, codes.InvalidArgument, "drain_timeout_ms: given 60001"},
 		{&lofamov1.StartProcedureRequest{Reason: strings.Repeat("x", 121)}, nil, codes.InvalidArgument, "reason: given 121 bytes"},
 		{&lofamov1.StartProcedureRequest{Reason: "a\nb"}, nil, codes.InvalidArgument, "without control characters"},
@@ -181,11 +189,13 @@ func TestStartProcedure(t *testing.T) {
 			refused(t, tc.req.String(), err, tc.code, tc.text)
 			continue
 		}
-		want := diagnose.Procedure{Diagnose: tc.req.GetDiagnose(), Reason: tc.req.GetReason(), Subject: d.ordered.Subject, DrainTimeout: time.Second}
+		want := diagnose.Procedure{Diagnose: tc.req.GetDiagnose(), Reason: tc.req.GetReason(), Subject: d.ordered.Subject,
+			DrainTimeout: time.Second}
 		if tc.req.GetNode() != "" {
 			want.Node, want.DrainTimeout = "b", time.Minute
 		}
-		if err != nil || d.ordered != want || d.ordered.Subject == "" || len(stream.got) != 2 || stream.got[1].GetReport().GetReason() != tc.req.GetReason() {
+		if err != nil || d.ordered != want || d.ordered.Subject == "" || len(stream.got) != 2 ||
+			stream.got[1].GetReport().GetReason() != tc.req.GetReason() {
 			t.Errorf("%v: ordered %+v, said %v, %v", tc.req, d.ordered, stream.got, err)
 		}
 	}

@@ -89,7 +89,8 @@ func (s *Server) setMask(ctx context.Context, by string, req *lofamov1.SetMaskRe
 		}
 		if torus != nil {
 			if a, b, cuts := torus.Cuts(links...); cuts {
-				return nil, status.Errorf(codes.InvalidArgument, "links: without them no way through the torus leads from %s to %s, and there is one now: nothing was changed (force masks them all the same)", a, b)
+				return nil, status.Errorf(codes.InvalidArgument,
+					"links: without them no way through the torus leads from %s to %s, and there is one now: nothing was changed (force masks them all the same)", a, b)
 			}
 		}
 		w, err := s.maskWrite(topo.Topology, links, req.GetMasked(), req.GetReason(), by)
@@ -103,7 +104,8 @@ func (s *Server) setMask(ctx context.Context, by string, req *lofamov1.SetMaskRe
 		return nil, err
 	}
 	resp.Revision = revision
-	s.cfg.Logger.Info("links masked or restored", "by", by, "masked", req.GetMasked(), "links", len(resp.GetMasks()), "reason", req.GetReason(), "forced", req.GetForce(), "revision", revision)
+	s.cfg.Logger.Info("links masked or restored", "by", by, "masked", req.GetMasked(), "links", len(resp.GetMasks()), "reason",
+		req.GetReason(), "forced", req.GetForce(), "revision", revision)
 	return resp, nil
 }
 
@@ -142,8 +144,8 @@ func (s *Server) maskLinks(topo *topology.Topology, names []*lofamov1.LinkName) 
 }
 
 // maskLink finds one link. One end at least is a node of ours, and the link is named by it. Where the other end is another region's, these
-// supervisors have the word on their end alone, and that is enough: a link is used only while neither end masks it (§6.1), and the other end
-// sees by the next heartbeat that it is masked.
+// supervisors have the word on their end alone, and that is enough: a link is used only while neither end masks it (§6.1), and
+// the other end sees by the next heartbeat that it is masked.
 func (s *Server) maskLink(topo *topology.Topology, name *lofamov1.LinkName) (chanmask.Link, error) {
 	id, err := s.find(name.GetNode())
 	if err != nil {
@@ -225,7 +227,8 @@ func (s *Server) maskWrite(topo *topology.Topology, links []chanmask.Link, maske
 			w.Puts = append(w.Puts, kv)
 			w.Events = append(w.Events, view.MaskEvent(m, false, told+reason, by, s.cfg.Names, now))
 		case old == nil:
-			return store.Write{}, status.Errorf(codes.NotFound, "link %s of node %s: not masked%s: nothing was changed", l.Dir, from, s.beyond(topo, a, b))
+			return store.Write{}, status.Errorf(codes.NotFound, "link %s of node %s: not masked%s: nothing was changed", l.Dir, from,
+				s.beyond(topo, a, b))
 		default:
 			m.Reason, m.By, m.Since = old.GetReason(), old.GetBy(), old.GetSince()
 			w.Deletes = append(w.Deletes, store.MaskKey(m))
@@ -363,7 +366,8 @@ func (s *Server) CloseRegions(ctx context.Context, req *lofamov1.CloseRegionsReq
 }
 
 // faultyRegions tells of what was found, by the nodes that are there.
-func (s *Server) faultyRegions(topo *topology.Topology, regions []chanmask.Region, closing chanmask.Closing) *lofamov1.CloseRegionsResponse {
+func (s *Server) faultyRegions(topo *topology.Topology, regions []chanmask.Region,
+	closing chanmask.Closing) *lofamov1.CloseRegionsResponse {
 	resp := &lofamov1.CloseRegionsResponse{Left: uint32(closing.Left.States)}
 	idAt := func(c grid.Coord) string {
 		id, _, ok := s.end(topo, c)
@@ -420,7 +424,8 @@ func (s *Server) closeRegions(ctx context.Context, by string, req *lofamov1.Clos
 	resp := s.faultyRegions(topo, regions, closing)
 	resp.Caught = uint32(traps.States)
 	if n := len(closing.Mask); n > maxMasked && !req.GetDryRun() {
-		return nil, status.Errorf(codes.InvalidArgument, "closing the concave regions takes %d masks: want at most %d at once: nothing was changed", n, maxMasked)
+		return nil, status.Errorf(codes.InvalidArgument,
+			"closing the concave regions takes %d masks: want at most %d at once: nothing was changed", n, maxMasked)
 	}
 	if len(closing.Mask) == 0 {
 		return resp, nil
@@ -449,6 +454,7 @@ func (s *Server) closeRegions(ctx context.Context, by string, req *lofamov1.Clos
 		resp.Revision = 0
 		return resp, nil
 	}
-	s.cfg.Logger.Info("concave regions closed", "by", by, "masks", len(resp.GetMasks()), "isolated", resp.GetIsolated(), "left", resp.GetLeft(), "revision", resp.GetRevision())
+	s.cfg.Logger.Info("concave regions closed", "by", by, "masks", len(resp.GetMasks()), "isolated", resp.GetIsolated(), "left",
+		resp.GetLeft(), "revision", resp.GetRevision())
 	return resp, nil
 }

@@ -27,9 +27,12 @@ var (
 	stateNames = selector.OneOf("UNKNOWN", "NORMAL", "SICK", "FAILED")
 	boolNames  = selector.OneOf("true", "false")
 	nodeFields = []selector.Field{
-		{Name: "id"}, {Name: "coord", Open: true, Check: checkCoord}, {Name: "x", Check: selector.Number}, {Name: "y", Check: selector.Number}, {Name: "z", Check: selector.Number},
-		{Name: "state", Check: stateNames}, {Name: "cause", Check: selector.OneOf(enumNames(lofamov1.Cause_name)...)}, {Name: "region"}, {Name: "group", Open: true},
-		{Name: "maintenance", Check: boolNames}, {Name: "spare", Check: boolNames}, {Name: "inferred", Check: boolNames}, {Name: "unreachable", Check: boolNames},
+		{Name: "id"}, {Name: "coord", Open: true, Check: checkCoord}, {Name: "x", Check: selector.Number}, {Name: "y",
+			Check: selector.Number}, {Name: "z", Check: selector.Number},
+		{Name: "state", Check: stateNames}, {Name: "cause",
+			Check: selector.OneOf(enumNames(lofamov1.Cause_name)...)}, {Name: "region"}, {Name: "group", Open: true},
+		{Name: "maintenance", Check: boolNames}, {Name: "spare", Check: boolNames}, {Name: "inferred",
+			Check: boolNames}, {Name: "unreachable", Check: boolNames},
 	}
 )
 

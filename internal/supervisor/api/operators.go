@@ -84,8 +84,9 @@ func leadBy[R any](ctx context.Context, s *Server, do func(ctx context.Context, 
 
 // noLeader refuses a change that nobody has begun.
 func noLeader(why string) error {
-	return withInfo(codes.Unavailable, reasonNoLeader, "no leader: nothing was changed: "+why+". When a majority of the supervisors answers, one of them leads within seconds: "+
-		"look who does not (lofamoctl get supervisors), start those, and try again", nil)
+	return withInfo(codes.Unavailable, reasonNoLeader,
+		"no leader: nothing was changed: "+why+". When a majority of the supervisors answers, one of them leads within seconds: "+
+			"look who does not (lofamoctl get supervisors), start those, and try again", nil)
 }
 
 // noted notes whom a call reached; nobody when there was no connection, so that nothing was sent.

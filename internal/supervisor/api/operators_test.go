@@ -49,10 +49,13 @@ func TestWhatBecameOfAChange(t *testing.T) {
 		text     string
 		noLeader bool
 	}{
-		"no leader":             {engine.ErrNotLeading, nil, codes.Unavailable, "no leader: nothing was changed: none is known. ", true},
-		"a dead one":            {engine.ErrNotLeading, dead, codes.Unavailable, "no leader: nothing was changed: supervisor other, which led last, is not reached. ", true},
-		"one that did lead":     {engine.ErrNotLeading, dial(t, broken{err: status.Error(codes.FailedPrecondition, "x")}), codes.Unavailable, "nothing was changed: supervisor other does not lead any more. ", true},
-		"one that breaks off":   {engine.ErrNotLeading, dial(t, broken{err: status.Error(codes.Unavailable, "cut")}), codes.Unavailable, "cut", false},
+		"no leader": {engine.ErrNotLeading, nil, codes.Unavailable, "no leader: nothing was changed: none is known. ", true},
+		"a dead one": {engine.ErrNotLeading, dead, codes.Unavailable,
+			"no leader: nothing was changed: supervisor other, which led last, is not reached. ", true},
+		"one that did lead": {engine.ErrNotLeading, dial(t, broken{err: status.Error(codes.FailedPrecondition, "x")}),
+			codes.Unavailable, "nothing was changed: supervisor other does not lead any more. ", true},
+		"one that breaks off": {engine.ErrNotLeading, dial(t, broken{err: status.Error(codes.Unavailable, "cut")}), codes.Unavailable,
+			"cut", false},
 		"the lead is lost here": {engine.ErrUnsettled, nil, codes.DeadlineExceeded, "whether it was changed is not known", false},
 	} {
 		s := New(Config{Self: "s1", Names: names, Operators: changing{c.own}, Directory: led{conn: c.leader}})

@@ -25,8 +25,8 @@ import (
 // maxErrorText bounds what is said of documents that are wrong, in bytes: it travels in a trailer.
 const maxErrorText = 4 << 10
 
-// documents are policies that were parsed before: to compile a condition is dear, and what is in force is looked at with every change. It is for
-// any goroutine.
+// documents are policies that were parsed before: to compile a condition is dear, and what is in force is looked at with every
+// change. It is for any goroutine.
 type documents struct {
 	mu  sync.Mutex
 	all map[version]parsed
@@ -137,7 +137,8 @@ func modeText(m lofamov1.PolicyMode) string {
 	return modeNames[m].String()
 }
 
-var modeNames = map[lofamov1.PolicyMode]response.Mode{lofamov1.PolicyMode_OBSERVE_ONLY: response.ObserveOnly, lofamov1.PolicyMode_ENFORCE: response.Enforce}
+var modeNames = map[lofamov1.PolicyMode]response.Mode{lofamov1.PolicyMode_OBSERVE_ONLY: response.ObserveOnly,
+	lofamov1.PolicyMode_ENFORCE: response.Enforce}
 
 func modeOf(d *policy.Document) lofamov1.PolicyMode {
 	if d == nil {
@@ -205,7 +206,8 @@ func expect(set store.PolicySet, names []string, expected map[string]uint64) err
 		}
 		is, _ := set.Of(name) // version 0: there is none
 		if want := expected[name]; is.Version != want {
-			return status.Errorf(codes.Aborted, "policy %s: it is at version %d and %d is expected, where 0 is none: nothing was changed", name, is.Version, want)
+			return status.Errorf(codes.Aborted, "policy %s: it is at version %d and %d is expected, where 0 is none: nothing was changed",
+				name, is.Version, want)
 		}
 	}
 	return nil
@@ -289,9 +291,10 @@ func (r *Responses) ApplyPolicies(ctx context.Context, req *lofamov1.ApplyPolici
 		}
 		return p, nil
 	}
-	changes, revision, err := r.change(ctx, req.GetDryRun(), prepare, func(ctx context.Context, c lofamov1.ResponseServiceClient) (changed, error) {
-		return c.ApplyPolicies(ctx, req)
-	})
+	changes, revision, err := r.change(ctx, req.GetDryRun(), prepare,
+		func(ctx context.Context, c lofamov1.ResponseServiceClient) (changed, error) {
+			return c.ApplyPolicies(ctx, req)
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -315,9 +318,10 @@ func (r *Responses) DeletePolicies(ctx context.Context, req *lofamov1.DeletePoli
 		}
 		return r.planDelete(set, req.GetNames(), by, time.Now())
 	}
-	changes, revision, err := r.change(ctx, req.GetDryRun(), prepare, func(ctx context.Context, c lofamov1.ResponseServiceClient) (changed, error) {
-		return c.DeletePolicies(ctx, req)
-	})
+	changes, revision, err := r.change(ctx, req.GetDryRun(), prepare,
+		func(ctx context.Context, c lofamov1.ResponseServiceClient) (changed, error) {
+			return c.DeletePolicies(ctx, req)
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -331,7 +335,8 @@ type changed interface {
 }
 
 // change has the leader commit what prepare makes of the policies as they are then; in a dry run it is only said.
-func (r *Responses) change(ctx context.Context, dry bool, prepare func(store.PolicySet, string) (plan, error), ask func(context.Context, lofamov1.ResponseServiceClient) (changed, error),
+func (r *Responses) change(ctx context.Context, dry bool, prepare func(store.PolicySet, string) (plan, error),
+	ask func(context.Context, lofamov1.ResponseServiceClient) (changed, error),
 ) ([]*lofamov1.PolicyChange, uint64, error) {
 	if dry {
 		set, err := r.set(ctx)
@@ -382,7 +387,8 @@ func (r *Responses) commit(ctx context.Context, by string, prepare func(store.Po
 	}
 	r.countOpen(ctx, p.changes)
 	for _, c := range p.changes {
-		r.s.cfg.Logger.Info("policy applied or withdrawn", "by", by, "policy", c.GetName(), "change", c.GetKind(), "version", c.GetVersion(), "mode", c.GetTo(), "revision", revision)
+		r.s.cfg.Logger.Info("policy applied or withdrawn", "by", by, "policy", c.GetName(), "change", c.GetKind(), "version",
+			c.GetVersion(), "mode", c.GetTo(), "revision", revision)
 	}
 	return &lofamov1.ApplyPoliciesResponse{Changes: p.changes, Revision: revision}, nil
 }
@@ -395,7 +401,8 @@ func (r *Responses) fits(w store.Write, policies int) ([]store.Write, error) {
 	}
 	most := r.s.cfg.MaxOps - otherOps
 	if ops := w.Batch().Ops(); r.s.cfg.MaxOps > 0 && ops > most || size > maxMarkBytes {
-		return nil, status.Errorf(codes.InvalidArgument, "policies: given %d that change, which take %d operations and %d bytes of the store: want at most %d and %d in one change: apply them in parts",
+		return nil, status.Errorf(codes.InvalidArgument,
+			"policies: given %d that change, which take %d operations and %d bytes of the store: want at most %d and %d in one change: apply them in parts",
 			policies, ops, size, most, maxMarkBytes)
 	}
 	return []store.Write{w}, nil
@@ -487,7 +494,8 @@ func (r *Responses) GetPolicy(ctx context.Context, req *lofamov1.GetPolicyReques
 	case resp.GetPolicy() != nil:
 		return resp, nil
 	case req.GetVersion() > 0:
-		return nil, status.Errorf(codes.NotFound, "policy %.63q: version %d: there is none, or it is kept no longer", req.GetName(), req.GetVersion())
+		return nil, status.Errorf(codes.NotFound, "policy %.63q: version %d: there is none, or it is kept no longer", req.GetName(),
+			req.GetVersion())
 	case len(history) > 0:
 		return nil, status.Errorf(codes.NotFound, "policy %.63q: it was withdrawn: version %d was the last", req.GetName(), history[0].Version)
 	}
@@ -496,7 +504,8 @@ func (r *Responses) GetPolicy(ctx context.Context, req *lofamov1.GetPolicyReques
 
 // policy is a stored policy as the API has it.
 func (r *Responses) policy(p store.StoredPolicy) *lofamov1.ResponsePolicy {
-	out := &lofamov1.ResponsePolicy{Name: p.Name, Version: p.Version, Document: string(p.JSON), By: p.By, At: timestamppb.New(p.At), Deleted: p.Deleted}
+	out := &lofamov1.ResponsePolicy{Name: p.Name, Version: p.Version, Document: string(p.JSON), By: p.By, At: timestamppb.New(p.At),
+		Deleted: p.Deleted}
 	if p.Deleted {
 		return out
 	}

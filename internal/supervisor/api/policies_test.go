@@ -80,7 +80,8 @@ spec:
 func said(changes []*lofamov1.PolicyChange) string {
 	var out []string
 	for _, c := range changes {
-		s := fmt.Sprintf("%s %s %d %s→%s", c.GetName(), strings.TrimPrefix(c.GetKind().String(), "POLICY_"), c.GetVersion(), short(c.GetFrom()), short(c.GetTo()))
+		s := fmt.Sprintf("%s %s %d %s→%s", c.GetName(), strings.TrimPrefix(c.GetKind().String(), "POLICY_"), c.GetVersion(),
+			short(c.GetFrom()), short(c.GetTo()))
 		if c.GetOpen() > 0 {
 			s += fmt.Sprintf(" %d open", c.GetOpen())
 		}
@@ -115,33 +116,42 @@ func TestApplyPolicies(t *testing.T) {
 	if list, err := r.ListPolicies(ann, nil); err != nil || len(list.GetPolicies()) != 0 {
 		t.Errorf("after a dry run: %v, %v", list, err)
 	}
-	rev := apply("b CREATED 1 -→OBSERVE_ONLY, a CREATED 1 -→OBSERVE_ONLY", &lofamov1.ApplyPoliciesRequest{Documents: both, Expected: map[string]uint64{"a": 0}})
-	if again := apply("b UNCHANGED 1 OBSERVE_ONLY→OBSERVE_ONLY, a UNCHANGED 1 OBSERVE_ONLY→OBSERVE_ONLY", &lofamov1.ApplyPoliciesRequest{Documents: both}); again != 0 && again < rev {
+	rev := apply("b CREATED 1 -→OBSERVE_ONLY, a CREATED 1 -→OBSERVE_ONLY",
+		&lofamov1.ApplyPoliciesRequest{Documents: both, Expected: map[string]uint64{"a": 0}})
+	if again := apply("b UNCHANGED 1 OBSERVE_ONLY→OBSERVE_ONLY, a UNCHANGED 1 OBSERVE_ONLY→OBSERVE_ONLY",
+		&lofamov1.ApplyPoliciesRequest{Documents: both}); again != 0 && again < rev {
 		t.Errorf("revision %d after %d", again, rev)
 	}
-	apply("a RELABELLED 2 OBSERVE_ONLY→OBSERVE_ONLY", &lofamov1.ApplyPoliciesRequest{Documents: document("a", "{name: a}", "{name: a, labels: {team: x}}")})
-	apply("a REPLACED 3 OBSERVE_ONLY→ENFORCE", &lofamov1.ApplyPoliciesRequest{Documents: document("a", "description: one of a test", "mode: enforce"), Expected: map[string]uint64{"a": 2}})
+	apply("a RELABELLED 2 OBSERVE_ONLY→OBSERVE_ONLY",
+		&lofamov1.ApplyPoliciesRequest{Documents: document("a", "{name: a}", "{name: a, labels: {team: x}}")})
+	apply("a REPLACED 3 OBSERVE_ONLY→ENFORCE", &lofamov1.ApplyPoliciesRequest{Documents: document("a", "description: one of a test",
+		"mode: enforce"), Expected: map[string]uint64{"a": 2}})
 
 	list, err := r.ListPolicies(callOf(t, pki.RoleViewer, "eve"), nil)
 	if err != nil || len(list.GetPolicies()) != 2 || list.GetRevision() < rev {
 		t.Fatalf("%v, %v", list, err)
 	}
-	if p := list.GetPolicies()[0]; p.GetName() != "a" || p.GetVersion() != 3 || p.GetBy() != "operator/ann" || p.GetMode() != lofamov1.PolicyMode_ENFORCE || len(p.GetDigest()) != 16 || p.GetAt() == nil ||
-		strings.Join(p.GetSteps(), " ") != "kubernetes.taint" || !strings.Contains(p.GetDocument(), `"mode":"enforce"`) || !strings.HasPrefix(p.GetMatch(), "fault.component") {
+	if p := list.GetPolicies()[0]; p.GetName() != "a" || p.GetVersion() != 3 || p.GetBy() != "operator/ann" ||
+		p.GetMode() != lofamov1.PolicyMode_ENFORCE || len(p.GetDigest()) != 16 || p.GetAt() == nil ||
+		strings.Join(p.GetSteps(), " ") != "kubernetes.taint" || !strings.Contains(p.GetDocument(), `"mode":"enforce"`) ||
+		!strings.HasPrefix(p.GetMatch(), "fault.component") {
 		t.Errorf("%v", p)
 	}
 	got, err := r.GetPolicy(ann, &lofamov1.GetPolicyRequest{Name: "a"})
-	if err != nil || got.GetPolicy().GetVersion() != 3 || len(got.GetFormer()) != 2 || got.GetFormer()[0].GetVersion() != 2 || got.GetFormer()[0].GetDocument() != "" || got.GetFormer()[1].GetDigest() == "" {
+	if err != nil || got.GetPolicy().GetVersion() != 3 || len(got.GetFormer()) != 2 || got.GetFormer()[0].GetVersion() != 2 ||
+		got.GetFormer()[0].GetDocument() != "" || got.GetFormer()[1].GetDigest() == "" {
 		t.Errorf("%v, %v", got, err)
 	}
-	if got, err = r.GetPolicy(ann, &lofamov1.GetPolicyRequest{Name: "a", Version: 1}); err != nil || got.GetPolicy().GetVersion() != 1 || !strings.Contains(got.GetPolicy().GetDocument(), "one of a test") {
+	if got, err = r.GetPolicy(ann, &lofamov1.GetPolicyRequest{Name: "a", Version: 1}); err != nil ||
+		got.GetPolicy().GetVersion() != 1 || !strings.Contains(got.GetPolicy().GetDocument(), "one of a test") {
 		t.Errorf("%v, %v", got, err)
 	}
 	events, _, err := s.Events(t.Context(), 0, 0, nil)
 	if err != nil || len(events) != 4 {
 		t.Fatalf("%v, %v", events, err)
 	}
-	if ev := events[3]; ev.GetKind() != lofamov1.EventKind_POLICY_CHANGED || ev.GetPolicy() != "a" || ev.GetObserver() != "operator/ann" || ev.GetEnded() ||
+	if ev := events[3]; ev.GetKind() != lofamov1.EventKind_POLICY_CHANGED || ev.GetPolicy() != "a" ||
+		ev.GetObserver() != "operator/ann" || ev.GetEnded() ||
 		ev.GetReason() != "policy a replaced, observe-only before, enforce now, version 3" || ev.GetTime() == nil {
 		t.Errorf("%v", ev)
 	}
@@ -162,13 +172,20 @@ func TestApplyPoliciesRefuses(t *testing.T) {
 	}{
 		{callOf(t, pki.RoleApprover, "ann"), &lofamov1.ApplyPoliciesRequest{Documents: document("b")}, codes.PermissionDenied, "want operator"},
 		{ann, &lofamov1.ApplyPoliciesRequest{}, codes.InvalidArgument, "given no document"},
-		{ann, &lofamov1.ApplyPoliciesRequest{Documents: document("a", "kubernetes.taint", "kubernetes.paint")}, codes.InvalidArgument, `spec.steps[0].executor: given "kubernetes.paint": want one of`},
-		{ann, &lofamov1.ApplyPoliciesRequest{Documents: long + strings.Repeat("---"+strings.ReplaceAll(long, "name: a", "nome: b"), 20)}, codes.InvalidArgument, "policy check says all"},
-		{ann, &lofamov1.ApplyPoliciesRequest{Documents: document("b", "key: b", "key: a")}, codes.InvalidArgument, "policy a: spec.match: the same condition and the same steps as policy b"},
-		{ann, &lofamov1.ApplyPoliciesRequest{Documents: document("b", "key: b", "key: a"), DryRun: true}, codes.InvalidArgument, "the same condition"},
-		{ann, &lofamov1.ApplyPoliciesRequest{Documents: document("a"), Expected: map[string]uint64{"a": 4}}, codes.Aborted, "policy a: it is at version 1 and 4 is expected"},
-		{ann, &lofamov1.ApplyPoliciesRequest{Documents: document("b"), Expected: map[string]uint64{"b": 1}}, codes.Aborted, "policy b: it is at version 0 and 1 is expected"},
-		{ann, &lofamov1.ApplyPoliciesRequest{Documents: document("b"), Expected: map[string]uint64{"a": 1}}, codes.InvalidArgument, `expected: given "a": want names`},
+		{ann, &lofamov1.ApplyPoliciesRequest{Documents: document("a", "kubernetes.taint", "kubernetes.paint")}, codes.InvalidArgument,
+			`spec.steps[0].executor: given "kubernetes.paint": want one of`},
+		{ann, &lofamov1.ApplyPoliciesRequest{Documents: long + strings.Repeat("---"+strings.ReplaceAll(long, "name: a", "nome: b"), 20)},
+			codes.InvalidArgument, "policy check says all"},
+		{ann, &lofamov1.ApplyPoliciesRequest{Documents: document("b", "key: b", "key: a")}, codes.InvalidArgument,
+			"policy a: spec.match: the same condition and the same steps as policy b"},
+		{ann, &lofamov1.ApplyPoliciesRequest{Documents: document("b", "key: b", "key: a"), DryRun: true}, codes.InvalidArgument,
+			"the same condition"},
+		{ann, &lofamov1.ApplyPoliciesRequest{Documents: document("a"), Expected: map[string]uint64{"a": 4}}, codes.Aborted,
+			"policy a: it is at version 1 and 4 is expected"},
+		{ann, &lofamov1.ApplyPoliciesRequest{Documents: document("b"), Expected: map[string]uint64{"b": 1}}, codes.Aborted,
+			"policy b: it is at version 0 and 1 is expected"},
+		{ann, &lofamov1.ApplyPoliciesRequest{Documents: document("b"), Expected: map[string]uint64{"a": 1}}, codes.InvalidArgument,
+			`expected: given "a": want names`},
 	} {
 		_, err := r.ApplyPolicies(tc.ctx, tc.req)
 		refused(t, fmt.Sprintf("%.300s", tc.req), err, tc.code, tc.text)
@@ -206,14 +223,17 @@ func TestCheckPolicies(t *testing.T) {
 		return resp
 	}
 	resp := check(strings.Replace(twoApprovals, "approvals: 2", "approvals: 1", 1) + "---" + document("new"))
-	if got := said(resp.GetChanges()); got != "drain REPLACED 2 ENFORCE→ENFORCE 1 open, new CREATED 1 -→OBSERVE_ONLY" || len(resp.GetErrors()) > 0 {
+	if got := said(resp.GetChanges()); got != "drain REPLACED 2 ENFORCE→ENFORCE 1 open, new CREATED 1 -→OBSERVE_ONLY" ||
+		len(resp.GetErrors()) > 0 {
 		t.Errorf("%s, %v", got, resp.GetErrors())
 	}
 	resp = check(document("a", "NoSchedule", "NoThing", "timeout", "x") + "---" + document("b", "spec:", "specs:"))
-	if len(resp.GetErrors()) < 3 || len(resp.GetChanges()) > 0 || !strings.Contains(resp.GetErrors()[0], `policy a: spec.steps[0].parameters.effect: given "NoThing"`) {
+	if len(resp.GetErrors()) < 3 || len(resp.GetChanges()) > 0 ||
+		!strings.Contains(resp.GetErrors()[0], `policy a: spec.steps[0].parameters.effect: given "NoThing"`) {
 		t.Errorf("%q", resp.GetErrors())
 	}
-	if resp = check(strings.Replace(twoApprovals, "name: drain}", "name: twin}", 1)); len(resp.GetErrors()) != 1 || !strings.Contains(resp.GetErrors()[0], "the same steps") {
+	if resp = check(strings.Replace(twoApprovals, "name: drain}", "name: twin}", 1)); len(resp.GetErrors()) != 1 ||
+		!strings.Contains(resp.GetErrors()[0], "the same steps") {
 		t.Errorf("%q", resp.GetErrors())
 	}
 }
@@ -234,10 +254,13 @@ func TestDeletePolicies(t *testing.T) {
 	}{
 		{ann, &lofamov1.DeletePoliciesRequest{}, codes.InvalidArgument, "names: given 0: want 1 to 200"},
 		{callOf(t, pki.RoleApprover, "ann"), &lofamov1.DeletePoliciesRequest{Names: []string{"a"}}, codes.PermissionDenied, "want operator"},
-		{ann, &lofamov1.DeletePoliciesRequest{Names: []string{"a", "x", "y"}}, codes.NotFound, `there is no policy "x", "y": nothing was changed`},
+		{ann, &lofamov1.DeletePoliciesRequest{Names: []string{"a", "x", "y"}}, codes.NotFound,
+			`there is no policy "x", "y": nothing was changed`},
 		{ann, &lofamov1.DeletePoliciesRequest{Names: []string{"a"}, Expected: map[string]uint64{"a": 2}}, codes.Aborted, "it is at version 1"},
-		{ann, &lofamov1.DeletePoliciesRequest{Names: []string{"drain", "a", "a"}, DryRun: true}, codes.OK, "drain DELETED 2 ENFORCE→- 1 open, a DELETED 2 OBSERVE_ONLY→-"},
-		{ann, &lofamov1.DeletePoliciesRequest{Names: []string{"drain", "a", "a"}}, codes.OK, "drain DELETED 2 ENFORCE→- 1 open, a DELETED 2 OBSERVE_ONLY→-"},
+		{ann, &lofamov1.DeletePoliciesRequest{Names: []string{"drain", "a", "a"}, DryRun: true}, codes.OK,
+			"drain DELETED 2 ENFORCE→- 1 open, a DELETED 2 OBSERVE_ONLY→-"},
+		{ann, &lofamov1.DeletePoliciesRequest{Names: []string{"drain", "a", "a"}}, codes.OK,
+			"drain DELETED 2 ENFORCE→- 1 open, a DELETED 2 OBSERVE_ONLY→-"},
 		{ann, &lofamov1.DeletePoliciesRequest{Names: []string{"a"}}, codes.NotFound, `there is no policy "a"`},
 	} {
 		resp, err := r.DeletePolicies(tc.ctx, tc.req)
@@ -255,7 +278,8 @@ func TestDeletePolicies(t *testing.T) {
 	refused(t, "a version that is not", err, codes.NotFound, "version 9: there is none")
 	_, err = r.GetPolicy(ann, &lofamov1.GetPolicyRequest{})
 	refused(t, "no name", err, codes.InvalidArgument, "name: given nothing")
-	if got, err := r.GetPolicy(ann, &lofamov1.GetPolicyRequest{Name: "a", Version: 2}); err != nil || !got.GetPolicy().GetDeleted() || got.GetPolicy().GetDocument() != "" {
+	if got, err := r.GetPolicy(ann, &lofamov1.GetPolicyRequest{Name: "a", Version: 2}); err != nil || !got.GetPolicy().GetDeleted() ||
+		got.GetPolicy().GetDocument() != "" {
 		t.Errorf("%v, %v", got, err)
 	}
 	events, _, err := s.Events(t.Context(), 0, 0, nil)
@@ -272,15 +296,18 @@ func TestUnreadablePolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := set.Write([]store.StoredPolicy{{Name: "a", JSON: []byte(`{"apiVersion":"lofamo.io/v7"}`)}, {Name: "b", JSON: []byte(`{"apiVersion":"lofamo.io/v7"}`)}})
+	w, err := set.Write([]store.StoredPolicy{{Name: "a", JSON: []byte(`{"apiVersion":"lofamo.io/v7"}`)},
+		{Name: "b", JSON: []byte(`{"apiVersion":"lofamo.io/v7"}`)}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.s.cfg.Operators.Change(t.Context(), func(store.Topology) ([]store.Write, error) { return []store.Write{w}, nil }); err != nil {
+	if _, err := r.s.cfg.Operators.Change(t.Context(),
+		func(store.Topology) ([]store.Write, error) { return []store.Write{w}, nil }); err != nil {
 		t.Fatal(err)
 	}
 	list, err := r.ListPolicies(ann, nil)
-	if err != nil || len(list.GetPolicies()) != 2 || !strings.Contains(list.GetPolicies()[0].GetDescription(), "cannot read it") || list.GetPolicies()[0].GetMode() != 0 {
+	if err != nil || len(list.GetPolicies()) != 2 || !strings.Contains(list.GetPolicies()[0].GetDescription(), "cannot read it") ||
+		list.GetPolicies()[0].GetMode() != 0 {
 		t.Errorf("%v, %v", list, err)
 	}
 	resp, err := r.ApplyPolicies(ann, &lofamov1.ApplyPoliciesRequest{Documents: document("a")})
@@ -306,8 +333,10 @@ func TestProtoResponse(t *testing.T) {
 			t.Errorf("%s is %s", s, got)
 		}
 	}
-	g := protoResponse(&response.Response{Target: response.Target{Group: "label/rack=r7"}, FaultState: fault.Failed, FaultCause: fault.CauseNode, Undo: response.Undo{OnRecovery: true}})
-	if g.GetComponent() != "" || g.GetGroup() != "label/rack=r7" || g.GetFaultState() != lofamov1.State_FAILED || g.GetFaultCause() != lofamov1.Cause_NODE || g.GetUndoAfter() == nil || g.GetClosed() != nil {
+	g := protoResponse(&response.Response{Target: response.Target{Group: "label/rack=r7"}, FaultState: fault.Failed,
+		FaultCause: fault.CauseNode, Undo: response.Undo{OnRecovery: true}})
+	if g.GetComponent() != "" || g.GetGroup() != "label/rack=r7" || g.GetFaultState() != lofamov1.State_FAILED ||
+		g.GetFaultCause() != lofamov1.Cause_NODE || g.GetUndoAfter() == nil || g.GetClosed() != nil {
 		t.Errorf("%v", g)
 	}
 }

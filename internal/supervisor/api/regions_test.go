@@ -27,7 +27,8 @@ func parentOfTwo(t *testing.T) *harness {
 			return "west"
 		},
 		Kept: func(_ context.Context, id fault.NodeID) (*lofamov1.Node, error) {
-			return &lofamov1.Node{Id: string(id), State: lofamov1.State_NORMAL, Components: []*lofamov1.Component{{Name: "host", State: lofamov1.State_NORMAL}}}, nil
+			return &lofamov1.Node{Id: string(id), State: lofamov1.State_NORMAL,
+				Components: []*lofamov1.Component{{Name: "host", State: lofamov1.State_NORMAL}}}, nil
 		},
 	})
 	return h
@@ -66,7 +67,8 @@ func TestHistoryOfACutOffRegion(t *testing.T) {
 	ago := func(s int) *timestamppb.Timestamp { return timestamppb.New(now.Add(-time.Duration(s) * time.Second)) }
 	const u, n, s = lofamov1.State_UNKNOWN, lofamov1.State_NORMAL, lofamov1.State_SICK
 	change := func(ago *timestamppb.Timestamp, node string, from, to lofamov1.State, reason string) {
-		h.put(t, &lofamov1.Event{Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: node, Region: "west", Component: "node", From: from, To: to, Time: ago, Reason: reason})
+		h.put(t, &lofamov1.Event{Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: node, Region: "west", Component: "node", From: from,
+			To: to, Time: ago, Reason: reason})
 	}
 	region := func(ago *timestamppb.Timestamp, name string, from, to lofamov1.State, reason string) {
 		h.put(t, &lofamov1.Event{Kind: lofamov1.EventKind_REGION_CHANGED, Region: name, From: from, To: to, Time: ago, Reason: reason})

@@ -34,7 +34,8 @@ func (l leader) Reports(_ context.Context, q engine.ReportQuery) (engine.ReportV
 			Committed: true, Commit: 4 * time.Millisecond,
 			Said: []engine.Said{{Node: "b", Component: fault.Link(grid.XPlus), State: fault.Failed}},
 		}},
-		Senders: map[fault.NodeID]engine.Sender{"b": {Status: status, At: time.Now(), OldAt: time.Now().Add(time.Hour)}, "a": {Status: status, At: time.Now().Add(-time.Minute), OldAt: time.Now().Add(-time.Second)}},
+		Senders: map[fault.NodeID]engine.Sender{"b": {Status: status, At: time.Now(), OldAt: time.Now().Add(time.Hour)},
+			"a": {Status: status, At: time.Now().Add(-time.Minute), OldAt: time.Now().Add(-time.Second)}},
 	}, nil
 }
 
@@ -50,7 +51,8 @@ func TestListReports(t *testing.T) {
 	}
 	want := &lofamov1.ReportStatus{
 		Node: "b", Half: "dnp", Epoch: 3, Seq: 9, Path: lofamov1.Path_TORUS, From: "10.0.0.1:7000", Latency: durationpb.New(12 * time.Millisecond),
-		Hops:   []*lofamov1.ReportHop{{Node: "b", Half: "dnp", Held: durationpb.New(time.Millisecond)}, {Node: "a", Half: "host", Held: durationpb.New(0)}},
+		Hops: []*lofamov1.ReportHop{{Node: "b", Half: "dnp", Held: durationpb.New(time.Millisecond)},
+			{Node: "a", Half: "host", Held: durationpb.New(0)}},
 		Commit: durationpb.New(4 * time.Millisecond), Committed: true, Copies: 2, Says: []string{"b link/X+ FAILED"},
 	}
 	if d := cmp.Diff(want, resp.GetReports()[0], protocmp.Transform(), protocmp.IgnoreFields(&lofamov1.ReportStatus{}, "age")); d != "" {
@@ -59,11 +61,13 @@ func TestListReports(t *testing.T) {
 	if resp.GetReports()[0].GetAge() == nil {
 		t.Error("no age")
 	}
-	if s := resp.GetSenders(); len(s) != 1 || s[0].GetNode() != "b" || s[0].GetCoord() != "1,0,0" || s[0].GetDelivery().GetPrimary() != "eth0>s1" || s[0].GetAge() == nil {
+	if s := resp.GetSenders(); len(s) != 1 || s[0].GetNode() != "b" || s[0].GetCoord() != "1,0,0" ||
+		s[0].GetDelivery().GetPrimary() != "eth0>s1" || s[0].GetAge() == nil {
 		t.Errorf("senders %v", s)
 	}
 	resp, err = h.client.ListReports(t.Context(), &lofamov1.ListReportsRequest{})
-	if q := <-l.asked; err != nil || q != (engine.ReportQuery{Limit: 100}) || len(resp.GetSenders()) != 2 || resp.GetSenders()[0].GetNode() != "a" ||
+	if q := <-l.asked; err != nil || q != (engine.ReportQuery{Limit: 100}) || len(resp.GetSenders()) != 2 ||
+		resp.GetSenders()[0].GetNode() != "a" ||
 		!resp.GetSenders()[0].GetOld() || resp.GetSenders()[1].GetOld() {
 		t.Errorf("asked for %+v; %v, %v", q, resp, err)
 	}

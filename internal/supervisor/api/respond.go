@@ -21,9 +21,11 @@ import (
 // ErrSubmitted is in the chain of an error when it is not known whether the change was committed; without it nothing was.
 var ErrSubmitted = errors.New("it is not known whether it was committed")
 
-// MaskFor masks the link of a node in the name of an owner, unless somebody has masked it. mine says whether the mask is the owner's, by whose it is. What would
-// cut the torus is refused. It is for the leader of that token alone, and commits under its fence.
-func (s *Server) MaskFor(ctx context.Context, token uint64, id fault.NodeID, dir grid.Direction, owner, reason string) (mine bool, by string, err error) {
+// MaskFor masks the link of a node in the name of an owner, unless somebody has masked it. mine says whether the mask is the
+// owner's, by whose it is. What would cut the torus is refused. It is for the leader of that token alone, and commits under its
+// fence.
+func (s *Server) MaskFor(ctx context.Context, token uint64, id fault.NodeID, dir grid.Direction, owner, reason string) (mine bool,
+	by string, err error) {
 	torus, err := s.torus(ctx)
 	if err != nil {
 		return false, "", err

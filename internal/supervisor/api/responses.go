@@ -52,13 +52,14 @@ type watched struct {
 	breaker response.Breaker
 }
 
-// NewResponses returns the service, beside that of a server. Without policies it is that of a parent of regions, without a responder that of a
-// replica on which responses are switched off.
+// NewResponses returns the service, beside that of a server. Without policies it is that of a parent of regions, without a
+// responder that of a replica on which responses are switched off.
 func NewResponses(s *Server, p Policies, r responder.Service) *Responses {
 	return &Responses{s: s, policies: p, service: r, checks: newChecks()}
 }
 
-// Who may ask for what. A replica passes on what people ask for, and asks for nothing itself: one that could would be as many subjects as it likes.
+// Who may ask for what. A replica passes on what people ask for, and asks for nothing itself: one that could would be as many
+// subjects as it likes.
 var (
 	operators = []pki.Role{pki.RoleOperator}
 	approvers = []pki.Role{pki.RoleApprover}
@@ -166,7 +167,8 @@ func (r *Responses) filter(req *lofamov1.ListResponsesRequest) (f responseFilter
 }
 
 func (f responseFilter) passes(r *response.Response) bool {
-	return (f.all || r.Closed.IsZero()) && (!f.acting || r.Mode == response.Enforce) && (f.node == "" || f.node == r.Target.Node) && (f.policy == "" || f.policy == r.Policy) &&
+	return (f.all || r.Closed.IsZero()) && (!f.acting || r.Mode == response.Enforce) && (f.node == "" || f.node == r.Target.Node) &&
+		(f.policy == "" || f.policy == r.Policy) &&
 		(len(f.states) == 0 || slices.Contains(f.states, protoResponseState(r.State)))
 }
 
@@ -214,7 +216,8 @@ func (r *Responses) get(ctx context.Context, id string) (*lofamov1.Response, err
 const watchPause = 100 * time.Millisecond
 
 // WatchResponses implements the service.
-func (r *Responses) WatchResponses(req *lofamov1.WatchResponsesRequest, stream grpc.ServerStreamingServer[lofamov1.WatchResponsesResponse]) error {
+func (r *Responses) WatchResponses(req *lofamov1.WatchResponsesRequest,
+	stream grpc.ServerStreamingServer[lofamov1.WatchResponsesResponse]) error {
 	if err := r.ready(); err != nil {
 		return err
 	}
@@ -307,7 +310,8 @@ type word struct {
 }
 
 // askFor has the leader take a person's word, and answers with what done finds then.
-func askFor[R any](ctx context.Context, r *Responses, w word, done func(context.Context) (R, error), pass func(context.Context, lofamov1.ResponseServiceClient) (R, error)) (R, error) {
+func askFor[R any](ctx context.Context, r *Responses, w word, done func(context.Context) (R, error),
+	pass func(context.Context, lofamov1.ResponseServiceClient) (R, error)) (R, error) {
 	var none R
 	if err := r.ready(); err != nil {
 		return none, err
@@ -341,7 +345,8 @@ func (w word) check() error {
 	if w.must {
 		least = 1
 	}
-	if w.must && strings.TrimSpace(w.reason) == "" || n > maxReason || !utf8.ValidString(w.reason) || strings.ContainsFunc(w.reason, unicode.IsControl) {
+	if w.must && strings.TrimSpace(w.reason) == "" || n > maxReason || !utf8.ValidString(w.reason) ||
+		strings.ContainsFunc(w.reason, unicode.IsControl) {
 		return invalid("reason", "given %d bytes, %.20q: want %d to %d without control characters", n, w.reason, least, maxReason)
 	}
 	return nil
@@ -353,7 +358,8 @@ func (r *Responses) refusal(ctx context.Context, w word, err error) error {
 	switch {
 	case errors.Is(err, responder.ErrNotLeader):
 		return engine.ErrNotLeading
-	case said, errors.Is(err, store.ErrConflict), errors.Is(err, engine.ErrUnsettled), errors.Is(err, engine.ErrNotLeading), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case said, errors.Is(err, store.ErrConflict), errors.Is(err, engine.ErrUnsettled), errors.Is(err,
+		engine.ErrNotLeading), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
 	}
 	if w.id != "" {
@@ -366,42 +372,46 @@ func (r *Responses) refusal(ctx context.Context, w word, err error) error {
 
 // ApproveResponse implements the service.
 func (r *Responses) ApproveResponse(ctx context.Context, req *lofamov1.ApproveResponseRequest) (*lofamov1.ApproveResponseResponse, error) {
-	return askFor(ctx, r, word{response.Approve, req.GetId(), req.GetReason(), false, approvers}, func(ctx context.Context) (*lofamov1.ApproveResponseResponse, error) {
-		is, err := r.get(ctx, req.GetId())
-		return &lofamov1.ApproveResponseResponse{Response: is}, err
-	}, func(ctx context.Context, c lofamov1.ResponseServiceClient) (*lofamov1.ApproveResponseResponse, error) {
-		return c.ApproveResponse(ctx, req)
-	})
+	return askFor(ctx, r, word{response.Approve, req.GetId(), req.GetReason(), false, approvers},
+		func(ctx context.Context) (*lofamov1.ApproveResponseResponse, error) {
+			is, err := r.get(ctx, req.GetId())
+			return &lofamov1.ApproveResponseResponse{Response: is}, err
+		}, func(ctx context.Context, c lofamov1.ResponseServiceClient) (*lofamov1.ApproveResponseResponse, error) {
+			return c.ApproveResponse(ctx, req)
+		})
 }
 
 // DenyResponse implements the service.
 func (r *Responses) DenyResponse(ctx context.Context, req *lofamov1.DenyResponseRequest) (*lofamov1.DenyResponseResponse, error) {
-	return askFor(ctx, r, word{response.Deny, req.GetId(), req.GetReason(), true, deniers}, func(ctx context.Context) (*lofamov1.DenyResponseResponse, error) {
-		is, err := r.get(ctx, req.GetId())
-		return &lofamov1.DenyResponseResponse{Response: is}, err
-	}, func(ctx context.Context, c lofamov1.ResponseServiceClient) (*lofamov1.DenyResponseResponse, error) {
-		return c.DenyResponse(ctx, req)
-	})
+	return askFor(ctx, r, word{response.Deny, req.GetId(), req.GetReason(), true, deniers},
+		func(ctx context.Context) (*lofamov1.DenyResponseResponse, error) {
+			is, err := r.get(ctx, req.GetId())
+			return &lofamov1.DenyResponseResponse{Response: is}, err
+		}, func(ctx context.Context, c lofamov1.ResponseServiceClient) (*lofamov1.DenyResponseResponse, error) {
+			return c.DenyResponse(ctx, req)
+		})
 }
 
 // CancelResponse implements the service.
 func (r *Responses) CancelResponse(ctx context.Context, req *lofamov1.CancelResponseRequest) (*lofamov1.CancelResponseResponse, error) {
-	return askFor(ctx, r, word{response.Cancel, req.GetId(), req.GetReason(), true, operators}, func(ctx context.Context) (*lofamov1.CancelResponseResponse, error) {
-		is, err := r.get(ctx, req.GetId())
-		return &lofamov1.CancelResponseResponse{Response: is}, err
-	}, func(ctx context.Context, c lofamov1.ResponseServiceClient) (*lofamov1.CancelResponseResponse, error) {
-		return c.CancelResponse(ctx, req)
-	})
+	return askFor(ctx, r, word{response.Cancel, req.GetId(), req.GetReason(), true, operators},
+		func(ctx context.Context) (*lofamov1.CancelResponseResponse, error) {
+			is, err := r.get(ctx, req.GetId())
+			return &lofamov1.CancelResponseResponse{Response: is}, err
+		}, func(ctx context.Context, c lofamov1.ResponseServiceClient) (*lofamov1.CancelResponseResponse, error) {
+			return c.CancelResponse(ctx, req)
+		})
 }
 
 // RetryResponse implements the service.
 func (r *Responses) RetryResponse(ctx context.Context, req *lofamov1.RetryResponseRequest) (*lofamov1.RetryResponseResponse, error) {
-	return askFor(ctx, r, word{response.Retry, req.GetId(), req.GetReason(), false, operators}, func(ctx context.Context) (*lofamov1.RetryResponseResponse, error) {
-		is, err := r.get(ctx, req.GetId())
-		return &lofamov1.RetryResponseResponse{Response: is}, err
-	}, func(ctx context.Context, c lofamov1.ResponseServiceClient) (*lofamov1.RetryResponseResponse, error) {
-		return c.RetryResponse(ctx, req)
-	})
+	return askFor(ctx, r, word{response.Retry, req.GetId(), req.GetReason(), false, operators},
+		func(ctx context.Context) (*lofamov1.RetryResponseResponse, error) {
+			is, err := r.get(ctx, req.GetId())
+			return &lofamov1.RetryResponseResponse{Response: is}, err
+		}, func(ctx context.Context, c lofamov1.ResponseServiceClient) (*lofamov1.RetryResponseResponse, error) {
+			return c.RetryResponse(ctx, req)
+		})
 }
 
 // SettleResponse implements the service.
@@ -410,12 +420,13 @@ func (r *Responses) SettleResponse(ctx context.Context, req *lofamov1.SettleResp
 	if req.GetHappened() {
 		verb = response.SettleHappened
 	}
-	return askFor(ctx, r, word{verb, req.GetId(), req.GetReason(), true, operators}, func(ctx context.Context) (*lofamov1.SettleResponseResponse, error) {
-		is, err := r.get(ctx, req.GetId())
-		return &lofamov1.SettleResponseResponse{Response: is}, err
-	}, func(ctx context.Context, c lofamov1.ResponseServiceClient) (*lofamov1.SettleResponseResponse, error) {
-		return c.SettleResponse(ctx, req)
-	})
+	return askFor(ctx, r, word{verb, req.GetId(), req.GetReason(), true, operators},
+		func(ctx context.Context) (*lofamov1.SettleResponseResponse, error) {
+			is, err := r.get(ctx, req.GetId())
+			return &lofamov1.SettleResponseResponse{Response: is}, err
+		}, func(ctx context.Context, c lofamov1.ResponseServiceClient) (*lofamov1.SettleResponseResponse, error) {
+			return c.SettleResponse(ctx, req)
+		})
 }
 
 // GetBreaker implements the service.
@@ -429,10 +440,11 @@ func (r *Responses) GetBreaker(ctx context.Context, _ *lofamov1.GetBreakerReques
 
 // CloseBreaker implements the service.
 func (r *Responses) CloseBreaker(ctx context.Context, req *lofamov1.CloseBreakerRequest) (*lofamov1.CloseBreakerResponse, error) {
-	return askFor(ctx, r, word{response.CloseBreaker, "", req.GetReason(), true, operators}, func(ctx context.Context) (*lofamov1.CloseBreakerResponse, error) {
-		breaker, err := r.GetBreaker(ctx, nil)
-		return &lofamov1.CloseBreakerResponse{Breaker: breaker}, err
-	}, func(ctx context.Context, c lofamov1.ResponseServiceClient) (*lofamov1.CloseBreakerResponse, error) {
-		return c.CloseBreaker(ctx, req)
-	})
+	return askFor(ctx, r, word{response.CloseBreaker, "", req.GetReason(), true, operators},
+		func(ctx context.Context) (*lofamov1.CloseBreakerResponse, error) {
+			breaker, err := r.GetBreaker(ctx, nil)
+			return &lofamov1.CloseBreakerResponse{Breaker: breaker}, err
+		}, func(ctx context.Context, c lofamov1.ResponseServiceClient) (*lofamov1.CloseBreakerResponse, error) {
+			return c.CloseBreaker(ctx, req)
+		})
 }

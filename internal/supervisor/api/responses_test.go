@@ -85,7 +85,8 @@ func newMemory(t *testing.T, documents string) *memory {
 		topo.Nodes = append(topo.Nodes, response.NodeInfo{ID: fault.DefaultNodeID(at), Coord: at})
 	}
 	for _, ev := range []response.Event{
-		topo, response.SupervisorsChanged{Supervisors: []response.SupervisorInfo{{ID: "s1", Alive: true}}}, response.PoliciesChanged{Policies: policy.Policies(docs)}, response.Led{Token: 7},
+		topo, response.SupervisorsChanged{Supervisors: []response.SupervisorInfo{{ID: "s1",
+			Alive: true}}}, response.PoliciesChanged{Policies: policy.Policies(docs)}, response.Led{Token: 7},
 	} {
 		if err := m.step(ev); err != nil {
 			t.Fatal(err)
@@ -123,7 +124,8 @@ func (m *memory) step(ev response.Event) error {
 
 func (m *memory) fault(t *testing.T, node fault.NodeID, s fault.State) {
 	t.Helper()
-	f := response.Fault{Node: node, Component: fault.ComponentMemory, State: s, Cause: fault.CauseMemory, Since: m.now, Evidence: response.Evidence{At: m.now, Kind: fault.KindSelf, Own: true, Witnesses: []string{string(node) + "/host"}}}
+	f := response.Fault{Node: node, Component: fault.ComponentMemory, State: s, Cause: fault.CauseMemory, Since: m.now,
+		Evidence: response.Evidence{At: m.now, Kind: fault.KindSelf, Own: true, Witnesses: []string{string(node) + "/host"}}}
 	if s == fault.Normal {
 		f.Cause = fault.CauseNone
 	}
@@ -193,7 +195,8 @@ spec:
 // responsesOf is the service of a replica, and its memory.
 func responsesOf(t *testing.T, m *memory, d Directory) *Responses {
 	t.Helper()
-	return NewResponses(New(Config{Self: "s1", Names: newLeads(dimsOf(t, "4x4x4")).names, Directory: d, Stopping: make(chan struct{})}), unasked(), m)
+	return NewResponses(New(Config{Self: "s1", Names: newLeads(dimsOf(t, "4x4x4")).names, Directory: d,
+		Stopping: make(chan struct{})}), unasked(), m)
 }
 
 // unasked is a store that these tests do not ask.
@@ -221,14 +224,16 @@ func TestApproval(t *testing.T) {
 		code codes.Code
 		text string // of the error; or the state
 	}{
-		{pki.RoleOperator, "ann", &lofamov1.ApproveResponseRequest{Id: id}, codes.PermissionDenied, "role operator of operator/ann may not ask for it: want approver"},
+		{pki.RoleOperator, "ann", &lofamov1.ApproveResponseRequest{Id: id}, codes.PermissionDenied,
+			"role operator of operator/ann may not ask for it: want approver"},
 		{pki.RoleSupervisor, "s2", &lofamov1.ApproveResponseRequest{Id: id}, codes.PermissionDenied, "role supervisor"},
 		{pki.RoleApprover, "ann", &lofamov1.ApproveResponseRequest{}, codes.InvalidArgument, "id: given"},
 		{pki.RoleApprover, "ann", &lofamov1.ApproveResponseRequest{Id: strings.Repeat("r", 65)}, codes.InvalidArgument, "id: given"},
 		{pki.RoleApprover, "ann", &lofamov1.ApproveResponseRequest{Id: id, Reason: "a\x1bb"}, codes.InvalidArgument, "reason: given 3 bytes"},
 		{pki.RoleApprover, "ann", &lofamov1.ApproveResponseRequest{Id: "r7-99"}, codes.NotFound, `response "r7-99": there is none`},
 		{pki.RoleApprover, "ann", &lofamov1.ApproveResponseRequest{Id: id, Reason: "seen it"}, codes.OK, "RESPONSE_WAITING"},
-		{pki.RoleApprover, "ann", &lofamov1.ApproveResponseRequest{Id: id}, codes.Aborted, "approver/ann has approved it: want another subject: nothing was changed"},
+		{pki.RoleApprover, "ann", &lofamov1.ApproveResponseRequest{Id: id}, codes.Aborted,
+			"approver/ann has approved it: want another subject: nothing was changed"},
 		{pki.RoleApprover, "bob", &lofamov1.ApproveResponseRequest{Id: id}, codes.OK, "RESPONSE_RUNNING"},
 		{pki.RoleApprover, "cy", &lofamov1.ApproveResponseRequest{Id: id}, codes.Aborted, "want one that waits for approval"},
 	} {
@@ -243,8 +248,10 @@ func TestApproval(t *testing.T) {
 		}
 	}
 	got, err := r.GetResponse(callOf(t, pki.RoleViewer, "eve"), &lofamov1.GetResponseRequest{Id: id})
-	if err != nil || len(got.GetApprovals()) != 2 || got.GetApprovals()[1].GetSubject() != "approver/bob" || got.GetNode() != "n0-0-1" || got.GetComponent() != "memory" ||
-		got.GetSteps()[0].GetState() != lofamov1.ResponseStepState_STEP_ACTING || got.GetSteps()[0].GetAttempt() != 1 || got.GetMode() != lofamov1.PolicyMode_ENFORCE {
+	if err != nil || len(got.GetApprovals()) != 2 || got.GetApprovals()[1].GetSubject() != "approver/bob" ||
+		got.GetNode() != "n0-0-1" || got.GetComponent() != "memory" ||
+		got.GetSteps()[0].GetState() != lofamov1.ResponseStepState_STEP_ACTING || got.GetSteps()[0].GetAttempt() != 1 ||
+		got.GetMode() != lofamov1.PolicyMode_ENFORCE {
 		t.Errorf("%v, %v", got, err)
 	}
 }
@@ -255,7 +262,8 @@ func TestPassedOn(t *testing.T) {
 	id := waiting(t, m)
 	leader := responsesOf(t, m, alone{})
 	// The leader's end of the connection is that of a replica.
-	srv := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	srv := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo,
+		next grpc.UnaryHandler) (any, error) {
 		md, _ := metadata.FromIncomingContext(ctx)
 		return next(metadata.NewIncomingContext(callOf(t, pki.RoleSupervisor, "s2"), md), req)
 	}))
@@ -270,17 +278,20 @@ func TestPassedOn(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	r := responsesOf(t, &memory{follows: true}, led{conn: conn})
-	if resp, err := r.ApproveResponse(callOf(t, pki.RoleApprover, "ann"), &lofamov1.ApproveResponseRequest{Id: id}); err != nil || resp.GetResponse().GetApprovals()[0].GetSubject() != "approver/ann" {
+	if resp, err := r.ApproveResponse(callOf(t, pki.RoleApprover, "ann"), &lofamov1.ApproveResponseRequest{Id: id}); err != nil ||
+		resp.GetResponse().GetApprovals()[0].GetSubject() != "approver/ann" {
 		t.Errorf("%v, %v", resp, err)
 	}
 	_, err = r.ApproveResponse(callOf(t, pki.RoleSupervisor, "s3"), &lofamov1.ApproveResponseRequest{Id: id})
 	refused(t, "a replica's own word", err, codes.PermissionDenied, "want approver")
 	_, err = r.ApproveResponse(callOf(t, pki.RoleApprover, "ann"), &lofamov1.ApproveResponseRequest{Id: id})
 	refused(t, "what the leader refuses", err, codes.Aborted, "want another subject")
-	_, err = lofamov1.NewResponseServiceClient(conn).ApproveResponse(metadata.AppendToOutgoingContext(t.Context(), SubjectKey, "operator/ann"), &lofamov1.ApproveResponseRequest{Id: id})
+	_, err = lofamov1.NewResponseServiceClient(conn).ApproveResponse(metadata.AppendToOutgoingContext(t.Context(), SubjectKey,
+		"operator/ann"), &lofamov1.ApproveResponseRequest{Id: id})
 	refused(t, "an operator by way of a replica", err, codes.PermissionDenied, "role operator")
 	// Nobody is known to lead, and who was asked before does not lead any more.
-	_, err = responsesOf(t, &memory{follows: true}, alone{}).ApproveResponse(callOf(t, pki.RoleApprover, "ann"), &lofamov1.ApproveResponseRequest{Id: id})
+	_, err = responsesOf(t, &memory{follows: true}, alone{}).ApproveResponse(callOf(t, pki.RoleApprover, "ann"),
+		&lofamov1.ApproveResponseRequest{Id: id})
 	refused(t, "no leader", err, codes.Unavailable, "no leader: nothing was changed")
 	m.follows = true
 	_, err = r.ApproveResponse(callOf(t, pki.RoleApprover, "bob"), &lofamov1.ApproveResponseRequest{Id: id})
@@ -297,20 +308,23 @@ func TestWords(t *testing.T) {
 	refused(t, "deny as viewer", err, codes.PermissionDenied, "want approver or operator")
 	_, err = r.DenyResponse(approver, &lofamov1.DenyResponseRequest{Id: id, Reason: " "})
 	refused(t, "deny without a reason", err, codes.InvalidArgument, "reason: given 1 bytes")
-	if resp, err := r.DenyResponse(approver, &lofamov1.DenyResponseRequest{Id: id, Reason: "not now"}); err != nil || resp.GetResponse().GetState() != lofamov1.ResponseState_RESPONSE_EXPIRED ||
+	if resp, err := r.DenyResponse(approver, &lofamov1.DenyResponseRequest{Id: id, Reason: "not now"}); err != nil ||
+		resp.GetResponse().GetState() != lofamov1.ResponseState_RESPONSE_EXPIRED ||
 		resp.GetResponse().GetReason() != "denied" {
 		t.Errorf("%v, %v", resp, err)
 	}
 	_, err = r.RetryResponse(approver, &lofamov1.RetryResponseRequest{Id: id})
 	refused(t, "retry as approver", err, codes.PermissionDenied, "want operator")
-	if resp, err := r.RetryResponse(operator, &lofamov1.RetryResponseRequest{Id: id}); err != nil || resp.GetResponse().GetState() != lofamov1.ResponseState_RESPONSE_WAITING {
+	if resp, err := r.RetryResponse(operator, &lofamov1.RetryResponseRequest{Id: id}); err != nil ||
+		resp.GetResponse().GetState() != lofamov1.ResponseState_RESPONSE_WAITING {
 		t.Errorf("%v, %v", resp, err)
 	}
 	_, err = r.SettleResponse(operator, &lofamov1.SettleResponseRequest{Id: id, Happened: true, Reason: "seen it"})
 	refused(t, "settle what is not open", err, codes.Aborted, "settle as happened: response "+id)
 	_, err = r.SettleResponse(operator, &lofamov1.SettleResponseRequest{Id: id, Reason: "seen it"})
 	refused(t, "settle what is not open", err, codes.Aborted, "settle as not happened: response "+id)
-	if resp, err := r.CancelResponse(operator, &lofamov1.CancelResponseRequest{Id: id, Reason: "enough"}); err != nil || !resp.GetResponse().GetCancelled() {
+	if resp, err := r.CancelResponse(operator, &lofamov1.CancelResponseRequest{Id: id, Reason: "enough"}); err != nil ||
+		!resp.GetResponse().GetCancelled() {
 		t.Errorf("%v, %v", resp, err)
 	}
 	_, err = r.CloseBreaker(operator, &lofamov1.CloseBreakerRequest{Reason: "looked"})
@@ -324,7 +338,8 @@ func TestWords(t *testing.T) {
 	for x := range 4 {
 		for y := range 4 {
 			n := fault.DefaultNodeID(grid.Coord{X: x, Y: y, Z: 3})
-			f := response.Fault{Node: n, Component: fault.ComponentNode, State: fault.Failed, Cause: fault.CauseNode, Since: m.now, Evidence: response.Evidence{At: m.now, Witnesses: []string{"a/host", "b/host"}}}
+			f := response.Fault{Node: n, Component: fault.ComponentNode, State: fault.Failed, Cause: fault.CauseNode, Since: m.now,
+				Evidence: response.Evidence{At: m.now, Witnesses: []string{"a/host", "b/host"}}}
 			if err := m.step(response.FaultChanged{Fault: f}); err != nil {
 				t.Fatal(err)
 			}
@@ -333,7 +348,8 @@ func TestWords(t *testing.T) {
 	if b, err := r.GetBreaker(viewer, &lofamov1.GetBreakerRequest{}); err != nil || !b.GetOpen() || b.GetDetail() == "" || b.GetAt() == nil {
 		t.Errorf("%v, %v", b, err)
 	}
-	if resp, err := r.CloseBreaker(operator, &lofamov1.CloseBreakerRequest{Reason: "looked"}); err != nil || resp.GetBreaker().GetOpen() || resp.GetBreaker().GetClosedBy() != "operator/bob" {
+	if resp, err := r.CloseBreaker(operator, &lofamov1.CloseBreakerRequest{Reason: "looked"}); err != nil ||
+		resp.GetBreaker().GetOpen() || resp.GetBreaker().GetClosedBy() != "operator/bob" {
 		t.Errorf("%v, %v", resp, err)
 	}
 	m.broken = errors.New("the store is full")
@@ -342,7 +358,8 @@ func TestWords(t *testing.T) {
 }
 
 func TestListResponses(t *testing.T) {
-	observing := strings.NewReplacer("name: drain}", "name: watch}", "mode: enforce", "mode: observe-only", "guards: {approvals: 2}", "guards: {approvals: 1}").Replace(twoApprovals)
+	observing := strings.NewReplacer("name: drain}", "name: watch}", "mode: enforce", "mode: observe-only", "guards: {approvals: 2}",
+		"guards: {approvals: 1}").Replace(twoApprovals)
 	m := newMemory(t, twoApprovals+"---"+strings.Replace(observing, "timeout: 1m", "parameters: {force: true}", 1))
 	r := responsesOf(t, m, alone{})
 	for i := range 12 {
@@ -367,7 +384,8 @@ func TestListResponses(t *testing.T) {
 			t.Errorf("%v: %d responses, %v: want %d", tc.req, len(resp.GetResponses()), err, tc.want)
 		}
 		for i, is := range resp.GetResponses() {
-			if i > 0 && is.GetProposed().AsTime().Before(resp.GetResponses()[i-1].GetProposed().AsTime()) || i > 9 && len(is.GetId()) < len(resp.GetResponses()[0].GetId()) {
+			if i > 0 && is.GetProposed().AsTime().Before(resp.GetResponses()[i-1].GetProposed().AsTime()) || i > 9 &&
+				len(is.GetId()) < len(resp.GetResponses()[0].GetId()) {
 				t.Errorf("%v: %s at place %d", tc.req, is.GetId(), i)
 			}
 		}
@@ -517,7 +535,8 @@ func TestAudit(t *testing.T) {
 		m.fault(t, fault.DefaultNodeID(grid.Coord{X: i % 4, Y: i / 4 % 4, Z: i / 16}), fault.Failed)
 	}
 	for i := range auditPage {
-		if err := m.step(response.Asked{Subject: "operator/ann", Verb: response.Deny, Response: fmt.Sprintf("r7-%d", i%48+1)}); err != nil && i < 48 {
+		if err := m.step(response.Asked{Subject: "operator/ann", Verb: response.Deny,
+			Response: fmt.Sprintf("r7-%d", i%48+1)}); err != nil && i < 48 {
 			t.Fatal(err)
 		}
 		if err := m.step(response.Asked{Subject: "operator/ann", Verb: response.Retry, Response: fmt.Sprintf("r7-%d", i%48+1)}); err != nil {
@@ -550,12 +569,14 @@ func TestAudit(t *testing.T) {
 		req         *lofamov1.ListAuditRequest
 		first, last uint64
 	}{
-		{&lofamov1.ListAuditRequest{Limit: 10}, n - 9, n}, {&lofamov1.ListAuditRequest{}, n - 999, n}, {&lofamov1.ListAuditRequest{From: 200, Limit: auditPage + 50}, 200, 249 + auditPage},
+		{&lofamov1.ListAuditRequest{Limit: 10}, n - 9, n}, {&lofamov1.ListAuditRequest{}, n - 999,
+			n}, {&lofamov1.ListAuditRequest{From: 200, Limit: auditPage + 50}, 200, 249 + auditPage},
 		{&lofamov1.ListAuditRequest{From: n, Limit: 5}, n, n}, {&lofamov1.ListAuditRequest{From: 1, Limit: 5}, 101, 105},
 	} {
 		resp, err := r.ListAudit(t.Context(), tc.req)
 		lines := resp.GetLines()
-		if err != nil || len(lines) == 0 || lines[0].GetSeq() != tc.first || lines[len(lines)-1].GetSeq() != tc.last || resp.GetNext() != tc.last+1 {
+		if err != nil || len(lines) == 0 || lines[0].GetSeq() != tc.first || lines[len(lines)-1].GetSeq() != tc.last ||
+			resp.GetNext() != tc.last+1 {
 			t.Errorf("%v: %d lines, next %d, %v", tc.req, len(lines), resp.GetNext(), err)
 		}
 	}

@@ -63,7 +63,8 @@ func TestRevokedCallerIsNotReceivedFrom(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := pki.NewRegistry()
-	srv := NewServer(ServerConfig{TLS: r.WithTLS(server), Registerer: prometheus.NewRegistry(), Logger: slog.New(slog.DiscardHandler), MaxMessage: 1 << 20, Revoked: r})
+	srv := NewServer(ServerConfig{TLS: r.WithTLS(server), Registerer: prometheus.NewRegistry(), Logger: slog.New(slog.DiscardHandler),
+		MaxMessage: 1 << 20, Revoked: r})
 	x := &twice{first: make(chan struct{}), known: make(chan struct{}), second: make(chan error, 1)}
 	lofamov1.RegisterReplicaServer(srv, x)
 	l, err := net.Listen("tcp", "127.0.0.1:0")

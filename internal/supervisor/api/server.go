@@ -104,7 +104,8 @@ func NewServer(cfg ServerConfig) *GRPC {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.ChainUnaryInterceptor(m.UnaryServerInterceptor(), recovery.UnaryServerInterceptor(rec), AuthorizeUnary(rights, cfg.Revoked)),
-		grpc.ChainStreamInterceptor(a.stream, m.StreamServerInterceptor(), recovery.StreamServerInterceptor(rec), AuthorizeStream(rights, cfg.Revoked)),
+		grpc.ChainStreamInterceptor(a.stream, m.StreamServerInterceptor(), recovery.StreamServerInterceptor(rec),
+			AuthorizeStream(rights, cfg.Revoked)),
 	)
 	h := health.NewServer()
 	for _, name := range []string{"", lofamov1.FaultSupervisor_ServiceDesc.ServiceName, HealthLeader, HealthStore} {

@@ -53,7 +53,8 @@ func TestListSupervisors(t *testing.T) {
 	}
 	conns := make(map[string]*grpc.ClientConn)
 	for _, id := range []string{"s1", "s2"} {
-		conns[id] = dial(t, New(Config{Self: id, Names: newLeads(grid.Dims{X: 2, Y: 1, Z: 1}).names, Directory: among{self: id, list: list, conns: conns}}))
+		conns[id] = dial(t, New(Config{Self: id, Names: newLeads(grid.Dims{X: 2, Y: 1, Z: 1}).names,
+			Directory: among{self: id, list: list, conns: conns}}))
 	}
 	conns["s3"] = dial(t, deaf{})
 	for _, id := range []string{"s1", "s2"} {
@@ -62,7 +63,8 @@ func TestListSupervisors(t *testing.T) {
 			t.Fatalf("%v, %v", resp, err)
 		}
 		for i, sup := range resp.GetSupervisors() {
-			if want := list[i]; i < 2 && (len(sup.GetAlarms()) != len(want.GetAlarms()) || sup.GetQuorumAge().AsDuration() != want.GetQuorumAge().AsDuration()) {
+			if want := list[i]; i < 2 && (len(sup.GetAlarms()) != len(want.GetAlarms()) ||
+				sup.GetQuorumAge().AsDuration() != want.GetQuorumAge().AsDuration()) {
 				t.Errorf("%s says of %s %v, %v", id, sup.GetId(), sup.GetAlarms(), sup.GetQuorumAge())
 			} else if i >= 2 && len(sup.GetAlarms()) > 0 {
 				t.Errorf("%s says of %s, which does not answer, %v", id, sup.GetId(), sup.GetAlarms())

@@ -50,7 +50,8 @@ func (s *Server) ApplyTopology(ctx context.Context, req *lofamov1.ApplyTopologyR
 }
 
 // applyTopology is ApplyTopology at the leader.
-func (s *Server) applyTopology(ctx context.Context, by string, req *lofamov1.ApplyTopologyRequest) (*lofamov1.ApplyTopologyResponse, error) {
+func (s *Server) applyTopology(ctx context.Context, by string, req *lofamov1.ApplyTopologyRequest) (*lofamov1.ApplyTopologyResponse,
+	error) {
 	to, err := topology.FromProto(req.GetTopology())
 	if err != nil {
 		return nil, invalidTopology(err)
@@ -63,7 +64,8 @@ func (s *Server) applyTopology(ctx context.Context, by string, req *lofamov1.App
 			return nil, status.Errorf(codes.Aborted, "the topology is at revision %d, not at %d: somebody has changed it; begin again from what there is", revision, want)
 		}
 		if have.Region != to.Region {
-			return nil, status.Errorf(codes.InvalidArgument, "topology: region: given %q: want %q, which these supervisors are of", to.Region, have.Region)
+			return nil, status.Errorf(codes.InvalidArgument, "topology: region: given %q: want %q, which these supervisors are of",
+				to.Region, have.Region)
 		}
 		if err := topology.CheckPlaces(have.Topology, to); err != nil {
 			return nil, invalidTopology(err)
@@ -86,7 +88,8 @@ func (s *Server) applyTopology(ctx context.Context, by string, req *lofamov1.App
 	}
 	if revision == 0 {
 		revision = committed
-		s.cfg.Logger.Info("topology changed", "by", by, "revision", revision, "changes", len(changes), "first", changes[:min(len(changes), maxAudited)])
+		s.cfg.Logger.Info("topology changed", "by", by, "revision", revision, "changes", len(changes), "first",
+			changes[:min(len(changes), maxAudited)])
 	}
 	return &lofamov1.ApplyTopologyResponse{Topology: to.At(revision).Proto(), Changes: changes}, nil
 }
@@ -97,7 +100,8 @@ func invalidTopology(err error) error {
 	if bad := (*topology.InvalidError)(nil); errors.As(err, &bad) {
 		details := &errdetails.BadRequest{}
 		for _, f := range bad.Named() {
-			details.FieldViolations = append(details.FieldViolations, &errdetails.BadRequest_FieldViolation{Field: "topology." + f.Field, Description: f.Problem})
+			details.FieldViolations = append(details.FieldViolations,
+				&errdetails.BadRequest_FieldViolation{Field: "topology." + f.Field, Description: f.Problem})
 		}
 		if detailed, err := st.WithDetails(details); err == nil {
 			st = detailed

@@ -77,7 +77,8 @@ func (s *Server) startOf(ctx context.Context, after uint64) (uint64, error) {
 }
 
 // watchAtLeader passes a watch for changes as seen on to the leader, which alone sees them.
-func (s *Server) watchAtLeader(ctx context.Context, req *lofamov1.WatchRequest, stream grpc.ServerStreamingServer[lofamov1.WatchResponse]) error {
+func (s *Server) watchAtLeader(ctx context.Context, req *lofamov1.WatchRequest,
+	stream grpc.ServerStreamingServer[lofamov1.WatchResponse]) error {
 	c := s.leader()
 	if isProxied(stream.Context()) || c == nil {
 		return status.Error(codes.Unavailable, "as_seen: only the leader sees changes before their commit, and there is none that this replica can ask")

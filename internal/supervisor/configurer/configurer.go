@@ -6,8 +6,8 @@
 //	   └─────another node is given it──────────┼──once in Every──       └──┘ no answer: another node
 //	                                           └──changes again: ever more slowly
 //
-// That it is given again once in Every, each time to another node, is for those that the first one does not reach: parts that the torus has fallen into, and
-// nodes that were all switched off together.
+// That it is given again once in Every, each time to another node, is for those that the first one does not reach: parts that the
+// torus has fallen into, and nodes that were all switched off together.
 //
 // It is pure. It seals and sends nothing, and knows no map.
 package configurer
@@ -82,14 +82,16 @@ type Machine struct {
 	claims map[fault.NodeID]uint64
 }
 
-// quickTries is how many nodes are asked Again after each other, before the others are ever more slowly: where many do not answer they may all be of an earlier version.
+// quickTries is how many nodes are asked Again after each other, before the others are ever more slowly: where many do not answer
+// they may all be of an earlier version.
 const quickTries = 3
 
 // maxNumber bounds what is believed of nodes' numbers. Revisions do not get that far.
 const maxNumber = math.MaxUint64 >> 8
 
-// vouchers is how many nodes must say that they have a number before this leader goes above it, unless there are fewer. What is broadcast all have; one alone may have made
-// it up, and numbers that all nodes have taken are used up for good: for the words on masks too, which are by the same numbers.
+// vouchers is how many nodes must say that they have a number before this leader goes above it, unless there are fewer. What is
+// broadcast all have; one alone may have made it up, and numbers that all nodes have taken are used up for good: for the words on
+// masks too, which are by the same numbers.
 const vouchers = 2
 
 // New returns a machine that tells nothing. Numbers are at least term, the revision at which its leader was elected.
@@ -182,7 +184,8 @@ const partSize = 400
 // parts puts a content into as many messages as it takes.
 func (c Content) parts(number uint64) []*lofamov1.TorusConfiguration {
 	fresh := func() *lofamov1.TorusConfiguration {
-		return &lofamov1.TorusConfiguration{Number: number, Dims: c.Dims, DelayUs: uint32(c.Delay.Microseconds()), Part: math.MaxUint16, Parts: math.MaxUint16}
+		return &lofamov1.TorusConfiguration{Number: number, Dims: c.Dims, DelayUs: uint32(c.Delay.Microseconds()), Part: math.MaxUint16,
+			Parts: math.MaxUint16}
 	}
 	out := []*lofamov1.TorusConfiguration{fresh()}
 	add := func(put func(*lofamov1.TorusConfiguration)) {

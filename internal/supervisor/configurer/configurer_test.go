@@ -151,7 +151,8 @@ func TestParts(t *testing.T) {
 	parts := c.parts(1 << 50)
 	var absent, masks uint32
 	for i, p := range parts {
-		if int(p.GetPart()) != i || int(p.GetParts()) != len(parts) || proto.Size(p) > partSize+20 || len(p.GetAbsent()) > 200 || len(p.GetMasks()) > 100 {
+		if int(p.GetPart()) != i || int(p.GetParts()) != len(parts) || proto.Size(p) > partSize+20 || len(p.GetAbsent()) > 200 ||
+			len(p.GetMasks()) > 100 {
 			t.Errorf("part %d of %d: %d bytes, %d absent, %d masks", p.GetPart(), p.GetParts(), proto.Size(p), len(p.GetAbsent()), len(p.GetMasks()))
 		}
 		for _, rank := range p.GetAbsent() {
@@ -167,7 +168,8 @@ func TestParts(t *testing.T) {
 			masks++
 		}
 	}
-	if absent != servicenet.MaxConfigurationAbsent || masks != servicenet.MaxConfigurationMasks || len(parts) > servicenet.MaxConfigurationParts {
+	if absent != servicenet.MaxConfigurationAbsent || masks != servicenet.MaxConfigurationMasks ||
+		len(parts) > servicenet.MaxConfigurationParts {
 		t.Errorf("%d parts with %d absent and %d masks", len(parts), absent, masks)
 	}
 }

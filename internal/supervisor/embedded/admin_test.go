@@ -55,7 +55,8 @@ func TestCheckRemoval(t *testing.T) {
 			t.Fatal(err)
 		}
 		err = checkRemoval(members, target)
-		if (err == nil) != (tc.why == "") || err != nil && (!strings.Contains(err.Error(), tc.why) || status.Code(err) != codes.FailedPrecondition) {
+		if (err == nil) != (tc.why == "") || err != nil &&
+			(!strings.Contains(err.Error(), tc.why) || status.Code(err) != codes.FailedPrecondition) {
 			t.Errorf("%s without %s: %v, want %q", tc.members, tc.remove, err, tc.why)
 		}
 	}

@@ -126,8 +126,8 @@ func (s *Admin) DisarmAlarms(ctx context.Context, req *lofamov1.DisarmAlarmsRequ
 	return resp, nil
 }
 
-// roomFraction is the part of its quota that a store must have left for NOSPACE to be taken back. etcd raises it for a write that would take the store beyond
-// the quota: the store itself is then still within it, by up to the size of that write.
+// roomFraction is the part of its quota that a store must have left for NOSPACE to be taken back. etcd raises it for a write that
+// would take the store beyond the quota: the store itself is then still within it, by up to the size of that write.
 const roomFraction = 16
 
 // roomy is what a store must be below.

@@ -220,8 +220,8 @@ func (s *Sub) Slow() <-chan struct{} { return s.cut }
 const framesAtOnce = 16
 
 // Next waits for what comes next and returns it, oldest first: frames with all changes of one revision each,
-// or a single bookmark, which may say what the frame before it said. They are shared, and the slice is good until the next call. It fails with ErrSlow,
-// with an ExpiredError, with an error of the store (the reader may be subscribed anew from its place), or
+// or a single bookmark, which may say what the frame before it said. They are shared, and the slice is good until the next call.
+// It fails with ErrSlow, with an ExpiredError, with an error of the store (the reader may be subscribed anew from its place), or
 // with the context.
 func (s *Sub) Next(ctx context.Context) ([]*Frame, error) {
 	for {

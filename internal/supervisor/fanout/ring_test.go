@@ -63,7 +63,8 @@ func TestWire(t *testing.T) {
 		t.Error("the whole differs from all that is chosen")
 	}
 	var mark lofamov1.WatchResponse
-	if err := proto.Unmarshal(frame(t, 7).Wire(func(*lofamov1.Event) bool { return false })[0], &mark); err != nil || mark.GetRevision() != 7 || len(mark.GetEvents()) > 0 {
+	if err := proto.Unmarshal(frame(t, 7).Wire(func(*lofamov1.Event) bool { return false })[0], &mark); err != nil ||
+		mark.GetRevision() != 7 || len(mark.GetEvents()) > 0 {
 		t.Errorf("bookmark: %v, %v", &mark, err)
 	}
 }

@@ -114,10 +114,12 @@ func (c *committer) snapshot(ctx context.Context, j job) error {
 	var notices []*lofamov1.Event
 	another := was.Store != "" && was.Store != u.After.Store
 	if another {
-		notices = append(notices, c.regionEvent(name, j.at, "the region's store is another one: it was restored from a snapshot, or made anew; what it has is here, and nothing else"))
+		notices = append(notices, c.regionEvent(name, j.at,
+			"the region's store is another one: it was restored from a snapshot, or made anew; what it has is here, and nothing else"))
 	}
 	if first := u.First - u.Lost; u.Lost > 0 && was.NextEvent > 0 {
-		notices = append(notices, c.regionEvent(name, j.at, fmt.Sprintf("%d events of the region are no longer kept there, from %d on: what they led to is here", u.Lost, first)))
+		notices = append(notices, c.regionEvent(name, j.at,
+			fmt.Sprintf("%d events of the region are no longer kept there, from %d on: what they led to is here", u.Lost, first)))
 	}
 	return c.pack(ctx, name, []export.Unit{u}, notices...)
 }
@@ -125,7 +127,8 @@ func (c *committer) snapshot(ctx context.Context, j job) error {
 // regionEvent tells something of a region, whose state stays as it is.
 func (c *committer) regionEvent(name string, at time.Time, reason string) *lofamov1.Event {
 	state := c.heads[name].state()
-	return &lofamov1.Event{Kind: lofamov1.EventKind_REGION_CHANGED, Region: name, From: state, To: state, Reason: reason, Time: timestamppb.New(at)}
+	return &lofamov1.Event{Kind: lofamov1.EventKind_REGION_CHANGED, Region: name, From: state, To: state, Reason: reason,
+		Time: timestamppb.New(at)}
 }
 
 // pack writes units of one region; the notices go before them.

@@ -47,7 +47,8 @@ func TestGroupOfARegionThatIsCutOff(t *testing.T) {
 	shows(fault.Failed)
 	explained := func(want string) {
 		t.Helper()
-		if x, err := p.engine.ExplainGroup(t.Context(), "west/row/X/0,0"); err != nil || !strings.Contains(x.Summary, want) || len(x.Members) != 2 {
+		if x, err := p.engine.ExplainGroup(t.Context(), "west/row/X/0,0"); err != nil || !strings.Contains(x.Summary, want) ||
+			len(x.Members) != 2 {
 			t.Errorf("explained: %+v, %v", x, err)
 		}
 	}

@@ -74,7 +74,8 @@ func etcd(t *testing.T) *clientv3.Client {
 	if err := ca.Save(path("ca.pem"), path("ca.key")); err != nil {
 		t.Fatal(err)
 	}
-	if err := ca.IssueTo(path("s.pem"), path("s.key"), pki.SupervisorIdentity("test", "s"), []net.IP{net.IPv4(127, 0, 0, 1)}, nil); err != nil {
+	if err := ca.IssueTo(path("s.pem"), path("s.key"), pki.SupervisorIdentity("test", "s"), []net.IP{net.IPv4(127, 0, 0, 1)},
+		nil); err != nil {
 		t.Fatal(err)
 	}
 	port := func() string {
@@ -130,7 +131,8 @@ type child struct {
 
 func newChild(t *testing.T, name string, keep uint64) *child {
 	c := etcd(t)
-	r := &child{t: t, name: name, c: c, store: store.NewEtcd(c, store.Options{MaxOps: embedded.MaxTxnOps, KeepEvents: keep}), states: make(map[string]lofamov1.State), stop: func() {}}
+	r := &child{t: t, name: name, c: c, store: store.NewEtcd(c, store.Options{MaxOps: embedded.MaxTxnOps, KeepEvents: keep}),
+		states: make(map[string]lofamov1.State), stop: func() {}}
 	r.lead()
 	return r
 }
@@ -215,7 +217,8 @@ func names() *view.Names {
 
 func newParent(t *testing.T) *parent {
 	c := etcd(t)
-	p := &parent{t: t, c: c, store: store.NewEtcd(c, store.Options{MaxOps: embedded.MaxTxnOps}), stop: func() {}, streams: make(map[string]int)}
+	p := &parent{t: t, c: c, store: store.NewEtcd(c, store.Options{MaxOps: embedded.MaxTxnOps}), stop: func() {},
+		streams: make(map[string]int)}
 	p.engine = NewParent(ParentConfig{
 		Regions: []string{"west", "east"}, Region: regionOfTest, Names: names(), Meta: meta, Beat: beat, Misses: misses, Ops: 20,
 		Metrics: metrics.New(prometheus.NewRegistry()), Logger: slog.New(slog.DiscardHandler),
@@ -423,7 +426,8 @@ func TestRegions(t *testing.T) {
 
 	west.stop()
 	p.cutOff("west")
-	if got := p.states(); got["n0-0-0"] != lofamov1.State_UNKNOWN || got["n1-0-0"] != lofamov1.State_UNKNOWN || got["n2-0-0"] != lofamov1.State_FAILED {
+	if got := p.states(); got["n0-0-0"] != lofamov1.State_UNKNOWN || got["n1-0-0"] != lofamov1.State_UNKNOWN ||
+		got["n2-0-0"] != lofamov1.State_FAILED {
 		t.Errorf("with west cut off: %v", got)
 	}
 	list, err := p.engine.Detail(t.Context(), []fault.NodeID{"n0-0-0", "n2-0-0"})
@@ -431,7 +435,8 @@ func TestRegions(t *testing.T) {
 		t.Errorf("ages: %v, %v", list, err)
 	}
 	docs, _, err := Copy{p.store}.Nodes(t.Context())
-	if err != nil || len(docs) != 3 || docs[0].GetState() != lofamov1.State_FAILED || docs[1].GetState() != lofamov1.State_UNKNOWN || docs[1].GetRegion() != "west" {
+	if err != nil || len(docs) != 3 || docs[0].GetState() != lofamov1.State_FAILED || docs[1].GetState() != lofamov1.State_UNKNOWN ||
+		docs[1].GetRegion() != "west" {
 		t.Errorf("the copy: %v, %v", docs, err)
 	}
 	snap, err := Copy{p.store}.MapNow(t.Context())
@@ -448,7 +453,8 @@ func TestRegions(t *testing.T) {
 	if err != nil || x.State != fault.Unknown || x.Rule != "cut-off" || !strings.Contains(x.Summary, "west is not heard") {
 		t.Errorf("explained: %+v, %v", x, err)
 	}
-	if x, err = p.engine.Explain(t.Context(), "n2-0-0", fault.ComponentNode); err != nil || x.State != fault.Failed || !strings.Contains(x.Summary, "own supervisors") {
+	if x, err = p.engine.Explain(t.Context(), "n2-0-0", fault.ComponentNode); err != nil || x.State != fault.Failed ||
+		!strings.Contains(x.Summary, "own supervisors") {
 		t.Errorf("explained: %+v, %v", x, err)
 	}
 	if _, err = p.engine.Explain(t.Context(), "nobody", fault.ComponentNode); !errors.Is(err, engine.ErrUnknown) {
@@ -625,7 +631,8 @@ func TestCompacted(t *testing.T) {
 	west.connect(p)
 	p.shows(west)
 	p.present("west")
-	if got, want := p.events("west"), slices.Concat([]string{"1", "UNKNOWN>NORMAL", "NORMAL>UNKNOWN"}, numbers(2, 7), []string{"UNKNOWN>NORMAL"}); !slices.Equal(got, want) {
+	if got, want := p.events("west"), slices.Concat([]string{"1", "UNKNOWN>NORMAL", "NORMAL>UNKNOWN"}, numbers(2, 7),
+		[]string{"UNKNOWN>NORMAL"}); !slices.Equal(got, want) {
 		t.Errorf("events %v, want %v", got, want)
 	}
 	west.stop()
@@ -729,7 +736,8 @@ func TestNothingTwice(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	p := newParent(t)
 	hello := func(region, dims string, term uint64) *lofamov1.UpstreamReportRequest {
-		return &lofamov1.UpstreamReportRequest{Body: &lofamov1.UpstreamReportRequest_Hello{Hello: &lofamov1.UpstreamHello{Region: region, Dims: dims, Term: term, Revision: 5, NextEvent: 1}}}
+		return &lofamov1.UpstreamReportRequest{Body: &lofamov1.UpstreamReportRequest_Hello{Hello: &lofamov1.UpstreamHello{Region: region,
+			Dims: dims, Term: term, Revision: 5, NextEvent: 1}}}
 	}
 	change := &lofamov1.UpstreamReportRequest{Body: &lofamov1.UpstreamReportRequest_Change{Change: &lofamov1.UpstreamChange{Previous: 1, Revision: 2, FirstEvent: 1}}}
 	for _, tc := range []struct {
@@ -742,12 +750,15 @@ func TestRefusals(t *testing.T) {
 		{"a stranger", "stranger", nil, codes.PermissionDenied, "is no supervisor of a region"},
 		{"another region", "west", []*lofamov1.UpstreamReportRequest{hello("east", "4x1x1", 1)}, codes.PermissionDenied, "speaks for west"},
 		{"no hello", "west", []*lofamov1.UpstreamReportRequest{change}, codes.InvalidArgument, "want a hello"},
-		{"two hellos", "west", []*lofamov1.UpstreamReportRequest{hello("west", "4x1x1", 7), hello("west", "4x1x1", 7)}, codes.InvalidArgument, "neither a change nor a beat"},
+		{"two hellos", "west", []*lofamov1.UpstreamReportRequest{hello("west", "4x1x1", 7), hello("west", "4x1x1", 7)},
+			codes.InvalidArgument, "neither a change nor a beat"},
 		{"another torus", "west", []*lofamov1.UpstreamReportRequest{hello("west", "2x1x1", 8)}, codes.InvalidArgument, "dims"},
-		{"an older term", "west", []*lofamov1.UpstreamReportRequest{hello("west", "4x1x1", 3)}, codes.FailedPrecondition, "term 7 has spoken since"},
+		{"an older term", "west", []*lofamov1.UpstreamReportRequest{hello("west", "4x1x1", 3)}, codes.FailedPrecondition,
+			"term 7 has spoken since"},
 		{"out of order", "west", []*lofamov1.UpstreamReportRequest{hello("west", "4x1x1", 9), change}, codes.OutOfRange, "before any snapshot"},
 	} {
-		conn, err := grpc.NewClient("passthrough:///"+p.addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent(tc.who))
+		conn, err := grpc.NewClient("passthrough:///"+p.addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithUserAgent(tc.who))
 		if err != nil {
 			t.Fatal(err)
 		}

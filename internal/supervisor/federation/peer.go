@@ -95,7 +95,8 @@ func (b *Peers) Witness(id fault.NodeID, req *lofamov1.ForwardRequest, reports *
 	for _, name := range b.cfg.Beside[id] {
 		if w := b.ways[name]; w != nil {
 			// Each has a request of its own, for the time in its queue is written into it.
-			w.Forward(&lofamov1.ForwardRequest{Envelope: req.GetEnvelope(), From: req.GetFrom(), Socket: req.GetSocket(), Path: req.GetPath(), Name: req.GetName()}, reports, arrived)
+			w.Forward(&lofamov1.ForwardRequest{Envelope: req.GetEnvelope(), From: req.GetFrom(), Socket: req.GetSocket(),
+				Path: req.GetPath(), Name: req.GetName()}, reports, arrived)
 		}
 	}
 }
@@ -142,7 +143,8 @@ type Watched interface {
 
 // Tell tells the neighbouring regions what was found of our nodes at the border, whenever that changes and every period,
 // until the context, which is that of the leadership, ends. now is what the map says of some nodes.
-func (b *Peers) Tell(ctx context.Context, period time.Duration, w Watched, now func(context.Context, []fault.NodeID) ([]view.Entry, error)) {
+func (b *Peers) Tell(ctx context.Context, period time.Duration, w Watched,
+	now func(context.Context, []fault.NodeID) ([]view.Entry, error)) {
 	ids := slices.Sorted(maps.Keys(b.cfg.Beside))
 	tick := time.NewTicker(period)
 	defer tick.Stop()

@@ -65,7 +65,8 @@ func TestAcks(t *testing.T) {
 // TestOf: a region's word is of its own nodes, and of all of them.
 func TestOf(t *testing.T) {
 	b := newPeers(t, &acks{})
-	v := &lofamov1.BorderVerdicts{Failed: []*lofamov1.BorderVerdict{{Node: "n3", Host: true}, {Node: "n1", Host: true, Dnp: true}, {Node: "n9", Dnp: true}}}
+	v := &lofamov1.BorderVerdicts{Failed: []*lofamov1.BorderVerdict{{Node: "n3", Host: true}, {Node: "n1", Host: true, Dnp: true},
+		{Node: "n9", Dnp: true}}}
 	want := []awareness.ForeignVerdict{{Node: "n2"}, {Node: "n3", Host: true}}
 	if got := b.Of("east", v); !slices.Equal(got, want) {
 		t.Errorf("%+v, want %+v", got, want)

@@ -95,7 +95,8 @@ func (t *term) read(ctx context.Context, stream grpc.BidiStreamingServer[lofamov
 }
 
 // answer passes on what the ledger says, until it refuses or the stream ends.
-func (s *Server) answer(ctx context.Context, stream grpc.BidiStreamingServer[lofamov1.UpstreamReportRequest, lofamov1.UpstreamReportResponse],
+func (s *Server) answer(ctx context.Context, stream grpc.BidiStreamingServer[lofamov1.UpstreamReportRequest,
+	lofamov1.UpstreamReportResponse],
 	out *outbox, t *term, failed <-chan error) error {
 	for {
 		select {

@@ -108,10 +108,11 @@ func (e *Parent) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 			h = head{Cut: true, Since: now}
 		}
 		t.committer.heads[name] = h
-		t.regions[name] = &regionState{name: name, head: h, groups: make(map[string]awareness.GroupStatus), ledger: export.NewLedger(export.LedgerConfig{
-			Region: name, Dims: e.cfg.Names.Dims().String(), Beat: e.cfg.Beat, Misses: e.cfg.Misses,
-			Member: func(id string) bool { return e.cfg.mayTell(name, fault.NodeID(id)) },
-		}, now, h.Position, h.Cut)}
+		t.regions[name] = &regionState{name: name, head: h, groups: make(map[string]awareness.GroupStatus),
+			ledger: export.NewLedger(export.LedgerConfig{
+				Region: name, Dims: e.cfg.Names.Dims().String(), Beat: e.cfg.Beat, Misses: e.cfg.Misses,
+				Member: func(id string) bool { return e.cfg.mayTell(name, fault.NodeID(id)) },
+			}, now, h.Position, h.Cut)}
 	}
 	for _, id := range e.cfg.Names.All() {
 		if r := t.regions[e.cfg.Region(id)]; r != nil {

@@ -103,7 +103,8 @@ func (c *Uplink) stream(ctx context.Context, conn *grpc.ClientConn, fence store.
 	done := make(chan struct{}, 2)
 	go func() { s.send(); done <- struct{}{} }()
 	go func() { s.receive(); done <- struct{}{} }()
-	err = s.run(export.Begin{Term: uint64(fence.Rev), Revision: own.Revision, NextEvent: own.Next, Store: own.ID, FirstEvent: own.First, From: own.From})
+	err = s.run(export.Begin{Term: uint64(fence.Rev), Revision: own.Revision, NextEvent: own.Next, Store: own.ID,
+		FirstEvent: own.First, From: own.From})
 	cancel()
 	<-done
 	<-done

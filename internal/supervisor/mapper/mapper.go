@@ -5,10 +5,11 @@
 //	  ▲                                                                                                                     │
 //	  └───────── Config.Least, ever more up to Config.Most while the same is found; at once when other nodes are unknown ◄──┘
 //
-// Each region goes to a node that is known to live and borders on it. What that one reaches may be the mapper of the next step: an order goes
-// to it straight, and through the one by which it was found. What is found is no evidence: a node stays as the map has it, and the map
-// says beside it what its mapper found. Links that were found dead count as dead where nothing else is known of them, so that masks are made
-// for the torus that there is; of two maps one after the other only what is alive in both lives (§6.1).
+// Each region goes to a node that is known to live and borders on it. What that one reaches may be the mapper of the next step:
+// an order goes to it straight, and through the one by which it was found. What is found is no evidence: a node stays as the map
+// has it, and the map says beside it what its mapper found. Links that were found dead count as dead where nothing else is known
+// of them, so that masks are made for the torus that there is; of two maps one after the other only what is alive in both lives
+// (§6.1).
 //
 // It is pure: it seals and sends nothing, and reads no clock.
 package mapper
@@ -189,7 +190,8 @@ func (m *Machine) plan(now time.Time) (out []Order) {
 		}
 	}
 	for _, d := range known.Plan(servicenet.MaxMapRegion, r.wasAsked) {
-		if busy[d.Mapper] || len(r.pending) >= m.cfg.AtOnce || r.orders >= m.cfg.Orders || slices.ContainsFunc(d.Region, func(c grid.Coord) bool { return under[c] }) {
+		if busy[d.Mapper] || len(r.pending) >= m.cfg.AtOnce || r.orders >= m.cfg.Orders ||
+			slices.ContainsFunc(d.Region, func(c grid.Coord) bool { return under[c] }) {
 			continue // after what is under way
 		}
 		r.orders++
@@ -335,7 +337,8 @@ func (m *Machine) Dead() (out []chanmask.Link) {
 	dims := m.evidence.Dims
 	for rank := range dims.Nodes() {
 		for _, d := range dims.Links() {
-			if l := (chanmask.Link{Node: dims.At(rank), Dir: d}); d.Positive() && m.alive.Link(l) == chanmask.Bad && m.evidence.Link(l) == chanmask.Unknown {
+			if l := (chanmask.Link{Node: dims.At(rank), Dir: d}); d.Positive() && m.alive.Link(l) == chanmask.Bad &&
+				m.evidence.Link(l) == chanmask.Unknown {
 				out = append(out, l)
 			}
 		}

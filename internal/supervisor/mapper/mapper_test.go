@@ -100,7 +100,8 @@ func (w *world) survey(o Order) (out []*lofamov1.MapFindings) {
 	var nodes []*lofamov1.MappedNode
 	for _, r := range o.Region {
 		c := dims.At(int(r))
-		n := &lofamov1.MappedNode{Rank: r, Dnp: lofamov1.MapKnowledge_MAP_UNKNOWN, Host: lofamov1.MapKnowledge_MAP_UNKNOWN, LinksGood: good[c], LinksBad: bad[c] &^ good[c]}
+		n := &lofamov1.MappedNode{Rank: r, Dnp: lofamov1.MapKnowledge_MAP_UNKNOWN, Host: lofamov1.MapKnowledge_MAP_UNKNOWN,
+			LinksGood: good[c], LinksBad: bad[c] &^ good[c]}
 		if _, ok := hops[c]; ok {
 			n.Dnp, n.Host, n.RoundTripUs = lofamov1.MapKnowledge_MAP_GOOD, lofamov1.MapKnowledge_MAP_GOOD, 900
 			if w.hosts[c] {
@@ -235,7 +236,8 @@ func TestUnknownForAMoment(t *testing.T) {
 	w.hosts[grid.Coord{X: 2}] = true
 	all(2)
 	w.run(7 * time.Second)
-	if f := w.m.Found()[2]; len(w.orders) != 1 || f.DNP != chanmask.Good || f.Host != chanmask.Bad || f.By != (grid.Coord{X: 1}) || f.RoundTrip != 900*time.Microsecond {
+	if f := w.m.Found()[2]; len(w.orders) != 1 || f.DNP != chanmask.Good || f.Host != chanmask.Bad || f.By != (grid.Coord{X: 1}) ||
+		f.RoundTrip != 900*time.Microsecond {
 		t.Errorf("%d orders, found %+v", len(w.orders), f)
 	}
 	all()
@@ -344,7 +346,8 @@ func TestWhoSaysIt(t *testing.T) {
 		t.Errorf("found %+v", w.m.Found())
 	}
 	f := w.survey(o)[0]
-	f.Nodes = append(f.Nodes, &lofamov1.MappedNode{Rank: 0, Dnp: lofamov1.MapKnowledge_MAP_GOOD}, &lofamov1.MappedNode{Rank: 1 << 30, Dnp: lofamov1.MapKnowledge_MAP_GOOD})
+	f.Nodes = append(f.Nodes, &lofamov1.MappedNode{Rank: 0, Dnp: lofamov1.MapKnowledge_MAP_GOOD},
+		&lofamov1.MappedNode{Rank: 1 << 30, Dnp: lofamov1.MapKnowledge_MAP_GOOD})
 	w.m.Findings(w.now, grid.Coord{}, f)
 	w.run(2 * time.Second)
 	if got := w.m.Found(); len(got) != 2 || got[1].DNP != chanmask.Good {

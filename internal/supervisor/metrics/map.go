@@ -29,8 +29,8 @@ const (
 	MaxLinks = 2000
 )
 
-// tile is the width of a node in the drawing of map_x and map_y, in its units; half of it is its height. So large, a node graph of Grafana has
-// room for its circles and the two lines of text below them, at the places as they are.
+// tile is the width of a node in the drawing of map_x and map_y, in its units; half of it is its height. So large, a node graph
+// of Grafana has room for its circles and the two lines of text below them, at the places as they are.
 const tile = 200
 
 // rackLabel is the label of a node that becomes the label rack of lofamo_node_info; empty where the topology gives none.
@@ -51,13 +51,16 @@ func NewCollector(get func() (view.Map, bool)) *Collector {
 		return prometheus.NewDesc("lofamo_"+name, help+" Only the leader tells.", labels, nil)
 	}
 	return &Collector{
-		get:            get,
-		nodes:          desc("nodes", "Nodes by state, as committed.", "state"),
-		links:          desc("links", "Link ends by state, as committed: a link has two.", "state"),
-		components:     desc("components", "Components of nodes that are SICK or FAILED, by kind; links are in lofamo_links.", "component", "state"),
-		nodeState:      desc("node_state", "1 for the state of each node that is not NORMAL.", "node", "state"),
-		componentState: desc("component_state", "1 for the state of each component that is SICK or FAILED, links apart.", "node", "component", "state"),
-		linkState:      desc("link_state", "1 for the state of each link end that is SICK or FAILED, in its node's view.", "node", "dir", "peer", "state"),
+		get:   get,
+		nodes: desc("nodes", "Nodes by state, as committed.", "state"),
+		links: desc("links", "Link ends by state, as committed: a link has two.", "state"),
+		components: desc("components", "Components of nodes that are SICK or FAILED, by kind; links are in lofamo_links.",
+			"component", "state"),
+		nodeState: desc("node_state", "1 for the state of each node that is not NORMAL.", "node", "state"),
+		componentState: desc("component_state", "1 for the state of each component that is SICK or FAILED, links apart.", "node",
+			"component", "state"),
+		linkState: desc("link_state", "1 for the state of each link end that is SICK or FAILED, in its node's view.", "node", "dir",
+			"peer", "state"),
 		nodeInfo: desc("node_info", "A node's place in the torus, its rack, and where a drawing has it: planes of constant z one above the other, y growing downwards; "+
 			"in a cluster of more than 1000 nodes of those alone that lofamo_node_state names.", "node", "x", "y", "z", "rack", "map_x", "map_y"),
 		linkInfo: desc("link_info", "A link, told once, from the node in whose positive direction it is; none in a cluster of more than 1000 nodes.", "node", "dir", "peer"),

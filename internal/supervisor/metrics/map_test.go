@@ -22,7 +22,8 @@ func torus(t testing.TB, dims grid.Dims) *view.Builder {
 	var nodes []topology.Node
 	for rank := range dims.Nodes() {
 		at := dims.At(rank)
-		nodes = append(nodes, topology.Node{ID: fault.NodeID(fmt.Sprintf("n%d-%d-%d", at.X, at.Y, at.Z)), Coord: at, Labels: map[string]string{"rack": fmt.Sprint("r", at.Z)}})
+		nodes = append(nodes, topology.Node{ID: fault.NodeID(fmt.Sprintf("n%d-%d-%d", at.X, at.Y, at.Z)), Coord: at,
+			Labels: map[string]string{"rack": fmt.Sprint("r", at.Z)}})
 	}
 	b := view.NewBuilder(view.NamesOf(topology.New(dims, nodes, []string{"rack"}, 1)), time.Time{})
 	for rank := range dims.Nodes() {
@@ -97,7 +98,8 @@ func TestSmall(t *testing.T) {
 	dims := grid.Dims{X: 3, Y: 1, Z: 1}
 	b := torus(t, dims)
 	dies(b, dims, 1)
-	got := lines(gather(t, b), "lofamo_nodes", "lofamo_links", "lofamo_node_state", "lofamo_component_state", "lofamo_link_state", "lofamo_node_info", "lofamo_link_info", "lofamo_torus_size")
+	got := lines(gather(t, b), "lofamo_nodes", "lofamo_links", "lofamo_node_state", "lofamo_component_state", "lofamo_link_state",
+		"lofamo_node_info", "lofamo_link_info", "lofamo_torus_size")
 	want := []string{
 		"lofamo_nodes{state=FAILED} 1", "lofamo_nodes{state=NORMAL} 0", "lofamo_nodes{state=SICK} 2", "lofamo_nodes{state=UNKNOWN} 0",
 		"lofamo_links{state=FAILED} 4", "lofamo_links{state=NORMAL} 2", "lofamo_links{state=SICK} 0", "lofamo_links{state=UNKNOWN} 0",
@@ -116,8 +118,8 @@ func TestSmall(t *testing.T) {
 	}
 }
 
-// A large cluster costs no more than a small one, healthy, with one node in a hundred dead, and before anything is heard of it; the counts are
-// right all the same, and what was left out is known.
+// A large cluster costs no more than a small one, healthy, with one node in a hundred dead, and before anything is heard of it;
+// the counts are right all the same, and what was left out is known.
 func TestLarge(t *testing.T) {
 	dims := grid.Dims{X: 100, Y: 50, Z: 20}
 	b := torus(t, dims)

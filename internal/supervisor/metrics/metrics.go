@@ -132,22 +132,24 @@ func New(reg prometheus.Registerer) *Metrics {
 		Recoveries: counter("recoveries_total",
 			"Restarts of halves by their daemons of which events were committed (outcome serving), and halves given up (outcome given-up).", "half", "outcome"),
 
-		Alarm:       gauge("alarm", "1 while this replica has something to complain of: store full, store corrupt, store slow, no quorum, region cut off.", "alarm"),
-		Depth:       gauge("queue_depth", "Entries in a queue.", "queue"),
-		Terms:       counter("leader_terms_total", "Terms that this replica began to lead.").WithLabelValues(),
-		Leader:      gauge("leader", "1 while this replica leads.").WithLabelValues(),
-		Revision:    gauge("store_revision", "Revision of the last commit of this replica as leader.").WithLabelValues(),
-		RegionCut:   gauge("region_cut_off", "1 while nothing is heard of a region, and its nodes are shown as UNKNOWN; only the leader of a parent tells.", "region"),
-		RegionHeard: gauge("region_heard_timestamp_seconds", "When a region was heard last, in seconds since 1970; only the leader of a parent tells, of those that it has heard.", "region"),
+		Alarm:     gauge("alarm", "1 while this replica has something to complain of: store full, store corrupt, store slow, no quorum, region cut off.", "alarm"),
+		Depth:     gauge("queue_depth", "Entries in a queue.", "queue"),
+		Terms:     counter("leader_terms_total", "Terms that this replica began to lead.").WithLabelValues(),
+		Leader:    gauge("leader", "1 while this replica leads.").WithLabelValues(),
+		Revision:  gauge("store_revision", "Revision of the last commit of this replica as leader.").WithLabelValues(),
+		RegionCut: gauge("region_cut_off", "1 while nothing is heard of a region, and its nodes are shown as UNKNOWN; only the leader of a parent tells.", "region"),
+		RegionHeard: gauge("region_heard_timestamp_seconds",
+			"When a region was heard last, in seconds since 1970; only the leader of a parent tells, of those that it has heard.", "region"),
 		Maintenance: gauge("maintenance_nodes", "Nodes under maintenance.").WithLabelValues(),
 		DenyVersion: gauge("deny_list_version", "Version of the list of revoked certificates that this replica has in force; 0: none.").WithLabelValues(),
 		Denials:     gauge("deny_list_denials", "Entries of the list of revoked certificates that this replica has in force.").WithLabelValues(),
 		Renewals:    counter("renewals_total", "Requests of halves for new certificates: issued, repeated (the answer was lost), refused (the half learns why), replayed (an old request: no answer), dropped (too many at once).", "result"),
-		IssuerEnds:  gauge("renewal_issuer_expires_timestamp_seconds", "End of the issuer's certificate with which this replica renews certificates of nodes; none that it issued outlives it. 0: the replica renews none.").WithLabelValues(),
-		Topology:    gauge("topology_revision", "Revision of the topology that is followed; 0: that of the configuration, since none is stored yet.").WithLabelValues(),
-		Told:        gauge("told_halves", "Host halves that this replica tells what of the fault map concerns them.").WithLabelValues(),
-		Watchers:    gauge("watchers", "Open watches.").WithLabelValues(),
-		SlowCut:     counter("slow_watchers_total", "Watches that were cut off because their client was too slow.").WithLabelValues(),
+		IssuerEnds: gauge("renewal_issuer_expires_timestamp_seconds",
+			"End of the issuer's certificate with which this replica renews certificates of nodes; none that it issued outlives it. 0: the replica renews none.").WithLabelValues(),
+		Topology: gauge("topology_revision", "Revision of the topology that is followed; 0: that of the configuration, since none is stored yet.").WithLabelValues(),
+		Told:     gauge("told_halves", "Host halves that this replica tells what of the fault map concerns them.").WithLabelValues(),
+		Watchers: gauge("watchers", "Open watches.").WithLabelValues(),
+		SlowCut:  counter("slow_watchers_total", "Watches that were cut off because their client was too slow.").WithLabelValues(),
 	}
 	m.delivery(counter, gauge, histogram)
 	m.managed(counter, histogram)
@@ -170,18 +172,21 @@ type (
 
 // delivery makes those of the rails.
 func (m *Metrics) delivery(counter makeCounter, gauge makeGauge, histogram makeHistogram) {
-	m.Duplicates = counter("supervisor_duplicates_total", "Copies of reports that had been taken before and were dropped, by the rail of the copy.", "path")
+	m.Duplicates = counter("supervisor_duplicates_total",
+		"Copies of reports that had been taken before and were dropped, by the rail of the copy.", "path")
 	m.ReportAge = histogram("supervisor_report_age_seconds",
 		"From the first sign of what a report tells to its arrival, by the ages that observers and hops gave, by rail; no digests, no duplicates.", latencies, "path")
 	m.Holds = counter("verdict_holds_total", "Times that verdicts began to wait because this replica drops messages of known sources.").WithLabelValues()
-	m.AnswerTime = histogram("challenge_answer_seconds", "From the first copy of a challenge that this replica sent to the first verified answer.",
+	m.AnswerTime = histogram("challenge_answer_seconds",
+		"From the first copy of a challenge that this replica sent to the first verified answer.",
 		latencies).WithLabelValues().(prometheus.Histogram)
 	m.PerDatagram = histogram("supervisor_reports_per_datagram", "Reports and digests under one signature.",
 		prometheus.ExponentialBuckets(1, 2, 7)).WithLabelValues().(prometheus.Histogram)
 	m.Damaged = counter("supervisor_damaged_total", "Packets that were damaged on the way; none of them counts as refused.").WithLabelValues()
 	m.Again = counter("supervisor_again_total", "Damaged packets that were asked for again (sent), or not, because there were too many (limited).", "outcome")
 	m.Sessions = gauge("supervisor_sessions", "Sessions whose MAC may stand for a signature.").WithLabelValues()
-	m.PathRequests = counter("supervisor_path_requests_total", "Messages of the exchanges that establish paths, by what came of them.", "outcome")
+	m.PathRequests = counter("supervisor_path_requests_total", "Messages of the exchanges that establish paths, by what came of them.",
+		"outcome")
 	m.AcksCarried = histogram("supervisor_acks_per_message", "Acknowledgements carried by one message to a half.",
 		[]float64{0, 1, 2, 3, 4, 5, 6, 7, 8}).WithLabelValues().(prometheus.Histogram)
 }
@@ -208,8 +213,10 @@ var managing = []float64{.1, .25, .5, 1, 1.5, 2, 3, 5, 8, 15, 30, 60}
 func (m *Metrics) managed(counter makeCounter, histogram makeHistogram) {
 	m.Diagnoses = counter("diagnoses_total", "Diagnoses that this replica led, those of procedures included, by result: clean, faults, open, failed.", "result")
 	m.Procedures = counter("procedures_total", "Fault management procedures of which this replica made the report, those that nodes began by themselves included, by result: clear, not-clear, failed.", "result")
-	m.diagnosing = histogram("diagnosis_duration_seconds", "From the first order of a diagnosis to its end.", managing).WithLabelValues().(prometheus.Histogram)
-	m.proceeding = histogram("procedure_duration_seconds", "From the order of a procedure, or the first word of it, to its report.", managing).WithLabelValues().(prometheus.Histogram)
+	m.diagnosing = histogram("diagnosis_duration_seconds", "From the first order of a diagnosis to its end.",
+		managing).WithLabelValues().(prometheus.Histogram)
+	m.proceeding = histogram("procedure_duration_seconds", "From the order of a procedure, or the first word of it, to its report.",
+		managing).WithLabelValues().(prometheus.Histogram)
 	for _, r := range []string{DiagnosisClean, DiagnosisFaults, DiagnosisOpen, DiagnosisFailed} {
 		m.Diagnoses.WithLabelValues(r)
 	}
@@ -307,8 +314,8 @@ func (m *Metrics) preset() {
 	}
 }
 
-// Promise says within what time failures of each cause are to be committed: with enough living witnesses, and with fewer. It is called once,
-// before the replica works.
+// Promise says within what time failures of each cause are to be committed: with enough living witnesses, and with fewer. It is
+// called once, before the replica works.
 func (m *Metrics) Promise(bounds map[fault.Cause][2]time.Duration) {
 	m.promised = bounds
 	for c, b := range bounds {

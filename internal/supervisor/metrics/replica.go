@@ -29,7 +29,8 @@ type Replica struct {
 // Collectors are all that tell of a replica.
 func Collectors(r Replica) []prometheus.Collector {
 	counter := func(name, help string, of func() uint64) prometheus.Collector {
-		return prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "lofamo", Subsystem: "supervisor", Name: name, Help: help}, func() float64 { return float64(of()) })
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "lofamo", Subsystem: "supervisor", Name: name, Help: help},
+			func() float64 { return float64(of()) })
 	}
 	gauge := func(name, help string, of func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "lofamo", Name: name, Help: help}, of)
@@ -37,7 +38,8 @@ func Collectors(r Replica) []prometheus.Collector {
 	build := version.Get()
 	return []prometheus.Collector{
 		NewCollector(r.Map),
-		replicas{prometheus.NewDesc("lofamo_replica_up", "1 for each configured replica that this one reaches; for itself always.", []string{"replica"}, nil), r.Replicas},
+		replicas{prometheus.NewDesc("lofamo_replica_up", "1 for each configured replica that this one reaches; for itself always.",
+			[]string{"replica"}, nil), r.Replicas},
 		gauge("leader_known", "1 while this replica knows who leads; without a quorum it may know wrongly.", func() float64 {
 			if r.Leader() == "" {
 				return 0
@@ -45,10 +47,13 @@ func Collectors(r Replica) []prometheus.Collector {
 			return 1
 		}),
 		gauge("supervisor_quorum_age_seconds", "Since this replica last had the word of a quorum; -1: never since it started.", r.QuorumAge),
-		gauge("supervisor_certificate_begins_timestamp_seconds", "Begin of the certificate that this replica uses now.", func() float64 { return float64(r.Begins().Unix()) }),
-		gauge("supervisor_certificate_expires_timestamp_seconds", "End of the certificate that this replica uses now. Afterwards all others refuse its messages.", func() float64 { return float64(r.Expires().Unix()) }),
+		gauge("supervisor_certificate_begins_timestamp_seconds", "Begin of the certificate that this replica uses now.",
+			func() float64 { return float64(r.Begins().Unix()) }),
+		gauge("supervisor_certificate_expires_timestamp_seconds",
+			"End of the certificate that this replica uses now. Afterwards all others refuse its messages.", func() float64 { return float64(r.Expires().Unix()) }),
 		counter("oversized_total", "Datagrams at the report addresses that were longer than any message.", r.Oversized),
-		counter("kernel_dropped_total", "Datagrams at the report addresses that the kernel dropped because this replica was too slow.", r.Dropped),
+		counter("kernel_dropped_total", "Datagrams at the report addresses that the kernel dropped because this replica was too slow.",
+			r.Dropped),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "lofamo", Name: "build_info", Help: "Always 1, with the build of this supervisor.",
 			ConstLabels: prometheus.Labels{"version": build.Version, "goversion": runtime.Version()},

@@ -301,7 +301,8 @@ func TestNames(t *testing.T) {
 			t.Errorf("outcome %d has no name", o)
 		}
 	}
-	if Outcome(NumOutcomes).String() != "none" || State(0).String() != "NONE" || Requested.String() != "REQUESTED" || Established.String() != "ESTABLISHED" {
+	if Outcome(NumOutcomes).String() != "none" || State(0).String() != "NONE" || Requested.String() != "REQUESTED" ||
+		Established.String() != "ESTABLISHED" {
 		t.Error("names")
 	}
 }

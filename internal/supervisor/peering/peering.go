@@ -1,9 +1,10 @@
-// Package peering works out what each node is to be told of the other ends of its links, and a spare of its place, after a node was replaced
-// (seed 003 §5.2.3.2: all its neighbours are told).
+// Package peering works out what each node is to be told of the other ends of its links, and a spare of its place, after a node
+// was replaced (seed 003 §5.2.3.2: all its neighbours are told).
 //
-// Where the ends are the nodes say themselves: their own, and their peers' as their configurations have them. A node is told what differs from
-// its configuration and nothing else; what is not known it is not told, and what it holds that is right it keeps. A node that stands elsewhere than the
-// topology says (somebody has still to configure it) neither is told anything nor are others told of it.
+// Where the ends are the nodes say themselves: their own, and their peers' as their configurations have them. A node is told what
+// differs from its configuration and nothing else; what is not known it is not told, and what it holds that is right it keeps. A
+// node that stands elsewhere than the topology says (somebody has still to configure it) neither is told anything nor are others
+// told of it.
 //
 // It is pure. Records come from PeerStatus messages by Keep; who orders what, and until when, is package orderer's.
 package peering
@@ -44,7 +45,8 @@ func (w Word) Order(node fault.NodeID, number, life uint64) *lofamov1.PeerOrder 
 	return o
 }
 
-// Life is what orders name the life of a node by, as it says itself: a spare that does not run yet has no boot epoch. 0: it is of an earlier version.
+// Life is what orders name the life of a node by, as it says itself: a spare that does not run yet has no boot epoch. 0: it is of
+// an earlier version.
 func Life(st *lofamov1.PeerStatus) uint64 { return cmp.Or(st.GetLife(), st.GetEpoch()) }
 
 // Held is the word that a node says it holds.
@@ -74,8 +76,8 @@ func canonical(address string) string {
 	return a.String()
 }
 
-// Keep is what is recorded of a node after a status, was having been (nil: nothing): nothing of the moment, so that it is the same until something has
-// changed. Of what the status does not say, was stays.
+// Keep is what is recorded of a node after a status, was having been (nil: nothing): nothing of the moment, so that it is the
+// same until something has changed. Of what the status does not say, was stays.
 func Keep(was, st *lofamov1.PeerStatus) *lofamov1.PeerStatus {
 	out := proto.CloneOf(st)
 	out.Epoch, out.Life, out.Number, out.Lost, out.Configuration = 0, 0, 0, false, false

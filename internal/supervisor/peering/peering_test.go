@@ -119,7 +119,8 @@ func TestKeepAndHeld(t *testing.T) {
 		Node: "x", Spare: true, Coord: "1,0,0", Epoch: 4, Life: 5, Number: 9, Lost: true,
 		Peers: []*lofamov1.Peer{{Direction: 1, Node: "n2", Address: "[0:0::1]:7"}, {Direction: 9, Node: "n3"}},
 	}
-	if k := Keep(nil, st); k.GetEpoch() != 0 || k.GetLife() != 0 || k.GetNumber() != 0 || k.GetLost() || k.GetCoord() != "1,0,0" || st.GetNumber() != 9 {
+	if k := Keep(nil, st); k.GetEpoch() != 0 || k.GetLife() != 0 || k.GetNumber() != 0 || k.GetLost() || k.GetCoord() != "1,0,0" ||
+		st.GetNumber() != 9 {
 		t.Errorf("%v of %v", k, st)
 	}
 	// A status of the configuration leaves what it holds, one of what it holds the configuration.

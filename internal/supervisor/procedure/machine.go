@@ -104,8 +104,8 @@ func New(now time.Time, plan Plan, timing Timing) *Machine {
 	return m
 }
 
-// Resume returns a machine for a procedure that an earlier leader has ordered: who has had it is asked for what became of it, from now on and for as long
-// as it may go on.
+// Resume returns a machine for a procedure that an earlier leader has ordered: who has had it is asked for what became of it,
+// from now on and for as long as it may go on.
 func Resume(now time.Time, plan Plan, timing Timing) *Machine {
 	m := follow(plan, timing)
 	m.phase = underWay
@@ -126,7 +126,8 @@ func (m *Machine) Heard() bool {
 
 // follow returns a machine without a phase.
 func follow(plan Plan, timing Timing) *Machine {
-	m := &Machine{plan: plan, timing: timing, nodes: make(map[fault.NodeID]*node, len(plan.Nodes)), state: lofamov1.ProcedureState_PROCEDURE_NORMAL}
+	m := &Machine{plan: plan, timing: timing, nodes: make(map[fault.NodeID]*node, len(plan.Nodes)),
+		state: lofamov1.ProcedureState_PROCEDURE_NORMAL}
 	for rank, id := range plan.Nodes {
 		if id != "" {
 			m.nodes[id] = &node{rank: rank}
@@ -385,8 +386,8 @@ func (m *Machine) Report() *lofamov1.ProcedureReport {
 	return r
 }
 
-// best is the end by which the whole is judged: the starter's; without it that of who has missed the fewest others. One that was cut off has missed
-// all of them, and knows nothing of the rest.
+// best is the end by which the whole is judged: the starter's; without it that of who has missed the fewest others. One that was
+// cut off has missed all of them, and knows nothing of the rest.
 func (m *Machine) best() *lofamov1.ProcedureStatus {
 	var best *lofamov1.ProcedureStatus
 	for _, id := range m.byRank() {

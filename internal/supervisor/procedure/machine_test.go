@@ -181,7 +181,8 @@ func TestWell(t *testing.T) {
 	}
 	w.want("")
 	r := w.m.Report()
-	if !r.GetClear() || r.GetWave() != 7 || r.GetStarter() != "n0-0-0" || r.GetRounds() != 2 || len(r.GetNodes()) != 4 || len(r.GetSilent())+len(r.GetHolding()) > 0 {
+	if !r.GetClear() || r.GetWave() != 7 || r.GetStarter() != "n0-0-0" || r.GetRounds() != 2 || len(r.GetNodes()) != 4 ||
+		len(r.GetSilent())+len(r.GetHolding()) > 0 {
 		t.Errorf("%v", r)
 	}
 	for _, n := range r.GetNodes() {
@@ -196,7 +197,8 @@ func TestSilentStarter(t *testing.T) {
 	w := newWorld(t, square(t, nil))
 	w.pass(1999 * ms)
 	w.want("begin n0-0-0 1, begin n0-0-0 2, begin n0-0-0 3, begin n0-0-0 4, begin n0-0-0 5")
-	w.step(Said{&lofamov1.ProcedureStatus{Node: "n0-0-0", Half: lofamov1.Half_HALF_HOST, State: normal}}) // its host half lives: that begins nothing
+	w.step(Said{&lofamov1.ProcedureStatus{Node: "n0-0-0", Half: lofamov1.Half_HALF_HOST,
+		State: normal}}) // its host half lives: that begins nothing
 	w.pass(1 * ms)
 	w.want("begin n1-0-0 1")
 	w.says(0, drain, round(1))
@@ -208,7 +210,8 @@ func TestSilentStarter(t *testing.T) {
 
 	w = newWorld(t, square(t, nil))
 	w.finish()
-	if err := w.m.Err(); err == nil || !strings.Contains(err.Error(), "n0-0-0: it has not answered; n1-0-0: it has not answered; n0-1-0: it has not answered") {
+	if err := w.m.Err(); err == nil || !strings.Contains(err.Error(),
+		"n0-0-0: it has not answered; n1-0-0: it has not answered; n0-1-0: it has not answered") {
 		t.Errorf("nobody answers: %v", err)
 	}
 }
@@ -272,7 +275,8 @@ func TestLateStatuses(t *testing.T) {
 	if !r.GetClear() || r.GetWave() != 7 || len(r.GetNodes()) != 4 || len(r.GetSilent()) > 0 {
 		t.Errorf("%v", r)
 	}
-	if i := slices.IndexFunc(r.GetNodes(), func(n *lofamov1.ProcedureNode) bool { return n.GetError() != "" }); i < 0 || r.GetNodes()[i].GetNode() != "n1-1-0" || r.GetNodes()[i].GetClear() {
+	if i := slices.IndexFunc(r.GetNodes(), func(n *lofamov1.ProcedureNode) bool { return n.GetError() != "" }); i < 0 ||
+		r.GetNodes()[i].GetNode() != "n1-1-0" || r.GetNodes()[i].GetClear() {
 		t.Errorf("who took no part: %v", r.GetNodes())
 	}
 }
@@ -289,7 +293,8 @@ func TestStarterLost(t *testing.T) {
 	w.says(3, normal, func(st *lofamov1.ProcedureStatus) { st.Silent = []uint32{0, 1} })
 	w.finish()
 	r := w.m.Report()
-	if r.GetStarter() != "n0-0-0" || r.GetClear() || !slices.Equal(r.GetSilent(), []string{"n0-0-0"}) || !slices.Equal(r.GetHolding(), []string{"n0-1-0"}) {
+	if r.GetStarter() != "n0-0-0" || r.GetClear() || !slices.Equal(r.GetSilent(), []string{"n0-0-0"}) ||
+		!slices.Equal(r.GetHolding(), []string{"n0-1-0"}) {
 		t.Errorf("%v", r)
 	}
 

@@ -98,7 +98,8 @@ func Whole(dims grid.Dims, places []Place) Plan {
 
 // Again is the plan of a procedure that was ordered before, by an earlier leader, in the torus as it is now.
 func Again(dims grid.Dims, places []Place, absent []uint32, o Options, delay time.Duration) Plan {
-	p := Plan{Dims: dims, Nodes: make([]fault.NodeID, len(places)), Absent: absent, Delay: delay, Hop: o.Hop, DrainTimeout: o.DrainTimeout, Diagnose: o.Diagnose}
+	p := Plan{Dims: dims, Nodes: make([]fault.NodeID, len(places)), Absent: absent, Delay: delay, Hop: o.Hop,
+		DrainTimeout: o.DrainTimeout, Diagnose: o.Diagnose}
 	for rank, at := range places {
 		p.Nodes[rank] = at.Node
 		if at.Node != "" && !slices.Contains(absent, uint32(rank)) {
@@ -141,9 +142,10 @@ func Delay(dims grid.Dims, places []Place, members []int, late time.Duration) ti
 	return min(max(express.NetworkDelay(diameter(dims, places, members), late), minHop), maxDelay)
 }
 
-// diameter is that of the present map (§4.3.7), over links that are NORMAL at both ends and not masked. Where these do not connect members whom links connect that
-// may carry broadcasts all the same, the map does not say how one goes, and the margin for a torus of which nothing is known is taken. To members
-// whom nothing but FAILED links leads to none goes at all: nobody waits longer for them.
+// diameter is that of the present map (§4.3.7), over links that are NORMAL at both ends and not masked. Where these do not
+// connect members whom links connect that may carry broadcasts all the same, the map does not say how one goes, and the margin
+// for a torus of which nothing is known is taken. To members whom nothing but FAILED links leads to none goes at all: nobody
+// waits longer for them.
 func diameter(dims grid.Dims, places []Place, members []int) int {
 	link := func(has func(p *Place, d grid.Direction) bool) func(int, grid.Direction) bool {
 		end := func(rank int, d grid.Direction) bool {
@@ -157,7 +159,8 @@ func diameter(dims grid.Dims, places []Place, members []int) int {
 	}
 	alive := link(func(p *Place, d grid.Direction) bool { return p.Links>>d.Index()&1 == 1 })
 	n := express.Diameter(dims, alive)
-	known, perhaps := parts(dims, members, alive), parts(dims, members, link(func(p *Place, d grid.Direction) bool { return p.Dead>>d.Index()&1 == 0 }))
+	known, perhaps := parts(dims, members, alive), parts(dims, members,
+		link(func(p *Place, d grid.Direction) bool { return p.Dead>>d.Index()&1 == 0 }))
 	for _, rank := range members {
 		if first := perhaps[rank]; known[rank] != known[first] {
 			return max(n, express.Margin(dims))
@@ -194,12 +197,13 @@ func parts(dims grid.Dims, members []int, alive func(int, grid.Direction) bool) 
 // others is for how long the states last that have no bound of the order's: what is stuck is dropped, links are tested.
 const others = 5 * time.Second
 
-// Longest is for how long a procedure may go on at some node after it has begun at the first: one state after the other lasts as long as it may, by
-// the nodes' own time-outs (pkg/torus/procedure), and the last node hears of it one Network Delay after the first.
+// Longest is for how long a procedure may go on at some node after it has begun at the first: one state after the other lasts as
+// long as it may, by the nodes' own time-outs (pkg/torus/procedure), and the last node hears of it one Network Delay after the
+// first.
 func (p Plan) Longest() time.Duration { return 10*p.Delay + 2*p.Hop + p.DrainTimeout + others }
 
-// settle is for how long those who are not through are waited for when the first is: they are apart by a Network Delay, and go on only one or two
-// later where they have missed something.
+// settle is for how long those who are not through are waited for when the first is: they are apart by a Network Delay, and go on
+// only one or two later where they have missed something.
 func (p Plan) settle() time.Duration { return 3 * p.Delay }
 
 // name is who is at a rank; its place where nobody is.

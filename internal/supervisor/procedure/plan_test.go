@@ -28,7 +28,8 @@ func TestMembers(t *testing.T) {
 	for rank := range MaxAbsent + 1 {
 		all[rank].Failed = true
 	}
-	if _, err := NewPlan(large, all, options()); err == nil || !strings.Contains(err.Error(), "201 places of the torus are FAILED or empty: want at most 200") {
+	if _, err := NewPlan(large, all, options()); err == nil ||
+		!strings.Contains(err.Error(), "201 places of the torus are FAILED or empty: want at most 200") {
 		t.Errorf("%v", err)
 	}
 	if _, err := NewPlan(grid.Dims{X: 1, Y: 1, Z: 1}, []Place{{Node: "a", Failed: true}}, options()); err == nil {
@@ -36,7 +37,8 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// The Network Delay is the diameter of what works, and the margin where that does not connect members whom something that is not dead may connect.
+// The Network Delay is the diameter of what works, and the margin where that does not connect members whom something that is not
+// dead may connect.
 func TestDelay(t *testing.T) {
 	const hop = 50 * time.Millisecond
 	dims := grid.Dims{X: 4, Y: 4, Z: 1}

@@ -40,7 +40,8 @@ type stray struct {
 	cause   string
 }
 
-// Strays follows procedures that nodes have begun by themselves, by what they say of their end: there is no order to ask with. It is for one goroutine.
+// Strays follows procedures that nodes have begun by themselves, by what they say of their end: there is no order to ask with. It
+// is for one goroutine.
 type Strays struct {
 	timing Timing
 	now    []*stray
@@ -52,7 +53,8 @@ func NewStrays(timing Timing) *Strays { return &Strays{timing: timing} }
 
 // Said takes what a half said of a procedure without an order. whole is the torus as it is now; false: nobody knows.
 func (s *Strays) Said(now time.Time, st *lofamov1.ProcedureStatus, whole func() (Plan, bool)) {
-	if st.GetState() != lofamov1.ProcedureState_PROCEDURE_NORMAL || st.GetError() != "" || st.GetHalf() != lofamov1.Half_HALF_DNP || st.GetNumber() != nil {
+	if st.GetState() != lofamov1.ProcedureState_PROCEDURE_NORMAL || st.GetError() != "" || st.GetHalf() != lofamov1.Half_HALF_DNP ||
+		st.GetNumber() != nil {
 		return
 	}
 	key := strayKey{st.GetStarter(), st.GetWave()}
@@ -120,8 +122,8 @@ func crowd[K comparable](all []K) (most K, n int) {
 	return most, n
 }
 
-// room says whether there is room for one more that a node speaks of, and instead of which; -1: of none. That is one of which only a node has spoken that has had
-// more to tell of: nobody keeps others' from being heard of.
+// room says whether there is room for one more that a node speaks of, and instead of which; -1: of none. That is one of which
+// only a node has spoken that has had more to tell of: nobody keeps others' from being heard of.
 func (s *Strays) room(opener string) (instead int, ok bool) {
 	if len(s.now) < maxStrays {
 		return -1, true

@@ -45,7 +45,8 @@ func TestNodeBegan(t *testing.T) {
 			continue
 		}
 		r := done[0].Report
-		if done[0].Node != "n0-1-0" || r.GetSubject() != "node/n0-1-0" || r.GetReason() != "link X+ carries no broadcasts" || !r.GetClear() || len(r.GetNodes()) != 4 || r.GetWave() != 7 {
+		if done[0].Node != "n0-1-0" || r.GetSubject() != "node/n0-1-0" || r.GetReason() != "link X+ carries no broadcasts" ||
+			!r.GetClear() || len(r.GetNodes()) != 4 || r.GetWave() != 7 {
 			t.Errorf("%+v", done[0])
 		}
 		if got := now.Sub(done[0].Began); got != 3*time.Second {
@@ -125,8 +126,8 @@ func TestStraysAreBounded(t *testing.T) {
 	}
 }
 
-// One that makes up procedures keeps nobody else's from being followed, however many it tells of; and none of what it tells of beforehand, or in a starter's
-// place, is left unheard when it is so.
+// One that makes up procedures keeps nobody else's from being followed, however many it tells of; and none of what it tells of
+// beforehand, or in a starter's place, is left unheard when it is so.
 func TestNobodyCrowdsOut(t *testing.T) {
 	s, plan, now := NewStrays(timing()), whole(t), time.Unix(1000, 0)
 	say := func(rank int, starter uint32, wave uint64) {

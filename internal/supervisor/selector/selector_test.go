@@ -97,7 +97,8 @@ func TestLabelRefusals(t *testing.T) {
 	}
 }
 
-var fields = []Field{{Name: "state", Check: OneOf("NORMAL", "FAILED")}, {Name: "coord", Open: true}, {Name: "group", Open: true}, {Name: "x", Check: Number}}
+var fields = []Field{{Name: "state", Check: OneOf("NORMAL", "FAILED")}, {Name: "coord", Open: true}, {Name: "group", Open: true},
+	{Name: "x", Check: Number}}
 
 func TestFields(t *testing.T) {
 	object := map[string][]string{
@@ -184,7 +185,8 @@ func TestLabelsAgainstNaive(t *testing.T) {
 		var all []drawn
 		var text []string
 		for range rapid.IntRange(1, 4).Draw(t, "requirements") {
-			d := drawn{key: rapid.SampledFrom(keys).Draw(t, "key"), op: rapid.SampledFrom([]string{"=", "==", "!=", "in", "notin", "", "!"}).Draw(t, "op")}
+			d := drawn{key: rapid.SampledFrom(keys).Draw(t, "key"),
+				op: rapid.SampledFrom([]string{"=", "==", "!=", "in", "notin", "", "!"}).Draw(t, "op")}
 			switch d.op {
 			case "":
 				text = append(text, pad()+d.key+pad())
@@ -223,7 +225,8 @@ func TestLabelsAgainstNaive(t *testing.T) {
 
 // FuzzSelectors: whatever is given, the answer is a selector whose own form reads back as itself, or an error.
 func FuzzSelectors(f *testing.F) {
-	for _, s := range []string{"", "rack=r7,power!=b,gpu,!spare,switch in (s1,s2),switch notin (s3)", "coord=1,0,1,state!=FAILED", "a in (", "!=,", "x===", "coord===1"} {
+	for _, s := range []string{"", "rack=r7,power!=b,gpu,!spare,switch in (s1,s2),switch notin (s3)", "coord=1,0,1,state!=FAILED",
+		"a in (", "!=,", "x===", "coord===1"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

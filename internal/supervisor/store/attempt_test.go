@@ -7,7 +7,8 @@ import (
 
 // TestAttemptLimit: a store that takes five seconds for each write is heard in the end.
 func TestAttemptLimit(t *testing.T) {
-	for n, want := range map[int]time.Duration{1: 2 * time.Second, 2: 4 * time.Second, 3: 8 * time.Second, 4: 16 * time.Second, 100: 16 * time.Second} {
+	for n, want := range map[int]time.Duration{1: 2 * time.Second, 2: 4 * time.Second, 3: 8 * time.Second, 4: 16 * time.Second,
+		100: 16 * time.Second} {
 		if got := attemptLimit(n); got != want {
 			t.Errorf("attempt %d: %s: want %s", n, got, want)
 		}

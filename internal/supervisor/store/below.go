@@ -27,28 +27,29 @@ func (s *Etcd) FollowBelow(ctx context.Context, prefixes []string, each func([]B
 	all, missing := make([]Below, len(prefixes)), 2*len(prefixes)
 	follow := func(prefix, kind string, decode func([]Kept) error) error {
 		first := true
-		return s.follow(ctx, "what is set in regions", Prefix+prefix+kind[len(Prefix):], []clientv3.OpOption{clientv3.WithPrefix()}, func() (uint64, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			kept, rev, err := s.kept(ctx, Prefix+prefix+kind[len(Prefix):], clientv3.WithSerializable())
-			for i := range kept {
-				kept[i].Key = Prefix + kept[i].Key[len(Prefix)+len(prefix):] // as the region calls it
-			}
-			if err == nil {
-				err = decode(kept)
-			}
-			if err != nil {
-				return 0, fmt.Errorf("read what is set below %s: %w", prefix, err)
-			}
-			if first {
-				first = false
-				missing--
-			}
-			if missing == 0 {
-				each(slices.Clone(all))
-			}
-			return rev, nil
-		})
+		return s.follow(ctx, "what is set in regions", Prefix+prefix+kind[len(Prefix):], []clientv3.OpOption{clientv3.WithPrefix()},
+			func() (uint64, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				kept, rev, err := s.kept(ctx, Prefix+prefix+kind[len(Prefix):], clientv3.WithSerializable())
+				for i := range kept {
+					kept[i].Key = Prefix + kept[i].Key[len(Prefix)+len(prefix):] // as the region calls it
+				}
+				if err == nil {
+					err = decode(kept)
+				}
+				if err != nil {
+					return 0, fmt.Errorf("read what is set below %s: %w", prefix, err)
+				}
+				if first {
+					first = false
+					missing--
+				}
+				if missing == 0 {
+					each(slices.Clone(all))
+				}
+				return rev, nil
+			})
 	}
 	var wg sync.WaitGroup
 	for i, prefix := range prefixes {

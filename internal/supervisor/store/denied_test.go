@@ -57,7 +57,8 @@ func fullList(t *testing.T, op *pki.Signer, version uint64) []byte {
 	l := &lofamov1.DenyList{Cluster: "c", Version: version, Issued: timestamppb.Now()}
 	for i := range denylist.MaxDenials {
 		l.Denials = append(l.Denials, &lofamov1.Denial{
-			Role: string(pki.RoleNode), Name: fmt.Sprintf("node-%05d.%s/host", i/2, strings.Repeat("x", 40)), Before: l.GetIssued(), Revoked: l.GetIssued(),
+			Role: string(pki.RoleNode), Name: fmt.Sprintf("node-%05d.%s/host", i/2,
+				strings.Repeat("x", 40)), Before: l.GetIssued(), Revoked: l.GetIssued(),
 			By: "operator/o", Reason: strings.Repeat("r", denylist.MaxReason-20),
 		})
 	}

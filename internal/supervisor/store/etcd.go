@@ -94,7 +94,8 @@ func (s *Etcd) Load(ctx context.Context) (Snapshot, error) {
 		clientv3.OpGet(keyMeta), clientv3.OpGet(keyHead),
 		clientv3.OpGet(keyNodes, clientv3.WithPrefix()), clientv3.OpGet(keyInbox, clientv3.WithPrefix()),
 		clientv3.OpGet(keyTopology, clientv3.WithPrefix()), clientv3.OpGet(keyMaintenance, clientv3.WithPrefix()),
-		clientv3.OpGet(keyGroups, clientv3.WithPrefix()), clientv3.OpGet(keyWarnings, clientv3.WithPrefix()), clientv3.OpGet(keyMasks, clientv3.WithPrefix()),
+		clientv3.OpGet(keyGroups, clientv3.WithPrefix()), clientv3.OpGet(keyWarnings, clientv3.WithPrefix()), clientv3.OpGet(keyMasks,
+			clientv3.WithPrefix()),
 	).Commit()
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("load the fault map from the store: %w", err)
@@ -281,7 +282,8 @@ func (s *Etcd) Revision(ctx context.Context) (uint64, error) {
 // without a quorum, and with ErrNotLeader when the fence is gone. Nothing is written: it costs one round of
 // raft's heartbeats.
 func (s *Etcd) Confirm(ctx context.Context, fence Fence) (Standing, error) {
-	resp, err := s.c.Txn(ctx).Then(clientv3.OpGet(fence.Key, clientv3.WithKeysOnly()), clientv3.OpGet(keyHead, clientv3.WithKeysOnly())).Commit()
+	resp, err := s.c.Txn(ctx).Then(clientv3.OpGet(fence.Key, clientv3.WithKeysOnly()),
+		clientv3.OpGet(keyHead, clientv3.WithKeysOnly())).Commit()
 	if err != nil {
 		return Standing{}, fmt.Errorf("confirm term %d with the store: %w", fence.Rev, err)
 	}

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestReadUntil: what etcd has told of is read again until the copy shows it; before, a change was missed for good when nothing else changed.
+// TestReadUntil: what etcd has told of is read again until the copy shows it; before, a change was missed for good when nothing
+// else changed.
 func TestReadUntil(t *testing.T) {
 	revisions := []uint64{4, 4, 5, 6}
 	reads := 0

@@ -16,7 +16,8 @@ import (
 )
 
 // loadedPrefixes are where the kinds of keys of decodeSnapshot are, in its order.
-var loadedPrefixes = [loadedKinds]string{keyMeta, keyHead, keyNodes, keyInbox, keyTopology, keyMaintenance, keyGroups, keyWarnings, keyMasks}
+var loadedPrefixes = [loadedKinds]string{keyMeta, keyHead, keyNodes, keyInbox, keyTopology, keyMaintenance, keyGroups, keyWarnings,
+	keyMasks}
 
 // otherPrefixes are where all other kinds of keys are.
 var otherPrefixes = []string{
@@ -41,7 +42,8 @@ func jsonOf(f *testing.F, v any) []byte {
 	return b
 }
 
-// FuzzStoreValues: whatever stands in the store, by a damaged disk or another version, a supervisor that reads it gets a value or an error that names the key.
+// FuzzStoreValues: whatever stands in the store, by a damaged disk or another version, a supervisor that reads it gets a value or
+// an error that names the key.
 func FuzzStoreValues(f *testing.F) {
 	kind := func(key string) byte {
 		for i, p := range append(loadedPrefixes[:], otherPrefixes...) {
@@ -58,7 +60,8 @@ func FuzzStoreValues(f *testing.F) {
 	}
 	add(keyMeta, jsonOf(f, Meta{Cluster: "c", Dims: "2x2x2"}))
 	add(keyHead, jsonOf(f, head{Next: 3, Oldest: 1, Gaps: []Gap{{1, 2}}}))
-	add(keyNodes+"n0-0-0", marshalled(f, &lofamov1.Node{Id: "n0-0-0", Coord: "0,0,0", State: lofamov1.State_SICK, Cause: lofamov1.Cause_HOST, Components: []*lofamov1.Component{{Name: "host", State: lofamov1.State_FAILED}}}))
+	add(keyNodes+"n0-0-0", marshalled(f, &lofamov1.Node{Id: "n0-0-0", Coord: "0,0,0", State: lofamov1.State_SICK,
+		Cause: lofamov1.Cause_HOST, Components: []*lofamov1.Component{{Name: "host", State: lofamov1.State_FAILED}}}))
 	add(keyInbox+"n0-0-0/host", encodeInbox(InboxPosition{Epoch: 1, Digest: 2}))
 	add(keyInbox+"n0-0-0/dnp", []byte(`{"epoch":1,"highest":2,"earlier":[{}]}`))
 	add(KeyTopologyHead, jsonOf(f, topologyHead{Generation: 1, Dims: "1x1x1"}))
@@ -97,7 +100,8 @@ func FuzzStoreValues(f *testing.F) {
 // named fails the test for an error that does not name the key.
 func named(t *testing.T, err error, key string) {
 	t.Helper()
-	if err != nil && !strings.Contains(err.Error(), key) && !strings.Contains(err.Error(), "topology of revision") && !strings.Contains(err.Error(), "inbox position of") {
+	if err != nil && !strings.Contains(err.Error(), key) && !strings.Contains(err.Error(), "topology of revision") &&
+		!strings.Contains(err.Error(), "inbox position of") {
 		t.Fatalf("%q: an error that does not name the key: %v", key, err)
 	}
 }

@@ -86,7 +86,8 @@ func (s *Etcd) Identity(ctx context.Context, fence Fence) (Identity, error) {
 
 // eventAfter is the number of the first event that was committed after a revision, and next without any.
 func (s *Etcd) eventAfter(ctx context.Context, revision, next uint64) (uint64, error) {
-	resp, err := s.c.Get(ctx, keyEvents, clientv3.WithPrefix(), clientv3.WithMinCreateRev(int64(revision)+1), clientv3.WithKeysOnly(), clientv3.WithLimit(1))
+	resp, err := s.c.Get(ctx, keyEvents, clientv3.WithPrefix(), clientv3.WithMinCreateRev(int64(revision)+1), clientv3.WithKeysOnly(),
+		clientv3.WithLimit(1))
 	if err != nil {
 		return 0, fmt.Errorf("read which events were committed after revision %d: %w", revision, err)
 	}

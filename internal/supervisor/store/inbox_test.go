@@ -13,7 +13,8 @@ import (
 func TestInboxCodec(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		word := rapid.Uint64()
-		p := InboxPosition{Origin: fault.Origin{Node: "a", Half: fault.HalfDNP}, Epoch: fault.Epoch(word.Draw(t, "epoch")), Digest: fault.Seq(word.Draw(t, "digest"))}
+		p := InboxPosition{Origin: fault.Origin{Node: "a", Half: fault.HalfDNP}, Epoch: fault.Epoch(word.Draw(t, "epoch")),
+			Digest: fault.Seq(word.Draw(t, "digest"))}
 		window := func(highest *fault.Seq, w *[servicenet.WindowWords]uint64) {
 			if *highest = fault.Seq(rapid.Uint64Range(0, 3).Draw(t, "highest")); *highest > 0 {
 				for i := range w {
@@ -35,7 +36,8 @@ func TestInboxCodec(t *testing.T) {
 // TestOldInbox: what was stored as JSON is read.
 func TestOldInbox(t *testing.T) {
 	got, err := decodeInbox("a", "host", []byte(`{"epoch":3,"highest":70,"window":[5,0,1,0],"digest":72,"earlier":[{"highest":0,"window":[0,0,0,0]},{"highest":9,"window":[1,0,0,0]}]}`))
-	want := InboxPosition{Origin: fault.Origin{Node: "a", Half: fault.HalfHost}, Epoch: 3, Highest: 70, Window: [4]uint64{5, 0, 1, 0}, Digest: 72}
+	want := InboxPosition{Origin: fault.Origin{Node: "a", Half: fault.HalfHost}, Epoch: 3, Highest: 70, Window: [4]uint64{5, 0, 1, 0},
+		Digest: 72}
 	want.Earlier[1] = servicenet.InboxWindow{Highest: 9, Window: [4]uint64{1, 0, 0, 0}}
 	if err != nil || got != want {
 		t.Errorf("%+v, %v; want %+v", got, err, want)
@@ -57,7 +59,8 @@ func TestInboxRefusals(t *testing.T) {
 		"json":    {"host", "{", "JSON"},
 		"earlier": {"host", `{"epoch":1,"earlier":[{},{},{},{}]}`, "at most"},
 	} {
-		if _, err := decodeInbox("a", tc.half, []byte(tc.value)); err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "a/"+tc.half) {
+		if _, err := decodeInbox("a", tc.half, []byte(tc.value)); err == nil || !strings.Contains(err.Error(), tc.want) ||
+			!strings.Contains(err.Error(), "a/"+tc.half) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -69,7 +69,8 @@ func decodePolicy(name string, kv *mvccpb.KeyValue) (StoredPolicy, error) {
 	return StoredPolicy{name, v.Version, v.Document, v.By, v.At, v.Deleted}, nil
 }
 
-// decodePolicies reads the policies in force. What cannot be read of the value of one is its JSON, which is no document then: the others count all the same.
+// decodePolicies reads the policies in force. What cannot be read of the value of one is its JSON, which is no document then: the
+// others count all the same.
 func decodePolicies(kvs []*mvccpb.KeyValue) []StoredPolicy {
 	var out []StoredPolicy
 	for _, kv := range kvs {
@@ -87,8 +88,8 @@ func formerKey(name string, version uint64) string {
 	return keyPolicyFormer + name + "/" + fmt.Sprintf(policyVersionForm, version)
 }
 
-// Policies returns the policies in force by name, and the revision at which they are so, as far as the replica's own copy goes. See decodePolicies for
-// those that cannot be read.
+// Policies returns the policies in force by name, and the revision at which they are so, as far as the replica's own copy goes.
+// See decodePolicies for those that cannot be read.
 func (s *Etcd) Policies(ctx context.Context) ([]StoredPolicy, uint64, error) {
 	resp, err := s.c.Get(ctx, keyPolicyCurrent, clientv3.WithPrefix(), clientv3.WithSerializable())
 	if err != nil {
@@ -111,7 +112,8 @@ func (s *Etcd) WatchPolicies(ctx context.Context, each func([]StoredPolicy, uint
 
 // PolicyHistory returns the former versions of a policy that are kept, newest first, by the replica's own copy.
 func (s *Etcd) PolicyHistory(ctx context.Context, name string) ([]StoredPolicy, error) {
-	resp, err := s.c.Get(ctx, keyPolicyFormer+name+"/", clientv3.WithPrefix(), clientv3.WithSerializable(), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
+	resp, err := s.c.Get(ctx, keyPolicyFormer+name+"/", clientv3.WithPrefix(), clientv3.WithSerializable(),
+		clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
 	if err != nil {
 		return nil, fmt.Errorf("read the former versions of policy %s from the store: %w", name, err)
 	}
@@ -139,7 +141,8 @@ type PolicySet struct {
 func (s *Etcd) PolicySet(ctx context.Context) (PolicySet, error) {
 	resp, err := s.c.Txn(ctx).Then(
 		clientv3.OpGet(keyPolicyHead, clientv3.WithKeysOnly()), clientv3.OpGet(keyPolicyCurrent, clientv3.WithPrefix()),
-		clientv3.OpGet(keyPolicyFormer, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortAscend)),
+		clientv3.OpGet(keyPolicyFormer, clientv3.WithPrefix(), clientv3.WithKeysOnly(),
+			clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortAscend)),
 	).Commit()
 	if err != nil {
 		return PolicySet{}, fmt.Errorf("read policies from the store: %w", err)
@@ -164,8 +167,8 @@ func (p PolicySet) Of(name string) (StoredPolicy, bool) {
 	return p.Policies[i], true
 }
 
-// Next is the version that a policy has after its next change. One that is gone goes on with its numbers, as long as they are kept; one that cannot be
-// read had the number after those.
+// Next is the version that a policy has after its next change. One that is gone goes on with its numbers, as long as they are
+// kept; one that cannot be read had the number after those.
 func (p PolicySet) Next(name string) uint64 {
 	now, is := p.Of(name)
 	if now.Version > 0 {

@@ -234,7 +234,8 @@ func TestDamagedPolicy(t *testing.T) {
 	}
 	damage()
 	got, _, err := l.Policies(t.Context())
-	if err != nil || len(got) != 3 || string(got[0].JSON) != `{"spec":"one"}` || got[1].Name != "b" || string(got[1].JSON) != `{"version":` || got[1].Version != 0 || got[2].Version != 1 {
+	if err != nil || len(got) != 3 || string(got[0].JSON) != `{"spec":"one"}` || got[1].Name != "b" ||
+		string(got[1].JSON) != `{"version":` || got[1].Version != 0 || got[2].Version != 1 {
 		t.Errorf("%+v, %v", got, err)
 	}
 	l.change(t, policy("a", "two"))

@@ -68,11 +68,12 @@ func (s *Etcd) LastOrdered(ctx context.Context) (*Ordered, error) {
 	return DecodeOrdered(resp.Kvs[0].Value)
 }
 
-// MaxReport bounds a report that is kept, in bytes: it is sent whole, and every replica has it. That of a torus of 700 nodes fits with the numbers of all
-// links.
+// MaxReport bounds a report that is kept, in bytes: it is sent whole, and every replica has it. That of a torus of 700 nodes fits
+// with the numbers of all links.
 const MaxReport = 512 << 10
 
-// DiagnosisPut is the report of a diagnosis as it is kept, in place of the last. Of one that is longer than MaxReport what is well is left out.
+// DiagnosisPut is the report of a diagnosis as it is kept, in place of the last. Of one that is longer than MaxReport what is
+// well is left out.
 func DiagnosisPut(r *lofamov1.DiagnosisReport) (KV, error) {
 	value, err := proto.Marshal(BoundDiagnosis(r, MaxReport))
 	if err != nil {
@@ -115,8 +116,9 @@ func BoundDiagnosis(r *lofamov1.DiagnosisReport, size int) *lofamov1.DiagnosisRe
 	}
 }
 
-// BoundProcedure returns a report of so many bytes at most: r itself, or one without the nodes at which all was well, then with half as much of the rest,
-// and again. The report of the diagnosis takes half of it at most. Omitted counts nodes that are left out.
+// BoundProcedure returns a report of so many bytes at most: r itself, or one without the nodes at which all was well, then with
+// half as much of the rest, and again. The report of the diagnosis takes half of it at most. Omitted counts nodes that are left
+// out.
 func BoundProcedure(r *lofamov1.ProcedureReport, size int) *lofamov1.ProcedureReport {
 	if proto.Size(r) <= size {
 		return r

@@ -13,7 +13,8 @@ import (
 func TestBound(t *testing.T) {
 	d := &lofamov1.DiagnosisReport{Scope: "all", Faults: []*lofamov1.DiagnosisFault{{Node: "n7"}}}
 	for i := range 1000 {
-		l := &lofamov1.DiagnosedLink{Node: fmt.Sprint("n", i), Direction: "X+", Peer: "peer", Verdict: lofamov1.LinkVerdict_LINK_GOOD, Here: &lofamov1.LinkFinding{Heard: 70}}
+		l := &lofamov1.DiagnosedLink{Node: fmt.Sprint("n", i), Direction: "X+", Peer: "peer", Verdict: lofamov1.LinkVerdict_LINK_GOOD,
+			Here: &lofamov1.LinkFinding{Heard: 70}}
 		if i%100 == 0 {
 			l.Verdict = lofamov1.LinkVerdict_LINK_DEAD
 		}

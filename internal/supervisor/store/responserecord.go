@@ -211,7 +211,8 @@ func (s *storedResponse) response() (*response.Response, error) {
 	var n names
 	r := &response.Response{
 		ID: s.ID, Policy: s.Policy, Digest: s.Digest, Mode: readName(&n, "mode", s.Mode, response.Enforce),
-		Target:     response.Target{Node: s.Node, Group: s.Group, Component: readName(&n, "component", s.Component, fault.Component(fault.NumComponents-1))},
+		Target: response.Target{Node: s.Node, Group: s.Group,
+			Component: readName(&n, "component", s.Component, fault.Component(fault.NumComponents-1))},
 		FaultState: readName(&n, "faultState", s.FaultState, fault.Failed), FaultSince: s.FaultSince,
 		State: readName(&n, "state", s.State, response.Expired), Detail: s.Detail,
 		Guards: s.Guards, Undo: s.Undo, Step: s.Step, Undoing: s.Undoing, Cancelled: s.Cancelled,

@@ -68,7 +68,8 @@ func (h auditHead) read() (AuditHead, error) {
 	return out, nil
 }
 
-// ErrUnreadable says that what is stored is there, and cannot be read: another version has written it, or it is damaged. Trying again does not help.
+// ErrUnreadable says that what is stored is there, and cannot be read: another version has written it, or it is damaged. Trying
+// again does not help.
 var ErrUnreadable = errors.New("it cannot be read")
 
 // Responses is what is committed of responses, of one revision.
@@ -92,7 +93,8 @@ func (s *Etcd) OwnResponses(ctx context.Context) (Responses, error) {
 }
 
 func (s *Etcd) responses(ctx context.Context, opts ...clientv3.OpOption) (Responses, error) {
-	resp, err := s.c.Txn(ctx).Then(clientv3.OpGet(keyResponseHead, opts...), clientv3.OpGet(keyResponseRecords, append(opts, clientv3.WithPrefix())...)).Commit()
+	resp, err := s.c.Txn(ctx).Then(clientv3.OpGet(keyResponseHead, opts...),
+		clientv3.OpGet(keyResponseRecords, append(opts, clientv3.WithPrefix())...)).Commit()
 	if err != nil {
 		return Responses{}, fmt.Errorf("read the responses from the store: %w", err)
 	}
@@ -159,7 +161,8 @@ func (s *Etcd) Audit(ctx context.Context, from uint64, limit int) ([]audit.Line,
 	}
 	var out []audit.Line
 	for key := start; key != "" && len(out) < limit; {
-		resp, err := s.c.Get(ctx, key, clientv3.WithRange(clientv3.GetPrefixRangeEnd(keyResponseAudit)), clientv3.WithLimit(auditChunks), clientv3.WithSerializable())
+		resp, err := s.c.Get(ctx, key, clientv3.WithRange(clientv3.GetPrefixRangeEnd(keyResponseAudit)), clientv3.WithLimit(auditChunks),
+			clientv3.WithSerializable())
 		if err != nil {
 			return out, head, fmt.Errorf("read the audit from line %d from the store: %w", from, err)
 		}
@@ -186,7 +189,8 @@ func (s *Etcd) Audit(ctx context.Context, from uint64, limit int) ([]audit.Line,
 func (s *Etcd) auditAt(ctx context.Context, from uint64) (string, AuditHead, error) {
 	resp, err := s.c.Txn(ctx).Then(
 		clientv3.OpGet(keyResponseHead, clientv3.WithSerializable()),
-		clientv3.OpGet(keyResponseAudit, clientv3.WithRange(auditKey(from)+"\x00"), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithLimit(1),
+		clientv3.OpGet(keyResponseAudit, clientv3.WithRange(auditKey(from)+"\x00"),
+			clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithLimit(1),
 			clientv3.WithKeysOnly(), clientv3.WithSerializable()),
 	).Commit()
 	if err != nil {

@@ -46,11 +46,13 @@ func batch(from, n int) store.ResponseBatch {
 	var b store.ResponseBatch
 	for i := range n {
 		r := &response.Response{
-			ID: fmt.Sprintf("r1-%d", from+i), Mode: response.Enforce, State: response.Proposed, Target: response.Target{Node: "n", Component: fault.ComponentHost}, Token: 1, Version: 1,
+			ID: fmt.Sprintf("r1-%d", from+i), Mode: response.Enforce, State: response.Proposed, Target: response.Target{Node: "n",
+				Component: fault.ComponentHost}, Token: 1, Version: 1,
 			Steps: []response.StepRecord{{Step: response.Step{Name: "a", Kind: response.KubernetesEvent}, State: response.Pending}},
 		}
 		b.Records = append(b.Records, r)
-		b.Decisions = append(b.Decisions, response.Decision{At: time.Unix(1_800_000_000, 0), Act: response.Proposes, Response: r.ID, Policy: "p", Target: r.Target})
+		b.Decisions = append(b.Decisions, response.Decision{At: time.Unix(1_800_000_000, 0), Act: response.Proposes, Response: r.ID,
+			Policy: "p", Target: r.Target})
 	}
 	return b
 }
@@ -73,7 +75,8 @@ func verify(t *testing.T, s *store.Etcd) (first, last uint64) {
 		}
 	}
 	seq, hash := c.Last()
-	if len(lines) == 0 || lines[0].Seq != head.First || lines[0].Prev != head.Cut || hash != fmt.Sprintf("%x", head.Hash) || seq != head.Last || (head.First > 1) == head.CutAt.IsZero() {
+	if len(lines) == 0 || lines[0].Seq != head.First || lines[0].Prev != head.Cut || hash != fmt.Sprintf("%x", head.Hash) ||
+		seq != head.Last || (head.First > 1) == head.CutAt.IsZero() {
 		t.Fatalf("%d lines, head %+v", len(lines), head)
 	}
 	return head.First, head.Last
@@ -165,7 +168,8 @@ func TestResponses(t *testing.T) {
 		verify(t, s)
 	})
 	t.Run("damage", func(t *testing.T) {
-		for _, kv := range []store.KV{{Key: "responses/records/response/r1-0", Value: []byte("{}")}, {Key: "responses/records/other", Value: []byte("{}")}} {
+		for _, kv := range []store.KV{{Key: "responses/records/response/r1-0", Value: []byte("{}")},
+			{Key: "responses/records/other", Value: []byte("{}")}} {
 			if _, err := c.Put(ctx, store.Prefix+kv.Key, string(kv.Value)); err != nil {
 				t.Fatal(err)
 			}
@@ -191,8 +195,8 @@ func TestResponses(t *testing.T) {
 	})
 }
 
-// A commit whose answer is lost is found out about, and not made twice. It does not say when its writer led, as one with an answer does: from before
-// it was sent. Of one that was sent again nobody can say which of the two was taken.
+// A commit whose answer is lost is found out about, and not made twice. It does not say when its writer led, as one with an
+// answer does: from before it was sent. Of one that was sent again nobody can say which of the two was taken.
 func TestResponsesAnswerLost(t *testing.T) {
 	e := supervisortest.NewEtcd(t, 1)
 	c := e.Members[0].Client()

@@ -24,7 +24,8 @@ func fullResponse(id string) *response.Response {
 	return &response.Response{
 		ID: id, Policy: "drain", Digest: "d1", Mode: response.Enforce, Target: response.Target{Node: "n1-0-1", Component: fault.ComponentMemory},
 		FaultState: fault.Failed, FaultCause: fault.CauseNode, FaultSince: at(-9), State: response.Waiting, Reason: response.ReasonApproval, Detail: "1 of 2",
-		Guards: response.Guards{Approvals: 2, MaxNodes: 3, Cooldown: time.Minute, MaxEvidenceAge: time.Second}, Undo: response.Undo{OnRecovery: true, After: time.Minute},
+		Guards: response.Guards{Approvals: 2, MaxNodes: 3, Cooldown: time.Minute,
+			MaxEvidenceAge: time.Second}, Undo: response.Undo{OnRecovery: true, After: time.Minute},
 		Steps: []response.StepRecord{{
 			Step: response.Step{
 				Name: "cordon", Kind: response.KubernetesCordon, Parameters: map[string]string{"a": "b"}, Timeout: time.Second, Retries: 2, Wait: time.Minute, OnFailure: response.Next,
@@ -123,7 +124,8 @@ func TestRecordNames(t *testing.T) {
 }
 
 func TestRecordOfGroup(t *testing.T) {
-	want := &response.Response{ID: "r1-1", Mode: response.ObserveOnly, Target: response.Target{Group: "label/rack=r7"}, State: response.Proposed, Steps: []response.StepRecord{{State: response.Pending}}}
+	want := &response.Response{ID: "r1-1", Mode: response.ObserveOnly, Target: response.Target{Group: "label/rack=r7"},
+		State: response.Proposed, Steps: []response.StepRecord{{State: response.Pending}}}
 	b, err := EncodeRecord(want)
 	if err != nil {
 		t.Fatal(err)
@@ -205,7 +207,8 @@ func TestSplitResponses(t *testing.T) {
 			r := fullResponse(fmt.Sprintf("r9-%d", i))
 			b.Records = append(b.Records, r)
 			for _, act := range []response.Act{response.Proposes, response.Starts} {
-				b.Decisions = append(b.Decisions, response.Decision{At: responseStart, Act: act, Response: r.ID, Detail: strings.Repeat("x", tc.detail)})
+				b.Decisions = append(b.Decisions, response.Decision{At: responseStart, Act: act, Response: r.ID,
+					Detail: strings.Repeat("x", tc.detail)})
 			}
 		}
 		b.Forget = []string{"response/r1-1"}
@@ -264,7 +267,8 @@ func checkParts(t *testing.T, w *ResponseWriter, b ResponseBatch, parts []respon
 
 // A text of any length is written down, cut.
 func TestLongDecision(t *testing.T) {
-	parts, err := splitter(128).split(ResponseBatch{Decisions: []response.Decision{{At: responseStart, Act: response.Fails, Detail: strings.Repeat("x", 1<<20)}}})
+	parts, err := splitter(128).split(ResponseBatch{Decisions: []response.Decision{{At: responseStart, Act: response.Fails,
+		Detail: strings.Repeat("x", 1<<20)}}})
 	if err != nil || len(parts[0].chunk) > maxDecision+1000 {
 		t.Errorf("%v", err)
 	}

@@ -71,8 +71,8 @@ type responsePart struct {
 	chunk   []byte // the lines
 }
 
-// Committed is told of each transaction that was taken. sent is from before the store was asked to take it: the writer led at that moment, or
-// later. Zero: that it was taken is known from the head alone, and nothing of who leads now.
+// Committed is told of each transaction that was taken. sent is from before the store was asked to take it: the writer led at
+// that moment, or later. Zero: that it was taken is known from the head alone, and nothing of who leads now.
 type Committed func(records []response.Record, sent time.Time)
 
 // Commit writes records and decisions. committed is called with the records of each transaction after it was taken: what does not
@@ -293,7 +293,8 @@ func (w *ResponseWriter) cut(ctx context.Context, a *auditHead) bool {
 }
 
 // attempt asks the store once to take a transaction. Not taken, and no error: one before has gone through.
-func (w *ResponseWriter) attempt(ctx context.Context, limit time.Duration, next responseHead, ops []clientv3.Op) (rev int64, taken bool, err error) {
+func (w *ResponseWriter) attempt(ctx context.Context, limit time.Duration, next responseHead, ops []clientv3.Op) (rev int64,
+	taken bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	resp, err := w.s.c.Txn(ctx).If(

@@ -4,7 +4,8 @@
 // It knows the keys, the transactions and what is to be done when the outcome of one is not
 // known. It does not decide what a change is, or who may read.
 //
-// Campaigner and Observer (lead.go) elect the leader. Leadership is a context that ends with the lease; the election key fences every write:
+// Campaigner and Observer (lead.go) elect the leader. Leadership is a context that ends with the lease; the election key fences
+// every write:
 //
 //	follower ──elected──► leader (context alive) ──lease lost, work ended, or stop──► follower
 //

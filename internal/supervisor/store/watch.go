@@ -15,7 +15,8 @@ import (
 // dawdle: etcd's client queues for it without bound.
 func (s *Etcd) Watch(ctx context.Context, after uint64) <-chan Update {
 	out := make(chan Update)
-	opts := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithFilterDelete(), clientv3.WithProgressNotify(), clientv3.WithCreatedNotify()}
+	opts := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithFilterDelete(), clientv3.WithProgressNotify(),
+		clientv3.WithCreatedNotify()}
 	if after > 0 {
 		opts = append(opts, clientv3.WithRev(int64(after)+1))
 	}
@@ -49,7 +50,8 @@ type watch struct {
 
 func (w *watch) handle(ctx context.Context, resp clientv3.WatchResponse) bool {
 	if resp.CompactRevision != 0 {
-		return w.send(ctx, Update{Err: fmt.Errorf("%w: asked for what follows %d, the oldest kept is %d", ErrCompacted, w.last, resp.CompactRevision)})
+		return w.send(ctx, Update{Err: fmt.Errorf("%w: asked for what follows %d, the oldest kept is %d", ErrCompacted, w.last,
+			resp.CompactRevision)})
 	}
 	if err := resp.Err(); err != nil {
 		return w.send(ctx, Update{Err: fmt.Errorf("watch events after revision %d: %w", w.last, err)})

@@ -56,8 +56,8 @@ func (snap Snapshot) Foreign(meta Meta) error {
 	return nil
 }
 
-// Commit implements Committer. A batch of more operations than one transaction may have is split between events; should the leader die between
-// the parts, the rest is found out anew from evidence, since reports are marked as taken in last.
+// Commit implements Committer. A batch of more operations than one transaction may have is split between events; should the
+// leader die between the parts, the rest is found out anew from evidence, since reports are marked as taken in last.
 func (w *writer) Commit(ctx context.Context, b Batch) (uint64, error) {
 	w.lookAtAge(ctx, time.Now())
 	// Beside the batch's own: head, meta, and the trimming of events.

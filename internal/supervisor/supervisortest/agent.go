@@ -127,7 +127,8 @@ func (a *Agent) Report(t testing.TB, h fault.Half, digest bool, obs ...fault.Obs
 	if digest {
 		status = &lofamov1.DeliveryStatus{State: lofamov1.PathState_MIGRATED, Primary: "eth0>s1"}
 	}
-	b, err := servicenet.SealReports([]fault.Report{{ID: id, Digest: digest, Observations: obs, Uptime: time.Minute}}, status, a.sign[h], servicenet.SealOptions{})
+	b, err := servicenet.SealReports([]fault.Report{{ID: id, Digest: digest, Observations: obs, Uptime: time.Minute}}, status,
+		a.sign[h], servicenet.SealOptions{})
 	if err != nil {
 		t.Errorf("seal report %s: %v", id, err) // not Fatal: agents report from their own goroutines
 	}
@@ -263,7 +264,8 @@ func (a *Agent) takeConfiguration(from netip.AddrPort, c *lofamov1.TorusConfigur
 	if dead {
 		return
 	}
-	if b, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_ConfigurationStatus{ConfigurationStatus: st}}, a.sign[fault.HalfDNP]); err == nil {
+	if b, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_ConfigurationStatus{ConfigurationStatus: st}},
+		a.sign[fault.HalfDNP]); err == nil {
 		_ = a.socket.Send(from, b)
 	}
 }
@@ -301,8 +303,8 @@ func (a *Agent) Linger() {
 	a.lingers = true
 }
 
-// takeProcedure begins a procedure as both halves do and is through with it at once, unless it lingers, or says so again. Nobody else hears of it: the
-// others say the same when they are asked.
+// takeProcedure begins a procedure as both halves do and is through with it at once, unless it lingers, or says so again. Nobody
+// else hears of it: the others say the same when they are asked.
 func (a *Agent) takeProcedure(from netip.AddrPort, o *lofamov1.ProcedureOrder) {
 	a.mu.Lock()
 	a.procedures = append(a.procedures, o)

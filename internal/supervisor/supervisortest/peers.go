@@ -22,8 +22,8 @@ func EndOf(id fault.NodeID, d grid.Direction) string {
 	return fmt.Sprintf("10.9.0.%d:%d", 1+sum, 7000+int(d))
 }
 
-// Link gives a node ends of links, and the peers that its configuration has: those of its place, or none for a spare (""). It answers peer orders from
-// then on.
+// Link gives a node ends of links, and the peers that its configuration has: those of its place, or none for a spare (""). It
+// answers peer orders from then on.
 func (a *Agent) Link(dims grid.Dims, at string) {
 	st := &lofamov1.PeerStatus{Node: string(a.ID), Epoch: 2, Coord: at, Spare: at == ""}
 	if st.Spare {
@@ -60,7 +60,8 @@ func (a *Agent) takePeers(from netip.AddrPort, o *lofamov1.PeerOrder) {
 	a.mu.Lock()
 	dead := a.dead[fault.HalfDNP] || a.peers == nil
 	first := !dead && a.peers.GetNumber() == 0
-	if mine := !first || !o.GetLifeUnknown() && o.GetLife() == max(a.peers.GetLife(), a.peers.GetEpoch()); !dead && mine && o.GetNumber() > a.peers.GetNumber() {
+	if mine := !first || !o.GetLifeUnknown() && o.GetLife() == max(a.peers.GetLife(), a.peers.GetEpoch()); !dead && mine &&
+		o.GetNumber() > a.peers.GetNumber() {
 		a.peers.Number, a.peers.Peers = o.GetNumber(), o.GetPeers()
 		if a.peers.GetSpare() {
 			a.peers.Coord = o.GetCoord()
@@ -70,7 +71,8 @@ func (a *Agent) takePeers(from netip.AddrPort, o *lofamov1.PeerOrder) {
 	if dead {
 		return
 	}
-	if b, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_PeerStatus{PeerStatus: a.Peers()}}, a.sign[fault.HalfDNP]); err == nil {
+	if b, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_PeerStatus{PeerStatus: a.Peers()}},
+		a.sign[fault.HalfDNP]); err == nil {
 		_ = a.socket.Send(from, b)
 	}
 }

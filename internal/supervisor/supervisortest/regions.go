@@ -147,7 +147,8 @@ func Every(period time.Duration, do func()) (stop func()) {
 
 // digest says that both halves live, and which links are silent.
 func (a *Agent) digest(t testing.TB, to string, dims grid.Dims, at grid.Coord, dead func(fault.NodeID) bool) {
-	links := []fault.Observation{{Component: fault.ComponentDNP, State: fault.Normal, Kind: fault.KindSelf}, {Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindWatchdog}}
+	links := []fault.Observation{{Component: fault.ComponentDNP, State: fault.Normal, Kind: fault.KindSelf},
+		{Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindWatchdog}}
 	for _, d := range dims.Links() {
 		peer, _ := dims.Neighbour(at, d)
 		o := fault.Observation{Component: fault.Link(d), State: fault.Normal, Kind: fault.KindSelf}
@@ -158,7 +159,8 @@ func (a *Agent) digest(t testing.TB, to string, dims grid.Dims, at grid.Coord, d
 	}
 	_, b := a.Report(t, fault.HalfDNP, true, links...)
 	a.Send(t, to, b)
-	host := []fault.Observation{{Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindSelf}, {Component: fault.ComponentDNP, State: fault.Normal, Kind: fault.KindWatchdog}}
+	host := []fault.Observation{{Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindSelf},
+		{Component: fault.ComponentDNP, State: fault.Normal, Kind: fault.KindWatchdog}}
 	if more := a.suffers.Load(); more != nil {
 		host = append(host, *more)
 	}

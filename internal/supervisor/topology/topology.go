@@ -122,7 +122,8 @@ func (t *Topology) Spares() []Node { return t.Nodes[t.placed:] }
 
 // Place finds the node at a place.
 func (t *Topology) Place(at grid.Coord) (Node, bool) {
-	i, ok := slices.BinarySearchFunc(t.Placed(), t.Dims.Rank(at), func(n Node, rank int) int { return cmp.Compare(t.Dims.Rank(n.Coord), rank) })
+	i, ok := slices.BinarySearchFunc(t.Placed(), t.Dims.Rank(at),
+		func(n Node, rank int) int { return cmp.Compare(t.Dims.Rank(n.Coord), rank) })
 	if !ok {
 		return Node{}, false
 	}

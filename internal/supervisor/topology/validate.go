@@ -201,7 +201,8 @@ func CheckPlaces(have, to *Topology) error {
 	var bad []FieldError
 	for _, n := range to.Placed() {
 		if _, ours := have.Place(n.Coord); !ours {
-			bad = append(bad, FieldError{"nodes", fmt.Sprintf("given %s at %s: want no place of another region than %s", n.ID, n.Coord, have.Region)})
+			bad = append(bad, FieldError{"nodes", fmt.Sprintf("given %s at %s: want no place of another region than %s", n.ID, n.Coord,
+				have.Region)})
 		}
 	}
 	for _, n := range have.Placed() {

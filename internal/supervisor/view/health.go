@@ -67,7 +67,8 @@ func Fares(e Entry, c fault.Component, now time.Time) []string {
 	for _, t := range h.GetTests() {
 		switch {
 		case t.GetState() == lofamov1.TestState_FAILING:
-			out = append(out, fmt.Sprintf("the %s half's self-test of %s fails: %s", name, t.GetModule(), cmp.Or(t.GetWhy(), "there was no room to say why")))
+			out = append(out, fmt.Sprintf("the %s half's self-test of %s fails: %s", name, t.GetModule(),
+				cmp.Or(t.GetWhy(), "there was no room to say why")))
 		case t.GetProving():
 			proving = append(proving, t.GetModule())
 		}

@@ -30,7 +30,8 @@ func TestHealthRendered(t *testing.T) {
 	want := &lofamov1.HalfHealth{
 		Recovery: &lofamov1.RecoveryStatus{Restarts: 1, AgeNs: uint64(11 * time.Second)},
 		Tests: []*lofamov1.SelfTest{
-			{Number: 4, State: lofamov1.TestState_PASSED, AgeMs: 1100, Module: "link/Y-"}, {Number: 12, State: lofamov1.TestState_IDLE, AgeMs: 10_100, Module: "bulk"},
+			{Number: 4, State: lofamov1.TestState_PASSED, AgeMs: 1100, Module: "link/Y-"}, {Number: 12, State: lofamov1.TestState_IDLE,
+				AgeMs: 10_100, Module: "bulk"},
 			{Number: 17, State: lofamov1.TestState_FAILING, AgeMs: 1<<32 - 1, Module: "direct/eth2"}, {Number: 99, AgeMs: 1000, Module: "module/99"},
 		},
 		AgeNs: uint64(2 * time.Second), Old: true,
@@ -61,13 +62,17 @@ func TestFares(t *testing.T) {
 		at   time.Time
 		want []string
 	}{
-		"nothing is known":  {nil, fault.ComponentDNP, now, nil},
-		"nothing to tell":   {&lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING}, Tests: tests[3:]}, fault.ComponentDNP, now, nil},
+		"nothing is known": {nil, fault.ComponentDNP, now, nil},
+		"nothing to tell": {&lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING},
+			Tests: tests[3:]}, fault.ComponentDNP, now, nil},
 		"another component": {&lofamov1.HalfHealth{Recovery: restarted}, fault.ComponentMemory, now, nil},
 		"of the other half": {&lofamov1.HalfHealth{Recovery: restarted}, fault.ComponentHost, now, nil},
-		"restarted":         {&lofamov1.HalfHealth{Recovery: restarted}, fault.ComponentDNP, now, []string{"its daemon restarted the DNP half 3 times since the machine was booted, the last 42s ago: ended by signal 9, serving again after 43ms"}},
-		"given up":          {&lofamov1.HalfHealth{Recovery: given}, fault.ComponentDNP, now, []string{"its daemon has given the DNP half up: not started again: 5 restarts"}},
-		"restarting":        {&lofamov1.HalfHealth{Recovery: under}, fault.ComponentDNPCore, now, []string{"its daemon is restarting the DNP half; before that it did so once since the machine was booted, the last 1s ago: hung"}},
+		"restarted": {&lofamov1.HalfHealth{Recovery: restarted}, fault.ComponentDNP, now,
+			[]string{"its daemon restarted the DNP half 3 times since the machine was booted, the last 42s ago: ended by signal 9, serving again after 43ms"}},
+		"given up": {&lofamov1.HalfHealth{Recovery: given}, fault.ComponentDNP, now,
+			[]string{"its daemon has given the DNP half up: not started again: 5 restarts"}},
+		"restarting": {&lofamov1.HalfHealth{Recovery: under}, fault.ComponentDNPCore, now,
+			[]string{"its daemon is restarting the DNP half; before that it did so once since the machine was booted, the last 1s ago: hung"}},
 		"failing and proving": {&lofamov1.HalfHealth{Tests: tests}, fault.ComponentDNPCore, now, []string{
 			"the DNP half's self-test of link/X+ fails: altered: 1 of 3", "the DNP half's self-test of relay fails: there was no room to say why",
 			"since its restart the DNP half has yet to pass the self-test of mailbox",

@@ -110,12 +110,13 @@ func StarterEvent(node fault.NodeID, text, supervisor string, at time.Time) *lof
 	}
 }
 
-// DiagnosedAs says what a diagnosis has named of a component of a node, in words; nothing where it has named nothing. What is said of the node stands for
-// all of it, what is said of a half for the node as well.
+// DiagnosedAs says what a diagnosis has named of a component of a node, in words; nothing where it has named nothing. What is
+// said of the node stands for all of it, what is said of a half for the node as well.
 func DiagnosedAs(r *lofamov1.DiagnosisReport, id fault.NodeID, c fault.Component) (out []string) {
 	for _, x := range r.GetFaults() {
 		if concernsComponent(x, string(id), c) {
-			out = append(out, fmt.Sprintf("diagnosis of %s by %s at %s: %s is at fault: %s", r.GetScope(), r.GetSubject(), r.GetStarted().AsTime().Format(time.RFC3339), FaultPart(x), x.GetExplanation()))
+			out = append(out, fmt.Sprintf("diagnosis of %s by %s at %s: %s is at fault: %s", r.GetScope(), r.GetSubject(),
+				r.GetStarted().AsTime().Format(time.RFC3339), FaultPart(x), x.GetExplanation()))
 		}
 	}
 	return out

@@ -23,8 +23,9 @@ func diagnosed() *lofamov1.DiagnosisReport {
 			{Part: lofamov1.DiagnosisPart_PART_DNP_HALF, Node: "n3"},
 			{Part: lofamov1.DiagnosisPart_PART_NODE, Node: "n4"},
 		},
-		Open:  []*lofamov1.DiagnosisQuestion{{Node: "n5"}},
-		Links: []*lofamov1.DiagnosedLink{{Node: "n0", Peer: "n1", Verdict: lofamov1.LinkVerdict_LINK_DEAD}, {Node: "n6", Peer: "n7", Verdict: lofamov1.LinkVerdict_LINK_GOOD}},
+		Open: []*lofamov1.DiagnosisQuestion{{Node: "n5"}},
+		Links: []*lofamov1.DiagnosedLink{{Node: "n0", Peer: "n1", Verdict: lofamov1.LinkVerdict_LINK_DEAD},
+			{Node: "n6", Peer: "n7", Verdict: lofamov1.LinkVerdict_LINK_GOOD}},
 	}
 }
 
@@ -50,7 +51,8 @@ func TestDiagnosedAs(t *testing.T) {
 		{"n9", fault.ComponentNode, ""},
 	} {
 		got := DiagnosedAs(r, fault.NodeID(tc.node), tc.c)
-		if (len(got) == 1) != (tc.want != "") || len(got) == 1 && (!strings.Contains(got[0], tc.want) || !strings.HasPrefix(got[0], "diagnosis of all by operator/ada at 1970-01-01T00:16:40Z: ")) {
+		if (len(got) == 1) != (tc.want != "") || len(got) == 1 &&
+			(!strings.Contains(got[0], tc.want) || !strings.HasPrefix(got[0], "diagnosis of all by operator/ada at 1970-01-01T00:16:40Z: ")) {
 			t.Errorf("%s of %s: %q, want %q", tc.c, tc.node, got, tc.want)
 		}
 	}
@@ -68,10 +70,12 @@ func TestManagedEvents(t *testing.T) {
 	if want := []string{"n0", "n1", "n2", "n3", "n4", "n5", "n9"}; !slices.Equal(ev.GetConcerned(), want) {
 		t.Errorf("it concerns %v, want %v", ev.GetConcerned(), want)
 	}
-	if got := DiagnosisEvent(&lofamov1.DiagnosisReport{Scope: "node n1", Links: diagnosed().GetLinks()[1:]}, "n1", at); got.GetReason() != "diagnosis of node n1: nothing is wrong" || len(got.GetConcerned()) > 0 {
+	if got := DiagnosisEvent(&lofamov1.DiagnosisReport{Scope: "node n1", Links: diagnosed().GetLinks()[1:]}, "n1",
+		at); got.GetReason() != "diagnosis of node n1: nothing is wrong" || len(got.GetConcerned()) > 0 {
 		t.Errorf("%v", got)
 	}
-	if got := DiagnosisEvent(&lofamov1.DiagnosisReport{Scope: "all", Silent: []string{"n1"}}, "", at); got.GetReason() != "diagnosis of all: nothing is proven; silent: n1" {
+	if got := DiagnosisEvent(&lofamov1.DiagnosisReport{Scope: "all", Silent: []string{"n1"}}, "",
+		at); got.GetReason() != "diagnosis of all: nothing is proven; silent: n1" {
 		t.Errorf("%v", got)
 	}
 	r := &lofamov1.ProcedureReport{Starter: "n0", Subject: "policy", Reason: "because", Rounds: 3, TookMs: 950}
@@ -82,10 +86,12 @@ func TestManagedEvents(t *testing.T) {
 	if want := "procedure begun by n0: not clear; messages held: n000, n001, n002, n003 and 96 more; rounds: 3, in 950 ms; because"; ev.GetReason() != want || ev.GetClear() || len(ev.GetConcerned()) != maxConcerned {
 		t.Errorf("%v\nwant %s", ev, want)
 	}
-	if got := ProcedureEvent(&lofamov1.ProcedureReport{Starter: "n0", Clear: true, Rounds: 1, TookMs: 9}, at); got.GetReason() != "procedure begun by n0: clear; rounds: 1, in 9 ms" || !got.GetClear() {
+	if got := ProcedureEvent(&lofamov1.ProcedureReport{Starter: "n0", Clear: true, Rounds: 1, TookMs: 9},
+		at); got.GetReason() != "procedure begun by n0: clear; rounds: 1, in 9 ms" || !got.GetClear() {
 		t.Errorf("%v", got)
 	}
-	if got := StarterEvent("n0", "too many", "s1", at); got.GetNode() != "n0" || got.GetObserver() != "supervisor/s1" || !slices.Equal(got.GetConcerned(), []string{"n0"}) {
+	if got := StarterEvent("n0", "too many", "s1", at); got.GetNode() != "n0" || got.GetObserver() != "supervisor/s1" ||
+		!slices.Equal(got.GetConcerned(), []string{"n0"}) {
 		t.Errorf("%v", got)
 	}
 }

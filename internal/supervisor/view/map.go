@@ -127,7 +127,8 @@ func (m Map) Rank(id fault.NodeID) (int, bool) {
 // what would change it. It is false when there is no such node or component.
 func (m Map) Explanation(id fault.NodeID, c fault.Component) (awareness.Explanation, bool) {
 	e, ok := m.Find(id)
-	x := awareness.Explanation{Node: id, Component: c, State: e.Status.State, Cause: e.Status.Cause, Since: e.Status.Since, Rule: e.Status.Rule}
+	x := awareness.Explanation{Node: id, Component: c, State: e.Status.State, Cause: e.Status.Cause, Since: e.Status.Since,
+		Rule: e.Status.Rule}
 	if !ok || c == fault.ComponentNode {
 		return x, ok
 	}
@@ -248,7 +249,8 @@ func unheard(id fault.NodeID, at grid.Coord, dims grid.Dims, since time.Time) aw
 	st := awareness.NodeStatus{ID: id, Coord: at, State: fault.Unknown, Cause: fault.CauseNone, Since: since}
 	for c := fault.ComponentHost; c.Valid(); c++ {
 		if d, link := c.LinkDirection(); !link || dims.HasLink(d) {
-			st.Components = append(st.Components, awareness.ComponentStatus{Component: c, State: fault.Unknown, Cause: fault.CauseNone, Since: since})
+			st.Components = append(st.Components, awareness.ComponentStatus{Component: c, State: fault.Unknown, Cause: fault.CauseNone,
+				Since: since})
 		}
 	}
 	return st

@@ -35,7 +35,8 @@ func (m Mapped) String() string {
 		}
 		return fault.Cut(s, fault.MaxDetail)
 	}
-	host := map[chanmask.Knowledge]string{chanmask.Good: "and host half answer", chanmask.Bad: "answers, and has found its host half dead", chanmask.Unknown: "answers, host half does not"}
+	host := map[chanmask.Knowledge]string{chanmask.Good: "and host half answer",
+		chanmask.Bad: "answers, and has found its host half dead", chanmask.Unknown: "answers, host half does not"}
 	s := fmt.Sprintf("reached by %s through the torus: DNP half %s", m.By, host[m.Host])
 	if dead := directions(m.Bad); dead != "" {
 		s += "; dead to it are its links " + dead
@@ -64,7 +65,8 @@ func (m Mapped) Evidence(c fault.Component, now time.Time) *lofamov1.Evidence {
 	default:
 		return nil
 	}
-	state := map[chanmask.Knowledge]lofamov1.State{chanmask.Good: lofamov1.State_NORMAL, chanmask.Bad: lofamov1.State_FAILED, chanmask.Unknown: lofamov1.State_UNKNOWN}[k]
+	state := map[chanmask.Knowledge]lofamov1.State{chanmask.Good: lofamov1.State_NORMAL, chanmask.Bad: lofamov1.State_FAILED,
+		chanmask.Unknown: lofamov1.State_UNKNOWN}[k]
 	return &lofamov1.Evidence{
 		Kind: KindMapped, Observer: string(m.By) + "/" + fault.HalfDNP.String(), Path: lofamov1.Path(fault.PathTorus),
 		Age: durationpb.New(max(0, now.Sub(m.At))), State: state, Detail: m.String(),

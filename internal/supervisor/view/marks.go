@@ -53,7 +53,10 @@ func (m *Marks) All() ([]*lofamov1.Maintenance, <-chan struct{}) {
 	}
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	return slices.SortedFunc(maps.Values(m.of), func(a, b *lofamov1.Maintenance) int { return cmp.Compare(a.GetNode(), b.GetNode()) }), m.changed
+	return slices.SortedFunc(maps.Values(m.of), func(a,
+		b *lofamov1.Maintenance) int {
+		return cmp.Compare(a.GetNode(), b.GetNode())
+	}), m.changed
 }
 
 // Replace follows the store: these are all marks as of a revision. What is not newer is passed over.

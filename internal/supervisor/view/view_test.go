@@ -27,9 +27,11 @@ func sample() awareness.NodeStatus {
 		Registers: fault.Registers{DNPWatchdog: 1, HostWatchdog: 2, RemoteFaultDescriptor: 3}, HostEpoch: 7, DNPEpoch: 9,
 		Restart: awareness.Restart{Half: fault.HalfDNP, Until: now.Add(time.Second)},
 		Components: []awareness.ComponentStatus{
-			{Component: fault.ComponentHost, State: fault.Failed, Cause: fault.CauseHost, Since: now.Add(-time.Minute), Evidence: []awareness.EvidenceStatus{
-				{Kind: fault.KindWatchdog, Observer: "n1-0-0/dnp", Path: fault.PathTorus, At: now.Add(-3 * time.Second), State: fault.Failed, Detail: "Valid still 0"},
-			}},
+			{Component: fault.ComponentHost, State: fault.Failed, Cause: fault.CauseHost, Since: now.Add(-time.Minute),
+				Evidence: []awareness.EvidenceStatus{
+					{Kind: fault.KindWatchdog, Observer: "n1-0-0/dnp", Path: fault.PathTorus, At: now.Add(-3 * time.Second), State: fault.Failed,
+						Detail: "Valid still 0"},
+				}},
 			{Component: fault.Link(grid.XPlus), State: fault.Failed, Cause: fault.CauseNode, Since: now},
 		},
 	}
@@ -62,7 +64,8 @@ func TestDeliveryHasAnAge(t *testing.T) {
 	}
 	e.Delivery, e.DeliveryAt, e.DeliveryOldAt = &lofamov1.DeliveryStatus{Logged: 1}, now.Add(-3*time.Second), now
 	for at, old := range map[time.Time]bool{now.Add(-1): false, now: true} {
-		if n := Node(e, at); n.GetDeliveryOld() != old || n.GetDeliveryAge().AsDuration() != at.Sub(e.DeliveryAt) || n.GetDelivery() != e.Delivery {
+		if n := Node(e, at); n.GetDeliveryOld() != old || n.GetDeliveryAge().AsDuration() != at.Sub(e.DeliveryAt) ||
+			n.GetDelivery() != e.Delivery {
 			t.Errorf("at %s: age %v, old %t, want %t", at, n.GetDeliveryAge(), n.GetDeliveryOld(), old)
 		}
 	}
@@ -149,7 +152,8 @@ func TestLinks(t *testing.T) {
 }
 
 func TestEvent(t *testing.T) {
-	ev := Event(awareness.Change{Node: "a", Component: fault.ComponentNode, From: fault.Normal, To: fault.Failed, Cause: fault.CauseNode, Latency: -1}, grid.Coord{}, now)
+	ev := Event(awareness.Change{Node: "a", Component: fault.ComponentNode, From: fault.Normal, To: fault.Failed,
+		Cause: fault.CauseNode, Latency: -1}, grid.Coord{}, now)
 	if ev.AwarenessLatency != nil || ev.GetComponent() != "node" || ev.GetPath() != lofamov1.Path_PATH_UNSPECIFIED {
 		t.Errorf("%v", ev)
 	}
@@ -174,7 +178,8 @@ func TestNames(t *testing.T) {
 	if id, err := names.Find("x"); id != "x" || err != nil || names.Known("x") || len(names.All()) != 8 {
 		t.Errorf("the spare: %q, %v", id, err)
 	}
-	if owner, ok := names.Owner(netip.MustParseAddrPort("[::ffff:10.0.0.1]:7")); owner != "x" || !ok || names.Labels("x")["rack"] != "r1" || len(names.Services("x")) != 1 {
+	if owner, ok := names.Owner(netip.MustParseAddrPort("[::ffff:10.0.0.1]:7")); owner != "x" || !ok ||
+		names.Labels("x")["rack"] != "r1" || len(names.Services("x")) != 1 {
 		t.Errorf("the spare's address is of %q", owner)
 	}
 	if _, ok := names.Owner(netip.AddrPort{}); ok || names.Labels("nobody") != nil || names.Services("n0-0-0") != nil || names.Dims() != dims {

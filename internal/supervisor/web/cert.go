@@ -28,8 +28,8 @@ const (
 	ownRenew = 30 * 24 * time.Hour
 )
 
-// Certificate loads what browsers are to see, and its fingerprint: the files that are given, else the one that the replica makes for itself and
-// keeps in dir, so that a browser that was told to trust it still does after a restart.
+// Certificate loads what browsers are to see, and its fingerprint: the files that are given, else the one that the replica makes
+// for itself and keeps in dir, so that a browser that was told to trust it still does after a restart.
 func Certificate(certFile, keyFile, dir, name string, ips []net.IP, now time.Time) (tls.Certificate, string, error) {
 	if certFile == "" {
 		certFile, keyFile = filepath.Join(dir, "web.pem"), filepath.Join(dir, "web.key")
@@ -79,7 +79,8 @@ func ownCertificate(certFile, keyFile, name string, ips []net.IP, now time.Time)
 	if err := os.MkdirAll(filepath.Dir(certFile), 0o700); err != nil {
 		return err
 	}
-	return pki.WritePair(certFile, keyFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}))
+	return pki.WritePair(certFile, keyFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}))
 }
 
 func fits(c *x509.Certificate, name string, ips []net.IP, now time.Time) bool {

@@ -79,7 +79,8 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 
 // cookie is out of scripts' reach, and comes with no request that another site has a browser make.
 func (s *Server) cookie(value string, age int) *http.Cookie {
-	return &http.Cookie{Name: s.cfg.Cookie, Value: value, Path: "/", MaxAge: age, HttpOnly: true, Secure: s.cfg.Secure, SameSite: http.SameSiteStrictMode}
+	return &http.Cookie{Name: s.cfg.Cookie, Value: value, Path: "/", MaxAge: age, HttpOnly: true, Secure: s.cfg.Secure,
+		SameSite: http.SameSiteStrictMode}
 }
 
 func (s *Server) logout(w http.ResponseWriter, _ *http.Request) {
@@ -125,7 +126,8 @@ func (s *Server) session(w http.ResponseWriter, _ *http.Request, who visitor) {
 	role := who.Role()
 	reply(w, http.StatusOK, map[string]any{
 		"subject": who.Subject, "expires": who.Expires, "now": now.UnixMilli(), "supervisor": s.cfg.Self, "cluster": s.cfg.Cluster, "others": others, "aliveMs": s.cfg.Alive.Milliseconds(),
-		"may": map[string]bool{"approve": role == pki.RoleApprover, "deny": slices.Contains([]pki.Role{pki.RoleApprover, pki.RoleOperator}, role)},
+		"may": map[string]bool{"approve": role == pki.RoleApprover,
+			"deny": slices.Contains([]pki.Role{pki.RoleApprover, pki.RoleOperator}, role)},
 	})
 }
 

@@ -16,7 +16,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// wholeMap is the map in few bytes: 10,000 nodes are 30 kB and what is not normal of the links. Strings have one character for each rank (x fastest).
+// wholeMap is the map in few bytes: 10,000 nodes are 30 kB and what is not normal of the links. Strings have one character for
+// each rank (x fastest).
 type wholeMap struct {
 	Revision uint64 `json:"revision"` // changes after it make it newer
 	Dims     [3]int `json:"dims"`
@@ -64,7 +65,8 @@ const (
 	flagUnreachable
 )
 
-// snapshot keeps the last answer to a question, so that many browsers that come at once (a replica was lost, a plane died) cost as little as one.
+// snapshot keeps the last answer to a question, so that many browsers that come at once (a replica was lost, a plane died) cost
+// as little as one.
 type snapshot struct {
 	mu       sync.Mutex
 	at       time.Time
@@ -76,7 +78,8 @@ type snapshot struct {
 const snapshotAge = 500 * time.Millisecond
 
 // bytes is an answer of that revision or a later one, or one that is read now.
-func (c *snapshot) bytes(ctx context.Context, after uint64, read func(context.Context) (revision uint64, b []byte, err error)) ([]byte, error) {
+func (c *snapshot) bytes(ctx context.Context, after uint64,
+	read func(context.Context) (revision uint64, b []byte, err error)) ([]byte, error) {
 	c.mu.Lock() // one at a time reads it anew
 	defer c.mu.Unlock()
 	if c.b != nil && c.revision >= after && time.Since(c.at) < snapshotAge {
@@ -226,7 +229,8 @@ func flagsOf(n *lofamov1.Node) (f int) {
 		is   bool
 		flag int
 	}{
-		{n.GetMaintenance() != nil, flagMaintenance}, {len(n.GetWarnings()) > 0, flagWarning}, {n.GetInferred(), flagInferred}, {n.GetUnreachable(), flagUnreachable},
+		{n.GetMaintenance() != nil, flagMaintenance}, {len(n.GetWarnings()) > 0, flagWarning}, {n.GetInferred(),
+			flagInferred}, {n.GetUnreachable(), flagUnreachable},
 	} {
 		if x.is {
 			f |= x.flag

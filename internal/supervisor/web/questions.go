@@ -65,7 +65,8 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request, who visitor) {
 	})
 }
 
-// groups answers with those that stand at the revision that is asked for, or later: no event follows that would tell what an older answer lacks.
+// groups answers with those that stand at the revision that is asked for, or later: no event follows that would tell what an
+// older answer lacks.
 func (s *Server) groups(w http.ResponseWriter, r *http.Request, who visitor) {
 	after, err := number(r, "after", 1<<62)
 	if err != nil {
@@ -86,7 +87,8 @@ func (s *Server) groups(w http.ResponseWriter, r *http.Request, who visitor) {
 
 func (s *Server) responses(w http.ResponseWriter, r *http.Request, who visitor) {
 	ask(s, w, r, who, func(ctx context.Context) (*lofamov1.ListResponsesResponse, error) {
-		return s.cfg.Responses.ListResponses(ctx, &lofamov1.ListResponsesRequest{All: r.URL.Query().Get("all") == "1", Node: r.URL.Query().Get("node")})
+		return s.cfg.Responses.ListResponses(ctx, &lofamov1.ListResponsesRequest{All: r.URL.Query().Get("all") == "1",
+			Node: r.URL.Query().Get("node")})
 	})
 }
 
@@ -150,7 +152,8 @@ type timeIn struct {
 }
 
 // list answers with events.
-func (s *Server) list(w http.ResponseWriter, r *http.Request, who visitor, most uint64, call func(ctx context.Context, limit uint32) (*pageOf, error)) {
+func (s *Server) list(w http.ResponseWriter, r *http.Request, who visitor, most uint64,
+	call func(ctx context.Context, limit uint32) (*pageOf, error)) {
 	limit, err := number(r, "limit", most)
 	if err != nil {
 		refuse(w, http.StatusBadRequest, err.Error())
@@ -175,11 +178,13 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, who visitor) {
 		return
 	}
 	s.list(w, r, who, maxEvents, func(ctx context.Context, limit uint32) (*pageOf, error) {
-		resp, err := s.cfg.Faults.ListEvents(ctx, &lofamov1.ListEventsRequest{AfterRevision: after, Limit: limit, Continue: r.URL.Query().Get("more")})
+		resp, err := s.cfg.Faults.ListEvents(ctx, &lofamov1.ListEventsRequest{AfterRevision: after, Limit: limit,
+			Continue: r.URL.Query().Get("more")})
 		if err != nil {
 			return nil, err
 		}
-		return &pageOf{Events: changesOf(resp.GetEvents()), Revision: resp.GetRevision(), More: resp.GetContinue(), Oldest: resp.GetOldestRevision()}, nil
+		return &pageOf{Events: changesOf(resp.GetEvents()), Revision: resp.GetRevision(), More: resp.GetContinue(),
+			Oldest: resp.GetOldestRevision()}, nil
 	})
 }
 

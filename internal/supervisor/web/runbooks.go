@@ -19,8 +19,8 @@ import (
 	"github.com/lofamo/lofamo/docs/runbooks"
 )
 
-// runbooksPath is where the alerts' pages are, by the alert's name, with or without ".md". Whoever reaches the page may read them: they are the
-// same in every cluster, and who comes from an alert at night has no login yet.
+// runbooksPath is where the alerts' pages are, by the alert's name, with or without ".md". Whoever reaches the page may read
+// them: they are the same in every cluster, and who comes from an alert at night has no login yet.
 const runbooksPath = "/runbooks/"
 
 // runbookStyle is for a phone in the dark as well.

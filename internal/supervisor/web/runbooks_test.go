@@ -18,8 +18,8 @@ func served(t *testing.T, s *Server, path string) (int, string) {
 	return w.Code, w.Body.String()
 }
 
-// Every alert's page is served to whoever asks, by the name that the alert's link has and by the alert's own, with nothing left of Markdown and
-// links that lead somewhere.
+// Every alert's page is served to whoever asks, by the name that the alert's link has and by the alert's own, with nothing left
+// of Markdown and links that lead somewhere.
 func TestRunbooks(t *testing.T) {
 	s := New(Config{Files: nil})
 	t.Cleanup(s.Close)

@@ -28,8 +28,8 @@ var (
 	errTableFull = fmt.Errorf("%d logins were used within minutes: try again in %v", maxUsed, usedTime)
 )
 
-// usedTokens remembers the used tokens until they are no longer valid anywhere. It keeps them in a file, so that a token works only once even if
-// the supervisor restarts. Its methods may be called from any goroutine.
+// usedTokens remembers the used tokens until they are no longer valid anywhere. It keeps them in a file, so that a token works
+// only once even if the supervisor restarts. Its methods may be called from any goroutine.
 type usedTokens struct {
 	file string // empty: tokens are remembered until the process ends
 

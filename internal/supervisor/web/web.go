@@ -66,8 +66,8 @@ type Config struct {
 	Files       fs.FS // the page; nil: the one that is embedded
 	Logger      *slog.Logger
 	Now         func() time.Time // nil: time.Now
-	// Alive is how often a stream says how the replica stands, when nothing else is said; 0 stands for 2 s. The page takes a stream for lost that says
-	// nothing for three of them.
+	// Alive is how often a stream says how the replica stands, when nothing else is said; 0 stands for 2 s. The page takes a stream
+	// for lost that says nothing for three of them.
 	Alive time.Duration
 }
 

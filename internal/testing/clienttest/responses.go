@@ -118,7 +118,8 @@ func (r *Responses) GetBreaker(context.Context, *lofamov1.GetBreakerRequest) (*l
 // CloseBreaker implements the service.
 func (r *Responses) CloseBreaker(_ context.Context, req *lofamov1.CloseBreakerRequest) (*lofamov1.CloseBreakerResponse, error) {
 	r.asked("close", req)
-	return &lofamov1.CloseBreakerResponse{Breaker: &lofamov1.ResponseBreaker{ClosedBy: "operator/someone", At: r.List.GetBreaker().GetAt()}}, r.Err
+	return &lofamov1.CloseBreakerResponse{Breaker: &lofamov1.ResponseBreaker{ClosedBy: "operator/someone",
+		At: r.List.GetBreaker().GetAt()}}, r.Err
 }
 
 // ListAudit implements the service.

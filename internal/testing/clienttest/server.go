@@ -45,7 +45,8 @@ func MakePKI(dir string) error {
 		"viewer": {Cluster: Cluster, Role: pki.RoleViewer, Name: "v"},
 		"sup":    pki.SupervisorIdentity(Cluster, "sup-0"),
 	} {
-		if err := ca.IssueTo(filepath.Join(dir, file+".pem"), filepath.Join(dir, file+".key"), id, []net.IP{net.IPv4(127, 0, 0, 1)}, nil); err != nil {
+		if err := ca.IssueTo(filepath.Join(dir, file+".pem"), filepath.Join(dir, file+".key"), id, []net.IP{net.IPv4(127, 0, 0, 1)},
+			nil); err != nil {
 			return err
 		}
 	}
@@ -55,7 +56,8 @@ func MakePKI(dir string) error {
 // ClientTLS is the viewer's configuration from the files that PKI made.
 func ClientTLS(t testing.TB, dir string) *tls.Config {
 	t.Helper()
-	c, err := pki.ClientTLS(filepath.Join(dir, "viewer.pem"), filepath.Join(dir, "viewer.key"), filepath.Join(dir, "ca.pem"), pki.AllowRoles(pki.RoleSupervisor))
+	c, err := pki.ClientTLS(filepath.Join(dir, "viewer.pem"), filepath.Join(dir, "viewer.key"), filepath.Join(dir, "ca.pem"),
+		pki.AllowRoles(pki.RoleSupervisor))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,8 +87,9 @@ type Map struct {
 
 // NewMap returns an empty map.
 func NewMap() *Map {
-	return &Map{changed: make(chan struct{}), Nodes: &lofamov1.ListNodesResponse{}, Links: &lofamov1.ListLinksResponse{}, Supervisors: &lofamov1.ListSupervisorsResponse{},
-		Reports: &lofamov1.ListReportsResponse{}, Groups: &lofamov1.ListGroupsResponse{}, Summary: &lofamov1.GetSummaryResponse{},
+	return &Map{changed: make(chan struct{}), Nodes: &lofamov1.ListNodesResponse{}, Links: &lofamov1.ListLinksResponse{},
+		Supervisors: &lofamov1.ListSupervisorsResponse{},
+		Reports:     &lofamov1.ListReportsResponse{}, Groups: &lofamov1.ListGroupsResponse{}, Summary: &lofamov1.GetSummaryResponse{},
 		Explanation: &lofamov1.ExplainResponse{}, History: &lofamov1.GetHistoryResponse{}}
 }
 

@@ -57,8 +57,9 @@ var (
 	fence   = regexp.MustCompile("^ *```+ *(\\w*)")
 )
 
-// Read returns the commands of one page in their order: between fences of the kind sh every line, of the kind console those with a prompt, from indented blocks every line
-// whose first word could be a program's, from prose those that begin with one of Programs.
+// Read returns the commands of one page in their order: between fences of the kind sh every line, of the kind console those with
+// a prompt, from indented blocks every line whose first word could be a program's, from prose those that begin with one of
+// Programs.
 func Read(top, page string) ([]Command, error) {
 	b, err := os.ReadFile(filepath.Join(top, filepath.FromSlash(page)))
 	if err != nil {
@@ -107,9 +108,11 @@ func Read(top, page string) ([]Command, error) {
 }
 
 // others are commands of others that the pages give.
-var others = []string{"make", "install", "setpriv", "mv", "rm", "cp", "scp", "chown", "chmod", "mkdir", "sed", "echo", "tail", "df", "userdel", "journalctl", "dpkg", "rpm", "systemctl", "prometheus", "helm", "kubectl", "export", "apt", "apt-get", "git", "curl", "openssl", "etcdctl", "etcdutl", "go", "tar", "ko", "promtool"}
+var others = []string{"make", "install", "setpriv", "mv", "rm", "cp", "scp", "chown", "chmod", "mkdir", "sed", "echo", "tail", "df",
+	"userdel", "journalctl", "dpkg", "rpm", "systemctl", "prometheus", "helm", "kubectl", "export", "apt", "apt-get", "git", "curl", "openssl", "etcdctl", "etcdutl", "go", "tar", "ko", "promtool"}
 
-// assignment is the beginning of a line that gives a variable to a command, or keeps what one says; settings of units, which are configuration, have names in mixed case.
+// assignment is the beginning of a line that gives a variable to a command, or keeps what one says; settings of units, which are
+// configuration, have names in mixed case.
 var assignment = regexp.MustCompile(`^([A-Z][A-Z0-9_]*|[a-z][a-z0-9_]*)=`)
 
 // saving is the beginning of a line that keeps what a command says.
@@ -155,7 +158,8 @@ func withoutRemark(line string) string {
 	return line
 }
 
-// Words are the words of a simple command as a shell makes them, without the variables before it, what keeps what it says, and what sends it to the background or its output elsewhere.
+// Words are the words of a simple command as a shell makes them, without the variables before it, what keeps what it says, and
+// what sends it to the background or its output elsewhere.
 func Words(text string) ([]string, error) {
 	text = strings.TrimPrefix(text, saving.FindString(text))
 	var out []string
@@ -231,7 +235,8 @@ func isGroup(cmd *cobra.Command) bool {
 		return false
 	}
 	words := strings.FieldsFunc(cmd.Use, func(r rune) bool { return r == ' ' || r == '|' })
-	return len(words) == 1 && !cmd.LocalNonPersistentFlags().HasFlags() || slices.ContainsFunc(cmd.Commands(), func(sub *cobra.Command) bool { return slices.Contains(words[1:], sub.Name()) })
+	return len(words) == 1 && !cmd.LocalNonPersistentFlags().HasFlags() ||
+		slices.ContainsFunc(cmd.Commands(), func(sub *cobra.Command) bool { return slices.Contains(words[1:], sub.Name()) })
 }
 
 // T is what of testing.T is wanted.

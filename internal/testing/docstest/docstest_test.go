@@ -68,7 +68,8 @@ func TestEveryCommandIsRunOrMarked(t *testing.T) {
 
 var word = regexp.MustCompile(`^(--)?[a-z][a-z-]+$`)
 
-// lacking are the words of a command that tests do not have: its subcommands, side by side, and its flags. What follows those may be another name.
+// lacking are the words of a command that tests do not have: its subcommands, side by side, and its flags. What follows those may
+// be another name.
 func lacking(command, tests string) (out []string) {
 	words, err := Words(command)
 	if err != nil {
@@ -203,9 +204,11 @@ func TestParse(t *testing.T) {
 		text      string
 		is, prose bool // taken in a block, in prose
 	}{
-		{"p get nodes", true, true}, {"p get nodes a --limit 3 --dir x", true, true}, {"p --dir x get nodes", true, true}, {"p audit", true, true}, {"p audit verify", true, true}, {"p get nodes --help", true, true},
+		{"p get nodes", true, true}, {"p get nodes a --limit 3 --dir x", true, true}, {"p --dir x get nodes", true, true}, {"p audit",
+			true, true}, {"p audit verify", true, true}, {"p get nodes --help", true, true},
 		{"p get", false, true}, {"p", false, true}, {"p get nodes --limit", false, true}, {"p get nodes a b", false, true},
-		{"p get planets", false, false}, {"p take", false, false}, {"p get nodes --most 3", false, false}, {"p get nodes --limit many", false, false},
+		{"p get planets", false, false}, {"p take", false, false}, {"p get nodes --most 3", false, false}, {"p get nodes --limit many",
+			false, false},
 	} {
 		words, err := Words(tc.text)
 		if err != nil {
@@ -221,7 +224,8 @@ func TestParse(t *testing.T) {
 }
 
 func TestListRefuses(t *testing.T) {
-	for _, list := range []string{"    a", "test only", "ci a", "machines", "person why", "other a", "ci\n    a\n    a", "machines why\n    a\n   b"} {
+	for _, list := range []string{"    a", "test only", "ci a", "machines", "person why", "other a", "ci\n    a\n    a",
+		"machines why\n    a\n   b"} {
 		if got, err := parseRuns(list); err == nil {
 			t.Errorf("%q is taken: %v", list, got)
 		}

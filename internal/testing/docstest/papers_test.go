@@ -64,7 +64,8 @@ var mechanisms = []string{
 	"path states", "switch to the loaded alternate", "alternate path, round-robin", "early signs", "software re-establishment", "what failed is issued again", "sequence ids tell",
 }
 
-// tableRow is a row of docs/papers.md: of a mechanism (mechanism, section, status, where), or of a figure or table (id, shows, status, where).
+// tableRow is a row of docs/papers.md: of a mechanism (mechanism, section, status, where), or of a figure or table (id, shows,
+// status, where).
 type tableRow struct {
 	line                         int
 	first, second, status, where string
@@ -122,7 +123,8 @@ func (r tableRow) wrong() string {
 	return ""
 }
 
-// TestPapersAreAccountedFor: docs/papers.md has a row with a status for every section, figure and table of the five papers, and for every mechanism.
+// TestPapersAreAccountedFor: docs/papers.md has a row with a status for every section, figure and table of the five papers, and
+// for every mechanism.
 func TestPapersAreAccountedFor(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(top, "docs", "papers.md"))
 	if err != nil {

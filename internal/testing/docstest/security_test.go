@@ -15,8 +15,8 @@ var (
 	testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Z]\w*)\(`)
 )
 
-// TestSecurityNamesTestsThatExist: every test that docs/security.md gives as proof is in the tree, and every row of the price table names one or says
-// that there is none.
+// TestSecurityNamesTestsThatExist: every test that docs/security.md gives as proof is in the tree, and every row of the price
+// table names one or says that there is none.
 func TestSecurityNamesTestsThatExist(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(top, "docs", "security.md"))
 	if err != nil {

@@ -100,7 +100,8 @@ func Start(dir string) (*Server, error) {
 		return nil, err
 	}
 	host, port := freeport.IP().String(), s.Addr[len(freeport.IP().String())+1:]
-	s.api, err = start(dir, filepath.Join(programs, "kube-apiserver"), "--etcd-servers", client, "--bind-address", host, "--advertise-address", host,
+	s.api, err = start(dir, filepath.Join(programs, "kube-apiserver"), "--etcd-servers", client, "--bind-address", host,
+		"--advertise-address", host,
 		"--secure-port", port, "--cert-dir", filepath.Dir(s.ca), "--token-auth-file", users, "--authorization-mode", "RBAC",
 		"--service-account-key-file", key, "--service-account-signing-key-file", key, "--service-account-issuer", "https://kubernetes.default.svc",
 		"--service-cluster-ip-range", "10.0.0.0/24", "--disable-admission-plugins", without, "--endpoint-reconciler-type", "none")

@@ -69,7 +69,8 @@ func TestLayoutHolds(t *testing.T) {
 			}
 			// One bridge port for every member on every network, one for the tests, and for every
 			// supervisor one among its like.
-			if links != tc.linkCables || ports != 1+tc.supervisors+tc.nets*(tc.supervisors+s.Dims.Nodes()) || len(l.spaces) != 1+tc.supervisors+s.Dims.Nodes() {
+			if links != tc.linkCables || ports != 1+tc.supervisors+tc.nets*(tc.supervisors+s.Dims.Nodes()) ||
+				len(l.spaces) != 1+tc.supervisors+s.Dims.Nodes() {
 				t.Errorf("%d links, %d bridge ports, %d namespaces", links, ports, len(l.spaces))
 			}
 			for id, n := range l.addresses.Nodes {

@@ -97,7 +97,8 @@ func (n *Network) build(ctx context.Context) error {
 		first = append(first, "netns add "+s)
 	}
 	for _, c := range n.layout.cables {
-		first = append(first, fmt.Sprintf("link add dev %s%s type veth peer name %s netns %s", c.own.dev, inSpace(c.own.space), c.far.dev, c.far.space))
+		first = append(first, fmt.Sprintf("link add dev %s%s type veth peer name %s netns %s", c.own.dev, inSpace(c.own.space), c.far.dev,
+			c.far.space))
 	}
 	if err := ip(ctx, "", first); err != nil {
 		return err

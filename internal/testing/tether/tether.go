@@ -1,4 +1,5 @@
-// Package tether is for tests that start programs: these end with the test's process, even where it is killed or its time is over, so that no cleanup is done.
+// Package tether is for tests that start programs: these end with the test's process, even where it is killed or its time is
+// over, so that no cleanup is done.
 package tether
 
 import (
@@ -19,7 +20,8 @@ func Start(cmd *exec.Cmd, sig syscall.Signal) error {
 	return <-result
 }
 
-// starter is of one thread that starts all: the kernel sends the signal when the thread ends that has started the child, and this one ends with the process.
+// starter is of one thread that starts all: the kernel sends the signal when the thread ends that has started the child, and this
+// one ends with the process.
 var starter = sync.OnceValue(func() chan<- func() {
 	c := make(chan func())
 	go func() {

@@ -49,7 +49,8 @@ func TestLaneOrder(t *testing.T) {
 		{"two overtaken by the third", []step{{0, late, false}, {1, late, false}, {2, pass, false}}, "c@2 a@2 b@2"},
 		{"nobody overtakes", []step{{0, late, false}}, "a@50"},
 		{"too late to be overtaken", []step{{0, late, false}, {60, pass, false}}, "a@50 b@60"},
-		{"overtaken on a slow way", []step{{0, mangle.Fate{Copies: 1, Overtaken: true, Delay: 10 * time.Millisecond}, false}, {5, slow(10), false}}, "b@15 a@15"},
+		{"overtaken on a slow way", []step{{0, mangle.Fate{Copies: 1, Overtaken: true, Delay: 10 * time.Millisecond}, false},
+			{5, slow(10), false}}, "b@15 a@15"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var l lane

@@ -157,7 +157,8 @@ func TestFaults(t *testing.T) {
 		{"none", mangle.Faults{}, n, n, func(_ [][]byte, c Counts) bool { return c == Counts{Received: n, Sent: n} }},
 		{"block", mangle.Faults{Block: true}, 0, 0, func(_ [][]byte, c Counts) bool { return c.Lost == n }},
 		{"drop", mangle.Faults{Drop: 0.5}, n * 4 / 10, n * 6 / 10, func(got [][]byte, c Counts) bool { return int(c.Lost) == n-len(got) }},
-		{"duplicate", mangle.Faults{Duplicate: 0.5}, n * 14 / 10, n * 16 / 10, func(got [][]byte, c Counts) bool { return int(c.Doubled) == len(got)-n }},
+		{"duplicate", mangle.Faults{Duplicate: 0.5}, n * 14 / 10, n * 16 / 10,
+			func(got [][]byte, c Counts) bool { return int(c.Doubled) == len(got)-n }},
 		{"corrupt", mangle.Faults{Corrupt: 0.5}, n, n, func(got [][]byte, c Counts) bool {
 			bad := uint64(0)
 			for i, b := range got {

@@ -115,15 +115,18 @@ func TestReceiverRefusals(t *testing.T) {
 	if err := DefaultReceiverConfig().Validate(); err != nil {
 		t.Error(err)
 	}
-	err := ReceiverConfig{GiveUp: -time.Second, MaxTimeout: -1, MaxReturn: -1, KeepAlive: -1, MaxDirect: -1, MaxTorus: -1, Buffer: -1}.Validate()
-	for _, field := range []string{"RequestTimeout", "MinTimeout", "MaxTimeout", "GatherPoll", "KeepAlive", "GiveUp", "Silences", "ReturnAfter",
+	err := ReceiverConfig{GiveUp: -time.Second, MaxTimeout: -1, MaxReturn: -1, KeepAlive: -1, MaxDirect: -1, MaxTorus: -1,
+		Buffer: -1}.Validate()
+	for _, field := range []string{"RequestTimeout", "MinTimeout", "MaxTimeout", "GatherPoll", "KeepAlive", "GiveUp", "Silences",
+		"ReturnAfter",
 		"MaxReturn", "MinWindow", "MaxDirect", "MaxTorus", "Buffer"} {
 		if err == nil || !strings.Contains(err.Error(), field+": given") {
 			t.Errorf("%s is not named in %v", field, err)
 		}
 	}
 	err = Job{}.Validate()
-	for _, field := range []string{"Origin", "Object", "MaxSize", "Supervisor", "ReplyTo", "Ways", "Exchanges[0]", "Exchanges[1]", "Exchanges"} {
+	for _, field := range []string{"Origin", "Object", "MaxSize", "Supervisor", "ReplyTo", "Ways", "Exchanges[0]", "Exchanges[1]",
+		"Exchanges"} {
 		if err == nil || !strings.Contains(err.Error(), field+": given") {
 			t.Errorf("%s is not named in %v", field, err)
 		}

@@ -65,7 +65,8 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		for _, a := range out.Announce {
 			got.WriteString(a.Message.GetError())
 		}
-		if tc.want == "" && got.String() != "" || !strings.Contains(got.String(), tc.want) || len(got.String()) > maxError || len(out.Announce) > 1 {
+		if tc.want == "" && got.String() != "" || !strings.Contains(got.String(), tc.want) || len(got.String()) > maxError ||
+			len(out.Announce) > 1 {
 			t.Errorf("%s: answer %q, want %q", tc.name, got.String(), tc.want)
 		}
 	}
@@ -103,7 +104,8 @@ func TestRoomForTransfers(t *testing.T) {
 	s := newSender(t, DefaultSenderConfig())
 	s.Step(start, requested(t, 1))
 	s.Step(start.Add(time.Second), requested(t, 2))
-	if out := s.Step(start.Add(2*time.Second), requested(t, 3)); len(out.Gather) != 0 || !strings.Contains(out.Announce[0].Message.GetError(), "busy") {
+	if out := s.Step(start.Add(2*time.Second), requested(t, 3)); len(out.Gather) != 0 ||
+		!strings.Contains(out.Announce[0].Message.GetError(), "busy") {
 		t.Fatalf("a third one: %+v", out)
 	}
 	foreign := requested(t, 1)
@@ -119,7 +121,8 @@ func TestRoomForTransfers(t *testing.T) {
 	if len(out.Gather) != 1 || len(out.Release) != 1 || out.Release[0] != transferOf(2) {
 		t.Fatalf("the idle one does not make room: %+v", out)
 	}
-	if out := s.Step(start.Add(32*time.Second), Failed{transferOf(1), strings.Repeat("é", 100)}); len(out.Release) != 1 || len(out.Announce[0].Message.GetError()) != maxError {
+	if out := s.Step(start.Add(32*time.Second), Failed{transferOf(1), strings.Repeat("é", 100)}); len(out.Release) != 1 ||
+		len(out.Announce[0].Message.GetError()) != maxError {
 		t.Fatalf("failed: %+v", out)
 	}
 	if out := s.Step(start.Add(32*time.Second), Ready{transferOf(1), "x", 1}); len(out.Announce) != 0 {
@@ -210,7 +213,8 @@ func TestSenderConfigRefusals(t *testing.T) {
 		t.Error(err)
 	}
 	err := SenderConfig{Checksum: 99}.Validate()
-	for _, field := range []string{"Objects", "Transfers", "Life", "Idle", "DirectRate", "TorusRate", "DirectBurst", "TorusBurst", "Checksum"} {
+	for _, field := range []string{"Objects", "Transfers", "Life", "Idle", "DirectRate", "TorusRate", "DirectBurst", "TorusBurst",
+		"Checksum"} {
 		if err == nil || !strings.Contains(err.Error(), field+": given") {
 			t.Errorf("%s is not named in %v", field, err)
 		}

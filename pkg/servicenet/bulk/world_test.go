@@ -387,7 +387,8 @@ func (w *world) checkReceiver() {
 		}
 	}
 	if inflight != win.inflight || gaps != win.gaps || win.next > win.end() {
-		w.t.Fatalf("at %v: under way %d, counted %d; missing %d, counted %d; %d to %d", w.now, inflight, win.inflight, gaps, win.gaps, win.next, win.end())
+		w.t.Fatalf("at %v: under way %d, counted %d; missing %d, counted %d; %d to %d", w.now, inflight, win.inflight, gaps, win.gaps,
+			win.next, win.end())
 	}
 	if held := here + int(win.delivered-win.consumed); held > w.rcfg.Buffer || w.waiting > w.rcfg.Buffer {
 		w.t.Fatalf("at %v: %d chunks held, %d with the consumer", w.now, held, w.waiting)

@@ -244,7 +244,8 @@ func TestFamilies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, to := range []netip.AddrPort{four.LocalAddr(), netip.AddrPortFrom(netip.AddrFrom16(four.LocalAddr().Addr().As16()), four.LocalAddr().Port())} {
+		for _, to := range []netip.AddrPort{four.LocalAddr(),
+			netip.AddrPortFrom(netip.AddrFrom16(four.LocalAddr().Addr().As16()), four.LocalAddr().Port())} {
 			if err := s.Send(to, []byte(addr)); err != nil {
 				t.Errorf("from %s: %v", addr, err)
 				continue
@@ -267,7 +268,8 @@ func TestFamilies(t *testing.T) {
 func TestListenRefusals(t *testing.T) {
 	a, _ := start(t)
 	_, err := Listen(a.LocalAddr().String(), Options{})
-	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), a.LocalAddr().String()) || !strings.Contains(err.Error(), "taken") {
+	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), a.LocalAddr().String()) ||
+		!strings.Contains(err.Error(), "taken") {
 		t.Errorf("taken port: %v", err)
 	}
 	for _, bad := range []string{"", "7000", "localhost:7000", "127.0.0.1:70000"} {

@@ -250,7 +250,8 @@ func TestFullAndUnreachable(t *testing.T) {
 		return
 	}
 	veth(t)
-	for _, l := range []string{"link add slow0 type veth peer name far1", "link set slow0 up", "link set far1 up", "addr add 10.79.0.1/24 dev slow0"} {
+	for _, l := range []string{"link add slow0 type veth peer name far1", "link set slow0 up", "link set far1 up",
+		"addr add 10.79.0.1/24 dev slow0"} {
 		netnstest.IP(t, l)
 	}
 	for ifc, ms := range map[string]int{"svc0": 200, "slow0": 60_000} {

@@ -171,8 +171,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// deliver hands over the results of the last read, outside of the file descriptor's lock. It reports whether that was a stranger's datagram beyond
-// the budget.
+// deliver hands over the results of the last read, outside of the file descriptor's lock. It reports whether that was a
+// stranger's datagram beyond the budget.
 func (r *reader) deliver() (refused bool) {
 	s := r.s
 	if len(r.errs) > 0 {

@@ -128,8 +128,9 @@ type Config struct {
 	// again, reading rests, and the kernel drops what has no room. A process of real-time class that
 	// never rests is killed by its limit (RLIMIT_RTTIME).
 	MaxPackets int
-	// Strangers is the number of packets per second that are read from all strangers' addresses together: those that are not a member's, not in Join
-	// and not this member's own. The kernel drops the rest before they take buffer space from members (pkg/udpguard). 0: no address is a stranger's.
+	// Strangers is the number of packets per second that are read from all strangers' addresses together: those that are not a
+	// member's, not in Join and not this member's own. The kernel drops the rest before they take buffer space from members
+	// (pkg/udpguard). 0: no address is a stranger's.
 	Strangers int
 }
 
@@ -220,7 +221,8 @@ func New(cfg Config) (*Net, error) {
 	if err != nil {
 		cancel()
 		if errors.Is(err, syscall.EADDRINUSE) || strings.Contains(err.Error(), "address already in use") {
-			return nil, fmt.Errorf("gossip member %q: listen on %s: port %d is taken by another process (TCP and UDP are needed): %w", cfg.Name, cfg.Bind, bind.Port(), err)
+			return nil, fmt.Errorf("gossip member %q: listen on %s: port %d is taken by another process (TCP and UDP are needed): %w",
+				cfg.Name, cfg.Bind, bind.Port(), err)
 		}
 		return nil, fmt.Errorf("gossip member %q: listen on %s: %w", cfg.Name, cfg.Bind, err)
 	}
@@ -314,8 +316,9 @@ func (n *Net) Members() []Member {
 	return out
 }
 
-// Refuse shuts out exactly the members of these names from now on: it ignores their announcements and drops packets from the addresses at which
-// they were members. All members share one key, so only a new key shuts out a member that takes another name and address.
+// Refuse shuts out exactly the members of these names from now on: it ignores their announcements and drops packets from the
+// addresses at which they were members. All members share one key, so only a new key shuts out a member that takes another name
+// and address.
 func (n *Net) Refuse(names []string) {
 	refused, addrs := make(map[string]bool), make(map[netip.AddrPort]string)
 	for _, name := range names {

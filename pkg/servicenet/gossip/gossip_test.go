@@ -329,7 +329,8 @@ func TestStreamsAreBounded(t *testing.T) {
 	b.until(t, EventJoin, "a")
 }
 
-// TestStrangersStreamsKeepNobodyOut: a stranger takes all places for streams, and retakes each one that it loses. A member at another address joins.
+// TestStrangersStreamsKeepNobodyOut: a stranger takes all places for streams, and retakes each one that it loses. A member at
+// another address joins.
 func TestStrangersStreamsKeepNobodyOut(t *testing.T) {
 	a := start(t, "a", key(1))
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
@@ -369,10 +370,13 @@ type remote struct {
 	closed bool
 }
 
-func (r *remote) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(netip.AddrPortFrom(r.from, 1000)) }
-func (r *remote) Close() error         { r.closed = true; return nil }
+func (r *remote) RemoteAddr() net.Addr {
+	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(r.from, 1000))
+}
+func (r *remote) Close() error { r.closed = true; return nil }
 
-// TestStreamsOfOneSubnetCountTogether: a host that takes a new address of its IPv6 /64 for each stream does not evict another host's stream.
+// TestStreamsOfOneSubnetCountTogether: a host that takes a new address of its IPv6 /64 for each stream does not evict another
+// host's stream.
 func TestStreamsOfOneSubnetCountTogether(t *testing.T) {
 	for _, member := range []string{"192.0.2.7", "2001:db8:0:1::7"} {
 		tr := &transport{}
@@ -393,8 +397,8 @@ func TestStreamsOfOneSubnetCountTogether(t *testing.T) {
 	}
 }
 
-// TestRefusedMemberIsShutOut refuses c at a and b: a broadcast of c reaches neither, c leaves the pool and its announcements do not bring it back,
-// while a and b go on. When c is no longer refused, it comes back.
+// TestRefusedMemberIsShutOut refuses c at a and b: a broadcast of c reaches neither, c leaves the pool and its announcements do
+// not bring it back, while a and b go on. When c is no longer refused, it comes back.
 func TestRefusedMemberIsShutOut(t *testing.T) {
 	a, b, c := three(t)
 	a.Refuse([]string{"c"})
@@ -407,7 +411,8 @@ func TestRefusedMemberIsShutOut(t *testing.T) {
 	if err := (*delegate)(a.Net).NotifyAlive(&memberlist.Node{Name: "c"}); err == nil || !strings.Contains(err.Error(), "revoked") {
 		t.Errorf("an announcement of c: %v: want an error that says revoked", err)
 	}
-	if _, err := c.list.Join([]string{a.Addr().String()}); err == nil && slices.ContainsFunc(a.Members(), func(m Member) bool { return m.Name == "c" }) {
+	if _, err := c.list.Join([]string{a.Addr().String()}); err == nil &&
+		slices.ContainsFunc(a.Members(), func(m Member) bool { return m.Name == "c" }) {
 		t.Error("c joined again")
 	}
 	if err := a.Broadcast([]byte("of a")); err != nil {

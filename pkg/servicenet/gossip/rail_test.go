@@ -15,7 +15,8 @@ func pair(t *testing.T, onBroadcast func([]byte), onHeard func(time.Time)) (near
 	t.Helper()
 	joined := make(chan Event, 64)
 	open := func(name string, change func(*Config)) *Net {
-		cfg := Config{Name: name, Bind: "127.0.0.1:0", Key: key(1), Meta: Meta{Role: RoleNode, ID: name}, Logger: slog.New(slog.DiscardHandler), Timing: quick}
+		cfg := Config{Name: name, Bind: "127.0.0.1:0", Key: key(1), Meta: Meta{Role: RoleNode, ID: name},
+			Logger: slog.New(slog.DiscardHandler), Timing: quick}
 		change(&cfg)
 		n, err := New(cfg)
 		if err != nil {
@@ -122,7 +123,8 @@ func TestHeard(t *testing.T) {
 
 // TestNobodyIsNotHeard: a member alone does not hear itself.
 func TestNobodyIsNotHeard(t *testing.T) {
-	n, err := New(Config{Name: "a", Bind: "127.0.0.1:0", Key: key(1), Meta: Meta{Role: RoleNode, ID: "a"}, Logger: slog.New(slog.DiscardHandler),
+	n, err := New(Config{Name: "a", Bind: "127.0.0.1:0", Key: key(1), Meta: Meta{Role: RoleNode, ID: "a"},
+		Logger: slog.New(slog.DiscardHandler),
 		Timing: quick, OnHeard: func(time.Time) { t.Error("heard itself") }})
 	if err != nil {
 		t.Fatal(err)

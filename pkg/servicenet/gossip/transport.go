@@ -30,8 +30,8 @@ var (
 // rejoinInterval or the next push and pull.
 const maxStreams = 32
 
-// refuseRate is the number of strangers' packets beyond their budget that are read per second without a pause: packets already in the buffer when
-// a flood begins have to be read quickly.
+// refuseRate is the number of strangers' packets beyond their budget that are read per second without a pause: packets already in
+// the buffer when a flood begins have to be read quickly.
 const refuseRate, refuseBurst = 20_000, 4000
 
 // floodRest is how long nothing is read where more packets come than Config.MaxPackets.

@@ -44,7 +44,8 @@ func TestPathSecret(t *testing.T) {
 
 func TestPathSecretRefuses(t *testing.T) {
 	_, err := PathExchange{Half: "n0-0-0/host", Supervisor: "sup-1", Session: 9}.Secret(private(t, 1), make([]byte, 31))
-	if err == nil || !strings.Contains(err.Error(), "session 0x9 of n0-0-0/host with sup-1") || !strings.Contains(err.Error(), "given 31 bytes: want 32") {
+	if err == nil || !strings.Contains(err.Error(), "session 0x9 of n0-0-0/host with sup-1") ||
+		!strings.Contains(err.Error(), "given 31 bytes: want 32") {
 		t.Errorf("error %v: want one that names the session and the key", err)
 	}
 }

@@ -254,10 +254,12 @@ func ipnet(s string) net.IPNet {
 
 func TestRefusals(t *testing.T) {
 	refuse := func() (*feed, error) { return nil, errors.New("protocol not supported") }
-	if err := run(t.Context(), []Interface{ifc("eth0", "10.0.0.1")}, func(Change) {}, refuse); err == nil || !strings.Contains(err.Error(), "protocol not supported") {
+	if err := run(t.Context(), []Interface{ifc("eth0", "10.0.0.1")}, func(Change) {}, refuse); err == nil ||
+		!strings.Contains(err.Error(), "protocol not supported") {
 		t.Errorf("a kernel without rtnetlink: %v", err)
 	}
-	if err := Run(t.Context(), []Interface{ifc("eth0", "10.0.0.1"), {Name: "eth1"}}, func(Change) {}); err == nil || !strings.Contains(err.Error(), "rail 1: address") {
+	if err := Run(t.Context(), []Interface{ifc("eth0", "10.0.0.1"), {Name: "eth1"}}, func(Change) {}); err == nil ||
+		!strings.Contains(err.Error(), "rail 1: address") {
 		t.Errorf("no address: %v", err)
 	}
 }
@@ -282,7 +284,8 @@ func TestPrefixOf(t *testing.T) {
 			t.Errorf("%v: %v, %t", n, p, ok)
 		}
 	}
-	for _, bad := range []net.IPNet{{}, {IP: net.IP{1, 2, 3}, Mask: net.CIDRMask(8, 32)}, {IP: net.IP{1, 2, 3, 4}, Mask: net.CIDRMask(64, 128)}} {
+	for _, bad := range []net.IPNet{{}, {IP: net.IP{1, 2, 3}, Mask: net.CIDRMask(8, 32)},
+		{IP: net.IP{1, 2, 3, 4}, Mask: net.CIDRMask(64, 128)}} {
 		if p, ok := prefixOf(bad); ok {
 			t.Errorf("%v: %v", bad, p)
 		}

@@ -286,7 +286,8 @@ func TestUnreadablePage(t *testing.T) {
 		pages[i] = 1
 	}
 	image, unreadable := readPages(pages, int64(len(pages)))
-	if unreadable != 1 || len(image) != len(pages) || image[2*headerStride] != 0 || image[2*headerStride-1] != 1 || image[3*headerStride] != 1 || image[len(image)-1] != 1 {
+	if unreadable != 1 || len(image) != len(pages) || image[2*headerStride] != 0 || image[2*headerStride-1] != 1 ||
+		image[3*headerStride] != 1 || image[len(image)-1] != 1 {
 		t.Errorf("%d pages are unreadable", unreadable)
 	}
 }

@@ -79,7 +79,8 @@ func TestManyLaps(t *testing.T) {
 			must(t, s.Close())
 			var got []Record
 			s, got = reopen(t, cfg)
-			if len(got) != 11 || got[0].ID != id(1, 1) || !bytes.Equal(got[0].Payload, payload(1, 1, 777)) || got[1].ID != id(1, seq-9) || got[10].ID != id(1, seq) {
+			if len(got) != 11 || got[0].ID != id(1, 1) || !bytes.Equal(got[0].Payload, payload(1, 1, 777)) || got[1].ID != id(1, seq-9) ||
+				got[10].ID != id(1, seq) {
 				t.Fatalf("at %d: %s", seq, names(got))
 			}
 		}

@@ -77,7 +77,8 @@ func decode(b []byte) (f frame, ok bool) {
 	if f.kind != kindAsk {
 		size += answerSize
 	}
-	if f.kind < kindAsk || f.kind > kindHost || n < 1 || n > MaxPath || int(f.made) > n || len(b) != size || b[7] > asksHost || f.kind != kindAsk && b[7] != 0 {
+	if f.kind < kindAsk || f.kind > kindHost || n < 1 || n > MaxPath || int(f.made) > n || len(b) != size || b[7] > asksHost ||
+		f.kind != kindAsk && b[7] != 0 {
 		return f, false
 	}
 	f.path = b[headSize : headSize+n]

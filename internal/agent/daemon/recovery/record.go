@@ -61,7 +61,8 @@ const (
 	FailedTest                      // its self-test failed in what is its own, and it was ended
 )
 
-var causeNames = [...]string{Exited: "exited", Killed: "killed", Hung: "hung", NotStarted: "not-started", Unseen: "unseen", FailedTest: "failed-test"}
+var causeNames = [...]string{Exited: "exited", Killed: "killed", Hung: "hung", NotStarted: "not-started", Unseen: "unseen",
+	FailedTest: "failed-test"}
 
 // CauseKinds lists the kinds.
 func CauseKinds() []CauseKind {
@@ -232,7 +233,8 @@ type History struct {
 	// Start is when the process of Record.PID was started, in clock ticks since the machine was: the two name it for good, also
 	// before it has a lock to be known by. 0: not known.
 	Start uint64 `json:"start_ticks,omitempty"`
-	// Space is the PID namespace that Record.PID is of, by its inode: in another one, as each container has, that id is somebody else's. 0: not known.
+	// Space is the PID namespace that Record.PID is of, by its inode: in another one, as each container has, that id is somebody
+	// else's. 0: not known.
 	Space uint64 `json:"pid_namespace,omitempty"`
 }
 

@@ -305,7 +305,8 @@ func TestHangsAreFoundWithinTheBound(t *testing.T) {
 		for phase := range 20 {
 			for _, late := range []time.Duration{0, 10 * time.Millisecond, 25 * time.Millisecond} {
 				w := &world{
-					cfg:  Config{Half: fault.HalfHost, TRead: 50 * time.Millisecond, Misses: 1, StartWithin: 5 * time.Second, Budget: 5, Window: time.Minute},
+					cfg: Config{Half: fault.HalfHost, TRead: 50 * time.Millisecond, Misses: 1, StartWithin: 5 * time.Second, Budget: 5,
+						Window: time.Minute},
 					does: "writes", takes: 30 * time.Millisecond, readable: true,
 				}
 				_ = w.daemon("start", "")

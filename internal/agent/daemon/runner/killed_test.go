@@ -41,8 +41,8 @@ func (w *world) from(s snapshot, at func(snapshot)) {
 	}
 }
 
-// A daemon may be killed at any step of an act, and again at any step of the next attempt, of the same leader or of another one: the attempt after that does
-// what was wanted, and putting back leaves everything as it was.
+// A daemon may be killed at any step of an act, and again at any step of the next attempt, of the same leader or of another one:
+// the attempt after that does what was wanted, and putting back leaves everything as it was.
 func TestKilledAnywhere(t *testing.T) {
 	w := newWorld(t, nil)
 	first := w.order(actions.KindLimitFrequency, map[string]string{"percent": "50"})

@@ -11,8 +11,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/actions"
 )
 
-// kernel does for a recorded tree what drivers/cpufreq/cpufreq.c does: what is written to scaling_max_freq is a request, and what is read follows it later, from
-// a work queue, as the lowest of all requests.
+// kernel does for a recorded tree what drivers/cpufreq/cpufreq.c does: what is written to scaling_max_freq is a request, and what
+// is read follows it later, from a work queue, as the lowest of all requests.
 type kernel struct {
 	w    *world
 	work sync.WaitGroup

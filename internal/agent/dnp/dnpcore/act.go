@@ -12,8 +12,8 @@ type Acted struct {
 
 func (Acted) dnpEvent() {}
 
-// onActOrder takes an order to act that came by the torus: it is the host half's to pass on, and this half's where that one does not live, so that a node
-// whose host half is to be restarted can be told so.
+// onActOrder takes an order to act that came by the torus: it is the host half's to pass on, and this half's where that one does
+// not live, so that a node whose host half is to be restarted can be told so.
 func (m *Machine) onActOrder(o *lofamov1.ActOrder, envelope []byte) {
 	if m.verdict == watchdog.Alive {
 		m.toHost(envelope)

@@ -10,8 +10,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/express"
 )
 
-// Barriers (seed 003 §4.2, §4.4.3; express.Barriers) in a DNP half. What the jobs of this node wait for comes from the host half, which says it again
-// and again for as long as somebody does. So this half may begin anew at any time, and when the host half is gone nobody waits.
+// Barriers (seed 003 §4.2, §4.4.3; express.Barriers) in a DNP half. What the jobs of this node wait for comes from the host half,
+// which says it again and again for as long as somebody does. So this half may begin anew at any time, and when the host half is
+// gone nobody waits.
 
 // askedFor is for how long the host half need not ask again; it does so five times a second.
 const askedFor = 5 * time.Second

@@ -13,16 +13,18 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/express"
 )
 
-// The start-up configuration (seed 003 §4.4.1): what the supervisors tell all nodes of the torus. One node is given it, in one signed envelope or in several, and broadcasts
-// these as one datum; all others verify them, use them, and give them to whoever asks. It is not kept on disk: neighbours have it, and what must outlive them all, the
-// channel mask, is kept as the mask's own word.
+// The start-up configuration (seed 003 §4.4.1): what the supervisors tell all nodes of the torus. One node is given it, in one
+// signed envelope or in several, and broadcasts these as one datum; all others verify them, use them, and give them to whoever
+// asks. It is not kept on disk: neighbours have it, and what must outlive them all, the channel mask, is kept as the mask's own
+// word.
 
 const (
 	configurationTopic                     = express.TopicMask
 	configurationPriority express.Priority = 6
 )
 
-// configuredWait is how long a half that holds no word on its mask waits for a better one than its configuration's: an order takes a second, and so does a new configuration.
+// configuredWait is how long a half that holds no word on its mask waits for a better one than its configuration's: an order
+// takes a second, and so does a new configuration.
 const configuredWait = 3 * time.Second
 
 // Configuration is what is known of the torus as a whole. The zero value: nothing.
@@ -37,7 +39,8 @@ type Configuration struct {
 // configurations is what the machine keeps.
 type configurations struct {
 	known Configuration
-	// unheeded is since when what is known has a word on this node's mask that it waits with, for it holds none: see configuredMask; zero: there is none.
+	// unheeded is since when what is known has a word on this node's mask that it waits with, for it holds none: see configuredMask;
+	// zero: there is none.
 	unheeded time.Time
 	// What was given to this node to broadcast, by part, until it is whole.
 	number    uint64
@@ -74,7 +77,8 @@ func splitEnvelopes(b []byte) (out [][]byte, err error) {
 	return out, nil
 }
 
-// onTorusConfiguration takes a part of what this node is to broadcast, and answers whatever it is, unless parts are missing: who asks again has not heard.
+// onTorusConfiguration takes a part of what this node is to broadcast, and answers whatever it is, unless parts are missing: who
+// asks again has not heard.
 func (m *Machine) onTorusConfiguration(now time.Time, c *lofamov1.TorusConfiguration, envelope []byte) {
 	k := &m.configuration
 	if c.GetNumber() > k.known.Number {
@@ -136,7 +140,8 @@ func (m *Machine) mergeConfiguration(number uint64, parts []*lofamov1.TorusConfi
 	for i, p := range parts {
 		switch {
 		case p.GetNumber() != number || int(p.GetPart()) != i || int(p.GetParts()) != len(parts) || p.GetDelayUs() != parts[0].GetDelayUs():
-			return Configuration{}, fmt.Errorf("part %d of %d is of another one: number %d, part %d of %d", i, len(parts), p.GetNumber(), p.GetPart(), p.GetParts())
+			return Configuration{}, fmt.Errorf("part %d of %d is of another one: number %d, part %d of %d", i, len(parts), p.GetNumber(),
+				p.GetPart(), p.GetParts())
 		case p.GetDims() != dims.String():
 			return Configuration{}, fmt.Errorf("it is of a torus of %s: this one is %s", p.GetDims(), dims)
 		}
@@ -154,7 +159,8 @@ func (m *Machine) mergeConfiguration(number uint64, parts []*lofamov1.TorusConfi
 		}
 	}
 	if len(c.Absent) > servicenet.MaxConfigurationAbsent || len(c.masks) > servicenet.MaxConfigurationMasks {
-		return Configuration{}, fmt.Errorf("%d places are absent, %d nodes have masks: want at most %d and %d", len(c.Absent), len(c.masks), servicenet.MaxConfigurationAbsent, servicenet.MaxConfigurationMasks)
+		return Configuration{}, fmt.Errorf("%d places are absent, %d nodes have masks: want at most %d and %d", len(c.Absent),
+			len(c.masks), servicenet.MaxConfigurationAbsent, servicenet.MaxConfigurationMasks)
 	}
 	c.all = len(c.masks) < servicenet.MaxConfigurationMasks
 	return c, nil
@@ -163,7 +169,8 @@ func (m *Machine) mergeConfiguration(number uint64, parts []*lofamov1.TorusConfi
 // takeConfiguration is the only writer of what is known.
 func (m *Machine) takeConfiguration(now time.Time, c Configuration) {
 	m.configuration.known, m.configuration.unheeded = c, time.Time{}
-	m.note(NoteConfig, "configuration %d of the torus: network delay %s, %d places absent, %d nodes with masks", c.Number, c.Delay, len(c.Absent), len(c.masks))
+	m.note(NoteConfig, "configuration %d of the torus: network delay %s, %d places absent, %d nodes with masks", c.Number, c.Delay,
+		len(c.Absent), len(c.masks))
 	m.configuredMask(now)
 }
 
@@ -174,11 +181,13 @@ func (m *Machine) tickConfiguration(now time.Time) {
 	}
 }
 
-// configuredMask takes what all nodes were told of this one's mask. It is the same word as a MaskOrder, and by the same number: revisions of one store. Where it says nothing
-// new only the number is remembered, and not on disk; the supervisors, to whom it would be news, order by what this node tells them.
+// configuredMask takes what all nodes were told of this one's mask. It is the same word as a MaskOrder, and by the same number:
+// revisions of one store. Where it says nothing new only the number is remembered, and not on disk; the supervisors, to whom it
+// would be news, order by what this node tells them.
 //
-// A half that holds no word has no number to tell a copy of an old one by, and this one cannot name its boot epoch, for it is for all. So it asks the supervisors, whose
-// order names the epoch, and takes this one only where nothing else comes: no order, and no newer configuration, which all have where a leader reaches anybody.
+// A half that holds no word has no number to tell a copy of an old one by, and this one cannot name its boot epoch, for it is for
+// all. So it asks the supervisors, whose order names the epoch, and takes this one only where nothing else comes: no order, and
+// no newer configuration, which all have where a leader reaches anybody.
 func (m *Machine) configuredMask(now time.Time) {
 	k := &m.configuration
 	number := k.known.Number

@@ -59,7 +59,8 @@ func configuration(number uint64, dims string, masks ...*lofamov1.TorusMask) *lo
 	return &lofamov1.TorusConfiguration{Number: number, Dims: dims, DelayUs: 5000, Parts: 1, Masks: masks}
 }
 
-// What one node is given all have, around dead links: members, network delay, and each its mask. Who begins anew has it again from a neighbour.
+// What one node is given all have, around dead links: members, network delay, and each its mask. Who begins anew has it again
+// from a neighbour.
 func TestConfigurationReachesAll(t *testing.T) {
 	w := newMesh(t, "4x4", 1, nil)
 	w.cut(w.node("0,0,0"), grid.XPlus)
@@ -148,8 +149,9 @@ func TestConfigurationAndMaskOrder(t *testing.T) {
 	}
 }
 
-// A half that holds no word on its mask may be given a copy of an old configuration, and has no number to tell it by: it asks the supervisors, and waits. What they say counts,
-// whatever its number, and so does a newer configuration. Where neither comes this one is all there is.
+// A half that holds no word on its mask may be given a copy of an old configuration, and has no number to tell it by: it asks the
+// supervisors, and waits. What they say counts, whatever its number, and so does a newer configuration. Where neither comes this
+// one is all there is.
 func TestConfigurationWithoutAWord(t *testing.T) {
 	w := newMesh(t, "2x2", 1, nil)
 	masked := chanmask.All.Without(grid.XPlus)

@@ -22,8 +22,8 @@ import (
 //	                   ▲                                 │               │
 //	                   └──────────── newer order ────────┴───────────────┘
 //
-// The same order again has what was found said again. An older one is refused within order.RunsLast: a supervisor that led once. Later it is
-// one of a store that began anew, with lower terms; or of nobody, and then all that it does is a run.
+// The same order again has what was found said again. An older one is refused within order.RunsLast: a supervisor that led once.
+// Later it is one of a store that began anew, with lower terms; or of nobody, and then all that it does is a run.
 
 const (
 	// diagnoseEvery is from the beginning of one run to the beginning of the next.
@@ -214,8 +214,8 @@ func (m *Machine) endDiagnosis(now time.Time) {
 	}
 }
 
-// examineAll begins a run on all links for the fault management procedure (§4.5.4), as if a diagnosis had been ordered with the same number. Of one that
-// a node began by itself nobody waits for the findings; then a diagnosis that is under way will do.
+// examineAll begins a run on all links for the fault management procedure (§4.5.4), as if a diagnosis had been ordered with the
+// same number. Of one that a node began by itself nobody waits for the findings; then a diagnosis that is under way will do.
 func (m *Machine) examineAll(now time.Time) {
 	x, of := &m.exam, m.proc.machine.Order()
 	number, ordered := &lofamov1.OrderNumber{Term: of.Term, Count: of.Count}, of.Term != 0
@@ -234,8 +234,8 @@ func (m *Machine) examineAll(now time.Time) {
 	m.tickDiagnosis(now)
 }
 
-// maskDead has links that are dead masked by this node's own word, and those restored that are well, if it is to (§4.5.4). Where no link answers it is
-// perhaps this half that is wrong, and nothing changes; a neighbour that is being restarted is not dead.
+// maskDead has links that are dead masked by this node's own word, and those restored that are well, if it is to (§4.5.4). Where
+// no link answers it is perhaps this half that is wrong, and nothing changes; a neighbour that is being restarted is not dead.
 func (m *Machine) maskDead(now time.Time) {
 	if !m.cfg.Procedure.MaskDead {
 		return
@@ -342,7 +342,8 @@ func (m *Machine) onPass(now time.Time, l *link, probe []byte) {
 // either; else it is the self-test's.
 func (m *Machine) onDiagnosisEcho(now time.Time, l *link, data []byte) bool {
 	if kind, back, probe, ok := diagnosis.Unwrap(data); ok {
-		if to := m.links[back.Index()]; kind == diagnosis.Through && back == l.dir.Opposite() && to != nil && to.session && m.selfTest.echoes[l.dir.Index()].take(now) {
+		if to := m.links[back.Index()]; kind == diagnosis.Through && back == l.dir.Opposite() && to != nil && to.session &&
+			m.selfTest.echoes[l.dir.Index()].take(now) {
 			m.sendTest(to, testEcho, probe)
 		}
 		return true

@@ -59,10 +59,12 @@ func TestDiagnosisOfHealthyLinks(t *testing.T) {
 	}
 	for _, f := range p.found {
 		l := f.GetLink()
-		if f.GetNumber().GetTerm() != 5 || f.GetNumber().GetCount() != 1 || f.GetHalf() != lofamov1.Half_HALF_DNP || f.GetLinks() != 3 || f.GetNode() != "n0-0-0" {
+		if f.GetNumber().GetTerm() != 5 || f.GetNumber().GetCount() != 1 || f.GetHalf() != lofamov1.Half_HALF_DNP || f.GetLinks() != 3 ||
+			f.GetNode() != "n0-0-0" {
 			t.Errorf("%v", f)
 		}
-		if l.GetDnp().GetAnswered() != 36 || l.GetHost().GetAnswered() != 6 || l.GetThrough().GetAnswered() != 12 || f.GetOwnHost().GetAnswered() != 6 {
+		if l.GetDnp().GetAnswered() != 36 || l.GetHost().GetAnswered() != 6 || l.GetThrough().GetAnswered() != 12 ||
+			f.GetOwnHost().GetAnswered() != 6 {
 			t.Errorf("%v", f)
 		}
 		if l.GetDnp().GetAltered()+l.GetMissed()+l.GetDamaged()+l.GetDnp().GetLate() != 0 || l.GetHeard() < 54 {
@@ -105,7 +107,8 @@ func TestDiagnosisOfBadLinks(t *testing.T) {
 		if f.GetOwnHost().GetSent() != 6 || f.GetOwnHost().GetAnswered() != 0 || l.GetHost().GetAnswered() != 0 {
 			t.Errorf("no host half sends anything back: %v", f)
 		}
-		if d := l.GetDnp(); grid.Direction(l.GetDirection()) == grid.XPlus && (d.GetAnswered() == 36 || d.GetAnswered() == 0 || d.GetAltered() != 0) ||
+		if d := l.GetDnp(); grid.Direction(l.GetDirection()) == grid.XPlus &&
+			(d.GetAnswered() == 36 || d.GetAnswered() == 0 || d.GetAltered() != 0) ||
 			grid.Direction(l.GetDirection()) == grid.XMinus && (d.GetAnswered() != 36 || d.GetAltered() != 36) {
 			t.Errorf("%v", l)
 		}
@@ -130,7 +133,8 @@ func TestDiagnosisOrders(t *testing.T) {
 	}
 	for name, notes := range map[string][]Note{
 		"an older count": p.order(0, 5, 6, 0), "an older term": p.order(0, 4, 9, 0),
-		"another's": p.ordered(0, &lofamov1.DiagnosisOrder{Number: &lofamov1.OrderNumber{Term: 9, Count: 1}, Node: "n1-0-0", Links: 1, Rounds: 1}),
+		"another's": p.ordered(0, &lofamov1.DiagnosisOrder{Number: &lofamov1.OrderNumber{Term: 9, Count: 1}, Node: "n1-0-0", Links: 1,
+			Rounds: 1}),
 	} {
 		if len(notes) != 1 || notes[0].Kind != NoteRefused {
 			t.Errorf("%s: %v", name, notes)

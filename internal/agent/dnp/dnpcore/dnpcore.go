@@ -98,8 +98,8 @@ type Config struct {
 	Masked []grid.Direction
 	// Peers is what the half knows of who is at the other ends of its links; nil: it takes no word on it, as halves of earlier versions.
 	Peers *PeersConfig
-	// Orders are the kinds of orders without messages of their own that the half knows; StoredOrders is what an earlier life has stored of them
-	// (Output.KeepOrders).
+	// Orders are the kinds of orders without messages of their own that the half knows; StoredOrders is what an earlier life has
+	// stored of them (Output.KeepOrders).
 	Orders       order.Registry[order.PlainNode]
 	StoredOrders []byte
 	// MaxFrame bounds a torus frame, in bytes; 0: torus.DefaultMaxFrame.

@@ -11,16 +11,17 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/relay"
 )
 
-// What a drain of the torus holds (seed 003 §4.5.3): messages of this node that may wait do not set out while a procedure is under way. They wait here,
-// at their sender, and set out when it is over; what is under way goes on. Everything else goes as ever, in every state: reports of what has
-// changed, challenges, answers, orders, findings. So nothing is known a moment later because of a drain.
+// What a drain of the torus holds (seed 003 §4.5.3): messages of this node that may wait do not set out while a procedure is
+// under way. They wait here, at their sender, and set out when it is over; what is under way goes on. Everything else goes as
+// ever, in every state: reports of what has changed, challenges, answers, orders, findings. So nothing is known a moment later
+// because of a drain.
 //
 //	may wait, by its mark          reports that are digests alone; requests for large objects and for parts of them
 //	may wait, by its kind          chunks, which their receivers ask for again; the self-test of the relay, which pauses
 //	never waits                    all else, and all that is of an earlier version
 //
-// What finds no room here is not taken, as by a full mailbox: a digest's next one says the same, and its outbox has it until it is committed; who asks for
-// a large object asks again.
+// What finds no room here is not taken, as by a full mailbox: a digest's next one says the same, and its outbox has it until it
+// is committed; who asks for a large object asks again.
 
 const (
 	// maxHeldUp is how many messages of this node wait at once.

@@ -84,7 +84,8 @@ func TestEurekaGoesFirst(t *testing.T) {
 	if w.m.express.ways.Good != express.MaskOf(w.m.cfg.Topo.Links...) {
 		t.Fatalf("ways %+v", w.m.express.ways)
 	}
-	m := express.New(express.Config{Self: grid.Coord{X: 1}, Epoch: 1, Links: express.MaskOf(grid.XMinus), Period: time.Second, NoPings: true}, w.now)
+	m := express.New(express.Config{Self: grid.Coord{X: 1}, Epoch: 1, Links: express.MaskOf(grid.XMinus), Period: time.Second,
+		NoPings: true}, w.now)
 	m.Step(w.now, express.Ways{Open: express.MaskOf(grid.XMinus), Good: express.MaskOf(grid.XMinus)})
 	sent := m.Step(w.now, express.Raise{Topic: express.TopicJob, Priority: 5, Body: []byte("fire")}).Send[0]
 	p := w.peer(grid.XPlus)

@@ -8,9 +8,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/routing"
 )
 
-// Global flow control (seed 003 §4.4.2): a half whose places for messages stay nearly full tells all others by broadcast, and all inject less
-// of what can wait: chunks of large objects, that their receivers pull again. Reports, answers and orders are never held up, nor what
-// is under way already.
+// Global flow control (seed 003 §4.4.2): a half whose places for messages stay nearly full tells all others by broadcast, and all
+// inject less of what can wait: chunks of large objects, that their receivers pull again. Reports, answers and orders are never
+// held up, nor what is under way already.
 
 // trickle is what share of Config.BulkRate a node injects while another is overloaded.
 const trickle = 8

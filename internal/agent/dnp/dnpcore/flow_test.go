@@ -11,8 +11,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/relay"
 )
 
-// overload has all nodes of a torus of narrow links send chunks to one, more than it can take, and orders to each other, and returns how many
-// orders were sent, how many of them arrived and by when the last, and how many chunks did.
+// overload has all nodes of a torus of narrow links send chunks to one, more than it can take, and orders to each other, and
+// returns how many orders were sent, how many of them arrived and by when the last, and how many chunks did.
 func overload(t *testing.T, noFlow bool) (w *mesh, sent, arrived int, last time.Duration, chunks int) {
 	w = newMesh(t, "4x4", 5, func(c *Config) { c.NoFlow, c.BulkRate, c.BulkBurst = noFlow, 100_000, 1000 })
 	w.rate = 2
@@ -55,8 +55,8 @@ func overload(t *testing.T, noFlow bool) (w *mesh, sent, arrived int, last time.
 	return w, sent, arrived, last, hot.back["chunk"]
 }
 
-// Overloaded by chunks the torus goes on: nodes whose places are nearly full tell all, chunks set out more slowly, no order is lost, and chunks
-// arrive all the while. Then all is free again. Without it orders are lost, or come later.
+// Overloaded by chunks the torus goes on: nodes whose places are nearly full tell all, chunks set out more slowly, no order is
+// lost, and chunks arrive all the while. Then all is free again. Without it orders are lost, or come later.
 func TestFlowControlUnderOverload(t *testing.T) {
 	w, sent, arrived, last, chunks := overload(t, false)
 	h, _ := w.stats()
@@ -66,7 +66,8 @@ func TestFlowControlUnderOverload(t *testing.T) {
 		told += s.Told
 		held += s.Held
 	}
-	t.Logf("with: %d of %d orders, the last after %s; %d chunks, told %d times, %d held; %+v, %d frames lost", arrived, sent, last, chunks, told, held, h, w.lost)
+	t.Logf("with: %d of %d orders, the last after %s; %d chunks, told %d times, %d held; %+v, %d frames lost", arrived, sent, last,
+		chunks, told, held, h, w.lost)
 	if arrived != sent || h.Expired != 0 {
 		t.Errorf("%d of %d orders arrived, %+v", arrived, sent, h)
 	}

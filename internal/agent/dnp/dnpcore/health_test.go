@@ -13,9 +13,11 @@ import (
 // While the host half is dead this half's digests say how both halves fare, as far as there is room.
 func TestHealthGoesWithDigests(t *testing.T) {
 	w := newWorld(t, "2x2x2", "0,0,0")
-	own := &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Restarts: 3, Cause: "killed by signal 9"}}
+	own := &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Restarts: 3,
+		Cause: "killed by signal 9"}}
 	w.step(Health{fault.HalfDNP, own})
-	w.step(Health{fault.HalfHost, &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 6}}})
+	w.step(Health{fault.HalfHost, &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP,
+		Restarts: 6}}})
 	if h := w.m.Health(w.now).DNP; !proto.Equal(h, own) {
 		t.Errorf("known: %v, want %v", h, own)
 	}

@@ -140,7 +140,8 @@ func TestHeldTimeCounts(t *testing.T) {
 	p.status.Hops, p.mute = true, true
 	w.receive(p, p.machine.NextFrame(p.status))
 	w.setHost([]string{"word", "service-network"})
-	w.message(w.peer(grid.YPlus), relay.Message{Kind: relay.Up, Limit: 9, Made: 1, Envelope: []byte("rise"), Hops: []relay.Hop{{Half: fault.HalfDNP, Held: time.Second}}})
+	w.message(w.peer(grid.YPlus), relay.Message{Kind: relay.Up, Limit: 9, Made: 1, Envelope: []byte("rise"),
+		Hops: []relay.Hop{{Half: fault.HalfDNP, Held: time.Second}}})
 	if w.kept.Held[0].Bytes == nil {
 		t.Fatal("not kept")
 	}
@@ -206,7 +207,8 @@ func TestHopMalformed(t *testing.T) {
 }
 
 func FuzzDecodeSlot(f *testing.F) {
-	s := slot{from: grid.YMinus, stream: 7, number: 9, msg: relay.Message{Kind: relay.Down, Limit: 3, Dst: grid.Coord{X: 1}, Envelope: []byte("x")}}
+	s := slot{from: grid.YMinus, stream: 7, number: 9,
+		msg: relay.Message{Kind: relay.Down, Limit: 3, Dst: grid.Coord{X: 1}, Envelope: []byte("x")}}
 	s.wait[2] = 1 << 40
 	b, err := s.encode()
 	if err != nil {

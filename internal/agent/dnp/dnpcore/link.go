@@ -45,7 +45,8 @@ func newLink(cfg Config, d grid.Direction, now time.Time) (*link, error) {
 	if err := lc.Validate(); err != nil {
 		return nil, err
 	}
-	l := &link{dir: d, dst: dst, machine: torus.NewLink(lc, now), wake: now, bucket: newBucket(cfg.RelayRate, cfg.RelayRate, now), bulk: newBucket(cfg.BulkRate, cfg.BulkBurst, now)}
+	l := &link{dir: d, dst: dst, machine: torus.NewLink(lc, now), wake: now, bucket: newBucket(cfg.RelayRate, cfg.RelayRate, now),
+		bulk: newBucket(cfg.BulkRate, cfg.BulkBurst, now)}
 	l.detail = l.machine.Detail()
 	return l, nil
 }

@@ -75,7 +75,8 @@ func (m *Machine) onMapOrder(now time.Time, o *lofamov1.MapOrder, by string) {
 			s.beginAt = next
 		}
 		s.wake = s.beginAt
-		m.note(NoteDiagnosis, "mapping %d of term %d of %d nodes, ordered by %s", o.GetNumber().GetCount(), o.GetNumber().GetTerm(), len(o.GetRegion()), by)
+		m.note(NoteDiagnosis, "mapping %d of term %d of %d nodes, ordered by %s", o.GetNumber().GetCount(), o.GetNumber().GetTerm(),
+			len(o.GetRegion()), by)
 		m.tickMapping(now)
 	default:
 		m.refuseRun("mapping", o.GetNumber(), by, verdict)

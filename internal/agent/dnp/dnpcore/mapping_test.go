@@ -23,7 +23,8 @@ func (w *mesh) mapIt(n *meshNode, term, count uint64, region ...uint32) {
 			}
 		}
 	}
-	w.mapOrder(n, &lofamov1.MapOrder{Number: &lofamov1.OrderNumber{Term: term, Count: count}, Node: string(n.m.self), Region: region, ReplyTo: "127.0.0.1:9"})
+	w.mapOrder(n, &lofamov1.MapOrder{Number: &lofamov1.OrderNumber{Term: term, Count: count}, Node: string(n.m.self), Region: region,
+		ReplyTo: "127.0.0.1:9"})
 }
 
 func (w *mesh) mapOrder(n *meshNode, o *lofamov1.MapOrder) {
@@ -164,7 +165,8 @@ func TestMapOrders(t *testing.T) {
 // Whoever sends probes without end has none passed on beyond the budget, and a probe that is not on its way ends.
 func TestMapBudget(t *testing.T) {
 	w := newMesh(t, "4x1x1", 1, nil)
-	run := mapping.New(mapping.Config{Dims: w.dims, At: grid.Coord{}, Region: []grid.Coord{{X: 1}, {X: 2}}, Run: 3, Own: mapping.Word{Good: 3}}, w.now)
+	run := mapping.New(mapping.Config{Dims: w.dims, At: grid.Coord{}, Region: []grid.Coord{{X: 1}, {X: 2}}, Run: 3,
+		Own: mapping.Word{Good: 3}}, w.now)
 	first := slices.Clone(run.Step(w.now, mapping.Tick{}).Send)
 	_, answer, _ := mapping.Reply(first[0].Data, mapping.Word{Good: 3, Host: mapping.HostDead})
 	run.Step(w.now, mapping.Back{Data: answer})

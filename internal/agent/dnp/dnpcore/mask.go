@@ -116,7 +116,8 @@ func (m *Machine) onMaskOrder(now time.Time, o *lofamov1.MaskOrder) {
 	}
 	switch verdict {
 	case 0:
-		m.note(NoteRefused, "channel mask %d (%s) is of boot epoch %d: this half holds none, and takes one of its own", o.GetNumber(), chanmask.Mask(o.GetMask()), o.GetEpoch())
+		m.note(NoteRefused, "channel mask %d (%s) is of boot epoch %d: this half holds none, and takes one of its own", o.GetNumber(),
+			chanmask.Mask(o.GetMask()), o.GetEpoch())
 	case chanmask.Taken:
 		m.mask.Lost = false
 		m.changeMask(now, next)

@@ -7,12 +7,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
-// Selection of a master (seed 003 §4.4.4; express.Master) in a DNP half. It is for the part of the torus that a node is in when it cannot tell whether anybody
-// there reaches the supervisors: nodes whose host half reaches them go before all others, so that the master of a part tells both who speaks for it, and whether it
-// is cut off. People who stand before such a rack ask any of its nodes (lofamo-agent status).
+// Selection of a master (seed 003 §4.4.4; express.Master) in a DNP half. It is for the part of the torus that a node is in when
+// it cannot tell whether anybody there reaches the supervisors: nodes whose host half reaches them go before all others, so that
+// the master of a part tells both who speaks for it, and whether it is cut off. People who stand before such a rack ask any of
+// its nodes (lofamo-agent status).
 //
-// A round is begun by a node whose own host half is dead, or has no service network, for masterAfter; and again every masterAgain while it is so, or as often as
-// there is time for a round. In a cluster that is well nobody says anything.
+// A round is begun by a node whose own host half is dead, or has no service network, for masterAfter; and again every masterAgain
+// while it is so, or as often as there is time for a round. In a cluster that is well nobody says anything.
 
 const (
 	masterPriority express.Priority = 5
@@ -52,7 +53,8 @@ func (m *Machine) tickMaster(now time.Time) {
 	case now.Sub(k.alone) >= masterAfter && now.Sub(k.round) >= m.masterEvery():
 		k.round = now
 		m.setMaster()
-		// The time, so that a half that begins anew is not behind the others' rounds. Where clocks are apart that does not matter: by now the last round is forgotten.
+		// The time, so that a half that begins anew is not behind the others' rounds. Where clocks are apart that does not matter: by
+		// now the last round is forgotten.
 		out, err := k.machine.Begin(now, uint64(max(1, now.UnixMilli())))
 		if err == nil {
 			m.chooseMaster(now, out)
@@ -104,11 +106,12 @@ func (m *Machine) chooseMaster(now time.Time, out express.MasterOutput) {
 	}
 	k.rank, k.known = int(out.Rank), true
 	at, cutOff, _ := m.Master(now)
-	m.note(NoteMaster, "master of the part of the torus that this node is in: %s; it is cut off from all supervisors: %t", m.cfg.Topo.ID(m.cfg.Topo.Dims.At(at)), cutOff)
+	m.note(NoteMaster, "master of the part of the torus that this node is in: %s; it is cut off from all supervisors: %t",
+		m.cfg.Topo.ID(m.cfg.Topo.Dims.At(at)), cutOff)
 }
 
-// Master returns who speaks for the part of the torus that this node is in, by its rank, and whether that is cut off from all supervisors. It is known only while there
-// is a node there that has no way of its own to the supervisors.
+// Master returns who speaks for the part of the torus that this node is in, by its rank, and whether that is cut off from all
+// supervisors. It is known only while there is a node there that has no way of its own to the supervisors.
 func (m *Machine) Master(now time.Time) (rank int, cutOff, known bool) {
 	k, nodes := &m.master, m.cfg.Topo.Dims.Nodes()
 	if !k.known || k.rank >= 2*nodes || now.Sub(k.round) >= 2*m.masterEvery() {

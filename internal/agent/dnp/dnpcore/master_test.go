@@ -28,7 +28,8 @@ func TestMasterAfterRoundMadeUp(t *testing.T) {
 	}
 }
 
-// A part that has begun cold, all of it cut off, has a master too where a margin for the Network Delay makes a round longer than the usual time between two.
+// A part that has begun cold, all of it cut off, has a master too where a margin for the Network Delay makes a round longer than
+// the usual time between two.
 func TestMasterWhereRoundsAreLong(t *testing.T) {
 	w := newMesh(t, "2x2x2", 1, func(c *Config) { c.Periods.LinkPeriod = 250 * time.Millisecond })
 	for _, n := range w.nodes {
@@ -45,8 +46,8 @@ func TestMasterWhereRoundsAreLong(t *testing.T) {
 	}
 }
 
-// Each part of the torus has a master, which all of its nodes know, as soon as one of them has no service network: one that has a service network if there is one, and
-// else the part is cut off. Where all are well there is none.
+// Each part of the torus has a master, which all of its nodes know, as soon as one of them has no service network: one that has a
+// service network if there is one, and else the part is cut off. Where all are well there is none.
 func TestMasterOfAPart(t *testing.T) {
 	w := newMesh(t, "6", 1, nil)
 	check := func(what string, nodes []int, rank int, cutOff, known bool) {

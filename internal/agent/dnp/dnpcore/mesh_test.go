@@ -20,8 +20,8 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// mesh is a whole torus of DNP halves. Each link carries a bounded number of frames a millisecond; what is more waits in a bounded queue, and
-// what that does not hold is lost.
+// mesh is a whole torus of DNP halves. Each link carries a bounded number of frames a millisecond; what is more waits in a
+// bounded queue, and what that does not hold is lost.
 type mesh struct {
 	t     *testing.T
 	rnd   *rand.Rand
@@ -73,7 +73,8 @@ func newMesh(t *testing.T, dims string, seed uint64, edit func(c *Config)) *mesh
 		edit(&w.cfg)
 	}
 	for i := range d.Nodes() {
-		w.nodes = append(w.nodes, &meshNode{at: d.At(i), host: watchdog.HostWord{Valid: true}, opened: map[string]int{}, back: map[string]int{}, stores: map[watchdog.Addr]uint32{}})
+		w.nodes = append(w.nodes, &meshNode{at: d.At(i), host: watchdog.HostWord{Valid: true}, opened: map[string]int{},
+			back: map[string]int{}, stores: map[watchdog.Addr]uint32{}})
 	}
 	for _, n := range w.nodes {
 		w.begin(n, Hops{})
@@ -383,8 +384,8 @@ func TestMeshSparesTheVersionBefore(t *testing.T) {
 	}
 }
 
-// All nodes are full, of messages for everywhere: chaos empties the torus all the same, and nothing is lost. Without the exchange rule, which is
-// what dimension order amounts to here, it stands still.
+// All nodes are full, of messages for everywhere: chaos empties the torus all the same, and nothing is lost. Without the exchange
+// rule, which is what dimension order amounts to here, it stands still.
 func TestMeshFullNodesExchange(t *testing.T) {
 	for _, test := range []struct {
 		dims string
@@ -419,8 +420,8 @@ func TestMeshFullNodesExchange(t *testing.T) {
 	}
 }
 
-// An envelope of several pieces comes whole and once, though its pieces go different ways, and frames are lost; one of which a piece does not come
-// is missed, and said.
+// An envelope of several pieces comes whole and once, though its pieces go different ways, and frames are lost; one of which a
+// piece does not come is missed, and said.
 func TestMeshPieces(t *testing.T) {
 	w := newMesh(t, "4x4", 2, nil)
 	w.loss = 0.3

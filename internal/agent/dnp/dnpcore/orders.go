@@ -27,8 +27,11 @@ func (m *Machine) registerOrders(plain *order.Registry[order.PlainNode]) {
 		servicenet.OrderConfiguration: {take: func(now time.Time, o servicenet.Opened) {
 			m.onTorusConfiguration(now, o.Msg.GetTorusConfiguration(), o.Raw)
 		}},
-		servicenet.OrderMapping:   {take: func(now time.Time, o servicenet.Opened) { m.onMapOrder(now, o.Msg.GetMapOrder(), o.Name) }},
-		servicenet.OrderDiagnosis: {take: func(now time.Time, o servicenet.Opened) { m.onDiagnosisOrder(now, o.Msg.GetDiagnosisOrder(), o.Name) }},
+		servicenet.OrderMapping: {take: func(now time.Time, o servicenet.Opened) { m.onMapOrder(now, o.Msg.GetMapOrder(), o.Name) }},
+		servicenet.OrderDiagnosis: {take: func(now time.Time,
+			o servicenet.Opened) {
+			m.onDiagnosisOrder(now, o.Msg.GetDiagnosisOrder(), o.Name)
+		}},
 		servicenet.OrderProcedure: {take: m.onProcedureOrder, shared: true},
 		servicenet.OrderAct:       {take: func(_ time.Time, o servicenet.Opened) { m.onActOrder(o.Msg.GetActOrder(), o.Raw) }},
 	}

@@ -118,7 +118,8 @@ func (m *Machine) onPeerOrder(now time.Time, o *lofamov1.PeerOrder) {
 	m.tickPeers(now)
 }
 
-// PeersOfAnotherLife says whether an order is for another life of a node than its own, which holds that state. It counts only where that is none.
+// PeersOfAnotherLife says whether an order is for another life of a node than its own, which holds that state. It counts only
+// where that is none.
 func PeersOfAnotherLife(s peers.State, o *lofamov1.PeerOrder, own uint64) bool {
 	return s.Number == 0 && order.OtherLife(o.GetLife(), o.GetLifeUnknown(), own)
 }
@@ -163,8 +164,8 @@ func (m *Machine) changePeers(now time.Time, next peers.State) {
 	}
 }
 
-// beginLink has a link begin anew: somebody else is at the other end. Numbers, windows and what was thought of the one before are gone; what
-// waited there goes another way, or waits for whoever is there now.
+// beginLink has a link begin anew: somebody else is at the other end. Numbers, windows and what was thought of the one before are
+// gone; what waited there goes another way, or waits for whoever is there now.
 func (m *Machine) beginLink(now time.Time, l *link) {
 	i := l.dir.Index()
 	var freed uint64

@@ -65,7 +65,8 @@ func TestLinkGoesOver(t *testing.T) {
 		t.Errorf("peer %+v", p)
 	}
 	over, other := n.m.links[grid.XPlus.Index()], n.m.links[grid.XMinus.Index()]
-	if over.session || over.detail.Rx != torus.LinkUnknown || over.peer != (torus.PeerStatus{}) || other.detail.State() != torus.LinkNormal || !other.session {
+	if over.session || over.detail.Rx != torus.LinkUnknown || over.peer != (torus.PeerStatus{}) ||
+		other.detail.State() != torus.LinkNormal || !other.session {
 		t.Errorf("X+ %v session %t, X- %v", over.detail, over.session, other.detail)
 	}
 	if s := n.m.LinkSnapshot(grid.XPlus); s.TxSession != 0 || s.Started {
@@ -107,8 +108,9 @@ func TestLinkGoesOver(t *testing.T) {
 	w.noRuleBroken()
 }
 
-// A half that holds no word takes an order that names its boot epoch, or none, as those of supervisors of an earlier version: a copy of one to
-// an earlier life has it go over to nobody. It answers all the same, so that the order that follows names it. One with a word goes by the number.
+// A half that holds no word takes an order that names its boot epoch, or none, as those of supervisors of an earlier version: a
+// copy of one to an earlier life has it go over to nobody. It answers all the same, so that the order that follows names it. One
+// with a word goes by the number.
 func TestPeersOfAnotherLife(t *testing.T) {
 	w := newMesh(t, "4x1x1", 1, peered)
 	n := w.node("0,0,0")
@@ -170,7 +172,8 @@ func TestWaitsForNobody(t *testing.T) {
 	}
 }
 
-// A spare's half takes its place again when it is told so, and says when the place is another's; what is not asked for goes by the host half alone.
+// A spare's half takes its place again when it is told so, and says when the place is another's; what is not asked for goes by
+// the host half alone.
 func TestSpareTellsItsPlace(t *testing.T) {
 	at := netip.MustParseAddrPort("10.0.0.3:7001")
 	w := newMesh(t, "4x1x1", 3, func(c *Config) {
@@ -181,7 +184,8 @@ func TestSpareTellsItsPlace(t *testing.T) {
 	n := w.node("0,0,0")
 	out := n.told(w, &lofamov1.PeerOrder{Number: 4})
 	held, configuration := statuses(&out)
-	if held.GetCoord() != "0,0,0" || !held.GetSpare() || held.GetNumber() != 5 || len(configuration.GetEnds()) != 1 || configuration.GetEnds()[0].GetAddress() != at.String() {
+	if held.GetCoord() != "0,0,0" || !held.GetSpare() || held.GetNumber() != 5 || len(configuration.GetEnds()) != 1 ||
+		configuration.GetEnds()[0].GetAddress() != at.String() {
 		t.Errorf("%v, %v", held, configuration)
 	}
 	if out := n.told(w, &lofamov1.PeerOrder{Number: 6, Coord: "7,0,0"}); out.SavePeers {

@@ -16,10 +16,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/procedure"
 )
 
-// The fault management procedure (seed 003 §4.5, package procedure; ADR 23) in a DNP half. A supervisor's order comes to one half, as an order for a
-// diagnosis does, and is broadcast by it as it came; every half verifies it, and has the members and the times from it. A half begins one by itself
-// where its configuration lets it, by evidence that only the context of messages gives (§5.2.1.2, §5.2.1.3): its state is then its own
-// statement, and bound by the machine's rest and budget.
+// The fault management procedure (seed 003 §4.5, package procedure; ADR 23) in a DNP half. A supervisor's order comes to one
+// half, as an order for a diagnosis does, and is broadcast by it as it came; every half verifies it, and has the members and the
+// times from it. A half begins one by itself where its configuration lets it, by evidence that only the context of messages gives
+// (§5.2.1.2, §5.2.1.3): its state is then its own statement, and bound by the machine's rest and budget.
 //
 // Broadcasts of the topic manage carry the states, barriers of it the sets. What the drain holds, and where, is in drain.go.
 
@@ -117,8 +117,8 @@ func marginDelay(dims grid.Dims, period time.Duration) time.Duration {
 	return min(max(d, procedure.MinDelay), procedure.MaxDelay).Truncate(time.Microsecond)
 }
 
-// alonePlan is that of a procedure which this half begins by itself: with the members and the delay that the supervisors told all nodes, or else of the last order, or for all
-// places and a torus of which nothing is known.
+// alonePlan is that of a procedure which this half begins by itself: with the members and the delay that the supervisors told all
+// nodes, or else of the last order, or for all places and a torus of which nothing is known.
 func (m *Machine) alonePlan() procedure.Plan {
 	p := procedure.Plan{Delay: marginDelay(m.cfg.Topo.Dims, m.cfg.Periods.LinkPeriod), DrainTimeout: aloneDrain}
 	if c := &m.configuration.known; c.Number > 0 {
@@ -152,7 +152,8 @@ func orderOf(n *lofamov1.OrderNumber) procedure.Order {
 // inhibited says whether new messages that may wait are held back (§4.5.3).
 func (m *Machine) inhibited() bool { return m.proc.machine != nil && m.proc.machine.Inhibited() }
 
-// onProcedureOrder takes a verified order of a supervisor: its own, if this half is to begin or to say what became of it, or another half's broadcast.
+// onProcedureOrder takes a verified order of a supervisor: its own, if this half is to begin or to say what became of it, or
+// another half's broadcast.
 func (m *Machine) onProcedureOrder(now time.Time, o servicenet.Opened) {
 	p, asked := &m.proc, o.Msg.GetProcedureOrder()
 	if i := slices.IndexFunc(p.pending, func(b broadcastOrder) bool { return bytes.Equal(b.Envelope, o.Raw) }); i >= 0 {
@@ -176,8 +177,10 @@ func (m *Machine) onProcedureOrder(now time.Time, o servicenet.Opened) {
 	default:
 		p.runs.Take(now, asked.GetNumber())
 		p.order, p.envelope = asked, o.Raw
-		m.note(NoteProcedure, "procedure %d of term %d, ordered by %s: %s", asked.GetNumber().GetCount(), asked.GetNumber().GetTerm(), o.Name, asked.GetReason())
-		m.stepProcedure(now, procedure.Start{Run: m.newRun(), Order: orderOf(asked.GetNumber()), Plan: planOf(asked), Diagnose: asked.GetDiagnose()})
+		m.note(NoteProcedure, "procedure %d of term %d, ordered by %s: %s", asked.GetNumber().GetCount(), asked.GetNumber().GetTerm(),
+			o.Name, asked.GetReason())
+		m.stepProcedure(now, procedure.Start{Run: m.newRun(), Order: orderOf(asked.GetNumber()), Plan: planOf(asked),
+			Diagnose: asked.GetDiagnose()})
 	}
 }
 
@@ -392,7 +395,8 @@ func (m *Machine) arriveAt(now time.Time, a procedure.Arrival) {
 	m.proc.sets = append(m.proc.sets, procedure.Arrival{Key: a.Key, Set: a.Set, Round: a.Round})
 }
 
-// leaveSets has this half wait no more for some of its sets: they take the places of barriers, and are asked for each second, as long as it does.
+// leaveSets has this half wait no more for some of its sets: they take the places of barriers, and are asked for each second, as
+// long as it does.
 func (m *Machine) leaveSets(now time.Time, leave func(procedure.Arrival) bool) {
 	p := &m.proc
 	p.sets = slices.DeleteFunc(p.sets, func(a procedure.Arrival) bool {
@@ -411,7 +415,8 @@ func (m *Machine) onManageBarrier(now time.Time, b express.Barrier) {
 		return
 	}
 	k, round := p.machine.Key(), p.machine.Round()
-	for _, s := range [...]procedure.Complete{{Key: k, Set: procedure.Joined}, {Key: k, Set: procedure.Empty, Round: round}, {Key: k, Set: procedure.Confirm, Round: round}} {
+	for _, s := range [...]procedure.Complete{{Key: k, Set: procedure.Joined}, {Key: k, Set: procedure.Empty, Round: round},
+		{Key: k, Set: procedure.Confirm, Round: round}} {
 		if m.setOf(k, s.Set, s.Round) == b {
 			m.stepProcedure(now, s)
 			return
@@ -438,7 +443,8 @@ func (m *Machine) endProcedure(now time.Time, r *procedure.Result) {
 		s.Silent, s.Holding = m.unaccounted(r)
 	}
 	for _, step := range r.Steps {
-		s.Steps = append(s.Steps, &lofamov1.ProcedureStep{State: lofamov1.ProcedureState(step.State), TookUs: uint32(step.Took.Microseconds()), Held: uint32(step.Held)})
+		s.Steps = append(s.Steps, &lofamov1.ProcedureStep{State: lofamov1.ProcedureState(step.State),
+			TookUs: uint32(step.Took.Microseconds()), Held: uint32(step.Held)})
 	}
 	m.leaveSets(now, func(procedure.Arrival) bool { return true })
 	m.note(NoteProcedure, "procedure %d is over: clear %t, %d rounds, silent %v, holding %v", r.Wave, r.Clear, r.Rounds, s.Silent, s.Holding)

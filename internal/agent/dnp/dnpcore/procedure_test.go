@@ -122,8 +122,8 @@ func (f *traffic) check(urgentWithin time.Duration) {
 	f.w.t.Logf("%d messages; what may wait took up to %s, what is urgent up to %s", len(f.sent), longest[0], longest[1])
 }
 
-// An ordered procedure with diagnosis, under traffic: the torus empties of what may wait, while urgent messages go on; all test their links under the
-// order's number; all say how it ended; nothing is lost, and nobody is called sick.
+// An ordered procedure with diagnosis, under traffic: the torus empties of what may wait, while urgent messages go on; all test
+// their links under the order's number; all say how it ended; nothing is lost, and nobody is called sick.
 func TestMeshProcedure(t *testing.T) {
 	for _, test := range []struct {
 		dims string
@@ -148,7 +148,8 @@ func TestMeshProcedure(t *testing.T) {
 		for _, n := range w.nodes {
 			s, st := w.end(n), n.m.ProcedureStats()
 			held += st.HeldUp
-			if !s.GetClear() || !s.GetDiagnosed() || s.GetNumber().GetCount() != 1 || len(s.GetSilent())+len(s.GetHolding()) > 0 || st.State != procedure.Normal || st.Clear != 1 || st.Waiting > 0 {
+			if !s.GetClear() || !s.GetDiagnosed() || s.GetNumber().GetCount() != 1 || len(s.GetSilent())+len(s.GetHolding()) > 0 ||
+				st.State != procedure.Normal || st.Clear != 1 || st.Waiting > 0 {
 				t.Errorf("%s, %s: %v, %+v", test.dims, n.at, s, st)
 			}
 			if n != starter && len(n.statuses()) != 1 {
@@ -168,7 +169,8 @@ func TestMeshProcedure(t *testing.T) {
 		for _, s := range starter.statuses() {
 			states = append(states, s.GetState())
 		}
-		t.Logf("%s: %.0f frames of broadcasts and barriers a node, %d messages held up, %d rounds, the starter said %v", test.dims, frames, held, w.end(starter).GetRound(), states)
+		t.Logf("%s: %.0f frames of broadcasts and barriers a node, %d messages held up, %d rounds, the starter said %v", test.dims,
+			frames, held, w.end(starter).GetRound(), states)
 	}
 }
 
@@ -190,7 +192,8 @@ func (n *meshNode) findings(count uint64) (links int) {
 	return links
 }
 
-// A link dies in the middle of the drain, and another node: the drain times out, names who is silent, and all go on; who asks again is told again.
+// A link dies in the middle of the drain, and another node: the drain times out, names who is silent, and all go on; who asks
+// again is told again.
 func TestMeshProcedureWithDeaths(t *testing.T) {
 	w := newMesh(t, "3x3x2", 6, nil)
 	f := &traffic{w: w}
@@ -315,7 +318,8 @@ func TestMeshProcedureMasks(t *testing.T) {
 	}
 }
 
-// Two nodes that find evidence at once begin one procedure, without any supervisor; a third that always finds some begins no more than it may.
+// Two nodes that find evidence at once begin one procedure, without any supervisor; a third that always finds some begins no more
+// than it may.
 func TestMeshProcedureByEvidence(t *testing.T) {
 	w := newMesh(t, "2x2x2", 9, func(c *Config) {
 		c.Procedure.OnEvidence = true
@@ -358,10 +362,11 @@ func TestMeshProcedureByEvidence(t *testing.T) {
 	w.noRuleBroken()
 }
 
-// Random tori under traffic, with messages lost, links that die one way or both in whatever state, halves that die, and halves that come back cold: every half is back in
-// Normal within Longest of when it left it; who says that the torus was clear does so of a time at which it was, and at which nobody who had to
-// answer was dead; and where nobody dies, and links do both ways, every message comes to whom it could be brought, and few come twice
-// (with 350 seeds 7 of a million are lost, where links lose 30 % of all packets as well).
+// Random tori under traffic, with messages lost, links that die one way or both in whatever state, halves that die, and halves
+// that come back cold: every half is back in Normal within Longest of when it left it; who says that the torus was clear does so
+// of a time at which it was, and at which nobody who had to answer was dead; and where nobody dies, and links do both ways, every
+// message comes to whom it could be brought, and few come twice (with 350 seeds 7 of a million are lost, where links lose 30 % of
+// all packets as well).
 func TestMeshProcedureWhateverHappens(t *testing.T) {
 	clears, ends, died := 0, 0, map[procedure.State]int{}
 	for seed := range uint64(10) {
@@ -526,8 +531,10 @@ func TestMeshProcedurePlanIsTheOrders(t *testing.T) {
 		Key: procedure.Key{Wave: is.Key().Wave + 1, Starter: 1, Run: 99}, State: procedure.SystemDrain, Round: 1, Order: is.Order(),
 		Plan: procedure.Plan{Delay: procedure.MaxDelay, Hop: procedure.MaxDelay, DrainTimeout: procedure.MaxDrain, Absent: []int{0, 2, 3}},
 	}
-	n.m.onManage(w.now, express.Message{ID: express.ID{Origin: w.node("1,0,0").at, Epoch: 1, Number: 1 << 20}, Topic: express.TopicManage, Body: lie.Append(nil)})
-	if got := is.Plan(); is.Key() != lie.Key || got.Delay != want.Delay || got.Hop != want.Hop || got.DrainTimeout != want.DrainTimeout || len(got.Absent) > 0 {
+	n.m.onManage(w.now, express.Message{ID: express.ID{Origin: w.node("1,0,0").at, Epoch: 1, Number: 1 << 20},
+		Topic: express.TopicManage, Body: lie.Append(nil)})
+	if got := is.Plan(); is.Key() != lie.Key || got.Delay != want.Delay || got.Hop != want.Hop ||
+		got.DrainTimeout != want.DrainTimeout || len(got.Absent) > 0 {
 		t.Errorf("%+v by %+v: want %+v", is.Key(), got, want)
 	}
 }
@@ -536,7 +543,8 @@ func TestMeshProcedurePlanIsTheOrders(t *testing.T) {
 func TestMeshProcedureOrderTooLong(t *testing.T) {
 	w := newMesh(t, "2x2x1", 11, func(c *Config) { c.MaxFrame = 1280 })
 	n := w.node("0,0,0")
-	o := &lofamov1.ProcedureOrder{Number: &lofamov1.OrderNumber{Term: 1, Count: 1}, Node: "n0-0-0", DelayUs: 300_000, HopUs: 50_000, DrainTimeoutMs: 1000}
+	o := &lofamov1.ProcedureOrder{Number: &lofamov1.OrderNumber{Term: 1, Count: 1}, Node: "n0-0-0", DelayUs: 300_000, HopUs: 50_000,
+		DrainTimeoutMs: 1000}
 	msg := &lofamov1.Message{Body: &lofamov1.Message_ProcedureOrder{ProcedureOrder: o}}
 	long := bytes.Repeat([]byte("x"), n.m.expressRoom()-procedure.OrderOverhead+1)
 	w.step(n, Opened{servicenet.Opened{Msg: msg, Raw: long, Name: "sup-0"}})
@@ -579,7 +587,8 @@ func TestDeferrable(t *testing.T) {
 		seal Seal
 		want bool
 	}{
-		{Seal{Reports: []fault.Report{digest, digest}}, true}, {Seal{Reports: []fault.Report{digest, change}}, false}, {Seal{Answer: &lofamov1.Answer{}}, false},
+		{Seal{Reports: []fault.Report{digest, digest}}, true}, {Seal{Reports: []fault.Report{digest, change}},
+			false}, {Seal{Answer: &lofamov1.Answer{}}, false},
 		{Seal{Order: &lofamov1.Message{}}, false},
 	} {
 		if deferrable(&test.seal) != test.want {

@@ -12,9 +12,10 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/relay"
 )
 
-// Channel protocol checks (seed 003 §5.2.1.2): what a neighbour does that no loss, delay, duplicate or restart makes, so that it or its link is
-// faulty, or somebody else's. most control sequences turn out to be legal (§5.2.1.2): only what is unambiguous
-// is checked. Each has a counter for each link, and all but RuleRate a bit in register router 0, which does not make this node's core sick.
+// Channel protocol checks (seed 003 §5.2.1.2): what a neighbour does that no loss, delay, duplicate or restart makes, so that it
+// or its link is faulty, or somebody else's. most control sequences turn out to be legal (§5.2.1.2): only what is unambiguous is
+// checked. Each has a counter for each link, and all but RuleRate a bit in register router 0, which does not make this node's
+// core sick.
 
 // Rule is what a neighbour has broken.
 type Rule uint8

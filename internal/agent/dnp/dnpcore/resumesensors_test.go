@@ -20,7 +20,8 @@ func TestSensorsGoOn(t *testing.T) {
 	for _, s := range out.Stores {
 		stored[s.Addr] = s.Value
 	}
-	if stored[watchdog.AddrTemperature] != 60 || stored[watchdog.AddrTemperatureThresholds] != 7 || stored[watchdog.AddrPower] != 9 || stored[watchdog.AddrVoltage] != 0 {
+	if stored[watchdog.AddrTemperature] != 60 || stored[watchdog.AddrTemperatureThresholds] != 7 || stored[watchdog.AddrPower] != 9 ||
+		stored[watchdog.AddrVoltage] != 0 {
 		t.Errorf("registers %v", stored)
 	}
 	if !out.WriteDNP || out.DNP.Temperature != watchdog.HealthSick || out.DNP.Power != watchdog.HealthNormal {
@@ -29,7 +30,8 @@ func TestSensorsGoOn(t *testing.T) {
 	if s := m.ledger.State(m.self, fault.ComponentTemperature); s != fault.Sick {
 		t.Errorf("the temperature is %s", s)
 	}
-	if out = m.Step(start, Readings{[]Reading{{Component: fault.ComponentTemperature, State: fault.Normal, Value: 40}}}); out.DNP.Temperature != watchdog.HealthNormal {
+	if out = m.Step(start, Readings{[]Reading{{Component: fault.ComponentTemperature, State: fault.Normal,
+		Value: 40}}}); out.DNP.Temperature != watchdog.HealthNormal {
 		t.Errorf("it answers, and the word says %s", out.DNP.Temperature)
 	}
 }

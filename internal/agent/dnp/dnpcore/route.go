@@ -241,9 +241,10 @@ func (m *Machine) decide(a routing.Algorithm, q *routing.Query) (*link, routing.
 	return m.links[d.Index()], how
 }
 
-// route sends a message a hop on towards its destination, as Config.Routing has it. When that has no way any more, or hops are left only for
-// the last resort, it goes to all neighbours. What is for a neighbour goes by its own link all the same: one that was broken is called so until
-// it has been good for its hold-off, and a node that has just come back may have no other way to be asked whether it lives.
+// route sends a message a hop on towards its destination, as Config.Routing has it. When that has no way any more, or hops are
+// left only for the last resort, it goes to all neighbours. What is for a neighbour goes by its own link all the same: one that
+// was broken is called so until it has been good for its hold-off, and a node that has just come back may have no other way to be
+// asked whether it lives.
 func (m *Machine) route(now time.Time, i int, msg relay.Message, from *link) {
 	if !m.mayHop(now, i, msg) {
 		return

@@ -134,7 +134,8 @@ func newWorld(t *testing.T, dims, at string, options ...string) *world {
 		n, _ := d.Neighbour(c, dir)
 		lc := w.m.links[dir.Index()].machine.Config()
 		lc.Dir, lc.Src, lc.Dst = dir.Opposite(), n, c
-		w.peers = append(w.peers, &peer{dir: dir, hop: torus.NewHop(w.m.hopConfig(), 40+uint32(dir)), machine: torus.NewLink(lc, w.now), wake: w.now, alive: true, in: true, out: true,
+		w.peers = append(w.peers, &peer{dir: dir, hop: torus.NewHop(w.m.hopConfig(), 40+uint32(dir)), machine: torus.NewLink(lc, w.now),
+			wake: w.now, alive: true, in: true, out: true,
 			status: torus.Status{Epoch: 1, Host: watchdog.HostWord{Valid: true}.Encode()}})
 	}
 	w.step(Tick{})
@@ -255,7 +256,8 @@ func (w *world) seal(s Seal) {
 		text = fmt.Sprintf("answer of %s at epoch %d", s.Answer.GetNode(), s.Answer.GetEpoch())
 	case s.Order != nil:
 		st := s.Order.GetMaskStatus()
-		text = fmt.Sprintf("mask %d ordered %06b own %06b in force %06b lost %t", st.GetNumber(), st.GetOrdered(), st.GetOwn(), st.GetInForce(), st.GetLost())
+		text = fmt.Sprintf("mask %d ordered %06b own %06b in force %06b lost %t", st.GetNumber(), st.GetOrdered(), st.GetOwn(),
+			st.GetInForce(), st.GetLost())
 	default:
 		text = fmt.Sprintf("report %d attempt %d", s.Reports[0].ID.Seq, s.Attempt)
 		if s.Reports[0].Digest {
@@ -521,7 +523,8 @@ func (w *world) do(args []string) {
 				w.must(err)
 			}
 		}
-		w.step(Opened{servicenet.Opened{Role: servicenet.RoleSupervisor, Name: "sup-0", Raw: []byte("raw mask"), Msg: &lofamov1.Message{Body: &lofamov1.Message_MaskOrder{MaskOrder: o}}}})
+		w.step(Opened{servicenet.Opened{Role: servicenet.RoleSupervisor, Name: "sup-0", Raw: []byte("raw mask"),
+			Msg: &lofamov1.Message{Body: &lofamov1.Message_MaskOrder{MaskOrder: o}}}})
 	case "disk":
 		w.diskHangs = args[1] == "hangs"
 		if state, _ := w.m.Mask(); !w.diskHangs {

@@ -59,7 +59,8 @@ func newPair(t *testing.T, first, second selftestconfig.Config) *pair {
 	dims := grid.Dims{X: 2, Y: 1, Z: 1}
 	for i, cfg := range []selftestconfig.Config{first, second} {
 		c := grid.Coord{X: i}
-		p.halves[i], err = New(Config{Topo: topo.New(fault.DefaultNodeID(c), c, dims, nil), Periods: periods, MaxHops: 3, SelfTest: cfg}, p.now, fault.Epoch(7+i))
+		p.halves[i], err = New(Config{Topo: topo.New(fault.DefaultNodeID(c), c, dims, nil), Periods: periods, MaxHops: 3, SelfTest: cfg},
+			p.now, fault.Epoch(7+i))
 		if err != nil {
 			t.Fatal(err)
 		}

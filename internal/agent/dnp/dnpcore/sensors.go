@@ -22,9 +22,11 @@ type sensorRegisters struct {
 
 func newSensorRegisters() [3]sensorRegisters {
 	return [3]sensorRegisters{
-		{component: fault.ComponentTemperature, encode: watchdog.EncodeCelsius, valueAt: watchdog.AddrTemperature, thresholdsAt: watchdog.AddrTemperatureThresholds},
+		{component: fault.ComponentTemperature, encode: watchdog.EncodeCelsius, valueAt: watchdog.AddrTemperature,
+			thresholdsAt: watchdog.AddrTemperatureThresholds},
 		{component: fault.ComponentPower, encode: watchdog.EncodeWatts, valueAt: watchdog.AddrPower, thresholdsAt: watchdog.AddrPowerThresholds},
-		{component: fault.ComponentVoltage, encode: watchdog.EncodeVolts, valueAt: watchdog.AddrVoltage, thresholdsAt: watchdog.AddrVoltageThresholds},
+		{component: fault.ComponentVoltage, encode: watchdog.EncodeVolts, valueAt: watchdog.AddrVoltage,
+			thresholdsAt: watchdog.AddrVoltageThresholds},
 	}
 }
 

@@ -9,10 +9,10 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/relay"
 )
 
-// There is room while fewer slots are in use than NumHeld less one for each link. The last are for exchanges alone (the packet exchange rule of
-// seed 003 §2): a node without room takes a message of a neighbour all the same, one at a time for each link, if it has one on its way there.
-// If it has none it chooses one at random and sends it there, nearer or not: the deroute under pressure. So two neighbours that wait for each other
-// always get on, and no ring of full nodes stands still: see ADR 21.
+// There is room while fewer slots are in use than NumHeld less one for each link. The last are for exchanges alone (the packet
+// exchange rule of seed 003 §2): a node without room takes a message of a neighbour all the same, one at a time for each link, if
+// it has one on its way there. If it has none it chooses one at random and sends it there, nearer or not: the deroute under
+// pressure. So two neighbours that wait for each other always get on, and no ring of full nodes stands still: see ADR 21.
 
 // room is how many messages may be held if none is exchanged.
 func (m *Machine) room() int { return NumHeld - len(m.cfg.Topo.Links) }

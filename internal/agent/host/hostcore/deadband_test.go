@@ -82,7 +82,8 @@ func TestRoom(t *testing.T) {
 		tr.Measure(at(s), fault.ComponentMemory, fault.QuantityCorrectedErrors, 0.001*s, Above(0.003))
 	}
 	first, second := tr.Due(at(1), 2), tr.Due(at(2), 2)
-	if len(first) != 2 || len(second) != 1 || second[0].Component == first[0].Component || second[0].Component == first[1].Component || second[0].Age != time.Second {
+	if len(first) != 2 || len(second) != 1 || second[0].Component == first[0].Component || second[0].Component == first[1].Component ||
+		second[0].Age != time.Second {
 		t.Errorf("%+v, then %+v", first, second)
 	}
 	if due := tr.Due(at(40), 3); due != nil {

@@ -60,7 +60,8 @@ func TestUnknown(t *testing.T) {
 			}
 		})
 	}
-	if r, err := Client(socketDir(t))(t.Context(), fault.ComponentPeripheral0); r.State != fault.Unknown || !errors.Is(err, ErrNobody) || !errors.Is(err, sensor.ErrUnavailable) {
+	if r, err := Client(socketDir(t))(t.Context(), fault.ComponentPeripheral0); r.State != fault.Unknown ||
+		!errors.Is(err, ErrNobody) || !errors.Is(err, sensor.ErrUnavailable) {
 		t.Errorf("nobody: %+v, %v", r, err)
 	}
 }

@@ -14,8 +14,9 @@ import (
 // Periods and bounds of the waiting.
 const (
 	askAgain = 200 * time.Millisecond // between two Arrive mails for one barrier at which somebody waits
-	// patience is how many Arrive mails may stay without an answer, and how many answers may say that no link lives, before callers are told so: it
-	// takes 2 s, in which links come back while a neighbour is restarted. They are counted, for a half that could not run has asked nobody.
+	// patience is how many Arrive mails may stay without an answer, and how many answers may say that no link lives, before callers
+	// are told so: it takes 2 s, in which links come back while a neighbour is restarted. They are counted, for a half that could
+	// not run has asked nobody.
 	patience = 10
 	// goneAfter is how long a member must have been FAILED in the map before it is called gone. If it arrived before it died,
 	// everybody has heard of that by then (many Network Delays), and completes.
@@ -179,7 +180,8 @@ func (c *count) add(now time.Time) {
 
 // NewBarriers returns what a node begins with: none.
 func NewBarriers() *Barriers {
-	return &Barriers{all: make(map[Key]*barrier), waited: make(map[Key]*barrier), calls: make(map[uint64]Key), users: make(map[uint32]int), failed: make(map[fault.NodeID]time.Time), jobs: make(map[job]watched)}
+	return &Barriers{all: make(map[Key]*barrier), waited: make(map[Key]*barrier), calls: make(map[uint64]Key),
+		users: make(map[uint32]int), failed: make(map[fault.NodeID]time.Time), jobs: make(map[job]watched)}
 }
 
 // Step handles one event.
@@ -247,8 +249,8 @@ func (s *Barriers) call(now time.Time, c Call) {
 	s.jobs[j] = watched{c.Members, now.Add(watchFor)}
 }
 
-// makeRoom says whether a user may have one more barrier. If there is no room it forgets the one at which nobody has waited for the longest time: of the
-// user, whose share is spent, or of all.
+// makeRoom says whether a user may have one more barrier. If there is no room it forgets the one at which nobody has waited for
+// the longest time: of the user, whose share is spent, or of all.
 func (s *Barriers) makeRoom(uid uint32) bool {
 	mine := 0
 	for _, b := range s.all {
@@ -393,7 +395,8 @@ func (s *Barriers) settle(now time.Time, b *barrier) {
 	case !now.Before(b.askAt):
 		b.askAt = now.Add(askAgain)
 		b.silent.add(now)
-		s.out.Mail = append(s.out.Mail, Mail{Kind: Arrive, Key: b.key, Flag: b.arrived, Members: len(b.members), Rank: b.rank, Gone: s.gone(now, b)})
+		s.out.Mail = append(s.out.Mail, Mail{Kind: Arrive, Key: b.key, Flag: b.arrived, Members: len(b.members), Rank: b.rank,
+			Gone: s.gone(now, b)})
 	}
 	s.wakeAt(b.askAt)
 }
@@ -426,8 +429,8 @@ func (b *barrier) missing() []fault.NodeID {
 	return out
 }
 
-// gone are the ranks of the missing members that have been FAILED for long enough, the first of them. Before the DNP half has said who has arrived
-// there are none. It is the DNP half that ends the wait for them, here and at all other members.
+// gone are the ranks of the missing members that have been FAILED for long enough, the first of them. Before the DNP half has
+// said who has arrived there are none. It is the DNP half that ends the wait for them, here and at all other members.
 func (s *Barriers) gone(now time.Time, b *barrier) (ranks []int) {
 	if b.has == nil {
 		return nil
@@ -447,9 +450,9 @@ func (s *Barriers) wakeAt(t time.Time) {
 	}
 }
 
-// rewatch gathers the members of the jobs that had barriers of late, the latest first, as many as a node may watch. What has run out is noticed
-// with the next step, and costs no wake-up. It is called with every step, hundreds of times a second, and lists are long: it does something only
-// when there is something new.
+// rewatch gathers the members of the jobs that had barriers of late, the latest first, as many as a node may watch. What has run
+// out is noticed with the next step, and costs no wake-up. It is called with every step, hundreds of times a second, and lists
+// are long: it does something only when there is something new.
 func (s *Barriers) rewatch(now time.Time) {
 	if !s.stale && (s.runsOut.IsZero() || now.Before(s.runsOut)) {
 		return

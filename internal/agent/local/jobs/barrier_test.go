@@ -114,7 +114,8 @@ func silence(Mail) *Mail { return nil }
 func TestKeysDiffer(t *testing.T) {
 	seen := map[Key]string{}
 	for name, k := range map[string]Key{
-		"it": key7, "user": Name{1, "train", "step", 7}.Key(abc), "job": Name{1000, "trainst", "ep", 7}.Key(abc), "name": Name{1000, "train", "steq", 7}.Key(abc),
+		"it": key7, "user": Name{1, "train", "step", 7}.Key(abc), "job": Name{1000, "trainst", "ep", 7}.Key(abc), "name": Name{1000,
+			"train", "steq", 7}.Key(abc),
 		"generation": Name{1000, "train", "step", 8}.Key(abc), "members": step7.Key(abc[:2]), "cut": step7.Key([]fault.NodeID{"ab", "c"}),
 	} {
 		if other, twice := seen[k]; twice {
@@ -207,12 +208,13 @@ func TestBarrierEnds(t *testing.T) {
 		want   Outcome
 		at     time.Duration
 	}{
-		"late":                 {late(1, 1), says("ab"), Outcome{End: Late, Nodes: abc[2:], Here: 1}, 1500 * ms},
-		"late here":            {late(1, 2), says("a"), Outcome{End: Late, Nodes: abc[1:], Here: 1}, 1500 * ms},
-		"no answer, late":      {late(1, 1), nil, Outcome{End: Late, Nodes: abc, Here: 1}, 1500 * ms},
-		"no answer":            {call(1, 1, "x"), nil, Outcome{End: Silent}, patience * askAgain},
-		"no link":              {call(1, 1, "x"), with("b", func(m *Mail) { m.Links = 0 }), Outcome{End: Alone}, patience * askAgain},
-		"no link at all":       {call(1, 1, "x"), with("", func(m *Mail) { m.Result, m.Links = NoLinks, 0 }), Outcome{End: Alone}, patience * askAgain},
+		"late":            {late(1, 1), says("ab"), Outcome{End: Late, Nodes: abc[2:], Here: 1}, 1500 * ms},
+		"late here":       {late(1, 2), says("a"), Outcome{End: Late, Nodes: abc[1:], Here: 1}, 1500 * ms},
+		"no answer, late": {late(1, 1), nil, Outcome{End: Late, Nodes: abc, Here: 1}, 1500 * ms},
+		"no answer":       {call(1, 1, "x"), nil, Outcome{End: Silent}, patience * askAgain},
+		"no link":         {call(1, 1, "x"), with("b", func(m *Mail) { m.Links = 0 }), Outcome{End: Alone}, patience * askAgain},
+		"no link at all": {call(1, 1, "x"), with("", func(m *Mail) { m.Result, m.Links = NoLinks, 0 }), Outcome{End: Alone},
+			patience * askAgain},
 		"too many":             {call(1, 1, "x"), with("", func(m *Mail) { m.Result = Busy }), Outcome{End: Overloaded}, 0},
 		"refused":              {call(1, 1, "x"), with("", func(m *Mail) { m.Result = Refused }), Outcome{End: Unfit}, 0},
 		"gone":                 {call(1, 1, "x"), with("ab", func(m *Mail) { m.Gone = []int{2} }), Outcome{End: Gone, Nodes: abc[2:]}, 0},
@@ -352,8 +354,8 @@ func TestWatching(t *testing.T) {
 	}
 }
 
-// The lists of nodes of many large jobs are not gone through with every step: there are hundreds a second, and the host half's mailbox waits for
-// each of them.
+// The lists of nodes of many large jobs are not gone through with every step: there are hundreds a second, and the host half's
+// mailbox waits for each of them.
 func TestStepsAreCheap(t *testing.T) {
 	d := newDesk(t)
 	members := []fault.NodeID{"b"}
@@ -362,7 +364,8 @@ func TestStepsAreCheap(t *testing.T) {
 	}
 	const jobs = 100
 	for i := range jobs {
-		d.step(Call{ID: uint64(i + 1), Name: Name{Job: "job" + strconv.Itoa(i), Name: "x", Generation: 1}, Members: members, Participants: 1, Participant: "0"})
+		d.step(Call{ID: uint64(i + 1), Name: Name{Job: "job" + strconv.Itoa(i), Name: "x", Generation: 1}, Members: members,
+			Participants: 1, Participant: "0"})
 		d.step(Left{ID: uint64(i + 1)})
 	}
 	if len(d.out.Watch) != MaxMembers {

@@ -8,8 +8,8 @@
 // # Whose a job is
 //
 // A job is a name and a uid. So nobody can take another's name, nor need own one, and the same name is no quarrel. Between
-// nodes the uid stands in what the host half signed, or is part of the barrier's key. Root's eurekas are heard by the jobs of that name of all
-// users: they say that they are root's.
+// nodes the uid stands in what the host half signed, or is part of the barrier's key. Root's eurekas are heard by the jobs of
+// that name of all users: they say that they are root's.
 package jobs
 
 import (
@@ -37,8 +37,9 @@ func CheckName(field, s string, limit int) error {
 	return nil
 }
 
-// Room says whether a user may have one more of what all users of a node may have limit of, when all have so many and this one has mine. One who is not root
-// has half at most, and the last eighth is root's: nobody can keep all others out, nor who is to find out why.
+// Room says whether a user may have one more of what all users of a node may have limit of, when all have so many and this one
+// has mine. One who is not root has half at most, and the last eighth is root's: nobody can keep all others out, nor who is to
+// find out why.
 func Room(limit, all int, uid uint32, mine int) bool {
 	if uid == 0 {
 		return all < limit
@@ -97,8 +98,8 @@ func (l *Limit) sweep(now time.Time) {
 	}
 }
 
-// Window lets each eureka pass once. Of every host half it keeps the epoch and the newest numbers; what is of an earlier epoch, or older than
-// all that it keeps, does not pass: it may be a replay. The zero value is empty.
+// Window lets each eureka pass once. Of every host half it keeps the epoch and the newest numbers; what is of an earlier epoch,
+// or older than all that it keeps, does not pass: it may be a replay. The zero value is empty.
 type Window struct{ origins map[fault.NodeID]*recent }
 
 type recent struct {

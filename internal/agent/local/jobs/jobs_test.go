@@ -20,7 +20,8 @@ func TestCheckName(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"", "-a", "a-", "A", "a.b", "a b", "ä", "a\x00", strings.Repeat("x", 64)} {
-		if err := CheckName("job", bad, 63); err == nil || !strings.Contains(err.Error(), "job: given") || !strings.Contains(err.Error(), "want 1 to 63") {
+		if err := CheckName("job", bad, 63); err == nil || !strings.Contains(err.Error(), "job: given") ||
+			!strings.Contains(err.Error(), "want 1 to 63") {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}

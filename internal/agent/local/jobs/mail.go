@@ -15,9 +15,9 @@ type Kind uint8
 const (
 	// Raise, to the DNP half: broadcast the envelope. Request 8, priority 1, envelope.
 	Raise Kind = iota + 1
-	// Arrive, to the DNP half: this node has arrived at the barrier of that key (flag 1), or only asks after it (flag 0); members that have are
-	// to be said, and those that are gone are here. It is said again and again while somebody waits. Hash 32, generation 8, flag 1, members 2, rank of this
-	// node among them 2, count of those gone 2, their ranks 2 each.
+	// Arrive, to the DNP half: this node has arrived at the barrier of that key (flag 1), or only asks after it (flag 0); members
+	// that have are to be said, and those that are gone are here. It is said again and again while somebody waits. Hash 32,
+	// generation 8, flag 1, members 2, rank of this node among them 2, count of those gone 2, their ranks 2 each.
 	Arrive
 	// Leave, to the DNP half: nobody waits here any more. Hash 32, generation 8.
 	Leave

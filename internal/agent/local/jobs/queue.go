@@ -12,7 +12,8 @@ type Queue struct {
 	dropped uint64
 }
 
-// Add puts a mail behind those that wait, unless it says what one of them says, or takes its place; false: there is no room, and it is counted.
+// Add puts a mail behind those that wait, unless it says what one of them says, or takes its place; false: there is no room, and
+// it is counted.
 func (q *Queue) Add(m Mail) bool {
 	for i := range slices.Backward(q.mails) {
 		if w := &q.mails[i]; w.about(m) {

@@ -20,7 +20,8 @@ func TestQueue(t *testing.T) {
 		{"and comes back", []Mail{leave, ask, arrived}, []Mail{arrived}},
 		{"an arrival is said", []Mail{arrived, leave, arrived}, []Mail{arrived, arrived}},
 		{"before who leaves", []Mail{arrived, leave}, []Mail{arrived, leave}},
-		{"another one", []Mail{ask, {Kind: Leave, Key: other}, {Kind: Raise, Request: 8}, raise}, []Mail{ask, {Kind: Leave, Key: other}, {Kind: Raise, Request: 8}, raise}},
+		{"another one", []Mail{ask, {Kind: Leave, Key: other}, {Kind: Raise, Request: 8}, raise},
+			[]Mail{ask, {Kind: Leave, Key: other}, {Kind: Raise, Request: 8}, raise}},
 	} {
 		var q Queue
 		for _, m := range tc.add {

@@ -14,8 +14,8 @@ import (
 // announcePath takes restart notices at the host half's socket. Host halves of earlier versions answer 404.
 const announcePath = "/announce"
 
-// Announce has the host half of a state directory announce a restart to the supervisors, or end the notice. It returns when the supervisors have
-// committed the restart. After an error they may still receive the notice.
+// Announce has the host half of a state directory announce a restart to the supervisors, or end the notice. It returns when the
+// supervisors have committed the restart. After an error they may still receive the notice.
 func Announce(ctx context.Context, stateDir string, n fault.RestartNotice) error {
 	q := url.Values{"half": {n.Half.String()}, "within": {n.Within.String()}}
 	if _, err := ask(ctx, filepath.Join(stateDir, Socket), http.MethodPost, announcePath+"?"+q.Encode()); err != nil {

@@ -45,7 +45,8 @@ func writeHealth(b *strings.Builder, s Status) {
 	_, _ = fmt.Fprintln(t, "HALF\tMODULE\tSELF-TEST\tAGE\tLATENCY\tUSUAL\tTESTS\tFAULTS")
 	for _, half := range []string{"host", "dnp"} {
 		for _, m := range s.Health[half].GetTests() {
-			_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", half, m.GetModule(), m.GetState(), round(uint64(m.GetAgeMs())*uint64(time.Millisecond)),
+			_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", half, m.GetModule(), m.GetState(),
+				round(uint64(m.GetAgeMs())*uint64(time.Millisecond)),
 				micros(m.GetLatencyUs()), micros(m.GetLearnedUs()), m.GetTests(), faults(m))
 		}
 	}
@@ -64,7 +65,8 @@ func restarts(r *lofamov1.RecoveryStatus) string {
 	if r.GetBudget() == 0 {
 		return fmt.Sprint(r.GetRestarts())
 	}
-	return fmt.Sprintf("%d (%d of %d within %s)", r.GetRestarts(), r.GetInWindow(), r.GetBudget(), time.Duration(r.GetWindowMs())*time.Millisecond)
+	return fmt.Sprintf("%d (%d of %d within %s)", r.GetRestarts(), r.GetInWindow(), r.GetBudget(),
+		time.Duration(r.GetWindowMs())*time.Millisecond)
 }
 
 func wentOn(r *lofamov1.RecoveryStatus) string {

@@ -59,8 +59,8 @@ type Status struct {
 	Procedures *Procedures `json:"procedures,omitempty"`
 	// Master is known while a node of the part of the torus that this node is in has no way of its own to the supervisors.
 	Master *Master `json:"master,omitempty"`
-	// Torus counts what else the DNP half did since it started, modulo 2^32, by names as "messages_routed/nearer", which are those of the metrics
-	// lofamo_agent_*_total with their label.
+	// Torus counts what else the DNP half did since it started, modulo 2^32, by names as "messages_routed/nearer", which are those
+	// of the metrics lofamo_agent_*_total with their label.
 	Torus   map[string]uint64 `json:"torus,omitempty"`
 	Damaged uint64            `json:"damaged"` // packets that came damaged
 	Refused uint64            `json:"refused"` // messages refused

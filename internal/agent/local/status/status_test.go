@@ -72,10 +72,12 @@ func TestTables(t *testing.T) {
 			s.Copy.Cold = "there was none"
 			s.Health = map[string]Health{
 				"host": {&lofamov1.HalfHealth{
-					Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Budget: 5, WindowMs: 60_000, Resumption: lofamov1.Resumption_COLD, Cold: "there was none"},
+					Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Budget: 5, WindowMs: 60_000,
+						Resumption: lofamov1.Resumption_COLD, Cold: "there was none"},
 					Tests: []*lofamov1.SelfTest{
 						{Module: "report-path", State: lofamov1.TestState_PASSED, AgeMs: 800, LatencyUs: 310, LearnedUs: 290, Tests: 4410},
-						{Module: "direct/eth0", State: lofamov1.TestState_FAILING, AgeMs: 300, LatencyUs: 88_000, LearnedUs: 900, Tests: 40, Lost: 2, Late: 4, Why: "late: 4 tests over 20ms", Proving: true},
+						{Module: "direct/eth0", State: lofamov1.TestState_FAILING, AgeMs: 300, LatencyUs: 88_000, LearnedUs: 900, Tests: 40, Lost: 2,
+							Late: 4, Why: "late: 4 tests over 20ms", Proving: true},
 					},
 				}},
 				"dnp": {&lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{
@@ -193,7 +195,8 @@ func TestAskRefusals(t *testing.T) {
 		{"no JSON", listen(t, answer(200, "hello")), "its answer: invalid character", false},
 	} {
 		_, err := Ask(context.Background(), tc.dir)
-		if err == nil || !strings.Contains(err.Error(), tc.says) || !strings.Contains(err.Error(), Socket) || errors.Is(err, ErrNotRunning) != tc.notRunning {
+		if err == nil || !strings.Contains(err.Error(), tc.says) || !strings.Contains(err.Error(), Socket) ||
+			errors.Is(err, ErrNotRunning) != tc.notRunning {
 			t.Errorf("%s: error %v: want %q", tc.name, err, tc.says)
 		}
 	}

@@ -41,7 +41,8 @@ func WriteTable(out io.Writer, s Status) error {
 	writeHealth(&b, s)
 	writeRails(&b, d.GetRails())
 	fmt.Fprintf(&b, "\nlog: %s", logged(d))
-	fmt.Fprintf(&b, "\n     %s, %s%s, %d left out because the log was full\n", countOf(d.GetRetries(), "retry", "retries"), count(d.GetMigrations(), "migration"), reasons(s.Migrations), d.GetShortened())
+	fmt.Fprintf(&b, "\n     %s, %s%s, %d left out because the log was full\n", countOf(d.GetRetries(), "retry", "retries"),
+		count(d.GetMigrations(), "migration"), reasons(s.Migrations), d.GetShortened())
 	fmt.Fprintf(&b, "spool: %s\n", s.Spool)
 	fmt.Fprintf(&b, "copy: %s\n", s.Copy)
 	writeBroadcasts(&b, s.Broadcasts)
@@ -79,7 +80,8 @@ func writeRails(b *strings.Builder, rails []*lofamov1.RailStatus) {
 func writeBroadcasts(b *strings.Builder, by map[string]Broadcasts) {
 	for _, topic := range slices.Sorted(maps.Keys(by)) {
 		if c := by[topic]; c != (Broadcasts{}) {
-			fmt.Fprintf(b, "broadcasts, %s: %d raised here, %d delivered, %d repeated, %d dropped\n", topic, c.Raised, c.Delivered, c.Repeated, c.Dropped)
+			fmt.Fprintf(b, "broadcasts, %s: %d raised here, %d delivered, %d repeated, %d dropped\n", topic, c.Raised, c.Delivered,
+				c.Repeated, c.Dropped)
 		}
 	}
 }
@@ -125,7 +127,8 @@ func logged(d *lofamov1.DeliveryStatus) string {
 	if d.GetLogged() == 0 {
 		return "empty: everything has been committed"
 	}
-	return fmt.Sprintf("%s, %d not yet received, the oldest %s old", count(uint64(d.GetLogged()), "report"), d.GetUnanswered(), round(d.GetOldestNs()))
+	return fmt.Sprintf("%s, %d not yet received, the oldest %s old", count(uint64(d.GetLogged()), "report"), d.GetUnanswered(),
+		round(d.GetOldestNs()))
 }
 
 // reasons lists what made the migrations.

@@ -104,8 +104,8 @@ func OpenForDaemon(path string, id Identity) (*File, error) {
 }
 
 // Look reads the copy as it is now, for people and tests, whoever writes it. It takes no lock and changes nothing; what the File holds
-// is nobody's but the caller's, and stores into it go nowhere. A cell may be stored while either of its places is read: what seems lost is looked
-// at again.
+// is nobody's but the caller's, and stores into it go nowhere. A cell may be stored while either of its places is read: what
+// seems lost is looked at again.
 func Look(path string, id Identity) (*File, error) {
 	for range 4 {
 		if f, err := look(path, id); err != nil || f.stats.Lost == 0 {
@@ -357,9 +357,9 @@ func (f *File) payload(c cell) []byte {
 	return u[headerSize:]
 }
 
-// Maintain finds that the file was truncated, unlinked or replaced, and makes it anew with everything in it. Of a file that is well it mends
-// what has flipped, before a second flip takes the other place too. It makes two system calls then, and looks at some hundred
-// kilobytes at most: call it once a second. The error says why there is no file now.
+// Maintain finds that the file was truncated, unlinked or replaced, and makes it anew with everything in it. Of a file that is
+// well it mends what has flipped, before a second flip takes the other place too. It makes two system calls then, and looks at
+// some hundred kilobytes at most: call it once a second. The error says why there is no file now.
 func (f *File) Maintain() (made bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -168,7 +168,8 @@ func TestReportSlots(t *testing.T) {
 	f = open(t, path, fault.HalfHost)
 	r := f.Reports()
 	last := r[len(r)-1]
-	if len(r) != NumReports-1 || string(r[0].Payload) != "in its own slot" || r[2].Seq != 4 || last.Epoch != 8 || string(last.Payload) != "room" {
+	if len(r) != NumReports-1 || string(r[0].Payload) != "in its own slot" || r[2].Seq != 4 || last.Epoch != 8 ||
+		string(last.Payload) != "room" {
 		t.Errorf("%d reports, %+v, %+v, %+v", len(r), r[0], r[2], last)
 	}
 	must(t, f.PutReport(Report{Epoch: 8, Seq: 4, Payload: []byte("room")}))

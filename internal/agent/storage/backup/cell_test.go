@@ -39,7 +39,8 @@ func stored(c cell, seq uint64, payload []byte) []byte {
 func TestKilledAtAnyByteOfAStore(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	c := cell{7, 0, 96}
-	payloads := [][]byte{nil, []byte("a"), []byte("some longer payload of a cell"), bytes.Repeat([]byte{0xff}, c.room()), make([]byte, c.room())}
+	payloads := [][]byte{nil, []byte("a"), []byte("some longer payload of a cell"), bytes.Repeat([]byte{0xff}, c.room()),
+		make([]byte, c.room())}
 	for _, old := range payloads {
 		for _, next := range payloads {
 			before, after := stored(c, 41, old), stored(c, 42, next)

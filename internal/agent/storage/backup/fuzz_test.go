@@ -12,7 +12,8 @@ import (
 // FuzzRecords: of whatever bytes a cell of the copy holds, a link resumes and goes on in its time, and what is read is written alike.
 func FuzzRecords(f *testing.F) {
 	var b [countersSize]byte
-	encodeCounters(&b, &torus.LinkSnapshot{TxSession: 1, TxSeq: 9, Acked: 8, Started: true, RxSession: 2, High: 7, Replay: 1, Rx: torus.LinkNormal, Tx: torus.LinkSick, Silent: true, HeardAge: time.Second})
+	encodeCounters(&b, &torus.LinkSnapshot{TxSession: 1, TxSeq: 9, Acked: 8, Started: true, RxSession: 2, High: 7, Replay: 1,
+		Rx: torus.LinkNormal, Tx: torus.LinkSick, Silent: true, HeardAge: time.Second})
 	f.Add(b[:])
 	f.Add(bytes.Repeat([]byte{0xff}, countersSize))
 	f.Add([]byte("a report that is longer than its header"))
@@ -42,6 +43,7 @@ func FuzzRecords(f *testing.F) {
 			l.NextFrame(torus.Status{})
 			now = out.Wake
 		}
-		l.Step(now, torus.FrameReceived{Frame: torus.Frame{Type: torus.TypeHeartbeat, Direction: grid.XMinus, Src: grid.Coord{X: 1}, Seq: s.High + 1, Epoch: max(1, s.PeerEpoch)}})
+		l.Step(now, torus.FrameReceived{Frame: torus.Frame{Type: torus.TypeHeartbeat, Direction: grid.XMinus, Src: grid.Coord{X: 1},
+			Seq: s.High + 1, Epoch: max(1, s.PeerEpoch)}})
 	})
 }

@@ -33,7 +33,8 @@ func TestMain(m *testing.M) {
 
 // counters whose every part follows from one number: any mixture of two of them shows.
 func counters(n uint64) torus.LinkSnapshot {
-	return torus.LinkSnapshot{TxSession: 1, TxSeq: n, Acked: n * 3, High: n * 5, Replay: n * 7, PeerEpoch: fault.Epoch(n * 11), Rx: torus.LinkNormal, Tx: torus.LinkNormal}
+	return torus.LinkSnapshot{TxSession: 1, TxSeq: n, Acked: n * 3, High: n * 5, Replay: n * 7, PeerEpoch: fault.Epoch(n * 11),
+		Rx: torus.LinkNormal, Tx: torus.LinkNormal}
 }
 
 func pattern(n uint64, size int) []byte {

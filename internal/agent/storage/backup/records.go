@@ -87,7 +87,8 @@ func (f *File) Numbers() (Numbers, bool) {
 		return Numbers{}, false
 	}
 	return Numbers{
-		servicenet.OutboxSnapshot{Epoch: fault.Epoch(le.Uint64(b)), Seq: fault.Seq(le.Uint64(b[8:])), Exchange: le.Uint64(b[16:])}, le.Uint32(b[24:]), le.Uint64(b[28:]),
+		servicenet.OutboxSnapshot{Epoch: fault.Epoch(le.Uint64(b)), Seq: fault.Seq(le.Uint64(b[8:])),
+			Exchange: le.Uint64(b[16:])}, le.Uint32(b[24:]), le.Uint64(b[28:]),
 	}, true
 }
 

@@ -244,7 +244,8 @@ func (l *Ledger) hello(now time.Time, h Hello, out *Output) {
 		return
 	}
 	if l.stream != 0 && l.stream != h.Stream {
-		out.Replies = append(out.Replies, Reply{Stream: l.stream, Refusal: Replaced, Text: fmt.Sprintf("region %s: another connection has taken over", l.cfg.Region)})
+		out.Replies = append(out.Replies, Reply{Stream: l.stream, Refusal: Replaced,
+			Text: fmt.Sprintf("region %s: another connection has taken over", l.cfg.Region)})
 	}
 	l.becomeGreeted(h.Stream)
 	l.hear(now)

@@ -102,7 +102,8 @@ func absent(have map[string][]byte, docs []*lofamov1.Document, kind string) []st
 }
 
 // goneNodes tells of nodes of which the region's store has nothing any more: they are UNKNOWN.
-func goneNodes(have map[string][]byte, docs []*lofamov1.Document, begins map[part]bool, from map[part]lofamov1.State) (out []*lofamov1.Event, err error) {
+func goneNodes(have map[string][]byte, docs []*lofamov1.Document, begins map[part]bool,
+	from map[part]lofamov1.State) (out []*lofamov1.Event, err error) {
 	for _, key := range absent(have, docs, KindNodes) {
 		was, err := decode(key, have[key], &lofamov1.Node{})
 		if err != nil {

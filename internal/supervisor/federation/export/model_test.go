@@ -64,10 +64,12 @@ func (c *child) change(nodes []string, pick func() lofamov1.State) {
 		}
 		c.states[id] = to
 		c.told++
-		ev := &lofamov1.Event{Node: id, Component: "host", Kind: lofamov1.EventKind_COMPONENT_CHANGED, From: from, To: to, Reason: fmt.Sprint(c.told)}
+		ev := &lofamov1.Event{Node: id, Component: "host", Kind: lofamov1.EventKind_COMPONENT_CHANGED, From: from, To: to,
+			Reason: fmt.Sprint(c.told)}
 		c.events = append(c.events, ev)
 		ch.Events = append(ch.Events, ev)
-		docs[id] = &lofamov1.Document{Key: KindNodes + id, Value: must(&lofamov1.Node{Id: id, State: lofamov1.State_NORMAL, Components: []*lofamov1.Component{{Name: "host", State: to}}})}
+		docs[id] = &lofamov1.Document{Key: KindNodes + id,
+			Value: must(&lofamov1.Node{Id: id, State: lofamov1.State_NORMAL, Components: []*lofamov1.Component{{Name: "host", State: to}}})}
 	}
 	for _, id := range slices.Sorted(maps.Keys(docs)) {
 		ch.Documents = append(ch.Documents, docs[id])
@@ -173,7 +175,8 @@ func (w *world) newFeed() {
 
 // newLedger is another leader of the parent, or the same one in a new term: what was not committed is gone.
 func (w *world) newLedger() {
-	w.ledger = NewLedger(LedgerConfig{Region: "west", Dims: "4x1x1", Beat: time.Second, Misses: 3}, w.now, w.parent.head, w.ledger != nil && w.ledger.Cut())
+	w.ledger = NewLedger(LedgerConfig{Region: "west", Dims: "4x1x1", Beat: time.Second, Misses: 3}, w.now, w.parent.head,
+		w.ledger != nil && w.ledger.Cut())
 	w.units = nil
 }
 
@@ -196,7 +199,8 @@ func (w *world) connect() {
 	w.cut()
 	w.stream++
 	w.begin, w.newest = w.child.nextEvent(), w.child.newestChange()
-	w.obey(w.feed.Step(Begin{Term: w.term, Revision: w.child.revision, NextEvent: w.child.nextEvent(), Store: w.child.store, FirstEvent: w.child.first, From: w.child.from}))
+	w.obey(w.feed.Step(Begin{Term: w.term, Revision: w.child.revision, NextEvent: w.child.nextEvent(), Store: w.child.store,
+		FirstEvent: w.child.first, From: w.child.from}))
 }
 
 // become puts another store in the place of the region's.
@@ -227,7 +231,8 @@ func (w *world) take(o Output) {
 		w.t.Fatalf("present with events up to %d committed: the region had %d when the stream began", w.parent.head.NextEvent-1, w.begin-1)
 	}
 	if o.Back && w.parent.head.Revision < w.newest {
-		w.t.Fatalf("present with revision %d committed: the region's newest change had %d when the stream began", w.parent.head.Revision, w.newest)
+		w.t.Fatalf("present with revision %d committed: the region's newest change had %d when the stream began", w.parent.head.Revision,
+			w.newest)
 	}
 	for _, r := range o.Replies {
 		if r.Stream != w.stream {
@@ -403,8 +408,8 @@ func (w *world) check() {
 // TestExactlyOnce drives a region and its parent through any order of changes, compactions, trimmed histories, cut
 // streams, new leaders on both sides, parents that die between two transactions, and stores of the region that are put back
 // to a snapshot or recreated: a region is present again only after
-// the parent has committed the region's events and documents from before the stream. In the end the parent has every document and, once and in
-// order, every event that the region still keeps, and it counts the lost ones.
+// the parent has committed the region's events and documents from before the stream. In the end the parent has every document
+// and, once and in order, every event that the region still keeps, and it counts the lost ones.
 func TestExactlyOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)

@@ -37,7 +37,8 @@ func (a args) is(key string) bool {
 
 // change is "prev=3 rev=5 first=2 events=2 docs=nodes/n0-0-0,groups/g [snapshot] [more]".
 func (a args) change() *lofamov1.UpstreamChange {
-	c := &lofamov1.UpstreamChange{Previous: a.n("prev"), Revision: a.n("rev"), FirstEvent: a.n("first"), Snapshot: a.is("snapshot"), More: a.is("more")}
+	c := &lofamov1.UpstreamChange{Previous: a.n("prev"), Revision: a.n("rev"), FirstEvent: a.n("first"), Snapshot: a.is("snapshot"),
+		More: a.is("more")}
 	for range a.n("events") {
 		c.Events = append(c.Events, &lofamov1.Event{Node: "n0-0-0", Component: "host"})
 	}
@@ -86,7 +87,8 @@ func TestLedger(t *testing.T) {
 				if a.is("dims") {
 					dims = a["dims"]
 				}
-				ev = Hello{s, &lofamov1.UpstreamHello{Region: "west", Dims: dims, Term: a.n("term"), Revision: a.n("rev"), NextEvent: a.n("next"), Store: a["of"], FirstEvent: a.n("own"), RestoredFrom: a["from"]}}
+				ev = Hello{s, &lofamov1.UpstreamHello{Region: "west", Dims: dims, Term: a.n("term"), Revision: a.n("rev"),
+					NextEvent: a.n("next"), Store: a["of"], FirstEvent: a.n("own"), RestoredFrom: a["from"]}}
 			case "change":
 				ev = Part{s, a.change()}
 			case "alive":
@@ -114,7 +116,8 @@ func printLedger(o Output, begin time.Time) []string {
 		case r.Refusal != 0:
 			out = append(out, fmt.Sprintf("to %d: refused, %s: %s", r.Stream, r.Refusal, r.Text))
 		case r.Message.GetResume() != nil:
-			out = append(out, fmt.Sprintf("to %d: resume after %d, with event %d", r.Stream, r.Message.GetResume().GetRevision(), r.Message.GetResume().GetNextEvent()))
+			out = append(out, fmt.Sprintf("to %d: resume after %d, with event %d", r.Stream, r.Message.GetResume().GetRevision(),
+				r.Message.GetResume().GetNextEvent()))
 		default:
 			out = append(out, fmt.Sprintf("to %d: committed %d", r.Stream, r.Message.GetCommitted().GetRevision()))
 		}
@@ -217,7 +220,8 @@ func TestNames(t *testing.T) {
 
 // TestParts: whatever the sizes, parts put together are the change, and none is longer than it may be.
 func TestParts(t *testing.T) {
-	for _, tc := range []struct{ events, docs, size, parts int }{{0, 0, 0, 1}, {1, 1, 10, 1}, {3, 0, PartBytes, 3}, {5, 40, PartBytes / 8, 7}} {
+	for _, tc := range []struct{ events, docs, size, parts int }{{0, 0, 0, 1}, {1, 1, 10, 1}, {3, 0, PartBytes, 3},
+		{5, 40, PartBytes / 8, 7}} {
 		c := &lofamov1.UpstreamChange{Previous: 3, Revision: 4, FirstEvent: 7}
 		for range tc.events {
 			c.Events = append(c.Events, &lofamov1.Event{Reason: strings.Repeat("x", tc.size)})

@@ -224,7 +224,8 @@ func (s *Store) since(after uint64) ([]store.Update, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if after+1 < s.floor {
-		return []store.Update{{Err: fmt.Errorf("%w: asked for what follows %d, the oldest kept is %d", store.ErrCompacted, after, s.floor)}}, s.changed
+		return []store.Update{{Err: fmt.Errorf("%w: asked for what follows %d, the oldest kept is %d", store.ErrCompacted, after,
+			s.floor)}}, s.changed
 	}
 	var out []store.Update
 	for _, ev := range s.events {

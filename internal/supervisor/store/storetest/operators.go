@@ -115,7 +115,8 @@ func testTopology(t *testing.T, h Harness) {
 		t.Errorf("garbage is left: %v", have.Garbage)
 	}
 	// Without the node that is removed, in place.
-	fewer := topology.New(labelled.Dims, slices.DeleteFunc(slices.Clone(labelled.Nodes), func(n topology.Node) bool { return n.Spare }), []string{"power"}, 0)
+	fewer := topology.New(labelled.Dims, slices.DeleteFunc(slices.Clone(labelled.Nodes),
+		func(n topology.Node) bool { return n.Spare }), []string{"power"}, 0)
 	if rev, err = apply(have, fewer); err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,8 @@ func testReports(t *testing.T, h Harness) {
 	commit(t, w, store.Batch{Puts: []store.KV{order}})
 	w = lead(t, h)
 	want("policy", "policy")
-	if o, err := h.Store.LastOrdered(t.Context()); err != nil || o == nil || o.Count != 9 || len(o.Absent) != 1 || !o.Started.Equal(time.Unix(1000, 0)) {
+	if o, err := h.Store.LastOrdered(t.Context()); err != nil || o == nil || o.Count != 9 || len(o.Absent) != 1 ||
+		!o.Started.Equal(time.Unix(1000, 0)) {
 		t.Errorf("what an earlier leader has ordered: %v, %v", o, err)
 	}
 	commit(t, w, store.Batch{Puts: []store.KV{kv}, Deletes: []string{store.OrderedKey}})

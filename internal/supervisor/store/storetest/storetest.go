@@ -123,7 +123,8 @@ func testEmpty(t *testing.T, h Harness) {
 
 func testCommit(t *testing.T, h Harness) {
 	w := lead(t, h)
-	pos := store.InboxPosition{Origin: fault.Origin{Node: "n0-0-0", Half: fault.HalfDNP}, Epoch: 3, Highest: 70, Window: [4]uint64{5, 0, 1, 0}, Digest: 72}
+	pos := store.InboxPosition{Origin: fault.Origin{Node: "n0-0-0", Half: fault.HalfDNP}, Epoch: 3, Highest: 70,
+		Window: [4]uint64{5, 0, 1, 0}, Digest: 72}
 	rev := commit(t, w, store.Batch{
 		Events: []*lofamov1.Event{event(1, "n0-0-0"), event(2, "n1-0-0")},
 		Nodes:  []*lofamov1.Node{{Id: "n0-0-0", State: lofamov1.State_SICK}, {Id: "n1-0-0", State: lofamov1.State_FAILED}},
@@ -201,7 +202,8 @@ func testGuards(t *testing.T, h Harness) {
 	key := store.Prefix + "test/key"
 	put := func(value string, at uint64) (uint64, error) {
 		return w.Commit(t.Context(), store.Write{
-			Events: []*lofamov1.Event{event(1, value)}, Puts: []store.KV{{Key: key, Value: []byte(value)}}, Guards: []store.Guard{{Key: key, Revision: at}},
+			Events: []*lofamov1.Event{event(1, value)}, Puts: []store.KV{{Key: key, Value: []byte(value)}}, Guards: []store.Guard{{Key: key,
+				Revision: at}},
 		}.Batch())
 	}
 	first, err := put("first", 0)

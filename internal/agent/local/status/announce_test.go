@@ -32,7 +32,10 @@ func TestAnnounce(t *testing.T) {
 
 // TestAnnounceRefusals: a notice names a half and a bounded time, and an earlier host half takes none.
 func TestAnnounceRefusals(t *testing.T) {
-	dir := listen(t, Handler(example, func(context.Context, fault.RestartNotice) error { t.Error("the host half accepted a bad notice"); return nil }))
+	dir := listen(t, Handler(example, func(context.Context, fault.RestartNotice) error {
+		t.Error("the host half accepted a bad notice")
+		return nil
+	}))
 	for want, n := range map[string]fault.RestartNotice{
 		"half: given": {Within: time.Second}, "within: given": {Half: fault.HalfDNP, Within: fault.MaxRestart + 1}, "want 0s to 30s": {Half: fault.HalfDNP, Within: -1},
 	} {

@@ -23,9 +23,9 @@ import (
 // perDetail is how many bytes of a probe the detail of one observation carries.
 const perDetail = fault.MaxDetail / 2
 
-// probeReport makes reports of a probe, seals them as all reports are, and opens what comes of that as a supervisor
+// ProbeReport makes reports of a probe, seals them as all reports are, and opens what comes of that as a supervisor
 // does.
-func probeReport(self fault.Origin, data []byte, s servicenet.Signer, v servicenet.Verifier) ([]byte, error) {
+func ProbeReport(self fault.Origin, data []byte, s servicenet.Signer, v servicenet.Verifier) ([]byte, error) {
 	r := fault.Report{ID: fault.ReportID{Origin: self, Epoch: 1, Seq: 1}}
 	all := fault.Components()
 	for i := 0; len(data) > i*perDetail; i++ {
@@ -57,9 +57,9 @@ func probeReport(self fault.Origin, data []byte, s servicenet.Signer, v servicen
 	return back, nil
 }
 
-// probeBulk takes a probe for a large object: it is cut into chunks, which are sealed and opened, put together again
+// ProbeBulk takes a probe for a large object: it is cut into chunks, which are sealed and opened, put together again
 // and summed.
-func probeBulk(self fault.Origin, data []byte) ([]byte, error) {
+func ProbeBulk(self fault.Origin, data []byte) ([]byte, error) {
 	const target = "self-test"
 	mine, err := ecdh.X25519().GenerateKey(rand.Reader)
 	if err != nil {

@@ -44,8 +44,8 @@ func modules(tb testing.TB) map[string]func([]byte) ([]byte, error) {
 	}
 	tb.Cleanup(func() { _ = page.Close() })
 	return map[string]func([]byte) ([]byte, error){
-		"report": func(b []byte) ([]byte, error) { return probeReport(self, b, signer, verifier) },
-		"bulk":   func(b []byte) ([]byte, error) { return probeBulk(self, b) },
+		"report": func(b []byte) ([]byte, error) { return ProbeReport(self, b, signer, verifier) },
+		"bulk":   func(b []byte) ([]byte, error) { return ProbeBulk(self, b) },
 		"register": func(b []byte) ([]byte, error) {
 			r, ok := ProbeRegister(page, selftest.Probe{}, b).(selftest.Returned)
 			if !ok {
@@ -71,7 +71,7 @@ func TestProbesComeThrough(t *testing.T) {
 		}
 	}
 	large := bytes.Repeat([]byte("0123456789"), 500)
-	if back, err := probeBulk(self, large); err != nil || !bytes.Equal(back, large) {
+	if back, err := ProbeBulk(self, large); err != nil || !bytes.Equal(back, large) {
 		t.Errorf("a large object: %v", err)
 	}
 }

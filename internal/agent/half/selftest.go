@@ -128,9 +128,9 @@ func (p *Prober) Each(m selftest.Module, data []byte, give func([]byte)) {
 // carry takes a probe through a module, and returns what comes out of it.
 func (p *Prober) carry(k selftest.Kind, data []byte) ([]byte, error) {
 	if k == selftest.Bulk {
-		return probeBulk(p.c.Origin(), data)
+		return ProbeBulk(p.c.Origin(), data)
 	}
-	return probeReport(p.c.Origin(), data, p.c.Signer, p.c.Verifier)
+	return ProbeReport(p.c.Origin(), data, p.c.Signer, p.c.Verifier)
 }
 
 // sendTestMail puts a test message into the mailbox, once there is room for it.

@@ -14,7 +14,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
-	"github.com/lofamo/lofamo/internal/agent/half"
+	agenthalf "github.com/lofamo/lofamo/internal/agent/half"
 	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
 )
 
@@ -75,7 +75,7 @@ func (s *selfTest) step(now time.Time, ev selftest.Event) {
 	for _, p := range s.m.Step(now, ev).Probes {
 		switch p.Module.Kind {
 		case selftest.Register:
-			s.step(now, half.ProbeRegister(s.page, p, p.Data))
+			s.step(now, agenthalf.ProbeRegister(s.page, p, p.Data))
 		case selftest.Direct:
 			sock := s.h.socks[0]
 			if sock.Send(sock.LocalAddr(), append(testMark[:], p.Data...)) != nil {
@@ -125,7 +125,7 @@ func (s *selfTest) run(ctx context.Context) {
 			s.h.mu.Unlock()
 		case p := <-s.waiting:
 			began := time.Now()
-			back, err := half.ProbeReport(s.h.cfg.Origin, p.Data, s.h.cfg.Signer, s.h.cfg.Verifier)
+			back, err := agenthalf.ProbeReport(s.h.cfg.Origin, p.Data, s.h.cfg.Signer, s.h.cfg.Verifier)
 			if err != nil {
 				s.tell(selftest.Refused{Module: p.Module, ID: p.ID, Why: err.Error()})
 				continue

@@ -112,7 +112,7 @@ func TestProcedureOfNode(t *testing.T) {
 	r.Server.Manage.LastOver = report
 	got := run(t, nil, r.Flags("get", "procedure")...)
 	if got.code != command.ExitOK || !strings.Contains(got.stdout, "links are tested") ||
-		!strings.Contains(got.stdout, "the nodes keep to themselves") {
+		!strings.Contains(got.stdout, "the nodes keep their findings") {
 		t.Errorf("%d: %s%s", got.code, got.stdout, got.stderr)
 	}
 }

@@ -14,6 +14,7 @@ func within(quantile, metric, by, while string) string {
 		strings.TrimPrefix(by+",le", ","), metric, while)
 }
 
+// awareness builds the dashboard of detection latencies. It is long because it lists every panel.
 func awareness() Dashboard {
 	const rare = "nothing has failed within the time"
 	latency := "lofamo_awareness_latency_seconds"
@@ -93,6 +94,7 @@ var rails = hued("DIRECT", "TORUS", "GOSSIP")
 // leads is what a replica is.
 var leads = []state{{0, "follows", colourCable}, {1, "leads", neutral}}
 
+// supervisor builds the dashboard of the replicas. It is long because it lists every panel.
 func supervisor() Dashboard {
 	const each = "{{instance}}"
 	return Dashboard{

@@ -217,8 +217,8 @@ func table(title, text string, width int, columns []column, queries ...Query) Pa
 			p.overrides = append(p.overrides, byName(c.title, c.properties...))
 		}
 	}
-	p.transformations = []object{{"id": "organize", "options": object{"excludeByName": hidden, "indexByName": order,
-		"renameByName": names}}} //nolint:misspell // Grafana's name
+	options := object{"excludeByName": hidden, "indexByName": order, "renameByName": names}
+	p.transformations = []object{{"id": "organize", "options": options}} //nolint:misspell // Grafana's name
 	return p
 }
 

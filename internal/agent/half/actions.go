@@ -37,6 +37,7 @@ const actsWaiting = 16
 // actsWithin bounds how long is waited for an answer: a disk may hang.
 const actsWithin = 10 * time.Second
 
+// NewActions returns an empty queue of actions that has seen no leader's term.
 func NewActions() Actions {
 	return Actions{waiting: make(chan ActionRequest, actsWaiting), term: new(atomic.Uint64)}
 }

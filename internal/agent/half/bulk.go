@@ -59,12 +59,14 @@ func (c *Common) bundleConfig(history *bundle.History, parts []bundle.Part) bund
 	return b
 }
 
+// DeliveryPart returns the part of a diagnostic bundle that holds the delivery status, as JSON.
 func DeliveryPart(get func() *lofamov1.DeliveryStatus) bundle.Part {
 	return bundle.Part{Name: "delivery.json", Make: func() ([]byte, error) {
 		return protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true, Multiline: true}.Marshal(get())
 	}}
 }
 
+// SealAnnounce returns the signed announcement of a bulk transfer, or nil after it has logged an error.
 func (c *Common) SealAnnounce(m *lofamov1.BulkAnnounce) []byte {
 	e, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_BulkAnnounce{BulkAnnounce: m}}, c.Signer)
 	if err != nil {

@@ -53,6 +53,7 @@ type Count struct {
 	Value         uint64
 }
 
+// BrokenRules is the metric that counts violations of a protocol rule.
 const BrokenRules = "lofamo_agent_protocol_broken_total"
 
 // What the DNP half counts of the fault management procedure stands behind that.

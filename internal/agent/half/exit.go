@@ -35,6 +35,7 @@ type ConfigError struct{ Err error }
 
 func (e *ConfigError) Error() string { return e.Err.Error() }
 
+// InvalidConfig wraps a configuration error, so that the program exits with the code for wrong usage.
 func InvalidConfig(err error) error { return &ConfigError{fmt.Errorf("configuration: %w", err)} }
 
 // Unwrap returns the reason.

@@ -126,6 +126,7 @@ func MakeStateDir(path string) error {
 	return nil
 }
 
+// LoadSigner reads the certificate and the key of one half.
 func LoadSigner(cfg config.Agent, half fault.Half) (*pki.Signer, error) {
 	cert, key := cfg.TLS.HostCert, cfg.TLS.HostKey
 	if half == fault.HalfDNP {
@@ -164,11 +165,13 @@ func Check(cfg config.Agent) error {
 	return nil
 }
 
+// Origin returns the node and the half, as reports name them.
 func (c *Common) Origin() fault.Origin { return fault.Origin{Node: c.Config.Node, Half: c.Half} }
 
 // MaxHops is what a message of this half may make in the torus.
 func (c *Common) MaxHops() uint8 { return c.Config.HopLimit() }
 
+// StatePath returns the path of a file in the state directory.
 func (c *Common) StatePath(name string) string { return filepath.Join(c.Config.StateDir, name) }
 
 func (c *Common) epochPath() string { return c.StatePath(c.Half.String() + epochFileSuffix) }
@@ -242,6 +245,7 @@ type Alarm struct {
 	at    time.Time // when the timer rings; zero: it has rung, and that is being dealt with
 }
 
+// NewAlarm returns an alarm that rings in an hour unless it is set.
 func NewAlarm() *Alarm { return &Alarm{Timer: time.NewTimer(time.Hour)} }
 
 // minRest is what a half rests at least from one ring to the next. Machines wake some milliseconds
@@ -284,6 +288,7 @@ func InStep(period time.Duration) time.Time {
 // ends and not at every tick between.
 type Condition struct{ On bool }
 
+// Set logs the begin and the end of a failure: an error begins it, nil ends it.
 func (c *Condition) Set(log *slog.Logger, what string, err error) {
 	switch {
 	case err != nil && !c.On:
@@ -297,8 +302,10 @@ func (c *Condition) Set(log *slog.Logger, what string, err error) {
 // Closers close in the reverse order of their opening.
 type Closers []func() error
 
+// Add appends a clean-up.
 func (c *Closers) Add(f func() error) { *c = append(*c, f) }
 
+// Close runs all clean-ups, the last one first, and joins their errors.
 func (c *Closers) Close() error {
 	var errs []error
 	for i := len(*c) - 1; i >= 0; i-- {
@@ -308,6 +315,7 @@ func (c *Closers) Close() error {
 	return errors.Join(errs...)
 }
 
+// SpoolStatus returns the state of the spool of unacknowledged reports.
 func (c *Common) SpoolStatus() status.Spool {
 	s := c.Keeper.Status()
 	return status.Spool{

@@ -101,6 +101,7 @@ func Post[T any](do func(T) (any, error)) http.Handler {
 	})
 }
 
+// WriteJSON answers a request with v, or with {} for nil.
 func WriteJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	if v == nil {

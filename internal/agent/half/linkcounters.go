@@ -48,6 +48,7 @@ const (
 	NumLinkCounts
 )
 
+// WatchdogCounts returns the counters of a watchdog reader in the order of the counter file; unwritten counts skipped writes.
 func WatchdogCounts(r watchdog.ReaderStats, unwritten uint64) [NumWatchdogCounts]uint64 {
 	return [NumWatchdogCounts]uint64{r.Reads, r.Misses, r.Corrupt, r.Late, unwritten}
 }

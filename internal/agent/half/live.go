@@ -32,6 +32,7 @@ func Ready(ctx context.Context, cfg config.Agent, half fault.Half) error {
 	return EachHalf(half, func(h fault.Half) error { return Serves(ctx, cfg, h) })
 }
 
+// EachHalf calls do for one half, or for both if half is 0, and joins the errors.
 func EachHalf(half fault.Half, do func(fault.Half) error) error {
 	if half != 0 {
 		return do(half)

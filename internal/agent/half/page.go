@@ -51,6 +51,7 @@ type recentWord struct {
 	at    time.Time
 }
 
+// OpenPage opens the register file at path for one half, which may write its own words.
 func OpenPage(path string, half fault.Half, log *slog.Logger) (*Page, error) {
 	f, err := regfile.Open(path, half)
 	if err != nil {
@@ -105,6 +106,7 @@ func (p *Page) note(err error) {
 	p.broken.Set(p.log, "register file", err)
 }
 
+// SetEpoch writes the boot epoch of the half into its registers.
 func (p *Page) SetEpoch(e fault.Epoch) {
 	p.epoch = e
 	p.note(p.File.SetEpoch(p.half, e))

@@ -45,6 +45,7 @@ type Renewer struct {
 	refused  string // reason for the last refusal
 }
 
+// NewRenewer returns the renewer of one half's certificate. It keeps the renewed one in stateDir.
 func NewRenewer(log *slog.Logger, self fault.Origin, stateDir string, signer *pki.Signer, verifier *pki.Verifier) *Renewer {
 	return &Renewer{
 		log: log, self: self, Signer: signer, verifier: verifier, file: filepath.Join(stateDir, self.Half.String()+renewedSuffix),

@@ -37,8 +37,10 @@ type Seam struct {
 	Began func(of fault.Origin, results func() []selftest.Result)
 }
 
+// SeamKey is the context key of a test's seam between a half and its probes.
 type SeamKey struct{}
 
+// NewProber returns the prober of a half, which answers the probes of its self-test.
 func NewProber(ctx context.Context, c *Common) *Prober {
 	return &Prober{c: c, waiting: make(chan selftest.Probe, 2*selftest.MaxSlots), Seam: seamOf(ctx)}
 }

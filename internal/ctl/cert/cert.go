@@ -248,7 +248,7 @@ func changeDenials(a *command.App, ctx context.Context, args []string, change fu
 		if err != nil {
 			return err
 		}
-		was, err := storedDenials(a, ctx, s, ca, cluster)
+		was, err := storedDenials(ctx, s, ca, cluster)
 		if err != nil {
 			return err
 		}
@@ -271,7 +271,7 @@ func changeDenials(a *command.App, ctx context.Context, args []string, change fu
 }
 
 // storedDenials returns the list in force after verifying its signature: an operator must sign again only what an operator has signed.
-func storedDenials(a *command.App, ctx context.Context, s command.Session, ca, cluster string) (*lofamov1.ListCertificatesResponse, error) {
+func storedDenials(ctx context.Context, s command.Session, ca, cluster string) (*lofamov1.ListCertificatesResponse, error) {
 	was, err := s.ListCertificates(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read revocations: %w", command.Plain(err))

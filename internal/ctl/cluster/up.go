@@ -144,7 +144,7 @@ func up(a *command.App, ctx context.Context, f *upFlags) error {
 	begin := a.Env.Now()
 	unwell, err := bringUp(a, ctx, c, made, f.timeout)
 	if err != nil {
-		return giveUp(a, ctx, c, made, err)
+		return giveUp(ctx, c, made, err)
 	}
 	printUp(a, a.Env.Now().Sub(begin), c.Dims().Nodes(), unwell)
 	printHints(a, c, f)
@@ -250,7 +250,7 @@ func bringUp(a *command.App, ctx context.Context, c *cluster.Cluster, made bool,
 }
 
 // giveUp cleans up after a start that failed.
-func giveUp(a *command.App, ctx context.Context, c *cluster.Cluster, made bool, why error) error {
+func giveUp(ctx context.Context, c *cluster.Cluster, made bool, why error) error {
 	if errors.Is(why, context.Canceled) {
 		why = errors.New("interrupted")
 	}

@@ -37,6 +37,7 @@ func AllFormats(cmd *cobra.Command) *OutputFlag {
 // Format is how an answer is printed.
 type Format string
 
+// The formats of -o.
 const (
 	FormatTable Format = "table"
 	FormatWide  Format = "wide"

@@ -39,7 +39,7 @@ mode: enforce. docs/responses.md has every field.`,
 }
 
 // documents are those of a file, or the ones that are shipped.
-func documents(a *command.App, file string, defaults bool, stdin io.Reader) (text []byte, name string, err error) {
+func documents(file string, defaults bool, stdin io.Reader) (text []byte, name string, err error) {
 	switch {
 	case defaults && file != "":
 		return nil, "", command.Usagef("-f %s and --defaults: want one of them", file)
@@ -87,7 +87,7 @@ more, and their effects are undone when the fault is gone.`,
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only check them, and print what would change")
 	cmd.Flags().StringArrayVar(&expect, "expect", nil, "NAME=VERSION: refuse when the policy is at another version; may be given more than once")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		text, _, err := documents(a, file, defaults, cmd.InOrStdin())
+		text, _, err := documents(file, defaults, cmd.InOrStdin())
 		if err != nil {
 			return err
 		}
@@ -253,7 +253,7 @@ force. The exit code is 1 when anything is wrong.`,
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "the file; - for the standard input")
 	cmd.Flags().BoolVar(&defaults, "defaults", false, "those that are shipped")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		text, name, err := documents(a, file, defaults, cmd.InOrStdin())
+		text, name, err := documents(file, defaults, cmd.InOrStdin())
 		if err != nil {
 			return err
 		}

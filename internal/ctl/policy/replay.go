@@ -77,7 +77,7 @@ two. The limits are the supervisors' defaults, or with --config those of a super
 		if err := f.takeLimits(cmd); err != nil {
 			return err
 		}
-		text, name, err := documents(a, f.file, f.defaults, cmd.InOrStdin())
+		text, name, err := documents(f.file, f.defaults, cmd.InOrStdin())
 		if err != nil {
 			return err
 		}

@@ -171,7 +171,7 @@ func TestBlockedBudget(t *testing.T) {
 		createPod(t, name, "", "")
 		allow := budget(t, app)
 		j := acts()[5].job(responseID(), name)
-		j.Timeout = 500 * time.Millisecond
+		j.Timeout = 2 * time.Second
 		r := e.Do(ctx, j)
 		t.Logf("asked: drain; refused: %s", r.Detail)
 		want(t, r, response.Partly, "1 pods evicted, 1 left when its time was over: default/"+held)

@@ -60,6 +60,7 @@ type Etcd struct {
 	c        *clientv3.Client
 	opts     Options
 	watchers atomic.Int64
+	streams  atomic.Uint64 // numbers the streams of ownStream
 }
 
 // NewEtcd returns the store on c, which stays the caller's.

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/metadata"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
@@ -33,26 +35,44 @@ func eventNumber(key string) (uint64, error) {
 // (ErrCompacted when what comes next is no longer kept), and when the context ends.
 func (s *Etcd) Follow(ctx context.Context, after uint64, wanted func(key string) bool) <-chan Change {
 	out := make(chan Change)
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(s.ownStream(ctx))
 	in := s.c.Watch(ctx, Prefix, clientv3.WithPrefix(), clientv3.WithProgressNotify(), clientv3.WithRev(int64(after)+1))
-	s.watchers.Add(1)
 	go func() {
 		defer func() {
 			cancel()
-			s.watchers.Add(-1)
 			close(out)
 		}()
 		f := follower{out: out, wanted: wanted, last: after}
-		for resp := range in {
-			if !f.handle(ctx, resp) {
+		pause := firstBookmark
+		bookmark := time.NewTimer(pause)
+		defer bookmark.Stop()
+		for {
+			select {
+			case resp, ok := <-in:
+				switch {
+				case ok && f.handle(ctx, resp):
+					continue
+				case !ok && ctx.Err() == nil:
+					f.fail(ctx, fmt.Errorf("follow the map after revision %d: the store closed the watch", f.last))
+				}
 				return
+			case <-bookmark.C:
+				_ = s.c.RequestProgress(ctx) // after a failure the next request follows
+				pause = min(2*pause, s.opts.Bookmarks)
+				bookmark.Reset(pause)
 			}
-		}
-		if ctx.Err() == nil {
-			f.fail(ctx, fmt.Errorf("follow the map after revision %d: the store closed the watch", f.last))
 		}
 	}()
 	return out
+}
+
+// firstBookmark is the time until a follower first asks etcd for a bookmark. Later pauses grow to Options.Bookmarks.
+const firstBookmark = 50 * time.Millisecond
+
+// ownStream makes a watch use its own gRPC stream, because etcd answers a request for bookmarks only if no watch of the stream
+// waits for a revision that the store does not have yet.
+func (s *Etcd) ownStream(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, "lofamo-watch", strconv.FormatUint(s.streams.Add(1), 10))
 }
 
 // follower follows one etcd watch. last is the newest revision that was sent.

@@ -89,7 +89,7 @@ func TestViewersChecksAreBoundedInTime(t *testing.T) {
 		if code == codes.ResourceExhausted {
 			break
 		}
-		if code != codes.OK {
+		if code != codes.OK && code != codes.DeadlineExceeded { // a busy machine may need more than the time of one check
 			t.Fatal(code)
 		}
 		used, served = used+took, served+1

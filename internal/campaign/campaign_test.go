@@ -28,10 +28,10 @@ import (
 // bad is the network of the campaign, in each direction.
 var bad = mangle.Faults{Drop: 0.2, Corrupt: 0.01, Duplicate: 0.05, Reorder: 0.1, Jitter: 3 * time.Millisecond}
 
-// patience bounds every wait.
+// patience is the timeout of every wait.
 const patience = 4 * time.Minute
 
-// supervisor is the program under test; main sets it once.
+// supervisor is the path of the program under test; main sets it once.
 var supervisor string
 
 func TestMain(m *testing.M) {
@@ -61,11 +61,11 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// process is one that is killed and started again.
+// process is a process that is killed and restarted.
 type process struct {
 	cmd  *exec.Cmd
-	stop io.Closer  // of a sender: its stdin
-	done chan error // gets how it ended
+	stop io.Closer  // a sender's stdin
+	done chan error // receives the result of Wait
 }
 
 func (p *process) kill(t *testing.T) {
@@ -76,7 +76,7 @@ func (p *process) kill(t *testing.T) {
 	<-p.done
 }
 
-// campaign is the whole of it.
+// campaign is the state of a campaign.
 type campaign struct {
 	*supervisortest.Cluster
 	dir     string // of the logs
@@ -91,7 +91,7 @@ type campaign struct {
 	leftOut   int
 	done      bool // a flood is over
 	caughtUp  map[fault.NodeID]bool
-	more      chan struct{} // closed and renewed when these change
+	more      chan struct{} // closed and replaced when these change
 }
 
 func newCampaign(t *testing.T, kept int) *campaign {
@@ -130,7 +130,7 @@ func newCampaign(t *testing.T, kept int) *campaign {
 	return c
 }
 
-// set makes the network bad or good.
+// set applies faults to the network, or none.
 func (c *campaign) set(t *testing.T, f mangle.Faults) {
 	t.Helper()
 	for _, l := range c.lines {
@@ -142,7 +142,7 @@ func (c *campaign) set(t *testing.T, f mangle.Faults) {
 	}
 }
 
-// start starts a program with a log of its own. Whoever kills it takes what done gets.
+// start starts a program with its own log. A caller that kills it must receive from done.
 func (c *campaign) start(t *testing.T, name string, cmd *exec.Cmd) *process {
 	t.Helper()
 	c.starts++
@@ -212,7 +212,7 @@ func (c *campaign) startSender(t *testing.T, id fault.NodeID) {
 	t.Cleanup(func() { _ = p.cmd.Process.Kill() })
 }
 
-// note takes something down and wakes who waits for it.
+// note makes a change and wakes the waiters.
 func (c *campaign) note(change func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -221,7 +221,7 @@ func (c *campaign) note(change func()) {
 	c.more = make(chan struct{})
 }
 
-// await waits until something is noted.
+// await waits until ok returns true.
 func (c *campaign) await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	timeout := time.After(patience)
@@ -245,7 +245,7 @@ func (c *campaign) awaitCommitted(t *testing.T, n int) {
 	c.await(t, fmt.Sprintf("%d committed reports", n), func() bool { return c.committed >= n })
 }
 
-// killSupervisor kills a replica with signal 9 and starts it again at once.
+// killSupervisor kills a replica with SIGKILL and restarts it at once.
 func (c *campaign) killSupervisor(t *testing.T, leading bool) {
 	t.Helper()
 	i := c.AwaitLeader(t)
@@ -256,8 +256,8 @@ func (c *campaign) killSupervisor(t *testing.T, leading bool) {
 	c.startSupervisor(t, i)
 }
 
-// killSender kills a sender and starts it again. What its earlier lives have left must be committed before:
-// after too many restarts it would be sent under new ids, and nobody could tell it from new reports.
+// killSender kills a sender and restarts it. It first waits until the reports of earlier runs are committed: after too
+// many restarts they would be sent under new IDs, and the test could not tell them from new reports.
 func (c *campaign) killSender(t *testing.T, id fault.NodeID) {
 	t.Helper()
 	c.await(t, string(id)+" to catch up", func() bool { return c.caughtUp[id] })
@@ -265,7 +265,7 @@ func (c *campaign) killSender(t *testing.T, id fault.NodeID) {
 	c.startSender(t, id)
 }
 
-// stopSenders has the senders come to their end, and waits until all have everything committed.
+// stopSenders stops the senders and waits until all their reports are committed.
 func (c *campaign) stopSenders(t *testing.T) {
 	t.Helper()
 	for _, p := range c.senders {
@@ -286,7 +286,7 @@ func (c *campaign) stopSenders(t *testing.T) {
 	}
 }
 
-// ends are the last lines of the senders' logs.
+// ends returns the ends of the senders' logs.
 func (c *campaign) ends() string {
 	var b strings.Builder
 	paths, _ := filepath.Glob(filepath.Join(c.dir, "n*.log"))
@@ -297,12 +297,12 @@ func (c *campaign) ends() string {
 	return b.String()
 }
 
-// reports are some minutes' worth where nobody waits: go test ./internal/campaign -run EveryReportOnce -reports 200000.
+// reports can be larger, for a run of some minutes: go test ./internal/campaign -run EveryReportOnce -reports 200000.
 var reports = flag.Int("reports", 20000, "how many reports TestEveryReportOnce has delivered")
 
-// TestEveryReportOnce is the campaign: tens of thousands of reports through a network that loses a fifth
-// of its packets, damages one of a hundred, doubles and reorders, while senders and supervisors are
-// killed with signal 9. None is lost, none accepted twice, none altered.
+// TestEveryReportOnce is the campaign: tens of thousands of reports pass a network that loses a fifth of its packets,
+// damages one in a hundred, duplicates and reorders, while senders and supervisors are killed with SIGKILL. No report
+// is lost, accepted twice or altered.
 func TestEveryReportOnce(t *testing.T) {
 	t.Parallel()
 	total := *reports
@@ -332,13 +332,13 @@ func TestEveryReportOnce(t *testing.T) {
 	c.stopSenders(t)
 	took := time.Since(begin)
 	for i := range c.sups {
-		c.sups[i].kill(t) // what was acknowledged outlives it
+		c.sups[i].kill(t) // acknowledged reports survive the kill
 	}
 	n := c.check(t, total)
 	t.Logf("%d reports in %s: %.0f a second", n, took.Round(time.Millisecond), float64(n)/took.Seconds())
 }
 
-// audit reads what the supervisors' logs say.
+// audit reads the supervisors' logs.
 func (c *campaign) audit(t *testing.T) *account.Audit {
 	t.Helper()
 	a := account.NewAudit()
@@ -354,7 +354,7 @@ func (c *campaign) audit(t *testing.T) *account.Audit {
 	return a
 }
 
-// check compares what was made and kept with what was accepted, and returns how much that was.
+// check compares the made and kept reports with the accepted ones, and returns the number of accepted ones.
 func (c *campaign) check(t *testing.T, total int) int {
 	t.Helper()
 	a := c.audit(t)
@@ -389,8 +389,8 @@ func (c *campaign) check(t *testing.T, total int) int {
 	return len(accepted)
 }
 
-// checkNetwork checks that the network was as bad as it was told to be, and that nothing of what it
-// damaged was taken for a forgery.
+// checkNetwork checks that the network was as bad as configured, and that the supervisors mistook no damaged packet for
+// a forgery.
 func (c *campaign) checkNetwork(t *testing.T, a *account.Audit) {
 	t.Helper()
 	for i, l := range c.lines {

@@ -10,16 +10,16 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestFloodWithoutQuorum floods three supervisors, of which two are stopped in the middle, so that nothing
-// can be committed (rows 12 and 15 of the fault catalogue): the sender's log stays within its bound, what
-// does not fit is coalesced and said to be left out, and afterwards every report is either accepted, once
-// and unaltered, or was left out; what was said last counts.
+// TestFloodWithoutQuorum floods three supervisors, two of which are stopped in the middle, so that no commit is
+// possible (rows 12 and 15 of the fault catalogue). The sender's log stays within its bound, and reports that do not
+// fit are coalesced and counted as left out. Afterwards every report is either accepted, once and unaltered, or was
+// left out; the last state reported counts.
 func TestFloodWithoutQuorum(t *testing.T) {
 	t.Parallel()
 	const node = fault.NodeID("n0-0-0")
 	c := newCampaign(t, 0)
 	o := c.orders[node]
-	o.Flood = 400 // two hundred times what a node reports when nothing happens
+	o.Flood = 400 // two hundred times the rate of a node at rest
 	c.orders = map[fault.NodeID]order{node: o}
 	c.AwaitLeader(t)
 	c.startSender(t, node)
@@ -58,8 +58,8 @@ func TestFloodWithoutQuorum(t *testing.T) {
 	c.checkFlood(t, j)
 }
 
-// checkLast checks that the map comes to say of every component what the last report on it said: where
-// components flap, changes are held back for a time.
+// checkLast checks that the map reaches the last reported state of every component. Changes of flapping components are
+// held back for a time.
 func (c *campaign) checkLast(t *testing.T, client lofamov1.FaultSupervisorClient, node fault.NodeID, last int) {
 	t.Helper()
 	for i := range supervisortest.OwnComponents {
@@ -77,8 +77,8 @@ func (c *campaign) checkLast(t *testing.T, client lofamov1.FaultSupervisorClient
 	}
 }
 
-// checkFlood checks that of what was made as much is missing as was left out at most, and that an
-// accepted report says so.
+// checkFlood checks that at most as many reports are missing as were left out, and that an accepted report states the
+// number.
 func (c *campaign) checkFlood(t *testing.T, j journalAccount) {
 	t.Helper()
 	accepted := c.audit(t).Accepted()
@@ -96,8 +96,8 @@ func (c *campaign) checkFlood(t *testing.T, j journalAccount) {
 			said += n
 		}
 	}
-	// What is left out last may have no successor that says so. More may be said than was left out: a report
-	// that leaves the log while it is accepted has said of others what its successor says again.
+	// The last reports left out may have no successor that counts them. The counted number may also be too high: if a
+	// report leaves the log while it is being accepted, its successor counts the same reports again.
 	if said < c.leftOut*9/10 {
 		t.Errorf("accepted reports say of %d that they were left out, and %d were", said, c.leftOut)
 	}

@@ -15,12 +15,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// journal is what a sender notes for the test, a line for each:
+// journal is a sender's record for the test, one line each:
 //
 //	made NUMBER ID FINGERPRINT LEFTOUT   before it is kept or sent
 //	kept NUMBER…                         when the spool has said that they are on disk
 //
-// Every line is written at once, so that it outlives a kill; what is kept is on disk.
+// Every line is written immediately, so that it survives a kill. The kept lines are synced to disk.
 type journal struct{ f *os.File }
 
 func journalPath(dir string) string { return filepath.Join(dir, "journal") }
@@ -36,7 +36,7 @@ func (j *journal) made(r fault.Report) error {
 	return err
 }
 
-// kept notes numbers.
+// kept records numbers.
 func (j *journal) kept(ns []int) error {
 	if len(ns) == 0 {
 		return nil
@@ -47,7 +47,7 @@ func (j *journal) kept(ns []int) error {
 	return j.f.Sync()
 }
 
-// goOn returns the last number made, and how many are kept, those found in the spool included.
+// goOn returns the last number made and the number of kept ones, including those found in the spool.
 func (j *journal) goOn(found []int) (made, kept int, err error) {
 	a, err := readJournal(j.f.Name())
 	if err != nil {
@@ -60,13 +60,13 @@ func (j *journal) goOn(found []int) (made, kept int, err error) {
 	return a.last, len(a.kept) + len(found), nil
 }
 
-// journalAccount is what a journal says.
+// journalAccount is the content of a journal.
 type journalAccount struct {
-	made map[string]string // fingerprint by id
+	made map[string]string // fingerprint by ID
 	ids  map[int]string    // by number
 	kept map[int]bool      // by number
-	last int               // number made
-	// leftOut is how many earlier reports a report says were left out, by id.
+	last int               // last number made
+	// leftOut is the number of earlier reports that a report counts as left out, by ID.
 	leftOut map[string]int
 }
 

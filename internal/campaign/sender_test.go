@@ -32,32 +32,32 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
 )
 
-// asSender makes this test binary a sender: its value is an order, in JSON.
+// asSender turns this test binary into a sender; its value is an order in JSON.
 const asSender = "LOFAMO_TEST_AS_SENDER"
 
-// order is what a sender is to do.
+// order is the task of a sender.
 type order struct {
-	Dir         string // of its epoch, spool and journal
+	Dir         string // directory of its epoch, spool and journal
 	PKI         string // directory of keys and certificates
 	Node        fault.NodeID
-	Kept        int               // at least as many reports, over all its lives, are to be known to be kept
-	Supervisors map[string]string // report addresses by id
-	// Flood makes so many reports a second, whatever becomes of them, and its components change with
-	// each; 0: as many as there is room for, and none is left out.
+	Kept        int               // minimum number of reports known to be kept, over all its runs
+	Supervisors map[string]string // report addresses by ID
+	// Flood is the number of reports per second, made even if they do not fit, with a changed component in each. 0
+	// means as many as fit, with none left out.
 	Flood int
 }
 
 const (
-	// pendingReports bounds what a sender has in its log: less than the log takes, so that nothing is
-	// left out of it.
+	// pendingReports is the limit of a sender's log. It is lower than the log's capacity, so that no report is left
+	// out.
 	pendingReports = 400
-	// syncEvery so many reports the sender waits for its spool, and notes what is kept.
+	// syncEvery is the number of reports after which the sender waits for its spool and records the kept ones.
 	syncEvery  = 64
 	spoolBytes = 2 << 20
 )
 
-// sender is the host half of a node, as far as its reports are concerned. Its goroutine is run's; only
-// syncs are made beside it.
+// sender is the part of a node's host half that handles reports. It belongs to the goroutine of run; only syncs run in
+// other goroutines.
 type sender struct {
 	order
 	id       fault.Origin
@@ -65,7 +65,7 @@ type sender struct {
 	signer   *pki.Signer
 	verifier servicenet.Verifier
 	table    *sessions.Table
-	asked    map[uint64]*ecdh.PrivateKey // by the request's id
+	asked    map[uint64]*ecdh.PrivateKey // by the request's ID
 	socket   *direct.Socket
 	rail     *direct.Rail
 	keeper   *storage.ReportLog
@@ -73,22 +73,22 @@ type sender struct {
 	log      *slog.Logger
 
 	journal   *journal
-	made      int // the number of the last report
-	kept      int // how many are known to be kept
+	made      int // number of the last report
+	kept      int // number of reports known to be kept
 	unsettled []int
-	restored  map[fault.ReportID]bool // of earlier lives, and still in the log
-	syncing   chan error              // nil: no sync is under way
-	stop      chan struct{}           // closed when stdin ends: what is wanted is enough
+	restored  map[fault.ReportID]bool // from earlier runs, and still in the log
+	syncing   chan error              // nil if no sync is in progress
+	stop      chan struct{}           // closed at the end of stdin: the sender may finish
 	stopped   bool
-	done      sync.Once // said
+	done      sync.Once // it was reported
 	leftOut   uint64
-	most      int // in the log at a time
+	most      int // largest number in the log at a time
 	digestAt  time.Time
 	period    time.Duration // of digests
-	dropped   atomic.Uint64 // datagrams for which there was no room
+	dropped   atomic.Uint64 // datagrams dropped because the channel was full
 }
 
-// runSender is the whole program of a sender. It returns when there is enough, stdin has ended, and
+// runSender is the main function of a sender. It returns when it has made enough reports, stdin has ended, and
 // everything is committed.
 func runSender(text string) int {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
@@ -188,7 +188,7 @@ func (s *sender) begin(e fault.Epoch, supervisors []string) error {
 	return nil
 }
 
-// datagram is one that came.
+// datagram is a received datagram.
 type datagram struct {
 	from netip.AddrPort
 	data []byte
@@ -244,10 +244,10 @@ func (s *sender) run(ctx context.Context) error {
 	}
 }
 
-// wantsMore says whether more reports are to be made.
+// wantsMore reports whether more reports are necessary.
 func (s *sender) wantsMore() bool { return !s.stopped || s.kept+len(s.unsettled) < s.Kept }
 
-// work makes reports while there is room, and does what the outbox wants.
+// work makes reports while there is room, and carries out the outbox's output.
 func (s *sender) work(now time.Time) error {
 	s.box.Tick(now)
 	if !now.Before(s.digestAt) && (s.wantsMore() || s.Flood > 0) {
@@ -271,7 +271,7 @@ func (s *sender) work(now time.Time) error {
 	return s.carryOut(s.box.Take())
 }
 
-// digest restates what a flood said last of each component; without one only the host's state.
+// digest restates the flood's last state of each component; without a flood only the host's state.
 func (s *sender) digest() fault.Report {
 	obs := []fault.Observation{{Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindSelf}}
 	for i := 0; s.Flood > 0 && i < min(s.made, len(supervisortest.OwnComponents)); i++ {
@@ -280,7 +280,7 @@ func (s *sender) digest() fault.Report {
 	return fault.Report{Digest: true, Partial: true, Uptime: time.Since(s.begun), Observations: obs}
 }
 
-// hasRoom says whether the next report may be made now.
+// hasRoom reports whether the next report may be made now.
 func (s *sender) hasRoom(now time.Time) bool {
 	if s.Flood > 0 {
 		return s.made < int(now.Sub(s.begun).Seconds()*float64(s.Flood))
@@ -288,7 +288,7 @@ func (s *sender) hasRoom(now time.Time) bool {
 	return s.box.Stats().Pending < pendingReports && s.syncing == nil
 }
 
-// changesEvery is after how many reports on a component its state changes.
+// changesEvery returns the number of reports on a component between two changes of its state.
 func (s *sender) changesEvery() int {
 	if s.Flood > 0 {
 		return 1
@@ -296,7 +296,7 @@ func (s *sender) changesEvery() int {
 	return 12
 }
 
-// sync has what was made until now noted as kept, once the spool says so.
+// sync records the reports made so far as kept, once the spool confirms them.
 func (s *sender) sync() {
 	ns, done := s.unsettled, make(chan error, 1)
 	s.unsettled, s.syncing = nil, done
@@ -310,7 +310,7 @@ func (s *sender) sync() {
 	}()
 }
 
-// carryOut does what the shell of a half does, in its order.
+// carryOut carries out the output in the same order as the shell of a half.
 func (s *sender) carryOut(o delivery.Output) error {
 	if o.NewEpoch != 0 {
 		return fmt.Errorf("epoch %d was refused: %d is wanted", s.box.Epoch(), o.NewEpoch)
@@ -323,7 +323,7 @@ func (s *sender) carryOut(o delivery.Output) error {
 	if s.leftOut = st.Shortened; leftOut > 0 {
 		fmt.Println(saysLeftOut, leftOut)
 	}
-	if s.most = max(s.most, st.Pending); s.most > servicenet.DefaultOutboxConfig(fault.PathDirect).MaxReports+1 { // and a digest
+	if s.most = max(s.most, st.Pending); s.most > servicenet.DefaultOutboxConfig(fault.PathDirect).MaxReports+1 { // plus a digest
 		return fmt.Errorf("%d reports in the log", s.most)
 	}
 	for _, r := range o.Keep {
@@ -344,7 +344,7 @@ func (s *sender) carryOut(o delivery.Output) error {
 		if err != nil {
 			return err
 		}
-		_ = s.rail.Send(m.Target, b) // what is not sent is lost, as on the way
+		_ = s.rail.Send(m.Target, b) // a failed send is a loss, as on the network
 	}
 	for _, p := range o.Paths {
 		if err := s.sendPath(p); err != nil {
@@ -354,15 +354,15 @@ func (s *sender) carryOut(o delivery.Output) error {
 	return nil
 }
 
-// What a sender says, a line for each.
+// Progress messages of a sender, one line each.
 const (
-	saysCommitted = "committed" // then how many since it last said so
-	saysLeftOut   = "left out"  // then how many since it last said so
-	saysCaughtUp  = "caught up" // what earlier lives have left is committed
-	saysDone      = "done"      // a flood is over and committed; the sender lives on, so that its word still counts
+	saysCommitted = "committed" // followed by the number since the last message
+	saysLeftOut   = "left out"  // followed by the number since the last message
+	saysCaughtUp  = "caught up" // the reports of earlier runs are committed
+	saysDone      = "done"      // a flood is over and committed; the sender keeps running, so that its last state remains valid
 )
 
-// tell tells the test of progress: what has left the log, and how much of it is committed.
+// tell prints the progress: the reports that have left the log, and the number of committed ones.
 func (s *sender) tell(gone []fault.ReportID, committed int) {
 	if committed > 0 {
 		fmt.Println(saysCommitted, committed)
@@ -424,7 +424,7 @@ func (s *sender) supervisorAt(addr netip.AddrPort) string {
 	return ""
 }
 
-// agree makes the session of a reply.
+// agree creates the session of a reply.
 func (s *sender) agree(supervisor string, r *lofamov1.PathReply) {
 	private := s.asked[r.GetId()]
 	if private == nil || fault.Epoch(r.GetEpoch()) != s.box.Epoch() {
@@ -436,7 +436,7 @@ func (s *sender) agree(supervisor string, r *lofamov1.PathReply) {
 	}
 }
 
-// finish tells how it went.
+// finish logs the sender's counters.
 func (s *sender) finish() error {
 	st := s.box.Stats()
 	s.log.Info("all is committed", "node", s.Node, "made", s.made, "kept", s.kept, "retries", st.Retries, "datagrams", st.Datagrams,
@@ -444,8 +444,8 @@ func (s *sender) finish() error {
 	return s.keeper.Close()
 }
 
-// makeReport makes report n of a node: the text is of no other. The components take turns, and each
-// changes its state after so many reports on it.
+// makeReport makes report n of a node, with a unique text. The components take turns, and each changes its state after
+// a number of reports on it.
 func makeReport(node fault.NodeID, n, changes int) fault.Report {
 	own := supervisortest.OwnComponents
 	state := fault.Normal
@@ -457,7 +457,7 @@ func makeReport(node fault.NodeID, n, changes int) fault.Report {
 	}}}
 }
 
-// numberOf reads the number of a report, and how many earlier ones it says were left out.
+// numberOf returns the number of a report, and the number of earlier ones that it counts as left out.
 func numberOf(r fault.Report) (n, leftOut int) {
 	if len(r.Observations) != 1 {
 		return 0, 0

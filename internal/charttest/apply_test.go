@@ -19,9 +19,9 @@ import (
 	"github.com/lofamo/lofamo/internal/testing/kubetest"
 )
 
-// A real API server takes every object that the chart can make, a second time without a change, and then with changed values:
-// first each set of values as kubectl would apply it, then by Helm itself, with an upgrade and the way back, and the topology
-// from the nodes' labels.
+// TestApply: a real API server accepts every object of the chart, then unchanged a second time, and then with changed
+// values. First each set of values is applied as by kubectl, then by Helm itself, with an upgrade and a rollback, and
+// the topology from the nodes' labels.
 func TestApply(t *testing.T) {
 	t.Parallel()
 	helm(t)
@@ -58,10 +58,11 @@ func TestApply(t *testing.T) {
 		for _, o := range render(t, given(t, append(matrix[name], "images.tag=v2", "agents.update.minReadySeconds=9")...)...) {
 			k.apply(o, "")
 			if first[o.String()] == "" {
-				all = append(all, o) // a Job is another one for another image: it cannot be changed
+				all = append(all, o) // another image gives another Job, because a Job is immutable
 			}
 		}
-		// What is not of use for the next set of values, and what cannot be changed: a set's claims and a volume's node.
+		// Remove objects that the next set of values does not use, and immutable ones: a StatefulSet's claims and a
+		// volume's node.
 		for _, o := range all {
 			k.remove(o)
 		}
@@ -69,7 +70,7 @@ func TestApply(t *testing.T) {
 	t.Run("helm", func(t *testing.T) { testHelm(t, s, server{t, s.Admin}) })
 }
 
-// testHelm installs, upgrades, and goes back, by Helm itself.
+// testHelm installs, upgrades and rolls back with Helm itself.
 func testHelm(t *testing.T, s *kubetest.Server, k server) {
 	dir := t.TempDir()
 	config := filepath.Join(dir, "kubeconfig")
@@ -145,7 +146,7 @@ func testHelm(t *testing.T, s *kubetest.Server, k server) {
 	if i, _ := template(); i != image {
 		t.Errorf("after the rollback: image %s: want %s", i, image)
 	}
-	// A supervisor's node in the place of a lost one: its volume cannot be changed, and is made anew.
+	// A supervisor's node replaces a lost one: its volume is immutable, so it is deleted and created again.
 	volume := func() object { return k.get("v1", "PersistentVolume", "lofamo-lofamo-supervisor-0") }
 	k.remove(volume())
 	if _, err := do("upgrade", "lofamo", chart, "--reset-then-reuse-values", "--set", "supervisors.nodes.s1=control-4"); err != nil {
@@ -154,7 +155,7 @@ func testHelm(t *testing.T, s *kubetest.Server, k server) {
 	if at := fmt.Sprint(volume().at("spec", "nodeAffinity")); !strings.Contains(at, "control-4") {
 		t.Errorf("the volume of s1, made anew for control-4, is at %s", at)
 	}
-	// The executor process is added, first with its Job, and nothing that was set since the installation is taken back.
+	// Add the executor process, first with its Job. Values set since the installation must stay.
 	executor := filepath.Join(dir, "executor.yaml")
 	if err := os.WriteFile(executor, []byte("executor: {enabled: true, address: 10.0.0.101:7950, node: control-1, config: {atOnce: 4}}\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -182,12 +183,11 @@ type server struct {
 	c *kubetest.Client
 }
 
-// plurals are those that are not made by an s.
+// plurals lists the irregular plurals.
 var plurals = map[string]string{"NetworkPolicy": "networkpolicies"}
 
-// clusterScoped are kinds that have no namespace.
-var clusterScoped = map[string]bool{"Namespace": true, "Node": true, "PersistentVolume": true, "ClusterRole": true,
-	"ClusterRoleBinding": true, "CustomResourceDefinition": true}
+// clusterScoped lists the kinds without a namespace.
+var clusterScoped = map[string]bool{"Namespace": true, "Node": true, "PersistentVolume": true, "ClusterRole": true, "ClusterRoleBinding": true, "CustomResourceDefinition": true}
 
 func (k server) path(version, kind, namespace, name string) string {
 	path := "/apis/" + version
@@ -208,7 +208,7 @@ func (k server) pathOf(o object) string {
 	return k.path(o.text("apiVersion"), o.text("kind"), o.text("metadata", "namespace"), o.text("metadata", "name"))
 }
 
-// apply returns what tells one state of the object from another.
+// apply applies an object and returns a text that identifies its state.
 func (k server) apply(o object, subresource string) string {
 	k.t.Helper()
 	b, err := json.Marshal(o)
@@ -226,7 +226,7 @@ func (k server) apply(o object, subresource string) string {
 	if got.text("kind") != "PersistentVolumeClaim" {
 		return got.text("metadata", "resourceVersion")
 	}
-	// That of a claim changes once when it is written a second time, with nothing in it that does.
+	// The resourceVersion of a claim changes once on a second write, although nothing else does.
 	delete(got["metadata"].(map[string]any), "resourceVersion")
 	if b, err = json.Marshal(got); err != nil {
 		k.t.Fatal(err)
@@ -247,7 +247,7 @@ func (k server) get(version, kind, name string) object {
 	return got
 }
 
-// remove takes an object away, at once: nobody here would end its pods or release its volume.
+// remove deletes an object immediately, because no controller here would end its pods or release its volume.
 func (k server) remove(o object) {
 	k.t.Helper()
 	if _, err := k.c.Do(http.MethodDelete, k.pathOf(o)+"?gracePeriodSeconds=0", "", nil); err != nil {
@@ -263,7 +263,7 @@ func (k server) remove(o object) {
 	}
 }
 
-// established waits until a kind of others is served.
+// established waits until a custom kind is served.
 func (k server) established(kind string) {
 	k.t.Helper()
 	groups := map[string]string{"PodMonitor": "monitoring.coreos.com/v1", "PrometheusRule": "monitoring.coreos.com/v1",
@@ -282,7 +282,7 @@ func (k server) established(kind string) {
 	}
 }
 
-// What the chart renders is what it renders again: an annotation that changed by itself would restart all nodes with each upgrade.
+// TestSame: the chart renders the same output twice. A changing annotation would restart all nodes with each upgrade.
 func TestSame(t *testing.T) {
 	t.Parallel()
 	args := given(t, matrix["everything"]...)

@@ -31,8 +31,8 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// issuer is cert-manager's Issuer of kind CA with the cluster's authority: it makes of a Certificate's spec what that does. No
-// subject, so that the names are critical; valid from now on, not from before; the key as PKCS #8.
+// issuer imitates cert-manager's Issuer of kind CA with the cluster's authority: no subject, so that the names are
+// critical; valid from now, not earlier; the key as PKCS #8.
 type issuer struct {
 	t    *testing.T
 	cert *x509.Certificate
@@ -63,7 +63,7 @@ func newIssuer(t *testing.T, hall string) *issuer {
 var usages = map[string]any{"digital signature": x509.KeyUsageDigitalSignature, "client auth": x509.ExtKeyUsageClientAuth,
 	"server auth": x509.ExtKeyUsageServerAuth}
 
-// issue returns the Secret of a Certificate.
+// issue returns the Secret for a Certificate.
 func (i *issuer) issue(spec object) map[string][]byte {
 	i.t.Helper()
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 159))
@@ -126,10 +126,10 @@ func (i *issuer) issue(spec object) map[string][]byte {
 	encode := func(kind string, der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}) }
 	ca := encode("CERTIFICATE", i.cert.Raw)
 	return map[string][]byte{"tls.crt": append(encode("CERTIFICATE", der), ca...), "tls.key": encode("PRIVATE KEY", key),
-		"ca.crt": ca} // the chain behind it, as some issuers have it
+		"ca.crt": ca} // followed by the chain, as with some issuers
 }
 
-// project lays files out as a kubelet does: in a directory of their own, with a link that is replaced by one rename.
+// project writes files as a kubelet does: in a separate directory, with a link that a rename replaces.
 func project(t *testing.T, volume, version string, files map[string][]byte) {
 	t.Helper()
 	for name, b := range files {
@@ -153,7 +153,7 @@ func project(t *testing.T, volume, version string, files map[string][]byte) {
 	}
 }
 
-// shown is the certificate that a server shows a client, after both have accepted one another.
+// shown returns the certificate that a server presents to a client after mutual authentication.
 func shown(t *testing.T, server, client *tls.Config) *x509.Certificate {
 	t.Helper()
 	l, err := tls.Listen("tcp", "127.0.0.1:0", server)
@@ -184,19 +184,20 @@ func shown(t *testing.T, server, client *tls.Config) *x509.Certificate {
 	return c.(*tls.Conn).ConnectionState().PeerCertificates[0]
 }
 
-// issued is the volume with the keys of all replicas where cert-manager has them, and etc of each as its init step leaves it.
+// issued holds the projected volume with the keys of all replicas from cert-manager, and the etc directory of each
+// after its init step.
 type issued struct {
 	t       *testing.T
 	inv     inventory.Inventory
 	pod     object
 	is      *issuer
-	specs   map[string]object            // of Certificates, by the name of their Secret
+	specs   map[string]object            // specs of the Certificates, by the name of their Secret
 	secrets map[string]map[string][]byte // by name
 	volume  string
 	etc     map[string]string // by replica
 }
 
-// s1 is the Secret of the replica that the tests look at.
+// s1 is the Secret of the replica under test.
 const s1 = "lofamo-supervisor-s1"
 
 func newIssued(t *testing.T) *issued {
@@ -238,7 +239,7 @@ func newIssued(t *testing.T) *issued {
 	return i
 }
 
-// project brings what the Secrets have now into the volume.
+// project updates the volume from the current Secrets.
 func (i *issued) project(version string) {
 	i.t.Helper()
 	out := map[string][]byte{}
@@ -258,13 +259,13 @@ func (i *issued) project(version string) {
 
 func (i *issued) in(id, name string) string { return filepath.Join(i.etc[id], "pki", name) }
 
-// renew is what the container beside s1 does every so often.
+// renew does one run of the keys container of s1.
 func (i *issued) renew() (bool, error) {
 	return i.inv.Renew(0, inventory.Placement{Keys: i.volume, Etc: i.etc["s1"]})
 }
 
-// What cert-manager makes of the chart's Certificates are supervisors' certificates; and what it renews is shown and signed with
-// by what runs.
+// TestCertManager: the certificates that cert-manager issues for the chart's Certificates are valid for supervisors,
+// and running processes present renewed ones and sign with them.
 func TestCertManager(t *testing.T) {
 	t.Parallel()
 	i := newIssued(t)
@@ -322,7 +323,7 @@ func TestCertManager(t *testing.T) {
 	signs()
 }
 
-// refuses holds what is in a Secret and is not s1's pair, or one that nobody would take, against the renewal: nothing is replaced.
+// refuses checks that the renewal rejects pairs that are not s1's or are invalid, and replaces nothing.
 func (i *issued) refuses() {
 	i.t.Helper()
 	hall := filepath.Join(i.t.TempDir(), "other")
@@ -338,7 +339,7 @@ func (i *issued) refuses() {
 		{map[string][]byte{"tls.crt": i.is.issue(i.specs[s1])["tls.crt"], "tls.key": good["tls.key"], "ca.crt": good["ca.crt"]},
 			"does not belong to certificate"},
 		{i.is.issue(with(i.specs[s1], "ECDSA")), "want an Ed25519 key"},
-		{newIssuer(i.t, hall).issue(i.specs[s1]), "authority"}, // that brings its ca.crt along
+		{newIssuer(i.t, hall).issue(i.specs[s1]), "authority"}, // brings its own ca.crt
 	} {
 		was := [2][]byte{i.read("supervisor.pem"), i.read("supervisor.key")}
 		i.secrets[s1] = tc.secret
@@ -352,7 +353,7 @@ func (i *issued) refuses() {
 	}
 }
 
-// read is a file of s1's keys.
+// read returns a file of s1's keys.
 func (i *issued) read(name string) []byte {
 	i.t.Helper()
 	b, err := os.ReadFile(i.in("s1", name))
@@ -362,7 +363,8 @@ func (i *issued) read(name string) []byte {
 	return b
 }
 
-// The container beside a replica, with its arguments and mounts, brings what is renewed, says what it refuses once, and ends well.
+// TestKeysContainer: the keys container of a replica, with its arguments and mounts, copies renewed keys, logs each
+// refusal once, and ends with success.
 func TestKeysContainer(t *testing.T) {
 	t.Parallel()
 	i := newIssued(t)
@@ -419,7 +421,7 @@ func TestKeysContainer(t *testing.T) {
 	}
 }
 
-// with is a Certificate's spec with a key of another kind.
+// with returns a Certificate's spec with another key algorithm.
 func with(spec object, algorithm string) object {
 	out := object{}
 	maps.Copy(out, spec)

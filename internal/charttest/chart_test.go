@@ -23,17 +23,17 @@ import (
 const (
 	root  = "../.."
 	chart = root + "/helm/lofamo"
-	// bound is how long a step may take on a busy machine.
+	// bound is the timeout of a step on a busy machine.
 	bound = time.Minute
 )
 
-// helm is the tool of the version that make has built: in .tools there may be those of others.
+// helm returns the Helm version that make has built. Directories in .tools may contain other versions.
 func helm(t *testing.T) string {
 	t.Helper()
 	return needs.Set(t, "make test builds it into .tools/bin, once, and sets it", "LOFAMO_HELM")
 }
 
-// run runs Helm without anything of the user's.
+// run runs Helm without the user's environment.
 func run(t *testing.T, env []string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -49,7 +49,7 @@ func run(t *testing.T, env []string, args ...string) (string, error) {
 	return out.String(), nil
 }
 
-// given are the arguments that every installation has.
+// given returns the arguments common to all installations.
 func given(t *testing.T, values ...string) []string {
 	t.Helper()
 	args := []string{"--set-file", "inventory=" + root + "/deploy/examples/inventory.yaml", "--set",
@@ -61,7 +61,7 @@ func given(t *testing.T, values ...string) []string {
 	return args
 }
 
-// matrix are values that change what is rendered, each of them at least once.
+// matrix holds sets of values; each value that changes the output occurs at least once.
 var matrix = map[string][]string{
 	"defaults": nil,
 	"everything": {"supervisors.kubernetes.enabled=true", "supervisors.kubernetes.nodeLabel=example.org/lofamo",
@@ -90,10 +90,10 @@ func names() []string {
 	return out
 }
 
-// object is one of Kubernetes'.
+// object is a Kubernetes object.
 type object map[string]any
 
-// at is what stands at a path of keys; nil where there is nothing.
+// at returns the value at a path of keys, or nil.
 func (o object) at(path ...string) any {
 	var v any = map[string]any(o)
 	for _, key := range path {
@@ -110,7 +110,7 @@ func (o object) text(path ...string) string { s, _ := o.at(path...).(string); re
 
 func (o object) String() string { return o.text("kind") + " " + o.text("metadata", "name") }
 
-// objects are those of manifests. A key that stands twice is refused, as the API server would.
+// objects parses manifests. Like the API server, it rejects duplicate keys.
 func objects(t *testing.T, manifests string) []object {
 	t.Helper()
 	var out []object
@@ -126,12 +126,12 @@ func objects(t *testing.T, manifests string) []object {
 	return out
 }
 
-// texts are what was rendered, by arguments: Helm takes most of a second for each.
+// texts caches the rendered output by arguments, because Helm takes most of a second for each.
 var texts sync.Map
 
 func template(t *testing.T, args ...string) string {
 	t.Helper()
-	helm(t) // a test that ends in the middle of what others wait for would take them along
+	helm(t) // before LoadOrStore: a skip inside the shared function would end the tests that wait for it
 	once, _ := texts.LoadOrStore(strings.Join(args, "\n"), sync.OnceValues(func() (string, error) { return rendering(t, args...) }))
 	out, err := once.(func() (string, error))()
 	if err != nil {
@@ -169,7 +169,7 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// What cannot be meant is refused, with the value that it is.
+// TestRefused: invalid values are rejected, and the error names the value.
 func TestRefused(t *testing.T) {
 	bad := filepath.Join(t.TempDir(), "inventory.yaml")
 	if err := os.WriteFile(bad, []byte("cluster: x\ndims: 1x1x1\nsupervisors: [{id: s1, address: 10.0.0.1, ports: {grpc: 1}}]\nnodes: [{coord: \"0,0,0\", service: 10.0.0.2}]\n"), 0o600); err != nil {
@@ -220,7 +220,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Copies are those of what they were copied from: Helm reads nothing outside of the chart.
+// TestFiles: the copies in the chart equal their originals. Helm cannot read files outside the chart.
 func TestFiles(t *testing.T) {
 	for from, to := range map[string]string{"deploy/kubernetes/*.yaml": "kubernetes", "deploy/prometheus/*.yaml": "prometheus", "deploy/grafana/*.json": "grafana"} {
 		want, got := contents(t, filepath.Join(root, from)), contents(t, filepath.Join(chart, "files", to, "*"))
@@ -231,7 +231,8 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// Alerts lead to their pages where somebody says where those are served, and else say where they stand in the repository.
+// TestRunbookLinks: alerts link to their pages at the configured address. Without one they name the path in the
+// repository.
 func TestRunbookLinks(t *testing.T) {
 	t.Parallel()
 	const base = "https://map.example.org:9443/runbooks/"
@@ -244,7 +245,8 @@ func TestRunbookLinks(t *testing.T) {
 	}
 }
 
-// What a PodMonitor selects is there and has the port that it names; each kind of process that serves metrics has one.
+// TestPodMonitors: a PodMonitor selects existing pods and a port that they have. Each kind of process with metrics has
+// one.
 func TestPodMonitors(t *testing.T) {
 	t.Parallel()
 	all := objects(t, template(t, given(t, matrix["executor"]...)...))
@@ -294,8 +296,8 @@ func contents(t *testing.T, pattern string) map[string]string {
 	return out
 }
 
-// The supervisors' rights are those under which the tests of the executor run, bound to the chart's own account; agents have
-// none, and no token.
+// TestRights: the supervisors have the rights under which the executor's tests run, bound to the chart's own account.
+// Agents have no rights and no token.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	rules := func(all []object) map[string][]any {
@@ -354,8 +356,8 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// Clients reach a replica that has no quorum. Jobs' pods get a directory with the socket alone, from the half that serves it; and
-// another user than root gets at its keys.
+// TestReached: clients reach a replica without a quorum. Job pods get a directory with only the socket, from the half
+// that serves it. A user other than root can read its keys.
 func TestReached(t *testing.T) {
 	t.Parallel()
 	all := render(t, given(t, matrix["defaults"]...)...)
@@ -390,7 +392,8 @@ func TestReached(t *testing.T) {
 	}
 }
 
-// Every container is as tight as can be: what is open is in this list, and explained in the chart.
+// TestPrivileges: every container is as restricted as possible. The exceptions are listed here and explained in the
+// chart.
 func TestPrivileges(t *testing.T) {
 	t.Parallel()
 	for _, name := range names() {

@@ -1,3 +1,3 @@
-// Package charttest checks the chart of helm/lofamo: Helm renders it, a real API server takes it, and programs run as its pods
-// say. It holds tests alone.
+// Package charttest checks the chart of helm/lofamo: Helm renders it, a real API server accepts it, and programs run as
+// its pods specify. The package contains only tests.
 package charttest

@@ -18,8 +18,9 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// The executor process runs as the chart has it: never without a ledger, which the Job makes once and never again; then it takes
-// attempts from supervisors, which were told where it is, and has its ledger still when its pod is replaced.
+// TestExecutor: the executor process runs as in the chart. It never runs without a ledger, which the Job creates once
+// and never again. It then accepts attempts from supervisors, which know its address, and keeps its ledger when its pod
+// is replaced.
 func TestExecutor(t *testing.T) {
 	wantContainers(t)
 	bin := needs.Set(t, "make build, and set it to bin", cluster.EnvBinDir)
@@ -56,7 +57,7 @@ func TestExecutor(t *testing.T) {
 			addr, freeport.Addr(t).Port()), "--set", "executor.config.power.enabled=true,executor.config.power.nodes.n0-0-0.method=ipmi,executor.config.power.nodes.n0-0-0.address=10.2.0.10:623,executor.config.power.nodes.n0-0-0.username=lofamo,executor.config.power.nodes.n0-0-0.passwordFile=/passwords/n0-0-0"}
 	rendered := func(kind, name string, more ...string) (object, map[string]object) {
 		all := render(t, append(values, more...)...)
-		if kind == "Job" { // it has a name for each version
+		if kind == "Job" { // its name depends on the version
 			name = all[slices.IndexFunc(all, func(o object) bool { return o.text("kind") == "Job" })].text("metadata", "name")
 		}
 		return find(t, all, kind, name), map[string]object{"lofamo-executor": find(t, all, "ConfigMap", "lofamo-executor"),
@@ -103,7 +104,7 @@ func TestExecutor(t *testing.T) {
 		cancel()
 		p.stop()
 	}
-	// A supervisor's configuration with the address is good.
+	// A supervisor's configuration with the address is valid.
 	settings := filepath.Join(top, "supervisor.yaml")
 	m.write(settings, configs["lofamo"].text("data", "supervisor.yaml"))
 	if _, err := inv.PlaceSupervisor(0, inventory.Placement{Keys: filepath.Join(hall, "supervisors"), Settings: settings,

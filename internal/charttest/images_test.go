@@ -23,7 +23,8 @@ import (
 	"github.com/lofamo/lofamo/internal/needs"
 )
 
-// registry has one image, static:latest, as those that are meant have: users and certificates, and nothing that could be run.
+// registry returns a directory with one image, static:latest, modelled on real ones: it has users and certificates, and
+// no programs.
 func registry(t *testing.T) string {
 	t.Helper()
 	blobs := map[string][]byte{}
@@ -104,14 +105,14 @@ func registry(t *testing.T) string {
 	return strings.TrimPrefix(s.URL, "http://")
 }
 
-// image is one of a tarball's.
+// image is an image of a tarball.
 type image struct {
 	RepoTags []string
 	Config   string
 	Layers   []string
 }
 
-// unpack returns the files of a tarball, or of a layer: a layer may be compressed.
+// unpack returns the files of a tarball or of a layer, which may be compressed.
 func unpack(t *testing.T, r io.Reader) map[string][]byte {
 	t.Helper()
 	out := map[string][]byte{}
@@ -134,8 +135,8 @@ func unpack(t *testing.T, r io.Reader) map[string][]byte {
 	}
 }
 
-// The images of 'make images' have their base and one static program, and run as whom the base says. It builds everything once
-// more without a libc, which takes minutes.
+// TestImages: the images of 'make images' consist of their base and one static program, and run as the base's user. The
+// test builds everything again without a libc, which takes minutes.
 func TestImages(t *testing.T) {
 	onlyLong(t)
 	make := needs.Program(t, "package make", "make")
@@ -200,7 +201,7 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// static says whether a program needs nothing but the kernel, and is of that version.
+// static checks that a program needs only the kernel and has the given version.
 func static(t *testing.T, path string, b []byte, version string) {
 	t.Helper()
 	f, err := elf.NewFile(bytes.NewReader(b))

@@ -22,13 +22,14 @@ import (
 	"github.com/lofamo/lofamo/internal/testing/tether"
 )
 
-// machine is a directory in the place of a machine's disk, with an address of its own: what runs there has these paths as its own.
+// machine is a directory that replaces a machine's disk, with its own address. Processes on the machine see its paths
+// as their own.
 type machine struct {
 	t    *testing.T
 	dir  string
 	node string
 	ip   netip.Addr
-	hall string // what 'lofamoctl cluster init' has made
+	hall string // output of 'lofamoctl cluster init'
 }
 
 func newMachine(t *testing.T, top, hall, node string, ip netip.Addr) *machine {
@@ -37,19 +38,19 @@ func newMachine(t *testing.T, top, hall, node string, ip netip.Addr) *machine {
 	return m
 }
 
-// pod is what a kubelet makes of a template.
+// pod simulates the pod that a kubelet creates from a template.
 type pod struct {
 	m       *machine
 	name    string
-	bin     string // the programs of its images
+	bin     string // directory with the programs of its images
 	spec    object
 	configs map[string]object // ConfigMaps by name
-	volumes map[string]string // where they are here
+	volumes map[string]string // their directories here
 	running map[string]*exec.Cmd
 	fields  map[string]string
 }
 
-// start lays the pod's volumes out, runs its init containers to their end, and starts its containers.
+// start creates the pod's volumes, runs its init containers to their end, and starts its containers.
 func (m *machine) start(name, bin string, template object, configs map[string]object, index string) *pod {
 	m.t.Helper()
 	p := m.lay(name, bin, template, configs, index)
@@ -67,7 +68,7 @@ func (m *machine) start(name, bin string, template object, configs map[string]ob
 	return p
 }
 
-// lay lays a pod's volumes out.
+// lay creates a pod's volumes.
 func (m *machine) lay(name, bin string, template object, configs map[string]object, index string) *pod {
 	m.t.Helper()
 	spec, _ := template.at("spec", "template", "spec").(map[string]any)
@@ -96,7 +97,7 @@ func (p *pod) launch(name string, cmd *exec.Cmd) {
 		p.m.t.Fatal(err)
 	}
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := tether.Start(cmd, syscall.SIGTERM); err != nil { // upon which it ends its half, too
+	if err := tether.Start(cmd, syscall.SIGTERM); err != nil { // on which it ends its half, too
 		p.m.t.Fatal(err)
 	}
 	_ = log.Close()
@@ -118,7 +119,7 @@ func (p *pod) stop() {
 	p.running = nil
 }
 
-// log is all that a container has said.
+// log returns the whole log of a container.
 func (p *pod) log(container string) string {
 	b, err := os.ReadFile(filepath.Join(p.m.dir, p.name+"-"+container+".log"))
 	if err != nil {
@@ -127,7 +128,7 @@ func (p *pod) log(container string) string {
 	return string(b)
 }
 
-// tail is the end of it, to be printed.
+// tail returns the end of a container's log.
 func (p *pod) tail(container string) string {
 	log := p.log(container)
 	return log[max(0, len(log)-3000):]
@@ -142,7 +143,7 @@ func list(o object, path ...string) []object {
 	return out
 }
 
-// volume is where a volume is.
+// volume creates a volume and returns its directory.
 func (p *pod) volume(v object) string {
 	if path := v.text("hostPath", "path"); path != "" {
 		dir := filepath.Join(p.m.dir, path)
@@ -174,7 +175,7 @@ func (p *pod) volume(v object) string {
 		for file, text := range data {
 			p.m.write(filepath.Join(dir, file), text.(string))
 		}
-		// Secrets are those of docs/install.md: the files of a bundle.
+		// The Secrets are those of docs/install.md: the files of a bundle.
 		id := strings.TrimPrefix(s.text("secret", "name"), "lofamo-supervisor-")
 		for _, item := range list(s, "secret", "items") {
 			from := filepath.Join(p.m.hall, "supervisors", id)
@@ -192,7 +193,7 @@ func (p *pod) volume(v object) string {
 	return dir
 }
 
-// secret lays a Secret out as a kubelet does for a pod with an fsGroup: root's, and to be read by the group.
+// secret writes a Secret as a kubelet does for a pod with an fsGroup: owned by root and readable by the group.
 func (p *pod) secret(from, dir string) {
 	files, err := filepath.Glob(filepath.Join(from, "*"))
 	if err != nil || len(files) == 0 {
@@ -214,14 +215,14 @@ func (p *pod) secret(from, dir string) {
 	}
 }
 
-// user is whom the pod's containers run as.
+// user returns the user and group of the pod's containers.
 func (p *pod) user() (uid, gid int) {
 	u, _ := p.spec.at("securityContext", "runAsUser").(float64)
 	g, _ := p.spec.at("securityContext", "runAsGroup").(float64)
 	return int(u), int(g)
 }
 
-// share gives a claim's directory to the pod's group, as a kubelet does for fsGroup; it stays root's.
+// share gives a claim's directory to the pod's group, as a kubelet does for fsGroup; the owner stays root.
 func (p *pod) share(dir string) {
 	_, gid := p.user()
 	if err := errors.Join(os.Chown(dir, 0, gid), os.Chmod(dir, 0o775|fs.ModeSetgid)); err != nil { //nolint:gosec // as a kubelet
@@ -229,7 +230,7 @@ func (p *pod) share(dir string) {
 	}
 }
 
-// own gives a volume to the pod's user, in the place of what a kubelet does with fsGroup.
+// own gives a volume to the pod's user, as a substitute for a kubelet's fsGroup.
 func (p *pod) own(dir string) {
 	uid, gid := p.user()
 	p.m.chown(dir, uid, gid)
@@ -260,22 +261,22 @@ func (m *machine) write(path, text string) {
 	}
 }
 
-// mount is a directory that a process finds at a path.
+// mount is a directory that a process sees at another path.
 type mount struct {
 	from, to string
 	readOnly bool
 }
 
-// root has a command run with a root directory of its own, which has libraries, the programs of bin and these mounts, and may be
-// read-only: a container's, on a machine without anything that makes containers. It goes with the process.
+// root returns a command that runs in its own root directory, like a container, on a machine without a container
+// runtime. The root has libraries, the programs of bin and the mounts, and may be read-only. It disappears with the
+// process.
 func (m *machine) root(name, bin string, mounts []mount, readOnly bool, args []string) *exec.Cmd {
 	dir := filepath.Join(m.dir, "roots", name)
 	m.mkdir(dir)
 	var script strings.Builder
 	do := func(format string, a ...any) { _, _ = fmt.Fprintf(&script, format+"\n", a...) }
 	do("set -e")
-	do("mount -t tmpfs -o mode=755 tmpfs %[1]s; mkdir %[1]s/proc %[1]s/sys %[1]s/dev %[1]s/tmp %[1]s/etc; cp /etc/hosts %[1]s/etc",
-		dir) // a kubelet's, on the host's network, is the node's
+	do("mount -t tmpfs -o mode=755 tmpfs %[1]s; mkdir %[1]s/proc %[1]s/sys %[1]s/dev %[1]s/tmp %[1]s/etc; cp /etc/hosts %[1]s/etc", dir) // on the host network, a kubelet uses the node's file
 	do("for d in bin sbin lib lib32 lib64 libx32; do if [ -L /$d ]; then cp -P /$d %[1]s; elif [ -d /$d ]; then mkdir %[1]s/$d; mount --bind /$d %[1]s/$d; fi; done", dir)
 	do("mkdir %[1]s/usr; mount --bind /usr %[1]s/usr; mount --bind /dev %[1]s/dev; mount -t sysfs -o ro sysfs %[1]s/sys; mount -t proc proc %[1]s/proc", dir)
 	mounts = append(slices.Clone(mounts), mount{bin, "/image", true})
@@ -296,8 +297,8 @@ func (m *machine) root(name, bin string, mounts []mount, readOnly bool, args []s
 	return cmd
 }
 
-// container is a container's process: with the arguments, variables, paths, user and rights that it would have, and the first of
-// a PID namespace.
+// container returns a container's process with its arguments, variables, paths, user and rights, as the first process
+// of a PID namespace.
 func (p *pod) container(c object) *exec.Cmd {
 	image := c.text("image")
 	program := strings.Split(image[strings.LastIndex(image, "/")+1:], ":")[0]
@@ -326,7 +327,8 @@ func words(v any) []string {
 	return out
 }
 
-// within is a command line that runs one of the image's programs with a container's rights and variables, in its root directory.
+// within returns a command line that runs a program of the image with a container's rights and variables, in its root
+// directory.
 func (p *pod) within(c object, program string, args []string) []string {
 	env := p.env(c)
 	uid, gid := p.user()
@@ -337,8 +339,7 @@ func (p *pod) within(c object, program string, args []string) []string {
 	}
 	line := []string{"/usr/bin/setpriv", "--no-new-privs", "--inh-caps=-all", bounding.String()}
 	if uid != 0 {
-		line = append(line, "--reuid="+strconv.Itoa(uid), "--regid="+strconv.Itoa(gid), "--clear-groups",
-			"--pdeathsig=TERM") // another user is nobody's child
+		line = append(line, "--reuid="+strconv.Itoa(uid), "--regid="+strconv.Itoa(gid), "--clear-groups", "--pdeathsig=TERM") // a change of user clears the signal
 	}
 	line = append(line, "--", "/usr/bin/env", "-i", "PATH=/image")
 	for name, value := range env {
@@ -363,7 +364,7 @@ func (p *pod) env(c object) map[string]string {
 	return out
 }
 
-// ask asks a container's probe once.
+// ask runs a container's probe once.
 func (p *pod) ask(c object, kind string) error {
 	if path := c.text(kind, "httpGet", "path"); path != "" {
 		for _, port := range list(c, "ports") {
@@ -394,14 +395,14 @@ func (p *pod) ask(c object, kind string) error {
 	return nil
 }
 
-// probe waits until all containers' probes are content.
+// probe waits until the probes of all containers succeed.
 func (p *pod) probe(kind string) {
 	p.m.t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for _, c := range list(p.spec, "containers") {
 		for end := time.Now().Add(bound); ; <-tick.C {
-			err := p.ask(c, kind) // it waits some periods itself
+			err := p.ask(c, kind) // the probe itself waits for some periods
 			if err == nil {
 				break
 			}
@@ -412,7 +413,7 @@ func (p *pod) probe(kind string) {
 	}
 }
 
-// refused waits until a container's readiness is refused for a reason.
+// refused waits until a container's readiness probe fails for the given reason.
 func (p *pod) refused(container, why string) {
 	p.m.t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -430,7 +431,7 @@ func (p *pod) refused(container, why string) {
 	}
 }
 
-// half returns the PID of the half that a container's daemon has started, as this test sees it.
+// half returns the PID of the half that a container's daemon has started, in this test's namespace.
 func (p *pod) half(container string) (int, error) {
 	daemon := p.running[container].Process.Pid
 	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", daemon))
@@ -452,7 +453,7 @@ func (p *pod) half(container string) (int, error) {
 	return 0, fmt.Errorf("process %d of %s has no half:\n%s", daemon, container, p.tail(container))
 }
 
-// realtime says whether the half that a container has started is.
+// realtime reports whether the half that a container has started runs under a real-time policy.
 func (p *pod) realtime(container string) (bool, error) {
 	pid, err := p.half(container)
 	if err != nil {
@@ -465,7 +466,7 @@ func (p *pod) realtime(container string) (bool, error) {
 	return attr.Policy == unix.SCHED_FIFO, nil
 }
 
-// seen is the PID that a process has in the innermost namespace that it is in.
+// seen returns the PID of a process in its innermost namespace.
 func seen(t *testing.T, pid int) string {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -482,7 +483,7 @@ func seen(t *testing.T, pid int) string {
 	return ""
 }
 
-// wantContainers skips the test where nothing like a container can be made.
+// wantContainers skips the test if container namespaces are not available.
 func wantContainers(t *testing.T) {
 	t.Helper()
 	if out, err := exec.Command("unshare", "--mount", "--pid", "--fork", "--mount-proc", "/usr/bin/setpriv", "--bounding-set=-all",

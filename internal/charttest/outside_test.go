@@ -12,7 +12,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// onlyLong skips what is not done in every run of all tests.
+// onlyLong skips a test that does not belong to every run.
 func onlyLong(t *testing.T) {
 	t.Helper()
 	if os.Getenv(long) == "" {
@@ -20,7 +20,8 @@ func onlyLong(t *testing.T) {
 	}
 }
 
-// outside starts an etcd that takes the certificates of the cluster's authority, as an administrator would: the chart has no part in it.
+// outside starts an etcd that accepts certificates of the cluster's authority, as an administrator would. The chart is
+// not involved.
 func outside(t *testing.T, hall string, ip netip.Addr) (endpoint string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -58,7 +59,8 @@ func outside(t *testing.T, hall string, ip netip.Addr) (endpoint string) {
 	return cfg.ListenClientUrls[0].String()
 }
 
-// Supervisors use an etcd outside, as the chart's value says: a replica that is restarted finds the state there.
+// TestOutsideEtcd: supervisors use an external etcd, as the chart's value says, and a restarted replica finds the state
+// there.
 func TestOutsideEtcd(t *testing.T) {
 	onlyLong(t)
 	in := install(t)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// pods is what the pods of an object are made of.
+// pods returns the pod spec of an object.
 func pods(t *testing.T, o object) object {
 	t.Helper()
 	spec, ok := o.at("spec", "template", "spec").(map[string]any)
@@ -16,8 +16,8 @@ func pods(t *testing.T, o object) object {
 	return spec
 }
 
-// A kubelet asks at its node's address where nothing else is said. A supervisor that does not listen there is refused by its init
-// step, which is told that address.
+// TestSupervisorAsked: by default a kubelet probes at its node's address. The init step gets that address and refuses a
+// supervisor that does not listen there.
 func TestSupervisorAsked(t *testing.T) {
 	t.Parallel()
 	spec := pods(t, find(t, render(t, given(t, matrix["defaults"]...)...), "StatefulSet", "lofamo-supervisor"))
@@ -32,13 +32,13 @@ func TestSupervisorAsked(t *testing.T) {
 	}
 }
 
-// The executor process is asked, and scraped, where it listens; it is on the node that has that address even where the volume
-// says nothing of it; and it gets the time that it was given to end.
+// TestExecutorAsked: probes and scrapes use the executor process's listen address. It runs on the node with that
+// address even if the volume does not require it, and it gets its configured time to stop.
 func TestExecutorAsked(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		address, host, scraped, stop string
-		grace                        float64 // s: stopTimeout and 30 at least
+		grace                        float64 // s: at least stopTimeout and 30
 	}{
 		{"10.0.0.101:7950", "10.0.0.101", "10.0.0.101:7951", "", 60},
 		{"10.0.0.101:7950", "10.0.0.101", "10.0.0.101:7951", "1m30s", 150},
@@ -73,7 +73,7 @@ func TestExecutorAsked(t *testing.T) {
 	}
 }
 
-// Whatever is another in the pod of the Job makes another Job: one that is there cannot be changed.
+// TestLedgerJob: any change of the Job's pod gives the Job another name, because Jobs are immutable.
 func TestLedgerJob(t *testing.T) {
 	t.Parallel()
 	named := map[string]string{}
@@ -81,7 +81,7 @@ func TestLedgerJob(t *testing.T) {
 		"executor.priorityClassName=mine", "executor.tolerations=null", "executor.podAnnotations.a=b",
 		"executor.config.stopTimeout=2m", "images.pullPolicy=Always", "images.pullSecrets[0]=pull", "images.tag=v2", "executor.node=control-2"} {
 		values := []string{"executor.enabled=true", "executor.init=true", "executor.address=10.0.0.101:7950", "executor.node=control-1"}
-		if value != "" { // the first is as it comes
+		if value != "" { // the first one has defaults only
 			values = append(values, value)
 		}
 		for _, o := range render(t, given(t, values...)...) {
@@ -100,7 +100,7 @@ func TestLedgerJob(t *testing.T) {
 	}
 }
 
-// Who calls the executor process are the supervisors alone, as far as a network heeds policies.
+// TestExecutorPolicy: only the supervisors may call the executor process, in networks that enforce policies.
 func TestExecutorPolicy(t *testing.T) {
 	t.Parallel()
 	policy := find(t, render(t, given(t, matrix["executor"]...)...), "NetworkPolicy", "lofamo-executor")
@@ -117,8 +117,8 @@ func TestExecutorPolicy(t *testing.T) {
 	}
 }
 
-// The kubelet makes directories of the node for root: what another user is to write it does not make, for that half could not
-// bind its socket there, and would only warn.
+// TestDirectories: the kubelet creates host directories for root. It must not create one that another user writes to:
+// the half could not bind its socket there, and would only log a warning.
 func TestDirectories(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{"managed": "Directory", "everything": "DirectoryOrCreate"} {

@@ -28,8 +28,8 @@ import (
 // unitUser is the package's user on the machines of these tests.
 const unitUser = 990
 
-// installation is the chart as it is installed on three machines: supervisors on all, on two of them an agent, the second one's
-// with its DNP half under systemd.
+// installation is the chart installed on three machines: supervisors on all, and agents on two. The second agent's DNP
+// half runs under systemd.
 type installation struct {
 	t           *testing.T
 	hall        string
@@ -41,10 +41,10 @@ type installation struct {
 	values      []string
 	client      *client.Client
 	ctx         context.Context
-	since       uint64 // the event after which nothing is to be FAILED
+	since       uint64 // nothing may be FAILED after this event
 }
 
-// systemd are the values of a node whose DNP half is the package's.
+// systemd holds the values for a node whose DNP half comes from the package.
 var systemd = []string{"--set", "agents.dnpHalf=systemd,agents.stateDir=/var/lib/lofamo/agent,agents.user=" + strconv.Itoa(unitUser) + ",agents.group=" + strconv.Itoa(unitUser)}
 
 func install(t *testing.T) *installation {
@@ -64,11 +64,11 @@ func install(t *testing.T) *installation {
 		t.Fatalf("%v: %s", err, out)
 	}
 	copyProgram(t, filepath.Join(in.now, "lofamoctl"), in.next)
-	// Of all steps together, without the build, which takes minutes where nothing was built before.
+	// Timeout of all steps together, without the build, which takes minutes on a cold cache.
 	ctx, cancel := context.WithTimeout(t.Context(), 4*bound)
 	t.Cleanup(cancel)
 	in.ctx = ctx
-	// Three addresses of this process alone, so that ports are those of any installation.
+	// Three addresses for this process only, so that ports can be the default ones.
 	base := freeport.IP().As4()
 	ips := make([]netip.Addr, 3)
 	for i := range ips {
@@ -77,7 +77,8 @@ func install(t *testing.T) *installation {
 		ips[i] = netip.AddrFrom4(a)
 	}
 	file := filepath.Join(top, "inventory.yaml")
-	// Relaxed: on a busy machine a process takes longer to start than a half may be silent by the default periods.
+	// Relaxed: on a busy machine the start of a process takes longer than a half may be silent with the default
+	// periods.
 	text := fmt.Sprintf("cluster: hall7\ndims: 2x1x1\npreset: relaxed\nsupervisors: [{id: s1, address: %s}, {id: s2, address: %s}, {id: s3, address: %s}]\nnodes:\n- {coord: \"0,0,0\", service: %s}\n- {coord: \"1,0,0\", id: worker-2, service: %s}\n", ips[0], ips[1], ips[2], ips[0], ips[1])
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -95,7 +96,8 @@ func install(t *testing.T) *installation {
 	for i, ip := range ips {
 		in.machines = append(in.machines, newMachine(t, top, in.hall, fmt.Sprintf("worker-%d", i+1), ip))
 	}
-	// What 'lofamoctl cluster join' has put on the nodes. It is the package's user's: root needs its capability to read the keys.
+	// The files of 'lofamoctl cluster join' on the nodes. The package's user owns them: root needs its capability to
+	// read the keys.
 	for i, id := range []string{"n0-0-0", "worker-2"} {
 		in.machines[i].mkdir(filepath.Join(in.machines[i].dir, "etc"))
 		in.machines[i].chown(filepath.Join(in.hall, "nodes", id), unitUser, unitUser)
@@ -106,12 +108,12 @@ func install(t *testing.T) *installation {
 	return in
 }
 
-// long is the variable that asks for what takes too long for every run of all tests.
+// long is the variable that enables tests too long for every run.
 const long = "LOFAMO_CHART_LONG"
 
 const nextVersion = "v9.9.9-next"
 
-// template is one of the chart's, with the ConfigMap that its pods mount.
+// template renders a template of the chart, with the ConfigMaps.
 func (in *installation) template(kind, name string, more ...string) (object, map[string]object) {
 	in.t.Helper()
 	all := render(in.t, slices.Concat(in.values, more)...)
@@ -124,14 +126,14 @@ func (in *installation) template(kind, name string, more ...string) (object, map
 	return find(in.t, all, kind, name), configs
 }
 
-// supervisor starts the pod of that number.
+// supervisor starts the supervisor pod with that number.
 func (in *installation) supervisor(name, bin string, number int) *pod {
 	in.t.Helper()
 	template, configs := in.template("StatefulSet", "lofamo-supervisor")
 	return in.machines[number].start("supervisor-"+name, bin, template, configs, strconv.Itoa(number))
 }
 
-// agent starts the pod of a node.
+// agent starts the agent pod of a node.
 func (in *installation) agent(name, bin string, node int) *pod {
 	in.t.Helper()
 	var more []string
@@ -142,7 +144,8 @@ func (in *installation) agent(name, bin string, node int) *pod {
 	return in.machines[node].start("agent-"+name, bin, template, configs, "")
 }
 
-// unit starts a half as lofamo-agent@.service does: as its user, with its directories and its limit, among all processes of the machine.
+// unit starts a half as lofamo-agent@.service does: with its user, directories and limit, in the machine's process
+// namespace.
 func (m *machine) unit(name, bin, half string) *pod {
 	m.t.Helper()
 	b, err := os.ReadFile(filepath.Join(root, "deploy", "systemd", "lofamo-agent@.service"))
@@ -182,10 +185,10 @@ func (m *machine) unit(name, bin, half string) *pod {
 	return p
 }
 
-// mayLimit says whether a program can be given systemd's LimitRTPRIO here.
+// mayLimit reports whether this process may set systemd's LimitRTPRIO.
 func mayLimit() bool { return exec.Command("/usr/bin/prlimit", "--rtprio=1", "true").Run() == nil }
 
-// begin starts everything and waits until all is NORMAL.
+// begin starts everything and waits until all nodes are NORMAL.
 func (in *installation) begin() {
 	in.t.Helper()
 	var targets []string
@@ -198,7 +201,7 @@ func (in *installation) begin() {
 		in.agents = append(in.agents, in.agent("old", in.now, node))
 	}
 	for _, p := range in.supervisors {
-		for _, kind := range []string{"startupProbe", "livenessProbe", "readinessProbe"} { // it has a quorum, and knows the leader
+		for _, kind := range []string{"startupProbe", "livenessProbe", "readinessProbe"} { // it has a quorum and knows the leader
 			p.probe(kind)
 		}
 	}
@@ -211,7 +214,7 @@ func (in *installation) begin() {
 	in.mark()
 }
 
-// mark has the faults counted that come from now on.
+// mark sets the beginning of the interval for failed.
 func (in *installation) mark() {
 	in.t.Helper()
 	now, err := in.client.ListEvents(in.ctx, &lofamov1.ListEventsRequest{Limit: 1})
@@ -221,7 +224,7 @@ func (in *installation) mark() {
 	in.since = now.GetRevision()
 }
 
-// spared says whether nothing was called FAILED since.
+// spared checks that nothing was FAILED since mark.
 func (in *installation) spared(by string) {
 	in.t.Helper()
 	for _, e := range in.failed() {
@@ -229,7 +232,7 @@ func (in *installation) spared(by string) {
 	}
 }
 
-// failed lists what was called FAILED since.
+// failed lists the changes to FAILED since mark.
 func (in *installation) failed() []string {
 	in.t.Helper()
 	events, err := in.client.AllEvents(in.ctx, &lofamov1.ListEventsRequest{AfterRevision: in.since})
@@ -258,7 +261,7 @@ func (in *installation) normal() {
 	}
 }
 
-// roll replaces all supervisors as a StatefulSet does, the highest number first, and the next when this one is ready.
+// roll replaces all supervisors as a StatefulSet does: from the highest number down, each when the one before is ready.
 func (in *installation) roll(name, bin string) {
 	in.t.Helper()
 	for i := len(in.supervisors) - 1; i >= 0; i-- {
@@ -269,7 +272,7 @@ func (in *installation) roll(name, bin string) {
 	}
 }
 
-// surge starts the next pod of a node beside the one that serves.
+// surge starts the next pod of a node beside the serving one.
 func (in *installation) surge(name, bin string, node int) *pod {
 	in.t.Helper()
 	p := in.agent(name, bin, node)
@@ -284,7 +287,7 @@ func (in *installation) surge(name, bin string, node int) *pod {
 // takeOver ends a node's pod as soon as the next one is ready.
 func (in *installation) takeOver(node int, next *pod) {
 	in.t.Helper()
-	next.probe("readinessProbe") // and no neighbour is gone
+	next.probe("readinessProbe") // which includes that no neighbour is gone
 	old := in.agents[node]
 	old.stop()
 	in.agents[node] = next
@@ -295,7 +298,7 @@ func (in *installation) takeOver(node int, next *pod) {
 	}
 }
 
-// tookOver waits until a node whose pod was replaced goes on and is NORMAL, long after.
+// tookOver waits until a node continues under its new pod and stays NORMAL beyond the detection time.
 func (in *installation) tookOver(node int, since time.Time) {
 	in.t.Helper()
 	p := in.agents[node]
@@ -311,7 +314,7 @@ func (in *installation) tookOver(node int, since time.Time) {
 	}
 }
 
-// versions says of each supervisor whether the next version runs.
+// versions reports for each supervisor whether it runs the next version.
 func (in *installation) versions() []string {
 	in.t.Helper()
 	var out []string
@@ -330,10 +333,11 @@ func (in *installation) versions() []string {
 	return out
 }
 
-// Programs run exactly as the chart's pods say, with their configuration, keys, users and rights, each container in namespaces of
-// its own: three supervisors, and two nodes with a container for each half, or one and systemd. All becomes NORMAL; a version
-// more is no fault; one that does not work comes to one node and not to its neighbour, and the way back mends it. The way back of
-// all that works is half a minute more, and only where it is asked for.
+// TestRun: programs run exactly as the chart's pods specify, with their configuration, keys, users and rights, each
+// container in its own namespaces. There are three supervisors and two nodes, one with a container for each half, one
+// with a container and systemd. All nodes become NORMAL, and an upgrade causes no fault. A broken version reaches one
+// node but not its neighbour, and a rollback repairs that node. A complete rollback takes half a minute more and runs
+// only on request.
 func TestRun(t *testing.T) {
 	in := install(t)
 	in.begin()
@@ -344,15 +348,15 @@ func TestRun(t *testing.T) {
 		in.back()
 		check = func() {}
 	}
-	bad := in.bad() // its pods wait while what was done before is looked at
+	bad := in.bad() // its pods wait during the check of the upgrade
 	check()
 	in.broken(bad)
 }
 
-// rights looks at what the halves may.
+// rights checks the scheduling rights of the halves.
 func (in *installation) rights() {
 	in.t.Helper()
-	may := exec.Command("chrt", "-f", "1", "true").Run() == nil // here
+	may := exec.Command("chrt", "-f", "1", "true").Run() == nil // on this machine
 	for _, tc := range []struct {
 		p    *pod
 		half string
@@ -364,8 +368,8 @@ func (in *installation) rights() {
 	}
 }
 
-// upgrade replaces everything but the half under systemd by the next version, with other keys, as after a step of a change of
-// them: what runs goes on with its copies. What it returns looks whether it does.
+// upgrade replaces everything except the half under systemd by the next version, with new keys, as after a step of a
+// key rotation: running processes continue with their copies. check verifies that they do.
 func (in *installation) upgrade() (check func()) {
 	in.t.Helper()
 	if _, err := inventory.Open(in.hall).Rotate(inventory.StepAdd, true); err != nil {
@@ -411,7 +415,7 @@ func (in *installation) upgrade() (check func()) {
 	}
 }
 
-// back replaces all by the version before, as a rollback does.
+// back replaces everything by the previous version, as a rollback does.
 func (in *installation) back() {
 	in.t.Helper()
 	in.mark()
@@ -429,8 +433,8 @@ func (in *installation) back() {
 	in.spared("a rollback")
 }
 
-// bad starts the pods of a version that does not work beside those that serve: two nodes' at once, so that the second one has
-// waited for long enough when the first one has failed.
+// bad starts the pods of a broken version beside the serving ones, on two nodes at once. So the second one has waited
+// long enough when the first one fails.
 func (in *installation) bad() []*pod {
 	in.t.Helper()
 	bin := filepath.Join(filepath.Dir(in.next), "bad")
@@ -440,13 +444,13 @@ func (in *installation) bad() []*pod {
 	return []*pod{in.surge("bad", bin, 0), in.surge("bad", in.next, 1)}
 }
 
-// broken is an upgrade to a version whose halves end at once.
+// broken is an upgrade to a version whose halves exit at once.
 func (in *installation) broken(bad []*pod) {
 	in.t.Helper()
 	in.mark()
 	first, second := bad[0], bad[1]
 	first.probe("readinessProbe")
-	// Its daemon starts another program than the one that was asked.
+	// From now on the daemon starts a program other than the one whose readiness was probed.
 	program := filepath.Join(first.bin, "lofamo-agent")
 	if err := os.Remove(program); err != nil {
 		in.t.Fatal(err)
@@ -458,10 +462,10 @@ func (in *installation) broken(bad []*pod) {
 	in.until("the node is FAILED", func() bool {
 		return slices.ContainsFunc(in.failed(), func(e string) bool { return strings.HasPrefix(e, "n0-0-0 ") })
 	})
-	// The next node's pod stays as it is, whatever version is to come there.
+	// The pod of the other node stays, whatever version is due there.
 	second.refused("host", "no node is taken over beside one that is gone")
 	second.stop()
-	// The way back: the version before finds nobody at work, and no neighbour of its own is gone.
+	// The rollback: the previous version finds no running daemon, and no neighbour is gone.
 	first.stop()
 	in.agents[0] = in.agent("mended", in.next, 0)
 	in.normal()
@@ -473,7 +477,7 @@ func (in *installation) broken(bad []*pod) {
 	}
 }
 
-// copyProgram copies a program into a directory, which it makes.
+// copyProgram copies a program into a directory, which it creates.
 func copyProgram(t *testing.T, from, dir string) {
 	t.Helper()
 	b, err := os.ReadFile(from)
@@ -488,7 +492,7 @@ func copyProgram(t *testing.T, from, dir string) {
 	}
 }
 
-// authority is what a bundle trusts.
+// authority returns the trusted authorities of a bundle.
 func authority(t *testing.T, bundle string) string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(bundle, "pki", "ca.pem"))
@@ -513,7 +517,7 @@ func viewer(t *testing.T, hall string, targets ...string) *client.Client {
 	return c
 }
 
-// until waits for something that is seen from outside.
+// until waits for a condition that is visible from outside.
 func (in *installation) until(what string, is func() bool) {
 	in.t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -527,7 +531,7 @@ func (in *installation) until(what string, is func() bool) {
 	}
 }
 
-// normal waits until all nodes are.
+// normal waits until all nodes are NORMAL.
 func normal(ctx context.Context, c *client.Client) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -545,7 +549,7 @@ func normal(ctx context.Context, c *client.Client) error {
 	}
 }
 
-// says waits until a container's log has this.
+// says waits until a container's log contains a text.
 func says(ctx context.Context, p *pod, container, what string) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -559,10 +563,10 @@ func says(ctx context.Context, p *pod, container, what string) error {
 	return nil
 }
 
-// detection is longer than the time after which a node that is missed is called FAILED: 3.04 s at preset relaxed.
+// detection exceeds the time after which a missing node is FAILED: 3.04 s with preset relaxed.
 const detection = 3200 * time.Millisecond
 
-// heard waits until the node was heard long after the upgrade, and is as well as before.
+// heard waits until the node's last report is well after the upgrade and the node is NORMAL.
 func heard(ctx context.Context, c *client.Client, node string, upgraded time.Time) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

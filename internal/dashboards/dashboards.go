@@ -1,8 +1,9 @@
-// Package dashboards makes the dashboards of deploy/grafana from one source, so that they stay alike: the same variables, time
-// range, refresh, colours, units and links between them. They want stock panels and a Prometheus source, and no recording rules.
+// Package dashboards generates the dashboards of deploy/grafana from one source, so that they have the same variables,
+// time range, refresh, colours, units and links. They need stock panels and a Prometheus source, and no recording
+// rules.
 //
-// The JSON is of Grafana 10, which later ones take over: an XY chart without pluginVersion is migrated, and what 10 does not know
-// yet (fixedX, fixedY, strokedasharray of the node graph) it passes over.
+// The JSON is for Grafana 10. Later versions convert it: they migrate an XY chart without pluginVersion. Grafana 10
+// ignores options that it does not know (fixedX, fixedY, strokedasharray of the node graph).
 package dashboards
 
 import (
@@ -18,17 +19,17 @@ type object = map[string]any
 // Dashboard is one file.
 type Dashboard struct {
 	UID, Title, Text string
-	// Node says what the variable node does: choose one (One), narrow to some (Some), or nothing: then it is not there.
+	// Node is the use of the variable node: OneNode selects one, SomeNodes filters, and NoNode omits the variable.
 	Node NodeChoice
-	// Planes is whether there are the variables of a plane.
+	// Planes adds the variables of a plane.
 	Planes bool
 	Rows   []Row
 }
 
-// NodeChoice is what the variable node of a dashboard does.
+// NodeChoice is the use of the variable node in a dashboard.
 type NodeChoice int
 
-// What a variable node does.
+// Values of NodeChoice.
 const (
 	NoNode NodeChoice = iota
 	OneNode
@@ -41,17 +42,18 @@ type Row struct {
 	Panels []Panel
 }
 
-// Query is what a panel asks. In Expr, SUP stands for the supervisors of the chosen cluster, AGENT for the chosen nodes' agents,
-// and CLUSTER for all that is scraped of that cluster, under whatever job.
+// Query is a query of a panel. In Expr, SUP stands for the supervisors of the chosen cluster, AGENT for the chosen
+// nodes' agents, and CLUSTER for all targets of that cluster, under any job.
 type Query struct {
 	Expr, Legend string
 	// Name is the refId; empty: A, B and so on.
 	Name string
-	// Table asks for a table of now; else it is the time range, or in panels that show only numbers of now, now.
+	// Table selects a table of current values. Otherwise the query covers the time range, or only now in panels of
+	// current numbers.
 	Table bool
-	// Heat asks for the buckets of a heatmap.
+	// Heat selects the buckets of a heatmap.
 	Heat bool
-	// Rare says why it may rightly find nothing; empty: there is always something while the programs run.
+	// Rare is the reason why the query may have no result; empty if it always has one while the programs run.
 	Rare string
 }
 
@@ -67,12 +69,12 @@ type Panel struct {
 	transformations           []object
 }
 
-// All are the dashboards, in the order of the links between them.
+// All returns the dashboards, in the order of the links between them.
 func All() []Dashboard {
 	return []Dashboard{faultMap(), node(), links(), awareness(), supervisor(), responses()}
 }
 
-// Files are the files of deploy/grafana, by name.
+// Files returns the files of deploy/grafana, by name.
 func Files() (map[string][]byte, error) {
 	out := make(map[string][]byte)
 	for _, d := range All() {
@@ -85,25 +87,26 @@ func Files() (map[string][]byte, error) {
 	return out, nil
 }
 
-// The selectors that stand for SUP, AGENT and CLUSTER.
+// Selectors that replace SUP, AGENT and CLUSTER.
 const (
 	selectSupervisors = `cluster="$cluster",job="$job"`
 	selectAgents      = `cluster="$cluster",job=~"$agents",node=~"$node"`
 	selectCluster     = `cluster="$cluster"`
 )
 
-// PromQL is the query with its selectors, and Grafana's variables.
+// PromQL returns the query with its selectors and with Grafana's variables.
 func (q Query) PromQL() string {
 	return strings.NewReplacer("SUP", selectSupervisors, "AGENT", selectAgents, "CLUSTER", selectCluster).Replace(q.Expr)
 }
 
-// Of is the query as Grafana sends it, of one node of a cluster, with the jobs of deploy/prometheus/prometheus.yml.
+// Of returns the query as Grafana sends it for one node of a cluster, with the jobs of
+// deploy/prometheus/prometheus.yml.
 func (q Query) Of(cluster, node string) string {
 	return strings.NewReplacer("$cluster", cluster, "$job", "lofamo-supervisor", "$agents", "lofamo-agent", "$node", node, "$axis",
 		"z", "$plane", "0", "$__rate_interval", "1m", "$__range", "1h").Replace(q.PromQL())
 }
 
-// source is the data source of everything: the one chosen.
+// source is the data source of all panels: the chosen one.
 var source = object{"type": "prometheus", "uid": "${datasource}"}
 
 func (d Dashboard) json() object {
@@ -157,13 +160,13 @@ func (d Dashboard) variables() []object {
 	})
 }
 
-// webMap is where the web map is until somebody says so: the end of a tunnel to a supervisor.
+// webMap is the default address of the web map: the end of a tunnel to a supervisor.
 const webMap = "https://localhost:9443"
 
-// kept are the variables that go along from one dashboard to the next.
+// kept are the variables that links pass to the next dashboard.
 const kept = "${datasource:queryparam}&${cluster:queryparam}&${job:queryparam}&${agents:queryparam}&${web:queryparam}"
 
-// link is the address of a dashboard with what is chosen.
+// link returns the address of a dashboard with the current variables.
 func link(uid string) string { return "/d/" + uid + "?" + kept }
 
 func (d Dashboard) links() (out []object) {
@@ -191,7 +194,7 @@ func (d Dashboard) links() (out []object) {
 	return out
 }
 
-// The identities of the dashboards, which links rest on.
+// Identifiers of the dashboards, which links depend on.
 const (
 	uidFaultMap   = "lofamo-fault-map"
 	uidNode       = "lofamo-node"
@@ -230,7 +233,7 @@ func (p Panel) json() object {
 		if name == "" {
 			name = string(rune('A' + i))
 		}
-		// What is gone has no last value: a panel that showed one would lie.
+		// A series that has ended has no current value; a panel must not show its last one.
 		now := q.Table || p.Kind == "stat" || p.Kind == "bargauge"
 		t := object{"refId": name, "datasource": source, "expr": q.PromQL(), "editorMode": "code", "range": !now, "instant": now,
 			"legendFormat": q.Legend, "format": "time_series"}
@@ -258,7 +261,7 @@ func (p Panel) json() object {
 	}
 }
 
-// orNone is a list that JSON has as one, though it is empty.
+// orNone returns an empty list instead of nil, because JSON needs a list.
 func orNone(list []object) []object {
 	if list == nil {
 		return []object{}

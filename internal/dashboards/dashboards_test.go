@@ -52,7 +52,7 @@ func TestFilesAreCurrent(t *testing.T) {
 	}
 }
 
-// Nothing is twice that Grafana tells apart, nothing lies over another, and everything says what it is.
+// TestPanels: identifiers are unique, panels do not overlap, and everything has a description.
 func TestPanels(t *testing.T) {
 	uids := map[string]bool{}
 	files, err := Files()
@@ -114,7 +114,7 @@ func TestPanels(t *testing.T) {
 				refs[q.RefID] = true
 			}
 		}
-		// Every variable that is asked for is there, and says what it is; none is there for nothing.
+		// All variables in use are defined and described, and no variable is unused.
 		known := map[string]bool{"__rate_interval": true, "__range": true, "__data": true, "__all": true}
 		for _, v := range d.Templating.List {
 			known[v.Name] = true
@@ -141,8 +141,8 @@ func TestPanels(t *testing.T) {
 	}
 }
 
-// Every metric that is asked for is in docs/metrics.md with the labels that are asked for, those of the target apart; raw metrics
-// alone, so that no rule has to be loaded. ALERTS is Prometheus' own.
+// TestQueriesRestOnWhatThereIs: every metric in a query is in docs/metrics.md with the labels in use, except those of
+// the target. Queries use only raw metrics, so that no rule has to be loaded. ALERTS is Prometheus' own.
 func TestQueriesRestOnWhatThereIs(t *testing.T) {
 	known, err := metricsdoc.Known()
 	if err != nil {
@@ -187,7 +187,8 @@ func TestQueriesRestOnWhatThereIs(t *testing.T) {
 	})
 }
 
-// unitOf is the unit in which a metric is to be shown, where its name says so and it is not made a ratio, a table or a count of something.
+// unitOf returns the unit for a metric, if its name implies one and the panel does not show a ratio, a table or a
+// count.
 func unitOf(name string, m metricsdoc.Metric, expr string, p Panel) string {
 	switch {
 	case strings.Contains(expr, " / ") || p.Kind == "table" || strings.HasSuffix(name, "_count") || p.Kind == "heatmap":
@@ -204,7 +205,7 @@ func unitOf(name string, m metricsdoc.Metric, expr string, p Panel) string {
 	return "none"
 }
 
-// Prometheus' own tool parses every query: as the expression of a rule.
+// TestQueriesParse: promtool parses every query, as the expression of a rule.
 func TestQueriesParse(t *testing.T) {
 	tool := needs.Program(t, "Debian's package prometheus", "promtool")
 	type rule struct {
@@ -229,7 +230,7 @@ func TestQueriesParse(t *testing.T) {
 	}
 }
 
-// The colours of states are those of the page for browsers.
+// TestColours: states have the same colours as on the page for browsers.
 func TestColours(t *testing.T) {
 	css, err := os.ReadFile(top + "/web/src/style.css")
 	if err != nil {

@@ -2,7 +2,7 @@ package dashboards
 
 import "fmt"
 
-// coordinates are the variables by which a plane is chosen: what is normal to it, and where it is.
+// planes returns the variables that select a plane: its normal axis and its position.
 func planes() []object {
 	axes := []object{}
 	for _, a := range []string{"z", "y", "x"} {
@@ -22,7 +22,7 @@ func planes() []object {
 
 const planesQuery = `label_values(lofamo_node_info{cluster="$cluster",job="$job"}, $axis)`
 
-// inPlane has the two coordinates of the chosen plane as labels across and up.
+// inPlane adds the two coordinates of the chosen plane as the labels across and up.
 func inPlane(expr string) string {
 	expr = fmt.Sprintf(`label_join(%s, "at", ",", "axis", "x", "y", "z")`, label(expr, "axis", "$axis"))
 	for _, c := range []struct{ axis, across, up string }{{"z", `z,(.*),.*,.*`, `z,.*,(.*),.*`}, {"y", `y,(.*),.*,.*`, `y,.*,.*,(.*)`},
@@ -35,7 +35,7 @@ func inPlane(expr string) string {
 // radius of a node's circle in a node graph, in the units of map_x and map_y.
 const radius = "30"
 
-// icons say the same as the colours, by shape.
+// icons show the states by shape, in addition to the colours.
 var icons = map[string]string{"NORMAL": "check", "UNKNOWN": "question-circle", "SICK": "exclamation-triangle", "FAILED": "times"}
 
 func faultMap() Dashboard {
@@ -61,7 +61,7 @@ func faultMap() Dashboard {
 	}
 }
 
-// counted has counts of states in their colours, and those of bad ones grey while they are 0.
+// counted returns the colours for counts of states; counts of bad states are grey while they are 0.
 func counted() (out []object) {
 	for _, s := range states {
 		if s.value == isNormal {
@@ -102,7 +102,7 @@ func nodeGraph() Panel {
 	}
 }
 
-// numbers has labels be numbers.
+// numbers converts labels to numbers.
 func numbers(names ...string) object {
 	var list []object
 	for _, n := range names {
@@ -111,7 +111,7 @@ func numbers(names ...string) object {
 	return object{"id": "convertFieldType", "options": object{"conversions": list, "fields": object{}}}
 }
 
-// times is a column that is a multiple of another one.
+// times adds a column that is a multiple of another one.
 func times(name string, by int, alias string) object {
 	return object{"id": "calculateField", "options": object{
 		"mode": "binary", "alias": alias, "replaceFields": false, "reduce": object{"reducer": "sum"},
@@ -119,7 +119,7 @@ func times(name string, by int, alias string) object {
 	}}
 }
 
-// points draws nodes as points in their states' colours, the worse the larger.
+// points draws nodes as points in their states' colours, larger for worse states.
 func points(title, text, across, up string, q Query, transformations ...object) Panel {
 	q.Table = true
 	p := Panel{
@@ -142,16 +142,16 @@ func points(title, text, across, up string, q Query, transformations ...object) 
 	return p.with(byName("Value", property{"mappings", mapped(states)}), byName("node", nodeLinks("node")))
 }
 
-// corner is a point that nobody sees, at a place that is computed: charts end at their outermost points, and would cut them.
+// corner is an invisible point at a computed place. Charts end at their outermost points, and would clip them.
 func corner(across, x, up, y string) string {
 	return fmt.Sprintf(`-1 * (count_values(%q, %s) * on () group_left (%s) count_values(%q, %s))`, across, x, up, up, y)
 }
 
-// size of the torus in a dimension.
+// size is the torus' size in a dimension.
 func size(dim string) string { return fmt.Sprintf(`max(lofamo_torus_size{SUP,dim=%q})`, dim) }
 
 func isometric() Panel {
-	const tile = 200 // of map_x and map_y
+	const tile = 200 // in units of map_x and map_y
 	high := fmt.Sprintf(`(%s + %s) * %d`, size("x"), size("y"), tile/4)
 	corners := corner("map_x", fmt.Sprintf(`- %s * %d`, size("y"), tile/2), "map_y", fmt.Sprintf(`0 * %s - %d`, size("y"), tile/2)) + " or " +
 		corner("map_x", fmt.Sprintf(`%s * %d`, size("x"), tile/2), "map_y", fmt.Sprintf(`(%s + %d) * %s - %d`, high, tile/2, size("z"), tile/2))
@@ -173,10 +173,10 @@ func planeChart() Panel {
 		byName("up", property{"custom.axisLabel", "up"}, property{"decimals", 0}))
 }
 
-// ranks is how many kinds of rows there are of one state: nodes come before their parts, and those before links.
+// ranks is the number of kinds of rows of one state: nodes sort before their parts, and parts before links.
 const ranks = 10
 
-// ranked writes the state of a row of any kind.
+// ranked maps the value of any row to its state's name.
 func ranked() []object {
 	var out []object
 	for i, s := range states {
@@ -203,7 +203,7 @@ func notNormal() Panel {
 	}, Query{Expr: expr, Table: true, Rare: "all is well"}).tall(16)
 }
 
-// strip is how many nodes of a plane, and of the others, are in which state.
+// strip shows the number of nodes by state, in the plane and in the whole torus.
 func strip() Panel {
 	all := label(`max by (state) (lofamo_nodes{SUP})`, "where", "whole torus")
 	here := fmt.Sprintf(`count by (state) (%s and on (node) lofamo_node_info{SUP,$axis="$plane"})`, everyNode)
@@ -219,7 +219,7 @@ func strip() Panel {
 // narrow is the width of a column of small numbers.
 var narrow = []property{{"custom.width", 60}}
 
-// courses is how many nodes the course of states shows.
+// courses is the maximum number of nodes in the panel Course.
 const courses = 30
 
 func course() Panel {
@@ -248,7 +248,7 @@ func alerts() Panel {
 		Table: true, Rare: "no alert fires, or the rules are not loaded"}).tall(10)
 }
 
-// runbookLinks leads from an alert's name to its page.
+// runbookLinks links an alert's name to its page.
 func runbookLinks(field string) property {
 	name := fmt.Sprintf(`${__data.fields[%q]}`, field)
 	return property{"links", []object{{"title": "What to do about " + name, "url": "${web}/runbooks/" + name, "targetBlank": true}}}

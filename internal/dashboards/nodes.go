@@ -2,7 +2,7 @@ package dashboards
 
 import "fmt"
 
-// What a node and its agent may be in. Each name is a value of the label state.
+// States of a node and its agent. Each name is a value of the label state.
 var (
 	linkStates = []state{{isNormal, "NORMAL", colourNormal}, {isUnknown, "UNKNOWN", colourUnknown}, {isSick, "SICK", colourSick},
 		{isFailed, "BROKEN", colourFailed}}
@@ -17,7 +17,7 @@ var (
 	aliveness  = []state{{0, "not heard", colourFailed}, {1, "alive", colourNormal}}
 )
 
-// halves, rails and directions are told apart by the same hues everywhere.
+// halves and directions have the same colours on all dashboards.
 var (
 	halves     = hued("host", "dnp")
 	directions = hued("X+", "X-", "Y+", "Y-", "Z+", "Z-")
@@ -81,7 +81,7 @@ func node() Dashboard {
 	}
 }
 
-// nodeNow is a line of what matters first.
+// nodeNow is the first line, with the most important numbers.
 func nodeNow() []Panel {
 	one := func(title, text, expr string, all []state) Panel {
 		return stat(title, text, "none", 4, Query{Expr: expr, Legend: title}).telling(all)
@@ -100,7 +100,7 @@ func nodeNow() []Panel {
 	}
 }
 
-// bars shows numbers of now by length.
+// bars shows current numbers as bars.
 func bars(title, text, unit string, width int, queries ...Query) Panel {
 	p := stat(title, text, unit, width, queries...)
 	p.Kind = "bargauge"
@@ -112,7 +112,8 @@ func bars(title, text, unit string, width int, queries ...Query) Panel {
 	return p
 }
 
-// worstEnds shows what is counted at the ten link ends that counted most within the time range, and one line at 0 where none did.
+// worstEnds shows a counter at the ten link ends with the largest increase within the time range, or one line at 0 if
+// there is none.
 func worstEnds(counter, shown string) Query {
 	return Query{
 		Expr: fmt.Sprintf(`max by (node,dir) (%s) and on (node,dir) (topk(10, max by (node,dir) (increase(%s{AGENT}[$__range] @ end()))) > 0) or on () label_replace(0 * max(%s), "node", "all ends", "", "")`,

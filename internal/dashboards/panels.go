@@ -2,21 +2,21 @@ package dashboards
 
 import "fmt"
 
-// The colours of states are those of the page for browsers, on dark ground: of Okabe and Ito, told apart with any colour vision.
-// Where a state is shown its name is written too.
+// Colours of states: the same as on the page for browsers, on a dark background. They follow Okabe and Ito and are
+// distinguishable with any colour vision. Every state is also shown by name.
 const (
 	colourNormal  = "#43ad9b"
 	colourSick    = "#f0b030"
 	colourFailed  = "#ff6a2b"
 	colourUnknown = "#b497dc"
 	colourCable   = "#8b97a6"
-	neutral       = "#74b3f5" // of numbers that are neither good nor bad
+	neutral       = "#74b3f5" // for numbers that are neither good nor bad
 )
 
-// hues are those of things that have no state, told apart with any colour vision.
+// hues are the colours of series without a state, distinguishable with any colour vision.
 var hues = []string{"#74b3f5", "#f0b030", "#43ad9b", "#ff6a2b", "#b497dc", "#f0e442", "#cc79a7", "#8b97a6"}
 
-// States as numbers: how bad they are. Drawings and tables sort by it.
+// States as numbers, by severity. Drawings and tables sort by them.
 const (
 	isNormal = iota
 	isUnknown
@@ -24,18 +24,18 @@ const (
 	isFailed
 )
 
-// state is one of a thing, as dashboards show it.
+// state is a state as dashboards show it.
 type state struct {
 	value  int
 	name   string
 	colour string
 }
 
-// states are those of nodes, components and link ends.
+// states are the states of nodes, components and link ends.
 var states = []state{{isNormal, "NORMAL", colourNormal}, {isUnknown, "UNKNOWN", colourUnknown}, {isSick, "SICK", colourSick},
 	{isFailed, "FAILED", colourFailed}}
 
-// mapped writes a state's name and colour where its number is.
+// mapped returns the mappings from a state's number to its name and colour.
 func mapped(all []state) []object {
 	options := object{}
 	for i, s := range all {
@@ -44,13 +44,13 @@ func mapped(all []state) []object {
 	return []object{{"type": "value", "options": options}}
 }
 
-// step is a colour from a value on.
+// step is a colour from a value upwards.
 type step struct {
 	from   float64
 	colour string
 }
 
-// steps are the colours of values: one for all, and others from some on.
+// steps returns threshold colours: a base colour, and others from given values upwards.
 func steps(base string, from ...step) object {
 	list := []object{{"color": base, "value": nil}}
 	for _, s := range from {
@@ -59,7 +59,7 @@ func steps(base string, from ...step) object {
 	return object{"mode": "absolute", "steps": list}
 }
 
-// property is of the override of a field.
+// property is a property of a field override.
 type property struct {
 	id    string
 	value any
@@ -81,7 +81,7 @@ func fixed(colour string) property {
 	return property{"color", object{"mode": "fixed", "fixedColor": colour}}
 }
 
-// coloured gives the series of states their colours.
+// coloured returns the colours for series of states.
 func coloured(all []state) (out []object) {
 	for _, s := range all {
 		out = append(out, byName(s.name, fixed(s.colour)))
@@ -89,7 +89,7 @@ func coloured(all []state) (out []object) {
 	return out
 }
 
-// hued gives series of known names colours, in the order of the names.
+// hued returns colours for series of known names, in the order of the names.
 func hued(names ...string) (out []object) {
 	for i, n := range names {
 		out = append(out, byName(n, fixed(hues[i%len(hues)])))
@@ -97,13 +97,13 @@ func hued(names ...string) (out []object) {
 	return out
 }
 
-// bounds are lines that others are measured by.
+// dashed draws limits, to which other series are compared, as dashed lines.
 func dashed(pattern string) object {
 	return override("byRegexp", pattern, property{"custom.lineStyle", object{"fill": "dash", "dash": []int{8, 6}}},
 		property{"custom.fillOpacity", 0}, property{"custom.lineWidth", 2})
 }
 
-// stat shows numbers of now.
+// stat shows current numbers.
 func stat(title, text, unit string, width int, queries ...Query) Panel {
 	return Panel{
 		Kind: "stat", Title: title, Text: text, Unit: unit, Width: width, Height: 4, Queries: queries,
@@ -115,13 +115,13 @@ func stat(title, text, unit string, width int, queries ...Query) Panel {
 	}
 }
 
-// alarming has a number in the colour of failures from a value on.
+// alarming shows a number in the colour of failures from a value upwards.
 func (p Panel) alarming(from float64) Panel {
 	p.defaults = object{"color": object{"mode": "thresholds"}, "thresholds": steps(colourNormal, step{from, colourFailed})}
 	return p
 }
 
-// telling writes names for numbers, in their colours.
+// telling shows names instead of numbers, in their colours.
 func (p Panel) telling(all []state) Panel {
 	var from []step
 	for _, s := range all[1:] {
@@ -131,7 +131,7 @@ func (p Panel) telling(all []state) Panel {
 	return p
 }
 
-// whole has no decimals: what increase() computes of whole numbers has some.
+// whole removes decimals, which increase() computes even for whole numbers.
 func (p Panel) whole() Panel {
 	p.defaults["decimals"] = 0
 	return p
@@ -143,7 +143,7 @@ func (p Panel) with(overrides ...object) Panel {
 	return p
 }
 
-// tall has a height of its own.
+// tall sets the height.
 func (p Panel) tall(height int) Panel {
 	p.Height = height
 	return p
@@ -162,7 +162,7 @@ func series(title, text, unit string, width int, queries ...Query) Panel {
 		defaults: object{"min": 0},
 	}
 	if unit == "none" || unit == "ops" {
-		p.custom["axisSoftMax"] = 1 // else what is 0 is drawn in an axis up to 100
+		p.custom["axisSoftMax"] = 1 // else the axis of a series at 0 would reach 100
 	}
 	if unit == "percentunit" {
 		p.custom["axisSoftMax"] = 0.1
@@ -170,19 +170,19 @@ func series(title, text, unit string, width int, queries ...Query) Panel {
 	return p
 }
 
-// stacked has the series one upon the other.
+// stacked stacks the series.
 func (p Panel) stacked() Panel {
 	p.custom["stacking"], p.custom["fillOpacity"] = object{"mode": "normal", "group": "A"}, 40
 	return p
 }
 
-// dotted shows the points: what is seldom would not be seen as a line.
+// dotted shows points, because rare values would not be visible as a line.
 func (p Panel) dotted() Panel {
 	p.custom["showPoints"], p.custom["pointSize"], p.custom["fillOpacity"] = "always", 6, 0
 	return p
 }
 
-// timeline shows states over time, one row a series.
+// timeline shows states over time, one row per series.
 func timeline(title, text string, width int, all []state, queries ...Query) Panel {
 	p := Panel{
 		Kind: "state-timeline", Title: title, Text: text, Unit: "none", Width: width, Height: 8, Queries: queries,
@@ -192,12 +192,12 @@ func timeline(title, text string, width int, all []state, queries ...Query) Pane
 		},
 		custom: object{"fillOpacity": 85, "lineWidth": 0, "spanNulls": false},
 	}
-	// With colours by thresholds Grafana would write their bounds for the states' names.
+	// With threshold colours Grafana would show their bounds instead of the states' names.
 	p.defaults = object{"mappings": mapped(all)}
 	return p
 }
 
-// table shows a row for each series of now, with the columns in the order given; names are the columns' own, by label.
+// table shows a row for each current series, with the given columns in order; titles are chosen by label.
 func table(title, text string, width int, columns []column, queries ...Query) Panel {
 	hidden, order, names := object{"Time": true}, object{}, object{}
 	p := Panel{
@@ -222,19 +222,19 @@ func table(title, text string, width int, columns []column, queries ...Query) Pa
 	return p
 }
 
-// column of a table: a label, or Value; without a title it is not shown.
+// column is a column of a table: a label, or Value. Without a title it is hidden.
 type column struct {
 	label, title string
 	properties   []property
 }
 
-// stateCell shows a state with its colour as the ground.
+// stateCell shows a state with its colour as the background.
 func stateCell(mappings []object) []property {
 	return []property{{"mappings", mappings}, {"custom.cellOptions", object{"type": "color-background", "mode": "basic"}},
 		{"custom.width", 110}}
 }
 
-// nodeLinks leads from a node's name to what more is said of it.
+// nodeLinks links a node's name to its dashboard and to the web map.
 func nodeLinks(field string) property {
 	name := fmt.Sprintf(`${__data.fields[%q]}`, field)
 	return property{"links", []object{

@@ -5,28 +5,29 @@ import (
 	"strings"
 )
 
-// What is said of the map is told by the leader, under labels of its own: max by (…) takes those away, so that a series goes on
-// when another replica leads.
+// The leader exports the map's metrics under its own target labels. max by (…) removes those, so that a series
+// continues when another replica leads.
 
-// info is every node that is described, with its place.
+// info selects every described node, with its place.
 const info = `max by (node,x,y,z,rack,map_x,map_y) (lofamo_node_info{SUP})`
 
-// label has a label of all series be a constant.
+// label sets a label of all series to a constant.
 func label(expr, name, value string) string {
 	return fmt.Sprintf(`label_replace(%s, %q, %q, "", "")`, expr, name, value)
 }
 
-// copied has a label be another one.
+// copied copies a label from another one.
 func copied(expr, name, from string) string {
 	return fmt.Sprintf(`label_replace(%s, %q, "$1", %q, "(.*)")`, expr, name, from)
 }
 
-// when has a label be a constant in a state, or some.
+// when sets a label to a constant in series whose state matches.
 func when(state, expr, name, value string) string {
 	return fmt.Sprintf(`label_replace(%s, %q, %q, "state", %q)`, expr, name, value, state)
 }
 
-// worst is how bad things are that a metric tells one series a state of, with those labels; what it does not tell of is left out.
+// worst returns the severity of the objects in a metric with one series per state. Objects without a series are left
+// out.
 func worst(metric, by, more string, unknown bool) string {
 	of := func(value int, state string) string {
 		return fmt.Sprintf(`%d * max by (%s,state) (%s{SUP%s,state=%q})`, value, by, metric, more, state)
@@ -38,19 +39,19 @@ func worst(metric, by, more string, unknown bool) string {
 	return "(" + out + ")"
 }
 
-// unwell is how bad the nodes are that are not NORMAL.
+// unwell is the severity of the nodes that are not NORMAL.
 var unwell = worst("lofamo_node_state", "node", "", true)
 
-// placed joins the place of its node to what has a label node.
+// placed joins the node's place to series with a label node.
 func placed(expr string) string {
 	return expr + ` * on (node) group_left (x,y,z,rack,map_x,map_y) ` + info
 }
 
-// everyNode is how bad each described node is, NORMAL ones included, with its place.
+// everyNode is the severity of each described node, including NORMAL ones, with its place.
 var everyNode = fmt.Sprintf(`(%s or %s)`, placed(unwell), label(`0 * (`+info+` unless on (node) `+unwell+`)`, "state", "NORMAL"))
 
-// brokenEnds are the link ends in a state, told from the node in whose positive direction they are, as lofamo_link_info is: both ends of a
-// link have one name then.
+// brokenEnds returns the link ends in a state, named from the node in whose positive direction they lie, as in
+// lofamo_link_info. So both ends of a link have the same name.
 func brokenEnds(state string) string {
 	end := func(dir string) string {
 		return fmt.Sprintf(`max by (node,dir,peer) (lofamo_link_state{SUP,state=%q,dir=~".[%s]"})`, state, dir)
@@ -63,7 +64,8 @@ func brokenEnds(state string) string {
 	return fmt.Sprintf(`max by (node,dir,peer) (%s or %s)`, end("+"), swapped)
 }
 
-// everyLink is how bad each link is: that of its worse end. Both of its nodes are described, for a drawing has no ends in nowhere.
+// everyLink returns the severity of each link, which is that of its worse end. It includes only links between two
+// described nodes, because a drawing needs both ends.
 func everyLink() string {
 	failed, sick := brokenEnds("FAILED"), brokenEnds("SICK")
 	told := `max by (node,dir,peer) (lofamo_link_info{SUP})`
@@ -74,7 +76,7 @@ func everyLink() string {
 	return all + ` and on (node) ` + info + ` and on (peer) ` + copied(info, "peer", "node")
 }
 
-// encoded is the number of the one state that is 1, of an agent's metric with one series a state.
+// encoded returns the number of the active state, from an agent's metric with one series per state.
 func encoded(metric, by string, all []state) string {
 	var each []string
 	for _, s := range all {

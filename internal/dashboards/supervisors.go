@@ -5,16 +5,17 @@ import (
 	"strings"
 )
 
-// promised are the causes whose failures have a bound.
+// promised are the causes whose detection time is bounded.
 var promised = []string{"HOST", "DNP", "NODE"}
 
-// within is a quantile of a histogram over the last while, by labels: what is rare needs a longer one than Grafana's own.
+// within returns a quantile of a histogram over a recent interval, by labels. Rare events need a longer interval than
+// Grafana's own.
 func within(quantile, metric, by, while string) string {
 	return fmt.Sprintf(`histogram_quantile(%s, sum by (%s) (increase(%s_bucket{SUP}[%s])))`, quantile,
 		strings.TrimPrefix(by+",le", ","), metric, while)
 }
 
-// awareness builds the dashboard of detection latencies. It is long because it lists every panel.
+// awareness is long because it lists all panels of the dashboard.
 func awareness() Dashboard {
 	const rare = "nothing has failed within the time"
 	latency := "lofamo_awareness_latency_seconds"
@@ -88,13 +89,13 @@ func awareness() Dashboard {
 	}
 }
 
-// rails have the same hues everywhere.
+// rails have the same colours on all dashboards.
 var rails = hued("DIRECT", "TORUS", "GOSSIP")
 
-// leads is what a replica is.
+// leads are the roles of a replica.
 var leads = []state{{0, "follows", colourCable}, {1, "leads", neutral}}
 
-// supervisor builds the dashboard of the replicas. It is long because it lists every panel.
+// supervisor is long because it lists all panels of the dashboard.
 func supervisor() Dashboard {
 	const each = "{{instance}}"
 	return Dashboard{
@@ -167,19 +168,19 @@ func supervisor() Dashboard {
 	}
 }
 
-// leading wants exactly one.
+// leading expects exactly one.
 func (p Panel) leading() Panel {
 	p.defaults = object{"color": object{"mode": "thresholds"}, "thresholds": steps(colourFailed, step{1, colourNormal}, step{2, colourSick})}
 	return p
 }
 
-// wanted has a number in the colour of failures below a value.
+// wanted shows a number in the colour of failures below a value.
 func (p Panel) wanted(least float64) Panel {
 	p.defaults = object{"color": object{"mode": "thresholds"}, "thresholds": steps(colourFailed, step{least, colourNormal})}
 	return p
 }
 
-// openClosed is what the breaker is.
+// openClosed are the states of the breaker.
 var openClosed = []state{{0, "closed", colourNormal}, {1, "open", colourFailed}}
 
 func responses() Dashboard {
@@ -235,7 +236,8 @@ func responses() Dashboard {
 	}
 }
 
-// executorProcess is what the process says of itself that runs commands, tells Slurm and resets nodes: a cluster need not have one.
+// executorProcess shows the metrics of the process that runs commands, drains nodes in Slurm and resets nodes. A
+// cluster may have none.
 func executorProcess() []Panel {
 	const none = "no executor process is scraped"
 	return []Panel{
@@ -257,7 +259,7 @@ func executorProcess() []Panel {
 	}
 }
 
-// awaited has a number in the colour of what wants somebody from 1 on.
+// awaited shows a number from 1 upwards in the colour of things that need a person.
 func (p Panel) awaited() Panel {
 	p.defaults = object{"color": object{"mode": "thresholds"}, "thresholds": steps(colourNormal, step{1, colourSick})}
 	return p

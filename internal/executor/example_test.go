@@ -14,11 +14,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// beacon is the kind of the example: a light at the rack, so that who comes finds the machine. A kind of one's own stands in
-// pkg/response with its traits: here Notify, Undoable and Repeatable.
+// beacon is the example's kind: a light at the rack that helps a technician find the machine. A custom kind is defined
+// in pkg/response with its traits: here Notify, Undoable and Repeatable.
 const beacon response.Kind = "beacon"
 
-// Beacons switches a node's light on by a file, in which stands for what it is on.
+// Beacons switches on a node's light by a file that holds the response's ID.
 type Beacons struct {
 	Dir   string
 	guard executor.Guard
@@ -29,13 +29,14 @@ func (b *Beacons) Do(ctx context.Context, j executor.Job) executor.Result {
 	if j.Kind != beacon || j.Target.Group != "" {
 		return executor.Unchanged("kind %s of %s: want %s of a node", j.Kind, j.Target, beacon)
 	}
-	// A token lower than one that was seen, or an attempt that is not newer: refused. What outlives this process would have to
-	// keep that on disk.
+	// Refuse a stale token and a repeated attempt. To survive a restart of this process, an executor has to keep them
+	// on disk.
 	if r, ok := b.guard.Admit(j.Effect); !ok {
 		return r
 	}
 	file, own := filepath.Join(b.Dir, string(j.Target.Node)), j.Response
-	// Look first: what stands is not done again, and what is somebody else's is left alone. So Recheck needs nothing more.
+	// Check the state first: a light that is on stays on, and another response's light stays untouched. So
+	// Recheck needs nothing more.
 	was, err := os.ReadFile(file)
 	switch lit := err == nil; {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
@@ -45,7 +46,7 @@ func (b *Beacons) Do(ctx context.Context, j executor.Job) executor.Result {
 	case !j.Undo && lit:
 		return executor.Done("lit already, for %s", was)
 	}
-	// Once more, now that there is nothing left to wait for: does the supervisor that decided this still lead?
+	// Check again right before the change: does the supervisor that decided this still lead?
 	if err := executor.Fenced(ctx); err != nil {
 		return executor.Held(err)
 	}
@@ -55,12 +56,12 @@ func (b *Beacons) Do(ctx context.Context, j executor.Job) executor.Result {
 		err = os.WriteFile(file, []byte(own), 0o600)
 	}
 	if err != nil {
-		return executor.NotKnown("switch %s: %v", file, err) // perhaps it was written half: the next attempt looks
+		return executor.NotKnown("switch %s: %v", file, err) // the file may be half written: the next attempt checks
 	}
 	return executor.Done("switched")
 }
 
-// An executor of one's own: it looks before it acts, marks what it does as its own, and puts back that alone.
+// A custom executor checks before it acts, marks its effects as its own, and undoes only those.
 func Example() {
 	dir, err := os.MkdirTemp("", "beacons")
 	if err != nil {

@@ -1,9 +1,9 @@
-// Package executor is what the executors of responses have in common: what they are given, and what they owe.
+// Package executor holds the interface and the shared parts of all executors of responses.
 //
-// What an executor owes, whatever it acts on: it refuses a fencing token lower than one that it has seen, where its target can
-// tell that also over its own restarts; it makes each attempt at most once; where it is told to look first (Effect.Recheck) it
-// does; what it does it marks as its own, and it puts back only what bears its mark. A supervisor that dies between any two of
-// its lines leaves a state from which the next attempt is right.
+// Every executor has these duties. It refuses a fencing token lower than one that it has seen, even after a restart if
+// its target can tell. It makes each attempt at most once. If Effect.Recheck is set, it checks the target first. It
+// marks its effects as its own and undoes only marked ones. If a supervisor dies between any two lines, the next
+// attempt can continue from the state that is left.
 package executor
 
 import (
@@ -19,63 +19,64 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// Job is one attempt to be carried out, with what people are told of it.
+// Job is one attempt to carry out, with the facts that its messages name.
 type Job struct {
 	response.Effect
-	Cluster string // name of the cluster, for keys and texts that leave it
-	Policy  string // by which it is done
+	Cluster string // cluster name, for keys and texts that leave the cluster
+	Policy  string // the policy that requested it
 	Fault   Fault
 }
 
-// Fault is what a response is for, as it was when the response was proposed.
+// Fault is the fault that a response handles, as it was when the response was proposed.
 type Fault struct {
 	State  fault.State
 	Cause  fault.Cause
 	Since  time.Time
-	Detail string // for people
+	Detail string // for display
 }
 
-// Result is how an attempt ended.
+// Result is the outcome of an attempt.
 type Result struct {
 	Outcome response.Outcome
-	Detail  string // for people, at most MaxDetail bytes
+	Detail  string // for display, at most MaxDetail bytes
 }
 
-// MaxDetail bounds Result.Detail, in bytes.
+// MaxDetail is the maximum length of Result.Detail, in bytes.
 const MaxDetail = 512
 
-// ErrStopped is the cause of a context that ends because the attempt is to end: its fault is gone, or a person wants it no more. One that
-// is cancelled for another reason has lost its leader: what goes on elsewhere may go on.
+// ErrStopped is the cause of a context that ends because the attempt is no longer wanted: its fault is gone, or an
+// operator cancelled it. If a context ends for another reason, the supervisor has lost leadership, and work on other
+// machines may continue.
 var ErrStopped = errors.New("the attempt is to end")
 
 // Executor carries out attempts of the kinds that it is registered for.
 type Executor interface {
-	// Do returns when the attempt has ended, at the latest soon after ctx has; then an outcome that is not known is NotKnown.
-	// It is called from many goroutines, for one response never from two at once.
+	// Do returns when the attempt has ended, or soon after ctx has ended; then an unknown outcome is NotKnown. Do may
+	// be called concurrently, but not for the same response.
 	Do(ctx context.Context, j Job) Result
 }
 
-// Done is the result of an attempt that succeeded.
+// Done returns the result of an attempt that succeeded.
 func Done(format string, args ...any) Result { return result(response.Succeeded, format, args) }
 
-// Unchanged is that of one that failed and left the target as it had found it.
+// Unchanged returns the result of an attempt that failed and changed nothing.
 func Unchanged(format string, args ...any) Result { return result(response.Unchanged, format, args) }
 
-// Partly is that of one that failed and changed something.
+// Partly returns the result of an attempt that failed after changing something.
 func Partly(format string, args ...any) Result { return result(response.Partly, format, args) }
 
-// NotKnown is that of one of which nobody can say.
+// NotKnown returns the result of an attempt with an unknown outcome.
 func NotKnown(format string, args ...any) Result { return result(response.NotKnown, format, args) }
 
-// Stale is that of one that was refused for its token.
+// Stale returns the result of an attempt that was refused for its token.
 func Stale(format string, args ...any) Result { return result(response.StaleToken, format, args) }
 
 func result(o response.Outcome, format string, args []any) Result {
 	return Result{Outcome: o, Detail: clip(fmt.Sprintf(format, args...))}
 }
 
-// clip shortens a long text, replaces an invalid one, and blanks control characters: the text comes from other programs and
-// reaches people's terminals.
+// clip shortens a long text, repairs invalid UTF-8 and blanks control characters, because the text comes from other
+// programs and ends up in terminals.
 func clip(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

@@ -13,30 +13,31 @@ type (
 	askedKey struct{}
 )
 
-// ErrStale is what Fenced fails with where a higher token has been seen. Whatever else it fails with says only that nobody can
-// tell, as where the context ends.
+// ErrStale is the error of Fenced if a higher token is known. Any other error means only that the check failed, for
+// example because the context ended.
 var ErrStale = errors.New("another leader is elected")
 
-// FenceTime bounds one look at the highest token: a store that does not answer holds up who asks it for that long, and not for as
-// long as the attempt has.
+// FenceTime is the timeout for one check of the highest token. An unresponsive store delays an attempt by that much,
+// not by the attempt's whole timeout.
 const FenceTime = 5 * time.Second
 
-// WithFence gives the executors below a context a look at the highest token: still fails once the token of the attempt is lower,
-// with ErrStale if it is known to be. It returns soon after the context that it is given has ended, which is one below that of
-// who looks. One that asks more than once says Asks each time.
+// WithFence gives the executors that receive the returned context a check of the highest token. still fails if the
+// attempt's token is no longer the highest, with ErrStale if a higher one is known. It must return soon after the
+// context passed to it ends, which is derived from the caller's. If it queries more than once, it calls Asks before
+// each query.
 func WithFence(ctx context.Context, still func(context.Context) error) context.Context {
 	return context.WithValue(ctx, fenceKey{}, still)
 }
 
-// Fenced fails once a token higher than that of the attempt has been seen, and where that cannot be said within FenceTime. An
-// executor that looks before it acts asks again after it has looked: what it does not do then, it need not put back. Where nobody
-// keeps a token it never fails.
+// Fenced fails if a token higher than the attempt's has been seen, or if the check takes longer than FenceTime. An
+// executor that checks its target before it acts calls Fenced after that check, so that it does not make a change that
+// must be undone. Without a fence in ctx it never fails.
 func Fenced(ctx context.Context) error {
 	_, err := FencedSince(ctx)
 	return err
 }
 
-// FencedSince is Fenced for who has to know how old the word is by which it goes on: not older than asked.
+// FencedSince is Fenced for callers that need the age of the answer: the answer is no older than asked.
 func FencedSince(ctx context.Context) (asked time.Time, err error) {
 	asked = time.Now()
 	if still, ok := ctx.Value(fenceKey{}).(func(context.Context) error); ok {
@@ -50,14 +51,14 @@ func FencedSince(ctx context.Context) (asked time.Time, err error) {
 	return asked, nil
 }
 
-// Asks is for what WithFence was given, and was given ctx: it asks now, for the first time or once more.
+// Asks records the time of a query. The function given to WithFence calls it with its ctx before each query.
 func Asks(ctx context.Context) {
 	if asked, ok := ctx.Value(askedKey{}).(*time.Time); ok {
 		*asked = time.Now()
 	}
 }
 
-// Held is the result of an attempt that Fenced has kept from changing anything: stale only where a higher token is known.
+// Held returns the result of an attempt that Fenced has stopped. It is Stale only if a higher token is known.
 func Held(err error) Result {
 	if errors.Is(err, ErrStale) {
 		return Stale("%v", err)

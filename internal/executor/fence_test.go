@@ -26,7 +26,7 @@ func TestFenced(t *testing.T) {
 	}
 }
 
-// A store that does not answer holds up an attempt for FenceTime, or as long as who asks allows.
+// TestFenceTime: an unresponsive store delays an attempt by FenceTime, or by the caller's timeout if that is shorter.
 func TestFenceTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := WithFence(t.Context(), func(ctx context.Context) error {
@@ -48,7 +48,7 @@ func TestFenceTime(t *testing.T) {
 	})
 }
 
-// The word is as old as the last question, however long those before it took.
+// TestFencedSince: the answer's age counts from the last query, however long earlier queries took.
 func TestFencedSince(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := WithFence(t.Context(), func(ctx context.Context) error {
@@ -68,7 +68,7 @@ func TestFencedSince(t *testing.T) {
 	})
 }
 
-// An attempt that was held is stale only where a higher token is known.
+// TestHeld: a held attempt is stale only if a higher token is known.
 func TestHeld(t *testing.T) {
 	for err, want := range map[error]response.Outcome{
 		fmt.Errorf("%w: token 5", ErrStale): response.StaleToken, errors.New("no quorum"): response.Unchanged, context.DeadlineExceeded: response.Unchanged,

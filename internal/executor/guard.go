@@ -6,14 +6,14 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// Guard refuses what comes too late: a token lower than one that was seen, and of one response and step an attempt that is not
-// higher than those that were seen. It lives as long as its process: who has to remember longer keeps that elsewhere. What is
-// remembered of attempts is dropped with each higher token, since what bears the lower one is refused from then on. Its zero
-// value has seen nothing.
+// Guard refuses late attempts: a token lower than one already seen, and an attempt number that is not higher than those
+// seen for its response and step. Its memory lasts as long as the process; an executor that needs more keeps the state
+// elsewhere. A higher token clears the attempts, since Guard refuses the lower token from then on. The zero value is
+// ready to use.
 type Guard struct {
 	mu    sync.Mutex
 	token uint64
-	seen  map[stepKey]int // the highest attempt
+	seen  map[stepKey]int // the highest attempt number
 }
 
 type stepKey struct {
@@ -21,8 +21,9 @@ type stepKey struct {
 	step     int
 }
 
-// Admit says whether the attempt may be made, and remembers it. What it refuses is the answer to give: StaleToken for a lower
-// token, and for an attempt that is not higher NotKnown, since what became of the one that is known is for that one to say.
+// Admit records the attempt and reports whether it may be made. If not, Admit also returns the result to answer with:
+// StaleToken for a lower token, and NotKnown for an attempt number that is not higher, since only the attempt already
+// seen knows its outcome.
 func (g *Guard) Admit(e response.Effect) (Result, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

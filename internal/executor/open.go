@@ -6,11 +6,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// Open says which of these responses are open by what is committed, as the cluster knows it: more is to come of them. One that nobody knows
-// any more is not. It may block until ctx ends. An executor that marks what it does asks whose marks still speak for somebody.
+// Open returns which of the given responses are open in the committed state, that is, have steps to come. An unknown
+// response is not open. Open may block until ctx ends. Executors that mark their effects use it to find marks of closed
+// responses.
 type Open func(ctx context.Context, ids []string) (map[string]bool, error)
 
-// OpenOf picks from committed responses those of the ids that are open.
+// OpenOf returns which of the given IDs belong to open responses.
 func OpenOf(responses []*response.Response, ids []string) map[string]bool {
 	open := make(map[string]bool, len(ids))
 	for _, r := range responses {

@@ -7,7 +7,7 @@ var outcomeNames = [...]string{
 	response.Succeeded: "succeeded", response.Unchanged: "unchanged", response.Partly: "partly", response.NotKnown: "not_known", response.StaleToken: "stale_token",
 }
 
-// OutcomeName is the value of the label "outcome" in metrics.
+// OutcomeName returns the value of the metric label "outcome".
 func OutcomeName(o response.Outcome) string {
 	if o == 0 || int(o) >= len(outcomeNames) {
 		return "unknown"
@@ -15,5 +15,5 @@ func OutcomeName(o response.Outcome) string {
 	return outcomeNames[o]
 }
 
-// OutcomeNames are all values of that label, so that series can begin at 0.
+// OutcomeNames returns all values of that label, so that series can start at 0.
 func OutcomeNames() []string { return append([]string(nil), outcomeNames[1:]...) }

@@ -20,7 +20,7 @@ func TestParseAction(t *testing.T) {
 	}
 }
 
-// TestInlinedAway: in a program as it is delivered a point costs nothing.
+// TestInlinedAway: in a released program a point costs nothing.
 func TestInlinedAway(t *testing.T) {
 	out, err := exec.Command("go", "build", "-gcflags=-m", ".").CombinedOutput()
 	if err != nil {

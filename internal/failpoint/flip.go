@@ -13,11 +13,11 @@ import (
 	"unsafe"
 )
 
-// Flipped is what a flip hit.
+// Flipped describes a flip.
 type Flipped struct {
-	Path string // from the root, as Go writes it
+	Path string // from the root, in Go syntax
 	Bit  int
-	Of   int // how many scalars there were to choose from
+	Of   int // number of scalars to choose from
 }
 
 // scalar is a place in live memory.
@@ -27,9 +27,9 @@ type scalar struct {
 	size uintptr
 }
 
-// Flip flips one bit of one scalar that can be reached from the roots, chosen by seed among all of them.
-// Pointers, lengths, strings and what guards itself by a lock of its own are left out: a flip there is a fault
-// of the Go runtime's, which ends the process sooner or later. Nobody else may use what the roots lead to meanwhile.
+// Flip flips one bit of one scalar reachable from the roots, chosen by seed. It leaves out pointers, lengths, strings
+// and types with their own locks: a flip there is a fault of the Go runtime, which ends the process sooner or later. No
+// other goroutine may use data reachable from the roots during the flip.
 func Flip(roots map[string]any, seed uint64) (Flipped, error) {
 	w := walker{seen: map[visit]bool{}}
 	for _, name := range slices.Sorted(maps.Keys(roots)) {
@@ -42,7 +42,7 @@ func Flip(roots map[string]any, seed uint64) (Flipped, error) {
 	s := w.found[r.IntN(len(w.found))]
 	bit := r.IntN(int(s.size) * 8)
 	if w.isBool[s.at] {
-		bit = 0 // more would be no value of the language's
+		bit = 0 // any other bit would make an invalid bool
 	}
 	p := (*byte)(unsafe.Add(s.at, bit/8))
 	*p ^= 1 << (bit % 8)
@@ -60,14 +60,14 @@ type walker struct {
 	isBool map[unsafe.Pointer]bool
 }
 
-// Bounds of a walk: no path is followed deeper, and of a slice no more elements are taken.
+// Limits of a walk: the maximum depth, elements of a slice, and scalars.
 const (
 	maxDepth    = 24
 	maxElements = 4096
 	maxFound    = 1 << 20
 )
 
-// walk is long: it takes apart every kind of value there is.
+// walk is long because it handles every kind of value.
 func (w *walker) walk(path string, v reflect.Value, depth int) {
 	if depth > maxDepth || len(w.found) >= maxFound || !v.IsValid() || left(v.Type()) {
 		return
@@ -110,7 +110,7 @@ func (w *walker) walk(path string, v reflect.Value, depth int) {
 			w.walk(fmt.Sprintf("%s[%d]", path, i), v.Index(i), depth+1)
 		}
 	case reflect.Map:
-		for it := v.MapRange(); it.Next(); { // only what lies behind pointers can be reached
+		for it := v.MapRange(); it.Next(); { // only values behind pointers are addressable
 			w.walk(path+"[…]", it.Value(), depth+1)
 		}
 	default: // strings, functions, channels, unsafe pointers
@@ -125,7 +125,7 @@ func (w *walker) take(path string, v reflect.Value) {
 
 func at(v reflect.Value) unsafe.Pointer { return unsafe.Pointer(v.UnsafeAddr()) }
 
-// left says which types are left out.
+// left reports whether a type is left out.
 func left(t reflect.Type) bool {
 	p := t.PkgPath()
 	return p == "sync" || p == "sync/atomic" || p == "log/slog" || p == "time" && t.Name() == "Location" || p == "reflect" || p == "runtime" ||

@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// Gate is where points wait that are armed with Hold, in this process or in another: a test hears from it that a point was reached,
-// and says when it goes on. Nobody has to look again and again, or to guess how long something takes.
+// Gate is a place where points armed with Hold wait, in this process or in another. A test learns from it that a point
+// was reached, and decides when it continues. So no test needs to poll or to guess durations.
 type Gate struct {
 	dir string
 	l   net.Listener
 }
 
-// NewGate returns one that has to be closed. Its place is short: the kernel bounds the names of sockets.
+// NewGate returns a gate that the caller must close. Its path is short, because the kernel limits the names of sockets.
 func NewGate() (*Gate, error) {
 	dir, err := os.MkdirTemp("", "gate")
 	if err != nil {
@@ -34,12 +34,13 @@ func NewGate() (*Gate, error) {
 	return &Gate{dir, l}, nil
 }
 
-// Order is one that holds a point at this gate, once.
+// Order returns an order that holds a point at this gate, once.
 func (g *Gate) Order(p Point, skip int) Order {
 	return Order{Point: p, Action: Hold.String(), Skip: skip, Gate: g.l.Addr().String()}
 }
 
-// Reached waits until a point waits here. It goes on when release is called, which may be done again, or when this process ends.
+// Reached waits until a point waits here. The point continues when release is called, which may be repeated, or when
+// this process ends.
 func (g *Gate) Reached(within time.Duration) (p Point, release func(), err error) {
 	if err := g.l.(*net.UnixListener).SetDeadline(time.Now().Add(within)); err != nil {
 		return "", nil, err
@@ -55,7 +56,7 @@ func (g *Gate) Reached(within time.Duration) (p Point, release func(), err error
 	return Point(strings.TrimSuffix(name, "\n")), sync.OnceFunc(func() { _ = c.Close() }), nil
 }
 
-// Close ends it. Points that are let through already are not held up.
+// Close closes the gate. Points that were released already are not affected.
 func (g *Gate) Close() error {
 	err := g.l.Close()
 	_ = os.RemoveAll(g.dir)

@@ -7,19 +7,19 @@ import (
 	"sync"
 )
 
-// Enabled says whether this build has failpoints.
+// Enabled reports whether this build has failpoints.
 const Enabled = false
 
 // Hit does nothing.
 func Hit(Point) Action { return Pass }
 
-// Packet says that the step is to be done once.
+// Packet returns 1: the step is done once.
 func Packet(Point, []byte) int { return 1 }
 
 // Mount serves nothing.
 func Mount(*http.ServeMux) {}
 
-// Live names nothing.
+// Live does nothing.
 func Live(string, any, sync.Locker) {}
 
 // ArmAtStart does nothing.

@@ -22,19 +22,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Enabled says whether this build has failpoints.
+// Enabled reports whether this build has failpoints.
 const Enabled = true
 
-// armed is the one place of this package's state: this build is for the campaign alone.
+// armed is this package's only state: this build is for tests only.
 var armed struct {
-	any   atomic.Bool // spares the lock where nothing is armed
+	any   atomic.Bool // saves the lock while nothing is armed
 	mu    sync.Mutex
 	by    map[Point]*standing
 	roots map[string]living
 	hits  atomic.Uint64
 }
 
-// living is what flips may hit, and the lock of who works on it.
+// living is the data that flips may hit, and its owner's lock.
 type living struct {
 	root  any
 	owner sync.Locker
@@ -45,10 +45,10 @@ type standing struct {
 	delay  time.Duration
 	skip   int
 	times  int
-	gate   string // with Hold
+	gate   string // for Hold
 }
 
-// Hit does what is wanted of the point, and returns what its caller is to do.
+// Hit carries out the action armed at the point, or returns it for the caller to carry out.
 func Hit(p Point) Action {
 	if !armed.any.Load() {
 		return Pass
@@ -81,22 +81,21 @@ func Hit(p Point) Action {
 	return Pass
 }
 
-// stop has this process stand still. The signal goes to the calling thread, so that it is the point itself at which it stops.
+// stop stops this process. The signal goes to the calling thread, so that the process stops exactly at the point.
 func stop() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
 }
 
-// Stopped waits until a child of this process stands still, or has ended: then it returns false. It takes nothing from who waits for the
-// end of the child.
+// Stopped waits until a child of this process is stopped, or returns false if it has ended. It does not reap the child.
 func Stopped(pid int) (bool, error) {
 	for {
 		var now unix.Siginfo
 		err := unix.Waitid(unix.P_PID, pid, &now, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil)
 		switch {
 		case errors.Is(err, unix.EINTR):
-		case errors.Is(err, unix.ECHILD): // somebody has heard of its end before
+		case errors.Is(err, unix.ECHILD): // another caller has reaped it
 			return false, nil
 		case err != nil:
 			return false, fmt.Errorf("wait for process %d to stand still: %w", pid, err)
@@ -109,7 +108,7 @@ func Stopped(pid int) (bool, error) {
 // cldStopped is CLD_STOPPED of the kernel's siginfo.
 const cldStopped = 5
 
-// take counts a hit and returns what is to be done.
+// take counts a hit and returns the action.
 func take(p Point) standing {
 	armed.mu.Lock()
 	defer armed.mu.Unlock()
@@ -129,7 +128,7 @@ func take(p Point) standing {
 	return *s
 }
 
-// Packet makes what becomes of a packet go wrong: it returns how often the step is to be done, and may flip a bit of b.
+// Packet applies the armed fault to a packet: it returns how often the step is done, and may flip a bit of b.
 func Packet(p Point, b []byte) int {
 	switch Hit(p) {
 	case Drop:
@@ -166,7 +165,7 @@ func Arm(o Order) error {
 	return nil
 }
 
-// ArmAtStart arms what the file of a process says, and removes the file first: the next start is without.
+// ArmAtStart arms the points listed in a process' file. It removes the file first, so that the next start has none.
 func ArmAtStart(dir, who string) error {
 	path := filepath.Join(dir, File(who))
 	b, err := os.ReadFile(path)
@@ -188,8 +187,8 @@ func ArmAtStart(dir, who string) error {
 	return nil
 }
 
-// Live names something that lives in this process, for flips. They hold its owner's lock: a flip is a fault of the memory, and
-// no race of ours with who works on it.
+// Live registers data of this process for flips. A flip holds the owner's lock, because it simulates a memory fault and
+// must not be a data race.
 func Live(name string, root any, owner sync.Locker) {
 	armed.mu.Lock()
 	defer armed.mu.Unlock()
@@ -199,7 +198,8 @@ func Live(name string, root any, owner sync.Locker) {
 	armed.roots[name] = living{root, owner}
 }
 
-// flipLive flips a bit of what lives. The owners' locks are not taken under armed's: owners come by points with theirs held.
+// flipLive flips a bit of live data. It does not take the owners' locks under armed's, since owners pass points while
+// they hold theirs.
 func flipLive(seed uint64) (Flipped, error) {
 	armed.mu.Lock()
 	all := maps.Clone(armed.roots)
@@ -213,8 +213,8 @@ func flipLive(seed uint64) (Flipped, error) {
 	return Flip(roots, seed)
 }
 
-// Mount serves POST /failpoint, whose body is an Order, DELETE /failpoint, after which nothing is armed and which answers what
-// was, GET /failpoint, which answers how many points were hit and how many are armed, and POST /flip, whose body is a seed.
+// Mount serves four requests. POST /failpoint takes an Order. DELETE /failpoint disarms all points and returns the
+// number that was armed. GET /failpoint returns the numbers of hits and of armed points. POST /flip takes a seed.
 func Mount(mux *http.ServeMux) {
 	mux.HandleFunc("POST /failpoint", func(w http.ResponseWriter, r *http.Request) {
 		var o Order

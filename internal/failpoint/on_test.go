@@ -60,7 +60,7 @@ func TestDelay(t *testing.T) {
 	}
 }
 
-// TestStop: a process stands still at the point, does nothing until it is told to go on, and goes on from there.
+// TestStop: a process stops at the point, does nothing until it is continued, and continues from there.
 func TestStop(t *testing.T) {
 	if os.Getenv("LOFAMO_FAILPOINT_CHILD") != "" {
 		arm(t, Order{Point: MailSend, Action: "stop"})
@@ -125,7 +125,7 @@ func TestArmRefuses(t *testing.T) {
 	}
 }
 
-// TestFlip: a flip changes one bit of what lives, whatever it hangs on.
+// TestFlip: a flip changes one bit of live data, through any kind of reference.
 func TestFlip(t *testing.T) {
 	type inner struct{ n uint32 }
 	type root struct {
@@ -159,14 +159,14 @@ func TestFlip(t *testing.T) {
 	}
 }
 
-// gate is a lock that says that it is wanted, and is given when the test says so.
+// gate is a lock that announces a waiter and is granted by the test.
 type gate struct{ wanted, given, back chan struct{} }
 
 func (g gate) Lock()   { close(g.wanted); <-g.given }
 func (g gate) Unlock() { close(g.back) }
 
-// TestFlipHoldsTheOwnersLock: nothing is looked at before the owner has given its lock, and what it does with the lock held, points
-// among it, goes on.
+// TestFlipHoldsTheOwnersLock: a flip reads nothing before it has the owner's lock, and the owner can do its work under
+// the lock, including passing points.
 func TestFlipHoldsTheOwnersLock(t *testing.T) {
 	owned := map[string]*uint64{}
 	g := gate{make(chan struct{}), make(chan struct{}), make(chan struct{})}
@@ -198,7 +198,7 @@ func TestFlipHoldsTheOwnersLock(t *testing.T) {
 }
 
 func TestNothingIsArmed(t *testing.T) {
-	clear(armed.by) // what other tests have left
+	clear(armed.by) // left by other tests
 	arm(t, Order{Point: LinkSend, Action: "drop"})
 	mux := http.NewServeMux()
 	Mount(mux)
@@ -211,7 +211,7 @@ func TestNothingIsArmed(t *testing.T) {
 	}
 }
 
-// TestGate: a point that is held is heard of, and goes on when it is let through; so does nothing else.
+// TestGate: the test learns of a held point, which continues only after its release.
 func TestGate(t *testing.T) {
 	g, err := NewGate()
 	if err != nil {

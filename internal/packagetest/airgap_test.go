@@ -12,8 +12,8 @@ import (
 	"github.com/lofamo/lofamo/internal/needs"
 )
 
-// apart brings a cluster up where there is no way to anywhere, asks it, ends it, and prints what the kernel has counted of
-// attempts to send where no route leads: before, and after one that the script makes itself.
+// apart starts a cluster without any outside route, queries it, stops it, and prints the kernel's counters of packets
+// without a route: before and after a packet that the script sends itself.
 const apart = `set -e
 ip link set lo up
 "$1" up --dir "$2" --dims 2x2x1 --supervisors 1 --detach
@@ -29,8 +29,8 @@ cat /proc/net/snmp
 cat /proc/net/snmp6 || true
 `
 
-// Nothing of ours asks outside: a cluster comes up in a network of its own with the loopback interface alone, and nobody in it
-// has tried to send anything further.
+// TestApart: the software connects to nothing outside. A cluster starts in a network with only the loopback interface,
+// and none of its processes tries to send to another address.
 func TestApart(t *testing.T) {
 	need(t, "unshare", "ip", "bash")
 	if os.Geteuid() != 0 {
@@ -64,7 +64,7 @@ func TestApart(t *testing.T) {
 	}
 }
 
-// sixth says whether the kernel has IPv6.
+// sixth reports whether the kernel has IPv6.
 func sixth() bool {
 	_, err := os.Stat("/proc/net/snmp6")
 	return err == nil

@@ -1,3 +1,3 @@
-// Package packagetest installs what the packages and units of deploy say on a copy of this machine's root, and looks what is left
-// when they are gone. It has tests alone.
+// Package packagetest installs the packages and units of deploy on a copy of this machine's root, and checks what
+// remains after their removal. The package contains only tests.
 package packagetest

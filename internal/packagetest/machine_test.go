@@ -20,9 +20,9 @@ import (
 	"github.com/lofamo/lofamo/internal/testing/tether"
 )
 
-// boots makes of a copy of this machine's root a machine that systemd boots as its first process: processes, mounts, cgroups,
-// IPC, name and network of its own, the latter with the loopback interface alone and the two addresses that the tests' inventory
-// names. Of this machine's own units there are only targets, slices and the journal.
+// boots turns a copy of this machine's root into a machine that systemd boots as its first process. It has its own
+// processes, mounts, cgroups, IPC, name and network. The network has only the loopback interface and the two addresses
+// of the tests' inventory. Of this machine's own units it keeps only targets, slices and the journal.
 const boots = `set -e
 root=$1
 mount --make-rprivate /
@@ -52,15 +52,15 @@ export container=lofamo
 exec chroot . /bin/sh -c 'umount -l /old && rmdir /old && exec /usr/lib/systemd/systemd --system --unit=basic.target --show-status=0'
 `
 
-// machine is one that boots booted.
+// machine is a booted machine.
 type machine struct {
 	t     *testing.T
-	root  string // as it is seen from here: without what it has mounted itself
-	upper string // of its root: what was written
+	root  string // seen from outside, without the machine's own mounts
+	upper string // upper directory of its root, with the written files
 	pid   int    // its first process
 }
 
-// boot boots a machine, and skips where it cannot be had.
+// boot boots a machine. It skips the test if that is not possible here.
 func boot(t *testing.T) *machine {
 	t.Helper()
 	need(t, "unshare", "nsenter", "ip", "/usr/lib/systemd/systemd", "systemctl", "ps", "pgrep", "setpriv")
@@ -88,7 +88,7 @@ func boot(t *testing.T) *machine {
 		boots, "sh", m.root) //nolint:noctx // who cleans up ends it
 	cmd.Stdout, cmd.Stderr = &log, &log
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(cgroup.Fd())}
-	if err := tether.Start(cmd, syscall.SIGKILL); err != nil { // with it the machine goes, and all that it has mounted
+	if err := tether.Start(cmd, syscall.SIGKILL); err != nil { // the machine ends with it, including all its mounts
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -109,11 +109,11 @@ func boot(t *testing.T) *machine {
 		out, _ := m.try("systemctl", "is-system-running")
 		return out == "running\n"
 	}, log.String)
-	m.run("systemctl", "start", "first") // makes what systemd keeps after its first service
+	m.run("systemctl", "start", "first") // creates the files that systemd keeps after its first service
 	return m
 }
 
-// newCgroup is one of the unified hierarchy, for the machine to be the root of its own.
+// newCgroup creates a cgroup of the unified hierarchy, which becomes the root of the machine's own.
 func newCgroup(t *testing.T) *os.File {
 	t.Helper()
 	base := "/sys/fs/cgroup"
@@ -185,27 +185,26 @@ func (m *machine) run(args ...string) string {
 	return out
 }
 
-// eventually waits for something, and says why it may not have come.
+// eventually waits for a condition. On a timeout it reports why.
 func (m *machine) eventually(what string, holds func() bool, why func() string) {
 	m.t.Helper()
 	began := time.Now()
 	defer func() { m.t.Logf("%s: after %.1f s", what, time.Since(began).Seconds()) }()
-	for end := began.Add(bound); !holds(); time.Sleep(50 * time.Millisecond) { // each look starts a program
+	for end := began.Add(bound); !holds(); time.Sleep(50 * time.Millisecond) { // each check starts a program
 		if time.Now().After(end) {
 			m.t.Fatalf("not within %s: %s\n%s", bound, what, why())
 		}
 	}
 }
 
-// records are those of who installs packages, and caches: they know what was there once.
-var records = []string{"/var/lib/dpkg", "/var/lib/rpm", "/var/log/dpkg.log", "/var/log/alternatives", "/var/cache",
-	"/var/log/journal", "/var/lib/systemd", "/packages", "/root/.gnupg"}
+// records are the databases of package managers, and caches: they mention removed packages.
+var records = []string{"/var/lib/dpkg", "/var/lib/rpm", "/var/log/dpkg.log", "/var/log/alternatives", "/var/cache", "/var/log/journal", "/var/lib/systemd", "/packages", "/root/.gnupg"}
 
 // users are the files that name users and groups.
 var users = []string{"/etc/passwd", "/etc/group", "/etc/shadow", "/etc/gshadow"}
 
-// tree is everything that an uninstallation may leave: files that were written, what is in /run, /tmp and /dev/shm, cgroups,
-// processes, links to units, users and groups.
+// tree returns everything that a removal may leave behind: written files, the contents of /run, /tmp and /dev/shm,
+// cgroups, processes, links to units, users and groups.
 func (m *machine) tree() []string {
 	m.t.Helper()
 	var out []string
@@ -213,7 +212,7 @@ func (m *machine) tree() []string {
 		rel := strings.TrimPrefix(p, m.upper)
 		if slices.ContainsFunc(records, func(r string) bool { return strings.HasPrefix(rel, r) }) {
 			if e != nil && e.IsDir() {
-				return fs.SkipDir // what lives there comes and goes while it is read
+				return fs.SkipDir // its contents change during the walk
 			}
 			return nil
 		}
@@ -221,10 +220,11 @@ func (m *machine) tree() []string {
 			return err
 		}
 		if e.Type()&fs.ModeCharDevice != 0 {
-			out = append(out, rel+" is deleted") // overlayfs: a file that was there
+			out = append(out, rel+" is deleted") // overlayfs: an existing file was deleted
 			return nil
 		}
-		// What is changed is here too: /etc/passwd and its like are compared below, and the copies of them that useradd makes are its own.
+		// Changed files are here too. /etc/passwd and similar files are compared below, and useradd makes its own
+		// copies of those.
 		if _, err := os.Lstat(rel); err != nil || strings.Contains(rel, "lofamo") {
 			out = append(out, rel)
 		}

@@ -21,10 +21,10 @@ import (
 
 const root = "../.."
 
-// bound is how long a step may take on a busy machine.
+// bound is the timeout of a step on a busy machine.
 const bound = 2 * time.Minute
 
-// need skips where a tool is missing, and fails in CI.
+// need skips the test if a tool is missing, or fails it in CI.
 func need(t *testing.T, tools ...string) {
 	t.Helper()
 	for _, tool := range tools {
@@ -43,20 +43,21 @@ func output(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// analyzer is the tool.
+// analyzer is the program's name.
 const analyzer = "systemd-analyze" //nolint:misspell // its name
 
-// exposure is what its security command may say of each unit, in tenths: what is left open is explained in the unit.
+// exposure is the maximum that its security command may report for each unit, in tenths. The unit explains the
+// exceptions.
 var exposure = map[string]int{"lofamo-agent": 25, "lofamo-agent@": 27, "lofamo-supervisor": 15, "lofamo-executor": 20}
 
-// Units are what systemd takes without a word, and as tight as they were.
+// TestUnits: systemd accepts the units without a warning, and they are as restricted as before.
 func TestUnits(t *testing.T) {
 	need(t, analyzer)
 	units, err := filepath.Glob(filepath.Join(root, "deploy/systemd/*.service"))
 	if err != nil || len(units) != len(exposure) {
 		t.Fatalf("%q, %v: want %d units", units, err, len(exposure))
 	}
-	// The programs that they name have to be there.
+	// The programs that the units name must exist.
 	dir := t.TempDir()
 	for _, u := range units {
 		b, err := os.ReadFile(u)
@@ -92,14 +93,14 @@ func bin(t *testing.T) string {
 	return needs.Set(t, "make build, and set it to bin", cluster.EnvBinDir)
 }
 
-// manager installs, and removes.
+// manager installs and removes packages.
 type manager struct {
-	command func(version string, names ...string) []string // installs these packages over what is there, of a lower or a higher version
-	mend    []string                                       // ends what a script that failed has left half done; nil: the command again does
+	command func(version string, names ...string) []string // installs these packages over a lower or a higher version
+	mend    []string                                       // completes an installation after a failed script; nil: the command is repeated
 	remove  func(m *machine, names ...string)
 	purge   func(m *machine, names ...string)
-	parts   bool     // purge is of the packages named, by their scripts, and not of all by hand
-	units   []string // of the node: those of one machine are of one half each
+	parts   bool     // purge purges the named packages by their scripts, instead of everything by hand
+	units   []string // units of the node: on one machine, units run one half each
 }
 
 func (h manager) install(m *machine, version string, names ...string) {
@@ -108,7 +109,7 @@ func (h manager) install(m *machine, version string, names ...string) {
 }
 
 var managers = map[string]manager{
-	// Without triggers: the index of manual pages is not theirs.
+	// Without triggers, because the index of manual pages belongs to other packages.
 	"deb": {
 		command: func(version string, names ...string) []string {
 			return append([]string{"dpkg", "--no-triggers", "-i"}, files(names, "/packages/%s_"+version+"_"+runtime.GOARCH+".deb")...)
@@ -119,7 +120,8 @@ var managers = map[string]manager{
 		parts:  true,
 		units:  []string{"lofamo-agent"},
 	},
-	// Here rpm's packages are not this machine's own: what they depend on is not looked up, and has to be there as in install's list of tools.
+	// Here rpm is not this machine's own package manager: it does not check dependencies, which must exist as in
+	// install's list of tools.
 	"rpm": {
 		command: func(version string, names ...string) []string {
 			arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
@@ -129,7 +131,7 @@ var managers = map[string]manager{
 		remove: func(m *machine, names ...string) {
 			m.run(append([]string{"rpm", "--dbpath", "/var/lib/rpm", "--nodeps", "-e"}, names...)...)
 		},
-		// As docs/install.md says: rpm knows no purge.
+		// According to docs/install.md: rpm knows no purge.
 		purge: func(m *machine, _ ...string) {
 			m.run("sh", "-c", "rm -r /etc/lofamo /var/lib/lofamo /etc/systemd/system/lofamo-*.service.d")
 			m.run("userdel", "lofamo")
@@ -147,23 +149,23 @@ func files(names []string, format string) []string {
 	return out
 }
 
-// Versions of the packages. The programs of the next one are the same but for what they call themselves.
+// Versions of the packages. The programs of next differ only in their version.
 const (
 	this = "1.2.3"
 	next = "1.2.4"
 )
 
-// On a machine that systemd has booted all packages are installed, a replica, a node and an executor process get what they want
-// and run as their units say; the next version is installed while they run, and this one again; daemons are killed and hang; and
-// all is purged: nothing is left, and of all that nothing was called FAILED.
+// TestPackages installs all packages on a machine booted by systemd. A replica, a node and an executor process get
+// their configuration and run as their units say. The next version is installed while they run, and then the first one
+// again; daemons are killed and hang. In the end everything is purged: no file remains, and nothing was FAILED.
 func TestPackages(t *testing.T) {
 	programs := bin(t)
-	// In .tools there may be those of other versions.
+	// Directories in .tools may contain other versions.
 	nfpm := needs.Set(t, "make packages builds it into .tools/bin, and make test sets it", "LOFAMO_NFPM")
 	need(t, "dpkg", "rpm", "useradd", "curl")
 	for format, how := range managers {
 		t.Run(format, func(t *testing.T) {
-			t.Parallel() // each on a machine of its own; they wait more than they work
+			t.Parallel() // each on its own machine; they mostly wait
 			m := boot(t)
 			build := abs(t, filepath.Join(root, "deploy/packages/build"))
 			output(t, build, abs(t, nfpm), programs, filepath.Join(m.root, "packages"), "v"+this, format)
@@ -173,7 +175,7 @@ func TestPackages(t *testing.T) {
 	}
 }
 
-// successor is a directory with the programs of which the agent says that it is of another version.
+// successor returns a directory with the programs, whose agent reports another version.
 func successor(t *testing.T, programs string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -188,7 +190,7 @@ func successor(t *testing.T, programs string) string {
 		t.Fatal(err)
 	}
 	old := []byte(strings.Fields(output(t, agent, "version"))[1])
-	other := bytes.Clone(old) // as long: it stands where the linker has put it
+	other := bytes.Clone(old) // same length: the linker has fixed its place
 	other[len(other)-1] ^= 1
 	if b = bytes.ReplaceAll(b, old, other); len(old) < 5 || !bytes.ContainsAny(old, "0123456789") {
 		t.Fatalf("%q may stand for something else too", old)
@@ -214,7 +216,7 @@ func installed(m *machine, how manager) {
 	for _, p := range all {
 		documented(t, filepath.Join(m.root, "usr/share/doc", p))
 	}
-	// Before it has its bundle the unit's condition does not hold.
+	// Without a bundle the unit's condition does not hold.
 	m.run("systemctl", "start", "lofamo-agent", "lofamo-supervisor", "lofamo-executor")
 	if out, err := m.try("systemctl", "is-active", "lofamo-agent", "lofamo-supervisor", "lofamo-executor"); err == nil ||
 		strings.Contains(out, "\nactive") {
@@ -255,8 +257,8 @@ func installed(m *machine, how manager) {
 	}
 }
 
-// removed removes and purges: removed, the packages keep what is the operator's, and what pods of the chart have there in their
-// place; purged, they keep nothing but a user that was there before.
+// removed removes and purges the packages. After the removal the operator's files stay, and those that pods of the
+// chart use in the same place. After the purge only a user that existed before stays.
 func removed(m *machine, how manager) {
 	m.run("mkdir", "-p", "/run/lofamo/agent")
 	how.remove(m, all...)
@@ -284,7 +286,7 @@ func removed(m *machine, how manager) {
 	m.run("userdel", "lofamo-executor")
 }
 
-// has says what is missing of files that should be there.
+// has reports missing files.
 func (m *machine) has(when string, files ...string) {
 	for _, f := range files {
 		if _, err := m.try("test", "-e", f); err != nil {
@@ -293,7 +295,7 @@ func (m *machine) has(when string, files ...string) {
 	}
 }
 
-// restored has the replica begin with a snapshot of itself, by the commands of docs/operations.md.
+// restored restores the replica from its own snapshot, by the commands of docs/operations.md.
 func restored(m *machine) {
 	t := m.t
 	if out := m.ctl("supervisor", "snapshot", "/operator/store.db"); !strings.Contains(out, "store.db") {
@@ -311,11 +313,11 @@ func restored(m *machine) {
 	m.run("rm", "-r", "/var/lib/lofamo/supervisor.lost", "/tmp/store.db")
 	began := time.Now()
 	m.run("systemctl", "start", "lofamo-supervisor", "--no-block")
-	// The snapshot has the node as NORMAL: what counts is what was heard since.
+	// In the snapshot the node is NORMAL already, so only newer reports count.
 	m.eventually("the restored replica has heard the node", func() bool { return m.heard(began) }, m.why)
 }
 
-// heard says whether the node is NORMAL, and by what was heard of it after that.
+// heard reports whether the node is NORMAL according to a report after the given time.
 func (m *machine) heard(after time.Time) bool {
 	now := time.Now()
 	var list struct{ Nodes []struct{ State, Age string } }
@@ -335,15 +337,15 @@ func abs(t *testing.T, p string) string {
 	return a
 }
 
-// ctl is what lofamoctl says on the machine, be it an error.
+// ctl returns the output of lofamoctl on the machine, even for an error.
 func (m *machine) ctl(args ...string) string {
 	out, _ := m.try(append([]string{"lofamoctl", "--server", "10.0.0.101:7946", "--ca", "/operator/operators/ca.pem", "--cert",
 		"/operator/operators/operator.pem", "--key", "/operator/operators/operator.key"}, args...)...)
 	return out
 }
 
-// one is a cluster of one node and one replica. Relaxed: on a busy machine the default periods have less patience than it takes
-// to start a process.
+// one is a cluster of one node and one replica. Relaxed: on a busy machine the start of a process can take longer than
+// the default periods allow.
 const one = `cluster: one
 dims: 1x1x1
 preset: relaxed
@@ -351,7 +353,7 @@ supervisors: [{id: s1, address: 10.0.0.101}]
 nodes: [{coord: "0,0,0", service: 10.0.0.1}]
 `
 
-// settings are the node's: each restart of a half waits for its self-test.
+// settings are the node's settings: each restart of a half waits for its self-test.
 const settings = "selfTest: {interval: 500ms}\n"
 
 // joined gives the machine the bundles of a replica and of a node.

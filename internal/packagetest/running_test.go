@@ -11,30 +11,30 @@ import (
 	"testing"
 )
 
-// normal says whether the map calls the node NORMAL.
+// normal reports whether the node is NORMAL in the map.
 func (m *machine) normal() bool { return strings.Contains(m.ctl("get", "nodes"), "NORMAL") }
 
-// stacks are lines of the journal that a daemon has left that was aborted.
+// stacks matches the journal lines of an aborted daemon's stack traces.
 var stacks = regexp.MustCompile(`(?m)^.* lofamo-\w+\[\d+\]: (?:\s|\S+\(|r\w+ +0x|created by|[cfg]s +0x).*\n`)
 
-// why is what the machine has to say to something that does not come.
+// why returns the state of the machine after a timeout.
 func (m *machine) why() string {
 	return m.ctl("get", "nodes", "-o", "wide") + m.run("systemctl", "list-units", "--all", "--no-pager",
 		"lofamo*") + stacks.ReplaceAllString(m.run("journalctl", "--no-pager", "-n", "400"), "")
 }
 
-// main is the main process of a unit; "0": it has none.
+// main returns the main process of a unit, or "0".
 func (m *machine) main(unit string) string {
 	return strings.TrimSpace(m.run("systemctl", "show", "-P", "MainPID", unit))
 }
 
-// halves are the processes of both halves.
+// halves returns the processes of both halves.
 func (m *machine) halves() []string {
 	out, _ := m.try("pgrep", "-f", "lofamo-agent (host|dnp)") // 1: none
 	return strings.Fields(out)
 }
 
-// runs says what is wrong with the halves when they are to be of the program that is installed, or of another one.
+// runs checks that both halves run the installed program, or that they run another one.
 func (m *machine) runs(when string, installed bool) {
 	m.t.Helper()
 	want := m.run("lofamo-agent", "version")
@@ -49,7 +49,7 @@ func (m *machine) runs(when string, installed bool) {
 	}
 }
 
-// serves waits until both halves and the daemons serve and the map calls the node NORMAL.
+// serves waits until both halves and the daemons serve and the node is NORMAL in the map.
 func (m *machine) serves(when string, how manager) {
 	m.t.Helper()
 	m.eventually(when+": all is well", func() bool {
@@ -59,12 +59,12 @@ func (m *machine) serves(when string, how manager) {
 	}, m.why)
 }
 
-// held is the drop-in of the agent's units, as an operator may have one: a daemon that is to start waits while there is a file.
+// held is a drop-in for the agent's units, such as an operator may have: a starting daemon waits while a file exists.
 const held = `[Service]
 ExecStartPre=/bin/sh -c 'while test -e /run/hold; do sleep 0.1; done'
 `
 
-// hanging is that of what is to hang: what its manager waits for is shortened.
+// hanging is the drop-in for units whose processes will hang: it shortens the watchdog time.
 const hanging = `[Service]
 WatchdogSec=3
 `
@@ -81,8 +81,9 @@ func (m *machine) dropIn(unit, text string) {
 	}
 }
 
-// upgraded installs the next version over what runs, with a script that fails at first, and then this one again while a daemon
-// that was killed is on its way. The configuration stays, and the halves become processes of what is installed.
+// upgraded installs the next version over the running one, first with a failing script, and then the first version
+// again while a killed daemon is restarting. The configuration stays, and the halves become processes of the installed
+// program.
 func upgraded(m *machine, how manager) {
 	t := m.t
 	conf, err := os.ReadFile(filepath.Join(m.root, "/etc/lofamo/agent.yaml"))
@@ -160,11 +161,11 @@ func upgraded(m *machine, how manager) {
 		func() bool { return m.main("lofamo-supervisor") != supervisor && m.normal() }, m.why)
 }
 
-// supervised has systemd find daemons that hang: it ends them and starts them again, and those of the node adopt the halves,
-// which go on. Go's runtime ends what the watchdog aborts with the exit code of a refused configuration, with which the units are
-// not started again.
+// supervised checks that systemd detects daemons that hang, ends and restarts them. The node's daemons adopt the
+// running halves. When the watchdog aborts a process, Go's runtime exits with the code of a refused configuration,
+// after which the units do not restart it.
 func supervised(m *machine, how manager) {
-	for _, u := range how.units { // not before: while versions change on a busy machine a daemon may be late
+	for _, u := range how.units { // not earlier: during the upgrade a daemon on a busy machine may be late
 		m.dropIn(u, hanging)
 	}
 	m.run("systemctl", "daemon-reload")
@@ -176,7 +177,8 @@ func supervised(m *machine, how manager) {
 		before[u] = m.main(u)
 		signal := "STOP"
 		if u == "lofamo-supervisor" {
-			// What its watchdog sends, and what a panic ends with: on a busy machine it may be late for one that is shortened.
+			// The watchdog's signal, and the end of a panic: on a busy machine the process could miss a shortened
+			// watchdog time.
 			signal = "ABRT"
 		}
 		m.run("systemctl", "kill", "--kill-whom=main", "-s", signal, u)
@@ -196,7 +198,7 @@ func supervised(m *machine, how manager) {
 	m.serves("daemons that hung", how)
 }
 
-// executing gives the machine an executor process, by the commands of docs/executor-process.md.
+// executing sets up an executor process, by the commands of docs/executor-process.md.
 func executing(m *machine) {
 	m.run("lofamoctl", "cluster", "issue", "executor", "x1", "--out", "/operator")
 	m.run("install", "-m", "0644", "/operator/executors/x1/pki/executor.pem", "/etc/lofamo/pki/executor.pem")
@@ -217,7 +219,7 @@ commands: [{name: nothing, path: /usr/bin/true}]
 	m.run("systemctl", "enable", "--now", "lofamo-executor")
 }
 
-// looked asks what runs by commands that the pages and runbooks give for machines with packages, and makes a session as
+// looked runs the commands that the pages and runbooks give for machines with packages, and opens a session as
 // docs/grafana.md does.
 func looked(m *machine) {
 	for _, c := range [][]string{
@@ -237,10 +239,11 @@ curl -s -D - -o /dev/null --cacert /var/lib/lofamo/supervisor/web.pem -H 'Conten
 
 var pageLink = regexp.MustCompile(`\]\(([^)#]+)`)
 
-// documents are the kinds of files that are documentation. Debian also wants a file "copyright".
+// documents are the file types of documentation.
 var documents = []string{".md", ".svg", ".yaml", ".yml", ".json", ".gz"}
 
-// documented holds that a package's pages are there and nothing else, and that every link in them leads to one.
+// documented checks that a package has its pages and no other files, and that every link in them leads to one of the
+// pages.
 func documented(t *testing.T, dir string) {
 	t.Helper()
 	var pages []string

@@ -1,6 +1,6 @@
-// Package account is the accounting of the campaigns: what the logs of halves and supervisors say, at debug level, of
-// which reports were kept, taken and committed, over all restarts and terms of leadership. It reads logs alone,
-// asks nobody and judges nothing.
+// Package account does the campaigns' accounting. From the debug logs of halves and supervisors it finds which reports
+// were kept, taken and committed, across all restarts and terms of leadership. It only reads logs and makes no
+// judgement.
 package account
 
 import (
@@ -14,24 +14,24 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// Audit is what the supervisors' logs say of reports, over all terms.
+// Audit collects the supervisors' log entries about reports, over all terms.
 type Audit struct {
 	terms map[int64]*term
-	// Refusals are packets refused, by class; Damaged those that came damaged.
+	// Refusals counts refused packets by class, and Damaged counts damaged ones.
 	Refusals map[string]int
 	Damaged  int
 }
 
 // term is one term of leadership.
 type term struct {
-	positions []servicenet.InboxPosition // when it began
+	positions []servicenet.InboxPosition // at its beginning
 	taken     []taking
 	committed map[string]bool // by id
 }
 
 type taking struct{ id, content string }
 
-// line is a line of a log, as far as it is wanted.
+// line holds the relevant fields of a log line.
 type line struct {
 	Msg      string
 	Term     int64
@@ -42,14 +42,14 @@ type line struct {
 	Class    string
 }
 
-// NewAudit returns one that knows of nothing.
+// NewAudit returns an empty audit.
 func NewAudit() *Audit { return &Audit{terms: map[int64]*term{}, Refusals: map[string]int{}} }
 
-// Read takes the log of a supervisor in. The last line of a process that was killed may be cut off.
+// Read adds the log of a supervisor. The last line of a killed process may be cut off.
 func (a *Audit) Read(path string) error { return readLines(path, false, a.take) }
 
-// readLines reads a log in JSON, line by line. A half that panics says why in lines of another form, and one that was
-// killed leaves a line cut off before those of its next life: foreign lets such lines be.
+// readLines reads a JSON log line by line. A half that panics writes lines in another format, and a killed one leaves a
+// cut line before those of its next run; foreign skips such lines.
 func readLines(path string, foreign bool, take func(line)) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -103,8 +103,8 @@ func (a *Audit) take(l line) {
 	}
 }
 
-// term is the term that a line is of. Other lines name terms too, also those that ended before the store's positions were read:
-// such a term knows nothing of what was committed before it.
+// term returns the term of a line. Other lines name terms too, including those that ended before the store's positions
+// were read: such a term does not know earlier commits.
 func (a *Audit) term(l line) *term {
 	t := a.terms[l.Term]
 	if t == nil {
@@ -114,12 +114,12 @@ func (a *Audit) term(l line) *term {
 	return t
 }
 
-// Terms returns how many terms of leadership there were.
+// Terms returns the number of terms of leadership.
 func (a *Audit) Terms() int { return len(a.terms) }
 
-// Accepted returns the contents with which every id was accepted. What was taken in a term counts when
-// its commit was told, or when the next term began with a position that knows it: then it was committed,
-// and the replica killed before it told.
+// Accepted returns the contents with which every ID was accepted. A report taken in a term counts if its commit was
+// logged, or if the next term began with a position that contains it: then the replica was killed between the commit
+// and the log entry.
 func (a *Audit) Accepted() map[string][]string {
 	var order []int64
 	for n := range a.terms {
@@ -142,7 +142,7 @@ func (a *Audit) Accepted() map[string][]string {
 	return out
 }
 
-// inbox says which ids some positions know. It is deliberately naive.
+// inbox is the set of IDs covered by some positions. It is deliberately naive.
 type inbox map[string]bool
 
 func inboxOf(positions []servicenet.InboxPosition) inbox {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The accounts must find what the campaign is to find: each case is two supervisors' logs and what they
-// say was accepted, with the contents.
+// TestAudit: the accounts find lost and doubled reports. Each case has the logs of two supervisors and the expected
+// accepted reports with their contents.
 func TestAudit(t *testing.T) {
 	const (
 		taken1   = `{"msg":"report taken","term":1,"report":"n/host@2#7","content":"aa"}`

@@ -6,23 +6,24 @@ import (
 	"io/fs"
 )
 
-// Kept is how a half's log says, at debug level and in JSON, which reports are safe in its copy, and Replaced which of them others
-// stand for now: there was no room for both, or they were numbered anew.
+// Kept is the message with which a half logs, at debug level and in JSON, the reports that are safe in its copy.
+// Replaced is the message for those of them that others now stand for, because there was no room for both or they got
+// new numbers.
 const (
 	Kept     = "reports kept"
 	Replaced = "reports replaced"
 )
 
-// Fate is what a half's log says of a report.
+// Fate is the state of a report according to a half's log.
 type Fate uint8
 
-// The fates.
+// Values of Fate.
 const (
-	Waits    Fate = iota + 1 // it is to be accepted
-	StoodFor                 // another one stands for it
+	Waits    Fate = iota + 1 // it must be accepted
+	StoodFor                 // another report stands for it
 )
 
-// ReadKept adds to ids those of the reports that a half's log says were kept. A log that is not there says nothing.
+// ReadKept adds the IDs of the reports that a half's log lists as kept. A missing log adds none.
 func ReadKept(path string, ids map[string]Fate) error {
 	err := readLines(path, true, func(l line) {
 		for _, id := range l.Reports {
@@ -40,8 +41,8 @@ func ReadKept(path string, ids map[string]Fate) error {
 	return err
 }
 
-// Balance compares what was kept with what was accepted: what was lost, and what was accepted more than once. Of those that were not
-// accepted, replaced is how many others stand for.
+// Balance compares kept with accepted reports. It returns the lost ones, those accepted more than once, and the number
+// of reports that were not accepted because others stand for them.
 func Balance(kept map[string]Fate, accepted map[string][]string) (lost, doubled []string, replaced int) {
 	for id, fate := range kept {
 		switch {

@@ -21,21 +21,21 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// copyWorld is the copy of one half at rest, which is what a half that starts again finds.
+// copyWorld is the copy of one half at rest, as a restarting half finds it.
 type copyWorld struct {
 	t     *testing.T
 	path  string
 	id    backup.Identity
-	mem   []byte // the file, mapped by us as well: where faults are put
-	whole []byte // as it should be
+	mem   []byte // the file, mapped here as well: faults are applied to it
+	whole []byte // the correct content
 	truth held
 	gen   int
 	stuck func()
 	areas []backup.Area
-	cells int // lost in both copies, which was found
+	cells int // cells lost in both copies, with the loss detected
 }
 
-// held is what a copy holds.
+// held is the content of a copy.
 type held struct {
 	Numbers   backup.Numbers
 	Paths     string
@@ -60,7 +60,7 @@ func newCopyWorld(t *testing.T, half fault.Half) *copyWorld {
 	return w
 }
 
-// remap maps the file that has the name now: a half that begins cold makes it anew.
+// remap maps the file that has the name now, because a half that starts cold creates a new one.
 func (w *copyWorld) remap() {
 	w.t.Helper()
 	if w.mem != nil {
@@ -90,14 +90,14 @@ func (w *copyWorld) close(f *backup.File) {
 	}
 }
 
-// again puts what is stuck back to where it is stuck.
+// again resets stuck bits to their stuck value.
 func (w *copyWorld) again() {
 	if w.stuck != nil {
 		w.stuck()
 	}
 }
 
-// store puts something new everywhere, cell by cell, and notes what.
+// store stores new values everywhere, cell by cell, and records them.
 func (w *copyWorld) store(f *backup.File) {
 	w.gen++
 	g := w.gen
@@ -154,14 +154,14 @@ func (w *copyWorld) read(f *backup.File) held {
 type cellBit struct {
 	area string
 	copy int
-	bit  int // of the file
+	bit  int // index in the file
 }
 
 func (b cellBit) String() string {
 	return fmt.Sprintf("%s, copy %c, bit %d", b.area, 'A'+b.copy, b.bit)
 }
 
-// bits are those of the file that count, both copies: of relay and report slots those that are taken.
+// bits returns the relevant bits of both copies; for relay and report slots only those in use.
 func (w *copyWorld) bits() []cellBit {
 	var out []cellBit
 	for _, a := range w.areas {
@@ -174,8 +174,8 @@ func (w *copyWorld) bits() []cellBit {
 	return out
 }
 
-// try has a half start with a damaged copy and, where the damage stays, store and start again. What it then goes on from
-// is compared with the truth.
+// try starts a half with a damaged copy and, if the damage is permanent, stores and starts again. It compares the state
+// that the half continues from with the truth.
 func (w *copyWorld) try(bits []cellBit, stuck int) sample {
 	begin := time.Now()
 	s := sample{what: fmt.Sprint(bits), touched: true, category: catControl}
@@ -214,7 +214,7 @@ func (w *copyWorld) try(bits []cellBit, stuck int) sample {
 		w.start(&s, begin)
 		w.stuck = nil
 	}
-	// Whatever it was, the next but one start finds a copy that is as it should be; that is what healed means.
+	// Healed means that the next but one start finds a correct copy, after any fault.
 	f := w.open()
 	w.store(f)
 	w.close(f)
@@ -226,7 +226,7 @@ func (w *copyWorld) try(bits []cellBit, stuck int) sample {
 	return s
 }
 
-// intact says whether the cells of some bits are alike in both copies.
+// intact reports whether the cells of some bits are equal in both copies.
 func (w *copyWorld) intact(bits []cellBit) bool {
 	for _, a := range w.areas {
 		for _, b := range bits {
@@ -238,7 +238,7 @@ func (w *copyWorld) intact(bits []cellBit) bool {
 	return true
 }
 
-// start is a half that starts: it says whether it found damage, and what it goes on from.
+// start simulates the start of a half: it records whether the half found damage, and the state that it continues from.
 func (w *copyWorld) start(s *sample, begin time.Time) {
 	f := w.open()
 	defer w.close(f)
@@ -256,7 +256,7 @@ func (w *copyWorld) start(s *sample, begin time.Time) {
 	}
 	s.prober = true
 	if st.Lost == 0 && f.Cold() == "" {
-		s.ours = "" // it goes on from something else, and does not know
+		s.ours = "" // it continues from a wrong state without noticing
 	}
 	w.cells += st.Lost
 	s.what += ": goes on from something else"
@@ -301,7 +301,7 @@ func TestBackupPage(t *testing.T) {
 					a := bits[r.IntN(len(bits))]
 					pool := bits
 					if i%2 == 0 {
-						pool = by[a.area] // of one cell: the other copy may not help
+						pool = by[a.area] // from one cell: the other copy may not help
 					}
 					if b := pool[r.IntN(len(pool))]; b != a {
 						c.add(w.try([]cellBit{a, b}, -1))

@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// done are the classes that were run, in their order, for the document.
+// done holds the finished classes, in order, for the document.
 var done struct {
 	mu             sync.Mutex
 	classes        []*class
-	courses        []course // one after the other
-	kept, replaced int      // reports, and what became of them
+	courses        []course // measured one at a time
+	kept, replaced int      // reports, and their fates
 	lost           int
 	doubled        int
 }
 
-// runClass runs a class, and fails the test for what was missed or is still wrong.
+// runClass runs a class, and fails the test for missed or unhealed samples.
 func runClass(t *testing.T, name string, run func(*class)) {
 	t.Helper()
 	c, begin := newClass(name, *seed), time.Now()
@@ -28,7 +28,7 @@ func runClass(t *testing.T, name string, run func(*class)) {
 	finish(t, c)
 }
 
-// finish takes a class into the document.
+// finish adds a class to the document.
 func finish(t *testing.T, c *class) {
 	t.Helper()
 	t.Logf("%s: %d samples in %s: %v by %s; effective %d, covered %d, prober %d; not healed %d; lost %d, doubled %d",
@@ -56,13 +56,13 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// tolerated says whether what is missed is within what is promised of the whole campaign: where a machine has its chances. Elsewhere
-// nothing may be missed.
+// tolerated reports whether the missed samples are within the promised coverage, which applies to the whole campaign
+// and to classes that depend on the machine's load. Otherwise none may be missed.
 func (c *class) tolerated() bool {
 	return *full && c.chances && float64(c.covered) >= promisedCoverage*float64(c.effective)
 }
 
-// report fails a test for what was missed or is still wrong.
+// report fails a test for missed or unhealed samples.
 func report(t *testing.T, c *class) {
 	t.Helper()
 	const most = 15

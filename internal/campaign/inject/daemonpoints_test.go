@@ -10,8 +10,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// tryDaemonPoint has the daemon come by one of its points: a half is stopped or killed. Where the daemon does not survive that, a new
-// one must go on where it was.
+// tryDaemonPoint makes the daemon pass one of its points by stopping or killing a half. If the daemon does not survive,
+// a new one must continue from its state.
 func (f *field) tryDaemonPoint(n cluster.NodeInfo, p pointFault) (sample, error) {
 	s := sample{what: p.String() + " on " + string(n.ID), applied: true, touched: true, category: pointCategory(p)}
 	h := fault.HalfDNP
@@ -52,7 +52,7 @@ func (f *field) tryDaemonPoint(n cluster.NodeInfo, p pointFault) (sample, error)
 	case p.hangs():
 		f.watchHung(n, mark, at, &s)
 	}
-	if gone || hit && p.ends() { // somebody restarts it: systemd, a kubelet; here we do
+	if gone || hit && p.ends() { // in production systemd or a kubelet restarts it; here the test does
 		time.Sleep(100 * time.Millisecond)
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 		if err := f.startDaemon(n); err != nil {
@@ -72,7 +72,7 @@ func (f *field) tryDaemonPoint(n cluster.NodeInfo, p pointFault) (sample, error)
 	return s, nil
 }
 
-// awaitDaemonPoint waits until the daemon was at a point, or has ended: its socket refuses.
+// awaitDaemonPoint waits until the daemon has passed a point, or has ended, which shows as a refused connection.
 func (f *field) awaitDaemonPoint(n cluster.NodeInfo, p pointFault) (hit, gone bool) {
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		var st struct{ Armed uint64 }
@@ -87,8 +87,8 @@ func (f *field) awaitDaemonPoint(n cluster.NodeInfo, p pointFault) (hit, gone bo
 	return false, false
 }
 
-// watchHung waits for what the node says while its daemon hangs. A half that it has not started again is found by the other;
-// where both live nobody has any harm, until the next restart is wanted.
+// watchHung waits for the node's reports while its daemon hangs. The other half reports a half that the daemon has not
+// restarted. If both halves live, no harm shows until the next restart is necessary.
 func (f *field) watchHung(n cluster.NodeInfo, mark int, at int64, s *sample) {
 	for deadline := time.Now().Add(time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		for _, e := range f.Since(mark) {
@@ -99,7 +99,7 @@ func (f *field) watchHung(n cluster.NodeInfo, mark int, at int64, s *sample) {
 			}
 		}
 	}
-	if v := f.noticed(n, mark, at, cluster.Monotonic()); v.gone || v.silent { // the map tells of the half that we have ended
+	if v := f.noticed(n, mark, at, cluster.Monotonic()); v.gone || v.silent { // the map reports the half that the test has ended
 		s.prober = true
 		s.what += ": " + v.String()
 	}

@@ -15,14 +15,14 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/daemon/recovery"
 )
 
-// conditions are what a run's figures hold for.
+// conditions are the conditions under which a run's figures hold.
 type conditions struct {
 	began  time.Time
-	load   string // of the machine when it began
+	load   string // of the machine, at the beginning
 	failed bool
 }
 
-// write writes the document and, where a file is given for it, the record that it was made from.
+// write writes the document and, if recordPath is set, the record behind it.
 func (c conditions) write(path, recordPath string) error {
 	r := c.record()
 	if recordPath != "" {
@@ -62,7 +62,7 @@ func (r record) document() []byte {
 	return b.Bytes()
 }
 
-// summary are the figures that were promised.
+// summary writes the promised figures.
 func (r record) summary(b *bytes.Buffer) {
 	b.WriteString("## Figures\n\n| figure | here | paper |\n|---|---|---|\n")
 	effective, covered, proberOf, strict := 0, 0, 0, 0
@@ -89,7 +89,7 @@ func (r record) summary(b *bytes.Buffer) {
 	fmt.Fprintf(b, "| detected → serving again, one at a time: median, p99 | %s | 765 ms + 900 ms a port |\n\n", r.Serving)
 }
 
-// mechanisms are the detectors as the paper would count them.
+// mechanisms groups the detectors as the paper would count them.
 var mechanisms = []struct {
 	name string
 	by   []detector
@@ -102,7 +102,8 @@ var mechanisms = []struct {
 	{"peers", []detector{byPeer}, "neighbours and supervisors; FTGM has none"},
 }
 
-// byMechanism tells what found the effective faults apart by mechanism, since FTGM's coverage is that of its self-test.
+// byMechanism lists by mechanism how the effective faults were detected, since FTGM's coverage is that of its self-test
+// alone.
 func (r record) byMechanism(b *bytes.Buffer) {
 	b.WriteString("### What found them, beside FTGM\n\nFTGM's failure coverage of 95.6 to 99.3 % is what its *self-test* found of the failures that an application noticed, with hangs left to a watchdog and crashes of the host left out. Most of the faults here\nare found earlier by mechanisms that FTGM lacks, and how many of these the self-test would have found by itself is not measured. So the two coverages do not compare; this table tells the mechanisms apart.\n\n")
 	b.WriteString("| found first by | all classes but live data | of the effective | live data | of the effective | beside FTGM |\n|---|---|---|---|---|---|\n")
@@ -136,7 +137,7 @@ func (r record) byMechanism(b *bytes.Buffer) {
 	b.WriteString("\n")
 }
 
-// part prints the share of n, without an interval.
+// part formats the share of n, without an interval.
 func part(n, of int) string {
 	if of == 0 {
 		return "–"
@@ -164,7 +165,7 @@ func (k classRecord) row(b *bytes.Buffer) {
 		byWhom(k.By), share(k.Covered, k.Effective), share(k.Strict, k.ProberOf), k.Detect, k.Recover, len(k.Unhealed), k.Took.Seconds())
 }
 
-// remarks are a class' notes, and what was not as it must be.
+// remarks writes a class' notes and failures.
 func (k classRecord) remarks(b *bytes.Buffer) {
 	const most = 20
 	lines := slices.Clone(k.Notes)
@@ -245,7 +246,7 @@ func ms(d time.Duration) string {
 	return fmt.Sprintf("%.0f ms", float64(d)/1e6)
 }
 
-// apart are the classes that are no part of the coverage.
+// apart writes the classes that do not count for the coverage.
 func (r record) apart(b *bytes.Buffer) {
 	for _, k := range r.Classes {
 		if !k.Apart {
@@ -340,9 +341,8 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// TestDocumentIsWhatIsPrinted: docs/campaign.md is what the record of its run prints, and nothing else: no number and no sentence
-// of it is written by hand. With
-// -campaign.render it is written anew.
+// TestDocumentIsWhatIsPrinted: docs/campaign.md equals the output for the record of its run, so no number or sentence
+// in it is written by hand. With -campaign.render the test writes the file.
 func TestDocumentIsWhatIsPrinted(t *testing.T) {
 	r, err := readRecord(recordFile)
 	if err != nil {
@@ -369,7 +369,7 @@ func TestDocumentIsWhatIsPrinted(t *testing.T) {
 	}
 }
 
-// firstDifference tells the first line in which two texts differ; "" when they are the same.
+// firstDifference describes the first line in which two texts differ; "" if they are equal.
 func firstDifference(got, want string) string {
 	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
 	for i := range max(len(g), len(w)) {

@@ -29,7 +29,7 @@ import (
 	"github.com/lofamo/lofamo/internal/lab"
 )
 
-// patience bounds every wait for a recovery: far above what is promised.
+// patience is the timeout for a recovery, far above the promised times.
 const patience = 30 * time.Second
 
 // binaries builds the programs with failpoints, once.
@@ -54,16 +54,17 @@ type field struct {
 	t     *testing.T
 	dir   string
 	nodes []cluster.NodeInfo
-	// other is the same cluster, for who puts load on it while daemons are started: a Cluster is not for both.
+	// other is a second handle of the same cluster, for the goroutines that generate load while daemons are started: a
+	// Cluster is not safe for both.
 	other *cluster.Cluster
-	mu    sync.Mutex // for what of the cluster is not for several goroutines
-	// loadStop ends the load, stop the prober as well.
+	mu    sync.Mutex // guards the parts of the cluster that are not safe for concurrent use
+	// loadStop ends the load, stop also the prober.
 	loadStop, stop context.CancelFunc
 	load, probers  sync.WaitGroup
 
 	proberMu sync.Mutex
-	vain     map[string][]look // by node: the looks of the prober that found nobody
-	pace     pace              // of this process, the prober's
+	vain     map[string][]look // by node: the failed looks of the prober
+	pace     pace              // stalls of this process, and so of the prober
 }
 
 // newField starts a cluster of the programs with failpoints.
@@ -91,7 +92,7 @@ func newField(t *testing.T, dims string) *field {
 		Supervisor: func(c *config.Supervisor) { c.Log.Format = "json" },
 		Agent: func(c *config.Agent) {
 			c.Log.Format = "json"
-			c.Recovery.Restarts, c.Recovery.Window = 100, config.Duration(time.Second) // a campaign is no crash loop
+			c.Recovery.Restarts, c.Recovery.Window = 100, config.Duration(time.Second) // the kills of a campaign must not count as a crash loop
 			for i := range c.Sensors.Peripherals {
 				c.Sensors.Peripherals[i] = sensor.PeripheralConfig{Kind: sensor.PeripheralNone} // its checks start processes
 			}
@@ -115,9 +116,9 @@ func newField(t *testing.T, dims string) *field {
 	return f
 }
 
-// startLoad has the nodes report, until settle or the end.
+// startLoad makes the nodes report, until settle or the end.
 func (f *field) startLoad() {
-	if f.loadStop != nil { // it may be there still
+	if f.loadStop != nil { // an earlier load may still run
 		f.loadStop()
 		f.load.Wait()
 	}
@@ -145,9 +146,9 @@ func (f *field) close() {
 	}
 }
 
-// report has the node report: its temperature goes up and down. Three clusters that are injected into share two cores with their
-// supervisors: of more reports than these the supervisors commit less than comes, and the log of a node, which holds 1,024,
-// leaves out what newer ones restate.
+// report makes the node report by changing its temperature up and down. Three clusters under test share two cores with
+// their supervisors. With more reports than these, supervisors would commit fewer than arrive, and the log of a node,
+// with 1,024 entries, would leave out reports that newer ones restate.
 func (f *field) report(ctx context.Context, n cluster.NodeInfo) {
 	tick := time.NewTicker(330 * time.Millisecond)
 	defer tick.Stop()
@@ -165,7 +166,7 @@ func (f *field) report(ctx context.Context, n cluster.NodeInfo) {
 	}
 }
 
-// record is what the daemon says of a half.
+// record returns the daemon's record of a half.
 func (f *field) record(n cluster.NodeInfo, h fault.Half) recovery.Record {
 	r, err := agentdaemon.ReadRecovery(n.StateDir, h)
 	if err != nil || r == nil {
@@ -183,15 +184,15 @@ func (f *field) arm(n cluster.NodeInfo, w who, o failpoint.Order) error {
 	return err
 }
 
-// ended says of an error of Control that the process ended meanwhile.
+// ended reports whether an error of Control means that the process has ended meanwhile.
 func ended(err error) bool { return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) }
 
-// absent says of an error of Control that nobody was there.
+// absent reports whether an error of Control means that no process listened.
 func absent(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT)
 }
 
-// ask asks an injection socket; one of a process that has just been started is not there yet.
+// ask calls an injection socket. It retries, since a new process may not listen yet.
 func (f *field) ask(n cluster.NodeInfo, w who, method, path string, in, out any) error {
 	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		err := n.Control(f.t.Context(), w.socket(), method, path, in, out)
@@ -201,7 +202,7 @@ func (f *field) ask(n cluster.NodeInfo, w who, method, path string, in, out any)
 	}
 }
 
-// running waits until a half runs well, and returns what is said of it.
+// running waits until a half runs, and returns its record.
 func (f *field) running(n cluster.NodeInfo, h fault.Half) (recovery.Record, error) {
 	return f.await(n, h, func(r recovery.Record) bool { return r.State == recovery.Running && r.PID != 0 })
 }
@@ -224,7 +225,7 @@ func (f *field) await(n cluster.NodeInfo, h fault.Half, ok func(recovery.Record)
 	}
 }
 
-// daemonPID returns the process of a node's daemon.
+// daemonPID returns the pid of a node's daemon.
 func (f *field) daemonPID(n cluster.NodeInfo) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -235,12 +236,12 @@ func (f *field) daemonPID(n cluster.NodeInfo) int {
 	return now.RunPID
 }
 
-// startDaemon starts a daemon in the place of one that was killed, as systemd would: again, until it stays. The dead
-// one's locks may be there for a moment longer than its process.
+// startDaemon replaces a killed daemon. Like systemd, it retries until the new one stays. The dead one's locks may last
+// a moment longer than its process.
 func (f *field) startDaemon(n cluster.NodeInfo) error {
 	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		f.mu.Lock()
-		err := f.Cluster.StartRun(string(n.ID)) // refuses while one runs
+		err := f.Cluster.StartRun(string(n.ID)) // fails while one is running
 		f.mu.Unlock()
 		ask := n.Control(f.t.Context(), half.RunSocket, "GET", "/status", nil, nil)
 		if ask == nil {
@@ -252,7 +253,7 @@ func (f *field) startDaemon(n cluster.NodeInfo) error {
 	}
 }
 
-// answered waits until the daemon of a node answers, and looks after a half that runs.
+// answered waits until the daemon of a node answers and supervises a running half.
 func (f *field) answered(n cluster.NodeInfo, h fault.Half) (recovery.Record, error) {
 	deadline := time.Now().Add(patience)
 	for {
@@ -272,8 +273,8 @@ func (f *field) answered(n cluster.NodeInfo, h fault.Half) (recovery.Record, err
 	}
 }
 
-// settle ends the load, and waits until every node is NORMAL and every report that was kept is committed. It returns
-// how many were kept, are stood for by others, were lost and accepted twice.
+// settle ends the load, and waits until every node is NORMAL and every kept report is committed. It returns the numbers
+// of kept and replaced reports, the lost ones and those accepted twice.
 func (f *field) settle(t *testing.T) (kept, replaced int, lost, doubled []string) {
 	t.Helper()
 	f.loadStop()
@@ -285,7 +286,7 @@ func (f *field) settle(t *testing.T) (kept, replaced int, lost, doubled []string
 		}
 	}
 	for len(f.Cluster.Exited()) > 0 {
-		<-f.Cluster.Exited() // the daemons that we killed
+		<-f.Cluster.Exited() // the daemons that the test has killed
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

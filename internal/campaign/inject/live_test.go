@@ -34,7 +34,7 @@ var harms = []harm{
 	{name: "exit", action: failpoint.Exit},
 }
 
-// often is a point that a half comes by many times a second.
+// often returns a point that a half passes many times a second.
 func often(h fault.Half) failpoint.Point {
 	if h == fault.HalfHost {
 		return failpoint.HostSend
@@ -42,7 +42,7 @@ func often(h fault.Half) failpoint.Point {
 	return failpoint.LinkSend
 }
 
-// do harms a half and returns when.
+// do harms a half and returns the time.
 func (f *field) do(n cluster.NodeInfo, h fault.Half, x harm, pid int) (int64, error) {
 	at := cluster.Monotonic()
 	if x.signal != 0 {
@@ -51,7 +51,7 @@ func (f *field) do(n cluster.NodeInfo, h fault.Half, x harm, pid int) (int64, er
 	return at, f.arm(n, whoOf(h), failpoint.Order{Point: often(h), Action: x.action.String()})
 }
 
-// hurt harms a half and watches what becomes of it.
+// hurt harms a half and watches the recovery.
 func (f *field) hurt(n cluster.NodeInfo, h fault.Half, x harm) (sample, recovery.Recovery, error) {
 	s := sample{node: n, what: fmt.Sprintf("%s of the %s half of %s", x.name, h, n.ID), applied: true, touched: true, harmed: true,
 		category: catCrash}
@@ -85,7 +85,7 @@ func (f *field) hurt(n cluster.NodeInfo, h fault.Half, x harm) (sample, recovery
 	return s, l, nil
 }
 
-// hurtDaemon kills or stops the daemon of a node, and has a new one or the same go on: its halves must not notice.
+// hurtDaemon kills or stops the daemon of a node, and starts a new one or continues it. Its halves must not notice.
 func (f *field) hurtDaemon(n cluster.NodeInfo, hang bool, gap time.Duration) (sample, error) {
 	s := sample{what: fmt.Sprintf("SIGKILL of the daemon of %s", n.ID), applied: true, touched: true, category: catCrash}
 	halves := []fault.Half{fault.HalfHost, fault.HalfDNP}
@@ -121,7 +121,7 @@ func (f *field) hurtDaemon(n cluster.NodeInfo, hang bool, gap time.Duration) (sa
 			return s, err
 		}
 		if r.PID != before[i].PID || r.Total != before[i].Total {
-			s.prober = true // a half was restarted for nothing
+			s.prober = true // a half was restarted without need
 			s.what += fmt.Sprintf(": the %s half was process %d, is %d", h, before[i].PID, r.PID)
 		}
 	}
@@ -129,25 +129,25 @@ func (f *field) hurtDaemon(n cluster.NodeInfo, hang bool, gap time.Duration) (sa
 	return s, nil
 }
 
-// results gathers samples from several goroutines.
+// results collects samples from several goroutines.
 type results struct {
 	mu        sync.Mutex
 	classes   map[string]*class
 	bad       []string
 	remaining map[string]int
-	until     time.Time // zero: until there is enough
+	until     time.Time // zero: until there are enough samples
 }
 
 func newResults() *results {
 	return &results{classes: map[string]*class{}, remaining: map[string]int{}}
 }
 
-// want sets how many samples of a class are wanted.
+// want sets the number of samples for a class.
 func (r *results) want(name string, n int) {
 	r.classes[name], r.remaining[name] = newClass(name, *seed), n
 }
 
-// take says which class to try next, at random among those that want more; empty: enough.
+// take returns the class to try next, at random among those that need more; empty if none does.
 func (r *results) take(x *rand.Rand) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -185,7 +185,7 @@ const (
 	daemons = "processes: the daemon"
 )
 
-// rage harms halves and daemons of a node at random moments, one at a time, until there is enough.
+// rage harms halves and daemons of a node at random moments, one at a time, until there are enough samples.
 func (f *field) rage(n cluster.NodeInfo, r *results, x *rand.Rand) {
 	for {
 		time.Sleep(time.Duration(x.Int64N(int64(300 * time.Millisecond))))
@@ -206,7 +206,7 @@ func (f *field) rage(n cluster.NodeInfo, r *results, x *rand.Rand) {
 	}
 }
 
-// rageAll does so on all nodes of some clusters at once.
+// rageAll runs rage on all nodes of some clusters in parallel.
 func rageAll(fields []*field, r *results) {
 	var all sync.WaitGroup
 	for i, f := range fields {
@@ -217,9 +217,9 @@ func rageAll(fields []*field, r *results) {
 	all.Wait()
 }
 
-// TestProcesses harms real halves and their daemons under report load: every hang and crash is found and recovered
-// from, and every report arrives once. Every step of theirs goes wrong in every way it can, and bits flip in what lives in
-// them.
+// TestProcesses harms real halves and their daemons under report load. The system detects every hang and crash and
+// recovers from it, and every report arrives once. Every failpoint is triggered with every action, and bits flip in
+// live data.
 func TestProcesses(t *testing.T) {
 	clusters, hung, crashed, daemon := 1, 32, 32, 12
 	if *full {
@@ -253,12 +253,12 @@ func TestProcesses(t *testing.T) {
 	t.Run("failpoints", func(t *testing.T) { failpoints(t, fields) })
 	t.Run("reports", func(t *testing.T) { accounts(t, fields) })
 	t.Run("live-data", func(t *testing.T) { liveData(t, fields) })
-	if *full { // in short there are too few samples
+	if *full { // the short form has too few samples
 		t.Run("promises", promises)
 	}
 }
 
-// accounts ends the load, and accounts for every report.
+// accounts ends the load and accounts for every report.
 func accounts(t *testing.T, fields []*field) {
 	for _, f := range fields {
 		kept, replaced, lost, doubled := f.settle(t)

@@ -20,10 +20,10 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/relay"
 )
 
-// headerBytes is how much of a message's payload counts as its headers: the relay's and what stands around it.
+// headerBytes is the part of a message's payload that counts as its headers: the relay header and the fields around it.
 const headerBytes = 48
 
-// mailboxMessages are the messages to damage.
+// mailboxMessages returns the messages to damage.
 func mailboxMessages(t *testing.T) []mailbox.Message {
 	t.Helper()
 	mail, err := half.AppendMail(nil, 1, relay.Message{Kind: relay.Up, Limit: 9, Hops: []relay.Hop{{Coord: grid.Coord{X: 1}, Half: fault.HalfDNP}}, Envelope: bytes.Repeat([]byte{0x5a, 3}, 300)})
@@ -37,7 +37,7 @@ func mailboxMessages(t *testing.T) []mailbox.Message {
 	return []mailbox.Message{{Type: mailbox.Doorbell}, {Type: mailbox.Envelope, Payload: mail}, {Type: mailbox.Recovery, Payload: record}}
 }
 
-// postbox is a real mailbox whose messages are looked at, and a socket to put damaged ones in.
+// postbox is a real mailbox with its received messages, and a socket to send damaged ones.
 type postbox struct {
 	box  *mailbox.Box
 	to   *net.UnixConn
@@ -74,7 +74,7 @@ func newPostbox(t *testing.T) *postbox {
 	return p
 }
 
-// put sends a datagram as it is, and returns what came out, and whether it was refused.
+// put sends a datagram unchanged, and returns the received message, or refused if the mailbox rejected it.
 func (p *postbox) put(t *testing.T, b []byte) (got mailbox.Message, refused bool) {
 	t.Helper()
 	bad := p.box.Stats().Bad
@@ -96,8 +96,8 @@ func (p *postbox) put(t *testing.T, b []byte) (got mailbox.Message, refused bool
 	}
 }
 
-// TestMailboxHeaders flips every bit of the headers of mailbox messages, and pairs of them, on the way through a real
-// mailbox: none comes out as something else.
+// TestMailboxHeaders flips every bit of the headers of mailbox messages, and pairs of bits, on the way through a real
+// mailbox: no message arrives altered.
 func TestMailboxHeaders(t *testing.T) {
 	doubles := 300
 	if *full {

@@ -14,18 +14,18 @@ import (
 	"github.com/lofamo/lofamo/internal/cluster"
 )
 
-// unloaded says whether a component does not change its state because of the load.
+// unloaded reports whether a component keeps its state under the load.
 func unloaded(component string) bool { return component != "temperature" && component != "node" }
 
-// watchFor is how long a flip in live data is watched before the half is started anew.
+// watchFor is the observation time of a flip in live data before the half is restarted.
 const watchFor = 1200 * time.Millisecond
 
-// tryFlip flips one bit of what lives in a half, watches it, and starts the half anew, as the paper reloads the
+// tryFlip flips one bit in the live data of a half, observes it, and restarts the half, as the paper reloads the
 // network processor after each run.
 func (f *field) tryFlip(n cluster.NodeInfo, w who, seed uint64) (sample, error) {
 	s := sample{applied: true, touched: true, category: catNoImpact}
 	h := w.half()
-	before, err := f.await(n, h, func(x recovery.Record) bool { // nothing of an earlier sample is under way
+	before, err := f.await(n, h, func(x recovery.Record) bool { // no recovery of an earlier sample is in progress
 		return x.State == recovery.Running && x.PID != 0 && (x.Last == nil || x.Last.Proven > 0 || x.Last.Serving == 0)
 	})
 	if err != nil {
@@ -74,7 +74,7 @@ func (f *field) tryFlip(n cluster.NodeInfo, w who, seed uint64) (sample, error) 
 	return s, nil
 }
 
-// judgeFlip asks both observers of a flip that did not end the half.
+// judgeFlip records both observers' findings on a flip that did not end the half.
 func (f *field) judgeFlip(n cluster.NodeInfo, mark int, at int64, s *sample) {
 	var said []string
 	for _, e := range f.Since(mark) {
@@ -83,7 +83,7 @@ func (f *field) judgeFlip(n cluster.NodeInfo, mark int, at int64, s *sample) {
 		}
 		said = append(said, e.String())
 		if own := e.GetComponent() == "host" || e.GetComponent() == "dnp-core"; own && e.GetTo() == lofamov1.State_SICK && s.ours == "" {
-			s.ours, s.detect = bySelfTest, time.Duration(e.At-at) // a half says of itself that something is wrong with it
+			s.ours, s.detect = bySelfTest, time.Duration(e.At-at) // a half reports a fault of its own
 		}
 		if e.GetComponent() == "dnp" && s.ours == "" {
 			s.ours, s.detect = byWatchdog, time.Duration(e.At-at)
@@ -98,7 +98,7 @@ func (f *field) judgeFlip(n cluster.NodeInfo, mark int, at int64, s *sample) {
 	}
 }
 
-// wellAgain waits until the map calls those components of a node NORMAL that count.
+// wellAgain waits until the map shows the counted components of a node as NORMAL.
 func (f *field) wellAgain(n cluster.NodeInfo, counts func(component string) bool) error {
 	deadline := time.Now().Add(patience)
 	for {
@@ -121,9 +121,9 @@ func (f *field) wellAgain(n cluster.NodeInfo, counts func(component string) bool
 	}
 }
 
-// liveData flips bits in the live state of running halves: counters, states, times, buffers. The paper left data structures
-// out; here they are reported apart, and what is asked for is that a restart heals whatever it was. Only nodes that
-// are no neighbours are tried at a time: a neighbour that is restarted shows in the links.
+// liveData flips bits in the live state of running halves: counters, states, times, buffers. The paper left data
+// structures out; here they are reported separately, and the requirement is that a restart heals any fault. Nodes tried
+// at the same time are never neighbours, because the restart of a neighbour shows in the links.
 func liveData(t *testing.T, fields []*field) {
 	flips := 6
 	if *full {

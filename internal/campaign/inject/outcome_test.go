@@ -13,7 +13,7 @@ import (
 	"github.com/lofamo/lofamo/internal/cluster"
 )
 
-// detector is who noticed a fault. The zero value is nobody.
+// detector is the mechanism that noticed a fault. The zero value means none.
 type detector string
 
 const (
@@ -25,18 +25,18 @@ const (
 	byFile     detector = "owner's look"
 )
 
-// sample is one fault and what became of it.
+// sample is one fault and its outcome.
 type sample struct {
-	what     string           // for people: where and how
-	node     cluster.NodeInfo // of a real process
-	applied  bool             // it changed something; a bit that stands stuck where it was does not
-	touched  bool             // what was hit was in use
-	harmed   bool             // it is effective by its nature, whether or not somebody was quick enough to notice
+	what     string           // for display: place and method
+	node     cluster.NodeInfo // the node, for a real process
+	applied  bool             // it changed something; a bit stuck at its own value does not
+	touched  bool             // the damaged item was in use
+	harmed   bool             // it is effective by nature, even if no observer was fast enough to notice
 	ours     detector
-	prober   bool          // the prober noticed something that is not so, or that something is gone
-	detect   time.Duration // from the injection, when we noticed
-	recover  time.Duration // from the injection, until all was right again
-	healed   bool          // it became right again
+	prober   bool          // the prober noticed a false statement or an absence
+	detect   time.Duration // from the injection to our detection
+	recover  time.Duration // from the injection to the full recovery
+	healed   bool          // it fully recovered
 	lost     int           // reports
 	doubled  int
 	category category // of Table 1
@@ -72,12 +72,12 @@ var categories = []struct {
 	{catNoImpact, [3]string{"637 (60.3 %)", "62 (32.3 %)", "1342 (93.85 %)"}},
 }
 
-// outcome is what a sample comes to.
+// outcome is the result of a sample.
 type outcome string
 
 const (
-	noImpact   outcome = "no impact" // nobody noticed, and nothing in use was hit
-	masked     outcome = "masked"    // what was hit was in use, and its copy or guard gave the right value
+	noImpact   outcome = "no impact" // no observer noticed, and the damaged item was not in use
+	masked     outcome = "masked"    // the item was in use, and its copy or guard gave the right value
 	detected   outcome = "detected"  // we noticed
 	undetected outcome = "missed"    // the prober noticed and we did not
 )
@@ -102,9 +102,9 @@ type class struct {
 	by        map[detector]int
 	cats      map[category]int
 	n         int
-	effective int // the prober noticed, or would have: what coverage is taken over
-	covered   int // of these, detected by us
-	proberOf  int // of the effective ones, those that the prober noticed itself
+	effective int // the prober noticed, or would have: the base of the coverage
+	covered   int // the part of these that we detected
+	proberOf  int // the part of the effective ones that the prober noticed itself
 	unhealed  []string
 	missed    []string
 	lost      int
@@ -113,17 +113,17 @@ type class struct {
 	recovers  []time.Duration
 	took      time.Duration
 	seed      uint64
-	strict    int // of what the prober noticed itself, detected by us
+	strict    int // the part of the prober's that we detected
 	notes     []string
-	chances   bool // what is noticed depends on a busy machine
-	apart     bool // reported apart: what is missed fails nothing
+	chances   bool // detection depends on the load of the machine
+	apart     bool // reported separately: missed samples do not fail the test
 }
 
 func newClass(name string, seed uint64) *class {
 	return &class{name: name, seed: seed, outcomes: map[outcome]int{}, by: map[detector]int{}, cats: map[category]int{}}
 }
 
-// add counts a sample. Faults that changed nothing are not counted.
+// add counts a sample. Faults that changed nothing do not count.
 func (c *class) add(s sample) {
 	if !s.applied {
 		return
@@ -157,15 +157,15 @@ func (c *class) add(s sample) {
 		c.unhealed = append(c.unhealed, s.what)
 	}
 	if s.category == catUndefined || !s.prober && !s.harmed {
-		s.category = catNoImpact // as users see it
+		s.category = catNoImpact // from the users' point of view
 	}
 	c.cats[s.category]++
 	c.lost += s.lost
 	c.doubled += s.doubled
 }
 
-// interval is the 95 % interval of a share k of n (Wilson): it is right for shares near 1, where the usual one
-// says 100 to 100 %.
+// interval returns the 95 % Wilson interval of a share k of n. It is correct for shares near 1, where the usual
+// interval is 100 to 100 %.
 func interval(k, n int) (lo, hi float64) {
 	if n == 0 {
 		return 0, 1
@@ -191,7 +191,7 @@ func TestInterval(t *testing.T) {
 	}
 }
 
-// share prints k of n with its interval.
+// share formats k of n with its interval.
 func share(k, n int) string {
 	if n == 0 {
 		return "–"
@@ -200,7 +200,7 @@ func share(k, n int) string {
 	return fmt.Sprintf("%.2f %% (%d of %d; %.2f to %.2f)", 100*float64(k)/float64(n), k, n, 100*lo, 100*hi)
 }
 
-// quantile of durations; 0 of none.
+// quantile returns a quantile of durations; 0 if there are none.
 func quantile(d []time.Duration, q float64) time.Duration {
 	if len(d) == 0 {
 		return 0
@@ -252,7 +252,7 @@ func TestOutcome(t *testing.T) {
 	}
 }
 
-// byWhom prints detectors, the most frequent first.
+// byWhom formats detectors, the most frequent first.
 func byWhom(by map[detector]int) string {
 	var parts []string
 	for _, d := range slices.SortedFunc(maps.Keys(by),

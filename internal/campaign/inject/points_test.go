@@ -46,7 +46,7 @@ func (w who) half() fault.Half {
 	return fault.HalfDNP
 }
 
-// pointFault is one failpoint that does one thing, once.
+// pointFault is one failpoint with one action.
 type pointFault struct {
 	who    who
 	point  failpoint.Point
@@ -55,21 +55,21 @@ type pointFault struct {
 
 func (p pointFault) String() string { return fmt.Sprintf("%s of %s at %s", p.action, p.who, p.point) }
 
-// atStart says whether a point is passed only while its process starts, or starts another one.
+// atStart reports whether a point is passed only while its process starts, or starts another one.
 func (p pointFault) atStart() bool {
 	return strings.HasPrefix(string(p.point), "start-") || strings.HasPrefix(string(p.point), "daemon-")
 }
 
-// ends says whether the process does not go on.
+// ends reports whether the process cannot continue.
 func (p pointFault) ends() bool { return p.action >= failpoint.Hang }
 
 func (p pointFault) hangs() bool { return p.action == failpoint.Hang || p.action == failpoint.Spin }
 
-// restarts says whether a half is restarted for it.
+// restarts reports whether the fault causes the restart of a half.
 func (p pointFault) restarts() bool { return p.who == daemon || p.ends() || p.atStart() }
 
-// pointFaults are all points with all that they can do, first what restarts nothing: a restart shows in the map for seconds, and what
-// comes after it must wait. What drops, doubles or alters is for packets and stores.
+// pointFaults returns all points with all their actions. Those without a restart come first, because a restart shows in
+// the map for seconds and delays the next sample. Drop, duplicate and alter apply only to packets and stores.
 func pointFaults() []pointFault {
 	var out []pointFault
 	halves, daemons := failpoint.Points()
@@ -114,7 +114,7 @@ func (f *field) try(n cluster.NodeInfo, p pointFault) (sample, error) {
 	return f.tryPoint(n, p)
 }
 
-// tryPoint arms one failpoint of a half and watches what becomes of it.
+// tryPoint arms one failpoint of a half and watches the outcome.
 func (f *field) tryPoint(n cluster.NodeInfo, p pointFault) (sample, error) {
 	s := sample{what: p.String() + " on " + string(n.ID), applied: true, touched: true, harmed: p.ends(), category: pointCategory(p)}
 	h := p.who.half()
@@ -142,7 +142,7 @@ func (f *field) tryPoint(n cluster.NodeInfo, p pointFault) (sample, error) {
 		return s, nil
 	}
 	if !p.ends() {
-		time.Sleep(200 * time.Millisecond) // what was done to a packet has its effect, if it has one
+		time.Sleep(200 * time.Millisecond) // a fault in a packet needs time to take effect
 	}
 	after, err := f.await(n, h, func(r recovery.Record) bool {
 		return r.State == recovery.Running && r.PID != 0 && r.Total >= wantTotal &&
@@ -160,7 +160,7 @@ func (f *field) tryPoint(n cluster.NodeInfo, p pointFault) (sample, error) {
 	return s, nil
 }
 
-// found books a restart.
+// found records a restart.
 func (s *sample) found(l recovery.Recovery, at int64) {
 	s.ours = byExit
 	switch l.Cause.Kind {
@@ -173,7 +173,7 @@ func (s *sample) found(l recovery.Recovery, at int64) {
 	s.detect, s.recover = time.Duration(l.At-at), time.Duration(l.At-at)+l.Serving
 }
 
-// beforePoint waits until both halves run, and nothing of an earlier sample shows that could be taken for this one's.
+// beforePoint waits until both halves run, and until every trace of an earlier sample has gone.
 func (f *field) beforePoint(n cluster.NodeInfo, p pointFault) (recovery.Record, error) {
 	var of recovery.Record
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
@@ -191,7 +191,7 @@ func (f *field) beforePoint(n cluster.NodeInfo, p pointFault) (recovery.Record, 
 	return of, f.rested(n)
 }
 
-// armPoint arms a point of a half. One that is passed at a start only is passed at once.
+// armPoint arms a point of a half. For a point that is passed only at a start, it restarts the half.
 func (f *field) armPoint(n cluster.NodeInfo, p pointFault, pid int) error {
 	o := p.order()
 	if !p.atStart() {
@@ -207,8 +207,8 @@ func (p pointFault) order() failpoint.Order {
 	return failpoint.Order{Point: p.point, Action: p.action.String(), DelayMS: 60}
 }
 
-// judgePoint asks both observers of what was no restart. Only what the map says is a finding of ours: somebody's watchdog or link
-// test has made it. That nobody answers is what users see.
+// judgePoint records both observers' findings on a fault without a restart. Only an entry in the map counts as our
+// detection, by a watchdog or a link test. A missing answer is visible to users.
 func (f *field) judgePoint(n cluster.NodeInfo, p pointFault, mark int, at int64, s *sample) {
 	v := f.noticed(n, mark, at, cluster.Monotonic())
 	if p.ends() {
@@ -258,7 +258,7 @@ func (f *field) armAtStart(n cluster.NodeInfo, w who, o failpoint.Order) error {
 	return os.Rename(path+".new", path)
 }
 
-// disarm has a point that nobody came by do nothing. It says whether somebody has come by all the same.
+// disarm disarms a point that was not reached, and reports whether the process reached it meanwhile.
 func (f *field) disarm(n cluster.NodeInfo, w who) (hit bool, err error) {
 	var st struct{ Armed uint64 }
 	err = f.ask(n, w, "DELETE", "/failpoint", nil, &st)
@@ -268,7 +268,7 @@ func (f *field) disarm(n cluster.NodeInfo, w who) (hit bool, err error) {
 	return st.Armed == 0, err
 }
 
-// awaitPoint waits until a point was hit, which the process says while it can, or has ended of.
+// awaitPoint waits until a point was hit. The process reports that while it can, or has ended.
 func (f *field) awaitPoint(n cluster.NodeInfo, p pointFault, h fault.Half, total uint64) (bool, error) {
 	if p.atStart() {
 		for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
@@ -290,14 +290,14 @@ func (f *field) awaitPoint(n cluster.NodeInfo, p pointFault, h fault.Half, total
 	return f.disarm(n, p.who)
 }
 
-// get asks for what is armed, once.
+// get reads the armed points, once.
 func (f *field) get(n cluster.NodeInfo, w who, out any) error {
 	ctx, cancel := context.WithTimeout(f.t.Context(), time.Second)
 	defer cancel()
 	return n.Control(ctx, w.socket(), "GET", "/failpoint", nil, out)
 }
 
-// failpoints has every step of halves and daemon go wrong in every way, under report load.
+// failpoints triggers every failpoint of halves and daemon with every action, under report load.
 func failpoints(t *testing.T, fields []*field) {
 	rounds, stride := 1, 7
 	if *full {

@@ -16,23 +16,23 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Of the prober. It waits for an answer no longer than answerWithin, and doubts itself where its own process stood still for longer than
-// stoodStill meanwhile.
+// Constants of the prober. It waits for an answer at most answerWithin, and disregards a look if its own process
+// stalled meanwhile for longer than stoodStill.
 const (
 	askEvery     = 25 * time.Millisecond
 	answerWithin = 150 * time.Millisecond
 	stoodStill   = 50 * time.Millisecond
 )
 
-// look is one that the prober took in vain.
+// look is a failed look of the prober.
 type look struct {
 	at, end int64 // cluster.Monotonic
-	gone    bool  // nobody was there; else there was no answer in time
-	again   bool  // and none to the look before
+	gone    bool  // no process listened; otherwise no answer in time
+	again   bool  // the look before failed too
 }
 
-// probe is the application-level prober of a node: it asks the status socket, as `lofamo-agent status` does. What the map
-// says is looked up afterwards (noticed).
+// probe is the application-level prober of a node: it queries the status socket, as `lofamo-agent status` does. noticed
+// adds the map's findings afterwards.
 func (f *field) probe(ctx context.Context, n cluster.NodeInfo) {
 	tick := time.NewTicker(askEvery)
 	defer tick.Stop()
@@ -59,18 +59,18 @@ func (f *field) probe(ctx context.Context, n cluster.NodeInfo) {
 	}
 }
 
-// notice is what the prober saw of a node.
+// notice holds the prober's findings about a node.
 type notice struct {
 	late   bool   // its host half did not answer in time
-	silent bool   // nor when it was asked once more: what ends by itself sooner is no fault that users notice
-	gone   bool   // nobody was there to answer
-	mapped string // what the map said of one of its halves, other than NORMAL
+	silent bool   // two looks in a row had no answer; users would not notice a shorter failure
+	gone   bool   // no process listened
+	mapped string // a state of one of its halves in the map, other than NORMAL
 }
 
-// any says whether there was anything to notice.
+// any reports whether there was any finding.
 func (v notice) any() bool { return v.late || v.certain() }
 
-// certain says whether there was what no busy machine makes.
+// certain reports whether there was a finding that a busy machine cannot cause.
 func (v notice) certain() bool { return v.silent || v.gone || v.mapped != "" }
 
 func (v notice) String() string {
@@ -87,8 +87,8 @@ func (v notice) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// noticed says what the prober saw of a node between two times. Links are not looked at: those of a node whose neighbour is
-// restarted say so.
+// noticed returns the prober's findings about a node between two times. It ignores links, because a node's links report
+// the restart of a neighbour.
 func (f *field) noticed(n cluster.NodeInfo, mark int, from, to int64) notice {
 	var v notice
 	f.proberMu.Lock()
@@ -102,9 +102,9 @@ func (f *field) noticed(n cluster.NodeInfo, mark int, from, to int64) notice {
 	return v
 }
 
-// take adds the looks in vain that began between two times and are not doubted.
+// take adds the failed looks that began between two times and are not doubted.
 func (v *notice) take(looks []look, from, to int64, doubted func(look) bool) {
-	before := false // the look before was in vain, began here, and is not doubted
+	before := false // the look before failed, began in the interval, and is not doubted
 	for _, l := range looks {
 		if l.at < from || l.at > to || doubted(l) {
 			before = false
@@ -117,10 +117,10 @@ func (v *notice) take(looks []look, from, to int64, doubted func(look) bool) {
 	}
 }
 
-// isHalf says whether a component of the map is one of a node's halves.
+// isHalf reports whether a component of the map is one of a node's halves.
 func isHalf(c string) bool { return c == "host" || c == "dnp" || c == "dnp-core" }
 
-// ofHalf says whether a change of the map calls a half something else than NORMAL.
+// ofHalf reports whether a change of the map gives a half a state other than NORMAL.
 func ofHalf(s lab.Seen) bool {
 	return isHalf(s.GetComponent()) && s.GetTo() != lofamov1.State_NORMAL || s.GetComponent() == "node" && s.GetTo() == lofamov1.State_FAILED
 }
@@ -148,7 +148,7 @@ func TestNotice(t *testing.T) {
 	}
 }
 
-// pace knows when this process stood still: what it takes for a fault then may be the machine's lateness, or its own.
+// pace records the stalls of this process: a fault seen then may be the delay of the machine, or of this process.
 type pace struct {
 	mu     sync.Mutex
 	stalls []stall
@@ -159,7 +159,7 @@ type stall struct{ from, to int64 }
 
 const paceEvery = 5 * time.Millisecond
 
-// run notes every moment at which the next came late, until ctx ends.
+// run records every stall, until ctx ends.
 func (p *pace) run(ctx context.Context) {
 	tick := time.NewTicker(paceEvery)
 	defer tick.Stop()
@@ -178,7 +178,7 @@ func (p *pace) beat(now int64) {
 	p.last = now
 }
 
-// longest returns for how long at most this process stood still at some time of an interval.
+// longest returns the longest stall of this process that overlaps an interval.
 func (p *pace) longest(from, to int64) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -205,11 +205,11 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// restartShows is for how long after its self-test has passed a restart may come to the map.
+// restartShows is the time after its self-test within which a restart may appear in the map.
 const restartShows = 2 * time.Second
 
-// rested waits until nothing of what a node went through before can be taken for something new: no half of it was restarted lately,
-// and the map calls them NORMAL.
+// rested waits until earlier events of a node can no longer look like new ones: neither half was restarted recently,
+// and the map shows them as NORMAL.
 func (f *field) rested(n cluster.NodeInfo) error {
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 		if _, err := f.await(n, h, func(r recovery.Record) bool {

@@ -2,5 +2,5 @@
 
 package inject
 
-// slower is how many times longer the virtual worlds take here: so much fewer samples are taken.
+// slower is the slowdown of the virtual worlds under the race detector. The number of samples is reduced by it.
 const slower = 4

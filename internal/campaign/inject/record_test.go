@@ -12,11 +12,11 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// recordFile has the counts of the run that docs/campaign.md prints.
+// recordFile holds the counts of the run that docs/campaign.md prints.
 const recordFile = "testdata/campaign.json"
 
-// record is all that the document prints of a run. A run writes it beside the document, so that the text can be rendered anew,
-// and held to it, without 45 minutes of faults. Times are in nanoseconds.
+// record holds all data of a run that the document prints. A run writes it beside the document, so that tests can
+// render the text and compare it without 45 minutes of faults. Times are in nanoseconds.
 type record struct {
 	Full      bool          `json:"full"` // the whole campaign, not the short form
 	Seed      uint64        `json:"seed"`
@@ -24,12 +24,12 @@ type record struct {
 	Begun     time.Time     `json:"begun"`
 	Took      time.Duration `json:"took"`
 	Machine   string        `json:"machine"`
-	Load      string        `json:"load"` // when it began
+	Load      string        `json:"load"` // at the beginning
 	LoadAfter string        `json:"loadAfter"`
 	Failed    bool          `json:"failed"`
-	// TakenOver: the run was made before there were records, and this one was read from the page that it had printed.
+	// TakenOver means that the run predates records, and that this one was read from its printed page.
 	TakenOver bool `json:"takenOver,omitempty"`
-	// FoundLater is how many of the lost reports a recount of the run's logs found in the store.
+	// FoundLater is the number of lost reports that a recount of the run's logs found in the store.
 	FoundLater int `json:"foundLater,omitempty"`
 
 	Reports    reportCounts                `json:"reports"`
@@ -47,7 +47,7 @@ type reportCounts struct {
 	Doubled  int `json:"doubled"`
 }
 
-// spread is the median and the 99th percentile of durations; both 0 of none.
+// spread is the median and the 99th percentile of durations; both 0 if there are none.
 type spread struct {
 	Median time.Duration `json:"median"`
 	P99    time.Duration `json:"p99"`
@@ -61,7 +61,7 @@ func (s spread) String() string { return ms(s.Median) + ", " + ms(s.P99) }
 type timelineRow struct {
 	Hang       bool   `json:"hang"`
 	Recoveries int    `json:"recoveries"`
-	Within     int    `json:"within"` // the bound of a hang
+	Within     int    `json:"within"` // within the bound for a hang
 	Doubts     int    `json:"doubts,omitempty"`
 	Detect     spread `json:"detect"`
 	Gone       spread `json:"gone"`
@@ -91,14 +91,14 @@ type classRecord struct {
 	Apart     bool             `json:"apart,omitempty"`
 }
 
-// The columns of Table 1.
+// Columns of Table 1.
 const (
 	columnMemory    = "shared memory"
 	columnProcesses = "processes"
 	columnLive      = "live data"
 )
 
-// columnOf is the column of Table 1 that a class counts in.
+// columnOf returns the column of Table 1 for a class.
 func columnOf(k *class) string {
 	switch {
 	case k.apart:
@@ -109,7 +109,7 @@ func columnOf(k *class) string {
 	return columnMemory
 }
 
-// record takes down what was done.
+// record returns the record of the run.
 func (c conditions) record() record {
 	r := record{
 		Full: *full, Seed: *seed, Commit: command("git", "describe", "--always", "--dirty",

@@ -21,17 +21,17 @@ var (
 
 	recordOut = flag.String("campaign.record", "", "file for the counts that the results are printed from")
 	render    = flag.Bool("campaign.render", false, "print docs/campaign.md anew from the counts of its run")
-	// With it, TestProcesses/hangs-and-crashes goes on for so long, whatever it comes to.
+	// If set, TestProcesses/hangs-and-crashes runs for this time, with any number of samples.
 	rageFor = flag.Duration("campaign.for", 0, "how long halves and daemons are killed and stopped at random moments")
 )
 
-// bitOf is one bit of the register file and what it belongs to.
+// bitOf is one bit of the register file and its area.
 type bitOf struct {
 	bit  int
 	area regfile.Area
 }
 
-// registerBits are all bits of both pages that have a meaning.
+// registerBits returns all meaningful bits of both pages.
 func registerBits() []bitOf {
 	var out []bitOf
 	for _, a := range regfile.Areas() {
@@ -42,8 +42,7 @@ func registerBits() []bitOf {
 	return out
 }
 
-// inUse says whether somebody reads an area while nothing is wrong; the others are for people, or for when the
-// DNP core is sick.
+// inUse reports whether an area is read in normal operation. The others are for people, or for a sick DNP core.
 func inUse(area string) bool {
 	area, _, _ = strings.Cut(area, ",")
 	for _, a := range []watchdog.Addr{
@@ -57,10 +56,10 @@ func inUse(area string) bool {
 	return area == "magic" || strings.HasPrefix(area, "link detail") || strings.HasPrefix(area, "sensor value") || area == "neighbour host Y-"
 }
 
-// fault in the page: which bits, and whether they are flipped once or stuck.
+// pageFault is a fault in the page: its bits, and whether they are flipped once or stuck.
 type pageFault struct {
 	bits  []bitOf
-	stuck int // 0 or 1: at that; -1: flipped once
+	stuck int // 0 or 1: stuck at that value; -1: flipped once
 }
 
 func (f pageFault) String() string {
@@ -75,18 +74,19 @@ func (f pageFault) String() string {
 	return strings.Join(parts, " and ") + " " + how
 }
 
-// rounds of a sample: what the node has to say changes at two moments, so that stores and changes meet the fault.
+// Times in a sample: the node's state changes at two moments, so that stores and changes meet the fault.
 const (
 	beforeChange = 300 * time.Millisecond
-	afterChange  = 900 * time.Millisecond // a digest and a look at the file lie in it
-	settling     = 700 * time.Millisecond // a change, or the end of a fault, has reached everybody
+	afterChange  = 900 * time.Millisecond // includes a digest and a check of the file
+	settling     = 700 * time.Millisecond // until a change, or the end of a fault, has propagated
 	step         = 5 * time.Millisecond
 )
 
-// quiet and changed are what the world says in its two states.
+// baseline holds the public text of the world in its two states.
 type baseline struct{ quiet, changed string }
 
-// change makes something new true, or true no more: the host's memory turns sick, a neighbour's is mended.
+// change switches the world's second state on or off: the host's memory turns sick, and a neighbour's memory is
+// repaired.
 func (w *world) change(on bool) {
 	w.memory = fault.Normal
 	broken := watchdog.HealthBroken
@@ -114,7 +114,7 @@ func (w *world) baseline() baseline {
 	return b
 }
 
-// try puts one fault into the page of a world that is as it should be, and watches both observers.
+// try applies one fault to the page of a healthy world and watches both observers.
 func (w *world) try(f pageFault, b baseline, jitter time.Duration) sample {
 	w.run(jitter)
 	s := sample{what: f.String(), category: catMailbox}
@@ -134,7 +134,7 @@ func (w *world) try(f pageFault, b baseline, jitter time.Duration) sample {
 	if f.stuck >= 0 {
 		w.stuck = apply
 	}
-	// Either state may be seen while one becomes the other.
+	// Either state is allowed during a change.
 	watch := func(d time.Duration, allowed ...string) {
 		for end := w.now.Add(d); w.now.Before(end); {
 			w.run(step)
@@ -153,7 +153,7 @@ func (w *world) try(f pageFault, b baseline, jitter time.Duration) sample {
 	return s
 }
 
-// observe asks both observers. Where "" is allowed, the prober waits.
+// observe records both observers' findings. If allowed contains "", the prober waits.
 func (w *world) observe(s *sample, before map[detector]uint64, start time.Time, allowed []string) {
 	if s.ours == "" {
 		now := w.detections()
@@ -179,7 +179,7 @@ func (w *world) observe(s *sample, before map[detector]uint64, start time.Time, 
 	}
 }
 
-// difference is where two public states differ first.
+// difference describes the first difference between two public states.
 func difference(want, got string) string {
 	w, g := strings.Split(want, "|"), strings.Split(got, "|")
 	for i := range g {
@@ -190,7 +190,7 @@ func difference(want, got string) string {
 	return "said less"
 }
 
-// heals waits until everything is said as it should be and no part of the page is bad.
+// heals waits until the public state is correct and no part of the page is bad.
 func (w *world) heals(b baseline, start time.Time, s *sample) bool {
 	for range 100 {
 		if w.public() == b.quiet && w.sound() {
@@ -202,7 +202,7 @@ func (w *world) heals(b baseline, start time.Time, s *sample) bool {
 	return false
 }
 
-// sound says whether the whole page reads as it should.
+// sound reports whether the whole page is readable and correct.
 func (w *world) sound() bool {
 	f := w.hostPage.File()
 	if f.Check() != nil {
@@ -216,7 +216,7 @@ func (w *world) sound() bool {
 	return true
 }
 
-// pages tries faults in the register page; a world that does not heal is left.
+// pages tries faults in the register page. It replaces a world that does not heal.
 type pages struct {
 	t *testing.T
 	w *world
@@ -243,7 +243,7 @@ func TestRegisterPage(t *testing.T) {
 	rounds := map[int]int{-1: 1, 0: 1, 1: 1}
 	if *full {
 		every, pairs = 1, 6000
-		rounds[0] = 3 // at other moments: most bits are 0 as they are
+		rounds[0] = 3 // at other moments: most bits are 0 already
 	}
 	bits := registerBits()
 	for _, x := range []struct {
@@ -267,7 +267,7 @@ func TestRegisterPage(t *testing.T) {
 			for n := range pairs {
 				i := p.r.IntN(len(bits))
 				j := p.r.IntN(len(bits))
-				if n%2 == 0 { // near by: of one word, or of its guards
+				if n%2 == 0 { // nearby: in the same word, or in its guards
 					j = (i + 1 + p.r.IntN(63)) % len(bits)
 				}
 				if i != j {

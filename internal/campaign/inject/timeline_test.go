@@ -15,23 +15,23 @@ import (
 type course struct {
 	x      harm
 	detect time.Duration
-	stood  time.Duration // for how long at most this process stood still before the detection: the machine was late, or may have been
+	stood  time.Duration // the longest stall of this process before the detection: the machine was late, or may have been
 	recovery.Recovery
 }
 
-// What is promised of one recovery at a time, and of all faults.
+// Promises for one recovery at a time, and for all faults.
 const (
 	promisedServing  = 500 * time.Millisecond // from the detection, 99 of 100
 	promisedCoverage = 0.999
 )
 
-// inTime says of a hang whether it was found within the bound, and if not, whether that is in doubt.
+// inTime reports whether a hang was found within the bound and, if not, whether that is in doubt.
 func (c course) inTime(bound, tRead time.Duration) (ok, doubt bool) {
 	ok = c.detect <= bound
 	return ok, !ok && c.stood > tRead
 }
 
-// broken lists the promises that were not kept.
+// broken lists the broken promises.
 func broken(p config.Periods, courses []course, classes []*class) []string {
 	var out []string
 	bound := recovery.HangBound(p.TRead, p.ReadMisses)
@@ -95,7 +95,7 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// promises asserts what the whole campaign is to show.
+// promises asserts the promises of the whole campaign.
 func promises(t *testing.T) {
 	p, err := config.Preset(config.PresetDefault)
 	if err != nil {
@@ -106,8 +106,8 @@ func promises(t *testing.T) {
 	}
 }
 
-// timeline takes the course of recoveries one after the other, nothing else going on: what a recovery takes, and not what
-// a machine takes for a dozen at a time.
+// timeline measures recoveries one at a time on an otherwise idle cluster: the time of a recovery, not that of a
+// machine busy with a dozen.
 func timeline(t *testing.T, f *field) {
 	n := 4
 	if *full {

@@ -28,16 +28,15 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// world is one node in virtual time: the machines of both halves with their watchdogs, the real register file
-// between them, neighbours on six links, and a supervisor that acknowledges. Something is wrong with it from the
-// start, so that the registers are not empty: a neighbour's host is dead, another's memory broken, a link cut, the
-// temperature high.
+// world is one node in virtual time: the machines of both halves with their watchdogs, the real register file between
+// them, neighbours on six links, and a supervisor that acknowledges. It has faults from the start, so that the
+// registers are not empty: a neighbour's host is dead, another's memory broken, a link cut, the temperature high.
 type world struct {
 	t       *testing.T
 	periods config.Periods
 	now     time.Time
 	topo    *topo.Map
-	page    []byte // the file, mapped by us as well: where faults are put
+	page    []byte // the file, mapped here as well: faults are applied to it
 	raw     *os.File
 
 	host      *hostcore.Machine
@@ -48,13 +47,13 @@ type world struct {
 	dnpWake   time.Time
 	peers     []*peer
 	sensorsAt time.Time
-	memory    fault.State // what the host's sensor says
-	stuck     func()      // applied again after every store; nil: nothing is stuck
+	memory    fault.State // reading of the host's sensor
+	stuck     func()      // applied again after every store; nil if nothing is stuck
 
-	told   map[string]string // by component: what the host half has reported last
+	told   map[string]string // by component: the last report of the host half
 	beaten [grid.NumDirections]string
-	mended int // how often a half found its page broken and made it anew
-	notes  int // of corruption and lateness
+	mended int // number of times that a half found its page broken and recreated it
+	notes  int // notes of corruption and delay
 }
 
 type peer struct {
@@ -138,7 +137,7 @@ func (w *world) start(dims grid.Dims, at grid.Coord) {
 	}
 }
 
-// run lets virtual time pass.
+// run advances the virtual time.
 func (w *world) run(d time.Duration) {
 	for end := w.now.Add(d); ; {
 		next := w.hostWake
@@ -163,7 +162,7 @@ func (w *world) run(d time.Duration) {
 	}
 }
 
-// wake does what is due now.
+// wake makes the steps that are due.
 func (w *world) wake() {
 	if !w.now.Before(w.sensorsAt) {
 		w.sensorsAt = w.now.Add(w.periods.SensorPeriod)
@@ -199,7 +198,7 @@ func (w *world) wake() {
 	}
 }
 
-// again puts what is stuck back to where it is stuck.
+// again resets stuck bits to their stuck value.
 func (w *world) again() {
 	if w.stuck != nil {
 		w.stuck()
@@ -244,7 +243,7 @@ func (w *world) stepHost(ev hostcore.Event) {
 	}
 }
 
-// sent is the supervisor: it takes what the node says, and acknowledges.
+// sent simulates the supervisor: it receives the node's reports and acknowledges them.
 func (w *world) sent(s *hostcore.Send) {
 	answer := func(m *lofamov1.Message) {
 		w.stepHost(hostcore.Received{Opened: servicenet.Opened{Role: servicenet.RoleSupervisor, Name: s.Target, Msg: m},
@@ -266,13 +265,13 @@ func (w *world) sent(s *hostcore.Send) {
 	}
 }
 
-// stripTimes leaves out of a detail what differs from one look to the next.
+// stripTimes removes the trailing times from a detail, which differ between looks.
 func stripTimes(s string) string { return strings.TrimRight(s, "0123456789.µms ") }
 
 func (w *world) stepDNP(ev dnpcore.Event) {
 	out := w.dnp.Step(w.now, ev)
 	w.dnpWake = out.Wake
-	for _, s := range slices.Clone(out.Stores) { // store by store: what is stuck is so after each
+	for _, s := range slices.Clone(out.Stores) { // store by store, since stuck bits are reset after each
 		w.dnpPage.WriteDNP(w.now, &dnpcore.Output{Stores: []dnpcore.Store{s}})
 		w.again()
 	}
@@ -299,7 +298,7 @@ func (w *world) stepDNP(ev dnpcore.Event) {
 	}
 }
 
-// frame takes what the node says to a neighbour.
+// frame delivers the node's frame to a neighbour.
 func (w *world) frame(o *dnpcore.Outgoing) {
 	for _, p := range w.peers {
 		if p.dir == o.Dir {
@@ -313,8 +312,8 @@ func (w *world) frame(o *dnpcore.Outgoing) {
 	}
 }
 
-// public is what an application-level prober can know of the node: what it states of itself and of its neighbours,
-// by its status socket and to the supervisors, and what it tells the neighbours.
+// public returns all that an application-level prober can know of the node: its reported states of itself and its
+// neighbours, through its status socket and to the supervisors, and its messages to the neighbours.
 func (w *world) public() string {
 	var b strings.Builder
 	for _, s := range w.host.States() {
@@ -329,7 +328,7 @@ func (w *world) public() string {
 	return b.String()
 }
 
-// detections counts by whom something was noticed since the world began.
+// detections counts the detections by detector since the start of the world.
 func (w *world) detections() map[detector]uint64 {
 	return map[detector]uint64{
 		byGuard: w.hostPage.File().Corrupt() + w.dnpPage.File().Corrupt() + uint64(w.notes),
@@ -341,7 +340,7 @@ func (w *world) stale() bool {
 	return w.host.Verdict() == watchdog.Stale || w.dnp.Verdict() == watchdog.Stale
 }
 
-// bits of the file as 64-bit words would tear: a fault is put by atomic stores of single bytes, as memory's is.
+// Faults are applied by atomic stores of single bytes, as in real memory, since 64-bit words could tear.
 func (w *world) flip(bit int) { w.page[bit/8] ^= 1 << (bit % 8) }
 
 func (w *world) bit(bit int) bool { return w.page[bit/8]>>(bit%8)&1 == 1 }

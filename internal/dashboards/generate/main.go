@@ -1,4 +1,4 @@
-// Command generate writes deploy/grafana from internal/dashboards. It is run at the module's root by make generate.
+// Command generate writes deploy/grafana from internal/dashboards. make generate runs it at the module's root.
 package main
 
 import (
@@ -16,7 +16,7 @@ func main() {
 	}
 }
 
-// run leaves no file of a dashboard that is gone.
+// run also deletes the files of removed dashboards.
 func run(dir string) error {
 	files, err := dashboards.Files()
 	if err != nil {

@@ -1,7 +1,8 @@
-// Package alertmanager has Alertmanagers alert people: a fault is an alert of the API's version 2, which is sent to all members of
-// one Alertmanager cluster and sent again for as long as it stands; undoing it is its end. An alert is known by its labels, so
-// that it may be sent again by whichever supervisor, and is one alert all the same. An Alertmanager knows no tokens: what a supervisor
-// sends that has not noticed yet that it leads no longer lasts until its successor sends the end again, or for Config.Hold.
+// Package alertmanager raises alerts in Alertmanager clusters. A fault becomes an alert of API version 2. The executor
+// sends it to all members of one Alertmanager cluster and repeats it while the fault lasts; undoing the step resolves
+// the alert. Alertmanager identifies an alert by its labels, so any supervisor may send it again without creating a
+// second one. Alertmanager knows no fencing tokens. An alert from a supervisor that has lost leadership without
+// noticing therefore lasts until its successor resolves it again, or for Config.Hold.
 package alertmanager
 
 import (
@@ -25,7 +26,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// Config is where alerts go.
+// Config lists the Alertmanagers and how to reach them.
 type Config = config.Alertmanagers
 
 // Executor sends alerts. Do needs Run beside it.
@@ -36,14 +37,14 @@ type Executor struct {
 	calls    []*httpcall.Caller
 	guard    executor.Guard
 	events   chan event
-	settle   time.Duration // from one asking what stands to the next, of a leader
+	settle   time.Duration // interval between a leader's queries for standing alerts
 }
 
 const (
-	batch = 200 // alerts in one request
-	// settle is how often a leader asks what stands.
+	batch = 200 // maximum number of alerts in one request
+	// settle is the interval at which a leader queries the standing alerts.
 	settle = 10 * time.Second
-	// maxNamed members of a group fault are named in its alert.
+	// maxNamed is the maximum number of members that the alert for a group fault lists.
 	maxNamed = 32
 )
 
@@ -70,11 +71,11 @@ func newExecutor(cfg Config, standing executor.Active, log *slog.Logger) (*Execu
 	return x, nil
 }
 
-// Kinds are what an executor is for.
+// Kinds returns the kinds of actions that Executor carries out.
 func Kinds() []response.Kind { return []response.Kind{response.Alertmanager} }
 
-// Do implements executor.Executor. It returns when one Alertmanager has the alert, or its end: the others are told until they have
-// it, too. That is why nothing is to be looked at first.
+// Do implements executor.Executor. It returns when one Alertmanager has the alert or its end; the others receive it in
+// the background. Sending twice does no harm, so Do need not check the state first.
 func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
 	return httpcall.Attempt(ctx, &x.guard, j, func(ctx context.Context) executor.Result { return x.attempt(ctx, j) })
 }
@@ -89,7 +90,8 @@ func (x *Executor) attempt(ctx context.Context, j executor.Job) executor.Result 
 	select {
 	case s = <-heard:
 	case <-ctx.Done():
-		// Of the keeper itself, which may be hearing this very moment that one has it. It answers at once, or has ended.
+		// Ask the keeper, which may be learning right now that an Alertmanager accepted the alert. It answers at once
+		// unless it has stopped.
 		back := make(chan delivery, 1)
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
@@ -101,7 +103,7 @@ func (x *Executor) attempt(ctx context.Context, j executor.Job) executor.Result 
 	return outcome(j, s)
 }
 
-// outcome of a job by how far its alert has come.
+// outcome returns the result of a job from the delivery state of its alert.
 func outcome(j executor.Job, s delivery) executor.Result {
 	var failed []string
 	for i, why := range s.Why {
@@ -122,7 +124,7 @@ func outcome(j executor.Job, s delivery) executor.Result {
 	}
 }
 
-// alert is what people are told of a fault. Its labels are the same for as long as the response lives.
+// alert builds the alert for a job. Its labels stay the same as long as the response exists.
 func (x *Executor) alert(j executor.Job) alert {
 	labels := map[string]string{"alertname": "LofamoNodeFault", "cluster": j.Cluster, "policy": j.Policy, "severity": j.Parameters["severity"]}
 	what := j.Target.String()
@@ -155,7 +157,7 @@ func members(ids []fault.NodeID) string {
 	return strings.Join(out, " ")
 }
 
-// wire is an alert as the API has it.
+// wire is an alert in the API's JSON form.
 type wire struct {
 	Labels       map[string]string `json:"labels"`
 	Annotations  map[string]string `json:"annotations"`
@@ -164,7 +166,7 @@ type wire struct {
 	GeneratorURL string            `json:"generatorURL,omitempty"`
 }
 
-// post makes one request.
+// post sends one request.
 func (x *Executor) post(ctx context.Context, p post) sent {
 	out := make([]wire, 0, len(p.Alerts))
 	for _, a := range p.Alerts {
@@ -189,7 +191,7 @@ func (x *Executor) post(ctx context.Context, p post) sent {
 	return sent{p, true, true, ""}
 }
 
-// header of a request.
+// header returns the headers of a request.
 func (x *Executor) header() (http.Header, error) {
 	h := http.Header{}
 	h.Set("Content-Type", "application/json")

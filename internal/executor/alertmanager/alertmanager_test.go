@@ -28,10 +28,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// bound is how long a test waits for what must happen.
+// bound is the timeout for an event that a test waits for.
 const bound = 20 * time.Second
 
-// program finds an Alertmanager. Without one the test is skipped, and fails where everything has to be there.
+// program finds an Alertmanager. Without one the test is skipped, or fails where nothing may be missing.
 func program(t *testing.T) string {
 	t.Helper()
 	return needs.Program(t, "Debian's package prometheus-alertmanager", "prometheus-alertmanager", "alertmanager")
@@ -46,7 +46,7 @@ type manager struct {
 	log  bytes.Buffer
 }
 
-// start has an Alertmanager at an address. It has no peers, and knows nothing of what one before it knew.
+// start runs an Alertmanager at an address. It has no peers and no state from an earlier one.
 func start(t *testing.T, addr string) *manager {
 	t.Helper()
 	return startWith(t, addr, "route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")
@@ -98,14 +98,14 @@ func (m *manager) waitFor(what string, so func() bool) {
 	}
 }
 
-// got is an alert as an Alertmanager has it.
+// got is an alert as Alertmanager returns it.
 type got struct {
 	Labels, Annotations map[string]string
 	StartsAt, EndsAt    time.Time
 	GeneratorURL        string
 }
 
-// firing are the alerts that fire, by node, or group.
+// firing returns the firing alerts by node or group.
 func (m *manager) firing() map[string]got {
 	m.t.Helper()
 	resp, err := http.Get("http://" + m.addr + "/api/v2/alerts")
@@ -181,8 +181,8 @@ func do(t *testing.T, x *Executor, j executor.Job) {
 	}
 }
 
-// TestReal: alerts at a real Alertmanager, which fire for longer than they are sent for, end when they are undone, and end by
-// themselves when their supervisor is gone; another supervisor goes on with them.
+// TestReal sends alerts to a real Alertmanager. They outlast the end time of one send, end when they are undone, and
+// expire when their supervisor is gone. Another supervisor keeps them firing.
 func TestReal(t *testing.T) {
 	m := start(t, freeport.Addr(t).String())
 	cfg := Config{URLs: []string{"http://" + m.addr}, Labels: map[string]string{"site": "pisa"}, Link: "https://lofamo.example/responses"}
@@ -227,7 +227,7 @@ func TestReal(t *testing.T) {
 	if now := m.firing(); len(now) != 2 || now["n1"].Labels != nil {
 		t.Errorf("after its end: %+v", now)
 	}
-	do(t, x, jobOf("n9", 1, undo)) // that never fired, or at a supervisor before
+	do(t, x, jobOf("n9", 1, undo)) // never fired, or fired under an earlier supervisor
 	stop()
 	var mu sync.Mutex
 	stood, asked := []executor.Job{jobOf("n2", 1)}, 0
@@ -246,14 +246,14 @@ func TestReal(t *testing.T) {
 	if now := m.firing(); len(now) != 0 {
 		t.Errorf("%+v", now)
 	}
-	do(t, next, jobOf("n3", 1)) // is not committed, ever
+	do(t, next, jobOf("n3", 1)) // is never committed
 	mu.Lock()
 	stood = nil
 	mu.Unlock()
 	m.waitFor("the end of what does not stand", func() bool { return len(m.firing()) == 0 })
 }
 
-// notice is what an Alertmanager tells people, as its webhook has it.
+// notice is the webhook notification of an Alertmanager.
 type notice struct {
 	Alerts []struct {
 		Status, Fingerprint string
@@ -261,9 +261,9 @@ type notice struct {
 	}
 }
 
-// TestNextLeaderResolves: whoever leads, an alert is the same one to the people that a real Alertmanager tells: its labels stay, what is
-// said of it may change, and the next leader ends it though it has never sent it, or has sent it with other words. Nothing here
-// ends by itself.
+// TestNextLeaderResolves: receivers of a real Alertmanager see one and the same alert across leaders. Its labels stay;
+// its annotations may change. The next leader resolves it even if it never sent the alert or sent it with other
+// annotations. Nothing here expires.
 func TestNextLeaderResolves(t *testing.T) {
 	heard := make(chan notice, 100)
 	people := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -278,8 +278,8 @@ func TestNextLeaderResolves(t *testing.T) {
 route: {receiver: people, group_by: ["..."], group_wait: 10ms, group_interval: 50ms, repeat_interval: 1h}
 receivers: [{name: people, webhook_configs: [{url: %q, send_resolved: true}]}]
 `, people.URL))
-	t.Cleanup(m.kill)         // before those whom it tells
-	is := map[string]string{} // what people know of each alert, by fingerprint
+	t.Cleanup(m.kill)         // before the receiver that it notifies
+	is := map[string]string{} // status of each alert at the receiver, by fingerprint
 	node := map[string]string{}
 	told := func(status string, nodes ...string) {
 		t.Helper()
@@ -331,7 +331,8 @@ receivers: [{name: people, webhook_configs: [{url: %q, send_resolved: true}]}]
 	}
 }
 
-// TestCluster: of two Alertmanagers one is down; it gets everything when it is up, also after it has lost what it had.
+// TestCluster: one of two Alertmanagers is down. It receives all firing alerts when it starts, even if it has lost its
+// state.
 func TestCluster(t *testing.T) {
 	m, addr := start(t, freeport.Addr(t).String()), freeport.Addr(t).String()
 	x, _ := run(t, Config{URLs: []string{"http://" + m.addr, "http://" + addr + "/"}}, nil)
@@ -348,10 +349,11 @@ func TestCluster(t *testing.T) {
 	m.waitFor("what fires, at one that has lost all", func() bool { return len(m.firing()) == 2 })
 }
 
-// TestUnreached: what nobody was told is unchanged, and is told nobody later; what somebody may have heard is not known.
+// TestUnreached: an alert that reached no Alertmanager is Unchanged and is not sent later. An alert that may have
+// reached one is NotKnown.
 func TestUnreached(t *testing.T) {
 	addr := freeport.Addr(t)
-	// It is tried every 200 ms; between two tries nothing is under way.
+	// The executor retries every 200 ms; between two tries no request is in flight.
 	x, _ := run(t, Config{URLs: []string{"http://" + addr.String()}}, nil)
 	if r := x.Do(t.Context(), jobOf("n1", 1, within(300*time.Millisecond))); r.Outcome != response.Unchanged ||
 		!strings.Contains(r.Detail, "refused") {
@@ -388,12 +390,12 @@ func TestUnreached(t *testing.T) {
 			with++
 		}
 	}
-	if with > 1 { // one may have been under way when it was given up
+	if with > 1 { // one may have been in flight when the attempt was given up
 		t.Errorf("what was given up is sent %d times", with)
 	}
 }
 
-// TestNotRunning: without Run nothing is sent, and nobody waits for ever.
+// TestNotRunning: without Run the executor sends nothing, and Do returns at its deadline.
 func TestNotRunning(t *testing.T) {
 	x, stop := run(t, Config{URLs: []string{"http://" + freeport.Addr(t).String()}}, nil)
 	stop()
@@ -402,7 +404,7 @@ func TestNotRunning(t *testing.T) {
 	}
 }
 
-// TestToken: the bearer token is read for every request, and what is none is refused.
+// TestToken: the executor reads the bearer token for every request and rejects an invalid one.
 func TestToken(t *testing.T) {
 	var mu sync.Mutex
 	var given []string
@@ -440,7 +442,7 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// TestStorm: a thousand alerts at once go in few requests.
+// TestStorm: a thousand simultaneous alerts take few requests.
 func TestStorm(t *testing.T) {
 	var mu sync.Mutex
 	requests, alerts := 0, map[string]bool{}

@@ -1,13 +1,14 @@
-// The keeper decides which alerts go to which Alertmanager, and when. An Alertmanager forgets an alert that is not sent
-// again before its end: so each alert is sent with an end some way ahead, and again, well before that, for as long as it
-// stands. This file is pure; run.go posts, waits and asks for standing alerts.
+// The keeper decides which alerts go to which Alertmanager, and when. Alertmanager drops an alert that is not sent
+// again before its end time. So the keeper sends each alert with an end time well ahead and repeats it long before that
+// time while the fault lasts. This file is pure; run.go posts, waits and queries the standing alerts.
 //
-// Each Alertmanager of a cluster gets everything, and is retried by itself: they tell one another of notifications, not of alerts.
-// What is resolved is sent again, too, until the end that was sent last while it fired is past: an Alertmanager whose clock is
-// behind takes an end that has just come for one that is still to come, and keeps the later of the two.
+// Each Alertmanager of a cluster receives everything and has its own retries, because the members share notifications
+// but not alerts. The keeper also repeats a resolved alert until the last end time sent while it fired has passed: an
+// Alertmanager whose clock is slow takes a recent end time for a future one and keeps the later of the two.
 //
-// To an Alertmanager alerts of the same labels are one, whatever response they are of. So the end of one is not sent again once
-// another fires, and where it has to be sent, the one that fires is sent behind it.
+// To Alertmanager, alerts with the same labels are one alert, even if they belong to different responses. So the keeper
+// stops repeating the end of one when another starts to fire. If it must send such an end, it sends the firing alert
+// right after.
 
 package alertmanager
 
@@ -18,10 +19,10 @@ import (
 	"time"
 )
 
-// alertKey names an alert: the response and the step that it is for.
+// alertKey identifies an alert by its response and step.
 type alertKey string
 
-// alert is one alert to send. Nobody changes its maps.
+// alert is one alert to send. Its maps are immutable.
 type alert struct {
 	Key         alertKey
 	Labels      map[string]string
@@ -29,56 +30,56 @@ type alert struct {
 	StartsAt    time.Time
 }
 
-// keeperConfig holds the targets and the times.
+// keeperConfig holds the number of targets and the intervals.
 type keeperConfig struct {
-	Targets int           // how many Alertmanagers there are
-	Resend  time.Duration // from one sending of an alert to the next
-	Hold    time.Duration // by which the end that is sent is ahead; more than Resend
-	Batch   int           // alerts in one request
+	Targets int           // number of Alertmanagers
+	Resend  time.Duration // interval between two sends of an alert
+	Hold    time.Duration // how far ahead the end time is set; more than Resend
+	Batch   int           // maximum number of alerts in one request
 }
 
-// firstPause after a failed request; it doubles up to Resend.
+// firstPause is the backoff after the first failed request; it doubles up to Resend.
 const firstPause = 500 * time.Millisecond
 
-// keeper holds what is to be sent. Its owner alone uses it.
+// keeper holds the alerts to send. It is not safe for concurrent use.
 type keeper struct {
 	cfg     keeperConfig
 	alerts  map[alertKey]*heldAlert
 	targets []target
-	changes int // by Fire, Resolve and Stand
+	changes int // counts calls of Fire, Resolve and Stand
 }
 
 type heldAlert struct {
 	alert
-	resolved time.Time // zero: it fires
-	change   int       // of Keeper.changes, so that an answer to what was sent before is known
-	fired    time.Time // by Fire, since when
-	awaited  bool      // somebody waits for it
-	stands   bool      // it was among what Stand has said
+	resolved time.Time // zero while it fires
+	change   int       // keeper.changes when it was set, to recognize answers to an older version
+	fired    time.Time // time of the last Fire
+	awaited  bool      // a Do waits for it
+	stands   bool      // the last Stand contained it
 	at       []place   // by target
 }
 
-// place is an alert at one target.
+// place is the delivery state of an alert at one target.
 type place struct {
-	due    time.Time // when it is to be sent next
-	done   bool      // the target has it as it is now
-	left   bool      // it may have it as it is now
-	flying bool      // a request with it is under way
+	due    time.Time // time of the next send
+	done   bool      // the target has the current version
+	left   bool      // the target may have the current version
+	flying bool      // a request with it is in flight
 }
 
 type target struct {
 	busy     bool
 	failures int
-	pause    time.Time // until when nothing is sent
-	why      string    // it has failed
+	pause    time.Time // end of the backoff
+	why      string    // last error, empty after a success
 }
 
-// newKeeper returns a keeper of nothing.
+// newKeeper returns an empty keeper.
 func newKeeper(cfg keeperConfig) *keeper {
 	return &keeper{cfg: cfg, alerts: map[alertKey]*heldAlert{}, targets: make([]target, cfg.Targets)}
 }
 
-// post is one request. Its owner gives back what became of it, by Sent.
+// post is one request. The caller reports its outcome with Sent.
 type post struct {
 	Target int
 	Alerts []sending
@@ -87,11 +88,11 @@ type post struct {
 // sending is one alert of a request.
 type sending struct {
 	alert
-	EndsAt time.Time // in the past of a resolved one
+	EndsAt time.Time // in the past for a resolved alert
 	change int
 }
 
-// Fire has an alert sent from now on. Somebody waits until one Alertmanager has it.
+// Fire starts sending an alert. A Do waits until one Alertmanager has it.
 func (k *keeper) Fire(now time.Time, a alert) {
 	if a.StartsAt.IsZero() || a.StartsAt.After(now) {
 		a.StartsAt = now
@@ -101,7 +102,7 @@ func (k *keeper) Fire(now time.Time, a alert) {
 	k.dropEnds(n)
 }
 
-// dropEnds forgets the ends of alerts of the same labels as one that fires, but for those that somebody waits for.
+// dropEnds drops resolved alerts with the labels of a firing alert, except those that a Do waits for.
 func (k *keeper) dropEnds(fires *heldAlert) {
 	for key, a := range k.alerts {
 		if !a.resolved.IsZero() && !a.awaited && maps.Equal(a.Labels, fires.Labels) {
@@ -110,7 +111,7 @@ func (k *keeper) dropEnds(fires *heldAlert) {
 	}
 }
 
-// firing returns the alerts that fire with the labels of another, by key.
+// firing returns the firing alerts with the given labels, sorted by key.
 func (k *keeper) firing(labels map[string]string) []*heldAlert {
 	var out []*heldAlert
 	for _, a := range k.alerts {
@@ -122,7 +123,7 @@ func (k *keeper) firing(labels map[string]string) []*heldAlert {
 	return out
 }
 
-// Resolve has its end sent. Somebody waits until one Alertmanager has it.
+// Resolve sends the end of an alert. A Do waits until one Alertmanager has it.
 func (k *keeper) Resolve(now time.Time, a alert) {
 	if was := k.alerts[a.Key]; was != nil {
 		a.StartsAt = was.StartsAt
@@ -134,7 +135,7 @@ func (k *keeper) Resolve(now time.Time, a alert) {
 	n.resolved, n.awaited = now, true
 }
 
-// put takes an alert in the place of the one of its key that was.
+// put replaces the alert with the same key.
 func (k *keeper) put(now time.Time, a alert) *heldAlert {
 	k.changes++
 	n := &heldAlert{alert: a, at: make([]place, len(k.targets)), change: k.changes}
@@ -145,15 +146,15 @@ func (k *keeper) put(now time.Time, a alert) *heldAlert {
 	return n
 }
 
-// delivery is how far an alert has come, as it is now.
+// delivery is the current delivery state of an alert.
 type delivery struct {
-	Done int  // Alertmanagers that have it
-	Left bool // one may have it
-	// Why of those that have failed last, empty of the others.
+	Done int  // number of Alertmanagers that have it
+	Left bool // an Alertmanager may have it
+	// Why holds the last error by target, empty where there is none.
 	Why []string
 }
 
-// State of an alert; the zero delivery of one that is not kept.
+// State returns the delivery state of an alert, or the zero delivery if the keeper does not hold it.
 func (k *keeper) State(key alertKey) delivery {
 	a := k.alerts[key]
 	if a == nil {
@@ -171,7 +172,7 @@ func (k *keeper) State(key alertKey) delivery {
 	return s
 }
 
-// Release says that nobody waits any more. keep says whether it is sent on.
+// Release ends the wait of a Do. If keep is true, the keeper goes on sending the alert; otherwise it drops it.
 func (k *keeper) Release(key alertKey, keep bool) {
 	a := k.alerts[key]
 	switch {
@@ -185,8 +186,9 @@ func (k *keeper) Release(key alertKey, keep bool) {
 	}
 }
 
-// Stand says all that stands by what is committed. What is not among it is not sent again, but for what somebody waits for, what
-// was fired a moment ago, and ends. leads is false of who does not lead: then nothing but what is waited for is sent again.
+// Stand sets all alerts that stand according to the committed state. The keeper stops sending any other alert, except
+// awaited ones, those fired a moment ago, and ends. On a replica that does not lead, leads is false, and the keeper
+// goes on sending awaited alerts only.
 func (k *keeper) Stand(now time.Time, all []alert, leads bool) {
 	among := map[alertKey]bool{}
 	for _, a := range all {
@@ -208,7 +210,7 @@ func (k *keeper) Stand(now time.Time, all []alert, leads bool) {
 		case !leads:
 			delete(k.alerts, key)
 		case !a.resolved.IsZero():
-		// Fired, and its commit may be on its way still.
+		// It has fired, but its commit may not be visible yet.
 		case !a.stands && now.Sub(a.fired) < k.cfg.Resend:
 		default:
 			delete(k.alerts, key)
@@ -216,8 +218,8 @@ func (k *keeper) Stand(now time.Time, all []alert, leads bool) {
 	}
 }
 
-// Sent takes what became of a request. left says whether the Alertmanager may have it. It returns the alerts that an Alertmanager has
-// now and none had before, sorted.
+// Sent records the outcome of a request. left says whether the Alertmanager may have received it. Sent returns the
+// sorted keys of the alerts that one Alertmanager has now and none had before.
 func (k *keeper) Sent(now time.Time, p post, ok, left bool, why string) []alertKey {
 	t := &k.targets[p.Target]
 	t.busy, t.why = false, why
@@ -248,7 +250,7 @@ func (k *keeper) Sent(now time.Time, p post, ok, left bool, why string) []alertK
 	return out
 }
 
-// Next returns the requests to make now, and when to ask again at the latest; zero: there is nothing to wait for.
+// Next returns the requests to send now and the latest time for the next call; zero if there is nothing to wait for.
 func (k *keeper) Next(now time.Time) (posts []post, wake time.Time) {
 	k.drop(now)
 	for i := range k.targets {
@@ -272,7 +274,7 @@ func (k *keeper) Next(now time.Time) (posts []post, wake time.Time) {
 	return posts, wake
 }
 
-// drop forgets the ends that all have reached by themselves.
+// drop drops resolved alerts whose end time has passed at every Alertmanager.
 func (k *keeper) drop(now time.Time) {
 	for key, a := range k.alerts {
 		if !a.resolved.IsZero() && !a.awaited && now.Sub(a.resolved) > k.cfg.Hold {
@@ -281,7 +283,7 @@ func (k *keeper) drop(now time.Time) {
 	}
 }
 
-// first is when something is due at a target; zero: never.
+// first returns the earliest due time at a target; zero if nothing is due.
 func (k *keeper) first(i int) time.Time {
 	var first time.Time
 	for _, a := range k.alerts {
@@ -292,7 +294,8 @@ func (k *keeper) first(i int) time.Time {
 	return first
 }
 
-// batch are the alerts that are due at a target, the longest due first, with those that are due soon: they go by the same request.
+// batch returns the alerts due at a target, the most overdue first. It includes alerts due soon, so that they share the
+// request.
 func (k *keeper) batch(now time.Time, i int) []sending {
 	soon := now.Add(k.cfg.Resend / 10)
 	var due []*heldAlert
@@ -305,7 +308,7 @@ func (k *keeper) batch(now time.Time, i int) []sending {
 	due = due[:min(len(due), k.cfg.Batch)]
 	for _, a := range slices.Clone(due) {
 		if !a.resolved.IsZero() {
-			for _, f := range k.firing(a.Labels) { // behind the end, or once more
+			for _, f := range k.firing(a.Labels) { // after the end, even if it was sent before
 				due = append(slices.DeleteFunc(due, func(d *heldAlert) bool { return d == f }), f)
 			}
 		}

@@ -22,7 +22,7 @@ func alertNamed(key string) alert {
 	return alert{Key: alertKey(key), Labels: map[string]string{"node": key}, StartsAt: keeperStart.Add(-time.Hour)}
 }
 
-// text of posts: the target, and each alert with its end.
+// textOf formats posts: the target, and each alert with its end.
 func textOf(posts []post, wake time.Time) string {
 	var out strings.Builder
 	for _, p := range posts {
@@ -47,7 +47,7 @@ func expectPosts(t *testing.T, k *keeper, now time.Time, want string) []post {
 	return posts
 }
 
-// TestLife: an alert fires, is sent again, and ends.
+// TestLife: an alert fires, is repeated, and ends.
 func TestLife(t *testing.T) {
 	k := newKeeper(keeperTestConfig)
 	expectPosts(t, k, keeperStart, "never")
@@ -69,7 +69,7 @@ func TestLife(t *testing.T) {
 	k.Release("a", true)
 	expectPosts(t, k, after(2*time.Second), "next 1m1s")
 	p = expectPosts(t, k, after(61*time.Second), "0: a until 5m1s; 1: a until 5m1s; never")
-	k.Resolve(after(62*time.Second), alertNamed("a")) // while it is on its way once more
+	k.Resolve(after(62*time.Second), alertNamed("a")) // during the repeated request
 	k.Sent(after(63*time.Second), p[0], true, true, "")
 	k.Sent(after(63*time.Second), p[1], true, true, "")
 	if s := k.State("a"); s.Done != 0 {
@@ -84,11 +84,11 @@ func TestLife(t *testing.T) {
 	k.Release("a", true)
 	p = expectPosts(t, k, after(65*time.Second), "1: a until 1m2s; next 2m4s")
 	k.Sent(after(65*time.Second), p[0], true, true, "")
-	expectPosts(t, k, after(62*time.Second+keeperTestConfig.Hold), "0: a until 1m2s; 1: a until 1m2s; never") // for clocks that are behind
+	expectPosts(t, k, after(62*time.Second+keeperTestConfig.Hold), "0: a until 1m2s; 1: a until 1m2s; never") // for slow clocks
 	expectPosts(t, k, after(63*time.Second+keeperTestConfig.Hold), "never")
 }
 
-// TestFailing: an Alertmanager that fails is tried less and less often, and holds no other up.
+// TestFailing: the keeper retries a failing Alertmanager with growing backoff and keeps serving the others.
 func TestFailing(t *testing.T) {
 	k := newKeeper(keeperTestConfig)
 	k.Fire(keeperStart, alertNamed("a"))
@@ -125,7 +125,7 @@ func TestFailing(t *testing.T) {
 	}
 }
 
-// TestLeft: what a refused connection says does not make up for what was cut before.
+// TestLeft: a refused connection does not reset the doubt left by an earlier broken request.
 func TestLeft(t *testing.T) {
 	k := newKeeper(keeperTestConfig)
 	k.Fire(keeperStart, alertNamed("a"))
@@ -149,7 +149,7 @@ func TestLeft(t *testing.T) {
 	expectPosts(t, k, after(time.Hour), "never")
 }
 
-// TestBatches: many alerts go in few requests, one under way at a time.
+// TestBatches: many alerts go in few requests, one in flight at a time.
 func TestBatches(t *testing.T) {
 	k := newKeeper(keeperConfig{Targets: 1, Resend: time.Minute, Hold: 4 * time.Minute, Batch: 3})
 	for _, key := range []string{"e", "d", "c", "b", "a"} {
@@ -163,14 +163,14 @@ func TestBatches(t *testing.T) {
 	k.Sent(after(2*time.Second), p[0], true, true, "")
 	p = expectPosts(t, k, after(time.Minute), "0: a until 5m0s b until 5m0s c until 5m0s; never")
 	k.Sent(after(time.Minute), p[0], true, true, "")
-	// d and e are due in two seconds, and go now.
+	// d and e are due in two seconds, so they join this request.
 	p = expectPosts(t, k, after(time.Minute), "next 1m2s")
 	k.Fire(after(time.Minute), alertNamed("f"))
 	expectPosts(t, k, after(time.Minute), "0: f until 5m0s d until 5m0s e until 5m0s; never")
 	_ = p
 }
 
-// TestStand: what a leader goes on with, and what it lets go.
+// TestStand: a leader takes over standing alerts and drops others.
 func TestStand(t *testing.T) {
 	k := newKeeper(keeperTestConfig)
 	all := func(now time.Time) string {
@@ -195,12 +195,12 @@ func TestStand(t *testing.T) {
 		t.Errorf("what the leader before has fired: %q", got)
 	}
 	k.Fire(keeperStart, alertNamed("c"))
-	k.Stand(keeperStart, []alert{alertNamed("a"), alertNamed("b")}, true) // c waits
+	k.Stand(keeperStart, []alert{alertNamed("a"), alertNamed("b")}, true) // a Do waits for c
 	if got := all(keeperStart); got != "c" {
 		t.Errorf("%q", got)
 	}
 	k.Release("c", true)
-	k.Stand(after(time.Second), []alert{alertNamed("a")}, true) // b's response is closed, and c's commit is not there yet
+	k.Stand(after(time.Second), []alert{alertNamed("a")}, true) // b's response is closed, and c's commit is not visible yet
 	if got := all(after(time.Minute)); got != "ac" {
 		t.Errorf("%q", got)
 	}
@@ -222,9 +222,9 @@ func TestStand(t *testing.T) {
 	}
 }
 
-// manager is an Alertmanager as far as it matters: how it merges what it has with what it gets, and that it forgets.
+// fakeManager models how Alertmanager merges a known alert with a new one, and that it forgets alerts on restart.
 type fakeManager struct {
-	skew   time.Duration // of its clock
+	skew   time.Duration // clock offset
 	down   bool
 	alerts map[string]timeSpan
 }
@@ -249,8 +249,9 @@ func (m *fakeManager) firing(now time.Time, key string) bool {
 	return m.alerts[key].to.After(now.Add(m.skew))
 }
 
-// TestKept: Alertmanagers that fail, begin anew with nothing and have other clocks. What fires, does so at each that has been up for two
-// sendings; what has been resolved, does not at any that has been up for as long; what nobody sends any more ends by itself.
+// TestKept: Alertmanagers fail, restart without state and have clock offsets. A firing alert fires at each one that has
+// been up for two sends. A resolved alert fires at none that has been up for as long. An alert that is no longer sent
+// expires.
 func TestKept(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -317,7 +318,8 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestSameLabels: alerts of the same labels are one to an Alertmanager, so that the end of one must not end another that fires.
+// TestSameLabels: Alertmanager takes alerts with the same labels for one, so the end of one must not end another that
+// fires.
 func TestSameLabels(t *testing.T) {
 	one := keeperConfig{Targets: 1, Resend: time.Minute, Hold: 4 * time.Minute, Batch: 3}
 	of := func(key string) alert {
@@ -336,13 +338,14 @@ func TestSameLabels(t *testing.T) {
 	sent(k, after(time.Second), expectPosts(t, k, after(time.Second), "0: r5 until 1s; never"))
 	k.Release("r5", true)
 
-	// It comes back: the end is not sent again.
+	// The fault returns: the end is not sent again.
 	k.Fire(after(30*time.Second), of("r6"))
 	sent(k, after(30*time.Second), expectPosts(t, k, after(30*time.Second), "0: r6 until 4m30s; never"))
 	k.Release("r6", true)
 	expectPosts(t, k, after(61*time.Second), "next 1m30s")
 
-	// Another response of the same labels begins and ends meanwhile: whoever waits for its end has it, and what fires comes behind it.
+	// Another response with the same labels starts and ends meanwhile. The Do that waits for its end gets it, and the
+	// firing alert follows.
 	k.Fire(after(62*time.Second), of("r7"))
 	sent(k, after(62*time.Second), expectPosts(t, k, after(62*time.Second), "0: r7 until 5m2s; never"))
 	k.Release("r7", true)
@@ -358,7 +361,8 @@ func TestSameLabels(t *testing.T) {
 	}
 }
 
-// TestAnswersOfBefore: what an Alertmanager answers to an alert that was given up is no answer to its end, though nothing of it was kept.
+// TestAnswersOfBefore: an Alertmanager's answer to an abandoned alert does not confirm the alert's end, even though the
+// keeper had dropped the alert.
 func TestAnswersOfBefore(t *testing.T) {
 	k := newKeeper(keeperConfig{Targets: 1, Resend: time.Minute, Hold: 4 * time.Minute, Batch: 3})
 	k.Fire(keeperStart, alertNamed("a"))

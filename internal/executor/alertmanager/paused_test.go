@@ -14,9 +14,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// TestPaused measures what an Alertmanager, which knows no tokens, cannot refuse: a supervisor is paused as it is about to send
-// an alert, another ends that alert, and the first goes on before it notices that it leads no longer. The alert then fires until
-// the other sends its end again, which it does for Hold.
+// TestPaused measures how long a stale alert fires, since Alertmanager has no tokens to refuse it by. A supervisor
+// pauses right before it sends an alert, another supervisor ends that alert, and the first one continues before it
+// notices its lost leadership. The alert then fires until the other repeats its end, which it does for Hold.
 func TestPaused(t *testing.T) {
 	m := start(t, freeport.Addr(t).String())
 	const resend = 500 * time.Millisecond
@@ -52,7 +52,7 @@ func TestPaused(t *testing.T) {
 	m.waitFor("its end", func() bool { return len(m.firing()) == 0 })
 	window := time.Since(sent)
 	t.Logf("an alert of a supervisor that leads no longer fired for %s; resend is %s", window, resend)
-	if window > resend+5*time.Second { // and what a busy machine takes
+	if window > resend+5*time.Second { // plus the delay of a busy machine
 		t.Errorf("it fired for %s, want %s at most", window, resend)
 	}
 }

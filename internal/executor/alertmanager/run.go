@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// event is something that the keeper's goroutine is told.
+// event is a message to the keeper's goroutine.
 type event any
 
 type (
-	// asked is a Do: it is answered once, when an Alertmanager has the alert or its end.
+	// asked is a call of Do. It gets one answer, when an Alertmanager has the alert or its end.
 	asked struct {
 		alert   alert
 		resolve bool
 		answer  chan<- delivery
 	}
-	// givenUp is a Do whose time is over: nothing of it is sent any more, unless an Alertmanager has it.
+	// givenUp is a Do that has timed out. Its alert is dropped unless an Alertmanager has it.
 	givenUp struct {
 		key    alertKey
-		asked  chan<- delivery // as the Do has asked
+		asked  chan<- delivery // the answer channel of the Do
 		answer chan<- delivery
 	}
 	sent struct {
@@ -33,7 +33,7 @@ type (
 	}
 )
 
-// tell gives an event to the keeper's goroutine, and says whether it was taken.
+// tell passes an event to the keeper's goroutine and reports whether it was accepted before ctx ended.
 func (x *Executor) tell(ctx context.Context, e event) bool {
 	select {
 	case x.events <- e:
@@ -43,7 +43,7 @@ func (x *Executor) tell(ctx context.Context, e event) bool {
 	}
 }
 
-// Run keeps alerts standing until ctx ends. It returns when all its requests have.
+// Run keeps alerts firing until ctx ends. It returns when all its requests have ended.
 func (x *Executor) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	var work sync.WaitGroup
@@ -75,18 +75,18 @@ func (x *Executor) Run(ctx context.Context) {
 	}
 }
 
-// loop is what Run's goroutine alone has.
+// loop is the state of Run's goroutine.
 type loop struct {
 	x       *Executor
 	keep    *keeper
 	waiting map[alertKey]chan<- delivery
-	down    []bool // by target: its requests fail, and that was said
+	down    []bool // by target: its requests fail, and this has been logged
 }
 
 func (l *loop) take(now time.Time, e event) {
 	switch e := e.(type) {
 	case asked:
-		// One that waits for the same step is of an attempt whose time is over.
+		// An earlier waiter for the same step belongs to an attempt that has timed out.
 		l.waiting[e.alert.Key] = e.answer
 		if e.resolve {
 			l.keep.Resolve(now, e.alert)
@@ -95,7 +95,7 @@ func (l *loop) take(now time.Time, e event) {
 		}
 	case givenUp:
 		s := l.keep.State(e.key)
-		if l.waiting[e.key] == e.asked { // else a later attempt waits by now, or it was answered just before
+		if l.waiting[e.key] == e.asked { // else a later attempt waits by now, or the Do was answered just before
 			delete(l.waiting, e.key)
 			l.keep.Release(e.key, s.Done > 0)
 		}
@@ -114,7 +114,7 @@ func (l *loop) take(now time.Time, e event) {
 	}
 }
 
-// heard says once in the log that an Alertmanager fails, and that it answers again.
+// heard logs once when an Alertmanager starts to fail and once when it answers again.
 func (l *loop) heard(e sent) {
 	if l.down == nil {
 		l.down = make([]bool, len(l.x.calls))
@@ -130,7 +130,8 @@ func (l *loop) heard(e sent) {
 	}
 }
 
-// ask asks again and again what stands: more often while it does not lead, which costs nothing, so that it goes on soon when it does.
+// ask polls the standing alerts. On a replica that does not lead it polls more often, which costs nothing, so that a
+// new leader takes over soon.
 func (x *Executor) ask(ctx context.Context) {
 	for {
 		jobs, leads, err := x.standing(ctx, Kinds()...)

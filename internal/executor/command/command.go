@@ -15,13 +15,13 @@ import (
 	"github.com/lofamo/lofamo/internal/executor/program"
 )
 
-// grace is what a program has from TERM at its deadline to KILL.
+// grace is the time between SIGTERM at the deadline and SIGKILL.
 const grace = 2 * time.Second
 
-// maxWord bounds a word about an attempt, in bytes.
+// maxWord is the maximum length of a placeholder's value, in bytes.
 const maxWord = 1024
 
-// Executor runs the programs of the list. It looks at nothing and puts nothing back: what a program does nobody knows.
+// Executor runs the configured programs. It cannot recheck or undo, because the effect of a program is unknown.
 type Executor struct{ commands map[string]ready }
 
 // ready is a command with its patterns compiled.
@@ -30,7 +30,7 @@ type ready struct {
 	patterns map[string]*regexp.Regexp
 }
 
-// New checks the list and the programs.
+// New checks the configuration and the program files.
 func New(list []Command) (*Executor, error) {
 	if err := Validate(list); err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
 	if err != nil {
 		return executor.Unchanged("%s", err)
 	}
-	if err := c.checkFile(); err != nil { // once more: it may be another by now
+	if err := c.checkFile(); err != nil { // again: the file may have been replaced
 		return executor.Unchanged("%s", err)
 	}
 	spec := program.Spec{Path: c.Path, Args: args, Dir: c.Dir, Grace: grace, MaxOutput: executor.MaxDetail}
@@ -92,7 +92,7 @@ func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
 	}
 }
 
-// arguments puts the words about an attempt into the arguments.
+// arguments substitutes the placeholders in the arguments with values of the attempt.
 func (c ready) arguments(j executor.Job) ([]string, error) {
 	given := map[string]string{}
 	for k, re := range c.patterns {

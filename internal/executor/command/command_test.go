@@ -14,8 +14,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// TestMain has the umask of machines where each user has a group of his own: what the tests make others may write, but where they
-// see to it.
+// TestMain sets the umask of machines where each user has a private group: new files are group-writable unless a test
+// changes that.
 func TestMain(m *testing.M) {
 	syscall.Umask(0o002)
 	os.Exit(m.Run())
@@ -59,7 +59,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// ownDir is a directory that nobody else may write, whatever the umask is.
+// ownDir returns a directory that only its owner may write, for any umask.
 func ownDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -69,7 +69,7 @@ func ownDir(t *testing.T) string {
 	return dir
 }
 
-// TestFile: a program that others can change is not run.
+// TestFile: a program that others may write is not run.
 func TestFile(t *testing.T) {
 	path := filepath.Join(ownDir(t), "x")
 	if err := os.WriteFile(path, []byte("#!/bin/sh\nexit 0\n"), 0o755); err != nil {
@@ -108,7 +108,7 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// TestWay: a program in whose place somebody else could put another is not run, wherever on the way to it that could be done.
+// TestWay: a program is not run if somebody else could replace it through any directory or link on its path.
 func TestWay(t *testing.T) {
 	root := ownDir(t)
 	in := func(elem ...string) string { return filepath.Join(append([]string{root}, elem...)...) }
@@ -148,7 +148,7 @@ func TestWay(t *testing.T) {
 			must(os.Chmod(dir, 0o755))
 		}
 	}
-	if os.Geteuid() == 0 { // nobody else may give files away
+	if os.Geteuid() == 0 { // only root may give files away
 		x, err := New([]Command{{Name: "x", Path: in("links", "absolute")}})
 		must(err)
 		for _, path := range []string{in("real", "sub", "x"), in("real"), in("links"), in("links", "absolute"), in("links", "relative")} {
@@ -206,7 +206,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// TestPatternIsForTheWhole: words are taken only where all of them matches, whatever the pattern begins or ends with.
+// TestPatternIsForTheWhole: a pattern must match the whole value, even if it has anchors or alternatives of its own.
 func TestPatternIsForTheWhole(t *testing.T) {
 	for p, taken := range map[string]bool{"n1": true, "1": false, "n|1": false, "n": false, "x|n1": true, "(?m)n1$": true, "": false} {
 		x, err := New([]Command{{Name: "x", Path: "/bin/echo", Args: []string{"${node}"}, Parameters: map[string]string{"node": p}}})
@@ -219,7 +219,7 @@ func TestPatternIsForTheWhole(t *testing.T) {
 	}
 }
 
-// TestOutcomes: how a program ends says what is known of its effect.
+// TestOutcomes: the outcome follows from how the program ends.
 func TestOutcomes(t *testing.T) {
 	for script, want := range map[string]response.Outcome{
 		"exit 0": response.Succeeded, "exit 75": response.Unchanged, "exit 1": response.Partly, "kill -9 $$": response.NotKnown, "sleep 60": response.NotKnown,
@@ -240,7 +240,7 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// TestRefusals: what is asked for in another way than it can be done changes nothing.
+// TestRefusals: a request that the executor cannot carry out changes nothing.
 func TestRefusals(t *testing.T) {
 	x, err := New([]Command{{Name: "x", Path: "/bin/true"}})
 	if err != nil {

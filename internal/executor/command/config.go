@@ -1,5 +1,5 @@
-// Package command runs programs of a fixed list on the host of the executor process. What they are told is fixed but for a few
-// words about the fault, each of which has to match a pattern of the list. There is no shell.
+// Package command runs programs from a fixed list on the host of the executor process. Their arguments are fixed except
+// for placeholders for facts about the fault; each value must match a configured pattern. There is no shell.
 package command
 
 import (
@@ -15,28 +15,29 @@ import (
 
 // Command is one program of the list.
 type Command struct {
-	// Name by which policies mean it: 1 to 63 letters, digits, '-', '_' and '.'. Required.
+	// Name is the command's name in policies: 1 to 63 letters, digits, '-', '_' and '.'. Required.
 	Name string `json:"name"`
-	// Path of the program, absolute. It must be a file that only root, or the user of the executor process, may write, and so must
-	// be every directory and link on the way to it. Required.
+	// Path of the program, absolute. Only root or the user of the executor process may have write access to the file
+	// and to every directory and link on its path. Required.
 	Path string `json:"path"`
-	// Args are its arguments. ${NAME} in one stands for a word about the attempt: node, component, group, state, cause, policy,
-	// response, step, attempt, token, key or cluster. At most 64. Default none.
+	// Args are its arguments. ${NAME} stands for a fact about the attempt: node, component, group, state, cause,
+	// policy, response, step, attempt, token, key or cluster. At most 64. Default none.
 	Args []string `json:"args,omitempty"`
-	// Parameters has for each word in Args the pattern (RE2) that the whole of it has to match; else nothing is run.
+	// Parameters holds, for each placeholder in Args, a pattern (RE2) that must match the whole value; otherwise
+	// nothing runs.
 	Parameters map[string]string `json:"parameters,omitempty"`
-	// Env are further variables of its environment, which has PATH and LC_ALL only. Default none.
+	// Env holds additional environment variables. Without it the environment has PATH and LC_ALL only. Default none.
 	Env map[string]string `json:"env,omitempty"`
-	// Dir is where it runs, absolute. Default "/".
+	// Dir is the working directory, absolute. Default "/".
 	Dir string `json:"dir,omitempty"`
-	// User is who it runs as, and the group; without supplementary groups. Default the executor process' own.
+	// User is the user and group to run as, without supplementary groups. Default: those of the executor process.
 	User *User `json:"user,omitempty"`
-	// UnchangedCodes are the exit codes, 1 to 125, by which it says that it failed and changed nothing. After all others but 0
-	// something may have been changed. Default none.
+	// UnchangedCodes are the exit codes, 1 to 125, that mean the program failed and changed nothing. After any other
+	// code except 0 the program may have changed something. Default none.
 	UnchangedCodes []int `json:"unchangedCodes,omitempty"`
 }
 
-// User is who a program runs as.
+// User is the user and group that a program runs as.
 type User struct {
 	UID int `json:"uid"` // 0 to 2^32-2
 	GID int `json:"gid"` // 0 to 2^32-2
@@ -53,7 +54,7 @@ var (
 	placeholder = regexp.MustCompile(`\$\{([^}]*)\}`)
 )
 
-// words are what may stand in an argument.
+// words returns the value of each placeholder for a job.
 var words = map[string]func(j executor.Job) string{
 	"node":      func(j executor.Job) string { return string(j.Target.Node) },
 	"component": componentOf,
@@ -76,7 +77,7 @@ func componentOf(j executor.Job) string {
 	return j.Target.Component.String()
 }
 
-// wordNames lists them, sorted.
+// wordNames returns the placeholders, sorted.
 func wordNames() []string {
 	out := make([]string, 0, len(words))
 	for w := range words {
@@ -86,11 +87,11 @@ func wordNames() []string {
 	return out
 }
 
-// shells are programs that read an argument as a program.
+// shells are programs that interpret an argument as code.
 var shells = []string{"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh", "busybox", "env", "xargs", "perl",
 	"python", "python3", "ssh"}
 
-// Validate names every bad field of the list, without looking at the programs.
+// Validate reports every invalid field of the list. It does not check the program files.
 func Validate(list []Command) error {
 	var errs []error
 	for i, c := range list {
@@ -158,9 +159,9 @@ func (c Command) checkArgs(bad func(field string, given any, want string)) {
 	}
 }
 
-// pattern compiles one that has to match the whole.
+// pattern compiles a pattern that must match the whole value.
 func pattern(p string) (*regexp.Regexp, error) {
-	if _, err := regexp.Compile(p); err != nil { // by itself: brackets that close ours are none of its own
+	if _, err := regexp.Compile(p); err != nil { // alone, to reject brackets that would close ours
 		return nil, err
 	}
 	return regexp.Compile(`^(?:` + p + `)$`)

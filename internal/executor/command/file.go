@@ -9,12 +9,13 @@ import (
 	"syscall"
 )
 
-// maxLinks bounds the symbolic links on the way to a program, as the kernel does.
+// maxLinks is the maximum number of symbolic links on the path of a program, as in the kernel.
 const maxLinks = 40
 
-// checkFile refuses a program that somebody else could change, or put another in the place of: the file, every directory on the way to it
-// from the root, and every symbolic link there, whose own way counts as well, belong to root or to the process' user, and neither group nor
-// others may write them. A directory with the sticky bit, as /tmp, may be written: what is in it is its owner's alone to move.
+// checkFile rejects a program that somebody else could change or replace. The file, every directory on its path from
+// the root, and every symbolic link there with its own path must belong to root or to the process' user, and neither
+// group nor others may have write access. A directory with the sticky bit, such as /tmp, may be writable: only the
+// owner of a file in it can move that file.
 func (c Command) checkFile() error {
 	at, rest := "/", parts(c.Path)
 	if err := checkPlace(at); err != nil {
@@ -23,7 +24,7 @@ func (c Command) checkFile() error {
 	for links := 0; len(rest) > 0; {
 		name := rest[0]
 		rest = rest[1:]
-		if name == ".." { // of a link; at has no links, and the way to it was looked at
+		if name == ".." { // from a link; at contains no links, and its path is checked already
 			at = filepath.Dir(at)
 			continue
 		}
@@ -32,7 +33,7 @@ func (c Command) checkFile() error {
 			return fmt.Errorf("command %s: %w", c.Name, err)
 		}
 		to, err := os.Readlink(next)
-		if err != nil { // no link
+		if err != nil { // not a link
 			at = next
 			continue
 		}
@@ -54,12 +55,12 @@ func (c Command) checkFile() error {
 	return nil
 }
 
-// parts are the names in a path, in order.
+// parts returns the names in a path, in order.
 func parts(path string) []string {
 	return strings.FieldsFunc(path, func(r rune) bool { return r == filepath.Separator })
 }
 
-// checkPlace looks at one file, directory or link on the way to a program.
+// checkPlace checks one file, directory or link on the path of a program.
 func checkPlace(path string) error {
 	st, err := os.Lstat(path)
 	if err != nil {

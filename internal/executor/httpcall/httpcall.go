@@ -1,6 +1,6 @@
-// Package httpcall posts to servers of other people, which may be slow, broken or worse: nothing is sent to an address that the
-// configuration does not allow, no redirect is followed, no proxy of the environment is used, what is read is bounded, and of
-// every failure it is known whether the request may have left.
+// Package httpcall posts to external servers, which may be slow, faulty or hostile. It connects only to addresses that
+// the configuration allows, follows no redirects, ignores proxies in the environment and bounds the size of answers.
+// Each failure says whether the request may have left.
 package httpcall
 
 import (
@@ -25,8 +25,9 @@ import (
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
-// Caller posts to one server. It keeps nothing between two calls: certificates are read anew, names are looked up anew, and no
-// connection is used twice, so that none that the other side has just closed makes an outcome unknown.
+// Caller posts to one server. It keeps no state between calls: each call reads the certificates and resolves the name
+// again. No connection is used twice, because the other side may just have closed it, which would make the outcome
+// unknown.
 type Caller struct {
 	url     string
 	allow   func(netip.Addr) error
@@ -34,15 +35,16 @@ type Caller struct {
 	timeout time.Duration
 }
 
-// New returns a caller of one server, whose calls take at most timeout each. allow says why an address must not be connected to; nil
-// allows all. The files of the configuration are read once here too, so that what is wrong with them is known before a call.
+// New returns a caller for one server whose calls take at most timeout each. allow returns an error for an address that
+// the caller must not connect to; a nil allow permits all. New reads the configured files once, to report errors in
+// them before the first call.
 func New(url string, tls config.ClientTLS, timeout time.Duration, allow func(netip.Addr) error) (*Caller, error) {
 	c := &Caller{url, allow, tls, timeout}
 	_, err := clientTLS(tls)
 	return c, err
 }
 
-// Attempt is one attempt of an executor that calls: admitted by its guard, and over with the time of the job.
+// Attempt runs do if the guard admits the job's attempt, with the job's timeout.
 func Attempt(ctx context.Context, guard *executor.Guard, j executor.Job, do func(ctx context.Context) executor.Result) executor.Result {
 	if r, ok := guard.Admit(j.Effect); !ok {
 		return r
@@ -58,39 +60,39 @@ func Attempt(ctx context.Context, guard *executor.Guard, j executor.Job, do func
 	return r
 }
 
-// Bounds of what is read.
+// Limits for answers.
 const (
 	MaxAnswer  = 64 << 10 // bytes of a body
 	maxHeaders = 16 << 10 // bytes
-	maxName    = 200      // bytes of an error that names what others have sent
+	maxName    = 200      // bytes of an error that quotes the other side
 )
 
-// Answer is what a server has said.
+// Answer is a server's response.
 type Answer struct {
 	Status int
 	Header http.Header
 	Body   []byte
 }
 
-// Error is a call without an answer.
+// Error is the error of a call without an answer.
 type Error struct {
-	// Left says that the request, or a part of it, may have reached the server.
+	// Left is true if any part of the request may have reached the server.
 	Left bool
 	Err  error
 }
 
 func (e *Error) Error() string { return e.Err.Error() }
 
-// Unwrap returns why.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Post sends a body once, and returns the whole answer, whatever its status, or an *Error. sent, if there is one, is called when
-// the body has left and the answer has not come.
+// Post sends a body once and returns the whole answer, whatever its status, or an *Error. If sent is not nil, Post
+// calls it after the body has left and before the answer arrives.
 func (c *Caller) Post(ctx context.Context, header http.Header, body []byte, sent func()) (Answer, error) {
 	late := fmt.Errorf("no answer within %s", c.timeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, late)
 	defer cancel()
-	// Which time is over is said: that of the call, after which another one may follow, or the attempt's.
+	// The error names the deadline that has passed: the call's, after which the caller may retry, or the attempt's.
 	said := func(err error) error {
 		if errors.Is(context.Cause(ctx), late) {
 			return late
@@ -102,7 +104,7 @@ func (c *Caller) Post(ctx context.Context, header http.Header, body []byte, sent
 		return Answer{}, &Error{Err: err}
 	}
 	defer t.CloseIdleConnections()
-	// Bytes of the request can leave from the moment on at which there is a connection, with TLS spoken; not before.
+	// Bytes of the request can leave once there is a connection, with TLS established, and not earlier.
 	var left atomic.Bool
 	trace := &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { left.Store(true) },
@@ -117,7 +119,7 @@ func (c *Caller) Post(ctx context.Context, header http.Header, body []byte, sent
 		return Answer{}, &Error{Err: err}
 	}
 	req.Header = header.Clone()
-	// The transport, and no http.Client: that would follow redirects.
+	// Use the transport, not an http.Client, which would follow redirects.
 	resp, err := t.RoundTrip(req)
 	if err != nil {
 		return Answer{}, &Error{left.Load(), said(err)}
@@ -139,8 +141,8 @@ func (c *Caller) transport() (*http.Transport, error) {
 		return nil, err
 	}
 	d := &net.Dialer{
-		FallbackDelay: -1, // one connection at a time: who is refused is refused once
-		// At the moment of connecting, with the address itself: a name may lead elsewhere the second time that it is looked up.
+		FallbackDelay: -1, // one connection at a time, so that a refused call is refused once
+		// Check the address at connection time, since a name may resolve differently on a second look-up.
 		ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
 			if c.allow == nil {
 				return nil
@@ -156,20 +158,20 @@ func (c *Caller) transport() (*http.Transport, error) {
 		DialContext:            d.DialContext,
 		TLSClientConfig:        t,
 		DisableKeepAlives:      true,
-		DisableCompression:     true, // what is small on the way may be large here
+		DisableCompression:     true, // a small compressed body may be large here
 		MaxResponseHeaderBytes: maxHeaders,
 		Protocols:              http1(),
 	}, nil
 }
 
-// http1 is the only version that is spoken: one connection is one request.
+// http1 allows HTTP/1 only: one connection carries one request.
 func http1() *http.Protocols {
 	var p http.Protocols
 	p.SetHTTP1(true)
 	return &p
 }
 
-// clientTLS reads the files of a client's configuration.
+// clientTLS loads the files of a client's TLS configuration.
 func clientTLS(c config.ClientTLS) (*tls.Config, error) {
 	t := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName}
 	if c.CA != "" {
@@ -192,7 +194,7 @@ func clientTLS(c config.ClientTLS) (*tls.Config, error) {
 	return t, nil
 }
 
-// brief bounds an error that may quote what the other side has sent. Its kind stays.
+// brief shortens an error that may quote the other side. The error still matches errors.Is and errors.As.
 func brief(err error) error {
 	if s := err.Error(); len(s) > maxName {
 		return &briefError{s[:maxName] + "…", err}
@@ -208,7 +210,7 @@ type briefError struct {
 func (e *briefError) Error() string { return e.text }
 func (e *briefError) Unwrap() error { return e.err }
 
-// Left says whether the request of a failed call may have reached its server.
+// Left reports whether the request of a failed call may have reached its server.
 func Left(err error) bool {
 	var e *Error
 	return !errors.As(err, &e) || e.Left

@@ -15,21 +15,21 @@ import (
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
-// asChild is the environment variable that has this program be a leader's process with one attempt to make: its value is the
-// directory with what the child needs.
+// asChild is the environment variable that turns this program into a leader's process with one attempt to make. Its
+// value is the directory with the child's input.
 const asChild = "LOFAMO_KUBERNETES_CHILD"
 
-// Files of a child.
+// Names of the child's files.
 const (
 	jobFile   = "job"   // executor.Job, as JSON
-	fenceFile = "fence" // the highest token, as the store has it
-	endFile   = "end"   // executor.Result, as JSON, when it has ended
+	fenceFile = "fence" // the highest token in the store
+	endFile   = "end"   // executor.Result, as JSON, written at the end
 )
 
-// childSure is, in a child, how old the word may be that it leads.
+// childSure is the maximum age of the leadership check in a child.
 const childSure = 20 * time.Millisecond
 
-// child makes the attempt, and returns the process's exit status.
+// child makes the attempt and returns the process's exit status.
 func child(dir string) int {
 	if err := attemptIn(dir); err != nil {
 		fmt.Fprintln(os.Stderr, err)

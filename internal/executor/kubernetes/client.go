@@ -26,17 +26,17 @@ import (
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
-// client sends single requests. It repeats none: whether a request may be repeated depends on what it was.
+// client sends single requests. It never retries, because whether a retry is safe depends on the request.
 type client struct {
 	api     rest.Interface
 	http    *http.Client
-	all     *pace         // of all requests but those for events
-	events  *pace         // of those: they hold up nothing that takes effect
-	timeout time.Duration // of one request
-	sure    time.Duration // the constant; shorter in tests
+	all     *pace         // for all requests except those for events
+	events  *pace         // for events, so that they never delay a request that takes effect
+	timeout time.Duration // per request
+	sure    time.Duration // the constant sure; shorter in tests
 }
 
-// restConfig is how the API server is reached.
+// restConfig returns the client configuration for the API server.
 func restConfig(cfg Config) (*rest.Config, error) {
 	if cfg.Kubeconfig == "" {
 		c, err := rest.InClusterConfig()
@@ -54,7 +54,7 @@ func restConfig(cfg Config) (*rest.Config, error) {
 	return c, nil
 }
 
-// newClient makes a client for the few types that are used: the whole of client-go's typed clients would be several times as large.
+// newClient returns a client for the few types in use. The typed clients of client-go would be several times as large.
 func newClient(cfg Config, rc *rest.Config) (*client, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, policyv1.AddToScheme} {
@@ -68,7 +68,7 @@ func newClient(cfg Config, rc *rest.Config) (*client, error) {
 	rc.GroupVersion, rc.APIPath = &gv, "/api"
 	rc.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	rc.ContentType, rc.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
-	rc.QPS = -1 // limited here, where those for events can be told from the others
+	rc.QPS = -1 // client.all and client.events limit the rate, since they separate events from the other requests
 	rc.WarningHandler = rest.NoWarnings{}
 	if rc.UserAgent == "" {
 		rc.UserAgent = "lofamo-supervisor"
@@ -85,11 +85,11 @@ func newClient(cfg Config, rc *rest.Config) (*client, error) {
 		timeout: time.Duration(cfg.RequestTimeout), sure: sure}, nil
 }
 
-// errNotSent is the end of a request that has not left this process.
+// errNotSent means that a request has not left this process.
 var errNotSent = errors.New("not sent")
 
-// do sends one request that changes something, once the pace lets it. When nothing is left to wait for it is asked once more
-// whether a higher token has been seen.
+// do sends a changing request once the pace allows it. Right before sending it checks that no higher token has been
+// seen.
 func (c *client) do(ctx context.Context, p *pace, r *rest.Request) error {
 	if err := p.Wait(ctx); err != nil {
 		return fmt.Errorf("%w: %w", errNotSent, err)
@@ -101,7 +101,7 @@ func (c *client) do(ctx context.Context, p *pace, r *rest.Request) error {
 	return c.send(ctx, r, nil)
 }
 
-// read sends one that changes nothing, after all that does, and reads the answer into what is given.
+// read sends a read request, which waits for all changing ones, and decodes the answer into into.
 func (c *client) read(ctx context.Context, p *pace, r *rest.Request, into runtime.Object) error {
 	if err := p.waitToRead(ctx); err != nil {
 		return fmt.Errorf("%w: %w", errNotSent, err)
@@ -109,11 +109,12 @@ func (c *client) read(ctx context.Context, p *pace, r *rest.Request, into runtim
 	return c.send(ctx, r, into)
 }
 
-// sure is how old the word may be that this supervisor leads, when a request leaves. Who was stopped in between asks again.
+// sure is the maximum age of the leadership check when a request leaves. A process that was stopped in between checks
+// again.
 const sure = 500 * time.Millisecond
 
-// fenced fails with errNotSent: with executor.ErrStale where a higher token is known, and then for good; else because nobody can
-// say now, or ctx has ended.
+// fenced fails with errNotSent. The error wraps executor.ErrStale, which is permanent, if a higher token is known.
+// Otherwise the store cannot answer now, or ctx has ended.
 func (c *client) fenced(ctx context.Context) error {
 	one, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
@@ -142,7 +143,7 @@ func (c *client) send(ctx context.Context, r *rest.Request, into runtime.Object)
 		err = res.Into(into)
 	}
 	if err != nil && one.Err() != nil && ctx.Err() == nil {
-		// What hangs may be the connection: the next request gets another.
+		// The connection may hang: the next request gets another one.
 		utilnet.CloseIdleConnectionsFor(c.http.Transport)
 		err = fmt.Errorf("no answer within %s: %w", c.timeout, err)
 	}
@@ -154,7 +155,7 @@ func (c *client) node(ctx context.Context, p *pace, name string) (*corev1.Node, 
 	return n, c.read(ctx, p, c.api.Get().Resource("nodes").Name(name), n)
 }
 
-// labelled are the nodes with a label of that value, at most two of them.
+// labelled returns the nodes with that value of a label, at most two.
 func (c *client) labelled(ctx context.Context, p *pace, key, value string) ([]corev1.Node, error) {
 	l := &corev1.NodeList{}
 	err := c.read(ctx, p, c.api.Get().Resource("nodes").Param("labelSelector", key+"="+value).Param("limit", "2"), l)
@@ -168,8 +169,8 @@ func (c *client) write(ctx context.Context, name string, w *nodeplan.Write) erro
 	}
 	r := c.api.Patch(how).Resource("nodes").Name(name).Param("fieldManager", nodeplan.Manager)
 	if w.Apply {
-		// What the plan has seen to be somebody else's it does not name. By force, since the attempt and the token are written by both
-		// ways, to the node and to its status: for managed fields these are different owners.
+		// The plan leaves out fields that somebody else owns. Force is needed because the attempt and the token are
+		// written through both the node and its status, which are different owners in managed fields.
 		r = r.Param("force", "true")
 	}
 	if w.Status {
@@ -178,14 +179,14 @@ func (c *client) write(ctx context.Context, name string, w *nodeplan.Write) erro
 	return c.do(ctx, c.all, r.Body(w.Body))
 }
 
-// pods on a node.
+// pods returns the pods on a node.
 func (c *client) pods(ctx context.Context, node string) ([]corev1.Pod, error) {
 	l := &corev1.PodList{}
 	err := c.read(ctx, c.all, c.api.Get().Resource("pods").Param("fieldSelector", "spec.nodeName="+node), l)
 	return l.Items, err
 }
 
-// evict asks for one pod to be ended within the disruption budgets.
+// evict requests the eviction of one pod within the disruption budgets.
 func (c *client) evict(ctx context.Context, p *corev1.Pod, grace *int64) error {
 	b, err := json.Marshal(&policyv1.Eviction{
 		TypeMeta:      metav1.TypeMeta{APIVersion: policyv1.SchemeGroupVersion.String(), Kind: "Eviction"},
@@ -206,7 +207,7 @@ func (c *client) createEvent(ctx context.Context, e *corev1.Event) error {
 	return c.do(ctx, c.events, c.api.Post().Namespace(e.Namespace).Resource("events").Body(b))
 }
 
-// notDone says whether the request that failed so has certainly changed nothing, now or later.
+// notDone reports whether a failed request has certainly changed nothing and never will.
 func notDone(err error) bool {
 	var dial *net.OpError
 	switch {
@@ -217,10 +218,10 @@ func notDone(err error) bool {
 	}
 }
 
-// busy says whether the API server asks to come again, and after how long at least.
+// busy reports whether the API server asks for a later retry.
 func busy(err error) bool { return apierrors.IsTooManyRequests(err) }
 
-// refused says whether the API server has answered that it will not do it: asking again is of no use now.
+// refused reports whether the API server has rejected the request, so that a retry is useless now.
 func refused(err error) bool {
 	var s apierrors.APIStatus
 	if !errors.As(err, &s) || apierrors.IsConflict(err) || busy(err) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) {

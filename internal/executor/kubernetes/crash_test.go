@@ -17,18 +17,18 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// crashing ends an attempt at a request as if its process were killed there: before the request has left, or after the API server has
-// carried it out and before the answer is looked at. An executor keeps nothing but what its requests leave behind, so these are all the
-// places at which a crash can be told from another.
+// crashing ends an attempt at one of its requests as if its process were killed: before the request leaves, or after
+// the API server has carried it out and before the executor sees the answer. An executor keeps no state besides the
+// effects of its requests, so these are all the crash points that differ.
 type crashing struct {
 	next http.RoundTripper
 	mu   sync.Mutex
-	left int // requests until it crashes; below 0: not
+	left int // requests until the crash; negative: no crash
 	late bool
 	seen int
 }
 
-// killed is what the test catches in the place of the process that was killed.
+// killed is the panic value that stands for the death of the process.
 type killed struct{}
 
 func (c *crashing) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -49,7 +49,7 @@ func (c *crashing) RoundTrip(r *http.Request) (*http.Response, error) {
 	panic(killed{})
 }
 
-// attempt makes an attempt with a process of its own that is killed at that request. It says whether it was.
+// attempt makes an attempt that crashes at the given request, and reports whether it crashed.
 func attempt(t *testing.T, j executor.Job, left int, late bool) (was bool) {
 	t.Helper()
 	var c *crashing
@@ -70,8 +70,8 @@ func attempt(t *testing.T, j executor.Job, left int, late bool) (was bool) {
 	return false
 }
 
-// TestCrash: an executor that is killed before or after any of its requests leaves a state from which the next leader's attempt does what
-// was asked once, and from which it can be put back, to what was before.
+// TestCrash: an executor is killed before or after any of its requests. The next leader's attempt completes the action
+// once, and undoing it restores the earlier state.
 func TestCrash(t *testing.T) {
 	cluster(t) // without one every part would be skipped, and nothing counted
 	crashes := 0
@@ -101,7 +101,7 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// crashOnce has an attempt crash, at doing and at putting back, and says how often it did.
+// crashOnce makes doing and undoing crash and returns the number of crashes.
 func crashOnce(t *testing.T, a act, left int, late bool) int {
 	name, n := aNode(t), 0
 	if a.kind == response.KubernetesDrain {
@@ -136,14 +136,14 @@ func crashOnce(t *testing.T, a act, left int, late bool) int {
 	return n
 }
 
-// TestStaleToken: a leader that has been followed by another is refused at every kind, doing and putting back, and changes nothing.
+// TestStaleToken: after a leader change, the old leader is refused at every kind, do and undo, and changes nothing.
 func TestStaleToken(t *testing.T) {
 	for _, a := range acts() {
 		name := aNode(t)
 		old, young := newExecutor(t, Config{}, nil), newExecutor(t, Config{}, nil)
 		j := a.job(responseID(), name)
 		do(t, old, j)
-		// The next one only looks, and finds it done: it is fenced all the same.
+		// The new leader only checks and finds the action done, yet the node is fenced.
 		do(t, young, again(under(8, j)))
 		before := theNode(t, name)
 		for _, stale := range []executor.Job{again(again(j)), undo(again(again(j))), a.job(responseID(), name)} {
@@ -163,8 +163,8 @@ func TestStaleToken(t *testing.T) {
 		response.StaleToken, "8 has been seen")
 }
 
-// TestWriteThatComesLate: what an attempt has sent, and what hangs on its way, does not happen after a later attempt has ended, not even
-// where that one has found nothing to do.
+// TestWriteThatComesLate: a delayed write of an attempt does not take effect after a later attempt has ended, even if
+// the later one had nothing to do.
 func TestWriteThatComesLate(t *testing.T) {
 	cluster(t)
 	for _, a := range acts() {
@@ -192,13 +192,13 @@ func TestWriteThatComesLate(t *testing.T) {
 	}
 }
 
-// holding holds the first write, whatever becomes of who has sent it.
+// holding delays the first write, even after its sender is gone.
 type holding struct {
 	next    http.RoundTripper
 	once    sync.Once
 	arrived chan struct{}
 	letGo   chan struct{}
-	passed  chan error // what the API server said to it
+	passed  chan error // the API server's answer to it
 }
 
 func (h *holding) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -231,8 +231,9 @@ func (h *holding) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, r.Context().Err()
 }
 
-// TestDrainOfAStaleLeader: an eviction cannot be refused by the API server for its token. A leader that was stopped just before one, and
-// goes on when there is another leader, evicts that pod and no other, nor does it say that the drain was done where it was the last one.
+// TestDrainOfAStaleLeader: the API server cannot refuse an eviction for its token. A leader stops just before an
+// eviction and continues when there is another leader. It then evicts that pod and no other. It does not report the
+// drain as done even if that pod was the last.
 func TestDrainOfAStaleLeader(t *testing.T) {
 	for _, pods := range []int{1, 4} {
 		drainOfAStaleLeader(t, pods)
@@ -272,7 +273,7 @@ func drainOfAStaleLeader(t *testing.T, pods int) {
 	}
 }
 
-// wrapper is f in the place of a round tripper, which is found beneath it by who looks for its connections.
+// wrapper puts f in place of a round tripper, which client-go can still find beneath it to close its connections.
 type wrapper struct {
 	http.RoundTripper
 	f func(*http.Request) (*http.Response, error)
@@ -284,10 +285,10 @@ func wrapped(next http.RoundTripper, f func(*http.Request) (*http.Response, erro
 
 func (w wrapper) RoundTrip(r *http.Request) (*http.Response, error) { return w.f(r) }
 
-// WrappedRoundTripper is asked for by client-go.
+// WrappedRoundTripper implements the interface that client-go looks for.
 func (w wrapper) WrappedRoundTripper() http.RoundTripper { return w.RoundTripper }
 
-// eventually asks until it is so.
+// eventually waits until so returns true.
 func eventually(t testing.TB, so func() bool, what string) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -299,9 +300,9 @@ func eventually(t testing.TB, so func() bool, what string) {
 	}
 }
 
-// TestFence: before each request that changes something, when nothing is left to wait for, it is asked once whether another one
-// leads, and never before one that only reads. From that word to the API server's answer is the window in which a request of a
-// leader that is none any more can come through, on a node that nobody has written to since it was read; the test measures it.
+// TestFence: the executor checks the fence once right before each changing request, and never before a read. Between
+// that check and the API server's answer, a request of a former leader can still take effect on a node unchanged since
+// it was read. The test measures this window.
 func TestFence(t *testing.T) {
 	looks, changes := 0, 0
 	var looked time.Time
@@ -316,7 +317,7 @@ func TestFence(t *testing.T) {
 			return res, err
 		})
 	})
-	e.c.sure = time.Minute // a machine that stands still for a moment is no reason to ask twice
+	e.c.sure = time.Minute // a brief stall of the machine must not cause a second check
 	lost := false
 	ctx := executor.WithFence(context.Background(), func(context.Context) error {
 		looks++
@@ -334,7 +335,7 @@ func TestFence(t *testing.T) {
 			want(t, e.Do(ctx, undo(j)), response.Succeeded, "")
 		}
 	}
-	if looks != changes || changes < 300 { // more where a request was repeated
+	if looks != changes || changes < 300 { // more if a request was retried
 		t.Errorf("%d looks before %d changes, want one each, and at least 300", looks, changes)
 	}
 	made := changes
@@ -351,7 +352,7 @@ func TestFence(t *testing.T) {
 		t.Errorf("changed under a stale token: version %s, before %s, %d changes", after, before, changes)
 	}
 
-	// Who was stopped after the word asks again: what was true then need not be so now.
+	// A process that was stopped after the check repeats it, because the answer may have changed.
 	e.c.sure = time.Nanosecond
 	asked := 0
 	ctx = executor.WithFence(context.Background(), func(context.Context) error {

@@ -20,15 +20,15 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// drain empties a node: it is cordoned, with the mark, and its pods are evicted one after the other until none is left. Begun again by
-// another attempt it goes on with those that are left. What it evicted cannot be put back; putting it back is to uncordon.
+// drain empties a node. It cordons the node with the mark and evicts one pod after the other until none is left. A
+// later attempt continues with the pods that are left. Undoing a drain uncordons the node; evicted pods do not return.
 func (e *Executor) drain(ctx context.Context, j executor.Job) executor.Result {
 	how, err := nodeplan.DrainOf(j)
 	if err != nil {
 		return executor.Unchanged("%v", err)
 	}
 	d := &draining{e: e, j: j, how: how, evicted: map[types.UID]bool{}, waits: map[string]string{}, refused: map[types.UID]string{}}
-	// Looked at before anything is changed: a node is not taken from use for a drain that its pods do not allow.
+	// Check before any change: a node stays in use if its pods do not allow the drain.
 	for try := 0; ; try++ {
 		r, err := d.prepare(ctx)
 		if err == nil {
@@ -47,19 +47,19 @@ func (e *Executor) drain(ctx context.Context, j executor.Job) executor.Result {
 	return d.run(ctx)
 }
 
-// draining is a drain under way.
+// draining is a drain in progress.
 type draining struct {
 	e       *Executor
 	j       executor.Job
 	how     nodeplan.Drain
 	node    string
 	evicted map[types.UID]bool
-	pods    nodeplan.Pods        // as last seen
-	waits   map[string]string    // pods whose eviction was refused for now, and why
-	refused map[types.UID]string // those whose eviction is forbidden, and why: they are not asked for again by this attempt
+	pods    nodeplan.Pods        // as last read
+	waits   map[string]string    // pods whose eviction is refused for now, and the reason
+	refused map[types.UID]string // pods whose eviction is forbidden, and the reason: this attempt does not retry them
 }
 
-// prepare finds the node, and refuses what the parameters do not allow.
+// prepare finds the node and refuses the drain if the parameters do not allow it.
 func (d *draining) prepare(ctx context.Context) (executor.Result, error) {
 	failpoint.Hit(failpoint.KubernetesRead)
 	n, err := d.e.find(ctx, d.e.c.all, d.j.Target.Node)
@@ -86,7 +86,7 @@ func (d *draining) prepare(ctx context.Context) (executor.Result, error) {
 	return executor.Result{}, nil
 }
 
-// look reads which pods are on the node.
+// look reads the pods on the node.
 func (d *draining) look(ctx context.Context) error {
 	list, err := d.e.c.pods(ctx, d.node)
 	if err == nil {
@@ -95,7 +95,7 @@ func (d *draining) look(ctx context.Context) error {
 	return err
 }
 
-// run evicts until no pod is left, or its time is over.
+// run evicts pods until none is left or the time is over.
 func (d *draining) run(ctx context.Context) executor.Result {
 	begin := time.Now()
 	for round, failures := 0, 0; ; round++ {
@@ -110,7 +110,7 @@ func (d *draining) run(ctx context.Context) executor.Result {
 			return executor.Partly("node %s: cordoned, %d pods evicted, %d left: %s", d.node, len(d.evicted), d.pods.Left(), sample(d.left()))
 		case err == nil:
 			failures = 0
-			// Soon at first: most pods end at once.
+			// Poll quickly at first: most pods end at once.
 			if wait(ctx, min(100*time.Millisecond<<min(round, 16), d.e.pacing.drain)) {
 				continue
 			}
@@ -124,8 +124,8 @@ func (d *draining) run(ctx context.Context) executor.Result {
 	}
 }
 
-// round looks which pods are left, and asks for the eviction of each. It returns ended where the drain has ended, and an error where it
-// cannot be seen to go on.
+// round reads the remaining pods and requests the eviction of each. It returns ended if the drain has ended, and
+// another error if the round failed.
 func (d *draining) round(ctx context.Context) error {
 	if err := d.look(ctx); err != nil {
 		if refused(err) {
@@ -134,7 +134,7 @@ func (d *draining) round(ctx context.Context) error {
 		return err
 	}
 	if d.pods.Left() == 0 {
-		return d.stands(ctx) // else it would be said of a node that another one has put back since
+		return d.stands(ctx) // else a node that another attempt has since uncordoned would be reported as drained
 	}
 	clear(d.waits)
 	var first error
@@ -147,10 +147,10 @@ func (d *draining) round(ctx context.Context) error {
 		}
 		err := d.evict(ctx, p)
 		var done ended
-		if errors.As(err, &done) || errors.Is(err, errNotSent) { // what keeps one from being sent keeps all: the store is asked again after a pause
+		if errors.As(err, &done) || errors.Is(err, errNotSent) { // not sent for a reason that applies to all requests: the fence is checked again after a pause
 			return err
 		}
-		if err != nil { // a webhook that hangs for one pod holds up no other
+		if err != nil { // a webhook that hangs for one pod must not delay the others
 			d.waits[nodeplan.PodName(p)] = err.Error()
 			if first == nil {
 				first = err
@@ -160,11 +160,11 @@ func (d *draining) round(ctx context.Context) error {
 	return first
 }
 
-// stands looks whether the drain is still to go on: no higher token, its mark in its place, and nobody has put the node into use again.
+// stands checks that the drain may continue: no higher token, its mark in place, and the node still cordoned.
 func (d *draining) stands(ctx context.Context) error {
 	n, err := d.e.c.node(ctx, d.e.c.all, d.node)
 	switch {
-	case apierrors.IsNotFound(err) && d.pods.Left() == 0: // as what scales a cluster down does with a node that is empty
+	case apierrors.IsNotFound(err) && d.pods.Left() == 0: // as an autoscaler does with an empty node
 		return ended{executor.Done("node %s: drained of %d pods, and somebody has deleted it since", d.node, len(d.evicted))}
 	case apierrors.IsNotFound(err):
 		return ended{executor.Partly("node %s is gone; %d pods evicted", d.node, len(d.evicted))}
@@ -180,8 +180,8 @@ func (d *draining) stands(ctx context.Context) error {
 	return nil
 }
 
-// evict asks for the eviction of one pod. What a budget, or anything else of that pod, does not allow now is noted, and asked for again
-// in the next round; what is forbidden, by a right or by a webhook, is noted for good.
+// evict requests the eviction of one pod. A temporary refusal, such as a disruption budget's, is recorded and retried
+// in the next round. A forbidden eviction, by RBAC or a webhook, is recorded and not retried.
 func (d *draining) evict(ctx context.Context, p *corev1.Pod) error {
 	failpoint.Hit(failpoint.KubernetesEvict)
 	err := d.e.c.evict(ctx, p, d.how.Grace)
@@ -193,7 +193,7 @@ func (d *draining) evict(ctx context.Context, p *corev1.Pod) error {
 	case errors.Is(err, executor.ErrStale):
 		return ended{executor.Stale("node %s: cordoned, %d pods evicted; token %d: %v", d.node, len(d.evicted), d.j.Token, err)}
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		// Gone, or another by the same name.
+		// The pod is gone, or another pod has its name.
 	case apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause):
 		d.waits[name] = err.Error()
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
@@ -208,7 +208,7 @@ func (d *draining) evict(ctx context.Context, p *corev1.Pod) error {
 	return nil
 }
 
-// forbidden is how many of the pods that are to be evicted may not be.
+// forbidden returns the number of pods whose eviction is forbidden.
 func (d *draining) forbidden() int {
 	n := 0
 	for _, p := range d.pods.Evict {
@@ -219,7 +219,7 @@ func (d *draining) forbidden() int {
 	return n
 }
 
-// left names the pods that are left, and why.
+// left lists the remaining pods with reasons.
 func (d *draining) left() []string {
 	var left []string
 	for _, p := range d.pods.Evict {
@@ -236,7 +236,7 @@ func (d *draining) left() []string {
 	return append(left, d.pods.Blocked...)
 }
 
-// late says what is left when the time is over.
+// late returns the result of a drain that has run out of time.
 func (d *draining) late(err error) executor.Result {
 	left := d.left()
 	if err != nil {
@@ -246,7 +246,7 @@ func (d *draining) late(err error) executor.Result {
 		d.pods.Left(), sample(left))
 }
 
-// sample is the first few of many.
+// sample joins the first few of many texts.
 func sample(all []string) string {
 	const few = 3
 	if len(all) > few {

@@ -20,7 +20,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// createPod creates a pod on a node, one of a replica set where nothing else is said: meta and spec are more of its JSON.
+// createPod creates a pod on a node, by default one of a replica set. meta and spec add to its JSON.
 func createPod(t testing.TB, node, meta, spec string) string {
 	t.Helper()
 	name := fmt.Sprintf("p%d", serial.Add(1))
@@ -32,7 +32,7 @@ func createPod(t testing.TB, node, meta, spec string) string {
 	return name
 }
 
-// createReady creates a pod that runs and is ready: of others a budget takes no notice.
+// createReady creates a running, ready pod. Disruption budgets ignore all others.
 func createReady(t testing.TB, node, app string) string {
 	t.Helper()
 	name := createPod(t, node, strings.Replace(owner("ReplicaSet", true), `"app":"a"`, `"app":"`+app+`"`, 1), "")
@@ -45,7 +45,7 @@ func owner(kind string, controller bool) string {
 	return fmt.Sprintf(`"labels":{"app":"a"},"ownerReferences":[{"apiVersion":"apps/v1","kind":%q,"name":"o","uid":"u","controller":%t}]`, kind, controller)
 }
 
-// podsOf are the names of the pods of a node.
+// podsOf returns the names of the pods on a node.
 func podsOf(t testing.TB, node string) []string {
 	t.Helper()
 	var list corev1.PodList
@@ -60,8 +60,8 @@ func podsOf(t testing.TB, node string) []string {
 	return out
 }
 
-// kubelet stands in for a node's kubelet: pods that are to end, end at once. It returns when it watches; what it returns waits for its
-// end, after ctx.
+// kubelet stands in for a node's kubelet: it ends terminating pods at once. It returns when its watch is open. done
+// waits for its end, after ctx.
 func kubelet(t testing.TB, ctx context.Context, node string) (done func()) {
 	t.Helper()
 	s := cluster(t)
@@ -82,7 +82,7 @@ func kubelet(t testing.TB, ctx context.Context, node string) (done func()) {
 	return wg.Wait
 }
 
-// TestDrain: pods are evicted, but for those that nothing keeps from the node, that the API server only mirrors, or that have ended.
+// TestDrain: a drain evicts all pods except those that tolerate everything, mirror pods, and those that have ended.
 func TestDrain(t *testing.T) {
 	e, name := newExecutor(t, Config{}, nil), aNode(t)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -117,8 +117,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestDrainOfWhatIsLost: pods that nobody would start elsewhere, and data on the node, are given up only where the policy says so; else the
-// node is not even cordoned.
+// TestDrainOfWhatIsLost: a drain gives up pods without a controller, and data on the node, only if the policy allows
+// it. Otherwise it does not even cordon the node.
 func TestDrainOfWhatIsLost(t *testing.T) {
 	e, name := newExecutor(t, Config{}, nil), aNode(t)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -144,7 +144,8 @@ func TestDrainOfWhatIsLost(t *testing.T) {
 	want(t, e.Do(ctx, j), response.Succeeded, "drained of 2 pods")
 }
 
-// budget creates a disruption budget for the pods with a label of that value; allowed is what its controller would say.
+// budget creates a disruption budget for the pods with that label value. allow sets the number of allowed disruptions,
+// as the controller would.
 func budget(t testing.TB, app string) (allow func(n int)) {
 	t.Helper()
 	name := "b-" + app
@@ -158,8 +159,9 @@ func budget(t testing.TB, app string) (allow func(n int)) {
 	return allow
 }
 
-// TestBlockedBudget: a drain waits for a disruption budget until its time is over, and says which pods are left and why; the node stays
-// cordoned. The next attempt goes on when the budget allows it; one that is cancelled puts the node back.
+// TestBlockedBudget: a drain waits for a disruption budget until its time is over, and then lists the remaining pods
+// with reasons. The node stays cordoned. The next attempt continues when the budget allows it; a cancelled attempt
+// uncordons the node.
 func TestBlockedBudget(t *testing.T) {
 	for _, cancelled := range []bool{false, true} {
 		e, name := newExecutor(t, Config{}, nil), aNode(t)
@@ -195,8 +197,8 @@ func TestBlockedBudget(t *testing.T) {
 	}
 }
 
-// TestDrainThatIsStopped: a drain stops when it is told to, when somebody uncordons the node, and when its mark is gone; it says what it
-// has done.
+// TestDrainThatIsStopped: a drain stops when it is cancelled, when somebody uncordons the node, and when its mark is
+// gone. It reports its progress.
 func TestDrainThatIsStopped(t *testing.T) {
 	for says, stop := range map[string]func(cancel func(), name string, j executor.Job){
 		"left when its time was over": func(cancel func(), _ string, _ executor.Job) { cancel() },
@@ -234,7 +236,7 @@ func TestDrainThatIsStopped(t *testing.T) {
 	}
 }
 
-// TestAnotherPodByTheSameName: what was seen on the node is evicted, and not another that has its name by then.
+// TestAnotherPodByTheSameName: the drain evicts the pod that it has seen, not a new one with the same name.
 func TestAnotherPodByTheSameName(t *testing.T) {
 	name, elsewhere := aNode(t), aNode(t)
 	pod := createPod(t, name, "", "")
@@ -259,8 +261,8 @@ func TestAnotherPodByTheSameName(t *testing.T) {
 	}
 }
 
-// TestForbiddenEviction: a pod whose eviction is forbidden, as by an admission webhook, keeps no other on the node. It is asked
-// for once, and named at the end; the next attempt asks again.
+// TestForbiddenEviction: a pod whose eviction is forbidden, for example by an admission webhook, does not block the
+// others. The attempt requests its eviction once and names it at the end; the next attempt requests it again.
 func TestForbiddenEviction(t *testing.T) {
 	name := aNode(t)
 	var pods []string
@@ -294,7 +296,7 @@ func TestForbiddenEviction(t *testing.T) {
 	want(t, e.Do(ctx, again(j)), response.Succeeded, "drained of 1 pods")
 }
 
-// TestDrainedAndDeleted: a node that somebody deletes as soon as it is empty, as what scales a cluster down does, has been drained.
+// TestDrainedAndDeleted: a node that an autoscaler deletes once it is empty counts as drained.
 func TestDrainedAndDeleted(t *testing.T) {
 	name := aNode(t)
 	pod := createPod(t, name, "", "")
@@ -312,7 +314,7 @@ func TestDrainedAndDeleted(t *testing.T) {
 		"drained of 1 pods, and somebody has deleted it since")
 }
 
-// TestOnePodHoldsUpNoOther: the eviction of one pod gets no answer, as from a webhook that hangs; the others are evicted all the same.
+// TestOnePodHoldsUpNoOther: one eviction gets no answer, as from a webhook that hangs. The others still proceed.
 func TestOnePodHoldsUpNoOther(t *testing.T) {
 	name := aNode(t)
 	var pods []string

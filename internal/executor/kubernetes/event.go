@@ -20,7 +20,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// event writes an event on the node. Its name is made of the response and the step, so that there is one however often it is tried.
+// event creates an event on the node. Its name derives from the response and the step, so retries create no second one.
 func (e *Executor) event(ctx context.Context, j executor.Job) executor.Result {
 	sent := false
 	for try := 0; ; try++ {
@@ -73,13 +73,13 @@ func (e *Executor) eventOnce(ctx context.Context, j executor.Job, sent *bool) er
 	return err
 }
 
-// eventOf is the event of a job. As those of the kubelet it is in the namespace default, where those on what has none must be, and has
-// the node's name for the uid, by which kubectl describe finds it.
+// eventOf returns the event of a job. Like the kubelet's events, it is in the namespace default, as required for
+// objects without a namespace. Its involved object has the node's name as UID, by which kubectl describe finds it.
 func eventOf(n *corev1.Node, j executor.Job, now time.Time) *corev1.Event {
 	at := metav1.NewTime(now)
 	sum := sha256.Sum256([]byte(j.Cluster + "\x00" + j.IdempotencyKey))
 	name := n.Name
-	if len(name) > 200 { // names end at 253
+	if len(name) > 200 { // names have at most 253 characters
 		name = strings.TrimRight(name[:200], ".-")
 	}
 	return &corev1.Event{
@@ -94,5 +94,5 @@ func eventOf(n *corev1.Node, j executor.Job, now time.Time) *corev1.Event {
 	}
 }
 
-// component is who says it, in events.
+// component is the source of our events.
 const component = "lofamo"

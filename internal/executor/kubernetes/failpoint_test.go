@@ -29,11 +29,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// rounds is how often a leader is killed and paused each time that an act of any kind passes by a point; 0: of some kinds, only
-// the first time, once.
+// rounds is the number of kills and pauses at each passage of a point by an action of any kind. With 0, some kinds run
+// once, at the first passage only.
 var rounds = flag.Int("kubernetes.rounds", 0, "how often leaders are killed and paused each time that an act passes by a point")
 
-// leader is a process of its own that makes one attempt.
+// leader is a separate process that makes one attempt.
 type leader struct {
 	t    *testing.T
 	dir  string
@@ -41,7 +41,7 @@ type leader struct {
 	done chan error
 }
 
-// lead starts a process that makes the attempt, with a point armed.
+// lead starts a process that makes the attempt, with a failpoint armed.
 func lead(t *testing.T, j executor.Job, o failpoint.Order) *leader {
 	t.Helper()
 	l := &leader{t: t, dir: t.TempDir(), done: make(chan error, 1)}
@@ -77,7 +77,7 @@ func (l *leader) write(name string, v any) {
 	}
 }
 
-// fence is what the store says from now on. The file is replaced whole, as the child may read it at any time.
+// fence sets the store's answer. It replaces the whole file, because the child may read it at any time.
 func (l *leader) fence(token uint64) {
 	l.t.Helper()
 	l.write(fenceFile+".new", token)
@@ -86,7 +86,7 @@ func (l *leader) fence(token uint64) {
 	}
 }
 
-// stopped waits until the process stands still; false: it has ended without coming to the point.
+// stopped waits until the process is stopped. It returns false if the process has ended without reaching the point.
 func (l *leader) stopped() bool {
 	l.t.Helper()
 	is, err := failpoint.Stopped(l.cmd.Process.Pid)
@@ -103,7 +103,8 @@ func (l *leader) goOn() {
 	}
 }
 
-// end waits for the end of the process, and returns how its attempt ended; false: it was killed before.
+// end waits for the process to end and returns the result of its attempt. ended is false if the process was killed
+// first.
 func (l *leader) end() (r executor.Result, ended bool) {
 	l.t.Helper()
 	go func() { l.done <- l.cmd.Wait() }()
@@ -128,7 +129,7 @@ func (l *leader) end() (r executor.Result, ended bool) {
 	return r, true
 }
 
-// scene is an act at a node of its own.
+// scene is one action on its own node.
 type scene struct {
 	t      *testing.T
 	a      act
@@ -138,7 +139,7 @@ type scene struct {
 	told   *account.Account
 }
 
-// pods is how many a node has that is drained.
+// pods is the number of pods on a node to be drained.
 const pods = 2
 
 func newScene(t *testing.T, a act, told *account.Account) *scene {
@@ -157,7 +158,7 @@ func newScene(t *testing.T, a act, told *account.Account) *scene {
 	return s
 }
 
-// next is the next leader's attempt, which has to succeed.
+// next makes the next leader's attempt, which must succeed.
 func (s *scene) next() {
 	s.t.Helper()
 	s.j = again(under(s.j.Token+1, s.j))
@@ -169,7 +170,7 @@ func (s *scene) quietly(j executor.Job) {
 	want(s.t, newExecutor(s.t, Config{}, nil).Do(context.Background(), j), response.Succeeded, "")
 }
 
-// stands fails the test unless what was asked for is there, once.
+// stands fails the test unless the effect of the action is present exactly once.
 func (s *scene) stands(what string) {
 	s.t.Helper()
 	n := theNode(s.t, s.name)
@@ -200,7 +201,7 @@ func (s *scene) events() int {
 	return len(list.Items)
 }
 
-// traces are all effects that there are, as a text: another text is another effect.
+// traces returns all effects as text; another text means another effect.
 func (s *scene) traces() string {
 	s.t.Helper()
 	var list corev1.PodList
@@ -222,14 +223,14 @@ func (s *scene) note(became, why string, args ...any) {
 	s.told.Note(account.Entry{Asked: s.asked(), Became: became, Why: fmt.Sprintf(why, args...)})
 }
 
-// everyPoint calls each for every kind, every point that it passes by, and there for each time that it does, until each says that
-// the act did not come by so often.
+// everyPoint calls each for every kind and every failpoint that it passes, once for each passage, until each reports
+// that the action did not pass so often.
 func everyPoint(t *testing.T, each func(t *testing.T, a act, o failpoint.Order) bool) {
 	t.Helper()
 	cluster(t) // without one every part would be skipped, and nothing counted
 	event := act{kind: response.KubernetesEvent, parameters: map[string]string{"reason": "LofamoFault"}}
 	all := append(acts(), event)
-	if *rounds == 0 { // one for each way to write: an apply to the status, a merge patch, an apply to the node and evictions, and what is no write to the node
+	if *rounds == 0 { // one for each way to write: an apply to the status, a merge patch, an apply to the node with evictions, and a request that does not write to the node
 		all = []act{acts()[0], acts()[3], acts()[5], event}
 	}
 	t.Run("all", func(t *testing.T) {
@@ -250,8 +251,8 @@ func everyPoint(t *testing.T, each func(t *testing.T, a act, o failpoint.Order) 
 	})
 }
 
-// TestKilledAtEveryStep kills the leader's process at every step of every kind, doing and putting back: the next leader's attempt
-// does what was asked, once, and puts back what there was before.
+// TestKilledAtEveryStep kills the leader's process at every step of every kind, do and undo. The next leader's attempt
+// completes the action once, and undoing it restores the earlier state.
 func TestKilledAtEveryStep(t *testing.T) {
 	var kills atomic.Int64
 	var told account.Account
@@ -284,10 +285,10 @@ func TestKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// TestPausedAtEveryStep has the leader's process stand still at every step of every kind, until another one leads and has, or has
-// not, acted on the node. Then it goes on, and does nothing more: what it has not sent by then, it does not send. One step is the
-// exception, and the window that is left: between the last word that it leads and its request. There a write still comes through
-// if nobody has written to the node since it was read, and an eviction, of one pod.
+// TestPausedAtEveryStep stops the leader's process at every step of every kind until another leader exists and has, or
+// has not, acted on the node. Then the process continues and must send nothing more. One step is the exception, and the
+// window that remains: between the last leadership check and the request. There a write still takes effect if the
+// node is unchanged since it was read, and so does the eviction of one pod.
 func TestPausedAtEveryStep(t *testing.T) {
 	var pauses, window atomic.Int64
 	var told account.Account
@@ -318,8 +319,8 @@ func TestPausedAtEveryStep(t *testing.T) {
 	}
 }
 
-// pauseOnce has a leader stand still, doing or putting back, and says whether it came to the point, and whether something
-// happened after another one led.
+// pauseOnce stops a leader during do or undo. It reports whether the leader reached the point, and whether anything
+// took effect after another leader existed.
 func pauseOnce(s *scene, o failpoint.Order, back, touched bool) (paused, late bool) {
 	t := s.t
 	if back {
@@ -340,7 +341,7 @@ func pauseOnce(s *scene, o failpoint.Order, back, touched bool) (paused, late bo
 		elsewhere = "has acted on the node"
 	}
 	before := s.traces()
-	over := time.NewTimer(childSure + childSure/4) // else the word that it leads would be new enough still
+	over := time.NewTimer(childSure + childSure/4) // else the leadership check would still be fresh enough
 	<-over.C
 	l.goOn()
 	r, ended := l.end()
@@ -365,7 +366,7 @@ func pauseOnce(s *scene, o failpoint.Order, back, touched bool) (paused, late bo
 	default:
 		t.Errorf("%s: %+v", what, r)
 	}
-	// Nothing that was intended is lost.
+	// No intended effect is lost.
 	s.next()
 	s.stands(what)
 	if !s.j.Undo && s.a.kind != response.KubernetesEvent {

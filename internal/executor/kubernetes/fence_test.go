@@ -11,13 +11,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// allKinds are the acts, and the event.
+// allKinds returns the acts and the event.
 func allKinds() []act {
 	return append(acts(), act{kind: response.KubernetesEvent, parameters: map[string]string{"reason": "X"}})
 }
 
-// TestFenceThatCannotSay: a store that has no answer for a while, as while it elects its own leader, ends nothing. It is asked
-// again, and a drain goes on.
+// TestFenceThatCannotSay: a store without an answer for a while, for example during its own election, ends no attempt.
+// The executor checks again, and a drain continues.
 func TestFenceThatCannotSay(t *testing.T) {
 	e := newExecutor(t, Config{}, nil)
 	for _, a := range allKinds() {
@@ -30,7 +30,7 @@ func TestFenceThatCannotSay(t *testing.T) {
 		}
 		asked := 0
 		fenced := executor.WithFence(ctx, func(context.Context) error {
-			if asked++; asked%4 < 3 { // of a drain's questions also some between its evictions
+			if asked++; asked%4 < 3 { // includes checks between a drain's evictions
 				return errors.New("etcdserver: leader changed")
 			}
 			return nil
@@ -47,7 +47,7 @@ func TestFenceThatCannotSay(t *testing.T) {
 	}
 }
 
-// TestFenceThatHangs: a question that gets no answer is given up after the time of a request.
+// TestFenceThatHangs: a check without an answer is given up after the request timeout.
 func TestFenceThatHangs(t *testing.T) {
 	e, name := newExecutor(t, Config{}, nil), aNode(t)
 	e.c.timeout = 200 * time.Millisecond
@@ -68,7 +68,7 @@ func TestFenceThatHangs(t *testing.T) {
 	}
 }
 
-// TestFenceThatAsksAgain: a word that is new is good, however long those who ask had to pause for it.
+// TestFenceThatAsksAgain: a fresh answer counts, however long the fence waited before its last query.
 func TestFenceThatAsksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &client{timeout: 10 * time.Second, sure: sure}
@@ -87,7 +87,8 @@ func TestFenceThatAsksAgain(t *testing.T) {
 	})
 }
 
-// TestFenceThatIsLate: on words that are too old nothing is done, and nothing is stale; between two questions is a pause that grows.
+// TestFenceThatIsLate: with outdated answers the executor does nothing and reports nothing as stale. The pause between
+// two checks grows.
 func TestFenceThatIsLate(t *testing.T) {
 	e, name := newExecutor(t, Config{}, nil), aNode(t)
 	e.c.sure = time.Nanosecond
@@ -105,7 +106,7 @@ func TestFenceThatIsLate(t *testing.T) {
 		}
 		all += asked
 	}
-	if all == 0 { // of one alone the server may have taken the whole time to say what there is
+	if all == 0 { // for a single one, the API server may have used up the time with the reads
 		t.Error("the fence was never asked")
 	}
 	if after := theNode(t, name).ResourceVersion; after != before {

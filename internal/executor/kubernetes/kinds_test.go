@@ -20,14 +20,14 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// act is a kind with parameters, and what it looks like on a node.
+// act is a kind with parameters and its effect on a node.
 type act struct {
 	kind       response.Kind
 	parameters map[string]string
-	shows      string // in the node's state, as text
+	shows      string // its line in the text of state
 }
 
-// acts are those that change a node and can be put back.
+// acts returns the kinds that change a node and can be undone.
 func acts() []act {
 	return []act{
 		{response.KubernetesCondition, map[string]string{"type": "LofamoFault"}, "condition LofamoFault=True MemorySick"},
@@ -42,7 +42,7 @@ func acts() []act {
 
 func (a act) job(id, node string) executor.Job { return aJob(id, node, a.kind, a.parameters) }
 
-// state is all of a node that anybody may have changed, but for what stamps it: token and attempt.
+// state returns everything on a node that anybody may have changed, except our token and attempt.
 func state(n *corev1.Node) string {
 	var out []string
 	if n.Spec.Unschedulable {
@@ -66,8 +66,8 @@ func state(n *corev1.Node) string {
 	return strings.Join(out, "\n")
 }
 
-// TestKinds: every kind does what it says, and marks it; done again, it is not done twice; put back, nothing of it is left, and
-// put back again, nothing happens.
+// TestKinds: every kind has its effect and sets its mark. A repetition changes nothing. An undo leaves nothing behind,
+// and a second undo changes nothing.
 func TestKinds(t *testing.T) {
 	e := newExecutor(t, Config{}, nil)
 	for _, a := range acts() {
@@ -106,7 +106,7 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// TestEvent: there is one event for a step, however often it is tried, and kubectl describe would find it.
+// TestEvent: retries of a step create one event, and kubectl describe would find it.
 func TestEvent(t *testing.T) {
 	e, name := newExecutor(t, Config{}, nil), aNode(t)
 	j := aJob(responseID(), name, response.KubernetesEvent, map[string]string{"reason": "LofamoFault"})
@@ -131,7 +131,7 @@ func TestEvent(t *testing.T) {
 	}
 }
 
-// TestNoNode: what Kubernetes does not have is neither changed nor created.
+// TestNoNode: a node that Kubernetes does not know is neither changed nor created.
 func TestNoNode(t *testing.T) {
 	e := newExecutor(t, Config{}, nil)
 	for name, says := range map[string]string{"nowhere": "no such node in Kubernetes",
@@ -149,7 +149,7 @@ func TestNoNode(t *testing.T) {
 	}
 }
 
-// TestNames: nodes are found by a template, or by a label, also after one was replaced by another.
+// TestNames: nodes are found by a name template or by a label, even after a replacement.
 func TestNames(t *testing.T) {
 	ctx := context.Background()
 	s := cluster(t)
@@ -174,7 +174,7 @@ func TestNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The API server comes to know of it by a watch of its own.
+	// The API server learns of the new role through its own watch.
 	for end := time.Now().Add(10 * time.Second); ; {
 		if _, err = e.c.labelled(ctx, e.c.all, cfg.NodeLabel, "N_1"); err == nil {
 			break
@@ -202,8 +202,8 @@ func TestNames(t *testing.T) {
 		"no node of Kubernetes is known to be it")
 }
 
-// TestUndoOfWhatCannotBeNamed: that nobody can say which node it would be is not that there is none: what was done stands there
-// still. Only where the node is gone by its name nothing is left to put back.
+// TestUndoOfWhatCannotBeNamed: an unknown name does not mean that the node is gone, as the effects may still be there.
+// Only if the node with the known name is gone, nothing is left to undo.
 func TestUndoOfWhatCannotBeNamed(t *testing.T) {
 	ctx, s := context.Background(), cluster(t)
 	b, err := os.ReadFile(strings.Replace(manifest, "rbac", "rbac-node-label", 1))
@@ -243,7 +243,7 @@ func TestUndoOfWhatCannotBeNamed(t *testing.T) {
 	want(t, newExecutor(t, Config{}, nil).Do(ctx, undo(j)), response.Succeeded, "nothing is left to put back")
 }
 
-// TestRefusals: what the API server or the parameters do not allow is said, and changes nothing.
+// TestRefusals: an action that the API server or the parameters do not allow fails with a reason and changes nothing.
 func TestRefusals(t *testing.T) {
 	e, name := newExecutor(t, Config{}, nil), aNode(t)
 	before := theNode(t, name).ResourceVersion

@@ -1,13 +1,14 @@
-// Package kubernetes carries out responses at a Kubernetes cluster: conditions and events of nodes, labels, cordons, taints and
-// drains. What it writes to a node, and how it knows its own again, is in its package nodeplan; this one sends it, within limits of its
-// own, and repeats what did not come through until its time is over.
+// Package kubernetes carries out responses in a Kubernetes cluster: node conditions and events, labels, cordons, taints
+// and drains. Its package nodeplan decides what to write to a node and recognizes our own marks. This package sends the
+// writes, within its own rate limits, and retries failed ones until the attempt's time is over.
 //
-// A token that is lower than the one on the node is refused by what stands on the node, and every write is conditional on the
-// resourceVersion that was read. Where the next leader has not been yet, the supervisors' own store says whether a higher token is known
-// (executor.Fenced): it is asked just before each request that changes something. What is left is the time from that answer to
-// the API server's, for one request: a write comes through in it only if nobody has written to the node since it was read; an
-// eviction, of one pod, and an event, which is harmless and has a name of its own for every step, so that there is one, the API
-// server cannot refuse. Before each single eviction the token on the node is looked at too, and that the drain's mark stands.
+// The token on the node refuses a lower one, and every write is conditional on the resourceVersion that was read. A new
+// leader may not have written to the node yet. So right before each changing request the executor asks the supervisors'
+// store whether a higher token is known (executor.Fenced). The remaining window lasts from that answer to the API
+// server's answer, for one request. A write takes effect in it only if the node is unchanged since it was read. The
+// API server can refuse neither an event nor the eviction of one pod. An event is harmless, and its name is unique for
+// each step, so there is one at most. Before each eviction the executor also checks the token on the node and the
+// drain's mark.
 package kubernetes
 
 import (
@@ -31,10 +32,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// Config says how the cluster is reached.
+// Config holds the cluster's address and limits.
 type Config = config.KubernetesConfig
 
-// Kinds are what it carries out.
+// Kinds returns the kinds of actions that Executor carries out.
 func Kinds() []response.Kind {
 	return []response.Kind{
 		response.KubernetesCondition, response.KubernetesEvent, response.KubernetesLabel, response.KubernetesCordon,
@@ -46,25 +47,25 @@ func Kinds() []response.Kind {
 type Executor struct {
 	cfg    Config
 	c      *client
-	open   executor.Open // nil: nobody knows, and all count as open
+	open   executor.Open // nil if unknown; then all responses count as open
 	guard  executor.Guard
 	log    *slog.Logger
 	pacing pacing
-	names  sync.Map // fault.NodeID to the name of its node, where a label says it
+	names  sync.Map // fault.NodeID to the Kubernetes node's name, if found by label
 }
 
-// pacing is how long it waits between two requests for the same.
+// pacing holds the intervals between two tries.
 type pacing struct {
-	conflict time.Duration // after somebody else's write, at first
-	failure  time.Duration // after a request that failed, at first
-	most     time.Duration // of both, doubled each time
-	drain    time.Duration // between two looks at the pods of a node that is drained, at most
+	conflict time.Duration // first backoff after somebody else's write
+	failure  time.Duration // first backoff after a failed request
+	most     time.Duration // maximum of both, which double each time
+	drain    time.Duration // maximum interval between two reads of the pods of a node being drained
 }
 
 var usual = pacing{conflict: 10 * time.Millisecond, failure: 100 * time.Millisecond, most: 5 * time.Second, drain: 5 * time.Second}
 
-// New makes an executor. It reaches for the cluster only when there is something to do. Where open is nil a mark that somebody
-// has overruled keeps others from doing what it stands for until it is taken away.
+// New returns an executor. It connects to the cluster only when there is work. If open is nil, an overruled mark blocks
+// other responses from the same change until somebody removes the mark.
 func New(cfg Config, open executor.Open, log *slog.Logger) (*Executor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -109,9 +110,9 @@ func (e *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
 	return r
 }
 
-// alter brings one write to the node: it reads, plans and writes, until the write is there, is not needed or is refused.
+// alter brings one write to the node. It reads, plans and writes until the write is done, unnecessary or refused.
 func (e *Executor) alter(ctx context.Context, j executor.Job) executor.Result {
-	sent := false // a write went out of which nobody knows whether it came through
+	sent := false // a write has left with an unknown outcome
 	for try := 0; ; try++ {
 		err := e.alterOnce(ctx, j, &sent)
 		var done ended
@@ -127,12 +128,12 @@ func (e *Executor) alter(ctx context.Context, j executor.Job) executor.Result {
 	}
 }
 
-// ended is the end of an attempt.
+// ended is the end of an attempt, as an error.
 type ended struct{ executor.Result }
 
 func (ended) Error() string { return "the attempt has ended" }
 
-// alterOnce reads, plans and writes once. It returns ended, or why it is to be tried again.
+// alterOnce reads, plans and writes once. It returns ended, or the reason for a retry.
 func (e *Executor) alterOnce(ctx context.Context, j executor.Job, sent *bool) error {
 	failpoint.Hit(failpoint.KubernetesRead)
 	n, err := e.find(ctx, e.c.all, j.Target.Node)
@@ -172,7 +173,7 @@ func (e *Executor) alterOnce(ctx context.Context, j executor.Job, sent *bool) er
 	return err
 }
 
-// stillOpen says which of the responses are open.
+// stillOpen returns which of the responses are open.
 func (e *Executor) stillOpen(ctx context.Context, ids []string) (map[string]bool, error) {
 	if len(ids) > 0 && e.open != nil {
 		return e.open(ctx, ids)
@@ -184,8 +185,8 @@ func (e *Executor) stillOpen(ctx context.Context, ids []string) (map[string]bool
 	return open, nil
 }
 
-// pause waits before the next try, longer each time, and no less than the API server asks for. It returns false when the attempt's time
-// is over.
+// pause waits before the next try, with growing backoff and at least as long as the API server asks. It returns false
+// when the attempt's time is over.
 func (e *Executor) pause(ctx context.Context, err error, try int) bool {
 	d := e.pacing.failure
 	if apierrors.IsConflict(err) {
@@ -199,7 +200,7 @@ func (e *Executor) pause(ctx context.Context, err error, try int) bool {
 	return wait(ctx, d)
 }
 
-// wait returns false when ctx ends before d is over.
+// wait waits for d. It returns false if ctx ends first.
 func wait(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -211,14 +212,14 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// errGone says that Kubernetes has no node of that name; errNoName that nobody can say which node it would be: there it may still be, with
-// all that was done to it.
+// errGone means that Kubernetes has no node of that name. errNoName means that the node's name is unknown: the node may
+// still exist, with all our changes.
 var (
 	errGone   = errors.New("no such node in Kubernetes")
 	errNoName = errors.New("no node of Kubernetes is known to be it")
 )
 
-// find reads the node that ours is in Kubernetes, from the API server, as it is now.
+// find reads our node from the API server, in its current version.
 func (e *Executor) find(ctx context.Context, p *pace, id fault.NodeID) (*corev1.Node, error) {
 	if e.cfg.NodeLabel != "" {
 		return e.findLabelled(ctx, p, id)
@@ -234,7 +235,7 @@ func (e *Executor) find(ctx context.Context, p *pace, id fault.NodeID) (*corev1.
 	return n, err
 }
 
-// findLabelled looks for the node with the label. Where it was the last time it is looked for first: one object instead of all.
+// findLabelled finds the node by its label. It tries the last known name first: one object instead of a list.
 func (e *Executor) findLabelled(ctx context.Context, p *pace, id fault.NodeID) (*corev1.Node, error) {
 	key := e.cfg.NodeLabel
 	last, known := e.names.Load(id)

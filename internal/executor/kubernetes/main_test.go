@@ -24,14 +24,14 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// shared is what all tests run against.
+// shared is the common environment of all tests.
 var shared struct {
-	missing error // why there is no API server
+	missing error // the reason why there is no API server
 	server  *kubetest.Server
-	token   string // of the supervisor's service account, under deploy/kubernetes/rbac.yaml
+	token   string // token of the supervisor's service account, under deploy/kubernetes/rbac.yaml
 	dir     string
 	nodes   atomic.Int64
-	asked   sync.Map // what the executors of all tests have asked the API server for: "verb resource"
+	asked   sync.Map // all requests of executors in all tests: "verb resource"
 }
 
 func TestMain(m *testing.M) {
@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 		defer func() { _ = os.RemoveAll(dir) }()
 		shared.dir = dir
 		switch err := begin(); {
-		case errors.Is(err, kubetest.ErrMissing): // each test that wants the API server is skipped, or fails in CI
+		case errors.Is(err, kubetest.ErrMissing): // each test that needs the API server is skipped, or fails in CI
 			shared.missing = err
 		case err != nil:
 			fmt.Fprintln(os.Stderr, err)
@@ -66,7 +66,7 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// begin starts the API server, with the roles that the project ships.
+// begin starts the API server with the roles that the project ships.
 func begin() error {
 	s, err := kubetest.Start(shared.dir)
 	if err != nil {
@@ -88,7 +88,7 @@ func begin() error {
 
 const manifest = "../../../deploy/kubernetes/rbac.yaml"
 
-// cluster returns the API server, or skips the test where it is not there.
+// cluster returns the API server. Without one it skips the test.
 func cluster(t testing.TB) *kubetest.Server {
 	t.Helper()
 	if shared.missing != nil {
@@ -97,7 +97,7 @@ func cluster(t testing.TB) *kubetest.Server {
 	return shared.server
 }
 
-// kubeconfig writes one for the supervisor's service account.
+// kubeconfig writes a kubeconfig for the supervisor's service account.
 func kubeconfig(t testing.TB, addr, token string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -107,7 +107,8 @@ func kubeconfig(t testing.TB, addr, token string) string {
 	return path
 }
 
-// newExecutor is one as the supervisor has it, but for shorter waits; wrap, where it is given, stands between it and the network.
+// newExecutor returns an executor like the supervisor's, with shorter waits. If wrap is not nil, it stands between the
+// executor and the network.
 func newExecutor(t testing.TB, cfg Config, wrap func(http.RoundTripper) http.RoundTripper) *Executor {
 	t.Helper()
 	s := cluster(t)
@@ -136,7 +137,7 @@ func newExecutor(t testing.TB, cfg Config, wrap func(http.RoundTripper) http.Rou
 	return e
 }
 
-// noting notes what is asked of the API server.
+// noting records the requests to the API server.
 type noting struct{ next http.RoundTripper }
 
 func (n noting) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -144,10 +145,10 @@ func (n noting) RoundTrip(r *http.Request) (*http.Response, error) {
 	return n.next.RoundTrip(r)
 }
 
-// WrappedRoundTripper is asked for by client-go.
+// WrappedRoundTripper implements the interface that client-go looks for.
 func (n noting) WrappedRoundTripper() http.RoundTripper { return n.next }
 
-// asked is a request as roles name it.
+// asked returns a request in the form of RBAC rules.
 func asked(r *http.Request) string {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")[2:] // without api/v1
 	if parts[0] == "namespaces" {
@@ -163,8 +164,8 @@ func asked(r *http.Request) string {
 	return verb + " " + resource
 }
 
-// aNode creates a node that no other test has. As those that kubelets create it has more than its name, so that the API server
-// keeps from the beginning whose its fields are.
+// aNode creates a node that no other test uses. Like a kubelet's node it has more than a name, so that the API server
+// tracks the owners of its fields from the beginning.
 func aNode(t testing.TB) string {
 	t.Helper()
 	name := nodeName()
@@ -172,10 +173,10 @@ func aNode(t testing.TB) string {
 	return name
 }
 
-// nodeName is one that no other test has.
+// nodeName returns a name that no other test uses.
 func nodeName() string { return fmt.Sprintf("n%d", shared.nodes.Add(1)) }
 
-// createNode creates a node; more is what else its JSON has, each with a comma before.
+// createNode creates a node. more is additional JSON, each member with a leading comma.
 func createNode(t testing.TB, name, more string) {
 	t.Helper()
 	if err := postNode(cluster(t), name, more); err != nil {
@@ -209,7 +210,7 @@ func theNode(t testing.TB, name string) *corev1.Node {
 	return n
 }
 
-// patch changes a node as somebody else does.
+// patch changes a node as another field manager.
 func patch(t testing.TB, name, body string) {
 	t.Helper()
 	admin(t, http.MethodPatch, "/api/v1/nodes/"+name+"?fieldManager=somebody", kubetest.MergePatch, body)
@@ -217,10 +218,10 @@ func patch(t testing.TB, name, body string) {
 
 var serial atomic.Int64
 
-// responseID is one that no other test has.
+// responseID returns an ID that no other test uses.
 func responseID() string { return fmt.Sprintf("r7-%d", serial.Add(1)) }
 
-// aJob is the first attempt at a step.
+// aJob returns the first attempt at a step.
 func aJob(id, node string, kind response.Kind, parameters map[string]string) executor.Job {
 	return executor.Job{
 		Effect: response.Effect{
@@ -234,14 +235,14 @@ func aJob(id, node string, kind response.Kind, parameters map[string]string) exe
 	}
 }
 
-// again is the next attempt, after one of which nobody knows what became of it.
+// again returns the next attempt, after one with an unknown outcome.
 func again(j executor.Job) executor.Job {
 	j.Attempt.Attempt++
 	j.Recheck = true
 	return j
 }
 
-// undo is the next attempt, to put it back.
+// undo returns the next attempt, which undoes the step.
 func undo(j executor.Job) executor.Job {
 	j.Attempt.Attempt++
 	j.Undo, j.Recheck = true, false
@@ -249,13 +250,13 @@ func undo(j executor.Job) executor.Job {
 	return j
 }
 
-// under is the job as a leader with that token has it.
+// under returns the job of a leader with that token.
 func under(token uint64, j executor.Job) executor.Job {
 	j.Token = token
 	return j
 }
 
-// want fails the test unless the outcome is that one and the detail contains the text.
+// want fails the test unless the result has that outcome and its detail contains the text.
 func want(t testing.TB, r executor.Result, o response.Outcome, text string) {
 	t.Helper()
 	if r.Outcome != o || !strings.Contains(r.Detail, text) {
@@ -263,7 +264,7 @@ func want(t testing.TB, r executor.Result, o response.Outcome, text string) {
 	}
 }
 
-// do makes an attempt that has to succeed, and logs it as an operator reads it.
+// do makes an attempt that must succeed, and logs it as an operator sees it.
 func do(t testing.TB, e *Executor, j executor.Job) {
 	t.Helper()
 	r := e.Do(context.Background(), j)

@@ -18,7 +18,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// fleet creates many nodes at once.
+// fleet creates many nodes in parallel.
 func fleet(t testing.TB, prefix string, n int) []string {
 	t.Helper()
 	s := cluster(t)
@@ -37,10 +37,10 @@ func fleet(t testing.TB, prefix string, n int) []string {
 	return names
 }
 
-// inParallel calls f for each element from width goroutines, and returns when all of them have ended. f must not end the test, as
-// t.Fatal and t.Skip do; if it ends its goroutine all the same, inParallel still returns, with elements left over.
+// inParallel calls f for each element from width goroutines and returns when all of them have ended. f must not end the
+// test with t.Fatal or t.Skip. If f ends its goroutine anyway, inParallel still returns, with elements left over.
 func inParallel[T any](all []T, width int, f func(T)) {
-	work := make(chan T, len(all)) // nothing waits for workers that have ended
+	work := make(chan T, len(all)) // no send blocks on workers that have ended
 	for _, x := range all {
 		work <- x
 	}
@@ -67,8 +67,8 @@ func TestInParallelReturnsWhenWorkersEnd(t *testing.T) {
 	}
 }
 
-// TestThousands: of 2,000 nodes 500 fail at once, while somebody else writes to all of them. Every condition and every event is there in
-// the end, no other node is touched, and the rate that is configured is kept to.
+// TestThousands: 500 of 2,000 nodes fail at once, while another client writes to all nodes. At the end every
+// condition and every event is there, no other node is touched, and the configured rate was kept.
 func TestThousands(t *testing.T) {
 	const nodes, faults = 2000, 500
 	names := fleet(t, "many", nodes)
@@ -85,7 +85,7 @@ func TestThousands(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var kubelets sync.WaitGroup
-	kubelets.Go(func() { // that write their status, as they do
+	kubelets.Go(func() { // they write their status, like real ones
 		for i := 0; ctx.Err() == nil; i++ {
 			if err := patchStatus(shared.server, names[i%faults],
 				fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"True","message":"%d"}]}}`, i)); err != nil {
@@ -144,7 +144,7 @@ func listNodes(t testing.TB) []corev1.Node {
 	return list.Items
 }
 
-// TestRate: requests keep to the rate that is configured; those for events have one of their own, and hold up nothing.
+// TestRate: requests keep to the configured rate. Events have a separate limit and delay no other request.
 func TestRate(t *testing.T) {
 	names := fleet(t, "rate", 15)
 	cfg := Config{QPS: 50, Burst: 5}
@@ -166,7 +166,7 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// TestManyAtOneNode: responses that act on one node at once do not undo one another's work.
+// TestManyAtOneNode: responses that act on one node concurrently do not undo each other's work.
 func TestManyAtOneNode(t *testing.T) {
 	e, name := newExecutor(t, Config{}, nil), aNode(t)
 	var jobs []executor.Job

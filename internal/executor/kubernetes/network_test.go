@@ -16,13 +16,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// proxy stands between an executor and the API server, and makes the way slow, deaf or none at all.
+// proxy stands between an executor and the API server. It can delay or drop answers and cut connections.
 type proxy struct {
 	addr   string
 	to     string
-	delay  atomic.Int64 // of the answers, in nanoseconds
-	deaf   atomic.Bool  // answers are kept from now on
-	cut    atomic.Bool  // connections are closed at once
+	delay  atomic.Int64 // delay of answers, in nanoseconds
+	deaf   atomic.Bool  // drops answers from now on
+	cut    atomic.Bool  // closes connections at once
 	mu     sync.Mutex
 	open   map[net.Conn]bool
 	wg     sync.WaitGroup
@@ -73,7 +73,7 @@ func (p *proxy) serve(c net.Conn) {
 		if p.deaf.Load() {
 			continue
 		}
-		time.Sleep(time.Duration(p.delay.Load())) // the way is slow
+		time.Sleep(time.Duration(p.delay.Load())) // simulates a slow link
 		if _, err := c.Write(b[:n]); err != nil {
 			break
 		}
@@ -82,7 +82,7 @@ func (p *proxy) serve(c net.Conn) {
 	_ = up.Close()
 }
 
-// closeAll cuts what is open.
+// closeAll closes the open connections.
 func (p *proxy) closeAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,7 +98,7 @@ func through(t *testing.T, p *proxy) *Executor {
 	return newExecutor(t, cfg, nil)
 }
 
-// TestSlowServer: as long as single requests get their answer in time, what is asked is done.
+// TestSlowServer: actions succeed as long as each request gets its answer in time.
 func TestSlowServer(t *testing.T) {
 	p := newProxy(t)
 	e, name := through(t, p), aNode(t)
@@ -109,8 +109,8 @@ func TestSlowServer(t *testing.T) {
 	do(t, e, undo(j))
 }
 
-// TestAbsentServer: an attempt ends when its time is over, and says that nothing was changed; when the API server is there again
-// in time, it is done.
+// TestAbsentServer: an attempt ends when its time is over and reports that nothing has changed. It succeeds if the API
+// server returns in time.
 func TestAbsentServer(t *testing.T) {
 	p := newProxy(t)
 	e, name := through(t, p), aNode(t)
@@ -131,15 +131,15 @@ func TestAbsentServer(t *testing.T) {
 	p.cut.Store(false)
 	want(t, <-result, response.Succeeded, "cordoned")
 
-	// None at all: the address of nobody.
+	// No server at all: an unused address.
 	e = newExecutor(t, Config{Kubeconfig: kubeconfig(t, freeport.Addr(t).String(), shared.token)}, nil)
 	j = acts()[2].job(responseID(), name)
 	j.Timeout = 100 * time.Millisecond
 	want(t, e.Do(context.Background(), j), response.Unchanged, "connection refused")
 }
 
-// TestDeafServer: a write whose answer does not come may have been carried out, and the attempt says so; when the answers come again, it
-// finds its own write, and does not do it a second time.
+// TestDeafServer: a write without an answer may have been carried out, and the result says so. When answers return, the
+// executor finds its own write and does not repeat it.
 func TestDeafServer(t *testing.T) {
 	for _, heals := range []bool{false, true} {
 		p := newProxy(t)
@@ -156,7 +156,7 @@ func TestDeafServer(t *testing.T) {
 				res, err := next.RoundTrip(r)
 				if heals {
 					p.deaf.Store(false)
-					p.closeAll() // what was kept is lost for good
+					p.closeAll() // the dropped answers are lost for good
 				}
 				return res, err
 			})
@@ -176,7 +176,7 @@ func TestDeafServer(t *testing.T) {
 	}
 }
 
-// TestPausedServer: the real API server stands still for longer than a request may take, and goes on.
+// TestPausedServer: the real API server is stopped for longer than a request may take, and then continues.
 func TestPausedServer(t *testing.T) {
 	s := cluster(t)
 	cfg := Config{RequestTimeout: config.Duration(200 * time.Millisecond)}
@@ -210,7 +210,7 @@ func TestPausedServer(t *testing.T) {
 	want(t, <-result, response.Succeeded, "cordoned")
 }
 
-// TestBusyServer: an API server that asks to come again later is left alone for so long.
+// TestBusyServer: the executor respects Retry-After.
 func TestBusyServer(t *testing.T) {
 	var refusals atomic.Int64
 	var last time.Time

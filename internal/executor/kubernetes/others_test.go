@@ -16,7 +16,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// status changes the status of a node as somebody else does.
+// status changes the status of a node as another field manager.
 func status(t testing.TB, name, body string) {
 	t.Helper()
 	if err := patchStatus(cluster(t), name, body); err != nil {
@@ -31,7 +31,8 @@ func patchStatus(s *kubetest.Server, name, body string) error {
 	return err
 }
 
-// TestWhatStoodBefore is left as it was, while we stand and after; what contradicts us is not overwritten.
+// TestWhatStoodBefore: an existing state stays unchanged during our action and after it. We do not overwrite a
+// contradicting one.
 func TestWhatStoodBefore(t *testing.T) {
 	e := newExecutor(t, Config{}, nil)
 	for _, c := range []struct {
@@ -74,7 +75,8 @@ func TestWhatStoodBefore(t *testing.T) {
 	}
 }
 
-// TestWhatSomebodyTookOver is theirs: what others have changed since is not put back, nor set again, whatever else is done to the node.
+// TestWhatSomebodyTookOver: we neither undo nor restore a state that others have changed since, whatever else happens
+// on the node.
 func TestWhatSomebodyTookOver(t *testing.T) {
 	e := newExecutor(t, Config{}, nil)
 	taint := func(rest string) string {
@@ -133,7 +135,8 @@ func TestWhatSomebodyTookOver(t *testing.T) {
 	}
 }
 
-// TestTwoResponses want the same of a node: it stays until the last of them is put back, in whatever order.
+// TestTwoResponses: if two responses want the same state of a node, it stays until the last one is undone, in any
+// order.
 func TestTwoResponses(t *testing.T) {
 	e := newExecutor(t, Config{}, nil)
 	for _, a := range acts() {
@@ -158,8 +161,8 @@ func TestTwoResponses(t *testing.T) {
 	}
 }
 
-// TestConditionSaysOfAll: the condition that several responses want says what each is for, and has the reason of the gravest; it has been
-// there since the first.
+// TestConditionSaysOfAll: a shared condition lists the fault of each response, has the reason of the most severe one,
+// and keeps its first transition time.
 func TestConditionSaysOfAll(t *testing.T) {
 	e, name := newExecutor(t, Config{}, nil), aNode(t)
 	one := acts()[0].job(responseID(), name)
@@ -179,7 +182,7 @@ func TestConditionSaysOfAll(t *testing.T) {
 	}
 }
 
-// TestAnotherLabel: two responses that contradict one another are not both carried out.
+// TestAnotherLabel: of two responses with contradicting labels, the second is refused.
 func TestAnotherLabel(t *testing.T) {
 	e, name := newExecutor(t, Config{}, nil), aNode(t)
 	do(t, e, acts()[1].job(responseID(), name))
@@ -187,7 +190,7 @@ func TestAnotherLabel(t *testing.T) {
 	want(t, e.Do(context.Background(), j), response.Unchanged, `is "sick" already`)
 }
 
-// TestMarksAreTakenAway: who removes a mark makes what it stands for theirs.
+// TestMarksAreTakenAway: if somebody removes a mark, its effect becomes theirs.
 func TestMarksAreTakenAway(t *testing.T) {
 	e, name := newExecutor(t, Config{}, nil), aNode(t)
 	j := acts()[2].job(responseID(), name)
@@ -197,7 +200,7 @@ func TestMarksAreTakenAway(t *testing.T) {
 	if got := state(theNode(t, name)); got != "unschedulable" {
 		t.Error(got)
 	}
-	// One that cannot be read stays as it is.
+	// An unreadable mark stays unchanged.
 	name = aNode(t)
 	patch(t, name, `{"metadata":{"annotations":{"lofamo.io/did-r1-1.0":"what?"}}}`)
 	j = acts()[2].job(responseID(), name)
@@ -208,7 +211,7 @@ func TestMarksAreTakenAway(t *testing.T) {
 	}
 }
 
-// TestApplyOfOthers: what another owns together with us is theirs when we are gone.
+// TestApplyOfOthers: a field with a second owner stays when we remove our ownership.
 func TestApplyOfOthers(t *testing.T) {
 	e, name := newExecutor(t, Config{}, nil), aNode(t)
 	jobs := []executor.Job{acts()[1].job(responseID(), name), acts()[2].job(responseID(), name)}
@@ -225,9 +228,9 @@ func TestApplyOfOthers(t *testing.T) {
 	}
 }
 
-// TestWhatNobodyOwns: of a node that was created with nothing but its name, and of one whose managed fields were taken away, the
-// API server does not keep whose its fields are until the first apply, and not those of the rest of the node after it. They are
-// not taken away with ours.
+// TestWhatNobodyOwns: on a node created with only a name, or whose managed fields were removed, the API server records
+// no owners before the first apply, and afterwards only those of the apply. Our undo must not remove the fields without
+// an owner.
 func TestWhatNobodyOwns(t *testing.T) {
 	e := newExecutor(t, Config{}, nil)
 	all := []act{acts()[0], acts()[1], acts()[2]}
@@ -259,7 +262,7 @@ func TestWhatNobodyOwns(t *testing.T) {
 	}
 }
 
-// withoutMarks is the state of a node but for what we note there.
+// withoutMarks returns the state of a node without our annotations.
 func withoutMarks(n *corev1.Node) string {
 	var out []string
 	for line := range strings.SplitSeq(state(n), "\n") {

@@ -6,21 +6,21 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// pace lets requests go, so many a second and so many at once after a pause. Of those that wait reads are the last: a read begins
-// an act, and what has been begun is ended first. Where a thousand acts want to begin at once, half of them are done after half
-// of the time, while all would else be ended near its end; and between a read and its write, in which somebody else may write,
-// lies no other's read.
+// pace limits requests to a rate, with a burst after a pause. Reads wait for all other requests: a read begins an
+// action, and started actions finish first. If a thousand actions start at once, half of them finish in half the time;
+// otherwise all would finish near the end. And between an action's read and its write, when somebody else may write,
+// there is no other action's read.
 type pace struct {
-	*rate.Limiter // of what is no read
+	*rate.Limiter // for all requests except reads
 
-	reading chan struct{} // has room for one: the only read that has asked for its turn
+	reading chan struct{} // capacity one: only one read at a time waits for the limiter
 }
 
 func newPace(qps, burst int) *pace {
 	return &pace{Limiter: rate.NewLimiter(rate.Limit(qps), burst), reading: make(chan struct{}, 1)}
 }
 
-// waitToRead returns when a read may go; an error: it did not get its turn.
+// waitToRead returns when a read may leave, or an error if ctx ends first.
 func (p *pace) waitToRead(ctx context.Context) error {
 	select {
 	case p.reading <- struct{}{}:

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestWritesBeforeReads: acts that begin at once, each a read and a write, are ended one after the other from the beginning on,
-// and no more goes in a second than may.
+// TestWritesBeforeReads: of actions that start at once, each a read and a write, the first finish early, and the rate
+// limit holds.
 func TestWritesBeforeReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const acts, qps, burst, answer = 1000, 200, 400, 3 * time.Millisecond
@@ -22,7 +22,7 @@ func TestWritesBeforeReads(t *testing.T) {
 				if err := p.waitToRead(t.Context()); err != nil {
 					t.Error(err)
 				}
-				time.Sleep(answer) // the API server's, by this bubble's clock
+				time.Sleep(answer) // the API server's delay, on this bubble's clock
 				if err := p.Wait(t.Context()); err != nil {
 					t.Error(err)
 				}
@@ -34,8 +34,8 @@ func TestWritesBeforeReads(t *testing.T) {
 			took = append(took, <-ended)
 		}
 		slices.Sort(took)
-		// All 2*acts requests but the burst, at qps. Half of the acts take the burst, for their reads mostly, and then at most two
-		// requests for each.
+		// All 2*acts requests except the burst, at qps. Half of the acts use up the burst, mostly for their reads; each
+		// further act takes at most two requests.
 		last, half := time.Second*(2*acts-burst)/qps, time.Second*(acts-burst)/qps
 		if d := took[acts/2-1]; d > half+50*time.Millisecond {
 			t.Errorf("half of the acts took %s: want %s, and little more", d, half)
@@ -46,7 +46,7 @@ func TestWritesBeforeReads(t *testing.T) {
 	})
 }
 
-// TestReadGivesUp: a read whose time is over has not gone, and leaves the turn to others.
+// TestReadGivesUp: a read that times out has not been sent, and others get their turn.
 func TestReadGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPace(1, 1)

@@ -15,7 +15,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// claimed are the acts that others may take away again, how a person does that, and how a person brings the same.
+// claimed returns the acts whose effect others may remove, with a person's patches to remove and to set it.
 func claimed() []personal {
 	a := acts()
 	return []personal{
@@ -33,7 +33,7 @@ type personal struct {
 	away, bring string // patches
 }
 
-// person changes a node as a person does.
+// person changes a node as a person would.
 func (p personal) person(t testing.TB, name, body string) {
 	t.Helper()
 	if p.kind == response.KubernetesCondition {
@@ -43,7 +43,7 @@ func (p personal) person(t testing.TB, name, body string) {
 	patch(t, name, body)
 }
 
-// registry is what is committed of responses: those that are open.
+// registry holds the committed open responses.
 type registry struct{ open map[string]bool }
 
 func (r *registry) Open(_ context.Context, ids []string) (map[string]bool, error) {
@@ -54,7 +54,7 @@ func (r *registry) Open(_ context.Context, ids []string) (map[string]bool, error
 	return out, nil
 }
 
-// newExecutorOf is an executor that asks there which responses are open.
+// newExecutorOf returns an executor that asks r which responses are open.
 func newExecutorOf(t testing.TB, r *registry) *Executor {
 	t.Helper()
 	e := newExecutor(t, Config{}, nil)
@@ -62,15 +62,15 @@ func newExecutorOf(t testing.TB, r *registry) *Executor {
 	return e
 }
 
-// step is the first attempt at a later step of the response.
+// step returns the first attempt at a later step of the response.
 func step(n int, j executor.Job) executor.Job {
 	j.Step, j.Attempt.Attempt = n, 1
 	j.IdempotencyKey = fmt.Sprintf("%s/%d", j.Response, n)
 	return j
 }
 
-// TestAPersonsWordStands: what a person has taken away is brought again neither by the next step of the same response, nor by
-// another response, until the first one has ended; then its mark means nothing, is taken away, and keeps nobody from anything.
+// TestAPersonsWordStands: while a response is open, neither its next step nor another response restores an effect that
+// a person has removed. After it ends, its mark has no effect and is removed.
 func TestAPersonsWordStands(t *testing.T) {
 	cluster(t)
 	for _, p := range claimed() {
@@ -93,15 +93,15 @@ func TestAPersonsWordStands(t *testing.T) {
 			one, two := job(), job()
 			do(t, e, one)
 			p.person(t, name, p.away)
-			if p.kind == response.KubernetesDrain { // what it has evicted is evicted
+			if p.kind == response.KubernetesDrain { // evicted pods stay evicted
 				want(t, e.Do(context.Background(), again(one)), response.Partly, "somebody has uncordoned it")
 			} else {
 				want(t, e.Do(context.Background(), again(one)), response.Unchanged, "which an attempt before had brought")
 			}
 			refused(e, step(1, one), one.Response)
 			refused(e, two, one.Response)
-			refused(newExecutor(t, Config{}, nil), two, one.Response) // where nobody knows which are open
-			delete(reg.open, one.Response)                            // closed, and not put back
+			refused(newExecutor(t, Config{}, nil), two, one.Response) // where the open responses are unknown
+			delete(reg.open, one.Response)                            // closed without an undo
 			three := job()
 			do(t, e, three)
 			if got := withoutMarks(theNode(t, name)); got != p.shows {
@@ -118,8 +118,8 @@ func TestAPersonsWordStands(t *testing.T) {
 	}
 }
 
-// TestWhatIsLeftToAPerson: what a closed response has left standing is not taken away when another is put back, which says whose
-// it is; it ends by a person's word.
+// TestWhatIsLeftToAPerson: the effect of a closed response stays when another response is undone, and the result names
+// its holder. It ends when a person removes it.
 func TestWhatIsLeftToAPerson(t *testing.T) {
 	cluster(t)
 	for _, p := range claimed() {
@@ -146,8 +146,8 @@ func TestWhatIsLeftToAPerson(t *testing.T) {
 	}
 }
 
-// TestStoriesWithPeople: responses do and put back, are closed without that, and people take away and bring what they like, in
-// whatever order. A naive account of who wants what, kept beside, says each time what has to be there.
+// TestStoriesWithPeople: responses do, undo and close without an undo, and people remove and add state, in any order. A
+// naive model of the claims predicts the state after each step.
 func TestStoriesWithPeople(t *testing.T) {
 	t.Parallel()
 	reg := &registry{open: map[string]bool{}}
@@ -179,7 +179,7 @@ func TestStoriesWithPeople(t *testing.T) {
 	})
 }
 
-// story is one node, and what has to be so by a naive account.
+// story is one node and its expected state in a naive model.
 type story struct {
 	t    *rapid.T
 	tb   testing.TB
@@ -188,9 +188,9 @@ type story struct {
 	reg  *registry
 	name string
 
-	there, ours bool                    // it is there; and a response has brought it
+	there, ours bool                    // it is present; and a response has set it
 	claims      map[string]bool         // marks, by annotation
-	jobs        map[string]executor.Job // the newest step of each open response
+	jobs        map[string]executor.Job // the latest step of each open response
 }
 
 // some picks an open response, if there is one.
@@ -225,7 +225,7 @@ func (s *story) do(j executor.Job) {
 	s.there, s.ours = true, s.ours || !s.there
 }
 
-// undo puts all steps of a response back, the latest first, as the engine does.
+// undo undoes all steps of a response, the latest first, as the engine does.
 func (s *story) undo(id string) {
 	j := s.jobs[id]
 	for n := j.Step; n >= 0; n-- {
@@ -263,7 +263,7 @@ func (s *story) check() {
 	}
 }
 
-// ofMark is the response of a mark, of the ids of these tests.
+// ofMark returns the response ID of a mark in these tests.
 func ofMark(key string) string {
 	id, _, _ := strings.Cut(strings.TrimPrefix(key, nodeplan.MarkPrefix), ".")
 	return id

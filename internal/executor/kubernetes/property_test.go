@@ -16,8 +16,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// TestUndoLeavesOthersAlone: whatever responses do and put back on a node, in whatever order, and whatever another one does there between,
-// who says by server-side apply what is his: when all responses are put back, the node is as if that other one had been alone.
+// TestUndoLeavesOthersAlone: responses do and undo on a node in any order, while another client changes the same node
+// by server-side apply. When all responses are undone, the node is as if the other client had been alone.
 func TestUndoLeavesOthersAlone(t *testing.T) {
 	t.Parallel()
 	e := newExecutor(t, Config{}, nil)
@@ -63,7 +63,7 @@ func mustUndo(t *rapid.T, e *Executor, j executor.Job) {
 	}
 }
 
-// theirApply is another manager's word on a node.
+// theirApply is an apply by another manager.
 func theirApply(t testing.TB, name string, cordon bool, label string) {
 	t.Helper()
 	body := map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": name}}
@@ -80,8 +80,8 @@ func theirApply(t testing.TB, name string, cordon bool, label string) {
 	admin(t, http.MethodPatch, "/api/v1/nodes/"+name+"?fieldManager=theirs&force=true", kubetest.Apply, string(b))
 }
 
-// theirTaint is a taint of another, with the key and the effect of ours: it is set, or taken away where its value is empty; of ours it
-// makes theirs.
+// theirTaint sets another client's taint with our key and effect, or removes it if value is empty. It replaces our
+// taint.
 func theirTaint(t testing.TB, name, value string) {
 	t.Helper()
 	n := theNode(t, name)

@@ -10,8 +10,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// rbacIsMinimal compares the roles that are shipped with what all tests together have asked for: nothing is allowed that nobody needs.
-// That nothing is missing is shown by the tests themselves, which run under these roles.
+// rbacIsMinimal compares the shipped roles with the requests of all tests together: the roles allow no unused right.
+// The tests themselves show that no right is missing, because they run under these roles.
 func rbacIsMinimal() error {
 	allowed := map[string]bool{}
 	for _, path := range []string{manifest, strings.Replace(manifest, "rbac", "rbac-node-label", 1)} {
@@ -38,7 +38,7 @@ func rbacIsMinimal() error {
 	used := map[string]bool{}
 	shared.asked.Range(func(k, _ any) bool { used[k.(string)] = true; return true })
 	if len(os.Args) > 1 && strings.Contains(strings.Join(os.Args, " "), "-test.run") {
-		return nil // a part of the tests needs a part of the rights
+		return nil // some of the tests need only some of the rights
 	}
 	if !maps.Equal(allowed, used) {
 		return fmt.Errorf("roles allow %v, the tests have asked for %v: want the same", slices.Sorted(maps.Keys(allowed)),

@@ -1,8 +1,8 @@
-// Eureka tells the jobs of all nodes of a response (Chaos router §4.1, §4.4.3): one node gets the supervisor's signed message,
-// broadcasts it through the torus, and every host half that verifies it tells its watchers. The executor needs the service
-// network to one node alone.
+// Eureka notifies the jobs on all nodes of a response (Chaos router §4.1, §4.4.3). One node receives the supervisor's
+// signed message and broadcasts it through the torus, and every host half that verifies it notifies its watchers. The
+// executor needs the service network to one node only.
 //
-// Jobs hear of a step once, however many attempts and nodes there are: host halves remember it.
+// Jobs are notified of a step once, regardless of the number of attempts and nodes, because host halves remember it.
 
 package node
 
@@ -15,17 +15,17 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// Maker has a node's agent make an attempt.
+// Maker makes an attempt through a node's agent.
 type Maker interface {
 	Make(ctx context.Context, node fault.NodeID, j executor.Job, askFor time.Duration) executor.Result
 }
 
 var _ Maker = (*Actor)(nil)
 
-// Raisers says which nodes may be given the word, those that are well and near what it is about first. It does not block.
+// Raisers returns the nodes that may raise the message: healthy ones, those near the fault first. It does not block.
 type Raisers func(about response.Target, members []fault.NodeID) []fault.NodeID
 
-// How many nodes are tried, and for how long each is asked whether it is there.
+// Maximum number of nodes to try, and the timeout for each to answer the first question.
 const (
 	maxRaisers = 4
 	askFor     = 2 * time.Second
@@ -53,7 +53,7 @@ func (e *Eureka) Do(ctx context.Context, j executor.Job) executor.Result {
 	var last executor.Result
 	unsure := false
 	for i, id := range nodes {
-		// Of what is left each may have its share, so that the last is asked too.
+		// Each node gets a share of the remaining time, so that there is time to try the last one.
 		left := time.Until(deadline(ctx, j.Timeout))
 		share, cancel := context.WithTimeout(ctx, left/time.Duration(len(nodes)-i))
 		last = e.actor.Make(share, id, j, askFor)

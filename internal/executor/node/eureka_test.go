@@ -11,7 +11,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// actor answers by node, and notes who was asked.
+// fakeMaker answers by node and records the calls.
 type fakeMaker struct {
 	by    map[fault.NodeID]executor.Result
 	asked []fault.NodeID
@@ -25,7 +25,8 @@ func (a *fakeMaker) Make(ctx context.Context, node fault.NodeID, _ executor.Job,
 	return a.by[node]
 }
 
-// The next node is given the word until one has raised it; what nobody knows is said so, for jobs hear it once however often it is raised.
+// TestEureka: Do tries one node after the other until one has raised the message. An unknown outcome is reported as
+// such, since jobs are notified once even if it is raised again.
 func TestEureka(t *testing.T) {
 	j := executor.Job{Effect: response.Effect{Kind: response.Eureka, Token: 5, Timeout: 30 * time.Second,
 		Target: response.Target{Node: "bad"}}}

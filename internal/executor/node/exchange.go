@@ -11,29 +11,30 @@ import (
 	"github.com/lofamo/lofamo/pkg/order"
 )
 
-// exchange is one attempt, said to one node's agent until it has said how it ended. It is pure.
+// exchange is one attempt by a node's agent, repeated until the agent reports its outcome. It is pure.
 //
 //	asking ──the agent has a ledger and allows it──► ordering ──it has ended──► over
 //	   └── no answer in time, or it may not be: unchanged, for nothing was ordered
 //
-// Nothing is begun by asking: an agent of an earlier version answers neither, and so has certainly done nothing.
+// A question starts nothing. An agent of an earlier version answers neither question nor order, and so has certainly
+// done nothing.
 type exchange struct {
-	order  *lofamov1.ActOrder // without what differs between asking and ordering
-	until  time.Time          // asking ends
-	ends   time.Time          // the attempt's time is over
-	ledger uint64             // 0: asking
-	fresh  uint64             // of the newest word of the agent, which an order names; 0: of an agent of an earlier version
-	said   bool               // an order was said: it may be under way
-	begun  bool               // the agent has said that it is under way
-	timer  order.Timer        // of what is said now
-	result executor.Result    // over, once its Outcome is not 0
+	order  *lofamov1.ActOrder // without the fields that differ between question and order
+	until  time.Time          // deadline for the answer to the question
+	ends   time.Time          // deadline of the attempt
+	ledger uint64             // the agent's ledger; 0 while asking
+	fresh  uint64             // the agent's clock in its latest status, which an order names; 0 from an agent of an earlier version
+	said   bool               // an order was sent and may be in progress
+	begun  bool               // the agent has reported the attempt as in progress
+	timer  order.Timer        // of the current message
+	result executor.Result    // final once its Outcome is not 0
 }
 
-// again says when the agent is asked or ordered again. An act of milliseconds is waited for hardly longer than it takes, and one
-// of hours costs a message a second.
+// again is the retry interval for questions and orders. A short act ends with little delay, and one of hours costs a
+// message per second.
 var again = order.Retry{First: 100 * time.Millisecond, Most: time.Second}
 
-// say is a message for the agent.
+// say is a message to the agent.
 type say struct {
 	order *lofamov1.ActOrder
 	try   int
@@ -43,10 +44,10 @@ func newExchange(now time.Time, o *lofamov1.ActOrder, askFor, timeout time.Durat
 	return &exchange{order: o, until: now.Add(min(askFor, timeout)), ends: now.Add(timeout), timer: order.Timer{At: now}}
 }
 
-// over says whether there is a result.
+// over reports whether there is a result.
 func (x *exchange) over() bool { return x.result.Outcome != 0 }
 
-// tick returns what is to be said now, if anything, and when to look again.
+// tick returns the message to send now, if any, and the time of the next tick.
 func (x *exchange) tick(now time.Time) (out *say, wake time.Time) {
 	switch {
 	case x.over():
@@ -71,24 +72,24 @@ func (x *exchange) tick(now time.Time) (out *say, wake time.Time) {
 	return out, wake
 }
 
-// message is what is said now.
+// message returns the current message.
 func (x *exchange) message(now time.Time) *lofamov1.ActOrder {
 	o := &lofamov1.ActOrder{
 		Node: x.order.GetNode(), Token: x.order.GetToken(), Response: x.order.GetResponse(), Step: x.order.GetStep(), Attempt: x.order.GetAttempt(), Kind: x.order.GetKind(),
 		Parameters: x.order.GetParameters(), Undo: x.order.GetUndo(), Recheck: x.order.GetRecheck(), ReplyTo: x.order.GetReplyTo(), Target: x.order.GetTarget(),
 		Ledger: x.ledger, Ask: x.ledger == 0, Fresh: x.fresh,
 	}
-	// The agent ends the act before its word on it would come too late.
+	// The agent must end the act early enough for its status to arrive before the deadline.
 	left := x.ends.Sub(now)
 	left -= min(left/5, 3*time.Second)
 	o.TimeoutMs = uint32(max(left.Milliseconds(), 1))
 	return o
 }
 
-// ordered says whether the attempt may be under way: an order was said, by this leader or one before.
+// ordered reports whether the attempt may be in progress, by an order of this leader or an earlier one.
 func (x *exchange) ordered() bool { return x.said || x.begun }
 
-// stop ends an exchange from outside: what was ordered is not known then.
+// stop ends an exchange from outside. The outcome of an ordered attempt is then unknown.
 func (x *exchange) stop() {
 	switch {
 	case x.over():
@@ -99,7 +100,7 @@ func (x *exchange) stop() {
 	}
 }
 
-// fenced ends an exchange of which it is not sure any more that its leader leads: nothing is ordered from then on.
+// fenced ends an exchange whose leader may no longer lead. Nothing is ordered from then on.
 func (x *exchange) fenced(err error) {
 	switch {
 	case x.over():
@@ -107,18 +108,19 @@ func (x *exchange) fenced(err error) {
 		x.result = executor.NotKnown("the agent has not said how it ended, and is not ordered again: %v", err)
 	case errors.Is(err, executor.ErrStale):
 		x.result = executor.Stale("nothing was ordered: %v", err)
-	default: // it was stopped, or the store has no quorum
+	default: // the process was stopped, or the store has no quorum
 		x.result = executor.Unchanged("nothing was ordered: it is not sure that this supervisor still leads: %v", err)
 	}
 }
 
-// mayBegin says whether a message may begin something: then it has to be sure that the leader leads.
+// mayBegin reports whether a message may start the act, which requires a leadership check first.
 func (x *exchange) mayBegin(o *lofamov1.ActOrder) bool { return !o.GetAsk() && !x.begun }
 
-// heard takes what the agent says of this attempt. now is when to speak again, at once where something is to be ordered.
+// heard processes the agent's status of this attempt. It sets the time of the next message, which is now if an order
+// follows.
 func (x *exchange) heard(now time.Time, st *lofamov1.ActStatus) {
 	if x.ledger != 0 && st.GetLedger() == 0 {
-		return // nobody has looked into a ledger: it is of a question of before, or of a disk that fails, and says nothing of what was ordered
+		return // the sender has not read a ledger: the answer belongs to an earlier question, or the disk fails; it does not tell the state of the order
 	}
 	x.fresh = st.GetFresh()
 	switch s := st.GetState(); {
@@ -127,7 +129,7 @@ func (x *exchange) heard(now time.Time, st *lofamov1.ActStatus) {
 		x.answered(now, st)
 	case st.GetLedger() != x.ledger:
 		x.result = executor.NotKnown("the agent's ledger has begun anew while it was under way")
-	case s == lofamov1.ActState_ACT_NONE: // to a question of before, or to an order that was held up
+	case s == lofamov1.ActState_ACT_NONE: // the answer to an earlier question, or to a delayed order
 	case s == lofamov1.ActState_ACT_UNDER_WAY:
 		x.begun = true
 	default:
@@ -135,13 +137,13 @@ func (x *exchange) heard(now time.Time, st *lofamov1.ActStatus) {
 	}
 }
 
-// answered takes the answer to the question.
+// answered processes the answer to the question.
 func (x *exchange) answered(now time.Time, st *lofamov1.ActStatus) {
 	o := x.order
 	switch s := st.GetState(); {
 	case st.GetLedger() == 0:
 		x.result = executor.Unchanged("%s", orElse(st.GetDetail(), "nobody on the node makes acts"))
-	case s == lofamov1.ActState_ACT_UNDER_WAY: // a leader that died and was elected again knows it no more; its attempts have other numbers
+	case s == lofamov1.ActState_ACT_UNDER_WAY: // a leader that died and was elected again has lost its record; a later attempt would have another number
 		x.ledger, x.begun, x.timer.At = st.GetLedger(), true, now
 	case s != lofamov1.ActState_ACT_NONE:
 		x.result = resultOf(st)
@@ -155,7 +157,7 @@ func (x *exchange) answered(now time.Time, st *lofamov1.ActStatus) {
 	}
 }
 
-// resultOf is what an agent's word on an attempt that has ended means.
+// resultOf returns the result for the agent's status of an ended attempt.
 func resultOf(st *lofamov1.ActStatus) executor.Result {
 	detail := orElse(st.GetDetail(), "the agent says no more")
 	switch st.GetState() {

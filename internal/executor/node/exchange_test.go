@@ -23,7 +23,7 @@ func status(state lofamov1.ActState, edit ...func(*lofamov1.ActStatus)) *lofamov
 	return st
 }
 
-// said expects a message at a time.
+// said expects a message at a given time.
 func said(t *testing.T, x *exchange, at time.Duration, ask bool) *lofamov1.ActOrder {
 	t.Helper()
 	out, wake := x.tick(begin.Add(at))
@@ -50,7 +50,7 @@ func ends(t *testing.T, x *exchange, want response.Outcome) {
 	}
 }
 
-// It is asked, then ordered to that ledger, then asked again until it has ended.
+// TestExchange: the exchange asks, then orders to that ledger, then polls until the act has ended.
 func TestExchange(t *testing.T) {
 	x := newTest()
 	if o := said(t, x, 0, true); o.GetLedger() != 0 || o.GetTimeoutMs() != 17_000 {
@@ -74,7 +74,8 @@ func TestExchange(t *testing.T) {
 	ends(t, x, response.Succeeded)
 }
 
-// Who answers no question has been ordered nothing: that is certain. Who has been ordered and says nothing more may have done it.
+// TestSilence: an agent that answers no question has received no order, so the outcome is Unchanged. After an order,
+// silence means that the agent may have acted.
 func TestSilence(t *testing.T) {
 	x := newTest()
 	for at := time.Duration(0); at < 2*time.Second; at += 10 * time.Millisecond {
@@ -113,7 +114,7 @@ func TestSilence(t *testing.T) {
 	x.heard(begin, status(lofamov1.ActState_ACT_NONE))
 	x.stop()
 	ends(t, x, response.NotKnown)
-	x = newTest() // by a leader that died and was elected again
+	x = newTest() // from a leader that died and was elected again
 	x.heard(begin, status(lofamov1.ActState_ACT_UNDER_WAY))
 	x.stop()
 	ends(t, x, response.NotKnown)
@@ -151,7 +152,7 @@ func TestAnswers(t *testing.T) {
 			ends(t, x, tc.want)
 		})
 	}
-	x := newTest() // a question that is answered late, when the daemon has ended, says nothing of the order, nor is an order to name that answer
+	x := newTest() // a late answer to a question, after the daemon has ended, does not tell the state of the order, and no order may name that answer
 	said(t, x, 0, true)
 	x.heard(begin, status(lofamov1.ActState_ACT_NONE, func(st *lofamov1.ActStatus) { st.Fresh = 1000 }))
 	said(t, x, 0, false)
@@ -161,7 +162,7 @@ func TestAnswers(t *testing.T) {
 	}
 	x.heard(begin, status(lofamov1.ActState_ACT_NOT_KNOWN))
 	ends(t, x, response.NotKnown)
-	x = newTest() // what was allowed then is put back though it is not allowed now
+	x = newTest() // an undo is allowed even if the configuration no longer allows the kind
 	x.order.Undo = true
 	x.heard(begin, status(lofamov1.ActState_ACT_NONE, func(st *lofamov1.ActStatus) { st.Allowed = nil }))
 	said(t, x, 0, false)

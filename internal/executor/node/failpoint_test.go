@@ -33,28 +33,28 @@ import (
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
-// Acts with the processes that they are made by: a leader's, with this package's executor, and a node's recovery daemon, with the real ledger on the disk. Each
-// is killed, and paused, at each of its steps, in the attempt, in the one that looks for it, and in the one that puts it back. What is between them, the wire and
-// the halves, is their socket here.
+// These tests run acts with real processes: a leader's, with this package's executor, and a node's recovery daemon,
+// with the real ledger on disk. Each is killed and paused at each of its steps, in the first attempt, in a recheck and
+// in an undo. A socket replaces the network and the halves between them.
 
-// rounds is how often all of that is done; 10 kill and pause more than 1,000 times.
+// rounds is the number of repetitions; 10 kill and pause more than 1,000 times.
 var rounds = flag.Int("acts.rounds", 1, "rounds of kills and pauses at each step of an act")
 
 const (
-	roleEnv  = "LOFAMO_TEST_ROLE" // JSON of a role: a process of its own
+	roleEnv  = "LOFAMO_TEST_ROLE" // JSON of a role: a separate process
 	patience = time.Minute
 	halfLog  = "half.log" // a line for each start of the half
-	fence    = "fence"    // the highest token that is elected, as the store has it
+	fence    = "fence"    // the highest elected token, as in the store
 	pause    = 100        // ms
 
-	leaderSocket = "leader.sock" // says which points are armed in a leader's process
+	leaderSocket = "leader.sock" // tells which points are armed in a leader's process
 )
 
-// role is what a process of its own is to do.
+// role is the task of a separate process.
 type role struct {
 	Dir    string
 	Daemon bool
-	Job    executor.Job // of a leader
+	Job    executor.Job // for a leader
 	Points []failpoint.Order
 }
 
@@ -80,7 +80,7 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// daemon makes acts until it is killed.
+// daemon serves acts until it is killed.
 func (r role) daemon() error {
 	d := runner.New(context.Background(), runner.Config{
 		Node: "n0", StateDir: r.Dir, Sysfs: filepath.Join(r.Dir, "sysfs"), Log: slog.New(slog.DiscardHandler),
@@ -95,7 +95,7 @@ func (r role) daemon() error {
 	failpoint.Mount(mux)
 	mux.Handle("/", d.Handler(fault.HalfHost))
 	path := filepath.Join(r.Dir, actions.Socket(fault.HalfHost))
-	_ = os.Remove(path) // of the one that was killed
+	_ = os.Remove(path) // from the killed daemon
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		return err
@@ -103,7 +103,7 @@ func (r role) daemon() error {
 	return (&http.Server{Handler: mux, ReadHeaderTimeout: patience}).Serve(l)
 }
 
-// restart is a half's: what it was before is noted, and then it is started once more.
+// restart simulates the restart of a half: it notes the number of earlier starts and adds one.
 func (r role) restart(_ context.Context, _ fault.Half, earlier string, note func(string) error) actions.Result {
 	starts := func() int { b, _ := os.ReadFile(filepath.Join(r.Dir, halfLog)); return strings.Count(string(b), "\n") }
 	if was, err := strconv.Atoi(earlier); err == nil && was != starts() {
@@ -124,7 +124,7 @@ func (r role) restart(_ context.Context, _ fault.Half, earlier string, note func
 	return actions.Result{State: actions.Done, Detail: "it is"}
 }
 
-// straight carries a leader's orders to the daemon, as a half does, and its answers back.
+// straight carries a leader's orders to the daemon, as a half does, and returns the answers.
 type straight struct {
 	dir   string
 	actor *Actor
@@ -137,7 +137,7 @@ func (s *straight) Order(_ fault.NodeID, o *lofamov1.ActOrder, _ int) {
 		defer cancel()
 		st, err := half.TellAction(ctx, s.dir, &order)
 		if err != nil {
-			return // the daemon is not there: nobody answers
+			return // the daemon is down: no answer
 		}
 		s.actor.Heard(&lofamov1.ActStatus{
 			Node: o.GetNode(), Response: o.GetResponse(), Step: o.GetStep(), Attempt: o.GetAttempt(), State: st.State, Detail: st.Detail,
@@ -146,11 +146,11 @@ func (s *straight) Order(_ fault.NodeID, o *lofamov1.ActOrder, _ int) {
 	}()
 }
 
-// lead makes one attempt, and prints how it ended.
+// lead makes one attempt and prints its result.
 func (r role) lead() error {
 	mux := http.NewServeMux()
 	failpoint.Mount(mux)
-	_ = os.Remove(filepath.Join(r.Dir, leaderSocket)) // of the one before
+	_ = os.Remove(filepath.Join(r.Dir, leaderSocket)) // from the process before
 	l, err := net.Listen("unix", filepath.Join(r.Dir, leaderSocket))
 	if err != nil {
 		return err
@@ -179,14 +179,14 @@ func (r role) attempt() (executor.Result, error) {
 	}), r.Job), nil
 }
 
-// node is one node, its daemon, and the leaders that have it act.
+// node is one node with its daemon and its leaders.
 type node struct {
 	t        *testing.T
 	dir      string
 	job      executor.Job
 	daemon   *exec.Cmd
 	gone     chan error
-	disturbs int // points that were hit
+	disturbs int // number of points hit
 }
 
 func newNode(t *testing.T, kind response.Kind, parameters map[string]string) *node {
@@ -218,7 +218,7 @@ func (n *node) process(r role) *exec.Cmd {
 	return c
 }
 
-// begin has a daemon serve, and waits until it does.
+// begin starts a daemon and waits until it serves.
 func (n *node) begin(points ...failpoint.Order) {
 	n.t.Helper()
 	_ = os.Remove(filepath.Join(n.dir, actions.Socket(fault.HalfHost)))
@@ -239,7 +239,7 @@ func (n *node) begin(points ...failpoint.Order) {
 	}
 }
 
-// passed says whether a process has come by its point: then it is paused there.
+// passed reports whether a process has reached its point, where it is paused.
 func (n *node) passed(socket string) bool {
 	tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
@@ -255,7 +255,7 @@ func (n *node) passed(socket string) bool {
 	return err == nil && got.Armed != nil && *got.Armed == 0
 }
 
-// end kills the daemon, if it lives.
+// end kills the daemon if it is alive.
 func (n *node) end() {
 	if n.daemon != nil {
 		_ = n.daemon.Process.Kill()
@@ -264,14 +264,14 @@ func (n *node) end() {
 	}
 }
 
-// next is the next attempt, of the next leader.
+// next returns the next leader's attempt.
 func (n *node) next() executor.Job {
 	n.job.Attempt.Attempt++
 	n.job.Token++
 	if err := os.WriteFile(filepath.Join(n.dir, "next"), []byte(strconv.FormatUint(n.job.Token, 10)), 0o600); err != nil {
 		n.t.Fatal(err)
 	}
-	if err := os.Rename(filepath.Join(n.dir, "next"), filepath.Join(n.dir, fence)); err != nil { // it is elected
+	if err := os.Rename(filepath.Join(n.dir, "next"), filepath.Join(n.dir, fence)); err != nil { // elects the leader
 		n.t.Fatal(err)
 	}
 	j := n.job
@@ -279,10 +279,10 @@ func (n *node) next() executor.Job {
 	return j
 }
 
-// succeeds has leaders make attempts until one has succeeded.
+// succeeds lets leaders make attempts until one succeeds.
 func (n *node) succeeds() executor.Job {
 	n.t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) { // an attempt that is under way is not followed by another one
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) { // no attempt starts while another is in progress
 		j := n.next()
 		res, err := role{Dir: n.dir, Job: j}.attempt()
 		switch {
@@ -296,7 +296,7 @@ func (n *node) succeeds() executor.Job {
 	}
 }
 
-// where is a step at which something happens to a process.
+// where is a step at which a process is disturbed.
 type where struct {
 	failpoint.Point
 	skip   int
@@ -307,7 +307,7 @@ func (p where) order(action failpoint.Action) failpoint.Order {
 	return failpoint.Order{Point: p.Point, Action: action.String(), Skip: p.skip, DelayMS: pause}
 }
 
-// killed has an attempt made of which the leader, or the daemon, is killed at a step. Not every attempt comes by every step.
+// killed makes an attempt whose leader or daemon is killed at a step. Not every attempt passes every step.
 func (n *node) killed(p where) {
 	n.t.Helper()
 	if p.daemon {
@@ -329,7 +329,7 @@ func (n *node) killed(p where) {
 			if err := <-told; err != nil {
 				n.t.Fatal(err)
 			}
-		case err := <-told: // before it came by, or the daemon is killed after it has answered
+		case err := <-told: // before the point, or the daemon is killed after its answer
 			if err != nil {
 				n.t.Fatal(err)
 			}
@@ -353,7 +353,8 @@ func (n *node) killed(p where) {
 	}
 }
 
-// paused has an attempt made of which the leader, or the daemon, is paused at a step, and goes on when the next leader's has succeeded, or is under way.
+// paused makes an attempt whose leader or daemon is paused at a step. It continues when the next leader's attempt has
+// succeeded or is in progress.
 func (n *node) paused(p where) {
 	n.t.Helper()
 	r, socket := role{}, leaderSocket
@@ -416,7 +417,7 @@ func (n *node) wantLimits(p0, p4 string, kept int) {
 	}
 }
 
-// stale: who led before the present one has nothing begun.
+// stale: the previous leader can start nothing.
 func (n *node) stale() {
 	n.t.Helper()
 	j := n.job
@@ -427,7 +428,8 @@ func (n *node) stale() {
 	}
 }
 
-// TestKilledAndPaused: whatever is killed or paused, and wherever, the half is restarted once, and all that was limited is put back.
+// TestKilledAndPaused: a process is killed or paused at any step. The half is restarted once, and the undo lifts all
+// limits.
 func TestKilledAndPaused(t *testing.T) {
 	steps := []where{
 		{failpoint.ActAdmitted, 0, true}, {failpoint.ActNoted, 0, true}, {failpoint.ActMade, 0, true}, {failpoint.ActKept, 0, true},
@@ -449,7 +451,7 @@ func TestKilledAndPaused(t *testing.T) {
 	t.Logf("killed %d times, paused %d times, at %d steps", killed.Load(), paused.Load(), len(steps))
 }
 
-// disturbed disturbs attempts, those that look for what they have done, and those that put it back. It returns how often.
+// disturbed disturbs attempts, rechecks and undos, and returns the number of disturbances.
 func disturbed(t *testing.T, p where, disturb func(*node, where)) int64 {
 	t.Helper()
 	restart := newNode(t, response.NodeRestartHalf, map[string]string{"half": "host"})

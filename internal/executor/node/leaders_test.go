@@ -16,10 +16,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// What is between a leader and an effect, as a whole: leaders that are killed, or paused and go on when another one leads; messages that are lost, late, doubled
-// and out of order; an agent whose daemon is killed at any step. The exchange and the ledger are the real ones, and so is what a restart of a half looks at.
+// This test covers everything between a leader and an effect: leaders that are killed, or paused until another one
+// leads; messages that are lost, late, duplicated and out of order; an agent whose daemon is killed at any step. The
+// exchange, the ledger and the recheck of a restart are the real ones.
 
-// world is one response's step, a restart of a half, from its first attempt to its end.
+// world is one step of a response, a restart of a half, from its first attempt to its end.
 type world struct {
 	t    *testing.T
 	r    *rand.Rand
@@ -27,23 +28,23 @@ type world struct {
 	log  strings.Builder
 	mail []mail
 
-	// What is committed: it outlives leaders.
+	// The committed state: it outlives leaders.
 	token    uint64
 	attempt  int
-	unsure   bool // an attempt before may have happened
+	unsure   bool // an earlier attempt may have taken effect
 	done     bool
-	outcomes map[int]response.Outcome // of attempts, as a leader has committed them
+	outcomes map[int]response.Outcome // by attempt, as committed by a leader
 
-	leaders []*leader // the last one leads; earlier ones may go on late
-	// window is for how long after another leader was elected an order of the one before was still begun, at most.
+	leaders []*leader // the last one leads; earlier ones may continue late
+	// window is the longest time after an election at which an order of the previous leader was still begun.
 	window time.Duration
 
 	// The node.
 	disk    []byte
-	daemon  bool      // it runs
-	back    time.Time // when it runs again
-	act     *running  // nil: none
-	pid     int       // of the half: it grows with each restart
+	daemon  bool      // it is running
+	back    time.Time // time of its restart
+	act     *running  // nil if none
+	pid     int       // pid of the half: grows with each restart
 	begun   map[int]uint64
 	effects map[int]int
 }
@@ -51,7 +52,7 @@ type world struct {
 type mail struct {
 	at     time.Time
 	order  *lofamov1.ActOrder  // to the node
-	status *lofamov1.ActStatus // to all leaders: each knows its own
+	status *lofamov1.ActStatus // to all leaders; each picks out its own
 }
 
 type leader struct {
@@ -59,8 +60,8 @@ type leader struct {
 	attempt int
 	x       *exchange
 	elected time.Time
-	frozen  time.Time // until then it does nothing
-	busy    time.Time // until then it is busy with other nodes, which hear of it
+	frozen  time.Time // it does nothing until then
+	busy    time.Time // until then it is busy with other nodes, which see its token
 	over    bool
 }
 
@@ -104,7 +105,7 @@ func (w *world) save(l *actions.Ledger) {
 	w.disk = b
 }
 
-// send loses one message of five, doubles another, and lets some come much later.
+// send loses one message in five, duplicates another one in five, and delays some by seconds.
 func (w *world) send(m mail) {
 	if w.r.IntN(5) == 0 {
 		return
@@ -118,7 +119,7 @@ func (w *world) send(m mail) {
 	}
 }
 
-// elect has another leader begin with what is committed.
+// elect starts another leader from the committed state.
 func (w *world) elect() {
 	w.token++
 	w.attempt++
@@ -127,19 +128,19 @@ func (w *world) elect() {
 		Node: "n0", Token: l.token, Response: "r1-1", Attempt: uint32(l.attempt), Kind: actions.KindRestartHalf, Recheck: w.unsure,
 		Parameters: []*lofamov1.ActParameter{{Name: "half", Value: "dnp"}},
 	}, 2*time.Second, 10*time.Second)
-	w.unsure = true // until it is known
+	w.unsure = true // until the outcome is known
 	w.leaders = append(w.leaders, l)
 	w.say("leader %d: attempt %d, recheck %t", l.token, l.attempt, l.x.order.GetRecheck())
 }
 
 func (l *leader) awake(now time.Time) bool { return !now.Before(l.frozen) && !now.Before(l.busy) }
 
-// clock is the agent's: its machine has been up for an hour.
+// clock returns the agent's clock: its machine started an hour ago.
 func (w *world) clock() uint64 { return uint64((time.Hour + w.now.Sub(begin)).Milliseconds()) }
 
 func (w *world) leading() *leader { return w.leaders[len(w.leaders)-1] }
 
-// step lets 10 ms pass.
+// step advances the time by 10 ms.
 func (w *world) step() {
 	w.now = w.now.Add(10 * time.Millisecond)
 	if !w.daemon && !w.now.Before(w.back) {
@@ -175,11 +176,11 @@ func (w *world) step() {
 		}
 		switch out, _ := l.x.tick(w.now); {
 		case out == nil:
-		case l.x.mayBegin(out.order) && l != w.leading(): // what executor.Fenced says
+		case l.x.mayBegin(out.order) && l != w.leading(): // the answer of executor.Fenced
 			l.x.fenced(executor.ErrStale)
 		default:
 			l.x.said = l.x.said || !out.order.GetAsk()
-			w.send(mail{order: proto.CloneOf(out.order)}) // which may be held up, as a leader that is paused here
+			w.send(mail{order: proto.CloneOf(out.order)}) // the message may be delayed, as if its leader were paused here
 		}
 		if l.x.over() {
 			l.over = true
@@ -188,7 +189,7 @@ func (w *world) step() {
 	}
 }
 
-// ended commits an outcome, if the leader still leads, and goes on.
+// ended commits an outcome if the leader still leads, and continues.
 func (w *world) ended(l *leader) {
 	w.say("attempt %d of leader %d: %+v", l.attempt, l.token, l.x.result)
 	if l != w.leading() {
@@ -206,7 +207,7 @@ func (w *world) ended(l *leader) {
 	}
 }
 
-// ordered is a daemon that is told an order.
+// ordered delivers an order to the daemon.
 func (w *world) ordered(m *lofamov1.ActOrder) {
 	o, l := actions.FromWire(m), w.ledger()
 	fresh := w.clock()
@@ -214,7 +215,7 @@ func (w *world) ordered(m *lofamov1.ActOrder) {
 	switch {
 	case !w.daemon && !o.Ask:
 		return
-	case !w.daemon: // a half answers, and without a clock
+	case !w.daemon: // a half answers, without a clock
 		s, fresh = actions.Status{State: actions.Unchanged, Detail: "nobody makes acts"}, 0
 	case o.Ask:
 		var keep bool
@@ -233,7 +234,7 @@ func (w *world) ordered(m *lofamov1.ActOrder) {
 	}})
 }
 
-// admit begins an act if the ledger lets it.
+// admit starts an act if the ledger admits it.
 func (w *world) admit(l *actions.Ledger, o *actions.Order) actions.Status {
 	seen, n := l.Token, o.Attempt.Attempt
 	o.Late = actions.Late(o.Fresh, w.clock())
@@ -256,7 +257,7 @@ func (w *world) admit(l *actions.Ledger, o *actions.Order) actions.Status {
 	return s
 }
 
-// makes goes on with the act: it looks and notes, ends the half, and keeps how it ended.
+// makes advances the act: it reads and notes the pid, ends the half, and stores the result.
 func (w *world) makes() {
 	a := w.act
 	a.next = w.now.Add(time.Duration(w.r.IntN(800)) * time.Millisecond)
@@ -312,8 +313,8 @@ func (w *world) disturb() {
 	}
 }
 
-// Never a second effect, never one under a token that the node knows to be stale, and none later than what is stated after another leader was elected, never
-// one that was called none.
+// TestLeadersAreKilled: the half restarts exactly once. No act begins under a token that the node knows to be stale, or
+// later after another election than documented. No attempt that restarted the half has the outcome Unchanged.
 func TestLeadersAreKilled(t *testing.T) {
 	killed, late := 0, 0
 	var window time.Duration
@@ -321,7 +322,7 @@ func TestLeadersAreKilled(t *testing.T) {
 		w := newLeadersWorld(t, seed)
 		w.elect()
 		for i := 0; !w.done && i < 12_000; i++ {
-			if i < 1000 { // then the world is left in peace
+			if i < 1000 { // then the disturbances end
 				w.disturb()
 			}
 			w.step()
@@ -329,7 +330,7 @@ func TestLeadersAreKilled(t *testing.T) {
 		if !w.done {
 			w.fail("seed %d: it never ends", seed)
 		}
-		for range 1000 { // what is late comes
+		for range 1000 { // late messages arrive
 			w.step()
 		}
 		total := 0

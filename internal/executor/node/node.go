@@ -1,10 +1,11 @@
-// Package node carries out what responses want of a node itself (seed 001 §II: local readjustment): a half restarted, a check run, a frequency limited by its
-// agent; and a channel masked, which is the supervisors' own word.
+// Package node carries out actions on a node itself (seed 001 §II: local readjustment). Its agent restarts a half, runs
+// a check or limits the CPU frequency; the supervisors themselves mask a channel.
 //
-// What an executor owes is with the agent: it keeps a ledger, on its disk, of tokens and attempts, before it begins anything (internal/agent/actions), so that it
-// refuses what is stale over restarts of its own and of its machine, makes no attempt twice, and says what became of one however often it is asked. Here is
-// only who says it to the agent, and again until an answer comes (exchange); the way there and back is the supervisor's (Agents).
-// A mask is committed to the store under the leader's fence, marked with the response, and only what bears that mark is taken away.
+// The agent has an executor's duties. Before it begins anything it stores tokens and attempts in its ledger on disk
+// (internal/agent/actions). So it refuses stale orders even after restarts of itself and its machine, makes no attempt
+// twice, and returns the outcome of an attempt on request. This package only sends the orders and repeats them until an
+// answer arrives (exchange); the supervisor provides the transport (Agents). A mask is committed to the store under the
+// leader's fence and marked with its response. Only a mask with that mark is removed.
 package node
 
 import (
@@ -25,28 +26,29 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Agents says orders to nodes.
+// Agents sends orders to nodes.
 type Agents interface {
-	// Order sends an order to a node, signed; from the second try on through its neighbours as well. It does not block, and what is lost is said again.
+	// Order sends a signed order to a node, from the second try on also through its neighbours. It does not block. The
+	// caller repeats lost orders.
 	Order(node fault.NodeID, o *lofamov1.ActOrder, try int)
 }
 
-// Masks is the supervisors' word on links.
+// Masks lets supervisors mask links.
 type Masks interface {
-	// Mask masks a link in the name of an owner, if nobody has yet, under the fence of the leader whose token it is. mine says whether the mask is the owner's,
-	// by whom it is else.
+	// Mask masks a link for an owner, unless it is masked already, under the fence of the leader with the token. mine
+	// reports whether the mask belongs to the owner; otherwise by is its owner.
 	Mask(ctx context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner, reason string) (mine bool, by string, err error)
-	// Unmask takes a link's mask away if it is the owner's, and says whether it was.
+	// Unmask removes a link's mask if the owner holds it, and reports whether it did.
 	Unmask(ctx context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner string) (was bool, err error)
 }
 
-// What Masks fails with where it has certainly changed nothing.
+// Errors of Masks that guarantee that nothing has changed.
 var (
 	ErrStale   = errors.New("another leader is elected")
 	ErrRefused = errors.New("nothing was changed")
 )
 
-// Actor has nodes' agents act. It implements what takes their words: Heard.
+// Actor lets nodes' agents act. It receives their answers through Heard.
 type Actor struct {
 	agents Agents
 
@@ -54,7 +56,7 @@ type Actor struct {
 	waiting map[key]chan *lofamov1.ActStatus
 }
 
-// key is an attempt on a node.
+// key identifies an attempt on a node.
 type key struct {
 	node     string
 	response string
@@ -62,15 +64,15 @@ type key struct {
 	attempt  uint32
 }
 
-// heardRoom bounds the words of one attempt that wait; beyond it they are dropped: the agent is asked again.
+// heardRoom is the number of queued answers per attempt. Further answers are dropped, since Make repeats its message.
 const heardRoom = 16
 
-// NewActor returns one that says its orders by those ways.
+// NewActor returns an actor that sends its orders through agents.
 func NewActor(agents Agents) *Actor {
 	return &Actor{agents: agents, waiting: map[key]chan *lofamov1.ActStatus{}}
 }
 
-// Heard takes what a half says of an act. It does not block.
+// Heard processes a half's report on an act. It does not block.
 func (a *Actor) Heard(st *lofamov1.ActStatus) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -82,8 +84,8 @@ func (a *Actor) Heard(st *lofamov1.ActStatus) {
 	}
 }
 
-// Make has a node's agent make an attempt, and returns how it ended, at the latest when the context does. askFor is how long the agent may take to say that it is
-// there.
+// Make makes an attempt through a node's agent and returns its result, at the latest when ctx ends. askFor is the
+// timeout for the agent's first answer.
 func (a *Actor) Make(ctx context.Context, node fault.NodeID, j executor.Job, askFor time.Duration) executor.Result {
 	o := &lofamov1.ActOrder{
 		Node: string(node), Token: j.Token, Response: j.Response, Step: uint32(j.Step), Attempt: uint32(j.Attempt.Attempt), Kind: string(j.Kind),
@@ -127,8 +129,9 @@ func (a *Actor) Make(ctx context.Context, node fault.NodeID, j executor.Job, ask
 	return x.result
 }
 
-// say says what is to be said now. What may begin something is said only after it was sure, once more, that this leader leads: what is paused after that, and
-// goes on when another one leads, names an answer of the agent that is too old by acts.FreshFor at the latest.
+// say sends the current message. Before a message that may start the act it checks that this leader still leads. A
+// leader that is paused after that check and continues under another leader names an old answer of the agent, which the
+// agent refuses after actions.FreshFor.
 func (a *Actor) say(ctx context.Context, node fault.NodeID, x *exchange, out *say) {
 	if x.mayBegin(out.order) {
 		if err := executor.Fenced(ctx); err != nil {
@@ -146,7 +149,7 @@ func (a *Actor) say(ctx context.Context, node fault.NodeID, x *exchange, out *sa
 	}
 }
 
-// timeLeft is until the context ends, or the job's time.
+// timeLeft returns the time until ctx ends, or timeout if that is shorter.
 func timeLeft(ctx context.Context, timeout time.Duration) time.Duration {
 	if at, ok := ctx.Deadline(); ok && (timeout <= 0 || time.Until(at) < timeout) {
 		timeout = time.Until(at)
@@ -162,15 +165,15 @@ func parameters(m map[string]string) []*lofamov1.ActParameter {
 	return out
 }
 
-// maxTarget is what an order has room for, in bytes.
+// maxTarget is the maximum length of a target in an order, in bytes.
 const maxTarget = 96
 
 func target(j executor.Job) string {
 	s := j.Target.String()
-	return s[:min(len(s), maxTarget)] // of names, which are ASCII
+	return s[:min(len(s), maxTarget)] // names are ASCII
 }
 
-// Executor is for the kinds node.*.
+// Executor carries out the kinds node.*.
 type Executor struct {
 	cfg   config.NodeExecutor
 	actor *Actor
@@ -185,7 +188,7 @@ func New(cfg config.NodeExecutor, actor *Actor, masks Masks) (*Executor, error) 
 	return &Executor{cfg: cfg.Filled(), actor: actor, masks: masks}, nil
 }
 
-// Kinds are those that the executor is for.
+// Kinds returns the kinds of actions that Executor carries out.
 func Kinds() []response.Kind {
 	return []response.Kind{response.NodeCheck, response.NodeRestartHalf, response.NodeMaskChannel, response.NodeLimitFrequency}
 }
@@ -200,12 +203,12 @@ func (e *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
 			return executor.Unchanged("%s is of no node", j.Target)
 		}
 		return e.actor.Make(ctx, j.Target.Node, j, e.cfg.AskFor.D())
-	default: // of other executors
+	default: // a kind of another executor
 	}
 	return executor.Unchanged("kind %s is not for nodes", j.Kind)
 }
 
-// Owner marks what a step of a response has masked.
+// Owner returns the owner of the masks of a response's step.
 func Owner(a response.Attempt) string { return fmt.Sprintf("response/%s/%d", a.Response, a.Step) }
 
 func (e *Executor) mask(ctx context.Context, j executor.Job) executor.Result {
@@ -243,7 +246,7 @@ func (e *Executor) mask(ctx context.Context, j executor.Job) executor.Result {
 	return executor.Done("link %s is masked: both ends are told until they have it", dir)
 }
 
-// maxReason bounds the reason of a mask, in bytes.
+// maxReason is the maximum length of a mask's reason, in bytes.
 const maxReason = 200
 
 func failed(err error) executor.Result {
@@ -253,5 +256,5 @@ func failed(err error) executor.Result {
 	case errors.Is(err, ErrRefused):
 		return executor.Unchanged("%v", err)
 	}
-	return executor.NotKnown("%v", err) // whether it was committed
+	return executor.NotKnown("%v", err) // it is unknown whether the change was committed
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// agents answer as an agent does, after so many tries.
+// agents simulates agents that answer after a number of lost tries.
 type agents struct {
 	mu      sync.Mutex
 	actor   *Actor
@@ -50,7 +50,7 @@ func job(kind response.Kind, component fault.Component) executor.Job {
 	}
 }
 
-// An order reaches the agent, though messages are lost, and says all that the effect says.
+// TestMake: an order reaches the agent although messages are lost, and carries all fields of the effect.
 func TestMake(t *testing.T) {
 	a := &agents{deaf: 2}
 	a.actor = NewActor(a)
@@ -72,7 +72,7 @@ func TestMake(t *testing.T) {
 	if len(a.actor.waiting) != 0 {
 		t.Errorf("still waited for: %v", a.actor.waiting)
 	}
-	a.actor.Heard(&lofamov1.ActStatus{Node: "n0", Response: "r5-1", Step: 2, Attempt: 3}) // late: nobody waits
+	a.actor.Heard(&lofamov1.ActStatus{Node: "n0", Response: "r5-1", Step: 2, Attempt: 3}) // late: no attempt waits for it
 	if r := e.Do(t.Context(), job(response.Command, fault.ComponentMemory)); r.Outcome != response.Unchanged {
 		t.Errorf("a kind of others: %+v", r)
 	}
@@ -86,8 +86,8 @@ func TestMake(t *testing.T) {
 
 // masks is a store of masks.
 type masks struct {
-	by    map[string]string // by node and direction
-	token uint64            // of the present leader
+	by    map[string]string // owner, by node and direction
+	token uint64            // token of the present leader
 	fails error
 }
 
@@ -118,7 +118,7 @@ func (m *masks) Unmask(_ context.Context, token uint64, at fault.NodeID, dir gri
 	return true, nil
 }
 
-// A mask is the step's own, is put back by it alone, and a person's stays his.
+// TestMask: only the step that has set a mask can remove it, and a person's mask stays.
 func TestMask(t *testing.T) {
 	m := &masks{by: map[string]string{}, token: 5}
 	e, err := New(config.NodeExecutor{MaskChannels: true}, nil, m)
@@ -135,7 +135,7 @@ func TestMask(t *testing.T) {
 			t.Errorf("%+v: want %d, %q", r, want, detail)
 		}
 	}
-	for range 2 { // again: the same
+	for range 2 { // the repetition has the same result
 		do(j, response.Succeeded, "is masked")
 	}
 	if m.by["n0X+"] != "response/r5-1/2" {

@@ -18,8 +18,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// What is left of a leader who is no more, on a node to which the next one has said nothing (docs/responses-node.md: the window). His order was sent, or was
-// about to be, when another one was elected, and is held up; or he is paused before he orders, and goes on.
+// TestWindowOfOldLeaders measures how late a former leader's order can begin on a node that has no order from its
+// successor (docs/responses-node.md: the window). The former leader's order was sent, or about to be sent, when another
+// leader was elected, and is delayed; or the leader is paused before it orders, and continues.
 func TestWindowOfOldLeaders(t *testing.T) {
 	var widest time.Duration
 	late, stale, begun := 0, 0, 0
@@ -28,14 +29,14 @@ func TestWindowOfOldLeaders(t *testing.T) {
 		upTo := func(d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d))) }
 		l := actions.Ledger{Life: 9}
 		clock := func(now time.Time) uint64 { return seed<<40 + uint64(now.Sub(begin).Milliseconds()) }
-		elected := begin.Add(upTo(6 * time.Second))  // another leader
-		heard := elected.Add(upTo(20 * time.Second)) // of whom this node hears then, by something that is no order to it
+		elected := begin.Add(upTo(6 * time.Second))  // election of another leader
+		heard := elected.Add(upTo(20 * time.Second)) // the node learns of it then, without an order to it
 		x := newExchange(begin, &lofamov1.ActOrder{Node: "n0", Token: 5, Response: "r5-1", Attempt: 1, Kind: actions.KindCheck}, 20*time.Second, time.Minute)
 		x.tick(begin)
 		asked := begin.Add(upTo(time.Second))
 		x.heard(asked, status(lofamov1.ActState_ACT_NONE, func(st *lofamov1.ActStatus) { st.Fresh = clock(asked) }))
 		now := asked
-		paused := now.Add(upTo(5 * time.Second)) // and then executor.Fenced is asked
+		paused := now.Add(upTo(5 * time.Second)) // followed by executor.Fenced
 		out, _ := x.tick(paused)
 		if out == nil || out.order.GetAsk() {
 			t.Fatalf("seed %d: %v: want an order", seed, out)
@@ -48,7 +49,7 @@ func TestWindowOfOldLeaders(t *testing.T) {
 			stale++
 			continue
 		}
-		now = now.Add(upTo(10 * time.Second)) // a pause after that, or a queue
+		now = now.Add(upTo(10 * time.Second)) // a pause after the check, or a queue
 		o := actions.FromWire(out.order)
 		if o.Late = actions.Late(o.Fresh, clock(now)); !now.Before(heard) {
 			o.Heard = 6
@@ -75,11 +76,11 @@ func TestWindowOfOldLeaders(t *testing.T) {
 	}
 }
 
-// deposed has agents that answer, of a leader that is followed by another one while the order is on its way.
+// deposed has agents that answer, and a leader that loses leadership while its order is in flight.
 type deposed struct {
 	mu      sync.Mutex
 	actor   *Actor
-	lost    bool // the first order, on its way
+	lost    bool // the first order is lost in flight
 	ordered int
 	fenced  error
 }
@@ -101,7 +102,8 @@ func (d *deposed) Order(_ fault.NodeID, o *lofamov1.ActOrder, _ int) {
 	d.actor.Heard(st)
 }
 
-// Before it orders, and before it orders again what nobody has said is under way, the executor is sure that its leader leads.
+// TestFenced: the executor checks that its leader leads before it orders, and before it repeats an order that the agent
+// has not reported as in progress.
 func TestFenced(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -112,7 +114,7 @@ func TestFenced(t *testing.T) {
 	}{
 		{"leads", nil, false, 1, response.Succeeded},
 		{"is no more", executor.ErrStale, false, 0, response.StaleToken},
-		{"cannot ask", errors.New("no quorum"), false, 0, response.Unchanged}, // no higher token was seen, and nothing was ordered: nothing is to be put back
+		{"cannot ask", errors.New("no quorum"), false, 0, response.Unchanged}, // no higher token was seen and nothing was ordered, so there is nothing to undo
 		{"was stopped", context.Canceled, false, 0, response.Unchanged},
 		{"is no more before it orders again", nil, true, 1, response.NotKnown},
 	} {
@@ -133,7 +135,8 @@ func TestFenced(t *testing.T) {
 	}
 }
 
-// An order names the agent's newest answer, so that it is taken though the way of the first one was long; an agent of an earlier version names none.
+// TestFresh: an order names the agent's latest answer, so that a slow first answer does not make it refused. An agent
+// of an earlier version names no clock.
 func TestFresh(t *testing.T) {
 	x := newTest()
 	said(t, x, 0, true)
@@ -141,7 +144,7 @@ func TestFresh(t *testing.T) {
 	if o := said(t, x, 0, false); o.GetFresh() != 1000 {
 		t.Errorf("%v", o)
 	}
-	x.heard(begin.Add(6*time.Second), status(lofamov1.ActState_ACT_NONE, func(st *lofamov1.ActStatus) { st.Fresh = 7000 })) // that one came too late
+	x.heard(begin.Add(6*time.Second), status(lofamov1.ActState_ACT_NONE, func(st *lofamov1.ActStatus) { st.Fresh = 7000 })) // the order came too late
 	o := proto.CloneOf(said(t, x, 6*time.Second, false))
 	if o.GetFresh() != 7000 {
 		t.Errorf("%v", o)

@@ -1,8 +1,9 @@
-// Package power resets nodes by their BMCs: Redfish, and IPMI where there is nothing better.
+// Package power resets nodes through their BMCs: by Redfish, or by IPMI if Redfish is not available.
 //
-// A reset cannot be looked for and cannot be put back, so it is asked for once, by one request that is never repeated, and all that is not
-// a plain answer is not known. What a BMC says is reported and proves nothing: that the node went down is for its neighbours, who
-// see its links fall, and that it came back for its next boot epoch.
+// A reset can be neither rechecked nor undone. So the executor requests it once, with a single request that is never
+// repeated, and any answer that is not plain gives an unknown outcome. The answer of a BMC is reported but proves
+// nothing. Neighbours see that the node went down, because its links fall, and its next boot epoch shows that it came
+// back.
 package power
 
 import (
@@ -23,31 +24,33 @@ import (
 
 // Config of the executor.
 type Config struct {
-	// Enabled lets nodes be reset. Default false.
+	// Enabled allows resets of nodes. Default false.
 	Enabled bool `json:"enabled"`
-	// Nodes are those that may be reset, with their BMCs; no other is. At least one.
+	// Nodes lists the nodes that may be reset, with their BMCs. At least one.
 	Nodes map[fault.NodeID]BMC `json:"nodes"`
 }
 
-// BMC is where a node is reset, and how.
+// BMC holds the address and method of a node's reset.
 type BMC struct {
-	// Method is redfish or ipmi. A step of a policy that names the other is refused. Required.
+	// Method is redfish or ipmi. A policy step that names the other method is refused. Required.
 	Method string `json:"method"`
-	// Address is "https://host" or "https://host:port" of Redfish, "ip:port" (UDP, mostly 623) of IPMI. Required.
+	// Address is "https://host" or "https://host:port" for Redfish, and "ip:port" (UDP, usually 623) for IPMI.
+	// Required.
 	Address string `json:"address"`
-	// System is the path of the ComputerSystem, as /redfish/v1/Systems/1. Required with redfish.
+	// System is the path of the ComputerSystem, for example /redfish/v1/Systems/1. Required with redfish.
 	System string `json:"system,omitempty"`
-	// Serial is the serial number that the system must have, else nothing is done: it finds lists that mix up nodes. With redfish only.
-	// Default any.
+	// Serial is the serial number that the system must have, or the reset is refused: this detects mixed-up lists. With
+	// redfish only. Default any.
 	Serial string `json:"serial,omitempty"`
-	// Reset is what is asked for: of redfish ForceRestart, PowerCycle or GracefulRestart (default ForceRestart), of ipmi
-	// reset or cycle (default reset).
+	// Reset is the type of reset: for redfish ForceRestart, PowerCycle or GracefulRestart (default ForceRestart), for
+	// ipmi reset or cycle (default reset).
 	Reset string `json:"reset,omitempty"`
 	// Username at the BMC. Required.
 	Username string `json:"username"`
-	// PasswordFile holds the password, in its first line. Only its owner may read it, or root and the process' group. Required.
+	// PasswordFile holds the password in its first line. Only its owner, or root and the process' group, may read it.
+	// Required.
 	PasswordFile string `json:"passwordFile"`
-	// CAFile holds the authorities of the BMC's certificate, PEM. With redfish only. Default those of the host.
+	// CAFile holds the authorities for the BMC's certificate, PEM. With redfish only. Default: the host's authorities.
 	CAFile string `json:"caFile,omitempty"`
 }
 
@@ -62,7 +65,7 @@ var resets = map[string][]string{
 	methodIPMI:    {"reset", "cycle"},
 }
 
-// filled returns it with its defaults.
+// filled returns the BMC with its defaults.
 func (b BMC) filled() BMC {
 	if b.Reset == "" && len(resets[b.Method]) > 0 {
 		b.Reset = resets[b.Method][0]
@@ -70,7 +73,8 @@ func (b BMC) filled() BMC {
 	return b
 }
 
-// place is what no two nodes may share, and the host that it is at, however they are written; no host if the address is none.
+// place returns the normalized place of the reset, which must be unique among nodes, and its host; host is empty if the
+// address is invalid.
 func (b BMC) place() (place, host string) {
 	var port string
 	if u, err := url.Parse(b.Address); b.Method == methodRedfish && err == nil {
@@ -94,14 +98,14 @@ func (b BMC) place() (place, host string) {
 	return place, host
 }
 
-// Validate names every bad field. It looks at no file.
+// Validate reports every invalid field. It does not read files.
 func (c Config) Validate() error {
 	var errs []error
 	if c.Enabled && len(c.Nodes) == 0 {
 		errs = append(errs, errors.New("nodes: given nothing: want those that may be reset"))
 	}
 	seen := map[string]fault.NodeID{}                                              // by place
-	hosts := map[string]map[string]fault.NodeID{methodRedfish: {}, methodIPMI: {}} // of each method
+	hosts := map[string]map[string]fault.NodeID{methodRedfish: {}, methodIPMI: {}} // by method
 	for _, id := range slices.Sorted(maps.Keys(c.Nodes)) {
 		b := c.Nodes[id].filled()
 		errs = append(errs, b.validate(fmt.Sprintf("nodes.%s", id)))
@@ -113,7 +117,7 @@ func (c Config) Validate() error {
 		if host == "" {
 			continue
 		}
-		// A host that is asked by both methods is one BMC, and what IPMI resets there is one of the systems that Redfish shows.
+		// If both methods use the same host, it is one BMC, and IPMI resets one of the systems that Redfish shows.
 		for method, at := range hosts {
 			if other, both := at[host]; both && method != b.Method {
 				errs = append(errs, fmt.Errorf("nodes: %s and %s are reset at the same place, %s, by %s and %s: want one node each", other, id,

@@ -15,7 +15,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// scripted is a BMC that gives the test's answers to every request, and counts requests that would reset a system.
+// scripted is a BMC that gives the test's answers and records the requests that would reset a system.
 type scripted struct {
 	root, system, action, task string
 	status                     int
@@ -26,7 +26,7 @@ type scripted struct {
 	polled int
 }
 
-// maxPolls is how often a task may go on: after that it is done.
+// maxPolls is the number of polls after which a task is done.
 const maxPolls = 2
 
 func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -55,8 +55,8 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, body)
 }
 
-// FuzzRedfishAnswers: whatever a BMC answers, it is asked for a reset at most once, below its own system alone, what is told of
-// it is bounded and fit to print, and nothing is called done, nor anything unchanged, that the answers leave open.
+// FuzzRedfishAnswers: for any answers of a BMC, the executor requests at most one reset, only below its own system. The
+// detail is bounded and printable. It reports neither Succeeded nor Unchanged if the answers leave that open.
 func FuzzRedfishAnswers(f *testing.F) {
 	const (
 		root   = `{"@odata.id":"/redfish/v1/","Id":"RootService","RedfishVersion":"1.15.0","Systems":{"@odata.id":"/redfish/v1/Systems"}}`

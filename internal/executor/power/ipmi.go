@@ -14,24 +14,24 @@ import (
 	"github.com/lofamo/lofamo/internal/executor"
 )
 
-// packetTime is how long the answer to one packet is waited for.
+// packetTime is the timeout for the answer to one packet.
 const packetTime = 2 * time.Second
 
-// refusals are the completion codes after which a command was not begun (IPMI 2.0, table 5-2). All others leave it open, that of
-// a command in which the time ran out as well as those that a maker has given a meaning of his own.
+// refusals are the completion codes of commands that were not begun (IPMI 2.0, table 5-2). All other codes leave that
+// open, including timeouts and vendor-specific codes.
 var refusals = []types.CompletionCode{
 	types.CodeInvalidCommand, types.CodeInvalidCommandForLUN, types.CodeReservationCanceled, types.CodeRequestDataLengthInvalid, types.CodeParameterOutOfRange,
 	types.CodeRequestDataFieldInvalid, types.CodeIllegalCommand, types.CodeDestinationUnavailable, types.CodeInsufficientPrivilege, types.CodeNotSupported,
 	types.CodeSubFnDisabled,
 }
 
-// refusal says whether an error is a BMC's answer that it has not begun.
+// refusal reports whether an error is a BMC's answer that the command was not begun.
 func refusal(err error) bool {
 	var e *types.ResponseError
 	return errors.As(err, &e) && slices.Contains(refusals, e.CompletionCode())
 }
 
-// ipmi asks for a reset by one packet, which is never sent again: a BMC does not have to see that two are the same.
+// ipmi requests a reset with a single packet that is never repeated, because a BMC need not recognize a duplicate.
 func (b BMC) ipmi(ctx context.Context, password string) executor.Result {
 	ap, err := netip.ParseAddrPort(b.Address)
 	if err != nil {

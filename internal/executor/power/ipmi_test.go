@@ -23,7 +23,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// ipmiBMC is a BMC of IPMI 2.0 over RMCP+ on loopback, and what it has done to its chassis.
+// ipmiBMC is an IPMI 2.0 BMC over RMCP+ on loopback that counts the resets of its chassis.
 type ipmiBMC struct {
 	board
 	conn *lossy
@@ -31,14 +31,14 @@ type ipmiBMC struct {
 	addr string
 }
 
-// board counts what is done to it.
+// board counts the actions on it.
 type board struct {
 	*mock.Chassis
 	mu     sync.Mutex
 	cycles int
 	resets int
-	err    error  // what it answers
-	before func() // is called before it is done
+	err    error  // its answer
+	before func() // called before the action
 }
 
 func (c *board) done(n *int) error {
@@ -57,7 +57,7 @@ func (c *board) done(n *int) error {
 func (c *board) PowerCycle(context.Context) error { return c.done(&c.cycles) }
 func (c *board) ColdReset(context.Context) error  { return c.done(&c.resets) }
 
-// answer sets what it answers, and what is done before it does anything.
+// answer sets the board's answer and a function to call before each action.
 func (c *board) answer(err error, before func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -78,7 +78,7 @@ type hardware struct {
 
 func (h hardware) Chassis() hal.ChassisHAL { return h.chassis }
 
-// lossy loses what the BMC sends, once told.
+// lossy drops the BMC's packets after lose.
 type lossy struct {
 	*udp.Conn
 	mu   sync.Mutex
@@ -161,7 +161,7 @@ func TestIPMI(t *testing.T) {
 	}
 }
 
-// TestIPMIRefused: only a code that says in so many words that the reset was not begun leaves the node unchanged for certain.
+// TestIPMIRefused: only a code that explicitly says the reset was not begun gives the outcome Unchanged.
 func TestIPMIRefused(t *testing.T) {
 	t.Parallel()
 	plainly := []types.CompletionCode{0xc1, 0xc2, 0xc5, 0xc7, 0xc9, 0xcc, 0xcd, 0xd3, 0xd4, 0xd5, 0xd6}
@@ -184,7 +184,7 @@ func TestIPMIRefused(t *testing.T) {
 	}
 }
 
-// TestIPMIAnswerLost: a reset whose answer is lost is not known, and was asked for once.
+// TestIPMIAnswerLost: a reset without an answer is requested once and has an unknown outcome.
 func TestIPMIAnswerLost(t *testing.T) {
 	t.Parallel()
 	i := newIPMI(t)

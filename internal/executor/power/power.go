@@ -19,13 +19,13 @@ type Executor struct {
 	nodes map[fault.NodeID]*place
 }
 
-// place is a BMC and who is at it.
+// place is a BMC with a lock for its only user.
 type place struct {
 	BMC
 	busy sync.Mutex
 }
 
-// New checks the configuration and the files that it names. It asks no BMC.
+// New checks the configuration and its files. It does not contact a BMC.
 func New(cfg Config) (*Executor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -71,20 +71,20 @@ func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
 	return p.redfish(ctx, password)
 }
 
-// proves is what people are told beside what a BMC says.
+// proves is added to the BMC's answer in a result.
 const proves = "that the node went down is for its neighbours and its next boot epoch to say"
 
-// maxPassword bounds a password's file, in bytes.
+// maxPassword is the maximum size of a password file, in bytes.
 const maxPassword = 1024
 
-// private says whether nobody else may read a file: only its owner, or, as Kubernetes gives a pod its Secrets, root and the group
-// of this process.
+// private reports whether a file is private: only its owner may read it, or root and the group of this process, as
+// Kubernetes gives a pod its Secrets.
 func private(st os.FileInfo) bool {
 	sys, ok := st.Sys().(*syscall.Stat_t)
 	return st.Mode()&0o077 == 0 || st.Mode()&0o077 == 0o040 && ok && sys.Uid == 0 && int(sys.Gid) == os.Getegid()
 }
 
-// password reads it anew each time: it may be changed while the process runs.
+// password reads the file for every reset, because it may change while the process runs.
 func (b BMC) password() (string, error) {
 	st, err := os.Stat(b.PasswordFile)
 	if err != nil {

@@ -23,16 +23,16 @@ import (
 	"github.com/lofamo/lofamo/internal/executor"
 )
 
-// maxAnswer bounds what a BMC answers, in bytes.
+// maxAnswer is the maximum size of a BMC's answer, in bytes.
 const maxAnswer = 4 << 20
 
-// The pause between two looks at a task that goes on.
+// Minimum and maximum pause between two polls of a running task.
 const (
 	firstPause = 100 * time.Millisecond
 	lastPause  = 2 * time.Second
 )
 
-// authorities are those of the BMC's certificate; nil: the host's.
+// authorities returns the authorities for the BMC's certificate, or nil for the host's.
 func (b BMC) authorities() (*x509.CertPool, error) {
 	if b.CAFile == "" {
 		return nil, nil
@@ -48,7 +48,7 @@ func (b BMC) authorities() (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// redfish asks for a reset once. What a BMC answers before the request cannot have reset anything.
+// redfish requests a reset once. An error before that request means that the BMC has reset nothing.
 func (b BMC) redfish(ctx context.Context, password string) executor.Result {
 	roots, err := b.authorities()
 	if err != nil {
@@ -61,7 +61,7 @@ func (b BMC) redfish(ctx context.Context, password string) executor.Result {
 	client, err := gofish.ConnectContext(ctx, gofish.ClientConfig{
 		Endpoint: strings.TrimSuffix(b.Address, "/"), Username: b.Username, Password: password, BasicAuth: true, NoModifyTransport: true,
 		HTTPClient: &http.Client{Transport: sent, CheckRedirect: func(*http.Request, []*http.Request) error {
-			return http.ErrUseLastResponse // whom we were not told of we tell no password
+			return http.ErrUseLastResponse // do not send the password to another server
 		}},
 	})
 	if err != nil {
@@ -90,7 +90,7 @@ func (b BMC) redfish(ctx context.Context, password string) executor.Result {
 	if err != nil {
 		return b.refused(err, sent.posted.Load())
 	}
-	if resp != nil { // none of a task
+	if resp != nil { // nil for a task
 		_ = resp.Body.Close()
 	}
 	if task != nil && task.TaskMonitor != "" {
@@ -105,8 +105,8 @@ func (b BMC) redfish(ctx context.Context, password string) executor.Result {
 	return executor.Done("the BMC says that %s is done; power was %s, is %s; %s", kind, before, now, proves)
 }
 
-// resetTarget reads where a system is reset. The library's own Reset (0.21.0) asks for another action of the system, to remove a
-// resource block.
+// resetTarget returns the path of the system's reset action. The library's own Reset (0.21.0) calls another action of
+// the system, which removes a resource block.
 func (b BMC) resetTarget(system *schemas.ComputerSystem) (string, error) {
 	var raw struct {
 		Actions struct {
@@ -118,7 +118,7 @@ func (b BMC) resetTarget(system *schemas.ComputerSystem) (string, error) {
 	if err := json.Unmarshal(system.RawData, &raw); err != nil {
 		return "", err
 	}
-	// A path of this service, below the system: nothing else is asked for with its password.
+	// Only a path of this service below the system gets a request with the password.
 	target := raw.Actions.Reset.Target
 	if !strings.HasPrefix(target, strings.TrimSuffix(b.System, "/")+"/") || strings.Contains(target, "..") {
 		return "", fmt.Errorf("its Reset is at %q: want a path below it", target)
@@ -126,9 +126,8 @@ func (b BMC) resetTarget(system *schemas.ComputerSystem) (string, error) {
 	return target, nil
 }
 
-// refused says what is known after a reset that was not accepted: a status of the class 4xx is an answer that it was not begun,
-// but for that of a request that took too long. One of the class 3xx is not: 303 is a usual answer to a POST that was carried
-// out.
+// refused returns the result of a reset that was not accepted. A 4xx status means that it was not begun, except for a
+// request timeout. A 3xx status does not mean that: 303 is a common answer to a POST that was carried out.
 func (b BMC) refused(err error, posted bool) executor.Result {
 	var e *schemas.Error
 	if errors.As(err, &e) && e.HTTPReturnedStatusCode >= 400 && e.HTTPReturnedStatusCode < 500 &&
@@ -141,8 +140,8 @@ func (b BMC) refused(err error, posted bool) executor.Result {
 	return executor.NotKnown("%s%s: %s", b.Address, b.System, plain(err))
 }
 
-// follow waits for the end of a task by its monitor: 202 while it goes on, then the answer of what was asked for (DSP0266, asynchronous
-// operations), or the task itself with its state.
+// follow waits for the end of a task at its monitor. The monitor returns 202 while the task runs, then either the
+// answer to the original request (DSP0266, asynchronous operations) or the task with its state.
 func (b BMC) follow(ctx context.Context, client *gofish.APIClient, monitor string) error {
 	u, err := url.Parse(monitor)
 	if err != nil {
@@ -166,7 +165,7 @@ func (b BMC) follow(ctx context.Context, client *gofish.APIClient, monitor strin
 			return err
 		}
 		if len(body) > 0 && json.Unmarshal(body, &task) != nil {
-			task.TaskState = "" // the answer of what was asked for
+			task.TaskState = "" // the answer to the original request
 		}
 		switch task.TaskState {
 		case schemas.CompletedTaskState:
@@ -191,10 +190,10 @@ func (b BMC) follow(ctx context.Context, client *gofish.APIClient, monitor strin
 	}
 }
 
-// plain is an error in one line.
+// plain returns an error in one line.
 func plain(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
-// sentTransport notes whether a POST has left this host, and bounds answers.
+// sentTransport records whether a POST has left this host, and bounds answers.
 type sentTransport struct {
 	base   http.RoundTripper
 	posted atomic.Bool

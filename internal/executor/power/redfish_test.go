@@ -40,7 +40,7 @@ func one(t *testing.T, b BMC) *Executor {
 	return x
 }
 
-// at is the emulator as it is configured.
+// at returns the emulator's address as a BMC.
 func at(e *powertest.Emulator) BMC {
 	return BMC{
 		Method: methodRedfish, Address: e.URL, System: powertest.System, Username: "root", PasswordFile: filepath.Join(e.Dir, "password"),
@@ -55,7 +55,7 @@ func want(t *testing.T, r executor.Result, o response.Outcome, detail string) {
 	}
 }
 
-// TestRedfish: what is known after a reset is what the BMC's answer leaves no doubt of, and it is asked for once, whatever becomes of it.
+// TestRedfish: the outcome claims no more than the BMC's answer proves, and a reset is requested once in every case.
 func TestRedfish(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change  func(e *powertest.Emulator, b *BMC)
@@ -126,7 +126,8 @@ func TestRedfish(t *testing.T) {
 	}
 }
 
-// TestHang: a BMC that takes the reset and says nothing leaves it not known when the time is over; meanwhile no second reset begins.
+// TestHang: a BMC takes the reset and does not answer. The outcome at the deadline is NotKnown, and no second reset
+// starts meanwhile.
 func TestHang(t *testing.T) {
 	e := powertest.New(t)
 	e.Hang = make(chan struct{})
@@ -148,7 +149,7 @@ func TestHang(t *testing.T) {
 	}
 }
 
-// TestPasswordStays: it is not sent to whom a BMC points.
+// TestPasswordStays: the password is not sent to a server that the BMC redirects to.
 func TestPasswordStays(t *testing.T) {
 	var told bool
 	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -164,7 +165,7 @@ func TestPasswordStays(t *testing.T) {
 	}
 }
 
-// TestUnreachable: what was never sent has changed nothing.
+// TestUnreachable: a request that was never sent has changed nothing.
 func TestUnreachable(t *testing.T) {
 	e := powertest.New(t)
 	b := at(e)
@@ -172,7 +173,7 @@ func TestUnreachable(t *testing.T) {
 	want(t, one(t, b).Do(t.Context(), job(methodRedfish)), response.Unchanged, "refused")
 }
 
-// TestRefusals: a reset that was not asked for in so many words is not made.
+// TestRefusals: a reset that is not requested exactly as configured is not made.
 func TestRefusals(t *testing.T) {
 	e := powertest.New(t)
 	x := one(t, at(e))
@@ -286,7 +287,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// Others than its owner may not read a password, but for the group that Kubernetes gives root's files to: that of the process.
+// TestPasswordIsPrivate: only a password's owner may read it, except for the process' group in files of root, as
+// Kubernetes sets up Secrets.
 func TestPasswordIsPrivate(t *testing.T) {
 	if os.Geteuid() != 0 {
 		needs.Missing(t, "files of other groups want root")
@@ -304,7 +306,7 @@ func TestPasswordIsPrivate(t *testing.T) {
 		{0, 0, 0o400, true},
 		{0, os.Getegid(), 0o440, true},
 		{0, os.Getegid() + 1, 0o440, false},
-		{990, os.Getegid(), 0o440, false}, // whom root's is given to is for root to say
+		{990, os.Getegid(), 0o440, false}, // only root may choose a group for a file of root
 		{0, os.Getegid(), 0o460, false},
 		{0, os.Getegid(), 0o444, false},
 	} {

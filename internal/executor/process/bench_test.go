@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// BenchmarkCommit is what an attempt waits for twice, with so many attempts in the ledger.
+// BenchmarkCommit measures the commit that an attempt waits for twice, by the number of attempts in the ledger.
 func BenchmarkCommit(b *testing.B) {
 	for _, n := range []int{10, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

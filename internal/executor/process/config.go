@@ -1,10 +1,10 @@
-// Package process is the executor process: it carries out what supervisors decide and what ends work, or may, on targets that know no
-// fencing token themselves: Slurm, power, commands.
+// Package process is the executor process. It carries out actions that end work, or may end it, on targets that know no
+// fencing tokens: Slurm, power, commands.
 //
-// It stands between the supervisors and these targets and keeps for them what they cannot keep: the highest token and the
-// attempts that it has seen, durably (ledger.go, durable.go). An attempt is in the ledger, on the disk, before anything of it
-// happens, so after a crash it is called not known and is not made again. What is left open is said in
-// docs/executor-process.md, and tried by failpoint_test.go.
+// It stands between the supervisors and these targets and keeps state that they cannot keep: the highest token and the
+// attempts that it has seen, durably (ledger.go, durable.go). An attempt is in the ledger on disk before any of its
+// effects. So after a crash it counts as NotKnown and is not made again. The remaining gaps are listed in
+// docs/executor-process.md and tested by failpoint_test.go.
 package process
 
 import (
@@ -25,29 +25,31 @@ import (
 type Config struct {
 	// Cluster is the cluster's name, as in the certificates. Required.
 	Cluster string `json:"cluster"`
-	// Listen is the address of its service, for the supervisors alone, "ip:port". Required.
+	// Listen is the address of its service, for supervisors only, "ip:port". Required.
 	Listen string `json:"listen"`
 	// HTTP is the address of metrics and health, "ip:port". Default none.
 	HTTP string `json:"http,omitempty"`
-	// StateDir is a directory of this process alone, on a disk that stays: the ledger is there. Default /var/lib/lofamo/executor.
+	// StateDir is a directory on a persistent disk, for this process only. It holds the ledger. Default
+	// /var/lib/lofamo/executor.
 	StateDir string `json:"stateDir"`
-	// TLS are the files with its certificate, of the role executor, and key. Required.
+	// TLS are the files of its certificate, with the role executor, and its key. Required.
 	TLS config.SupervisorTLS `json:"tls"`
-	// Log says what is logged and how.
+	// Log is the level and format of logs.
 	Log config.LogConfig `json:"log"`
-	// AtOnce is how many attempts may be under way at once, 1 to 256; others wait within their time. Default 16.
+	// AtOnce is the maximum number of concurrent attempts, 1 to 256; others wait within their timeout. Default 16.
 	AtOnce int `json:"atOnce"`
-	// StopTimeout is what attempts under way have to end when the process is stopped, before they are ended, 0s to 1h. Default 30s.
+	// StopTimeout is the time that running attempts have to finish when the process stops, before it ends them, 0s to
+	// 1h. Default 30s.
 	StopTimeout config.Duration `json:"stopTimeout"`
-	// Commands are the programs that policies may have run. Default none.
+	// Commands are the programs that policies may run. Default none.
 	Commands []command.Command `json:"commands,omitempty"`
-	// Slurm has nodes drained. Default not.
+	// Slurm configures node drains. Default off.
 	Slurm *slurm.Config `json:"slurm,omitempty"`
-	// Power has nodes reset by their BMCs. Default not.
+	// Power configures resets of nodes through their BMCs. Default off.
 	Power power.Config `json:"power,omitzero"`
 }
 
-// Default returns the defaults. What has none is empty, and Validate names it.
+// Default returns the defaults. Required fields are empty.
 func Default() Config {
 	return Config{
 		StateDir: "/var/lib/lofamo/executor", Log: config.LogConfig{Level: "info", Format: "text"},
@@ -67,7 +69,7 @@ func Load(path string) (Config, error) {
 	return c, nil
 }
 
-// Validate names every bad field. It looks at no file.
+// Validate reports every invalid field. It does not read files.
 func (c Config) Validate() error {
 	errs := []error{config.Process{Cluster: c.Cluster, Listen: c.Listen, HTTP: c.HTTP, TLS: c.TLS, Log: c.Log}.Validate()}
 	if c.StateDir == "" {
@@ -87,7 +89,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// executors makes those that are configured; it looks at the files that they need.
+// executors creates the configured executors and checks the files that they need.
 func (c Config) executors() (map[response.Kind]executor.Executor, error) {
 	out := map[response.Kind]executor.Executor{}
 	var errs []error
@@ -112,7 +114,7 @@ func (c Config) executors() (map[response.Kind]executor.Executor, error) {
 	return out, nil
 }
 
-// within puts the place of a part before each of its errors.
+// within prefixes each error of a part with its place.
 func within(place string, err error) error {
 	if err == nil {
 		return nil

@@ -22,7 +22,7 @@ func load(t *testing.T, text string) (Config, error) {
 	return Load(path)
 }
 
-// TestDocumentedConfig reads the examples of docs/executor-process.md.
+// TestDocumentedConfig loads the examples in docs/executor-process.md.
 func TestDocumentedConfig(t *testing.T) {
 	doc, err := os.ReadFile("../../../docs/executor-process.md")
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// Bounds of a request.
+// Limits of a request.
 const (
 	maxName       = 256 // bytes
 	maxParameters = 64
@@ -20,7 +20,7 @@ const (
 	maxTimeout    = 24 * time.Hour
 )
 
-// attemptOf reads which attempt is meant.
+// attemptOf decodes the attempt of a request.
 func attemptOf(p *lofamov1.ExecutorAttempt) (response.Attempt, uint64, error) {
 	a := response.Attempt{Response: p.GetResponse(), Step: int(p.GetStep()), Attempt: int(p.GetAttempt())}
 	switch {
@@ -36,7 +36,7 @@ func attemptOf(p *lofamov1.ExecutorAttempt) (response.Attempt, uint64, error) {
 	return a, p.GetToken(), nil
 }
 
-// jobOf reads a request for a process of that cluster.
+// jobOf decodes a request to a process of that cluster.
 func jobOf(req *lofamov1.ExecutorDoRequest, cluster string) (executor.Job, error) {
 	a, token, err := attemptOf(req.GetAttempt())
 	if err != nil {
@@ -96,7 +96,7 @@ func targetOf(p *lofamov1.ExecutorTarget) (response.Target, error) {
 	return response.Target{Node: fault.NodeID(p.GetNode()), Component: c}, nil
 }
 
-// faultOf reads what people are told of the fault; states and causes of later versions are taken for none.
+// faultOf decodes the fault for display. It ignores states and causes of later versions.
 func faultOf(p *lofamov1.ExecutorTarget) executor.Fault {
 	f := executor.Fault{State: fault.Unknown, Cause: fault.CauseNone, Detail: p.GetDetail()}
 	if s := p.GetState(); s > 0 && s <= lofamov1.State_FAILED {

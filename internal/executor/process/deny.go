@@ -20,7 +20,7 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// denials holds the revoked certificates that the process refuses, on its disk beside the ledger.
+// denials holds the revoked certificates that the process refuses. They are stored on disk beside the ledger.
 type denials struct {
 	registry *pki.Registry
 	verifier *pki.Verifier
@@ -36,8 +36,9 @@ func newDenials(caFile, cluster string) (*denials, error) {
 	return d, err
 }
 
-// open loads the stored list. An unreadable list ends the start, because the process would obey supervisors that the list names.
-// A list from before a change of the authority is ignored, because the process refuses all certificates of that authority.
+// open loads the stored list. An unreadable list makes the start fail, because the process would obey supervisors that
+// the list names. A list from before a change of the authority is ignored, because the process refuses all certificates
+// of that authority.
 func (d *denials) open(dir, cluster string, logger *slog.Logger) error {
 	k, lost := denylist.NewKeeper(dir, cluster, d.verifier, d.registry)
 	if stranger := (x509.UnknownAuthorityError{}); errors.As(lost, &stranger) {

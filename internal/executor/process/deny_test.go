@@ -41,8 +41,8 @@ func denyList(t *testing.T, ca *pki.CA, version uint64, supervisors ...string) [
 	return raw
 }
 
-// TestDenyListOfFormerAuthority: the process starts, and takes a list of the new authority, of a lower version. A garbled list
-// ends its start.
+// TestDenyListOfFormerAuthority: the process starts and accepts a list of the new authority with a lower version. A
+// corrupt list makes its start fail.
 func TestDenyListOfFormerAuthority(t *testing.T) {
 	b := newBench(t)
 	former, err := pki.NewCA(processtest.Cluster)

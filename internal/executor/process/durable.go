@@ -14,17 +14,17 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// The files in the state directory.
+// Files in the state directory.
 const (
 	ledgerFile = "ledger"
 	lockFile   = "lock"
 )
 
-// errBroken says that the ledger could not be written. What is on the disk is not known then, so nothing is done until
-// the process is started again.
+// errBroken means that a write of the ledger has failed. The state on disk is then unknown, so the process does nothing
+// until it restarts.
 var errBroken = errors.New("the ledger cannot be written")
 
-// durable is a ledger on a disk. All that it returns rests on what is on the disk.
+// durable is a ledger on disk.
 type durable struct {
 	dir  string
 	lock *os.File
@@ -33,15 +33,15 @@ type durable struct {
 	ledger  *ledger
 	version uint64 // of the ledger: grows with each change
 
-	writing sync.Mutex // held while the file is written; taken before mu
-	written uint64     // the version on the disk; under writing
-	broken  error      // under writing
+	writing sync.Mutex // held while the file is written; locked before mu
+	written uint64     // the version on disk; guarded by writing
+	broken  error      // guarded by writing
 
-	lost func(error) // is told why, once, when a writing fails; set before anything can be changed, or nil
+	lost func(error) // called once with the error when a write fails; nil, or set before the first change
 }
 
-// Init makes the ledger of a new executor process: one that has seen nothing. It refuses where one is, unless it is told to
-// forget what that one has seen; then it returns what that was, if it can be read.
+// Init creates the empty ledger of a new executor process. It refuses to replace an existing ledger unless forget is
+// set; then it returns a description of the old one.
 func Init(dir, cluster string, forget bool) (was string, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("state directory %s: %w", dir, err)
@@ -68,8 +68,8 @@ func Init(dir, cluster string, forget bool) (was string, err error) {
 	return was, disk.Whole(path, b)
 }
 
-// open reads the ledger of a directory and holds it alone. What was under way when the process ended before is ended there: interrupted
-// says how many those were.
+// open locks a directory and reads its ledger. Attempts in progress at the previous end of the process get the outcome
+// NotKnown; interrupted is their number.
 func open(dir, cluster string, now time.Time) (d *durable, interrupted int, err error) {
 	lock, err := lockDir(dir)
 	if err != nil {
@@ -122,8 +122,8 @@ func readLedger(path string) (*ledger, error) {
 	return decodeLedger(b)
 }
 
-// change changes the ledger in memory, as f says whether it did, and returns the version that is to be committed before anything rests
-// on what f saw.
+// change changes the ledger in memory if f returns true. It returns the version to commit before any action based on
+// the state that f saw.
 func (d *durable) change(f func(l *ledger) bool) (version uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -133,8 +133,8 @@ func (d *durable) change(f func(l *ledger) bool) (version uint64) {
 	return d.version
 }
 
-// commit returns once a version is on the disk. Whoever waits for another's writing finds its own changes written with the next one:
-// a thousand at once cost a few writings.
+// commit returns once a version is on disk. A caller that waits for another's write usually finds its own changes in
+// the next one, so a thousand concurrent commits need a few writes.
 func (d *durable) commit(v uint64) error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
@@ -152,7 +152,7 @@ func (d *durable) commit(v uint64) error {
 		err = disk.Whole(filepath.Join(d.dir, ledgerFile), b)
 	}
 	if err != nil {
-		// Nobody knows what a disk has that has failed to sync: a writing that succeeds later proves nothing.
+		// After a failed sync the state on disk is unknown; a later successful write proves nothing.
 		d.broken = fmt.Errorf("%w: %w", errBroken, err)
 		if d.lost != nil {
 			d.lost(d.broken)
@@ -163,21 +163,21 @@ func (d *durable) commit(v uint64) error {
 	return nil
 }
 
-// token returns the highest that was seen.
+// token returns the highest token seen.
 func (d *durable) token() uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.ledger.token
 }
 
-// remembered returns how many attempts are in the ledger.
+// remembered returns the number of attempts in the ledger.
 func (d *durable) remembered() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.ledger.entries)
 }
 
-// find returns the newest attempt at a step.
+// find returns the latest attempt at a step.
 func (d *durable) find(a response.Attempt) (entry, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -185,7 +185,7 @@ func (d *durable) find(a response.Attempt) (entry, bool) {
 	return e, ok
 }
 
-// close lets another process have the ledger: nothing is written from then on.
+// close releases the ledger for another process. Nothing is written from then on.
 func (d *durable) close() error {
 	d.writing.Lock()
 	defer d.writing.Unlock()

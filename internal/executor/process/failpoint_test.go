@@ -19,23 +19,23 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// rounds is how often the process is killed at each step, with the ledger growing.
+// rounds is the number of kills at each step, while the ledger grows.
 var rounds = flag.Int("process.rounds", 3, "kills at each step of an attempt")
 
-// child is a process of its own that runs until it is killed.
+// child is a separate process that runs until it is killed.
 type child struct {
 	cmd  *exec.Cmd
 	done chan error
-	said *bytes.Buffer // by stdout; read it when it is gone
+	said *bytes.Buffer // stdout; read it after the end of the process
 }
 
-// spawn starts the process, with points armed that kill it.
+// spawn starts the process with armed failpoints.
 func (b bench) spawn(t *testing.T, orders ...failpoint.Order) child {
 	t.Helper()
 	armAtStart(t, b.Config.StateDir, "executor", orders...)
 	js, err := json.Marshal(b.Config)
 	if err == nil {
-		err = os.WriteFile(filepath.Join(b.Dir, "config.json"), js, 0o600) // which is YAML
+		err = os.WriteFile(filepath.Join(b.Dir, "config.json"), js, 0o600) // JSON is valid YAML
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func armAtStart(t *testing.T, dir, who string, orders ...failpoint.Order) {
 	}
 }
 
-// start starts this test binary as something else.
+// start starts this test binary in another role.
 func start(t *testing.T, as string) child {
 	t.Helper()
 	self, err := os.Executable()
@@ -101,12 +101,12 @@ func (c child) gone(t *testing.T) {
 	}
 }
 
-// steps are those of an attempt, where the process is killed or paused.
+// steps are the points of an attempt at which the process is killed or paused.
 var steps = []struct {
 	point   failpoint.Point
-	skip    int              // hits that pass first: of the writing at the start, and of the intent
-	happens bool             // the act, when it is killed there
-	outcome response.Outcome // as the caller hears it when the process that was killed is back
+	skip    int              // hits to skip: the write at the start, and that of the intent
+	happens bool             // whether the act takes effect if the process is killed there
+	outcome response.Outcome // the caller's result after the killed process is back
 }{
 	{failpoint.ExecutorAdmitted, 0, false, response.Unchanged},
 	{failpoint.FileWritten, 1, false, response.Unchanged},
@@ -119,9 +119,9 @@ var steps = []struct {
 	{failpoint.ExecutorEnded, 0, true, response.Succeeded},
 }
 
-// TestKilledAtEveryStep kills the process at every step of an attempt and starts it again. The attempt happens once or not at
-// all, is never made a second time, and what is said of it is true: only from when its intent is durable until its end is
-// durable nobody can say. Neither does the next leader's attempt begin a second time what was done, nor does an old token come through.
+// TestKilledAtEveryStep kills the process at every step of an attempt and restarts it. The attempt happens at most
+// once, and its reported outcome is true. The outcome is unknown only between the durable intent and the durable end.
+// The next leader's attempt does not repeat a finished act, and a lower token is refused.
 func TestKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	for _, tc := range steps {
@@ -142,10 +142,10 @@ func TestKilledAtEveryStep(t *testing.T) {
 				c = b.spawn(t)
 				want(t, <-got, tc.outcome, "")
 				b.wantActs(t, happened)
-				// The same again, of whoever: the answer is the same, and nothing happens.
+				// The same attempt again has the same answer and no effect.
 				want(t, processtest.Do(t, x, job(token, id, 1)), tc.outcome, "")
 				b.wantActs(t, happened)
-				// The next leader, who settles what he has read, and goes on; then the one before is refused.
+				// The next leader makes its own attempt; the previous leader is refused from then on.
 				want(t, processtest.Do(t, x, job(token+1, id, 2)), response.Succeeded, "")
 				happened += fmt.Sprintf("%s 0 2 %d\n", id, token+1)
 				want(t, processtest.Do(t, x, job(token, id, 3)), response.StaleToken, "")
@@ -157,7 +157,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// TestKilledAtItsStart kills the process while it writes what was interrupted; nothing is forgotten.
+// TestKilledAtItsStart kills the process while it writes the interrupted attempts. The ledger loses nothing.
 func TestKilledAtItsStart(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -174,9 +174,9 @@ func TestKilledAtItsStart(t *testing.T) {
 	b.wantActs(t, "")
 }
 
-// TestWindow holds open what is left: a higher token that comes after the executor's last look at the tokens, and before its
-// act, does not hold the act up. It is the only way in which an effect comes under a token that the process knows to be old, and
-// the attempts of the new leader at the same step still come after it.
+// TestWindow documents the remaining gap: a higher token that arrives after the executor's last token check, and before
+// its act, does not stop the act. This is the only way to an effect under a token that the process knows to be old. The
+// new leader's attempts at the same step still come after it.
 func TestWindow(t *testing.T) {
 	t.Parallel()
 	b, g := newBench(t), newGate(t)
@@ -205,7 +205,7 @@ func newGate(t *testing.T) *failpoint.Gate {
 	return g
 }
 
-// reached waits until a point waits at a gate.
+// reached waits until a point blocks at a gate.
 func reached(t *testing.T, g *failpoint.Gate) (release func()) {
 	t.Helper()
 	_, release, err := g.Reached(20 * time.Second)
@@ -215,7 +215,7 @@ func reached(t *testing.T, g *failpoint.Gate) (release func()) {
 	return release
 }
 
-// await waits until the process serves, by asking for what is refused before anything is written.
+// await waits until the process serves, with a request that it refuses before it writes anything.
 func (b bench) await(t *testing.T, token uint64) {
 	t.Helper()
 	x := b.Supervisor(t, b.Config.Listen)

@@ -29,33 +29,34 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// more is how often it is killed, with Slurm and power behind it, or paused at each step, and pause for how long: a thousand
-// times what is left between the last look at the token and the act.
+// more is the number of kills with Slurm and power behind the process, and of pauses at each step. pause is the length
+// of a pause: a thousand times the gap between the last token check and the act.
 var (
 	more  = flag.Int("process.more", 1, "kills with each target behind the process, and pauses, at each step of an attempt")
 	pause = flag.Duration("process.pause", 50*time.Millisecond, "how long a pause lasts")
 )
 
-// behind is a target with the process before it, and what was done to it.
+// behind is a target behind the process, with a record of the acts on it.
 type behind struct {
 	bench
-	// job is an attempt at a step of the response that is called id.
+	// job returns an attempt at a step of the response with that ID.
 	job func(token uint64, id string, attempt int) executor.Job
-	// acts returns the tokens of all acts, in order; of a target that shows none 0 for each.
+	// tokens returns the tokens of all acts, in order, or a 0 for each act if the target does not show them.
 	tokens func(t *testing.T) []uint64
-	// looked is how an attempt ends that has to look first, or, where nobody can look, one that a person has begun again.
+	// looked is the outcome of an attempt that rechecks, or, if a recheck is impossible, of one that a person has
+	// restarted.
 	looked response.Outcome
-	again  bool // nobody can look, and a person has the step made again
+	again  bool // a recheck is impossible, and a person restarts the step
 }
 
-// targets are what the process acts on.
+// targets are the targets of the process.
 var targets = map[string]func(t *testing.T, b bench) behind{"command": commandBehind, "slurm": slurmBehind, "power": powerBehind}
 
 func commandBehind(_ *testing.T, b bench) behind {
 	return behind{b, job, func(t *testing.T) []uint64 { return numbers(t, `(?m) (\d+)$`, b.acts(t)) }, response.Succeeded, true}
 }
 
-// slurmBehind is a real controller. Whatever is asked of it to be changed is noted before it is.
+// slurmBehind is a real controller. The script records every change before it is made.
 func slurmBehind(t *testing.T, b bench) behind {
 	c := slurmtest.Start(t)
 	t.Cleanup(c.Close)
@@ -109,17 +110,17 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// next is the attempt of the next leader, who has found the first one begun.
+// next returns the next leader's attempt, after it has found the first one begun.
 func (b behind) next(token uint64, id string) executor.Job {
 	j := b.job(token, id, 2)
 	j.Recheck = !b.again
 	return j
 }
 
-// table is what was asked of the process in a test, what became of it and why.
+// table lists a test's requests, their outcomes and reasons.
 type table struct{ account.Account }
 
-// note takes down how an attempt ended; whose says which it was.
+// note records the result of an attempt; whose describes it.
 func (a *table) note(j executor.Job, whose string, r executor.Result) {
 	e := account.Entry{Asked: string(j.Kind) + ", " + whose}
 	switch r.Outcome {
@@ -137,7 +138,7 @@ func (a *table) note(j executor.Job, whose string, r executor.Result) {
 	a.Note(e)
 }
 
-// wantTokens wants that these acts have been made, of those that show their tokens under these.
+// wantTokens checks the number of acts and, if the target shows them, their tokens.
 func (b behind) wantTokens(t *testing.T, want []uint64) {
 	t.Helper()
 	got := b.tokens(t)
@@ -146,14 +147,14 @@ func (b behind) wantTokens(t *testing.T, want []uint64) {
 	}
 }
 
-// TestKilledBefore kills the process at every step of an attempt with Slurm and with power behind it: nothing happens twice, and what has
-// happened the next attempt finds, where it can be looked for.
+// TestKilledBefore kills the process at every step of an attempt with Slurm and with power behind it. Nothing happens
+// twice, and the next attempt finds the effect if the target allows a recheck.
 func TestKilledBefore(t *testing.T) {
 	var killed atomic.Int64
 	var told table
 	t.Run("all", func(t *testing.T) {
 		for name, make := range targets {
-			if name == "command" { // TestKilledAtEveryStep
+			if name == "command" { // covered by TestKilledAtEveryStep
 				continue
 			}
 			t.Run(name, func(t *testing.T) {
@@ -181,7 +182,7 @@ func TestKilledBefore(t *testing.T) {
 						b.wantTokens(t, acts)
 						next := b.next(token+1, id)
 						outcome := b.looked
-						if tc.outcome == response.Unchanged { // then the engine does not have it looked for
+						if tc.outcome == response.Unchanged { // then the engine does not request a recheck
 							next.Recheck, outcome = false, response.Succeeded
 						}
 						r = processtest.Do(t, x, next)
@@ -201,10 +202,10 @@ func TestKilledBefore(t *testing.T) {
 	t.Logf("killed %d times with Slurm and power behind it, at %d steps:\n%s", killed.Load(), len(steps), &told)
 }
 
-// TestPausedAtEveryStep has an attempt of an old leader stand still at each of its steps, by itself and with the whole process,
-// while the next leader's comes. Each is made once at most, the old one never after the new one. Where the process goes on
-// meanwhile and has seen the new token, nothing is done under the old one any more, but for what is between the last look at it
-// and the act.
+// TestPausedAtEveryStep pauses an old leader's attempt at each of its steps, alone and with the whole process, while
+// the next leader's attempt arrives. Each is made at most once, and the old one never after the new one. If the process
+// keeps running and has seen the new token, no act happens under the old one, except between the last token check and
+// the act.
 func TestPausedAtEveryStep(t *testing.T) {
 	var paused atomic.Int64
 	var told table
@@ -228,7 +229,7 @@ func TestPausedAtEveryStep(t *testing.T) {
 	t.Logf("paused %d times for %s or more, at %d steps of an attempt and of the process:\n%s", paused.Load(), *pause, len(steps), &told)
 }
 
-// paused is one round: of the whole process, or of an attempt in it.
+// paused is one round: it pauses the whole process or one attempt.
 func (b behind) paused(t *testing.T, step int, whole bool, token uint64, id string, told *table) {
 	t.Helper()
 	tc := steps[step]
@@ -250,8 +251,8 @@ func (b behind) paused(t *testing.T, step int, whole bool, token uint64, id stri
 
 	old := doAside(t, x, first)
 	goOn := func() { must(t, c.cmd.Process.Signal(syscall.SIGCONT)) }
-	// The ledger cannot be written while it is being written: then the new token is not known to have been seen before the old
-	// attempt goes on.
+	// The ledger cannot be written while another write is in progress. Then the process may not have recorded the new
+	// token before the old attempt continues.
 	seen := !whole && tc.point != failpoint.FileWritten && tc.point != failpoint.FileRenamed
 	if whole {
 		if stopped, err := failpoint.Stopped(c.cmd.Process.Pid); err != nil || !stopped {
@@ -303,8 +304,8 @@ func (b behind) paused(t *testing.T, step int, whole bool, token uint64, id stri
 	c.kill(t)
 }
 
-// TestLeaderKilledAndPaused kills the supervisor that leads, and pauses it, at each of its steps at the process, and another
-// leads: the first one's attempt is made once or not at all, and not after the other's.
+// TestLeaderKilledAndPaused kills and pauses the leading supervisor at each of its steps at the process, and another
+// one takes over. The first leader's attempt is made at most once, and not after the other's.
 func TestLeaderKilledAndPaused(t *testing.T) {
 	t.Parallel()
 	b := commandBehind(t, newBench(t))

@@ -16,15 +16,15 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// keep is for how long an attempt that has ended is remembered. No request lives as long: an attempt's time is at most maxTimeout,
-// and whoever asks after it does so soon after.
+// keep is how long the ledger keeps an ended attempt. No request lasts that long: an attempt's timeout is at most
+// maxTimeout, and callers ask for its outcome soon after.
 const keep = 48 * time.Hour
 
-// maxEntries bounds the ledger: 300 bytes each, some megabytes on the disk. When it is full nothing more is done.
+// maxEntries is the capacity of the ledger: 300 bytes each, some megabytes on disk. A full ledger admits no further
+// steps.
 const maxEntries = 20_000
 
-// ledger is what a process remembers of what it was asked: the highest token, and of every step its newest attempt. It is a
-// function of what it is told; durable.go keeps it.
+// ledger records the highest token, and the latest attempt at every step. It is pure; durable.go stores it.
 //
 //	            admit                  end
 //	(nothing) ────────► under way ──────────► ended ──► forgotten, after keep
@@ -35,26 +35,26 @@ type ledger struct {
 	cluster string
 	token   uint64 // the highest
 	entries map[stepKey]entry
-	swept   time.Time // when it last was looked for what is to be forgotten; not written
+	swept   time.Time // time of the last sweep; not stored
 }
 
-// stepKey names a step of a response.
+// stepKey identifies a step of a response.
 type stepKey struct {
 	response string
 	step     int
 }
 
-// entry is the newest attempt at a step.
+// entry is the latest attempt at a step.
 type entry struct {
 	Response string           `json:"response"`
 	Step     int              `json:"step"`
 	Attempt  int              `json:"attempt"`
 	Token    uint64           `json:"token"`
-	Kind     response.Kind    `json:"kind,omitempty"` // empty: it was forbidden before it came
+	Kind     response.Kind    `json:"kind,omitempty"` // empty if it was forbidden before it arrived
 	Target   string           `json:"target,omitempty"`
 	Undo     bool             `json:"undo,omitempty"`
-	Began    time.Time        `json:"began"`          // when it was admitted
-	Ended    time.Time        `json:"ended,omitzero"` // zero: it is under way
+	Began    time.Time        `json:"began"`          // time of admission
+	Ended    time.Time        `json:"ended,omitzero"` // zero while in progress
 	Outcome  response.Outcome `json:"outcome,omitempty"`
 	Detail   string           `json:"detail,omitempty"`
 }
@@ -67,18 +67,19 @@ func newLedger(cluster string) *ledger {
 	return &ledger{cluster: cluster, entries: map[stepKey]entry{}}
 }
 
-// verdict is what becomes of an attempt that is asked for.
+// verdict is the decision on a requested attempt.
 type verdict uint8
 
 const (
 	begin   verdict = iota + 1 // it is new: make it, once the ledger is durable
-	same                       // it was given before, and is the newest of its step
+	same                       // it is already the latest attempt at its step
 	stale                      // its token is lower than the highest
-	late                       // a higher attempt at the step was given before
-	crowded                    // there is no room
+	late                       // a later attempt at the step was seen before
+	crowded                    // the ledger is full
 )
 
-// admit says what becomes of an attempt, and enters it if it is to begin. Of all others the token alone is noted.
+// admit decides on an attempt and records it if it is to begin. For other verdicts it records the token only, unless it
+// is lower.
 func (l *ledger) admit(now time.Time, e response.Effect) verdict {
 	if e.Token < l.token {
 		return stale
@@ -102,8 +103,8 @@ func (l *ledger) admit(now time.Time, e response.Effect) verdict {
 	return begin
 }
 
-// forbid enters an attempt that has not come as one that failed and changed nothing, so that it is refused when it comes. It is
-// for attempts that admit would let begin.
+// forbid records an attempt that has not arrived as failed without a change, so that it is refused if it arrives. The
+// caller must ensure that admit would let it begin.
 func (l *ledger) forbid(now time.Time, a response.Attempt, token uint64) entry {
 	e := entry{Response: a.Response, Step: a.Step, Attempt: a.Attempt, Token: token, Began: now.UTC(), Ended: now.UTC(),
 		Outcome: response.Unchanged, Detail: "it never came, and is refused from now on"}
@@ -111,7 +112,7 @@ func (l *ledger) forbid(now time.Time, a response.Attempt, token uint64) entry {
 	return e
 }
 
-// end notes how an attempt ended, if it still is the newest of its step.
+// end records the outcome of an attempt if it is still the latest at its step.
 func (l *ledger) end(now time.Time, a response.Attempt, o response.Outcome, detail string) bool {
 	k := stepKey{a.Response, a.Step}
 	e, ok := l.entries[k]
@@ -123,7 +124,7 @@ func (l *ledger) end(now time.Time, a response.Attempt, o response.Outcome, deta
 	return true
 }
 
-// interrupt ends what was under way when the process ended: nobody can say what became of it. It returns how many there were.
+// interrupt gives attempts in progress at the end of the process the outcome NotKnown, and returns their number.
 func (l *ledger) interrupt(now time.Time) int {
 	n := 0
 	for _, e := range l.entries {
@@ -135,10 +136,10 @@ func (l *ledger) interrupt(now time.Time) int {
 	return n
 }
 
-// sweep is how often it is looked for what is to be forgotten: each entry is looked at then.
+// sweep is the interval between removals of old entries, each of which reads all entries.
 const sweep = 10 * time.Minute
 
-// forget drops what ended long ago.
+// forget removes entries that ended long ago.
 func (l *ledger) forget(now time.Time) {
 	if d := now.Sub(l.swept); d >= 0 && d < sweep {
 		return
@@ -147,20 +148,20 @@ func (l *ledger) forget(now time.Time) {
 	maps.DeleteFunc(l.entries, func(_ stepKey, e entry) bool { return e.ended() && now.Sub(e.Ended) > keep })
 }
 
-// magic begins the file; the number is that of its format.
+// magic is the beginning of the file; the number is the format's version.
 const magic = "lofamo-executor-ledger 1 sha256:"
 
-// maxLedger bounds the file, in bytes.
+// maxLedger is the maximum size of the file, in bytes.
 const maxLedger = 64 << 20
 
-// document is the ledger as it is written.
+// document is the stored form of the ledger.
 type document struct {
 	Cluster  string  `json:"cluster"`
 	Token    uint64  `json:"token"`
-	Attempts []entry `json:"attempts"` // by response and step
+	Attempts []entry `json:"attempts"` // sorted by response and step
 }
 
-// encode writes the ledger: a line with the checksum of all that follows, then JSON.
+// encode returns the file: a line with the checksum of the rest, then JSON.
 func (l *ledger) encode() ([]byte, error) {
 	d := document{Cluster: l.cluster, Token: l.token, Attempts: slices.SortedFunc(maps.Values(l.entries), func(a, b entry) int {
 		if c := strings.Compare(a.Response, b.Response); c != 0 {
@@ -177,7 +178,7 @@ func (l *ledger) encode() ([]byte, error) {
 	return append([]byte(magic+hex.EncodeToString(sum[:])+"\n"), body...), nil
 }
 
-// decodeLedger reads what encode wrote, and refuses everything else.
+// decodeLedger decodes the output of encode and rejects everything else.
 func decodeLedger(b []byte) (*ledger, error) {
 	head, body, ok := bytes.Cut(b, []byte("\n"))
 	given, named := bytes.CutPrefix(head, []byte(magic))
@@ -210,7 +211,7 @@ func decodeLedger(b []byte) (*ledger, error) {
 	return l, nil
 }
 
-// check refuses an entry that no ledger has.
+// check rejects an invalid entry.
 func (e entry) check(highest uint64) error {
 	switch {
 	case e.Response == "" || e.Step < 0 || e.Attempt < 1:

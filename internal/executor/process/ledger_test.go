@@ -27,8 +27,8 @@ func effect(token uint64, id string, step, attempt int) response.Effect {
 	}
 }
 
-// TestAdmit: lower tokens and attempts that are not higher are refused, whatever was in between, and what was read back from the disk
-// refuses the same.
+// TestAdmit: lower tokens and old attempt numbers are refused after any sequence, and the same holds for a ledger read
+// back from disk.
 func TestAdmit(t *testing.T) {
 	l := newLedger("c")
 	steps := []struct {
@@ -47,9 +47,9 @@ func TestAdmit(t *testing.T) {
 		{4, "r4-1", 0, 1, stale},
 		{6, "r5-1", 0, 4, begin},
 		{5, "r5-1", 0, 5, stale},
-		{6, "r5-1", 0, 3, late}, // of a leader before: the numbers go on
+		{6, "r5-1", 0, 3, late}, // from an earlier leader: the numbers continue
 		{7, "r5-1", 0, 4, same},
-		{6, "r6-1", 0, 1, stale}, // a token counts that came with what was not new
+		{6, "r6-1", 0, 1, stale}, // a token counts even if its attempt was not new
 	}
 	for i, s := range steps {
 		if v := l.admit(start, effect(s.token, s.response, s.step, s.attempt)); v != s.want {
@@ -88,7 +88,7 @@ func TestEndAndForget(t *testing.T) {
 	}
 }
 
-// TestCrowded: a full ledger takes nothing new, goes on with what it has, and refuses what is stale.
+// TestCrowded: a full ledger admits no new step, continues with known steps, and refuses stale tokens.
 func TestCrowded(t *testing.T) {
 	l := newLedger("c")
 	for i := range maxEntries {
@@ -108,7 +108,7 @@ func TestCrowded(t *testing.T) {
 	}
 }
 
-// TestForbidden: an attempt that was asked after before it came is refused when it comes, and its step goes on.
+// TestForbidden: an attempt whose outcome was queried before it arrived is refused on arrival, and its step continues.
 func TestForbidden(t *testing.T) {
 	l := newLedger("c")
 	if e := l.forbid(start, response.Attempt{Response: "a", Attempt: 2}, 3); e.Outcome != response.Unchanged {
@@ -125,7 +125,7 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
-// TestDamagedLedger: a file in which anything is other than it was written is refused.
+// TestDamagedLedger: a file with any change is rejected.
 func TestDamagedLedger(t *testing.T) {
 	l := newLedger("c")
 	l.admit(start, effect(9, "r", 0, 1))
@@ -150,7 +150,8 @@ func TestDamagedLedger(t *testing.T) {
 	}
 }
 
-// FuzzDecodeLedger: what is taken is written back so that it is read alike. The checksum is put right, else nothing would come as far.
+// FuzzDecodeLedger: an accepted ledger is the same after encoding and decoding it again. The test fixes the checksum to
+// reach the decoder.
 func FuzzDecodeLedger(f *testing.F) {
 	l := newLedger("c")
 	l.admit(start, effect(9, "r", 0, 1))
@@ -175,7 +176,7 @@ func FuzzDecodeLedger(f *testing.F) {
 	})
 }
 
-// TestOpen: a process begins with its own whole ledger, alone, or not at all.
+// TestOpen: a process starts only with its own intact ledger, and with no other process using it.
 func TestOpen(t *testing.T) {
 	dir := t.TempDir()
 	refused := func(cluster, want string) {
@@ -204,7 +205,7 @@ func TestOpen(t *testing.T) {
 	if err := d.commit(d.change(func(l *ledger) bool { v = l.admit(start, effect(7, "r", 0, 1)); return true })); err != nil || v != begin {
 		t.Fatal(v, err)
 	}
-	// What is not committed when the process ends never was.
+	// A change that is not committed is lost at the end of the process.
 	d.change(func(l *ledger) bool { return l.admit(start, effect(8, "r", 0, 2)) == begin })
 	if err := d.close(); err != nil {
 		t.Fatal(err)
@@ -234,7 +235,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestDiskFails: once a writing has failed nothing is done any more, also if the next one would succeed.
+// TestDiskFails: after a failed write the ledger accepts nothing, even if the next write would succeed.
 func TestDiskFails(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := Init(dir, "c", false); err != nil {
@@ -248,7 +249,7 @@ func TestDiskFails(t *testing.T) {
 	var lost []error
 	d.lost = func(err error) { lost = append(lost, err) }
 	in := filepath.Join(dir, ledgerFile+".new")
-	if err := os.Mkdir(in, 0o700); err != nil { // in the way of the new file
+	if err := os.Mkdir(in, 0o700); err != nil { // blocks the new file
 		t.Fatal(err)
 	}
 	admit := func(attempt int) error {

@@ -18,13 +18,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// Standing is what a process is asked when somebody looks at its metrics.
+// Standing returns a process's current values for its metrics.
 type Standing struct {
-	Token      func() float64 // the highest that was seen
-	Running    func() float64 // attempts under way
+	Token      func() float64 // the highest token seen
+	Running    func() float64 // attempts in progress
 	Remembered func() float64 // attempts in the ledger
-	Begins     func() float64 // when its certificate begins, in seconds since 1970
-	Expires    func() float64 // when its certificate ends, likewise
+	Begins     func() float64 // start of its certificate's validity, in seconds since 1970
+	Expires    func() float64 // end of its certificate's validity, in seconds since 1970
 }
 
 // Metrics of an executor process.
@@ -34,7 +34,7 @@ type Metrics struct {
 	Failures prometheus.Counter
 }
 
-// NewMetrics makes the metrics of a process that acts by these kinds, and registers them.
+// NewMetrics creates and registers the metrics of a process for these kinds.
 func NewMetrics(reg prometheus.Registerer, kinds []response.Kind, s Standing) *Metrics {
 	opts := func(name, help string) prometheus.Opts {
 		return prometheus.Opts{Namespace: "lofamo", Subsystem: "executor", Name: name, Help: help}
@@ -73,7 +73,7 @@ func NewMetrics(reg prometheus.Registerer, kinds []response.Kind, s Standing) *M
 	return m
 }
 
-// reason is the value of the label "reason"; empty for an attempt that is not refused.
+// reason returns the value of the label "reason"; empty for an attempt that is not refused.
 func (v verdict) reason() string {
 	switch v {
 	case stale:

@@ -17,7 +17,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// get returns the status of a page, and its text; 0 where nobody answers.
+// get returns the status and the text of a page; 0 without an answer.
 func get(t *testing.T, url string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -35,7 +35,8 @@ func get(t *testing.T, url string) (int, string) {
 	return resp.StatusCode, string(b)
 }
 
-// TestMetrics: what is done, refused and under way can be read, from 0 on, and whether attempts are taken.
+// TestMetrics: the metrics show ended, refused and running attempts, starting at 0, and the health pages show whether
+// the process takes attempts.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -93,7 +94,7 @@ func TestMetrics(t *testing.T) {
 		`lofamo_executor_refused_total{reason="stale_token"} 1`)
 
 	way := filepath.Join(b.Config.StateDir, "ledger.new")
-	if err := os.Mkdir(way, 0o700); err != nil { // in the way of the new file
+	if err := os.Mkdir(way, 0o700); err != nil { // blocks the new file
 		t.Fatal(err)
 	}
 	j := job(6, "r6-1", 1)

@@ -27,18 +27,18 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// maxRequest bounds a request, in bytes: the members of a group fault of 100,000 nodes fit.
+// maxRequest is the maximum size of a request, in bytes: the members of a group fault of 100,000 nodes fit.
 const maxRequest = 4 << 20
 
 const (
-	// answerTime is what answers have to leave when the process is stopped.
+	// answerTime is the timeout for sending answers when the process stops.
 	answerTime    = 2 * time.Second
 	maxHeaderList = 16 << 10 // bytes
-	// handshakeTime is what a connection has to be made; the end of the process waits for those that are being made.
+	// handshakeTime is the timeout of a handshake; the end of the process waits for handshakes in progress.
 	handshakeTime = 3 * time.Second
 )
 
-// Connections of its listeners. Replicas have one each; Prometheus has few.
+// Connection limits of its listeners. Each replica has one connection; Prometheus has few.
 var (
 	grpcConns = bounded.Limits{All: 128, PerSource: 32}
 	httpConns = bounded.Limits{All: 128, PerSource: 32}
@@ -52,7 +52,7 @@ type Process struct {
 	executors map[response.Kind]executor.Executor
 
 	listener net.Listener
-	http     *http.Server // nil: none
+	http     *http.Server // nil if none
 	server   *server
 	metrics  *Metrics
 	signer   *pki.Signer
@@ -61,7 +61,7 @@ type Process struct {
 	serving  sync.WaitGroup
 }
 
-// New checks all that a configuration names, and starts nothing.
+// New checks everything that a configuration names, and starts nothing.
 func New(cfg Config, logger *slog.Logger) (*Process, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func New(cfg Config, logger *slog.Logger) (*Process, error) {
 	if id := signer.Identity(); id.Role != pki.RoleExecutor || id.Cluster != cfg.Cluster {
 		return nil, fmt.Errorf("tls.cert: given that of %s: want lofamo://%s/%s/NAME", id, cfg.Cluster, pki.RoleExecutor)
 	}
-	// Nobody else comes as far as a method.
+	// Only supervisors reach a method.
 	conf, err := pki.ServerTLS(cfg.TLS.Cert, cfg.TLS.Key, cfg.TLS.CA, pki.AllowRoles(pki.RoleSupervisor))
 	if err != nil {
 		return nil, err
@@ -99,12 +99,12 @@ func New(cfg Config, logger *slog.Logger) (*Process, error) {
 // unlimited is the subject of all replicas: their connections are not counted.
 func unlimited(tls.ConnectionState) string { return "" }
 
-// Kinds are what it can do.
+// Kinds returns the configured kinds, sorted.
 func (p *Process) Kinds() []response.Kind { return slices.Sorted(maps.Keys(p.executors)) }
 
-// renewed returns the signer after a look at its files, as every handshake takes one.
+// renewed returns the signer after re-reading its files, as every handshake does.
 func (p *Process) renewed() *pki.Signer {
-	_, _ = p.signer.Renew() // else as before
+	_, _ = p.signer.Renew() // on failure the old one stays
 	return p.signer
 }
 
@@ -157,15 +157,15 @@ func (p *Process) Start() error {
 	return nil
 }
 
-// UnderWay is how many attempts are under way.
+// UnderWay returns the number of attempts in progress.
 func (p *Process) UnderWay() int {
 	p.server.mu.Lock()
 	defer p.server.mu.Unlock()
 	return len(p.server.runs)
 }
 
-// Failed has why the process is of no use any more and is to be stopped, and started anew: nobody serves, or the ledger could not
-// be written.
+// Failed receives the reason why the process must be restarted: a listener has failed, or the ledger could not be
+// written.
 func (p *Process) Failed() <-chan error { return p.failed }
 
 // fail keeps the first reason.
@@ -176,13 +176,13 @@ func (p *Process) fail(err error) {
 	}
 }
 
-// Stop takes no more attempts, waits for those that are under way, within StopTimeout, and ends. Those that it ends are not known
-// or ended as their executors say.
+// Stop takes no more attempts, waits up to StopTimeout for those in progress, and ends. Attempts that it ends are
+// NotKnown, or have the outcome that their executors report.
 func (p *Process) Stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(p.cfg.StopTimeout))
 	defer cancel()
 	err := p.server.close(ctx)
-	// Whoever waited has its answer, and gets it; whoever has only connected is not waited for.
+	// Give waiting callers time to receive their answers; idle connections are not waited for.
 	end := time.AfterFunc(answerTime, p.grpc.Stop)
 	defer end.Stop()
 	p.grpc.GracefulStop()

@@ -28,8 +28,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// asProgram makes this test binary the program that the executor process runs, asProcess the process itself, asLeader a
-// supervisor that leads.
+// asProgram makes this test binary the program that the executor process runs, asProcess the process itself, and
+// asLeader a leading supervisor.
 const (
 	asProgram = "LOFAMO_TEST_AS_PROGRAM"
 	asProcess = "LOFAMO_TEST_AS_PROCESS"
@@ -45,12 +45,12 @@ func TestMain(m *testing.M) {
 	case os.Getenv(asLeader) != "":
 		os.Exit(lead(os.Getenv(asLeader)))
 	}
-	syscall.Umask(0o002) // as where each user has a group of his own
+	syscall.Umask(0o002) // as on machines where each user has a private group
 	os.Exit(withProgram(m.Run))
 }
 
-// program is this test binary in a place that nobody else may write: where go test has put it, by its umask, others may, and no
-// command is run from there.
+// program is a copy of this test binary that only its owner may write. The original may be group-writable, depending on
+// the umask, and would be refused.
 var program string
 
 func withProgram(run func() int) int {
@@ -85,7 +85,7 @@ func copySelf(to string) (err error) {
 	return errors.Join(err, f.Close())
 }
 
-// act notes in a file that it has happened, and waits until another is gone.
+// act records in a file that it has run, and waits until another file is gone.
 func act(args []string) int {
 	f, err := os.OpenFile(args[0], os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err == nil {
@@ -103,7 +103,7 @@ func act(args []string) int {
 	return 1
 }
 
-// bench is a process whose command "act" notes that it has happened, and goes on while the file hold is there.
+// bench is a process whose command "act" records that it has run, and continues as long as the file hold exists.
 type bench struct {
 	*processtest.Fixture
 	log, hold string
@@ -124,7 +124,7 @@ func job(token uint64, id string, attempt int) executor.Job {
 	return processtest.Job(response.Command, token, id, 0, attempt, map[string]string{"command": "act"})
 }
 
-// acts returns what has happened.
+// acts returns the recorded acts.
 func (b bench) acts(t *testing.T) string {
 	t.Helper()
 	out, err := os.ReadFile(b.log)
@@ -134,7 +134,7 @@ func (b bench) acts(t *testing.T) string {
 	return string(out)
 }
 
-// wantActs waits for acts, which are written before they are answered.
+// wantActs waits for acts, which are recorded before they are answered.
 func (b bench) wantActs(t *testing.T, want string) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); b.acts(t) != want; time.Sleep(time.Millisecond) {
@@ -151,7 +151,7 @@ func want(t *testing.T, r executor.Result, o response.Outcome, detail string) {
 	}
 }
 
-// TestOnce: each attempt is made once and under the highest token alone, over restarts of the process too.
+// TestOnce: each attempt is made once and only under the highest token, also across restarts of the process.
 func TestOnce(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -163,7 +163,7 @@ func TestOnce(t *testing.T) {
 	want(t, do(job(5, "r5-1", 2)), response.Succeeded, "")
 	want(t, do(job(5, "r5-1", 1)), response.NotKnown, "attempt 2 has been seen")
 	want(t, do(job(4, "r4-1", 1)), response.StaleToken, "has seen 5")
-	want(t, do(job(6, "r5-1", 2)), response.Succeeded, "") // nothing new, but a token to remember
+	want(t, do(job(6, "r5-1", 2)), response.Succeeded, "") // not new, but its token counts
 	stop()
 	b.Start(t)
 	x = b.Supervisor(t, b.Config.Listen)
@@ -177,7 +177,7 @@ func TestOnce(t *testing.T) {
 	b.wantActs(t, "r5-1 0 1 5\nr5-1 0 2 5\nr5-1 0 3 6\n")
 }
 
-// TestRefused: what is not understood, or not configured, changes nothing.
+// TestRefused: an invalid or unconfigured request changes nothing.
 func TestRefused(t *testing.T) {
 	b := newBench(t)
 	b.Start(t)
@@ -211,7 +211,7 @@ func TestRefused(t *testing.T) {
 	b.wantActs(t, "")
 }
 
-// TestOnlySupervisors: nobody else's certificate comes as far as a method, and a supervisor talks to an executor process alone.
+// TestOnlySupervisors: other certificates do not reach a method, and a supervisor talks to an executor process only.
 func TestOnlySupervisors(t *testing.T) {
 	b := newBench(t)
 	b.Start(t)
@@ -230,14 +230,14 @@ func TestOnlySupervisors(t *testing.T) {
 	}
 }
 
-// TestUnreachable: where nothing left this host nothing has happened.
+// TestUnreachable: if nothing has left this host, nothing has happened.
 func TestUnreachable(t *testing.T) {
 	b := newBench(t)
 	x := b.Supervisor(t, b.Config.Listen)
 	want(t, processtest.Do(t, x, job(5, "r", 1)), response.Unchanged, "refused")
 }
 
-// TestConnectionBreaks: an attempt goes on without its caller, is not made twice, and the caller learns how it ended.
+// TestConnectionBreaks: an attempt continues without its caller, is not made twice, and the caller learns its outcome.
 func TestConnectionBreaks(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -253,7 +253,8 @@ func TestConnectionBreaks(t *testing.T) {
 	b.wantActs(t, "r 0 1 5\n")
 }
 
-// TestAnswerNeverComes: what the process cannot be asked for is not known, and is not tried again.
+// TestAnswerNeverComes: if the process cannot be reached for the outcome, it is NotKnown and the attempt is not
+// repeated.
 func TestAnswerNeverComes(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -272,7 +273,7 @@ func TestAnswerNeverComes(t *testing.T) {
 	b.wantActs(t, "r 0 1 5\n")
 }
 
-// TestStopped: an attempt whose caller wants it no more is ended, and what became of it is not known.
+// TestStopped: a cancelled attempt is ended and has the outcome NotKnown.
 func TestStopped(t *testing.T) {
 	b := newBench(t)
 	b.Start(t)
@@ -286,7 +287,7 @@ func TestStopped(t *testing.T) {
 	want(t, <-got, response.NotKnown, "ended at its deadline")
 }
 
-// TestLeadLost: an attempt whose supervisor has lost the lead goes on, and who asks afterwards hears how it ended.
+// TestLeadLost: an attempt continues after its supervisor has lost leadership, and a later caller learns its outcome.
 func TestLeadLost(t *testing.T) {
 	b := newBench(t)
 	b.Start(t)
@@ -303,7 +304,8 @@ func TestLeadLost(t *testing.T) {
 	b.wantActs(t, "r 0 1 5\n")
 }
 
-// TestOneAfterAnother: the next leader's attempt at a step begins when the one before it has ended, though its leader is gone.
+// TestOneAfterAnother: the next leader's attempt at a step begins when the one before has ended, even if that one's
+// leader is gone.
 func TestOneAfterAnother(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -329,7 +331,7 @@ func TestOneAfterAnother(t *testing.T) {
 	}
 }
 
-// TestStopTimeout: a process that is stopped ends what is under way, says so, and says the same when it is back.
+// TestStopTimeout: a stopping process ends running attempts, reports that, and reports the same after a restart.
 func TestStopTimeout(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -347,7 +349,7 @@ func TestStopTimeout(t *testing.T) {
 	b.wantActs(t, "r 0 1 5\n")
 }
 
-// TestHalfOpenConnection: who connects and says nothing does not hold up the process' end.
+// TestHalfOpenConnection: a silent connection does not delay the end of the process.
 func TestHalfOpenConnection(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -384,7 +386,7 @@ func doAside(t *testing.T, x executor.Executor, j executor.Job) <-chan executor.
 	return got
 }
 
-// proxy passes connections on, until it is told not to.
+// proxy forwards connections until refuse.
 type proxy struct {
 	l       net.Listener
 	refused atomic.Bool
@@ -424,7 +426,7 @@ func newProxy(t *testing.T, to string) *proxy {
 	return p
 }
 
-// counter counts what is written.
+// counter counts the bytes written.
 type counter struct{ n *atomic.Int64 }
 
 func (c counter) Write(b []byte) (int, error) {
@@ -434,7 +436,7 @@ func (c counter) Write(b []byte) (int, error) {
 
 func (p *proxy) addr() string { return p.l.Addr().String() }
 
-// cut ends all connections; new ones are let through.
+// cut closes all connections; new ones are forwarded.
 func (p *proxy) cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -444,13 +446,13 @@ func (p *proxy) cut() {
 	p.conns = nil
 }
 
-// refuse ends all connections and lets none through any more.
+// refuse closes all connections and forwards no new ones.
 func (p *proxy) refuse() {
 	p.refused.Store(true)
 	p.cut()
 }
 
-// serve is a process by itself, until it is killed.
+// serve runs a separate process until it is killed.
 func serve(path string) int {
 	cfg, err := process.Load(path)
 	if err == nil {
@@ -465,15 +467,15 @@ func serve(path string) int {
 	return 1
 }
 
-// leading is what a supervisor by itself is to have done.
+// leading is the task of a separate supervisor.
 type leading struct {
 	Address string
 	TLS     config.SupervisorTLS
 	Job     executor.Job
-	Dir     string // with the file that arms its points
+	Dir     string // holds the file that arms its failpoints
 }
 
-// lead is a supervisor by itself, which has one thing done and says how it ended.
+// lead runs a separate supervisor, which makes one attempt and prints the outcome.
 func lead(js string) int {
 	var l leading
 	err := json.Unmarshal([]byte(js), &l)
@@ -493,7 +495,7 @@ func lead(js string) int {
 	return 0
 }
 
-// inLedger waits for what the ledger on the disk is to have.
+// inLedger waits until the ledger on disk contains a text.
 func (b bench) inLedger(t *testing.T, what string) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {

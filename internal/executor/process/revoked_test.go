@@ -14,7 +14,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// supervisorOf returns the executor of a supervisor of its own name, with a new certificate.
+// supervisorOf returns the executor of a supervisor with that name and a new certificate.
 func (b bench) supervisorOf(t *testing.T, name string) *remote.Executor {
 	t.Helper()
 	c := config.SupervisorTLS{CA: b.Config.TLS.CA, Cert: filepath.Join(b.Dir, name+".pem"), Key: filepath.Join(b.Dir, name+".key")}
@@ -36,8 +36,9 @@ func (b bench) dial(t *testing.T, c config.SupervisorTLS) *remote.Executor {
 	return x
 }
 
-// TestRevokedSupervisorIsRefused: the process refuses a supervisor whose certificate is revoked, over the connection that it has
-// and over a new one, and after a restart. It still obeys the others, and an older list takes nothing back.
+// TestRevokedSupervisorIsRefused: the process refuses a supervisor with a revoked certificate, over its existing
+// connection and over a new one, and after a restart. It still obeys others, and an older list does not lift a
+// revocation.
 func TestRevokedSupervisorIsRefused(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -20,9 +20,9 @@ import (
 
 // server carries out attempts, each once.
 //
-// An attempt is admitted under mu, made durable, and acted on in a goroutine of its own that belongs to the server and not to the call: a
-// call that breaks ends nothing. An attempt at a step begins only when the one before it at the same step has ended, under
-// whatever leader that began.
+// It admits an attempt under mu, makes it durable, and runs it in a goroutine that belongs to the server, not to the
+// call: a broken call ends nothing. An attempt at a step begins only when the one before at the same step has ended,
+// under any leader.
 type server struct {
 	lofamov1.UnimplementedExecutorServiceServer
 
@@ -33,25 +33,25 @@ type server struct {
 	metrics   *Metrics
 	durable   *durable
 	denials   *denials
-	slots     chan struct{} // one for each act that may go on at once
+	slots     chan struct{} // one for each concurrent act
 
-	acts context.Context // ends when the acts are to end with the process
+	acts context.Context // ends when the process ends its acts
 	end  context.CancelFunc
 
 	mu      sync.Mutex
 	closing bool
-	broken  error            // why the ledger cannot be written
-	runs    map[stepKey]*run // the newest attempt at a step, while it or one before it is under way
+	broken  error            // the error of the ledger's failed write
+	runs    map[stepKey]*run // the latest attempt at a step, while it or an earlier one is in progress
 	going   sync.WaitGroup
 }
 
-// run is an attempt that is under way.
+// run is an attempt in progress.
 type run struct {
 	attempt int
-	stop    context.CancelFunc // ends it, and what it waits for: who wants the newer one no more wants the older ones no more
-	done    chan struct{}      // closed when result is there
+	stop    context.CancelFunc // ends it and the earlier attempts that it waits for: cancelling the newest one cancels them all
+	done    chan struct{}      // closed when result is set
 	result  executor.Result
-	clear   chan struct{} // closed when it and all before it at the step have ended: it may end without having waited for them
+	clear   chan struct{} // closed when it and all earlier ones at the step have ended; it may itself end without waiting for them
 }
 
 func newServer(cluster string, executors map[response.Kind]executor.Executor, atOnce int, d *durable, m *Metrics,
@@ -78,7 +78,7 @@ func (s *server) Do(ctx context.Context, req *lofamov1.ExecutorDoRequest) (*lofa
 	if err != nil {
 		return nil, err
 	}
-	// A token that is seen here for the first time stays the highest, also if this attempt is not made.
+	// A token seen here for the first time remains the highest, even if this attempt is not made.
 	if err := s.durable.commit(seen); err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
@@ -89,7 +89,7 @@ func (s *server) Do(ctx context.Context, req *lofamov1.ExecutorDoRequest) (*lofa
 	return await(ctx, r)
 }
 
-// await returns how a run ended, or that whoever asked waits no longer.
+// await returns the outcome of a run, or an error if the caller stops waiting.
 func await(ctx context.Context, r *run) (*lofamov1.ExecutorDoResponse, error) {
 	select {
 	case <-r.done:
@@ -99,7 +99,8 @@ func await(ctx context.Context, r *run) (*lofamov1.ExecutorDoResponse, error) {
 	}
 }
 
-// start admits an attempt and starts it. Without a run the result is the answer, once the version of the ledger is durable.
+// start admits an attempt and starts it. Without a run, the result is the answer once the version of the ledger is
+// durable.
 func (s *server) start(job executor.Job, x executor.Executor) (*run, executor.Result, uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,7 +161,7 @@ func (s *server) start(job executor.Job, x executor.Executor) (*run, executor.Re
 	return r, executor.Result{}, 0, nil
 }
 
-// carryOut makes an attempt that was admitted as a version of the ledger, after the one before it at the same step.
+// carryOut makes an attempt after the one before it at the same step. version is the ledger's version that admitted it.
 func (s *server) carryOut(ctx context.Context, job executor.Job, x executor.Executor, version uint64, before *run) executor.Result {
 	failpoint.Hit(failpoint.ExecutorAdmitted)
 	if err := s.durable.commit(version); err != nil {
@@ -178,7 +179,7 @@ func (s *server) carryOut(ctx context.Context, job executor.Job, x executor.Exec
 	s.metrics.ended(job.Kind, result.Outcome)
 	version = s.durable.change(func(l *ledger) bool { return l.end(s.now(), job.Attempt, result.Outcome, result.Detail) })
 	if err := s.durable.commit(version); err != nil {
-		// What it did is known now, and not after a restart: then it is NOT KNOWN, which is true as well.
+		// The outcome is known now; after a restart it is NOT KNOWN, which is also true.
 		s.logger.Error("nothing is done any more", "err", err)
 	}
 	failpoint.Hit(failpoint.ExecutorEnded)
@@ -187,7 +188,7 @@ func (s *server) carryOut(ctx context.Context, job executor.Job, x executor.Exec
 	return result
 }
 
-// act is the attempt itself, once its intent is durable.
+// act makes the attempt, once its intent is durable.
 func (s *server) act(ctx context.Context, job executor.Job, x executor.Executor, before *run) (result executor.Result) {
 	if before != nil {
 		select {
@@ -205,7 +206,7 @@ func (s *server) act(ctx context.Context, job executor.Job, x executor.Executor,
 	if err := ctx.Err(); err != nil {
 		return executor.Unchanged("before it began: %s", err)
 	}
-	still := func(context.Context) error { // of this process: it takes no time
+	still := func(context.Context) error { // reads only this process's memory, so it cannot block
 		if highest := s.durable.token(); highest > job.Token {
 			return fmt.Errorf("%w: token %d: the executor process has seen %d", executor.ErrStale, job.Token, highest)
 		}
@@ -243,7 +244,8 @@ func (s *server) Settle(ctx context.Context, req *lofamov1.ExecutorSettleRequest
 	return responseOf(result), nil
 }
 
-// lookUp finds an attempt: under way, or as it ended; one that has not come is forbidden, once the version is committed.
+// lookUp finds an attempt that is in progress or ended. It forbids one that has not arrived, once the version is
+// committed.
 func (s *server) lookUp(a response.Attempt, token uint64) (r *run, result executor.Result, version uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -271,14 +273,14 @@ func (s *server) lookUp(a response.Attempt, token uint64) (r *run, result execut
 
 var errClosing = errors.New("the executor process is being stopped")
 
-// lost notes that the ledger cannot be written.
+// lost records that the ledger cannot be written.
 func (s *server) lost(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.broken = err
 }
 
-// refuses says why no attempt is taken; nil: they are.
+// refuses returns the reason to refuse every attempt, or nil.
 func (s *server) refuses() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -288,7 +290,7 @@ func (s *server) refuses() error {
 	return s.broken
 }
 
-// close takes no more attempts and waits for those that are under way. When its context ends, they are ended.
+// close takes no more attempts and waits for those in progress. When ctx ends, it ends them.
 func (s *server) close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closing = true

@@ -13,7 +13,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// stubborn hangs as an act does that heeds no end: it says when it begins, and when it is told to end, and ends when let go.
+// stubborn simulates an act that ignores its cancellation: it reports its start and its cancellation, and ends when
+// released.
 type stubborn struct {
 	begun, told chan int // attempts
 	let         chan struct{}
@@ -27,7 +28,7 @@ func (x *stubborn) Do(ctx context.Context, j executor.Job) executor.Result {
 	return executor.NotKnown("it was ended")
 }
 
-// next waits for what comes next.
+// next waits for the next value.
 func next[T any](t *testing.T, c <-chan T, what string) T {
 	t.Helper()
 	select {
@@ -39,8 +40,8 @@ func next[T any](t *testing.T, c <-chan T, what string) T {
 	}
 }
 
-// TestHanging: while one attempt hangs none at its step begins, also when those in between have given up waiting for it; and who wants
-// the newest no more, as its leader has the only one that can be named, ends the one that hangs.
+// TestHanging: while one attempt hangs, no other at its step begins, even after those in between have given up waiting.
+// Cancelling the newest one, the only one that its leader can name, ends the hanging one.
 func TestHanging(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := Init(dir, "c", false); err != nil {
@@ -102,7 +103,7 @@ func TestHanging(t *testing.T) {
 		t.Errorf("the first: %v", r)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // ends what is under way
+	cancel() // ends the attempts in progress
 	if err := s.close(ctx); err != nil {
 		t.Error(err)
 	}

@@ -2,8 +2,8 @@ package program
 
 import "testing"
 
-// BenchmarkRun is what bounds the window between an executor's last look at the token and its act: starting a program that does
-// nothing, and its end.
+// BenchmarkRun measures the start and end of a program that does nothing. It bounds the window between an executor's
+// last token check and its act.
 func BenchmarkRun(b *testing.B) {
 	s := Spec{Path: "/bin/true", MaxOutput: 100}
 	for b.Loop() {

@@ -1,8 +1,8 @@
-// Package program runs a program for an executor: no shell, a clean environment, bounded output, and an end at the deadline for
-// the program and all that it has started in its process group.
+// Package program runs a program for an executor: without a shell, with a clean environment and bounded output. At the
+// deadline it ends the program and all processes in its process group.
 //
-// It is not for programs that go on after they have answered: what stays in the group is left alone only when the program has
-// ended by itself.
+// It is not for programs that continue in the background after their answer: processes left in the group survive only
+// if the program has ended by itself.
 package program
 
 import (
@@ -16,24 +16,24 @@ import (
 	"time"
 )
 
-// Spec is what is run.
+// Spec describes a run.
 type Spec struct {
 	Path       string   // absolute
-	Args       []string // without the name
-	Env        []string // "NAME=value", besides those that all have
+	Args       []string // without the program name
+	Env        []string // "NAME=value", in addition to PATH and LC_ALL
 	Dir        string   // empty: "/"
 	Credential *Credential
-	Grace      time.Duration // from the signal TERM at the deadline to KILL; 0: KILL at once
-	MaxOutput  int           // bytes of stdout and of stderr that are kept; what is more is read and dropped
+	Grace      time.Duration // from SIGTERM at the deadline to SIGKILL; 0: SIGKILL at once
+	MaxOutput  int           // maximum number of bytes to keep of stdout and of stderr; the rest is read and dropped
 }
 
-// Credential is the user and group that it runs as, with no supplementary groups.
+// Credential is the user and group of a program, without supplementary groups.
 type Credential struct{ UID, GID uint32 }
 
-// Ended is how a run ended.
+// Ended is the outcome of a run.
 type Ended struct {
-	Started bool // false: nothing was run, and Err says why
-	Code    int  // exit code; -1: it did not exit by itself
+	Started bool // false if nothing ran; then Err holds the reason
+	Code    int  // exit code; -1 if it did not exit by itself
 	Killed  bool // it was ended at its deadline
 	Signal  syscall.Signal
 	Stdout  []byte
@@ -42,10 +42,10 @@ type Ended struct {
 	Err     error
 }
 
-// OK says whether it exited by itself, with 0.
+// OK reports whether it exited by itself with code 0.
 func (e Ended) OK() bool { return e.Started && e.Code == 0 && !e.Killed }
 
-// String says how it ended, with the beginning of what it wrote, for people.
+// String describes the outcome, with the beginning of the output.
 func (e Ended) String() string {
 	var how string
 	switch {
@@ -65,10 +65,10 @@ func (e Ended) String() string {
 	return how + ": " + said
 }
 
-// drain is how long what a program's children still write is waited for once it has ended.
+// drain is how long Run waits, after the end of a program, for output of its children.
 const drain = time.Second
 
-// Run runs a program until it ends, or until its context does: then its whole process group is ended.
+// Run runs a program until it ends or ctx ends. In the second case Run ends its whole process group.
 func Run(ctx context.Context, s Spec) Ended {
 	if err := ctx.Err(); err != nil {
 		return Ended{Code: -1, Err: err}
@@ -81,7 +81,7 @@ func Run(ctx context.Context, s Spec) Ended {
 	}
 	stdout, stderr := &head{most: s.MaxOutput}, &head{most: s.MaxOutput}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	// It does not outlive this process: nobody would end it at its deadline.
+	// The program must not outlive this process, since it would have no deadline.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if c := s.Credential; c != nil {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: c.UID, Gid: c.GID}
@@ -89,7 +89,7 @@ func Run(ctx context.Context, s Spec) Ended {
 	var killed bool
 	var kill *time.Timer
 	group := func(sig syscall.Signal) error { return syscall.Kill(-cmd.Process.Pid, sig) }
-	cmd.Cancel = func() error { // called before the program is reaped: its number is no other's
+	cmd.Cancel = func() error { // called before the program is reaped, so its pid is still its own
 		killed = true
 		if s.Grace <= 0 {
 			return group(syscall.SIGKILL)
@@ -99,7 +99,7 @@ func Run(ctx context.Context, s Spec) Ended {
 	}
 	cmd.WaitDelay = s.Grace + drain
 
-	// The kernel sends Pdeathsig when the thread ends that has started the child.
+	// The kernel sends Pdeathsig at the end of the thread that has started the child.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); err != nil {
@@ -110,9 +110,9 @@ func Run(ctx context.Context, s Spec) Ended {
 		if kill != nil {
 			kill.Stop()
 		}
-		_ = group(syscall.SIGKILL) // children that did not heed TERM
+		_ = group(syscall.SIGKILL) // children that ignored SIGTERM
 	}
-	if cmd.ProcessState == nil { // who else has waited for it
+	if cmd.ProcessState == nil { // another goroutine has waited for the program
 		return Ended{Started: true, Code: -1, Err: err}
 	}
 	e := Ended{Started: true, Code: cmd.ProcessState.ExitCode(), Killed: killed, Stdout: stdout.b, Stderr: stderr.b, Cut: stdout.cut ||
@@ -127,7 +127,7 @@ func Run(ctx context.Context, s Spec) Ended {
 	return e
 }
 
-// head keeps the beginning of what is written.
+// head keeps the beginning of the output.
 type head struct {
 	b    []byte
 	most int

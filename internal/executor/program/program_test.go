@@ -13,7 +13,7 @@ import (
 	"github.com/lofamo/lofamo/internal/needs"
 )
 
-// script is run by a real shell: what a program can do to its caller is the point here.
+// script runs in a real shell, because these tests are about real behaviour of programs.
 func script(text string) Spec {
 	return Spec{Path: "/bin/sh", Args: []string{"-c", text}, MaxOutput: 100}
 }
@@ -48,7 +48,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestOutput: a program that writes for ever fills no memory, and is not held up by a full pipe.
+// TestOutput: a program with endless output neither fills the memory nor blocks on a full pipe.
 func TestOutput(t *testing.T) {
 	e := Run(t.Context(), script("head -c 10000000 /dev/zero | tr '\\0' x; head -c 50 /dev/zero | tr '\\0' y >&2"))
 	if !e.OK() || len(e.Stdout) != 100 || len(e.Stderr) != 50 || !e.Cut {
@@ -56,7 +56,8 @@ func TestOutput(t *testing.T) {
 	}
 }
 
-// TestGroupEnds: at the deadline the program ends with all that it has started, also what heeds no TERM.
+// TestGroupEnds: at the deadline the program ends with all processes that it has started, even those that ignore
+// SIGTERM.
 func TestGroupEnds(t *testing.T) {
 	for name, grace := range map[string]time.Duration{"at once": 0, "after a grace": 100 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
@@ -79,7 +80,7 @@ func TestGroupEnds(t *testing.T) {
 	}
 }
 
-// TestGrace: a program that heeds TERM has the time to put things right.
+// TestGrace: a program that handles SIGTERM has time to clean up.
 func TestGrace(t *testing.T) {
 	ready := filepath.Join(t.TempDir(), "ready")
 	s := script(`trap 'echo put right; exit 3' TERM; echo > ` + ready + `; while :; do sleep 0.01; done`)
@@ -94,7 +95,7 @@ func TestGrace(t *testing.T) {
 	}
 }
 
-// TestLeftBehind: what a program leaves running does not hold up its end, and is let alone.
+// TestLeftBehind: a background process of a program does not delay the end of the run, and survives.
 func TestLeftBehind(t *testing.T) {
 	pids := filepath.Join(t.TempDir(), "pids")
 	began := time.Now()
@@ -120,7 +121,7 @@ func TestCredential(t *testing.T) {
 	}
 }
 
-// lines waits for so many numbers, one in each line; 0 for an empty one.
+// lines waits until the file has n lines, and returns their numbers; 0 for an empty line.
 func lines(t *testing.T, path string, n int) []int {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -139,7 +140,7 @@ func lines(t *testing.T, path string, n int) []int {
 	}
 }
 
-// gone waits until a process is no more, or only still to be reaped by whoever inherits it.
+// gone waits until a process has ended or is a zombie.
 func gone(t *testing.T, pid int) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {

@@ -1,7 +1,7 @@
-// Package remote is the supervisors' side of the executor process: an executor whose attempts are made elsewhere.
+// Package remote is the supervisors' side of the executor process: an executor whose attempts run in another process.
 //
-// It sends each attempt once. When no answer comes it asks what became of it, which makes nothing happen, and what it cannot
-// learn it calls not known: it never tries again by itself.
+// It sends each attempt once. Without an answer it queries the outcome, which has no effect, and reports NotKnown if it
+// cannot find out. It never repeats an attempt by itself.
 package remote
 
 import (
@@ -31,20 +31,20 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// Kinds are what an executor process may be configured for.
+// Kinds returns the kinds that an executor process may be configured for.
 func Kinds() []response.Kind {
 	return []response.Kind{response.Command, response.PowerReset, response.SlurmDrain}
 }
 
-// Executor is the executor process, as a supervisor sees it.
+// Executor is a supervisor's client of the executor process.
 type Executor struct {
-	cfg    config.ExecutorClient // filled
+	cfg    config.ExecutorClient // with defaults
 	conn   *grpc.ClientConn
 	client lofamov1.ExecutorServiceClient
 }
 
-// New returns an executor that connects on first use, with the supervisor's own certificate. It refuses a process whose
-// certificate the registry revokes; nil: none.
+// New returns an executor that connects on first use with the supervisor's own certificate. It rejects a process whose
+// certificate the registry revokes; a nil registry revokes none.
 func New(cfg config.ExecutorClient, cluster string, tls config.SupervisorTLS, revoked *pki.Registry) (*Executor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func New(cfg config.ExecutorClient, cluster string, tls config.SupervisorTLS, re
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 5 * time.Second},
 			MinConnectTimeout: time.Duration(cfg.DialTimeout),
 		}),
-		// A process that hangs, or whose host is gone, is known within 20 s.
+		// Detects a process that hangs, or whose host is gone, within 20 s.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 10 * time.Second}),
 	)
 	if err != nil {
@@ -73,7 +73,7 @@ func New(cfg config.ExecutorClient, cluster string, tls config.SupervisorTLS, re
 	return &Executor{cfg: cfg, conn: conn, client: lofamov1.NewExecutorServiceClient(conn)}, nil
 }
 
-// Close ends the connection; attempts that are under way go on at the other end.
+// Close closes the connection. Running attempts continue at the other end.
 func (x *Executor) Close() error { return x.conn.Close() }
 
 // Deny sends the process the list of revoked certificates, a marshalled SignedDenyList. It skips a process of an earlier version,
@@ -112,15 +112,15 @@ func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
 	}
 }
 
-// The pauses between two questions what became of an attempt.
+// Minimum and maximum pause between two queries for an outcome.
 const (
 	firstPause = 50 * time.Millisecond
 	lastPause  = time.Second
 )
 
-// settle asks what became of an attempt whose answer was lost: while its time lasts it may go on and is waited for; when that is over, or
-// it is wanted no more, it is to end. When this supervisor has lost the lead it goes on, and the next leader hears of it. Asking may be
-// repeated: it makes nothing happen.
+// settle queries the outcome of an attempt after its answer was lost. Until the attempt's deadline it waits for the
+// end. After the deadline or a cancellation it also stops the attempt. If this supervisor has lost leadership, the
+// attempt continues, and the next leader learns the outcome. Queries may be repeated, because they have no effect.
 func (x *Executor) settle(ctx context.Context, j executor.Job, lost error) executor.Result {
 	resp, err := x.ask(ctx, j, false)
 	switch {
@@ -138,7 +138,7 @@ func (x *Executor) settle(ctx context.Context, j executor.Job, lost error) execu
 	return resultOf(resp)
 }
 
-// ask asks until there is an answer or its context ends.
+// ask repeats the query until it has an answer or ctx ends.
 func (x *Executor) ask(ctx context.Context, j executor.Job, stop bool) (resp *lofamov1.ExecutorDoResponse, err error) {
 	err = status.FromContextError(ctx.Err()).Err()
 	for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, lastPause) {
@@ -153,10 +153,10 @@ func (x *Executor) ask(ctx context.Context, j executor.Job, stop bool) (resp *lo
 	return nil, err
 }
 
-// said is what an error says, in one line.
+// said returns an error's message in one line.
 func said(err error) string { return strings.Join(strings.Fields(status.Convert(err).Message()), " ") }
 
-// requestOf makes the request; the time that is left is the attempt's.
+// requestOf returns the request; its timeout is the remaining time of the attempt.
 func requestOf(ctx context.Context, j executor.Job) *lofamov1.ExecutorDoRequest {
 	timeout := j.Timeout
 	if d, ok := ctx.Deadline(); ok {
@@ -188,7 +188,8 @@ func attemptOf(j executor.Job) *lofamov1.ExecutorAttempt {
 	}
 }
 
-// outcomes that are understood: their numbers are those of response.Outcome. One of a later version is not known.
+// outcomes lists the known outcomes, with the numbers of response.Outcome. An outcome of a later version counts as
+// NotKnown.
 var outcomes = []lofamov1.ExecutorOutcome{
 	lofamov1.ExecutorOutcome_SUCCEEDED, lofamov1.ExecutorOutcome_UNCHANGED, lofamov1.ExecutorOutcome_PARTLY,
 	lofamov1.ExecutorOutcome_NOT_KNOWN, lofamov1.ExecutorOutcome_STALE_TOKEN,
@@ -198,12 +199,12 @@ func resultOf(r *lofamov1.ExecutorDoResponse) executor.Result {
 	if !slices.Contains(outcomes, r.GetOutcome()) {
 		return executor.NotKnown("the executor process says %s: %s", r.GetOutcome(), r.GetDetail())
 	}
-	out := executor.Done("%s", r.GetDetail())      // bounds the text
+	out := executor.Done("%s", r.GetDetail())      // shortens the text
 	out.Outcome = response.Outcome(r.GetOutcome()) //nolint:gosec // one of those above
 	return out
 }
 
-// sentHandler notes when a request has left: before that nothing can have happened.
+// sentHandler records when a request has left: before that it cannot have any effect.
 type sentHandler struct{}
 
 type sentKey struct{}

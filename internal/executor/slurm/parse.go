@@ -12,8 +12,8 @@ import (
 type node struct {
 	name    string
 	state   string // as printed: IDLE+DRAIN
-	drained bool   // it takes no new work for that reason, whether work is left on it or not
-	reason  string // without who set it, and when; empty: none
+	drained bool   // draining or drained: it accepts no new work, whether or not jobs still run on it
+	reason  string // without the user and time that Slurm appends; empty if none
 }
 
 func (n node) String() string {
@@ -23,14 +23,14 @@ func (n node) String() string {
 	return fmt.Sprintf("%s (%s)", n.state, n.reason)
 }
 
-// setBy is what Slurm puts behind a reason: [root@2026-01-02T03:04:05].
+// setBy matches the suffix that Slurm adds to a reason: [root@2026-01-02T03:04:05].
 var setBy = regexp.MustCompile(` \[[^\[\]\s]+@[^\[\]\s]+\]$`)
 
-// nextField is how the line after a reason of one line begins.
+// nextField matches the beginning of the line after a reason.
 var nextField = regexp.MustCompile(`^   [A-Za-z]+=`)
 
-// parseNode reads the description of one node, one field or more to a line, the reason on a line of its own. Texts that operators write
-// stand on lines of their own too; what is there twice is refused, for one of the two may be part of a text.
+// parseNode parses the description of one node. Each line has one or more fields; the reason has its own line, and so
+// have the texts that operators write. A duplicate field is rejected, because one of the two may be part of a text.
 func parseNode(name, text string) (node, error) {
 	n := node{name: name}
 	bad := func(what string) error {
@@ -39,7 +39,7 @@ func parseNode(name, text string) (node, error) {
 	names, states, reasons, within := 0, 0, 0, false
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, " \r\n")
-		if within = within && line != "" && !nextField.MatchString(line); within { // of a reason of more lines
+		if within = within && line != "" && !nextField.MatchString(line); within { // continues a reason of several lines
 			n.reason += "\n" + line
 			continue
 		}
@@ -61,7 +61,7 @@ func parseNode(name, text string) (node, error) {
 		return node{}, bad("want one NodeName, one State and at most one Reason")
 	}
 	for flag := range strings.SplitSeq(n.state, "+") {
-		switch strings.TrimRight(flag, "*~#!%$@^-") { // signs for what goes on beside it
+		switch strings.TrimRight(flag, "*~#!%$@^-") { // suffixes for additional states
 		case "DRAIN", "DRAINED", "DRAINING":
 			n.drained = true
 		}
@@ -69,7 +69,7 @@ func parseNode(name, text string) (node, error) {
 	return n, nil
 }
 
-// mark is a reason of ours.
+// mark is a drain reason that we have set.
 type mark struct {
 	cluster string
 	entries []entry // the responses that want the node drained, in the order in which they came
@@ -78,7 +78,7 @@ type mark struct {
 
 type entry struct {
 	response string
-	token    uint64 // under which it was set
+	token    uint64 // token of the attempt that set it
 }
 
 func (m mark) has(response string) bool {
@@ -90,10 +90,10 @@ func (m mark) has(response string) bool {
 	return false
 }
 
-// castagnoli is of the proof in a mark.
+// castagnoli is the table for the checksum in a mark.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// String is the reason as it is set. It proves itself: the CRC-32C is of all of it but the proof.
+// String returns the reason to set. It contains the CRC-32C of its other parts.
 func (m mark) String() string {
 	list := make([]string, len(m.entries))
 	for i, e := range m.entries {
@@ -103,8 +103,8 @@ func (m mark) String() string {
 	return fmt.Sprintf("%s #%08x%s", head, crc32.Checksum([]byte(head+tail), castagnoli), tail)
 }
 
-// parseMark reads a reason, and says whether it is one of ours, of this cluster, as it was set. One that is almost so, or that
-// somebody has changed or written something behind, is not.
+// parseMark parses a reason and reports whether it is an unchanged mark of this cluster. A similar text, or a mark with
+// a change or an addition, is not.
 func parseMark(reason, cluster string) (mark, bool) {
 	rest, ours := strings.CutPrefix(reason, "lofamo:"+cluster+"[")
 	list, text, closed := strings.Cut(rest, "]")
@@ -127,7 +127,7 @@ func parseMark(reason, cluster string) (mark, bool) {
 	return m, true
 }
 
-// whose says of a reason that is not ours whose it is.
+// whose describes the owner of a reason that is not an unchanged mark of ours.
 func whose(reason, cluster string) string {
 	if strings.HasPrefix(reason, "lofamo:"+cluster+"[") {
 		return "ours, which somebody has changed since"
@@ -135,8 +135,8 @@ func whose(reason, cluster string) string {
 	return "another"
 }
 
-// textOf makes one line of a text, of what can be printed, not too long, and without what scontrol takes for its own quotes, which
-// at the end may be single ones.
+// textOf makes a short, printable line of a text. It removes the quotes that scontrol would interpret, including single
+// ones at the end.
 func textOf(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == '"' || r == '\ufffd' {

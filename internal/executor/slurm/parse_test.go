@@ -11,7 +11,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// shown is as Slurm 22.05 prints a node.
+// shown is a node as Slurm 22.05 prints it.
 const shown = `NodeName=n1 Arch=x86_64 CoresPerSocket=1 
    CPUAlloc=0 CPUEfctv=1 CPUTot=1 CPULoad=0.00
    NodeAddr=127.0.0.1 NodeHostName=vm Version=22.05.8
@@ -53,7 +53,7 @@ func TestMark(t *testing.T) {
 		t.Errorf("%q reads as %+v", m, got)
 	}
 	if got, want := reasonOf("disk is failing", entry{"r5-1",
-		5}), "lofamo:c[r5-1@5 #dd079466] disk is failing"; got != want { // as the documentation has it
+		5}), "lofamo:c[r5-1@5 #dd079466] disk is failing"; got != want { // as in the documentation
 		t.Errorf("%q: want %q", got, want)
 	}
 	for _, reason := range []string{
@@ -68,10 +68,10 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// reasonOf is a reason of cluster c as we set it.
+// reasonOf returns a reason of cluster c as we set it.
 func reasonOf(text string, entries ...entry) string { return mark{"c", entries, text}.String() }
 
-// TestMarkProves: a reason of ours that was changed in any place, or added to, is not ours any more, and is said to have been.
+// TestMarkProves: a mark with any change or addition no longer counts as ours, and whose reports the change.
 func TestMarkProves(t *testing.T) {
 	for _, text := range []string{"disk is failing", ""} {
 		set := reasonOf(text, entry{"r5-1", 5}, entry{"r6-1", 6})
@@ -97,7 +97,7 @@ func TestMarkProves(t *testing.T) {
 	}
 }
 
-// TestReasonOfMoreLines: what somebody has written below our reason belongs to it.
+// TestReasonOfMoreLines: text that somebody has added below our reason is part of the reason.
 func TestReasonOfMoreLines(t *testing.T) {
 	set := reasonOf("x", entry{"r5-1", 5})
 	for _, reason := range []string{set + " [root@2026-01-02T03:04:05]\n          keep it",
@@ -141,7 +141,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestNamesOfMany: a name that means more than one node, or an option, never comes as far as scontrol.
+// TestNamesOfMany: a name that stands for more than one node, or for an option, never reaches scontrol.
 func TestNamesOfMany(t *testing.T) {
 	if _, err := New(Config{Scontrol: "/nowhere/scontrol"}); err == nil {
 		t.Error("a program that is not there is taken")

@@ -1,13 +1,13 @@
-// Package slurm drains nodes of a Slurm cluster and takes that back, by scontrol.
+// Package slurm drains nodes of a Slurm cluster and returns them to service, through scontrol.
 //
-// Slurm knows no fencing token, and no change on a condition. So every act looks at the node first and again after it, and what
-// drains a node is marked in the node's reason, where operators see it:
+// Slurm knows neither fencing tokens nor conditional changes. So every act reads the node before and after it, and
+// marks the drain in the node's reason, where operators see it:
 //
 //	lofamo:CLUSTER[RESPONSE@TOKEN RESPONSE@TOKEN #CRC] text of the policy
 //
-// Only a node whose reason bears the mark of the response is given back, and only when no other response's mark is left. A node
-// that is drained for another reason, or whose reason somebody has changed or added to, which the CRC shows, is left as it is.
-// Between the look and the act somebody else's change may come: docs/executor-process.md.
+// An undo returns a node to service only if its reason has the mark of the response and no other response's mark is
+// left. A node stays unchanged if it is drained for another reason, or if the CRC shows that somebody has changed the
+// reason. Somebody else's change may come between the check and the act: docs/executor-process.md.
 package slurm
 
 import (
@@ -29,18 +29,18 @@ import (
 
 // Config of the executor.
 type Config struct {
-	// Scontrol is the path of the program, absolute. Required.
+	// Scontrol is the path of scontrol, absolute. Required.
 	Scontrol string `json:"scontrol"`
-	// Conf is the path of slurm.conf, absolute. Default that which scontrol finds by itself.
+	// Conf is the path of slurm.conf, absolute. Default: scontrol's own default.
 	Conf string `json:"conf,omitempty"`
-	// Nodes has Slurm's names of those nodes that are called otherwise there. Default none.
+	// Nodes maps node IDs to Slurm's names where they differ. Default none.
 	Nodes map[fault.NodeID]string `json:"nodes,omitempty"`
 }
 
-// nodeName is one node of Slurm: no list, and no brackets, which stand for many.
+// nodeName matches the name of a single Slurm node: no list, and no brackets, which stand for several.
 var nodeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 
-// checkName refuses what means more than one node.
+// checkName rejects names that stand for more than one node.
 func checkName(name string) error {
 	if !nodeName.MatchString(name) || strings.EqualFold(name, "all") || strings.EqualFold(name, "localhost") {
 		return fmt.Errorf("given %q: want the name of one node: 1 to 63 letters, digits, '-', '_' and '.', and not ALL", name)
@@ -48,7 +48,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// Validate names every bad field.
+// Validate reports every invalid field.
 func (c Config) Validate() error {
 	var errs []error
 	if !filepath.IsAbs(c.Scontrol) {
@@ -75,10 +75,10 @@ type Executor struct {
 	cfg Config
 
 	mu   sync.Mutex
-	busy map[string]chan struct{} // by Slurm's name: closed when the act on it has ended
+	busy map[string]chan struct{} // by Slurm's name; closed at the end of the act on the node
 }
 
-// New checks the configuration, and that the program is there.
+// New checks the configuration and that the program exists.
 func New(cfg Config) (*Executor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -89,10 +89,10 @@ func New(cfg Config) (*Executor, error) {
 	return &Executor{cfg: cfg, busy: map[string]chan struct{}{}}, nil
 }
 
-// responseID is what may stand in a mark.
+// responseID matches the IDs allowed in a mark.
 var responseID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
 
-// maxText bounds the policy's text in a reason, in bytes.
+// maxText is the maximum length of the policy's text in a reason, in bytes.
 const maxText = 200
 
 // Do implements executor.Executor.
@@ -123,7 +123,7 @@ func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
 	return x.drain(ctx, j, was)
 }
 
-// hold waits until nobody else acts on a node: two looks and two acts must not mix.
+// hold locks a node, because acts on one node must not overlap.
 func (x *Executor) hold(ctx context.Context, name string) (done func(), err error) {
 	for {
 		x.mu.Lock()
@@ -179,7 +179,7 @@ func (x *Executor) giveBack(ctx context.Context, j executor.Job, was node) execu
 		return executor.Done("%s is drained for a reason that is not this response's, and stays so: %q", was.name, was.reason)
 	}
 	reason.entries = slices.DeleteFunc(reason.entries, func(e entry) bool { return e.response == j.Response })
-	given := []string{"State=UNDRAIN"} // and not RESUME, which would also bring back who is down
+	given := []string{"State=UNDRAIN"} // not RESUME, which would also return a node that is down to service
 	if len(reason.entries) > 0 {
 		given = []string{"Reason=" + reason.String()}
 	}
@@ -189,10 +189,11 @@ func (x *Executor) giveBack(ctx context.Context, j executor.Job, was node) execu
 	}, given...)
 }
 
-// lookTime limits the check of an act's outcome after the attempt's time has run out. Slurm 24.11 sometimes needs more than 5 s to answer.
+// lookTime limits the check of an act's outcome after the attempt's time has run out. Slurm 24.11 sometimes needs more
+// than 5 s to answer.
 const lookTime = 12 * time.Second
 
-// update changes a node, and looks whether it is as it should be: what scontrol says of it is not relied on.
+// update changes a node and checks the result on the node itself, because scontrol's answer is not reliable.
 func (x *Executor) update(ctx context.Context, j executor.Job, was node, good func(now node) bool, given ...string) executor.Result {
 	if err := executor.Fenced(ctx); err != nil {
 		return executor.Held(err)
@@ -206,14 +207,14 @@ func (x *Executor) update(ctx context.Context, j executor.Job, was node, good fu
 	now, err := x.look(ctx, was.name)
 	switch {
 	case err != nil && e.OK():
-		// It was carried out; what has been made of it since nobody can see.
+		// The change was carried out; its current effect is unknown.
 		return executor.NotKnown("scontrol update: %s; and then: %s", e, err)
 	case err != nil:
 		return executor.NotKnown("scontrol update: %s; what became of it: %s", e, err)
 	case good(now):
 		return executor.Done("%s: %s, was %s", was.name, now, was.state)
 	case e.Killed:
-		// slurmctld may still have the order, and obey it.
+		// slurmctld may still have the order and carry it out.
 		return executor.NotKnown("scontrol update: %s; %s is %s", e, was.name, now)
 	case now.state == was.state && now.reason == was.reason:
 		return executor.Unchanged("scontrol update: %s; %s is %s", e, was.name, now)
@@ -230,7 +231,7 @@ func (x *Executor) scontrol(ctx context.Context, args ...string) program.Ended {
 	return program.Run(ctx, s)
 }
 
-// look asks Slurm how a node is.
+// look reads the state of a node from Slurm.
 func (x *Executor) look(ctx context.Context, name string) (node, error) {
 	e := x.scontrol(ctx, "show", "node", name)
 	if !e.OK() || e.Cut {

@@ -19,10 +19,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// controller is a real slurmctld, with what only tests of this package want of it.
+// controller is a real slurmctld with helpers for the tests of this package.
 type controller struct{ *slurmtest.Controller }
 
-// shared is started once for all tests.
+// shared is the controller of all tests.
 var (
 	shared     controller
 	sharedOnce sync.Once
@@ -45,7 +45,7 @@ func cluster(t *testing.T) controller {
 	return shared
 }
 
-// node is how a node is now, for an executor that is asked for nothing.
+// node returns the current state of a node.
 func (c controller) node(t *testing.T, name string) node {
 	t.Helper()
 	n, err := c.executor(t).look(t.Context(), name)
@@ -88,8 +88,8 @@ func want(t *testing.T, r executor.Result, o response.Outcome, detail string) {
 	}
 }
 
-// idle makes a node one that takes work. Slurm 24 keeps the reason of a node that does not respond, as none does here, when it is
-// given back: it is one of the cluster's own, which the next drain replaces.
+// idle makes a node accept work again. If a node does not respond, as none does here, Slurm 24 keeps its reason when it
+// returns to service. This reason is a mark of the cluster, so the next drain replaces it.
 func (c controller) idle(t *testing.T, name string) {
 	c.Idle(t, name, reasonOf("new", entry{"r0-0", 1}))
 }
@@ -117,7 +117,7 @@ func TestDrainAndGiveBack(t *testing.T) {
 	want(t, x.Do(t.Context(), job("n1", "r5-1", 4, true)), response.Succeeded, "is not drained")
 	want(t, x.Do(t.Context(), job("nowhere", "r5-2", 1, false)), response.Unchanged, "not found")
 
-	// What scontrol would take for its own quotes does not come between us and our proof.
+	// Quotes that scontrol would interpret do not break the checksum.
 	quoted := job("n1", "r5-3", 1, false)
 	quoted.Parameters = map[string]string{"reason": "'the \"disk\" is 'failing''"}
 	want(t, x.Do(t.Context(), quoted), response.Succeeded, "IDLE+DRAIN")
@@ -126,7 +126,7 @@ func TestDrainAndGiveBack(t *testing.T) {
 	want(t, x.Do(t.Context(), quoted), response.Succeeded, "IDLE")
 }
 
-// TestTwoResponses: a node that two responses want drained is given back when neither does any more.
+// TestTwoResponses: a node drained by two responses returns to service after both are undone.
 func TestTwoResponses(t *testing.T) {
 	c := cluster(t)
 	x := c.executor(t)
@@ -143,7 +143,7 @@ func TestTwoResponses(t *testing.T) {
 	c.want(t, "n2", "IDLE", "")
 }
 
-// TestOthersAreLeftAlone: who has drained a node, or has changed the reason since, has it as it is.
+// TestOthersAreLeftAlone: a node stays as it was if somebody else has drained it or has changed the reason since.
 func TestOthersAreLeftAlone(t *testing.T) {
 	c := cluster(t)
 	x := c.executor(t)
@@ -161,7 +161,7 @@ func TestOthersAreLeftAlone(t *testing.T) {
 	want(t, x.Do(t.Context(), job("n4", "r5-1", 2, true)), response.Succeeded, "stays so")
 	c.want(t, "n4", "IDLE+DRAIN", "keep it, I am at it")
 
-	// Somebody has written something behind our reason, on its line and below it.
+	// Somebody has added text to our reason, on its line and below.
 	set := reasonOf("disk is failing", entry{"r5-1", 5})
 	for i, more := range []string{"; keep it, fan", "\nkeep it, fan"} {
 		name := fmt.Sprintf("n%d", 19+i)
@@ -186,7 +186,8 @@ func TestOthersAreLeftAlone(t *testing.T) {
 	c.want(t, "n5", "IDLE+DRAIN", mark{"d", []entry{{"r5-1", 5}}, "disk is failing"}.String())
 }
 
-// TestDownStaysDown: who is down is drained, with the reason before in the new one, and is down still when given back.
+// TestDownStaysDown: draining a down node keeps the earlier reason inside the new one, and the node is still down after
+// the undo.
 func TestDownStaysDown(t *testing.T) {
 	c := cluster(t)
 	x := c.executor(t)
@@ -199,7 +200,7 @@ func TestDownStaysDown(t *testing.T) {
 	}
 }
 
-// TestComment: what operators write into other fields is not taken for a reason.
+// TestComment: text that operators write into other fields does not count as a reason.
 func TestComment(t *testing.T) {
 	c := cluster(t)
 	x := c.executor(t)
@@ -211,7 +212,7 @@ func TestComment(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce: acts on one node come one after the other, whatever comes at once.
+// TestManyAtOnce: concurrent acts on one node run one after the other.
 func TestManyAtOnce(t *testing.T) {
 	c := cluster(t)
 	x := c.executor(t)
@@ -236,7 +237,7 @@ func TestManyAtOnce(t *testing.T) {
 	c.want(t, "n8", "IDLE", "")
 }
 
-// between runs the real scontrol, and does something else before, after or instead of an update.
+// between runs the real scontrol, but replaces its update by a script.
 func (c controller) between(t *testing.T, update string) Config {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "scontrol")
@@ -248,7 +249,7 @@ func (c controller) between(t *testing.T, update string) Config {
 	return Config{Scontrol: path, Conf: c.Conf}
 }
 
-// TestUpdateGoesWrong: what is said of an update is what the node is found to be, not what scontrol says.
+// TestUpdateGoesWrong: the outcome follows from the node's state, not from scontrol's answer.
 func TestUpdateGoesWrong(t *testing.T) {
 	c := cluster(t)
 	for name, tc := range map[string]struct {
@@ -275,7 +276,7 @@ func TestUpdateGoesWrong(t *testing.T) {
 	}
 }
 
-// TestToken: a higher token that comes while the node is looked at holds the act back.
+// TestToken: a higher token that arrives while the executor reads the node stops the act.
 func TestToken(t *testing.T) {
 	c := cluster(t)
 	x := c.executor(t)
@@ -290,7 +291,7 @@ func TestToken(t *testing.T) {
 	c.want(t, "n16", "IDLE+DRAIN", reasonOf("disk is failing", entry{"r5-1", 5}))
 }
 
-// TestNoController: where Slurm does not answer nothing is done.
+// TestNoController: if Slurm does not answer, nothing happens.
 func TestNoController(t *testing.T) {
 	c := cluster(t)
 	conf, err := os.ReadFile(c.Conf)
@@ -313,7 +314,7 @@ func TestNoController(t *testing.T) {
 	want(t, x.Do(ctx, job("n17", "r5-1", 1, false)), response.Unchanged, "scontrol show node n17")
 }
 
-// TestName: Slurm's names are those that are configured.
+// TestName: the executor uses the configured Slurm names.
 func TestName(t *testing.T) {
 	c := cluster(t)
 	c.idle(t, "n18")

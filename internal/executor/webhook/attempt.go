@@ -1,5 +1,5 @@
-// The course of one attempt at a webhook: the next request to the receiver, and the outcome.
-// This file is pure; webhook.go posts and waits. The receiver's side of it is in docs/webhooks.md.
+// The course of one attempt at a webhook: the next request to the receiver, and the outcome. This file is pure;
+// webhook.go posts and waits. The receiver's side is described in docs/webhooks.md.
 //
 //	                 ┌── a tell has left, and there was no answer that says anything ──┐
 //	                 │                ┌── not taken yet ──┐                            ▼
@@ -7,8 +7,8 @@
 //	                 ▲                                                          │   ▲      │                may have happened
 //	                 └───────────────── it knows nothing of it ─────────────────┘   └──────┘ under way, or no answer
 //
-// To tell again is safe where the receiver knows what it has been told by key and attempt; so nothing that takes something from a
-// node is told again before the receiver has been asked.
+// Repeating a request is safe if the receiver deduplicates by key and attempt. So a request that takes something from a
+// node is not repeated before a query for its outcome.
 
 package webhook
 
@@ -18,64 +18,65 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// verdict is what an answer says.
+// verdict is the meaning of an answer.
 type verdict uint8
 
 // The verdicts.
 const (
-	verdictDone      verdict = iota + 1 // it stands
-	verdictAccepted                     // it is under way: ask again
-	verdictUnchanged                    // it has failed, nothing of it stands, and this attempt never comes to anything any more
-	verdictLater                        // it was not taken; the same may be told again
-	verdictPartly                       // it has failed, and something stands
+	verdictDone      verdict = iota + 1 // the effect is in place
+	verdictAccepted                     // in progress: query again
+	verdictUnchanged                    // failed without any effect; this attempt will never have one
+	verdictLater                        // not accepted; the same request may be repeated
+	verdictPartly                       // failed, and a partial effect is in place
 	verdictUnknown                      // the receiver does not know
 	verdictStale                        // a higher token or a later attempt has been seen
-	verdictNone                         // the receiver has never heard of it, or has put it back since
-	verdictRefused                      // by what does not read what it is told: nothing was done with it
-	verdictGarbled                      // no answer of the contract
+	verdictNone                         // the receiver does not know the request, or has undone it since
+	verdictRefused                      // from a server that has not read the message: nothing was done
+	verdictGarbled                      // not an answer of the contract
 )
 
 // reply is an answer.
 type reply struct {
 	Verdict verdict
-	Attempt int           // that the receiver speaks of; 0: it does not say
-	After   time.Duration // for which it wants to be left alone; 0: it does not say
-	Detail  string        // for people
+	Attempt int           // the attempt that it refers to; 0 if not stated
+	After   time.Duration // how long to wait before the next request; 0 if not stated
+	Detail  string        // for display
 }
 
-// act is what is to be done.
+// act is the kind of the next action.
 type act uint8
 
 // The acts.
 const (
-	actTell act = iota + 1 // post what is to be done
-	actAsk                 // post the question what became of it
-	actEnd                 // it is over
+	actTell act = iota + 1 // post the action
+	actAsk                 // post a query for the outcome
+	actEnd                 // the attempt is over
 )
 
-// move is what is to be done next.
+// move is the next action.
 type move struct {
 	Act     act
-	After   time.Duration    // to wait before
-	Outcome response.Outcome // of End
-	Detail  string           // of End, for people
+	After   time.Duration    // delay before it
+	Outcome response.Outcome // for actEnd
+	Detail  string           // for actEnd, for display
 }
 
 // rules of one attempt.
 type rules struct {
 	Attempt int
-	// Recheck: an attempt before may have happened.
+	// Recheck means that an earlier attempt may have taken effect.
 	Recheck bool
-	// Contract: the receiver keeps to it, and can be asked. One that does not is told again, as only notifications are.
+	// Contract means that the receiver follows the contract and answers queries. Requests to other receivers are simply
+	// repeated; policies allow only notifications to those.
 	Contract bool
 }
 
-// How long is waited, between two requests.
+// Delays between two requests.
 const (
 	firstPause = 250 * time.Millisecond
 	lastPause  = 15 * time.Second
-	poll       = 2 * time.Second // of what is under way, where the receiver does not say
-	longest    = time.Minute     // that a receiver may ask for
+	poll       = 2 * time.Second // for an action in progress, unless the receiver states a delay
+	longest    = time.Minute     // maximum delay that a receiver may state
 	shortest   = 100 * time.Millisecond
 )
 
@@ -83,13 +84,13 @@ const (
 type attempt struct {
 	rules  rules
 	asking bool
-	told   bool   // a tell of this attempt may have been heard
-	may    bool   // something may have happened that nobody has spoken for
-	tries  int    // without an answer that says anything
-	last   string // what went wrong last
+	told   bool   // the receiver may have got a request of this attempt
+	may    bool   // an effect is possible whose outcome is not known
+	tries  int    // tries since the last meaningful answer
+	last   string // last failure
 }
 
-// begin returns an attempt and what is to be done first.
+// begin returns an attempt and its first move.
 func begin(r rules) (*attempt, move) {
 	t := &attempt{rules: r, may: r.Recheck}
 	if r.Recheck && r.Contract {
@@ -98,7 +99,7 @@ func begin(r rules) (*attempt, move) {
 	return t, t.tell(0)
 }
 
-// reply takes the answer to what was posted last.
+// Heard processes the answer to the last request.
 func (t *attempt) Heard(h reply) move {
 	switch h.Verdict {
 	case verdictDone:
@@ -122,7 +123,7 @@ func (t *attempt) Heard(h reply) move {
 	return t.answered(h)
 }
 
-// answered takes the answer to a tell.
+// answered processes the answer to a do or an undo.
 func (t *attempt) answered(h reply) move {
 	switch h.Verdict {
 	case verdictUnchanged:
@@ -134,13 +135,13 @@ func (t *attempt) answered(h reply) move {
 	case verdictLater:
 		t.last = h.Detail
 		return t.tell(bounded(h.After, t.pause()))
-	default: // Garbled, and None, which answers no tell
+	default: // verdictGarbled, or verdictNone, which is no answer to a do or an undo
 		return t.Failed(true, h.Detail)
 	}
 }
 
-// asked takes the answer to a question. What is said of an attempt before this one does not end this one: the receiver is told
-// of it, and does what is right.
+// asked processes the answer to a query. The outcome of an earlier attempt does not end this one: the receiver gets
+// this attempt's request and decides.
 func (t *attempt) asked(h reply) move {
 	switch h.Verdict {
 	case verdictUnchanged, verdictPartly, verdictUnknown, verdictNone:
@@ -162,7 +163,7 @@ func (t *attempt) asked(h reply) move {
 	}
 }
 
-// Failed takes that what was posted last has had no answer. left says whether it may have been heard.
+// Failed records that the last request had no answer. left says whether the receiver may have got the request.
 func (t *attempt) Failed(left bool, why string) move {
 	t.last = why
 	switch {
@@ -178,7 +179,7 @@ func (t *attempt) Failed(left bool, why string) move {
 	return t.tell(t.pause())
 }
 
-// Cut takes that the time was over while something was under way. What went wrong before that says more.
+// Cut records that the time ran out during a request. An earlier failure is the better explanation.
 func (t *attempt) Cut(left bool, why string) move {
 	if t.last != "" {
 		why = t.last
@@ -186,13 +187,13 @@ func (t *attempt) Cut(left bool, why string) move {
 	return t.Failed(left, why)
 }
 
-// Impossible takes that what was to be posted cannot be, however often it is tried.
+// Impossible records that the request can never be sent.
 func (t *attempt) Impossible(why string) move {
 	t.last = why
 	return t.over()
 }
 
-// Expired takes that the time is over.
+// Expired records that the time is over.
 func (t *attempt) Expired() move {
 	if t.last == "" {
 		t.last = "no answer in time"
@@ -200,7 +201,7 @@ func (t *attempt) Expired() move {
 	return t.over()
 }
 
-// over ends what nobody has spoken for.
+// over ends an attempt without an answer about its outcome.
 func (t *attempt) over() move {
 	if t.may {
 		return ended(response.NotKnown, t.last)
@@ -224,13 +225,13 @@ func ended(o response.Outcome, detail string) move {
 	return move{Act: actEnd, Outcome: o, Detail: detail}
 }
 
-// pause doubles with each try.
+// pause returns the backoff, which doubles with each try.
 func (t *attempt) pause() time.Duration {
 	t.tries++
 	return min(firstPause<<min(t.tries-1, 10), lastPause)
 }
 
-// bounded is what a receiver asks for, within reason; where it does not ask, otherwise.
+// bounded returns the delay that a receiver has stated, within limits, or otherwise if it has stated none.
 func bounded(asked, otherwise time.Duration) time.Duration {
 	if asked <= 0 {
 		return otherwise

@@ -11,7 +11,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// event is what a test tells a talk.
+// event is a test's input to an attempt.
 type event func(t *attempt) move
 
 func says(v verdict) event {
@@ -91,7 +91,7 @@ func TestAttempt(t *testing.T) {
 	}
 }
 
-// TestWhy: what went wrong is not hidden by the end of the time.
+// TestWhy: the timeout does not hide the earlier failure.
 func TestWhy(t *testing.T) {
 	k, _ := begin(rules{Attempt: 1, Contract: true})
 	k.Failed(false, "no such name")
@@ -129,9 +129,9 @@ func TestPauses(t *testing.T) {
 
 var seeds = flag.Uint64("talk.seeds", 20_000, "histories that TestExact goes through")
 
-// TestExact holds what talks and a receiver that keeps to the contract promise together, over a network that loses requests and
-// answers and delivers copies late, with leaders that change, old leaders that go on talking, and a receiver that dies: nothing
-// has an effect twice; what is called done stands, and what is called unchanged does not.
+// TestExact checks the joint promise of attempts and of a receiver that follows the contract. The network loses
+// requests and answers and delivers copies late; leaders change, old leaders continue to send, and the receiver dies.
+// No effect happens twice, a done effect is in place, and an unchanged one is not.
 func TestExact(t *testing.T) {
 	ends := map[response.Outcome]int{}
 	for seed := range *seeds {
@@ -151,17 +151,17 @@ func TestExact(t *testing.T) {
 	}
 }
 
-// world is one operation, those who talk about it, and what lies between.
+// world is one operation, the attempts at it, and the network between.
 type world struct {
 	r       *rand.Rand
 	talks   []*talker
-	late    []posted // copies that are still on their way
-	token   uint64   // of the newest leader
+	late    []posted // copies still in flight
+	token   uint64   // token of the latest leader
 	attempt int
-	// What the receiver knows.
+	// State of the receiver.
 	highest uint64
 	seen    int    // attempt
-	state   string // of it
+	state   string // state of that attempt
 	stands  bool
 	effects int
 	ends    map[response.Outcome]int
@@ -173,7 +173,7 @@ type talker struct {
 	*attempt
 	next   move
 	token  uint64
-	number int // of the attempt
+	number int // number of the attempt
 	over   bool
 }
 
@@ -188,7 +188,7 @@ func newWorld(seed uint64) *world {
 
 func (w *world) logf(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }
 
-// run has up to six attempts, each begun by the newest leader, some before the one before has ended.
+// run makes up to six attempts, each by the latest leader; some start before the previous one has ended.
 func (w *world) run() {
 	recheck := false
 	for w.attempt < 6 && w.wrong == "" {
@@ -209,7 +209,7 @@ func (w *world) run() {
 				return
 			}
 		}
-		// Of the newest alone the leader hears the end.
+		// The leader learns only the outcome of the latest attempt.
 		if now.over && now.next.Outcome == response.Succeeded {
 			break
 		}
@@ -222,7 +222,7 @@ func (w *world) run() {
 	}
 }
 
-// step lets one talker do its next move.
+// step lets one talker make its next move.
 func (w *world) step(k *talker) {
 	if k.over {
 		return
@@ -233,19 +233,19 @@ func (w *world) step(k *talker) {
 		m = k.Expired()
 	case fate == 1:
 		m = k.Failed(false, "refused")
-	case fate == 2: // lost on the way, or later than all others
+	case fate == 2: // lost, or delivered after all others
 		if k.next.Act == actTell && w.r.IntN(2) == 0 {
 			w.late = append(w.late, posted{k.token, k.number})
 		}
 		m = k.Failed(true, "lost")
-	case fate == 3: // heard, and the answer is lost or garbled
+	case fate == 3: // received, with the answer lost or garbled
 		w.receive(k)
 		if w.r.IntN(2) == 0 {
 			m = k.Failed(true, "answer lost")
 		} else {
 			m = k.Heard(reply{Verdict: verdictGarbled})
 		}
-	case fate == 4 && k.next.Act == actTell && k.token >= w.highest: // by something before the receiver
+	case fate == 4 && k.next.Act == actTell && k.token >= w.highest: // from a proxy in front of the receiver
 		m = k.Heard(reply{Verdict: verdictRefused})
 	default:
 		m = k.Heard(w.receive(k))
@@ -257,7 +257,7 @@ func (w *world) step(k *talker) {
 	}
 }
 
-// over holds the outcome against what stands. Only the newest attempt's word counts.
+// over compares the outcome with the effect. Only the latest attempt's outcome counts.
 func (w *world) over(k *talker) {
 	k.over = true
 	w.ends[k.next.Outcome]++
@@ -270,7 +270,7 @@ func (w *world) over(k *talker) {
 	case o == response.Unchanged && w.stands:
 		w.wrong = "unchanged is said, and something stands"
 	case o == response.Unchanged:
-		// From here on a further attempt does not look first. Nothing of this one may come to be.
+		// From here on a further attempt does not recheck, so this one must never take effect.
 		for _, l := range w.late {
 			if l.attempt == k.number && w.seen < l.attempt && l.token >= w.highest {
 				w.wrong = "unchanged is said, and a copy on its way may do it"
@@ -324,11 +324,11 @@ func (w *world) tell(token uint64, attempt int) reply {
 	w.highest = token
 	switch {
 	case w.state == "accepted":
-		w.act() // it ends before the next is taken
+		w.act() // ends before the next attempt is accepted
 		return reply{Verdict: verdictLater}
 	case w.r.IntN(8) == 0:
 		return reply{Verdict: verdictLater}
-	case w.state == "done" || w.state == "unknown": // it is not done again
+	case w.state == "done" || w.state == "unknown": // do not repeat it
 		w.seen = attempt
 		return w.status()
 	}
@@ -339,18 +339,18 @@ func (w *world) tell(token uint64, attempt int) reply {
 	return w.status()
 }
 
-// act ends what is under way.
+// act ends the action in progress.
 func (w *world) act() {
 	switch w.r.IntN(6) {
 	case 0:
 		w.state = "unchanged"
-		if w.stands { // of an attempt before
+		if w.stands { // from an earlier attempt
 			w.state = "partly"
 		}
 	case 1:
 		w.state = "partly"
 		w.stands = true
-	case 2: // it dies, after the deed or before
+	case 2: // the receiver dies, after the effect or before
 		w.state = "unknown"
 		if w.r.IntN(2) == 0 {
 			w.effect()

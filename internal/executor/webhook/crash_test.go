@@ -20,16 +20,16 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// order is what a process of its own is to do.
+// order is the task of a separate process.
 type order struct {
 	Target config.WebhookTarget
 	Job    executor.Job
-	Point  failpoint.Point // at which it is killed
+	Point  failpoint.Point // where the process is killed
 }
 
 const orderEnv = "LOFAMO_TEST_ORDER"
 
-// TestMain is also the process that is killed.
+// TestMain is also the main function of the process that is killed.
 func TestMain(m *testing.M) {
 	text := os.Getenv(orderEnv)
 	if text == "" {
@@ -46,8 +46,8 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// TestKilled: a supervisor is killed at each of its steps, in the attempt at a step, in the one that looks for it, and in the one
-// that puts it back. The next one ends it; everything is done once.
+// TestKilled: a supervisor is killed at each of its steps, in the first attempt, in a recheck and in an undo. The next
+// supervisor completes the action, and every effect happens once.
 func TestKilled(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -95,14 +95,15 @@ func TestKilled(t *testing.T) {
 		if n := d.count(undoKey); n != 1 {
 			t.Errorf("killed at %s: undone %d times", p, n)
 		}
-		// Not every attempt comes by every point: one that looks, and finds, does not act.
+		// Not every attempt passes every point: a recheck that finds the effect does not act.
 		if killed < 2 {
 			t.Errorf("%s: killed %d times only", p, killed)
 		}
 	}
 }
 
-// TestPaused: a supervisor is paused at each of its steps, and goes on when another has led and ended its attempt: it changes nothing.
+// TestPaused: a supervisor is paused at each of its steps and continues after another leader has ended the action. It
+// changes nothing.
 func TestPaused(t *testing.T) {
 	g, err := failpoint.NewGate()
 	if err != nil {
@@ -111,7 +112,7 @@ func TestPaused(t *testing.T) {
 	t.Cleanup(func() { _ = g.Close() })
 	for _, p := range failpoint.CallPoints() {
 		if p == failpoint.CallLooked || p == failpoint.CallEnded {
-			continue // a first attempt does not look; at its end there is nothing left to do
+			continue // a first attempt does not recheck, and at its end there is nothing left to do
 		}
 		d := &deeds{outcome: receiver.Done, did: map[string]int{}}
 		s := receiving(t, filepath.Join(t.TempDir(), "state.json"), d, nil)

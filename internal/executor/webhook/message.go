@@ -15,7 +15,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// Schema names the version of Message and Reply. What is added to it later is to be ignored by who does not know it.
+// Schema is the version of Message and Reply. Later additions must be ignored by receivers that do not know them.
 const Schema = "lofamo.io/webhook/v1"
 
 // Actions of a Message.
@@ -25,40 +25,41 @@ const (
 	ActionStatus = "status"
 )
 
-// Message is what is posted.
+// Message is the body of a request.
 type Message struct {
 	Schema string `json:"schema"`
-	Action string `json:"action"` // do, undo, or status: what became of a do or an undo
+	Action string `json:"action"` // do, undo, or status: a query for the outcome of a do or an undo
 	Kind   string `json:"kind"`   // notify or remediate
-	// IdempotencyKey is that of a do or an undo, the same however often and by whom it is told; of a status that of what is asked for.
+	// IdempotencyKey identifies a do or an undo, across repetitions and supervisors. In a status it is the key of the
+	// action in question.
 	IdempotencyKey string `json:"idempotencyKey"`
-	// Undoes is the key of the do that an undo puts back; empty of a do.
+	// Undoes is the key of the do that an undo reverts; empty in a do.
 	Undoes   string        `json:"undoes,omitempty"`
 	Cluster  string        `json:"cluster"`
 	Response string        `json:"response"`
 	Policy   string        `json:"policy"`
 	Step     int           `json:"step"`    // from 0
-	Attempt  int           `json:"attempt"` // from 1, of do and undo together
+	Attempt  int           `json:"attempt"` // from 1, counting do and undo together
 	Token    uint64        `json:"token"`
-	Recheck  bool          `json:"recheck"` // an attempt before may have happened
+	Recheck  bool          `json:"recheck"` // an earlier attempt may have taken effect
 	Deadline time.Time     `json:"deadline"`
 	Target   MessageTarget `json:"target"`
 	Fault    MessageFault  `json:"fault"`
 }
 
-// MessageTarget is what a fault is of: a component of a node, or a group fault.
+// MessageTarget is the target of a fault: a component of a node, or a group.
 type MessageTarget struct {
 	Node        string   `json:"node,omitempty"`
 	Component   string   `json:"component,omitempty"`
 	Group       string   `json:"group,omitempty"`
-	Members     []string `json:"members,omitempty"`     // nodes of a group fault, at most MaxMembers of them
-	MemberCount int      `json:"memberCount,omitempty"` // of all
+	Members     []string `json:"members,omitempty"`     // nodes of a group fault, at most MaxMembers
+	MemberCount int      `json:"memberCount,omitempty"` // number of all members
 }
 
 // MaxMembers bounds MessageTarget.Members.
 const MaxMembers = 1024
 
-// MessageFault is what a response is for, as it was when the response was proposed.
+// MessageFault is the fault that a response handles, as it was when the response was proposed.
 type MessageFault struct {
 	State  string    `json:"state"`
 	Cause  string    `json:"cause"`
@@ -66,7 +67,7 @@ type MessageFault struct {
 	Detail string    `json:"detail,omitempty"`
 }
 
-// message is what a job tells its receiver.
+// message returns the message for a job.
 func message(j executor.Job, action string, deadline time.Time) Message {
 	m := Message{
 		Schema: Schema, Action: action, Kind: kindName(j.Kind), IdempotencyKey: j.Cluster + "/" + j.IdempotencyKey, Cluster: j.Cluster, Response: j.Response,
@@ -89,13 +90,13 @@ func message(j executor.Job, action string, deadline time.Time) Message {
 
 func kindName(k response.Kind) string { return strings.TrimPrefix(string(k), "webhook.") }
 
-// Reply is what a receiver that keeps to the contract answers with.
+// Reply is the answer of a receiver that follows the contract.
 type Reply struct {
 	Schema  string `json:"schema"`
 	Outcome string `json:"outcome"`
-	// Attempt that Outcome is of; needed in the answer to a status.
+	// Attempt that Outcome refers to; required in the answer to a status.
 	Attempt int `json:"attempt,omitempty"`
-	// RetryAfter is when to ask again, or to tell again what was not taken, in seconds.
+	// RetryAfter is the delay before the next query or repetition, in seconds.
 	RetryAfter float64 `json:"retryAfter,omitempty"`
 	Detail     string  `json:"detail,omitempty"`
 }
@@ -104,16 +105,16 @@ var verdicts = map[string]verdict{
 	"done": verdictDone, "accepted": verdictAccepted, "unchanged": verdictUnchanged, "later": verdictLater, "partly": verdictPartly, "unknown": verdictUnknown, "stale": verdictStale, "none": verdictNone,
 }
 
-// refusals are statuses that say, without an answer of the contract, that nothing was done: whoever gave them has not read the
-// message, or not taken it for one.
+// refusals are statuses that mean, without an answer of the contract, that nothing was done: the server has not read
+// the message, or has not accepted it as one.
 var refusals = []int{
 	http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotAcceptable, http.StatusGone,
 	http.StatusLengthRequired, http.StatusRequestEntityTooLarge, http.StatusRequestURITooLong, http.StatusUnsupportedMediaType, http.StatusMisdirectedRequest,
 	http.StatusUnprocessableEntity, http.StatusUpgradeRequired, http.StatusRequestHeaderFieldsTooLarge,
 }
 
-// heard reads an answer. Of a receiver that does not keep to the contract the status alone counts. A redirect, and a fault of
-// the server's, may come after the deed.
+// heard interprets an answer. If a receiver does not follow the contract, only the status counts. A redirect or a
+// server error may come after the effect.
 func heard(a httpcall.Answer, contract bool) reply {
 	h := reply{After: retryAfter(a.Header), Detail: fmt.Sprintf("status %d", a.Status)}
 	if contract {
@@ -136,7 +137,7 @@ func heard(a httpcall.Answer, contract bool) reply {
 	return h
 }
 
-// parse reads an answer of the contract.
+// parse decodes an answer of the contract.
 func parse(b []byte) (Reply, error) {
 	var r Reply
 	d := json.NewDecoder(bytes.NewReader(b))
@@ -156,13 +157,13 @@ func parse(b []byte) (Reply, error) {
 	return r, nil
 }
 
-// maxRetryAfter keeps seconds from overflowing; who waits has a bound of its own.
+// maxRetryAfter prevents overflow; attempts have a lower limit of their own.
 const maxRetryAfter = 3600
 
 func retryAfter(h http.Header) time.Duration {
 	s, err := strconv.ParseUint(h.Get("Retry-After"), 10, 32)
 	if err != nil {
-		return 0 // a date, which nobody needs within an attempt's time
+		return 0 // a date, which is not useful within an attempt's timeout
 	}
 	return seconds(float64(s))
 }
@@ -171,7 +172,7 @@ func seconds(s float64) time.Duration {
 	return time.Duration(min(s, maxRetryAfter) * float64(time.Second))
 }
 
-// clean makes a text of others fit for logs and terminals.
+// clean makes a foreign text safe for logs and terminals.
 func clean(s string) string {
 	const most = 300 // bytes
 	s = strings.Map(func(r rune) rune {

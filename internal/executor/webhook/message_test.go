@@ -15,7 +15,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// TestMessage holds the body that docs/webhooks.md shows.
+// TestMessage checks the body shown in docs/webhooks.md.
 func TestMessage(t *testing.T) {
 	at := time.Date(2026, 11, 21, 7, 0, 30, 0, time.FixedZone("x", 3600))
 	j := jobOf(response.WebhookRemediate, 3, undo)
@@ -39,7 +39,7 @@ func TestMessage(t *testing.T) {
 	}
 }
 
-// TestSignature: the example of Standard Webhooks.
+// TestSignature checks the example of Standard Webhooks.
 func TestSignature(t *testing.T) {
 	got := sign(secretOf(t, secretText), "msg_p5jXN8AQM9LWM0D4loKWxJek", time.Unix(1614265330, 0), []byte(`{"test": 2432232314}`))
 	if want := "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="; got != want {
@@ -47,7 +47,8 @@ func TestSignature(t *testing.T) {
 	}
 }
 
-// TestRotation: while a secret is being replaced a receiver that has either understands; the files are read for every request.
+// TestRotation: during a rotation, receivers with either secret accept the signature, and the files are read for every
+// request.
 func TestRotation(t *testing.T) {
 	s := serve(t, outcome("done", ""))
 	w := targetAt(t, s.URL)
@@ -148,7 +149,8 @@ func TestHeard(t *testing.T) {
 	}
 }
 
-// FuzzReply: whatever a receiver answers, it is bounded, fit to print, and only an answer of the contract says anything.
+// FuzzReply: for any answer of a receiver, the result is bounded and printable, and only an answer of the contract has
+// a meaning.
 func FuzzReply(f *testing.F) {
 	f.Add(200, `{"schema":"lofamo.io/webhook/v1","outcome":"done","attempt":3,"retryAfter":1,"detail":"\u001b[2J"}`, "1")
 	f.Add(503, `{}`, "Fri, 01 Jan 2027 00:00:00 GMT")

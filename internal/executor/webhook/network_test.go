@@ -21,7 +21,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// listen has a server of bytes: it is given every connection, and closes it.
+// listen starts a raw TCP server that passes every connection to serve and then closes it.
 func listen(t *testing.T, serve func(c net.Conn)) (addr string, accepted *atomic.Int32) {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -56,10 +56,11 @@ func request(c net.Conn) {
 	}
 }
 
-// hang reads until the other side has gone.
+// hang reads until the other side has closed.
 func hang(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
 
-// TestBroken: connections that fail at every stage. Before the request has left the target is as it was; afterwards nobody knows.
+// TestBroken: connections fail at every stage. Before the request has left the outcome is Unchanged, afterwards
+// NotKnown.
 func TestBroken(t *testing.T) {
 	writes := func(text string) func(c net.Conn) {
 		return func(c net.Conn) {
@@ -91,7 +92,7 @@ func TestBroken(t *testing.T) {
 				if _, err := c.Write([]byte("H")); err != nil {
 					return
 				}
-				time.Sleep(5 * time.Millisecond) // this is what is tested
+				time.Sleep(5 * time.Millisecond) // the slow answer is the point of this case
 			}
 		}, response.NotKnown},
 	} {
@@ -100,7 +101,7 @@ func TestBroken(t *testing.T) {
 			addr, accepted := listen(t, c.serve)
 			w := targetAt(t, "http://"+addr+"/hook")
 			w.RequestTimeout = config.Duration(100 * time.Millisecond)
-			// Until it asks what became of the first.
+			// Until the executor queries the outcome of the first request.
 			ctx, cancel := contextThat(t, func() bool { return accepted.Load() > 1 })
 			defer cancel()
 			if got := newExecutor(t, w).Do(ctx, jobOf(response.WebhookRemediate, 1)); got.Outcome != c.want {
@@ -110,7 +111,7 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// TestInTime: an attempt ends in its time, whatever its receiver does.
+// TestInTime: an attempt ends in time with any behaviour of its receiver.
 func TestInTime(t *testing.T) {
 	addr, _ := listen(t, hang)
 	began := time.Now()
@@ -120,9 +121,9 @@ func TestInTime(t *testing.T) {
 	}
 }
 
-// TestNeverLeft: nothing of the request has left, and the attempt says why not. A handshake may take longer than a call has where
-// the machine is busy, so calls have their time where it is not that which is tested, and the attempt ends when a second call
-// shows that the first has failed.
+// TestNeverLeft: no part of the request leaves, and the result says why. On a busy machine a handshake may take longer
+// than a call's timeout. So calls get enough time unless the timeout is under test, and the attempt ends when a second
+// call shows that the first has failed.
 func TestNeverLeft(t *testing.T) {
 	silent, heard := listen(t, hang)
 	plain, dialled := listen(t, func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")) })
@@ -148,7 +149,7 @@ func TestNeverLeft(t *testing.T) {
 			url       string
 			addresses []string
 			detail    string
-			calls     *atomic.Int32 // that have come; nil: they fail here at once
+			calls     *atomic.Int32 // accepted calls; nil if they fail locally at once
 		}{
 			"nobody there":           {"http://" + freeport.Addr(t).String(), []string{"127.0.0.0/8"}, "refused", nil},
 			"no such name":           {"http://hook.invalid", []string{"127.0.0.0/8"}, "", nil},
@@ -189,7 +190,7 @@ func TestNeverLeft(t *testing.T) {
 	}
 }
 
-// TestTLS: the receiver is checked, and checks.
+// TestTLS: both sides verify each other's certificate.
 func TestTLS(t *testing.T) {
 	dir := t.TempDir()
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -223,7 +224,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestStops: who is told to end, ends.
+// TestStops: an attempt ends when it is cancelled.
 func TestStops(t *testing.T) {
 	var heard atomic.Bool
 	addr, _ := listen(t, func(c net.Conn) { request(c); heard.Store(true); hang(c) })

@@ -22,7 +22,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// contextThat is cancelled once something is so.
+// contextThat returns a context that is cancelled once so returns true.
 func contextThat(t *testing.T, so func() bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
@@ -52,10 +52,10 @@ func clientCertificate(t *testing.T, write func(name, kind string, der []byte) s
 	return write("cert", "CERTIFICATE", der), write("key", "PRIVATE KEY", kder)
 }
 
-// deeds are what a receiver has done, for one key.
+// deeds records the effects of a receiver by key.
 type deeds struct {
 	mu      sync.Mutex
-	outcome string // of what is done from now on
+	outcome string // outcome of the next effects
 	hold    chan struct{}
 	did     map[string]int // by action and key
 	begun   atomic.Bool
@@ -84,7 +84,7 @@ func (d *deeds) count(what string) int {
 	return d.did[what]
 }
 
-// receiving is the example's receiver at an address. hide may be nil; else it stands between.
+// receiving starts the example's receiver. hide, if not nil, wraps its handler.
 func receiving(t *testing.T, file string, d *deeds, hide func(http.Handler) http.Handler) *httptest.Server {
 	t.Helper()
 	r, err := receiver.New(file, [][]byte{secretOf(t, secretText)}, d.remediate, slog.New(slog.DiscardHandler))
@@ -105,12 +105,12 @@ const (
 	undoKey = "undo test/r5-1/2/undo"
 )
 
-// TestReceiver: the example keeps the contract, over its own restarts.
+// TestReceiver: the example follows the contract, even across restarts.
 func TestReceiver(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state.json")
 	d := &deeds{outcome: receiver.Unchanged, did: map[string]int{}}
 	var s *httptest.Server
-	// Each line is of another supervisor, which remembers nothing, and every second one of another receiver.
+	// Each line uses a new supervisor without memory, and every second line a new receiver.
 	lines := []struct {
 		outcome    string
 		job        executor.Job
@@ -119,18 +119,18 @@ func TestReceiver(t *testing.T) {
 	}{
 		{receiver.Unchanged, jobOf(response.WebhookRemediate, 1), response.Unchanged, 1, 0},
 		{receiver.Done, jobOf(response.WebhookRemediate, 2), response.Succeeded, 2, 0},
-		{receiver.Done, jobOf(response.WebhookRemediate, 2), response.Succeeded, 2, 0}, // told again
+		{receiver.Done, jobOf(response.WebhookRemediate, 2), response.Succeeded, 2, 0}, // repeated
 		{receiver.Done, jobOf(response.WebhookRemediate, 3, recheck), response.Succeeded, 2, 0},
-		{receiver.Done, jobOf(response.WebhookRemediate, 4), response.Succeeded, 2, 0}, // without a look
+		{receiver.Done, jobOf(response.WebhookRemediate, 4), response.Succeeded, 2, 0}, // without a recheck
 		{receiver.Done, jobOf(response.WebhookRemediate, 1), response.StaleToken, 2, 0},
 		{receiver.Done, jobOf(response.WebhookRemediate, 5, token(4)), response.StaleToken, 2, 0},
 		{receiver.Unchanged, jobOf(response.WebhookRemediate, 6, undo, token(7)), response.Unchanged, 2, 1},
-		{receiver.Done, jobOf(response.WebhookRemediate, 7, undo), response.StaleToken, 2, 1}, // of a leader before
+		{receiver.Done, jobOf(response.WebhookRemediate, 7, undo), response.StaleToken, 2, 1}, // from an earlier leader
 		{receiver.Done, jobOf(response.WebhookRemediate, 7, undo, recheck, token(7)), response.Succeeded, 2, 2},
 		{receiver.Done, jobOf(response.WebhookRemediate, 8, undo, recheck, token(7)), response.Succeeded, 2, 2},
 		{receiver.Done, jobOf(response.WebhookRemediate, 9, undo, token(7)), response.Succeeded, 2, 2}, // nothing is left to undo
 		{receiver.Done, jobOf(response.WebhookRemediate, 5, token(7)), response.StaleToken, 2, 2},      // late
-		{receiver.Partly, jobOf(response.WebhookRemediate, 10, token(7)), response.Partly, 3, 2},       // a person has it tried again
+		{receiver.Partly, jobOf(response.WebhookRemediate, 10, token(7)), response.Partly, 3, 2},       // a person has restarted it
 		{receiver.Unchanged, jobOf(response.WebhookRemediate, 11, recheck, token(7)), response.Partly, 4, 2},
 		{receiver.Unknown, jobOf(response.WebhookRemediate, 12, recheck, token(7)), response.NotKnown, 5, 2},
 		{receiver.Done, jobOf(response.WebhookRemediate, 13, recheck, token(7)), response.NotKnown, 5, 2},
@@ -148,7 +148,7 @@ func TestReceiver(t *testing.T) {
 	}
 }
 
-// TestUndoOfNothing: what was never done is not undone, and not done afterwards by a message that was on its way.
+// TestUndoOfNothing: an action that never happened is not undone, and a late message does not start it afterwards.
 func TestUndoOfNothing(t *testing.T) {
 	d := &deeds{outcome: receiver.Done, did: map[string]int{}}
 	s := receiving(t, filepath.Join(t.TempDir(), "state.json"), d, nil)
@@ -164,8 +164,8 @@ func TestUndoOfNothing(t *testing.T) {
 	}
 }
 
-// TestUnderWay: what takes long is asked for until it is done; when the receiver dies meanwhile, its outcome is not known, and it
-// is not done again.
+// TestUnderWay: the executor polls a slow action until it is done. If the receiver dies meanwhile, the outcome is
+// NotKnown, and the action is not repeated.
 func TestUnderWay(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state.json")
 	d := &deeds{outcome: receiver.Done, did: map[string]int{}, hold: make(chan struct{})}
@@ -183,7 +183,7 @@ func TestUnderWay(t *testing.T) {
 	if got.Outcome != response.NotKnown {
 		t.Errorf("no time to wait for it: %+v", got)
 	}
-	// The receiver as it would be if it were started anew now: another, with what is on disk.
+	// Simulates a restart of the receiver: a second one with the state on disk.
 	other := &deeds{outcome: receiver.Done, did: map[string]int{}}
 	copied := filepath.Join(t.TempDir(), "copy.json")
 	copyFile(t, file, copied)
@@ -207,8 +207,8 @@ func TestUnderWay(t *testing.T) {
 	}
 }
 
-// TestLossy: a network that cuts one connection in two, before the receiver has read the message or before its answer is sent.
-// What is called done was done once; nothing is done twice.
+// TestLossy: the network cuts every other connection, before the receiver has read the message or before its answer
+// leaves. Every effect that is reported as done has happened once; none happens twice.
 func TestLossy(t *testing.T) {
 	d := &deeds{outcome: receiver.Done, did: map[string]int{}}
 	var mu sync.Mutex
@@ -223,7 +223,7 @@ func TestLossy(t *testing.T) {
 			}
 			h.ServeHTTP(w, req)
 			if fate == 1 {
-				panic(http.ErrAbortHandler) // what was written is buffered still
+				panic(http.ErrAbortHandler) // the answer is still in the buffer
 			}
 		})
 	})

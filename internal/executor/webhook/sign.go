@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// The headers of a request, as those of Standard Webhooks.
+// Headers of a request, as in Standard Webhooks.
 const (
 	HeaderID        = "Webhook-Id"
 	HeaderTimestamp = "Webhook-Timestamp" // seconds since 1970
-	HeaderSignature = "Webhook-Signature" // "v1,BASE64", one for each secret, with spaces between
+	HeaderSignature = "Webhook-Signature" // "v1,BASE64", one for each secret, separated by spaces
 	HeaderKey       = "Idempotency-Key"
 )
 
@@ -26,7 +26,7 @@ const (
 	maxSecret    = 64 // bytes
 )
 
-// readSecret reads a secret's file.
+// readSecret reads a secret from its file.
 func readSecret(file string) ([]byte, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -52,7 +52,7 @@ func readSecrets(files []string) ([][]byte, error) {
 	return out, nil
 }
 
-// sign returns the signature of a message by one secret.
+// sign returns the signature of a message for one secret.
 func sign(secret []byte, id string, at time.Time, body []byte) string {
 	h := hmac.New(sha256.New, secret)
 	_, _ = fmt.Fprintf(h, "%s.%d.", id, at.Unix())

@@ -1,9 +1,10 @@
-// Package webhook calls receivers of other people: webhook.notify tells, webhook.remediate has something done. What is posted,
-// how it is signed, and what a receiver owes is in docs/webhooks.md; the order of requests in attempt.go.
+// Package webhook calls external receivers: webhook.notify sends a message, webhook.remediate requests an action.
+// docs/webhooks.md describes the messages, their signatures and the receivers' duties; attempt.go has the order of
+// requests.
 //
-// The exactness is the receiver's: it knows by key and attempt what it has been told, and refuses a token lower than one that it
-// has seen. So the same thing may be told again, by whichever supervisor, and what is not known can be asked for. Only what the
-// configuration names is called, at addresses that it allows; nothing that a receiver says is ever called.
+// Exactly-once execution depends on the receiver: it deduplicates by key and attempt, and refuses a token lower than
+// one that it has seen. So any supervisor may repeat a request, and can query an unknown outcome. The executor calls
+// only configured receivers, at addresses that the configuration allows, and never a URL from a receiver's answer.
 package webhook
 
 import (
@@ -22,7 +23,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// Config is what may be called.
+// Config lists the receivers.
 type Config = config.Webhooks
 
 // Executor calls receivers.
@@ -30,20 +31,21 @@ type Executor struct {
 	targets map[string]*target
 	guard   executor.Guard
 	now     func() time.Time
-	// hurry divides the pauses between requests. 1, but in tests.
+	// hurry divides the pauses between requests. It is 1 outside tests.
 	hurry time.Duration
 }
 
 type target struct {
 	config.WebhookTarget
 	call  *httpcall.Caller
-	slots chan struct{} // held by a request that is under way
+	slots chan struct{} // held by a request in progress
 }
 
-// atOnce is how many requests are under way to one target: a storm of responses is no storm of connections.
+// atOnce is the maximum number of concurrent requests to one target: a storm of responses must not become a storm of
+// connections.
 const atOnce = 16
 
-// New returns an executor for the targets of a configuration, whose files it has read once.
+// New returns an executor for the configured targets. It reads their files once, to report errors.
 func New(cfg Config) (*Executor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -58,7 +60,7 @@ func New(cfg Config) (*Executor, error) {
 func newTarget(name string, t config.WebhookTarget) (*target, error) {
 	var allowed []netip.Prefix
 	for _, a := range t.Addresses {
-		allowed = append(allowed, netip.MustParsePrefix(a)) // Validate has read it
+		allowed = append(allowed, netip.MustParsePrefix(a)) // Validate has parsed it
 	}
 	call, err := httpcall.New(t.URL, t.TLS, t.RequestTimeout.D(), func(ip netip.Addr) error { return config.CheckAddress(ip, allowed) })
 	if err == nil {
@@ -70,7 +72,7 @@ func newTarget(name string, t config.WebhookTarget) (*target, error) {
 	return &target{t, call, make(chan struct{}, atOnce)}, nil
 }
 
-// Kinds are what an executor is for.
+// Kinds returns the kinds of actions that Executor carries out.
 func Kinds() []response.Kind {
 	return []response.Kind{response.WebhookNotify, response.WebhookRemediate}
 }
@@ -84,7 +86,7 @@ func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
 	return httpcall.Attempt(ctx, &x.guard, j, func(ctx context.Context) executor.Result { return x.talk(ctx, t, j) })
 }
 
-// never is the outcome of an attempt of which nothing was said to anybody. One before it may have happened all the same.
+// never returns the result of an attempt that sent nothing. An earlier attempt may still have taken effect.
 func never(j executor.Job, format string, args ...any) executor.Result {
 	if j.Recheck {
 		return executor.NotKnown(format, args...)
@@ -132,7 +134,7 @@ func (x *Executor) talk(ctx context.Context, t *target, j executor.Job) executor
 	}
 }
 
-// post posts one message. An error that is no *httpcall.Error is of our own making.
+// post sends one message. An error that is not an *httpcall.Error is a local one.
 func (x *Executor) post(ctx context.Context, t *target, j executor.Job, act act) (httpcall.Answer, error) {
 	action := ActionDo
 	switch {
@@ -170,7 +172,7 @@ func (x *Executor) post(ctx context.Context, t *target, j executor.Job, act act)
 	return t.call.Post(ctx, signed(secrets, id, id, x.now(), body), body, func() { failpoint.Hit(failpoint.CallSent) })
 }
 
-// pause waits, and says whether there is time left.
+// pause waits, and reports whether there is time left.
 func pause(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil

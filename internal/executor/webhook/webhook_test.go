@@ -42,7 +42,7 @@ func secretOf(t *testing.T, text string) []byte {
 	return b
 }
 
-// targetAt may be used for all, and answers at this machine.
+// targetAt returns a target on this machine that may be used for all kinds.
 func targetAt(t *testing.T, url string) config.WebhookTarget {
 	return config.WebhookTarget{
 		Name: "hook", URL: url, Kinds: []string{"notify",
@@ -51,7 +51,7 @@ func targetAt(t *testing.T, url string) config.WebhookTarget {
 	}
 }
 
-// newExecutor waits a hundredth of what it would between two requests.
+// newExecutor returns an executor whose pauses are a hundredth of the usual ones.
 func newExecutor(t *testing.T, targets ...config.WebhookTarget) *Executor {
 	t.Helper()
 	x, err := New(Config{Targets: targets})
@@ -85,13 +85,13 @@ func within(d time.Duration) func(*executor.Job) { return func(j *executor.Job) 
 
 func token(n uint64) func(*executor.Job) { return func(j *executor.Job) { j.Token = n } }
 
-// told is a request as a receiver has it.
+// told is a request as received.
 type told struct {
 	header http.Header
 	body   []byte
 }
 
-// scripted answers one request after the other; the last answer stands.
+// scripted answers requests in order and repeats the last answer.
 type scripted struct {
 	*httptest.Server
 	mu      sync.Mutex
@@ -187,7 +187,7 @@ func TestNewNamesFiles(t *testing.T) {
 	}
 }
 
-// TestAnswers: each answer of a receiver, and what is made of it.
+// TestAnswers: each answer of a receiver and the resulting outcome.
 func TestAnswers(t *testing.T) {
 	redirect := func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
@@ -249,7 +249,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestGuard: what is stale here already is not sent.
+// TestGuard: a stale attempt is not sent.
 func TestGuard(t *testing.T) {
 	s := serve(t, outcome("done", ""))
 	x := newExecutor(t, targetAt(t, s.URL))
@@ -270,7 +270,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestStorm: a storm of responses is no storm of connections, and who gets no turn in its time has told nobody.
+// TestStorm: a storm of responses uses few connections, and an attempt that gets no turn in time sends nothing.
 func TestStorm(t *testing.T) {
 	var now, most atomic.Int32
 	gate := make(chan struct{})
@@ -309,7 +309,7 @@ func TestStorm(t *testing.T) {
 	}
 }
 
-// TestByStatus: of a receiver that knows nothing of the contract the status counts, and it is told again.
+// TestByStatus: for a receiver without the contract the status counts, and the request is repeated.
 func TestByStatus(t *testing.T) {
 	s := serve(t, replies(http.StatusInternalServerError, ""), replies(http.StatusNoContent, ""))
 	w := targetAt(t, s.URL)

@@ -12,13 +12,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// fields are what an apply to the node itself names of ours.
+// fields are our fields in an apply to the node itself.
 type fields struct {
 	labels        map[string]any
 	unschedulable bool
 }
 
-// ours are the fields of the node itself that are ours now, at the values that they have.
+// ours returns the fields of the node itself that we own now, with their current values.
 func (s *step) ours() (fields, owned) {
 	o := ownedBy(s.n)
 	f := fields{labels: map[string]any{}, unschedulable: o.unschedulable && s.n.Spec.Unschedulable}
@@ -30,14 +30,14 @@ func (s *step) ours() (fields, owned) {
 	return f, o
 }
 
-// applyNode makes the plan of an apply to the node itself.
+// applyNode returns the plan of an apply to the node itself.
 func (s *step) applyNode(f fields, r executor.Result) Plan {
 	meta := s.head(s.annotated(false))
 	if len(f.labels) > 0 {
 		meta["labels"] = f.labels
 	}
-	// Never left out altogether: an apply that leaves out what the one before has named takes it away with all in it that nobody is
-	// said to own, as on nodes of which the API server keeps no managed fields.
+	// Always name spec. An apply that leaves out a field named by the apply before it removes the field, with all parts
+	// that have no recorded owner, as on nodes without managed fields.
 	spec := map[string]any{}
 	if f.unschedulable {
 		spec["unschedulable"] = true
@@ -46,7 +46,7 @@ func (s *step) applyNode(f fields, r executor.Result) Plan {
 	return s.apply(false, body, r)
 }
 
-// cordon keeps new pods away, for a step that cordons or one that drains.
+// cordon keeps new pods away, for a cordon or a drain step.
 func (s *step) cordon() Plan {
 	f, o := s.ours()
 	others := s.others(func(m Mark) bool { return m.Kind == response.KubernetesCordon || m.Kind == response.KubernetesDrain })
@@ -119,10 +119,10 @@ func (s *step) label() Plan {
 	return s.applyNode(f, executor.Done("node %s: %s", s.n.Name, said))
 }
 
-// stampTime is now as Kubernetes keeps times: in whole seconds.
+// stampTime returns now in whole seconds, the precision of Kubernetes.
 func (s *step) stampTime() time.Time { return s.now.UTC().Truncate(time.Second) }
 
-// taint adds a taint, for a step that keeps new pods away or one that has those there evicted.
+// taint adds a taint that keeps new pods away or evicts those on the node.
 func (s *step) taint() Plan {
 	if s.j.Undo {
 		return s.untaint()
@@ -142,14 +142,14 @@ func (s *step) taint() Plan {
 	case list[at].Value != t.Value:
 		return ends(executor.Unchanged("node %s: taint %s: given value %q: it has %q already", s.n.Name, t.ToString(), t.Value, list[at].Value))
 	default:
-		for _, k := range s.others(func(m Mark) bool { return m.stands(list[at]) }) { // it stays until the last of them is put back
+		for _, k := range s.others(func(m Mark) bool { return m.stands(list[at]) }) { // it stays until the last of them is undone
 			m.Own, m.Added = true, s.all[k].Added
 		}
 		return s.mergeTaints(nil, m.encode(), "it had the taint "+t.ToString())
 	}
 }
 
-// taintOf is the taint that a job is about.
+// taintOf returns the taint of a job.
 func taintOf(j executor.Job) corev1.Taint {
 	t := corev1.Taint{Key: j.Parameters["key"], Value: j.Parameters["value"], Effect: corev1.TaintEffect(j.Parameters["effect"])}
 	if j.Kind == response.KubernetesEvict {
@@ -158,7 +158,7 @@ func taintOf(j executor.Job) corev1.Taint {
 	return t
 }
 
-// untaint takes away the taint that this step has added.
+// untaint removes the taint that this step has added.
 func (s *step) untaint() Plan {
 	if s.mine == nil {
 		return s.mergeTaints(nil, "", "nothing of this step stands")
@@ -181,13 +181,13 @@ func (s *step) untaint() Plan {
 	}
 }
 
-// stands says whether a taint is the one that the mark's step has added.
+// stands reports whether the mark's step has added this taint.
 func (m Mark) stands(t corev1.Taint) bool {
 	return m.Own && m.Key == t.Key && m.Value == t.Value && m.Effect == t.Effect && t.TimeAdded != nil && t.TimeAdded.Time.Equal(m.Added)
 }
 
-// mergeTaints makes the plan of a merge patch: the taints, or nil where they stay, and the text of the mark, empty where there is to be
-// none.
+// mergeTaints returns the plan of a merge patch. list holds the new taints, or is nil to keep them; mark is the mark's
+// text, or empty to remove it.
 func (s *step) mergeTaints(list []corev1.Taint, mark, said string) Plan {
 	annotations := s.stamp()
 	for _, k := range s.gone {

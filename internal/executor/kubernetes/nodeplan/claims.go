@@ -12,15 +12,15 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// claim is what a step wants of a node.
+// claim is the state of a node that a step claims.
 type claim struct {
-	name   string          // for people: what somebody has taken away
-	stands bool            // something of its name is there, whoever has brought it
-	asked  bool            // it is there as the step wants it
-	same   func(Mark) bool // the mark is of a step that wants the same
+	name   string          // for messages: what somebody has removed
+	stands bool            // something of its name is there, set by any client
+	asked  bool            // it is there with the value that the step wants
+	same   func(Mark) bool // whether a mark's step wants the same
 }
 
-// wants is what the job's step wants; false: nothing that could be claimed.
+// wants returns the claim of the job's step, or false if there is nothing to claim.
 func wants(n *corev1.Node, j executor.Job) (claim, bool) {
 	p := j.Parameters
 	switch j.Kind {
@@ -47,7 +47,7 @@ func wants(n *corev1.Node, j executor.Job) (claim, bool) {
 	}
 }
 
-// overruled are the marks of what the step wants and somebody has taken away, in order.
+// overruled returns the sorted marks with the same claim if somebody has removed the claimed state.
 func (s *step) overruled() (c claim, keys []string) {
 	c, ok := wants(s.n, s.j)
 	if !ok || c.stands || s.j.Undo || s.mine != nil {
@@ -61,9 +61,10 @@ func (s *step) overruled() (c claim, keys []string) {
 	return c, keys
 }
 
-// Overruled names the other responses from which somebody has taken away what the job wants: Next asks which of them are open.
+// Overruled returns the other responses with the job's claim whose effect somebody has removed. The caller passes to
+// Next which of them are open.
 func Overruled(n *corev1.Node, j executor.Job) []string {
-	s := newStep(n, j, j.Fault.Since) // nothing is written, so that the time is nobody's
+	s := newStep(n, j, j.Fault.Since) // nothing is written, so the time does not matter
 	_, keys := s.overruled()
 	var out []string
 	for _, k := range keys {
@@ -74,7 +75,8 @@ func Overruled(n *corev1.Node, j executor.Job) []string {
 	return out
 }
 
-// overrule refuses what somebody has taken away from a response that is open, and has the write take the marks of the others with it.
+// overrule refuses to restore what somebody has removed from an open response. For closed responses it makes the write
+// remove their marks.
 func (s *step) overrule(open map[string]bool) (executor.Result, bool) {
 	c, keys := s.overruled()
 	for _, k := range keys {
@@ -90,8 +92,8 @@ func (s *step) overrule(open map[string]bool) (executor.Result, bool) {
 	return executor.Result{}, false
 }
 
-// lost refuses to say again that a step was done where somebody has taken away since what an attempt before had brought: what the
-// policy does next may rest on it. A drain finds that out by itself, and then says how far it has come.
+// lost refuses to report a step as done again if somebody has since removed its effect, because the policy's next step
+// may rely on it. A drain detects this by itself and then reports its progress.
 func (s *step) lost() (executor.Result, bool) {
 	c, ok := wants(s.n, s.j)
 	if !ok || c.asked || s.j.Undo || s.mine == nil || s.j.Kind == response.KubernetesDrain {
@@ -105,13 +107,13 @@ func (s *step) lost() (executor.Result, bool) {
 		s.n.Name, verb, c.name, s.key), true
 }
 
-// responseOf is the response of a mark's annotation.
+// responseOf returns the response ID in a mark's annotation.
 func responseOf(key string) string {
 	key = strings.TrimPrefix(key, MarkPrefix)
 	return key[:max(0, strings.LastIndexByte(key, '.'))]
 }
 
-// holders names the responses of marks, for people.
+// holders returns the response IDs of marks, for messages.
 func holders(keys []string) string {
 	var ids []string
 	for _, k := range keys {

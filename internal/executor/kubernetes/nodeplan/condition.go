@@ -15,19 +15,19 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// maxText bounds what a condition says of one response, and maxTexts what it says in all, in bytes.
+// maxText bounds a condition's text for one response, and maxTexts its whole message, in bytes.
 const (
 	maxText  = 256
 	maxTexts = 1024
 )
 
-// kubelets are the conditions by which Kubernetes itself steers, also on a node that has none of them yet.
+// kubelets are the conditions that Kubernetes itself acts on, even on a node that does not have them yet.
 var kubelets = []string{
 	string(corev1.NodeReady), string(corev1.NodeMemoryPressure), string(corev1.NodeDiskPressure), string(corev1.NodePIDPressure),
 	string(corev1.NodeNetworkUnavailable),
 }
 
-// Text says what the job is for.
+// Text describes the job's fault.
 func Text(j executor.Job) string {
 	s := fmt.Sprintf("%s %s, cause %s, since %s", j.Target, j.Fault.State, j.Fault.Cause, j.Fault.Since.UTC().Format(time.RFC3339))
 	if j.Fault.Detail != "" {
@@ -36,7 +36,7 @@ func Text(j executor.Job) string {
 	return cut(s, maxText)
 }
 
-// cut shortens a text to at most n bytes, and makes one of what is none.
+// cut shortens a text to at most n bytes and repairs invalid UTF-8.
 func cut(s string, n int) string {
 	if s = strings.ToValidUTF8(s, "?"); len(s) > n {
 		s = strings.ToValidUTF8(s[:n-len("…")], "") + "…"
@@ -44,7 +44,7 @@ func cut(s string, n int) string {
 	return s
 }
 
-// Reason is the one of a condition or an event that has none of its own, as MemorySick or LinkFailed.
+// Reason returns the default reason of a condition or an event, such as MemorySick or LinkFailed.
 func Reason(j executor.Job) string {
 	if r := j.Parameters["reason"]; r != "" {
 		return r
@@ -57,8 +57,8 @@ func Reason(j executor.Job) string {
 	return b.String()
 }
 
-// condition sets a condition of the node, or takes it away. There is one for all responses that want its type: it is there while
-// one of them does, and says of each what it is for.
+// condition sets or removes a condition of the node. All responses that want its type share it: it exists while one of
+// them wants it, and its message lists the fault of each.
 func (s *step) condition() Plan {
 	list, o := s.conditions()
 	typ := s.j.Parameters["type"]
@@ -92,7 +92,7 @@ func (s *step) condition() Plan {
 		})
 		list, said = s.restate(list, typ), "condition "+typ
 	}
-	st := map[string]any{} // never left out, as spec
+	st := map[string]any{} // never left out, like spec
 	if len(list) > 0 {
 		st["conditions"] = list
 	}
@@ -100,8 +100,8 @@ func (s *step) condition() Plan {
 	return s.apply(true, body, executor.Done("node %s: %s", s.n.Name, said))
 }
 
-// conditions are those that are ours now, as they stand. Of one that somebody else has changed it is the fields that are ours still:
-// without them an apply would take it away altogether.
+// conditions returns our conditions with their current values. If somebody else has changed one, it returns the fields
+// that are still ours; without them an apply would remove the condition.
 func (s *step) conditions() ([]map[string]any, owned) {
 	o := ownedBy(s.n)
 	var out []map[string]any
@@ -125,7 +125,7 @@ func asMap(c corev1.NodeCondition) map[string]any {
 	return m
 }
 
-// drop leaves out the condition of that type.
+// drop removes the condition of that type.
 func drop(list []map[string]any, typ string) []map[string]any {
 	return slices.DeleteFunc(list, func(m map[string]any) bool { return m["type"] == typ })
 }
@@ -138,7 +138,7 @@ func find(list []corev1.NodeCondition, typ string) (corev1.NodeCondition, bool) 
 	return list[i], true
 }
 
-// wanting are the marks of those who want a condition, the gravest first.
+// wanting returns the marks of the steps that want a condition, the most severe first.
 func (s *step) wanting(typ string) []Mark {
 	var out []Mark
 	for _, m := range s.all {
@@ -158,7 +158,7 @@ func (s *step) wanting(typ string) []Mark {
 	return out
 }
 
-// restate puts the condition of that type into the list, as all who want it have it together.
+// restate adds the condition of that type to the list, for all steps that want it.
 func (s *step) restate(list []map[string]any, typ string) []map[string]any {
 	wanting := s.wanting(typ)
 	var said []string

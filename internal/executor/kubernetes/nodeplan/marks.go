@@ -12,7 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// Mark says what a step of a response has done to a node.
+// Mark records the effect of a response's step on a node.
 type Mark struct {
 	Kind   response.Kind `json:"kind"`
 	Policy string        `json:"policy,omitempty"`
@@ -20,35 +20,35 @@ type Mark struct {
 	Key    string             `json:"key,omitempty"`
 	Value  string             `json:"value,omitempty"`
 	Effect corev1.TaintEffect `json:"effect,omitempty"`
-	// Own: the taint was not there before, and was added at Added, in whole seconds.
+	// Own is true if this step has added the taint, at Added, in whole seconds.
 	Own   bool      `json:"own,omitempty"`
 	Added time.Time `json:"added,omitzero"`
-	// Type of a condition, and what this response says in it.
+	// Type of a condition, and this response's reason and message in it.
 	Type    string    `json:"type,omitempty"`
 	Reason  string    `json:"reason,omitempty"`
 	Message string    `json:"message,omitempty"`
-	Grave   int       `json:"grave,omitempty"` // of several, the gravest gives the reason: the fault's state
-	At      time.Time `json:"at,omitzero"`     // when it was done
+	Grave   int       `json:"grave,omitempty"` // severity: the fault's state; the most severe mark gives the reason
+	At      time.Time `json:"at,omitzero"`     // time of the change
 
-	text string // as it stands on the node
+	text string // as on the node
 }
 
-// MarkKey is the annotation in which the mark of a step stands.
+// MarkKey returns the annotation that holds the mark of a step.
 func MarkKey(id string, step int) string { return fmt.Sprintf("%s%s.%d", MarkPrefix, id, step) }
 
 func (m Mark) encode() string {
 	b, err := json.Marshal(m)
 	if err != nil {
-		return "{}" // times beyond year 9999: nobody has them
+		return "{}" // only for times beyond year 9999
 	}
 	return string(b)
 }
 
-// status says whether the mark goes with the node's status. All others go with the node, also one that cannot be read, which stays
-// as it is.
+// status reports whether the mark is written with the node's status. All others are written with the node, including
+// unreadable marks, which stay unchanged.
 func (m Mark) status() bool { return m.Kind == response.KubernetesCondition }
 
-// marks of a node, by their annotations. Of one that cannot be read only the text is known.
+// marks returns the marks of a node by annotation. For an unreadable mark only the text is set.
 func marks(n *corev1.Node) map[string]Mark {
 	out := map[string]Mark{}
 	for k, v := range n.Annotations {
@@ -65,14 +65,15 @@ func marks(n *corev1.Node) map[string]Mark {
 	return out
 }
 
-// owned is what Manager owns on a node by its applies: what others have changed since is not among it.
+// owned holds the fields that Manager owns on a node through applies, without those that others have changed since.
 type owned struct {
 	labels        map[string]bool
 	unschedulable bool
 	conditions    map[string]map[string]bool // by type, the names of the fields
 }
 
-// condition says whether what a condition says is ours. Of one that somebody else has changed the rest may still be.
+// condition reports whether we own the status of a condition. If somebody else has changed it, its other fields may
+// still be ours.
 func (o owned) condition(typ string) bool { return o.conditions[typ]["status"] }
 
 // ownedBy reads the managed fields.
@@ -92,7 +93,7 @@ func ownedBy(n *corev1.Node) owned {
 			} `json:"f:status"`
 		}
 		if json.Unmarshal(e.FieldsV1.GetRawBytes(), &fields) != nil {
-			continue // what cannot be read is nobody's, and left alone
+			continue // unreadable: treat as not ours
 		}
 		switch e.Subresource {
 		case "":

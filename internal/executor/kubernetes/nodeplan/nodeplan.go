@@ -1,36 +1,38 @@
-// Package nodeplan says what one attempt writes to the node object of Kubernetes. It is pure: from the object as it was read, and
-// what is to be done or put back, it makes the one write after which it is done, or says why there is none. It sends nothing: that
-// is for the package above it.
+// Package nodeplan decides what one attempt writes to a Kubernetes node object. It is pure: from the object as read,
+// and an action to do or undo, it returns the one write that completes the attempt, or the reason why there is none.
+// The package above it sends the write.
 //
-// # What stands on a node
+// # State on a node
 //
-// Every attempt ends with one write, which names the attempt and the fencing token that it was made under, whatever else it changes:
+// Every attempt ends with one write, which names the attempt and its fencing token in addition to any other change:
 //
 //	lofamo.io/token: "41"                 the highest token that has written; a lower one is refused
 //	lofamo.io/attempt: r41-7/0/2          response, step and attempt of the last write
-//	lofamo.io/did-r41-7.0: {"kind":…}     the mark: this step of this response has been done, and not been put back
+//	lofamo.io/did-r41-7.0: {"kind":…}     the mark: this step of this response is done and not undone
 //
-// The write is conditional on the resourceVersion that was read. So of two writers that have read the same, one is refused, and
-// nothing that an earlier attempt has sent and that is still on its way can happen after a later attempt has ended: not even where
-// that one found nothing to do.
+// The write is conditional on the resourceVersion that was read. So if two writers have read the same version, one is
+// refused. A delayed write of an earlier attempt cannot take effect after a later attempt has ended, even if the later
+// one had nothing to do.
 //
-// # Whose it is
+// # Ownership
 //
-// Labels, spec.unschedulable and conditions go by server-side apply, so that the API server itself keeps in metadata.managedFields
-// whose each of them is: a field is ours while our field manager owns it, and it ceases to be as soon as somebody else changes it. What
-// is not ours is neither changed nor put back. Each apply names all that is ours on the node, since what an apply leaves out is
-// taken away: so marks say who still wants a field, and managed fields say whether it is ours to take away. The list of taints
-// has one owner altogether in Kubernetes ("listType=atomic"): taints go by a merge patch, under the same condition, and the mark
-// says which taint is ours, by its key, value, effect and the time at which it was added.
+// Labels, spec.unschedulable and conditions are written by server-side apply, so the API server records the owner of
+// each in metadata.managedFields. A field is ours while our field manager owns it, and no longer as soon as somebody
+// else changes it. We neither change nor undo fields of others. Each apply names all our fields on the node, since it
+// removes any field that it leaves out. So marks record who still wants a field, and managed fields record whether we
+// may remove it. The list of taints has a single owner in Kubernetes ("listType=atomic"). So taints are written by a
+// merge patch, under the same condition. The mark identifies our taint by key, value, effect and the time when it was
+// added.
 //
-// # A person's word ends all claims
+// # A person overrules all claims
 //
-// A mark is a claim: its response wants the node cordoned, or the label, the taint or the condition there. A claim and what it claims
-// come by one write. So where a claim stands, and not what it claims, somebody has taken that away: the claim is overruled. No
-// response does anew what somebody has taken away from one that is open still, nor does that one's own next step (overrule), and
-// the same step, repeated, does not say that it is done (lost). When it ends, what was said of it is over: a new fault is a new
-// reason. One that is closed without having been put back has left what it did to a person, and its claim stands for as long as
-// that: others that are put back leave it alone. Once it is overruled it means nothing, and the next write takes its mark away.
+// A mark is a claim: its response wants the node cordoned, or a label, a taint or a condition present. One write sets
+// both the mark and the claimed state. So if the mark is there and the claimed state is not, somebody has removed that
+// state, and the claim is overruled. While the claim's response is open, neither its next step nor another response
+// restores the state (overrule). The same step, repeated, does not report itself as done (lost). When that response
+// ends, the decision no longer applies: a new fault is a new reason. A response that is closed without an undo leaves
+// its effect to a person, and its claim lasts as long as the effect: an undo by another response does not remove it.
+// Once overruled, such a claim has no effect, and the next write removes its mark.
 package nodeplan
 
 import (
@@ -47,10 +49,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// Manager is the field manager of all that is written.
+// Manager is the field manager of all our writes.
 const Manager = "lofamo"
 
-// The annotations of a node.
+// Annotations on a node.
 const (
 	TokenKey   = "lofamo.io/token"
 	AttemptKey = "lofamo.io/attempt"
@@ -59,12 +61,13 @@ const (
 
 // Write is one write to a node object.
 type Write struct {
-	Status bool   // to the subresource status
-	Apply  bool   // server-side apply by Manager, which takes what it names; else a merge patch
+	Status bool   // write to the status subresource
+	Apply  bool   // server-side apply by Manager, which takes ownership of the fields that it names; else a merge patch
 	Body   []byte // JSON
 }
 
-// Plan is what follows for an attempt. Without a Write it has ended with Result; with one, it ends so once that is written.
+// Plan is the next action of an attempt. Without a Write the attempt has ended with Result; otherwise it ends with
+// Result once the write succeeds.
 type Plan struct {
 	Write  *Write
 	Result executor.Result
@@ -72,15 +75,15 @@ type Plan struct {
 
 func ends(r executor.Result) Plan { return Plan{Result: r} }
 
-// step is one attempt at one node.
+// step is one attempt on one node.
 type step struct {
 	n    *corev1.Node
 	j    executor.Job
 	now  time.Time
-	key  string // of the mark
+	key  string // annotation of the mark
 	all  map[string]Mark
-	mine *Mark    // of this step; nil: there is none
-	gone []string // marks that this write takes away besides its own
+	mine *Mark    // the mark of this step, or nil
+	gone []string // other marks that this write removes
 }
 
 func newStep(n *corev1.Node, j executor.Job, now time.Time) *step {
@@ -91,8 +94,7 @@ func newStep(n *corev1.Node, j executor.Job, now time.Time) *step {
 	return s
 }
 
-// Next says what the attempt writes to the node as it is. open says which of the responses that Overruled has named are open; of
-// the others it says nothing.
+// Next returns the attempt's plan for the node. open says which of the responses returned by Overruled are open.
 func Next(n *corev1.Node, j executor.Job, open map[string]bool, now time.Time) Plan {
 	if r, refused := Fenced(n, j.Token); refused {
 		return ends(r)
@@ -121,7 +123,7 @@ func Next(n *corev1.Node, j executor.Job, open map[string]bool, now time.Time) P
 	}
 }
 
-// Fenced refuses what a higher token has been before, or what cannot be known to be fenced.
+// Fenced refuses an attempt if the node has a higher token, or a token that cannot be read.
 func Fenced(n *corev1.Node, mine uint64) (executor.Result, bool) {
 	v, ok := n.Annotations[TokenKey]
 	if !ok {
@@ -138,8 +140,8 @@ func Fenced(n *corev1.Node, mine uint64) (executor.Result, bool) {
 	}
 }
 
-// Stands says whether the mark of the job's step is on the node, and no higher token: what takes longer than one write looks here
-// before each of its acts. What is said otherwise is why it has to end.
+// Stands reports whether the node has the mark of the job's step and no higher token. An action of several requests
+// checks it before each one. If it returns false, the result is the reason why the action must end.
 func Stands(n *corev1.Node, j executor.Job) (executor.Result, bool) {
 	if r, refused := Fenced(n, j.Token); refused {
 		return r, false
@@ -156,17 +158,17 @@ func attempt(j executor.Job) string {
 	return fmt.Sprintf("%s/%d/%d", j.Response, j.Step, j.Attempt.Attempt)
 }
 
-// stamp are the annotations of every write.
+// stamp returns the annotations of every write.
 func (s *step) stamp() map[string]any {
 	return map[string]any{TokenKey: token(s.j), AttemptKey: attempt(s.j)}
 }
 
-// head is the metadata of every write: it is for this object as it was read, and creates none.
+// head returns the metadata of every write, which matches only this version of this object and creates none.
 func (s *step) head(annotations map[string]any) map[string]any {
 	return map[string]any{"name": s.n.Name, "uid": string(s.n.UID), "resourceVersion": s.n.ResourceVersion, "annotations": annotations}
 }
 
-// annotated are the annotations of an apply: the stamp, and all marks that go the same way.
+// annotated returns the annotations of an apply: the stamp, and all marks written through the same resource.
 func (s *step) annotated(status bool) map[string]any {
 	out := s.stamp()
 	for k, m := range s.all {
@@ -177,7 +179,7 @@ func (s *step) annotated(status bool) map[string]any {
 	return out
 }
 
-// apply makes a plan of an apply, of what is in with beside the head.
+// apply returns the plan of an apply with the given fields besides the head.
 func (s *step) apply(status bool, with map[string]any, r executor.Result) Plan {
 	body := map[string]any{"apiVersion": "v1", "kind": "Node"}
 	maps.Copy(body, with)
@@ -193,11 +195,11 @@ func (s *step) write(w *Write, body map[string]any, r executor.Result) Plan {
 	return Plan{Write: w, Result: r}
 }
 
-// put takes up the step's own mark, and unmark leaves it out.
+// put adds the step's own mark, and unmark removes it.
 func (s *step) put(m Mark) { m.text = m.encode(); s.all[s.key] = m }
 func (s *step) unmark()    { delete(s.all, s.key) }
 
-// others are the marks of other steps and responses for which it is so, by their annotations, in order.
+// others returns the sorted annotations of other steps' marks for which so is true.
 func (s *step) others(so func(Mark) bool) []string {
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(s.all)) {

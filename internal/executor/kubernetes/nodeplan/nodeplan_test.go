@@ -16,7 +16,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// The rest of the plans is tested against a real API server, by the package above: whose a field is, the API server says.
+// The package above tests the other plans against a real API server, which knows the owners of fields.
 
 func job(kind response.Kind) executor.Job {
 	return executor.Job{
@@ -26,7 +26,7 @@ func job(kind response.Kind) executor.Job {
 	}
 }
 
-// TestFenced: a higher token, and one that is none, are refused by whatever looks at the node.
+// TestFenced: every function that reads the node refuses a higher token and an invalid one.
 func TestFenced(t *testing.T) {
 	for given, want := range map[string]response.Outcome{"6": 0, "7": 0, "8": response.StaleToken, "": response.Unchanged,
 		"-1": response.Unchanged, "18446744073709551616": response.Unchanged} {
@@ -48,8 +48,8 @@ func TestFenced(t *testing.T) {
 	}
 }
 
-// TestEveryWriteIsConditional: each names the object and the version that were read, the token and the attempt, and says nothing of a
-// field that is not ours.
+// TestEveryWriteIsConditional: each write names the object and the version that was read, the token and the attempt,
+// and no field of others.
 func TestEveryWriteIsConditional(t *testing.T) {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", ResourceVersion: "12", Labels: map[string]string{"theirs": "x"}},
 		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Ready", Status: "True"}}}}
@@ -75,7 +75,7 @@ func TestEveryWriteIsConditional(t *testing.T) {
 				t.Errorf("%s: names what is not ours: %s", kind, p.Write.Body)
 			}
 			if _, marked := b.Annotations["lofamo.io/did-r7-1.2"]; marked != !undo {
-				if v := b.Annotations["lofamo.io/did-r7-1.2"]; !undo || v != "" { // null takes it away
+				if v := b.Annotations["lofamo.io/did-r7-1.2"]; !undo || v != "" { // null removes it
 					t.Errorf("%s, undo %t: mark %q", kind, undo, v)
 				}
 			}
@@ -83,7 +83,7 @@ func TestEveryWriteIsConditional(t *testing.T) {
 	}
 }
 
-// TestOwned: what the managed fields say, and what they do not.
+// TestOwned: ownedBy reads our applies in the managed fields and ignores all other entries.
 func TestOwned(t *testing.T) {
 	entry := func(manager string, op metav1.ManagedFieldsOperationType, sub, fields string) metav1.ManagedFieldsEntry {
 		f := metav1.NewFieldsV1(fields)
@@ -106,7 +106,7 @@ func TestOwned(t *testing.T) {
 	}
 }
 
-// TestReasons: every component and state makes a reason that Kubernetes takes.
+// TestReasons: every component and state gives a reason that Kubernetes accepts.
 func TestReasons(t *testing.T) {
 	j := job(response.KubernetesCondition)
 	for _, c := range fault.Components() {
@@ -137,8 +137,8 @@ func TestText(t *testing.T) {
 	}
 }
 
-// FuzzMarks: whatever stands in the annotations and managed fields of a node, plans are made or refused, and what is not understood is
-// left as it is.
+// FuzzMarks: for any annotations and managed fields of a node, Next returns a plan or a refusal, and keeps entries that
+// it cannot read.
 func FuzzMarks(f *testing.F) {
 	f.Add(`{"kind":"kubernetes.cordon"}`, `{"f:spec":{"f:unschedulable":{}}}`, uint8(0))
 	f.Add(`{"kind":"kubernetes.condition","type":"A","reason":"B","message":"C"}`,
@@ -167,7 +167,7 @@ func FuzzMarks(f *testing.F) {
 	})
 }
 
-// TestLost: a step that stands by its mark is done only while what it has brought is there as it was asked for. A drain looks by itself.
+// TestLost: a marked step counts as done only while its effect is present as requested. A drain checks that by itself.
 func TestLost(t *testing.T) {
 	bare := func() *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{MarkKey("r7-1", 2): "{}"}}}

@@ -12,11 +12,11 @@ import (
 	"github.com/lofamo/lofamo/internal/executor"
 )
 
-// Drain is what a drain's parameters ask for.
+// Drain holds the parameters of a drain.
 type Drain struct {
-	Grace    *int64 // seconds that every pod gets to end; nil: as many as it asks for itself
-	Force    bool   // pods are ended too that nobody starts elsewhere
-	EmptyDir bool   // and those whose data on the node are lost with them
+	Grace    *int64 // seconds for every pod to end; nil for the pod's own value
+	Force    bool   // also end pods without a controller that would replace them
+	EmptyDir bool   // also end pods that lose their data on the node
 }
 
 // DrainOf reads the parameters of a job.
@@ -33,18 +33,18 @@ func DrainOf(j executor.Job) (Drain, error) {
 	return d, nil
 }
 
-// Pods are those of a node that a drain is about, each list by namespace and name. Those of daemon sets, which nothing keeps from
-// the node, static ones, which the API server only mirrors, and those that have ended are in none.
+// Pods are the pods of a node that a drain handles, each list sorted by namespace and name. They do not include pods of
+// daemon sets, which tolerate the cordon, static pods, which the API server only mirrors, and pods that have ended.
 type Pods struct {
-	Evict   []*corev1.Pod // to be evicted
-	Leaving []*corev1.Pod // that are ending
-	Blocked []string      // that the parameters do not allow to end, each with why
+	Evict   []*corev1.Pod // pods to evict
+	Leaving []*corev1.Pod // pods that are terminating
+	Blocked []string      // pods that the parameters do not allow to end, with reasons
 }
 
-// Left is how many are still there.
+// Left returns the number of pods still there.
 func (p Pods) Left() int { return len(p.Evict) + len(p.Leaving) + len(p.Blocked) }
 
-// Sort says what is to become of each pod.
+// Sort assigns each pod to one of the lists.
 func (d Drain) Sort(pods []corev1.Pod) Pods {
 	var out Pods
 	for i := range pods {
@@ -71,5 +71,5 @@ func (d Drain) Sort(pods []corev1.Pod) Pods {
 	return out
 }
 
-// PodName is namespace and name.
+// PodName returns namespace and name.
 func PodName(p *corev1.Pod) string { return p.Namespace + "/" + p.Name }

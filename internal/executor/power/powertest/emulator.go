@@ -1,4 +1,4 @@
-// Package powertest gives tests a Redfish service to reset nodes by, and counts what it was made to do.
+// Package powertest provides a Redfish service for tests that records the resets it carries out.
 package powertest
 
 import (
@@ -15,39 +15,40 @@ import (
 	"testing"
 )
 
-// Emulator is a Redfish service with one ComputerSystem, after the DMTF's schemas: ServiceRoot v1_15_0, ComputerSystem v1_20_0, Task
-// v1_7_0, and the protocol's answers (DSP0266 1.20: authentication, actions, asynchronous operations, errors).
+// Emulator is a Redfish service with one ComputerSystem, according to the DMTF's schemas: ServiceRoot v1_15_0,
+// ComputerSystem v1_20_0, Task v1_7_0, and the protocol's answers (DSP0266 1.20: authentication, actions, asynchronous
+// operations, errors).
 type Emulator struct {
 	*httptest.Server
-	Dir string // with ca.pem, of its certificate, and the password of the user root
+	Dir string // holds ca.pem, for its certificate, and the password of the user root
 
 	mu     sync.Mutex
-	resets []string // as they were carried out
+	resets []string // in the order of execution
 	power  string
-	looks  int // at the task
+	looks  int // polls of the task
 
-	// What goes wrong; zero values: nothing.
-	Status   int           // of the answer to a reset, which is not carried out
-	Late     int           // of the answer to one that is carried out all the same
+	// Faults to simulate; zero values mean none.
+	Status   int           // status of the answer to a reset that is not carried out
+	Late     int           // status of the answer to a reset that is carried out anyway
 	Hang     chan struct{} // the answer to a reset, which is carried out, waits for it
-	Drop     bool          // the connection is closed instead of an answer, and the reset carried out
+	Drop     bool          // closes the connection instead of answering, and carries out the reset
 	Task     []string      // states of the task that a reset becomes, the last for ever
-	Monitor  string        // where the task is said to be; empty: at its monitor
+	Monitor  string        // claimed location of the task; empty: its monitor
 	OnlyCode bool          // the monitor answers by status alone
-	At       string        // where the reset is said to be; empty: where it is
-	Redirect string        // where the system is said to be
-	Allowed  []string      // the ResetTypes that it has
+	At       string        // claimed location of the reset; empty: the real one
+	Redirect string        // claimed location of the system
+	Allowed  []string      // supported ResetTypes
 }
 
-// Where what is.
+// Paths of the service.
 const (
 	root        = "/redfish/v1/"
-	System      = "/redfish/v1/Systems/437XR1138R2" // of the one system
+	System      = "/redfish/v1/Systems/437XR1138R2" // the only system
 	action      = System + "/Actions/ComputerSystem.Reset"
 	TaskMonitor = "/redfish/v1/TaskService/TaskMonitors/545"
 )
 
-// New starts one that ends with the test.
+// New starts an emulator that stops with the test.
 func New(t testing.TB) *Emulator {
 	e := &Emulator{Dir: t.TempDir(), power: "On", Allowed: []string{"On", "ForceOff", "GracefulRestart", "ForceRestart", "PowerCycle"}}
 	e.Server = httptest.NewTLSServer(e)
@@ -80,7 +81,7 @@ func answer(w http.ResponseWriter, status int, body any) {
 	}
 }
 
-// fail answers as the protocol has errors.
+// fail answers with an error in the protocol's format.
 func fail(w http.ResponseWriter, status int, id, text string) {
 	answer(w, status, map[string]any{"error": map[string]any{
 		"code": "Base.1.18." + id, "message": text,

@@ -1,4 +1,4 @@
-// Package processtest gives tests an executor process with certificates, a ledger and supervisors that may call it.
+// Package processtest provides an executor process with certificates, a ledger and supervisors for tests.
 package processtest
 
 import (
@@ -22,14 +22,14 @@ import (
 // Cluster is the name of the cluster.
 const Cluster = "test"
 
-// Fixture is what an executor process needs.
+// Fixture holds the files and configuration of an executor process.
 type Fixture struct {
 	Dir    string
-	Config process.Config // with a ledger, nothing configured to be done
+	Config process.Config // with a ledger, and no executors configured
 	CA     *pki.CA
 }
 
-// New makes the certificates and the ledger.
+// New creates the certificates and the ledger.
 func New(t testing.TB) *Fixture {
 	t.Helper()
 	ca, err := pki.NewCA(Cluster)
@@ -48,7 +48,7 @@ func New(t testing.TB) *Fixture {
 
 func (f *Fixture) path(name string) string { return filepath.Join(f.Dir, name) }
 
-// Certificate makes that of a role.
+// Certificate issues a certificate for a role.
 func (f *Fixture) Certificate(t testing.TB, role pki.Role) config.SupervisorTLS {
 	t.Helper()
 	c := config.SupervisorTLS{CA: f.path("ca.pem"), Cert: f.path(string(role) + ".pem"), Key: f.path(string(role) + ".key")}
@@ -56,7 +56,7 @@ func (f *Fixture) Certificate(t testing.TB, role pki.Role) config.SupervisorTLS 
 	return c
 }
 
-// Start runs the process in this one until the test, or the returned function, ends it.
+// Start runs the executor process inside the test process until the end of the test or a call of stop.
 func (f *Fixture) Start(t testing.TB) (stop func()) {
 	t.Helper()
 	p, err := process.New(f.Config, slog.New(slog.NewTextHandler(t.Output(), nil)))
@@ -87,7 +87,7 @@ func (f *Fixture) Supervisor(t testing.TB, address string) *remote.Executor {
 	return x
 }
 
-// Job is an attempt at a step of a response, for node n1.
+// Job returns an attempt at a step of a response, for node n1.
 func Job(kind response.Kind, token uint64, id string, step, attempt int, parameters map[string]string) executor.Job {
 	return executor.Job{
 		Effect: response.Effect{
@@ -100,7 +100,7 @@ func Job(kind response.Kind, token uint64, id string, step, attempt int, paramet
 	}
 }
 
-// Do makes an attempt within its time.
+// Do makes an attempt with its timeout.
 func Do(t testing.TB, x executor.Executor, j executor.Job) executor.Result {
 	ctx, cancel := context.WithTimeout(t.Context(), j.Timeout)
 	defer cancel()

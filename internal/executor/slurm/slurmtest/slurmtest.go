@@ -1,4 +1,4 @@
-// Package slurmtest gives tests a real Slurm controller, as Debian has it.
+// Package slurmtest starts a real Slurm controller from Debian for tests.
 package slurmtest
 
 import (
@@ -19,7 +19,8 @@ import (
 	"github.com/lofamo/lofamo/internal/needs"
 )
 
-// Controller is a real slurmctld with nodes n1 to n20, which no slurmd serves: that a node is drained is for the controller to say.
+// Controller is a real slurmctld with nodes n1 to n20 and no slurmd: the controller alone decides whether a node is
+// drained.
 type Controller struct {
 	Dir      string
 	Scontrol string // a script that runs the real one
@@ -29,17 +30,17 @@ type Controller struct {
 	ended  chan error
 }
 
-// Close ends it.
+// Close stops the controller.
 func (c *Controller) Close() {
 	if c.daemon != nil && c.daemon.Process != nil {
 		_ = c.daemon.Process.Kill()
-		for range c.ended { // its error says that it was killed
+		for range c.ended { // its error is that of the kill
 		}
 	}
 	_ = os.RemoveAll(c.Dir)
 }
 
-// find looks for a program as Debian installs it, in its own place or below another root.
+// find returns the path of a program as Debian installs it.
 func find(names ...string) (string, error) {
 	for _, n := range names {
 		if p, err := exec.LookPath(n); err == nil {
@@ -52,15 +53,15 @@ func find(names ...string) (string, error) {
 	return "", fmt.Errorf("none of %v is installed", names)
 }
 
-// Script writes a program. Nobody forks meanwhile: a child that has the file open for writing, until it has another program, would make
-// "text file busy" of a run.
+// Script writes a program. It blocks forks meanwhile: a forked child would hold the file open for writing until its
+// exec, and running the script would fail with "text file busy".
 func Script(path, text string) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	return os.WriteFile(path, []byte(text), 0o700)
 }
 
-// Start starts one, or skips the test where Slurm is not installed; in CI that fails.
+// Start starts a controller. It skips the test if Slurm is not installed, or fails it in CI.
 func Start(t testing.TB) *Controller {
 	t.Helper()
 	c, err := start(t)
@@ -149,7 +150,7 @@ PartitionName=debug Nodes=ALL Default=YES State=UP
 	c.ended = make(chan error, 1)
 	go func() { c.ended <- c.daemon.Wait(); close(c.ended) }()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		// scontrol itself waits long for a port at which nobody is yet.
+		// Dial directly, because scontrol itself waits long for a closed port.
 		conn, err := net.Dial("tcp", addr.String())
 		if err == nil {
 			return conn.Close()
@@ -166,8 +167,8 @@ PartitionName=debug Nodes=ALL Default=YES State=UP
 	}
 }
 
-// everywhere returns a port that is free at all addresses: slurmctld listens at all of them. It is none that freeport gives, nor the
-// kernel by itself.
+// everywhere returns a port that is free on all addresses, because slurmctld listens on every address. It lies outside
+// the ranges of freeport and of the kernel's ephemeral ports.
 func everywhere() (uint16, error) {
 	const first, count = 30000, 2700
 	var err error
@@ -189,7 +190,7 @@ func (c *Controller) Run(args ...string) (string, error) {
 	return string(bytes.TrimSpace(out)), err
 }
 
-// Operator does what an operator does by hand.
+// Operator changes a node as an operator would.
 func (c *Controller) Operator(t testing.TB, args ...string) {
 	t.Helper()
 	if out, err := c.Run(append([]string{"update"}, args...)...); err != nil {

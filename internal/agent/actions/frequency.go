@@ -8,70 +8,73 @@ import (
 	"strings"
 )
 
-// The limits of frequencies. What was there before the first of them, and what is there by them, is kept before anything is
-// written; put back is only what is still as it was written. Several steps may want a limit at a time: the lowest is in force,
-// and what was there before comes back with the last of them.
+// Frequency limits. The ledger keeps the value from before the first limit, and the limits' own values, before anything
+// is written. An undo restores only policies that still have the value written here. Several steps may want a limit at
+// the same time: the lowest is in force, and the former value comes back with the last one.
 //
-// What is written to scaling_max_freq is a request, one of several: the kernel's cooling devices, firmware and drivers have
-// theirs, the lowest counts, it is rounded to what the hardware has, and that is what is read (kernel: drivers/cpufreq/cpufreq.c,
-// freq_qos). What was requested cannot be read. So
+// A value written to scaling_max_freq is one request among several: the kernel's cooling devices, firmware and drivers
+// make others. The lowest request counts, the kernel rounds it to what the hardware has, and reads return the
+// result (kernel: drivers/cpufreq/cpufreq.c, freq_qos). The request itself cannot be read. So a value that is
+// read is judged in this way:
 //
-//   - what is higher than all that may be ours is somebody else's request;
-//   - what is as it was last read is ours;
-//   - what is lower is in doubt: the kernel throttles, or somebody has requested less. Our own request is written again then. If that raises what is read it
-//     was somebody's, which is put back; if it does not, nothing of ours holds it down, and what is done goes on. Somebody's request that is not lower than
-//     what the kernel throttles to at that moment nobody can tell.
-//   - what is read while the kernel throttles is never taken for what somebody has requested: what was seen before that is, or the limit is refused.
+//   - A value higher than all that may be ours is another party's request.
+//   - A value equal to the last one read is ours.
+//   - A lower value is in doubt: the kernel throttles, or another party has requested less. Then our request is written
+//     again. If the value rises, it was another party's, and is put back. If not, nothing of ours holds it down, and the
+//     work continues. If the other request is no lower than the kernel's throttle at that moment, it cannot be detected.
+//   - A value read while the kernel throttles never counts as another party's request. The value seen before the
+//     throttle counts instead; without one the limit is refused.
 
-// Limit is what steps have made of the highest frequency of one cpufreq policy.
+// Limit is the steps' limit of the highest frequency of one cpufreq policy.
 type Limit struct {
 	Policy string `json:"policy"` // "policy0"
-	Former uint64 `json:"former"` // before the first of them, kHz
-	Ours   uint64 `json:"ours"`   // as it was requested last, or is about to be
-	// Was is the highest that may have been requested before that, until it is known to be written: whoever writes may end between.
-	// 0: it is written.
+	Former uint64 `json:"former"` // before the first limit, kHz
+	Ours   uint64 `json:"ours"`   // as last requested, or about to be
+	// Was is the highest value that may have been requested before Ours, until Ours is known to be written, since the
+	// writer may end in between. 0: Ours is written.
 	Was uint64 `json:"was,omitempty"`
-	// Read is what could be read after that, where it was another value; 0: nothing else.
+	// Read is the value read after the write, if it differs; 0: it does not.
 	Read uint64 `json:"read,omitempty"`
-	// Stood is what was read before as well as after that, where it is higher: the kernel had not followed yet, or is held up. Only
-	// this very value is ours: what is between it and Ours is somebody's. 0: nothing of the kind.
+	// Stood is the value read both before and after the write, if it is higher: the kernel had not followed yet, or is
+	// held up. Only this exact value is ours; one between it and Ours is another party's. 0: there is none.
 	Stood uint64 `json:"stood,omitempty"`
-	// Lower is what is read, and in doubt, until it is known whose it is. 0: nothing is in doubt.
+	// Lower is the value in doubt, until its origin is known. 0: there is none.
 	Lower  uint64            `json:"lower,omitempty"`
-	Owners map[string]uint64 `json:"owners"` // what each step wants, by Attempt.Owner
+	Owners map[string]uint64 `json:"owners"` // the limit that each step wants, by Attempt.Owner
 }
 
-// most is the highest that can be read while nobody has requested more than we have.
+// most returns the highest value that can be read while no other party has requested more.
 func (f *Limit) most() uint64 { return max(f.Ours, f.Was, f.Read) }
 
-// theirs says of what is read that somebody has requested more than we have.
+// theirs reports whether a value that was read proves another party's higher request.
 func (f *Limit) theirs(khz uint64) bool { return khz > f.most() && khz != f.Stood }
 
-// set notes that another value is about to be requested.
+// set records that another value is about to be requested.
 func (f *Limit) set(khz uint64) { f.Was, f.Ours, f.Read, f.Stood = max(f.most(), f.Stood), khz, 0, 0 }
 
-// doubtful says of what is read that it may be somebody's. Until a request is known to be written it is ours.
+// doubtful reports whether a value that was read may be another party's. Until a request is known to be written the
+// value counts as ours.
 func (f *Limit) doubtful(khz uint64) bool { return f.Was == 0 && khz < f.Ours && khz != f.Read }
 
-// lowest is what is to be in force: no higher than it was before.
+// lowest returns the limit to enforce: no higher than the former value.
 func (f *Limit) lowest() uint64 {
 	return min(f.Former, slices.Min(slices.Collect(maps.Values(f.Owners))))
 }
 
-// Frequency is one cpufreq policy as it is, in kHz: see Documentation/admin-guide/pm/cpufreq.rst of the kernel.
+// Frequency is the state of one cpufreq policy, in kHz: see Documentation/admin-guide/pm/cpufreq.rst of the kernel.
 type Frequency struct {
 	Policy   string
-	Min, Max uint64 // that the hardware has: cpuinfo_min_freq, cpuinfo_max_freq
+	Min, Max uint64 // of the hardware: cpuinfo_min_freq, cpuinfo_max_freq
 	Limit    uint64 // scaling_max_freq
-	// Throttled is what can be seen of requests of the kernel and of firmware, another text whenever they are others; empty: they
-	// have none. Where it is not empty what is read may not be what was requested.
+	// Throttled describes the visible requests of the kernel and of firmware, and changes with them; empty: there are
+	// none. If it is not empty, the value read may differ from the request.
 	Throttled string
 }
 
-// Share is what a policy is limited to in percent of what the hardware has, and no lower than that can go.
+// Share returns the limit for a percentage of the hardware's highest frequency, but no less than its lowest.
 func (f Frequency) Share(percent int) uint64 { return max(f.Max/100*uint64(percent), f.Min) }
 
-// Write is one to be made.
+// Write is a write to make.
 type Write struct {
 	Policy string
 	KHz    uint64
@@ -85,7 +88,8 @@ func readOf(now []Frequency, policy string) (Frequency, bool) {
 	return now[i], true
 }
 
-// Seen notes what is read of policies that are neither limited by us nor throttled, and says whether there is something to keep.
+// Seen records the values of policies that are neither limited by us nor throttled, and reports whether the ledger must
+// be stored.
 func (l *Ledger) Seen(now []Frequency) (keep bool) {
 	for _, f := range now {
 		limited := slices.ContainsFunc(l.Limits, func(l Limit) bool { return l.Policy == f.Policy })
@@ -100,22 +104,22 @@ func (l *Ledger) Seen(now []Frequency) (keep bool) {
 	return keep
 }
 
-// Doubt is a limit of which something lower is read than was requested.
+// Doubt is a limit whose value reads lower than requested.
 type Doubt struct {
 	Write            // ours, to be requested again
-	Lower     uint64 // what was read, kHz
+	Lower     uint64 // the value read, kHz
 	Throttled string // as Frequency.Throttled
 }
 
-// Doubt returns which limits are in doubt, and notes it, so that it can be told whose they are also when whoever asks ends. What
-// is read while the kernel throttles is not noted: it says nothing later.
+// Doubt returns the limits in doubt, and records them, so that their origin can be found even if the caller ends. It
+// does not record values read while the kernel throttles, because they prove nothing later.
 func (l *Ledger) Doubt(now []Frequency) (doubts []Doubt) {
 	for i := range l.Limits {
 		f := &l.Limits[i]
 		is, ok := readOf(now, f.Policy)
 		switch {
 		case !ok || f.theirs(is.Limit):
-		case f.Lower != 0 && is.Limit > f.Lower: // whoever has asked before has ended, and has raised it
+		case f.Lower != 0 && is.Limit > f.Lower: // an earlier caller ended after it had raised the value
 			doubts = append(doubts, Doubt{Write{f.Policy, f.Ours}, f.Lower, is.Throttled})
 		case f.doubtful(is.Limit):
 			doubts = append(doubts, Doubt{Write{f.Policy, f.Ours}, is.Limit, is.Throttled})
@@ -129,8 +133,8 @@ func (l *Ledger) Doubt(now []Frequency) (doubts []Doubt) {
 	return doubts
 }
 
-// Raised returns what is somebody's, now that ours is requested again: it is to be put back. What has risen while the kernel
-// throttled otherwise was the kernel's, as far as anybody can tell.
+// Raised returns the values of other parties, which must be put back, once our requests are written again. A value that
+// rose while the kernel's throttle changed counts as the kernel's.
 func Raised(doubts []Doubt, now []Frequency) (writes []Write) {
 	for _, d := range doubts {
 		if f, ok := readOf(now, d.Policy); ok && f.Limit > d.Lower && f.Throttled == d.Throttled {
@@ -140,7 +144,8 @@ func Raised(doubts []Doubt, now []Frequency) (writes []Write) {
 	return writes
 }
 
-// Settle ends all doubts: what was somebody's, and is put back, is his. It returns how many of these were an owner's.
+// Settle ends all doubts: limits of policies that other parties have set are dropped. It returns how many of them
+// belonged to owner.
 func (l *Ledger) Settle(theirs []Write, owner string) (lost int) {
 	l.Limits = slices.DeleteFunc(l.Limits, func(f Limit) bool {
 		his := slices.ContainsFunc(theirs, func(w Write) bool { return w.Policy == f.Policy })
@@ -155,19 +160,20 @@ func (l *Ledger) Settle(theirs []Write, owner string) (lost int) {
 	return lost
 }
 
-// ErrThrottled says that nobody can tell what was requested before, so that it could not be put back.
+// ErrThrottled says that the earlier request is unknown, so that it could not be put back.
 var ErrThrottled = errors.New("the kernel throttles, and what was set before that was not seen")
 
-// Limits returns what a step's limit, in percent of what the hardware has, makes of the ledger's limits, and what is to be
-// written once that is kept. A policy that somebody else has limited as low already is left to him. With what has been done it
-// returns the same again, and no writes. There are no doubts left. seen is Ledger.Unlimited.
+// Limits applies a step's limit, in percent of the hardware's highest frequency, to the ledger's limits. It returns the
+// new limits, and the writes to make once they are stored. A policy that another party has limited as low already is
+// left alone. Repeating the call returns the same limits and no writes. The caller must have settled all doubts. seen
+// is Ledger.Unlimited.
 func Limits(have []Limit, now []Frequency, seen map[string]uint64, owner string, percent int) (limits []Limit, writes []Write, err error) {
 	limits = cloneLimits(have)
 	var unknown []string
 	for _, f := range now {
 		want := f.Share(percent)
 		i := slices.IndexFunc(limits, func(l Limit) bool { return l.Policy == f.Policy })
-		if i >= 0 && limits[i].theirs(f.Limit) { // somebody has set another since
+		if i >= 0 && limits[i].theirs(f.Limit) { // another party has set it since
 			limits = slices.Delete(limits, i, i+1)
 			i = -1
 		}
@@ -187,7 +193,7 @@ func Limits(have []Limit, now []Frequency, seen map[string]uint64, owner string,
 		}
 		l := &limits[i]
 		l.Owners[owner] = want
-		if low := l.lowest(); low != l.Ours || l.Was != 0 { // the latter: kept, and perhaps not written, for whoever did has ended between
+		if low := l.lowest(); low != l.Ours || l.Was != 0 { // the latter: stored, perhaps not written
 			l.set(low)
 			writes = append(writes, Write{f.Policy, low})
 		}
@@ -198,9 +204,9 @@ func Limits(have []Limit, now []Frequency, seen map[string]uint64, owner string,
 	return limits, writes, nil
 }
 
-// Unlimit returns what is left of the limits once a step's is put back, what is to be written, and how many policies are left as
-// they are because somebody else has set them since. A policy's last limit is to be kept until what was there before is written
-// again. There are no doubts left.
+// Unlimit removes a step's limit. It returns the remaining limits, the writes to make, and how many policies are left
+// alone because another party has set them since. Keep a policy's last limit until its former value is written again.
+// The caller must have settled all doubts.
 func Unlimit(have []Limit, now []Frequency, owner string) (limits []Limit, writes []Write, others int) {
 	for _, l := range cloneLimits(have) {
 		_, mine := l.Owners[owner]
@@ -210,7 +216,7 @@ func Unlimit(have []Limit, now []Frequency, owner string) (limits []Limit, write
 		}
 		f, ok := readOf(now, l.Policy)
 		if !ok || l.theirs(f.Limit) {
-			if mine && (!ok || f.Limit != l.Former) { // an attempt that was interrupted may have put it back
+			if mine && (!ok || f.Limit != l.Former) { // an interrupted attempt may have put it back
 				others++
 			}
 			continue
@@ -220,7 +226,7 @@ func Unlimit(have []Limit, now []Frequency, owner string) (limits []Limit, write
 			writes = append(writes, Write{l.Policy, l.Former})
 			continue
 		}
-		if low := l.lowest(); low != l.Ours || l.Was != 0 { // the latter: the end of an attempt that was interrupted, of whichever step
+		if low := l.lowest(); low != l.Ours || l.Was != 0 { // the latter: the end of an interrupted attempt of any step
 			l.set(low)
 			writes = append(writes, Write{l.Policy, low})
 		}
@@ -237,7 +243,7 @@ func cloneLimits(have []Limit) []Limit {
 	return out
 }
 
-// Written notes what could be read of a policy after it was written. followed: it is another value than before.
+// Written records the value read after a write to a policy. followed says that it differs from the value before.
 func (l *Ledger) Written(policy string, khz uint64, followed bool) {
 	for i := range l.Limits {
 		f := &l.Limits[i]
@@ -245,7 +251,7 @@ func (l *Ledger) Written(policy string, khz uint64, followed bool) {
 			continue
 		}
 		switch {
-		case khz == f.Ours || khz > f.most(): // the latter: somebody has set it since
+		case khz == f.Ours || khz > f.most(): // the latter: another party has set it since
 		case khz > f.Ours && !followed:
 			f.Stood = khz
 		default:
@@ -259,8 +265,8 @@ func (f Frequency) String() string {
 	return fmt.Sprintf("%s at %d of %d kHz", f.Policy, f.Limit, f.Max)
 }
 
-// Until returns what is kept while the writes of Unlimit are made: what is left, and of what is put back that there is something
-// to put back.
+// Until returns the limits to store while the writes of Unlimit are made: the remaining limits, and those about to be
+// put back.
 func Until(have, left []Limit, writes []Write) []Limit {
 	out := cloneLimits(left)
 	for _, l := range have {
@@ -272,7 +278,7 @@ func Until(have, left []Limit, writes []Write) []Limit {
 	return out
 }
 
-// PutBack drops the last limits of policies of which what was there before is written again.
+// PutBack drops the last limits of policies whose former value is written again.
 func (l *Ledger) PutBack(left []Limit, writes []Write) {
 	l.Limits = slices.DeleteFunc(l.Limits, func(f Limit) bool {
 		return !slices.ContainsFunc(left, func(k Limit) bool { return k.Policy == f.Policy }) &&

@@ -9,13 +9,13 @@ import (
 	"testing"
 )
 
-// policy is one cpufreq policy as the kernel has it: the lowest request counts, rounded to what the hardware has.
+// policy simulates a cpufreq policy of the kernel. The lowest request counts, rounded to what the hardware has.
 type policy struct {
 	Frequency
-	request uint64 // by scaling_max_freq, of whoever wrote last
-	cooling uint64 // the kernel's own, which a cooling device shows; 0: none
-	hidden  uint64 // of a driver that shows none; 0: none
-	step    uint64 // the hardware has multiples of it, and the highest; 0: all
+	request uint64 // by scaling_max_freq, of the last writer
+	cooling uint64 // the kernel's own, visible in a cooling device; 0: none
+	hidden  uint64 // of a driver that shows nothing; 0: none
+	step    uint64 // the hardware has the highest and multiples of this; 0: all
 }
 
 func (p *policy) read() Frequency {
@@ -34,7 +34,7 @@ func (p *policy) read() Frequency {
 	return f
 }
 
-// sysfs is what the kernel has.
+// sysfs holds the simulated policies.
 type sysfs map[string]*policy
 
 func (s sysfs) list() (out []Frequency) {
@@ -53,8 +53,8 @@ func machine() sysfs {
 	}
 }
 
-// run makes what a doer makes: keep, write, keep; and ends after so many steps, as one that is killed. It says whether the limit
-// was refused.
+// run does the work of a runner: store, write, store. It stops after the given number of steps, like a killed process,
+// and reports whether the limit was refused.
 func run(s sysfs, l *Ledger, owner string, percent, steps int) (refused bool) {
 	step := func() bool { steps--; return steps >= 0 }
 	write := func(writes []Write) bool {
@@ -131,9 +131,9 @@ func TestLimits(t *testing.T) {
 	s, l := machine(), &Ledger{}
 	run(s, l, "a/0", 50, all)
 	s.want(t, 2_000_000, 1_000_000)
-	run(s, l, "a/0", 50, all) // again: the same
+	run(s, l, "a/0", 50, all) // repeated: no change
 	s.want(t, 2_000_000, 1_000_000)
-	run(s, l, "b/0", 80, all) // another one wants less of a limit
+	run(s, l, "b/0", 80, all) // another step wants a weaker limit
 	s.want(t, 2_000_000, 1_000_000)
 	run(s, l, "a/0", 0, all)
 	s.want(t, 3_200_000, 1_500_000) // policy4 was as low before
@@ -148,25 +148,25 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// What somebody else has set since is his.
+// A value that another party has set since belongs to that party.
 func TestLimitsOfOthers(t *testing.T) {
 	s, l := machine(), &Ledger{}
 	run(s, l, "a/0", 50, all)
 	s["policy0"].request = 1_200_000
 	run(s, l, "a/0", 0, all)
 	s.want(t, 1_200_000, 1_500_000)
-	run(s, l, "b/0", 50, all) // lower already
+	run(s, l, "b/0", 50, all) // already lower
 	s.want(t, 1_200_000, 1_000_000)
 	s["policy0"].request = 3_000_000
-	run(s, l, "c/0", 50, all) // from what he has set
+	run(s, l, "c/0", 50, all) // from the other party's value
 	s.want(t, 2_000_000, 1_000_000)
 	run(s, l, "c/0", 0, all)
 	run(s, l, "b/0", 0, all)
 	s.want(t, 3_000_000, 1_500_000)
 }
 
-// The hardware may have no frequency as it is requested: what it makes of it is still ours, also where whoever wrote it has ended
-// before he could read it.
+// The hardware may not have the exact requested frequency. The rounded value is still ours, even if its writer ended
+// before reading it.
 func TestRounded(t *testing.T) {
 	for steps := range 8 {
 		s, l := machine(), &Ledger{}
@@ -190,8 +190,8 @@ func TestRounded(t *testing.T) {
 	}
 }
 
-// The kernel throttles below our limit: the limit is ours all the same, and what was requested before comes back, not what the
-// kernel throttled to.
+// The kernel throttles below our limit: the limit is still ours, and the undo restores the earlier request, not the
+// throttled value.
 func TestThrottledBelowOurs(t *testing.T) {
 	for _, hidden := range []bool{false, true} {
 		s, l := machine(), &Ledger{}
@@ -216,13 +216,13 @@ func TestThrottledBelowOurs(t *testing.T) {
 	}
 }
 
-// What is read while the kernel throttles is nobody's request: what was seen before is, and where nothing was the limit is
-// refused, with nothing changed.
+// A value read while the kernel throttles is not a request: the value seen before counts. Without one the limit is
+// refused, and nothing changes.
 func TestThrottledBefore(t *testing.T) {
 	s, l := machine(), &Ledger{}
 	l.Seen(s.list())
 	s["policy0"].cooling = 1_200_000
-	run(s, l, "a/0", 50, all) // the kernel has it lower for now; when it is cool the limit is still there
+	run(s, l, "a/0", 50, all) // the kernel throttles for now; the limit remains after it has cooled down
 	s.want(t, 2_000_000, 1_000_000)
 	s["policy0"].cooling = 0
 	run(s, l, "a/0", 0, all)
@@ -238,21 +238,22 @@ func TestThrottledBefore(t *testing.T) {
 		t.Errorf("%+v", l.Limits)
 	}
 	s.want(t, 4_000_000, 1_500_000)
-	s["policy0"].cooling = 4_000_000 // a cooling device that is not at rest, and takes nothing: what is read was requested
+	s["policy0"].cooling = 4_000_000 // a cooling device in use without an effect: the value read was requested
 	if run(s, l, "a/0", 50, all) {
 		t.Error("refused")
 	}
 	s.want(t, 2_000_000, 1_000_000)
 }
 
-// Somebody sets less than our limit, and whoever finds that out is killed at any step: it stays his.
+// Another party sets less than our limit, and the process that detects this is killed at any step: the value stays the
+// other party's.
 func TestSomebodysLower(t *testing.T) {
 	for steps := range 20 {
 		for _, cooling := range []uint64{0, 1_500_000} {
 			s, l := machine(), &Ledger{}
 			run(s, l, "a/0", 50, all)
 			s["policy0"].request = 1_200_000
-			if steps > 5 || cooling == 0 { // what is read while the kernel throttles is not kept
+			if steps > 5 || cooling == 0 { // values read while the kernel throttles are not stored
 				s["policy0"].cooling = cooling
 			}
 			run(s, l, "a/0", 0, steps)
@@ -265,7 +266,8 @@ func TestSomebodysLower(t *testing.T) {
 	}
 }
 
-// The kernel cools down in the very moment in which it is asked whose a limit is: what it had throttled to is put back for nobody.
+// The kernel cools down exactly while the origin of a limit is being checked: its throttled value is not put back for
+// anyone.
 func TestCoolsDownMeanwhile(t *testing.T) {
 	s, l := machine(), &Ledger{}
 	run(s, l, "a/0", 50, all)
@@ -278,11 +280,11 @@ func TestCoolsDownMeanwhile(t *testing.T) {
 	if theirs := Raised(doubts, s.list()); len(theirs) != 0 {
 		t.Errorf("%v", theirs)
 	}
-	run(s, l, "a/0", 0, all) // and where whoever asked is killed
+	run(s, l, "a/0", 0, all) // also when the checking process is killed
 	s.want(t, 4_000_000, 1_500_000)
 }
 
-// The undo of one of several limits ends between what is kept and what is written; the next attempt writes it.
+// The undo of one of several limits ends between storing and writing; the next attempt writes it.
 func TestInterruptedUndoOfOne(t *testing.T) {
 	for steps := range 6 {
 		s, l := machine(), &Ledger{}
@@ -296,9 +298,9 @@ func TestInterruptedUndoOfOne(t *testing.T) {
 	}
 }
 
-// Whoever limits may end between any two of its steps, any number of times, while the kernel throttles and cools down: while
-// steps want limits exactly the lowest is requested; when all that was limited has been put back all is as it was, and nothing is
-// kept.
+// A process that limits may end between any two of its steps, any number of times, while the kernel throttles and cools
+// down. While steps want limits, exactly the lowest is requested. When all limits have been put back, every policy is
+// as before, and the ledger keeps nothing.
 func TestLimitsAreAlwaysPutBack(t *testing.T) {
 	refused := 0
 	for seed := range uint64(1000) {
@@ -317,7 +319,7 @@ func TestLimitsAreAlwaysPutBack(t *testing.T) {
 			}
 			p := s[[]string{"policy0", "policy4"}[r.IntN(2)]]
 			if slices.ContainsFunc(l.Limits, func(l Limit) bool { return l.Policy == p.Policy && l.Lower != 0 }) {
-				return // what is hidden, and relents while nobody is there to see it, is taken for somebody's
+				return // a hidden throttle that ends unobserved counts as another party's request
 			}
 			p.cooling, p.hidden = 0, 0
 			switch khz := p.Min + r.Uint64N(p.Max-p.Min); r.IntN(4) {
@@ -330,7 +332,7 @@ func TestLimitsAreAlwaysPutBack(t *testing.T) {
 			fmt.Fprintf(&log, " %s cooling %d hidden %d,", p.Policy, p.cooling, p.hidden)
 		}
 		run := func(owner string, percent, steps int) bool {
-			for _, p := range s { // before a limit what is hidden is taken for somebody's request
+			for _, p := range s { // before a limit, a hidden throttle counts as another party's request
 				if !slices.ContainsFunc(l.Limits, func(l Limit) bool { return l.Policy == p.Policy }) {
 					p.hidden = 0
 				}
@@ -357,7 +359,7 @@ func TestLimitsAreAlwaysPutBack(t *testing.T) {
 			fmt.Fprintf(&log, " %s %d%%,", owner, percent)
 			if run(owner, percent, all) {
 				refused++
-				run(owner, 0, all) // as the engine: what it may have done is put back
+				run(owner, 0, all) // like the engine: it puts back what may have been done
 				percent = 0
 			}
 			if delete(wanted, owner); percent != 0 {

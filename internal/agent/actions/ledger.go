@@ -1,14 +1,16 @@
-// Package actions is the ledger of what responses have had this node do (seed 001 §II: local readjustment): it refuses what comes too late, lets no attempt
-// be made twice, and says what became of each. It is the agent's part of what an executor owes (internal/executor), over restarts of whoever acts and of
-// the machine, so that it is kept on disk, and before anything is begun.
+// Package actions is the ledger of the acts that responses request of this node (seed 001 §II: local readjustment). It
+// refuses late orders, makes no attempt twice, and records the outcome of each. It is the agent's part of an executor's
+// duties (internal/executor), across restarts of the acting process and of the machine. So it is stored on disk, before
+// an act begins.
 //
 //	(nothing) ──Admit──► UNDER_WAY ──End──► DONE, UNCHANGED, PARTLY or NOT_KNOWN
 //	                         └── who did it has ended meanwhile: Interrupt ──► NOT_KNOWN
 //
-// A ledger has a name, its life, which is random and never comes again. An order to act names it: a copy of an old order does nothing to a ledger that
-// has begun anew and has seen no token yet.
+// A ledger has a random, unique incarnation, its life. An order to act names it: so a copy of an old order has no
+// effect on a new ledger that has seen no token yet.
 //
-// It is pure, and acts on nothing: that is for package doer, in the recovery daemon. Halves only ask it.
+// The package is pure, and does not act itself: that is the task of package runner, in the recovery daemon. Halves only
+// send it orders.
 package actions
 
 import (
@@ -27,19 +29,20 @@ import (
 // Names in the state directory.
 const (
 	File = "acts.json" // the ledger
-	Lock = "acts.lock" // whoever changes it holds it
+	Lock = "acts.lock" // held while the ledger changes
 )
 
-// Socket returns the name of the socket of the daemon that looks after a half: what is asked there, it does.
+// Socket returns the name of the socket of the daemon that looks after a half. The daemon carries out the orders that
+// arrive there.
 func Socket(h fault.Half) string { return h.String() + ".acts.sock" }
 
-// The ways of the socket: an Order is answered with a Status, an Ended with nothing.
+// Paths of the socket: an Order is answered with a Status, an Ended with nothing.
 const (
 	PathAct   = "/act"
 	PathEnded = "/ended"
 )
 
-// State is what became of an attempt, as on the wire.
+// State is the outcome of an attempt, as on the wire.
 type State = lofamov1.ActState
 
 // The states.
@@ -53,19 +56,19 @@ const (
 	Stale     = lofamov1.ActState_ACT_STALE
 )
 
-// Name is a state in words.
+// Name returns a state's name in words.
 func Name(s State) string {
 	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(s.String(), "ACT_"), "_", " "))
 }
 
-// Attempt names an attempt for ever, as response.Attempt does.
+// Attempt identifies an attempt uniquely, like response.Attempt.
 type Attempt struct {
 	Response string `json:"response"`
 	Step     int    `json:"step"`
-	Attempt  int    `json:"attempt"` // from 1; putting back is numbered with acting
+	Attempt  int    `json:"attempt"` // from 1; acts and undos share the numbers
 }
 
-// Owner names what a step did, whichever attempt: what it puts back is its own.
+// Owner identifies the step, in any attempt: an undo restores only its own step's changes.
 func (a Attempt) Owner() string { return fmt.Sprintf("%s/%d", a.Response, a.Step) }
 
 func (a Attempt) String() string {
@@ -82,27 +85,29 @@ type Order struct {
 	Recheck    bool              `json:"recheck,omitempty"`
 	TimeoutMS  uint32            `json:"timeout_ms"`
 	Ledger     uint64            `json:"ledger,omitempty"`
-	Ask        bool              `json:"ask,omitempty"` // nothing is to be begun
+	Ask        bool              `json:"ask,omitempty"` // begin nothing, only report
 	Target     string            `json:"target,omitempty"`
-	// Fresh is Status.Fresh of the answer that the order follows; 0: it names none, and never becomes too old.
+	// Fresh is Status.Fresh of the answer that preceded the order; 0: the order names none, and never becomes too old.
 	Fresh uint64 `json:"fresh,omitempty"`
-	// Heard is the highest term of any leader that the half has heard of, by whatever it was told; 0: of none.
+	// Heard is the highest leader term that the half knows, from any source; 0: none.
 	Heard uint64 `json:"heard,omitempty"`
-	// Late says that the order has been held up: see Late. It is the doer's to tell, who has the clock.
+	// Late says that the order was held up: see Late. The runner, which has the clock, sets it.
 	Late bool `json:"-"`
 }
 
-// FreshFor is for how long after the agent's answer an order of that answer is taken. It bounds for how long after another leader was elected an order of the
-// one before may begin something on a node that has not heard of the new one; it is long enough for a way through the torus that loses messages.
+// FreshFor is how long after the agent's answer an order that names this answer is accepted. It bounds how long after
+// an election the former leader's order may still begin an act on a node that does not know of the new leader. It is
+// long enough for a route through the torus that loses messages.
 const FreshFor = 5 * time.Second
 
-// Late says of an order of an answer, as Status.Fresh, whether it has been held up for too long by now. An answer of another boot of the machine is too old.
+// Late reports whether an order with this Status.Fresh has been held up too long. An answer from another boot of the
+// machine is too old.
 func Late(fresh, now uint64) bool { return fresh != 0 && now-fresh > uint64(FreshFor.Milliseconds()) }
 
-// Timeout is how long the act may take.
+// Timeout returns how long the act may take.
 func (o *Order) Timeout() time.Duration { return time.Duration(o.TimeoutMS) * time.Millisecond }
 
-// Half is whose daemon does it: the one that looks after the half that is to be restarted, else the host half's.
+// Half returns the half whose daemon carries out the order: the half to restart, or else the host half.
 func (o *Order) Half() fault.Half {
 	if h, err := fault.ParseHalf(o.Parameters["half"]); err == nil && o.Kind == KindRestartHalf {
 		return h
@@ -110,7 +115,7 @@ func (o *Order) Half() fault.Half {
 	return fault.HalfHost
 }
 
-// The kinds that an agent knows, as package response has them.
+// The kinds of acts that an agent knows, named as in package response.
 const (
 	KindCheck          = "node.check"
 	KindRestartHalf    = "node.restart-half"
@@ -118,7 +123,7 @@ const (
 	KindEureka         = "eureka"
 )
 
-// FromWire takes an order over from the wire.
+// FromWire converts an order from the wire.
 func FromWire(o *lofamov1.ActOrder) Order {
 	out := Order{
 		Attempt: Attempt{o.GetResponse(), int(o.GetStep()), int(o.GetAttempt())}, Token: o.GetToken(), Kind: o.GetKind(), Undo: o.GetUndo(), Recheck: o.GetRecheck(),
@@ -133,13 +138,14 @@ func FromWire(o *lofamov1.ActOrder) Order {
 // Status answers an Order.
 type Status struct {
 	State   State    `json:"state"`
-	Detail  string   `json:"detail,omitempty"` // for people
-	Ledger  uint64   `json:"ledger,omitempty"` // 0: there is none
-	Token   uint64   `json:"token,omitempty"`  // the highest that was seen
+	Detail  string   `json:"detail,omitempty"` // for display
+	Ledger  uint64   `json:"ledger,omitempty"` // 0: there is no ledger
+	Token   uint64   `json:"token,omitempty"`  // the highest seen
 	Allowed []string `json:"allowed,omitempty"`
-	// Yours: the attempt was admitted just now, and the half that asks is to make it and to say how it Ended.
+	// Yours: the attempt was admitted just now, and the half that asks must make it and report its end by Ended.
 	Yours bool `json:"yours,omitempty"`
-	// Fresh is when this was said: milliseconds since boot, plus a number that is another one with each boot. 0: nobody says.
+	// Fresh is the time of the answer: milliseconds since boot, plus a number that differs with each boot. 0: not
+	// known.
 	Fresh uint64 `json:"fresh,omitempty"`
 }
 
@@ -149,7 +155,7 @@ type Result struct {
 	Detail string
 }
 
-// Ended is what a half says of an act that was its own to do.
+// Ended is a half's report about an act that it carried out itself.
 type Ended struct {
 	Attempt
 	State  State  `json:"state"`
@@ -162,42 +168,45 @@ type Entry struct {
 	Token  uint64     `json:"token"`
 	Kind   string     `json:"kind"`
 	Undo   bool       `json:"undo,omitempty"`
-	By     fault.Half `json:"by"` // whose daemon makes it
+	By     fault.Half `json:"by"` // the half whose daemon makes it
 	State  State      `json:"state"`
 	Detail string     `json:"detail,omitempty"`
-	// Note is what the act wants the next attempt to know, kept before anything was changed.
+	// Note is the act's message to the next attempt, stored before any change.
 	Note string `json:"note,omitempty"`
-	// At is when it began, Until when it has ended for certain: Unix times in ms.
+	// At is when it began, Until when it has certainly ended: Unix times in ms.
 	At    int64 `json:"at"`
 	Until int64 `json:"until"`
 }
 
-// maxEntries bounds the entries. Those under a lower token than the highest that was seen are dropped first: what bears one is refused from then on. When
-// all are of the highest no more is admitted under it: dropping one would let it be made again.
+// maxEntries bounds the entries. Entries under an older token than the highest seen are dropped first, because orders
+// with such a token are refused from then on. When all entries have the highest token no more are admitted under it,
+// because a dropped attempt could be made again.
 const maxEntries = 512
 
-// Ledger is for one goroutine at a time.
+// Ledger is not safe for concurrent use.
 type Ledger struct {
 	Life    uint64  `json:"life"`
 	Token   uint64  `json:"token"` // the highest seen
 	Entries []Entry `json:"entries,omitempty"`
-	// Boot is the boot of the machine that Limits are of: another one has none of them in force.
+	// Boot is the machine's boot to which Limits belong: after another boot none of them is in force.
 	Boot   string  `json:"boot,omitempty"`
 	Limits []Limit `json:"limits,omitempty"`
-	// Unlimited is what was read of each cpufreq policy, kHz, when it was neither limited by us nor throttled, in this boot.
+	// Unlimited is the value of each cpufreq policy, kHz, when it was last read neither limited by us nor throttled, in
+	// this boot.
 	Unlimited map[string]uint64 `json:"unlimited,omitempty"`
 }
 
-// Encode returns what is kept of it.
+// Encode returns the stored form of the ledger.
 func (l *Ledger) Encode() ([]byte, error) { return json.Marshal(l) }
 
-// MaxLedger bounds what Decode takes, in bytes: maxEntries with long details, and limits of as many processors as there are.
+// MaxLedger bounds the input of Decode, in bytes: maxEntries with long details, and limits for any number of
+// processors.
 const MaxLedger = 4 << 20
 
-// ErrLedger is what Decode fails with.
+// ErrLedger is the error of Decode.
 var ErrLedger = errors.New("no ledger of acts")
 
-// Decode reads what Encode wrote.
+// Decode reads the output of Encode.
 func Decode(b []byte) (*Ledger, error) {
 	if len(b) > MaxLedger {
 		return nil, fmt.Errorf("%w: %d bytes: want at most %d", ErrLedger, len(b), MaxLedger)
@@ -225,7 +234,7 @@ func Decode(b []byte) (*Ledger, error) {
 	return l, nil
 }
 
-// Rebooted drops what a boot of the machine has ended.
+// Rebooted drops the state that ends with a boot of the machine.
 func (l *Ledger) Rebooted(boot string) {
 	if l.Boot != boot {
 		l.Boot, l.Limits, l.Unlimited = boot, nil, nil
@@ -242,7 +251,7 @@ func (l *Ledger) find(a Attempt) *Entry {
 	return nil
 }
 
-// status is that of an attempt as it stands.
+// status returns the present status of an attempt.
 func (l *Ledger) status(now time.Time, a Attempt) Status {
 	s := Status{State: None, Ledger: l.Life, Token: l.Token}
 	if e := l.find(a); e != nil {
@@ -254,24 +263,25 @@ func (l *Ledger) status(now time.Time, a Attempt) Status {
 	return s
 }
 
-// Hear takes a leader's term that was heard of, whatever was ordered under it: terms are tokens. It says whether there is something to keep: a higher one.
+// Hear records a leader's term, from an order of any kind: terms are tokens. It reports whether the ledger must be
+// stored, because the term is higher.
 func (l *Ledger) Hear(term uint64) (keep bool) {
 	keep = term > l.Token
 	l.Token = max(l.Token, term)
 	return keep
 }
 
-// Look answers an order that only asks. It says whether there is something to keep: a higher token.
+// Look answers an order that only asks. It reports whether the ledger must be stored, because the token is higher.
 func (l *Ledger) Look(now time.Time, o *Order) (s Status, keep bool) {
 	keep = l.Hear(max(o.Token, o.Heard))
 	return l.status(now, o.Attempt), keep
 }
 
-// graceAfter is how long after its time an act is waited for until nobody can say any more how it ended.
+// graceAfter is how long after its timeout an act may still report its end; then its outcome is not known.
 const graceAfter = 5 * time.Second
 
-// Admit takes an order to act. It says whether the attempt is to be made: then what it has changed is to be kept first. What it refuses, and what is known
-// of an attempt that it has seen, is the status.
+// Admit judges an order to act. It reports whether the attempt is to be made; then the changed ledger must be stored
+// first. The status holds the reason of a refusal, and the outcome of an attempt that was seen before.
 func (l *Ledger) Admit(now time.Time, o *Order) (s Status, begin bool) {
 	refused := func(st State, format string, args ...any) (Status, bool) {
 		return Status{State: st, Detail: fmt.Sprintf(format, args...), Ledger: l.Life, Token: l.Token}, false
@@ -279,11 +289,11 @@ func (l *Ledger) Admit(now time.Time, o *Order) (s Status, begin bool) {
 	switch {
 	case o.Ledger != l.Life:
 		return refused(Unchanged, "the order is for another ledger of this node: it has begun anew")
-	case l.find(o.Attempt) != nil: // whatever the token: what became of it is known
+	case l.find(o.Attempt) != nil: // with any token: its outcome is known
 		return l.status(now, o.Attempt), false
 	case o.Token < l.Token:
 		return refused(Stale, "token %d: %d has been seen", o.Token, l.Token)
-	case o.Late: // who has ordered it hears this, if he still wants it, and orders it of this answer
+	case o.Late: // the sender gets this answer and may order again, naming this answer
 		return refused(None, "the order was held up: it is of an answer of more than %s ago", FreshFor)
 	}
 	for i := range l.Entries {
@@ -312,14 +322,14 @@ func (l *Ledger) Admit(now time.Time, o *Order) (s Status, begin bool) {
 	return l.status(now, o.Attempt), true
 }
 
-// Note keeps a word of an attempt under way for the next one at its step.
+// Note stores a running attempt's message for the next attempt at its step.
 func (l *Ledger) Note(a Attempt, note string) {
 	if e := l.find(a); e != nil {
 		e.Note = note
 	}
 }
 
-// Earlier are the attempts at the same step and in the same direction that came before, the newest first.
+// Earlier returns the earlier attempts at the same step and in the same direction, the newest first.
 func (l *Ledger) Earlier(o *Order) []Entry {
 	var out []Entry
 	for _, e := range slices.Backward(l.Entries) {
@@ -330,14 +340,15 @@ func (l *Ledger) Earlier(o *Order) []Entry {
 	return out
 }
 
-// End says how an attempt under way has ended.
+// End records the outcome of a running attempt.
 func (l *Ledger) End(a Attempt, r Result) {
 	if e := l.find(a); e != nil && e.State == UnderWay {
 		e.State, e.Detail = r.State, source.Detail(r.Detail)
 	}
 }
 
-// Interrupt says that who made a half's attempts has ended: what was under way is not known any more. It says whether there was any.
+// Interrupt records that the process behind a half's attempts has ended: the outcome of its running attempts is not
+// known. It reports whether there were any.
 func (l *Ledger) Interrupt(by fault.Half) (any bool) {
 	for i := range l.Entries {
 		if e := &l.Entries[i]; e.By == by && e.State == UnderWay {

@@ -19,7 +19,7 @@ func order(token uint64, response string, step, attempt int) *Order {
 	}
 }
 
-// What is too late is refused, and no attempt is made twice.
+// Late orders are refused, and no attempt is made twice.
 func TestAdmit(t *testing.T) {
 	l := &Ledger{Life: 9}
 	for i, s := range []struct {
@@ -31,13 +31,13 @@ func TestAdmit(t *testing.T) {
 		begun         bool
 	}{
 		{5, "r5-1", 0, 1, 0, UnderWay, true},
-		{5, "r5-1", 0, 1, 0, UnderWay, false},     // again: it is being made
-		{5, "r5-1", 0, 2, 0, Unchanged, false},    // another one while that is under way
+		{5, "r5-1", 0, 1, 0, UnderWay, false},     // repeated: it is running
+		{5, "r5-1", 0, 2, 0, Unchanged, false},    // another attempt while that one runs
 		{5, "r5-1", 1, 1, Done, UnderWay, true},   // another step
-		{5, "r5-1", 1, 1, 0, Done, false},         // what became of it
+		{5, "r5-1", 1, 1, 0, Done, false},         // its outcome
 		{4, "r4-1", 0, 1, 0, Stale, false},        // an earlier leader
-		{4, "r5-1", 1, 1, 0, Done, false},         // what became of an attempt is known whoever asks
-		{6, "r5-1", 1, 4, Partly, UnderWay, true}, // a later one goes on
+		{4, "r5-1", 1, 1, 0, Done, false},         // the outcome of an attempt is known to any leader
+		{6, "r5-1", 1, 4, Partly, UnderWay, true}, // a later attempt continues
 		{6, "r5-1", 1, 3, 0, NotKnown, false},
 		{5, "r5-2", 0, 1, 0, Stale, false},
 		{6, "r5-2", 0, 1, NotKnown, UnderWay, true},
@@ -63,7 +63,7 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-// A copy of an order to another ledger of this node begins nothing, whatever its token.
+// A copy of an order to another ledger of this node begins no act, whatever its token.
 func TestAnotherLedger(t *testing.T) {
 	l := &Ledger{Life: 10}
 	if s, begun := l.Admit(begin, order(5, "r5-1", 0, 1)); begun || s.State != Unchanged || l.Token != 0 || len(l.Entries) != 0 {
@@ -71,7 +71,8 @@ func TestAnotherLedger(t *testing.T) {
 	}
 }
 
-// What was under way when its daemon ended is not known, and an attempt may follow; what a half was to end and did not, neither.
+// When a daemon ends, the outcome of its running attempts is not known, and another attempt may follow. The same holds
+// for an act whose end a half should have reported but did not.
 func TestInterrupted(t *testing.T) {
 	l := &Ledger{Life: 9}
 	host, dnp := order(5, "r5-1", 0, 1), order(5, "r5-2", 0, 1)
@@ -94,7 +95,7 @@ func TestInterrupted(t *testing.T) {
 	if s, _ := l.Look(begin.Add(time.Second+graceAfter+time.Millisecond), dnp); s.State != NotKnown {
 		t.Errorf("long after its time: %+v", s)
 	}
-	l.End(host.Attempt, Result{Done, "late"}) // it has been called unknown: so it stays
+	l.End(host.Attempt, Result{Done, "late"}) // its outcome stays not known
 	again := order(6, "r5-1", 0, 2)
 	if s, begun := l.Admit(begin, again); !begun {
 		t.Errorf("%+v", s)
@@ -109,7 +110,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// It is bounded: what is of lower tokens is dropped first, and nothing that could be made again.
+// The ledger is bounded: entries with older tokens are dropped first, and never an attempt that could be made again.
 func TestFull(t *testing.T) {
 	l := &Ledger{Life: 9}
 	admit := func(token uint64, i int) (Status, bool) {
@@ -162,7 +163,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// FuzzDecode: what is read can be written and read again, and admits nothing under a token that it has passed.
+// FuzzDecode checks that a decoded ledger can be encoded and decoded again, and admits nothing under a token that it
+// has passed.
 func FuzzDecode(f *testing.F) {
 	l := &Ledger{Life: 9}
 	l.Admit(begin, order(5, "r5-1", 0, 1))

@@ -1,24 +1,24 @@
-// Package bundle makes the diagnostic bundle of a half: a gzipped tar archive of what a person wants to
-// see of a node that behaves oddly. It holds
+// Package bundle makes the diagnostic bundle of a half: a gzipped tar archive of the data that a person needs to
+// diagnose a node that behaves oddly. It holds
 //
 //	registers.txt, registers.json   the register page: raw words with names, decoded; links in detail
-//	register-history.txt            what changed in it lately (History)
+//	register-history.txt            its latest changes (History)
 //	config.yaml                     the half's configuration: names of key files, never keys
-//	delivery.json                   how the half's reports fare
-//	metrics.txt, links.txt, …       what else the half says of itself
+//	delivery.json                   the delivery status of the half's reports
+//	metrics.txt, links.txt, …       the half's other data about itself
 //	version.json
 //	proc/…                          uptime, load, memory, pressure, interfaces' counters, interrupts
 //	interfaces.txt                  network interfaces and addresses
-//	log/…                           the ends of the halves' logs, where they are files
+//	log/…                           the ends of the halves' logs, if they are files
 //	kernel.log                      the end of the kernel's log
-//	MANIFEST.txt                    last: what is here, what was cut or left out, and why
+//	MANIFEST.txt                    last: the contents, the parts cut or left out, and why
 //
-// Nothing that cannot be had makes a bundle fail: it is left out, and the MANIFEST says why. A bundle
-// never has more than the bytes asked for: large parts are cut from their beginning.
+// An unavailable part does not make a bundle fail: it is left out, and the MANIFEST says why. A bundle never exceeds
+// the requested size: large parts lose their beginning.
 //
-// Gathering is made to disturb nobody: it works in short pieces with rests between them (Config.Rest),
-// within Config.Within, and ends with its context. The package reads; it changes nothing but the file it
-// writes, and it decides nothing about the node.
+// Gathering does not disturb the node: it works in short pieces with rests between them (Config.Rest), within
+// Config.Within, and ends with its context. The package changes nothing except the file that it writes, and decides
+// nothing about the node.
 package bundle
 
 import (
@@ -34,33 +34,33 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Bounds of a bundle, in bytes.
+// Size bounds of a bundle, in bytes.
 const (
-	// MinSize is the least that a bundle may be limited to: below, nothing useful remains.
+	// MinSize is the least allowed size of a bundle: below, nothing useful remains.
 	MinSize = 64 << 10
-	// manifestSize is kept free for the MANIFEST and the ends of the archive.
+	// manifestSize is reserved for the MANIFEST and the ends of the archive.
 	manifestSize = 32 << 10
-	smallPart    = 512 << 10 // the most of a part that has no bound of its own
+	smallPart    = 512 << 10 // the maximum of a part without a bound of its own
 	logPart      = 16 << 20  // of one log file
 	kernelPart   = 1 << 20
-	// piece is how much is compressed at a time: some 200 µs of work.
+	// piece is the number of bytes compressed at a time: some 200 µs of work.
 	piece = 16 << 10
 )
 
-// Config says what is gathered, and how gently.
+// Config sets the contents of a bundle, and the load of gathering it.
 type Config struct {
 	Origin  fault.Origin
 	Version any           // as JSON
-	Proc    string        // where proc is mounted
+	Proc    string        // the mount point of proc
 	Kernel  string        // the kernel's log device; empty: none is read
-	Within  time.Duration // most that gathering may take; what is not there then is left out
+	Within  time.Duration // the maximum time; parts not gathered by then are left out
 	Rest    time.Duration // after each piece of work: about as long as the work itself
-	Parts   []Part        // of the half, in this order, before those of the node
+	Parts   []Part        // of the half, in this order; the node's parts follow
 	Logs    []string      // files
 	Now     func() time.Time
 }
 
-// DefaultConfig returns the bounds; what is gathered is the half's matter.
+// DefaultConfig returns the bounds; the half sets the contents.
 func DefaultConfig(origin fault.Origin) Config {
 	return Config{
 		Origin: origin, Proc: "/proc", Kernel: "/dev/kmsg", Within: 10 * time.Second, Rest: 200 * time.Microsecond, Now: time.Now,
@@ -70,11 +70,11 @@ func DefaultConfig(origin fault.Origin) Config {
 // Part is one file of the archive.
 type Part struct {
 	Name string
-	// Make returns the content. It runs on the gathering goroutine and may take the half's mutex, shortly.
+	// Make returns the content. It runs on the gathering goroutine and may hold the half's mutex for a short time.
 	Make func() ([]byte, error)
 }
 
-// FileName is what the node calls a bundle: node, half and UTC time.
+// FileName returns the node's name for a bundle: node, half and UTC time.
 func FileName(origin fault.Origin, now time.Time) string {
 	return fmt.Sprintf("%s-%s-%s.tar.gz", origin.Node, origin.Half, now.UTC().Format("20060102T150405Z"))
 }
@@ -91,7 +91,7 @@ func Gather(ctx context.Context, cfg Config, maxSize uint64, w io.Writer) error 
 	return nil
 }
 
-// gatherer is one bundle in the making.
+// gatherer is a bundle being written.
 type gatherer struct {
 	ctx      context.Context
 	cfg      Config
@@ -100,7 +100,7 @@ type gatherer struct {
 	maxSize  uint64
 	zip      *gzip.Writer
 	tar      *tar.Writer
-	room     int64 // bytes of archive that may still be written, uncompressed
+	room     int64 // bytes that may still be written to the archive, uncompressed
 	manifest manifest
 }
 
@@ -110,7 +110,7 @@ func newGatherer(ctx context.Context, cfg Config, maxSize uint64, w io.Writer) *
 	zip, _ := gzip.NewWriterLevel(&patient{ctx: ctx, w: w}, gzip.BestSpeed)
 	g := &gatherer{
 		ctx: ctx, cfg: cfg, began: now, deadline: now.Add(cfg.Within), maxSize: maxSize, zip: zip,
-		// What cannot be compressed grows, by less than a thousandth.
+		// Incompressible data grows by less than a thousandth.
 		room: int64(maxSize-maxSize/512) - manifestSize,
 	}
 	g.tar = tar.NewWriter(&gentle{ctx: ctx, w: zip, rest: cfg.Rest})
@@ -137,7 +137,7 @@ func (g *gatherer) close() error {
 	return errors.Join(g.tar.Close(), g.zip.Close())
 }
 
-// add adds a part, or says why it is not there.
+// add adds a part, or notes why it is missing.
 func (g *gatherer) add(p Part) error {
 	if err := g.ctx.Err(); err != nil {
 		return err
@@ -160,7 +160,7 @@ func (g *gatherer) add(p Part) error {
 	return g.file(p.Name, b[int64(len(b))-kept:])
 }
 
-// late says that the time is over.
+// late returns a reason if the time is over.
 func (g *gatherer) late() string {
 	if g.cfg.Now().Before(g.deadline) {
 		return ""
@@ -168,7 +168,7 @@ func (g *gatherer) late() string {
 	return fmt.Sprintf("gathering had taken %s already", g.cfg.Within)
 }
 
-// fit returns how many of so many bytes may be added, -1 for none. An empty part is a part.
+// fit returns how many of the given bytes may be added, -1 for none. An empty part is a part.
 func (g *gatherer) fit(most, size int64) int64 {
 	const around = 2 * 512 // header, and padding of the content
 	if g.room <= around {
@@ -192,8 +192,8 @@ func (g *gatherer) file(name string, b []byte) error {
 	return err
 }
 
-// addLogs adds the ends of the log files; they share what room is left, and are read as they are
-// written: there may be more than fits into memory.
+// addLogs adds the ends of the log files, which share the remaining room. It reads them while writing, because they may
+// exceed the memory.
 func (g *gatherer) addLogs() error {
 	if len(g.cfg.Logs) == 0 {
 		g.manifest.leaveOut("log/", "the halves do not log to a file that they know of")
@@ -228,8 +228,8 @@ func (g *gatherer) addLog(path string, most int64) error {
 	return g.copyEnd(name, f, size-kept, kept)
 }
 
-// copyEnd adds what a file holds from an offset on. When the file has become shorter, or the time is
-// over, zeros follow: the size stands in the archive already.
+// copyEnd adds a file's content from an offset on. If the file has shrunk, or the time is over, zeros follow, because
+// the archive already holds the size.
 func (g *gatherer) copyEnd(name string, f *os.File, from, kept int64) error {
 	if err := g.header(name, kept); err != nil {
 		return err
@@ -266,8 +266,8 @@ func (zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// gentle writes in small pieces with rests, so that a half that has but one thread, perhaps a
-// real-time one, runs in time and is not killed for running too long.
+// gentle writes in small pieces with rests, so that a half with a single thread, perhaps a real-time one, runs in time
+// and is not killed for using too much processor time.
 type gentle struct {
 	ctx  context.Context
 	w    io.Writer

@@ -29,7 +29,7 @@ var (
 	start = time.Date(2024, 5, 6, 12, 0, 0, 0, time.UTC)
 )
 
-// testConfig gathers from a proc tree and a kernel log in a directory, at a standing clock.
+// testConfig gathers from a proc tree and a kernel log in a directory, with a stopped clock.
 func testConfig(t *testing.T) Config {
 	t.Helper()
 	dir := t.TempDir()
@@ -85,7 +85,7 @@ func unpack(t *testing.T, cfg Config, maxSize uint64) (files map[string][]byte, 
 	}
 }
 
-// noise is what cannot be compressed.
+// noise returns incompressible bytes.
 func noise(n int) []byte {
 	b := make([]byte, n)
 	r := rand.NewChaCha8([32]byte{1})
@@ -127,8 +127,8 @@ func TestContent(t *testing.T) {
 	}
 }
 
-// TestLeftOut makes sources unreadable in several ways: each is named with its reason, the rest is there,
-// and nothing blocks.
+// TestLeftOut makes sources unreadable in several ways: the manifest names each with its reason, the other parts are
+// there, and nothing blocks.
 func TestLeftOut(t *testing.T) {
 	cfg := testConfig(t)
 	dir := t.TempDir()
@@ -180,8 +180,7 @@ func TestLeftOut(t *testing.T) {
 	}
 }
 
-// TestBounds bounds bundles of what cannot be compressed: they never exceed the bound, and large parts
-// lose their beginning.
+// TestBounds bounds bundles of incompressible data: they never exceed the bound, and large parts lose their beginning.
 func TestBounds(t *testing.T) {
 	big := noise(3 << 20)
 	for _, maxSize := range []uint64{MinSize, 100_000, 1 << 20, 2_000_003} {
@@ -213,8 +212,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestTimeIsOver lets the time pass while the bundle is gathered: what is not there then is left out, and
-// the bundle is whole.
+// TestTimeIsOver lets the time pass during gathering: missing parts are left out, and the bundle is complete.
 func TestTimeIsOver(t *testing.T) {
 	cfg := testConfig(t)
 	now := start
@@ -229,13 +227,13 @@ func TestTimeIsOver(t *testing.T) {
 		t.Errorf("%v\n%s", order, files["MANIFEST.txt"])
 	}
 
-	// In the middle of a log, which is filled up.
+	// In the middle of a log, which is padded.
 	calls := 0
 	cfg = testConfig(t)
 	cfg.Parts = nil
 	cfg.Logs = []string{writeFile(t, filepath.Join(t.TempDir(), "host.log"), noise(200_000))}
 	cfg.Now = func() time.Time {
-		if calls++; calls > 15 { // the parts are there by then
+		if calls++; calls > 15 { // the parts are complete by then
 			return start.Add(cfg.Within)
 		}
 		return start
@@ -349,7 +347,7 @@ func TestOwnLogs(t *testing.T) {
 		{"host.log", "host.log dnp.log"}, {"dnp.log", "host.log dnp.log"}, {"agent.out", "agent.out"}, {"gone (deleted)", ""}, {"", ""},
 	} {
 		_ = os.Remove(fd)
-		target := dir // no file
+		target := dir // not a file
 		if tc.name != "" {
 			target = writeFile(t, filepath.Join(dir, tc.name), nil)
 		}

@@ -9,12 +9,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
-// historySize is how many changes a History keeps.
+// historySize is the maximum number of changes in a History.
 const historySize = 4096
 
-// History remembers the latest changes of register words, as one half wrote or read them: a ring, so
-// that the oldest go. The Valid bits, which change at every write and read, are no change. A half notes
-// words under its mutex; a bundle is made of them elsewhere.
+// History remembers the latest changes of register words that one half wrote or read: a ring that drops the oldest. The
+// Valid bits, which flip with every write and read, do not count as changes. A half notes words under its mutex;
+// bundles read them from another goroutine.
 type History struct {
 	mu    sync.Mutex
 	began time.Time // the half's start
@@ -30,12 +30,12 @@ type change struct {
 	old, new uint32
 }
 
-// NewHistory returns an empty one of a half that starts now.
+// NewHistory returns an empty History for a half that starts now.
 func NewHistory(now time.Time) *History {
 	return &History{began: now, last: map[watchdog.Addr]uint32{}}
 }
 
-// Note takes down what a register holds now.
+// Note records a register's present value.
 func (h *History) Note(now time.Time, a watchdog.Addr, v uint32) {
 	if a == watchdog.AddrDNPWatchdog || a == watchdog.AddrHostWatchdog {
 		v |= watchdog.ValidBit
@@ -57,7 +57,7 @@ func (h *History) Note(now time.Time, a watchdog.Addr, v uint32) {
 	h.next = (h.next + 1) % historySize
 }
 
-// Text is the history for people, oldest first.
+// Text returns the history for display, oldest first.
 func (h *History) Text() ([]byte, error) {
 	h.mu.Lock()
 	ring := append(append([]change(nil), h.ring[h.next:]...), h.ring[:h.next]...)

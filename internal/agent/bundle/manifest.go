@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// manifest notes what became of each part.
+// manifest notes the outcome of each part.
 type manifest struct {
 	here, out []string
 }
@@ -28,7 +28,7 @@ func (m *manifest) leaveOut(name, why string) {
 	m.out = append(m.out, fmt.Sprintf("%-28s %s", name, oneLine(why)))
 }
 
-// oneLine keeps an error to a line of a bounded length.
+// oneLine shortens an error to one line of bounded length.
 func oneLine(s string) string {
 	s = strings.Join(strings.Fields(s), " ")
 	return s[:min(len(s), 200)]
@@ -52,5 +52,5 @@ func (m *manifest) text(cfg Config, began, ended time.Time, maxSize uint64) []by
 	return []byte(b.String())
 }
 
-// logName is what a log file is called in the archive.
+// logName returns a log file's name in the archive.
 func logName(path string) string { return "log/" + filepath.Base(path) }

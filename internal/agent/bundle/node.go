@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// procFiles are what is taken of the proc file system, all readable without privilege.
+// procFiles are the files of the proc file system in a bundle, all readable without privilege.
 var procFiles = []string{
 	"uptime", "loadavg", "meminfo", "pressure/cpu", "pressure/memory", "pressure/io", "net/dev", "interrupts",
 }
@@ -38,8 +38,8 @@ func (g *gatherer) nodeParts() []Part {
 	return append(parts, Part{"kernel.log", func() ([]byte, error) { return kernelLog(g.cfg.Kernel, kernelPart) }})
 }
 
-// readProc reads a file of the proc file system. A recorded or partial tree, as tests have, lacks some:
-// those are this machine's.
+// readProc reads a file of the proc file system. A recorded or partial tree, as in tests, lacks some files: then it
+// reads this machine's.
 func (g *gatherer) readProc(name string) ([]byte, error) {
 	b, err := readSmall(filepath.Join(g.cfg.Proc, name))
 	if errors.Is(err, fs.ErrNotExist) && g.cfg.Proc != ownProc {
@@ -53,7 +53,7 @@ func (g *gatherer) readProc(name string) ([]byte, error) {
 
 const ownProc = "/proc"
 
-// openRegular opens a file that cannot block: no pipe, socket or device.
+// openRegular opens a file that cannot block: not a pipe, socket or device.
 func openRegular(path string) (*os.File, int64, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -98,8 +98,8 @@ func interfaces() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// kernelLog reads what the kernel still holds of its log, at most the last so many bytes. It does not
-// wait for more: the device is read without blocking.
+// kernelLog reads the kernel's log buffer, at most the given number of bytes from its end. It reads the device without
+// blocking, and does not wait for more.
 func kernelLog(path string, most int) (_ []byte, err error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -126,7 +126,7 @@ func kernelLog(path string, most int) (_ []byte, err error) {
 	return lastLines(out, most), nil
 }
 
-// lastLines returns the last whole lines of at most so many bytes.
+// lastLines returns the last whole lines that fit the given number of bytes.
 func lastLines(b []byte, most int) []byte {
 	if len(b) <= most {
 		return b
@@ -146,8 +146,8 @@ func compactJSON(v any) string {
 	return string(b)
 }
 
-// OwnLogs returns the log files of a node as one of its halves can know them: the file that standard
-// error, descriptor 2, is, and beside it that of the other half.
+// OwnLogs returns the log files of a node that one of its halves can know: its own standard error, descriptor 2, if
+// that is a file, and the other half's file beside it.
 func OwnLogs(proc string) []string {
 	path, err := os.Readlink(filepath.Join(proc, "self/fd/2"))
 	if err != nil || !filepath.IsAbs(path) || strings.HasSuffix(path, " (deleted)") {

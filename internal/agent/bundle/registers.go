@@ -13,8 +13,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 )
 
-// Registers are the parts that show a register page. It is opened anew, only to read, so that the half's
-// own is left alone and what is wrong with the file shows.
+// Registers returns the parts that show a register page. They open the page separately and read-only, so that the
+// half's own mapping is left alone and damage of the file shows.
 func Registers(path string, links []grid.Direction) []Part {
 	return []Part{
 		{"registers.txt", func() ([]byte, error) { return registersText(path, links) }},
@@ -69,7 +69,7 @@ func registersText(path string, links []grid.Direction) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// writePage writes what the page has beyond the paper's registers.
+// writePage writes the page's content beyond the paper's registers.
 func writePage(b *bytes.Buffer, f *regfile.File, links []grid.Direction) {
 	fmt.Fprintf(b, "Register page %s\n", f.Path())
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {

@@ -22,41 +22,42 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 )
 
-// This file has the shell around a half's bulk.Sender: the server owns the machine on a goroutine of its own, has objects gathered into files and
-// summed, reads their chunks and hands them to the half's ways to the supervisors. It never takes the half's mutex and never blocks the half: it
-// drops what exceeds its rate, and the receiver asks again. It trusts its caller that a supervisor signed the message.
+// This file has the shell around a half's bulk.Sender. The server owns the machine on a goroutine of its own. It
+// gathers objects into files, computes their checksums, reads their chunks and hands them to the half's ways to the
+// supervisors. It never takes the half's mutex and never blocks the half: it drops messages above its rate, and the
+// receiver asks again. It trusts its caller that a supervisor signed the message.
 //
 // # Repeated requests
 //
-// A BulkRequest says nothing of when it was made, so that one who recorded it can send it again. A
-// request whose transfer has ended is known for as long as a ring of Remember names lasts, and does not
-// make the half gather again within Again of the last such. Beyond that ring the bound is the sender's
-// own: a few objects at a time, each of which keeps its place until it has been idle.
+// A BulkRequest does not say when it was made, so an attacker who recorded it can send it again. The server remembers
+// the last Remember transfers. A repeated request for an ended one does not make the half gather again
+// within Again of the last such. For older transfers only the sender's own bound applies: a few objects at a time, each
+// of which keeps its slot until it has been idle.
 
-// Ways are the half's ways to the supervisors. They do not block and may lose what they take; the
-// packet is the caller's again on return.
+// Ways are the half's routes to the supervisors. They do not block and may lose packets. The caller owns the packet
+// again on return.
 type Ways interface {
 	Announce(to bulk.Route, supervisor string, m *lofamov1.BulkAnnounce)
 	Chunk(to bulk.Route, supervisor string, packet []byte)
 }
 
-// Object is what can be asked for.
+// Object is an object that supervisors can request.
 type Object struct {
-	// Name returns the file name of one gathered now.
+	// Name returns the file name of an object gathered now.
 	Name func(now time.Time) string
-	// Gather writes the object, at most so many bytes of it, and ends with its context.
+	// Gather writes the object, at most maxSize bytes, and ends with its context.
 	Gather func(ctx context.Context, maxSize uint64, w io.Writer) error
 }
 
-// ServerConfig of a server.
+// ServerConfig configures a server.
 type ServerConfig struct {
 	Origin   fault.Origin
 	Dir      string // for the files, which only their owner may read
 	Objects  map[string]Object
-	Sender   bulk.SenderConfig // but for Objects
+	Sender   bulk.SenderConfig // except Objects
 	Ways     Ways
-	Within   time.Duration // most that gathering one object may take
-	Remember int           // names of transfers that have ended
+	Within   time.Duration // maximum time to gather one object
+	Remember int           // number of ended transfers whose names are remembered
 	Again    time.Duration // least time between two gatherings for repeated requests
 	Logger   *slog.Logger
 }
@@ -66,7 +67,7 @@ func DefaultServerConfig() ServerConfig {
 	return ServerConfig{Sender: bulk.DefaultSenderConfig(), Within: 20 * time.Second, Remember: 64, Again: 10 * time.Second}
 }
 
-// queueSize bounds the messages that wait. A supervisor has a few pulls under way.
+// queueSize bounds the waiting messages. A supervisor has a few pulls in progress.
 const queueSize = 64
 
 // Server serves the transfers of one half. Deliver may be called from any goroutine, Run from one.
@@ -78,20 +79,20 @@ type Server struct {
 
 	files    map[bulk.Transfer]*gathered
 	known    []bulk.Transfer // that have begun, oldest first
-	repeated time.Time       // when a repeated request last made us gather
+	repeated time.Time       // when a repeated request last caused a gathering
 	packet   []byte
 	chunk    [bulk.ChunkSize]byte
 	running  sync.WaitGroup // gatherings
 }
 
-// gathered is an object, or one in the making. Until ready is closed it is its gathering's.
+// gathered is an object, complete or being gathered. Until ready is closed the gathering goroutine owns it.
 type gathered struct {
 	stop  context.CancelFunc
 	ready chan struct{} // closed when the gathering is over
 	f     *os.File      // nil when it failed
 }
 
-// NewServer makes a server and removes the files that an earlier one left, where it can.
+// NewServer creates a server and removes the files that an earlier one left, if possible.
 func NewServer(cfg ServerConfig) (*Server, error) {
 	cfg.Sender.Objects = slices.Sorted(maps.Keys(cfg.Objects))
 	s, err := bulk.NewSender(cfg.Origin, cfg.Sender)
@@ -100,7 +101,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	}
 	srv := &Server{
 		cfg: cfg, sender: s, in: make(chan bulk.SenderEvent, queueSize),
-		// Each gathering says two things, and no more of them run than there are transfers.
+		// Each gathering sends two events, and there are at most as many gatherings as transfers.
 		done: make(chan bulk.SenderEvent, 4*cfg.Sender.Transfers), files: map[bulk.Transfer]*gathered{},
 		packet: make([]byte, 0, bulk.MaxPacket),
 	}
@@ -125,7 +126,7 @@ func (s *Server) sweep() error {
 	return nil
 }
 
-// Takes says whether a verified message is for Deliver, and for which half of which node.
+// Takes reports whether a verified message is for Deliver, and for which half of which node.
 func Takes(m *lofamov1.Message) (to fault.Origin, ok bool) {
 	var addressed interface {
 		GetNode() string
@@ -142,19 +143,19 @@ func Takes(m *lofamov1.Message) (to fault.Origin, ok bool) {
 	return servicenet.OriginOf(addressed), true
 }
 
-// Deliver takes a message for which Takes holds and that a supervisor has signed. It does not block.
+// Deliver accepts a message for which Takes holds and that a supervisor has signed. It does not block.
 func (s *Server) Deliver(o servicenet.Opened) {
 	var ev bulk.SenderEvent = bulk.Pulled{Message: o.Msg.GetBulkPull(), Supervisor: o.Name}
 	if r := o.Msg.GetBulkRequest(); r != nil {
-		ev = bulk.Requested{Message: r, Supervisor: o.Name} // the key is made when it is handled
+		ev = bulk.Requested{Message: r, Supervisor: o.Name} // the key is set later, in admit
 	}
 	select {
 	case s.in <- ev:
-	default: // asked for again
+	default: // the receiver asks again
 	}
 }
 
-// Run serves until the context ends, and removes all files then.
+// Run serves until the context ends, and then removes all files.
 func (s *Server) Run(ctx context.Context) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -182,10 +183,10 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// minRest keeps a machine that is owed many chunks from spinning: the half has one thread.
+// minRest keeps a machine with many due chunks from spinning: the half has one thread.
 const minRest = time.Millisecond
 
-// admit makes the key of a request, and holds repeated ones back.
+// admit sets the key of a request, and delays repeated requests.
 func (s *Server) admit(now time.Time, ev bulk.SenderEvent) bulk.SenderEvent {
 	r, ok := ev.(bulk.Requested)
 	if !ok {
@@ -208,7 +209,7 @@ func (s *Server) admit(now time.Time, ev bulk.SenderEvent) bulk.SenderEvent {
 	return r
 }
 
-// do does what an output says.
+// do carries out an output.
 func (s *Server) do(ctx context.Context, now time.Time, out bulk.SenderOutput) (wake time.Time) {
 	for _, id := range out.Release {
 		s.release(id)
@@ -231,7 +232,7 @@ func (s *Server) sendChunk(c bulk.Chunk) {
 		return
 	}
 	data := s.chunk[:c.Length]
-	_, err := f.f.ReadAt(data, c.Offset) // there: chunks follow Ready
+	_, err := f.f.ReadAt(data, c.Offset) // the file exists: chunks follow Ready
 	if err == nil {
 		s.packet, err = s.sender.Seal(s.packet[:0], c, data)
 	}
@@ -242,7 +243,7 @@ func (s *Server) sendChunk(c bulk.Chunk) {
 	s.cfg.Ways.Chunk(c.To, c.Supervisor, s.packet)
 }
 
-// gather has an object gathered and summed; what comes of it returns by done.
+// gather gathers an object and computes its checksum; the result arrives by done.
 func (s *Server) gather(ctx context.Context, now time.Time, g bulk.Gather) {
 	gctx, stop := context.WithTimeout(ctx, s.cfg.Within)
 	f := &gathered{stop: stop, ready: make(chan struct{})}
@@ -268,7 +269,7 @@ func (s *Server) gather(ctx context.Context, now time.Time, g bulk.Gather) {
 	})
 }
 
-// tell brings an event to Run, which takes it or has ended.
+// tell sends an event to Run, unless Run has ended.
 func (s *Server) tell(ctx context.Context, ev bulk.SenderEvent) {
 	select {
 	case s.done <- ev:
@@ -276,8 +277,8 @@ func (s *Server) tell(ctx context.Context, ev bulk.SenderEvent) {
 	}
 }
 
-// fill makes the file. It has no name any more when it is filled: nobody else can change it, and it is
-// gone when this process is.
+// fill writes the file. Once complete the file has no name any more, so no other process can change it, and it vanishes
+// with this process.
 func (f *gathered) fill(ctx context.Context, path string, write func(io.Writer) error) (size uint64, err error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -302,7 +303,7 @@ func (f *gathered) fill(ctx context.Context, path string, write func(io.Writer) 
 	return uint64(n), ctx.Err()
 }
 
-// sumPiece is how much is summed before others are let in: some 20 µs of work.
+// sumPiece is the number of bytes summed before other goroutines may run: some 20 µs of work.
 const sumPiece = 256 << 10
 
 func (f *gathered) sum(ctx context.Context, a lofamov1.Checksum) (uint64, error) {
@@ -325,7 +326,7 @@ func (f *gathered) sum(ctx context.Context, a lofamov1.Checksum) (uint64, error)
 	}
 }
 
-// release stops what is being gathered and drops the file.
+// release stops a gathering and drops its file.
 func (s *Server) release(id bulk.Transfer) {
 	f := s.files[id]
 	if f == nil {
@@ -333,7 +334,7 @@ func (s *Server) release(id bulk.Transfer) {
 	}
 	delete(s.files, id)
 	f.stop()
-	s.running.Go(func() { // ends with the gathering, which its context has just ended
+	s.running.Go(func() { // ends with the gathering, whose context has just ended
 		<-f.ready
 		if f.f != nil {
 			_ = f.f.Close() // only read since
@@ -341,7 +342,7 @@ func (s *Server) release(id bulk.Transfer) {
 	})
 }
 
-// releaseAll ends everything and waits for it.
+// releaseAll ends all gatherings and waits for them.
 func (s *Server) releaseAll() {
 	for id := range s.files {
 		s.release(id)
@@ -349,7 +350,7 @@ func (s *Server) releaseAll() {
 	s.running.Wait()
 }
 
-// remember keeps the name of a transfer that has begun, in the place of the oldest.
+// remember stores the name of a transfer that has begun, replacing the oldest.
 func (s *Server) remember(id bulk.Transfer) {
 	if slices.Contains(s.known, id) {
 		return

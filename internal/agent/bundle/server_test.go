@@ -21,12 +21,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/bulk"
 )
 
-// bound is how long a test waits for what must come.
+// bound is the maximum wait of a test.
 const bound = 20 * time.Second
 
 var requester = fault.Origin{Node: "n0-0-0", Half: fault.HalfHost}
 
-// sent is what the server handed to its ways.
+// sent is an item that the server handed to its ways.
 type sent struct {
 	to         bulk.Route
 	supervisor string
@@ -34,7 +34,7 @@ type sent struct {
 	packet     []byte
 }
 
-// ways keeps what is sent.
+// ways collects the items sent.
 type ways chan sent
 
 func (w ways) Announce(to bulk.Route, supervisor string, m *lofamov1.BulkAnnounce) {
@@ -45,7 +45,7 @@ func (w ways) Chunk(to bulk.Route, supervisor string, packet []byte) {
 	w <- sent{to: to, supervisor: supervisor, packet: bytes.Clone(packet)}
 }
 
-// world is one server and a supervisor that speaks to it.
+// world is one server and its supervisor.
 type world struct {
 	t        *testing.T
 	dir      string
@@ -182,7 +182,7 @@ func writes(b []byte) func(context.Context, uint64, io.Writer) error {
 	}
 }
 
-// files are those of the server in its directory.
+// files returns the server's files in its directory.
 func (w *world) files() []string {
 	w.t.Helper()
 	list, err := filepath.Glob(filepath.Join(w.dir, "*"))
@@ -246,7 +246,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestEmpty: an object without a byte is complete as soon as it is summed.
+// TestEmpty checks that an empty object is complete once its checksum is computed.
 func TestEmpty(t *testing.T) {
 	w := newWorld(t, nil)
 	w.object = writes(nil)
@@ -255,7 +255,7 @@ func TestEmpty(t *testing.T) {
 	}
 }
 
-// TestGatheringTakesTooLong: it is cancelled, and stopping does not wait for more.
+// TestGatheringTakesTooLong checks that a slow gathering is cancelled, and that stopping does not wait for others.
 func TestGatheringTakesTooLong(t *testing.T) {
 	w := newWorld(t, func(c *ServerConfig) { c.Within = time.Millisecond })
 	w.object = func(ctx context.Context, _ uint64, _ io.Writer) error { <-ctx.Done(); return ctx.Err() }
@@ -279,7 +279,8 @@ func (w *world) request(j bulk.Job) *lofamov1.Message {
 	return out.Send[0].Message
 }
 
-// TestReplayedRequest: who recorded a request cannot make the half gather again and again by it.
+// TestReplayedRequest checks that an attacker who recorded a request cannot use it to make the half gather again and
+// again.
 func TestReplayedRequest(t *testing.T) {
 	w := newWorld(t, func(c *ServerConfig) { c.Again = time.Hour })
 	w.object = writes(pattern(10))
@@ -287,9 +288,9 @@ func TestReplayedRequest(t *testing.T) {
 	if _, outcome, _ := w.fetch(j); outcome.Result != bulk.Complete {
 		t.Fatalf("%+v", outcome)
 	}
-	// The first repetition is let pass: the time since the last one is long.
+	// The first repetition is allowed, because no earlier one is recent.
 	w.deliver(w.request(j))
-	for w.next().announce.GetSize() == 0 { // the last word of the pulling may still be under way
+	for w.next().announce.GetSize() == 0 { // the last message of the pull may still be in flight
 	}
 	done := &lofamov1.Message{Body: &lofamov1.Message_BulkPull{BulkPull: &lofamov1.BulkPull{
 		Transfer: j.Exchanges[0].Transfer[:], Node: string(requester.Node), Half: lofamov1.Half(requester.Half), Done: true,
@@ -298,7 +299,7 @@ func TestReplayedRequest(t *testing.T) {
 		w.deliver(done)
 		w.deliver(w.request(j))
 	}
-	other := w.job("") // what comes behind them is served
+	other := w.job("") // other requests are still served
 	if _, outcome, _ := w.fetch(other); outcome.Result != bulk.Complete {
 		t.Fatalf("%+v", outcome)
 	}
@@ -307,7 +308,7 @@ func TestReplayedRequest(t *testing.T) {
 	}
 }
 
-// TestLeftFiles: what an earlier life left is removed, and nothing else.
+// TestLeftFiles checks that an earlier incarnation's files are removed, and no others.
 func TestLeftFiles(t *testing.T) {
 	w := newWorld(t, nil)
 	for _, name := range []string{"host.bulk-abc", "dnp.bulk-abc", "registers"} {
@@ -334,7 +335,7 @@ func TestRefusals(t *testing.T) {
 	}
 	w := newWorld(t, nil)
 	w.object = writes(nil)
-	for range 3 * queueSize { // more than are taken do not block
+	for range 3 * queueSize { // messages beyond the queue do not block
 		w.deliver(w.request(w.job("")))
 	}
 	bad := w.request(w.job(""))
@@ -342,7 +343,7 @@ func TestRefusals(t *testing.T) {
 	w.deliver(bad)
 }
 
-// What cannot be removed keeps nobody from serving: a half must start.
+// A file that cannot be removed does not keep the server from starting: a half must start.
 func TestWhatIsLeftMayStay(t *testing.T) {
 	newWorld(t, func(c *ServerConfig) {
 		left := filepath.Join(c.Dir, c.Origin.Half.String()+".bulk-left", "inside")

@@ -23,9 +23,11 @@ import (
 	"github.com/lofamo/lofamo/internal/sdnotify"
 )
 
-// What responses have this node do is the daemon's to do: it may start programs, wait for the disk, and outlives the halves.
+// The daemon carries out the responses' acts on this node: it may start programs and wait for the disk, and it outlives
+// the halves.
 
-// serveActs takes orders to act, at the sockets of the halves that this daemon looks after, until ctx ends. The halves do not need it.
+// serveActs handles orders to act, at the sockets of the halves that this daemon looks after, until ctx ends. The
+// halves do not need it.
 func (d *daemon) serveActs(ctx context.Context) {
 	who := runner.New(ctx, runner.Config{
 		Node: d.cfg.Agent.Node, StateDir: d.cfg.Agent.StateDir, Allowed: d.cfg.Agent.Responses, Sysfs: d.cfg.Agent.Sensors.Sysfs,
@@ -49,21 +51,22 @@ func (d *daemon) serveActs(ctx context.Context) {
 	}
 }
 
-// restartLock is held while a response has a half restarted: never both at once, whoever looks after them.
+// restartLock is held while a response restarts a half: never both halves at once, whichever daemons look after them.
 const restartLock = "restart.lock"
 
-// restartLook is the time between two looks at a half that is being restarted.
+// restartLook is the interval of looking at a half that is being restarted.
 const restartLook = 10 * time.Millisecond
 
-// restarted is what is kept before a half is ended: its process then.
+// restarted is the note stored before a half is ended: its process at that time.
 type restarted struct {
-	PID   int    `json:"pid"`                     // 0: it was given up, and none ran
-	Start uint64 `json:"start_ticks,omitempty"`   // regfile.StartTime of it; 0: not known
+	PID   int    `json:"pid"`                     // 0: it was given up, and no process ran
+	Start uint64 `json:"start_ticks,omitempty"`   // regfile.StartTime of the process; 0: not known
 	Space uint64 `json:"pid_namespace,omitempty"` // regfile.PIDNamespace of PID; 0: not known
 }
 
-// restartHalf ends a half and has it started again by the loop that looks after it, as if it had been killed: that counts within its budget, and neighbours are
-// told. It begins only while the other half serves, and has succeeded when the new process has passed its self-test.
+// restartHalf ends a half, and the loop that looks after it starts it again, as if it had been killed: the restart
+// counts against its budget, and neighbours are notified. It begins only while the other half serves, and succeeds when
+// the new process has passed its self-test.
 func (d *daemon) restartHalf(ctx context.Context, half fault.Half, earlier string, note func(string) error) actions.Result {
 	c := d.halves[half]
 	if c == nil {
@@ -118,11 +121,12 @@ func (d *daemon) restartHalf(ctx context.Context, half fault.Half, earlier strin
 	return c.awaitProven(ctx, before)
 }
 
-// announceWithin bounds the wait for the supervisors to commit a restart notice. Without them the half is restarted all the same.
+// announceWithin bounds the wait for the supervisors to commit a restart notice. The half is restarted even without
+// them.
 const announceWithin = 2 * time.Second
 
-// announce has the host half tell the supervisors that a half is about to be restarted: until it is back, they keep the states that the restart
-// explains. The notice is as long as this daemon gives the restart.
+// announce makes the host half notify the supervisors that a half is about to be restarted. Until it is back, they keep
+// the states that the restart explains. The notice lasts as long as this daemon allows for the restart.
 func (d *daemon) announce(ctx context.Context, half fault.Half) {
 	ctx, cancel := context.WithTimeout(ctx, announceWithin)
 	defer cancel()
@@ -131,7 +135,7 @@ func (d *daemon) announce(ctx context.Context, half fault.Half) {
 	}
 }
 
-// endNotice has the host half tell the supervisors that the restart is over, whatever became of it.
+// endNotice makes the host half notify the supervisors that the restart is over, with any outcome.
 func (d *daemon) endNotice(ctx context.Context, half fault.Half) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), announceWithin)
 	defer cancel()
@@ -144,7 +148,8 @@ func actUnchanged(format string, args ...any) actions.Result {
 	return actions.Result{State: actions.Unchanged, Detail: fmt.Sprintf(format, args...)}
 }
 
-// otherServes says why the other half does not serve: by its record, which may be kept by another daemon, and by its watchdog word, which moves.
+// otherServes returns an error if the other half does not serve: by its record, which another daemon may keep, and by
+// its watchdog word, which must move.
 func (d *daemon) otherServes(ctx context.Context, other fault.Half) error {
 	state := recovery.Stopped
 	if c := d.halves[other]; c != nil {
@@ -159,7 +164,7 @@ func (d *daemon) otherServes(ctx context.Context, other fault.Half) error {
 	return half.Serves(ctx, d.cfg.Agent, other)
 }
 
-// mayRestart returns the process that is to be ended, 0 where the half was given up, or why it is not restarted.
+// mayRestart returns the process to end, 0 if the half was given up, or the reason why it is not restarted.
 func (c *child) mayRestart(policy Restart) (pid int, why string) {
 	r, known := c.known()
 	switch {
@@ -175,7 +180,7 @@ func (c *child) mayRestart(policy Restart) (pid int, why string) {
 	return r.PID, ""
 }
 
-// kill ends a process of the half, if it is the one that runs.
+// kill ends a process of the half, if it is the running one.
 func (c *child) kill(pid int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -188,7 +193,7 @@ func (c *child) kill(pid int) error {
 	return nil
 }
 
-// awaitProven waits until another process than that serves the half and has passed its self-test.
+// awaitProven waits until a process other than before serves the half and has passed its self-test.
 func (c *child) awaitProven(ctx context.Context, before regfile.Holder) actions.Result {
 	t := time.NewTicker(restartLook)
 	defer t.Stop()
@@ -212,13 +217,13 @@ func (c *child) awaitProven(ctx context.Context, before regfile.Holder) actions.
 	}
 }
 
-// proven says whether a process of the half has said that it has passed its self-test.
+// proven reports whether a process of the half has passed its self-test.
 func (c *child) proven(p regfile.Holder) bool {
 	h, err := regfile.LastHolder(c.d.statePath(half.RegisterFile), c.half)
 	return err == nil && h.Same(p) && h.Tests == regfile.Proven
 }
 
-// holder is the process that runs, as it calls itself in the file of its lock; the zero Holder: none does.
+// holder returns the running process as it identifies itself in its lock file; the zero Holder: none runs.
 func (c *child) holder() regfile.Holder {
 	if p := c.running(); p != nil {
 		return p.holder()

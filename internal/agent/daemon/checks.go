@@ -17,15 +17,16 @@ import (
 	"github.com/lofamo/lofamo/internal/sdnotify"
 )
 
-// This file runs the check programs of a node's peripherals for its host half, which must not start processes itself (package checks). It belongs
-// into a process of the ordinary scheduling class. pkg/sensor/script interprets the exit codes.
+// This file runs the check programs of a node's peripherals for its host half, which must not start processes itself
+// (package checks). It belongs in a process of the ordinary scheduling class. pkg/sensor/script interprets the exit
+// codes.
 
-// checkStarter has the checks of one configuration.
+// checkStarter holds the checks of one configuration.
 type checkStarter struct {
 	checks map[fault.Component]*startedCheck
 }
 
-// startedCheck is one check program. Who holds the turn runs it.
+// startedCheck is one check program. Only the holder of the turn runs it.
 type startedCheck struct {
 	turn   chan struct{} // capacity 1
 	source sensor.Source
@@ -53,7 +54,7 @@ func newCheckStarter(cfg sensor.Config) *checkStarter {
 // checkStopWait is how long Serve waits for checks that it kills.
 const checkStopWait = 2 * time.Second
 
-// Serve answers on l, which it closes, until ctx ends or l fails; then it kills the checks that run.
+// Serve answers on l, which it closes, until ctx ends or l fails; then it kills the running checks.
 func (s *checkStarter) Serve(ctx context.Context, l net.Listener) error {
 	serving, end := context.WithCancel(ctx)
 	defer end()
@@ -66,12 +67,12 @@ func (s *checkStarter) Serve(ctx context.Context, l net.Listener) error {
 	end()
 	s.wait()
 	if ctx.Err() != nil {
-		return nil // closed, as asked
+		return nil // closed on request
 	}
 	return fmt.Errorf("serve %s: %w", l.Addr(), err)
 }
 
-// wait takes every turn, so that no check runs any more, or gives up after stopWait.
+// wait takes every turn, so that no check runs, or gives up after stopWait.
 func (s *checkStarter) wait() {
 	late := time.After(checkStopWait)
 	for _, c := range s.checks {
@@ -95,7 +96,7 @@ func (s *checkStarter) handler() http.Handler {
 		}
 		a := c.run(r.Context())
 		if r.Context().Err() != nil {
-			panic(http.ErrAbortHandler) // the half went away, or we do: no answer, so that it asks the next one
+			panic(http.ErrAbortHandler) // either side ends: without an answer the half asks the next starter
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(a)

@@ -28,7 +28,7 @@ type checkWorld struct {
 	dir  string
 	stop func() // and waits
 	l    net.Listener
-	done chan error // what Serve has returned
+	done chan error // the result of Serve
 }
 
 func serveCheckWorld(t *testing.T, body string) *checkWorld {
@@ -95,7 +95,7 @@ func TestNoChecks(t *testing.T) {
 	}
 }
 
-// What a check says reaches the one who asked.
+// The answer of a check reaches the caller.
 func TestAnswers(t *testing.T) {
 	for _, tc := range []struct {
 		body   string
@@ -115,7 +115,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// A check is not who the service manager has started: what it says to him would be taken for this process' word, where he takes that of all.
+// A check must not reach the service manager: where the manager accepts notifications from all processes, it would
+// mistake the check's for this process's.
 func TestChecksDoNotReachTheManager(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "/run/x")
 	t.Setenv("LOFAMO_TEST", "kept")
@@ -125,7 +126,7 @@ func TestChecksDoNotReachTheManager(t *testing.T) {
 	}
 }
 
-// Who asks gives a name, never a command, and only what is configured is run.
+// The client sends a name, never a command, and only configured checks run.
 func TestRefusals(t *testing.T) {
 	w := serveCheckWorld(t, ": > $1/ran")
 	for _, c := range []fault.Component{fault.ComponentPeripheral1, fault.ComponentMemory, 0} {
@@ -150,7 +151,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A starter whose socket fails kills its checks as well, and says what failed.
+// A starter whose socket fails also kills its checks, and reports the failure.
 func TestSocketFails(t *testing.T) {
 	w := serveCheckWorld(t, `echo $$ > $1/pid; sleep 1000`)
 	got := make(chan error, 1)
@@ -172,7 +173,7 @@ func TestSocketFails(t *testing.T) {
 	}
 }
 
-// A half that goes away, killed for instance, has its check killed; the next one waits for that.
+// When a half goes away, for instance because it was killed, its check is killed; the next check waits for that.
 func TestClientGoesAway(t *testing.T) {
 	w := serveCheckWorld(t, `test -e $1/pid && { echo again; exit; }; echo $$ > $1/pid; sleep 1000`)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -192,7 +193,7 @@ func TestClientGoesAway(t *testing.T) {
 	w.untilGone(pid)
 }
 
-// Checks that cannot be killed, however many, hold up the end for stopWait in all.
+// Checks that cannot be killed, however many, delay the end by stopWait in all.
 func TestEndIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &checkStarter{checks: map[fault.Component]*startedCheck{}}
@@ -208,7 +209,7 @@ func TestEndIsBounded(t *testing.T) {
 	})
 }
 
-// A starter that ends kills its checks, and who waits for one has no reading.
+// A starter that ends kills its checks, and a waiting caller gets no reading.
 func TestStarterEnds(t *testing.T) {
 	w := serveCheckWorld(t, `echo $$ > $1/pid; sleep 1000`)
 	type answer struct {

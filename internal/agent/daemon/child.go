@@ -24,34 +24,34 @@ import (
 	"github.com/lofamo/lofamo/internal/sdnotify"
 )
 
-// child is one half as the daemon sees it. Its goroutine (tend) owns the machine and the process; the mutex guards
-// what others look at.
+// child is one half as the daemon sees it. Its goroutine (tend) owns the machine and the process; the mutex guards the
+// fields that other goroutines read.
 type child struct {
 	d     *daemon
 	half  fault.Half
 	log   *slog.Logger
-	asked chan struct{} // somebody wants the half to run
-	round chan struct{} // takes one whenever the loop goes round
+	asked chan struct{} // requests to run the half
+	round chan struct{} // accepts a value whenever the loop goes round
 
 	machine   *recovery.Machine
 	registers *regfile.File // read-only; nil while there is none
-	// doubtUntil: the register file was spoilt, and the half may have another.
+	// doubtUntil: the register file was damaged, and the half may use another one.
 	doubtUntil time.Time
 	stores     uint32    // as last read
-	testsAt    time.Time // when to see what it says of its self-test
-	served     string    // why it is not known who serves the half, as was warned of
-	first      bool      // a process that does not even start ends the daemon: none has been seen to work
-	// earlier is the process that the daemon before has started last: it may not have taken its lock yet.
+	testsAt    time.Time // when to check for the half's self-test result
+	served     string    // the last warning about an unknown process that serves the half
+	first      bool      // no process has worked yet: one that does not even start ends the daemon
+	// earlier is the last process that the previous daemon started: it may not have taken its lock yet.
 	earlier regfile.Holder
 	timer   *time.Timer
-	links   *links // of a DNP half that is restarted; nil: none are held
+	links   *links // of a DNP half with restarts; nil: none are held
 
 	mu      sync.Mutex
 	process *process // nil while none runs
 	since   int64    // CLOCK_MONOTONIC of the last start or end, in ns
 	record  recovery.Record
-	begun   bool  // record counts: it is known whether the half runs already
-	silent  int64 // CLOCK_MONOTONIC since when it has not been serving, in ns; 0: it serves
+	begun   bool  // record is valid: the daemon knows whether the half runs already
+	silent  int64 // CLOCK_MONOTONIC since which it has not served, in ns; 0: it serves
 }
 
 func newChild(d *daemon, h fault.Half) *child {
@@ -69,7 +69,7 @@ func newChild(d *daemon, h fault.Half) *child {
 func (c *child) tend(ctx context.Context) error {
 	err := c.tendUntil(ctx)
 	c.d.stopping()
-	// Not deferred: a daemon that panics leaves the half, and what is known of it, to the next one.
+	// Not deferred: a daemon that panics leaves the half, and its history, to the next one.
 	c.stop()
 	c.handOver()
 	_ = c.step(recovery.Closed{}) // starts nothing
@@ -88,7 +88,7 @@ func (c *child) tendUntil(ctx context.Context) error {
 		return err
 	}
 	c.mu.Lock()
-	c.record, c.begun = c.machine.Record(), true // of a half that stays given up nothing was published
+	c.record, c.begun = c.machine.Record(), true // a half that stays given up has published nothing
 	c.mu.Unlock()
 	c.d.tellManager()
 	for {
@@ -117,7 +117,7 @@ func (c *child) tendUntil(ctx context.Context) error {
 	}
 }
 
-// begin makes the machine, and adopts a half that runs already.
+// begin creates the machine, and adopts a half that runs already.
 func (c *child) begin() error {
 	old, err := c.d.loadHistory(c.half)
 	if err != nil {
@@ -145,8 +145,8 @@ func (c *child) begin() error {
 	return c.step(c.look())
 }
 
-// adopt takes over the process that serves the half already, or returns nil; then it says whether somebody serves it who
-// cannot be taken over.
+// adopt takes over the process that already serves the half, or returns nil; then it reports whether another process
+// serves the half that it cannot take over.
 func (c *child) adopt() (*process, bool) {
 	p, err := adopt(c.d.statePath(half.RegisterFile), c.half)
 	if p == nil && err == nil && c.earlier.Start != 0 { // one that hangs before its lock has the sockets already
@@ -157,7 +157,7 @@ func (c *child) adopt() (*process, bool) {
 		why = err.Error()
 	}
 	switch {
-	case why == c.served: // as it was
+	case why == c.served: // unchanged
 	case served:
 		c.log.Warn("half is served by somebody else, and left alone until he ends", "err", err)
 	case err != nil:
@@ -173,7 +173,7 @@ func (c *child) adopt() (*process, bool) {
 	return p, served
 }
 
-// step gives the machine an event, and does what it says.
+// step gives the machine an event, and carries out its output.
 func (c *child) step(ev recovery.Event) error {
 	now := time.Now()
 	out := c.machine.Step(now, ev)
@@ -228,14 +228,15 @@ func (c *child) announce(back time.Duration, r recovery.Record) {
 	host := c.d.halves[fault.HalfHost]
 	hostDead := host != nil && host.dead(half.Monotonic())
 	c.links.open()
-	c.readStores() // the register file as it is now
+	c.readStores() // from the present register file
 	if err := c.links.announce(c.registers, back, r.Last.Attempt, hostDead); err != nil {
 		c.log.Info("restart not announced to the neighbours", "err", err)
 	}
 }
 
-// dead says whether the neighbours are to take the half for dead, at a time of CLOCK_MONOTONIC: it is left or given up, or has not
-// served for as long as makes a word stale. One that is about to be adopted, or is back soon, is not dead.
+// dead reports whether the neighbours should consider the half dead, at a time of CLOCK_MONOTONIC: it is left or given
+// up, or has not served for as long as makes a word stale. A half that is about to be adopted, or that is back soon, is
+// not dead.
 func (c *child) dead(now int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -250,7 +251,7 @@ func (c *child) dead(now int64) bool {
 
 func micros(d time.Duration) string { return d.Round(time.Microsecond).String() }
 
-// publish keeps and tells what is known of the half.
+// publish stores the half's record and sends it to the halves.
 func (c *child) publish(r recovery.Record) {
 	c.mu.Lock()
 	before := c.record.State
@@ -264,7 +265,7 @@ func (c *child) publish(r recovery.Record) {
 	if r.State == recovery.GivenUp && before != recovery.GivenUp {
 		c.log.Error("half is given up: SIGHUP to this daemon starts it", "reason", r.Reason)
 		if c.links != nil {
-			c.links.close() // for whoever starts it by hand
+			c.links.close() // so that a person can start it by hand
 		}
 	}
 	h := c.machine.History()
@@ -296,16 +297,16 @@ func (c *child) start() error {
 
 func (c *child) began(p *process, adopted bool) error {
 	c.set(p)
-	c.look() // for the number of its word as it stands
+	c.look() // for the present number of its word
 	return c.step(recovery.Began{PID: p.pid, Stores: c.stores, Adopted: adopted})
 }
 
-// gone deals with the end of the half's process.
+// gone handles the end of the half's process.
 func (c *child) gone(cause recovery.Cause) error {
 	failpoint.Hit(failpoint.DaemonGone)
 	p := c.running()
 	ran := time.Duration(half.Monotonic() - c.set(nil))
-	p.close() // nobody else has it any more
+	p.close() // no other goroutine uses it any more
 	c.log.Warn("half ended", "after", ran.Round(time.Millisecond).String(), "cause", cause.String())
 	failed := cause.Kind == recovery.Exited && cause.Code != 0
 	if c.first && failed && ran < settled && (c.d.cfg.Restart == RestartNever || cause.Code == half.ExitRefused) {
@@ -341,8 +342,8 @@ func (c *child) launch() (*process, error) {
 	return startProcess(cmd, c.d.cfg.Realtime)
 }
 
-// openLog opens the half's log file; nil: its log goes to standard error. A disk that fails, or is full,
-// keeps no half from running.
+// openLog opens the half's log file; nil: its log goes to standard error. A failing or full disk does not keep a half
+// from running.
 func (c *child) openLog() *os.File {
 	if c.d.cfg.LogDir == "" {
 		return nil
@@ -355,7 +356,7 @@ func (c *child) openLog() *os.File {
 	return f
 }
 
-// look looks at the half: at its word, and at its process where the word has not moved.
+// look checks the half: its word, and its process if the word has not moved.
 func (c *child) look() recovery.Look {
 	var l recovery.Look
 	before := c.stores
@@ -366,11 +367,11 @@ func (c *child) look() recovery.Look {
 	return l
 }
 
-// mendWithin is how long after the register file was spoilt a half may still write into the one of before, or into none.
+// mendWithin is how long after damage to the register file a half may still write into the old one, or into none.
 const mendWithin = 3 * half.CheckEvery
 
-// readStores reads the number of the half's word, from the file that has the name now. It cannot be read while that may not be
-// the one that the half writes, unless it moves.
+// readStores reads the number of the half's word, from the file that has the name now. The number counts as unreadable
+// while the half may be writing to another file, unless the number moves.
 func (c *child) readStores() (n uint32, readable bool) {
 	before := c.stores
 	n, ok := c.progress()
@@ -387,7 +388,7 @@ func (c *child) readStores() (n uint32, readable bool) {
 	return n, n != before || time.Now().After(c.doubtUntil)
 }
 
-// progress reads the number from the file that is open, or else from the one that has the name.
+// progress reads the number from the open file, or else from the file that has the name.
 func (c *child) progress() (uint32, bool) {
 	if c.registers == nil {
 		f, err := regfile.OpenReadOnly(c.d.statePath(half.RegisterFile))
@@ -404,7 +405,7 @@ func (c *child) progress() (uint32, bool) {
 	return n, err == nil
 }
 
-// tests returns what the half says of its self-test in the file of its lock, if that is news.
+// tests returns the half's self-test result from its lock file, if it is new.
 func (c *child) tests() recovery.Event {
 	now := time.Now()
 	l := c.record.Last // its goroutine alone writes it
@@ -415,7 +416,7 @@ func (c *child) tests() recovery.Event {
 	c.testsAt = now.Add(half.CheckEvery)
 	h, err := regfile.LastHolder(c.d.statePath(half.RegisterFile), c.half)
 	switch {
-	case err != nil || !h.Same(c.holder()) || h.Tests == "": // of the half before it, which in another container may have had its PID
+	case err != nil || !h.Same(c.holder()) || h.Tests == "": // of a predecessor, perhaps with the same PID in another container
 		return nil
 	case h.Tests == regfile.Proven && proving:
 		return recovery.Proven{}
@@ -425,7 +426,7 @@ func (c *child) tests() recovery.Event {
 	return nil
 }
 
-// stop ends the half's process, if there is one: asked first, by force after stopWait.
+// stop ends the half's process, if there is one: by request, and after stopWait by force.
 func (c *child) stop() {
 	p := c.running()
 	if p == nil {
@@ -445,14 +446,14 @@ func (c *child) stop() {
 	p.close()
 }
 
-// running returns the process that runs, or nil.
+// running returns the running process, or nil.
 func (c *child) running() *process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.process
 }
 
-// set notes the process that runs, or nil, and returns since when the one before, or none, did.
+// set sets the running process, or nil, and returns the start of the previous state.
 func (c *child) set(p *process) (since int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -461,11 +462,11 @@ func (c *child) set(p *process) (since int64) {
 	return since
 }
 
-// ask asks for a half that does not run to be started. One that runs is what was asked for.
+// ask requests the start of a half that does not run. For a running half it has no effect.
 func (c *child) ask() {
 	select {
 	case c.asked <- struct{}{}:
-	default: // asked for already
+	default: // requested already
 	}
 }
 

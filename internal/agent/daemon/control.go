@@ -12,7 +12,7 @@ import (
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
-// halfStatus is what the control socket says of a half.
+// halfStatus is the control socket's status of a half.
 type halfStatus struct {
 	PID     int   `json:"pid"`
 	Running bool  `json:"running"`

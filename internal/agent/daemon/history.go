@@ -19,19 +19,20 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/storage"
 )
 
-// tellEvery is how often halves are told even though nothing has changed: a message may drop, and a half is young.
+// tellEvery is the interval at which halves get unchanged records too: a message may have been lost, or a half may be
+// new.
 const tellEvery = 5 * time.Second
 
-// RecoveryFile returns the name of the file in a state directory that keeps what the daemon knows of a half.
+// RecoveryFile returns the name of the file in a state directory that holds the daemon's history of a half.
 func RecoveryFile(h fault.Half) string { return h.String() + ".recovery.json" }
 
-// recoveryFile is what stands there.
+// recoveryFile is the content of that file.
 type recoveryFile struct {
 	Boot    string           `json:"boot"` // the machine's boot id: the times are of its monotonic clock
 	History recovery.History `json:"history"`
 }
 
-// ReadRecovery returns what the daemon of a state directory has kept of a half since the machine was booted; nil: nothing.
+// ReadRecovery returns the history of a half that a daemon has stored since the machine booted; nil: there is none.
 func ReadRecovery(stateDir string, h fault.Half) (*recovery.History, error) {
 	path := filepath.Join(stateDir, RecoveryFile(h))
 	b, err := os.ReadFile(path)
@@ -52,7 +53,7 @@ func ReadRecovery(stateDir string, h fault.Half) (*recovery.History, error) {
 	return history, nil
 }
 
-// decodeRecovery reads a half's file. It returns nil if the file is from before the last boot of the machine.
+// decodeRecovery decodes a half's file. It returns nil if the file is from before the last boot of the machine.
 func decodeRecovery(b []byte, h fault.Half, boot string) (*recovery.History, error) {
 	var f recoveryFile
 	if err := json.Unmarshal(b, &f); err != nil {
@@ -74,8 +75,8 @@ func (d *daemon) loadHistory(h fault.Half) (*recovery.History, error) {
 	return ReadRecovery(d.cfg.Agent.StateDir, h)
 }
 
-// keepHistory replaces the file whole, so that whoever reads it, at whatever moment, finds the old one or the new one. It needs
-// not outlive the machine.
+// keepHistory replaces the file atomically, so that readers find either the old one or the new one. The file need not
+// survive the machine.
 func (d *daemon) keepHistory(h fault.Half, history recovery.History) {
 	err := func() error {
 		boot, err := storage.BootID()
@@ -102,7 +103,7 @@ func (d *daemon) keepHistory(h fault.Half, history recovery.History) {
 	d.unkept.Set(d.log, "keeping the history of restarts", err)
 }
 
-// tell tells both halves what is known of those that this daemon looks after. Who is not there, or behind, is told later.
+// tell sends the records of this daemon's halves to both halves. A half that is absent or behind gets them later.
 func (d *daemon) tell() {
 	for _, c := range d.halves {
 		c.mu.Lock()

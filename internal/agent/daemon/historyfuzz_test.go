@@ -9,7 +9,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// FuzzDecodeRecovery: a damaged recovery file is refused, or what the next daemon adopts is in range: above all it names one process, and not many.
+// FuzzDecodeRecovery checks that a damaged recovery file is refused, or that the history for the next daemon is in
+// range. Above all it must name one process, not many.
 func FuzzDecodeRecovery(f *testing.F) {
 	const boot = "0123"
 	for _, h := range []recovery.History{

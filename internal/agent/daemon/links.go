@@ -26,14 +26,15 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// announcements is how many frames tell a neighbour of a restart each time: some may be lost.
+// announcements is the number of frames that announce a restart to a neighbour each time: some may be lost.
 const announcements = 3
 
-// links are the UDP sockets of a DNP half's torus links, which its daemon holds. The half sends and receives on them while it
-// runs; while none does, what comes waits in them, and the daemon says by them that a half will be back (seed 000 §4: the
-// neighbours are to know what goes on). Never both: the daemon sends only when the process is dead for certain.
+// links are the UDP sockets of a DNP half's torus links, held by its daemon. The half sends and receives on them while
+// it runs. While it does not run, arriving frames wait in the sockets, and the daemon announces on them that the half
+// will return (seed 000 §4: the neighbours must know the state). They never send at the same time: the daemon sends
+// only when the process is certainly dead.
 type links struct {
-	cfg     config.Agent // as it is in its file: whom the half speaks with the supervisors may have said otherwise
+	cfg     config.Agent // as in its file: the supervisors may have changed the half's peers
 	log     *slog.Logger
 	sockets [grid.NumDirections]int // -1: none
 }
@@ -46,7 +47,7 @@ func newLinks(cfg config.Agent, log *slog.Logger) *links {
 	return l
 }
 
-// each calls do with every link of the node.
+// each calls do for every link of the node.
 func (l *links) each(do func(dir grid.Direction, local, peer netip.AddrPort)) {
 	cfg := half.WithStoredPeers(l.cfg)
 	_, dims, err := cfg.Topology()
@@ -63,8 +64,8 @@ func (l *links) each(do func(dir grid.Direction, local, peer netip.AddrPort)) {
 	}
 }
 
-// adopt takes the sockets of a half that runs, which has inherited them from a daemon that is gone. Those that cannot be had are
-// opened when the half is dead.
+// adopt takes over the sockets of a running half, which inherited them from an earlier daemon. Sockets that cannot be
+// taken over are opened when the half is dead.
 func (l *links) adopt(p *process) {
 	environ, err := os.ReadFile("/proc/" + strconv.Itoa(p.pid) + "/environ")
 	if err != nil {
@@ -94,7 +95,7 @@ func (l *links) adopt(p *process) {
 	}
 }
 
-// open opens the sockets that are missing. One that cannot be had is the half's to open, and to complain of.
+// open opens the missing sockets. The half opens a socket that fails here, and reports the error.
 func (l *links) open() {
 	l.each(func(dir grid.Direction, local, peer netip.AddrPort) {
 		at := &l.sockets[dir.Index()]
@@ -129,8 +130,8 @@ func duplicate(conn *net.UDPConn) int {
 	return own
 }
 
-// pass returns the sockets for a half that is started, and the value of the environment variable that names them. The caller closes
-// the files.
+// pass returns the sockets for a half that is being started, and the value of the environment variable that names them.
+// The caller closes the files.
 func (l *links) pass() (files []*os.File, env string) {
 	var dirs []grid.Direction
 	l.each(func(dir grid.Direction, _, _ netip.AddrPort) {
@@ -154,8 +155,8 @@ func (l *links) close() {
 	}
 }
 
-// announce tells the neighbours that the half, which is dead for certain, means to be back: on every link that has a
-// session, with numbers that it takes from the half's copy. It blocks for no longer than some system calls take.
+// announce tells the neighbours that the half, which is certainly dead, will return. It sends on every link with a
+// session, with numbers from the half's copy. It blocks only for a few system calls.
 func (l *links) announce(registers *regfile.File, back time.Duration, attempt int, hostDead bool) error {
 	id := backup.Identity{Node: l.cfg.Node, Half: fault.HalfDNP}
 	var err error
@@ -176,7 +177,7 @@ func (l *links) announce(registers *regfile.File, back time.Duration, attempt in
 		of.Epoch = registers.Epoch(fault.HalfDNP)
 		of.DNP, of.Host = goodWords(registers)
 	}
-	if n, ok := copied.Numbers(); ok { // the register page may be gone, or a new one, and to neighbours an earlier epoch is a replay
+	if n, ok := copied.Numbers(); ok { // the page may be lost or new, and an earlier epoch looks like a replay
 		of.Epoch = n.Epoch
 	}
 	l.each(func(dir grid.Direction, _, peer netip.AddrPort) {
@@ -189,8 +190,8 @@ func (l *links) announce(registers *regfile.File, back time.Duration, attempt in
 	return errors.Join(append(errs, copied.Close())...)
 }
 
-// goodWords returns the watchdog words as they stand; 0, which says nothing, for one that nobody can have written: what is
-// announced is sealed, and neighbours believe it.
+// goodWords returns the current watchdog words, or 0, which carries no information, for one that no half can have
+// written: announcements are sealed, and neighbours trust them.
 func goodWords(registers *regfile.File) (dnp, host uint32) {
 	_, dnp, dnpErr := registers.LoadDNP()
 	if dnpErr != nil {
@@ -203,7 +204,7 @@ func goodWords(registers *regfile.File) (dnp, host uint32) {
 	return dnp, host
 }
 
-// announceBy sends the announcement by one link.
+// announceBy sends the announcement on one link.
 func announceBy(fd int, peer netip.AddrPort, copied *backup.File, of torus.Frame, r torus.Restarting) error {
 	to, err := udplink.Sockaddr(peer)
 	if err != nil {
@@ -212,7 +213,7 @@ func announceBy(fd int, peer netip.AddrPort, copied *backup.File, of torus.Frame
 	for range announcements {
 		_, session, ok := copied.Link(of.Direction)
 		if !ok || session.ID == 0 {
-			return nil // nobody could read it
+			return nil // no neighbour could read it
 		}
 		seq, counters, err := copied.TakeSeq(of.Direction)
 		if err != nil {

@@ -30,7 +30,7 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// A socket that was inherited is taken over if it is that of the link, and nothing else.
+// The daemon takes over an inherited socket only if it belongs to the link.
 func TestInherited(t *testing.T) {
 	conn, err := udplink.Bind(netip.MustParseAddrPort("127.0.0.1:0"), "")
 	if err != nil {
@@ -68,7 +68,7 @@ func TestInherited(t *testing.T) {
 	}
 }
 
-// A word whose bits have flipped is not announced.
+// A word with flipped bits is not announced.
 func TestFlippedWordsAreNotAnnounced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "registers")
 	open := func(h fault.Half) *regfile.File {
@@ -98,8 +98,8 @@ func TestFlippedWordsAreNotAnnounced(t *testing.T) {
 	check(0, 0)
 }
 
-// What a daemon says of the host half: it is dead if it is left or given up, or has not served for long enough to be found dead
-// by its word. Not while it is not known yet whether it runs, nor while it is restarted at once.
+// The daemon announces the host half as dead if it is left or given up, or has not served for long enough to be found
+// dead by its word. It does not while it does not know whether the half runs, nor while the half is restarted at once.
 func TestHostIsCalledDead(t *testing.T) {
 	cfg := config.DefaultAgent()
 	cfg.StateDir = t.TempDir()
@@ -136,7 +136,7 @@ func TestHostIsCalledDead(t *testing.T) {
 	}
 }
 
-// A daemon that begins with a half that was given up knows so.
+// A daemon that starts with a half that was given up knows so.
 func TestGivenUpIsKnownFromTheBeginning(t *testing.T) {
 	cfg := config.DefaultAgent()
 	cfg.StateDir = t.TempDir()
@@ -156,8 +156,8 @@ func TestGivenUpIsKnownFromTheBeginning(t *testing.T) {
 	}
 }
 
-// The daemon announces a restart with the numbers that follow the half's, stored before they are used, by the links
-// that have a session.
+// The daemon announces a restart by the links that have a session, with numbers that follow the half's and are stored
+// before use.
 func TestRestartIsAnnounced(t *testing.T) {
 	dir := t.TempDir()
 	hear, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -209,7 +209,7 @@ func TestRestartIsAnnounced(t *testing.T) {
 	peer := torus.NewSession(7, session.Rx, session.Tx)
 	var keys torus.Keyring
 	keys.Add(time.Now(), peer)
-	// The neighbour has heard the half in that epoch; the register page is gone.
+	// The neighbour knows the half in that epoch; the register page is gone.
 	at := grid.Coord{X: 1}
 	heard := torus.NewLink(torus.LinkConfig{
 		Dir: grid.XMinus, Src: at, Period: 25 * time.Millisecond, Misses: 2, SickRatio: 0.05, ClearRatio: 0.01, Window: 100, MinErrors: 3, HoldOff: time.Second,
@@ -251,7 +251,7 @@ func TestRestartIsAnnounced(t *testing.T) {
 	}
 }
 
-// What the daemon says of a restart goes to whom the half speaks with: whom the supervisors have told of, and else as configured.
+// The daemon's announcement goes to the half's peers: those of the supervisors' order, or else the configured ones.
 func TestAnnouncedToWhomWasTold(t *testing.T) {
 	cfg := config.DefaultAgent()
 	cfg.Coord, cfg.Dims, cfg.StateDir = "0,0,0", "3x1x1", t.TempDir()

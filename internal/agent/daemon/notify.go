@@ -15,23 +15,26 @@ import (
 	"github.com/lofamo/lofamo/internal/sdnotify"
 )
 
-// managed is what the service manager that has started the daemon was told, and whether it waits for the daemon to be ready.
+// managed is the daemon's state towards the service manager that has started it: the last notification, and whether the
+// manager waits for the daemon to be ready.
 //
 //	starting ──all decided──► ready ──SIGHUP──► asking ──all loops have taken it──► starting
 type managed struct {
-	to *sdnotify.Notifier // nil: none wants to hear
+	to *sdnotify.Notifier // nil: there is no service manager
 
 	mu     sync.Mutex
 	asking bool
 	ready  bool
-	over   bool // the daemon ends
+	over   bool // the daemon is ending
 }
 
-// startingPatience is what the manager is asked for beyond the time of a start, whenever a half that was not decided on takes another.
+// startingPatience is the extension, beyond the time of a start, that the daemon requests from the manager whenever a
+// half without a decision starts another attempt.
 const startingPatience = 2 * recovery.MaxBackoff
 
-// tellManager tells the service manager how the halves fare, and that the daemon is ready when each half serves, or does not and is not
-// started again. A half that cannot run is no reason to end the daemon, which would end the other half with it.
+// tellManager reports the state of the halves to the service manager. The daemon is ready when each half either serves,
+// or does not and is not started again. A half that cannot run is no reason to end the daemon, because that would end
+// the other half too.
 func (d *daemon) tellManager() {
 	if d.manager.to == nil {
 		return
@@ -63,7 +66,7 @@ func (d *daemon) tellManager() {
 	}
 }
 
-// faring says in words how a half fares.
+// faring describes the state of a half in words.
 func faring(r recovery.Record, known bool) string {
 	var last string
 	if r.Last != nil {
@@ -84,7 +87,7 @@ func faring(r recovery.Record, known bool) string {
 	return fmt.Sprintf("serves (restarts: %d, at last because it %s)", r.Total, last)
 }
 
-// stopping says that the daemon ends, and stops what it looks after.
+// stopping notifies the service manager, once, that the daemon stops.
 func (d *daemon) stopping() {
 	d.manager.mu.Lock()
 	defer d.manager.mu.Unlock()
@@ -94,14 +97,15 @@ func (d *daemon) stopping() {
 	}
 }
 
-// known returns the half's record, and whether it is known by now whether the half runs.
+// known returns the half's record, and whether the daemon already knows if the half runs.
 func (c *child) known() (recovery.Record, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.record, c.begun
 }
 
-// reload starts the halves that were given up, because a person asks for it (SIGHUP). The service manager hears when that is decided.
+// reload starts the halves that were given up, on a person's request (SIGHUP). It notifies the service manager when
+// their states are decided.
 func (d *daemon) reload(ctx context.Context) {
 	d.manager.mu.Lock()
 	d.manager.asking, d.manager.ready = true, false
@@ -111,9 +115,9 @@ func (d *daemon) reload(ctx context.Context) {
 		c.ask()
 	}
 	for _, c := range d.halves {
-		for len(c.asked) > 0 && c.goesRound(ctx) { // of the two it may take either
+		for len(c.asked) > 0 && c.goesRound(ctx) { // the loop may take either channel first
 		}
-		c.goesRound(ctx) // what was asked for is done
+		c.goesRound(ctx) // now the request has been handled
 	}
 	d.manager.mu.Lock()
 	d.manager.asking = false
@@ -121,7 +125,7 @@ func (d *daemon) reload(ctx context.Context) {
 	d.tellManager()
 }
 
-// goesRound waits until the half's loop comes to its beginning; it says false when ctx ends before.
+// goesRound waits until the half's loop returns to its beginning. It returns false if ctx ends first.
 func (c *child) goesRound(ctx context.Context) bool {
 	select {
 	case c.round <- struct{}{}:
@@ -131,7 +135,7 @@ func (c *child) goesRound(ctx context.Context) bool {
 	}
 }
 
-// giveSigns gives the service manager signs of life, each when all loops have gone round.
+// giveSigns sends keep-alives to the service manager, each after all loops have gone round.
 func (d *daemon) giveSigns(ctx context.Context) {
 	every := d.manager.to.Every()
 	if every == 0 {
@@ -149,7 +153,8 @@ func (d *daemon) giveSigns(ctx context.Context) {
 	}
 }
 
-// stuck waits until every loop of the daemon has gone round. When ctx ends before, it says which has not; empty: all have.
+// stuck waits until every loop of the daemon has gone round. If ctx ends first, it returns a text that names the stuck
+// loop; empty: all have gone round.
 func (d *daemon) stuck(ctx context.Context) string {
 	for _, h := range d.cfg.halves() {
 		if !d.halves[h].goesRound(ctx) {
@@ -164,10 +169,11 @@ func (d *daemon) stuck(ctx context.Context) string {
 	}
 }
 
-// liveWithin is how long a loop may take to go round until it is said that it does not: it starts processes and writes files.
+// liveWithin is how long a loop may take to go round before it is reported as stuck: it starts processes and writes
+// files.
 const liveWithin = 2 * time.Second
 
-// serveLive answers those who ask whether the daemon of a half goes round, until ctx ends. The daemon does not need it.
+// serveLive answers liveness requests about the daemon of a half, until ctx ends. The daemon does not need it.
 func (d *daemon) serveLive(ctx context.Context, h fault.Half) {
 	err := half.ServeUnix(ctx, d.statePath(status.LiveSocket(h)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == restartPath {

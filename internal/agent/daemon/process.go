@@ -22,17 +22,17 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/half"
 )
 
-// process is a half's process, held by a process descriptor: whatever becomes of its id, a signal reaches it or
-// nobody, and its end is seen at once, whoever's child it is.
+// process is a half's process, held by a process descriptor. Even if its id is reused, a signal reaches this process or
+// none, and its end is seen at once, even if it is not a child of the daemon.
 type process struct {
 	pid   int
-	start uint64 // regfile.StartTime of it; 0: not known
+	start uint64 // by regfile.StartTime; 0: not known
 	fd    int
-	ended chan recovery.Cause // gets one value, when it is gone for certain
+	ended chan recovery.Cause // gets one value, when the process is certainly gone
 }
 
-// startProcess starts the command of a half. Nothing ties its life to the daemon's: the daemon may die, and Ctrl-C, which is
-// for the daemon, is not for its group.
+// startProcess starts the command of a half. Its life does not depend on the daemon's: the daemon may die, and Ctrl-C,
+// which is for the daemon, does not reach its group.
 func startProcess(cmd *exec.Cmd, realtime bool) (*process, error) {
 	fd := -1
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, PidFD: &fd}
@@ -45,7 +45,7 @@ func startProcess(cmd *exec.Cmd, realtime bool) (*process, error) {
 		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
 	p := &process{pid: cmd.Process.Pid, fd: fd, ended: make(chan recovery.Cause, 1)}
-	p.start, _ = regfile.StartTime(p.pid) // nobody has waited for it yet: the id is its own
+	p.start, _ = regfile.StartTime(p.pid) // not waited for yet, so the id is still its own
 	go func() {                           // ends with the process
 		_ = cmd.Wait()
 		p.ended <- causeOf(cmd.ProcessState)
@@ -53,8 +53,8 @@ func startProcess(cmd *exec.Cmd, realtime bool) (*process, error) {
 	return p, nil
 }
 
-// start starts a command, in real time if that is asked for and permitted, and returns the one that runs: a command is started
-// once, so that a second try is another.
+// start starts a command, in real time if requested and permitted. It returns the command that runs, because a second
+// attempt needs a new command.
 func start(cmd *exec.Cmd, realtime bool) (*exec.Cmd, error) {
 	if !realtime {
 		return cmd, cmd.Start()
@@ -67,7 +67,7 @@ func start(cmd *exec.Cmd, realtime bool) (*exec.Cmd, error) {
 	return again, nil
 }
 
-// anew returns a command that was not started, of one that may be.
+// anew returns an unstarted copy of a command that may have been started.
 func anew(cmd *exec.Cmd) *exec.Cmd {
 	attr := *cmd.SysProcAttr
 	return &exec.Cmd{
@@ -76,15 +76,17 @@ func anew(cmd *exec.Cmd) *exec.Cmd {
 	}
 }
 
-// startRealtime starts a half that is real-time from its first instruction on, where that is permitted: it need not execute
-// itself anew then (beRealtime), and a loaded machine does not delay its start. The kernel stops a process that is traced
-// right after it has executed its program, when it has one thread; its class is set then, and it is let go. This process stays
-// an ordinary one (ADR 15). Where no tracing is permitted it fails. Where the class is not, the half sees to that itself.
+// startRealtime starts a half that is real-time from its first instruction on, where permitted. Then the half need not
+// execute itself again (beRealtime), and a loaded machine does not delay its start. The kernel stops a traced process
+// right after it has executed its program, when it has one thread. At that point this function sets the scheduling
+// class and releases the process. The daemon itself stays an ordinary process (ADR 15). Where tracing is not permitted
+// the function fails. Where the class is not permitted, the half handles that itself.
 //
-// If the daemon ended before the process asks to be traced, init would trace the process and never let it go. Therefore the process
-// ends with the daemon until its own packages initialise (OutliveDaemon), and the next daemon starts another.
+// If the daemon ended before the process asks to be traced, init would trace the process and never release it.
+// Therefore the process ends with the daemon until its own packages initialise (OutliveDaemon), and the next daemon
+// starts another.
 func startRealtime(cmd *exec.Cmd) error {
-	runtime.LockOSThread() // who traces is a thread
+	runtime.LockOSThread() // the tracer is a thread
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr.Ptrace, cmd.SysProcAttr.Pdeathsig = true, syscall.SIGKILL
 	if err := cmd.Start(); err != nil {
@@ -125,11 +127,11 @@ func causeOfStatus(ws syscall.WaitStatus) recovery.Cause {
 	return recovery.Cause{Kind: recovery.Killed, Code: int(ws.Signal())}
 }
 
-// errServed is wrapped when somebody serves a half who is not to be taken for its process, or cannot be told.
+// errServed is wrapped when the process that serves a half does not count as the half's, or is not known.
 var errServed = errors.New("is served by somebody else")
 
-// adopt takes over the process that serves a half already: a daemon before this one has started it, or somebody by hand. nil:
-// there is none. An error that does not wrap errServed: nobody can say.
+// adopt takes over the process that already serves a half, started by an earlier daemon or by hand. nil: there is none.
+// An error that does not wrap errServed: it cannot be determined.
 func adopt(registers string, half fault.Half) (*process, error) {
 	h, held, err := regfile.HolderOf(registers, half)
 	if !held {
@@ -147,19 +149,20 @@ func adopt(registers string, half fault.Half) (*process, error) {
 	return p, nil
 }
 
-// adoptHolder takes over the holder of a half's lock, unless err says that it cannot be told.
+// adoptHolder takes over the holder of a half's lock, unless err says that the holder is not known.
 func adoptHolder(h regfile.Holder, half fault.Half, err error) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	if h.Elsewhere(regfile.PIDNamespace()) { // here that id is nobody's, or somebody's who has nothing to do with this
+	if h.Elsewhere(regfile.PIDNamespace()) { // here that id belongs to no process, or to an unrelated one
 		return nil, fmt.Errorf("adopt the %s half, process %d: is of another PID namespace, as a container's are", half, h.PID)
 	}
 	fd, err := unix.PidfdOpen(h.PID, 0)
 	if err != nil {
 		return nil, fmt.Errorf("adopt the %s half, process %d: %w", half, h.PID, err)
 	}
-	// From here on the id is this process' as long as it lives: what is said of it now is said of the one that fd is of.
+	// From here on the id belongs to this process as long as it lives, so facts about the id are facts about fd's
+	// process.
 	start, err := regfile.StartTime(h.PID)
 	if err == nil && (h.Start != start || h.PID == os.Getpid()) {
 		err = errors.New("is another than the one that took the lock")
@@ -177,8 +180,8 @@ func adoptHolder(h regfile.Holder, half fault.Half, err error) (*process, error)
 	return p, nil
 }
 
-// isHalf says whether a process was started as that half, by its command line: a test that holds the lock is not to be
-// ended, however it behaves.
+// isHalf reports whether a process was started as that half, by its command line: a test that holds the lock must never
+// be killed.
 func isHalf(pid int, half fault.Half) bool {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
 	args := bytes.Split(b, []byte{0})
@@ -199,8 +202,8 @@ func (p *process) await() recovery.Cause {
 	return p.howEnded()
 }
 
-// howEnded says how a process ended that is not our child. Until its parent has taken notice /proc says so, and then, from
-// Linux 6.15 on, the descriptor.
+// howEnded returns how a process that is not a child ended. Until its parent has reaped it /proc says so, and then,
+// from Linux 6.15 on, the descriptor.
 func (p *process) howEnded() recovery.Cause {
 	const exitCode = 52 - 3 // the field, of those from the third on
 	if f, err := regfile.StatFields(p.pid); err == nil && len(f) > exitCode && f[0] == "Z" {
@@ -215,14 +218,14 @@ func (p *process) howEnded() recovery.Cause {
 	return causeOfStatus(syscall.WaitStatus(uint32(info.Exit_code)))
 }
 
-// holder is the process as it calls itself in the file of its lock.
+// holder returns the process as it identifies itself in its lock file.
 func (p *process) holder() regfile.Holder {
 	return regfile.Holder{PID: p.pid, Start: p.start, Space: regfile.PIDNamespace()}
 }
 
 func (p *process) signal(s syscall.Signal) error { return unix.PidfdSendSignal(p.fd, s, nil, 0) }
 
-// close lets go of a process that has ended.
+// close releases the descriptor of a process that has ended.
 func (p *process) close() { _ = unix.Close(p.fd) }
 
 // ranFor returns the CPU time of all threads of a process.
@@ -235,10 +238,11 @@ func (p *process) ranFor() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// moment is how far apart two looks at threads are: who waits for a processor at both was not just woken.
+// moment is the time between two looks at threads: a thread that waits for a processor at both was not just woken.
 const moment = 2 * time.Millisecond
 
-// look says what the kernel knows of the process. With threads it says what they wait for, too: that costs some files of /proc.
+// look returns the kernel's view of the process. With threads it includes the threads' waits, which costs some files of
+// /proc.
 func (p *process) look(threads bool) recovery.Process {
 	out := recovery.Process{}
 	if threads {
@@ -252,7 +256,7 @@ func (p *process) look(threads bool) recovery.Process {
 	return out
 }
 
-// threads says whether a thread waits for a processor or a disk, and whether all are stopped.
+// threads reports whether a thread waits for a processor or a disk, and whether all are stopped.
 func (p *process) threads() (waits, stopped bool) {
 	stats, err := filepath.Glob("/proc/" + strconv.Itoa(p.pid) + "/task/*/stat")
 	if err != nil {

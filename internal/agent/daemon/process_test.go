@@ -25,7 +25,7 @@ import (
 	"github.com/lofamo/lofamo/internal/needs"
 )
 
-// A program that is not there is given as the reason, however the half was to be started.
+// If the program is missing, that is the reason given, however the half was to be started.
 func TestNoProgram(t *testing.T) {
 	for _, realtime := range []bool{false, true} {
 		if p, err := startProcess(exec.Command(filepath.Join(t.TempDir(), "absent"), "dnp"), realtime); !errors.Is(err, os.ErrNotExist) {
@@ -34,7 +34,7 @@ func TestNoProgram(t *testing.T) {
 	}
 }
 
-// Where nobody may trace (Yama, seccomp, SELinux) a half is started all the same.
+// A half starts even where tracing is forbidden (Yama, seccomp, SELinux).
 func TestStartedWhereTracingIsRefused(t *testing.T) {
 	type result struct {
 		p                *process
@@ -62,7 +62,7 @@ func TestStartedWhereTracingIsRefused(t *testing.T) {
 	}
 }
 
-// forbidTracing makes ptrace fail with EPERM in the calling thread and all that it starts.
+// forbidTracing makes ptrace fail with EPERM in the calling thread and its children.
 func forbidTracing() error {
 	_, err := filterTracing(unix.SECCOMP_RET_ERRNO|uint32(unix.EPERM), 0)
 	return err
@@ -90,8 +90,8 @@ func filterTracing(action uint32, flags uintptr) (listener uintptr, err error) {
 // starterEnv makes TestHalfEndsWithADaemonKilledDuringItsStart the daemon.
 const starterEnv = "LOFAMO_TEST_STARTER"
 
-// A daemon is killed when the new process exists but has not yet asked to be traced. Traced by init instead, the process would
-// stay stopped before its first instruction for ever and hold the links' sockets: it must end.
+// A daemon is killed when the new process exists but has not yet asked to be traced. Traced by init instead, the
+// process would stay stopped before its first instruction for ever and hold the links' sockets: it must end.
 func TestHalfEndsWithADaemonKilledDuringItsStart(t *testing.T) {
 	if os.Getenv(starterEnv) != "" {
 		fmt.Println(killedDuringTheStart())
@@ -133,7 +133,8 @@ func TestHalfEndsWithADaemonKilledDuringItsStart(t *testing.T) {
 	}
 }
 
-// killedDuringTheStart starts a process, prints its PID when it wants to be traced, and kills this one. It returns the error that stops it.
+// killedDuringTheStart starts a process, prints its PID when it wants to be traced, and kills this one. It returns the
+// error that stops it.
 func killedDuringTheStart() error {
 	runtime.GOMAXPROCS(2) // a thread that starts a process keeps its processor
 	runtime.LockOSThread()
@@ -152,10 +153,10 @@ func killedDuringTheStart() error {
 	return fmt.Errorf("it was started: %w", err)
 }
 
-// A holder of another PID namespace is left alone, though here its PID is a half's, started in the same tick of the clock; and what it said of its self-test is not
-// taken for what that one says.
+// A holder of another PID namespace is left alone, though its PID here belongs to a half started in the same clock
+// tick. Its self-test result does not count for that half.
 func TestHolderOfAnotherNamespace(t *testing.T) {
-	cmd := exec.Command("sh", "-c", "read gone", "dnp") // as long as its input
+	cmd := exec.Command("sh", "-c", "read gone", "dnp") // lives as long as its input
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -20,14 +20,16 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/local/status"
 )
 
-// restartPath is where the daemon is asked to restart a half, at the socket at which it also says whether it lives. Daemons of earlier versions answer there as ever: with nothing.
+// restartPath is the path of restart requests, at the daemon's liveness socket. Daemons of earlier versions answer it
+// with nothing, like any other path.
 const restartPath = "/restart"
 
 // restartWithin bounds the restart of one half, self-test included.
 const restartWithin = 20 * time.Second
 
-// RestartHalf has a half's daemon restart it, as it restarts one that has ended: neighbours are told, and the new process goes on from the old one's copy, with the program and the
-// configuration that are there now. It returns when that has passed its self-test. The half stays as it is while the other one does not serve.
+// RestartHalf makes a half's daemon restart it, like a half that has ended: neighbours are notified, and the new
+// process resumes from the old one's copy, with the current program and configuration. It returns when the new process
+// has passed its self-test. It does nothing while the other half does not serve.
 func RestartHalf(ctx context.Context, stateDir string, h fault.Half) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, restartWithin+time.Second)
 	defer cancel()

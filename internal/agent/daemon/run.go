@@ -1,5 +1,6 @@
-// Package daemon is the recovery daemon of a node: it starts the halves, watches them, restarts one that ended or hangs, and adopts those of a
-// daemon that was killed. It runs the check programs of peripherals, as halves start no processes. Start reading at Run.
+// Package daemon is the recovery daemon of a node: it starts the halves, watches them, restarts one that ended or
+// hangs, and adopts the halves of a daemon that was killed. It runs the check programs of peripherals, because halves
+// start no processes. Start reading at Run.
 package daemon
 
 import (
@@ -27,13 +28,13 @@ import (
 	"github.com/lofamo/lofamo/internal/sdnotify"
 )
 
-// Restart is what the daemon does when a half ends.
+// Restart is the daemon's policy when a half ends.
 type Restart string
 
 // The policies.
 const (
 	RestartAlways Restart = "always" // start it again, with back-off
-	RestartNever  Restart = "never"  // leave it, until somebody asks by the control socket
+	RestartNever  Restart = "never"  // leave it, until a request by the control socket
 )
 
 // ParseRestart reads always or never.
@@ -46,33 +47,35 @@ func ParseRestart(s string) (Restart, error) {
 
 // Times of the daemon.
 const (
-	// settled is how long a half must have run for its end to be an end and not a failed start.
+	// settled is how long a half must have run for its end not to count as a failed start.
 	settled = time.Second
-	// stopWait is how long the halves may take to stop when asked.
+	// stopWait is how long the halves may take to stop on request.
 	stopWait = 5 * time.Second
 	// checksRetry is the time between two tries to run the checks.
 	checksRetry = 3 * time.Second
 )
 
-// RunConfig is what the daemon is given.
+// RunConfig configures the daemon.
 type RunConfig struct {
 	Agent   config.Agent
-	Program string   // path of the program that serves the halves as its subcommands host and dnp
+	Program string   // path of the program with the halves as its subcommands host and dnp
 	Args    []string // of both halves, after the subcommand
 	Restart Restart
-	// LogDir gets host.log and dnp.log, appended to; empty: the halves write to our own stderr.
+	// LogDir is the directory of host.log and dnp.log, which are appended to; empty: the halves write to the daemon's
+	// stderr.
 	LogDir string
-	// Realtime starts the halves in real time, where that is permitted.
+	// Realtime starts the halves with real-time scheduling, where permitted.
 	Realtime bool
-	// Half is the one half that is looked after; 0: both.
+	// Half is the only half to look after; 0: both.
 	Half fault.Half
-	// Wait has a daemon that finds another one at work wait until that ends, in the place of failing: a new version is ready, and then takes over at once.
+	// Wait makes the daemon wait for another running daemon to end instead of failing, so that a new version is ready
+	// and takes over at once.
 	Wait bool
-	// Again says that a person wants the halves that were given up to be started; nil: never.
+	// Again signals that a person wants the halves that were given up to start; nil: never.
 	Again <-chan os.Signal
 }
 
-// halves lists the halves that are looked after.
+// halves lists the halves to look after.
 func (c RunConfig) halves() []fault.Half {
 	if c.Half != 0 {
 		return []fault.Half{c.Half}
@@ -80,25 +83,25 @@ func (c RunConfig) halves() []fault.Half {
 	return []fault.Half{fault.HalfHost, fault.HalfDNP}
 }
 
-// daemon starts the halves as processes of their own and looks after them, and runs the host half's checks: the recovery
-// daemon (seed 000 §4.2). What it does about a half is internal/agent/daemon/recovery's. The halves
-// do not need it: they go on when it dies, the next daemon adopts them, and peripherals with a check program are UNKNOWN
-// until it, or `lofamo-agent checks`, is there again.
+// daemon starts the halves as separate processes, looks after them, and runs the host half's checks: the recovery
+// daemon (seed 000 §4.2). The package internal/agent/daemon/recovery decides about each half. The halves do not need
+// the daemon: they continue when it dies, the next daemon adopts them, and peripherals with a check program are UNKNOWN
+// until it, or `lofamo-agent checks`, runs again.
 type daemon struct {
 	cfg     RunConfig
 	periods config.Periods
 	log     *slog.Logger
 	halves  map[fault.Half]*child
 
-	round   chan struct{} // takes one whenever remind goes round
+	round   chan struct{} // accepts a value whenever remind goes round
 	manager managed
 
 	mu     sync.Mutex
 	unkept half.Condition // histories cannot be written
 }
 
-// Run runs the daemon until ctx ends; then it stops the halves. It fails when a half refuses its configuration at the
-// first start of all.
+// Run runs the daemon until ctx ends, and then stops the halves. It fails when a half refuses its configuration at the
+// very first start.
 func Run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	for {
 		if err := run(ctx, cfg, log); !errors.Is(err, errMoved) {
@@ -107,7 +110,7 @@ func Run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	}
 }
 
-// run is Run for a spare in one place.
+// run is Run, for one place of a spare.
 func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	if err := cfg.Agent.Validate(); err != nil {
 		return half.InvalidConfig(err)
@@ -122,7 +125,7 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	d := &daemon{cfg: cfg, periods: periods, log: log.With("node", string(cfg.Agent.Node)), halves: map[fault.Half]*child{}, round: make(chan struct{})}
 	var locks []string
 	if cfg.Half == 0 {
-		locks = append(locks, "run.lock") // which is all that versions before --half took
+		locks = append(locks, "run.lock") // the only lock that versions before --half took
 	}
 	for _, h := range cfg.halves() {
 		locks = append(locks, h.String()+".run.lock")
@@ -140,14 +143,14 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 			c.first = false
 		}
 	}
-	// What was opened before this program began is not for the halves.
+	// Files opened before this program began are not for the halves.
 	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	if err := half.SetSlice(); err != nil {
 		d.log.Debug("no short slice: a loaded machine may delay this daemon", "err", err)
 	}
 	half.ArmFailpoints(cfg.Agent, "run", d.log)
 	d.manager.to = sdnotify.New(d.log)
-	defer func() { _ = d.manager.to.Close() }() // a manager that hangs does not keep the daemon from ending
+	defer func() { _ = d.manager.to.Close() }() // a manager that hangs must not keep the daemon from ending
 	if err := d.awaitPlace(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
@@ -156,8 +159,8 @@ func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	return d.inPlace(ctx, d.serve)
 }
 
-// goesOn says whether this daemon takes the place of one that was not asked to stop, or of whoever has started a half: a half that
-// refuses its configuration then is no reason to stop the other.
+// goesOn reports whether this daemon replaces one that was not asked to stop, or finds a half that another process
+// started. Then a half that refuses its configuration is no reason to stop the other half.
 func (d *daemon) goesOn() bool {
 	for h := range d.halves {
 		if old, err := d.loadHistory(h); err == nil && old != nil && old.Record.State != recovery.Stopped {
@@ -195,7 +198,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	return g.Wait()
 }
 
-// remind tells the halves every now and then, and starts those that were given up when a person asks for it.
+// remind sends the records to the halves periodically, and starts halves that were given up when a person requests it.
 func (d *daemon) remind(ctx context.Context) {
 	t := time.NewTicker(tellEvery)
 	defer t.Stop()
@@ -214,7 +217,7 @@ func (d *daemon) remind(ctx context.Context) {
 
 func (d *daemon) statePath(name string) string { return filepath.Join(d.cfg.Agent.StateDir, name) }
 
-// lockAlone keeps a second process that runs command off the same state directory.
+// lockAlone keeps a second process of command away from the same state directory.
 func lockAlone(path, command string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -229,8 +232,8 @@ func lockAlone(path, command string) (*os.File, error) {
 	return f, nil
 }
 
-// serveChecks runs the host half's checks until ctx ends. The halves go on where it cannot; it tries again, for a
-// `lofamo-agent checks` that is in the way may end. It warns of each reason once, not of each try.
+// serveChecks runs the host half's checks until ctx ends. On failure the halves continue, and it tries again, because a
+// `lofamo-agent checks` in the way may end. It warns of each reason once, not of each attempt.
 func (d *daemon) serveChecks(ctx context.Context, serve func(context.Context, config.Agent) error) {
 	warned := ""
 	for {
@@ -250,7 +253,7 @@ func (d *daemon) serveChecks(ctx context.Context, serve func(context.Context, co
 	}
 }
 
-// RunChecks runs the checks of a host half that is not started by the daemon, until ctx ends.
+// RunChecks runs the checks of a host half that the daemon does not start, until ctx ends.
 func RunChecks(ctx context.Context, cfg config.Agent, log *slog.Logger) error {
 	if err := cfg.Validate(); err != nil {
 		return half.InvalidConfig(err)
@@ -280,7 +283,7 @@ func serveChecks(ctx context.Context, cfg config.Agent) error {
 	return s.Serve(ctx, l)
 }
 
-// RefusalCode returns the exit code for a configuration or command line that is refused.
+// RefusalCode returns the exit code for a refused configuration or command line.
 func RefusalCode(environ []string) int {
 	if half.StartedByDaemon(environ) {
 		return half.ExitRefused

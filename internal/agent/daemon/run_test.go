@@ -20,7 +20,7 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// A daemon that cannot run the checks tries again until it can, and warns of a reason once.
+// A daemon that cannot run the checks retries until it can, and warns of a reason once.
 func TestChecksAreTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
@@ -48,7 +48,7 @@ func TestChecksAreTriedAgain(t *testing.T) {
 		if n := strings.Count(log.String(), "level=WARN"); tries != 5 || n != 2 {
 			t.Errorf("%d tries: want 5; %d warnings: want 2:\n%s", tries, n, log.String())
 		}
-		tries = 0 // and while it waits, it ends with ctx
+		tries = 0 // while it waits, it ends with ctx
 		ctx, cancel = context.WithTimeout(t.Context(), checksRetry/2)
 		defer cancel()
 		d.serveChecks(ctx, func(context.Context, config.Agent) error { tries++; return errors.New("never") })
@@ -58,8 +58,8 @@ func TestChecksAreTriedAgain(t *testing.T) {
 	})
 }
 
-// A half that refuses its configuration at the first start of all ends the daemon. One that panics does not, with the same code
-// as a refusal on a terminal has, nor one that refuses when the other half may be well.
+// A half that refuses its configuration at the very first start ends the daemon. A half that panics does not, though
+// its code equals that of a refusal on a terminal, nor does a half that refuses while the other half may be well.
 func TestFirstStart(t *testing.T) {
 	for _, tc := range []struct {
 		name  string

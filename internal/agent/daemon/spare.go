@@ -27,24 +27,24 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// Times of a spare that waits.
+// Intervals of a waiting spare.
 const (
-	// spareSays is how often it tells the supervisors that it is there, and where its ends of links are.
+	// spareSays is the interval at which it reports its presence and its ends of links to the supervisors.
 	spareSays = 10 * time.Second
-	// placeLook is how often a spare's daemon looks whether its halves were told another place, and that of one half alone, which does not
-	// listen, whether the other one was told the first.
+	// placeLook is the interval at which a spare's daemon checks for a new place. A daemon of one half alone, which
+	// does not listen, also checks at this interval whether the other daemon received the first place.
 	placeLook = time.Second
 )
 
-// AwaitPlace has a spare wait for its place, as Run does before it starts the halves. It returns at once for a node that has a place, and when ctx
-// ends.
+// AwaitPlace makes a spare wait for its place, as Run does before it starts the halves. It returns at once for a node
+// that has a place, and when ctx ends.
 func AwaitPlace(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	return (&daemon{cfg: cfg, log: log}).awaitPlace(ctx)
 }
 
-// awaitPlace has a spare wait for its place: no half runs, for a half without a place has no neighbours and nothing to watch. It listens where
-// the host half will, so that the supervisors find it where their topology says. It returns at once for a node that has a place, and when ctx
-// ends.
+// awaitPlace makes a spare wait for its place. No half runs, because a half without a place has no neighbours and
+// nothing to watch. It listens at the host half's address, so that the supervisors find it where their topology says.
+// It returns at once for a node that has a place, and when ctx ends.
 func (d *daemon) awaitPlace(ctx context.Context) error {
 	if !d.cfg.Agent.Spare || half.WithStoredPeers(d.cfg.Agent).Coord != "" {
 		return nil
@@ -52,11 +52,11 @@ func (d *daemon) awaitPlace(ctx context.Context) error {
 	d.log.Info("spare: waits until it is put in the place of a node", "listen", d.cfg.Agent.Service.Listen)
 	d.manager.to.Status("spare: waits for a place")
 	d.manager.to.Ready()
-	d.manager.ready = true // before anybody else looks
+	d.manager.ready = true // set before any reader exists
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
-	for _, h := range d.cfg.halves() { // a daemon that waits is well
+	for _, h := range d.cfg.halves() { // a waiting daemon is healthy
 		g.Go(func() error {
 			_ = half.ServeUnix(ctx, d.statePath(status.LiveSocket(h)), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 			return nil
@@ -81,11 +81,11 @@ func (d *daemon) awaitPlace(ctx context.Context) error {
 	return nil
 }
 
-// errMoved says that a spare has another place than when it began, or none any more: its halves have been stopped.
+// errMoved says that a spare has a new place, or none any more: its halves have been stopped.
 var errMoved = errors.New("this spare has another place now")
 
-// inPlace does what a daemon does while its node has the place that it has now. Of a spare that is told another place, or that it has none any more, it
-// stops the halves: there they are nobody's neighbours.
+// inPlace runs serve while the node keeps its present place. When a spare gets another place, or loses its place,
+// inPlace stops the halves, because they have no neighbours at the old place any more.
 func (d *daemon) inPlace(ctx context.Context, serve func(context.Context) error) error {
 	if !d.cfg.Agent.Spare {
 		return serve(ctx)
@@ -103,12 +103,12 @@ func (d *daemon) inPlace(ctx context.Context, serve func(context.Context) error)
 	return err
 }
 
-// moved says whether what is on disk is that a spare's place is another than at. A file that is lost, or gone, says nothing.
+// moved reports whether a spare's place on disk differs from at. A missing or unreadable file proves nothing.
 func moved(at string, word peers.State, lost error) bool {
 	return lost == nil && word.Number != 0 && word.Place() != at
 }
 
-// watchPlace looks until ctx ends whether the place is another.
+// watchPlace watches until ctx ends for a change of the place.
 func (d *daemon) watchPlace(ctx context.Context, at string, leave context.CancelCauseFunc) {
 	t := time.NewTicker(placeLook)
 	defer t.Stop()
@@ -121,7 +121,7 @@ func (d *daemon) watchPlace(ctx context.Context, at string, leave context.Cancel
 		if word, lost := peerfile.Load(d.statePath(peerfile.Name)); moved(at, word, lost) {
 			d.log.Warn("spare: its place is another now: the halves are stopped", "was", at, "is", word.Place(), "order", word.Number)
 			d.manager.mu.Lock()
-			d.manager.over = true // the daemon itself goes on: the service manager is not to hear that it stops
+			d.manager.over = true // the daemon itself continues: do not notify the service manager of a stop
 			d.manager.mu.Unlock()
 			leave(errMoved)
 			return
@@ -129,7 +129,7 @@ func (d *daemon) watchPlace(ctx context.Context, at string, leave context.Cancel
 	}
 }
 
-// signsOfSpare gives the service manager signs of life.
+// signsOfSpare sends keep-alives to the service manager.
 func (d *daemon) signsOfSpare(ctx context.Context) {
 	every := d.manager.to.Every()
 	if every == 0 {
@@ -147,7 +147,7 @@ func (d *daemon) signsOfSpare(ctx context.Context) {
 	}
 }
 
-// lookForPlace waits until the daemon of the host half was told the place.
+// lookForPlace waits until the host half's daemon has received the place.
 func (d *daemon) lookForPlace(ctx context.Context) {
 	t := time.NewTicker(placeLook)
 	defer t.Stop()
@@ -176,10 +176,10 @@ type spare struct {
 	word     peers.State
 	lost     bool
 	renewals []*half.Renewer // of both halves, which do not run yet
-	turn     int             // of the supervisors, for requests
+	turn     int             // index of the next supervisor, for requests
 }
 
-// newSpare takes what may be refused. It signs as the DNP half, which will have the links.
+// newSpare acquires every resource that may be refused. It signs as the DNP half, which will have the links.
 func newSpare(d *daemon) (*spare, error) {
 	cfg := d.cfg.Agent
 	word, lost := peerfile.Load(d.statePath(peerfile.Name))
@@ -237,7 +237,7 @@ func (s *spare) run(ctx context.Context) error {
 	return err
 }
 
-// take takes what a supervisor says: a place, or a question.
+// take handles a supervisor's message: a place, or a question.
 func (s *spare) take(from netip.AddrPort, b []byte) {
 	o, err := servicenet.Open(b, s.verifier)
 	if err != nil {
@@ -273,7 +273,7 @@ func (s *spare) renew(now time.Time) {
 	}
 }
 
-// request sends a request for a certificate to the next supervisor in turn, or to all. It runs under the mutex.
+// request sends a request for a certificate to the next supervisor in turn, or to all. The caller holds the mutex.
 func (s *spare) request(b []byte, toAll bool) {
 	targets := s.supervisors
 	if !toAll {
@@ -285,7 +285,8 @@ func (s *spare) request(b []byte, toAll bool) {
 	}
 }
 
-// order takes the supervisors' word, and says whether that is a place: it is on disk then, the supervisors are told, and the halves may start.
+// order applies the supervisors' order, and reports whether it assigns a place. Then the place is on disk, the
+// supervisors are informed, and the halves may start.
 func (s *spare) order(order *lofamov1.PeerOrder) (placed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -316,14 +317,14 @@ func (s *spare) order(order *lofamov1.PeerOrder) (placed bool) {
 	return next.Placed
 }
 
-// fits says what a half would refuse: a place outside the torus, a link without a peer.
+// fits returns an error for an order that a half would refuse: a place outside the torus, a link without a peer.
 func (s *spare) fits(next peers.State) error {
 	cfg := half.WithPeers(s.d.cfg.Agent, next)
-	cfg.Spare = false // with what it was told it is like any other
+	cfg.Spare = false // with the order it is like any other node
 	return cfg.Validate()
 }
 
-// say tells the supervisors what this node is: one of them, who has asked, or all.
+// say reports this node's state to the supervisors: to one that has asked, or to all.
 func (s *spare) say(to netip.AddrPort) {
 	s.mu.Lock()
 	all := dnpcore.PeerStatuses(s.d.cfg.Agent.Node, 0, "", s.word, *s.known, s.lost)
@@ -340,7 +341,7 @@ func (s *spare) say(to netip.AddrPort) {
 			continue
 		}
 		for _, addr := range targets {
-			_ = s.net.Send(addr, b) // said again, and asked again
+			_ = s.net.Send(addr, b) // it repeats, and supervisors ask again
 		}
 	}
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// The daemon of the DNP half alone does not listen: it goes on when that of the host half was told the place, and ends when it is asked to.
+// The daemon of the DNP half alone does not listen: it continues when the host half's daemon gets the place, and ends
+// on request.
 func TestSpareOfOneHalf(t *testing.T) {
 	d := &daemon{
 		cfg: RunConfig{Half: fault.HalfDNP, Agent: config.Agent{Node: "spare-0", Spare: true, Dims: "3x1x1", StateDir: t.TempDir()}},
@@ -40,7 +41,7 @@ func TestSpareOfOneHalf(t *testing.T) {
 	}
 }
 
-// A spare's daemon stops its halves when its place is another, or none; not because what was told cannot be read.
+// A spare's daemon stops its halves when its place changes or is removed, but not when the stored order is unreadable.
 func TestSpareLeavesItsPlace(t *testing.T) {
 	here := peers.State{Number: 3, Placed: true, Coord: grid.Coord{X: 1}}
 	for what, tc := range map[string]struct {

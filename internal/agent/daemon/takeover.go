@@ -22,26 +22,30 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// A daemon may be there before the one whose place it takes has ended, as the pod of a new version is: it waits for the other's locks, and says so by one of its own, so that the
-// other one, when it is asked to end, tells the neighbours that its DNP half will be back. The halves that the new one starts go on from the old ones' copies.
+// A daemon may start before its predecessor has ended, like the pod of a new version. It waits for the other's locks,
+// and shows that by a lock of its own. So the other daemon, on a request to end, tells the neighbours that its DNP half
+// will return. The halves that the new daemon starts resume from the old ones' copies.
 
 const (
-	// takeOverEvery is how often a daemon that waits looks whether the other one has ended. Neither half runs from then on.
+	// takeOverEvery is the interval at which a waiting daemon checks whether the other one has ended. From then on
+	// neither half runs.
 	takeOverEvery = 5 * time.Millisecond
-	// takeOverTime is within what time the neighbours are told that the half is back: that in which a new process serves on a busy machine, and some more.
+	// takeOverTime is the announced time until the half is back: the time in which a new process serves on a busy
+	// machine, and a margin.
 	takeOverTime = 2 * time.Second
-	// settleTime is how long a daemon waits at least: in that time the links of a node that was taken over just before, and did not come back, are broken. takeOverTime and
-	// 1 s, after which links are silent at preset relaxed; and for the old daemon to be asked to end, and the new one to fail.
+	// settleTime is the least time that a daemon waits. In that time, the links of a node whose takeover came just
+	// before and failed are broken. It is takeOverTime and 1 s, after which links are silent at preset relaxed, plus
+	// time for the old daemon to receive the request to end, and for the new one to fail.
 	settleTime = takeOverTime + 3*time.Second
 )
 
 // errOther says that another process has the lock.
 var errOther = errors.New("serves this state directory")
 
-// awaitedLock is what the daemon that waits to look after a half holds.
+// awaitedLock is the lock of the daemon that waits to look after a half.
 func awaitedLock(h fault.Half) string { return h.String() + ".run.next" }
 
-// lock is lockAlone for this daemon; of one that waits it returns when it has the lock, or nil when ctx ends before.
+// lock is lockAlone for this daemon. A waiting daemon gets the lock when it is free, or nil when ctx ends first.
 func (d *daemon) lock(ctx context.Context, path string) (*os.File, error) {
 	f, err := lockAlone(path, "run")
 	if !d.cfg.Wait || !errors.Is(err, errOther) {
@@ -73,33 +77,33 @@ func (d *daemon) lock(ctx context.Context, path string) (*os.File, error) {
 	}
 }
 
-// handOver tells the neighbours of a DNP half that was stopped that it will be back, if another daemon waits to start it.
+// handOver tells the neighbours of a stopped DNP half that it will return, if another daemon waits to start it.
 func (c *child) handOver() {
 	if c.links == nil || !c.d.awaited(c.half) {
 		return
 	}
 	c.log.Info("another daemon takes over")
 	c.links.open()
-	c.readStores() // the register file as it is now
+	c.readStores() // from the present register file
 	if err := c.links.announce(c.registers, takeOverTime, 1, false); err != nil {
 		c.log.Info("restart not announced to the neighbours", "err", err)
 	}
 }
 
-// awaited says whether a daemon waits to look after the half.
+// awaited reports whether a daemon waits to look after the half.
 func (d *daemon) awaited(h fault.Half) bool {
 	f, err := os.OpenFile(d.statePath(awaitedLock(h)), os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return false // nobody ever has
+		return false // no daemon has ever waited
 	}
 	defer func() { _ = f.Close() }()
 	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
-// pidNamespace names the processes among which this one is: all of a container, and no other's.
+// pidNamespace identifies the processes in this process's namespace: all of a container, and no other's.
 const pidNamespace = "/proc/self/ns/pid"
 
-// noteWaiter writes into the lock of a daemon that waits where it runs, and since when: CLOCK_MONOTONIC in ns.
+// noteWaiter writes into a waiting daemon's lock where it runs, and since when: CLOCK_MONOTONIC in ns.
 func noteWaiter(lock *os.File) error {
 	where, err := os.Readlink(pidNamespace)
 	if err != nil {
@@ -112,12 +116,13 @@ func noteWaiter(lock *os.File) error {
 	return err
 }
 
-// waits says for how long a daemon of this container has waited to look after the half; false: none does. The one before it, whose container has the same state directory, is
-// not spoken of: a DaemonSet ends a pod at once that is not ready while another one is there.
+// waits returns how long a daemon of this container has waited to look after the half; false: none waits. Its
+// predecessor, in another container with the same state directory, does not count: a DaemonSet immediately ends a pod
+// that is not ready while another one is there.
 func waits(stateDir string, h fault.Half) (time.Duration, bool) {
 	f, err := os.OpenFile(filepath.Join(stateDir, awaitedLock(h)), os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return 0, false // nobody ever has
+		return 0, false // no daemon has ever waited
 	}
 	defer func() { _ = f.Close() }()
 	text, err := io.ReadAll(io.LimitReader(f, 128))
@@ -133,15 +138,16 @@ func waits(stateDir string, h fault.Half) (time.Duration, bool) {
 	if _, err := fmt.Sscan(at, &since); err != nil || where != here {
 		return 0, false
 	}
-	// Only now, for it would be in the way of one that begins to wait.
+	// Only now, because this lock would obstruct a daemon that begins to wait.
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
 		return 0, false
 	}
 	return time.Duration(half.Monotonic() - since), true
 }
 
-// MayTakeOver says why the daemon of this container that waits to look after a half, or both where of is 0, had better not take over yet; nil: it may, or none waits. A neighbour
-// that is gone may be one that was taken over just before and did not come back: so a version that does not work comes to some nodes, and not to all.
+// MayTakeOver returns the reason why the waiting daemon of this container, for a half or for both if of is 0, should
+// not take over yet; nil: it may, or none waits. A missing neighbour may be one whose takeover has just failed: it did
+// not return. So a version that does not work reaches some nodes, but not all.
 func MayTakeOver(cfg config.Agent, of fault.Half) error {
 	return half.EachHalf(of, func(h fault.Half) error {
 		waited, is := waits(cfg.StateDir, h)
@@ -160,7 +166,8 @@ func MayTakeOver(cfg config.Agent, of fault.Half) error {
 	})
 }
 
-// neighboursServe says which neighbours do not serve, or their hosts; nil: all do, but for those behind masked links, whose fault is known.
+// neighboursServe returns an error that names the neighbours, or their hosts, that do not serve; nil: all do, except
+// those behind masked links, whose fault is known.
 func neighboursServe(f *regfile.File) error {
 	w, _, err := f.LoadDNP()
 	if err != nil {
@@ -180,7 +187,7 @@ func neighboursServe(f *regfile.File) error {
 		case !chanmask.Mask(mask).Usable(dir):
 		case w.Links[dir.Index()] == watchdog.HealthBroken:
 			errs = append(errs, fmt.Errorf("the link %s is broken: no node is taken over beside one that is gone: mask the link if that is known", dir))
-		case w.NeighbourHostFailed[dir.Index()] && !d.Neighbours[dir.Index()].Any(): // with parts in the descriptor it lives
+		case w.NeighbourHostFailed[dir.Index()] && !d.Neighbours[dir.Index()].Any(): // listed parts mean that it lives
 			errs = append(errs, fmt.Errorf("the host half at the end of link %s is dead: no node is taken over beside one that is gone: mask the link if that is known", dir))
 		}
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// A daemon that waits may take over when it has waited for long enough and no neighbour is gone but those that are known to be; nothing of that is said of one in another
-// container, or of one that has ended.
+// A waiting daemon may take over when it has waited long enough and no neighbours are gone except the known ones. A
+// waiting daemon in another container, or one that has ended, does not count.
 func TestMayTakeOver(t *testing.T) {
 	cfg := config.DefaultAgent()
 	cfg.StateDir = t.TempDir()
@@ -64,7 +64,7 @@ func TestMayTakeOver(t *testing.T) {
 	var gone watchdog.DNPWord
 	gone.Links[grid.XMinus.Index()] = watchdog.HealthBroken
 	registers(gone, watchdog.DescriptorWord{}, chanmask.All)
-	want("") // a program of before: nothing is known of who waits
+	want("") // a program of an earlier version: who waits is not known
 	if err := noteWaiter(lock); err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestMayTakeOver(t *testing.T) {
 	registers(gone, watchdog.DescriptorWord{}, chanmask.All)
 	want("the host half at the end of link Y+ is dead")
 	waitsIn("pid:[1]", settleTime)
-	want("") // it is the other pod that waits
+	want("") // the other pod is the one that waits
 	waitsIn(here, settleTime)
 	var parts watchdog.DescriptorWord
 	parts.Neighbours[grid.YPlus.Index()].Memory = true
@@ -91,5 +91,5 @@ func TestMayTakeOver(t *testing.T) {
 	if err := lock.Close(); err != nil {
 		t.Fatal(err)
 	}
-	want("") // who waited has ended
+	want("") // the waiting daemon has ended
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/half"
 )
 
-// toAct passes on what came by the torus for a host half that does not live.
+// toAct handles orders to act that arrived through the torus for a host half that is not alive.
 func (d *dnpHalf) toAct(orders []*lofamov1.ActOrder) {
 	for _, o := range orders {
 		d.acting.Take(half.ActionRequest{Order: o, Answer: func(st *lofamov1.ActStatus) { d.step(dnpcore.Acted{Status: st}) }})

@@ -15,8 +15,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/half"
 )
 
-// dnpBulk is what the DNP half does about large objects. It has the torus only: what a supervisor asked
-// for by this node's own service network goes back by the own host half.
+// dnpBulk is the DNP half's part in transfers of large objects. The half has only the torus: objects that a supervisor
+// requested through this node's own service network go back through the host half.
 type dnpBulk struct {
 	d       *dnpHalf
 	server  *bundle.Server
@@ -37,22 +37,21 @@ func newDNPBulk(d *dnpHalf, now time.Time) (*dnpBulk, error) {
 	return b, err
 }
 
-// take hands a verified message that is for this half to its server. It runs under the half's mutex, and
-// does not block.
+// take passes a verified message for this half to its server. It runs under the half's mutex, and does not block.
 func (b *dnpBulk) take(o servicenet.Opened) {
 	if to, ok := bundle.Takes(o.Msg); ok && to == b.d.Origin() {
 		b.server.Deliver(o)
 	}
 }
 
-// Announce implements rendezvous.Ways.
+// Announce implements bundle.Ways.
 func (b *dnpBulk) Announce(to bulk.Route, _ string, m *lofamov1.BulkAnnounce) {
 	if e := b.d.SealAnnounce(m); e != nil {
 		b.Chunk(to, "", e)
 	}
 }
 
-// Chunk implements rendezvous.Ways.
+// Chunk implements bundle.Ways.
 func (b *dnpBulk) Chunk(to bulk.Route, _ string, packet []byte) {
 	via := to.Via
 	if via == "" {
@@ -63,7 +62,7 @@ func (b *dnpBulk) Chunk(to bulk.Route, _ string, packet []byte) {
 	}
 }
 
-// linksText is what the links have counted and their sessions.
+// linksText returns the counters and the sessions of the links.
 func (d *dnpHalf) linksText() ([]byte, error) {
 	d.mu.Lock()
 	stats, hops, dropped, now := d.core.LinkStats(), d.core.HopStats(), d.core.BulkDropped(), time.Now()

@@ -8,15 +8,15 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 )
 
-// linkCopy is what the DNP half's copy holds of the links.
+// linkCopy is the links' state in the DNP half's copy.
 type linkCopy struct {
 	resume   dnpcore.Resume
 	sessions [grid.NumDirections]*torus.Session
 	stored   [grid.NumDirections]torus.LinkSnapshot
 }
 
-// storeLinks stores what has changed of the links. It comes before frames are sent: a number that was seen must not be used
-// again, nor one be taken twice that was acknowledged.
+// storeLinks stores changed link state. It must run before frames are sent: a number that a neighbour has seen must not
+// be used again, and an acknowledged number must not be accepted twice.
 func (d *dnpHalf) storeLinks() {
 	for _, dir := range d.Topo.Links {
 		i := dir.Index()

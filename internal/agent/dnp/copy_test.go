@@ -35,7 +35,7 @@ func halfWithSession(t testing.TB, cfg config.Agent, dir grid.Direction) (*dnpHa
 	return d, torus.ResumeSession(9, rx, tx, 0)
 }
 
-// A heartbeat that says nothing new costs no allocation, from the socket to the copy.
+// A heartbeat without news costs no allocation, from the socket to the copy.
 func TestPacketDoesNotAllocate(t *testing.T) {
 	d, keys := halfWithSession(t, agenttest.NodeConfig(t), grid.XPlus)
 	f := torus.Frame{Type: torus.TypeHeartbeat, Direction: grid.XMinus, Src: grid.Coord{X: 1}, Session: 9, Epoch: 3, DNP: 1, Host: 1}
@@ -48,7 +48,7 @@ func TestPacketDoesNotAllocate(t *testing.T) {
 		}
 		d.OnPacket(grid.XPlus, b)
 	}
-	packet() // the first one says that the link works, and who is there
+	packet() // the first one reveals the working link and the peer
 	if allocs := testing.AllocsPerRun(200, packet); allocs != 0 {
 		t.Errorf("%v allocations a packet", allocs)
 	}

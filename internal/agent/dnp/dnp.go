@@ -1,11 +1,12 @@
-// Package dnp is the DNP half of a node, the paper's DNP Fault Manager: the shell that does what the pure machine of dnpcore wants.
+// Package dnp is the DNP half of a node, the paper's DNP Fault Manager: the shell that runs the pure machine of
+// dnpcore.
 //
-// A half is one machine behind one mutex. Whoever has something for it (the timer, a reader of a
-// socket, the sensors) takes the mutex, steps the machine, does what the output says and lets go;
-// so a packet costs no hand-over to another goroutine, and nothing is done twice at a time. Nothing
-// in there blocks but the boot epoch's rare fsync. All that is periodic rides on one timer.
+// A half is one machine behind one mutex. Each event source (the timer, a socket reader, the sensors) takes the mutex,
+// steps the machine, carries out its output and releases the mutex. So a packet costs no hand-over to another
+// goroutine, and all steps are serial. Nothing under the mutex blocks except the boot epoch's rare fsync. All periodic
+// work uses one timer.
 //
-// The shell decides nothing: states and reports are the machine's business, links are pkg/torus'. Start reading at Run.
+// The shell decides nothing: the machine owns states and reports, and pkg/torus owns links. Start reading at Run.
 package dnp
 
 import (
@@ -56,36 +57,36 @@ type dnpHalf struct {
 	tests    *half.Prober
 	readers  half.Readers
 	alarm    *half.Alarm
-	next     []dnpcore.Event // that follow from the output in hand
-	takeHost bool            // the output in hand wants the host words read
+	next     []dnpcore.Event // events that follow from the current output
+	takeHost bool            // the current output wants the host words read
 	bulk     *dnpBulk
 	keys     [grid.NumDirections]torus.Keyring
-	frame    dnpcore.Frame // of the packet under way: handed over by pointer, never kept
+	frame    dnpcore.Frame // of the current packet: passed by pointer, never kept
 	packet   []byte        // being sent
 	mail     mailbox.Stats // at the last look
-	mailFull bool          // and something had been dropped since the one before
+	mailFull bool          // messages had been dropped since the look before
 	lookAt   time.Time     // at the mailbox' counters
-	spanAt   time.Time     // when the host half is told the certificate's begin and end
+	spanAt   time.Time     // when to send the certificate's validity to the host half
 
 	jobMail  jobMail
 	masks    newest[chanmask.State]    // to keep on disk
-	words    newest[peers.State]       // of the peers, likewise
+	words    newest[peers.State]       // peer states to keep on disk
 	judges   newest[dnpcore.JudgeData] // to verify
 	acting   half.Actions              // orders to act
 	plain    plainOrders
 	kept     keptMask
 	linkCopy linkCopy
 	held     heldMessages
-	ifErrors [grid.NumDirections]uint64 // of the links' interfaces, as told to the machine
+	ifErrors [grid.NumDirections]uint64 // of the links' interfaces, as reported to the machine
 }
 
-// Run runs the DNP half until ctx ends. It returns nil then, and an error when something that it
-// needs cannot be had.
+// Run runs the DNP half until ctx ends, and then returns nil. It returns an error when a resource that it needs is
+// unavailable.
 func Run(ctx context.Context, cfg config.Agent, log *slog.Logger) error {
 	return run(ctx, cfg, log, nil)
 }
 
-// With returns a Run for a half that is put together with these options.
+// With returns a Run for a half with these options.
 func With(options ...Option) func(ctx context.Context, cfg config.Agent, log *slog.Logger) error {
 	return func(ctx context.Context, cfg config.Agent, log *slog.Logger) error {
 		return run(ctx, cfg, log, options)
@@ -104,7 +105,7 @@ func run(ctx context.Context, cfg config.Agent, log *slog.Logger, options []Opti
 	var open half.Closers
 	defer func() { err = errors.Join(err, open.Close()) }()
 	d.Manager = sdnotify.New(d.Log)
-	defer func() { _ = d.Manager.Close() }() // a manager that hangs does not keep the half from ending
+	defer func() { _ = d.Manager.Close() }() // a manager that hangs must not keep the half from ending
 	if err := d.open(&open); err != nil {
 		return fmt.Errorf("DNP half of %s: %w", cfg.Node, err)
 	}
@@ -116,7 +117,7 @@ func run(ctx context.Context, cfg config.Agent, log *slog.Logger, options []Opti
 	return nil
 }
 
-// open takes everything that may be refused, the lock on the register file first.
+// open acquires every resource that may be refused, starting with the lock on the register file.
 func (d *dnpHalf) open(cs *half.Closers) error {
 	var err error
 	if d.page, err = half.OpenPage(d.StatePath(half.RegisterFile), d.Half, d.Log); err != nil {
@@ -265,7 +266,7 @@ func (d *dnpHalf) serve(ctx context.Context) error {
 	return g.Wait()
 }
 
-// dnpSources are the sensors, and the error counters of the interfaces that links are bound to.
+// dnpSources returns the sensors, and the error counters of the interfaces that links are bound to.
 func (d *dnpHalf) dnpSources() ([]sensor.Source, error) {
 	out, err := sensor.DNPSources(d.Config.Sensors)
 	if err != nil {
@@ -299,7 +300,7 @@ func (d *dnpHalf) ring(ctx context.Context) {
 	}
 }
 
-// maintain does once a second what no event tells of.
+// maintain does once a second the work that no event triggers.
 func (d *dnpHalf) maintain(now time.Time) {
 	if d.page.Maintain(now) {
 		d.Log.Info("register file mended")
@@ -323,7 +324,7 @@ func (d *dnpHalf) maintain(now time.Time) {
 	s := d.box.Stats()
 	var bits uint32
 	full := s.DroppedFull > d.mail.DroppedFull
-	if full && d.mailFull { // a burst, as at the start, is not a host half that does not empty its mailbox
+	if full && d.mailFull { // a single burst, as at the start, does not show that the host half stopped reading
 		bits |= watchdog.RDMAMailboxFull
 	}
 	d.mailFull = full
@@ -336,7 +337,7 @@ func (d *dnpHalf) maintain(now time.Time) {
 	}
 }
 
-// step gives the machine an event that comes from elsewhere than the timer.
+// step gives the machine an event from a source other than the timer.
 func (d *dnpHalf) step(ev dnpcore.Event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -369,12 +370,12 @@ func (d *dnpHalf) onPacket(dir grid.Direction, b []byte) {
 	d.apply(now, d.core.Step(now, &d.frame))
 }
 
-// OnSession takes the keys of a handshake.
+// OnSession takes the keys from a handshake.
 func (d *dnpHalf) OnSession(dir grid.Direction, s *torus.Session) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.links[dir.Index()].Outdated(s) {
-		return // with whom was there before
+		return // a session with the former peer
 	}
 	now := time.Now()
 	d.keys[dir.Index()].Add(now, s)
@@ -382,7 +383,8 @@ func (d *dnpHalf) OnSession(dir grid.Direction, s *torus.Session) {
 	d.apply(now, d.core.Step(now, dnpcore.Session{Dir: dir, ID: s.ID()}))
 }
 
-// apply carries out an output and those of the events that follow from it, then sets the alarm. It runs under the mutex.
+// apply carries out an output and those of the events that follow from it, then sets the alarm. It runs under the
+// mutex.
 func (d *dnpHalf) apply(now time.Time, out dnpcore.Output) {
 	d.settle(now, out)
 	if k := &d.jobMail; len(k.waiting) > 0 && k.again.Before(d.alarm.Wake) {
@@ -391,8 +393,8 @@ func (d *dnpHalf) apply(now time.Time, out dnpcore.Output) {
 	d.alarm.Set(now)
 }
 
-// settle is apply without the alarm: it carries out an output, and then steps the machine by each event that followed, in order.
-// No output is carried out inside another one.
+// settle is apply without the alarm: it carries out an output, and then steps the machine by each event that followed,
+// in order. No output is carried out inside another one.
 func (d *dnpHalf) settle(now time.Time, out dnpcore.Output) {
 	d.do(now, out)
 	for i := 0; ; {
@@ -412,7 +414,7 @@ func (d *dnpHalf) settle(now time.Time, out dnpcore.Output) {
 	}
 }
 
-// then has settle step the machine by an event once the present output is carried out.
+// then makes settle step the machine by an event after the present output.
 func (d *dnpHalf) then(ev dnpcore.Event) { d.next = append(d.next, ev) }
 
 // do carries out one output.
@@ -485,17 +487,17 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 	d.takeHost = d.takeHost || out.TakeHost
 }
 
-// write puts registers and words into the page, the words last: who finds a word finds what
-// explains it.
+// write puts registers and words into the page. The words come last, so a reader of a word always finds the registers
+// that explain it.
 func (d *dnpHalf) write(now time.Time, out *dnpcore.Output) {
 	d.page.WriteDNP(now, out)
 	if out.Ring {
-		_ = d.page.File.CountDoorbell() // for people to look at
+		_ = d.page.File.CountDoorbell() // for display
 		_ = d.box.Ring()                // the host half reads every TRead anyway
 	}
 }
 
-// onMail handles what the host half says: a doorbell, or an envelope for the torus.
+// onMail handles a mailbox message of the host half: a doorbell, or an envelope for the torus.
 func (d *dnpHalf) onMail(m mailbox.Message) {
 	d.readers.Mail.Begin()
 	defer d.readers.Mail.End()

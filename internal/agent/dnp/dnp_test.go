@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
-// A warning bound beyond the alarm bound would be refused by whoever decodes the register.
+// The decoder of the register would refuse a warning bound beyond the alarm bound.
 func TestThresholdsInOrder(t *testing.T) {
 	nan := math.NaN()
 	for _, tc := range []struct {

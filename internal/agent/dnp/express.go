@@ -11,7 +11,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 )
 
-// The copy has a place for each broadcast that the machine holds. Before each stands there the time when it was stored,
+// The copy has a slot for each broadcast that the machine holds. Each slot begins with the time when it was stored,
 // CLOCK_MONOTONIC in ns, 8 bytes big endian, as with held messages.
 var (
 	_ [backup.NumExpress]struct{}                               = [express.MaxHeld]struct{}{}
@@ -19,7 +19,7 @@ var (
 	_ [backup.MaxExpressSeen - express.MaxKeepSeen]struct{}
 )
 
-// resumeExpress returns what the copy holds of broadcasts.
+// resumeExpress returns the broadcasts' state in the copy.
 func (d *dnpHalf) resumeExpress() express.Resume {
 	out := express.Resume{Number: d.Copy.Numbers.Express, Seen: d.Copy.File.ExpressSeen()}
 	now := half.Monotonic()
@@ -32,7 +32,8 @@ func (d *dnpHalf) resumeExpress() express.Resume {
 	return out
 }
 
-// keepExpress stores what a step wants kept of broadcasts. It comes before its frames: what is acknowledged is in the copy.
+// keepExpress stores a step's changes to broadcasts. It runs before the step's frames are sent, so that every
+// acknowledged broadcast is in the copy.
 func (d *dnpHalf) keepExpress(out *dnpcore.Output) {
 	for _, k := range out.KeepExpress {
 		var b []byte

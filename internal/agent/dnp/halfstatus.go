@@ -11,14 +11,14 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 )
 
-// tellSpan tells the host half, which serves the metrics, when the DNP half's certificate ends and begins.
+// tellSpan sends the validity of the DNP half's certificate to the host half, which serves the metrics.
 func (d *dnpHalf) tellSpan(now time.Time) {
 	if now.Before(d.spanAt) {
 		return
 	}
 	b := binary.BigEndian.AppendUint64(nil, uint64(d.Signer.Expires().Unix()))
 	b = binary.BigEndian.AppendUint64(b, uint64(d.Signer.Begins().Unix()))
-	if d.box.SendSpare(mailbox.Message{Type: mailbox.Certificate, Payload: b}) == nil { // else the host half is not there yet
+	if d.box.SendSpare(mailbox.Message{Type: mailbox.Certificate, Payload: b}) == nil { // else no host half yet
 		d.spanAt = now.Add(time.Minute)
 	}
 }

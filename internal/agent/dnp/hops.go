@@ -10,19 +10,19 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 )
 
-// The machine holds as many messages as the copy has slots for. Before each stands there the time when it was taken,
-// CLOCK_MONOTONIC in ns, 8 bytes big endian: a copy is of one boot of the machine.
+// The machine holds as many messages as the copy has slots. Each slot begins with the time when the half accepted its
+// message, CLOCK_MONOTONIC in ns, 8 bytes big endian; a copy belongs to one boot of the machine.
 var _ [backup.NumRelay]struct{} = [dnpcore.NumHeld]struct{}{}
 
 const takenSize = 8
 
-// heldMessages are the messages that the copy holds.
+// heldMessages are the messages in the copy.
 type heldMessages struct {
-	taken [dnpcore.NumHeld]int64 // when
+	taken [dnpcore.NumHeld]int64 // acceptance times
 	buf   [backup.MaxRelay]byte
 }
 
-// resumeHops returns what the copy holds of the messages that are passed on.
+// resumeHops returns the state of forwarded messages in the copy.
 func (d *dnpHalf) resumeHops() (out dnpcore.Hops) {
 	var b [4]byte
 	_, _ = rand.Read(b[:]) // never fails
@@ -42,14 +42,15 @@ func (d *dnpHalf) resumeHops() (out dnpcore.Hops) {
 	return out
 }
 
-// randomSeed is that of the chance by which ways are chosen: two lives do not choose alike.
+// randomSeed returns the seed of the random choice among routes. Two incarnations do not choose alike.
 func randomSeed() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return binary.BigEndian.Uint64(b[:])
 }
 
-// keepHops stores what a step wants kept. It comes before its frames: what is acknowledged is in the copy.
+// keepHops stores a step's changes to messages. It runs before the step's frames are sent, so that every acknowledged
+// message is in the copy.
 func (d *dnpHalf) keepHops(all []dnpcore.Keep) {
 	for _, k := range all {
 		switch {
@@ -67,7 +68,8 @@ func (d *dnpHalf) keepHops(all []dnpcore.Keep) {
 	}
 }
 
-// hand gives messages that the machine holds to the host half, and tells it of those that the mailbox did not take.
+// hand puts messages that the machine holds into the host half's mailbox, and reports to the machine those that the
+// mailbox refused.
 func (d *dnpHalf) hand(mail []dnpcore.HostMail) {
 	for _, h := range mail {
 		if half.SendMail(d.box, h.Message, d.Log) != nil {

@@ -9,13 +9,14 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// This file counts the damaged frames that a link's network interface has dropped. Interface and kernel let few of them through, so that the
-// links themselves (pkg/torus) see only a gap in the sequence.
+// This file counts the damaged frames that a link's network interface has dropped. Interface and kernel let few of them
+// through, so that the links themselves (pkg/torus) see only a gap in the sequence.
 //
-// An interface may carry the frames of several links: only the frames that the link's machine itself misses count against the link.
+// An interface may carry the frames of several links: only the frames that the link's machine itself misses count
+// against the link.
 
-// The counters of Documentation/ABI/testing/sysfs-class-net-statistics. The first is to include the
-// others (struct rtnl_link_stats64), but not every driver keeps to that.
+// The counters of Documentation/ABI/testing/sysfs-class-net-statistics. The first should include the others (struct
+// rtnl_link_stats64), but not every driver keeps to that.
 const (
 	allErrors = iota
 	crcErrors
@@ -25,9 +26,9 @@ const (
 
 var interfaceErrorFiles = [numCounters]string{allErrors: "rx_errors", crcErrors: "rx_crc_errors", frameErrors: "rx_frame_errors"}
 
-// interfaceErrors is the interface of one link. As a sensor it is polled with the others, away from the
-// packets' way; its reading is NORMAL, for nothing is judged, or UNKNOWN when the interface has no
-// such counters. The value is how many damaged frames came since the first reading, and never falls.
+// interfaceErrors is the interface of one link. It is polled like a sensor, off the packet path. Its reading is NORMAL,
+// because it has no bounds, or UNKNOWN when the interface has no such counters. The value is the number of damaged
+// frames since the first reading, and never falls.
 type interfaceErrors struct {
 	sys   source.Root
 	name  string
@@ -48,7 +49,7 @@ func (s *interfaceErrors) Name() string { return "iferrors:" + s.name + ":" + s.
 // Component returns the link.
 func (s *interfaceErrors) Component() fault.Component { return fault.Link(s.dir) }
 
-// Read looks at the counters. One that cannot be read is left out while there are others.
+// Read reads the counters. It leaves out an unreadable counter if others are readable.
 func (s *interfaceErrors) Read(context.Context) (source.Reading, error) {
 	var growth [numCounters]uint64
 	var found bool
@@ -56,14 +57,14 @@ func (s *interfaceErrors) Read(context.Context) (source.Reading, error) {
 	for i, f := range interfaceErrorFiles {
 		v, err := s.sys.Uint("class/net", s.name, "statistics", f)
 		if err != nil {
-			s.known[i] = false // what comes later has a base of its own
+			s.known[i] = false // later values have a base of their own
 			if failed == nil && !source.Missing(err) {
 				failed = err
 			}
 			continue
 		}
 		found = true
-		// A counter that fell was reset: what it says now is a new base.
+		// A counter that fell was reset: its present value is a new base.
 		if s.known[i] && v > s.last[i] {
 			growth[i] = v - s.last[i]
 		}

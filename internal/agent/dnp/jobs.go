@@ -15,18 +15,19 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 )
 
-// jobMail is what this half keeps of its mails to the host half about jobs. A queue of the kernel may hold no more than ten of them
-// (net.unix.max_dgram_qlen), and one that is full of them would hold up doorbells and reports, and make this half call itself sick. So they take
-// a part of it (mailbox.Offer), and what finds no room waits here, until the next step or a few milliseconds: at most maxJobMail of them, and each for jobMailLife. Then eurekas drop, the
-// oldest first: what somebody waits for he asks for again.
+// jobMail holds this half's mails about jobs to the host half. A kernel queue may hold no more than ten mails
+// (net.unix.max_dgram_qlen). If mails about jobs filled it, they would hold up doorbells and reports and make this half
+// report itself sick. So they use only part of it (mailbox.Offer). A mail without room waits here until the next step
+// or a few milliseconds: at most maxJobMail mails, each for jobMailLife. After that the oldest eurekas drop first,
+// because waiting jobs repeat their requests.
 type jobMail struct {
 	waiting []waitingMail
-	again   time.Time // while some wait: when their next turn is, at the latest
+	again   time.Time // while some wait: the latest time of their next turn
 	rest    time.Duration
-	// answers are the last ones to Raise: the host half asks again when an answer does not come, and nothing is raised twice.
+	// answers are the latest answers to Raise: the host half repeats an unanswered request, which must not raise twice.
 	answers []jobs.Mail
-	dropped uint64 // found no room, or waited for too long
-	told    uint64 // of them, in the log
+	dropped uint64 // mails that found no room, or waited too long
+	told    uint64 // how many of them have been logged
 	tellAt  time.Time
 }
 
@@ -41,11 +42,11 @@ const (
 	// mostRest bounds the time between two turns, which begins with postAgain and doubles.
 	mostRest   = 64 * time.Millisecond
 	maxAnswers = 64
-	// jobMailTold is the time between two lines in the log about what was dropped.
+	// jobMailTold is the time between two log lines about dropped mails.
 	jobMailTold = 10 * time.Second
 )
 
-// onJobs takes what the host half asks for its jobs: seed 003 §4.4.3.
+// onJobs handles a request of the host half for its jobs: seed 003 §4.4.3.
 func (d *dnpHalf) onJobs(payload []byte) {
 	m, err := jobs.DecodeMail(payload)
 	if errors.Is(err, jobs.ErrLater) {
@@ -83,8 +84,8 @@ func (d *dnpHalf) onJobs(payload []byte) {
 	}
 }
 
-// tellJobs passes on to the host half what a step says for its jobs, and what its mailbox did not take before. It runs with every step, and when there is
-// nothing it costs nothing.
+// tellJobs sends the host half a step's output for its jobs, and the mails that its mailbox refused earlier. It runs
+// with every step, and costs nothing if there is no such mail.
 func (d *dnpHalf) tellJobs(now time.Time, out *dnpcore.Output) {
 	if len(d.jobMail.waiting) > 0 {
 		d.mailWaiting(now)
@@ -102,7 +103,8 @@ func (d *dnpHalf) tellJobs(now time.Time, out *dnpcore.Output) {
 	}
 }
 
-// answerRaise answers a Raise, and remembers the answer: what was refused once is refused when it is asked again, for its caller may have been told.
+// answerRaise answers a Raise, and remembers the answer. A repeated request gets the same refusal, because its caller
+// may have received the first.
 func (d *dnpHalf) answerRaise(now time.Time, m jobs.Mail) {
 	if d.jobMail.answers = append(d.jobMail.answers, m); len(d.jobMail.answers) > maxAnswers {
 		d.jobMail.answers = slices.Delete(d.jobMail.answers, 0, 1)
@@ -110,7 +112,7 @@ func (d *dnpHalf) answerRaise(now time.Time, m jobs.Mail) {
 	d.mailJobs(now, m)
 }
 
-// mailJobs sends a mail behind those that wait.
+// mailJobs sends a mail after the waiting ones.
 func (d *dnpHalf) mailJobs(now time.Time, m jobs.Mail) {
 	if len(d.jobMail.waiting) == 0 && d.tookJobMail(m) {
 		return
@@ -125,7 +127,7 @@ func (d *dnpHalf) mailJobs(now time.Time, m jobs.Mail) {
 	}
 }
 
-// tellDropped has a line in the log when mails were dropped: jobs have missed eurekas.
+// tellDropped logs dropped mails: jobs have missed eurekas.
 func (d *dnpHalf) tellDropped(now time.Time) {
 	k := &d.jobMail
 	if k.dropped == k.told || now.Before(k.tellAt) {
@@ -135,7 +137,7 @@ func (d *dnpHalf) tellDropped(now time.Time) {
 	k.told, k.tellAt = k.dropped, now.Add(jobMailTold)
 }
 
-// mailWaiting sends what waits, in order, as far as the mailbox takes it.
+// mailWaiting sends the waiting mails, in order, as far as the mailbox accepts them.
 func (d *dnpHalf) mailWaiting(now time.Time) {
 	done := 0
 	for _, w := range d.jobMail.waiting {
@@ -154,7 +156,8 @@ func (d *dnpHalf) mailWaiting(now time.Time) {
 	}
 }
 
-// tookJobMail says whether a mail need not be sent again: the mailbox took it, or there is none. A host half that does not run has no job that waits.
+// tookJobMail reports whether a mail is done: the mailbox accepted it, or does not exist. A host half that does not run
+// has no waiting jobs.
 func (d *dnpHalf) tookJobMail(m jobs.Mail) bool {
 	return !errors.Is(d.box.Offer(mailbox.Message{Type: mailbox.Jobs, Payload: m.Append(nil)}), mailbox.ErrDropped)
 }
@@ -183,12 +186,12 @@ func resultOf(err error) jobs.Result {
 	}
 }
 
-// barrierOf is the name of a barrier of jobs in the torus: its hash in text, for the log's sake.
+// barrierOf returns the name of a jobs' barrier in the torus: its hash as text, for the log.
 func barrierOf(k jobs.Key) express.Barrier {
 	return express.Barrier{Topic: express.TopicJob, Name: base64.RawURLEncoding.EncodeToString(k.Hash[:]), Generation: k.Generation}
 }
 
-// keyOf is the other way round. A name that no host half has given has the hash 0, which nobody waits for.
+// keyOf is the inverse of barrierOf. A name that no host half has issued has the hash 0, at which no job waits.
 func keyOf(b express.Barrier) jobs.Key {
 	k := jobs.Key{Generation: b.Generation}
 	if hash, err := base64.RawURLEncoding.DecodeString(b.Name); err == nil && len(hash) == len(k.Hash) {

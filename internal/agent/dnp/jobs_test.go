@@ -12,7 +12,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 )
 
-// What the mailbox has no room for has its turn in milliseconds, though nothing else steps the half, and ever more rarely while the host half reads nothing.
+// A mail without room in the mailbox gets its turn in milliseconds, though nothing else steps the half. The turns
+// become rarer while the host half reads nothing.
 func TestJobMailHasItsTurnSoon(t *testing.T) {
 	dir := t.TempDir()
 	host, err := mailbox.Open(dir, fault.HalfHost)

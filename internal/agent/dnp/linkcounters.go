@@ -6,7 +6,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/half"
 )
 
-// countLinks publishes the watchdog's counts and the links'.
+// countLinks publishes the counters of the watchdog and the links.
 func (d *dnpHalf) countLinks(out []uint32) {
 	read, unwritten := d.core.WatchdogStats()
 	for i, v := range half.WatchdogCounts(read, unwritten) {

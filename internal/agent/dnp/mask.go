@@ -22,52 +22,52 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/half"
 )
 
-// MaskSock is the socket in the state directory at which the DNP half tells of the channel mask of its node, and takes the node's own word on
-// it. It is the owner's alone, and root's.
+// MaskSock is the socket in the state directory at which the DNP half reports its node's channel mask, and accepts the
+// node's own mask. Only the owner and root have access.
 const MaskSock = "dnp.mask.sock"
 
 const (
-	// maskKept bounds the wait for the disk, and maskAsk that for the half.
+	// maskKept bounds the wait for the disk, and maskAsk the wait for the half.
 	maskKept = 5 * time.Second
 	maskAsk  = 8 * time.Second
 	// maxMaskReason bounds a reason, in bytes.
 	maxMaskReason = 200
 )
 
-// MaskStatus is what a node holds of its channel mask (seed 003 §5.2.3.1, §6.1). Names of directions stand for channels that are masked.
+// MaskStatus is a node's channel mask (seed 003 §5.2.3.1, §6.1). Names of directions stand for masked channels.
 type MaskStatus struct {
-	Own        []string `json:"own"`        // by the node's own word: this command
-	Diagnosed  []string `json:"diagnosed"`  // by its diagnosis (procedure.maskDead)
-	Configured []string `json:"configured"` // by its configuration (maskedLinks)
-	Ordered    []string `json:"ordered"`    // by the supervisors' word
-	Number     uint64   `json:"number"`     // of that word; 0: they have not spoken
-	InForce    []string `json:"in_force"`   // at this end
-	Neighbours []string `json:"neighbours"` // by the neighbours, at theirs
-	Unused     []string `json:"unused"`     // what carries no messages, by either end
-	Links      []string `json:"links"`      // that the node has
-	Lost       bool     `json:"lost"`       // what was kept could not be read, and the supervisors have not spoken since
+	Own        []string `json:"own"`        // masked by a person at the node: this command
+	Diagnosed  []string `json:"diagnosed"`  // masked by its diagnosis (procedure.maskDead)
+	Configured []string `json:"configured"` // masked by its configuration (maskedLinks)
+	Ordered    []string `json:"ordered"`    // masked by the supervisors' order
+	Number     uint64   `json:"number"`     // of that order; 0: there is none
+	InForce    []string `json:"in_force"`   // in force at this end
+	Neighbours []string `json:"neighbours"` // masked by the neighbours, at their ends
+	Unused     []string `json:"unused"`     // links without messages because of either end
+	Links      []string `json:"links"`      // links that the node has
+	Lost       bool     `json:"lost"`       // the stored state was unreadable, and no order has arrived since
 }
 
-// MaskRequest changes the node's own word.
+// MaskRequest changes the mask that persons at the node have set.
 type MaskRequest struct {
 	Mask   []string `json:"mask"`   // directions to mask
 	Unmask []string `json:"unmask"` // directions not to mask any more
-	Reason string   `json:"reason"` // goes into the log; needed to mask
+	Reason string   `json:"reason"` // for the log; required to mask
 	Force  bool     `json:"force"`  // also the last usable link
 }
 
-// keptMask is what is known of the disk.
+// keptMask is the known state of the disk.
 type keptMask struct {
 	state   chanmask.State
 	err     error
 	changed chan struct{} // closed when there is something newer
 }
 
-// lacks says whether the word of a person in a state is not on disk yet. A newer number of a supervisors' word that says nothing new never comes
-// there by itself (dnpcore, configuredMask).
+// lacks reports whether the mask of a person at the node is not yet on disk. A supervisors' order that changes only the
+// number does not reach the disk by itself (dnpcore, configuredMask).
 func (k *keptMask) lacks(want chanmask.State) bool { return k.state.Held != want.Held || k.err != nil }
 
-// noteKept notes what became of a state.
+// noteKept notes whether a state was stored.
 func (d *dnpHalf) noteKept(state chanmask.State, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -88,7 +88,7 @@ func (d *dnpHalf) awaitKept(ctx context.Context, want chanmask.State) error {
 		}
 		kept := d.kept
 		d.mu.Unlock()
-		has := kept.state.Held == want.Held && kept.state.Number >= want.Number // of a newer order too
+		has := kept.state.Held == want.Held && kept.state.Number >= want.Number // also satisfied by a newer order
 		switch {
 		case has && kept.err != nil:
 			return fmt.Errorf("it is in force, and not kept: a restart undoes it: %w", kept.err)
@@ -103,7 +103,7 @@ func (d *dnpHalf) awaitKept(ctx context.Context, want chanmask.State) error {
 	}
 }
 
-// serveMask serves MaskSock. A half without it does all its work, and is only not to be asked.
+// serveMask serves MaskSock. Without it the half still does all its work, but answers no requests about the mask.
 func (d *dnpHalf) serveMask(ctx context.Context) {
 	if err := half.ServeUnix(ctx, d.StatePath(MaskSock), d.maskHandler(ctx)); err != nil {
 		d.Log.Error("nobody can ask for the channel mask", "err", err)
@@ -144,8 +144,8 @@ func (d *dnpHalf) maskHandler(ctx context.Context) http.Handler {
 	return mux
 }
 
-// apply is the node's own word after the request. One that leaves no channel is refused unless it is forced: such a node is reached, and heard,
-// by its service network alone.
+// apply returns the node's own mask after the request. Unless forced, it refuses a mask that leaves no channel: only
+// the service network would reach such a node.
 func (in MaskRequest) apply(v dnpcore.MaskView) (chanmask.Mask, error) {
 	own := chanmask.All &^ v.State.Held
 	if len(in.Mask)+len(in.Unmask) == 0 {
@@ -192,8 +192,8 @@ func maskStatus(v dnpcore.MaskView) MaskStatus {
 	}
 }
 
-// AskMask asks the DNP half that serves a state directory for the channel mask of its node; with a request it changes the node's own word
-// first.
+// AskMask asks the DNP half that serves a state directory for the channel mask of its node. With a request it first
+// changes the node's own mask.
 func AskMask(ctx context.Context, stateDir string, in *MaskRequest) (MaskStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, maskAsk)
 	defer cancel()

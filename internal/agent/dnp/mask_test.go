@@ -7,7 +7,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 )
 
-// A request that changes nothing does not wait for a newer number to come on disk, which it need not.
+// A request that changes nothing does not wait until a newer number is on disk, because that is not required.
 func TestKeptMaskLacks(t *testing.T) {
 	on := keptMask{state: chanmask.State{Own: chanmask.All, Held: 1, Ordered: chanmask.All, Number: 3}}
 	renumbered, changed := on.state, on.state

@@ -12,7 +12,7 @@ import (
 	"github.com/lofamo/lofamo/internal/durable"
 )
 
-// Option changes how the half is put together.
+// Option changes the construction of the half.
 type Option func(*order.Registry[order.PlainNode])
 
 // WithOrder adds a kind of order that has no messages of its own. The supervisors must know it too.
@@ -20,13 +20,14 @@ func WithOrder(kind string, n order.PlainNode) Option {
 	return func(r *order.Registry[order.PlainNode]) { r.Register(kind, n) }
 }
 
-// ordersFile is the file of the orders of plain kinds in the state directory.
+// ordersFile is the file of plain orders in the state directory.
 const ordersFile = "dnp.orders"
 
-// ordersWaiting bounds the orders that wait to be brought into force; beyond it the node refuses them, and the supervisors send them again.
+// ordersWaiting bounds the orders that wait to be applied. Beyond it the node refuses orders, and the supervisors send
+// them again.
 const ordersWaiting = 64
 
-// plainOrders has the orders of plain kinds stored and brought into force, beside the half and without its mutex: both may take long.
+// plainOrders stores and applies plain orders, outside the half and without its mutex: both may take long.
 type plainOrders struct {
 	kinds order.Registry[order.PlainNode]
 	keep  newest[[]byte]
@@ -41,7 +42,8 @@ func newPlainOrders(options []Option) plainOrders {
 	return p
 }
 
-// storedOrders returns what an earlier life has stored; the machine asks the supervisors for what it cannot read.
+// storedOrders returns the orders stored by an earlier incarnation. The machine asks the supervisors for orders that
+// are unreadable.
 func (d *dnpHalf) storedOrders() []byte {
 	path := d.StatePath(ordersFile)
 	b, err := durable.Read(path, order.MaxHeld)
@@ -60,7 +62,7 @@ func (d *dnpHalf) keepOrders(b []byte) {
 
 var errOrdersWait = fmt.Errorf("%d orders wait already", ordersWaiting)
 
-// applyOrders passes on what the machine wants stored and brought into force. It is called under the mutex.
+// applyOrders starts the storing and applying of orders that the machine wants. The caller holds the mutex.
 func (d *dnpHalf) applyOrders(out *dnpcore.Output) {
 	if out.KeepOrders != nil {
 		d.plain.keep.put(out.KeepOrders)
@@ -74,7 +76,7 @@ func (d *dnpHalf) applyOrders(out *dnpcore.Output) {
 	}
 }
 
-// runOrders brings orders into force until ctx ends.
+// runOrders applies orders until ctx ends.
 func (d *dnpHalf) runOrders(ctx context.Context) {
 	for {
 		select {

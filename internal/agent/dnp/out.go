@@ -16,21 +16,22 @@ import (
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
-// newest takes what lasts, what is to be kept on disk or verified, to the goroutine that does it: the newest alone. Who holds the half's mutex for longer than a
-// few write periods is taken for dead, so that nobody waits for the disk under it, nor for many signatures. It has room for one.
+// newest passes slow work (storing on disk, verifying) to the goroutine that does it, and keeps only the newest item. A
+// half whose mutex is held for more than a few write periods counts as dead, so no code may wait for the disk or for
+// many signatures under it. It has room for one item.
 type newest[T any] chan T
 
-// put is called under the mutex.
+// put adds an item in place of an older one. The caller holds the mutex.
 func (n newest[T]) put(v T) {
 	select {
-	case <-n: // older
+	case <-n: // drop the older item
 	default:
 	}
 	n <- v
 }
 
-// run is the goroutine. What the disk does not take is in force all the same; the next start then asks for the supervisors' word, or has an
-// older one.
+// run is the goroutine. A state that the disk refuses is in force all the same; the next start then asks for the
+// supervisors' order, or has an older one.
 func (n newest[T]) run(ctx context.Context, keep, kept func(T)) {
 	for {
 		select {
@@ -56,8 +57,8 @@ func (d *dnpHalf) keepMask(state chanmask.State) {
 	d.noteKept(state, err)
 }
 
-// openAll is the goroutine that verifies data: up to 64 signatures in a row, in which no heartbeat may have to wait. What one is dropped for has come
-// in its place.
+// openAll is the goroutine that verifies data: up to 64 signatures in a row, which must not delay heartbeats. If an
+// item is dropped, a newer one has replaced it.
 func openAll(ctx context.Context, judges newest[dnpcore.JudgeData], open func(dnpcore.JudgeData) dnpcore.DataOpened, step func(dnpcore.Event)) {
 	for {
 		select {

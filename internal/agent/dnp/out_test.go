@@ -10,8 +10,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/dnp/dnpcore"
 )
 
-// While the signatures of a datum are verified nobody who hands over another one waits: the half's mutex is held then, and heartbeats come in under it. Of those that
-// have come meanwhile the newest is verified next.
+// While a datum's signatures are verified, handing over another datum does not block, because that happens under the
+// half's mutex, which heartbeats need too. Of the data that arrive meanwhile, the newest is verified next.
 func TestDataIsVerifiedAside(t *testing.T) {
 	var mu sync.Mutex // the half's
 	judges := make(newest[dnpcore.JudgeData], 1)

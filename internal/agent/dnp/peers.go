@@ -7,8 +7,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/peers"
 )
 
-// goOver has a link speak with the peer that the machine knows now. Of the one before nothing is left, neither here nor in the copy: a half
-// that goes on from that must not speak to the new one in a session of the old.
+// goOver switches a link to the peer that the machine now knows. It removes all state of the former peer, here and in
+// the copy: a half that resumes from the copy must not talk to the new peer in a session of the old one.
 func (d *dnpHalf) goOver(dir grid.Direction) {
 	p := d.core.PeerAt(dir)
 	d.Log.Info("link goes over to another peer", "link", dir.String(), "peer", p.Node, "address", p.Address.String())

@@ -29,14 +29,14 @@ func (d *dnpHalf) onReadings(rs []sensor.Reading) {
 		})
 		if r.State != fault.Unknown {
 			milli := math.Round(min(max(r.Value*1000, math.MinInt32), math.MaxInt32))
-			_ = d.page.File.SetSensor(r.Component, int32(milli)) // finer than the register, for people
+			_ = d.page.File.SetSensor(r.Component, int32(milli)) // finer than the register, for display
 		}
 	}
 	d.apply(now, d.core.Step(now, ev))
 }
 
-// onInterfaceErrors tells the link's machine what its interface has counted since the last time.
-// The reading is a sum, so that it does no harm to be given the same one twice.
+// onInterfaceErrors passes new errors of a link's interface to the link's machine. The reading is a sum, so a repeated
+// reading does no harm.
 func (d *dnpHalf) onInterfaceErrors(now time.Time, dir grid.Direction, r sensor.Reading) {
 	told, total := &d.ifErrors[dir.Index()], uint64(r.Value)
 	if r.State == fault.Unknown || total <= *told {
@@ -47,7 +47,7 @@ func (d *dnpHalf) onInterfaceErrors(now time.Time, dir grid.Direction, r sensor.
 	d.settle(now, d.core.Step(now, bad))
 }
 
-// thresholds returns what a source is judged by, as register codes; nil when it does not say.
+// thresholds returns a source's bounds as register codes; nil when it has none.
 func thresholds(s sensor.Source) *watchdog.Thresholds {
 	bounded, ok := s.(interface{ Bounds() hwmon.Bounds })
 	if !ok {

@@ -9,7 +9,8 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// trustChanged ends the link sessions with peers whose certificates are revoked. A peer with a newer certificate makes another session at once.
+// trustChanged ends the link sessions with peers whose certificates are revoked. A peer with a newer certificate makes
+// another session at once.
 func (d *dnpHalf) trustChanged() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

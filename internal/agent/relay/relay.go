@@ -1,12 +1,11 @@
-// Package relay is what the halves pass on for others: envelopes on their way up to the
-// supervisors (reports and answers of a half that has no service network of its own), down to
-// a node that only the torus reaches (seed 001 §III-D, the last chance of a DNP whose host is
-// dead), and back to the node through which a supervisor asks for a large object. It holds the
-// message codec and the memory of what was passed on already. It does not look into envelopes,
-// choose ways (internal/agent/dnp/dnpcore) or send.
+// Package relay is the message format of envelopes that halves forward for others: up to the supervisors (reports and
+// answers of a half that has no service network of its own), down to a node that only the torus reaches (seed 001
+// §III-D, the last chance of a DNP whose host is dead), and back to the node through which a supervisor requests a
+// large object. It holds the codec and the memory of messages that were already forwarded. It does not look into
+// envelopes, choose routes (internal/agent/dnp/dnpcore) or send.
 //
-// The same bytes travel as the payload of torus Message frames and, behind the time of sending, in
-// mailbox messages between the halves of one node:
+// The same bytes travel as the payload of torus Message frames and, after the time of sending, in mailbox messages
+// between the halves of one node:
 //
 //	offset  size  field
 //	0       1     version, 1
@@ -19,13 +18,13 @@
 //	        rest  the envelope, 1 to 1,200 bytes; in back messages also a chunk packet (package bulk), in down
 //	              messages also a piece of an envelope that is longer (package routing)
 //
-// In test messages the envelope is a probe of the self-test. Version 1 knew no kinds 3 and 4 at first: a relay of that time
-// refuses such messages as malformed, and the supervisor asks through another node.
+// In test messages the envelope is a probe of the self-test. Version 1 had no kinds 3 and 4 at first: a relay from that
+// time refuses such messages as malformed, and the supervisor asks through another node.
 //
-// What may wait is held by a drain of the torus (seed 003 §4.5.3; ADR 23). The mark lies where relays of before it look at
-// nothing, and pass on what they find: so it is kept on its way through them.
+// A drain of the torus holds messages that may wait (seed 003 §4.5.3; ADR 23). The mark lies in fields that earlier
+// relays forward without looking at them, so it survives the way through them.
 //
-// Hops after the eighth add their time to the eighth's: the sum of the ages stays right.
+// Hops after the eighth add their time to the eighth's, so that the sum of the ages stays right.
 package relay
 
 import (
@@ -38,18 +37,18 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Kind says which way a message goes.
+// Kind is the direction of a message.
 type Kind uint8
 
 // The kinds.
 const (
-	Up   Kind = iota + 1 // towards the supervisors, by whoever reaches one
+	Up   Kind = iota + 1 // towards the supervisors, through any node that reaches one
 	Down                 // towards the node Dst
-	// Back goes to the host half of the node Dst, which passes it to the supervisors. It has a budget of
-	// its own at every relay and one way at a time: what is lost is asked for again.
+	// Back goes to the host half of the node Dst, which passes it to the supervisors. It has a budget of its own at
+	// every relay and takes one route at a time. The receiver asks for lost parts again.
 	Back
-	// Test goes to the node Dst, which sent it, by a neighbour: the self-test of the relay. Relays of before
-	// this kind refuse it, so that it goes by neighbours alone that have answered a test of the link.
+	// Test goes to the node Dst, which sent it, through a neighbour: the self-test of the relay. Relays from before
+	// this kind refuse it, so it goes only through neighbours that have answered a test of the link.
 	Test
 )
 
@@ -68,10 +67,10 @@ func (k Kind) String() string {
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }
 
-// Valid says whether k is one of the kinds.
+// Valid reports whether k is one of the kinds.
 func (k Kind) Valid() bool { return k >= Up && k <= Test }
 
-// KindOf returns the kind of an encoded message before anything else of it is looked at; 0 for none.
+// KindOf returns the kind of an encoded message without decoding the rest; 0 for none.
 func KindOf(b []byte) Kind {
 	if len(b) > headerSize && b[0] == version && Kind(b[1]).Valid() {
 		return Kind(b[1])
@@ -93,7 +92,7 @@ const (
 	MaxSize = headerSize + MaxRecorded*hopSize + MaxEnvelope
 )
 
-// What is wrong with a message that does not decode.
+// Errors of Decode.
 var (
 	ErrShort   = errors.New("relay message: too short")
 	ErrTooLong = errors.New("relay message: too long")
@@ -108,22 +107,22 @@ type Hop struct {
 	Held  time.Duration
 }
 
-// Message is one envelope under way.
+// Message is one envelope in transit.
 type Message struct {
 	Kind     Kind
 	Made     uint8      // torus hops made
 	Limit    uint8      // torus hops allowed
 	Dst      grid.Coord // of a Down or Back message
 	Hops     []Hop      // of an Up or Back message
-	MayWait  bool       // of an Up or Down message: a drain of the torus may hold it; Waits is what counts
+	MayWait  bool       // of an Up or Down message: a drain of the torus may hold it; see Waits
 	Envelope []byte     // a serialised lofamo.v1.Envelope, or a chunk packet
 }
 
-// Waits says whether a drain of the torus may hold m: what has the mark, and what is so by its kind. Awareness, challenges,
-// answers and orders are never marked, nor is anything of an earlier version.
+// Waits reports whether a drain of the torus may hold m, by its mark or by its kind. Awareness, challenges, answers and
+// orders are never marked, nor are messages of earlier versions.
 func (m *Message) Waits() bool { return m.MayWait || m.Kind == Back || m.Kind == Test }
 
-// AddHop records a station. The slice of the original is not written to.
+// AddHop returns m with another station recorded. It does not write to the slice of the original.
 func (m Message) AddHop(h Hop) Message {
 	if h.Held < 0 {
 		h.Held = 0
@@ -139,10 +138,11 @@ func (m Message) AddHop(h Hop) Message {
 	return m
 }
 
-// RoomDown is the longest envelope of a message with no recorded hops, as Down messages have none, that fits so many bytes.
+// RoomDown returns the maximum length of an envelope for a payload, in a message without recorded hops, such as a Down
+// message.
 func RoomDown(payload int) int { return min(MaxEnvelope, payload-headerSize) }
 
-// Append encodes m behind dst.
+// Append appends the encoding of m to dst.
 func (m Message) Append(dst []byte) ([]byte, error) {
 	switch {
 	case !m.Kind.Valid():
@@ -177,7 +177,7 @@ func (m Message) Append(dst []byte) ([]byte, error) {
 	return append(dst, m.Envelope...), nil
 }
 
-// Decode reads a message. Its Envelope is a part of b.
+// Decode reads a message. Its Envelope aliases b.
 func Decode(b []byte) (Message, error) {
 	switch {
 	case len(b) <= headerSize:

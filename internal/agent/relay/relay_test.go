@@ -114,7 +114,7 @@ func TestHopsAfterTheLastAddUp(t *testing.T) {
 	}
 }
 
-// A relay of an earlier version reads a message with the mark, as one without it, and passes the mark on: it copies the
+// A relay of an earlier version reads a marked message like one without the mark, and forwards the mark: it copies the
 // destination of an up message, and the recorded hops of a down message, and looks at neither.
 func TestMarkPassesThroughEarlierVersion(t *testing.T) {
 	dst := grid.Coord{X: 1, Y: 65535, Z: 3}
@@ -124,7 +124,7 @@ func TestMarkPassesThroughEarlierVersion(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n := int(b[10]) // what that version does: the same header with a hop more, and on an up message its station
+		n := int(b[10]) // that version's output: the same header with a hop more, and on an up message its station
 		if half := fault.Half(b[headerSize+6]); n == 1 && !half.Valid() || n > MaxRecorded || len(b) != headerSize+n*hopSize+len(m.Envelope) {
 			t.Errorf("%s: %x", m.Kind, b)
 		}
@@ -177,7 +177,8 @@ func TestSeen(t *testing.T) {
 	}
 }
 
-// A routed message may come by again with more hops, not with as many, not without end, and not when it went to all neighbours from here.
+// A routed message may pass again with more hops, but not with as many, not endlessly, and not after this node has sent
+// it to all neighbours.
 func TestSeenVisits(t *testing.T) {
 	now := time.Unix(0, 0)
 	msg := func(id string, made uint8) Message { return Message{Kind: Down, Made: made, Envelope: []byte(id)} }
@@ -199,7 +200,7 @@ func TestSeenVisits(t *testing.T) {
 		t.Errorf("left by %06b before this visit", d)
 	}
 	s.Visit(now, msg("d", 6))
-	s.Leaves(msg("e", 1), 1) // unknown: nobody has passed it on
+	s.Leaves(msg("e", 1), 1) // unknown: it was not forwarded
 	if d, e := s.Left(msg("d", 7)), s.Left(msg("e", 2)); d != 0b10001 || e != 0 {
 		t.Errorf("left by %06b and %06b", d, e)
 	}
@@ -218,7 +219,7 @@ func TestSeenVisits(t *testing.T) {
 	if !s.Visit(now.Add(time.Second), msg("b", 2)) {
 		t.Error("and for ever")
 	}
-	late := now.Add(3 * time.Second) // what has waited here for a way, and is sent to all neighbours then
+	late := now.Add(3 * time.Second) // a message that waited here for a route, and then goes to all neighbours
 	s.Spread(late, msg("c", 1))
 	if s.Visit(late, msg("c", 2)) {
 		t.Error("what has waited, and then went to all neighbours, comes again")
@@ -245,7 +246,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := m.Append(nil) // not always the same bytes: what lies where nothing is looked at is left out
+		again, err := m.Append(nil) // not always the same bytes: the message leaves out unused fields
 		if err != nil {
 			t.Fatalf("%x decodes to %+v, which does not encode: %v", b, m, err)
 		}

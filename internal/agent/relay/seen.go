@@ -7,13 +7,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// seenKey names a message by what it carries and where to; ways and times differ by copy.
+// seenKey identifies a message by its content and destination; routes and times differ between copies.
 type seenKey [16]byte
 
-// Seen remembers what was passed on, so that a flood ends: a ring of a fixed number of messages
-// that forgets each after a while, since a sender may well repeat the same bytes on purpose. When
-// the ring is full the oldest is forgotten early; then a copy may be passed on twice, which the
-// receivers' own sequence numbers and the hop limit bear.
+// Seen remembers forwarded messages, so that a flood ends: a ring of a fixed number of messages that forgets each after
+// a while, because a sender may repeat the same bytes on purpose. When the ring is full it forgets the oldest early.
+// Then a copy may be forwarded twice, which the receivers' sequence numbers and the hop limit tolerate.
 type Seen struct {
 	ttl  time.Duration
 	at   map[seenKey]sight
@@ -21,18 +20,18 @@ type Seen struct {
 	next int
 }
 
-// sight is what is remembered of a message.
+// sight is the memory of one message.
 type sight struct {
 	at     time.Time
 	made   uint8 // hops at its last visit
 	visits uint8
 	spread bool // it was sent to all neighbours from here
-	left   byte // channels by which it left at earlier visits, bit i that of Index i
+	left   byte // channels by which it left at earlier visits, bit i for Index i
 	leaves byte // and at this one: it may have to leave twice, when a channel fails
 }
 
-// maxVisits is how often a message that is routed may come by the same node: it may have to, on a detour around an
-// obstacle, and copies that a flood elsewhere has made must end all the same.
+// maxVisits is how often a routed message may pass the same node: a detour around an obstacle may require it, but
+// copies from a flood elsewhere must end.
 const maxVisits = 8
 
 // NewSeen returns a memory of size messages for ttl each.
@@ -40,7 +39,7 @@ func NewSeen(size int, ttl time.Duration) *Seen {
 	return &Seen{ttl: ttl, at: make(map[seenKey]sight, size), ring: make([]seenKey, 0, size)}
 }
 
-// First says whether m was not seen within the last ttl, and remembers it.
+// First reports whether m was not seen within the last ttl, and remembers it.
 func (s *Seen) First(now time.Time, m Message) bool {
 	k := key(m)
 	was, known := s.at[k]
@@ -51,8 +50,9 @@ func (s *Seen) First(now time.Time, m Message) bool {
 	return true
 }
 
-// Visit says whether m, which is routed and not for this node, may be passed on, and remembers it: it is new, or it is back from a
-// detour, which a copy with no more hops than the last one is not. What went to all neighbours from here need not go again.
+// Visit reports whether m, a routed message for another node, may be forwarded, and remembers it. A new message may,
+// and one that is back from a detour, with more hops than at its last visit. A message that this node sent to all
+// neighbours need not go again.
 func (s *Seen) Visit(now time.Time, m Message) bool {
 	k := key(m)
 	was, known := s.at[k]
@@ -70,10 +70,10 @@ func (s *Seen) Visit(now time.Time, m Message) bool {
 	return true
 }
 
-// Left returns the channels by which m left from here when it was here before, bit i that of Index i.
+// Left returns the channels by which m left this node at earlier visits, bit i for Index i.
 func (s *Seen) Left(m Message) byte { return s.at[key(m)].left }
 
-// Leaves remembers that m, which is remembered, leaves by a channel, of the Index given.
+// Leaves records that m, which must be remembered already, leaves by the channel with the given Index.
 func (s *Seen) Leaves(m Message, channel int) {
 	k := key(m)
 	if was, known := s.at[k]; known {
@@ -82,11 +82,11 @@ func (s *Seen) Leaves(m Message, channel int) {
 	}
 }
 
-// Spread remembers that m was sent to all neighbours from here.
+// Spread records that this node sent m to all neighbours.
 func (s *Seen) Spread(now time.Time, m Message) {
 	k := key(m)
 	was, known := s.at[k]
-	if !known || now.Sub(was.at) >= s.ttl { // it may have waited here for a way
+	if !known || now.Sub(was.at) >= s.ttl { // it may have waited here for a route
 		was = sight{at: now, made: m.Made, visits: 1}
 	}
 	was.spread = true

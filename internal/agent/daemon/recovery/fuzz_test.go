@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// FuzzDecode: a record is refused as malformed, or its values are in range and it is written and read alike.
+// FuzzDecode checks that a record is refused as malformed, or has all values in range and the same encoding again.
 func FuzzDecode(f *testing.F) {
 	for _, r := range []Record{
 		{Half: fault.HalfHost, State: Stopped},

@@ -6,31 +6,31 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
-// Process is what the kernel says of a half's process at a look.
+// Process is the kernel's view of a half's process at a look.
 type Process struct {
-	Ran time.Duration // CPU time of all its threads since it exists
-	// Waits says that a thread of it waits for a processor, or for a disk (state R without running, or D): it is
-	// kept from running, and nothing can be said of it.
+	Ran time.Duration // CPU time of all its threads since it began
+	// Waits says that one of its threads waits for a processor or for a disk (state R without running, or D). Something
+	// keeps it from running, so no verdict is possible.
 	Waits   bool
-	Stopped bool // all of it is stopped by a signal, or traced (states T and t)
+	Stopped bool // all threads are stopped by a signal, or traced (states T and t)
 }
 
-// HangBound is the longest time from a half's last word to the verdict that it hangs, the half not being kept from
-// running and no look being late by more than half a period: the word may come right after a look, what is left of
-// StaleBound may end right after another, and so two whole times between looks come on top of it.
+// HangBound returns the longest time from a half's last word to the verdict that it hangs, if nothing keeps the half
+// from running and no look is late by more than half a period. The word may come right after a look, and the rest of
+// StaleBound may end right after another, which adds two whole periods between looks.
 func HangBound(tRead time.Duration, misses int) time.Duration {
 	return watchdog.StaleBound(tRead, misses) + 3*tRead
 }
 
 // hang judges whether a half hangs, by the sequence number of its watchdog word.
 //
-// What is counted is not time but chance: the time in which the half could have run and wrote nothing. A half that
-// waits for a processor (an overloaded machine, a CPU quota) is only credited with the CPU time that it got, where that is
-// less than half of all: one that is starved is not ended, and one that spins under a quota is, once it has spun for as
-// long as it may be silent.
+// It counts chance instead of time: the time in which the half could have run but wrote nothing. A half that waits for
+// a processor (an overloaded machine, a CPU quota) is charged only the CPU time that it got, if that is less than half
+// of the time. So a starved half is not ended, but one that spins under a quota is, once it has spun for as long as it
+// may be silent.
 //
-// The judge doubts itself first: a look that comes late by more than a period says that this machine, or this process,
-// was stopped; the count begins anew then, up to watchdog.MaxDoubts times in a row.
+// The judge doubts itself first: if a look is late by more than a period, this machine or this process was stopped. The
+// count then starts again, up to watchdog.MaxDoubts times in a row.
 type hang struct {
 	period time.Duration // of looks
 	last   time.Time     // look
@@ -41,12 +41,12 @@ type hang struct {
 	doubts int           // in a row
 }
 
-// begin forgets: there is a new process. Its word still holds what the one before has written.
+// begin resets the judge for a new process. Its word still holds the previous process's last value.
 func (h *hang) begin(now time.Time, stores uint32) {
 	*h = hang{period: h.period, last: now, stores: stores}
 }
 
-// look takes a look, and says whether the half has stored since the last one.
+// look takes a look, and reports whether the half has stored since the last one.
 func (h *hang) look(now time.Time, l Look) (stored bool) {
 	dt, ran := now.Sub(h.last), l.Process.Ran-h.ran
 	known := h.seen // Ran of the look before
@@ -55,7 +55,7 @@ func (h *hang) look(now time.Time, l Look) (stored bool) {
 		stored = l.Stores != h.stores
 		h.stores = l.Stores
 	} else if known {
-		// The file is being mended, or cannot be: a half that runs at all is left alone.
+		// The file is being repaired, or cannot be: a half that runs at all is left alone.
 		stored = ran > 0
 	}
 	switch {
@@ -77,7 +77,7 @@ func (h *hang) look(now time.Time, l Look) (stored bool) {
 	return stored && l.Readable
 }
 
-// detail says in words what a half that hangs does.
+// detail describes a hanging half in words.
 func (h *hang) detail(p Process) string {
 	silent := "nothing written for " + h.chance.Round(time.Millisecond).String()
 	switch {

@@ -9,21 +9,21 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// State is what a half does, as its daemon sees it. The zero value is no state.
+// State is a half's state, as its daemon sees it. The zero value is no state.
 type State uint8
 
 // The states.
 const (
-	Stopped    State = iota + 1 // it does not run, and is not to
+	Stopped    State = iota + 1 // it does not run, and is not meant to
 	Starting                    // started for the first time, and has written nothing yet
 	Running                     // it writes its watchdog word
-	Restarting                  // it ended or hung, and is being ended, waited for or started
+	Restarting                  // it ended or hung, and is being ended, restarted or waited for
 	GivenUp                     // it was restarted too often, and is left to people
 )
 
 var stateNames = [...]string{Stopped: "stopped", Starting: "starting", Running: "running", Restarting: "restarting", GivenUp: "given up"}
 
-// Valid says whether s is one of the states.
+// Valid reports whether s is one of the states.
 func (s State) Valid() bool { return s >= Stopped && s <= GivenUp }
 
 // String returns the state's name.
@@ -48,7 +48,7 @@ func (s *State) UnmarshalText(b []byte) error {
 	return fmt.Errorf("state: given %q", b)
 }
 
-// CauseKind sorts why a half had to be started again. The zero value is no kind.
+// CauseKind classifies why a half had to be started again. The zero value is no kind.
 type CauseKind uint8
 
 // The kinds.
@@ -57,8 +57,8 @@ const (
 	Killed                          // a signal ended it; Code is the signal
 	Hung                            // it wrote nothing though it could have, and was ended
 	NotStarted                      // its program could not be executed
-	Unseen                          // it ended while no daemon looked, or nobody can say how
-	FailedTest                      // its self-test failed in what is its own, and it was ended
+	Unseen                          // it ended while no daemon watched, or in an unknown way
+	FailedTest                      // its self-test failed in a part of its own, and it was ended
 )
 
 var causeNames = [...]string{Exited: "exited", Killed: "killed", Hung: "hung", NotStarted: "not-started", Unseen: "unseen",
@@ -69,10 +69,10 @@ func CauseKinds() []CauseKind {
 	return []CauseKind{Exited, Killed, Hung, NotStarted, Unseen, FailedTest}
 }
 
-// Valid says whether k is one of the kinds.
+// Valid reports whether k is one of the kinds.
 func (k CauseKind) Valid() bool { return k >= Exited && k <= FailedTest }
 
-// String returns the kind's name, as metrics have it.
+// String returns the kind's name, as in metrics.
 func (k CauseKind) String() string {
 	if !k.Valid() {
 		return fmt.Sprintf("CauseKind(%d)", uint8(k))
@@ -98,11 +98,11 @@ func (k *CauseKind) UnmarshalText(b []byte) error {
 type Cause struct {
 	Kind CauseKind `json:"kind"`
 	Code int       `json:"code,omitempty"` // of Exited and Killed
-	// Detail is more for people, of Hung, NotStarted and FailedTest. At most maxDetail bytes count.
+	// Detail is further text for display, of Hung, NotStarted and FailedTest. Only its first maxDetail bytes count.
 	Detail string `json:"detail,omitempty"`
 }
 
-// String says it in words that fit after "restarted:" and after "the last".
+// String returns the cause in words that fit after "restarted:" and after "the last".
 func (c Cause) String() string {
 	switch c.Kind {
 	case Exited:
@@ -128,43 +128,44 @@ func after(before, s, behind string) string {
 	return before + s + behind
 }
 
-// Recovery is one recovery's course (seed 000 §5.3, Figure 10). All steps count from the moment in which
-// the daemon knew that something was wrong; 0 is a step that has not been made.
+// Recovery is the course of one recovery (seed 000 §5.3, Figure 10). All steps count from the detection by the daemon;
+// 0 is a step that has not happened.
 type Recovery struct {
 	Cause Cause `json:"cause"`
-	// At is when it was detected, CLOCK_MONOTONIC in ns, which all processes of the machine share.
+	// At is the time of detection, CLOCK_MONOTONIC in ns, which all processes of the machine share.
 	At int64 `json:"at_ns"`
 	// Attempt counts the restarts since the half last ran well, from 1.
 	Attempt int           `json:"attempt"`
-	Gone    time.Duration `json:"gone_ns"`    // the old process is dead for certain
-	Started time.Duration `json:"started_ns"` // the new process exists; back-off and announcement are before this
-	Serving time.Duration `json:"serving_ns"` // its watchdog word was written: what was kept is restored, and it serves
+	Gone    time.Duration `json:"gone_ns"`    // the old process is certainly dead
+	Started time.Duration `json:"started_ns"` // the new process exists; back-off and announcement come before
+	Serving time.Duration `json:"serving_ns"` // it wrote its watchdog word: its kept state is restored, and it serves
 	Proven  time.Duration `json:"proven_ns"`  // its self-test has passed
 }
 
-// Record is what a daemon knows of one half. It goes to both halves as the payload of mailbox messages, to a half that
-// is started as an environment variable, and to people by recovery.json and the log.
+// Record is a daemon's knowledge of one half. Both halves get it in mailbox messages, a starting half as an environment
+// variable, and people in recovery.json and the log.
 type Record struct {
 	Half     fault.Half    `json:"half"`
 	State    State         `json:"state"`
 	PID      int           `json:"pid,omitempty"`
 	Restarts int           `json:"restarts"`  // within Window
-	Budget   int           `json:"budget"`    // how many are made within Window
-	Window   time.Duration `json:"window_ns"` // over which Restarts counts
-	Total    uint64        `json:"total"`     // restarts since the machine was booted
-	// Causes counts all recoveries since then by their kind, CauseKind-1 being the index.
+	Budget   int           `json:"budget"`    // the most restarts within Window
+	Window   time.Duration `json:"window_ns"` // the period over which Restarts counts
+	Total    uint64        `json:"total"`     // restarts since the machine booted
+	// Causes counts all recoveries since then by kind; the index is CauseKind-1.
 	Causes [FailedTest]uint64 `json:"causes"`
-	// Last is the recovery that is under way or was the last; nil: there was none.
+	// Last is the current or the latest recovery; nil: there was none.
 	Last *Recovery `json:"last,omitempty"`
-	// Until is when a half that is Restarting is meant to be back, CLOCK_MONOTONIC in ns; 0: nobody says.
+	// Until is when a Restarting half should be back, CLOCK_MONOTONIC in ns; 0: not known.
 	Until int64 `json:"until_ns,omitempty"`
-	// GaveUp says that it was GivenUp for Last, and has not run well since: also when a person has asked for it again.
+	// GaveUp says that the half was GivenUp because of Last and has not run well since, even if a person has asked for
+	// it again.
 	GaveUp bool `json:"gave_up,omitempty"`
-	// Reason says why it was GivenUp, in words for people.
+	// Reason says why it was GivenUp, for display.
 	Reason string `json:"reason,omitempty"`
 }
 
-// Count returns how many recoveries there were for causes of a kind.
+// Count returns the number of recoveries for causes of a kind.
 func (r Record) Count(k CauseKind) uint64 {
 	if !k.Valid() {
 		return 0
@@ -175,13 +176,13 @@ func (r Record) Count(k CauseKind) uint64 {
 // MaxRecord bounds an encoded Record, in bytes.
 const MaxRecord = 2048
 
-// maxDetail bounds what a Cause and a Reason say, in bytes.
+// maxDetail bounds the texts of a Cause and a Reason, in bytes.
 const maxDetail = 200
 
-// ErrMalformed is wrapped when bytes are no Record.
+// ErrMalformed is wrapped when bytes are not a Record.
 var ErrMalformed = errors.New("recovery record malformed")
 
-// Encode returns the bytes of a record: JSON, so that people can read it wherever it lies.
+// Encode returns the bytes of a record: JSON, so that people can read it anywhere.
 func (r Record) Encode() ([]byte, error) {
 	if r.Last != nil {
 		last := *r.Last
@@ -197,7 +198,7 @@ func (r Record) Encode() ([]byte, error) {
 
 func cut(s string) string { return s[:min(len(s), maxDetail)] }
 
-// Decode reads the bytes of a record. What a later version adds is left out.
+// Decode reads the bytes of a record. It ignores fields of later versions.
 func Decode(b []byte) (Record, error) {
 	if len(b) > MaxRecord {
 		return Record{}, fmt.Errorf("%w: %d bytes: want at most %d", ErrMalformed, len(b), MaxRecord)
@@ -223,18 +224,18 @@ func (r Record) validate() error {
 	return nil
 }
 
-// History is what a daemon keeps of one half for the daemon after it.
+// History is the state of one half that a daemon stores for the next daemon.
 type History struct {
 	Record Record `json:"record"`
-	// RestartsAt are the restarts within the window, CLOCK_MONOTONIC in ns.
+	// RestartsAt are the times of the restarts within the window, CLOCK_MONOTONIC in ns.
 	RestartsAt []int64 `json:"restarts_at_ns,omitempty"`
-	// Failures are the restarts since the half last ran well.
+	// Failures counts the restarts since the half last ran well.
 	Failures int `json:"failures,omitempty"`
-	// Start is when the process of Record.PID was started, in clock ticks since the machine was: the two name it for good, also
-	// before it has a lock to be known by. 0: not known.
+	// Start is the start time of the process of Record.PID, in clock ticks since the machine booted. The two identify
+	// the process uniquely, even before it has taken its lock. 0: not known.
 	Start uint64 `json:"start_ticks,omitempty"`
-	// Space is the PID namespace that Record.PID is of, by its inode: in another one, as each container has, that id is somebody
-	// else's. 0: not known.
+	// Space is the PID namespace of Record.PID, by its inode. In another namespace, as each container has, that id
+	// means another process. 0: not known.
 	Space uint64 `json:"pid_namespace,omitempty"`
 }
 

@@ -1,7 +1,7 @@
-// Package recovery decides what the recovery daemon (lofamo-agent run) does about one half of a node: when it hangs,
-// when it is ended, when it is started again, and when that is given up and left to people (the fault tolerance daemon of
-// seed 000 §4.2, with a budget). It is a machine of time and events; processes, signals, /proc and files are the
-// daemon's, in internal/agent. What a half restores and how it tests itself is not decided here.
+// Package recovery decides about one half of a node for the recovery daemon (lofamo-agent run): when it hangs, when to
+// end it, when to start it again, and when to give it up and leave it to people (the fault tolerance daemon of seed 000
+// §4.2, with a budget). It is a machine of time and events; the daemon in internal/agent handles processes, signals,
+// /proc and files. The package does not decide how a half restores its state or how it tests itself.
 package recovery
 
 import (
@@ -12,78 +12,79 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
-// Config is what a machine is given.
+// Config configures a machine.
 type Config struct {
 	Half   fault.Half
-	TRead  time.Duration // period of looks; Misses and it say when a half hangs
+	TRead  time.Duration // period of looks; with Misses it determines when a half hangs
 	Misses int
-	// StartWithin is how long a process may take to its first word, in time in which it could run.
+	// StartWithin is how long a process may take until its first word, counting only time in which it could run.
 	StartWithin time.Duration
-	Budget      int // restarts within Window; one more is not made
+	Budget      int // the most restarts within Window
 	Window      time.Duration
-	// Leave says that a half that ends or hangs is left so, until somebody asks for it.
+	// Leave says that a half stays down when it ends or hangs, until a person asks for it.
 	Leave bool
 }
 
-// Bounds of the wait before a restart, the one before having failed. The first does not wait.
+// Bounds of the wait before a restart when the previous one failed. The first restart does not wait.
 const (
 	MinBackoff = 100 * time.Millisecond
 	MaxBackoff = 5 * time.Second
 )
 
-// ServedWait is the wait before it is seen again whether somebody serves the half.
+// ServedWait is the interval of checking whether another process still serves the half.
 const ServedWait = 100 * time.Millisecond
 
 const (
-	// settled is how long a half that has not passed its self-test must have run well for its next end not to be a failed restart.
+	// settled is how long a half that has not passed its self-test must have run well for its next end not to count as
+	// a failed restart.
 	settled = time.Second
 	// startLook is the time between looks at a half that is being started: its first word ends the recovery.
 	startLook = 5 * time.Millisecond
-	// restartTime is announced to neighbours as the time that a restart takes, beside waiting: many times what it does,
-	// for past it they call the link broken.
+	// restartTime is the duration of a restart announced to neighbours, in addition to the waiting time. It is many
+	// times the real duration, because neighbours call the link broken after it.
 	restartTime = time.Second
 	// repeatAnnouncement is the time between announcements while a restart waits.
 	repeatAnnouncement = 300 * time.Millisecond
-	// rest is the time between steps where nothing is looked at.
+	// rest is the time between steps when there is nothing to watch.
 	rest = time.Minute
 )
 
-// Event is what happens to a half.
+// Event is an input about a half.
 type Event interface{ recoveryEvent() }
 
-// Look is a look at the half that runs, or, where none runs, says only that time has passed.
+// Look is a look at the running half or, when none runs, says only that time has passed.
 type Look struct {
 	Stores   uint32 // sequence number of its watchdog word
-	Readable bool   // the register file could be read: Stores counts
+	Readable bool   // the register file could be read: Stores is valid
 	Process  Process
 }
 
-// Began says that a process is there: because Output.Start asked for it, or adopted, having been started by a
-// daemon before or by hand. Stores is the sequence number of the watchdog word as it stands.
+// Began says that a process exists: Output.Start requested it, or the daemon adopted it from an earlier daemon or a
+// start by hand. Stores is the current sequence number of the watchdog word.
 type Began struct {
 	PID     int
 	Stores  uint32
 	Adopted bool
 }
 
-// Served takes the place of Began where somebody serves the half whose process cannot be told, or is not to be touched: nothing is
-// started against him, nor ended. It is asked again by Output.Start every ServedWait.
+// Served takes the place of Began when an unknown process serves the half, or one that must not be touched. The machine
+// starts nothing against it, and does not end it. It checks again by Output.Start every ServedWait.
 type Served struct{}
 
-// Ended says that the process is dead for certain, or, with a cause of NotStarted, that there is none.
+// Ended says that the process is certainly dead or, with a cause of NotStarted, that there is none.
 type Ended struct{ Cause Cause }
 
-// Proven says that the half that runs has passed its self-test.
+// Proven says that the running half has passed its self-test.
 type Proven struct{}
 
-// Wrong says that the half fails its self-test in what is its own alone, and so why. A restart that did not help is not made
-// again: a half that is sick serves better than one that is given up.
+// Wrong says that the half fails its self-test in a part that is its own alone, and why. A restart that did not help is
+// not repeated: a sick half serves better than one that is given up.
 type Wrong struct{ Why string }
 
-// Asked says that a person wants the half to run: a half that does not is started, with a fresh budget.
+// Asked says that a person wants the half to run: a half that does not run is started, with a fresh budget.
 type Asked struct{}
 
-// Closed says that the daemon was asked to stop, and has stopped the half: what comes after begins with a fresh budget.
+// Closed says that the daemon has stopped the half, on request: the next start has a fresh budget.
 type Closed struct{}
 
 func (Look) recoveryEvent()   {}
@@ -98,17 +99,17 @@ func (Closed) recoveryEvent() {}
 // Output is what the daemon is to do now, in this order, and to call Step again, with a Look, at Wake at the latest.
 type Output struct {
 	Kill bool // SIGKILL; Ended follows once the process is gone
-	// Announce says to neighbours, if above 0, that the half means to be back within this time. Nobody but the daemon
-	// writes to the links then: the half is dead.
+	// Announce, if above 0, asks the daemon to announce to neighbours that the half will return within this time. Only
+	// the daemon writes to the links then, because the half is dead.
 	Announce time.Duration
 	Start    bool // start the half; Began, Served or Ended follows
 	Tell     bool // the record has changed: tell the halves and keep it
-	// Recovered says that the half serves again (Record.Last tells how that went).
+	// Recovered says that the half serves again (Record.Last has the details).
 	Recovered bool
 	Wake      time.Time
 }
 
-// phase is what a machine is at.
+// phase is the state of a machine.
 //
 //	          Start              first word
 //	waiting ────────► starting ─────────────► running
@@ -122,7 +123,7 @@ type Output struct {
 type phase uint8
 
 const (
-	waiting phase = iota + 1 // for the end of back-off; at the beginning there is none
+	waiting phase = iota + 1 // for the end of back-off; there is none at first
 	starting
 	running
 	killing
@@ -134,7 +135,7 @@ type Machine struct {
 	cfg   Config
 	phase phase
 	rec   Record
-	base  time.Time // with mono: how times become CLOCK_MONOTONIC
+	base  time.Time // with mono: converts times to CLOCK_MONOTONIC
 	mono  int64
 
 	hang     hang
@@ -142,13 +143,14 @@ type Machine struct {
 	failures int         // restarts since the half last ran well
 	startAt  time.Time   // when waiting ends
 	announce time.Time   // when to announce again
-	began    time.Time   // the process
+	began    time.Time   // when the process began
 	detected time.Time   // Record.Last
 	cause    *Cause      // why it is being killed
 }
 
-// New returns a machine. now is at the same moment mono on CLOCK_MONOTONIC, in ns. old is what the daemon before has
-// kept since the machine was booted, or nil. If adopted, it still runs, and Began or Served follows at once.
+// New returns a machine. mono is the value of CLOCK_MONOTONIC at now, in ns. old is the history that the previous
+// daemon has stored since the machine booted, or nil. If adopted, the half still runs, and Began or Served follows at
+// once.
 func New(cfg Config, now time.Time, mono int64, old *History, adopted bool) *Machine {
 	m := &Machine{
 		cfg: cfg, phase: waiting, base: now, mono: mono, startAt: now, hang: hang{period: cfg.TRead},
@@ -173,16 +175,16 @@ func New(cfg Config, now time.Time, mono int64, old *History, adopted bool) *Mac
 	case adopted && (state == Starting || state == Restarting && last != nil && last.Gone > 0):
 		m.rec.State, m.rec.Until = state, old.Record.Until // it was being started, and has not served yet
 	case adopted || state == Stopped:
-	case state == Restarting && last != nil && last.Started == 0: // it was to be started again: no cause more
+	case state == Restarting && last != nil && last.Started == 0: // a restart was due already: no further cause
 		last.Gone = max(last.Gone, 1)
 		m.again(now)
-	default: // it ended when nobody looked
+	default: // it ended without a daemon
 		m.became(now, Cause{Kind: Unseen})
 	}
 	return m
 }
 
-// Record returns what is known of the half.
+// Record returns the half's current record.
 func (m *Machine) Record() Record {
 	r := m.rec
 	if r.Last != nil {
@@ -192,7 +194,7 @@ func (m *Machine) Record() Record {
 	return r
 }
 
-// History returns what the next daemon is to know.
+// History returns the history for the next daemon.
 func (m *Machine) History() History {
 	h := History{Record: m.Record(), Failures: m.failures}
 	for _, t := range m.restarts {
@@ -203,7 +205,7 @@ func (m *Machine) History() History {
 
 func (m *Machine) monotonic(t time.Time) int64 { return m.mono + int64(t.Sub(m.base)) }
 
-// Step takes an event.
+// Step handles an event.
 func (m *Machine) Step(now time.Time, ev Event) Output {
 	out := Output{Tell: m.prune(now)}
 	switch ev := ev.(type) {
@@ -233,7 +235,7 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	return out
 }
 
-// look judges a process that runs.
+// look judges a running process.
 func (m *Machine) look(now time.Time, l Look, out *Output) {
 	switch m.phase {
 	case starting, running:
@@ -285,14 +287,14 @@ func (m *Machine) note(now time.Time, c Cause) {
 	m.rec.Last = &Recovery{Cause: c, At: m.monotonic(now), Attempt: m.failures + 1}
 }
 
-// after returns when a step of the recovery was made: never 0, which would be not yet.
+// after returns the time of a recovery's step: never 0, which would mean not yet.
 func (m *Machine) after(now time.Time) time.Duration { return max(now.Sub(m.detected), 1) }
 
 func (m *Machine) begin(now time.Time, ev Began) {
 	m.hang.begin(now, ev.Stores)
 	m.began, m.rec.PID, m.rec.Reason, m.cause = now, ev.PID, "", nil
 	switch {
-	case ev.Adopted && m.rec.State != Restarting && m.rec.State != Starting: // it has been serving, or will say so
+	case ev.Adopted && m.rec.State != Restarting && m.rec.State != Starting: // it has been serving, or will report so
 		m.phase, m.rec.State = running, Running
 		return
 	case m.rec.State == Restarting && m.rec.Last != nil:
@@ -305,7 +307,7 @@ func (m *Machine) begin(now time.Time, ev Began) {
 	m.phase = starting
 }
 
-// served deals with a half that runs, and is nobody's to look after: no restart was made. It says whether that is news.
+// served handles a half that another process serves: no restart was made. It reports whether that is news.
 func (m *Machine) served(now time.Time) bool {
 	if m.phase == starting && m.rec.State == Restarting { // start has counted one
 		m.failures--
@@ -319,7 +321,7 @@ func (m *Machine) served(now time.Time) bool {
 	return news
 }
 
-// ended deals with the end of the process.
+// ended handles the end of the process.
 func (m *Machine) ended(now time.Time, c Cause) {
 	m.rec.PID = 0
 	if m.phase == over {
@@ -330,7 +332,7 @@ func (m *Machine) ended(now time.Time, c Cause) {
 		m.note(now, c)
 		return
 	}
-	if m.cause != nil { // we did that
+	if m.cause != nil { // this machine killed it
 		m.cause = nil
 		m.rec.Last.Gone = m.after(now)
 		m.again(now)
@@ -346,7 +348,7 @@ func (m *Machine) became(now time.Time, c Cause) {
 	m.again(now)
 }
 
-// again sees whether the half is started again, and when.
+// again decides whether the half is started again, and when.
 func (m *Machine) again(now time.Time) {
 	if len(m.restarts) >= m.cfg.Budget {
 		m.phase, m.rec.State, m.rec.Until, m.rec.GaveUp = over, GivenUp, 0, true
@@ -359,7 +361,7 @@ func (m *Machine) again(now time.Time) {
 	m.rec.Until = m.monotonic(m.startAt.Add(restartTime))
 }
 
-// GivenUpReason says why a half is not started again.
+// GivenUpReason returns the reason why a half is not started again.
 func GivenUpReason(restarts int, window time.Duration, last Cause) string {
 	s := "s"
 	if restarts == 1 {
@@ -368,7 +370,7 @@ func GivenUpReason(restarts int, window time.Duration, last Cause) string {
 	return fmt.Sprintf("not started again: %d restart%s within %s, the last %s", restarts, s, window, last)
 }
 
-// Backoff is the wait before a restart after so many that failed in a row.
+// Backoff returns the wait before a restart after the given number of failures in a row.
 func Backoff(failures int) time.Duration {
 	if failures == 0 {
 		return 0
@@ -407,7 +409,7 @@ func (m *Machine) asked(now time.Time) bool {
 	return true
 }
 
-// start starts a half whose time has come, and announces one whose time is to come.
+// start starts a half when its time has come, and announces one whose time is still to come.
 func (m *Machine) start(now time.Time, out *Output) {
 	if m.phase != waiting {
 		return
@@ -422,7 +424,7 @@ func (m *Machine) start(now time.Time, out *Output) {
 		return
 	}
 	out.Start = true
-	out.Tell = out.Tell || m.rec.State != Running // of one that somebody serves it is only seen whether he still does
+	out.Tell = out.Tell || m.rec.State != Running // of a served half, this only checks that it is served
 	if m.rec.State == GivenUp || m.rec.State == Stopped {
 		m.rec.State = Starting
 	}
@@ -433,11 +435,11 @@ func (m *Machine) start(now time.Time, out *Output) {
 		m.rec.Restarts = len(m.restarts)
 		m.rec.Until = m.monotonic(now.Add(restartTime))
 	}
-	m.phase, m.began = starting, now // Began or Ended is on its way
+	m.phase, m.began = starting, now // Began or Ended follows
 	m.hang.begin(now, m.hang.stores)
 }
 
-// prune forgets restarts that have left the window, and says whether there were any.
+// prune forgets restarts that have left the window, and reports whether there were any.
 func (m *Machine) prune(now time.Time) bool {
 	before := len(m.restarts)
 	for len(m.restarts) > 0 && now.Sub(m.restarts[0]) >= m.cfg.Window {

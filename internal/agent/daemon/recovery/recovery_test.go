@@ -13,19 +13,19 @@ import (
 	"github.com/lofamo/lofamo/internal/golden"
 )
 
-// TestScenarios runs the scenarios of testdata: a half and its daemon in virtual time. A scenario is a list of commands;
-// what a run prints stands under it, between "----" and an empty line.
+// TestScenarios runs the scenarios of testdata: a half and its daemon in virtual time. A scenario is a list of
+// commands. The output of a run follows it, between "----" and an empty line.
 //
 //	config misses=1 budget=5 window=60s leave=false
-//	daemon start | kill | close | late DURATION   late: it does not run for so long
-//	half writes | stops | blocks | spins | starves PERCENT   starves: it gets so much of a processor, and wants more
+//	daemon start | kill | close | late DURATION   late: it does not run for this time
+//	half writes | stops | blocks | spins | starves PERCENT   starves: it gets this share of a processor, and wants more
 //	half ends signal N | code N
 //	half takes DURATION                 to its first word; never: it writes none
-//	program ends signal N | code N | fails | runs   whatever is started
-//	other serves | ends                 somebody who cannot be adopted
+//	program ends signal N | code N | fails | runs   any started program
+//	other serves | ends                 a process that cannot be adopted
 //	file readable | unreadable
 //	ask | prove | wrong WORDS
-//	causes                              print how often there was which
+//	causes                              print the count of each cause
 //	run DURATION                        and print what happens
 func TestScenarios(t *testing.T) {
 	golden.Files(t, "testdata/*.txt", func(t *testing.T, text string) string {
@@ -59,8 +59,8 @@ type world struct {
 	stored   time.Duration // the last time
 	ran      time.Duration
 	readable bool
-	program  *Cause // how whatever is started ends at once
-	other    bool   // somebody else serves the half
+	program  *Cause // how any started program ends at once
+	other    bool   // another process serves the half
 	log      []string
 }
 
@@ -212,7 +212,7 @@ func (w *world) end(c Cause) {
 	}
 }
 
-// step gives the machine an event and does what it says.
+// step gives the machine an event and carries out its output.
 func (w *world) step(ev Event) {
 	out := w.m.Step(at(w.now), ev)
 	if out.Start && w.other {
@@ -264,7 +264,7 @@ func (w *world) run(end time.Duration) {
 	}
 }
 
-// live lets the half do what it does in one step.
+// live simulates one step of the half.
 func (w *world) live() {
 	if w.pid == 0 {
 		return
@@ -281,7 +281,7 @@ func (w *world) live() {
 	}
 }
 
-// The formula, by table.
+// The formula, as a table.
 func TestHangBound(t *testing.T) {
 	for _, tc := range []struct {
 		tRead  time.Duration
@@ -299,7 +299,7 @@ func TestHangBound(t *testing.T) {
 	}
 }
 
-// However the half hangs, whatever the moment, and looks being late by half a period at most: found within the bound.
+// A hang of any sort is found within the bound, at any moment, with looks late by at most half a period.
 func TestHangsAreFoundWithinTheBound(t *testing.T) {
 	for _, does := range []string{"stops", "blocks", "spins"} {
 		for phase := range 20 {

@@ -1,8 +1,9 @@
-// Package runner makes the acts that responses want of a node (seed 001 §II: local readjustment), and keeps its ledger of them (package acts). It belongs into
-// the recovery daemon, a process of the ordinary scheduling class that may start programs: a half never imports it. Halves pass orders on, which they have
-// verified, by a socket that only the owner of the state directory may use, and ask for what became of them.
+// Package runner makes the acts that responses request of a node (seed 001 §II: local readjustment), and keeps its
+// ledger of them (package actions). It belongs in the recovery daemon, a process of the ordinary scheduling class that
+// may start programs; a half never imports it. Halves verify orders and pass them on, by a socket that only the owner
+// of the state directory may use, and ask for the outcome.
 //
-// What may be ordered at all is in the agent's configuration, and none of it is by default.
+// The agent's configuration lists the allowed acts; by default there are none.
 package runner
 
 import (
@@ -31,47 +32,49 @@ import (
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
-// Config of a runner.
+// Config configures a runner.
 type Config struct {
 	Node     fault.NodeID
 	StateDir string
 	Allowed  config.ResponsesConfig
 	Sysfs    string   // root of the kernel's sysfs
 	Env      []string // of check programs
-	// Restart ends a half and has it started again, and returns when it has passed its self-test, or cannot. note keeps a word for the attempt after this one
-	// before anything is done; earlier is that of the attempt before, or empty. nil: nobody does that here.
+	// Restart ends and restarts a half, and returns when it has passed its self-test, or cannot. note stores a message
+	// for the next attempt before anything is done; earlier is the message of the previous attempt, or empty. nil: this
+	// daemon restarts no halves.
 	Restart func(ctx context.Context, half fault.Half, earlier string, note func(string) error) actions.Result
 	Log     *slog.Logger
 }
 
-// Runner makes acts. Its methods may be called from any goroutine.
+// Runner makes acts. Its methods are safe for concurrent use.
 type Runner struct {
 	cfg Config
 
-	mu sync.Mutex // of the ledger's file within this process; the lock file is against other daemons of this node
-	// busy are the kinds of which an act is under way: another one waits for its own turn elsewhere.
+	mu sync.Mutex // of the ledger's file within this process; the lock file excludes other daemons of this node
+	// busy holds the kinds with a running act: another act of the kind waits at its sender.
 	busy map[string]bool
-	// ended are results that could not be kept.
+	// ended holds results that could not be stored.
 	ended map[actions.Attempt]actions.Result
-	at    func() // of tests: called wherever the daemon may end in the middle of an act
+	at    func() // for tests: called wherever the daemon may end in the middle of an act
 	clock func() uint64
-	store func(actions.Write) error // of a limit of frequency
+	store func(actions.Write) error // writes a frequency limit
 	wg    sync.WaitGroup
 	stop  context.Context
 }
 
-// New returns a runner. Acts that it begins end with ctx.
+// New returns a runner. Its acts end with ctx.
 func New(ctx context.Context, cfg Config) *Runner {
 	d := &Runner{cfg: cfg, busy: map[string]bool{}, ended: map[actions.Attempt]actions.Result{}, stop: ctx, clock: freshness()}
 	d.store = d.write
 	return d
 }
 
-// freshness returns the clock of actions.Status.Fresh. It goes on while the machine sleeps, and every process of a boot has the same, so that an order of an
-// answer of the daemon before this one is told by its age too. It never says 0.
+// freshness returns the clock of actions.Status.Fresh. The clock runs while the machine sleeps, and is the same for
+// every process of a boot, so the age of an order that names an earlier daemon's answer is known too. It never returns
+// 0.
 func freshness() func() uint64 {
 	boot, err := storage.BootID()
-	if err != nil { // then no ledger can be changed either: nothing is begun
+	if err != nil { // then the ledger cannot change either: no act begins
 		return func() uint64 { return 1 }
 	}
 	base := binary.LittleEndian.Uint64(boot[:])
@@ -84,7 +87,7 @@ func freshness() func() uint64 {
 	}
 }
 
-// Begin says that the daemon of a half begins: what its predecessor had under way is not known any more.
+// Begin starts the daemon of a half: the outcome of its predecessor's running acts is not known any more.
 func (d *Runner) Begin(half fault.Half) error {
 	if _, err := os.Lstat(filepath.Join(d.cfg.StateDir, actions.File)); !errors.Is(err, fs.ErrNotExist) {
 		if err := d.change(func(l *actions.Ledger) (bool, error) { return l.Interrupt(half), nil }); err != nil {
@@ -100,16 +103,16 @@ func (d *Runner) Begin(half fault.Half) error {
 // Wait waits until no act is under way.
 func (d *Runner) Wait() { d.wg.Wait() }
 
-// Ask answers an order, and begins the act if it is to be begun.
+// Ask answers an order, and begins its act if it is to be begun.
 func (d *Runner) Ask(o *actions.Order) actions.Status {
 	s := d.answer(o)
-	s.Fresh = d.clock() // after what the disk has taken
+	s.Fresh = d.clock() // after the time for the disk
 	return s
 }
 
 func (d *Runner) answer(o *actions.Order) actions.Status {
 	allowed := d.cfg.Allowed.Kinds()
-	if len(allowed) == 0 && !o.Undo && o.Ask { // of an order the ledger says whether it is under way, or was, by a configuration of before
+	if len(allowed) == 0 && !o.Undo && o.Ask { // for an order, the ledger may know an outcome
 		return actions.Status{State: actions.Unchanged, Detail: "the agent's configuration allows no acts (responses)"}
 	}
 	if o.Ask {
@@ -123,13 +126,13 @@ func (d *Runner) answer(o *actions.Order) actions.Status {
 	}
 	s, begin, refused, err := d.admit(o, allowed)
 	switch {
-	case refused: // with the ledger's name, without which nobody believes it of an order
+	case refused: // with the ledger's name, without which the sender does not trust the status
 		s.State, s.Detail = actions.Unchanged, err.Error()
-	case err != nil: // it may be under way since it was ordered before: nothing is said of it, and it is ordered again
+	case err != nil: // an earlier order may have begun it: say nothing, and let the sender order again
 		s = actions.Status{State: actions.None, Detail: err.Error()}
 	}
 	if !begin || err != nil {
-		if s.State == actions.Stale || s.State == actions.None || err != nil { // whatever else is not begun is known already
+		if s.State == actions.Stale || s.State == actions.None || err != nil { // the other states are known already
 			d.cfg.Log.Warn("an act that a response wants is refused", "kind", o.Kind, "of", o.String(), "about", o.Target, "why", s.Detail)
 		}
 		return d.orEnded(o.Attempt, s)
@@ -143,7 +146,8 @@ func (d *Runner) answer(o *actions.Order) actions.Status {
 	return s
 }
 
-// admit has the ledger keep an attempt that is to be made. refused says that err is for good; otherwise it is of the ledger, and of this moment.
+// admit stores an attempt that is to be made. refused says that err is final; otherwise err comes from the ledger and
+// may pass.
 func (d *Runner) admit(o *actions.Order, allowed []string) (s actions.Status, begin, refused bool, err error) {
 	err = d.change(func(l *actions.Ledger) (bool, error) {
 		heard := l.Hear(o.Heard)
@@ -151,7 +155,7 @@ func (d *Runner) admit(o *actions.Order, allowed []string) (s actions.Status, be
 		if s, begin = l.Admit(time.Now(), o); !begin {
 			return heard, nil
 		}
-		if err := d.may(o, allowed); err != nil { // an attempt that was not admitted may come again, once that is otherwise
+		if err := d.may(o, allowed); err != nil { // an attempt that was not admitted may come again later
 			begin, refused = false, true
 			return false, err
 		}
@@ -160,7 +164,7 @@ func (d *Runner) admit(o *actions.Order, allowed []string) (s actions.Status, be
 	if err == nil && begin {
 		return s, true, false, nil
 	}
-	if begin { // it could not be kept
+	if begin { // it could not be stored
 		d.mu.Lock()
 		delete(d.busy, o.Kind)
 		d.mu.Unlock()
@@ -168,10 +172,11 @@ func (d *Runner) admit(o *actions.Order, allowed []string) (s actions.Status, be
 	return s, false, refused, err
 }
 
-// may says why an act is not begun; nil: it is, and its kind is busy from now on. It is called under the mutex.
+// may returns the reason why an act may not begin; nil: it begins, and its kind is busy from now on. The caller holds
+// the mutex.
 func (d *Runner) may(o *actions.Order, allowed []string) error {
 	switch {
-	case !o.Undo && !slices.Contains(allowed, o.Kind): // what was done while it was allowed is put back all the same
+	case !o.Undo && !slices.Contains(allowed, o.Kind): // an undo needs no permission
 		return fmt.Errorf("the agent's configuration does not allow %s", o.Kind)
 	case o.Kind == actions.KindEureka:
 		return nil
@@ -184,15 +189,15 @@ func (d *Runner) may(o *actions.Order, allowed []string) error {
 	return nil
 }
 
-// make makes an act, and keeps how it ended.
+// make makes an act, and stores its result.
 func (d *Runner) make(o actions.Order) {
-	ctx, cancel := context.WithCancel(d.stop) // not a deadline: an act tells its own time from the daemon's end by the cause
+	ctx, cancel := context.WithCancel(d.stop) // no deadline: the cause shows whether the daemon ended
 	defer cancel()
 	timer := time.AfterFunc(o.Timeout(), cancel)
 	defer timer.Stop()
 	d.cfg.Log.Warn("a response has this node act", "kind", o.Kind, "of", o.String(), "undo", o.Undo, "about", o.Target, "parameters", o.Parameters)
 	var r actions.Result
-	if actions.Late(o.Fresh, d.clock()) { // the disk has taken so long to keep it, or the daemon was stopped
+	if actions.Late(o.Fresh, d.clock()) { // storing took too long, or the daemon was stopped
 		r = unchanged("this node has held the order up: it is of an answer of more than %s ago", actions.FreshFor)
 	} else {
 		r = d.act(ctx, &o)
@@ -206,7 +211,7 @@ func (d *Runner) make(o actions.Order) {
 	d.hit(failpoint.ActKept)
 }
 
-// hit marks a step of an act, between which and the next one the daemon may end.
+// hit marks a step of an act at which the daemon may end.
 func (d *Runner) hit(p failpoint.Point) {
 	failpoint.Hit(p)
 	if d.at != nil {
@@ -226,12 +231,12 @@ func (d *Runner) act(ctx context.Context, o *actions.Order) actions.Result {
 	return actions.Result{State: actions.Unchanged, Detail: fmt.Sprintf("kind %s is not known here", o.Kind)}
 }
 
-// Ended takes how an act ended that was a half's own to do.
+// Ended records the result of an act that a half carried out itself.
 func (d *Runner) Ended(e actions.Ended) {
 	d.end(e.Attempt, actions.Result{State: e.State, Detail: e.Detail})
 }
 
-// end keeps how an attempt ended; what the disk does not take is remembered for as long as this process lives.
+// end stores the result of an attempt. If the disk refuses it, this process remembers it as long as it lives.
 func (d *Runner) end(a actions.Attempt, r actions.Result) {
 	err := d.change(func(l *actions.Ledger) (bool, error) { l.End(a, r); return true, nil })
 	if err != nil {
@@ -251,21 +256,21 @@ func (d *Runner) orEnded(a actions.Attempt, s actions.Status) actions.Status {
 	return s
 }
 
-// note returns what keeps a word for the attempt after this one.
+// note returns the function that stores a message for the next attempt.
 func (d *Runner) note(a actions.Attempt) func(string) error {
 	return func(word string) error {
 		return d.change(func(l *actions.Ledger) (bool, error) { l.Note(a, word); return true, nil })
 	}
 }
 
-// earlier are the attempts at the same step before this one, the newest first.
+// earlier returns the earlier attempts at the same step, the newest first.
 func (d *Runner) earlier(o *actions.Order) (out []actions.Entry, err error) {
 	err = d.change(func(l *actions.Ledger) (bool, error) { out = l.Earlier(o); return false, nil })
 	return out, err
 }
 
-// change gives the ledger to whoever looks at it or changes it, and keeps it, on the disk, when he says so. A ledger that cannot be read is nobody's: what
-// it has refused would be admitted by another one. A person removes it.
+// change calls do with the ledger, and stores the ledger on disk if do says so. It refuses an unreadable ledger,
+// because a new one would admit attempts that the old one refused. A person must remove it.
 func (d *Runner) change(do func(*actions.Ledger) (keep bool, err error)) (err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -23,7 +23,7 @@ import (
 
 const bound = time.Minute
 
-// world is a state directory, a machine's sysfs as it was recorded, and a runner.
+// world is a state directory, a recorded sysfs of a machine, and a runner.
 type world struct {
 	t     *testing.T
 	dir   string
@@ -52,7 +52,7 @@ func newWorld(t *testing.T, edit func(*Config)) *world {
 	return w
 }
 
-// begin has another runner, as after a restart of the daemon.
+// begin replaces the runner, as after a restart of the daemon.
 func (w *world) begin() {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.Runner, w.end = New(ctx, w.cfg), cancel
@@ -66,7 +66,7 @@ func (w *world) stop() {
 	w.Wait()
 }
 
-// order returns the next order; it has the ledger's name.
+// order returns the next order, with the ledger's name.
 func (w *world) order(kind string, parameters map[string]string) *actions.Order {
 	w.t.Helper()
 	w.n++
@@ -79,7 +79,7 @@ func (w *world) order(kind string, parameters map[string]string) *actions.Order 
 	return o
 }
 
-// make has an order made, and returns how it ended.
+// make runs an order, and returns its final status.
 func (w *world) make(o *actions.Order) actions.Status {
 	w.t.Helper()
 	s := w.Ask(o)
@@ -114,7 +114,8 @@ func next(o *actions.Order, undo bool) *actions.Order {
 	return &c
 }
 
-// A limit is set in percent of what each policy can, is put back with what was there, and outlives the runner.
+// A limit is set in percent of what each policy can do. The undo restores the former value. The limit outlives the
+// runner.
 func TestFrequency(t *testing.T) {
 	w := newWorld(t, nil)
 	o := w.order(actions.KindLimitFrequency, map[string]string{"percent": "50"})
@@ -125,12 +126,12 @@ func TestFrequency(t *testing.T) {
 	w.stop()
 	w.begin()
 	if err := os.WriteFile(filepath.Join(w.sysfs, "devices/system/cpu/cpufreq/policy4/scaling_max_freq"), []byte("1000000\n"), 0o600); err != nil {
-		t.Fatal(err) // somebody else has set it
+		t.Fatal(err) // another party sets it
 	}
 	undo := next(o, true)
 	w.cfg.Allowed = config.ResponsesConfig{}
 	w.stop()
-	w.begin() // not allowed any more: what was done is put back all the same
+	w.begin() // no longer allowed: the undo works all the same
 	w.want(w.make(undo), actions.Done, "1 put back, 1 left")
 	if w.limit("policy0") != "4800000" || w.limit("policy4") != "1000000" {
 		t.Errorf("%s, %s", w.limit("policy0"), w.limit("policy4"))
@@ -140,7 +141,7 @@ func TestFrequency(t *testing.T) {
 	if refused.Ledger != o.Ledger {
 		t.Errorf("%+v: want the ledger's name: without it nobody believes this of an order", refused)
 	}
-	w.want(w.Ask(o), actions.Done, "2 of 2 limited") // which was made while it was allowed
+	w.want(w.Ask(o), actions.Done, "2 of 2 limited") // made while it was allowed
 	o.Ask, o.Attempt.Attempt = true, 9
 	w.want(w.Ask(o), actions.Unchanged, "allows no acts")
 }
@@ -157,7 +158,8 @@ func TestFrequencyRefused(t *testing.T) {
 	w.want(w.make(w.order("power.reset", nil)), actions.Unchanged, "does not allow power.reset")
 }
 
-// An attempt is made once, however often it is ordered and by whoever; a lower token makes none, also after a restart.
+// An attempt is made once, however often and by whichever leader it is ordered. A lower token begins none, even after a
+// restart.
 func TestOnce(t *testing.T) {
 	restarts := 0
 	w := newWorld(t, func(c *Config) {
@@ -188,7 +190,8 @@ func TestOnce(t *testing.T) {
 	}
 }
 
-// An order that was held up on its way, or by this node's own disk, is begun by nobody; who still wants it orders it of the answer that he gets.
+// No act begins from an order that was held up on its way, or by this node's own disk. A sender that still wants the
+// act orders it again, naming the answer it gets.
 func TestHeldUp(t *testing.T) {
 	restarts := 0
 	w := newWorld(t, func(c *Config) {
@@ -211,14 +214,14 @@ func TestHeldUp(t *testing.T) {
 		t.Errorf("fresh: %d, want %d to %d", s.Fresh, now, next)
 	}
 	w.want(w.make(of(s.Fresh)), actions.Done, "restarted")
-	w.want(w.make(of(now-late)), actions.Done, "restarted") // what became of an attempt is known, however late the question
+	w.want(w.make(of(now-late)), actions.Done, "restarted") // the outcome of an attempt is known at any time
 	old := w.order(actions.KindRestartHalf, map[string]string{"half": "host"})
 	w.want(w.make(old), actions.Done, "restarted") // of a supervisor of an earlier version, which names no answer
 	hung := w.order(actions.KindRestartHalf, map[string]string{"half": "host"})
 	clock, ahead := w.clock, atomic.Uint64{}
 	w.clock = func() uint64 { return clock() + ahead.Load() }
 	hung.Fresh = w.clock()
-	w.at = func() { ahead.Store(late) } // the disk takes so long to keep it
+	w.at = func() { ahead.Store(late) } // the disk takes so long to store it
 	w.want(w.Ask(hung), actions.UnderWay, "")
 	w.Wait()
 	w.want(w.Ask(hung), actions.Unchanged, "held the order up")
@@ -227,7 +230,7 @@ func TestHeldUp(t *testing.T) {
 	}
 }
 
-// A leader's term is a fence wherever it was heard, and is kept.
+// A leader's term is a fence wherever it came from, and is stored.
 func TestHeardElsewhere(t *testing.T) {
 	w := newWorld(t, nil)
 	o := w.order(actions.KindLimitFrequency, map[string]string{"percent": "50"})
@@ -246,7 +249,8 @@ func TestHeardElsewhere(t *testing.T) {
 	if w.limit("policy0") != "4800000" {
 		t.Error("done all the same")
 	}
-	// A store that is begun empty (docs/responses-node.md): a half that has heard of a term before has a new ledger refuse too, until it is restarted.
+	// A store that starts empty (docs/responses-node.md): a half that knows an earlier term makes a new ledger refuse
+	// too, until the half restarts.
 	ask := func(heard uint64) actions.Status {
 		t.Helper()
 		if err := os.Remove(filepath.Join(w.dir, actions.File)); err != nil {
@@ -267,7 +271,8 @@ func TestHeardElsewhere(t *testing.T) {
 	w.want(w.make(o), actions.Done, "2 of 2 limited")
 }
 
-// While an act is under way there is no other of its kind; what was under way when the daemon ended is not known, and what it noted is what the next attempt gets.
+// While an act runs, no other of its kind may begin. After the daemon ends, the outcome of a running act is not known,
+// and the next attempt gets its note.
 func TestInterrupted(t *testing.T) {
 	begun, release := make(chan string, 1), make(chan struct{})
 	w := newWorld(t, func(c *Config) {
@@ -288,7 +293,7 @@ func TestInterrupted(t *testing.T) {
 	w.want(w.Ask(o), actions.UnderWay, "")
 	<-begun
 	w.want(w.Ask(w.order(actions.KindRestartHalf, map[string]string{"half": "host"})), actions.Unchanged, "another act of kind node.restart-half is under way")
-	b, err := os.ReadFile(filepath.Join(w.dir, actions.File)) // as it is when the daemon is killed now
+	b, err := os.ReadFile(filepath.Join(w.dir, actions.File)) // the file that a killed daemon would leave
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,7 +312,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// A ledger that cannot be read is nobody's: nothing is done.
+// With an unreadable ledger nothing is done.
 func TestSpoiltLedger(t *testing.T) {
 	w := newWorld(t, nil)
 	o := w.order(actions.KindLimitFrequency, map[string]string{"percent": "50"})
@@ -321,10 +326,11 @@ func TestSpoiltLedger(t *testing.T) {
 	if err := os.Remove(filepath.Join(w.dir, actions.File)); err != nil {
 		t.Fatal(err)
 	}
-	w.want(w.Ask(o), actions.Unchanged, "another ledger") // it has begun anew
+	w.want(w.Ask(o), actions.Unchanged, "another ledger") // a new ledger
 }
 
-// What a program's end means. It is run without a shell, is told what it is about, and is killed when it does not end.
+// The exit code of a program decides the result. It runs without a shell, gets its context from the environment, and is
+// killed when it does not end.
 func TestCheck(t *testing.T) {
 	dir := t.TempDir()
 	checks := map[string]struct {
@@ -364,7 +370,7 @@ func TestCheck(t *testing.T) {
 	w.want(w.make(w.order(actions.KindCheck, map[string]string{"script": "other"})), actions.Unchanged, "none of that name")
 }
 
-// A half asks by the socket, and makes itself what is its own to make: once.
+// A half sends its order by the socket, and carries out its own acts itself, once.
 func TestSocket(t *testing.T) {
 	w := newWorld(t, nil)
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {

@@ -14,7 +14,7 @@ import (
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
-// frequency limits the frequency of all processors, or puts back what this step has set.
+// frequency limits the frequency of all processors, or undoes this step's limit.
 func (d *Runner) frequency(o *actions.Order) actions.Result {
 	percent, err := strconv.Atoi(o.Parameters["percent"])
 	if low := d.cfg.Allowed.LowestPercent(); !o.Undo && (err != nil || percent < low || percent > 100) {
@@ -69,7 +69,7 @@ func (d *Runner) frequency(o *actions.Order) actions.Result {
 	case o.Undo:
 		return done("%d put back", len(writes))
 	}
-	for _, f := range after { // also of what an attempt before has written
+	for _, f := range after { // also of an earlier attempt's writes
 		if want := f.Share(percent); f.Limit > want {
 			return partly("%s, though %d was requested: scaling_min_freq, or somebody else, holds it up", f, want)
 		}
@@ -81,7 +81,8 @@ func partly(format string, args ...any) actions.Result {
 	return actions.Result{State: actions.Partly, Detail: fmt.Sprintf(format, args...)}
 }
 
-// takeBack has the ledger say again what it said before a limit of which nothing could be written: nobody may own what is not there.
+// takeBack restores the ledger's limits from before a limit that could not be written at all: an owner must not own a
+// limit that does not exist.
 func (d *Runner) takeBack(before []actions.Limit, failed error) actions.Result {
 	if err := d.change(func(l *actions.Ledger) (bool, error) { l.Limits = before; return true, nil }); err != nil {
 		return partly("%v; and the ledger says otherwise: %v", failed, err)
@@ -89,8 +90,8 @@ func (d *Runner) takeBack(before []actions.Limit, failed error) actions.Result {
 	return unchanged("%v", failed)
 }
 
-// settle finds out whose the limits are that are in doubt, and returns all policies as they are then, and how many are not the owner's any more. wrote says of
-// an error that something was written.
+// settle finds the origin of the limits in doubt. It returns all policies as they are afterwards, and how many no
+// longer belong to the owner. wrote says that something was written before the error.
 func (d *Runner) settle(owner string) (now []actions.Frequency, theirs int, wrote bool, err error) {
 	if now, err = d.frequencies(); err != nil {
 		return nil, 0, false, err
@@ -122,7 +123,7 @@ func (d *Runner) settle(owner string) (now []actions.Frequency, theirs int, wrot
 	return now, theirs, true, err
 }
 
-// writeAll makes writes until one fails, and returns how many it has made.
+// writeAll makes writes until one fails, and returns how many it made.
 func (d *Runner) writeAll(writes []actions.Write) (int, error) {
 	for i, w := range writes {
 		d.hit(failpoint.ActNoted)
@@ -133,14 +134,15 @@ func (d *Runner) writeAll(writes []actions.Write) (int, error) {
 	return len(writes), nil
 }
 
-// The kernel takes a request at once, and has what is read follow it from a work queue, commonly within a millisecond. awaitFollow bounds how long is waited
-// for that: where it throttles nothing follows.
+// The kernel accepts a request at once, and a work queue updates the value that reads return, commonly within a
+// millisecond. awaitFollow bounds the wait for the update: where the kernel throttles, none comes.
 const (
 	awaitFollow = 500 * time.Millisecond
 	awaitLook   = 2 * time.Millisecond
 )
 
-// await waits until what is read has followed the writes, and returns it. before is what was read before them.
+// await waits until reads reflect the writes, and returns the policies. before holds the policies from before the
+// writes.
 func (d *Runner) await(before []actions.Frequency, writes []actions.Write) []actions.Frequency {
 	t := time.NewTicker(awaitLook)
 	defer t.Stop()
@@ -155,7 +157,7 @@ func (d *Runner) await(before []actions.Frequency, writes []actions.Write) []act
 	}
 }
 
-// followed says whether what is read is as it was written, or is otherwise than before in that direction.
+// followed reports whether a policy reads as written, or has at least moved towards it.
 func followed(before, now []actions.Frequency, w actions.Write) bool {
 	is := func(list []actions.Frequency) uint64 {
 		if i := slices.IndexFunc(list, func(f actions.Frequency) bool { return f.Policy == w.Policy }); i >= 0 {
@@ -188,8 +190,9 @@ func (d *Runner) frequencies() ([]actions.Frequency, error) {
 	return out, nil
 }
 
-// cooling is what the kernel's cooling devices of processors have been told, by their names; empty: they are at rest. Which policy is of which device no file
-// says in all kernels: each counts for all.
+// cooling describes the requests of the processors' cooling devices in the kernel, by their names; empty: they are at
+// rest. Not all kernels have a file that says which policy belongs to which device, so each device counts for all
+// policies.
 func (d *Runner) cooling() string {
 	dirs, _ := filepath.Glob(filepath.Join(d.cfg.Sysfs, "class/thermal/cooling_device*"))
 	var out strings.Builder
@@ -205,8 +208,8 @@ func (d *Runner) cooling() string {
 	return out.String()
 }
 
-// coolsByFrequency says of a type of a cooling device that it requests lower frequencies: ACPI's processors, and those of drivers/thermal/cpufreq_cooling.c, which
-// older kernels name the second way.
+// coolsByFrequency reports whether a type of cooling device requests lower frequencies: ACPI's processors, and those of
+// drivers/thermal/cpufreq_cooling.c, which older kernels name the second way.
 func coolsByFrequency(kind string) bool {
 	return kind == "Processor" || strings.HasPrefix(kind, "cpufreq-") || strings.HasPrefix(kind, "thermal-cpufreq-")
 }
@@ -220,7 +223,7 @@ func (d *Runner) frequencyOf(policy string) (actions.Frequency, error) {
 		}
 		*to = khz
 	}
-	// What firmware allows (ACPI _PPC), where the driver says so.
+	// The limit of the firmware (ACPI _PPC), where the driver shows it.
 	if most, err := readKHz(filepath.Join(d.cpufreq(), policy, "bios_limit")); err == nil && most < f.Max && f.Limit >= most {
 		f.Throttled = fmt.Sprintf("bios_limit=%d", most)
 	}
@@ -239,7 +242,8 @@ func readKHz(path string) (uint64, error) {
 	return khz, nil
 }
 
-// notice keeps what was requested of frequencies before the kernel throttles, so that it can be put back. It is called while nothing is under way.
+// notice records the requested frequencies before the kernel throttles, so that they can be put back. Call it only
+// while no act runs.
 func (d *Runner) notice() error {
 	now, err := d.frequencies()
 	if err != nil {

@@ -13,10 +13,10 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/actions"
 )
 
-// snapshot is what a daemon leaves that is killed: its files, and those of the kernel.
+// snapshot is the state that a killed daemon leaves: its files, and those of the kernel.
 type snapshot struct{ state, sysfs string }
 
-// take copies them.
+// take copies a snapshot.
 func (w *world) take(of snapshot) snapshot {
 	w.t.Helper()
 	w.n++
@@ -30,7 +30,7 @@ func (w *world) take(of snapshot) snapshot {
 	return s
 }
 
-// from has a runner that begins with what was left. It tells of each step at which it could be killed.
+// from starts a runner on a snapshot. It calls at for each step at which the runner could be killed.
 func (w *world) from(s snapshot, at func(snapshot)) {
 	w.t.Helper()
 	w.stop()
@@ -41,13 +41,13 @@ func (w *world) from(s snapshot, at func(snapshot)) {
 	}
 }
 
-// A daemon may be killed at any step of an act, and again at any step of the next attempt, of the same leader or of another one:
-// the attempt after that does what was wanted, and putting back leaves everything as it was.
+// A daemon may be killed at any step of an act, and again at any step of the next attempt, of the same leader or of
+// another one. The attempt after that succeeds, and the undo leaves everything as it was.
 func TestKilledAnywhere(t *testing.T) {
 	w := newWorld(t, nil)
 	first := w.order(actions.KindLimitFrequency, map[string]string{"percent": "50"})
 	begun := w.take(snapshot{w.dir, w.sysfs})
-	// all returns what is left by a daemon that is killed at each step of an order, which follows what was left before.
+	// all returns the states that daemons leave which are killed at each step of an order, starting from a snapshot.
 	all := func(of snapshot, o *actions.Order) (out []snapshot) {
 		t.Helper()
 		w.from(w.take(of), func(s snapshot) { out = append(out, s) })
@@ -95,7 +95,7 @@ func TestKilledAnywhere(t *testing.T) {
 	}
 }
 
-// A half is restarted once, wherever the daemon is killed that has it restarted.
+// A half is restarted once, wherever the daemon that restarts it is killed.
 func TestKilledRestart(t *testing.T) {
 	type half struct{ pid int }
 	var now half

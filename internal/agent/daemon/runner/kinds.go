@@ -25,7 +25,7 @@ func done(format string, args ...any) actions.Result {
 	return actions.Result{State: actions.Done, Detail: fmt.Sprintf(format, args...)}
 }
 
-// restart has a half restarted.
+// restart restarts a half.
 func (d *Runner) restart(ctx context.Context, o *actions.Order) actions.Result {
 	half, err := fault.ParseHalf(o.Parameters["half"])
 	if err != nil {
@@ -47,8 +47,9 @@ func (d *Runner) restart(ctx context.Context, o *actions.Order) actions.Result {
 	return d.cfg.Restart(ctx, half, note, d.note(o.Attempt))
 }
 
-// check runs a program of the configuration's list. Exit code 0 is that all is well, or is now; 1 that it is not; 2 that it is not, and that the program
-// has changed something. Whatever else is not known, nor how a program ends that has not within its time.
+// check runs a program from the configuration's list. Exit code 0 means that all is well, or is well now; 1 that it is
+// not; 2 that it is not, and that the program has changed something. With any other code, or after a time-out, the
+// outcome is not known.
 func (d *Runner) check(ctx context.Context, o *actions.Order) actions.Result {
 	i := slices.IndexFunc(d.cfg.Allowed.Checks, func(c config.ResponseCheck) bool { return c.Name == o.Parameters["script"] })
 	if i < 0 {
@@ -79,7 +80,7 @@ func (d *Runner) check(ctx context.Context, o *actions.Order) actions.Result {
 	return judge(c, r, err, ctx.Err() != nil)
 }
 
-// judge says what a program's end means.
+// judge converts a program's end into a result.
 func judge(c config.ResponseCheck, r sensor.Reading, err error, late bool) actions.Result {
 	var exit *exec.ExitError
 	switch {

@@ -26,7 +26,7 @@ func (d *Runner) Handler(half fault.Half) http.Handler {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(d.Ask(&o)) // whoever asks and is gone asks again
+		_ = json.NewEncoder(w).Encode(d.Ask(&o)) // a client that is gone asks again
 	})
 	mux.HandleFunc("POST "+actions.PathEnded, func(w http.ResponseWriter, r *http.Request) {
 		var e actions.Ended

@@ -11,8 +11,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/actions"
 )
 
-// kernel does for a recorded tree what drivers/cpufreq/cpufreq.c does: what is written to scaling_max_freq is a request, and what
-// is read follows it later, from a work queue, as the lowest of all requests.
+// kernel simulates drivers/cpufreq/cpufreq.c on a recorded tree: a write to scaling_max_freq is a request, and a work
+// queue later updates the value read to the lowest of all requests.
 type kernel struct {
 	w    *world
 	work sync.WaitGroup
@@ -21,7 +21,7 @@ type kernel struct {
 	request map[string]uint64 // by policy, kHz
 	cooling uint64            // 0: none
 	floor   uint64            // scaling_min_freq; 0: below everything
-	slow    bool              // nothing follows, until it is said to
+	slow    bool              // updates wait until a test releases them
 	writes  int
 }
 
@@ -40,7 +40,7 @@ func (w *world) kernel() *kernel {
 		k.request[to.Policy] = to.KHz
 		k.writes++
 		k.work.Go(func() {
-			time.Sleep(awaitLook + awaitLook/2) // the work queue is late: what is read at once is what was there before
+			time.Sleep(awaitLook + awaitLook/2) // the work queue is late: reads at once return the former value
 			k.mu.Lock()
 			defer k.mu.Unlock()
 			if !k.slow {
@@ -57,7 +57,7 @@ func (k *kernel) file(policy string) string {
 	return filepath.Join(k.w.cpufreq(), policy, "scaling_max_freq")
 }
 
-// publish replaces the file, so that nobody reads half of it and no write is seen.
+// publish replaces the file, so that readers never see a partial write.
 func (k *kernel) publish(policy string) {
 	khz := k.request[policy]
 	if k.cooling != 0 {
@@ -73,7 +73,7 @@ func (k *kernel) publish(policy string) {
 	}
 }
 
-// cool has a cooling device of the kernel request a limit; 0: it is at rest.
+// cool simulates a limit by a cooling device of the kernel; 0: it is at rest.
 func (k *kernel) cool(khz uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -99,7 +99,7 @@ func (k *kernel) want(p0, p4 uint64) {
 	}
 }
 
-// set is a person.
+// set simulates a person's write.
 func (k *kernel) set(policy string, khz uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -107,9 +107,9 @@ func (k *kernel) set(policy string, khz uint64) {
 	k.publish(policy)
 }
 
-// The machine throttles, before a limit or below it: what was requested before comes back, and not what it throttled to.
+// The machine throttles, before a limit or below it: the undo restores the earlier request, not the throttled value.
 func TestThrottled(t *testing.T) {
-	w := newWorld(t, nil) // which has seen what is requested
+	w := newWorld(t, nil) // the runner has seen the requested values
 	k := w.kernel()
 	percent := func(p string) *actions.Order {
 		return w.order(actions.KindLimitFrequency, map[string]string{"percent": p})
@@ -132,7 +132,7 @@ func TestThrottled(t *testing.T) {
 	k.set("policy4", 3_600_000)
 
 	k.cool(1_700_000)
-	if err := os.Remove(filepath.Join(w.dir, actions.File)); err != nil { // nobody has seen what was requested
+	if err := os.Remove(filepath.Join(w.dir, actions.File)); err != nil { // the requested values are forgotten
 		t.Fatal(err)
 	}
 	writes := k.writes
@@ -142,7 +142,7 @@ func TestThrottled(t *testing.T) {
 	}
 }
 
-// What is held up is not done, however often it is looked at, and is put back.
+// A limit that is held up is not done, however often it is checked, and is put back.
 func TestHeldUpByAFloor(t *testing.T) {
 	w := newWorld(t, nil)
 	k := w.kernel()
@@ -152,7 +152,7 @@ func TestHeldUpByAFloor(t *testing.T) {
 	again := next(o, false)
 	again.Recheck = true
 	w.want(w.make(again), actions.Partly, "2600000 of 4800000 kHz, though 2400000 was requested")
-	lower := w.order(actions.KindLimitFrequency, map[string]string{"percent": "45"}) // nothing that is read changes
+	lower := w.order(actions.KindLimitFrequency, map[string]string{"percent": "45"}) // no value that is read changes
 	w.want(w.make(lower), actions.Partly, "though 2160000 was requested")
 	k.want(2_160_000, 1_620_000)
 	w.want(w.make(next(lower, true)), actions.Done, "put back")
@@ -161,7 +161,8 @@ func TestHeldUpByAFloor(t *testing.T) {
 	k.want(4_800_000, 3_600_000)
 }
 
-// A kernel that is late: what was read before it followed is not what was requested, and what a person sets later between the two is his.
+// A late kernel: a value read before the update was not requested, and a value that a person sets later between the two
+// is the person's.
 func TestFollowsLate(t *testing.T) {
 	w := newWorld(t, nil)
 	k := w.kernel()
@@ -179,7 +180,7 @@ func TestFollowsLate(t *testing.T) {
 	k.want(3_600_000, 3_600_000)
 }
 
-// A limit of which nothing can be written owns nothing: the next one's end puts everything back.
+// A limit that cannot be written at all owns nothing: the end of the next one restores everything.
 func TestWriteFails(t *testing.T) {
 	w := newWorld(t, nil)
 	limits := func() []actions.Limit {
@@ -190,7 +191,7 @@ func TestWriteFails(t *testing.T) {
 		return out
 	}
 	file := filepath.Join(w.cpufreq(), "policy0", "scaling_max_freq")
-	fails := func(at int) { // as the kernel lets nobody write while a processor is being taken away
+	fails := func(at int) { // as the kernel refuses writes while a processor is being taken away
 		w.at = func() {
 			if at--; at == 0 {
 				if err := os.Rename(file, file+".away"); err != nil {

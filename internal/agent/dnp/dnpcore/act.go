@@ -5,15 +5,15 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
-// Acted says what became of an order to act (Output.Acts).
+// Acted reports the outcome of an order to act (Output.Acts).
 type Acted struct {
-	Status *lofamov1.ActStatus // Node, Half and Epoch are the machine's to fill in
+	Status *lofamov1.ActStatus // the machine fills in Node, Half and Epoch
 }
 
 func (Acted) dnpEvent() {}
 
-// onActOrder takes an order to act that came by the torus: it is the host half's to pass on, and this half's where that one does
-// not live, so that a node whose host half is to be restarted can be told so.
+// onActOrder handles an order to act that arrived through the torus. It passes the order to the host half. If that half
+// is not alive, this half executes the order, so that a supervisor can still restart the node's host half.
 func (m *Machine) onActOrder(o *lofamov1.ActOrder, envelope []byte) {
 	if m.verdict == watchdog.Alive {
 		m.toHost(envelope)

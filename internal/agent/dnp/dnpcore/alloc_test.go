@@ -7,7 +7,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// A heartbeat that says nothing new must not cost an allocation: a node gets hundreds a second.
+// A heartbeat without news must not cost an allocation: a node gets hundreds a second.
 func TestHeartbeatDoesNotAllocate(t *testing.T) {
 	w := newWorld(t, "2x2x2", "0,0,0")
 	p := w.peer(grid.XPlus)
@@ -21,7 +21,7 @@ func TestHeartbeatDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// Nor must a tick of a healthy half, beyond what the frames it sends need.
+// A tick of a healthy half must not allocate either, except for the frames that it sends.
 func TestTickDoesNotAllocate(t *testing.T) {
 	w := newWorld(t, "2x2x2", "0,0,0")
 	out := w.m.Step(w.now, Tick{})

@@ -12,12 +12,11 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/relay"
 )
 
-// Back messages carry large objects to the node through which a supervisor asked for them. They take
-// one way at a time, and nobody remembers them: a chunk that was lost may be asked for again at once, in
-// the same bytes. Whatever does not get on is dropped and is no fault of this router: the supervisor
-// asks again, and through another node in the end.
+// Back messages carry large objects to the node through which a supervisor requested them. Each takes a single route,
+// and nodes keep no state for it, because the supervisor may request a lost chunk again in identical bytes. A message
+// that cannot proceed is dropped without blaming this router: the supervisor retries, eventually through another node.
 
-// onBack handles a back message that a neighbour sent, within the budget of bulk.
+// onBack handles a back message from a neighbour, within the rate limit for bulk traffic.
 func (m *Machine) onBack(now time.Time, from *link, payload []byte) {
 	if !from.bulk.take(now) {
 		m.bulkDropped++
@@ -34,26 +33,26 @@ func (m *Machine) onBack(now time.Time, from *link, payload []byte) {
 	m.passBack(now, msg.AddHop(m.hop(0)), from)
 }
 
-// Back is a back message of this half itself.
+// Back is a back message that this half originates.
 type Back struct{ Message relay.Message }
 
 func (Back) dnpEvent() {}
 
-// beginBack sends a back message of the own host half, or of this one, on its way.
+// beginBack sends out a back message of this half or of its host half.
 func (m *Machine) beginBack(now time.Time, msg relay.Message, held time.Duration) {
 	if !m.cfg.Topo.Dims.Contains(msg.Dst) {
 		m.raise(now, watchdog.AddrRDMA, watchdog.RDMAMailboxBad)
 		return
 	}
 	if m.holdsUp(now, &msg, held, false) || !m.mayInject(now) {
-		return // it is asked for again
+		return // the supervisor requests it again
 	}
 	msg.Made, msg.Limit = 0, m.cfg.MaxHops
 	m.passBack(now, msg.AddHop(m.hop(held)), nil)
 }
 
-// passBack hands a message to the own host when it has arrived, and else sends it a hop on, as Config.Routing has it. It waits for
-// nothing. The envelope lies in the packet and is copied by whatever keeps it.
+// passBack delivers a message to this node's host if it has arrived, and otherwise forwards it one hop as
+// Config.Routing decides. It never waits. The envelope aliases the packet; code that keeps it makes a copy.
 func (m *Machine) passBack(now time.Time, msg relay.Message, from *link) {
 	if msg.Dst == m.cfg.Topo.Coord {
 		if m.verdict == watchdog.Alive {
@@ -75,8 +74,7 @@ func (m *Machine) passBack(now time.Time, msg relay.Message, from *link) {
 	m.forward(now, l, msg)
 }
 
-// onBulk passes a verified bulk message that came down for the host half on to it. One for this half is
-// the shell's.
+// onBulk passes a verified bulk message for the host half to that half. The shell handles a message for this half.
 func (m *Machine) onBulk(o servicenet.Opened, node string, half lofamov1.Half) {
 	switch {
 	case node != string(m.self):
@@ -86,10 +84,10 @@ func (m *Machine) onBulk(o servicenet.Opened, node string, half lofamov1.Half) {
 	}
 }
 
-// BulkDropped returns how many back messages were not passed on.
+// BulkDropped returns the number of back messages that were not forwarded.
 func (m *Machine) BulkDropped() uint64 { return m.bulkDropped }
 
-// Delivery says how this half's reports fare.
+// Delivery returns the delivery status of this half's reports.
 func (m *Machine) Delivery(now time.Time) *lofamov1.DeliveryStatus { return m.sender.Status(now) }
 
 // LinkStats returns the counters of the links, by direction; the zero value where there is none.
@@ -102,7 +100,7 @@ func (m *Machine) LinkStats() (out [grid.NumDirections]torus.LinkStats) {
 	return out
 }
 
-// LinkStates returns the states of the links as this end has them, by direction; 0 where there is none.
+// LinkStates returns this end's states of the links, by direction; 0 where there is no link.
 func (m *Machine) LinkStates() (out [grid.NumDirections]torus.LinkState) {
 	for i, l := range m.links {
 		if l != nil {

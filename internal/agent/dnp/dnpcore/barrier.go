@@ -10,36 +10,36 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/express"
 )
 
-// Barriers (seed 003 §4.2, §4.4.3; express.Barriers) in a DNP half. What the jobs of this node wait for comes from the host half,
-// which says it again and again for as long as somebody does. So this half may begin anew at any time, and when the host half is
-// gone nobody waits.
+// Barriers (seed 003 §4.2, §4.4.3; express.Barriers) in a DNP half. The host half sends the barriers that this node's
+// jobs wait at, and repeats them while a job waits. So this half may restart at any time, and no job waits once the
+// host half is gone.
 
-// askedFor is for how long the host half need not ask again; it does so five times a second.
+// askedFor is how long a request of the host half stays valid; it repeats the request five times a second.
 const askedFor = 5 * time.Second
 
-// ArriveAt is what the host half says of a barrier of jobs, by mailbox. Output.Barriers has the answer.
+// ArriveAt is a mailbox message of the host half about a barrier of jobs. Output.Barriers holds the answer.
 type ArriveAt struct{ express.Arrive }
 
-// LeaveBarrier says that nobody of this node waits any more.
+// LeaveBarrier says that no job of this node waits at the barrier any more.
 type LeaveBarrier struct{ express.Barrier }
 
 func (ArriveAt) dnpEvent()     {}
 func (LeaveBarrier) dnpEvent() {}
 
-// BarrierStatus is what is known of a barrier, for the host half.
+// BarrierStatus is the state of a barrier, for the host half.
 type BarrierStatus struct {
 	express.Barrier
 	Members  int
 	Arrived  []int // ranks, ascending
-	Gone     []int // it has failed: these will not arrive
+	Gone     []int // set if the barrier has failed: these ranks will not arrive
 	Complete bool
-	Err      error // it is not taken
+	Err      error // why the barrier was refused
 }
 
-// barriers is what the machine keeps of them.
+// barriers holds the machine's barrier state.
 type barriers struct {
-	machine *express.Barriers // nil: of an earlier version
-	rx      express.Received  // handed over by pointer, never kept
+	machine *express.Barriers // nil: this half is of an earlier version
+	rx      express.Received  // passed by pointer, never kept
 	asked   map[express.Barrier]asked
 }
 
@@ -57,7 +57,7 @@ func newBarriers(cfg Config) barriers {
 	return barriers{machine: b, asked: make(map[express.Barrier]asked)}
 }
 
-// onArriveAt takes an arrival, or a question, and always answers.
+// onArriveAt handles an arrival or a question, and always answers.
 func (m *Machine) onArriveAt(now time.Time, ev ArriveAt) {
 	b := &m.barriers
 	if b.machine == nil {
@@ -71,7 +71,7 @@ func (m *Machine) onArriveAt(now time.Time, ev ArriveAt) {
 		m.out.Barriers = append(m.out.Barriers, BarrierStatus{Barrier: ev.Barrier, Members: ev.Members, Err: err})
 		return
 	}
-	if len(m.out.Barriers) == said { // it is not over
+	if len(m.out.Barriers) == said { // it is not complete
 		ranks, _ := b.machine.Arrived(ev.Barrier)
 		m.out.Barriers = append(m.out.Barriers, BarrierStatus{Barrier: ev.Barrier, Members: ev.Members, Arrived: ranks})
 	}
@@ -94,7 +94,7 @@ func (m *Machine) onBarrierFrame(now time.Time, l *link, payload []byte) {
 	m.barriers.rx.Payload = nil
 }
 
-// tickBarriers does what is due; while there are no barriers that is nothing.
+// tickBarriers does the due work of the barriers; without barriers it does nothing.
 func (m *Machine) tickBarriers(now time.Time) {
 	b := &m.barriers
 	if b.machine == nil || !b.machine.Busy() {
@@ -110,7 +110,7 @@ func (m *Machine) tickBarriers(now time.Time) {
 	_ = m.stepBarriers(now, express.Tick{})
 }
 
-// stepBarriers steps the machine and does what it says.
+// stepBarriers steps the machine and carries out its output.
 func (m *Machine) stepBarriers(now time.Time, ev express.Event) error {
 	out := m.barriers.machine.Step(now, ev)
 	if out.Bad {
@@ -125,7 +125,7 @@ func (m *Machine) stepBarriers(now time.Time, ev express.Event) error {
 	return out.Err
 }
 
-// onBarrierResult passes on that a barrier at which somebody waits is over.
+// onBarrierResult passes on the completion of a barrier at which a job or procedure waits.
 func (m *Machine) onBarrierResult(now time.Time, r express.BarrierResult) {
 	switch r.Topic {
 	case express.TopicJob:

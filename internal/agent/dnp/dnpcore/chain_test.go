@@ -18,8 +18,8 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// chain is a ring of DNP halves, of which the second is killed at random before and after anything that it stores, and goes on
-// from its copy 10 ms later; and frames of hops are lost on all links. Its link to the third may be cut.
+// chain is a ring of DNP halves. The second is killed at random before and after each store, and resumes from its copy
+// 10 ms later. All links lose frames of hops. The link from the second to the third may be cut.
 type chain struct {
 	t     *testing.T
 	rnd   *rand.Rand
@@ -36,7 +36,7 @@ type chain struct {
 
 type chainNode struct {
 	at     grid.Coord
-	before bool     // it is of an earlier version, that knows no hops
+	before bool     // of an earlier version, which knows no hops
 	m      *Machine // nil: it is dead
 	wake   time.Time
 	back   time.Time
@@ -66,7 +66,7 @@ func newChain(t *testing.T, seed uint64, before bool) *chain {
 		c.nodes = append(c.nodes, n)
 	}
 	if c.nodes[2].before = before; before {
-		c.cfg.RelayRate = 1000 // what is over it does not come again
+		c.cfg.RelayRate = 1000 // messages above the rate do not come again
 	}
 	for _, n := range c.nodes {
 		c.begin(n)
@@ -102,8 +102,7 @@ func (c *chain) step(n *chainNode, ev Event) {
 	}
 }
 
-// apply is the shell: what is kept first, each a store of its own before and after which the process may die, and then the
-// frames.
+// apply is the shell: first it stores, with a possible crash before and after each store, and then it sends the frames.
 func (c *chain) apply(n *chainNode, out Output) {
 	n.wake = out.Wake
 	m := n.m
@@ -162,7 +161,7 @@ func (c *chain) apply(n *chainNode, out Output) {
 	}
 }
 
-// dies kills the second half, if so it happens.
+// dies kills the second half, at random.
 func (c *chain) dies(n *chainNode) bool {
 	if n != c.nodes[1] || c.rnd.Float64() >= c.crash {
 		return false
@@ -190,9 +189,9 @@ func (c *chain) run(d time.Duration) {
 	}
 }
 
-// TestKilledBetweenAnyTwoStores: what is passed on through a half that dies again and again arrives, and once; also when the
-// only way on is broken for a while. Over a hop to a half of an earlier version, which acknowledges nothing, it arrives at least once:
-// such a half takes what comes again for another message when it has forgotten the first.
+// TestKilledBetweenAnyTwoStores checks that messages through a half that dies again and again arrive, and once, even
+// when the only route is broken for a while. A half of an earlier version acknowledges nothing, so over a hop to it
+// messages arrive at least once: when it has forgotten the first copy it takes the next for another message.
 func TestKilledBetweenAnyTwoStores(t *testing.T) {
 	for _, test := range []struct {
 		name        string
@@ -214,7 +213,7 @@ func TestKilledBetweenAnyTwoStores(t *testing.T) {
 	}
 }
 
-// killed sends messages through the half that is killed, and returns how often it was.
+// killed sends messages through the half that is killed, and returns the number of kills.
 func (c *chain) killed(seed uint64, cut bool) int {
 	c.crash, c.loss = 0.03, 0.2
 	const messages = 60

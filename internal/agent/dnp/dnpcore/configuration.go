@@ -13,42 +13,43 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/express"
 )
 
-// The start-up configuration (seed 003 §4.4.1): what the supervisors tell all nodes of the torus. One node is given it, in one
-// signed envelope or in several, and broadcasts these as one datum; all others verify them, use them, and give them to whoever
-// asks. It is not kept on disk: neighbours have it, and what must outlive them all, the channel mask, is kept as the mask's own
-// word.
+// The start-up configuration (seed 003 §4.4.1) tells every node of the torus about the torus as a whole. The
+// supervisors give it to one node, in one or more signed envelopes, and that node broadcasts them as one datum. All
+// other nodes verify it, apply it, and give it to any node that requests it. No node keeps it on disk, because its
+// neighbours have it. The channel mask, which must outlive them all, is stored as a mask order of its own.
 
 const (
 	configurationTopic                     = express.TopicMask
 	configurationPriority express.Priority = 6
 )
 
-// configuredWait is how long a half that holds no word on its mask waits for a better one than its configuration's: an order
-// takes a second, and so does a new configuration.
+// configuredWait is how long a half without a mask order waits for something better than the mask in its configuration:
+// an order takes a second, and so does a new configuration.
 const configuredWait = 3 * time.Second
 
-// Configuration is what is known of the torus as a whole. The zero value: nothing.
+// Configuration is the known state of the torus as a whole. The zero value means that nothing is known.
 type Configuration struct {
 	Number uint64
 	Delay  time.Duration // Network Delay, from the map of the supervisors
 	Absent []int         // ranks of places that need not answer, ascending
 	masks  map[int]chanmask.Mask
-	all    bool // of the nodes not in masks all channels are usable
+	all    bool // all channels are usable at the nodes not in masks
 }
 
-// configurations is what the machine keeps.
+// configurations holds the machine's configuration state.
 type configurations struct {
 	known Configuration
-	// unheeded is since when what is known has a word on this node's mask that it waits with, for it holds none: see configuredMask;
-	// zero: there is none.
+	// unheeded is the time since which the known configuration has a mask for this node that waits because the node
+	// holds no mask order (see configuredMask); zero: there is none.
 	unheeded time.Time
-	// What was given to this node to broadcast, by part, until it is whole.
+	// The parts that this node has received for its broadcast, until all are there.
 	number    uint64
 	envelopes [][]byte
 	parts     []*lofamov1.TorusConfiguration
 }
 
-// DataOpened is the answer to Output.Judge: what the envelopes held, all signed by a supervisor; nil: something else.
+// DataOpened is the answer to Output.Judge: the contents of the envelopes, all signed by a supervisor; nil if they hold
+// anything else.
 type DataOpened struct {
 	ID    express.DataID
 	Parts []*lofamov1.TorusConfiguration
@@ -56,7 +57,8 @@ type DataOpened struct {
 
 func (DataOpened) dnpEvent() {}
 
-// appendEnvelope and splitEnvelopes are the layout of the datum: for each envelope its length, 16 bits big endian, and the envelope.
+// appendEnvelope and splitEnvelopes define the layout of the datum: for each envelope its length, 16 bits big endian,
+// and its bytes.
 func appendEnvelope(b, envelope []byte) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(len(envelope))), envelope...)
 }
@@ -77,13 +79,13 @@ func splitEnvelopes(b []byte) (out [][]byte, err error) {
 	return out, nil
 }
 
-// onTorusConfiguration takes a part of what this node is to broadcast, and answers whatever it is, unless parts are missing: who
-// asks again has not heard.
+// onTorusConfiguration takes a part of a configuration that this node is to broadcast. Once all parts are there it
+// always answers, even to a repeated request, since the repetition shows that the last answer was lost.
 func (m *Machine) onTorusConfiguration(now time.Time, c *lofamov1.TorusConfiguration, envelope []byte) {
 	k := &m.configuration
 	if c.GetNumber() > k.known.Number {
 		if c.GetNumber() < k.number {
-			return // an earlier one than what is under way
+			return // older than the one being assembled
 		}
 		if n := int(c.GetParts()); c.GetNumber() > k.number || n != len(k.parts) {
 			k.number, k.envelopes, k.parts = c.GetNumber(), make([][]byte, n), make([]*lofamov1.TorusConfiguration, n)
@@ -117,7 +119,7 @@ func (m *Machine) broadcastConfiguration(now time.Time, body []byte) {
 	m.takeConfiguration(now, c)
 }
 
-// onDataOpened judges what came as data.
+// onDataOpened judges the contents of a received datum.
 func (m *Machine) onDataOpened(now time.Time, ev DataOpened) {
 	c, err := m.mergeConfiguration(ev.ID.Number, ev.Parts)
 	if err != nil {
@@ -130,7 +132,7 @@ func (m *Machine) onDataOpened(now time.Time, ev DataOpened) {
 	}
 }
 
-// mergeConfiguration puts the parts together. Each is sensible by itself (package servicenet).
+// mergeConfiguration merges the parts. Package servicenet has checked each part by itself.
 func (m *Machine) mergeConfiguration(number uint64, parts []*lofamov1.TorusConfiguration) (Configuration, error) {
 	if len(parts) == 0 {
 		return Configuration{}, errors.New("it is not signed by a supervisor, or no configuration")
@@ -166,7 +168,7 @@ func (m *Machine) mergeConfiguration(number uint64, parts []*lofamov1.TorusConfi
 	return c, nil
 }
 
-// takeConfiguration is the only writer of what is known.
+// takeConfiguration is the only writer of the known configuration.
 func (m *Machine) takeConfiguration(now time.Time, c Configuration) {
 	m.configuration.known, m.configuration.unheeded = c, time.Time{}
 	m.note(NoteConfig, "configuration %d of the torus: network delay %s, %d places absent, %d nodes with masks", c.Number, c.Delay,
@@ -174,20 +176,21 @@ func (m *Machine) takeConfiguration(now time.Time, c Configuration) {
 	m.configuredMask(now)
 }
 
-// tickConfiguration looks whether this half has waited for long enough.
+// tickConfiguration applies the configured mask once this half has waited long enough.
 func (m *Machine) tickConfiguration(now time.Time) {
 	if !m.configuration.unheeded.IsZero() {
 		m.configuredMask(now)
 	}
 }
 
-// configuredMask takes what all nodes were told of this one's mask. It is the same word as a MaskOrder, and by the same number:
-// revisions of one store. Where it says nothing new only the number is remembered, and not on disk; the supervisors, to whom it
-// would be news, order by what this node tells them.
+// configuredMask applies the mask that the configuration has for this node. It is equivalent to a MaskOrder with the
+// same number, since both are revisions of one store. If it changes nothing, only the number is remembered, and not on
+// disk; the supervisors, who would find it new, order by the state that this node reports.
 //
-// A half that holds no word has no number to tell a copy of an old one by, and this one cannot name its boot epoch, for it is for
-// all. So it asks the supervisors, whose order names the epoch, and takes this one only where nothing else comes: no order, and
-// no newer configuration, which all have where a leader reaches anybody.
+// A half without a mask order has no number by which to recognize a copy of an old one, and the configuration cannot
+// name its boot epoch, because it is for all nodes. So the half asks the supervisors, whose order names the epoch. It
+// applies the configured mask only if neither an order nor a newer configuration arrives; if a leader reaches any node,
+// all nodes get the newer configuration.
 func (m *Machine) configuredMask(now time.Time) {
 	k := &m.configuration
 	number := k.known.Number
@@ -224,10 +227,10 @@ func (m *Machine) configuredMask(now time.Time) {
 	}
 }
 
-// Configuration returns what the supervisors have told all nodes of the torus.
+// Configuration returns the configuration that the supervisors sent to all nodes of the torus.
 func (m *Machine) Configuration() Configuration { return m.configuration.known }
 
-// networkDelay is the Network Delay (seed 003 §4.1): from the supervisors' map, or a margin where that is not known.
+// networkDelay returns the Network Delay (seed 003 §4.1): from the supervisors' map, or a margin if that is not known.
 func (m *Machine) networkDelay() time.Duration {
 	if d := m.configuration.known.Delay; d > 0 {
 		return d

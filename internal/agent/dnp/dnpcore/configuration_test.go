@@ -16,7 +16,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// In these tests an envelope is what is in it, and one that a supervisor has signed begins with signed.
+// In these tests an envelope is its plain content. A content signed by a supervisor begins with signed.
 var signed = []byte("signed ")
 
 func openedData(j JudgeData) DataOpened {
@@ -40,7 +40,7 @@ func envelopeOf(t *testing.T, c *lofamov1.TorusConfiguration) []byte {
 	return append(slices.Clone(signed), b...)
 }
 
-// give gives a node parts of a configuration, and returns what it answered.
+// give gives a node parts of a configuration, and returns its answers.
 func (w *mesh) give(n *meshNode, parts ...*lofamov1.TorusConfiguration) (answers []uint64) {
 	for _, c := range parts {
 		o := servicenet.Opened{Msg: &lofamov1.Message{Body: &lofamov1.Message_TorusConfiguration{TorusConfiguration: c}}, Raw: envelopeOf(w.t, c)}
@@ -59,8 +59,8 @@ func configuration(number uint64, dims string, masks ...*lofamov1.TorusMask) *lo
 	return &lofamov1.TorusConfiguration{Number: number, Dims: dims, DelayUs: 5000, Parts: 1, Masks: masks}
 }
 
-// What one node is given all have, around dead links: members, network delay, and each its mask. Who begins anew has it again
-// from a neighbour.
+// All nodes get the configuration that one node receives, around dead links: members, network delay, and each its mask.
+// A restarted node gets it from a neighbour.
 func TestConfigurationReachesAll(t *testing.T) {
 	w := newMesh(t, "4x4", 1, nil)
 	w.cut(w.node("0,0,0"), grid.XPlus)
@@ -109,7 +109,7 @@ func TestConfigurationReachesAll(t *testing.T) {
 	w.noRuleBroken()
 }
 
-// A mask by the configuration and one by an order are the same word: the one of the higher number counts, whichever way it came.
+// A mask in the configuration and one in an order are equivalent: the higher number wins, however it arrived.
 func TestConfigurationAndMaskOrder(t *testing.T) {
 	w := newMesh(t, "2", 1, nil)
 	n := w.nodes[0]
@@ -131,7 +131,7 @@ func TestConfigurationAndMaskOrder(t *testing.T) {
 		mask   chanmask.Mask
 		saves  bool
 	}{
-		{func() { w.give(n, mask(3, chanmask.All)) }, 0, chanmask.All, false}, // a matter of course
+		{func() { w.give(n, mask(3, chanmask.All)) }, 0, chanmask.All, false}, // the default
 		{func() { order(5, 0x3e) }, 5, 0x3e, true},
 		{func() { w.give(n, mask(4, chanmask.All)) }, 5, 0x3e, false},
 		{func() { w.give(n, mask(6, 0x3e)) }, 6, 0x3e, false},
@@ -149,9 +149,9 @@ func TestConfigurationAndMaskOrder(t *testing.T) {
 	}
 }
 
-// A half that holds no word on its mask may be given a copy of an old configuration, and has no number to tell it by: it asks the
-// supervisors, and waits. What they say counts, whatever its number, and so does a newer configuration. Where neither comes this
-// one is all there is.
+// A half without a mask order may receive a copy of an old configuration, and has no number to recognize it by. So it
+// asks the supervisors and waits. Their order wins, whatever its number, and so does a newer configuration. If neither
+// arrives, the half applies this configuration.
 func TestConfigurationWithoutAWord(t *testing.T) {
 	w := newMesh(t, "2x2", 1, nil)
 	masked := chanmask.All.Without(grid.XPlus)
@@ -202,7 +202,8 @@ func TestConfigurationWithoutAWord(t *testing.T) {
 	w.noRuleBroken()
 }
 
-// What no supervisor has signed, or is of another torus, is dropped by all; and the good one that follows, of a lower number, is taken.
+// All nodes drop a configuration that no supervisor has signed, or that is of another torus. They accept the valid one
+// that follows, though its number is lower.
 func TestConfigurationForged(t *testing.T) {
 	w := newMesh(t, "3x3", 1, nil)
 	from := w.node("1,1,0")
@@ -219,7 +220,7 @@ func TestConfigurationForged(t *testing.T) {
 		w.run(time.Second)
 	}
 	w.give(w.node("0,0,0"), configuration(6, "3x3x1"))
-	w.run(5 * time.Second) // some have heard of the last one, and of nobody who has it
+	w.run(5 * time.Second) // some know of the last one, but of no node that has it
 	for _, n := range w.nodes {
 		if n != from && n.m.Configuration().Number != 6 {
 			t.Errorf("%s has %d", n.at, n.m.Configuration().Number)

@@ -7,22 +7,23 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/express"
 )
 
-// One-to-all data messages (seed 003 §4.3.5; express.Data) in a DNP half. They ride in frames of TypeEureka, and on ticks that come
-// anyway. Nothing of them is in the copy: a half that is restarted asks its neighbours.
+// One-to-all data messages (seed 003 §4.3.5; express.Data) in a DNP half. They travel in frames of TypeEureka, on ticks
+// that occur anyway. They are absent from the copy: a restarted half asks its neighbours.
 
-// unknownData is for how long data of a topic that this version does not know is kept for neighbours that come late, and may know it.
+// unknownData is how long a half keeps data of a topic unknown to this version, for neighbours that join later and may
+// know it.
 const unknownData = 10 * time.Minute
 
-// JudgeData asks for the envelopes in a datum to be verified, and the answer is DataOpened.
+// JudgeData asks the shell to verify the envelopes of a datum. DataOpened is the answer.
 type JudgeData struct {
 	ID        express.DataID
 	Envelopes [][]byte
 }
 
-// dataHalf is what the machine keeps of them.
+// dataHalf holds the machine's state for one-to-all data.
 type dataHalf struct {
-	machine *express.Data    // nil: of an earlier version
-	rx      express.Received // handed over by pointer, never kept
+	machine *express.Data    // nil: this half is of an earlier version
+	rx      express.Received // passed by pointer, never kept
 }
 
 func newData(cfg Config) dataHalf {
@@ -39,14 +40,14 @@ func (m *Machine) onData(now time.Time, l *link, payload []byte) {
 	m.data.rx.Payload = nil
 }
 
-// tickData does what is due; while all neighbours know what there is that is nothing.
+// tickData does the due work; it does nothing while all neighbours have the same data.
 func (m *Machine) tickData(now time.Time) {
 	if m.data.machine != nil && m.data.machine.Due(now) {
 		_ = m.stepData(now, express.Tick{})
 	}
 }
 
-// stepData steps the machine and does what it says.
+// stepData steps the machine and carries out its output.
 func (m *Machine) stepData(now time.Time, ev express.Event) error {
 	if m.data.machine == nil {
 		return express.ErrInvalid
@@ -64,9 +65,9 @@ func (m *Machine) stepData(now time.Time, ev express.Event) error {
 	return out.Err
 }
 
-// onDatum takes what has come whole.
+// onDatum handles a complete datum.
 func (m *Machine) onDatum(now time.Time, d express.Datum) {
-	if d.Topic != configurationTopic { // of a later version, or made up: it is passed on
+	if d.Topic != configurationTopic { // of a later version, or made up: pass it on
 		_ = m.stepData(now, express.Judged{ID: d.DataID, Good: true, For: unknownData})
 		return
 	}

@@ -14,29 +14,31 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
-// A supervisor has this half test its links (seed 003 §5.2.2): probes go as test frames by the real way, and what was found goes up as
-// an answer does. Nothing else waits for it: heartbeats, messages and challenges go on. Nobody but a supervisor begins it, and no
-// more than one run a second, so that neither the neighbours' budgets of echoes nor the links are used up by it.
+// A supervisor orders this half to test its links (seed 003 §5.2.2). Probes travel as test frames along the real route,
+// and the findings go up in the same way as an answer. Heartbeats, messages and challenges continue meanwhile. Only a
+// supervisor can begin a diagnosis, and at most one run begins per second, so that it exhausts neither the neighbours'
+// echo budgets nor the links.
 //
 //	none ──order──► waiting ──Every since the last──► running ──done──► said
 //	                   ▲                                 │               │
 //	                   └──────────── newer order ────────┴───────────────┘
 //
-// The same order again has what was found said again. An older one is refused within order.RunsLast: a supervisor that led once.
-// Later it is one of a store that began anew, with lower terms; or of nobody, and then all that it does is a run.
+// Repeating an order makes the half repeat its findings. Within order.RunsLast the half refuses an older order, as that
+// of a former leader. Later, an older order comes from a store that was created again, with lower terms, or from a
+// forger, and then its only effect is a run.
 
 const (
-	// diagnoseEvery is from the beginning of one run to the beginning of the next.
+	// diagnoseEvery is the least time between the beginnings of two runs.
 	diagnoseEvery = time.Second
-	// ownProbes go to the own host half by its mailbox, one each ownPace.
+	// ownProbes is the number of probes to this node's host half, by mailbox, one each ownPace.
 	ownProbes = 6
 	ownPace   = 2 * diagnosis.Pace
 )
 
-// ownMark begins a probe to the own host half; the run and a number follow.
+// ownMark is the prefix of a probe to this node's host half; the run and a number follow.
 var ownMark = [...]byte{'L', 'F', 'D', 'O'}
 
-// examination is what the machine keeps of the diagnosis that it was last asked for.
+// examination holds the state of the latest diagnosis order.
 type examination struct {
 	order   *lofamov1.DiagnosisOrder // nil: none yet
 	runs    order.Runs
@@ -47,29 +49,29 @@ type examination struct {
 	wake    time.Time // while waiting or running
 
 	before [grid.NumDirections]torus.LinkStats // when it began
-	own    diagnosis.Test                      // the own host half
-	ownHas uint64                              // bit i: the own probe i was answered
+	own    diagnosis.Test                      // the test of this node's host half
+	ownHas uint64                              // bit i: own probe i was answered
 	ownAt  time.Time                           // the next own probe
 
-	quiet   bool                // nobody ordered it: what is found is for this half alone
-	found   []diagnosis.Finding // of the order, once done
-	refused string              // why it tested nothing; empty: it did
-	say     uint32              // bit i: what was found of the direction of Index i is to be said
-	sayAt   time.Time           // the next of these
-	attempt int                 // to say it
+	quiet   bool                // run without an order: the findings are for this half alone
+	found   []diagnosis.Finding // the findings of the order, once done
+	refused string              // why it tested nothing; empty: it did test
+	say     uint32              // bit i: the findings for the direction of Index i are still to be sent
+	sayAt   time.Time           // when to send the next findings
+	attempt int                 // the attempt number of these messages
 }
 
 func same(a, b *lofamov1.OrderNumber) bool {
 	return a.GetTerm() == b.GetTerm() && a.GetCount() == b.GetCount()
 }
 
-// onDiagnosisOrder takes a verified order of a supervisor.
+// onDiagnosisOrder handles a verified order of a supervisor.
 func (m *Machine) onDiagnosisOrder(now time.Time, o *lofamov1.DiagnosisOrder, by string) {
 	x := &m.exam
 	switch verdict := x.runs.Judge(now, o.GetNumber()); verdict {
 	case order.Known:
 		switch {
-		case x.say != 0: // it is being said
+		case x.say != 0: // it is being sent already
 		case x.found != nil:
 			m.sayFindings(now, 2, o.GetKnown())
 		case x.refused != "":
@@ -90,7 +92,7 @@ func (m *Machine) onDiagnosisOrder(now time.Time, o *lofamov1.DiagnosisOrder, by
 	}
 }
 
-// tickDiagnosis does what is due.
+// tickDiagnosis does the due work of a diagnosis.
 func (m *Machine) tickDiagnosis(now time.Time) {
 	x := &m.exam
 	m.sayNext(now)
@@ -106,7 +108,7 @@ func (m *Machine) tickDiagnosis(now time.Time) {
 	m.examine(now, diagnosis.Tick{})
 }
 
-// beginDiagnosis begins the run of the last order.
+// beginDiagnosis begins the run of the latest order.
 func (m *Machine) beginDiagnosis(now time.Time) {
 	x := &m.exam
 	x.beginAt, x.began, x.own, x.ownHas, x.ownAt = time.Time{}, now, diagnosis.Test{}, 0, now
@@ -118,7 +120,7 @@ func (m *Machine) beginDiagnosis(now time.Time) {
 			x.before[i] = l.machine.Stats()
 		}
 	}
-	if err := cfg.Validate(); err != nil { // none of these links is here: the order may be of an older topology
+	if err := cfg.Validate(); err != nil { // this node has none of these links: the order may be of an older topology
 		x.wake = time.Time{}
 		x.refused = err.Error()
 		if !x.quiet {
@@ -129,19 +131,19 @@ func (m *Machine) beginDiagnosis(now time.Time) {
 	x.machine = diagnosis.New(cfg, now)
 }
 
-// runName tells this run's probes from those of all others that may still come.
+// runName distinguishes this run's probes from late probes of other runs.
 func (m *Machine) runName() uint64 {
 	n := m.exam.order.GetNumber()
 	return max(1, n.GetTerm()<<20^n.GetCount()<<8^m.exam.run^uint64(m.Epoch())<<40)
 }
 
-// probeSizes are a small frame, a middle one, and as large a one as fits a link, wrapped.
+// probeSizes returns the sizes of a small frame, a medium one, and the largest that fits a link when wrapped.
 func (m *Machine) probeSizes() []int {
 	largest := torus.MaxPayload(m.cfg.MaxFrame) - 1 - diagnosis.Overhead
 	return []int{64, min(512, largest), min(1200, largest)}
 }
 
-// probeOwn tests the own host half's mailbox.
+// probeOwn tests the mailbox of this node's host half.
 func (m *Machine) probeOwn(now time.Time) {
 	x := &m.exam
 	data := binary.BigEndian.AppendUint64(ownMark[:len(ownMark):len(ownMark)], m.runName())
@@ -150,7 +152,7 @@ func (m *Machine) probeOwn(now time.Time) {
 	x.ownAt = now.Add(ownPace)
 }
 
-// onOwnEcho takes a probe that the own host half sent back, and says whether it is that.
+// onOwnEcho takes a probe that this node's host half sent back, and reports whether the data is such a probe.
 func (m *Machine) onOwnEcho(data []byte) bool {
 	x := &m.exam
 	rest, ok := bytes.CutPrefix(data, ownMark[:])
@@ -190,7 +192,7 @@ func (m *Machine) examine(now time.Time, ev diagnosis.Event) {
 	}
 }
 
-// endDiagnosis says what was found.
+// endDiagnosis sends the findings.
 func (m *Machine) endDiagnosis(now time.Time) {
 	x := &m.exam
 	x.found = x.machine.Findings()
@@ -198,9 +200,9 @@ func (m *Machine) endDiagnosis(now time.Time) {
 	for i := range x.found {
 		f := &x.found[i]
 		is, was := m.links[f.Dir.Index()].machine.Stats(), x.before[f.Dir.Index()]
-		// Its recovery daemon announces a half that is not there: that is no sign of its life.
+		// The recovery daemon announces a half that is absent, so the announcement is no sign of life.
 		f.Heard = uint32(is.Received - was.Received - (is.Restarting - was.Restarting))
-		f.Missed = uint32(is.Lost - min(was.Lost, is.Lost)) // less, where what was thought lost came late
+		f.Missed = uint32(is.Lost - min(was.Lost, is.Lost)) // fewer, if frames that counted as lost arrived late
 		f.Damaged = uint32(is.CRC - was.CRC)
 	}
 	for i := range x.found {
@@ -214,19 +216,20 @@ func (m *Machine) endDiagnosis(now time.Time) {
 	}
 }
 
-// examineAll begins a run on all links for the fault management procedure (§4.5.4), as if a diagnosis had been ordered with the
-// same number. Of one that a node began by itself nobody waits for the findings; then a diagnosis that is under way will do.
+// examineAll begins a run on all links for the fault management procedure (§4.5.4), as if a supervisor had ordered a
+// diagnosis with the same number. No supervisor waits for the findings of a procedure that a node began by itself, so a
+// running diagnosis suffices.
 func (m *Machine) examineAll(now time.Time) {
 	x, of := &m.exam, m.proc.machine.Order()
 	number, ordered := &lofamov1.OrderNumber{Term: of.Term, Count: of.Count}, of.Term != 0
 	switch {
-	case ordered && x.order != nil && same(number, x.order.GetNumber()): // it has been made
+	case ordered && x.order != nil && same(number, x.order.GetNumber()): // it was done already
 		return
 	case !ordered && (x.machine != nil || !x.beginAt.IsZero()):
 		return
 	}
 	x.order = &lofamov1.DiagnosisOrder{Number: number, Node: string(m.self), Links: 1<<grid.NumDirections - 1, Rounds: 1}
-	if x.runs.Forget(); ordered { // what is found without an order answers no order
+	if x.runs.Forget(); ordered { // findings without an order answer no order
 		x.runs.Take(now, number)
 	}
 	x.machine, x.found, x.refused, x.say, x.quiet = nil, nil, "", 0, !ordered
@@ -234,8 +237,9 @@ func (m *Machine) examineAll(now time.Time) {
 	m.tickDiagnosis(now)
 }
 
-// maskDead has links that are dead masked by this node's own word, and those restored that are well, if it is to (§4.5.4). Where
-// no link answers it is perhaps this half that is wrong, and nothing changes; a neighbour that is being restarted is not dead.
+// maskDead masks dead links by this node's own mask, and restores the links that work again, if configured to do so
+// (§4.5.4). If no link answers, this half itself may be faulty, and nothing changes. A neighbour that is being
+// restarted is not dead.
 func (m *Machine) maskDead(now time.Time) {
 	if !m.cfg.Procedure.MaskDead {
 		return
@@ -252,7 +256,7 @@ func (m *Machine) maskDead(now time.Time) {
 			if m.inhibited() && !m.links[f.Dir.Index()].detail.Restarting {
 				own = own.With(f.Dir, false)
 			}
-		default: // bad, and not dead
+		default: // bad, but not dead
 		}
 	}
 	if answers {
@@ -260,15 +264,16 @@ func (m *Machine) maskDead(now time.Time) {
 	}
 }
 
-// sayFindings sends up what was found, but of the links that are known already: one after the other, for all at once, and those of a
-// neighbour that has no other way, are more than a mailbox holds (net.unix.max_dgram_qlen).
+// sayFindings starts sending the findings, except for the links that are already known. It sends them one after the
+// other, because a mailbox cannot hold all at once, together with those of a neighbour that has no other route
+// (net.unix.max_dgram_qlen).
 func (m *Machine) sayFindings(now time.Time, attempt int, known uint32) {
 	x := &m.exam
 	x.say, x.sayAt, x.attempt = x.links()&^known, now, attempt
 	m.sayNext(now)
 }
 
-// sayNext says what was found of the next link, when it is due.
+// sayNext sends the findings for the next link when they are due.
 func (m *Machine) sayNext(now time.Time) {
 	x := &m.exam
 	if x.say == 0 || now.Before(x.sayAt) {
@@ -283,12 +288,12 @@ func (m *Machine) sayNext(now time.Time) {
 	}
 }
 
-// sayRefused sends up why nothing was tested.
+// sayRefused sends up the reason why nothing was tested.
 func (m *Machine) sayRefused(attempt int) {
 	m.sayFinding(attempt, &lofamov1.DiagnosisFindings{Error: m.exam.refused})
 }
 
-// links are those that were tested.
+// links returns the links that were tested.
 func (x *examination) links() (mask uint32) {
 	for i := range x.found {
 		mask |= 1 << x.found[i].Dir.Index()
@@ -318,8 +323,8 @@ func encodeTest(t *diagnosis.Test) *lofamov1.DiagnosisTest {
 	}
 }
 
-// onPass passes a neighbour's probe on: to the own host half, or through this half to the node behind it in the same dimension.
-// Nothing of it is kept: the wrapper knows where the echo goes.
+// onPass forwards a neighbour's probe: to this node's host half, or through this half to the node behind it in the same
+// dimension. It keeps no state, because the wrapper holds the route of the echo.
 func (m *Machine) onPass(now time.Time, l *link, probe []byte) {
 	kind, ok := diagnosis.KindOf(probe)
 	if !ok || !m.selfTest.echoes[l.dir.Index()].take(now) {
@@ -338,8 +343,8 @@ func (m *Machine) onPass(now time.Time, l *link, probe []byte) {
 	}
 }
 
-// onDiagnosisEcho takes a test frame that came back: of a run of this half, or one that it passed on. It says whether it is
-// either; else it is the self-test's.
+// onDiagnosisEcho takes a test frame that came back, of a run of this half or one that it forwarded. It reports whether
+// the frame is either; otherwise it belongs to the self-test.
 func (m *Machine) onDiagnosisEcho(now time.Time, l *link, data []byte) bool {
 	if kind, back, probe, ok := diagnosis.Unwrap(data); ok {
 		if to := m.links[back.Index()]; kind == diagnosis.Through && back == l.dir.Opposite() && to != nil && to.session &&
@@ -355,8 +360,8 @@ func (m *Machine) onDiagnosisEcho(now time.Time, l *link, data []byte) bool {
 	return true
 }
 
-// onDiagnosisMail takes a probe that the own host half sent back: a neighbour's, or this half's own. It says whether it is
-// either; else it is the self-test's.
+// onDiagnosisMail takes a probe that this node's host half sent back, a neighbour's or this half's own. It reports
+// whether the data is either; otherwise it belongs to the self-test.
 func (m *Machine) onDiagnosisMail(data []byte) bool {
 	if kind, back, probe, ok := diagnosis.Unwrap(data); ok {
 		if to := m.links[back.Index()]; kind == diagnosis.Host && to != nil && to.session {

@@ -15,7 +15,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
 )
 
-// order gives a half an order, and returns what it notes.
+// order gives a half an order, and returns its notes.
 func (p *pair) order(half int, term, count uint64, known uint32) []Note {
 	p.t.Helper()
 	return p.ordered(half, &lofamov1.DiagnosisOrder{
@@ -30,7 +30,7 @@ func (p *pair) ordered(half int, o *lofamov1.DiagnosisOrder) []Note {
 	return p.notes
 }
 
-// directions are the links of which findings have come, in order.
+// directions returns the links with findings, in order.
 func directions(found []*lofamov1.DiagnosisFindings) (out []grid.Direction) {
 	for _, f := range found {
 		out = append(out, grid.Direction(f.GetLink().GetDirection()))
@@ -90,7 +90,7 @@ func TestDiagnosisOfBadLinks(t *testing.T) {
 		case f.Type != torus.TypeTest:
 		case half == 0 && f.Direction == grid.XPlus && n%3 == 0:
 			return nil
-		case half == 1 && f.Direction == grid.XPlus && len(f.Payload) > 20: // what comes back to X-
+		case half == 1 && f.Direction == grid.XPlus && len(f.Payload) > 20: // echoes to X-
 			f.Payload = slices.Clone(f.Payload)
 			f.Payload[len(f.Payload)-1] ^= 1
 		}
@@ -115,13 +115,13 @@ func TestDiagnosisOfBadLinks(t *testing.T) {
 	}
 }
 
-// A half takes an order once, says again what it found when it is asked again, does nothing for who led once, and not more than
-// a run a second.
+// A half executes an order once, repeats its findings for a repeated order, ignores former leaders, and does at most
+// one run a second.
 func TestDiagnosisOrders(t *testing.T) {
 	p := newPair(t, selftestconfig.Config{}, selftestconfig.Config{})
 	p.order(0, 5, 7, 0)
 	p.run(100 * time.Millisecond)
-	p.order(0, 5, 7, 0) // while it is under way
+	p.order(0, 5, 7, 0) // while it runs
 	p.run(400 * time.Millisecond)
 	if len(p.found) != 2 || p.attempts != 1 {
 		t.Fatalf("%d findings at attempt %d", len(p.found), p.attempts)
@@ -161,7 +161,7 @@ func TestDiagnosisOrders(t *testing.T) {
 	}
 }
 
-// When the store began anew its terms do too: what was ordered long ago does not stand against what is ordered now.
+// A new store begins with lower terms: orders of the former store must not block its orders.
 func TestDiagnosisAfterAnotherStore(t *testing.T) {
 	p := newPair(t, selftestconfig.Config{}, selftestconfig.Config{})
 	p.order(0, 5000, 1, 0)
@@ -176,7 +176,7 @@ func TestDiagnosisAfterAnotherStore(t *testing.T) {
 	if len(p.found) != 2 || p.found[0].GetNumber().GetTerm() != 7 {
 		t.Errorf("%v", p.found)
 	}
-	// A copy of what was taken before is none of either store, however high its number and whenever it comes.
+	// A copy of an earlier order belongs to neither store, however high its number and whenever it arrives.
 	p.order(0, 8, 1, 0)
 	for range 2 {
 		p.run(order.RunsLast + time.Second)
@@ -188,7 +188,7 @@ func TestDiagnosisAfterAnotherStore(t *testing.T) {
 	}
 }
 
-// A neighbour of an earlier version sends back what it is sent, and passes nothing on.
+// A neighbour of an earlier version echoes probes, and forwards none.
 func TestDiagnosisBesideTheVersionBefore(t *testing.T) {
 	p := newPair(t, selftestconfig.Config{}, selftestconfig.Config{})
 	for _, l := range p.halves[0].links {
@@ -209,7 +209,8 @@ func TestDiagnosisBesideTheVersionBefore(t *testing.T) {
 	}
 }
 
-// A neighbour has no more passed on or sent back than its budget, whatever it sends: probes to pass on, and echoes of such.
+// A half forwards and echoes no more for a neighbour than the neighbour's budget. The neighbour sends probes to
+// forward, and echoes of such.
 func TestDiagnosisPassesOnWithinBounds(t *testing.T) {
 	p := newPair(t, selftestconfig.Config{}, selftestconfig.Config{})
 	probe := append([]byte("LFDP"), make([]byte, 28)...)

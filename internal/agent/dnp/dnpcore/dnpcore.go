@@ -1,15 +1,14 @@
-// Package dnpcore is the DNP Fault Manager (seed 001 §III-B, §III-E, §IV-B) as a pure machine. It
-// keeps the DNP's watchdog word alive, watches the host's, runs the six links, tells the
-// neighbours what became of its host and the host what became of the neighbours', and carries
-// messages through the torus for those that have no other way (§III-D).
+// Package dnpcore is the DNP Fault Manager (seed 001 §III-B, §III-E, §IV-B) as a pure machine. It keeps the DNP's
+// watchdog word alive, watches the host's, runs the six links, reports the state of its host to the neighbours and the
+// state of theirs to the host, and carries messages through the torus for nodes that have no other route (§III-D).
 //
-// It is pure: it reads no register, signs nothing and opens no socket. What it wants done stands in
-// its Output, and the shell (internal/agent) or the simulator does it.
+// It is pure: it reads no register, signs nothing and opens no socket. It puts its effects into its Output, and the
+// shell (internal/agent) or the simulator carries them out.
 //
 // # What raises the exception registers (Table VI)
 //
-// A bit stays up for Config.Hold after the last time that its condition was met. The DNP core is
-// sick while any bit of router, RDMA or engine is up; channel bits explain the links' own fields.
+// A bit stays set for Config.Hold after its condition last held. The DNP core is sick while any bit of router, RDMA or
+// engine is set; channel bits explain the links' own fields.
 //
 //	router 0  hops exceeded      a message had made all the torus hops allowed to it
 //	          no route           no link that works leads on, links having had time to come up; or a message
@@ -21,7 +20,7 @@
 //	router 1  queue full         more messages came by that link than Config.RelayRate allows
 //	RDMA      mailbox full       the host half has not emptied its mailbox for two seconds (shell)
 //	          mailbox unreadable a mailbox message failed its checksum or its decoder (shell)
-//	          self-test          the mailbox does not carry what it is given
+//	          self-test          the mailbox loses or damages messages
 //	engine    register file      the register page could not be read or written
 //	          host word corrupt  the host word did not agree with its guard
 //	          late               this half did not run for LateException: stopped, or starved
@@ -59,58 +58,62 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// LateException is how long this half must not have run for its engine to be called late. It is
-// long: a busy machine is not a sick DNP.
+// LateException is how long this half must have been stalled before its engine counts as late. It is long because a
+// busy machine is not a sick DNP.
 const LateException = time.Second
 
-// Config sets a machine.
+// Config configures a machine.
 type Config struct {
 	Topo    *topo.Map
 	Periods config.Periods
-	MaxHops uint8 // register 0x08: torus hops that a message may make
-	// LinkGrace is how long after the start nothing need be heard on a link; 0: 5 s, which a cold
-	// start of a whole cluster on a busy machine takes.
+	MaxHops uint8 // register 0x08: maximum torus hops of a message
+	// LinkGrace is how long after the start a link may stay silent; 0: 5 s, enough for a cold start of a whole cluster
+	// on a busy machine.
 	LinkGrace time.Duration
-	// Hold is how long an exception bit stays up; 0: ten digest periods.
+	// Hold is how long an exception bit stays set; 0: ten digest periods.
 	Hold time.Duration
-	// RelayRate bounds the messages relayed, a second, for each link; 0: 500. A burst may be as many.
+	// RelayRate bounds the messages relayed per second for each link; 0: 500. The burst is as large.
 	RelayRate int
-	// Kept are undelivered reports of earlier lives.
+	// Kept holds undelivered reports of earlier incarnations.
 	Kept []servicenet.Kept
-	// Resume is where the half goes on; its zero: it begins cold.
+	// Resume is the state to resume from; its zero value means a cold start.
 	Resume Resume
-	// BulkRate bounds the back messages relayed, a second, for each link; 0: 250. They have no part in
-	// RelayRate, so that reports never wait for them. BulkBurst is how many may come at once; 0: 64.
+	// BulkRate bounds the back messages relayed per second for each link; 0: 250. They do not count against RelayRate,
+	// so that reports never wait for them. BulkBurst is the burst size; 0: 64.
 	BulkRate, BulkBurst int
 	SelfTest            selftestconfig.Config // the zero value: off
-	// Hops is what an earlier life has kept of messages that are passed on.
+	// Hops is the state of forwarded messages that an earlier incarnation kept.
 	Hops Hops
-	// NoHops makes a half of an earlier version, for tests: it does not acknowledge messages, nor wait for it.
+	// NoHops simulates a half of an earlier version, for tests: it neither acknowledges messages nor waits for
+	// acknowledgements.
 	NoHops bool
-	// Express is what an earlier life has kept of broadcasts.
+	// Express is the state of broadcasts that an earlier incarnation kept.
 	Express express.Resume
-	// NoExpress makes a half of an earlier version, for tests: it knows no broadcasts.
+	// NoExpress simulates a half of an earlier version, for tests: it knows no broadcasts.
 	NoExpress bool
-	// Mask is the channel mask that an earlier life has kept; nil: chanmask.Fresh. MaskLost: there was one that cannot be read.
+	// Mask is the channel mask that an earlier incarnation kept; nil: chanmask.Fresh. MaskLost says that a mask was
+	// kept but cannot be read.
 	Mask     *chanmask.State
 	MaskLost bool
-	// Masked are the channels that the configuration masks.
+	// Masked lists the channels that the configuration masks.
 	Masked []grid.Direction
-	// Peers is what the half knows of who is at the other ends of its links; nil: it takes no word on it, as halves of earlier versions.
+	// Peers is the half's knowledge of the peers of its links; nil: it accepts no peer orders, like halves of earlier
+	// versions.
 	Peers *PeersConfig
-	// Orders are the kinds of orders without messages of their own that the half knows; StoredOrders is what an earlier life has
-	// stored of them (Output.KeepOrders).
+	// Orders are the known kinds of orders that have no messages of their own. StoredOrders is the state of these that
+	// an earlier incarnation stored (Output.KeepOrders).
 	Orders       order.Registry[order.PlainNode]
 	StoredOrders []byte
 	// MaxFrame bounds a torus frame, in bytes; 0: torus.DefaultMaxFrame.
 	MaxFrame int
-	// NoFlow has a half heed no flow control, for tests.
+	// NoFlow makes a half ignore flow control, for tests.
 	NoFlow bool
-	// Routing chooses the way of messages that have a destination; 0: routing.Chaos.
+	// Routing chooses the route of messages that have a destination; 0: routing.Chaos.
 	Routing routing.Algorithm
-	// Procedure is what this half does of the fault management procedure beside what supervisors order.
+	// Procedure sets this half's part in the fault management procedure besides supervisors' orders.
 	Procedure ProcedureConfig
-	// Seed is that of the chance by which ways are chosen among equals; 0: made of boot epoch and coordinate. It need not be secret.
+	// Seed seeds the random choice among equally good routes; 0: derived from boot epoch and coordinate. It need not be
+	// secret.
 	Seed uint64
 }
 
@@ -155,7 +158,7 @@ type Machine struct {
 	reader *watchdog.Reader
 	seen   *relay.Seen
 
-	links [grid.NumDirections]*link // nil where the torus has none
+	links [grid.NumDirections]*link // nil where the torus has no link
 
 	verdict    watchdog.Verdict
 	host       watchdog.HostWord // last good content
@@ -167,15 +170,15 @@ type Machine struct {
 	readerWake time.Time
 	writerWake time.Time
 	digestAt   time.Time // while speaking
-	aliveAt    time.Time // when to say that the host half is alive; zero: not
-	farewellAt time.Time // after it; zero: nothing to withdraw
-	lookAt     time.Time // at the links' counters
+	aliveAt    time.Time // when to report that the host half is alive; zero: not
+	farewellAt time.Time // zero: nothing to withdraw
+	lookAt     time.Time // when to look at the links' counters
 	sensedAt   time.Time
 	lastTick   time.Time
 
 	sensorsOld bool
 	speaking   bool
-	begun      bool // the first tick is done: registers are filled in
+	begun      bool // the first tick is done and the registers are filled in
 	corrupt    bool
 	unreadable bool
 	late       bool
@@ -192,24 +195,24 @@ type Machine struct {
 	proc        proceeding
 	peers       peerWord
 	orders      order.Registry[orderKind]
-	plain       *order.Node // of the kinds of orders that have no messages of their own
-	bulkDropped uint64      // back messages that were not passed on
+	plain       *order.Node // handles the kinds of orders that have no messages of their own
+	bulkDropped uint64      // back messages that were not forwarded
 	random      *routing.Random
 	routed      RouteStats
 	reorder     routing.Reorder
 	flow        routing.Flow
 	flowStats   FlowStats
-	inject      bucket // for chunks of this node while another is overloaded
+	inject      bucket // limits chunks of this node while another node is overloaded
 
 	configuration configurations
 	master        mastership
 
-	out    Output // of the step under way
+	out    Output // output of the current step
 	frames []Outgoing
 	redial []grid.Direction
 }
 
-// New returns a machine that starts now with the given boot epoch. Its first Tick is due now.
+// New returns a machine that starts now with the given boot epoch. The first Tick is due at once.
 func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 	cfg = cfg.withDefaults()
 	if cfg.Seed == 0 {
@@ -258,13 +261,13 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 	m.sender.Step(now, servicenet.Supervisors{})
 	for _, d := range cfg.Topo.Links {
 		l := m.links[d.Index()]
-		l.machine.SetStatus(m.status(l)) // messages that are held may go before the first heartbeat
+		l.machine.SetStatus(m.status(l)) // held messages may go out before the first heartbeat
 	}
 	return m, nil
 }
 
-// seenFor is how long a relayed message is remembered. A flood is over long before; and a
-// supervisor may repeat a challenge in the same bytes.
+// seenFor is how long a half remembers a relayed message. A flood ends long before, and a supervisor may repeat a
+// challenge in the same bytes.
 const seenFor = 250 * time.Millisecond
 
 // Step handles one event.
@@ -336,7 +339,7 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	return m.out
 }
 
-// tick does what is due: everything periodic rides on the write period.
+// tick does all due work: everything periodic happens on the write period.
 func (m *Machine) tick(now time.Time) {
 	if now.Sub(m.lastTick) > LateException {
 		m.raise(now, watchdog.AddrEngine, watchdog.EngineLate)
@@ -382,7 +385,7 @@ func (m *Machine) tick(now time.Time) {
 	m.sender.Tick(now)
 }
 
-// fillPage writes everything into a page that may hold nothing, or what an earlier life left.
+// fillPage writes all registers into a page that may be empty or hold values of an earlier incarnation.
 func (m *Machine) fillPage() {
 	m.store(watchdog.AddrMaxHops, uint32(m.cfg.MaxHops))
 	m.store(watchdog.AddrChannelMask, uint32(m.mask.force))
@@ -407,8 +410,7 @@ func (m *Machine) store(a watchdog.Addr, v uint32) {
 	m.out.Stores = append(m.out.Stores, Store{a, v})
 }
 
-// publish brings the word up to date, and has it written and the host woken at once when it
-// differs.
+// publish updates the word. If it changed, publish has it written and the host woken at once.
 func (m *Machine) publish(now time.Time) {
 	m.out.Stores = append(m.out.Stores, m.exceptions.settle(now)...)
 	if core := m.exceptions.core(); core != m.word.Core || m.selfTest.changed {
@@ -472,7 +474,7 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// state states something about this node.
+// state records the state of a component of this node.
 func (m *Machine) state(now time.Time, c fault.Component, s fault.State, k fault.Kind, detail string, age time.Duration) {
 	m.ledger.Set(now, fault.Observation{Node: m.self, Component: c, State: s, Kind: k, Detail: detail, Age: age})
 }
@@ -485,18 +487,18 @@ func (m *Machine) raise(now time.Time, a watchdog.Addr, bits uint32) {
 	m.exceptions.raise(now.Add(m.cfg.Hold), a, bits)
 }
 
-// WatchdogStats returns the counters of the watching side, and how often this half came too late to write its own word.
+// WatchdogStats returns the counters of the watching side, and how often this half wrote its own word late.
 func (m *Machine) WatchdogStats() (watchdog.ReaderStats, uint64) {
 	return m.reader.Stats(), m.writer.Missed()
 }
 
-// Verdict returns what the machine holds of the other half.
+// Verdict returns this half's verdict on the host half.
 func (m *Machine) Verdict() watchdog.Verdict { return m.verdict }
 
-// Epoch returns the boot epoch in use.
+// Epoch returns the current boot epoch.
 func (m *Machine) Epoch() fault.Epoch { return m.sender.Epoch() }
 
-// Health returns how the halves of this node fare, as far as this half was told.
+// Health returns the health of this node's halves, as far as this half knows it.
 func (m *Machine) Health(now time.Time) servicenet.Health { return m.health.As(now) }
 
 // OutboxStats returns the counters of the sender's log.

@@ -11,47 +11,48 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/relay"
 )
 
-// What a drain of the torus holds (seed 003 §4.5.3): messages of this node that may wait do not set out while a procedure is
-// under way. They wait here, at their sender, and set out when it is over; what is under way goes on. Everything else goes as
-// ever, in every state: reports of what has changed, challenges, answers, orders, findings. So nothing is known a moment later
-// because of a drain.
+// A drain of the torus (seed 003 §4.5.3) holds back deferrable messages of this node while a procedure runs. They wait
+// here, at their sender, and set out when the procedure ends; messages already in flight continue. Everything else
+// travels as usual in every state: reports of changes, challenges, answers, orders, findings. So a drain never delays
+// news.
 //
 //	may wait, by its mark          reports that are digests alone; requests for large objects and for parts of them
 //	may wait, by its kind          chunks, which their receivers ask for again; the self-test of the relay, which pauses
 //	never waits                    all else, and all that is of an earlier version
 //
-// What finds no room here is not taken, as by a full mailbox: a digest's next one says the same, and its outbox has it until it
-// is committed; who asks for a large object asks again.
+// A message that finds no room here is refused, as by a full mailbox. The next digest repeats a refused one, and its
+// outbox keeps the report until it is committed. A receiver repeats its request for a large object.
 
 const (
-	// maxHeldUp is how many messages of this node wait at once.
+	// maxHeldUp is the maximum number of waiting messages of this node.
 	maxHeldUp = 256
-	// releaseAtOnce is how many of them set out with a tick: all at once would take the places of what is urgent.
+	// releaseAtOnce is how many of them set out per tick: all at once would take the slots of urgent messages.
 	releaseAtOnce = 8
 )
 
-// drain is what the machine keeps of it.
+// drain holds the machine's drain state.
 type drain struct {
 	waiting []heldUp
-	holds   int // messages that may wait, in the slots here, as the procedure was told
-	// wireUntil is until when a message that nobody acknowledges may be on its way from here: it counts as held.
+	holds   int // deferrable messages in the slots here, as reported to the procedure
+	// wireUntil is the time until which an unacknowledged message may be in flight from here; it counts as held.
 	wireUntil time.Time
 }
 
 // heldUp is a message that waits for the end of a procedure.
 type heldUp struct {
 	msg  relay.Message
-	at   time.Time     // when it came
-	held time.Duration // before that
+	at   time.Time     // when it arrived
+	held time.Duration // time held before that
 	own  bool          // of this half, not of the host half
 }
 
-// deferrable says whether a message of this half may wait: a restatement of what is known. The first word of a change is awareness.
+// deferrable reports whether a message of this half may wait because it only restates known facts. The first report of
+// a change never waits.
 func deferrable(s *Seal) bool {
 	return len(s.Reports) > 0 && !slices.ContainsFunc(s.Reports, func(r fault.Report) bool { return !r.Digest })
 }
 
-// holdsUp holds a message of this node up, if there is a procedure and it may wait, and says whether it does not set out now.
+// holdsUp holds back a deferrable message of this node during a procedure, and reports whether it did.
 func (m *Machine) holdsUp(now time.Time, msg *relay.Message, held time.Duration, own bool) bool {
 	d := &m.proc.drain
 	if !m.inhibited() || !msg.Waits() {
@@ -64,7 +65,7 @@ func (m *Machine) holdsUp(now time.Time, msg *relay.Message, held time.Duration,
 	return true
 }
 
-// tickDrain has what waits set out when the procedure is over.
+// tickDrain releases waiting messages when the procedure ends.
 func (m *Machine) tickDrain(now time.Time) {
 	d := &m.proc.drain
 	if len(d.waiting) == 0 || m.inhibited() {
@@ -84,7 +85,7 @@ func (m *Machine) tickDrain(now time.Time) {
 	}
 }
 
-// marked is how many messages that may wait this half holds.
+// marked returns the number of deferrable messages that this half holds.
 func (m *Machine) marked(now time.Time) (n int) {
 	for on := m.hops.on; on != 0; on &= on - 1 {
 		if m.hops.slots[bits.TrailingZeros64(on)].msg.Waits() {
@@ -97,14 +98,15 @@ func (m *Machine) marked(now time.Time) (n int) {
 	return n
 }
 
-// noteWire notes that a message is on its way that no neighbour acknowledges. A test of the relay is none: it goes to a neighbour and back.
+// noteWire notes that a message is in flight that no neighbour acknowledges. A test of the relay does not count: it
+// goes to a neighbour and back.
 func (m *Machine) noteWire(now time.Time, msg *relay.Message) {
 	if msg.Waits() && msg.Kind != relay.Test {
 		m.proc.drain.wireUntil = now.Add(m.cfg.Periods.LinkPeriod)
 	}
 }
 
-// followDrain tells the procedure what this half holds, after each step.
+// followDrain reports to the procedure what this half holds, after each step.
 func (m *Machine) followDrain(now time.Time) {
 	if !m.inhibited() {
 		return
@@ -115,5 +117,6 @@ func (m *Machine) followDrain(now time.Time) {
 	}
 }
 
-// maskWaits says whether masks wait for the procedure that is under way: they change when the network is clear, or afterwards link by link.
+// maskWaits reports whether mask changes must wait for the running procedure: they happen when the network is clear, or
+// afterwards link by link.
 func (m *Machine) maskWaits() bool { return m.inhibited() && !m.proc.mayMask }

@@ -18,55 +18,55 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/relay"
 )
 
-// Event is what happens to a DNP half.
+// Event is an input to a DNP half.
 type Event interface{ dnpEvent() }
 
 // Tick says only that time has passed.
 type Tick struct{}
 
-// Host is the host watchdog word. A taken one was read and invalidated because Output.TakeHost
-// asked for it; another was only looked at, because the host half rang.
+// Host is the host watchdog word. If Taken, the shell read and invalidated the word because of Output.TakeHost;
+// otherwise it only looked at it because the host half rang.
 type Host struct {
 	Taken      bool
 	Sample     watchdog.Sample // if taken
-	Unreadable bool            // the page could not be read at all: Word does not count
+	Unreadable bool            // the page could not be read: Word is not valid
 	Word       watchdog.HostWord
 }
 
-// Reading is what one sensor says.
+// Reading is the reading of one sensor.
 type Reading struct {
 	Component fault.Component
 	State     fault.State
 	Value     float64 // °C, W or V
-	// Thresholds are the bounds that the sensor is judged by; nil: as before.
+	// Thresholds are the bounds that judge the sensor; nil: as before.
 	Thresholds *watchdog.Thresholds
 }
 
-// Readings are the sensors' latest words.
+// Readings holds the sensors' latest readings.
 type Readings struct{ Readings []Reading }
 
-// Frame is an authentic frame that came in by the link in direction Dir of this node. It is
-// handed over by pointer so that a packet costs no allocation; the machine does not keep it.
+// Frame is an authentic frame that arrived by the link in direction Dir of this node. It is passed by pointer so that a
+// packet costs no allocation; the machine does not keep it.
 type Frame struct {
 	Dir   grid.Direction
 	Frame torus.Frame
 }
 
-// Bad is a packet that was refused, or Count of them.
+// Bad is one refused packet, or Count packets.
 type Bad struct {
 	Dir   grid.Direction
 	Kind  torus.BadKind
 	Count uint64
 }
 
-// Session says that the handshake of a link has given a session.
+// Session says that the handshake of a link has produced a session.
 type Session struct {
 	Dir grid.Direction
 	ID  uint32
 }
 
-// FromHost is a message of the host half by mailbox: its own envelope that is to go up by the
-// torus, or another's that is to go down. Held is how long it lay in the mailbox.
+// FromHost is a mailbox message from the host half: its own envelope that is to go up through the torus, or another
+// node's that is to go down. Held is how long it lay in the mailbox.
 type FromHost struct {
 	Message relay.Message
 	Held    time.Duration
@@ -81,23 +81,23 @@ type Sealed struct {
 	Seal     Seal
 }
 
-// Exception says that the shell met a condition that an exception register stands for (Table VI).
+// Exception says that the shell met the condition of an exception register (Table VI).
 type Exception struct {
 	Register watchdog.Addr
 	Bits     uint32
 }
 
-// Refresh says that the register page is a fresh one: everything must be written again.
+// Refresh says that the register page is new and that all registers must be written again.
 type Refresh struct{}
 
-// Health says how a half of this node fares: this one, or the host half as its daemon said. Its ages are as of the
-// moment at which the machine is told. It is not changed any more; nil: nothing is known any more.
+// Health is the health of a half of this node: this half's own, or the host half's as reported by its daemon. Its ages
+// count from the delivery of the event. It is immutable; nil: nothing is known any more.
 type Health struct {
 	Half   fault.Half
 	Health *lofamov1.HalfHealth
 }
 
-// Hint is something about the rails that is the outbox' to judge: Damaged or SpoolState.
+// Hint is an observation about the rails for the outbox to judge: Damaged or SpoolState.
 type Hint struct{ Event servicenet.Event }
 
 func (Hint) dnpEvent()      {}
@@ -127,65 +127,64 @@ type Store struct {
 	Value uint32
 }
 
-// Extension is a word of the extension page to write, one of each kind a direction.
+// Extension is a word of the extension page to write; the page has one of each kind per direction.
 type Extension struct {
 	Dir   grid.Direction
 	Value uint32
 }
 
-// Seal asks for one message to be signed with the DNP half's key and given back by Sealed. Exactly
-// one of Reports, Answer and Order is set.
+// Seal asks the shell to sign one message with the DNP half's key and to return it by Sealed. Exactly one of Reports,
+// Answer and Order is set.
 type Seal struct {
 	Reports []fault.Report
-	Status  *lofamov1.DeliveryStatus // to go with Reports; nil: none
-	Health  servicenet.Health        // to go with Reports
+	Status  *lofamov1.DeliveryStatus // sent along with Reports; nil: none
+	Health  servicenet.Health        // sent along with Reports
 	Answer  *lofamov1.Answer
 	Order   *lofamov1.Message // an answer to an order
-	Attempt int               // from 1: the first of a report goes by the own host if that can send
+	Attempt int               // from 1: the first attempt of a report goes through this node's host if that can send
 }
 
-// NoteKind sorts what is worth a line in the log.
+// NoteKind classifies log notes.
 type NoteKind uint8
 
 // The kinds of notes.
 const (
-	NoteHost        NoteKind = iota + 1 // the other half's verdict changed
-	NoteLate                            // this half was late itself and did not accuse
+	NoteHost        NoteKind = iota + 1 // the verdict on the other half changed
+	NoteLate                            // this half was late itself and did not accuse the other
 	NoteCorrupt                         // the host word was torn or flipped
 	NoteUnreadable                      // the register page could not be read
-	NoteRefused                         // a message that is not for this half, or not sensible
+	NoteRefused                         // a message was not for this half, or not sensible
 	NoteLink                            // a link changed
-	NoteNeighbour                       // what is known of a neighbour's host changed
+	NoteNeighbour                       // the known state of a neighbour's host changed
 	NoteCore                            // the core's health changed
 	NoteSensorStale                     // the sensors stopped answering
 	NoteSelfTest                        // a module failed the self-test
-	NoteSelfTested                      // a module passed it, again or for the first time
-	NoteDiagnosis                       // a diagnosis was ordered, or found something
+	NoteSelfTested                      // a module passed the self-test, for the first time or after a failure
+	NoteDiagnosis                       // a diagnosis was ordered, or had findings
 	NoteProtocol                        // a neighbour breaks a rule of the channel protocol
 	NoteMissing                         // pieces of a message are missing, or were altered on the way
 	NoteMask                            // a channel mask changed, here or at a neighbour
-	NoteProcedure                       // the fault management procedure is in another state, or is not begun
-	NotePeers                           // somebody else is at the other end of a link, or this node has another place
-	NoteConfig                          // the supervisors tell all nodes something of the torus
+	NoteProcedure                       // the fault management procedure changed its state, or could not begin
+	NotePeers                           // a link has another peer, or this node has another place
+	NoteConfig                          // the supervisors sent configuration to all nodes of the torus
 	NoteMaster                          // another node is the master of this part of the torus
 )
 
-// Note is something worth a line in the log. Notes about repeated conditions come once, when the
-// condition begins.
+// Note is an event for the log. A repeated condition causes one note, when it begins.
 type Note struct {
 	Kind NoteKind
 	Text string
 }
 
 // Output is what the shell is to do now, in this order: the effects, keep, go over to other peers, write registers and
-// words, ring, take, send frames, pass to the host, open, seal, redial; and to call Step
-// again at Wake at the latest. Its slices are the machine's own and last until the next Step.
+// words, ring, take, send frames, pass to the host, open, seal, redial. The shell must call Step again at Wake at the
+// latest. The slices belong to the machine and are valid until the next Step.
 type Output struct {
 	delivery.Effects
 	Keep            []Keep
 	KeepExpress     []express.Keep       // places of broadcasts to store or free
-	KeepSeen        []byte               // the broadcasts that were seen, to store after KeepExpress; nil: as before
-	Acts            []*lofamov1.ActOrder // for whoever makes acts here: Acted follows, or they are asked again
+	KeepSeen        []byte               // the broadcasts that were seen, to store after KeepExpress; nil: unchanged
+	Acts            []*lofamov1.ActOrder // for this node's executor of acts: Acted follows, or the order repeats
 	Stores          []Store
 	Details         []Extension // torus.Detail words
 	Causes          []Extension // host words of neighbours whose host is dead
@@ -193,29 +192,29 @@ type Output struct {
 	Descriptor      watchdog.DescriptorWord
 	WriteDNP        bool
 	DNP             watchdog.DNPWord
-	Ring            bool // wake the host half: something but Valid changed
-	TakeHost        bool // read and invalidate the host word, and give the result to Step
+	Ring            bool // wake the host half: a field other than Valid changed
+	TakeHost        bool // read and invalidate the host word, and pass the result to Step
 	Frames          []Outgoing
-	ToHost          []relay.Message // lost if the mailbox does not take them
-	Hand            []HostMail      // held here: tell NotTaken if it does not
+	ToHost          []relay.Message // lost if the mailbox is full
+	Hand            []HostMail      // held here: send NotTaken if the mailbox is full
 	Open            [][]byte        // envelopes to verify
 	Seal            []Seal
-	Judge           []JudgeData         // data to verify: answer by DataOpened
+	Judge           []JudgeData         // data to verify: DataOpened is the answer
 	Redial          []grid.Direction    // handshakes to ask for; the shell limits their rate
 	Eurekas         []express.Message   // jobs' broadcasts, for the host half
 	EurekasRaised   []EurekaRaised      // answers to RaiseEureka
-	Barriers        []BarrierStatus     // answers to ArriveAt, and what is over
-	Probes          []selftest.Probe    // for the modules register path, report path and bulk: results come by Test
+	Barriers        []BarrierStatus     // answers to ArriveAt, and completed barriers
+	Probes          []selftest.Probe    // for the modules register path, report path and bulk: Test returns the results
 	TestMail        []TestMail          // for the mailbox
 	SaveTests       bool                // Baselines goes into the copy
-	Drains          bool                // the torus begins to drain, or goes on: the host half finds it among the counters
-	SaveMask        bool                // Mask is to be kept, which may take long: MaskKept says when it is
-	SavePeers       bool                // Peers is to be kept, which may take long: PeersKept says when it is
-	KeepOrders      []byte              // orders of plain kinds to keep, which may take long: OrdersKept says when they are; nil: as before
-	ApplyOrders     []order.Application // orders of plain kinds to bring into force, which may take long: OrderApplied follows
-	Repeer          []grid.Direction    // links that begin anew with PeerAt: their sessions are gone
-	Tested          bool                // a module fails, or does no more: the host half is told before it is rung
-	Missing         []routing.Missing   // messages of several pieces that did not come whole: evidence of a fault on the way
+	Drains          bool                // the drain starts or continues: the host half sees it in the counters
+	SaveMask        bool                // store Mask, which may take long: MaskKept follows
+	SavePeers       bool                // store Peers, which may take long: PeersKept follows
+	KeepOrders      []byte              // plain orders to store, perhaps slowly: OrdersKept follows; nil: none
+	ApplyOrders     []order.Application // plain orders to apply, perhaps slowly: OrderApplied follows
+	Repeer          []grid.Direction    // links that start again with PeerAt, without a session
+	Tested          bool                // a module starts or stops failing: tell the host half before ringing it
+	Missing         []routing.Missing   // messages whose pieces did not all arrive: evidence of a fault
 	Notes           []Note
 	Wake            time.Time
 }

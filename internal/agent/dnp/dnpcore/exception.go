@@ -9,8 +9,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
-// exceptions are the exception registers (Table VI): bits that hold for a while after they were
-// raised, and bits that stand as long as a level does.
+// exceptions are the exception registers (Table VI): bits that hold for a while after they were raised, and bits that
+// follow a level.
 type exceptions struct {
 	registers []exceptionRegister
 	dirty     bool
@@ -44,7 +44,7 @@ func (e *exceptions) at(a watchdog.Addr) *exceptionRegister {
 	panic(fmt.Sprintf("dnpcore: %s is no exception register", a))
 }
 
-// raise holds bits up until the time given.
+// raise sets bits until the given time.
 func (e *exceptions) raise(until time.Time, a watchdog.Addr, set uint32) {
 	r := e.at(a)
 	for ; set != 0; set &= set - 1 {
@@ -53,7 +53,7 @@ func (e *exceptions) raise(until time.Time, a watchdog.Addr, set uint32) {
 	e.dirty = true
 }
 
-// level sets or clears a bit that stands as long as its condition.
+// level sets or clears a bit that follows its condition.
 func (e *exceptions) level(a watchdog.Addr, bit uint32, on bool) {
 	r := e.at(a)
 	if on {
@@ -64,7 +64,7 @@ func (e *exceptions) level(a watchdog.Addr, bit uint32, on bool) {
 	e.dirty = true
 }
 
-// settle drops what has been held long enough and returns the registers whose value changed.
+// settle clears bits whose hold time is over and returns the registers whose value changed.
 func (e *exceptions) settle(now time.Time) []Store {
 	if !e.dirty {
 		return nil
@@ -111,7 +111,7 @@ func newBucket(rate, burst int, now time.Time) bucket {
 	return bucket{rate: float64(rate), burst: float64(burst), tokens: float64(burst), at: now}
 }
 
-// take takes a token, and says whether there was one.
+// take takes a token, and reports whether there was one.
 func (b *bucket) take(now time.Time) bool {
 	b.tokens = min(b.burst, b.tokens+now.Sub(b.at).Seconds()*b.rate)
 	b.at = now

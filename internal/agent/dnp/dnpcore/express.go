@@ -9,19 +9,19 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// The express broadcast (seed 003 §4, package express) in a DNP half. It needs neither the service network nor the host half: the
-// flooding is done here, between two links. What comes by a frame goes on before anything else of the step, and what is due is
-// sent first at each tick. Nothing of it wakes this half: repeats and pings ride on the ticks that come anyway.
+// The express broadcast (seed 003 §4, package express) in a DNP half. It needs neither the service network nor the host
+// half: this half floods from link to link. A received frame is forwarded before all other work of the step, and each
+// tick sends due broadcasts first. Broadcasts never wake this half: repeats and pings use the ticks that occur anyway.
 //
 // Other parts of the machine use two things:
 //
 //	m.raiseEureka(now, topic, priority, body)   says something to all that are connected
 //	m.onEureka(now, message)                    has a case for each topic: what others have said
 //
-// What this half raises is not given to its own onEureka: who raises it knows. Jobs' broadcasts alone come back to their own node,
-// since its other jobs listen too, and since their ID says that they were raised.
+// A half does not deliver its own broadcasts to its onEureka. Only jobs' broadcasts come back to their own node,
+// because its other jobs listen too, and because the ID is the job's proof of the broadcast.
 
-// RaiseEureka is a broadcast that the host half asks for, by mailbox. Token names it in the answer, EurekaRaised.
+// RaiseEureka is a broadcast that the host half requests, by mailbox. Token identifies it in the answer, EurekaRaised.
 type RaiseEureka struct {
 	Token uint64
 	express.Raise
@@ -29,17 +29,17 @@ type RaiseEureka struct {
 
 func (RaiseEureka) dnpEvent() {}
 
-// EurekaRaised answers RaiseEureka: with the broadcast's ID, or with why there is none.
+// EurekaRaised answers RaiseEureka with the broadcast's ID, or with the reason why there is none.
 type EurekaRaised struct {
 	Token uint64
 	ID    express.ID
 	Err   error
 }
 
-// expressHalf is what the machine keeps of it.
+// expressHalf holds the machine's broadcast state.
 type expressHalf struct {
-	machine *express.Machine // nil: of an earlier version
-	rx      express.Received // handed over by pointer, never kept
+	machine *express.Machine // nil: this half is of an earlier version
+	rx      express.Received // passed by pointer, never kept
 	ways    express.Ways
 	deaf    express.Mask
 }
@@ -54,7 +54,7 @@ func newExpress(cfg Config, now time.Time, epoch fault.Epoch) expressHalf {
 	}, now)}
 }
 
-// raiseEureka says something to all nodes that are connected with this one. The body is the machine's from then on.
+// raiseEureka broadcasts to all nodes that are connected with this one. The machine then owns the body.
 func (m *Machine) raiseEureka(now time.Time, topic express.Topic, prio express.Priority, body []byte) (express.ID, error) {
 	if m.express.machine == nil {
 		return express.ID{}, express.ErrInvalid
@@ -63,7 +63,7 @@ func (m *Machine) raiseEureka(now time.Time, topic express.Topic, prio express.P
 	return m.stepExpress(now, express.Raise{Topic: topic, Priority: prio, Body: body})
 }
 
-// onEureka takes what another node has said, once.
+// onEureka handles another node's broadcast, once.
 func (m *Machine) onEureka(now time.Time, msg express.Message) {
 	switch msg.Topic {
 	case express.TopicJob:
@@ -74,7 +74,7 @@ func (m *Machine) onEureka(now time.Time, msg express.Message) {
 		m.onManage(now, msg)
 	case express.TopicMaster:
 		m.onMaster(now, msg.Body)
-	default: // of a later version: it was passed on
+	default: // of a later version: already forwarded
 	}
 }
 
@@ -97,7 +97,7 @@ func (m *Machine) onExpress(now time.Time, l *link, payload []byte) {
 	m.express.rx.Payload = nil
 }
 
-// tickExpress does what is due. It comes before the rest of a tick.
+// tickExpress does the due work of broadcasts. It runs before the rest of a tick.
 func (m *Machine) tickExpress(now time.Time) {
 	if m.express.machine == nil {
 		return
@@ -106,7 +106,7 @@ func (m *Machine) tickExpress(now time.Time) {
 	_, _ = m.stepExpress(now, express.Tick{})
 }
 
-// waysChanged looks which links carry broadcasts, after a link or what its neighbour says has changed.
+// waysChanged updates which links carry broadcasts, after a change of a link or of the neighbour's status.
 func (m *Machine) waysChanged(now time.Time) {
 	if m.express.machine == nil {
 		return
@@ -129,7 +129,7 @@ func (m *Machine) waysChanged(now time.Time) {
 	}
 }
 
-// stepExpress steps the machine and does what it says. What is delivered may raise more.
+// stepExpress steps the machine and carries out its output. A delivered broadcast may raise others.
 func (m *Machine) stepExpress(now time.Time, ev express.Event) (express.ID, error) {
 	out := m.express.machine.Step(now, ev)
 	if out.Bad {
@@ -160,7 +160,7 @@ func (m *Machine) sendExpress(l *link, t torus.FrameType, payload []byte) {
 	m.frames = append(m.frames, Outgoing{l.dir, f})
 }
 
-// deafChanged has the links say which of them carry no broadcasts though they carry heartbeats (seed 003 §7.2).
+// deafChanged marks the links that carry heartbeats but no broadcasts (seed 003 §7.2).
 func (m *Machine) deafChanged(now time.Time) {
 	for _, d := range grid.Directions() {
 		if l := m.links[d.Index()]; l != nil {
@@ -170,7 +170,8 @@ func (m *Machine) deafChanged(now time.Time) {
 	}
 }
 
-// ExpressNumber returns the number of the last broadcast of this node: to be stored before any frame of the step is sent.
+// ExpressNumber returns the number of this node's last broadcast. It must be stored before any frame of the step is
+// sent.
 func (m *Machine) ExpressNumber() uint64 {
 	if m.express.machine == nil {
 		return 0

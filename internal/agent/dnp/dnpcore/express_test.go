@@ -16,8 +16,8 @@ func eureka(body string) RaiseEureka {
 	return RaiseEureka{Token: 1, Raise: express.Raise{Topic: express.TopicJob, Priority: 3, Body: []byte(body)}}
 }
 
-// A broadcast reaches the whole ring though the half that is killed again and again lies on its way, links lose frames and one of
-// them is cut; and no number is used twice.
+// A broadcast reaches the whole ring although its route leads through a half that is killed again and again, links lose
+// frames and one of them is cut. No number is used twice.
 func TestEurekaThroughAHalfThatDies(t *testing.T) {
 	kills := 0
 	for seed := range uint64(10) {
@@ -29,11 +29,11 @@ func TestEurekaThroughAHalfThatDies(t *testing.T) {
 			c.run(time.Duration(20+c.rnd.IntN(30)) * time.Millisecond)
 		}
 		c.crash, c.loss = 0, 0
-		c.run(express.Life + time.Second) // until what waits for the link that is cut is given up
+		c.run(express.Life + time.Second) // until messages at the cut link expire
 		kills += c.kills
 		for i := range eurekas {
 			for j, n := range c.nodes {
-				// The half that is killed may be so after it was handed over, and before that was noted.
+				// The half may be killed after the broadcast was delivered but before that was recorded.
 				if got := n.heard[fmt.Sprint(i)]; got < 1 || got > 1 && j != 1 {
 					t.Errorf("seed %d: eureka %d reached half %d %d times", seed, i, j, got)
 				}
@@ -50,7 +50,7 @@ func TestEurekaThroughAHalfThatDies(t *testing.T) {
 	}
 }
 
-// A neighbour of an earlier version is sent nothing that it does not know; the others are reached around it.
+// A neighbour of an earlier version gets no frames that it does not know; broadcasts reach the others around it.
 func TestEurekaAroundAHalfOfBefore(t *testing.T) {
 	c := newChain(t, 1, true) // half 2
 	for _, n := range c.nodes {
@@ -74,7 +74,7 @@ func TestEurekaAroundAHalfOfBefore(t *testing.T) {
 	}
 }
 
-// What came by a frame leaves in the same step, and before everything else of it; what is due leaves first at a tick.
+// A received frame is forwarded in the same step, before all other output. A tick sends due broadcasts first.
 func TestEurekaGoesFirst(t *testing.T) {
 	w := newWorld(t, "3x3x1", "0,0,0")
 	for _, p := range w.peers {
@@ -102,7 +102,7 @@ func TestEurekaGoesFirst(t *testing.T) {
 		}
 		to = append(to, f.Dir)
 	}
-	if !slices.Equal(to, []grid.Direction{grid.XMinus, grid.YPlus, grid.YMinus, grid.XPlus}) { // the others, and the acknowledgement
+	if !slices.Equal(to, []grid.Direction{grid.XMinus, grid.YPlus, grid.YMinus, grid.XPlus}) { // and the acknowledgement
 		t.Errorf("sent to %v", to)
 	}
 	w.now = w.now.Add(w.m.cfg.Periods.LinkPeriod)
@@ -121,7 +121,7 @@ func TestEurekaGoesFirst(t *testing.T) {
 	}
 }
 
-// A tick of a half that holds broadcasts comes when it would have come anyway.
+// Holding broadcasts adds no wake-ups to a half.
 func TestEurekaWakesNobody(t *testing.T) {
 	c := newChain(t, 1, false)
 	c.cut = true
@@ -132,7 +132,7 @@ func TestEurekaWakesNobody(t *testing.T) {
 	}
 }
 
-// The host half is told what became of what it asked for.
+// The host half gets the outcome of its request.
 func TestRaiseEurekaIsAnswered(t *testing.T) {
 	c := newChain(t, 1, false)
 	m := c.nodes[0].m
@@ -148,13 +148,13 @@ func TestRaiseEurekaIsAnswered(t *testing.T) {
 	}
 }
 
-// A link that carries heartbeats and no broadcasts is sick, and says why (seed 003 §7.2).
+// A link that carries heartbeats but no broadcasts is sick, and says why (seed 003 §7.2).
 func TestDeafLinkIsSick(t *testing.T) {
 	w := newWorld(t, "3x3x1", "0,0,0")
 	for _, p := range w.peers {
 		p.status.Express = true
 	}
-	w.run(4 * time.Second) // peers of this test answer no ping
+	w.run(4 * time.Second) // the peers of this test answer no ping
 	for _, p := range w.peers {
 		l := w.m.link(p.dir)
 		if d := l.detail; !d.ExpressDeaf || d.State() != torus.LinkSick {

@@ -8,33 +8,33 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/routing"
 )
 
-// Global flow control (seed 003 §4.4.2): a half whose places for messages stay nearly full tells all others by broadcast, and all
-// inject less of what can wait: chunks of large objects, that their receivers pull again. Reports, answers and orders are never
-// held up, nor what is under way already.
+// Global flow control (seed 003 §4.4.2): a half whose message slots stay nearly full announces this by broadcast, and
+// all nodes inject fewer deferrable messages: chunks of large objects, which their receivers request again. It never
+// holds up reports, answers and orders, nor messages in flight.
 
-// trickle is what share of Config.BulkRate a node injects while another is overloaded.
+// trickle divides Config.BulkRate for a node's injection while another node is overloaded.
 const trickle = 8
 
-// flowPriority is that of the broadcast: above jobs' (0 to 3), which may be what the overload is made of, and below procedures.
+// flowPriority is the broadcast's priority: above jobs (0 to 3), which may cause the overload, and below procedures.
 const flowPriority express.Priority = 4
 
-// tickFlow looks at this half's own load.
+// tickFlow checks this half's own load.
 func (m *Machine) tickFlow(now time.Time) {
 	if m.flow.Look(now, bits.OnesCount64(m.hops.on), m.room()) {
 		m.flowStats.Told++
-		_, _ = m.raiseEureka(now, express.TopicFlow, flowPriority, routing.AppendFlow(nil, routing.FlowLife)) // refused: it is said again
+		_, _ = m.raiseEureka(now, express.TopicFlow, flowPriority, routing.AppendFlow(nil, routing.FlowLife)) // the next one repeats it
 	}
 }
 
-// onFlow takes the word of another half that it is overloaded. A half that says so without need slows large objects down, for
-// routing.FlowLife after each word, and nothing else.
+// onFlow handles another half's announcement of overload. A false announcement only slows large objects down, for
+// routing.FlowLife.
 func (m *Machine) onFlow(now time.Time, body []byte) {
 	if life, err := routing.DecodeFlow(body); err == nil {
 		m.flow.Heard(now, life)
 	}
 }
 
-// mayInject says whether a chunk of this node may set out now.
+// mayInject reports whether a chunk of this node may set out now.
 func (m *Machine) mayInject(now time.Time) bool {
 	level := m.flow.Level(now)
 	if m.cfg.NoFlow || level == routing.Free || level == routing.Slow && m.inject.take(now) {
@@ -44,10 +44,10 @@ func (m *Machine) mayInject(now time.Time) bool {
 	return false
 }
 
-// FlowStats count what flow control did.
+// FlowStats holds the counters of flow control.
 type FlowStats struct {
 	Level routing.Level
-	Told  uint64 // times that this half has said that it is overloaded
+	Told  uint64 // times that this half announced an overload
 	Held  uint64 // chunks of this node that did not set out
 }
 

@@ -11,8 +11,9 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/relay"
 )
 
-// overload has all nodes of a torus of narrow links send chunks to one, more than it can take, and orders to each other, and
-// returns how many orders were sent, how many of them arrived and by when the last, and how many chunks did.
+// overload makes all nodes of a torus of narrow links send chunks to one node, more than it can take, and orders to
+// each other. It returns how many orders were sent, how many arrived, when the last one did, and how many chunks
+// arrived.
 func overload(t *testing.T, noFlow bool) (w *mesh, sent, arrived int, last time.Duration, chunks int) {
 	w = newMesh(t, "4x4", 5, func(c *Config) { c.NoFlow, c.BulkRate, c.BulkBurst = noFlow, 100_000, 1000 })
 	w.rate = 2
@@ -55,8 +56,9 @@ func overload(t *testing.T, noFlow bool) (w *mesh, sent, arrived int, last time.
 	return w, sent, arrived, last, hot.back["chunk"]
 }
 
-// Overloaded by chunks the torus goes on: nodes whose places are nearly full tell all, chunks set out more slowly, no order is
-// lost, and chunks arrive all the while. Then all is free again. Without it orders are lost, or come later.
+// Under an overload by chunks the torus keeps working: nodes whose slots are nearly full announce it, chunks set out
+// more slowly, no order is lost, and chunks still arrive. Then flow control ends. Without it orders are lost, or arrive
+// later.
 func TestFlowControlUnderOverload(t *testing.T) {
 	w, sent, arrived, last, chunks := overload(t, false)
 	h, _ := w.stats()
@@ -90,7 +92,7 @@ func TestFlowControlUnderOverload(t *testing.T) {
 	}
 }
 
-// What another half says slows chunks of this node down for a while, and what it has no right to say does not.
+// Another half's announcement slows this node's chunks for a while; an invalid announcement does not.
 func TestFlowControlHeard(t *testing.T) {
 	w := newMesh(t, "3x3", 1, nil)
 	n := w.nodes[0]

@@ -10,7 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// While the host half is dead this half's digests say how both halves fare, as far as there is room.
+// While the host half is dead, this half's digests carry the health of both halves, as far as there is room.
 func TestHealthGoesWithDigests(t *testing.T) {
 	w := newWorld(t, "2x2x2", "0,0,0")
 	own := &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Restarts: 3,
@@ -47,8 +47,8 @@ func TestHealthGoesWithDigests(t *testing.T) {
 	}
 }
 
-// A host half that its daemon has given up has failed for the reason that the daemon gives, whether that is known before its
-// word is stale or after; one that is started again is NORMAL as ever.
+// If the daemon has given up the host half, the daemon's reason is the reason of the failure, whether it becomes known
+// before the host word is stale or after. A host half that is started again is NORMAL as usual.
 func TestGivenUpIsTheReason(t *testing.T) {
 	const reason = "not started again: 5 restarts within 1m0s, the last ended by signal 9"
 	record := func(s lofamov1.RecoveryState, reason string) Health {
@@ -60,7 +60,7 @@ func TestGivenUpIsTheReason(t *testing.T) {
 		if before {
 			w.step(record(lofamov1.RecoveryState_GIVEN_UP, reason))
 		}
-		newest := fault.Seq(0) // older ones are repeated: nobody acknowledges
+		newest := fault.Seq(0) // older reports are repeated: they are not acknowledged
 		last := func(evs ...Event) (detail string) {
 			for range 300 {
 				w.now = w.now.Add(10 * time.Millisecond)
@@ -69,7 +69,7 @@ func TestGivenUpIsTheReason(t *testing.T) {
 				if out.TakeHost {
 					seals = append(seals, w.m.Step(w.now, Host{Taken: true}).Seal...)
 				}
-				for _, ev := range evs { // nobody answers: its report is sent once, at once
+				for _, ev := range evs { // no answer arrives: its report is sent once, at once
 					seals, evs = append(seals, w.m.Step(w.now, ev).Seal...), nil
 				}
 				for _, s := range seals {

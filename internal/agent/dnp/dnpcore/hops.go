@@ -12,67 +12,68 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/relay"
 )
 
-// Messages that are passed on are held: each stands in a slot, here and in the copy, from when it is taken until
-// somebody else has taken it: the neighbours that it was sent to, or the host half's mailbox. Only then its place is
-// free; and the neighbour that it came from gets its acknowledgement only when the slot and the window are in the copy
-// (seed 000 §4.1). So this half may be killed at any instruction, and goes on with what it had taken.
+// A forwarded message is held in a slot, here and in the copy, until its next station has taken it: the neighbours that
+// it was sent to, or the host half's mailbox. Only then the slot is freed. The neighbour that sent the message gets an
+// acknowledgement only when the slot and the window are in the copy (seed 000 §4.1). So this half may be killed at any
+// instruction and still resumes with all messages it had taken.
 //
-// A message that has no way but broken links waits there, for at most hopLife, and for any other way that there comes to be.
-// When there is no room a message is not taken: who sent it tries again. Its own half's messages, and those of
-// neighbours that know no hops, go on without a slot then, as do back messages always.
+// A message whose only routes are broken links waits here, for at most hopLife, until any route works. Without a free
+// slot a message is refused, and its sender retries. Messages of this half, and of neighbours that know no hops, then
+// travel without a slot; back messages always do.
 
 const (
-	// NumHeld is how many messages are held at once.
+	// NumHeld is the maximum number of held messages.
 	NumHeld = 64
-	// hopLife is how long one is tried: by then its origin has long found another way.
+	// hopLife is how long a message is retried: by then its origin has long found another route.
 	hopLife = 5 * time.Second
-	// hopRetry is the time between attempts to get rid of a message that has no way.
+	// hopRetry is the time between attempts to send a message that has no route.
 	hopRetry = 100 * time.Millisecond
-	// mailRetry is that for the host half's mailbox.
+	// mailRetry is the same for the host half's mailbox.
 	mailRetry = 20 * time.Millisecond
 )
 
-// Hops is what the machine needs to go on with the messages of an earlier life. The zero value: there was none.
+// Hops is the state from which the machine resumes the messages of an earlier incarnation. The zero value: there was
+// none.
 type Hops struct {
-	// Stream names the numbers of a link that begins cold; it was never used before, and 0 is made of the boot epoch.
+	// Stream numbers the stream of a link that starts cold. It was never used before; 0: derived from the boot epoch.
 	Stream uint32
-	// Links is what was kept of each link.
+	// Links is the stored state of each link.
 	Links [grid.NumDirections][]byte
-	// Held is what was kept in the slots; nil: they are free.
+	// Held is the stored content of the slots; nil: free.
 	Held [NumHeld]Held
 }
 
-// Held is a message that an earlier life had taken.
+// Held is a message that an earlier incarnation had taken.
 type Held struct {
 	Bytes []byte
-	Age   time.Duration // since it was kept for the first time
+	Age   time.Duration // since it was first stored
 }
 
-// Keep is a part of the copy to store now: the hops of a link, or with an invalid Dir a slot; nil Bytes free it.
+// Keep is a part of the copy to store now: the hops of a link or, with an invalid Dir, a slot. Nil Bytes free the slot.
 type Keep struct {
 	Dir   grid.Direction
 	Slot  int
-	New   bool // what was in the slot is another message, or nothing: Held.Age counts from now
+	New   bool // the slot held another message, or none: Held.Age counts from now
 	Bytes []byte
 }
 
-// HostMail is a message for the host half's mailbox that is held: tell NotTaken when the mailbox does not take it.
+// HostMail is a held message for the host half's mailbox: send NotTaken when the mailbox refuses it.
 type HostMail struct {
 	Slot    int
 	Message relay.Message
 }
 
-// NotTaken says that the mailbox did not take the message of a slot. It comes before the next Tick.
+// NotTaken says that the mailbox refused the message of a slot. It must precede the next Tick.
 type NotTaken struct{ Slot int }
 
 func (NotTaken) dnpEvent() {}
 
-// HopStats count what became of messages.
+// HopStats counts the outcomes of messages.
 type HopStats struct {
 	Held    int    // now
 	Again   uint64 // sent again
-	Seen    uint64 // came again, and were dropped
-	Refused uint64 // not taken, for all slots were full
+	Seen    uint64 // arrived again, and dropped
+	Refused uint64 // refused because all slots were full
 	Expired uint64 // given up after hopLife
 }
 
@@ -80,38 +81,38 @@ type HopStats struct {
 type hops struct {
 	slots   [NumHeld]slot
 	on      uint64 // bit i: slot i is in use
-	changed uint64 // differs from what is kept
-	freed   uint64 // is kept and in use no more
-	keep    []Keep // of the step under way
+	changed uint64 // bit i: slot i differs from its stored copy
+	freed   uint64 // bit i: slot i is stored but no longer in use
+	keep    []Keep // of the current step
 	stats   HopStats
 }
 
 // slot is a message that is held.
 type slot struct {
-	kept   bool           // there is something in the copy's slot
-	fresh  bool           // and it is not this
-	msg    relay.Message  // this station is among its hops
-	from   grid.Direction // by which it came; invalid: from the host half, or this one
-	stream uint32         // of the hop by which it came; 0: none
+	kept   bool           // the copy's slot holds something
+	fresh  bool           // and that is not this message
+	msg    relay.Message  // includes this station among its hops
+	from   grid.Direction // the link by which it arrived; invalid: from the host half, or this half
+	stream uint32         // the stream of the hop by which it arrived; 0: none
 	number uint64
-	wait   [grid.NumDirections]uint64 // its numbers where it is on its way
-	passed bool                       // it has gone on to somebody
+	wait   [grid.NumDirections]uint64 // its numbers on the links where it is in flight
+	passed bool                       // a next station has taken it
 	mail   mailState
-	leaves bool      // with this step, to somebody who acknowledges nothing: done at the next tick
-	at     time.Time // when it was taken
-	again  time.Time // when it is tried again; zero: it is under way
+	leaves bool      // goes out with this step, to a neighbour that does not acknowledge: done at the next tick
+	at     time.Time // when this half took it
+	again  time.Time // when to try it again; zero: it is in flight
 }
 
-// mailState is what became of a message for the host half.
+// mailState is the state of a message for the host half.
 type mailState uint8
 
 const (
 	mailNone    mailState = iota
-	mailHanded            // the mailbox has it, if it does not say otherwise before the next tick
-	mailRefused           // tried again
+	mailHanded            // the mailbox has it, unless NotTaken arrives before the next tick
+	mailRefused           // to be retried
 )
 
-// none is the slot of a message that is not held.
+// none is the slot number of a message that is not held.
 const none = -1
 
 func (m *Machine) hopConfig() torus.HopConfig {
@@ -119,7 +120,7 @@ func (m *Machine) hopConfig() torus.HopConfig {
 	return torus.HopConfig{Again: p, Most: 8 * p}
 }
 
-// resumeHops takes over what an earlier life has kept, and is to be called once, with all links made.
+// resumeHops restores the state that an earlier incarnation kept. Call it once, when all links exist.
 func (m *Machine) resumeHops(now time.Time, of Hops) {
 	stream := of.Stream
 	if stream == 0 {
@@ -165,7 +166,7 @@ func (m *Machine) link(d grid.Direction) *link {
 	return m.links[d.Index()]
 }
 
-// hold puts a message into a slot. Its envelope must be the machine's own. Who comes with a number was admitted.
+// hold puts a message into a slot. The machine must own the envelope. A message with a number was admitted already.
 func (m *Machine) hold(now time.Time, msg relay.Message, from *link, hd torus.HopHeader) int {
 	h := &m.hops
 	if hd.Stream == 0 && m.full() {
@@ -198,8 +199,8 @@ func (m *Machine) release(i int) {
 	}
 }
 
-// pass sends a message on its way: to the supervisors by the own host half or through the neighbours, to this node, or
-// nearer to another one.
+// pass forwards a message: to the supervisors through this node's host half or the neighbours, to this node, or towards
+// another node.
 func (m *Machine) pass(now time.Time, i int, msg relay.Message, from *link) {
 	switch {
 	case msg.Kind == relay.Up && m.hostCarries():
@@ -234,7 +235,7 @@ func (m *Machine) onNotTaken(now time.Time, i int) {
 	}
 }
 
-// settle frees the slot of a message that is on nobody's way any more, or says when it is tried again.
+// settle frees the slot of a message that is not in flight any more, or schedules its next attempt.
 func (m *Machine) settle(now time.Time, i int) {
 	if i == none || m.hops.on>>i&1 == 0 {
 		return
@@ -251,8 +252,8 @@ func (m *Machine) settle(now time.Time, i int) {
 	}
 }
 
-// underWay says whether a message waits for a neighbour that can be waited for. One that waits at broken links alone is
-// tried by other ways all the while: who takes it first has it.
+// underWay reports whether a message waits for a neighbour that is worth waiting for. A message that waits at broken
+// links alone is meanwhile tried by other routes, and the first neighbour that takes it keeps it.
 func (m *Machine) underWay(s *slot) bool {
 	for d, n := range s.wait {
 		if l := m.links[d]; n != 0 && l.detail.State() != torus.LinkBroken && !m.masked(l) {
@@ -262,7 +263,7 @@ func (m *Machine) underWay(s *slot) bool {
 	return false
 }
 
-// tickHeld looks at all messages that are held: what the mailbox and this half have had since the last tick is done.
+// tickHeld checks all held messages: those that the mailbox or this half took before this tick are done.
 func (m *Machine) tickHeld(now time.Time) {
 	for on := m.hops.on; on != 0; on &= on - 1 {
 		i := bits.TrailingZeros64(on)
@@ -285,7 +286,7 @@ func (m *Machine) tickHeld(now time.Time) {
 
 func due(now, at time.Time) bool { return !at.IsZero() && !now.Before(at) }
 
-// aged returns the message with the time that it was held here.
+// aged returns the message with its holding time here added.
 func (m *Machine) aged(s *slot, now time.Time) relay.Message {
 	held := now.Sub(s.at)
 	if held <= 0 || len(s.msg.Hops) == 0 {
@@ -298,8 +299,9 @@ func (m *Machine) aged(s *slot, now time.Time) relay.Message {
 	return msg
 }
 
-// send sends a message by a link; a hop has been counted. A neighbour that knows hops has it when it says so, also over
-// a link that is broken: what the one before was told is taken is not dropped on a guess. One that knows none has it at once.
+// send sends a message by a link, after its hop was counted. A neighbour that knows hops has taken it only when it
+// acknowledges, even over a broken link, because this half has promised the message to the previous station and must
+// not drop it on a guess. A neighbour that knows no hops counts as having it at once.
 func (m *Machine) send(now time.Time, i int, l *link, msg relay.Message) {
 	if i == none {
 		m.forward(now, l, msg)
@@ -312,7 +314,7 @@ func (m *Machine) send(now time.Time, i int, l *link, msg relay.Message) {
 	if m.acknowledges(l) {
 		hd, ok := l.hop.Send(now, i)
 		if !ok {
-			return // too many are on their way: it is tried again
+			return // too many are in flight: try again later
 		}
 		if m.sendHop(now, l, hd, msg) {
 			s.wait[l.dir.Index()] = hd.Number
@@ -325,10 +327,10 @@ func (m *Machine) send(now time.Time, i int, l *link, msg relay.Message) {
 	m.forward(now, l, msg)
 }
 
-// acknowledges says whether the neighbour does.
+// acknowledges reports whether the neighbour acknowledges messages.
 func (m *Machine) acknowledges(l *link) bool { return !m.cfg.NoHops && l.session && l.peer.Hops }
 
-// sendHop sends a message under a number, and says whether it fits.
+// sendHop sends a message under a number, and reports whether it fits.
 func (m *Machine) sendHop(now time.Time, l *link, hd torus.HopHeader, msg relay.Message) bool {
 	payload, err := msg.Append(hd.Append(make([]byte, 0, torus.HopHeaderSize+relay.MaxSize)))
 	if err != nil {
@@ -345,7 +347,7 @@ func (m *Machine) sendHop(now time.Time, l *link, hd torus.HopHeader, msg relay.
 	return true
 }
 
-// resend sends again what the neighbour has not acknowledged. It rides on the link's heartbeats.
+// resend repeats messages that the neighbour has not acknowledged, along with the link's heartbeats.
 func (m *Machine) resend(now time.Time, l *link) {
 	if l.hop.InFlight() == 0 || !l.session || l.detail.Restarting || m.masked(l) {
 		return
@@ -358,7 +360,7 @@ func (m *Machine) resend(now time.Time, l *link) {
 	}
 }
 
-// onHop handles a message that is acknowledged, or an acknowledgement.
+// onHop handles a message with a hop header, or an acknowledgement.
 func (m *Machine) onHop(now time.Time, l *link, epoch fault.Epoch, payload []byte) {
 	if m.cfg.NoHops {
 		return
@@ -380,7 +382,7 @@ func (m *Machine) onHop(now time.Time, l *link, epoch fault.Epoch, payload []byt
 	}
 	switch l.hop.Receive(hd) {
 	case torus.HopNew:
-		m.keepHop(l) // a stream that has begun is known before any message of it is
+		m.keepHop(l) // a new stream is known before its first message
 		if m.onMessage(now, l, msg, hd) {
 			l.hop.Take(hd.Number)
 			l.ackDue = true
@@ -392,8 +394,8 @@ func (m *Machine) onHop(now time.Time, l *link, epoch fault.Epoch, payload []byt
 	}
 }
 
-// reroute has messages that wait for a neighbour go another way: it is not heard, or not there for a while. What is
-// for a neighbour that will be back waits for it, and what has no other way goes on waiting under its number.
+// reroute sends messages that wait for a silent or absent neighbour by another route. A message for a neighbour that
+// will return stays there, and one without another route keeps waiting under its number.
 func (m *Machine) reroute(now time.Time, l *link) {
 	d, broken := l.dir.Index(), l.detail.State() == torus.LinkBroken
 	for on := m.hops.on; on != 0; on &= on - 1 {
@@ -416,14 +418,14 @@ func (m *Machine) reroute(now time.Time, l *link) {
 	}
 }
 
-// elsewhere says whether a message has gone on, or is on its way, by another way than a link.
+// elsewhere reports whether a neighbour has accepted a message, or it is in flight, by a route other than this link.
 func (s *slot) elsewhere(link int) bool {
 	wait := s.wait
 	wait[link] = 0
 	return wait != [grid.NumDirections]uint64{} || s.passed || s.leaves || s.mail != mailNone
 }
 
-// giveUp has a message wait at a link no more.
+// giveUp ends a message's wait at a link.
 func (m *Machine) giveUp(i int, l *link) {
 	n := &m.hops.slots[i].wait[l.dir.Index()]
 	if *n != 0 {
@@ -433,27 +435,27 @@ func (m *Machine) giveUp(i int, l *link) {
 	}
 }
 
-// hopChanged draws the conclusions of a change of the link or the neighbour for what waits there.
+// hopChanged handles a change of the link or the neighbour for the messages that wait there.
 func (m *Machine) hopChanged(now time.Time, l *link, was torus.Detail, knew bool) {
 	broken := func(d torus.Detail) bool { return d.State() == torus.LinkBroken }
 	d := l.detail
 	switch {
 	case broken(d) && !broken(was), d.Restarting && !was.Restarting, knew && !l.peer.Hops:
 		m.reroute(now, l)
-	case was.Restarting && !d.Restarting: // it finds what lay before its door first
+	case was.Restarting && !d.Restarting: // it finds the messages that waited for it first
 		l.hop.Put(now.Add(m.cfg.Periods.LinkPeriod))
 	}
 }
 
-// keepHop has the state of a link's hop kept, if it has changed.
+// keepHop stores the state of a link's hop if it has changed.
 func (m *Machine) keepHop(l *link) {
 	if l.hop.Changed() {
 		m.hops.keep = append(m.hops.keep, Keep{Dir: l.dir, Bytes: l.hop.Snapshot().Append(nil)})
 	}
 }
 
-// commit asks for everything to be kept that has changed, in the order in which it must be: messages before the windows that
-// say that they were taken, and both before slots are free; and acknowledges then what was taken.
+// commit stores all changes in the required order: messages before the windows that acknowledge them, and both before
+// slots are freed. Then it acknowledges the messages taken.
 func (m *Machine) commit() {
 	h := &m.hops
 	for c := h.changed & h.on; c != 0; c &= c - 1 {

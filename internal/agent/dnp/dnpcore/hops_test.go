@@ -15,8 +15,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/relay"
 )
 
-// What is kept is asked for in the order that lets this half be killed between any two of it: a stream before the first
-// message of it, the message before the window that says that it was taken, and no acknowledgement before all of that.
+// Stores are ordered so that this half may be killed between any two stores: a stream before its first message, the
+// message before the window that acknowledges it, and every acknowledgement after all of these.
 func TestKeptBeforeAcknowledged(t *testing.T) {
 	w := newWorld(t, "2x2x1", "0,0,0")
 	p := w.peer(grid.YPlus)
@@ -52,8 +52,8 @@ func TestKeptBeforeAcknowledged(t *testing.T) {
 	}
 }
 
-// When all slots are full a message is neither taken nor acknowledged, and it is taken when it comes again and there is
-// room. What comes in the own half's name goes on all the same.
+// When all slots are full a message is neither accepted nor acknowledged. It is accepted when it comes again and there
+// is room. The half's own messages are sent all the same.
 func TestNoRoom(t *testing.T) {
 	w := newWorld(t, "2x2x1", "0,0,0")
 	w.m.cfg.RelayRate = 1000
@@ -76,7 +76,7 @@ func TestNoRoom(t *testing.T) {
 		t.Fatalf("%+v", s)
 	}
 	last := p.hop
-	p.hop = torus.NewHop(w.m.hopConfig(), 99) // whose window is free
+	p.hop = torus.NewHop(w.m.hopConfig(), 99) // its window is free
 	up(1000)
 	if s := w.m.HopStats(); s.Held != room || s.Refused != 1 {
 		t.Errorf("%+v", s)
@@ -97,7 +97,7 @@ func TestNoRoom(t *testing.T) {
 	}
 }
 
-// When too many are on their way over a link a message that was acknowledged waits until there is room, and goes then.
+// When too many messages are in flight over a link, an acknowledged message waits until there is room, and then goes.
 func TestWindowFull(t *testing.T) {
 	w := newWorld(t, "3x1x1", "0,0,0")
 	for _, p := range w.peers {
@@ -133,7 +133,7 @@ func TestWindowFull(t *testing.T) {
 	}
 }
 
-// The time that a message is held counts, also across a restart.
+// Holding time counts, also across a restart.
 func TestHeldTimeCounts(t *testing.T) {
 	w := newWorld(t, "2x2x1", "0,0,0")
 	p := w.peer(grid.XPlus)
@@ -168,7 +168,7 @@ func TestHeldTimeCounts(t *testing.T) {
 	t.Errorf("not sent again: %+v", out.Frames)
 }
 
-// A link on which nothing is passed on carries heartbeats, and they are no longer for all that.
+// An idle link carries only heartbeats, which are no longer than without hops.
 func TestIdleLinksCarryHeartbeatsAlone(t *testing.T) {
 	w := newWorld(t, "2x2x1", "0,0,0")
 	for _, p := range w.peers {
@@ -197,7 +197,7 @@ func TestIdleLinksCarryHeartbeatsAlone(t *testing.T) {
 	}
 }
 
-// A frame of TypeHop that makes no sense is the neighbour's fault, and not taken to be a message.
+// A malformed frame of TypeHop is the neighbour's fault, and is not taken as a message.
 func TestHopMalformed(t *testing.T) {
 	w := newWorld(t, "2x2x1", "0,0,0")
 	w.frame(w.peer(grid.XPlus), torus.TypeHop, []byte("short"))
@@ -216,14 +216,14 @@ func FuzzDecodeSlot(f *testing.F) {
 	}
 	f.Add(b)
 	f.Add(b[:slotHeader])
-	up := append(append([]byte(nil), b[:slotHeader]...), 1, byte(relay.Up), 0, 3, 0, 9, 0, 0, 0, 0, 0, 'x') // where no coordinates are
+	up := append(append([]byte(nil), b[:slotHeader]...), 1, byte(relay.Up), 0, 3, 0, 9, 0, 0, 0, 0, 0, 'x') // no coordinates
 	f.Add(up)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s, ok := decodeSlot(b)
 		if !ok {
 			return
 		}
-		again, err := s.encode() // not always the same bytes: the message leaves out what lies where nothing is looked at
+		again, err := s.encode() // not always the same bytes: the message leaves out unused fields
 		if err != nil || len(b) > MaxKept {
 			t.Fatalf("%x becomes %x, %v", b, again, err)
 		}

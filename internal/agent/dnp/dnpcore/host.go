@@ -13,7 +13,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/health"
 )
 
-// onHost lets the reader judge a taken word, and takes over what the word says.
+// onHost lets the reader judge a taken word, and applies the word's content.
 func (m *Machine) onHost(now time.Time, ev Host) {
 	if ev.Unreadable {
 		m.raise(now, watchdog.AddrEngine, watchdog.EngineRegisterFile)
@@ -36,7 +36,7 @@ func (m *Machine) onHost(now time.Time, ev Host) {
 	}
 }
 
-// judge gives the sample of a read to the watchdog reader (seed 001 §III-E).
+// judge passes a read sample to the watchdog reader (seed 001 §III-E).
 func (m *Machine) judge(now time.Time, s watchdog.Sample) {
 	if s.Corrupt {
 		m.raise(now, watchdog.AddrEngine, watchdog.EngineRegisterBad)
@@ -59,23 +59,23 @@ func (m *Machine) judge(now time.Time, s watchdog.Sample) {
 		m.becomeAlive(now)
 	case watchdog.Stale:
 		m.becomeStale(now, out.Age)
-	default: // nothing leads back to Waiting
+	default: // no transition leads back to Waiting
 	}
 }
 
-// becomeStale is the total host breakdown (Table II): the neighbours are told by the next frame,
-// which goes at once, and the supervisors by a report through them.
+// becomeStale handles the total host breakdown (Table II): it informs the neighbours by a frame at once, and the
+// supervisors by a report through them.
 func (m *Machine) becomeStale(now time.Time, age time.Duration) {
 	m.verdict = watchdog.Stale
 	m.note(NoteHost, "the host half does not validate its word: last valid %s ago", age.Round(time.Millisecond))
-	m.ledger.Changes(now) // told by the host half while it lived
+	m.ledger.Changes(now) // the host half reported these while it lived
 	m.state(now, fault.ComponentHost, fault.Failed, fault.KindWatchdog, m.whyStale(now), age)
 	m.test(now, selftest.Excused{Module: selftest.Module{Kind: selftest.Mailbox}})
 	m.speaking, m.digestAt, m.aliveAt, m.farewellAt = true, now.Add(m.cfg.Periods.DigestPeriod), time.Time{}, time.Time{}
 	m.beatAll()
 }
 
-// whyStale says why the host half has failed: what its daemon says, if that has given it up.
+// whyStale returns why the host half has failed: its daemon's reason, if the daemon has given it up.
 func (m *Machine) whyStale(now time.Time) string {
 	if why := health.GivenUp(m.health.As(now).Host); why != "" {
 		return why
@@ -83,7 +83,7 @@ func (m *Machine) whyStale(now time.Time) string {
 	return "watchdog word not valid"
 }
 
-// onHealth takes what is known of a half.
+// onHealth records the health of a half.
 func (m *Machine) onHealth(now time.Time, ev Health) {
 	m.health.Set(now, ev.Half, ev.Health)
 	if ev.Half == fault.HalfHost && m.verdict == watchdog.Stale {
@@ -91,10 +91,10 @@ func (m *Machine) onHealth(now time.Time, ev Health) {
 	}
 }
 
-// becomeAlive ends the host's breakdown: the host half speaks again. It needs a moment until its
-// first digest; only then this half withdraws what it said in the host's place (farewell). By what this half says
-// supervisors lift their verdict: the host half comes first, for it may have to say that it was restarted, or is sick; this half's
-// word is for one that cannot be heard.
+// becomeAlive ends the host's breakdown: the host half speaks again. That half needs a moment until its first digest;
+// only then this half withdraws its statements in the host's place (farewell). A statement of this half would lift the
+// supervisors' verdict. The host half must speak first, because it may have to report a restart or a sickness; this
+// half speaks only for a host that is silent.
 func (m *Machine) becomeAlive(now time.Time) {
 	was := m.verdict
 	m.verdict = watchdog.Alive
@@ -110,7 +110,7 @@ func (m *Machine) becomeAlive(now time.Time) {
 	m.farewellAt = m.aliveAt.Add(m.cfg.Periods.DigestPeriod)
 }
 
-// farewell is the last digest: what it does not mention, this half no longer says.
+// farewell sends the last digest: this half withdraws every statement that the digest omits.
 func (m *Machine) farewell(now time.Time) {
 	m.farewellAt = time.Time{}
 	m.add(now, fault.Report{Digest: true, Observations: alive(m.self)})
@@ -123,12 +123,12 @@ func alive(node fault.NodeID) []fault.Observation {
 	}
 }
 
-// hostCarries says whether the own host half can pass something to the supervisors.
+// hostCarries reports whether this node's host half can pass messages to the supervisors.
 func (m *Machine) hostCarries() bool {
 	return m.verdict == watchdog.Alive && m.host.ServiceNetwork != watchdog.HealthBroken
 }
 
-// report sends what changed in this step, or the digest when it is due, while this half speaks.
+// report sends the changes of this step, or the digest when due, while this half speaks.
 func (m *Machine) report(now time.Time) {
 	if !m.speaking {
 		if !m.aliveAt.IsZero() && !now.Before(m.aliveAt) {
@@ -143,7 +143,7 @@ func (m *Machine) report(now time.Time) {
 	if changes := m.ledger.Changes(now); changes != nil {
 		m.add(now, fault.Report{Observations: changes})
 	}
-	if now.Before(m.digestAt) || m.inhibited() { // what is not said is not waited for: no rail is called dead over a drain
+	if now.Before(m.digestAt) || m.inhibited() { // nothing waits for withheld digests, so a drain makes no rail look dead
 		return
 	}
 	m.digestAt = now.Add(m.cfg.Periods.DigestPeriod)
@@ -156,7 +156,7 @@ func (m *Machine) add(now time.Time, r fault.Report) {
 	h := m.host
 	h.Valid = m.verdict == watchdog.Alive
 	r.Uptime = now.Sub(m.start)
-	if !r.Digest || r.Uptime < 4*m.cfg.Periods.DigestPeriod { // constant during one life, and later digests by the torus need every byte
+	if !r.Digest || r.Uptime < 4*m.cfg.Periods.DigestPeriod { // constant during one incarnation, and later digests by the torus need every byte
 		r.Platform = fault.PlatformSharedKernel // the halves map one register file
 	}
 	r.Registers = fault.Registers{
@@ -165,7 +165,7 @@ func (m *Machine) add(now time.Time, r fault.Report) {
 	m.sender.Add(now, r)
 }
 
-// deliver hands over what the outbox wants of this step.
+// deliver carries out the outbox's output of this step.
 func (m *Machine) deliver(now time.Time) {
 	o := m.sender.Take()
 	m.out.Effects = o.Effects
@@ -179,7 +179,7 @@ func (m *Machine) deliver(now time.Time) {
 	}
 }
 
-// answer answers a challenge with this half's own key.
+// answer answers a challenge, signed with this half's own key.
 func (m *Machine) answer(c *lofamov1.Challenge) {
 	m.out.Seal = append(m.out.Seal, Seal{Attempt: 1, Answer: &lofamov1.Answer{
 		Nonce: c.GetNonce(), Node: string(m.self), Half: lofamov1.Half_HALF_DNP, Epoch: uint64(m.Epoch()),

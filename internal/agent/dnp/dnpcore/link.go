@@ -9,13 +9,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
-// link is what the machine keeps of one direction.
+// link holds the machine's state of one direction.
 type link struct {
 	dir      grid.Direction
 	dst      grid.Coord
 	machine  *torus.Link
-	session  bool         // a handshake has been: frames can be sent
-	detail   torus.Detail // without the loss
+	session  bool         // a handshake has succeeded: frames can be sent
+	detail   torus.Detail // without the loss rate
 	loss     uint16       // as last written
 	peer     torus.PeerStatus
 	wake     time.Time
@@ -24,13 +24,13 @@ type link struct {
 	bulk     bucket // for back messages
 	cause    uint32 // as last written
 	hop      *torus.Hop
-	ackDue   bool        // what came by the hop is acknowledged with this step
-	swap     bool        // a message has the place of one that is on its way there
-	rxEpoch  fault.Epoch // the neighbour's, when its present stream began; 0: not known
+	ackDue   bool        // acknowledge received messages with this step
+	swap     bool        // a message took the slot of one that is in flight there
+	rxEpoch  fault.Epoch // the neighbour's at the start of its present stream; 0: not known
 	protocol [numRules]uint64
 
-	maskNoted time.Time // the last line in the log of the neighbour's mask
-	maskQuiet int       // changes of it since
+	maskNoted time.Time // when the neighbour's mask was last logged
+	maskQuiet int       // mask changes since then
 }
 
 func newLink(cfg Config, d grid.Direction, now time.Time) (*link, error) {
@@ -51,7 +51,7 @@ func newLink(cfg Config, d grid.Direction, now time.Time) (*link, error) {
 	return l, nil
 }
 
-// extension is the detail word.
+// extension returns the detail word.
 func (l *link) extension() Extension {
 	d := l.detail
 	if !d.Silent {
@@ -60,18 +60,18 @@ func (l *link) extension() Extension {
 	return Extension{l.dir, d.Encode()}
 }
 
-// usable says whether a message sent by the link is likely to arrive soon: over one whose neighbour is
-// being restarted it lies before its door.
+// usable reports whether a message sent by the link is likely to arrive soon. A neighbour that is being restarted does
+// not read its messages yet.
 func (l *link) usable() bool {
 	return l.session && l.detail.State() != torus.LinkBroken && !l.detail.Restarting
 }
 
-// informed says whether what the neighbour says of itself is known now.
+// informed reports whether the neighbour's status is currently known.
 func (l *link) informed() bool {
 	return !l.detail.Silent && l.detail.Rx != torus.LinkUnknown && l.detail.Rx != torus.LinkBroken
 }
 
-// status is what every frame by a link says of this node.
+// status returns the status of this node that every frame by a link carries.
 func (m *Machine) status(l *link) torus.Status {
 	w := m.word
 	w.Valid = true
@@ -100,7 +100,7 @@ func (m *Machine) beat(l *link) {
 	}
 }
 
-// beatAll tells all neighbours at once: the host's fate does not wait for the next heartbeat.
+// beatAll informs all neighbours at once: the host's state does not wait for the next heartbeat.
 func (m *Machine) beatAll() {
 	for _, l := range m.links {
 		if l != nil {
@@ -130,7 +130,7 @@ func (m *Machine) onFrame(now time.Time, ev *Frame) {
 		m.onBarrierFrame(now, l, ev.Frame.Payload)
 	case torus.TypeTest:
 		m.onTestFrame(now, l, ev.Frame.Payload)
-	default: // they have no payload, or one that is not known here
+	default: // frames without a payload, or with one not known here
 	}
 }
 
@@ -141,7 +141,7 @@ func (m *Machine) onBad(now time.Time, ev Bad) {
 	}
 }
 
-// onSession begins to send at once: the first frame is what tells the neighbour of the session.
+// onSession begins to send at once, because the first frame informs the neighbour of the session.
 func (m *Machine) onSession(now time.Time, ev Session) {
 	l := m.links[ev.Dir.Index()]
 	if l == nil {
@@ -154,12 +154,12 @@ func (m *Machine) onSession(now time.Time, ev Session) {
 	m.waysChanged(now)
 }
 
-// afterLink draws the conclusions of a step of a link machine.
+// afterLink handles the output of a link machine's step.
 func (m *Machine) afterLink(now time.Time, l *link, out *torus.LinkOutput) {
 	l.wake = out.Wake
 	if loss := l.machine.Loss(); loss != l.loss {
 		l.loss = loss
-		m.out.Details = append(m.out.Details, l.extension()) // for the foresight: nobody is woken
+		m.out.Details = append(m.out.Details, l.extension()) // for failure prediction; wakes no half
 	}
 	if !out.Changed && !out.PeerChanged {
 		return
@@ -191,7 +191,7 @@ func (m *Machine) linkChanged(now time.Time, l *link, d torus.Detail) {
 	m.stateLink(now, l)
 }
 
-// stateLink states the link for the time when this half speaks; the host half does otherwise.
+// stateLink reports the link while this half speaks; otherwise the host half reports it.
 func (m *Machine) stateLink(now time.Time, l *link) {
 	state, kind, detail, age := fault.Unknown, fault.KindSelf, "", time.Duration(0)
 	switch l.detail.State() {
@@ -199,7 +199,7 @@ func (m *Machine) stateLink(now time.Time, l *link) {
 		state = fault.Normal
 	case torus.LinkSick:
 		state, kind = fault.Sick, fault.KindErrorRatio
-		if l.detail.Restarting { // the neighbour said so
+		if l.detail.Restarting { // as the neighbour announced
 			kind, detail = fault.KindDescriptor, "restarting"
 		} else if l.detail.ExpressDeaf && l.detail.Rx == torus.LinkNormal {
 			detail = torus.DeafDetail
@@ -214,7 +214,7 @@ func (m *Machine) stateLink(now time.Time, l *link) {
 	m.state(now, fault.Link(l.dir), state, kind, detail, age)
 }
 
-// linkHealth is the field of Table III. It has no word for unknown; the detail has.
+// linkHealth returns the link's field of Table III. The field cannot express unknown; the detail can.
 func linkHealth(s torus.LinkState) watchdog.Health {
 	switch s {
 	case torus.LinkSick:
@@ -226,10 +226,10 @@ func linkHealth(s torus.LinkState) watchdog.Health {
 	}
 }
 
-// neighbourChanged puts into bit and nibble of a direction what the neighbour says of its host: a
-// bit with an empty nibble is a breakdown, one with a nibble the parts that are broken (§IV-B,
-// Tables III and V). Over a link that brings nothing both are cleared: nothing is known then. The
-// last cause before a breakdown stays on the extension page until the host lives again.
+// neighbourChanged writes the state of a neighbour's host into the bit and the nibble of its direction: a bit with an
+// empty nibble is a breakdown, one with a nibble lists the broken parts (§IV-B, Tables III and V). Over a silent link
+// both are cleared, because the state is unknown. The last cause before a breakdown stays on the extension page until
+// the host lives again.
 func (m *Machine) neighbourChanged(l *link) {
 	i := l.dir.Index()
 	var failed bool

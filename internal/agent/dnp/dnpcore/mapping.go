@@ -13,26 +13,27 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
-// A supervisor has this half map a region that its own evidence does not reach (seed 003 §5.2.3.2, Figure 18): probes go as test frames, by
-// paths that were found a moment before, and what was found goes up as an answer does. Every half passes probes on, and answers them;
-// it keeps nothing of them. Nothing else waits for it.
+// A supervisor orders this half to map a region about which the supervisor has no evidence (seed 003 §5.2.3.2, Figure
+// 18). Probes travel as test frames along routes found a moment before, and the findings go up in the same way as an
+// answer. Every half forwards and answers probes without keeping state for them. No other work waits for a mapping.
 //
 //	none ──order──► waiting ──mapEvery since the last──► running ──done──► said
 //	                   ▲                                   │                │
 //	                   └────────────── newer order ────────┴────────────────┘
 //
-// The same order again has what was found said again; an older one is refused, as that of a diagnosis is (see order.Runs).
+// Repeating an order makes the half repeat its findings. It refuses an older order, as for a diagnosis (see
+// order.Runs).
 
-// mapEvery is from the beginning of one run to the beginning of the next.
+// mapEvery is the least time between the beginnings of two runs.
 const mapEvery = 2 * time.Second
 
-// mapPart is how many nodes are said in one message: with the signature it fits what is relayed.
+// mapPart is the number of nodes per message: with the signature, that fits a relayed message.
 const mapPart = servicenet.MaxMapNodes
 
-// mapMark begins a probe that lies in the host half's mailbox.
+// mapMark is the prefix of a probe in the host half's mailbox.
 var mapMark = [...]byte{'L', 'F', 'M', 'H'}
 
-// survey is what the machine keeps of the mapping that it was last asked for.
+// survey holds the state of the latest mapping order.
 type survey struct {
 	order   *lofamov1.MapOrder // nil: none yet
 	runs    order.Runs
@@ -42,13 +43,13 @@ type survey struct {
 	began   time.Time // the last run
 	wake    time.Time // while waiting or running; zero: neither
 
-	found   []mapping.Found // of the order, once done
-	refused string          // why it mapped nothing; empty: it did
-	part    int             // the next to be said
-	sayAt   time.Time       // when; zero: all is said
-	attempt int             // to say it
+	found   []mapping.Found // the findings of the order, once done
+	refused string          // why it mapped nothing; empty: it did map
+	part    int             // the next part to send
+	sayAt   time.Time       // when to send it; zero: all parts are sent
+	attempt int             // the attempt number of these messages
 
-	budget [grid.NumDirections]bucket // of probes that come by each link
+	budget [grid.NumDirections]bucket // for probes that arrive by each link
 }
 
 func newSurvey(cfg Config, now time.Time) (s survey) {
@@ -83,7 +84,7 @@ func (m *Machine) onMapOrder(now time.Time, o *lofamov1.MapOrder, by string) {
 	}
 }
 
-// tickMapping does what is due.
+// tickMapping does the due work of a mapping.
 func (m *Machine) tickMapping(now time.Time) {
 	s := &m.survey
 	m.sayMapped(now)
@@ -93,7 +94,7 @@ func (m *Machine) tickMapping(now time.Time) {
 	m.surveying(now, mapping.Tick{})
 }
 
-// beginMapping begins the run of the last order.
+// beginMapping begins the run of the latest order.
 func (m *Machine) beginMapping(now time.Time) {
 	s := &m.survey
 	s.beginAt, s.began = time.Time{}, now
@@ -117,7 +118,7 @@ func (m *Machine) beginMapping(now time.Time) {
 	s.machine = mapping.New(cfg, now)
 }
 
-// mapWord is what this half says of itself.
+// mapWord returns this half's description of itself.
 func (m *Machine) mapWord() mapping.Word {
 	var w mapping.Word
 	for i, l := range m.links {
@@ -157,7 +158,7 @@ func (m *Machine) surveying(now time.Time, ev mapping.Event) {
 	}
 }
 
-// sayMapped says the next part of what was found, when it is due: one after the other, as the findings of a diagnosis.
+// sayMapped sends the next part of the findings when due: one after the other, as for a diagnosis.
 func (m *Machine) sayMapped(now time.Time) {
 	s := &m.survey
 	if s.sayAt.IsZero() || now.Before(s.sayAt) {
@@ -192,15 +193,15 @@ func knowledge(k mapping.Knowledge) lofamov1.MapKnowledge {
 	}
 }
 
-// sendMap sends a probe, if the link carries anything. A half of an earlier version does nothing with it.
+// sendMap sends a probe if the link is usable. A half of an earlier version ignores it.
 func (m *Machine) sendMap(d grid.Direction, data []byte) {
 	if l := m.links[d.Index()]; l != nil && l.usable() {
 		m.sendTest(l, testMap, data)
 	}
 }
 
-// onMapFrame passes a probe on, answers it, or takes an answer. What stands in it is only believed as far as it says which way to go next:
-// by links of this node, mapping.MaxPath of them, and within the budget of the link by which it came.
+// onMapFrame forwards a probe, answers it, or takes an answer. It trusts a probe only for the next direction: by links
+// of this node, for mapping.MaxPath steps, and within the budget of the link by which it arrived.
 func (m *Machine) onMapFrame(now time.Time, l *link, data []byte) {
 	if !m.survey.budget[l.dir.Index()].take(now) {
 		return
@@ -220,7 +221,7 @@ func (m *Machine) onMapFrame(now time.Time, l *link, data []byte) {
 	}
 }
 
-// onMapMail takes a probe that the own host half sent back, and says whether it is one.
+// onMapMail takes a probe that this node's host half sent back, and reports whether the data is one.
 func (m *Machine) onMapMail(data []byte) bool {
 	probe, ok := bytes.CutPrefix(data, mapMark[:])
 	if !ok {

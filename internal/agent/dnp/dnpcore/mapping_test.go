@@ -14,7 +14,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/mapping"
 )
 
-// mapIt gives a half an order to map all other nodes, or those of a region.
+// mapIt orders a half to map all other nodes, or those of a region.
 func (w *mesh) mapIt(n *meshNode, term, count uint64, region ...uint32) {
 	if len(region) == 0 {
 		for r := range w.dims.Nodes() {
@@ -32,7 +32,7 @@ func (w *mesh) mapOrder(n *meshNode, o *lofamov1.MapOrder) {
 	w.step(n, Opened{servicenet.Opened{Role: servicenet.RoleSupervisor, Name: "s1", Msg: msg}})
 }
 
-// awaitMap lets time pass until a half has said all of an order, and returns what it found by rank.
+// awaitMap advances the time until a half has sent all findings of an order, and returns them by rank.
 func (w *mesh) awaitMap(n *meshNode, count uint64) map[uint32]*lofamov1.MappedNode {
 	w.t.Helper()
 	for range 12_000 {
@@ -55,8 +55,8 @@ func (w *mesh) awaitMap(n *meshNode, count uint64) map[uint32]*lofamov1.MappedNo
 	return nil
 }
 
-// A half maps what is connected with it, around dead links and dead nodes, and what is not stays unknown. Nobody finds himself or a
-// neighbour sick of it.
+// A half maps all nodes connected with it, around dead links and dead nodes; other nodes stay unknown. Mapping makes no
+// half report itself or a neighbour as sick.
 func TestMeshMapping(t *testing.T) {
 	seeds := uint64(3)
 	if testing.Short() {
@@ -95,7 +95,7 @@ func TestMeshMapping(t *testing.T) {
 	}
 }
 
-// checkMapped holds what was found of a node against what is.
+// checkMapped compares the findings about a node with its real state.
 func (w *mesh) checkMapped(n *meshNode, f *lofamov1.MappedNode, connected bool) {
 	w.t.Helper()
 	dnp, host, links := lofamov1.MapKnowledge_MAP_UNKNOWN, lofamov1.MapKnowledge_MAP_UNKNOWN, uint32(0)
@@ -115,12 +115,13 @@ func (w *mesh) checkMapped(n *meshNode, f *lofamov1.MappedNode, connected bool) 
 	}
 }
 
-// The same order again has it said again, an older one is refused, and what is not for this half, or of another topology, too.
+// Repeating an order repeats the findings. A half refuses an older order, an order for another half, and one of another
+// topology.
 func TestMapOrders(t *testing.T) {
 	w := newMesh(t, "4x1x1", 1, nil)
 	n := w.nodes[0]
 	w.mapIt(n, 5, 7)
-	w.mapIt(n, 5, 7) // while it is under way
+	w.mapIt(n, 5, 7) // while it runs
 	w.awaitMap(n, 7)
 	w.run(time.Second)
 	if len(n.mapped) != 1 {
@@ -134,13 +135,13 @@ func TestMapOrders(t *testing.T) {
 	if len(n.mapped) != 2 || n.mapped[1].GetNumber().GetCount() != 7 {
 		t.Errorf("the same again, two older ones and one for another: said %v", n.mapped)
 	}
-	w.mapIt(n, 5, 8, 0, 99) // itself, and nowhere
+	w.mapIt(n, 5, 8, 0, 99) // itself, and a place outside the torus
 	w.run(2 * time.Second)
 	if last := n.mapped[len(n.mapped)-1]; len(n.mapped) != 3 || !strings.Contains(last.GetError(), "region") || len(last.GetNodes()) > 0 {
 		t.Errorf("a region that is none: said %v", n.mapped[2:])
 	}
 	was := len(n.mapped)
-	for count := range uint64(20) { // a supervisor that gives orders as fast as it can
+	for count := range uint64(20) { // a supervisor that sends orders as fast as it can
 		w.mapIt(n, 6, 1+count, 1)
 		w.run(100 * time.Millisecond)
 	}
@@ -149,7 +150,7 @@ func TestMapOrders(t *testing.T) {
 		t.Errorf("%d runs in five seconds: want one each %s", runs, mapEvery)
 	}
 	w.run(order.RunsLast + time.Second)
-	w.mapIt(n, 2, 1, 1) // of a store that began anew
+	w.mapIt(n, 2, 1, 1) // of a new store
 	w.run(3 * time.Second)
 	if last := n.mapped[len(n.mapped)-1]; last.GetNumber().GetTerm() != 2 {
 		t.Errorf("an order of a lower term, long after: %v", last)
@@ -162,7 +163,7 @@ func TestMapOrders(t *testing.T) {
 	}
 }
 
-// Whoever sends probes without end has none passed on beyond the budget, and a probe that is not on its way ends.
+// A half forwards probes only within the sender's budget, and drops a probe that is off its route.
 func TestMapBudget(t *testing.T) {
 	w := newMesh(t, "4x1x1", 1, nil)
 	run := mapping.New(mapping.Config{Dims: w.dims, At: grid.Coord{}, Region: []grid.Coord{{X: 1}, {X: 2}}, Run: 3,

@@ -11,26 +11,26 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
-// The channel mask (seed 003 §5.2.3.1): a masked link carries heartbeats, tests and acknowledgements, so that there is
-// evidence of it, and no messages. What is wanted is known at once, to the neighbour too, by FlagMasked, so that neither end
-// sends any more; it is in force when nothing waits on the link, for a router's world must not change under a message
-// that is on its way. What waits there goes another way meanwhile, or is given up after hopLife: its origin has it still. While the fault
-// management procedure is under way nothing is masked until it says that the network is clear, or is over.
+// The channel mask (seed 003 §5.2.3.1): a masked link carries heartbeats, tests and acknowledgements, which provide
+// evidence about it, but no messages. The wanted mask takes effect for new messages at once, at the neighbour too
+// (FlagMasked). The mask is in force when no message waits on the link, because a router's routes must not change under
+// a message in flight. Messages that wait there take another route or expire after hopLife; their origin still has
+// them. During the fault management procedure nothing is masked until the network is clear or the procedure is over.
 //
 //	usable ──wanted masked──► draining ──nothing waits──► masked ──wanted usable──► usable
 //
-// A message that comes over a masked link all the same is taken: the neighbour may be draining, or of a version that knows no
+// A message that arrives over a masked link is accepted: the neighbour may be draining, or of a version that knows no
 // masks.
 type masks struct {
 	order.Holder[chanmask.State]
-	base  chanmask.Mask // what the configuration leaves
-	force chanmask.Mask // what is in force at this end
+	base  chanmask.Mask // channels that the configuration leaves usable
+	force chanmask.Mask // the mask in force at this end
 }
 
-// maskAgain is the time between two statuses while there is something to say that is not a matter of course.
+// maskAgain is the time between two statuses while the mask is not the default one.
 const maskAgain = 30 * time.Second
 
-// maskNoteEvery is the least time between two lines in the log of what a neighbour does with its end of a link.
+// maskNoteEvery is the least time between two log lines about a neighbour's mask of a link.
 const maskNoteEvery = 10 * time.Second
 
 func newMasks(cfg Config, now time.Time) masks {
@@ -38,48 +38,48 @@ func newMasks(cfg Config, now time.Time) masks {
 	if cfg.Mask != nil {
 		k.State = *cfg.Mask
 	}
-	if !cfg.Procedure.MaskDead { // it has no word any more
+	if !cfg.Procedure.MaskDead { // the node has no mask of its own any more
 		k.State.Own = chanmask.All
 	}
-	k.force = k.wanted() // nothing is on its way yet
+	k.force = k.wanted() // nothing is in flight yet
 	if k.speaks() {
 		k.Tell(now.Add(cfg.Periods.DigestPeriod))
 	}
 	return k
 }
 
-// wanted is what is to be in force.
+// wanted returns the mask that is to come into force.
 func (k *masks) wanted() chanmask.Mask { return k.State.InForce() & k.base }
 
-// speaks says whether the supervisors are told without being asked.
+// speaks reports whether this half sends its mask to the supervisors unasked.
 func (k *masks) speaks() bool {
 	return k.Lost || k.State != chanmask.Fresh() || k.base != chanmask.All
 }
 
-// OwnMask is this node's own word on its channels, of a person at the node (lofamo-agent mask). Its diagnosis has one without this event
-// (Config.Procedure.MaskDead).
+// OwnMask is a mask that a person sets at this node (lofamo-agent mask). The node's diagnosis sets one without this
+// event (Config.Procedure.MaskDead).
 type OwnMask struct{ Mask chanmask.Mask }
 
 func (OwnMask) dnpEvent() {}
 
-// MaskKept says that this state is on disk, or that the disk does not take it.
+// MaskKept says that this state is on disk, or that the disk refuses it.
 type MaskKept struct{ State chanmask.State }
 
 func (MaskKept) dnpEvent() {}
 
-// onMaskKept has the supervisors told, unless there is a newer state to keep.
+// onMaskKept reports the state to the supervisors, unless a newer one is waiting for the disk.
 func (m *Machine) onMaskKept(now time.Time, of chanmask.State) {
 	if m.mask.Stored(of) {
 		m.tickMask(now)
 	}
 }
 
-// masked says whether a link is kept free of messages, by either end (§6.1).
+// masked reports whether either end keeps a link free of messages (§6.1).
 func (m *Machine) masked(l *link) bool {
 	return !chanmask.Used(m.mask.wanted()&m.mask.force, l.dir, l.peer.Masked)
 }
 
-// masking says whether there is a link that works and is masked: then it is no fault that no way leads on.
+// masking reports whether a working link is masked: then a missing route is no fault.
 func (m *Machine) masking() bool {
 	for _, l := range m.links {
 		if l != nil && l.usable() && m.masked(l) {
@@ -89,10 +89,10 @@ func (m *Machine) masking() bool {
 	return false
 }
 
-// mayChangeMask says whether a link may leave the set of those that messages go by: nothing waits there.
+// mayChangeMask reports whether a link may become masked: no message waits there.
 func (m *Machine) mayChangeMask(l *link) bool { return l.hop.InFlight() == 0 }
 
-// setHeld takes the word of a person at the node.
+// setHeld applies the mask that a person sets at this node.
 func (m *Machine) setHeld(now time.Time, usable chanmask.Mask) {
 	next := m.mask.State
 	if next.Held = chanmask.All &^ usable; next != m.mask.State {
@@ -100,7 +100,7 @@ func (m *Machine) setHeld(now time.Time, usable chanmask.Mask) {
 	}
 }
 
-// setOwn takes this node's own word, of its diagnosis.
+// setOwn applies the mask that this node's diagnosis sets.
 func (m *Machine) setOwn(now time.Time, own chanmask.Mask) {
 	next := m.mask.State
 	if next.Own = own & chanmask.All; next != m.mask.State {
@@ -108,7 +108,8 @@ func (m *Machine) setOwn(now time.Time, own chanmask.Mask) {
 	}
 }
 
-// onMaskOrder takes the supervisors' word, and answers whatever it is: who asks again has not heard.
+// onMaskOrder applies the supervisors' order. It always answers, because a repeated order shows that an answer was
+// lost.
 func (m *Machine) onMaskOrder(now time.Time, o *lofamov1.MaskOrder) {
 	next, verdict := m.mask.State.Order(o.GetNumber(), chanmask.Mask(o.GetMask()))
 	if m.mask.State.Number == 0 && order.OtherLife(o.GetEpoch(), o.GetEpochUnknown(), uint64(m.Epoch())) {
@@ -129,7 +130,8 @@ func (m *Machine) onMaskOrder(now time.Time, o *lofamov1.MaskOrder) {
 	m.tickMask(now)
 }
 
-// changeMask is the only writer of what is wanted. Neighbours are told at once, supervisors when it is kept.
+// changeMask is the only writer of the wanted mask. It informs neighbours at once, and supervisors when the mask is
+// stored.
 func (m *Machine) changeMask(now time.Time, next chanmask.State) {
 	was := m.mask.wanted()
 	m.mask.Change(next)
@@ -149,7 +151,7 @@ func (m *Machine) changeMask(now time.Time, next chanmask.State) {
 	m.settleMask(now)
 }
 
-// peerMasked follows what the neighbour says of its end.
+// peerMasked records a mask change at the neighbour's end.
 func (m *Machine) peerMasked(now time.Time, l *link) {
 	if since := now.Sub(l.maskNoted); l.maskNoted.IsZero() || since >= maskNoteEvery {
 		more := ""
@@ -158,7 +160,7 @@ func (m *Machine) peerMasked(now time.Time, l *link) {
 		}
 		m.note(NoteMask, "link %s: masked by the neighbour %t%s", l.dir, l.peer.Masked, more)
 		l.maskNoted, l.maskQuiet = now, 0
-	} else { // a neighbour that says now this and now that fills no log
+	} else { // limits the log lines about a neighbour that keeps changing its mask
 		l.maskQuiet++
 	}
 	if l.peer.Masked {
@@ -166,7 +168,7 @@ func (m *Machine) peerMasked(now time.Time, l *link) {
 	}
 }
 
-// settleMask brings into force what may be.
+// settleMask brings the wanted mask into force where possible.
 func (m *Machine) settleMask(now time.Time) {
 	want, force := m.mask.wanted(), m.mask.force
 	if want == force {
@@ -190,7 +192,7 @@ func (m *Machine) settleMask(now time.Time) {
 	m.store(watchdog.AddrChannelMask, uint32(force))
 }
 
-// tickMask has what is wanted come into force, and the supervisors told.
+// tickMask brings the wanted mask into force, and reports it to the supervisors.
 func (m *Machine) tickMask(now time.Time) {
 	m.settleMask(now)
 	if !m.mask.Tells(now) {
@@ -206,17 +208,17 @@ func (m *Machine) tickMask(now time.Time) {
 	}}})
 }
 
-// MaskView is what there is to say of the channel mask of this node.
+// MaskView is the channel mask of this node, for display.
 type MaskView struct {
 	State      chanmask.State
-	Configured chanmask.Mask // what the configuration leaves
+	Configured chanmask.Mask // channels that the configuration leaves usable
 	InForce    chanmask.Mask // at this end
-	Links      chanmask.Mask // that the node has
-	Peers      chanmask.Mask // what the neighbours leave, as they said last
+	Links      chanmask.Mask // links that the node has
+	Peers      chanmask.Mask // channels that the neighbours leave usable, by their last status
 	Lost       bool
 }
 
-// Masks returns it.
+// Masks returns the channel mask of this node, for display.
 func (m *Machine) Masks() MaskView {
 	v := MaskView{State: m.mask.State, Configured: m.mask.base, InForce: m.mask.force, Peers: chanmask.All, Lost: m.mask.Lost}
 	for _, l := range m.links {
@@ -228,5 +230,5 @@ func (m *Machine) Masks() MaskView {
 	return v
 }
 
-// Mask returns what is to be kept of the channel mask, and what of it is in force.
+// Mask returns the channel mask to store, and the mask in force.
 func (m *Machine) Mask() (chanmask.State, chanmask.Mask) { return m.mask.State, m.mask.force }

@@ -7,7 +7,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// What a person has masked no diagnosis restores, and what a diagnosis has masked no person's word: each has its own.
+// A diagnosis does not unmask a person's mask, and a person does not unmask a diagnosis's: they are separate.
 func TestPersonAndDiagnosis(t *testing.T) {
 	w := newMesh(t, "4x1x1", 1, nil)
 	n := w.nodes[0]
@@ -28,7 +28,7 @@ func TestPersonAndDiagnosis(t *testing.T) {
 	inForce("taken back by the person", chanmask.All.Without(grid.XMinus))
 }
 
-// A neighbour that says now this and now that of its end of a link fills no log, and what it says counts all the same.
+// A neighbour that keeps changing its mask of a link does not fill the log, and each change still counts.
 func TestNotesOfMasksAreBounded(t *testing.T) {
 	w := newMesh(t, "4x1x1", 1, nil)
 	n := w.nodes[0]

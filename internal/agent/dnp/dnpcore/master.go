@@ -7,13 +7,14 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
-// Selection of a master (seed 003 §4.4.4; express.Master) in a DNP half. It is for the part of the torus that a node is in when
-// it cannot tell whether anybody there reaches the supervisors: nodes whose host half reaches them go before all others, so that
-// the master of a part tells both who speaks for it, and whether it is cut off. People who stand before such a rack ask any of
-// its nodes (lofamo-agent status).
+// Selection of a master (seed 003 §4.4.4; express.Master) in a DNP half. It serves a part of the torus whose nodes
+// cannot tell whether any of them reaches the supervisors. Nodes whose host half reaches the supervisors take
+// precedence, so the master tells both who speaks for the part and whether the part is cut off. Any node of such a rack
+// shows the result (lofamo-agent status).
 //
-// A round is begun by a node whose own host half is dead, or has no service network, for masterAfter; and again every masterAgain
-// while it is so, or as often as there is time for a round. In a cluster that is well nobody says anything.
+// A node begins a round once its own host half has been dead or without service network for masterAfter. While that
+// lasts it begins another every masterAgain, or as soon as the last round can be over. In a healthy cluster no node
+// sends anything.
 
 const (
 	masterPriority express.Priority = 5
@@ -21,22 +22,22 @@ const (
 	masterAgain                     = 30 * time.Second
 )
 
-// mastership is what the machine keeps of it.
+// mastership holds the machine's state of the selection.
 type mastership struct {
 	machine *express.Master // nil: there was no round yet
 	wake    time.Time       // zero: nothing is due
-	alone   time.Time       // since when the own host half reaches nobody; zero: it does
-	round   time.Time       // when the last one was begun, here or elsewhere
-	rank    int             // that was chosen
+	alone   time.Time       // when this node's host half last lost the supervisors; zero: it reaches them
+	round   time.Time       // when the last round began, here or elsewhere
+	rank    int             // the chosen rank
 	known   bool
 }
 
-// alone says whether this node has no way of its own to the supervisors.
+// alone reports whether this node has no route of its own to the supervisors.
 func (m *Machine) alone() bool {
 	return m.verdict == watchdog.Stale || m.verdict == watchdog.Alive && m.host.ServiceNetwork == watchdog.HealthBroken
 }
 
-// tickMaster does what is due, which is next to always nothing.
+// tickMaster does the due work, which is almost always none.
 func (m *Machine) tickMaster(now time.Time) {
 	k := &m.master
 	if m.express.machine == nil {
@@ -53,8 +54,8 @@ func (m *Machine) tickMaster(now time.Time) {
 	case now.Sub(k.alone) >= masterAfter && now.Sub(k.round) >= m.masterEvery():
 		k.round = now
 		m.setMaster()
-		// The time, so that a half that begins anew is not behind the others' rounds. Where clocks are apart that does not matter: by
-		// now the last round is forgotten.
+		// The time serves as the round, so that a restarted half is not behind the others' rounds. Skewed clocks do no
+		// harm, because the last round is forgotten by now.
 		out, err := k.machine.Begin(now, uint64(max(1, now.UnixMilli())))
 		if err == nil {
 			m.chooseMaster(now, out)
@@ -62,7 +63,8 @@ func (m *Machine) tickMaster(now time.Time) {
 	}
 }
 
-// masterEvery is the time between two rounds. Where the Network Delay is a margin a round may take longer than usual.
+// masterEvery returns the time between two rounds. If the Network Delay is only a margin, a round may take longer than
+// usual.
 func (m *Machine) masterEvery() time.Duration {
 	if m.master.machine == nil {
 		return masterAgain
@@ -70,7 +72,7 @@ func (m *Machine) masterEvery() time.Duration {
 	return max(masterAgain, m.master.machine.Round())
 }
 
-// setMaster brings the own priority up to date.
+// setMaster updates this node's priority.
 func (m *Machine) setMaster() {
 	dims := m.cfg.Topo.Dims
 	rank := dims.Rank(m.cfg.Topo.Coord)
@@ -83,7 +85,7 @@ func (m *Machine) setMaster() {
 	m.master.machine.Set(uint32(rank), m.networkDelay())
 }
 
-// onMaster takes what another node says of a round.
+// onMaster handles another node's claim in a round.
 func (m *Machine) onMaster(now time.Time, body []byte) {
 	m.setMaster()
 	out, err := m.master.machine.Heard(now, body)
@@ -99,7 +101,7 @@ func (m *Machine) chooseMaster(now time.Time, out express.MasterOutput) {
 	k := &m.master
 	k.wake = out.Wake
 	if out.Claim != nil {
-		_, _ = m.raiseEureka(now, express.TopicMaster, masterPriority, out.Claim) // refused: another round follows
+		_, _ = m.raiseEureka(now, express.TopicMaster, masterPriority, out.Claim) // if refused, another round follows
 	}
 	if !out.Chosen || k.known && int(out.Rank) == k.rank {
 		return
@@ -110,8 +112,8 @@ func (m *Machine) chooseMaster(now time.Time, out express.MasterOutput) {
 		m.cfg.Topo.ID(m.cfg.Topo.Dims.At(at)), cutOff)
 }
 
-// Master returns who speaks for the part of the torus that this node is in, by its rank, and whether that is cut off from all
-// supervisors. It is known only while there is a node there that has no way of its own to the supervisors.
+// Master returns the rank of the node that speaks for this part of the torus, and whether the part is cut off from all
+// supervisors. The result is known only while a node of the part has no route of its own to the supervisors.
 func (m *Machine) Master(now time.Time) (rank int, cutOff, known bool) {
 	k, nodes := &m.master, m.cfg.Topo.Dims.Nodes()
 	if !k.known || k.rank >= 2*nodes || now.Sub(k.round) >= 2*m.masterEvery() {

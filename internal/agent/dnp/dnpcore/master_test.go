@@ -10,11 +10,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
-// A round whose number is made up, or is of a clock that is ahead, is the last one for no longer than its words may come.
+// A round whose number is made up, or comes from a clock that is ahead, blocks later rounds only while its messages may
+// still arrive.
 func TestMasterAfterRoundMadeUp(t *testing.T) {
 	w := newMesh(t, "6", 1, nil)
 	w.run(time.Second)
-	word := append(bytes.Repeat([]byte{0xff}, 8), 0, 0, 0, 1) // that node 1 is the master
+	word := append(bytes.Repeat([]byte{0xff}, 8), 0, 0, 0, 1) // claims that node 1 is the master
 	if _, err := w.nodes[5].m.raiseEureka(w.now, express.TopicMaster, masterPriority, word); err != nil {
 		t.Fatal(err)
 	}
@@ -28,8 +29,8 @@ func TestMasterAfterRoundMadeUp(t *testing.T) {
 	}
 }
 
-// A part that has begun cold, all of it cut off, has a master too where a margin for the Network Delay makes a round longer than
-// the usual time between two.
+// A part that has started cold and entirely cut off also gets a master when a margin for the Network Delay makes a
+// round longer than the usual time between two.
 func TestMasterWhereRoundsAreLong(t *testing.T) {
 	w := newMesh(t, "2x2x2", 1, func(c *Config) { c.Periods.LinkPeriod = 250 * time.Millisecond })
 	for _, n := range w.nodes {
@@ -46,8 +47,9 @@ func TestMasterWhereRoundsAreLong(t *testing.T) {
 	}
 }
 
-// Each part of the torus has a master, which all of its nodes know, as soon as one of them has no service network: one that has a
-// service network if there is one, and else the part is cut off. Where all are well there is none.
+// Each part of the torus has a master, which all of its nodes know, as soon as one of them has no service network. The
+// master is a node with a service network if there is one; otherwise the part is cut off. In a healthy torus there is
+// none.
 func TestMasterOfAPart(t *testing.T) {
 	w := newMesh(t, "6", 1, nil)
 	check := func(what string, nodes []int, rank int, cutOff, known bool) {
@@ -68,7 +70,7 @@ func TestMasterOfAPart(t *testing.T) {
 	w.nodes[4].host.ServiceNetwork = watchdog.HealthBroken
 	w.run(masterAfter + masterAgain)
 	check("one has no service network", all, 0, false, true)
-	for _, i := range []int{2, 3} { // 2, 3 and 4 are a part of their own, of which none has a service network
+	for _, i := range []int{2, 3} { // 2, 3 and 4 form a part without any service network
 		w.nodes[i].host.ServiceNetwork = watchdog.HealthBroken
 	}
 	w.cut(w.nodes[1], grid.XPlus)

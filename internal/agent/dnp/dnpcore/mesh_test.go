@@ -20,8 +20,8 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// mesh is a whole torus of DNP halves. Each link carries a bounded number of frames a millisecond; what is more waits in a
-// bounded queue, and what that does not hold is lost.
+// mesh is a whole torus of DNP halves. Each link carries a bounded number of frames a millisecond; more frames wait in
+// a bounded queue, and frames beyond that are lost.
 type mesh struct {
 	t     *testing.T
 	rnd   *rand.Rand
@@ -31,8 +31,8 @@ type mesh struct {
 	nodes []*meshNode
 	rate  int     // frames a millisecond a link; 0: any
 	loss  float64 // of hop frames
-	lost  int     // frames that a queue did not hold
-	// signed are the envelopes of supervisors: who is told to open one finds that.
+	lost  int     // frames that a queue dropped
+	// signed holds the messages in the supervisors' envelopes, for a half that wants one opened.
 	signed map[string]*lofamov1.Message
 }
 
@@ -41,18 +41,18 @@ type meshNode struct {
 	m       *Machine
 	wake    time.Time
 	dead    bool
-	host    watchdog.HostWord // what its host half says
+	host    watchdog.HostWord // its host half's word
 	cut     [grid.NumDirections]bool
-	queue   [grid.NumDirections][]torus.Frame // to go by each link
-	air     []Frame                           // that come at the end of the millisecond
+	queue   [grid.NumDirections][]torus.Frame // frames to send by each link
+	air     []Frame                           // frames that arrive at the end of the millisecond
 	opened  map[string]int
 	back    map[string]int
 	missing []routing.Missing
 	sealed  []Seal
-	saved   bool                     // SaveMask of the last step but the host's
-	stores  map[watchdog.Addr]uint32 // every bit that was ever up
+	saved   bool                     // SaveMask of the last step other than the host's
+	stores  map[watchdog.Addr]uint32 // every bit that was ever set
 	noHost  bool                     // its host half is dead
-	mapped  []*lofamov1.MapFindings  // said by it
+	mapped  []*lofamov1.MapFindings  // sent by it
 }
 
 const meshQueue = 128
@@ -178,7 +178,7 @@ func (w *mesh) step(n *meshNode, ev Event) {
 	}
 }
 
-// run lets time pass, a millisecond at a time.
+// run advances the time, a millisecond at a time.
 func (w *mesh) run(d time.Duration) {
 	for end := w.now.Add(d); w.now.Before(end); {
 		for _, n := range w.nodes {
@@ -215,7 +215,7 @@ func (w *mesh) carry(n *meshNode, d grid.Direction) {
 	n.queue[d.Index()] = append(n.queue[d.Index()][:0], q[k:]...)
 }
 
-// stats adds up what all nodes count.
+// stats adds up the counters of all nodes.
 func (w *mesh) stats() (h HopStats, r RouteStats) {
 	for _, n := range w.nodes {
 		s, q := n.m.HopStats(), n.m.RouteStats()
@@ -232,7 +232,7 @@ func (w *mesh) stats() (h HopStats, r RouteStats) {
 	return h, r
 }
 
-// noRuleBroken checks that no half accuses a neighbour, nor finds itself sick.
+// noRuleBroken checks that no half accuses a neighbour, nor reports itself sick.
 func (w *mesh) noRuleBroken() {
 	w.t.Helper()
 	for _, n := range w.nodes {
@@ -256,7 +256,7 @@ func (n *meshNode) down(w *mesh, to grid.Coord, text string) {
 	w.step(n, FromHost{Message: relay.Message{Kind: relay.Down, Dst: to, Envelope: []byte(text)}})
 }
 
-// Messages find their way around random dead links, in one to three dimensions, by chaos; each arrives once.
+// Messages route around random dead links, in one to three dimensions, by chaos; each arrives once.
 func TestMeshAroundDeadLinks(t *testing.T) {
 	for _, test := range []struct {
 		dims string
@@ -329,7 +329,7 @@ func (w *mesh) reach() map[*meshNode]int {
 	return part
 }
 
-// A message to a dead node ends, makes no node sick, and takes no more than its hops and a flood among the neighbours.
+// A message to a dead node ends, makes no node sick, and uses no more than its hops and a flood among the neighbours.
 func TestMeshDeadDestination(t *testing.T) {
 	w := newMesh(t, "4x4x4", 1, nil)
 	dead := w.node("2,2,2")
@@ -351,7 +351,8 @@ func TestMeshDeadDestination(t *testing.T) {
 	w.noRuleBroken()
 }
 
-// Halves of an earlier version, which allow a message 32 hops and call themselves sick over more, are not given such.
+// Halves of an earlier version, which allow a message 32 hops and report themselves sick over more, get no such
+// message.
 func TestMeshSparesTheVersionBefore(t *testing.T) {
 	w := newMesh(t, "9x9x1", 3, nil)
 	old := func(n *meshNode) bool { return (n.at.X+n.at.Y)%3 == 0 }
@@ -384,8 +385,8 @@ func TestMeshSparesTheVersionBefore(t *testing.T) {
 	}
 }
 
-// All nodes are full, of messages for everywhere: chaos empties the torus all the same, and nothing is lost. Without the exchange
-// rule, which is what dimension order amounts to here, it stands still.
+// All nodes are full of messages for everywhere: chaos still empties the torus, and nothing is lost. Dimension order,
+// which here amounts to the absence of the exchange rule, deadlocks.
 func TestMeshFullNodesExchange(t *testing.T) {
 	for _, test := range []struct {
 		dims string
@@ -420,8 +421,8 @@ func TestMeshFullNodesExchange(t *testing.T) {
 	}
 }
 
-// An envelope of several pieces comes whole and once, though its pieces go different ways, and frames are lost; one of which a
-// piece does not come is missed, and said.
+// An envelope in several pieces arrives whole and once, though its pieces take different routes and frames are lost. If
+// a piece does not arrive, the half reports the envelope as missing.
 func TestMeshPieces(t *testing.T) {
 	w := newMesh(t, "4x4", 2, nil)
 	w.loss = 0.3
@@ -462,7 +463,8 @@ func TestMeshPieces(t *testing.T) {
 	w.noRuleBroken()
 }
 
-// fill restarts all halves with room for no message more, each for another node, and returns how many there are.
+// fill restarts all halves without room for another message, each message for another node, and returns the number of
+// messages.
 func (w *mesh) fill() (total int) {
 	for _, n := range w.nodes {
 		var hops Hops

@@ -9,17 +9,17 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// This half's end of the order channel (package order). Each kind is registered here with what takes its orders; all answers leave by
-// answerOrder.
+// This half's end of the order channel (package order). Each kind of order is registered here with its handler; all
+// answers leave by answerOrder.
 
-// orderKind takes verified orders of one kind.
+// orderKind is the handler of verified orders of one kind.
 type orderKind struct {
 	take func(now time.Time, o servicenet.Opened)
-	// shared says that this half takes orders to other nodes too, which they have broadcast.
+	// shared says that this half also handles orders to other nodes, which those nodes have broadcast.
 	shared bool
 }
 
-// registerOrders registers the kinds that this half knows, and the plain ones.
+// registerOrders registers the kinds that this half knows, including the plain ones.
 func (m *Machine) registerOrders(plain *order.Registry[order.PlainNode]) {
 	kinds := map[string]orderKind{
 		servicenet.OrderMask:  {take: func(now time.Time, o servicenet.Opened) { m.onMaskOrder(now, o.Msg.GetMaskOrder()) }},
@@ -43,25 +43,25 @@ func (m *Machine) registerOrders(plain *order.Registry[order.PlainNode]) {
 	}
 }
 
-// onOrder takes a verified order of a supervisor.
+// onOrder dispatches a verified order of a supervisor.
 func (m *Machine) onOrder(now time.Time, head servicenet.Order, o servicenet.Opened) {
 	kind, known := m.orders.Of(head.Kind)
 	switch {
 	case !kind.shared && head.Node != "" && head.Node != m.self:
 		m.note(NoteRefused, "a %s order to %q", head.Kind, head.Node)
 	case !known:
-		m.plainOutput(m.plain.Order(o.Msg.GetOrder())) // which says so
+		m.plainOutput(m.plain.Order(o.Msg.GetOrder())) // it reports the unknown kind
 	default:
 		kind.take(now, o)
 	}
 }
 
-// answerOrder has an answer to an order signed and sent up.
+// answerOrder sends a signed answer to an order up.
 func (m *Machine) answerOrder(attempt int, status *lofamov1.Message) {
 	m.out.Seal = append(m.out.Seal, Seal{Order: status, Attempt: attempt})
 }
 
-// refuseRun notes that a run was refused by its number.
+// refuseRun notes that a run was refused because of its number.
 func (m *Machine) refuseRun(what string, n *lofamov1.OrderNumber, by string, verdict order.Verdict) {
 	m.note(NoteRefused, "a %s order of %s of term %d: it is %s", what, by, n.GetTerm(), verdict)
 }
@@ -69,7 +69,7 @@ func (m *Machine) refuseRun(what string, n *lofamov1.OrderNumber, by string, ver
 // OrdersKept says that this Output.KeepOrders is on disk, or that the disk refuses it.
 type OrdersKept struct{ Stored []byte }
 
-// OrderApplied says what became of an order of a plain kind (Output.ApplyOrders).
+// OrderApplied reports the outcome of an order of a plain kind (Output.ApplyOrders).
 type OrderApplied struct {
 	Order order.Application
 	Err   error // nil: it is in force
@@ -78,7 +78,7 @@ type OrderApplied struct {
 func (OrdersKept) dnpEvent()   {}
 func (OrderApplied) dnpEvent() {}
 
-// onCarriedOut takes what the shell says of orders that this half has taken.
+// onCarriedOut takes the shell's reports on orders that this half accepted.
 func (m *Machine) onCarriedOut(now time.Time, ev Event) {
 	switch ev := ev.(type) {
 	case MaskKept:
@@ -93,7 +93,7 @@ func (m *Machine) onCarriedOut(now time.Time, ev Event) {
 	}
 }
 
-// plainOutput passes on what follows from an order of a plain kind.
+// plainOutput carries out the effects of an order of a plain kind.
 func (m *Machine) plainOutput(out order.NodeOutput) {
 	if out.Keep != nil {
 		m.out.KeepOrders = out.Keep
@@ -107,7 +107,7 @@ func (m *Machine) plainOutput(out order.NodeOutput) {
 	}
 }
 
-// newPlain returns the machine of the plain kinds. What it cannot read it asks the supervisors for.
+// newPlain creates the machine of the plain kinds. It asks the supervisors for any stored order that it cannot read.
 func (m *Machine) newPlain(cfg Config) {
 	m.plain, _ = order.NewNode(fault.Origin{Node: m.self, Half: fault.HalfDNP}, m.Epoch, &cfg.Orders, cfg.StoredOrders)
 	m.registerOrders(&cfg.Orders)

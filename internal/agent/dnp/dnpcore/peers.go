@@ -17,37 +17,38 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/peers"
 )
 
-// Whoever replaces a node, all its neighbours are told (seed 003 §5.2.3.2). The supervisors' word on who is at the other ends of the
-// links counts at once: the links that it concerns begin anew and cold, as at a start, and the others are not touched. It is on disk before
-// the supervisors hear that it was taken.
+// When a node is replaced, all its neighbours are informed (seed 003 §5.2.3.2). The supervisors' order names the peers
+// at the other ends of the links and applies at once: the affected links start again and cold, and the others are not
+// touched. The half acknowledges the order once it is on disk.
 //
 //	speaking with A ──word: B is there──► UNKNOWN, no session ──handshake with B──► NORMAL
 //
-// What waited for A waits for nobody in particular, and goes the way that leads on.
+// Messages that waited for A have no particular receiver then, and take any route that leads on.
 
-// PeersConfig is what a half begins with.
+// PeersConfig is a half's initial knowledge of its peers.
 type PeersConfig struct {
-	State peers.State // that an earlier life has kept
-	Lost  bool        // there was one that cannot be read
-	// Ends are the node's own ends of its links, without names; one whose address others could not use is left out.
+	State peers.State // as kept by an earlier incarnation
+	Lost  bool        // a state was kept but cannot be read
+	// Ends are this node's own ends of its links, without names. An address that other nodes could not use is left out.
 	Ends [grid.NumDirections]peers.Peer
-	// Configured are its peers as its configuration has them.
+	// Configured are the peers that the configuration names.
 	Configured [grid.NumDirections]peers.Peer
-	Spare      bool // its place is the supervisors' to say
+	Spare      bool // the supervisors assign its place
 }
 
-// peerWord is what the machine holds of it.
+// peerWord holds the machine's state of its peers.
 type peerWord struct {
 	order.Holder[peers.State]
-	cfg   *PeersConfig // nil: the half knows of no words, as those of earlier versions
+	cfg   *PeersConfig // nil: the half knows no peer orders, like those of earlier versions
 	asked bool         // the supervisors wait for an answer
-	said  int          // how often they were told
+	said  int          // the number of statuses sent
 }
 
 const (
-	// peersAgain is the time between two statuses of a half that holds a word: a leader that knows nothing of it learns so.
+	// peersAgain is the time between two statuses of a half that holds an order. A new leader learns of the order from
+	// them.
 	peersAgain = 30 * time.Second
-	// peersSaid is how often a half says after its start what nobody may have asked for, and what may be lost.
+	// peersSaid is how often a half repeats its unrequested status after its start, because messages may be lost.
 	peersSaid = 3
 )
 
@@ -60,22 +61,22 @@ func newPeerWord(cfg Config, now time.Time) peerWord {
 	return k
 }
 
-// PeersKept says that this state is on disk, or that the disk does not take it.
+// PeersKept says that this state is on disk, or that the disk refuses it.
 type PeersKept struct{ State peers.State }
 
 func (PeersKept) dnpEvent() {}
 
-// onPeersKept has the supervisors told, unless there is a newer state to keep.
+// onPeersKept reports the state to the supervisors, unless a newer one is waiting for the disk.
 func (m *Machine) onPeersKept(now time.Time, of peers.State) {
 	if m.peers.Stored(of) {
 		m.tickPeers(now)
 	}
 }
 
-// Peers returns what is to be kept of the supervisors' word.
+// Peers returns the peer state to store.
 func (m *Machine) Peers() peers.State { return m.peers.State }
 
-// PeerAt returns who is at the other end of a link.
+// PeerAt returns the peer at the other end of a link.
 func (m *Machine) PeerAt(d grid.Direction) peers.Peer {
 	if m.peers.cfg == nil {
 		return peers.Peer{}
@@ -83,7 +84,8 @@ func (m *Machine) PeerAt(d grid.Direction) peers.Peer {
 	return m.peers.State.Over(m.peers.cfg.Configured)[d.Index()]
 }
 
-// onPeerOrder takes the supervisors' word, and answers whatever it is: who asks again has not heard.
+// onPeerOrder applies the supervisors' order. It always answers, because a repeated order shows that an answer was
+// lost.
 func (m *Machine) onPeerOrder(now time.Time, o *lofamov1.PeerOrder) {
 	k := &m.peers
 	if k.cfg == nil {
@@ -118,13 +120,13 @@ func (m *Machine) onPeerOrder(now time.Time, o *lofamov1.PeerOrder) {
 	m.tickPeers(now)
 }
 
-// PeersOfAnotherLife says whether an order is for another life of a node than its own, which holds that state. It counts only
-// where that is none.
+// PeersOfAnotherLife reports whether an order is for another incarnation of the node than its own, which holds the
+// given state. It is always false once the node holds an order.
 func PeersOfAnotherLife(s peers.State, o *lofamov1.PeerOrder, own uint64) bool {
 	return s.Number == 0 && order.OtherLife(o.GetLife(), o.GetLifeUnknown(), own)
 }
 
-// unfit says why an order cannot be carried out; empty: it can.
+// unfit returns why an order cannot be carried out; empty if it can.
 func (m *Machine) unfit(next peers.State) string {
 	for i, d := range grid.Directions() {
 		p, end := next.Peers[i], m.peers.cfg.Ends[i].Address
@@ -141,7 +143,7 @@ func (m *Machine) unfit(next peers.State) string {
 	return ""
 }
 
-// changePeers is the only writer of who is at the other ends.
+// changePeers is the only writer of the peers.
 func (m *Machine) changePeers(now time.Time, next peers.State) {
 	k := &m.peers
 	was := k.State.Over(k.cfg.Configured)
@@ -164,8 +166,8 @@ func (m *Machine) changePeers(now time.Time, next peers.State) {
 	}
 }
 
-// beginLink has a link begin anew: somebody else is at the other end. Numbers, windows and what was thought of the one before are
-// gone; what waited there goes another way, or waits for whoever is there now.
+// beginLink starts a link again because it has another peer. Numbers, windows and verdicts of the former peer are
+// dropped. Messages that waited there take another route, or wait for the new peer.
 func (m *Machine) beginLink(now time.Time, l *link) {
 	i := l.dir.Index()
 	var freed uint64
@@ -177,17 +179,17 @@ func (m *Machine) beginLink(now time.Time, l *link) {
 		}
 	}
 	fresh, err := newLink(m.cfg, l.dir, now)
-	if err != nil { // the same configuration was good when the half began
+	if err != nil { // the same configuration was valid when the half started
 		m.note(NoteRefused, "link %s: %v", l.dir, err)
 		return
 	}
-	// Another stream: a neighbour that was here before must not take new messages for those that it had.
+	// A new stream: a returning former neighbour must not mistake new messages for ones that it had already.
 	fresh.hop = torus.NewHop(m.hopConfig(), uint32(1+m.random.IntN(math.MaxInt32)))
 	fresh.machine.SetStatus(m.status(fresh))
 	fresh.cause, fresh.detail = l.cause, l.detail
 	*l = *fresh
 	m.linkChanged(now, l, l.machine.Detail())
-	m.out.Details = append(m.out.Details, l.extension()) // the loss, too
+	m.out.Details = append(m.out.Details, l.extension()) // includes the loss rate
 	m.neighbourChanged(l)
 	m.storeCause(l, 0)
 	m.exam.before[i], m.selfTest.epochs[i] = torus.LinkStats{}, 0
@@ -198,8 +200,8 @@ func (m *Machine) beginLink(now time.Time, l *link) {
 	}
 }
 
-// tickPeers has the supervisors told. What they have not asked for waits for a host half that carries it: a whole cluster that starts must
-// not flood the torus with it.
+// tickPeers reports the state to the supervisors. An unrequested status waits for a host half that can carry it,
+// because a cluster that starts must not flood the torus with statuses.
 func (m *Machine) tickPeers(now time.Time) {
 	k := &m.peers
 	if !k.Tells(now) {
@@ -219,8 +221,8 @@ func (m *Machine) tickPeers(now time.Time) {
 	}
 }
 
-// PeerStatuses are what a node says: what it holds, and its configuration, each short enough to be relayed. coord is the place that its
-// configuration has.
+// PeerStatuses returns a node's status in two parts: its peer state and its configuration, each short enough to be
+// relayed. coord is the node's place by its configuration.
 func PeerStatuses(self fault.NodeID, epoch fault.Epoch, coord string, s peers.State, cfg PeersConfig, lost bool) [2]*lofamov1.PeerStatus {
 	if cfg.Spare {
 		coord = s.Place()

@@ -15,10 +15,10 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/peers"
 )
 
-// spareAt is where the spare of the tests has its ends.
+// spareAt is the address of the spare's ends in these tests.
 const spareAt = "10.0.0.9:7001"
 
-// told gives a half an order, and returns what it wants done.
+// told gives a half an order, and returns the output.
 func (n *meshNode) told(w *mesh, o *lofamov1.PeerOrder) Output {
 	o.Node = string(n.m.self)
 	return n.m.Step(w.now, Opened{servicenet.Opened{
@@ -33,7 +33,8 @@ func to(dirs ...grid.Direction) (out []*lofamov1.Peer) {
 	return out
 }
 
-// status is the PeerStatus that an output wants sealed of what the half holds, configuration that of what it has configured; nil: none.
+// status returns the PeerStatus about the half's order in an output, configuration the one about its configuration;
+// nil: none.
 func status(out *Output) (held *lofamov1.PeerStatus) {
 	held, _ = statuses(out)
 	return held
@@ -53,7 +54,8 @@ func statuses(out *Output) (held, configuration *lofamov1.PeerStatus) {
 
 func peered(c *Config) { c.Peers = &PeersConfig{} }
 
-// A link goes over to another peer, cold, when it is told; the others are not touched; and the supervisors hear of it when it is on disk.
+// On an order a link switches to another peer, cold. The other links are not touched. The half acknowledges once the
+// order is on disk.
 func TestLinkGoesOver(t *testing.T) {
 	w := newMesh(t, "4x1x1", 1, peered)
 	n := w.node("0,0,0")
@@ -93,7 +95,7 @@ func TestLinkGoesOver(t *testing.T) {
 		t.Errorf("the same word with a newer number: save %t, goes over at %v", out.SavePeers, out.Repeer)
 	}
 
-	// Who is there now is another half, that begins.
+	// The new peer is another half, which is starting.
 	w.begin(w.node("1,0,0"), Hops{})
 	for _, end := range []struct {
 		at  string
@@ -108,9 +110,9 @@ func TestLinkGoesOver(t *testing.T) {
 	w.noRuleBroken()
 }
 
-// A half that holds no word takes an order that names its boot epoch, or none, as those of supervisors of an earlier version: a
-// copy of one to an earlier life has it go over to nobody. It answers all the same, so that the order that follows names it. One
-// with a word goes by the number.
+// A half without an order accepts one that names its boot epoch, or names none, as those of supervisors of an earlier
+// version. A copy of an order to an earlier incarnation switches no link. The half answers it all the same, so that the
+// next order names the epoch. A half with an order decides by the number.
 func TestPeersOfAnotherLife(t *testing.T) {
 	w := newMesh(t, "4x1x1", 1, peered)
 	n := w.node("0,0,0")
@@ -147,11 +149,12 @@ func TestPeersOfAnotherLife(t *testing.T) {
 	}
 }
 
-// What waits at a link for one that is replaced goes another way, once; and what is for the place itself waits for who is there next.
+// Messages that wait at a link for a replaced node take another route, once. Messages for the place itself wait for its
+// next node.
 func TestWaitsForNobody(t *testing.T) {
 	w := newMesh(t, "4x1x1", 2, peered)
 	n, far := w.node("0,0,0"), w.node("2,0,0")
-	n.cut[grid.XPlus.Index()] = true // what goes there is lost; nothing says so yet
+	n.cut[grid.XPlus.Index()] = true // frames there are lost, but nothing shows it yet
 	for i := range 20 {
 		n.down(w, far.at, fmt.Sprint("m", i))
 	}
@@ -172,8 +175,8 @@ func TestWaitsForNobody(t *testing.T) {
 	}
 }
 
-// A spare's half takes its place again when it is told so, and says when the place is another's; what is not asked for goes by
-// the host half alone.
+// A spare's half takes its place again when ordered so, and reports when the place is another's. Its unrequested
+// statuses go by the host half alone.
 func TestSpareTellsItsPlace(t *testing.T) {
 	at := netip.MustParseAddrPort("10.0.0.3:7001")
 	w := newMesh(t, "4x1x1", 3, func(c *Config) {

@@ -16,44 +16,47 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/procedure"
 )
 
-// The fault management procedure (seed 003 §4.5, package procedure; ADR 23) in a DNP half. A supervisor's order comes to one
-// half, as an order for a diagnosis does, and is broadcast by it as it came; every half verifies it, and has the members and the
-// times from it. A half begins one by itself where its configuration lets it, by evidence that only the context of messages gives
-// (§5.2.1.2, §5.2.1.3): its state is then its own statement, and bound by the machine's rest and budget.
+// The fault management procedure (seed 003 §4.5, package procedure; ADR 23) in a DNP half. A supervisor's order goes to
+// one half, like a diagnosis order, which broadcasts it unchanged. Every half verifies the order and takes the members
+// and the times from it. If its configuration allows, a half begins a procedure by itself, on evidence that only the
+// context of messages gives (§5.2.1.2, §5.2.1.3). Such a procedure relies on the half's own statement, and the
+// machine's rest and budget limit it.
 //
-// Broadcasts of the topic manage carry the states, barriers of it the sets. What the drain holds, and where, is in drain.go.
+// Broadcasts of the topic manage carry the states, and barriers of that topic the sets. The drain is in drain.go.
 
-// managePriority is that of the broadcasts: above jobs' (0 to 3) and flow control.
+// managePriority is the priority of these broadcasts: above jobs (0 to 3) and flow control.
 const managePriority express.Priority = 6
 
-// ProcedureConfig sets what a half does of the procedure beside what supervisors order.
+// ProcedureConfig sets a half's part in the procedure besides supervisors' orders.
 type ProcedureConfig struct {
-	// OnEvidence has this half begin one when a neighbour breaks a rule of the channel protocol, or a message does not come whole.
+	// OnEvidence makes this half begin a procedure when a neighbour breaks a rule of the channel protocol, or when a
+	// message arrives incomplete.
 	OnEvidence bool
-	// MaskDead has links that its diagnosis finds dead masked by this node's own word, and restored when a later one finds them well.
+	// MaskDead makes this node mask links that its diagnosis finds dead, and restore them when a later one finds them
+	// well.
 	MaskDead bool
-	// Limits bound what is joined; the zero value: defaultLimits.
+	// Limits bound the procedures that this half joins; the zero value: defaultLimits.
 	Limits procedure.Limits
 }
 
-// proceeding is what the machine keeps of it.
+// proceeding holds the machine's state of the procedure.
 type proceeding struct {
-	machine *procedure.Machine // nil: of an earlier version, or the torus has more nodes than a barrier
+	machine *procedure.Machine // nil: of an earlier version, or the torus is too large for a barrier
 	wake    time.Time
 	queue   []procedure.Event
 	busy    bool
-	unsaid  []procedure.Message // that found no room: tried again with the next tick
-	mayMask bool                // the network is clear, and will be for a Network Delay
-	sets    []procedure.Arrival // that this half is in, and waits for
+	unsaid  []procedure.Message // messages that found no room: sent with the next tick
+	mayMask bool                // the network is clear, and remains so for a Network Delay
+	sets    []procedure.Arrival // sets that this half is in and waits for
 
-	order    *lofamov1.ProcedureOrder // the last that was verified; nil: none
+	order    *lofamov1.ProcedureOrder // the last verified order; nil: none
 	runs     order.Runs
-	envelope []byte           // it is this half's to broadcast
-	pending  []broadcastOrder // that are being verified
+	envelope []byte           // this half is to broadcast it
+	pending  []broadcastOrder // orders being verified
 	last     *lofamov1.ProcedureStatus
-	suspect  string    // evidence that was not acted upon yet
-	heedAt   time.Time // evidence counts from then on again
-	cause    string    // of a procedure that this half began by itself
+	suspect  string    // evidence that has not been acted upon yet
+	heedAt   time.Time // evidence is ignored until then
+	cause    string    // why this half began a procedure by itself
 
 	drain drain
 	stats ProcedureStats
@@ -65,19 +68,19 @@ type broadcastOrder struct {
 	procedure.Begin
 }
 
-// mostPending bounds the orders that are verified at a time: more are not begun at once by anybody honest.
+// mostPending bounds the orders that are verified at a time: honest nodes never begin more at once.
 const mostPending = 4
 
-// ProcedureStats count what became of procedures.
+// ProcedureStats counts the outcomes of procedures.
 type ProcedureStats struct {
-	State    procedure.State // now; 0: this half takes no part
+	State    procedure.State // the current state; 0: this half takes no part
 	Wave     uint64
-	Clear    uint64 // that ended with the torus empty
+	Clear    uint64 // procedures that ended with the torus empty
 	NotClear uint64
-	Refused  uint64 // that this half wanted and did not begin
-	HeldUp   uint64 // messages of this node that waited for the end, or whose receivers ask again
-	Waiting  int    // of these, now
-	Held     int    // messages that may wait, in this half, while a procedure is under way
+	Refused  uint64 // procedures that this half wanted to begin but did not
+	HeldUp   uint64 // messages of this node that waited for the end, or that their receivers ask for again
+	Waiting  int    // of these, the number waiting now
+	Held     int    // deferrable messages in this half during a procedure
 }
 
 func newProceeding(cfg Config) proceeding {
@@ -92,19 +95,19 @@ func newProceeding(cfg Config) proceeding {
 }
 
 const (
-	// diagnoseFor is as long as a run takes at most: what has not come a second after the last probe counts as lost.
+	// diagnoseFor is the maximum length of a run: a probe that is not back a second after the last one counts as lost.
 	diagnoseFor = 1500 * time.Millisecond
-	// restFor, budgetOf and budgetFor bound what nodes begin by themselves.
+	// restFor, budgetOf and budgetFor bound the procedures that nodes begin by themselves.
 	restFor, budgetOf, budgetFor = 30 * time.Second, 4, time.Hour
-	// aloneDrain is the drain's time-out of a procedure that a node begins.
+	// aloneDrain is the drain time-out of a procedure that a node begins by itself.
 	aloneDrain = 2 * time.Second
-	// heedEvery is how often evidence is acted upon: what goes wrong goes wrong with every frame.
+	// heedEvery is the least time between two reactions to evidence, because a fault repeats with every frame.
 	heedEvery = 5 * time.Second
-	// hopRepeats is how often a broadcast may have to be repeated on each hop, to be in time.
+	// hopRepeats is how often each hop may repeat a broadcast that still arrives in time.
 	hopRepeats = 2
 )
 
-// defaultLimits allow a node what it would ask for itself in a torus of which it is not known what works.
+// defaultLimits allow a node the times that it would use itself in a torus of which nothing is known.
 func defaultLimits(dims grid.Dims, period time.Duration) procedure.Limits {
 	return procedure.Limits{
 		Drop: max(250*time.Millisecond, 4*period), Diagnose: diagnoseFor, Rest: restFor, Budget: budgetOf, Window: budgetFor,
@@ -117,8 +120,9 @@ func marginDelay(dims grid.Dims, period time.Duration) time.Duration {
 	return min(max(d, procedure.MinDelay), procedure.MaxDelay).Truncate(time.Microsecond)
 }
 
-// alonePlan is that of a procedure which this half begins by itself: with the members and the delay that the supervisors told all
-// nodes, or else of the last order, or for all places and a torus of which nothing is known.
+// alonePlan returns the plan of a procedure that this half begins by itself. Members and delay come from the
+// supervisors' configuration or else from the last order. Without either, the plan has all places and assumes nothing
+// about the torus.
 func (m *Machine) alonePlan() procedure.Plan {
 	p := procedure.Plan{Delay: marginDelay(m.cfg.Topo.Dims, m.cfg.Periods.LinkPeriod), DrainTimeout: aloneDrain}
 	if c := &m.configuration.known; c.Number > 0 {
@@ -131,7 +135,7 @@ func (m *Machine) alonePlan() procedure.Plan {
 	return p
 }
 
-// planOf is what an order that was checked says of the times and members.
+// planOf returns the times and members of a checked order.
 func planOf(o *lofamov1.ProcedureOrder) procedure.Plan {
 	p := procedure.Plan{
 		Delay: time.Duration(o.GetDelayUs()) * time.Microsecond, Hop: time.Duration(o.GetHopUs()) * time.Microsecond,
@@ -149,11 +153,11 @@ func orderOf(n *lofamov1.OrderNumber) procedure.Order {
 	return procedure.Order{Term: n.GetTerm(), Count: n.GetCount()}
 }
 
-// inhibited says whether new messages that may wait are held back (§4.5.3).
+// inhibited reports whether new deferrable messages are held back (§4.5.3).
 func (m *Machine) inhibited() bool { return m.proc.machine != nil && m.proc.machine.Inhibited() }
 
-// onProcedureOrder takes a verified order of a supervisor: its own, if this half is to begin or to say what became of it, or
-// another half's broadcast.
+// onProcedureOrder handles a verified order of a supervisor: an order for this half, to begin or to report the outcome,
+// or another half's broadcast.
 func (m *Machine) onProcedureOrder(now time.Time, o servicenet.Opened) {
 	p, asked := &m.proc, o.Msg.GetProcedureOrder()
 	if i := slices.IndexFunc(p.pending, func(b broadcastOrder) bool { return bytes.Equal(b.Envelope, o.Raw) }); i >= 0 {
@@ -184,7 +188,7 @@ func (m *Machine) onProcedureOrder(now time.Time, o servicenet.Opened) {
 	}
 }
 
-// oldOrder refuses an order of a supervisor that led once, and a copy of one (order.Runs).
+// oldOrder refuses an order of a former leader, and a copy of one (order.Runs).
 func (m *Machine) oldOrder(now time.Time, o *lofamov1.ProcedureOrder, by string) bool {
 	verdict := m.proc.runs.Judge(now, o.GetNumber())
 	if verdict == order.New || verdict == order.Known {
@@ -194,7 +198,7 @@ func (m *Machine) oldOrder(now time.Time, o *lofamov1.ProcedureOrder, by string)
 	return true
 }
 
-// onBegun takes the order that another half broadcast, which must be the one that it was given.
+// onBegun handles an order that another half broadcast. The order must name that half.
 func (m *Machine) onBegun(now time.Time, o *lofamov1.ProcedureOrder, b broadcastOrder, by string) {
 	if at, ok := m.cfg.Topo.At(fault.NodeID(o.GetNode())); ok && at != b.origin || o.GetAsk() {
 		m.note(NoteRefused, "a procedure order to %q, broadcast by %s", o.GetNode(), b.origin)
@@ -214,7 +218,7 @@ func (m *Machine) onBegun(now time.Time, o *lofamov1.ProcedureOrder, b broadcast
 	}})
 }
 
-// onManage takes a broadcast of the procedure.
+// onManage handles a broadcast of the procedure.
 func (m *Machine) onManage(now time.Time, msg express.Message) {
 	p, dims := &m.proc, m.cfg.Topo.Dims
 	if p.machine == nil || !dims.Contains(msg.Origin) {
@@ -231,7 +235,7 @@ func (m *Machine) onManage(now time.Time, msg express.Message) {
 		m.out.Open = append(m.out.Open, begin.Envelope)
 	case body != nil && body.Starter < dims.Nodes():
 		ordered := p.order != nil && body.Order == orderOf(p.order.GetNumber())
-		if ordered { // members and times are the supervisor's word, not that of whoever says where it is
+		if ordered { // members and times come from the supervisor, not from the sender of the state
 			body.Plan = planOf(p.order)
 		}
 		m.stepProcedure(now, procedure.Heard{From: dims.Rank(msg.Origin), Message: *body, Ordered: ordered})
@@ -239,24 +243,26 @@ func (m *Machine) onManage(now time.Time, msg express.Message) {
 	}
 }
 
-// newRun is a number that no procedure of this half has had: the number of the broadcast that begins it is used once in a boot epoch.
+// newRun returns a number that no procedure of this half has used: the number of the broadcast that begins it is used
+// once in a boot epoch.
 func (m *Machine) newRun() uint64 { return uint64(m.Epoch())<<32 ^ (m.ExpressNumber() + 1) }
 
-// evidence is what makes this half begin a procedure, if it may: with the next tick, for this step is about something else.
+// evidence makes this half begin a procedure, if allowed. It begins with the next tick, because this step handles
+// another event.
 func (m *Machine) evidence(format string, args ...any) {
 	if m.cfg.Procedure.OnEvidence && m.proc.machine != nil && m.proc.suspect == "" {
 		m.proc.suspect = fmt.Sprintf(format, args...)
 	}
 }
 
-// tickProcedure does what is due.
+// tickProcedure does the due work of a procedure.
 func (m *Machine) tickProcedure(now time.Time) {
 	p := &m.proc
 	if p.machine == nil {
 		return
 	}
 	if why := p.suspect; why != "" && now.Before(p.heedAt) {
-		p.suspect = "" // the same as before, or as good
+		p.suspect = "" // the new evidence is the same as the last, or equivalent
 	} else if why != "" {
 		p.suspect, p.heedAt = "", now.Add(heedEvery)
 		if !m.inhibited() {
@@ -277,7 +283,7 @@ func (m *Machine) tickProcedure(now time.Time) {
 	m.tickDrain(now)
 }
 
-// stepProcedure steps the machine and does what it says. What that brings about at once comes after it.
+// stepProcedure steps the machine and carries out its output. Events that result from the output are handled after it.
 func (m *Machine) stepProcedure(now time.Time, ev procedure.Event) {
 	p := &m.proc
 	p.queue = append(p.queue, ev)
@@ -339,7 +345,7 @@ func roundText(m *procedure.Machine) string {
 
 func (m *Machine) rank() int { return m.cfg.Topo.Dims.Rank(m.cfg.Topo.Coord) }
 
-// refuseStart says why there is none: to the supervisor who ordered it, or in the log.
+// refuseStart reports why there is no procedure: to the supervisor who ordered it, or in the log.
 func (m *Machine) refuseStart(ev procedure.Event, why string) {
 	m.proc.stats.Refused++
 	s, ok := ev.(procedure.Start)
@@ -350,7 +356,7 @@ func (m *Machine) refuseStart(ev procedure.Event, why string) {
 	m.note(NoteProcedure, "no procedure by this node: %s", why)
 }
 
-// sayManage broadcasts where this half is. What begins an ordered procedure is the order.
+// sayManage broadcasts this half's state. For the beginning of an ordered procedure, that is the order itself.
 func (m *Machine) sayManage(now time.Time, msg *procedure.Message) {
 	p := &m.proc
 	body := msg.Append(nil)
@@ -365,19 +371,19 @@ func (m *Machine) sayManage(now time.Time, msg *procedure.Message) {
 	}
 }
 
-// expressRoom is how long the body of a broadcast may be here.
+// expressRoom returns the maximum length of a broadcast's body here.
 func (m *Machine) expressRoom() int {
 	return min(express.MaxBody, torus.MaxPayload(m.cfg.MaxFrame)-(express.MaxPayload-express.MaxBody))
 }
 
-// setOf is the name of a set: it is of one procedure alone.
+// setOf returns the name of a set, which is unique to its procedure.
 func (m *Machine) setOf(k procedure.Key, s procedure.Set, round uint32) express.Barrier {
 	return express.Barrier{Topic: express.TopicManage, Name: fmt.Sprintf("p%x.%x.%x.%d.%x", k.Wave, k.Starter, k.Run, s, round), Generation: 1}
 }
 
-// arriveAt has this half, and the absent, be in a set.
+// arriveAt puts this half, and the absent members, into a set.
 func (m *Machine) arriveAt(now time.Time, a procedure.Arrival) {
-	// What was waited for in a round, or a procedure, that has come to nothing is never complete.
+	// Sets of an abandoned round or procedure never become complete.
 	m.leaveSets(now, func(b procedure.Arrival) bool {
 		return b.Key != a.Key || b.Round != 0 && a.Round != 0 && b.Round != a.Round
 	})
@@ -395,8 +401,8 @@ func (m *Machine) arriveAt(now time.Time, a procedure.Arrival) {
 	m.proc.sets = append(m.proc.sets, procedure.Arrival{Key: a.Key, Set: a.Set, Round: a.Round})
 }
 
-// leaveSets has this half wait no more for some of its sets: they take the places of barriers, and are asked for each second, as
-// long as it does.
+// leaveSets stops this half's wait for some of its sets. While it waits, they take the places of barriers and are
+// requested each second.
 func (m *Machine) leaveSets(now time.Time, leave func(procedure.Arrival) bool) {
 	p := &m.proc
 	p.sets = slices.DeleteFunc(p.sets, func(a procedure.Arrival) bool {
@@ -408,7 +414,7 @@ func (m *Machine) leaveSets(now time.Time, leave func(procedure.Arrival) bool) {
 	})
 }
 
-// onManageBarrier takes that all members are in a set.
+// onManageBarrier handles a set that all members are in.
 func (m *Machine) onManageBarrier(now time.Time, b express.Barrier) {
 	p := &m.proc
 	if p.machine == nil {
@@ -424,12 +430,12 @@ func (m *Machine) onManageBarrier(now time.Time, b express.Barrier) {
 	}
 }
 
-// inSet returns the ranks that are known to be in a set, and whether anything is known of it.
+// inSet returns the ranks that are known to be in a set, and whether the set is known at all.
 func (m *Machine) inSet(k procedure.Key, s procedure.Set) ([]int, bool) {
 	return m.barriers.machine.Arrived(m.setOf(k, s, 0))
 }
 
-// endProcedure draws the conclusions of one that is over here.
+// endProcedure handles the end of a procedure at this half.
 func (m *Machine) endProcedure(now time.Time, r *procedure.Result) {
 	p := &m.proc
 	if r.Clear {

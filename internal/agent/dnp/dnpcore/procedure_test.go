@@ -20,7 +20,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/relay"
 )
 
-// orderProcedure has a node begin one, as a supervisor's envelope that comes down does.
+// orderProcedure makes a node begin a procedure, like a supervisor's envelope.
 func (w *mesh) orderProcedure(n *meshNode, count uint64, edit func(*lofamov1.ProcedureOrder)) {
 	o := &lofamov1.ProcedureOrder{
 		Number: &lofamov1.OrderNumber{Term: 5, Count: count}, Node: string(fault.DefaultNodeID(n.at)), Diagnose: true, DelayUs: 300_000, HopUs: 50_000,
@@ -37,10 +37,10 @@ func (w *mesh) orderProcedure(n *meshNode, count uint64, edit func(*lofamov1.Pro
 	w.step(n, FromHost{Message: relay.Message{Kind: relay.Down, Dst: n.at, Envelope: []byte(text)}})
 }
 
-// procedureLongest is how long that lasts at most, in these tests.
+// procedureLongest is the maximum length of a procedure in these tests.
 const procedureLongest = 300*time.Millisecond + time.Second + 100*time.Millisecond + 250*time.Millisecond + 600*time.Millisecond + diagnoseFor + 300*time.Millisecond
 
-// statuses are what a node has said of procedures.
+// statuses returns the procedure statuses that a node has sent.
 func (n *meshNode) statuses() (out []*lofamov1.ProcedureStatus) {
 	for _, s := range n.sealed {
 		if st := s.Order.GetProcedureStatus(); st != nil {
@@ -50,7 +50,7 @@ func (n *meshNode) statuses() (out []*lofamov1.ProcedureStatus) {
 	return out
 }
 
-// end is the last thing that it said, which must be that one is over.
+// end returns the last status that a node sent, which must report the end of a procedure.
 func (w *mesh) end(n *meshNode) *lofamov1.ProcedureStatus {
 	all := n.statuses()
 	if len(all) == 0 {
@@ -63,7 +63,7 @@ func (w *mesh) end(n *meshNode) *lofamov1.ProcedureStatus {
 	return s
 }
 
-// traffic is what goes through a torus while a test runs: from and to everywhere, half of it may wait.
+// traffic is the load of a torus during a test: from and to everywhere, half of it deferrable.
 type traffic struct {
 	w    *mesh
 	sent []sentMessage
@@ -98,7 +98,7 @@ func (f *traffic) look() {
 	}
 }
 
-// check: everything has come, once, and what is urgent as fast as without any procedure.
+// check verifies that every message has arrived once, and urgent ones as fast as without any procedure.
 func (f *traffic) check(urgentWithin time.Duration) {
 	f.w.t.Helper()
 	f.look()
@@ -122,8 +122,9 @@ func (f *traffic) check(urgentWithin time.Duration) {
 	f.w.t.Logf("%d messages; what may wait took up to %s, what is urgent up to %s", len(f.sent), longest[0], longest[1])
 }
 
-// An ordered procedure with diagnosis, under traffic: the torus empties of what may wait, while urgent messages go on; all test
-// their links under the order's number; all say how it ended; nothing is lost, and nobody is called sick.
+// An ordered procedure with diagnosis, under traffic. The torus empties of deferrable messages, while urgent ones
+// continue. All halves test their links under the order's number and report how it ended. Nothing is lost, and no half
+// is reported sick.
 func TestMeshProcedure(t *testing.T) {
 	for _, test := range []struct {
 		dims string
@@ -182,7 +183,7 @@ func (w *mesh) expressFrames() (sum uint64) {
 	return sum
 }
 
-// findings is of how many links a node has told what it found, of an order.
+// findings returns the number of links about which a node has sent findings, for an order.
 func (n *meshNode) findings(count uint64) (links int) {
 	for _, s := range n.sealed {
 		if f := s.Order.GetDiagnosisFindings(); f != nil && f.GetNumber().GetCount() == count {
@@ -192,20 +193,20 @@ func (n *meshNode) findings(count uint64) (links int) {
 	return links
 }
 
-// A link dies in the middle of the drain, and another node: the drain times out, names who is silent, and all go on; who asks
-// again is told again.
+// In the middle of the drain a link dies, and another node: the drain times out and names the silent node, and all
+// continue. A repeated order gets the status again.
 func TestMeshProcedureWithDeaths(t *testing.T) {
 	w := newMesh(t, "3x3x2", 6, nil)
 	f := &traffic{w: w}
 	f.run(200 * time.Millisecond)
 	starter, dies := w.node("1,0,0"), w.node("2,2,1")
 	w.orderProcedure(starter, 1, nil)
-	w.run(50 * time.Millisecond) // what it has acknowledged dies with it
+	w.run(50 * time.Millisecond) // its acknowledged messages die with it
 	w.cut(w.node("0,0,0"), grid.YPlus)
 	dies.dead = true
 	f.run(procedureLongest)
 	w.run(6 * time.Second)
-	f.check(6 * time.Second) // what was at the dead node's door comes as late as without a procedure
+	f.check(6 * time.Second) // messages waiting for the dead node are as late as without a procedure
 	for _, n := range w.nodes {
 		if n.dead {
 			continue
@@ -238,11 +239,12 @@ func TestMeshProcedureWithDeaths(t *testing.T) {
 	}
 }
 
-// A message that may wait and cannot be delivered: the drain times out, its holder is named, no mask changes, and it stays where it is.
+// A deferrable message cannot be delivered: the drain times out and names its holder, no mask changes, and the message
+// stays where it is.
 func TestMeshProcedureStuckMessage(t *testing.T) {
 	w := newMesh(t, "4x1x1", 7, nil)
 	holder := w.node("2,0,0")
-	w.loss = 1 // of messages: its neighbour never has it
+	w.loss = 1 // of messages: its neighbour never gets it
 	w.step(holder, FromHost{Message: relay.Message{Kind: relay.Down, Dst: w.node("3,0,0").at, MayWait: true, Envelope: []byte("stuck")}})
 	w.orderProcedure(w.node("0,0,0"), 1, nil)
 	w.run(time.Second)
@@ -272,7 +274,7 @@ func (w *mesh) mask(n *meshNode, number uint64, mask chanmask.Mask) {
 	w.step(n, FromHost{Message: relay.Message{Kind: relay.Down, Dst: n.at, Envelope: []byte(text)}})
 }
 
-// A mask that is ordered while the torus drains comes into force when it is clear, at all nodes before any of them goes on.
+// A mask ordered during a drain comes into force when the network is clear, at all nodes before any of them continues.
 func TestMeshProcedureMasks(t *testing.T) {
 	w := newMesh(t, "3x3x1", 8, func(c *Config) { c.Procedure.MaskDead = true })
 	a, b := w.node("1,1,0"), w.node("2,1,0")
@@ -305,7 +307,7 @@ func TestMeshProcedureMasks(t *testing.T) {
 	if state, _ := dead.m.Mask(); len(changed) != 4 || state.Own != chanmask.All.Without(grid.XPlus) {
 		t.Errorf("masks have changed at %d nodes, the own word is %s", len(changed), state.Own)
 	}
-	for _, n := range []*meshNode{dead, w.node("1,0,0")} { // it is mended: at both ends
+	for _, n := range []*meshNode{dead, w.node("1,0,0")} { // it is repaired, at both ends
 		n.cut = [grid.NumDirections]bool{}
 	}
 	w.run(2 * time.Second)
@@ -318,15 +320,15 @@ func TestMeshProcedureMasks(t *testing.T) {
 	}
 }
 
-// Two nodes that find evidence at once begin one procedure, without any supervisor; a third that always finds some begins no more
-// than it may.
+// Two nodes that find evidence at the same time begin one procedure, without any supervisor. A third that always finds
+// evidence begins no more procedures than its budget allows.
 func TestMeshProcedureByEvidence(t *testing.T) {
 	w := newMesh(t, "2x2x2", 9, func(c *Config) {
 		c.Procedure.OnEvidence = true
 		c.Procedure.Limits = defaultLimits(grid.Dims{X: 2, Y: 2, Z: 2}, c.Periods.LinkPeriod)
 		c.Procedure.Limits.Rest = 5 * time.Second
 	})
-	for i, at := range []string{"0,0,0", "1,1,1"} { // a message of which a piece does not come, for each of two nodes
+	for i, at := range []string{"0,0,0", "1,1,1"} { // a message that misses a piece, for each of two nodes
 		from, to := w.node("1,0,0"), w.node(at)
 		pieces, err := routing.Split(from.at, bytes.Repeat([]byte{byte(i)}, 3000), relay.MaxEnvelope)
 		if err != nil {
@@ -362,11 +364,11 @@ func TestMeshProcedureByEvidence(t *testing.T) {
 	w.noRuleBroken()
 }
 
-// Random tori under traffic, with messages lost, links that die one way or both in whatever state, halves that die, and halves
-// that come back cold: every half is back in Normal within Longest of when it left it; who says that the torus was clear does so
-// of a time at which it was, and at which nobody who had to answer was dead; and where nobody dies, and links do both ways, every
-// message comes to whom it could be brought, and few come twice (with 350 seeds 7 of a million are lost, where links lose 30 % of
-// all packets as well).
+// Random tori under traffic, with lost messages, links that die one way or both in any state, halves that die, and
+// halves that come back cold. Every half is back in Normal within Longest of leaving it. A report that the torus was
+// clear names a time at which it was, and at which no half that had to answer was dead. If no half dies, and links work
+// both ways or not at all, every deliverable message arrives, and few arrive twice (with 350 seeds 7 of a million are
+// lost, where links lose 30 % of all packets as well).
 func TestMeshProcedureWhateverHappens(t *testing.T) {
 	clears, ends, died := 0, 0, map[procedure.State]int{}
 	for seed := range uint64(10) {
@@ -399,7 +401,7 @@ func TestMeshProcedureWhateverHappens(t *testing.T) {
 					w.cut(victim, d)
 				case k == 1:
 					victim.cut[d.Index()] = true // one way
-				case k == 2 && seed%2 == 0 && !victim.dead: // what it held is gone
+				case k == 2 && seed%2 == 0 && !victim.dead: // its held messages are gone
 					w.begin(victim, Hops{})
 					delete(watch.left, victim)
 					w.sessions()
@@ -414,7 +416,7 @@ func TestMeshProcedureWhateverHappens(t *testing.T) {
 		c, e := watch.count()
 		clears, ends = clears+c, ends+e
 		w.run(6 * time.Second)
-		// What is held up at a node that nothing leads away from sets out as others are given up there.
+		// Messages held back at a node without a route set out as others expire there.
 		for end := w.now.Add((maxHeldUp/NumHeld + 1) * hopLife); w.waiting() > 0 && w.now.Before(end); {
 			w.run(time.Second)
 		}
@@ -441,7 +443,7 @@ func TestMeshProcedureWhateverHappens(t *testing.T) {
 				t.Logf("%s from %s to %s, urgent %t, sent at %s, came %d times", s.text, s.from.at, s.to.at, s.urgent, s.at.Sub(start), came)
 			}
 		}
-		if twice > len(f.sent)/200 { // a copy may wait at a broken link for longer than it is remembered
+		if twice > len(f.sent)/200 { // a copy may wait at a broken link for longer than halves remember it
 			t.Errorf("%d of %d messages came twice", twice, len(f.sent))
 		}
 		if t.Failed() {
@@ -454,7 +456,7 @@ func TestMeshProcedureWhateverHappens(t *testing.T) {
 	t.Logf("%d of %d ended clear, faults in the states %v", clears, ends, died)
 }
 
-// waiting is how many messages wait for the end of a procedure.
+// waiting returns the number of messages that wait for the end of a procedure.
 func (w *mesh) waiting() (n int) {
 	for _, node := range w.nodes {
 		if !node.dead {
@@ -464,12 +466,12 @@ func (w *mesh) waiting() (n int) {
 	return n
 }
 
-// watcher looks at all halves all the time.
+// watcher observes all halves all the time.
 type watcher struct {
 	w     *mesh
-	left  map[*meshNode]time.Time // Normal
+	left  map[*meshNode]time.Time // when it left Normal
 	begun time.Time               // the last order
-	empty time.Time               // the last time that nobody held what may wait
+	empty time.Time               // the last time that no half held a deferrable message
 	seen  map[*lofamov1.ProcedureStatus]bool
 }
 
@@ -519,7 +521,7 @@ func (v *watcher) count() (clears, ends int) {
 	return clears, ends
 }
 
-// Whoever says where an ordered procedure is has no word on its members and times: these are the order's.
+// The sender of an ordered procedure's state does not determine its members and times: the order does.
 func TestMeshProcedurePlanIsTheOrders(t *testing.T) {
 	w := newMesh(t, "2x2x1", 13, nil)
 	w.run(100 * time.Millisecond)
@@ -539,7 +541,7 @@ func TestMeshProcedurePlanIsTheOrders(t *testing.T) {
 	}
 }
 
-// An order that no broadcast takes is refused, and begins nothing: the others would have no proof of it.
+// An order too long for a broadcast is refused and begins nothing, because the others could not verify it.
 func TestMeshProcedureOrderTooLong(t *testing.T) {
 	w := newMesh(t, "2x2x1", 11, func(c *Config) { c.MaxFrame = 1280 })
 	n := w.node("0,0,0")
@@ -557,7 +559,7 @@ func TestMeshProcedureOrderTooLong(t *testing.T) {
 	}
 }
 
-// Halves of the version before take no part, and hold nothing up: the drain times out, and ends.
+// Halves of an earlier version take no part, and hold nothing up: the drain times out, and ends.
 func TestMeshProcedureBesideTheVersionBefore(t *testing.T) {
 	w := newMesh(t, "3x3x1", 10, nil)
 	w.cfg.NoHops, w.cfg.NoExpress = true, true
@@ -580,7 +582,7 @@ func TestMeshProcedureBesideTheVersionBefore(t *testing.T) {
 	}
 }
 
-// What may wait is what says again what was said: a digest, and nothing that a report of a change is in.
+// A deferrable message only repeats facts: a digest, without any report of a change.
 func TestDeferrable(t *testing.T) {
 	digest, change := fault.Report{Digest: true}, fault.Report{}
 	for _, test := range []struct {

@@ -8,7 +8,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/procedure"
 )
 
-// unaccounted are the members that were silent at the time-out as far as this half knows, and those that held messages.
+// unaccounted returns the members that were silent at the time-out, as far as this half knows, and those that held
+// messages.
 func (m *Machine) unaccounted(of *procedure.Result) (silent, holding []uint32) {
 	set := procedure.Joined
 	if of.Dropped() {
@@ -28,7 +29,7 @@ func (m *Machine) unaccounted(of *procedure.Result) (silent, holding []uint32) {
 	return silent, holding
 }
 
-// procedureStatus is where this half is.
+// procedureStatus returns this half's state in the procedure.
 func (m *Machine) procedureStatus() *lofamov1.ProcedureStatus {
 	p := &m.proc
 	k := p.machine.Key()
@@ -51,7 +52,7 @@ func (m *Machine) sayStatus(s *lofamov1.ProcedureStatus) {
 	m.sayProcedure(s, 1)
 }
 
-// sayAgain says what became of the last order, to who has not heard.
+// sayAgain repeats the outcome of the last order to a supervisor that has not received it.
 func (m *Machine) sayAgain() {
 	p := &m.proc
 	number := p.order.GetNumber()
@@ -65,7 +66,7 @@ func (m *Machine) sayAgain() {
 	}
 }
 
-// sayRefusal says why there is no procedure.
+// sayRefusal reports why there is no procedure.
 func (m *Machine) sayRefusal(o *lofamov1.ProcedureOrder, why string) {
 	s := &lofamov1.ProcedureStatus{
 		Number: o.GetNumber(), Node: string(m.self), Half: lofamov1.Half_HALF_DNP, Epoch: uint64(m.Epoch()), State: lofamov1.ProcedureState_PROCEDURE_NORMAL, Error: why,

@@ -12,29 +12,29 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/relay"
 )
 
-// Channel protocol checks (seed 003 §5.2.1.2): what a neighbour does that no loss, delay, duplicate or restart makes, so that it
-// or its link is faulty, or somebody else's. most control sequences turn out to be legal (§5.2.1.2): only what is unambiguous is
-// checked. Each has a counter for each link, and all but RuleRate a bit in register router 0, which does not make this node's
-// core sick.
+// Channel protocol checks (seed 003 §5.2.1.2) detect behaviour of a neighbour that no loss, delay, duplicate or restart
+// explains. Then the neighbour or its link is faulty, or another node's. Most control sequences turn out to be legal
+// (§5.2.1.2), so only unambiguous ones are checked. Each rule has a counter for each link, and all but RuleRate a bit
+// in register router 0, which does not make this node's core sick.
 
-// Rule is what a neighbour has broken.
+// Rule is a rule that a neighbour has broken.
 type Rule uint8
 
 // The rules.
 const (
 	RuleAck     Rule = iota // it acknowledges messages that were never sent
 	RuleOrder               // it acknowledges frames that were never sent
-	RuleStream              // it counts its messages anew, and has not been restarted
-	RuleHops                // a message that made no hop, or more than it may
+	RuleStream              // it restarts its message numbers without having been restarted
+	RuleHops                // a message that made no hop, or more than allowed
 	RuleOutside             // a message to a place outside the torus
-	RuleBack                // a message of a flood that comes from where it had gone
-	RuleRate                // more messages than it may send: they are refused (register router 1)
+	RuleBack                // a flooded message that the neighbour sends back
+	RuleRate                // more messages than allowed: they are refused (register router 1)
 	RuleExpress             // a broadcast, a barrier or data that makes no sense
 
 	numRules = iota
 )
 
-// Rules is how many rules there are.
+// Rules is the number of rules.
 const Rules = numRules
 
 var ruleNames = [numRules]string{
@@ -65,7 +65,7 @@ func (m *Machine) breaks(now time.Time, l *link, r Rule, n uint64) {
 	m.raise(now, watchdog.AddrRouter0, ruleBits[r])
 }
 
-// checkHop checks the header of a frame of TypeHop, that came with a boot epoch.
+// checkHop checks the header of a frame of TypeHop that arrived with a boot epoch.
 func (m *Machine) checkHop(now time.Time, l *link, epoch fault.Epoch, hd torus.HopHeader) {
 	if l.hop.Impossible(hd) {
 		m.breaks(now, l, RuleAck, 1)
@@ -81,7 +81,7 @@ func (m *Machine) checkHop(now time.Time, l *link, epoch fault.Epoch, hd torus.H
 	}
 }
 
-// lawful checks a message that a neighbour sent. One that cannot be is dropped.
+// lawful checks a message from a neighbour, and reports whether it is possible. Impossible messages are dropped.
 func (m *Machine) lawful(now time.Time, from *link, msg *relay.Message) bool {
 	switch n := len(msg.Hops); {
 	case msg.Made == 0 || msg.Made > msg.Limit:
@@ -89,7 +89,8 @@ func (m *Machine) lawful(now time.Time, from *link, msg *relay.Message) bool {
 	case msg.Kind != relay.Up && !m.cfg.Topo.Dims.Contains(msg.Dst):
 		m.breaks(now, from, RuleOutside, 1)
 	case msg.Kind == relay.Up && n >= 2 && n < relay.MaxRecorded && msg.Hops[n-1].Coord == from.dst && msg.Hops[n-2].Coord == m.cfg.Topo.Coord:
-		// No node floods to where a message came from; messages that are routed may come back, where nothing else is functional.
+		// No node floods a message back to its previous station; routed messages may return, if no other link is
+		// functional.
 		m.breaks(now, from, RuleBack, 1)
 	default:
 		return true

@@ -12,8 +12,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/relay"
 )
 
-// What a neighbour does that cannot be is counted and has its bit in router 0, and makes nobody's core sick here; what it may do
-// counts nothing.
+// Impossible behaviour of a neighbour is counted and sets its bit in router 0, but makes no core sick here. Legal
+// behaviour counts nothing.
 func TestProtocolRules(t *testing.T) {
 	up := func(made, limit uint8, hops ...grid.Coord) relay.Message {
 		m := relay.Message{Kind: relay.Up, Made: made, Limit: limit, Envelope: []byte("x")}

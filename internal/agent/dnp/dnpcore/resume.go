@@ -12,25 +12,25 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/ledger"
 )
 
-// Resume is where a half goes on: what its copy held.
+// Resume is the state from which a half resumes: the content of its copy.
 type Resume struct {
 	Outbox servicenet.OutboxSnapshot
-	// Links are those that have a session; Has says which.
+	// Links are the links with a session; Has says which.
 	Links [grid.NumDirections]torus.LinkSnapshot
 	Has   [grid.NumDirections]bool
-	// Sensors are temperature, power and voltage as the registers have them: until they answer, what they said last holds.
+	// Sensors are temperature, power and voltage as in the registers: the last readings hold until new ones arrive.
 	Sensors [3]Sensed
 }
 
-// Sensed is what the registers say of a sensor.
+// Sensed is a sensor's content of the registers.
 type Sensed struct {
 	Value      byte   // 0: no reading
 	Thresholds uint32 // the register
 	Health     watchdog.Health
 }
 
-// resumeSensors lets the sensors' registers and fields be what they were, so that nobody takes a restart for sensors that
-// are gone.
+// resumeSensors keeps the sensors' registers and fields as they were, so that a restart does not look like a loss of
+// the sensors.
 func (m *Machine) resumeSensors(now time.Time) {
 	for i, was := range m.cfg.Resume.Sensors {
 		if was.Value == 0 {
@@ -43,7 +43,7 @@ func (m *Machine) resumeSensors(now time.Time) {
 	}
 }
 
-// resumeLinks lets the links go on. What the registers say of them, and of the neighbours' hosts, is what it was.
+// resumeLinks resumes the links. The registers of the links and of the neighbours' hosts keep their values.
 func (m *Machine) resumeLinks(now time.Time) {
 	for i, l := range m.links {
 		if l == nil || !m.cfg.Resume.Has[i] {
@@ -60,10 +60,11 @@ func (m *Machine) resumeLinks(now time.Time) {
 	}
 }
 
-// Numbers returns where the numbers of the reports stand: to be stored before anything of the step is sent.
+// Numbers returns the report numbers. They must be stored before any message of the step is sent.
 func (m *Machine) Numbers() servicenet.OutboxSnapshot { return m.sender.Snapshot() }
 
-// LinkSnapshot returns where a link stands: to be stored before the frames of the step are sent. It is zero where there is none.
+// LinkSnapshot returns the state of a link, or zero where there is none. It must be stored before the frames of the
+// step are sent.
 func (m *Machine) LinkSnapshot(d grid.Direction) torus.LinkSnapshot {
 	if l := m.links[d.Index()]; l != nil {
 		return l.machine.Snapshot()

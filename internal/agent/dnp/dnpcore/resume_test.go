@@ -10,8 +10,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
-// A half that goes on writes what it knew into the registers at once, sends by its links with the next numbers, and asks
-// for no handshake but where it has no session.
+// A half that resumes writes its known state into the registers at once, continues the numbers on its links, and
+// requests a handshake only where it has no session.
 func TestGoesOn(t *testing.T) {
 	w := newWorld(t, "2x2x2", "0,0,0")
 	w.peer(grid.XPlus).in = false // broken by silence

@@ -16,8 +16,9 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/topo"
 )
 
-// onMessage handles a message that a neighbour sent, under the header hd if it acknowledges; and says whether it was
-// taken, or is to come again. The payload lies in the packet and is copied by whatever keeps it.
+// onMessage handles a message from a neighbour, under the header hd if the neighbour acknowledges. It reports whether
+// this half accepted the message; otherwise the neighbour must send it again. The payload aliases the packet; code that
+// keeps it makes a copy.
 func (m *Machine) onMessage(now time.Time, from *link, payload []byte, hd torus.HopHeader) bool {
 	if relay.KindOf(payload) == relay.Back {
 		m.onBack(now, from, payload)
@@ -53,7 +54,8 @@ func (m *Machine) onMessage(now time.Time, from *link, payload []byte, hd torus.
 	return true
 }
 
-// fresh says whether a message is not a copy of one that was here: one that is on its way to another node may come by again.
+// fresh reports whether a message is not a copy of an earlier one. A message on its way to another node may
+// legitimately pass by again.
 func (m *Machine) fresh(now time.Time, msg relay.Message) bool {
 	if msg.Kind == relay.Down && msg.Dst != m.cfg.Topo.Coord {
 		return m.seen.Visit(now, msg)
@@ -65,8 +67,8 @@ func (m *Machine) hop(held time.Duration) relay.Hop {
 	return relay.Hop{Coord: m.cfg.Topo.Coord, Half: fault.HalfDNP, Held: held}
 }
 
-// onFromHost takes a message of the own host half. Its envelopes go up by the torus, for it asks
-// only when its own service network failed it.
+// onFromHost takes a message of this node's host half. The host half sends its envelopes up through the torus only when
+// its own service network has failed.
 func (m *Machine) onFromHost(now time.Time, ev FromHost) {
 	m.use(now, selftest.Module{Kind: selftest.Mailbox})
 	msg := ev.Message
@@ -92,14 +94,14 @@ func (m *Machine) onFromHost(now time.Time, ev FromHost) {
 	}
 }
 
-// arrive takes what came down for this node: an envelope, or a piece of one (seed 003 §5.2.1.3).
+// arrive handles a message that came down for this node: an envelope, or a piece of one (seed 003 §5.2.1.3).
 func (m *Machine) arrive(now time.Time, b []byte) {
 	if !routing.IsPiece(b) {
 		m.out.Open = append(m.out.Open, b)
 		return
 	}
 	whole, missing, err := m.reorder.Take(now, b)
-	if err != nil { // like an envelope that does not open it is who sent it that is wrong, or of a later version, and not this router
+	if err != nil { // as for an envelope that does not open, the sender is wrong or of a later version, not this router
 		m.note(NoteRefused, "a message that came down: %v", err)
 		return
 	}
@@ -109,7 +111,7 @@ func (m *Machine) arrive(now time.Time, b []byte) {
 	}
 }
 
-// missing says that messages were given up incomplete.
+// missing notes messages that were given up incomplete.
 func (m *Machine) missing(all []routing.Missing) {
 	for _, l := range all {
 		m.note(NoteMissing, "%s", l)
@@ -118,12 +120,11 @@ func (m *Machine) missing(all []routing.Missing) {
 	m.out.Missing = append(m.out.Missing, all...)
 }
 
-// ReorderStats returns the counters of messages of several pieces that came here.
+// ReorderStats returns the counters of messages that arrived here in several pieces.
 func (m *Machine) ReorderStats() routing.ReorderStats { return m.reorder.Stats() }
 
-// onSealed sends an envelope of this half on its way up: by the own host if that can send, through
-// the neighbours if it cannot, and by both when the first attempt went unanswered. Answers to a
-// challenge have no second attempt.
+// onSealed sends an envelope of this half up: through this node's host if that can send, through the neighbours if it
+// cannot, and through both after an unanswered first attempt. Answers to a challenge have no second attempt.
 func (m *Machine) onSealed(now time.Time, ev Sealed) {
 	msg := relay.Message{Kind: relay.Up, Limit: m.cfg.MaxHops, MayWait: deferrable(&ev.Seal), Envelope: ev.Envelope}
 	m.seen.First(now, msg) // copies that come back end here
@@ -136,7 +137,7 @@ func (m *Machine) onSealed(now time.Time, ev Sealed) {
 	}
 }
 
-// floodOwn sends what is of this node itself to all neighbours.
+// floodOwn sends a message of this node to all neighbours.
 func (m *Machine) floodOwn(now time.Time, msg relay.Message) {
 	i := m.hold(now, msg, nil, torus.HopHeader{})
 	m.flood(now, i, msg, nil)
@@ -149,7 +150,7 @@ func (m *Machine) onOpened(now time.Time, o servicenet.Opened) {
 		m.toHost(o.Raw)
 	}
 	switch body := o.Msg.GetBody().(type) {
-	case nil, *lofamov1.Message_Again: // the sender's
+	case nil, *lofamov1.Message_Again: // the sender has handled it
 	case *lofamov1.Message_Challenge:
 		c := body.Challenge
 		if c.GetNode() != string(m.self) {
@@ -175,28 +176,29 @@ func (m *Machine) onOpened(now time.Time, o servicenet.Opened) {
 	}
 }
 
-// What does not fit a relayed message can be split.
+// Any message that is too long to be relayed can be split.
 const _ = uint(routing.MaxPiece-relay.MaxEnvelope) + uint(relay.MaxEnvelope-routing.MaxPiece)
 
-// toHost passes an envelope that came down to the host half, which verifies it again itself.
+// toHost passes an envelope that came down to the host half, which verifies it itself.
 func (m *Machine) toHost(envelope []byte) {
 	if m.verdict == watchdog.Stale {
 		return
 	}
 	parts := [][]byte{envelope}
 	if len(envelope) > relay.MaxEnvelope {
-		parts, _ = routing.Split(m.cfg.Topo.Coord, envelope, relay.MaxEnvelope) // it came in pieces: it can go in pieces
+		parts, _ = routing.Split(m.cfg.Topo.Coord, envelope, relay.MaxEnvelope) // it came in pieces, so it can leave in pieces
 	}
 	for _, b := range parts {
 		m.out.ToHost = append(m.out.ToHost, relay.Message{Kind: relay.Down, Dst: m.cfg.Topo.Coord, Envelope: b})
 	}
 }
 
-// functional says whether messages may go by a link now, and are likely to arrive soon: the functional channel of seed 003 §5.2.3.1.
+// functional reports whether messages may use a link now and are likely to arrive soon: the functional channel of seed
+// 003 §5.2.3.1.
 func (m *Machine) functional(l *link) bool { return l.usable() && !m.masked(l) }
 
-// query is what routing has to know of the channels. A link that loses frames counts as one with a full window: of two that lead on
-// the other is taken.
+// query returns the state of the channels for routing. A link that loses frames counts as one with a full window, so
+// routing prefers the other of two that lead on.
 func (m *Machine) query(msg *relay.Message, from *link) routing.Query {
 	q := routing.Query{Dims: m.cfg.Topo.Dims, At: m.cfg.Topo.Coord, Dst: msg.Dst}
 	if from != nil {
@@ -218,16 +220,16 @@ func (m *Machine) query(msg *relay.Message, from *link) routing.Query {
 	return q
 }
 
-// earlierHops is what halves of earlier versions allow a message by default.
+// earlierHops is the default hop limit of halves of earlier versions.
 const earlierHops = 32
 
-// bears says whether a message that has made so many hops may be given to a neighbour: one of an earlier version calls itself sick over
-// what it would have to pass on with no hops left.
+// bears reports whether a message that has made so many hops may go to a neighbour. A neighbour of an earlier version
+// would report itself sick over a message without hops left for its next station.
 func bears(l *link, msg *relay.Message, made uint8) bool {
 	return l.peer.Diagnosis || made < earlierHops || msg.Kind != relay.Up && msg.Dst == l.dst
 }
 
-// decide returns the link that a message to another node takes, or nil and why there is none.
+// decide returns the link for a message to another node, or nil and the reason.
 func (m *Machine) decide(a routing.Algorithm, q *routing.Query) (*link, routing.Outcome) {
 	d, how := a.Decide(q, m.random.IntN)
 	switch how {
@@ -241,10 +243,10 @@ func (m *Machine) decide(a routing.Algorithm, q *routing.Query) (*link, routing.
 	return m.links[d.Index()], how
 }
 
-// route sends a message a hop on towards its destination, as Config.Routing has it. When that has no way any more, or hops are
-// left only for the last resort, it goes to all neighbours. What is for a neighbour goes by its own link all the same: one that
-// was broken is called so until it has been good for its hold-off, and a node that has just come back may have no other way to be
-// asked whether it lives.
+// route sends a message one hop towards its destination, as Config.Routing decides. If no route is left, or the
+// remaining hops are for the last resort, the message goes to all neighbours. A message for a neighbour always also
+// goes by the direct link. A link that was broken counts as broken until its hold-off is over, and a node that has just
+// returned may have no other link by which a challenge reaches it.
 func (m *Machine) route(now time.Time, i int, msg relay.Message, from *link) {
 	if !m.mayHop(now, i, msg) {
 		return
@@ -260,7 +262,7 @@ func (m *Machine) route(now time.Time, i int, msg relay.Message, from *link) {
 	}
 	l, how := m.decide(a, &q)
 	if how == routing.Wait {
-		return // for room: it is tried again
+		return // wait for room and try again
 	}
 	if how != routing.Route {
 		m.knock(now, i, msg, from)
@@ -276,22 +278,22 @@ func (m *Machine) route(now time.Time, i int, msg relay.Message, from *link) {
 	m.flood(now, i, msg, from)
 }
 
-// derouteHops is how many of the hops that a message is allowed may go by detours; the rest is for the last resort, the flood.
+// derouteHops returns how many hops of a message's limit may be detours; the rest is for the last resort, the flood.
 func derouteHops(limit uint8) uint8 { return limit - limit/4 }
 
-// RouteStats count what became of messages that have a destination.
+// RouteStats counts the outcomes of messages that have a destination.
 type RouteStats struct {
 	Routed   uint64 // sent nearer
-	Derouted uint64 // sent where it is no nearer, for all that is was not functional
+	Derouted uint64 // sent to a link that is no nearer, because no nearer link was functional
 	Flooded  uint64 // sent to all neighbours
-	Swapped  uint64 // sent where there was no room, for one that came from there
-	Ended    uint64 // had no hops left
+	Swapped  uint64 // sent to a neighbour without room, in exchange for a message from it
+	Ended    uint64 // ran out of hops
 }
 
 // RouteStats returns the counters.
 func (m *Machine) RouteStats() RouteStats { return m.routed }
 
-// knock sends a message that is for a neighbour by a link to it, whatever is thought of that link.
+// knock sends a message for a neighbour by a direct link, in any state of that link.
 func (m *Machine) knock(now time.Time, i int, msg relay.Message, from *link) {
 	for _, n := range m.cfg.Topo.Neighbours {
 		if n.Coord != msg.Dst || from != nil && n.Coord == from.dst {
@@ -304,8 +306,8 @@ func (m *Machine) knock(now time.Time, i int, msg relay.Message, from *link) {
 	}
 }
 
-// flood sends a message to all distinct neighbours but the one it came from, by a link that
-// works; by any link when none does.
+// flood sends a message by working links to all distinct neighbours except the one it came from; if no link works, by
+// any link.
 func (m *Machine) flood(now time.Time, i int, msg relay.Message, from *link) {
 	if !m.mayHop(now, i, msg) {
 		return
@@ -325,20 +327,20 @@ func (m *Machine) flood(now time.Time, i int, msg relay.Message, from *link) {
 		if sent > 0 {
 			return
 		}
-		// With one neighbour only there may be nowhere to pass it on to: that is no fault.
+		// With a single neighbour, there may be no other node to forward it to: that is no fault.
 		if usable && (from == nil || len(m.cfg.Topo.Neighbours) > 1) && now.Sub(m.start) > m.cfg.LinkGrace && !m.awaits() && !m.masking() {
 			m.raise(now, watchdog.AddrRouter0, watchdog.RouterNoRoute)
 		}
 	}
 }
 
-// awaits says whether a neighbour is being restarted: then there is a way soon.
+// awaits reports whether a neighbour is being restarted, so that a route will exist soon.
 func (m *Machine) awaits() bool {
 	return slices.ContainsFunc(m.links[:], func(l *link) bool { return l != nil && l.detail.Restarting })
 }
 
-// linkTo returns the best link to a neighbour: a normal one before a sick one; or, when usable is
-// false, any with a session. It is never one that is masked.
+// linkTo returns the best link to a neighbour: a normal one before a sick one; or, when usable is false, any with a
+// session. It never returns a masked link.
 func (m *Machine) linkTo(n topo.Neighbour, usable bool) *link {
 	var best *link
 	for _, d := range n.Dirs {
@@ -367,9 +369,9 @@ func rank(l *link) int {
 	}
 }
 
-// mayHop checks the hop limit: more hops than allowed are the paper's own example of a router
-// exception (§IV-B, DNP core sick). A message to a node that nothing leads to ends so too, by rights: after all its
-// detours it has no way, and that is nobody's fault on it.
+// mayHop checks the hop limit: more hops than allowed are the paper's own example of a router exception (§IV-B, DNP
+// core sick). A message to an unreachable node rightly ends so too: after all its detours it has no route, and no node
+// on its way is at fault.
 func (m *Machine) mayHop(now time.Time, i int, msg relay.Message) bool {
 	if msg.Made < min(msg.Limit, m.cfg.MaxHops) {
 		return true
@@ -381,7 +383,7 @@ func (m *Machine) mayHop(now time.Time, i int, msg relay.Message) bool {
 		m.raise(now, watchdog.AddrRouter0, watchdog.RouterHopsExceeded)
 	}
 	if i != none {
-		m.hops.slots[i].passed = true // as far as it could go
+		m.hops.slots[i].passed = true // it cannot go any further
 	}
 	return false
 }

@@ -20,24 +20,23 @@ import (
 	"github.com/lofamo/lofamo/internal/golden"
 )
 
-// A scenario is a list of commands, each followed by what the DNP half did because of it, one line
-// a deed, beginning with "  ".
+// A scenario is a list of commands, each followed by the DNP half's reactions, one per line, indented by two spaces.
 //
 //	torus DIMS COORD [earlier]    a new DNP half at default periods, or of an earlier version that knows no hops; host
 //	                          and neighbours live, links are up
 //	hops DIR yes|mute|no      the neighbour there knows hops, and acknowledges, or does not, or knows none
 //	mailbox full|empty        the host half's
-//	restart                   this half is killed and goes on with what it kept, under new sessions
-//	again DIR                 the neighbour there sends again all that it has sent to be acknowledged
-//	held                      what became of the messages that are held
-//	run DURATION              time passes
+//	restart                   this half is killed and resumes from its copy, under new sessions
+//	again DIR                 the neighbour there sends all its unacknowledged messages again
+//	held                      the state of the held messages
+//	run DURATION              advance the time
 //	host alive|dead|corrupt
 //	host word none|memory|service-network|peripheral/0    broken in the host word
-//	peer DIR alive|dead|host-dead|memory|ok|masked|unmasked     the neighbour there: what it is and says
+//	peer DIR alive|dead|host-dead|memory|ok|masked|unmasked     the neighbour there: its state and status
 //	announce DIR DURATION     the neighbour there, dead, is being restarted and back by then
 //	cut DIR in|out|both|none  frames that do not pass
 //	lose DIR PERCENT          of incoming frames damaged, evenly
-//	drop DIR PERCENT          the same, but the interface drops them: nobody sees them
+//	drop DIR PERCENT          the same, but the interface drops them unseen
 //	interface DIR COUNT       so many damaged frames the link's interface has counted
 //	sensor COMPONENT STATE VALUE [CODE CODE CODE CODE]    and the thresholds, as register codes
 //	sensors silent            they do not answer any more
@@ -48,10 +47,10 @@ import (
 //	dropped                   how many chunks were not passed on
 //	bulk NODE                 a pull for the host half of a node turned out to have come down
 //	host-up TEXT, host-down COORD TEXT          the same from the host half
-//	challenge host|dnp|either, ack host|dnp     what a message for this node turned out to be
-//	mask NUMBER 0xBITS        the supervisors' word on the channel mask came down
-//	own 0xBITS                the node's own word
-//	disk hangs|goes           what is to be kept is not kept meanwhile
+//	challenge host|dnp|either, ack host|dnp     a message for this node contained this
+//	mask NUMBER 0xBITS        the supervisors' order of the channel mask came down
+//	own 0xBITS                the node's own mask
+//	disk hangs|goes           states to store are not stored meanwhile
 //	exception ADDRESS BITS
 func TestScenarios(t *testing.T) {
 	golden.Files(t, "testdata/*.txt", func(t *testing.T, text string) string {
@@ -78,14 +77,14 @@ type peer struct {
 	status  torus.Status
 	in, out bool // frames pass to, from the node under test
 	lose    int  // per cent
-	drops   bool // what is lost is not seen either
+	drops   bool // the losses are not visible either
 	lost    int  // running sum, so that losses are even
 	hop     *torus.Hop
 	mute    bool     // it acknowledges nothing
 	sent    [][]byte // payloads of TypeHop
 }
 
-// world is what surrounds one DNP half.
+// world is the environment of one DNP half.
 type world struct {
 	t          *testing.T
 	now, begun time.Time
@@ -95,10 +94,10 @@ type world struct {
 	host       watchdog.HostWord
 	hostAlive  bool
 	corrupt    bool
-	hostDead   map[grid.Direction]bool // last said in frames
-	maskedAt   map[grid.Direction]bool // last said in frames
+	hostDead   map[grid.Direction]bool // last sent in frames
+	maskedAt   map[grid.Direction]bool // last sent in frames
 	diskHangs  bool
-	sensorsAt  time.Time // when they answer next
+	sensorsAt  time.Time // when the sensors answer next
 	deeds      []string
 	cfg        Config
 	kept       Hops
@@ -163,7 +162,7 @@ func (w *world) restart() {
 	w.handshakes()
 }
 
-// keep is the copy.
+// keep stores into the copy.
 func (w *world) keep(k Keep) {
 	if k.Dir.Valid() {
 		w.kept.Links[k.Dir.Index()] = k.Bytes
@@ -248,7 +247,7 @@ func hopText(m relay.Message) string {
 	return s.String()
 }
 
-// seal plays the signer: reports and answers come back as envelopes of a few words.
+// seal plays the signer: reports and answers come back as short text envelopes.
 func (w *world) seal(s Seal) {
 	var text string
 	switch {
@@ -272,7 +271,7 @@ func (w *world) seal(s Seal) {
 	w.step(Sealed{Envelope: []byte(text), Seal: s})
 }
 
-// transmit takes a frame to the neighbour; a message or a change of the host's fate is worth a line.
+// transmit carries a frame to the neighbour, and prints a line for a message or a change of the host's state.
 func (w *world) transmit(o *Outgoing) {
 	if dead := o.Frame.Flags&torus.FlagHostDead != 0; dead != w.hostDead[o.Dir] {
 		w.hostDead[o.Dir] = dead
@@ -297,8 +296,8 @@ func (w *world) transmit(o *Outgoing) {
 	}
 }
 
-// hop takes a frame of TypeHop to the neighbour, which acknowledges at the next tick of its link, as a frame of its
-// own: it would not come within the same step.
+// hop carries a frame of TypeHop to the neighbour. The neighbour acknowledges at the next tick of its link, in a frame
+// of its own, because an acknowledgement cannot arrive within the same step.
 func (w *world) hop(o *Outgoing) {
 	hd, b, err := torus.DecodeHop(o.Frame.Payload)
 	w.must(err)
@@ -320,7 +319,7 @@ func (w *world) hop(o *Outgoing) {
 	}
 }
 
-// describe shows what is not normal in the words.
+// describe lists the abnormal fields of the words.
 func describe(w watchdog.DNPWord, d watchdog.DescriptorWord) string {
 	var out []string
 	add := func(name string, h watchdog.Health) {
@@ -386,7 +385,7 @@ func (w *world) tickPeer(p *peer) {
 	}
 }
 
-// receive brings a frame of a neighbour in, if it passes.
+// receive delivers a neighbour's frame, if it passes.
 func (w *world) receive(p *peer, f torus.Frame) {
 	if !p.in {
 		return

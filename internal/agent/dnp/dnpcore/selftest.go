@@ -15,11 +15,11 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
 )
 
-// Test is an event of the self-test: what became of a probe of Output.Probes or Output.TestMail.
+// Test is an event of the self-test: the result of a probe of Output.Probes or Output.TestMail.
 type Test struct{ Event selftest.Event }
 
-// TestMail is a test message of the host half, by mailbox: a probe of its own, to be sent back, or ours that it
-// sends back.
+// TestMail is a mailbox test message of the host half: its own probe, which this half returns, or this half's probe
+// coming back.
 type TestMail struct {
 	Echo bool
 	Data []byte
@@ -30,33 +30,33 @@ func (TestMail) dnpEvent() {}
 
 // The first byte of a test frame's payload.
 const (
-	testAsks byte = 1 // a probe, to be sent back
-	testEcho byte = 2 // a probe of the receiver's, sent back
-	testPass byte = 3 // a probe of a diagnosis, to be passed on; to neighbours that say torus.FlagDiagnosis alone
-	testMap  byte = 4 // a probe of a mapping, or its answer; halves of an earlier version do nothing with it
+	testAsks byte = 1 // a probe to send back
+	testEcho byte = 2 // the receiver's own probe, sent back
+	testPass byte = 3 // a diagnosis probe to forward; only to neighbours with torus.FlagDiagnosis
+	testMap  byte = 4 // a mapping probe, or its answer; halves of an earlier version ignore it
 )
 
-// echoRate bounds the test frames that are sent back, a second, for each link.
+// echoRate bounds the test frames that are returned per second for each link.
 const echoRate = 100
 
-// Unanswered messages up count as use of links for vainFor, and again after vainAgain: while no supervisor answers, tests would
-// cost more than the messages.
+// Unanswered messages up count as use of links for vainFor, and again after vainAgain: while no supervisor answers,
+// tests would cost more than the messages.
 const (
 	vainFor   = 5 * time.Second
 	vainAgain = time.Minute
 )
 
-// A message in the torus makes two hops to a neighbour and back.
+// A test message makes two hops in the torus: to a neighbour and back.
 const testHops = 2
 
-// selfTest is what the machine keeps of its self-test.
+// selfTest holds the machine's self-test state.
 type selfTest struct {
 	machine *selftest.Machine
 	echoes  [grid.NumDirections]bucket
 	epochs  [grid.NumDirections]fault.Epoch // of the neighbours, at their last echoes
 	excused [grid.NumDirections]bool
 	changed bool      // since the last publish
-	by      int       // neighbour that the last relay probe went by
+	by      int       // index of the neighbour that took the last relay probe
 	vain    time.Time // of the first message up since the last one down or back, or since vainAgain; zero: none
 }
 
@@ -65,7 +65,7 @@ func linkModule(d grid.Direction) selftest.Module {
 	return selftest.Module{Kind: selftest.Link, Index: uint8(d.Index())}
 }
 
-// newSelfTest makes the tests of the modules that the half has.
+// newSelfTest creates the tests of the half's modules.
 func newSelfTest(cfg Config, now time.Time) selfTest {
 	var s selfTest
 	for _, d := range cfg.Topo.Links {
@@ -84,14 +84,14 @@ func newSelfTest(cfg Config, now time.Time) selfTest {
 	return s
 }
 
-// use notes that a module is used, and tests it first if it has been idle.
+// use notes that a module is in use, and tests it first if it has been idle.
 func (m *Machine) use(now time.Time, id selftest.Module) {
 	if m.selfTest.machine.Use(now, id) {
 		m.test(now, selftest.Begin{})
 	}
 }
 
-// useLink notes that a message goes or came by a link. Heartbeats, tests and their echoes do not count as use, nor do messages up
+// useLink notes that a message uses a link. Heartbeats, tests and their echoes do not count as use, nor do messages up
 // that have gone unanswered for vainFor.
 func (m *Machine) useLink(now time.Time, l *link, k relay.Kind) {
 	if k == relay.Test || k == relay.Up && m.inVain(now) {
@@ -113,7 +113,7 @@ func (m *Machine) inVain(now time.Time) bool {
 	return now.Sub(s.vain) >= vainFor
 }
 
-// useOutput notes which modules what the shell is to do goes through. It gives the probes to them before that.
+// useOutput notes which modules the shell's work of this step will use, and sends their probes first.
 func (m *Machine) useOutput(now time.Time) {
 	if len(m.out.ToHost) > 0 || len(m.out.Hand) > 0 || m.out.Ring {
 		m.use(now, selftest.Module{Kind: selftest.Mailbox})
@@ -125,7 +125,7 @@ func (m *Machine) useOutput(now time.Time) {
 	}
 }
 
-// beginProof says that this half was restarted, until it has passed.
+// beginProof reports that this half was restarted, until it has passed its tests.
 func (m *Machine) beginProof(now time.Time) {
 	if m.cfg.SelfTest.Prove {
 		m.exceptions.raise(now.Add(m.restartedFor()), watchdog.AddrEngine, watchdog.EngineRestarted)
@@ -133,7 +133,7 @@ func (m *Machine) beginProof(now time.Time) {
 	m.exceptions.level(watchdog.AddrEngine, watchdog.EngineRestarted, m.selfTest.machine.Proving())
 }
 
-// tickTests does what is due of the self-test. It wants no wake-up of its own.
+// tickTests does the due work of the self-test. It needs no wake-up of its own.
 func (m *Machine) tickTests(now time.Time) {
 	for _, l := range m.links {
 		if l != nil {
@@ -143,8 +143,8 @@ func (m *Machine) tickTests(now time.Time) {
 	m.test(now, selftest.Tick{})
 }
 
-// excuse keeps the self-test from blaming this half for a link of which either end says that it is not well, and
-// from expecting an answer of a neighbour that began anew.
+// excuse keeps the self-test from blaming this half for a link that either end reports as unwell, and from expecting an
+// echo of a restarted neighbour.
 func (m *Machine) excuse(now time.Time, l *link) {
 	i := l.dir.Index()
 	bad := !l.session || l.detail.State() != torus.LinkNormal
@@ -164,7 +164,7 @@ func (m *Machine) excuse(now time.Time, l *link) {
 	}
 }
 
-// test steps the self-test, and gives its probes to their modules.
+// test steps the self-test, and sends its probes to their modules.
 func (m *Machine) test(now time.Time, ev selftest.Event) {
 	out := m.selfTest.machine.Step(now, ev)
 	for _, p := range out.Probes {
@@ -191,7 +191,7 @@ func (m *Machine) test(now time.Time, ev selftest.Event) {
 	}
 }
 
-// testLink sends a probe to the neighbour, whose DNP half sends it back.
+// testLink sends a probe to the neighbour, whose DNP half returns it.
 func (m *Machine) testLink(now time.Time, p selftest.Probe) {
 	l := m.links[p.Module.Index]
 	if m.selfTest.excused[p.Module.Index] || !l.usable() {
@@ -207,7 +207,7 @@ func (m *Machine) sendTest(l *link, what byte, data []byte) {
 	m.frames = append(m.frames, Outgoing{l.dir, f})
 }
 
-// testRelay sends a message to this node by a neighbour that has answered a test, another one each time.
+// testRelay sends a message to this node through a neighbour that has answered a test, a different one each time.
 func (m *Machine) testRelay(now time.Time, p selftest.Probe) {
 	dirs := m.cfg.Topo.Links
 	if m.inhibited() {
@@ -224,8 +224,8 @@ func (m *Machine) testRelay(now time.Time, p selftest.Probe) {
 	m.test(now, selftest.Void{Module: p.Module, ID: p.ID})
 }
 
-// onTestFrame sends a neighbour's probe back, also when this half tests nothing itself: the neighbour would take it for
-// a loss. Or it takes one of ours.
+// onTestFrame handles a test frame. It returns a neighbour's probe even if this half does not test anything, because
+// the neighbour would count a loss; or it takes a probe of this half.
 func (m *Machine) onTestFrame(now time.Time, l *link, payload []byte) {
 	switch {
 	case len(payload) <= 1:
@@ -241,7 +241,7 @@ func (m *Machine) onTestFrame(now time.Time, l *link, payload []byte) {
 	}
 }
 
-// onTestMessage takes a relay probe: ours that is back, or a neighbour's that goes back to it.
+// onTestMessage handles a relay probe: one of this half that came back, or one that returns to a neighbour.
 func (m *Machine) onTestMessage(now time.Time, from *link, msg relay.Message) {
 	switch {
 	case msg.Dst == m.cfg.Topo.Coord:
@@ -252,7 +252,7 @@ func (m *Machine) onTestMessage(now time.Time, from *link, msg relay.Message) {
 	}
 }
 
-// onTestMail sends the host half's probe back, or takes one of ours.
+// onTestMail returns the host half's probe, or takes a probe of this half.
 func (m *Machine) onTestMail(now time.Time, ev TestMail) {
 	if ev.Echo {
 		if m.onDiagnosisMail(ev.Data) || m.onMapMail(ev.Data) {
@@ -264,8 +264,8 @@ func (m *Machine) onTestMail(now time.Time, ev TestMail) {
 	m.out.TestMail = append(m.out.TestMail, TestMail{Echo: true, Data: ev.Data})
 }
 
-// tested draws the conclusions: a failed module is an exception of the register that it belongs to, as long as it
-// fails, and so the core is sick (seed 001 §IV-B). So is a half that was restarted, until it has passed.
+// tested applies a result: a failed module sets an exception bit in its register while it fails, which makes the core
+// sick (seed 001 §IV-B). So does a restart of this half, until it has passed.
 func (m *Machine) tested(r selftest.Result) {
 	switch r.State {
 	case selftest.Failed:
@@ -292,12 +292,12 @@ func (m *Machine) tested(r selftest.Result) {
 	m.exceptions.level(watchdog.AddrEngine, watchdog.EngineRestarted, m.selfTest.machine.Proving())
 }
 
-// restartedFor is how long at least a half that was restarted says so: the host half has to see it.
+// restartedFor returns the least time for which a restarted half reports its restart: the host half must see it.
 func (m *Machine) restartedFor() time.Duration {
 	return max(4*m.cfg.Periods.TRead, 200*time.Millisecond)
 }
 
-// coreDetail is why the core is sick, and the same without what was measured.
+// coreDetail returns why the core is sick, with and without the measured values.
 func (m *Machine) coreDetail() (detail, why string) {
 	words, reasons := selftestconfig.Failing(m.selfTest.machine)
 	if m.exceptions.at(watchdog.AddrEngine).value&watchdog.EngineRestarted != 0 {
@@ -306,5 +306,5 @@ func (m *Machine) coreDetail() (detail, why string) {
 	return strings.Join(append(words, m.exceptions.String()), "; "), strings.Join(reasons, "; ")
 }
 
-// SelfTest returns the machine of the self-test, to be looked at: only Step gives it events.
+// SelfTest returns the machine of the self-test, for reading only: only Step gives it events.
 func (m *Machine) SelfTest() *selftest.Machine { return m.selfTest.machine }

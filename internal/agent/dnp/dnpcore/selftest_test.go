@@ -19,7 +19,7 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// pair is two DNP halves whose links lead to one another, with hosts that live and send back what they are sent.
+// pair is two DNP halves whose links lead to one another, with live hosts that echo test messages.
 type pair struct {
 	t      *testing.T
 	now    time.Time
@@ -27,18 +27,18 @@ type pair struct {
 	wakes  [2]time.Time
 	flying []flying
 	wakeUp int // ticks of the first
-	// spoil changes what a half sends; nil frames are lost.
+	// spoil changes the frames of a half; nil frames are lost.
 	spoil func(half int, f torus.Frame) []torus.Frame
-	// slow is how long frames of a half take besides a millisecond.
+	// slow is the time that a frame takes in addition to a millisecond.
 	slow     func(f torus.Frame) time.Duration
-	noMail   bool // the hosts' mailboxes send nothing back
+	noMail   bool // the hosts' mailboxes echo nothing
 	messages int  // message frames of the first
 	tests    int  // test frames of the first
 	text     [2]string
 	notes    []Note                        // of the first
-	found    []*lofamov1.DiagnosisFindings // said by the first
-	attempts int                           // with which
-	probes   int                           // test frames of the first that ask for something
+	found    []*lofamov1.DiagnosisFindings // sent by the first
+	attempts int                           // their attempt numbers
+	probes   int                           // test frames of the first that expect an answer
 }
 
 type flying struct {
@@ -128,7 +128,7 @@ func (p *pair) send(i int, o Outgoing) {
 				p.probes++
 			}
 		}
-		if i == 0 && f.Type != torus.TypeTest && f.Type != torus.TypeEureka && len(f.Payload) > 0 { // pings are no messages
+		if i == 0 && f.Type != torus.TypeTest && f.Type != torus.TypeEureka && len(f.Payload) > 0 { // pings are not messages
 			p.messages++
 		}
 		p.flying = append(p.flying, flying{at, 1 - i, &Frame{Dir: o.Dir.Opposite(), Frame: f}})
@@ -161,7 +161,7 @@ func (p *pair) run(d time.Duration) {
 	}
 }
 
-// busy has the first half's host send down to the second node for so long.
+// busy makes the first half's host send down to the second node for the given time.
 func (p *pair) busy(d time.Duration) {
 	for end := p.now.Add(d); p.now.Before(end); p.run(100 * time.Millisecond) {
 		text := p.now.String()
@@ -182,8 +182,8 @@ func (p *pair) result(i int, name string) selftest.Result {
 
 func (p *pair) core(i int) watchdog.Health { return p.halves[i].word.Core }
 
-// Heartbeats are no use of a link. A message is: it is preceded by a test, and tests go on until nothing was sent for
-// a while. Neither tests nor the neighbour's tests are use.
+// Heartbeats do not count as use of a link. A message does: a test precedes it, and tests continue until the link has
+// been idle for a while. Neither tests nor the neighbour's tests count as use.
 func TestModulesAreTestedWhileUsed(t *testing.T) {
 	p := newPair(t, testing2s, testing2s)
 	p.run(time.Minute)
@@ -218,7 +218,8 @@ func TestModulesAreTestedWhileUsed(t *testing.T) {
 	}
 }
 
-// TestUnansweredMessagesUpAreTestedSeldom floods a message each second that no supervisor answers, then one that is answered.
+// TestUnansweredMessagesUpAreTestedSeldom floods a message each second that no supervisor answers, then one that is
+// answered.
 func TestUnansweredMessagesUpAreTestedSeldom(t *testing.T) {
 	p := newPair(t, testing2s, testing2s)
 	flood := func(d time.Duration, answered bool) uint64 {
@@ -245,7 +246,7 @@ func TestUnansweredMessagesUpAreTestedSeldom(t *testing.T) {
 	}
 }
 
-// A half that tests itself wakes up when it would wake up anyway.
+// The self-test adds no wake-ups to a half.
 func TestIdleHalfWakesNoMoreOften(t *testing.T) {
 	with, without := newPair(t, testing2s, testing2s), newPair(t, selftestconfig.Config{}, selftestconfig.Config{})
 	with.run(time.Minute)
@@ -262,14 +263,14 @@ func TestIdleHalfWakesNoMoreOften(t *testing.T) {
 	}
 }
 
-// What goes wrong with relayed messages alone is the relay's fault, and named; the core is sick as long as it lasts.
+// Faults of relayed messages alone are blamed on the relay, and named; the core is sick while they last.
 func TestRelayFaultsAreNamed(t *testing.T) {
 	for _, tc := range []struct {
 		want  selftest.Fault
 		spoil func(f torus.Frame) []torus.Frame
 		slow  time.Duration
 	}{
-		{selftest.Lost, func(f torus.Frame) []torus.Frame { // behind the link's own count
+		{selftest.Lost, func(f torus.Frame) []torus.Frame { // lost where the link does not count it
 			f.Type, f.Payload = torus.TypeHeartbeat, nil
 			return []torus.Frame{f}
 		}, 0},
@@ -313,7 +314,8 @@ func TestRelayFaultsAreNamed(t *testing.T) {
 	}
 }
 
-// A frame may come twice, and the link drops the copy; a probe that comes in two frames is the neighbour's or ours.
+// A frame may arrive twice, and the link drops the copy. A probe that arrives in two frames is the fault of the
+// neighbour or of this half.
 func TestLinkFaultsAreNamed(t *testing.T) {
 	for want, payloads := range map[selftest.Fault]func([]byte) [][]byte{
 		selftest.Altered: func(b []byte) [][]byte { b[9] ^= 4; return [][]byte{b} },
@@ -344,7 +346,7 @@ func TestLinkFaultsAreNamed(t *testing.T) {
 	}
 }
 
-// A link that loses frames is sick itself, and nothing of ours is at fault; nor is anything when it is cut.
+// A link that loses frames is sick itself, and no module of this half is at fault; the same holds for a cut link.
 func TestBadLinksAreNoFaultOfOurs(t *testing.T) {
 	for _, every := range []int{1, 2, 5, 30} {
 		p := newPair(t, testing2s, testing2s)
@@ -369,7 +371,7 @@ func TestBadLinksAreNoFaultOfOurs(t *testing.T) {
 	}
 }
 
-// A neighbour of before sends nothing back, and must not get messages that it would find malformed.
+// A neighbour of an earlier version echoes nothing, and must not get messages that it would find malformed.
 func TestNeighbourOfBefore(t *testing.T) {
 	p := newPair(t, testing2s, selftestconfig.Config{})
 	p.spoil = func(half int, f torus.Frame) []torus.Frame {
@@ -392,8 +394,8 @@ func TestNeighbourOfBefore(t *testing.T) {
 	}
 }
 
-// A neighbour whose own tests are switched off, while it goes on in the same epoch, sends back all the same: nobody takes
-// that for a loss.
+// A neighbour whose own tests are switched off, but which continues in the same epoch, still returns probes: they do
+// not count as lost.
 func TestNeighbourThatTestsNoMore(t *testing.T) {
 	p := newPair(t, testing2s, testing2s)
 	p.busy(10 * time.Second)
@@ -416,7 +418,7 @@ func coreDetail(m *Machine) string {
 	return detail
 }
 
-// A half that was restarted is sick until all that was in use has passed, and long enough to be seen.
+// A restarted half is sick until all modules in use have passed, and long enough for others to see it.
 func TestRestartedHalfProvesItself(t *testing.T) {
 	p := newPair(t, testing2s, testing2s)
 	p.busy(10 * time.Second)
@@ -436,7 +438,7 @@ func TestRestartedHalfProvesItself(t *testing.T) {
 	if out := m.Step(q.now, Tick{}); out.DNP.Core != watchdog.HealthSick || !out.Ring || !strings.Contains(coreDetail(m), "restarted") {
 		t.Errorf("at the start: core %s, %s", out.DNP.Core, coreDetail(m))
 	}
-	// Its mailbox does not work any more.
+	// Its mailbox no longer works.
 	r := newPair(t, again, testing2s)
 	r.noMail = true
 	r.halves[0], err = New(r.halves[0].cfg, r.now, 9)

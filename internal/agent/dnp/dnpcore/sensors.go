@@ -30,7 +30,7 @@ func newSensorRegisters() [3]sensorRegisters {
 	}
 }
 
-// sensorField is the sensor's field of Table III.
+// sensorField returns the sensor's field of Table III.
 func (m *Machine) sensorField(c fault.Component) *watchdog.Health {
 	switch c {
 	case fault.ComponentTemperature:
@@ -42,7 +42,7 @@ func (m *Machine) sensorField(c fault.Component) *watchdog.Health {
 	}
 }
 
-// onReadings puts the sensors' words into their fields and registers.
+// onReadings writes the sensors' readings into their fields and registers.
 func (m *Machine) onReadings(now time.Time, rs []Reading) {
 	m.sensedAt, m.sensorsOld = now, false
 	for _, r := range rs {
@@ -66,7 +66,7 @@ func (m *Machine) onReading(now time.Time, s *sensorRegisters, r Reading) {
 		m.store(s.thresholdsAt, s.thresholds)
 	}
 	if value != s.value {
-		// Known or unknown shows in the value register alone.
+		// Only the value register shows whether the reading is known.
 		m.out.Ring = m.out.Ring || value == 0 || s.value == 0
 		s.value = value
 		m.store(s.valueAt, uint32(value))
@@ -78,13 +78,13 @@ func (m *Machine) onReading(now time.Time, s *sensorRegisters, r Reading) {
 	m.state(now, s.component, r.State, fault.KindSelf, "", 0)
 }
 
-// Sensors are old after so many periods without an answer, and not before the grace.
+// Sensors count as stale after sensorMisses periods without an answer, but not before sensorGrace.
 const (
 	sensorMisses = 4
 	sensorGrace  = 5 * time.Second
 )
 
-// checkSensors gives up sensors that have stopped answering: what is not measured is unknown.
+// checkSensors marks sensors that have stopped answering as unknown.
 func (m *Machine) checkSensors(now time.Time) {
 	if m.sensorsOld || now.Sub(m.sensedAt) < max(sensorMisses*m.cfg.Periods.SensorPeriod, sensorGrace) {
 		return

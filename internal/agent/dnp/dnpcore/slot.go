@@ -8,16 +8,17 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/relay"
 )
 
-// A slot in the copy, big endian; the message is as package relay encodes it, with the hops made before this one.
+// The layout of a slot in the copy, big endian. The message is in the encoding of package relay, with the hops before
+// this one.
 //
-//	0    1     direction by which it came, 0: none
-//	1    4     stream by which it came, 0: none
+//	0    1     direction by which the message arrived, 0: none
+//	1    4     stream by which it arrived, 0: none
 //	5    8     number
-//	13   6·8   its numbers on the links X+ X- Y+ Y- Z+ Z-, 0: not on its way there
+//	13   6·8   its numbers on the links X+ X- Y+ Y- Z+ Z-, 0: not in flight there
 //	61         the message
 const slotHeader = 1 + 4 + 8 + grid.NumDirections*8
 
-// MaxKept bounds what is kept of a message.
+// MaxKept bounds the stored size of a message.
 const MaxKept = slotHeader + relay.MaxSize
 
 func (s *slot) encode() ([]byte, error) {
@@ -30,7 +31,7 @@ func (s *slot) encode() ([]byte, error) {
 	return s.msg.Append(dst)
 }
 
-// decodeSlot reads what encode wrote, and says whether it is that. What it returns is its own.
+// decodeSlot reads the output of encode, and reports whether it is valid. The result does not alias b.
 func decodeSlot(b []byte) (slot, bool) {
 	if len(b) < slotHeader {
 		return slot{}, false

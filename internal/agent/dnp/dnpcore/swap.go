@@ -9,18 +9,19 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/relay"
 )
 
-// There is room while fewer slots are in use than NumHeld less one for each link. The last are for exchanges alone (the packet
-// exchange rule of seed 003 §2): a node without room takes a message of a neighbour all the same, one at a time for each link, if
-// it has one on its way there. If it has none it chooses one at random and sends it there, nearer or not: the deroute under
-// pressure. So two neighbours that wait for each other always get on, and no ring of full nodes stands still: see ADR 21.
+// There is room while fewer slots are in use than NumHeld minus one for each link. The remaining slots serve only
+// exchanges (the packet exchange rule of seed 003 §2). A node without room still takes a neighbour's message, one at a
+// time for each link, if it has a message in flight to that neighbour. If it has none it chooses one at random and
+// sends it there, nearer or not: the deroute under pressure. So two neighbours that wait for each other always make
+// progress, and no ring of full nodes deadlocks: see ADR 21.
 
-// room is how many messages may be held if none is exchanged.
+// room returns how many messages may be held without exchanges.
 func (m *Machine) room() int { return NumHeld - len(m.cfg.Topo.Links) }
 
-// full says whether there is no room.
+// full reports whether there is no room.
 func (m *Machine) full() bool { return bits.OnesCount64(m.hops.on) >= m.room() }
 
-// admit says whether there is room for a message that a neighbour sends, or it is exchanged for one that goes there.
+// admit reports whether there is room for a neighbour's message, or an exchange for one that goes there.
 func (m *Machine) admit(now time.Time, l *link) bool {
 	switch {
 	case !m.full():
@@ -33,8 +34,9 @@ func (m *Machine) admit(now time.Time, l *link) bool {
 	return true
 }
 
-// offer sends a message that waits elsewhere to a neighbour that has one for this node: one that gets nearer there if there is any, and
-// else one that does not, if its hops suffice for the detour. It is chosen at random: that no message is led astray for ever rests on it.
+// offer sends a waiting message to a neighbour that has one for this node. It prefers a message that gets nearer there;
+// otherwise it takes one whose hops suffice for the detour. The choice is random, which ensures that no message is
+// misled for ever.
 func (m *Machine) offer(now time.Time, l *link) bool {
 	if !m.functional(l) || !m.acknowledges(l) || l.hop.Full() {
 		return false

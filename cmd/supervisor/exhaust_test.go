@@ -38,8 +38,8 @@ const (
 	maxGrowth         = 64 << 20
 )
 
-// TestUnfinishedRequestsDoNotExhaustMemory attacks a real supervisor process with one certificate and 4,096 requests of 32 MiB that
-// never end. Its resident memory grows by at most 64 MiB, and an honest operator is served meanwhile.
+// TestUnfinishedRequestsDoNotExhaustMemory attacks a real supervisor process with one certificate and 4,096 requests
+// of 32 MiB that never end. Its resident memory grows by at most 64 MiB, and an honest operator is served meanwhile.
 func TestUnfinishedRequestsDoNotExhaustMemory(t *testing.T) {
 	// Measure the delivered program: the race detector, which this test may run with, multiplies memory.
 	program := filepath.Join(t.TempDir(), "supervisor")
@@ -101,16 +101,16 @@ func TestUnfinishedRequestsDoNotExhaustMemory(t *testing.T) {
 	}
 }
 
-// The attack on embedded etcd's listeners, and its most allowed cost.
+// The attack on embedded etcd's listeners, and its highest allowed cost.
 const (
 	storeConns  = 2000 // of each attacker at each listener
 	maxOpen     = 400  // more sockets of the supervisor
 	storeAnswer = 10 * time.Second
 )
 
-// TestConnectionsDoNotExhaustStore: a stranger without a certificate and one with a node's open 2,000 connections each to both
-// listeners of embedded etcd, and keep them. The store goes on serving new clients and peers, and the supervisor grows by at most
-// 64 MiB and by a bounded number of sockets.
+// TestConnectionsDoNotExhaustStore: one attacker without a certificate and one with a node's certificate each open
+// 2,000 connections to both listeners of embedded etcd, and keep them open. The store still serves new clients and
+// peers, and the supervisor grows by at most 64 MiB and by a bounded number of sockets.
 func TestConnectionsDoNotExhaustStore(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "supervisor")
 	if out, err := exec.Command("go", "build", "-trimpath", "-o", program, ".").CombinedOutput(); err != nil {
@@ -135,7 +135,7 @@ func TestConnectionsDoNotExhaustStore(t *testing.T) {
 	defer held.Range(func(conn, _ any) bool { _ = conn.(net.Conn).Close(); return true })
 	var attackers sync.WaitGroup
 	for _, addr := range []string{client, peer} {
-		attackers.Go(func() { // the beginning of a handshake
+		attackers.Go(func() { // the start of a handshake
 			for range storeConns {
 				if conn, err := net.DialTimeout("tcp", addr, time.Second); err == nil {
 					_, _ = conn.Write([]byte{22, 3, 1, 2, 0})
@@ -189,7 +189,7 @@ func TestConnectionsDoNotExhaustStore(t *testing.T) {
 	}
 }
 
-// readsStore reads by a new client.
+// readsStore reads through a new client.
 func readsStore(t *testing.T, addr string, conf *tls.Config) error {
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"https://" + addr}, TLS: conf, DialTimeout: time.Second, Logger: zap.NewNop()})
 	if err != nil {
@@ -202,7 +202,7 @@ func readsStore(t *testing.T, addr string, conf *tls.Config) error {
 	return err
 }
 
-// readsMembers asks as a peer does, by a new connection.
+// readsMembers asks as a peer does, over a new connection.
 func readsMembers(addr string, conf *tls.Config) error {
 	c := &http.Client{Timeout: time.Second, Transport: &http.Transport{TLSClientConfig: conf.Clone(), DisableKeepAlives: true}}
 	resp, err := c.Get("https://" + addr + "/members")
@@ -232,7 +232,7 @@ func host(addr string) string {
 	return h
 }
 
-// resident is a process's memory, VmRSS, in bytes.
+// resident returns a process's resident memory, VmRSS, in bytes.
 func resident(t *testing.T, pid int) int64 {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -322,7 +322,7 @@ func (a *attack) fill(conn net.Conn) {
 	}
 }
 
-// windows are the bytes that a server is ready to take on a connection.
+// windows are the bytes that a server accepts on a connection.
 type windows struct {
 	f *http2.Framer
 
@@ -331,9 +331,9 @@ type windows struct {
 	more    *sync.Cond
 	ended   bool
 	conn    int64
-	stream  int64            // of a new one
+	stream  int64            // of a new stream
 	of      map[uint32]int64 // streams that the server has not ended
-	sent    map[uint32]int64 // of their messages, each of which lacks its last byte for ever
+	sent    map[uint32]int64 // of their messages, each of which never gets its last byte
 }
 
 func (w *windows) write(do func() error) error {
@@ -363,7 +363,7 @@ func (w *windows) open(id uint32, method string) error {
 	})
 }
 
-// room waits for a stream on which something may be sent, and takes at most most bytes of its window.
+// room waits for a stream on which sending is possible, and takes at most most bytes of its window.
 func (w *windows) room(most int64) (id uint32, n int64, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -382,7 +382,7 @@ func (w *windows) room(most int64) (id uint32, n int64, ok bool) {
 	}
 }
 
-// read follows what the server grants and ends.
+// read follows the server's window updates and resets.
 func (w *windows) read() {
 	defer func() {
 		w.mu.Lock()

@@ -36,7 +36,7 @@ type opKind uint8
 const (
 	opRead opKind = iota + 1
 	opWrite
-	opEnd // the mark is taken away: refused when there is none
+	opEnd // ends the mark: refused if there is none
 )
 
 type opInput struct {
@@ -48,10 +48,10 @@ type opInput struct {
 type opOutput struct {
 	value   string // read
 	refused bool   // opEnd: there was none
-	unknown bool   // nobody knows whether it was done
+	unknown bool   // the outcome is unknown
 }
 
-// register is what a history is compared with: each key is a register of its own.
+// register is the model for histories: each key is a separate register.
 var register = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		byKey := make(map[string][]porcupine.Operation)
@@ -90,7 +90,7 @@ var register = porcupine.Model{
 	},
 }
 
-// history is written by many clients.
+// history records the operations of many clients.
 type history struct {
 	mu    sync.Mutex
 	begun time.Time
@@ -99,7 +99,7 @@ type history struct {
 
 func (h *history) now() int64 { return int64(time.Since(h.begun)) }
 
-// add notes an operation. One whose outcome is not known may take effect at any later time.
+// add records an operation. An operation with an unknown outcome may take effect at any later time.
 func (h *history) add(client int, call int64, in opInput, out opOutput) {
 	end := h.now()
 	if out.unknown {
@@ -125,15 +125,16 @@ func (h *history) check() porcupine.CheckResult {
 	return porcupine.CheckOperationsTimeout(register, thin(settle(h.ops)), checkTime)
 }
 
-// settle bounds what is not known, since the search doubles with every write that may have been done at any later
-// time: one whose value was read was done before, and one whose value nobody read is left out. It may have given
-// an end something to end, so the ends of its key tell nothing more. Every value is written once.
+// settle bounds operations with unknown outcomes: each write that may take effect at any later time doubles the
+// search. If the written value was read, the write took effect before that read. If no client read it, settle drops
+// the write. A dropped write may have created a mark for an end, so ends of its key become unknown. Every value is
+// written once.
 func settle(ops []porcupine.Operation) []porcupine.Operation {
 	lost := func(op porcupine.Operation) bool {
 		return op.Input.(opInput).kind == opWrite && op.Output.(opOutput).unknown
 	}
 	type written struct{ key, value string }
-	read := make(map[written]int64) // when it was first known
+	read := make(map[written]int64) // time of the first known read
 	unread := make(map[string]bool) // keys
 	for _, op := range ops {
 		if in := op.Input.(opInput); in.kind == opRead {
@@ -157,7 +158,7 @@ func settle(ops []porcupine.Operation) []porcupine.Operation {
 			if !ok {
 				continue
 			}
-			if first > op.Call { // else it was read before it was written: the search finds that
+			if first > op.Call { // otherwise it was read before it was written: the search finds that
 				op.Return = first
 			}
 		}
@@ -170,10 +171,9 @@ func settle(ops []porcupine.Operation) []porcupine.Operation {
 	return out
 }
 
-// thin leaves out the reads that tell nothing more: the search doubles with every one that lasts long, as those do
-// that wait at a stopped replica. Where the same was read in a part of the time, that read says it all. A value
-// that is written once is so from one time to another: the read that ended first and the one that began last say
-// when.
+// thin drops redundant reads: the search doubles with every long read, such as one that waits at a stopped replica. A
+// read within the time of an equal read makes the longer one redundant. A value that is written once holds for one
+// interval: the read that ended first and the one that began last bound it.
 func thin(ops []porcupine.Operation) []porcupine.Operation {
 	type found struct{ key, value string }
 	reads := make(map[found][]porcupine.Operation)
@@ -204,7 +204,7 @@ func thin(ops []porcupine.Operation) []porcupine.Operation {
 	return out
 }
 
-// TestRegister: the model that histories are compared with knows right from wrong.
+// TestRegister: the model accepts legal histories and rejects illegal ones.
 func TestRegister(t *testing.T) {
 	read := func(call, end int64, v string) porcupine.Operation {
 		return porcupine.Operation{ClientId: 1, Input: opInput{key: "k", kind: opRead}, Call: call, Return: end, Output: opOutput{value: v}}
@@ -256,8 +256,7 @@ func TestRegister(t *testing.T) {
 	}
 }
 
-// TestThinnedHistories: what is left out changes no verdict, and what is bounded makes nothing wrong that may have
-// been.
+// TestThinnedHistories: thin changes no verdict, and settle makes no possible history illegal.
 func TestThinnedHistories(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // one order for all time
 	legal := 0
@@ -298,8 +297,8 @@ func TestThinnedHistories(t *testing.T) {
 	}
 }
 
-// linearCluster has a leader, clients with both roles at every replica, and agents of which nobody expects a
-// digest, so that components keep the state that was reported.
+// linearCluster has a leader, clients with both roles at every replica, and agents that are not expected to send
+// digests, so that components keep the reported state.
 type linearCluster struct {
 	*supervisortest.Cluster
 	program string
@@ -327,8 +326,8 @@ func startLinear(t *testing.T, program string) *linearCluster {
 // callTime bounds one call: a stopped process answers nothing.
 const callTime = time.Second
 
-// between two calls of one client, and after one that failed: the search for an order grows with what is at
-// work at once, and what has no known end is at work for ever.
+// between is the pause between two calls of one client, and afterFailure the one after a failed call: the search for
+// an order grows with concurrent operations, and an operation without a known end is concurrent to all later ones.
 const (
 	between      = 5 * time.Millisecond
 	afterFailure = 200 * time.Millisecond
@@ -337,7 +336,7 @@ const (
 // linearNodes are the nodes whose registers are used.
 var linearNodes = []string{"n0-0-0", "n1-0-0", "n0-1-0", "n1-1-0", "n0-0-1", "n1-0-1"}
 
-// mark sets and ends marks at one replica until the context ends, and pauses while the replica cannot tell.
+// mark sets and ends marks at one replica until the context ends, and pauses while the replica has no answer.
 func (c *linearCluster) mark(ctx context.Context, client int, api, viewer lofamov1.FaultSupervisorClient) {
 	rng := rand.New(rand.NewPCG(1, uint64(client))) //nolint:gosec // the order is the machine's in any case
 	for ctx.Err() == nil {
@@ -355,7 +354,7 @@ func (c *linearCluster) mark(ctx context.Context, client int, api, viewer lofamo
 		cancel()
 		refused := in.kind == opEnd && status.Code(err) == codes.NotFound
 		unknown := err != nil && !refused
-		// "Nothing was changed" is held against who says so: the value must never be read.
+		// "Nothing was changed" is a promise to check: the value must never be read.
 		if !unknown || !strings.Contains(err.Error(), "nothing was changed") {
 			c.h.add(client, call, in, opOutput{refused: refused, unknown: unknown})
 		}
@@ -373,7 +372,7 @@ func rest(ctx context.Context, d time.Duration) {
 	}
 }
 
-// report has an agent report one component after the other sick, each until it is COMMITTED.
+// report makes an agent report one component after the other sick, each until it is COMMITTED.
 func (c *linearCluster) report(ctx context.Context, t *testing.T, client int, node string, targets []string) {
 	for _, comp := range supervisortest.OwnComponents {
 		if ctx.Err() != nil {
@@ -387,7 +386,7 @@ func (c *linearCluster) report(ctx context.Context, t *testing.T, client int, no
 	}
 }
 
-// reportOne has an agent report one component sick until it is COMMITTED.
+// reportOne makes an agent report one component sick until it is COMMITTED.
 func (c *linearCluster) reportOne(t *testing.T, client int, node string, comp fault.Component, targets []string) {
 	t.Helper()
 	a := c.Agents[fault.NodeID(node)]
@@ -397,8 +396,7 @@ func (c *linearCluster) reportOne(t *testing.T, client int, node string, comp fa
 	c.h.add(client, call, opInput{key: "component/" + node + "/" + comp.String(), kind: opWrite, value: "SICK"}, opOutput{})
 }
 
-// read reads everything at one replica until the context ends. Answers that say that they are old count only
-// for who believes them.
+// read reads everything at one replica until the context ends. Answers marked stale do not count.
 func (c *linearCluster) read(ctx context.Context, client int, api lofamov1.FaultSupervisorClient) {
 	for ctx.Err() == nil {
 		c.readOne(context.WithoutCancel(ctx), client, api)
@@ -406,7 +404,7 @@ func (c *linearCluster) read(ctx context.Context, client int, api lofamov1.Fault
 	}
 }
 
-// readOne reads everything once, and says whether it was told what is so now. A refusal is no lie.
+// readOne reads everything once, and reports whether the answer was current. A refusal is no lie.
 func (c *linearCluster) readOne(ctx context.Context, client int, api lofamov1.FaultSupervisorClient) bool {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -418,7 +416,7 @@ func (c *linearCluster) readOne(ctx context.Context, client int, api lofamov1.Fa
 	return err == nil && !resp.GetCluster().GetStale()
 }
 
-// note adds what an answer says to the history.
+// note adds an answer to the history.
 func (c *linearCluster) note(client int, call int64, resp *lofamov1.ListNodesResponse) {
 	if resp.GetCluster().GetStale() {
 		return
@@ -438,14 +436,14 @@ func (c *linearCluster) note(client int, call int64, resp *lofamov1.ListNodesRes
 	}
 }
 
-// ambush are reads that a stopped replica finds waiting when it goes on.
+// ambush is a set of reads that wait for a stopped replica to resume.
 type ambush struct {
 	*linearCluster
 	clients []lofamov1.FaultSupervisorClient
 }
 
-// ambushers is how many there are, each with a connection of its own: at least one is to be served before the
-// replica has found out what became of its lease.
+// ambushers is the number of reads, each on its own connection: at least one must be served before the replica
+// notices the loss of its lease.
 const ambushers = 16
 
 // prepare connects to a replica while it runs.
@@ -462,20 +460,19 @@ func (c *linearCluster) prepare(t *testing.T, replica int) ambush {
 	return a
 }
 
-// spring has all of them read, lets the replica go on when their requests wait at it, and returns when they are
-// answered.
+// spring starts all reads, resumes the replica once the requests wait there, and returns after all answers.
 func (a ambush) spring(t *testing.T, goOn func()) {
 	t.Helper()
 	var wg sync.WaitGroup
 	for i, client := range a.clients {
 		wg.Go(func() { a.readOne(t.Context(), ambushed+i, client) })
 	}
-	rest(t.Context(), 50*time.Millisecond) // the requests go out; were they late, they would find less
+	rest(t.Context(), 50*time.Millisecond) // lets the requests arrive; late ones would find less
 	goOn()
 	wg.Wait()
 }
 
-// awaitMarks waits until much has been changed since now.
+// awaitMarks waits until many marks have changed.
 func (c *linearCluster) awaitMarks(t *testing.T) {
 	t.Helper()
 	begin := c.h.now()
@@ -493,7 +490,7 @@ func (c *linearCluster) awaitMarks(t *testing.T) {
 	})
 }
 
-// reportTo returns where replicas take reports.
+// reportTo returns the report addresses of replicas.
 func (c *linearCluster) reportTo(replicas []int) []string {
 	var out []string
 	for _, i := range replicas {
@@ -511,7 +508,7 @@ func (c *linearCluster) signal(t *testing.T, replica int, sig syscall.Signal) {
 	}
 }
 
-// leaderStops stops the leader until another leads and has changed much, and reads at it as it goes on.
+// leaderStops stops the leader until another leads and has changed many marks, and reads from it as it resumes.
 func (c *linearCluster) leaderStops(t *testing.T) {
 	t.Helper()
 	leader := c.AwaitLeader(t)
@@ -522,7 +519,7 @@ func (c *linearCluster) leaderStops(t *testing.T) {
 	a.spring(t, func() { c.signal(t, leader, syscall.SIGCONT) })
 }
 
-// followerStops stops a follower for a moment in which much is changed, and reads at it as it goes on.
+// followerStops stops a follower for a moment with many changes, and reads from it as it resumes.
 func (c *linearCluster) followerStops(t *testing.T) {
 	t.Helper()
 	follower := others(c.AwaitLeader(t))[0]
@@ -532,8 +529,9 @@ func (c *linearCluster) followerStops(t *testing.T) {
 	a.spring(t, func() { c.signal(t, follower, syscall.SIGCONT) })
 }
 
-// leaderDeposed takes the election from a leader that keeps its lease, so that nothing but a quorum tells it, has
-// another commit a report, and reads at the first. A stop past its lease does the same for some milliseconds only.
+// leaderDeposed takes the election from a leader that keeps its lease, so that only a quorum can tell it, commits a
+// report at another leader, and reads from the first. A stop past its lease has the same effect for only some
+// milliseconds.
 func (c *linearCluster) leaderDeposed(t *testing.T, node string, comp fault.Component) {
 	t.Helper()
 	leader := c.AwaitLeader(t)
@@ -543,7 +541,7 @@ func (c *linearCluster) leaderDeposed(t *testing.T, node string, comp fault.Comp
 	c.readOne(t.Context(), deposer, c.Client(t, c.Configs[leader].GRPC))
 }
 
-// depose deletes the leader's key of the election.
+// depose deletes the leader's election key.
 func (c *linearCluster) depose(t *testing.T, leader int) {
 	t.Helper()
 	cfg := c.Configs[others(leader)[0]]
@@ -567,7 +565,7 @@ func (c *linearCluster) depose(t *testing.T, leader int) {
 	}
 }
 
-// The numbers of the clients: those that mark are numbered as the replicas, of the others the first is.
+// The numbers of the clients: writers of marks have the replica's number, and the others count from these.
 const (
 	readers   = 10
 	reporters = 20
@@ -575,7 +573,7 @@ const (
 	ambushed  = 100
 )
 
-// work has clients at all replicas read, and at some write, until what is returned is called.
+// work makes clients at all replicas read, and at some write, until the returned function is called.
 func (c *linearCluster) work(t *testing.T, writeAt ...int) (end func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -598,9 +596,8 @@ func (c *linearCluster) work(t *testing.T, writeAt ...int) (end func()) {
 	}
 }
 
-// TestLinearizable: clients at all replicas write and read while leaders are stopped past their lease, continued
-// and killed, and followers stopped. What any of them reads and does not call old agrees with one order of all that
-// was done.
+// TestLinearizable: clients at all replicas write and read while leaders are stopped past their lease, resumed and
+// killed, and followers stopped. All answers that are not marked stale agree with one order of all operations.
 func TestLinearizable(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
@@ -638,7 +635,7 @@ func TestLinearizable(t *testing.T) {
 	}
 }
 
-// explain names the registers whose history has no order.
+// explain logs the registers whose history has no legal order.
 func (c *linearCluster) explain(t *testing.T) {
 	t.Helper()
 	for _, part := range register.Partition(c.h.ops) {
@@ -646,7 +643,7 @@ func (c *linearCluster) explain(t *testing.T) {
 			continue
 		}
 		slices.SortFunc(part, func(a, b porcupine.Operation) int { return int(a.Call - b.Call) })
-		// The shortest beginning that is wrong, and what is just before its end.
+		// The shortest illegal beginning, and its last operations.
 		n := 1
 		for n < len(part) && porcupine.CheckOperationsTimeout(register, thin(settle(part[:n])), checkTime) != porcupine.Illegal {
 			n++
@@ -658,19 +655,19 @@ func (c *linearCluster) explain(t *testing.T) {
 	}
 }
 
-// TestPlantedBugs: the same checks find programs that are made with a defect, by what brings it to light.
+// TestPlantedBugs: the same checks detect programs built with a defect, in a scenario that exposes it.
 func TestPlantedBugs(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		tag     string // with which the program is built
+		tag     string // build tag of the program
 		writeAt []int
 		provoke func(c *linearCluster, t *testing.T, attempt int)
 	}{
-		// A leader answers without asking whether it still leads. Whoever wrote at it would tell it.
+		// A leader answers without confirming that it still leads. Writers would reveal the new term.
 		{"planted_unconfirmed", nil, func(c *linearCluster, t *testing.T, attempt int) {
 			c.leaderDeposed(t, linearNodes[2], supervisortest.OwnComponents[attempt])
 		}},
-		// A follower passes its own copy off as the newest map.
+		// A follower returns its own copy as the newest map.
 		{"planted_own_copy", []int{0, 1, 2}, func(c *linearCluster, t *testing.T, _ int) { c.followerStops(t) }},
 	} {
 		t.Run(tc.tag, func(t *testing.T) {
@@ -680,11 +677,11 @@ func TestPlantedBugs(t *testing.T) {
 				t.Fatalf("%v\n%s", err, out)
 			}
 			c := startLinear(t, program)
-			// A leader may find out by a commit of its own, a copy be new by chance.
+			// A leader may notice through its own commit, and a copy may be new by chance.
 			for attempt := range supervisortest.OwnComponents {
 				end := c.work(t, tc.writeAt...)
 				tc.provoke(c, t, attempt)
-				end() // what is still under way may have been read already
+				end() // pending operations may have been read already
 				if c.h.check() == porcupine.Illegal {
 					t.Logf("attempt %d: found among %d operations", attempt, c.h.len())
 					return

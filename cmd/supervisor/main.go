@@ -26,7 +26,7 @@ func execute(args, environ []string, stdout, stderr io.Writer) int {
 	return cli.Execute(command(environ), args, stdout, stderr)
 }
 
-// program is its name where packages install it: "supervisor", as it is called in bin, is another project's on every distribution.
+// program is the installed name. Distributions already have another project's "supervisor", the name in bin.
 const program = "lofamo-supervisor"
 
 func command(environ []string) *cobra.Command {
@@ -94,10 +94,10 @@ func load(file string, environ, endpoints, upstream []string) (config.Supervisor
 	return cfg, nil
 }
 
-// hangs is how long the replica's slowest loop may take to come round, which it does every second, until it counts as hanging.
+// hangs is how long the replica's slowest loop, which normally takes a second, may take before it counts as hanging.
 const hangs = 10 * time.Second
 
-// stopTime bounds the whole of stopping.
+// stopTime bounds the complete stop.
 const stopTime = 15 * time.Second
 
 func run(ctx context.Context, cfg config.Supervisor, logger *slog.Logger) error {
@@ -106,14 +106,14 @@ func run(ctx context.Context, cfg config.Supervisor, logger *slog.Logger) error 
 		return cli.Usage(err)
 	}
 	manager := sdnotify.New(logger)
-	defer func() { _ = manager.Close() }() // a manager that hangs does not keep the replica from ending
+	defer func() { _ = manager.Close() }() // a hanging manager does not delay the exit
 	manager.Status("starts: waits for a quorum of the store")
 	if err := s.Start(ctx); err != nil {
 		return err
 	}
 	manager.Status("serves")
 	manager.Ready()
-	alive := time.NewTicker(cmp.Or(manager.Every(), time.Hour)) // an hour: nobody wants signs
+	alive := time.NewTicker(cmp.Or(manager.Every(), time.Hour)) // an hour: no manager wants signs of life
 	defer alive.Stop()
 	for over := false; !over; {
 		select {
@@ -133,7 +133,7 @@ func run(ctx context.Context, cfg config.Supervisor, logger *slog.Logger) error 
 	return errors.Join(err, s.Stop(sctx))
 }
 
-// quiet is for commands that say all themselves.
+// quiet is the logger for commands that print all output themselves.
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 func checkCommand(environ []string) *cobra.Command {

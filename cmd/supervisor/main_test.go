@@ -19,7 +19,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// asSupervisor makes this test binary the command itself.
+// asSupervisor makes this test binary run as the command.
 const asSupervisor = "LOFAMO_TEST_AS_SUPERVISOR"
 
 func TestMain(m *testing.M) {
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// process starts a replica as a process of its own.
+// process starts a replica as a separate process.
 func process(t *testing.T, c *supervisortest.Cluster, cfg config.Supervisor, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
@@ -60,8 +60,8 @@ func report(t *testing.T, a *supervisortest.Agent, comp fault.Component) (fault.
 	return a.Report(t, fault.HalfHost, false, fault.Observation{Component: comp, State: fault.Sick, Kind: fault.KindSelf})
 }
 
-// TestLeaderKilled kills the leading process in the middle of a storm of reports: another takes
-// over, nothing acknowledged is lost and nothing happens twice. The killed one comes back.
+// TestLeaderKilled kills the leading process in the middle of a storm of reports: another takes over, no acknowledged
+// report is lost, and no change happens twice. The killed one comes back.
 func TestLeaderKilled(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Replicas: 3, Preset: config.PresetRelaxed})
@@ -114,7 +114,7 @@ func TestLeaderKilled(t *testing.T) {
 		list, err := c.Client(t, c.Configs[leader].GRPC).ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
 		return err == nil && !list.GetCluster().GetStale() && len(list.GetNodes()) == 4
 	})
-	// A graceful end: exit code 0, within seconds.
+	// A graceful exit: code 0, within seconds.
 	for _, i := range []int{follower, leader} {
 		if err := procs[i].Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
@@ -132,8 +132,8 @@ func TestLeaderKilled(t *testing.T) {
 	}
 }
 
-// The service manager hears that the replica serves, signs of life while its loops go round, and that it ends. Not parallel: it
-// sets the environment.
+// The service manager is notified that the replica serves, gets signs of life while its loops run, and is notified
+// when it stops. Not parallel: it sets the environment.
 func TestManager(t *testing.T) {
 	manager := sdnotifytest.New(t, 200*time.Millisecond)
 	c := supervisortest.New(t, supervisortest.Options{Replicas: 1})
@@ -147,7 +147,7 @@ func TestManager(t *testing.T) {
 	manager.Await(t, "STOPPING=1")
 }
 
-// TestEtcdOutside runs a second replica on the first one's etcd, as one outside.
+// TestEtcdOutside runs a second replica on the first one's etcd, as an external one.
 func TestEtcdOutside(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Replicas: 2})
@@ -166,7 +166,7 @@ func TestEtcdOutside(t *testing.T) {
 	}
 }
 
-// TestAllStopAtOnce: that no peer is left to take over from, or to say farewell to, is no failure.
+// TestAllStopAtOnce: it is no failure if no peer is left to take over or to receive the farewell.
 func TestAllStopAtOnce(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Replicas: 3, Gossip: true})
@@ -186,7 +186,7 @@ func TestAllStopAtOnce(t *testing.T) {
 			t.Errorf("%s after SIGTERM: %v, want a success", c.Configs[i].ID, err)
 		}
 	}
-	// lofamoctl kills what has not ended after 5 s.
+	// lofamoctl kills processes that have not ended after 5 s.
 	if took := time.Since(begin); took > 4500*time.Millisecond {
 		t.Errorf("all ended after %v, want less than lofamoctl's patience", took)
 	}

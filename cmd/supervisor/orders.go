@@ -4,5 +4,5 @@ package main
 
 import "github.com/lofamo/lofamo/pkg/order"
 
-// orderKinds returns the kinds of orders that have no messages of their own: none yet.
+// orderKinds returns the kinds of orders without messages of their own: none yet.
 func orderKinds() []order.Plain { return nil }

@@ -7,5 +7,5 @@ import (
 	"github.com/lofamo/lofamo/pkg/order/ordertest"
 )
 
-// orderKinds returns the kinds of orders that have no messages of their own.
+// orderKinds returns the kinds of orders without messages of their own.
 func orderKinds() []order.Plain { return []order.Plain{ordertest.Leader{}} }

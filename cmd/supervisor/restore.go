@@ -12,8 +12,8 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 )
 
-// tokenBytes of a snapshot's checksum are in the name of the cluster that is restored from it, so that members
-// which were restored from two files do not mix.
+// tokenBytes is the number of checksum bytes of the snapshot in the name of the restored cluster, so that members
+// restored from different files do not mix.
 const tokenBytes = 8
 
 func restoreCommand(environ []string) *cobra.Command {

@@ -45,7 +45,7 @@ func saveSnapshot(t *testing.T, c *supervisortest.Cluster, cfg config.Supervisor
 	}
 }
 
-// killAll ends processes as a power cut does.
+// killAll kills processes without warning, like a power cut.
 func killAll(procs []*exec.Cmd) {
 	for _, p := range procs {
 		_ = p.Process.Kill()
@@ -55,7 +55,7 @@ func killAll(procs []*exec.Cmd) {
 	}
 }
 
-// restore runs the command for these replicas, the first's token given to the others, and returns the token.
+// restore runs the command for these replicas, passes the first one's token to the others, and returns the token.
 func restore(t *testing.T, snap, token string, files ...string) string {
 	t.Helper()
 	for _, file := range files {
@@ -84,9 +84,9 @@ func wantExit(t *testing.T, code int, text string, args ...string) {
 	}
 }
 
-// TestDisaster: the data of two of three replicas are lost, and an old snapshot is restored. What was in it
-// is there; what was acknowledged since is not, and comes back with the halves' next words; whoever watched
-// is told to list again; a replica with the old data does not mix with the new ones.
+// TestDisaster: two of three replicas lose their data, and an old snapshot is restored. The snapshot's contents are
+// there. Later acknowledged reports are not, but return with the halves' next digests. Watchers must list
+// again. A replica with the old data does not mix with the new ones.
 func TestDisaster(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Replicas: 3, Preset: config.PresetRelaxed})
@@ -111,7 +111,7 @@ func TestDisaster(t *testing.T) {
 	}
 	killAll(procs)
 
-	// Two disks are lost; the third replica's data still lie about.
+	// Two disks are lost; the third replica's data still exist.
 	var files []string
 	for i, cfg := range c.Configs {
 		files = append(files, c.WriteConfig(t, cfg))
@@ -151,7 +151,8 @@ func TestDisaster(t *testing.T) {
 	if status.Code(err) != codes.OutOfRange || !strings.Contains(err.Error(), "was lost when the store was put back to a snapshot") {
 		t.Errorf("a watch from before: %v", err)
 	}
-	// A copy of what was acknowledged since is taken as new, and the next digest says all that holds.
+	// A copy of a report acknowledged after the snapshot counts as new, and the next digest restores the present
+	// state.
 	a.Deliver(t, since, lateBytes, c.Configs[leader].Report)
 	_, b = a.Report(t, fault.HalfHost, true, fault.Observation{Component: fault.ComponentPower, State: fault.Sick, Kind: fault.KindSelf},
 		fault.Observation{Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf})
@@ -160,13 +161,13 @@ func TestDisaster(t *testing.T) {
 		n, err := client.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "n0-0-0"})
 		return err == nil && stateOf(n, "power") == lofamov1.State_SICK && stateOf(n, "memory") == lofamov1.State_SICK
 	})
-	// Who was well in the snapshot and has said nothing since is not called so for long.
+	// A node that was NORMAL in the snapshot and has been silent since does not stay NORMAL for long.
 	supervisortest.Eventually(t, "the silent node to be UNKNOWN", func() bool {
 		n, err := client.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "n1-1-0"})
 		return err == nil && n.GetState() == lofamov1.State_UNKNOWN && stateOf(n, "memory") == lofamov1.State_UNKNOWN
 	})
 
-	// The third joins when its old data are away, from the same file.
+	// The third joins from the same file once its old data are removed.
 	killAll(procs[2:])
 	if err := os.RemoveAll(c.Configs[2].DataDir); err != nil {
 		t.Fatal(err)
@@ -176,9 +177,9 @@ func TestDisaster(t *testing.T) {
 	c.AwaitLeader(t)
 }
 
-// TestRestoredTwice: the same old snapshot is restored a second time, with nothing kept of the first. Whoever has
-// seen what was done in between, which nobody has any more, is told to list again: also when the store has by
-// then committed as much as there was in between.
+// TestRestoredTwice: the same old snapshot is restored a second time, without anything from the first restore.
+// Readers of commits in between, which are lost, must list again, even if the store has by then made as many
+// commits as there were in between.
 func TestRestoredTwice(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Preset: config.PresetRelaxed})

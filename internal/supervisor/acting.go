@@ -17,9 +17,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// How responses have nodes act: orders to their agents, masks of links, and words to jobs.
+// How responses make nodes act: orders to their agents, masks of links, and notices to jobs.
 
-// nodeExecutors are the executors of all that nodes are had do, by kind.
+// nodeExecutors returns the executors for actions that run on nodes, by kind.
 func (s *Supervisor) nodeExecutors(cfg config.NodeExecutor) (map[response.Kind]executor.Executor, error) {
 	nodes, err := node.New(cfg, s.respond.actor, responseMasks{s}) // which validates the configuration
 	if err != nil {
@@ -43,8 +43,8 @@ func (a agentOrders) Order(id fault.NodeID, o *lofamov1.ActOrder, try int) {
 // responseMasks implements node.Masks.
 type responseMasks struct{ s *Supervisor }
 
-// leads says whether the token is that of this replica's present term, before anything is looked at. The change bears the token besides: whoever is paused here,
-// and goes on when this replica has been elected anew, has nothing committed under the fence of that term.
+// leads checks early that the token belongs to this replica's present term. The change itself carries the token too:
+// a replica that is paused here and resumes after its re-election commits nothing under the fence of the new term.
 func (m responseMasks) leads(token uint64) error {
 	if now := m.s.engine.Term(); now != token {
 		return fmt.Errorf("token %d: this supervisor leads under %d: %w", token, now, node.ErrStale)
@@ -68,7 +68,7 @@ func (m responseMasks) Unmask(ctx context.Context, token uint64, at fault.NodeID
 	return was, sure(err)
 }
 
-// sure marks an error after which nothing was changed.
+// sure marks an error after which certainly nothing was changed.
 func sure(err error) error {
 	switch {
 	case err == nil, errors.Is(err, api.ErrSubmitted):
@@ -79,7 +79,8 @@ func sure(err error) error {
 	return fmt.Errorf("%w: %w", node.ErrRefused, err)
 }
 
-// raisers are nodes that may tell all others something: those that the map calls NORMAL, the neighbours of whom it is about first.
+// raisers returns nodes that may notify all others: those that the map calls NORMAL, beginning with the neighbours of
+// the affected node.
 func (s *Supervisor) raisers(about response.Target, members []fault.NodeID) []fault.NodeID {
 	m, known := s.engine.local.Map()
 	if !known {
@@ -117,5 +118,5 @@ func (s *Supervisor) raisers(about response.Target, members []fault.NodeID) []fa
 	return out
 }
 
-// enoughRaisers is as many as are tried.
+// enoughRaisers is the number of raisers to try.
 const enoughRaisers = 8

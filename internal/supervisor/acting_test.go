@@ -20,7 +20,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// acting is a node that keeps a ledger as far as tests of supervisors need one.
+// acting is a node with a simple ledger of actions, as far as these tests need one.
 type acting struct {
 	mu      sync.Mutex
 	allowed []string
@@ -40,7 +40,7 @@ func (a *acting) answer(o *lofamov1.ActOrder) *lofamov1.ActStatus {
 	switch {
 	case a.made[k] != 0:
 		st.State = a.made[k]
-		a.made[k] = lofamov1.ActState_ACT_DONE // the second time that it is asked
+		a.made[k] = lofamov1.ActState_ACT_DONE // on the second question
 	case o.GetAsk():
 		a.token = max(a.token, o.GetToken())
 	case o.GetToken() < a.token:
@@ -59,8 +59,8 @@ func (a *acting) did() []*lofamov1.ActOrder {
 	return append([]*lofamov1.ActOrder(nil), a.begun...)
 }
 
-// TestNodesAct: the leader has a node act, and jobs told; who is of an earlier version is ordered nothing, and a link is masked and restored in the response's
-// name alone.
+// TestNodesAct: the leader makes a node act and notifies jobs. A node of an earlier version gets no orders. A link is
+// masked and restored only in the response's own name.
 func TestNodesAct(t *testing.T) {
 	c, sups, leader := three(t, supervisortest.Options{Dims: "3x1x1", Configure: func(cfg *config.Supervisor) {
 		cfg.Responses.Grace, cfg.Responses.StormDelay = 0, 0
@@ -100,7 +100,8 @@ func TestNodesAct(t *testing.T) {
 	want(do(response.Eureka, "n1-0-0", fault.ComponentMemory, "r1-9", nil), response.Unchanged, "no node that is well")
 	wantedByPolicy(t, c, leader, n, token)
 	well := &acting{allowed: []string{"eureka"}}
-	for id, answer := range map[fault.NodeID]func(*lofamov1.ActOrder) *lofamov1.ActStatus{"n0-0-0": nil, "n2-0-0": well.answer} { // one is of an earlier version
+	// n0-0-0 has an earlier version.
+	for id, answer := range map[fault.NodeID]func(*lofamov1.ActOrder) *lofamov1.ActStatus{"n0-0-0": nil, "n2-0-0": well.answer} {
 		a := c.Agents[id]
 		a.Acts(answer)
 		report, b := a.Report(t, fault.HalfHost, false, fault.Observation{Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindSelf},
@@ -117,7 +118,7 @@ func TestNodesAct(t *testing.T) {
 	link := fault.Link(grid.XPlus)
 	a, b := c.Agents["n0-0-0"], c.Agents["n1-0-0"]
 	want(do(response.NodeMaskChannel, "n0-0-0", link, "r1-5", nil), response.Succeeded, "is masked")
-	want(do(response.NodeMaskChannel, "n0-0-0", link, "r1-5", nil), response.Succeeded, "is masked") // again: it is its own
+	want(do(response.NodeMaskChannel, "n0-0-0", link, "r1-5", nil), response.Succeeded, "is masked") // it owns the mask
 	supervisortest.Eventually(t, "both ends have it", func() bool { return a.Mask().GetMask() == 0x3e && b.Mask().GetMask() == 0x3d })
 	want(do(response.NodeMaskChannel, "n1-0-0", fault.Link(grid.XMinus), "r1-6", nil), response.Succeeded, "masked already, by response/r1-5/0")
 	undo := func(j *executor.Job) { j.Undo = true }
@@ -131,7 +132,7 @@ func TestNodesAct(t *testing.T) {
 	supervisortest.Eventually(t, "both ends are restored", func() bool { return a.Mask().GetMask() == 0x3f && b.Mask().GetMask() == 0x3f })
 }
 
-// wantedByPolicy has a node act because a policy wants it, from the report of a fault on.
+// wantedByPolicy makes a node act through a policy, beginning with the report of a fault.
 func wantedByPolicy(t *testing.T, c *supervisortest.Cluster, leader int, n *acting, token uint64) {
 	t.Helper()
 	etcd := etcdClient(t, c.Configs[leader])

@@ -28,7 +28,7 @@ func adminOf(t testing.TB, c *supervisortest.Cluster, i int) lofamov1.Supervisor
 	return lofamov1.NewSupervisorAdminClient(c.Conn(t, pki.RoleOperator, c.Configs[i].GRPC))
 }
 
-// follow reads a change of members to its end and calls added when the new one may be started.
+// follow reads a change of members to its end and calls added when the new member may be started.
 func follow(t testing.TB, stream grpc.ServerStreamingClient[lofamov1.MemberProgress], added func(initialCluster string)) (steps string, err error) {
 	t.Helper()
 	for {
@@ -49,8 +49,8 @@ func follow(t testing.TB, stream grpc.ServerStreamingClient[lofamov1.MemberProgr
 	}
 }
 
-// TestReplicaReplaced: the disk of a replica is lost while evidence comes in. Its successor has the same
-// name and addresses and an empty directory; nothing acknowledged is lost, and it can lead.
+// TestReplicaReplaced: a replica loses its disk while evidence arrives. Its successor has the same name and addresses
+// and an empty directory. No acknowledged report is lost, and the successor can lead.
 func TestReplicaReplaced(t *testing.T) {
 	t.Parallel()
 	c, sups, leader := three(t, supervisortest.Options{Preset: config.PresetRelaxed})
@@ -121,7 +121,7 @@ func sameMembers(a, b string) bool {
 	return len(x) == len(y)
 }
 
-// TestThreeFiveThree: replicas come and go without a change of the others' configurations.
+// TestThreeFiveThree: replicas are added and removed without a change of the other replicas' configurations.
 func TestThreeFiveThree(t *testing.T) {
 	t.Parallel()
 	c, sups, leader := three(t, supervisortest.Options{Preset: config.PresetRelaxed})
@@ -164,14 +164,14 @@ func TestThreeFiveThree(t *testing.T) {
 	for i := range 5 {
 		known(i, 5)
 	}
-	// A new one takes evidence and hands it to the leader of old.
+	// A new replica receives evidence and forwards it to the old leader.
 	a := c.Agents["n0-0-0"]
 	id, b := a.Report(t, fault.HalfHost, false, temperature(fault.Sick))
 	if ack := a.Deliver(t, id, b, c.Configs[4].Report); ack.From != c.Configs[4].ID {
 		t.Errorf("committed by %s", ack.From)
 	}
 
-	// The old followers go; one is stopped, the other runs and ends by itself.
+	// The old followers leave: one is stopped before, the other still runs and ends by itself.
 	gone, ended := (leader+1)%3, (leader+2)%3
 	stop(t, sups[gone])
 	sups[gone] = nil
@@ -199,14 +199,14 @@ func TestThreeFiveThree(t *testing.T) {
 	wantCode(t, "nobody", err, codes.NotFound, `"s9": not among`)
 }
 
-// TestLearnerThatNeverStarts: a change of members that does not come to its end harms nobody, and is taken back.
+// TestLearnerThatNeverStarts: an unfinished change of members does no harm, and can be undone.
 func TestLearnerThatNeverStarts(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{})
 	start(t, c.Configs[0])
 	c.AwaitLeader(t)
 	admin := adminOf(t, c, 0)
-	for range 2 { // the second call goes on with the first one's learner
+	for range 2 { // the second call continues with the first one's learner
 		stream, err := admin.AddMember(t.Context(), &lofamov1.AddMemberRequest{Name: "s2", PeerUrl: "https://127.0.0.1:1", Wait: durationpb.New(time.Second)})
 		if err != nil {
 			t.Fatal(err)
@@ -236,7 +236,7 @@ func TestLearnerThatNeverStarts(t *testing.T) {
 	wantCode(t, "the last", err, codes.FailedPrecondition, "only member")
 }
 
-// snapshot takes a snapshot and checks what it says of itself.
+// snapshot takes a snapshot and checks its header.
 func snapshot(t testing.TB, admin lofamov1.SupervisorAdminClient) (*lofamov1.SnapshotHeader, []byte) {
 	t.Helper()
 	stream, err := admin.Snapshot(t.Context(), nil)
@@ -274,7 +274,7 @@ func TestSnapshotWithoutAQuorum(t *testing.T) {
 	}
 	for i := range sups {
 		if i != left {
-			_ = sups[i].Stop(context.Background()) // the second has no quorum to resign with
+			_ = sups[i].Stop(context.Background()) // the second cannot resign without a quorum
 			sups[i] = nil
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// The alarms of a replica, in words and as labels of the metric lofamo_alarm.
+// The alarms of a replica, as text and as labels of the metric lofamo_alarm.
 const (
 	alarmFull    = "store full"
 	alarmCorrupt = "store corrupt"
@@ -28,13 +28,13 @@ func allAlarms() []string {
 	return []string{alarmFull, alarmCorrupt, alarmSlow, alarmQuorum, alarmRegion, alarmRecords, alarmBreaker}
 }
 
-// slowSync is when a disk is called slow: on a sound one a sync takes 0.5 to 20 ms; etcd advises 10 ms.
+// slowSync is when a disk counts as slow. A healthy disk syncs in 0.5 to 20 ms; etcd advises 10 ms.
 const slowSync = 100 * time.Millisecond
 
-// slowCommit is when a commit is called slow, wherever the etcd is.
+// slowCommit is when a commit counts as slow, wherever the etcd runs.
 const slowCommit = time.Second
 
-// alarms are what this replica has to complain of. The monitor alone writes them.
+// alarms holds the present alarms of this replica. Only the monitor writes them.
 type alarms struct {
 	gauge *prometheus.GaugeVec
 
@@ -61,9 +61,8 @@ func (a *alarms) get() []string {
 	return a.words
 }
 
-// complaints says what is wrong: the store answers with a quorum or not, what etcd's own alarms of this
-// member are, how long a sync of its log took lately (0: there was none), and how long the leader has
-// waited for the commit under way (0: there is none).
+// complaints returns the alarms of the store: whether it answers with a quorum, this member's own etcd alarms, the
+// recent time of a log sync (0: none), and how long the leader has waited for the commit in flight (0: none).
 func complaints(quorum bool, own []etcdserverpb.AlarmType, sync, committing time.Duration) []string {
 	var out []string
 	for _, alarm := range own {
@@ -87,7 +86,7 @@ func complaints(quorum bool, own []etcdserverpb.AlarmType, sync, committing time
 	return out
 }
 
-// regionsCut is what the leader of a parent complains of: the regions that it does not hear. Empty: of none.
+// regionsCut returns the alarm of a parent's leader about regions out of contact, or nothing if there are none.
 func regionsCut(all []*lofamov1.Region) []string {
 	var words []string
 	for _, r := range all {
@@ -105,7 +104,7 @@ func regionsCut(all []*lofamov1.Region) []string {
 	return []string{alarmRegion + ": " + strings.Join(words, ", ")}
 }
 
-// responsesTroubled is what a replica complains of about responses, while it leads: what is committed cannot be gone on with, or the
+// responsesTroubled returns a leader's alarms about responses: it cannot continue from the committed state, or the
 // breaker is open and waits for a person.
 func responsesTroubled(broken bool, breaker string) []string {
 	var words []string
@@ -118,16 +117,16 @@ func responsesTroubled(broken bool, breaker string) []string {
 	return words
 }
 
-// syncs watches etcd's own histogram of how long a sync of its write-ahead log takes.
+// syncs reads etcd's own histogram of the sync times of its write-ahead log.
 type syncs struct {
 	count uint64
 	sum   float64 // seconds
 }
 
-// syncMetric is etcd's name of it, in the default registry.
+// syncMetric is the histogram's name in the default registry.
 const syncMetric = "etcd_disk_wal_fsync_duration_seconds"
 
-// mean returns how long a sync took on average since the last call; 0 when there was none.
+// mean returns the average time of a sync since the last call; 0: none.
 func (s *syncs) mean(g prometheus.Gatherer) time.Duration {
 	families, err := g.Gather()
 	if err != nil && len(families) == 0 {

@@ -35,7 +35,7 @@ func TestComplaints(t *testing.T) {
 	}
 }
 
-// TestRegionsCut: the leader of a parent complains of the regions that it does not hear.
+// TestRegionsCut: a parent's leader raises an alarm about regions out of contact.
 func TestRegionsCut(t *testing.T) {
 	west := &lofamov1.Region{Name: "west", State: lofamov1.State_UNKNOWN, Age: durationpb.New(5400 * time.Millisecond)}
 	for _, tc := range []struct {
@@ -92,7 +92,7 @@ func TestSyncs(t *testing.T) {
 	}
 }
 
-// TestResponsesTroubled: a person has to know that nothing is done about faults.
+// TestResponsesTroubled: an alarm tells people when responses do not handle faults.
 func TestResponsesTroubled(t *testing.T) {
 	for _, tc := range []struct {
 		broken  bool

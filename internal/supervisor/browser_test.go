@@ -1,7 +1,7 @@
 //go:build !race
 
-// Twenty-seven agents in one process, and a browser beside them: with the race detector they are late, and rightly
-// called sick.
+// Twenty-seven agents in one process next to a browser: with the race detector they are late, and correctly become
+// SICK.
 
 package supervisor_test
 
@@ -38,8 +38,8 @@ import (
 // browserTime bounds the whole of TestBrowser.
 const browserTime = 8 * time.Minute
 
-// TestBrowser: the page in Chromium, against a real supervisor whose agents say what web/test/browser.mjs wants them to. LOFAMO_SHOTS names a folder
-// for pictures of it.
+// TestBrowser runs the page in Chromium against a real supervisor, whose agents report as web/test/browser.mjs asks.
+// LOFAMO_SHOTS names a folder for screenshots.
 func TestBrowser(t *testing.T) {
 	node, chromium := browser(t)
 	c := supervisortest.New(t, supervisortest.Options{Dims: "3x3x3", Web: true, Configure: func(cfg *config.Supervisor) {
@@ -97,7 +97,7 @@ func TestBrowser(t *testing.T) {
 	}
 }
 
-// TestBrowserModel: what the page makes of what supervisors say.
+// TestBrowserModel tests the page's model of the supervisors' data.
 func TestBrowserModel(t *testing.T) {
 	node, _ := browser(t)
 	cmd := exec.CommandContext(t.Context(), node, "--test", "test/model.mjs")
@@ -107,7 +107,7 @@ func TestBrowserModel(t *testing.T) {
 	}
 }
 
-// browser finds what is wanted. Where CI runs it must be there.
+// browser finds the required programs. Where CI runs this test they must exist.
 func browser(t *testing.T) (node, chromium string) {
 	t.Helper()
 	node, chromium = needs.Program(t, "Node.js", "node"), needs.Program(t, "Debian's package chromium", "chromium")
@@ -117,14 +117,14 @@ func browser(t *testing.T) (node, chromium string) {
 	return node, chromium
 }
 
-// browsed is the cluster that the browser looks at.
+// browsed is the cluster that the browser shows.
 type browsed struct {
 	t      *testing.T
 	c      *supervisortest.Cluster
 	sup    *supervisor.Supervisor
 	killed sync.Map  // fault.NodeID
-	when   time.Time // the last one was killed
-	lose   func()    // takes p1's page away
+	when   time.Time // time of the last kill
+	lose   func()    // removes p1's page
 	quorum atomic.Bool
 }
 
@@ -133,7 +133,7 @@ func (b *browsed) dead(id fault.NodeID) bool {
 	return ok
 }
 
-// answer does what the browser's test asks for.
+// answer carries out a command of the browser's test.
 func (b *browsed) answer(what string) string {
 	t, cfg := b.t, b.c.Configs[0]
 	verb, arg, _ := strings.Cut(what, " ")
@@ -177,20 +177,22 @@ func (b *browsed) answer(what string) string {
 	return "ok"
 }
 
-// leftNormal waits until the supervisor has committed that a node that was killed is NORMAL no more, and returns when it was, in milliseconds since 1970.
+// leftNormal waits until the supervisor has committed that a killed node is no longer NORMAL, and returns the time of
+// that event, in milliseconds since 1970.
 func (b *browsed) leftNormal(node string) (at int64) {
 	client := b.c.Client(b.t, b.c.Configs[0].GRPC)
 	supervisortest.Eventually(b.t, node+" to be NORMAL no more", func() bool { at = b.gone(client, node); return at != 0 })
 	return at
 }
 
-// gone is when a node was first called dead since it was killed; 0: it was not yet. That it was late once, beside a busy browser, does not count.
+// gone returns when a node first became dead after it was killed; 0: not yet. Lateness beside a busy browser does not
+// count.
 func (b *browsed) gone(client lofamov1.FaultSupervisorClient, node string) (at int64) {
 	resp, err := client.GetHistory(b.t.Context(), &lofamov1.GetHistoryRequest{Node: node, Component: "node"})
 	if err != nil {
-		return 0 // it has just been started
+		return 0 // the supervisor has just started
 	}
-	for _, e := range resp.GetEvents() { // newest first: of several the first one since it was killed
+	for _, e := range resp.GetEvents() { // newest first: the last match is the first one since the kill
 		if e.GetTime().AsTime().Before(b.when) {
 			break
 		}
@@ -201,7 +203,7 @@ func (b *browsed) gone(client lofamov1.FaultSupervisorClient, node string) (at i
 	return at
 }
 
-// responses is what has become of them, and the breaker.
+// responses returns the responses and the breaker as text.
 func (b *browsed) responses() string {
 	client := lofamov1.NewResponseServiceClient(b.c.Conn(b.t, pki.RoleViewer, b.c.Configs[0].GRPC))
 	all, err := client.ListResponses(context.Background(), &lofamov1.ListResponsesRequest{})
@@ -210,7 +212,7 @@ func (b *browsed) responses() string {
 	return fmt.Sprint(all, breaker, audit, errors.Join(err, breakerErr, auditErr))
 }
 
-// audit is who did that last to a response, and why.
+// audit returns who last did an act to a response, and why.
 func (b *browsed) audit(act string) string {
 	resp, err := lofamov1.NewResponseServiceClient(b.c.Conn(b.t, pki.RoleViewer, b.c.Configs[0].GRPC)).ListAudit(b.t.Context(), &lofamov1.ListAuditRequest{})
 	if err != nil {
@@ -225,7 +227,8 @@ func (b *browsed) audit(act string) string {
 	return out
 }
 
-// pages has two more replicas' pages before the same supervisor: p1, and p2 that has not the word of a quorum. It returns a login at p1, and p2's address.
+// pages starts two more replicas' pages before the same supervisor: p1, and p2, which has no quorum. It returns a
+// login at p1, and p2's address.
 func (b *browsed) pages() string {
 	t, id := b.t, b.c.Configs[0].ID
 	verify, err := pki.LoadVerifier(filepath.Join(b.c.Dir, "ca.pem"), supervisortest.Name)
@@ -258,7 +261,7 @@ func (b *browsed) pages() string {
 	return first + "/#login=" + token + " " + second
 }
 
-// alone is a replica that has not heard a quorum, until it has.
+// alone is a replica that reaches no quorum until the flag is set.
 type alone struct {
 	lofamov1.FaultSupervisorClient
 	quorum *atomic.Bool

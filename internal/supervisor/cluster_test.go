@@ -72,13 +72,13 @@ func TestAnyReplicaServes(t *testing.T) {
 		t.Errorf("acks %v and %v, want both from %s, with leader %s", rec, com, cfg.ID, c.Configs[leader].ID)
 	}
 	ev := awaitEvent(t, committed, "n0-1-0", "temperature", lofamov1.State_FAILED)
-	// As seen first, without a revision; then again, committed.
+	// The first event is as seen, without a revision; the second is committed.
 	first := awaitEvent(t, seen, "n0-1-0", "temperature", lofamov1.State_FAILED)
 	second := awaitEvent(t, seen, "n0-1-0", "temperature", lofamov1.State_FAILED)
 	if !first.GetAsSeen() || first.GetRevision() != 0 || second.GetAsSeen() || second.GetRevision() != ev.GetRevision() {
 		t.Errorf("as seen %v, then %v", first, second)
 	}
-	// The follower asks the leader, who alone knows ages.
+	// The follower asks the leader, which alone knows ages.
 	node, err := client.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "0,1,0"})
 	if err != nil || node.GetAge() == nil {
 		t.Errorf("node %v, %v", node, err)
@@ -93,7 +93,7 @@ func TestAnyReplicaServes(t *testing.T) {
 			return s.GetState() != lofamov1.State_NORMAL || s.GetPid() == 0 || s.GetLeader() != (s.GetId() == c.Configs[leader].ID)
 		})
 	})
-	// Resume at yet another replica, from before the change.
+	// Resume at the third replica, from before the change.
 	third, _ := watch(t, c.Client(t, c.Configs[(leader+2)%3].GRPC), &lofamov1.WatchRequest{AfterRevision: ev.GetRevision() - 1})
 	if resp := nextEvents(t, third); resp.GetRevision() != ev.GetRevision() {
 		t.Errorf("resumed with %v, want revision %d", resp, ev.GetRevision())
@@ -148,7 +148,7 @@ func TestQuorumLostAndBack(t *testing.T) {
 	last := (leader + 1) % 3
 	for i := range sups {
 		if i != last {
-			_ = sups[i].Stop(t.Context()) // the second has no quorum to resign with
+			_ = sups[i].Stop(t.Context()) // the second cannot resign without a quorum
 			sups[i] = nil
 		}
 	}
@@ -164,7 +164,7 @@ func TestQuorumLostAndBack(t *testing.T) {
 	_, failed := watch(t, client, &lofamov1.WatchRequest{AsSeen: true})
 	wantCode(t, "as seen without a leader", <-failed, codes.Unavailable, "leader")
 
-	// Evidence is received, and stays with its sender until there is a quorum.
+	// The replica receives evidence, which stays with its sender until there is a quorum.
 	id, b = a.Report(t, fault.HalfHost, false, fault.Observation{Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf})
 	a.Send(t, c.Configs[last].Report, b)
 	a.Await(t, id, lofamov1.Ack_RECEIVED)
@@ -181,8 +181,8 @@ func TestQuorumLostAndBack(t *testing.T) {
 	sups[leader] = nil // start's cleanup stops it
 }
 
-// TestHealthTellsApart: who leads is the leader's health alone; without a quorum the store serves nobody, and the
-// replica still does: it says how old its answers are.
+// TestHealthTellsApart: only the leader's health service reports the lead. Without a quorum the store does not serve,
+// but the replica still does, and marks its answers with their age.
 func TestHealthTellsApart(t *testing.T) {
 	t.Parallel()
 	const serving, not = healthpb.HealthCheckResponse_SERVING, healthpb.HealthCheckResponse_NOT_SERVING
@@ -206,7 +206,7 @@ func TestHealthTellsApart(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range sups {
 		if i != last {
-			wg.Go(func() { _ = sups[i].Stop(t.Context()) }) // the second has no quorum to resign with
+			wg.Go(func() { _ = sups[i].Stop(t.Context()) }) // the second cannot resign without a quorum
 		}
 	}
 	wg.Wait()
@@ -253,7 +253,7 @@ func TestRestartRestoresTheMap(t *testing.T) {
 			t.Errorf("%s was %v, is %v", comp.GetName(), comp, got)
 		}
 	}
-	// What was committed before is known to be.
+	// Earlier commits are known to be committed.
 	a.Send(t, cfg.Report, b)
 	supervisortest.Eventually(t, "a second COMMITTED", func() bool { return a.Count(id, lofamov1.Ack_COMMITTED) >= 2 })
 	events, err := client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{Node: "n1-1-0"})

@@ -10,8 +10,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestCompactionKeepsHistory: old revisions of the store are forgotten, and the replica has started since, so that
-// nothing is in its memory. A watch from the beginning still has every event.
+// TestCompactionKeepsHistory: the store compacts old revisions, and the replica restarts so that its memory is empty.
+// A watch from the beginning still has every event.
 func TestCompactionKeepsHistory(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Preset: config.PresetRelaxed})

@@ -16,20 +16,20 @@ import (
 )
 
 const (
-	// configuredQueue bounds the statuses that wait; beyond it they are dropped: another node is asked.
+	// configuredQueue bounds the waiting statuses. It drops further ones, and the machine tries another node.
 	configuredQueue = 64
-	// configureTime is how often it is looked whether what all nodes are to know has changed; configureShare how many times as long as that took is waited before it is
-	// looked again: the diameter of a large torus is dear.
+	// configureTime is the interval between checks for a changed torus configuration. After a check the next one
+	// waits at least configureShare times as long as it took: the diameter of a large torus is expensive to compute.
 	configureTime  = time.Second
 	configureShare = 20
 )
 
-// configurers have the torus told its start-up configuration while this replica leads.
+// configurers distributes the start-up configuration to the torus while this replica leads.
 type configurers struct {
 	s     *Supervisor
 	heard chan *lofamov1.ConfigurationStatus
 
-	of     [3]uint64 // revisions of map, masks and topology that were looked at last
+	of     [3]uint64 // last seen revisions of map, masks and topology
 	lookAt time.Time
 }
 
@@ -37,7 +37,7 @@ func newConfigurers(s *Supervisor) *configurers {
 	return &configurers{s: s, heard: make(chan *lofamov1.ConfigurationStatus, configuredQueue)}
 }
 
-// Configured takes what a node says of its configuration. It does not block.
+// Configured takes a node's status of its configuration. It does not block.
 func (k *configurers) Configured(st *lofamov1.ConfigurationStatus) {
 	select {
 	case k.heard <- st:
@@ -46,7 +46,8 @@ func (k *configurers) Configured(st *lofamov1.ConfigurationStatus) {
 	}
 }
 
-// run works until the context ends. In a torus that spans regions it does nothing: the leaders of two regions would contradict one another.
+// run works until the context ends. In a torus that spans regions it does nothing: the leaders of two regions would
+// contradict each other.
 func (k *configurers) run(ctx context.Context) {
 	if k.s.federation.border != nil {
 		return
@@ -81,7 +82,7 @@ func (k *configurers) run(ctx context.Context) {
 	}
 }
 
-// follow tells the machine what is wanted, if anything that matters has changed.
+// follow gives the machine the desired configuration, if a relevant input has changed.
 func (k *configurers) follow(m *configurer.Machine) {
 	now := time.Now()
 	if now.Before(k.lookAt) {
@@ -115,7 +116,7 @@ func (k *configurers) follow(m *configurer.Machine) {
 	k.lookAt = time.Now().Add(configureShare * time.Since(now))
 }
 
-// nodeMasks is the supervisors' word on each node's mask, of those that are not all usable, by rank.
+// nodeMasks returns the supervisors' mask for each node with unusable channels, by rank.
 func nodeMasks(dims grid.Dims, links []*lofamov1.LinkMask) (out []configurer.Mask) {
 	want := map[uint32]chanmask.Mask{}
 	without := func(at grid.Coord, d grid.Direction) {
@@ -142,7 +143,7 @@ func nodeMasks(dims grid.Dims, links []*lofamov1.LinkMask) (out []configurer.Mas
 	return out
 }
 
-// give sends what is due, and returns when to look again; nil: when something changes.
+// give sends the orders that are due, and returns when to check again; nil: after the next change.
 func (k *configurers) give(m *configurer.Machine) <-chan time.Time {
 	orders, wake := m.Tick(time.Now())
 	for _, o := range orders {

@@ -8,7 +8,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// The leader gives the torus' configuration to a node, and to another one when that does not say that it has it; what was masked is in the next one.
+// The leader gives the torus configuration to a node, and to another one if the first does not confirm it. A new mask
+// is in the next configuration.
 func TestConfigurationIsGiven(t *testing.T) {
 	c, _, leader := three(t, supervisortest.Options{Dims: "3x1x1"})
 	newest := func(ok func(*lofamov1.TorusConfiguration) bool) func() bool {

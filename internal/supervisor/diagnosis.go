@@ -17,10 +17,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// hopRepeats is how often a broadcast may have to be repeated on each hop and still come within the Network Delay.
+// hopRepeats is how many repeats per hop of a broadcast still fit the Network Delay.
 const hopRepeats = 2
 
-// newDiagnose is what has nodes diagnosed, and procedures gone through.
+// newDiagnose returns the manager of diagnoses and procedures.
 func (s *Supervisor) newDiagnose() *diagnose.Manager {
 	return diagnose.New(diagnose.Config{
 		Self: s.cfg.ID, ReplyTo: s.self.Report, DirectAddr: s.straight, Names: s.names, Signer: s.signer,
@@ -35,8 +35,8 @@ type keptReports struct {
 	*store.Etcd
 }
 
-// leadDiagnoses makes diagnoses possible while this replica leads, makes those of the policy, and the reports of procedures that nodes begin. end
-// stops all of it.
+// leadDiagnoses enables diagnoses while this replica leads. It also runs the policy's diagnoses, and reports
+// procedures that nodes begin. end stops everything.
 func (s *Supervisor) leadDiagnoses(ctx context.Context, fence store.Fence) (end func()) {
 	s.ingest.diagnose.Lead(uint64(fence.Rev))
 	ctx, cancel := context.WithCancel(ctx)
@@ -56,8 +56,8 @@ func (s *Supervisor) leadDiagnoses(ctx context.Context, fence store.Fence) (end 
 	}
 }
 
-// suspects are the links that are SICK for a reason of their own: not those whose neighbour is being restarted, nor those of
-// nodes under maintenance.
+// suspects returns the links that are SICK for a reason of their own. It skips links to restarting neighbours and
+// links of nodes under maintenance.
 func (s *Supervisor) suspects(ctx context.Context) ([]diagnose.Suspect, error) {
 	m, err := s.engine.Map(ctx)
 	if err != nil {
@@ -78,10 +78,10 @@ func (s *Supervisor) suspects(ctx context.Context) ([]diagnose.Suspect, error) {
 	return out, nil
 }
 
-// errSpansRegions: what all nodes of a torus must do in step has one leader.
+// errSpansRegions: a procedure that all nodes of a torus run in step needs a single leader.
 var errSpansRegions = errors.New("the torus spans regions, and the supervisors of one have no word on the nodes of another")
 
-// places are those of the torus, by rank, as the map has them now.
+// places returns the places of the torus, by rank, from the present map.
 func (s *Supervisor) places(ctx context.Context) ([]procedure.Place, error) {
 	if s.federation.border != nil {
 		return nil, errSpansRegions
@@ -101,7 +101,7 @@ func (s *Supervisor) places(ctx context.Context) ([]procedure.Place, error) {
 	return out, nil
 }
 
-// place is one.
+// place returns one place.
 func (s *Supervisor) place(dims grid.Dims, at grid.Coord, e view.Entry) procedure.Place {
 	st := e.Status
 	p := procedure.Place{Node: st.ID, Failed: st.State == fault.Failed, Well: st.State == fault.Normal && s.marks.Of(st.ID) == nil}

@@ -22,8 +22,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/response/policy"
 )
 
-// executorProcess runs an executor process with the cluster's certificates. Its command makes a directory of the attempt's name, which fails
-// where it is made twice.
+// executorProcess runs an executor process with the cluster's certificates. Its command makes a directory with the
+// attempt's name, and fails if the directory exists.
 func executorProcess(t *testing.T, pki, made string) string {
 	cfg := process.Default()
 	cfg.Cluster, cfg.Listen, cfg.StateDir = supervisortest.Name, freeport.Addr(t).String(), filepath.Join(t.TempDir(), "state")
@@ -47,8 +47,8 @@ func executorProcess(t *testing.T, pki, made string) string {
 	return cfg.Listen
 }
 
-// TestExecutorProcess: a fault has a command run at the executor process, once; the next leader's token is the higher one there, and the one before
-// is refused.
+// TestExecutorProcess: a fault runs a command at the executor process, once. The next leader has a higher token
+// there, and the previous token is refused.
 func TestExecutorProcess(t *testing.T) {
 	t.Parallel()
 	made := t.TempDir()
@@ -91,8 +91,8 @@ spec:
 			t.Fatal(err)
 		}
 	}
-	// repaired reports faults of nodes until one has had its command. Where the lead goes elsewhere in the middle of an attempt, as it may on a
-	// machine with too much to do, nobody knows whether the command was run, and it is not run again.
+	// repaired reports faults of nodes until one of them had its command. If the lead moves in the middle of an
+	// attempt, as it may on a busy machine, the outcome of the command is unknown, and it is not repeated.
 	repaired := func(by int, ids ...fault.NodeID) *response.Response {
 		t.Helper()
 		var r *response.Response

@@ -8,19 +8,19 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// What tests of replicas over real sockets look at.
+// Internals for tests of replicas over real sockets.
 var NodeExecutors = (*Supervisor).nodeExecutors
 
-// Term is the token of this replica's lead; 0: another one leads.
+// Term returns the token of this replica's lead; 0: another one leads.
 func (s *Supervisor) Term() uint64 { return s.engine.Term() }
 
-// RenewEvery is how often it looks whether its certificate was renewed: before Start.
+// RenewEvery sets the interval of checks for a renewed certificate. Call it before Start.
 func (s *Supervisor) RenewEvery(d time.Duration) { s.renewEvery = d }
 
-// Cert is the certificate that it signs with.
+// Cert returns the certificate that it signs with.
 func (s *Supervisor) Cert() []byte { return s.signer.Cert() }
 
-// MaskUnder masks a link for a response as who was sure to lead under a token, and was paused then.
+// MaskUnder masks a link for a response, like a leader that was paused after it confirmed its lead under a token.
 func (s *Supervisor) MaskUnder(ctx context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner string) error {
 	_, _, err := s.api.MaskFor(ctx, token, at, dir, owner, "test")
 	return sure(err)

@@ -51,7 +51,7 @@ func TestGossip(t *testing.T) {
 		}
 		return false
 	})
-	// A report that comes by gossip is acknowledged to the node's service address.
+	// A report that arrives by gossip is acknowledged to the node's service address.
 	id, env := a.Report(t, fault.HalfHost, false, temperature(fault.Sick))
 	supervisortest.Eventually(t, "a commit of what was broadcast", func() bool {
 		if err := member.Broadcast(env); err != nil {
@@ -63,7 +63,7 @@ func TestGossip(t *testing.T) {
 	if ev := awaitEvent(t, events, "n0-0-0", "temperature", lofamov1.State_SICK); ev.GetPath() != lofamov1.Path_GOSSIP {
 		t.Errorf("event %v", ev)
 	}
-	// What memberlist believes is a hint: the node is asked, and goes on living.
+	// memberlist's view is only a hint: the supervisor challenges the node, which stays alive.
 	if err := member.Leave(time.Second); err != nil {
 		t.Fatal(err)
 	}

@@ -14,8 +14,9 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
 )
 
-// TestHalfSentRequestsKeepNobodyOut holds 600 connections with half a request open at each TCP address of a supervisor, and opens those
-// anew that the supervisor closes. Everybody else is answered all the while, from the same address and from another one.
+// TestHalfSentRequestsKeepNobodyOut holds 600 connections with half a request open at each TCP address of a
+// supervisor, and reopens those that the supervisor closes. All other clients still get answers, from the same
+// address and from another.
 func TestHalfSentRequestsKeepNobodyOut(t *testing.T) {
 	c := supervisortest.New(t, supervisortest.Options{Web: true})
 	cfg := c.Configs[0]
@@ -46,7 +47,7 @@ func TestHalfSentRequestsKeepNobodyOut(t *testing.T) {
 		{"grpc", cfg.GRPC, "\x16\x03\x01", func(ctx context.Context, _ *net.Dialer) error {
 			conn := c.Conn(t, pki.RoleViewer, cfg.GRPC)
 			_, err := lofamov1.NewFaultSupervisorClient(conn).ListSupervisors(ctx, &lofamov1.ListSupervisorsRequest{})
-			_ = conn.Close() // a subject has 64
+			_ = conn.Close() // a subject may have 64
 			return err
 		}},
 	} {
@@ -77,7 +78,7 @@ func TestHalfSentRequestsKeepNobodyOut(t *testing.T) {
 	}
 }
 
-// halfSent holds connections open on each of which half a request was sent; stop ends them.
+// halfSent opens connections and sends half a request on each; stop closes them.
 func halfSent(t *testing.T, addr, half string, conns int) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -87,7 +88,7 @@ func halfSent(t *testing.T, addr, half string, conns int) (stop func()) {
 		holders.Go(func() {
 			began := sync.OnceFunc(first.Done)
 			defer began()
-			pause := time.NewTicker(2 * time.Second) // 300 new ones a second, of all
+			pause := time.NewTicker(2 * time.Second) // 300 new connections a second in total
 			defer pause.Stop()
 			for ctx.Err() == nil {
 				if conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}}).DialContext(ctx, "tcp", addr); err == nil {

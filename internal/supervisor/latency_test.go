@@ -12,8 +12,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// BenchmarkDatagramToWatch measures from before a signed report is sent to the event at a watcher,
-// and to RECEIVED and COMMITTED at the sender, with one replica and with three.
+// BenchmarkDatagramToWatch measures from before a signed report is sent to the event at a watcher, and to RECEIVED
+// and COMMITTED at the sender, with one replica and with three.
 func BenchmarkDatagramToWatch(b *testing.B) {
 	for _, bc := range []struct {
 		name            string
@@ -41,7 +41,7 @@ func BenchmarkDatagramToWatch(b *testing.B) {
 			var seen, received, committed []time.Duration
 			n := 0
 			for b.Loop() {
-				// A component of a node that was not spoken of yet: no hold-off, no second change.
+				// Use a component without earlier reports: no hold-off, no second change.
 				a := agents[n%len(agents)]
 				comp := supervisortest.OwnComponents[n/len(agents)%len(supervisortest.OwnComponents)]
 				st := fault.Sick

@@ -12,7 +12,8 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
 )
 
-// TestLongRequestsOnlyForCallsThatNeedThem asks with requests of several lengths: each call has a bound of its own, and the longest topology is read.
+// TestLongRequestsOnlyForCallsThatNeedThem sends requests of several lengths: each call has its own limit, and the
+// longest topology is accepted.
 func TestLongRequestsOnlyForCallsThatNeedThem(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{})

@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// mapQueue bounds the findings that wait; beyond it they are dropped: who has not said everything is asked again.
+	// mapQueue bounds the waiting findings. It drops further ones, and the machine asks an incomplete mapper again.
 	mapQueue = 256
-	// mapTime is how often it is looked whether there is something to map.
+	// mapTime is the interval between checks for nodes to map.
 	mapTime = time.Second
 )
 
-// mappers has nodes map what this replica's own evidence does not reach, while it leads.
+// mappers makes nodes map the nodes without evidence at this replica, while it leads.
 type mappers struct {
 	s     *Supervisor
 	heard chan *lofamov1.MapFindings
@@ -36,7 +36,7 @@ func newMappers(s *Supervisor) *mappers {
 	return &mappers{s: s, heard: make(chan *lofamov1.MapFindings, mapQueue)}
 }
 
-// Mapped takes what a node found. It does not block.
+// Mapped takes the findings of a node. It does not block.
 func (k *mappers) Mapped(f *lofamov1.MapFindings) {
 	select {
 	case k.heard <- f:
@@ -45,7 +45,7 @@ func (k *mappers) Mapped(f *lofamov1.MapFindings) {
 	}
 }
 
-// Of returns what was found of a node; false: nothing, or it is known.
+// Of returns the findings about a node; false: there are none, or its state is known.
 func (k *mappers) Of(id fault.NodeID) (view.Mapped, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -53,14 +53,15 @@ func (k *mappers) Of(id fault.NodeID) (view.Mapped, bool) {
 	return m, ok
 }
 
-// Dead are links that were found dead where nothing else is known of them.
+// Dead returns the links that mappers found dead and that have no other evidence.
 func (k *mappers) Dead() []chanmask.Link {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.dead
 }
 
-// config is the usual one, by the periods of this cluster: what has been unknown for ten digests is not just late.
+// config returns the default configuration with this cluster's periods: a node without evidence for ten digests is
+// not just late.
 func (k *mappers) config() mapper.Config {
 	c := mapper.DefaultConfig()
 	c.After = 10 * k.s.periods.DigestPeriod
@@ -97,10 +98,10 @@ func (k *mappers) run(ctx context.Context) {
 	}
 }
 
-// look has the machine know what the evidence says, and sends what it orders.
+// look gives the machine the present evidence, and sends its orders.
 func (k *mappers) look(m *mapper.Machine) {
 	now := time.Now()
-	is, ok := k.s.engine.local.Map() // this replica's own copy: nobody waits for a quorum each second
+	is, ok := k.s.engine.local.Map() // this replica's own copy: no quorum read each second
 	switch {
 	case !ok:
 		return
@@ -128,7 +129,7 @@ func (k *mappers) look(m *mapper.Machine) {
 	}
 }
 
-// order sends an order: straight, and from the second try on, or to a node that was only found, through others.
+// order sends an order: direct, and from the second try on, or for a node known only from mapping, through others.
 func (k *mappers) order(o mapper.Order) {
 	topo := k.s.names.Topology()
 	node, ok := topo.Place(o.Mapper)
@@ -154,7 +155,7 @@ func (k *mappers) order(o mapper.Order) {
 	}}}, via)
 }
 
-// publish has readers see what was found; nil: nothing, for another leads.
+// publish shows the findings to readers; nil: none, because another replica leads.
 func (k *mappers) publish(m *mapper.Machine) {
 	var found map[fault.NodeID]view.Mapped
 	var dead []chanmask.Link
@@ -180,7 +181,7 @@ func (k *mappers) publish(m *mapper.Machine) {
 	k.found, k.dead = found, dead
 }
 
-// foundOf is what metrics say of what was found of a node.
+// foundOf returns the metric label for the findings about a node.
 func foundOf(f mapper.Found) string {
 	switch {
 	case f.DNP != chanmask.Good:
@@ -199,8 +200,8 @@ func unknownIn(is view.Map) (n int) {
 	return n
 }
 
-// evidenceOf is what the map says, as far as mapping asks for it: nodes, and the links between those that are known and those that are
-// not. Nodes of other regions are their own supervisors' to map.
+// evidenceOf returns the part of the map that mapping needs: nodes, and the links between known and unknown nodes.
+// Nodes of other regions are left to their own supervisors.
 func evidenceOf(is view.Map) *chanmask.Map {
 	out := chanmask.NewMap(is.Dims())
 	place := make(map[grid.Coord]int, is.Len())
@@ -232,7 +233,7 @@ func evidenceOf(is view.Map) *chanmask.Map {
 	return out
 }
 
-// linkOf is what a node's own end says of a link.
+// linkOf returns the state of a link as reported by a node's own end.
 func linkOf(st awareness.NodeStatus, d grid.Direction) chanmask.Knowledge {
 	for _, c := range st.Components {
 		if c.Component == fault.Link(d) {

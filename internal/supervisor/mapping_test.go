@@ -17,7 +17,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// mappedBy is what the map says beside the state of a half of a node: by whom, and what.
+// mappedBy returns the mapper's evidence about a half of a node, and the mapper.
 func mappedBy(n *lofamov1.Node, component string) (by string, e *lofamov1.Evidence) {
 	for _, c := range n.GetComponents() {
 		for _, e := range c.GetEvidence() {
@@ -29,8 +29,8 @@ func mappedBy(n *lofamov1.Node, component string) (by string, e *lofamov1.Eviden
 	return "", nil
 }
 
-// TestMapping: of a ring of five nodes two are heard. Each maps its neighbour, and one of those that were found maps the last. The map says so
-// beside UNKNOWN, and nothing any more when the node speaks.
+// TestMapping: two nodes of a ring of five report. Each maps its neighbour, and one of the found nodes maps the last.
+// The map shows the findings beside UNKNOWN, and drops them when the node reports.
 func TestMapping(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Dims: "5x1x1", Preset: config.PresetFast})
@@ -58,7 +58,7 @@ func TestMapping(t *testing.T) {
 	sees("n2-0-0", 3, unknown)
 	sees("n4-0-0", 3, unknown)
 	for _, id := range []fault.NodeID{"n2-0-0", "n3-0-0", "n4-0-0"} {
-		c.Agents[id].Kill(fault.HalfHost, fault.HalfDNP) // they answer no challenge
+		c.Agents[id].Kill(fault.HalfHost, fault.HalfDNP) // they do not answer challenges
 	}
 	var back atomic.Bool
 	stop := c.Speak(t, periods.DigestPeriod/2, c.Configs[0].Report, func(id fault.NodeID) bool {
@@ -118,7 +118,8 @@ func TestMapping(t *testing.T) {
 	})
 }
 
-// TestBorderMask: a link between two regions is masked, and restored, by the supervisors of either, at their end alone.
+// TestBorderMask: the supervisors of either region mask and restore a link between two regions, at their own end
+// alone.
 func TestBorderMask(t *testing.T) {
 	t.Parallel()
 	r := supervisortest.NewRegions(t, supervisortest.Options{Dims: "4x1x1", Preset: config.PresetFast}, 1, "west", "east")
@@ -145,7 +146,7 @@ func TestBorderMask(t *testing.T) {
 	if err := set("n1-0-0", "X+", false); err == nil || !strings.Contains(err.Error(), "region east") {
 		t.Errorf("what is not masked here: %v: want the other region's name", err)
 	}
-	// The lower end of the first is ours, that of the second the other region's: 3,0,0 X+ leads to 0,0,0.
+	// The lower end of the first is ours; that of the second belongs to the other region: 3,0,0 X+ leads to 0,0,0.
 	for agent, link := range map[fault.NodeID]struct {
 		direction string
 		mask      uint32

@@ -11,7 +11,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 )
 
-// maskWord is the word on channel masks: the masks of links in force at their ends.
+// maskWord implements word for channel masks: it sends the masks of links to the nodes at their ends.
 type maskWord struct{ s *Supervisor }
 
 func newMaskOrders(s *Supervisor) *orders[chanmask.Mask, *lofamov1.MaskStatus] {
@@ -37,16 +37,16 @@ func (k maskWord) changed() <-chan struct{} {
 	return changed
 }
 
-// follow tells the machine what is wanted, by the nodes that are at the ends now.
+// follow gives the machine the desired masks, for the present nodes at the ends.
 func (k maskWord) follow(_ context.Context, m *order.Standing[chanmask.Mask, *lofamov1.MaskStatus]) time.Time {
 	all, revision, _ := k.s.masks.All()
 	topo := k.s.names.Topology()
 	want := make(map[fault.NodeID]chanmask.Mask)
-	if len(all) > 0 { // it costs as much as there are nodes
+	if len(all) > 0 { // the cost grows with the number of nodes
 		ids := topo.IDs()
 		mask := func(id fault.NodeID, known bool, without func(chanmask.Mask) chanmask.Mask) {
 			if !known {
-				return // nobody is there, or one of another region
+				return // no node there, or one of another region
 			}
 			have, ok := want[id]
 			if !ok {
@@ -77,7 +77,7 @@ func (k maskWord) message(o order.Order[chanmask.Mask]) *lofamov1.Message {
 	}}}
 }
 
-// followMasks has this replica know the masks that are stored, as far as its copy goes.
+// followMasks keeps this replica's masks up to date with its copy of the store.
 func (s *Supervisor) followMasks(ctx context.Context) {
 	s.again(ctx, "following channel masks", func() error {
 		return s.store.FollowMasks(ctx, s.masks.Replace)

@@ -12,8 +12,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestMasks: an operator masks a link at any replica; both ends are told until both have it, every replica shows it, and what
-// nodes have lost they get again, also from the next leader. Restoring goes the same way.
+// TestMasks: an operator masks a link at any replica. The leader tells both ends until both confirm, every replica
+// shows the mask, and nodes that lose it get it again, also from the next leader. Restoring works the same way.
 func TestMasks(t *testing.T) {
 	c, sups, leader := three(t, supervisortest.Options{Dims: "3x1x1"})
 	follower, other := (leader+1)%3, (leader+2)%3
@@ -48,7 +48,7 @@ func TestMasks(t *testing.T) {
 	if err != nil || len(resp.GetMasks()) != 1 || resp.GetMasks()[0].GetNode() != "n0-0-0" || resp.GetMasks()[0].GetDirection() != "X+" || resp.GetMasks()[0].GetBy() != "operator/someone" {
 		t.Fatalf("%v, %v", resp, err)
 	}
-	waiting := func(at lofamov1.ReconfigureClient) []string { // while there is one mask
+	waiting := func(at lofamov1.ReconfigureClient) []string { // while one mask exists
 		list, err := at.ListMasks(t.Context(), &lofamov1.ListMasksRequest{})
 		if err != nil || len(list.GetMasks()) != 1 {
 			return []string{"no list"}
@@ -77,13 +77,13 @@ func TestMasks(t *testing.T) {
 		})
 	}
 	second := &lofamov1.LinkName{Node: "n1-0-0", Direction: "X+"}
-	supervisortest.Eventually(t, "somebody leads", func() bool { // on a busy machine it may change
+	supervisortest.Eventually(t, "somebody leads", func() bool { // the leader may change on a busy machine
 		_, err = set(true, false, "flaky", second)
 		return status.Code(err) != codes.Unavailable
 	})
 	wantCode(t, "what would cut the torus", err, codes.InvalidArgument, "no way through the torus")
 
-	// The next leader goes on.
+	// The next leader continues.
 	stop(t, sups[leader])
 	sups[leader] = nil
 	next := c.AwaitLeader(t, follower, other)

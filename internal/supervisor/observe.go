@@ -10,7 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 )
 
-// observe registers what is computed when somebody looks.
+// observe registers the metrics that are computed on each scrape.
 func (s *Supervisor) observe() {
 	s.metrics.registry.MustRegister(metrics.Collectors(metrics.Replica{
 		Map:    func() (view.Map, bool) { return s.term().Committed() },
@@ -29,7 +29,7 @@ func (s *Supervisor) observe() {
 	})...)
 }
 
-// socketSum adds up what arrives at the report addresses and never reaches the intake.
+// socketSum adds up a count of datagrams that arrive at the report addresses but never reach the intake.
 func (s *Supervisor) socketSum(of func(direct.Stats) uint64) (n uint64) {
 	for _, socket := range s.ingest.sockets {
 		n += of(socket.Stats())
@@ -37,7 +37,7 @@ func (s *Supervisor) socketSum(of func(direct.Stats) uint64) (n uint64) {
 	return n
 }
 
-// replicasUp says of each replica whether this one reaches it; of itself that it does.
+// replicasUp reports for each replica whether this one reaches it. The replica itself counts as reached.
 func (s *Supervisor) replicasUp() map[string]bool {
 	out := make(map[string]bool)
 	for _, r := range s.engine.replicas.all() {
@@ -46,7 +46,7 @@ func (s *Supervisor) replicasUp() map[string]bool {
 	return out
 }
 
-// promised are the bounds of awareness that the periods give, without and with a single witness.
+// promised returns the awareness bounds that follow from the periods, without and with a single witness.
 func (s *Supervisor) promised() map[fault.Cause][2]time.Duration {
 	half, node, single := s.periods.HalfBound(), s.periods.NodeBound(), s.periods.SingleBound()
 	return map[fault.Cause][2]time.Duration{fault.CauseHost: {half, half}, fault.CauseDNP: {half, half}, fault.CauseNode: {node, single}}

@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 )
 
-// again does something until the context ends, with a pause whenever it fails.
+// again repeats do until the context ends, with a pause after each failure.
 func (s *Supervisor) again(ctx context.Context, what string, do func() error) {
 	for ctx.Err() == nil {
 		err := do()
@@ -21,7 +21,7 @@ func (s *Supervisor) again(ctx context.Context, what string, do func() error) {
 	}
 }
 
-// followTopology has this replica know the topology that is stored, as far as its copy goes.
+// followTopology keeps this replica's topology up to date with its copy of the store.
 func (s *Supervisor) followTopology(ctx context.Context) {
 	compared := false
 	s.again(ctx, "following the topology", func() error {
@@ -38,10 +38,10 @@ func (s *Supervisor) followTopology(ctx context.Context) {
 	})
 }
 
-// maxDifferences bounds the differences that are logged.
+// maxDifferences bounds the logged differences.
 const maxDifferences = 20
 
-// compare tells once when the configuration says something else than what is stored, which counts.
+// compare logs once if the configuration differs from the stored topology, which takes precedence.
 func (s *Supervisor) compare(t *topology.Topology) {
 	changes := topology.Diff(s.seed, t)
 	if len(changes) == 0 {
@@ -55,7 +55,7 @@ func (s *Supervisor) compare(t *topology.Topology) {
 		"revision", t.Revision, "differences", len(changes), "first", texts)
 }
 
-// followMaintenance has this replica know the maintenance marks that are stored, as far as its copy goes.
+// followMaintenance keeps this replica's maintenance marks up to date with its copy of the store.
 func (s *Supervisor) followMaintenance(ctx context.Context) {
 	s.again(ctx, "following maintenance marks", func() error {
 		return s.store.FollowMaintenance(ctx, func(marks []store.Mark, revision uint64) {
@@ -65,8 +65,7 @@ func (s *Supervisor) followMaintenance(ctx context.Context) {
 	})
 }
 
-// maxOps is how many operations one transaction of the store may have: of an outside etcd its default is
-// taken.
+// maxOps returns the most operations in one transaction of the store. For an external etcd it is etcd's default.
 func (s *Supervisor) maxOps() int {
 	if s.store.member == nil {
 		return store.DefaultMaxOps

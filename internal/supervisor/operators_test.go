@@ -30,7 +30,7 @@ func topologyOf(t testing.TB, c lofamov1.FaultSupervisorClient) *lofamov1.Topolo
 	return top
 }
 
-// edited is a copy in which one node is changed.
+// edited returns a copy with one node changed.
 func edited(top *lofamov1.Topology, id string, edit func(*lofamov1.TopologyNode)) *lofamov1.Topology {
 	out := proto.CloneOf(top)
 	for _, n := range out.GetNodes() {
@@ -45,7 +45,7 @@ func labelled(top *lofamov1.Topology, id, key, value string) *lofamov1.Topology 
 	return edited(top, id, func(n *lofamov1.TopologyNode) { n.Labels = map[string]string{key: value} })
 }
 
-// swapped gives a spare the place of a node, which is a spare then.
+// swapped gives a spare the place of a node, which becomes a spare.
 func swapped(top *lofamov1.Topology, spare, node string) *lofamov1.Topology {
 	place := ""
 	out := edited(top, node, func(n *lofamov1.TopologyNode) { place, n.Coord = n.GetCoord(), "" })
@@ -122,8 +122,8 @@ func TestTopologyIsChangedAtAnyReplica(t *testing.T) {
 	concurrentApplies(t, c, done.GetTopology())
 }
 
-// TestLabelsAreSetWhileAllIsHeard: nothing that the leader has heard is forgotten for it, be the change small or one of
-// more nodes than a transaction takes.
+// TestLabelsAreSetWhileAllIsHeard: the leader keeps its evidence when labels change, whether the change is small or
+// has more nodes than fit a transaction.
 func TestLabelsAreSetWhileAllIsHeard(t *testing.T) {
 	t.Parallel()
 	c, _, leader := three(t, supervisortest.Options{Dims: "8x8x1", Preset: config.PresetRelaxed})
@@ -163,7 +163,7 @@ func TestLabelsAreSetWhileAllIsHeard(t *testing.T) {
 	}
 }
 
-// concurrentApplies has two operators make a change of the same topology at two replicas: one comes too late.
+// concurrentApplies lets two operators change the same topology at two replicas: one change comes too late.
 func concurrentApplies(t *testing.T, c *supervisortest.Cluster, from *lofamov1.Topology) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -190,8 +190,8 @@ func concurrentApplies(t *testing.T, c *supervisortest.Cluster, from *lofamov1.T
 	}
 }
 
-// TestSpareIsSwappedIn while reports come in at all replicas: none of them is lost, nobody who stays is taken
-// for another or for dead, and the spare is heard at its place.
+// TestSpareIsSwappedIn: a spare takes a place while all replicas receive reports. No report is lost, no remaining
+// node is mistaken for another or for dead, and the spare reports at its new place.
 func TestSpareIsSwappedIn(t *testing.T) {
 	t.Parallel()
 	c, _, leader := three(t, supervisortest.Options{Spares: 1, Preset: config.PresetRelaxed})
@@ -261,7 +261,7 @@ func TestSpareIsSwappedIn(t *testing.T) {
 	}
 }
 
-// TestTopologyAndMarksSurvive the leader, and the stop of all replicas, whose files by then say something else.
+// TestTopologyAndMarksSurvive the loss of the leader, and a stop of all replicas, whose files then differ.
 func TestTopologyAndMarksSurvive(t *testing.T) {
 	t.Parallel()
 	c, sups, leader := three(t, supervisortest.Options{Spares: 1})
@@ -296,7 +296,7 @@ func TestTopologyAndMarksSurvive(t *testing.T) {
 	if err != nil || n.GetMaintenance().GetReason() != "new fan" || n.GetMaintenance().GetBy() != "operator/someone" {
 		t.Errorf("after the restart: %v, %v", n.GetMaintenance(), err)
 	}
-	// A node that is removed has no mark any more.
+	// A removed node loses its mark.
 	to := topologyOf(t, operator)
 	to = swapped(to, "n1-0-0", "n0-0-0")
 	to.Nodes = slices.DeleteFunc(to.GetNodes(), func(n *lofamov1.TopologyNode) bool { return n.GetId() == "n0-0-0" })
@@ -372,7 +372,7 @@ func TestMaintenance(t *testing.T) {
 	if ev := told.GetEvents()[0]; ev.GetKind() != lofamov1.EventKind_MAINTENANCE_CHANGED || ev.GetNode() != "n1-0-0" || ev.GetCoord() != "1,0,0" || ev.GetMaintenance().GetReason() != "new fan" || ev.GetEnded() {
 		t.Errorf("%v", ev)
 	}
-	// Changed: it began when it began.
+	// A changed mark keeps its start.
 	changed, err := set("new fan and new disk", 0, "n1-0-0")
 	if err != nil || !proto.Equal(changed.GetMaintenance()[0].GetSince(), resp.GetMaintenance()[0].GetSince()) || changed.GetMaintenance()[0].GetUntil() != nil {
 		t.Errorf("%v, %v", changed, err)
@@ -391,11 +391,11 @@ func TestMaintenance(t *testing.T) {
 		t.Errorf("after the end: %v", got)
 	}
 
-	// Nobody leads.
+	// No replica leads.
 	before := topologyOf(t, operator)
 	wg := sync.WaitGroup{}
 	for _, i := range []int{leader, (leader + 2) % 3} {
-		wg.Go(func() { _ = sups[i].Stop(t.Context()) }) // the second has no quorum to resign with
+		wg.Go(func() { _ = sups[i].Stop(t.Context()) }) // the second cannot resign without a quorum
 	}
 	wg.Wait()
 	_, err = set("new fan", 0, "n0-0-0")

@@ -14,8 +14,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 )
 
-// orderChannel is this replica's end of the order channel (package order): it gives the orders of all kinds while this replica leads, and
-// takes the answers.
+// orderChannel is this replica's end of the order channel (package order): it sends orders of all kinds while this
+// replica leads, and receives the answers.
 type orderChannel struct {
 	s             *Supervisor
 	masks         *orders[chanmask.Mask, *lofamov1.MaskStatus]
@@ -33,11 +33,11 @@ func newOrderChannel(s *Supervisor) *orderChannel {
 	return c
 }
 
-// answers registers who takes the answers to the orders of each kind.
+// answers registers the receiver of the answers to each kind of order.
 func (c *orderChannel) answers() (r order.Registry[ingest.Answers]) {
 	r.Register(servicenet.OrderMask, taken((*lofamov1.Message).GetMaskStatus, c.masks.Heard))
 	peers := taken((*lofamov1.Message).GetPeerStatus, c.peers.Heard)
-	peers.Unplaced = true // spares answer as well; peerWord knows who is in the topology
+	peers.Unplaced = true // spares answer too; peerWord checks the topology
 	r.Register(servicenet.OrderPeers, peers)
 	r.Register(servicenet.OrderConfiguration, taken((*lofamov1.Message).GetConfigurationStatus, c.configuration.Configured))
 	r.Register(servicenet.OrderMapping, taken((*lofamov1.Message).GetMapFindings, c.mapping.Mapped))
@@ -50,12 +50,12 @@ func (c *orderChannel) answers() (r order.Registry[ingest.Answers]) {
 	return r
 }
 
-// taken passes on the status of one form.
+// taken passes on statuses of one type.
 func taken[S any](get func(*lofamov1.Message) *S, take func(*S)) ingest.Answers {
 	return ingest.Answers{Take: func(m *lofamov1.Message) { take(get(m)) }}
 }
 
-// run gives orders until the context ends. Diagnoses, procedures and actions are given by whoever asks for them.
+// run sends orders until the context ends. Diagnoses, procedures and actions are sent by their callers.
 func (c *orderChannel) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { c.masks.run(ctx) })
@@ -68,7 +68,7 @@ func (c *orderChannel) run(ctx context.Context) {
 	wg.Wait()
 }
 
-// plainWord is the word of a kind that has no messages of its own.
+// plainWord implements word for a kind without messages of its own.
 type plainWord struct {
 	s    *Supervisor
 	kind order.Plain

@@ -10,27 +10,28 @@ import (
 	"github.com/lofamo/lofamo/pkg/order"
 )
 
-// orderQueue bounds the statuses that wait; beyond it they are dropped: who is not heard is asked again.
+// orderQueue bounds the waiting statuses. It drops further ones, and the machine asks the node again.
 const orderQueue = 1024
 
-// orderTime is how often it is looked whether this replica leads now, or nodes have changed their places.
+// orderTime is the interval between checks for a new lead or for nodes that changed their places.
 const orderTime = time.Second
 
-// word is a kind of word that nodes are told: on their masks, on their peers. Its methods are called by one goroutine.
+// word defines a kind of instruction for nodes, such as their masks or their peers. One goroutine calls its methods.
 type word[W comparable, S order.Status] interface {
-	// begin is called when this replica leads; false: it is not ready, and is asked again.
+	// begin is called when this replica leads; false: not ready, to be called again.
 	begin(ctx context.Context) bool
-	// said is told what a node says. It returns false for a node that has no part in it.
+	// said takes a node's status. It returns false for a node that this kind does not concern.
 	said(st S) bool
-	// follow tells the machine what is wanted. Nothing is ordered before at, when it is to be called again; zero: as soon as anything happens.
+	// follow gives the machine the desired instructions. No order is sent before at, when follow is called again;
+	// zero: send at once.
 	follow(ctx context.Context, m *order.Standing[W, S]) (at time.Time)
-	// changed is closed when something else is wanted; nil: there is nothing to tell of it.
+	// changed is closed when the desired instructions change; nil: there is no such signal.
 	changed() <-chan struct{}
-	// message is an order as it is sent.
+	// message returns an order as a message.
 	message(o order.Order[W]) *lofamov1.Message
 }
 
-// orders has nodes told words until they say that they have them, while this replica leads.
+// orders sends instructions to nodes until they confirm them, while this replica leads.
 type orders[W comparable, S order.Status] struct {
 	s     *Supervisor
 	what  string // kind of word
@@ -41,7 +42,7 @@ type orders[W comparable, S order.Status] struct {
 	send  func(o order.Order[W])
 
 	mu    sync.Mutex
-	saids []S // nil unless somebody wants to know
+	saids []S // nil unless requested
 	shown bool
 }
 
@@ -55,7 +56,7 @@ func newOrders[W comparable, S order.Status](s *Supervisor, what string, cfg ord
 	}
 }
 
-// Heard takes what a node says. It does not block.
+// Heard takes a node's status. It does not block.
 func (k *orders[W, S]) Heard(st S) {
 	select {
 	case k.heard <- st:
@@ -64,7 +65,7 @@ func (k *orders[W, S]) Heard(st S) {
 	}
 }
 
-// Said returns what nodes said to this replica since it leads.
+// Said returns the statuses that nodes sent to this replica since it leads.
 func (k *orders[W, S]) Said() []S {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -74,22 +75,22 @@ func (k *orders[W, S]) Said() []S {
 // run works until the context ends.
 func (k *orders[W, S]) run(ctx context.Context) {
 	var m *order.Standing[W, S] // nil while another leads
-	var term uint64             // that it is of
+	var term uint64             // the term of m
 	timer := time.NewTicker(orderTime)
 	defer timer.Stop()
-	var heard []S // that have just come
+	var heard []S // statuses that just arrived
 	for {
 		changed := k.word.changed()
 		switch now := k.term(); {
 		case now == 0:
 			m = nil
 		case m != nil && now == term:
-		case k.word.begin(ctx): // also where another one has led between two looks
+		case k.word.begin(ctx): // also after another replica led between two checks
 			m, term = order.NewStanding(k.cfg), now
 		default:
 			m = nil
 		}
-		if m != nil { // also what came before the machine was there: it came because this replica leads
+		if m != nil { // includes statuses from before the machine: they came because this replica leads
 			k.take(m, heard)
 		}
 		heard = heard[:0]
@@ -106,7 +107,7 @@ func (k *orders[W, S]) run(ctx context.Context) {
 	}
 }
 
-// all is what has come with what waits besides, so that it is followed once.
+// all returns the given statuses and all waiting ones, so that the machine follows them together.
 func (k *orders[W, S]) all(heard []S) []S {
 	for len(heard) < orderQueue {
 		select {
@@ -119,7 +120,7 @@ func (k *orders[W, S]) all(heard []S) []S {
 	return heard
 }
 
-// take tells the machine what nodes have said.
+// take gives the machine the nodes' statuses.
 func (k *orders[W, S]) take(m *order.Standing[W, S], heard []S) {
 	for _, st := range heard {
 		if k.word.said(st) {
@@ -128,7 +129,7 @@ func (k *orders[W, S]) take(m *order.Standing[W, S], heard []S) {
 	}
 }
 
-// work sends what is due, and returns when to look again; nil: nobody is waited for.
+// work sends the orders that are due, and returns when to check again; nil: no node is outstanding.
 func (k *orders[W, S]) work(ctx context.Context, m *order.Standing[W, S]) <-chan time.Time {
 	var all []S
 	var wake <-chan time.Time
@@ -138,7 +139,7 @@ func (k *orders[W, S]) work(ctx context.Context, m *order.Standing[W, S]) <-chan
 		} else {
 			wake = time.After(time.Until(at))
 		}
-		if k.shown { // it costs as much as there are nodes that have spoken
+		if k.shown { // the cost grows with the number of answering nodes
 			all = m.Said()
 		}
 	}
@@ -162,7 +163,7 @@ func (k *orders[W, S]) order(m *order.Standing[W, S]) <-chan time.Time {
 	return time.After(time.Until(wake))
 }
 
-// viaNeighbours are the neighbours through which an order goes as well, from the second try on, unless it is a question.
+// viaNeighbours returns the neighbours that relay an order too, from the second try on, unless it is a question.
 func (s *Supervisor) viaNeighbours(node fault.NodeID, try int, asked bool) []fault.NodeID {
 	at, ok := s.names.Coord(node)
 	if !ok || asked || try < 2 {

@@ -16,7 +16,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 )
 
-// wordOfOne is a word for one node, n0, and what is sent of it.
+// wordOfOne is a word for one node, n0, that records the sent orders.
 type wordOfOne struct {
 	want chanmask.Mask
 
@@ -46,7 +46,7 @@ func (w *wordOfOne) send(o order.Order[chanmask.Mask]) {
 	w.sent = append(w.sent, fmt.Sprintf("%s %d %s try %d life %d", o.Node, o.Number, o.Want, o.Try, o.Life))
 }
 
-// set changes it, and returns what was sent, and how often it has begun, since the last time.
+// set applies a change, and returns the orders sent, and how often it has begun, since the last call.
 func (w *wordOfOne) set(change func()) (sent []string, begun int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -67,8 +67,9 @@ func (*wordOfOne) changed() <-chan struct{} { return nil }
 
 func (*wordOfOne) message(order.Order[chanmask.Mask]) *lofamov1.Message { return nil }
 
-// A replica tells nodes words while it leads and knows what it is to tell, and begins anew with each term of its own: what nodes said to it before is of a time in which
-// another may have told them otherwise. Terms that follow one another between two looks are two terms.
+// A replica sends instructions while it leads and knows them. It starts over with each of its own terms: statuses
+// from before may be outdated, because another leader may have given other instructions. Terms that follow one
+// another between two checks are two terms.
 func TestOrdersFollowTheLead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wordOfOne{want: 0x3e}
@@ -82,7 +83,7 @@ func TestOrdersFollowTheLead(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go k.run(ctx)
-		// after changes it, and wants so much to be sent by two looks later.
+		// after applies a change, and checks the orders sent by two checks later.
 		after := func(what string, change func(), want ...string) (begun int) {
 			t.Helper()
 			w.set(change)

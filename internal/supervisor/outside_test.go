@@ -22,11 +22,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/response/policy"
 )
 
-// outside is what responses reach beyond the cluster: a receiver of webhooks that keeps the contract, and who takes alerts.
+// outside is the systems that responses reach beyond the cluster: a receiver of webhooks that keeps the contract, and
+// a receiver of alerts.
 type outside struct {
 	mu     sync.Mutex
 	deeds  []string
-	alerts []time.Time // the ends that were sent
+	alerts []time.Time // the end times sent
 }
 
 func (o *outside) remediate(_ context.Context, m receiver.Message) (string, string) {
@@ -56,8 +57,8 @@ func (o *outside) said() (deeds []string, alerts []time.Time) {
 	return slices.Clone(o.deeds), slices.Clone(o.alerts)
 }
 
-// TestOutside: a fault has a receiver of webhooks act and an alert fire, once; the next leader upholds the alert without anybody saying so, and puts
-// both back when the fault is gone.
+// TestOutside: a fault triggers a webhook and an alert, once. The next leader upholds the alert without being asked,
+// and undoes both when the fault is gone.
 func TestOutside(t *testing.T) {
 	t.Parallel()
 	o := &outside{}
@@ -122,7 +123,8 @@ spec:
 		a.Deliver(t, id, b, to)
 	}
 	tell(fault.Failed, c.Configs[leader].Report)
-	// Of one that is not committed as done the next leader would have to begin another attempt, which needs fresh evidence.
+	// For a response that is not committed as done, the next leader would begin another attempt, which needs fresh
+	// evidence.
 	supervisortest.Eventually(t, "a response that is done", func() bool {
 		got, err := s.OwnResponses(t.Context())
 		if err != nil {

@@ -75,7 +75,7 @@ type enginePart struct {
 	ready          readiness
 }
 
-// ingestPart receives messages from agents and sends to them. A parent of regions has none of it.
+// ingestPart receives and sends agents' messages. It is empty in a parent of regions.
 type ingestPart struct {
 	sockets   []*direct.Socket // by the number of the report address
 	exchanges *ingest.Exchanges

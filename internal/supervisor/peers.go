@@ -16,35 +16,37 @@ import (
 	"github.com/lofamo/lofamo/pkg/order"
 )
 
-// Times of the word on peers.
+// Times for instructions on peers.
 const (
-	// peersSettle is how long what nodes say is gathered before it is followed: a cluster that starts says much at once, and each plan looks at
-	// all of it.
+	// peersSettle is how long nodes' statuses are collected before planning: a starting cluster sends many at once,
+	// and each plan reads all statuses.
 	peersSettle = 200 * time.Millisecond
-	// peersAsk is how long after the beginning of a term nodes are asked that have never said where their ends are: most do without.
+	// peersAsk is the time after a term's start until the leader asks nodes that never reported their ends: most
+	// report unasked.
 	peersAsk = 20 * time.Second
-	// peersStore bounds one try to store what nodes have said.
+	// peersStore bounds one attempt to store the nodes' statuses.
 	peersStore = 5 * time.Second
-	// peersPuts is how many nodes' words are stored with one commit.
+	// peersPuts is the number of nodes whose statuses one commit stores.
 	peersPuts = 40
-	// peersPace is between two nodes that are asked.
+	// peersPace is the pause between questions to two nodes.
 	peersPace = 20 * time.Millisecond
-	// peersShare bounds what part of its time this replica makes plans.
+	// peersShare bounds the share of its time that this replica spends on planning.
 	peersShare = 10
-	// peersBound is up to how many nodes what they say is stored, and those are asked that have not spoken. It takes half a kilobyte a node in the
-	// store; in a larger torus the next leader begins with what the nodes say then, and what spares and those around them hold is said by themselves.
+	// peersBound is the largest torus whose statuses are stored, and whose silent nodes get questions. A node takes
+	// half a kilobyte in the store. In a larger torus the next leader begins with the statuses that nodes send then;
+	// spares and their neighbours report unasked.
 	peersBound = 20_000
 )
 
-// peerWord is the word on peers and on the places of spares.
+// peerWord implements word for peers and for the places of spares.
 type peerWord struct {
 	s       *Supervisor
-	records peering.Records // as stored, and what has been said since
+	records peering.Records // as stored, and as reported since
 	put     map[fault.NodeID]bool
 	plan    peering.Plan
-	topo    *topology.Topology // that the plan is of; nil: of none
-	dirty   time.Time          // since when the plan is not of the records; zero: it is
-	settle  time.Duration      // how long it may be so
+	topo    *topology.Topology // the topology of the plan; nil: no plan
+	dirty   time.Time          // since when the plan is outdated; zero: it is current
+	settle  time.Duration      // how long it may be outdated
 	askAt   time.Time
 	lacking int
 }
@@ -53,13 +55,13 @@ func newPeerOrders(s *Supervisor) *orders[peering.Word, *lofamov1.PeerStatus] {
 	return newOrders(s, "peers", order.Config[peering.Word, *lofamov1.PeerStatus]{
 		Retry: order.Retry{First: 500 * time.Millisecond, Most: 10 * time.Second}, Asks: 2,
 		Holds: func(st *lofamov1.PeerStatus, w peering.Word) bool { return peering.Held(st) == w && !st.GetLost() },
-		// A spare that waits has no boot epoch, and may have begun with an empty disk.
+		// A waiting spare has no boot epoch, and may have started with an empty disk.
 		Anew: func(st *lofamov1.PeerStatus) bool { return st.GetLost() || st.GetEpoch() == 0 },
 		Life: peering.Life,
 	}, &peerWord{s: s})
 }
 
-// begin takes over what is stored.
+// begin loads the stored records.
 func (k *peerWord) begin(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, peersStore)
 	defer cancel()
@@ -73,7 +75,7 @@ func (k *peerWord) begin(ctx context.Context) bool {
 	return true
 }
 
-// said records it. Spares have a part in it, too.
+// said records a status. Spares count too.
 func (k *peerWord) said(st *lofamov1.PeerStatus) bool {
 	id := fault.NodeID(st.GetNode())
 	if _, listed := k.s.names.Topology().Node(id); !listed {
@@ -86,12 +88,13 @@ func (k *peerWord) said(st *lofamov1.PeerStatus) bool {
 			k.dirty = time.Now()
 		}
 	}
-	return !st.GetConfiguration() // which says nothing of what it holds
+	return !st.GetConfiguration() // such a status says nothing about its peers
 }
 
 func (*peerWord) changed() <-chan struct{} { return nil }
 
-// follow makes a plan where there is none of what is known now, and has stored what nodes have said: before others are told of it.
+// follow stores the nodes' statuses, and then makes a new plan if the present one is outdated: the records are stored
+// before other nodes receive instructions from them.
 func (k *peerWord) follow(ctx context.Context, m *order.Standing[peering.Word, *lofamov1.PeerStatus]) time.Time {
 	now, topo := time.Now(), k.s.names.Topology()
 	if at := k.dirty.Add(k.settle); !k.dirty.IsZero() && now.Before(at) {
@@ -114,7 +117,7 @@ func (k *peerWord) follow(ctx context.Context, m *order.Standing[peering.Word, *
 	return time.Time{}
 }
 
-// ask has those asked that have never said where their ends are.
+// ask schedules questions to nodes that never reported their ends.
 func (k *peerWord) ask(m *order.Standing[peering.Word, *lofamov1.PeerStatus], topo *topology.Topology) {
 	if len(topo.Nodes) > peersBound {
 		return
@@ -126,7 +129,7 @@ func (k *peerWord) ask(m *order.Standing[peering.Word, *lofamov1.PeerStatus], to
 	}
 }
 
-// store commits what nodes have said, and takes away what is of no node any more.
+// store commits the nodes' statuses, and deletes the records of nodes that no longer exist.
 func (k *peerWord) store(ctx context.Context, topo *topology.Topology) bool {
 	gone := func(id fault.NodeID) bool { _, listed := topo.Node(id); return !listed }
 	var deletes []string

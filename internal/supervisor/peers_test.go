@@ -9,8 +9,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// TestPeers: a spare gets the place of a node in the topology; its neighbours are told of it and it of them, its dead neighbour's end included, as that
-// had said it; the leader dies before all have heard, and the next one goes on. Back to what was, everybody is told again.
+// TestPeers: a spare gets the place of a node in the topology. The spare and its neighbours learn of each other,
+// including the end that its dead neighbour had reported. The leader dies before all nodes have their
+// orders, and the next one continues. After a change back, all nodes get new orders.
 func TestPeers(t *testing.T) {
 	dims := grid.Dims{X: 3, Y: 1, Z: 1}
 	c, sups, leader := three(t, supervisortest.Options{Dims: dims.String(), Spares: 1})
@@ -19,7 +20,7 @@ func TestPeers(t *testing.T) {
 	for id, at := range map[fault.NodeID]string{"n0-0-0": "0,0,0", "n1-0-0": "1,0,0", "n2-0-0": "2,0,0", "x1": ""} {
 		c.Agents[id].Link(dims, at)
 	}
-	say := func() { // while they can speak
+	say := func() { // while they can report
 		for _, a := range c.Agents {
 			a.SayPeers(t, c.Configs[follower].Report)
 		}
@@ -28,7 +29,7 @@ func TestPeers(t *testing.T) {
 	place := func(at int, moves map[string]string) {
 		t.Helper()
 		op := c.Operator(t, c.Configs[at].GRPC)
-		supervisortest.Eventually(t, "the topology is changed", func() bool { // on a busy machine the lead may change
+		supervisortest.Eventually(t, "the topology is changed", func() bool { // the leader may change on a busy machine
 			top, err := op.GetTopology(t.Context(), &lofamov1.GetTopologyRequest{})
 			if err != nil {
 				return false
@@ -42,7 +43,7 @@ func TestPeers(t *testing.T) {
 			return err == nil
 		})
 	}
-	// is says whether a node holds that a peer is at one end.
+	// is reports whether a node has a peer at one of its ends.
 	is := func(a *supervisortest.Agent, d grid.Direction, peer fault.NodeID) bool {
 		for _, p := range a.Peers().GetPeers() {
 			if p.GetDirection() == uint32(d) {
@@ -52,12 +53,12 @@ func TestPeers(t *testing.T) {
 		return peer == "" // as configured
 	}
 
-	n2.Kill(fault.HalfDNP) // it has spoken, and does not hear
+	n2.Kill(fault.HalfDNP) // it has reported, and receives nothing
 	x.Kill(fault.HalfDNP)
 	place(follower, map[string]string{"n1-0-0": "", "x1": "1,0,0"})
 	supervisortest.Eventually(t, "a neighbour is told", func() bool {
 		told := is(n0, grid.XPlus, "x1") && is(n0, grid.XMinus, "")
-		if !told { // the first words may have come before anybody led
+		if !told { // the first statuses may have come before there was a leader
 			say()
 		}
 		return told

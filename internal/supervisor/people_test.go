@@ -17,8 +17,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/response/audit"
 )
 
-// TestPeople: a response waits for two people, whom it hears by way of any replica, and one of them before the leader is lost and
-// the other one after it. What was said is in the audit, whose chain holds over both leaders.
+// TestPeople: a response waits for two people, who approve through any replica: one before the leader is lost, and
+// the other after it. Both approvals are in the audit, whose chain holds across both leaders.
 func TestPeople(t *testing.T) {
 	t.Parallel()
 	c, sups, leader := three(t, supervisortest.Options{Configure: func(cfg *config.Supervisor) { cfg.Responses.Grace, cfg.Responses.StormDelay = 0, 0 }})

@@ -12,7 +12,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/response/policy"
 )
 
-// TestPoliciesAtAnyReplica: an operator applies policies at a follower, every replica has them, watchers are told, and the next leader goes on.
+// TestPoliciesAtAnyReplica: an operator applies policies at a follower, every replica has them, watchers get the
+// change, and the next leader continues.
 func TestPoliciesAtAnyReplica(t *testing.T) {
 	t.Parallel()
 	c, sups, leader := three(t, supervisortest.Options{})

@@ -15,8 +15,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestProcedure: an operator has the torus gone through a procedure by any replica. Its leader is lost in the middle: the next one has its report, in which
-// who never answers is named, and keeps the pause. It stands in history; so does that of one which a node has begun by itself.
+// TestProcedure: an operator starts a procedure on the torus through any replica. The leader is lost in the middle:
+// the next one has its report, which names the node that never answers, and keeps the pause. The report appears in
+// history, and so does that of a procedure that a node began by itself.
 func TestProcedure(t *testing.T) {
 	c, sups, leader := three(t, supervisortest.Options{Dims: "3x1x1", Configure: func(cfg *config.Supervisor) { cfg.Diagnosis.Pause = config.Duration(time.Hour) }})
 	follower, other := (leader+1)%3, (leader+2)%3
@@ -44,7 +45,7 @@ func TestProcedure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Its leader goes in the middle of it: the next one asks what became of it.
+	// Its leader is lost in the middle: the next one asks for the result.
 	stop(t, sups[leader])
 	sups[leader] = nil
 	for err == nil {
@@ -75,7 +76,7 @@ func TestProcedure(t *testing.T) {
 		return status.Code(err) == codes.ResourceExhausted
 	})
 
-	// A node begins one by itself: what the nodes say of their end, to whatever replica, is its report.
+	// A node begins a procedure by itself: the nodes' final statuses, sent to any replica, make up its report.
 	for id, a := range c.Agents {
 		a.Say(t, fault.HalfDNP, c.Configs[follower].Report, &lofamov1.Message{Body: &lofamov1.Message_ProcedureStatus{ProcedureStatus: &lofamov1.ProcedureStatus{
 			Node: string(id), Half: lofamov1.Half_HALF_DNP, Epoch: 2, Wave: 2, Starter: 2, State: lofamov1.ProcedureState_PROCEDURE_NORMAL, Clear: true, Cause: "frames are lost",

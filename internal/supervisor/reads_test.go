@@ -13,8 +13,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestReadsAtAnyReplica: pages are of one revision wherever each is asked for, a watch that begins with the map loses
-// nothing, and many watchers at all replicas see each change once, in order, across a change of the leader.
+// TestReadsAtAnyReplica: all pages of a list have one revision at whichever replica, a watch that begins with the map
+// loses nothing, and many watchers at all replicas see each change once, in order, across a change of the leader.
 func TestReadsAtAnyReplica(t *testing.T) {
 	c, sups, leader := three(t, supervisortest.Options{})
 	followers := []int{(leader + 1) % 3, (leader + 2) % 3}
@@ -64,7 +64,7 @@ func TestReadsAtAnyReplica(t *testing.T) {
 		}
 	}
 
-	const sick = "component=temperature,to=SICK" // it becomes UNKNOWN again when nobody restates it
+	const sick = "component=temperature,to=SICK" // it becomes UNKNOWN without restatements
 	first, _ := watch(t, clients[followers[0]], &lofamov1.WatchRequest{Initial: true, FieldSelector: sick})
 	initial := nextEvents(t, first)
 	if len(initial.GetEvents()) != 2 || !initial.GetSynced() {
@@ -101,12 +101,12 @@ func TestReadsAtAnyReplica(t *testing.T) {
 	if resp := nextEvents(t, first); resp.GetEvents()[0].GetNode() != "n1-0-0" {
 		t.Errorf("after the map: %v", resp)
 	}
-	// Whoever leads now does not know what the pages were of.
+	// The new leader does not know the map of the pages.
 	_, err = clients[followers[0]].ListNodes(t.Context(), &lofamov1.ListNodesRequest{Limit: 1, Continue: page.GetContinue()})
 	if status.Code(err) != codes.OutOfRange {
 		t.Errorf("a page of a leader that is gone: %v", err)
 	}
-	// What was missed is read from history at either.
+	// Either replica reads missed events from history.
 	for _, i := range followers {
 		stream, _ := watch(t, clients[i], &lofamov1.WatchRequest{AfterRevision: after, FieldSelector: sick})
 		for _, want := range []string{"n1-0-0", "n0-1-0"} {

@@ -24,7 +24,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// term is what a replica does while it leads: the engine of evidence, or of a parent of regions.
+// term returns the running engine: of evidence, or of a parent of regions.
 func (s *Supervisor) term() interface {
 	Leading() bool
 	Committing() time.Duration
@@ -36,7 +36,7 @@ func (s *Supervisor) term() interface {
 	return s.engine.Engine
 }
 
-// regionOf returns what tells the region of a node, by the configuration.
+// regionOf returns a function from a node to its region in the configuration.
 func regionOf(cfg config.Supervisor) func(fault.NodeID) string {
 	of := make(map[fault.NodeID]string, len(cfg.Nodes))
 	for _, n := range cfg.Nodes {
@@ -45,7 +45,7 @@ func regionOf(cfg config.Supervisor) func(fault.NodeID) string {
 	return func(id fault.NodeID) string { return of[id] }
 }
 
-// foreign adds the nodes of other regions that border on this one to ids, and names them; nil: there are no regions.
+// foreign adds the bordering nodes of other regions to ids, and returns their set; nil: no regions.
 func (s *Supervisor) foreign(ids map[grid.Coord]fault.NodeID) map[fault.NodeID]bool {
 	if s.cfg.Region == "" {
 		return nil
@@ -66,7 +66,7 @@ func addressesOf(list []config.UpstreamEntry) (ids []string, addresses map[strin
 	return ids, addresses
 }
 
-// connectParent makes the parts of a parent of regions: nothing of it talks to agents.
+// connectParent creates the parts of a parent of regions. None of them talks to agents.
 func (s *Supervisor) connectParent() error {
 	configured := s.federation.regionOf
 	s.federation.regionOf = func(id fault.NodeID) string { return cmp.Or(configured(id), s.federation.spares.region(id)) }
@@ -83,7 +83,7 @@ func (s *Supervisor) connectParent() error {
 	s.onStop("connections to the regions", func(context.Context) error { return s.federation.below.Close() })
 	ops := 0
 	if s.cfg.Embedded() {
-		ops = embedded.MaxTxnOps - 16 // for what goes with every transaction
+		ops = embedded.MaxTxnOps - 16 // for the operations in every transaction
 	}
 	s.federation.parent = federation.NewParent(federation.ParentConfig{
 		Regions: s.cfg.RegionNames(), Region: s.federation.regionOf, Names: s.names,
@@ -94,7 +94,7 @@ func (s *Supervisor) connectParent() error {
 	return nil
 }
 
-// belowOf are the supervisors of a node's region, if it is heard.
+// belowOf returns the supervisors of a node's region, if the parent is in contact with it.
 func (s *Supervisor) belowOf(id fault.NodeID) []lofamov1.FaultSupervisorClient {
 	name := s.federation.regionOf(id)
 	if !slices.ContainsFunc(s.federation.parent.Regions(), func(r *lofamov1.Region) bool { return r.GetName() == name && r.GetState() == lofamov1.State_NORMAL }) {
@@ -111,7 +111,7 @@ func (s *Supervisor) belowOf(id fault.NodeID) []lofamov1.FaultSupervisorClient {
 	return out
 }
 
-// serveParent lets the regions' supervisors in, and has the API answer from what they say.
+// serveParent admits the regions' supervisors, and makes the API answer from their data.
 func (s *Supervisor) serveParent(cfg *api.Config) {
 	cfg.Engine, cfg.Copy, cfg.Bundles, cfg.Regions = s.federation.parent, federation.Copy{Etcd: s.store.Etcd}, noBundles{}, s.standing
 	cfg.Operators, cfg.Below = s.federation.parent, s.belowOf
@@ -129,7 +129,7 @@ func (s *Supervisor) serveParent(cfg *api.Config) {
 	lofamov1.RegisterUpstreamServer(s.api.grpc, &federation.Server{Parent: s.federation.parent, Caller: api.Caller, Speakers: speakers, Stopping: s.stopping})
 }
 
-// standing tells how the regions stand: by the leader's word, or where this replica does not lead by its copy.
+// standing returns the status of the regions: from the leader, or from this replica's copy if it does not lead.
 func (s *Supervisor) standing(ctx context.Context) []*lofamov1.Region {
 	if list := s.federation.parent.Regions(); list != nil {
 		return list
@@ -141,7 +141,7 @@ func (s *Supervisor) standing(ctx context.Context) []*lofamov1.Region {
 	return list
 }
 
-// connectUpstream makes the way to the parent, if there is one.
+// connectUpstream connects to the parent, if there is one.
 func (s *Supervisor) connectUpstream() error {
 	if len(s.cfg.Upstream) == 0 {
 		return nil
@@ -159,7 +159,7 @@ func (s *Supervisor) connectUpstream() error {
 	return nil
 }
 
-// connectBorder makes the ways to the neighbouring regions, if there are any.
+// connectBorder connects to the neighbouring regions, if there are any.
 func (s *Supervisor) connectBorder() (ingest.Border, error) {
 	if s.cfg.Region == "" {
 		return nil, nil
@@ -191,13 +191,13 @@ func (s *Supervisor) connectBorder() (ingest.Border, error) {
 	return s.federation.border, nil
 }
 
-// own says whether the caller is one of our own replicas, and not another region's.
+// own reports whether the caller is one of this region's own replicas.
 func (s *Supervisor) own(ctx context.Context) bool {
 	id, err := api.Caller(ctx)
 	return err == nil && slices.ContainsFunc(s.engine.replicas.all(), func(r *lofamov1.Supervisor) bool { return r.GetId() == id.Name })
 }
 
-// foreignVerdicts is what a supervisor of another region says of its nodes at our border.
+// foreignVerdicts returns another region's verdicts on its nodes at our border.
 func (s *Supervisor) foreignVerdicts(ctx context.Context, v *lofamov1.BorderVerdicts) []awareness.ForeignVerdict {
 	id, err := api.Caller(ctx)
 	if s.federation.border == nil || err != nil {
@@ -211,7 +211,7 @@ func (s *Supervisor) foreignVerdicts(ctx context.Context, v *lofamov1.BorderVerd
 	return nil
 }
 
-// leadRegion is one term of a region's leader.
+// leadRegion runs one term of a region's leader.
 func (s *Supervisor) leadRegion(ctx context.Context, fence store.Fence) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -224,7 +224,7 @@ func (s *Supervisor) leadRegion(ctx context.Context, fence store.Fence) error {
 	return s.engine.Lead(ctx, fence)
 }
 
-// noBundles is what a parent of regions has of diagnostic bundles.
+// noBundles refuses diagnostic bundles in a parent of regions.
 type noBundles struct{}
 
 // Fetch implements api.Bundles.
@@ -232,7 +232,7 @@ func (noBundles) Fetch(context.Context, fault.Origin, string, uint64, func(*lofa
 	return status.Error(codes.FailedPrecondition, "a parent of regions reaches no nodes: ask a supervisor of the node's region")
 }
 
-// workRegions starts what has to do with other regions, as far as there is any.
+// workRegions starts the work with other regions, if there are any.
 func (s *Supervisor) workRegions(ctx context.Context, wg *sync.WaitGroup) {
 	if s.federation.below != nil {
 		wg.Go(func() { s.federation.below.Run(ctx) })

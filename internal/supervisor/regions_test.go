@@ -14,7 +14,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// dying says which nodes are dead.
+// dying holds the set of dead nodes.
 type dying struct {
 	mu   sync.Mutex
 	dead map[fault.NodeID]bool
@@ -69,9 +69,9 @@ func startAll(t *testing.T, list ...config.Supervisor) []*supervisor.Supervisor 
 	return out
 }
 
-// TestBorder: the ring of four nodes is two regions. Of each node one neighbour is in its own region and one in the
-// other, and it takes the word of both that it is dead. The parent shows what both regions say; one that is cut off
-// is UNKNOWN there, and comes back.
+// TestBorder: the ring of four nodes is two regions. Each node has one neighbour in its own region and one in the
+// other, and both must report it dead. The parent shows the data of both regions. A region that is cut off is UNKNOWN
+// there, and comes back.
 func TestBorder(t *testing.T) {
 	t.Parallel()
 	r := supervisortest.NewRegions(t, supervisortest.Options{Dims: "4x1x1", Preset: config.PresetDefault}, 1, "west", "east")
@@ -102,7 +102,7 @@ func TestBorder(t *testing.T) {
 	if got := states(t, regional); len(got) != 2 || got["n0-0-0"] != lofamov1.State_NORMAL {
 		t.Errorf("the west shows %v", got)
 	}
-	// What operators set in a region is shown at the parent.
+	// The parent shows marks that operators set in a region.
 	operator := r.Operator(t, r.Region["west"][0].GRPC)
 	if _, err := operator.SetMaintenance(t.Context(), &lofamov1.SetMaintenanceRequest{Nodes: []string{"n0-0-0"}, Reason: "new fan"}); err != nil {
 		t.Fatal(err)
@@ -154,7 +154,7 @@ func TestBorder(t *testing.T) {
 	to.Nodes[1].Coord = "2,0,0"
 	_, err = r.Operator(t, r.Region["west"][0].GRPC).ApplyTopology(t.Context(), &lofamov1.ApplyTopologyRequest{Topology: to})
 	wantCode(t, "a place of the east", err, codes.InvalidArgument, "want no place of another region than west")
-	// What only its region knows the parent asks it for.
+	// The parent asks the region for data that only the region has.
 	supervisortest.Eventually(t, "the region's own word of a node", func() bool {
 		n, err := parent.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "n0-0-0"})
 		x, xerr := parent.Explain(t.Context(), &lofamov1.ExplainRequest{Node: "n1-0-0"})

@@ -11,7 +11,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// spareRegions tells which region a spare is of, by what the regions say: a parent's configuration does not know it.
+// spareRegions returns the region of a spare from the regions' own data: a parent's configuration does not know it.
 type spareRegions struct {
 	of atomic.Pointer[map[fault.NodeID]string]
 }
@@ -23,9 +23,9 @@ func (s *spareRegions) region(id fault.NodeID) string {
 	return ""
 }
 
-// followRegions has a replica of a parent know what operators have set in the regions: marks, labels and spares.
+// followRegions keeps a parent's replica up to date with the regions' marks, labels and spares.
 func (s *Supervisor) followRegions(ctx context.Context) {
-	read := uint64(0) // so many times: there is no revision that all of it is of
+	read := uint64(0) // number of updates: the data has no single revision
 	s.again(ctx, "following what is set in the regions", func() error {
 		return federation.Copy{Etcd: s.store.Etcd}.FollowSet(ctx, s.cfg.RegionNames(), func(all []store.Below) {
 			read++
@@ -40,7 +40,7 @@ func (s *Supervisor) followRegions(ctx context.Context) {
 	})
 }
 
-// marksOf are the marks of all regions, each on nodes of its own.
+// marksOf returns the marks of all regions, each limited to the region's own nodes.
 func marksOf(names []string, all []store.Below, regionOf func(fault.NodeID) string) []*lofamov1.Maintenance {
 	var out []*lofamov1.Maintenance
 	for i, b := range all {
@@ -53,8 +53,8 @@ func marksOf(names []string, all []store.Below, regionOf func(fault.NodeID) stri
 	return out
 }
 
-// mergeTopologies is the parent's own topology with the labels, addresses and spares that the regions have now, and which
-// region each spare is of. Which node has which place only the parent's configuration says.
+// mergeTopologies returns the parent's own topology with the present labels, addresses and spares of the regions, and
+// the region of each spare. Only the parent's configuration assigns places.
 func mergeTopologies(own *topology.Topology, names []string, all []store.Below) (*topology.Topology, map[fault.NodeID]string) {
 	nodes := make([]topology.Node, len(own.Nodes))
 	index := make(map[fault.NodeID]int, len(nodes))

@@ -12,8 +12,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// TestWhatRegionsSet: a parent has the labels and spares of its regions and the marks that each has put on nodes of its
-// own; which node has which place its own configuration says.
+// TestWhatRegionsSet: a parent has the labels and spares of its regions, and each region's marks on its own nodes.
+// Its own configuration assigns the places.
 func TestWhatRegionsSet(t *testing.T) {
 	dims := grid.Dims{X: 2, Y: 1, Z: 1}
 	node := func(id string, x int, rack string) topology.Node {
@@ -27,7 +27,7 @@ func TestWhatRegionsSet(t *testing.T) {
 	names := []string{"west", "east"}
 	all := []store.Below{
 		{Marks: []store.Mark{mark("a"), mark("b"), mark("s")}, Topology: topology.New(dims, []topology.Node{node("a", 0, "r1"), spare("s", "r2")}, nil, 7)},
-		{Topology: topology.New(dims, []topology.Node{node("x", 1, "r3"), spare("b", "r4")}, nil, 5)}, // x has taken b's place
+		{Topology: topology.New(dims, []topology.Node{node("x", 1, "r3"), spare("b", "r4")}, nil, 5)}, // x has b's place
 	}
 	topo, spares := mergeTopologies(own, names, all)
 	var got strings.Builder

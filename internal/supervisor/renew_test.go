@@ -17,7 +17,8 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
 )
 
-// A replica that runs signs with the certificate that was put in the place of its own, and its metrics say when that begins and ends.
+// A running replica signs with the certificate that replaced its own, and its metrics show the new certificate's
+// validity.
 func TestRenewed(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{})
@@ -41,7 +42,7 @@ func TestRenewed(t *testing.T) {
 	metricsSay(t, cfg, series("begins", cert.NotBefore))
 	metricsSay(t, cfg, series("expires", cert.NotAfter))
 
-	// The same, which begins and ends at other times.
+	// The same identity with another validity.
 	ca, err := tls.LoadX509KeyPair(filepath.Join(c.Dir, "ca.pem"), filepath.Join(c.Dir, "ca.key"))
 	if err != nil {
 		t.Fatal(err)

@@ -15,7 +15,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// renewals answers halves that ask for new certificates. Every replica with the issuer's key does, whoever leads.
+// renewals answers halves that request new certificates. Every replica with the issuer's key does, whether it leads
+// or not.
 type renewals struct {
 	s      *Supervisor
 	issuer *pki.Issuer
@@ -68,7 +69,8 @@ func (r *renewals) intake() ingest.Renewals {
 	return r
 }
 
-// Asked implements ingest.Renewals. A half that announces its new certificate needs no answer: the verification has recorded the certificate.
+// Asked implements ingest.Renewals. A half that announces its new certificate needs no answer: the verification has
+// recorded the certificate.
 func (r *renewals) Asked(a *servicenet.Arrival, from paths.Place) {
 	req := a.Msg.GetRenewRequest()
 	if req.GetTaken() {

@@ -107,8 +107,8 @@ func sample(t *testing.T, addr, name string) float64 {
 	return v
 }
 
-// TestReplicaRenewsOnlyForTheSigner: a replica issues for the identity that signed, and tells halves why it refuses; another node's identity, a revoked
-// one and a replay get nothing.
+// TestReplicaRenewsOnlyForTheSigner: a replica issues for the identity that signed, and tells halves why it refuses;
+// another node's identity, a revoked one and a replay get nothing.
 func TestReplicaRenewsOnlyForTheSigner(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Renewed: 8 * time.Hour, Spares: 1})
@@ -261,8 +261,8 @@ func stolen(t *testing.T, c *supervisortest.Cluster, id pki.Identity) tls.Certif
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// TestStolenIssuerKeyOpensNoListener: a real replica's API, and its etcd's ports for clients and peers, refuse every role that a stolen issuer key
-// signs.
+// TestStolenIssuerKeyOpensNoListener: a real replica's API, and its etcd's ports for clients and peers, refuse every
+// role that a stolen issuer key signs.
 func TestStolenIssuerKeyOpensNoListener(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Renewed: time.Hour})
@@ -279,7 +279,8 @@ func TestStolenIssuerKeyOpensNoListener(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// accepts reports whether a TLS listener lets a client speak: it waits for the client's first bytes, or closes the connection with an alert.
+	// accepts reports whether a TLS listener lets a client speak: it waits for the client's first bytes, or closes
+	// the connection with an alert.
 	accepts := func(addr string, cert tls.Certificate) bool {
 		t.Helper()
 		conn, err := (&tls.Dialer{Config: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}, ServerName: pki.SupervisorName(supervisortest.Name), NextProtos: []string{"h2", "http/1.1"}, MinVersion: tls.VersionTLS12}}).

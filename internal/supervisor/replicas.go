@@ -13,12 +13,12 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// replicas is who the replicas are, as far as this one knows.
+// replicas holds the replicas that this one knows.
 type replicas struct {
 	configured []config.ReplicaEntry
 
 	mu   sync.Mutex
-	list []*lofamov1.Supervisor // not changed once it is here
+	list []*lofamov1.Supervisor // never modified in place
 }
 
 func newReplicas(configured []config.ReplicaEntry) *replicas {
@@ -31,14 +31,14 @@ func (r *replicas) set(said []*lofamov1.Supervisor) {
 	r.list = mergeReplicas(r.configured, said)
 }
 
-// all returns the replicas, those of the configuration first.
+// all returns the replicas, configured ones first.
 func (r *replicas) all() []*lofamov1.Supervisor {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.list
 }
 
-// addresses returns where the gRPC services of all others are.
+// addresses returns the addresses of all other replicas' gRPC services.
 func (r *replicas) addresses(self string) map[string]string {
 	out := make(map[string]string)
 	for _, sup := range r.all() {
@@ -49,9 +49,8 @@ func (r *replicas) addresses(self string) map[string]string {
 	return out
 }
 
-// mergeReplicas puts together what the configuration says and what the replicas said of themselves in
-// the store, which goes first: so those that were added, moved or removed since this one was started
-// are known without a change of its configuration.
+// mergeReplicas merges the configuration with the replicas' own entries in the store, which take precedence. So this
+// replica knows about added, moved and removed replicas without a change of its configuration.
 func mergeReplicas(configured []config.ReplicaEntry, said []*lofamov1.Supervisor) []*lofamov1.Supervisor {
 	own := make(map[string]*lofamov1.Supervisor, len(said))
 	for _, sup := range said {
@@ -78,7 +77,7 @@ func mergeReplicas(configured []config.ReplicaEntry, said []*lofamov1.Supervisor
 	return out
 }
 
-// followReplicas keeps the replicas and the connections to them true, until the context ends.
+// followReplicas keeps the replicas and the connections to them up to date, until the context ends.
 func (s *Supervisor) followReplicas(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := s.store.FollowSupervisors(ctx, func(said []*lofamov1.Supervisor) {

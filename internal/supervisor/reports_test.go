@@ -8,7 +8,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestTwoReportAddresses: what comes at one is answered from it, by the leader and by a follower.
+// TestTwoReportAddresses: a report is answered from the address at which it arrived, by the leader and by a follower.
 func TestTwoReportAddresses(t *testing.T) {
 	c, _, leader := three(t, supervisortest.Options{Sockets: 2})
 	a := c.Agents["n0-0-0"]
@@ -25,7 +25,7 @@ func TestTwoReportAddresses(t *testing.T) {
 	}
 }
 
-// TestListReports: every replica tells what the leader received, and what the senders say of theirs.
+// TestListReports: every replica lists the leader's received reports and the senders' delivery status.
 func TestListReports(t *testing.T) {
 	c, _, leader := three(t, supervisortest.Options{})
 	follower := (leader + 1) % 3

@@ -26,7 +26,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// newResponder makes what decides about responses; nil where the configuration wants none.
+// newResponder creates the responder; nil if the configuration disables responses.
 func (s *Supervisor) newResponder() (*responder.Responder, error) {
 	c := s.cfg.Responses
 	if !c.Enabled {
@@ -37,7 +37,7 @@ func (s *Supervisor) newResponder() (*responder.Responder, error) {
 		return nil, err
 	}
 	limits := c.Limits(s.cfg.DomainLabels)
-	limits.Silence = time.Duration(s.periods.DigestMisses) * s.periods.DigestPeriod // after this a half's report no longer counts
+	limits.Silence = time.Duration(s.periods.DigestMisses) * s.periods.DigestPeriod // older reports of a half do not count
 	return responder.New(responder.Config{
 		Cluster: s.cfg.Cluster, Limits: limits, Audit: store.AuditLimits{Lines: uint64(c.AuditLines), Bytes: uint64(c.AuditBytes)},
 		Store: s.store.Etcd, Awareness: awarenessOf{s.engine.Engine}, Supervisors: s.whereReplicas, Executors: executors,
@@ -45,7 +45,7 @@ func (s *Supervisor) newResponder() (*responder.Responder, error) {
 	})
 }
 
-// executors are those of the configuration, by what they do.
+// executors returns the configured executors, by kind.
 func (s *Supervisor) executors() (map[response.Kind]executor.Executor, error) {
 	c := s.cfg.Responses.Executors
 	out, err := s.nodeExecutors(c.Node)
@@ -91,17 +91,17 @@ func (s *Supervisor) executors() (map[response.Kind]executor.Executor, error) {
 	return out, nil
 }
 
-// standingResponses is executor.Active: of the responder, which is made after who asks.
+// standingResponses implements executor.Active through the responder, which is created after its callers.
 func (s *Supervisor) standingResponses(ctx context.Context, kinds ...response.Kind) ([]executor.Job, bool, error) {
 	return s.respond.responder.Active(ctx, kinds...)
 }
 
-// openResponses is executor.Open, likewise.
+// openResponses implements executor.Open in the same way.
 func (s *Supervisor) openResponses(ctx context.Context, ids []string) (map[string]bool, error) {
 	return s.respond.responder.Open(ctx, ids)
 }
 
-// workResponses starts what decides about responses.
+// workResponses starts the responder.
 func (s *Supervisor) workResponses(ctx context.Context, wg *sync.WaitGroup) {
 	if s.respond.responder == nil {
 		return
@@ -112,7 +112,7 @@ func (s *Supervisor) workResponses(ctx context.Context, wg *sync.WaitGroup) {
 	}
 }
 
-// responseService is the service of policies and responses. A parent of regions has none.
+// responseService returns the service of policies and responses. A parent of regions has neither.
 func (s *Supervisor) responseService() *api.Responses {
 	switch {
 	case s.cfg.Parent():
@@ -124,7 +124,7 @@ func (s *Supervisor) responseService() *api.Responses {
 	}
 }
 
-// mapChanged passes a version of the map on to those who follow it.
+// mapChanged passes a version of the map to its followers.
 func (s *Supervisor) mapChanged(m view.Map, changed []fault.NodeID) {
 	s.notifier.Changed(m, changed)
 	if s.respond.responder != nil {
@@ -132,7 +132,7 @@ func (s *Supervisor) mapChanged(m view.Map, changed []fault.NodeID) {
 	}
 }
 
-// leadResponses has responses decided here while this replica leads. end stops that, and waits until nothing new is begun.
+// leadResponses decides on responses while this replica leads. end stops that, and waits until nothing new begins.
 func (s *Supervisor) leadResponses(ctx context.Context, fence store.Fence) (end func()) {
 	if s.respond.responder == nil {
 		return func() {}
@@ -146,7 +146,7 @@ func (s *Supervisor) leadResponses(ctx context.Context, fence store.Fence) (end 
 	}
 }
 
-// whereReplicas says on which nodes the replicas run, and which of them live.
+// whereReplicas returns the nodes on which the replicas run, and which replicas live.
 func (s *Supervisor) whereReplicas() []response.SupervisorInfo {
 	top := s.names.Topology()
 	var out []response.SupervisorInfo
@@ -158,8 +158,9 @@ func (s *Supervisor) whereReplicas() []response.SupervisorInfo {
 	return out
 }
 
-// whereIs is the node that a replica runs on, by the configuration, else by the addresses of the two; none if it is said to be on none. Of one that is
-// on no service address of a node nobody knows: it may be there on another of the node's addresses.
+// whereIs returns the node that a replica runs on: from the configuration, or else from the addresses of both; none
+// if the configuration says so. If the replica is at no node's service address, its node is unknown: it may use
+// another address of a node.
 func whereIs(top *topology.Topology, c config.SupervisorResponses, r *lofamov1.Supervisor) (_ fault.NodeID, unknown bool) {
 	switch said := c.NodeOf(r.GetId()); said {
 	case config.NoNode:
@@ -180,7 +181,7 @@ func whereIs(top *topology.Topology, c config.SupervisorResponses, r *lofamov1.S
 	}
 }
 
-// nodeAt is the node of which an address is; none if it is of none, or of several, as on a machine that has them all.
+// nodeAt returns the node that has an address; none if no node has it, or several, as on a machine that runs all nodes.
 func nodeAt(top *topology.Topology, addr string) fault.NodeID {
 	at, err := netip.ParseAddrPort(addr)
 	if err != nil || at.Addr().IsUnspecified() {
@@ -204,10 +205,10 @@ func nodeAt(top *topology.Topology, addr string) fault.NodeID {
 // awarenessOf implements responder.Awareness.
 type awarenessOf struct{ *engine.Engine }
 
-// maxMembers bounds the members of a group fault whose evidence is looked at.
+// maxMembers bounds the members of a group fault whose evidence is gathered.
 const maxMembers = 64
 
-// normal says whether a component is, of which a fault is asked for.
+// normal reports whether a component is NORMAL.
 func normal(st awareness.NodeStatus, c fault.Component) bool {
 	if c == fault.ComponentNode {
 		return st.State == fault.Normal
@@ -215,8 +216,9 @@ func normal(st awareness.NodeStatus, c fault.Component) bool {
 	return slices.ContainsFunc(st.Components, func(s awareness.ComponentStatus) bool { return s.Component == c && s.State == fault.Normal })
 }
 
-// Evidence implements responder.Awareness. A change may come by etcd's watch before the engine has the answer to its commit. What it has then is of the
-// state before, and is left out: the engine of responses asks again a moment later.
+// Evidence implements responder.Awareness. A change may arrive by etcd's watch before the engine has the result of
+// its commit. The engine then still has evidence for the previous state, which is left out: the engine of responses
+// asks again a moment later.
 func (a awarenessOf) Evidence(ctx context.Context, targets []response.Target) map[response.Target]response.Evidence {
 	out := make(map[response.Target]response.Evidence, len(targets))
 	var m view.Map
@@ -280,7 +282,7 @@ func (a awarenessOf) Evidence(ctx context.Context, targets []response.Target) ma
 	return out
 }
 
-// component is what of a node a target is about: of the members of a group fault all of it.
+// component returns the component of a target. For members of a group fault it is the whole node.
 func component(t response.Target) fault.Component {
 	if t.Group != "" {
 		return fault.ComponentNode
@@ -288,7 +290,7 @@ func component(t response.Target) fault.Component {
 	return t.Component
 }
 
-// detail takes nodes in full; false: this replica does not lead any more.
+// detail adds full nodes to into; false: this replica no longer leads.
 func (a awarenessOf) detail(ctx context.Context, ids []fault.NodeID, into map[fault.NodeID]awareness.NodeStatus) bool {
 	list, err := a.Detail(ctx, ids)
 	for _, e := range list {

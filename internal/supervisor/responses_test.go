@@ -15,7 +15,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// applyReseat has a response wait for a person when a memory is FAILED.
+// applyReseat applies a policy whose response waits for a person when a memory is FAILED.
 func applyReseat(t *testing.T, c *supervisortest.Cluster, addr string) {
 	t.Helper()
 	operator := lofamov1.NewResponseServiceClient(c.Conn(t, pki.RoleOperator, addr))
@@ -34,8 +34,8 @@ spec:
 	}
 }
 
-// TestResponses: what a policy wants is proposed when an agent has reported the fault, begun on the evidence that the leader has when a
-// person has approved it, and ended as the executors say, of which there is none; and another leader goes on with it when that one is gone.
+// TestResponses: an agent reports a fault, and a response is proposed. It begins on the leader's evidence once a
+// person approves, and fails because no executor exists. After the loss of the leader another one continues with it.
 func TestResponses(t *testing.T) {
 	t.Parallel()
 	c, replicas, leader := three(t, supervisortest.Options{Configure: func(cfg *config.Supervisor) {
@@ -96,8 +96,8 @@ func TestResponses(t *testing.T) {
 	}
 }
 
-// TestResponseToDeadNode: what may end work is begun on a dead node, since two of its neighbours say so, and by evidence that is as new as their
-// last words.
+// TestResponseToDeadNode: an action that may end work begins on a dead node, because two of its neighbours report it
+// dead, and the evidence is as new as their last reports.
 func TestResponseToDeadNode(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Dims: "4x1x1", Configure: func(cfg *config.Supervisor) {

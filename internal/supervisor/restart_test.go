@@ -12,7 +12,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
 )
 
-// committed is what of a list of nodes is committed: everything but what only evidence of today tells.
+// committed returns the committed part of a list of nodes, without current evidence.
 func committed(t *testing.T, c *supervisortest.Cluster, replica int) map[string]*lofamov1.Node {
 	t.Helper()
 	list, err := c.Client(t, c.Configs[replica].GRPC).ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
@@ -26,7 +26,7 @@ func committed(t *testing.T, c *supervisortest.Cluster, replica int) map[string]
 	return out
 }
 
-// forget takes out what no store keeps.
+// forget removes the fields that no store keeps.
 func forget(n *lofamov1.Node) *lofamov1.Node {
 	n = proto.CloneOf(n)
 	n.Age, n.Registers, n.Delivery, n.DeliveryAge, n.DeliveryOld = nil, nil, nil, nil, false
@@ -36,8 +36,8 @@ func forget(n *lofamov1.Node) *lofamov1.Node {
 	return n
 }
 
-// TestAllReplicasRestart at once, and the history is lost meanwhile: the map is what was committed, to the
-// last field, and of nothing the age is known until somebody speaks.
+// TestAllReplicasRestart: all replicas restart at once, and the history is lost meanwhile. The map equals the
+// committed one, to the last field, and no age is known until a node reports.
 func TestAllReplicasRestart(t *testing.T) {
 	t.Parallel()
 	c, sups, leader := three(t, supervisortest.Options{Preset: config.PresetRelaxed})
@@ -47,10 +47,10 @@ func TestAllReplicasRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range sups {
-		_ = sups[i].Stop(t.Context()) // the last has no quorum to resign with
+		_ = sups[i].Stop(t.Context()) // the last cannot resign without a quorum
 	}
 	for i := range sups {
-		s, err := launch(c.Configs[i]) // three stops it: the last one has no quorum to resign with
+		s, err := launch(c.Configs[i]) // three stops it: the last one cannot resign without a quorum
 		if err != nil {
 			t.Fatal(err)
 		}

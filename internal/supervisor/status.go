@@ -22,14 +22,14 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/api"
 )
 
-// readiness is what the monitor found out last.
+// readiness holds the monitor's newest findings.
 type readiness struct {
 	store atomic.Bool               // the store answers with a quorum
 	heard atomic.Pointer[time.Time] // when it last did so, by the monotonic clock; nil: never since the start
-	round atomic.Pointer[time.Time] // when the monitor came round last, by the monotonic clock; nil: never
+	round atomic.Pointer[time.Time] // end of the monitor's last round, by the monotonic clock; nil: none
 }
 
-// answers notes whether the store has answered.
+// answers records whether the store has answered.
 func (r *readiness) answers(ok bool) {
 	r.store.Store(ok)
 	if ok {
@@ -38,7 +38,7 @@ func (r *readiness) answers(ok bool) {
 	}
 }
 
-// quorumAge is how long ago the store last answered with a quorum; -1: never since the start.
+// quorumAge returns the time since the store last answered with a quorum; -1: never since the start.
 func (r *readiness) quorumAge() time.Duration {
 	at := r.heard.Load()
 	if at == nil {
@@ -47,8 +47,7 @@ func (r *readiness) quorumAge() time.Duration {
 	return time.Since(*at)
 }
 
-// noQuorum is for how long the store has not answered with a quorum: 0: it does; -1: it has not since the
-// start.
+// noQuorum returns for how long the store has not answered with a quorum. 0: it does; -1: never since the start.
 func (r *readiness) noQuorum() time.Duration {
 	if r.store.Load() {
 		return 0
@@ -60,10 +59,10 @@ func (r *readiness) noQuorum() time.Duration {
 const (
 	probePeriod = time.Second
 	probeTime   = 800 * time.Millisecond
-	syncProbes  = 5 // probes between two looks at etcd's own figures
+	syncProbes  = 5 // probes between two reads of etcd's own metrics
 )
 
-// monitor keeps the health services true.
+// monitor keeps the health services up to date.
 func (s *Supervisor) monitor(ctx context.Context) {
 	t := time.NewTicker(probePeriod)
 	defer t.Stop()
@@ -91,7 +90,7 @@ func (s *Supervisor) monitor(ctx context.Context) {
 		_, changed := s.store.observer.Leader()
 		s.setHealth(api.HealthStore, err == nil && !slices.Contains(own, etcdserverpb.AlarmType_NOSPACE))
 		s.setHealth(api.HealthLeader, s.leads())
-		// A replica serves also while there is no quorum: it says how old its answers are.
+		// A replica serves even without a quorum: it marks its answers with their age.
 		s.setHealth("", true)
 		s.setHealth(lofamov1.FaultSupervisor_ServiceDesc.ServiceName, true)
 		now := time.Now()
@@ -105,8 +104,8 @@ func (s *Supervisor) monitor(ctx context.Context) {
 	}
 }
 
-// Round is when the loop that asks store, alarms and election came round last, which it does every probePeriod, with or without a quorum: a replica of which that is long
-// ago hangs. Zero before Start.
+// Round returns the end of the last round of the loop that probes store, alarms and election every probePeriod, with
+// or without a quorum. If it is long ago, the replica hangs. Zero before Start.
 func (s *Supervisor) Round() time.Time {
 	if at := s.engine.ready.round.Load(); at != nil {
 		return *at
@@ -114,7 +113,7 @@ func (s *Supervisor) Round() time.Time {
 	return time.Time{}
 }
 
-// leads says whether this replica leads, by its own term as well as by the election.
+// leads reports whether this replica leads, by its own term and by the election.
 func (s *Supervisor) leads() bool {
 	return s.leader() == s.cfg.ID && s.term().Leading()
 }
@@ -127,10 +126,10 @@ func (s *Supervisor) setHealth(service string, ok bool) {
 	s.api.health.SetServingStatus(service, st)
 }
 
-// publishRetry is the pause after the store could not take what a replica says of itself.
+// publishRetry is the pause after the store failed to take this replica's entry.
 const publishRetry = time.Second
 
-// publish tells the other replicas what only this one knows, once the store takes it.
+// publish stores this replica's own entry for the other replicas, as soon as the store accepts it.
 func (s *Supervisor) publish(ctx context.Context) {
 	self := &lofamov1.Supervisor{Id: s.self.ID, Address: s.self.GRPC, ReportAddress: s.self.Report, HttpAddress: s.self.HTTP}
 	if s.store.member != nil {
@@ -180,15 +179,15 @@ func (s *Supervisor) handler() http.Handler {
 
 func ok(w http.ResponseWriter) { _, _ = fmt.Fprintln(w, "ok") }
 
-// directory is what the API sees of the replicas.
+// directory is the API's view of the replicas.
 type directory struct{ s *Supervisor }
 
 func (d *directory) Leader() string { return d.s.leader() }
 
 func (d *directory) Conn(id string) *grpc.ClientConn { return d.s.engine.peers.Conn(id) }
 
-// Supervisors implements api.Directory. What a replica says of itself goes before the configuration. The
-// election names a leader that has died until its lease ends, and without a quorum for ever.
+// Supervisors implements api.Directory. A replica's own entry takes precedence over the configuration. The election
+// names a dead leader until its lease ends, and without a quorum for ever.
 func (d *directory) Supervisors(context.Context) []*lofamov1.Supervisor {
 	leader := d.s.leader()
 	var out []*lofamov1.Supervisor

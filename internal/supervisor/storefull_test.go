@@ -31,8 +31,8 @@ func etcdClient(t *testing.T, cfg config.Supervisor) *clientv3.Client {
 	return c
 }
 
-// TestStoreFull (row 12 of the fault catalogue): an alarm of its own, reports stay with their senders, halves
-// are heard as ever, nobody is found dead for it; and when there is space again all is committed.
+// TestStoreFull (row 12 of the fault catalogue): the replica raises an alarm, reports stay with their senders, halves
+// stay live, and no node is found dead because of it. Once there is space again, the leader commits all reports.
 func TestStoreFull(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Preset: config.PresetRelaxed})
@@ -94,7 +94,7 @@ func TestStoreFull(t *testing.T) {
 	health("store", healthpb.HealthCheckResponse_SERVING)
 }
 
-// free makes space as the manual says: delete, compact, defragment, take the alarm back.
+// free makes space as the manual describes: delete, compact, defragment, disarm the alarm.
 func free(t *testing.T, etcd *clientv3.Client, endpoint string) {
 	t.Helper()
 	resp, err := etcd.Delete(t.Context(), "fill/", clientv3.WithPrefix())

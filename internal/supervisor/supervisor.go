@@ -1,10 +1,9 @@
-// Package supervisor is one replica put together: the store (embedded etcd or one outside), the
-// election, the engine with the inbox and the awareness machine, the rails by which agents reach
-// it, and the gRPC and HTTP services (seed 001 §II, §III-C: where the fault awareness of the whole
-// system is).
+// Package supervisor assembles one replica: the store (embedded or external etcd), the election, the engine with the
+// inbox and the awareness machine, the rails by which agents reach it, and the gRPC and HTTP services (seed 001 §II,
+// §III-C: the place of the fault awareness of the whole system).
 //
-// Each part is a package below; this one only makes them, connects them, starts them in order and
-// stops them in reverse. It decides nothing about faults.
+// Each part is a package below. This package only creates them, connects them, starts them in order and stops them in
+// reverse. It decides nothing about faults.
 package supervisor
 
 import (
@@ -50,8 +49,8 @@ type Supervisor struct {
 	store      storePart
 	engine     enginePart
 	ingest     ingestPart
-	orders     *orderChannel // what the leader wants of nodes, kind by kind
-	plain      []order.Plain // kinds of orders beside those that have messages of their own
+	orders     *orderChannel // the leader's orders to nodes, by kind
+	plain      []order.Plain // kinds of orders without messages of their own
 	notifier   *notify.Notifier
 	respond    respondPart
 	federation federationPart
@@ -62,7 +61,7 @@ type Supervisor struct {
 	lifecycle
 }
 
-// Option changes how a Supervisor is put together.
+// Option changes the assembly of a Supervisor.
 type Option func(*Supervisor)
 
 // WithOrders adds kinds of orders that have no messages of their own. The nodes must know them too.
@@ -70,7 +69,7 @@ func WithOrders(kinds ...order.Plain) Option {
 	return func(s *Supervisor) { s.plain = append(s.plain, kinds...) }
 }
 
-// New checks what can be checked without opening anything: the configuration and the keys.
+// New validates the configuration and the keys without opening anything.
 func New(cfg config.Supervisor, logger *slog.Logger, options ...Option) (*Supervisor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -131,8 +130,8 @@ func New(cfg config.Supervisor, logger *slog.Logger, options ...Option) (*Superv
 	return s, nil
 }
 
-// Start opens everything and returns; it does not wait for a quorum or a leader. When it fails,
-// what was opened is closed again.
+// Start opens everything and returns. It does not wait for a quorum or a leader. If it fails, it closes all
+// open parts.
 func (s *Supervisor) Start(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {
@@ -152,7 +151,7 @@ func (s *Supervisor) Start(ctx context.Context) (err error) {
 // Stop stops everything in the reverse order of Start. It may be called more than once.
 func (s *Supervisor) Stop(ctx context.Context) error { return s.stop(ctx, s.logger) }
 
-// listen takes the addresses first: what is taken already shows before anything is written.
+// listen occupies the addresses first, so that a conflict shows before anything is written.
 func (s *Supervisor) listen() error {
 	var err error
 	for _, addr := range s.cfg.Reports() {
@@ -185,12 +184,14 @@ func (s *Supervisor) listen() error {
 	return nil
 }
 
-// maxStrangers is the number of strangers' datagrams per second that a report socket accepts. Strangers are addresses that are not a node's and
-// have no proved session; nodes whose service address is not in the topology start as strangers.
+// maxStrangers is the number of strangers' datagrams per second that a report socket accepts. Strangers are addresses
+// that are not a node's and have no proved session; nodes whose service address is not in the topology start as
+// strangers.
 const maxStrangers = 1000
 
-// Connection limits of each listener. Each connection is a descriptor that agents and replicas must not lack. Browsers open up to six for a
-// page without HTTP/2, and many people may share an address. Replicas may use the gRPC connections that people leave.
+// Connection limits of each listener. Each connection is a descriptor that agents and replicas must not lack.
+// Browsers open up to six for a page without HTTP/2, and many people may share an address. Replicas may use the gRPC
+// connections that people leave.
 var (
 	grpcConns = bounded.Limits{All: 2048, PerSource: 256, PerSubject: 256, Subjects: 1536}
 	webConns  = bounded.Limits{All: 512, PerSource: 128, PerSubject: 64, Subjects: 384}
@@ -216,7 +217,7 @@ func closeListener(ln net.Listener) func(context.Context) error {
 	}
 }
 
-// connect makes the parts that agents and replicas talk to.
+// connect creates the parts that agents and replicas talk to.
 func (s *Supervisor) connect() error {
 	var err error
 	if s.engine.peers, err = replica.Dial(s.engine.replicas.addresses(s.cfg.ID), s.peerTLS); err != nil {
@@ -282,8 +283,8 @@ func (s *Supervisor) connect() error {
 	return nil
 }
 
-// everywhere asks for signs of life by this replica's own addresses and by those of its followers. What is
-// only repeated goes straight alone.
+// everywhere sends challenges from this replica's own addresses and from those of its followers. Repeated challenges
+// go direct only.
 type everywhere struct{ s *Supervisor }
 
 func (e everywhere) Challenge(c awareness.Challenge) bool {
@@ -307,7 +308,7 @@ func (e everywhere) Behind() time.Duration {
 	return max(e.s.ingest.sender.Behind(), e.s.ingest.intake.Behind())
 }
 
-// wanting is the intake, which is made after the forwarder.
+// wanting forwards to the intake, which is created after the forwarder.
 type wanting struct{ s *Supervisor }
 
 func (w wanting) RequestFull(origins []fault.Origin) { w.s.ingest.intake.RequestFull(origins) }
@@ -371,7 +372,7 @@ func (s *Supervisor) serve() error {
 	return nil
 }
 
-// manage is the service by which an operator has the nodes do something.
+// manage returns the service for operators' diagnoses and procedures.
 func (s *Supervisor) manage() *api.Manage {
 	if s.ingest.diagnose == nil {
 		return api.NewManage(s.api.Server, nil)

@@ -29,8 +29,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The connections between etcd members in one process: a member that stops leaves them to the
-	// other's end, which may have stopped before.
+	// The connections between etcd members in one process: a member that stops leaves them to the peer, which may
+	// have stopped before.
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),
@@ -46,7 +46,7 @@ func logger() *slog.Logger {
 	return slog.New(slog.DiscardHandler)
 }
 
-// start starts a replica and stops it with the test, unless that was done before.
+// start starts a replica and stops it with the test, unless the test stopped it earlier.
 func start(t testing.TB, cfg config.Supervisor) *supervisor.Supervisor {
 	t.Helper()
 	s, err := launch(cfg)
@@ -130,7 +130,7 @@ func receiveEvents(ch <-chan *lofamov1.WatchResponse) (*lofamov1.WatchResponse, 
 	}
 }
 
-// awaitEvent skips events until one tells that a component became so.
+// awaitEvent skips events until one says that a component entered a state.
 func awaitEvent(t testing.TB, ch <-chan *lofamov1.WatchResponse, node, component string, to lofamov1.State) *lofamov1.Event {
 	t.Helper()
 	for {
@@ -142,7 +142,7 @@ func awaitEvent(t testing.TB, ch <-chan *lofamov1.WatchResponse, node, component
 	}
 }
 
-// begin waits for the bookmark with which a watch from now on begins.
+// begin waits for the bookmark that starts a watch from now on.
 func begin(t testing.TB, ch <-chan *lofamov1.WatchResponse) {
 	t.Helper()
 	select {
@@ -188,7 +188,7 @@ func TestReportToWatch(t *testing.T) {
 		t.Errorf("event %v", ev)
 	}
 
-	// A copy that comes late, as a retry does, is acknowledged again and changes nothing.
+	// A late copy, such as a retry, is acknowledged again and changes nothing.
 	a.Send(t, cfg.Report, b)
 	supervisortest.Eventually(t, "a second COMMITTED", func() bool { return a.Count(id, lofamov1.Ack_COMMITTED) == 2 })
 	list, err := client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{})
@@ -232,7 +232,7 @@ func TestRelayedAndOldEpoch(t *testing.T) {
 	events, _ := watch(t, c.Client(t, cfg.GRPC), &lofamov1.WatchRequest{Node: "n0-0-0"})
 	begin(t, events)
 
-	// The DNP half of n0-0-0 speaks through its neighbour; the ack goes back as a downcall.
+	// The DNP half of n0-0-0 reports through its neighbour; the ack goes back as a downcall.
 	a, relay := c.Agents["n0-0-0"], c.Agents["n1-0-0"]
 	a.SetEpoch(fault.HalfDNP, 7)
 	id, inner := a.Report(t, fault.HalfDNP, false, fault.Observation{Component: fault.ComponentHost, State: fault.Failed, Kind: fault.KindWatchdog})
@@ -245,7 +245,7 @@ func TestRelayedAndOldEpoch(t *testing.T) {
 		t.Errorf("event %v", ev)
 	}
 
-	// An older boot epoch is told to go on from the newer one.
+	// An older boot epoch gets the newer one to continue from.
 	a.SetEpoch(fault.HalfDNP, 3)
 	id, inner = a.Report(t, fault.HalfDNP, false, temperature(fault.Sick))
 	relay.Send(t, cfg.Report, relay.Relay(t, inner, id.Origin, 0))
@@ -264,9 +264,9 @@ func TestRolesAndBadRequests(t *testing.T) {
 		conn := c.Conn(t, role, cfg.GRPC)
 		wantReplica := codes.PermissionDenied
 		switch role {
-		case pki.RoleNode, pki.RoleExecutor: // the one is heard by reports, the other is called and calls nobody
+		case pki.RoleNode, pki.RoleExecutor: // nodes send reports, and executors only take calls
 			_, err := lofamov1.NewFaultSupervisorClient(conn).ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
-			wantCode(t, "handshake as "+role.String(), err, codes.Unavailable, "") // "bad certificate", unless the connection is reset before that is read
+			wantCode(t, "handshake as "+role.String(), err, codes.Unavailable, "") // "bad certificate", or a reset connection
 			continue
 		case pki.RoleSupervisor:
 			wantReplica = codes.OK
@@ -315,11 +315,11 @@ func TestForgedAndForeignReports(t *testing.T) {
 	c.AwaitLeader(t)
 	a := c.Agents["n0-0-0"]
 	a.Send(t, cfg.Report, []byte("nonsense"))
-	// The same names, another authority.
+	// The same names, another certificate authority.
 	b := other.Agents["n0-0-0"]
 	foreign, data := b.Report(t, fault.HalfHost, false, temperature(fault.Failed))
 	b.Send(t, cfg.Report, data)
-	// A report of ours with one bit flipped: no forgery, it is asked for again.
+	// A report of ours with one bit flipped is no forgery: the supervisor requests it again.
 	_, data = a.Report(t, fault.HalfHost, false, temperature(fault.Failed))
 	data[len(data)/2] ^= 1
 	a.Send(t, cfg.Report, data)
@@ -332,7 +332,7 @@ func TestForgedAndForeignReports(t *testing.T) {
 	if _, err := conn.Write(make([]byte, 4000)); err != nil {
 		t.Fatal(err)
 	}
-	// A report that is replayed: taken once.
+	// A replayed report is accepted once.
 	good, data := a.Report(t, fault.HalfHost, false, temperature(fault.Sick))
 	a.Deliver(t, good, data, cfg.Report)
 	before := a.Count(good, lofamov1.Ack_COMMITTED)
@@ -360,7 +360,8 @@ func TestForgedAndForeignReports(t *testing.T) {
 	}
 }
 
-// metricsSay waits until a replica's metrics have all of it, and returns them: who is answered may be counted a moment after.
+// metricsSay waits until a replica's metrics contain all wanted lines, and returns them: an answer may be counted a
+// moment late.
 func metricsSay(t testing.TB, cfg config.Supervisor, want ...string) (page string) {
 	t.Helper()
 	var missing []string
@@ -391,7 +392,7 @@ func get(t testing.TB, url string, want int) string {
 	return string(b)
 }
 
-// TestHealthAndMetrics is alone: etcd's metrics are of the process.
+// TestHealthAndMetrics does not run in parallel: etcd's metrics belong to the process.
 func TestHealthAndMetrics(t *testing.T) {
 	c := supervisortest.New(t, supervisortest.Options{})
 	cfg := c.Configs[0]
@@ -455,7 +456,7 @@ func TestStartRefusals(t *testing.T) {
 		}
 		release()
 	}
-	start(t, good) // nothing is left of the failed starts
+	start(t, good) // the failed starts leave nothing behind
 	second := good
 	other := supervisortest.New(t, supervisortest.Options{}).Configs[0]
 	second.Report, second.GRPC, second.HTTP = other.Report, other.GRPC, other.HTTP

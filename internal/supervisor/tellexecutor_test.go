@@ -14,7 +14,8 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// TestExecutorIsToldAgain: a process that was replaced since it was told, or that did not answer, gets the list within a minute.
+// TestExecutorIsToldAgain: a process that was replaced since it got the list, or that did not answer, gets the list
+// within a minute.
 func TestExecutorIsToldAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Supervisor{site: site{logger: slog.New(slog.DiscardHandler)}}

@@ -8,8 +8,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestNodesAreTold: a node is told what concerns it by the replica that has its digests, which need not lead:
-// itself and its neighbours at first, then what changes of them, and of the nodes of its jobs once it asks.
+// TestNodesAreTold: the replica that receives a node's digests, which need not lead, tells the node about relevant
+// nodes: at first itself and its neighbours, then their changes, and those of the nodes of its jobs once it asks.
 func TestNodesAreTold(t *testing.T) {
 	c, _, leader := three(t, supervisortest.Options{Dims: "4x1x1"})
 	cfg := c.Configs[(leader+1)%3]

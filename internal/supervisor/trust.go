@@ -21,7 +21,7 @@ type trust struct {
 	mu     sync.Mutex
 	keeper *denylist.Keeper
 	list   denylist.List
-	stored []byte // list in the store, also one that was refused; nil: none
+	stored []byte // list in the store, including a refused one; nil: none
 }
 
 func (t *trust) now() denylist.List {
@@ -140,10 +140,10 @@ func (s *Supervisor) tellEngine(ctx context.Context) {
 	}
 }
 
-// Pauses of telling the executor process.
+// Pauses of sending the list to the executor process.
 const (
-	denyRetry = 30 * time.Second // bounds that between two tries
-	// denyAgain is after a success: the process may have been replaced, by one of a later version or with an empty disk.
+	denyRetry = 30 * time.Second // bounds the pause between two attempts
+	// denyAgain follows a success: the process may have been replaced, by a later version or with an empty disk.
 	denyAgain = time.Minute
 )
 

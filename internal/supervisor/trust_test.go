@@ -15,7 +15,8 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
 )
 
-// TestDenyListAfterNewAuthority: a stored list that an operator of the former authority signed is refused, and an operator of the new one replaces it.
+// TestDenyListAfterNewAuthority: a stored list that an operator of the former authority signed is refused, and an
+// operator of the new one replaces it.
 func TestDenyListAfterNewAuthority(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{})
@@ -49,7 +50,7 @@ func TestDenyListAfterNewAuthority(t *testing.T) {
 		t.Fatal(err)
 	}
 	certificates := lofamov1.NewCertificatesClient(c.Conn(t, pki.RoleOperator, cfg.GRPC))
-	// The replica hears of the stored list within moments.
+	// The replica learns of the stored list within moments.
 	for end := time.Now().Add(5 * time.Second); ; {
 		_, err = certificates.PutDenyList(t.Context(), &lofamov1.PutDenyListRequest{Signed: list(1, now)})
 		if err == nil || time.Now().After(end) {

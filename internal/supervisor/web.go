@@ -25,10 +25,10 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/web"
 )
 
-// webMessage bounds what the page's server takes from the API: the list of 100,000 nodes in brief.
+// webMessage bounds a message from the API to the page's server: the brief list of 100,000 nodes.
 const webMessage = 64 << 20
 
-// serveWeb starts the page for browsers. It asks this replica's API like any client, over a connection of its own.
+// serveWeb starts the page for browsers. It calls this replica's API like any client, over its own connection.
 func (s *Supervisor) serveWeb() error {
 	c := s.cfg.Web.Filled()
 	conf, err := s.peerTLS(s.cfg.ID)
@@ -64,7 +64,7 @@ func (s *Supervisor) serveWeb() error {
 	srv := bounded.HTTPServer(page)
 	srv.TLSConfig = serving
 	srv.ReadTimeout = 0                                                   // it would end streams; reading a body has its own deadline
-	srv.ErrorLog = slog.NewLogLogger(s.logger.Handler(), slog.LevelDebug) // for browsers that do not trust the certificate yet
+	srv.ErrorLog = slog.NewLogLogger(s.logger.Handler(), slog.LevelDebug) // browsers may not trust the certificate yet
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -80,7 +80,7 @@ func (s *Supervisor) serveWeb() error {
 		page.Close()
 		err := srv.Shutdown(ctx)
 		if err != nil {
-			err = srv.Close() // a browser that keeps its connection busy does not hold up the stop
+			err = srv.Close() // a browser that keeps its connection busy does not delay the stop
 		}
 		<-served
 		return err
@@ -91,7 +91,8 @@ func (s *Supervisor) serveWeb() error {
 	return nil
 }
 
-// ownAddress is where this replica reaches itself: on this machine, where it listens on all addresses.
+// ownAddress returns the address at which this replica reaches itself: on this machine, if it listens on all
+// addresses.
 func ownAddress(ln net.Listener, other string) string {
 	addr, err := netip.ParseAddrPort(ln.Addr().String())
 	if err != nil || addr.Addr().IsUnspecified() {
@@ -100,7 +101,7 @@ func ownAddress(ln net.Listener, other string) string {
 	return addr.String()
 }
 
-// webPeers are the other replicas' pages.
+// webPeers returns the other replicas' pages.
 func (s *Supervisor) webPeers() []web.Peer {
 	var out []web.Peer
 	for _, r := range s.cfg.Replicas {
@@ -111,7 +112,7 @@ func (s *Supervisor) webPeers() []web.Peer {
 	return out
 }
 
-// webIPs are the addresses by which browsers may know this replica.
+// webIPs returns the addresses by which browsers may know this replica.
 func (s *Supervisor) webIPs() []net.IP {
 	var out []net.IP
 	for _, addr := range []string{s.cfg.Web.Listen, s.self.GRPC} {

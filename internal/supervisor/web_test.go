@@ -28,12 +28,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
-// site is a page, as somebody sees it who may be logged in.
+// site is a page as a visitor sees it, logged in or not.
 type site struct {
 	t      *testing.T
 	url    string
 	client *http.Client
-	cookie *http.Cookie // nil: nobody is logged in
+	cookie *http.Cookie // nil: not logged in
 }
 
 func newSite(t *testing.T, url string) *site {
@@ -43,7 +43,7 @@ func newSite(t *testing.T, url string) *site {
 	return &site{t: t, url: url, client: &http.Client{Transport: tr}}
 }
 
-// answer is what a page has said.
+// answer is the answer of a page.
 type answer struct {
 	code    int
 	header  http.Header
@@ -51,7 +51,7 @@ type answer struct {
 	body    []byte
 }
 
-// do asks, and returns what came within the bound of all waits here.
+// do sends a request, and returns the answer that arrived within the time limit.
 func (s *site) do(method, path string, in any, change func(*http.Request)) answer {
 	s.t.Helper()
 	b, err := json.Marshal(in)
@@ -83,7 +83,7 @@ func (s *site) do(method, path string, in any, change func(*http.Request)) answe
 	return answer{resp.StatusCode, resp.Header, resp.Cookies(), out}
 }
 
-// want asks, and wants an answer of that code; it is decoded into out.
+// want sends a request, requires an answer with that code, and decodes it into out.
 func (s *site) want(code int, method, path string, in, out any) {
 	s.t.Helper()
 	a := s.do(method, path, in, nil)
@@ -97,7 +97,7 @@ func (s *site) want(code int, method, path string, in, out any) {
 	}
 }
 
-// login logs in with a token; false: it is refused.
+// login logs in with a token; false: refused.
 func (s *site) login(token string) bool {
 	s.t.Helper()
 	a := s.do(http.MethodPost, "/api/login", map[string]string{"token": token}, nil)
@@ -132,7 +132,7 @@ func signer(t *testing.T, c *supervisortest.Cluster, name string) *pki.Signer {
 	return out
 }
 
-// stream follows what changes until the test ends; code is that of the answer.
+// stream follows changes until the test ends; code is that of the answer.
 func (s *site) stream(after uint64) (code int, next func(name string, found func(data string) bool)) {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(s.t.Context())
@@ -165,7 +165,7 @@ func (s *site) stream(after uint64) (code int, next func(name string, found func
 	}
 }
 
-// wait is a context that ends when a test has waited long enough.
+// wait returns a context that ends after the time limit of these tests.
 func wait(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), supervisortest.Wait)
 	t.Cleanup(cancel)
@@ -177,7 +177,8 @@ type mapSeen struct {
 	States   string `json:"states"`
 }
 
-// TestWeb: a browser logs in with what lofamoctl signs, sees the map and every change of it, and approves a response where its subject may.
+// TestWeb: a browser logs in with a token that lofamoctl signs, shows the map and every change, and approves a
+// response if its subject may.
 func TestWeb(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Web: true, Configure: func(cfg *config.Supervisor) { cfg.Responses.Grace, cfg.Responses.StormDelay = 0, 0 }})
@@ -232,7 +233,7 @@ func TestWeb(t *testing.T) {
 	for _, q := range []string{"/api/node?node=9,9,9", "/api/events?limit=99999", "/api/stream?after=x"} {
 		s.want(http.StatusBadRequest, http.MethodGet, q, nil, nil)
 	}
-	// What another store would tell.
+	// A revision of another store.
 	_, ahead := s.stream(m.Revision + 1_000_000)
 	ahead("reset", func(string) bool { return true })
 	viewer := newSite(t, s.url)
@@ -249,7 +250,7 @@ func TestWeb(t *testing.T) {
 	t.Run("handover", func(t *testing.T) { handover(t, c) })
 }
 
-// strangers get nothing, and learn how to log in.
+// strangers get no data, and learn how to log in.
 func strangers(t *testing.T, c *supervisortest.Cluster, url string) {
 	s := newSite(t, url)
 	for _, path := range []string{"/api/session", "/api/map", "/api/stream?after=1", "/api/node?node=0,0,0"} {
@@ -281,7 +282,7 @@ func strangers(t *testing.T, c *supervisortest.Cluster, url string) {
 	}
 }
 
-// manyStreams: one subject's streams are bounded, and what is bounded comes free again.
+// manyStreams: a subject's streams are limited, and closed streams free their places.
 func manyStreams(t *testing.T, c *supervisortest.Cluster, url string, after uint64) {
 	s := newSite(t, url)
 	s.loginAs(c, pki.RoleOperator)
@@ -296,7 +297,7 @@ func manyStreams(t *testing.T, c *supervisortest.Cluster, url string, after uint
 	}
 }
 
-// handover: who is logged in at one replica is let in at another one without asking, once, and nowhere else.
+// handover: a visitor logged in at one replica is admitted at another without a new login, once, and nowhere else.
 func handover(t *testing.T, c *supervisortest.Cluster) {
 	conn := c.Conn(t, pki.RoleSupervisor, c.Configs[0].GRPC)
 	verify, err := pki.LoadVerifier(filepath.Join(c.Dir, "ca.pem"), supervisortest.Name)
@@ -339,7 +340,7 @@ func handover(t *testing.T, c *supervisortest.Cluster) {
 	}
 }
 
-// TestUsedLoginStaysUsedAcrossRestart: a login works once, also where the supervisor is restarted within its life.
+// TestUsedLoginStaysUsedAcrossRestart: a login works once, even if the supervisor restarts before it expires.
 func TestUsedLoginStaysUsedAcrossRestart(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Web: true})
@@ -361,7 +362,8 @@ func TestUsedLoginStaysUsedAcrossRestart(t *testing.T) {
 	s.loginAs(c, pki.RoleViewer)
 }
 
-// TestWebCertificate: a replica that was given no certificate for browsers makes one that they know, keeps it, and says by its own key which it is.
+// TestWebCertificate: a replica without a certificate for browsers makes one, keeps it, and vouches for it with its
+// own key.
 func TestWebCertificate(t *testing.T) {
 	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Web: true, Configure: func(cfg *config.Supervisor) { cfg.Web.Plain = false }})

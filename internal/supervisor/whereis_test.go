@@ -11,8 +11,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// A supervisor is where the configuration says, else where its addresses are. One that is not on a node's service address may be on that node all the
-// same, on another of its addresses: nobody knows.
+// A supervisor runs where the configuration says, or else where its addresses are. One that is not at a node's
+// service address may still run on that node, at another of its addresses: its node is unknown.
 func TestWhereSupervisorsAre(t *testing.T) {
 	at := func(addrs ...string) (out []netip.AddrPort) {
 		for _, a := range addrs {

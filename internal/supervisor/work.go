@@ -26,7 +26,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/gossip"
 )
 
-// openStore starts the embedded etcd, or connects to the one outside.
+// openStore starts the embedded etcd, or connects to the external one.
 func (s *Supervisor) openStore() error {
 	e := s.cfg.Etcd
 	if !s.cfg.Embedded() {
@@ -64,7 +64,7 @@ func (s *Supervisor) storeOptions(maxOps int) store.Options {
 	}
 }
 
-// commitRetry tells of commits that the store does not take: at first, then ever more rarely.
+// commitRetry logs commits that the store does not accept: at first all, then ever fewer.
 func (s *Supervisor) commitRetry(attempt int, err error) {
 	s.metrics.CommitRetries.Inc()
 	if attempt&(attempt-1) == 0 {
@@ -72,7 +72,7 @@ func (s *Supervisor) commitRetry(attempt int, err error) {
 	}
 }
 
-// dialEtcd connects to an outside etcd, with our certificate where it speaks TLS.
+// dialEtcd connects to an external etcd, with our certificate if it uses TLS.
 func (s *Supervisor) dialEtcd() error {
 	var err error
 	if s.store.client, err = s.etcdClient(s.cfg.Etcd.Endpoints); err != nil {
@@ -87,7 +87,7 @@ func (s *Supervisor) dialEtcd() error {
 	return nil
 }
 
-// etcdClient is a client of etcd members at these addresses.
+// etcdClient returns a client of the etcd members at these addresses.
 func (s *Supervisor) etcdClient(endpoints []string) (*clientv3.Client, error) {
 	cc := clientv3.Config{
 		Endpoints: endpoints, DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
@@ -106,7 +106,7 @@ func (s *Supervisor) etcdClient(endpoints []string) (*clientv3.Client, error) {
 	return c, nil
 }
 
-// admin is the service by which an operator looks after the embedded etcd.
+// admin returns the service by which operators manage the embedded etcd.
 func (s *Supervisor) admin() *embedded.Admin {
 	cfg := embedded.AdminConfig{
 		Cluster: s.cfg.Cluster, Dial: s.etcdClient, Supervisors: s.engine.replicas.all, Removed: s.store.RemoveSupervisor,
@@ -117,7 +117,7 @@ func (s *Supervisor) admin() *embedded.Admin {
 	return embedded.NewAdmin(cfg)
 }
 
-// peerTLS admits only the replica of that id.
+// peerTLS returns a configuration that admits only the replica with that ID.
 func (s *Supervisor) peerTLS(id string) (*tls.Config, error) {
 	want := pki.SupervisorIdentity(s.cfg.Cluster, id)
 	conf, err := pki.ClientTLS(s.cfg.TLS.Cert, s.cfg.TLS.Key, s.cfg.TLS.CA, func(got pki.Identity) error {
@@ -132,8 +132,8 @@ func (s *Supervisor) peerTLS(id string) (*tls.Config, error) {
 	return s.trust.registry.WithTLS(conf), nil
 }
 
-// ports are the report addresses, with what agents are told of them: of the first, as the replicas know
-// it; the others are of one host each.
+// ports returns the report addresses, with the reply address that agents get for each. The first is the one that the
+// replicas know; the others belong to one host each.
 func (s *Supervisor) ports() []ingest.Port {
 	out := make([]ingest.Port, len(s.ingest.sockets))
 	for k, socket := range s.ingest.sockets {
@@ -143,14 +143,14 @@ func (s *Supervisor) ports() []ingest.Port {
 	return out
 }
 
-// straight is where transfers reach a node.
+// straight returns the address at which transfers reach a node.
 func (s *Supervisor) straight(id fault.NodeID) (bulk.Place, bool) {
 	to, from, ok := s.ingest.sender.DirectAddr(id)
 	return bulk.Place{Addr: to, Socket: from.Socket, ReplyTo: from.ReplyTo}, ok
 }
 
-// normal are the nodes that the map calls NORMAL, by this replica's own copy: a hint, so that neither a
-// leader nor a quorum is needed.
+// normal returns the nodes that are NORMAL in this replica's own copy of the map. It is a hint, so it needs neither a
+// leader nor a quorum.
 func (s *Supervisor) normal(ctx context.Context) map[fault.NodeID]bool {
 	ctx, cancel := context.WithTimeout(ctx, raftTime)
 	defer cancel()
@@ -165,8 +165,8 @@ func (s *Supervisor) normal(ctx context.Context) map[fault.NodeID]bool {
 	return out
 }
 
-// awareness turns the configuration into the machine's. A new leader waits one digest period, so
-// that evidence from before its time cannot count for more than evidence that it hears itself.
+// awareness converts the configuration for the machine. A new leader waits one digest period, so that evidence from
+// before its term cannot outweigh evidence that it receives itself.
 func (s *Supervisor) awareness() awareness.Config {
 	p, ids := s.periods, s.names.Topology().IDs()
 	return awareness.Config{
@@ -181,7 +181,7 @@ func (s *Supervisor) awareness() awareness.Config {
 	}
 }
 
-// info is what every list says of the cluster.
+// info returns the cluster information of every list.
 func (s *Supervisor) info() *lofamov1.ClusterInfo {
 	return &lofamov1.ClusterInfo{
 		Cluster: s.cfg.Cluster, Dims: s.names.Dims().String(), Preset: s.cfg.Preset,
@@ -189,16 +189,16 @@ func (s *Supervisor) info() *lofamov1.ClusterInfo {
 	}
 }
 
-// leader is who leads as far as this replica knows.
+// leader returns the leader that this replica knows.
 func (s *Supervisor) leader() string {
 	id, _ := s.store.observer.Leader()
 	return id
 }
 
-// renewEvery is how often a replica looks whether its certificate was renewed: long before the one before ends.
+// renewEvery is how often a replica checks for a renewed certificate: long before the old one expires.
 const renewEvery = 10 * time.Second
 
-// renew takes up what an issuer puts in the place of the certificate and key, until ctx ends.
+// renew loads the certificate and key that an issuer puts in place, until ctx ends.
 func (s *Supervisor) renew(ctx context.Context) {
 	t := time.NewTicker(s.renewEvery)
 	defer t.Stop()
@@ -222,8 +222,7 @@ func (s *Supervisor) renew(ctx context.Context) {
 	}
 }
 
-// work starts the goroutines. On stopping, leadership is resigned first, while everything that
-// this takes still works.
+// work starts the goroutines. On stopping, leadership is resigned first, while all parts that this needs still work.
 func (s *Supervisor) work() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -309,7 +308,7 @@ func (s *Supervisor) keepKnown(ctx context.Context) {
 	}
 }
 
-// workNodes starts what has to do with nodes.
+// workNodes starts the work with nodes.
 func (s *Supervisor) workNodes(ctx context.Context, wg *sync.WaitGroup) {
 	wg.Go(func() { s.ingest.sender.Run(ctx) })
 	wg.Go(func() { s.ingest.intake.Run(ctx) })
@@ -331,10 +330,10 @@ func (s *Supervisor) workNodes(ctx context.Context, wg *sync.WaitGroup) {
 	s.workResponses(ctx, wg)
 }
 
-// raftTime bounds the attempt to have the raft leader here.
+// raftTime bounds the attempt to take the raft lead.
 const raftTime = time.Second
 
-// lead is one term.
+// lead runs one term.
 func (s *Supervisor) lead(ctx context.Context, fence store.Fence) error {
 	if s.store.member != nil {
 		rctx, cancel := context.WithTimeout(ctx, raftTime)
@@ -368,7 +367,7 @@ func (s *Supervisor) joinGossip() error {
 		return fmt.Errorf("gossip on %s: %w", s.cfg.GossipListen, err)
 	}
 	s.onStop("gossip", func(context.Context) error {
-		// When all members stop at once nobody is left to hear the farewell: no failure of ours.
+		// When all members stop at once, no member receives the farewell: that is no failure.
 		if err := s.ingest.gossip.Leave(500 * time.Millisecond); err != nil {
 			s.logger.Info("gossip farewell was not heard", "err", err)
 		}
@@ -381,7 +380,7 @@ func (s *Supervisor) gossipMeta(leader bool) gossip.Meta {
 	return gossip.Meta{Role: gossip.RoleSupervisor, ID: s.cfg.ID, ReportAddr: s.self.Report, Leader: leader}
 }
 
-// onMember turns membership into an opinion: a hint for the machine, never proof.
+// onMember passes gossip membership to the machine as a hint, never as proof.
 func (s *Supervisor) onMember(ev gossip.Event) {
 	if ev.Member.Meta.Role != gossip.RoleNode || ev.Kind == gossip.EventUpdate || !s.engine.Leading() {
 		return
@@ -393,7 +392,7 @@ func (s *Supervisor) onMember(ev gossip.Event) {
 	s.engine.Submit(engine.Input{Gossip: &awareness.GossipOpinion{Node: id, Alive: ev.Kind == gossip.EventJoin}, Arrived: time.Now()})
 }
 
-// tellLeadership keeps the gossip metadata's leader flag true.
+// tellLeadership keeps the leader flag in the gossip metadata up to date.
 func (s *Supervisor) tellLeadership(ctx context.Context) {
 	told := false
 	for {

@@ -22,7 +22,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/response/policy"
 )
 
-// Limits on the memory that people's calls may occupy. Replicas' messages have only their size limits: replicas are trusted with the store.
+// Limits on the memory that people's calls may occupy. Replicas' messages have only their size limits: replicas are
+// trusted with the store.
 const (
 	maxRequest    = 128 << 10 // bytes of a request to any call not in requestLimits
 	maxOpen       = 256       // calls in progress per subject, watches included
@@ -56,8 +57,8 @@ const (
 	RefusedSize = "size" // its request is too long
 )
 
-// admission decides on calls before their requests are read: by role when the header of a call arrives (tap), and by number before its
-// request is read (receive).
+// admission decides on calls before their requests are read: by role when the header of a call arrives (tap), and by
+// number before its request is read (receive).
 type admission struct {
 	refused  func(reason string)
 	arriving *semaphore.Weighted
@@ -98,7 +99,8 @@ func (a *admission) tap(ctx context.Context, info *tap.Info) (context.Context, e
 		a.refused(RefusedRole)
 		return ctx, status.Errorf(codes.PermissionDenied, "%s: %v", info.FullMethodName, err)
 	}
-	// An unknown call continues: gRPC answers UNIMPLEMENTED without reading it. AuthorizeUnary refuses a call without roles.
+	// An unknown call continues: gRPC answers UNIMPLEMENTED without reading it. AuthorizeUnary refuses a call without
+	// roles.
 	if roles := rights(info.FullMethodName); roles != nil && !slices.Contains(roles, id.Role) {
 		a.refused(RefusedRole)
 		return ctx, mayNot(info.FullMethodName, id)
@@ -246,8 +248,8 @@ func (a *admission) admitted(d *grpc.ServiceDesc) *grpc.ServiceDesc {
 	return &out
 }
 
-// body is the part of gRPC's server stream below its own reader, whose limit is the same for all calls. That limit stays small:
-// if these methods disappeared, only the calls with longer requests would fail.
+// body is the part of gRPC's server stream below its own reader, whose limit is the same for all calls. That limit
+// stays small: if these methods disappeared, only the calls with longer requests would fail.
 type body interface {
 	ReadMessageHeader(header []byte) error
 	Read(n int) (mem.BufferSlice, error)

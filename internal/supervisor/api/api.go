@@ -1,9 +1,9 @@
-// Package api is the supervisor's gRPC face: the service lofamo.v1.FaultSupervisor, who may call
-// it, and its health.
+// Package api is the supervisor's gRPC interface: the service lofamo.v1.FaultSupervisor, its authorization and its
+// health.
 //
-// Any replica answers. The leader reads from its own map; the others ask the leader and, where
-// none can be reached, serve their copy and say so. Watches are served by every replica from its
-// own etcd. What operators change, the leader commits; the others pass it on.
+// Any replica answers. The leader reads from its own map. The others ask the leader or, if they reach none, serve
+// their copy and mark it stale. Every replica serves watches from its own etcd. The leader commits operators'
+// changes, and the others forward them to it.
 package api
 
 import (
@@ -34,7 +34,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 )
 
-// Engine is the leader's map; its methods fail with engine.ErrNotLeading elsewhere.
+// Engine is the leader's map. Its methods fail with engine.ErrNotLeading on other replicas.
 type Engine interface {
 	Map(ctx context.Context) (view.Map, error)
 	Detail(ctx context.Context, ids []fault.NodeID) ([]view.Entry, error)
@@ -44,7 +44,7 @@ type Engine interface {
 	Seen(buffer int) (changes <-chan *lofamov1.Event, cancel func(), err error)
 }
 
-// Copy is the replica's own copy of the store. But for Revision its methods need no quorum.
+// Copy is the replica's own copy of the store. Except for Revision its methods need no quorum.
 type Copy interface {
 	MapNow(ctx context.Context) (store.Snapshot, error)
 	fanout.Source
@@ -55,57 +55,61 @@ type Copy interface {
 type Directory interface {
 	// Supervisors returns all replicas as this one knows them, in the order of the configuration.
 	Supervisors(ctx context.Context) []*lofamov1.Supervisor
-	// Leader returns the leader's id, empty when there is none.
+	// Leader returns the leader's ID, or "" if there is none.
 	Leader() string
-	// Conn returns a connection to another replica, nil when there is none.
+	// Conn returns a connection to another replica, or nil if there is none.
 	Conn(id string) *grpc.ClientConn
 }
 
 // Config of the service.
 type Config struct {
 	Self      string                // this replica's id
-	Info      *lofamov1.ClusterInfo // what does not change: dims, preset, bounds
+	Info      *lofamov1.ClusterInfo // the constant part: dims, preset, bounds
 	Names     *view.Names
 	Engine    Engine
 	Operators Operators
 	Copy      Copy
-	Marks     *view.Marks // the maintenance marks; nil: there are none
-	Masks     *view.Masks // the masks of links; nil: there are none
-	// MasksSaid is what nodes said of their channel masks to this replica while it leads; nil: nothing.
+	Marks     *view.Marks // the maintenance marks; nil: none
+	Masks     *view.Masks // the masks of links; nil: none
+	// MasksSaid returns the nodes' reports of their channel masks while this replica leads; nil: none.
 	MasksSaid func() []*lofamov1.MaskStatus
-	// Diagnosed is the last diagnosis, as far as this replica's own copy goes; nil: there was none. nil: of a parent of regions.
+	// Diagnosed returns the last diagnosis in this replica's own copy, or nil if there was none. It is nil on a
+	// parent of regions.
 	Diagnosed func(context.Context) (*lofamov1.DiagnosisReport, error)
-	// Mapped is what a node that was asked found of one that is unknown, and MappedDead the links that were found dead where nothing else is
-	// known of them, while this replica leads (mapping by delegation, seed 003 §5.2.3.2). nil: nothing.
+	// Mapped returns the findings of a mapper node about an unknown node, and MappedDead the dead links that mappers
+	// found where nothing else is known about them, while this replica leads (mapping by delegation, seed 003
+	// §5.2.3.2). nil: none.
 	Mapped     func(fault.NodeID) (view.Mapped, bool)
 	MappedDead func() []chanmask.Link
 	Directory  Directory
 	Bundles    Bundles
 	Metrics    *metrics.Metrics
-	// MaxOps is the number of operations that one transaction of the store may have; 0: any.
+	// MaxOps is the most operations in one transaction of the store; 0: unlimited.
 	MaxOps int
-	// RegionOf tells the region of a node, and Regions how a parent's regions stand. nil: there are none.
+	// RegionOf returns the region of a node, and Regions the status of a parent's regions. nil: no regions.
 	RegionOf func(id fault.NodeID) string
 	Regions  func(ctx context.Context) []*lofamov1.Region
-	// Kept is a node as its region had it last, by a parent's copy, also while that is cut off; nil: nothing of it is
-	// kept. nil: it is no parent.
+	// Kept returns a node as its region last reported it, from a parent's copy, even while the region is cut off;
+	// nil: the copy has nothing of it. Only parents set it.
 	Kept func(ctx context.Context, id fault.NodeID) (*lofamov1.Node, error)
-	// Below are the supervisors of a node's own region, of a parent of regions that hears it. nil: it is no parent.
+	// Below returns the supervisors of a node's own region, on a parent that is in contact with it. Only parents
+	// set it.
 	Below func(id fault.NodeID) []lofamov1.FaultSupervisorClient
-	// RegionSupervisors are the addresses of each region's supervisors, of a parent of regions, which changes nothing
-	// itself. nil: it is no parent.
+	// RegionSupervisors holds the addresses of each region's supervisors, on a parent of regions, which changes
+	// nothing itself. Only parents set it.
 	RegionSupervisors map[string][]string
 	// Stopping ends watches when the replica stops.
 	Stopping <-chan struct{}
-	// QuorumAge is how long ago this replica last had the word of a quorum; -1: never since it started.
+	// QuorumAge returns the time since this replica last reached a quorum; -1: never since it started.
 	QuorumAge func() time.Duration
-	// Held returns why this replica holds verdicts while it leads; "": it holds none. nil: the replica judges nothing.
+	// Held returns why this replica holds verdicts while it leads; "": it holds none. It is nil if the replica judges
+	// nothing.
 	Held func() string
-	// Local is the map as this replica's own store has it, kept up to date; false: not yet. nil: it is read
-	// when it is needed.
+	// Local returns the up-to-date map of this replica's own store; false: not ready yet. If it is nil, the map is
+	// read when needed.
 	Local func() (view.Map, bool)
-	// WatchQueue bounds the updates that a watcher may be behind; 0 stands for 1,024. One that is
-	// further behind is cut off and told where to resume.
+	// WatchQueue bounds the updates that a watcher may be behind; 0 means 1,024. A watcher further behind is cut off
+	// with the revision to resume from.
 	WatchQueue int
 	Logger     *slog.Logger
 }
@@ -134,7 +138,7 @@ func New(cfg Config) *Server {
 	return &Server{cfg: cfg, hub: fanout.New(fanout.Config{Updates: cfg.WatchQueue, Logger: cfg.Logger}, cfg.Copy)}
 }
 
-// Run follows the store for those who watch, until the context ends.
+// Run follows the store for watchers until the context ends.
 func (s *Server) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { s.pages.run(ctx) })
@@ -142,17 +146,17 @@ func (s *Server) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// proxyTime is how long the leader may take to answer in a follower's stead.
+// proxyTime is how long the leader may take to answer a follower's forwarded call.
 const proxyTime = time.Second
 
-// proxiedKey marks a call that a follower passes on: it is not passed on again.
+// proxiedKey marks a call that a follower has forwarded. Such a call is not forwarded again.
 const proxiedKey = "lofamo-proxied"
 
 func isProxied(ctx context.Context) bool {
 	return len(metadata.ValueFromIncomingContext(ctx, proxiedKey)) > 0
 }
 
-// leader returns a client of the leader, nil when it cannot be asked.
+// leader returns a client of the leader, or nil if it has no connection.
 func (s *Server) leader() lofamov1.FaultSupervisorClient {
 	conn := s.cfg.Directory.Conn(s.cfg.Directory.Leader())
 	if conn == nil {
@@ -161,7 +165,7 @@ func (s *Server) leader() lofamov1.FaultSupervisorClient {
 	return lofamov1.NewFaultSupervisorClient(conn)
 }
 
-// answer serves a read: from our own map when we lead, else by the leader, else from the copy.
+// answer serves a read: from this replica's map when it leads, else through the leader, else from the copy.
 func answer[R proto.Message](ctx context.Context, s *Server, own func(snapshot) (R, error),
 	ask func(context.Context, lofamov1.FaultSupervisorClient) (R, error)) (R, error) {
 	var none R
@@ -183,7 +187,7 @@ func answer[R proto.Message](ctx context.Context, s *Server, own func(snapshot) 
 	return own(s.snap(m))
 }
 
-// answerPage is answer for one page of a list: of the map that the first page was of, where it is kept.
+// answerPage is answer for one page of a list, from the same map as the first page if that map is still kept.
 func answerPage[R proto.Message](ctx context.Context, s *Server, page *token, own func(snapshot) (R, error),
 	ask func(context.Context, lofamov1.FaultSupervisorClient) (R, error)) (R, error) {
 	if page == nil {
@@ -201,7 +205,7 @@ func answerPage[R proto.Message](ctx context.Context, s *Server, page *token, ow
 	}, ask)
 }
 
-// info is what a list says of the whole.
+// info returns the cluster information of a list.
 func (s *Server) info(ctx context.Context, snap snapshot) *lofamov1.ClusterInfo {
 	info := proto.CloneOf(s.cfg.Info)
 	info.Dims = snap.Dims().String()
@@ -209,7 +213,7 @@ func (s *Server) info(ctx context.Context, snap snapshot) *lofamov1.ClusterInfo 
 		info.Leader = s.cfg.Directory.Leader()
 		markStale(info, snap.StaleAge)
 	} else {
-		info.Leader = s.cfg.Self // what the election tells may lag behind
+		info.Leader = s.cfg.Self // the election's information may lag behind
 		info.VerdictsHeld = s.held()
 	}
 	if s.cfg.Regions != nil {
@@ -225,7 +229,7 @@ func (s *Server) held() string {
 	return s.cfg.Held()
 }
 
-// markStale says that an answer is as old as this (-1: nobody knows).
+// markStale marks an answer as stale, with its age (-1: unknown).
 func markStale(info *lofamov1.ClusterInfo, age time.Duration) {
 	info.Stale = true
 	if age >= 0 {
@@ -233,7 +237,7 @@ func markStale(info *lofamov1.ClusterInfo, age time.Duration) {
 	}
 }
 
-// quorumAge is how long ago this replica last had the word of a quorum; -1: never.
+// quorumAge returns the time since this replica last reached a quorum; -1: never.
 func (s *Server) quorumAge() time.Duration {
 	if s.cfg.QuorumAge == nil {
 		return -1
@@ -241,11 +245,11 @@ func (s *Server) quorumAge() time.Duration {
 	return s.cfg.QuorumAge()
 }
 
-// verdicts are the codes with which a leader has answered; with any other it could not be asked.
+// verdicts are the codes of a leader's own answer. Any other code means that the leader was not reached.
 var verdicts = []codes.Code{codes.OK, codes.InvalidArgument, codes.NotFound, codes.OutOfRange}
 
-// byLeader has the leader answer what our own engine could not for a reason. ok is false when the leader
-// cannot be asked either.
+// byLeader forwards to the leader a call that the own engine could not answer for the given reason. ok is false when
+// the leader cannot be reached either.
 func byLeader[R proto.Message](ctx context.Context, s *Server, reason error,
 	ask func(context.Context, lofamov1.FaultSupervisorClient) (R, error)) (resp R, ok bool, err error) {
 	if !errors.Is(reason, engine.ErrNotLeading) {
@@ -265,7 +269,7 @@ func byLeader[R proto.Message](ctx context.Context, s *Server, reason error,
 	return resp, slices.Contains(verdicts, code), err
 }
 
-// staleMap is the map that was last read from the copy, so that it is not read anew while nothing is committed.
+// staleMap caches the map last read from the copy, until the next commit.
 type staleMap struct {
 	mu      sync.Mutex
 	written uint64
@@ -295,7 +299,7 @@ func (s *Server) stale(ctx context.Context) (view.Map, error) {
 	return m, nil
 }
 
-// local is the map that is kept up to date, if it has come as far as the last commit.
+// local returns the up-to-date map if it includes the last commit.
 func (s *Server) local(written uint64) (view.Map, bool) {
 	if s.cfg.Local == nil {
 		return view.Map{}, false
@@ -304,7 +308,7 @@ func (s *Server) local(written uint64) (view.Map, bool) {
 	return m, ok && m.Revision >= written
 }
 
-// readCopy makes a map of the copy. What is of nodes that there are no longer is left out.
+// readCopy builds a map from the copy. It skips nodes that no longer exist.
 func (s *Server) readCopy(ctx context.Context) (view.Map, error) {
 	snap, err := s.cfg.Copy.MapNow(ctx)
 	if err != nil {
@@ -339,7 +343,7 @@ func (s *Server) readCopy(ctx context.Context) (view.Map, error) {
 	return b.Map(snap.Revision), nil
 }
 
-// checkStates refuses what is no state, and returns a filter.
+// checkStates refuses invalid states, and returns a filter.
 func checkStates(states []lofamov1.State) (func(lofamov1.State) bool, error) {
 	for _, st := range states {
 		if _, ok := lofamov1.State_name[int32(st)]; !ok || st == lofamov1.State_STATE_UNSPECIFIED {
@@ -349,7 +353,7 @@ func checkStates(states []lofamov1.State) (func(lofamov1.State) bool, error) {
 	return func(st lofamov1.State) bool { return len(states) == 0 || slices.Contains(states, st) }, nil
 }
 
-// find turns a name into an id, and errors into the API's.
+// find converts a name into an ID, and errors into the API's errors.
 func (s *Server) find(name string) (fault.NodeID, error) {
 	id, err := s.cfg.Names.Find(name)
 	var unknown *view.UnknownNodeError
@@ -362,7 +366,7 @@ func (s *Server) find(name string) (fault.NodeID, error) {
 	return "", status.Error(codes.InvalidArgument, err.Error())
 }
 
-// findOptional is find where the empty name means all.
+// findOptional is find, but accepts the empty name for all nodes.
 func (s *Server) findOptional(name string) (fault.NodeID, error) {
 	if name == "" {
 		return "", nil

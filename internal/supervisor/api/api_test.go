@@ -32,7 +32,7 @@ import (
 
 const wait = 10 * time.Second
 
-// keepEvents is how many events the stores of these tests keep.
+// keepEvents is the number of events that the stores of these tests keep.
 const keepEvents = 100
 
 // follower is an engine that does not lead.
@@ -55,7 +55,7 @@ func (follower) Seen(int) (<-chan *lofamov1.Event, func(), error) {
 	return nil, nil, engine.ErrNotLeading
 }
 
-// alone is a directory of one replica that knows of no leader.
+// alone is a directory of one replica without a leader.
 type alone struct{}
 
 func (alone) Supervisors(context.Context) []*lofamov1.Supervisor { return nil }
@@ -108,7 +108,7 @@ func serveNamed(t testing.TB, e Engine, names *view.Names, queue int) *harness {
 	return h
 }
 
-// connect serves a service and connects to it.
+// connect serves a service and connects a client.
 func (h *harness) connect(t testing.TB, cfg Config) {
 	t.Helper()
 	service := New(cfg)
@@ -124,7 +124,7 @@ func (h *harness) connect(t testing.TB, cfg Config) {
 	h.client = lofamov1.NewFaultSupervisorClient(dial(t, service))
 }
 
-// dial serves a service in memory and returns a connection to it.
+// dial serves a service in memory and returns a client connection.
 func dial(t testing.TB, service lofamov1.FaultSupervisorServer) *grpc.ClientConn {
 	t.Helper()
 	srv := grpc.NewServer(grpc.ForceServerCodecV2(Codec()))
@@ -159,7 +159,7 @@ func refused(t *testing.T, what string, err error, code codes.Code, text string)
 	}
 }
 
-// TestWatchFromForgottenRevision: what to do is said in words and for programs.
+// TestWatchFromForgottenRevision: the error tells people in words, and programs in details, what to do.
 func TestWatchFromForgottenRevision(t *testing.T) {
 	h := serve(t, 16)
 	first := h.commit(t, "a", "0")
@@ -167,7 +167,7 @@ func TestWatchFromForgottenRevision(t *testing.T) {
 	for i := range keepEvents + 2 {
 		last = h.commit(t, "a", fmt.Sprint(i+1))
 	}
-	// The replica follows the store; while it is behind it still has in memory what the store has forgotten.
+	// The replica follows the store. While it is behind, its memory still has events that the store has trimmed.
 	following := h.watch(t, &lofamov1.WatchRequest{AfterRevision: last})
 	followed := h.commit(t, "a", "followed")
 	if resp, err := following.Recv(); err != nil || resp.GetRevision() != followed {
@@ -197,7 +197,7 @@ func TestWatchFromForgottenRevision(t *testing.T) {
 	}
 }
 
-// infoOf is the ErrorInfo of a refusal.
+// infoOf returns the ErrorInfo of a refusal.
 func infoOf(t *testing.T, err error) *errdetails.ErrorInfo {
 	t.Helper()
 	for _, d := range status.Convert(err).Details() {
@@ -216,7 +216,7 @@ func TestSlowWatcherIsCutOffAndResumes(t *testing.T) {
 	if err != nil || len(bookmark.GetEvents()) > 0 {
 		t.Fatalf("%v, %v", bookmark, err)
 	}
-	// Nobody reads while more comes than transport and queue hold.
+	// The client reads nothing while more events arrive than transport and queue hold.
 	long := strings.Repeat("x", 64<<10)
 	const n = 40
 	for i := range n {
@@ -279,14 +279,14 @@ func TestNoLeader(t *testing.T) {
 	if err != nil || !list.GetCluster().GetStale() || len(list.GetNodes()) != 2 || list.GetNodes()[1].GetState() != lofamov1.State_UNKNOWN {
 		t.Errorf("%v, %v", list, err)
 	}
-	// What was committed is known though: the store answers.
+	// Committed events are still available: the store answers.
 	events, err := h.client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{})
 	if err != nil || events.GetCluster().GetStale() || events.GetCluster().GetDims() != "2x1x1" {
 		t.Errorf("%v, %v", events, err)
 	}
 	_, err = h.watch(t, &lofamov1.WatchRequest{AsSeen: true}).Recv()
 	refused(t, "as seen", err, codes.Unavailable, "only the leader")
-	// A call that was passed on once is not answered from a copy.
+	// A forwarded call is never answered from a copy.
 	ctx := metadata.AppendToOutgoingContext(t.Context(), proxiedKey, "1")
 	_, err = h.client.ListNodes(ctx, &lofamov1.ListNodesRequest{})
 	refused(t, "passed on", err, codes.FailedPrecondition, "does not lead")
@@ -297,7 +297,7 @@ type noQuorum struct{ *memstore.Store }
 
 func (noQuorum) Revision(context.Context) (uint64, error) { return 0, errors.New("no quorum") }
 
-// TestHistoryWithoutQuorum: what is told of the past says that the newest may be missing.
+// TestHistoryWithoutQuorum: an answer about the past says that the newest events may be missing.
 func TestHistoryWithoutQuorum(t *testing.T) {
 	h := &harness{}
 	h.connect(t, Config{
@@ -325,7 +325,7 @@ func TestRights(t *testing.T) {
 			t.Errorf("%s is for %d roles, want %d", method, got, want)
 		}
 	}
-	// Without TLS there is nobody to have a role.
+	// Without TLS the caller has no role.
 	err := authorize(t.Context(), lofamov1.FaultSupervisor_Watch_FullMethodName, rights, nil)
 	refused(t, "no peer", err, codes.PermissionDenied, "")
 }

@@ -14,12 +14,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// The limits of ListAudit, and how many lines an export reads at once: what is said of them fits a message.
+// Limits of ListAudit, and the number of lines that an export reads at once: they fit one message.
 const (
 	defaultAudit = 1_000
 	maxAudit     = 10_000
 	auditPage    = 500
-	// auditPoll is how often an export that follows looks for lines that no change of a response came with.
+	// auditPoll is how often a following export looks for lines that came without a change of a response.
 	auditPoll = 2 * time.Second
 )
 
@@ -35,7 +35,7 @@ func (r *Responses) audit(ctx context.Context, from uint64, limit int) ([]respon
 	return nil, status.Error(codes.Unavailable, err.Error())
 }
 
-// newestLine is the number of the newest line; 0: there is none.
+// newestLine returns the number of the newest line; 0: none.
 func (r *Responses) newestLine(ctx context.Context) (uint64, error) {
 	head, err := r.service.AuditHead(ctx)
 	switch {
@@ -94,7 +94,7 @@ func (r *Responses) ExportAudit(req *lofamov1.ExportAuditRequest, stream grpc.Se
 	if err != nil {
 		return err
 	}
-	next, strict := req.GetFrom(), req.GetFrom() > 0 // strict: the lines from next on are promised
+	next, strict := req.GetFrom(), req.GetFrom() > 0 // strict: the client expects all lines from next on
 	for {
 		changed := r.service.Changed()
 		lines, err := r.audit(ctx, max(next, 1), auditPage)
@@ -145,7 +145,7 @@ func (r *Responses) awaitAudit(ctx context.Context, changed <-chan struct{}) err
 	return nil
 }
 
-// appendLines adds lines as the API has them.
+// appendLines adds lines in the API's form.
 func appendLines(to []*lofamov1.AuditLine, lines []responder.AuditLine) ([]*lofamov1.AuditLine, error) {
 	for _, l := range lines {
 		b, err := l.Marshal()

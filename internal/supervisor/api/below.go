@@ -8,11 +8,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// belowTime is how long the supervisors of a region may take to add what the parent does not have.
+// belowTime is how long the supervisors of a region may take to add details that the parent lacks.
 const belowTime = 500 * time.Millisecond
 
-// below asks the supervisors of a node's own region, one after the other; nil: there are none that can be asked. A
-// parent of regions has verdicts; what they rest on the region knows.
+// below asks the supervisors of a node's own region, one after the other, and returns nil if none answers. A parent
+// of regions has the verdicts, and the region has the evidence for them.
 func below[R any](ctx context.Context, s *Server, id fault.NodeID,
 	ask func(context.Context, lofamov1.FaultSupervisorClient) (*R, error)) *R {
 	if s.cfg.Below == nil {
@@ -28,8 +28,8 @@ func below[R any](ctx context.Context, s *Server, id fault.NodeID,
 	return nil
 }
 
-// fill adds to a node what its region knows of it besides: ages, registers, evidence, and how its reports fare. The
-// verdicts stay the parent's own; where the region's are newer by now nothing is added, so that nobody sees the map go back.
+// fill adds details from the node's region: ages, registers, evidence and delivery status. The verdicts stay the
+// parent's own. If the region's verdict is newer by now, fill adds nothing, so that no reader sees the map go back.
 func fill(n, more *lofamov1.Node) {
 	if more == nil || more.GetState() != n.GetState() || more.GetCause() != n.GetCause() {
 		return

@@ -8,7 +8,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// TestFill: what a region knows besides is added to the same verdict, and to no other.
+// TestFill: a region's details are added to the same verdict, and to no other.
 func TestFill(t *testing.T) {
 	ev := []*lofamov1.Evidence{{Kind: "SILENCE"}}
 	more := func(state lofamov1.State) *lofamov1.Node {

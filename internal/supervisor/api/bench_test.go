@@ -14,7 +14,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// large is 100,000 nodes in racks of 50, of which some hundred are not normal.
+// large is 100,000 nodes in racks of 50. Some hundreds of them are not normal.
 func large(b *testing.B) (*harness, *leads) {
 	b.Helper()
 	l := newLeads(grid.Dims{X: 50, Y: 50, Z: 40})
@@ -28,7 +28,7 @@ func large(b *testing.B) (*harness, *leads) {
 	return serveNamed(b, l, l.names, 1024), l
 }
 
-// BenchmarkReads: what a dashboard asks of 100,000 nodes.
+// BenchmarkReads measures a dashboard's reads of 100,000 nodes.
 func BenchmarkReads(b *testing.B) {
 	h, _ := large(b)
 	for name, ask := range map[string]func() error{
@@ -67,8 +67,8 @@ func BenchmarkReads(b *testing.B) {
 	}
 }
 
-// BenchmarkFanOut: a burst of 300 changes in 6 revisions, until each of 1,000 clients has the last of them. The clients
-// are in this process too, and share its processors.
+// BenchmarkFanOut measures a burst of 300 changes in 6 revisions, until each of 1,000 clients has received the last
+// one. The clients run in this process too and share its processors.
 func BenchmarkFanOut(b *testing.B) {
 	l := newLeads(grid.Dims{X: 4, Y: 4, Z: 4})
 	h := serveNamed(b, l, l.names, 1024)

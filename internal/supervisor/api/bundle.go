@@ -18,12 +18,12 @@ import (
 
 // Bundles fetches large objects from halves.
 type Bundles interface {
-	// Fetch hands an object on in pieces, and blocks until it is complete, the context ends or emit fails.
+	// Fetch passes an object to emit in pieces, and blocks until it is complete, the context ends or emit fails.
 	Fetch(ctx context.Context, origin fault.Origin, object string, maxSize uint64, emit func(*lofamov1.GetBundleResponse) error) error
 }
 
-// OutcomeKey is in the trailer of GetBundle when the transfer itself has failed, or the caller was too slow:
-// the other replicas would hardly fare better.
+// OutcomeKey is in the trailer of GetBundle when the transfer itself failed, or the caller was too slow: another
+// replica is unlikely to succeed.
 const OutcomeKey = "lofamo-outcome"
 
 // GetBundle implements the service. Every replica talks to the node itself.
@@ -69,7 +69,7 @@ func (s *Server) GetBundle(req *lofamov1.GetBundleRequest, stream grpc.ServerStr
 // errStopping ends a transfer when the replica stops.
 var errStopping = errors.New("this supervisor is stopping")
 
-// bundleStatus turns the end of a transfer into the API's errors.
+// bundleStatus converts the result of a transfer into the API's errors.
 func bundleStatus(origin fault.Origin, err error) error {
 	if err == nil {
 		return nil

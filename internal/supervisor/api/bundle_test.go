@@ -22,7 +22,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// fetcher answers with an error after one piece, or waits for the context.
+// fetcher returns an error after one piece, or waits for the context.
 type fetcher struct {
 	asked string
 	err   error

@@ -126,8 +126,8 @@ func (c *Certificates) PutDenyList(ctx context.Context, req *lofamov1.PutDenyLis
 	return &lofamov1.PutDenyListResponse{Version: l.GetVersion()}, nil
 }
 
-// operatorTakenBack finds an operator whose revocation a newer list leaves out or shortens. Such an operator could sign again,
-// and nodes that missed the newer list would refuse all lists that follow.
+// operatorTakenBack finds an operator whose revocation a newer list leaves out or shortens. Such an operator could
+// sign again, and nodes that missed the newer list would refuse all lists that follow.
 func operatorTakenBack(old, newer denylist.List) (id pki.Identity, back bool) {
 	list := newer.Denials()
 	for _, was := range old.Denials() {

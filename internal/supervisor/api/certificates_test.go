@@ -126,7 +126,7 @@ func TestLyingNodeDoesNotBlockRevocation(t *testing.T) {
 	}
 }
 
-// TestRevokedOperatorSignsNoMore: nobody takes the revocation of an operator back, so no node that missed a list refuses a later
+// TestRevokedOperatorSignsNoMore: the revocation of an operator is final, so no node that missed a list refuses a later
 // one. The revoked certificate signs no list.
 func TestRevokedOperatorSignsNoMore(t *testing.T) {
 	o := newOffice(t)
@@ -172,8 +172,8 @@ func TestOneHalfIsNotRevoked(t *testing.T) {
 	}
 }
 
-// TestHalfRevokedByAnEarlierBuildCanBeTakenBack: a stored list with one half of a node is shown, other nodes can be added to it,
-// and the half can be removed.
+// TestHalfRevokedByAnEarlierBuildCanBeTakenBack: a stored list with one half of a node is shown, accepts other nodes,
+// and allows removal of the half.
 func TestHalfRevokedByAnEarlierBuildCanBeTakenBack(t *testing.T) {
 	o := newOffice(t)
 	ann, cut := o.operator("ann"), timestamppb.New(pki.CutOff(time.Now()))
@@ -226,7 +226,8 @@ func TestIssuersAreListed(t *testing.T) {
 	}
 }
 
-// TestListOfAWrongClockIsRefused: the service refuses a list whose time is more than an hour from its own, and says both.
+// TestListOfAWrongClockIsRefused: the service refuses a list whose time is more than an hour from its own, and says
+// both.
 func TestListOfAWrongClockIsRefused(t *testing.T) {
 	o := newOffice(t)
 	ann := o.operator("ann")

@@ -11,7 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Limits for policy checks, which any subject may request: a check compiles up to 200 conditions and takes half a second of a core.
+// Limits for policy checks, which any subject may request: a check compiles up to 200 conditions and takes half a
+// second of a core.
 const (
 	checkShare = 0.1                     // long-term share of a core per subject
 	checkBurst = 2 * time.Second         // core time of a burst
@@ -19,7 +20,8 @@ const (
 	checkMilli = int64(time.Millisecond) // the unit of the budgets
 )
 
-// checks limits policy checks: one at a time in total, one request in progress per subject, and a share of a core per subject.
+// checks limits policy checks: one at a time in total, one request in progress per subject, and a share of a core per
+// subject.
 type checks struct {
 	turn chan struct{} // holds one
 

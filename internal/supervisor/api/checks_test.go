@@ -16,7 +16,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response/policy"
 )
 
-// dearDocuments are as many documents as may be, each with a condition as long as may be.
+// dearDocuments returns as many documents as allowed, each with the longest allowed condition.
 func dearDocuments() string {
 	var b strings.Builder
 	for i := range policy.MaxDocuments {
@@ -36,7 +36,7 @@ func checked(ctx context.Context, r *Responses, documents string) (time.Duration
 	return time.Since(began), status.Code(err)
 }
 
-// TestCheckOfPoliciesEndsWithItsCall cancels a check in its middle: it must not go on compiling.
+// TestCheckOfPoliciesEndsWithItsCall cancels a check in its middle: it must stop compiling.
 func TestCheckOfPoliciesEndsWithItsCall(t *testing.T) {
 	r, _ := onEtcd(t, newMemory(t, twoApprovals))
 	dear := dearDocuments()
@@ -53,7 +53,8 @@ func TestCheckOfPoliciesEndsWithItsCall(t *testing.T) {
 	}
 }
 
-// TestViewerChecksOnePolicyFileAtATime asks for eight checks at once: seven are refused, and somebody else's goes through.
+// TestViewerChecksOnePolicyFileAtATime requests eight checks at once: seven are refused, and another subject's
+// succeeds.
 func TestViewerChecksOnePolicyFileAtATime(t *testing.T) {
 	r, _ := onEtcd(t, newMemory(t, twoApprovals))
 	dear := dearDocuments()
@@ -78,8 +79,8 @@ func TestViewerChecksOnePolicyFileAtATime(t *testing.T) {
 	}
 }
 
-// TestViewersChecksAreBoundedInTime has one subject ask for dear checks all the time: it gets some seconds of a core, and then a
-// tenth of one.
+// TestViewersChecksAreBoundedInTime: one subject requests expensive checks all the time. It gets a few seconds of a
+// core, and then a tenth of one.
 func TestViewersChecksAreBoundedInTime(t *testing.T) {
 	r, _ := onEtcd(t, newMemory(t, twoApprovals))
 	dear := dearDocuments()

@@ -6,10 +6,10 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// encoded is a message that is encoded already: what many watchers are sent is encoded once.
+// encoded is a message that is already encoded, so that a message for many watchers is encoded once.
 type encoded mem.BufferSlice
 
-// codec is gRPC's own for protobuf, but for encoded messages.
+// codec is gRPC's codec for protobuf, extended by encoded messages.
 type codec struct{ encoding.CodecV2 }
 
 // Codec returns the codec that a server of this API must have (grpc.ForceServerCodecV2).
@@ -23,7 +23,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(v)
 }
 
-// asEncoded is a message in pieces, none of which is changed or freed.
+// asEncoded returns a message made of pieces, none of which is changed or freed.
 func asEncoded(pieces [][]byte) encoded {
 	out := make(encoded, len(pieces))
 	for i, p := range pieces {

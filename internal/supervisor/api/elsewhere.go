@@ -14,16 +14,16 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// A parent of regions holds nothing of its own that an operator could change: whoever asks it is told whom to ask.
+// A parent of regions has no state of its own that an operator could change. It refers callers to a region.
 
-// reasonAskRegion: the supervisors of a region are to be asked instead. Metadata has their addresses by region,
+// reasonAskRegion refers the caller to the supervisors of a region. Metadata holds their addresses by region,
 // separated by commas.
 const reasonAskRegion = "ASK_REGION"
 
 // maxRegionsNamed bounds the regions that a refusal names.
 const maxRegionsNamed = 8
 
-// elsewhere refuses a change of nodes at a parent of regions; nil where there is none.
+// elsewhere refuses a change of nodes at a parent of regions. It returns nil on other supervisors.
 func (s *Server) elsewhere(nodes []fault.NodeID) error {
 	if s.cfg.RegionSupervisors == nil {
 		return nil
@@ -57,7 +57,7 @@ func (s *Server) elsewhere(nodes []fault.NodeID) error {
 			strings.Join(texts, ", "), more, one), info)
 }
 
-// markElsewhere is elsewhere for maintenance marks. What is wrong with the names is said first.
+// markElsewhere is elsewhere for maintenance marks. It reports errors in the names first.
 func (s *Server) markElsewhere(nodes []string) error {
 	if s.cfg.RegionSupervisors == nil {
 		return nil
@@ -66,7 +66,7 @@ func (s *Server) markElsewhere(nodes []string) error {
 	return cmp.Or(err, s.elsewhere(ids))
 }
 
-// applyElsewhere is elsewhere for a topology: the regions are those of the nodes that it would change.
+// applyElsewhere is elsewhere for a topology. It names the regions of the nodes that would change.
 func (s *Server) applyElsewhere(p *lofamov1.Topology) error {
 	if s.cfg.RegionSupervisors == nil {
 		return nil

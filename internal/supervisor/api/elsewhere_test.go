@@ -13,7 +13,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestChangesAtAParent: it tells its topology, changes none, and says whom to ask.
+// TestChangesAtAParent: a parent returns its topology, changes none, and names the supervisors to ask.
 func TestChangesAtAParent(t *testing.T) {
 	names := newLeads(dimsOf(t, "2x2x2")).names
 	s := New(Config{

@@ -25,7 +25,7 @@ const (
 	maxEvents      = 10_000
 )
 
-// eventPage is how many events are read from the store at once.
+// eventPage is the number of events read from the store at once.
 const eventPage = 512
 
 var eventFields = []selector.Field{
@@ -35,15 +35,15 @@ var eventFields = []selector.Field{
 	{Name: "path", Check: selector.OneOf(enumNames(lofamov1.Path_name)...)}, {Name: "region"}, {Name: "group", Open: true},
 }
 
-// eventFilter chooses among events. A group fault passes when it or one of its members does, what is told of a region
-// when one of its nodes does, a diagnosis or procedure when one of the nodes does that it concerns.
+// eventFilter selects events. A group fault matches when it or one of its members does, an event of a region when one
+// of its nodes does, and a diagnosis or procedure when one of the nodes that it concerns does.
 type eventFilter struct {
 	node   string // id; empty for all
 	labels selector.Labels
 	fields selector.Fields
-	// labelsOf are the labels that a node has now, for what does not say which it had then.
+	// labelsOf returns a node's present labels, for events that do not carry their own.
 	labelsOf func(fault.NodeID) map[string]string
-	// membersOf are the nodes of a region.
+	// membersOf returns the nodes of a region.
 	membersOf func(region string) []fault.NodeID
 }
 
@@ -62,7 +62,7 @@ func (s *Server) newEventFilter(node, labels, fields string) (f eventFilter, err
 	return f, nil
 }
 
-// keep returns what chooses; nil: all are chosen.
+// keep returns the filter function, or nil if all events match.
 func (f *eventFilter) keep() func(*lofamov1.Event) bool {
 	if f.node == "" && f.labels.Empty() && f.fields.Empty() {
 		return nil
@@ -72,7 +72,7 @@ func (f *eventFilter) keep() func(*lofamov1.Event) bool {
 
 func (f *eventFilter) passes(ev *lofamov1.Event) bool {
 	labels := ev.GetLabels()
-	if labels == nil && ev.GetKind() == lofamov1.EventKind_EVENT_KIND_UNSPECIFIED { // of old, without labels
+	if labels == nil && ev.GetKind() == lofamov1.EventKind_EVENT_KIND_UNSPECIFIED { // an old event without labels
 		labels = f.labelsOf(fault.NodeID(ev.GetNode()))
 	}
 	if f.passesAs(ev, ev.GetNode(), labels) {
@@ -85,7 +85,7 @@ func (f *eventFilter) passes(ev *lofamov1.Event) bool {
 	return slices.ContainsFunc(ev.GetGroup().GetMembers(), as) || slices.ContainsFunc(ev.GetConcerned(), as)
 }
 
-// passesAs says whether an event passes as one of a node with these labels.
+// passesAs reports whether an event matches as an event of a node with these labels.
 func (f *eventFilter) passesAs(ev *lofamov1.Event, node string, labels map[string]string) bool {
 	if f.node != "" && f.node != node {
 		return false
@@ -96,7 +96,7 @@ func (f *eventFilter) passesAs(ev *lofamov1.Event, node string, labels map[strin
 	return f.fields.Empty() || f.fields.Matches(func(field, value string) bool { return eventHas(ev, node, field, value) })
 }
 
-// eventHas says whether a field of an event has a value, where the event counts as one of a node.
+// eventHas reports whether a field of an event has a value, if the event counts as one of the node.
 func eventHas(ev *lofamov1.Event, node, field, value string) bool {
 	switch field {
 	case "node":
@@ -120,7 +120,7 @@ func eventHas(ev *lofamov1.Event, node, field, value string) bool {
 	}
 }
 
-// kindOf is the kind of an event; those of old have none.
+// kindOf returns the kind of an event; old events have none.
 func kindOf(ev *lofamov1.Event) lofamov1.EventKind {
 	if k := ev.GetKind(); k != lofamov1.EventKind_EVENT_KIND_UNSPECIFIED {
 		return k
@@ -128,8 +128,8 @@ func kindOf(ev *lofamov1.Event) lofamov1.EventKind {
 	return lofamov1.EventKind_COMPONENT_CHANGED
 }
 
-// catchUp makes the copy as new as the cluster, so that what was acknowledged is there. Without a quorum the
-// copy as it is must do, and what is returned says so.
+// catchUp makes the copy as new as the cluster, so that all acknowledged events are in it. Without a quorum it uses
+// the copy unchanged and marks the returned information stale.
 func (s *Server) catchUp(ctx context.Context) *lofamov1.ClusterInfo {
 	asked, cancel := context.WithTimeout(ctx, proxyTime)
 	defer cancel()
@@ -144,7 +144,7 @@ func (s *Server) catchUp(ctx context.Context) *lofamov1.ClusterInfo {
 	return info
 }
 
-// ListEvents implements the service. History does not change, so every replica tells its own.
+// ListEvents implements the service. History does not change, so every replica answers from its own copy.
 func (s *Server) ListEvents(ctx context.Context, req *lofamov1.ListEventsRequest) (*lofamov1.ListEventsResponse, error) {
 	f, err := s.newEventFilter(req.GetNode(), req.GetLabelSelector(), req.GetFieldSelector())
 	if err != nil {
@@ -180,12 +180,12 @@ func (s *Server) ListEvents(ctx context.Context, req *lofamov1.ListEventsRequest
 		return nil, err
 	}
 	if resp.OldestRevision, _, err = s.oldestEvent(ctx, b); b.Oldest == 1 {
-		resp.OldestRevision = min(resp.OldestRevision, 1) // all that ever were
+		resp.OldestRevision = min(resp.OldestRevision, 1) // all events ever
 	}
 	return resp, err
 }
 
-// oldestEvent says of which revision and time the oldest event is that is kept; 0: none is.
+// oldestEvent returns the revision and time of the oldest kept event; 0: none.
 func (s *Server) oldestEvent(ctx context.Context, b store.Bounds) (uint64, *timestamppb.Timestamp, error) {
 	_, events, err := s.cfg.Copy.EventsFrom(ctx, b.Oldest, 1)
 	if err != nil {
@@ -197,7 +197,7 @@ func (s *Server) oldestEvent(ctx context.Context, b store.Bounds) (uint64, *time
 	return events[0].GetRevision(), events[0].GetTime(), nil
 }
 
-// readEvents reads a page of the events with numbers from begin on and below end, as far as they are still kept.
+// readEvents reads a page of the kept events with numbers from begin up to, but not including, end.
 func (s *Server) readEvents(ctx context.Context, begin, end uint64) (first uint64, events []*lofamov1.Event, err error) {
 	first, events, err = s.cfg.Copy.EventsFrom(ctx, begin, int(min(eventPage, end-begin)))
 	if err != nil {
@@ -206,7 +206,7 @@ func (s *Server) readEvents(ctx context.Context, begin, end uint64) (first uint6
 	return first, events[:min(uint64(len(events)), end-min(first, end))], nil
 }
 
-// newestEvents reads backwards until there are enough, and returns them oldest first.
+// newestEvents reads backwards until it has enough events, and returns them oldest first.
 func (s *Server) newestEvents(ctx context.Context, b store.Bounds, limit int, keep func(*lofamov1.Event) bool) ([]*lofamov1.Event, error) {
 	var out []*lofamov1.Event // newest first
 	for end := b.Next; end > b.Oldest && len(out) < limit; {
@@ -220,7 +220,7 @@ func (s *Server) newestEvents(ctx context.Context, b store.Bounds, limit int, ke
 				out = append(out, ev)
 			}
 		}
-		if len(events) == 0 || first > begin { // trimmed meanwhile
+		if len(events) == 0 || first > begin { // trimmed during the read
 			break
 		}
 		end = begin
@@ -229,16 +229,16 @@ func (s *Server) newestEvents(ctx context.Context, b store.Bounds, limit int, ke
 	return out, nil
 }
 
-// eventsAfter reads forwards from a page's beginning, else from a revision. next is the number of the first event of
-// the next page; 0: there is none.
+// eventsAfter reads forwards from a page's start, or else from a revision. next is the number of the first event of
+// the next page; 0: none.
 func (s *Server) eventsAfter(ctx context.Context, b store.Bounds, after uint64, page *token, limit int,
 	keep func(*lofamov1.Event) bool) (out []*lofamov1.Event, next uint64, err error) {
-	number, strict := b.Oldest, page != nil // strict: the events from number on are promised
+	number, strict := b.Oldest, page != nil // strict: the client expects all events from number on
 	switch {
 	case page != nil:
 		number = page.position
 	case after > 0:
-		// What is asked for and is no longer kept is left out: the answer says from where on there is anything.
+		// Events that are no longer kept are left out: the answer says where the kept ones begin.
 		located, _, err := fanout.Locate(ctx, s.cfg.Copy, after)
 		if _, gone := asExpired(err, ""); err != nil && !gone {
 			return nil, 0, status.Error(codes.Unavailable, err.Error())
@@ -253,9 +253,9 @@ func (s *Server) eventsAfter(ctx context.Context, b store.Bounds, after uint64, 
 		case strict && (len(events) == 0 || first != number):
 			return nil, 0, expired("continue: the events that come next are no longer kept", "begin again without continue")
 		case len(events) == 0:
-			return nil, 0, nil // trimmed meanwhile, all of it
+			return nil, 0, nil // all trimmed during the read
 		case first != number:
-			out = nil // what is before a gap is no longer kept either
+			out = nil // events before a gap are no longer kept either
 		}
 		for i, ev := range events {
 			if keep != nil && !keep(ev) {
@@ -271,17 +271,17 @@ func (s *Server) eventsAfter(ctx context.Context, b store.Bounds, after uint64, 
 	return out, 0, nil
 }
 
-// past is what a history is of: a node, a component, or a group fault.
+// past describes the subject of a history: a node, a component or a group fault.
 type past struct {
 	concerns func(*lofamov1.Event) bool // its events
-	changes  func(*lofamov1.Event) bool // of these, those that change its state, or the presence of its region
-	// before is its state at the time from, by its changes: now, where there are none.
+	changes  func(*lofamov1.Event) bool // those of its events that change its state, or the presence of its region
+	// before returns its state at the time from, derived from its changes; without changes, its present state.
 	before func(changes []*lofamov1.Event, from time.Time) lofamov1.State
-	// missing refuses what nobody has heard of, when there is no event. May be nil.
+	// missing is the error for an unknown subject without events. May be nil.
 	missing error
 }
 
-// pastOf finds what a history is asked of.
+// pastOf returns the subject of a history request.
 func (s *Server) pastOf(ctx context.Context, req *lofamov1.GetHistoryRequest) (past, error) {
 	if req.GetGroup() != "" {
 		if req.GetNode() != "" || req.GetComponent() != "" {
@@ -371,7 +371,7 @@ func (s *Server) GetHistory(ctx context.Context, req *lofamov1.GetHistoryRequest
 	return resp, nil
 }
 
-// component reads the name of a component; the empty one is the node itself.
+// component parses the name of a component; the empty name means the node itself.
 func (s *Server) component(name string) (fault.Component, error) {
 	if name == "" {
 		return fault.ComponentNode, nil
@@ -383,8 +383,8 @@ func (s *Server) component(name string) (fault.Component, error) {
 	return c, nil
 }
 
-// stateOf is the state that a component has by the copy, for components that have never changed. At a parent it is what
-// the region had last.
+// stateOf returns the state of a component in the copy, for components that have never changed. At a parent it is the
+// region's last report.
 func (s *Server) stateOf(ctx context.Context, id fault.NodeID, c fault.Component) (lofamov1.State, error) {
 	if s.cfg.Kept != nil {
 		n, err := s.cfg.Kept(ctx, id)
@@ -412,7 +412,7 @@ func (s *Server) stateOf(ctx context.Context, id fault.NodeID, c fault.Component
 	return lofamov1.State_UNKNOWN, nil
 }
 
-// stateIn is the state that a component has in a node's document; nil: there is none.
+// stateIn returns the state of a component in a node's document, which may be nil.
 func stateIn(n *lofamov1.Node, c fault.Component) lofamov1.State {
 	if c == fault.ComponentNode {
 		return max(n.GetState(), lofamov1.State_UNKNOWN)
@@ -425,9 +425,9 @@ func stateIn(n *lofamov1.Node, c fault.Component) lofamov1.State {
 	return lofamov1.State_UNKNOWN
 }
 
-// timeIn adds up how long something was in which state between two times, by its state before and its changes, oldest
-// first. While its region was cut off it was UNKNOWN, whatever was heard of that time later. Clocks of supervisors that
-// differ, or step, make no negative times.
+// timeIn sums up the time in each state between two times, from the state before and the changes, oldest first. While
+// its region was cut off the subject was UNKNOWN, whatever arrived later about that time. Supervisors' clocks that
+// differ or step cause no negative times.
 func timeIn(changes []*lofamov1.Event, state lofamov1.State, from, to time.Time) []*lofamov1.TimeIn {
 	var spent [5]time.Duration
 	var times [5]uint32
@@ -466,15 +466,15 @@ func timeIn(changes []*lofamov1.Event, state lofamov1.State, from, to time.Time)
 	return out
 }
 
-// isPresence says whether an event is that a region was cut off, or is back.
+// isPresence reports whether an event says that a region was cut off or is back.
 func isPresence(ev *lofamov1.Event) bool {
 	return ev.GetKind() == lofamov1.EventKind_REGION_CHANGED && ev.GetFrom() != ev.GetTo()
 }
 
-// changes says whether an event is a change of the state of a component.
+// changes reports whether an event changes the state of a component.
 func changes(ev *lofamov1.Event, component string) bool {
 	return kindOf(ev) == lofamov1.EventKind_COMPONENT_CHANGED && ev.GetComponent() == component && known(ev.GetFrom()) && known(ev.GetTo())
 }
 
-// known says whether a state is one of those that this version knows.
+// known reports whether this version knows a state.
 func known(s lofamov1.State) bool { return lofamov1.State_name[int32(s)] != "" }

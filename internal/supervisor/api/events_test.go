@@ -42,7 +42,7 @@ func reasons(events []*lofamov1.Event) string {
 	return strings.Join(out, " ")
 }
 
-// several are events of all kinds, each with its name for a reason.
+// several returns events of all kinds, each with its name as its reason.
 func several() []*lofamov1.Event {
 	const u, n, s, f = lofamov1.State_UNKNOWN, lofamov1.State_NORMAL, lofamov1.State_SICK, lofamov1.State_FAILED
 	return []*lofamov1.Event{
@@ -56,7 +56,7 @@ func several() []*lofamov1.Event {
 		{Reason: "warning", Kind: lofamov1.EventKind_WARNING_CHANGED, Node: "n1-1-1", Component: "temperature",
 			Labels: map[string]string{"rack": "r1"}},
 		{Reason: "marked", Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n0-1-1", Labels: map[string]string{"rack": "r1", "gpu": ""}},
-		{Reason: "bare", Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n0-0-0"}, // it had no labels then
+		{Reason: "bare", Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n0-0-0"}, // it had no labels at that time
 	}
 }
 
@@ -101,7 +101,8 @@ func TestListEventsSelects(t *testing.T) {
 	}
 }
 
-// TestWatchSelects: as a list does, with each revision whole, over the seam between history and ring too.
+// TestWatchSelects: a watch selects as a list does, with each revision complete, also across the seam between history
+// and ring.
 func TestWatchSelects(t *testing.T) {
 	h, _ := harmed(t)
 	before := h.put(t, &lofamov1.Event{Reason: "before", Node: "n2-2-0"})
@@ -121,7 +122,7 @@ func TestWatchSelects(t *testing.T) {
 	}
 }
 
-// TestEventPages: the oldest first after a revision; what is forgotten between two pages is told.
+// TestEventPages: oldest first after a revision. Events that are trimmed between two pages cause an error.
 func TestEventPages(t *testing.T) {
 	h := serve(t, 16)
 	first := h.commit(t, "a", "0")
@@ -173,7 +174,7 @@ func TestEventPages(t *testing.T) {
 	}
 }
 
-// putBack is a copy whose store was put back to a snapshot.
+// putBack is a copy whose store was restored from a snapshot.
 type putBack struct {
 	Copy
 	gap store.Gap
@@ -185,8 +186,8 @@ func (p putBack) Bounds(ctx context.Context) (store.Bounds, error) {
 	return b, err
 }
 
-// TestPutBack: a watch from a revision that was lost with a restore is told where the gap is; a list has what
-// follows it, and nothing that was before.
+// TestPutBack: a watch from a revision that a restore lost fails with the position of the gap. A list has the events
+// after the gap, and none from before.
 func TestPutBack(t *testing.T) {
 	h := serve(t, 16)
 	var at []uint64
@@ -213,7 +214,7 @@ func TestPutBack(t *testing.T) {
 
 func TestHistory(t *testing.T) {
 	h, l := harmed(t)
-	l.gone = true // every replica knows it
+	l.gone = true // history needs no leader
 	now := time.Now().Truncate(time.Second)
 	ago := func(s int) *timestamppb.Timestamp { return timestamppb.New(now.Add(-time.Duration(s) * time.Second)) }
 	const n, s, f = lofamov1.State_NORMAL, lofamov1.State_SICK, lofamov1.State_FAILED
@@ -262,7 +263,8 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// TestHistoryOfAGroup: it is NORMAL while it does not stand, whether it began before events were kept or after.
+// TestHistoryOfAGroup: a group fault is NORMAL while it does not stand, whether it began before events were kept or
+// after.
 func TestHistoryOfAGroup(t *testing.T) {
 	h, l := harmed(t)
 	l.gone = true
@@ -342,7 +344,7 @@ func TestTimeInWithClocksThatStep(t *testing.T) {
 	}
 }
 
-// TestInitial: the map first, then that it is complete, then what changes; nothing lost between.
+// TestInitial: a watch sends the map first, then that it is complete, then changes, with nothing lost between.
 func TestInitial(t *testing.T) {
 	h, l := harmed(t)
 	l.mu.Lock()
@@ -368,13 +370,13 @@ func TestInitial(t *testing.T) {
 	if resp, err := s.Recv(); err != nil || resp.GetRevision() != after || reasons(resp.GetEvents()) != "next" {
 		t.Errorf("%v, %v", resp, err)
 	}
-	// One of the links of a node that is NORMAL.
+	// One link of a node that is NORMAL.
 	resp, err = h.watch(t, &lofamov1.WatchRequest{Initial: true, FieldSelector: "cause=LINK"}).Recv()
 	if err != nil || len(resp.GetEvents()) != 1 || resp.GetEvents()[0].GetComponent() != "link/X+" ||
 		resp.GetEvents()[0].GetNode() != "n2-2-1" {
 		t.Errorf("%v, %v", resp, err)
 	}
-	// A replica that reaches no leader gives its copy, in which nothing was committed: all is UNKNOWN.
+	// A replica that reaches no leader sends its copy. The copy holds no commits, so all nodes are UNKNOWN.
 	l.mu.Lock()
 	l.gone = true
 	l.mu.Unlock()
@@ -384,7 +386,7 @@ func TestInitial(t *testing.T) {
 	}
 }
 
-// TestInitialInParts: a large map comes in several responses, of which the last alone can be resumed from.
+// TestInitialInParts: a large map comes in several responses. A client can resume only from the last one.
 func TestInitialInParts(t *testing.T) {
 	l := newLeads(dimsOf(t, "16x16x8"))
 	all := make(map[string]fault.State)
@@ -418,7 +420,7 @@ func TestInitialInParts(t *testing.T) {
 	}
 }
 
-// trims is a store that forgets its history while it is read, behind the first page.
+// trims is a store that trims its history behind the first page while it is read.
 type trims struct {
 	*memstore.Store
 	forget func()
@@ -433,7 +435,7 @@ func (s *trims) EventsFrom(ctx context.Context, number uint64, limit int) (uint6
 	return first, events, err
 }
 
-// TestTrimmedWhileReading: who goes on from no page is given what is kept, without a gap, and no error.
+// TestTrimmedWhileReading: a reader that does not continue a page gets the kept events, without a gap or an error.
 func TestTrimmedWhileReading(t *testing.T) {
 	const kept = 2 * eventPage
 	st := memstore.New(kept)
@@ -453,7 +455,7 @@ func TestTrimmedWhileReading(t *testing.T) {
 	commit(kept)
 	before, _ := st.Bounds(t.Context())
 	for _, tc := range []struct{ forgotten, want int }{
-		{eventPage / 2, kept}, // only what was read before
+		{eventPage / 2, kept}, // only events that were read before
 		{eventPage + 10, eventPage - 10},
 		{kept, 0},
 	} {
@@ -478,7 +480,7 @@ func TestTrimmedWhileReading(t *testing.T) {
 	refused(t, "a page that is forgotten", err, codes.OutOfRange, "begin again without continue")
 }
 
-// stopped is a leader that takes calls and says nothing.
+// stopped is a leader that accepts calls and never answers.
 type stopped struct {
 	lofamov1.UnimplementedFaultSupervisorServer
 }
@@ -497,7 +499,7 @@ type led struct {
 func (led) Leader() string                    { return "other" }
 func (d led) Conn(id string) *grpc.ClientConn { return d.conn }
 
-// TestInitialFromLeaderThatIsStopped: the copy is sent instead.
+// TestInitialFromLeaderThatIsStopped: the replica sends its copy instead.
 func TestInitialFromLeaderThatIsStopped(t *testing.T) {
 	h := &harness{store: memstore.New(keepEvents)}
 	if _, err := h.store.Writer(h.store.Campaign(), store.Meta{}, store.Snapshot{}); err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// groups renders the group faults of a node, or (empty) all.
+// groups renders the group faults of a node, or all if member is empty.
 func (s snapshot) groups(member fault.NodeID) []*lofamov1.Group {
 	var out []*lofamov1.Group
 	for _, g := range s.Groups {
@@ -30,7 +30,7 @@ func (s snapshot) groups(member fault.NodeID) []*lofamov1.Group {
 	return out
 }
 
-// groupRegion is the region whose supervisors found a group fault: a parent of regions finds none of its own.
+// groupRegion returns the region whose supervisors found a group fault: a parent of regions finds none of its own.
 func (s snapshot) groupRegion(g awareness.GroupStatus) string {
 	if s.of != nil && len(g.Members) > 0 {
 		return s.of(g.Members[0])
@@ -51,8 +51,8 @@ func (s *Server) ListGroups(ctx context.Context, req *lofamov1.ListGroupsRequest
 	})
 }
 
-// Explain implements the service. What a state rests on only the leader knows; others can say no more than what was
-// committed.
+// Explain implements the service. Only the leader knows the evidence for a state; other replicas return the committed
+// state alone.
 func (s *Server) Explain(ctx context.Context, req *lofamov1.ExplainRequest) (*lofamov1.ExplainResponse, error) {
 	if req.GetGroup() != "" {
 		return s.explainGroup(ctx, req)
@@ -108,8 +108,8 @@ func (s *Server) Explain(ctx context.Context, req *lofamov1.ExplainRequest) (*lo
 	})
 }
 
-// diagnosed is what the last diagnosis has named of a component. It is evidence for who asks: the verdicts are those of the
-// awareness machine, which sees what lasts by itself.
+// diagnosed returns the findings of the last diagnosis about a component. They are evidence for the caller only: the
+// awareness machine decides on the verdicts, and notices lasting faults by itself.
 func (s *Server) diagnosed(ctx context.Context, id fault.NodeID, c fault.Component) []string {
 	if s.cfg.Diagnosed == nil {
 		return nil
@@ -121,7 +121,7 @@ func (s *Server) diagnosed(ctx context.Context, id fault.NodeID, c fault.Compone
 	return view.DiagnosedAs(r, id, c)
 }
 
-// committed says of a component what the committed map says: without what it rests on now.
+// committed returns the committed state of a component, without its present evidence.
 func (s snapshot) committed(pos int, c fault.Component) (awareness.Explanation, bool) {
 	if pos >= s.Len() {
 		return awareness.Explanation{
@@ -134,7 +134,7 @@ func (s snapshot) committed(pos int, c fault.Component) (awareness.Explanation, 
 	return x, ok
 }
 
-// What is said of anything where no leader is reached, and what would change that.
+// Texts for answers without a reachable leader, and for changes to those answers.
 const (
 	byCopy       = "as it was committed: this supervisor reaches no leader, and does not know what it rests on now"
 	withEvidence = "a leader that has evidence"

@@ -25,7 +25,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Explain knows of links, and of the node.
+// Explain knows links and nodes.
 func (l *leads) Explain(_ context.Context, id fault.NodeID, c fault.Component) (awareness.Explanation, error) {
 	if _, link := c.LinkDirection(); !link && c != fault.ComponentNode {
 		return awareness.Explanation{}, fmt.Errorf("%w", engine.ErrUnknown)
@@ -37,7 +37,7 @@ func (l *leads) Explain(_ context.Context, id fault.NodeID, c fault.Component) (
 	}, nil
 }
 
-// ExplainGroup knows of rows.
+// ExplainGroup knows rows.
 func (l *leads) ExplainGroup(_ context.Context, id string) (awareness.GroupExplanation, error) {
 	g, _ := l.m.Group(id)
 	if g.Kind != awareness.GroupRow {
@@ -111,7 +111,7 @@ func TestExplain(t *testing.T) {
 		x.GetEvidence()[0].GetObserver() != "n1-0-0/dnp" || len(x.GetGroups()) != 1 || x.GetCoord() != "0,0,0" || x.GetSince().GetSeconds() != 7 {
 		t.Errorf("%v, %v", x, err)
 	}
-	// What the last diagnosis has named stands beside it.
+	// The findings of the last diagnosis appear in the explanation.
 	kv, err := store.DiagnosisPut(&lofamov1.DiagnosisReport{Scope: "all", Subject: "operator/o", Faults: []*lofamov1.DiagnosisFault{
 		{Part: lofamov1.DiagnosisPart_PART_LINK, Node: "n0-0-0", Direction: "X+", Peer: "n1-0-0", Explanation: "dead both ways"},
 	}})
@@ -178,7 +178,7 @@ func TestExplainAGroup(t *testing.T) {
 		want string
 	}{
 		{&lofamov1.ExplainRequest{Group: "label/rack=r1"}, codes.NotFound, "of the 2 that do: plane/Z=9, row/X=0,Y=0"},
-		{&lofamov1.ExplainRequest{Group: "plane/Z=9"}, codes.NotFound, "no such group fault"}, // it ends just now
+		{&lofamov1.ExplainRequest{Group: "plane/Z=9"}, codes.NotFound, "no such group fault"}, // it just ended
 		{&lofamov1.ExplainRequest{Group: "row/X=0,Y=0", Node: "0,0,0"}, codes.InvalidArgument, "want one or the other"},
 		{&lofamov1.ExplainRequest{Group: "row/X=0,Y=0", Component: "host"}, codes.InvalidArgument, "want one or the other"},
 	} {
@@ -187,8 +187,8 @@ func TestExplainAGroup(t *testing.T) {
 	}
 }
 
-// TestCopyWithoutLeader: a replica that reaches no leader tells all that was committed, says that it is old and how
-// old, and no more than it knows.
+// TestCopyWithoutLeader: a replica that reaches no leader returns all committed state, marks it stale with its age,
+// and claims no more than it knows.
 func TestCopyWithoutLeader(t *testing.T) {
 	h, l := harmed(t)
 	l.gone = true
@@ -225,7 +225,7 @@ func TestCopyWithoutLeader(t *testing.T) {
 	if err != nil || sum.GetNodes().GetNormal() != 1 || sum.GetNodes().GetUnknown() != 17 || !sum.GetCluster().GetStale() {
 		t.Errorf("%v, %v", sum, err)
 	}
-	// What is committed later is seen.
+	// Later commits are visible.
 	st.Status.State = fault.Sick
 	if _, err := h.writer.Commit(t.Context(), store.Batch{Nodes: []*lofamov1.Node{view.Stored(st.Status)},
 		Deletes: []string{store.GroupKey("plane/Z=1")}}); err != nil {
@@ -237,7 +237,7 @@ func TestCopyWithoutLeader(t *testing.T) {
 	}
 }
 
-// TestRegionOfAGroup: at a parent that of its members, elsewhere the supervisors' own.
+// TestRegionOfAGroup: at a parent it is the members' region, elsewhere the supervisors' own.
 func TestRegionOfAGroup(t *testing.T) {
 	g := awareness.GroupStatus{Members: []fault.NodeID{"a", "b"}}
 	own := snapshot{topo: &topology.Topology{Region: "west"}}

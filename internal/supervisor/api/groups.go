@@ -27,7 +27,7 @@ func (s *Server) explainGroup(ctx context.Context, req *lofamov1.ExplainRequest)
 			var err error
 			x, err = s.cfg.Engine.ExplainGroup(ctx, g.ID)
 			switch ok = !errors.Is(err, engine.ErrUnknown); {
-			case !ok: // it ends
+			case !ok: // it is ending
 			case errors.Is(err, engine.ErrNotLeading):
 				return nil, status.Error(codes.Unavailable, err.Error())
 			case err != nil:
@@ -44,7 +44,7 @@ func (s *Server) explainGroup(ctx context.Context, req *lofamov1.ExplainRequest)
 			Groups: []*lofamov1.Group{doc}, Revision: snap.Revision, Cluster: s.info(ctx, snap),
 		}
 		if !snap.Stale && len(x.Members) > 0 {
-			own := strings.TrimPrefix(g.ID, doc.GetRegion()+"/") // as its region calls it
+			own := strings.TrimPrefix(g.ID, doc.GetRegion()+"/") // its ID within its region
 			fillExplanation(resp, below(ctx, s, x.Members[0],
 				func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.ExplainResponse, error) {
 					return c.Explain(ctx, &lofamov1.ExplainRequest{Group: own})
@@ -56,7 +56,7 @@ func (s *Server) explainGroup(ctx context.Context, req *lofamov1.ExplainRequest)
 	})
 }
 
-// noGroup is the refusal of a group fault that does not stand.
+// noGroup returns the refusal for a group fault that does not stand.
 func noGroup(id string, groups []awareness.GroupStatus) error {
 	if len(groups) == 0 {
 		return status.Errorf(codes.NotFound, "group %q: no group fault stands", id)
@@ -70,7 +70,7 @@ func noGroup(id string, groups []awareness.GroupStatus) error {
 		strings.Join(names, ", "))
 }
 
-// pastOfGroup is the past of a group fault. When it does not stand it is NORMAL.
+// pastOfGroup returns the past of a group fault, which is NORMAL while it does not stand.
 func (s *Server) pastOfGroup(ctx context.Context, id string) (past, error) {
 	m, err := s.stale(ctx)
 	if err != nil {
@@ -91,11 +91,11 @@ func (s *Server) pastOfGroup(ctx context.Context, id string) (past, error) {
 		case len(changes) == 0:
 			return now
 		case changes[0].GetGroup().GetSince().AsTime().Before(from) && changes[0].GetFrom() == changes[0].GetTo():
-			return changes[0].GetFrom() // it stood already, and only its members changed
+			return changes[0].GetFrom() // it stood already; only its members changed
 		case changes[0].GetTo() == lofamov1.State_NORMAL:
 			return changes[0].GetFrom()
 		}
-		return lofamov1.State_NORMAL // from UNKNOWN: there was none
+		return lofamov1.State_NORMAL // from UNKNOWN: it did not stand
 	}
 	return out, nil
 }

@@ -16,11 +16,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// initialAtOnce is about how many events of the initial map go into one response.
+// initialAtOnce is the approximate number of events of the initial map in one response.
 const initialAtOnce = 1000
 
-// sendInitial sends the map and returns its revision. The leader sends its own, others the leader's, and where there is
-// none the copy: changes that follow are read from the store in any case.
+// sendInitial sends the map and returns its revision. The leader sends its own map, and others send the leader's or,
+// without a leader, their copy. Later changes are read from the store in any case.
 func (s *Server) sendInitial(ctx context.Context, req *lofamov1.WatchRequest, w *watcher) (uint64, error) {
 	m, err := s.cfg.Engine.Map(ctx)
 	if errors.Is(err, engine.ErrNotLeading) {
@@ -65,7 +65,7 @@ func (s *Server) sendInitial(ctx context.Context, req *lofamov1.WatchRequest, w 
 	return snap.Revision, send(&lofamov1.WatchResponse{Revision: snap.Revision, Synced: true})
 }
 
-// initialFromLeader passes the leader's map on. ok is false when no leader can be asked, or it fell away before
+// initialFromLeader forwards the leader's map. ok is false when no leader can be reached, or it failed before
 // anything was sent.
 func (s *Server) initialFromLeader(ctx context.Context, req *lofamov1.WatchRequest, w *watcher) (rev uint64, ok bool, err error) {
 	c := s.leader()
@@ -74,7 +74,7 @@ func (s *Server) initialFromLeader(ctx context.Context, req *lofamov1.WatchReque
 	}
 	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(ctx, proxiedKey, "1"))
 	defer cancel()
-	slow := time.AfterFunc(proxyTime, cancel) // a leader that is stopped would keep us waiting
+	slow := time.AfterFunc(proxyTime, cancel) // a paused leader would keep the client waiting
 	defer slow.Stop()
 	in, err := c.Watch(ctx, &lofamov1.WatchRequest{Initial: true, Node: req.GetNode(), LabelSelector: req.GetLabelSelector(),
 		FieldSelector: req.GetFieldSelector()})
@@ -99,8 +99,8 @@ func (s *Server) initialFromLeader(ctx context.Context, req *lofamov1.WatchReque
 	}
 }
 
-// initialEvents tell of one node as if it had changed from UNKNOWN: the node, what of it is SICK or FAILED, its warnings
-// and its maintenance mark. Their times are those since when it is so.
+// initialEvents returns events for one node as if it had changed from UNKNOWN: the node, its SICK and FAILED
+// components, its warnings and its maintenance mark. Their times say since when each state holds.
 func (s snapshot) initialEvents(rank int, warnings []*lofamov1.Warning) []*lofamov1.Event {
 	e := s.At(rank)
 	st := &e.Status
@@ -137,7 +137,7 @@ func (s snapshot) initialEvents(rank int, warnings []*lofamov1.Warning) []*lofam
 	return out
 }
 
-// stamp leaves out a time that is not known.
+// stamp returns nil for an unknown time.
 func stamp(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil

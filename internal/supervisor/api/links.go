@@ -30,7 +30,7 @@ func directionNames() []string {
 	return out
 }
 
-// linkFilter chooses among link ends.
+// linkFilter selects link ends.
 type linkFilter struct {
 	node   fault.NodeID // empty for all
 	states func(lofamov1.State) bool
@@ -56,7 +56,7 @@ func (s *Server) newLinkFilter(req *lofamov1.ListLinksRequest) (f linkFilter, er
 	return f, nil
 }
 
-// ranks are those of the nodes that may have such link ends, from one on.
+// ranks returns the ranks, from one on, of the nodes that may have such link ends.
 func (f *linkFilter) ranks(s snapshot, from int) []int {
 	switch {
 	case f.node != "":
@@ -95,7 +95,7 @@ func (f *linkFilter) keeps(l *lofamov1.Link) bool {
 	})
 }
 
-// linkNumber numbers link ends in the order in which they are listed.
+// linkNumber numbers link ends in listing order.
 func linkNumber(rank int, l *lofamov1.Link) uint64 {
 	return uint64(rank)*grid.NumDirections + uint64(slices.Index(directionNames(), l.GetDirection()))
 }
@@ -130,11 +130,11 @@ func (s *Server) ListLinks(ctx context.Context, req *lofamov1.ListLinksRequest) 
 	})
 }
 
-// linksAtOnce is for how many nodes link ends are rendered before it is looked whether the page is full.
+// linksAtOnce is the number of nodes whose link ends are rendered between two checks whether the page is full.
 const linksAtOnce = 1024
 
-// links renders a page of link ends, from the one with a number on. next is the number of the one that the next page
-// begins with; 0: there is none.
+// links renders a page of link ends, starting with number from. next is the number of the first one on the next page;
+// 0: none.
 func (s *Server) links(ctx context.Context, snap snapshot, f *linkFilter, from uint64,
 	req *lofamov1.ListLinksRequest) (out []*lofamov1.Link, next uint64, err error) {
 	ranks := f.ranks(snap, int(min(from/grid.NumDirections, uint64(snap.Len()))))

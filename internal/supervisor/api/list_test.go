@@ -30,7 +30,7 @@ type leads struct {
 	b     *view.Builder
 	m     view.Map
 	rev   uint64
-	gone  bool // it leads no longer
+	gone  bool // it no longer leads
 }
 
 func (l *leads) Map(context.Context) (view.Map, error) {
@@ -42,7 +42,7 @@ func (l *leads) Map(context.Context) (view.Map, error) {
 	return l.m, nil
 }
 
-// Detail knows of every node how its reports fare, which the map does not.
+// Detail returns the delivery status of every node, which the map does not have.
 func (l *leads) Detail(_ context.Context, ids []fault.NodeID) ([]view.Entry, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -86,7 +86,8 @@ func (l *leads) set(states map[string]fault.State, links ...string) uint64 {
 	return l.rev
 }
 
-// newLeads makes a torus with labels: every node has the rack of its z, those at x = 0 a GPU; and a spare.
+// newLeads returns a leader of a torus with labels: every node has the rack of its z, and a GPU at x = 0. It has a
+// spare.
 func newLeads(dims grid.Dims) *leads {
 	var nodes []topology.Node
 	for r := range dims.Nodes() {
@@ -185,7 +186,7 @@ func TestListNodesSelects(t *testing.T) {
 	}
 }
 
-// TestMaintenance: marks show in nodes, choose among them, are counted, and stay in a page as they were.
+// TestMaintenance: marks appear in nodes, select them, are counted, and stay unchanged within a page.
 func TestMaintenance(t *testing.T) {
 	h, _ := harmed(t)
 	h.marks.Replace([]*lofamov1.Maintenance{{Node: "n1-0-0", Reason: "fan"}, {Node: "n2-2-1"}, {Node: "spare-1"}}, 5)
@@ -246,7 +247,7 @@ func TestListLinksSelects(t *testing.T) {
 	}
 }
 
-// TestPagesAreOfOneRevision: whatever the map becomes meanwhile, and whoever leads.
+// TestPagesAreOfOneRevision: all pages have the same revision, whatever changes meanwhile and whoever leads.
 func TestPagesAreOfOneRevision(t *testing.T) {
 	h, l := harmed(t)
 	whole, err := h.client.ListNodes(t.Context(), &lofamov1.ListNodesRequest{Brief: true})
@@ -289,7 +290,7 @@ func TestPagesAreOfOneRevision(t *testing.T) {
 		got = append(got, resp.GetLinks()...)
 		l.set(map[string]fault.State{"n1-1-1": fault.Sick})
 		if len(got) > 50 {
-			l.gone = true // a replica that led when the first page was asked for
+			l.gone = true // the replica led at the first page
 		}
 		if req.Continue = resp.GetContinue(); req.GetContinue() == "" {
 			break
@@ -399,7 +400,7 @@ func TestListRefusals(t *testing.T) {
 	if info := infoOf(t, nodes(&lofamov1.ListNodesRequest{Limit: 1, Continue: old.String()})); info.GetReason() != "RESOURCE_EXPIRED" {
 		t.Errorf("%v", info)
 	}
-	l.set(nil) // the page's map is kept though
+	l.set(nil) // the page's map is still kept
 	if err := nodes(&lofamov1.ListNodesRequest{Limit: 1, Continue: page.GetContinue()}); err != nil {
 		t.Error(err)
 	}
@@ -428,7 +429,7 @@ func TestSnapshotsAreBounded(t *testing.T) {
 	}
 }
 
-// TestSnapshotsExpireUnasked: a map that nobody turns pages of holds no memory.
+// TestSnapshotsExpireUnasked: a map whose pages are no longer read holds no memory.
 func TestSnapshotsExpireUnasked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c snapshots
@@ -442,8 +443,8 @@ func TestSnapshotsExpireUnasked(t *testing.T) {
 	})
 }
 
-// TestMapOfAnotherTopology: between a change of the topology and the first map of the new one, everything is of the
-// old; and nothing of it is taken for the new one's afterwards.
+// TestMapOfAnotherTopology: between a change of the topology and the first map of the new one, all answers use the
+// old topology. Afterwards nothing of the old one appears.
 func TestMapOfAnotherTopology(t *testing.T) {
 	h, l := harmed(t)
 	summary := func(want string) {
@@ -506,7 +507,7 @@ func TestSummary(t *testing.T) {
 		{[]string{"label/none"}, "rack=r1", "1/8/0/0 0/53/1/0 label/none=:1/8/0/0"},
 		{[]string{"label/rack"}, "rack=r7", "0/0/0/0 0/0/0/0"},
 	} {
-		for range 2 { // the second time from what is remembered
+		for range 2 { // the second time from the cache
 			if got := show(&lofamov1.GetSummaryRequest{By: tc.by, LabelSelector: tc.labels}); got != tc.want {
 				t.Errorf("by %v of %q: %s, want %s", tc.by, tc.labels, got, tc.want)
 			}

@@ -23,7 +23,7 @@ const (
 	maxReason      = 256 // bytes
 	minMaintenance = time.Minute
 	maxMaintenance = 30 * 24 * time.Hour
-	// otherOps of a transaction are the store's own, and maxMarkBytes leaves room in every store's.
+	// otherOps is the store's own operations in a transaction. maxMarkBytes leaves room in every store's transaction.
 	otherOps     = 3
 	maxMarkBytes = 1 << 20
 )
@@ -81,7 +81,7 @@ func (s *Server) setMaintenance(ctx context.Context, by string,
 	return resp, nil
 }
 
-// checkMark refuses what no mark can be.
+// checkMark refuses an invalid mark.
 func checkMark(req *lofamov1.SetMaintenanceRequest) error {
 	if n := len(req.GetReason()); strings.TrimSpace(req.GetReason()) == "" || n > maxReason {
 		return status.Errorf(codes.InvalidArgument, "reason: given %d bytes: want 1 to %d that say why", n, maxReason)
@@ -115,11 +115,11 @@ func (s *Server) marked(names []string) ([]fault.NodeID, error) {
 	return ids, nil
 }
 
-// fits refuses a write that the store cannot take in one transaction.
+// fits refuses a write that does not fit one transaction of the store.
 func (s *Server) fits(w store.Write) ([]store.Write, error) {
 	bytes := 0
 	for _, ev := range w.Events {
-		bytes += 2 * proto.Size(ev) // the mark is part of the event
+		bytes += 2 * proto.Size(ev) // the event contains the mark
 	}
 	switch ops := w.Batch().Ops(); {
 	case s.cfg.MaxOps > 0 && ops > s.cfg.MaxOps-otherOps:

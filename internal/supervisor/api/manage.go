@@ -23,8 +23,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Diagnoser makes diagnoses and has procedures gone through where this replica leads; elsewhere that fails with diagnose.ErrNotLeading. The
-// last reports any replica has; nil: there is none.
+// Diagnoser runs diagnoses and procedures where this replica leads; elsewhere they fail with diagnose.ErrNotLeading.
+// Any replica returns the last reports; nil: none.
 type Diagnoser interface {
 	Run(ctx context.Context, req diagnose.Request, progress func(*lofamov1.DiagnosisProgress) error) (*lofamov1.DiagnosisReport, error)
 	Procedure(ctx context.Context, req diagnose.Procedure, progress func(*lofamov1.ProcedureProgress) error) (*lofamov1.ProcedureReport, error)
@@ -37,18 +37,18 @@ type Manage struct {
 	lofamov1.UnimplementedManageServer
 
 	s         *Server
-	diagnoser Diagnoser // nil: of a parent of regions
+	diagnoser Diagnoser // nil: a parent of regions
 }
 
-// NewManage returns the service, beside that of a server.
+// NewManage returns the service for a server.
 func NewManage(s *Server, d Diagnoser) *Manage { return &Manage{s: s, diagnoser: d} }
 
-// errParent refuses what a parent of regions has no nodes for.
+// errParent refuses calls that a parent of regions cannot serve without nodes.
 func errParent() error {
 	return status.Error(codes.FailedPrecondition, "this supervisor is of a parent of regions and talks to no node: ask a supervisor of the node's region (--server, or --region)")
 }
 
-// leaderOf returns a connection to the leader, for a call that it has to answer in this replica's stead, and the context for it.
+// leaderOf returns a connection to the leader and the context for a forwarded call.
 func (s *Server) leaderOf(ctx context.Context) (*grpc.ClientConn, context.Context, error) {
 	if isProxied(ctx) {
 		return nil, ctx, status.Error(codes.FailedPrecondition, diagnose.ErrNotLeading.Error())
@@ -64,9 +64,10 @@ func (s *Server) leaderOf(ctx context.Context) (*grpc.ClientConn, context.Contex
 	return conn, metadata.AppendToOutgoingContext(ctx, proxiedKey, "1", SubjectKey, by), nil
 }
 
-// asked turns a refusal of who does not lead any more into one to try again.
+// asked converts the refusal of a former leader into an error to retry.
 func asked(err error) error {
-	if st := status.Convert(err); st.Code() == codes.FailedPrecondition && st.Message() == diagnose.ErrNotLeading.Error() { // others are of what was asked for
+	// Other failed preconditions concern the request itself.
+	if st := status.Convert(err); st.Code() == codes.FailedPrecondition && st.Message() == diagnose.ErrNotLeading.Error() {
 		return noLeader("whoever led last does not any more")
 	}
 	return err
@@ -98,7 +99,7 @@ func (m *Manage) Diagnose(req *lofamov1.DiagnoseRequest, stream grpc.ServerStrea
 	return managed(ctx, err)
 }
 
-// unlessStopping is a context that ends with the call, and when this replica stops.
+// unlessStopping returns a context that ends with the call, or when this replica stops.
 func (m *Manage) unlessStopping(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() { // ends with the call
@@ -111,7 +112,7 @@ func (m *Manage) unlessStopping(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { cancel(nil) }
 }
 
-// managed is the status of what went wrong with a diagnosis or a procedure.
+// managed returns the status of a failed diagnosis or procedure.
 func managed(ctx context.Context, err error) error {
 	var pause *diagnose.PauseError
 	var refused *diagnose.RefusedError
@@ -133,7 +134,7 @@ func managed(ctx context.Context, err error) error {
 	return status.Error(codes.InvalidArgument, err.Error())
 }
 
-// request checks what is asked for.
+// request validates a diagnosis request.
 func (m *Manage) request(ctx context.Context, req *lofamov1.DiagnoseRequest) (diagnose.Request, error) {
 	r := diagnose.Request{Rounds: int(req.GetRounds())}
 	var err error
@@ -162,7 +163,7 @@ func (m *Manage) request(ctx context.Context, req *lofamov1.DiagnoseRequest) (di
 	return r, nil
 }
 
-// atLeader passes the leader's answer on.
+// atLeader forwards the leader's stream of answers.
 func atLeader[R any](ctx context.Context, s *Server, stream grpc.ServerStreamingServer[R],
 	ask func(context.Context, lofamov1.ManageClient) (grpc.ServerStreamingClient[R], error)) error {
 	conn, ctx, err := s.leaderOf(ctx)
@@ -214,10 +215,10 @@ func (m *Manage) StartProcedure(req *lofamov1.StartProcedureRequest,
 	return managed(ctx, err)
 }
 
-// maxProcedureReason is how long the reason of a procedure may be, in bytes: all nodes are told it.
+// maxProcedureReason bounds the reason of a procedure, in bytes: all nodes receive it.
 const maxProcedureReason = fault.MaxDetail
 
-// procedure checks what is asked for.
+// procedure validates a procedure request.
 func (m *Manage) procedure(ctx context.Context, req *lofamov1.StartProcedureRequest) (diagnose.Procedure, error) {
 	r := diagnose.Procedure{Diagnose: req.GetDiagnose(), Reason: req.GetReason(),
 		DrainTimeout: time.Duration(req.GetDrainTimeoutMs()) * time.Millisecond}
@@ -242,7 +243,7 @@ func (m *Manage) procedure(ctx context.Context, req *lofamov1.StartProcedureRequ
 	return r, err
 }
 
-// GetProcedure implements the service. Every replica answers by the word of a quorum.
+// GetProcedure implements the service. Every replica answers with a quorum read.
 func (m *Manage) GetProcedure(ctx context.Context, _ *lofamov1.GetProcedureRequest) (*lofamov1.ProcedureReport, error) {
 	if m.diagnoser == nil {
 		return nil, errParent()
@@ -251,7 +252,7 @@ func (m *Manage) GetProcedure(ctx context.Context, _ *lofamov1.GetProcedureReque
 	return kept(report, err, "no procedure was gone through: lofamoctl diagnose all --drain has one gone through")
 }
 
-// GetDiagnosis implements the service. Every replica answers by the word of a quorum.
+// GetDiagnosis implements the service. Every replica answers with a quorum read.
 func (m *Manage) GetDiagnosis(ctx context.Context, _ *lofamov1.GetDiagnosisRequest) (*lofamov1.DiagnosisReport, error) {
 	if m.diagnoser == nil {
 		return nil, errParent()
@@ -260,7 +261,7 @@ func (m *Manage) GetDiagnosis(ctx context.Context, _ *lofamov1.GetDiagnosisReque
 	return kept(report, err, "no diagnosis was made: lofamoctl diagnose makes one")
 }
 
-// kept is a report that was committed, if there is one.
+// kept returns a committed report, or the error none.
 func kept[R interface {
 	comparable
 	proto.Message

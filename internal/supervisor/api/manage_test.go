@@ -20,7 +20,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// diagnoser answers with one progress and a report, or an error.
+// diagnoser answers with one progress message and a report, or an error.
 type diagnoser struct {
 	asked   diagnose.Request
 	ordered diagnose.Procedure
@@ -34,7 +34,7 @@ func (d *diagnoser) Procedure(_ context.Context, req diagnose.Procedure,
 	if d.err != nil {
 		return nil, d.err
 	}
-	_ = progress(&lofamov1.ProcedureProgress{Nodes: 2}) // it goes on without a listener
+	_ = progress(&lofamov1.ProcedureProgress{Nodes: 2}) // it continues without a listener
 	return &lofamov1.ProcedureReport{Reason: req.Reason}, nil
 }
 
@@ -91,7 +91,7 @@ func TestDiagnose(t *testing.T) {
 		req  *lofamov1.DiagnoseRequest
 		err  error // the diagnoser's
 		code codes.Code
-		text string // of the error; or what is asked for
+		text string // of the error; or the parsed request
 	}{
 		{&lofamov1.DiagnoseRequest{}, nil, codes.OK, "all"},
 		{&lofamov1.DiagnoseRequest{Node: "1,0,0"}, nil, codes.OK, "node b"},
@@ -201,14 +201,14 @@ func TestStartProcedure(t *testing.T) {
 	}
 }
 
-// A refusal of the leader's is passed on as what it is; only that it does not lead is one to try again.
+// A refusal by the leader is returned unchanged. Only "does not lead" is an error to retry.
 func TestAskedElsewhere(t *testing.T) {
 	err := asked(status.Error(codes.FailedPrecondition, "no node has begun it: n0: it has not answered"))
 	refused(t, "a refusal", err, codes.FailedPrecondition, "no node has begun it")
 	refused(t, "no leader", asked(status.Error(codes.FailedPrecondition, diagnose.ErrNotLeading.Error())), codes.Unavailable, "no leader")
 }
 
-// Operators diagnose; whoever may read may see the last report.
+// Operators diagnose. Every role that may read may see the last report.
 func TestRightsOfManage(t *testing.T) {
 	for method, want := range map[string][]pki.Role{
 		lofamov1.Manage_Diagnose_FullMethodName:       {pki.RoleOperator, pki.RoleSupervisor},

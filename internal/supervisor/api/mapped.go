@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// mapped is what a mapper found of a node. It stands beside the map and changes nothing in it; it is of the present.
+// mapped returns a mapper's findings about a node. They complement the present map and change nothing in it.
 func (s *Server) mapped(snap snapshot, id fault.NodeID) (view.Mapped, bool) {
 	if s.cfg.Mapped == nil || snap.Stale {
 		return view.Mapped{}, false
@@ -17,7 +17,7 @@ func (s *Server) mapped(snap snapshot, id fault.NodeID) (view.Mapped, bool) {
 	return s.cfg.Mapped(id)
 }
 
-// addMapped adds it to the evidence of the halves of a node that is unknown.
+// addMapped adds a mapper's findings to the evidence of the halves of an unknown node.
 func (s *Server) addMapped(snap snapshot, n *lofamov1.Node, brief bool, now time.Time) {
 	if brief || n.GetState() != lofamov1.State_UNKNOWN {
 		return
@@ -35,7 +35,7 @@ func (s *Server) addMapped(snap snapshot, n *lofamov1.Node, brief bool, now time
 	}
 }
 
-// explainMapped says it in words, of the node and of its halves.
+// explainMapped adds a mapper's findings, in words, for the node and its halves.
 func (s *Server) explainMapped(snap snapshot, resp *lofamov1.ExplainResponse, id fault.NodeID, c fault.Component, now time.Time) {
 	m, ok := s.mapped(snap, id)
 	if !ok || c != fault.ComponentNode && c != fault.ComponentHost && c != fault.ComponentDNP {

@@ -22,10 +22,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// maxMasked is how many links one change masks or restores; with an event each they fit every store's transaction.
+// maxMasked bounds the links that one change masks or restores. With one event each they fit every store's
+// transaction.
 const maxMasked = 48
 
-// maskOf is the mask of the link that an end belongs to; nil: it has none.
+// maskOf returns the mask of the link that an end belongs to, or nil.
 func (s *Server) maskOf(snap snapshot, l *lofamov1.Link) *lofamov1.LinkMask {
 	if s.cfg.Masks == nil {
 		return nil
@@ -116,7 +117,7 @@ func checkReason(reason string, wanted bool) error {
 	return nil
 }
 
-// changedMasks are the masks that the events of a write tell of.
+// changedMasks returns the masks in the events of a write.
 func changedMasks(w store.Write) []*lofamov1.LinkMask {
 	var out []*lofamov1.LinkMask
 	for _, ev := range w.Events {
@@ -143,9 +144,9 @@ func (s *Server) maskLinks(topo *topology.Topology, names []*lofamov1.LinkName) 
 	return out, nil
 }
 
-// maskLink finds one link. One end at least is a node of ours, and the link is named by it. Where the other end is another region's, these
-// supervisors have the word on their end alone, and that is enough: a link is used only while neither end masks it (§6.1), and
-// the other end sees by the next heartbeat that it is masked.
+// maskLink finds one link. At least one end must be a node of this region, and the link is named by it. If the other
+// end belongs to another region, these supervisors decide only about their own end, and that is enough: a link is
+// used only while neither end masks it (§6.1), and the other end learns of the mask with the next heartbeat.
 func (s *Server) maskLink(topo *topology.Topology, name *lofamov1.LinkName) (chanmask.Link, error) {
 	id, err := s.find(name.GetNode())
 	if err != nil {
@@ -175,7 +176,7 @@ func (s *Server) maskLink(topo *topology.Topology, name *lofamov1.LinkName) (cha
 	return l, nil
 }
 
-// end is who is at a place: a node of ours, or one of another region that borders on this one.
+// end returns the node at a place: one of this region, or a bordering one of another region.
 func (s *Server) end(topo *topology.Topology, at grid.Coord) (id fault.NodeID, ours, ok bool) {
 	if n, is := topo.Place(at); is {
 		return n.ID, true, true
@@ -188,7 +189,7 @@ func (s *Server) end(topo *topology.Topology, at grid.Coord) (id fault.NodeID, o
 	return "", false, false
 }
 
-// foreignName is the region of the node of that name; empty: it is ours, or not known.
+// foreignName returns the region of a named node; empty: it is ours, or unknown.
 func (s *Server) foreignName(name string) string {
 	if s.cfg.RegionOf == nil {
 		return ""
@@ -201,7 +202,7 @@ func (s *Server) foreignName(name string) string {
 	return ""
 }
 
-// maskWrite masks links, or restores them. To mask what is masked changes its reason.
+// maskWrite masks links, or restores them. Masking a masked link changes its reason.
 func (s *Server) maskWrite(topo *topology.Topology, links []chanmask.Link, masked bool, reason, by string) (store.Write, error) {
 	var w store.Write
 	now := time.Now()
@@ -238,7 +239,7 @@ func (s *Server) maskWrite(topo *topology.Topology, links []chanmask.Link, maske
 	return w, nil
 }
 
-// beyond says of a link that leads to another region that its supervisors may mask it too.
+// beyond says, for a link to another region, that its supervisors may mask it too.
 func (s *Server) beyond(topo *topology.Topology, ends ...grid.Coord) string {
 	for _, at := range ends {
 		if id, ours, ok := s.end(topo, at); ok && !ours && s.cfg.RegionOf != nil {
@@ -248,8 +249,8 @@ func (s *Server) beyond(topo *topology.Topology, ends ...grid.Coord) string {
 	return ""
 }
 
-// torus is the torus as the map has it: links that do not work, or are masked, are out; and those that mappers have found dead, where the
-// map says nothing of them (Figure 18(b): then all boundaries are known).
+// torus returns the torus of the map, without links that are broken or masked. Where the map has no evidence, it also
+// leaves out links that mappers found dead (Figure 18(b): then all boundaries are known).
 func (s *Server) torus(ctx context.Context) (*chanmask.Torus, error) {
 	m, err := s.cfg.Engine.Map(ctx)
 	if err != nil {
@@ -292,7 +293,7 @@ func (s *Server) torus(ctx context.Context) (*chanmask.Torus, error) {
 	return t, nil
 }
 
-// ListMasks implements the service Reconfigure. Without a leader a replica tells what its own copy has.
+// ListMasks implements the service Reconfigure. Without a leader a replica answers from its own copy.
 func (s *Server) ListMasks(ctx context.Context, req *lofamov1.ListMasksRequest) (*lofamov1.ListMasksResponse, error) {
 	resp, err := leadBy(ctx, s, func(ctx context.Context, _ string) (*lofamov1.ListMasksResponse, error) {
 		if _, err := s.cfg.Engine.Map(ctx); err != nil {
@@ -328,7 +329,7 @@ func (s *Server) listMasks() *lofamov1.ListMasksResponse {
 			a, b := l.Ends(topo.Dims)
 			from, ours, _ := s.end(topo, a)
 			to, theirs, _ := s.end(topo, b)
-			m.Node, m.Peer = string(from), string(to) // who is there now
+			m.Node, m.Peer = string(from), string(to) // the present node there
 			for _, end := range [...]struct {
 				id   string
 				d    grid.Direction
@@ -365,7 +366,7 @@ func (s *Server) CloseRegions(ctx context.Context, req *lofamov1.CloseRegionsReq
 	})
 }
 
-// faultyRegions tells of what was found, by the nodes that are there.
+// faultyRegions renders the found regions with the nodes at their places.
 func (s *Server) faultyRegions(topo *topology.Topology, regions []chanmask.Region,
 	closing chanmask.Closing) *lofamov1.CloseRegionsResponse {
 	resp := &lofamov1.CloseRegionsResponse{Left: uint32(closing.Left.States)}
@@ -392,7 +393,7 @@ func (s *Server) faultyRegions(topo *topology.Topology, regions []chanmask.Regio
 	return resp
 }
 
-// allOurs refuses links of which neither end is a node of ours.
+// allOurs refuses links without an end at a node of this region.
 func (s *Server) allOurs(topo *topology.Topology, links []chanmask.Link) error {
 	for _, l := range links {
 		a, b := l.Ends(topo.Dims)
@@ -418,7 +419,7 @@ func (s *Server) closeRegions(ctx context.Context, by string, req *lofamov1.Clos
 	topo := s.cfg.Names.Topology()
 	regions, traps := t.Find()
 	closing := t.Close(req.GetIsolate(), func() bool { return ctx.Err() != nil })
-	if err := ctx.Err(); err != nil { // nobody waits for it any more, and part of it closes nothing
+	if err := ctx.Err(); err != nil { // the caller is gone, and a partial result closes nothing
 		return nil, status.FromContextError(err).Err()
 	}
 	resp := s.faultyRegions(topo, regions, closing)

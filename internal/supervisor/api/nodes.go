@@ -20,7 +20,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// maxNodes is the most nodes of one page.
+// maxNodes is the maximum number of nodes on one page.
 const maxNodes = 10_000
 
 var (
@@ -36,7 +36,7 @@ var (
 	}
 )
 
-// checkCoord takes coordinates, and the empty ones of a spare.
+// checkCoord accepts coordinates, and the empty ones of a spare.
 func checkCoord(v string) error {
 	if c, err := grid.ParseCoord(v); v != "" && (err != nil || c.String() != v) {
 		return errors.New("want x,y,z")
@@ -44,7 +44,7 @@ func checkCoord(v string) error {
 	return nil
 }
 
-// enumNames are the names of a protobuf enum in the order of their numbers, but for the one that is never sent.
+// enumNames returns the names of a protobuf enum in order of their numbers, without the unspecified one.
 func enumNames(names map[int32]string) []string {
 	var out []string
 	for n := int32(1); names[n] != ""; n++ {
@@ -53,7 +53,7 @@ func enumNames(names map[int32]string) []string {
 	return out
 }
 
-// nodeFilter chooses among the nodes of a snapshot.
+// nodeFilter selects nodes of a snapshot.
 type nodeFilter struct {
 	states    func(lofamov1.State) bool
 	labels    selector.Labels
@@ -75,7 +75,8 @@ func newNodeFilter(req *lofamov1.ListNodesRequest) (f nodeFilter, err error) {
 	return f, nil
 }
 
-// positions are those of the chosen nodes, from one on: the rank of nodes with a place, and behind them the spares.
+// positions returns the positions, from one on, of the selected nodes: the rank for nodes with a place, followed by
+// the spares.
 func (f *nodeFilter) positions(s snapshot, from int) []int {
 	var out []int
 	add := func(pos int) {
@@ -109,7 +110,7 @@ func (f *nodeFilter) keeps(s snapshot, pos int) bool {
 	return f.fields.Matches(c.has)
 }
 
-// candidate is a node that a field selector asks about. What costs is made when it is asked for.
+// candidate is a node that a field selector tests. Expensive fields are computed on demand.
 type candidate struct {
 	s     snapshot
 	pos   int
@@ -126,7 +127,7 @@ func (c *candidate) status() *awareness.NodeStatus {
 
 func is(truth bool, value string) bool { return value == strconv.FormatBool(truth) }
 
-// has says whether a field of the node has a value.
+// has reports whether a field of the node has a value.
 func (c *candidate) has(field, value string) bool {
 	_, spare := c.s.spare(c.pos)
 	switch field {
@@ -166,7 +167,7 @@ func (c *candidate) has(field, value string) bool {
 	}
 }
 
-// spareHas is has for a node that is nowhere and of which nothing is known.
+// spareHas is has for a spare, which has no place and no status.
 func spareHas(field, value string) bool {
 	switch field {
 	case "coord":
@@ -241,7 +242,7 @@ func (s *Server) GetNode(ctx context.Context, req *lofamov1.GetNodeRequest) (*lo
 	})
 }
 
-// nodes renders the nodes at some positions.
+// nodes renders the nodes at the given positions.
 func (s *Server) nodes(ctx context.Context, snap snapshot, positions []int, brief bool) ([]*lofamov1.Node, error) {
 	entries, err := s.entries(ctx, snap, positions, !brief)
 	if err != nil {
@@ -268,8 +269,8 @@ func (s *Server) nodes(ctx context.Context, snap snapshot, positions []int, brie
 	return out, nil
 }
 
-// entries are the nodes at some positions (of spares: nothing), full with what only the leader's memory has. That is of
-// the present, and is left out of nodes that have changed since the snapshot.
+// entries returns the nodes at the given positions (spares are empty). With full it adds the data that only the
+// leader has in memory. That data describes the present, so nodes that changed since the snapshot do not get it.
 func (s *Server) entries(ctx context.Context, snap snapshot, positions []int, full bool) ([]view.Entry, error) {
 	out := make([]view.Entry, len(positions))
 	var ids []fault.NodeID
@@ -288,7 +289,7 @@ func (s *Server) entries(ctx context.Context, snap snapshot, positions []int, fu
 	}
 	details, err := s.cfg.Engine.Detail(ctx, ids)
 	switch {
-	case errors.Is(err, engine.ErrNotLeading): // no longer, or a page of when it did: what is committed must do
+	case errors.Is(err, engine.ErrNotLeading): // no longer leading, or a page from when it led: use committed data
 		return out, nil
 	case err != nil:
 		return nil, status.FromContextError(err).Err()

@@ -17,7 +17,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
 
-// Operators commits what operators change, while this replica leads; see engine.Engine.Change.
+// Operators commits operators' changes while this replica leads; see engine.Engine.Change.
 type Operators interface {
 	Change(ctx context.Context, change func(store.Topology) ([]store.Write, error)) (uint64, error)
 }
@@ -25,11 +25,11 @@ type Operators interface {
 // changeTime bounds a change; the topology of a large torus takes many transactions.
 const changeTime = 30 * time.Second
 
-// SubjectKey tells a replica who asked the one that passes a call on; of a supervisor alone it is believed.
+// SubjectKey names the caller of a forwarded call. It is trusted only from a supervisor.
 const SubjectKey = "lofamo-subject"
 
-// subject is who asked for something, "ROLE/NAME" as in the certificate. Of whom another replica passes a
-// call on for, that replica says; nobody else may.
+// subject returns the caller, "ROLE/NAME" as in the certificate. For a forwarded call the forwarding replica names
+// the caller; no other role may.
 func subject(ctx context.Context) (string, error) {
 	id, err := caller(ctx)
 	if err != nil {
@@ -41,7 +41,7 @@ func subject(ctx context.Context) (string, error) {
 	return string(id.Role) + "/" + id.Name, nil
 }
 
-// lead has the leader do something: this replica, or the one that leads in its stead.
+// lead runs a change at the leader: on this replica, or forwarded to the replica that leads.
 func lead[R any](ctx context.Context, s *Server, do func(ctx context.Context, by string) (R, error),
 	ask func(context.Context, lofamov1.FaultSupervisorClient) (R, error)) (R, error) {
 	return leadBy(ctx, s, do, func(ctx context.Context, conn grpc.ClientConnInterface) (R, error) {
@@ -49,7 +49,7 @@ func lead[R any](ctx context.Context, s *Server, do func(ctx context.Context, by
 	})
 }
 
-// leadBy is lead for whatever service the leader is asked by.
+// leadBy is lead for any gRPC service.
 func leadBy[R any](ctx context.Context, s *Server, do func(ctx context.Context, by string) (R, error),
 	ask func(context.Context, grpc.ClientConnInterface) (R, error)) (R, error) {
 	var none R
@@ -82,14 +82,14 @@ func leadBy[R any](ctx context.Context, s *Server, do func(ctx context.Context, 
 	return resp, err
 }
 
-// noLeader refuses a change that nobody has begun.
+// noLeader refuses a change that has not begun on any replica.
 func noLeader(why string) error {
 	return withInfo(codes.Unavailable, reasonNoLeader,
 		"no leader: nothing was changed: "+why+". When a majority of the supervisors answers, one of them leads within seconds: "+
 			"look who does not (lofamoctl get supervisors), start those, and try again", nil)
 }
 
-// noted notes whom a call reached; nobody when there was no connection, so that nothing was sent.
+// noted records the peer of a call. Without a connection it stays empty: nothing was sent.
 type noted struct {
 	grpc.ClientConnInterface
 	by *peer.Peer
@@ -99,7 +99,7 @@ func (n noted) Invoke(ctx context.Context, method string, args, reply any, opts 
 	return n.ClientConnInterface.Invoke(ctx, method, args, reply, append(opts, grpc.Peer(n.by))...)
 }
 
-// changeStatus turns what went wrong into the API's errors.
+// changeStatus converts an error of a change into the API's errors.
 func changeStatus(err error) error {
 	switch {
 	case err == nil:

@@ -17,14 +17,14 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
 
-// changing is a replica's part that changes things; it fails with the error.
+// changing is an Operators whose changes fail with the error.
 type changing struct{ err error }
 
 func (c changing) Change(context.Context, func(store.Topology) ([]store.Write, error)) (uint64, error) {
 	return 0, c.err
 }
 
-// broken takes what it is asked, and breaks off.
+// broken accepts a call, and breaks it off.
 type broken struct {
 	lofamov1.UnimplementedFaultSupervisorServer
 	err error
@@ -34,7 +34,7 @@ func (b broken) SetMaintenance(context.Context, *lofamov1.SetMaintenanceRequest)
 	return nil, b.err
 }
 
-// TestWhatBecameOfAChange: that nothing was changed is said only where it is known.
+// TestWhatBecameOfAChange: an error says that nothing was changed only if that is certain.
 func TestWhatBecameOfAChange(t *testing.T) {
 	names := newLeads(dimsOf(t, "2x1x1")).names
 	dead, err := grpc.NewClient("passthrough:///127.0.0.1:1", grpc.WithTransportCredentials(insecure.NewCredentials()))

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// token is what continue says: where the next page begins, and of which answer to which request.
+// token is the content of continue: the start of the next page, and the answer and request that it belongs to.
 type token struct {
 	request  uint64 // hash of the request without continue
 	revision uint64 // of the map; 0 in lists of events
@@ -51,7 +51,7 @@ func parseToken(s string) (token, error) {
 	return t, nil
 }
 
-// paging reads limit and continue of a request. bare is the request with an empty continue; the token is nil on a
+// paging reads limit and continue of a request. bare is the request with an empty continue. The token is nil on a
 // first page.
 func paging(bare proto.Message, limit uint32, given string, most int) (hash uint64, page *token, err error) {
 	if int(limit) > most {
@@ -81,16 +81,16 @@ func requestHash(req proto.Message) (uint64, error) {
 	return d.Sum64(), nil
 }
 
-// The bounds of what is kept for the pages that follow. Versions of a map share what is equal in them.
+// Bounds of the maps kept for later pages. Versions of a map share their equal parts.
 const (
 	snapshotsKept = 8
 	snapshotTime  = time.Minute // since it was used last
 )
 
-// snapshots keeps the maps of which further pages may be asked for.
+// snapshots keeps the maps of lists that may have further pages.
 type snapshots struct {
 	mu   sync.Mutex
-	kept []keptSnapshot // used longest ago first
+	kept []keptSnapshot // least recently used first
 }
 
 type keptSnapshot struct {
@@ -113,7 +113,7 @@ func (c *snapshots) get(revision uint64, now time.Time) (snapshot, bool) {
 	return snapshot{}, false
 }
 
-// keep keeps a map, instead of one of the same revision and, where there are too many, of the one used longest ago.
+// keep keeps a map. It replaces one of the same revision and, if there are too many, the least recently used one.
 func (c *snapshots) keep(s snapshot, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,7 +125,7 @@ func (c *snapshots) keep(s snapshot, now time.Time) {
 	}
 }
 
-// run lets go of what is too old even when nobody asks for pages any more, until the context ends.
+// run removes old maps, even while no pages are requested, until the context ends.
 func (c *snapshots) run(ctx context.Context) {
 	tick := time.NewTicker(snapshotTime)
 	defer tick.Stop()

@@ -2,6 +2,6 @@
 
 package api
 
-// passes says that a replica which does not lead passes reads on to the leader. The tag is for the test that
-// shows that replicas which answer from their own copy without saying so are found.
+// passes says that a replica that does not lead forwards reads to the leader. The build tag serves the test that
+// proves that a replica that silently answers from its own copy is detected.
 const passes = true

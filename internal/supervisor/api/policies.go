@@ -22,17 +22,17 @@ import (
 	"github.com/lofamo/lofamo/pkg/response/policy"
 )
 
-// maxErrorText bounds what is said of documents that are wrong, in bytes: it travels in a trailer.
+// maxErrorText bounds the errors about invalid documents, in bytes: they travel in a trailer.
 const maxErrorText = 4 << 10
 
-// documents are policies that were parsed before: to compile a condition is dear, and what is in force is looked at with every
-// change. It is for any goroutine.
+// documents caches parsed policies: compiling a condition is expensive, and every change reads all policies in force.
+// It is safe for concurrent use.
 type documents struct {
 	mu  sync.Mutex
 	all map[version]parsed
 }
 
-// version is one version of a policy. A store that was put back may have another document under its number.
+// version is one version of a policy. A restored store may have another document under the same number.
 type version struct {
 	name   string
 	number uint64
@@ -40,14 +40,14 @@ type version struct {
 }
 
 type parsed struct {
-	doc *policy.Document // nil: it cannot be read
+	doc *policy.Document // nil: unreadable
 	err error
 }
 
-// maxParsed bounds what is kept: all that may be in force, and some that were.
+// maxParsed bounds the cache: all policies that may be in force, and some former ones.
 const maxParsed = 3 * policy.MaxDocuments
 
-// of returns the document of a stored policy. One that an older or newer version of this program has put there may not be readable.
+// of returns the document of a stored policy. A document written by an older or newer version may be unreadable.
 func (d *documents) of(p store.StoredPolicy) (*policy.Document, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -71,20 +71,20 @@ func (d *documents) of(p store.StoredPolicy) (*policy.Document, error) {
 	return is.doc, is.err
 }
 
-// plan is a change of policies that was checked.
+// plan is a validated change of policies.
 type plan struct {
 	changes []*lofamov1.PolicyChange
 	stored  []store.StoredPolicy
 	events  []*lofamov1.Event
 }
 
-// change adds what becomes of one policy. doc is nil where it is withdrawn.
+// change adds the change of one policy. doc is nil for a withdrawn policy.
 func (p *plan) change(set store.PolicySet, docs *documents, name string, doc *policy.Document, by string, now time.Time) {
 	was, before := set.Of(name)
 	c := &lofamov1.PolicyChange{Name: name, Version: set.Next(name)}
 	var old *policy.Document
 	if before {
-		old, _ = docs.of(was) // what cannot be read is another one
+		old, _ = docs.of(was) // an unreadable document counts as different
 		c.From = modeOf(old)
 	}
 	c.To = modeOf(doc)
@@ -112,7 +112,7 @@ func (p *plan) change(set store.PolicySet, docs *documents, name string, doc *po
 	p.events = append(p.events, view.PolicyEvent(name, changeText(c), doc == nil, by, now))
 }
 
-// changeText says what becomes of a policy.
+// changeText describes the change of a policy.
 func changeText(c *lofamov1.PolicyChange) string {
 	mode := modeText(c.GetTo())
 	switch c.GetKind() {
@@ -156,7 +156,7 @@ func protoMode(m response.Mode) lofamov1.PolicyMode {
 	return lofamov1.PolicyMode_POLICY_MODE_UNSPECIFIED
 }
 
-// planApply says what becomes of policies when documents are put in force.
+// planApply returns the changes that put documents in force.
 func (r *Responses) planApply(set store.PolicySet, docs []*policy.Document, by string, now time.Time) (plan, error) {
 	var p plan
 	together := slices.Clone(docs)
@@ -176,7 +176,7 @@ func (r *Responses) planApply(set store.PolicySet, docs []*policy.Document, by s
 	return p, policy.CheckSet(together)
 }
 
-// planDelete says what becomes of policies that are withdrawn.
+// planDelete returns the changes that withdraw policies.
 func (r *Responses) planDelete(set store.PolicySet, names []string, by string, now time.Time) (plan, error) {
 	var p plan
 	var missing []string
@@ -198,13 +198,13 @@ func (r *Responses) planDelete(set store.PolicySet, names []string, by string, n
 	return p, nil
 }
 
-// expect refuses policies that are at other versions than the caller has seen.
+// expect refuses policies whose versions differ from those that the caller has seen.
 func expect(set store.PolicySet, names []string, expected map[string]uint64) error {
 	for _, name := range slices.Sorted(maps.Keys(expected)) {
 		if !slices.Contains(names, name) {
 			return invalid("expected", "given %.63q: want names of policies that the request is about", name)
 		}
-		is, _ := set.Of(name) // version 0: there is none
+		is, _ := set.Of(name) // version 0: none
 		if want := expected[name]; is.Version != want {
 			return status.Errorf(codes.Aborted, "policy %s: it is at version %d and %d is expected, where 0 is none: nothing was changed",
 				name, is.Version, want)
@@ -213,7 +213,7 @@ func expect(set store.PolicySet, names []string, expected map[string]uint64) err
 	return nil
 }
 
-// wrongDocuments is what a caller is told of documents that cannot be.
+// wrongDocuments returns the caller's error for invalid documents.
 func wrongDocuments(err error) error {
 	text := err.Error()
 	if len(text) > maxErrorText {
@@ -222,7 +222,7 @@ func wrongDocuments(err error) error {
 	return status.Error(codes.InvalidArgument, text)
 }
 
-// errorsOf takes a joined error apart.
+// errorsOf splits a joined error.
 func errorsOf(err error) []string {
 	var joined interface{ Unwrap() []error }
 	if !errors.As(err, &joined) {
@@ -328,13 +328,13 @@ func (r *Responses) DeletePolicies(ctx context.Context, req *lofamov1.DeletePoli
 	return &lofamov1.DeletePoliciesResponse{Changes: changes, Revision: revision}, nil
 }
 
-// changed is what the answers to changes have in common.
+// changed is the common part of the answers to changes.
 type changed interface {
 	GetChanges() []*lofamov1.PolicyChange
 	GetRevision() uint64
 }
 
-// change has the leader commit what prepare makes of the policies as they are then; in a dry run it is only said.
+// change makes the leader commit the result of prepare for the policies at that time. A dry run only returns it.
 func (r *Responses) change(ctx context.Context, dry bool, prepare func(store.PolicySet, string) (plan, error),
 	ask func(context.Context, lofamov1.ResponseServiceClient) (changed, error),
 ) ([]*lofamov1.PolicyChange, uint64, error) {
@@ -364,7 +364,7 @@ func (r *Responses) change(ctx context.Context, dry bool, prepare func(store.Pol
 	return resp.GetChanges(), resp.GetRevision(), nil
 }
 
-// commit writes what prepare makes of the policies, while this replica leads.
+// commit writes the result of prepare for the policies, while this replica leads.
 func (r *Responses) commit(ctx context.Context, by string, prepare func(store.PolicySet, string) (plan, error)) (changed, error) {
 	var p plan
 	revision, err := r.s.cfg.Operators.Change(ctx, func(store.Topology) ([]store.Write, error) {
@@ -393,7 +393,7 @@ func (r *Responses) commit(ctx context.Context, by string, prepare func(store.Po
 	return &lofamov1.ApplyPoliciesResponse{Changes: p.changes, Revision: revision}, nil
 }
 
-// fits refuses a write that the store cannot take in one transaction.
+// fits refuses a write that does not fit one transaction of the store.
 func (r *Responses) fits(w store.Write, policies int) ([]store.Write, error) {
 	size := 0
 	for _, kv := range w.Puts {
@@ -408,14 +408,14 @@ func (r *Responses) fits(w store.Write, policies int) ([]store.Write, error) {
 	return []store.Write{w}, nil
 }
 
-// countOpen says of changes how many responses under way will do nothing more.
+// countOpen adds to the changes the number of responses in progress that they stop.
 func (r *Responses) countOpen(ctx context.Context, changes []*lofamov1.PolicyChange) {
 	if r.service == nil {
 		return
 	}
 	all, _, err := r.service.Responses(ctx)
 	if err != nil {
-		return // it is for people's information: the change is not to fail for it
+		return // information only: the change must not fail because of it
 	}
 	under := map[string]uint32{}
 	for _, is := range all {
@@ -430,7 +430,7 @@ func (r *Responses) countOpen(ctx context.Context, changes []*lofamov1.PolicyCha
 	}
 }
 
-// set reads the policies: by the word of a quorum, or, without one, as this replica's copy has them.
+// set reads the policies with a quorum, or without one from this replica's copy.
 func (r *Responses) set(ctx context.Context) (store.PolicySet, error) {
 	asked, cancel := context.WithTimeout(ctx, proxyTime)
 	defer cancel()
@@ -502,7 +502,7 @@ func (r *Responses) GetPolicy(ctx context.Context, req *lofamov1.GetPolicyReques
 	return nil, status.Errorf(codes.NotFound, "policy %.63q: there is none", req.GetName())
 }
 
-// policy is a stored policy as the API has it.
+// policy renders a stored policy for the API.
 func (r *Responses) policy(p store.StoredPolicy) *lofamov1.ResponsePolicy {
 	out := &lofamov1.ResponsePolicy{Name: p.Name, Version: p.Version, Document: string(p.JSON), By: p.By, At: timestamppb.New(p.At),
 		Deleted: p.Deleted}

@@ -18,7 +18,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// leading commits what operators change, as the engine does while it leads.
+// leading commits operators' changes, as the engine does while it leads.
 type leading struct{ w store.Committer }
 
 func (l leading) Change(ctx context.Context, change func(store.Topology) ([]store.Write, error)) (uint64, error) {
@@ -35,7 +35,7 @@ func (l leading) Change(ctx context.Context, change func(store.Topology) ([]stor
 	return rev, nil
 }
 
-// onEtcd is the service on a real store.
+// onEtcd returns the service on a real store.
 func onEtcd(t *testing.T, m *memory) (*Responses, *store.Etcd) {
 	t.Helper()
 	c := supervisortest.NewEtcd(t, 1).Members[0].Client()
@@ -62,7 +62,7 @@ func onEtcd(t *testing.T, m *memory) (*Responses, *store.Etcd) {
 	return r, s
 }
 
-// document is a policy that taints; edit pairs replace text in it.
+// document returns a policy that taints. edit pairs replace text in it.
 func document(name string, edit ...string) string {
 	return strings.NewReplacer(edit...).Replace(fmt.Sprintf(`
 apiVersion: lofamo.io/v1
@@ -76,7 +76,7 @@ spec:
 `, name, name))
 }
 
-// said is what becomes of policies, in one line.
+// said renders policy changes as one line.
 func said(changes []*lofamov1.PolicyChange) string {
 	var out []string
 	for _, c := range changes {
@@ -250,7 +250,7 @@ func TestDeletePolicies(t *testing.T) {
 		ctx  context.Context
 		req  *lofamov1.DeletePoliciesRequest
 		code codes.Code
-		text string // of the error; or what was done
+		text string // of the error; or the changes made
 	}{
 		{ann, &lofamov1.DeletePoliciesRequest{}, codes.InvalidArgument, "names: given 0: want 1 to 200"},
 		{callOf(t, pki.RoleApprover, "ann"), &lofamov1.DeletePoliciesRequest{Names: []string{"a"}}, codes.PermissionDenied, "want operator"},
@@ -288,7 +288,7 @@ func TestDeletePolicies(t *testing.T) {
 	}
 }
 
-// TestUnreadablePolicy: what another version has stored is shown as what cannot be read, and can be replaced.
+// TestUnreadablePolicy: a document stored by another version is shown as unreadable, and can be replaced.
 func TestUnreadablePolicy(t *testing.T) {
 	r, s := onEtcd(t, newMemory(t, twoApprovals))
 	ann := callOf(t, pki.RoleOperator, "ann")

@@ -7,7 +7,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// regionOf is the region of a node; empty where there are none.
+// regionOf returns the region of a node; empty without regions.
 func (s *Server) regionOf(id fault.NodeID) string {
 	if s.cfg.RegionOf == nil {
 		return ""
@@ -15,14 +15,14 @@ func (s *Server) regionOf(id fault.NodeID) string {
 	return s.cfg.RegionOf(id)
 }
 
-// members are the nodes of each region, of one topology.
+// members caches the nodes of each region for one topology.
 type members struct {
 	mu   sync.Mutex
 	topo *topology.Topology
 	of   map[string][]fault.NodeID
 }
 
-// membersOf are the nodes of a region, spares included.
+// membersOf returns the nodes of a region, spares included.
 func (s *Server) membersOf(region string) []fault.NodeID {
 	m := &s.members
 	m.mu.Lock()

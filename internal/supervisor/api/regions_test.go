@@ -13,8 +13,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// parentOfTwo serves a parent whose regions are the nodes with X below 1, and the others. All that its regions have told
-// it is that their nodes are NORMAL.
+// parentOfTwo serves a parent of two regions: the nodes with X below 1, and the others. Its regions have reported
+// only that their nodes are NORMAL.
 func parentOfTwo(t *testing.T) *harness {
 	h, l := harmed(t)
 	h.connect(t, Config{
@@ -34,7 +34,7 @@ func parentOfTwo(t *testing.T) *harness {
 	return h
 }
 
-// TestRegionEvents: that a region was cut off concerns each of its nodes.
+// TestRegionEvents: the event that a region was cut off concerns each of its nodes.
 func TestRegionEvents(t *testing.T) {
 	h := parentOfTwo(t)
 	const u, n = lofamov1.State_UNKNOWN, lofamov1.State_NORMAL
@@ -47,7 +47,7 @@ func TestRegionEvents(t *testing.T) {
 		{&lofamov1.ListEventsRequest{}, "west east"},
 		{&lofamov1.ListEventsRequest{Node: "0,1,0"}, "west"},
 		{&lofamov1.ListEventsRequest{Node: "n2-0-0"}, "east"},
-		{&lofamov1.ListEventsRequest{LabelSelector: "gpu"}, "west"}, // all that have it are there
+		{&lofamov1.ListEventsRequest{LabelSelector: "gpu"}, "west"}, // it has all nodes with the label
 		{&lofamov1.ListEventsRequest{LabelSelector: "nobody"}, ""},
 		{&lofamov1.ListEventsRequest{FieldSelector: "node=n2-0-0"}, "east"},
 		{&lofamov1.ListEventsRequest{Node: "0,1,0", FieldSelector: "to=NORMAL"}, ""},
@@ -60,7 +60,8 @@ func TestRegionEvents(t *testing.T) {
 	}
 }
 
-// TestHistoryOfACutOffRegion: while a node's region was cut off it was UNKNOWN, whatever is heard of that time later.
+// TestHistoryOfACutOffRegion: while a node's region was cut off it was UNKNOWN, whatever arrived later about that
+// time.
 func TestHistoryOfACutOffRegion(t *testing.T) {
 	h := parentOfTwo(t)
 	now := time.Now().Truncate(time.Second)
@@ -84,7 +85,7 @@ func TestHistoryOfACutOffRegion(t *testing.T) {
 		req                                     *lofamov1.GetHistoryRequest
 		want                                    string
 		unknown, normal, sick                   int // seconds
-		becameUnknown, becameNormal, becameSick int // times
+		becameUnknown, becameNormal, becameSick int // transitions
 	}{
 		{&lofamov1.GetHistoryRequest{Node: "0,0,0"}, "well notice back sick cut there", 100, 700, 200, 1, 2, 1},
 		{&lofamov1.GetHistoryRequest{Node: "0,0,0", Component: "host"}, "notice back cut", 100, 900, 0, 1, 1, 0},

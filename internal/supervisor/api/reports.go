@@ -14,14 +14,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// The limits of ListReports: the leader remembers as many reports, and as many digests besides.
+// Limits of ListReports: the leader remembers that many reports, and as many digests.
 const (
 	defaultReports = 100
 	maxReports     = 4096
 )
 
-// ListReports implements the service. What was received only the leader knows: without one there is no
-// answer.
+// ListReports implements the service. Only the leader knows the received reports: without a leader the call fails.
 func (s *Server) ListReports(ctx context.Context, req *lofamov1.ListReportsRequest) (*lofamov1.ListReportsResponse, error) {
 	limit := int(req.GetLimit())
 	switch {
@@ -47,7 +46,7 @@ func (s *Server) ListReports(ctx context.Context, req *lofamov1.ListReportsReque
 	return resp, err
 }
 
-// renderReports renders what was received, and the senders by rank.
+// renderReports renders the received reports, and the senders by rank.
 func (s *Server) renderReports(v engine.ReportView, only fault.NodeID, now time.Time) *lofamov1.ListReportsResponse {
 	resp := &lofamov1.ListReportsResponse{}
 	for i := range v.Reports {

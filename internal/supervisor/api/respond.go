@@ -16,14 +16,14 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// What responses ask of the supervisors' word on links: as people do, but each only of what is its own.
+// Changes of link masks for responses: as people make them, but each response changes only its own masks.
 
-// ErrSubmitted is in the chain of an error when it is not known whether the change was committed; without it nothing was.
+// ErrSubmitted marks an error after which the change may have been committed. Without it nothing was committed.
 var ErrSubmitted = errors.New("it is not known whether it was committed")
 
-// MaskFor masks the link of a node in the name of an owner, unless somebody has masked it. mine says whether the mask is the
-// owner's, by whose it is. What would cut the torus is refused. It is for the leader of that token alone, and commits under its
-// fence.
+// MaskFor masks a link of a node for an owner, unless it is already masked. mine reports whether the mask is the
+// owner's; by names its owner. MaskFor refuses a mask that would cut the torus. It works only for the leader with
+// that token, and commits under its fence.
 func (s *Server) MaskFor(ctx context.Context, token uint64, id fault.NodeID, dir grid.Direction, owner, reason string) (mine bool,
 	by string, err error) {
 	torus, err := s.torus(ctx)
@@ -55,7 +55,8 @@ func (s *Server) MaskFor(ctx context.Context, token uint64, id fault.NodeID, dir
 	return mine, by, nil
 }
 
-// UnmaskFor restores the link of a node if its mask is the owner's, and says whether it was. A link that there is no more has none.
+// UnmaskFor restores a link of a node if its mask is the owner's, and reports whether it was. A link that no longer
+// exists has no mask.
 func (s *Server) UnmaskFor(ctx context.Context, token uint64, id fault.NodeID, dir grid.Direction, owner string) (was bool, err error) {
 	err = s.changeFor(ctx, token, func(topo store.Topology) ([]store.Write, error) {
 		for _, m := range s.masksOf(owner) {
@@ -76,7 +77,7 @@ func (s *Server) UnmaskFor(ctx context.Context, token uint64, id fault.NodeID, d
 	return was && err == nil, err
 }
 
-// masksOf are the masks of an owner: of a step of a response there is one, wherever the node is by now whose link it was.
+// masksOf returns the masks of an owner. A step of a response has one, wherever the node of the link is now.
 func (s *Server) masksOf(owner string) []*lofamov1.LinkMask {
 	all, _, _ := s.cfg.Masks.All()
 	var out []*lofamov1.LinkMask

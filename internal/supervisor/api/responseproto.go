@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// The engine's states as the API has them.
+// The API's names of the engine's states.
 var (
 	responseStates = map[lofamov1.ResponseState]response.State{
 		lofamov1.ResponseState_RESPONSE_PROPOSED: response.Proposed, lofamov1.ResponseState_RESPONSE_WAITING: response.Waiting, lofamov1.ResponseState_RESPONSE_APPROVED: response.Approved,
@@ -41,7 +41,7 @@ func protoResponseState(s response.State) lofamov1.ResponseState {
 	return lofamov1.ResponseState_RESPONSE_STATE_UNSPECIFIED
 }
 
-// reasonText is a reason in the engine's words, empty for none.
+// reasonText returns a reason in the engine's words, or "" for none.
 func reasonText(r response.Reason) string {
 	if r == 0 {
 		return ""
@@ -49,7 +49,7 @@ func reasonText(r response.Reason) string {
 	return r.String()
 }
 
-// protoResponse is a response as the API has it.
+// protoResponse renders a response for the API.
 func protoResponse(r *response.Response) *lofamov1.Response {
 	out := &lofamov1.Response{
 		Id: r.ID, Policy: r.Policy, Digest: r.Digest, Mode: protoMode(r.Mode), Node: string(r.Target.Node), Group: r.Target.Group,

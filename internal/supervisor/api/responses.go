@@ -37,36 +37,36 @@ type Responses struct {
 	lofamov1.UnimplementedResponseServiceServer
 
 	s        *Server
-	policies Policies          // nil: of a parent of regions
+	policies Policies          // nil: a parent of regions
 	service  responder.Service // nil: responses are switched off
 	parsed   documents
 	checks   *checks
 	watched  watched
 }
 
-// watched is what was read last for those who watch: all of them want the same at the same time, and there may be thousands of records.
+// watched caches the last read for all watchers: they need the same records at the same time, possibly thousands.
 type watched struct {
 	mu      sync.Mutex
-	of      <-chan struct{} // closed: it is not so any more
+	of      <-chan struct{} // closed when the cache is outdated
 	all     []*response.Response
 	breaker response.Breaker
 }
 
-// NewResponses returns the service, beside that of a server. Without policies it is that of a parent of regions, without a
-// responder that of a replica on which responses are switched off.
+// NewResponses returns the service for a server. Without policies it serves a parent of regions, and without a
+// responder a replica with responses switched off.
 func NewResponses(s *Server, p Policies, r responder.Service) *Responses {
 	return &Responses{s: s, policies: p, service: r, checks: newChecks()}
 }
 
-// Who may ask for what. A replica passes on what people ask for, and asks for nothing itself: one that could would be as many
-// subjects as it likes.
+// Which roles may make which requests. A replica forwards people's requests and makes none itself: otherwise one
+// replica could act as any number of subjects.
 var (
 	operators = []pki.Role{pki.RoleOperator}
 	approvers = []pki.Role{pki.RoleApprover}
 	deniers   = []pki.Role{pki.RoleApprover, pki.RoleOperator}
 )
 
-// roleOf refuses a subject, "ROLE/NAME", whose role may not ask for it.
+// roleOf refuses a subject, "ROLE/NAME", whose role may not make the request.
 func roleOf(by string, roles []pki.Role) error {
 	role, _, _ := strings.Cut(by, "/")
 	if slices.Contains(roles, pki.Role(role)) {
@@ -79,7 +79,7 @@ func roleOf(by string, roles []pki.Role) error {
 	return status.Errorf(codes.PermissionDenied, "role %s of %s may not ask for it: want %s", role, by, strings.Join(want, " or "))
 }
 
-// parent refuses what a parent of regions has none of.
+// parent refuses calls that a parent of regions cannot serve.
 func (r *Responses) parent() error {
 	if r.policies != nil {
 		return nil
@@ -87,7 +87,7 @@ func (r *Responses) parent() error {
 	return cmp.Or(r.s.elsewhere(nil), errParent())
 }
 
-// ready refuses what needs a responder.
+// ready refuses calls that need a responder.
 func (r *Responses) ready() error {
 	if err := r.parent(); err != nil {
 		return err
@@ -98,7 +98,7 @@ func (r *Responses) ready() error {
 	return nil
 }
 
-// read returns what is committed.
+// read returns the committed responses and the breaker.
 func (r *Responses) read(ctx context.Context) ([]*response.Response, response.Breaker, error) {
 	if err := r.ready(); err != nil {
 		return nil, response.Breaker{}, err
@@ -117,7 +117,7 @@ func (r *Responses) read(ctx context.Context) ([]*response.Response, response.Br
 	return all, breaker, nil
 }
 
-// readOnce is read for those who watch; changed was asked for before. What it returns is shared.
+// readOnce is read for watchers. changed must be obtained before the call. The result is shared.
 func (r *Responses) readOnce(ctx context.Context, changed <-chan struct{}) ([]*response.Response, response.Breaker, error) {
 	w := &r.watched
 	w.mu.Lock()
@@ -139,7 +139,7 @@ func inOrder(a, b *response.Response) int {
 	return cmp.Or(cmp.Compare(at, bt), cmp.Compare(an, bn), cmp.Compare(a.ID, b.ID))
 }
 
-// idParts takes "r7-12" apart: the leaders' tokens grow, and so do the numbers of each.
+// idParts splits "r7-12": the leaders' tokens increase, and so do the numbers of each.
 func idParts(id string) (token, number uint64) {
 	t, n, _ := strings.Cut(strings.TrimPrefix(id, "r"), "-")
 	token, _ = strconv.ParseUint(t, 10, 64)
@@ -147,7 +147,7 @@ func idParts(id string) (token, number uint64) {
 	return token, number
 }
 
-// responseFilter chooses among responses.
+// responseFilter selects responses.
 type responseFilter struct {
 	node        fault.NodeID
 	policy      string
@@ -199,7 +199,7 @@ func (r *Responses) GetResponse(ctx context.Context, req *lofamov1.GetResponseRe
 	return r.get(ctx, req.GetId())
 }
 
-// get returns one response as it is committed.
+// get returns one committed response.
 func (r *Responses) get(ctx context.Context, id string) (*lofamov1.Response, error) {
 	all, _, err := r.read(ctx)
 	if err != nil {
@@ -212,7 +212,7 @@ func (r *Responses) get(ctx context.Context, id string) (*lofamov1.Response, err
 	return protoResponse(all[i]), nil
 }
 
-// watchPause is the least time between two answers to a watch: what changes more often is seen as it is then.
+// watchPause is the minimum time between two answers to a watch. A watch may skip states in between.
 const watchPause = 100 * time.Millisecond
 
 // WatchResponses implements the service.
@@ -260,7 +260,7 @@ func await[T any](ctx context.Context, stopping <-chan struct{}, next <-chan T) 
 	}
 }
 
-// responseWatch is what one watch has sent.
+// responseWatch is the state of one watch.
 type responseWatch struct {
 	filter  responseFilter
 	known   map[string]uint64 // version by id
@@ -268,7 +268,7 @@ type responseWatch struct {
 	begun   bool
 }
 
-// next is what is to be sent of what is committed now; nil: nothing.
+// next returns the message for the present committed state, or nil if nothing changed.
 func (w *responseWatch) next(all []*response.Response, breaker response.Breaker) *lofamov1.WatchResponsesResponse {
 	resp := &lofamov1.WatchResponsesResponse{}
 	there := make(map[string]bool, len(all))
@@ -300,16 +300,16 @@ func (w *responseWatch) next(all []*response.Response, breaker response.Breaker)
 	return resp
 }
 
-// word is what a person asks for.
+// word is a person's request.
 type word struct {
 	verb   response.Verb
-	id     string // of a response; empty: of the breaker
+	id     string // of a response; empty: the breaker
 	reason string
-	must   bool // a reason is wanted
+	must   bool // a reason is required
 	roles  []pki.Role
 }
 
-// askFor has the leader take a person's word, and answers with what done finds then.
+// askFor passes a person's request to the leader, and then answers with the result of done.
 func askFor[R any](ctx context.Context, r *Responses, w word, done func(context.Context) (R, error),
 	pass func(context.Context, lofamov1.ResponseServiceClient) (R, error)) (R, error) {
 	var none R
@@ -336,7 +336,7 @@ func askFor[R any](ctx context.Context, r *Responses, w word, done func(context.
 // maxResponseID bounds the name of a response, in bytes.
 const maxResponseID = 64
 
-// check refuses what no word can be.
+// check refuses an invalid request.
 func (w word) check() error {
 	if n := len(w.id); w.verb != response.CloseBreaker && (n == 0 || n > maxResponseID) {
 		return invalid("id", "given %.64q: want the id of a response, such as r7-12", w.id)
@@ -352,7 +352,7 @@ func (w word) check() error {
 	return nil
 }
 
-// refusal is what a person is told whose word was not taken.
+// refusal returns the error for a person's refused request.
 func (r *Responses) refusal(ctx context.Context, w word, err error) error {
 	_, said := status.FromError(err)
 	switch {

@@ -36,7 +36,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// callOf is a call of somebody.
+// callOf returns the context of a call by a role and name.
 func callOf(t *testing.T, role pki.Role, name string) context.Context {
 	t.Helper()
 	uri, err := url.Parse(pki.Identity{Cluster: "local", Role: role, Name: name}.String())
@@ -49,14 +49,14 @@ func callOf(t *testing.T, role pki.Role, name string) context.Context {
 	return peer.NewContext(ctx, &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}}})
 }
 
-// memory is a responder round the real engine that keeps its records in memory, and starts no effects.
+// memory is a responder around the real engine that keeps its records in memory, and starts no effects.
 type memory struct {
 	mu      sync.Mutex
 	e       *response.Engine
 	now     time.Time
 	records map[string]response.Record
 	lines   []audit.Line
-	oldest  int // index of the oldest line that is kept
+	oldest  int // index of the oldest kept line
 	changed chan struct{}
 	reads   int
 	follows bool
@@ -95,7 +95,7 @@ func newMemory(t *testing.T, documents string) *memory {
 	return m
 }
 
-// step has the engine take an event, and commits what it says.
+// step feeds the engine an event, and commits its output.
 func (m *memory) step(ev response.Event) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -179,7 +179,7 @@ func (m *memory) Changed() <-chan struct{} {
 	return m.changed
 }
 
-// twoApprovals drains, when two have approved.
+// twoApprovals drains after two approvals.
 const twoApprovals = `
 apiVersion: lofamo.io/v1
 kind: ResponsePolicy
@@ -192,14 +192,14 @@ spec:
   - {name: drain, executor: kubernetes.drain, timeout: 1m}
 `
 
-// responsesOf is the service of a replica, and its memory.
+// responsesOf returns the service of a replica with a memory.
 func responsesOf(t *testing.T, m *memory, d Directory) *Responses {
 	t.Helper()
 	return NewResponses(New(Config{Self: "s1", Names: newLeads(dimsOf(t, "4x4x4")).names, Directory: d,
 		Stopping: make(chan struct{})}), unasked(), m)
 }
 
-// unasked is a store that these tests do not ask.
+// unasked is a store that these tests do not use.
 func unasked() *store.Etcd { return store.NewEtcd(nil, store.Options{}) }
 
 func waiting(t *testing.T, m *memory) string {
@@ -212,7 +212,7 @@ func waiting(t *testing.T, m *memory) string {
 	return all[0].ID
 }
 
-// TestApproval: two are two subjects, both of the role that may, and no replica is one.
+// TestApproval: two approvals need two subjects, both with the right role, and no replica counts as one.
 func TestApproval(t *testing.T) {
 	m := newMemory(t, twoApprovals)
 	r := responsesOf(t, m, alone{})
@@ -256,12 +256,12 @@ func TestApproval(t *testing.T) {
 	}
 }
 
-// TestPassedOn: the leader hears a word in the name of who has said it, and a replica's own word is nobody's.
+// TestPassedOn: the leader receives a request in its author's name, and a replica's own request has no author.
 func TestPassedOn(t *testing.T) {
 	m := newMemory(t, twoApprovals)
 	id := waiting(t, m)
 	leader := responsesOf(t, m, alone{})
-	// The leader's end of the connection is that of a replica.
+	// The leader sees a replica at the other end of the connection.
 	srv := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo,
 		next grpc.UnaryHandler) (any, error) {
 		md, _ := metadata.FromIncomingContext(ctx)
@@ -289,7 +289,7 @@ func TestPassedOn(t *testing.T) {
 	_, err = lofamov1.NewResponseServiceClient(conn).ApproveResponse(metadata.AppendToOutgoingContext(t.Context(), SubjectKey,
 		"operator/ann"), &lofamov1.ApproveResponseRequest{Id: id})
 	refused(t, "an operator by way of a replica", err, codes.PermissionDenied, "role operator")
-	// Nobody is known to lead, and who was asked before does not lead any more.
+	// There is no known leader, and the replica asked before no longer leads.
 	_, err = responsesOf(t, &memory{follows: true}, alone{}).ApproveResponse(callOf(t, pki.RoleApprover, "ann"),
 		&lofamov1.ApproveResponseRequest{Id: id})
 	refused(t, "no leader", err, codes.Unavailable, "no leader: nothing was changed")
@@ -298,7 +298,7 @@ func TestPassedOn(t *testing.T) {
 	refused(t, "no leader any more", err, codes.Unavailable, "does not lead any more")
 }
 
-// TestWords: deny, retry, cancel, settle and the breaker, and who may.
+// TestWords: deny, retry, cancel, settle and the breaker, and the roles that may use them.
 func TestWords(t *testing.T) {
 	m := newMemory(t, twoApprovals)
 	r := responsesOf(t, m, alone{})
@@ -334,7 +334,7 @@ func TestWords(t *testing.T) {
 			m.fault(t, fault.DefaultNodeID(grid.Coord{X: x, Y: y, Z: 2}), fault.Failed)
 		}
 	}
-	// Memory alone is no storm: nodes have to be bad.
+	// Faulty memory alone is no storm: whole nodes must be bad.
 	for x := range 4 {
 		for y := range 4 {
 			n := fault.DefaultNodeID(grid.Coord{X: x, Y: y, Z: 3})
@@ -396,7 +396,7 @@ func TestListResponses(t *testing.T) {
 	refused(t, "no node", err, codes.NotFound, `node "n9"`)
 }
 
-// TestWatchResponses: what is there first, then what changes, and what leaves the filter once more.
+// TestWatchResponses: existing responses first, then changes, and each response that leaves the filter a last time.
 func TestWatchResponses(t *testing.T) {
 	m := newMemory(t, twoApprovals)
 	r := responsesOf(t, m, alone{})
@@ -440,7 +440,7 @@ func TestWatchResponses(t *testing.T) {
 	}
 }
 
-// TestWatchersShareReads: those who watch the same are read for once, and each sees every change all the same.
+// TestWatchersShareReads: watchers of the same responses share reads, and each still sees every change.
 func TestWatchersShareReads(t *testing.T) {
 	m := newMemory(t, twoApprovals)
 	r := responsesOf(t, m, alone{})
@@ -462,7 +462,7 @@ func TestWatchersShareReads(t *testing.T) {
 	}
 }
 
-// stream is the caller's end of one, whose answers are waited for.
+// stream is the caller's end of a stream, with a way to wait for answers.
 type stream[R any] struct {
 	grpc.ServerStream
 
@@ -492,7 +492,7 @@ func (s *stream[R]) next(t *testing.T) *R {
 	}
 }
 
-// TestStreamsGoOn: watches and exports that follow tell what comes, and end with the replica.
+// TestStreamsGoOn: watches and following exports deliver new entries, and end with the replica.
 func TestStreamsGoOn(t *testing.T) {
 	m := newMemory(t, twoApprovals)
 	r := responsesOf(t, m, alone{})
@@ -524,7 +524,7 @@ func TestStreamsGoOn(t *testing.T) {
 	}
 }
 
-// TestAudit: any part of it can be had, and what is had can be checked.
+// TestAudit: any part of the audit can be read and verified.
 func TestAudit(t *testing.T) {
 	m := newMemory(t, twoApprovals)
 	r := responsesOf(t, m, alone{})
@@ -590,7 +590,7 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// TestNoResponses: a parent of regions names its regions, and a replica on which they are switched off says so.
+// TestNoResponses: a parent of regions names its regions, and a replica with responses switched off says so.
 func TestNoResponses(t *testing.T) {
 	cfg := Config{RegionSupervisors: map[string][]string{"west": {"10.0.0.1:7001"}}}
 	parent := NewResponses(New(cfg), nil, nil)
@@ -618,7 +618,7 @@ func TestNoResponses(t *testing.T) {
 	refused(t, "list at a parent", err, codes.FailedPrecondition, "region west")
 }
 
-// TestResponseRights: reading is for readers, approving for approvers, and what is not named for nobody.
+// TestResponseRights: readers read, approvers approve, and unlisted calls are refused.
 func TestResponseRights(t *testing.T) {
 	const service = "/lofamo.v1.ResponseService/"
 	want := map[string]string{

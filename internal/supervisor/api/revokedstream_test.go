@@ -37,7 +37,8 @@ func (x *twice) Forward(stream lofamov1.Replica_ForwardServer) error {
 	return err
 }
 
-// TestRevokedCallerIsNotReceivedFrom: what a supervisor sends on an open stream after its certificate was revoked is not used.
+// TestRevokedCallerIsNotReceivedFrom: messages that a supervisor sends on an open stream after the revocation of its
+// certificate are dropped.
 func TestRevokedCallerIsNotReceivedFrom(t *testing.T) {
 	ca, err := pki.NewCA("c")
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// TestRightsAreDocumented: the table of docs/security.md says of every call which roles may make it.
+// TestRightsAreDocumented: the table of docs/security.md lists for every call the roles that may make it.
 func TestRightsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/security.md")
 	if err != nil {
@@ -36,7 +36,7 @@ func TestRightsAreDocumented(t *testing.T) {
 	}
 }
 
-// rightsOf has a row for each set of roles that may call something of the service.
+// rightsOf returns a row for each set of roles that may call some method of the service.
 func rightsOf(t *testing.T, s grpc.ServiceDesc) string {
 	t.Helper()
 	calls := map[string][]string{}

@@ -30,7 +30,7 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// The health services beside that of the whole server ("") and of the API.
+// The health services besides the whole server ("") and the API.
 const (
 	HealthLeader = "leader" // SERVING on the replica that leads
 	HealthStore  = "store"  // SERVING while the store answers with a quorum
@@ -63,7 +63,8 @@ func (g *GRPC) RegisterService(d *grpc.ServiceDesc, impl any) {
 // handshakeTime is the time limit for the TLS and HTTP/2 handshakes.
 const handshakeTime = 5 * time.Second
 
-// Subject returns the subject that a connection counts for, "ROLE/NAME"; empty for replicas, whose connections are not counted.
+// Subject returns the subject that a connection counts for, "ROLE/NAME"; empty for replicas, whose connections are
+// not counted.
 func Subject(state tls.ConnectionState) string {
 	if len(state.PeerCertificates) == 0 {
 		return ""
@@ -75,8 +76,8 @@ func Subject(state tls.ConnectionState) string {
 	return string(id.Role) + "/" + id.Name
 }
 
-// NewServer returns a gRPC server with everything but the services: mutual TLS, the check of roles,
-// metrics, recovery, limits, health and reflection. The TLS configuration refuses roles that may call nothing; see Callers.
+// NewServer returns a gRPC server with everything but the services: mutual TLS, the check of roles, metrics,
+// recovery, limits, health and reflection. The TLS configuration refuses roles that may call nothing; see Callers.
 func NewServer(cfg ServerConfig) *GRPC {
 	// Embedded etcd has metrics of the same names; the label tells them apart.
 	labels := prometheus.Labels{"server": "lofamo"}
@@ -121,14 +122,14 @@ func Callers() []pki.Role { return slices.Clone(readers) }
 
 var readers = []pki.Role{pki.RoleViewer, pki.RoleOperator, pki.RoleApprover, pki.RoleSupervisor}
 
-// rights says which roles may call a method; nothing is allowed that it does not name.
+// rights returns the roles that may call a method. A method that it does not list is refused.
 func rights(method string) []pki.Role {
 	switch method {
 	case lofamov1.FaultSupervisor_GetBundle_FullMethodName, // it holds logs and addresses
 		lofamov1.FaultSupervisor_ApplyTopology_FullMethodName,
 		lofamov1.FaultSupervisor_SetMaintenance_FullMethodName, lofamov1.FaultSupervisor_EndMaintenance_FullMethodName,
 		lofamov1.Manage_Diagnose_FullMethodName, lofamov1.Manage_StartProcedure_FullMethodName:
-		return []pki.Role{pki.RoleOperator, pki.RoleSupervisor} // replicas pass on what operators ask for
+		return []pki.Role{pki.RoleOperator, pki.RoleSupervisor} // replicas forward operators' requests
 	}
 	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	switch service {
@@ -155,7 +156,7 @@ func rights(method string) []pki.Role {
 	return nil
 }
 
-// responseRights is rights for responses. Replicas pass on what people ask for.
+// responseRights is rights for responses. Replicas forward people's requests.
 func responseRights(method string) []pki.Role {
 	may := func(roles []pki.Role) []pki.Role { return append(slices.Clone(roles), pki.RoleSupervisor) }
 	switch method {
@@ -174,7 +175,7 @@ func responseRights(method string) []pki.Role {
 	return nil
 }
 
-// SupervisorsOnly gives every method to the replicas.
+// SupervisorsOnly allows every method to the replicas alone.
 func SupervisorsOnly(string) []pki.Role { return []pki.Role{pki.RoleSupervisor} }
 
 // Caller returns who is at the other end of a call's connection; TLS has verified the certificate.
@@ -220,7 +221,7 @@ func mayNot(method string, id pki.Identity) error {
 	return status.Errorf(codes.PermissionDenied, "%s: role %s of %s may not call it", method, id.Role, id)
 }
 
-// AuthorizeUnary refuses callers whose role the method is not for.
+// AuthorizeUnary refuses callers whose role may not call the method.
 func AuthorizeUnary(roles func(method string) []pki.Role, revoked *pki.Registry) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 		if err := authorize(ctx, info.FullMethod, roles, revoked); err != nil {
@@ -255,7 +256,7 @@ type trustedStream struct {
 // Context implements grpc.ServerStream.
 func (w trustedStream) Context() context.Context { return w.ctx }
 
-// RecvMsg implements grpc.ServerStream. What a caller sent after the revocation is not used.
+// RecvMsg implements grpc.ServerStream. It drops messages that a caller sent after the revocation.
 func (w trustedStream) RecvMsg(m any) error {
 	err := w.ServerStream.RecvMsg(m)
 	if cause := context.Cause(w.ctx); cause != nil {

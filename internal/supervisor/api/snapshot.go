@@ -9,26 +9,26 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// snapshot is a map and what it is read with: all pages of a list are of one.
+// snapshot is a map with the data needed to read it. All pages of a list share one snapshot.
 //
-// A position is that of a node in lists: its rank, or for a spare the number of nodes with a place and its number
+// A position is that of a node in lists: its rank or, for a spare, the number of nodes with a place plus its index
 // among the spares.
 type snapshot struct {
 	view.Map
 	topo  *topology.Topology
 	marks func(fault.NodeID) *lofamov1.Maintenance
-	of    func(fault.NodeID) string // the region of a node; nil: there are none
+	of    func(fault.NodeID) string // the region of a node; nil: no regions
 
 	frozen bool // marks are those of the first page
 }
 
-// snap adds to a map what it is read with.
+// snap adds the data needed to read a map.
 func (s *Server) snap(m view.Map) snapshot {
 	return snapshot{Map: m, topo: m.Topology(), of: s.cfg.RegionOf, marks: s.cfg.Marks.Of}
 }
 
-// freeze returns the snapshot with the marks that there are now, for this page and those that follow. One that is of an
-// earlier page stays as it is.
+// freeze returns the snapshot with the present marks, for this page and later ones. A snapshot of an earlier page
+// stays unchanged.
 func (s *Server) freeze(snap snapshot) snapshot {
 	if snap.frozen {
 		return snap
@@ -45,7 +45,7 @@ func (s *Server) freeze(snap snapshot) snapshot {
 // size is the number of positions.
 func (s snapshot) size() int { return s.Len() + len(s.topo.Spares()) }
 
-// spare returns the spare at a position, if one is there.
+// spare returns the spare at a position, if any.
 func (s snapshot) spare(pos int) (topology.Node, bool) {
 	if pos < s.Len() {
 		return topology.Node{}, false
@@ -53,7 +53,7 @@ func (s snapshot) spare(pos int) (topology.Node, bool) {
 	return s.topo.Spares()[pos-s.Len()], true
 }
 
-// position finds a node, be it a spare.
+// position finds a node, including spares.
 func (s snapshot) position(id fault.NodeID) (int, bool) {
 	if rank, ok := s.Rank(id); ok {
 		return rank, true
@@ -86,7 +86,7 @@ func (s snapshot) labels(pos int) map[string]string {
 
 func (s snapshot) maintenance(pos int) *lofamov1.Maintenance { return s.marks(s.id(pos)) }
 
-// region is that of a node; empty where there are none.
+// region returns the region of a node; empty without regions.
 func (s snapshot) region(pos int) string {
 	if s.of == nil {
 		return ""
@@ -94,12 +94,12 @@ func (s snapshot) region(pos int) string {
 	return s.of(s.id(pos))
 }
 
-// dress adds to a node what is not of the fault map itself.
+// dress adds to a node the data from outside the fault map.
 func (s snapshot) dress(n *lofamov1.Node, pos int) {
 	n.Labels, n.Region, n.Maintenance = s.labels(pos), s.region(pos), s.maintenance(pos)
 }
 
-// warnings are those of each node that has any, by rank.
+// warnings returns the warnings of each node that has any, by rank.
 func (s snapshot) warnings() map[int][]*lofamov1.Warning {
 	out := make(map[int][]*lofamov1.Warning)
 	for _, w := range s.Warnings {
@@ -110,7 +110,7 @@ func (s snapshot) warnings() map[int][]*lofamov1.Warning {
 	return out
 }
 
-// notNormal are the ranks of the nodes that are not NORMAL or have a warning or a component that is SICK or FAILED.
+// notNormal returns the ranks of nodes that are not NORMAL, or have a warning or a SICK or FAILED component.
 func (s snapshot) notNormal() []int {
 	out := slices.Collect(s.NotNormal())
 	n := len(out)
@@ -125,7 +125,7 @@ func (s snapshot) notNormal() []int {
 	return slices.Compact(out)
 }
 
-// countMarks counts what stands above nodes or is set by operators: of the chosen ranks, nil for all.
+// countMarks counts the maintenance marks, warnings and group faults of the chosen ranks, or of all for nil.
 func (s snapshot) countMarks(resp *lofamov1.GetSummaryResponse, chosen []bool, marks []*lofamov1.Maintenance) {
 	counts := func(id fault.NodeID) bool {
 		pos, ok := s.position(id)

@@ -14,10 +14,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// maxTallies is the most keys that one summary counts by.
+// maxTallies is the maximum number of keys that one summary counts by.
 const maxTallies = 8
 
-// checkTally refuses what cannot be counted by.
+// checkTally refuses a key that summaries cannot count by.
 func checkTally(key string) error {
 	switch kind, name, _ := strings.Cut(key, "/"); kind {
 	case "label":
@@ -37,13 +37,13 @@ func checkTally(key string) error {
 	return invalid("by", "given %q: want label/KEY, dimension/X, dimension/Y, dimension/Z or region", key)
 }
 
-// division says into which of the values of a key each node falls.
+// division assigns each node one of the values of a key.
 type division struct {
 	values []string
 	of     []uint32 // index into values by rank
 }
 
-// divide groups the nodes of a snapshot by the value of a key, numbers as numbers and everything else as text.
+// divide groups the nodes of a snapshot by the value of a key. It sorts numbers as numbers and all else as text.
 func divide(s snapshot, key string) division {
 	kind, name, _ := strings.Cut(key, "/")
 	value := make([]string, s.Len())
@@ -84,7 +84,7 @@ func compareValues(a, b string) int {
 	return strings.Compare(a, b)
 }
 
-// divisions are those of one topology, made when first asked for: counting by them is one pass over numbers.
+// divisions caches the divisions of one topology, computed on first use: counting by them is one pass over numbers.
 type divisions struct {
 	mu    sync.Mutex
 	topo  *topology.Topology
@@ -92,7 +92,7 @@ type divisions struct {
 	match map[string][]bool // by label selector
 }
 
-// The number of divisions, and of selectors, that are remembered.
+// maxDivisions bounds the cached divisions, and the cached selectors.
 const maxDivisions = 32
 
 func (d *divisions) renew(topo *topology.Topology) {
@@ -111,7 +111,7 @@ func (d *divisions) by(s snapshot, key string) division {
 	return d.known[key]
 }
 
-// chosen says of each rank whether a selector matches; nil: all do.
+// chosen reports for each rank whether a selector matches; nil: all do.
 func (d *divisions) chosen(s snapshot, labels selector.Labels) []bool {
 	if labels.Empty() {
 		return nil

@@ -10,11 +10,11 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// complaintTime is how long the other replicas may take to say what they complain of.
+// complaintTime is how long the other replicas may take to return their alarms.
 const complaintTime = 500 * time.Millisecond
 
-// ListSupervisors implements the service. What a replica complains of it says itself, to whoever is asked: a store that is
-// full, or has no quorum, could not carry it.
+// ListSupervisors implements the service. Each replica returns its own alarms, whichever replica the client asks: a
+// store that is full, or has no quorum, could not carry them.
 func (s *Server) ListSupervisors(ctx context.Context, req *lofamov1.ListSupervisorsRequest) (*lofamov1.ListSupervisorsResponse, error) {
 	list := s.cfg.Directory.Supervisors(ctx)
 	if isProxied(ctx) {
@@ -31,7 +31,7 @@ func (s *Server) ListSupervisors(ctx context.Context, req *lofamov1.ListSupervis
 		wg.Go(func() {
 			resp, err := lofamov1.NewFaultSupervisorClient(conn).ListSupervisors(ctx, req)
 			if err != nil {
-				return // that it is not reached its state tells
+				return // its state shows that it is not reached
 			}
 			for _, said := range resp.GetSupervisors() {
 				if said.GetId() == sup.GetId() {

@@ -12,7 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// among is the directory of one of several replicas, each of which knows its own complaints alone.
+// among is the directory of one of several replicas. Each knows only its own alarms.
 type among struct {
 	alone
 	self  string
@@ -43,7 +43,7 @@ func (deaf) ListSupervisors(ctx context.Context, _ *lofamov1.ListSupervisorsRequ
 	return nil, ctx.Err()
 }
 
-// TestListSupervisors: whichever replica is asked tells what all complain of that can be reached.
+// TestListSupervisors: any replica returns the alarms of all reachable replicas.
 func TestListSupervisors(t *testing.T) {
 	list := []*lofamov1.Supervisor{
 		{Id: "s1", State: lofamov1.State_NORMAL, Alarms: []string{"store slow: a sync takes 1s"}},

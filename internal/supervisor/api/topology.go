@@ -15,8 +15,8 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 )
 
-// GetTopology implements the service. Without a leader a replica tells what its own copy has, and a parent of
-// regions, which changes nothing, what it has of its regions.
+// GetTopology implements the service. Without a leader a replica answers from its own copy. A parent of regions,
+// which changes nothing, answers with the topology of its regions.
 func (s *Server) GetTopology(ctx context.Context, req *lofamov1.GetTopologyRequest) (*lofamov1.Topology, error) {
 	if s.cfg.RegionSupervisors != nil {
 		return s.cfg.Names.Topology().Proto(), nil
@@ -57,7 +57,7 @@ func (s *Server) applyTopology(ctx context.Context, by string, req *lofamov1.App
 		return nil, invalidTopology(err)
 	}
 	var changes []string
-	revision := uint64(0) // of what there is
+	revision := uint64(0) // of the present topology
 	committed, err := s.cfg.Operators.Change(ctx, func(have store.Topology) ([]store.Write, error) {
 		revision = have.Revision
 		if want := req.GetIfRevision(); want != 0 && want != revision {
@@ -79,7 +79,7 @@ func (s *Server) applyTopology(ctx context.Context, by string, req *lofamov1.App
 		}
 		writes, err := store.TopologyWrites(have, to, view.TopologyEvents(have.Topology, to, by, time.Now()))
 		if err == nil {
-			revision = 0 // that of the commit
+			revision = 0 // the revision of the commit
 		}
 		return writes, err
 	})
@@ -110,5 +110,5 @@ func invalidTopology(err error) error {
 	return st.Err()
 }
 
-// maxAudited bounds the changes that one line of the log names.
+// maxAudited bounds the changes that one log line names.
 const maxAudited = 20

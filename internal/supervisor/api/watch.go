@@ -55,8 +55,8 @@ func (s *Server) Watch(req *lofamov1.WatchRequest, stream grpc.ServerStreamingSe
 	return err
 }
 
-// startOf is the revision that a watch begins after: the one asked for, or (0) the newest. It refuses
-// revisions that are still to come: they are another store's. Without a quorum it cannot tell, and lets pass.
+// startOf returns the revision that a watch begins after: the requested one, or the newest for 0. It refuses
+// revisions from the future, which belong to another store. Without a quorum it cannot tell, and accepts them.
 func (s *Server) startOf(ctx context.Context, after uint64) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, proxyTime)
 	defer cancel()
@@ -76,7 +76,7 @@ func (s *Server) startOf(ctx context.Context, after uint64) (uint64, error) {
 	return b.Revision, nil
 }
 
-// watchAtLeader passes a watch for changes as seen on to the leader, which alone sees them.
+// watchAtLeader forwards a watch for uncommitted changes to the leader, which alone sees them.
 func (s *Server) watchAtLeader(ctx context.Context, req *lofamov1.WatchRequest,
 	stream grpc.ServerStreamingServer[lofamov1.WatchResponse]) error {
 	c := s.leader()
@@ -98,19 +98,19 @@ func (s *Server) watchAtLeader(ctx context.Context, req *lofamov1.WatchRequest,
 	}
 }
 
-// watcher is one watch. What is committed and what is seen are sent by a goroutine each: sending blocks
-// where the client does not read, until the handler has returned.
+// watcher is one watch. Two goroutines send committed and uncommitted changes: sending blocks while the client does
+// not read, until the handler has returned.
 type watcher struct {
 	s      *Server
 	stream grpc.ServerStreamingServer[lofamov1.WatchResponse]
 	keep   func(*lofamov1.Event) bool // nil: all
-	seen   <-chan *lofamov1.Event     // nil unless asked for
+	seen   <-chan *lofamov1.Event     // nil unless requested
 
-	mu   sync.Mutex    // one sends at a time
-	sent atomic.Uint64 // revision of what was sent last
+	mu   sync.Mutex    // held while sending
+	sent atomic.Uint64 // revision sent last
 }
 
-// run returns when the watch ends, with the reason for the client. fromNow: say first from where.
+// run returns when the watch ends, with the reason for the client. With fromNow it first sends the starting revision.
 func (w *watcher) run(ctx context.Context, after uint64, fromNow bool) error {
 	sub := w.s.hub.Subscribe(after)
 	defer sub.Close()
@@ -150,7 +150,7 @@ func (w *watcher) send(m any) error {
 	return w.stream.SendMsg(m)
 }
 
-// committed sends what is committed.
+// committed sends committed changes.
 func (w *watcher) committed(ctx context.Context, sub *fanout.Sub) error {
 	for {
 		frames, err := sub.Next(ctx)
@@ -159,7 +159,7 @@ func (w *watcher) committed(ctx context.Context, sub *fanout.Sub) error {
 		}
 		for _, f := range frames {
 			if len(f.Events) == 0 && f.Revision <= w.sent.Load() {
-				continue // a bookmark that says nothing new
+				continue // a bookmark without news
 			}
 			pieces := f.Wire(w.keep)
 			if pieces == nil {
@@ -173,7 +173,7 @@ func (w *watcher) committed(ctx context.Context, sub *fanout.Sub) error {
 	}
 }
 
-// asSeen sends what the leader sees before it is committed.
+// asSeen sends changes that the leader sees before they are committed.
 func (w *watcher) asSeen(ctx context.Context) error {
 	for {
 		select {
@@ -193,7 +193,7 @@ func (w *watcher) asSeen(ctx context.Context) error {
 	}
 }
 
-// refusal is what a client is told when there is nothing more to send.
+// refusal returns the error with which a watch ends.
 func (w *watcher) refusal(err error) error {
 	if gone, ok := asExpired(err, listAgain); ok {
 		return gone

@@ -21,7 +21,7 @@ func TestAnswersAreTakenWhileReportsWait(t *testing.T) {
 	h.fill(t)
 	for range 10 * answerQueue {
 		if !h.Submit(Input{Answer: &awareness.Answered{Nonce: [16]byte{1}, Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: 1}, Arrived: time.Now()}) {
-			h.node(t, "n1-0-0") // what was in hand is done
+			h.node(t, "n1-0-0") // the engine has finished the report in hand
 		}
 	}
 	for deadline := time.Now().Add(wait); len(h.answers) > 0; time.Sleep(time.Millisecond) {
@@ -34,8 +34,8 @@ func TestAnswersAreTakenWhileReportsWait(t *testing.T) {
 	}
 }
 
-// TestAnswerInTheQueueIsHeardFirst: an engine that wakes a little late finds a report and behind it
-// the answer to its challenge in the queue. Neither the report nor the timer brings the verdict about.
+// TestAnswerInTheQueueIsHeardFirst: an engine that wakes a little late finds a report in the queue and, behind it,
+// the answer to its challenge. Neither the report nor the timer may cause a verdict.
 func TestAnswerInTheQueueIsHeardFirst(t *testing.T) {
 	st, ch := memstore.New(100), &asked{}
 	cfg := testConfig(ch)
@@ -56,7 +56,7 @@ func TestAnswerInTheQueueIsHeardFirst(t *testing.T) {
 		t.Fatalf("challenged %q, want n1-0-0", ch.last.Node)
 	}
 	due := time.Now().Add(cfg.Awareness.ChallengeHalf)
-	for due.Sub(term.wake) > 5*time.Millisecond { // what is to be done before the verdict
+	for due.Sub(term.wake) > 5*time.Millisecond { // work that precedes the verdict
 		term.step(term.wake, awareness.Tick{})
 	}
 	e.Submit(say("n0-0-0", fault.HalfHost, 1, fault.Normal, fault.KindSelf))

@@ -15,7 +15,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// timedChange is what the machine changed, and when: a component, a group fault or a warning.
+// timedChange is one change by the machine, with its time: a component, a group fault or a warning.
 type timedChange struct {
 	awareness.Change
 	group   *groupChange
@@ -23,16 +23,16 @@ type timedChange struct {
 	// recovered is a recovery of a half.
 	recovered *recovered
 	at        time.Time
-	merged    int // changes of the same thing that came before and were not committed
+	merged    int // earlier uncommitted changes of the same subject
 }
 
-// groupChange is a group fault as it is now, and its state before.
+// groupChange is the current state of a group fault, and its previous state.
 type groupChange struct {
 	awareness.GroupStatus
 	was fault.State
 }
 
-// subject is what a change is of.
+// subject identifies what changed: a component, a group fault or a warning.
 type subject struct {
 	node      fault.NodeID
 	component fault.Component
@@ -59,24 +59,24 @@ func (c *timedChange) subject() subject {
 //	                                  └─merged─┘ (while the store takes nothing)
 type batch struct {
 	changes []timedChange
-	nodes   []fault.NodeID // whose documents are to be written, each once
-	origins []fault.Origin // whose inbox positions are to be written, each once
+	nodes   []fault.NodeID // nodes whose documents must be written, each once
+	origins []fault.Origin // origins whose inbox positions must be written, each once
 	reports []fault.ReportID
 
 	hasNode   map[fault.NodeID]bool
 	hasOrigin map[fault.Origin]bool
 
-	// From here on set when sealed.
+	// The fields below are set when the batch is sealed.
 	statuses   []awareness.NodeStatus
-	told       map[fault.NodeID]recoveries // of those nodes that had any
+	told       map[fault.NodeID]recoveries // only nodes that had recoveries
 	inbox      []store.InboxPosition
-	commitTime time.Duration // what a commit takes nowadays
+	commitTime time.Duration // current mean duration of a commit
 
-	write *write // what an operator changes: then there is nothing else
+	write *write // an operator's change; the batch then holds nothing else
 }
 
-// begins reports whether the batch only says that components were first heard of, and are NORMAL. No verdict and no
-// response waits for that.
+// begins reports whether the batch contains only first reports of NORMAL components. No verdict and no response waits
+// for such a batch.
 func (b *batch) begins() bool {
 	for i := range b.changes {
 		c := &b.changes[i]
@@ -93,10 +93,10 @@ func newBatch() *batch {
 
 func (b *batch) empty() bool { return b.ops() == 0 }
 
-// ops is the number of store operations that the batch will take.
+// ops returns the number of store operations in the batch.
 func (b *batch) ops() int { return len(b.changes) + len(b.nodes) + len(b.origins) }
 
-// touchNode says whether the node is new to the batch.
+// touchNode adds a node and reports whether it is new to the batch.
 func (b *batch) touchNode(id fault.NodeID) bool {
 	if b.hasNode[id] {
 		return false
@@ -113,8 +113,8 @@ func (b *batch) touchOrigin(o fault.Origin) {
 	}
 }
 
-// merge puts a later sealed batch into a sealed one: of each thing the newest state counts, and of each
-// component the number of its changes. It returns the nodes of which both had a document.
+// merge merges a later sealed batch into a sealed one. For each subject the newest state wins, and the merged changes
+// of each component are counted. It returns the nodes that had a document in both.
 func (b *batch) merge(later *batch) (twice []fault.NodeID) {
 	at := make(map[subject]int, len(b.changes))
 	for i := range b.changes {
@@ -167,9 +167,8 @@ func (b *batch) merge(later *batch) (twice []fault.NodeID) {
 	return twice
 }
 
-// render turns a sealed batch into what the store takes. To the age of what was observed it adds
-// the wait in the batch and what a commit takes nowadays, since the event is read as being of the
-// commit but must be written before it.
+// render turns a sealed batch into a store batch. To the age of each observation it adds the wait in the batch and
+// the mean duration of a commit: the event carries the time of the commit but must be written before it.
 func (b *batch) render(now time.Time, names *view.Names) (store.Batch, error) {
 	if b.write != nil {
 		return b.write.Batch(), nil
@@ -199,7 +198,7 @@ func (b *batch) render(now time.Time, names *view.Names) (store.Batch, error) {
 	return out, nil
 }
 
-// render makes the event of a change and, of a group or a warning, puts its new value into above.
+// render returns the event of a change. For a group or a warning it also stores the new value in above.
 func (c *timedChange) render(now time.Time, commitTime time.Duration, names *view.Names, above map[string][]byte) (*lofamov1.Event, error) {
 	var ev *lofamov1.Event
 	var err error

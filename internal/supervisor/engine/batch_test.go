@@ -12,8 +12,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestWaitingChangesAreBounded while the store takes nothing: of each component the newest state is kept,
-// and the number of its changes.
+// TestWaitingChangesAreBounded: while the store blocks, the engine keeps the newest state of each component and the
+// number of its changes.
 func TestWaitingChangesAreBounded(t *testing.T) {
 	h := start(t, memstore.New(10_000), func(c *Config) { c.BatchOps = 1 })
 	h.report(1, true, fault.ComponentPower, fault.Normal)
@@ -24,12 +24,12 @@ func TestWaitingChangesAreBounded(t *testing.T) {
 	states := []fault.State{fault.Sick, fault.Normal}
 	for i := range n { // the last is NORMAL
 		for !h.reportDigest(fault.Seq(i+2), fault.ComponentMemory, states[i%2]) {
-			h.node(t, "n1-0-0") // gives the engine its turn
+			h.node(t, "n1-0-0") // lets the engine run
 		}
 	}
 	h.taken(t)
 	unblock()
-	if _, err := h.Write(t.Context(), store.Write{}); err != nil { // what waits is committed before it
+	if _, err := h.Write(t.Context(), store.Write{}); err != nil { // waiting batches are committed first
 		t.Fatal(err)
 	}
 	events, _, err := h.store.Events(t.Context(), 0, 0, nil)
@@ -53,7 +53,7 @@ func TestWaitingChangesAreBounded(t *testing.T) {
 	}
 }
 
-// reportDigest submits a digest; false: there was no room.
+// reportDigest submits a digest. It returns false if there was no room.
 func (h *harness) reportDigest(seq fault.Seq, c fault.Component, st fault.State) bool {
 	id := fault.ReportID{Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: 2, Seq: seq}
 	return h.Submit(Input{Reports: &Reports{Path: fault.PathDirect, List: []fault.Report{{ID: id, Digest: true, Observations: []fault.Observation{
@@ -61,8 +61,8 @@ func (h *harness) reportDigest(seq fault.Seq, c fault.Component, st fault.State)
 	}}}}})
 }
 
-// TestAboveIsRestored: a new leader knows the group faults and warnings that were committed; of nodes that
-// the torus no longer has it knows none.
+// TestAboveIsRestored: a new leader restores the committed group faults and warnings, except those of nodes that the
+// torus no longer has.
 func TestAboveIsRestored(t *testing.T) {
 	st := memstore.New(100)
 	put := func(key string, m proto.Message) store.KV {

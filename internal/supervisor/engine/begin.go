@@ -72,11 +72,11 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (_ *term, err e
 	if e.cfg.Revoked != nil {
 		t.step(now, e.cfg.Revoked())
 	}
-	t.step(now, awareness.Tick{}) // for the first wake-up
+	t.step(now, awareness.Tick{}) // sets the first wake-up
 	return t, nil
 }
 
-// restoreAbove puts back what stood above the nodes. What is of nodes that the torus no longer has is left out.
+// restoreAbove restores the group faults and warnings. It skips those of nodes that the torus no longer has.
 func (t *term) restoreAbove(snap store.Snapshot) error {
 	var groups []awareness.GroupStatus
 	for _, doc := range snap.Groups {

@@ -15,7 +15,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// counter counts what is committed.
+// counter counts committed reports.
 type counter struct{ committed atomic.Int64 }
 
 func (c *counter) Answer(_ To, ack *lofamov1.Ack) {
@@ -36,14 +36,14 @@ func big(dims grid.Dims) func(*Config) {
 	}
 }
 
-// ownComponents are those of which a half is believed at its word.
+// ownComponents are the components whose state a half reports with authority.
 var ownComponents = []fault.Component{
 	fault.ComponentDNPCore, fault.ComponentServiceNetwork, fault.ComponentMemory, fault.ComponentPeripheral0,
 	fault.ComponentPeripheral1, fault.ComponentTemperature, fault.ComponentPower, fault.ComponentVoltage,
 }
 
-// BenchmarkChanges is distinct state changes, committed by three members on disk and acknowledged: reports
-// whose signatures are verified already, so many of one origin together.
+// BenchmarkChanges measures distinct state changes, committed by three etcd members on disk and acknowledged. The
+// reports' signatures are already verified, so many reports of one origin arrive together.
 func BenchmarkChanges(b *testing.B) {
 	for _, together := range []int{64, 1} {
 		b.Run(fmt.Sprint(together, " together"), func(b *testing.B) { benchmarkChanges(b, together) })

@@ -13,23 +13,23 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// answerTo is one way to answer.
+// answerTo is one way to answer a report.
 type answerTo struct {
 	answerer Answerer
 	to       To
 }
 
-// maxAnswers bounds the copies of one report that are answered with one commit.
+// maxAnswers bounds the copies of one report that one commit answers.
 const maxAnswers = 4
 
-// result is what the committer says of a batch.
+// result is the committer's result for a batch.
 type result struct {
 	revision uint64
 	took     time.Duration
 	err      error
 }
 
-// commitBatches is the committer: one transaction at a time.
+// commitBatches is the committer. It runs one transaction at a time.
 func (t *term) commitBatches(ctx context.Context, work <-chan *batch, results chan<- result) {
 	for b := range work {
 		start := time.Now()
@@ -42,8 +42,8 @@ func (t *term) commitBatches(ctx context.Context, work <-chan *batch, results ch
 	}
 }
 
-// awaitCommit has a copy that came another way answered with the commit of the report too, if that is
-// still to come.
+// awaitCommit registers a copy of a report that arrived another way, so that the report's commit acknowledges both.
+// It returns false if the report is not waiting for a commit.
 func (t *term) awaitCommit(id fault.ReportID, to answerTo) bool {
 	list, ok := t.waiting[id]
 	if ok && len(list) < maxAnswers && !slices.Contains(list, to) {
@@ -52,15 +52,15 @@ func (t *term) awaitCommit(id fault.ReportID, to answerTo) bool {
 	return ok
 }
 
-// sealFull seals a batch that is large enough. It is for between two inputs only: what is sealed must
-// hold all that the map and the inbox know.
+// sealFull seals a batch that is large enough. Call it only between two inputs: a sealed batch must hold all that the
+// map and the inbox know.
 func (t *term) sealFull() {
 	if t.open.ops() >= t.e.cfg.BatchOps {
 		t.seal()
 	}
 }
 
-// seal closes the open batch with the state of its nodes and inbox positions as they are now.
+// seal closes the open batch with the current state of its nodes and inbox positions.
 func (t *term) seal() {
 	b := t.open
 	for _, id := range b.nodes {
@@ -82,12 +82,12 @@ func (t *term) seal() {
 	}
 }
 
-// maxSealed is how many batches may wait for the store before they are merged: what waits is then bounded by
-// the components that there are.
+// maxSealed is how many batches may wait for the store before they are merged. Merging bounds the waiting changes by
+// the number of components.
 const maxSealed = 16
 
-// mergeSealed makes of all batches in a row, which a store that takes nothing has left lying, one. What an
-// operator writes stays where it is between them.
+// mergeSealed merges runs of adjacent batches that piled up while the store was blocked. Operators' writes keep their
+// place between them.
 func (t *term) mergeSealed() {
 	out := t.sealed[:0]
 	for _, b := range t.sealed {
@@ -97,18 +97,18 @@ func (t *term) mergeSealed() {
 			continue
 		}
 		for _, id := range out[last].merge(b) {
-			t.touched[id]-- // it is committed once, not twice
+			t.touched[id]-- // one commit instead of two
 		}
 	}
 	clear(t.sealed[len(out):])
 	t.sealed = out
 }
 
-// gatherStarts is how long a batch waits for more nodes that start, unless anything else comes first. A cluster that
-// starts would else commit five times a node.
+// gatherStarts is how long a batch waits for more starting nodes, unless another change arrives first. Without it, a
+// starting cluster would commit five times per node.
 const gatherStarts = 250 * time.Millisecond
 
-// launch gives the committer, which is idle, the oldest batch.
+// launch gives the oldest batch to the committer, which must be idle.
 func (t *term) launch(work chan<- *batch) {
 	if len(t.sealed) == 0 {
 		if t.open.empty() || t.open.begins() && time.Since(t.open.changes[0].at) < gatherStarts {
@@ -122,7 +122,7 @@ func (t *term) launch(work chan<- *batch) {
 	work <- t.inflight
 }
 
-// ended takes the end of a commit. Any error but that of a write that came too late ends the term.
+// ended handles the end of a commit. Any error ends the term, except that of a write that came too late.
 func (t *term) ended(r result) error {
 	t.e.commitBegan.Store(nil)
 	w := t.inflight.write
@@ -144,7 +144,7 @@ func (t *term) ended(r result) error {
 	return nil
 }
 
-// finish does what follows a commit: the map, the acks, the metrics.
+// finish updates the map, sends the acks and records metrics after a commit.
 func (t *term) finish(r result) {
 	b, m := t.inflight, t.e.cfg.Metrics
 	t.inflight = nil
@@ -181,7 +181,7 @@ func (t *term) finish(r result) {
 	t.acknowledge(b)
 }
 
-// acknowledge answers the reports of a committed batch, many of one origin in one ack.
+// acknowledge answers the reports of a committed batch, with one ack for many reports of one origin.
 func (t *term) acknowledge(b *batch) {
 	type group struct {
 		answerTo

@@ -2,6 +2,6 @@
 
 package engine
 
-// confirms says that a leader asks a quorum before it answers. The tag is for the test that shows that leaders
-// which do not are found.
+// confirms says that a leader asks a quorum before it answers. The build tag serves the test that proves that a
+// leader without this check is detected.
 const confirms = true

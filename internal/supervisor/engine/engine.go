@@ -1,14 +1,13 @@
-// Package engine is the leader's heart: one goroutine that owns the inbox and the awareness
-// machine, takes evidence in, and has what changed committed before anything is acknowledged.
+// Package engine is the core of the leader: one goroutine that owns the inbox and the awareness machine. It takes in
+// evidence and commits the resulting changes before it acknowledges anything.
 //
 //	Submit ──► queue ──► inbox ──► awareness ──► batch ──► committer ──► store
 //	                                   │                      │
 //	                              challenges          COMMITTED acks, metrics
 //
-// While one transaction is in flight, what comes in collects for the next. A term ends with its
-// context or with the first commit that the store refuses; then everything volatile is dropped and
-// nothing that was not committed has been acknowledged. It verifies no signatures and knows no
-// sockets.
+// While one transaction is in flight, new changes collect for the next one. A term ends with its context or with the
+// first commit that the store refuses. The engine then drops all volatile state, and has acknowledged nothing
+// uncommitted. It verifies no signatures and opens no sockets.
 package engine
 
 import (
@@ -29,10 +28,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// ErrNotLeading says that this replica does not lead, or does so no longer.
+// ErrNotLeading says that this replica is not, or is no longer, the leader.
 var ErrNotLeading = errors.New("this replica does not lead")
 
-// Store is what the engine needs of the store; its methods block until the store answers.
+// Store is the part of the store that the engine uses. Its methods block until the store answers.
 type Store interface {
 	Load(ctx context.Context) (store.Snapshot, error)
 	// Confirm fails with store.ErrNotLeader when the fence is gone.
@@ -40,54 +39,52 @@ type Store interface {
 	Writer(fence store.Fence, meta store.Meta, snap store.Snapshot) (store.Committer, error)
 }
 
-// To says where an ack goes: the address from which the report came (empty when it came by
-// gossip), the number of our report socket at which it came, and whether the sender is another
-// node, which relayed it.
+// To is the destination of an ack: the report's source address (empty if it came by gossip), the number of the report
+// socket that received it, and whether the sender is another node that relayed it.
 type To struct {
 	Addr    string
 	Socket  uint8
 	Relayed bool
 }
 
-// Answerer sends acks to agents. It never blocks and may drop: agents ask again.
+// Answerer sends acks to agents. It never blocks and may drop acks: agents retry.
 type Answerer interface {
 	Answer(to To, ack *lofamov1.Ack)
 }
 
 // Challenger sends challenges to nodes. It never blocks.
 type Challenger interface {
-	// Challenge says false when it was dropped.
+	// Challenge returns false if it dropped the challenge.
 	Challenge(c awareness.Challenge) bool
-	// Behind is how long a challenge waits at present until it is sent.
+	// Behind returns the present delay before a challenge is sent.
 	Behind() time.Duration
 }
 
-// Reports are verified reports of one origin that came together, and what the origin said with them
-// of how its reports fare (nil: nothing).
+// Reports are verified reports of one origin that arrived together, and the origin's delivery status at that time
+// (nil: none).
 type Reports struct {
 	List   []fault.Report
 	Path   fault.Path
 	Hops   []fault.Hop
 	Status *lofamov1.DeliveryStatus
-	// Health is what the origin said of the halves of its node.
+	// Health is the origin's status of its node's halves.
 	Health servicenet.Health
-	// Words is a number for a single whole digest by which its restatements are recognised; 0: none.
+	// Words identifies a single full digest so that its restatements can be recognised; 0: none.
 	Words uint64
 }
 
-// digests says whether there is nothing but digests.
+// digests reports whether all reports are digests.
 func (r *Reports) digests() bool {
 	return r != nil && !slices.ContainsFunc(r.List, func(r fault.Report) bool { return !r.Digest })
 }
 
-// Input is verified evidence: reports with the way to answer them, or digests that say nothing new with the
-// way to ask for the whole, or an answer to a challenge, or what memberlist believes. It is taken whole or
-// not at all.
+// Input is verified evidence: reports with the way to answer them, restated digests with the way to request the full
+// ones, an answer to a challenge, or memberlist's view. The engine accepts or drops it as a whole.
 type Input struct {
 	Reports  *Reports
 	To       To
 	Answerer Answerer
-	Arrived  time.Time // at this replica; the time in queues counts to the age
+	Arrived  time.Time // at this replica; time spent in queues adds to the age
 	Held     time.Duration
 
 	Restated []Restated // at most MaxRestated
@@ -95,7 +92,7 @@ type Input struct {
 
 	Answer *awareness.Answered
 	Gossip *awareness.GossipOpinion
-	// Foreign is what other regions have found of their nodes at the border.
+	// Foreign are the verdicts of other regions on their nodes at the border.
 	Foreign []awareness.ForeignVerdict
 	// Revoked announces that Config.Revoked returns a new list.
 	Revoked bool
@@ -105,47 +102,45 @@ type Input struct {
 type Config struct {
 	Awareness awareness.Config
 	Meta      store.Meta
-	// Queue bounds the inputs that wait, and as many with digests alone; 0 stands for 4,096. When it is
-	// full new ones are dropped and counted: reports are tried again by their senders, digests are
-	// replaced by the next.
+	// Queue bounds the waiting inputs, and separately those that hold only digests; 0 means 4,096. When it is full,
+	// new inputs are dropped and counted: senders retry reports, and the next digest replaces a lost one.
 	Queue int
-	// Backlog bounds the reports that wait for their commit; 0 stands for 8,192. Beyond it the queue
-	// is left to fill up, which is how a slow store is felt by the senders.
+	// Backlog bounds the reports that wait for their commit; 0 means 8,192. Beyond it the engine lets the queue fill
+	// up, which pushes back on the senders of a slow store.
 	Backlog int
-	// BatchOps is the number of operations from which on a batch takes no more; 0 stands for 2,000, which
-	// take about 50 ms. Where nothing waits a batch is as small as it comes.
+	// BatchOps is the number of operations at which a batch is sealed; 0 means 2,000, which take about 50 ms. A batch
+	// is committed at any smaller size if the committer is idle.
 	BatchOps   int
 	Challenger Challenger
 	Metrics    *metrics.Metrics
 	Logger     *slog.Logger
 	// Names gives events their coordinates, and follows the stored topology.
 	Names *view.Names
-	// Seed is the topology that the first leader of a cluster stores; nil: the store has none, and Awareness
-	// and Names say what nodes there are.
+	// Seed is the topology that the first leader of a cluster stores. With nil the store holds no topology, and
+	// Awareness and Names define the nodes.
 	Seed *topology.Topology
-	// Marks follow the stored maintenance marks; nil: there are none.
+	// Marks follow the stored maintenance marks; nil: none.
 	Marks *view.Marks
-	// Masks follow the stored masks of links; nil: there are none.
+	// Masks follow the stored masks of links; nil: none.
 	Masks *view.Masks
-	// Revoked returns the nodes with revoked certificates; nil: there are none.
+	// Revoked returns the nodes with revoked certificates; nil: none.
 	Revoked func() awareness.Revoked
 }
 
-// Engine survives the terms of leadership; Lead runs one. Its other methods may be called from any
-// goroutine at any time.
+// Engine outlives terms of leadership; Lead runs one term. All other methods are safe for concurrent use at any time.
 type Engine struct {
 	cfg     Config
 	store   Store
 	in      chan Input
-	digests chan Input // nothing but digests: nodes live, and hear that they are heard, while reports wait for the store
-	answers chan Input // to challenges: a flood of reports, or a store that does not answer, is not felt there
+	digests chan Input // digests only: nodes stay live and get acks while reports wait for the store
+	answers chan Input // to challenges; neither a flood of reports nor a blocked store delays them
 	details chan detail
 	asks    chan ask
 	writes  chan write
 	whys    chan why
-	// commitBegan is when the commit under way was begun, by the monotonic clock; nil: none is.
+	// commitBegan is the start of the commit in flight, by the monotonic clock; nil: none.
 	commitBegan atomic.Pointer[time.Time]
-	// changing has room for one: operators' changes come one after the other.
+	// changing has room for one: operators' changes run one after the other.
 	changing chan struct{}
 	term     atomic.Pointer[term]
 	seen     hub
@@ -168,13 +163,13 @@ func New(cfg Config, st Store) *Engine {
 	}
 }
 
-// answerQueue bounds the answers to challenges that wait.
+// answerQueue bounds the waiting answers to challenges.
 const answerQueue = 1024
 
-// Leading says whether a term is running.
+// Leading reports whether a term is running.
 func (e *Engine) Leading() bool { return e.term.Load() != nil }
 
-// Term is a number for the term that is running, which no other has; 0: none is.
+// Term returns a unique number for the running term; 0: none.
 func (e *Engine) Term() uint64 {
 	if t := e.term.Load(); t != nil {
 		return uint64(t.confirmer.fence.Rev)
@@ -182,7 +177,7 @@ func (e *Engine) Term() uint64 {
 	return 0
 }
 
-// Committing is how long the commit under way takes by now; 0: none is.
+// Committing returns how long the commit in flight has taken so far; 0: none.
 func (e *Engine) Committing() time.Duration {
 	if at := e.commitBegan.Load(); at != nil {
 		return max(1, time.Since(*at))
@@ -190,7 +185,7 @@ func (e *Engine) Committing() time.Duration {
 	return 0
 }
 
-// Submit hands evidence in without blocking. False means that it was dropped.
+// Submit submits evidence without blocking. It returns false if the evidence was dropped.
 func (e *Engine) Submit(in Input) bool {
 	queue := e.in
 	switch {
@@ -208,8 +203,8 @@ func (e *Engine) Submit(in Input) bool {
 	}
 }
 
-// Seen subscribes to changes before their commit. The channel is closed when the term ends or the
-// subscriber is more than buffer changes behind. It fails with ErrNotLeading.
+// Seen subscribes to changes before their commit. The channel is closed when the term ends or when the subscriber
+// falls more than buffer changes behind. It fails with ErrNotLeading.
 func (e *Engine) Seen(buffer int) (changes <-chan *lofamov1.Event, cancel func(), err error) {
 	return e.seen.subscribe(buffer)
 }

@@ -93,7 +93,7 @@ type harness struct {
 	stop  context.CancelFunc
 }
 
-// testConfig is of an engine for a 2x2x1 torus in which nothing happens by itself.
+// testConfig configures an engine for a 2x2x1 torus in which nothing happens by itself.
 func testConfig(ch Challenger) Config {
 	dims := grid.Dims{X: 2, Y: 2, Z: 1}
 	ids := make(map[grid.Coord]fault.NodeID)
@@ -115,7 +115,7 @@ func start(t *testing.T, st *memstore.Store, spoil func(*Config)) *harness {
 	return startOn(t, st, st, spoil)
 }
 
-// startOn is start with what stands between the engine and its store.
+// startOn is start with a layer between the engine and its store.
 func startOn(t *testing.T, st *memstore.Store, between Store, spoil func(*Config)) *harness {
 	t.Helper()
 	h := &harness{store: st, box: newBox(), ended: make(chan error, 1)}
@@ -164,7 +164,7 @@ func (h *harness) node(t *testing.T, id fault.NodeID) view.Entry {
 	return list[0]
 }
 
-// taken waits until everything submitted has been taken in.
+// taken waits until the engine has processed all submitted inputs.
 func (h *harness) taken(t *testing.T) {
 	t.Helper()
 	for deadline := time.Now().Add(wait); len(h.in)+len(h.digests) > 0; time.Sleep(time.Millisecond) {
@@ -172,7 +172,7 @@ func (h *harness) taken(t *testing.T) {
 			t.Fatal("the queue does not empty")
 		}
 	}
-	h.node(t, "n1-0-0") // what was in hand is done
+	h.node(t, "n1-0-0") // the engine has finished the input in hand
 }
 
 func TestCommitThenAck(t *testing.T) {
@@ -181,7 +181,7 @@ func TestCommitThenAck(t *testing.T) {
 	defer unblock()
 	h.report(1, false, fault.ComponentMemory, fault.Sick)
 	h.taken(t)
-	// What is not committed is neither shown nor acknowledged.
+	// Uncommitted changes are neither shown nor acknowledged.
 	if e := h.node(t, "n1-0-0"); e.Status.State != fault.Unknown || e.Revision != 0 {
 		t.Errorf("before the commit the map says %s at %d", e.Status.State, e.Revision)
 	}
@@ -206,7 +206,7 @@ func TestBatchesWhileACommitIsInFlight(t *testing.T) {
 	for i := range n {
 		h.report(fault.Seq(i+1), false, fault.ComponentMemory, fault.Sick)
 	}
-	h.report(1, false, fault.ComponentMemory, fault.Sick) // a copy of one in flight, and one that came another way
+	h.report(1, false, fault.ComponentMemory, fault.Sick) // a copy of one in flight, by another path
 	h.Submit(Input{
 		Reports: &Reports{Path: fault.PathDirect, List: []fault.Report{{ID: fault.ReportID{
 			Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: 2, Seq: 1,
@@ -259,7 +259,7 @@ func TestDigestsAreNotCommitted(t *testing.T) {
 	}
 }
 
-// awaitEvents waits until the store has some events.
+// awaitEvents waits until the store has at least n events.
 func awaitEvents(t *testing.T, h *harness, n int) []*lofamov1.Event {
 	t.Helper()
 	for deadline := time.Now().Add(wait); ; time.Sleep(time.Millisecond) {
@@ -298,7 +298,7 @@ func TestLeadershipLostMidway(t *testing.T) {
 	if _, err := h.Map(t.Context()); !errors.Is(err, ErrNotLeading) {
 		t.Errorf("it still answers: %v", err)
 	}
-	// The sender tries again, and the change is made once.
+	// The sender retries, and the change is made once.
 	next.report(1, false, fault.ComponentMemory, fault.Sick)
 	next.box.await(t, 1)
 	n := 0
@@ -350,8 +350,8 @@ func TestBacklogIsFelt(t *testing.T) {
 	h.box.await(t, 1)
 }
 
-// TestDigestsAreTakenWhileReportsWait for the store: halves are not given up for it, nor do they take their
-// service network for dead.
+// TestDigestsAreTakenWhileReportsWait for the store: the leader does not give up halves meanwhile, and they do not
+// consider their service network dead.
 func TestDigestsAreTakenWhileReportsWait(t *testing.T) {
 	h := start(t, memstore.New(100), func(c *Config) { c.Backlog, c.Queue = 2, 2 })
 	unblock := h.store.Block()
@@ -373,8 +373,7 @@ func TestDigestsAreTakenWhileReportsWait(t *testing.T) {
 	}
 }
 
-// fill submits as many reports as wait for a store that does not answer, and as many as there is room for
-// behind them.
+// fill submits reports until a blocked store's backlog and the queue behind it are full.
 func (h *harness) fill(t *testing.T) {
 	t.Helper()
 	for n, tries := 0, 0; n < h.cfg.Backlog+cap(h.in); tries++ {
@@ -385,7 +384,7 @@ func (h *harness) fill(t *testing.T) {
 		if h.Submit(Input{Reports: &Reports{Path: fault.PathDirect, List: []fault.Report{{ID: id}}}, Answerer: h.box, Arrived: time.Now()}) {
 			n++
 		}
-		h.node(t, "n1-0-0") // gives the engine its turn
+		h.node(t, "n1-0-0") // lets the engine run
 	}
 }
 
@@ -411,7 +410,7 @@ func TestSeen(t *testing.T) {
 	case <-time.After(wait):
 		t.Fatal("nothing seen before the commit")
 	}
-	// One report makes several changes: of the component, of the half that speaks, of the node.
+	// One report makes several changes: of the component, of the reporting half and of the node.
 	h.taken(t)
 	if _, ok := <-small; !ok {
 		t.Error("a subscriber lost what there was room for")

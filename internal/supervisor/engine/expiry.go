@@ -8,17 +8,17 @@ import (
 
 type mark = *lofamov1.Maintenance
 
-// expiry knows when the time of maintenance marks is over. A mark tells it by a wall clock, which people
-// read; a leader turns that into its own steady clock once, when it first sees the mark, so that a clock
-// that is set back or forth ends nothing early and keeps nothing for ever.
+// expiry tracks when maintenance marks expire. A mark states its end by the wall clock, for people. A leader converts
+// that to its own monotonic clock once, when it first sees the mark. A clock that is set back or forth then neither
+// ends a mark early nor keeps it for ever.
 type expiry struct{ ends map[string]end }
 
 type end struct {
 	until time.Time // as marked
-	at    time.Time // by this leader's steady clock
+	at    time.Time // by this leader's monotonic clock
 }
 
-// step returns the marks whose time is over, and when the next one's is; zero: none has a time.
+// step returns the expired marks and the time of the next expiry; zero: no mark expires.
 func (x *expiry) step(now time.Time, marks []mark) (over []mark, wake time.Time) {
 	ends := make(map[string]end, len(x.ends))
 	for _, m := range marks {
@@ -28,7 +28,7 @@ func (x *expiry) step(now time.Time, marks []mark) (over []mark, wake time.Time)
 		until := m.GetUntil().AsTime()
 		e, ok := x.ends[m.GetNode()]
 		if !ok || !e.until.Equal(until) {
-			e = end{until, now.Add(until.Sub(now))} // until has no steady clock: the walls are compared
+			e = end{until, now.Add(until.Sub(now))} // until has no monotonic reading, so Sub compares wall clocks
 		}
 		ends[m.GetNode()] = e
 		switch {

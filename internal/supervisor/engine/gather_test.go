@@ -10,7 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestStartingNodesShareCommits reports components that are NORMAL from the first, over 200 ms.
+// TestStartingNodesShareCommits reports components that are NORMAL from the start, over 200 ms.
 func TestStartingNodesShareCommits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, memstore.New(100), nil)
@@ -33,7 +33,7 @@ func TestStartingNodesShareCommits(t *testing.T) {
 	})
 }
 
-// TestFaultDoesNotWaitForStartingNodes reports a fault while the news of a start waits for its commit.
+// TestFaultDoesNotWaitForStartingNodes reports a fault while a node's start waits for its commit.
 func TestFaultDoesNotWaitForStartingNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, memstore.New(100), nil)
@@ -52,7 +52,7 @@ func TestFaultDoesNotWaitForStartingNodes(t *testing.T) {
 	})
 }
 
-// revision returns that of the newest commit.
+// revision returns the revision of the newest commit.
 func (h *harness) revision(t *testing.T) uint64 {
 	t.Helper()
 	_, rev, err := h.store.Events(t.Context(), 0, 0, nil)

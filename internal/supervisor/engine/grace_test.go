@@ -10,8 +10,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestNewLeaderWaits one digest period before any new FAILED, however clear the evidence is: what it has not
-// heard yet may say otherwise.
+// TestNewLeaderWaits: a new leader waits one digest period before any new FAILED, however clear the evidence is,
+// because evidence that it has not received yet may contradict it.
 func TestNewLeaderWaits(t *testing.T) {
 	st, ch := memstore.New(100), &asked{}
 	cfg := testConfig(ch)
@@ -38,7 +38,7 @@ func TestNewLeaderWaits(t *testing.T) {
 		}
 		return 0, false
 	}
-	for range 100 { // in the time that the machine asks for: no clock is waited for
+	for range 100 { // uses the machine's wake-up times instead of waiting for a clock
 		if at, ok := failed(); ok {
 			if at < grace {
 				t.Errorf("FAILED after %s, within the %s that a new leader waits", at, grace)

@@ -6,11 +6,11 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// hub passes changes on to subscribers before they are committed. A subscriber whose buffer is
-// full is cut off: its channel is closed.
+// hub publishes changes to subscribers before they are committed. A subscriber with a full buffer is cut off: its
+// channel is closed.
 type hub struct {
 	mu   sync.Mutex
-	subs map[chan *lofamov1.Event]struct{} // nil while nobody leads
+	subs map[chan *lofamov1.Event]struct{} // nil while this replica does not lead
 }
 
 func (h *hub) open() {

@@ -15,10 +15,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Change has an operator's change of the topology or of maintenance marks committed, and returns the
-// revision. change gets the topology as it is and returns what to write, or nothing; there is one change at
-// a time, so what it sees is what it changes. When it returns after a change of the topology, the map
-// follows the new one. It fails with ErrNotLeading, also without a quorum, and with what change fails with.
+// Change commits an operator's change of the topology or of maintenance marks, and returns the revision. The function
+// change receives the current topology and returns the writes, or none. Changes run one at a time, so change always
+// sees the state that it modifies. When Change returns after a change of the topology, the map follows the new
+// topology. It fails with ErrNotLeading, also without a quorum, and with any error of change.
 func (e *Engine) Change(ctx context.Context, change func(store.Topology) ([]store.Write, error)) (uint64, error) {
 	select {
 	case e.changing <- struct{}{}:
@@ -50,14 +50,14 @@ func (e *Engine) Change(ctx context.Context, change func(store.Topology) ([]stor
 	return rev, nil
 }
 
-// topologyChanged ends a term whose machine knows other nodes or places than those that count now. Nothing of
-// it was left to commit.
+// topologyChanged ends a term whose machine has other nodes or places than the current topology. No batch of the term
+// is left to commit.
 type topologyChanged struct{ told func() }
 
 func (topologyChanged) Error() string { return "the topology has changed" }
 
-// follow does what follows a committed write: the marks, and the reply. After a change of the places it
-// returns what ends the term; the reply is then given when the next one works.
+// follow updates the marks and sends the reply after a committed write. After a change of places it returns the error
+// that ends the term; the reply then follows once the next term runs.
 func (t *term) follow(w *write, r result) error {
 	if r.err == nil && t.e.cfg.Marks != nil {
 		set, ended, err := store.MaintenanceIn(w.Write)
@@ -78,17 +78,16 @@ func (t *term) follow(w *write, r result) error {
 		return topologyChanged{told}
 	}
 	if w.ends {
-		t.pausing = false // it was refused
+		t.pausing = false // the write was refused
 	}
 	told()
 	return nil
 }
 
-// Lead runs one term of leadership: it loads the committed map and works on until the context ends or the
-// store refuses a commit. It returns the reason. When nodes change their places it begins again at once with the
-// map as it is committed: what stays is known, what is new is UNKNOWN, and nobody is FAILED anew before a
-// digest period has passed. What waits in the queues is not lost. Other changes of the topology, such as labels,
-// it follows as it goes.
+// Lead runs one term of leadership: it loads the committed map and works until the context ends or the store refuses
+// a commit. It returns the reason. When nodes change places, it restarts at once from the committed map: remaining
+// nodes keep their state, new ones are UNKNOWN, and no node newly becomes FAILED within the first digest period.
+// Queued inputs are not lost. Lead applies other changes of the topology, such as labels, without a restart.
 func (e *Engine) Lead(ctx context.Context, fence store.Fence) error {
 	t, err := e.newTerm(ctx, fence)
 	if err != nil {
@@ -132,8 +131,8 @@ func (e *Engine) Lead(ctx context.Context, fence store.Fence) error {
 	}
 }
 
-// takeOver goes on with what a change of the topology leaves of the term before: what is remembered of
-// reports, and the writes that came after the change.
+// takeOver inherits the state that survives a change of the topology: the report log, and the writes that came after
+// the change.
 func (t *term) takeOver(before *term) {
 	t.log, t.senders = before.log, before.senders
 	for _, b := range before.sealed {
@@ -144,19 +143,19 @@ func (t *term) takeOver(before *term) {
 	}
 }
 
-// end releases those who wait for an answer of the term.
+// end releases all callers that wait for an answer of the term.
 func (t *term) end() {
 	close(t.done)
 	t.cancel()
 	t.confirmer.stop()
 }
 
-// settle makes what is stored and what this replica knows of the topology and the marks the same. The first
-// leader of a cluster stores the topology of its configuration. What is stored of a node that has another
-// place by now, or none, is deleted: it would be taken for true when the node comes back there.
+// settle makes the store and this replica agree on the topology and the marks. The first leader of a cluster stores
+// its configured topology. Stored documents of a node that has another place by now, or none, are deleted: they would
+// be wrong when the node returns to its old place.
 func (e *Engine) settle(ctx context.Context, committer store.Committer, snap *store.Snapshot) error {
 	if e.cfg.Seed == nil {
-		return nil // nothing but what Names says
+		return nil // the topology is as Names has it
 	}
 	commit := func(b store.Batch) error {
 		rev, err := committer.Commit(ctx, b)
@@ -205,9 +204,8 @@ func (e *Engine) settle(ctx context.Context, committer store.Committer, snap *st
 	return nil
 }
 
-// forget takes out of a snapshot what it has of places that nodes have left, and returns the keys of that and
-// the events that tell of what has come to an end with it. The group faults of nodes that stay are for the
-// machine to judge.
+// forget removes the entries of vacated places from a snapshot. It returns their keys and the events that end their
+// faults. It leaves group faults of remaining nodes to the machine.
 func (e *Engine) forget(snap *store.Snapshot, now time.Time) (keys []string, events []*lofamov1.Event) {
 	left := make(map[string]bool)
 	snap.Nodes = slices.DeleteFunc(snap.Nodes, func(doc *lofamov1.Node) bool {
@@ -250,7 +248,7 @@ func (e *Engine) forget(snap *store.Snapshot, now time.Time) (keys []string, eve
 	return keys, events
 }
 
-// awareness is the machine's configuration for a topology (nil: as configured) and the border of the region.
+// awareness returns the machine's configuration for a topology (nil: as configured) and the border of the region.
 func (e *Engine) awareness(t *topology.Topology) awareness.Config {
 	c := e.cfg.Awareness
 	if t == nil {
@@ -266,7 +264,7 @@ func (e *Engine) awareness(t *topology.Topology) awareness.Config {
 	return c
 }
 
-// expire takes away the maintenance marks whose time is over, until the context ends.
+// expire removes expired maintenance marks until the context ends.
 func (e *Engine) expire(ctx context.Context) {
 	if e.cfg.Marks == nil {
 		return
@@ -298,10 +296,10 @@ func (e *Engine) expire(ctx context.Context) {
 	}
 }
 
-// maxEnded is how many marks one commit ends; with an event each they fit every store's transaction.
+// maxEnded is how many marks one commit ends. With one event each they fit every store's transaction limit.
 const maxEnded = 48
 
-// endMarks ends marks whose time is over, if they are still the same.
+// endMarks ends expired marks, unless they have changed meanwhile.
 func (e *Engine) endMarks(ctx context.Context, over []mark) error {
 	for len(over) > 0 {
 		n := min(len(over), maxEnded)
@@ -328,7 +326,8 @@ func (e *Engine) endMarks(ctx context.Context, over []mark) error {
 	return nil
 }
 
-// keptMasks are the masks of links that the topology has, and the keys of the others. Masks of links of another torus say nothing.
+// keptMasks returns the masks of links that the topology has, and the keys of the others. Masks for links of another
+// torus mean nothing.
 func keptMasks(snap *store.Snapshot) (masks []*lofamov1.LinkMask, none []string) {
 	for _, m := range snap.Masks {
 		l, ok := view.LinkOf(m)

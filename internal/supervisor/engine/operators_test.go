@@ -20,7 +20,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// withSpare is the 2x2x1 torus of testConfig and a spare; swap has the spare in the place of n1-0-0.
+// withSpare returns the 2x2x1 torus of testConfig with a spare. With swap the spare takes the place of n1-0-0.
 func withSpare(swap bool) *topology.Topology {
 	dims := grid.Dims{X: 2, Y: 2, Z: 1}
 	nodes := []topology.Node{{ID: "x", Spare: true, Labels: map[string]string{"rack": "r1"}}}
@@ -43,7 +43,7 @@ func (h *harness) apply(ctx context.Context, to *topology.Topology) (uint64, err
 	})
 }
 
-// TestFirstTopologyStays: the first leader stores its own, and one with another configuration follows that.
+// TestFirstTopologyStays: the first leader stores its topology, and a leader with another configuration follows it.
 func TestFirstTopologyStays(t *testing.T) {
 	st := memstore.New(100)
 	h := start(t, st, seeded)
@@ -61,8 +61,8 @@ func TestFirstTopologyStays(t *testing.T) {
 	}
 }
 
-// TestSpareTakesAPlace while reports come: nothing that was acknowledged or taken in is lost, what stays
-// stays as it was, what is new is UNKNOWN, and what has left is forgotten.
+// TestSpareTakesAPlace: a spare takes a place while reports arrive. No acknowledged or accepted report is lost,
+// remaining nodes keep their state, new ones are UNKNOWN, and departed ones are forgotten.
 func TestSpareTakesAPlace(t *testing.T) {
 	h := start(t, memstore.New(100), seeded)
 	n0 := fault.Origin{Node: "n0-0-0", Half: fault.HalfHost}
@@ -82,7 +82,7 @@ func TestSpareTakesAPlace(t *testing.T) {
 	unblock := h.store.Block()
 	defer unblock()
 	done := make(chan error, 1)
-	say(2, fault.Normal) // is in flight when the change comes
+	say(2, fault.Normal) // in flight during the change
 	h.taken(t)
 	go func() {
 		_, err := h.apply(t.Context(), withSpare(true))
@@ -93,7 +93,7 @@ func TestSpareTakesAPlace(t *testing.T) {
 			t.Fatal("the change does not come")
 		}
 	}
-	say(3, fault.Sick) // before or after the change: it waits for the next term at the latest
+	say(3, fault.Sick) // before or after the change: the next term takes it at the latest
 	unblock()
 	if err := <-done; err != nil {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func TestSpareTakesAPlace(t *testing.T) {
 	if len(told) != 2 || told[0] != "x 1,0,0 node x: the spare takes 1,0,0 in place of n1-0-0 r1" || told[1] != "n1-0-0  node n1-0-0: leaves 1,0,0 and is a spare now " {
 		t.Errorf("%q", told)
 	}
-	// And back: what was known of n1-0-0 is not.
+	// Change back: the former state of n1-0-0 is gone.
 	if _, err := h.apply(t.Context(), withSpare(false)); err != nil {
 		t.Fatal(err)
 	}
@@ -134,8 +134,8 @@ func TestSpareTakesAPlace(t *testing.T) {
 	}
 }
 
-// TestChangesOneByOne: each sees what the one before has left; readers and writers meanwhile are not
-// turned away.
+// TestChangesOneByOne: each change sees the result of the one before. Concurrent readers and writers are not turned
+// away.
 func TestChangesOneByOne(t *testing.T) {
 	h := start(t, memstore.New(1000), seeded)
 	const n = 20
@@ -176,7 +176,7 @@ func TestRefusedChanges(t *testing.T) {
 	if _, err := h.Change(t.Context(), func(store.Topology) ([]store.Write, error) { return nil, nil }); err != nil {
 		t.Errorf("nothing: %v", err)
 	}
-	// A stale guard: the term goes on.
+	// A stale guard: the term continues.
 	if _, err := h.Change(t.Context(), func(have store.Topology) ([]store.Write, error) {
 		have.Topology = have.At(1)
 		return store.TopologyWrites(have, withSpare(true), nil)
@@ -211,7 +211,7 @@ func marked(t *testing.T, node string, until time.Time) store.Write {
 	return store.Write{Puts: []store.KV{kv}}
 }
 
-// TestMaintenanceEnds by itself when its time is over, and only then; a new leader knows the marks.
+// TestMaintenanceEnds: a mark ends by itself when it expires, and only then. A new leader knows the marks.
 func TestMaintenanceEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memstore.New(100)
@@ -248,7 +248,7 @@ func TestMaintenanceEnds(t *testing.T) {
 }
 
 func TestExpiry(t *testing.T) {
-	now := time.Now() // with a steady clock
+	now := time.Now() // with a monotonic reading
 	m := func(node string, in time.Duration) mark {
 		return &lofamov1.Maintenance{Node: node, Until: timestamppb.New(now.Add(in))}
 	}
@@ -260,7 +260,7 @@ func TestExpiry(t *testing.T) {
 	if over, wake := x.step(now.Add(time.Hour), []mark{a, b}); len(over) != 1 || over[0] != a || !wake.Equal(now.Add(2*time.Hour)) {
 		t.Errorf("%v, %v", over, wake)
 	}
-	// Prolonged, and counted from when that was seen.
+	// A prolonged mark counts from when the leader saw the prolongation.
 	b = m("b", 3*time.Hour)
 	if over, wake := x.step(now.Add(2*time.Hour), []mark{b}); len(over) != 0 || !wake.Equal(now.Add(3*time.Hour)) {
 		t.Errorf("%v, %v", over, wake)
@@ -270,8 +270,8 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
-// TestWhatStoodAboveIsForgotten: group faults all of whose members are gone, and warnings of a node that has
-// left its place, come to an end, and watchers hear of it.
+// TestWhatStoodAboveIsForgotten: group faults whose members are all gone, and warnings of a node that has left its
+// place, end, and watchers receive the events.
 func TestWhatStoodAboveIsForgotten(t *testing.T) {
 	h := start(t, memstore.New(100), seeded)
 	var w store.Write

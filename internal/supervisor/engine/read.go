@@ -13,12 +13,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// ErrNoQuorum is an ErrNotLeading: this replica may lead, but nobody who could know confirms it.
+// ErrNoQuorum is an ErrNotLeading: this replica may lead, but no quorum confirms it.
 var ErrNoQuorum = fmt.Errorf("%w: no word of a quorum", ErrNotLeading)
 
-// Map returns the committed map as it is at some moment of the call, without ages. It asks a quorum whether
-// this replica still leads, once for all who ask meanwhile: a leader that was stopped past its lease and
-// goes on must not pass its old map off as the newest. It fails with ErrNotLeading.
+// Map returns the committed map as of some moment during the call, without ages. It asks a quorum whether this
+// replica still leads, once for all concurrent callers: a leader that was paused past its lease must not present its
+// old map as the newest. It fails with ErrNotLeading.
 func (e *Engine) Map(ctx context.Context) (view.Map, error) {
 	for {
 		t := e.term.Load()
@@ -32,8 +32,8 @@ func (e *Engine) Map(ctx context.Context) (view.Map, error) {
 	}
 }
 
-// Committed returns the newest map of the term that is running as far as this replica knows, without asking a quorum; false: none is. It
-// never blocks: metrics read it.
+// Committed returns the newest map of the running term that this replica knows, without asking a quorum; false: no
+// term runs. It never blocks: metrics use it.
 func (e *Engine) Committed() (view.Map, bool) {
 	t := e.term.Load()
 	if t == nil {
@@ -53,10 +53,10 @@ func (t *term) newest(ctx context.Context) (view.Map, error) {
 	if err != nil {
 		return view.Map{}, err
 	}
-	// A commit may be in the store, and shown by watches, before the term hears of it.
+	// The store may have a commit, and watches may show it, before the term learns about it.
 	m, err := t.published.reach(ctx, at.Head, t.done)
-	// The store may have gone on, by what is not the map's, since the last commit, and have compacted what
-	// was before: a watch must be able to begin at the map's revision.
+	// The store's revision may have advanced since the last commit, by keys outside the map, and older revisions may
+	// be compacted: a watch must be able to begin at the map's revision.
 	m.Revision = max(m.Revision, at.Revision)
 	return m, err
 }
@@ -78,7 +78,7 @@ func (p *published) publish(m view.Map) {
 	p.newer = make(chan struct{})
 }
 
-// reach returns the map once it holds the commit of a revision.
+// reach waits until the map holds the commit of a revision, and returns it.
 func (p *published) reach(ctx context.Context, revision uint64, ended <-chan struct{}) (view.Map, error) {
 	for {
 		p.mu.Lock()
@@ -100,21 +100,21 @@ func (p *published) reach(ctx context.Context, revision uint64, ended <-chan str
 // confirmTime is how long a quorum may take to answer.
 const confirmTime = time.Second
 
-// confirmer asks a quorum whether the term still stands. Those who ask while it is asking share its next
-// question: the answer to a question put before theirs might be older than what they must see.
+// confirmer asks a quorum whether the term still stands. Callers that arrive during a question share the next one: an
+// answer to an earlier question might be older than they may accept.
 type confirmer struct {
 	ctx   context.Context // of the term
 	store Store
 	fence store.Fence
 
 	mu    sync.Mutex
-	next  *round // that nobody has begun; nil: nobody waits
+	next  *round // not begun yet; nil: no caller waits
 	works bool
 	ended bool
 	wg    sync.WaitGroup
 }
 
-// round is one question.
+// round is one question to the quorum.
 type round struct {
 	done chan struct{}
 	at   store.Standing
@@ -134,7 +134,7 @@ func (c *confirmer) confirm(ctx context.Context) (store.Standing, error) {
 	}
 }
 
-// join returns the round that begins next; nil: the term is over.
+// join returns the round that begins next, or nil if the term is over.
 func (c *confirmer) join() *round {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,7 +151,7 @@ func (c *confirmer) join() *round {
 	return c.next
 }
 
-// work puts questions for as long as anybody waits.
+// work asks the quorum for as long as callers wait.
 func (c *confirmer) work() {
 	for {
 		c.mu.Lock()
@@ -176,7 +176,7 @@ func (c *confirmer) work() {
 	}
 }
 
-// stop ends with the term, whose context has ended.
+// stop waits for the confirmer to end. The term's context must have ended.
 func (c *confirmer) stop() {
 	c.mu.Lock()
 	c.ended = true
@@ -184,19 +184,18 @@ func (c *confirmer) stop() {
 	c.wg.Wait()
 }
 
-// detail asks for nodes in full.
+// detail requests full node entries.
 type detail struct {
 	ids   []fault.NodeID
 	reply chan<- []view.Entry
 }
 
-// detailPiece is how many nodes the engine answers for between two inputs: about 0.1 ms.
+// detailPiece is the number of nodes that the engine answers between two inputs: about 0.1 ms.
 const detailPiece = 32
 
-// Detail returns nodes with what only the leader's memory has: today's ages, registers, evidence, and how
-// their reports fare. Of a node whose change is not committed yet it tells the committed state. Nodes that
-// there are not are left out. It does not ask whether this replica still leads: Map does. It fails with
-// ErrNotLeading.
+// Detail returns nodes with the data that only the leader holds in memory: current ages, registers, evidence and
+// delivery status. For a node with an uncommitted change it returns the committed state. Unknown nodes are left out.
+// It does not confirm that this replica still leads: Map does. It fails with ErrNotLeading.
 func (e *Engine) Detail(ctx context.Context, ids []fault.NodeID) ([]view.Entry, error) {
 	t := e.term.Load()
 	if t == nil {
@@ -240,7 +239,7 @@ func (t *term) detail(ids []fault.NodeID) []view.Entry {
 	return out
 }
 
-// why asks for an explanation: of a group fault, if that is given, else of a component.
+// why requests an explanation of a group fault, if one is given, else of a component.
 type why struct {
 	group string
 	id    fault.NodeID
@@ -264,11 +263,11 @@ func (t *term) why(w why) (x explained) {
 	return x
 }
 
-// ErrUnknown says that there is no such node, that it has no such component, or that no such group fault stands.
+// ErrUnknown says that the node, its component or the group fault does not exist.
 var ErrUnknown = errors.New("no such node, component or group fault")
 
-// Explain says why a component has its state, by the machine: what is being committed is in it already. It
-// fails with ErrNotLeading, and with ErrUnknown.
+// Explain returns the machine's explanation of a component's state, which includes uncommitted changes. It fails with
+// ErrNotLeading and with ErrUnknown.
 func (e *Engine) Explain(ctx context.Context, id fault.NodeID, c fault.Component) (awareness.Explanation, error) {
 	t := e.term.Load()
 	if t == nil {
@@ -282,7 +281,7 @@ func (e *Engine) Explain(ctx context.Context, id fault.NodeID, c fault.Component
 	return out.Explanation, err
 }
 
-// ExplainGroup is Explain for a group fault that stands.
+// ExplainGroup is Explain for a group fault that still stands.
 func (e *Engine) ExplainGroup(ctx context.Context, id string) (awareness.GroupExplanation, error) {
 	t := e.term.Load()
 	if t == nil {
@@ -296,8 +295,8 @@ func (e *Engine) ExplainGroup(ctx context.Context, id string) (awareness.GroupEx
 	return out.group, err
 }
 
-// inquire puts a question to a term and waits for the answer, which the term that follows it at once may give
-// as well. It fails with ErrNotLeading when the term ends meanwhile and none follows.
+// inquire puts a question to a term and waits for the answer, which an immediately following term may also give. It
+// fails with ErrNotLeading when the term ends and no other follows.
 func inquire[Q, A any](ctx context.Context, t *term, to chan<- Q, q Q, reply <-chan A) (A, error) {
 	var none A
 	for {

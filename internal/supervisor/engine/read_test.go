@@ -15,7 +15,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// ahead is a store that has a commit before the term hears of it.
+// ahead is a store that has a commit before the term learns about it.
 type ahead struct {
 	*memstore.Store
 	commits uint64
@@ -26,8 +26,8 @@ func (a *ahead) Confirm(ctx context.Context, f store.Fence) (store.Standing, err
 	return store.Standing{Revision: at.Revision + a.commits, Head: at.Head + a.commits}, err
 }
 
-// TestReadersNeverGoBack: a commit may be in the store, and shown by watches, before the term hears of
-// it. Who asks then is answered when the term knows.
+// TestReadersNeverGoBack: the store may have a commit, and watches may show it, before the term learns about it.
+// Readers at that moment wait until the term knows.
 func TestReadersNeverGoBack(t *testing.T) {
 	st := &ahead{Store: memstore.New(100)}
 	h := startOn(t, st.Store, st, nil)
@@ -63,7 +63,8 @@ func TestReadersNeverGoBack(t *testing.T) {
 	}
 }
 
-// TestDeposedLeaderDoesNotAnswer though its term has not heard of it yet: it was stopped past its lease.
+// TestDeposedLeaderDoesNotAnswer, even if its term does not know yet that it was deposed: it was paused past its
+// lease.
 func TestDeposedLeaderDoesNotAnswer(t *testing.T) {
 	h := start(t, memstore.New(100), nil)
 	if _, err := h.Map(t.Context()); err != nil {
@@ -78,13 +79,13 @@ func TestDeposedLeaderDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// mute is a store whose quorum is lost while held is not empty.
+// mute is a store that loses its quorum until held is closed.
 type mute struct {
 	*memstore.Store
 	mu    sync.Mutex
 	asked int
 	held  chan struct{}
-	deaf  bool // it does not give up either
+	deaf  bool // ignores cancellation too
 }
 
 func (m *mute) Confirm(ctx context.Context, f store.Fence) (store.Standing, error) {
@@ -103,7 +104,7 @@ func (m *mute) Confirm(ctx context.Context, f store.Fence) (store.Standing, erro
 	return m.Store.Confirm(ctx, f)
 }
 
-// TestReadersShareAQuestion to the quorum, but never one that was put before they asked.
+// TestReadersShareAQuestion to the quorum, but never one that was put before they came.
 func TestReadersShareAQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := &mute{Store: memstore.New(100), held: make(chan struct{}), deaf: true}
@@ -119,7 +120,7 @@ func TestReadersShareAQuestion(t *testing.T) {
 		for range 100 {
 			wg.Go(read)
 		}
-		synctest.Wait() // they came too late for it
+		synctest.Wait() // they came too late for that question
 		close(st.held)
 		wg.Wait()
 		if st.asked != 2 {
@@ -136,7 +137,7 @@ func TestNoQuorumNoAnswer(t *testing.T) {
 	}
 }
 
-// TestWrite: an operator's change is committed with its events, and one that came too late changes nothing.
+// TestWrite: an operator's change is committed with its events, and a change that comes too late has no effect.
 func TestWrite(t *testing.T) {
 	h := start(t, memstore.New(100), nil)
 	key := store.Prefix + "test/x"
@@ -157,7 +158,7 @@ func TestWrite(t *testing.T) {
 	if value, at := h.store.Value(key); string(value) != "1" || at != rev {
 		t.Errorf("stored %q at %d, want 1 at %d", value, at, rev)
 	}
-	h.report(1, false, fault.ComponentMemory, fault.Sick) // the term goes on
+	h.report(1, false, fault.ComponentMemory, fault.Sick) // the term continues
 	h.box.await(t, 1)
 	h.store.Campaign()
 	if _, err := h.Write(t.Context(), w); !errors.Is(err, ErrNotLeading) {

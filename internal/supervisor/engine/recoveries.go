@@ -14,24 +14,24 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// What digests say of the halves of a node is volatile, as what they say of deliveries. But of every recovery there is one
-// event: a half that was dead for 50 ms has changed no state, or none that hold-off let through, and whoever looks later is
-// to find it. What of a half's recoveries was told stands in the node's document, written in the same transaction, so that
-// a later leader tells nothing twice and leaves nothing out.
+// The status of a node's halves in digests is volatile, as is their delivery status. But every recovery becomes one
+// event: a half that was down for 50 ms changed no state, or none that passed hold-off, and operators must still find
+// it later. The recoveries already published as events are stored in the node's document, in the same transaction, so
+// that a later leader neither repeats nor omits one.
 
-// health is what was last said of one half of a node.
+// health is the last reported status of one half of a node.
 type health struct {
-	said  []byte // a marshalled HalfHealth: of many nodes a tenth of the memory
+	said  []byte // a marshalled HalfHealth, which takes a tenth of the memory
 	by    fault.ReportID
-	at    time.Time // when it was said in whole
-	heard time.Time // when that was last restated
+	at    time.Time // when it was last reported in full
+	heard time.Time // when it was last restated
 	oldAt time.Time
 }
 
-// halfOf is the index of a half in what a node has of each.
+// halfOf returns the index of a half in per-node arrays.
 func halfOf(h fault.Half) int { return int(h - fault.HalfHost) }
 
-// noteHealth is with restateHealth the only writer of t.health. It says whether there is an event to commit.
+// noteHealth is, with restateHealth, the only writer of t.health. It reports whether there is an event to commit.
 func (t *term) noteHealth(now, arrived time.Time, d *fault.Delivery, said servicenet.Health) bool {
 	id := d.Report.ID
 	if !d.Report.Digest || !t.committed.Has(id.Origin.Node) {
@@ -46,7 +46,7 @@ func (t *term) noteHealth(now, arrived time.Time, d *fault.Delivery, said servic
 		n := t.health[id.Origin.Node]
 		was := &n[halfOf(half)]
 		if was.by.Origin == id.Origin && (id.Epoch < was.by.Epoch || id.Epoch == was.by.Epoch && id.Seq < was.by.Seq) {
-			continue // was long on its way
+			continue // delayed in transit
 		}
 		if outdated(*was, h, half, id.Origin, arrived) {
 			continue
@@ -59,7 +59,7 @@ func (t *term) noteHealth(now, arrived time.Time, d *fault.Delivery, said servic
 		}
 		b, err := proto.Marshal(h)
 		if err != nil {
-			continue // cannot be: it was read
+			continue // cannot happen: it was unmarshalled before
 		}
 		*was = health{said: b, by: id, at: arrived, heard: arrived, oldAt: oldAt}
 		t.health[id.Origin.Node] = n
@@ -68,8 +68,8 @@ func (t *term) noteHealth(now, arrived time.Time, d *fault.Delivery, said servic
 	return changed
 }
 
-// addsNothing says whether what is said for want of room, state and number of restarts alone as by the torus, is less than
-// what was said before and still holds: that stays, with the ages that it had.
+// addsNothing reports whether a status that was cut to fit, such as the torus's state and number of restarts, adds
+// nothing to the stored one. The stored status then stays, with its ages.
 func addsNothing(was health, h *lofamov1.HalfHealth) bool {
 	if !h.GetCut() || len(h.GetTests()) > 0 || was.said == nil {
 		return false
@@ -82,8 +82,9 @@ func addsNothing(was health, h *lofamov1.HalfHealth) bool {
 	return a.GetState() == b.GetState() && a.GetRestarts() == b.GetRestarts() && (b.GetCause() == "" || b.GetCause() == a.GetCause())
 }
 
-// outdated says whether what one half says of half is from before what the other one said: the words of two halves may overtake
-// each other, and one may not have been told yet. What is old gives way to anything, for a machine that was booted counts anew.
+// outdated reports whether one half's status of half is older than the other half's: their reports may overtake each
+// other, and one half may learn of a change later. An expired status gives way to any new one, because a rebooted
+// machine counts from zero.
 func outdated(was health, h *lofamov1.HalfHealth, half fault.Half, by fault.Origin, arrived time.Time) bool {
 	if was.said == nil || h.GetRecovery() == nil || was.by.Origin == by || !arrived.Before(was.oldAt) {
 		return false
@@ -100,7 +101,7 @@ func outdated(was health, h *lofamov1.HalfHealth, half fault.Half, by fault.Orig
 	return was.by.Origin.Half == half && a.GetState() == lofamov1.RecoveryState_RUNNING && underWay
 }
 
-// restateHealth notes that an origin says what it said.
+// restateHealth records that an origin restated its last status.
 func (t *term) restateHealth(id fault.ReportID, arrived time.Time) {
 	n, ok := t.health[id.Origin.Node]
 	if !ok {
@@ -114,7 +115,7 @@ func (t *term) restateHealth(id fault.ReportID, arrived time.Time) {
 	t.health[id.Origin.Node] = n
 }
 
-// healthOf is what is known of the halves of a node, for readers.
+// healthOf returns the known status of a node's halves, for readers.
 func (t *term) healthOf(node fault.NodeID) (out [2]view.Health) {
 	for i, h := range t.health[node] {
 		if h.said == nil {
@@ -128,16 +129,16 @@ func (t *term) healthOf(node fault.NodeID) (out [2]view.Health) {
 	return out
 }
 
-// told is what of one half's recoveries there are events of.
+// told is the part of one half's recoveries that was published as events.
 type told struct {
 	restarts uint32
 	givenUp  bool
 }
 
-// recoveries are those of the halves of a node.
+// recoveries holds the published recoveries of a node's halves.
 type recoveries [2]told
 
-// into puts what was told into a node's document.
+// into stores the published recoveries in a node's document.
 func (r recoveries) into(doc *lofamov1.Node) {
 	for i, at := range [...]**lofamov1.HalfHealth{&doc.HostHealth, &doc.DnpHealth} {
 		if r[i] == (told{}) {
@@ -160,20 +161,20 @@ func recoveriesOf(doc *lofamov1.Node) (r recoveries) {
 	return r
 }
 
-// recovered is a recovery of which there is to be an event.
+// recovered is a recovery that needs an event.
 type recovered struct {
 	node   fault.NodeID
 	half   fault.Half
 	status *lofamov1.RecoveryStatus
-	was    fault.State // that the half has
-	since  uint32      // restarts since the last event; 0: none, it was given up, or started by hand after that
+	was    fault.State // the present state of the half
+	since  uint32      // restarts since the last event; 0: given up, or started by hand after that
 	path   fault.Path
 	by     fault.Origin
 	age    time.Duration // of the recovery, at the time of the change
 }
 
-// noteRecovery is the only writer of t.told. It says whether there is an event to commit: of restarts after which the half
-// serves, and of its being given up. While a half is down there is nothing to tell yet that its states do not.
+// noteRecovery is the only writer of t.told. It reports whether there is an event to commit: for restarts after which
+// the half serves, and for giving the half up. While a half is down, its state changes say enough.
 func (t *term) noteRecovery(now, arrived time.Time, d *fault.Delivery, half fault.Half, s *lofamov1.RecoveryStatus) bool {
 	node := d.Report.ID.Origin.Node
 	all := t.told[node]
@@ -189,7 +190,7 @@ func (t *term) noteRecovery(now, arrived time.Time, d *fault.Delivery, half faul
 	all[halfOf(half)] = is
 	t.told[node] = all
 	if !tell {
-		return false // it is written when there is something to tell
+		return false // stored with the next event
 	}
 	at := t.toldLast[node]
 	at[halfOf(half)] = now
@@ -207,7 +208,7 @@ func (t *term) noteRecovery(now, arrived time.Time, d *fault.Delivery, half faul
 	return true
 }
 
-// toldAt is when the last recovery of a half was told; earlier terms told theirs before this one began.
+// toldAt returns the time of the last recovery event of a half. Events of earlier terms precede this term.
 func (t *term) toldAt(node fault.NodeID, half fault.Half) time.Time {
 	if at := t.toldLast[node][halfOf(half)]; !at.IsZero() {
 		return at
@@ -222,13 +223,13 @@ func halfComponent(h fault.Half) fault.Component {
 	return fault.ComponentDNP
 }
 
-// follow says what has been told once it is told what s says, how many restarts that are, and whether there is something
-// to tell at all. A count may go back: the machine was booted, or its daemon was killed and had not been able to write. Then it
-// is the new base; young says that at least the last restart came after what was told, and it alone is told.
+// follow returns the published state after s, the number of new restarts, and whether to publish an event. A count
+// may decrease: the machine was rebooted, or its daemon was killed before it could write. The new count is then the
+// base. If young is true, the last restart came after the last event, and follow publishes that restart alone.
 func follow(was told, s *lofamov1.RecoveryStatus, young bool) (is told, since uint32, tell bool) {
 	is = was
 	if s.GetState() == lofamov1.RecoveryState_RECOVERY_STATE_UNSPECIFIED {
-		return is, 0, false // nothing is said
+		return is, 0, false // no status
 	}
 	if n := s.GetRestarts(); n < was.restarts {
 		is.restarts = n
@@ -239,21 +240,21 @@ func follow(was told, s *lofamov1.RecoveryStatus, young bool) (is told, since ui
 	switch s.GetState() {
 	case lofamov1.RecoveryState_GIVEN_UP:
 		tell = !was.givenUp
-		is.givenUp, is.restarts = true, s.GetRestarts() // they are told with it
+		is.givenUp, is.restarts = true, s.GetRestarts() // the given-up event covers the restarts
 	case lofamov1.RecoveryState_RUNNING:
 		since = s.GetRestarts() - is.restarts
 		tell = since > 0 || was.givenUp
 		is.givenUp, is.restarts = false, s.GetRestarts()
-	default: // under way
+	default: // in progress
 	}
 	return is, since, tell
 }
 
-// words says it to people.
+// words describes the recovery for people.
 func (r *recovered) words() string {
 	s := r.status
 	if s.GetState() == lofamov1.RecoveryState_GIVEN_UP {
-		if s.GetReason() == "" && s.GetCause() != "" { // there was no room for it
+		if s.GetReason() == "" && s.GetCause() != "" { // the reason did not fit
 			return fmt.Sprintf("given up after %d restarts, the last cause: %s", s.GetRestarts(), s.GetCause())
 		}
 		return "given up" + behind(": ", s.GetReason())
@@ -301,7 +302,7 @@ func microseconds(us uint32) string {
 	return d.String()
 }
 
-// outcome is how it ended, as metrics have it.
+// outcome returns the outcome as a metric label.
 func (r *recovered) outcome() string {
 	if r.status.GetState() == lofamov1.RecoveryState_GIVEN_UP {
 		return "given-up"
@@ -309,14 +310,14 @@ func (r *recovered) outcome() string {
 	return "serving"
 }
 
-// event renders it, but for what it is late.
+// event renders the event, without its awareness latency.
 func (r *recovered) event(at time.Time, names *view.Names) *lofamov1.Event {
 	ev := &lofamov1.Event{
 		Kind: lofamov1.EventKind_RECOVERY_CHANGED, Node: string(r.node), Component: r.half.String(), From: lofamov1.State(r.was), To: lofamov1.State(r.was),
 		Cause: lofamov1.Cause_NONE, Path: lofamov1.Path(r.path), Observer: r.by.String(), Reason: r.words(), Recovery: r.status,
 		Time: timestamppb.New(at), Labels: names.Labels(r.node),
 	}
-	if at, ok := names.Coord(r.node); ok { // it may have left its place
+	if at, ok := names.Coord(r.node); ok { // the node may have left its place
 		ev.Coord = at.String()
 	}
 	return ev

@@ -14,7 +14,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// served is what a daemon says once a half serves again.
+// served is the status that a daemon reports once a half serves again.
 func served(restarts uint32) *lofamov1.RecoveryStatus {
 	return &lofamov1.RecoveryStatus{
 		State: lofamov1.RecoveryState_RUNNING, Restarts: restarts, Cause: "ended by signal 9", AgeNs: uint64(2 * time.Second), GoneUs: 1, ServingUs: 43_210, ProvenUs: 90_400,
@@ -22,7 +22,7 @@ func served(restarts uint32) *lofamov1.RecoveryStatus {
 	}
 }
 
-// healthy submits a digest that says how the halves fare.
+// healthy submits a digest with the status of the halves.
 func (h *harness) healthy(seq fault.Seq, health servicenet.Health) fault.Report {
 	d := memoryDigest("n1-0-0", seq, fault.Normal)
 	h.Submit(Input{
@@ -32,7 +32,7 @@ func (h *harness) healthy(seq fault.Seq, health servicenet.Health) fault.Report 
 	return d
 }
 
-// recoveriesTold are the events of recoveries, oldest first, once there are so many of them.
+// recoveriesTold waits for at least want events of recoveries and returns them, oldest first.
 func recoveriesTold(t *testing.T, h *harness, want int) (out []*lofamov1.Event) {
 	t.Helper()
 	for events := 1; len(out) < want; events++ {
@@ -46,7 +46,7 @@ func recoveriesTold(t *testing.T, h *harness, want int) (out []*lofamov1.Event) 
 	return out
 }
 
-// Every recovery that is heard of is one event, although no state changes; a later leader tells none of them again.
+// Every reported recovery becomes one event, although no state changes. A later leader repeats no event.
 func TestRecoveriesAreEvents(t *testing.T) {
 	h := start(t, memstore.New(100), nil)
 	dnp := func(s *lofamov1.RecoveryStatus) servicenet.Health {
@@ -71,7 +71,7 @@ func TestRecoveriesAreEvents(t *testing.T) {
 		t.Errorf("%v", ev)
 	}
 
-	h.healthy(4, dnp(served(1))) // says nothing new
+	h.healthy(4, dnp(served(1))) // no change
 	h.healthy(5, servicenet.Health{Host: &lofamov1.HalfHealth{Recovery: served(1)}, DNP: &lofamov1.HalfHealth{Recovery: served(4)}})
 	if told = recoveriesTold(t, h, 3)[1:]; len(told) != 2 || told[0].GetComponent() != "host" ||
 		!strings.HasPrefix(told[1].GetReason(), "restarted 3 times since this was last told, the last time (ended by signal 9): serving") {
@@ -133,8 +133,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// What one half was told of the other, and says later than that half itself, makes no recovery of it, and is not shown. Nor is a
-// count that goes back taken for new restarts: of one that came since the last event there is an event.
+// One half's outdated report about the other makes no recovery event and is not shown. A count that goes back does
+// not mean new restarts, but a restart since the last event gets its event.
 func TestLateWordsOfTheOtherHalf(t *testing.T) {
 	h := start(t, memstore.New(100), nil)
 	say := func(seq fault.Seq, by fault.Half, s *lofamov1.RecoveryStatus) {
@@ -157,7 +157,7 @@ func TestLateWordsOfTheOtherHalf(t *testing.T) {
 			t.Errorf("after the DNP half's late %v: %v", s, got)
 		}
 	}
-	say(2, fault.HalfHost, old) // the daemon was killed, and had not been able to write
+	say(2, fault.HalfHost, old) // the daemon was killed before it could write
 	say(3, fault.HalfHost, &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RESTARTING, Restarts: 5, AgeNs: 1})
 	again := served(5)
 	again.AgeNs = 1
@@ -179,7 +179,7 @@ func TestWordsWithoutRoom(t *testing.T) {
 	}
 }
 
-// While the store takes nothing, what is to be told of a half's recoveries is put together.
+// While the store blocks, recovery events of a half are merged.
 func TestRecoveriesAreMerged(t *testing.T) {
 	a, b := newBatch(), newBatch()
 	of := func(since uint32) timedChange {
@@ -193,7 +193,7 @@ func TestRecoveriesAreMerged(t *testing.T) {
 	}
 }
 
-// What is said of the halves is kept while it is restated, and known to no later term.
+// The status of the halves is kept while it is restated. A later term does not know it.
 func TestHealthIsVolatile(t *testing.T) {
 	h, w := start(t, memstore.New(100), nil), new(wants)
 	said := servicenet.Health{Host: &lofamov1.HalfHealth{
@@ -231,7 +231,7 @@ func TestHealthIsVolatile(t *testing.T) {
 	}
 }
 
-// A digest by the torus has room for a few numbers only: what was said in whole holds while they are the same.
+// A digest by the torus has room for a few numbers only. The full status holds while they stay the same.
 func TestHealthOutlivesShorterWords(t *testing.T) {
 	h := start(t, memstore.New(100), nil)
 	whole := servicenet.Health{Host: &lofamov1.HalfHealth{

@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/awareness"
 )
 
-// known is the stored topology, as the term's goroutine and whoever changes it know it.
+// known is the stored topology, shared by the term's goroutine and by operators' changes.
 type known struct {
 	mu  sync.Mutex
 	now store.Topology
@@ -21,7 +21,7 @@ func (k *known) get() store.Topology {
 	return k.now
 }
 
-// stage notes that nodes are about to be written under the next generation, which is garbage when it is not switched to.
+// stage notes that nodes are about to be written under the next generation, which is garbage until the switch.
 func (k *known) stage() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -40,7 +40,7 @@ func (k *known) samePlaces(to *topology.Topology) bool {
 	return now != nil && now.SamePlaces(to)
 }
 
-// relabel follows a committed topology that has the same nodes at the same places: nothing that was heard is forgotten.
+// relabel applies a committed topology with the same nodes at the same places. The machine keeps all its evidence.
 func (t *term) relabel(w *write, revision uint64) {
 	was, now := t.topology.get(), *w.Topology
 	now.Topology = now.At(revision)

@@ -18,7 +18,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// edited is a topology with its nodes changed.
+// edited returns a topology with its nodes edited.
 func edited(t *topology.Topology, edit func(*topology.Node)) *topology.Topology {
 	nodes := slices.Clone(t.Nodes)
 	for i := range nodes {
@@ -27,8 +27,8 @@ func edited(t *topology.Topology, edit func(*topology.Node)) *topology.Topology 
 	return topology.New(t.Dims, nodes, t.DomainLabels, 0)
 }
 
-// TestLabelsWithinTheTerm: when labels change, a spare is added, marked and taken out again, and when a node is marked,
-// nothing that was heard is forgotten: the machine that heard it goes on.
+// TestLabelsWithinTheTerm: the machine keeps its evidence when labels change, when a spare is added, marked and
+// removed again, and when a node is marked.
 func TestLabelsWithinTheTerm(t *testing.T) {
 	h := start(t, memstore.New(100), seeded)
 	h.report(1, false, fault.ComponentMemory, fault.Sick)
@@ -77,14 +77,14 @@ func TestLabelsWithinTheTerm(t *testing.T) {
 	}
 	goesOn("a mark")
 	change("a spare less", edited(labelled, func(n *topology.Node) { n.Labels = nil }))
-	if _, err := h.Write(t.Context(), store.Write{}); err != nil { // what belongs to the change is committed before it
+	if _, err := h.Write(t.Context(), store.Write{}); err != nil { // commits garbage collection first
 		t.Fatal(err)
 	}
 	snap, err := h.store.Load(t.Context())
 	if err != nil || len(snap.Maintenance) != 1 || snap.Maintenance[0].GetNode() != "n1-0-0" || h.cfg.Marks.Of("y") != nil {
 		t.Errorf("marks: %v, %v", snap.Maintenance, err)
 	}
-	// A digest that only comes again is understood.
+	// A restated digest is still recognised.
 	again := whole
 	again.Seq++
 	asked := make(wanted, 1)
@@ -94,7 +94,7 @@ func TestLabelsWithinTheTerm(t *testing.T) {
 		t.Errorf("the whole is wanted: %t; last heard %s, before %s", len(asked) > 0, now.Status.Life, before.Status.Life)
 	}
 	before = h.node(t, "n1-0-0")
-	// A change that comes too late changes nothing.
+	// A change that comes too late has no effect.
 	if _, err := h.Change(t.Context(), func(have store.Topology) ([]store.Write, error) {
 		have.Topology = have.At(1)
 		return store.TopologyWrites(have, labelled, nil)
@@ -105,13 +105,13 @@ func TestLabelsWithinTheTerm(t *testing.T) {
 	change("labels", labelled)
 }
 
-// wanted is told whose digest is wanted whole.
+// wanted receives the origins whose full digest is requested.
 type wanted chan []fault.Origin
 
 func (w wanted) RequestFull(origins []fault.Origin) { w <- origins }
 
-// TestLabelsOfAll: a change that is too large for one transaction is followed within the term as well, and leaves nothing
-// of the generation before.
+// TestLabelsOfAll: a change that is too large for one transaction also stays within the term, and leaves no keys of
+// the previous generation.
 func TestLabelsOfAll(t *testing.T) {
 	dims := grid.Dims{X: 8, Y: 8, Z: 1}
 	var nodes []topology.Node
@@ -141,7 +141,7 @@ func TestLabelsOfAll(t *testing.T) {
 	}
 }
 
-// TestGroupsFollowLabels: the dead of one rack are the rack's fault once the labels say that it is one.
+// TestGroupsFollowLabels: dead nodes become a rack's group fault once labels assign them to that rack.
 func TestGroupsFollowLabels(t *testing.T) {
 	st := memstore.New(100)
 	var dead []*lofamov1.Node

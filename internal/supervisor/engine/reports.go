@@ -9,55 +9,55 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// reportsKept is how many reports, and besides them how many digests, a term remembers having
-// received. Digests come all the time: they must not push the reports out.
+// reportsKept is how many reports, and separately how many digests, a term remembers. Digests arrive all the time and
+// must not push the reports out.
 const reportsKept = 4096
 
-// MaxSaid is how many of its observations are remembered of a report.
+// MaxSaid is how many observations of a report are remembered.
 const MaxSaid = 16
 
-// Said is one thing that a report said.
+// Said is one observation of a report.
 type Said struct {
 	Node      fault.NodeID
 	Component fault.Component
 	State     fault.State
 }
 
-// Received is a report that this term has received. Its slices are not changed any more.
+// Received is a report that this term has received. Its slices are no longer modified.
 type Received struct {
 	ID      fault.ReportID
 	Digest  bool
-	Path    fault.Path // by which it came first
+	Path    fault.Path // of the first copy
 	Hops    []fault.Hop
 	From    string
-	Latency time.Duration // from the first sign of what it tells to its arrival
+	Latency time.Duration // from the first sign of the fault to the arrival
 	Arrived time.Time
 	Copies  uint32
-	// Committed says so, and Commit how long after its arrival.
+	// Committed reports whether the report is committed, and Commit how long after its arrival.
 	Committed bool
 	Commit    time.Duration
-	Said      []Said // of a digest only what is not NORMAL
+	Said      []Said // of a digest only observations other than NORMAL
 }
 
-// Sender is how the reports of a half fare, and when it said so.
+// Sender is the delivery status of a half, and the time of that status.
 type Sender struct {
-	Status *lofamov1.DeliveryStatus // not changed any more
+	Status *lofamov1.DeliveryStatus // no longer modified
 	At     time.Time
-	OldAt  time.Time // from then on it is old: newer digests are missing
+	OldAt  time.Time // after this time the status is old: newer digests are missing
 	by     fault.ReportID
 }
 
-// statusMisses is after how many digest periods what a half says of itself is old.
+// statusMisses is the number of digest periods after which a half's own status is old.
 const statusMisses = 3
 
-// ReportQuery says which of the received reports are wanted.
+// ReportQuery selects received reports.
 type ReportQuery struct {
-	Node    fault.NodeID // empty: of all
-	Limit   int          // at most so many, the newest
+	Node    fault.NodeID // empty: all
+	Limit   int          // maximum number, the newest
 	Digests bool         // digests too
 }
 
-// ReportView answers it.
+// ReportView is the result of a ReportQuery.
 type ReportView struct {
 	Reports []Received // newest first
 	Senders map[fault.NodeID]Sender
@@ -79,7 +79,7 @@ func (e *Engine) Reports(ctx context.Context, q ReportQuery) (ReportView, error)
 	return inquire(ctx, t, e.asks, ask{q, reply}, reply)
 }
 
-// note remembers a report that was seen for the first time, and what its sender said of itself.
+// note remembers a report on its first arrival, and its sender's own status.
 func (t *term) note(arrived time.Time, d fault.Delivery, in Input) {
 	r := Received{
 		ID: d.Report.ID, Digest: d.Report.Digest, Path: d.Path, Hops: d.Hops, From: in.To.Addr,
@@ -98,8 +98,8 @@ func (t *term) note(arrived time.Time, d fault.Delivery, in Input) {
 	t.noteSender(arrived, r, in.Reports.Status)
 }
 
-// noteSender is the sole writer of t.senders. Every part of a digest may bring a status, and a digest
-// that was long on its way comes after a newer one; reports kept over a restart say nothing of today.
+// noteSender is the only writer of t.senders. Every part of a digest may carry a status, and a delayed digest may
+// arrive after a newer one. Reports kept over a restart say nothing about the present.
 func (t *term) noteSender(arrived time.Time, r Received, s *lofamov1.DeliveryStatus) {
 	if s == nil || !r.Digest || r.ID.Origin.Half != fault.HalfHost {
 		return
@@ -113,7 +113,7 @@ func (t *term) noteSender(arrived time.Time, r Received, s *lofamov1.DeliverySta
 	}
 }
 
-// reports copies what is asked for; rendering is the caller's.
+// reports copies the selected reports. The caller renders them.
 func (t *term) reports(q ReportQuery) ReportView {
 	v := ReportView{Reports: t.log.newest(q)}
 	if q.Node == "" {
@@ -161,7 +161,7 @@ func (l *reportLog) committed(id fault.ReportID, now time.Time) {
 	}
 }
 
-// newest returns what is asked for, the newest first.
+// newest returns the selected reports, newest first.
 func (l *reportLog) newest(q ReportQuery) []Received {
 	out := make([]Received, 0, min(q.Limit, len(l.reports.list)+len(l.digests.list)))
 	nextReport, nextDigest := l.reports.walk(), l.digests.walk()
@@ -182,14 +182,14 @@ func (l *reportLog) newest(q ReportQuery) []Received {
 	return out
 }
 
-// ring is the last entries of a list.
+// ring holds the last entries of a list.
 type ring struct {
 	size int
 	list []Received
-	next int // where the next one goes once the list is full: the oldest
+	next int // index of the next entry once the list is full: the oldest
 }
 
-// add returns the place of the new entry, and whose place it took.
+// add returns the index of the new entry and the ID of the entry that it replaced.
 func (r *ring) add(e Received) (slot int, old *fault.ReportID) {
 	if len(r.list) < r.size {
 		r.list = append(r.list, e)
@@ -202,7 +202,7 @@ func (r *ring) add(e Received) (slot int, old *fault.ReportID) {
 	return slot, &id
 }
 
-// walk returns a function that gives the entries of a node (of all: ""), newest first, then nil.
+// walk returns a function that returns the entries of a node (all for ""), newest first, then nil.
 func (r *ring) walk() func(fault.NodeID) *Received {
 	i := 0
 	return func(node fault.NodeID) *Received {

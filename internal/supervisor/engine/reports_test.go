@@ -13,7 +13,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// batch submits reports of the host half of a node as they come in one datagram.
+// batch submits reports of the host half of a node as one datagram.
 func (h *harness) batch(node fault.NodeID, epoch fault.Epoch, status *lofamov1.DeliveryStatus, list ...fault.Report) {
 	for i := range list {
 		list[i].ID.Origin, list[i].ID.Epoch = fault.Origin{Node: node, Half: fault.HalfHost}, epoch
@@ -51,7 +51,7 @@ func TestBatchesAreAnsweredTogether(t *testing.T) {
 	if acks[0].GetStatus() != lofamov1.Ack_COMMITTED || !slices.Equal(acks[0].GetSeqs(), []uint64{1, 2, 3}) || h.box.to[0] != (To{"127.0.0.1:1", 1, true}) {
 		t.Errorf("ack %v to %v", acks[0], h.box.to[0])
 	}
-	// Copies of what is committed have one answer; the one that is new another, after its commit.
+	// One ack answers all copies of committed reports. The new report gets its own after its commit.
 	h.batch("n1-0-0", 5, nil, numbered(false, 2, 3, 4)...)
 	acks = h.box.await(t, 3)
 	if !slices.Equal(acks[1].GetSeqs(), []uint64{2, 3}) || !slices.Equal(acks[2].GetSeqs(), []uint64{4}) {
@@ -59,8 +59,8 @@ func TestBatchesAreAnsweredTogether(t *testing.T) {
 	}
 }
 
-// TestReportsOfEarlierEpochs: what a half kept on disk is taken once under its old id; what is too old
-// to be told from a replay is answered with the epoch to go on from.
+// TestReportsOfEarlierEpochs: a report that a half kept on disk is accepted once under its old ID. A report too old
+// to distinguish from a replay is answered with the epoch to continue from.
 func TestReportsOfEarlierEpochs(t *testing.T) {
 	h := start(t, memstore.New(100), nil)
 	h.batch("n1-0-0", 9, nil, numbered(true, 1)...)
@@ -118,7 +118,7 @@ func TestReceivedReports(t *testing.T) {
 	if e.Delivery != status || e.DeliveryAt.IsZero() || e.DeliveryOldAt.Sub(e.DeliveryAt) != 3*h.cfg.Awareness.DigestPeriod {
 		t.Errorf("the map says %v of its delivery, at %s, old at %s", e.Delivery, e.DeliveryAt, e.DeliveryOldAt)
 	}
-	// A digest that was longer on its way than a later one says nothing of today.
+	// A digest that was delayed longer than a later one says nothing about the present.
 	later := &lofamov1.DeliveryStatus{State: lofamov1.PathState_MIGRATED}
 	h.batch("n1-0-0", 5, later, numbered(true, 4)...)
 	h.batch("n1-0-0", 5, status, numbered(true, 3)...)
@@ -147,7 +147,7 @@ func TestReceivedReports(t *testing.T) {
 	}
 }
 
-// TestReportLogIsBounded: the oldest goes, digests never push reports out, and the index follows.
+// TestReportLogIsBounded: the oldest report goes, digests never push reports out, and the index follows.
 func TestReportLogIsBounded(t *testing.T) {
 	l := newReportLog(3)
 	at := time.Unix(0, 0)
@@ -188,7 +188,7 @@ func TestReportLogIsBounded(t *testing.T) {
 	}
 }
 
-// BenchmarkListReports is what a reader costs the engine's goroutine with 10,000 nodes.
+// BenchmarkListReports measures the cost of a reader to the engine's goroutine with 10,000 nodes.
 func BenchmarkListReports(b *testing.B) {
 	term := &term{log: newReportLog(reportsKept), senders: make(map[fault.NodeID]Sender)}
 	for i := range 10_000 {

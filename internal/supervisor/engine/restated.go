@@ -9,16 +9,17 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// Restated is a verified digest that says nothing new: what is left of it after its words were recognised.
+// Restated is a verified digest that repeats an earlier one. Only its metadata remains.
 type Restated struct {
 	ID      fault.ReportID
 	Words   uint64 // see Words
 	Path    fault.Path
-	Held    time.Duration // by all hops together, and by the replica that received it
+	Held    time.Duration // total over all hops, and at the replica that received it
 	Arrived time.Time     // at this replica
 }
 
-// FullDigestRequester asks origins for a full digest next time. It does not block and may drop: the engine repeats the request.
+// FullDigestRequester asks origins for a full digest next time. It does not block and may drop: the engine repeats
+// the request.
 type FullDigestRequester interface {
 	RequestFull(origins []fault.Origin)
 }
@@ -26,9 +27,9 @@ type FullDigestRequester interface {
 // MaxRestated bounds the restated digests of one Input.
 const MaxRestated = 1024
 
-// Words is a number for what a digest says, and for what its sender says of its reports and of its node's halves
-// as far as that matters at once: counters that only grow do not. 0 stands for a digest that must go whole: a part of one,
-// whose words the machine does not compare.
+// Words hashes the content of a digest, its sender's delivery status, and the status of the node's halves. It omits
+// counters that only grow, because they do not matter at once. It returns 0 for a digest that must be sent in full: a
+// partial one, whose words the machine does not compare.
 func Words(r fault.Report, s *lofamov1.DeliveryStatus, health servicenet.Health) uint64 {
 	if !r.Digest || r.Partial {
 		return 0
@@ -61,20 +62,20 @@ func Words(r fault.Report, s *lofamov1.DeliveryStatus, health servicenet.Health)
 		text(r.GetName())
 		bit(r.GetDown())
 	}
-	if w := health.Words(); w != 0 { // else the words are those of a version that knows of no health
+	if w := health.Words(); w != 0 { // a sender of an earlier version has no health
 		mix(w)
 	}
 	return max(1, h)
 }
 
-// spoken is what a term knows of an origin's newest whole digest.
+// spoken is an origin's newest full digest, as far as the term must know it.
 type spoken struct {
 	epoch fault.Epoch
 	words uint64
 }
 
-// noteWords remembers what a whole digest said, and is with takeRestated the only writer of t.words. One of
-// which the words were not counted is not to be restated.
+// noteWords remembers the words of a full digest and is, with takeRestated, the only writer of t.words. A digest with
+// words 0 cannot be restated.
 func (t *term) noteWords(id fault.ReportID, words uint64) {
 	if words == 0 {
 		delete(t.words, id.Origin)
@@ -83,8 +84,8 @@ func (t *term) noteWords(id fault.ReportID, words uint64) {
 	t.words[id.Origin] = spoken{id.Epoch, words}
 }
 
-// takeRestated handles digests that say nothing new, and asks for those that it has no whole of: this
-// term is new, or the whole was lost on its way, or the half has said something else since.
+// takeRestated handles restated digests and requests the full digests that it lacks: this term is new, the full
+// digest was lost, or the half has reported something else since.
 func (t *term) takeRestated(now time.Time, list []Restated, wanting FullDigestRequester) {
 	var unknown []fault.Origin
 	for i := range list {
@@ -98,7 +99,7 @@ func (t *term) takeRestated(now time.Time, list []Restated, wanting FullDigestRe
 	}
 }
 
-// restated takes one of them. False means that it says what this term does not know.
+// restated handles one restated digest. It returns false if this term does not know its content.
 func (t *term) restated(now time.Time, r *Restated) bool {
 	origin := r.ID.Origin
 	if t.words[origin] != (spoken{r.ID.Epoch, r.Words}) {
@@ -107,7 +108,7 @@ func (t *term) restated(now time.Time, r *Restated) bool {
 	verdict := t.inbox.Accept(r.ID, true)
 	t.verdicts[verdict].Inc()
 	if verdict != servicenet.Fresh {
-		return true // a copy, or older than what is known
+		return true // a duplicate, or older than the known one
 	}
 	arrived := r.Arrived.Add(-r.Held)
 	changed, unknown := t.stepped(now, awareness.Restated{

@@ -12,7 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// wants remembers whose digests are wanted whole.
+// wants records the origins whose full digests are requested.
 type wants struct {
 	mu      sync.Mutex
 	origins []fault.Origin
@@ -37,7 +37,7 @@ func memoryDigest(node fault.NodeID, seq fault.Seq, st fault.State) fault.Report
 		Observations: []fault.Observation{{Node: node, Component: fault.ComponentMemory, State: st, Kind: fault.KindSelf}}}
 }
 
-// whole submits a digest as the intake does.
+// whole submits a full digest as the intake does.
 func (h *harness) whole(r fault.Report, status *lofamov1.DeliveryStatus) uint64 {
 	words := Words(r, status, servicenet.Health{})
 	r.Observations = slices.Clone(r.Observations)
@@ -49,8 +49,8 @@ func (h *harness) restate(w *wants, r fault.Report, words uint64) {
 	h.Submit(Input{Restated: []Restated{{ID: r.ID, Words: words, Path: fault.PathDirect, Arrived: time.Now()}}, Wanting: w, Arrived: time.Now()})
 }
 
-// TestRestatedDigests are signs of life as long as the term knows what they restate; whatever it does not
-// know it wants whole, and never takes for what it knows.
+// TestRestatedDigests: a restated digest is a sign of life while the term knows the digest that it restates. For any
+// other the term requests the full digest and never assumes a known one.
 func TestRestatedDigests(t *testing.T) {
 	h, w := start(t, memstore.New(100), nil), new(wants)
 	said := &lofamov1.DeliveryStatus{State: lofamov1.PathState_ARMED}
@@ -69,7 +69,7 @@ func TestRestatedDigests(t *testing.T) {
 	if !second.Status.Life.After(first.Status.Life) || !second.DeliveryAt.After(first.DeliveryAt) || second.Delivery != said {
 		t.Errorf("no sign of life: %s after %s, its reports %s after %s", second.Status.Life, first.Status.Life, second.DeliveryAt, first.DeliveryAt)
 	}
-	h.restate(w, normal, words) // a copy
+	h.restate(w, normal, words) // a duplicate
 	h.taken(t)
 	if again := h.node(t, "n1-0-0"); !again.Status.Life.Equal(second.Status.Life) || len(w.take()) != 0 {
 		t.Error("a copy is a sign of life")
@@ -79,7 +79,7 @@ func TestRestatedDigests(t *testing.T) {
 		t.Errorf("received %+v", v.Reports)
 	}
 
-	sick := memoryDigest("n1-0-0", 3, fault.Sick) // the whole was lost on its way
+	sick := memoryDigest("n1-0-0", 3, fault.Sick) // the full digest was lost
 	h.restate(w, sick, Words(sick, said, servicenet.Health{}))
 	h.taken(t)
 	if got := w.take(); !slices.Equal(got, []fault.Origin{origin}) {
@@ -93,7 +93,7 @@ func TestRestatedDigests(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 
-	next := start(t, h.store, nil) // a new term knows of nothing
+	next := start(t, h.store, nil) // a new term has no digests
 	sick.ID.Seq = 5
 	next.restate(w, sick, Words(sick, said, servicenet.Health{}))
 	next.taken(t)
@@ -102,8 +102,8 @@ func TestRestatedDigests(t *testing.T) {
 	}
 }
 
-// TestReportBetweenDigests: what a half says between two digests of the same words may be withdrawn by the
-// second: it is wanted whole.
+// TestReportBetweenDigests: the second of two equal digests may withdraw a report that came between them, so the term
+// requests it in full.
 func TestReportBetweenDigests(t *testing.T) {
 	h, w := start(t, memstore.New(100), nil), new(wants)
 	d := memoryDigest("n1-0-0", 1, fault.Normal)

@@ -15,7 +15,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// term is one term of leadership. Its goroutine is Lead's; only done is for others.
+// term is one term of leadership. It belongs to Lead's goroutine; other goroutines use only done.
 type term struct {
 	e         *Engine
 	committer store.Committer
@@ -23,33 +23,33 @@ type term struct {
 	inbox     *servicenet.Inbox
 	log       *reportLog
 	trace     *tracer
-	senders   map[fault.NodeID]Sender       // by the newest digest of the host half
-	health    map[fault.NodeID][2]health    // by the newest digests
-	told      map[fault.NodeID]recoveries   // of which there are events; of most nodes none
-	toldLast  map[fault.NodeID][2]time.Time // when that was, in this term
+	senders   map[fault.NodeID]Sender       // from the newest digest of the host half
+	health    map[fault.NodeID][2]health    // from the newest digests
+	told      map[fault.NodeID]recoveries   // published as events; most nodes have none
+	toldLast  map[fault.NodeID][2]time.Time // time of the last event in this term
 	began     time.Time
-	groups    map[string]fault.State  // the state of those that stand, by id
-	words     map[fault.Origin]spoken // of the newest digest, where that may be restated
+	groups    map[string]fault.State  // by ID: the state of the group faults that stand
+	words     map[fault.Origin]spoken // of the newest digest, if it can be restated
 	wake      time.Time
 	verdicts  [servicenet.EpochJump + 1]prometheus.Counter
 
-	// The committed map, and how many batches that are not committed yet touch a node: of such a node
-	// readers get the committed state.
+	// The committed map, and the number of uncommitted batches that touch a node. Readers get the committed state of
+	// such a node.
 	committed *view.Builder
 	touched   map[fault.NodeID]int
 	published *published
 	confirmer *confirmer
 
-	open     *batch   // takes changes
+	open     *batch   // collects changes
 	sealed   []*batch // waiting, oldest first
 	inflight *batch   // with the committer
-	// waiting are the reports in those batches, with those who are to hear of the commit.
+	// waiting holds the reports in those batches, and the senders to answer after the commit.
 	waiting map[fault.ReportID][]answerTo
-	// commitTime is a running mean, for what the awareness latency must add for the commit itself.
+	// commitTime is a running mean, which the awareness latency adds for the commit itself.
 	commitTime time.Duration
 
 	topology known
-	// pausing: nothing is taken in any more, because a write waits that ends the term.
+	// pausing means that the term takes no more inputs, because a waiting write will end it.
 	pausing bool
 
 	done   chan struct{}
@@ -70,7 +70,7 @@ func (t *term) run(ctx context.Context) error {
 		close(work)
 		<-stopped
 		select {
-		case r := <-results: // of what was under way when the context ended
+		case r := <-results: // of the commit in flight when the context ended
 			if w := t.inflight.write; w != nil && r.err == nil {
 				w.reply <- written{revision: r.revision}
 			} else {
@@ -104,7 +104,7 @@ func (t *term) run(ctx context.Context) error {
 		case i := <-in:
 			t.take(time.Now(), i)
 		case <-timer.C:
-			// What came before the verdict is heard before the verdict.
+			// Handle inputs that came before the verdict first.
 			t.drain()
 			now := time.Now()
 			t.machine.Behind(now, t.e.cfg.Challenger.Behind())
@@ -127,7 +127,7 @@ func (t *term) run(ctx context.Context) error {
 
 func (t *term) setTimer(timer *time.Timer) {
 	wake := t.wake
-	if t.inflight == nil && t.open.begins() { // else launch had taken it
+	if t.inflight == nil && t.open.begins() { // otherwise launch would have taken it
 		if due := t.open.changes[0].at.Add(gatherStarts); wake.IsZero() || due.Before(wake) {
 			wake = due
 		}
@@ -139,8 +139,8 @@ func (t *term) setTimer(timer *time.Timer) {
 	timer.Reset(max(0, time.Until(wake)))
 }
 
-// drain handles what is in the queues now, the reports as far as the backlog allows. Digests come last:
-// what a half reported before its digest is then history, and not left out.
+// drain handles the inputs that are now in the queues, reports only as far as the backlog allows. Digests come last:
+// a report that a half sent before its digest is then history instead of missing.
 func (t *term) drain() {
 	room := func() bool { return len(t.waiting) < t.e.cfg.Backlog }
 	always := func() bool { return true }
@@ -156,9 +156,9 @@ func (t *term) drainOne(queue <-chan Input, goOn func() bool) {
 	}
 }
 
-// asOf is the time as of which an input is handled. Where a wake-up is due, that is just before it:
-// only a Tick, which follows all that is in the queue, brings verdicts about, never the report that
-// happens to stand before the answer. A longer delay is the machine's to judge: it doubts itself.
+// asOf returns the time at which to handle an input. If a wake-up is due, it is just before the wake-up: only a Tick,
+// which follows all queued inputs, causes verdicts, never a report that happens to be queued before the answer. The
+// machine itself judges longer delays: it doubts itself.
 func (t *term) asOf(now time.Time) time.Time {
 	if late := now.Sub(t.wake); t.wake.IsZero() || late < 0 || late > t.e.cfg.Awareness.ChallengeNode {
 		return now
@@ -169,7 +169,7 @@ func (t *term) asOf(now time.Time) time.Time {
 // take handles one input.
 func (t *term) take(now time.Time, in Input) {
 	if in.Answer != nil || in.Reports != nil && !in.Reports.digests() {
-		// What a follower kept for long, perhaps because it was stopped, tells little of the others.
+		// A long delay at a follower, perhaps because it was paused, says little about the others.
 		held := min(in.Held, t.e.cfg.Awareness.ChallengeSingle)
 		t.machine.Behind(now, now.Sub(in.Arrived)+held+t.e.cfg.Challenger.Behind())
 	}
@@ -193,8 +193,8 @@ func (t *term) take(now time.Time, in Input) {
 	}
 }
 
-// takeReports handles reports that came together. What the inbox has seen before, or will not see,
-// is answered here, in as few acks as possible.
+// takeReports handles reports that arrived together. It answers reports that the inbox has seen before or refuses, in
+// as few acks as possible.
 func (t *term) takeReports(now time.Time, in Input) {
 	to := answerTo{in.Answerer, in.To}
 	var known, stale []fault.ReportID
@@ -222,12 +222,12 @@ func (t *term) takeReports(now time.Time, in Input) {
 	if len(stale) == 0 {
 		return
 	}
-	if known := t.inbox.Position(stale[0].Origin).Epoch; known > 0 { // else it is over MaxEpoch, and there is nothing to go on from
+	if known := t.inbox.Position(stale[0].Origin).Epoch; known > 0 { // otherwise over MaxEpoch: no epoch to continue from
 		to.answer(lofamov1.Ack_STALE_EPOCH, known, stale...)
 	}
 }
 
-// takeReport takes one that has not been seen before.
+// takeReport handles a report on its first arrival.
 func (t *term) takeReport(now time.Time, in Input, rep *fault.Report, to answerTo) {
 	d := fault.Delivery{Report: *rep, Path: in.Reports.Path, Hops: in.Reports.Hops}
 	arrived := in.Arrived.Add(-in.Held)
@@ -259,13 +259,13 @@ func (t *term) takeReport(now time.Time, in Input, rep *fault.Report, to answerT
 	t.waiting[rep.ID] = []answerTo{to}
 }
 
-// step feeds the machine and does what it asks for. It says whether the map changed.
+// step feeds the machine, carries out its output, and reports whether the map changed.
 func (t *term) step(now time.Time, ev awareness.Event) bool {
 	changed, _ := t.stepped(now, ev)
 	return changed
 }
 
-// stepped also says whether the machine did not know what it was to apply.
+// stepped also reports whether the machine did not recognise the event.
 func (t *term) stepped(now time.Time, ev awareness.Event) (changed, unknown bool) {
 	out := t.machine.Step(now, ev)
 	t.wake = out.Wake
@@ -291,7 +291,7 @@ func (t *term) stepped(now time.Time, ev awareness.Event) (changed, unknown bool
 	return len(out.Changes)+len(out.Groups)+len(out.Warnings) > 0, out.Unknown
 }
 
-// change takes a change into the open batch, and shows it to those who want to see it before its commit.
+// change adds a change to the open batch and publishes it to subscribers that follow uncommitted changes.
 func (t *term) change(c timedChange) {
 	t.open.changes = append(t.open.changes, c)
 	if t.e.seen.empty() {
@@ -299,7 +299,7 @@ func (t *term) change(c timedChange) {
 	}
 	seen, err := c.render(c.at, 0, t.e.cfg.Names, make(map[string][]byte))
 	if err != nil {
-		return // the commit will tell
+		return // the commit will report the error
 	}
 	if c.Latency >= 0 && seen.AwarenessLatency != nil {
 		seen.AwarenessLatency = durationpb.New(c.Latency)
@@ -308,7 +308,7 @@ func (t *term) change(c timedChange) {
 	t.e.seen.publish(seen)
 }
 
-// touch notes that a node's document is to be written with the open batch.
+// touch notes that the open batch must write a node's document.
 func (t *term) touch(id fault.NodeID) {
 	if !t.committed.Has(id) {
 		return // not in this torus

@@ -11,13 +11,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// tracer tells, at debug level, what became of every report: in which term it was taken and with what
-// content, and what was committed. With the positions at which each term began that says of every
-// report how often it was accepted, also where a replica was killed between a commit and the line about
-// it. A nil tracer tells nothing, and costs nothing.
+// tracer logs, at debug level, the fate of every report: in which term it was taken, its content, and its
+// commit. Together with the positions at which each term began, the log shows how often each report was accepted,
+// even if a replica was killed between a commit and its log line. A nil tracer logs nothing and costs nothing.
 type tracer struct{ log *slog.Logger }
 
-// newTracer returns a tracer for a term; nil unless the logger wants that much.
+// newTracer returns a tracer for a term, or nil if the logger does not log at debug level.
 func newTracer(l *slog.Logger, fence store.Fence) *tracer {
 	if !l.Enabled(context.Background(), slog.LevelDebug) {
 		return nil
@@ -60,7 +59,7 @@ func (tr *tracer) committed(ids []fault.ReportID) {
 	tr.log.Debug(TraceCommitted, "reports", names)
 }
 
-// Fingerprint is of all that a report says, but for its id and its ages, which grow on its way.
+// Fingerprint hashes a report's content, without its ID and its ages, which grow in transit.
 func Fingerprint(r fault.Report) string {
 	h := sha256.New()
 	_, _ = fmt.Fprintf(h, "%t %t %v %d %d\n", r.Digest, r.Partial, r.Registers, r.Uptime, len(r.Observations))

@@ -14,7 +14,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// logged is a log that may be read while it is written.
+// logged is a log that may be read while it is being written.
 type logged struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -26,7 +26,7 @@ func (l *logged) Write(b []byte) (int, error) {
 	return l.b.Write(b)
 }
 
-// traced is a line of it.
+// traced is one line of the log.
 type traced struct {
 	Msg, Report, Content string
 	Reports              []string
@@ -51,7 +51,7 @@ func (l *logged) lines(t *testing.T) []traced {
 	return out
 }
 
-// The debug log says what was taken and committed, once, and where the next term goes on.
+// The debug log shows each taken and committed report once, and the positions where the next term continues.
 func TestTrace(t *testing.T) {
 	st := memstore.New(100)
 	at := func(l *logged, level slog.Level) func(*Config) {

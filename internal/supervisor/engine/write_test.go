@@ -9,7 +9,8 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
 )
 
-// TestWriteOfAnotherTerm: what is for one term is committed under its fence, or not at all, though the replica leads again.
+// TestWriteOfAnotherTerm: a write for one term is committed under its fence or not at all, even if the replica leads
+// again.
 func TestWriteOfAnotherTerm(t *testing.T) {
 	h := start(t, memstore.New(100), nil)
 	w := store.Write{Puts: []store.KV{{Key: store.Prefix + "test", Value: []byte("x")}}, Term: h.Term()}
@@ -28,8 +29,8 @@ func TestWriteOfAnotherTerm(t *testing.T) {
 	}
 }
 
-// TestUnsettledWrites: of a write that was with the store when the term ended nobody knows what came of it; what had
-// not been begun was not done.
+// TestUnsettledWrites: if the store held a write when the term ended, its outcome is unknown. A write that had not
+// begun was not done.
 func TestUnsettledWrites(t *testing.T) {
 	h := start(t, memstore.New(100), nil)
 	unblock := h.store.Block()
@@ -43,7 +44,7 @@ func TestUnsettledWrites(t *testing.T) {
 	for h.commitBegan.Load() == nil {
 		time.Sleep(time.Millisecond)
 	}
-	go write() // behind it, or after the end
+	go write() // queued behind it, or after the end
 	h.stop()
 	first, second := <-errs, <-errs
 	if errors.Is(first, ErrNotLeading) {

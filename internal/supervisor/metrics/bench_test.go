@@ -10,7 +10,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// BenchmarkScrape is what one scrape of a leader's map of 100,000 nodes takes, of other goroutines' time: nobody waits for it.
+// BenchmarkScrape measures the other goroutines' time that a scrape of a leader's map of 100,000 nodes takes. The
+// scrape blocks no other work.
 func BenchmarkScrape(b *testing.B) {
 	dims := grid.Dims{X: 100, Y: 50, Z: 20}
 	for _, bc := range []struct {

@@ -1,7 +1,8 @@
-// Metrics of the committed fault map: counts of everything, and faulty parts by name. A large cluster must not need a large server, so
-// each family has a bound, and a count of omitted parts.
+// Metrics of the committed fault map: counts of everything, and faulty parts by name. A large cluster must not need a
+// large server, so each family has a bound, and a count of omitted parts.
 //
-// A scrape computes them from the immutable map that readers get. Detection, decisions and commits pay nothing for them.
+// A scrape computes them from the immutable map that readers get. Detection, decisions and commits pay nothing for
+// them.
 
 package metrics
 
@@ -16,27 +17,28 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// The bounds, in series. With all of them reached a leader tells some 6,000 series of its map, however many nodes there are.
+// The bounds, in series. At most a leader exports some 6,000 series of its map, however many nodes there are.
 const (
-	// InfoNodes is up to how many nodes a cluster may have for each node, and each link, to be described for dashboards (1 and 3 series a
-	// node). In a larger one only those nodes are that are named as not normal, and no links.
+	// InfoNodes is the largest number of nodes with which each node and each link is described for dashboards (1 and
+	// 3 series per node). In a larger cluster only the nodes named as not normal are described, and no links.
 	InfoNodes = 1000
-	// MaxNodes bounds the nodes that are named as not normal: FAILED ones first, then SICK, then UNKNOWN.
+	// MaxNodes bounds the nodes named as not normal: FAILED ones first, then SICK, then UNKNOWN.
 	MaxNodes = 1000
-	// MaxComponents bounds the components that are named, other than links: FAILED ones first, then SICK.
+	// MaxComponents bounds the named components, except links: FAILED ones first, then SICK.
 	MaxComponents = 1000
-	// MaxLinks bounds the link ends that are named: FAILED ones first, then SICK. A dead node has up to twelve, its own and its neighbours'.
+	// MaxLinks bounds the named link ends: FAILED ones first, then SICK. A dead node has up to twelve, its own and
+	// its neighbours'.
 	MaxLinks = 2000
 )
 
-// tile is the width of a node in the drawing of map_x and map_y, in its units; half of it is its height. So large, a node graph
-// of Grafana has room for its circles and the two lines of text below them, at the places as they are.
+// tile is the width of a node in the drawing of map_x and map_y, in its units; half of it is its height. This size
+// gives Grafana's node graph room for its circles and the two lines of text below them.
 const tile = 200
 
-// rackLabel is the label of a node that becomes the label rack of lofamo_node_info; empty where the topology gives none.
+// rackLabel is the node label that becomes the label rack of lofamo_node_info; empty if the topology has none.
 const rackLabel = "rack"
 
-// Collector tells the map of a leader.
+// Collector exports the map of a leader.
 type Collector struct {
 	get func() (view.Map, bool)
 
@@ -45,7 +47,8 @@ type Collector struct {
 	nodeInfo, linkInfo, leftOut, size, groups *prometheus.Desc
 }
 
-// NewCollector returns a collector of the map that get returns; false stands for none, on a replica that does not lead. Get must not block.
+// NewCollector returns a collector of the map that get returns; false means none, on a replica that does not lead.
+// Get must not block.
 func NewCollector(get func() (view.Map, bool)) *Collector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("lofamo_"+name, help+" Only the leader tells.", labels, nil)
@@ -93,7 +96,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	s.describedLinks()
 }
 
-// scrape is one telling of one map.
+// scrape is one export of one map.
 type scrape struct {
 	*Collector
 	m  view.Map
@@ -104,7 +107,7 @@ func (s *scrape) gauge(d *prometheus.Desc, v float64, labels ...string) {
 	s.ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 }
 
-// bad are the states of what is named among components and links, the worst first.
+// bad lists the states of named components and links, the worst first.
 var bad = [...]fault.State{fault.Failed, fault.Sick}
 
 func (s *scrape) counts() {
@@ -138,7 +141,7 @@ type part struct {
 	state     fault.State
 }
 
-// faulty gives all of them, with the ranks of their nodes.
+// faulty returns all faulty components, with the ranks of their nodes.
 func (s *scrape) faulty() iter.Seq2[int, part] {
 	return func(yield func(int, part) bool) {
 		for rank := range s.m.NotNormal() {
@@ -151,7 +154,7 @@ func (s *scrape) faulty() iter.Seq2[int, part] {
 	}
 }
 
-// namedNodes tells of those that are not normal, and describes them; in a small cluster all are described.
+// namedNodes exports the nodes that are not normal, and describes them. In a small cluster it describes all nodes.
 func (s *scrape) namedNodes() {
 	small := s.m.Len() <= InfoNodes
 	counts, told, out := s.m.Counts(), 0, 0
@@ -194,8 +197,9 @@ func (s *scrape) describe(rank int) {
 	s.gauge(s.nodeInfo, 1, string(id), strconv.Itoa(at.X), strconv.Itoa(at.Y), strconv.Itoa(at.Z), rack, strconv.Itoa(x), strconv.Itoa(y))
 }
 
-// Place is where a drawing has the node of a place: each plane of constant z drawn isometrically, one above the other so that none hides
-// another. X grows to the right and y downwards, as in browsers; a tile is 200 wide. No two places are drawn at the same point.
+// Place returns the position of a place in a drawing: each plane of constant z is drawn isometrically, one above the
+// other so that none hides another. X grows to the right and y downwards, as in browsers; a tile is 200 wide. No two
+// places share a position.
 func Place(dims grid.Dims, at grid.Coord) (x, y int) {
 	const half, quarter = tile / 2, tile / 4
 	plane := (dims.X+dims.Y)*quarter + half
@@ -219,7 +223,7 @@ func (s *scrape) namedLinks() {
 	})
 }
 
-// peer is the node at the other end of a link; empty: none that is known.
+// peer returns the node at the other end of a link; empty: unknown.
 func (s *scrape) peer(rank int, dir grid.Direction) string {
 	at, ok := s.m.Dims().Neighbour(s.m.Coord(rank), dir)
 	if !ok {
@@ -228,7 +232,7 @@ func (s *scrape) peer(rank int, dir grid.Direction) string {
 	return string(s.m.IDAt(at))
 }
 
-// named tells of faulty parts with the labels that of gives, the worst first, and of how many were left out.
+// named exports faulty parts with the labels that of returns, the worst first, and the number left out.
 func (s *scrape) named(d *prometheus.Desc, name string, limit int, of func(int, part) ([]string, bool)) {
 	told, out := 0, 0
 	for _, st := range bad {
@@ -250,7 +254,7 @@ func (s *scrape) named(d *prometheus.Desc, name string, limit int, of func(int, 
 	s.gauge(s.leftOut, float64(out), name)
 }
 
-// describedLinks tells of all links, or of none: a drawing with some of them would be wrong.
+// describedLinks exports all links, or none: a drawing with only some of them would be wrong.
 func (s *scrape) describedLinks() {
 	left := 0
 	for _, dir := range s.m.Dims().Links() {

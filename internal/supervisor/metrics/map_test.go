@@ -16,7 +16,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// torus is a map of a size in which all is NORMAL.
+// torus returns a map of a given size in which all nodes are NORMAL.
 func torus(t testing.TB, dims grid.Dims) *view.Builder {
 	t.Helper()
 	var nodes []topology.Node
@@ -32,7 +32,7 @@ func torus(t testing.TB, dims grid.Dims) *view.Builder {
 	return b
 }
 
-// set has a node in a state, with the components given in others than NORMAL.
+// set sets the state of a node, and the states of the given components.
 func set(b *view.Builder, dims grid.Dims, rank int, state fault.State, parts map[fault.Component]fault.State) {
 	at := dims.At(rank)
 	st := awareness.NodeStatus{ID: fault.NodeID(fmt.Sprintf("n%d-%d-%d", at.X, at.Y, at.Z)), Coord: at, State: state}
@@ -50,7 +50,7 @@ func set(b *view.Builder, dims grid.Dims, rank int, state fault.State, parts map
 	b.Set(view.Entry{Status: st})
 }
 
-// dies has a whole node fail as it shows in a map: its halves, its links, and its neighbours' links to it.
+// dies makes a whole node fail: its halves, its links, and its neighbours' links to the node.
 func dies(b *view.Builder, dims grid.Dims, rank int) {
 	parts := map[fault.Component]fault.State{fault.ComponentHost: fault.Failed, fault.ComponentDNP: fault.Failed}
 	for _, d := range dims.Links() {
@@ -61,7 +61,7 @@ func dies(b *view.Builder, dims grid.Dims, rank int) {
 	set(b, dims, rank, fault.Failed, parts)
 }
 
-// gather returns what a collector tells of a map, one line a series.
+// gather returns a collector's output for a map, one line per series.
 func gather(t testing.TB, b *view.Builder) (out []string) {
 	t.Helper()
 	m := b.Map(7)
@@ -84,7 +84,7 @@ func gather(t testing.TB, b *view.Builder) (out []string) {
 	return out
 }
 
-// lines are those of some families.
+// lines returns the lines of some families.
 func lines(all []string, names ...string) (out []string) {
 	for _, line := range all {
 		if name, _, _ := strings.Cut(line, "{"); slices.Contains(names, name) {
@@ -118,8 +118,8 @@ func TestSmall(t *testing.T) {
 	}
 }
 
-// A large cluster costs no more than a small one, healthy, with one node in a hundred dead, and before anything is heard of it;
-// the counts are right all the same, and what was left out is known.
+// A large cluster costs no more than a small one: when it is healthy, with one node in a hundred dead, and before the
+// first evidence. The counts are still right, and the number of omitted series is exported.
 func TestLarge(t *testing.T) {
 	dims := grid.Dims{X: 100, Y: 50, Z: 20}
 	b := torus(t, dims)
@@ -127,7 +127,7 @@ func TestLarge(t *testing.T) {
 	if n := len(all); n > 100 {
 		t.Errorf("%d series of a healthy map of %d nodes", n, dims.Nodes())
 	}
-	for row := range dims.Y * dims.Z { // so that no two of them have a neighbour in common
+	for row := range dims.Y * dims.Z { // so that no two of them share a neighbour
 		y, z := row%dims.Y, row/dims.Y
 		dies(b, dims, dims.Rank(grid.Coord{X: (37*y + 17*z) % dims.X, Y: y, Z: z}))
 	}
@@ -161,7 +161,7 @@ func TestNotLeading(t *testing.T) {
 	}
 }
 
-// In a drawing no node stands on another.
+// No two nodes share a position in the drawing.
 func TestPlace(t *testing.T) {
 	for _, dims := range []grid.Dims{{X: 1, Y: 1, Z: 1}, {X: 3, Y: 3, Z: 3}, {X: 10, Y: 2, Z: 7}, {X: 4, Y: 16, Z: 1}} {
 		seen := make(map[[2]int]grid.Coord)

@@ -1,5 +1,5 @@
-// Package metrics holds the metrics of a supervisor: counters of its work (metrics.go), and the fault map (map.go) and the state of the
-// replica (replica.go), which each scrape computes.
+// Package metrics holds the metrics of a supervisor: counters of its work (metrics.go), and the fault map (map.go)
+// and the state of the replica (replica.go), which each scrape computes.
 package metrics
 
 import (
@@ -21,8 +21,8 @@ type Metrics struct {
 	AnswerTime prometheus.Histogram   // from a challenge to its first answer
 	Verdicts   *prometheus.CounterVec // verdict of the leader's inbox
 	Refused    *prometheus.CounterVec // class of refusal
-	Dropped    *prometheus.CounterVec // queue that was full
-	Closed     *prometheus.CounterVec // listener, reason: connections closed for their number
+	Dropped    *prometheus.CounterVec // the full queue
+	Closed     *prometheus.CounterVec // listener, reason: connections closed because of limits
 	Calls      *prometheus.CounterVec // reason: gRPC calls refused before their requests were decoded
 	Acks       *prometheus.CounterVec // status
 	SendFails  prometheus.Counter
@@ -41,11 +41,11 @@ type Metrics struct {
 	diagnosing  prometheus.Histogram
 	proceeding  prometheus.Histogram
 	Bulk        *prometheus.CounterVec // result
-	BulkPackets *prometheus.CounterVec // what became of them
+	BulkPackets *prometheus.CounterVec // their outcome
 
 	Challenges prometheus.Counter
 	Commit     prometheus.Histogram
-	// CommitRetries counts attempts that the store did not take: no quorum, no space, no answer.
+	// CommitRetries counts attempts that the store did not accept: no quorum, no space, no answer.
 	CommitRetries prometheus.Counter
 	BatchOps      prometheus.Histogram
 	awareness     *prometheus.HistogramVec // cause
@@ -60,15 +60,15 @@ type Metrics struct {
 	Leader   prometheus.Gauge
 	Terms    prometheus.Counter
 	Revision prometheus.Gauge
-	// RegionCut and RegionHeard are those of a parent's leader.
+	// RegionCut and RegionHeard are set by a parent's leader.
 	RegionCut   *prometheus.GaugeVec // region
 	RegionHeard *prometheus.GaugeVec // region
-	// Mappings and MapOrders are of mapping by delegation; Mapped sets the others.
+	// Mappings and MapOrders count mapping by delegation; Mapped sets the others.
 	Mappings   prometheus.Counter
 	MapOrders  prometheus.Counter
 	mapped     *prometheus.GaugeVec // found
 	mappedDead prometheus.Gauge
-	// Maintenance and Topology are as this replica's own copy of the store has them.
+	// Maintenance and Topology describe this replica's own copy of the store.
 	Maintenance prometheus.Gauge
 	Topology    prometheus.Gauge
 	// DenyVersion and Denials describe the list of revoked certificates in force.
@@ -84,7 +84,7 @@ type Metrics struct {
 // latencies are the buckets of all latencies, from a fast commit to a failed one, in seconds.
 var latencies = []float64{.001, .002, .005, .01, .02, .04, .06, .08, .1, .15, .2, .25, .35, .5, 1, 2, 5, 10}
 
-// New makes the metrics and registers them. It is long because it has a line for each metric.
+// New creates and registers the metrics. It is long because it has a line for each metric.
 func New(reg prometheus.Registerer) *Metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "lofamo", Name: name, Help: help}, labels)
@@ -158,7 +158,7 @@ func New(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// The outcomes of damage: it was asked for again, or there were too many to ask.
+// The outcomes for damaged messages: requested again, or over the limit of requests.
 const (
 	AgainSent    = "sent"
 	AgainLimited = "limited"
@@ -170,7 +170,7 @@ type (
 	makeHistogram = func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec
 )
 
-// delivery makes those of the rails.
+// delivery creates the metrics of the rails.
 func (m *Metrics) delivery(counter makeCounter, gauge makeGauge, histogram makeHistogram) {
 	m.Duplicates = counter("supervisor_duplicates_total",
 		"Copies of reports that had been taken before and were dropped, by the rail of the copy.", "path")
@@ -193,23 +193,23 @@ func (m *Metrics) delivery(counter makeCounter, gauge makeGauge, histogram makeH
 
 // The results of diagnoses.
 const (
-	DiagnosisClean  = "clean"  // nothing is wrong
-	DiagnosisFaults = "faults" // a part at least must be at fault
-	DiagnosisOpen   = "open"   // something is wrong, and nothing is proven
-	DiagnosisFailed = "failed" // no report: the caller went away, or this replica led no more
+	DiagnosisClean  = "clean"  // no fault
+	DiagnosisFaults = "faults" // at least one part must be at fault
+	DiagnosisOpen   = "open"   // something is wrong, but nothing is proven
+	DiagnosisFailed = "failed" // no report: the caller left, or this replica lost the lead
 )
 
 // The results of fault management procedures.
 const (
 	ProcedureClear    = "clear"     // the torus was empty
 	ProcedureNotClear = "not-clear" // its drain timed out
-	ProcedureFailed   = "failed"    // no report: nobody began it, or this replica led no more
+	ProcedureFailed   = "failed"    // no report: no node began it, or this replica lost the lead
 )
 
-// managing are the buckets of what nodes are had to do with themselves, in seconds.
+// managing are the buckets of diagnoses and procedures, in seconds.
 var managing = []float64{.1, .25, .5, 1, 1.5, 2, 3, 5, 8, 15, 30, 60}
 
-// managed makes those of diagnoses and procedures.
+// managed creates the metrics of diagnoses and procedures.
 func (m *Metrics) managed(counter makeCounter, histogram makeHistogram) {
 	m.Diagnoses = counter("diagnoses_total", "Diagnoses that this replica led, those of procedures included, by result: clean, faults, open, failed.", "result")
 	m.Procedures = counter("procedures_total", "Fault management procedures of which this replica made the report, those that nodes began by themselves included, by result: clear, not-clear, failed.", "result")
@@ -225,14 +225,14 @@ func (m *Metrics) managed(counter makeCounter, histogram makeHistogram) {
 	}
 }
 
-// What mapping by delegation has found of a node.
+// The findings of mapping by delegation about a node.
 const (
 	MappedHalves = "both-halves" // both answer
 	MappedDNP    = "dnp-alone"   // its DNP half answers, and its host half does not or was found dead
-	MappedNot    = "not-reached" // nobody reached it through the torus
+	MappedNot    = "not-reached" // no mapper reached it through the torus
 )
 
-// delegated makes those of mapping by delegation.
+// delegated creates the metrics of mapping by delegation.
 func (m *Metrics) delegated(counter makeCounter, gauge makeGauge) {
 	m.Mappings = counter("mappings_total", "Mappings by delegation that this replica led: nodes that can go through the torus for those of which nothing is heard.").WithLabelValues()
 	m.MapOrders = counter("map_orders_total", "Orders to map that this replica sent, repeated ones included.").WithLabelValues()
@@ -241,7 +241,7 @@ func (m *Metrics) delegated(counter makeCounter, gauge makeGauge) {
 	m.Mapped(nil, 0)
 }
 
-// Mapped tells how many nodes were found how, those that are not named being none, and how many links were found dead.
+// Mapped sets the number of nodes by finding, 0 for those not named, and the number of links found dead.
 func (m *Metrics) Mapped(nodes map[string]int, dead int) {
 	for _, found := range []string{MappedHalves, MappedDNP, MappedNot} {
 		m.mapped.WithLabelValues(found).Set(float64(nodes[found]))
@@ -249,13 +249,13 @@ func (m *Metrics) Mapped(nodes map[string]int, dead int) {
 	m.mappedDead.Set(float64(dead))
 }
 
-// Diagnosis counts one that has ended, and how long it took.
+// Diagnosis counts a diagnosis that has ended, and its duration.
 func (m *Metrics) Diagnosis(result string, took time.Duration) {
 	m.Diagnoses.WithLabelValues(result).Inc()
 	m.diagnosing.Observe(took.Seconds())
 }
 
-// Procedure counts one that has ended, and how long it took.
+// Procedure counts a procedure that has ended, and its duration.
 func (m *Metrics) Procedure(result string, took time.Duration) {
 	m.Procedures.WithLabelValues(result).Inc()
 	m.proceeding.Observe(took.Seconds())
@@ -278,10 +278,10 @@ func (m *Metrics) preset() {
 		m.Dropped.WithLabelValues(q)
 		m.Depth.WithLabelValues(q)
 	}
-	for _, q := range []string{"forward-digests", "masks", "peers"} { // pushed out by newer ones; said again
+	for _, q := range []string{"forward-digests", "masks", "peers"} { // replaced by newer ones; repeated
 		m.Dropped.WithLabelValues(q)
 	}
-	for _, q := range []string{"strangers", "sources", "origins"} { // no queue: a budget
+	for _, q := range []string{"strangers", "sources", "origins"} { // budgets, not queues
 		m.Dropped.WithLabelValues(q)
 	}
 	for _, q := range []string{"configurations", "mappings", "told"} {
@@ -314,8 +314,8 @@ func (m *Metrics) preset() {
 	}
 }
 
-// Promise says within what time failures of each cause are to be committed: with enough living witnesses, and with fewer. It is
-// called once, before the replica works.
+// Promise sets the bounds within which failures of each cause must be committed: with enough living witnesses, and
+// with fewer. Call it once, before the replica works.
 func (m *Metrics) Promise(bounds map[fault.Cause][2]time.Duration) {
 	m.promised = bounds
 	for c, b := range bounds {
@@ -324,8 +324,8 @@ func (m *Metrics) Promise(bounds map[fault.Cause][2]time.Duration) {
 	}
 }
 
-// Aware tells that a change to a state has been committed some time after its fault. Failures have bounds; what is only SICK or UNKNOWN
-// has none.
+// Aware records that a state change was committed some time after its fault. Failures have bounds; changes to SICK or
+// UNKNOWN have none.
 func (m *Metrics) Aware(c fault.Cause, to fault.State, singleWitness bool, took time.Duration) {
 	m.awareness.WithLabelValues(c.String()).Observe(took.Seconds())
 	bounds, ok := m.promised[c]
@@ -338,7 +338,7 @@ func (m *Metrics) Aware(c fault.Cause, to fault.State, singleWitness bool, took 
 	}
 }
 
-// Region tells how a region stands, and when it was heard; zero: not yet.
+// Region sets the state of a region, and the time of its last contact; zero: none yet.
 func (m *Metrics) Region(name string, cut bool, heard time.Time) {
 	v := 0.0
 	if cut {
@@ -350,7 +350,7 @@ func (m *Metrics) Region(name string, cut bool, heard time.Time) {
 	}
 }
 
-// NoRegions forgets what was told of regions.
+// NoRegions resets the metrics of regions.
 func (m *Metrics) NoRegions() {
 	m.RegionCut.Reset()
 	m.RegionHeard.Reset()

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// series returns what the registry holds of some metrics, one line a series.
+// series returns the series of some metrics in the registry, one per line.
 func series(t *testing.T, reg *prometheus.Registry, names ...string) []string {
 	t.Helper()
 	families, err := reg.Gather()

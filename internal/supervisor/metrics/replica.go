@@ -10,23 +10,24 @@ import (
 	"github.com/lofamo/lofamo/internal/version"
 )
 
-// Replica is what is looked at. None of the functions may block.
+// Replica provides the values of a replica's metrics. None of the functions may block.
 type Replica struct {
-	// Map is that of a leader; false on others.
+	// Map returns the map of a leader; false on other replicas.
 	Map func() (view.Map, bool)
-	// Leader is who leads as far as this replica knows; empty: nobody.
+	// Leader returns the leader that this replica knows; empty: none.
 	Leader func() string
-	// QuorumAge is for how many seconds this replica has been without the word of a quorum; -1: it has had none since it started.
+	// QuorumAge returns for how many seconds this replica has had no quorum; -1: never one since it started.
 	QuorumAge func() float64
-	// Begins and Expires are when the certificate that this replica uses begins and ends.
+	// Begins and Expires return the validity of the certificate that this replica uses.
 	Begins, Expires func() time.Time
-	// Replicas says of each configured replica whether this one reaches it.
+	// Replicas reports for each configured replica whether this one reaches it.
 	Replicas func() map[string]bool
-	// Oversized and Dropped count the datagrams at the report addresses that were longer than any message, and those that the kernel dropped.
+	// Oversized and Dropped count the datagrams at the report addresses that were longer than any message, and those
+	// that the kernel dropped.
 	Oversized, Dropped func() uint64
 }
 
-// Collectors are all that tell of a replica.
+// Collectors returns all collectors of a replica.
 func Collectors(r Replica) []prometheus.Collector {
 	counter := func(name, help string, of func() uint64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "lofamo", Subsystem: "supervisor", Name: name, Help: help},
@@ -61,7 +62,7 @@ func Collectors(r Replica) []prometheus.Collector {
 	}
 }
 
-// replicas tells which are reached.
+// replicas exports which replicas are reached.
 type replicas struct {
 	desc *prometheus.Desc
 	get  func() map[string]bool

@@ -24,13 +24,13 @@ spec:
   undo: {onRecovery: true, after: 0s}
 `
 
-// act is an attempt, and when an executor was asked for it.
+// act is an attempt, with the time at which an executor received it.
 type act struct {
 	executor.Job
 	at time.Time
 }
 
-// asked starts a leader whose executor says when it is asked.
+// asked starts a leader and returns the channel on which its executor announces attempts.
 func asked(b *testing.B, dims grid.Dims) (*lab, <-chan act) {
 	b.Helper()
 	l := newLab(b, dims, condition)
@@ -44,7 +44,7 @@ func asked(b *testing.B, dims grid.Dims) (*lab, <-chan act) {
 	return l, acts
 }
 
-// report says where of all durations these shares lie.
+// report reports percentiles of the durations.
 func report(b *testing.B, all []time.Duration) {
 	b.Helper()
 	slices.Sort(all)
@@ -52,7 +52,8 @@ func report(b *testing.B, all []time.Duration) {
 	b.ReportMetric(float64(all[len(all)*99/100].Microseconds())/1000, "p99-ms")
 }
 
-// BenchmarkFaultToEffect: from a change of this replica's copy of the map to the executor that is asked, on a real etcd.
+// BenchmarkFaultToEffect measures, on a real etcd, from a change in this replica's copy of the map to the call of the
+// executor.
 func BenchmarkFaultToEffect(b *testing.B) {
 	l, acts := asked(b, grid.Dims{X: 4, Y: 4, Z: 4})
 	var all []time.Duration
@@ -62,12 +63,12 @@ func BenchmarkFaultToEffect(b *testing.B) {
 		l.set(id, fault.Failed)
 		all = append(all, (<-acts).at.Sub(start))
 		l.set(id, fault.Normal)
-		<-acts // it is put back
+		<-acts // undone
 	}
 	report(b, all)
 }
 
-// BenchmarkStorm: 1,000 faults at once, each from the first of them to the executor that is asked.
+// BenchmarkStorm measures 1,000 faults at once, each from the first fault to the call of the executor.
 func BenchmarkStorm(b *testing.B) {
 	l, acts := asked(b, grid.Dims{X: 10, Y: 10, Z: 10})
 	var all []time.Duration

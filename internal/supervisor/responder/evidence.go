@@ -10,12 +10,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// Gather returns the evidence for a fault of a component, from the leader's status of its node. life returns the time of a node's newest report: a
-// node's statement holds until it changes, so it is as new as the node's newest report. The supervisors' own missing answers count as of
-// now.
+// Gather returns the evidence for a fault of a component, from the leader's status of its node. life returns the time
+// of a node's newest report: a node's statement holds until it changes, so it is as new as that report. Missing
+// answers to the supervisors count as of now.
 func Gather(st awareness.NodeStatus, c fault.Component, life func(fault.NodeID) time.Time, now time.Time) response.Evidence {
 	out := response.Evidence{SingleWitness: st.SingleWitness, Restarting: st.Restart.Until}
-	var newest time.Time // when what decided began
+	var newest time.Time // when the deciding evidence began
 	for _, e := range supporting(st, c) {
 		who, _, _ := strings.Cut(e.Observer, "/")
 		id, heard := fault.NodeID(who), now
@@ -25,7 +25,7 @@ func Gather(st awareness.NodeStatus, c fault.Component, life func(fault.NodeID) 
 		if heard.After(out.At) {
 			out.At = heard
 		}
-		if e.Kind != fault.KindVotes { // which is what others say, counted
+		if e.Kind != fault.KindVotes { // which counts other statements
 			out.Witnesses = appendOnce(out.Witnesses, e.Observer)
 		}
 		measured, before := id == st.ID && measures(e), out.Own || out.Port
@@ -42,8 +42,8 @@ func Gather(st awareness.NodeStatus, c fault.Component, life func(fault.NodeID) 
 	return out
 }
 
-// measures reports whether a statement is a half's measurement of its own node. Silence and lost handshakes are measurements of the node's own
-// ports. The watchdog's statement concerns the other half, which may live.
+// measures reports whether a statement is a half's measurement of its own node. Silence and lost handshakes are
+// measurements of the node's own ports. The watchdog's statement concerns the other half, which may live.
 func measures(e statement) bool {
 	switch e.Kind {
 	case fault.KindSelf, fault.KindErrorRatio:
@@ -56,7 +56,8 @@ func measures(e statement) bool {
 	}
 }
 
-// accusedLife returns the time of the newest report of the component's half, or of either half for other components. A committed status has none.
+// accusedLife returns the time of the newest report of the component's half, or of either half for other components.
+// A committed status has none.
 func accusedLife(st awareness.NodeStatus, c fault.Component) time.Time {
 	switch {
 	case st.State == fault.Failed:
@@ -83,8 +84,9 @@ type statement struct {
 	component fault.Component
 }
 
-// supporting is the evidence that speaks for the state of a component. What speaks for a node's is what does for the components that
-// its state follows from: those in the same state, of the same cause if there are such. A node is SICK also where a part of it is FAILED.
+// supporting returns the evidence for the state of a component. For a node it returns the evidence for the components
+// that determine its state: those in the same state and, if there are any, with the same cause. A node is also SICK
+// if a part of it is FAILED.
 func supporting(st awareness.NodeStatus, c fault.Component) []statement {
 	if c != fault.ComponentNode {
 		for _, s := range st.Components {
@@ -111,7 +113,8 @@ func supporting(st awareness.NodeStatus, c fault.Component) []statement {
 	return state
 }
 
-// speakFor returns the statements that call a component bad, or, for an UNKNOWN component, the statements that it is UNKNOWN.
+// speakFor returns the statements that call a component bad, or, for an UNKNOWN component, the statements that it is
+// UNKNOWN.
 func speakFor(s awareness.ComponentStatus) []statement {
 	var out []statement
 	for _, e := range s.Evidence {
@@ -125,7 +128,8 @@ func speakFor(s awareness.ComponentStatus) []statement {
 	return out
 }
 
-// accusers returns the nodes whose word alone makes a node bad; nil if its own halves or the supervisors support the fault.
+// accusers returns the nodes whose statements alone make a node bad, or nil if its own halves or the supervisors
+// support the fault.
 func accusers(st awareness.NodeStatus) []fault.NodeID {
 	var out []fault.NodeID
 	for _, e := range supporting(st, fault.ComponentNode) {
@@ -139,7 +143,7 @@ func accusers(st awareness.NodeStatus) []fault.NodeID {
 	return out
 }
 
-// Observers are the nodes whose word supports a state.
+// Observers returns the nodes whose statements support a state.
 func Observers(st awareness.NodeStatus, c fault.Component) []fault.NodeID {
 	var out []fault.NodeID
 	for _, e := range supporting(st, c) {

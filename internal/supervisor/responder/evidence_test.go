@@ -9,8 +9,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestEvidenceOfNode: that a node is SICK rests on what speaks for the part of it that is FAILED, or SICK, and is the cause; else nothing would ever be
-// done about it.
+// TestEvidenceOfNode: the evidence for a SICK node is the evidence for the FAILED or SICK part that causes it.
+// Otherwise no policy would ever act on it.
 func TestEvidenceOfNode(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	heard := map[fault.NodeID]time.Time{"n1": now.Add(-time.Second), "n2": now.Add(-2 * time.Second), "n3": now.Add(-3 * time.Second)}
@@ -33,7 +33,7 @@ func TestEvidenceOfNode(t *testing.T) {
 	if who, at := gather(); !slices.Equal(who, []string{"n2/dnp"}) || !at.Equal(heard["n2"]) {
 		t.Errorf("%v at %v", who, at)
 	}
-	st.State, st.Cause = fault.Failed, fault.CauseHost // what is SICK says nothing of that
+	st.State, st.Cause = fault.Failed, fault.CauseHost // the SICK part is no evidence for this cause
 	st.Components[0].Cause = fault.CauseNone
 	if who, _ := gather(); !slices.Equal(who, []string{"n1/dnp", "n3/host"}) {
 		t.Errorf("%v", who)

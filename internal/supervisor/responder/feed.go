@@ -12,7 +12,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// feed turns versions of the committed map into what the engine is told: each change once. It is for one goroutine.
+// feed turns versions of the committed map into events for the engine, each change once. It is not safe for
+// concurrent use.
 type feed struct {
 	topo   *topology.Topology
 	newest view.Map
@@ -24,7 +25,8 @@ func newFeed() feed {
 	return feed{nodes: Told{}, groups: map[string]awareness.GroupStatus{}}
 }
 
-// changes are the events of a version of the map. One that is older than what was told says nothing, not even who there is. e knows what the faults rest on.
+// changes returns the events of a version of the map. It ignores a version older than the newest one, including its
+// topology. e knows the evidence for the faults.
 func (f *feed) changes(in mapped, e *response.Engine) []response.Event {
 	if in.m.Revision < f.newest.Revision {
 		return nil
@@ -50,7 +52,7 @@ func (f *feed) changes(in mapped, e *response.Engine) []response.Event {
 	return append(out, f.groupChanges(in.m.Groups)...)
 }
 
-// dropGone ends the faults of nodes that have no place any more.
+// dropGone ends the faults of nodes that no longer have a place.
 func (f *feed) dropGone(m view.Map) []response.Event {
 	var out []response.Event
 	for id, was := range f.nodes {
@@ -69,16 +71,16 @@ func (f *feed) dropGone(m view.Map) []response.Event {
 	return out
 }
 
-// node are the changes of one node.
+// node returns the changes of one node.
 func (f *feed) node(m view.Map, rank int, e *response.Engine) []response.Event {
 	revision := m.NodeRevision(rank)
-	if f.nodes.has(m.ID(rank), revision) { // before it is unpacked
+	if f.nodes.has(m.ID(rank), revision) { // avoids unpacking the node
 		return nil
 	}
 	return f.nodes.Changes(m.At(rank).Status, revision, e)
 }
 
-// groupChanges are those of the group faults that stand.
+// groupChanges returns the changes of the standing group faults.
 func (f *feed) groupChanges(groups []awareness.GroupStatus) []response.Event {
 	var out []response.Event
 	stand := make(map[string]bool, len(groups))
@@ -111,7 +113,8 @@ func groupOf(g awareness.GroupStatus) response.Group {
 	return response.Group{ID: g.ID, Kind: g.Kind.String(), State: g.State, Cause: g.Cause, Members: g.Members, Of: g.Of, Since: g.Since}
 }
 
-// reset is the whole of a map, for who begins to lead: of the one given, or of what came meanwhile, if that is newer. open are targets of responses: of their faults it is told in any case.
+// reset returns a full map for a new leader: the given one, or a newer one that arrived meanwhile. open are the
+// targets of open responses, whose faults it always includes.
 func (f *feed) reset(m view.Map, open map[response.Target]bool) response.Led {
 	old := f.nodes
 	if f.newest.Revision > m.Revision {

@@ -17,7 +17,7 @@ import (
 
 var day = time.Date(2027, 1, 15, 8, 0, 0, 0, time.UTC)
 
-// said are events in words.
+// said renders events as text.
 func said(events []response.Event) string {
 	var out []string
 	for _, ev := range events {
@@ -37,7 +37,7 @@ func said(events []response.Event) string {
 	return strings.Join(out, ", ")
 }
 
-// maps makes versions of a map of two nodes, a and b.
+// maps builds versions of a map of two nodes, a and b.
 type maps struct {
 	b        *view.Builder
 	revision uint64
@@ -48,7 +48,7 @@ func newMaps() *maps {
 	return &maps{b: view.NewBuilder(names, day)}
 }
 
-// set makes a node and its memory what they are; the other components are as the node is.
+// set sets the state of a node and its memory. The other components get the node's state.
 func (m *maps) set(id fault.NodeID, epoch fault.Epoch, node, memory fault.State) view.Map {
 	m.revision++
 	at := grid.Coord{}
@@ -82,13 +82,13 @@ func TestFeed(t *testing.T) {
 		changed []fault.NodeID
 		want    string
 	}{
-		// Of a node that nothing is known of, no more is told than that.
+		// For a node without evidence the feed reports only UNKNOWN.
 		{"at first", first, nil, "2 nodes, a/node UNKNOWN, b/node UNKNOWN"},
 		{"the same again", first, []fault.NodeID{"a", "b"}, ""},
 		{"a is heard", older, []fault.NodeID{"a"}, "a epoch 1, a/node NORMAL"},
 		{"memory fails", m.set("a", 1, normal, failed), []fault.NodeID{"a"}, "a/memory FAILED"},
 		{"an older map", older, []fault.NodeID{"a"}, ""},
-		// What stood before is told of: it has not gone.
+		// The feed still reports earlier faults: they have not ended.
 		{"a is not heard", m.set("a", 1, unknown, unknown), []fault.NodeID{"a"}, "a/node UNKNOWN, a/memory UNKNOWN"},
 		{"a boots", m.set("a", 2, normal, normal), []fault.NodeID{"a"}, "a epoch 2, a/node NORMAL, a/memory NORMAL"},
 		{"a stranger", m.b.Map(m.revision), []fault.NodeID{"z"}, ""},
@@ -110,7 +110,7 @@ func TestFeed(t *testing.T) {
 	}
 }
 
-// Who begins to lead begins with the newest map that there is, and is told of the faults of open responses in any case.
+// A new leader begins with the newest map and always receives the faults of open responses.
 func TestFeedReset(t *testing.T) {
 	e, err := response.New(response.Default())
 	must(t, err)
@@ -132,8 +132,8 @@ func TestFeedReset(t *testing.T) {
 	}
 }
 
-// That a node is FAILED by the word of a single witness is told at once, and so is the end of that: a reset is taken to have happened when the node was seen to go down
-// by more than one.
+// The feed reports at once that a node is FAILED by a single witness, and the end of that mark: a reset counts as
+// successful once several witnesses see the node go down.
 func TestToldOfSingleWitness(t *testing.T) {
 	e, err := response.New(response.Default())
 	must(t, err)
@@ -165,8 +165,8 @@ func TestToldOfSingleWitness(t *testing.T) {
 	}
 }
 
-// Versions that nobody has taken are merged, and none of what they changed is forgotten.
-// What waits in the queue when a term begins may be older than what the term begins with: it says nothing, not even who there is.
+// A map that waits in the queue when a term begins may be older than the term's first map. The feed ignores it,
+// including its topology.
 func TestFeedOlderTopology(t *testing.T) {
 	e, err := response.New(response.Default())
 	must(t, err)
@@ -251,7 +251,8 @@ func TestGather(t *testing.T) {
 	}
 }
 
-// A neighbour's word on its own end of a link is evidence on the link. It is not the accused's own word, of whatever kind it is.
+// A neighbour's statement about its own end of a link is evidence on the link. It is never the accused's own
+// statement, whatever its kind.
 func TestNeighbourSelfStatementIsNotOwnWord(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	half := [2]time.Time{now.Add(-time.Minute), now.Add(-time.Second)}

@@ -36,22 +36,22 @@ type lab struct {
 	plant *plant
 	names *view.Names
 	limit response.Config
-	lives int // that were lived
+	lives int // number of faults played so far
 
 	mu       sync.Mutex
 	builder  *view.Builder
 	now      view.Map
 	live     []*replica
-	evidence response.Evidence // of all; At is filled in
-	blind    bool              // there is none
+	evidence response.Evidence // for every target; At is filled in
+	blind    bool              // there is no evidence
 }
 
-// labStore is the real store, but for the policies, which stand here.
+// labStore is the real store, except that it holds the policies itself.
 type labStore struct {
 	*store.Etcd
 
 	policies  *[]store.StoredPolicy
-	confirmed *atomic.Int64 // how often it was asked who leads
+	confirmed *atomic.Int64 // number of Confirm calls
 }
 
 func (s labStore) Confirm(ctx context.Context, fence store.Fence) (store.Standing, error) {
@@ -69,7 +69,7 @@ func (s labStore) WatchPolicies(ctx context.Context, each func([]store.StoredPol
 	return ctx.Err()
 }
 
-// quick are limits under which nothing waits.
+// quick returns limits under which nothing waits.
 func quick() response.Config {
 	c := response.Default()
 	c.MaxNodes, c.MaxPercent, c.MaxPerDomain, c.MaxPerPlane, c.Rate, c.NotifyRate, c.BreakerPercent, c.BreakerNodes = 1000, 100, 1000, 1000, 100_000, 1<<20, 50, 1000
@@ -132,7 +132,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// set makes a node's memory FAILED, or everything of it NORMAL, and tells all replicas.
+// set makes a node's memory FAILED, or the whole node NORMAL, and notifies all replicas.
 func (l *lab) set(id fault.NodeID, memory fault.State) {
 	l.mu.Lock()
 	at, ok := l.names.Coord(id)
@@ -182,7 +182,7 @@ func (l *lab) Evidence(_ context.Context, targets []response.Target) map[respons
 	return out
 }
 
-// elect makes an election key in the place of the one before: who has that leads no longer.
+// elect replaces the election key and so deposes the previous leader.
 func (l *lab) elect() store.Fence {
 	l.t.Helper()
 	const key = store.ElectionPrefix + "/test"
@@ -193,7 +193,7 @@ func (l *lab) elect() store.Fence {
 	return store.Fence{Key: key, Rev: resp.Header.Revision}
 }
 
-// replica is one responder with its goroutines, and what may happen to it.
+// replica is one responder with its goroutines and an injected failure.
 type replica struct {
 	*Responder
 
@@ -205,14 +205,15 @@ type replica struct {
 
 	mu      sync.Mutex
 	point   failpoint.Point
-	left    int           // hits until something happens
-	hit     chan struct{} // closed when it has
-	release chan struct{} // closed when it goes on
+	left    int           // hits until it stops
+	hit     chan struct{} // closed when it has stopped
+	release chan struct{} // closed when it resumes
 	halted  bool          // all points block
-	dead    bool          // it is never to go on
+	dead    bool          // it never resumes
 }
 
-// start starts a replica that leads at once. At the n-th time that it comes by a point it stands still, with all that it does; n 0: never.
+// start starts a replica that leads at once. It stops, with all its work, when it reaches the point for the n-th
+// time; n 0: never.
 func (l *lab) start(point failpoint.Point, n int) *replica {
 	l.t.Helper()
 	r := &replica{point: point, left: n, hit: make(chan struct{}), release: make(chan struct{}), fence: l.elect()}
@@ -241,7 +242,7 @@ func (l *lab) start(point failpoint.Point, n int) *replica {
 	return r
 }
 
-// gauge is what one of its gauges, or of its counters, says.
+// gauge returns the value of one of its gauges or counters.
 func (r *replica) gauge(t *testing.T, name string) float64 {
 	t.Helper()
 	families, err := r.gather.Gather()
@@ -274,12 +275,12 @@ func (r *replica) pass(p failpoint.Point) {
 	dead := r.dead
 	r.mu.Unlock()
 	if dead {
-		runtime.Goexit() // only now, that nothing else hears of it
+		runtime.Goexit() // only now, so that nothing else notices
 	}
 }
 
-// goOn lets a replica go on that stands still, and waits until it has done what it can. Its fence has fallen, of which it hears only
-// where it wants to commit.
+// goOn resumes a stopped replica and waits until it has done all it can. Its fence is gone, which it notices only
+// when it commits.
 func (l *lab) goOn(r *replica) {
 	l.t.Helper()
 	r.mu.Lock()
@@ -294,7 +295,7 @@ func (l *lab) goOn(r *replica) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), supervisortest.Wait)
 	defer cancel()
-	for range 2 { // once for what has begun, once for what came of it
+	for range 2 { // once for the effects begun, once for their results
 		r.runner.wait(supervisortest.Wait)
 		if err := r.Ask(ctx, response.Asked{Subject: "nobody", Verb: response.CloseBreaker}); err == nil || ctx.Err() != nil {
 			l.t.Fatalf("%s: %v", r.name, err)
@@ -302,7 +303,7 @@ func (l *lab) goOn(r *replica) {
 	}
 }
 
-// end ends a replica for good. One that stands still does nothing more.
+// end ends a replica for good. A stopped replica does nothing more.
 func (l *lab) end(r *replica) {
 	l.mu.Lock()
 	var live []*replica
@@ -314,7 +315,7 @@ func (l *lab) end(r *replica) {
 	l.live = live
 	l.mu.Unlock()
 	r.mu.Lock()
-	r.left = 0 // what it passes by while it ends is of no interest
+	r.left = 0 // points that it reaches while it ends do not count
 	if r.halted {
 		r.dead = true
 		close(r.release)
@@ -334,7 +335,7 @@ func (l *lab) end(r *replica) {
 	}
 }
 
-// committed are the records that there are, the newest first read.
+// committed reads the newest committed records and the breaker.
 func (l *lab) committed() ([]*response.Response, response.Breaker) {
 	l.t.Helper()
 	got, err := l.store.LoadResponses(context.Background())
@@ -345,7 +346,7 @@ func (l *lab) committed() ([]*response.Response, response.Breaker) {
 	return apart(got.Records)
 }
 
-// await waits until a committed response is as wanted, or until also is closed (false).
+// await waits until a committed response satisfies want, or until also is closed (false).
 func (l *lab) await(what string, also <-chan struct{}, want func(*response.Response) bool) (*response.Response, bool) {
 	l.t.Helper()
 	var found *response.Response
@@ -358,7 +359,7 @@ func (l *lab) await(what string, also <-chan struct{}, want func(*response.Respo
 	return found, ok
 }
 
-// awaitAll waits until the committed responses are as wanted, or until also is closed (false).
+// awaitAll waits until the committed responses satisfy want, or until also is closed (false).
 func (l *lab) awaitAll(what string, also <-chan struct{}, want func([]*response.Response) bool) bool {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), supervisortest.Wait)
@@ -383,7 +384,7 @@ func (l *lab) awaitAll(what string, also <-chan struct{}, want func([]*response.
 	}
 }
 
-// verify follows the chain of the audit from end to end.
+// verify verifies the audit chain from end to end and returns its lines.
 func (l *lab) verify() []audit.Line {
 	l.t.Helper()
 	lines, head, err := l.store.Audit(context.Background(), 0, 1<<30)
@@ -400,18 +401,18 @@ func (l *lab) verify() []audit.Line {
 	return lines
 }
 
-// plant is what executors act on: it outlives the leaders, and guards as an executor should.
+// plant is the system that executors act on. It outlives the leaders, and guards as an executor should.
 type plant struct {
 	l     *lab
 	guard executor.Guard
 
 	mu       sync.Mutex
 	newest   uint64                   // token
-	admitted map[response.Attempt]int // how often
-	acts     map[string]int           // how often something was done, by response, step and direction
-	on       map[string]bool          // what stands, by response and step
+	admitted map[response.Attempt]int // number of times
+	acts     map[string]int           // number of acts, by response, step and direction
+	on       map[string]bool          // acts that stand, by response and step
 	wrong    []string
-	refused  int // for its token
+	refused  int // because of its token
 }
 
 func (p *plant) bad(format string, args ...any) {
@@ -420,7 +421,7 @@ func (p *plant) bad(format string, args ...any) {
 	p.wrong = append(p.wrong, fmt.Sprintf(format, args...))
 }
 
-// acted is how often anything was done.
+// acted returns the total number of acts.
 func (p *plant) acted() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -431,7 +432,7 @@ func (p *plant) acted() int {
 	return n
 }
 
-// reset forgets what was done.
+// reset forgets all acts.
 func (p *plant) reset() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -460,7 +461,7 @@ func (p *plant) Do(_ context.Context, j executor.Job) executor.Result {
 	}
 	p.newest = j.Token
 	key := fmt.Sprintf("%s/%d", j.Response, j.Step)
-	if p.on[key] != j.Undo && j.Kind.Traits().Repeatable { // as it is to be
+	if p.on[key] != j.Undo && j.Kind.Traits().Repeatable { // already in the desired state
 		return executor.Done("it was so already")
 	}
 	p.on[key] = !j.Undo
@@ -468,7 +469,7 @@ func (p *plant) Do(_ context.Context, j executor.Job) executor.Result {
 	return executor.Done("done")
 }
 
-// intended: what is asked of an executor is committed.
+// intended checks that the intent of an executor's job is committed.
 func (p *plant) intended(j executor.Job) {
 	key := (&response.Response{ID: j.Response}).Key()
 	resp, err := p.l.c.Get(context.Background(), store.Prefix+"responses/records/"+key)
@@ -483,7 +484,7 @@ func (p *plant) intended(j executor.Job) {
 	p.bad("attempt %+v is not committed: %v", j.Attempt, err)
 }
 
-// check: nothing was done twice, or is forgotten.
+// check checks that no act was done twice, and that the records know every act that stands.
 func (l *lab) check(what string) {
 	l.t.Helper()
 	p := l.plant

@@ -11,18 +11,20 @@ import (
 	"github.com/lofamo/lofamo/pkg/response/audit"
 )
 
-// loadTime bounds one attempt to load what a term begins with.
+// loadTime bounds one attempt to load the state for a new term.
 const loadTime = 5 * time.Second
 
-// stopTime is how long the executors are waited for when the lead is lost. Who takes longer goes on alone, under a token that is
-// refused wherever it can be.
+// stopTime bounds the wait for executors when the lead is lost. A slower executor continues on its own, under a token
+// that targets refuse where they can.
 const stopTime = 500 * time.Millisecond
 
-// leadAgain is the pause before a replica that has lost the lead of responses, or cannot go on with what is committed, looks whether it can.
+// leadAgain is the pause before a replica tries again to lead responses, after it lost the lead or could not continue
+// from the committed state.
 const leadAgain = 5 * time.Second
 
-// Lead has the engine lead under a fence until the context ends or the fence falls. A commit that is refused while the fence stands, and records that
-// cannot be read, end one term of it: another one begins with what is committed by then. When it returns nothing new is begun.
+// Lead runs the engine as leader under a fence until the context ends or the fence is lost. A refused commit while
+// the fence stands, or unreadable records, end one term: the next begins with the state committed by then. After Lead
+// returns, nothing new begins.
 func (r *Responder) Lead(ctx context.Context, fence store.Fence) {
 	defer r.recovered()
 	for {
@@ -41,7 +43,7 @@ func (r *Responder) Lead(ctx context.Context, fence store.Fence) {
 	}
 }
 
-// lead is one term.
+// lead runs one term.
 func (r *Responder) lead(ctx context.Context, fence store.Fence) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -64,7 +66,7 @@ func (r *Responder) lead(ctx context.Context, fence store.Fence) {
 	r.runner.wait(stopTime)
 }
 
-// complain says, once, that nothing is done about faults, and why.
+// complain logs, once, that responses are not handled, and why.
 func (r *Responder) complain(err error) {
 	r.mu.Lock()
 	said := r.trouble == err.Error()
@@ -77,7 +79,7 @@ func (r *Responder) complain(err error) {
 	}
 }
 
-// recovered ends the complaint.
+// recovered clears the trouble.
 func (r *Responder) recovered() {
 	r.mu.Lock()
 	r.trouble = ""
@@ -86,10 +88,11 @@ func (r *Responder) recovered() {
 	r.cfg.Metrics.broken(false)
 }
 
-// loadPatience is for how long a store that does not answer is no more than that.
+// loadPatience is how long a store may fail to answer before that counts as trouble.
 const loadPatience = 30 * time.Second
 
-// load reads what a term begins with, trying again until it has; false: the context ended first. What cannot be read is complained of at once.
+// load reads the state for a new term and retries until it succeeds; false: the context ended first. It reports
+// unreadable state at once.
 func (r *Responder) load(t *term) bool {
 	for began := time.Now(); t.ctx.Err() == nil; {
 		ctx, cancel := context.WithTimeout(t.ctx, loadTime)
@@ -115,7 +118,7 @@ func (r *Responder) loadOnce(ctx context.Context, t *term) error {
 	if err != nil {
 		return err
 	}
-	// By that read this replica's copy is as new as the cluster's.
+	// That read has made this replica's copy as new as the cluster's.
 	stored, _, err := r.cfg.Store.Policies(ctx)
 	if err != nil {
 		return err
@@ -134,11 +137,11 @@ func (r *Responder) loadOnce(ctx context.Context, t *term) error {
 	return nil
 }
 
-// verified is how many of the newest lines of the audit a new leader looks at before it goes on with them.
+// verified is how many of the newest audit lines a new leader verifies before it continues the chain.
 const verified = 1000
 
-// verify complains of an audit whose newest lines cannot be read, or whose chain is broken. It is gone on with all the same: what was done
-// has to be written down, and whoever reads it finds the place.
+// verify logs unreadable lines among the newest ones of the audit, or a broken chain. The leader still continues the
+// audit: every act must be recorded, and readers will find the damaged place.
 func (r *Responder) verify(ctx context.Context, head store.AuditHead) {
 	if head.Last == 0 {
 		return

@@ -15,18 +15,18 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// A leader is killed, or stands still and goes on late, at every step of the life of a response: nothing is done twice, nothing that was
-// intended is lost, and what was done is put back.
+// A leader is killed, or pauses and resumes late, at every step in the life of a response: nothing is done twice, no
+// intent is lost, and every act is undone.
 func TestLeadersFail(t *testing.T) {
 	l := newLab(t, grid.Dims{X: 4, Y: 4, Z: 1}, cordonAndTell)
-	const most = 14 // a life passes by a point at most so often
+	const most = 14 // a fault passes a point at most so often
 	failed := 0
 	for _, point := range failpoint.ResponderPoints() {
 		for _, late := range []lateness{killed, lateAtOnce, lateAfter} {
 			for n := 1; n <= most; n++ {
 				f := failing{point, late, n}
 				if l.life(fmt.Sprint(f), []failing{f}) == 1 {
-					break // a life does not pass by so often
+					break // a fault does not pass this point so often
 				}
 				failed++
 				if t.Failed() {
@@ -42,24 +42,24 @@ func TestLeadersFail(t *testing.T) {
 	}
 }
 
-// failing is where a leader fails: the n-th time that it passes by.
+// failing says where a leader fails: when it reaches the point for the n-th time.
 type failing struct {
 	point failpoint.Point
 	late  lateness
 	n     int
 }
 
-// lateness is what becomes of who has failed.
+// lateness selects the later behaviour of a failed leader.
 type lateness int
 
 const (
 	killed     lateness = iota // it does nothing more
-	lateAtOnce                 // it goes on as soon as another one leads
-	lateAfter                  // it goes on when the other one has done all
+	lateAtOnce                 // it resumes as soon as another one leads
+	lateAfter                  // it resumes when the other one has finished
 )
 
-// life is that of one fault, and says whether the first leader has failed in it. Each leader but the last fails somewhere, if it comes
-// to that.
+// life plays one fault and returns the number of leaders it took. Each leader but the last fails at its point, if it
+// gets there.
 func (l *lab) life(what string, fails []failing) (leaders int) {
 	l.t.Helper()
 	l.lives++
@@ -98,15 +98,15 @@ func (l *lab) life(what string, fails []failing) (leaders int) {
 	}
 	l.check(what)
 	l.plant.reset()
-	_, err := l.c.Delete(l.t.Context(), store.Prefix+"responses/records/", clientv3.WithPrefix()) // so that the last life takes no longer than the first
+	_, err := l.c.Delete(l.t.Context(), store.Prefix+"responses/records/", clientv3.WithPrefix()) // keeps later lives fast
 	must(l.t, err)
 	return len(all)
 }
 
-// rounds is how often a leader fails in TestLeadersFailAgain, each time at another moment, which takes 20 ms.
+// rounds is how often a leader fails in TestLeadersFailAgain, each time at another moment. One round takes 20 ms.
 var rounds = flag.Int("rounds", 80, "how often leaders fail in TestLeadersFailAgain")
 
-// Leaders fail one after the other, anywhere.
+// Leaders fail one after the other, at random points.
 func TestLeadersFailAgain(t *testing.T) {
 	l := newLab(t, grid.Dims{X: 4, Y: 4, Z: 1}, cordonAndTell)
 	rng := rand.New(rand.NewPCG(7, 1))

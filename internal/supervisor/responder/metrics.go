@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// Metrics of a responder. What only a leader knows is 0 elsewhere.
+// Metrics of a responder. Values that only a leader knows are 0 elsewhere.
 type Metrics struct {
 	Leading prometheus.Gauge
 	Broken  prometheus.Gauge
@@ -28,7 +28,7 @@ type Metrics struct {
 	AuditFailures prometheus.Counter
 }
 
-// NewMetrics makes the metrics and registers them.
+// NewMetrics creates and registers the metrics.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	opts := func(name, help string) prometheus.Opts {
 		return prometheus.Opts{Namespace: "lofamo", Subsystem: "responses", Name: name, Help: help}
@@ -68,7 +68,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// policies tells of those in force.
+// policies records the policies in force.
 func (m *Metrics) policies(set []*response.Policy, unreadable int) {
 	counts := map[response.Mode]int{}
 	for _, p := range set {
@@ -96,7 +96,7 @@ func (m *Metrics) decided(list []response.Decision) {
 	}
 }
 
-// stands tells how the engine stands.
+// stands records the state of the engine.
 func (m *Metrics) stands(e *response.Engine) {
 	m.Breaker.Set(0)
 	if e.Breaker().Open {
@@ -119,7 +119,7 @@ func (m *Metrics) stands(e *response.Engine) {
 	}
 }
 
-// lost forgets what only a leader knows.
+// lost resets the values that only a leader knows.
 func (m *Metrics) lost() {
 	for _, g := range []prometheus.Gauge{m.Leading, m.Breaker, m.Nodes} {
 		g.Set(0)
@@ -128,7 +128,7 @@ func (m *Metrics) lost() {
 	m.Waiting.Reset()
 }
 
-// ended tells how an attempt ended.
+// ended records the end of an attempt.
 func (m *Metrics) ended(j executor.Job, res executor.Result, took time.Duration, begun bool) {
 	m.Results.WithLabelValues(string(j.Kind), executor.OutcomeName(res.Outcome)).Inc()
 	if begun {

@@ -9,7 +9,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// Results begin at 0 for every kind and outcome: a rate that begins with the first failure would not see it.
+// Results begin at 0 for every kind and outcome: a rate over a series that begins with the first failure would miss
+// it.
 func TestResultsBeginAtZero(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := NewMetrics(reg)

@@ -8,7 +8,8 @@ import (
 	"github.com/lofamo/lofamo/internal/executor"
 )
 
-// Open implements executor.Open. It asks for the word of a quorum: what the replica's own copy has not heard of yet would count as closed.
+// Open implements executor.Open. It reads from a quorum: this replica's own copy may lack a new response, which would
+// then count as closed.
 func (r *Responder) Open(ctx context.Context, ids []string) (map[string]bool, error) {
 	all, err := r.cfg.Store.LoadResponses(ctx)
 	if err == nil {

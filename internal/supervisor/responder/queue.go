@@ -9,10 +9,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// input is one thing that has come: an event, with who waits for what becomes of it, or the beginning or the end of a term.
+// input is one input of the engine: an event with an optional waiting caller, or the beginning or end of a term.
 type input struct {
 	event response.Event
-	reply chan<- error // nil: nobody waits
+	reply chan<- error // nil: no caller waits
 	lead  *term
 	lose  *term
 }
@@ -24,8 +24,8 @@ type mapped struct {
 	all     bool
 }
 
-// queue is what waits for the engine. Results are bounded by the attempts that there are, people by maxAsked; versions of the map beyond
-// maxMaps are merged.
+// queue holds the waiting inputs of the engine. The number of attempts bounds the results, maxAsked bounds people's
+// requests, and versions of the map beyond maxMaps are merged.
 type queue struct {
 	signal chan struct{}
 
@@ -40,7 +40,7 @@ const (
 	maxMaps  = 256
 )
 
-// put says whether it was taken.
+// put adds an input. It returns false if too many requests wait.
 func (q *queue) put(in input) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -78,7 +78,7 @@ func (q *queue) ring() {
 	}
 }
 
-// take returns all that has come.
+// take removes and returns all waiting inputs.
 func (q *queue) take() ([]input, []mapped) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -19,8 +19,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/response/policy"
 )
 
-// Store is what the responder needs of the store. Its methods block until the store answers or the context ends; those of a replica's
-// own copy need no quorum.
+// Store is the part of the store that the responder uses. Its methods block until the store answers or the context
+// ends. Methods that read this replica's own copy need no quorum.
 type Store interface {
 	LoadResponses(ctx context.Context) (store.Responses, error) // as new as the cluster's
 	ResponseWriter(fence store.Fence, from store.Responses, limits store.AuditLimits) *store.ResponseWriter
@@ -35,11 +35,11 @@ type Store interface {
 	FollowMaintenance(ctx context.Context, each func([]store.Mark, uint64)) error
 }
 
-// Awareness is what the leader's responder asks the leader's engine of evidence. Both block for a moment.
+// Awareness gives the responder the leader's evidence. Both methods block for a moment.
 type Awareness interface {
-	// Map is the committed map by the word of a quorum; an error while this replica does not lead, or has not begun to.
+	// Map returns the map as confirmed by a quorum. It fails while this replica does not lead, or has not begun to.
 	Map(ctx context.Context) (view.Map, error)
-	// Evidence is what the faults of these targets rest on now; those that nothing is known of are left out.
+	// Evidence returns the current evidence for the faults of these targets. Targets without evidence are left out.
 	Evidence(ctx context.Context, targets []response.Target) map[response.Target]response.Evidence
 }
 
@@ -50,9 +50,9 @@ type Config struct {
 	Audit     store.AuditLimits
 	Store     Store
 	Awareness Awareness
-	// Supervisors are the replicas, where they run and which of them live.
+	// Supervisors returns the replicas, where they run and which of them live.
 	Supervisors func() []response.SupervisorInfo
-	// Executors by what they do. A step of a kind that is not among them fails, and says so.
+	// Executors by kind. A step of any other kind fails with an error that says so.
 	Executors map[response.Kind]executor.Executor
 	Metrics   *Metrics
 	Logger    *slog.Logger
@@ -64,8 +64,9 @@ type Config struct {
 //	                                                       │                               │ committed
 //	                                                       └──────────── effects ──────────┴──► executors ──► results
 //
-// One goroutine, Run's, owns the engine: it takes all that has come, has the engine step through it, and commits what follows in one
-// go. What comes meanwhile waits for the next. On a replica that does not lead the engine only follows the map.
+// Run's goroutine owns the engine: it takes all queued inputs, steps the engine through them, and commits the result
+// in one transaction. Later inputs wait for the next round. On a replica that does not lead, the engine only follows
+// the map.
 type Responder struct {
 	cfg    Config
 	engine *response.Engine
@@ -73,21 +74,21 @@ type Responder struct {
 	runner *runner
 	queue  queue
 
-	term    *term // nil: not leading; Run's alone
+	term    *term // nil: not leading; only for Run
 	leads   atomic.Bool
-	broken  atomic.Bool                      // the newest term could not go on with what is committed
+	broken  atomic.Bool                      // the newest term could not continue from the committed state
 	breaker atomic.Pointer[response.Breaker] // nil: not leading
 	wake    time.Time
 	told    []response.SupervisorInfo
 
-	again   time.Duration // but in tests the constant leadAgain
+	again   time.Duration // leadAgain, except in tests
 	stopped chan struct{} // closed when Run has returned
 
 	mu      sync.Mutex
 	changed chan struct{} // see Changed
-	trouble string        // what was complained of last, while that lasts
+	trouble string        // the last trouble logged, while it lasts
 
-	hook func(failpoint.Point) // of tests; may be nil
+	hook func(failpoint.Point) // for tests; may be nil
 }
 
 // term is one term of leadership.
@@ -100,7 +101,7 @@ type term struct {
 	brought error         // why it did nothing at all
 }
 
-// beginning is what a term begins with.
+// beginning is the state with which a term begins.
 type beginning struct {
 	committed store.Responses
 	at        view.Map
@@ -120,7 +121,7 @@ func New(cfg Config) (*Responder, error) {
 	return r, nil
 }
 
-// at is a step at which something may go wrong.
+// at marks a step at which a failure may be injected.
 func (r *Responder) at(p failpoint.Point) {
 	failpoint.Hit(p)
 	if r.hook != nil {
@@ -128,14 +129,14 @@ func (r *Responder) at(p failpoint.Point) {
 	}
 }
 
-// supervisorsEvery is how often it is looked where the replicas are, while this one leads.
+// supervisorsEvery is how often a leader checks where the replicas run.
 const supervisorsEvery = time.Second
 
-// followAgain is the pause before something is followed anew.
+// followAgain is the pause before a failed watch is restarted.
 const followAgain = 200 * time.Millisecond
 
-// Run works until the context ends. Then it waits for the attempts under way, but not for longer than stopTime: who takes no notice of its context goes
-// on until the process ends.
+// Run works until the context ends. It then waits up to stopTime for running attempts: an attempt that ignores its
+// context continues until the process ends.
 func (r *Responder) Run(ctx context.Context) {
 	defer close(r.stopped)
 	var wg sync.WaitGroup
@@ -178,7 +179,7 @@ func (r *Responder) Run(ctx context.Context) {
 	}
 }
 
-// follow keeps following something until the context ends.
+// follow calls once repeatedly until the context ends.
 func (r *Responder) follow(ctx context.Context, wg *sync.WaitGroup, what string, once func() error) {
 	wg.Go(func() {
 		for ctx.Err() == nil {
@@ -194,7 +195,7 @@ func (r *Responder) follow(ctx context.Context, wg *sync.WaitGroup, what string,
 	})
 }
 
-// announce tells who waits that records have changed.
+// announce notifies waiters that records have changed.
 func (r *Responder) announce() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -209,8 +210,8 @@ func (r *Responder) Changed() <-chan struct{} {
 	return r.changed
 }
 
-// compile reads policies. Of one that cannot be read, since another version has written it or it is damaged, the engine is told the name: it is no
-// policy that was withdrawn.
+// compile parses policies. For an unreadable policy, damaged or written by another version, it gives the engine the
+// name: such a policy was not withdrawn.
 func (r *Responder) compile(stored []store.StoredPolicy) response.PoliciesChanged {
 	var out response.PoliciesChanged
 	for _, p := range stored {
@@ -234,14 +235,15 @@ func marked(marks []store.Mark) []fault.NodeID {
 	return out
 }
 
-// MapChanged tells of the replica's copy of the map, and which nodes it changed; nil: all may have changed. It does not block.
+// MapChanged reports a new version of this replica's copy of the map, and the changed nodes; nil: all may have
+// changed. It does not block.
 func (r *Responder) MapChanged(m view.Map, changed []fault.NodeID) { r.queue.putMap(m, changed) }
 
-// Leading says whether this replica's engine decides.
+// Leading reports whether this replica's engine decides.
 func (r *Responder) Leading() bool { return r.leads.Load() }
 
-// Trouble says in words what a person has to look after, where this replica leads: nothing is done about faults, or not what policies
-// want.
+// Trouble returns, in words, any trouble on a leader that needs a person: the responder handles no faults, or does
+// not do what policies want.
 func (r *Responder) Trouble() (broken bool, breaker string) {
 	if b := r.breaker.Load(); b != nil && b.Open {
 		breaker = b.Detail
@@ -268,7 +270,7 @@ func (r *Responder) Ask(ctx context.Context, a response.Asked) error {
 	}
 }
 
-// Responses implements Service. What cannot be read is left out; the leader complains of it.
+// Responses implements Service. It leaves out unreadable records, which the leader logs.
 func (r *Responder) Responses(ctx context.Context) ([]*response.Response, response.Breaker, error) {
 	own, err := r.cfg.Store.OwnResponses(ctx)
 	if err != nil {
@@ -296,7 +298,7 @@ func (r *Responder) Audit(ctx context.Context, from uint64, limit int) ([]AuditL
 	return lines, err
 }
 
-// AuditHead says where the audit stands, and what was cut of it, on any replica.
+// AuditHead returns the head of the audit and how much was cut off, on any replica.
 func (r *Responder) AuditHead(ctx context.Context) (store.AuditHead, error) {
 	_, head, err := r.cfg.Store.Audit(ctx, 0, 0)
 	return head, err
@@ -321,5 +323,5 @@ func (r *Responder) Active(ctx context.Context, kinds ...response.Kind) ([]execu
 	return executor.StandingJobs(r.cfg.Cluster, list, members, kinds...), r.Leading(), nil
 }
 
-// errLost is what people are told whose word was not committed.
+// errLost is returned to people whose request was not committed.
 var errLost = errors.New("what follows of it is not committed")

@@ -23,7 +23,7 @@ import (
 
 var _ Service = (*Responder)(nil)
 
-// waits says that a response waits for something.
+// waits returns a condition: the response waits for a reason.
 func waits(reason response.Reason) func(*response.Response) bool {
 	return func(r *response.Response) bool { return r.State == response.Waiting && r.Reason == reason }
 }
@@ -32,13 +32,14 @@ func state(s response.State) func(*response.Response) bool {
 	return func(r *response.Response) bool { return r.State == s }
 }
 
-// What cannot be looked at is done once, wherever the leader fails: afterwards it has ended, or waits for a person, whose word settles it.
+// An act whose result cannot be checked is done once, wherever the leader fails. Its response then has ended, or
+// waits for a person, who settles it.
 func TestUnknownOutcome(t *testing.T) {
 	l := newLab(t, grid.Dims{X: 4, Y: 4, Z: 1}, reseat)
 	for i, tc := range []struct {
 		point failpoint.Point
 		n     int
-		done  int // how often it has been done by then
+		done  int // number of acts so far
 		asks  bool
 	}{
 		{failpoint.ResponderDecided, 1, 0, false}, {failpoint.ResponderCommitted, 1, 0, true}, {failpoint.ResponderStarting, 1, 0, true},
@@ -62,7 +63,7 @@ func TestUnknownOutcome(t *testing.T) {
 			if err := second.Ask(t.Context(), response.Asked{Subject: "operator/ann", Verb: response.SettleNot, Response: r.ID, Reason: "looked"}); err != nil {
 				t.Errorf("%s: %v", what, err)
 			}
-			tc.done++ // it is made once more, by a person's word
+			tc.done++ // repeated, as a person decided
 		}
 		l.await(what, nil, mine(state(response.Done)))
 		if n := l.plant.acted(); n != max(tc.done, 1) {
@@ -76,8 +77,9 @@ func TestUnknownOutcome(t *testing.T) {
 	l.verify()
 }
 
-// A leader that stands still between its commit and its act for longer than the commit proves its lead, and longer than its lease, asks once more, and
-// acts not: neither after the commit, of which it is not told when it was taken, nor before the executor.
+// A leader that pauses between its commit and its act, longer than a commit proves its lead and longer than its
+// lease, confirms the lead again and does not act. That holds after the commit, whose time it does not know, and
+// before the executor.
 func TestLateStart(t *testing.T) {
 	for _, point := range []failpoint.Point{failpoint.ResponderCommitted, failpoint.ResponderStarting} {
 		l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, reseat)
@@ -85,7 +87,7 @@ func TestLateStart(t *testing.T) {
 		l.set("n0-0-0", fault.Failed)
 		<-r.hit
 		l.elect()
-		time.Sleep(sure + 10*time.Millisecond) // what is measured is how long it stood still
+		time.Sleep(sure + 10*time.Millisecond) // the code measures how long it paused
 		l.goOn(r)
 		if n := l.plant.acted(); n != 0 {
 			t.Errorf("%s: done %d times under a fence that had fallen", point, n)
@@ -94,7 +96,8 @@ func TestLateStart(t *testing.T) {
 	}
 }
 
-// A commit of which only the head says that it was taken proves no lead: who leads is asked before the act, however short ago that was.
+// A commit that is confirmed only by the head proves no lead: the leader confirms its lead before the act, however
+// recent the commit.
 func TestLostAnswerProvesNothing(t *testing.T) {
 	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, reseat)
 	lossy := clientv3.NewCtxClient(t.Context())
@@ -119,8 +122,8 @@ func TestLostAnswerProvesNothing(t *testing.T) {
 	}
 }
 
-// Policies whose kinds nobody carries out fail, and say so; an executor that breaks down takes nothing with it; one that gives nonsense is
-// not believed.
+// Policies with kinds that have no executor fail with an error that says so. A panicking executor fails only
+// its attempt. A nonsensical result is not believed.
 func TestExecutorsFail(t *testing.T) {
 	l := newLab(t, grid.Dims{X: 2, Y: 2, Z: 1}, strings.ReplaceAll(strings.ReplaceAll(reseat, "command, parameters: {command: reseat}", "kubernetes.cordon"), "retries: 2", "retries: 0"))
 	r := l.start("", 0)
@@ -152,7 +155,8 @@ type answers func(context.Context, executor.Job) executor.Result
 
 func (a answers) Do(ctx context.Context, j executor.Job) executor.Result { return a(ctx, j) }
 
-// What is under way is asked to end when its fault goes and when a person cancels; when the lead is lost it is only not waited for any more.
+// The runner asks a running attempt to stop when its fault ends and when a person cancels. When the lead is lost, it
+// only stops waiting.
 func TestStops(t *testing.T) {
 	l := newLab(t, grid.Dims{X: 2, Y: 2, Z: 1}, reseat)
 	r := l.start("", 0)
@@ -169,7 +173,7 @@ func TestStops(t *testing.T) {
 		func(j executor.Job) {
 			must(t, r.Ask(t.Context(), response.Asked{Subject: "operator/ann", Verb: response.Cancel, Response: j.Response}))
 		},
-		func(j executor.Job) { // a commit is refused
+		func(j executor.Job) { // makes a commit fail
 			l.elect()
 			if err := r.Ask(t.Context(), response.Asked{Subject: "operator/ann", Verb: response.Cancel, Response: j.Response}); !errors.Is(err, ErrNotLeader) {
 				t.Errorf("%v", err)
@@ -205,7 +209,7 @@ func wait(t *testing.T, r *replica) {
 	}
 }
 
-// People: what they ask for is committed when they hear of it, and what cannot be done they are told.
+// A person's request is committed when the call returns, and a refused request returns the reason.
 func TestAsk(t *testing.T) {
 	l := newLab(t, grid.Dims{X: 2, Y: 2, Z: 1}, strings.Replace(reseat, "  steps:", "  guards: {approvals: 2}\n  steps:", 1))
 	r := l.start("", 0)
@@ -246,7 +250,7 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// A leader that cannot read a record does nothing, and a later one that can goes on.
+// A leader that cannot read a record does nothing, and a later one that can continues.
 func TestUnreadRecord(t *testing.T) {
 	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, reseat)
 	const key = store.Prefix + "responses/records/response/r1-1"
@@ -261,7 +265,7 @@ func TestUnreadRecord(t *testing.T) {
 	if broken, _ := r.Trouble(); !broken {
 		t.Error("nobody is told")
 	}
-	second := l.start("", 0) // cannot either
+	second := l.start("", 0) // cannot read it either
 	l.end(r)
 	supervisortest.Eventually(t, "the next to complain", func() bool { return second.gauge(t, "lofamo_responses_broken") == 1 })
 	_, err = l.c.Delete(t.Context(), key)
@@ -273,7 +277,7 @@ func TestUnreadRecord(t *testing.T) {
 	l.end(second)
 }
 
-// A head that cannot be read is complained of at once, not tried again in silence.
+// A leader reports an unreadable head at once, instead of retrying in silence.
 func TestUnreadHead(t *testing.T) {
 	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, reseat)
 	const key = store.Prefix + "responses/head"
@@ -289,7 +293,7 @@ func TestUnreadHead(t *testing.T) {
 	}
 }
 
-// A policy that cannot be read is named to the engine; the others count.
+// The engine receives the name of an unreadable policy; the others count.
 func TestUnreadPolicy(t *testing.T) {
 	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, reseat)
 	*l.store.policies = append(*l.store.policies, store.StoredPolicy{Name: "of-tomorrow", Version: 3, JSON: []byte(`{"apiVersion":"lofamo.io/v9"}`)})
@@ -302,7 +306,7 @@ func TestUnreadPolicy(t *testing.T) {
 	l.await("done", nil, state(response.Done))
 }
 
-// A leader of which one commit is refused while its fence stands takes the lead up again, with what is committed.
+// A leader with a refused commit resumes the lead while its fence stands, from the committed state.
 func TestLeadsAgain(t *testing.T) {
 	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, reseat)
 	r := l.start("", 0)
@@ -312,7 +316,7 @@ func TestLeadsAgain(t *testing.T) {
 	const key = store.Prefix + "responses/head"
 	resp, err := l.c.Get(t.Context(), key)
 	must(t, err)
-	_, err = l.c.Put(t.Context(), key, string(resp.Kvs[0].Value)) // somebody has written it
+	_, err = l.c.Put(t.Context(), key, string(resp.Kvs[0].Value)) // an outside writer
 	must(t, err)
 	l.set("n1-0-0", fault.Failed)
 	second, _ := l.await("done too", nil, func(r *response.Response) bool { return r.Target.Node == "n1-0-0" && r.State == response.Done })
@@ -324,7 +328,7 @@ func TestLeadsAgain(t *testing.T) {
 	}
 }
 
-// Nothing is done on evidence that nobody has, and that is said.
+// A leader without evidence does nothing and reports it.
 func TestNoEvidence(t *testing.T) {
 	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, reseat)
 	l.blind = true
@@ -341,7 +345,8 @@ func TestNoEvidence(t *testing.T) {
 	l.await("done", nil, state(response.Done))
 }
 
-// Of a storm as many are answered as may be, and all others wait; no effect begins before its record is committed.
+// In a storm the leader answers as many faults as the limits allow, and all others wait. No effect begins before its
+// record is committed.
 func TestStorm(t *testing.T) {
 	l := newLab(t, grid.Dims{X: 16, Y: 16, Z: 2}, cordonAndTell)
 	l.limit.MaxNodes = 40
@@ -365,7 +370,8 @@ func TestStorm(t *testing.T) {
 	l.verify()
 }
 
-// What executors have to uphold is what stands by the committed records; who does not lead upholds nothing.
+// Executors must uphold the effects that stand by the committed records. A replica that does not lead upholds
+// nothing.
 func TestStanding(t *testing.T) {
 	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, cordonAndTell)
 	r := l.start("", 0)
@@ -394,7 +400,7 @@ func TestStanding(t *testing.T) {
 	}
 }
 
-// A leader complains of an audit that was changed behind its back, and goes on.
+// A leader logs that an audit was changed behind its back, and continues.
 func TestDamagedAudit(t *testing.T) {
 	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, cordonAndTell)
 	first := l.start("", 0)
@@ -404,7 +410,7 @@ func TestDamagedAudit(t *testing.T) {
 		t.Errorf("%v complaints of a sound audit", n)
 	}
 	l.end(first)
-	second := l.start("", 0) // which finds it sound
+	second := l.start("", 0) // which finds it intact
 	l.set("n0-0-0", fault.Normal)
 	l.await("undone", nil, state(response.Undone))
 	if n := second.gauge(t, "lofamo_responses_audit_failures_total"); n != 0 {

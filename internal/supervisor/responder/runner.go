@@ -15,16 +15,16 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// runner has executors carry out attempts, each in a goroutine of its own: the engine bounds how many there are. Of one response one
-// attempt is made at a time: who has not ended holds up the next.
+// runner lets executors carry out attempts, each in its own goroutine: the engine bounds their number. A response has
+// one attempt at a time: an attempt that has not ended delays the next.
 type runner struct {
 	r    *Responder
-	sure time.Duration // but in tests the constant
+	sure time.Duration // the constant, except in tests
 
 	mu     sync.Mutex
 	newest map[string]*attempt // by response
 	active int
-	idle   chan struct{} // closed when none is active; made anew with the first
+	idle   chan struct{} // closed when none is active; the first attempt makes a new one
 }
 
 type attempt struct {
@@ -40,8 +40,8 @@ func newRunner(r *Responder) *runner {
 	return &runner{r: r, sure: sure, newest: map[string]*attempt{}, idle: idle}
 }
 
-// start makes an attempt whose intent was committed. led is a moment at which this replica led for certain; zero: none is known. It does not
-// block.
+// start starts an attempt whose intent is committed. led is a time at which this replica certainly led; zero:
+// unknown. It does not block.
 func (u *runner) start(t *term, j executor.Job, led time.Time) {
 	stopped, stop := context.WithCancelCause(t.ctx)
 	ctx, cancel := context.WithTimeout(stopped, j.Timeout)
@@ -81,22 +81,23 @@ func (u *runner) end(a *attempt) {
 	}
 }
 
-// sure is how long a word of the store proves that this replica leads, from before it was asked for that word: less than the lease's time to
-// live. Who was stopped between that and the attempt asks once more.
+// sure is how long the store's answer proves that this replica leads, counted from before the question: less than the
+// lease's time to live. If the replica was paused between the answer and the attempt, it asks again.
 const sure = 500 * time.Millisecond
 
-// stale says whether a moment is so long ago that another may lead by now. No moment at all, zero, is.
+// stale reports whether another replica may lead by now, because led is zero or long ago.
 func (u *runner) stale(led time.Time) bool { return led.IsZero() || time.Since(led) > u.sure }
 
-// The bounds of a question to the store, and of the pause before it is asked again, doubled each time. A store that answers late is not asked more by that.
+// The bounds of a question to the store, and of the pause before the next one, which doubles each time. Retries must
+// not load a slow store further.
 const (
 	askTime    = 2 * time.Second
 	pauseLeast = 500 * time.Millisecond
 	pauseMost  = 5 * time.Second
 )
 
-// confirm asks until the answer is new enough to act on. Only a certain no ends it before its context: of a store that has lost its own leader for a moment,
-// or is slow, nothing follows.
+// confirm asks the store until the answer is recent enough to act on. Before the context ends, only a definite no
+// stops it: a store that is slow, or has lost its own leader for a moment, proves nothing.
 func (u *runner) confirm(ctx context.Context, t *term, led time.Time) error {
 	for pause := pauseLeast; u.stale(led); pause = min(2*pause, pauseMost) {
 		asked := time.Now()
@@ -123,7 +124,7 @@ func (u *runner) confirm(ctx context.Context, t *term, led time.Time) error {
 	return nil
 }
 
-// attempt says how it ended, and whether an executor was asked at all.
+// attempt returns the result of the attempt, and whether it called an executor at all.
 func (u *runner) attempt(ctx context.Context, t *term, j executor.Job, led time.Time, before *attempt) (res executor.Result, begun bool) {
 	x := u.r.cfg.Executors[j.Kind]
 	if x == nil {
@@ -161,8 +162,8 @@ const (
 	silentPause = 100 * time.Millisecond
 )
 
-// silent returns an error if the accused of a step that may end work has recently signed a report, or if that is unknown: it may have
-// reported since the gates.
+// silent returns an error if the accused of a step that may end work has recently signed a report, or if that is
+// unknown: it may have reported since the gates.
 func (u *runner) silent(ctx context.Context, j executor.Job) error {
 	if j.Undo || j.Kind.Traits().Class < response.Destroy || j.Target.Group != "" {
 		return nil
@@ -188,7 +189,8 @@ func (u *runner) silent(ctx context.Context, j executor.Job) error {
 	return fmt.Errorf("the leader's map has no evidence of the fault of %s any more", j.Target)
 }
 
-// never is the result of an attempt that was not begun. What an attempt before may have done nobody has looked at.
+// never is the result of an attempt that was not begun. If an earlier attempt may have had an effect, its result
+// stays unknown.
 func never(j executor.Job, format string, args ...any) executor.Result {
 	if j.Recheck {
 		return executor.NotKnown(format, args...)
@@ -196,7 +198,7 @@ func never(j executor.Job, format string, args ...any) executor.Result {
 	return executor.Unchanged(format, args...)
 }
 
-// do asks the executor. One that breaks down takes nothing else with it, and what it has done nobody knows.
+// do calls the executor. A panic ends only the attempt, and leaves the result unknown.
 func (u *runner) do(ctx context.Context, x executor.Executor, j executor.Job) (res executor.Result) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -220,7 +222,7 @@ func (u *runner) stop(a response.Attempt) {
 	}
 }
 
-// stopAll has nobody here wait for them any more: the lead is lost. What they do elsewhere goes on where it can.
+// stopAll stops waiting for all attempts, because the lead is lost. Their remote work continues where it can.
 func (u *runner) stopAll() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -229,7 +231,7 @@ func (u *runner) stopAll() {
 	}
 }
 
-// wait waits until all have ended, but not for longer than this; false: some have not.
+// wait waits until all attempts have ended, at most for the given time; false: some still run.
 func (u *runner) wait(most time.Duration) bool {
 	u.mu.Lock()
 	idle := u.idle

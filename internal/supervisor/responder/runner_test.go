@@ -14,7 +14,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// An executor is told that it is stale where the store has another leader.
+// An executor receives a stale fence if the store has another leader.
 func TestStale(t *testing.T) {
 	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, reseat)
 	r := l.start("", 0)
@@ -42,7 +42,7 @@ func TestStale(t *testing.T) {
 	}
 }
 
-// answering is a store of which only the answers to one question matter: the n-th, from 1, comes after a while.
+// answering is a store that answers only Confirm: the n-th answer, from 1, comes after a delay.
 type answering struct {
 	Store
 
@@ -61,14 +61,15 @@ func (a *answering) Confirm(ctx context.Context, _ store.Fence) (store.Standing,
 	}
 }
 
-// TestConfirm: what is no certain no is asked again, after a pause, until the time of who asks is over. A store that is slow is not asked back to back.
+// TestConfirm: anything but a definite no is retried, after a pause, until the caller's context ends. A slow store
+// does not get questions back to back.
 func TestConfirm(t *testing.T) {
 	const patience = time.Minute
 	never := 2 * patience
 	for name, tc := range map[string]struct {
 		answer func(n int) (time.Duration, error)
 		fails  error
-		most   time.Duration // for how long
+		most   time.Duration // longest duration
 		asked  [2]int        // at least, at most
 	}{
 		"leads":                         {func(int) (time.Duration, error) { return 0, nil }, nil, 0, [2]int{1, 1}},
@@ -94,7 +95,7 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
-// TestConfirmIsNew: after a question that came to nothing the word is as old as the one that came to something, and is as good as any.
+// TestConfirmIsNew: after a failed question, the age of the answer counts from the question that succeeded.
 func TestConfirmIsNew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &answering{answer: func(n int) (time.Duration, error) {
@@ -109,7 +110,7 @@ func TestConfirmIsNew(t *testing.T) {
 	})
 }
 
-// only is what is given if it is so, else nothing.
+// only returns v if so, else the zero value.
 func only[T any](v T, so bool) (none T) {
 	if so {
 		return v
@@ -117,7 +118,8 @@ func only[T any](v T, so bool) (none T) {
 	return none
 }
 
-// An accused that has spoken between the gates and the step is spared: its evidence is asked for once more before an executor is.
+// An accused node that reports between the gates and the step is spared: the runner gathers its evidence again before
+// it calls an executor.
 func TestAccusedIsAskedForAgainBeforeAStep(t *testing.T) {
 	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, reseat)
 	r := l.start("", 0)

@@ -8,14 +8,15 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// Told is what an engine was told of nodes: from what is committed of one it makes what the engine is told next, each change once. It is a value and a
-// function of what it is given: leaders in the simulator are told by it too. It is for one goroutine.
+// Told is the state of nodes that an engine has received. From a node's committed status it derives the next events,
+// each change once. It depends only on its inputs: the simulator uses it for its leaders too. It is not safe for
+// concurrent use.
 //
-// The components of a node that is UNKNOWN are told of only where they stood in another state before: of a cluster that starts cold
-// nothing else is known than that its nodes are UNKNOWN.
+// For an UNKNOWN node, Told reports a component only if it was in another state before: in a cold start, the engine
+// knows only that the nodes are UNKNOWN.
 type Told map[fault.NodeID]toldNode
 
-// toldNode is what the engine was told of a node.
+// toldNode is the state of a node that the engine has received.
 type toldNode struct {
 	revision uint64
 	epoch    fault.Epoch
@@ -31,13 +32,14 @@ func (n toldNode) of(c fault.Component) (response.Fault, bool) {
 	return response.Fault{}, false
 }
 
-// has says whether a node was told of as it was committed at that revision, or later.
+// has reports whether the engine has received the node as of that revision or a later one.
 func (t Told) has(id fault.NodeID, revision uint64) bool {
 	was, known := t[id]
 	return known && revision <= was.revision
 }
 
-// Changes are the events of what was committed of a node at a revision: none where that, or something newer, was told before. e knows what the faults rest on.
+// Changes returns the events of a node's committed status at a revision, or none if the engine has received that or a
+// newer one. e knows the evidence for the faults.
 func (t Told) Changes(st awareness.NodeStatus, revision uint64, e *response.Engine) []response.Event {
 	if t.has(st.ID, revision) {
 		return nil
@@ -71,8 +73,9 @@ func (t Told) Changes(st awareness.NodeStatus, revision uint64, e *response.Engi
 	return out
 }
 
-// Lead adds to what an engine is told that begins to lead all of a node, as it was committed at a revision. before is what was told until then; open are targets
-// of responses: of their faults it is told in any case.
+// Lead adds to led the full state of a node as committed at a revision, for an engine that begins to lead. before is
+// the state that it has received until then. open are the targets of open responses, whose faults Lead always
+// includes.
 func (t Told) Lead(led *response.Led, st awareness.NodeStatus, revision uint64, before Told, open map[response.Target]bool) {
 	was := before[st.ID]
 	n := toldNode{revision: revision, epoch: st.HostEpoch, faults: faultsOf(st, func(c fault.Component) bool {
@@ -86,14 +89,15 @@ func (t Told) Lead(led *response.Led, st awareness.NodeStatus, revision uint64, 
 	}
 }
 
-// faultsOf are the components of a node that are not NORMAL. keep says of which it has to be told though they are UNKNOWN as the node is.
+// faultsOf returns the faults of a node: the node and its components that are not NORMAL. keep selects components to
+// include although they are UNKNOWN like their node.
 func faultsOf(st awareness.NodeStatus, keep func(fault.Component) bool) []response.Fault {
 	var out []response.Fault
 	if st.State != fault.Normal {
 		out = append(out, response.Fault{
 			Node: st.ID, Component: fault.ComponentNode, State: st.State, Cause: st.Cause, Since: st.Since, Inferred: st.Inferred, Unreachable: st.Unreachable,
 			Platform: st.Platform,
-			Accusers: accusers(st), Evidence: response.Evidence{SingleWitness: st.SingleWitness}, // the rest of the evidence is requested when it matters
+			Accusers: accusers(st), Evidence: response.Evidence{SingleWitness: st.SingleWitness}, // other evidence is requested
 		})
 	}
 	for _, c := range st.Components {
@@ -105,18 +109,19 @@ func faultsOf(st awareness.NodeStatus, keep func(fault.Component) bool) []respon
 	return out
 }
 
-// same says whether two faults that were told say the same. Of what they rest on only the mark of a single witness is told: that it goes is news.
+// same reports whether two faults are equal for the engine. Of the evidence it compares only the single-witness mark,
+// because its end is news.
 func same(a, b response.Fault) bool {
 	return a.State == b.State && a.Cause == b.Cause && a.Since.Equal(b.Since) && a.Inferred == b.Inferred && a.Unreachable == b.Unreachable && a.Flapping == b.Flapping && a.Platform == b.Platform &&
 		a.Evidence.SingleWitness == b.Evidence.SingleWitness
 }
 
-// ended is the end of a fault, at a time that may not be known.
+// ended returns the end of a fault, at a time that may be unknown.
 func ended(f response.Fault, at time.Time) response.FaultChanged {
 	return response.FaultChanged{Fault: response.Fault{Node: f.Node, Component: f.Component, State: fault.Normal, Cause: fault.CauseNone, Since: at}}
 }
 
-// since is when the state of a component began.
+// since returns when the state of a component began.
 func since(st awareness.NodeStatus, c fault.Component) time.Time {
 	for _, s := range st.Components {
 		if s.Component == c {
@@ -126,7 +131,7 @@ func since(st awareness.NodeStatus, c fault.Component) time.Time {
 	return st.Since
 }
 
-// OpenTargets are the targets of those responses that are open.
+// OpenTargets returns the targets of the open responses.
 func OpenTargets(records []response.Record) map[response.Target]bool {
 	list, _ := apart(records)
 	open := make(map[response.Target]bool, len(list))

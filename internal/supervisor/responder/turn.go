@@ -16,7 +16,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// batch is what the engine wants after some steps: committed in one go, and done after that.
+// batch collects the engine's output over some steps: committed in one transaction, and carried out after it.
 type batch struct {
 	records map[string]response.Record // the newest of each key
 	order   []string
@@ -24,7 +24,7 @@ type batch struct {
 	effects []response.Effect
 	stops   []response.Attempt
 	look    []response.Target
-	results bool // an executor's answer is among what is committed
+	results bool // the commit includes an executor's result
 	replies []reply
 }
 
@@ -33,10 +33,11 @@ type reply struct {
 	err error
 }
 
-// maxBatch is after how many steps what they want is committed, so that a storm's first does not wait for its last.
+// maxBatch is the number of steps after which their output is committed, so that a storm's first fault does not wait
+// for its last.
 const maxBatch = 512
 
-// turn takes all that has come. replicas: it is time to look where the replicas are.
+// turn processes all queued inputs. replicas says that it is time to check where the replicas run.
 func (r *Responder) turn(replicas bool) {
 	list, maps := r.queue.take()
 	b := &batch{records: map[string]response.Record{}}
@@ -86,14 +87,14 @@ func (r *Responder) turn(replicas bool) {
 	r.settle(b)
 }
 
-// step has the engine take an event that it cannot refuse.
+// step feeds the engine an event that it cannot refuse.
 func (r *Responder) step(b *batch, ev response.Event) {
 	if err := r.try(b, ev); err != nil {
 		r.cfg.Logger.Error("the engine of responses refuses an event", "event", fmt.Sprintf("%T", ev), "err", err)
 	}
 }
 
-// try has the engine take an event, and notes what follows.
+// try feeds the engine an event and collects its output.
 func (r *Responder) try(b *batch, ev response.Event) error {
 	out := r.engine.Step(time.Now(), ev)
 	for _, rec := range out.Records {
@@ -112,7 +113,7 @@ func (r *Responder) try(b *batch, ev response.Event) error {
 	return out.Err
 }
 
-// supervisors tells where the replicas are, if that has changed.
+// supervisors reports the replicas to the engine if they have changed.
 func (r *Responder) supervisors(b *batch) {
 	now := r.cfg.Supervisors()
 	if !slices.Equal(now, r.told) {
@@ -124,9 +125,9 @@ func (r *Responder) supervisors(b *batch) {
 // saltSize is the number of letters and digits of a term's salt: one of 33 million.
 const saltSize = 5
 
-// begin has the engine lead.
+// begin makes the engine lead.
 func (r *Responder) begin(b *batch, t *term) {
-	r.lose(nil) // of the term before, if its end was not heard of
+	r.lose(nil) // of the term before, if its end was missed
 	if t.ctx.Err() != nil {
 		close(t.ended)
 		return
@@ -159,7 +160,7 @@ func (r *Responder) begin(b *batch, t *term) {
 	r.cfg.Logger.Info("responses are decided here", "token", led.Token, "records", len(led.Records), "faults", len(led.Faults))
 }
 
-// lose ends the term, if there is one. What is under way is asked to end.
+// lose ends the term, if there is one. It asks running attempts to end.
 func (r *Responder) lose(why error) {
 	t := r.term
 	if t == nil {
@@ -178,13 +179,13 @@ func (r *Responder) lose(why error) {
 	close(t.ended)
 }
 
-// lookTime bounds what is waited for evidence. What does not come is asked for again by the engine.
+// lookTime bounds the wait for evidence. The engine requests missing evidence again.
 const lookTime = 250 * time.Millisecond
 
-// maxLooks bounds how often evidence is asked for before a commit.
+// maxLooks bounds how often evidence is gathered before a commit.
 const maxLooks = 3
 
-// settle answers what the engine asks for, commits what it wants, and starts what was committed.
+// settle gathers the evidence that the engine requests, commits its output, and starts the committed effects.
 func (r *Responder) settle(b *batch) {
 	defer r.measure(b)
 	for n := 0; r.term != nil && len(b.look) > 0 && n < maxLooks; n++ {
@@ -221,7 +222,7 @@ func (r *Responder) settle(b *batch) {
 	b.answer(nil)
 }
 
-// look asks for evidence, and tells the engine.
+// look gathers evidence and feeds it to the engine.
 func (r *Responder) look(b *batch) {
 	ctx, cancel := context.WithTimeout(r.term.ctx, lookTime)
 	defer cancel()
@@ -235,7 +236,8 @@ func (r *Responder) look(b *batch) {
 	}
 }
 
-// start begins the effects of responses that were committed, by a transaction that was sent at a time; zero: see store.Committed.
+// start begins the effects of committed responses. sent is when their transaction was sent; zero: see
+// store.Committed.
 func (r *Responder) start(t *term, b *batch, records []response.Record, sent time.Time) {
 	of := make(map[string][]response.Effect, len(b.effects))
 	for _, e := range b.effects {
@@ -257,7 +259,7 @@ func faultOf(r *response.Response) executor.Fault {
 	}
 }
 
-// answer tells people what became of their words.
+// answer replies to people's requests.
 func (b *batch) answer(err error) {
 	for _, p := range b.replies {
 		if p.err != nil {
@@ -269,7 +271,7 @@ func (b *batch) answer(err error) {
 	b.replies = nil
 }
 
-// measure tells of what was decided.
+// measure records the decisions.
 func (r *Responder) measure(b *batch) {
 	if r.term != nil {
 		if now := r.engine.Breaker(); r.breaker.Load() == nil || *r.breaker.Load() != now {
@@ -282,7 +284,7 @@ func (r *Responder) measure(b *batch) {
 	}
 }
 
-// log tells of what is more than routine.
+// log logs decisions that are more than routine.
 func (r *Responder) log(d response.Decision) {
 	args := []any{"act", d.Act.String(), "response", d.Response, "policy", d.Policy, "target", d.Target.String(), "step", d.Step, "attempt", d.Attempt, "subject", d.Subject, "detail", d.Detail}
 	if d.Reason != 0 {
@@ -298,7 +300,7 @@ func (r *Responder) log(d response.Decision) {
 	}
 }
 
-// topologyOf is who there is, as the engine wants it.
+// topologyOf returns the topology in the form that the engine takes.
 func topologyOf(m view.Map) response.TopologyChanged {
 	t := m.Topology()
 	out := response.TopologyChanged{Dims: t.Dims, Nodes: make([]response.NodeInfo, len(t.Nodes))}

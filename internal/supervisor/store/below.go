@@ -11,15 +11,15 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 )
 
-// Below is what operators of a region have set, as it is kept in the store of a parent.
+// Below is a region's operator settings, as stored at a parent.
 type Below struct {
 	Marks    []Mark
 	Topology *topology.Topology // nil: none is kept; its revision is the parent's
 }
 
-// FollowBelow calls each with what is kept below every prefix, in their order, as far as the replica's own copy goes: when
-// all was read, and after every change. It returns when the context ends or a watch breaks. each is not called twice at
-// once, and what it is given is its own.
+// FollowBelow calls each with the entries below every prefix, in the order of prefixes, from the replica's own copy:
+// once all are read, and after every change. It returns when the context ends or a watch breaks. Calls do not
+// overlap, and each owns its argument.
 func (s *Etcd) FollowBelow(ctx context.Context, prefixes []string, each func([]Below)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -33,7 +33,7 @@ func (s *Etcd) FollowBelow(ctx context.Context, prefixes []string, each func([]B
 				defer mu.Unlock()
 				kept, rev, err := s.kept(ctx, Prefix+prefix+kind[len(Prefix):], clientv3.WithSerializable())
 				for i := range kept {
-					kept[i].Key = Prefix + kept[i].Key[len(Prefix)+len(prefix):] // as the region calls it
+					kept[i].Key = Prefix + kept[i].Key[len(Prefix)+len(prefix):] // the region's own key
 				}
 				if err == nil {
 					err = decode(kept)

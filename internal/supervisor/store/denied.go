@@ -11,8 +11,8 @@ import (
 // keyDenied is the key of the list of revoked certificates.
 const keyDenied = Prefix + "denied"
 
-// FollowDenied calls each with the signed list of revoked certificates in the replica's own copy, at first and after every
-// change, but not while there is no list. It returns when the context ends or the watch breaks.
+// FollowDenied calls each with the signed list of revoked certificates in the replica's own copy, at first and after
+// every change, but not while there is no list. It returns when the context ends or the watch breaks.
 func (s *Etcd) FollowDenied(ctx context.Context, each func(signed []byte)) error {
 	return s.follow(ctx, "revoked certificates", keyDenied, nil, func() (uint64, error) {
 		resp, err := s.c.Get(ctx, keyDenied, clientv3.WithSerializable())
@@ -26,16 +26,16 @@ func (s *Etcd) FollowDenied(ctx context.Context, each func(signed []byte)) error
 	})
 }
 
-// PutDenied replaces the signed list of revoked certificates. old is the stored list as the caller knows it, nil for none. It
-// fails with ErrConflict if a different list is stored. It needs no leader. The transaction compares the revision instead of the
-// old list: two full lists exceed etcd's default limit of a request, 1.5 MiB.
+// PutDenied replaces the signed list of revoked certificates. old is the stored list that the caller knows, nil for
+// none. It fails with ErrConflict if a different list is stored. It needs no leader. The transaction compares the
+// revision instead of the old list: two full lists exceed etcd's default limit of a request, 1.5 MiB.
 func (s *Etcd) PutDenied(ctx context.Context, old, signed []byte) error {
 	resp, err := s.c.Get(ctx, keyDenied)
 	if err != nil {
 		return fmt.Errorf("store the list of revoked certificates: %w", err)
 	}
 	var stored []byte
-	var revision int64 // 0: none is stored
+	var revision int64 // 0: no stored list
 	for _, kv := range resp.Kvs {
 		stored, revision = kv.Value, kv.ModRevision
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
 
-// outside starts an etcd with its default limits, as an operator may run it, and returns a client of it.
+// outside starts an etcd with its default limits, as an operator may run it, and returns a client.
 func outside(t *testing.T) *clientv3.Client {
 	t.Helper()
 	cfg := embed.NewConfig()
@@ -73,7 +73,8 @@ func fullList(t *testing.T, op *pki.Signer, version uint64) []byte {
 	return raw
 }
 
-// TestFullDenyListIsReplacedInOutsideEtcd: an etcd with default limits takes a full list in the place of another full list.
+// TestFullDenyListIsReplacedInOutsideEtcd: an etcd with default limits accepts a full list in place of another full
+// list.
 func TestFullDenyListIsReplacedInOutsideEtcd(t *testing.T) {
 	ca, err := pki.NewCA("c")
 	if err != nil {

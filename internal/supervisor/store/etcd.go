@@ -17,7 +17,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Prefix is the beginning of every key.
+// Prefix starts every key.
 const Prefix = "/lofamo/v1/"
 
 // The keys under Prefix.
@@ -30,32 +30,31 @@ const (
 	keyGroups      = Prefix + "groups/"
 	keyWarnings    = Prefix + "warnings/"
 	keySupervisors = Prefix + "supervisors/"
-	// ElectionPrefix is where the replicas elect their leader.
+	// ElectionPrefix is the prefix of the leader election's keys.
 	ElectionPrefix = Prefix + "leader"
 )
 
-// DefaultMaxOps is what an etcd takes in one transaction that was not told otherwise.
+// DefaultMaxOps is etcd's default limit of operations in one transaction.
 const DefaultMaxOps = 128
 
 // Options of the store.
 type Options struct {
-	// MaxOps is the largest number of operations in one transaction that the server takes: etcd's
-	// default is DefaultMaxOps; an embedded one is started with more. 0 stands for the default.
+	// MaxOps is the largest number of operations in one transaction that the server accepts. An embedded etcd is
+	// started with more than the default. 0 means DefaultMaxOps.
 	MaxOps int
-	// KeepEvents is the number of newest events that are kept, as far as they are not older than HistoryAge
-	// and do not take more than HistoryBytes together. The bounds are kept with the next commit, and about:
-	// not every commit trims. 0 stands for 100,000, 168h and 128 MiB.
+	// KeepEvents is the number of newest events to keep, unless they are older than HistoryAge or exceed HistoryBytes
+	// in total. Commits enforce the limits approximately: not every commit trims. 0 means 100,000, 168h and 128 MiB.
 	KeepEvents   uint64
 	HistoryAge   time.Duration
 	HistoryBytes int64
-	// OnRetry hears of every attempt to commit that failed and is made again. May be nil.
+	// OnRetry is called for every failed attempt to commit that is retried. May be nil.
 	OnRetry func(attempt int, err error)
-	// Bookmarks is the time between two bookmarks of a watch. 0 stands for 3 s.
+	// Bookmarks is the interval between bookmarks of a watch. 0 means 3 s.
 	Bookmarks time.Duration
 }
 
-// Etcd is the store on an etcd client, whether in process or over the network. Its methods may be
-// called from any goroutine; each blocks until etcd answers or the context ends.
+// Etcd is the store on an etcd client, in process or over the network. Its methods are safe for concurrent use. Each
+// blocks until etcd answers or the context ends.
 type Etcd struct {
 	c        *clientv3.Client
 	opts     Options
@@ -63,7 +62,7 @@ type Etcd struct {
 	streams  atomic.Uint64 // numbers the streams of ownStream
 }
 
-// NewEtcd returns the store on c, which stays the caller's.
+// NewEtcd returns the store on c, which the caller still owns.
 func NewEtcd(c *clientv3.Client, opts Options) *Etcd {
 	if opts.MaxOps == 0 {
 		opts.MaxOps = DefaultMaxOps
@@ -89,7 +88,7 @@ func inboxKey(o fault.Origin) string {
 	return keyInbox + string(o.Node) + "/" + o.Half.String()
 }
 
-// Load reads the committed map, all of one revision and as new as the cluster's.
+// Load reads the committed map at one revision, as new as the cluster's.
 func (s *Etcd) Load(ctx context.Context) (Snapshot, error) {
 	resp, err := s.c.Txn(ctx).Then(
 		clientv3.OpGet(keyMeta), clientv3.OpGet(keyHead),
@@ -155,10 +154,10 @@ func decodeSnapshot(revision uint64, of [loadedKinds][]*mvccpb.KeyValue) (Snapsh
 	return snap, nil
 }
 
-// GroupKey is where a group fault is.
+// GroupKey returns the key of a group fault.
 func GroupKey(id string) string { return keyGroups + id }
 
-// WarningKey is where a warning is. No node's id has a slash in it.
+// WarningKey returns the key of a warning. No node ID contains a slash.
 func WarningKey(node fault.NodeID, c fault.Component, q fault.Quantity) string {
 	return keyWarnings + string(node) + "/" + c.String() + "/" + q.String()
 }
@@ -179,14 +178,13 @@ func ParseWarningKey(key string) (fault.NodeID, fault.Component, fault.Quantity,
 	return fault.NodeID(node), c, q, err == nil
 }
 
-// ParseNodeKey returns whose document is at a key; false: it is no document of a node.
+// ParseNodeKey returns the node of a document key; false: not a node's document.
 func ParseNodeKey(key string) (fault.NodeID, bool) {
 	id, ok := strings.CutPrefix(key, keyNodes)
 	return fault.NodeID(id), ok
 }
 
-// AddAbove adds what a key holds that stands above the nodes: a group fault or a warning. Other keys are passed
-// over.
+// AddAbove adds the group fault or warning that a key holds. It ignores other keys.
 func (s *Snapshot) AddAbove(kv KV) error {
 	var m proto.Message
 	if strings.HasPrefix(kv.Key, keyGroups) {
@@ -218,8 +216,8 @@ func decodeNodes(kvs []*mvccpb.KeyValue) ([]*lofamov1.Node, error) {
 	return out, nil
 }
 
-// Nodes returns the replica's own copy of the committed nodes, which may be older than the
-// cluster's but can be had without a quorum.
+// Nodes returns the committed nodes in the replica's own copy. It may be older than the cluster's, but needs no
+// quorum.
 func (s *Etcd) Nodes(ctx context.Context) ([]*lofamov1.Node, uint64, error) {
 	resp, err := s.c.Get(ctx, keyNodes, clientv3.WithPrefix(), clientv3.WithSerializable())
 	if err != nil {
@@ -229,8 +227,8 @@ func (s *Etcd) Nodes(ctx context.Context) ([]*lofamov1.Node, uint64, error) {
 	return nodes, uint64(resp.Header.Revision), err
 }
 
-// Events returns the newest events after a revision, oldest first, at most limit of them (0: all),
-// and the revision of the answer. keep, where not nil, chooses among them.
+// Events returns the newest events after a revision, oldest first, at most limit of them (0: all), and the revision
+// of the answer. keep, if not nil, selects events.
 func (s *Etcd) Events(ctx context.Context, after uint64, limit int, keep func(*lofamov1.Event) bool) ([]*lofamov1.Event, uint64, error) {
 	ops := []clientv3.OpOption{
 		clientv3.WithPrefix(), clientv3.WithSerializable(),
@@ -279,9 +277,8 @@ func (s *Etcd) Revision(ctx context.Context) (uint64, error) {
 	return uint64(resp.Header.Revision), nil
 }
 
-// Confirm asks the cluster whether a fence still stands and, if so, how far the store has come. It fails
-// without a quorum, and with ErrNotLeader when the fence is gone. Nothing is written: it costs one round of
-// raft's heartbeats.
+// Confirm asks the cluster whether a fence still stands and, if so, for the store's revision. It fails without a
+// quorum, and with ErrNotLeader if the fence is gone. It writes nothing, and costs one round of raft heartbeats.
 func (s *Etcd) Confirm(ctx context.Context, fence Fence) (Standing, error) {
 	resp, err := s.c.Txn(ctx).Then(clientv3.OpGet(fence.Key, clientv3.WithKeysOnly()),
 		clientv3.OpGet(keyHead, clientv3.WithKeysOnly())).Commit()
@@ -299,7 +296,7 @@ func (s *Etcd) Confirm(ctx context.Context, fence Fence) (Standing, error) {
 	return at, nil
 }
 
-// PutSupervisor publishes what a replica says of itself.
+// PutSupervisor publishes a replica's own entry.
 func (s *Etcd) PutSupervisor(ctx context.Context, sup *lofamov1.Supervisor) error {
 	val, err := proto.Marshal(sup)
 	if err == nil {
@@ -311,7 +308,7 @@ func (s *Etcd) PutSupervisor(ctx context.Context, sup *lofamov1.Supervisor) erro
 	return nil
 }
 
-// Supervisors returns what the replicas said of themselves, as far as this one's copy goes.
+// Supervisors returns the replicas' entries from this replica's own copy.
 func (s *Etcd) Supervisors(ctx context.Context) ([]*lofamov1.Supervisor, error) {
 	resp, err := s.c.Get(ctx, keySupervisors, clientv3.WithPrefix(), clientv3.WithSerializable())
 	if err != nil {
@@ -320,7 +317,7 @@ func (s *Etcd) Supervisors(ctx context.Context) ([]*lofamov1.Supervisor, error) 
 	return decodeSupervisors(resp.Kvs)
 }
 
-// decodeSupervisors decodes the replicas' records of themselves.
+// decodeSupervisors decodes the replicas' entries.
 func decodeSupervisors(kvs []*mvccpb.KeyValue) ([]*lofamov1.Supervisor, error) {
 	var out []*lofamov1.Supervisor
 	for _, kv := range kvs {

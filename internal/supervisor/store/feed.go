@@ -15,8 +15,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// Change is what one transaction changed of what is passed on to a parent of regions, or, without events and
-// documents, how far there was nothing. Err ends the watch.
+// Change is the part of one transaction that is forwarded to a parent of regions. Without events and documents it
+// says up to which revision there was none. Err ends the watch.
 type Change struct {
 	*lofamov1.UpstreamChange
 	Err error
@@ -30,9 +30,9 @@ func eventNumber(key string) (uint64, error) {
 	return n, nil
 }
 
-// Follow sends, one transaction each, what is committed after a revision: events, and those documents whose
-// keys below Prefix are wanted; and bookmarks in between. The channel is closed after a change with Err
-// (ErrCompacted when what comes next is no longer kept), and when the context ends.
+// Follow sends the commits after a revision, one change per transaction: events, and documents with wanted keys
+// (below Prefix), with bookmarks in between. The channel is closed after a change with Err (ErrCompacted if the next
+// commit is no longer kept), and when the context ends.
 func (s *Etcd) Follow(ctx context.Context, after uint64, wanted func(key string) bool) <-chan Change {
 	out := make(chan Change)
 	ctx, cancel := context.WithCancel(s.ownStream(ctx))
@@ -112,13 +112,13 @@ func (f *follower) handle(ctx context.Context, resp clientv3.WatchResponse) bool
 	return cur == nil || f.sendFull(ctx, cur)
 }
 
-// add puts one key of a transaction to a change.
+// add adds one key of a transaction to a change.
 func (f *follower) add(c *lofamov1.UpstreamChange, e *clientv3.Event) error {
 	key := string(e.Kv.Key)
 	deleted := e.Type == mvccpb.Event_DELETE
 	if strings.HasPrefix(key, keyEvents) {
 		if deleted {
-			return nil // history that is trimmed
+			return nil // trimmed history
 		}
 		n, err := eventNumber(key)
 		if err != nil {
@@ -140,7 +140,7 @@ func (f *follower) add(c *lofamov1.UpstreamChange, e *clientv3.Event) error {
 	return nil
 }
 
-// sendFull sends what has anything in it.
+// sendFull sends a change unless it is empty.
 func (f *follower) sendFull(ctx context.Context, c *lofamov1.UpstreamChange) bool {
 	return len(c.GetEvents())+len(c.GetDocuments()) == 0 || f.send(ctx, c)
 }
@@ -163,8 +163,8 @@ func (f *follower) fail(ctx context.Context, err error) bool {
 	return false
 }
 
-// Whole returns the documents whose keys begin with one of these (below Prefix), and the events from a number on
-// that are kept, all of one revision and as new as the cluster's.
+// Whole returns the documents whose keys begin with one of kinds (below Prefix), and the kept events from a number
+// on, all at one revision and as new as the cluster's.
 func (s *Etcd) Whole(ctx context.Context, kinds []string, fromEvent uint64) (*lofamov1.UpstreamChange, error) {
 	ops := []clientv3.Op{
 		clientv3.OpGet(keyHead),
@@ -205,8 +205,8 @@ func (s *Etcd) Whole(ctx context.Context, kinds []string, fromEvent uint64) (*lo
 	return out, nil
 }
 
-// Tree returns all keys below Prefix that begin with another prefix, without the two, and their values with the
-// revisions at which they were written. Without a quorum it is the replica's own copy that answers, if that will do.
+// Tree returns all keys below Prefix that begin with another prefix, without both prefixes, and their values with
+// their revisions. With own it reads the replica's own copy, which needs no quorum.
 func (s *Etcd) Tree(ctx context.Context, prefix string, own bool) ([]Entry, uint64, error) {
 	opts := []clientv3.OpOption{clientv3.WithPrefix()}
 	if own {

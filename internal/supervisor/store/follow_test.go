@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestReadUntil: what etcd has told of is read again until the copy shows it; before, a change was missed for good when nothing
-// else changed.
+// TestReadUntil: a change that etcd has announced is read again until the copy shows it. Without that, a change was
+// missed for good if no other followed.
 func TestReadUntil(t *testing.T) {
 	revisions := []uint64{4, 4, 5, 6}
 	reads := 0
@@ -18,7 +18,7 @@ func TestReadUntil(t *testing.T) {
 	if err := readUntil(t.Context(), 5, read); err != nil || reads != 3 {
 		t.Errorf("%d reads, %v: want 3", reads, err)
 	}
-	if err := readUntil(t.Context(), 0, read); err != nil || reads != 4 { // of a watch that has begun
+	if err := readUntil(t.Context(), 0, read); err != nil || reads != 4 { // for a watch that has just begun
 		t.Errorf("%d reads, %v: want 4", reads, err)
 	}
 	broken := errors.New("no store")

@@ -15,11 +15,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// loadedPrefixes are where the kinds of keys of decodeSnapshot are, in its order.
+// loadedPrefixes are the keys of decodeSnapshot's kinds, in its order.
 var loadedPrefixes = [loadedKinds]string{keyMeta, keyHead, keyNodes, keyInbox, keyTopology, keyMaintenance, keyGroups, keyWarnings,
 	keyMasks}
 
-// otherPrefixes are where all other kinds of keys are.
+// otherPrefixes are the keys of all other kinds.
 var otherPrefixes = []string{
 	keyEvents, keySupervisors, keyPeers, keyPolicyCurrent, keyPolicyFormer, OrderedKey, keyLastDiagnosis, keyLastProcedure, keyIdentity, keyResponseHead, keyResponseAudit, keyResponseRecords,
 }
@@ -42,8 +42,8 @@ func jsonOf(f *testing.F, v any) []byte {
 	return b
 }
 
-// FuzzStoreValues: whatever stands in the store, by a damaged disk or another version, a supervisor that reads it gets a value or
-// an error that names the key.
+// FuzzStoreValues: for any value in the store, from a damaged disk or another version, a reading supervisor gets a
+// value or an error that names the key.
 func FuzzStoreValues(f *testing.F) {
 	kind := func(key string) byte {
 		for i, p := range append(loadedPrefixes[:], otherPrefixes...) {
@@ -82,7 +82,7 @@ func FuzzStoreValues(f *testing.F) {
 	f.Fuzz(func(t *testing.T, kind byte, rest string, b []byte) {
 		all := append(loadedPrefixes[:], otherPrefixes...)
 		key := all[int(kind)%len(all)]
-		if strings.HasSuffix(key, "/") { // else it is a key, and not where there are many
+		if strings.HasSuffix(key, "/") { // otherwise it is a key, not a prefix
 			key += rest
 		}
 		kv := &mvccpb.KeyValue{Key: []byte(key), Value: b, ModRevision: 5, CreateRevision: 4}
@@ -106,7 +106,7 @@ func named(t *testing.T, err error, key string) {
 	}
 }
 
-// readSnapshot reads a key as a leader does that begins, together with the topology's head where it is a node of that.
+// readSnapshot reads a key as a new leader does, together with the topology's head for a node of the topology.
 func readSnapshot(t *testing.T, i int, kv *mvccpb.KeyValue) {
 	t.Helper()
 	var of [loadedKinds][]*mvccpb.KeyValue
@@ -128,7 +128,7 @@ func readSnapshot(t *testing.T, i int, kv *mvccpb.KeyValue) {
 	snap.head.gaps(5, 9)
 }
 
-// readOthers reads a value as what every other kind of key holds.
+// readOthers reads a value as every other kind of key.
 func readOthers(t *testing.T, kv *mvccpb.KeyValue) {
 	t.Helper()
 	key := string(kv.Key)

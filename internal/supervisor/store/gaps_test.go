@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestGaps: a leap of the revision since the last commit is where the store was put back to a snapshot; ordinary
-// growth, and a store without a commit, are none. The newest are remembered.
+// TestGaps: a leap of the revision since the last commit marks a restore from a snapshot. Ordinary growth does not,
+// and neither does a store without a commit. The newest gaps are remembered.
 func TestGaps(t *testing.T) {
 	old := Gap{100, 1_000_000_100}
 	for _, tc := range []struct {

@@ -12,16 +12,16 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// Bounds says which events are kept, by their numbers, which have no gaps.
+// Bounds describes the kept events by their numbers, which have no gaps.
 type Bounds struct {
-	Oldest   uint64 // of the oldest that is kept; 1: all that ever were
-	Next     uint64 // of the one that will come next
-	Revision uint64 // of the store when it was asked: every event up to it has a number below Next
+	Oldest   uint64 // number of the oldest kept event; 1: all events
+	Next     uint64 // number of the next event
+	Revision uint64 // of the store at the time of the call: every event up to it has a number below Next
 	Written  uint64 // revision of the last commit, 0 for none
 	Gaps     []Gap  // oldest first
 }
 
-// Bounds asks the replica's own copy, for which no quorum is needed.
+// Bounds reads the replica's own copy, which needs no quorum.
 func (s *Etcd) Bounds(ctx context.Context) (Bounds, error) {
 	resp, err := s.c.Get(ctx, keyHead, clientv3.WithSerializable())
 	if err != nil {
@@ -39,8 +39,8 @@ func (s *Etcd) Bounds(ctx context.Context) (Bounds, error) {
 	return b, nil
 }
 
-// EventsFrom returns events of the replica's own copy by number, oldest first, from one on, at most limit of
-// them. first is the number of the first one: larger than asked for when older ones are no longer kept.
+// EventsFrom returns at most limit events of the replica's own copy, oldest first, starting with a number. first is
+// the number of the first one: it is larger than requested if older events are no longer kept.
 func (s *Etcd) EventsFrom(ctx context.Context, number uint64, limit int) (first uint64, events []*lofamov1.Event, err error) {
 	resp, err := s.c.Get(ctx, eventKey(number), clientv3.WithRange(clientv3.GetPrefixRangeEnd(keyEvents)),
 		clientv3.WithSerializable(), clientv3.WithLimit(int64(limit)))
@@ -56,7 +56,7 @@ func (s *Etcd) EventsFrom(ctx context.Context, number uint64, limit int) (first 
 			first = n
 		}
 		if n != first+uint64(i) {
-			break // it is being trimmed
+			break // being trimmed
 		}
 		ev, err := decodeEvent(kv)
 		if err != nil {

@@ -12,16 +12,16 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// keyIdentity is what tells this store from another of the same name: one that was made anew, or was put back to a
-// snapshot. Revisions and numbers of events are of one identity only.
+// keyIdentity distinguishes this store from others of the same name: one that was newly created, or restored from a
+// snapshot. Revisions and event numbers belong to one identity only.
 const keyIdentity = Prefix + "identity"
 
-// Identity is which store this is, and how far it is, by the word of a quorum.
+// Identity is the store's identity and its progress, confirmed by a quorum.
 type Identity struct {
 	ID string
-	// First is the number of the first event that no store of another identity has had: 1 in one that was made anew.
+	// First is the number of the first event that is in no store of another identity: 1 in a new store.
 	First    uint64
-	From     string // the identity that it was put back to a snapshot of; empty where it was made anew
+	From     string // the identity of the restored snapshot; empty in a new store
 	Revision uint64
 	Next     uint64 // number of the next event
 }
@@ -31,10 +31,10 @@ type storedIdentity struct {
 	ID    string `json:"id"`
 	First uint64 `json:"first"`
 	From  string `json:"from,omitempty"`
-	Etcd  string `json:"etcd"` // id of the etcd cluster: another one when it was put back, by whatever means
+	Etcd  string `json:"etcd"` // ID of the etcd cluster: any kind of restore changes it
 }
 
-// goesOn says whether a store with these gaps, in an etcd cluster, is still the one that was given its identity at a
+// goesOn reports whether a store with these gaps, in an etcd cluster, is still the one that got its identity at a
 // revision. If not, from is the revision after which its events are its own.
 func (i storedIdentity) goesOn(at uint64, etcd string, gaps []Gap, written uint64) (from uint64, goesOn bool) {
 	for _, g := range gaps {
@@ -45,8 +45,8 @@ func (i storedIdentity) goesOn(at uint64, etcd string, gaps []Gap, written uint6
 	return written, i.Etcd == etcd
 }
 
-// Identity returns the store's. A leader that finds none, or one from before the store was put back, gives it a new one.
-// It fails with ErrNotLeader when the fence is gone.
+// Identity returns the store's identity. A leader that finds none, or one from before a restore, creates a new one.
+// It fails with ErrNotLeader if the fence is gone.
 func (s *Etcd) Identity(ctx context.Context, fence Fence) (Identity, error) {
 	resp, err := s.c.Txn(ctx).Then(clientv3.OpGet(keyIdentity), clientv3.OpGet(keyHead)).Commit()
 	if err != nil {
@@ -84,7 +84,7 @@ func (s *Etcd) Identity(ctx context.Context, fence Fence) (Identity, error) {
 	return out, nil
 }
 
-// eventAfter is the number of the first event that was committed after a revision, and next without any.
+// eventAfter returns the number of the first event committed after a revision, or next if there is none.
 func (s *Etcd) eventAfter(ctx context.Context, revision, next uint64) (uint64, error) {
 	resp, err := s.c.Get(ctx, keyEvents, clientv3.WithPrefix(), clientv3.WithMinCreateRev(int64(revision)+1), clientv3.WithKeysOnly(),
 		clientv3.WithLimit(1))
@@ -101,7 +101,7 @@ func (s *Etcd) eventAfter(ctx context.Context, revision, next uint64) (uint64, e
 	return n, nil
 }
 
-// putIdentity stores it, unless somebody else leads or has changed it since the revision.
+// putIdentity stores the identity, unless another replica leads or has changed it since the revision.
 func (s *Etcd) putIdentity(ctx context.Context, fence Fence, id storedIdentity, since uint64) (revision uint64, err error) {
 	value, err := json.Marshal(id)
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// inboxVersion begins an encoded inbox position; JSON, as it was before, begins with a brace. What follows
-// are unsigned varints: the epoch, the newest digest, then for this epoch and those before it the highest
-// number and, where that is not 0, the words of the window. Empty windows at the end are left out.
+// inboxVersion begins an encoded inbox position. The former JSON encoding begins with a brace. Unsigned varints
+// follow: the epoch, the newest digest, then for this epoch and each earlier one the highest number and, if that is
+// not 0, the words of the window. Empty windows at the end are left out.
 const inboxVersion = 1
 
 func encodeInbox(p InboxPosition) []byte {
@@ -56,7 +56,7 @@ func decodeInbox(node, half string, b []byte) (InboxPosition, error) {
 	return p, nil
 }
 
-// uvarints reads numbers until something is wrong.
+// uvarints reads numbers until the first error.
 type uvarints struct {
 	b   []byte
 	bad bool

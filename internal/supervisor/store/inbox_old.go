@@ -8,7 +8,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// oldInbox is an InboxPosition as it was stored before, in JSON, without its origin, which the key has.
+// oldInbox is the former JSON encoding of an InboxPosition, without its origin, which the key has.
 type oldInbox struct {
 	Epoch   fault.Epoch                    `json:"epoch"`
 	Highest fault.Seq                      `json:"highest"`

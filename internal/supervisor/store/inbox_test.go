@@ -33,7 +33,7 @@ func TestInboxCodec(t *testing.T) {
 	})
 }
 
-// TestOldInbox: what was stored as JSON is read.
+// TestOldInbox: positions stored as JSON are still readable.
 func TestOldInbox(t *testing.T) {
 	got, err := decodeInbox("a", "host", []byte(`{"epoch":3,"highest":70,"window":[5,0,1,0],"digest":72,"earlier":[{"highest":0,"window":[0,0,0,0]},{"highest":9,"window":[1,0,0,0]}]}`))
 	want := InboxPosition{Origin: fault.Origin{Node: "a", Half: fault.HalfHost}, Epoch: 3, Highest: 70, Window: [4]uint64{5, 0, 1, 0},

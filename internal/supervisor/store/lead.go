@@ -13,9 +13,9 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 )
 
-// LeaseTTL is the lease's time to live, in seconds: how long the replicas are without a leader
-// when one dies without a word, on top of raft's own election and its grace for leases. 1 s is the
-// shortest that an etcd with an election time-out of 500 ms grants.
+// LeaseTTL is the lease's time to live, in seconds: how long the replicas have no leader when one dies, in addition
+// to raft's own election and its grace for leases. 1 s is the shortest that an etcd with an election timeout of 500
+// ms grants.
 const LeaseTTL = 1
 
 // retryAfter is the pause after a failed campaign or watch.
@@ -24,14 +24,14 @@ const retryAfter = 200 * time.Millisecond
 // Campaigner takes part in the election for one replica.
 type Campaigner struct {
 	Client *clientv3.Client
-	ID     string // the replica's, the election's value
-	TTL    int    // seconds; 0 stands for LeaseTTL
+	ID     string // the replica's ID: the election's value
+	TTL    int    // seconds; 0 means LeaseTTL
 	Logger *slog.Logger
 }
 
-// Run campaigns until the context ends, and calls work each time it is elected. Work's context
-// ends when the lease is lost or the surrounding one ends; leadership ends when work returns. On
-// the way out leadership is resigned, so that another replica need not wait for the lease to end.
+// Run campaigns until the context ends, and calls work each time it is elected. The context of work ends when the
+// lease is lost or ctx ends. Leadership ends when work returns. Run resigns before it returns, so that another
+// replica need not wait for the lease to end.
 func (c Campaigner) Run(ctx context.Context, work func(context.Context, Fence) error) {
 	for ctx.Err() == nil {
 		if err := c.term(ctx, work); err != nil && ctx.Err() == nil {
@@ -44,7 +44,7 @@ func (c Campaigner) Run(ctx context.Context, work func(context.Context, Fence) e
 	}
 }
 
-// resignTime bounds what is done to leave in good order.
+// resignTime bounds an orderly resignation.
 const resignTime = time.Second
 
 func (c Campaigner) term(ctx context.Context, work func(context.Context, Fence) error) (err error) {
@@ -102,18 +102,17 @@ func (c Campaigner) term(ctx context.Context, work func(context.Context, Fence) 
 
 var errLost = errors.New("the election lease was lost")
 
-// Observer knows who leads, as far as its replica's etcd tells.
+// Observer follows the election through its replica's etcd.
 type Observer struct {
 	mu      sync.Mutex
 	leader  string
 	changed chan struct{}
 }
 
-// NewObserver returns an observer that knows of nobody yet; Run makes it know.
+// NewObserver returns an observer without a leader; Run updates it.
 func NewObserver() *Observer { return &Observer{changed: make(chan struct{})} }
 
-// Leader returns the leader's id, empty when there is none, and a channel that is closed when that
-// changes.
+// Leader returns the leader's ID, or "" if there is none, and a channel that is closed when it changes.
 func (o *Observer) Leader() (id string, changed <-chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

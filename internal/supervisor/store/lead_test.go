@@ -14,11 +14,11 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
 )
 
-// candidate is a campaigner whose terms a test sees.
+// candidate is a campaigner whose terms a test can see.
 type candidate struct {
 	began chan store.Fence
 	ended chan error // the cause of the end of the term's context
-	leave chan error // what work returns, where it is not the context that ends it
+	leave chan error // result of work, unless the context ends it
 	stop  func()     // ends the campaign and waits for it
 }
 
@@ -59,7 +59,7 @@ func await[T any](t *testing.T, what string, ch <-chan T) T {
 	}
 }
 
-// leads says whether a fence stands in the store.
+// leads reports whether a fence stands in the store.
 func leads(t *testing.T, client *clientv3.Client, f store.Fence) bool {
 	t.Helper()
 	_, err := store.NewEtcd(client, store.Options{}).Confirm(t.Context(), f)
@@ -69,8 +69,8 @@ func leads(t *testing.T, client *clientv3.Client, f store.Fence) bool {
 	return err == nil
 }
 
-// TestElection: one leads at a time; who resigns is followed by the other at once, with a fence of its own,
-// and every observer sees it.
+// TestElection: one candidate leads at a time. When it resigns, the other follows at once, with its own fence, and
+// every observer sees it.
 func TestElection(t *testing.T) {
 	client := supervisortest.NewEtcd(t, 1).Members[0].Client()
 	observer, octx := store.NewObserver(), t.Context()
@@ -119,7 +119,7 @@ func TestElection(t *testing.T) {
 	follows("")
 }
 
-// TestLostLease: a term whose lease is gone ends, and what it would write is refused; then it campaigns anew.
+// TestLostLease: a term ends with its lease, and its writes are refused. Then the candidate campaigns again.
 func TestLostLease(t *testing.T) {
 	client := supervisortest.NewEtcd(t, 1).Members[0].Client()
 	a := campaign(t, client, "a")
@@ -142,7 +142,7 @@ func TestLostLease(t *testing.T) {
 	}
 }
 
-// TestWorkEndsTheTerm: who cannot lead, because the store refuses a commit for instance, makes room.
+// TestWorkEndsTheTerm: a leader that cannot work, for instance because the store refuses a commit, makes room.
 func TestWorkEndsTheTerm(t *testing.T) {
 	client := supervisortest.NewEtcd(t, 1).Members[0].Client()
 	a := campaign(t, client, "a")
@@ -156,7 +156,8 @@ func TestWorkEndsTheTerm(t *testing.T) {
 	}
 }
 
-// TestQuorumLost: without a quorum nobody renews the lease, and the term ends by itself; with it somebody leads again.
+// TestQuorumLost: without a quorum the lease is not renewed, and the term ends by itself. With a quorum there is a
+// leader again.
 func TestQuorumLost(t *testing.T) {
 	etcd := supervisortest.NewEtcd(t, 3)
 	a := campaign(t, etcd.Members[0].Client(), "a")

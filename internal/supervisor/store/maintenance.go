@@ -19,13 +19,13 @@ const keyMaintenance = Prefix + "maintenance/"
 type Mark struct {
 	*lofamov1.Maintenance
 
-	Revision uint64 // at which it was made or last changed
+	Revision uint64 // of the last change
 }
 
 // MaintenanceKey is the key of a node's mark.
 func MaintenanceKey(node string) string { return keyMaintenance + node }
 
-// MaintenancePut is a mark as it is written.
+// MaintenancePut encodes a mark.
 func MaintenancePut(m *lofamov1.Maintenance) (KV, error) {
 	value, err := proto.Marshal(m)
 	if err != nil {
@@ -34,7 +34,7 @@ func MaintenancePut(m *lofamov1.Maintenance) (KV, error) {
 	return KV{MaintenanceKey(m.GetNode()), value}, nil
 }
 
-// DecodeMaintenance reads the marks' keys.
+// DecodeMaintenance decodes marks.
 func DecodeMaintenance(kept []Kept) ([]Mark, error) {
 	var out []Mark
 	for _, k := range kept {
@@ -47,7 +47,7 @@ func DecodeMaintenance(kept []Kept) ([]Mark, error) {
 	return out, nil
 }
 
-// Maintenance reads the marks from the replica's own copy, and the revision of the answer.
+// Maintenance returns the marks in the replica's own copy, and the revision of the answer.
 func (s *Etcd) Maintenance(ctx context.Context) ([]Mark, uint64, error) {
 	resp, err := s.c.Get(ctx, keyMaintenance, clientv3.WithPrefix(), clientv3.WithSerializable())
 	if err != nil {
@@ -57,9 +57,8 @@ func (s *Etcd) Maintenance(ctx context.Context) ([]Mark, uint64, error) {
 	return marks, uint64(resp.Header.Revision), err
 }
 
-// FollowMaintenance calls each with all marks and the revision at which they are so, as far as the
-// replica's own copy goes, at first and after every change. It returns when the context ends or the watch
-// breaks.
+// FollowMaintenance calls each with all marks and their revision in the replica's own copy, at first and after every
+// change. It returns when the context ends or the watch breaks.
 func (s *Etcd) FollowMaintenance(ctx context.Context, each func([]Mark, uint64)) error {
 	return s.follow(ctx, "maintenance marks", keyMaintenance, []clientv3.OpOption{clientv3.WithPrefix()}, func() (uint64, error) {
 		marks, rev, err := s.Maintenance(ctx)
@@ -78,7 +77,7 @@ func keptOf(kvs []*mvccpb.KeyValue) []Kept {
 	return out
 }
 
-// Marks are the marks without their revisions.
+// Marks returns the marks without their revisions.
 func Marks(list []Mark) []*lofamov1.Maintenance {
 	out := make([]*lofamov1.Maintenance, len(list))
 	for i, m := range list {
@@ -87,7 +86,7 @@ func Marks(list []Mark) []*lofamov1.Maintenance {
 	return out
 }
 
-// MaintenanceIn returns the marks that a write sets, and the nodes whose marks it takes away.
+// MaintenanceIn returns the marks that a write sets, and the nodes whose marks it removes.
 func MaintenanceIn(w Write) (set []*lofamov1.Maintenance, ended []fault.NodeID, err error) {
 	for _, kv := range w.Puts {
 		if !strings.HasPrefix(kv.Key, keyMaintenance) {

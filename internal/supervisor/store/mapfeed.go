@@ -12,20 +12,21 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// MapUpdate is what one transaction changed of the map itself, or how far nothing did. Err ends the feed.
+// MapUpdate is the map's part of one transaction. An empty one says up to which revision nothing changed. Err ends
+// the feed.
 type MapUpdate struct {
 	Revision uint64
 	Nodes    []*lofamov1.Node
-	// Above are the keys of group faults and warnings that were put, Gone those that were deleted.
+	// Above holds the group faults and warnings that were put, and Gone the keys of deleted ones.
 	Above []KV
 	Gone  []string
 	Err   error
 }
 
-// Empty says whether nothing was changed.
+// Empty reports whether nothing changed.
 func (u *MapUpdate) Empty() bool { return len(u.Nodes)+len(u.Above)+len(u.Gone) == 0 }
 
-// MapNow returns the whole map of the replica's own copy, for which no quorum is needed.
+// MapNow returns the whole map of the replica's own copy, which needs no quorum.
 func (s *Etcd) MapNow(ctx context.Context) (Snapshot, error) {
 	prefix := func(key string) clientv3.Op {
 		return clientv3.OpGet(key, clientv3.WithPrefix(), clientv3.WithSerializable())
@@ -48,8 +49,8 @@ func (s *Etcd) MapNow(ctx context.Context) (Snapshot, error) {
 	return snap, nil
 }
 
-// FollowMap sends, one transaction each, what is committed of the map after a revision, and bookmarks in
-// between. The channel is closed after an update with Err, and when the context ends.
+// FollowMap sends the map's commits after a revision, one update per transaction, with bookmarks in between. The
+// channel is closed after an update with Err, and when the context ends.
 func (s *Etcd) FollowMap(ctx context.Context, after uint64) <-chan MapUpdate {
 	out := make(chan MapUpdate)
 	ctx, cancel := context.WithCancel(ctx)
@@ -83,7 +84,7 @@ func (s *Etcd) FollowMap(ctx context.Context, after uint64) <-chan MapUpdate {
 	return out
 }
 
-// mapUpdates are those of one answer of a watch.
+// mapUpdates returns the updates in one answer of a watch.
 func mapUpdates(resp clientv3.WatchResponse) []MapUpdate {
 	if resp.CompactRevision != 0 {
 		return []MapUpdate{{Err: fmt.Errorf("%w: the oldest kept is %d", ErrCompacted, resp.CompactRevision)}}

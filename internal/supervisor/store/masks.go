@@ -13,11 +13,11 @@ import (
 
 const keyMasks = Prefix + "masks/"
 
-// MaskKey is the key of a link's mask. It is the place's, not the node's: who is put in the place of a node begins behind masked
-// links until they are restored (seed 003 §6.1).
+// MaskKey returns the key of a link's mask. The mask belongs to the place, not to the node: a node put in another's
+// place begins behind masked links until they are restored (seed 003 §6.1).
 func MaskKey(m *lofamov1.LinkMask) string { return keyMasks + m.GetCoord() + "/" + m.GetDirection() }
 
-// MaskPut is a mask as it is written.
+// MaskPut encodes a mask.
 func MaskPut(m *lofamov1.LinkMask) (KV, error) {
 	value, err := proto.Marshal(m)
 	if err != nil {
@@ -26,7 +26,7 @@ func MaskPut(m *lofamov1.LinkMask) (KV, error) {
 	return KV{MaskKey(m), value}, nil
 }
 
-// DecodeMasks reads the masks' keys.
+// DecodeMasks decodes masks.
 func DecodeMasks(kept []Kept) ([]*lofamov1.LinkMask, error) {
 	var out []*lofamov1.LinkMask
 	for _, k := range kept {
@@ -39,8 +39,8 @@ func DecodeMasks(kept []Kept) ([]*lofamov1.LinkMask, error) {
 	return out, nil
 }
 
-// FollowMasks calls each with all masks and the revision at which they are so, as far as the replica's own copy goes, at first and
-// after every change. It returns when the context ends or the watch breaks.
+// FollowMasks calls each with all masks and their revision in the replica's own copy, at first and after every
+// change. It returns when the context ends or the watch breaks.
 func (s *Etcd) FollowMasks(ctx context.Context, each func([]*lofamov1.LinkMask, uint64)) error {
 	return s.follow(ctx, "channel masks", keyMasks, []clientv3.OpOption{clientv3.WithPrefix()}, func() (uint64, error) {
 		kept, rev, err := s.kept(ctx, keyMasks, clientv3.WithSerializable())
@@ -55,7 +55,7 @@ func (s *Etcd) FollowMasks(ctx context.Context, each func([]*lofamov1.LinkMask, 
 	})
 }
 
-// MasksIn returns the masks that a write sets, and the keys of those that it takes away.
+// MasksIn returns the masks that a write sets, and the keys of those that it removes.
 func MasksIn(w Write) (set []*lofamov1.LinkMask, ended []string, err error) {
 	var kept []Kept
 	for _, kv := range w.Puts {

@@ -14,10 +14,10 @@ import (
 
 const keyPeers = Prefix + "peers/"
 
-// PeersKey is the key of what a node has said of the ends of its links.
+// PeersKey returns the key of a node's reported link ends.
 func PeersKey(id fault.NodeID) string { return keyPeers + string(id) }
 
-// PeersPut is that as it is written.
+// PeersPut encodes a node's link ends.
 func PeersPut(st *lofamov1.PeerStatus) (KV, error) {
 	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(st)
 	if err != nil {
@@ -26,8 +26,8 @@ func PeersPut(st *lofamov1.PeerStatus) (KV, error) {
 	return KV{PeersKey(fault.NodeID(st.GetNode())), value}, nil
 }
 
-// Peers returns what all nodes have said of the ends of their links, by the word of a quorum. One that cannot be read is left out: the node
-// says it again.
+// Peers returns the link ends of all nodes, with a quorum read. Unreadable ones are left out: the node reports them
+// again.
 func (s *Etcd) Peers(ctx context.Context) (map[fault.NodeID]*lofamov1.PeerStatus, error) {
 	resp, err := s.c.Get(ctx, keyPeers, clientv3.WithPrefix())
 	if err != nil {
@@ -36,7 +36,7 @@ func (s *Etcd) Peers(ctx context.Context) (map[fault.NodeID]*lofamov1.PeerStatus
 	return decodePeers(resp.Kvs), nil
 }
 
-// decodePeers decodes the ends of links.
+// decodePeers decodes link ends.
 func decodePeers(kvs []*mvccpb.KeyValue) map[fault.NodeID]*lofamov1.PeerStatus {
 	out := make(map[fault.NodeID]*lofamov1.PeerStatus, len(kvs))
 	for _, kv := range kvs {

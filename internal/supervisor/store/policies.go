@@ -14,8 +14,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// A policy of responses has one key while it is in force, and one for each former version. The head is renewed with every change, so that
-// one of any policy is guarded against one of any other: what may stand side by side is judged of all together.
+// A policy of responses has one key while it is in force, and one for each former version. Every change renews the
+// head, which guards changes of any two policies against each other: policies in force are validated together.
 const (
 	keyPolicies       = Prefix + "policies/"
 	keyPolicyHead     = keyPolicies + "head"
@@ -24,11 +24,11 @@ const (
 	policyVersionForm = "%020d"
 )
 
-// Bounds of what is kept of policies.
+// Bounds of the kept policies.
 const (
-	// MaxFormer is how many versions before the one in force are kept of one policy.
+	// MaxFormer is the number of former versions kept per policy.
 	MaxFormer = 20
-	// MaxFormerAll is how many are kept of all policies, those that are gone included.
+	// MaxFormerAll is the number of former versions kept in total, including those of withdrawn policies.
 	MaxFormerAll = 2000
 	// MaxPolicyJSON bounds one document, in bytes.
 	MaxPolicyJSON = 64 << 10
@@ -37,14 +37,14 @@ const (
 // StoredPolicy is one version of a policy.
 type StoredPolicy struct {
 	Name    string
-	Version uint64 // from 1, by one with every change; 0: it cannot be read
-	JSON    []byte // the whole document; of a withdrawal none
-	By      string // who put it in force, "ROLE/NAME"
+	Version uint64 // from 1, incremented with every change; 0: unreadable
+	JSON    []byte // the whole document; empty for a withdrawal
+	By      string // subject that put it in force, "ROLE/NAME"
 	At      time.Time
-	Deleted bool // a former version only: it was withdrawn by it
+	Deleted bool // former versions only: this one was a withdrawal
 }
 
-// storedPolicy is the value of its key.
+// storedPolicy is the stored form of a policy.
 type storedPolicy struct {
 	Version  uint64          `json:"version"`
 	Document json.RawMessage `json:"document,omitempty"`
@@ -69,8 +69,8 @@ func decodePolicy(name string, kv *mvccpb.KeyValue) (StoredPolicy, error) {
 	return StoredPolicy{name, v.Version, v.Document, v.By, v.At, v.Deleted}, nil
 }
 
-// decodePolicies reads the policies in force. What cannot be read of the value of one is its JSON, which is no document then: the
-// others count all the same.
+// decodePolicies decodes the policies in force. An unreadable value becomes the JSON of its policy, which is then no
+// valid document. The others still count.
 func decodePolicies(kvs []*mvccpb.KeyValue) []StoredPolicy {
 	var out []StoredPolicy
 	for _, kv := range kvs {
@@ -88,8 +88,8 @@ func formerKey(name string, version uint64) string {
 	return keyPolicyFormer + name + "/" + fmt.Sprintf(policyVersionForm, version)
 }
 
-// Policies returns the policies in force by name, and the revision at which they are so, as far as the replica's own copy goes.
-// See decodePolicies for those that cannot be read.
+// Policies returns the policies in force by name, and their revision, from the replica's own copy. See decodePolicies
+// for unreadable ones.
 func (s *Etcd) Policies(ctx context.Context) ([]StoredPolicy, uint64, error) {
 	resp, err := s.c.Get(ctx, keyPolicyCurrent, clientv3.WithPrefix(), clientv3.WithSerializable())
 	if err != nil {
@@ -98,8 +98,8 @@ func (s *Etcd) Policies(ctx context.Context) ([]StoredPolicy, uint64, error) {
 	return decodePolicies(resp.Kvs), uint64(resp.Header.Revision), nil
 }
 
-// WatchPolicies calls each with the policies in force and the revision at which they are so, as far as the replica's own copy goes, at
-// first and after every change. It returns when the context ends or the watch breaks.
+// WatchPolicies calls each with the policies in force and their revision in the replica's own copy, at first and
+// after every change. It returns when the context ends or the watch breaks.
 func (s *Etcd) WatchPolicies(ctx context.Context, each func([]StoredPolicy, uint64)) error {
 	return s.follow(ctx, "policies", keyPolicyHead, nil, func() (uint64, error) {
 		policies, rev, err := s.Policies(ctx)
@@ -110,7 +110,7 @@ func (s *Etcd) WatchPolicies(ctx context.Context, each func([]StoredPolicy, uint
 	})
 }
 
-// PolicyHistory returns the former versions of a policy that are kept, newest first, by the replica's own copy.
+// PolicyHistory returns the kept former versions of a policy, newest first, from the replica's own copy.
 func (s *Etcd) PolicyHistory(ctx context.Context, name string) ([]StoredPolicy, error) {
 	resp, err := s.c.Get(ctx, keyPolicyFormer+name+"/", clientv3.WithPrefix(), clientv3.WithSerializable(),
 		clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
@@ -128,16 +128,16 @@ func (s *Etcd) PolicyHistory(ctx context.Context, name string) ([]StoredPolicy, 
 	return out, nil
 }
 
-// PolicySet is what there is of policies, as a change begins with it.
+// PolicySet is the state of all policies on which a change is based.
 type PolicySet struct {
 	Policies []StoredPolicy // in force, by name
 	Revision uint64         // of the store
 
 	head   uint64   // revision of the head
-	former []string // keys, the one that was written longest ago first
+	former []string // keys, in order of writing
 }
 
-// PolicySet reads the policies by the word of a quorum.
+// PolicySet reads the policies with a quorum.
 func (s *Etcd) PolicySet(ctx context.Context) (PolicySet, error) {
 	resp, err := s.c.Txn(ctx).Then(
 		clientv3.OpGet(keyPolicyHead, clientv3.WithKeysOnly()), clientv3.OpGet(keyPolicyCurrent, clientv3.WithPrefix()),
@@ -167,8 +167,8 @@ func (p PolicySet) Of(name string) (StoredPolicy, bool) {
 	return p.Policies[i], true
 }
 
-// Next is the version that a policy has after its next change. One that is gone goes on with its numbers, as long as they are
-// kept; one that cannot be read had the number after those.
+// Next returns the version of a policy after its next change. A withdrawn policy continues its numbers while they are
+// kept; an unreadable one had the number after the kept ones.
 func (p PolicySet) Next(name string) uint64 {
 	now, is := p.Of(name)
 	if now.Version > 0 {
@@ -186,7 +186,7 @@ func (p PolicySet) Next(name string) uint64 {
 	return next
 }
 
-// formerOf are the keys of a policy's former versions, oldest first.
+// formerOf returns the keys of a policy's former versions, oldest first.
 func (p PolicySet) formerOf(name string) []string {
 	var out []string
 	for _, key := range p.former {
@@ -198,8 +198,8 @@ func (p PolicySet) formerOf(name string) []string {
 	return out
 }
 
-// Write returns what puts policies in force, and with Deleted withdraws them; each name once. It fails with ErrConflict when anybody has
-// changed a policy since the set was read. Versions are given here.
+// Write returns the write that puts policies in force, or with Deleted withdraws them; each name once. It assigns the
+// versions. The write fails with ErrConflict if any policy has changed since the set was read.
 func (p PolicySet) Write(changes []StoredPolicy) (Write, error) {
 	w := Write{Guards: []Guard{{keyPolicyHead, p.head}}}
 	dropped := map[string]bool{}
@@ -214,7 +214,7 @@ func (p PolicySet) Write(changes []StoredPolicy) (Write, error) {
 		c.Version = p.Next(c.Name)
 		was, before := p.Of(c.Name)
 		former := p.formerOf(c.Name)
-		if was.Version > 0 { // what cannot be read is not kept
+		if was.Version > 0 { // unreadable versions are not kept
 			kv, err := was.put(formerKey(c.Name, was.Version))
 			if err != nil {
 				return Write{}, err
@@ -258,7 +258,7 @@ func (p PolicySet) Write(changes []StoredPolicy) (Write, error) {
 	if len(changes) == 0 {
 		return Write{}, errors.New("policies: given no change: want at least one")
 	}
-	// Only that it is written counts, and that no two changes of the same revision do.
+	// The write itself is the signal. The value only makes two changes of one revision conflict.
 	w.Puts = append(w.Puts, KV{keyPolicyHead, []byte(strconv.FormatUint(p.head, 10))})
 	return w, nil
 }

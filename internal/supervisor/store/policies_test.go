@@ -27,7 +27,7 @@ func withdrawn(name string) store.StoredPolicy {
 	return store.StoredPolicy{Name: name, By: "operator/bob", At: at, Deleted: true}
 }
 
-// led is a store, and what its leader commits with.
+// led is a store with its leader's committer.
 type led struct {
 	*store.Etcd
 
@@ -59,7 +59,7 @@ func lead(t *testing.T) led {
 	return led{s, c, w}
 }
 
-// change commits changes to the set as it is.
+// change commits changes to the present set.
 func (l led) change(t *testing.T, changes ...store.StoredPolicy) {
 	t.Helper()
 	set, err := l.PolicySet(t.Context())
@@ -81,7 +81,7 @@ func (l led) commit(t *testing.T, set store.PolicySet, changes ...store.StoredPo
 	return err
 }
 
-// said is what the store has, as text.
+// said returns the stored policies as text.
 func (l led) said(t *testing.T, history ...string) string {
 	t.Helper()
 	policies, rev, err := l.Policies(t.Context())
@@ -119,7 +119,7 @@ func text(policies []store.StoredPolicy) string {
 	return strings.Join(out, ", ")
 }
 
-// Policies have versions, former ones are kept up to a bound, and one that is gone goes on with its numbers.
+// Policies have versions, a bounded number of former ones is kept, and a withdrawn policy continues its numbers.
 func TestPolicies(t *testing.T) {
 	l := lead(t)
 	if got := l.said(t, "a"); got != "; before: " {
@@ -147,7 +147,7 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// Of two changes of the same set one is refused, whatever policies they are of.
+// Of two changes of one set the second is refused, whichever policies they concern.
 func TestPoliciesAreCompared(t *testing.T) {
 	l := lead(t)
 	set, err := l.PolicySet(t.Context())
@@ -182,7 +182,7 @@ func TestPolicyWriteRefuses(t *testing.T) {
 	}
 }
 
-// Who watches sees every set that stays, the present one first.
+// A watcher sees every lasting set, the present one first.
 func TestWatchPolicies(t *testing.T) {
 	l := lead(t)
 	l.change(t, policy("a", "one"))
@@ -221,7 +221,7 @@ func TestWatchPolicies(t *testing.T) {
 	}
 }
 
-// A policy whose value is damaged does not hide the others, nor keeps anybody from changing them, or from putting another in its place.
+// A policy with a damaged value neither hides the others nor prevents their change or its own replacement.
 func TestDamagedPolicy(t *testing.T) {
 	l := lead(t)
 	l.change(t, policy("a", "one"), policy("b", "one"), policy("c", "one"))

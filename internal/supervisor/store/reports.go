@@ -12,18 +12,19 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// The last reports of what the supervisors had the nodes do with themselves.
+// The last reports of diagnoses and procedures.
 const (
 	keyManaged       = Prefix + "managed/"
 	keyLastDiagnosis = keyManaged + "diagnosis"
 	keyLastProcedure = keyManaged + "procedure"
-	// OrderedKey is where a procedure stands that was ordered, until there is a report of it.
+	// OrderedKey is the key of an ordered procedure that has no report yet.
 	OrderedKey = keyManaged + "ordered"
 )
 
-// Ordered is a procedure that a leader is about to order: so the next one can tell what became of it, and who asked.
+// Ordered is a procedure that a leader is about to order. With it the next leader can report the result to the
+// subject.
 type Ordered struct {
-	Term     uint64        `json:"term"` // with Count the number of the order
+	Term     uint64        `json:"term"` // with Count: the number of the order
 	Count    uint64        `json:"count"`
 	Subject  string        `json:"subject"`
 	Reason   string        `json:"reason,omitempty"`
@@ -35,7 +36,7 @@ type Ordered struct {
 	Absent   []uint32      `json:"absent,omitempty"`
 }
 
-// OrderedPut is it as it is written.
+// OrderedPut encodes an ordered procedure.
 func OrderedPut(o Ordered) (KV, error) {
 	value, err := json.Marshal(o)
 	if err != nil {
@@ -44,7 +45,7 @@ func OrderedPut(o Ordered) (KV, error) {
 	return KV{OrderedKey, value}, nil
 }
 
-// DecodeOrdered reads its key; nil without a value.
+// DecodeOrdered decodes an ordered procedure; nil for no value.
 func DecodeOrdered(value []byte) (*Ordered, error) {
 	if len(value) == 0 {
 		return nil, nil
@@ -56,7 +57,7 @@ func DecodeOrdered(value []byte) (*Ordered, error) {
 	return o, nil
 }
 
-// LastOrdered returns the procedure that was ordered and of which there is no report, by the word of a quorum; nil: there is none.
+// LastOrdered returns the ordered procedure that has no report yet, with a quorum read; nil: none.
 func (s *Etcd) LastOrdered(ctx context.Context) (*Ordered, error) {
 	resp, err := s.c.Get(ctx, OrderedKey)
 	if err != nil {
@@ -68,12 +69,12 @@ func (s *Etcd) LastOrdered(ctx context.Context) (*Ordered, error) {
 	return DecodeOrdered(resp.Kvs[0].Value)
 }
 
-// MaxReport bounds a report that is kept, in bytes: it is sent whole, and every replica has it. That of a torus of 700 nodes fits
-// with the numbers of all links.
+// MaxReport bounds a stored report, in bytes: it is sent whole, and every replica has it. The report of a torus of
+// 700 nodes fits, with the numbers of all links.
 const MaxReport = 512 << 10
 
-// DiagnosisPut is the report of a diagnosis as it is kept, in place of the last. Of one that is longer than MaxReport what is
-// well is left out.
+// DiagnosisPut encodes the report of a diagnosis, in place of the last one. A report longer than MaxReport loses the
+// links that are good.
 func DiagnosisPut(r *lofamov1.DiagnosisReport) (KV, error) {
 	value, err := proto.Marshal(BoundDiagnosis(r, MaxReport))
 	if err != nil {
@@ -82,7 +83,7 @@ func DiagnosisPut(r *lofamov1.DiagnosisReport) (KV, error) {
 	return KV{keyLastDiagnosis, value}, nil
 }
 
-// ProcedurePut is the report of a procedure as it is kept, in place of the last, bounded as that of a diagnosis.
+// ProcedurePut encodes the report of a procedure, in place of the last one, with the same bound as a diagnosis.
 func ProcedurePut(r *lofamov1.ProcedureReport) (KV, error) {
 	value, err := proto.Marshal(BoundProcedure(r, MaxReport))
 	if err != nil {
@@ -91,8 +92,9 @@ func ProcedurePut(r *lofamov1.ProcedureReport) (KV, error) {
 	return KV{keyLastProcedure, value}, nil
 }
 
-// BoundDiagnosis returns a report of so many bytes at most: r itself, or one without the links that are good; then without more links, and
-// without the last of what it names, all in the same share. Omitted counts what it leaves out.
+// BoundDiagnosis returns a report of at most size bytes: r itself, or a copy without the good links. If that is still
+// too long, it leaves out more links and the last entries of each list, all in the same proportion. Omitted counts
+// them.
 func BoundDiagnosis(r *lofamov1.DiagnosisReport, size int) *lofamov1.DiagnosisReport {
 	if proto.Size(r) <= size {
 		return r
@@ -110,15 +112,15 @@ func BoundDiagnosis(r *lofamov1.DiagnosisReport, size int) *lofamov1.DiagnosisRe
 			return out
 		}
 		if len(out.GetLinks())+len(out.GetFaults())+len(out.GetOpen())+len(out.GetSilent()) == 0 {
-			return out // what is left has no length to speak of
+			return out // the rest is short
 		}
 		out.Links, out.Faults, out.Open, out.Silent = half(out.GetLinks()), half(out.GetFaults()), half(out.GetOpen()), half(out.GetSilent())
 	}
 }
 
-// BoundProcedure returns a report of so many bytes at most: r itself, or one without the nodes at which all was well, then with
-// half as much of the rest, and again. The report of the diagnosis takes half of it at most. Omitted counts nodes that are left
-// out.
+// BoundProcedure returns a report of at most size bytes: r itself, or a copy without the nodes where all was well. It
+// then halves the rest until the report fits. The report of the diagnosis takes at most half of size. Omitted counts
+// the omitted nodes.
 func BoundProcedure(r *lofamov1.ProcedureReport, size int) *lofamov1.ProcedureReport {
 	if proto.Size(r) <= size {
 		return r
@@ -145,20 +147,20 @@ func BoundProcedure(r *lofamov1.ProcedureReport, size int) *lofamov1.ProcedureRe
 	}
 }
 
-// half is the first half of a list; none of one.
+// half returns the first half of a list; for a single element none.
 func half[E any](list []E) []E { return list[:len(list)/2] }
 
-// LastDiagnosis returns the report of the last diagnosis that was committed, by the word of a quorum; nil: there was none.
+// LastDiagnosis returns the report of the last committed diagnosis, with a quorum read; nil: none.
 func (s *Etcd) LastDiagnosis(ctx context.Context) (*lofamov1.DiagnosisReport, error) {
 	return lastReport(ctx, s, keyLastDiagnosis, new(lofamov1.DiagnosisReport))
 }
 
-// LastProcedure returns the report of the last procedure that was committed, by the word of a quorum; nil: there was none.
+// LastProcedure returns the report of the last committed procedure, with a quorum read; nil: none.
 func (s *Etcd) LastProcedure(ctx context.Context) (*lofamov1.ProcedureReport, error) {
 	return lastReport(ctx, s, keyLastProcedure, new(lofamov1.ProcedureReport))
 }
 
-// OwnDiagnosis is LastDiagnosis as far as this replica's own copy goes: it needs no quorum.
+// OwnDiagnosis is LastDiagnosis from this replica's own copy: it needs no quorum.
 func (s *Etcd) OwnDiagnosis(ctx context.Context) (*lofamov1.DiagnosisReport, error) {
 	return lastReport(ctx, s, keyLastDiagnosis, new(lofamov1.DiagnosisReport), clientv3.WithSerializable())
 }
@@ -178,7 +180,7 @@ func lastReport[R proto.Message](ctx context.Context, s *Etcd, key string, into 
 	return into, nil
 }
 
-// DecodeReports reads what a write keeps: the report of a diagnosis, of a procedure, or both; nil: it keeps none.
+// DecodeReports returns the reports in a write: of a diagnosis, of a procedure, or both; nil: none.
 func DecodeReports(w Write) (d *lofamov1.DiagnosisReport, p *lofamov1.ProcedureReport, err error) {
 	for _, kv := range w.Puts {
 		switch kv.Key {

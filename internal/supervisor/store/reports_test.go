@@ -9,7 +9,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// A report that is too long loses what is good first, and says how much; whatever is in it, it gets as short as it has to be.
+// A report that is too long loses its good parts first, and says how many. Any report can be cut to the required
+// length.
 func TestBound(t *testing.T) {
 	d := &lofamov1.DiagnosisReport{Scope: "all", Faults: []*lofamov1.DiagnosisFault{{Node: "n7"}}}
 	for i := range 1000 {

@@ -13,12 +13,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// recordVersion is that of a record of a response, and of the breaker. What has another one, or a field that is not known here, is
-// refused: what is not understood is not acted on.
+// recordVersion is the version of the records of responses and of the breaker. A record with another version, or with
+// an unknown field, is refused: a leader must not act on a record that it does not understand.
 const recordVersion = 1
 
-// storedResponse is a response.Response as it is kept. States and kinds are names, so that no number that is changed one day changes
-// what is kept; times are UTC, durations nanoseconds.
+// storedResponse is the stored form of a response.Response. States and kinds are names, so that a later change of the
+// numbers does not change stored records. Times are UTC, durations nanoseconds.
 type storedResponse struct {
 	Version int    `json:"version"`
 	ID      string `json:"id"`
@@ -91,7 +91,7 @@ type storedBreaker struct {
 	Token    uint64    `json:"token"`
 }
 
-// EncodeRecord writes a record as it is kept.
+// EncodeRecord encodes a record.
 func EncodeRecord(r response.Record) ([]byte, error) {
 	var v any
 	switch r := r.(type) {
@@ -109,10 +109,10 @@ func EncodeRecord(r response.Record) ([]byte, error) {
 	return b, nil
 }
 
-// valid makes a text of what is none: JSON would replace it without saying so.
+// valid replaces invalid UTF-8: JSON would replace it silently.
 func valid(s string) string { return strings.ToValidUTF8(s, "?") }
 
-// name is that of a value which may be none.
+// name returns the name of a value, or "" for zero.
 func name[E interface {
 	~uint8
 	fmt.Stringer
@@ -146,7 +146,7 @@ func storeResponse(r *response.Response) storedResponse {
 	return s
 }
 
-// strictJSON reads one JSON value that has nothing but what into knows.
+// strictJSON decodes one JSON value that has only fields that into has.
 func strictJSON(b []byte, into any) error {
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()
@@ -159,8 +159,8 @@ func strictJSON(b []byte, into any) error {
 	return nil
 }
 
-// DecodeRecord reads the record of a key. It is strict: what another version has written is refused, and so is what says another
-// key than it has.
+// DecodeRecord decodes the record of a key. It is strict: it refuses records of another version, and records that
+// name another key.
 func DecodeRecord(key string, b []byte) (response.Record, error) {
 	var r response.Record
 	var version int
@@ -187,10 +187,10 @@ func DecodeRecord(key string, b []byte) (response.Record, error) {
 	return r, nil
 }
 
-// names reads names, and remembers what is none.
+// names reads names, and collects the invalid ones as errors.
 type names struct{ errs []error }
 
-// readName reads the name of a value up to last; nothing is 0.
+// readName reads the name of a value up to last; the empty name is 0.
 func readName[E interface {
 	~uint8
 	fmt.Stringer

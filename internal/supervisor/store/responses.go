@@ -17,16 +17,16 @@ import (
 	"github.com/lofamo/lofamo/pkg/response/audit"
 )
 
-// The keys of responses. They have a head of their own, so that what is decided about faults and the faults themselves never wait for
-// one another; both are guarded by the same election key.
+// The keys of responses. Responses have their own head, so that commits of responses and of faults never wait for
+// each other. The same election key guards both.
 const (
 	keyResponses       = Prefix + "responses/"
 	keyResponseHead    = keyResponses + "head"
 	keyResponseRecords = keyResponses + "records/"
-	keyResponseAudit   = keyResponses + "audit/" // and the number of the chunk's first line, 20 digits
+	keyResponseAudit   = keyResponses + "audit/" // followed by the number of the chunk's first line, 20 digits
 )
 
-// responseHead is the last transaction of responses, and where the audit stands.
+// responseHead is the last transaction of responses, and the head of the audit.
 type responseHead struct {
 	Term  int64     `json:"term"`
 	Batch uint64    `json:"batch"`
@@ -34,23 +34,23 @@ type responseHead struct {
 }
 
 type auditHead struct {
-	Last  uint64    `json:"last"`            // number of the newest line; 0: there is none
+	Last  uint64    `json:"last"`            // number of the newest line; 0: none
 	Hash  string    `json:"hash,omitempty"`  // of the newest line, hexadecimal
-	First uint64    `json:"first"`           // number of the oldest line that is kept, the first of a chunk
-	Prev  string    `json:"prev,omitempty"`  // hash of the line before that, which was cut; empty: nothing was
-	CutAt time.Time `json:"cutAt,omitzero"`  // when that was
-	Bytes uint64    `json:"bytes,omitempty"` // that the lines kept take, about
+	First uint64    `json:"first"`           // number of the oldest kept line, the first of a chunk
+	Prev  string    `json:"prev,omitempty"`  // hash of the line before First, which was cut; empty: nothing was cut
+	CutAt time.Time `json:"cutAt,omitzero"`  // time of that cut
+	Bytes uint64    `json:"bytes,omitempty"` // approximate size of the kept lines
 }
 
-// AuditHead says where the audit stands: what is kept of it, and what was cut.
+// AuditHead describes the audit: its kept lines, and the lines cut off.
 type AuditHead struct {
-	First, Last uint64 // numbers of the oldest line that is kept, and of the newest; Last 0: there is none
-	// Cut is the hash of the newest of the lines that were cut, numbers 1 to First-1, and CutAt when: the oldest line kept names it as
-	// the one before it. Zero: nothing was cut.
+	First, Last uint64 // numbers of the oldest kept line and of the newest; Last 0: none
+	// Cut is the hash of the newest line that was cut (lines 1 to First-1 were), and CutAt the time of the cut. The
+	// oldest kept line names Cut as its predecessor. Zero: nothing was cut.
 	Cut   [32]byte
 	CutAt time.Time
 	Hash  [32]byte // of the newest line
-	Bytes uint64   // that the lines take, about
+	Bytes uint64   // approximate size of the lines
 }
 
 func (h auditHead) read() (AuditHead, error) {
@@ -68,26 +68,26 @@ func (h auditHead) read() (AuditHead, error) {
 	return out, nil
 }
 
-// ErrUnreadable says that what is stored is there, and cannot be read: another version has written it, or it is damaged. Trying
-// again does not help.
+// ErrUnreadable says that a stored value exists but is unreadable: another version wrote it, or it is damaged. A
+// retry does not help.
 var ErrUnreadable = errors.New("it cannot be read")
 
-// Responses is what is committed of responses, of one revision.
+// Responses is the committed state of responses, at one revision.
 type Responses struct {
 	Revision uint64
 	Records  []response.Record
 	Audit    AuditHead
-	// Unread are records that could not be read, each with its key: another version has written them, or they are damaged.
+	// Unread holds an error for each unreadable record, with its key: another version wrote it, or it is damaged.
 	Unread []error
 
 	head    responseHead
 	headRev int64
 }
 
-// LoadResponses reads what a new leader begins with, as new as the cluster's.
+// LoadResponses reads the state for a new leader, as new as the cluster's.
 func (s *Etcd) LoadResponses(ctx context.Context) (Responses, error) { return s.responses(ctx) }
 
-// OwnResponses reads the replica's own copy, for which no quorum is needed.
+// OwnResponses reads the replica's own copy, which needs no quorum.
 func (s *Etcd) OwnResponses(ctx context.Context) (Responses, error) {
 	return s.responses(ctx, clientv3.WithSerializable())
 }
@@ -125,8 +125,8 @@ func decodeResponses(revision uint64, heads, records []*mvccpb.KeyValue) (Respon
 	return out, nil
 }
 
-// FollowResponses calls changed after every change of a committed record, as far as the replica's own copy goes, and once at first. It
-// returns when the context ends or the watch breaks.
+// FollowResponses calls changed after every change of a committed record in the replica's own copy, and once at
+// first. It returns when the context ends or the watch breaks.
 func (s *Etcd) FollowResponses(ctx context.Context, changed func()) error {
 	return s.follow(ctx, "responses", keyResponseHead, nil, func() (uint64, error) {
 		resp, err := s.c.Get(ctx, keyResponseHead, clientv3.WithSerializable(), clientv3.WithKeysOnly())
@@ -140,7 +140,7 @@ func (s *Etcd) FollowResponses(ctx context.Context, changed func()) error {
 
 func auditKey(first uint64) string { return fmt.Sprintf("%s%020d", keyResponseAudit, first) }
 
-// auditFirst is the number of a chunk's first line, by its key.
+// auditFirst returns the number of a chunk's first line, from its key.
 func auditFirst(kv *mvccpb.KeyValue) (uint64, error) {
 	n, err := strconv.ParseUint(strings.TrimPrefix(string(kv.Key), keyResponseAudit), 10, 64)
 	if err != nil {
@@ -149,11 +149,11 @@ func auditFirst(kv *mvccpb.KeyValue) (uint64, error) {
 	return n, nil
 }
 
-// auditChunks is how many chunks are read at once.
+// auditChunks is the number of chunks read at once.
 const auditChunks = 16
 
-// Audit returns at most limit lines from a number on that are kept, in order, and where the audit stands, from the replica's own
-// copy. What cannot be read is an error: the lines before it are returned with it.
+// Audit returns at most limit kept lines starting with a number, in order, and the audit's head, from the replica's
+// own copy. For an unreadable line it returns the lines before it and an error.
 func (s *Etcd) Audit(ctx context.Context, from uint64, limit int) ([]audit.Line, AuditHead, error) {
 	start, head, err := s.auditAt(ctx, from)
 	if err != nil {
@@ -185,7 +185,7 @@ func (s *Etcd) Audit(ctx context.Context, from uint64, limit int) ([]audit.Line,
 	return out, head, nil
 }
 
-// auditAt returns the key of the chunk that has a line, or the first that comes after it, and the head.
+// auditAt returns the key of the chunk that contains a line, or of the next chunk, and the head.
 func (s *Etcd) auditAt(ctx context.Context, from uint64) (string, AuditHead, error) {
 	resp, err := s.c.Txn(ctx).Then(
 		clientv3.OpGet(keyResponseHead, clientv3.WithSerializable()),
@@ -212,7 +212,7 @@ func (s *Etcd) auditAt(ctx context.Context, from uint64) (string, AuditHead, err
 	return keyResponseAudit, head, nil
 }
 
-// decodeAudit reads a chunk. The lines before one that cannot be read are returned with the error.
+// decodeAudit decodes a chunk. For an unreadable line it returns the lines before it and an error.
 func decodeAudit(kv *mvccpb.KeyValue) ([]audit.Line, error) {
 	want, err := auditFirst(kv)
 	if err != nil {
@@ -236,10 +236,10 @@ func decodeAudit(kv *mvccpb.KeyValue) ([]audit.Line, error) {
 	return out, nil
 }
 
-// errUnknownHead is what a head says that no leader of ours has written.
+// errUnknownHead says that no leader of this version wrote the head.
 var errUnknownHead = errors.New("the head of the responses is not as it was written")
 
-// decodeResponseHead reads a head beside which a commit was refused.
+// decodeResponseHead decodes the head that made a commit fail.
 func decodeResponseHead(kvs []*mvccpb.KeyValue) (h responseHead, rev int64, err error) {
 	for _, kv := range kvs {
 		rev = kv.ModRevision

@@ -18,7 +18,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response/audit"
 )
 
-// elect puts an election key in the place of the one before, if any: who has that leads no longer.
+// elect replaces the election key, if any: its holder is deposed.
 func elect(t *testing.T, c *clientv3.Client) store.Fence {
 	t.Helper()
 	const key = store.ElectionPrefix + "/test"
@@ -41,7 +41,7 @@ func load(t *testing.T, s *store.Etcd) store.Responses {
 	return r
 }
 
-// batch is n responses with a line each.
+// batch returns n responses with a line each.
 func batch(from, n int) store.ResponseBatch {
 	var b store.ResponseBatch
 	for i := range n {
@@ -57,7 +57,7 @@ func batch(from, n int) store.ResponseBatch {
 	return b
 }
 
-// verify reads the whole audit and follows its chain, from what the head says was cut to what it says is the newest line.
+// verify reads the whole audit and verifies its chain, from the head's cut to its newest line.
 func verify(t *testing.T, s *store.Etcd) (first, last uint64) {
 	t.Helper()
 	lines, head, err := s.Audit(t.Context(), 0, 1<<30)
@@ -195,12 +195,12 @@ func TestResponses(t *testing.T) {
 	})
 }
 
-// A commit whose answer is lost is found out about, and not made twice. It does not say when its writer led, as one with an
-// answer does: from before it was sent. Of one that was sent again nobody can say which of the two was taken.
+// A commit whose answer was lost is recognised, and not made twice. It does not return the time of its sending, as a
+// commit with an answer does: after a retry it is unknown which of the attempts succeeded.
 func TestResponsesAnswerLost(t *testing.T) {
 	e := supervisortest.NewEtcd(t, 1)
 	c := e.Members[0].Client()
-	lost, tries := false, 0 // the answer to the next is; how often it was sent
+	lost, tries := false, 0 // whether to lose the next answer; how often it was sent
 	lossy := clientv3.NewCtxClient(t.Context())
 	lossy.KV = &storetest.LossyKV{KV: c.KV, Lose: func(*clientv3.TxnResponse) bool {
 		was := lost
@@ -217,7 +217,7 @@ func TestResponsesAnswerLost(t *testing.T) {
 			if err := w.Commit(t.Context(), batch(10*i, 3), func(_ []response.Record, sent time.Time) { at = sent }); err != nil {
 				t.Fatal(err)
 			}
-			// A slow disk may have it sent again, though nothing is lost.
+			// A slow disk may cause a retry, although no answer is lost.
 			if at.IsZero() && tries == 1 || !at.IsZero() && (loses || at.Before(before)) {
 				t.Errorf("lost %t, sent %d times: sent at %v, begun at %v", loses, tries, at, before)
 			}

@@ -18,7 +18,7 @@ import (
 
 var responseStart = time.Date(2027, 1, 15, 8, 0, 0, 0, time.UTC)
 
-// fullResponse says something in every field.
+// fullResponse returns a response with a value in every field.
 func fullResponse(id string) *response.Response {
 	at := func(s int) time.Time { return responseStart.Add(time.Duration(s) * time.Second) }
 	return &response.Response{
@@ -41,7 +41,7 @@ func fullBreaker() *response.Breaker {
 	return &response.Breaker{Open: true, At: responseStart, Detail: "3 of 4", ClosedBy: "operator/ann", Token: 9}
 }
 
-// The form of a record is for ever: other versions read it. Every field is in it.
+// The form of a record is permanent: other versions read it. The test covers every field.
 func TestRecordForm(t *testing.T) {
 	var text strings.Builder
 	for _, r := range []response.Record{fullBreaker(), fullResponse("r9-1")} {
@@ -60,7 +60,7 @@ func TestRecordForm(t *testing.T) {
 	filled(t, reflect.ValueOf(*fullBreaker()), "Breaker")
 }
 
-// filled: every field says something, but the group, which no fault of a node has.
+// filled checks that every field has a value, except the group, which a fault of a node does not have.
 func filled(t *testing.T, v reflect.Value, at string) {
 	t.Helper()
 	switch v.Kind() {
@@ -81,7 +81,7 @@ func filled(t *testing.T, v reflect.Value, at string) {
 	}
 }
 
-// Every name that a record can have is read again: a leader that cannot read one record decides nothing.
+// Every name that a record can have is readable: a leader that cannot read one record decides nothing.
 func TestRecordNames(t *testing.T) {
 	for name, set := range map[string]func(r *response.Response, v uint8) fmt.Stringer{
 		"mode": func(r *response.Response, v uint8) fmt.Stringer { r.Mode = response.Mode(v); return r.Mode },
@@ -106,7 +106,7 @@ func TestRecordNames(t *testing.T) {
 		for v := range uint8(255) {
 			want := fullResponse("r9-1")
 			if strings.HasSuffix(set(want, v+1).String(), fmt.Sprintf("(%d)", v+1)) {
-				continue // it has no name
+				continue // a value without a name
 			}
 			named++
 			b, err := EncodeRecord(want)
@@ -135,7 +135,7 @@ func TestRecordOfGroup(t *testing.T) {
 	}
 }
 
-// What is not understood is not acted on.
+// Records with unknown content are refused.
 func TestRecordRefuses(t *testing.T) {
 	b, err := EncodeRecord(fullResponse("r9-1"))
 	if err != nil {
@@ -165,7 +165,7 @@ func TestRecordRefuses(t *testing.T) {
 	}
 }
 
-// FuzzDecodeRecord: nothing makes it panic, and what it takes is written and read alike.
+// FuzzDecodeRecord: no input makes it panic, and every accepted record is encoded and decoded to the same value.
 func FuzzDecodeRecord(f *testing.F) {
 	for _, r := range []response.Record{fullBreaker(), fullResponse("r9-1")} {
 		b, err := EncodeRecord(r)
@@ -181,7 +181,7 @@ func FuzzDecodeRecord(f *testing.F) {
 		}
 		again, err := EncodeRecord(r)
 		if err != nil {
-			return // a time that JSON does not have
+			return // JSON has no such time
 		}
 		got, err := DecodeRecord(key, again)
 		if err != nil {
@@ -193,7 +193,7 @@ func FuzzDecodeRecord(f *testing.F) {
 	})
 }
 
-// splitter is a writer of which only the splitting is wanted.
+// splitter returns a writer for tests of split.
 func splitter(maxOps int) *ResponseWriter {
 	return NewEtcd((*clientv3.Client)(nil), Options{MaxOps: maxOps}).ResponseWriter(Fence{}, Responses{}, AuditLimits{})
 }
@@ -221,7 +221,8 @@ func TestSplitResponses(t *testing.T) {
 	}
 }
 
-// checkParts: all is there, once and in order, within the bounds, and no record before the last decision about it.
+// checkParts checks that the parts contain everything once and in order, within the bounds, and no record before the
+// last decision about it.
 func checkParts(t *testing.T, w *ResponseWriter, b ResponseBatch, parts []responsePart) {
 	t.Helper()
 	var lines []audit.Line
@@ -265,7 +266,7 @@ func checkParts(t *testing.T, w *ResponseWriter, b ResponseBatch, parts []respon
 	}
 }
 
-// A text of any length is written down, cut.
+// A text of any length is recorded, cut to the bound.
 func TestLongDecision(t *testing.T) {
 	parts, err := splitter(128).split(ResponseBatch{Decisions: []response.Decision{{At: responseStart, Act: response.Fails,
 		Detail: strings.Repeat("x", 1<<20)}}})

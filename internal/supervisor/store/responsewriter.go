@@ -16,34 +16,34 @@ import (
 	"github.com/lofamo/lofamo/pkg/response/audit"
 )
 
-// ResponseBatch is what is committed of steps of the engine of responses.
+// ResponseBatch is the output of some steps of the engine of responses, to be committed.
 type ResponseBatch struct {
 	Records   []response.Record // each key at most once
 	Forget    []string          // keys of records
 	Decisions []response.Decision
 }
 
-// Empty says whether there is nothing to commit.
+// Empty reports whether there is nothing to commit.
 func (b ResponseBatch) Empty() bool { return len(b.Records)+len(b.Forget)+len(b.Decisions) == 0 }
 
-// AuditLimits bound what is kept of the audit. They are kept about: not every commit cuts.
+// AuditLimits bound the kept audit, approximately: not every commit cuts.
 type AuditLimits struct {
-	Lines uint64 // 0 stands for 100,000
-	Bytes uint64 // 0 stands for 64 MiB
+	Lines uint64 // 0 means 100,000
+	Bytes uint64 // 0 means 64 MiB
 }
 
-// ResponseWriter commits a leader's responses and their audit: it is for one goroutine.
+// ResponseWriter commits a leader's responses and their audit. It is not safe for concurrent use.
 type ResponseWriter struct {
 	s       *Etcd
 	fence   Fence
 	limits  AuditLimits
 	head    responseHead
 	headRev int64
-	last    audit.Line // the newest: its number and hash
-	cutAt   uint64     // number of lines from which on another look for what to cut is worth while
+	last    audit.Line // the newest line: its number and hash
+	cutAt   uint64     // number of lines at which to try the next cut
 }
 
-// ResponseWriter returns what a new leader commits with, going on from what it loaded after it was elected.
+// ResponseWriter returns a writer for a new leader, based on the state that it loaded after its election.
 func (s *Etcd) ResponseWriter(fence Fence, from Responses, limits AuditLimits) *ResponseWriter {
 	if limits.Lines == 0 {
 		limits.Lines = 100_000
@@ -56,13 +56,13 @@ func (s *Etcd) ResponseWriter(fence Fence, from Responses, limits AuditLimits) *
 	}
 }
 
-// responseOps are those of a transaction beside its records: the head, a chunk of the audit, and what is cut.
+// responseOps are the operations of a transaction besides its records: the head, a chunk of the audit, and a cut.
 const responseOps = 3
 
-// maxDecision bounds the texts of a decision that are written down, in bytes: errors of programs may be of any length.
+// maxDecision bounds the recorded texts of a decision, in bytes: errors of programs may have any length.
 const maxDecision = 4 << 10
 
-// responsePart is what is committed in one transaction.
+// responsePart is the content of one transaction.
 type responsePart struct {
 	records []response.Record
 	values  [][]byte // of the records
@@ -71,13 +71,14 @@ type responsePart struct {
 	chunk   []byte // the lines
 }
 
-// Committed is told of each transaction that was taken. sent is from before the store was asked to take it: the writer led at
-// that moment, or later. Zero: that it was taken is known from the head alone, and nothing of who leads now.
+// Committed is called for each committed transaction. sent is a time before the request: the writer led then or
+// later. Zero means that only the head proves the commit, which says nothing about the present leader.
 type Committed func(records []response.Record, sent time.Time)
 
-// Commit writes records and decisions. committed is called with the records of each transaction after it was taken: what does not
-// fit into one is split, and a decision about a record is written no later than the record. It blocks, trying again, until the store
-// took all of it, the context ends, or leadership is lost (ErrNotLeader): then nobody knows more of the rest than what the store has.
+// Commit writes records and decisions. It splits batches that exceed one transaction, and calls committed with the
+// records of each transaction after its commit. A decision about a record is written no later than the record. Commit
+// blocks and retries until all is committed, the context ends, or leadership is lost (ErrNotLeader). After an error,
+// only the store shows which of the remaining parts were committed.
 func (w *ResponseWriter) Commit(ctx context.Context, b ResponseBatch, committed Committed) error {
 	parts, err := w.split(b)
 	if err != nil {
@@ -95,7 +96,8 @@ func (w *ResponseWriter) Commit(ctx context.Context, b ResponseBatch, committed 
 	return nil
 }
 
-// split cuts a batch into parts of so many operations and maxBytes. A record goes with the part that has the last decision about it.
+// split splits a batch by number of operations and maxBytes. A record goes with the part that has the last decision
+// about it.
 func (w *ResponseWriter) split(b ResponseBatch) ([]responsePart, error) {
 	limit := max(1, w.s.opts.MaxOps-responseOps)
 	about := make(map[string]int, len(b.Records)) // key of a record → index of the last decision about it
@@ -157,7 +159,7 @@ func (w *ResponseWriter) split(b ResponseBatch) ([]responsePart, error) {
 	return append(out, cur), nil
 }
 
-// recordOf is the key of the record that a decision is about; empty: of none.
+// recordOf returns the key of the record that a decision is about; empty: none.
 func recordOf(d response.Decision) string {
 	switch {
 	case d.Response != "":
@@ -169,7 +171,7 @@ func recordOf(d response.Decision) string {
 	}
 }
 
-// writeDecision is a decision as the line after another, and that line's text.
+// writeDecision returns a decision as the line after last, and the text of that line.
 func writeDecision(last audit.Line, d response.Decision) (audit.Line, []byte, error) {
 	d.Detail, d.Subject = fault.Cut(d.Detail, maxDecision), fault.Cut(d.Subject, maxDecision)
 	l, err := audit.Chain(last, d)
@@ -180,7 +182,7 @@ func writeDecision(last audit.Line, d response.Decision) (audit.Line, []byte, er
 	return l, append(text, '\n'), err
 }
 
-// commit writes one transaction, and finds out from the head what became of attempts without an answer: then sent is zero.
+// commit writes one transaction. For attempts without an answer it reads the result from the head; sent is then zero.
 func (w *ResponseWriter) commit(ctx context.Context, p responsePart) (sent time.Time, err error) {
 	next, ops, err := w.ops(ctx, p)
 	if err != nil {
@@ -215,7 +217,7 @@ func (w *ResponseWriter) commit(ctx context.Context, p responsePart) (sent time.
 	}
 }
 
-// ops returns the operations of a transaction and the head that it leaves.
+// ops returns the operations of a transaction and its head.
 func (w *ResponseWriter) ops(ctx context.Context, p responsePart) (responseHead, []clientv3.Op, error) {
 	next := w.head
 	next.Term, next.Batch = w.fence.Rev, w.head.Batch+1
@@ -251,11 +253,12 @@ func (w *ResponseWriter) ops(ctx context.Context, p responsePart) (responseHead,
 	return next, ops, nil
 }
 
-// auditSlack is by what part the audit may outgrow its bounds before it is cut, so that not every commit has to look.
+// auditSlack is the fraction, 1/auditSlack, by which the audit may exceed its bounds before a cut, so that not every
+// commit has to check.
 const auditSlack = 32
 
-// cut says whether the oldest chunks of the audit are to be deleted, and changes the head accordingly: what is kept begins with a
-// chunk, and the head says which line was the last to be cut. Failure means only that they are kept for longer.
+// cut reports whether to delete the oldest chunks of the audit, and updates the head: the kept part begins with a
+// chunk, and the head names the last line that was cut. After a failure the chunks are only kept longer.
 func (w *ResponseWriter) cut(ctx context.Context, a *auditHead) bool {
 	n := a.Last - a.First + 1
 	keep := n
@@ -268,11 +271,11 @@ func (w *ResponseWriter) cut(ctx context.Context, a *auditHead) bool {
 	if keep == n || n < w.cutAt {
 		return false
 	}
-	// Where nothing can be cut, as all is in the newest chunk, it is not looked for with every commit.
+	// If nothing can be cut, because all lines are in the newest chunk, do not try again with every commit.
 	w.cutAt = n + max(1, n/auditSlack)
 	ctx, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()
-	// The newest chunk that begins no later than what is to be kept: one that is committed already.
+	// Find the newest committed chunk that begins no later than the first line to keep.
 	resp, err := w.s.c.Get(ctx, auditKey(a.First), clientv3.WithRange(auditKey(min(a.Last-keep+1, w.last.Seq))+"\x00"),
 		clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithLimit(1), clientv3.WithSerializable())
 	if err != nil || len(resp.Kvs) == 0 {
@@ -282,7 +285,7 @@ func (w *ResponseWriter) cut(ctx context.Context, a *auditHead) bool {
 	if err != nil || first <= a.First {
 		return false
 	}
-	lines, _ := decodeAudit(resp.Kvs[0]) // what is damaged further on is no hindrance
+	lines, _ := decodeAudit(resp.Kvs[0]) // damage further on does not matter
 	if len(lines) == 0 {
 		return false
 	}
@@ -292,7 +295,7 @@ func (w *ResponseWriter) cut(ctx context.Context, a *auditHead) bool {
 	return true
 }
 
-// attempt asks the store once to take a transaction. Not taken, and no error: one before has gone through.
+// attempt runs a transaction once. If taken is false without an error, an earlier attempt has succeeded.
 func (w *ResponseWriter) attempt(ctx context.Context, limit time.Duration, next responseHead, ops []clientv3.Op) (rev int64,
 	taken bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -309,7 +312,7 @@ func (w *ResponseWriter) attempt(ctx context.Context, limit time.Duration, next 
 	}
 	have, at, err := decodeResponseHead(resp.Responses[0].GetResponseRange().Kvs)
 	if err == nil && have.Term == next.Term && have.Batch == next.Batch {
-		return at, false, nil // an earlier attempt of ours has gone through, even if leadership was lost since
+		return at, false, nil // an earlier attempt has succeeded, even if leadership was lost since
 	}
 	return 0, false, ErrNotLeader
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// bigBatch is of nodes with so many bytes each, two events and a position for each of them.
+// bigBatch returns a batch with nodes of the given size, and two events and a position per node.
 func bigBatch(nodes, bytes int) Batch {
 	var b Batch
 	for i := range nodes {
@@ -34,7 +34,7 @@ func TestSplit(t *testing.T) {
 		parts               int // at least
 	}{
 		{0, 0, 100, 1}, {1, 10, 100, 1}, {25, 10, 100, 1}, {100, 10, 100, 4},
-		{5000, 5000, 16384, 24}, // all of a large torus at once: 25 MB
+		{5000, 5000, 16384, 24}, // a whole large torus at once: 25 MB
 	} {
 		b := bigBatch(tc.nodes, tc.bytes)
 		parts := split(b, tc.limit)

@@ -1,11 +1,11 @@
-// Package store keeps the committed fault map in etcd: the nodes, the history of events, and how
-// far each half's reports were taken in.
+// Package store keeps the committed fault map in etcd: the nodes, the history of events, and the inbox position of
+// each half's reports.
 //
-// It knows the keys, the transactions and what is to be done when the outcome of one is not
-// known. It does not decide what a change is, or who may read.
+// It knows the keys, the transactions and how to handle a transaction with an unknown outcome. It does not decide
+// what counts as a change, or who may read.
 //
-// Campaigner and Observer (lead.go) elect the leader. Leadership is a context that ends with the lease; the election key fences
-// every write:
+// Campaigner and Observer (lead.go) elect the leader. Leadership is a context that ends with the lease; the election
+// key fences every write:
 //
 //	follower ──elected──► leader (context alive) ──lease lost, work ended, or stop──► follower
 //
@@ -35,9 +35,9 @@
 //	                                    lines of the audit (pkg/response/audit), those of one transaction: by the number of the first
 //	/lofamo/v1/leader/<lease>           the election (go.etcd.io/etcd/client/v3/concurrency)
 //
-// Every commit of a leader is a transaction guarded by two keys: its election key (it still leads)
-// and the head (nothing was committed that it does not know of). The head names the commit, so
-// that one whose answer was lost is recognised when it is tried again, and never done twice.
+// Every commit of a leader is a transaction guarded by two keys: its election key (it still leads) and the head
+// (there is no commit that it does not know). The head names the commit, so that a retry recognises a commit whose
+// answer was lost, and never repeats it.
 package store
 
 import (
@@ -51,7 +51,7 @@ import (
 
 // The errors that callers branch on.
 var (
-	// ErrNotLeader: the fence no longer stands; somebody else leads, or nobody.
+	// ErrNotLeader: the fence no longer stands; another replica leads, or none.
 	ErrNotLeader = errors.New("no longer the leader")
 	// ErrCompacted: the revision to watch from is no longer kept.
 	ErrCompacted = errors.New("revision compacted")
@@ -61,22 +61,20 @@ var (
 	ErrForeign = errors.New("store of another cluster")
 )
 
-// Fence is the proof of leadership that every commit carries: the election key and the revision at
-// which it was made.
+// Fence is the proof of leadership that every commit carries: the election key and the revision of its creation.
 type Fence struct {
 	Key string
 	Rev int64
 }
 
-// Meta says whose store it is. A supervisor refuses to lead on another cluster's. Dims are those of the
-// first leader's configuration; they count for nothing any more once the topology is stored.
+// Meta identifies the store's cluster. A supervisor refuses to lead on another cluster's store. Dims are those of the
+// first leader's configuration; they no longer matter once the topology is stored.
 type Meta struct {
 	Cluster string `json:"cluster"`
 	Dims    string `json:"dims"`
 }
 
-// Batch is what is committed together. Its events are in order; nodes, positions and keys are each
-// present at most once.
+// Batch is committed together. Its events are in order; each node, position and key appears at most once.
 type Batch struct {
 	Events  []*lofamov1.Event
 	Nodes   []*lofamov1.Node
@@ -93,38 +91,37 @@ type KV struct {
 	Value []byte
 }
 
-// Guard says that a key was last written at a revision; 0: that there is none.
+// Guard requires that a key was last written at a revision; 0: that it does not exist.
 type Guard struct {
 	Key      string
 	Revision uint64
 }
 
-// Write is what an operator changes, with the events that tell of it. It is committed whole, in order with
-// the batches of the leader.
+// Write is an operator's change, with its events. It is committed whole, in order with the leader's batches.
 type Write struct {
 	Events  []*lofamov1.Event
 	Puts    []KV
 	Deletes []string
 	Guards  []Guard
-	// Topology is, of a write that makes another topology the one that counts, what is stored once it is committed;
-	// without a revision.
+	// Topology is set in a write that puts another topology in force: the stored topology after the commit, without
+	// its revision.
 	Topology *Topology
-	// Term is the fencing token of the only leader who may commit it; 0: whoever leads when its turn comes.
+	// Term is the fencing token of the only leader that may commit the write; 0: any leader.
 	Term uint64
 }
 
-// Batch is the write as a batch of its own.
+// Batch returns the write as a separate batch.
 func (w Write) Batch() Batch {
 	return Batch{Events: w.Events, Puts: w.Puts, Deletes: w.Deletes, Guards: w.Guards}
 }
 
-// Standing is how the store stands by the word of a quorum, asked after the question was put.
+// Standing is the state of the store, confirmed by a quorum after the question.
 type Standing struct {
 	Revision uint64 // the newest
-	Head     uint64 // of the newest commit of any leader; 0: none yet
+	Head     uint64 // revision of the newest commit of any leader; 0: none yet
 }
 
-// Ops is the number of store operations that the batch takes.
+// Ops returns the number of store operations in the batch.
 func (b Batch) Ops() int {
 	return len(b.Events) + len(b.Nodes) + len(b.Inbox) + len(b.Puts) + len(b.Deletes)
 }
@@ -135,7 +132,7 @@ type Snapshot struct {
 	Meta     *Meta // nil in a fresh store
 	Nodes    []*lofamov1.Node
 	Inbox    []InboxPosition
-	// Topology, Maintenance and Masks are what operators have set.
+	// Topology, Maintenance and Masks are set by operators.
 	Topology    Topology
 	Maintenance []Mark
 	Masks       []*lofamov1.LinkMask
@@ -146,7 +143,7 @@ type Snapshot struct {
 	headRev int64
 }
 
-// Warning is a warning and the node that it is on.
+// Warning is a warning and its node.
 type Warning struct {
 	Node    fault.NodeID
 	Warning *lofamov1.Warning
@@ -160,37 +157,37 @@ type Update struct {
 	Err      error
 }
 
-// InboxPosition says which reports of an origin were taken in.
+// InboxPosition says which reports of an origin were accepted.
 type InboxPosition = servicenet.InboxPosition
 
-// head is the last transaction. Term is the election key's revision, which no two leaders share.
+// head is the last transaction. Term is the election key's revision, which is unique to a leader's term.
 type head struct {
 	Term   int64  `json:"term"`
 	Batch  uint64 `json:"batch"`
 	Next   uint64 `json:"next"`   // number of the next event
 	Oldest uint64 `json:"oldest"` // number of the oldest event kept
-	Bytes  uint64 `json:"bytes"`  // that the events kept take, about
+	Bytes  uint64 `json:"bytes"`  // approximate size of the kept events
 	Gaps   []Gap  `json:"gaps,omitempty"`
 }
 
-// Gap is where the store was put back to a snapshot: what was committed after From is lost, if anything was, and
-// the revisions went on at To. Who has seen a revision between the two has seen what is not there.
+// Gap is a restore of the store from a snapshot: commits after From are lost, if there were any, and revisions
+// continued at To. A reader that saw a revision between the two saw data that no longer exists.
 type Gap struct {
 	From uint64 `json:"from"`
 	To   uint64 `json:"to"`
 }
 
-// Lost says whether a revision lies in a gap.
+// Lost reports whether a revision lies in the gap.
 func (g Gap) Lost(revision uint64) bool { return revision > g.From && revision < g.To }
 
-// leap is more than the revision grows by between two commits unless the store was put back to a snapshot: that
+// leap is larger than any growth of the revision between two commits, except for a restore from a snapshot, which
 // raises it by 10⁹ at least.
 const leap = 500_000_000
 
-// maxGaps is how many are remembered, the newest.
+// maxGaps is the number of gaps remembered, the newest.
 const maxGaps = 8
 
-// gaps are those of a head that was written at a revision, with one that no commit has noted yet.
+// gaps returns the gaps of a head written at a revision, including one that no commit has recorded yet.
 func (h head) gaps(written, now uint64) []Gap {
 	if written == 0 || now-written < leap {
 		return h.Gaps
@@ -199,5 +196,5 @@ func (h head) gaps(written, now uint64) []Gap {
 	return all[max(0, len(all)-maxGaps):]
 }
 
-// same says whether two heads are those of one commit.
+// same reports whether two heads belong to one commit.
 func (h head) same(o head) bool { return h.Term == o.Term && h.Batch == o.Batch }

@@ -15,10 +15,10 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 )
 
-// The topology has a key for each node and a head, which every change renews: who read the head knows what
-// to guard a change by. A change that fits one transaction writes the nodes that it concerns. A larger one,
-// such as the first of all, writes all nodes anew under a generation of their own, in as many transactions
-// as it takes; the head then switches to it. Generations that the head does not name are garbage.
+// The topology has a key for each node and a head, which every change renews: the head's revision guards a change. A
+// change that fits one transaction writes the affected nodes. A larger one, such as the first, writes all nodes under
+// a new generation, in as many transactions as necessary; the head then switches to it. Generations that the head
+// does not name are garbage.
 //
 // KeyTopologyHead is the head's key.
 const (
@@ -39,26 +39,26 @@ func topologyKey(generation uint64, id string) string {
 	return fmt.Sprintf("%s%020d/%s", keyTopologyNodes, generation, id)
 }
 
-// NodeKey is the key of a node's document.
+// NodeKey returns the key of a node's document.
 func NodeKey(id string) string { return keyNodes + id }
 
-// Kept is a key as it was read.
+// Kept is a key with its value and revision.
 type Kept struct {
 	KV
 
-	Revision uint64 // at which it was last written
+	Revision uint64 // of the last write
 }
 
-// Topology is what the store has of the topology.
+// Topology is the stored topology.
 type Topology struct {
 	*topology.Topology // nil: nothing yet
 
-	Generation uint64   // that the head names
-	Newest     uint64   // generation of which there is anything
+	Generation uint64   // the generation in force
+	Newest     uint64   // newest generation with any keys
 	Garbage    []string // keys of other generations
 }
 
-// DecodeTopology reads the topology's keys.
+// DecodeTopology decodes the topology's keys.
 func DecodeTopology(kept []Kept) (Topology, error) {
 	var t Topology
 	var head topologyHead
@@ -101,12 +101,12 @@ func DecodeTopology(kept []Kept) (Topology, error) {
 	return t, nil
 }
 
-// topologyOps bounds the nodes that a change writes in place; there must be room for its events.
+// topologyOps bounds the nodes that a change writes in place; the transaction must have room for its events.
 const topologyOps = 48
 
-// TopologyWrites returns what leads from the topology that is stored to another one, with the events that
-// tell of it. All but the last are to be committed before it and change nothing by themselves. The last
-// fails with ErrConflict when the topology has changed meanwhile.
+// TopologyWrites returns the writes that change the stored topology to another one, with its events. All but the last
+// must be committed first, and have no effect by themselves. The last one fails with ErrConflict if the topology has
+// changed meanwhile.
 func TopologyWrites(from Topology, to *topology.Topology, events []*lofamov1.Event) ([]Write, error) {
 	head := topologyHead{Generation: from.Generation, Dims: to.Dims.String(), DomainLabels: to.DomainLabels, Region: to.Region}
 	last := Write{Events: events, Guards: []Guard{{Key: KeyTopologyHead}}}
@@ -139,7 +139,7 @@ func TopologyWrites(from Topology, to *topology.Topology, events []*lofamov1.Eve
 	return append(out, last), nil
 }
 
-// change writes the nodes in which two topologies differ.
+// change adds the nodes in which two topologies differ.
 func (w *Write) change(from Topology, to *topology.Topology) error {
 	for _, n := range to.Nodes {
 		if old, ok := from.Node(n.ID); ok && old.Equal(n) {
@@ -159,7 +159,7 @@ func (w *Write) change(from Topology, to *topology.Topology) error {
 	return nil
 }
 
-// stage writes all nodes under a generation. The store cuts it into transactions.
+// stage returns the writes of all nodes under a generation. The store splits them into transactions.
 func stage(generation uint64, t *topology.Topology) ([]Write, error) {
 	var w Write
 	for _, n := range t.Nodes {
@@ -180,7 +180,7 @@ func topologyNode(generation uint64, n topology.Node) (KV, error) {
 	return KV{topologyKey(generation, string(n.ID)), value}, nil
 }
 
-// ChangesTopology says whether the write makes another topology the one that counts.
+// ChangesTopology reports whether the write puts another topology in force.
 func (w Write) ChangesTopology() bool {
 	return slices.ContainsFunc(w.Puts, func(kv KV) bool { return kv.Key == KeyTopologyHead })
 }
@@ -201,7 +201,7 @@ func (s *Etcd) topologyAt(ctx context.Context) (Topology, uint64, error) {
 	return t, rev, err
 }
 
-// kept reads keys, and the revision of the answer.
+// kept reads keys, and returns the revision of the answer.
 func (s *Etcd) kept(ctx context.Context, prefix string, opts ...clientv3.OpOption) ([]Kept, uint64, error) {
 	resp, err := s.c.Get(ctx, prefix, append(opts, clientv3.WithPrefix())...)
 	if err != nil {
@@ -210,8 +210,8 @@ func (s *Etcd) kept(ctx context.Context, prefix string, opts ...clientv3.OpOptio
 	return keptOf(resp.Kvs), uint64(resp.Header.Revision), nil
 }
 
-// FollowTopology calls each with the topology, as far as the replica's own copy goes, at first and after
-// every change; not while there is none. It returns when the context ends or the watch breaks.
+// FollowTopology calls each with the topology in the replica's own copy, at first and after every change, but not
+// while there is none. It returns when the context ends or the watch breaks.
 func (s *Etcd) FollowTopology(ctx context.Context, each func(*topology.Topology)) error {
 	return s.follow(ctx, "the topology", KeyTopologyHead, nil, func() (uint64, error) {
 		t, rev, err := s.topologyAt(ctx)
@@ -222,12 +222,14 @@ func (s *Etcd) FollowTopology(ctx context.Context, each func(*topology.Topology)
 	})
 }
 
-// follow reads again whenever something changes. read returns the revision of what it has read: etcd tells of a change a moment before its
-// own copy shows it, and an etcd outside may be asked by another of its members, so it is read until the change is seen.
+// follow calls read after every change. read returns the revision of its answer: etcd announces a change a moment
+// before its own copy shows it, and another member of an external etcd may answer, so follow reads until the answer
+// includes the change.
 func (s *Etcd) follow(ctx context.Context, what, key string, opts []clientv3.OpOption, read func() (uint64, error)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for resp := range s.c.Watch(ctx, key, append(opts, clientv3.WithCreatedNotify())...) { // the first one says that the watch stands
+	// The first response says that the watch exists.
+	for resp := range s.c.Watch(ctx, key, append(opts, clientv3.WithCreatedNotify())...) {
 		if err := resp.Err(); err != nil {
 			return fmt.Errorf("watch %s: %w", what, err)
 		}
@@ -242,10 +244,10 @@ func (s *Etcd) follow(ctx context.Context, what, key string, opts []clientv3.OpO
 	return ctx.Err()
 }
 
-// readPause is between two reads of a copy that does not show yet what was told of it.
+// readPause is the pause between reads of a copy that does not show an announced change yet.
 const readPause = time.Millisecond
 
-// readUntil reads until the answer is of a revision, or newer.
+// readUntil reads until the answer has a revision, or a newer one.
 func readUntil(ctx context.Context, revision uint64, read func() (uint64, error)) error {
 	for {
 		rev, err := read()

@@ -9,18 +9,18 @@ import (
 )
 
 const (
-	// trimSlack is by what part the history may outgrow its bounds before it is trimmed, so that not every
-	// commit carries a deletion.
+	// trimSlack is the fraction, 1/trimSlack, by which the history may exceed its bounds before it is trimmed, so
+	// that not every commit carries a deletion.
 	trimSlack = 32
-	// maxTrim is how many events one commit deletes at most.
+	// maxTrim is the most events that one commit deletes.
 	maxTrim = 10_000
-	// agePeriod is how often the age of the history is looked at.
+	// agePeriod is the interval between checks of the history's age.
 	agePeriod = time.Minute
 )
 
-// trim says from which event on the history is kept, and how many bytes are left of it. next is the head
-// after a commit, before is the number of the first event of that commit: etcd refuses to put and delete one
-// key in one transaction. aged is the number of the oldest event that is young enough.
+// trim returns the first event to keep, and the bytes of the kept history. next is the head after a commit. before is
+// the number of the commit's first event: etcd refuses to put and delete one key in one transaction. aged is the
+// number of the oldest event that is young enough.
 func trim(o Options, next head, before, aged uint64) (oldest, bytes uint64) {
 	oldest, bytes = next.Oldest, next.Bytes
 	n := next.Next - next.Oldest
@@ -31,7 +31,7 @@ func trim(o Options, next head, before, aged uint64) (oldest, bytes uint64) {
 		oldest = next.Next - o.KeepEvents
 	}
 	if limit := uint64(o.HistoryBytes); bytes > limit+limit/trimSlack {
-		// What each had is not known any more: they count alike.
+		// The size of each event is no longer known: assume equal sizes.
 		oldest = max(oldest, next.Oldest+uint64(float64(n)*float64(bytes-limit)/float64(bytes)))
 	}
 	oldest = min(max(oldest, aged), before, next.Oldest+maxTrim)
@@ -41,8 +41,7 @@ func trim(o Options, next head, before, aged uint64) (oldest, bytes uint64) {
 	return oldest, bytes - uint64(float64(bytes)*float64(oldest-next.Oldest)/float64(n))
 }
 
-// lookAtAge finds out, now and then, which events are too old to be kept. Failure means only that they are
-// kept for longer.
+// lookAtAge checks from time to time which events are too old. After a failure they are only kept longer.
 func (w *writer) lookAtAge(ctx context.Context, now time.Time) {
 	if now.Before(w.lookAt) {
 		return
@@ -53,8 +52,8 @@ func (w *writer) lookAtAge(ctx context.Context, now time.Time) {
 	}
 }
 
-// firstSince returns the number of the first event in [lo, hi) that is not older than a time; hi when there
-// is none. Events are in the order of their times, but for clocks that were set: then it is about that.
+// firstSince returns the number of the first event in [lo, hi) that is not older than since; hi if there is none.
+// Events are in order of time, except after clock changes: then the result is approximate.
 func (s *Etcd) firstSince(ctx context.Context, lo, hi uint64, since time.Time) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()
@@ -64,7 +63,7 @@ func (s *Etcd) firstSince(ctx context.Context, lo, hi uint64, since time.Time) (
 		if err != nil {
 			return 0, fmt.Errorf("look at the age of event %d: %w", mid, err)
 		}
-		old := true // lost: what was before it is lost as well
+		old := true // missing, like all events before it
 		for _, kv := range resp.Kvs {
 			ev, err := decodeEvent(kv)
 			if err != nil {

@@ -9,10 +9,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Watch sends the events committed after a revision (0: from now on), grouped by revision, and
-// bookmarks in between. The first update of a watch from now on is a bookmark that says from where.
-// The channel is closed after an update with Err, and when the context ends. The reader must not
-// dawdle: etcd's client queues for it without bound.
+// Watch sends the events committed after a revision (0: from now on), grouped by revision, with bookmarks in between.
+// The first update of a watch from now on is a bookmark with its starting revision. The channel is closed after an
+// update with Err, and when the context ends. The reader must be fast: etcd's client queues updates without bound.
 func (s *Etcd) Watch(ctx context.Context, after uint64) <-chan Update {
 	out := make(chan Update)
 	opts := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithFilterDelete(), clientv3.WithProgressNotify(),
@@ -42,7 +41,7 @@ func (s *Etcd) Watch(ctx context.Context, after uint64) <-chan Update {
 	return out
 }
 
-// watch follows one etcd watch. last is the newest revision that was sent: updates never go back.
+// watch follows one etcd watch. last is the newest revision sent: updates never go back.
 type watch struct {
 	out  chan<- Update
 	last uint64
@@ -57,7 +56,7 @@ func (w *watch) handle(ctx context.Context, resp clientv3.WatchResponse) bool {
 		return w.send(ctx, Update{Err: fmt.Errorf("watch events after revision %d: %w", w.last, err)})
 	}
 	if resp.Created {
-		// With a start revision the header may be ahead of what is still to come.
+		// With a start revision the header may be ahead of events still to come.
 		return w.last != 0 || w.send(ctx, Update{Revision: uint64(resp.Header.Revision)})
 	}
 	if resp.IsProgressNotify() {
@@ -85,7 +84,7 @@ func (w *watch) handle(ctx context.Context, resp clientv3.WatchResponse) bool {
 	return cur.Events == nil || w.send(ctx, cur)
 }
 
-// send passes an update on, and says whether to go on.
+// send sends an update, and reports whether to continue.
 func (w *watch) send(ctx context.Context, u Update) bool {
 	select {
 	case w.out <- u:
@@ -96,7 +95,7 @@ func (w *watch) send(ctx context.Context, u Update) bool {
 	return u.Err == nil
 }
 
-// Run asks etcd for bookmarks while anybody watches, until the context ends.
+// Run requests bookmarks from etcd while there are watchers, until the context ends.
 func (s *Etcd) Run(ctx context.Context) {
 	t := time.NewTicker(s.opts.Bookmarks)
 	defer t.Stop()
@@ -107,7 +106,7 @@ func (s *Etcd) Run(ctx context.Context) {
 		case <-t.C:
 		}
 		if s.watchers.Load() > 0 {
-			// Failure only means that no bookmark comes this time.
+			// After a failure only this bookmark is missing.
 			_ = s.c.RequestProgress(ctx)
 		}
 	}

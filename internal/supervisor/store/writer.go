@@ -11,10 +11,10 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Committer commits a leader's batches, one at a time: it is for one goroutine.
+// Committer commits a leader's batches, one at a time. It is not safe for concurrent use.
 type Committer interface {
-	// Commit writes the batch and returns the revision of its last event. It blocks, trying again,
-	// until the store took it, the context ends, or leadership is lost (ErrNotLeader).
+	// Commit writes the batch and returns the revision of its last event. It blocks and retries until the batch is
+	// committed, the context ends, or leadership is lost (ErrNotLeader).
 	Commit(ctx context.Context, b Batch) (uint64, error)
 }
 
@@ -25,19 +25,18 @@ type writer struct {
 	hasMeta bool
 	head    head
 	headRev int64
-	aged    uint64 // number of the oldest event that is young enough, as of the last look
+	aged    uint64 // number of the oldest event that is young enough, as of the last check
 	lookAt  time.Time
 }
 
-// attemptTime is how long one transaction may take before it is tried again; what it did by then
-// is found out from the head.
+// attemptTime is how long one transaction may take before it is retried. The head then shows whether it succeeded.
 const attemptTime = 2 * time.Second
 
-// maxAttemptTime bounds what later attempts may take.
+// maxAttemptTime bounds later attempts.
 const maxAttemptTime = 16 * time.Second
 
-// Writer returns what a new leader commits with, going on from the snapshot that it loaded after it
-// was elected. It refuses another cluster's store.
+// Writer returns a committer for a new leader, based on the snapshot that it loaded after its election. It refuses
+// another cluster's store.
 func (s *Etcd) Writer(fence Fence, meta Meta, snap Snapshot) (Committer, error) {
 	if err := snap.Foreign(meta); err != nil {
 		return nil, err
@@ -47,7 +46,7 @@ func (s *Etcd) Writer(fence Fence, meta Meta, snap Snapshot) (Committer, error) 
 	return w, nil
 }
 
-// Foreign says why the store is another cluster's; nil: it is ours, or nobody's yet.
+// Foreign returns why the store belongs to another cluster; nil: it is ours, or new.
 func (snap Snapshot) Foreign(meta Meta) error {
 	if have := snap.Meta; have != nil && (have.Cluster != meta.Cluster || have.Dims != meta.Dims && snap.Topology.Topology == nil) {
 		return fmt.Errorf("%w: it holds cluster %q with dims %s, this supervisor is configured for cluster %q with dims %s",
@@ -56,11 +55,11 @@ func (snap Snapshot) Foreign(meta Meta) error {
 	return nil
 }
 
-// Commit implements Committer. A batch of more operations than one transaction may have is split between events; should the
-// leader die between the parts, the rest is found out anew from evidence, since reports are marked as taken in last.
+// Commit implements Committer. It splits a batch that exceeds one transaction between events. If the leader dies
+// between the parts, the next one recovers the rest from evidence, because reports are marked as accepted last.
 func (w *writer) Commit(ctx context.Context, b Batch) (uint64, error) {
 	w.lookAtAge(ctx, time.Now())
-	// Beside the batch's own: head, meta, and the trimming of events.
+	// Besides the batch itself: head, meta, and the trimming of events.
 	var rev uint64
 	parts := []Batch{b}
 	if len(b.Guards) == 0 {
@@ -76,15 +75,15 @@ func (w *writer) Commit(ctx context.Context, b Batch) (uint64, error) {
 	return rev, nil
 }
 
-// maxBytes bounds the values of one transaction, below the 1.5 MiB that etcd takes by default: what is
-// larger it refuses, however often it is tried. One event or node is far smaller.
+// maxBytes bounds the values of one transaction, below etcd's default of 1.5 MiB: etcd refuses larger ones on every
+// attempt. A single event or node is far smaller.
 const maxBytes = 1 << 20
 
-// inboxBytes is more than an encoded inbox position has.
+// inboxBytes exceeds the size of any encoded inbox position.
 const inboxBytes = 1 << 8
 
-// split cuts a batch into parts of at most limit operations and maxBytes. A node goes with the part
-// that has its last event, inbox positions go last.
+// split splits a batch into parts of at most limit operations and maxBytes. A node goes with the part that has its
+// last event, and inbox positions go last.
 func split(b Batch, limit int) []Batch {
 	last := make(map[string]int, len(b.Nodes)) // node id → index of its last event
 	for i, ev := range b.Events {
@@ -139,8 +138,7 @@ func split(b Batch, limit int) []Batch {
 	return append(out, cur)
 }
 
-// commit writes one transaction, and finds out from the head what became of attempts without an
-// answer.
+// commit writes one transaction, and reads the result of attempts without an answer from the head.
 func (w *writer) commit(ctx context.Context, b Batch) (uint64, error) {
 	next, ops, err := w.ops(b)
 	if err != nil {
@@ -168,8 +166,8 @@ func (w *writer) commit(ctx context.Context, b Batch) (uint64, error) {
 	}
 }
 
-// attemptLimit is how long the n-th attempt may take. It grows: a store that takes longer than that for
-// every write, with a disk that does, would never be heard to have taken one.
+// attemptLimit returns how long the n-th attempt may take. It grows: with a fixed limit, no write to a slower store
+// would ever be seen to succeed.
 func attemptLimit(n int) time.Duration { return min(attemptTime<<min(n-1, 8), maxAttemptTime) }
 
 func (w *writer) attempt(ctx context.Context, limit time.Duration, next head, ops []clientv3.Op, guards []Guard) (int64, error) {
@@ -191,24 +189,24 @@ func (w *writer) attempt(ctx context.Context, limit time.Duration, next head, op
 		return resp.Header.Revision, nil
 	}
 	var have head
-	var at int64 // revision of the head; 0: there is none
+	var at int64 // revision of the head; 0: none
 	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
 		at = kv.ModRevision
 		if err := json.Unmarshal(kv.Value, &have); err != nil {
-			return 0, ErrNotLeader // not of our making
+			return 0, ErrNotLeader // not written by this version
 		}
 	}
 	leads := resp.Responses[1].GetResponseRange().Kvs
 	switch {
 	case have.same(next):
-		return at, nil // an earlier attempt of ours has gone through, even if leadership was lost since
+		return at, nil // an earlier attempt has succeeded, even if leadership was lost since
 	case len(guards) > 0 && at == w.headRev && len(leads) > 0 && leads[0].CreateRevision == w.fence.Rev:
-		return 0, ErrConflict // we lead, and nothing was committed meanwhile: it is one of the guards
+		return 0, ErrConflict // this replica leads, and the head is unchanged: a guard failed
 	}
 	return 0, ErrNotLeader
 }
 
-// ops returns the operations of a transaction and the head that it leaves.
+// ops returns the operations of a transaction and its head.
 func (w *writer) ops(b Batch) (head, []clientv3.Op, error) {
 	next := w.head
 	next.Term, next.Batch = w.fence.Rev, w.head.Batch+1

@@ -16,14 +16,14 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 )
 
-// Agent is both halves of a node behind one socket. It answers challenges while Alive says so.
+// Agent is both halves of a node behind one socket. A half answers challenges unless it was killed.
 type Agent struct {
 	ID fault.NodeID
 
 	socket *direct.Socket
 	verify *pki.Verifier
 	sign   map[fault.Half]*pki.Signer
-	// suffers is what the host half says besides; nil: nothing.
+	// suffers is an additional observation of the host half; nil: none.
 	suffers atomic.Pointer[fault.Observation]
 
 	mu            sync.Mutex
@@ -34,27 +34,27 @@ type Agent struct {
 	again         int
 	renewals      chan *lofamov1.RenewReply
 	told          []*lofamov1.Told
-	mask          *lofamov1.MaskOrder          // the newest; nil: none came
-	configuration *lofamov1.TorusConfiguration // newest part; nil: none came
-	peers         *lofamov1.PeerStatus         // nil: it knows nothing of peers
+	mask          *lofamov1.MaskOrder          // the newest; nil: none
+	configuration *lofamov1.TorusConfiguration // newest part; nil: none
+	peers         *lofamov1.PeerStatus         // nil: it has no peers
 	maps          func(*lofamov1.MapOrder) []*lofamov1.MappedNode
 
 	acts       func(*lofamov1.ActOrder) *lofamov1.ActStatus
-	procedures []*lofamov1.ProcedureOrder // that came
-	lingers    bool                       // it says that it is through with one only when it is asked
+	procedures []*lofamov1.ProcedureOrder // received orders
+	lingers    bool                       // it reports the end of a procedure only when asked
 	heard      chan struct{}              // closed and renewed with every ack
 }
 
-// Ack is an acknowledgement as an agent got it.
+// Ack is an acknowledgement as an agent received it.
 type Ack struct {
 	*lofamov1.Ack
 	From    string // the supervisor that signed it
-	Addr    string // from which it came
+	Addr    string // its source address
 	Through fault.NodeID
 	At      time.Time
 }
 
-// agent makes a node's keys and opens its socket.
+// agent creates a node's keys and opens its socket.
 func (c *Cluster) agent(t testing.TB, id fault.NodeID) *Agent {
 	t.Helper()
 	a := &Agent{
@@ -87,10 +87,10 @@ func (c *Cluster) agent(t testing.TB, id fault.NodeID) *Agent {
 	return a
 }
 
-// Addr is the node's service address.
+// Addr returns the node's service address.
 func (a *Agent) Addr() string { return a.socket.LocalAddr().String() }
 
-// Kill makes halves silent: they answer no challenge.
+// Kill makes halves silent: they do not answer challenges.
 func (a *Agent) Kill(halves ...fault.Half) { a.setDead(true, halves) }
 
 // Revive undoes Kill.
@@ -104,14 +104,14 @@ func (a *Agent) setDead(dead bool, halves []fault.Half) {
 	}
 }
 
-// SetEpoch sets the boot epoch of a half and begins it anew.
+// SetEpoch sets the boot epoch of a half and resets its sequence.
 func (a *Agent) SetEpoch(h fault.Half, e fault.Epoch) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.epoch[h], a.seq[h] = e, 0
 }
 
-// Report makes a report of a half, signed and ready to send.
+// Report returns a report of a half, signed and ready to send.
 func (a *Agent) Report(t testing.TB, h fault.Half, digest bool, obs ...fault.Observation) (fault.ReportID, []byte) {
 	t.Helper()
 	a.mu.Lock()
@@ -135,7 +135,7 @@ func (a *Agent) Report(t testing.TB, h fault.Half, digest bool, obs ...fault.Obs
 	return id, b
 }
 
-// Relay wraps another node's envelope as this node's host half does.
+// Relay wraps another node's envelope, like this node's host half.
 func (a *Agent) Relay(t testing.TB, inner []byte, origin fault.Origin, held time.Duration) []byte {
 	t.Helper()
 	b, err := servicenet.SealRelayed(inner, []fault.Hop{
@@ -153,9 +153,9 @@ func (a *Agent) Send(t testing.TB, to string, b []byte) {
 	}
 }
 
-// Deliver sends an envelope until it is committed, as an outbox does: to one address after the
-// other, every 100 ms. It returns an empty Ack and fails the test after Wait or a send error. When the
-// test ends it returns an empty Ack: agents deliver from goroutines that may outlive the test.
+// Deliver sends an envelope until it is committed, like an outbox: to one address after the other, every 100 ms. It
+// returns an empty Ack and fails the test after Wait or a send error. When the test ends it returns an empty Ack:
+// agents deliver from goroutines that may outlive the test.
 func (a *Agent) Deliver(t testing.TB, id fault.ReportID, b []byte, to ...string) Ack {
 	t.Helper()
 	deadline := time.Now().Add(Wait)
@@ -178,7 +178,7 @@ func (a *Agent) Deliver(t testing.TB, id fault.ReportID, b []byte, to ...string)
 	return Ack{}
 }
 
-// Await waits for an ack of that status.
+// Await waits for an ack with that status.
 func (a *Agent) Await(t testing.TB, id fault.ReportID, status lofamov1.Ack_Status) Ack {
 	t.Helper()
 	ack, ok := a.await(id, status, Wait)
@@ -208,7 +208,7 @@ func (a *Agent) await(id fault.ReportID, status lofamov1.Ack_Status, wait time.D
 	}
 }
 
-// Count counts the acks of that status for a report.
+// Count counts the acks with that status for a report.
 func (a *Agent) Count(id fault.ReportID, status lofamov1.Ack_Status) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -221,21 +221,21 @@ func (a *Agent) Count(id fault.ReportID, status lofamov1.Ack_Status) int {
 	return n
 }
 
-// Told returns what supervisors have told the node of the fault map, in the order in which it came.
+// Told returns the parts of the fault map that supervisors sent to the node, in order of arrival.
 func (a *Agent) Told() []*lofamov1.Told {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.told)
 }
 
-// Mask returns the newest order on the channel mask that has come; nil: none.
+// Mask returns the newest order for the channel mask; nil: none.
 func (a *Agent) Mask() *lofamov1.MaskOrder {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.mask
 }
 
-// LoseMask has the node say that it has lost its mask.
+// LoseMask makes the node report that it has lost its mask.
 func (a *Agent) LoseMask(t testing.TB, to string) {
 	a.mu.Lock()
 	a.mask = nil
@@ -245,14 +245,14 @@ func (a *Agent) LoseMask(t testing.TB, to string) {
 	}}})
 }
 
-// Configuration returns the newest part of a configuration of the torus that has come to this node to be broadcast; nil: none.
+// Configuration returns the newest part of a torus configuration that this node received for broadcast; nil: none.
 func (a *Agent) Configuration() *lofamov1.TorusConfiguration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.configuration
 }
 
-// takeConfiguration takes a configuration of one part, and says so unless the DNP half is dead.
+// takeConfiguration takes a configuration of one part, and confirms it unless the DNP half is dead.
 func (a *Agent) takeConfiguration(from netip.AddrPort, c *lofamov1.TorusConfiguration) {
 	a.mu.Lock()
 	dead := a.dead[fault.HalfDNP]
@@ -270,7 +270,7 @@ func (a *Agent) takeConfiguration(from netip.AddrPort, c *lofamov1.TorusConfigur
 	}
 }
 
-// takeMask takes an order as a DNP half does, and answers it unless that half is dead.
+// takeMask takes an order like a DNP half, and answers it unless that half is dead.
 func (a *Agent) takeMask(from netip.AddrPort, o *lofamov1.MaskOrder) {
 	a.mu.Lock()
 	dead := a.dead[fault.HalfDNP]
@@ -289,22 +289,22 @@ func (a *Agent) takeMask(from netip.AddrPort, o *lofamov1.MaskOrder) {
 	}
 }
 
-// Procedures returns the orders of procedures that have come.
+// Procedures returns the received orders of procedures.
 func (a *Agent) Procedures() []*lofamov1.ProcedureOrder {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.procedures)
 }
 
-// Linger has the node say that it is through with a procedure only when it is asked.
+// Linger makes the node report the end of a procedure only when asked.
 func (a *Agent) Linger() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.lingers = true
 }
 
-// takeProcedure begins a procedure as both halves do and is through with it at once, unless it lingers, or says so again. Nobody
-// else hears of it: the others say the same when they are asked.
+// takeProcedure begins a procedure on both halves and ends it at once, unless the node lingers; for a repeated order
+// it repeats its status. Other nodes do not learn about the procedure: they report the same status when asked.
 func (a *Agent) takeProcedure(from netip.AddrPort, o *lofamov1.ProcedureOrder) {
 	a.mu.Lock()
 	a.procedures = append(a.procedures, o)
@@ -335,7 +335,7 @@ func (a *Agent) takeProcedure(from netip.AddrPort, o *lofamov1.ProcedureOrder) {
 	})
 }
 
-// Survey has the DNP half answer mapping orders by what found returns, all of it at once. nil: it does not answer.
+// Survey makes the DNP half answer mapping orders with the result of found, in one message. nil: it does not answer.
 func (a *Agent) Survey(found func(*lofamov1.MapOrder) []*lofamov1.MappedNode) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -355,7 +355,8 @@ func (a *Agent) survey(from netip.AddrPort, o *lofamov1.MapOrder) {
 	}
 }
 
-// Acts has the host half answer orders to act by what made returns; nil, as of an earlier version: it does not answer.
+// Acts makes the host half answer orders to act with the result of made; nil: it does not answer, like an earlier
+// version.
 func (a *Agent) Acts(made func(*lofamov1.ActOrder) *lofamov1.ActStatus) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -387,7 +388,7 @@ func (a *Agent) Say(t testing.TB, h fault.Half, to string, m *lofamov1.Message) 
 // Renewals returns the answers to requests for certificates, as they arrive.
 func (a *Agent) Renewals() <-chan *lofamov1.RenewReply { return a.renewals }
 
-// Again counts how often a supervisor asked for what had come damaged.
+// Again counts how often a supervisor requested a damaged message again.
 func (a *Agent) Again() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -398,8 +399,8 @@ func has(ack Ack, id fault.ReportID) bool {
 	return slices.Contains(servicenet.AckedIDs(ack.Ack), id)
 }
 
-// handle takes acks and answers challenges. A downcall's inner envelope is taken as if it had
-// gone through the torus and come to whom it is for.
+// handle takes acks and answers challenges. It handles a downcall's inner envelope as if it had arrived at its
+// recipient through the torus.
 func (a *Agent) handle(from netip.AddrPort, b []byte) {
 	o, err := servicenet.Open(b, a.verify)
 	if err != nil || o.Role != servicenet.RoleSupervisor {

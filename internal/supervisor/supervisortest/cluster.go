@@ -1,6 +1,6 @@
-// Package supervisortest makes what tests of supervisors need around them: keys, configurations
-// with free ports, and agents that speak the real protocol on real sockets. Its agents are dummies:
-// they say what a test tells them to.
+// Package supervisortest creates the environment for tests of supervisors: keys, configurations with free ports, and
+// agents that speak the real protocol on real sockets. The agents are dummies: they report what a test makes them
+// report.
 package supervisortest
 
 import (
@@ -33,17 +33,17 @@ const Name = "test"
 // Wait bounds every wait of tests on such clusters; a loaded machine needs it.
 const Wait = 20 * time.Second
 
-// Options of a cluster. Zero values stand for 2x2x1, one replica and the fast preset.
+// Options of a cluster. Zero values mean 2x2x1, one replica and the fast preset.
 type Options struct {
 	Dims     string
 	Replicas int
 	Preset   string
 	Gossip   bool
-	// Sockets is the number of report addresses of each replica; 0 stands for 1.
+	// Sockets is the number of report addresses of each replica; 0 means 1.
 	Sockets int
 	// Spares is the number of nodes without a place, x1 and so on.
 	Spares int
-	// Web has every replica serve the page for browsers, without TLS.
+	// Web makes every replica serve the page for browsers, without TLS.
 	Web bool
 	// Renewed makes replicas renew node certificates with this lifetime; 0: they renew none.
 	Renewed time.Duration
@@ -51,7 +51,7 @@ type Options struct {
 	Configure func(*config.Supervisor)
 }
 
-// Cluster is the surroundings of some replicas.
+// Cluster is the environment of some replicas.
 type Cluster struct {
 	Dir     string
 	Dims    grid.Dims
@@ -63,11 +63,11 @@ type Cluster struct {
 	spares []config.SpareEntry
 }
 
-// clusters counts those of this process. Each has a loopback address of its own, so that the ports of clusters of
-// tests that run in parallel are never the same.
+// clusters counts the clusters of this process. Each has a separate loopback address, so that the ports of parallel
+// tests never collide.
 var clusters atomic.Uint32
 
-// New makes keys, configurations and agents; it starts no replica.
+// New creates keys, configurations and agents. It starts no replica.
 func New(t testing.TB, o Options) *Cluster {
 	t.Helper()
 	if o.Dims == "" {
@@ -136,7 +136,7 @@ func (c *Cluster) issue(t testing.TB, id pki.Identity, name string, ips ...net.I
 	must(t, c.ca.IssueTo(c.path(name+".pem"), c.path(name+".key"), id, ips, nil))
 }
 
-// configure makes the replicas' configurations.
+// configure creates the replicas' configurations.
 func (c *Cluster) configure(t testing.TB, o Options, nodes []config.NodeEntry) {
 	t.Helper()
 	ports := &ports{t: t, host: c.host}
@@ -159,11 +159,11 @@ func (c *Cluster) configure(t testing.TB, o Options, nodes []config.NodeEntry) {
 	}
 }
 
-// replica makes the configuration of one more replica, but for what it must know of the others.
+// replica creates the configuration of one more replica, without the data about the others.
 func (c *Cluster) replica(t testing.TB, o Options, nodes []config.NodeEntry, ports *ports) config.Supervisor {
 	t.Helper()
 	id := fmt.Sprintf("s%d", len(c.Configs)+1)
-	// What it says comes from 127.0.0.1, and etcd looks at that too.
+	// Its connections come from 127.0.0.1, and etcd checks that address too.
 	c.issue(t, pki.SupervisorIdentity(Name, id), id, net.ParseIP(c.host), net.IPv4(127, 0, 0, 1))
 	cfg := config.DefaultSupervisor()
 	cfg.Cluster, cfg.ID, cfg.Dims, cfg.Nodes, cfg.Preset = Name, id, c.Dims.String(), nodes, o.Preset
@@ -197,7 +197,7 @@ func entry(cfg config.Supervisor) config.ReplicaEntry {
 	return config.ReplicaEntry{ID: cfg.ID, GRPC: cfg.GRPC, Report: cfg.Report, HTTP: cfg.HTTP, Web: webURL(cfg.Web)}
 }
 
-// webURL is where browsers find a replica's page; empty: nowhere.
+// webURL returns the URL of a replica's page; empty: none.
 func webURL(c config.WebConfig) string {
 	if c.Listen == "" {
 		return ""
@@ -205,8 +205,8 @@ func webURL(c config.WebConfig) string {
 	return "http://" + c.Listen
 }
 
-// Grow makes the configuration of one more replica, which knows the others; they do not know it. It is to
-// be taken in as a member before it is started.
+// Grow creates the configuration of one more replica, which knows the others; they do not know it. The replica must
+// be added as a member before it is started.
 func (c *Cluster) Grow(t testing.TB) config.Supervisor {
 	t.Helper()
 	ports := &ports{t: t, host: c.host}
@@ -267,7 +267,7 @@ func (c *Cluster) Conn(t testing.TB, role pki.Role, addr string) *grpc.ClientCon
 	return c.conn(t, name, addr)
 }
 
-// Person connects to a replica as somebody of that name, who gets a certificate of the role.
+// Person connects to a replica as a person with that name, with a certificate of the role.
 func (c *Cluster) Person(t testing.TB, role pki.Role, name, addr string) *grpc.ClientConn {
 	t.Helper()
 	file := string(role) + "-" + name
@@ -275,7 +275,7 @@ func (c *Cluster) Person(t testing.TB, role pki.Role, name, addr string) *grpc.C
 	return c.conn(t, file, addr)
 }
 
-// conn connects with the certificate of a file.
+// conn connects with the certificate in a file.
 func (c *Cluster) conn(t testing.TB, name, addr string) *grpc.ClientConn {
 	t.Helper()
 	conf, err := pki.ClientTLS(c.path(name+".pem"), c.path(name+".key"), c.path("ca.pem"), pki.AllowRoles(pki.RoleSupervisor))
@@ -286,25 +286,25 @@ func (c *Cluster) conn(t testing.TB, name, addr string) *grpc.ClientConn {
 	return conn
 }
 
-// Client is a viewer's client of a replica.
+// Client returns a viewer's client of a replica.
 func (c *Cluster) Client(t testing.TB, addr string) lofamov1.FaultSupervisorClient {
 	t.Helper()
 	return lofamov1.NewFaultSupervisorClient(c.Conn(t, pki.RoleViewer, addr))
 }
 
-// Operator is an operator's client of a replica.
+// Operator returns an operator's client of a replica.
 func (c *Cluster) Operator(t testing.TB, addr string) lofamov1.FaultSupervisorClient {
 	t.Helper()
 	return lofamov1.NewFaultSupervisorClient(c.Conn(t, pki.RoleOperator, addr))
 }
 
-// Reconfigure is an operator's client of a replica's service Reconfigure.
+// Reconfigure returns an operator's client of a replica's service Reconfigure.
 func (c *Cluster) Reconfigure(t testing.TB, addr string) lofamov1.ReconfigureClient {
 	t.Helper()
 	return lofamov1.NewReconfigureClient(c.Conn(t, pki.RoleOperator, addr))
 }
 
-// AwaitLeader waits until one of the replicas knows a leader that leads, and returns its index.
+// AwaitLeader waits until one of the replicas knows an active leader, and returns the leader's index.
 func (c *Cluster) AwaitLeader(t testing.TB, among ...int) int {
 	t.Helper()
 	if len(among) == 0 {

@@ -18,7 +18,7 @@ type Etcd struct {
 	configs []config.Supervisor
 }
 
-// NewEtcd starts as many members and waits until they have a quorum. They are stopped with the test.
+// NewEtcd starts the given number of members and waits until they have a quorum. They stop with the test.
 func NewEtcd(t testing.TB, members int) *Etcd {
 	t.Helper()
 	e := &Etcd{Members: make([]*embedded.Member, members), configs: New(t, Options{Dims: "2x1x1", Replicas: members}).Configs}
@@ -60,7 +60,7 @@ func (e *Etcd) Stop(t testing.TB, i int) {
 	}
 }
 
-// AwaitQuorum waits until a member answers with the word of a quorum.
+// AwaitQuorum waits until a member answers with a quorum.
 func (e *Etcd) AwaitQuorum(t testing.TB, i int) {
 	t.Helper()
 	Eventually(t, "a quorum", func() bool {

@@ -13,7 +13,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// EndOf is where a node's end of a link is in these tests: nobody listens there.
+// EndOf returns the address of a node's end of a link in these tests, where no socket listens.
 func EndOf(id fault.NodeID, d grid.Direction) string {
 	sum := 0
 	for _, b := range []byte(id) {
@@ -22,8 +22,8 @@ func EndOf(id fault.NodeID, d grid.Direction) string {
 	return fmt.Sprintf("10.9.0.%d:%d", 1+sum, 7000+int(d))
 }
 
-// Link gives a node ends of links, and the peers that its configuration has: those of its place, or none for a spare (""). It
-// answers peer orders from then on.
+// Link gives a node link ends, and the peers of its configuration: those of its place, or none for a spare (""). From
+// then on it answers peer orders.
 func (a *Agent) Link(dims grid.Dims, at string) {
 	st := &lofamov1.PeerStatus{Node: string(a.ID), Epoch: 2, Coord: at, Spare: at == ""}
 	if st.Spare {
@@ -42,20 +42,20 @@ func (a *Agent) Link(dims grid.Dims, at string) {
 	a.peers = st
 }
 
-// SayPeers has the node say what it holds of its peers.
+// SayPeers makes the node report its peers.
 func (a *Agent) SayPeers(t testing.TB, to string) {
 	t.Helper()
 	a.Say(t, fault.HalfDNP, to, &lofamov1.Message{Body: &lofamov1.Message_PeerStatus{PeerStatus: a.Peers()}})
 }
 
-// Peers returns what the node holds of its peers.
+// Peers returns the node's peers.
 func (a *Agent) Peers() *lofamov1.PeerStatus {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return proto.CloneOf(a.peers)
 }
 
-// takePeers takes an order as a DNP half does, or a spare that waits, and answers it unless that half is dead.
+// takePeers takes an order like a DNP half or a waiting spare, and answers it unless that half is dead.
 func (a *Agent) takePeers(from netip.AddrPort, o *lofamov1.PeerOrder) {
 	a.mu.Lock()
 	dead := a.dead[fault.HalfDNP] || a.peers == nil

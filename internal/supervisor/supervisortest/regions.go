@@ -10,8 +10,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Regions are the surroundings of a torus that is divided, along X, into regions with replicas of their own, and of
-// their parent.
+// Regions is the environment of a torus that is divided, along X, into regions with separate replicas, and of their
+// parent.
 type Regions struct {
 	*Cluster
 
@@ -20,7 +20,7 @@ type Regions struct {
 	Parent []config.Supervisor
 }
 
-// NewRegions makes keys, configurations and agents as New does, with as many replicas a region as Options says.
+// NewRegions creates keys, configurations and agents like New, with Options.Replicas replicas per region.
 func NewRegions(t testing.TB, o Options, parents int, names ...string) *Regions {
 	t.Helper()
 	o.Replicas = max(1, o.Replicas)
@@ -79,8 +79,8 @@ func NewRegions(t testing.TB, o Options, parents int, names ...string) *Regions 
 	return out
 }
 
-// Live has the agents send digests to the first replica of their region, until the returned function is called.
-// Those whose id is dead say nothing, and their neighbours hear nothing of them.
+// Live makes the agents send digests to the first replica of their region, until the returned function is called.
+// Dead nodes send nothing, and their neighbours report their links silent.
 func (r *Regions) Live(t testing.TB, period time.Duration, dead func(fault.NodeID) bool) (stop func()) {
 	t.Helper()
 	of := make(map[fault.NodeID]string)
@@ -98,8 +98,8 @@ func (r *Regions) Live(t testing.TB, period time.Duration, dead func(fault.NodeI
 	})
 }
 
-// Speak has the agents for which speaks says so send digests to a replica, by which all their links work, until the returned function is
-// called.
+// Speak makes the agents selected by speaks send digests to a replica, with all links working, until the returned
+// function is called.
 func (c *Cluster) Speak(t testing.TB, period time.Duration, to string, speaks func(fault.NodeID) bool) (stop func()) {
 	t.Helper()
 	return Every(period, func() {
@@ -111,7 +111,7 @@ func (c *Cluster) Speak(t testing.TB, period time.Duration, to string, speaks fu
 	})
 }
 
-// Mourn is Speak by those that are not dead; they hear nothing of those that are.
+// Mourn is Speak for all nodes that are not dead. Their links to dead nodes are silent.
 func (c *Cluster) Mourn(t testing.TB, period time.Duration, to string, dead func(fault.NodeID) bool) (stop func()) {
 	t.Helper()
 	return Every(period, func() {
@@ -123,7 +123,7 @@ func (c *Cluster) Mourn(t testing.TB, period time.Duration, to string, dead func
 	})
 }
 
-// Every does something at once, and again after each period until the returned function has been called.
+// Every calls do at once, and again after each period until the returned function has been called.
 func Every(period time.Duration, do func()) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -145,7 +145,7 @@ func Every(period time.Duration, do func()) (stop func()) {
 	}
 }
 
-// digest says that both halves live, and which links are silent.
+// digest sends a digest: both halves live, and links to dead nodes are silent.
 func (a *Agent) digest(t testing.TB, to string, dims grid.Dims, at grid.Coord, dead func(fault.NodeID) bool) {
 	links := []fault.Observation{{Component: fault.ComponentDNP, State: fault.Normal, Kind: fault.KindSelf},
 		{Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindWatchdog}}
@@ -168,5 +168,5 @@ func (a *Agent) digest(t testing.TB, to string, dims grid.Dims, at grid.Coord, d
 	a.Send(t, to, b)
 }
 
-// Suffer has the host half's digests of Live, Speak and Mourn say this too, from now on.
+// Suffer adds an observation to the host half's later digests from Live, Speak and Mourn.
 func (a *Agent) Suffer(o fault.Observation) { a.suffers.Store(&o) }

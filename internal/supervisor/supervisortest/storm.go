@@ -9,14 +9,14 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// OwnComponents are those of which a half is believed at its word.
+// OwnComponents are the components whose state a half reports with authority.
 var OwnComponents = []fault.Component{
 	fault.ComponentDNPCore, fault.ComponentServiceNetwork, fault.ComponentMemory, fault.ComponentPeripheral0,
 	fault.ComponentPeripheral1, fault.ComponentTemperature, fault.ComponentPower, fault.ComponentVoltage,
 }
 
-// Storm has every node report every of its components sick, one report each, and hands over to
-// between after half of them. It returns when all is committed.
+// Storm makes every node report each of its components sick, one report each, and calls between after half of the reports.
+// It returns when all are committed.
 func (c *Cluster) Storm(t testing.TB, targets []string, between func()) {
 	t.Helper()
 	var wg sync.WaitGroup

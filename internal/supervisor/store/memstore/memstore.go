@@ -1,5 +1,5 @@
-// Package memstore is the store in memory, for tests of what stands on the store. It passes the
-// same contract tests as the one on etcd (package storetest). It keeps nothing.
+// Package memstore is the store in memory, for tests of packages that use a store. It passes the same contract tests
+// as the one on etcd (package storetest). It persists nothing.
 package memstore
 
 import (
@@ -29,7 +29,7 @@ type Store struct {
 	nodes   map[string]*lofamov1.Node
 	inbox   map[fault.Origin]store.InboxPosition
 	events  []*lofamov1.Event
-	trimmed uint64        // events that are no longer kept
+	trimmed uint64        // number of events no longer kept
 	floor   uint64        // compacted up to here
 	changed chan struct{} // closed and renewed with every commit
 	blocked chan struct{} // while not nil, commits wait for it to close
@@ -39,7 +39,7 @@ type Store struct {
 	written map[string]uint64
 }
 
-// New returns an empty store that keeps so many events.
+// New returns an empty store that keeps the given number of events.
 func New(keepEvents int) *Store {
 	return &Store{
 		keepEvents: keepEvents, rev: 1, changed: make(chan struct{}),
@@ -48,7 +48,7 @@ func New(keepEvents int) *Store {
 	}
 }
 
-// Campaign makes the caller the leader and ends whoever led.
+// Campaign makes the caller the leader and deposes the previous one.
 func (s *Store) Campaign() store.Fence {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,14 +57,14 @@ func (s *Store) Campaign() store.Fence {
 	return s.fence
 }
 
-// Compact forgets how the events up to a revision came about: watches cannot begin there.
+// Compact compacts the history up to a revision: watches cannot begin there.
 func (s *Store) Compact(rev uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.floor = rev
 }
 
-// Block holds commits up until the function that it returns is called.
+// Block blocks commits until the returned function is called.
 func (s *Store) Block() (unblock func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +78,7 @@ func (s *Store) Block() (unblock func()) {
 	})
 }
 
-// Commits returns how many transactions there were.
+// Commits returns the number of transactions.
 func (s *Store) Commits() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -288,7 +288,7 @@ func (w *writer) Commit(ctx context.Context, b store.Batch) (uint64, error) {
 		ev.Revision = s.rev
 		s.events = append(s.events, ev)
 	}
-	if over := min(len(s.events)-s.keepEvents, before); over > 0 { // never what was just committed
+	if over := min(len(s.events)-s.keepEvents, before); over > 0 { // never the events just committed
 		s.events = slices.Clone(s.events[over:])
 		s.trimmed += uint64(over)
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
 
-// testHistory: events have numbers without gaps, from the oldest that is kept on.
+// testHistory: events have numbers without gaps, starting with the oldest kept one.
 func testHistory(t *testing.T, h Harness) {
 	b, err := h.Store.Bounds(t.Context())
 	if err != nil || b.Oldest != 1 || b.Next != 1 || b.Revision == 0 || b.Written != 0 {

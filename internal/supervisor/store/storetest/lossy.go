@@ -7,11 +7,11 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// LossyKV loses answers to transactions with a condition, as all have that commit: they are made, and said to have failed.
+// LossyKV loses answers to transactions with conditions, which all commits have: they succeed, but seem to fail.
 type LossyKV struct {
 	clientv3.KV
 
-	Lose func(*clientv3.TxnResponse) bool // asked of each answer
+	Lose func(*clientv3.TxnResponse) bool // called for each answer
 }
 
 // Txn implements clientv3.KV.

@@ -13,7 +13,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// torus is a topology of so many nodes in a row, with a spare; edit changes a node.
+// torus returns a topology of n nodes in a row, with a spare. edit changes a node.
 func torus(n int, edit func(*topology.Node)) *topology.Topology {
 	dims := grid.Dims{X: n, Y: 1, Z: 1}
 	nodes := []topology.Node{{ID: "spare", Spare: true}}
@@ -28,8 +28,8 @@ func torus(n int, edit func(*topology.Node)) *topology.Topology {
 	return topology.New(dims, nodes, []string{"rack"}, 0)
 }
 
-// testTopology: small changes are made in place, large ones under a new generation; either is whole, and
-// refused when the topology has changed meanwhile. It is long because it is one history.
+// testTopology: small changes are made in place, large ones under a new generation. Either is atomic, and is refused
+// if the topology has changed meanwhile. The function is long because it tests one history.
 func testTopology(t *testing.T, h Harness) {
 	w := lead(t, h)
 	load := func() store.Topology {
@@ -57,7 +57,7 @@ func testTopology(t *testing.T, h Harness) {
 		}
 		return rev, nil
 	}
-	// same says whether what is stored is this, as of that revision.
+	// same checks that the stored topology is want, as of that revision.
 	same := func(want *topology.Topology, rev uint64, generation uint64) store.Topology {
 		t.Helper()
 		got := load()
@@ -114,7 +114,7 @@ func testTopology(t *testing.T, h Harness) {
 	if have = same(labelled, rev, 2); len(have.Garbage) != 0 {
 		t.Errorf("garbage is left: %v", have.Garbage)
 	}
-	// Without the node that is removed, in place.
+	// Without the removed node, in place.
 	fewer := topology.New(labelled.Dims, slices.DeleteFunc(slices.Clone(labelled.Nodes),
 		func(n topology.Node) bool { return n.Spare }), []string{"power"}, 0)
 	if rev, err = apply(have, fewer); err != nil {

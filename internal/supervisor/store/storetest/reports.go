@@ -8,7 +8,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
 
-// testReports: the last report of either kind is what was committed last, also by an earlier leader.
+// testReports: the last report of either kind is the one committed last, also by an earlier leader.
 func testReports(t *testing.T, h Harness) {
 	w := lead(t, h)
 	want := func(diagnosis, procedure string) {

@@ -1,5 +1,5 @@
-// Package storetest is the contract of the supervisor's store, as tests that the store in memory
-// and the one on etcd both pass.
+// Package storetest is the contract of the supervisor's store, as tests that both the store in memory and the one on
+// etcd pass.
 package storetest
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Store is what a store must offer.
+// Store is the interface under test.
 type Store interface {
 	Load(ctx context.Context) (store.Snapshot, error)
 	Nodes(ctx context.Context) ([]*lofamov1.Node, uint64, error)
@@ -36,15 +36,15 @@ type Store interface {
 	LastOrdered(ctx context.Context) (*store.Ordered, error)
 }
 
-// KeepEvents is how many events the store under test must be told to keep.
+// KeepEvents is the number of events that the store under test must keep.
 const KeepEvents = 50
 
 // Harness is a store under test.
 type Harness struct {
 	Store    Store
-	Campaign func() store.Fence // makes the caller leader instead of whoever led
+	Campaign func() store.Fence // makes the caller the leader and deposes the previous one
 	Compact  func(rev uint64)
-	// Slack is by how many events the history may outgrow KeepEvents.
+	// Slack is the number of events by which the history may exceed KeepEvents.
 	Slack int
 }
 
@@ -53,7 +53,7 @@ const wait = 10 * time.Second
 
 var meta = store.Meta{Cluster: "test", Dims: "2x2x2"}
 
-// Run runs the contract, each test on a store of its own.
+// Run runs the contract, each test on a separate store.
 func Run(t *testing.T, open func(t *testing.T) Harness) {
 	for _, c := range []struct {
 		name string
@@ -196,7 +196,7 @@ func testConfirm(t *testing.T, h Harness) {
 	}
 }
 
-// testGuards: a batch whose guard does not hold leaves nothing, and the leader goes on.
+// testGuards: a batch whose guard does not hold has no effect, and the leader continues.
 func testGuards(t *testing.T, h Harness) {
 	w := lead(t, h)
 	key := store.Prefix + "test/key"
@@ -234,7 +234,7 @@ func testGuards(t *testing.T, h Harness) {
 	}
 }
 
-// testAbove: group faults and warnings are found again, whatever is in their names, until they are deleted.
+// testAbove: group faults and warnings with any names are readable until they are deleted.
 func testAbove(t *testing.T, h Harness) {
 	w := lead(t, h)
 	group, err := proto.Marshal(&lofamov1.Group{Id: "label/rack=r7", Members: []string{"a", "b"}})
@@ -384,7 +384,7 @@ func testEvents(t *testing.T, h Harness) {
 	check("newest two of b", got, err, 7, 9)
 }
 
-// testLater: what a leader of a later version has written is read with all that it says.
+// testLater: documents of a leader of a later version keep their unknown fields.
 func testLater(t *testing.T, h Harness) {
 	w := lead(t, h)
 	later := protowire.AppendBytes(protowire.AppendTag(nil, 1500, protowire.BytesType), []byte("from a later version"))

@@ -11,24 +11,24 @@ import (
 	"strconv"
 )
 
-// disk is where a node keeps its part. Every node has a directory of its own, which nobody reads when that node is dead. To write into
-// a neighbour's stands for sending it there.
+// disk is where a node keeps its part. Every node has its own directory, which is not read when that node is dead. A
+// write into a neighbour's directory stands for a transfer to the neighbour.
 type disk struct{ dir, node string }
 
-// part is some cells at the beginning of a step.
+// part is a range of cells at the beginning of a step.
 type part struct {
 	Step    int      `json:"step"`
-	Members []string `json:"members"` // between which the ring was divided then
+	Members []string `json:"members"` // the members that shared the ring then
 	From    int      `json:"from"`    // first cell
 	Cells   []uint64 `json:"-"`
 }
 
-// path is that of node's file on a node's disk, of the run with those members.
+// path returns the path of node of's file on a node's disk, for the given run.
 func (d disk) path(on, kind, of, run string, step int) string {
 	return filepath.Join(d.dir, on, kind+"-"+of+"-"+run+"-"+strconv.Itoa(step))
 }
 
-// write makes a file that is whole whenever it is seen under its name.
+// write creates the file atomically: it is complete whenever it is visible under its name.
 func write(path string, p part) error {
 	head, err := json.Marshal(p)
 	if err != nil {

@@ -1,8 +1,8 @@
-// Command checkpoint is an example of a job that survives the loss of nodes (seed 003 §6.1): one process on each node of the
-// job computes a part of one result, all of them checkpoint at barriers, each with a second copy in the directory that stands for
-// a neighbour's disk (one shared directory tree; the example sends nothing over a network), and when a node
-// dies those that are left roll back to the last complete checkpoint, share the dead node's part, and go on to the right
-// result. It shows how package jobs is used; the computation is of no use.
+// Command checkpoint is an example of a job that survives the loss of nodes (seed 003 §6.1). One process on each node
+// of the job computes a part of one result. All processes checkpoint at barriers, each with a second copy in the
+// directory that stands for a neighbour's disk (one shared directory tree; the example sends no data over a network).
+// When a node dies, the remaining processes roll back to the last complete checkpoint, share the dead node's part, and
+// compute the correct result. The example shows the use of package jobs; its computation has no purpose.
 package main
 
 import (

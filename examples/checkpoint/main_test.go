@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// However the ring is divided, the parts together are the whole.
+// TestDivided checks that the parts together are the whole, however the ring is divided.
 func TestDivided(t *testing.T) {
 	const cells, steps = 97, 50
 	want := serial(cells, steps)
@@ -67,8 +67,8 @@ func TestDisk(t *testing.T) {
 	}
 }
 
-// Of a checkpoint of four members of which one is gone, three take their shares: its part from its neighbour's copy. When that is gone too, the
-// checkpoint is lost, and that is said.
+// TestRestore: one of four members of a checkpoint is gone. The other three take their shares, and read its part from
+// its neighbour's copy. When the neighbour is gone too, the checkpoint is lost, and restore reports it.
 func TestRestore(t *testing.T) {
 	const cells = 50
 	dir, four := t.TempDir(), []string{"a", "b", "c", "d"}

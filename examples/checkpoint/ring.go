@@ -6,15 +6,16 @@ import (
 	"encoding/hex"
 )
 
-// The computation: a ring of numbers, each of which becomes with every step a function of itself and its two neighbours,
-// modulo 2^64. It is exact, so that the result is the same however the ring is divided, and one wrong cell shows in it.
+// The computation: a ring of numbers. With every step each number becomes a function of itself and its two neighbours,
+// modulo 2^64. The computation is exact, so that the result does not depend on the division of the ring, and reveals a
+// single wrong cell.
 
-// begin is a cell's first value.
+// begin returns a cell's first value.
 func begin(i int) uint64 { return uint64(i)*0x9e3779b97f4a7c15 + 1 }
 
 func next(left, self, right uint64) uint64 { return 3*left + 5*self + 7*right + 1 }
 
-// advance computes the next values of a part of the ring, between the cells beside it.
+// advance computes the next values of a part of the ring, given its two neighbouring cells.
 func advance(part []uint64, left, right uint64) []uint64 {
 	out := make([]uint64, len(part))
 	for i, self := range part {
@@ -30,10 +31,10 @@ func advance(part []uint64, left, right uint64) []uint64 {
 	return out
 }
 
-// share returns which cells are the i-th of n members'.
+// share returns the range of cells of the i-th of n members.
 func share(cells, i, n int) (from, to int) { return i * cells / n, (i + 1) * cells / n }
 
-// serial computes it alone.
+// serial computes the whole ring in one process.
 func serial(cells, steps int) []uint64 {
 	ring := make([]uint64, cells)
 	for i := range ring {
@@ -48,7 +49,7 @@ func serial(cells, steps int) []uint64 {
 func digest(ring []uint64) string {
 	h := sha256.New()
 	for _, c := range ring {
-		_, _ = h.Write(binary.BigEndian.AppendUint64(nil, c)) // a hash takes everything
+		_, _ = h.Write(binary.BigEndian.AppendUint64(nil, c)) // a hash accepts everything
 	}
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }

@@ -15,37 +15,37 @@ import (
 	"github.com/lofamo/lofamo/pkg/jobs"
 )
 
-// run is this process' part in the job.
+// run is this process's part in the job.
 //
-// The nodes whose processes go on together are the members, in order; who is lost is a member no more. All names of
-// files and barriers are of one list of members, so that nothing of before a loss is taken for what came after it.
+// The members are the nodes whose processes continue, in order; a lost node is no longer a member. All names of files
+// and barriers contain the list of members, so that files from before a loss are never mistaken for later ones.
 type run struct {
 	options
 	client *jobs.Client
 	disk   disk
 	log    *log.Logger
-	words  chan word // of the others, as they are heard
+	words  chan word // received from the others
 
 	member *jobs.Member
 	name   string // of the list of members
 	part   part
-	last   mark // the last complete checkpoint that this process knows of
+	last   mark // the last complete checkpoint known to this process
 }
 
-// mark names a checkpoint.
+// mark identifies a checkpoint.
 type mark struct {
 	Step int    `json:"step"` // -1: none yet
 	Run  string `json:"run"`
 }
 
-// word is what a process says after a loss: the last checkpoint that it knows to be complete.
+// word is a process's message after a loss: its last checkpoint known to be complete.
 type word struct {
 	mark
-	For  string `json:"for"` // the members that it goes on with
+	For  string `json:"for"` // the remaining members
 	node string
 }
 
-// topicHave is that of the eureka with a word.
+// topicHave is the topic of a eureka with a word.
 const topicHave = "have"
 
 func (r *run) join(members []string) {
@@ -54,7 +54,7 @@ func (r *run) join(members []string) {
 	r.last = mark{Step: -1}
 }
 
-// listen hears what the others say.
+// listen receives the others' words.
 func (r *run) listen(ctx context.Context, listening chan<- struct{}) error {
 	return r.client.WatchEureka(ctx, r.job, func(h jobs.Heard) error {
 		switch {
@@ -68,14 +68,14 @@ func (r *run) listen(ctx context.Context, listening chan<- struct{}) error {
 			}
 			select {
 			case r.words <- w:
-			default: // it is said again
+			default: // it will be sent again
 			}
 		}
 		return nil
 	})
 }
 
-// compute goes on until the result is there. It is nil at all members but the first.
+// compute continues until the result is complete. The result is nil at all members but the first.
 func (r *run) compute(ctx context.Context) ([]uint64, error) {
 	r.start()
 	for {
@@ -93,7 +93,7 @@ func (r *run) compute(ctx context.Context) ([]uint64, error) {
 	}
 }
 
-// start takes this member's share of the beginning.
+// start initialises this member's share.
 func (r *run) start() {
 	from, to := share(r.cells, r.index(), len(r.member.Members))
 	r.part = part{Members: r.member.Members, From: from}
@@ -104,7 +104,7 @@ func (r *run) start() {
 
 func (r *run) index() int { return slices.Index(r.member.Members, r.node) }
 
-// at is another member, so many places further.
+// at returns the member that many places further in the ring.
 func (r *run) at(places int) string {
 	n := len(r.member.Members)
 	return r.member.Members[(r.index()+places+n)%n]
@@ -116,7 +116,7 @@ func (r *run) barrier(ctx context.Context, name string, generation int) error {
 	return r.member.BarrierAt(ctx, name, uint64(generation))
 }
 
-// finish computes from where the part is to the end.
+// finish computes from the present part to the end.
 func (r *run) finish(ctx context.Context) ([]uint64, error) {
 	for r.part.Step < r.steps {
 		if r.part.Step%r.every == 0 {
@@ -156,13 +156,13 @@ func (r *run) step(ctx context.Context) error {
 	}
 	p.Cells = advance(p.Cells, left.Cells[1], right.Cells[0])
 	p.Step++
-	// All have read those of the step before: they have come to this one's barrier.
+	// All members have read the edges of the previous step: they have reached this step's barrier.
 	_ = os.Remove(r.disk.path(r.node, "edges", r.node, r.name, k-1))
 	return nil
 }
 
-// checkpoint writes this member's part to its own disk and to the next member's, and is complete when all have: whoever comes back from the
-// barrier knows that (seed 003 §6.1).
+// checkpoint writes this member's part to its own disk and to the next member's. It is complete when all members have
+// done so: a member that returns from the barrier knows that (seed 003 §6.1).
 func (r *run) checkpoint(ctx context.Context) error {
 	k := r.part.Step
 	if err := write(r.disk.path(r.node, "part", r.node, r.name, k), r.part); err != nil {
@@ -175,7 +175,7 @@ func (r *run) checkpoint(ctx context.Context) error {
 		return err
 	}
 	r.log.Printf("checkpoint at step %d is complete", k)
-	// What is older than the one before is not wanted any more: nobody can be further behind.
+	// Checkpoints before the previous one are obsolete: no member can be further behind.
 	if old := k - 2*r.every; old >= 0 {
 		_ = os.Remove(r.disk.path(r.node, "part", r.node, r.name, old))
 		_ = os.Remove(r.disk.path(r.at(1), "copy", r.node, r.name, old))
@@ -184,7 +184,7 @@ func (r *run) checkpoint(ctx context.Context) error {
 	return nil
 }
 
-// rollBack agrees with those that are left on the last complete checkpoint, and takes this member's share of it.
+// rollBack agrees with the remaining members on the last complete checkpoint, and takes this member's share.
 func (r *run) rollBack(ctx context.Context, gone []string) error {
 	last := r.last
 	for {
@@ -196,7 +196,7 @@ func (r *run) rollBack(ctx context.Context, gone []string) error {
 		r.join(left)
 		found, err := r.agree(ctx, last)
 		more := new(jobs.GoneError)
-		if errors.As(err, &more) { // meanwhile
+		if errors.As(err, &more) { // lost in the meantime
 			gone = more.Nodes
 			continue
 		}
@@ -220,10 +220,11 @@ func (r *run) rollBack(ctx context.Context, gone []string) error {
 	}
 }
 
-// errLost says that a part and its copy are gone.
+// errLost reports that a part and its copy are gone.
 var errLost = errors.New("the checkpoint is lost")
 
-// orGone finds out why another's disk could not be read: its node died after it had come to the barrier. It waits until the map says so.
+// orGone finds out why another's disk was unreadable: its node died after it had reached the barrier. It waits until
+// the map reports that.
 func (r *run) orGone(ctx context.Context, why error) error {
 	err := r.watchMembers(ctx)
 	if gone := new(jobs.GoneError); errors.As(err, &gone) {
@@ -232,8 +233,8 @@ func (r *run) orGone(ctx context.Context, why error) error {
 	return why
 }
 
-// agree returns the latest checkpoint that one of the members knows to be complete: then all have written it. Everybody says his until all have come
-// to the barrier, so that nobody misses it for good.
+// agree returns the latest checkpoint that any member knows to be complete: then all have written it. Every member
+// repeats its word until all have reached the barrier, so that no word is lost for good.
 func (r *run) agree(ctx context.Context, own mark) (mark, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -260,14 +261,15 @@ func (r *run) agree(ctx context.Context, own mark) (mark, error) {
 			}
 		case <-tick.C:
 			if err := r.member.Raise(ctx, topicHave, body); err != nil {
-				r.log.Print(err) // and again
+				r.log.Print(err) // try again
 			}
 			tick.Reset(500 * time.Millisecond)
 		}
 	}
 }
 
-// watchMembers returns with a GoneError when the map calls members FAILED: who dies before it has said its word comes to no barrier.
+// watchMembers returns a GoneError when the map calls members FAILED: a process that dies before it has sent its word
+// reaches no barrier.
 func (r *run) watchMembers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
@@ -285,7 +287,8 @@ func (r *run) watchMembers(ctx context.Context) error {
 	})
 }
 
-// restore takes this member's share of a checkpoint from the disks of those that wrote it or, where these are dead, of their neighbours.
+// restore reads this member's share of a checkpoint from the disks of its writers or, if these are dead, of their
+// neighbours.
 func (r *run) restore(c mark) error {
 	mine, err := read(r.disk.path(r.node, "part", r.node, c.Run, c.Step))
 	if err != nil {
@@ -317,7 +320,7 @@ func (r *run) restore(c mark) error {
 	return nil
 }
 
-// gather puts the result together at the first member.
+// gather assembles the result at the first member.
 func (r *run) gather(ctx context.Context) ([]uint64, error) {
 	if err := write(r.disk.path(r.member.Members[0], "result", r.node, r.name, r.part.Step), r.part); err != nil {
 		return nil, err

@@ -1,3 +1,3 @@
-// Package checks has examples of check programs: how docs/extending.md says that a sensor of one's own is written. They are
-// programs, and not Go; what is here in Go is their test, which runs them as an agent does.
+// Package checks has examples of check programs: custom sensors as described in docs/extending.md. They are programs,
+// and not written in Go. The Go code here is their test, which runs them as an agent does.
 package checks

@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor/script"
 )
 
-// TestFilesystem: the program's verdicts, as the process that runs checks takes them.
+// TestFilesystem checks the program's verdicts as the process that runs checks interprets them.
 func TestFilesystem(t *testing.T) {
 	program, err := filepath.Abs("check-filesystem")
 	if err != nil {
@@ -20,7 +20,7 @@ func TestFilesystem(t *testing.T) {
 		name string
 		args []string
 		want fault.State
-		says string // of the detail, the beginning
+		says string // beginning of the detail
 	}{
 		{"room", []string{dir, "101"}, fault.Normal, dir + ": "},
 		{"little room", []string{dir, "0", "101"}, fault.Sick, dir + ": "},

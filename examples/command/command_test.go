@@ -14,9 +14,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// TestFenceStorage: the program, run as the executor process runs it, with the configuration that stands beside it.
+// TestFenceStorage runs the program as the executor process does, with the configuration beside it.
 func TestFenceStorage(t *testing.T) {
-	syscall.Umask(0o022) // who else may write a program has it refused
+	syscall.Umask(0o022) // a program that others may write is refused
 	cfg, err := process.Load("executor.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -46,13 +46,13 @@ func TestFenceStorage(t *testing.T) {
 			t.Errorf("%s, %s: outcome %d, %q: want %d", node, key, r.Outcome, r.Detail, want)
 		}
 	}
-	do("n1-0-0", "hall7/r5-1-abcde/0", response.Unchanged) // there is no directory
+	do("n1-0-0", "hall7/r5-1-abcde/0", response.Unchanged) // the directory does not exist
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	do("n1-0-0", "hall7/r5-1-abcde/0", response.Succeeded)
-	do("n1-0-0", "hall7/r5-1-abcde/0", response.Succeeded) // it stands
-	do("../n1", "hall7/r5-1-abcde/0", response.Unchanged)  // no name of a node: nothing is run
+	do("n1-0-0", "hall7/r5-1-abcde/0", response.Succeeded) // it is already fenced
+	do("../n1", "hall7/r5-1-abcde/0", response.Unchanged)  // not a node's name: the program does not run
 	files, err := os.ReadDir(dir)
 	if err != nil || len(files) != 1 || files[0].Name() != "n1-0-0" {
 		t.Errorf("%v, %v: want n1-0-0 alone", files, err)

@@ -1,4 +1,4 @@
-// The remediator is a receiver of LO|FA|MO's webhooks that has one program do what is asked. See README.md.
+// Command remediator receives LO|FA|MO's webhooks and runs one program for the requested actions. See README.md.
 package main
 
 import (
@@ -82,15 +82,16 @@ func serve(ctx context.Context, args []string) error {
 	return err
 }
 
-// tempFail is how a program says that it has changed nothing (EX_TEMPFAIL).
+// tempFail is the exit code of a program that has changed nothing (EX_TEMPFAIL).
 const tempFail = 75
 
-// run has a program do what a message says. It ends with 0 when that is done, with 75 when nothing was changed, and with
-// anything else when something was.
+// run returns a Remediate that runs the program for a message. The program exits with 0 for success, with 75 if it
+// changed nothing, and with anything else if it changed something.
 func run(program string) receiver.Remediate {
 	return func(ctx context.Context, m receiver.Message) (string, string) {
 		c := exec.CommandContext(ctx, program, m.Action, m.Target.Node, m.Target.Component)
-		// Nothing of ours but where programs are; and what it has begun ends with it, so that no child of a child holds the answer up.
+		// Only PATH comes from our environment. A cancelled program is killed with its process group, and no
+		// grandchild delays the answer.
 		c.Env = append([]string{"PATH=" + os.Getenv("PATH")}, "LOFAMO_KEY="+m.IdempotencyKey, "LOFAMO_CLUSTER="+m.Cluster, "LOFAMO_STATE="+m.Fault.State, "LOFAMO_CAUSE="+m.Fault.Cause)
 		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }

@@ -46,7 +46,7 @@ func post(t *testing.T, url string, secret []byte, message string) string {
 	return r.Outcome
 }
 
-// TestProgram: the program is run once for each thing that is to be done, and its end is the outcome.
+// TestProgram checks that the program runs once for each requested action, and that its exit code is the outcome.
 func TestProgram(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {

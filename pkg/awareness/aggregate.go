@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// component is one component as the map has it.
+// component is the state of one component in the map.
 type component struct {
 	since     instant // of the state
 	state     fault.State
@@ -19,15 +19,15 @@ type component struct {
 	restored  bool // no evidence yet since the map was restored
 	flapping  bool
 	held      bool // a change is being held back
-	forgotten bool // it had a story: its last change was that of the state
+	forgotten bool // its last change was that of the story it once had
 }
 
-// story is what is remembered of a component that was not always well. Few have one, and those that have been
-// quiet for long lose it.
+// story is the history of a component that was not always healthy. Few components have one; a long quiet period deletes
+// it.
 type story struct {
 	component    fault.Component
 	last, before instant          // the last two changes of a known state
-	why          *finding         // of the last change; shared with other components, never written
+	why          *finding         // of the last change; shared with other components, read-only
 	evidence     []EvidenceStatus // as restored
 }
 
@@ -41,7 +41,7 @@ func (n *node) story(c fault.Component) *story {
 	return nil
 }
 
-// tell returns the component's story for writing.
+// tell returns the component's story for writing and creates it if necessary.
 func (n *node) tell(c fault.Component) *story {
 	if s := n.story(c); s != nil {
 		return s
@@ -61,7 +61,7 @@ func (m *Machine) lastChange(n *node, c fault.Component) time.Time {
 	return time.Time{}
 }
 
-// forget drops the stories that nothing hangs on any more.
+// forget drops stories that are no longer needed.
 func (m *Machine) forget(n *node, now time.Time) {
 	old := m.clock.instant(now.Add(-max(m.window(), 2*m.cfg.HoldOff)))
 	n.stories = slices.DeleteFunc(n.stories, func(s story) bool {
@@ -77,8 +77,7 @@ func (m *Machine) forget(n *node, now time.Time) {
 	}
 }
 
-// why returns why the component has its state: as it was found, or, where that was not worth remembering, as
-// it is found now.
+// why returns the reason for the component's state: the recorded finding, or a fresh one if none was kept.
 func (m *Machine) why(n *node, c fault.Component) finding {
 	p := &n.components[c]
 	if s := n.story(c); s != nil && s.why != nil {
@@ -95,7 +94,7 @@ func (m *Machine) why(n *node, c fault.Component) finding {
 	return asCommitted(p)
 }
 
-// findAny is find, or findNode.
+// findAny calls findNode for the node itself and find for every other component.
 func (m *Machine) findAny(n *node, c fault.Component, now time.Time) finding {
 	if c == fault.ComponentNode {
 		return m.findNode(n, now)
@@ -103,13 +102,13 @@ func (m *Machine) findAny(n *node, c fault.Component, now time.Time) finding {
 	return m.find(n, c, now)
 }
 
-// asCommitted is the finding for a state that stands though nothing is known of why.
+// asCommitted returns the finding for a committed state whose reason was not kept.
 func asCommitted(p *component) finding {
 	return finding{state: p.state, cause: p.cause, kind: fault.KindDigest, name: p.rule, rule: "as committed before"}
 }
 
-// publish compares the touched nodes' evidence with the map and updates the map. It handles the components of every node first
-// and the nodes afterwards, because the verdict on a node's links depends on its neighbours' other links.
+// publish compares the touched nodes' evidence with the map and updates the map. It handles the components of every
+// node first and the nodes afterwards, because the verdict on a node's links depends on its neighbours' other links.
 func (m *Machine) publish(now time.Time) {
 	for _, n := range m.touched {
 		if !n.foreign {
@@ -143,7 +142,7 @@ func (m *Machine) publish(now time.Time) {
 	})
 }
 
-// relinked returns the untouched nodes with a neighbour that had a link change just now.
+// relinked returns the untouched nodes with a neighbour that had a link change in this step.
 func (m *Machine) relinked() []*node {
 	var out []*node
 	for _, ch := range m.out.Changes {
@@ -172,11 +171,12 @@ func (n *node) linkBad(d grid.Direction) bool {
 	return p.cause == fault.CauseLink && (p.state == fault.Sick || p.state == fault.Failed)
 }
 
-// minPorts is the number of distinct neighbours with bad links from which on the node itself is at fault.
+// minPorts is the number of distinct neighbours with bad links at which the node itself counts as faulty.
 const minPorts = 2
 
-// badPorts returns the number of distinct neighbours with bad links that count against the node. Such a link is SICK at the
-// node's end, which includes links that only the node accuses, or FAILED while the other end has no FAILED link to a third node.
+// badPorts returns the number of distinct neighbours with bad links that count against the node. Such a link is SICK at
+// the node's end, which includes links that only the node accuses, or FAILED while the other end has no FAILED link to
+// a third node.
 func (n *node) badPorts() int {
 	count := 0
 	for _, nb := range n.neighbours {
@@ -191,7 +191,7 @@ func (n *node) badPorts() int {
 	return count
 }
 
-// fineBut reports whether the node has no FAILED link to any neighbour but the given one.
+// fineBut reports whether the node has no FAILED link to any neighbour other than the given one.
 func (n *node) fineBut(but *node) bool {
 	return !slices.ContainsFunc(n.ends.list(), func(d grid.Direction) bool {
 		return n.peers[d.Index()] != but && n.cut(fault.Link(d))
@@ -201,12 +201,12 @@ func (n *node) fineBut(but *node) bool {
 // apply changes one component of the map, unless there is a reason to wait.
 func (m *Machine) apply(n *node, c fault.Component, f finding, now time.Time) {
 	p := &n.components[c]
-	f.single = f.single && f.state == fault.Failed // what follows from such a verdict is not marked
+	f.single = f.single && f.state == fault.Failed // findings derived from such a verdict are not marked
 	switch {
 	case f.keep:
 		return
 	case f.blank && p.restored:
-		// Nothing becomes healthy, and nothing is forgotten, just because the leader changed.
+		// A change of leader alone makes nothing healthy and withdraws nothing.
 		if end := m.started.Add(m.window()); now.Before(end) {
 			n.wakeAt(end, now)
 			return
@@ -227,15 +227,15 @@ func (m *Machine) apply(n *node, c fault.Component, f finding, now time.Time) {
 	m.change(n, c, f, now)
 }
 
-// reflagged reports whether a node starts or stops being inferred dead, unreachable or revoked.
+// reflagged reports whether the change sets or clears one of a node's flags: inferred dead, unreachable or revoked.
 func reflagged(c fault.Component, old, now ruleName) bool {
 	flag := func(r ruleName) bool { return r == ruleInferred || r == ruleUnreachable || r == ruleRevoked }
 	return c == fault.ComponentNode && old != now && (flag(old) || flag(now))
 }
 
-// hold says whether HoldOff forbids the change now. A component may go and come back at once; from
-// the third change within HoldOff on it flaps, and changes are HoldOff apart until it has been quiet
-// for twice that. Halves, nodes and what follows from them are never held back.
+// hold reports whether HoldOff delays the change. A component may fail and recover at once. From its third change
+// within HoldOff it is flapping: its changes are then HoldOff apart until it has been quiet for twice that time.
+// Halves, nodes and changes derived from them are never delayed.
 func (m *Machine) hold(n *node, c fault.Component, f finding, now time.Time) bool {
 	if c <= fault.ComponentDNP { // the node, its host, its DNP
 		return false
@@ -260,7 +260,7 @@ func (m *Machine) hold(n *node, c fault.Component, f finding, now time.Time) boo
 	return true
 }
 
-// ofPeer says whether a link's cause is the peer's death.
+// ofPeer reports whether a link's cause is the peer's death.
 func ofPeer(c fault.Component, cause fault.Cause) bool {
 	_, link := c.LinkDirection()
 	return link && (cause == fault.CauseDNP || cause == fault.CauseNode)
@@ -274,7 +274,7 @@ func (m *Machine) change(n *node, c fault.Component, f finding, now time.Time) {
 		Observer: m.observer(f.from), Latency: -1, Kind: f.kind, Reason: f.rule, SingleWitness: f.single, Flapping: p.held || p.flapping,
 		Platform: n.platform(),
 	}
-	// Neither a first NORMAL nor evidence from before the last change measures awareness of this one.
+	// A first NORMAL, or evidence older than the last change, does not measure the latency of this change.
 	old := p.state == fault.Unknown && f.state == fault.Normal || f.state <= p.state && f.began.Before(m.lastChange(n, c))
 	if !f.began.IsZero() && !old {
 		ch.Latency = max(0, now.Sub(f.began))
@@ -293,8 +293,8 @@ func (m *Machine) change(n *node, c fault.Component, f finding, now time.Time) {
 	m.out.Changes = append(m.out.Changes, ch)
 }
 
-// remember keeps of a change what will be asked for. The first word, or the first after long silence, is no
-// flapping, and unless it is bad nobody will ask for it.
+// remember keeps the details of a change that readers may request later. A first statement, or the first after a long
+// silence, is not flapping; its details are kept only if the state is bad.
 func (m *Machine) remember(n *node, c fault.Component, f finding, now time.Time) {
 	p := &n.components[c]
 	if p.state == fault.Unknown && f.state <= fault.Normal && n.story(c) == nil {
@@ -313,7 +313,7 @@ func (m *Machine) remember(n *node, c fault.Component, f finding, now time.Time)
 	s.why, s.evidence = m.newest, nil
 }
 
-// observer names who observed: a half, or this supervisor.
+// observer returns the observer's name: a half, or this supervisor.
 func (m *Machine) observer(o fault.Origin) string {
 	if o.Node == "" {
 		return "supervisor/" + m.cfg.Supervisor
@@ -321,10 +321,10 @@ func (m *Machine) observer(o fault.Origin) string {
 	return o.String()
 }
 
-// findNode sums the node up. Only votes make it FAILED; whatever of it is sick or failed makes it
-// SICK, for the gravest cause in the order of fault.Cause; it is NORMAL when both halves are and
-// nothing is known to be wrong. A single bad link is only that link's fault; bad links to several neighbours may be the node's:
-// see badPorts. Sensors that a machine does not have stay UNKNOWN and do not count.
+// findNode derives the state of the node itself. Only votes make it FAILED. A SICK or FAILED component makes it SICK,
+// with the gravest cause in the order of fault.Cause. It is NORMAL when both halves are NORMAL and no fault is known. A
+// single bad link is only that link's fault; bad links to several neighbours may be the node's: see badPorts. Sensors
+// that a machine lacks stay UNKNOWN and do not count.
 func (m *Machine) findNode(n *node, now time.Time) finding {
 	if n.revoked {
 		return m.distrusted(n)

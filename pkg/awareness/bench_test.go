@@ -10,10 +10,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// benchSizes are a thousand, ten thousand and a hundred thousand nodes.
+// benchSizes are tori of one thousand, ten thousand and a hundred thousand nodes.
 var benchSizes = []grid.Dims{{X: 10, Y: 10, Z: 10}, {X: 25, Y: 20, Z: 20}, {X: 50, Y: 50, Z: 40}}
 
-// bench is a torus in which every half has said that all is well.
+// bench is a torus in which every half has reported all components NORMAL.
 type bench struct {
 	m    *Machine
 	cfg  Config
@@ -37,8 +37,8 @@ func newBench(dims grid.Dims) *bench {
 	return b
 }
 
-// digest is all that a half can say: of every component of its node, and of the neighbours' whatever
-// their descriptors hold. memory is the state of its memory.
+// digest is the largest digest of a half: all components of its node, and all components of its neighbours that
+// descriptors contain. memory is the state of its memory.
 func (b *bench) digest(rank int, h fault.Half, memory fault.State) fault.Delivery {
 	at := b.cfg.Dims.At(rank)
 	o := fault.Origin{Node: b.cfg.IDs[at], Half: h}
@@ -63,7 +63,7 @@ func (b *bench) digest(rank int, h fault.Half, memory fault.State) fault.Deliver
 	return fault.Delivery{Path: fault.PathDirect, Report: r}
 }
 
-// pass lets as much time pass as lies between two digests of the whole torus, and serves the wakes.
+// pass advances time by the interval between two digests of the whole torus, and serves the wakes.
 func (b *bench) pass() {
 	b.now = b.now.Add(b.cfg.DigestPeriod / time.Duration(2*b.cfg.Dims.Nodes()))
 }
@@ -78,7 +78,7 @@ func sizes(b *testing.B, run func(b *testing.B, w *bench)) {
 	}
 }
 
-// BenchmarkDigest is the cost of one digest of 46 statements that says nothing new.
+// BenchmarkDigest measures one digest of 46 statements without news.
 func BenchmarkDigest(b *testing.B) {
 	sizes(b, func(b *testing.B, w *bench) {
 		n := w.cfg.Dims.Nodes()
@@ -95,7 +95,7 @@ func BenchmarkDigest(b *testing.B) {
 	})
 }
 
-// BenchmarkRestated is the cost of the same when only that is told.
+// BenchmarkRestated measures the same as a Restated.
 func BenchmarkRestated(b *testing.B) {
 	sizes(b, func(b *testing.B, w *bench) {
 		n := w.cfg.Dims.Nodes()
@@ -110,7 +110,7 @@ func BenchmarkRestated(b *testing.B) {
 	})
 }
 
-// BenchmarkChange is the cost of a report that the memory has become SICK, or NORMAL again.
+// BenchmarkChange measures a report that the memory has become SICK, or NORMAL again.
 func BenchmarkChange(b *testing.B) {
 	sizes(b, func(b *testing.B, w *bench) {
 		n := w.cfg.Dims.Nodes()
@@ -130,8 +130,8 @@ func BenchmarkChange(b *testing.B) {
 	})
 }
 
-// BenchmarkNodeDeath is a whole death: six neighbours' silence, the challenge, the verdict. Between two the
-// dead node is brought back.
+// BenchmarkNodeDeath measures a whole death: six neighbours' silence, the challenge, the verdict. The dead node is
+// revived between two deaths.
 func BenchmarkNodeDeath(b *testing.B) {
 	sizes(b, func(b *testing.B, w *bench) {
 		n := w.cfg.Dims.Nodes()
@@ -148,7 +148,7 @@ func BenchmarkNodeDeath(b *testing.B) {
 	})
 }
 
-// revive boots a dead node, lets its neighbours hear it, and waits until all has settled.
+// revive boots a dead node, lets its neighbours hear it, and waits until everything has settled.
 func (b *bench) revive(at grid.Coord) {
 	for _, h := range halves {
 		d := b.digest(b.cfg.Dims.Rank(at), h, fault.Normal)
@@ -166,7 +166,7 @@ func (b *bench) revive(at grid.Coord) {
 	b.m.Step(b.now, Tick{})
 }
 
-// death returns how many nodes became FAILED.
+// death returns the number of nodes that became FAILED.
 func (b *bench) death(at grid.Coord) (dead int) {
 	count := func(out Output) time.Time {
 		for _, c := range out.Changes {
@@ -195,7 +195,7 @@ func (b *bench) death(at grid.Coord) (dead int) {
 	return dead
 }
 
-// BenchmarkMapMemory is the heap of the machine of a torus in which every half has said all that it can.
+// BenchmarkMapMemory measures the heap of the machine of a torus in which every half has sent a full digest.
 func BenchmarkMapMemory(b *testing.B) {
 	for _, dims := range benchSizes {
 		b.Run(fmt.Sprint(dims.Nodes()), func(b *testing.B) {
@@ -219,7 +219,7 @@ func heapBytes() uint64 {
 	return s.HeapAlloc
 }
 
-// BenchmarkNew is the time that a takeover takes to put the committed map back.
+// BenchmarkNew measures how long a takeover takes to restore the committed map.
 func BenchmarkNew(b *testing.B) {
 	sizes(b, func(b *testing.B, w *bench) {
 		saved := w.m.Nodes()

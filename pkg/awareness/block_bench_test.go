@@ -8,8 +8,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// BenchmarkBlockDeath is the death of a 10×10×10 block: 600 accusations, doubt that spreads through five
-// layers, a thousand verdicts and one group. It costs what the block costs, in whatever torus.
+// BenchmarkBlockDeath measures the death of a 10×10×10 block: 600 accusations, doubt that spreads through five layers,
+// a thousand verdicts and one group. The cost depends on the block, not on the torus.
 func BenchmarkBlockDeath(b *testing.B) {
 	for _, dims := range []grid.Dims{{X: 14, Y: 14, Z: 14}, {X: 50, Y: 50, Z: 40}} {
 		b.Run(dims.String(), func(b *testing.B) {
@@ -26,7 +26,7 @@ func BenchmarkBlockDeath(b *testing.B) {
 	}
 }
 
-// blockWorld has heard of everybody once.
+// blockWorld returns a world in which every half has reported once.
 func blockWorld(tb testing.TB, dims grid.Dims) *world {
 	w, err := newWorld(testConfig(dims))
 	if err != nil {
@@ -46,7 +46,7 @@ func blockWorld(tb testing.TB, dims grid.Dims) *world {
 	return w
 }
 
-// dieInWorld kills the cube of that edge and lets time pass until the group stands.
+// dieInWorld kills the cube with the given edge and advances time until the group stands.
 func dieInWorld(w *world, edge int) (took time.Duration, steps, groups int) {
 	start := w.now
 	within := func(c grid.Coord) bool { return c.X < edge && c.Y < edge && c.Z < edge }
@@ -79,8 +79,8 @@ func dieInWorld(w *world, edge int) (took time.Duration, steps, groups int) {
 	return w.now.Sub(start), steps, groups
 }
 
-// TestBlockIsOneGroup: it comes once, with all its members, within the bound for single witnesses and one
-// wait for the verdicts to settle.
+// TestBlockIsOneGroup checks that the group appears once, with all its members, within the bound for single witnesses
+// and one wait for the verdicts to settle.
 func TestBlockIsOneGroup(t *testing.T) {
 	w := blockWorld(t, grid.Dims{X: 13, Y: 13, Z: 13})
 	took, _, groups := dieInWorld(w, 10)

@@ -7,23 +7,23 @@ import (
 )
 
 const (
-	maxChallenges = 8  // in one round by all rails: whoever has not answered that many is not asked again unprovoked
-	maxNonces     = 48 // remembered a node; older challenges can no longer be answered
-	maxExtensions = 3  // of a round by fresh reports of the accused, so that held-back ones win little
+	maxChallenges = 8  // in one round by all rails: a node that answers none of them is not challenged again unprovoked
+	maxNonces     = 48 // stored per node; older challenges can no longer be answered
+	maxExtensions = 3  // of a round by fresh reports of the accused, so that delayed reports win little time
 	repeatBurst   = 64
 	repeatEvery   = time.Millisecond
-	patience      = 3 // how many times the wait a round that no new accusation hurries lasts
+	patience      = 3 // factor for the wait of a round without a new accusation
 )
 
 // nonce is a challenge that may still be answered.
 type nonce struct {
 	value  [16]byte
 	serial uint64
-	half   fault.Half // who was asked; 0: either
+	half   fault.Half // the challenged half; 0: either
 	sent   time.Time
 }
 
-// mark is a point in a node's history: when it was, and what had been asked until then.
+// mark is a point in a node's history: its time, and the newest challenge sent by then.
 type mark struct {
 	serial uint64
 	at     instant
@@ -31,16 +31,15 @@ type mark struct {
 
 func (m *Machine) mark(now time.Time) mark { return mark{serial: m.serial, at: m.clock.instant(now)} }
 
-// proven says that the half has lived after the mark: it answered a challenge that was sent after
-// it, or was heard to have booted again. A first report ever is no new boot. A boot that is heard in the very
-// moment of the mark counts: which of the two came first, nobody can say.
+// proven reports whether the half has lived after the mark: it answered a later challenge, or it booted again. A half's
+// first report is no new boot. A boot at the very time of the mark counts, because their order is unknown.
 func (n *node) proven(h fault.Half, since mark) bool {
 	v := n.voice(h)
 	return v.answered > since.serial || v.booted >= since.at
 }
 
-// round is a question put to a node or to one of its halves because of an accusation, and put
-// again until it is answered, judged, or the accusation is withdrawn:
+// round is the challenging of a node or of one of its halves because of an accusation. Challenges repeat until an
+// answer, a verdict, or the withdrawal of the accusation:
 //
 //	         accused                        answered
 //	closed ───────────► open, unanswered ─────────────► open, answered
@@ -51,32 +50,32 @@ func (n *node) proven(h fault.Half, since mark) bool {
 //	   └───────────── accusation withdrawn ────────────────────────┘
 type round struct {
 	open  bool
-	since mark      // an answer counts when what it answers was asked after this
-	start time.Time // when it was first asked
-	next  time.Time // when to ask again
-	due   time.Time // by when an answer is to have come; a verdict may fall when all that came by then is known
-	waits int       // how many times the wait for an answer, in due
-	sent  int       // by all rails
-	whole time.Time // when to ask by all rails again; until then straight only
-	// extended counts how often a fresh report of the accused began the wait anew.
+	since mark      // only answers to challenges sent after this count
+	start time.Time // time of the first challenge
+	next  time.Time // when to challenge again
+	due   time.Time // deadline for an answer; a verdict may fall once all arrivals up to then are processed
+	waits int       // factor for the wait for an answer, in due
+	sent  int       // challenges by all rails
+	whole time.Time // when to challenge by all rails again; until then straight only
+	// extended counts how often a fresh report of the accused restarted the wait.
 	extended int
-	// checked says that a quorum against an answer was asked once more after LinkSettle.
+	// checked reports that one more challenge was sent after LinkSettle because a quorum contradicted an answer.
 	checked bool
-	// mute is when a node that was asked whether it lives had failed to answer in time; zero when it has
-	// not. Only of the round of the whole node: see doubt.go.
+	// mute is when a challenged node missed its deadline; zero when it has not. Only set in the round of the whole
+	// node: see doubt.go.
 	mute time.Time
-	owes time.Time // since when a mute node owes a sign of life
-	// shared says that neighbours are mute as well: the set is judged as a whole.
+	owes time.Time // when a mute node began to owe a sign of life
+	// shared reports that neighbours are mute as well: the set is judged as a whole.
 	shared bool
 }
 
-// roundMood is what neighbours' verdicts rest on.
+// roundMood is the part of a round that neighbours' verdicts depend on.
 type roundMood struct {
 	open, answered, shared bool
 	due, mute              time.Time
 }
 
-// answered says whether the round's question has been answered; k is 0 for the whole node.
+// answered reports whether the round's challenge has been answered; k is 0 for the whole node.
 func (n *node) answered(k fault.Half) bool {
 	r := &n.rounds[k]
 	if !r.open {
@@ -88,15 +87,15 @@ func (n *node) answered(k fault.Half) bool {
 	return n.proven(fault.HalfHost, r.since) || n.proven(fault.HalfDNP, r.since)
 }
 
-// suspicion is what is held against a node or half at present.
+// suspicion is the present case against a node or half.
 type suspicion struct {
 	latest time.Time     // when the newest accusation arrived
 	enough bool          // enough accusers for a verdict
-	wait   time.Duration // for an answer, before that verdict
-	doubt  bool          // nobody accuses it: only its neighbours are dead or mute
+	wait   time.Duration // for an answer, before the verdict
+	doubt  bool          // no accuser: only its neighbours are dead or mute
 }
 
-// ask runs the round k of the node for one step: opens it, asks, asks again, begins anew.
+// ask runs the round k of the node for one step: it opens or restarts the round, and sends and repeats its challenges.
 func (m *Machine) ask(n *node, k fault.Half, s suspicion, now time.Time) {
 	r := &m.try(n).rounds[k]
 	heard := n.heard(k)
@@ -107,15 +106,15 @@ func (m *Machine) ask(n *node, k fault.Half, s suspicion, now time.Time) {
 	case n.answered(k):
 		m.askAgain(n, k, s, now)
 	case heard.After(r.start) && r.extended < maxExtensions:
-		// It signs fresh reports, so perhaps it is only slow (faults.md 20).
+		// It still signs fresh reports, so perhaps it is only slow.
 		old := *r
 		m.begin(n, k, old.waits, s.doubt, now)
 		r.extended, r.checked = old.extended+1, old.checked
 	case s.latest.After(r.start) && !now.Before(m.caughtUp(r.due)) && (heard.After(r.start) || s.latest.Sub(r.start) > m.cfg.ChallengeSingle):
-		// What it did not answer then has nothing to do with the new accusation.
+		// The earlier challenges that it missed are unrelated to the new accusation.
 		m.begin(n, k, 1, s.doubt, now)
 	case r.sent == 0 && !now.Before(m.caughtUp(r.due)):
-		// It was asked straight alone, for want of time: nobody is condemned who was not asked by all rails.
+		// There was only time for straight challenges. No node is condemned before a challenge by all rails.
 		r.start = now
 		m.askWhole(n, k, now)
 	case s.enough && !now.Before(later(m.caughtUp(r.due), m.graceEnds())):
@@ -132,8 +131,8 @@ func (m *Machine) ask(n *node, k fault.Half, s suspicion, now time.Time) {
 	}
 }
 
-// askAgain decides whether an answered round begins anew: for a new accusation, or because the
-// accusers stand by theirs and the accused has not been heard for too long.
+// askAgain decides whether an answered round restarts: for a new accusation, or because the accusers insist and the
+// accused has been silent for too long.
 func (m *Machine) askAgain(n *node, k fault.Half, s suspicion, now time.Time) {
 	r := &m.try(n).rounds[k]
 	if s.latest.After(r.start) {
@@ -144,7 +143,7 @@ func (m *Machine) askAgain(n *node, k fault.Half, s suspicion, now time.Time) {
 		return
 	}
 	if k == 0 && !r.checked && !n.failure(fault.HalfDNP).on && !n.proven(fault.HalfDNP, r.since) {
-		// The host answered, and should by now have said that its DNP is dead. Is it still there?
+		// The host answered, and should by now have reported its DNP dead. Check that it is still alive.
 		at := r.start.Add(m.cfg.LinkSettle)
 		if !now.Before(at) {
 			m.begin(n, k, patience, s.doubt, now)
@@ -162,18 +161,18 @@ func (m *Machine) askAgain(n *node, k fault.Half, s suspicion, now time.Time) {
 	n.wakeAt(at, now)
 }
 
-// close ends the round: what was asked about is no longer said.
+// close ends the round: its accusation has been withdrawn.
 func (m *Machine) close(n *node, k fault.Half) {
 	if n.rounds[k] != (round{}) {
 		m.try(n).rounds[k] = round{}
 	}
 }
 
-// begin opens the round, or opens it anew, and asks: by all rails, and once more so within the wait, and
-// straight at short intervals as long as the wait lasts, so that lost datagrams condemn nobody: not even
-// a node whose DNP hangs, so that the torus carries nothing, and whose only interface loses a third. Who is
-// only in doubt is asked straight first, and so is everybody while the shell is behind: when many die at once, most of
-// those around them live and answer, and every rail costs them and us.
+// begin opens or restarts the round and sends its challenge. A round uses all rails twice within the wait, and sends
+// straight challenges at short intervals throughout, so that lost datagrams condemn no node. That holds even if the DNP
+// hangs, so that the torus carries nothing, and the only interface loses a third of its packets. A node that is only in
+// doubt gets a straight challenge first, and so does every node while the shell is behind. When many nodes die at once,
+// most of the nodes around them live and answer, and every rail has a cost for them and us.
 func (m *Machine) begin(n *node, k fault.Half, waits int, doubt bool, now time.Time) {
 	r := &m.try(n).rounds[k]
 	*r = round{open: true, since: m.mark(now), start: now, waits: waits, whole: m.caughtUp(now.Add(m.wait(k) / 2))}
@@ -185,7 +184,7 @@ func (m *Machine) begin(n *node, k fault.Half, waits int, doubt bool, now time.T
 	m.plan(r, k, now)
 }
 
-// repeat asks again.
+// repeat sends the round's challenge again.
 func (m *Machine) repeat(n *node, k fault.Half, now time.Time) {
 	r := &m.try(n).rounds[k]
 	switch {
@@ -201,7 +200,7 @@ func (m *Machine) repeat(n *node, k fault.Half, now time.Time) {
 	m.plan(r, k, now)
 }
 
-// askWhole asks by all rails.
+// askWhole sends the challenge by all rails.
 func (m *Machine) askWhole(n *node, k fault.Half, now time.Time) {
 	r := &m.try(n).rounds[k]
 	m.challenge(n, k, false, now)
@@ -210,7 +209,7 @@ func (m *Machine) askWhole(n *node, k fault.Half, now time.Time) {
 	m.plan(r, k, now)
 }
 
-// NotAsked says that a challenge of the last step could not be sent: it does not count.
+// NotAsked reports that a challenge of the last step could not be sent: it does not count.
 func (m *Machine) NotAsked(c Challenge) {
 	rank, ok := m.ranks[c.Node]
 	if !ok || c.Again {
@@ -222,9 +221,9 @@ func (m *Machine) NotAsked(c Challenge) {
 	}
 }
 
-// affords bounds the challenges that only repeat one, and those to nodes in doubt, each by a time until when they are
-// paid for: repeatBurst at once, and one in every repeatEvery. Each costs a signature, and when hundreds are accused
-// at once it is not their interfaces that are bad.
+// affords limits repeated challenges and challenges to nodes in doubt: repeatBurst at once, then one every repeatEvery.
+// spent is the time until which the budget is used. Each challenge costs a signature, and when hundreds of nodes are
+// accused at once, bad interfaces are not the reason.
 func affords(spent *time.Time, now time.Time) bool {
 	if *spent = later(*spent, now); spent.Sub(now) >= repeatBurst*repeatEvery {
 		return false
@@ -233,8 +232,8 @@ func affords(spent *time.Time, now time.Time) bool {
 	return true
 }
 
-// plan sets when a question is put next; zero for never. While the shell is behind, the last one may not
-// have gone yet, or its answer wait in a queue: then to ask again makes it later for all.
+// plan sets the time of the round's next challenge; zero for never. While the shell is behind, the last challenge may
+// still be queued, or its answer may be. Another challenge would then add to the delay.
 func (m *Machine) plan(r *round, k fault.Half, now time.Time) {
 	switch soon := m.caughtUp(now.Add(m.cfg.ChallengeHalf / 4)); {
 	case soon.Before(r.start.Add(time.Duration(r.waits)*m.wait(k))) && soon.Before(r.whole):
@@ -254,7 +253,7 @@ func (m *Machine) wait(k fault.Half) time.Duration {
 	return m.cfg.ChallengeHalf
 }
 
-// probe asks outside of a round, at most once in every interval.
+// probe sends a challenge outside of a round, at most one per interval.
 func (m *Machine) probe(n *node, h fault.Half, interval time.Duration, now time.Time) {
 	if !n.probed.IsZero() && now.Sub(n.probed) < interval {
 		return
@@ -263,7 +262,7 @@ func (m *Machine) probe(n *node, h fault.Half, interval time.Duration, now time.
 	m.challenge(n, h, false, now)
 }
 
-// challenge sends one; again says that it only repeats a question, straight.
+// challenge sends one challenge; again marks a straight repetition.
 func (m *Machine) challenge(n *node, h fault.Half, again bool, now time.Time) {
 	m.serial++
 	c := nonce{value: m.cfg.Nonce(), serial: m.serial, half: h, sent: now}
@@ -279,7 +278,7 @@ func (m *Machine) challenge(n *node, h fault.Half, again bool, now time.Time) {
 	m.out.Challenges = append(m.out.Challenges, ch)
 }
 
-// via returns the neighbours that may pass a challenge on, those that do not accuse the node first.
+// via returns the neighbours that may forward a challenge, those that do not accuse the node first.
 func (m *Machine) via(n *node, now time.Time) []fault.NodeID {
 	var friends, accusers []fault.NodeID
 	for _, nb := range n.neighbours {
@@ -294,8 +293,8 @@ func (m *Machine) via(n *node, now time.Time) []fault.NodeID {
 	return append(friends, accusers...)
 }
 
-// answered takes in an answer. It counts only when it echoes a challenge that is still remembered,
-// by a half of the node that was asked.
+// answered processes an answer. It counts only if it echoes a stored challenge and comes from a half that the challenge
+// addressed.
 func (m *Machine) answered(a Answered, now time.Time) {
 	rank, ok := m.ranks[a.Origin.Node]
 	if !ok || !a.Origin.Half.Valid() {
@@ -312,9 +311,9 @@ func (m *Machine) answered(a Answered, now time.Time) {
 				m.took(n, c.sent, now)
 				v.answered, v.asked = c.serial, m.clock.instant(c.sent)
 			}
-			v.heard = later(v.heard, c.sent) // it lived at least then
-			// The epoch is for reports to raise, whose jumps the inbox refuses: one absurd epoch, kept from
-			// an answer, would make every later leader deaf to the half.
+			v.heard = later(v.heard, c.sent) // it was alive at least then
+			// Only reports may raise the epoch, because the inbox rejects their jumps. One absurd epoch from an answer
+			// would make every later leader ignore the half.
 			if a.Epoch > v.epoch && v.epoch > 0 && v.met < m.clock.instant(now) {
 				v.booted = m.clock.instant(now)
 			}
@@ -325,13 +324,13 @@ func (m *Machine) answered(a Answered, now time.Time) {
 	}
 	m.touch(n)
 	for _, nb := range n.neighbours {
-		m.touch(nb.node) // their silent links may be settled by it
+		m.touch(nb.node) // the answer may settle their silent links
 	}
 	if n.inferred && !n.heard(0).After(n.inferredAt) {
 		m.probe(n, a.Origin.Half, m.cfg.ChallengeHalf, now)
 	}
 	if f := n.failure(a.Origin.Half); f.on && v.answered <= f.mark.serial {
-		// A late answer to what was asked before the verdict.
+		// A late answer to a challenge from before the verdict.
 		m.probe(n, a.Origin.Half, m.cfg.ChallengeHalf, now)
 	}
 }

@@ -2,20 +2,20 @@ package awareness
 
 import "time"
 
-// instant is a point in time as it is stored: nanoseconds after the clock's base, 0 for none. A
-// time.Time is three times as long, and a map of 100,000 nodes holds some millions of them.
+// instant is the storage form of a point in time: nanoseconds after the clock's base, 0 for none. A time.Time takes
+// three times the space, and a map of 100,000 nodes holds some millions.
 type instant int64
 
-// before is how long before a machine's start its base lies: longer than anything is old.
+// before is how long before a machine's start its base lies: longer than any age.
 const before = 100 * 365 * 24 * time.Hour
 
-// clock turns times into instants and back. Both ways go by the base's monotonic reading, so that a step of
-// the wall clock moves nothing.
+// clock converts between times and instants. Both directions use the base's monotonic reading, so that steps of the
+// wall clock have no effect.
 type clock struct{ base time.Time }
 
 func newClock(start time.Time) clock { return clock{base: start.Add(-before)} }
 
-// instant returns t as it is stored. What lies before the base counts as just after it.
+// instant converts t to its storage form. A time before the base counts as just after the base.
 func (c clock) instant(t time.Time) instant {
 	if t.IsZero() {
 		return 0
@@ -31,7 +31,7 @@ func (c clock) time(i instant) time.Time {
 	return c.base.Add(time.Duration(i))
 }
 
-// age is a duration in ms, cut off after some 49 days: what is normal need not be known to be older.
+// age is a duration in ms, limited to some 49 days: a NORMAL state needs no greater age.
 type age uint32
 
 func ageOf(d time.Duration) age {

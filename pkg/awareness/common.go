@@ -10,11 +10,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// What explains faults that nodes have in common: a failure domain, a plane, a row, a box. A candidate is
-// such an explanation; choose takes the fewest.
+// Candidate explanations for faults that nodes have in common: a failure domain, a plane, a row, a box. The function
+// choose picks the fewest.
 
-// minRow, minPlane and minBlock are the smallest that are called so. Two neighbours are a row of a 2×2×2
-// torus, and die together by chance; three of three hardly do.
+// minRow, minPlane and minBlock are the smallest sizes of a row, plane and block. Two neighbours are a row of a 2×2×2
+// torus and may well die together by chance; three of three hardly do.
 const (
 	minRow   = 3
 	minPlane = 4
@@ -30,7 +30,7 @@ type candidate struct {
 	rule    ruleName
 	members []*node // by rank
 	of      int
-	loose   bool // a connected set that fills no box, and never did
+	loose   bool // a connected set that fills no box and never did
 }
 
 // domain is a row, plane or label value; comparable.
@@ -62,7 +62,7 @@ func (m *Machine) domainsOf(n *node, f func(domain)) {
 
 func sizeAlong(d grid.Dims, axis int) int { return [3]int{d.X, d.Y, d.Z}[axis] }
 
-// widest is the larger size of the two other axes: a plane that is no larger is a row.
+// widest returns the larger size of the two other axes: a plane that is no larger is a row.
 func widest(d grid.Dims, axis int) int {
 	return max(sizeAlong(d, (axis+1)%3), sizeAlong(d, (axis+2)%3))
 }
@@ -89,7 +89,7 @@ func (m *Machine) name(d domain) string {
 	return strings.Join(parts, ",")
 }
 
-// size returns how many nodes of the map the domain has.
+// size returns the domain's number of nodes in the map.
 func (m *Machine) size(d domain) int {
 	switch {
 	case d.kind == GroupLabel:
@@ -102,7 +102,7 @@ func (m *Machine) size(d domain) int {
 	return m.sizes[d]
 }
 
-// measure counts the rows and planes of a region: only those of its nodes that it has.
+// measure counts the nodes of each row and plane that belong to the region.
 func (m *Machine) measure() {
 	if m.cfg.Foreign == nil {
 		return
@@ -122,9 +122,9 @@ func groupID(k GroupKind, name string, c fault.Cause) string {
 	return id
 }
 
-// domainCandidates returns the domains all of whose nodes have the fault. Of other faults than death, dead
-// nodes do not speak against it, so long as most have it. A group that stands goes on while more than half
-// of its domain has the fault: it does not fall to pieces when its members come back one by one.
+// domainCandidates returns the domains whose nodes all have the fault. For faults other than death, dead nodes do not
+// count against the domain as long as most nodes have the fault. A standing group continues while more than half of its
+// domain has the fault, so that it does not split up as its members recover one by one.
 func (m *Machine) domainCandidates(in, dead []*node, cause fault.Cause) []candidate {
 	members, without := map[domain][]*node{}, map[domain]int{}
 	for _, n := range in {
@@ -154,8 +154,8 @@ func (m *Machine) domainCandidates(in, dead []*node, cause fault.Cause) []candid
 	return out
 }
 
-// blockCandidates returns the connected sets of nodes with the fault that fill a box, or enclose nodes that
-// are inferred dead. A block that stands goes on while more than half of it is left.
+// blockCandidates returns the connected sets of faulty nodes that fill a box or enclose nodes inferred dead. A standing
+// block continues while more than half of it remains.
 func (m *Machine) blockCandidates(in []*node, mark marks, cause fault.Cause) []candidate {
 	seen := map[*node]bool{}
 	var sets [][]*node
@@ -179,7 +179,7 @@ func (m *Machine) blockCandidates(in []*node, mark marks, cause fault.Cause) []c
 		if old, ok := m.continues(GroupBlock, cause, set, claimed); ok {
 			c.id, c.of = old.ID, max(c.of, old.Of)
 			if 2*len(set) > old.Of {
-				filled, c.loose = true, c.loose && old.loose // it has not become another for having lost some
+				filled, c.loose = true, c.loose && old.loose // losing members does not make it another block
 			}
 			claimed[old.ID] = true
 		}
@@ -190,7 +190,7 @@ func (m *Machine) blockCandidates(in []*node, mark marks, cause fault.Cause) []c
 	return out
 }
 
-// continues returns the standing group of the kind that has most members in the set and is not claimed.
+// continues returns the unclaimed standing group of the kind with the most members in the set.
 func (m *Machine) continues(k GroupKind, cause fault.Cause, set []*node, claimed map[string]bool) (best group, ok bool) {
 	count := map[int]int{}
 	for _, n := range set {
@@ -207,8 +207,8 @@ func (m *Machine) continues(k GroupKind, cause fault.Cause, set []*node, claimed
 	return best, ok
 }
 
-// box returns the smallest box around the set, "0,0,0..9,9,9" (in a torus it may run over the end), and
-// whether the set fills it and is a block: two axes wide.
+// box returns the smallest box around the set, "0,0,0..9,9,9" (in a torus it may wrap around), and whether the set
+// fills it and is a block: two axes wide.
 func (m *Machine) box(set []*node) (name string, filled bool) {
 	var lo, hi grid.Coord
 	volume, wide := 1, 0
@@ -248,7 +248,7 @@ func arc(used []bool) (from, length int) {
 	return gapEnd, n - gap
 }
 
-// candidates returns the possible explanations of what the marked nodes have in common of one kind of fault.
+// candidates returns the possible explanations for one kind of fault that the marked nodes share.
 func (m *Machine) candidates(marked []*node, a likeness) []candidate {
 	var in, dead []*node
 	for _, n := range marked {
@@ -262,10 +262,10 @@ func (m *Machine) candidates(marked []*node, a likeness) []candidate {
 	return append(m.domainCandidates(in, dead, a.cause), m.blockCandidates(in, a.mark, a.cause)...)
 }
 
-// groupOrder is which of two explanations with as many members goes first: see choose.
+// groupOrder ranks explanations with equally many members: see choose.
 var groupOrder = map[GroupKind]int{GroupLabel: 0, GroupPlane: 1, GroupRow: 2, GroupBlock: 3}
 
-// weightier orders explanations, those that go before others first: see choose.
+// weightier orders explanations by precedence: see choose.
 func weightier(a, b candidate) int {
 	if a.loose != b.loose {
 		if a.loose {
@@ -276,9 +276,9 @@ func weightier(a, b candidate) int {
 	return cmp.Or(len(b.members)-len(a.members), groupOrder[a.kind]-groupOrder[b.kind], strings.Compare(a.id, b.id))
 }
 
-// choose takes explanations, the one with most members first, until no other explains two faults more. Of
-// equal ones a label goes before a plane, a plane before a row, a row before a box: who wired and racked the
-// machines knows more than its geometry. Sets that fill no box come last.
+// choose picks explanations, the one with most members first, until no other explains two more faults. Among equals, a
+// label precedes a plane, a plane a row, and a row a box, because labels reflect the machines' wiring and racks better
+// than geometry does. Sets that fill no box come last.
 func choose(all []candidate) []candidate {
 	slices.SortStableFunc(all, weightier)
 	covered := map[*node]bool{}
@@ -301,8 +301,8 @@ func choose(all []candidate) []candidate {
 	return out
 }
 
-// bundleCandidates returns the planes all of whose links to the next plane have FAILED: a bundle of cables,
-// or what they run through. The members are the nodes of the plane at whose positive side they are.
+// bundleCandidates returns the planes whose links to the next plane have all FAILED: a bundle of cables, or a conduit
+// that they share. The members are the nodes of the plane with the links on their positive side.
 func (m *Machine) bundleCandidates(marked []*node) []candidate {
 	members := map[domain][]*node{}
 	for _, n := range marked {
@@ -327,7 +327,7 @@ func (m *Machine) bundleCandidates(marked []*node) []candidate {
 	return out
 }
 
-// partitionCandidates returns the partitions of two nodes and more.
+// partitionCandidates returns the partitions of two or more nodes.
 func (m *Machine) partitionCandidates(parts [][]*node) []candidate {
 	claimed := map[string]bool{}
 	var out []candidate
@@ -347,7 +347,7 @@ func (m *Machine) partitionCandidates(parts [][]*node) []candidate {
 	return out
 }
 
-// standingPartitions returns those that stand: a supervisor that hears nobody does not know better.
+// standingPartitions returns the current partitions: a supervisor without any input has no better knowledge.
 func (m *Machine) standingPartitions() []candidate {
 	var out []candidate
 	for _, g := range m.common.groups {

@@ -6,13 +6,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// find says what the evidence makes of one component of the node now.
+// find derives the state of one component of the node from the current evidence.
 func (m *Machine) find(n *node, c fault.Component, now time.Time) finding {
 	if n.revoked {
 		return m.distrusted(n)
 	}
 	if h, ok := halfOf(c); ok && n.inferred && n.failure(h).on {
-		// What was found of a half stands: that the whole is inferred dead says nothing against it.
+		// An inferred death of the node does not contradict a finding about one half.
 		return m.findHalf(n, h, now)
 	}
 	switch {
@@ -38,13 +38,13 @@ func (m *Machine) find(n *node, c fault.Component, now time.Time) finding {
 	return m.findHostPart(n, c, now)
 }
 
-// ofDNP says whether the DNP half owns the component.
+// ofDNP reports whether the DNP half owns the component.
 func ofDNP(c fault.Component) bool {
 	return c == fault.ComponentDNPCore || c == fault.ComponentTemperature || c == fault.ComponentPower || c == fault.ComponentVoltage
 }
 
-// findHalf: a half is FAILED by verdict, SICK while it is accused by enough and answers, and else
-// what it says of itself, or its other half of it.
+// findHalf derives the state of a half. A verdict makes it FAILED. Enough accusations make it SICK while it answers.
+// Otherwise its own statement counts, or its other half's statement about it.
 func (m *Machine) findHalf(n *node, h fault.Half, now time.Time) finding {
 	c := halfComponent(h)
 	if f := n.failure(h); f.on {
@@ -80,14 +80,14 @@ func (m *Machine) findHalf(n *node, h fault.Half, now time.Time) finding {
 	return m.unheard(n)
 }
 
-// told is a statement taken at its word.
+// told returns the finding that a statement expresses.
 func (m *Machine) told(r *record, c fault.Component, by fault.Origin) finding {
 	f := r.finding(r.state, c, by)
 	f.name, f.rule = ruleOwnWord, "newest word of the node's own halves"
 	return f
 }
 
-// unheard is the finding for what nobody states: its age is that of the node's last sign of life.
+// unheard returns the finding for a component without statements: its age is that of the node's last sign of life.
 func (m *Machine) unheard(n *node) finding {
 	if n.unreachable {
 		return finding{
@@ -101,8 +101,8 @@ func (m *Machine) unheard(n *node) finding {
 	}
 }
 
-// findDNPPart: the DNP's sensors and core are what the node's own halves say, unless the DNP is
-// dead: then its registers are of the past.
+// findDNPPart derives the state of the DNP's sensors and core from the statements of the node's own halves. Once the
+// DNP is dead, its registers are out of date.
 func (m *Machine) findDNPPart(n *node, c fault.Component, now time.Time) finding {
 	if f := n.failure(fault.HalfDNP); f.on {
 		out := f.finding
@@ -113,17 +113,17 @@ func (m *Machine) findDNPPart(n *node, c fault.Component, now time.Time) finding
 		return m.told(r, c, by)
 	}
 	if r := m.said(n, fault.HalfHost, c); r != nil && now.Before(m.expiry(n, fault.HalfHost)) {
-		f := m.told(r, c, n.origin(fault.HalfHost)) // its host is dead, but said so lately
+		f := m.told(r, c, n.origin(fault.HalfHost)) // its host is dead, but stated so recently
 		f.name, f.rule = ruleLastWord, "last known before its host died"
 		return f
 	}
 	return m.unheard(n)
 }
 
-// findHostPart: memory, peripherals and service network are what the node's own halves say. When
-// the host is dead, or has missed a digest (its service network may be down), what the DNPs carried
-// to the neighbours' descriptors counts as well (seed 001, Table V): two neighbours are believed,
-// one makes SICK; of the service network one is enough, as silence on the direct rail bears it out.
+// findHostPart derives the state of memory, peripherals and service network from the statements of the node's own
+// halves. If the host is dead or has missed a digest (its service network may be down), the neighbours' descriptors,
+// fed by the DNPs, count as well (seed 001, Table V): two neighbours suffice, one makes the component SICK. For the
+// service network one suffices, because silence on the direct rail confirms it.
 func (m *Machine) findHostPart(n *node, c fault.Component, now time.Time) finding {
 	own, by := m.ownWord(n, c, now)
 	dead := n.failure(fault.HalfHost).on
@@ -134,7 +134,7 @@ func (m *Machine) findHostPart(n *node, c fault.Component, now time.Time) findin
 		v := n.voice(fault.HalfHost)
 		quiet := later(v.heard, m.started).Add(m.overdue()) // a new leader has not listened for long enough
 		if c == fault.ComponentServiceNetwork {
-			// Its host may still speak by other rails: its own word comes first, if it comes soon.
+			// Its host may still report by other rails: the host's own statement has precedence if it arrives soon.
 			if t := later(later(m.clock.time(v.direct), m.started).Add(m.overdue()), d.since.Add(m.cfg.DigestPeriod)); t.Before(quiet) {
 				quiet = t
 			}
@@ -165,9 +165,9 @@ func (m *Machine) findHostPart(n *node, c fault.Component, now time.Time) findin
 	return m.unheard(n)
 }
 
-// describedFailed returns how many neighbours' descriptors call the component failed, and the
-// oldest of these statements. What the node's own halves said later than a descriptor came weighs
-// more, unless it is that the service network works, and did not come by it.
+// describedFailed returns the number of neighbours whose descriptors call the component failed, and the oldest of these
+// statements. A later statement of the node's own halves outweighs a descriptor. The exception is a statement that the
+// service network works which did not arrive over the service network.
 func (m *Machine) describedFailed(n *node, c fault.Component, now time.Time) (first *record, count int, by fault.Origin) {
 	var word time.Time
 	for _, h := range halves {
@@ -180,7 +180,7 @@ func (m *Machine) describedFailed(n *node, c fault.Component, now time.Time) (fi
 		if r == nil || r.state != fault.Failed {
 			continue
 		}
-		n.restless = true // its own halves' next word may be the later one
+		n.restless = true // the next statement of its own halves may be the later one
 		if !r.since.After(word) {
 			continue
 		}

@@ -11,38 +11,37 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Config is what a machine needs to know. The periods are those of the cluster's preset.
+// Config is the configuration of a machine. The periods are those of the cluster's preset.
 type Config struct {
 	Dims grid.Dims
 	IDs  map[grid.Coord]fault.NodeID // every node of the torus, or of the region: see Foreign
-	// Foreign names those of IDs that belong to other regions and border on this one. They bear witness and
-	// pass challenges on, but are never judged and have no place in the map. If it is not nil, IDs may leave
-	// coordinates out: those of other regions that do not border on this one. nil: the torus is one region.
+	// Foreign holds the nodes in IDs that belong to other regions and border on this one. They are witnesses and
+	// forward challenges, but are never judged and have no place in the map. If it is not nil, IDs may omit
+	// coordinates: those of other regions that do not border on this one. nil: the torus is one region.
 	Foreign map[fault.NodeID]bool
 	// Supervisor is this replica's id, for evidence that it gathers itself.
 	Supervisor string
 
-	// How long a challenge may stay unanswered before the verdict: on a whole node, on one half, on a
-	// whole node by fewer live witnesses than the quorum.
+	// Time limits for an answer to a challenge before the verdict: on a whole node, on one half, and on a whole node
+	// with fewer live witnesses than the quorum.
 	ChallengeNode, ChallengeHalf, ChallengeSingle time.Duration
-	// A half that has not been heard for DigestMisses times DigestPeriod leaves what rests on its
-	// word UNKNOWN.
+	// After DigestMisses times DigestPeriod without a report from a half, states that depend on its statements become
+	// UNKNOWN.
 	DigestPeriod time.Duration
 	DigestMisses int
 	// Grace is how long a new leader gathers evidence before any new FAILED; one DigestPeriod.
 	Grace time.Duration
-	// HalfBound is the promised time to know a dead half. LinkSettle is how long a silent link waits
-	// to be explained by its peer's death; 0 for HalfBound.
+	// HalfBound is the guaranteed detection time for a dead half. LinkSettle is how long a silent link waits for its
+	// peer's death to explain it; 0 for HalfBound.
 	HalfBound, LinkSettle time.Duration
-	// HoldOff is how far apart at least the changes of a flapping component are; 0 for no limit. A
-	// component flaps when it would change for the third time within HoldOff. Halves and nodes are
-	// never held back.
+	// HoldOff is the minimum time between changes of a flapping component; 0 for no limit. A component flaps from its
+	// third change within HoldOff. Halves and nodes are never delayed.
 	HoldOff time.Duration
-	// Horizon is how far ahead a trend towards a threshold is warned of; 0 for no foresight.
+	// Horizon is how far ahead the machine warns of a trend towards a threshold; 0 disables trend warnings.
 	Horizon time.Duration
-	// Labels of nodes, by key; nodes without any may be left out. DomainLabels are the keys whose
-	// values are failure domains, e.g. rack, switch, power: nodes that share a value do not confirm one
-	// another's accusations, and when all of them have the same fault one group fault stands above it.
+	// Labels of nodes, by key; nodes without labels may be omitted. DomainLabels are the keys whose values are failure
+	// domains, e.g. rack, switch, power. Nodes that share a value do not confirm one another's accusations. When all of
+	// them have the same fault, they form one group fault.
 	Labels       map[fault.NodeID]map[string]string
 	DomainLabels []string
 	// Nonce returns 16 fresh random bytes; injected, so that the machine itself is deterministic.
@@ -126,7 +125,7 @@ func (c Config) validateIDs() []error {
 	return errs
 }
 
-// validateForeign checks a region; seen are the nodes that lie in the torus, own of them are the region's.
+// validateForeign checks a region. seen holds the nodes in the torus; own counts those of the region.
 func (c Config) validateForeign(seen map[fault.NodeID]grid.Coord, own int) []error {
 	var errs []error
 	for _, id := range slices.Sorted(maps.Keys(c.Foreign)) {
@@ -166,6 +165,5 @@ func (c Config) validateLabels() []error {
 	return errs
 }
 
-// Quorum returns how many of a node's distinct neighbours must accuse it: ⌊degree/2⌋+1 and never
-// fewer than 2.
+// Quorum returns the number of distinct neighbours that must accuse a node: ⌊degree/2⌋+1 and never fewer than 2.
 func Quorum(degree int) int { return max(2, degree/2+1) }

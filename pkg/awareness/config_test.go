@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// TestConfigRefused: every bad field is named, all at once.
+// TestConfigRefused checks that every bad field is named, all at once.
 func TestConfigRefused(t *testing.T) {
 	good := testConfig(grid.Dims{X: 2, Y: 2, Z: 1})
 	if err := good.Validate(); err != nil {
@@ -73,8 +73,8 @@ func TestRestoreRefused(t *testing.T) {
 	}
 }
 
-// TestRestoreIsExact: the map of a cluster with every kind of fault comes back as it was, also when
-// the store kept no causes of components, and the first steps of the new leader change nothing.
+// TestRestoreIsExact checks that the map of a cluster with every kind of fault is restored unchanged, even if the store
+// kept no causes of components, and that the first steps of the new leader change nothing.
 func TestRestoreIsExact(t *testing.T) {
 	w := startedWorld(t, grid.Dims{X: 3, Y: 3, Z: 1})
 	for _, h := range halves {
@@ -122,7 +122,7 @@ func TestRestoreIsExact(t *testing.T) {
 		d.Report.ID.Epoch--
 		m.Step(w.now, Evidence{d})
 	}
-	// Heard by nobody, all that was not found dead is unknown in the end.
+	// Without any reports, everything except FAILED halves and nodes becomes UNKNOWN in the end.
 	m.Step(w.now.Add(m.window()), Tick{})
 	for _, n := range m.Nodes() {
 		switch n.ID {

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// domains are the failure domains: what the nodes have in common besides the torus.
+// domains are the failure domains: properties that nodes share, independent of the torus.
 type domains struct {
 	keys   []string
 	values [][]string // by key; index 0 stands for no value
-	sizes  [][]int    // how many nodes of the map have the value
+	sizes  [][]int    // number of nodes in the map with the value
 	of     [][]int32  // by key and rank: index of the value
 }
 
-// newDomains reads the labels. Only the keys that nodes have a value for take space.
+// newDomains reads the labels. It stores only keys for which nodes have a value.
 func newDomains(cfg Config, nodes []*node) domains {
 	var d domains
 	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n *node) bool { return n == nil })
@@ -42,8 +42,8 @@ func newDomains(cfg Config, nodes []*node) domains {
 	return d
 }
 
-// labelled forms the failure domains anew. What is held against a node may be the word of one domain now, or of
-// several; and faults may have another domain in common.
+// labelled rebuilds the failure domains. Accusations against a node may now come from one domain or from several, and
+// faults may have another domain in common.
 func (m *Machine) labelled(l Labelled, now time.Time) {
 	m.cfg.Labels, m.cfg.DomainLabels = l.Labels, l.DomainLabels
 	m.domains = newDomains(m.cfg, m.nodes)
@@ -53,7 +53,7 @@ func (m *Machine) labelled(l Labelled, now time.Time) {
 			m.touch(n)
 		}
 	}
-	if c := &m.common; c.look.IsZero() { // else it is looked for soon
+	if c := &m.common; c.look.IsZero() { // else a search is due soon
 		c.first, c.look = now, later(now, m.graceEnds())
 	}
 }
@@ -61,9 +61,9 @@ func (m *Machine) labelled(l Labelled, now time.Time) {
 // name returns "rack=r7".
 func (d *domains) name(key int, value int32) string { return d.keys[key] + "=" + d.values[key][value] }
 
-// shared returns a failure domain that all the accusers are in, but not all neighbours of the accused:
-// what they say with one voice may be the domain's fault. A domain of all neighbours says nothing, as
-// nobody outside could ever confirm.
+// shared returns a failure domain that contains all accusers, but not all neighbours of the accused: their common
+// accusation may be the domain's fault. A domain of all neighbours is ignored, because no outsider could ever confirm
+// the accusation.
 func (d *domains) shared(n *node, by []*node) (key int, value int32, ok bool) {
 	if len(by) == 0 {
 		return 0, 0, false
@@ -81,9 +81,9 @@ func (d *domains) shared(n *node, by []*node) (key int, value int32, ok bool) {
 	return 0, 0, false
 }
 
-// verdict says whether the votes allow a verdict, whether it would be single-witness, and for which domain's
-// sake: accusers that are all in one failure domain are one witness, whom no live witness outside of it
-// may contradict. Where witnesses are mute, only a quorum is judged here: see judgeMutes for the others.
+// verdict reports whether the votes allow a verdict, whether it would be single-witness, and the domain that makes it
+// so. Accusers in a single failure domain count as one witness, and a live witness outside of the domain may contradict
+// them. If witnesses are mute, only a quorum counts here: see judgeMutes for the other cases.
 func (m *Machine) verdict(n *node, v votes, now time.Time) (ok, single bool, domain string) {
 	ok, single = enough(v.cast, v.live, len(n.neighbours))
 	if single && v.mute > 0 {

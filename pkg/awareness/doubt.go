@@ -8,32 +8,33 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// When many neighbours die at once, most of those that could accuse a node are dead themselves, and of
-// the nodes inside nobody says anything at all. So doubt spreads: a node that is asked whether it lives and
-// does not answer in time is *mute*, and everybody around it is asked in turn, the accusers as well. What
-// answers is a live witness; what does not is mute, and no witness. The spreading ends at the live ones.
+// When many neighbours die at once, most potential accusers of a node are dead themselves, and the nodes
+// inside have no accusers at all. So doubt spreads: a node that does not answer a challenge in time is *mute*,
+// and all nodes around it are challenged in turn, the accusers as well. A node that answers is a live witness.
+// A node that does not is mute, and no witness. The spreading ends at the live nodes.
 //
 //	asked ──no answer in time──► mute ──all around are dead, mute or accuse──► FAILED (seen from outside)
 //	  ▲                           │                                            or inferred (seen by nobody)
 //	  └── a neighbour is mute     └──any sign of life──► no longer mute
 //
-// A connected set of mute nodes is judged as a whole: when the live witnesses around it hear nothing, have
-// themselves answered since (else it is this supervisor that is not heard), and ChallengeSingle is over. Where living neighbours
-// still hear one of them, the silence may be that of the ways to them: nobody is condemned, unless there are so many accusers for
-// each that it rather lies, or does not look. Whom it hears is not condemned even then.
+// A connected set of mute nodes is judged as a whole. The verdict falls when the live witnesses around it hear
+// nothing, have themselves answered since (otherwise this supervisor may be cut off), and ChallengeSingle is over.
+// If live neighbours still hear a node of the set, the paths to the set may be at fault, and no node is condemned.
+// The exception is a set with so many accusers per such neighbour that the neighbour probably lies or does not
+// look. Even then, the nodes that it hears are not condemned.
 
-// standing is how a node stands in the groups of those that share its fate.
+// standing is a node's membership in groups of nodes with the same fate.
 type standing struct {
-	inferred    bool // no sign of life, enclosed by the dead
-	unreachable bool // no living way leads there
+	inferred    bool // no sign of life, enclosed by dead nodes
+	unreachable bool // no live path leads to it
 	marks       marks
 	inferredAt  time.Time
 }
 
-// doubted returns since when a node owes a sign of life because of a neighbour that is dead or mute; zero
-// when it does not. Who accuses a dead neighbour has noticed, and lives.
+// doubted returns since when a node owes a sign of life because a neighbour is dead or mute; zero when it does not. A
+// node that accuses a dead neighbour has noticed the death, so it lives.
 //
-// Who is UNKNOWN and was never heard by this leader owes nothing: there is nothing to be lost.
+// A node that is UNKNOWN and that this leader has never heard owes nothing: it has no state to lose.
 func (m *Machine) doubted(n *node, now time.Time) time.Time {
 	var since time.Time
 	if n.heard(0).IsZero() && n.components[fault.ComponentNode].state == fault.Unknown {
@@ -54,7 +55,7 @@ func (m *Machine) doubted(n *node, now time.Time) time.Time {
 		if at.IsZero() || !life.Before(at) || p.dead.on && m.hearsNothing(p.neighbours[nb.index], now) {
 			continue
 		}
-		if p.dead.on { // its own word may be on its way: it need not have noticed as soon as the others
+		if p.dead.on { // its own accusation may be on its way: the node need not have noticed as soon as the others
 			if notices := m.deadline(at, m.cfg.ChallengeNode); now.Before(notices) {
 				m.wakeWhenDue(n, notices, now)
 				continue
@@ -69,8 +70,8 @@ func (m *Machine) doubted(n *node, now time.Time) time.Time {
 	return since
 }
 
-// putsOff says whether a node that is only in doubt is not asked yet: while the shell is behind, doubt spreads no
-// faster than it can ask, for those that live are many, and their answers would make it later still.
+// putsOff reports whether the challenge to a node that is only in doubt must wait. While the shell is behind, doubt
+// spreads no faster than challenges can go out: the live nodes are many, and their answers would add to the delay.
 func (m *Machine) putsOff(n *node, now time.Time) bool {
 	if !m.isBehind(now) || affords(&m.doubts, now) {
 		return false
@@ -79,12 +80,12 @@ func (m *Machine) putsOff(n *node, now time.Time) bool {
 	return true
 }
 
-// answeredAt returns when the newest challenge was sent that the node has answered.
+// answeredAt returns when the newest challenge that the node has answered was sent.
 func (m *Machine) answeredAt(n *node) time.Time {
 	return m.clock.time(max(n.voices[0].asked, n.voices[1].asked))
 }
 
-// speakAgain notes that a mute node has been heard again.
+// speakAgain records a sign of life from a mute node.
 func (m *Machine) speakAgain(n *node, now time.Time) {
 	r := &n.rounds[0]
 	if r.mute.IsZero() || !n.answered(0) && !n.heard(0).After(r.owes) {
@@ -94,15 +95,15 @@ func (m *Machine) speakAgain(n *node, now time.Time) {
 	m.try(n).spoke = now
 }
 
-// stayMute keeps a mute node mute when it is asked anew because of another accusation: to be accused again is
-// no sign of life, and makes nobody a witness. Those around it are asked anew as well.
+// stayMute keeps a mute node mute when another accusation restarts its round: a new accusation is no sign of life and
+// makes the node no witness. The nodes around it are challenged again as well.
 func (m *Machine) stayMute(n *node, before round) {
 	if r := &m.try(n).rounds[0]; !before.mute.IsZero() && r.mute.IsZero() {
 		r.mute, r.owes = r.start, before.owes
 	}
 }
 
-// turnMute notes that a node has not answered in time; around says how many of its neighbours are mute.
+// turnMute marks a node that missed its deadline as mute; around is the number of its mute neighbours.
 func (m *Machine) turnMute(n *node, around int, now time.Time) {
 	r := &n.rounds[0]
 	if !r.open || n.answered(0) || n.heard(0).After(r.start) {
@@ -116,7 +117,7 @@ func (m *Machine) turnMute(n *node, around int, now time.Time) {
 	m.wakeWhenDue(n, due, now)
 }
 
-// noteMute keeps the list of the mute nodes that are not judged yet.
+// noteMute maintains the list of mute nodes without a judgement.
 func (m *Machine) noteMute(n *node, now time.Time) {
 	if n.inferred && n.heard(0).After(n.inferredAt) {
 		n.inferred = false
@@ -158,14 +159,15 @@ func (m *Machine) judgeMutes(now time.Time) {
 	m.common.judge = again
 }
 
-// judged returns until when silence towards a mute node waits for the verdict on the set that it belongs to.
-// The set is ready when ChallengeSingle is over for the one of it that was asked last: there is as long again
-// for that. A set that is not condemned by then is heard by somebody, and the silence may be that of the links.
+// judged returns until when silence towards a mute node waits for the verdict on the node's set. The set is ready when
+// ChallengeSingle is over for its last challenged node, which gets the full time. If the set is not condemned by then,
+// some node hears it, and the links may cause the silence.
 func (m *Machine) judged(r *round) time.Time {
 	return m.deadline(r.start, 2*time.Duration(r.waits)*m.cfg.ChallengeSingle)
 }
 
-// alone says that only one of the set is mute, and among the witnesses around it nobody: then its votes decide.
+// alone reports whether only one node of the set is mute and none of the witnesses around it is: then the votes on that
+// node decide.
 func (m *Machine) alone(set []*node, now time.Time) bool {
 	var one *node
 	for _, n := range set {
@@ -184,7 +186,7 @@ func (m *Machine) alone(set []*node, now time.Time) bool {
 	return v.live > 0 && v.mute == 0
 }
 
-// connected returns the nodes that belong, and hang together with n over links, in the order found.
+// connected returns the nodes that belong and are connected to n over links, in the order found.
 func connected(n *node, seen map[*node]bool, belongs func(*node) bool) []*node {
 	set := []*node{n}
 	seen[n] = true
@@ -199,8 +201,8 @@ func connected(n *node, seen map[*node]bool, belongs func(*node) bool) []*node {
 	return set
 }
 
-// encloses says whether all around a set of mute and dead nodes is silent or accuses, and from when on it
-// may be condemned.
+// encloses reports whether all nodes around a set of mute and dead nodes are silent or accuse it, and when the set may
+// be condemned.
 func (m *Machine) encloses(set []*node, now time.Time) (ready time.Time, ok bool) {
 	accused := false
 	accusers, dissenters := map[*node]bool{}, map[*node]bool{}
@@ -218,7 +220,7 @@ func (m *Machine) encloses(set []*node, now time.Time) (ready time.Time, ok bool
 			switch w := nb.node; {
 			case slices.Contains(v.by, w):
 				if accusers[w] = true; !w.foreign && m.answeredAt(w).Before(r.mute) {
-					return time.Time{}, false // it has been asked
+					return time.Time{}, false // already challenged
 				}
 			case w.rounds[0].mute.IsZero() && m.witness(w, now):
 				dissenters[w] = true
@@ -226,7 +228,7 @@ func (m *Machine) encloses(set []*node, now time.Time) (ready time.Time, ok bool
 				continue
 			}
 			if nb.node.heard(0).Before(r.mute) {
-				return time.Time{}, false // it has been asked
+				return time.Time{}, false // already challenged
 			}
 		}
 		if v.cast > 0 {
@@ -240,10 +242,10 @@ func (m *Machine) encloses(set []*node, now time.Time) (ready time.Time, ok bool
 	return ready, accused
 }
 
-// outvotes is how many accusers it takes for each neighbour that still hears one of a silent set.
+// outvotes is the number of accusers that outweigh one neighbour which still hears a node of a silent set.
 const outvotes = 8
 
-// owed says whether a neighbour of whom nothing is heard has not been given the time to answer yet.
+// owed reports whether a neighbour without a sign of life still has time to answer.
 func (m *Machine) owed(n *node, now time.Time) bool {
 	for _, nb := range n.neighbours {
 		p := nb.node
@@ -255,8 +257,8 @@ func (m *Machine) owed(n *node, now time.Time) bool {
 	return false
 }
 
-// condemn is the verdict on a set of mute nodes: those that a live witness accuses are FAILED, the
-// others inferred dead.
+// condemn issues the verdict on a set of mute nodes: nodes that a live witness accuses are FAILED, the others inferred
+// dead.
 func (m *Machine) condemn(set []*node, now time.Time) {
 	type vote struct {
 		n *node
@@ -277,7 +279,7 @@ func (m *Machine) condemn(set []*node, now time.Time) {
 		}
 		accused = append(accused, vote{n, v})
 	}
-	for _, a := range accused { // after all have been counted: a verdict changes who is a witness
+	for _, a := range accused { // after the count: a verdict changes the set of witnesses
 		m.becomeDead(a.n, finding{
 			state: fault.Failed, cause: fault.CauseNode, kind: fault.KindVotes, path: a.decides.path, single: true, name: ruleEnclosed,
 			began: later(a.decides.began, a.n.heard(0)),
@@ -293,7 +295,7 @@ func (m *Machine) condemn(set []*node, now time.Time) {
 	}
 }
 
-// becomeInferred marks a node that nobody living can see as inferred dead.
+// becomeInferred marks a node as inferred dead because no live witness can see it.
 func (m *Machine) becomeInferred(n *node, now time.Time) {
 	n.inferred, n.inferredAt = true, now
 }

@@ -19,10 +19,10 @@ type record struct {
 	said  time.Time // when the report was made, by the hops' clocks
 	came  time.Time // when it arrived here
 	began time.Time // when the state began, by the observer's and the hops' clocks
-	since time.Time // when this state first arrived here: restating does not move it
+	since time.Time // first arrival of this state here; restating does not move it
 }
 
-// stamp is a report's place in what its half says.
+// stamp is a report's position in its half's sequence.
 type stamp struct {
 	epoch fault.Epoch
 	seq   fault.Seq
@@ -34,19 +34,19 @@ func (p stamp) newer(than stamp) bool {
 	return p.epoch > than.epoch || (p.epoch == than.epoch && p.seq > than.seq)
 }
 
-// silent says that the observer hears no authentic frame on the link.
+// silent reports whether the observer hears no authentic frame on the link.
 func (r *record) silent() bool {
 	return r != nil && r.state == fault.Failed && r.kind == fault.KindSilence
 }
 
-// restarting says whether it is of a link whose far end's DNP half has announced that it is being
-// restarted: the one thing that a descriptor can say of a link.
+// restarting reports whether the record marks a link whose far DNP half has announced its restart. It is the only
+// statement about a link that a descriptor can contain.
 func (r *record) restarting() bool {
 	return r != nil && r.state == fault.Sick && r.kind == fault.KindDescriptor
 }
 
-// described are the components on which a neighbour has a word: those of the remote fault
-// descriptor (seed 001, Table V) and the host itself.
+// described are the components that a neighbour can report on: those of the remote fault descriptor (seed 001, Table V)
+// and the host itself.
 var described = [...]fault.Component{
 	fault.ComponentHost, fault.ComponentServiceNetwork, fault.ComponentMemory,
 	fault.ComponentPeripheral0, fault.ComponentPeripheral1,
@@ -61,8 +61,8 @@ func describedIndex(c fault.Component) (int, bool) {
 	return 0, false
 }
 
-// slot numbers what a half can speak of: the components of its own node, then those described of each
-// distinct neighbour in the order of node.neighbours.
+// slot numbers the subjects of a half's statements: the components of its own node, then the described components of
+// each distinct neighbour in the order of node.neighbours.
 type slot uint8
 
 // maxSlots bounds slots: a neighbour in each direction. A set of slots is the bits of a uint64.
@@ -74,7 +74,7 @@ func aboutSlot(neighbour, index int) slot {
 	return slot(fault.NumComponents + neighbour*len(described) + index)
 }
 
-// about returns of which neighbour the slot is, -1 for the half's own node, and the component.
+// about returns the slot's neighbour, -1 for the half's own node, and the component.
 func (s slot) about() (neighbour int, c fault.Component) {
 	if int(s) < fault.NumComponents {
 		return -1, fault.Component(s)
@@ -93,9 +93,9 @@ func made(d fault.Delivery, now time.Time) time.Time {
 	return now
 }
 
-// wellFormed says whether the observation is one that its observer can make: of its own node
-// anything but the node as such, of a neighbour what the descriptor can say; and of an own link what the
-// neighbour has announced of its DNP half.
+// wellFormed reports whether the observer can make the observation. Of its own node it can state anything but the node
+// as such; of a neighbour, the contents of the descriptor; of an own link, the neighbour's announcements about its DNP
+// half.
 func wellFormed(about int, o fault.Observation) bool {
 	if !o.Component.Valid() || o.Component == fault.ComponentNode || !o.State.Valid() {
 		return false
@@ -110,8 +110,8 @@ func wellFormed(about int, o fault.Observation) bool {
 	return slices.Contains(ownKinds[:], o.Kind)
 }
 
-// ownKinds are the kinds of what a half may say of its own node. Gossip, votes, challenges and
-// missing digests are the supervisor's to say.
+// ownKinds are the kinds of statement that a half may make about its own node. Gossip, votes, challenges and missing
+// digests belong to the supervisor.
 var ownKinds = [...]fault.Kind{fault.KindSelf, fault.KindWatchdog, fault.KindSilence, fault.KindHandshake, fault.KindErrorRatio}
 
 func later(a, b time.Time) time.Time {

@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Explanation says in words why a component has its state, and what would change it.
+// Explanation describes why a component has its state, and what would change it.
 type Explanation struct {
 	Node      fault.NodeID
 	Component fault.Component
@@ -18,20 +18,20 @@ type Explanation struct {
 	Since     time.Time
 	Rule      string           // its short name, as in docs/awareness.md
 	Summary   string           // one sentence
-	Because   []string         // what was taken into account, the weightiest first, and what was not and why
-	Until     []string         // what would have to come for the state to change
+	Because   []string         // the evidence, weightiest first, and the evidence disregarded, with reasons
+	Until     []string         // the events that would change the state
 	Evidence  []EvidenceStatus // newest first
 }
 
-// Explain explains one component of a node, or with fault.ComponentNode the node; false when the
-// torus has no such node, or the node no such component. Ages are those of the last step.
+// Explain explains one component of a node, or the node itself (fault.ComponentNode). It returns false if the torus has
+// no such node, or the node no such component. Ages are those of the last step.
 func (m *Machine) Explain(id fault.NodeID, c fault.Component) (Explanation, bool) {
 	rank, ok := m.ranks[id]
 	if !ok || !c.Valid() || m.nodes[rank].foreign || !m.nodes[rank].has(c) {
 		return Explanation{}, false
 	}
 	n := m.nodes[rank]
-	next, restless := n.next, n.restless // to look is not to be asked to look again
+	next, restless := n.next, n.restless // reading the state must not schedule another look
 	defer func() { n.next, n.restless = next, restless }()
 	m.look()
 	x := explainer{Machine: m, n: n, c: c, p: &n.components[c]}
@@ -46,7 +46,7 @@ func (m *Machine) Explain(id fault.NodeID, c fault.Component) (Explanation, bool
 	}, true
 }
 
-// explainer gathers what there is to say of one component.
+// explainer collects the explanation of one component.
 type explainer struct {
 	*Machine
 	n     *node
@@ -57,9 +57,9 @@ type explainer struct {
 	lines []string
 }
 
-// bears returns what the state rests on now. That may be another thing than what led to it: what a host said lately becomes its
-// last word, and what was committed by another leader is said anew. Where the state stands though the evidence says otherwise
-// by now (it is not settled yet, or it flaps), it is what led there.
+// bears returns the finding that supports the state now. It may differ from the one that led to the state: a host's
+// recent statement becomes its last word, and a new leader restates a committed state. If the evidence now contradicts
+// the state (because it is not settled yet, or flaps), bears returns the original finding.
 func (x *explainer) bears() (finding, ruleName) {
 	if !x.p.restored {
 		if f := x.findAny(x.n, x.c, x.now); !f.keep && f.state == x.p.state && f.cause == x.p.cause && f.name != 0 {
@@ -73,7 +73,7 @@ func (x *explainer) say(format string, args ...any) {
 	x.lines = append(x.lines, fmt.Sprintf(format, args...))
 }
 
-// roughly says a duration as exactly as anybody wants to read it.
+// roughly formats a duration with a precision that suits a reader.
 func roughly(d time.Duration) string {
 	switch {
 	case d < time.Second:
@@ -84,7 +84,7 @@ func roughly(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
-// ago says how long before the last step t was.
+// ago formats the time between t and the last step.
 func (x *explainer) ago(t time.Time) string {
 	if t.IsZero() {
 		return "never"
@@ -115,7 +115,7 @@ func (x *explainer) because() []string {
 	return x.lines
 }
 
-// restarts says which announced restarts keep the state.
+// restarts lists the announced restarts that keep the state.
 func (x *explainer) restarts() {
 	nodes := []*node{x.n}
 	if d, link := x.c.LinkDirection(); link && x.n.peers[d.Index()] != nil {
@@ -163,7 +163,7 @@ func (x *explainer) ofNode() {
 	x.asked(0)
 }
 
-// badLinks counts the node's links that have failed as links, to distinct neighbours.
+// badLinks counts the distinct neighbours without a working link to the node.
 func badLinks(n *node) int {
 	bad := 0
 	for _, nb := range n.neighbours {
@@ -174,7 +174,7 @@ func badLinks(n *node) int {
 	return bad
 }
 
-// verdicts says which verdicts stand.
+// verdicts lists the standing verdicts.
 func (x *explainer) verdicts() {
 	if d := &x.n.dead; d.on {
 		x.say("the verdict on the whole node fell %s: %s", x.ago(d.at), d.rule)
@@ -195,14 +195,14 @@ func (x *explainer) verdicts() {
 	x.back()
 }
 
-// back says that the DNP is coming back.
+// back reports that the DNP is coming back.
 func (x *explainer) back() {
 	if f := x.n.failure(fault.HalfDNP); f.on && !f.proven.IsZero() {
 		x.say("its dnp half showed a sign of life %s; its neighbours do not hear it yet", x.ago(f.proven))
 	}
 }
 
-// life says when the halves were heard.
+// life reports the halves' newest signs of life.
 func (x *explainer) life() {
 	for _, h := range halves {
 		v := x.n.voice(h)
@@ -220,7 +220,7 @@ func (x *explainer) life() {
 	}
 }
 
-// neighbours says how each of the neighbours stands towards the node, and what that comes to.
+// neighbours lists each neighbour's position towards the node, and the resulting vote.
 func (x *explainer) neighbours() {
 	var accuse, hear, out []string
 	v := x.count(x.n, x.n.rounds[0].start, x.forgiven(x.n, x.now, halves[:]...), x.now)
@@ -270,7 +270,7 @@ func contains(nodes []*node, n *node) bool {
 	return slices.Contains(nodes, n)
 }
 
-// asked says what has become of the question that is open.
+// asked reports the progress of the open challenge.
 func (x *explainer) asked(k fault.Half) {
 	r := &x.n.rounds[k]
 	switch {
@@ -306,8 +306,8 @@ func (x *explainer) ofHalf(h fault.Half) {
 	}
 }
 
-// waits says that the verdict which the state rests on is only waiting for the links of a DNP that has shown a sign of
-// life, and for how long; "" when it is not.
+// waits returns a note if the verdict behind the state only waits for the links of a DNP that has shown a sign of life,
+// with the remaining time; "" otherwise.
 func (x *explainer) waits() string {
 	n, then := x.n, "then the verdict is lifted"
 	d, link := x.c.LinkDirection()
@@ -364,7 +364,7 @@ func worse(n, p *node, first bool) *node {
 	return p
 }
 
-// ends says whether the node itself is in no state to speak.
+// ends reports whether the node itself is unable to make statements.
 func (x *explainer) ends() {
 	switch {
 	case x.n.dead.on:
@@ -378,7 +378,7 @@ func (x *explainer) ends() {
 	}
 }
 
-// word says what the halves of a node state of one of its components.
+// word lists the statements of a node's halves about one of its components.
 func (x *explainer) word(who string, n *node, c fault.Component) {
 	best, by := x.ownWord(n, c, x.now)
 	for _, h := range halves {
@@ -419,7 +419,7 @@ func (x *explainer) ofPart() {
 	}
 }
 
-// measured says what was last read of the component, and its threshold.
+// measured reports the component's last reading and its threshold.
 func (x *explainer) measured() {
 	if x.cfg.Horizon == 0 {
 		return
@@ -438,7 +438,7 @@ func (x *explainer) measured() {
 	}
 }
 
-// until says what would change the state, by the rule that led to it.
+// until lists the events that would change the state, by the rule behind it.
 func (x *explainer) until() []string {
 	window := x.window()
 	if x.c == fault.ComponentNode && x.p.state == fault.Sick {
@@ -449,7 +449,7 @@ func (x *explainer) until() []string {
 		return []string{w}
 	}
 	if h, half := halfOf(x.c); x.rule == ruleRestored && (half && x.n.failure(h).on || x.c == fault.ComponentNode && x.n.dead.on) {
-		x.rule = ruleQuorum // or whatever it was: a verdict is a verdict
+		x.rule = ruleQuorum // any rule of a verdict: they all end in the same way
 	}
 	switch x.rule {
 	case ruleQuorum, ruleSingle, ruleEnclosed, ruleBothHalves, ruleWatchdog, ruleDescriptors:

@@ -9,15 +9,15 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// GroupExplanation says in words why a group fault stands, and what would change it.
+// GroupExplanation describes why a group fault stands, and what would change it.
 type GroupExplanation struct {
 	GroupStatus
 	Summary string   // one sentence
-	Because []string // who counts as a member and why, who of its place does not, and why it is this group and no other
-	Until   []string // what would have to come for it to change
+	Because []string // the members, the place's other nodes, why this group and no other
+	Until   []string // the events that would change it
 }
 
-// ExplainGroup explains a group fault; false when none of that id stands. Ages are those of the last step.
+// ExplainGroup explains a group fault; false if no group with that id stands. Ages are those of the last step.
 func (m *Machine) ExplainGroup(id string) (GroupExplanation, bool) {
 	g, ok := m.group(id)
 	if !ok {
@@ -31,20 +31,20 @@ func (m *Machine) ExplainGroup(id string) (GroupExplanation, bool) {
 	return GroupExplanation{GroupStatus: g.GroupStatus, Summary: x.summary(), Because: x.because(), Until: x.until()}, true
 }
 
-// groupExplainer gathers what there is to say of one group fault.
+// groupExplainer collects the explanation of one group fault.
 type groupExplainer struct {
 	explainer
 	g      group
 	member map[*node]bool
 }
 
-// place is where the group is, in words: "rack=r1", "X=3", "Y=1,Z=2", "0,0,0..9,9,9".
+// place returns the group's location: "rack=r1", "X=3", "Y=1,Z=2", "0,0,0..9,9,9".
 func (x *groupExplainer) place() string {
 	_, name, _ := strings.Cut(x.g.ID, "/")
 	return strings.TrimSuffix(name, "/"+x.g.Cause.String())
 }
 
-// fate is what the members have in common, in words.
+// fate describes the fault that the members share.
 func (x *groupExplainer) fate() string {
 	switch x.g.Cause {
 	case fault.CauseNode:
@@ -91,7 +91,7 @@ func (x *groupExplainer) because() []string {
 	return x.lines
 }
 
-// counted says who is a member, by what is known of each.
+// counted lists the members with the evidence on each.
 func (x *groupExplainer) counted() {
 	x.list("counted", x.g.members, func(n *node) string {
 		if x.g.Cause == fault.CauseNode || x.g.Cause == fault.CauseNone {
@@ -109,12 +109,12 @@ func (x *groupExplainer) counted() {
 	})
 }
 
-// axis is that along which the links of a bundle lie.
+// axis returns the axis of a bundle's links.
 func (x *groupExplainer) axis() int {
 	return max(0, slices.Index(axes[:], x.place()[:1]))
 }
 
-// how is the state of a component, and the rule.
+// how returns the state of a component, and the rule.
 func (x *groupExplainer) how(n *node, c fault.Component) string {
 	p := &n.components[c]
 	switch {
@@ -126,7 +126,7 @@ func (x *groupExplainer) how(n *node, c fault.Component) string {
 	return fmt.Sprintf("%s, %s", p.state, p.rule)
 }
 
-// spared says which nodes of the place are no members.
+// spared lists the nodes of the place that are not members.
 func (x *groupExplainer) spared() {
 	place := slices.DeleteFunc(x.nodesOf(), func(n *node) bool { return x.member[n] })
 	x.list("not counted", place, func(n *node) string {
@@ -142,7 +142,7 @@ func (x *groupExplainer) spared() {
 	})
 }
 
-// nodesOf returns all nodes of the map where the group is, members or not, by rank.
+// nodesOf returns all nodes of the map at the group's place, members or not, by rank.
 func (x *groupExplainer) nodesOf() []*node {
 	if x.g.Kind == GroupPartition {
 		return nil
@@ -157,7 +157,7 @@ func (x *groupExplainer) nodesOf() []*node {
 		}
 	})
 	if is.kind == 0 {
-		return nil // the labels are others now
+		return nil // the labels have changed
 	}
 	var out []*node
 	for _, n := range x.own {
@@ -170,7 +170,7 @@ func (x *groupExplainer) nodesOf() []*node {
 	return out
 }
 
-// boxed returns the nodes of the box for which a block is named.
+// boxed returns the nodes of the box that gave a block its name.
 func (x *groupExplainer) boxed() []*node {
 	from, to, _ := strings.Cut(x.place(), "..")
 	lo, err := grid.ParseCoord(from)
@@ -193,7 +193,7 @@ func (x *groupExplainer) boxed() []*node {
 	})
 }
 
-// list says of nodes what is known of each, those of whom the same is known together.
+// list describes the nodes; nodes with the same description share a line.
 func (x *groupExplainer) list(what string, nodes []*node, how func(*node) string) {
 	var order []string
 	by := map[string][]fault.NodeID{}
@@ -209,7 +209,7 @@ func (x *groupExplainer) list(what string, nodes []*node, how func(*node) string
 	}
 }
 
-// several names a few nodes, and of many how many they are.
+// several lists a few nodes by name, and gives the number if there are many.
 func several(ids []fault.NodeID) string {
 	if len(ids) > 8 {
 		return fmt.Sprintf("%d nodes, %s to %s", len(ids), ids[0], ids[len(ids)-1])
@@ -217,7 +217,7 @@ func several(ids []fault.NodeID) string {
 	return join(ids)
 }
 
-// border says what lies between a partition and the living.
+// border describes the nodes and links between a partition and the live part of the torus.
 func (x *groupExplainer) border() {
 	dead, links := map[*node]bool{}, 0
 	for _, n := range x.g.members {
@@ -244,7 +244,7 @@ func (x *groupExplainer) border() {
 	}
 }
 
-// standing says why it stands though not all have the fault.
+// standing explains why the group stands though not all nodes of the place have the fault.
 func (x *groupExplainer) standing() {
 	switch has := len(x.g.members); {
 	case x.g.Kind == GroupBlock && x.g.loose:
@@ -256,8 +256,7 @@ func (x *groupExplainer) standing() {
 	}
 }
 
-// rivals says which other explanations there are of the faults of the members, and why each of them does not stand, or
-// stands beside it.
+// rivals lists the other explanations for the members' faults, and why each of them does not stand, or stands as well.
 func (x *groupExplainer) rivals() {
 	if x.g.Cause == fault.CauseLink {
 		return

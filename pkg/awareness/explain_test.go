@@ -11,7 +11,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// TestRulesAreDocumented: whatever rule an explanation names, its reader finds it.
+// TestRulesAreDocumented checks that the documentation covers every rule that an explanation can name.
 func TestRulesAreDocumented(t *testing.T) {
 	b, err := os.ReadFile("../../docs/awareness.md")
 	if err != nil {
@@ -24,7 +24,7 @@ func TestRulesAreDocumented(t *testing.T) {
 	}
 }
 
-// TestRulesArePlayed: of every rule there is a scenario that explains it.
+// TestRulesArePlayed checks that a scenario explains every rule.
 func TestRulesArePlayed(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil {
@@ -40,7 +40,7 @@ func TestRulesArePlayed(t *testing.T) {
 	}
 	for _, name := range ruleNames[1:] {
 		if name == RuleCutOff {
-			continue // no machine says it: internal/supervisor/federation
+			continue // no machine uses it: internal/supervisor/federation
 		}
 		if !regexp.MustCompile(` is [A-Z]+: .*, rule ` + name + `\n  because `).MatchString(played.String()) {
 			t.Errorf("no scenario of testdata explains a state by the rule %s", name)
@@ -48,7 +48,7 @@ func TestRulesArePlayed(t *testing.T) {
 	}
 }
 
-// TestNothingToExplain: of what the torus does not have.
+// TestNothingToExplain asks for nodes, components and groups that the torus does not have.
 func TestNothingToExplain(t *testing.T) {
 	w := startedWorld(t, grid.Dims{X: 3, Y: 1, Z: 1})
 	for _, q := range []struct {
@@ -61,7 +61,7 @@ func TestNothingToExplain(t *testing.T) {
 	}
 }
 
-// TestRestoreGroupsRefused: what cannot have been committed.
+// TestRestoreGroupsRefused checks that groups which cannot have been committed are refused.
 func TestRestoreGroupsRefused(t *testing.T) {
 	good := GroupStatus{ID: "row/Y=0,Z=0", Kind: GroupRow, State: fault.Failed, Cause: fault.CauseNode,
 		Members: []fault.NodeID{"n0-0-0", "n1-0-0", "n2-0-0"}, Of: 3}

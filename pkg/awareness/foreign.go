@@ -6,9 +6,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// ForeignVerdict is what another region has found of a node of its own that borders on ours: which halves are FAILED.
-// It is not judged again, and explains why links to the node are silent. It counts for as long as the word of a half
-// does; its region says it again in time.
+// ForeignVerdict is another region's verdict on one of its nodes that borders on ours: which halves are FAILED. This
+// machine does not judge it again, and uses it to explain silent links to the node. It is valid for as long as a half's
+// report; its region restates it in time.
 type ForeignVerdict struct {
 	Node      fault.NodeID
 	Host, DNP bool // FAILED
@@ -16,7 +16,7 @@ type ForeignVerdict struct {
 
 func (ForeignVerdict) event() {}
 
-// foreignVerdict takes another region's word for a node that is that region's.
+// foreignVerdict accepts another region's verdict on a node of that region.
 func (m *Machine) foreignVerdict(v ForeignVerdict, now time.Time) {
 	rank, ok := m.ranks[v.Node]
 	if !ok || !m.nodes[rank].foreign {
@@ -30,7 +30,7 @@ func (m *Machine) foreignVerdict(v ForeignVerdict, now time.Time) {
 	m.touch(n)
 }
 
-// becomeForeign puts a foreign node's verdicts in place of those before; it alone does so.
+// becomeForeign replaces a foreign node's verdicts; it is their only writer.
 func (m *Machine) becomeForeign(n *node, v ForeignVerdict, now time.Time) {
 	t := m.try(n)
 	for i, on := range [...]bool{v.Host, v.DNP} {
@@ -42,7 +42,7 @@ func (m *Machine) becomeForeign(n *node, v ForeignVerdict, now time.Time) {
 			}}
 		case was:
 			t.failed[i] = verdict{}
-			t.backAt[i] = now // its links are found again by and by
+			t.backAt[i] = now // its links come back one by one
 		}
 	}
 	t.dead = verdict{}
@@ -52,7 +52,7 @@ func (m *Machine) becomeForeign(n *node, v ForeignVerdict, now time.Time) {
 	}
 }
 
-// settleForeign forgets a verdict that its region has not said again.
+// settleForeign forgets a verdict that its region has not restated.
 func (m *Machine) settleForeign(n *node, now time.Time) {
 	for i := range n.failed {
 		if !n.failed[i].on {

@@ -10,8 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// WarningStatus is a trend that leads to a fault: a quantity that will reach its threshold if it goes on
-// as it does.
+// WarningStatus is a trend that leads to a fault: a quantity that will reach its threshold if its trend continues.
 type WarningStatus struct {
 	Node      fault.NodeID
 	Component fault.Component
@@ -22,18 +21,18 @@ type WarningStatus struct {
 	Left      time.Duration // from the newest reading until the threshold
 	Since     time.Time
 	Rule      string // in words
-	Ended     bool   // in Output.Warnings: it holds no longer
+	Ended     bool   // in Output.Warnings: it no longer holds
 }
 
-// The foresight's numbers. A trend is believed when it stands out of its own scatter; a warning that was
-// given is kept on weaker grounds, so that it does not come and go.
+// Parameters of trend warnings. A trend is believed when it exceeds its own scatter. A standing warning needs weaker
+// evidence than a new one, so that it does not come and go.
 const (
-	trendPoints   = 16               // readings that are kept, the newest; see trend.line for which of them count
-	trendLeast    = 5                // readings below which nothing is said
-	trendSpan     = 10 * time.Second // that they must cover at least
-	trendQuiet    = 2 * time.Minute  // without a reading: it moves no more
-	believeErrors = 4                // standard errors by which a slope must differ from none, to warn
-	keepErrors    = 2                // to go on warning
+	trendPoints   = 16               // newest readings that are kept; trend.line selects those that count
+	trendLeast    = 5                // minimum number of readings for a warning
+	trendSpan     = 10 * time.Second // minimum span of these readings
+	trendQuiet    = 2 * time.Minute  // without a reading: the value no longer moves
+	believeErrors = 4                // standard errors between the slope and zero, to warn
+	keepErrors    = 2                // to keep warning
 )
 
 // point is one reading.
@@ -44,8 +43,8 @@ type point struct {
 	value float64
 }
 
-// trend is one quantity of a component over its newest readings. Only what moves has one: a half sends
-// readings of nothing else.
+// trend is one quantity of a component over its newest readings. Only a moving quantity has one: a half sends no
+// readings of others.
 type trend struct {
 	component fault.Component
 	quantity  fault.Quantity
@@ -54,7 +53,7 @@ type trend struct {
 	warning   *WarningStatus
 }
 
-// foresees takes the readings of a report. The newest count, in whatever order they come.
+// foresees processes the readings of a report. The newest count, in any order of arrival.
 func (m *Machine) foresees(n *node, d fault.Delivery, now time.Time) {
 	if id := d.Report.ID; m.cfg.Horizon == 0 || id.Epoch < n.voice(id.Origin.Half).floor {
 		return
@@ -69,7 +68,7 @@ func (m *Machine) foresees(n *node, d fault.Delivery, now time.Time) {
 	}
 }
 
-// newest is the newest reading of a component: what is known of it when it moves no more.
+// newest is the newest reading of a component, which stays valid while the value does not move.
 type newest struct {
 	component        fault.Component
 	quantity         fault.Quantity
@@ -77,19 +76,19 @@ type newest struct {
 	at               instant
 }
 
-// read notes a reading, unless there is a newer one.
+// read records a reading, unless there is a newer one.
 func (n *node) read(r fault.Reading, at instant) {
 	now := newest{component: r.Component, quantity: r.Quantity, value: r.Value, threshold: r.Threshold, at: at}
 	i := slices.IndexFunc(n.readings, func(o newest) bool { return o.component == r.Component })
 	switch {
 	case i < 0:
 		n.readings = append(n.readings, now)
-	case n.readings[i].at < at || n.readings[i].at == at && n.readings[i].value < r.Value: // in whatever order they come
+	case n.readings[i].at < at || n.readings[i].at == at && n.readings[i].value < r.Value: // in any order of arrival
 		n.readings[i] = now
 	}
 }
 
-// trend returns that of a quantity, new if need be, in the order of components.
+// trend returns the trend of a quantity and creates it if necessary. Trends are in the order of components.
 func (n *node) trend(c fault.Component, q fault.Quantity) *trend {
 	i, found := slices.BinarySearchFunc(n.trends, c, func(t *trend, c fault.Component) int { return int(t.component) - int(c) })
 	if !found {
@@ -134,7 +133,7 @@ func (t *trend) newest() time.Time {
 	return t.points[len(t.points)-1].at
 }
 
-// quiet says that nothing has been read for so long that nothing moves.
+// quiet reports whether the last reading is so old that the value no longer moves.
 func (t *trend) quiet(now time.Time) bool { return !now.Before(t.newest().Add(trendQuiet)) }
 
 // line is a straight line through readings.
@@ -145,7 +144,7 @@ type line struct {
 	span  time.Duration
 }
 
-// fit is ordinary least squares.
+// fit returns the ordinary least squares line.
 func fit(points []point) line {
 	last := points[len(points)-1].at
 	var sx, sy, sxx, sxy float64
@@ -176,15 +175,16 @@ func fit(points []point) line {
 	return l
 }
 
-// believed says whether the slope is so many standard errors from none.
+// believed reports whether the slope is at least that many standard errors from zero.
 func (l line) believed(errors float64) bool {
 	return l.span >= trendSpan && l.slope != 0 && math.Abs(l.slope) > errors*l.err
 }
 
-// line is the straight line that the readings are on, and how many of them. What fell and rises now is on no line with what
-// was before, and what rises ever faster is not on that of its slow beginning: so the shortest stretch of the newest readings
-// counts that is a line beyond doubt. Few readings look like one by chance: there, of those that only scatter one in ten
-// thousand does. Where there is none such, all readings count, on weaker grounds. errors scales both.
+// line returns the straight line through the newest readings, and how many readings it covers. A value that fell and
+// now rises does not fit its earlier line, and a value that rises ever faster does not fit its slow beginning. So line
+// chooses the shortest stretch of the newest readings that is a line beyond doubt. Few readings may look like a line by
+// chance, so shorter stretches need more standard errors: only one in ten thousand sets of scattered readings passes.
+// If no stretch qualifies, all readings count, on weaker grounds. errors scales both.
 func (t *trend) line(errors float64) (l line, readings int, ok bool) {
 	for readings = trendLeast; readings < len(t.points); readings++ {
 		free := float64(readings - 2)
@@ -196,7 +196,7 @@ func (t *trend) line(errors float64) (l line, readings int, ok bool) {
 	return l, readings, l.believed(errors)
 }
 
-// foresee says what a trend means now: nil is nothing.
+// foresee returns the warning that a trend calls for now; nil for none.
 func (m *Machine) foresee(n *node, t *trend, now time.Time) *WarningStatus {
 	if len(t.points) < trendLeast || t.quiet(now) {
 		return nil
@@ -231,7 +231,7 @@ func (m *Machine) foresee(n *node, t *trend, now time.Time) *WarningStatus {
 	return w
 }
 
-// figure writes a value with three figures, and all before the point.
+// figure formats a value with three significant digits, and all digits before the decimal point.
 func figure(v float64) string {
 	if math.Abs(v) >= 999.5 {
 		return strconv.FormatFloat(v, 'f', 0, 64)
@@ -239,18 +239,18 @@ func figure(v float64) string {
 	return strconv.FormatFloat(v, 'g', 3, 64)
 }
 
-// publishWarnings compares what the trends of a node say with the warnings that were given.
+// publishWarnings compares the trends of a node with its standing warnings.
 func (m *Machine) publishWarnings(n *node, now time.Time) {
 	for _, t := range n.trends {
 		state := n.components[t.component].state
 		there := state == fault.Sick || state == fault.Failed
 		if there {
-			t.points = nil // a fault that is there needs no warning, and what led to it is over
+			t.points = nil // an existing fault needs no warning, and the trend that led to it is over
 		}
 		w := m.foresee(n, t, now)
 		switch {
 		case w == nil && t.warning != nil && !there && len(t.points) < trendLeast && now.Before(m.started.Add(trendQuiet)):
-			n.wakeAt(m.started.Add(trendQuiet), now) // as restored: the readings begin anew
+			n.wakeAt(m.started.Add(trendQuiet), now) // restored: new readings have yet to come in
 		case w == nil && t.warning != nil:
 			ended := *t.warning
 			ended.Ended, ended.Rule = true, t.ended(there, state, now)
@@ -269,7 +269,7 @@ func (m *Machine) publishWarnings(n *node, now time.Time) {
 	})
 }
 
-// ended says why a warning holds no longer.
+// ended returns why a warning no longer holds.
 func (t *trend) ended(there bool, state fault.State, now time.Time) string {
 	switch {
 	case there:
@@ -280,13 +280,14 @@ func (t *trend) ended(there bool, state fault.State, now time.Time) string {
 	return fmt.Sprintf("%s no longer heads for its threshold", t.quantity)
 }
 
-// news says whether a warning is so different that it is told again: half the time is left, or twice.
+// news reports whether a warning differs enough to be published again: the time left has halved or doubled, or the
+// threshold has changed.
 func news(old, now WarningStatus) bool {
 	return now.Threshold != old.Threshold || 2*now.Left <= old.Left || now.Left >= 2*old.Left
 }
 
-// RestoreWarnings puts back the warnings that were committed, after New. They hold until the readings say
-// otherwise, or there are none.
+// RestoreWarnings restores the committed warnings, after New. They hold until readings contradict them, or readings
+// stop.
 func (m *Machine) RestoreWarnings(list []WarningStatus) error {
 	for _, w := range list {
 		rank, ok := m.ranks[w.Node]
@@ -300,7 +301,7 @@ func (m *Machine) RestoreWarnings(list []WarningStatus) error {
 	return nil
 }
 
-// Warnings returns all that hold, by rank and component, as they were last told.
+// Warnings returns all standing warnings, by rank and component, as last published.
 func (m *Machine) Warnings() []WarningStatus {
 	var out []WarningStatus
 	for _, n := range m.own {

@@ -14,7 +14,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// measured is the component whose quantity a scenario measures; of links X+.
+// measured returns the component whose quantity a scenario measures; X+ for links.
 func measured(q fault.Quantity) fault.Component {
 	for _, c := range fault.Components() {
 		if q.Of(c) {
@@ -24,7 +24,7 @@ func measured(q fault.Quantity) fault.Component {
 	return 0
 }
 
-// measure is NODE/HALF QUANTITY THRESHOLD EVERY VALUE...
+// measure executes NODE/HALF QUANTITY THRESHOLD EVERY VALUE...
 func (s *scenario) measure(f []string) error {
 	as, err := s.find(f[0])
 	if err != nil {
@@ -54,7 +54,7 @@ func (s *scenario) measure(f []string) error {
 	return nil
 }
 
-// TestFit: exact on a line, and an error that shows the scatter.
+// TestFit checks that the fit is exact on a line, and that its error reflects the scatter.
 func TestFit(t *testing.T) {
 	var exact, scattered []point
 	for i := range 10 {
@@ -74,13 +74,14 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// TestLineOfTheNewest: the shortest stretch that is a line beyond doubt counts, and one that only might be does not.
+// TestLineOfTheNewest checks that the shortest stretch that is a line beyond doubt counts, and a merely possible line
+// does not.
 func TestLineOfTheNewest(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
 		values   []float64
 		readings int
-		slope    float64 // a reading
+		slope    float64 // per reading
 	}{
 		{"falls, then rises", []float64{66, 62, 57, 52, 47, 42, 40, 45, 50, 55, 60}, 5, 5},
 		{"rises, then falls", []float64{40, 45, 50, 55, 60, 65, 64, 60, 56, 52, 48}, 5, -4},
@@ -105,8 +106,8 @@ func TestLineOfTheNewest(t *testing.T) {
 	}
 }
 
-// TestNoise: whatever scatters around a value, and never rises, is not warned of more than seldom; a
-// slope that stands out always is, in time.
+// TestNoise checks that values which scatter without a trend seldom cause a warning, and that a slope above the scatter
+// always does in time.
 func TestNoise(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	warned := 0
@@ -165,7 +166,7 @@ func (w *foresightWorld) reading(t *testing.T, value float64, wait time.Duration
 	w.now = w.now.Add(wait)
 }
 
-// TestReadingsInAnyOrder: the same readings in another order, and twice, are the same trend.
+// TestReadingsInAnyOrder checks that reordered and duplicated readings give the same trend.
 func TestReadingsInAnyOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := testConfig(grid.Dims{X: 2, Y: 1, Z: 1})

@@ -10,16 +10,16 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// GroupKind says what the members of a group fault have in common.
+// GroupKind is the kind of place or set that the members of a group fault share.
 type GroupKind uint8
 
 // The kinds of groups.
 const (
 	GroupRow       GroupKind = iota + 1 // a line of the torus
-	GroupPlane                          // a plane of it, or the bundle of links that leaves one
+	GroupPlane                          // a plane of the torus, or the bundle of links that leaves one
 	GroupBlock                          // a connected set of dead nodes, or one that fills a box
 	GroupLabel                          // all nodes of a failure domain: rack, switch, power
-	GroupPartition                      // a part of the torus to which no living way leads
+	GroupPartition                      // a part of the torus without a live path to it
 )
 
 var groupKindNames = [...]string{"", "ROW", "PLANE", "BLOCK", "LABEL", "PARTITION"}
@@ -32,10 +32,10 @@ func (k GroupKind) String() string {
 	return groupKindNames[k]
 }
 
-// Valid says whether k is one of the kinds.
+// Valid reports whether k is one of the kinds.
 func (k GroupKind) Valid() bool { return k >= GroupRow && k <= GroupPartition }
 
-// ParseGroupKind reads a kind's name as String prints it.
+// ParseGroupKind parses a kind's name as String prints it.
 func ParseGroupKind(s string) (GroupKind, error) {
 	if i := slices.Index(groupKindNames[1:], s); i >= 0 {
 		return GroupKind(i + 1), nil
@@ -43,25 +43,25 @@ func ParseGroupKind(s string) (GroupKind, error) {
 	return 0, fmt.Errorf("group kind %q: want one of %s", s, strings.Join(groupKindNames[1:], ", "))
 }
 
-// GroupStatus is one fault that stands above the faults of its members.
+// GroupStatus is one fault that covers the faults of its members.
 type GroupStatus struct {
-	// ID stays the same while the group lasts: "row/Y=1,Z=2", "plane/X=3", "block/0,0,0..9,9,9" (as it
-	// was when it was found), "label/rack=r7", "partition/0,0,4"; of another cause than NODE with that
-	// after it, "label/rack=r7/SERVICE_NETWORK".
+	// ID stays the same while the group lasts: "row/Y=1,Z=2", "plane/X=3", "block/0,0,0..9,9,9" (the box at its
+	// discovery), "label/rack=r7", "partition/0,0,4". A cause other than NODE is appended:
+	// "label/rack=r7/SERVICE_NETWORK".
 	ID    string
 	Kind  GroupKind
 	State fault.State // FAILED; UNKNOWN for a partition; NORMAL only in the Output that ends it
-	Cause fault.Cause // what of the members is at fault; NONE for a partition
-	// Members are the nodes whose fault it explains, by rank, all of them. They are shared: not to be changed.
+	Cause fault.Cause // the failed part of the members; NONE for a partition
+	// Members are all nodes whose fault the group explains, by rank. The slice is shared and must not be changed.
 	Members []fault.NodeID
-	// Of is how many nodes the row, plane or label has; for a block the most that it ever had.
+	// Of is the number of nodes in the row, plane or label; for a block the most that it ever had.
 	Of       int
-	Inferred int       // members that no living witness sees: UNKNOWN, inferred dead
+	Inferred int       // members that no live witness sees: UNKNOWN, inferred dead
 	Since    time.Time // when it was found
 	Rule     string    // short name of the rule: docs/awareness.md
 }
 
-// marks are what the finding of groups rests on, of one node.
+// marks are the properties of one node that the search for groups uses.
 type marks uint16
 
 const (
@@ -73,41 +73,41 @@ const (
 	markLinkY
 	markLinkZ
 	markUnheard
-	markInferred // besides markDead
+	markInferred // in addition to markDead
 )
 
-// likeness is a fault that nodes may have in common, and how it is called.
+// likeness is a fault that nodes may have in common, and its name.
 type likeness struct {
 	mark  marks
 	cause fault.Cause
 }
 
-// alike are all of them.
+// alike lists all likenesses.
 var alike = [...]likeness{
 	{markDead, fault.CauseNode}, {markHost, fault.CauseHost}, {markDNP, fault.CauseDNP}, {markServiceNetwork, fault.CauseServiceNetwork},
 }
 
-// parts are the components whose failure is a mark.
+// parts are the components whose failure sets a mark.
 var parts = [...]struct {
 	component fault.Component
 	mark      marks
 }{{fault.ComponentHost, markHost}, {fault.ComponentDNP, markDNP}, {fault.ComponentServiceNetwork, markServiceNetwork}}
 
-// ups are the directions whose links stand for both ends.
+// ups are the directions whose links represent both ends.
 var ups = [3]grid.Direction{grid.XPlus, grid.YPlus, grid.ZPlus}
 
-// common is what the machine knows of common causes.
+// common is the machine's knowledge of common causes.
 type common struct {
-	groups   []group       // that stand, by ID
+	groups   []group       // the standing groups, by ID
 	of       map[int][]int // by rank of a member: indices of its groups
 	marked   map[int]*node // every node with a mark
 	stranded map[int]*node // every node that is unreachable
-	mutes    map[int]*node // mute and not judged yet: doubt.go
+	mutes    map[int]*node // mute nodes without a judgement: doubt.go
 
-	// Groups are not looked for with every change, but when there has been none for a while: one event for
-	// a block, not a thousand. first is the first change that was not looked at yet.
+	// The search for groups does not follow every change; it waits for a pause in the changes, so that a block is one
+	// event, not a thousand. first is the first change since the last search.
 	first, look time.Time
-	judge       time.Time // when to judge the mute
+	judge       time.Time // when to judge the mute nodes
 }
 
 // group is a group fault and the ranks of its members.
@@ -117,11 +117,11 @@ type group struct {
 	loose   bool    // see candidate
 }
 
-// settleGroups is how long marks must have been quiet before groups are looked for; at most four
-// times as long after the first.
+// settleGroups is how long marks must be unchanged before the search for groups; the search starts at most four times
+// as long after the first change.
 func (m *Machine) settleGroups() time.Duration { return m.cfg.ChallengeNode }
 
-// remark brings a node's marks up to date.
+// remark updates a node's marks.
 func (m *Machine) remark(n *node, now time.Time) {
 	old := n.marks
 	n.marks = m.marksOf(n, now)
@@ -174,7 +174,7 @@ func (m *Machine) marksOf(n *node, now time.Time) marks {
 	return out
 }
 
-// nextLook is when the groups or the mute are to be looked at; zero for never.
+// nextLook returns when to search for groups or judge the mute nodes next; zero for never.
 func (c *common) nextLook() time.Time {
 	if c.look.IsZero() || !c.judge.IsZero() && c.judge.Before(c.look) {
 		return c.judge
@@ -182,8 +182,8 @@ func (c *common) nextLook() time.Time {
 	return c.look
 }
 
-// lookAtGroups judges the mute and finds the groups, if it is time for that. What it changes of nodes is
-// published in the same step.
+// lookAtGroups judges the mute nodes and searches for groups when these are due. Its changes to nodes are published in
+// the same step.
 func (m *Machine) lookAtGroups(now time.Time) {
 	c := &m.common
 	if !c.judge.IsZero() && !now.Before(c.judge) {
@@ -196,7 +196,7 @@ func (m *Machine) lookAtGroups(now time.Time) {
 	m.regroup(now)
 }
 
-// regroup finds all groups anew from the marked nodes, and says what changed. It looks at nobody else: the
+// regroup recomputes all groups from the marked nodes and publishes the differences. It looks at marked nodes only: the
 // cost grows with the faults, not with the torus.
 func (m *Machine) regroup(now time.Time) {
 	marked := byRank(m.common.marked)
@@ -208,7 +208,7 @@ func (m *Machine) regroup(now time.Time) {
 	switch listened := m.started.Add(m.window()); {
 	case now.Before(listened):
 		found = append(found, m.standingPartitions()...)
-		if len(m.common.stranded) > 0 { // if they are all heard by then, nothing else will end it
+		if len(m.common.stranded) > 0 { // if all of them report by then, nothing else will end it
 			m.common.first, m.common.look = listened, listened.Add(m.settleGroups())
 		}
 	case m.cutOff(now):
@@ -221,13 +221,13 @@ func (m *Machine) regroup(now time.Time) {
 	m.become(found, now)
 }
 
-// become makes the found groups those that stand. It is the only writer of groups.
+// become replaces the standing groups by those found. It is the only writer of groups.
 func (m *Machine) become(found []candidate, now time.Time) {
 	slices.SortStableFunc(found, func(a, b candidate) int { return strings.Compare(a.id, b.id) })
 	groups := make([]group, 0, len(found))
 	for i, c := range found {
 		if i > 0 && c.id == found[i-1].id {
-			continue // a new block in the very place of an old one that still lasts: one at a time
+			continue // a new block at the exact place of an old one that still lasts: only one at a time
 		}
 		g := group{members: c.members, loose: c.loose, GroupStatus: GroupStatus{
 			ID: c.id, Kind: c.kind, State: fault.Failed, Cause: c.cause, Members: ids(c.members), Of: c.of, Since: now, Rule: c.rule.String(),
@@ -300,8 +300,8 @@ func (m *Machine) Groups() []GroupStatus {
 	return out
 }
 
-// RestoreGroups puts back the group faults that were committed last; to be called before the first
-// Step. They stand until the evidence no longer bears them out.
+// RestoreGroups restores the groups that were last committed; call it before the first Step. They stand until the
+// evidence no longer supports them.
 func (m *Machine) RestoreGroups(saved []GroupStatus) error {
 	seen := map[string]bool{}
 	var groups []group

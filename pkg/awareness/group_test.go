@@ -13,17 +13,17 @@ import (
 	"pgregory.net/rapid"
 )
 
-// naive finds groups as one would on paper, from the statuses of all nodes and the groups that stood before,
-// sharing nothing with group.go and common.go but the types.
+// naive finds groups by a simple, independent method, from the statuses of all nodes and the previous groups. It shares
+// only the types with group.go and common.go.
 type naive struct {
 	dims  grid.Dims
 	cfg   Config
 	nodes []NodeStatus
 	old   []GroupStatus
-	loose map[string]bool // of blocks that stood: they filled no box
+	loose map[string]bool // standing blocks that filled no box
 }
 
-// has says whether the node has the fault.
+// has reports whether the node has the fault.
 func (v naive) has(s NodeStatus, cause fault.Cause) bool {
 	dead := s.State == fault.Failed || s.Inferred
 	if cause == fault.CauseNode || dead {
@@ -41,7 +41,7 @@ func (v naive) has(s NodeStatus, cause fault.Cause) bool {
 	return false
 }
 
-// sets returns the domains by the ids that their groups would have, and their kinds.
+// sets returns the domains by the ids of their potential groups, and their kinds.
 func (v naive) sets() (members map[string][]int, kinds map[string]GroupKind) {
 	members, kinds = map[string][]int{}, map[string]GroupKind{}
 	add := func(k GroupKind, id string, i int) { members[id], kinds[id] = append(members[id], i), k }
@@ -80,7 +80,7 @@ type naiveGroup struct {
 	loose   bool
 }
 
-// stood returns the group of that id that stood before.
+// stood returns the previous group of that id.
 func (v naive) stood(id string) *GroupStatus {
 	for i := range v.old {
 		if v.old[i].ID == id {
@@ -241,7 +241,7 @@ func (v naive) box(set []int) (lo, hi grid.Coord, volume, wide int) {
 	return lo, hi, l[0] * l[1] * l[2], wide
 }
 
-// bundles are the planes all of whose links in the positive direction have failed.
+// bundles returns the planes whose links in the positive direction have all failed.
 func (v naive) bundles() []naiveGroup {
 	sets, kinds := v.sets()
 	var out []naiveGroup
@@ -267,7 +267,7 @@ func (v naive) bundles() []naiveGroup {
 	return out
 }
 
-// groups returns what should stand, in words.
+// groups returns the groups that should stand, as text.
 func (v naive) groups() []string {
 	var out []string
 	say := func(g naiveGroup) {
@@ -289,8 +289,8 @@ func (v naive) groups() []string {
 	return slices.CompactFunc(out, func(a, b string) bool { return strings.Fields(a)[0] == strings.Fields(b)[0] })
 }
 
-// TestGroupsAgainstNaive gives the map random faults, in clumps as well as scattered, and mends some, and
-// compares what stands with what one would find on paper. The changes must tell the same story.
+// TestGroupsAgainstNaive gives the map random faults, clustered and scattered, repairs some, and compares the standing
+// groups with the naive result. The changes must agree as well.
 func TestGroupsAgainstNaive(t *testing.T) {
 	shapes := []grid.Dims{{X: 2, Y: 2, Z: 2}, {X: 3, Y: 3, Z: 1}, {X: 5, Y: 1, Z: 1}, {X: 4, Y: 2, Z: 1}, {X: 3, Y: 3, Z: 3},
 		{X: 4, Y: 3, Z: 2}, {X: 5, Y: 4, Z: 3}}
@@ -348,7 +348,7 @@ func worded(g GroupStatus) string {
 	return fmt.Sprintf("%s %s %d %s", g.ID, g.Kind, g.Of, join(g.Members))
 }
 
-// inflict changes what the map has of the nodes of a random box, as publishing them would.
+// inflict changes the map's nodes in a random box, as publishing would.
 func inflict(t *rapid.T, m *Machine, name string, now time.Time) {
 	dims := m.cfg.Dims
 	lo := dims.At(rapid.IntRange(0, dims.Nodes()-1).Draw(t, name+"at"))
@@ -357,7 +357,7 @@ func inflict(t *rapid.T, m *Machine, name string, now time.Time) {
 		size[axis] = rapid.IntRange(1, sizeAlong(dims, axis)).Draw(t, name+"size")
 	}
 	fate := rapid.SampledFrom([]string{"dead", "dead", "dead", "inferred", "host", "dnp", "service", "links", "well"}).Draw(t, name+"fate")
-	spare := rapid.IntRange(0, 4).Draw(t, name+"spare") // one in so many is spared
+	spare := rapid.IntRange(0, 4).Draw(t, name+"spare") // one node in this many is spared
 	for dx := range size[0] {
 		for dy := range size[1] {
 			for dz := range size[2] {

@@ -7,7 +7,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// finding is what the evidence says of a component at one time, and why.
+// finding is the state of a component according to the current evidence, and the reason.
 type finding struct {
 	state  fault.State
 	cause  fault.Cause
@@ -16,11 +16,11 @@ type finding struct {
 	from   fault.Origin // zero: the supervisor itself
 	began  time.Time    // zero: unknown
 	name   ruleName
-	rule   string // the same in words
+	rule   string // the rule in words
 	detail string
 	single bool
-	keep   bool // not settled yet: the component stays as it is
-	blank  bool // UNKNOWN for want of any evidence
+	keep   bool // not settled yet: the component keeps its state
+	blank  bool // UNKNOWN because there is no evidence
 }
 
 // verdict is a finding of FAILED that stays until there is proof of life.
@@ -28,7 +28,7 @@ type verdict struct {
 	on     bool
 	at     time.Time
 	mark   mark
-	proven time.Time // when there was proof, while the links are still awaited
+	proven time.Time // when life was proven, while the verdict waits for the links
 	finding
 }
 
@@ -39,7 +39,7 @@ func halfComponent(h fault.Half) fault.Component {
 	return fault.ComponentDNP
 }
 
-// settle brings a node's rounds and verdicts up to date.
+// settle updates a node's rounds and verdicts.
 func (m *Machine) settle(n *node, now time.Time) {
 	for _, h := range halves {
 		if n.voice(h).heard.IsZero() {
@@ -75,21 +75,22 @@ func (m *Machine) settle(n *node, now time.Time) {
 	m.noteMute(n, now)
 }
 
-// accusation is what speaks against one half.
+// accusation is the case against one half.
 type accusation struct {
-	by     fault.Origin // of the statement that decides
-	record *record      // nil: nobody accuses
-	count  int          // neighbours whose descriptors do
+	by     fault.Origin // observer of the deciding statement
+	record *record      // nil: no accuser
+	count  int          // neighbours that accuse by their descriptors
 	latest time.Time
 	enough bool
-	domain string // the failure domain that all of these neighbours are in; "" for none
+	domain string // the failure domain that contains all of these neighbours; "" for none
 }
 
-// accused gathers the accusations of other halves against this one. One from the node's own other half suffices (§III-E).
-// Otherwise it needs the descriptors of a quorum of neighbours from more than one failure domain, as for a whole node. Fewer
-// never suffice.
+// accused gathers the accusations of other halves against this one. One from the node's own other half suffices
+// (§III-E). Otherwise it needs the descriptors of a quorum of neighbours from more than one failure domain, as for a
+// whole node. Fewer never suffice.
 //
-// What was said before the half came back from a verdict is given time to be withdrawn.
+// Accusations from before the half came back from a verdict do not count until their makers have had time to withdraw
+// them.
 func (m *Machine) accused(n *node, h fault.Half, now time.Time) accusation {
 	var a accusation
 	back := m.forgiven(n, now, h)
@@ -138,15 +139,15 @@ func (m *Machine) describedDead(n *node, back, now time.Time) accusation {
 	return a
 }
 
-// believed returns since when the word of a node counts again that was mute, or one of whose halves was FAILED:
-// then what it said before counts as said anew, since whom it accuses was not asked on its account, and what
-// else it has to say may be just behind. Zero when it was never so.
+// believed returns when the statements of a node began to count again after the node was mute, or after one of its
+// halves was FAILED. Its earlier statements then count as new: the nodes that they accuse were not challenged on
+// that account, and more of its reports may follow soon. Zero if there was no such time.
 func (n *node) believed() time.Time {
 	return later(n.spoke, later(n.backAt[0], n.backAt[1]))
 }
 
-// forgiven returns when the last of the given halves came back from a verdict, if that was so lately
-// that accusations from before may just not have been withdrawn yet; else the zero time.
+// forgiven returns when the last of the given halves came back from a verdict, if that was so recent that accusations
+// from before may not have been withdrawn yet; otherwise zero.
 func (m *Machine) forgiven(n *node, now time.Time, hs ...fault.Half) time.Time {
 	var t time.Time
 	for _, h := range hs {
@@ -159,7 +160,7 @@ func (m *Machine) forgiven(n *node, now time.Time, hs ...fault.Half) time.Time {
 	return t
 }
 
-// judgeHalf finds a half failed when it is accused and does not answer.
+// judgeHalf finds a half FAILED if it is accused and does not answer.
 func (m *Machine) judgeHalf(n *node, h fault.Half, now time.Time) {
 	if n.failure(h).on {
 		return
@@ -179,8 +180,8 @@ func (m *Machine) judgeHalf(n *node, h fault.Half, now time.Time) {
 		due = m.caughtUp(m.promptAnswerBy(start, time.Duration(r.waits)*m.cfg.ChallengeHalf))
 	}
 	if n0 := &n.rounds[0]; h == fault.HalfDNP && n0.open && n0.sent > 0 && r.waits == 1 && !n.proven(h, n0.since) {
-		// A quorum of neighbours hears nothing, and the question to either half went out with the
-		// first of them: the wait has begun then.
+		// A quorum of neighbours hears nothing, and the node's round challenged both halves when the first of them
+		// reported it: the wait began then.
 		if v := m.count(n, n0.start, m.forgiven(n, now, h), now); v.cast >= Quorum(len(n.neighbours)) && n0.start.Before(start) {
 			start = n0.start
 			due = m.deadline(start, m.cfg.ChallengeHalf)
@@ -207,8 +208,8 @@ func (m *Machine) judgeHalf(n *node, h fault.Half, now time.Time) {
 	m.becomeFailed(n, h, f, now)
 }
 
-// survivor returns a note for the reason of a half's death if both halves run under one kernel: the other half reports, so the
-// kernel and the machine live. It returns "" on other platforms.
+// survivor returns a note for the reason of a half's death if both halves run under one kernel: the other half reports,
+// so the kernel and the machine live. It returns "" on other platforms.
 func (n *node) survivor(h fault.Half) string {
 	switch {
 	case n.platform() != fault.PlatformSharedKernel:
@@ -219,7 +220,7 @@ func (n *node) survivor(h fault.Half) string {
 	return "; the agent's DNP half died, not the network (shared kernel)"
 }
 
-// accusers says in words who accuses.
+// accusers describes the accusers in words.
 func (m *Machine) accusers(a accusation) string {
 	if a.record.kind == fault.KindWatchdog {
 		return "its other half finds it dead"
@@ -227,22 +228,22 @@ func (m *Machine) accusers(a accusation) string {
 	return fmt.Sprintf("descriptors of %d neighbours say it is dead", a.count)
 }
 
-// becomeFailed is the verdict on one half.
+// becomeFailed records the verdict on one half.
 func (m *Machine) becomeFailed(n *node, h fault.Half, f finding, now time.Time) {
 	t := m.try(n)
 	t.failed[h-1] = verdict{on: true, at: now, mark: m.mark(now), finding: f}
 	t.rounds[h] = round{}
 }
 
-// lull is how long a watchdog's good word must stand before it lifts a verdict: just long enough for
-// what arrived together with it, in whatever order, to have its say.
+// lull is how long a watchdog's NORMAL must stand before it lifts a verdict: just long enough to process everything
+// that arrived at the same time, in any order.
 const lull = time.Millisecond
 
-// recover lifts a half's verdict, and the node's with it, when there is proof of life later than the
-// verdict: an answer, a new boot, or the watchdog of an other half that is itself believed.
+// recover lifts the verdicts of a half and its node on proof of life after the verdict: an answer, a new boot, or
+// the watchdog of a credible other half.
 //
-// A DNP that is back still has to find its links. Until its neighbours hear it again, but no longer
-// than relinks, its verdict stands, so that they do not take its silence for their links' fault.
+// A DNP that is back still has to restore its links. Its verdict stands until its neighbours hear it again, but no
+// longer than relinks, so that they do not blame their links for its silence.
 func (m *Machine) recover(n *node, h fault.Half, now time.Time) {
 	if !n.failure(h).on {
 		return
@@ -275,12 +276,12 @@ func (m *Machine) recover(n *node, h fault.Half, now time.Time) {
 	t.backAt[h-1] = now
 }
 
-// relinks is how long a DNP that is back has at most until its neighbours hear it.
+// relinks is the maximum time from a DNP's return until its neighbours hear it.
 func (m *Machine) relinks() time.Duration { return 4 * m.cfg.DigestPeriod }
 
-// returning says whether a half that is still FAILED is on its way back: it has shown a sign of life, or it died with
-// its whole node, and the other half has just come back. That is no fault that it has in common with others: when a
-// rack is switched on again, all its DNPs are for a moment what is left of the rack's death.
+// returning reports whether a half that is still FAILED is coming back: it has shown a sign of life, or it died with
+// its whole node and the other half has just come back. Such a half shares no fault with others. When a rack is
+// switched on again, its DNPs are for a moment the remainder of the rack's death.
 func (m *Machine) returning(n *node, h fault.Half, now time.Time) bool {
 	f := n.failure(h)
 	if !f.on || !f.proven.IsZero() || !f.name.ofNode() {
@@ -290,8 +291,7 @@ func (m *Machine) returning(n *node, h fault.Half, now time.Time) bool {
 	return !back.IsZero() && f.at.Before(back)
 }
 
-// ownWord returns the newest statement of the node's own halves on one of its components, of those
-// whose word counts.
+// ownWord returns the newest valid statement of the node's own halves on one of its components.
 func (m *Machine) ownWord(n *node, c fault.Component, now time.Time) (*record, fault.Origin) {
 	var best *record
 	var by fault.Origin
@@ -307,8 +307,8 @@ func (m *Machine) ownWord(n *node, c fault.Component, now time.Time) (*record, f
 	return best, by
 }
 
-// outweighs says which of two halves' statements on the same thing counts: one that knows over one
-// that does not (a host half that just began has not read its DNP's words yet), then the newer, then
+// outweighs reports whether r prevails over the other half's statement on the same component. A known state prevails
+// over UNKNOWN (a host half that has just started has not read its DNP's reports yet), then the newer statement, then
 // the worse.
 func (r *record) outweighs(than *record) bool {
 	switch {
@@ -322,8 +322,8 @@ func (r *record) outweighs(than *record) bool {
 	return r.state > than.state
 }
 
-// descriptor returns what the i-th neighbour says of a component of the node; nil when it says nothing, or
-// when all that it says of anybody is that all is well.
+// descriptor returns the i-th neighbour's statement on a component of the node; nil if there is none, or if all
+// statements of the neighbour are plain.
 func (m *Machine) descriptor(n *node, i int, c fault.Component, now time.Time) (*record, fault.Origin) {
 	nb := n.neighbours[i]
 	k, ok := describedIndex(c)

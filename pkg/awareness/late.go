@@ -8,17 +8,17 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// How long a word counts and an answer is waited for, and what a machine that was itself late makes of that.
+// How long statements stay valid and answers may take, and how a machine that was itself late adjusts these times.
 
-// maxDelays is how many late steps in a row hold verdicts back.
+// maxDelays is the number of consecutive late steps that may delay verdicts.
 const maxDelays = 4
 
-// slack is how late the machine may be without doubting itself, and how long it listens when it was
-// later: the shell hands over one thing at a time, and the answer may come after the Tick.
+// slack is the lateness that the machine tolerates, and how long it listens after a longer one: the shell delivers one
+// event at a time, and the answer may come after the Tick.
 func (m *Machine) slack() time.Duration { return m.cfg.ChallengeHalf / 2 }
 
-// doubtIfLate notes when the machine itself was late: then nobody is blamed for not having answered
-// a machine that did not listen. After a long sleep the waits start again.
+// doubtIfLate records that the machine itself was late. Until it has caught up, it blames no node for a missing answer.
+// After a long sleep the waits start again.
 func (m *Machine) doubtIfLate(now time.Time) {
 	if len(m.wakes) == 0 || m.wakes[0].next.After(now) {
 		return
@@ -36,12 +36,12 @@ func (m *Machine) doubtIfLate(now time.Time) {
 	}
 }
 
-// deadline is when a question asked at start may be judged, if it is waited for so long.
+// deadline returns when the machine may judge a challenge sent at start with the given wait.
 func (m *Machine) deadline(start time.Time, wait time.Duration) time.Time {
 	return m.caughtUp(m.answerBy(start, wait))
 }
 
-// answerBy is by when the answer to a question asked at start is to have come, if it is waited for so long.
+// answerBy returns when the answer to a challenge sent at start is due, with the given wait.
 func (m *Machine) answerBy(start time.Time, wait time.Duration) time.Time {
 	by := m.promptAnswerBy(start, wait)
 	if !m.returned.IsZero() {
@@ -50,24 +50,25 @@ func (m *Machine) answerBy(start time.Time, wait time.Duration) time.Time {
 	return by
 }
 
-// promptAnswerBy is answerBy where more than silence accuses: the way back need not have been found.
+// promptAnswerBy is answerBy for an accusation that rests on more than silence: it allows no time for the return path
+// to recover.
 func (m *Machine) promptAnswerBy(start time.Time, wait time.Duration) time.Time {
 	return later(later(start, m.doubt).Add(wait), m.listens)
 }
 
-// lag is how far behind the shell is.
+// lag is the shell's delay.
 type lag struct {
 	by time.Duration // the longest delay of the last lagTime
-	at time.Time     // when something was so late
+	at time.Time     // when that delay occurred
 }
 
-// lagTime is how long a delay counts where nothing later is as late. A shell that is behind tells it with everything that it
-// hands over.
+// lagTime is how long a delay counts without another of that size. A shell that is behind reports the delay with every
+// event.
 const lagTime = 50 * time.Millisecond
 
-// Behind notes how far behind the shell is: what it hands over in the next step came so long ago, and what the machine
-// sends then waits so long until it goes. Up to slack that is nothing. Nobody is blamed for an answer that may still be in a
-// queue: a verdict waits as long as the shell is behind, though by DigestPeriod at most.
+// Behind records the shell's delay: how long ago the next step's event arrived, and how long the machine's messages
+// will wait to be sent. A delay up to slack counts as none. The machine blames no node for an answer that may still be
+// queued: a verdict waits as long as the shell is behind, but DigestPeriod at most.
 func (m *Machine) Behind(now time.Time, by time.Duration) {
 	if by <= m.slack() {
 		by = 0
@@ -78,19 +79,19 @@ func (m *Machine) Behind(now time.Time, by time.Duration) {
 }
 
 const (
-	manyAnswers = 8 // the newest of so many nodes tell how long answers take
-	fewAnswers  = 4 // fewer may be of nodes that are slow themselves
+	manyAnswers = 8 // the newest answers of this many nodes measure the response time
+	fewAnswers  = 4 // fewer may all be of slow nodes
 )
 
-// trip is how long a node's answer took.
+// trip is a node's response time.
 type trip struct {
 	rank int
 	took time.Duration
 	at   time.Time
 }
 
-// took notes how long an answer took that just came. That of a node which was stopped, and answers what it finds, tells
-// nothing of the others.
+// took records the response time of an answer that has just come. An answer of a node that was stopped and now works
+// off its queue is no measure for the others.
 func (m *Machine) took(n *node, sent, now time.Time) {
 	if n.dead.on || now.Sub(sent) > 2*m.cfg.DigestPeriod {
 		return
@@ -102,9 +103,8 @@ func (m *Machine) took(n *node, sent, now time.Time) {
 	m.trips = append(m.trips, trip{n.rank, now.Sub(sent), now})
 }
 
-// doubtIfAllAreLate takes the quickest of the newest answers for a measure of how far the shell and what is beyond
-// it are behind, sockets and network included: when even that took longer than there was time, it is not the
-// others that are dead.
+// doubtIfAllAreLate takes the fastest recent answer as a measure of the delay in the shell, the sockets and the
+// network. If even that answer exceeded the allowed time, the other nodes are not dead.
 func (m *Machine) doubtIfAllAreLate(now time.Time) {
 	m.trips = slices.DeleteFunc(m.trips, func(t trip) bool { return now.Sub(t.at) > m.cfg.ChallengeSingle })
 	if len(m.trips) < fewAnswers {
@@ -113,8 +113,7 @@ func (m *Machine) doubtIfAllAreLate(now time.Time) {
 	m.Behind(now, slices.MinFunc(m.trips, func(a, b trip) int { return cmp.Compare(a.took, b.took) }).took)
 }
 
-// caughtUp returns when what comes by t has been taken in. What was in the queues when the shell was last
-// behind is in so much later.
+// caughtUp returns when all arrivals up to t have been processed: t plus the shell's delay, if it was behind at t.
 func (m *Machine) caughtUp(t time.Time) time.Time {
 	if by := m.behind.by; t.Before(m.behind.at.Add(by)) {
 		return t.Add(by)
@@ -122,7 +121,7 @@ func (m *Machine) caughtUp(t time.Time) time.Time {
 	return t
 }
 
-// wakeWhenDue asks to look at the node again when something is due, as far as that is known: a shell that is behind
+// wakeWhenDue schedules the next look at the node for the time when something is probably due: a shell that is behind
 // may catch up sooner.
 func (m *Machine) wakeWhenDue(n *node, due, now time.Time) {
 	if m.isBehind(now) {
@@ -133,7 +132,7 @@ func (m *Machine) wakeWhenDue(n *node, due, now time.Time) {
 
 func (m *Machine) isBehind(now time.Time) bool { return m.caughtUp(now).After(now) }
 
-// respite lets the word of halves that fell silent while the machine slept count for one more period.
+// respite extends the validity of reports by one period for halves that fell silent while the machine slept.
 func (m *Machine) respite(n *node) {
 	for _, h := range halves {
 		if t := m.expiry(n, h); t.After(m.awake) {
@@ -142,20 +141,20 @@ func (m *Machine) respite(n *node) {
 	}
 }
 
-// current says whether the half's word counts: it was heard lately and is not FAILED.
+// current reports whether the half's statements count: its newest sign of life is recent and it is not FAILED.
 func (m *Machine) current(n *node, h fault.Half, now time.Time) bool {
 	return !n.failure(h).on && now.Before(m.expiry(n, h))
 }
 
-// window is how long a half's word counts.
+// window is how long a half's statements count.
 func (m *Machine) window() time.Duration {
 	return time.Duration(m.cfg.DigestMisses) * m.cfg.DigestPeriod
 }
 
-// overdue is how long after its last sign of life a half has missed a digest for certain.
+// overdue is the time after its last sign of life at which a half has certainly missed a digest.
 func (m *Machine) overdue() time.Duration { return m.cfg.DigestPeriod * 3 / 2 }
 
-// expiry returns when the half's word ceases to count, unless it is heard again.
+// expiry returns when the half's statements expire without another sign of life.
 func (m *Machine) expiry(n *node, h fault.Half) time.Time {
 	v := n.voice(h)
 	if v.heard.IsZero() {
@@ -164,14 +163,14 @@ func (m *Machine) expiry(n *node, h fault.Half) time.Time {
 	return later(v.heard.Add(m.window()), m.clock.time(v.respite))
 }
 
-// graceEnds is when this leader may say FAILED.
+// graceEnds returns when this leader may issue FAILED verdicts.
 func (m *Machine) graceEnds() time.Time { return m.started.Add(m.cfg.Grace) }
 
-// returnGrace is how long a machine that was cut off accuses nobody of not answering: paths come back one
-// by one, and each end's kernel may wait a second for its next try to find the other (arp(7): retrans_time).
+// returnGrace is how long a machine that was cut off blames no node for missing answers: paths come back one by one,
+// and each end's kernel may wait a second for its next attempt to resolve the other (arp(7): retrans_time).
 const returnGrace = 1250 * time.Millisecond
 
-// hears notes that something of somebody has come, and the return from a time in which nothing did.
+// hears records an arrival from any node, and the return from a time without any.
 func (m *Machine) hears(now time.Time) {
 	if !m.heard.IsZero() && now.Sub(m.heard) >= m.window() {
 		m.returned = now

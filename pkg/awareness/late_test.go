@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// TestBehind: a node answers just in time, and the answer waits in the shell's queues until its deadline is over.
+// TestBehind: a node answers just in time, and the answer waits in the shell's queues past its deadline.
 func TestBehind(t *testing.T) {
 	for _, behind := range []time.Duration{0, 50 * time.Millisecond, 200 * time.Millisecond} {
 		w := accusedWorld(t, behind)
@@ -33,8 +33,8 @@ func TestBehind(t *testing.T) {
 	}
 }
 
-// TestBehindEnds: who is dead is FAILED also when the shell never catches up: as much later as it is behind, but
-// for a step or two.
+// TestBehindEnds checks that a dead node becomes FAILED even if the shell never catches up. The verdict is late by the
+// shell's delay, plus a step or two.
 func TestBehindEnds(t *testing.T) {
 	var prompt time.Duration
 	for _, behind := range []time.Duration{0, 20 * time.Millisecond, 100 * time.Millisecond, 400 * time.Millisecond, time.Hour} {
@@ -57,17 +57,17 @@ func TestBehindEnds(t *testing.T) {
 	}
 }
 
-// TestLateAnswers: when all answers take longer than there is time, as those to a question that was only a hint have
-// shown, they are waited for; when only one half is slow, nobody else gains by it.
+// TestLateAnswers checks that the machine extends its waits when all answers exceed the allowed time, as earlier
+// answers to a mere probe have shown. When only one half is slow, no other node benefits.
 func TestLateAnswers(t *testing.T) {
 	const late = 150 * time.Millisecond
 	for _, tc := range []struct {
 		name   string
-		all    time.Duration // how much later all answer
-		one    time.Duration // and n0-0-0 alone
-		dead   bool          // whether n1-1-1 is
-		within time.Duration // the verdict; 0: none
-		since  time.Duration // for how long answers have been quick again
+		all    time.Duration // additional delay of all answers
+		one    time.Duration // additional delay of n0-0-0 alone
+		dead   bool          // whether n1-1-1 is dead
+		within time.Duration // limit for the verdict; 0: no verdict
+		since  time.Duration // how long answers have been fast again
 	}{
 		{name: "all are late, and it lives", all: late},
 		{name: "all are late, and it is dead", all: late, dead: true, within: 60*time.Millisecond + 2*late},
@@ -106,7 +106,7 @@ func TestLateAnswers(t *testing.T) {
 	}
 }
 
-// accusedWorld is a world whose shell is behind, in which all its neighbours accuse n1-1-1, which hears no challenge.
+// accusedWorld returns a world whose shell is behind. All neighbours of n1-1-1 accuse it, and no challenge reaches it.
 func accusedWorld(t *testing.T, behind time.Duration) *world {
 	w := startedWorld(t, grid.Dims{X: 3, Y: 3, Z: 3})
 	w.behind = behind
@@ -117,8 +117,8 @@ func accusedWorld(t *testing.T, behind time.Duration) *world {
 	return w
 }
 
-// TestNobodyIsCondemnedUnasked: before a verdict its node was asked by all rails, and had its time for an answer, however
-// far behind the shell is in between, and also when it drops questions.
+// TestNobodyIsCondemnedUnasked checks that every verdict follows a challenge by all rails and the full time for an
+// answer, however far behind the shell is in between, and even if it drops challenges.
 func TestNobodyIsCondemnedUnasked(t *testing.T) {
 	for _, behind := range []time.Duration{0, 15 * time.Millisecond, 40 * time.Millisecond, 400 * time.Millisecond} {
 		for _, until := range []time.Duration{time.Millisecond, 30 * time.Millisecond, 70 * time.Millisecond, time.Second} {
@@ -160,7 +160,7 @@ func TestNobodyIsCondemnedUnasked(t *testing.T) {
 	}
 }
 
-// scatter draws so many nodes of which no two are neighbours.
+// scatter draws that many nodes, no two of them neighbours.
 func scatter(w *world, count int, r *rand.Rand) (dead []grid.Coord) {
 	near := map[grid.Coord]bool{}
 	for _, rank := range r.Perm(w.dims.Nodes()) {
@@ -180,9 +180,9 @@ func scatter(w *world, count int, r *rand.Rand) (dead []grid.Coord) {
 	panic("too many")
 }
 
-// TestScatteredDeathsAskNobodyElse: when many nodes die at once, none next to another, all are found dead in the
-// time of one, and no living node is asked for a sign of life, however many of its neighbours are dead: what it has
-// to say of them has come already, or is on its way.
+// TestScatteredDeathsAskNobodyElse: when many nodes die at once, none next to another, all are found dead as fast as
+// one. No live node is challenged, however many of its neighbours are dead: its accusations have already arrived or are
+// on their way.
 func TestScatteredDeathsAskNobodyElse(t *testing.T) {
 	w := blockWorld(t, grid.Dims{X: 10, Y: 10, Z: 10})
 	r := rand.New(rand.NewPCG(1, 4))
@@ -199,7 +199,7 @@ func TestScatteredDeathsAskNobodyElse(t *testing.T) {
 		for i, n := range w.dims.Neighbours(c) {
 			a := w.actor(w.cfg.IDs[n], fault.HalfHost)
 			a.held = time.Duration(r.IntN(10)) * time.Millisecond
-			if i == 0 { // notices when the others' verdict has already fallen
+			if i == 0 { // notices only after the verdict on the others
 				a.held += w.cfg.ChallengeNode + 30*time.Millisecond
 			}
 			w.silenceBy(a, c, false, 80*time.Millisecond)
@@ -229,8 +229,8 @@ func TestScatteredDeathsAskNobodyElse(t *testing.T) {
 	}
 }
 
-// TestDoubtSpreadsSlowlyWhenBehind: nodes that live, of whose neighbours some are dead, are asked no faster than the
-// shell can, but asked in the end.
+// TestDoubtSpreadsSlowlyWhenBehind checks that live nodes with dead neighbours are challenged no faster than the shell
+// can send, but are challenged in the end.
 func TestDoubtSpreadsSlowlyWhenBehind(t *testing.T) {
 	const window = 20 * time.Millisecond
 	for _, behind := range []time.Duration{0, 100 * time.Millisecond} {
@@ -244,7 +244,7 @@ func TestDoubtSpreadsSlowlyWhenBehind(t *testing.T) {
 				w.actor(id, h).alive = false
 			}
 			for i, n := range w.dims.Neighbours(c) {
-				if i > 0 { // the first one does not notice at all
+				if i > 0 { // the first one never notices
 					w.silenceBy(w.actor(w.cfg.IDs[n], fault.HalfHost), c, false, 80*time.Millisecond)
 				}
 			}
@@ -271,8 +271,9 @@ func TestDoubtSpreadsSlowlyWhenBehind(t *testing.T) {
 	}
 }
 
-// TestOutdatedChange: a half that reached no supervisor for a minute tells what it noted meanwhile from the beginning. A fault
-// that is long over is never FAILED on the map, nor is one that stands called NORMAL by an old word: the next digest says what is now.
+// TestOutdatedChange: a half without a supervisor for a minute replays its log from the beginning. A fault that is long
+// over never becomes FAILED on the map, and no old statement makes a standing one NORMAL: the next digest describes the
+// present.
 func TestOutdatedChange(t *testing.T) {
 	for _, tc := range []struct {
 		name          string

@@ -9,10 +9,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Every set of fewer liars than the quorum, anywhere in a small torus: faults.md, row 17. They tell the same
-// lies of everybody, with and without failure domains that they share.
+// These tests try every set of fewer liars than the quorum, anywhere in a small torus. The liars tell the same lies
+// about all nodes, with and without failure domains that they share.
 
-// liarShapes are the tori that are tried, each as it is and with every line along X a rack.
+// liarShapes calls f with every torus to try, each without racks and with every line along X as a rack.
 func liarShapes(f func(name string, cfg Config)) {
 	shapes := []grid.Dims{{X: 2, Y: 2, Z: 2}, {X: 3, Y: 3, Z: 1}}
 	if testing.Short() {
@@ -36,7 +36,7 @@ func liarWorld(t *testing.T, cfg Config) *world {
 	return w
 }
 
-// slander: the liar says of every neighbour that all links to it are silent, and that its host is dead.
+// slander makes the liar report that all links to every neighbour are silent, and that the neighbour's host is dead.
 func slander(w *world, liar fault.NodeID) {
 	a := w.actor(liar, fault.HalfHost)
 	for _, c := range w.dims.Neighbours(w.coord(liar)) {
@@ -46,7 +46,7 @@ func slander(w *world, liar fault.NodeID) {
 	w.run(7 * time.Millisecond)
 }
 
-// innocent fails the test when a node outside of guilty is called dead, inferred dead, or its DNP dead.
+// innocent fails the test if a node outside of guilty becomes dead or inferred dead, or its DNP dead.
 func innocent(t *testing.T, w *world, name string, guilty map[fault.NodeID]bool) func(time.Time, Output) {
 	return func(at time.Time, out Output) {
 		for _, c := range out.Changes {
@@ -65,7 +65,7 @@ func innocent(t *testing.T, w *world, name string, guilty map[fault.NodeID]bool)
 	}
 }
 
-// TestLiarsAccuse: nobody healthy is accepted as dead, not even one that no challenge reaches.
+// TestLiarsAccuse checks that no healthy node becomes dead, not even one that no challenge reaches.
 func TestLiarsAccuse(t *testing.T) {
 	liarShapes(func(name string, cfg Config) {
 		nodes, degree := cfg.Dims.Nodes(), len(cfg.Dims.Neighbours(grid.Coord{}))
@@ -90,8 +90,8 @@ func TestLiarsAccuse(t *testing.T) {
 	})
 }
 
-// TestLiarsHide: the dead are found where enough honest neighbours are left to say so, and are never taken for
-// healthy; the liars say that they hear them, and replay what they said.
+// TestLiarsHide: dead nodes with enough honest neighbours are found, and no dead node ever becomes healthy. The liars
+// claim to hear the dead nodes, and replay their reports.
 func TestLiarsHide(t *testing.T) {
 	liarShapes(func(name string, cfg Config) {
 		degree := len(cfg.Dims.Neighbours(grid.Coord{}))
@@ -136,8 +136,8 @@ func hideAnywhere(t *testing.T, cfg Config, name string, liar func(int) bool, vi
 	}
 }
 
-// TestLiarsAroundABlock: a block of four dies; liars anywhere around it accuse all their neighbours of being
-// dead too, or say that they hear the dead.
+// TestLiarsAroundABlock: a block of four dies. Liars anywhere around it accuse all their neighbours of being dead too,
+// or claim to hear the dead.
 func TestLiarsAroundABlock(t *testing.T) {
 	dims := grid.Dims{X: 4, Y: 4, Z: 1}
 	cfg := testConfig(dims)
@@ -182,9 +182,9 @@ func TestLiarsAroundABlock(t *testing.T) {
 	})
 }
 
-// TestLiarsAboutTheUnheard: of three neighbours nothing is heard, nor do they hear anything, for want of a service
-// network; the liars among those that could see them say that they are dead. Even one that only a liar can see
-// is UNKNOWN in the end: the others are heard over the torus by honest neighbours.
+// TestLiarsAboutTheUnheard: three neighbours lose the service network, so that they neither send nor receive on it.
+// Liars among their other neighbours report them dead. Even a node that only a liar can see becomes UNKNOWN in the end;
+// honest neighbours relay the others over the torus.
 func TestLiarsAboutTheUnheard(t *testing.T) {
 	liarShapes(func(name string, cfg Config) {
 		unheard := [3]grid.Coord{{}, {X: 1}, {Y: 1}}
@@ -216,8 +216,8 @@ func TestLiarsAboutTheUnheard(t *testing.T) {
 	})
 }
 
-// TestLoneLieAboutALinkIsDisputed: one node repeats that one of its links is FAILED. The digests of the other end contradict it, though
-// they give no age of a working link and LinkSettle is longer than a digest period.
+// TestLoneLieAboutALinkIsDisputed: one node repeatedly reports one of its links FAILED. The digests of the other end
+// contradict it, though they give no age of a working link and LinkSettle is longer than a digest period.
 func TestLoneLieAboutALinkIsDisputed(t *testing.T) {
 	cfg := testConfig(grid.Dims{X: 2, Y: 2, Z: 2})
 	cfg.HalfBound = 1190 * time.Millisecond

@@ -7,10 +7,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// findLink: a link end is what its node or the peer says of it. A link that the peer's death
-// explains is FAILED with the peer's cause; silence is the link's own fault only once it is settled
-// that the peer's DNP lives. If only one end finds the link FAILED and the other end says later that it
-// works, the link is disputed: SICK at the accusing end, and well at the other.
+// findLink derives the state of a link end from the statements of its node and the peer. If the peer's death explains
+// the fault, the link is FAILED with the peer's cause. Silence is the link's own fault only once it is settled that the
+// peer's DNP lives. If only one end finds the link FAILED and the other end later reports it working, the link is
+// disputed: SICK at the accusing end, NORMAL at the other.
 func (m *Machine) findLink(n *node, d grid.Direction, now time.Time) finding {
 	c, p := fault.Link(d), n.peers[d.Index()]
 	if f := n.failure(fault.HalfDNP); f.on {
@@ -70,10 +70,10 @@ func (r *record) works() bool {
 	return r != nil && !r.restarting() && (r.state == fault.Normal || r.state == fault.Sick)
 }
 
-// oneSided returns the finding for a link that only one end finds FAILED while the other end says that it works. An end that is
-// not heard learns this from the other end's frames. If it has not confirmed the failure LinkSettle after the accusation became
-// known, its next report contradicts it. Until then the link stays unchanged and n is checked again. An overdue report
-// contradicts nothing, nor does one of a node that a quorum accuses.
+// oneSided returns the finding for a link that only one end finds FAILED while the other end says that it works. An end
+// that is not heard learns this from the other end's frames. If it has not confirmed the failure LinkSettle after the
+// accusation became known, its next report contradicts it. Until then the link stays unchanged and n is checked again.
+// An overdue report contradicts nothing, nor does one of a node that a quorum accuses.
 func (m *Machine) oneSided(n, p *node, c fault.Component, own, far *record, by fault.Origin, now time.Time) (f finding, ok bool) {
 	accused, accusation, word := p, own, far
 	if own == nil || own.state != fault.Failed {
@@ -106,9 +106,9 @@ func (m *Machine) outvoted(n *node, now time.Time) bool {
 	return ok && !single
 }
 
-// broken turns one end's view into a finding, if that view is FAILED. Silence is not settled while it
-// may still turn out that the accused, the node that is not heard, is dead: then the component stays
-// as it is, and n is looked at again.
+// broken turns one end's view into a finding, if that view is FAILED. Silence is not settled while the accused, the
+// silent node, may still turn out to be dead: until then the component keeps its state, and broken schedules another
+// look at n.
 func (m *Machine) broken(n, accused *node, r *record, c fault.Component, by fault.Origin, now time.Time) (f finding, bad bool) {
 	if r == nil || r.state != fault.Failed {
 		return finding{}, false
@@ -127,25 +127,25 @@ func (m *Machine) broken(n, accused *node, r *record, c fault.Component, by faul
 	return f, true
 }
 
-// settles returns when silence towards the accused is no longer to be explained by its death; a time
-// not after now when that is so already.
+// settles returns the time from which death no longer explains the silence of the accused; a time not after now if that
+// has passed.
 func (m *Machine) settles(accused *node, r *record, now time.Time) time.Time {
 	var t time.Time
 	for _, k := range [...]fault.Half{0, fault.HalfDNP} {
 		if q := &accused.rounds[k]; q.open && !accused.answered(k) {
-			t = later(t, m.caughtUp(q.due)) // it has been asked, and its answer is awaited
+			t = later(t, m.caughtUp(q.due)) // a challenge still waits for its answer
 		}
 	}
 	if q := &accused.rounds[0]; q.shared {
-		t = later(t, m.judged(q)) // nor have others around it, and they are judged together
+		t = later(t, m.judged(q)) // others around it are silent as well, and the set is judged as a whole
 	}
 	if back := accused.backAt[fault.HalfDNP-1]; back.After(r.began) {
-		t = later(t, back.Add(2*m.cfg.DigestPeriod)) // it was dead when the silence began, whenever that is told, and finds its links again
+		t = later(t, back.Add(2*m.cfg.DigestPeriod)) // it was dead when the silence began, and is restoring its links
 	}
 	if t.After(now) {
 		return t
 	}
-	// A DNP that answered when the link had been silent for a while is not what silenced it.
+	// A DNP that answered well after the link fell silent is not the cause of the silence.
 	asked := m.clock.time(accused.voice(fault.HalfDNP).asked)
 	if !asked.IsZero() && !asked.Before(r.began.Add(r.since.Sub(r.began)/2)) {
 		return now
@@ -153,7 +153,7 @@ func (m *Machine) settles(accused *node, r *record, now time.Time) time.Time {
 	return r.since.Add(m.cfg.LinkSettle)
 }
 
-// explained is the finding for a link whose peer is dead.
+// explained returns the finding for a link whose peer is dead.
 func explained(p *node, own *record, by fault.Origin) finding {
 	f := p.failure(fault.HalfDNP).finding
 	f.state, f.cause, f.name, f.rule, f.single = fault.Failed, fault.CauseDNP, rulePeerDead, "the DNP of "+string(p.id)+" is dead", false
@@ -166,8 +166,8 @@ func explained(p *node, own *record, by fault.Origin) finding {
 	return f
 }
 
-// restarting is the finding for a link whose peer's DNP half is being restarted: neither the cable is to
-// blame nor the node that says so.
+// restarting returns the finding for a link whose peer's DNP half is being restarted: neither the cable nor the
+// reporting node is to blame.
 func restarting(p *node, own *record, by fault.Origin) finding {
 	f := own.finding(fault.Sick, fault.ComponentDNP, by)
 	f.name, f.rule = ruleRestarting, "the DNP half of "+string(p.id)+" is being restarted"

@@ -9,10 +9,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// TestHungDNPAndBadInterface: the DNP half hangs, so that all neighbours hear nothing on all links and nothing
-// goes by the torus, and the only interface of the host loses 30 % of the datagrams each way. The host lives:
-// the node may be SICK, its DNP FAILED, but neither node nor host. Asked only twice in the wait, one node in
-// four was called dead within three seconds.
+// TestHungDNPAndBadInterface: the DNP half hangs, so that all neighbours hear nothing on all links and the torus path
+// carries nothing, and the only interface of the host loses 30 % of the datagrams each way. The host lives: the node
+// may be SICK, its DNP FAILED, but neither node nor host. With only two challenges in the wait, one node in four became
+// dead within three seconds.
 func TestHungDNPAndBadInterface(t *testing.T) {
 	seeds := uint64(600)
 	if testing.Short() {

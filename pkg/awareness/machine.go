@@ -9,13 +9,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Machine is the fault map and what it rests on. It is owned by one goroutine, which tells it before a step how far
-// behind it is (late.go), and after it what it could not do.
+// Machine is the fault map and its evidence. One goroutine owns it. That goroutine reports the shell's delay before a
+// step (late.go), and after it the challenges that could not be sent.
 //
-// A step takes in its event, then settles the nodes that it touches (challenges, votes and verdicts
-// that stay: challenge.go, votes.go, halves.go, doubt.go), then publishes them (components.go, links.go,
-// aggregate.go), and now and then looks for what they have in common (group.go, common.go, partition.go). What a node's settling
-// changes may touch its neighbours; nobody else is looked at, so a step costs O(changes) whatever the size of the torus.
+// A step processes its event, then settles the nodes that it touches (challenges, votes and lasting verdicts:
+// challenge.go, votes.go, halves.go, doubt.go), then publishes them (components.go, links.go, aggregate.go), and
+// occasionally searches for common causes (group.go, common.go, partition.go). A node's changes may touch its
+// neighbours, but no other nodes, so a step costs O(changes) regardless of the size of the torus.
 type Machine struct {
 	cfg     Config
 	nodes   []*node // by rank; nil where IDs has no node
@@ -23,28 +23,27 @@ type Machine struct {
 	ranks   map[fault.NodeID]int
 	clock   clock
 	serial  uint64    // of the newest challenge
-	spent   time.Time // until when the challenges that only repeat one are paid for
-	doubts  time.Time // and those to nodes in doubt while the shell is behind
+	spent   time.Time // until when the budget for repeated challenges is used
+	doubts  time.Time // the same for nodes in doubt while the shell is behind
 	started time.Time // when this leader took over
 	now     time.Time // of this step: time never goes back
-	awake   time.Time // of the step before
+	awake   time.Time // time of the previous step
 
-	// A machine that was itself late doubts itself: what it missed while it slept may still be in its
-	// queue. doubt is when it last woke so late that all waits begin again. After less of a delay no
-	// verdict falls before listens; delays counts the delays in a row, since a machine that is always
-	// late must come to a verdict all the same.
+	// A machine that was itself late doubts itself: messages from the time of its sleep may still be queued. doubt is
+	// when it last woke so late that all waits restart. After a shorter delay no verdict falls before listens. delays
+	// counts consecutive delays, because a machine that is always late must still reach verdicts.
 	doubt   time.Time
 	listens time.Time
 	delays  int
-	behind  lag    // of the shell
-	trips   []trip // of the newest answers, each of another node
+	behind  lag    // the shell's delay
+	trips   []trip // of the newest answers, at most one per node
 
-	// A machine that heard nobody for so long that nobody's word counts any more was cut off itself.
-	heard    time.Time // when it last heard anybody
-	returned time.Time // when it last heard somebody again after such a time
+	// If no input has come for so long that all reports have expired, the machine itself was cut off.
+	heard    time.Time // last arrival from any node
+	returned time.Time // first arrival after such a time
 
 	domains domains
-	sizes   map[domain]int // of the rows and planes of a region; nil when the torus is one: see size
+	sizes   map[domain]int // of the rows and planes of a region; nil if the torus is one region: see size
 	common  common
 
 	wakes   wakeHeap
@@ -57,18 +56,18 @@ type Machine struct {
 	restarts map[*node]*restarts
 	// regained holds the times when nodes became trusted again, as long as they matter: see relinking.
 	regained map[*node]time.Time
-	records  []record // handed out while one node is looked at: see said
-	calm     trial    // what a node has against which nothing is held; never written
-	newest   *finding // the newest that a story keeps
+	records  []record // records in use for the current node: see said
+	calm     trial    // shared trial of all nodes without a case against them; read-only
+	newest   *finding // newest finding that a story keeps
 	out      Output
 }
 
 // halves are both halves, the host's first.
 var halves = [2]fault.Half{fault.HalfHost, fault.HalfDNP}
 
-// New returns a machine with the map that was committed last; saved is empty for a first start. The
-// restored states stand until there is evidence or, for all but FAILED halves and nodes, until they
-// have gone unheard for DigestMisses digest periods. What saved does not mention is UNKNOWN.
+// New returns a machine with the last committed map; saved is empty for a first start. Restored states stand until
+// there is evidence. All except FAILED halves and nodes also end after DigestMisses digest periods without a report.
+// Anything that saved omits is UNKNOWN.
 func New(cfg Config, now time.Time, saved []NodeStatus) (*Machine, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -93,7 +92,7 @@ func New(cfg Config, now time.Time, saved []NodeStatus) (*Machine, error) {
 	return m, nil
 }
 
-// restore puts back one node as it was committed.
+// restore restores one node as committed.
 func (m *Machine) restore(s NodeStatus, again bool) error {
 	rank, ok := m.ranks[s.ID]
 	switch {
@@ -142,7 +141,7 @@ func (m *Machine) restore(s NodeStatus, again bool) error {
 	return nil
 }
 
-// restoreComponent puts back one component. What speaks for one that is well is not kept.
+// restoreComponent restores one component. Evidence for a healthy component is not kept.
 func (m *Machine) restoreComponent(n *node, c *ComponentStatus) error {
 	if !c.Component.Valid() || !c.State.Valid() {
 		return fmt.Errorf("restore fault map: node %s: component %s is %s: want a component of the node and a state", n.id, c.Component, c.State)
@@ -155,7 +154,7 @@ func (m *Machine) restoreComponent(n *node, c *ComponentStatus) error {
 	return nil
 }
 
-// fillCauses gives restored components the causes that a store may not have kept.
+// fillCauses sets the causes of restored components that the store may not have kept.
 func (m *Machine) fillCauses(n *node) {
 	for c := fault.ComponentHost; c.Valid(); c++ {
 		p := &n.components[c]
@@ -184,7 +183,7 @@ func (m *Machine) fillCauses(n *node) {
 	}
 }
 
-// Step takes in one event. A time before that of the last step counts as that of the last step.
+// Step processes one event. A time before that of the last step counts as that of the last step.
 func (m *Machine) Step(now time.Time, ev Event) Output {
 	if r, ok := ev.(Restated); ok && m.unknown(r) {
 		return Output{Unknown: true, Wake: m.wake()}
@@ -232,7 +231,7 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	return m.out
 }
 
-// wake is when the machine is to look again; zero for never.
+// wake returns when the machine needs its next step; zero for never.
 func (m *Machine) wake() time.Time {
 	at := m.common.nextLook()
 	if len(m.wakes) > 0 && (at.IsZero() || m.wakes[0].next.Before(at)) {
@@ -241,7 +240,7 @@ func (m *Machine) wake() time.Time {
 	return at
 }
 
-// evidence takes in one report.
+// evidence processes one report.
 func (m *Machine) evidence(d fault.Delivery, now time.Time) {
 	id := d.Report.ID
 	rank, ok := m.ranks[id.Origin.Node]
@@ -275,7 +274,7 @@ func (m *Machine) evidence(d fault.Delivery, now time.Time) {
 	m.disturb(n, h, fresh, now)
 }
 
-// speaks finds whose digest has come again; nil when nobody's can have.
+// speaks returns the node whose digest is restated; nil if the message is invalid.
 func (m *Machine) speaks(r Restated) *node {
 	rank, ok := m.ranks[r.Origin.Node]
 	if !ok || !r.Origin.Half.Valid() || r.Epoch == 0 || r.Seq == 0 || !r.Path.Valid() {
@@ -284,13 +283,13 @@ func (m *Machine) speaks(r Restated) *node {
 	return m.nodes[rank]
 }
 
-// unknown says that a half's digest has come again, and that it is not known what it says.
+// unknown reports whether the restated digest's content is unknown.
 func (m *Machine) unknown(r Restated) bool {
 	n := m.speaks(r)
 	return n != nil && n.voice(r.Origin.Half).unknown(stamp{r.Epoch, r.Seq})
 }
 
-// restated takes in that a half's newest digest has come again.
+// restated processes a repetition of a half's newest digest.
 func (m *Machine) restated(r Restated, now time.Time) {
 	n := m.speaks(r)
 	if n == nil || m.refuses(n, now) {
@@ -308,24 +307,24 @@ func (m *Machine) restated(r Restated, now time.Time) {
 	m.disturb(n, h, fresh, now)
 }
 
-// disturb looks at a node because one of its halves has spoken.
+// disturb looks at a node because one of its halves has sent a report.
 func (m *Machine) disturb(n *node, h fault.Half, fresh bool, now time.Time) {
 	m.touch(n)
 	m.touchDisputed(n)
 	if f := n.failure(h); fresh && f.on && !n.foreign && !n.proven(h, f.mark) {
-		// It may have been sent just before death: ask.
+		// The report may have been sent just before death: send a challenge.
 		m.probe(n, h, m.cfg.ChallengeHalf, now)
 	}
 }
 
-// undisturbed says that a word of the half that says nothing new changes nothing: the half is heard
-// already, and nothing that the node's state rests on depends on when something was said. When the node is
-// looked at next stays as it is: what was due for want of this word is found not to be due then.
+// undisturbed reports whether a report of the half without news has no effect: the half is current, and the node's
+// state does not depend on the times of statements. The node's next look stays as scheduled; a deadline that this
+// report renewed then turns out not to be due.
 func (m *Machine) undisturbed(n *node, h fault.Half, now time.Time) bool {
 	return !n.restless && !n.settling && m.current(n, h, now)
 }
 
-// index returns which neighbour an observation of the node's halves is about, -1 for the node itself.
+// index returns the neighbour that an observation of the node's halves is about, -1 for the node itself.
 func (n *node) index(about fault.NodeID) (int, bool) {
 	if about == n.id || about == "" {
 		return -1, true
@@ -338,8 +337,8 @@ func (n *node) index(about fault.NodeID) (int, bool) {
 	return 0, false
 }
 
-// touchDisputed touches the neighbours of whom the node's two halves say different things: then even
-// a mere repetition decides whose word is the newer.
+// touchDisputed touches the neighbours on which the node's two halves disagree: even a repetition then decides which
+// statement is newer.
 func (m *Machine) touchDisputed(n *node) {
 	n.disputed(func(s slot) {
 		about, c := s.about()
@@ -351,8 +350,8 @@ func (m *Machine) touchDisputed(n *node) {
 	})
 }
 
-// disputed calls f for every slot of which the node's two halves say different things. Of two plain
-// statements, which differ in kind at most, each half's own counts of itself.
+// disputed calls f for every slot on which the node's two halves disagree. Two plain statements differ at most in kind;
+// each half's statement about itself then counts.
 func (n *node) disputed(f func(slot)) {
 	for i := range n.voices {
 		v, o := &n.voices[i], &n.voices[1-i]
@@ -373,8 +372,8 @@ func (m *Machine) touch(n *node) {
 	}
 }
 
-// run settles what was touched and what that touches in turn, lowest rank first, then publishes it.
-// It ends because within one step verdicts only fall once and are only lifted once.
+// run settles the touched nodes and the nodes that these touch in turn, lowest rank first, then publishes them. It
+// terminates because a verdict falls and is lifted at most once per step.
 func (m *Machine) run(now time.Time) {
 	m.touched = m.touched[:0]
 	for len(m.dirty) > 0 {
@@ -390,7 +389,7 @@ func (m *Machine) run(now time.Time) {
 			m.look()
 			m.settle(n, now)
 			if m.moves(n, now) {
-				m.touch(n) // its halves' verdicts rest on one another
+				m.touch(n) // its halves' verdicts depend on one another
 				for _, nb := range n.neighbours {
 					m.touch(nb.node)
 				}
@@ -411,13 +410,13 @@ func (m *Machine) run(now time.Time) {
 	}
 }
 
-// mood is what of a node its neighbours' verdicts rest on besides statements and trial.asked.
+// mood is the part of a node's condition that its neighbours' verdicts depend on, besides statements and trial.asked.
 type mood struct {
 	current, failed [2]bool
 	dead, inferred  bool
 }
 
-// moves notes the node's mood, and says whether it is another than its neighbours last saw.
+// moves records the node's mood and reports whether it has changed since the neighbours last saw it.
 func (m *Machine) moves(n *node, now time.Time) bool {
 	is, asked := mood{dead: n.dead.on, inferred: n.inferred}, [3]roundMood{}
 	for i, h := range halves {

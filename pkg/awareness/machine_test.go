@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// summary is the map without what depends on the order of arrival.
+// summary is the map without the parts that depend on the order of arrival.
 func summary(m *Machine) string {
 	var b strings.Builder
 	for _, n := range m.Nodes() {
@@ -30,7 +30,7 @@ func summary(m *Machine) string {
 	return b.String()
 }
 
-// drawDelivery makes up a report that a half could make.
+// drawDelivery draws a report that a half could send.
 func drawDelivery(t *rapid.T, m *Machine, seqs map[fault.Origin]*fault.ReportID, name string) fault.Delivery {
 	n := m.nodes[rapid.IntRange(0, len(m.nodes)-1).Draw(t, name+"node")]
 	o := n.origin(rapid.SampledFrom(halves[:]).Draw(t, name+"half"))
@@ -72,8 +72,8 @@ func drawObservation(t *rapid.T, n *node, name string) fault.Observation {
 	return o
 }
 
-// TestOrderAndDuplicatesDoNotMatter: whatever order the reports of one moment come in, and however
-// often, also again later, the map is the same.
+// TestOrderAndDuplicatesDoNotMatter checks that the map does not depend on the order of the reports of one moment, nor
+// on duplicates, even late ones.
 func TestOrderAndDuplicatesDoNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := racks(rapid.SampledFrom([]grid.Dims{{X: 2, Y: 1, Z: 1}, {X: 2, Y: 2, Z: 1}, {X: 2, Y: 2, Z: 2},
@@ -94,7 +94,7 @@ func TestOrderAndDuplicatesDoNotMatter(t *testing.T) {
 	})
 }
 
-// racks is a configuration in which what was said still counts when all has settled.
+// racks is a configuration in which statements remain valid until everything has settled.
 func racks(dims grid.Dims) Config {
 	cfg := testConfig(dims)
 	label(&cfg, "rack", func(c grid.Coord) int { return c.Y })
@@ -102,8 +102,8 @@ func racks(dims grid.Dims) Config {
 	return cfg
 }
 
-// playMoments feeds the moments, further apart than anything waits, shuffled and doubled if there is a
-// source of randomness, and returns the map some time after each.
+// playMoments feeds the moments, which are further apart than any wait, shuffled and duplicated if there is a source of
+// randomness. It returns the map some time after each moment.
 func playMoments(t rapid.TB, cfg Config, moments [][]fault.Delivery, r *rand.Rand) string {
 	w, err := newWorld(cfg)
 	if err != nil {
@@ -137,8 +137,8 @@ func playMoments(t rapid.TB, cfg Config, moments [][]fault.Delivery, r *rand.Ran
 	return out.String() + summary(w.m)
 }
 
-// TestInvariants drives the machine with anything at all and checks after every step that nothing
-// that should have been looked at again was missed, and that the changes tell the whole story.
+// TestInvariants drives the machine with arbitrary events. After every step it checks that no due look was missed, and
+// that the changes account for every difference in the map.
 func TestInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := testConfig(rapid.SampledFrom([]grid.Dims{{X: 2, Y: 1, Z: 1}, {X: 3, Y: 2, Z: 1}, {X: 2, Y: 2, Z: 2},
@@ -172,7 +172,7 @@ func TestInvariants(t *testing.T) {
 	})
 }
 
-// checkExplained: of every component of the node there is something to say, and to say it changes nothing.
+// checkExplained checks that every component of the node has an explanation, and that explaining changes nothing.
 func checkExplained(t *rapid.T, m *Machine, rank int) {
 	n := m.nodes[rank]
 	for c := fault.ComponentNode; c.Valid(); c++ {
@@ -201,8 +201,8 @@ func drawEvent(t *rapid.T, m *Machine, seqs map[fault.Origin]*fault.ReportID, op
 	return Evidence{drawDelivery(t, m, seqs, name)}
 }
 
-// checkOutput: sorted, no component twice, every From is what the last To was, and the node's state
-// follows from its components'.
+// checkOutput checks that the output is sorted, names no component twice, that every From is the last To, and that the
+// node's state follows from its components'.
 func checkOutput(t *rapid.T, m *Machine, states [][fault.NumComponents]fault.State, out Output, now time.Time) {
 	last := -1
 	for _, c := range out.Changes {
@@ -239,7 +239,7 @@ func checkOutput(t *rapid.T, m *Machine, states [][fault.NumComponents]fault.Sta
 	}
 }
 
-// TestWakeIsExact: the verdict falls at Output.Wake and not before.
+// TestWakeIsExact checks that the verdict falls at Output.Wake and not before.
 func TestWakeIsExact(t *testing.T) {
 	w := startedWorld(t, grid.Dims{X: 2, Y: 2, Z: 2})
 	for _, h := range halves {
@@ -282,8 +282,8 @@ func startedWorld(t *testing.T, dims grid.Dims) *world {
 	return w
 }
 
-// TestLateMachineDoubtsItself: a supervisor that slept through the answers blames nobody at once;
-// it waits once more, and what lay in its queue counts.
+// TestLateMachineDoubtsItself: a supervisor that slept through the answers blames no node at once. It waits again, and
+// the answers in its queue count.
 func TestLateMachineDoubtsItself(t *testing.T) {
 	w := startedWorld(t, grid.Dims{X: 2, Y: 2, Z: 2})
 	host := w.actor("n0-0-0", fault.HalfHost)
@@ -314,8 +314,8 @@ func TestLateMachineDoubtsItself(t *testing.T) {
 	}
 }
 
-// TestAnswerBehindALateTick: a supervisor that was starved for a moment finds its Tick before the
-// answer that had come in time.
+// TestAnswerBehindALateTick: a supervisor that was starved for a moment processes its Tick before an answer that
+// arrived in time.
 func TestAnswerBehindALateTick(t *testing.T) {
 	for _, late := range []time.Duration{11 * time.Millisecond, 50 * time.Millisecond, 120 * time.Millisecond, time.Second} {
 		w := startedWorld(t, grid.Dims{X: 2, Y: 2, Z: 2})
@@ -337,7 +337,7 @@ func TestAnswerBehindALateTick(t *testing.T) {
 	}
 }
 
-// TestAlwaysLateMachineJudges: doubt of oneself ends, or a busy supervisor would never find anybody dead.
+// TestAlwaysLateMachineJudges checks that self-doubt ends; otherwise a busy supervisor would never find a node dead.
 func TestAlwaysLateMachineJudges(t *testing.T) {
 	w := startedWorld(t, grid.Dims{X: 2, Y: 2, Z: 2})
 	w.actor("n0-0-0", fault.HalfHost).alive, w.actor("n0-0-0", fault.HalfHost).mute = false, true
@@ -353,8 +353,7 @@ func TestAlwaysLateMachineJudges(t *testing.T) {
 	t.Error("no verdict")
 }
 
-// TestAbsurdEpochInAnswer: a half that answers with an epoch of the far future is heard all the same by
-// the next leader.
+// TestAbsurdEpochInAnswer: a half answers with an epoch of the far future. The next leader still accepts its reports.
 func TestAbsurdEpochInAnswer(t *testing.T) {
 	w := startedWorld(t, grid.Dims{X: 2, Y: 1, Z: 1})
 	host := w.actor("n0-0-0", fault.HalfHost)
@@ -377,7 +376,7 @@ func TestAbsurdEpochInAnswer(t *testing.T) {
 	}
 }
 
-// TestNoStanding: who may not say a thing is not heard.
+// TestNoStanding checks that statements from halves without the right to make them are ignored.
 func TestNoStanding(t *testing.T) {
 	w := startedWorld(t, grid.Dims{X: 3, Y: 3, Z: 3})
 	before := summary(w.m)
@@ -415,8 +414,8 @@ func TestNoStanding(t *testing.T) {
 	}
 }
 
-// TestTwoLinksTwoStories: of two statements on one neighbour in the same report the worse counts, and
-// restating it does not make it young.
+// TestTwoLinksTwoStories: of two statements about one neighbour in the same report the worse counts, and restating it
+// does not reset its age.
 func TestTwoLinksTwoStories(t *testing.T) {
 	w := startedWorld(t, grid.Dims{X: 2, Y: 1, Z: 1})
 	n := w.m.nodes[0]

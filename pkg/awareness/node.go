@@ -15,7 +15,7 @@ type neighbour struct {
 	back  directions // the neighbour's links that end here
 }
 
-// directions is a set of them, as bits by index.
+// directions is a set of directions, one bit per index.
 type directions uint8
 
 func (s directions) has(d grid.Direction) bool { return s>>d.Index()&1 == 1 }
@@ -37,50 +37,50 @@ var directionLists = func() (lists [1 << grid.NumDirections][]grid.Direction) {
 // links returns the neighbour's links that end at the node.
 func (nb neighbour) links() []grid.Direction { return nb.back.list() }
 
-// node is what is known of one node.
+// node is all knowledge about one node.
 type node struct {
 	*trial // never nil; calm for nearly all
 
 	rank       int
 	id         fault.NodeID
 	coord      grid.Coord
-	foreign    bool       // of another region: it bears witness, and is never judged
+	foreign    bool       // of another region: it is a witness, and is never judged
 	revoked    bool       // its certificates are revoked: it is no witness and is not judged
 	ends       directions // its links
 	neighbours []neighbour
-	peers      [grid.NumDirections]*node // at the end of each link; nil where there is none, or it is unknown
+	peers      [grid.NumDirections]*node // at the end of each link; nil if there is no link or the peer is unknown
 
 	voices      [2]voice // of the host half, of the DNP half
 	components  [fault.NumComponents]component
-	stories     []story // of components that have one
+	stories     []story // of the components that have one
 	speaker     fault.Half
-	registersAt instant // when speaker's newest report came, whose registers are the node's; 0 for none
+	registersAt instant // arrival of speaker's newest report, whose registers are the node's; 0 for none
 
-	standing          // among those that share its fate
-	trends   []*trend // of what moves, by component; mostly none
-	readings []newest // of what has moved; mostly none
+	standing          // membership in groups with the same fate
+	trends   []*trend // of moving quantities, by component; usually none
+	readings []newest // of quantities that have moved; usually none
 
 	mood  mood      // as neighbours last saw it
-	next  time.Time // when to look again; zero for never
+	next  time.Time // when to look at it again; zero for never
 	place int32     // in the heap, -1 for none
 
 	settling, touched bool
-	// restless says that more than whether its halves are heard depends on the time, or on when something
-	// was said: then every report makes the machine look again.
+	// restless reports that the state depends on time, or on the times of statements, and not only on whether the
+	// halves are current: then every report leads to another look.
 	restless bool
 }
 
-// trial is what is held against a node, and what it was asked. A node against which there is nothing has
-// Machine.calm; writers go by Machine.try.
+// trial is the case against a node, with its challenges. A node without a case has Machine.calm; writers use
+// Machine.try.
 type trial struct {
 	rounds [3]round // of challenges: to either half, to the host half, to the DNP half
 	failed [2]verdict
 	dead   verdict      // the whole node is FAILED
 	backAt [2]time.Time // when a half's verdict was last lifted
 	nonces []nonce      // newest last
-	probed time.Time    // the newest challenge outside of a round
-	asked  [3]roundMood // of rounds, as neighbours last saw it
-	spoke  time.Time    // when it was last heard again after it had been mute
+	probed time.Time    // time of the newest challenge outside of a round
+	asked  [3]roundMood // of rounds, as neighbours last saw them
+	spoke  time.Time    // its first sign of life after it was mute
 }
 
 // try returns the node's trial for writing.
@@ -91,7 +91,7 @@ func (m *Machine) try(n *node) *trial {
 	return n.trial
 }
 
-// acquit forgets a trial of which nothing counts any more.
+// acquit drops a trial that no longer matters.
 func (m *Machine) acquit(n *node, now time.Time) {
 	t := n.trial
 	if t == &m.calm || t.dead.on || t.failed[0].on || t.failed[1].on {
@@ -115,8 +115,8 @@ func (m *Machine) acquit(n *node, now time.Time) {
 func (n *node) voice(h fault.Half) *voice     { return &n.voices[h-1] }
 func (n *node) failure(h fault.Half) *verdict { return &n.failed[h-1] }
 
-// platform returns the platform of the node's halves. If the two halves state different platforms, it returns the safe assumption, a shared
-// kernel.
+// platform returns the platform of the node's halves. If the two halves state different platforms, it returns the safe
+// assumption, a shared kernel.
 func (n *node) platform() fault.Platform {
 	a, b := n.voices[0].platform, n.voices[1].platform
 	if a == 0 || b != 0 && b < a {
@@ -139,20 +139,20 @@ func (n *node) heard(h fault.Half) time.Time {
 	return n.voice(h).heard
 }
 
-// said returns what the half states of a component of its own node, nil for nothing. The record is good
-// until another node is looked at.
+// said returns the half's statement on a component of its own node, nil if there is none. The record is valid until the
+// machine looks at another node.
 func (m *Machine) said(n *node, h fault.Half, c fault.Component) *record {
 	return m.record(n.voice(h), ownSlot(c))
 }
 
-// saidOf returns what a half of the neighbour states of the node, index being that of the component in
-// described; nil for nothing. The record is good until another node is looked at.
+// saidOf returns the statement of a half of the neighbour about the node, nil if there is none; index is the
+// component's index in described. The record is valid until the machine looks at another node.
 func (m *Machine) saidOf(nb neighbour, h fault.Half, index int) *record {
 	return m.record(nb.node.voice(h), aboutSlot(int(nb.index), index))
 }
 
-// record hands out a statement. Plain ones are made up in a store that is used again for the next node, so
-// that looking at a node allocates nothing.
+// record returns a statement. Plain ones are built in storage that the next node reuses, so that looking at a node
+// allocates nothing.
 func (m *Machine) record(v *voice, s slot) *record {
 	if o := v.other(s); o != nil {
 		return o
@@ -167,14 +167,14 @@ func (m *Machine) record(v *voice, s slot) *record {
 	return r
 }
 
-// allPlain says that neither half of the node says anything but that all is well, of whomever: there is no
-// need to look at what it says in particular.
+// allPlain reports whether all statements of both halves are plain, regardless of their subjects: the caller can then
+// skip them.
 func (n *node) allPlain() bool { return len(n.voices[0].others)+len(n.voices[1].others) == 0 }
 
-// look begins to look at another node: the records of the last one are done with.
+// look starts to look at another node and releases the records of the last one.
 func (m *Machine) look() { m.records = m.records[:0] }
 
-// wakeAt asks to be looked at again at t.
+// wakeAt schedules another look at t.
 func (n *node) wakeAt(t, now time.Time) {
 	if t.After(now) {
 		n.restless = true
@@ -182,17 +182,17 @@ func (n *node) wakeAt(t, now time.Time) {
 	}
 }
 
-// wake is wakeAt for what the word of a half puts off.
+// wake is wakeAt for a time that any report of a half postpones.
 func (n *node) wake(t time.Time) {
 	if n.next.IsZero() || t.Before(n.next) {
 		n.next = t
 	}
 }
 
-// build makes the nodes and finds their neighbours.
+// build creates the nodes and connects the neighbours.
 func (m *Machine) build() {
 	dims := m.cfg.Dims
-	store := make([]node, len(m.cfg.IDs)) // one piece: a hundred thousand would take long to make one by one
+	store := make([]node, len(m.cfg.IDs)) // in one allocation: a hundred thousand separate ones would be slow
 	m.nodes = make([]*node, dims.Nodes())
 	for rank := range m.nodes {
 		at := dims.At(rank)
@@ -232,8 +232,8 @@ func (m *Machine) build() {
 	}
 }
 
-// connect finds the node's peers and neighbours, in the order of directions, and returns the store with
-// them. links are the directions in which every node has a link.
+// connect sets the node's peers and neighbours, in the order of directions, and returns the store with them appended.
+// links are the directions in which every node has a link.
 func (m *Machine) connect(n *node, links []grid.Direction, store []neighbour) []neighbour {
 	start := len(store)
 	for _, d := range links {

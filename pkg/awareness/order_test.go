@@ -12,15 +12,15 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// orders are what TestOrderAndDuplicatesDoNotMatter once found, made as short as it would go: moments, four
-// seconds apart, of reports whose order mattered.
+// orders are the failures that TestOrderAndDuplicatesDoNotMatter once found, shrunk: moments, four seconds apart, of
+// reports whose order mattered.
 var orders = []struct {
 	name    string
 	dims    grid.Dims
-	moments []string // a line a report: NODE/HALF EPOCH SEQ [digest] [, SUBJECT COMPONENT STATE KIND AGE]...
+	moments []string // one line per report: NODE/HALF EPOCH SEQ [digest] [, SUBJECT COMPONENT STATE KIND AGE]...
 }{
 	{
-		// n2-0-0 has not answered, and so is no witness against n3-0-0. To be accused anew made it one for a
+		// n2-0-0 has not answered, and so is no witness against n3-0-0. A second accusation made it a witness for a
 		// moment, and the verdict on n3-0-0 was overdue.
 		name: "accused anew", dims: grid.Dims{X: 4, Y: 2, Z: 1},
 		moments: []string{
@@ -30,7 +30,7 @@ var orders = []struct {
 		},
 	},
 	{
-		// n1-0-0 is heard again in the moment in which it is accused anew.
+		// n1-0-0 reports again at the moment of a second accusation.
 		name: "accused and heard", dims: grid.Dims{X: 4, Y: 2, Z: 1},
 		moments: []string{
 			"n1-1-0/host 1 2, n1-1-0 link/Y+ FAILED SILENCE 64ms",
@@ -38,7 +38,7 @@ var orders = []struct {
 		},
 	},
 	{
-		// A report of the old epoch, for which n2-0-0 is asked anew, and one of the new, which is its answer.
+		// A report of the old epoch leads to a new challenge of n2-0-0, and a report of the new epoch answers it.
 		name: "asked and booted", dims: grid.Dims{X: 4, Y: 2, Z: 1},
 		moments: []string{
 			"n2-1-0/dnp 1 1 digest, n2-1-0 link/Y- FAILED SILENCE 96ms\nn1-0-0/host 1 1, n1-0-0 link/X- FAILED SILENCE 66ms\nn2-0-0/dnp 1 1",
@@ -46,7 +46,7 @@ var orders = []struct {
 		},
 	},
 	{
-		// The DNP half comes back from a verdict: what it said of the host before is withdrawn by its next word.
+		// The DNP half comes back from a verdict: its next report withdraws its earlier statement about the host.
 		name: "back with an old word", dims: grid.Dims{X: 2, Y: 2, Z: 1},
 		moments: []string{
 			"n1-1-0/dnp 1 1 digest, n1-0-0 host FAILED DESCRIPTOR 100ms",
@@ -57,7 +57,7 @@ var orders = []struct {
 	},
 }
 
-// TestOrders plays every order in which the reports of one of the moments can come.
+// TestOrders plays every possible order of the reports of one moment.
 func TestOrders(t *testing.T) {
 	for _, tc := range orders {
 		t.Run(tc.name, func(t *testing.T) {

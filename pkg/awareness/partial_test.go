@@ -7,8 +7,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestPartialDigestWithdrawsNothing: of a digest in several parts each part alone knows only some of
-// what the half states; a whole one withdraws what it does not mention.
+// TestPartialDigestWithdrawsNothing: each part of a digest in several parts contains only some of the half's
+// statements. Only a whole digest withdraws the statements that it omits.
 func TestPartialDigestWithdrawsNothing(t *testing.T) {
 	v := &voice{half: fault.HalfHost}
 	clock := newClock(time.Unix(0, 0))

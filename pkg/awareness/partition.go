@@ -7,19 +7,18 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// missed says whether nothing counts of what a node said, and this leader has listened long enough.
+// missed reports whether all of a node's statements have expired, and this leader has listened long enough.
 func (m *Machine) missed(n *node, now time.Time) bool {
 	return !m.current(n, fault.HalfHost, now) && !m.current(n, fault.HalfDNP, now) && !now.Before(m.started.Add(m.window()))
 }
 
-// cut says whether the link is out of use, as the map has it: at either
-// end the link itself has FAILED.
+// cut reports whether the link is out of use according to the map: the link itself has FAILED at either end.
 func (n *node) cut(c fault.Component) bool {
 	p := &n.components[c]
 	return p.state == fault.Failed && p.cause == fault.CauseLink
 }
 
-// joined says whether a link in use joins the node and its neighbour.
+// joined reports whether a working link joins the node and its neighbour.
 func joined(n *node, nb neighbour) bool {
 	for _, d := range nb.links() {
 		if !nb.node.cut(fault.Link(d)) && !n.cut(fault.Link(d.Opposite())) {
@@ -29,11 +28,11 @@ func joined(n *node, nb neighbour) bool {
 	return false
 }
 
-// partitions returns the parts of the torus that nothing living leads to: connected components of what is
-// left of it (nodes that are not dead, links that are not FAILED) of which no member is heard. Members are
-// only the nodes that were ever heard: one that never booted is missed by nobody.
+// partitions returns the parts of the torus without any live path to them: connected components of the remaining torus
+// (nodes that are not dead, links that are not FAILED) without a node that reports. Only nodes that once reported are
+// members: a node that never booted is not missing.
 //
-// The walk keeps to the unheard nodes, so it costs nothing while all are heard.
+// The walk visits unheard nodes only, so it costs nothing while all nodes report.
 func (m *Machine) partitions(marked []*node, now time.Time) [][]*node {
 	var out [][]*node
 	seen := map[*node]bool{}
@@ -67,7 +66,7 @@ func (m *Machine) partitions(marked []*node, now time.Time) [][]*node {
 	return out
 }
 
-// strand marks the nodes of the partitions as unreachable, and no others.
+// strand marks exactly the nodes of the partitions as unreachable.
 func (m *Machine) strand(parts [][]*node) {
 	now := map[int]*node{}
 	for _, set := range parts {
@@ -90,7 +89,7 @@ func (m *Machine) strand(parts [][]*node) {
 	m.common.stranded = now
 }
 
-// restoreStranded notes a node that was unreachable when the map was committed last.
+// restoreStranded records a node that was unreachable in the last committed map.
 func (m *Machine) restoreStranded(n *node) {
 	if m.common.stranded == nil {
 		m.common.stranded = map[int]*node{}
@@ -98,7 +97,7 @@ func (m *Machine) restoreStranded(n *node) {
 	m.common.stranded[n.rank] = n
 }
 
-// cutOff says that this supervisor hears nobody at all: then it is not the others that are unreachable.
+// cutOff reports whether this supervisor receives nothing at all: then the other nodes are not the unreachable ones.
 func (m *Machine) cutOff(now time.Time) bool {
 	return m.heard.IsZero() || now.Sub(m.heard) >= m.window()
 }

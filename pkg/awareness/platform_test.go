@@ -9,8 +9,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// TestDeadHostHalfOnSharedKernelIsNoDeadHost: where both halves run under one kernel, a living DNP half proves that the kernel lives, so
-// the verdict names the agent's half. An agent that states no platform, or a DNP half on its own processor, leaves the verdict as it was.
+// TestDeadHostHalfOnSharedKernelIsNoDeadHost: if both halves run under one kernel, a live DNP half proves that the
+// kernel lives, so the verdict names the agent's half. An agent that states no platform, or a DNP half on its own
+// processor, leaves the verdict unchanged.
 func TestDeadHostHalfOnSharedKernelIsNoDeadHost(t *testing.T) {
 	const note = "the agent's host half died, not the host"
 	for _, tc := range []struct {

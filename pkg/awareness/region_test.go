@@ -10,8 +10,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// halfTorus configures one of two regions of an 8x4 torus, those with X from first to first+3. Of the other
-// region it knows the nodes at its border only.
+// halfTorus configures one of two regions of an 8x4 torus, with X from first to first+3. It knows only the border nodes
+// of the other region.
 func halfTorus(first int) Config {
 	cfg := testConfig(grid.Dims{X: 8, Y: 4, Z: 1})
 	cfg.Foreign = map[fault.NodeID]bool{}
@@ -37,7 +37,7 @@ func regionWorld(t *testing.T, first int) *world {
 	return w
 }
 
-// TestRegionMap: the map has the region's own nodes, and nothing of others.
+// TestRegionMap checks that the map has exactly the region's own nodes.
 func TestRegionMap(t *testing.T) {
 	w := regionWorld(t, 0)
 	if got := w.m.Len(); got != 16 {
@@ -59,8 +59,8 @@ func TestRegionMap(t *testing.T) {
 	}
 }
 
-// TestRegionBorderDeath: a node at the border dies. Its neighbour in the other region counts as a witness to
-// its own, and the other region knows no more than that the link to it is silent.
+// TestRegionBorderDeath: a node at the border dies. Its neighbour in the other region counts as a witness in the node's
+// own region. The other region only knows that the link to the node is silent.
 func TestRegionBorderDeath(t *testing.T) {
 	own, other := regionWorld(t, 0), regionWorld(t, 4)
 	for _, w := range []*world{own, other} {
@@ -69,7 +69,7 @@ func TestRegionBorderDeath(t *testing.T) {
 		}
 		w.run(80 * time.Millisecond)
 	}
-	// Only two of its own region accuse, and the quorum is three.
+	// Only two accusers belong to its own region, and the quorum is three.
 	for _, by := range []fault.NodeID{"n3-0-0", "n3-2-0"} {
 		own.silenceBy(own.actor(by, fault.HalfHost), grid.Coord{X: 3, Y: 1}, false, 80*time.Millisecond)
 	}
@@ -88,7 +88,7 @@ func TestRegionBorderDeath(t *testing.T) {
 	for _, n := range other.m.Nodes() {
 		want, cause := fault.Normal, fault.CauseNone
 		if n.ID == "n4-1-0" {
-			want, cause = fault.Normal, fault.CauseNone // one link is that link's fault
+			want, cause = fault.Normal, fault.CauseNone // one bad link is only that link's fault
 		}
 		if n.State != want || n.Cause != cause {
 			t.Errorf("in the other region %s is %s for %s, want %s for %s", n.ID, n.State, n.Cause, want, cause)
@@ -100,7 +100,7 @@ func TestRegionBorderDeath(t *testing.T) {
 	}
 }
 
-// TestRegionForeignIsNeverJudged: whatever is said of a foreign node, it is not asked, changed or grouped.
+// TestRegionForeignIsNeverJudged checks that no accusation leads to a challenge, a change or a group of a foreign node.
 func TestRegionForeignIsNeverJudged(t *testing.T) {
 	w := regionWorld(t, 0)
 	for _, h := range halves {
@@ -135,7 +135,7 @@ func TestRegionForeignIsNeverJudged(t *testing.T) {
 	}
 }
 
-// TestRegionChallengeViaForeign: a foreign neighbour may carry a challenge.
+// TestRegionChallengeViaForeign checks that a foreign neighbour may forward a challenge.
 func TestRegionChallengeViaForeign(t *testing.T) {
 	w := regionWorld(t, 0)
 	out := w.m.Step(w.now, GossipOpinion{Node: "n3-1-0"})
@@ -144,7 +144,7 @@ func TestRegionChallengeViaForeign(t *testing.T) {
 	}
 }
 
-// TestUnknownPeer: where a peer is not named at all, a link's state is what its own end says.
+// TestUnknownPeer: without a named peer, a link's state depends on its own end's statements.
 func TestUnknownPeer(t *testing.T) {
 	cfg := testConfig(grid.Dims{X: 3, Y: 3, Z: 1})
 	cfg.Foreign = map[fault.NodeID]bool{}
@@ -193,8 +193,8 @@ func TestRegionRefused(t *testing.T) {
 	}
 }
 
-// TestRegionForeignVerdict: the other region's word that its node is dead explains why the link to it is silent, for as
-// long as it is said again; who is beside it is not sick.
+// TestRegionForeignVerdict: the other region's verdict that its node is dead explains the silent link to the node, for
+// as long as the region restates it. The node at the near end is not sick.
 func TestRegionForeignVerdict(t *testing.T) {
 	w := regionWorld(t, 4)
 	say := func(dead bool) {
@@ -221,9 +221,9 @@ func TestRegionForeignVerdict(t *testing.T) {
 		say(true)
 	}
 	link(fault.Failed, fault.CauseNode, fault.Normal)
-	w.step(ForeignVerdict{Node: "n4-1-0", Host: true, DNP: true}) // of a node that is ours it is nothing
+	w.step(ForeignVerdict{Node: "n4-1-0", Host: true, DNP: true}) // ignored for a node of our own region
 	link(fault.Failed, fault.CauseNode, fault.Normal)
-	// Said no more, it counts no more: the link is judged as ever.
+	// A verdict that is no longer restated expires: the link is judged as usual.
 	w.run(time.Duration(w.cfg.DigestMisses+4)*w.cfg.DigestPeriod + w.cfg.LinkSettle)
 	link(fault.Failed, fault.CauseLink, fault.Normal)
 	say(true)
@@ -233,7 +233,7 @@ func TestRegionForeignVerdict(t *testing.T) {
 	link(fault.Failed, fault.CauseLink, fault.Normal)
 }
 
-// TestRegionSizes: of a row or plane only the region's own nodes count.
+// TestRegionSizes checks that only the region's own nodes count in a row or plane.
 func TestRegionSizes(t *testing.T) {
 	m := regionWorld(t, 0).m
 	for _, tc := range []struct {
@@ -251,8 +251,8 @@ func TestRegionSizes(t *testing.T) {
 	}
 }
 
-// TestRegionAsksNoOthers: whether a node of another region lives is that region's to ask, even when it is
-// heard here after it was found dead there.
+// TestRegionAsksNoOthers: challenges to a node of another region are left to that region, even if this region hears the
+// node after the verdict there.
 func TestRegionAsksNoOthers(t *testing.T) {
 	w := regionWorld(t, 0)
 	asked := 0

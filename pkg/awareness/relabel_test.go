@@ -9,8 +9,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// TestRelabelForgetsNothing: other labels change nothing of any node, neither its state nor its signs of life nor its
-// registers, and digests that only come again are still understood.
+// TestRelabelForgetsNothing checks that new labels keep every node's state, signs of life and registers, and that
+// restated digests still apply.
 func TestRelabelForgetsNothing(t *testing.T) {
 	cfg := testConfig(grid.Dims{X: 4, Y: 4, Z: 1})
 	label(&cfg, "rack", func(c grid.Coord) int { return c.X })
@@ -36,7 +36,7 @@ func TestRelabelForgetsNothing(t *testing.T) {
 	}
 }
 
-// TestRelabelInGrace: a machine that gathers evidence still finds no group before its time.
+// TestRelabelInGrace checks that a machine in its grace period still finds no group early.
 func TestRelabelInGrace(t *testing.T) {
 	cfg := testConfig(grid.Dims{X: 4, Y: 1, Z: 1})
 	m, err := New(cfg, epoch0, nil)

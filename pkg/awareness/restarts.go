@@ -6,21 +6,21 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// A node that restarts one of its halves on purpose announces it beforehand, in a signed report (fault.RestartNotice). Until the
-// half is back, the map keeps the states that the restart explains:
+// A node that restarts one of its halves on purpose announces it in advance, in a signed report
+// (fault.RestartNotice). Until the half is back, the map keeps the states that the restart explains:
 //
 //	         notice                      over: settles
 //	none ─────────────► announced ───────────────────────► settling
 //	 ▲                    │  until the announced time ends      │
 //	 └────────────────────┴────────────────────────────────────┘  verdicts fall on the evidence of that moment
 //
-// Only the node's own notice counts; a neighbour's statement about a restart holds nothing back. A verdict on the half without a
-// notice ends the other half's notice, and so does a revoked certificate. A budget pays for notices, so that no node can hide a
-// fault for long.
+// Only the node's own notice counts; a neighbour's statement about a restart delays nothing. A verdict on the half
+// without a notice ends the other half's notice, and so does a revoked certificate. A budget limits the notices, so
+// that no node can hide a fault for long.
 const (
-	// restartBudget is the time that a node's notices may hold verdicts back at once, all notices together.
+	// restartBudget is how long a node's notices may delay verdicts at once, all notices together.
 	restartBudget = time.Minute
-	// restartShare is the part of the time, as 1/restartShare, by which a used budget grows again.
+	// restartShare is the growth rate of a used budget: it regains 1/restartShare of the elapsed time.
 	restartShare = 20
 )
 
@@ -29,20 +29,20 @@ type restarts struct {
 	until  [2]time.Time // end of the notice, of the host half and of the DNP half
 	newest [2]stamp     // of the newest notice by each half
 	budget time.Duration
-	asOf   time.Time // when budget was so much
+	asOf   time.Time // time for which budget is valid
 }
 
 // Restart is an announced restart of a half, as the map shows it. Zero: none.
 type Restart struct {
 	Half  fault.Half
-	Until time.Time // when verdicts fall again, if the restart is not over before
+	Until time.Time // when verdicts fall again, unless the restart ends earlier
 }
 
-// restartSettles returns the time from the end of a restart until verdicts fall again: neighbours and the other half restate the
-// links within two digest periods.
+// restartSettles returns the time from the end of a restart until verdicts fall again: neighbours and the other half
+// restate the links within two digest periods.
 func (m *Machine) restartSettles() time.Duration { return 2 * m.cfg.DigestPeriod }
 
-// notice takes a restart notice of a node's half into account. Copies and notices older than the newest one of the same half
+// notice processes a restart notice of a node's half. Copies, and notices older than the newest one of the same half,
 // change nothing.
 func (m *Machine) notice(n *node, d fault.Delivery, now time.Time) {
 	r, at, by := d.Report.Restart, stampOf(d.Report.ID), d.Report.ID.Origin.Half
@@ -75,7 +75,7 @@ func (m *Machine) notice(n *node, d fault.Delivery, now time.Time) {
 // announce begins a restart of a half that ends at the given time, or when the budget is used up.
 func (p *restarts) announce(h fault.Half, end, now time.Time) {
 	p.budget, p.asOf = min(restartBudget, p.budget+max(0, now.Sub(p.asOf))/restartShare), now
-	from := later(now, later(p.until[0], p.until[1])) // what is held back already costs nothing more
+	from := later(now, later(p.until[0], p.until[1])) // time that is already covered costs nothing more
 	if cost := end.Sub(from); cost > p.budget {
 		end = from.Add(p.budget)
 	}
@@ -111,8 +111,8 @@ func (m *Machine) announced(n *node, now time.Time) (r Restart) {
 	return r
 }
 
-// restartHolds reports whether a node's announced restart holds a verdict on it back. If h is a half, only that half's restart
-// does. The node is looked at again when the notice ends.
+// restartHolds reports whether a node's announced restart delays a verdict on it. If h is a half, only that half's
+// restart does. The node is looked at again when the notice ends.
 func (m *Machine) restartHolds(n *node, h fault.Half, now time.Time) bool {
 	r := m.announced(n, now)
 	if r.Half == 0 {
@@ -127,8 +127,8 @@ func (m *Machine) restartHolds(n *node, h fault.Half, now time.Time) bool {
 	return true
 }
 
-// keepsState reports whether an announced restart, of the node or of the node at the other end of a link, keeps a component's
-// state. Only a change to NORMAL is made meanwhile.
+// keepsState reports whether an announced restart, of the node or of the node at the other end of a link, keeps a
+// component's state. Only a change to NORMAL is made meanwhile.
 func (m *Machine) keepsState(n *node, c fault.Component, f finding, now time.Time) bool {
 	if f.state == fault.Normal || len(m.restarts) == 0 {
 		return false
@@ -143,7 +143,7 @@ func (m *Machine) keepsState(n *node, c fault.Component, f finding, now time.Tim
 	return holds
 }
 
-// restoreRestart takes over a restart that an earlier leader committed.
+// restoreRestart restores a restart that an earlier leader committed.
 func (m *Machine) restoreRestart(n *node, r Restart) {
 	if !r.Half.Valid() || !r.Until.After(m.started) {
 		return
@@ -160,7 +160,7 @@ func (m *Machine) restoreRestart(n *node, r Restart) {
 	m.restarts[n] = p
 }
 
-// forgetRestart forgets a node's notices when they hold nothing back and the budget is full again.
+// forgetRestart drops a node's notices once they delay nothing and the budget is full again.
 func (m *Machine) forgetRestart(n *node, now time.Time) {
 	p := m.restarts[n]
 	if p == nil || now.Before(later(p.until[0], p.until[1])) {

@@ -11,14 +11,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-// spoken is the newest digest of a half, as it was first said.
+// spoken is the newest digest of a half, as first sent.
 type spoken struct {
 	fault.Delivery
 	at     time.Time
-	newest fault.Seq // of those that said the same
+	newest fault.Seq // of the digests with that content
 }
 
-// again is the same digest said at now, after it was held on its way: all ages have grown.
+// again returns the same digest sent at now, after a delay on its way: all ages have grown.
 func (s spoken) again(seq fault.Seq, p fault.Path, held time.Duration, now time.Time) fault.Delivery {
 	d := s.Delivery
 	d.Path, d.Report.ID.Seq = p, seq
@@ -31,8 +31,8 @@ func (s spoken) again(seq fault.Seq, p fault.Path, held time.Duration, now time.
 	return d
 }
 
-// TestRestatedIsTheDigestAgain: of two machines one is given every digest, the other Restated whenever a
-// digest has come again with the same words, and the digest only if that is Unknown. They say and do the same.
+// TestRestatedIsTheDigestAgain: of two machines, one receives every digest. The other receives Restated for every
+// digest with unchanged content, and the digest only on Unknown. Both must produce the same output.
 func TestRestatedIsTheDigestAgain(t *testing.T) {
 	var applied, refused int
 	rapid.Check(t, func(t *rapid.T) {
@@ -84,9 +84,8 @@ func TestRestatedIsTheDigestAgain(t *testing.T) {
 
 func serialNonces() func() [16]byte { return testConfig(grid.Dims{X: 1, Y: 1, Z: 1}).Nonce }
 
-// drawSpeech makes up an event, and what stands for it where a digest has come again.
-func drawSpeech(t *rapid.T, m *Machine, seqs map[fault.Origin]*fault.ReportID, said map[fault.Origin]spoken, open []Challenge,
-	now time.Time, name string) (ev, short Event) {
+// drawSpeech draws an event, and its replacement if the event is a repeated digest.
+func drawSpeech(t *rapid.T, m *Machine, seqs map[fault.Origin]*fault.ReportID, said map[fault.Origin]spoken, open []Challenge, now time.Time, name string) (ev, short Event) {
 	o := m.nodes[rapid.IntRange(0, len(m.nodes)-1).Draw(t, name+"who")].origin(rapid.SampledFrom(halves[:]).Draw(t, name+"whose"))
 	s, ok := said[o]
 	if !ok || rapid.IntRange(0, 2).Draw(t, name+"again") == 0 {
@@ -105,7 +104,7 @@ func drawSpeech(t *rapid.T, m *Machine, seqs map[fault.Origin]*fault.ReportID, s
 		return Tick{}, Tick{}
 	}
 	if id.Seq != s.newest || rapid.IntRange(0, 5).Draw(t, name+"copy") > 0 {
-		id.Seq++ // else it is a copy by another way
+		id.Seq++ // else it is a copy by another path
 	}
 	s.newest = id.Seq
 	said[o] = s
@@ -114,8 +113,8 @@ func drawSpeech(t *rapid.T, m *Machine, seqs map[fault.Origin]*fault.ReportID, s
 	return Evidence{s.again(id.Seq, path, held, now)}, Restated{Origin: o, Epoch: id.Epoch, Seq: id.Seq, Path: path, Held: held}
 }
 
-// TestRestatedRefused: what cannot be applied is said, and changes nothing; what is known already, or comes from
-// nobody, is ignored.
+// TestRestatedRefused checks that a Restated that cannot be applied sets Unknown and changes nothing, and that a known
+// or unattributable one is ignored.
 func TestRestatedRefused(t *testing.T) {
 	w := startedWorld(t, grid.Dims{X: 2, Y: 1, Z: 1})
 	host := w.actor("n0-0-0", fault.HalfHost)
@@ -157,7 +156,7 @@ func TestRestatedRefused(t *testing.T) {
 	}
 }
 
-// TestRestatedAllocatesNothing: a hundred thousand nodes say nothing new twice a second.
+// TestRestatedAllocatesNothing: a hundred thousand nodes report no news twice a second.
 func TestRestatedAllocatesNothing(t *testing.T) {
 	w := newBench(grid.Dims{X: 3, Y: 3, Z: 3})
 	seq := fault.Seq(1)

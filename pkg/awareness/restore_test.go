@@ -9,9 +9,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestRestoreKeepsGroups: a leader that takes over at any time of a catastrophe has the very map and the very
-// groups that were committed; it says nothing before its grace is over, and when all has settled it has come
-// to the same as the one before.
+// TestRestoreKeepsGroups: a leader that takes over at any time during a catastrophe starts with exactly the committed
+// map and groups. It publishes nothing before its grace is over. Once everything has settled, it agrees with the
+// previous leader.
 func TestRestoreKeepsGroups(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := testConfig(rapid.SampledFrom([]grid.Dims{{X: 4, Y: 4, Z: 1}, {X: 4, Y: 3, Z: 3}, {X: 5, Y: 5, Z: 3}}).Draw(t, "dims"))
@@ -57,7 +57,7 @@ func TestRestoreKeepsGroups(t *testing.T) {
 	})
 }
 
-// takeover replaces the machine by one with what was committed, which has to be the same at first.
+// takeover replaces the machine by one restored from the committed state, and checks that both are equal at first.
 func takeover(t *rapid.T, w *world) {
 	before := summary(w.m)
 	m, err := New(w.cfg, w.now, w.m.Nodes())
@@ -80,8 +80,8 @@ func takeover(t *rapid.T, w *world) {
 	}
 }
 
-// TestRestoreUnreachable: one that was unreachable when another supervisor took over, and is heard again, is
-// not called so when later on it is merely silent.
+// TestRestoreUnreachable: a node that was unreachable at a takeover, and later reports again, does not become
+// unreachable when it is merely silent afterwards.
 func TestRestoreUnreachable(t *testing.T) {
 	w, err := newWorld(testConfig(grid.Dims{X: 4, Y: 4, Z: 1}))
 	if err != nil {

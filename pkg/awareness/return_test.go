@@ -8,9 +8,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// TestOneReportMayFreeBothHalves: after the death of both halves the DNP starts anew, and its first word
-// says that its host lives. That word counts as soon as the DNP itself is believed again, which the
-// same report brings about: nobody has to say it twice.
+// TestOneReportMayFreeBothHalves: both halves die, then the DNP restarts and reports its host alive. That statement
+// counts as soon as the DNP itself is believed again, which the same report achieves: it need not be repeated.
 func TestOneReportMayFreeBothHalves(t *testing.T) {
 	w, err := newWorld(testConfig(grid.Dims{X: 2, Y: 2, Z: 2}))
 	if err != nil {
@@ -49,7 +48,7 @@ func TestOneReportMayFreeBothHalves(t *testing.T) {
 	dnp.says[subject{id, fault.ComponentDNP}] = statement{state: fault.Normal, kind: fault.KindSelf, began: w.now}
 	dnp.says[subject{id, fault.ComponentHost}] = statement{state: fault.Normal, kind: fault.KindWatchdog, began: w.now}
 	w.digest(dnp)
-	w.run(w.cfg.DigestPeriod / 4) // well before anything is said again
+	w.run(w.cfg.DigestPeriod / 4) // well before the next digest
 	if got := state(fault.ComponentHost); got != fault.Normal {
 		t.Errorf("host is %s", got)
 	}
@@ -58,8 +57,8 @@ func TestOneReportMayFreeBothHalves(t *testing.T) {
 	}
 }
 
-// TestWhoWasMuteIsHeardOut: a node accuses its only neighbour, and both fall silent. When it is heard
-// again, its old word is no verdict at once: the neighbour is asked anew, and what the node says next counts.
+// TestWhoWasMuteIsHeardOut: a node accuses its only neighbour, and both fall silent. When the node returns, its old
+// accusation is no immediate verdict: the neighbour is challenged again, and the node's next statement counts.
 func TestWhoWasMuteIsHeardOut(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -71,7 +70,7 @@ func TestWhoWasMuteIsHeardOut(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cfg := testConfig(grid.Dims{X: 2, Y: 1, Z: 1})
-			cfg.DigestMisses = 20 // what was said still counts after the silence
+			cfg.DigestMisses = 20 // statements remain valid after the silence
 			w, err := newWorld(cfg)
 			if err != nil {
 				t.Fatal(err)

@@ -8,9 +8,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Revoked names all nodes with revoked certificates, with the times of the revocations. From then on a node is UNKNOWN by rule
-// "revoked": it is no witness, accusations against it do not count, and its links explain nothing, because its neighbours refuse
-// to talk to it. A node that reports under a newer certificate is judged again.
+// Revoked holds all nodes with revoked certificates, with the times of the revocations. From then on a node is UNKNOWN
+// by rule "revoked": it is no witness, accusations against it do not count, and its links explain nothing, because its
+// neighbours reject its messages. A node that reports under a newer certificate is judged again.
 type Revoked struct {
 	Nodes map[fault.NodeID]time.Time
 }
@@ -20,9 +20,11 @@ func (Revoked) event() {}
 // revocation is a machine's record of a node with revoked certificates.
 type revocation struct {
 	at time.Time
-	// deaf is the time until which the machine ignores the node: its reports from before the revocation may still be in queues.
+	// deaf is the time until which the machine ignores the node: its reports from before the revocation may still be in
+	// queues.
 	deaf time.Time
-	// old marks a revocation from before this leader's term. The map stays as committed until the node has had time to report.
+	// old marks a revocation from before this leader's term. The map stays as committed until the node has had time to
+	// report.
 	old bool
 }
 
@@ -87,8 +89,8 @@ func (m *Machine) touchAround(n *node) {
 	}
 }
 
-// relinking returns the time until which silence on a link proves nothing, because one end has only just regained the other's
-// trust; zero if never.
+// relinking returns the time until which silence on a link proves nothing, because one end has only just regained the
+// other's trust; zero if never.
 func (m *Machine) relinking(n, p *node, now time.Time) (until time.Time) {
 	for _, end := range [...]*node{n, p} {
 		if at, ok := m.regained[end]; ok {
@@ -102,8 +104,8 @@ func (m *Machine) relinking(n, p *node, now time.Time) (until time.Time) {
 	return until
 }
 
-// refuses reports whether the machine ignores a node's report. A report verified after the revocation belongs to a newer
-// certificate, and ends it.
+// refuses reports whether the machine ignores a node's report. A report verified after the revocation belongs to a
+// newer certificate, and ends it.
 func (m *Machine) refuses(n *node, now time.Time) bool {
 	if !n.revoked {
 		return false

@@ -8,7 +8,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// expel makes a node as silent as one whose certificates everybody refuses: it runs, and neither its reports nor its links count.
+// expel silences a node like one whose certificates all nodes refuse: it runs, but neither its reports nor its links
+// count.
 func expel(w *world, id fault.NodeID, at grid.Coord) {
 	for _, h := range halves {
 		a := w.actor(id, h)
@@ -19,7 +20,7 @@ func expel(w *world, id fault.NodeID, at grid.Coord) {
 	}
 }
 
-// TestRevokedNodeIsNotTakenForDead: the same silence kills a node in good standing.
+// TestRevokedNodeIsNotTakenForDead: the same silence makes a node with valid certificates dead.
 func TestRevokedNodeIsNotTakenForDead(t *testing.T) {
 	at := grid.Coord{X: 1, Y: 1, Z: 1}
 	for _, revoked := range []bool{false, true} {
@@ -30,7 +31,7 @@ func TestRevokedNodeIsNotTakenForDead(t *testing.T) {
 		}
 		w.start()
 		id := cfg.IDs[at]
-		w.actor(id, fault.HalfHost) // it exists
+		w.actor(id, fault.HalfHost) // it must exist
 		failed, asked := 0, 0
 		w.log = func(_ time.Time, out Output) {
 			for _, c := range out.Changes {
@@ -64,7 +65,7 @@ func TestRevokedNodeIsNotTakenForDead(t *testing.T) {
 	}
 }
 
-// TestRevokedNodeIsNoWitness: what it said against others before and after counts for nothing.
+// TestRevokedNodeIsNoWitness checks that its accusations do not count, whether made before or after the revocation.
 func TestRevokedNodeIsNoWitness(t *testing.T) {
 	cfg := testConfig(grid.Dims{X: 3, Y: 3, Z: 3})
 	w, err := newWorld(cfg)
@@ -76,7 +77,7 @@ func TestRevokedNodeIsNoWitness(t *testing.T) {
 	w.silenceBy(liar, grid.Coord{X: 1}, false, 80*time.Millisecond)
 	w.run(2 * time.Second)
 	w.m.Step(w.now, Revoked{Nodes: map[fault.NodeID]time.Time{liar.origin.Node: w.now}})
-	w.run(time.Second) // its reports go on, and are ignored
+	w.run(time.Second) // it continues to report, and is ignored
 	for _, n := range w.m.Nodes() {
 		if n.ID != liar.origin.Node && n.State != fault.Normal {
 			t.Errorf("%s is %s (%s): want NORMAL", n.ID, n.State, n.Rule)
@@ -87,8 +88,8 @@ func TestRevokedNodeIsNoWitness(t *testing.T) {
 	}
 }
 
-// TestNodeWithNewerCertificateIsTrustedAgain: what is verified after the revocation is of a newer certificate; and a new leader
-// changes nothing.
+// TestNodeWithNewerCertificateIsTrustedAgain: a report verified after the revocation belongs to a newer certificate. A
+// new leader changes nothing.
 func TestNodeWithNewerCertificateIsTrustedAgain(t *testing.T) {
 	cfg := testConfig(grid.Dims{X: 3, Y: 3, Z: 1})
 	w, err := newWorld(cfg)

@@ -15,35 +15,36 @@ const (
 	ruleWatchdog                         // its other half finds it dead, and no answer
 	ruleDescriptors                      // neighbours' descriptors say it is dead, and no answer
 	ruleAnswers                          // accused, but it answers
-	ruleSpeaks                           // the half itself is heard
+	ruleSpeaks                           // the half itself reports
 	ruleOwnWord                          // the newest word of the node's own halves
-	ruleLastWord                         // what the host said last before it died
-	ruleDescribed                        // descriptors of neighbours, and the host is not heard
-	ruleDescribedOne                     // the descriptor of one neighbour, and the host is not heard
+	ruleLastWord                         // the host's last statement before it died
+	ruleDescribed                        // descriptors of neighbours, while the host is not heard
+	ruleDescribedOne                     // the descriptor of one neighbour, while the host is not heard
 	ruleNearEnd                          // the near end's view of the link
 	ruleFarEnd                           // the far end's view of the link
 	ruleDisputed                         // an accusation that the other end of the link contradicts
 	rulePeerDead                         // the peer's death explains the link
-	ruleRestarting                       // the peer's DNP half is being restarted, as was announced
-	ruleNodeDead                         // the node is dead: nothing is known of its parts
+	ruleRestarting                       // the peer's DNP half is being restarted, as announced
+	ruleNodeDead                         // the node is dead: the state of its parts is unknown
 	ruleDNPDead                          // its DNP is dead
 	ruleHostDead                         // its host is dead
 	ruleInferred                         // no witness: enclosed by the dead
-	ruleUnreachable                      // no living way leads there
+	ruleUnreachable                      // no live path leads to it
 	ruleUnheard                          // no evidence, or too old
-	ruleRestored                         // as committed by the leader before
+	ruleRestored                         // as committed by the previous leader
 	ruleRow                              // a whole row
 	rulePlane                            // a whole plane
 	ruleBundle                           // all links between two planes
 	ruleBlock                            // a box of dead nodes
-	ruleEnclosed                         // a block whose inside nobody sees
+	ruleEnclosed                         // a block whose inside no witness sees
 	ruleLabel                            // a whole failure domain
-	rulePartition                        // a part to which no way leads
+	rulePartition                        // a part of the torus without a path to it
 	ruleRevoked                          // the node's certificates are revoked
 	ruleCutOff                           // at a parent: its region is not heard
 )
 
-// RuleCutOff is what a parent of regions says of the nodes and group faults of a region that is not heard. No machine does.
+// RuleCutOff is the rule by which a parent of regions marks the nodes and group faults of a region that it does not
+// hear. A machine itself never uses it.
 const RuleCutOff = "cut-off"
 
 // RuleRevoked is the rule for nodes with revoked certificates and for the links to them.
@@ -59,12 +60,12 @@ var ruleNames = [...]string{"", "quorum", "single-witness", "both-halves", "watc
 // String returns the name, or "" for none.
 func (r ruleName) String() string { return ruleNames[r] }
 
-// ofNode says whether it is the rule of a verdict on a whole node.
+// ofNode reports whether it is the rule of a verdict on a whole node.
 func (r ruleName) ofNode() bool {
 	return r == ruleQuorum || r == ruleSingle || r == ruleBothHalves || r == ruleEnclosed
 }
 
-// parseRule returns the rule of that name; ruleRestored for one that is not known here.
+// parseRule returns the rule of that name; ruleRestored if the name is unknown.
 func parseRule(s string) ruleName {
 	if i := slices.Index(ruleNames[1:], s); i >= 0 {
 		return ruleName(i + 1)

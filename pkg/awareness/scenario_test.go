@@ -11,8 +11,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// TestScenarios runs testdata/*.txt. A file is a list of blocks: commands, a line "----", what they
-// print, an empty line. The commands:
+// TestScenarios runs testdata/*.txt. A file is a list of blocks: commands, a line "----", their
+// output, an empty line. The commands:
 //
 //	torus DIMS [holdoff=D] [KEY=AXIS]...  a cluster of that shape, nothing started; nodes at the same place of the
 //	                             axis (X, Y, Z) share a value of the failure domain KEY: rack=X gives rack=r0, rack=r1, ...
@@ -38,7 +38,7 @@ import (
 //	replay NODE/HALF             every report it ever sent arrives again
 //	takeover [ruleless]          another supervisor leads, with the committed map; with one whose rules it does not know
 //	measure NODE/HALF QUANTITY THRESHOLD EVERY VALUE...   it reads the values, so far apart, and sends each with a digest
-//	map                          prints what is not NORMAL
+//	map                          prints everything that is not NORMAL
 //	nodes                        prints the nodes that are not NORMAL, without their components
 //	groups                       prints the group faults that stand
 //	explain NODE [COMPONENT]     explains its state
@@ -164,7 +164,7 @@ func (s *scenario) torus(f []string) error {
 	return err
 }
 
-// labelAlong labels the nodes by their place along an axis, if it is one.
+// labelAlong labels the nodes by their coordinate on an axis, if axis is one.
 func labelAlong(cfg *Config, key, axis string) bool {
 	k := strings.Index("XYZ", axis)
 	if len(axis) != 1 || k < 0 {
@@ -205,7 +205,7 @@ func (s *scenario) silence(f []string) error {
 	return nil
 }
 
-// say is NODE/HALF SUBJECT COMPONENT STATE KIND [AGE].
+// say executes NODE/HALF SUBJECT COMPONENT STATE KIND [AGE].
 func (s *scenario) say(f []string) error {
 	a, err := s.find(f[0])
 	if err != nil {
@@ -233,7 +233,7 @@ func (s *scenario) say(f []string) error {
 	return nil
 }
 
-// notice is NODE/HALF RESTARTED D.
+// notice executes NODE/HALF RESTARTED D.
 func (s *scenario) notice(f []string) error {
 	by, err := s.find(f[0])
 	if err != nil {
@@ -397,7 +397,7 @@ func (s *scenario) print(at time.Time, out Output) {
 	}
 }
 
-// printBrief shows what becomes of whole nodes, those of the same fate in one line.
+// printBrief prints the changes of whole nodes; nodes with the same change share a line.
 func (s *scenario) printBrief(at time.Time, changes []Change) {
 	who, order := map[string][]fault.NodeID{}, []string{}
 	for _, c := range changes {
@@ -444,7 +444,7 @@ func (s *scenario) printNodes() {
 	}
 }
 
-// boxOf returns the nodes of the box A..B, which may run over the end of the torus, or the one node.
+// boxOf returns the nodes of the box A..B, which may wrap around the torus, or the one node.
 func (s *scenario) boxOf(name string) ([]fault.NodeID, error) {
 	from, to, box := strings.Cut(name, "..")
 	if !box {
@@ -468,7 +468,7 @@ func (s *scenario) boxOf(name string) ([]fault.NodeID, error) {
 	return out, nil
 }
 
-// die kills all nodes of the box; 80 ms later their living neighbours say so.
+// die kills all nodes of the box; 80 ms later their live neighbours report it.
 func (s *scenario) die(name string) error {
 	box, err := s.boxOf(name)
 	if err != nil {
@@ -486,7 +486,7 @@ func (s *scenario) die(name string) error {
 	return nil
 }
 
-// cut makes both ends say that they hear nothing on a link.
+// cut makes both ends report silence on a link.
 func (s *scenario) cut(id fault.NodeID, dir string) error {
 	d, err := grid.ParseDirection(dir)
 	if err != nil {

@@ -20,7 +20,8 @@ func (m *Machine) Nodes() []NodeStatus {
 // Len returns the number of nodes in the map.
 func (m *Machine) Len() int { return len(m.own) }
 
-// NodeAt returns the i-th node of the map, 0 to Len()-1, in the order of rank: for reading it in pieces.
+// NodeAt returns the i-th node of the map, 0 to Len()-1, in the order of rank, so that callers can read the map in
+// pieces.
 func (m *Machine) NodeAt(i int) NodeStatus { return m.status(m.own[i]) }
 
 // Node returns one node.
@@ -132,7 +133,7 @@ func (m *Machine) evidenceOf(n *node, c fault.Component) []EvidenceStatus {
 	return out
 }
 
-// ownEvidence is what the supervisor itself contributes: challenges, verdicts, missing digests.
+// ownEvidence returns the supervisor's own evidence: challenges, verdicts, missing digests.
 func (m *Machine) ownEvidence(n *node, c fault.Component) []EvidenceStatus {
 	var out []EvidenceStatus
 	add := func(k fault.Kind, at time.Time, s fault.State, detail string) {

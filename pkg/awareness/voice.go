@@ -8,10 +8,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// voice is one half as a speaker: what it last said, and the signs of its life.
+// voice is one half's statements and signs of life.
 //
-// Nearly all that is ever said is that all is well. A plain statement (see plain) is therefore one bit of
-// the telling, the report that it came with, and an age; only others have a record each.
+// Nearly all statements report that a component is NORMAL. Such a plain statement (see plain) takes one bit in the
+// telling, the report that contained it, and an age; only other statements have a record each.
 type voice struct {
 	half     fault.Half
 	path     fault.Path     // of the newest report
@@ -19,38 +19,38 @@ type voice struct {
 	epoch    fault.Epoch    // the highest heard
 	floor    fault.Epoch    // reports of older epochs are replays from before this leader's time
 	newest   stamp          // report
-	digest   telling        // the newest full statement: what is older than it and not in it is withdrawn
-	more     []telling      // other reports of which a plain statement still counts
+	digest   telling        // the newest full statement: it withdraws everything older that it does not contain
+	more     []telling      // other reports with plain statements that still count
 	others   []record       // statements that are not plain
-	ages     *[maxSlots]age // of the plain statements, when their telling first came
+	ages     *[maxSlots]age // of the plain statements, when their telling first arrived
 
-	registers fault.Registers // as the newest report had them
+	registers fault.Registers // of the newest report
 
-	met      instant   // when the first report was heard; 0 if the epoch was restored
-	booted   instant   // when a higher epoch than was known before was heard
+	met      instant   // arrival of the first report; 0 if the epoch was restored
+	booted   instant   // first arrival of an epoch higher than the known one
 	heard    time.Time // when the newest sign of life was made, by the hops' clocks; zero for none
 	direct   instant   // the same for the newest report that came straight from the half
-	respite  instant   // its word counts at least until then: see Machine.respite
+	respite  instant   // its statements count at least until then: see Machine.respite
 	answered uint64    // the newest challenge it answered, by serial number
-	asked    instant   // when that one was sent
+	asked    instant   // when that challenge was sent
 }
 
-// telling is a report of which plain statements count: those in the set.
+// telling is a report with the set of its plain statements that still count.
 type telling struct {
 	stamp
 	path  fault.Path
 	said  instant // when it was made, by the hops' clocks
 	came  instant // when it arrived here
-	first instant // when its words first came: Restated moves the others
+	first instant // first arrival of its content: Restated moves the other times
 	plain uint64
 }
 
-// plain says whether the statement is the usual one: NORMAL, by who can tell, without a word more.
+// plain reports whether the statement is the usual one: NORMAL, of the usual kind, without detail.
 func (v *voice) plain(s slot, o fault.Observation) bool {
 	return o.State == fault.Normal && o.Detail == "" && o.Kind == v.usual(s)
 }
 
-// usual is the kind of the plain statement in the slot.
+// usual returns the kind of a plain statement in the slot.
 func (v *voice) usual(s slot) fault.Kind {
 	about, c := s.about()
 	switch {
@@ -62,7 +62,7 @@ func (v *voice) usual(s slot) fault.Kind {
 	return fault.KindSelf
 }
 
-// arrival is a report on its way into a voice.
+// arrival is a report that a voice is about to process.
 type arrival struct {
 	fault.Delivery
 	clock   clock
@@ -72,15 +72,15 @@ type arrival struct {
 	changed func(slot)    // called for every statement whose state or kind changed
 }
 
-// outdated says whether a report of a change is news no longer: the digests since have said what is now. After a time in which no
-// supervisor was reached a half's log is told from its beginning, and that may long be over; who took it for the newest word would
-// call FAILED what works.
+// outdated reports whether a report of a change is no longer news, because later digests describe the present. After a
+// time without a reachable supervisor, a half replays its log from the beginning. Those changes may be long past;
+// taking them for the newest statements would make working components FAILED.
 func (a arrival) outdated(o fault.Observation) bool {
 	return !a.Report.Digest && a.Age(o) > a.window
 }
 
-// take stores a report and returns whether it is newer than everything heard from this half. about finds
-// the neighbour that an observation is of; -1 stands for the half's own node.
+// take stores a report and returns whether it is newer than all earlier reports of this half. about finds the neighbour
+// that an observation refers to; -1 is the half's own node.
 func (v *voice) take(a arrival, about func(fault.NodeID) (int, bool)) (fresh bool) {
 	at := stampOf(a.Report.ID)
 	if at.epoch < v.floor || v.digest.newer(at) {
@@ -127,8 +127,8 @@ func slotOf(neighbour int, c fault.Component) slot {
 	return aboutSlot(neighbour, i)
 }
 
-// worstOf returns, for each slot, the first of the observations that says the worst of it: of a neighbour
-// at the end of two links, each link may tell another story.
+// worstOf returns, for each slot, the first observation with the worst state: two links to the same neighbour may yield
+// different observations.
 func worstOf(obs []fault.Observation, about func(fault.NodeID) (int, bool)) (at [maxSlots]int16) {
 	for i := range at {
 		at[i] = -1
@@ -143,7 +143,7 @@ func worstOf(obs []fault.Observation, about func(fault.NodeID) (int, bool)) (at 
 	return at
 }
 
-// reach notes a boot epoch.
+// reach records a boot epoch.
 func (v *voice) reach(e fault.Epoch, now instant) {
 	if v.epoch == 0 {
 		v.met = now
@@ -153,20 +153,20 @@ func (v *voice) reach(e fault.Epoch, now instant) {
 	v.epoch = max(v.epoch, e)
 }
 
-// live notes a report newer than all before.
+// live records a report newer than all before.
 func (v *voice) live(at stamp, p fault.Path, said time.Time) {
 	v.newest, v.path = at, p
 	v.heard = later(v.heard, said)
 }
 
-// straight notes a report that came straight from the half.
+// straight records a report that came straight from the half.
 func (v *voice) straight(at stamp, p fault.Path, said instant) {
 	if at == v.newest && p == fault.PathDirect {
 		v.direct = max(v.direct, said)
 	}
 }
 
-// state stores one observation, unless the half has said something newer on the same component.
+// state stores one observation, unless there is a newer statement of the half on the same component.
 func (v *voice) state(s slot, o fault.Observation, a arrival, t *telling) {
 	was, at, known := v.last(s)
 	if known && (at.newer(t.stamp) || (at == t.stamp && was.state >= o.State)) {
@@ -176,12 +176,12 @@ func (v *voice) state(s slot, o fault.Observation, a arrival, t *telling) {
 	if v.plain(s, o) {
 		if old := v.telling(s); old != nil && old.epoch == t.epoch {
 			if was := v.beganPlain(s, old, a.clock); was.Before(began) {
-				began = was // digests do not give its age
+				began = was // digests do not contain its age
 			}
 		}
 		v.remove(s)
 		t.plain |= s.bit()
-		v.ages[s] = ageOf(a.now.Sub(began).Round(time.Millisecond)) // each digest rounds it: without a trend
+		v.ages[s] = ageOf(a.now.Sub(began).Round(time.Millisecond)) // each digest rounds it: no drift
 	} else {
 		r := record{
 			slot: s, state: o.State, kind: o.Kind, path: pathOf(s, a.Path), detail: o.Detail, stamp: t.stamp,
@@ -198,8 +198,8 @@ func (v *voice) state(s slot, o fault.Observation, a arrival, t *telling) {
 	}
 }
 
-// pathOf is the path of a statement that came with a report: a neighbour's fate came to the observer by
-// the torus, however it went on.
+// pathOf returns the path of a statement in a report: statements about neighbours reached the observer over the torus,
+// whatever way they took from there.
 func pathOf(s slot, p fault.Path) fault.Path {
 	if int(s) >= fault.NumComponents {
 		return fault.PathTorus
@@ -207,7 +207,7 @@ func pathOf(s slot, p fault.Path) fault.Path {
 	return p
 }
 
-// remove forgets what was said.
+// remove deletes the slot's statement.
 func (v *voice) remove(s slot) {
 	v.digest.plain &^= s.bit()
 	for i := range v.more {
@@ -219,7 +219,7 @@ func (v *voice) remove(s slot) {
 	}
 }
 
-// withdraw forgets what a new digest does not mention: all that is older and was not said again.
+// withdraw deletes all older statements that a new digest does not repeat.
 func (v *voice) withdraw(digest stamp, changed func(slot)) {
 	forget := func(set uint64) {
 		for ; set != 0; set &= set - 1 {
@@ -242,14 +242,14 @@ func (v *voice) withdraw(digest stamp, changed func(slot)) {
 	}
 }
 
-// unknown says of a digest that has come again that it is not the newest report there is: either that one is
-// not a whole digest, or none is known of the epoch.
+// unknown reports whether a restated digest cannot be matched: the half's newest report is not a whole digest, or there
+// is none of that epoch.
 func (v *voice) unknown(at stamp) bool {
 	return at.newer(v.digest.stamp) && (v.digest.seq == 0 || v.digest.epoch != at.epoch || v.digest.stamp != v.newest)
 }
 
-// restate applies that the newest digest came again as the report at, unless that is known already, and says
-// which.
+// restate records the newest digest as repeated by the report at, unless the voice already knows it. It returns whether
+// the repetition is new.
 func (v *voice) restate(at stamp, p fault.Path, said, came time.Time, c clock) (fresh bool) {
 	if d := &v.digest; at.newer(d.stamp) {
 		fresh = true
@@ -264,13 +264,13 @@ func (v *voice) restate(at stamp, p fault.Path, said, came time.Time, c clock) (
 	return fresh
 }
 
-// brief is what matters of a statement when the next one comes.
+// brief is the part of a statement needed to compare it with the next one.
 type brief struct {
 	state fault.State
 	kind  fault.Kind
 }
 
-// last returns the statement in the slot, the report that it came with, and whether there is one.
+// last returns the statement in the slot, the report that contained it, and whether there is one.
 func (v *voice) last(s slot) (brief, stamp, bool) {
 	if t := v.telling(s); t != nil {
 		return brief{fault.Normal, v.usual(s)}, t.stamp, true
@@ -281,7 +281,7 @@ func (v *voice) last(s slot) (brief, stamp, bool) {
 	return brief{}, stamp{}, false
 }
 
-// telling returns the report with which the slot's plain statement came; nil when there is none.
+// telling returns the report with the slot's plain statement; nil if there is none.
 func (v *voice) telling(s slot) *telling {
 	if v.digest.plain&s.bit() != 0 {
 		return &v.digest
@@ -304,12 +304,12 @@ func (v *voice) other(s slot) *record {
 	return nil
 }
 
-// beganPlain returns when the plain statement in the slot, which came with t, began.
+// beganPlain returns when the plain statement in the slot, contained in t, began.
 func (v *voice) beganPlain(s slot, t *telling, c clock) time.Time {
 	return c.time(t.first - instant(v.ages[s].duration()))
 }
 
-// recall makes a record of the plain statement in the slot. Its since is when it began.
+// recall builds a record of the plain statement in the slot. Its since is when it began.
 func (v *voice) recall(s slot, t *telling, c clock, r *record) {
 	r.slot, r.state, r.kind, r.path, r.stamp = s, fault.Normal, v.usual(s), pathOf(s, t.path), t.stamp
 	r.said, r.came = c.time(t.said), c.time(t.came)

@@ -8,33 +8,33 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// votes is how a node's neighbours stand towards it.
+// votes are the positions of a node's neighbours towards it.
 type votes struct {
-	live    int       // neighbours that can bear witness
-	mute    int       // neighbours that were themselves asked whether they live, and did not answer: no witnesses
-	cast    int       // of the live, the ones that hear nothing on any of their links to it
+	live    int       // neighbours that can be witnesses
+	mute    int       // neighbours that did not answer a challenge themselves: no witnesses
+	cast    int       // live neighbours that hear nothing on any of their links to it
 	any     bool      // at least one link to it is silent
-	latest  time.Time // when the newest silence arrived
-	decides *record   // of the votes that count, the longest silence
-	by      []*node   // who cast them
+	latest  time.Time // arrival of the newest silence
+	decides *record   // the longest silence among the votes that count
+	by      []*node   // the voters
 }
 
-// witness says whether the node can tell whether its neighbours live: it speaks, and its DNP hears.
+// witness reports whether the node can observe its neighbours' lives: it reports, and its DNP hears.
 func (m *Machine) witness(n *node, now time.Time) bool {
 	return !n.dead.on && !n.failure(fault.HalfDNP).on && (m.current(n, fault.HalfHost, now) || m.current(n, fault.HalfDNP, now))
 }
 
-// count counts the votes against the node. after is when the silences that decide began to arrive:
-// an old silence, of a link that was cut long ago, says nothing of when the node died.
-// Silences from before forgiven do not count. The old ones of a node that was mute or dead count as new when
-// its word counts again: when the others were asked, nothing of what is around it may have come through.
+// count counts the votes against the node. Silences that began to arrive at after or later decide: an old silence, of a
+// link that was cut long ago, does not tell when the node died. Silences from before forgiven do not count. Old
+// silences of a node that was mute or dead count as new once its statements count again: during the earlier challenges,
+// none of its observations may have come through.
 func (m *Machine) count(n *node, after, forgiven, now time.Time) votes {
 	var v votes
 	var old *record
 	for _, nb := range n.neighbours {
 		if !nb.node.rounds[0].mute.IsZero() {
 			v.mute++
-			if vote, _ := m.vote(nb, now); vote != nil { // the question stands while it may be heard again
+			if vote, _ := m.vote(nb, now); vote != nil { // the round stays open while the neighbour may report again
 				v.any, v.latest = true, later(v.latest, vote.since)
 			}
 			continue
@@ -70,8 +70,8 @@ func (m *Machine) count(n *node, after, forgiven, now time.Time) votes {
 	return v
 }
 
-// vote returns the silence of the neighbour's link that fell silent last, nil when none is silent,
-// and whether all its links are.
+// vote returns the newest silence among the neighbour's links, nil if none is silent, and whether all of its links are
+// silent.
 func (m *Machine) vote(nb neighbour, now time.Time) (last *record, all bool) {
 	if nb.node.allPlain() {
 		return nil, false
@@ -90,14 +90,14 @@ func (m *Machine) vote(nb neighbour, now time.Time) (last *record, all bool) {
 	return last, all
 }
 
-// hearsNothing says whether the neighbour accuses the node, for the choice of rails.
+// hearsNothing reports whether the neighbour accuses the node, for the choice of rails.
 func (m *Machine) hearsNothing(nb neighbour, now time.Time) bool {
 	_, all := m.vote(nb, now)
 	return all
 }
 
-// enough says whether so many votes allow a verdict, and whether it would rest on fewer live
-// witnesses than the quorum. Then a majority of the living is needed.
+// enough reports whether the votes allow a verdict, and whether the verdict would rest on fewer live witnesses than the
+// quorum. It then needs a majority of the live neighbours.
 func enough(cast, live, degree int) (ok, single bool) {
 	quorum := Quorum(degree)
 	if live >= quorum {
@@ -106,13 +106,13 @@ func enough(cast, live, degree int) (ok, single bool) {
 	return 2*cast > live, true
 }
 
-// judgeNode counts the votes and kills the node when there are enough of them and it does not answer.
+// judgeNode counts the votes and declares the node dead if they suffice and it does not answer.
 func (m *Machine) judgeNode(n *node, now time.Time) {
 	m.speakAgain(n, now)
 	v := m.count(n, n.rounds[0].start, m.forgiven(n, now, halves[:]...), now)
 	ok, single, domain := m.verdict(n, v, now)
 	if n.dead.on {
-		if ok && !single && n.dead.single { // others have come back and say the same
+		if ok && !single && n.dead.single { // others have come back and confirm it
 			d := &m.try(n).dead
 			d.single, d.name, d.rule = false, ruleQuorum, v.silentTo(n)
 		}
@@ -150,7 +150,7 @@ func (m *Machine) judgeNode(n *node, now time.Time) {
 	}
 	f := finding{
 		state: fault.Failed, cause: fault.CauseNode, kind: fault.KindVotes, path: v.decides.path, single: single,
-		began: later(v.decides.began, n.heard(0)), // a node that was heard later died later
+		began: later(v.decides.began, n.heard(0)), // a later sign of life puts the death later
 		name:  ruleQuorum,
 		rule:  fmt.Sprintf("%s, no answer within %s", v.silentTo(n), roughly(r.due.Sub(r.start))),
 	}
@@ -163,17 +163,17 @@ func (m *Machine) judgeNode(n *node, now time.Time) {
 	m.becomeDead(n, f, now)
 }
 
-// silentTo says in words who hears nothing from the node, and what that comes to.
+// silentTo lists the accusers and gives the count and the quorum.
 func (v votes) silentTo(n *node) string {
 	return fmt.Sprintf("silent to %s (%d of %d live neighbours, quorum %d)", join(ids(v.by)), v.cast, v.live, Quorum(len(n.neighbours)))
 }
 
-// becomeDead is the verdict on a whole node.
+// becomeDead records the verdict on a whole node.
 func (m *Machine) becomeDead(n *node, f finding, now time.Time) {
 	t := m.try(n)
 	t.dead = verdict{on: true, at: now, mark: m.mark(now), finding: f}
 	for _, h := range halves {
-		// A proof that it came back from an earlier verdict is from before this one: it lifts nothing any more.
+		// Proof of a return from an earlier verdict is older than this verdict and no longer lifts anything.
 		if l := &t.failed[h-1]; !l.on || !l.proven.IsZero() {
 			*l = verdict{on: true, at: now, mark: m.mark(now), finding: f}
 			l.cause = halfComponent(h).Cause()

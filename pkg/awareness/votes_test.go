@@ -18,16 +18,16 @@ func TestQuorum(t *testing.T) {
 	}
 }
 
-// witnessStand is one neighbour in the naive count: how it is, and what it says of each of its
-// links to the accused.
+// witnessStand is one neighbour in the naive count: its condition, and its statement on each of its links to the
+// accused.
 type witnessStand struct {
-	heard bool // spoke lately
-	dead  bool // as a node, in the map
-	deaf  bool // its DNP is failed
+	heard bool // reported recently
+	dead  bool // dead as a whole node, in the map
+	deaf  bool // its DNP has failed
 	links []fault.Observation
 }
 
-// naiveVerdict counts as one would on paper, one rule after the other, sharing nothing with votes.go.
+// naiveVerdict applies one rule after the other, sharing nothing with votes.go.
 func naiveVerdict(neighbours []witnessStand) (cast, live int, verdict, single bool) {
 	for _, w := range neighbours {
 		if !w.heard || w.dead || w.deaf {
@@ -112,7 +112,7 @@ func TestVotesAgainstNaiveCount(t *testing.T) {
 	})
 }
 
-// subsets calls f with every subset of n things that has at most most of them.
+// subsets calls f with every subset of n things with no more than most elements.
 func subsets(n, most int, f func(in func(int) bool, size int)) {
 	for mask := range 1 << n {
 		size := 0
@@ -125,9 +125,9 @@ func subsets(n, most int, f func(in func(int) bool, size int)) {
 	}
 }
 
-// TestFewerLiarsThanQuorum tries every set of fewer liars than the quorum among the neighbours of one
-// node: against a healthy node that answers challenges and against one that no challenge reaches,
-// and for a dead node, whose old reports the liars keep replaying.
+// TestFewerLiarsThanQuorum tries every set of fewer liars than the quorum among the neighbours of one node. It tries a
+// healthy node that answers challenges, a healthy one that no challenge reaches, and a dead node whose old reports the
+// liars keep replaying.
 func TestFewerLiarsThanQuorum(t *testing.T) {
 	for _, dims := range []grid.Dims{{X: 2, Y: 2, Z: 2}, {X: 3, Y: 3, Z: 3}} {
 		degree := len(dims.Neighbours(grid.Coord{}))
@@ -141,7 +141,7 @@ func TestFewerLiarsThanQuorum(t *testing.T) {
 	}
 }
 
-// accuseHealthy: liars say that all their links to the node are silent and that its host is dead.
+// accuseHealthy makes liars report that all their links to the node are silent and that its host is dead.
 func accuseHealthy(t *testing.T, dims grid.Dims, liar func(int) bool, mute bool) {
 	t.Helper()
 	w, err := newWorld(testConfig(dims))
@@ -155,7 +155,7 @@ func accuseHealthy(t *testing.T, dims grid.Dims, liar func(int) bool, mute bool)
 			if c.Node != victim || c.To != fault.Failed {
 				continue
 			}
-			// A host that no challenge reaches may be taken for dead on two neighbours' word; a node may not.
+			// Two neighbours suffice to declare a host dead that no challenge reaches, but not a node.
 			if _, link := c.Component.LinkDirection(); !link && (c.Component != fault.ComponentHost || !mute) {
 				t.Fatalf("%s: healthy node's %s FAILED at %s (mute %t): %s", dims, c.Component, at.Sub(epoch0), mute, c.Reason)
 			}
@@ -174,7 +174,7 @@ func accuseHealthy(t *testing.T, dims grid.Dims, liar func(int) bool, mute bool)
 	w.run(3 * time.Second)
 }
 
-// hideDead: both halves are dead; liars say that they hear it, and replay its words.
+// hideDead: both halves are dead; liars claim to hear the node, and replay its reports.
 func hideDead(t *testing.T, dims grid.Dims, liar func(int) bool, quorate bool) {
 	t.Helper()
 	w, err := newWorld(testConfig(dims))

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// wakeHeap holds the nodes that have a deadline, the earliest first.
+// wakeHeap holds the nodes with a deadline, the earliest first.
 type wakeHeap []*node
 
 func (w wakeHeap) Len() int { return len(w) }
@@ -20,14 +20,14 @@ func (w wakeHeap) Swap(i, j int) {
 	w[i].place, w[j].place = int32(i), int32(j)
 }
 
-// Push is for container/heap.
+// Push implements container/heap.Interface.
 func (w *wakeHeap) Push(x any) {
 	n := x.(*node)
 	n.place = int32(len(*w))
 	*w = append(*w, n)
 }
 
-// Pop is for container/heap.
+// Pop implements container/heap.Interface.
 func (w *wakeHeap) Pop() any {
 	old := *w
 	n := old[len(old)-1]
@@ -37,7 +37,8 @@ func (w *wakeHeap) Pop() any {
 	return n
 }
 
-// drop takes the node out and forgets its deadline, and whether it was restless. The deadline of a node in the heap never changes.
+// drop removes the node and clears its deadline and its restless flag. The deadline of a node in the heap never
+// changes.
 func (w *wakeHeap) drop(n *node) {
 	if n.place >= 0 {
 		heap.Remove(w, int(n.place))
@@ -45,7 +46,7 @@ func (w *wakeHeap) drop(n *node) {
 	n.next, n.restless = time.Time{}, false
 }
 
-// set puts in a node that is not in the heap, if it has a deadline.
+// set inserts a node that is not in the heap, if it has a deadline.
 func (w *wakeHeap) set(n *node) {
 	if !n.next.IsZero() {
 		heap.Push(w, n)

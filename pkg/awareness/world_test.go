@@ -12,7 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// epoch0 is when the tests' time begins.
+// epoch0 is the start of the tests' time.
 var epoch0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func testConfig(dims grid.Dims) Config {
@@ -48,7 +48,7 @@ func label(cfg *Config, key string, value func(grid.Coord) int) {
 	cfg.DomainLabels = append(cfg.DomainLabels, key)
 }
 
-// subject is what a statement is about.
+// subject is the subject of a statement.
 type subject struct {
 	node fault.NodeID
 	comp fault.Component
@@ -67,8 +67,8 @@ type actor struct {
 	alive  bool // runs: sends digests
 	mute   bool // hears no challenges
 	lost   bool // its reports do not arrive
-	// drops says of every datagram to or from it whether it is lost; nil: none. Reports are sent again until
-	// they arrive, as the outbox does.
+	// drops reports for every datagram to or from the half whether it is lost; nil: none is. Reports are sent again
+	// until they arrive, as the outbox does.
 	drops      func() bool
 	via        fault.Path
 	held       time.Duration
@@ -78,7 +78,7 @@ type actor struct {
 	says       map[subject]statement
 	sent       []fault.Delivery // for replays
 	nextDigest time.Time
-	readings   []fault.Reading     // to go with its next report
+	readings   []fault.Reading     // to include in its next report
 	restart    fault.RestartNotice // the same
 }
 
@@ -91,15 +91,14 @@ func (a *actor) loses(n int) bool {
 	return lost
 }
 
-// event is something that will reach the machine.
+// event is a future input of the machine.
 type event struct {
 	at  time.Time
 	seq int
 	ev  Event
 }
 
-// world is a cluster of halves that say what a test makes them say, send digests and answer
-// challenges, in virtual time.
+// world is a cluster of halves that send a test's statements and digests and answer challenges, in virtual time.
 type world struct {
 	m      *Machine
 	cfg    Config
@@ -112,10 +111,10 @@ type world struct {
 	wake   time.Time
 	log    func(at time.Time, out Output)
 	quiet  bool
-	behind time.Duration // the shell, all the time
-	slow   time.Duration // all answers, besides
+	behind time.Duration // constant delay of the shell
+	slow   time.Duration // additional delay of all answers
 
-	platform fault.Platform // that all reports state; 0: none, as agents of an earlier version
+	platform fault.Platform // stated in all reports; 0: none, like agents of an earlier version
 }
 
 func newWorld(cfg Config) (*world, error) {
@@ -154,7 +153,7 @@ func (w *world) actor(id fault.NodeID, h fault.Half) *actor {
 	return w.actors[fault.Origin{Node: id, Half: h}]
 }
 
-// boot starts a half anew, with everything in order.
+// boot restarts a half, with all components NORMAL.
 func (w *world) boot(a *actor) {
 	a.alive, a.epoch, a.seq = true, a.epoch+1, 0
 	a.says = map[subject]statement{}
@@ -183,7 +182,7 @@ func (w *world) boot(a *actor) {
 func (w *world) digest(a *actor) {
 	a.nextDigest = w.now.Add(w.cfg.DigestPeriod)
 	if a.origin.Half == fault.HalfDNP && w.actor(a.origin.Node, fault.HalfHost).alive {
-		return // a DNP half speaks for itself only while its host is dead
+		return // a DNP half reports by itself only while its host is dead
 	}
 	subjects := make([]subject, 0, len(a.says))
 	for s := range a.says {
@@ -195,7 +194,7 @@ func (w *world) digest(a *actor) {
 	w.report(a, true, subjects...)
 }
 
-// report sends what the half says of the subjects.
+// report sends the half's statements about the subjects.
 func (w *world) report(a *actor, digest bool, subjects ...subject) {
 	a.seq++
 	d := fault.Delivery{Path: a.via, Report: fault.Report{ID: fault.ReportID{Origin: a.origin, Epoch: a.epoch, Seq: a.seq},
@@ -204,7 +203,7 @@ func (w *world) report(a *actor, digest bool, subjects ...subject) {
 		st := a.says[s]
 		age := w.now.Sub(st.began)
 		if digest && st.state == fault.Normal {
-			age = 0 // as on the wire, so that a digest that says the same is the same
+			age = 0 // as on the wire, so that digests with the same content are equal
 		}
 		d.Report.Observations = append(d.Report.Observations, fault.Observation{
 			Node: s.node, Component: s.comp, State: st.state, Kind: st.kind, Age: age, Detail: st.detail})
@@ -238,8 +237,7 @@ func (w *world) send(at time.Time, ev Event) {
 	w.queue = slices.Insert(w.queue, i, event{at, w.seq, ev})
 }
 
-// silence makes every living neighbour of the node say that none of its links hears it, or (heard)
-// that all do.
+// silence makes every live neighbour of the node report all its links to the node silent, or (heard) working.
 func (w *world) silence(id fault.NodeID, heard bool, age time.Duration) {
 	c := w.coord(id)
 	for i, n := range w.dims.Neighbours(c) {
@@ -265,7 +263,7 @@ func (w *world) silenceBy(a *actor, c grid.Coord, heard bool, age time.Duration)
 	w.report(a, false, subjects...)
 }
 
-// run lets time pass.
+// run advances time.
 func (w *world) run(d time.Duration) {
 	end := w.now.Add(d)
 	for {
@@ -323,7 +321,7 @@ func (w *world) step(ev Event) {
 	}
 }
 
-// start boots everything and waits until grace is over.
+// start boots all halves and waits until grace is over.
 func (w *world) start() {
 	w.quiet = true
 	for _, a := range w.order {

@@ -1,9 +1,8 @@
-// Package fault is the vocabulary of the project: who speaks (nodes and their halves), of what
-// (components), what is said of it (states, observations, reports) and why it is believed
-// (evidence kinds, paths).
+// Package fault is the vocabulary of the project: the reporters (nodes and their halves), the subjects (components),
+// the statements (states, observations, reports) and their support (evidence kinds, paths).
 //
-// It holds types and their names only. It decides nothing, encodes nothing and reads no clock;
-// pkg/servicenet puts reports on the wire and pkg/awareness draws conclusions from them.
+// It holds types and their names only. It decides nothing, encodes nothing and reads no clock; pkg/servicenet puts
+// reports on the wire and pkg/awareness draws conclusions from them.
 package fault
 
 import (
@@ -17,13 +16,12 @@ import (
 // NodeID names a node. By default it is derived from the coordinate: see DefaultNodeID.
 type NodeID string
 
-// DefaultNodeID returns the id that a node gets when its owner gives it none: n1-0-1 at 1,0,1.
+// DefaultNodeID returns the id of a node without a configured one: n1-0-1 at 1,0,1.
 func DefaultNodeID(c grid.Coord) NodeID {
 	return NodeID(fmt.Sprintf("n%d-%d-%d", c.X, c.Y, c.Z))
 }
 
-// Epoch is a half's boot epoch: it grows by at least one with every start and never goes back.
-// The first is 1.
+// Epoch is a half's boot epoch: it increases by at least one with every start and never decreases. The first is 1.
 type Epoch uint64
 
 // Seq numbers the reports of one half within one boot epoch, from 1.
@@ -55,18 +53,18 @@ const (
 	PlatformDPU                              // the DNP half has its own processor and outlives the host
 )
 
-// State is what a component is known to be. The order is that of severity, but for Unknown.
+// State is the known condition of a component. The order is that of severity, except for Unknown.
 type State uint8
 
 // The states (seed 001 §III names sick and failed).
 const (
 	Unknown State = iota + 1 // no evidence, or evidence too old
 	Normal
-	Sick   // a rate of errors beyond the threshold: may need action
-	Failed // permanently wrong, or no longer taking part: needs action
+	Sick   // an error rate beyond the threshold: may need action
+	Failed // permanently wrong, or no longer participating: needs action
 )
 
-// Cause is what is at fault when a node is not normal.
+// Cause is the faulty part of a node that is not normal.
 type Cause uint8
 
 // The causes, the gravest last.
@@ -82,7 +80,7 @@ const (
 	CauseNode
 )
 
-// Component is a part of a node that has a state of its own. ComponentNode is the node itself.
+// Component is a part of a node with a state of its own. ComponentNode is the node itself.
 type Component uint8
 
 // The components. The links follow ComponentLinkBase in the order of grid.Directions; use Link.
@@ -104,7 +102,7 @@ const (
 // NumComponents bounds Component values from above, for arrays.
 const NumComponents = int(componentLinkBase) + grid.NumDirections
 
-// Link returns the component that is the link in direction d, as this node sees it.
+// Link returns the component for the link in direction d, from the point of view of this node.
 func Link(d grid.Direction) Component { return componentLinkBase + Component(d.Index()) }
 
 // LinkDirection returns the direction of a link component, and false for any other.
@@ -115,7 +113,7 @@ func (c Component) LinkDirection() (grid.Direction, bool) {
 	return grid.Directions()[c-componentLinkBase], true
 }
 
-// Valid says whether c is one of the components.
+// Valid reports whether c is one of the components.
 func (c Component) Valid() bool { return c >= ComponentNode && int(c) < NumComponents }
 
 // Components lists every component in order, links last.
@@ -127,7 +125,7 @@ func Components() []Component {
 	return out
 }
 
-// Cause returns the cause that a fault of the component gives its node.
+// Cause returns the cause that a fault of the component sets on its node.
 func (c Component) Cause() Cause {
 	switch c {
 	case ComponentNode:
@@ -152,8 +150,7 @@ func (c Component) Cause() Cause {
 	}
 }
 
-// Kind says how an observer came to know what it reports. It decides what the observation is
-// worth (pkg/awareness).
+// Kind is the observer's source for an observation. It determines the observation's weight (pkg/awareness).
 type Kind uint8
 
 // The kinds of evidence.
@@ -161,13 +158,13 @@ const (
 	KindSelf       Kind = iota + 1 // a half on a component that it owns or measures itself
 	KindWatchdog                   // a half on its other half: Valid still 0 when read (§III-E)
 	KindDescriptor                 // a neighbour's DNP or host, from the torus (Table V)
-	KindSilence                    // no authentic frame from the neighbour within the time-out
-	KindHandshake                  // the neighbour's frames come, but say that ours do not
-	KindErrorRatio                 // errors over frames received passed the threshold (§IV-B)
+	KindSilence                    // no authentic frame from the neighbour within the timeout
+	KindHandshake                  // the neighbour's frames arrive, but report that ours do not
+	KindErrorRatio                 // the ratio of errors to received frames exceeded the threshold (§IV-B)
 	KindGossip                     // memberlist's opinion: a hint, never proof
-	KindChallenge                  // a challenge that was answered, or was not
+	KindChallenge                  // a challenge, answered or not
 	KindVotes                      // a verdict of the supervisor over several observers
-	KindDigest                     // what became of missing digests: age, never health
+	KindDigest                     // missing digests: they show age, never health
 )
 
 // Path is the rail by which a report arrived.
@@ -180,7 +177,7 @@ const (
 	PathTorus
 )
 
-// Origin is who speaks.
+// Origin is the reporting half.
 type Origin struct {
 	Node NodeID
 	Half Half
@@ -189,7 +186,7 @@ type Origin struct {
 // String returns "node/half".
 func (o Origin) String() string { return string(o.Node) + "/" + o.Half.String() }
 
-// ReportID identifies a report for ever: duplicates have the same.
+// ReportID identifies a report for ever: duplicates share it.
 type ReportID struct {
 	Origin Origin
 	Epoch  Epoch
@@ -201,7 +198,7 @@ func (id ReportID) String() string {
 	return fmt.Sprintf("%s@%d#%d", id.Origin, id.Epoch, id.Seq)
 }
 
-// Newer says whether id was made after other by the same origin.
+// Newer reports whether id was made after other by the same origin.
 func (id ReportID) Newer(other ReportID) bool {
 	if id.Epoch != other.Epoch {
 		return id.Epoch > other.Epoch
@@ -209,14 +206,14 @@ func (id ReportID) Newer(other ReportID) bool {
 	return id.Seq > other.Seq
 }
 
-// Observation is one thing said of one component.
+// Observation is one statement about one component.
 type Observation struct {
-	Node      NodeID // the node that it is about
+	Node      NodeID // the node of the component
 	Component Component
 	State     State
 	Kind      Kind
-	// Age is the time, on the observer's own clock, from the first sign of this state to the
-	// sending of the report; for silence, from the last frame heard.
+	// Age is the time, on the observer's own clock, from the first sign of this state to the sending of the report; for
+	// silence, from the last frame received.
 	Age    time.Duration
 	Detail string // for people: at most MaxDetail bytes, never parsed
 }
@@ -224,7 +221,8 @@ type Observation struct {
 // MaxDetail bounds Observation.Detail, in bytes.
 const MaxDetail = 120
 
-// Cut shortens s to at most limit bytes, at the end of a character: half of one is no UTF-8, and could not be sent.
+// Cut shortens s to at most limit bytes, at the end of a character: part of a character is invalid UTF-8 and could not
+// be sent.
 func Cut(s string, limit int) string {
 	if len(s) <= limit {
 		return s
@@ -242,19 +240,19 @@ type Registers struct {
 	RemoteFaultDescriptor uint32
 }
 
-// Report is what one half says at one time. A digest states everything that the half knows; any
-// other report only what changed. The newest report on a component is the one that counts.
+// Report is a half's statement at one time. A digest states everything that the half knows; any other report only the
+// changes. The newest report on a component counts.
 type Report struct {
 	ID     ReportID
 	Digest bool
-	// Partial marks a digest that did not fit into one report: it restates, but what it does not
-	// mention is not withdrawn by it.
+	// Partial marks a digest that did not fit into one report: it restates its statements, but does not withdraw those
+	// that it omits.
 	Partial      bool
 	Observations []Observation
-	// Readings are values that move, for the foresight: a digest has them now and then.
+	// Readings are moving values, for trend warnings; a digest contains them now and then.
 	Readings  []Reading
 	Registers Registers // of the origin's node
-	// Uptime of the half, so that a restart shows.
+	// Uptime of the half; it reveals a restart.
 	Uptime time.Duration
 	// Platform is the platform of the origin's halves.
 	Platform Platform
@@ -262,33 +260,32 @@ type Report struct {
 	Restart RestartNotice
 }
 
-// RestartNotice announces a planned restart of a half, or ends the announcement. Only the node itself can make it, because the
-// signer's node is the one that is restarted.
+// RestartNotice announces a planned restart of a half, or ends the announcement. Only the node itself can send it,
+// because the notice applies to the node that signed it.
 type RestartNotice struct {
-	Half   Half          // the half that is restarted; 0: no notice
+	Half   Half          // the half to be restarted; 0: no notice
 	Within time.Duration // until the half is back, in whole milliseconds; 0: the restart is over
 }
 
 // MaxRestart is the longest time that one notice may announce.
 const MaxRestart = 30 * time.Second
 
-// Hop is one station on a report's way and the time for which it held the report. Hops are
-// information, never proof.
+// Hop is one station on a report's way and how long it held the report. Hops are information, never proof.
 type Hop struct {
 	Node NodeID
 	Half Half
 	Held time.Duration
 }
 
-// Delivery is a verified report together with how it came.
+// Delivery is a verified report together with its path.
 type Delivery struct {
 	Report Report
 	Path   Path
 	Hops   []Hop
 }
 
-// Age returns how long before its delivery the observed state began, summed from the observer's
-// and the hops' own clocks; the time on the wire is not in it.
+// Age returns the time between the start of the observed state and the delivery, as the sum of the observer's and the
+// hops' own clocks; time on the wire is not included.
 func (d Delivery) Age(o Observation) time.Duration {
 	age := o.Age
 	for _, h := range d.Hops {

@@ -10,7 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// roundTrip checks that every value of an enum prints, parses back and that the zero does neither.
+// roundTrip checks that every value of an enum prints and parses back, and that zero does neither.
 func roundTrip[E interface {
 	~uint8
 	String() string

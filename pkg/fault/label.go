@@ -7,18 +7,17 @@ import (
 	"strings"
 )
 
-// MaxLabels is how many labels a node may have.
+// MaxLabels is the maximum number of labels of a node.
 const MaxLabels = 64
 
-// DomainLabels returns the label keys that are failure domains when their owner names none: nodes
-// that share a value may die of one cause.
+// DomainLabels returns the default keys of failure domains: nodes that share a value may die of one cause.
 func DomainLabels() []string { return []string{"rack", "switch", "power"} }
 
-// labelPrefix is what may stand before a label's name, as in Kubernetes.
+// labelPrefix matches the optional prefix of a label's key, as in Kubernetes.
 var labelPrefix = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/`)
 
-// IsName says whether s has 1 to 63 letters, digits, '-', '_' and '.', the first and last a letter or digit: the
-// syntax of node ids and labels. A large topology has a million of them, so it is not a regular expression.
+// IsName reports whether s has 1 to 63 letters, digits, '-', '_' and '.', the first and last a letter or digit: the
+// syntax of node ids and labels. A large topology has a million names, so IsName does not use a regular expression.
 func IsName(s string) bool {
 	if len(s) == 0 || len(s) > 63 {
 		return false
@@ -33,7 +32,7 @@ func IsName(s string) bool {
 	return true
 }
 
-// CheckLabelKey refuses what is no label's key.
+// CheckLabelKey returns an error for an invalid label key.
 func CheckLabelKey(key string) error {
 	name := key
 	if strings.Contains(key, "/") {
@@ -45,7 +44,7 @@ func CheckLabelKey(key string) error {
 	return nil
 }
 
-// CheckLabelValue refuses what is no label's value.
+// CheckLabelValue returns an error for an invalid label value.
 func CheckLabelValue(value string) error {
 	if value != "" && !IsName(value) {
 		return fmt.Errorf("label value %q: want nothing, or 1 to 63 letters, digits, '-', '_' and '.', the first and last a letter or digit", value)
@@ -53,7 +52,7 @@ func CheckLabelValue(value string) error {
 	return nil
 }
 
-// CheckLabels names all that is wrong with the labels of a node, by key.
+// CheckLabels returns all errors in the labels of a node, by key.
 func CheckLabels(labels map[string]string) []error {
 	var errs []error
 	if n := len(labels); n > MaxLabels {

@@ -7,7 +7,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// names gives an enum its String and Parse; index 0 is the invalid zero value.
+// names implements an enum's String and Parse; index 0 is the invalid zero value.
 type names []string
 
 func (n names) str(kind string, v uint8) string {
@@ -63,49 +63,49 @@ func (p Platform) String() string {
 // Valid reports whether p is one of the platforms.
 func (p Platform) Valid() bool { return p == PlatformSharedKernel || p == PlatformDPU }
 
-// Valid says whether h is one of the halves.
+// Valid reports whether h is one of the halves.
 func (h Half) Valid() bool { return h >= HalfHost && h <= HalfDNP }
 
-// Valid says whether s is one of the states.
+// Valid reports whether s is one of the states.
 func (s State) Valid() bool { return s >= Unknown && s <= Failed }
 
-// Valid says whether k is one of the kinds.
+// Valid reports whether k is one of the kinds.
 func (k Kind) Valid() bool { return k >= KindSelf && k <= KindDigest }
 
-// Valid says whether p is one of the rails.
+// Valid reports whether p is one of the rails.
 func (p Path) Valid() bool { return p >= PathDirect && p <= PathTorus }
 
-// ParseHalf reads a half's name as String prints it.
+// ParseHalf parses a half's name as String prints it.
 func ParseHalf(s string) (Half, error) {
 	v, err := halfNames.parse("half", s)
 	return Half(v), err
 }
 
-// ParseState reads a state's name as String prints it.
+// ParseState parses a state's name as String prints it.
 func ParseState(s string) (State, error) {
 	v, err := stateNames.parse("state", s)
 	return State(v), err
 }
 
-// ParseCause reads a cause's name as String prints it.
+// ParseCause parses a cause's name as String prints it.
 func ParseCause(s string) (Cause, error) {
 	v, err := causeNames.parse("cause", s)
 	return Cause(v), err
 }
 
-// ParseKind reads an evidence kind's name as String prints it.
+// ParseKind parses an evidence kind's name as String prints it.
 func ParseKind(s string) (Kind, error) {
 	v, err := kindNames.parse("evidence kind", s)
 	return Kind(v), err
 }
 
-// ParsePath reads a rail's name as String prints it.
+// ParsePath parses a rail's name as String prints it.
 func ParsePath(s string) (Path, error) {
 	v, err := pathNames.parse("path", s)
 	return Path(v), err
 }
 
-// ParseComponent reads a component's name as String prints it.
+// ParseComponent parses a component's name as String prints it.
 func ParseComponent(s string) (Component, error) {
 	v, err := componentNames.parse("component", s)
 	return Component(v), err

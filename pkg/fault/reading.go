@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Quantity is what a reading measures.
+// Quantity is the physical quantity of a reading.
 type Quantity uint8
 
 // The quantities, with their units.
@@ -14,7 +14,7 @@ const (
 	QuantityTemperature     Quantity = iota + 1 // °C
 	QuantityPower                               // W
 	QuantityVoltage                             // V
-	QuantityCorrectedErrors                     // of memory, errors a second
+	QuantityCorrectedErrors                     // of memory, errors per second
 	QuantityCRCRatio                            // of a link, lost or damaged frames over all
 )
 
@@ -25,7 +25,7 @@ var (
 
 func (q Quantity) String() string { return quantityNames.str("Quantity", uint8(q)) }
 
-// Valid says whether q is one of the quantities.
+// Valid reports whether q is one of the quantities.
 func (q Quantity) Valid() bool { return q >= QuantityTemperature && q <= QuantityCRCRatio }
 
 // Unit returns the unit, empty for a ratio.
@@ -36,13 +36,13 @@ func (q Quantity) Unit() string {
 	return quantityUnits[q]
 }
 
-// ParseQuantity reads a quantity's name as String prints it.
+// ParseQuantity parses a quantity's name as String prints it.
 func ParseQuantity(s string) (Quantity, error) {
 	v, err := quantityNames.parse("quantity", s)
 	return Quantity(v), err
 }
 
-// Of says whether the quantity is one of the component's.
+// Of reports whether the quantity is one of the component's.
 func (q Quantity) Of(c Component) bool {
 	switch q {
 	case QuantityTemperature:
@@ -60,8 +60,8 @@ func (q Quantity) Of(c Component) bool {
 	return false
 }
 
-// Reading is a measured value of the origin's own node, on its way to a threshold perhaps. The state is
-// not in it: that is an Observation's.
+// Reading is a measured value of the origin's own node that may be approaching a threshold. It does not contain the
+// state: an Observation does.
 type Reading struct {
 	Component Component
 	Quantity  Quantity
@@ -71,10 +71,10 @@ type Reading struct {
 	Age time.Duration
 }
 
-// MaxReadings is how many a report may have: one of each sensor and of each link.
+// MaxReadings is the maximum number in a report: one of each sensor and of each link.
 const MaxReadings = 10
 
-// Check says what is wrong with a reading.
+// Check returns an error if the reading is invalid.
 func (r Reading) Check() error {
 	finite := func(v float32) bool { return !math.IsNaN(float64(v)) && !math.IsInf(float64(v), 0) }
 	switch {

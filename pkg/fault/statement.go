@@ -2,13 +2,14 @@ package fault
 
 import "fmt"
 
-// CheckStatement returns an error if no half may make the observation. own and half are the node and half that signed it. The
-// error names the field, its value and the allowed values. Only the topology knows whether an observed node is a neighbour
-// (pkg/awareness).
+// CheckStatement returns an error if no half may make the observation. own and half are the node and half that signed
+// it. The error names the field, its value and the allowed values. Only the topology knows whether an observed node is
+// a neighbour (pkg/awareness).
 //
 //   - Only supervisors state verdicts on whole nodes, votes, challenges, missing digests and gossip.
 //   - About another node a half may state only its descriptor: the host and its parts, of kind DESCRIPTOR.
-//   - Silence, lost handshakes and error ratios concern the half's own links. A descriptor may state of a link only that it is SICK (restarting).
+//   - Silence, lost handshakes and error ratios concern the half's own links. About a link, a descriptor may only state
+//     SICK (restarting).
 //   - A watchdog states the other half of its own node, and only a half itself states that it is SICK or FAILED by SELF.
 func (o Observation) CheckStatement(own NodeID, half Half) error {
 	_, link := o.Component.LinkDirection()

@@ -7,7 +7,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Who may state which kind about which component. The first list is all that agents state.
+// TestStatementsByKindAndComponent checks which half may state which kind about which component. The first list
+// contains all statements that agents make.
 func TestStatementsByKindAndComponent(t *testing.T) {
 	link := Link(grid.XPlus)
 	for _, tc := range []struct {
@@ -21,7 +22,7 @@ func TestStatementsByKindAndComponent(t *testing.T) {
 		{HalfDNP, Observation{Component: ComponentHost, State: Failed, Kind: KindWatchdog}, ""},
 		{HalfDNP, Observation{Component: ComponentDNPCore, State: Sick, Kind: KindSelf}, ""},
 		{HalfHost, Observation{Component: ComponentTemperature, State: Failed, Kind: KindSelf}, ""},
-		{HalfHost, Observation{Component: link, State: Failed, Kind: KindSelf}, ""}, // its own port: evidence on nobody else
+		{HalfHost, Observation{Component: link, State: Failed, Kind: KindSelf}, ""}, // its own port
 		{HalfHost, Observation{Component: link, State: Failed, Kind: KindSilence}, ""},
 		{HalfDNP, Observation{Component: link, State: Failed, Kind: KindHandshake}, ""},
 		{HalfHost, Observation{Component: link, State: Sick, Kind: KindErrorRatio}, ""},

@@ -1,15 +1,15 @@
 package fault
 
-// Words is a number for what a digest says: equal for two digests of one half whose words are the same,
-// that is everything but the sequence, the ages, the uptime, and the platform, which is constant in a boot epoch. A digest with
-// readings always says something new. It is the same in every process, so that replicas can tell one another that a digest has
-// come again instead of passing it on.
+// Words returns a number for the content of a digest: everything except the sequence, the ages, the uptime, and the
+// platform, which is constant in a boot epoch. Two digests of one half with the same content have the same number. A
+// digest with readings always has new content. The number is the same in every process, so that replicas can tell one
+// another about a repeated digest instead of forwarding it.
 //
-// It is the 64-bit FNV-1a hash of the fields, each of fixed width or after its length. Two digests of the
-// same length that differ in one byte never have the same (each step of FNV-1a is a bijection); others have it
-// by chance once in 2^64. With 200,000 halves that each say something new twice a second, that is once in
-// a million years. It is no defence against a half that seeks two digests of one number: such a half lies
-// about itself only, which it could do in one digest as well.
+// It is the 64-bit FNV-1a hash of the fields, each of fixed width or preceded by its length. Two digests of the same
+// length that differ in one byte never have the same number (each step of FNV-1a is a bijection); others collide with a
+// probability of one in 2^64. With 200,000 halves that each have new content twice a second, that is once in a million
+// years. It does not protect against a half that constructs two digests with one number: such a half lies about itself
+// only, which it could also do in one digest.
 func Words(r Report) uint64 {
 	h := fnvOffset
 	h.text(string(r.ID.Origin.Node))
@@ -23,13 +23,13 @@ func Words(r Report) uint64 {
 		h.bytes(byte(o.Component), byte(o.State), byte(o.Kind))
 		h.text(o.Detail)
 	}
-	if len(r.Readings) > 0 || r.Restart.Half != 0 { // readings are of what moves: no two are alike
+	if len(r.Readings) > 0 || r.Restart.Half != 0 { // readings exist only for moving values: no two are alike
 		h.number(uint64(r.ID.Seq))
 	}
 	return uint64(h)
 }
 
-// fnv is a running FNV-1a hash; hash/fnv would want slices of bytes.
+// fnv is a running FNV-1a hash; hash/fnv would need byte slices.
 type fnv uint64
 
 const (

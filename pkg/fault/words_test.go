@@ -16,8 +16,8 @@ func aDigest() Report {
 	}
 }
 
-// TestWords: everything counts but the sequence, the ages and the uptime; and the number is the same in every
-// process, also in those to come.
+// TestWords checks that everything counts except the sequence, the ages and the uptime, and that the number is the same
+// in every process, also in later versions.
 func TestWords(t *testing.T) {
 	want := Words(aDigest())
 	if want != 0x6231b9702230129a {

@@ -24,25 +24,25 @@ import (
 )
 
 const (
-	// DefaultSocket is where a node's host half listens unless its configuration says otherwise.
+	// DefaultSocket is the default socket of a node's host half.
 	DefaultSocket = "/var/lib/lofamo/agent/local.sock"
 	// EnvSocket names the environment variable with the path of another socket.
 	EnvSocket = "LOFAMO_SOCKET"
 )
 
-// maxSocketPath is what fits a socket address with its closing zero.
+// maxSocketPath is the longest path that fits a socket address with its terminating zero.
 const maxSocketPath = 107
 
-// Client speaks with the host half of this node. Its methods may be called from several goroutines.
+// Client connects to the host half of this node. Its methods may be called from several goroutines.
 type Client struct {
 	path string
 	conn *grpc.ClientConn
 	api  lofamov1.LocalClient
 }
 
-// Dial returns a client for the socket at that path; empty: that of the environment (LOFAMO_SOCKET), or the default one. It does
-// not connect yet: nobody need listen there. It fails with fs.ErrPermission where this process may not open the socket: calls
-// would wait for ever.
+// Dial returns a client for the socket at that path; empty: the one in the environment (LOFAMO_SOCKET), or the default.
+// It does not connect yet, so there need not be a listener. It fails with fs.ErrPermission if this process may not open
+// the socket, because calls would wait for ever.
 func Dial(socket string) (*Client, error) {
 	path, err := filepath.Abs(cmp.Or(socket, os.Getenv(EnvSocket), DefaultSocket))
 	if err != nil {
@@ -54,7 +54,7 @@ func Dial(socket string) (*Client, error) {
 	if err := unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS); errors.Is(err, fs.ErrPermission) {
 		return nil, fmt.Errorf("socket of the host half %s: %w: want a user who may write to it", path, err)
 	}
-	// A half that is restarted is back within a second: the connection is tried again as soon.
+	// A restarted half is back within a second, so reconnect attempts must be frequent.
 	again := backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2, MaxDelay: 500 * time.Millisecond}
 	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: time.Second}))
@@ -64,13 +64,13 @@ func Dial(socket string) (*Client, error) {
 	return &Client{path: path, conn: conn, api: lofamov1.NewLocalClient(conn)}, nil
 }
 
-// Close ends the connection, and every call.
+// Close ends the connection and every call.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// rest is between two attempts where the connection itself does not say when.
+// rest is the pause between two attempts if the connection itself does not set one.
 const rest = 50 * time.Millisecond
 
-// persist calls do until the half has answered, whatever it is, or the context ends.
+// persist calls do until the half has answered, successfully or not, or the context ends.
 func (c *Client) persist(ctx context.Context, what string, do func() error) error {
 	for {
 		err := do()
@@ -90,7 +90,7 @@ func (c *Client) persist(ctx context.Context, what string, do func() error) erro
 	}
 }
 
-// isLost says that the connection broke: the host half has not answered. What it says itself has details.
+// isLost reports that the connection broke before the host half answered. The half's own errors have details.
 func isLost(err error) bool {
 	if errors.Is(err, io.EOF) {
 		return true
@@ -108,31 +108,32 @@ func infoOf(st *status.Status) *errdetails.ErrorInfo {
 	return nil
 }
 
-// GoneError says which members of a barrier have not arrived, and are FAILED in the fault map: it will never be complete.
+// GoneError lists members of a barrier that have not arrived and are FAILED in the fault map: the barrier will never be
+// complete.
 type GoneError struct {
 	Nodes []string // the first 64
 	Err   error
 }
 
-// Error returns what the half has said.
+// Error returns the half's message.
 func (e *GoneError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the gRPC status.
 func (e *GoneError) Unwrap() error { return e.Err }
 
-// MissingError says which members of a barrier had not arrived when the time was over. Its chain has context.DeadlineExceeded.
+// MissingError lists members of a barrier that had not arrived at the deadline. Its chain has context.DeadlineExceeded.
 type MissingError struct {
 	Nodes []string // the first 64
 	Err   error
 }
 
-// Error returns what the half has said.
+// Error returns the half's message.
 func (e *MissingError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the gRPC status, and context.DeadlineExceeded.
 func (e *MissingError) Unwrap() []error { return []error{e.Err, context.DeadlineExceeded} }
 
-// explain makes errors that name nodes of those that do.
+// explain converts errors that list nodes to their types.
 func explain(err error) error {
 	st, ok := status.FromError(err)
 	if !ok {

@@ -1,6 +1,6 @@
-// Package jobs is for the processes of a job: they hear of the faults of the nodes that they run on, tell one another what
-// cannot wait, and wait for one another, through the host half of their node (seed 003 §4.4.3, §6.1). It carries no data of
-// the job's, and starts and ends no processes.
+// Package jobs is for the processes of a job. They receive the faults of the job's nodes, exchange urgent messages, and
+// wait for one another, through the host half of their node (seed 003 §4.4.3, §6.1). It carries no data of
+// the job, and starts and ends no processes.
 //
 //	c, err := jobs.Dial("") // or the path of the node's socket
 //	if err != nil {
@@ -24,7 +24,7 @@
 //	}
 //	return j.Raise(ctx, "found", answer) // all who j.Watch hear it
 //
-// A host half that is restarted is waited for, and every call goes on by itself: a barrier's arrivals are the same when they come
-// twice, and watches begin again and say so (Heard.Again, and a full list of faults). Only what the half itself answers is an
-// error, or the end of the context.
+// Calls survive a restart of the host half: they wait and continue by themselves. A barrier's arrivals may come
+// twice without effect, and watches restart and report it (Heard.Again, and a full list of faults). Errors are only the
+// half's own answers, and the end of the context.
 package jobs

@@ -15,17 +15,17 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// Job says what a process takes part in.
+// Job describes a process's part in a job.
 type Job struct {
-	// Name of this run: 1 to 63 of a-z, 0-9 and '-'. Another run wants another name, such as one with the batch system's number: what
-	// the nodes remember of barriers is of the name.
+	// Name of this run: 1 to 63 of a-z, 0-9 and '-'. Another run needs another name, for example with the batch
+	// system's number, because the nodes remember barriers by this name.
 	Name string
-	// Members are the nodes that it runs on, this one among them, the same at all.
+	// Members are the nodes of the job, including this one. All processes name the same ones.
 	Members []string
-	// Participants is how many processes of it run on this node; 0 is 1.
+	// Participants is the number of its processes on this node; 0 means 1.
 	Participants int
-	// Participant is which of them this is: 1 to 64 of [A-Za-z0-9._-]. Empty: the process id, with its PID namespace, since
-	// processes of several containers may all have the id 1.
+	// Participant identifies this process among them: 1 to 64 of [A-Za-z0-9._-]. Empty: the process id with its PID
+	// namespace, since processes of several containers may all have the id 1.
 	Participant string
 }
 
@@ -35,10 +35,10 @@ type Member struct {
 	client *Client
 
 	mu    sync.Mutex
-	times map[string]uint64 // that it has been at each barrier
+	times map[string]uint64 // visits to each barrier so far
 }
 
-// Job returns the member that this process is.
+// Job returns this process's membership in a job.
 func (c *Client) Job(j Job) *Member {
 	if j.Participant == "" {
 		j.Participant = participant()
@@ -46,7 +46,7 @@ func (c *Client) Job(j Job) *Member {
 	return &Member{Job: j, client: c, times: make(map[string]uint64)}
 }
 
-// participant names this process among all of its node.
+// participant returns a name for this process that is unique on its node.
 func participant() string {
 	pid := strconv.Itoa(os.Getpid())
 	space, err := os.Readlink("/proc/self/ns/pid") // pid:[4026531836]
@@ -56,10 +56,9 @@ func participant() string {
 	return pid + "." + strings.Trim(space, "pid:[]")
 }
 
-// Barrier waits until all participants of all members have come to the barrier of that name as often as this one: its first call
-// is generation
-// 1. When it fails the next call is of the same generation. The error is a *GoneError when a member is gone, and
-// a *MissingError when the context's deadline came first.
+// Barrier waits until all participants of all members have reached the barrier of that name as often as this one: the
+// first call is generation 1. After an error the next call repeats the generation. The error is a *GoneError if a
+// member is gone, and a *MissingError if the context's deadline came first.
 func (m *Member) Barrier(ctx context.Context, name string) error {
 	m.mu.Lock()
 	generation := m.times[name] + 1
@@ -73,7 +72,8 @@ func (m *Member) Barrier(ctx context.Context, name string) error {
 	return nil
 }
 
-// BarrierAt is Barrier with a generation that the job counts itself, from 1, as one must that begins in the middle.
+// BarrierAt is Barrier with a generation that the job counts itself, from 1. A process that joins in the middle needs
+// it.
 func (m *Member) BarrierAt(ctx context.Context, name string, generation uint64) error {
 	what := fmt.Sprintf("barrier %s of %s", name, m.Name)
 	if m.Participants < 0 {
@@ -102,5 +102,5 @@ func (m *Member) Watch(ctx context.Context, handle func(Heard) error) error {
 	return m.client.WatchEureka(ctx, m.Name, handle)
 }
 
-// margin is how much earlier than the caller's deadline the half is to answer, so that it can say who is missing.
+// margin is how much earlier than the caller's deadline the half must answer, so that it can list the missing members.
 func margin(left time.Duration) time.Duration { return min(left/4, 500*time.Millisecond) }

@@ -14,11 +14,11 @@ import (
 
 const participantEnv = "LOFAMO_TEST_PARTICIPANT"
 
-// The first process of each container has the id 1: two of them are two participants all the same.
+// TestParticipantsOfContainers: the first process of each container has the id 1, but two of them are two participants.
 func TestParticipantsOfContainers(t *testing.T) {
 	if os.Getenv(participantEnv) != "" {
 		fmt.Printf("%d is %s\n", os.Getpid(), participant())
-		_, _ = io.Copy(io.Discard, os.Stdin) // a namespace that is gone leaves its number to others
+		_, _ = io.Copy(io.Discard, os.Stdin) // the number of a deleted namespace may be reused
 		return
 	}
 	if out, err := exec.Command("unshare", "--pid", "--fork", "--mount-proc", "true").CombinedOutput(); err != nil {

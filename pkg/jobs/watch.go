@@ -9,7 +9,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// State is what the fault map says of a node or component: "NORMAL", "SICK", "FAILED", or "UNKNOWN" when nothing is known.
+// State is the state of a node or component in the fault map: "NORMAL", "SICK", "FAILED", or "UNKNOWN" without
+// information.
 type State string
 
 // The states.
@@ -20,25 +21,26 @@ const (
 	Failed  State = "FAILED"
 )
 
-// Faults is what has changed, or at first and when Stale begins or ends all.
+// Faults contains the changes. The first one, and those at the start and end of Stale, contain all nodes.
 type Faults struct {
 	Nodes []Node
-	// Stale says that the supervisors that are heard have no quorum, or none has been heard yet: what is said here may be old.
+	// Stale: the reachable supervisors have no quorum, or none has been reached yet. The states may be out of date.
 	Stale bool
-	// Pending says that of some nodes nothing was told yet.
+	// Pending: for some nodes there is no information yet.
 	Pending bool
 }
 
-// Node is what is known of one.
+// Node is the state of one node.
 type Node struct {
 	ID    string
 	State State
-	Cause string           // what of it is at fault; "NONE"
-	Parts map[string]State // components that are SICK or FAILED, as "host" or "link/X+"
+	Cause string           // the faulty part; "NONE"
+	Parts map[string]State // SICK or FAILED components, e.g. "host" or "link/X+"
 }
 
-// WatchFaults calls handle with what is known of nodes, and then whenever something else is, until the context ends or
-// handle returns an error, which it returns. No nodes: this one and its neighbours. At most 1,024 may be watched on one node.
+// WatchFaults calls handle with the state of nodes, and then with every change, until the context ends or handle
+// returns an error, which it returns. No nodes: this one and its neighbours. A node supports at most 1,024 watched
+// nodes.
 func (c *Client) WatchFaults(ctx context.Context, nodes []string, handle func(Faults) error) error {
 	var stopped error
 	err := c.persist(ctx, "watch faults", func() error {
@@ -74,36 +76,36 @@ func faultsOf(r *lofamov1.WatchFaultsResponse) Faults {
 	return f
 }
 
-// Eureka is what one process tells all others of its job.
+// Eureka is a message from one process to all others of its job.
 type Eureka struct {
-	Topic    string // 1 to 32 of a-z, 0-9 and '-': the job's own word
+	Topic    string // 1 to 32 of a-z, 0-9 and '-', chosen by the job
 	Body     []byte // at most 512 bytes
 	Priority int    // 0 lowest to 3
 
-	// Of those that are heard alone:
+	// Only in received messages:
 
-	Node string // where it was raised, proved by a signature
-	UID  uint32 // of who raised it; 0: root, who need not be of the job
+	Node string // its origin, proved by a signature
+	UID  uint32 // of the sender; 0: root, who need not be part of the job
 
-	// Supervisor is set of what the cluster itself has to say, to all jobs, when it responds to a fault: Topic is then "lofamo",
-	// Body a policy's text, Target what is at fault, "n1-0-0/memory", and Response the id of the response, of which it is heard
-	// once. Empty: a process has raised it.
+	// Supervisor is set for a message from the cluster itself, to all jobs, when it responds to a fault. Topic is then
+	// "lofamo", Body a policy's text, Target the faulty component ("n1-0-0/memory"), and Response the id of the
+	// response, which is delivered once. Empty: a process has raised it.
 	Supervisor, Target, Response string
 }
 
-// Heard is what a watch of eurekas tells.
+// Heard is an event of a watch for eurekas.
 type Heard struct {
-	// Eureka is nil when the watch begins: what is raised from then on is heard.
+	// Eureka is nil when the watch begins: messages raised from then on are delivered.
 	Eureka *Eureka
-	// Missed is how many were dropped before this one, because handle was too slow.
+	// Missed is the number of messages dropped before this one because handle was too slow.
 	Missed uint64
-	// Again says, without a Eureka, that the watch has begun anew since the host half was restarted: what was raised meanwhile was
-	// missed.
+	// Again is set, without a Eureka, when the watch has restarted because the host half did: messages raised meanwhile
+	// were lost.
 	Again bool
 }
 
-// WatchEureka calls handle with the eurekas of the user's job of that name, those raised on this node too, until the context ends or handle
-// returns an error, which it returns.
+// WatchEureka calls handle with the eurekas of the user's job of that name, including those raised on this node, until
+// the context ends or handle returns an error, which it returns.
 func (c *Client) WatchEureka(ctx context.Context, job string, handle func(Heard) error) error {
 	var stopped error
 	again := false
@@ -140,8 +142,8 @@ func heardOf(r *lofamov1.WatchEurekaResponse) Heard {
 	return h
 }
 
-// RaiseEureka tells all nodes that are connected to this one. Without an error the node's DNP half has taken it, and it is on its
-// way. When the host half is restarted in the middle it is raised once more, and may be heard twice.
+// RaiseEureka sends a message to all nodes connected to this one. Without an error, the node's DNP half has accepted it
+// and it is on its way. If the host half restarts during the call, the message is raised again and may arrive twice.
 func (c *Client) RaiseEureka(ctx context.Context, job string, e Eureka) error {
 	if e.Priority < 0 {
 		return fmt.Errorf("raise eureka of %s: priority: given %d: want 0 to 3", job, e.Priority)

@@ -1,21 +1,22 @@
-// Package order is the one channel for everything that the leader wants of nodes: channel masks, peers, the torus configuration, mapping,
-// diagnosis, procedures and actions.
+// Package order is the one channel for the leader's orders to nodes: channel masks, peers, the torus configuration,
+// mapping, diagnosis, procedures and actions.
 //
 //	leader                                                         node
 //	wanted ──► Standing, Timer ──order, signed──► validate, fence ──► keep ──► apply
 //	             ▲   │ no answer: send again                                     │
 //	             └───┴──────────────── status, signed ◄──────────────────────────┘
 //
-// The leader repeats an order until the node has answered. The node takes it once, however often it arrives: the fences refuse an order
-// that is older than the last one, a copy of an earlier order and an order for an earlier life of the node.
+// The leader repeats an order until the node has answered. The node accepts it once, however often it arrives. The
+// fences refuse an order that is older than the last one, a copy of an earlier order, and an order for an earlier life
+// of the node.
 //
-// Kinds come in two shapes. A standing order says what a node is to hold (masks, peers, plain kinds): Standing is its machine at the
-// leader, Holder at the node. A run has the node do something once (mapping, diagnosis, procedures): Runs is its fence at the node. Every
-// wait for an answer is a Timer.
+// There are two shapes of kinds. A standing order sets a content that a node holds (masks, peers, plain kinds): its
+// machine is Standing at the leader, and Holder at the node. A run makes the node act once (mapping, diagnosis,
+// procedures): its fence at the node is Runs. Every wait for an answer is a Timer.
 //
-// Each end has a Registry of its kinds, made where the end is put together. A kind that has no messages of its own travels in the
-// messages Order and OrderStatus: see Plain.
+// Each end has a Registry of its kinds, filled by the code that assembles the end. A kind without messages of its own
+// uses the messages Order and OrderStatus: see Plain.
 //
-// The package is pure. It sends nothing and signs nothing: what orders look like on the wire, and who may send them, is package
-// servicenet's. Start reading at Registry and Standing.
+// The package is pure. It sends nothing and signs nothing: package servicenet defines the wire format of orders and
+// their permitted senders. Start reading at Registry and Standing.
 package order

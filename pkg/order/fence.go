@@ -6,15 +6,15 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// Verdict is what a fence says of an order.
+// Verdict is a fence's judgement on an order.
 type Verdict uint8
 
 // The verdicts.
 const (
-	New   Verdict = iota + 1 // to be carried out
+	New   Verdict = iota + 1 // to be executed
 	Known                    // the same as the last one: answer again
-	Older                    // from before the last one: a leader that was deposed
-	Copy                     // taken before, and not the last one: somebody kept it and sent it again
+	Older                    // from before the last one: from a deposed leader
+	Copy                     // accepted before, and not the last one: a replay
 	Other                    // for another life of the node
 )
 
@@ -22,9 +22,9 @@ var verdictNames = [...]string{"", "new", "known", "older", "a copy", "of anothe
 
 func (v Verdict) String() string { return verdictNames[v] }
 
-// OtherLife reports whether an order is not for this life of a node. A node that holds no order cannot tell an old one by its number, and
-// a life never comes again. life is 0 if the leader is of an earlier version, which names none; unknown says that the leader has not
-// heard of the node yet.
+// OtherLife reports whether an order is for another life of the node. A node that holds no order cannot detect an old
+// one by its number, and a life is unique. life is 0 if the leader is of an earlier version, which does not set it;
+// unknown means that the node has not reported to the leader yet.
 func OtherLife(life uint64, unknown bool, own uint64) bool {
 	return unknown || life != 0 && life != own
 }
@@ -32,17 +32,18 @@ func OtherLife(life uint64, unknown bool, own uint64) bool {
 const (
 	// runsKept is the number of past runs that a fence remembers.
 	runsKept = 64
-	// RunsLast is how long the number of the last run makes lower numbers old: longer than any run takes.
+	// RunsLast is how long the number of the last run makes lower numbers old: longer than any run lasts.
 	RunsLast = time.Minute
 )
 
-// Runs is the fence of a node for runs of one kind: each is carried out once. A lower number than the last one means an old leader only
-// for RunsLast, because the store may have begun anew, with lower terms. A number that was taken before is a copy at any time: no leader
-// gives a number twice or repeats any run but its last. So a copy does nothing, unless the node has taken runsKept others since or has
-// started again: then the node runs it once more. The zero value has taken none.
+// Runs is a node's fence for runs of one kind: each run is executed once. A number lower than the last one indicates an
+// old leader only for RunsLast, because a recreated store may have lower terms. A number that was accepted before is a
+// copy at any time: no leader assigns a number twice or repeats any run but its last. A copy does nothing, unless the
+// node has accepted runsKept others since or has restarted: then the node executes it again. The zero value has
+// accepted none.
 type Runs struct {
 	last  number
-	at    time.Time // when last came first
+	at    time.Time // first arrival of last
 	taken [runsKept]number
 	next  int
 }
@@ -55,7 +56,7 @@ func (n number) below(o number) bool {
 	return n.term < o.term || n.term == o.term && n.count < o.count
 }
 
-// Judge says what becomes of an order with that number. It takes nothing.
+// Judge returns the verdict on an order with that number. It changes nothing.
 func (r *Runs) Judge(now time.Time, n *lofamov1.OrderNumber) Verdict {
 	is := numberOf(n)
 	switch {
@@ -73,34 +74,34 @@ func (r *Runs) Judge(now time.Time, n *lofamov1.OrderNumber) Verdict {
 	return New
 }
 
-// Take notes that the order with that number is carried out.
+// Take records that the node executes the order with that number.
 func (r *Runs) Take(now time.Time, n *lofamov1.OrderNumber) {
 	r.last, r.at = numberOf(n), now
 	r.taken[r.next] = r.last
 	r.next = (r.next + 1) % runsKept
 }
 
-// Forget makes the last run one of the past: it is a copy from now on, and no number is too low.
+// Forget moves the last run to the past runs: it is a copy from now on, and no number is too low.
 func (r *Runs) Forget() { r.last = number{} }
 
-// Holder is what a node holds by standing orders of one kind. The content counts at once; the leader hears of it when it is on disk,
-// because a leader would not repeat what a crash undoes.
+// Holder is a node's content by standing orders of one kind. The content counts at once. The leader gets a report only
+// when the content is on disk, because it would not repeat an order that a crash undoes.
 //
 //	held ──Change──► being stored ──Stored──► held, the leader is told
 type Holder[S comparable] struct {
 	State   S
-	Lost    bool // the stored content cannot be read, and no order has come since
+	Lost    bool // the stored content is unreadable, and no order has come since
 	storing bool
-	tell    time.Time // when the leader is told; zero: there is nothing to tell
+	tell    time.Time // when to report to the leader; zero: nothing to report
 }
 
-// Change takes a new content, which the caller has stored.
+// Change sets a new content, which the caller is storing.
 func (h *Holder[S]) Change(next S) { h.State, h.storing = next, true }
 
 // Storing reports whether the content is not on disk yet.
 func (h *Holder[S]) Storing() bool { return h.storing }
 
-// Stored takes the news that a content is on disk, or that the disk refuses it. It reports whether that is the present one.
+// Stored reports that a content is on disk, or that the disk refused it. It returns whether that is the present one.
 func (h *Holder[S]) Stored(of S) bool {
 	if of != h.State {
 		return false
@@ -109,10 +110,10 @@ func (h *Holder[S]) Stored(of S) bool {
 	return true
 }
 
-// Tell has the leader told at a time; zero: not at all.
+// Tell schedules a report to the leader; zero: none.
 func (h *Holder[S]) Tell(at time.Time) { h.tell = at }
 
-// Tells reports whether the leader is to be told now.
+// Tells reports whether a report to the leader is due now.
 func (h *Holder[S]) Tells(now time.Time) bool {
 	return !h.storing && !h.tell.IsZero() && !now.Before(h.tell)
 }

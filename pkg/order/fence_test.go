@@ -11,7 +11,8 @@ func number1(term, count uint64) *lofamov1.OrderNumber {
 	return &lofamov1.OrderNumber{Term: term, Count: count}
 }
 
-// A run is carried out once. The last one is answered again; orders of a deposed leader and copies do nothing.
+// TestRunsAreCarriedOutOnce: a run is executed once. The last one is answered again; orders of a deposed leader and
+// copies do nothing.
 func TestRunsAreCarriedOutOnce(t *testing.T) {
 	var r Runs
 	at := begin
@@ -44,7 +45,8 @@ func TestRunsAreCarriedOutOnce(t *testing.T) {
 	judge("a copy that is forgotten", 5, 2, New)
 }
 
-// A node that holds nothing takes orders for its present life alone. A leader of an earlier version names no life.
+// TestOrderForAnotherLifeIsRefused: a node that holds nothing accepts orders for its present life only. A leader of an
+// earlier version names no life.
 func TestOrderForAnotherLifeIsRefused(t *testing.T) {
 	for _, tc := range []struct {
 		life    uint64
@@ -57,7 +59,8 @@ func TestOrderForAnotherLifeIsRefused(t *testing.T) {
 	}
 }
 
-// The leader hears of a content once it is on disk, and not when an earlier content is.
+// TestLeaderHearsWhatIsStored: the leader gets a report on a content once that content is on disk, and not when an
+// earlier one is.
 func TestLeaderHearsWhatIsStored(t *testing.T) {
 	h := Holder[int]{State: 1}
 	if h.Tells(begin) {

@@ -18,11 +18,12 @@ import (
 
 // PlainNode is a node's side of a plain kind.
 type PlainNode interface {
-	// Validate returns an error that names the bad field, its value and what is allowed. It changes nothing; the node refuses the order
-	// then.
+	// Validate returns an error that names the bad field, its value and the allowed values. It changes nothing; the
+	// node refuses the order then.
 	Validate(Content) error
-	// Apply brings a content into force, the empty one too: nothing is wanted of the node any more. It may block and may be called again
-	// with the same content, as after each start of the node. The node says what Apply fails with, and the leader sends the order again.
+	// Apply brings a content into force. The empty content means that the node has no order of this kind any more.
+	// Apply may block, and may be called again with the same content, for example after each start of the node. The
+	// node reports the error of Apply, and the leader sends the order again.
 	Apply(Content) error
 }
 
@@ -36,18 +37,18 @@ type Node struct {
 	epoch func() fault.Epoch
 	kinds *Registry[PlainNode]
 	held  map[string]*heldOrder
-	lost  bool // the stored orders cannot be read
+	lost  bool // the stored orders are unreadable
 }
 
-// heldOrder is what the node holds of one kind.
+// heldOrder is the node's order of one kind.
 type heldOrder struct {
 	number  uint64
 	content Content
 	failed  string // why the content is not in force; empty: it is
-	busy    bool   // it is being stored or applied: the leader is told afterwards
+	busy    bool   // being stored or applied: the answer follows
 }
 
-// NodeOutput is what the shell does, in this order.
+// NodeOutput is the work for the shell, in this order.
 type NodeOutput struct {
 	Keep   []byte // to be stored; Kept follows. nil: nothing
 	Apply  []Application
@@ -55,15 +56,15 @@ type NodeOutput struct {
 	Notes  []string                // for the log
 }
 
-// Application is a content to be brought into force by the handler of its kind; Applied follows.
+// Application is a content that the handler of its kind must bring into force; Applied follows.
 type Application struct {
 	Kind    string
 	Number  uint64
 	Content Content
 }
 
-// NewNode returns a machine that holds what an earlier life has stored (Node.Output.Keep). It returns an error if that cannot be read;
-// the machine then asks the leader for it.
+// NewNode returns a machine with the orders that an earlier life has stored (NodeOutput.Keep). It returns an error if
+// they are unreadable; the machine then requests them from the leader.
 func NewNode(self fault.Origin, epoch func() fault.Epoch, kinds *Registry[PlainNode], stored []byte) (*Node, error) {
 	n := &Node{self: self, epoch: epoch, kinds: kinds, held: make(map[string]*heldOrder)}
 	for _, kind := range kinds.Kinds() {
@@ -75,12 +76,12 @@ func NewNode(self fault.Origin, epoch func() fault.Epoch, kinds *Registry[PlainN
 		return n, err
 	}
 	for _, o := range orders {
-		n.held[o.GetKind()] = &heldOrder{number: o.GetNumber(), content: Content(o.GetContent())} // also of kinds that this version does not know
+		n.held[o.GetKind()] = &heldOrder{number: o.GetNumber(), content: Content(o.GetContent())} // unknown kinds too
 	}
 	return n, nil
 }
 
-// Start has everything that is held brought into force and the leader told.
+// Start applies all held orders and reports them to the leader.
 func (n *Node) Start() (out NodeOutput) {
 	for _, kind := range n.kinds.Kinds() {
 		h := n.held[kind]
@@ -95,8 +96,8 @@ func (n *Node) Start() (out NodeOutput) {
 	return out
 }
 
-// Order takes a verified order. It is answered whatever becomes of it, unless it is for another node: a leader that asks again has not
-// heard.
+// Order processes a verified order. The node answers in every case, unless the order is for another node: a leader that
+// repeats an order has not received the answer.
 func (n *Node) Order(o *lofamov1.Order) (out NodeOutput) {
 	kind, content := o.GetKind(), Content(o.GetContent())
 	handler, known := n.kinds.Of(kind)
@@ -127,7 +128,8 @@ func (n *Node) Order(o *lofamov1.Order) (out NodeOutput) {
 	return NodeOutput{Keep: n.encode()}
 }
 
-// Kept takes the news that an Output.Keep is on disk, or that the disk refuses it. It does nothing if a newer Keep is under way.
+// Kept reports that a NodeOutput.Keep is on disk, or that the disk refused it. It does nothing if a newer Keep is in
+// progress.
 func (n *Node) Kept(stored []byte) (out NodeOutput) {
 	if !bytes.Equal(stored, n.encode()) {
 		return out
@@ -141,10 +143,10 @@ func (n *Node) Kept(stored []byte) (out NodeOutput) {
 	return out
 }
 
-// Applied takes what became of an Application.
+// Applied processes the result of an Application.
 func (n *Node) Applied(a Application, err error) (out NodeOutput) {
 	h := n.held[a.Kind]
-	if h.number != a.Number { // a newer order is under way, and answers
+	if h.number != a.Number { // a newer order is in progress, and answers
 		return out
 	}
 	h.busy, h.failed = false, ""
@@ -156,7 +158,7 @@ func (n *Node) Applied(a Application, err error) (out NodeOutput) {
 	return out
 }
 
-// answer is what the node says of a kind; none while the order is being stored or applied.
+// answer returns the node's answer for a kind; none while the order is being stored or applied.
 func (n *Node) answer(kind string) []*lofamov1.OrderStatus {
 	if h := n.held[kind]; !h.busy {
 		return []*lofamov1.OrderStatus{n.status(kind, h.failed)}
@@ -164,7 +166,7 @@ func (n *Node) answer(kind string) []*lofamov1.OrderStatus {
 	return nil
 }
 
-// status is what the node holds of a kind, or why it refused the last order.
+// status returns the node's held order of a kind, or why it refused the last one.
 func (n *Node) status(kind, why string) *lofamov1.OrderStatus {
 	st := &lofamov1.OrderStatus{
 		Kind: kind, Node: string(n.self.Node), Half: lofamov1.Half(n.self.Half), Epoch: uint64(n.epoch()), Lost: n.lost, Error: servicenet.CutText(why),
@@ -177,11 +179,11 @@ func (n *Node) status(kind, why string) *lofamov1.OrderStatus {
 	return st
 }
 
-// The file: magic (4 bytes), then for each kind, in alphabetical order, the length (2 bytes, big endian) of an Order without node and
-// life, and the Order; at the end CRC-32C over all before it (4 bytes, big endian).
+// The file: magic (4 bytes), then for each kind, in alphabetical order, the length (2 bytes, big endian) of an Order
+// without node and life, and the Order; at the end CRC-32C over everything before (4 bytes, big endian).
 const heldMagic = "LOR1"
 
-// MaxHeld bounds the stored orders of a half, in bytes.
+// MaxHeld limits the stored orders of a half, in bytes.
 const MaxHeld = 64 << 10
 
 // errHeld is wrapped by the errors of decodeHeld.
@@ -205,7 +207,7 @@ func (n *Node) encode() []byte {
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
-// decodeHeld reads what encode wrote; nothing at all is a first start.
+// decodeHeld decodes the output of encode; an empty input is a first start.
 func decodeHeld(b []byte) (out []*lofamov1.Order, err error) {
 	if len(b) == 0 {
 		return nil, nil

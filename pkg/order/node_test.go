@@ -27,7 +27,7 @@ func (k *curve) Apply(c Content) error {
 	return k.err
 }
 
-// bench is a node with the kind fan-curve, whose disk and handler work at once.
+// bench is a node with the kind fan-curve, whose disk and handler finish at once.
 type bench struct {
 	t     *testing.T
 	kind  *curve
@@ -42,7 +42,7 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-// start begins a life with what is on disk, and returns what the node says.
+// start begins a life with the stored orders, and returns the node's answers.
 func (b *bench) start() []*lofamov1.OrderStatus {
 	var kinds Registry[PlainNode]
 	kinds.Register("fan-curve", b.kind)
@@ -62,7 +62,7 @@ func (b *bench) do(out NodeOutput) (said []*lofamov1.OrderStatus) {
 	return append(said, out.Answer...)
 }
 
-// gets gives the node an order and expects one answer.
+// gets sends the node an order and expects one answer.
 func (b *bench) gets(number, life uint64, content string, wantNumber uint64, wantErr string) {
 	b.t.Helper()
 	said := b.do(b.node.Order(&lofamov1.Order{Kind: "fan-curve", Node: string(a), Number: number, Life: life, Content: []byte(content)}))
@@ -84,10 +84,11 @@ func (b *bench) applied(want ...Content) {
 	}
 }
 
-// A node takes an order once, answers every copy, refuses what is old or wrong, and brings what it holds into force again after a start.
+// TestNodeTakesOrderOnce: a node accepts an order once, answers every copy, refuses old and invalid orders, and applies
+// its held orders again after a start.
 func TestNodeTakesOrderOnce(t *testing.T) {
 	b := newBench(t)
-	b.gets(7, 0, "quiet", 0, "") // the leader does not know the node yet: the answer says which life it must name
+	b.gets(7, 0, "quiet", 0, "") // the answer gives the life to name
 	b.gets(7, 2, "quiet", 0, "") // a copy of an order to an earlier life
 	b.applied()
 	b.gets(7, 3, "quiet", 7, "")
@@ -96,7 +97,7 @@ func TestNodeTakesOrderOnce(t *testing.T) {
 	b.gets(7, 3, "cool", 7, "")
 	b.applied("quiet")
 	b.gets(8, 3, "loud", 7, `curve: given "loud": want quiet or cool`)
-	b.gets(9, 0, "cool", 9, "") // its number tells that it is newer
+	b.gets(9, 0, "cool", 9, "") // its number shows that it is newer
 	b.applied("quiet", "cool")
 
 	b.epoch = 4
@@ -108,7 +109,7 @@ func TestNodeTakesOrderOnce(t *testing.T) {
 	b.applied("quiet", "cool", "cool", "")
 }
 
-// An order for another node, and one of a kind that the node does not know, change nothing.
+// TestNodeRefusesStrangeOrders: an order for another node, and one of an unknown kind, change nothing.
 func TestNodeRefusesStrangeOrders(t *testing.T) {
 	b := newBench(t)
 	if said := b.do(b.node.Order(&lofamov1.Order{Kind: "fan-curve", Node: "n9", Number: 1, Life: 3})); len(said) != 0 {
@@ -121,7 +122,8 @@ func TestNodeRefusesStrangeOrders(t *testing.T) {
 	b.applied()
 }
 
-// A node that cannot read what it stored says so, and holds what it is told next. What is damaged is never applied.
+// TestNodeAsksAgainForLostOrders: a node that cannot read its stored orders reports it, and holds the next order.
+// Damaged orders are never applied.
 func TestNodeAsksAgainForLostOrders(t *testing.T) {
 	b := newBench(t)
 	b.gets(7, 3, "quiet", 7, "")
@@ -141,7 +143,8 @@ func TestNodeAsksAgainForLostOrders(t *testing.T) {
 	}
 }
 
-// The leader repeats an order whose content a node could not bring into force, under a new number, until the node can.
+// TestLeaderRepeatsOrderThatFails: if a node could not apply an order's content, the leader repeats it under a new
+// number until the node can.
 func TestLeaderRepeatsOrderThatFails(t *testing.T) {
 	b := newBench(t)
 	m := NewStanding(PlainConfig(cfg.Retry))
@@ -174,7 +177,7 @@ func TestLeaderRepeatsOrderThatFails(t *testing.T) {
 	}
 }
 
-// Whatever lies on the disk, the node starts, and what it stores then it reads again.
+// FuzzStoredOrders: the node starts with any file on disk, and can read the orders that it stores afterwards.
 func FuzzStoredOrders(f *testing.F) {
 	b := newBench(&testing.T{})
 	b.gets(7, 3, "quiet", 7, "")

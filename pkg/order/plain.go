@@ -7,11 +7,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Content is the content of an order of a plain kind, encoded as the kind defines. The empty one stands for nodes of which nothing is
-// wanted.
+// Content is the content of an order of a plain kind, encoded as the kind defines. The empty one is for nodes without
+// an order.
 type Content string
 
-// Sum is the 64-bit FNV-1a hash of a content, by which nodes say what they hold.
+// Sum is the 64-bit FNV-1a hash of a content, by which nodes report their content.
 func Sum(c Content) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(c)) // never fails
@@ -22,10 +22,10 @@ func Sum(c Content) uint64 {
 type Plain interface {
 	// Kind returns the name of the kind, as the nodes have registered it.
 	Kind() string
-	// Wanted returns what each node is to hold and the store revision of that; nodes that are not named hold nothing. The channel is
-	// closed when something else is wanted. It does not block, and the caller does not change the map.
+	// Wanted returns the content for each node and its store revision; nodes that are not in the map hold nothing. The
+	// channel is closed when the contents change. Wanted does not block, and the caller does not change the map.
 	Wanted() (contents map[fault.NodeID]Content, revision uint64, changed <-chan struct{})
-	// Heard takes what a node says that it holds, or why it refuses. It does not block.
+	// Heard processes a node's report of its content, or of its reason for a refusal. It does not block.
 	Heard(*lofamov1.OrderStatus)
 }
 

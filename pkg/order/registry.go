@@ -8,12 +8,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// Registry holds the handlers of one end of the channel, one for each kind. Whoever puts that end together registers them; afterwards the
-// registry does not change and may be read from any goroutine.
+// Registry holds the handlers of one end of the channel, one for each kind. The code that assembles that end registers
+// them; afterwards the registry does not change and may be read from any goroutine.
 type Registry[H any] struct{ by map[string]H }
 
-// Register adds the handler of a kind. It panics if the name is no name of a kind or is registered already: both are mistakes in the
-// program.
+// Register adds the handler of a kind. It panics if the name is invalid or already registered: both are programming
+// errors.
 func (r *Registry[H]) Register(kind string, h H) {
 	if !servicenet.ValidOrderKind(kind) {
 		panic(fmt.Sprintf("order: register kind %q: want 1 to %d bytes of a-z and '-'", kind, servicenet.MaxOrderKind))
@@ -27,7 +27,7 @@ func (r *Registry[H]) Register(kind string, h H) {
 	r.by[kind] = h
 }
 
-// Of returns the handler of a kind; false: this end does not know the kind.
+// Of returns the handler of a kind; false if this end does not know the kind.
 func (r *Registry[H]) Of(kind string) (H, bool) {
 	h, ok := r.by[kind]
 	return h, ok

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Each end finds the handler of a kind by its name, and no other.
+// TestRegistryFindsHandlers: each end finds the handler of a kind by its name, and no other.
 func TestRegistryFindsHandlers(t *testing.T) {
 	var r Registry[int]
 	r.Register("peers", 2)
@@ -21,7 +21,8 @@ func TestRegistryFindsHandlers(t *testing.T) {
 	}
 }
 
-// A kind registered twice, and a name that would be refused on the wire, are mistakes in the program.
+// TestRegisterRefusesBadNames: a kind registered twice, and a name that the wire format forbids, are programming
+// errors.
 func TestRegisterRefusesBadNames(t *testing.T) {
 	for _, kind := range []string{"mask", "", "Mask", "a b", "0123"} {
 		func() {

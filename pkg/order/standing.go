@@ -9,64 +9,66 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Status is an answer to a standing order: what the node says that it holds.
+// Status is an answer to a standing order: the node's report of its content.
 type Status interface {
 	GetNode() string
 	GetEpoch() uint64  // its boot epoch
-	GetNumber() uint64 // of the order that it holds
+	GetNumber() uint64 // of the order that the node holds
 }
 
-// Config of a Standing for contents W of orders and the answers S.
+// Config is the configuration of a Standing for contents W of orders and answers S.
 type Config[W comparable, S Status] struct {
 	Retry Retry
-	Usual W // what nodes are to hold of which nothing else is wanted
-	// Holds reports whether a node says that it holds a content. A node that says that it has lost its content holds none.
+	Usual W // default content of nodes
+	// Holds reports whether a node's answer confirms a content. A node that reports its content lost holds none.
 	Holds func(S, W) bool
-	// Anew says that a node's numbers and epochs may be lower than they were.
+	// Anew reports that a node's numbers and epochs may be lower than before.
 	Anew func(S) bool
-	// Life is what a node's life is called, which never comes again; nil: by its boot epoch.
+	// Life returns the unique name of a node's life; nil: its boot epoch.
 	Life func(S) uint64
-	// Asks is how often a node that says nothing is asked what it holds (Ask) until it is left alone.
+	// Asks is the number of questions to a silent node (Ask) before the leader gives up.
 	Asks int
 }
 
-// Order is to be sent.
+// Order is an order to send.
 type Order[W comparable] struct {
 	Node   fault.NodeID
 	Number uint64
 	Want   W
 	Try    int    // from 1
-	Asked  bool   // it is a question: nothing but the usual was ever wanted of the node
-	Life   uint64 // of the node, as it said last; 0: it has not spoken to this leader
+	Asked  bool   // a question: the leader never wanted any but the default content
+	Life   uint64 // of the node, by its last answer; 0: it has not answered this leader
 }
 
-// node is one that does not hold what is usual as a matter of course.
+// node is a node that the leader must track.
 type node[W comparable, S Status] struct {
 	want  W
 	said  S
-	spoke bool // to this leader
-	asked bool // nothing else than the usual was ever wanted of it, but an answer
+	spoke bool // has answered this leader
+	asked bool // it owes only an answer: its content was always the default
 	timer Timer
 }
 
-// Standing has nodes hold what is wanted of them: it decides whom the leader sends an order, and when again, until each node has said
-// that it holds the content (seed 003 §5.2.3.2: "the central controller can send messages telling the appropriate nodes to mark certain
-// links as dead").
+// Standing is the leader's machine for a standing order. It decides which nodes get an order, and when to repeat it,
+// until each node has reported the wanted content (seed 003 §5.2.3.2: "the central controller can send messages telling
+// the appropriate nodes to mark certain links as dead").
 //
 //	settled ──other content wanted, or the node says otherwise──► ordered ──the node says that it holds it──► settled
 //	                                                                │  ▲
 //	                                                                └──┘ again, by Config.Retry
 //
-// It knows no links, only what each node is to hold. A Standing is for one goroutine and for one term of leadership.
+// It does not know links, only the content of each node. A Standing is for one goroutine and for one term of
+// leadership.
 type Standing[W comparable, S Status] struct {
 	cfg    Config[W, S]
 	number uint64
 	nodes  map[fault.NodeID]*node[W, S]
-	// What is looked at is few, however many have spoken: who is not settled, and of whom something else than the usual is wanted.
+	// Few nodes need work, however many have answered: open are those that are not settled, special are those with
+	// another content than the default.
 	open, special map[fault.NodeID]bool
 }
 
-// NewStanding returns a machine that wants nothing of anybody.
+// NewStanding returns a machine without any orders.
 func NewStanding[W comparable, S Status](cfg Config[W, S]) *Standing[W, S] {
 	return &Standing[W, S]{cfg: cfg, nodes: make(map[fault.NodeID]*node[W, S]), open: make(map[fault.NodeID]bool),
 		special: make(map[fault.NodeID]bool)}
@@ -79,8 +81,8 @@ func (m *Standing[W, S]) settled(n *node[W, S]) bool {
 	return m.cfg.Holds(n.said, n.want)
 }
 
-// numberFor is that of an order to a node: one more than the node has, if it has got that far, or it would refuse whatever it is told for
-// as long as a store that began anew has lower revisions.
+// numberFor returns the number of an order to a node. It is at least one more than the node's own number. Otherwise the
+// node would refuse every order while a recreated store has lower revisions.
 func (m *Standing[W, S]) numberFor(n *node[W, S]) uint64 {
 	if !n.spoke {
 		return m.number
@@ -91,7 +93,7 @@ func (m *Standing[W, S]) numberFor(n *node[W, S]) uint64 {
 	return m.number
 }
 
-// Wanted takes what nodes are to hold, as of a revision of the store; those that are not named what is usual.
+// Wanted sets the contents of nodes, as of a revision of the store; nodes that are not in words have the default.
 func (m *Standing[W, S]) Wanted(now time.Time, words map[fault.NodeID]W, revision uint64) {
 	m.number = revision
 	for id, want := range words {
@@ -124,7 +126,7 @@ func (m *Standing[W, S]) want(now time.Time, id fault.NodeID, word W) {
 	m.note(id, n)
 }
 
-// note remembers whether a node is to be looked at.
+// note records whether a node needs work.
 func (m *Standing[W, S]) note(id fault.NodeID, n *node[W, S]) {
 	if m.settled(n) {
 		delete(m.open, id)
@@ -133,7 +135,8 @@ func (m *Standing[W, S]) note(id fault.NodeID, n *node[W, S]) {
 	}
 }
 
-// Ask has a node that has not spoken asked what it holds, from a time on, by an order of what is wanted of it.
+// Ask schedules a question to a node that has not answered, by an order with its wanted content, from the given time
+// on.
 func (m *Standing[W, S]) Ask(id fault.NodeID, from time.Time) {
 	if m.nodes[id] == nil {
 		m.nodes[id] = &node[W, S]{want: m.cfg.Usual, asked: true, timer: Timer{At: from}}
@@ -141,8 +144,8 @@ func (m *Standing[W, S]) Ask(id fault.NodeID, from time.Time) {
 	}
 }
 
-// Heard takes what a node says. What is older than what it said before is passed over, unless its numbers may have begun anew, in the same
-// boot epoch even: another order does no harm.
+// Heard processes a node's answer. It skips an answer that is older than the last one, unless the node's numbers may
+// have restarted, even within the same boot epoch: another order does no harm.
 func (m *Standing[W, S]) Heard(now time.Time, st S) {
 	id := fault.NodeID(st.GetNode())
 	n := m.nodes[id]
@@ -156,13 +159,13 @@ func (m *Standing[W, S]) Heard(now time.Time, st S) {
 	}
 	was := !n.spoke || m.settled(n) || m.life(n.said) != m.life(st)
 	n.said, n.spoke = st, true
-	if was && !m.settled(n) { // one that holds no word takes an order that names its life, which is known by now
+	if was && !m.settled(n) { // a node without a content accepts an order that names its life, which is now known
 		n.timer.Restart(now)
 	}
 	m.note(id, n)
 }
 
-// life is what a node's life is called.
+// life returns the name of a node's life.
 func (m *Standing[W, S]) life(st S) uint64 {
 	if m.cfg.Life != nil {
 		return m.cfg.Life(st)
@@ -170,7 +173,7 @@ func (m *Standing[W, S]) life(st S) uint64 {
 	return st.GetEpoch()
 }
 
-// Forget drops nodes that are not in the torus any more.
+// Forget drops nodes that have left the torus.
 func (m *Standing[W, S]) Forget(gone func(fault.NodeID) bool) {
 	for id := range m.nodes {
 		if gone(id) {
@@ -181,7 +184,7 @@ func (m *Standing[W, S]) Forget(gone func(fault.NodeID) bool) {
 	}
 }
 
-// Tick returns the orders that are due, by node, and when the next one is; zero: everybody has what he is to have.
+// Tick returns the orders that are due, by node, and when the next one is; zero if every node has its content.
 func (m *Standing[W, S]) Tick(now time.Time) (out []Order[W], wake time.Time) {
 	for _, id := range slices.Sorted(maps.Keys(m.open)) {
 		n := m.nodes[id]
@@ -191,7 +194,7 @@ func (m *Standing[W, S]) Tick(now time.Time) (out []Order[W], wake time.Time) {
 				o.Life = m.life(n.said)
 			}
 			out = append(out, o)
-			if m.note(id, n); m.settled(n) { // asked for the last time
+			if m.note(id, n); m.settled(n) { // last question
 				continue
 			}
 		}
@@ -202,7 +205,7 @@ func (m *Standing[W, S]) Tick(now time.Time) (out []Order[W], wake time.Time) {
 	return out, wake
 }
 
-// Said returns what nodes said, by node.
+// Said returns the nodes' last answers, by node.
 func (m *Standing[W, S]) Said() []S {
 	var out []S
 	for _, id := range slices.Sorted(maps.Keys(m.nodes)) {

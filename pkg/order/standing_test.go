@@ -28,7 +28,7 @@ var (
 	xPlus = chanmask.All.Without(grid.XPlus)
 )
 
-// What nodes hold in the tests is a channel mask.
+// In these tests the content is a channel mask.
 type (
 	machine = Standing[chanmask.Mask, *lofamov1.MaskStatus]
 	ordered = Order[chanmask.Mask]
@@ -39,7 +39,7 @@ func said(id fault.NodeID, number uint64, ordered chanmask.Mask) *lofamov1.MaskS
 		InForce: uint32(ordered)}
 }
 
-// tick expects one order, or with node empty none.
+// tick expects one order, or none if node is empty.
 func tick(t *testing.T, m *machine, at time.Duration, want ...ordered) {
 	t.Helper()
 	out, _ := m.Tick(begin.Add(at))
@@ -53,7 +53,8 @@ func tick(t *testing.T, m *machine, at time.Duration, want ...ordered) {
 	}
 }
 
-// Both ends are ordered until each has said that it has it, and restored in the same way.
+// TestOrderedUntilHeard: both ends receive orders until each has confirmed the content, and are restored in the same
+// way.
 func TestOrderedUntilHeard(t *testing.T) {
 	m := NewStanding(cfg)
 	xMinus := chanmask.All.Without(grid.XMinus)
@@ -77,7 +78,8 @@ func TestOrderedUntilHeard(t *testing.T) {
 	tick(t, m, 2*time.Hour)
 }
 
-// Who says otherwise than is wanted is put right: one that has missed that its link was restored, one that has lost its mask.
+// TestSaysOtherwise: a node whose answer differs from the wanted content is corrected: one that has missed the
+// restoration of its link, and one that has lost its mask.
 func TestSaysOtherwise(t *testing.T) {
 	m := NewStanding(cfg)
 	m.Wanted(begin, nil, 12)
@@ -86,28 +88,29 @@ func TestSaysOtherwise(t *testing.T) {
 	m.Heard(begin, said(a, 12, chanmask.All))
 	tick(t, m, time.Minute)
 	lost := said(a, 0, chanmask.All)
-	lost.Lost = true // it goes on in its epoch
+	lost.Lost = true // it continues in its epoch
 	m.Heard(begin.Add(time.Minute), lost)
 	tick(t, m, time.Minute, ordered{a, 12, chanmask.All, 1, false, 3})
 }
 
-// A node that has a word of a store that is gone, with a number that the present one has not got to, is not left with it.
+// TestStoreBeganAnew: a node holds a content from a lost store, with a number beyond those of the present store. The
+// leader replaces that content.
 func TestStoreBeganAnew(t *testing.T) {
 	m := NewStanding(cfg)
 	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{b: xPlus}, 12)
 	m.Heard(begin, said(a, 5000, xPlus))
-	m.Heard(begin, said(b, 12, chanmask.All)) // another word of the same number
+	m.Heard(begin, said(b, 12, chanmask.All)) // another content with the same number
 	tick(t, m, 0, ordered{a, 5001, chanmask.All, 1, false, 3}, ordered{b, 13, xPlus, 1, false, 3})
 	m.Heard(begin, said(a, 5001, chanmask.All))
 	m.Heard(begin, said(b, 13, xPlus))
 	m.Wanted(begin, nil, 14)
 	tick(t, m, 0, ordered{b, 14, chanmask.All, 1, false, 3})
 	m.Heard(begin, said(b, 14, chanmask.All))
-	m.Heard(begin, said(a, math.MaxUint64, xPlus)) // nonsense: it hurts itself
+	m.Heard(begin, said(a, math.MaxUint64, xPlus)) // nonsense: it only harms itself
 	tick(t, m, time.Minute, ordered{a, 14, chanmask.All, 1, false, 3})
 }
 
-// A status that was overtaken by a newer one says nothing.
+// TestOvertaken: a status that arrives after a newer one is ignored.
 func TestOvertaken(t *testing.T) {
 	m := NewStanding(cfg)
 	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{a: xPlus}, 7)
@@ -127,8 +130,8 @@ func TestOvertaken(t *testing.T) {
 	}
 }
 
-// Who has not spoken is asked, from when that is wanted on, a few times; who answers as he should is left alone, and who was left alone
-// is ordered when something is wanted of him.
+// TestAsk: a node that has not answered gets a few questions, from the given time on. A node with a correct answer is
+// left alone, and a silent one gets an order when its content changes.
 func TestAsk(t *testing.T) {
 	m := NewStanding(cfg)
 	m.Wanted(begin, nil, 5)
@@ -147,7 +150,8 @@ func TestAsk(t *testing.T) {
 	tick(t, m, time.Hour, ordered{b, 6, xPlus, 1, false, 0})
 }
 
-// Where a life is not called by its boot epoch orders name it all the same, and another one gets its order at once.
+// TestOrdersNameTheLife: orders name the life even if that is not the boot epoch, and a new life gets its order at
+// once.
 func TestOrdersNameTheLife(t *testing.T) {
 	cfg := cfg
 	cfg.Life = func(st *lofamov1.MaskStatus) uint64 { return uint64(st.GetOwn()) }
@@ -163,15 +167,15 @@ func TestOrdersNameTheLife(t *testing.T) {
 	}
 }
 
-// A node that holds no word takes an order of its own boot epoch alone. It says that at once, and gets one at once; who has begun anew,
-// too.
+// TestOrdersNameTheEpoch: a node without a content accepts only orders for its own boot epoch. It answers with the
+// epoch and gets an order at once; so does a restarted node.
 func TestOrdersNameTheEpoch(t *testing.T) {
 	m := NewStanding(cfg)
 	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{a: xPlus}, 7)
 	tick(t, m, 0, ordered{a, 7, xPlus, 1, false, 0})
 	m.Heard(begin.Add(time.Millisecond), said(a, 0, chanmask.All))
 	tick(t, m, time.Millisecond, ordered{a, 7, xPlus, 1, false, 3})
-	m.Heard(begin.Add(2*time.Millisecond), said(a, 0, chanmask.All)) // it says the same: no order more than is due
+	m.Heard(begin.Add(2*time.Millisecond), said(a, 0, chanmask.All)) // the same answer again: no additional order
 	tick(t, m, 2*time.Millisecond)
 	m.Heard(begin.Add(3*time.Millisecond), said(a, 7, xPlus))
 	tick(t, m, time.Minute)

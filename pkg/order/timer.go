@@ -2,10 +2,10 @@ package order
 
 import "time"
 
-// Retry says how long the leader waits for an answer before it sends an order again.
+// Retry is how long the leader waits for an answer before it sends an order again.
 type Retry struct {
 	First  time.Duration // after the first send
-	Most   time.Duration // bound of the wait, which doubles with each send; 0: the wait stays First
+	Most   time.Duration // limit of the wait, which doubles with each send; 0: the wait stays First
 	Steady int           // number of sends that wait for First before the wait doubles; 0 and 1: one
 }
 
@@ -18,13 +18,13 @@ func (r Retry) After(try int) time.Duration {
 	return min(r.First<<doublings, r.Most)
 }
 
-// Timer says when one order is sent. Its zero value is due at once.
+// Timer schedules the sends of one order. Its zero value is due at once.
 type Timer struct {
 	Try int       // sends so far
 	At  time.Time // next send
 }
 
-// Due reports whether the order is to be sent now. If so it counts the send and sets the time of the next one.
+// Due reports whether to send the order now. If so, it counts the send and sets the time of the next one.
 func (t *Timer) Due(now time.Time, r Retry) bool {
 	if now.Before(t.At) {
 		return false

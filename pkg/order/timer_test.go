@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// The wait doubles up to its bound, after as many steady sends as the policy says, and never overflows.
+// TestWaitBetweenSendsGrowsToItsBound: the wait doubles up to its limit, after the policy's number of steady sends, and
+// never overflows.
 func TestWaitBetweenSendsGrowsToItsBound(t *testing.T) {
 	for name, tc := range map[string]struct {
 		retry Retry
@@ -29,7 +30,7 @@ func TestWaitBetweenSendsGrowsToItsBound(t *testing.T) {
 	}
 }
 
-// A timer is due at once, then after each wait; a restart makes it due as if nothing had been sent.
+// TestTimerCountsSends: a timer is due at once, then after each wait; a restart resets it to the first send.
 func TestTimerCountsSends(t *testing.T) {
 	r := Retry{First: time.Second, Most: 8 * time.Second}
 	var timer Timer

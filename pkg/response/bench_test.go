@@ -12,7 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// manyPolicies are n that are all for the same component and state, so that no index helps; the last condition of each
+// manyPolicies returns n policies for the same component and state, so that no index helps. The last condition of each
 // is false, so that all of it is evaluated.
 func manyPolicies(tb testing.TB, n int) []*response.Policy {
 	tb.Helper()
@@ -38,8 +38,8 @@ spec:
 	return policy.Policies(docs)
 }
 
-// BenchmarkChange is one change of one node to FAILED: 100 policies, 100,000 nodes. The bound is 1 ms for ns/fault; that it is
-// well again, which no policy looks at, is half of the operations, and is not in it.
+// BenchmarkChange measures one change of one node to FAILED, with 100 policies and 100,000 nodes. The bound is 1 ms for
+// ns/fault. Half of the operations are recoveries, which no policy matches; they are not included.
 func BenchmarkChange(b *testing.B) {
 	l := newLab(b, quick(), grid.Dims{X: 50, Y: 50, Z: 40}, manyPolicies(b, 100)...)
 	l.lead()
@@ -62,8 +62,8 @@ func BenchmarkChange(b *testing.B) {
 	b.ReportMetric(float64(took.Nanoseconds())/float64(faults), "ns/fault")
 }
 
-// TestChangeIsQuick holds the cost of a change far below the bound of 1 ms by what it takes from memory, which no load of
-// the machine changes: 100 policies are evaluated for one node, whatever the others are.
+// TestChangeIsQuick holds the cost of a change far below the bound of 1 ms by its memory allocation, which does not
+// depend on the machine's load: a change evaluates 100 policies for one node, independently of all other nodes.
 func TestChangeIsQuick(t *testing.T) {
 	pols := manyPolicies(t, 100)
 	cost := func(dims grid.Dims) float64 {

@@ -7,23 +7,23 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// cluster is who there is, as the caps count them.
+// cluster holds the nodes, as the caps count them.
 type cluster struct {
 	dims  grid.Dims
 	nodes map[fault.NodeID]place
-	keys  []string   // of failure domains, those that some node has a value of
+	keys  []string   // of failure domains for which some node has a value
 	sizes [][]int    // nodes by key and value; value 0: none
 	names [][]string // of the values
 	inUse int        // nodes that are not spare
 }
 
-// place is where a node stands.
+// place is a node's position in the torus and in its failure domains.
 type place struct {
 	NodeInfo
 	values []int32 // by key: of a failure domain; 0: none
 }
 
-// newCluster takes a topology in. It costs as much as there are nodes.
+// newCluster builds the cluster from a topology. The cost grows with the number of nodes.
 func newCluster(t TopologyChanged, cfg Config) cluster {
 	c := cluster{dims: t.Dims, nodes: make(map[fault.NodeID]place, len(t.Nodes))}
 	for _, key := range cfg.DomainLabels {
@@ -64,11 +64,11 @@ func newCluster(t TopologyChanged, cfg Config) cluster {
 	return c
 }
 
-// plane is the place of a coordinate on an axis.
+// plane returns the coordinate on an axis.
 func plane(c grid.Coord, axis int) int { return [3]int{c.X, c.Y, c.Z}[axis] }
 
-// shared returns a failure domain that all the nodes are in, but not the whole cluster: nobody could stand outside of
-// that. Nodes that are not known, or have no value, share nothing.
+// shared returns a failure domain that contains all the nodes, but not the whole cluster: that domain has no outsiders.
+// Unknown nodes and nodes without a value share nothing.
 func (c *cluster) shared(nodes []fault.NodeID) (name string, ok bool) {
 	if len(nodes) == 0 {
 		return "", false
@@ -91,7 +91,7 @@ func (c *cluster) shared(nodes []fault.NodeID) (name string, ok bool) {
 	return "", false
 }
 
-// recount counts the held nodes anew, as after a change of the topology.
+// recount counts all held nodes again, e.g. after a change of the topology.
 func (e *Engine) recount() {
 	e.held = map[fault.NodeID]bool{}
 	e.byValue = make([][]int, len(e.cluster.keys))
@@ -108,7 +108,7 @@ func (e *Engine) recount() {
 	}
 }
 
-// recountNode brings the counts of a node up to date.
+// recountNode updates the counts for a node.
 func (e *Engine) recountNode(id fault.NodeID) {
 	if id == "" {
 		return
@@ -125,7 +125,7 @@ func (e *Engine) recountNode(id fault.NodeID) {
 	}
 }
 
-// count adds a node to those under response, or takes it out.
+// count adds a node to the nodes under response, or removes it.
 func (e *Engine) count(id fault.NodeID, by int) {
 	p, known := e.cluster.nodes[id]
 	if !known {
@@ -142,7 +142,7 @@ func (e *Engine) count(id fault.NodeID, by int) {
 	}
 }
 
-// ofNode returns the open responses on a node, whatever component they are for.
+// ofNode returns the open responses on a node, for all its components.
 func (e *Engine) ofNode(id fault.NodeID) []*Response {
 	var out []*Response
 	for c := range fault.NumComponents {

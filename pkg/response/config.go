@@ -9,19 +9,19 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Config are the limits that hold whatever a policy says.
+// Config holds the limits that apply regardless of policies.
 type Config struct {
-	// MaxNodes and MaxPercent bound the nodes under response at once: those that something was done to which takes them,
-	// or a part of them, from use, and was not put back. MaxPercent is of the nodes of the topology, rounded down, but
-	// always allows one.
+	// MaxNodes and MaxPercent limit the nodes under response at once. A node is under response if a step took all or
+	// part of it out of use and has not been undone. MaxPercent is relative to the nodes of the topology, rounded
+	// down, but always allows one.
 	MaxNodes, MaxPercent int
-	// MaxPerDomain bounds them among the nodes that share a value of one of DomainLabels, MaxPerPlane among those of
-	// a plane of the torus, in each of its three dimensions.
+	// MaxPerDomain limits them among the nodes that share a value of one of DomainLabels, MaxPerPlane among the nodes
+	// of a plane of the torus, in each of its three dimensions.
 	MaxPerDomain, MaxPerPlane int
 	DomainLabels              []string
 
-	// At most Rate steps that are more than notifications begin within RateWindow, and NotifyRate that are not; Kubernetes conditions and
-	// events (Traits.Always) count for nothing here.
+	// At most Rate steps that are more than notifications begin within RateWindow, and at most NotifyRate
+	// notifications. Kubernetes conditions and events (Traits.Always) do not count.
 	Rate, NotifyRate int
 	RateWindow       time.Duration
 
@@ -29,28 +29,29 @@ type Config struct {
 	BreakerPercent, BreakerNodes int
 	BreakerWindow                time.Duration
 
-	Grace      time.Duration // after a leader has begun, before any step
-	StormDelay time.Duration // that a fault must have lasted before a step that is more than a notification
+	Grace      time.Duration // from the start of a leader to its first step
+	StormDelay time.Duration // minimum age of a fault before a step that is more than a notification
 	Cooldown   time.Duration // between two responses on one node that are more than notifications
-	// MaxEvidenceAge is how old the evidence of a fault may be at a step. LookAgain is how often the caller is asked for
-	// newer evidence while there is none; at first it is asked much sooner.
+	// MaxEvidenceAge is the maximum age of a fault's evidence at a step. LookAgain is the interval of requests to the
+	// caller for newer evidence while there is none; the first requests follow much sooner.
 	MaxEvidenceAge, LookAgain time.Duration
-	// Silence is how long the accused must have signed nothing before a step that may end work, unless its own statement supports the fault.
+	// Silence is how long the accused must have signed nothing before a step that may end work, unless its own
+	// statement supports the fault.
 	Silence time.Duration
-	// Approvals that every response with a step that may end work wants, besides what its policy asks for: 0 to 2.
+	// Approvals that every response with a step that may end work needs, even if its policy requires fewer: 0 to 2.
 	Approvals        int
-	ApprovalTime     time.Duration // for which approvals are waited for
-	RetryAfter       time.Duration // after a failed attempt; doubled with each failure of the step, at most RetryMost
+	ApprovalTime     time.Duration // how long a response waits for approvals
+	RetryAfter       time.Duration // after a failed attempt; doubles with each failure of the step, up to RetryMost
 	RetryMost        time.Duration
-	ResultTime       time.Duration // added to a step's time-out before its outcome counts as unknown
+	ResultTime       time.Duration // extends a step's timeout, after which its outcome counts as unknown
 	RecurrenceWindow time.Duration // see Subject.Recurrence
-	// MaxActive bounds the responses that are under way or wait; apart from these those of notifications alone, and apart from both
-	// the open ones of policies that only observe. A fault that finds no room waits for it.
+	// MaxActive limits the responses that are running or waiting. Separate limits of the same size apply to responses
+	// with notifications only, and to open responses of policies that only observe. A fault beyond the limit waits.
 	MaxActive int
-	// Keep is how long the record of a closed response is kept, at least as long as the longest of the windows; that of a policy with a longer
-	// cool-down is kept for that.
+	// Keep is how long the record of a closed response is kept, at least as long as the longest of the windows. The
+	// record of a policy with a longer cooldown is kept for that cooldown.
 	Keep time.Duration
-	// OptOutLabel is the key whose value "true" keeps everything but notifications from a node.
+	// OptOutLabel is the key whose value "true" exempts a node from everything but notifications.
 	OptOutLabel string
 }
 
@@ -81,7 +82,7 @@ func (c Config) Validate() error {
 	}{
 		{"MaxNodes", c.MaxNodes, 1, 1 << 20}, {"MaxPercent", c.MaxPercent, 1, 100}, {"MaxPerDomain", c.MaxPerDomain, 1, 1 << 20},
 		{"MaxPerPlane", c.MaxPerPlane, 1, 1 << 20}, {"Rate", c.Rate, 1, 1 << 20}, {"NotifyRate", c.NotifyRate, 1, 1 << 20},
-		// More than half of the cluster is a storm in anybody's eyes.
+		// More than half of the cluster is a storm by any standard.
 		{"BreakerPercent", c.BreakerPercent, 1, 50}, {"BreakerNodes", c.BreakerNodes, 1, 1 << 20},
 		{"Approvals", c.Approvals, 0, MaxApprovals}, {"MaxActive", c.MaxActive, 1, 1 << 20},
 	} {
@@ -120,19 +121,19 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// MaxApprovals is how many subjects a response may have to be approved by.
+// MaxApprovals is the maximum number of subjects that must approve a response.
 const MaxApprovals = 2
 
-// retryAfter is the pause after so many failures of a step.
+// retryAfter returns the pause after that many failures of a step.
 func (c Config) retryAfter(failures int) time.Duration {
 	return min(c.RetryAfter<<min(max(failures-1, 0), 20), c.RetryMost)
 }
 
-// percentOf is how many of n nodes the percentage allows: at least one.
+// percentOf returns the number of nodes that the percentage of n allows: at least one.
 func percentOf(percent, n int) int { return max(1, n*percent/100) }
 
-// breakerAt is how many of n nodes have to go bad for the breaker to open.
+// breakerAt returns how many of n nodes must go bad to open the breaker.
 func (c Config) breakerAt(n int) int { return max(c.BreakerNodes, (n*c.BreakerPercent+99)/100) }
 
-// canLose is how many of n supervisors may be lost without their quorum.
+// canLose returns how many of n supervisors may fail without loss of the quorum.
 func canLose(n int) int { return max(0, (n-1)/2) }

@@ -11,13 +11,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Engine decides about responses. It is owned by one goroutine. A replica that does not lead tells its engine of the
-// map all the same, and gets nothing back.
+// Engine decides on responses. One goroutine owns it. A replica that does not lead also feeds the map to its engine,
+// and gets no output.
 //
-// A step takes in its event, then looks at the faults and the responses that it touches, in the order in which these
-// began. Where an event may free what others wait for (a cap, the breaker, a mark), all that wait are looked at:
-// Config.MaxOpen bounds them. A change of one fault costs the evaluation of the policies that may be for that component
-// in that state, whatever the size of the cluster.
+// A step processes its event, then looks at the faults and responses that the event touches, oldest first. If an event
+// may unblock others (a cap, the breaker, a mark), it looks at all waiting responses; Config.MaxActive bounds their
+// number. A change of one fault costs one evaluation of each policy that may match that component in that state,
+// regardless of the size of the cluster.
 type Engine struct {
 	cfg     Config
 	now     time.Time // time never goes back
@@ -26,11 +26,11 @@ type Engine struct {
 
 	policies []*Policy // by name
 	byName   map[string]*Policy
-	unread   map[string]bool                                  // names of policies that are in force, and cannot be read here
+	unread   map[string]bool                                  // policies in force that this version cannot read
 	index    [fault.NumComponents][fault.Failed + 1][]*Policy // by component and state; component 0 for group faults
 
 	leads   bool
-	broken  bool // the records could not be taken
+	broken  bool // the records could not be loaded
 	token   uint64
 	led     time.Time
 	salt    string
@@ -38,58 +38,58 @@ type Engine struct {
 	breaker Breaker
 
 	open     map[string]*Response         // by id
-	of       map[Target][]*Response       // the same, by what they are for
-	order    map[string]uint64            // by id: who was proposed first comes first
+	of       map[Target][]*Response       // the same, by target
+	order    map[string]uint64            // by id: responses proposed first come first
 	ordinal  uint64                       // of the newest in order
-	active   map[string]bool              // ids of those that are under way or wait; the others have come to rest
-	waiters  map[string]bool              // ids of the active ones that nothing is under way of
-	counts   [numPools]int                // what of each pool counts against Config.MaxActive
-	halted   map[string]int               // by id: the attempt that was asked to end because a gate has closed
+	active   map[string]bool              // ids of running and waiting responses; the others are at rest
+	waiters  map[string]bool              // ids of the active ones without a running attempt
+	counts   [numPools]int                // by pool: responses that count against Config.MaxActive
+	halted   map[string]int               // by id: the attempt that a closed gate has asked to end
 	held     map[fault.NodeID]bool        // nodes under response
-	byValue  [][]int                      // how many of them have the value, by domain key and value
-	byPlane  [3]map[int]int               // how many of them lie in the plane, by axis and place
-	ended    map[string]time.Time         // until when the records of closed responses are kept, by id
-	rest     map[restKey]time.Time        // when the last response on the node was closed, by policy, and of all ("")
-	starts   [2]window                    // of steps: of more than notifications, of notifications
-	look     map[Target]look              // when evidence was last asked for
-	backlogs [numLines]backlog            // faults whose responses were not proposed, for want of room or because of the breaker
+	byValue  [][]int                      // how many of these have the value, by domain key and value
+	byPlane  [3]map[int]int               // how many of these lie in the plane, by axis and place
+	ended    map[string]time.Time         // until when to keep the records of closed responses, by id
+	rest     map[restKey]time.Time        // when a node's last response was closed; policy "" for any
+	starts   [2]window                    // of steps: more than notifications, and notifications
+	look     map[Target]look              // when evidence was last requested
+	backlogs [numLines]backlog            // faults without a response because of a full pool or the open breaker
 	said     map[saidKey]Reason           // refusals before a response: each reason once
-	turned   turns                        // nodes that went bad lately
+	turned   turns                        // nodes that went bad recently
 	quorum   []SupervisorInfo             // the supervisors
 	marked   map[fault.NodeID]bool        // in maintenance
 	epochs   map[fault.NodeID]fault.Epoch // of the nodes' hosts
-	timers   timers                       // what is to be looked at when
+	timers   timers                       // scheduled looks
 	pending  map[due]time.Time            // the earliest timer of each
-	pruned   time.Time                    // when ended was last looked through
+	pruned   time.Time                    // when ended was last pruned
 
-	// Of the present step.
-	dirty   map[Target]bool // faults to be looked at
-	touched map[string]bool // responses to be looked at
+	// State of the current step.
+	dirty   map[Target]bool // faults to look at
+	touched map[string]bool // responses to look at
 	records map[string]Record
 	out     *Output
 }
 
-// look is a question for newer evidence.
+// look is a request for newer evidence.
 type look struct {
 	at       time.Time
-	wait     time.Duration // until it may be asked for again
+	wait     time.Duration // until the next request
 	answered bool
-	overdue  bool // the one before had its time, answered or not
+	overdue  bool // the previous one had its time, answered or not
 }
 
-// restKey is a policy on a node; without policy all of them.
+// restKey is a policy on a node; an empty policy stands for all.
 type restKey struct {
 	node   fault.NodeID
 	policy string
 }
 
-// saidKey is a policy for a fault.
+// saidKey is a policy with a fault.
 type saidKey struct {
 	policy string
 	target Target
 }
 
-// New returns an engine that leads nobody and knows of no node.
+// New returns an engine that does not lead and knows no nodes.
 func New(cfg Config) (*Engine, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -100,7 +100,7 @@ func New(cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// forget drops all that only a leader has.
+// forget drops the state that only a leader has.
 func (e *Engine) forget() {
 	e.leads, e.broken, e.token, e.salt, e.serial, e.ordinal = false, false, 0, "", 0, 0
 	e.breaker = Breaker{}
@@ -116,7 +116,7 @@ func (e *Engine) forget() {
 	e.recount()
 }
 
-// Step takes an event. A time before that of an earlier step counts as that of the earlier one.
+// Step processes an event. A time before that of an earlier step counts as that of the earlier one.
 func (e *Engine) Step(now time.Time, ev Event) Output {
 	if now.After(e.now) {
 		e.now = now
@@ -134,7 +134,7 @@ func (e *Engine) Step(now time.Time, ev Event) Output {
 	return out
 }
 
-// take is what an event says, by itself.
+// take applies the event itself.
 func (e *Engine) take(ev Event) {
 	switch ev := ev.(type) {
 	case FaultChanged:
@@ -172,7 +172,8 @@ func (e *Engine) take(ev Event) {
 	}
 }
 
-// settle looks at what was touched until nothing moves any more. Faults come before responses: what they rest on.
+// settle looks at touched faults and responses until nothing changes any more. Faults come before the responses that
+// depend on them.
 func (e *Engine) settle() {
 	for len(e.dirty) > 0 || len(e.touched) > 0 || e.room() {
 		for _, t := range sortedTargets(e.dirty) {
@@ -188,7 +189,7 @@ func (e *Engine) settle() {
 	}
 }
 
-// sortedIDs returns ids in the order in which the responses were proposed: who came first is served first.
+// sortedIDs returns ids in the order in which the responses were proposed: first come, first served.
 func (e *Engine) sortedIDs(ids map[string]bool) []string {
 	out := slices.Collect(maps.Keys(ids))
 	slices.SortFunc(out, func(a, b string) int { return cmp.Or(cmp.Compare(e.order[a], e.order[b]), cmp.Compare(a, b)) })
@@ -205,7 +206,7 @@ func compareTargets(a, b Target) int {
 	return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Component, b.Component))
 }
 
-// finish puts the output in order.
+// finish sorts the output.
 func (e *Engine) finish() {
 	for _, key := range slices.Sorted(maps.Keys(e.records)) {
 		e.out.Records = append(e.out.Records, e.records[key])
@@ -217,7 +218,7 @@ func (e *Engine) finish() {
 	}
 }
 
-// save has a response committed as it is now, and keeps the counts in step with it. Every change of a response ends here.
+// save commits a response in its current state and updates the counts. Every change of a response ends here.
 func (e *Engine) save(r *Response) {
 	r.Token = e.token
 	r.Version++
@@ -226,7 +227,7 @@ func (e *Engine) save(r *Response) {
 	e.records[r.Key()] = r.Clone()
 }
 
-// sort puts a response among those that are under way, wait, or rest.
+// sort assigns a response to the running, waiting or resting ones.
 func (e *Engine) sort(r *Response) {
 	was := e.active[r.ID]
 	delete(e.active, r.ID)
@@ -247,13 +248,13 @@ func (e *Engine) sort(r *Response) {
 	}
 }
 
-// say adds a line to the audit.
+// say adds a decision to the audit.
 func (e *Engine) say(d Decision) {
 	d.At = e.now
 	e.out.Decisions = append(e.out.Decisions, d)
 }
 
-// sayOf adds a line about a response, at the step where it is.
+// sayOf adds a decision about a response at its current step.
 func (e *Engine) sayOf(r *Response, act Act, reason Reason, detail string) {
 	d := Decision{Act: act, Response: r.ID, Policy: r.Policy, Target: r.Target, Reason: reason, Detail: detail}
 	if r.Step < len(r.Steps) {
@@ -279,23 +280,23 @@ func (e *Engine) Responses() []*Response {
 // Breaker returns the circuit breaker.
 func (e *Engine) Breaker() Breaker { return e.breaker }
 
-// UnderResponse returns how many nodes are under response.
+// UnderResponse returns the number of nodes under response.
 func (e *Engine) UnderResponse() int { return len(e.held) }
 
-// due is what a timer is for.
+// due is the subject of a timer.
 type due struct {
 	target Target
 	id     string // of a response; empty: a fault
 }
 
-// timer is when to look at a fault or a response again. It is a hint: who is looked at asks for the next one, so only the
-// earliest of each is kept in mind, and looking too often does no harm.
+// timer is the time of the next look at a fault or a response. It is only a hint. Each look schedules the next one, so
+// only the earliest timer of each subject is kept, and additional looks do no harm.
 type timer struct {
 	at time.Time
 	due
 }
 
-// timers is a heap by time; equal times in the order of what they are for.
+// timers is a heap by time; for equal times by subject.
 type timers []timer
 
 func (t timers) Len() int { return len(t) }
@@ -326,13 +327,13 @@ func (e *Engine) wake(d due, at time.Time) {
 	heap.Push(&e.timers, timer{at, d})
 }
 
-// wakeFor has a response looked at again at a time.
+// wakeFor schedules a look at a response.
 func (e *Engine) wakeFor(r *Response, at time.Time) { e.wake(due{id: r.ID}, at) }
 
-// wakeAt has a fault looked at again at a time.
+// wakeAt schedules a look at a fault.
 func (e *Engine) wakeAt(t Target, at time.Time) { e.wake(due{target: t}, at) }
 
-// ring touches what it is time for. A timer of what is not there any more is dropped.
+// ring touches the subjects whose time has come. A timer without a subject is dropped.
 func (e *Engine) ring() {
 	for len(e.timers) > 0 && !e.timers[0].at.After(e.now) {
 		t := heap.Pop(&e.timers).(timer)
@@ -348,14 +349,14 @@ func (e *Engine) ring() {
 	}
 }
 
-// freed touches all that wait.
+// freed touches all waiting responses.
 func (e *Engine) freed() {
 	for id := range e.waiters {
 		e.touched[id] = true
 	}
 }
 
-// stir touches all that is under way or waits: what has changed may close gates, and open them.
+// stir touches all running and waiting responses: the change may close or open gates.
 func (e *Engine) stir() {
 	for id := range e.active {
 		e.touched[id] = true
@@ -363,10 +364,10 @@ func (e *Engine) stir() {
 	e.freed()
 }
 
-// pruneEvery is how often closed responses are looked through.
+// pruneEvery is the interval at which closed responses are pruned.
 const pruneEvery = time.Minute
 
-// prune names the records of closed responses that nobody needs any more, and forgets rests that are over.
+// prune lists the records of closed responses that are no longer needed, and forgets expired rests.
 func (e *Engine) prune() {
 	if e.now.Sub(e.pruned) < pruneEvery {
 		return
@@ -379,7 +380,7 @@ func (e *Engine) prune() {
 		}
 	}
 	maps.DeleteFunc(e.rest, func(k restKey, at time.Time) bool {
-		longest := e.cfg.Keep // no shorter than any cool-down of ours; that of a policy may be
+		longest := e.cfg.Keep // at least as long as every cooldown in our configuration; a policy's may be longer
 		if p := e.byName[k.policy]; p != nil {
 			longest = max(longest, p.Guards.Cooldown)
 		}
@@ -387,8 +388,8 @@ func (e *Engine) prune() {
 	})
 }
 
-// newID names a response. No two leaders have the same token; of two stores, and where one leads twice under one token, the salt
-// is another.
+// newID returns the id of a new response. No two leaders of one store have the same token. The salt tells apart two
+// stores, and two terms of one leader under one token.
 func (e *Engine) newID() string {
 	for {
 		e.serial++

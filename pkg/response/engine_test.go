@@ -32,7 +32,7 @@ func TestConfigNamesEveryBadField(t *testing.T) {
 	}
 }
 
-// A leader that cannot read what is committed, or is not the newest, does nothing at all.
+// TestRefusesRecords: a leader that cannot read the committed records, or is not the newest, does nothing at all.
 func TestRefusesRecords(t *testing.T) {
 	pols := testPolicies(t)
 	for name, rec := range map[string]response.Record{
@@ -69,7 +69,8 @@ func TestRefusesRecords(t *testing.T) {
 	}
 }
 
-// Who does not lead decides nothing, but knows how often a fault has come when he leads.
+// TestFollowerDecidesNothing: a replica that does not lead decides nothing, but counts recurrences for the time when it
+// leads.
 func TestFollowerDecidesNothing(t *testing.T) {
 	pols := testPolicies(t)
 	e, err := response.New(quick())
@@ -89,7 +90,7 @@ func TestFollowerDecidesNothing(t *testing.T) {
 	}
 }
 
-// A leader that has lost begins nothing, and its results are nobody's.
+// TestLostLeaderIsSilent: a leader that has lost its lease begins nothing and ignores results.
 func TestLostLeaderIsSilent(t *testing.T) {
 	pols := testPolicies(t)
 	l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, pols["drain"])
@@ -107,7 +108,7 @@ func TestLostLeaderIsSilent(t *testing.T) {
 	}
 }
 
-// The record of a closed response is kept for a while, and then named as one that nobody needs.
+// TestForgetsOldRecords: the record of a closed response is kept for a while, and then released.
 func TestForgetsOldRecords(t *testing.T) {
 	pols := testPolicies(t)
 	cfg := quick()
@@ -132,7 +133,7 @@ func TestForgetsOldRecords(t *testing.T) {
 	}
 }
 
-// The default policies observe: nothing is done, whatever fails.
+// TestDefaultPoliciesDoNothing: the default policies only observe, whichever component fails.
 func TestDefaultPoliciesDoNothing(t *testing.T) {
 	l := newLab(t, quick(), grid.Dims{X: 4, Y: 4, Z: 4}, defaultPolicies(t)...)
 	would := map[string]bool{}
@@ -167,8 +168,8 @@ func TestDefaultPoliciesDoNothing(t *testing.T) {
 	}
 }
 
-// A leader that begins in a storm knows it from the map; one that begins with a cluster that was never seen does not
-// take it for one.
+// TestBreakerFromTheMap: a leader that starts in a storm recognises it from the map. A leader that starts with a
+// cluster that no replica has ever seen does not mistake it for a storm.
 func TestBreakerFromTheMap(t *testing.T) {
 	dims := grid.Dims{X: 4, Y: 4, Z: 2}
 	for name, tc := range map[string]struct {
@@ -200,7 +201,7 @@ func TestBreakerFromTheMap(t *testing.T) {
 	}
 }
 
-// Recurrence counts beginnings within the window, and none twice.
+// TestRecurrence checks that recurrence counts beginnings within the window, each once.
 func TestRecurrence(t *testing.T) {
 	b := []byte(`
 apiVersion: lofamo.io/v1
@@ -218,7 +219,7 @@ spec:
 		l.until(l.now.Add(time.Minute))
 		f := l.own("n0-0-0", fault.ComponentDNP, fault.Failed)
 		l.set(f)
-		l.set(f) // told again
+		l.set(f) // the same fault again
 	}
 	flap()
 	l.until(l.now.Add(25 * time.Hour))
@@ -233,7 +234,8 @@ spec:
 	}
 }
 
-// Evidence of one state is not evidence of the next: it is asked for anew at once, however lately it was asked for before.
+// TestLooksAgainAtAnotherState: evidence of one state does not apply to the next. The engine requests evidence again at
+// once, however recent its last request was.
 func TestLooksAgainAtAnotherState(t *testing.T) {
 	l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, parsed(t, []byte(`
 apiVersion: lofamo.io/v1
@@ -264,17 +266,18 @@ spec:
 		if out := e.Step(at, response.FaultChanged{Fault: f}); len(out.Look) != tc.looks {
 			t.Errorf("%s: asked for %v", tc.state, out.Look)
 		}
-		e.Step(at, response.Seen{Target: f.Target(), Evidence: response.Evidence{Kind: fault.KindSelf}}) // nobody knows when
+		e.Step(at, response.Seen{Target: f.Target(), Evidence: response.Evidence{Kind: fault.KindSelf}}) // unknown time
 		at = at.Add(time.Millisecond)
 	}
 }
 
-// A replica that followed a storm knows it by its own clock when it leads: the leader before may have had another, hours off. One
-// that began to follow in the middle of it has only what the map says.
+// TestBreakerByOwnClock: a replica that followed a storm measures it by its own clock when it leads, because the
+// previous leader's clock may have been hours off. A replica that began to follow during the storm only has the times
+// in the map.
 func TestBreakerByOwnClock(t *testing.T) {
 	dims := grid.Dims{X: 4, Y: 4, Z: 2}
 	for name, tc := range map[string]struct {
-		off          time.Duration // of the other leader's clock
+		off          time.Duration // deviation of the other leader's clock
 		stood, later bool
 		open         bool
 	}{
@@ -321,8 +324,8 @@ spec:
   - {name: tell, executor: kubernetes.event, parameters: {reason: Memory}}
 `
 
-// withoutEvidence is an engine with a fault that its policy is for, of which no evidence is known, and what it wanted at start
-// when it heard of it.
+// withoutEvidence returns an engine with a fault that matches its policy but has no known evidence, and the output of
+// the step that reported the fault.
 func withoutEvidence(t *testing.T) (e *response.Engine, f response.Fault, out response.Output) {
 	t.Helper()
 	l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, parsed(t, []byte(told))...)
@@ -339,8 +342,8 @@ func withoutEvidence(t *testing.T) (e *response.Engine, f response.Fault, out re
 	return e, f, out
 }
 
-// Evidence that was not there when it was asked for is asked for again soon, and then ever more rarely: what decides may have
-// been a moment behind the map.
+// TestLooksAgainSoon: the engine repeats an unsuccessful request for evidence soon, and then less and less often: the
+// deciding evidence may have been only a moment behind the map.
 func TestLooksAgainSoon(t *testing.T) {
 	e, f, out := withoutEvidence(t)
 	if len(out.Look) != 1 {
@@ -372,7 +375,7 @@ func TestLooksAgainSoon(t *testing.T) {
 	}
 }
 
-// What nobody answers at all is waited for aloud before long: that nothing is done has its reason.
+// TestLooksUnanswered: if requests stay unanswered, the engine soon records why it waits.
 func TestLooksUnanswered(t *testing.T) {
 	e, _, out := withoutEvidence(t)
 	at := start

@@ -7,44 +7,46 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Event is something that the engine is told.
+// Event is an input of the engine.
 type Event interface{ event() }
 
-// FaultChanged is a committed change of a component, told to every replica: to followers so that they know how often
-// it has happened. It is told again when only the evidence or the cause is another.
+// FaultChanged is a committed change of a component. Every replica gets it: followers use it to count recurrences. It
+// also comes when only the evidence or the cause has changed.
 type FaultChanged struct {
 	Fault
 
-	// Stood: it was so already when this replica began to follow the map. When it began only Since says, perhaps by another's clock.
+	// Stood: the state was older than this replica's view of the map. Only Since tells when it began, possibly by
+	// another clock.
 	Stood bool
 }
 
 // GroupChanged is a committed change of a group fault.
 type GroupChanged struct{ Group }
 
-// Seen is the answer to Output.Look: what the evidence is now. It changes no state.
+// Seen answers Output.Look with the current evidence. It changes no state.
 type Seen struct {
 	Target   Target
 	Evidence Evidence
 }
 
-// Booted says that the node's host has a boot epoch now.
+// Booted reports a boot epoch of the node's host.
 type Booted struct {
 	Node  fault.NodeID
 	Epoch fault.Epoch
 }
 
-// Tick says that time has passed: Output.Wake was reached.
+// Tick reports that Output.Wake has been reached.
 type Tick struct{}
 
-// PoliciesChanged is the set of policies that counts from now on, checked. Those in force that cannot be read here are named:
-// another version has written them, and what they began waits for a leader that can.
+// PoliciesChanged is the complete set of valid policies from now on. Unread names the policies in force that this
+// version cannot read, because another version wrote them. Responses that these began wait for a leader that can read
+// them.
 type PoliciesChanged struct {
 	Policies []*Policy
 	Unread   []string
 }
 
-// TopologyChanged is who there is from now on.
+// TopologyChanged is the complete set of nodes from now on.
 type TopologyChanged struct {
 	Dims  grid.Dims
 	Nodes []NodeInfo
@@ -54,11 +56,11 @@ type TopologyChanged struct {
 type NodeInfo struct {
 	ID     fault.NodeID
 	Coord  grid.Coord
-	Spare  bool // it has no place in the torus: Coord says nothing
+	Spare  bool // it has no place in the torus: Coord is meaningless
 	Labels map[string]string
 }
 
-// SupervisorsChanged is where the supervisors run, and which of them live.
+// SupervisorsChanged lists the supervisors, their nodes, and which of them are alive.
 type SupervisorsChanged struct{ Supervisors []SupervisorInfo }
 
 // SupervisorInfo is one supervisor.
@@ -66,49 +68,49 @@ type SupervisorInfo struct {
 	ID    string
 	Node  fault.NodeID // empty: on none of the nodes
 	Alive bool
-	// Unknown: nobody knows whether it runs on one of the nodes, so that it may be on any. Node is empty.
+	// Unknown: it may run on any of the nodes. Node is empty.
 	Unknown bool
 }
 
-// MaintenanceChanged are all nodes that are marked from now on.
+// MaintenanceChanged lists all marked nodes from now on.
 type MaintenanceChanged struct{ Nodes []fault.NodeID }
 
-// Led says that this replica leads from now on. It begins with what is committed: the records, and the map.
+// Led reports that this replica leads from now on. It starts with the committed records and map.
 type Led struct {
-	Token uint64 // grows with every leader; who leads twice under one has ended all that it did before
-	// Salt tells the ids of this term from those of any other that had, or will have, the same token: in a store that was made anew
-	// tokens begin anew. Random letters and digits; empty: ids have none.
+	Token uint64 // grows with every leader; a leader that uses one token twice has ended all its earlier work
+	// Salt distinguishes the ids of this term from those of any other term with the same token: in a recreated store,
+	// tokens start again. Random letters and digits; empty: ids contain none.
 	Salt    string
 	Records []Record
 	Faults  []Fault // all that are not NORMAL
-	Groups  []Group // all that stand
+	Groups  []Group // all standing groups
 	Epochs  []Booted
 }
 
-// Lost says that it leads no longer, or that a commit was refused.
+// Lost reports that this replica no longer leads, or that a commit was refused.
 type Lost struct{}
 
-// Outcome is how an attempt ended.
+// Outcome is the result of an attempt.
 type Outcome uint8
 
 // The outcomes.
 const (
 	Succeeded  Outcome = iota + 1
-	Unchanged          // it failed, and this attempt has changed nothing
-	Partly             // it failed, and something was changed
-	NotKnown           // nobody can say
-	StaleToken         // it was refused: a higher token has been seen
+	Unchanged          // failed, and this attempt has changed nothing
+	Partly             // failed after it had changed something
+	NotKnown           // the outcome is unknown
+	StaleToken         // refused: the executor has seen a higher token
 )
 
-// Result is what an executor says of an attempt. No two attempts have the same number, under whatever token, so it may
-// come to a later leader than the one that began it.
+// Result is an executor's report on an attempt. Attempt numbers are unique across tokens, so the result may reach a
+// later leader than the one that began the attempt.
 type Result struct {
 	Attempt
 	Outcome Outcome
 	Detail  string
 }
 
-// Verb is what a person asks for.
+// Verb is a person's request.
 type Verb uint8
 
 // The verbs.
@@ -117,9 +119,9 @@ const (
 	Deny
 	Cancel
 	Retry
-	SettleHappened // of a step of unknown outcome: it has happened; of one that could not be put back: it is put back
-	SettleNot      // it has not
-	CloseBreaker   // of no response
+	SettleHappened // of a step with unknown outcome: it has happened; of one that could not be undone: it is undone
+	SettleNot      // it has not happened
+	CloseBreaker   // without a response
 )
 
 var verbNames = [...]string{"", "approve", "deny", "cancel", "retry", "settle as happened", "settle as not happened", "close the breaker"}
@@ -131,9 +133,9 @@ func (v Verb) String() string {
 	return verbNames[v]
 }
 
-// Asked is a person's word. What cannot be done is said by Output.Err, and changes nothing.
+// Asked is a person's request. If it cannot be granted, Output.Err gives the reason, and nothing changes.
 type Asked struct {
-	Subject  string // of the certificate; two are two persons
+	Subject  string // of the certificate; two subjects are two persons
 	Verb     Verb
 	Response string
 	Reason   string // for people
@@ -157,33 +159,35 @@ func (Asked) event()              {}
 type Output struct {
 	// Records to commit, in order; each key at most once.
 	Records []Record
-	// Forget are keys of records that nobody needs any more. That they are deleted is of no hurry.
+	// Forget lists keys of records that are no longer needed. Deleting them is not urgent.
 	Forget []string
 	// Effects to start once the records are committed.
 	Effects []Effect
-	// Stops are attempts that are to end: their time is over, or a person has cancelled them. An executor that cannot
-	// end one lets it go on; its result is wanted all the same.
+	// Stops are attempts that should end: their time is over, or a person has cancelled them. An executor that cannot
+	// stop one lets it continue; the engine still needs the result.
 	Stops []Attempt
-	// Look are targets whose evidence is wanted: Seen is the answer.
+	// Look lists targets for which the engine requests evidence: Seen is the answer.
 	Look []Target
 	// Decisions for the audit, in order.
 	Decisions []Decision
-	// Wake is when to Tick next at the latest; zero when nothing is pending.
+	// Wake is the latest time for the next Tick; zero when nothing is pending.
 	Wake time.Time
-	// Err says why an Asked, or records of a Led, cannot be taken. A leader whose records cannot be taken does nothing.
+	// Err is the reason why a request (Asked) or the records of a Led cannot be accepted. A leader with unacceptable
+	// records does nothing.
 	Err error
 }
 
-// Attempt names one attempt for ever.
+// Attempt identifies one attempt for ever.
 type Attempt struct {
 	Response string
 	Step     int
 	Attempt  int
 }
 
-// Effect is one attempt at a step, or at putting it back. Its executor refuses a token lower than one that it has seen,
-// and of one response and step an attempt that is not higher than all that it has seen: attempts at a step and at putting it
-// back are numbered together. It looks before it acts where Recheck says so, and puts back only what it did itself.
+// Effect is one attempt at a step, or at undoing it. Its executor refuses a token lower than one that it has seen. For
+// one response and step, it also refuses an attempt that is not higher than all that it has seen; attempts at a step
+// and at undoing it share one numbering. If Recheck is set, it checks the target before it acts. It undoes only its own
+// changes.
 type Effect struct {
 	Attempt
 	Undo       bool
@@ -191,10 +195,10 @@ type Effect struct {
 	Parameters map[string]string
 	Target     Target
 	Members    []fault.NodeID // of a group fault
-	Token      uint64         // an executor that has seen a higher one refuses
-	// IdempotencyKey is the same for all attempts at this step, and another for putting it back.
+	Token      uint64         // an executor that has seen a higher one refuses it
+	// IdempotencyKey is the same for all attempts at this step, and another for undoing it.
 	IdempotencyKey string
-	// Recheck: an attempt before may have happened. It is to be looked for first, and not done again.
+	// Recheck: an earlier attempt may have happened. The executor checks that first, and does not repeat it.
 	Recheck bool
 	Timeout time.Duration
 }

@@ -8,20 +8,20 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// block is why something may not be done now; without a reason it may. Until is when to look again, if time alone
-// opens the gate.
+// block is the reason why an action is not allowed now; without a reason it is allowed. Until is when to look again, if
+// time alone opens the gate.
 type block struct {
 	reason Reason
 	detail string
 	until  time.Time
-	quiet  bool // nothing is decided yet: it is not said, nor committed
+	quiet  bool // undecided yet: neither audited nor committed
 }
 
 func (e *Engine) graceEnds() time.Time { return e.led.Add(e.cfg.Grace) }
 
 func (e *Engine) inGrace() bool { return e.now.Before(e.graceEnds()) }
 
-// policyOf returns the policy of a response, if it is still the one that it was proposed by.
+// policyOf returns the policy of a response, if it is still the version that proposed the response.
 func (e *Engine) policyOf(r *Response) *Policy {
 	if p := e.byName[r.Policy]; p != nil && p.Digest == r.Digest {
 		return p
@@ -29,8 +29,8 @@ func (e *Engine) policyOf(r *Response) *Policy {
 	return nil
 }
 
-// gate says whether a step may begin, or be repeated, at this moment. Those that no time opens come first, persons are
-// asked only when these are open, and what is scarce is looked at last.
+// gate returns the reason why a step may not begin, or be repeated, at this moment. Gates that time does not open come
+// first. The gate for approval by people follows only if these are open. Gates for scarce capacity come last.
 func (e *Engine) gate(r *Response, s *StepRecord) block {
 	for _, g := range [...]func(*Response, *StepRecord) block{
 		e.gateStart, e.gateMatch, e.gateBreaker, e.gateNode, e.gateYoung, e.gateApproval, e.gateCooldown, e.gateAge, e.gateWitnesses, e.gateRestart, e.gateLife, e.gateEpoch, e.gateQuorum, e.gateCaps, e.gateRate,
@@ -42,7 +42,7 @@ func (e *Engine) gate(r *Response, s *StepRecord) block {
 	return block{}
 }
 
-// notifies says whether the step takes nothing from a node.
+// notifies reports whether the step takes nothing from a node.
 func notifies(s *StepRecord) bool { return s.Kind.Traits().Class == Notify }
 
 func (e *Engine) gateStart(*Response, *StepRecord) block {
@@ -52,7 +52,7 @@ func (e *Engine) gateStart(*Response, *StepRecord) block {
 	return block{}
 }
 
-// gatePolicy: the policy is still in force. Of one that cannot be read here nobody knows that it is not.
+// gatePolicy requires that the policy is still in force. A policy that this version cannot read may still be.
 func (e *Engine) gatePolicy(r *Response) block {
 	switch {
 	case e.policyOf(r) != nil:
@@ -64,7 +64,7 @@ func (e *Engine) gatePolicy(r *Response) block {
 	}
 }
 
-// gateMatch: the policy is still in force, and still for the fault.
+// gateMatch requires that the policy is still in force, and still matches the fault.
 func (e *Engine) gateMatch(r *Response, _ *StepRecord) block {
 	if b := e.gatePolicy(r); b.reason != 0 {
 		return b
@@ -95,7 +95,7 @@ func (e *Engine) gateBreaker(_ *Response, s *StepRecord) block {
 	return block{}
 }
 
-// gateNode: the node is known, and nobody has said that it is to be left alone.
+// gateNode requires that the node is known, and neither in maintenance nor opted out.
 func (e *Engine) gateNode(r *Response, s *StepRecord) block {
 	if notifies(s) {
 		return block{}
@@ -112,7 +112,7 @@ func (e *Engine) gateNode(r *Response, s *StepRecord) block {
 	return block{}
 }
 
-// gateYoung gives a storm the time to show itself.
+// gateYoung delays steps, so that a storm can become visible first.
 func (e *Engine) gateYoung(r *Response, s *StepRecord) block {
 	f := e.world.faults[r.Target]
 	if at := f.Since.Add(e.cfg.StormDelay); !notifies(s) && at.After(e.now) {
@@ -121,7 +121,7 @@ func (e *Engine) gateYoung(r *Response, s *StepRecord) block {
 	return block{}
 }
 
-// approvals is how many subjects have to approve a response.
+// approvals returns the number of subjects that must approve a response.
 func (e *Engine) approvals(r *Response) int {
 	if r.destroys() {
 		return max(r.Guards.Approvals, e.cfg.Approvals)
@@ -129,14 +129,14 @@ func (e *Engine) approvals(r *Response) int {
 	return r.Guards.Approvals
 }
 
-// gateApproval: people are asked before the first step that is more than a notification, once.
+// gateApproval requires approval before the first step that is more than a notification, once per response.
 func (e *Engine) gateApproval(r *Response, s *StepRecord) block {
 	need := e.approvals(r)
 	if notifies(s) || r.Mode == ObserveOnly || len(r.Approvals) >= need {
 		return block{}
 	}
 	if r.Asked.IsZero() {
-		r.Asked = e.now // committed with the waiting
+		r.Asked = e.now // committed together with the state Waiting
 	}
 	until := r.Asked.Add(e.cfg.ApprovalTime)
 	if !until.After(e.now) {
@@ -145,10 +145,10 @@ func (e *Engine) gateApproval(r *Response, s *StepRecord) block {
 	return block{reason: ReasonApproval, detail: approved(len(r.Approvals), need), until: until}
 }
 
-// approved says how many have approved, of those that have to.
+// approved formats the number of approvals and the number required.
 func approved(have, need int) string { return fmt.Sprintf("%d of %d", have, need) }
 
-// gateCooldown keeps the responses on one node apart. What a response has begun it goes on with.
+// gateCooldown separates responses on one node. A response that has begun continues.
 func (e *Engine) gateCooldown(r *Response, s *StepRecord) block {
 	var until time.Time
 	after := func(policy string, d time.Duration) {
@@ -168,7 +168,7 @@ func (e *Engine) gateCooldown(r *Response, s *StepRecord) block {
 	return block{}
 }
 
-// evidence is what the fault of a target rests on.
+// evidence returns the evidence for the fault of a target.
 func (e *Engine) evidence(t Target) Evidence {
 	if g, ok := e.world.groups[t.Group]; ok {
 		return Evidence{At: g.At}
@@ -176,8 +176,8 @@ func (e *Engine) evidence(t Target) Evidence {
 	return e.world.faults[t].Evidence
 }
 
-// gateAge blocks a step whose evidence is too old, and requests newer evidence. A step that may end work needs evidence of this
-// very moment, except for the accused's own: the accused may have reported since.
+// gateAge blocks a step whose evidence is too old, and requests newer evidence. A step that may end work needs evidence
+// of this very moment, except for the accused's own: the accused may have reported since.
 func (e *Engine) gateAge(r *Response, s *StepRecord) block {
 	limit := e.cfg.MaxEvidenceAge
 	if r.Guards.MaxEvidenceAge > 0 {
@@ -194,7 +194,8 @@ func (e *Engine) gateAge(r *Response, s *StepRecord) block {
 		e.look[r.Target] = l
 		e.out.Look = append(e.out.Look, r.Target)
 	}
-	// Until the answer comes, or is overdue, nothing is decided; nor while what decides may be only a moment behind.
+	// Nothing is decided until the answer arrives or is overdue, nor while the deciding evidence may be only a moment
+	// behind.
 	quiet := !l.overdue && (!l.answered || l.wait < most) && r.Reason != ReasonEvidenceAge
 	return block{reason: ReasonEvidenceAge, detail: fmt.Sprintf("more than %s", limit), until: l.at.Add(l.wait), quiet: quiet}
 }
@@ -207,17 +208,17 @@ func (e *Engine) outdated(t Target, s *StepRecord, ev Evidence) bool {
 	return s.Kind.Traits().Class >= Destroy && !ev.Own && t.Group == "" && e.now.Sub(e.world.gathered[t]) > min(lookLife, e.cfg.MaxEvidenceAge)
 }
 
-// What has the evidence may be a moment ahead of the committed map, or behind it: a change comes by the store's watch, and the
-// answer to its commit on another way. So evidence is asked for again after lookFirst, at the most, and then ever more rarely.
-// Before the pause has grown to lookQuiet nothing is said, nor committed.
+// The source of evidence may be a moment ahead of the committed map, or behind it: a change arrives by the store's
+// watch, and the answer to its commit by another path. So the engine repeats its request after lookFirst at the latest,
+// and then less and less often. Until the pause has grown to lookQuiet, it neither audits nor commits the wait.
 const (
 	lookFirst = 2 * time.Millisecond
 	lookQuiet = 128 * time.Millisecond
 )
 
-// gateWitnesses blocks a step that takes capacity away or ends work on the word of one witness or of one failure domain. The
-// accused is the best witness of its own measurements, if it signed them. A missing answer needs two witnesses, and the
-// supervisors' unanswered challenge may be one. The other half of the node is a witness in any rack.
+// gateWitnesses blocks a step that takes capacity away or ends work on the word of one witness or of one failure
+// domain. The accused is the best witness of its own measurements, if it signed them. A missing answer needs two
+// witnesses, and the supervisors' unanswered challenge may be one. The other half of the node is a witness in any rack.
 func (e *Engine) gateWitnesses(r *Response, s *StepRecord) block {
 	if notifies(s) {
 		return block{}
@@ -242,8 +243,8 @@ func (e *Engine) gateWitnesses(r *Response, s *StepRecord) block {
 	return block{}
 }
 
-// gateLink refuses steps that act on a whole node for the fault of one link: either end can cause it, and both then measure it. A mask
-// takes nothing but that link, so the word of the end that is masked is enough.
+// gateLink refuses steps that act on a whole node for the fault of one link: either end can cause it, and both then
+// measure it. A mask takes only that link out of use, so the statement of the masked end suffices.
 func gateLink(s *StepRecord, measured bool) block {
 	switch {
 	case s.Kind != NodeMaskChannel:
@@ -255,7 +256,8 @@ func gateLink(s *StepRecord, measured bool) block {
 	}
 }
 
-// unaccused reports whether the fault is that the supervisors themselves receive nothing: no node's statement supports it.
+// unaccused reports whether the fault is that the supervisors themselves receive nothing: no node's statement supports
+// it.
 func (e *Engine) unaccused(t Target, nodes []fault.NodeID, all int) bool {
 	return e.world.faults[t].State == fault.Unknown && len(nodes) == 0 && all > 0
 }
@@ -271,7 +273,8 @@ func (e *Engine) gateRestart(r *Response, s *StepRecord) block {
 	return block{}
 }
 
-// gateLife blocks a step that may end the work of a node that still signs fresh reports, unless these reports state the fault itself.
+// gateLife blocks a step that may end the work of a node that still signs fresh reports, unless these reports state the
+// fault itself.
 func (e *Engine) gateLife(r *Response, s *StepRecord) block {
 	if s.Kind.Traits().Class < Destroy || r.Target.Group != "" {
 		return block{}
@@ -282,8 +285,8 @@ func (e *Engine) gateLife(r *Response, s *StepRecord) block {
 	return block{}
 }
 
-// Alive reports whether the accused has signed anything within the given time before now, and until when that blocks a step that
-// may end its work. A report in which the accused itself states the fault does not count.
+// Alive reports whether the accused has signed anything within the given time before now, and until when that blocks a
+// step that may end its work. A report in which the accused itself states the fault does not count.
 func (ev Evidence) Alive(now time.Time, within time.Duration) (until time.Time, alive bool) {
 	until = ev.Life.Add(within)
 	return until, !ev.Own && !ev.Life.IsZero() && until.After(now)
@@ -310,7 +313,7 @@ func witnesses(ev Evidence, accused fault.NodeID) (nodes []fault.NodeID, own boo
 	return nodes, own, len(seen)
 }
 
-// gateEpoch: what only a boot epoch settles is not begun where none is known to compare with.
+// gateEpoch refuses a step that only a boot epoch can settle if no earlier epoch is known for comparison.
 func (e *Engine) gateEpoch(r *Response, s *StepRecord) block {
 	if s.Kind.Traits().BootSettles && e.epochs[r.Target.Node] == 0 {
 		return block{reason: ReasonNoEpoch}
@@ -318,7 +321,8 @@ func (e *Engine) gateEpoch(r *Response, s *StepRecord) block {
 	return block{}
 }
 
-// gateQuorum: with this node gone, and all that are dead or under response, a majority of the supervisors is left.
+// gateQuorum requires that a majority of the supervisors remains without this node and all nodes that are dead or under
+// response.
 func (e *Engine) gateQuorum(r *Response, s *StepRecord) block {
 	if notifies(s) {
 		return block{}
@@ -341,7 +345,7 @@ func (e *Engine) gateQuorum(r *Response, s *StepRecord) block {
 	if here && lost > may {
 		return block{reason: ReasonQuorum, detail: fmt.Sprintf("%d of %d supervisors would be lost, want at most %d", lost, len(e.quorum), may)}
 	}
-	// This node, and each that is under response, may be where one of those is of which nobody knows.
+	// Each supervisor with an unknown location may run on this node, or on a node under response.
 	nodes := len(e.held)
 	if !e.held[r.Target.Node] {
 		nodes++
@@ -352,7 +356,7 @@ func (e *Engine) gateQuorum(r *Response, s *StepRecord) block {
 	return block{}
 }
 
-// dead says whether what runs on a node cannot be counted on.
+// dead reports whether programs on a node cannot be relied on.
 func (e *Engine) dead(id fault.NodeID) bool {
 	for _, c := range [...]fault.Component{fault.ComponentNode, fault.ComponentHost} {
 		if s := e.world.faults[Target{Node: id, Component: c}].State; s == fault.Failed || s == fault.Unknown {
@@ -362,7 +366,7 @@ func (e *Engine) dead(id fault.NodeID) bool {
 	return false
 }
 
-// gateCaps: so many nodes may be under response at once. A node that is already counts no second time.
+// gateCaps limits the nodes under response. A node that already is under response does not count again.
 func (e *Engine) gateCaps(r *Response, s *StepRecord) block {
 	id := r.Target.Node
 	if notifies(s) {
@@ -395,7 +399,7 @@ func (e *Engine) gateCaps(r *Response, s *StepRecord) block {
 	return block{}
 }
 
-// heldBy is how many other nodes responses of the policy hold.
+// heldBy returns how many other nodes the responses of the policy hold.
 func (e *Engine) heldBy(policy string, but fault.NodeID) int {
 	n := 0
 	for id := range e.held {
@@ -412,7 +416,7 @@ func (e *Engine) heldBy(policy string, but fault.NodeID) int {
 	return n
 }
 
-// window is that of the steps of a kind.
+// window returns the rate window for steps of a kind.
 func (e *Engine) window(k Kind) *window {
 	if k.Traits().Class == Notify {
 		return &e.starts[1]
@@ -428,7 +432,7 @@ func (e *Engine) began(s *StepRecord) {
 	}
 }
 
-// gateRate: so many steps may begin within a time. Repetitions of one that has begun are bounded by its retries.
+// gateRate limits the steps that begin within a time. The retries of a step limit its repetitions.
 func (e *Engine) gateRate(_ *Response, s *StepRecord) block {
 	if !s.First.IsZero() || s.Kind.Traits().Always {
 		return block{}

@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// Class says what an executor's act does to a node. The gates depend on it.
+// Class is the effect of an executor's act on a node. The gates depend on it.
 type Class uint8
 
 // The classes, the gravest last.
 const (
-	// Notify tells somebody, and takes nothing from the node. It is free of caps, breaker, maintenance and opt-out.
+	// Notify informs somebody, and takes nothing from the node. Caps, breaker, maintenance and opt-out do not apply.
 	Notify Class = iota + 1
-	// Reduce takes the node, or a part of it, from new use. Work that is there goes on.
+	// Reduce closes all or part of the node to new use. Existing work continues.
 	Reduce
-	// Destroy ends work on the node, or may: it wants independent witnesses.
+	// Destroy ends work on the node, or may: it requires independent witnesses.
 	Destroy
 )
 
@@ -28,7 +28,7 @@ func (c Class) String() string {
 	return classNames[c]
 }
 
-// Kind is what an executor does, as "kubernetes.cordon".
+// Kind is an act of an executor, e.g. "kubernetes.cordon".
 type Kind string
 
 // The kinds of acts.
@@ -53,25 +53,25 @@ const (
 	Eureka              Kind = "eureka"
 )
 
-// Traits are what the engine has to know of a kind.
+// Traits are the properties of a kind that the engine needs.
 type Traits struct {
 	Class Class
-	// Undoable: it can be put back, and its executor puts back only what it did itself.
+	// Undoable: it can be undone, and its executor undoes only its own changes.
 	Undoable bool
-	// Repeatable: its executor looks first whether it has happened, so that an attempt of unknown outcome may be
-	// repeated with Effect.Recheck. What is not repeatable is settled by a person, or by BootSettles.
+	// Repeatable: its executor first checks whether it has happened, so that an attempt with unknown outcome may be
+	// repeated with Effect.Recheck. A person, or BootSettles, settles a kind that is not repeatable.
 	Repeatable bool
-	// BootSettles: a newer boot epoch of the node's host is taken to prove that it has happened. That its executor says so is not: a
-	// BMC answers for itself. Then it is waited for until the host half has begun anew, or others have seen the node go down, within
-	// StepRecord.sightTime.
+	// BootSettles: a newer boot epoch of the node's host counts as proof that it has happened. The executor's report is
+	// no proof, because a BMC answers for itself. After such a report the engine waits until the host half has
+	// restarted, or others have seen the node go down, within StepRecord.sightTime.
 	BootSettles bool
-	// Groups: it may be for a group fault as well, which has no one node.
+	// Groups: it may also respond to a group fault, which has no single node.
 	Groups bool
-	// Always: no rate of the engine holds it back; its executor has one of its own, and does the rest later.
+	// Always: exempt from the engine's rates; its executor has its own limit and does the rest later.
 	Always bool
 }
 
-// traits of every kind. A webhook's remediator and a command may do anything, so they are taken for the gravest.
+// traits by kind. A webhook's remediator and a command may do anything, so they belong to the gravest class.
 var traits = map[Kind]Traits{
 	KubernetesCondition: {Class: Notify, Undoable: true, Repeatable: true, Always: true},
 	KubernetesEvent:     {Class: Notify, Repeatable: true, Always: true},
@@ -93,10 +93,10 @@ var traits = map[Kind]Traits{
 	Eureka:              {Class: Notify, Repeatable: true, Groups: true},
 }
 
-// Traits of the kind; the zero Traits of one that does not exist.
+// Traits returns the traits of the kind; zero for an unknown kind.
 func (k Kind) Traits() Traits { return traits[k] }
 
-// Valid says whether there is such a kind.
+// Valid reports whether the kind exists.
 func (k Kind) Valid() bool { return traits[k].Class != 0 }
 
 // Kinds lists all kinds, sorted.

@@ -27,13 +27,13 @@ type failer interface {
 	Fatalf(format string, args ...any)
 }
 
-// lab is an engine with its surroundings: a store that commits what it is told, and a map. It checks with every step
-// what must hold whatever happens.
+// lab is an engine with its environment: a store that commits its records, and a map. It checks the invariants with
+// every step.
 type lab struct {
 	t      failer
 	cfg    response.Config
 	e      *response.Engine
-	twin   *response.Engine // is told the same, and has to say the same
+	twin   *response.Engine // gets the same input, and must give the same output
 	now    time.Time
 	wake   time.Time
 	token  uint64
@@ -46,9 +46,9 @@ type lab struct {
 	faults map[response.Target]response.Fault
 	groups map[string]response.Group
 	epochs map[fault.NodeID]fault.Epoch
-	stale  bool                  // newer evidence cannot be had
-	flying []response.Effect     // effects that are under way
-	on     func(response.Output) // sees every output, after the commit
+	stale  bool                  // newer evidence is not available
+	flying []response.Effect     // effects without a result yet
+	on     func(response.Output) // receives every output, after the commit
 }
 
 // testPolicies reads testdata/policies.yaml.
@@ -92,7 +92,7 @@ func newLab(t failer, cfg response.Config, dims grid.Dims, pols ...*response.Pol
 	return l
 }
 
-// lead has another replica lead, which knows what is committed and nothing else.
+// lead makes another replica lead that only knows the committed state.
 func (l *lab) lead() {
 	l.t.Helper()
 	e, err := response.New(l.cfg)
@@ -124,7 +124,7 @@ func (l *lab) lead() {
 
 func compareTargets(a, b response.Target) int { return strings.Compare(a.String(), b.String()) }
 
-// step has the engine take an event, commits, checks, and answers what it asks for.
+// step feeds an event to the engine, commits, checks, and answers the engine's requests.
 func (l *lab) step(ev response.Event) error {
 	l.t.Helper()
 	out := l.e.Step(l.now, ev)
@@ -154,7 +154,7 @@ func (l *lab) step(ev response.Event) error {
 	return out.Err
 }
 
-// check is what must hold after every commit.
+// check verifies the invariants after every commit.
 func (l *lab) check(out response.Output) {
 	l.t.Helper()
 	for _, f := range out.Effects {
@@ -230,7 +230,7 @@ func (l *lab) checkCaps() {
 	}
 }
 
-// until lets time pass, with a Tick whenever the engine wants one.
+// until advances time, with a Tick at every Wake of the engine.
 func (l *lab) until(at time.Time) {
 	l.t.Helper()
 	for n := 0; !l.wake.IsZero() && !l.wake.After(at); n++ {
@@ -245,7 +245,7 @@ func (l *lab) until(at time.Time) {
 	l.now = at
 }
 
-// set makes a component what it is, with evidence of now.
+// set changes a component's state, with fresh evidence.
 func (l *lab) set(f response.Fault) {
 	l.t.Helper()
 	if f.State == fault.Normal {
@@ -256,7 +256,7 @@ func (l *lab) set(f response.Fault) {
 	l.step(response.FaultChanged{Fault: f})
 }
 
-// own is a fault that the node has measured itself.
+// own returns a fault that the node itself has measured.
 func (l *lab) own(id fault.NodeID, c fault.Component, s fault.State) response.Fault {
 	cause := c.Cause()
 	if s == fault.Normal {
@@ -269,13 +269,13 @@ func (l *lab) own(id fault.NodeID, c fault.Component, s fault.State) response.Fa
 	}
 }
 
-// answer is what an executor says of an effect.
+// answer feeds an executor's result for an effect.
 func (l *lab) answer(f response.Effect, o response.Outcome, detail string) {
 	l.t.Helper()
 	l.step(response.Result{Attempt: f.Attempt, Outcome: o, Detail: detail})
 }
 
-// land answers all effects under way, those too that come of it.
+// land answers all pending effects, and those that follow from the answers.
 func (l *lab) land(o response.Outcome, detail string) {
 	l.t.Helper()
 	flying := l.flying
@@ -285,7 +285,7 @@ func (l *lab) land(o response.Outcome, detail string) {
 	}
 }
 
-// ask is a person's word.
+// ask feeds a person's request.
 func (l *lab) ask(subject string, v response.Verb, id string) error {
 	l.t.Helper()
 	return l.step(response.Asked{Subject: subject, Verb: v, Response: id})

@@ -8,8 +8,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// becomeLeader begins a term with what is committed. What was under way is interrupted: it may have happened or not, and
-// may even be under way still, under the token of the leader before.
+// becomeLeader begins a term with the committed state. Running attempts are interrupted: they may have happened or not,
+// and may even be running still, under the previous leader's token.
 func (e *Engine) becomeLeader(ev Led) {
 	e.forget()
 	e.leads, e.token, e.salt, e.led = true, ev.Token, ev.Salt, e.now
@@ -36,7 +36,7 @@ func (e *Engine) becomeLeader(ev Led) {
 	e.lookAtAll()
 }
 
-// checkToken refuses records of a leader that came later: this one is not the newest any more.
+// checkToken refuses records of a later leader: this one is no longer the newest.
 func (l loaded) checkToken(token uint64) error {
 	newest := l.breaker.Token
 	for _, r := range l.responses {
@@ -48,7 +48,7 @@ func (l loaded) checkToken(token uint64) error {
 	return nil
 }
 
-// restoreWorld puts the committed map in the place of what was followed; how often what happened is kept.
+// restoreWorld replaces the followed map by the committed one; it keeps the recurrences.
 func (e *Engine) restoreWorld(ev Led) {
 	begun := e.world.begun
 	e.world = newWorld()
@@ -68,7 +68,7 @@ func (e *Engine) restoreWorld(ev Led) {
 	}
 }
 
-// restore takes a committed response in.
+// restore adds a committed response.
 func (e *Engine) restore(r *Response) {
 	for i := range r.Steps {
 		if s := &r.Steps[i]; !s.First.IsZero() && e.now.Sub(s.First) < e.cfg.RateWindow {
@@ -90,9 +90,9 @@ func (e *Engine) restore(r *Response) {
 	e.wakeFor(r, e.graceEnds())
 }
 
-// restoreTurns adds to the nodes that this replica heard go bad those that did before it followed the map. What is UNKNOWN may
-// never have been known: a whole cluster that starts cold is no storm. What a person has closed the breaker over counts no more;
-// of a time that is to come by this clock nothing can be told, and all counts.
+// restoreTurns adds the nodes that went bad before this replica followed the map to the nodes that it saw go bad.
+// UNKNOWN nodes may never have been known: a cold start of a whole cluster is no storm. Nodes from before a person
+// closed the breaker no longer count. A closing time in the future by this clock is ignored, and all nodes count.
 func (e *Engine) restoreTurns(faults []Fault) {
 	since := e.now.Add(-e.cfg.BreakerWindow)
 	if closed := e.breaker.At; !e.breaker.Open && !closed.After(e.now) {
@@ -109,8 +109,8 @@ func (e *Engine) restoreTurns(faults []Fault) {
 	e.judge()
 }
 
-// turn counts a node that goes bad: from NORMAL, from UNKNOWN to worse, or from SICK to FAILED. One that was bad before this
-// replica followed the map is counted, by when that began, by who leads.
+// turn counts a node that goes bad: from NORMAL, from UNKNOWN to worse, or from SICK to FAILED. If the node was bad
+// before this replica followed the map, only a leader counts it, by the time when its state began.
 func (e *Engine) turn(f Fault, was fault.State, stood bool) {
 	worse := f.State == fault.Failed && was != fault.Failed || f.State == fault.Sick && was != fault.Sick && was != fault.Failed ||
 		f.State == fault.Unknown && was == fault.Normal
@@ -127,9 +127,9 @@ func (e *Engine) turn(f Fault, was fault.State, stood bool) {
 	}
 }
 
-// blamed returns the node that the breaker counts when a node goes bad. It is the node itself, unless the node is bad only by the
-// word of one accuser. Such an accuser counts once, no matter how many nodes it accuses, and accusers in one failure domain count
-// once together.
+// blamed returns the node that the breaker counts when a node goes bad. It is the node itself, unless only one accuser
+// makes the node bad. Such an accuser counts once, no matter how many nodes it accuses, and accusers in one failure
+// domain count once together.
 func (e *Engine) blamed(f Fault) fault.NodeID {
 	if len(f.Accusers) == 1 {
 		return f.Accusers[0]
@@ -140,7 +140,7 @@ func (e *Engine) blamed(f Fault) fault.NodeID {
 	return f.Node
 }
 
-// judge opens the breaker when too many nodes went bad in too short a time.
+// judge opens the breaker if too many nodes went bad in too short a time.
 func (e *Engine) judge() {
 	n, of := len(e.turned.last), e.cluster.inUse
 	if e.breaker.Open || n < e.cfg.breakerAt(of) {
@@ -160,7 +160,7 @@ func (e *Engine) saveBreaker() {
 	e.records[b.Key()] = &b
 }
 
-// asked takes a person's word.
+// asked processes a person's request.
 func (e *Engine) asked(ev Asked) {
 	if err := e.do(ev); err != nil {
 		e.out.Err = err
@@ -195,7 +195,7 @@ func (e *Engine) do(ev Asked) error {
 	return nil
 }
 
-// ask changes a response as a person wants it, and says how that is called; 0: it has been said. An error means that
+// ask changes a response as requested and returns the act for the audit; 0: already audited. An error means that
 // nothing was changed.
 func (e *Engine) ask(r *Response, ev Asked) (Act, error) {
 	switch ev.Verb {
@@ -254,12 +254,12 @@ func (e *Engine) approve(r *Response, ev Asked) (Act, error) {
 	case len(r.Approvals) == need && r.State != Running:
 		r.State, r.Reason, r.Detail = Approved, 0, ""
 	case r.Reason == ReasonApproval:
-		r.Detail = approved(len(r.Approvals), need) // it goes on waiting for the same reason
+		r.Detail = approved(len(r.Approvals), need) // it still waits for the same reason
 	}
 	return Approves, nil
 }
 
-// retry has what has failed tried again, or what has expired proposed again. Approvals are asked for anew.
+// retry tries a failed step again, or proposes an expired response again. That needs new approvals.
 func (e *Engine) retry(r *Response) (Act, error) {
 	switch {
 	case r.State == Expired:
@@ -275,7 +275,7 @@ func (e *Engine) retry(r *Response) (Act, error) {
 				s.State = Interrupted
 			}
 			if s.Reported {
-				s.Ended = e.now // it is waited for once more
+				s.Ended = e.now // the wait for it starts again
 			}
 		}
 		r.State = Waiting
@@ -286,7 +286,7 @@ func (e *Engine) retry(r *Response) (Act, error) {
 	return Retries, nil
 }
 
-// settleBy takes a person's word for whether a step has happened, or for that it was put back.
+// settleBy accepts a person's statement on whether a step has happened, or that it was undone.
 func (e *Engine) settleBy(r *Response, ev Asked) {
 	s := &r.Steps[r.Step]
 	back := r.undoFailed()
@@ -294,7 +294,7 @@ func (e *Engine) settleBy(r *Response, ev Asked) {
 	r.State, r.Reason, r.Detail = Waiting, 0, ""
 	if back {
 		s.State, s.Changed = PutBack, false
-		return // the steps before it are put back next
+		return // the steps before it are undone next
 	}
 	if ev.Verb == SettleHappened {
 		e.becomeActed(r, s.Detail)

@@ -20,14 +20,14 @@ func (e *Engine) propose(p *Policy, t Target, s *Subject) {
 	for _, step := range p.Steps {
 		r.Steps = append(r.Steps, StepRecord{Step: step, State: Pending})
 	}
-	r.Guards.Approvals = e.approvals(r) // so that who reads the record sees how many it wants
+	r.Guards.Approvals = e.approvals(r) // the record shows readers how many it needs
 	e.enter(r)
 	e.save(r)
 	e.sayOf(r, Proposes, 0, fmt.Sprintf("%s %s", r.FaultState, r.FaultCause))
 	e.touched[r.ID] = true
 }
 
-// enter takes a response among the open ones.
+// enter adds a response to the open ones.
 func (e *Engine) enter(r *Response) {
 	e.ordinal++
 	e.open[r.ID], e.order[r.ID] = r, e.ordinal
@@ -37,13 +37,13 @@ func (e *Engine) enter(r *Response) {
 	e.of[r.Target] = append(e.of[r.Target], r)
 }
 
-// advance does all that can be done with a response now.
+// advance does everything that is possible with a response now.
 func (e *Engine) advance(r *Response) {
 	for r.Closed.IsZero() && e.once(r) {
 	}
 }
 
-// once does one thing with a response, and says whether there may be another.
+// once makes one move with a response, and reports whether another may be possible.
 func (e *Engine) once(r *Response) bool {
 	e.follow(r)
 	switch {
@@ -65,7 +65,8 @@ func (e *Engine) once(r *Response) bool {
 	}
 }
 
-// follow notes whether the fault stands. What is under way when it goes is asked to stop: the node is needed.
+// follow records whether the fault stands. When it ends, a running attempt has to stop, because the node is
+// needed.
 func (e *Engine) follow(r *Response) {
 	_, stands := e.subject(r.Target)
 	switch {
@@ -85,8 +86,8 @@ func (e *Engine) stop(r *Response) {
 	e.out.Stops = append(e.out.Stops, Attempt{r.ID, r.Step, r.Steps[r.Step].Attempt})
 }
 
-// halt asks what is under way to end, once, where a gate has closed meanwhile that somebody has closed: its policy was changed or
-// withdrawn, the breaker has opened, the node is in maintenance, opted out or gone. That is no failure of the step.
+// halt asks a running attempt to end, once, if a gate has closed since: its policy was changed or withdrawn, the
+// breaker has opened, or the node is in maintenance, opted out or gone. The step does not count as failed.
 func (e *Engine) halt(r *Response) {
 	s := &r.Steps[r.Step]
 	if r.Undoing || r.Cancelled || e.halted[r.ID] == s.Attempt {
@@ -107,7 +108,7 @@ func (e *Engine) halt(r *Response) {
 	e.sayOf(r, Refuses, b.reason, "what is under way is asked to end")
 }
 
-// observe goes through the gates of all steps, and says what would have been done.
+// observe passes the gates of all steps, and audits the steps that would have run.
 func (e *Engine) observe(r *Response) bool {
 	switch {
 	case !r.Gone.IsZero():
@@ -151,7 +152,7 @@ func (e *Engine) tryStep(r *Response) bool {
 	return false
 }
 
-// patience is what a response waits for by itself: that the step before helps, and that a failed attempt is some time ago.
+// patience returns the response's own wait: for the previous step to help, or for the pause after a failed attempt.
 func (e *Engine) patience(r *Response, s *StepRecord) block {
 	if r.Step > 0 && s.Attempt == 0 {
 		if before := &r.Steps[r.Step-1]; before.State == Acted {
@@ -168,7 +169,7 @@ func (e *Engine) patience(r *Response, s *StepRecord) block {
 	return block{}
 }
 
-// blocked does what a closed gate asks for.
+// blocked reacts to a closed gate.
 func (e *Engine) blocked(r *Response, b block) bool {
 	if b.quiet {
 		e.wakeFor(r, b.until)
@@ -181,7 +182,7 @@ func (e *Engine) blocked(r *Response, b block) bool {
 	case ReasonPolicyChanged, ReasonUnmatched:
 		if !r.begun() {
 			e.becomeExpired(r, b.reason, b.detail)
-			e.becomeClosed(r) // the fault may match another policy, or this one as it is now
+			e.becomeClosed(r) // the fault may match another policy, or the new version of this one
 			return false
 		}
 		if b.reason == ReasonPolicyChanged {
@@ -194,7 +195,7 @@ func (e *Engine) blocked(r *Response, b block) bool {
 	return false
 }
 
-// becomeWaiting has a response wait; each reason is said and committed once.
+// becomeWaiting makes a response wait; each reason is audited and committed once.
 func (e *Engine) becomeWaiting(r *Response, b block) {
 	if !b.until.IsZero() {
 		e.wakeFor(r, b.until)
@@ -204,13 +205,14 @@ func (e *Engine) becomeWaiting(r *Response, b block) {
 	}
 	r.State, r.Reason, r.Detail = Waiting, b.reason, b.detail
 	if b.reason != ReasonApproval && b.reason != ReasonGrace {
-		r.Asked = time.Time{} // nobody can approve what waits for something else: they are asked anew, for the whole time
+		r.Asked = time.Time{} // another wait: the time for approvals starts again
 	}
 	e.save(r)
 	e.sayOf(r, Refuses, b.reason, b.detail)
 }
 
-// becomeRunning commits an attempt at the present step, and starts it. What is repeated is looked for first.
+// becomeRunning commits and starts an attempt at the current step. A repetition first checks whether the step has
+// happened.
 func (e *Engine) becomeRunning(r *Response) {
 	s := &r.Steps[r.Step]
 	if s.First.IsZero() {
@@ -223,7 +225,7 @@ func (e *Engine) becomeRunning(r *Response) {
 	e.sayOf(r, Starts, 0, s.Detail)
 }
 
-// attempt commits and starts an attempt at a step, or at putting it back.
+// attempt commits and starts an attempt at a step, or at undoing it.
 func (e *Engine) attempt(r *Response, i int, recheck bool) {
 	s := &r.Steps[i]
 	s.Attempt++
@@ -241,12 +243,12 @@ func (e *Engine) attempt(r *Response, i int, recheck bool) {
 	e.wakeFor(r, e.deadline(s))
 }
 
-// deadline is when the outcome of the attempt under way counts as unknown.
+// deadline returns when the outcome of the running attempt counts as unknown.
 func (e *Engine) deadline(s *StepRecord) time.Time {
 	return s.Started.Add(s.Timeout + e.cfg.ResultTime)
 }
 
-// overdue ends the wait for a result whose time is over.
+// overdue ends the wait for a result at its deadline.
 func (e *Engine) overdue(r *Response) bool {
 	s := &r.Steps[r.Step]
 	if at := e.deadline(s); at.After(e.now) {
@@ -258,20 +260,20 @@ func (e *Engine) overdue(r *Response) bool {
 	return true
 }
 
-// result takes an executor's word. One on another attempt is old.
+// result processes an executor's result and ignores those of other attempts.
 func (e *Engine) result(ev Result) {
 	r := e.open[ev.Response]
 	if !e.leads || e.broken || r == nil || ev.Step != r.Step || ev.Step >= len(r.Steps) || ev.Attempt.Attempt != r.Steps[ev.Step].Attempt {
 		return
 	}
-	// The attempt of a step that cannot be repeated may still say how it ended after its time was over.
+	// For a step that cannot be repeated, the result may still arrive after its deadline.
 	if r.State == Running || e.unsettled(r) {
 		e.attemptEnded(r, ev.Outcome, ev.Detail)
 		e.touched[r.ID] = true
 	}
 }
 
-// attemptEnded is the end of one attempt.
+// attemptEnded ends one attempt.
 func (e *Engine) attemptEnded(r *Response, o Outcome, detail string) {
 	s := &r.Steps[r.Step]
 	s.Ended, s.Detail = e.now, detail
@@ -300,7 +302,7 @@ func (e *Engine) attemptEnded(r *Response, o Outcome, detail string) {
 	}
 }
 
-// becomeActed ends a step that is done.
+// becomeActed ends a successful step.
 func (e *Engine) becomeActed(r *Response, detail string) {
 	s := &r.Steps[r.Step]
 	s.State = Acted
@@ -309,7 +311,8 @@ func (e *Engine) becomeActed(r *Response, detail string) {
 	e.save(r)
 }
 
-// failed counts a failed attempt. Of one that cannot be repeated nobody knows yet whether it has failed.
+// failed counts a failed attempt. An attempt that cannot be repeated may still have succeeded, so it does not count
+// yet.
 func (e *Engine) failed(r *Response, o Outcome) {
 	s := &r.Steps[r.Step]
 	if o != Unchanged && !s.Kind.Traits().Repeatable {
@@ -324,7 +327,7 @@ func (e *Engine) failed(r *Response, o Outcome) {
 	e.stepFailed(r)
 }
 
-// stepFailed gives a step up.
+// stepFailed gives up a step.
 func (e *Engine) stepFailed(r *Response) {
 	s := &r.Steps[r.Step]
 	s.State = StepFailed
@@ -336,21 +339,21 @@ func (e *Engine) stepFailed(r *Response) {
 	e.becomeFailed(r, ReasonStepFailed, s.named(s.Detail))
 }
 
-// unsettled says whether nobody knows whether the present step has happened, and it cannot be looked at.
+// unsettled reports whether the outcome of the current step is unknown and cannot be checked.
 func (e *Engine) unsettled(r *Response) bool {
 	return !r.Undoing && r.Step < len(r.Steps) && r.Steps[r.Step].State == Interrupted && !r.Steps[r.Step].Kind.Traits().Repeatable
 }
 
-// moot says whether a step that only its executor tells of is waited for no longer: nothing is under way, and the fault has been
-// gone for long enough to put back what was done. A node that is well is not held for the sake of a reset that nobody needs.
+// moot reports whether the wait for a step that only its executor reports is pointless: no attempt is running, and the
+// fault has been gone for long enough to undo earlier steps. A healthy node is not held for an unnecessary reset.
 func (e *Engine) moot(r *Response) bool {
 	return r.Steps[r.Step].Reported && !r.Gone.IsZero() && !e.now.Before(r.Gone.Add(r.Undo.After))
 }
 
-// settleBySight settles a step of unknown outcome, or of one that only its executor tells of, when the node's host half has begun
-// anew since or the node was seen to go down; else it waits for that, or for a person. What only its executor tells of has its
-// time for that, and counts as not done then: an escalation may be all that helps. A new leader may not have heard of it yet as
-// long as its grace lasts.
+// settleBySight settles a step with unknown outcome, or one that only its executor reports, if the node's host half has
+// restarted since or the node was seen to go down. Otherwise the response waits for that, or for a person. A step that
+// only its executor reports counts as failed after its time, because an escalation may be the only help. A new leader
+// may not have the observation yet during its grace.
 func (e *Engine) settleBySight(r *Response) bool {
 	s := &r.Steps[r.Step]
 	if how, seen := e.sight(r, s); how != "" {
@@ -376,8 +379,8 @@ func (e *Engine) settleBySight(r *Response) bool {
 	return false
 }
 
-// becomeUnseen gives up a step that its executor calls done and that nobody has seen happen. It may have happened all the same,
-// so it is not made again without a person's word, whatever its retries, and the node counts as changed.
+// becomeUnseen gives up a step that only its executor reports as done. It may have happened, so it is not repeated
+// without a person's request, regardless of its retries, and the node counts as changed.
 func (e *Engine) becomeUnseen(r *Response) {
 	s := &r.Steps[r.Step]
 	s.Detail = fmt.Sprintf("done, says its executor, and not seen within %s", s.sightTime())
@@ -386,16 +389,17 @@ func (e *Engine) becomeUnseen(r *Response) {
 	e.stepFailed(r)
 }
 
-// up says whether a node is known to be there as a whole.
+// up reports whether a node as a whole is neither FAILED nor UNKNOWN.
 func (e *Engine) up(id fault.NodeID) bool {
 	s := e.world.faults[Target{Node: id, Component: fault.ComponentNode}].State
 	return s != fault.Failed && s != fault.Unknown
 }
 
-// sight is how it is known that a step's node has begun anew since the attempt, or has gone down: it was up then, and is FAILED
-// as a whole since, by the word of more than one witness: its neighbours see its links fall. Where nobody knows whether the
-// attempt was made at all the latter proves nothing: sick nodes go down by themselves. Nor does the epoch prove that it was the
-// machine that began anew: a host half that has nothing to go on from begins in a new epoch too.
+// sight returns the observation that settles a step: the node's host half has a newer boot epoch than at the attempt,
+// or the node went down. Going down means that it was up at the attempt and is FAILED as a whole since, by more than
+// one witness: its neighbours see its links fall. That proves nothing unless the executor reported the attempt, because
+// sick nodes also go down by themselves. The epoch does not prove that the machine itself restarted: a host half
+// without stored state begins in a new epoch too.
 func (e *Engine) sight(r *Response, s *StepRecord) (how, seen string) {
 	if !s.Kind.Traits().BootSettles {
 		return "", ""
@@ -410,7 +414,7 @@ func (e *Engine) sight(r *Response, s *StepRecord) (how, seen string) {
 	return "", ""
 }
 
-// becomeDone is the end of the last step.
+// becomeDone ends the response's last step.
 func (e *Engine) becomeDone(r *Response) {
 	r.State, r.Reason, r.Detail = Done, 0, ""
 	e.save(r)
@@ -424,15 +428,15 @@ func (e *Engine) becomeFailed(r *Response, reason Reason, detail string) {
 	e.sayOf(r, Fails, reason, detail)
 }
 
-// becomeExpired ends a response that nothing was done for. It stays open while the fault stands, so that it is not
-// proposed again.
+// becomeExpired ends a response without any action. It stays open while the fault stands, so that it is not proposed
+// again.
 func (e *Engine) becomeExpired(r *Response, reason Reason, detail string) {
 	r.State, r.Reason, r.Detail = Expired, reason, detail
 	e.save(r)
 	e.sayOf(r, Expires, reason, detail)
 }
 
-// becomeClosed is the end of a response. If its fault stands, another may begin.
+// becomeClosed ends a response. If its fault stands, another may begin.
 func (e *Engine) becomeClosed(r *Response) {
 	r.Closed = e.now
 	delete(e.open, r.ID)
@@ -452,7 +456,7 @@ func (e *Engine) becomeClosed(r *Response) {
 	}
 }
 
-// bury notes what a closed response means for those to come.
+// bury records a closed response's effect on later ones.
 func (e *Engine) bury(r *Response) {
 	e.ended[r.ID] = r.Closed.Add(max(e.cfg.Keep, r.Guards.Cooldown))
 	if !r.begun() || r.Target.Node == "" {
@@ -467,7 +471,7 @@ func (e *Engine) bury(r *Response) {
 	}
 }
 
-// gone is what becomes of a response whose fault is gone and of which nothing is to be undone, now or ever.
+// gone handles a response whose fault is gone and which has nothing to undo now.
 func (e *Engine) gone(r *Response) bool {
 	switch {
 	case r.Undo.OnRecovery && r.toUndo() >= 0 && r.State != Undone:

@@ -10,8 +10,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// TestStepsOnOneLinkOnlyMaskIt plays a neighbour that mutes its end of a healthy node's link: the node measures the silence, and the
-// neighbour confirms it. A mask of that link may run. No step that acts on the whole node may.
+// TestStepsOnOneLinkOnlyMaskIt plays a neighbour that mutes its end of a healthy node's link: the node measures the
+// silence, and the neighbour confirms it. A mask of that link may run. No step that acts on the whole node may.
 func TestStepsOnOneLinkOnlyMaskIt(t *testing.T) {
 	for step, want := range map[string]bool{
 		"node.mask-channel": true, "kubernetes.cordon": false, "power.reset, parameters: {method: redfish}": false,

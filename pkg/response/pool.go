@@ -2,14 +2,14 @@ package response
 
 import "slices"
 
-// pool is what a response counts in. Config.MaxActive bounds each by itself: however many wait for a person, or for a place under the caps,
-// nobody who is only to be told waits for them.
+// pool is the group in which a response counts. Config.MaxActive limits each pool separately, so notifications never
+// wait behind responses that wait for a person or a cap.
 type pool uint8
 
 // The pools.
 const (
-	acting    pool = iota // with steps that are more than notifications, under way or waiting
-	telling               // of notifications alone, under way or waiting
+	acting    pool = iota // with steps that are more than notifications, running or waiting
+	telling               // with notifications only, running or waiting
 	observing             // open ones of policies that only observe
 	numPools
 )
@@ -27,23 +27,24 @@ func poolOf(m Mode, tells bool) pool {
 	}
 }
 
-// pool is that of the policy's responses.
+// pool returns the pool of the policy's responses.
 func (p *Policy) pool() pool {
 	return poolOf(p.Mode, !slices.ContainsFunc(p.Steps, func(s Step) bool { return s.Kind.Traits().Class > Notify }))
 }
 
-// pool is that of the response.
+// pool returns the response's pool.
 func (r *Response) pool() pool {
 	return poolOf(r.Mode, !slices.ContainsFunc(r.Steps, func(s StepRecord) bool { return s.Kind.Traits().Class > Notify }))
 }
 
-// backlog are faults that wait for room in a pool: who came first is served first. Each of its calls costs the same, however many wait.
+// backlog is a first-in, first-out queue of faults that wait for room in a pool. Each call takes constant time on
+// average, regardless of the length.
 type backlog struct {
-	queue []Target // those too that wait no more, and some twice
+	queue []Target // may contain faults that no longer wait, and duplicates
 	waits map[Target]bool
 }
 
-// add has a fault wait. One that waits keeps its place.
+// add queues a fault. A waiting fault keeps its place.
 func (b *backlog) add(t Target) {
 	if b.waits[t] {
 		return
@@ -57,7 +58,7 @@ func (b *backlog) add(t Target) {
 
 func (b *backlog) drop(t Target) { delete(b.waits, t) }
 
-// tidy takes out of the queue what waits no more.
+// tidy removes faults that no longer wait from the queue.
 func (b *backlog) tidy() {
 	kept, seen := make([]Target, 0, len(b.waits)), make(map[Target]bool, len(b.waits))
 	for _, t := range b.queue {
@@ -68,7 +69,7 @@ func (b *backlog) tidy() {
 	b.queue = kept
 }
 
-// first is who has waited for longest.
+// first returns the fault that has waited longest.
 func (b *backlog) first() (Target, bool) {
 	for len(b.queue) > 0 {
 		if t := b.queue[0]; b.waits[t] {
@@ -79,15 +80,15 @@ func (b *backlog) first() (Target, bool) {
 	return Target{}, false
 }
 
-// lines are where faults wait whose responses were not proposed: one for each pool without room, and one for the breaker to close.
+// lines are the queues of faults without a response: one for each pool without room, and one for the open breaker.
 const (
 	breakerLine = numPools
 	numLines    = numPools + 1
 )
 
-// room has one fault looked at again of those that there may be room for, and says whether there is such. One at a time, and it
-// stays the first until it wants no more: where several policies are for a fault it takes more than one place. Looking at it
-// either has it drop out or fills the pool.
+// room touches the first fault of a backlog that may now have room, and reports whether there is one. It handles one
+// fault at a time; the fault stays first until it needs no more room, because several policies may match it. Each look
+// either removes the fault from the queue or fills the pool.
 func (e *Engine) room() bool {
 	for k := range e.backlogs {
 		if k := pool(k); k == breakerLine && e.breaker.Open || k < numPools && e.counts[k] >= e.cfg.MaxActive {

@@ -29,7 +29,8 @@ spec:
   steps: [{name: tell, executor: kubernetes.condition, parameters: {type: LofamoFault, reason: Memory}}]
 `
 
-// crowded is a leader with as many responses as may wait, and a backlog behind them: nodes of which the first waits for nobody.
+// crowded returns a leader with the maximum number of waiting responses and a backlog behind them: nodes of which the
+// first is not held up.
 func crowded(t testing.TB, dims grid.Dims, active, nodes int) *lab {
 	t.Helper()
 	cfg := quick()
@@ -43,8 +44,8 @@ func crowded(t testing.TB, dims grid.Dims, active, nodes int) *lab {
 	return l
 }
 
-// However many responses wait for a place under the caps, and whatever notifyRate says: a condition is set at once, for every
-// fault. And as places become free those of the backlog come in, the first first.
+// TestConditionsAlways: a condition is set at once for every fault, however many responses wait for a cap, and
+// independent of notifyRate. As room becomes free, faults of the backlog follow in order.
 func TestConditionsAlways(t *testing.T) {
 	l := crowded(t, grid.Dims{X: 4, Y: 4, Z: 4}, 3, 0)
 	told, cordoned := []fault.NodeID{}, []fault.NodeID{}
@@ -82,7 +83,7 @@ func TestConditionsAlways(t *testing.T) {
 	}
 }
 
-// Notifications to people are bounded as before.
+// TestNotifyRate checks that notifications to people are limited as before.
 func TestNotifyRate(t *testing.T) {
 	cfg := quick()
 	cfg.NotifyRate = 2
@@ -98,8 +99,8 @@ func TestNotifyRate(t *testing.T) {
 	}
 }
 
-// TestCrowdIsCheap: a change costs as much whether 100 faults or 10,000 wait behind those that wait for a place, and what is
-// freed takes in one of them at the cost of one.
+// TestCrowdIsCheap checks that a change costs the same with 100 faults or 10,000 faults in the backlog, and that freed
+// room admits one of them at the cost of one.
 func TestCrowdIsCheap(t *testing.T) {
 	cost := func(nodes int) float64 {
 		l := crowded(t, grid.Dims{X: 25, Y: 25, Z: 20}, 50, nodes)
@@ -118,8 +119,8 @@ func TestCrowdIsCheap(t *testing.T) {
 	}
 }
 
-// BenchmarkCrowd is one change of one node, to which a notification is proposed and a place in the backlog given, while 2,000
-// responses wait for a place and 18,000 faults stand behind them.
+// BenchmarkCrowd measures one change of one node, which leads to a notification and a place in the backlog, while 2,000
+// responses wait for room and 18,000 faults stand behind them.
 func BenchmarkCrowd(b *testing.B) {
 	l := crowded(b, grid.Dims{X: 50, Y: 50, Z: 40}, 2000, 20_000)
 	for i := 0; b.Loop(); i++ {
@@ -132,8 +133,8 @@ func BenchmarkCrowd(b *testing.B) {
 	}
 }
 
-// Two leaders with one token are of two stores: what they begin is named differently. One that leads a second time under its own
-// token names nothing as it did before, even without a salt.
+// TestNamesAreUnique: two leaders with the same token belong to two stores and give their responses different ids. A
+// leader that leads twice under its own token reuses no id, even without a salt.
 func TestNamesAreUnique(t *testing.T) {
 	ids := map[string]bool{}
 	store := map[string]response.Record{}
@@ -180,8 +181,8 @@ func TestNamesAreUnique(t *testing.T) {
 	}
 }
 
-// The record of a response is kept for as long as its policy's cool-down, where that is longer than any other is kept: the next
-// leader knows of it.
+// TestKeepsForCooldown: if a policy's cooldown exceeds the other retention times, its responses' records are kept for
+// the cooldown, so that the next leader knows about it.
 func TestKeepsForCooldown(t *testing.T) {
 	cfg := quick()
 	cfg.Keep, cfg.Cooldown = 2*time.Hour, 0
@@ -197,7 +198,7 @@ func TestKeepsForCooldown(t *testing.T) {
 	}
 	fail()
 	l.until(l.now.Add(9 * time.Hour))
-	l.step(response.Tick{}) // what is old is forgotten
+	l.step(response.Tick{}) // old records are forgotten
 	l.lead()
 	l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Failed))
 	if len(l.flying) > 0 {
@@ -216,7 +217,8 @@ func TestKeepsForCooldown(t *testing.T) {
 	}
 }
 
-// How many approvals a response wants is in its record, whoever asks for them: the policy or the limits.
+// TestRecordsApprovals checks that the record contains the required number of approvals, whether the policy or the
+// limits require them.
 func TestRecordsApprovals(t *testing.T) {
 	cfg := quick()
 	cfg.Approvals = 2
@@ -230,7 +232,8 @@ func TestRecordsApprovals(t *testing.T) {
 	}
 }
 
-// Where two policies are for a fault it takes two places: who came first has both before the next has one.
+// TestFirstIsServedFirst: if two policies match a fault, it needs two places. The first fault gets both before the next
+// one gets any.
 func TestFirstIsServedFirst(t *testing.T) {
 	cfg := quick()
 	cfg.MaxActive, cfg.MaxPercent, cfg.MaxPerPlane, cfg.MaxPerDomain = 2, 100, 8, 8
@@ -254,15 +257,15 @@ func TestFirstIsServedFirst(t *testing.T) {
 		}
 		first := l.flying[0]
 		l.flying = l.flying[1:]
-		l.answer(first, response.Succeeded, "") // a place is free
+		l.answer(first, response.Succeeded, "") // room for one
 	}
 	if got, want := strings.Join(begun, " "), "n0-1-0/memory n0-1-0/memory n0-0-0/memory n0-0-0/memory"; got != want {
 		t.Errorf("begun in the order %s: want %s", got, want)
 	}
 }
 
-// An open breaker keeps from being proposed only what begins with more than a notification. The rest comes in as there is room,
-// and when the breaker is closed so does what it kept back.
+// TestRoomUnderBreaker: an open breaker only prevents responses that begin with more than a notification. The others
+// are admitted as there is room. When the breaker closes, the prevented ones are admitted as well.
 func TestRoomUnderBreaker(t *testing.T) {
 	cfg := quick()
 	cfg.MaxActive, cfg.BreakerNodes, cfg.BreakerPercent = 1, 4, 5

@@ -14,18 +14,18 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// target is the world that executors change, with an executor as the contract wants it: it keeps the highest token and,
-// of each key, the highest attempt, refuses what is lower, and looks first where it is told to.
+// target is the world that executors change, with an executor that follows the contract. It stores the highest token
+// and the highest attempt of each key, refuses lower ones, and checks first if Recheck is set.
 type target struct {
 	t       *rapid.T
 	token   uint64
 	attempt map[string]int
 	applied map[string]bool
-	begun   map[string]bool // that an effect was ever asked for
+	begun   map[string]bool // whether an effect was ever requested
 	flying  []response.Effect
 }
 
-// happen carries an effect out, or not, and says what the executor would say.
+// happen executes an effect, or not, and returns the executor's result.
 func (w *target) happen(f response.Effect, o response.Outcome) response.Outcome {
 	if f.Token < w.token || f.Attempt.Attempt <= w.attempt[f.Response+fmt.Sprint(f.Step)] {
 		return response.StaleToken
@@ -42,7 +42,7 @@ func (w *target) happen(f response.Effect, o response.Outcome) response.Outcome 
 		if !f.Recheck || !f.Kind.Traits().Repeatable {
 			w.t.Fatalf("%+v happens a second time", f)
 		}
-		return o // Unchanged also: it could not even look
+		return o // also Unchanged: it could not even check
 	}
 	if o == response.Succeeded || o == response.Partly {
 		w.applied[key] = true
@@ -50,9 +50,9 @@ func (w *target) happen(f response.Effect, o response.Outcome) response.Outcome 
 	return o
 }
 
-// TestSafeWhateverHappens has faults come and go, executors answer late, wrongly or never, persons interfere, and leaders
-// change at any point, and checks with every step: caps, no effect without its committed intent (lab.check), no second
-// effect for one intent, and that only what was begun is put back.
+// TestSafeWhateverHappens plays faults that come and go, executors that answer late, wrongly or never, people that
+// interfere, and leaders that change at any point. It checks with every step: the caps, no effect without its committed
+// intent (lab.check), no second effect for one intent, and that only effects that were begun are undone.
 func TestSafeWhateverHappens(t *testing.T) {
 	pols := testPolicies(t)
 	set := []*response.Policy{pols["tell"], pols["drain"], pols["reset"], pols["escalate"], pols["reset-again"]}
@@ -98,7 +98,7 @@ func TestSafeWhateverHappens(t *testing.T) {
 	}
 }
 
-// randomStep is long because it is the list of what may happen.
+// randomStep is long because it lists all possible events.
 func randomStep(t *rapid.T, l *lab, w *target) {
 	outcomes := []response.Outcome{response.Succeeded, response.Succeeded, response.Succeeded, response.Unchanged, response.Partly,
 		response.NotKnown}
@@ -113,14 +113,14 @@ func randomStep(t *rapid.T, l *lab, w *target) {
 		all := slices.SortedFunc(maps.Keys(l.faults), compareTargets)
 		f := rapid.SampledFrom(all).Draw(t, "fault")
 		l.set(l.own(f.Node, f.Component, fault.Normal))
-	case what < 60 && len(w.flying) > 0: // an effect happens, in any order, and its answer arrives or does not
+	case what < 60 && len(w.flying) > 0: // an effect happens, in any order, and its answer arrives or is lost
 		i := rapid.IntRange(0, len(w.flying)-1).Draw(t, "effect")
 		f := w.flying[i]
 		w.flying = slices.Delete(w.flying, i, i+1)
 		o := rapid.SampledFrom(outcomes).Draw(t, "outcome")
 		if f.Kind == response.PowerReset && o == response.Succeeded && rapid.Bool().Draw(t, "lies") {
 			if o = w.happen(f, response.Unchanged); o == response.Unchanged {
-				o = response.Succeeded // says its BMC
+				o = response.Succeeded // as its BMC reports
 			}
 			l.answer(f, o, "")
 			return
@@ -149,7 +149,7 @@ func randomStep(t *rapid.T, l *lab, w *target) {
 	}
 }
 
-// interfere is a person's word on some response. Of an outcome that nobody knows they say the truth.
+// interfere plays a person's request on some response. People tell the truth about unknown outcomes.
 func interfere(t *rapid.T, l *lab, w *target) {
 	all := l.e.Responses()
 	if len(all) == 0 {
@@ -161,20 +161,21 @@ func interfere(t *rapid.T, l *lab, w *target) {
 	if v == response.SettleNot {
 		key := fmt.Sprintf("%s/%d", r.ID, r.Step)
 		if slices.ContainsFunc(w.flying, func(f response.Effect) bool { return f.Response == r.ID && f.Step == r.Step }) {
-			return // it may happen yet: they wait
+			return // it may still happen: they wait
 		}
 		if w.applied[key] || r.Reason == response.ReasonUndoFailed {
 			v = response.SettleHappened
 		}
 		if r.Reason == response.ReasonUndoFailed {
-			delete(w.applied, key) // they put it back by hand first
+			delete(w.applied, key) // they undo it by hand first
 		}
 	}
 	l.ask(rapid.SampledFrom([]string{"alice", "bob"}).Draw(t, "subject"), v, r.ID)
 }
 
-// comesToRest: when all faults are gone, executors answer, and persons settle what is of unknown outcome, nothing is left: no open
-// response, nobody under response, and all that could be put back is. For a reset that only its BMC tells of nobody is needed.
+// comesToRest checks that nothing remains once all faults are gone, executors answer, and people settle unknown
+// outcomes: no open response, no node under response, and no effect that could be undone. A reset that only its BMC
+// reports needs no person.
 func comesToRest(t *rapid.T, l *lab, w *target) {
 	l.marks, l.stale = nil, false
 	l.step(response.MaintenanceChanged{})
@@ -227,8 +228,8 @@ func comesToRest(t *rapid.T, l *lab, w *target) {
 	}
 }
 
-// TestStorms: when 30, 60 or 100 % of the nodes look bad at once, truly or falsely, the breaker opens, nothing more is
-// taken from any node, and it stays so until a person closes it.
+// TestStorms: when 30, 60 or 100 % of the nodes look bad at once, truly or falsely, the breaker opens, no node
+// loses more capacity, and the breaker stays open until a person closes it.
 func TestStorms(t *testing.T) {
 	pols := testPolicies(t)
 	dims := grid.Dims{X: 8, Y: 8, Z: 8}
@@ -256,7 +257,7 @@ func TestStorms(t *testing.T) {
 							l.set(l.own(f.Node, f.Component, fault.Normal))
 						}
 					}
-					l.lead() // nor does another leader begin anything
+					l.lead() // another leader begins nothing either
 					l.until(l.now.Add(24 * time.Hour))
 					if more := l.flying[before:]; len(more) > 0 || !l.e.Breaker().Open {
 						t.Errorf("breaker %+v, and then the effects %+v", l.e.Breaker(), more)
@@ -280,8 +281,8 @@ func TestStorms(t *testing.T) {
 	}
 }
 
-// TestLeaderAtEveryStep has the leader replaced after every single step of every policy's whole life, with the effect
-// under way lost, done without an answer, or answered to nobody: nothing happens a second time.
+// TestLeaderAtEveryStep replaces the leader after every single step in the life of every policy. The running effect is
+// lost, done without an answer, or answered while there is no leader: nothing happens twice.
 func TestLeaderAtEveryStep(t *testing.T) {
 	pols := testPolicies(t)
 	faults := map[string]fault.Component{"drain": fault.ComponentMemory, "reset": fault.ComponentHost, "escalate": fault.ComponentDNP}
@@ -338,7 +339,7 @@ func TestLeaderAtEveryStep(t *testing.T) {
 	}
 }
 
-// quick are limits by which a single fault is acted on at once.
+// quick returns limits that permit an immediate response to a single fault.
 func quick() response.Config {
 	cfg := response.Default()
 	cfg.Grace, cfg.StormDelay = 0, 0

@@ -6,48 +6,48 @@ import (
 	"strings"
 )
 
-// Reason says why something was not done.
+// Reason is why an action was not taken.
 type Reason uint8
 
 // The reasons.
 const (
 	ReasonGrace          Reason = iota + 1 // the leader has just begun
 	ReasonObserveOnly                      // the policy only observes
-	ReasonUnmatched                        // the fault has changed, and the policy is not for it any more
+	ReasonUnmatched                        // the fault has changed, and the policy no longer matches
 	ReasonPolicyChanged                    // the policy was changed or withdrawn
 	ReasonBreaker                          // too much looked bad in too short a time
-	ReasonMaintenance                      // a person has the node
+	ReasonMaintenance                      // a person works on the node
 	ReasonOptOut                           // the node's label says so
-	ReasonApproval                         // a person is waited for
+	ReasonApproval                         // waits for a person's approval
 	ReasonStormDelay                       // the fault is too young: others may follow
 	ReasonEvidenceAge                      // the evidence is older than its limit
 	ReasonSingleWitness                    // too few witnesses
 	ReasonSingleDomain                     // all witnesses are in one failure domain
 	ReasonQuorum                           // the supervisors could lose their quorum
-	ReasonCooldown                         // the node has had a response shortly before
-	ReasonMaxNodes                         // as many nodes as may be are under response
+	ReasonCooldown                         // the node had a response shortly before
+	ReasonMaxNodes                         // the maximum number of nodes is under response
 	ReasonMaxPercent                       // the same, of the cluster's nodes
 	ReasonMaxPerDomain                     // the same, of a failure domain
 	ReasonMaxPerPlane                      // the same, of a plane of the torus
 	ReasonMaxPolicy                        // the same, of the policy
-	ReasonRate                             // as many steps as may be were begun lately
-	ReasonTooMany                          // as many responses as may be are open
+	ReasonRate                             // the maximum number of steps has begun recently
+	ReasonTooMany                          // the maximum number of responses is open
 	ReasonUnknownNode                      // the topology has no such node
-	ReasonNoEpoch                          // no boot epoch is known, by which the outcome could be told
-	ReasonEscalationWait                   // the step before is given time to help
-	ReasonRetryWait                        // the attempt before has just failed
-	ReasonOutcome                          // it is not known whether the step has happened
-	ReasonFaultGone                        // the fault went before anything was done
+	ReasonNoEpoch                          // no boot epoch is known that could prove the outcome
+	ReasonEscalationWait                   // the previous step is given time to help
+	ReasonRetryWait                        // the previous attempt has just failed
+	ReasonOutcome                          // the step's outcome is unknown
+	ReasonFaultGone                        // the fault ended before any action
 	ReasonDenied                           // a person has denied it
-	ReasonNotApproved                      // nobody has approved it in time
+	ReasonNotApproved                      // the approvals did not come in time
 	ReasonCancelled                        // a person has cancelled it
 	ReasonStepFailed                       // a step has failed for good
-	ReasonUndoFailed                       // a step could not be put back
+	ReasonUndoFailed                       // a step could not be undone
 	ReasonRecoveryWait                     // the fault is gone, but not for long enough
 	ReasonMatchError                       // the policy's condition cannot be evaluated
-	ReasonUnseen                           // its executor says that the step has happened, and nobody has seen the node go down
+	ReasonUnseen                           // only its executor reports the step; no observer saw the node go down
 	ReasonAlive                            // the accused still signs fresh reports
-	ReasonRestarting                       // the node restarts a half, as it announced
+	ReasonRestarting                       // the node restarts a half, as announced
 )
 
 var reasonNames = [...]string{"", "start-up grace", "observe-only", "no longer matches", "policy changed", "breaker open",
@@ -64,7 +64,7 @@ func (r Reason) String() string {
 	return reasonNames[r]
 }
 
-// Reasons returns all of them.
+// Reasons returns all reasons.
 func Reasons() []Reason {
 	out := make([]Reason, 0, len(reasonNames)-1)
 	for r := 1; r < len(reasonNames); r++ {
@@ -73,7 +73,7 @@ func Reasons() []Reason {
 	return out
 }
 
-// ParseReason is the inverse of Reason.String; "" is no reason, 0.
+// ParseReason is the inverse of Reason.String; "" is 0, no reason.
 func ParseReason(s string) (Reason, error) {
 	if i := slices.Index(reasonNames[:], s); i >= 0 {
 		return Reason(i), nil

@@ -10,7 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// State is where a response is in its life: see the package comment.
+// State is the state of a response: see the package comment.
 type State uint8
 
 // The states.
@@ -34,7 +34,7 @@ func (s State) String() string {
 	return stateNames[s]
 }
 
-// StepState is where one step of a response is.
+// StepState is the state of one step of a response.
 type StepState uint8
 
 // The states of a step.
@@ -43,9 +43,9 @@ const (
 	Acting                           // an attempt is committed and under way
 	Acted                            // done
 	StepFailed                       // all attempts have failed
-	Interrupted                      // an attempt's outcome is not known
-	Undoing                          // it is being put back
-	PutBack                          // it was put back
+	Interrupted                      // an attempt's outcome is unknown
+	Undoing                          // it is being undone
+	PutBack                          // it was undone
 )
 
 var stepStateNames = [...]string{"", "pending", "acting", "acted", "failed", "interrupted", "undoing", "put back"}
@@ -57,80 +57,80 @@ func (s StepState) String() string {
 	return stepStateNames[s]
 }
 
-// Record is what is committed: a *Response or a *Breaker. The newest of a key counts.
+// Record is a committed record: a *Response or a *Breaker. The newest with a key counts.
 type Record interface {
-	// Key is unique among records, and stays the same for ever.
+	// Key is unique among records and never changes.
 	Key() string
 }
 
-// Response is one response, as it is committed. It holds all that another leader needs: the steps are those of the
-// policy as it was when the response was proposed.
+// Response is one response, as committed. It holds everything that another leader needs. The steps are those of the
+// policy at the time of the proposal.
 type Response struct {
-	ID     string // unique for ever: made of the token under which it was proposed and a number
+	ID     string // unique for ever: the token under which it was proposed, and a number
 	Policy string
 	Digest string // of the policy
 	Mode   Mode
 	Target Target
-	// What was proposed for, for people.
+	// The fault that led to the proposal, for people.
 	FaultState fault.State
 	FaultCause fault.Cause
 	FaultSince time.Time
 
 	State  State
-	Reason Reason // why it waits, has failed or has expired; 0 else
+	Reason Reason // why it waits, has failed or has expired; otherwise 0
 	Detail string // for people
 
 	Guards    Guards
 	Undo      Undo
 	Steps     []StepRecord
-	Step      int // index of the step that is next or under way; len(Steps): all are passed
+	Step      int // index of the next or running step; len(Steps): all are passed
 	Undoing   bool
-	Cancelled bool // a person wants it ended and put back
+	Cancelled bool // a person wants it ended and undone
 	Approvals []Approval
 
 	Proposed time.Time
-	Asked    time.Time // since when approvals are waited for; zero: they are not
+	Asked    time.Time // since when it waits for approvals; zero: it does not
 	Gone     time.Time // since when the fault is gone; zero: it stands
-	Closed   time.Time // nothing more is to come; zero: it is open
+	Closed   time.Time // when it ended; zero: it is open
 	Token    uint64    // under which it was written
-	Version  uint64    // grows by one with every record of this response
+	Version  uint64    // increases by one with every record of this response
 }
 
 // Key implements Record.
 func (r *Response) Key() string { return "response/" + r.ID }
 
-// StepRecord is a step and what became of it.
+// StepRecord is a step and its progress.
 type StepRecord struct {
 	Step
 	State   StepState
-	Attempt int // of acting and of undoing together, from 1: no two attempts have the same number
-	// Failures of the present direction; what was interrupted by a change of leaders is no failure.
+	Attempt int // counts attempts at acting and at undoing together, from 1: no two attempts have the same number
+	// Failures in the current direction; an interruption by a change of leader is no failure.
 	Failures int
-	First    time.Time // when the first attempt began; zero: none did
+	First    time.Time // when the first attempt began; zero: there was none
 	Started  time.Time // of the newest attempt
-	Ended    time.Time // of the newest attempt; zero: not known
-	// Changed: something on the target is other than it was, or may be. Only then is it undone.
+	Ended    time.Time // of the newest attempt; zero: unknown
+	// Changed: the target has changed, or may have. Only then is the step undone.
 	Changed bool
-	// Again: so it was before the newest attempt, which looks first. That this one has changed nothing then says nothing of those
-	// before: it may not even have reached its target.
+	// Again: value of Changed before the newest attempt, which checks first. If this attempt has changed nothing, that
+	// does not cover the earlier ones: it may not even have reached its target.
 	Again bool
-	// Reported: the executor says that the newest attempt has succeeded, and that is not relied on: the step is Interrupted until
-	// the node was seen to go down, and StepFailed when it was not within sightTime of Ended.
+	// Reported: the executor reports success of the newest attempt, but that is not sufficient. The step is Interrupted
+	// until the node was seen to go down, and StepFailed if it was not within sightTime of Ended.
 	Reported bool
-	Up       bool        // the node as a whole was neither FAILED nor UNKNOWN when the newest attempt began: that it is FAILED since says something
+	Up       bool        // the node was up at the newest attempt: only then does a later FAILED prove anything
 	Epoch    fault.Epoch // of the node's host when the newest attempt began
 	Detail   string
 }
 
-// bootTime is what a machine that was reset is given at least until its host half has begun anew: what follows must not meet it
-// in the middle of its boot.
+// bootTime is the minimum time that a reset machine gets to restart its host half: the next step must not interrupt the
+// boot.
 const bootTime = 15 * time.Minute
 
-// sightTime is for how long a step that is Reported may go unseen: as long as a machine may take to boot, or what the fault is
-// given to go away after it, or the time of an attempt, where that is longer.
+// sightTime is how long a step that is Reported may stay unseen: the longest of the boot time, the wait after the step,
+// and the timeout of an attempt.
 func (s *StepRecord) sightTime() time.Duration { return max(s.Timeout, s.Wait, bootTime) }
 
-// named is a text about the step, with its name.
+// named returns a text about the step, with its name.
 func (s *StepRecord) named(detail string) string {
 	if detail == "" {
 		return s.Name
@@ -138,13 +138,13 @@ func (s *StepRecord) named(detail string) string {
 	return s.Name + ": " + detail
 }
 
-// Approval is a person's word.
+// Approval is a person's approval.
 type Approval struct {
 	Subject string
 	At      time.Time
 }
 
-// Clone returns a deep copy, but for the parameters, which nobody changes.
+// Clone returns a deep copy that shares only the parameters, which are immutable.
 func (r *Response) Clone() *Response {
 	c := *r
 	c.Steps = slices.Clone(r.Steps)
@@ -152,22 +152,22 @@ func (r *Response) Clone() *Response {
 	return &c
 }
 
-// begun says whether an attempt of any step was ever made.
+// begun reports whether an attempt of any step was ever made.
 func (r *Response) begun() bool {
 	return slices.ContainsFunc(r.Steps, func(s StepRecord) bool { return s.Attempt > 0 })
 }
 
-// acted says whether an attempt of a step that is more than a notification was ever made.
+// acted reports whether an attempt of a step that is more than a notification was ever made.
 func (r *Response) acted() bool {
 	return slices.ContainsFunc(r.Steps, func(s StepRecord) bool { return s.Attempt > 0 && s.Kind.Traits().Class > Notify })
 }
 
-// destroys says whether a step of it may end work.
+// destroys reports whether one of its steps may end work.
 func (r *Response) destroys() bool {
 	return slices.ContainsFunc(r.Steps, func(s StepRecord) bool { return s.Kind.Traits().Class == Destroy })
 }
 
-// toUndo returns the index of the step that is to be put back next, the latest first; -1: there is nothing to put back.
+// toUndo returns the index of the next step to undo, the latest first; -1: there is none.
 func (r *Response) toUndo() int {
 	for i := len(r.Steps) - 1; i >= 0; i-- {
 		if s := &r.Steps[i]; s.Changed && s.Kind.Traits().Undoable {
@@ -177,7 +177,7 @@ func (r *Response) toUndo() int {
 	return -1
 }
 
-// rests says whether it has come to rest: it is left alone until the fault goes or a person asks for something.
+// rests reports whether it is at rest: the engine leaves it alone until the fault ends or a person makes a request.
 func (r *Response) rests() bool {
 	switch r.State {
 	case Done, Failed, Undone, Expired:
@@ -189,40 +189,40 @@ func (r *Response) rests() bool {
 	}
 }
 
-// undoFailed says whether it waits for a person because a step could not be put back.
+// undoFailed reports whether it waits for a person because a step could not be undone.
 func (r *Response) undoFailed() bool { return r.State == Failed && r.Undoing }
 
-// holds says whether the node counts as one under response: something has been done to it that takes it, or a part of
-// it, from use, and has not been put back.
+// holds reports whether the node counts as under response: a step took all or part of it out of use and has not been
+// undone.
 func (r *Response) holds() bool {
 	return r.Closed.IsZero() && slices.ContainsFunc(r.Steps, func(s StepRecord) bool {
 		return s.Changed && s.Kind.Traits().Class >= Reduce
 	})
 }
 
-// Breaker is the circuit breaker, as it is committed.
+// Breaker is the circuit breaker, as committed.
 type Breaker struct {
 	Open     bool
 	At       time.Time // of the last change
 	Detail   string    // why it opened
-	ClosedBy string    // the subject that closed it last
+	ClosedBy string    // the last subject that closed it
 	Token    uint64
 }
 
 // Key implements Record.
 func (*Breaker) Key() string { return "breaker" }
 
-// Act is what a decision says.
+// Act is the content of a decision.
 type Act uint8
 
 // The acts.
 const (
 	Proposes Act = iota + 1
-	Refuses      // not to act: Reason says why
+	Refuses      // does not act: Reason says why
 	Approves
 	Denies
 	Starts
-	Ends // of an attempt: done
+	Ends // an attempt succeeded
 	Fails
 	StartsUndo
 	EndsUndo
@@ -233,7 +233,7 @@ const (
 	Settles
 	Opens // the breaker
 	ClosesBreaker
-	Observes // what an observe-only policy would have done
+	Observes // an observe-only policy would have acted
 )
 
 var actNames = [...]string{"", "proposed", "refused", "approved", "denied", "started", "done", "failed", "undo started", "undone",
@@ -255,11 +255,11 @@ func ParseAct(s string) (Act, error) {
 	return 0, fmt.Errorf("act: given %.40q: want one of %s", s, strings.Join(actNames[1:], ", "))
 }
 
-// Decision is a line of the audit: what was decided, and why. It is written, never read back by the engine.
+// Decision is a line of the audit: a decision and its reason. The engine writes decisions and never reads them back.
 type Decision struct {
 	At       time.Time
 	Act      Act
-	Response string // id; empty where there is none
+	Response string // id; empty if there is none
 	Policy   string
 	Target   Target
 	Step     string // name
@@ -270,13 +270,13 @@ type Decision struct {
 	Detail   string
 }
 
-// loaded are committed records, taken apart.
+// loaded holds committed records by type.
 type loaded struct {
 	breaker   Breaker
 	responses []*Response // by id
 }
 
-// sortRecords takes records apart, and refuses what no engine has written.
+// sortRecords separates records by type, and refuses records that no engine has written.
 func sortRecords(records []Record) (loaded, error) {
 	var l loaded
 	seen := map[string]*Response{}
@@ -301,7 +301,7 @@ func sortRecords(records []Record) (loaded, error) {
 	return l, nil
 }
 
-// check refuses a record that no engine has written: what is not understood is not acted on.
+// check refuses a record that no engine has written: the engine does not act on a record that it does not understand.
 func (r *Response) check() error {
 	bad := func(field string, given any, want string) error {
 		return fmt.Errorf("response %q: %s: given %v: want %s", r.ID, field, given, want)

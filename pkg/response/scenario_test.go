@@ -20,18 +20,18 @@ import (
 //	policies NAME...                  of testdata/policies.yaml
 //	at TIME                           time passes, with a tick whenever the engine wants one
 //	fault NODE COMPONENT STATE [by=WITNESS,...] [single] [alive=AGO] [restarting=FOR] [accused-by=NODE]
-//	                               by the node itself, if nobody else is named; the accused last signed something AGO before
+//	                               by the node itself, unless a witness is named; the accused last signed something AGO before
 //	ok NODE COMPONENT                 the fault is gone
 //	group ID KIND NODE...             a group fault; without nodes it is gone
-//	evidence fresh|stale              whether newer evidence can be had
+//	evidence fresh|stale              whether newer evidence is available
 //	land done|unchanged|partly|unknown [DETAIL]   what all effects under way come to
 //	lose                              the effects under way are never heard of again
 //	ask SUBJECT VERB [RESPONSE]
 //	leader                            another replica leads
 //	mark [NODE...]                    the nodes in maintenance
 //	label NODE KEY=VALUE
-//	unread NAME...                    policies in force that this leader cannot read; the others are gone on with
-//	supervisors NODE...               where they run; a '-' before: it is dead; '?': nobody knows where
+//	unread NAME...                    policies in force that this leader cannot read; the others remain in force
+//	supervisors NODE...               where they run; a '-' before: it is dead; '?': its place is unknown
 //	boot NODE EPOCH
 //	show                              the open responses
 func TestScenarios(t *testing.T) {
@@ -54,7 +54,7 @@ func (p *player) do(args []string) ([]string, error) {
 	return p.out, err
 }
 
-// command is long because it is the list of all commands.
+// command is long because it lists all commands.
 func (p *player) command(cmd string, args []string) error {
 	l := p.l
 	switch cmd {

@@ -2,21 +2,21 @@ package response
 
 import "fmt"
 
-// wantsUndo says whether what was done is to be put back now: the fault has been gone for long enough, or a person has
+// wantsUndo reports whether to undo the response now: the fault has been gone for long enough, or a person has
 // cancelled.
 func (e *Engine) wantsUndo(r *Response) bool {
 	switch {
 	case r.State == Undone:
 		return false
-	case r.Cancelled && r.State != Expired: // it is to be ended, though there may be nothing to put back
+	case r.Cancelled && r.State != Expired: // it must end, though there may be nothing to undo
 		return true
 	default:
 		return r.Undo.OnRecovery && r.toUndo() >= 0 && !r.Gone.IsZero() && !e.now.Before(r.Gone.Add(r.Undo.After))
 	}
 }
 
-// undo puts back what was done, the latest first, one step after the other. Only what was changed, or may have been,
-// is put back.
+// undo undoes the steps, the latest first, one after the other. It undoes only steps that changed something, or may
+// have.
 func (e *Engine) undo(r *Response) bool {
 	if r.undoFailed() {
 		return false // it waits for a person
@@ -36,14 +36,15 @@ func (e *Engine) undo(r *Response) bool {
 			r.Steps[k].Failures = 0
 		}
 	}
-	again := s.State != Acted // it may not have happened, or may be put back already
+	again := s.State != Acted // it may not have happened, or may already be undone
 	r.Undoing, r.Step, s.State = true, i, Undoing
 	e.attempt(r, i, again)
 	e.sayOf(r, StartsUndo, 0, "")
 	return false
 }
 
-// undoGate is what keeps a step from being put back. A person's word is above the breaker and maintenance.
+// undoGate returns the reason why a step cannot be undone now. A person's request overrides the breaker and
+// maintenance.
 func (e *Engine) undoGate(r *Response, s *StepRecord) block {
 	switch {
 	case e.inGrace():
@@ -62,7 +63,7 @@ func (e *Engine) undoGate(r *Response, s *StepRecord) block {
 	return block{}
 }
 
-// undoEnded is the end of an attempt at putting a step back. All kinds that can be put back can be looked at.
+// undoEnded ends an attempt at undoing a step. All undoable kinds are repeatable.
 func (e *Engine) undoEnded(r *Response, o Outcome, detail string) {
 	s := &r.Steps[r.Step]
 	if o == Succeeded {
@@ -80,8 +81,8 @@ func (e *Engine) undoEnded(r *Response, o Outcome, detail string) {
 	e.becomeFailed(r, ReasonUndoFailed, s.named(detail))
 }
 
-// becomeUndone is the end of a response of which everything was put back that could be. One that a person has
-// cancelled stays open while its fault stands, so that it is not proposed again.
+// becomeUndone ends a response after all undoable steps were undone. A response that a person has cancelled stays open
+// while its fault stands, so that it is not proposed again.
 func (e *Engine) becomeUndone(r *Response) {
 	if !r.begun() {
 		e.becomeExpired(r, ReasonCancelled, r.Detail)

@@ -9,13 +9,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// world is the fault map, as far as it is not NORMAL, and how often what happened.
+// world is the part of the fault map that is not NORMAL, with the recurrences.
 type world struct {
 	faults map[Target]Fault
 	// gathered holds the time of each fault's last evidence.
 	gathered map[Target]time.Time
 	groups   map[string]Group
-	of       map[fault.NodeID][]string // ids of the groups of a node
+	of       map[fault.NodeID][]string // ids of a node's groups
 	begun    map[Target][]time.Time    // when faults began, the oldest first
 }
 
@@ -24,18 +24,18 @@ func newWorld() world {
 		of: map[fault.NodeID][]string{}, begun: map[Target][]time.Time{}}
 }
 
-// maxBegun bounds how many beginnings of faults of one component are remembered.
+// maxBegun limits the remembered beginnings of faults of one component.
 const maxBegun = 64
 
-// bad says whether a state is one that policies are for.
+// bad reports whether policies apply to a state.
 func bad(s fault.State) bool { return s == fault.Sick || s == fault.Failed || s == fault.Unknown }
 
-// faultChanged takes a change in. A component that nothing is known of counts as NORMAL before.
+// faultChanged processes a change. A component without a known state counts as NORMAL before.
 func (e *Engine) faultChanged(ev FaultChanged) {
 	f := ev.Fault
 	t := f.Target()
 	if !f.Component.Valid() || !f.State.Valid() || f.Node == "" {
-		return // nothing that the map could say
+		return // the map cannot contain that
 	}
 	was, stood := e.world.faults[t]
 	if f.State == fault.Normal {
@@ -52,7 +52,7 @@ func (e *Engine) faultChanged(ev FaultChanged) {
 		}
 	}
 	if was.State != f.State {
-		delete(e.look, t) // what was answered was of another state
+		delete(e.look, t) // the answer concerned another state
 	}
 	if f.Component == fault.ComponentNode {
 		before := fault.Normal
@@ -60,7 +60,7 @@ func (e *Engine) faultChanged(ev FaultChanged) {
 			before = was.State
 		}
 		e.turn(f, before, ev.Stood)
-		for _, r := range e.ofNode(f.Node) { // one may wait for that
+		for _, r := range e.ofNode(f.Node) { // a response may wait for that
 			if e.unsettled(r) {
 				e.touched[r.ID] = true
 			}
@@ -69,7 +69,7 @@ func (e *Engine) faultChanged(ev FaultChanged) {
 	e.dirty[t] = true
 }
 
-// remember notes that a fault began.
+// remember records the beginning of a fault.
 func (w *world) remember(t Target, at time.Time, within time.Duration) {
 	all := w.begun[t]
 	if n := len(all); n > 0 && !at.After(all[n-1]) {
@@ -82,7 +82,7 @@ func (w *world) remember(t Target, at time.Time, within time.Duration) {
 	w.begun[t] = all
 }
 
-// recurrence is how often the component had a fault within the window, the present one included.
+// recurrence returns the number of the component's faults within the window, including the present one.
 func (w *world) recurrence(t Target, now time.Time, within time.Duration) int {
 	n := 0
 	for _, at := range w.begun[t] {
@@ -93,7 +93,7 @@ func (w *world) recurrence(t Target, now time.Time, within time.Duration) int {
 	return max(1, n)
 }
 
-// groupChanged takes a change of a group fault in. Conditions may look at the groups of a node, so its members are
+// groupChanged processes a change of a group fault. Conditions may depend on the groups of a node, so its members are
 // looked at again.
 func (e *Engine) groupChanged(g Group) {
 	was, stood := e.world.groups[g.ID]
@@ -130,7 +130,7 @@ func (e *Engine) groupChanged(g Group) {
 	e.dirty[Target{Group: g.ID}] = true
 }
 
-// seen takes newer evidence in. That of a state that is not there any more says nothing.
+// seen processes newer evidence. Evidence for a fault that is gone is ignored.
 func (e *Engine) seen(ev Seen) {
 	if l, asked := e.look[ev.Target]; asked {
 		l.answered = true
@@ -157,7 +157,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// booted takes a boot epoch in. One that is not newer is an old word.
+// booted processes a boot epoch. An epoch that is not newer is out of date.
 func (e *Engine) booted(ev Booted) {
 	if ev.Epoch <= e.epochs[ev.Node] {
 		return
@@ -168,7 +168,7 @@ func (e *Engine) booted(ev Booted) {
 	}
 }
 
-// subject is a fault as conditions see it; false: there is none.
+// subject returns a fault as conditions see it; false if there is none.
 func (e *Engine) subject(t Target) (Subject, bool) {
 	s := Subject{Recurrence: e.world.recurrence(t, e.now, e.cfg.RecurrenceWindow)}
 	if t.Group != "" {
@@ -193,7 +193,7 @@ func (e *Engine) subject(t Target) (Subject, bool) {
 	return s, true
 }
 
-// state is that of the subject.
+// state returns the subject's component and state.
 func (s *Subject) state() (fault.Component, fault.State) {
 	if s.Group != nil {
 		return 0, s.Group.State
@@ -201,7 +201,7 @@ func (s *Subject) state() (fault.Component, fault.State) {
 	return s.Fault.Component, s.Fault.State
 }
 
-// began is when its state began.
+// began returns when the subject's state began.
 func (s *Subject) began() time.Time {
 	if s.Group != nil {
 		return s.Group.Since
@@ -209,7 +209,7 @@ func (s *Subject) began() time.Time {
 	return s.Fault.Since
 }
 
-// policiesChanged takes a set of policies in.
+// policiesChanged installs a set of policies.
 func (e *Engine) policiesChanged(ev PoliciesChanged) {
 	e.policies = slices.Clone(ev.Policies)
 	e.unread = map[string]bool{}
@@ -253,7 +253,7 @@ func (e *Engine) lookAtAll() {
 	}
 }
 
-// lookAt evaluates the policies that may be for a fault, proposes, and touches the responses that there are for it.
+// lookAt evaluates the policies that may match a fault, proposes responses, and touches the fault's existing responses.
 func (e *Engine) lookAt(t Target) {
 	for _, r := range e.of[t] {
 		e.touched[r.ID] = true
@@ -310,7 +310,7 @@ func (e *Engine) lookAt(t Target) {
 	}
 }
 
-// refuse records that a policy is not followed, once for each reason.
+// refuse records that a policy is not followed, once per reason.
 func (e *Engine) refuse(p *Policy, t Target, reason Reason, detail string) {
 	key := saidKey{p.Name, t}
 	if e.said[key] == reason {
@@ -320,8 +320,8 @@ func (e *Engine) refuse(p *Policy, t Target, reason Reason, detail string) {
 	e.say(Decision{Act: Refuses, Policy: p.Name, Target: t, Reason: reason, Detail: detail})
 }
 
-// candidate proposes a response to a fault that a policy is for. If there is no room for it, or the breaker is open, it says in
-// which line it waits.
+// candidate proposes a response to a fault that a policy matches. If there is no room, or the breaker is open, it
+// returns the line in which the fault waits.
 func (e *Engine) candidate(p *Policy, t Target, s *Subject) (line pool, ok bool) {
 	k := p.pool()
 	switch {
@@ -351,12 +351,12 @@ func (e *Engine) openFor(policy string, t Target) *Response {
 	return nil
 }
 
-// turns are the nodes that went bad lately, each counted once. Every replica counts, whoever leads, by its own clock: a storm
-// goes on when the leader is another, whose clock may be an hour off.
+// turns are the nodes that went bad recently, each counted once. Every replica counts by its own clock, whether it
+// leads or not: a storm continues across a change of leader, and the new leader's clock may be an hour off.
 type turns struct {
 	queue []turned
-	last  map[fault.NodeID]time.Time // of the nodes in the queue: the newest
-	heard map[fault.NodeID]bool      // that are bad now, and this replica heard them become so
+	last  map[fault.NodeID]time.Time // by node: its newest entry in the queue
+	heard map[fault.NodeID]bool      // nodes that are bad now, and that this replica saw go bad
 }
 
 type turned struct {
@@ -373,7 +373,7 @@ func (t *turns) add(node fault.NodeID, at time.Time) {
 	t.last[node] = at
 }
 
-// drop forgets what is from before a time.
+// drop forgets entries from before a time.
 func (t *turns) drop(before time.Time) {
 	for len(t.queue) > 0 && !t.queue[0].at.After(before) {
 		if old := t.queue[0]; t.last[old.node].Equal(old.at) {
@@ -383,18 +383,18 @@ func (t *turns) drop(before time.Time) {
 	}
 }
 
-// sort puts what was added in any order in that of time; of a node the newest counts.
+// sort sorts entries that were added in any order by time; for each node the newest counts.
 func (t *turns) sort() {
 	slices.SortFunc(t.queue, func(a, b turned) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.node, b.node)) })
 }
 
-// forgive counts anew from now on.
+// forgive restarts the count.
 func (t *turns) forgive() { t.queue, t.last = nil, map[fault.NodeID]time.Time{} }
 
-// window counts what has begun lately.
+// window holds the times of recent beginnings.
 type window []time.Time
 
-// room says whether one more may begin now; if not, when.
+// room reports whether one more may begin now, and otherwise when.
 func (w *window) room(now time.Time, limit int, within time.Duration) (ok bool, at time.Time) {
 	for len(*w) > 0 && now.Sub((*w)[0]) >= within {
 		*w = (*w)[1:]
@@ -405,7 +405,7 @@ func (w *window) room(now time.Time, limit int, within time.Duration) (ok bool, 
 	return false, (*w)[len(*w)-limit].Add(within)
 }
 
-// Evidence returns what the fault of a target rests on; false: there is none.
+// Evidence returns the evidence for the fault of a target; false if there is none.
 func (e *Engine) Evidence(t Target) (Evidence, bool) {
 	_, fault := e.world.faults[t]
 	_, group := e.world.groups[t.Group]

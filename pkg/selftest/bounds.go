@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// window is over how many last probes of a module losses are judged.
+// window is the number of a module's last probes over which losses are judged.
 const window = 32
 
-// rare is how probable it may be that a window of a healthy way is called faulty.
+// rare is the accepted probability that a window of a healthy path counts as faulty.
 const rare = 1e-9
 
-// LossBound is the least number of lost probes out of n that a way which loses the share p, each probe by
-// itself, shows with a probability below one in a thousand million. It is at least 2: one lost probe says
-// nothing. With n or more to lose there is no such number below n+1: then it is n+1, and nothing is judged.
+// LossBound returns the least number of lost probes out of n that a path which loses the share p, each probe
+// independently, shows with a probability below one in a thousand million. It is at least 2: one lost probe proves
+// nothing. If no number up to n qualifies, it is n+1, and losses are not judged.
 func LossBound(n int, p float64) int {
 	if p <= 0 {
 		return 2
@@ -33,20 +33,20 @@ func binomial(n, k int, p float64) float64 {
 	return math.Exp(lg(n) - lg(k) - lg(n-k) + float64(k)*math.Log(p) + float64(n-k)*math.Log1p(-p))
 }
 
-// Limit is the latency above which a probe is late, for a module that usually takes mean, with deviation
-// dev, and where nothing below floor is late.
+// Limit returns the latency above which a probe is late, for a module with the usual mean and deviation dev. Nothing
+// below floor is late.
 func Limit(mean, dev, floor time.Duration) time.Duration {
 	return max(floor, 2*mean, mean+8*dev)
 }
 
-// baseline is what a module has learned of one size: smoothed mean and deviation, as TCP has them of its
-// round trips (RFC 6298).
+// baseline holds a module's usual latency for one size: smoothed mean and deviation, as in TCP's round trips (RFC
+// 6298).
 type baseline struct {
 	mean, dev time.Duration
-	n         uint32 // probes learned from
+	n         uint32 // number of learned probes
 }
 
-// learnFirst is how many probes are learned from before one is judged.
+// learnFirst is the number of probes to learn from before the first judgement.
 const learnFirst = 5
 
 func (b *baseline) learn(d time.Duration) {
@@ -62,7 +62,7 @@ func (b *baseline) learn(d time.Duration) {
 	b.mean += off / 8
 }
 
-// limit returns Limit; 0 while too little is known.
+// limit returns Limit; 0 while too few probes are learned.
 func (b *baseline) limit(floor time.Duration) time.Duration {
 	if b.n < learnFirst {
 		return 0

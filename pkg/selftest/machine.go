@@ -6,65 +6,65 @@ import (
 	"time"
 )
 
-// How tests are judged.
+// Parameters of the judgement.
 const (
 	// LateTests is how many tests in a row must be late in one size: one slow probe is a busy machine.
 	LateTests = 6
 	// ClearTests is how many clean tests in a row clear a failed module.
 	ClearTests = 2
-	// regainProbes is after how many probes a lossy way that was called faulty may be called good.
+	// regainProbes is the number of probes after which a lossy path that was judged faulty may become good.
 	regainProbes = 12
-	// foreignDoubles is what share of probes a network that is not ours may double.
+	// foreignDoubles is the share of probes that a foreign network may double.
 	foreignDoubles = 0.05
-	// ownLate is how late a tick may come until the half doubts itself.
+	// ownLate is the lateness of a tick at which the half doubts itself.
 	ownLate = 20 * time.Millisecond
-	// RelearnAfter is how long a module may be late, and nothing worse, until that is the usual: a way that
-	// has become a longer one.
+	// RelearnAfter is how long a module may be late, without other faults, until the latency counts as usual: the path
+	// has become longer.
 	RelearnAfter = 5 * time.Minute
-	// ProvingPatience is how long after a restart a module that cannot be tested keeps the half unproven.
+	// ProvingPatience is how long after a restart an untestable module keeps the half unproven.
 	ProvingPatience = 5 * time.Second
-	// maxBackoff is how rarely a module is tested whose other end has never answered.
+	// maxBackoff is the longest interval between tests of a module whose other end has never answered.
 	maxBackoff = time.Minute
-	// saveEvery is how often what was learned goes into the copy.
+	// saveEvery is the interval at which the learned values go into the copy.
 	saveEvery = time.Minute
 )
 
-// Event is what happens to the tests of a half.
+// Event is an input of a half's tests.
 type Event interface{ selftestEvent() }
 
-// Tick says that time has passed. The owner gives it at least every Config.Tick: later, and the machine
+// Tick reports that time has passed. The owner sends it at least every Config.Tick. If it comes later, the machine
 // doubts itself and not the modules.
 type Tick struct{}
 
-// Begin begins the tests that Use called for.
+// Begin starts the tests that Use requested.
 type Begin struct{}
 
-// Returned is a probe that came out of a module at its end.
+// Returned is a probe that arrived at the far end of a module.
 type Returned struct {
 	Module Module
-	Data   []byte        // not kept
-	Took   time.Duration // as whoever carried it has measured; 0: since it was given out
+	Data   []byte        // the machine does not keep it
+	Took   time.Duration // measured by the carrier; 0: since it was sent
 }
 
-// Refused is a probe that the module's own code did not accept at its end: it came altered.
+// Refused is a probe that the module's own code rejected at its end: it was altered.
 type Refused struct {
 	Module Module
 	ID     uint64
 	Why    string
 }
 
-// Void is a probe that could not be sent for a reason that speaks against nothing of ours: there is no
-// session, or nobody at the other end.
+// Void is a probe that could not be sent for a reason that is no fault of ours: there is no session, or no process at
+// the other end.
 type Void struct {
 	Module Module
 	ID     uint64
 }
 
-// Excused says that the way of a module is known to be broken: what is under way there counts for nothing.
+// Excused reports that a module's path is known to be broken: its probes in flight do not count.
 type Excused struct{ Module Module }
 
-// Renewed says that the other end of a module began anew, and may be of another version: whether it answers
-// is not known any more.
+// Renewed reports that the other end of a module restarted, possibly with another version: whether it answers is
+// unknown again.
 type Renewed struct{ Module Module }
 
 func (Tick) selftestEvent()     {}
@@ -75,7 +75,7 @@ func (Void) selftestEvent()     {}
 func (Excused) selftestEvent()  {}
 func (Renewed) selftestEvent()  {}
 
-// Probe is a message to give to a module now, in this order. Its Data is the shell's.
+// Probe is a message for a module, to be sent now and in this order. Its Data is the shell's.
 type Probe struct {
 	Module Module
 	ID     uint64
@@ -85,12 +85,12 @@ type Probe struct {
 // Output is what follows from a step. Its slices are the caller's.
 type Output struct {
 	Probes  []Probe
-	Changed []Result // modules whose State, Fault or Proving is another
+	Changed []Result // modules with a new State, Fault or Proving
 	Save    bool     // Snapshot goes into the copy
 }
 
-// Machine holds the tests of one half. One goroutine owns it. Its memory is bounded by the modules. A nil Machine is that of a
-// half that tests nothing: it takes every event, wants nothing and has nothing to say.
+// Machine holds the tests of one half. One goroutine owns it. Its memory is bounded by the modules. A nil Machine
+// belongs to a half without tests: it accepts every event and returns nothing.
 type Machine struct {
 	cfg      Config
 	modules  []*module
@@ -101,8 +101,8 @@ type Machine struct {
 	out      Output
 }
 
-// New returns a machine in which nothing is in use yet but what always is. The configuration must have
-// passed Validate.
+// New returns a machine in which only modules that are always used are in use. The configuration must have passed
+// Validate.
 func New(cfg Config, now time.Time) *Machine {
 	if err := cfg.Validate(); err != nil {
 		panic("selftest: New with a configuration that was not validated: " + err.Error())
@@ -119,8 +119,8 @@ func New(cfg Config, now time.Time) *Machine {
 	return m
 }
 
-// Use notes that a module is used, before the message goes. It says whether a test is to go before the
-// message: then Step with Begin, give the probes to their modules, and go on. It costs no allocation.
+// Use records the use of a module, before the message goes. It reports whether a test must precede the message: then
+// call Step with Begin, send the probes, and continue. It allocates nothing.
 func (m *Machine) Use(now time.Time, id Module) (test bool) {
 	u := m.find(id)
 	if u == nil {
@@ -134,7 +134,7 @@ func (m *Machine) Use(now time.Time, id Module) (test bool) {
 	return !now.Before(u.testAt)
 }
 
-// later returns at, if that holds, else now.
+// later returns at if holds is true, otherwise now.
 func later(at, now time.Time, holds bool) time.Time {
 	if holds && at.After(now) {
 		return at
@@ -142,7 +142,7 @@ func later(at, now time.Time, holds bool) time.Time {
 	return now
 }
 
-// Step takes one event at one time. Time must not run backwards.
+// Step processes one event. Time must not run backwards.
 func (m *Machine) Step(now time.Time, ev Event) Output {
 	if m == nil {
 		return Output{}
@@ -188,8 +188,7 @@ func (m *Machine) find(id Module) *module {
 	return nil
 }
 
-// tick does what is due. A tick that comes late finds probes that may lie unread before us: they count for
-// nothing (faults.md 2).
+// tick handles everything that is due. At a late tick, probes may be waiting unread, so they do not count.
 func (m *Machine) tick(now time.Time, late bool) {
 	m.lastTick = now
 	for _, u := range m.modules {
@@ -207,7 +206,7 @@ func (m *Machine) tick(now time.Time, late bool) {
 	}
 }
 
-// begin begins tests that are due, a few at a time so that the real traffic never waits for many.
+// begin starts tests that are due, a few at a time so that the real traffic never waits for many.
 func (m *Machine) begin(now time.Time, most int) {
 	for _, u := range m.modules {
 		if most <= 0 && !u.proving {
@@ -219,7 +218,7 @@ func (m *Machine) begin(now time.Time, most int) {
 		most--
 		for i, size := range u.cfg.Sizes {
 			m.next++
-			id := scramble(m.next) // numbers of which no two are near one another
+			id := scramble(m.next) // numbers that are never close to one another
 			u.flights = append(u.flights, flight{id: id, slot: i, sent: now})
 			m.out.Probes = append(m.out.Probes, Probe{u.cfg.Module, id, fill(make([]byte, 0, size), id, size)})
 		}
@@ -228,8 +227,7 @@ func (m *Machine) begin(now time.Time, most int) {
 	}
 }
 
-// after lets something happen to a module, ends its test if that was the last probe, and tells what has
-// changed.
+// after applies an event to a module, ends its test after the last probe, and publishes the changes.
 func (m *Machine) after(now time.Time, u *module, do func()) {
 	state, flt, proving, answered := u.state, u.fault, u.proving, u.answered
 	do()
@@ -247,7 +245,7 @@ func (m *Machine) after(now time.Time, u *module, do func()) {
 	}
 }
 
-// all returns the modules; none of a nil Machine.
+// all returns the modules; none for a nil Machine.
 func (m *Machine) all() []*module {
 	if m == nil {
 		return nil
@@ -255,7 +253,7 @@ func (m *Machine) all() []*module {
 	return m.modules
 }
 
-// Results returns what the tests say of each module, in the configured order.
+// Results returns the test result of each module, in the configured order.
 func (m *Machine) Results(now time.Time) []Result {
 	out := make([]Result, 0, len(m.all()))
 	for _, u := range m.all() {
@@ -264,13 +262,13 @@ func (m *Machine) Results(now time.Time) []Result {
 	return out
 }
 
-// Answered says whether something has ever come back in a module whose other end is not known to have begun anew.
+// Answered reports whether any probe has ever come back in a module whose other end is not known to have restarted.
 func (m *Machine) Answered(id Module) bool {
 	u := m.find(id)
 	return u != nil && u.answered
 }
 
-// Proving says whether modules that were in use before the restart still have to pass.
+// Proving reports whether modules that were in use before the restart still have to pass.
 func (m *Machine) Proving() bool {
 	for _, u := range m.all() {
 		if u.proving {
@@ -280,7 +278,7 @@ func (m *Machine) Proving() bool {
 	return false
 }
 
-// Failed names the failed modules with what is wrong with them; empty: none.
+// Failed returns the failed modules with their faults; empty: none.
 func (m *Machine) Failed() []Result {
 	var out []Result
 	for _, u := range m.all() {
@@ -295,7 +293,7 @@ func words(f Fault, format string, args ...any) string {
 	return f.String() + ": " + fmt.Sprintf(format, args...)
 }
 
-// lossWindow are the fates of the last probes: the lowest bit is the newest, and set for a lost one.
+// lossWindow holds the outcomes of the last probes: the lowest bit is the newest, and set for a lost one.
 type lossWindow struct {
 	bits uint32
 	n    int
@@ -311,5 +309,5 @@ func (w *lossWindow) add(lost bool) {
 
 func (w *lossWindow) lost() int { return bits.OnesCount32(w.bits) }
 
-// found takes one lost probe back: the newest.
+// found cancels the newest loss.
 func (w *lossWindow) found() { w.bits &= w.bits - 1 }

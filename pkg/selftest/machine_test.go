@@ -28,7 +28,7 @@ func TestLossBoundIsThatOfTheBinomial(t *testing.T) {
 	for _, p := range []float64{0.001, 0.02, 0.1, 0.3, 0.6} {
 		for n := 2; n <= window; n++ {
 			k := LossBound(n, p)
-			tail := func(k int) (sum float64) { // slowly: products instead of logarithms
+			tail := func(k int) (sum float64) { // slow: products instead of logarithms
 				for i := k; i <= n; i++ {
 					c := 1.0
 					for j := range i {
@@ -104,8 +104,8 @@ func TestEveryFlippedBitIsFound(t *testing.T) {
 	}
 }
 
-// TestNoFalseAlarmOverAMillionProbes has latencies with a heavy tail (Pareto, with stalls of the machine that
-// slow down whatever is then under way), losses as the way is known to have, and networks that double.
+// TestNoFalseAlarmOverAMillionProbes uses latencies with a heavy tail (Pareto, with stalls of the machine that slow
+// down all probes in flight), losses at the path's known rate, and networks that double.
 func TestNoFalseAlarmOverAMillionProbes(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	cfg := Config{Interval: 500 * time.Millisecond, IdleAfter: time.Hour, Tick: tick, First: rnd.Uint64()}
@@ -117,7 +117,7 @@ func TestNoFalseAlarmOverAMillionProbes(t *testing.T) {
 	m := New(cfg, t0)
 	var flying []flown
 	probes, late := 0, 0
-	stall := t0 // what is under way comes after it
+	stall := t0 // probes in flight arrive after it
 	stallAt := t0.Add(time.Second)
 	wanted := 1_000_000
 	if testing.Short() {
@@ -221,7 +221,7 @@ func TestSnapshot(t *testing.T) {
 	if got := again.Snapshot(nil); !r[2].Proving || !bytes.Equal(got[:30], kept[:30]) {
 		t.Errorf("restored %x\nwant %x", got, kept)
 	}
-	for cut := range kept { // whatever is there is no reason to fail
+	for cut := range kept { // no length is a reason to fail
 		New(cfg, now).Restore(now, kept[:cut], true)
 	}
 	plain := New(cfg, now)
@@ -266,7 +266,7 @@ func FuzzRestore(f *testing.F) {
 	})
 }
 
-// A half without self-tests has a machine all the same, and need not ask.
+// TestNilMachineTestsNothing: a half without self-tests has a usable machine, without a special case.
 func TestNilMachineTestsNothing(t *testing.T) {
 	var m *Machine
 	now := time.Unix(1000, 0)

@@ -10,10 +10,10 @@ import (
 // service" (seed 000 §3.1).
 type Kind uint8
 
-// The kinds. They stand in copies and messages: append only.
+// The kinds. They appear in copies and messages: append only.
 const (
 	Link     Kind = iota + 1 // frames of one torus link, to the neighbour and back
-	Relay                    // messages through the torus: to ourselves, by a neighbour
+	Relay                    // messages to ourselves over the torus, by a neighbour
 	Direct                   // the direct rail, by one service interface
 	Gossip                   // the gossip rail
 	Reports                  // encode, seal, open and decode a report
@@ -35,16 +35,16 @@ func (k Kind) String() string {
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }
 
-// Valid says whether k is one of the kinds.
+// Valid reports whether k is one of the kinds.
 func (k Kind) Valid() bool { return k >= Link && k <= Bulk }
 
 // Module names one module of a half.
 type Module struct {
 	Kind  Kind
-	Index uint8 // of a Link grid.Direction.Index, of Direct the number of the service interface; else 0
+	Index uint8 // for a Link grid.Direction.Index, for Direct the number of the service interface; otherwise 0
 }
 
-// String returns the kind, and the index of a module that has one.
+// String returns the kind, and the index if the module has one.
 func (m Module) String() string {
 	if m.Kind == Link || m.Kind == Direct {
 		return fmt.Sprintf("%s %d", m.Kind, m.Index)
@@ -52,41 +52,40 @@ func (m Module) String() string {
 	return m.Kind.String()
 }
 
-// MaxSlots is how many probes one test of a module may have.
+// MaxSlots is the maximum number of probes in one test of a module.
 const MaxSlots = 6
 
-// ModuleConfig is how one module is tested.
+// ModuleConfig is the test configuration of one module.
 type ModuleConfig struct {
 	Module Module
 	Name   string // for people; empty: Module.String
-	// Sizes are those of the probes of one test, in bytes, at least MinProbe each: each way that a size
-	// makes the code take wants one.
+	// Sizes are the sizes of the probes of one test, in bytes, at least MinProbe each. There should be one for each
+	// code path that depends on the size.
 	Sizes []int
-	// Timeout is when a probe counts as lost, seen at the next tick.
+	// Timeout is the time after which a probe counts as lost, detected at the next tick.
 	Timeout time.Duration
-	// Floor is what no probe is late below, however steady the module is.
+	// Floor is the latency below which no probe is late, however steady the module is.
 	Floor time.Duration
-	// Loss is what share of probes the way may lose without any fault of ours, 0 for one within the
-	// machine.
+	// Loss is the share of probes that the path may lose without a fault of ours; 0 for a path within the machine.
 	Loss float64
-	// Foreign ways lead through networks that are not ours, which may double what they carry.
+	// Foreign paths lead through networks of others, which may double packets.
 	Foreign bool
-	// Local modules need nobody's answer.
+	// Local modules do not need an answer from another process.
 	Local bool
 	// Always modules are in use as long as the half runs.
 	Always bool
 }
 
-// Config sets a machine.
+// Config configures a machine.
 type Config struct {
 	Modules   []ModuleConfig
 	Interval  time.Duration // between two tests of a module in use
-	IdleAfter time.Duration // without use: the module is not tested any more
-	Tick      time.Duration // how often the owner ticks, when it is not late
-	First     uint64        // count of the first probe: random, so that no echo of an earlier life is taken for one of this
+	IdleAfter time.Duration // without use: testing of the module ends
+	Tick      time.Duration // the owner's tick interval, when it is not late
+	First     uint64        // number of the first probe: random, so that an echo from an earlier life never matches
 }
 
-// Validate names everything that is out of range.
+// Validate returns an error for every value that is out of range.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("self-test: "+format, args...)) }
@@ -115,12 +114,12 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// State is what the tests say of a module.
+// State is the test result of a module.
 type State uint8
 
 // The states.
 const (
-	Untested State = iota + 1 // nothing has come back yet
+	Untested State = iota + 1 // no probe has come back yet
 	Passed
 	Failed
 )
@@ -164,21 +163,21 @@ func (f Fault) String() string {
 	return fmt.Sprintf("Fault(%d)", uint8(f))
 }
 
-// Result is what the tests say of one module.
+// Result is the test result of one module.
 type Result struct {
 	Module   Module
 	Name     string
 	State    State
-	Fault    Fault         // of a failed module; 0: none
+	Fault    Fault         // of a failed module; otherwise 0
 	Why      string        // in words: "late: 4 tests of 1,024 bytes over 20ms"; empty unless failed
-	InUse    bool          // tested now, or not until it is used
-	Proving  bool          // since the restart it has not passed yet
+	InUse    bool          // being tested, and not idle
+	Proving  bool          // has not passed yet since the restart
 	Age      time.Duration // since the last test ended; -1: never
 	Latency  time.Duration // of the last test: its slowest probe
-	Baseline time.Duration // what is usual for that size
-	Limit    time.Duration // what is late for that size; 0: not learned yet
+	Baseline time.Duration // usual latency for that size
+	Limit    time.Duration // latency above which a probe of that size is late; 0: not learned yet
 
 	// Counted since the start of the half.
 	Tests                        uint64
-	Lost, Altered, Doubled, Late uint64 // probes, also those within the bounds
+	Lost, Altered, Doubled, Late uint64 // probes, including those within the bounds
 }

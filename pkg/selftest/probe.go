@@ -11,11 +11,11 @@ const (
 	MaxProbe = 64 << 10
 )
 
-// patterns are how many ways there are to fill a probe.
+// patterns is the number of ways to fill a probe.
 const patterns = 5
 
-// fill makes the probe of a number: the number, and a pattern that follows from it. So what comes back is
-// compared without that anything is kept.
+// fill builds the probe of a number: the number, and a pattern derived from it. So returned probes can be checked
+// without a copy.
 func fill(dst []byte, id uint64, size int) []byte {
 	dst = binary.BigEndian.AppendUint64(dst[:0], id)
 	switch id % patterns {
@@ -25,7 +25,7 @@ func fill(dst []byte, id uint64, size int) []byte {
 		return appendEach(dst, size, func(int) byte { return 0xff })
 	case 2: // neighbouring bits differ, and neighbouring bytes
 		return appendEach(dst, size, func(i int) byte { return 0x55 << (i & 1) })
-	case 3: // a bit that walks
+	case 3: // a walking bit
 		return appendEach(dst, size, func(i int) byte { return 1 << (i & 7) })
 	}
 	mix := id
@@ -52,7 +52,7 @@ func scramble(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// numberOf returns the number in a probe; 0: there is none.
+// numberOf returns the number in a probe; 0 if there is none.
 func numberOf(b []byte) uint64 {
 	if len(b) < 8 {
 		return 0
@@ -60,5 +60,5 @@ func numberOf(b []byte) uint64 {
 	return binary.BigEndian.Uint64(b)
 }
 
-// near says whether two numbers may be one, some bits of which were changed.
+// near reports whether two numbers may be one with some changed bits.
 func near(a, b uint64) bool { return bits.OnesCount64(a^b) <= 3 }

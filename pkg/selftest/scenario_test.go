@@ -9,16 +9,16 @@ import (
 	"github.com/lofamo/lofamo/internal/golden"
 )
 
-// A scenario is a list of commands, each followed by what the tests found because of it, one line a deed,
+// TestScenarios plays scenarios: lists of commands, each followed by the resulting findings of the tests, one per line,
 // beginning with "  ".
 //
 //	half MODULE...            a half with these modules, every 2 s, idle after 4 s, ticked every 25 ms
-//	use MODULE [DURATION]     it is used now, and from now on so often
-//	leave MODULE              it is not used any more
-//	way MODULE ok|gone|absent|alter|number|refuse|double    what becomes of probes in it from now on
-//	way MODULE delay DURATION, lose N    so long on the way; of N probes one is lost
+//	use MODULE [DURATION]     it is used now, and at this interval
+//	leave MODULE              its use ends
+//	way MODULE ok|gone|absent|alter|number|refuse|double    fate of its probes from now on
+//	way MODULE delay DURATION, lose N    delay; one of N probes is lost
 //	excuse MODULE, renew MODULE
-//	stop DURATION             this half does not run; what comes meanwhile waits
+//	stop DURATION             this half does not run; arrivals wait
 //	restart                   a new life, which has to prove itself
 //	run DURATION              time passes
 //	show MODULE
@@ -56,7 +56,7 @@ var configs = map[string]ModuleConfig{
 		Loss: 0.1, Foreign: true},
 }
 
-// way is what a module does to probes.
+// way is a module's treatment of probes.
 type way struct {
 	what     string
 	delay    time.Duration
@@ -67,7 +67,7 @@ type way struct {
 	tests    int
 }
 
-// world is one half with its ways.
+// world is one half with its paths.
 type world struct {
 	now    time.Time
 	names  []string
@@ -187,7 +187,7 @@ func (w *world) step(ev Event) {
 	}
 }
 
-// carry is the module.
+// carry passes a probe through the module.
 func (w *world) carry(v *way, p Probe) {
 	v.given++
 	back := Returned{Module: p.Module, Data: p.Data}

@@ -13,8 +13,8 @@ const (
 	snapAnswered
 )
 
-// Snapshot appends what a restart needs: which modules are in use, whose other end has ever answered, and
-// what has been learned of each size; some tens of bytes a module. That of a nil Machine is empty.
+// Snapshot appends the data for a restart: the modules in use, those whose other end has ever answered, and
+// the learned values of each size. It takes some tens of bytes per module. The snapshot of a nil Machine is empty.
 //
 //	0    version, 1
 //	1    number of modules, and of each:
@@ -46,7 +46,7 @@ func (m *Machine) Snapshot(dst []byte) []byte {
 	return dst
 }
 
-// micros is at least 1: 0 says that nothing was learned.
+// micros is at least 1: 0 means not learned.
 func micros(d time.Duration) uint32 {
 	if d == 0 {
 		return 0
@@ -54,9 +54,9 @@ func micros(d time.Duration) uint32 {
 	return uint32(min(max(d.Microseconds(), 1), 1<<32-1))
 }
 
-// Restore takes over what an earlier life has learned; what does not decode, or is of modules that are not
-// there any more, is ignored. With prove all that was in use, and all that is local, is tested at once and
-// has to pass. It comes before the first Step.
+// Restore takes over the values that an earlier life has learned. It ignores invalid data, and modules that no longer
+// exist. With prove, all local modules and all that were in use are tested at once and have to pass. Call it before the
+// first Step.
 func (m *Machine) Restore(now time.Time, b []byte, prove bool) {
 	if len(b) >= 2 && b[0] == snapshotVersion {
 		b = b[2:]
@@ -86,7 +86,7 @@ func (u *module) restore(now time.Time, flags byte, sizes []byte, prove bool) {
 		u.proving = prove && u.answered
 	}
 	if len(sizes) != 8*len(u.slots) {
-		return // tested in other sizes since
+		return // now tested in other sizes
 	}
 	for i := range u.slots {
 		mean, dev := binary.BigEndian.Uint32(sizes[8*i:]), binary.BigEndian.Uint32(sizes[8*i+4:])

@@ -5,34 +5,34 @@ import (
 	"time"
 )
 
-// module is what the machine keeps of one.
+// module is the machine's state of one module.
 type module struct {
 	cfg    ModuleConfig
 	inUse  bool
 	usedAt time.Time
 	testAt time.Time // of the next test
-	began  time.Time // the test under way
+	began  time.Time // start of the current test
 	ended  time.Time // the last test; zero: never
 
-	answered   bool // something has come back, in this life or an earlier one
-	unanswered int  // tests in a row that brought nothing, before that
+	answered   bool // a probe has come back, in this life or an earlier one
+	unanswered int  // consecutive tests without any answer, before that
 	proving    bool
 
-	flights []flight // of the test under way; empty: none is
+	flights []flight // of the current test; empty: none
 	past    [2 * MaxSlots]past
 	oldest  int // of past
 	slots   []slot
 	losses  lossWindow
-	doubles lossWindow // the same of probes that came twice
-	tally   tally      // of the test under way
+	doubles lossWindow // the same for probes that came twice
+	tally   tally      // of the current test
 
 	state     State
 	fault     Fault
 	why       string
-	clean     int // tests in a row, of a failed module
+	clean     int // consecutive clean tests, for a failed module
 	lateSince time.Time
 	suspect   bool
-	cameLate  bool          // a probe that was given up came after all, since the last test ended
+	cameLate  bool          // a probe that was given up arrived late, since the last test ended
 	latency   time.Duration // of the last test
 	slowest   int           // slot of it
 
@@ -40,7 +40,7 @@ type module struct {
 	lost, altered, doubled, late uint64
 }
 
-// flight is a probe under way.
+// flight is a probe in flight.
 type flight struct {
 	id   uint64
 	slot int
@@ -48,7 +48,7 @@ type flight struct {
 	fate fate
 }
 
-// fate is what became of a probe.
+// fate is the outcome of a probe.
 type fate uint8
 
 const (
@@ -58,7 +58,7 @@ const (
 	voided
 )
 
-// past is a probe of earlier, for what comes again or after all.
+// past is an earlier probe, kept to recognise duplicates and late arrivals.
 type past struct {
 	id   uint64
 	slot int
@@ -66,30 +66,30 @@ type past struct {
 	sent time.Time
 }
 
-// slot is what is known of one size.
+// slot is the state of one size.
 type slot struct {
 	base    baseline
-	late    int           // tests in a row
-	pending time.Duration // of the first late one: learned from if it was the only one
+	late    int           // consecutive late tests
+	pending time.Duration // of the first late one: learned if it was the only one
 }
 
 // tally counts the probes of a test.
 type tally struct {
 	came, altered, doubled, lost, void int
-	size                               int // of the last one that was not as it should be
+	size                               int // of the last bad one
 }
 
-// wanted says whether the module is to be tested when it is time.
+// wanted reports whether to test the module when a test is due.
 func (u *module) wanted() bool { return u.inUse || u.state == Failed || u.proving }
 
-// rest ends the tests of a module that is not used any more.
+// rest ends the tests of a module that is no longer used.
 func (u *module) rest(now time.Time, idleAfter time.Duration) {
 	if u.inUse && !u.cfg.Always && now.Sub(u.usedAt) >= idleAfter {
 		u.inUse = false
 	}
 }
 
-// returned takes a probe that has come back.
+// returned processes a probe that has come back.
 func (u *module) returned(now time.Time, ev Returned, doubt bool) {
 	id := numberOf(ev.Data)
 	for i := range u.flights {
@@ -142,7 +142,7 @@ func (u *module) arrived(now time.Time, f *flight, data []byte, took time.Durati
 	}
 }
 
-// noteLate counts a late probe of a size. It is learned from only when the next is not late.
+// noteLate counts a late probe of a size. Its latency is learned only if the next one is not late.
 func (u *module) noteLate(now time.Time, i int, took time.Duration) {
 	u.late++
 	u.tally.size = u.cfg.Sizes[i]
@@ -154,7 +154,7 @@ func (u *module) noteLate(now time.Time, i int, took time.Duration) {
 	}
 }
 
-// again takes a probe that had its fate already, of this test or of one before.
+// again processes a probe that already had an outcome, in this test or an earlier one.
 func (u *module) again(now time.Time, id uint64, data []byte) bool {
 	for i := range u.flights {
 		if f := &u.flights[i]; f.id == id {
@@ -196,7 +196,7 @@ func (u *module) second(now time.Time, was fate, i int, sent time.Time, data []b
 		if u.slots[i].late >= LateTests || u.state == Failed && u.fault == Lost {
 			u.fail(Late, "probes of %d bytes came after %s", u.cfg.Sizes[i], now.Sub(sent).Round(time.Millisecond))
 		}
-	default: // of a test that was given up for our own sake
+	default: // of a test that was given up because of our own delay
 	}
 }
 
@@ -208,7 +208,7 @@ func (u *module) noteAltered(f *flight) {
 	u.tally.size = u.cfg.Sizes[f.slot]
 }
 
-// refused takes a probe that the module's own code did not accept.
+// refused processes a probe that the module's own code rejected.
 func (u *module) refused(ev Refused) {
 	for i := range u.flights {
 		if f := &u.flights[i]; f.id == ev.ID && f.fate == flying {
@@ -226,7 +226,7 @@ func (u *module) void(id uint64) {
 	}
 }
 
-// abandon gives up the probes under way without holding it against the module.
+// abandon gives up the probes in flight without counting them against the module.
 func (u *module) abandon() {
 	for i := range u.flights {
 		if f := &u.flights[i]; f.fate == flying {
@@ -236,7 +236,7 @@ func (u *module) abandon() {
 	}
 }
 
-// excuse forgets what was held against a module whose way is broken.
+// excuse clears the counts against a module whose path is broken.
 func (u *module) excuse() {
 	u.abandon()
 	u.losses, u.doubles = lossWindow{}, lossWindow{}
@@ -255,7 +255,7 @@ func (u *module) renew() {
 	u.answered, u.unanswered = false, 0
 }
 
-// expire gives up probes that have not come in time.
+// expire gives up probes that are too late.
 func (u *module) expire(now time.Time) {
 	for i := range u.flights {
 		if f := &u.flights[i]; f.fate == flying && now.Sub(f.sent) >= u.cfg.Timeout {
@@ -268,7 +268,7 @@ func (u *module) expire(now time.Time) {
 	}
 }
 
-// done says whether each probe of the test under way has its fate.
+// done reports whether each probe of the current test has an outcome.
 func (u *module) done() bool {
 	for i := range u.flights {
 		if u.flights[i].fate == flying {
@@ -278,7 +278,7 @@ func (u *module) done() bool {
 	return len(u.flights) > 0
 }
 
-// finish ends a test, judges the module, and says when the next test is.
+// finish ends a test, judges the module, and schedules the next test.
 func (u *module) finish(now time.Time, interval time.Duration) {
 	probes := len(u.flights)
 	for _, f := range u.flights {
@@ -299,7 +299,7 @@ func (u *module) finish(now time.Time, interval time.Duration) {
 		u.unanswered++
 		u.losses = lossWindow{}
 		u.testAt = u.began.Add(min(interval<<min(u.unanswered, 10), maxBackoff))
-		u.proving = false // it never could be tested
+		u.proving = false // it was never testable
 		return
 	}
 	u.judge(now, probes)
@@ -308,7 +308,7 @@ func (u *module) finish(now time.Time, interval time.Duration) {
 	}
 }
 
-// judge draws the conclusions of a test.
+// judge derives the module's state from a test.
 func (u *module) judge(now time.Time, probes int) {
 	t := u.tally
 	worst := 0
@@ -348,13 +348,13 @@ func (u *module) judge(now time.Time, probes int) {
 	}
 }
 
-// regained says whether a module that lost probes loses no more than its way may: after a few of them that
-// cannot be told of one that loses half.
+// regained reports whether a module that lost probes now loses no more than its path may. After only a few probes this
+// cannot be distinguished from a path that loses half.
 func (u *module) regained() bool {
 	return u.fault != Lost || u.cfg.Loss == 0 || u.losses.n >= regainProbes && 3*u.losses.lost() <= u.losses.n
 }
 
-// relearn takes for usual what has been so for long.
+// relearn discards the learned values, because the new ones have lasted so long.
 func (u *module) relearn() {
 	for i := range u.slots {
 		u.slots[i] = slot{}

@@ -1,5 +1,5 @@
-// A blockdevSource judges a peripheral that is a block device, NVMe and SCSI disks among them, by
-// the kernel's account: presence, size, device state, and whether requests still complete.
+// A blockdevSource judges a peripheral that is a block device, e.g. an NVMe or SCSI disk, by the kernel's data:
+// presence, size, device state, and whether requests still complete.
 //
 // It issues no I/O of its own and reads no SMART data: a check script can do both.
 
@@ -16,11 +16,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor/source"
 )
 
-// stalled is how long requests may be in flight without any completing before a device is SICK:
-// well beyond a disk's spin-up retries, well below the kernel's 30 s command time-out.
+// stalled is how long requests may be in flight without any completing before a device is SICK: well beyond a disk's
+// spin-up retries, well below the kernel's 30 s command timeout.
 const stalled = 10 * time.Second
 
-// blockdevConfig says which device.
+// blockdevConfig selects the device.
 type blockdevConfig struct {
 	Sysfs     string
 	Device    string // the kernel's name, such as nvme0n1
@@ -32,10 +32,10 @@ type blockdevConfig struct {
 type blockdevSource struct {
 	cfg     blockdevConfig
 	sys     source.Root
-	seen    bool // it was there once, with a size
+	seen    bool // it once existed, with a size
 	done    uint64
-	waiting bool      // at the last reading something was in flight
-	since   time.Time // since when it was, none completing
+	waiting bool      // requests were in flight at the last reading
+	since   time.Time // since when they have been, without any completing
 }
 
 // newBlockdev returns the source.
@@ -49,7 +49,7 @@ func (s *blockdevSource) Name() string { return "blockdev:" + s.cfg.Device }
 // Component returns the configured component.
 func (s *blockdevSource) Component() fault.Component { return s.cfg.Component }
 
-// Read measures now. A device that never was there is unknown; one that went away has failed.
+// Read measures now. A device that never existed is unknown; one that has disappeared is FAILED.
 func (s *blockdevSource) Read(context.Context) (source.Reading, error) {
 	j := source.NewJudge(s.cfg.Component, s.Name())
 	absent := "no block device " + s.cfg.Device + " on this machine"
@@ -59,7 +59,7 @@ func (s *blockdevSource) Read(context.Context) (source.Reading, error) {
 		}
 		return j.Reading(absent)
 	}
-	size, err := s.sys.Uint(s.path("size")...) // in sectors of 512 bytes, whatever the device's own are
+	size, err := s.sys.Uint(s.path("size")...) // in sectors of 512 bytes, regardless of the device's own
 	switch {
 	case err != nil:
 		j.Fail(err)
@@ -144,8 +144,8 @@ func (s *blockdevSource) progress(j *source.Judge) {
 	}
 }
 
-// parseStat returns how many requests completed and how many are in flight. The file has 11 fields,
-// 15 since Linux 4.18 (discards), 17 since 5.5 (flushes).
+// parseStat returns the numbers of completed requests and of requests in flight. The file has 11 fields, 15 since Linux
+// 4.18 (discards), 17 since 5.5 (flushes).
 func parseStat(text string) (done, inFlight uint64, err error) {
 	fields := strings.Fields(text)
 	if len(fields) < 11 {

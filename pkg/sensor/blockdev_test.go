@@ -16,7 +16,7 @@ func TestBlockdevScenarios(t *testing.T) {
 	})
 }
 
-// TestThisMachine reads the real block devices, if there are any.
+// TestBlockdevOfThisMachine reads the real block devices, if there are any.
 func TestBlockdevOfThisMachine(t *testing.T) {
 	entries, err := os.ReadDir("/sys/class/block")
 	if err != nil || len(entries) == 0 {

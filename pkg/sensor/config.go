@@ -6,23 +6,23 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor/source"
 )
 
-// Duration is a time.Duration that is written "25ms" in YAML and JSON.
+// Duration is a time.Duration with the form "25ms" in YAML and JSON.
 type Duration = source.Duration
 
-// Reading is what a source says of its component at one moment.
+// Reading is a source's result for its component at one moment.
 type Reading = source.Reading
 
 // Source measures one component.
 type Source = source.Source
 
-// Config says what to measure and where the bounds are. DefaultConfig has the defaults.
+// Config defines the measurements and their bounds. DefaultConfig has the defaults.
 type Config struct {
 	// Procfs is where the proc file system is mounted. Default /proc; another for recorded trees.
 	Procfs string `json:"procfs"`
 	// Sysfs is where the sys file system is mounted. Default /sys; another for recorded trees.
 	Sysfs string `json:"sysfs"`
-	// ServiceInterface is the network interface of the service network, such as "eth0". Default
-	// none: the component is then judged by the reports' acknowledgements alone.
+	// ServiceInterface is the network interface of the service network, such as "eth0". Default none: the component is
+	// then judged by the acknowledgements of reports alone.
 	ServiceInterface string `json:"serviceInterface,omitempty"`
 	// Interface bounds the error and drop rates of ServiceInterface.
 	Interface InterfaceConfig `json:"interface"`
@@ -34,7 +34,7 @@ type Config struct {
 	Power ThresholdConfig `json:"power"`
 	// Voltage, in V. Default: the chips' own limits.
 	Voltage ThresholdConfig `json:"voltage"`
-	// Peripherals are what the registers call peripheral 0 and peripheral 1.
+	// Peripherals define peripheral 0 and peripheral 1 of the registers.
 	Peripherals [2]PeripheralConfig `json:"peripherals"`
 }
 
@@ -43,15 +43,14 @@ type InterfaceConfig struct {
 	// SickErrorsPerSecond: rx_errors and tx_errors together, above which the interface is SICK.
 	// More than 0. Default 1.
 	SickErrorsPerSecond float64 `json:"sickErrorsPerSecond"`
-	// SickDropsPerSecond: rx_dropped and tx_dropped together, above which the interface is SICK.
-	// More than 0. Default 100: stacks drop a little in good health.
+	// SickDropsPerSecond: rx_dropped and tx_dropped together, above which the interface is SICK. More than 0. Default
+	// 100: healthy stacks drop a few packets.
 	SickDropsPerSecond float64 `json:"sickDropsPerSecond"`
-	// Window over which the rates are taken. 1s to 1h. Default 10s.
+	// Window for the rates. 1s to 1h. Default 10s.
 	Window Duration `json:"window"`
 }
 
-// MemoryConfig bounds what memory may show and still be called normal. Any uncorrected error is
-// FAILED, without a bound.
+// MemoryConfig limits the errors and pressure of normal memory. Any uncorrected error is FAILED, without a bound.
 type MemoryConfig struct {
 	// SickCorrected is the number of corrected ECC errors within CorrectedWindow above which memory is
 	// SICK. 0 or more. Default 10.
@@ -65,12 +64,12 @@ type MemoryConfig struct {
 	SickPressurePercent float64 `json:"sickPressurePercent"`
 }
 
-// ThresholdConfig selects inputs of one quantity and may set its four bounds; a bound that is left
-// out is the chip's own, and absent if the chip has none. AlarmLow ≤ WarnLow ≤ WarnHigh ≤ AlarmHigh.
+// ThresholdConfig selects inputs of one quantity and may set its four bounds. The default of a bound is the chip's own,
+// and none if the chip has none. AlarmLow ≤ WarnLow ≤ WarnHigh ≤ AlarmHigh.
 type ThresholdConfig struct {
-	// Chip restricts to hwmon chips (or thermal zone types) of this name. Default all.
+	// Chip limits the inputs to hwmon chips (or thermal zone types) of this name. Default all.
 	Chip string `json:"chip,omitempty"`
-	// Label restricts to inputs with this label, or this input's name, such as "temp1". Default all.
+	// Label limits the inputs to those with this label or file name, such as "temp1". Default all.
 	Label string `json:"label,omitempty"`
 	// AlarmLow: FAILED below this. Default the chip's lcrit.
 	AlarmLow *float64 `json:"alarmLow,omitempty"`
@@ -84,29 +83,29 @@ type ThresholdConfig struct {
 
 // The kinds of peripheral.
 const (
-	PeripheralNone   = "none"   // nothing there: UNKNOWN
+	PeripheralNone   = "none"   // no peripheral: UNKNOWN
 	PeripheralBlock  = "block"  // a block or NVMe device
 	PeripheralScript = "script" // a check program
 )
 
-// PeripheralConfig says what a peripheral is and how to check it.
+// PeripheralConfig defines a peripheral and its check.
 type PeripheralConfig struct {
 	// Kind is none, block or script. Default none.
 	Kind string `json:"kind"`
 	// Device is a block device's kernel name, such as "nvme0n1". For kind block.
 	Device string `json:"device,omitempty"`
-	// Command is the program's absolute path and arguments; no shell is involved. Exit codes 0, 1, 2
-	// are NORMAL, SICK, FAILED. For kind script. It is started by lofamo-agent run, or by lofamo-agent
-	// checks beside a host half that runs alone; without them the peripheral is UNKNOWN.
+	// Command is the program's absolute path and arguments; no shell is involved. Exit codes 0, 1, 2 are NORMAL, SICK,
+	// FAILED. For kind script. lofamo-agent run starts it, or lofamo-agent checks beside a host half that runs alone;
+	// without them the peripheral is UNKNOWN.
 	Command []string `json:"command,omitempty"`
-	// Interval between two checks. 100ms to 24h. Default 5s for a script, the sensor period else.
+	// Interval between two checks. 100ms to 24h. Default 5s for a script, otherwise the sensor period.
 	Interval Duration `json:"interval,omitempty"`
 	// Timeout after which a script and its children are killed and the peripheral is SICK. 10ms to
 	// 10m, at most Interval. Default 2s, or Interval if that is less.
 	Timeout Duration `json:"timeout,omitempty"`
 }
 
-// DefaultConfig returns the defaults that the fields' comments name.
+// DefaultConfig returns the defaults that the field comments document.
 func DefaultConfig() Config {
 	return Config{
 		Procfs:    "/proc",

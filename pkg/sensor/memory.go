@@ -1,8 +1,8 @@
-// A memorySource judges a node's memory by the kernel's counters: ECC errors (EDAC), out-of-memory
-// kills and memory pressure (PSI).
+// A memorySource judges a node's memory by the kernel's counters: ECC errors (EDAC), out-of-memory kills and memory
+// pressure (PSI).
 //
-// It tests no memory and reads no machine-check log: a machine without EDAC is judged by the rest,
-// and one without any of the three is unknown.
+// It tests no memory and reads no machine-check log. A machine without EDAC is judged by the other two, and one without
+// all three is unknown.
 
 package sensor
 
@@ -19,7 +19,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor/source"
 )
 
-// memoryConfig says where to look and where the bounds are.
+// memoryConfig defines the files and the bounds.
 type memoryConfig struct {
 	Procfs, Sysfs   string
 	SickCorrected   int           // corrected errors within CorrectedWindow above which memory is SICK
@@ -64,10 +64,9 @@ func (s *memorySource) Read(context.Context) (source.Reading, error) {
 	return j.Reading("no EDAC, no oom_kill counter and no memory pressure on this machine")
 }
 
-// edac reads the error counters of all memory controllers
-// (Documentation/ABI/testing/sysfs-devices-edac). They count from boot, or from the last write to
-// reset_counters: an uncorrected error is FAILED for as long as the counter shows it, so that a
-// restart of this process forgets nothing and an operator who changed the module clears it.
+// edac reads the error counters of all memory controllers (Documentation/ABI/testing/sysfs-devices-edac). They count
+// from boot, or from the last write to reset_counters. An uncorrected error is FAILED for as long as the counter shows
+// it, so that a restart of this process loses nothing, and an operator who replaced the module clears it.
 func (s *memorySource) edac(j *source.Judge, now time.Time) {
 	const dir = "devices/system/edac/mc"
 	controllers, err := s.sys.Glob(dir, "mc[0-9]*")
@@ -89,7 +88,7 @@ func (s *memorySource) edac(j *source.Judge, now time.Time) {
 				found = true
 			case !source.Missing(err):
 				j.Fail(err)
-				return // half a sum would look like a reset
+				return // a partial sum would look like a reset
 			}
 		}
 	}
@@ -155,7 +154,7 @@ func parseVMStat(text, key string) (uint64, bool, error) {
 func (s *memorySource) pressure(j *source.Judge) {
 	fs, err := procfs.NewFS(string(s.proc))
 	if err != nil {
-		return // no proc file system at all: nothing is there
+		return // no proc file system at all: no memory to judge
 	}
 	psi, err := fs.PSIStatsForResource("memory")
 	switch {

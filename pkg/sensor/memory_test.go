@@ -22,7 +22,7 @@ func TestMemoryScenarios(t *testing.T) {
 	})
 }
 
-// TestThisMachine reads the real files: any Linux has /proc/vmstat with its OOM kills.
+// TestMemoryOfThisMachine reads the real files: any Linux has /proc/vmstat with its OOM kills.
 func TestMemoryOfThisMachine(t *testing.T) {
 	cfg := memoryTestConfig("", time.Now)
 	cfg.Procfs, cfg.Sysfs = "/proc", "/sys"

@@ -1,8 +1,7 @@
-// A netifSource judges the service network's interface by the kernel's account: operational
-// state, carrier, and the rates of errors and drops.
+// A netifSource judges the service network's interface by the kernel's data: operational state, carrier, and the rates
+// of errors and drops.
 //
-// It sends nothing: whether the network beyond the cable works shows in the acknowledgements of
-// reports (pkg/servicenet), not here.
+// It sends nothing: the acknowledgements of reports (pkg/servicenet) show whether the network beyond the cable works.
 
 package sensor
 
@@ -15,13 +14,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor/source"
 )
 
-// netifConfig says which interface and where the bounds are.
+// netifConfig selects the interface and the bounds.
 type netifConfig struct {
 	Sysfs      string
 	Interface  string
-	SickErrors float64       // rx_errors and tx_errors together, a second
-	SickDrops  float64       // rx_dropped and tx_dropped together, a second
-	Window     time.Duration // over which both rates are taken
+	SickErrors float64       // rx_errors and tx_errors together, per second
+	SickDrops  float64       // rx_dropped and tx_dropped together, per second
+	Window     time.Duration // window for both rates
 	Clock      source.Clock
 }
 
@@ -29,7 +28,7 @@ type netifConfig struct {
 type netifSource struct {
 	cfg    netifConfig
 	sys    source.Root
-	seen   bool // it was there once
+	seen   bool // it once existed
 	errors *source.Growth
 	drops  *source.Growth
 }
@@ -49,7 +48,7 @@ func (s *netifSource) Name() string { return "netif:" + s.cfg.Interface }
 // Component returns fault.ComponentServiceNetwork.
 func (s *netifSource) Component() fault.Component { return fault.ComponentServiceNetwork }
 
-// Read measures now. An interface that never was there is unknown; one that went away has failed.
+// Read measures now. An interface that never existed is unknown; one that has disappeared is FAILED.
 func (s *netifSource) Read(context.Context) (source.Reading, error) {
 	j := source.NewJudge(s.Component(), s.Name())
 	absent := "no interface " + s.cfg.Interface + " on this machine"
@@ -67,9 +66,9 @@ func (s *netifSource) Read(context.Context) (source.Reading, error) {
 
 func (s *netifSource) path(file string) []string { return []string{"class/net", s.cfg.Interface, file} }
 
-// link judges operstate (RFC 2863 states, Documentation/networking/operstates.rst) and carrier. An
-// interface whose driver keeps no operational state, such as lo, says unknown and is judged by its
-// carrier alone. The carrier of an interface that is administratively down cannot be read (EINVAL).
+// link judges operstate (RFC 2863 states, Documentation/networking/operstates.rst) and carrier. An interface whose
+// driver keeps no operational state, such as lo, reports unknown and is judged by its carrier alone. The carrier of an
+// interface that is administratively down is unreadable (EINVAL).
 func (s *netifSource) link(j *source.Judge) {
 	state, err := s.sys.Text(s.path("operstate")...)
 	if err != nil {
@@ -100,9 +99,8 @@ func (s *netifSource) link(j *source.Judge) {
 	}
 }
 
-// rates judges the counters of Documentation/ABI/testing/sysfs-class-net-statistics. Growth is
-// divided by the whole window even when less of it is known, so that a single error after the start
-// is no rate.
+// rates judges the counters of Documentation/ABI/testing/sysfs-class-net-statistics. Growth is divided by the whole
+// window even when less of it is known, so that a single error after the start is no rate.
 func (s *netifSource) rates(j *source.Judge) {
 	now := s.cfg.Clock()
 	for _, r := range []struct {

@@ -15,7 +15,7 @@ func TestNetifScenarios(t *testing.T) {
 	})
 }
 
-// TestThisMachine reads the real loopback interface, whose operstate is "unknown".
+// TestNetifOfThisMachine reads the real loopback interface, whose operstate is "unknown".
 func TestNetifOfThisMachine(t *testing.T) {
 	src := newNetif(netifConfig{Sysfs: "/sys", Interface: "lo", SickErrors: 1, SickDrops: 100, Window: 10 * time.Second, Clock: time.Now})
 	r, err := src.Read(t.Context())

@@ -1,11 +1,11 @@
-// Package sensor measures what the two halves of a node know of their own machine: memory, the
-// service network's interface and the peripherals for the host half; temperature, power and
-// voltage for the DNP half (seed 001 §III-B, Table II).
+// Package sensor measures the components of a node's own machine for its two halves: memory, the service network's
+// interface and the peripherals for the host half; temperature, power and voltage for the DNP half (seed 001 §III-B,
+// Table II).
 //
-// It turns measurements into states by thresholds and nothing more: it reports to nobody, votes on
-// nothing and writes no register. Each source is a file here or a small package below; this package chooses
-// them by configuration and polls them so that one that hangs does not hold up the others. Nor does it start
-// processes: check programs (pkg/sensor/script) are run by whom the host half asks.
+// It only turns measurements into states by thresholds: it sends no reports, casts no votes and writes no registers.
+// Each source is a file here or a small package below. This package selects sources by configuration and polls them so
+// that one that hangs does not delay the others. It does not start processes either: another process runs check
+// programs (pkg/sensor/script) at the host half's request.
 package sensor
 
 import (
@@ -18,23 +18,22 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor/source"
 )
 
-// Defaults of a script's times.
+// Default times of a script.
 const (
 	defaultScriptInterval = 5 * time.Second
 	defaultScriptTimeout  = 2 * time.Second
 )
 
-// ErrUnavailable is in the chain of a source's error when nobody was there to measure, or not until the end. The source
-// is asked again at the next period, however long its own interval.
+// ErrUnavailable is in the chain of a source's error when the measuring process was absent, or ended early. The source
+// is read again at the next period, regardless of its own interval.
 var ErrUnavailable = errors.New("no answer")
 
-// Check has the check program of a peripheral run, by another process, and returns what it says. It blocks until
-// then, or until ctx ends. Its error has ErrUnavailable in its chain when that process is not there.
+// Check makes another process run the check program of a peripheral, and returns the result. It blocks until then, or
+// until ctx ends. Its error has ErrUnavailable in its chain if that process is absent.
 type Check func(ctx context.Context, c fault.Component) (Reading, error)
 
-// HostSources returns what the host half measures: memory, the service network's interface, and
-// peripherals 0 and 1, in this order. What is not configured is there as a source that is always
-// unknown.
+// HostSources returns the host half's sources: memory, the service network's interface, and peripherals 0 and 1, in
+// this order. A component without configuration has a source that is always unknown.
 func HostSources(cfg Config, check Check) ([]Source, error) {
 	if err := cfg.Validate(""); err != nil {
 		return nil, err
@@ -62,7 +61,7 @@ func HostSources(cfg Config, check Check) ([]Source, error) {
 	return out, nil
 }
 
-// DNPSources returns what the DNP half measures: temperature, power and voltage, in this order.
+// DNPSources returns the DNP half's sources: temperature, power and voltage, in this order.
 func DNPSources(cfg Config) ([]Source, error) {
 	if err := cfg.Validate(""); err != nil {
 		return nil, err
@@ -94,7 +93,7 @@ func peripheral(cfg Config, c fault.Component, p PeripheralConfig, check Check) 
 	return none{c, "no peripheral configured"}
 }
 
-// ScriptTimes returns the time between two checks and the time that one may take, the defaults filled in.
+// ScriptTimes returns the time between two checks and the timeout of one, with defaults filled in.
 func (p PeripheralConfig) ScriptTimes() (interval, timeout time.Duration) {
 	interval, timeout = p.Interval.D(), p.Timeout.D()
 	if interval == 0 {
@@ -134,7 +133,7 @@ type every struct {
 // Interval returns the time between two readings.
 func (e every) Interval() time.Duration { return e.interval }
 
-// asked is a peripheral whose check program another process runs.
+// asked is a peripheral whose check program runs in another process.
 type asked struct {
 	component fault.Component
 	check     Check
@@ -142,8 +141,8 @@ type asked struct {
 	within    time.Duration
 }
 
-// answerMargin is how long after a check's time-out its reading is waited for: the other process is of the ordinary
-// class, and a loaded machine lets it wait.
+// answerMargin extends the wait for a check's reading beyond the check's timeout: the other process has the ordinary
+// class, and may have to wait on a loaded machine.
 const answerMargin = 5 * time.Second
 
 func (a asked) Name() string               { return "script:" + a.component.String() }
@@ -161,7 +160,7 @@ func (a asked) Read(ctx context.Context) (source.Reading, error) {
 	return r, err
 }
 
-// none is a source that the node was not given.
+// none is a source without configuration.
 type none struct {
 	component fault.Component
 	reason    string

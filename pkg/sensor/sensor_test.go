@@ -13,7 +13,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor/source/sourcetest"
 )
 
-// TestNothingThere: on a machine that has nothing everything is unknown.
+// TestNothingThere checks that everything is unknown on a machine without components.
 func TestNothingThere(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Procfs, cfg.Sysfs = t.TempDir(), t.TempDir()
@@ -47,7 +47,7 @@ func TestNothingThere(t *testing.T) {
 	}
 }
 
-// TestNothingConfigured: the defaults name no interface and no peripherals.
+// TestNothingConfigured checks that the defaults name no interface and no peripherals.
 func TestNothingConfigured(t *testing.T) {
 	host, err := HostSources(DefaultConfig(), nil)
 	if err != nil {
@@ -61,7 +61,7 @@ func TestNothingConfigured(t *testing.T) {
 	}
 }
 
-// TestScripts: a check is asked for elsewhere, at its own interval, and not for ever.
+// TestScripts checks that a check is requested from another process, at its own interval, and not for ever.
 func TestScripts(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Peripherals[1] = PeripheralConfig{Kind: PeripheralScript, Command: []string{"/no/such/program"}}
@@ -94,7 +94,7 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// TestConfiguredBounds: bounds of the configuration reach the chips.
+// TestConfiguredBounds checks that bounds of the configuration reach the chips.
 func TestConfiguredBounds(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Sysfs = t.TempDir()

@@ -10,16 +10,15 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor/source"
 )
 
-// stalePeriods is how many of its own periods a reading may be old before it is unknown.
+// stalePeriods is the age, in a source's own periods, at which its reading becomes unknown.
 const stalePeriods = 3
 
-// stopWait is how long Run waits for sources to end when it is told to stop. One that hangs in the
-// kernel is left behind and named.
+// stopWait is how long Run waits for sources to end when it stops. A source that hangs in the kernel is left behind and
+// named.
 const stopWait = time.Second
 
-// Set polls sources. Each has a goroutine of its own while Run runs, so that one that hangs delays
-// nobody; it is not asked again before it has answered. Nothing queues: a source that is busy when
-// it is due simply is not asked.
+// Set polls sources. Each has a goroutine of its own while Run runs, so that one that hangs does not delay the others;
+// it is not read again before it has answered. Requests do not queue: a source that is busy when it is due is skipped.
 type Set struct {
 	sources []Source
 	clock   source.Clock
@@ -28,7 +27,7 @@ type Set struct {
 // NewSet returns a set of sources with distinct components.
 func NewSet(sources []Source) *Set { return &Set{sources: sources, clock: time.Now} }
 
-// poll is one source as Run's goroutine, its only owner, sees it.
+// poll is the state of one source in Run's goroutine, its only owner.
 type poll struct {
 	src      Source
 	interval time.Duration
@@ -36,7 +35,7 @@ type poll struct {
 	busy     bool
 	due      time.Time
 	reading  Reading
-	readAt   time.Time // when reading was asked for; zero before the first
+	readAt   time.Time // when reading was requested; zero before the first
 }
 
 // answer is a reading on its way from a source's goroutine.
@@ -44,25 +43,24 @@ type answer struct {
 	index   int
 	reading Reading
 	askedAt time.Time
-	again   bool // nobody was there to measure: not to wait for the source's interval
+	again   bool // the source was unavailable: ignore its interval
 }
 
-// Run polls the sources every period, those with an interval of their own by that, until ctx ends. One whose error is
-// ErrUnavailable is asked again at the next period.
-// It calls emit on its own goroutine with the readings of all sources, in their order: at once when
-// a state has changed, when all the sources asked at one time have answered, at each period's end
-// if some have not, and when a late one answers. emit owns the slice. A reading older than three intervals is replaced by
-// Unknown. The error names the sources that did not stop; it is nil when all did.
+// Run polls the sources every period, or at their own interval if they have one, until ctx ends. A source whose error
+// is ErrUnavailable is read again at the next period. Run calls emit on its own goroutine with the readings of all
+// sources, in their order: at once when a state has changed, when all requested sources have answered, at each period's
+// end if some have not, and when a late one answers. emit owns the slice. A reading older than three intervals is
+// replaced by Unknown. The error names the sources that did not stop; it is nil when all did.
 func (s *Set) Run(ctx context.Context, period time.Duration, emit func([]Reading)) error {
 	if period <= 0 {
 		return fmt.Errorf("poll sensors: period: given %v: want more than 0", period)
 	}
-	answers := make(chan answer, len(s.sources)) // each source has one answer at most on its way
+	answers := make(chan answer, len(s.sources)) // each source has at most one answer in flight
 	polls, ended := s.start(ctx, period, answers)
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
 	s.ask(polls)
-	open := true // something was asked at the last tick and readings are not emitted yet
+	open := true // sources were read at the last tick, and their readings are not emitted yet
 	for {
 		select {
 		case <-ctx.Done():
@@ -112,8 +110,8 @@ func (s *Set) start(ctx context.Context, period time.Duration, answers chan<- an
 	return polls, ended
 }
 
-// ask wakes the sources that are due and not busy. An eighth of tolerance keeps a source whose
-// interval is a multiple of the period from slipping by one when a tick comes early.
+// ask wakes the sources that are due and not busy. A tolerance of an eighth keeps a source whose interval is a multiple
+// of the period from slipping by one when a tick comes early.
 func (s *Set) ask(polls []*poll) {
 	now := s.clock()
 	for _, p := range polls {
@@ -126,7 +124,7 @@ func (s *Set) ask(polls []*poll) {
 	}
 }
 
-// accept takes an answer and says whether the state has changed with it.
+// accept processes an answer and reports whether the state has changed.
 func (p *poll) accept(a answer) (changed bool) {
 	changed = !p.readAt.IsZero() && p.reading.State != a.reading.State
 	p.busy, p.reading, p.readAt = false, a.reading, a.askedAt
@@ -145,7 +143,7 @@ func anyBusy(polls []*poll) bool {
 	return false
 }
 
-// snapshot copies the readings as they are to be believed now.
+// snapshot returns the readings, with stale ones replaced.
 func (s *Set) snapshot(polls []*poll) []Reading {
 	now := s.clock()
 	out := make([]Reading, len(polls))

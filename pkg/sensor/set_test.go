@@ -12,7 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// fake is a source whose readings take as long as they are told.
+// fake is a source with configured read times.
 type fake struct {
 	component fault.Component
 	interval  time.Duration
@@ -32,7 +32,7 @@ func is(s fault.State) func(context.Context, int) (Reading, error) {
 	return func(context.Context, int) (Reading, error) { return Reading{State: s, Detail: "as told"}, nil }
 }
 
-// emission is what emit was given, and when.
+// emission is one call of emit, with its time.
 type emission struct {
 	at       time.Duration
 	readings []Reading
@@ -70,8 +70,8 @@ func TestSetPolls(t *testing.T) {
 	})
 }
 
-// TestSetHungSource: one source hangs for ever; the other is not delayed, and the hung one becomes
-// unknown after three of its periods.
+// TestSetHungSource: one source hangs for ever; the other is not delayed, and the hung one becomes unknown after three
+// of its periods.
 func TestSetHungSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -106,7 +106,7 @@ func TestSetHungSource(t *testing.T) {
 	})
 }
 
-// TestSetNeverAnswers: what was never read is unknown.
+// TestSetNeverAnswers checks that a source without any answer is unknown.
 func TestSetNeverAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		wait := func(ctx context.Context, _ int) (Reading, error) {
@@ -120,7 +120,7 @@ func TestSetNeverAnswers(t *testing.T) {
 	})
 }
 
-// TestSetChangeAtOnce: a change of state does not wait for a slower source asked at the same time.
+// TestSetChangeAtOnce checks that a change of state does not wait for a slower source read at the same time.
 func TestSetChangeAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		changing := &fake{component: fault.ComponentMemory, read: func(_ context.Context, n int) (Reading, error) {
@@ -145,8 +145,8 @@ func TestSetChangeAtOnce(t *testing.T) {
 	})
 }
 
-// TestSetUnavailable: where nobody is there to measure, the source is asked again each period, not after its interval.
-// Any other error waits for that.
+// TestSetUnavailable: an unavailable source is read again each period, not after its interval. Any other error waits
+// for the interval.
 func TestSetUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rare := &fake{component: fault.ComponentPeripheral0, interval: 24 * time.Hour, read: func(_ context.Context, n int) (Reading, error) {
@@ -178,7 +178,7 @@ func TestSetUnavailable(t *testing.T) {
 	})
 }
 
-// TestSetError: an error never leaves a reading normal.
+// TestSetError checks that an error never leaves a reading normal.
 func TestSetError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bad := &fake{component: fault.ComponentMemory, read: func(context.Context, int) (Reading, error) {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Validate names every bad field at once, each with prefix before it.
+// Validate returns an error for every bad field at once, each with the prefix.
 func (c Config) Validate(prefix string) error {
 	v := &validation{prefix: prefix}
 	v.absolute("procfs", c.Procfs)
@@ -35,7 +35,7 @@ func (c Config) Validate(prefix string) error {
 	return errors.Join(v.errs...)
 }
 
-// fileName says whether s names one entry of a directory in sysfs.
+// fileName reports whether s names one entry of a directory in sysfs.
 func fileName(s string) bool {
 	return s != "" && s != "." && s != ".." && !strings.ContainsAny(s, "/ \t\n")
 }

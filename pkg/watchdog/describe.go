@@ -12,12 +12,11 @@ type Field struct {
 	Name  string `json:"name"`
 	Bits  [2]int `json:"bits"` // lowest and highest bit, both inclusive
 	Value uint32 `json:"value"`
-	Text  string `json:"text"` // what the value means
+	Text  string `json:"text"` // meaning of the value
 }
 
-// Describe takes a register word apart. On an error, which names address, field, value and what is
-// allowed for each field that is wrong, the fields are returned as well, so that a damaged word can
-// still be looked at.
+// Describe splits a register word into its fields. The error names the address, and for each bad field its value and
+// the allowed values. Describe also returns the fields with an error, so that a damaged word can still be inspected.
 func Describe(a Addr, v uint32) (RegisterInfo, []Field, error) {
 	reg, ok := Lookup(a)
 	if !ok {
@@ -31,7 +30,7 @@ func Describe(a Addr, v uint32) (RegisterInfo, []Field, error) {
 	return reg, fields, Check(a, v)
 }
 
-// Word is one register with what it holds, for people and for machines that read JSON.
+// Word is one register with its content, for people and for machines that read JSON.
 type Word struct {
 	Address string  `json:"address"` // hexadecimal, "0x00000ec0"
 	Name    string  `json:"name"`
@@ -39,10 +38,10 @@ type Word struct {
 	Mask    string  `json:"mask"`  // hexadecimal, of the bits that exist
 	Value   string  `json:"value,omitempty"`
 	Fields  []Field `json:"fields,omitempty"` // from the lowest bit
-	Error   string  `json:"error,omitempty"`  // why the register cannot hold the value, or could not be read
+	Error   string  `json:"error,omitempty"`  // why the register cannot hold the value, or why it was unreadable
 }
 
-// ReadWord takes the word at an address apart. What the register cannot hold is said in Error, beside the fields.
+// ReadWord splits the word at an address into its fields. Error names values that the register cannot hold.
 func ReadWord(a Addr, v uint32) Word {
 	reg, fields, err := Describe(a, v)
 	w := reg.word()
@@ -53,7 +52,7 @@ func ReadWord(a Addr, v uint32) Word {
 	return w
 }
 
-// UnreadWord is a register whose word could not be had.
+// UnreadWord is a register whose word was not available.
 func UnreadWord(reg RegisterInfo, why error) Word {
 	w := reg.word()
 	w.Error = why.Error()
@@ -68,14 +67,14 @@ func (r RegisterInfo) word() Word {
 	return w
 }
 
-// ReadNode takes apart the three words that a node sends to the supervisors: its DNP watchdog, its host watchdog and its
+// ReadNode splits the three words that a node sends to the supervisors: its DNP watchdog, its host watchdog and its
 // remote fault descriptor (seed 001, Tables III to V).
 func ReadNode(dnp, host, remote uint32) []Word {
 	return []Word{ReadWord(AddrDNPWatchdog, dnp), ReadWord(AddrHostWatchdog, host), ReadWord(AddrRemoteFaultDescriptor, remote)}
 }
 
-// Check refuses a word that its register cannot hold: bits outside the mask, a health field of 11,
-// thresholds out of order, an address without a register. It names every bad field at once.
+// Check refuses a word that its register cannot hold: bits outside the mask, a health field of 11, thresholds out of
+// order, an address without a register. It names every bad field at once.
 func Check(a Addr, v uint32) error {
 	reg, ok := Lookup(a)
 	if !ok {
@@ -118,7 +117,7 @@ func (f fieldLayout) allowed() string {
 	return "0 normal, 1 sick or 2 broken"
 }
 
-// text returns what a value of the field means, and false where it means nothing.
+// text returns the meaning of the field's value, and false if it has none.
 func (f fieldLayout) text(v uint32) (string, bool) {
 	pick := func(names ...string) (string, bool) {
 		if int(v) >= len(names) {
@@ -164,7 +163,7 @@ func (f fieldLayout) codeText(code byte) string {
 	return fmt.Sprintf("%g V", DecodeVolts(code))
 }
 
-// bitList names the bits that are set, lowest first.
+// bitList lists the set bits, lowest first.
 func bitList(v uint32) string {
 	var s []string
 	for ; v != 0; v &= v - 1 {

@@ -56,9 +56,9 @@ func TestVerdictNames(t *testing.T) {
 	}
 }
 
-// Wherever in the reader's period the owner writes for the last time, the verdict comes within
-// StaleBound of it, and not before K whole periods have passed; a death just after a read takes
-// StaleBound, less the nanosecond.
+// TestStaleBound: at whatever time in the reader's period the owner writes last, the verdict comes within StaleBound of
+// that write, and not before K whole periods have passed. A death just after a read takes StaleBound, less a
+// nanosecond.
 func TestStaleBound(t *testing.T) {
 	const tRead = 50 * time.Millisecond
 	for misses := range 4 {
@@ -89,7 +89,7 @@ func TestStaleBound(t *testing.T) {
 	}
 }
 
-// A reader that is late every time still notices a death, after MaxDoubts.
+// TestDoubtIsNotForEver: a reader that is late every time still notices a death, after MaxDoubts.
 func TestDoubtIsNotForEver(t *testing.T) {
 	const tRead = 50 * time.Millisecond
 	var now time.Time
@@ -111,7 +111,7 @@ func TestDoubtIsNotForEver(t *testing.T) {
 	}
 }
 
-// Writer and reader that started together keep waking together, whatever delays they meet: one
+// TestGridsStayTogether: a writer and a reader that started together continue to wake together, after any delays: one
 // timer serves both.
 func TestGridsStayTogether(t *testing.T) {
 	const tWrite, tRead = 25 * time.Millisecond, 50 * time.Millisecond

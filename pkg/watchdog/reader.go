@@ -6,13 +6,12 @@ import (
 	"time"
 )
 
-// DefaultGrace is the time that a half gives its other half to write for the first time: a cold
-// start of a whole cluster on a busy machine is slow, and nobody is accused for it.
+// DefaultGrace is the time that a half gives its other half for the first write. A cold start of a whole cluster on a
+// busy machine is slow and must not lead to accusations.
 const DefaultGrace = 5 * time.Second
 
-// MaxDoubts bounds a reader's doubt of itself: after so many reads in a row that found nothing and
-// were themselves out of time, the next ones count as misses all the same. Else a reader that is
-// always late would never notice a death.
+// MaxDoubts limits a reader's doubt of itself: after that many consecutive late reads without a valid word, the next
+// ones count as misses. Otherwise a reader that is always late would never notice a death.
 const MaxDoubts = 8
 
 // MaxMisses bounds ReaderConfig.Misses.
@@ -21,11 +20,11 @@ const MaxMisses = 100
 // ReaderConfig is the watching side of a watchdog word.
 type ReaderConfig struct {
 	TRead  time.Duration // period of reading and invalidating; longer than the owner's TWrite
-	Misses int           // K: how many reads in a row may find the word not valid before it is stale
-	Grace  time.Duration // how long a half that was never seen is waited for; 0 is DefaultGrace
+	Misses int           // K: how many consecutive reads may find the word not valid before it is stale
+	Grace  time.Duration // how long to wait for a half that was never seen; 0 is DefaultGrace
 }
 
-// Validate names every bad field.
+// Validate returns an error for every bad field.
 func (c ReaderConfig) Validate() error {
 	errs := []error{positive("TRead", c.TRead)}
 	if c.Misses < 0 || c.Misses > MaxMisses {
@@ -37,19 +36,18 @@ func (c ReaderConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// StaleBound is the longest time from the owner's death to the verdict Stale, the reader being in
-// time: the last word written may be read a whole period later, and K+1 misses follow it
-// (seed 001 §III-E).
+// StaleBound returns the longest time from the owner's death to the verdict Stale if the reader is in time: the last
+// word may be read a whole period after it was written, and K+1 misses follow (seed 001 §III-E).
 func StaleBound(tRead time.Duration, misses int) time.Duration {
 	return time.Duration(misses+2) * tRead
 }
 
-// Verdict is what a reader holds of the other half.
+// Verdict is a reader's verdict on the other half.
 type Verdict uint8
 
 // The verdicts.
 const (
-	Waiting Verdict = iota + 1 // not seen since the reader started: grace
+	Waiting Verdict = iota + 1 // not seen since the reader started: grace period
 	Alive                      // seen, and not missed more than K times in a row since
 	Stale                      // missed too often, or never seen within the grace
 )
@@ -67,18 +65,18 @@ func (v Verdict) String() string {
 	return fmt.Sprintf("Verdict(%d)", uint8(v))
 }
 
-// Sample is what one read of the word found.
+// Sample is the result of one read of the word.
 type Sample struct {
 	Valid   bool // the owner has written since the last read
-	Corrupt bool // the word does not agree with its guard, or holds what no owner writes: a miss
+	Corrupt bool // the word does not match its guard, or has a value that no owner writes: a miss
 }
 
-// ReaderOutput is what a Step came to.
+// ReaderOutput is the result of a Step.
 type ReaderOutput struct {
-	Read    bool // the word was read in this Step; Late and Corrupt are about that read
+	Read    bool // the word was read in this Step; Late and Corrupt refer to that read
 	Verdict Verdict
 	Changed bool          // the verdict changed in this Step
-	Age     time.Duration // since the last valid read; since the start while there was none
+	Age     time.Duration // since the last valid read; before the first, since the start
 	Misses  int           // in a row
 	Late    bool          // the reader was late by more than TRead/2
 	Corrupt bool
@@ -101,21 +99,21 @@ type ReaderStats struct {
 //	   │ within Grace           ▼      │
 //	   └─────────────────────► Stale ──┘
 //
-// The very first read is thrown away: a word that was validated before the reader came may have
-// been written by an owner that has died long since.
+// The first read is discarded: its word may have been validated before the reader started, by an
+// owner that has died since.
 //
-// A reader doubts itself first. Was it late by more than TRead/2, then the machine is slow or this
-// process was stopped, and the other half may have suffered the same; an empty word says nothing
-// then. Nor does it when the read came much sooner than TRead after the one before. Such a read is
+// A reader doubts itself first. If it is late by more than TRead/2, the machine is slow or this
+// process was stopped, and the same may be true of the other half; an empty word then proves nothing.
+// The same holds for a read much sooner than TRead after the previous one. Such a read is
 // no miss; the next one decides (but see MaxDoubts). A valid word is a sign of life at any time.
 type Reader struct {
 	cfg      ReaderConfig
 	verdict  Verdict
 	start    time.Time
 	due      time.Time
-	begun    bool // the first read is done
+	begun    bool // the first read has happened
 	lastRead time.Time
-	lastSeen time.Time // the last valid read; the start while there was none
+	lastSeen time.Time // time of the last valid read; before the first, the start
 	misses   int       // in a row
 	doubts   int       // in a row
 	stats    ReaderStats
@@ -133,8 +131,8 @@ func NewReader(cfg ReaderConfig, now time.Time) *Reader {
 	return &Reader{cfg: cfg, verdict: Waiting, start: now, due: now, lastRead: now, lastSeen: now}
 }
 
-// Step reads the word when that is due, and judges. read must load the word and clear its Valid bit
-// in one atomic step; it is called at most once, and only when a read is due.
+// Step reads the word when that is due, and judges it. read must load the word and clear its Valid bit in one atomic
+// step; it is called at most once, and only when a read is due.
 func (r *Reader) Step(now time.Time, read func() Sample) ReaderOutput {
 	if now.Before(r.due) {
 		return r.output(now, r.verdict)
@@ -154,7 +152,7 @@ func (r *Reader) Step(now time.Time, read func() Sample) ReaderOutput {
 		r.stats.Corrupt++
 	}
 	switch {
-	case first: // proves nothing, either way
+	case first: // proves nothing in either direction
 	case s.Valid && !s.Corrupt:
 		r.becomeAlive(now)
 	case outOfTime && r.doubts < MaxDoubts:
@@ -186,8 +184,8 @@ func (r *Reader) output(now time.Time, before Verdict) ReaderOutput {
 	}
 }
 
-// schedule sets the time of the next read, on the grid of the first (see Writer): a late reader
-// lets at least one whole period pass.
+// schedule sets the time of the next read, on the grid of the first (see Writer): a late reader waits for at least one
+// whole period.
 func (r *Reader) schedule(now time.Time, late bool) {
 	r.begun, r.lastRead = true, now
 	r.due = r.due.Add(r.cfg.TRead)
@@ -202,7 +200,7 @@ func (r *Reader) becomeAlive(now time.Time) {
 	r.misses, r.doubts = 0, 0
 }
 
-// doubt lets an empty read pass: the reader itself was out of time.
+// doubt ignores an empty read: the reader itself was late.
 func (r *Reader) doubt() {
 	r.doubts++
 	r.stats.Doubts++

@@ -10,16 +10,16 @@ import (
 )
 
 // TestScenarios runs the scenarios of testdata: a writer and a reader of one word, in virtual time.
-// A scenario is a list of commands, each on a line; what a run prints stands under it, between
+// A scenario is a list of commands, each on a line. The output of a run follows it, between
 // "----" and an empty line.
 //
 //	periods twrite=25ms tread=50ms misses=1 grace=400ms
 //	writer start | kill | stop | continue      kill and start: a new machine; stop: SIGSTOP
 //	reader start | kill | stop | continue
 //	word valid | invalid | corrupt | whole     from outside
-//	run DURATION                               and print what happens
+//	run DURATION                               and print the events
 //
-// When both are due at one time the writer goes first.
+// If both are due at one time, the writer goes first.
 func TestScenarios(t *testing.T) {
 	golden.Files(t, "testdata/*.txt", func(t *testing.T, text string) string {
 		w := &world{}
@@ -114,12 +114,12 @@ func (w *world) process(what string, stopped *bool, start, kill func()) error {
 	return nil
 }
 
-// run goes from wake-up to wake-up until the time is over, its end not included.
+// run moves from wake-up to wake-up until end, which is excluded.
 func (w *world) run(end time.Duration) {
 	for {
 		wDue, rDue := end, end
 		if w.writer != nil && !w.wStop {
-			wDue = max(w.wWake, w.now) // a process that was stopped wakes as soon as it goes on
+			wDue = max(w.wWake, w.now) // a stopped process wakes as soon as it continues
 		}
 		if w.reader != nil && !w.rStop {
 			rDue = max(w.rWake, w.now)

@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// Code 0 means no reading in all three sensor registers: Table VII begins at 0x3a, and the
-// encoders for power and voltage, whose tables the paper leaves open, never emit it.
+// Code 0 means no reading in all three sensor registers: Table VII begins at 0x3a, and the encoders for power and
+// voltage, whose tables the paper does not define, never emit it.
 const noReading byte = 0
 
 // The range of Table VII, in degrees Celsius.
@@ -21,8 +21,8 @@ const (
 	VoltsPerUnit = 1.0 / 16
 )
 
-// EncodeCelsius returns the temperature code of Table VII, excess 128, rounded to whole degrees and
-// held within the table's range. NaN becomes 0, no reading.
+// EncodeCelsius returns the temperature code of Table VII, excess 128, rounded to whole degrees and clamped to the
+// table's range. NaN becomes 0, no reading.
 func EncodeCelsius(c float64) byte {
 	if math.IsNaN(c) {
 		return noReading
@@ -30,21 +30,20 @@ func EncodeCelsius(c float64) byte {
 	return byte(int(math.Round(min(max(c, MinCelsius), MaxCelsius))) + 128)
 }
 
-// DecodeCelsius returns the temperature of a code in degrees Celsius. Codes below 0x3a lie outside
-// Table VII and are no readings; see CelsiusCodeValid.
+// DecodeCelsius returns the temperature of a code in degrees Celsius. Codes below 0x3a lie outside Table VII and are no
+// readings; see CelsiusCodeValid.
 func DecodeCelsius(code byte) int { return int(code) - 128 }
 
-// CelsiusCodeValid says whether a code lies within Table VII.
+// CelsiusCodeValid reports whether a code lies within Table VII.
 func CelsiusCodeValid(code byte) bool { return DecodeCelsius(code) >= MinCelsius }
 
-// EncodeWatts returns the power code: units of 2 W, held within 1 to 255. NaN becomes 0, no reading.
+// EncodeWatts returns the power code: units of 2 W, clamped to 1 to 255. NaN becomes 0, no reading.
 func EncodeWatts(w float64) byte { return encodeUnits(w / WattsPerUnit) }
 
 // DecodeWatts returns the power of a code in watts.
 func DecodeWatts(code byte) float64 { return float64(code) * WattsPerUnit }
 
-// EncodeVolts returns the voltage code: units of 1/16 V, held within 1 to 255. NaN becomes 0, no
-// reading.
+// EncodeVolts returns the voltage code: units of 1/16 V, clamped to 1 to 255. NaN becomes 0, no reading.
 func EncodeVolts(v float64) byte { return encodeUnits(v / VoltsPerUnit) }
 
 // DecodeVolts returns the voltage of a code in volts.
@@ -57,9 +56,9 @@ func encodeUnits(u float64) byte {
 	return byte(math.Round(min(max(u, 1), math.MaxUint8)))
 }
 
-// Thresholds are the four bounds of a threshold register, as codes of the sensor's own register:
-// "the boundaries for the ranges of normal, warning and alarm" (§IV-B). A bound belongs to the
-// better of the two ranges that it parts. A bound of 0 is no bound.
+// Thresholds are the four bounds of a threshold register, as codes of the sensor's own register: "the boundaries for
+// the ranges of normal, warning and alarm" (§IV-B). A bound belongs to the better of the two ranges that it separates.
+// A bound of 0 is no bound.
 type Thresholds struct {
 	AlarmLow, WarnLow, WarnHigh, AlarmHigh byte
 }
@@ -78,7 +77,7 @@ func DecodeThresholds(v uint32) (Thresholds, error) {
 	return t, nil
 }
 
-// Validate refuses bounds that are out of order, absent ones left aside.
+// Validate refuses bounds that are out of order; it ignores absent ones.
 func (t Thresholds) Validate() error {
 	names := [...]string{"AlarmLow", "WarnLow", "WarnHigh", "AlarmHigh"}
 	last := 0
@@ -95,8 +94,8 @@ func (t Thresholds) Validate() error {
 	return nil
 }
 
-// Classify returns the health of a sensor's code: normal, sick (warning) or broken (alarm). No
-// reading is normal here: the word cannot say unknown, the reports do.
+// Classify returns the health of a sensor's code: normal, sick (warning) or broken (alarm). No reading is normal here:
+// the word cannot express unknown, the reports do.
 func (t Thresholds) Classify(code byte) Health {
 	switch {
 	case code == noReading:

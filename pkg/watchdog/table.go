@@ -12,15 +12,15 @@ type RegisterInfo struct {
 	Addr     Addr
 	Mask     uint32 // the bits that exist
 	Name     string
-	Owner    fault.Half // who writes it; the other half reads
+	Owner    fault.Half // the writing half; the other half reads
 	HasValid bool       // bit 0 is the Valid bit of §III-E
-	Source   string     // where the address comes from
+	Source   string     // source of the address
 	Meaning  string
 
 	layout []fieldLayout // from the lowest bit; together exactly the mask
 }
 
-// fieldKind says how the value of a field reads.
+// fieldKind is the interpretation of a field's value.
 type fieldKind uint8
 
 const (
@@ -47,13 +47,13 @@ type fieldLayout struct {
 func (f fieldLayout) value(v uint32) uint32 { return v >> f.low & f.max() }
 func (f fieldLayout) max() uint32           { return uint32(1<<(f.top-f.low+1) - 1) }
 
-// registers is the central table, ordered by address. Nothing writes it after start.
+// registers is the central table, ordered by address. It is immutable after start.
 var registers = makeRegisters()
 
 // Registers returns all registers, ordered by address.
 func Registers() []RegisterInfo { return slices.Clone(registers) }
 
-// Lookup returns the register at an address, and false where there is none.
+// Lookup returns the register at an address, and false if there is none.
 func Lookup(a Addr) (RegisterInfo, bool) {
 	i, ok := slices.BinarySearchFunc(registers, a, func(r RegisterInfo, a Addr) int { return int(r.Addr) - int(a) })
 	if !ok {
@@ -151,7 +151,7 @@ func descriptorLayout() []fieldLayout {
 	return f
 }
 
-// flags lays out one-bit exceptions from bit 0, and what is left of the width as unassigned.
+// flags lays out one-bit exceptions from bit 0, and the rest of the width as unassigned.
 func flags(width int, names ...string) []fieldLayout {
 	var f []fieldLayout
 	for i, n := range names {
@@ -163,7 +163,7 @@ func flags(width int, names ...string) []fieldLayout {
 	return f
 }
 
-// channels lays out the mask as chanmask.Mask has it: in the order of grid.Directions.
+// channels lays out the mask like chanmask.Mask: in the order of grid.Directions.
 func channels() []fieldLayout {
 	var f []fieldLayout
 	for i, d := range grid.Directions() {

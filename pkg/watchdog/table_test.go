@@ -11,7 +11,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Table VI by hand.
+// TestRegisterMap compares the map with a handwritten Table VI.
 func TestRegisterMap(t *testing.T) {
 	want := map[Addr]uint32{
 		0x0ec0: 0x07ffffff, 0x0ec4: 0x000001ff, 0x0ec8: 0x00ffffff,
@@ -57,8 +57,8 @@ func TestRegisterMap(t *testing.T) {
 	}
 }
 
-// The table and the encoders are two tellings of one layout; each field set by the one must read by
-// the other.
+// TestDescribeAgreesWithEncode: the table and the encoders describe one layout; each field that the one sets must read
+// back by the other.
 func TestDescribeAgreesWithEncode(t *testing.T) {
 	w := DNPWord{Valid: true, Core: HealthSick, Power: HealthSick, Voltage: HealthBroken, Temperature: HealthBroken}
 	w.NeighbourHostFailed[grid.YPlus.Index()] = true
@@ -175,7 +175,7 @@ func FuzzDescribe(f *testing.F) {
 	})
 }
 
-// Table VII, every column.
+// TestCelsius checks every column of Table VII.
 func TestCelsius(t *testing.T) {
 	for code, c := range map[byte]int{0xff: 127, 0xe4: 100, 0xd5: 85, 0xd0: 80, 0xb2: 50, 0x9e: 30, 0x8a: 10,
 		0x80: 0, 0x76: -10, 0x6c: -20, 0x62: -30, 0x4e: -50, 0x3a: -70} {
@@ -243,7 +243,7 @@ func TestCoreHealth(t *testing.T) {
 	}
 }
 
-// TestReadNode: the words of a node as people and programs get them.
+// TestReadNode checks the words of a node in the form for people and programs.
 func TestReadNode(t *testing.T) {
 	words := ReadNode(1|1<<6|2<<25, 1|3<<3, 1<<20)
 	want := []struct {

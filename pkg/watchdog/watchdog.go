@@ -1,26 +1,26 @@
-// Package watchdog is the mutual watchdog of a node's two halves (seed 001 §III-E, §IV-A): the
-// registers that they share, bit for bit as the paper's Tables III to VII have them, and the two
+// Package watchdog is the mutual watchdog of a node's two halves (seed 001 §III-E, §IV-A): their shared
+// registers, bit for bit as in the paper's Tables III to VII, and the two
 // small machines that move them.
 //
 // The owner of a word writes and validates it every TWrite; the other half reads and invalidates
-// it every TRead; TWrite < TRead, so that the reader finds a valid word unless the owner cannot
-// write any more. Writer says when to write, Reader when to read and what to make of it.
+// it every TRead. TWrite < TRead, so the reader finds a valid word unless the owner can no longer
+// write. Writer decides when to write, Reader when to read and how to judge the word.
 //
-// The package is pure: it maps no memory, reads no clock and reports nothing. The words live in
-// the file of pkg/watchdog/regfile; what a verdict means for the node is pkg/awareness' business.
+// The package is pure: it maps no memory, reads no clock and reports nothing. The words are in
+// the file of pkg/watchdog/regfile; pkg/awareness derives the state of the node from a verdict.
 //
-// # Addresses that the paper leaves open
+// # Addresses that the paper does not define
 //
-// Table VI gives power and voltage no address. Chosen here, beside those of the temperature:
+// Table VI gives power and voltage no address. This project puts them beside those of the temperature:
 //
 //	0x00000f04  power thresholds      0x00000f44  power value
 //	0x00000f08  voltage thresholds    0x00000f48  voltage value
 //
-// Nor does it have the channel mask, which is seed 003's (§5.2.3.1: the router's configuration register). It
-// stands beside the other register of the router that configures it, the maximum of hops: 0x0000000c.
+// The table does not contain the channel mask either, which is seed 003's (§5.2.3.1: the router's configuration
+// register). It is beside the router's other configuration register, the maximum of hops: 0x0000000c.
 //
-// The paper does not say what the single bits of the exception registers mean either; exceptions.go
-// gives meanings to some, and leaves the others unassigned.
+// The paper does not define the single bits of the exception registers; exceptions.go
+// defines some and leaves the others unassigned.
 package watchdog
 
 import (
@@ -29,11 +29,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Addr is the address of a register in the DNP's map (Table VI), in bytes, a multiple of 4 below
-// 4 KiB.
+// Addr is the address of a register in the DNP's map (Table VI), in bytes, a multiple of 4 below 4 KiB.
 type Addr uint32
 
-// The addresses. See AddrChannel for those that exist once a direction.
+// The addresses. See AddrChannel for those that exist once per direction.
 const (
 	AddrMaxHops               Addr = 0x0008
 	AddrChannelMask           Addr = 0x000c // chosen here
@@ -64,8 +63,8 @@ func AddrChannel(d grid.Direction) Addr {
 // String returns the address as the paper prints it: 0x00000ec0.
 func (a Addr) String() string { return fmt.Sprintf("0x%08x", uint32(a)) }
 
-// Health is a two-bit health field. Its values are those on the wire, so that, other than with the
-// enums of this project, zero is a meaning: normal. 11 is not defined, and every decoder refuses it.
+// Health is a two-bit health field. Its values are those on the wire, so that, unlike in the other enums of this
+// project, zero has a meaning: normal. 11 is undefined, and every decoder refuses it.
 type Health uint8
 
 // The healths. For temperature, power and voltage the paper calls them normal, warning and alarm.
@@ -91,11 +90,11 @@ func (h Health) String() string {
 	}
 }
 
-// Valid says whether h is one of the three defined values.
+// Valid reports whether h is one of the three defined values.
 func (h Health) Valid() bool { return h <= HealthBroken }
 
-// field returns the two bits of h. What is not defined becomes 11, which no decoder accepts: a
-// mistake of the writer must not read as some other health.
+// field returns the two bits of h. An undefined value becomes 11, which no decoder accepts: a bug in the writer must
+// not read as another health.
 func (h Health) field() uint32 {
 	if !h.Valid() {
 		return uint32(healthUndefined)

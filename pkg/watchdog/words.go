@@ -13,9 +13,8 @@ const (
 	MaskRemoteFaultDescriptor uint32 = 0x00ffffff
 )
 
-// Where the fields of the words begin. In all three words the directions stand in the order
-// Z- Z+ Y- Y+ X- X+ from the lowest bit, the reverse of grid.Directions: hence the shifts below
-// that fall with the index of the direction.
+// Offsets of the fields in the words. In all three words the directions are in the order Z- Z+ Y- Y+ X- X+ from the
+// lowest bit, the reverse of grid.Directions. So the shifts below decrease with the index of the direction.
 const (
 	dnpCoreShift        = 7
 	dnpPowerShift       = 9
@@ -32,9 +31,8 @@ func neighbourHostShift(index int) int { return 6 - index }
 func linkShift(index int) int          { return 25 - 2*index }
 func nibbleShift(index int) int        { return 20 - 4*index }
 
-// DNPWord is the DNP local/global watchdog register (Table III): the local DNP's health and the
-// neighbouring hosts' fate. Owner: DNP half. Reader: host half. The arrays are indexed by
-// grid.Direction.Index.
+// DNPWord is the DNP local/global watchdog register (Table III): the local DNP's health and the state of the
+// neighbouring hosts. Owner: DNP half. Reader: host half. The arrays are indexed by grid.Direction.Index.
 type DNPWord struct {
 	Valid               bool
 	NeighbourHostFailed [grid.NumDirections]bool
@@ -45,7 +43,7 @@ type DNPWord struct {
 	Links               [grid.NumDirections]Health
 }
 
-// Encode returns the word. A health that is not defined becomes 11.
+// Encode returns the word. An undefined health becomes 11.
 func (w DNPWord) Encode() uint32 {
 	v := bit(w.Valid) |
 		w.Core.field()<<dnpCoreShift |
@@ -78,8 +76,8 @@ func DecodeDNPWord(v uint32) (DNPWord, error) {
 	return w, nil
 }
 
-// HostWord is the host watchdog register (Table IV): what the host knows of itself. Owner: host
-// half. Reader: DNP half.
+// HostWord is the host watchdog register (Table IV): the host's knowledge of itself. Owner: host half. Reader: DNP
+// half.
 type HostWord struct {
 	Valid          bool
 	ServiceNetwork Health
@@ -88,7 +86,7 @@ type HostWord struct {
 	Peripheral1    Health
 }
 
-// Encode returns the word. A health that is not defined becomes 11.
+// Encode returns the word. An undefined health becomes 11.
 func (w HostWord) Encode() uint32 {
 	return bit(w.Valid) |
 		w.ServiceNetwork.field()<<hostServiceNetworkShift |
@@ -111,8 +109,7 @@ func DecodeHostWord(v uint32) (HostWord, error) {
 	}, nil
 }
 
-// Faults returns what the word says in the one bit a field that the remote fault descriptor has:
-// broken, not sick.
+// Faults returns the word's faults in the remote fault descriptor's form, with one bit per field: broken, not sick.
 func (w HostWord) Faults() NeighbourFaults {
 	return NeighbourFaults{
 		ServiceNetwork: w.ServiceNetwork == HealthBroken,
@@ -122,13 +119,13 @@ func (w HostWord) Faults() NeighbourFaults {
 	}
 }
 
-// NeighbourFaults is what the remote fault descriptor says of one neighbour's host. All false
-// beside a raised neighbour-host bit in the DNP word is a host breakdown.
+// NeighbourFaults is the part of the remote fault descriptor about one neighbour's host. All false beside a raised
+// neighbour-host bit in the DNP word is a host breakdown.
 type NeighbourFaults struct {
 	ServiceNetwork, Memory, Peripheral0, Peripheral1 bool
 }
 
-// Any says whether any of the four is broken.
+// Any reports whether any of the four is broken.
 func (n NeighbourFaults) Any() bool { return n != NeighbourFaults{} }
 
 func (n NeighbourFaults) nibble() uint32 {
@@ -139,8 +136,8 @@ func decodeNibble(v uint32) NeighbourFaults {
 	return NeighbourFaults{v&1 != 0, v&2 != 0, v&4 != 0, v&8 != 0}
 }
 
-// DescriptorWord is the host remote fault descriptor register (Table V), indexed by
-// grid.Direction.Index. It has no Valid bit. Owner: DNP half, from what the neighbours send.
+// DescriptorWord is the host remote fault descriptor register (Table V), indexed by grid.Direction.Index. It has no
+// Valid bit. Owner: DNP half, from the neighbours' messages.
 type DescriptorWord struct {
 	Neighbours [grid.NumDirections]NeighbourFaults
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// The bits by hand, from Tables III, IV and V.
+// TestDNPWordBits compares the bits with handwritten Tables III, IV and V.
 func TestDNPWordBits(t *testing.T) {
 	host := func(d grid.Direction) (w DNPWord) { w.NeighbourHostFailed[d.Index()] = true; return w }
 	link := func(d grid.Direction, h Health) (w DNPWord) { w.Links[d.Index()] = h; return w }
@@ -88,8 +88,8 @@ func TestDescriptorBits(t *testing.T) {
 	}
 }
 
-// Every bit alone and every health field at every value, against a naive rule: no pair at a field's
-// place is 11, and nothing lies outside the mask.
+// TestDecodersRefuse checks every single bit and every health field at every value against a naive rule: no pair at a
+// field's place is 11, and no bit lies outside the mask.
 func TestDecodersRefuse(t *testing.T) {
 	for _, w := range []struct {
 		addr   Addr

@@ -14,8 +14,8 @@ type WriterConfig struct {
 // Validate refuses a period that is not positive.
 func (c WriterConfig) Validate() error { return positive("TWrite", c.TWrite) }
 
-// CheckPeriods refuses periods that break the paper's condition T_write < T_read (§III-E), without
-// which a reader finds words not valid though their owner is well.
+// CheckPeriods refuses periods that break the paper's condition T_write < T_read (§III-E). Without it a reader finds
+// words not valid though their owner is healthy.
 func CheckPeriods(tWrite, tRead time.Duration) error {
 	if err := errors.Join(positive("TWrite", tWrite), positive("TRead", tRead)); err != nil {
 		return err
@@ -33,15 +33,15 @@ func positive(name string, d time.Duration) error {
 	return nil
 }
 
-// Writer says when the owner of a word must write and validate it.
+// Writer decides when the owner of a word must write and validate it.
 //
 //	           first Step
 //	unwritten ───────────► writing ──┐
 //	                          ▲      │ every TWrite, or as soon after as it is stepped
 //	                          └──────┘
 //
-// Its times lie on one grid from the first Step on: after a delay it writes once, not once for each
-// time missed, and goes on in step. So the timers of a half that start together stay together, and
+// Its times lie on one grid from the first Step on. After a delay it writes once, not once for each
+// missed time, and continues on the grid. So timers of a half that start together stay together, and
 // one wake-up serves them all.
 type Writer struct {
 	cfg    WriterConfig
@@ -66,8 +66,8 @@ func NewWriter(cfg WriterConfig) *Writer {
 	return &Writer{cfg: cfg, state: writerUnwritten}
 }
 
-// Step says whether to write now, and when to step again at the latest. Writing more often, when
-// the word has changed, does no harm and needs no Step.
+// Step reports whether to write now, and when to step again at the latest. Additional writes, after a change of the
+// word, do no harm and need no Step.
 func (w *Writer) Step(now time.Time) (due bool, wake time.Time) {
 	switch {
 	case w.state == writerUnwritten:
@@ -88,7 +88,7 @@ func (w *Writer) becomeWriting(now time.Time) {
 	w.due = now.Add(w.cfg.TWrite)
 }
 
-// advance moves on to the first time of the grid after now.
+// advance moves to the first time of the grid after now.
 func (w *Writer) advance(now time.Time) {
 	var skipped int64
 	w.due, skipped = nextOnGrid(w.due.Add(w.cfg.TWrite), w.cfg.TWrite, now.Add(1))

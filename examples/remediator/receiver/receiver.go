@@ -1,6 +1,6 @@
-// Package receiver is the receiver's side of LO|FA|MO's webhooks, as docs/webhooks.md has it, for the Go standard library alone:
-// copy it. It verifies signatures, does nothing twice, refuses lower tokens and earlier attempts, and knows all that after it
-// was killed at any moment.
+// Package receiver is the receiver's side of LO|FA|MO's webhooks as described in docs/webhooks.md. It needs only the Go
+// standard library: copy it. It verifies signatures, does nothing twice, refuses lower tokens and earlier attempts, and
+// remembers all that after a kill at any moment.
 package receiver
 
 import (
@@ -17,7 +17,7 @@ import (
 // Schema of messages and replies.
 const Schema = "lofamo.io/webhook/v1"
 
-// Message is what is posted, as far as it is needed here.
+// Message is the posted message, with the fields needed here.
 type Message struct {
 	Schema         string    `json:"schema"`
 	Action         string    `json:"action"`
@@ -41,7 +41,7 @@ type Message struct {
 	} `json:"fault"`
 }
 
-// operation is what is numbered by attempts: a do, and what puts it back.
+// operation returns the key under which attempts are numbered: that of the do, also for its undo.
 func (m *Message) operation() string {
 	if m.Undoes != "" {
 		return m.Undoes
@@ -49,7 +49,7 @@ func (m *Message) operation() string {
 	return m.IdempotencyKey
 }
 
-// Reply is what is answered.
+// Reply is the answer.
 type Reply struct {
 	Schema     string  `json:"schema"`
 	Outcome    string  `json:"outcome"`
@@ -58,7 +58,7 @@ type Reply struct {
 	Detail     string  `json:"detail,omitempty"`
 }
 
-// Outcomes of Reply, and of what Remediate has done.
+// Outcomes of Reply and Remediate.
 const (
 	Done      = "done"
 	Unchanged = "unchanged"
@@ -70,8 +70,8 @@ const (
 	none      = "none"
 )
 
-// Remediate does what a message says, or undoes it, and returns Done, Unchanged, Partly or Unknown with a word for people. An
-// undo may be called when it is not known whether there is anything to undo, and a second time.
+// Remediate does the action of a message, or undoes it, and returns Done, Unchanged, Partly or Unknown with a text for
+// people. An undo may be called although there may be nothing to undo, and a second time.
 type Remediate func(ctx context.Context, m Message) (outcome, detail string)
 
 // Receiver is an http.Handler.
@@ -80,20 +80,21 @@ type Receiver struct {
 	remediate Remediate
 	log       *slog.Logger
 	now       func() time.Time
-	patience  time.Duration // for which a request waits for what it has asked for
+	patience  time.Duration // how long a request waits for its result
 
-	mu    sync.Mutex // held while the store is written: what is not on disk is not done
+	mu    sync.Mutex // held while the store is written: only actions on disk count
 	store *store
 	work  sync.WaitGroup
 }
 
 const (
 	maxMessage = 256 << 10 // bytes
-	// maxWork bounds what is done. It may go on when nobody waits for it any more: its outcome is asked for later.
+	// maxWork limits one action. It may continue after its request has stopped waiting: a later request fetches the
+	// outcome.
 	maxWork = 30 * time.Minute
 )
 
-// New returns a receiver that keeps what it has to remember in a file.
+// New returns a receiver that keeps its state in a file.
 func New(file string, secrets [][]byte, remediate Remediate, log *slog.Logger) (*Receiver, error) {
 	s, err := open(file)
 	if err != nil {
@@ -102,7 +103,7 @@ func New(file string, secrets [][]byte, remediate Remediate, log *slog.Logger) (
 	return &Receiver{secrets: secrets, remediate: remediate, log: log, now: time.Now, patience: 3 * time.Second, store: s}, nil
 }
 
-// Wait returns when nothing is being done.
+// Wait returns when no action is running.
 func (r *Receiver) Wait() { r.work.Wait() }
 
 // ServeHTTP answers one message.
@@ -122,7 +123,7 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	status, reply, done, err := r.take(&m)
-	if err != nil { // nothing has been begun that is not on disk
+	if err != nil { // no action has begun that is not on disk
 		r.log.Error("store", "err", err)
 		http.Error(w, "store", http.StatusInternalServerError)
 		return
@@ -143,14 +144,14 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	_ = json.NewEncoder(w).Encode(reply)
 }
 
-// take decides about a message. Where something is begun for it, its reply comes by the channel.
+// take decides on a message. If it begins an action, the channel delivers the reply.
 func (r *Receiver) take(m *Message) (int, Reply, <-chan Reply, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if highest := r.store.Tokens[m.Cluster]; m.Token < highest {
 		return http.StatusConflict, Reply{Outcome: stale, Detail: fmt.Sprintf("token %d has been seen", highest)}, nil, nil
 	} else if m.Token > highest {
-		// Before anything else: also a question keeps those who led before from doing anything.
+		// Before anything else: even a status request excludes earlier leaders from then on.
 		r.store.Tokens[m.Cluster] = m.Token
 		if err := r.store.write(); err != nil {
 			r.store.Tokens[m.Cluster] = highest
@@ -170,18 +171,18 @@ func (r *Receiver) take(m *Message) (int, Reply, <-chan Reply, error) {
 		return http.StatusConflict, Reply{Outcome: stale, Attempt: op.Attempt, Detail: "a later attempt has been seen"}, nil, nil
 	case op.Outcome == accepted && m.Attempt > op.Attempt:
 		return http.StatusServiceUnavailable, Reply{Outcome: later, Attempt: op.Attempt, RetryAfter: 1, Detail: "another attempt is under way"}, nil, nil
-	case m.Attempt == op.Attempt: // told again
+	case m.Attempt == op.Attempt: // a repetition
 		return http.StatusOK, op.status(m), nil, nil
 	}
 	return r.begin(m, op)
 }
 
-// begin has a new attempt done, unless there is nothing to do.
+// begin starts a new attempt, unless there is nothing to do.
 func (r *Receiver) begin(m *Message, op operation) (int, Reply, <-chan Reply, error) {
 	next := operation{Action: m.Action, Attempt: m.Attempt, Outcome: accepted, Effect: Unknown}
 	switch {
 	case m.Action == "do" && op.Effect == Unknown:
-		// Whether it was done is not known, and it must not be done twice: somebody has to look.
+		// The outcome is unknown, and the action must not happen twice: a person has to check.
 		next.Outcome, next.Effect, next.Detail = Unknown, Unknown, op.Detail
 	case m.Action == "do" && op.Effect == Done:
 		next.Outcome, next.Effect, next.Detail = Done, Done, "it was done already"
@@ -199,13 +200,13 @@ func (r *Receiver) begin(m *Message, op operation) (int, Reply, <-chan Reply, er
 	return http.StatusOK, Reply{}, done, nil
 }
 
-// finish does it, and notes what became of it. effect is what stood before.
+// finish runs the action and records its outcome. effect is the previous effect.
 func (r *Receiver) finish(m Message, op operation, effect string) Reply {
 	ctx, cancel := context.WithTimeout(context.Background(), maxWork)
 	defer cancel()
 	op.Outcome, op.Detail = r.remediate(ctx, m)
 	switch {
-	case op.Outcome == Unchanged && m.Action == "do" && effect != "": // by this attempt; what one before has done stands
+	case op.Outcome == Unchanged && m.Action == "do" && effect != "": // an earlier effect remains
 		op.Outcome, op.Effect = Partly, effect
 	case op.Outcome == Unchanged:
 		op.Effect = effect
@@ -219,7 +220,7 @@ func (r *Receiver) finish(m Message, op operation, effect string) Reply {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.store.put(m.operation(), op); err != nil {
-		r.log.Error("store", "err", err) // on disk it is under way still, which the next start takes for unknown
+		r.log.Error("store", "err", err) // on disk it is still running, which the next start treats as unknown
 	}
 	return op.status(&m)
 }

@@ -9,17 +9,17 @@ import (
 	"path/filepath"
 )
 
-// operation is what is known of a do and of its undo.
+// operation is the stored state of a do and of its undo.
 type operation struct {
 	Action  string `json:"action"`  // of the newest attempt: do or undo
 	Attempt int    `json:"attempt"` // the newest
-	Outcome string `json:"outcome"` // of the newest attempt; accepted: it is under way
-	// Effect is what stands: nothing (empty), done, partly, or unknown.
+	Outcome string `json:"outcome"` // of the newest attempt; accepted: it is running
+	// Effect is the present effect: nothing (empty), done, partly, or unknown.
 	Effect string `json:"effect"`
 	Detail string `json:"detail,omitempty"`
 }
 
-// status is what is answered about the do or the undo that a message is about.
+// status returns the answer about the do or the undo of a message.
 func (o operation) status(m *Message) Reply {
 	action := "do"
 	if m.Undoes != "" {
@@ -37,16 +37,17 @@ func (o operation) status(m *Message) Reply {
 	}
 }
 
-// store is what has to be remembered, in one file of JSON.
+// store is the receiver's state, in one JSON file.
 type store struct {
 	file string
-	// Tokens by cluster, the highest that was seen. They are kept for ever.
+	// Tokens by cluster, the highest seen. They are kept for ever.
 	Tokens map[string]uint64 `json:"tokens"`
-	// Operations by key. What stands is kept for ever, or nothing could be undone; the rest may be dropped after a month.
+	// Operations by key. Those with an effect are kept for ever, so that they can be undone; others may be dropped
+	// after a month.
 	Operations map[string]operation `json:"operations"`
 }
 
-// open reads the file. What was under way when its writer died may have happened.
+// open reads the file. Actions that were running when their writer died may have happened.
 func open(file string) (*store, error) {
 	s := &store{file: file, Tokens: map[string]uint64{}, Operations: map[string]operation{}}
 	b, err := os.ReadFile(file)
@@ -68,7 +69,7 @@ func open(file string) (*store, error) {
 	return s, s.write()
 }
 
-// put notes an operation, on disk before it is of any use.
+// put records an operation, on disk before it takes effect.
 func (s *store) put(key string, o operation) error {
 	was, known := s.Operations[key]
 	s.Operations[key] = o
@@ -82,7 +83,7 @@ func (s *store) put(key string, o operation) error {
 	return err
 }
 
-// write replaces the file by one that is whole.
+// write replaces the file by a complete new one.
 func (s *store) write() error {
 	b, err := json.Marshal(s)
 	if err != nil {

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// tolerance is how far the clocks may be apart, and for how long a request that somebody has copied is good. What is sent
-// again in that time changes nothing: its attempt is known.
+// tolerance is the accepted difference of the clocks, and the lifetime of a copied request. A replay within that time
+// changes nothing: its attempt is known.
 const tolerance = 5 * time.Minute
 
-// ParseSecret reads a secret: "whsec_" and base64.
+// ParseSecret parses a secret: "whsec_" and base64.
 func ParseSecret(s string) ([]byte, error) {
 	b, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(strings.TrimSpace(s), "whsec_"))
 	if err != nil || len(b) < 24 {
@@ -25,7 +25,7 @@ func ParseSecret(s string) ([]byte, error) {
 	return b, nil
 }
 
-// Verify says why a request is not signed with one of the secrets.
+// Verify returns an error unless the request is signed with one of the secrets.
 func Verify(secrets [][]byte, h http.Header, body []byte, now time.Time) error {
 	id, stamp := h.Get("Webhook-Id"), h.Get("Webhook-Timestamp")
 	at, err := strconv.ParseInt(stamp, 10, 64)

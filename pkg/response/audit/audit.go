@@ -1,15 +1,15 @@
-// Package audit is the audit of responses: how each decision is written down, and chained to the one before it, so that whoever
-// has the lines can tell that none was changed, left out or put in.
+// Package audit defines the audit of responses: the form of each decision, and the chain of decisions. The chain proves
+// to any reader of the lines that none was changed, omitted or inserted.
 //
-// A line is JSON in one form only, its keys in the order of the struct below, those that say nothing left out:
+// A line is JSON in one form only, its keys in the order of the struct below, without empty ones:
 //
 //	{"seq":2,"prev":"9f…","at":"2027-01-15T08:00:00.5Z","act":"started","response":"r7-1","policy":"drain","node":"n1-0-1","component":"memory","step":"cordon","kind":"kubernetes.cordon","attempt":1}
 //
-// Its hash is the SHA-256 of these bytes. The next line has it as prev; the first has 64 zeros. An exported line is the same with
-// "hash" as its last key. The chain shows what was changed by somebody who could not write all that follows; who can needs a hash
-// kept elsewhere to be found out, which is what an export is for.
+// Its hash is the SHA-256 of these bytes. The next line has it as prev; the first has 64 zeros. An exported line is the
+// same with "hash" as its last key. The chain reveals every change, unless its author also rewrote all
+// later lines. A hash kept elsewhere reveals that as well; this is the purpose of an export.
 //
-// It is pure, and knows nothing of where lines are kept.
+// The package is pure, and does not know where lines are stored.
 package audit
 
 import (
@@ -37,7 +37,7 @@ type Line struct {
 // MaxLine bounds a line, in bytes.
 const MaxLine = 64 << 10
 
-// written is a line as its bytes say it; Hash is not hashed.
+// written is the JSON form of a line; the hash does not cover Hash.
 type written struct {
 	Seq       uint64 `json:"seq"`
 	Prev      string `json:"prev"`
@@ -57,7 +57,7 @@ type written struct {
 	Hash      string `json:"hash,omitempty"`
 }
 
-// Chain returns the line of a decision that follows a line; after the zero Line it is the first.
+// Chain returns the line for a decision that follows the given line; after the zero Line it is the first.
 func Chain(before Line, d response.Decision) (Line, error) {
 	d.At = d.At.UTC().Round(0)
 	d.Response, d.Policy, d.Step, d.Subject, d.Detail = valid(d.Response), valid(d.Policy), valid(d.Step), valid(d.Subject), valid(d.Detail)
@@ -67,16 +67,16 @@ func Chain(before Line, d response.Decision) (Line, error) {
 	return l, err
 }
 
-// valid makes a text of what is none: JSON would replace it without saying so.
+// valid replaces invalid UTF-8, which JSON would otherwise do silently.
 func valid(s string) string { return strings.ToValidUTF8(s, "?") }
 
-// sum is what the hash of the line has to be.
+// sum computes the line's correct hash.
 func (l Line) sum() ([sha256.Size]byte, error) {
 	b, err := l.marshal("")
 	return sha256.Sum256(b), err
 }
 
-// Marshal returns the line as it is exported and stored: one line of JSON without its end.
+// Marshal returns the line in its export and storage form: one line of JSON without a newline.
 func (l Line) Marshal() ([]byte, error) { return l.marshal(hex.EncodeToString(l.Hash[:])) }
 
 func (l Line) marshal(hash string) ([]byte, error) {
@@ -105,7 +105,8 @@ func (l Line) marshal(hash string) ([]byte, error) {
 	return b, nil
 }
 
-// Unmarshal reads what Marshal writes, and nothing that says the same in another form. It does not check the hash: a Checker does.
+// Unmarshal parses the output of Marshal and rejects the same content in any other form. It does not check the hash: a
+// Checker does.
 func Unmarshal(b []byte) (Line, error) {
 	if len(b) > MaxLine {
 		return Line{}, fmt.Errorf("audit line: given %d bytes: want at most %d", len(b), MaxLine)
@@ -165,22 +166,22 @@ func (w written) line() (Line, error) {
 	return l, errors.Join(errs...)
 }
 
-// Checker checks lines one after the other, as bytes: it needs not know what they say, so that those of a later version can be
-// checked too. Its zero value takes any line for the first; what comes after it has to follow.
+// Checker checks lines one after the other, as bytes. It need not understand their content, so it can also check lines
+// of a later version. The zero Checker accepts any line as the first; each later line has to follow the line before it.
 type Checker struct {
 	seq, lines uint64
 	hash       string
 }
 
-// Lines is how many were right.
+// Lines returns how many lines were correct.
 func (c *Checker) Lines() uint64 { return c.lines }
 
-// Last is the number and the hash of the newest of these; 0 before there is one.
+// Last returns the number and the hash of the newest correct line; 0 before there is one.
 func (c *Checker) Last() (seq uint64, hash string) { return c.seq, c.hash }
 
 var noHash = strings.Repeat("0", 2*sha256.Size)
 
-// Check says what is wrong with the next line: with itself, or with the chain.
+// Check reports whether anything is wrong with the next line, or with its place in the chain.
 func (c *Checker) Check(b []byte) error {
 	b = bytes.TrimRight(b, "\r\n")
 	var l struct {

@@ -15,7 +15,7 @@ import (
 
 var start = time.Date(2027, 1, 15, 8, 0, 0, 0, time.UTC)
 
-// chain is some decisions of every form.
+// chain returns n decisions, of every form.
 func chain(t testing.TB, n int) []Line {
 	t.Helper()
 	var out []Line
@@ -56,7 +56,7 @@ func check(lines []Line) error {
 	return nil
 }
 
-// The form of a line is for ever: exports and stores have it.
+// TestForm fixes the form of a line for ever, because exports and stores contain it.
 func TestForm(t *testing.T) {
 	l := chain(t, 1)[0]
 	b, err := l.Marshal()
@@ -90,7 +90,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// Whatever is changed, left out, put in or put elsewhere is found.
+// TestFindsChanges checks that every changed, omitted, inserted or moved line is found.
 func TestFindsChanges(t *testing.T) {
 	for _, tc := range []struct {
 		what   string
@@ -133,7 +133,8 @@ func TestFindsChanges(t *testing.T) {
 	}
 }
 
-// What a later version says more, and words that this one does not know, can be checked all the same; another form cannot.
+// TestChecksBytes checks that lines of a later version with unknown keys and words pass, and that lines in another form
+// do not.
 func TestChecksBytes(t *testing.T) {
 	said := `{"seq":1,"prev":"` + noHash + `","act":"slept on it","mood":"good"`
 	sum := sha256.Sum256([]byte(said + "}"))
@@ -181,7 +182,7 @@ func TestUnmarshalRefuses(t *testing.T) {
 	}
 }
 
-// FuzzUnmarshal: nothing makes it panic, and what it takes has one form only.
+// FuzzUnmarshal checks that no input causes a panic, and that every accepted line has only one form.
 func FuzzUnmarshal(f *testing.F) {
 	for _, l := range chain(f, 6) {
 		b, err := l.Marshal()

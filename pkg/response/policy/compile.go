@@ -16,14 +16,14 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// MaxCost bounds what one evaluation of a condition may cost, in CEL's own units: roughly the elements and bytes that
-// are looked at. 2,000 of them take some tens of microseconds.
+// MaxCost limits the cost of one evaluation of a condition, in CEL's own units: roughly the elements and bytes that it
+// reads. 2,000 of them take some tens of microseconds.
 const MaxCost = 2000
 
-// maxThresholds bounds the durations that a condition compares with.
+// maxThresholds limits the durations that a condition compares with.
 const maxThresholds = 8
 
-// variable is one that a condition may use, with the values that it can have where these are few.
+// variable is a variable of conditions, with its possible values if there are few.
 type variable struct {
 	name   string
 	of     *cel.Type
@@ -46,7 +46,7 @@ var (
 	groupKinds = []string{"ROW", "PLANE", "BLOCK", "LABEL", "PARTITION"}
 )
 
-// both are the variables of faults of nodes and of group faults.
+// both are the variables for faults of nodes and for group faults.
 var both = []variable{
 	{"fault.state", cel.StringType, strs(badStates...)},
 	{"fault.cause", cel.StringType, strs(causes...)},
@@ -54,7 +54,7 @@ var both = []variable{
 	{"fault.recurrence", cel.IntType, nil},
 }
 
-// ofNode are those of faults of nodes.
+// ofNode are the variables for faults of nodes.
 var ofNode = append(slices.Clone(both),
 	variable{"fault.component", cel.StringType, strs(fault.Components()...)},
 	variable{"fault.singleWitness", cel.BoolType, nil},
@@ -67,7 +67,7 @@ var ofNode = append(slices.Clone(both),
 	variable{"node.labels", cel.MapType(cel.StringType, cel.StringType), nil},
 )
 
-// ofGroup are those of group faults.
+// ofGroup are the variables for group faults.
 var ofGroup = append(slices.Clone(both),
 	variable{"fault.group", cel.StringType, groupKinds},
 	variable{"fault.id", cel.StringType, nil},
@@ -91,7 +91,7 @@ func names(vs []variable) []string {
 	return out
 }
 
-// environment is what conditions may say.
+// environment returns the CEL environment with the variables.
 func environment(vs []variable) (*cel.Env, error) {
 	opts := []cel.EnvOption{
 		cel.OptionalTypes(), cel.EagerlyValidateDeclarations(true),
@@ -103,8 +103,8 @@ func environment(vs []variable) (*cel.Env, error) {
 	return cel.NewEnv(opts...)
 }
 
-// compiler has an environment for conditions on nodes, and one for those on group faults. They are dear to make, so all
-// documents of a file share them.
+// compiler has an environment for conditions on nodes, and one for those on group faults. They are expensive to create,
+// so all documents of a file share them.
 type compiler struct{ nodes, groups *cel.Env }
 
 func (c *compiler) environment(groups bool) (*cel.Env, error) {
@@ -122,7 +122,7 @@ func (c *compiler) environment(groups bool) (*cel.Env, error) {
 	return *env, nil
 }
 
-// compile checks a condition, and names all that is wrong with it.
+// compile checks a condition, and reports every error in the condition.
 func (c *compiler) compile(text string, groups bool) (*matcher, []error) {
 	vs := variables(groups)
 	env, err := c.environment(groups)
@@ -166,7 +166,7 @@ func (c *compiler) compile(text string, groups bool) (*matcher, []error) {
 	return m, nil
 }
 
-// sizes says how large values can be, for the estimate of what a condition costs.
+// sizes bounds the sizes of values, for the cost estimate of a condition.
 type sizes struct{}
 
 // EstimateSize implements cost.Estimator.
@@ -182,16 +182,16 @@ func (sizes) EstimateSize(node cost.AstNode) *cost.SizeEstimate {
 	}
 }
 
-// EstimateCallCost implements cost.Estimator: functions cost what CEL says.
+// EstimateCallCost implements cost.Estimator: functions have the default costs of CEL.
 func (sizes) EstimateCallCost(string, string, *cost.AstNode, []cost.AstNode) *cost.CallEstimate {
 	return nil
 }
 
-// comparisons are the operators by which fault.duration may be compared.
+// comparisons are the permitted comparison operators for fault.duration.
 var comparisons = []string{"_<_", "_<=_", "_>_", "_>=_"}
 
-// constants looks at what variables are compared with: those that can have few values only with one of these, and
-// fault.duration with literals. It returns these durations, sorted.
+// constants checks the operands of comparisons. Variables with few values may only be compared with one of these, and
+// fault.duration only with literals. It returns these durations, sorted.
 func constants(a *ast.AST, vs []variable) (durations []time.Duration, errs []error) {
 	known := map[string]variable{}
 	for _, v := range vs {
@@ -241,7 +241,7 @@ func constants(a *ast.AST, vs []variable) (durations []time.Duration, errs []err
 	return slices.Sorted(maps.Keys(found)), errs
 }
 
-// literal reads duration("5m").
+// literal parses duration("5m").
 func literal(e ast.Expr) (time.Duration, bool) {
 	if e.Kind() != ast.CallKind || e.AsCall().FunctionName() != "duration" || len(e.AsCall().Args()) != 1 {
 		return 0, false
@@ -254,7 +254,7 @@ func literal(e ast.Expr) (time.Duration, bool) {
 	return d, err == nil
 }
 
-// literals returns the texts of a literal, or of a list of them.
+// literals returns the strings of a literal, or of a list of literals.
 func literals(e ast.Expr) []string {
 	switch e.Kind() {
 	case ast.LiteralKind:

@@ -15,12 +15,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// name is what policies and steps may be called: as objects of Kubernetes.
+// name matches the valid names of policies and steps, which are those of Kubernetes objects.
 var name = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
 
 const nameWanted = "1 to 63 of a-z, 0-9, '-' and '.', the first and last a letter or digit"
 
-// parse reads one document. The name is returned as far as it could be read, for the errors.
+// parse parses one document. It returns the name, if readable, for use in errors.
 func parse(b []byte, c *compiler) (*Document, string, []error) {
 	v, js, err := tree(b)
 	if err != nil {
@@ -50,11 +50,11 @@ func parse(b []byte, c *compiler) (*Document, string, []error) {
 	return d, d.Name, nil
 }
 
-// digest stands for the content of a spec, whatever its layout.
+// digest returns a digest of a spec's content, independent of its layout.
 func digest(spec any) string {
 	b, err := json.Marshal(spec)
 	if err != nil {
-		return "" // it came from JSON: it always has one
+		return "" // unreachable: it came from JSON, so it can be encoded
 	}
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:8])
@@ -131,7 +131,7 @@ func (r *reader) undo(spec *object) response.Undo {
 	return u
 }
 
-// step reads a step; before are those that come first.
+// step parses a step; before are the previous steps.
 func (r *reader) step(path string, v any, before []response.Step, groups bool) response.Step {
 	o := r.object(path, v)
 	s := response.Step{Name: o.text("name", true, 63), OnFailure: response.Stop}
@@ -162,7 +162,7 @@ func (r *reader) step(path string, v any, before []response.Step, groups bool) r
 	return s
 }
 
-// reachable names what could never come into effect.
+// reachable reports rules that could never take effect.
 func (r *reader) reachable(p *response.Policy, m *matcher) {
 	if n := len(p.Steps); n > 0 {
 		last, path := p.Steps[n-1], fmt.Sprintf("spec.steps[%d]", n-1)
@@ -204,7 +204,7 @@ func (r *reader) reachable(p *response.Policy, m *matcher) {
 	}
 }
 
-// parameters reads those of a kind, as texts.
+// parameters parses the parameters of a kind, as strings.
 func (r *reader) parameters(path string, k response.Kind, v any) map[string]string {
 	o := r.object(path, v)
 	out := map[string]string{}
@@ -227,7 +227,7 @@ func (r *reader) parameters(path string, k response.Kind, v any) map[string]stri
 	return out
 }
 
-// parameter is one that an executor takes.
+// parameter is a parameter of an executor.
 type parameter struct {
 	name     string
 	required bool
@@ -235,7 +235,7 @@ type parameter struct {
 	read     func(v any) (string, bool)
 }
 
-// parametersOf every kind, but those that take none.
+// parametersOf lists the parameters of every kind that has any.
 var parametersOf = map[response.Kind][]parameter{
 	response.KubernetesCondition: {camel("type", true), camel("reason", false)},
 	response.KubernetesEvent:     {camel("reason", true)},
@@ -280,7 +280,7 @@ func labelValue(key string) parameter {
 	return parameter{key, false, "a label's value", textual(func(s string) bool { return fault.CheckLabelValue(s) == nil })}
 }
 
-// called is what something is called in the supervisor's own configuration.
+// called returns a parameter that is a name from the supervisor's own configuration.
 func called(key string) parameter { return parameter{key, true, nameWanted, textual(name.MatchString)} }
 
 const maxWords = 120

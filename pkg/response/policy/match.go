@@ -40,7 +40,7 @@ func (m *matcher) May(c fault.Component, s fault.State) bool {
 // Thresholds implements response.Matcher.
 func (m *matcher) Thresholds() []time.Duration { return m.durations }
 
-// beyondLinks returns a component that may match and is no link.
+// beyondLinks returns a component that may match and is not a link.
 func (m *matcher) beyondLinks() (fault.Component, bool) {
 	for _, c := range fault.Components() {
 		for _, s := range badStates {
@@ -52,9 +52,9 @@ func (m *matcher) beyondLinks() (fault.Component, bool) {
 	return 0, false
 }
 
-// newMatcher makes the program, and finds out for which components and states it may be true: for each of these
-// and each cause it is evaluated with all else unknown. Where duration is compared, it is so once more with
-// a duration between any two of the literals. A condition that is false everywhere is refused.
+// newMatcher compiles the program and determines the components and states for which it may be true. For each of these
+// and each cause, it evaluates the condition with all other variables unknown. If the condition compares the duration,
+// it also evaluates with a duration between any two of the literals. It refuses a condition that is false everywhere.
 func newMatcher(env *cel.Env, checked *cel.Ast, groups bool, durations []time.Duration) (*matcher, error) {
 	program, err := env.Program(checked, cel.EvalOptions(cel.OptOptimize))
 	if err != nil {
@@ -84,7 +84,7 @@ func newMatcher(env *cel.Env, checked *cel.Ast, groups bool, durations []time.Du
 	return m, nil
 }
 
-// question is whether a condition can be true of a component in a state.
+// question determines whether a condition can be true of a component in a state.
 type question struct {
 	program cel.Program
 	groups  bool
@@ -98,10 +98,10 @@ func (q *question) possible(durations []time.Duration) bool {
 		known["fault.component"] = q.c.String()
 	}
 	if !q.ask(known) {
-		return false // whatever the cause and the duration: most conditions end here for most components
+		return false // false for every cause and duration: most conditions end here for most components
 	}
 	for _, cause := range causes {
-		// The map names a cause of what is SICK or FAILED, and of nothing else; a partition has none.
+		// The map states a cause for SICK and FAILED only; a partition has none.
 		if !q.groups && (cause == fault.CauseNone) != (q.s == fault.Unknown) {
 			continue
 		}
@@ -119,7 +119,7 @@ func (q *question) possible(durations []time.Duration) bool {
 	return false
 }
 
-// ask evaluates with what is known. An error may be another answer with other values.
+// ask evaluates the condition with the known values. After an error the answer may differ for other values.
 func (q *question) ask(known map[string]any) bool {
 	var unknown []*cel.AttributePatternType
 	for _, v := range variables(q.groups) {
@@ -135,7 +135,7 @@ func (q *question) ask(known map[string]any) bool {
 	return err != nil || out != types.False
 }
 
-// samples returns durations at, below and above each.
+// samples returns durations at, below and above each threshold.
 func samples(durations []time.Duration) []time.Duration {
 	var out []time.Duration
 	for _, d := range durations {
@@ -144,7 +144,7 @@ func samples(durations []time.Duration) []time.Duration {
 	return out
 }
 
-// activation is a subject as CEL asks for it.
+// activation presents a subject to CEL.
 type activation struct{ s *response.Subject }
 
 // Parent implements cel.Activation.

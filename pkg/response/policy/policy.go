@@ -1,6 +1,6 @@
 // Package policy reads ResponsePolicy documents: YAML in the manner of Kubernetes, checked as a whole before any of it
-// is used. What is wrong is said all at once, each with the field, what was given and what is allowed: types, unknown
-// and duplicate fields, and rules that nothing could ever reach.
+// is used. It reports all errors at once, each with the field, the given value and the permitted values. Errors include
+// wrong types, unknown and duplicate fields, and rules that can never take effect.
 //
 //	apiVersion: lofamo.io/v1
 //	kind: ResponsePolicy
@@ -17,12 +17,12 @@
 //	  - {name: reset, executor: power.reset, parameters: {method: redfish}, timeout: 10m}
 //	  undo: {onRecovery: true, after: 10m}
 //
-// A condition is CEL, type-checked, and bounded in what one evaluation may cost. It is asked again when the fault
-// changes, and when fault.duration passes one of the durations that it is compared with: so it may be compared with
+// A condition is CEL, type-checked, with a limited cost per evaluation. It is evaluated again when the fault changes,
+// and when fault.duration passes one of the durations in the condition. It may therefore compare durations with
 // literals only.
 //
-// It says nothing of when a policy may act: that is pkg/response, and no document changes it. Nor does it know where
-// documents are stored.
+// A policy does not determine when it may act: that is pkg/response, and no document changes it. The package does not
+// know where documents are stored either.
 package policy
 
 import (
@@ -35,13 +35,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// The only version and kind that there are.
+// The only supported version and kind.
 const (
 	APIVersion = "lofamo.io/v1"
 	DocKind    = "ResponsePolicy"
 )
 
-// Bounds of what is read.
+// Limits of the input.
 const (
 	MaxBytes     = 1 << 20 // of a file
 	MaxDocuments = 200     // in a file, and in force
@@ -56,17 +56,18 @@ type Document struct {
 	Annotations map[string]string
 	Description string
 	Match       string // the condition
-	// JSON is the document itself in canonical JSON; Parse reads it back alike.
+	// JSON is the document itself in canonical JSON; Parse restores the same document.
 	JSON   []byte
 	Policy *response.Policy
 }
 
-// Parse reads a file of one document or several, separated by "---", and checks each by itself and all together.
+// Parse parses a file with one or more documents, separated by "---", and checks each by itself and all together.
 func Parse(b []byte) ([]*Document, error) {
 	return ParseWhile(b, func() error { return nil })
 }
 
-// ParseWhile is like Parse, but calls more before each document and stops with its error. A document takes some milliseconds.
+// ParseWhile is like Parse, but calls more before each document and stops on its error. A document takes some
+// milliseconds.
 func ParseWhile(b []byte, more func() error) ([]*Document, error) {
 	if len(b) > MaxBytes {
 		return nil, fmt.Errorf("policies: given %d bytes: want at most %d", len(b), MaxBytes)
@@ -102,7 +103,7 @@ func ParseWhile(b []byte, more func() error) ([]*Document, error) {
 	return docs, nil
 }
 
-// place says which document an error is of.
+// place names the document of an error.
 func place(i, of int, name string) string {
 	switch {
 	case name != "":
@@ -114,7 +115,7 @@ func place(i, of int, name string) string {
 	}
 }
 
-// CheckSet says what is wrong with documents together, each of which is right by itself.
+// CheckSet returns the conflicts between documents, each of which is valid by itself.
 func CheckSet(docs []*Document) error { return errors.Join(checkSet(docs)...) }
 
 func checkSet(docs []*Document) []error {
@@ -138,7 +139,7 @@ func checkSet(docs []*Document) []error {
 	return errs
 }
 
-// deeds is what a policy does and when, as text.
+// deeds describes the policy's actions and conditions as text.
 func (d *Document) deeds() string {
 	out := []string{strings.Join(strings.Fields(d.Match), " "), fmt.Sprint(d.Policy.Groups)}
 	for _, s := range d.Policy.Steps {
@@ -159,7 +160,7 @@ func Policies(docs []*Document) []*response.Policy {
 //go:embed defaults/*.yaml
 var defaults embed.FS
 
-// DefaultYAML returns the policies that the project ships, one document after the other. All of them only observe.
+// DefaultYAML returns the policies that the project ships as one YAML stream. All of them only observe.
 func DefaultYAML() ([]byte, error) {
 	entries, err := defaults.ReadDir("defaults")
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// TestErrors plays testdata/*.txt: documents, "----", what is said of them; "====" between two cases.
+// TestErrors plays testdata/*.txt: documents, "----", the expected errors; "====" between two cases.
 func TestErrors(t *testing.T) {
 	golden.Files(t, "testdata/*.txt", func(t *testing.T, text string) string {
 		var out []string
@@ -107,11 +107,11 @@ func TestMatchGroup(t *testing.T) {
 	}
 }
 
-// What a condition may be for is worked out from its meaning, not from its text.
+// TestMay checks that the possible matches of a condition follow from its meaning, not from its text.
 func TestMay(t *testing.T) {
 	for _, tc := range []struct {
 		match string
-		may   string // component=state, the only ones
+		may   string // component=state, all of them
 	}{
 		{`fault.component == "memory" && fault.state == "FAILED"`, "memory=FAILED"},
 		{`!(fault.component != "memory" || fault.state != "FAILED") && fault.recurrence > 2`, "memory=FAILED"},
@@ -140,7 +140,7 @@ func TestThresholds(t *testing.T) {
 	}
 }
 
-// The same content has the same digest, whatever its layout; any other has another.
+// TestDigest checks that the digest depends on the content and not on the layout.
 func TestDigest(t *testing.T) {
 	digest := func(b []byte) string {
 		docs, err := Parse(b)
@@ -160,7 +160,7 @@ func TestDigest(t *testing.T) {
 	}
 }
 
-// The shipped set is right, observes only, and explains itself.
+// TestDefault checks that the shipped policies are valid, only observe, and have explanations.
 func TestDefault(t *testing.T) {
 	docs, err := Default()
 	if err != nil {
@@ -176,7 +176,7 @@ func TestDefault(t *testing.T) {
 	}
 }
 
-// What one fault makes of a node's components is told of once.
+// TestTellsOnce checks that the consequences of one fault for a node's components cause one notification.
 func TestTellsOnce(t *testing.T) {
 	docs, err := Default()
 	if err != nil {
@@ -214,7 +214,7 @@ func TestTellsOnce(t *testing.T) {
 	}
 }
 
-// Every kind of executor can be asked for, with what it takes.
+// TestEveryKindHasParameters checks that policies can use every kind of executor with its parameters.
 func TestEveryKindHasParameters(t *testing.T) {
 	given := map[response.Kind]string{
 		response.KubernetesCondition: "{type: A, reason: B}", response.KubernetesEvent: "{reason: A}", response.KubernetesLabel: "{key: a/b, value: c}", response.KubernetesCordon: "{}",
@@ -237,7 +237,8 @@ func TestEveryKindHasParameters(t *testing.T) {
 	}
 }
 
-// FuzzParse: nothing makes it panic, and what is right is right again as JSON, with the same meaning.
+// FuzzParse checks that no input causes a panic, and that a valid document is also valid as JSON, with the same
+// meaning.
 func FuzzParse(f *testing.F) {
 	b, err := DefaultYAML()
 	if err != nil {
@@ -270,7 +271,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// BenchmarkMatch is one evaluation.
+// BenchmarkMatch measures one evaluation.
 func BenchmarkMatch(b *testing.B) {
 	m := compiled(b, `fault.component == "memory" && fault.state == "FAILED" && fault.duration >= duration("1m") && size(fault.groups) == 0`)
 	s := response.Subject{Fault: response.Fault{Node: "n1", Component: fault.ComponentMemory, State: fault.Failed}, Duration: time.Hour}
@@ -282,8 +283,9 @@ func BenchmarkMatch(b *testing.B) {
 	}
 }
 
-// TestDeadHalfOnSharedKernelIsNoDeadMachine: where both halves share a kernel, a dead host half proves that the kernel lives. No shipped
-// policy may then take the node's capacity away, unless the fault keeps coming back.
+// TestDeadHalfOnSharedKernelIsNoDeadMachine: if both halves share a kernel, a dead host half does not prove a dead
+// machine, because the kernel lives. No shipped policy may then take the node's capacity away, unless the fault keeps
+// coming back.
 func TestDeadHalfOnSharedKernelIsNoDeadMachine(t *testing.T) {
 	docs, err := Default()
 	if err != nil {

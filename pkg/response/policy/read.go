@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// split returns the documents of a YAML stream that say anything. A line that begins with "---" ends one wherever it
-// stands, in block scalars too.
+// split returns the non-empty documents of a YAML stream. Every line that begins with "---" ends a document, even
+// inside block scalars.
 func split(b []byte) [][]byte {
 	var out [][]byte
 	var doc []byte
@@ -40,7 +40,7 @@ func split(b []byte) [][]byte {
 	return out
 }
 
-// tree reads YAML as JSON's own types. Duplicate keys are refused.
+// tree converts YAML to JSON's own types. It refuses duplicate keys.
 func tree(b []byte) (any, []byte, error) {
 	js, err := yaml.YAMLToJSONStrict(b)
 	if err != nil {
@@ -53,14 +53,14 @@ func tree(b []byte) (any, []byte, error) {
 	return v, js, nil
 }
 
-// reader collects what is wrong.
+// reader collects errors.
 type reader struct{ errs []error }
 
 func (r *reader) bad(path string, given any, want string) {
 	r.errs = append(r.errs, fmt.Errorf("%s: given %s: want %s", path, show(given), want))
 }
 
-// show prints a value of a document for people.
+// show formats a value of a document for people.
 func show(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -81,10 +81,10 @@ func show(v any) string {
 	}
 }
 
-// shown is printed as it is.
+// shown is a string that show prints unchanged.
 type shown string
 
-// object is a mapping of a document that is being read. Every key that is asked for is known; done names the others.
+// object is a mapping in a document. Every key that the parser reads is known; done reports the others.
 type object struct {
 	r     *reader
 	path  string
@@ -92,7 +92,7 @@ type object struct {
 	known []string
 }
 
-// object takes a value for a mapping; what is none is said, and reads as an empty one.
+// object converts a value to a mapping; any other value is an error and yields an empty mapping.
 func (r *reader) object(path string, v any) *object {
 	m, ok := v.(map[string]any)
 	if !ok && v != nil {
@@ -108,7 +108,7 @@ func (o *object) at(key string) string {
 	return o.path + "." + key
 }
 
-// get returns the value of a key, and whether it is there. A key without a value is said to be wrong.
+// get returns the value of a key, and whether it exists. A key without a value is an error.
 func (o *object) get(key string) (any, bool) {
 	o.known = append(o.known, key)
 	v, ok := o.m[key]
@@ -119,7 +119,7 @@ func (o *object) get(key string) (any, bool) {
 	return v, ok
 }
 
-// done names the keys that nobody asked for.
+// done reports the unknown keys.
 func (o *object) done() {
 	for _, key := range slices.Sorted(maps.Keys(o.m)) {
 		if slices.Contains(o.known, key) {
@@ -154,7 +154,7 @@ func (o *object) text(key string, required bool, most int) string {
 	return s
 }
 
-// oneOf reads a text that is one of a few.
+// oneOf reads a string that must be one of the options.
 func (o *object) oneOf(key, otherwise string, options ...string) string {
 	v, ok := o.get(key)
 	if !ok {
@@ -171,10 +171,10 @@ func (o *object) oneOf(key, otherwise string, options ...string) string {
 	return s
 }
 
-// maxTime bounds every duration of a document.
+// maxTime limits every duration of a document.
 const maxTime = 7 * 24 * time.Hour
 
-// duration reads a duration as Go writes it.
+// duration reads a duration in Go's syntax.
 func (o *object) duration(key string, otherwise, least time.Duration) time.Duration {
 	v, ok := o.get(key)
 	if !ok {
@@ -237,7 +237,7 @@ func (o *object) list(key string, least, most int) []any {
 	return l
 }
 
-// texts reads a mapping of texts.
+// texts reads a mapping of strings.
 func (o *object) texts(key string, check func(key, value string) error) map[string]string {
 	v, ok := o.get(key)
 	if !ok {

@@ -1,9 +1,9 @@
-// Package replay runs recorded events through the engine of pkg/response, to show what policies would have done: what
-// was asked for, what was done, and what was refused and why.
+// Package replay runs recorded events through the engine of pkg/response, to show the effect of policies: the requested
+// and completed steps, and the refusals with their reasons.
 //
-// Nothing is carried out: every step counts as done after Options.Took. Evidence counts as fresh while its fault
-// stands, for how fresh it was is not recorded, and every node as one that has booted before, and boots again as soon as it was
-// reset. It is pure; reading recordings is for others.
+// Nothing is carried out: every step succeeds after Options.Took. Recordings do not contain the age of evidence, so
+// evidence counts as fresh while its fault stands. Every node counts as booted before, and boots again as soon as it
+// was reset. The package is pure; other packages read the recordings.
 package replay
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// Recorded is an event and when it came.
+// Recorded is an event and its time.
 type Recorded struct {
 	At    time.Time
 	Event response.Event
@@ -31,27 +31,27 @@ type Options struct {
 	Policies    []*response.Policy
 	Topology    response.TopologyChanged
 	Supervisors []response.SupervisorInfo
-	// Enforce has policies act that only observe.
+	// Enforce makes policies act that only observe.
 	Enforce bool
-	// Approve are subjects that approve whatever wants it, at once.
+	// Approve lists subjects that approve every response at once.
 	Approve []string
-	Took    time.Duration // that each step takes; 0 stands for 1 s
-	Tail    time.Duration // for which it goes on after the last event; 0 stands for 1 h
+	Took    time.Duration // duration of each step; 0 stands for 1 s
+	Tail    time.Duration // how long the run continues after the last event; 0 stands for 1 h
 }
 
-// Report is what would have happened.
+// Report is the result of a run.
 type Report struct {
 	Start     time.Time // of the first event
 	Decisions []response.Decision
-	Open      []*response.Response // that are open at the end
+	Open      []*response.Response // open at the end
 	Breaker   response.Breaker     // at the end
-	Most      int                  // nodes under response at once
+	Most      int                  // maximum number of nodes under response at once
 }
 
-// maxSteps bounds a run, in steps of the engine for each event.
+// maxSteps limits a run, in steps of the engine per event.
 const maxSteps = 1000
 
-// run is one under way.
+// run is a replay in progress.
 type run struct {
 	o       Options
 	e       *response.Engine
@@ -67,13 +67,13 @@ type pending struct {
 	event response.Event
 }
 
-// firstEpoch is the boot epoch of every node at first.
+// firstEpoch is the initial boot epoch of every node.
 const firstEpoch = 1
 
-// token is that of the one leader of a run.
+// token is the token of the run's only leader.
 const token = 1
 
-// Run replays events, which are taken in the order of their times.
+// Run replays events in the order of their times.
 func Run(events []Recorded, o Options) (Report, error) {
 	if len(events) == 0 {
 		return Report{}, errors.New("replay: given no events: want at least one")
@@ -122,7 +122,7 @@ func (r *run) policies() []*response.Policy {
 	return out
 }
 
-// next takes what comes first: of the same time an event, then a result, then the engine's own wish.
+// next returns the next input: at equal times an event, then a result, then the engine's own wake.
 func (r *run) next(events *[]Recorded) (at time.Time, ev response.Event) {
 	if len(*events) > 0 {
 		at, ev = (*events)[0].At, (*events)[0].Event
@@ -143,7 +143,7 @@ func (r *run) next(events *[]Recorded) (at time.Time, ev response.Event) {
 	return at, ev
 }
 
-// step has the engine take an event, and answers what it asks for at once.
+// step feeds an event to the engine, and answers its requests at once.
 func (r *run) step(at time.Time, ev response.Event) {
 	r.now = at
 	out := r.e.Step(at, ev)
@@ -171,20 +171,20 @@ func (r *run) step(at time.Time, ev response.Event) {
 	}
 }
 
-// fresh is the evidence of a fault as it is, seen now.
+// fresh returns the evidence of a fault, seen now.
 func (r *run) fresh(t response.Target) response.Evidence {
 	ev, _ := r.e.Evidence(t)
 	ev.At = r.now
 	return ev
 }
 
-// line is one of a table: decisions of one moment that say the same of different faults.
+// line is a line of a table: the same decision at one moment on different faults.
 type line struct {
 	response.Decision // the first of them
 	more              int
 }
 
-// lines puts together what belongs together, in the order in which it began.
+// lines groups equal decisions, in the order in which they began.
 func (r Report) lines() []line {
 	type key struct {
 		at                    int64
@@ -207,7 +207,7 @@ func (r Report) lines() []line {
 	return out
 }
 
-// Table shows a report to people.
+// Table formats a report for people.
 func (r Report) Table() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -226,7 +226,7 @@ func (r Report) Table() string {
 		row(d.At.Sub(r.Start).String(), d.Act.String(), d.Policy, what, stepOf(d.Decision), why(d.Decision))
 	}
 	if err := w.Flush(); err != nil {
-		return err.Error() // a builder takes whatever it is given
+		return err.Error() // a builder accepts any input
 	}
 	breaker := "closed"
 	if r.Breaker.Open {
@@ -237,7 +237,7 @@ func (r Report) Table() string {
 	return trimmed(b.String())
 }
 
-// trimmed takes the blanks at the ends of lines away.
+// trimmed removes trailing blanks from lines.
 func trimmed(s string) string {
 	lines := strings.Split(s, "\n")
 	for i := range lines {

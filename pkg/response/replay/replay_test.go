@@ -47,8 +47,8 @@ func change(at time.Duration, node fault.NodeID, c fault.Component, s fault.Stat
 	return Recorded{start.Add(at), response.FaultChanged{Fault: f}}
 }
 
-// TestTables plays testdata/*.txt: "run [enforce] [approve=NAME,...] DIMS", then "TIME NODE COMPONENT STATE" lines, and what
-// the table says.
+// TestTables plays testdata/*.txt: "run [enforce] [approve=NAME,...] DIMS", then "TIME NODE COMPONENT STATE" lines, and
+// the expected table.
 func TestTables(t *testing.T) {
 	golden.Files(t, "testdata/*.txt", func(t *testing.T, text string) string {
 		var out []string
@@ -105,7 +105,7 @@ func parse(t *testing.T, text string) ([]Recorded, Options) {
 	return events, o
 }
 
-// The same recording gives the same report, in whatever order its events are given.
+// TestDeterministic checks that the same recording gives the same report, in any order of its events.
 func TestDeterministic(t *testing.T) {
 	o := options(t, grid.Dims{X: 4, Y: 4, Z: 4})
 	o.Enforce = true

@@ -1,9 +1,8 @@
-// Package hwmon judges temperature, voltage and power by the kernel's hardware monitoring chips and
-// their four limits; where no chip measures temperature, by thermal zones and their trip points.
+// Package hwmon judges temperature, voltage and power by the kernel's hardware monitoring chips and their four limits.
+// If no chip measures temperature, it uses thermal zones and their trip points.
 //
-// The four limits are those of the register map (seed 001 Table VI): alarm low, warning low, warning
-// high, alarm high. A value outside the inner two is SICK, outside the outer two FAILED. The package
-// controls nothing: no fan, no cap.
+// The four limits are those of the register map (seed 001 Table VI): alarm low, warning low, warning high, alarm high.
+// A value outside the inner two is SICK, outside the outer two FAILED. The package controls nothing: no fan, no cap.
 package hwmon
 
 import (
@@ -17,7 +16,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor/source"
 )
 
-// Quantity is what is measured. The zero value is invalid.
+// Quantity is the measured quantity. The zero value is invalid.
 type Quantity uint8
 
 // The quantities.
@@ -40,14 +39,14 @@ func (q Quantity) String() string {
 	return fmt.Sprintf("Quantity(%d)", uint8(q))
 }
 
-// kind is how the kernel writes a quantity (Documentation/hwmon/sysfs-interface.rst).
+// kind describes the kernel's files for a quantity (Documentation/hwmon/sysfs-interface.rst).
 type kind struct {
 	component fault.Component
 	prefix    string // of the files: temp1_input
 	unit      string
-	scale     float64 // of the files' numbers to the unit
-	// slack is by how much a value must be inside a bound again before it is called better, so that one
-	// that trembles about the bound is one change: in units, and as a part of the bound.
+	scale     float64 // factor from the files' numbers to the unit
+	// slack is the hysteresis: how far inside a bound a value must be before its state improves, so that a value that
+	// oscillates around the bound causes one change. It is in units; relative is a share of the bound.
 	slack, relative float64
 }
 
@@ -62,7 +61,7 @@ func (q Quantity) kind() kind {
 	}
 }
 
-// Bounds are the four limits; NaN is none.
+// Bounds are the four limits; NaN means none.
 type Bounds struct{ AlarmLow, WarnLow, WarnHigh, AlarmHigh float64 }
 
 // NoBounds returns Bounds without any limit.
@@ -71,12 +70,12 @@ func NoBounds() Bounds {
 	return Bounds{n, n, n, n}
 }
 
-// none says whether there is nothing to judge by.
+// none reports whether there are no limits.
 func (b Bounds) none() bool {
 	return math.IsNaN(b.AlarmLow) && math.IsNaN(b.WarnLow) && math.IsNaN(b.WarnHigh) && math.IsNaN(b.AlarmHigh)
 }
 
-// over returns b with the limits that o has in place of its own.
+// over returns b, with its limits replaced by those that o has.
 func (b Bounds) over(o Bounds) Bounds {
 	pick := func(own, other float64) float64 {
 		if math.IsNaN(other) {
@@ -87,8 +86,8 @@ func (b Bounds) over(o Bounds) Bounds {
 	return Bounds{pick(b.AlarmLow, o.AlarmLow), pick(b.WarnLow, o.WarnLow), pick(b.WarnHigh, o.WarnHigh), pick(b.AlarmHigh, o.AlarmHigh)}
 }
 
-// Classify judges a value: outside the alarm limits Failed, outside the warning limits Sick. A value
-// on a limit is inside. Comparison with NaN is false, so a limit that is none never strikes.
+// Classify judges a value: outside the alarm limits Failed, outside the warning limits Sick. A value on a limit is
+// inside. Comparison with NaN is false, so an absent limit is never exceeded.
 func (b Bounds) Classify(v float64) fault.State {
 	switch {
 	case math.IsNaN(v):
@@ -101,8 +100,8 @@ func (b Bounds) Classify(v float64) fault.State {
 	return fault.Normal
 }
 
-// classifyFrom is Classify with memory: a state better than last needs the value inside the bounds
-// drawn closer by k's slack.
+// classifyFrom is Classify with hysteresis: a state better than last needs a value inside the bounds narrowed by k's
+// slack.
 func (b Bounds) classifyFrom(last fault.State, v float64, k kind) fault.State {
 	now := b.Classify(v)
 	if now >= last || last <= fault.Normal {
@@ -114,8 +113,8 @@ func (b Bounds) classifyFrom(last fault.State, v float64, k kind) fault.State {
 	return min(last, closer.Classify(v))
 }
 
-// narrow draws two bounds together by the slack, but by no more than a quarter of their distance
-// each, so that there is always something between them.
+// narrow moves two bounds together by the slack, but each by no more than a quarter of their distance, so that an
+// interval always remains.
 func (k kind) narrow(low, high float64) (float64, float64) {
 	by := func(bound float64) float64 {
 		d := k.slack + k.relative*math.Abs(bound)
@@ -127,7 +126,7 @@ func (k kind) narrow(low, high float64) (float64, float64) {
 	return low + by(low), high - by(high)
 }
 
-// Config says which inputs and, where the chips' own limits do not serve, which bounds.
+// Config selects the inputs, and bounds that replace the chips' own limits.
 type Config struct {
 	Sysfs    string
 	Quantity Quantity
@@ -136,7 +135,7 @@ type Config struct {
 	Bounds   Bounds // NaN: the chip's own
 }
 
-// Source is one quantity, over all the inputs that measure it.
+// Source is one quantity over all its inputs.
 type Source struct {
 	cfg  Config
 	kind kind
@@ -159,9 +158,8 @@ func (s *Source) Name() string { return "hwmon:" + s.cfg.Quantity.String() }
 // Component returns the component of the quantity.
 func (s *Source) Component() fault.Component { return s.kind.component }
 
-// Bounds returns the limits that the last reading was judged by: those of the input that decided,
-// the configured ones in place of the chip's own. Before anything was judged they are the configured
-// ones. It may be called while Read runs.
+// Bounds returns the limits behind the last reading: those of the deciding input, with the configured ones in place of
+// the chip's own. Before the first judgement they are the configured ones. It may be called while Read runs.
 func (s *Source) Bounds() Bounds { return *s.applied.Load() }
 
 // input is one measuring point.
@@ -172,8 +170,8 @@ type input struct {
 	bounds Bounds
 }
 
-// Read measures now. The reading's value is that of the input that decided: the gravest, and among
-// equals the one nearest to its upper bound.
+// Read measures now. The reading's value is that of the deciding input: the one with the worst state, and among equals
+// the one nearest to its upper bound.
 func (s *Source) Read(context.Context) (source.Reading, error) {
 	j := source.NewJudge(s.kind.component, s.Name())
 	inputs, err := s.inputs()
@@ -210,7 +208,7 @@ func (s *Source) Read(context.Context) (source.Reading, error) {
 	return r, err
 }
 
-// headroom is the distance to the nearest upper bound; inputs without one come last.
+// headroom returns the distance to the nearest upper bound; inputs without one sort last.
 func (in input) headroom() float64 {
 	h := math.Inf(1)
 	for _, b := range []float64{in.bounds.WarnHigh, in.bounds.AlarmHigh} {
@@ -221,7 +219,7 @@ func (in input) headroom() float64 {
 	return h
 }
 
-// absent says why there is nothing to judge.
+// absent returns why there is nothing to judge.
 func (s *Source) absent(inputs []input) string {
 	if len(inputs) > 0 {
 		in := inputs[0]

@@ -23,7 +23,7 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-// TestThisMachine reads whatever there is: it must be judged or unknown, and never an error.
+// TestThisMachine reads the existing inputs: they must be judged or unknown, and never an error.
 func TestThisMachine(t *testing.T) {
 	for _, q := range []Quantity{Temperature, Voltage, Power} {
 		src := New(Config{Sysfs: "/sys", Quantity: q, Bounds: NoBounds()})
@@ -73,8 +73,8 @@ func TestSlackClears(t *testing.T) {
 	}
 }
 
-// TestBoundsOfWhatDecided: the limits shown are those of the input that spoke for all, with the
-// configured ones in place of its own.
+// TestBoundsOfWhatDecided checks that Bounds returns the limits of the deciding input, with the configured ones in
+// place of its own.
 func TestBoundsOfWhatDecided(t *testing.T) {
 	n := math.NaN()
 	root := t.TempDir()

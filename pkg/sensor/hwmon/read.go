@@ -13,8 +13,8 @@ const (
 	thermalDir = "class/thermal"
 )
 
-// inputs reads all the hwmon inputs of the quantity (Documentation/ABI/testing/sysfs-class-hwmon).
-// What a driver says it does not have is left out; what cannot be read is an error beside the rest.
+// inputs reads all hwmon inputs of the quantity (Documentation/ABI/testing/sysfs-class-hwmon). It omits inputs that the
+// driver reports as absent; an unreadable input is an error beside the other inputs.
 func (s *Source) inputs() ([]input, error) {
 	chips, err := s.sys.Glob(hwmonDir, "hwmon[0-9]*")
 	if err != nil {
@@ -74,8 +74,8 @@ func (s *Source) chipInputs(chip, name string) ([]input, error) {
 	return out, errors.Join(errs...)
 }
 
-// read reads one input and its limits. It returns false for one that is switched off, or that its
-// own fault flag declares useless.
+// read reads one input and its limits. It returns false for an input that is disabled, or marked useless by its own
+// fault flag.
 func (s *Source) read(dir, point, file string) (input, bool, error) {
 	for _, flag := range []struct {
 		suffix string
@@ -108,7 +108,7 @@ func (s *Source) read(dir, point, file string) (input, bool, error) {
 	return in, true, nil
 }
 
-// optional reads a number that the driver may not have: NaN then.
+// optional reads a number that the driver may not have; it then returns NaN.
 func (s *Source) optional(dir, file string) (float64, error) {
 	v, err := s.sys.Int(dir, file)
 	switch {
@@ -120,8 +120,8 @@ func (s *Source) optional(dir, file string) (float64, error) {
 	return 0, err
 }
 
-// sane drops limits that chips come up with before anybody programmed them: a pair that admits
-// nothing. An upper limit of 0 or less without a lower one is such too.
+// sane drops the limits of chips that were never programmed: a pair that admits no value, and an upper limit of 0 or
+// less without a lower one.
 func sane(b Bounds) Bounds {
 	drop := func(low, high *float64) {
 		if *low >= *high {
@@ -136,9 +136,8 @@ func sane(b Bounds) Bounds {
 	return b
 }
 
-// zones reads the thermal zones (Documentation/ABI/testing/sysfs-class-thermal). Trip points of type
-// critical are alarms; hot and passive ones, where the kernel begins to act, warnings; active ones
-// merely start fans.
+// zones reads the thermal zones (Documentation/ABI/testing/sysfs-class-thermal). Trip points of type critical are
+// alarms. Hot and passive ones, at which the kernel begins to act, are warnings. Active ones only start fans.
 func (s *Source) zones() ([]input, error) {
 	zones, err := s.sys.Glob(thermalDir, "thermal_zone[0-9]*")
 	if err != nil {
@@ -203,7 +202,7 @@ func (s *Source) trips(dir string) (Bounds, error) {
 	return b, nil
 }
 
-// lower is the smaller of two, of which either may be NaN.
+// lower returns the smaller of two numbers, each of which may be NaN.
 func lower(a, b float64) float64 {
 	if math.IsNaN(a) || b < a {
 		return b

@@ -17,8 +17,8 @@ import (
 
 const asRealtime = "LOFAMO_TEST_REALTIME"
 
-// TestChecksAreNeverRealtime runs this test again in a process whose threads are all of a real-time
-// class, as a half's are, and looks at the class of a check that it starts.
+// TestChecksAreNeverRealtime runs this test again in a process whose threads all have a real-time class, like a half's,
+// and checks the class of a check that it starts.
 func TestChecksAreNeverRealtime(t *testing.T) {
 	if os.Getenv(asRealtime) != "" {
 		// Field 41 of /proc/PID/stat is the scheduling policy.

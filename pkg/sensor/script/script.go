@@ -1,13 +1,12 @@
-// Package script judges a component by a check program's exit code: 0 is NORMAL, 1 SICK, 2 FAILED.
-// The first line that it prints is the detail.
+// Package script judges a component by a check program's exit code: 0 is NORMAL, 1 SICK, 2 FAILED. The first line of
+// its output is the detail.
 //
-// No shell is involved. What a check leaves in its process group is killed when it ends. A check that
-// does not end in time is killed with its whole process group and is SICK: something is wrong, with
-// the check or with what it checks. Any other exit code, a
-// signal, or a program that does not start says nothing: UNKNOWN.
+// No shell is involved. When a check ends, the remaining processes in its group are killed. A check that exceeds its
+// time is killed with its whole process group and is SICK: the check or its subject is faulty. Any other exit code, a
+// signal, or a program that does not start means UNKNOWN.
 //
-// It is not for a process that is real-time and has deadlines: to start a program takes Go's only processor until the
-// new process has been scheduled, as an ordinary one, and has executed its program. On a loaded machine that was seen to take 70 ms.
+// Do not use it in a real-time process with deadlines. Starting a program occupies Go's only processor until the new
+// process, of the ordinary class, has been scheduled and has executed its program. On a loaded machine that took 70 ms.
 package script
 
 import (
@@ -34,14 +33,14 @@ const (
 	ExitFailed = 2
 )
 
-// drain is how long a killed check's output and death are waited for.
+// drain is how long to wait for a killed check's output and death.
 const drain = 500 * time.Millisecond
 
-// maxOutput bounds what is kept of a check's output, in bytes. The rest is read and dropped, so that
-// the check does not block.
+// maxOutput limits the stored output of a check, in bytes. The rest is read and dropped, so that the check does not
+// block.
 const maxOutput = 4096
 
-// Config says what to run.
+// Config defines the check to run.
 type Config struct {
 	Component fault.Component
 	Command   []string // the program's absolute path, then its arguments
@@ -53,8 +52,8 @@ type Config struct {
 // Source is one check.
 type Source struct {
 	cfg Config
-	// running is closed when the last check's process has been reaped; nil before the first. A process
-	// that even SIGKILL does not end (it waits in the kernel) is not joined by a second one.
+	// running is closed when the last check's process has been reaped; nil before the first. While a process survives
+	// even SIGKILL (it waits in the kernel), no second one starts.
 	running chan struct{}
 }
 
@@ -70,7 +69,7 @@ func (s *Source) Component() fault.Component { return s.cfg.Component }
 // Interval returns the time between two checks.
 func (s *Source) Interval() time.Duration { return s.cfg.Interval }
 
-// Read runs the check to its end or its time-out.
+// Read runs the check to its end or its timeout.
 func (s *Source) Read(ctx context.Context) (source.Reading, error) {
 	r := source.Reading{Component: s.cfg.Component, Source: s.Name(), State: fault.Unknown}
 	if s.running != nil {
@@ -87,7 +86,7 @@ func (s *Source) Read(ctx context.Context) (source.Reading, error) {
 	cmd := s.command(ctx, &stdout, &stderr)
 	started, ended := make(chan error, 1), make(chan struct{})
 	var waitErr error
-	go func() { // ends when the process does; running tells the next Read
+	go func() { // ends with the process; running tells the next Read
 		release, err := ownThread()
 		defer release()
 		if err == nil {
@@ -121,16 +120,16 @@ func (s *Source) Read(ctx context.Context) (source.Reading, error) {
 func (s *Source) command(ctx context.Context, stdout, stderr *output) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, s.cfg.Command[0], s.cfg.Command[1:]...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = s.cfg.Env, stdout, stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // when the thread ends that starts it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // if its starting thread ends
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = drain
 	return cmd
 }
 
-// ownThread keeps the goroutine on one thread while a check runs, for the check dies with the thread that has
-// started it, and so with this process. Whatever the class of this process, the check gets the ordinary one: a check
-// that loops must not do so in real time. A thread that hands no class down is of no use to others: it ends with the
-// goroutine, and the function returned does nothing.
+// ownThread keeps the goroutine on one thread while a check runs, because the check dies with the thread that started
+// it, and therefore with this process. The check always gets the ordinary scheduling class: a check that loops must not
+// do so in real time. A thread with the reset-on-fork flag is useless to other goroutines. It ends with the goroutine,
+// and the returned function does nothing.
 func ownThread() (release func(), err error) {
 	runtime.LockOSThread()
 	attr, err := unix.SchedGetAttr(0, 0)
@@ -144,8 +143,8 @@ func ownThread() (release func(), err error) {
 	return func() {}, nil
 }
 
-// killRest waits until the check has ended and kills what it left in its process group, or every check
-// could leave one more process behind. The check is not reaped yet, so the group's number is still its own.
+// killRest waits until the check has ended and kills the remaining processes in its group; otherwise every check could
+// leave one more process behind. The check is not reaped yet, so the group's number is still its own.
 func killRest(pid int) {
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -153,10 +152,10 @@ func killRest(pid int) {
 			break
 		}
 	}
-	_ = syscall.Kill(-pid, syscall.SIGKILL) // fails when nothing is left
+	_ = syscall.Kill(-pid, syscall.SIGKILL) // fails if none remains
 }
 
-// judge is called with ctx as it was when the check ended; waitErr is read only once ended is closed.
+// judge gets ctx in its state at the end of the check; it reads waitErr only once ended is closed.
 func (s *Source) judge(ctx context.Context, r source.Reading, ended <-chan struct{}, waitErr *error, line string) (source.Reading, error) {
 	select {
 	case <-ended:
@@ -168,7 +167,7 @@ func (s *Source) judge(ctx context.Context, r source.Reading, ended <-chan struc
 	case err == nil:
 		r.State = fault.Normal
 	case errors.Is(err, exec.ErrWaitDelay):
-		// It ended by itself, but left behind a child, in a group of its own, that holds its output open.
+		// It ended by itself, but left a child in a group of its own that holds its output open.
 		r.State = fault.Normal
 	case errors.As(err, &exit) && exit.ExitCode() == ExitSick:
 		r.State = fault.Sick
@@ -184,7 +183,7 @@ func (s *Source) judge(ctx context.Context, r source.Reading, ended <-chan struc
 	return r, nil
 }
 
-// late tells a check that took too long from one that we were told to stop.
+// late distinguishes a check that took too long from one that the caller stopped.
 func (s *Source) late(ctx context.Context, r source.Reading, line string) (source.Reading, error) {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		r.Detail = "check stopped"
@@ -198,7 +197,7 @@ func (s *Source) late(ctx context.Context, r source.Reading, line string) (sourc
 	return r, nil
 }
 
-// firstLine prefers what was printed to what was complained.
+// firstLine prefers standard output to standard error.
 func firstLine(stdout, stderr *output) string {
 	if l := source.Detail(stdout.String()); l != "" {
 		return l
@@ -206,8 +205,8 @@ func firstLine(stdout, stderr *output) string {
 	return source.Detail(stderr.String())
 }
 
-// output keeps the beginning of what is written to it. It is safe for concurrent use, for a check
-// that cannot be killed may still write while its output is looked at.
+// output keeps the beginning of the written data. It is safe for concurrent use, because a check that survives
+// its kill may still write while the caller reads the output.
 type output struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

@@ -51,7 +51,7 @@ func TestExitCodes(t *testing.T) {
 				t.Errorf("%+v, %v; want %s, %q, error %t", r, err, tc.want, tc.detail, tc.fails)
 			}
 			if r.Detail == "" {
-				return // a check may say nothing
+				return // a check may print nothing
 			}
 			sourcetest.Check(t, src, r)
 		})
@@ -67,7 +67,7 @@ func TestNoSuchProgram(t *testing.T) {
 	sourcetest.Check(t, src, r)
 }
 
-// TestTimeoutKillsChildren has a check that starts a child and hangs: both are gone afterwards.
+// TestTimeoutKillsChildren runs a check that starts a child and hangs: both are gone afterwards.
 func TestTimeoutKillsChildren(t *testing.T) {
 	pidFile := filepath.Join(t.TempDir(), "pid")
 	src := check(t, 300*time.Millisecond, `sleep 1000 & echo $! > "$1"; echo still looking; wait`, pidFile)
@@ -99,7 +99,7 @@ func untilGone(t *testing.T, pidFile string) {
 	t.Helper()
 	pid := readPID(t, pidFile)
 	gone := func() bool {
-		// A zombie whose new parent has not looked yet is dead too.
+		// A zombie that its new parent has not reaped yet is dead too.
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 		return err != nil || strings.Contains(string(stat), ") Z ")
 	}
@@ -111,8 +111,8 @@ func untilGone(t *testing.T, pidFile string) {
 	}
 }
 
-// TestLeftBehind has a check that ends well but leaves a child that holds its output open. With
-// setsid the child is in a group of its own and lives on; otherwise it is killed.
+// TestLeftBehind runs a check that ends well but leaves a child that holds its output open. With setsid the child is in
+// a group of its own and survives; otherwise it is killed.
 func TestLeftBehind(t *testing.T) {
 	for _, child := range []string{"sleep 1000 &", "setsid sleep 1000 &"} {
 		pidFile := filepath.Join(t.TempDir(), "pid")
@@ -122,7 +122,7 @@ func TestLeftBehind(t *testing.T) {
 		if r.State != fault.Normal || err != nil || r.Detail != "fine" {
 			t.Errorf("%+v, %v", r, err)
 		}
-		if took := time.Since(start); took > 15*time.Second { // a busy machine's: who waits for the child waits for 20 s
+		if took := time.Since(start); took > 15*time.Second { // the child takes 20 s
 			t.Errorf("waited %v for the child", took)
 		}
 		if !strings.HasPrefix(child, "setsid") {
@@ -146,7 +146,7 @@ func TestStopped(t *testing.T) {
 	}
 }
 
-// TestNotTwice: while a check cannot be killed no second one is started.
+// TestNotTwice checks that no second check starts while the first survives its kill.
 func TestNotTwice(t *testing.T) {
 	marker := filepath.Join(t.TempDir(), "ran")
 	src := check(t, time.Second, `: > "$1"`, marker)

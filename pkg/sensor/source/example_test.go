@@ -39,7 +39,7 @@ func (e Entropy) Read(context.Context) (source.Reading, error) {
 	return j.Reading("the kernel says nothing of entropy")
 }
 
-// A source of one's own: what it reads, what it says when that is absent, and when it cannot be read.
+// Example shows a custom source: its reading, and its behaviour if the file is absent or unreadable.
 func Example() {
 	procfs, err := os.MkdirTemp("", "proc")
 	if err != nil {

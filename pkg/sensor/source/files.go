@@ -16,7 +16,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// maxFile bounds what is read of one kernel file, in bytes; /proc/vmstat is the largest at 5 kB.
+// maxFile limits the length of one kernel file, in bytes; /proc/vmstat is the largest at 5 kB.
 const maxFile = 64 << 10
 
 // Root is the mount point of a proc or sys file system, or a recorded tree in its place.
@@ -91,16 +91,15 @@ func (r Root) Glob(dir, pattern string) ([]string, error) {
 	return out, nil
 }
 
-// Exists says whether there is such a file. Only a clear no is false.
+// Exists reports whether the file exists. Only a certain no is false.
 func (r Root) Exists(elem ...string) bool {
 	_, err := os.Stat(r.Path(elem...))
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// Missing says whether a file error means that the machine does not have the thing, rather than
-// that reading it went wrong. Drivers answer with these when an input is not wired or powered
-// (Documentation/hwmon/sysfs-interface.rst speaks of ENODATA and ENXIO; iwlwifi and others say the
-// rest).
+// Missing reports whether a file error means that the machine lacks the component, as opposed to a failed read. Drivers
+// return these errors when an input is not wired or powered (ENODATA and ENXIO in
+// Documentation/hwmon/sysfs-interface.rst; iwlwifi and others return the rest).
 func Missing(err error) bool {
 	for _, e := range []error{fs.ErrNotExist, syscall.ENODATA, syscall.ENXIO, syscall.ENODEV, syscall.EOPNOTSUPP, syscall.EAGAIN} {
 		if errors.Is(err, e) {
@@ -127,7 +126,7 @@ func clip(s string) string {
 	return s
 }
 
-// Detail makes any text fit Reading.Detail: one line, printable, valid UTF-8, bounded.
+// Detail makes any text fit Reading.Detail: one line, printable, valid UTF-8, limited length.
 func Detail(s string) string {
 	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
 	var b strings.Builder

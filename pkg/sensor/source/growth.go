@@ -2,13 +2,12 @@ package source
 
 import "time"
 
-// growthSamples bounds what a Growth remembers; the window is exact to one part in as many.
+// growthSamples limits the memory of a Growth; the window is exact to one part in as many.
 const growthSamples = 64
 
-// Growth measures by how much a counter grew within a window that moves with the time. The first
-// value is the base: what was counted before has no time. A counter that falls was reset (a driver
-// reloaded, an operator cleared it), and so is the memory of it. The zero value is not ready: use
-// NewGrowth.
+// Growth measures the growth of a counter within a sliding window. The first value is the base, because earlier counts
+// have no time. A counter that falls was reset (a reloaded driver, an operator), which also resets the Growth. The zero
+// value is not ready: use NewGrowth.
 type Growth struct {
 	window  time.Duration
 	last    uint64
@@ -23,7 +22,7 @@ type sample struct {
 // NewGrowth returns a Growth over the window.
 func NewGrowth(window time.Duration) *Growth { return &Growth{window: window} }
 
-// Add takes the counter's value now and returns its growth within the window.
+// Add records the counter's present value and returns its growth within the window.
 func (g *Growth) Add(now time.Time, value uint64) uint64 {
 	if value < g.last {
 		g.samples = nil
@@ -35,7 +34,7 @@ func (g *Growth) Add(now time.Time, value uint64) uint64 {
 		g.samples = append(g.samples, sample{now, value})
 	case value == g.samples[n-1].value:
 	case n >= 2 && now.Sub(g.samples[n-2].at) < slot:
-		g.samples[n-1] = sample{now, value} // both within a slot: growth is taken to be the later
+		g.samples[n-1] = sample{now, value} // both within a slot: the growth counts as the later
 	default:
 		g.samples = append(g.samples, sample{now, value})
 	}

@@ -1,8 +1,8 @@
-// Package source is what every sensor source has in common: the reading that it returns, the
-// interface that it satisfies, and careful access to the kernel's small text files.
+// Package source is the common part of all sensor sources: the reading that they return, the interface that they
+// satisfy, and careful access to the kernel's small text files.
 //
-// It stands below the sources (those of pkg/sensor, and hwmon and script) and below
-// pkg/sensor, which puts them together. It measures nothing itself and keeps no schedule.
+// Both the sources (those of pkg/sensor, and hwmon and script) and pkg/sensor, which assembles them, import it. It
+// measures nothing itself and has no schedule.
 package source
 
 import (
@@ -14,17 +14,16 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Reading is what a source says of its component at one moment.
+// Reading is a source's result for its component at one moment.
 type Reading struct {
 	Component fault.Component
-	// State is Unknown when the machine lacks the source or it could not be read: silence of a
-	// sensor is never called normal.
+	// State is Unknown if the machine lacks the source or it was unreadable: a silent sensor is never normal.
 	State  fault.State
-	Value  float64 // the measurement that decided, in Unit; 0 where there is none
+	Value  float64 // the deciding measurement, in Unit; 0 if there is none
 	Unit   string  // "°C", "V", "W", "/s", "%", or empty
-	Detail string  // for people, at most fault.MaxDetail bytes: why it is not normal, or what was read
+	Detail string  // for people, at most fault.MaxDetail bytes: why it is not normal, or the value
 	Source string  // the source's name
-	// Trend is what of it may move towards a threshold before anything is wrong; zero: nothing.
+	// Trend is a value that may move towards a threshold before there is a fault; zero: none.
 	Trend Measure
 }
 
@@ -39,24 +38,23 @@ type Measure struct {
 type Source interface {
 	// Name is unique within a half, such as "memory" or "script:peripheral/0".
 	Name() string
-	// Component is what the readings are about.
+	// Component is the subject of the readings.
 	Component() fault.Component
-	// Read measures now. It may block, up to ctx's end. The reading is complete even with an error:
-	// its State is then Unknown and its Detail the error, which is returned besides for logs.
-	// One caller at a time.
+	// Read measures now. It may block, up to ctx's end. The reading is complete even with an error: its State is then
+	// Unknown and its Detail the error, which Read also returns for logs. One caller at a time.
 	Read(ctx context.Context) (Reading, error)
 }
 
-// Clock tells the time, for rates and hold times. Sources get one so that tests need not wait.
+// Clock returns the time, for rates and hold times. Tests replace it so that they need not wait.
 type Clock func() time.Time
 
-// Duration is a time.Duration that is written "25ms" in YAML and JSON.
+// Duration is a time.Duration with the form "25ms" in YAML and JSON.
 type Duration time.Duration
 
 // MarshalJSON writes the duration as a string.
 func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
 
-// UnmarshalJSON reads a string such as "25ms"; a bare number is refused, for it has no unit.
+// UnmarshalJSON parses a string such as "25ms"; it refuses a bare number, which has no unit.
 func (d *Duration) UnmarshalJSON(b []byte) error {
 	var s string
 	if err := json.Unmarshal(b, &s); err != nil {
@@ -76,20 +74,20 @@ func (d Duration) D() time.Duration { return time.Duration(d) }
 // String prints as time.Duration does.
 func (d Duration) String() string { return time.Duration(d).String() }
 
-// Judge gathers several signs about one component and keeps the gravest. A sign that could not be
-// read makes the whole Unknown, unless another already says Sick or Failed.
+// Judge collects several signs about one component and keeps the gravest. An unreadable sign makes the result Unknown,
+// unless another sign is Sick or Failed.
 type Judge struct {
-	reading Reading // State is 0 until a sign was said
-	err     error   // the first sign that could not be read
+	reading Reading // State is 0 before the first sign
+	err     error   // of the first unreadable sign
 }
 
-// NewJudge returns a Judge on which nothing was said yet.
+// NewJudge returns a Judge without any signs.
 func NewJudge(c fault.Component, name string) *Judge {
 	return &Judge{reading: Reading{Component: c, Source: name}}
 }
 
-// Say adds a sign: Normal, Sick or Failed. Among signs of one gravity the first counts. What is not
-// known is not a sign: say nothing, or Fail.
+// Say adds a sign: Normal, Sick or Failed. Among signs of equal gravity the first counts. For an unknown state, add no
+// sign, or call Fail.
 func (j *Judge) Say(s fault.State, value float64, unit, format string, args ...any) {
 	if s > j.reading.State {
 		j.reading.State, j.reading.Value, j.reading.Unit = s, value, unit
@@ -97,17 +95,17 @@ func (j *Judge) Say(s fault.State, value float64, unit, format string, args ...a
 	}
 }
 
-// Trend notes what may move towards a threshold.
+// Trend records a value that may move towards a threshold.
 func (j *Judge) Trend(m Measure) { j.reading.Trend = m }
 
-// Fail adds a sign that was there and could not be read.
+// Fail adds a sign that exists but was unreadable.
 func (j *Judge) Fail(err error) {
 	if err != nil && j.err == nil {
 		j.err = err
 	}
 }
 
-// Reading returns the verdict. absent is the detail for when nothing was there to be judged.
+// Reading returns the verdict. absent is the detail for a component without any signs.
 func (j *Judge) Reading(absent string) (Reading, error) {
 	r := j.reading
 	switch {

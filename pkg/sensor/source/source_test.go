@@ -14,8 +14,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestGrowthAgainstAll compares Growth, which remembers little, with one that remembers everything:
-// the growth is that of the window, and of at most a slot and the time between two readings more.
+// TestGrowthAgainstAll compares Growth, which stores few values, with a version that stores all: the growth is that of
+// the window, plus at most a slot and the time between two readings.
 func TestGrowthAgainstAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const window = 64 * time.Second

@@ -1,8 +1,9 @@
-// Package mapfile is what files that live in mapped memory have in common: they are brought to their size so that a full
-// disk cannot take a page away, accessed so that a truncated file is an error and not the end of the process, and looked at
-// from outside, since truncation and replacement do not show in mapped memory.
+// Package mapfile is the common part of packages with files in mapped memory. It allocates files to their full size, so
+// that a full disk cannot take a page away. It accesses them so that a truncated file is an error and not the end of
+// the process. It checks them through the file system, because truncation and replacement are not visible in mapped
+// memory.
 //
-// What lies in them is the business of the packages that use it: the registers (pkg/watchdog/regfile) and the halves' copies
+// The content belongs to the packages that use it: the registers (pkg/watchdog/regfile) and the halves' copies
 // (internal/agent/storage/backup). It runs on Linux.
 package mapfile
 
@@ -18,14 +19,14 @@ import (
 )
 
 var (
-	// ErrFault is wrapped when the mapping could not be accessed: the file was truncated.
+	// ErrFault is wrapped if the mapping was inaccessible: the file was truncated.
 	ErrFault = errors.New("mapped page is gone (file truncated?)")
 	// ErrReplaced is wrapped by Check when the path no longer leads to the mapped file.
 	ErrReplaced = errors.New("was unlinked or replaced")
 )
 
-// Allocate brings a file to its size without touching what is there, and takes the blocks for it where the file system can
-// promise them: else the first write to a full one faults, which Access turns into an error.
+// Allocate extends a file to its size without changing its content, and reserves blocks if the file system can.
+// Otherwise the first write on a full file system faults, which Access turns into an error.
 func Allocate(file *os.File, size int64) error {
 	fd := int(file.Fd())
 	switch err := unix.Fallocate(fd, 0, 0, size); {
@@ -41,7 +42,7 @@ func Allocate(file *os.File, size int64) error {
 	}
 }
 
-// Check finds that the file was truncated, or that path no longer leads to it. It makes two system calls.
+// Check returns an error if the file was truncated, or if path no longer leads to the file. It makes two system calls.
 func Check(file *os.File, path string, size int64) error {
 	mine, err := file.Stat()
 	if err != nil {
@@ -60,8 +61,8 @@ func Check(file *os.File, path string, size int64) error {
 	return nil
 }
 
-// Access runs fn, which reads and writes mem, and turns a fault there into ErrFault. A fault elsewhere, or another panic, is a
-// mistake in fn and stays one.
+// Access runs fn, which reads and writes mem, and turns a fault in mem into ErrFault. A fault elsewhere, or another
+// panic, is a bug in fn and is passed on.
 func Access(mem []byte, fn func() error) (err error) {
 	old := debug.SetPanicOnFault(true)
 	defer func() {
@@ -81,7 +82,7 @@ func Access(mem []byte, fn func() error) (err error) {
 	return fn()
 }
 
-// contains says whether an address lies in the mapping.
+// contains reports whether an address lies in the mapping.
 func contains(mem []byte, addr uintptr) bool {
 	if len(mem) == 0 {
 		return false

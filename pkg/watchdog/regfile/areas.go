@@ -7,15 +7,15 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Area is a part of a register file that has a meaning.
+// Area is a meaningful part of a register file.
 type Area struct {
 	Name   string
 	Offset int // in the file, in bytes
 	Size   int // in bytes
 }
 
-// Areas lists all parts of a register file that have a meaning, for tools and the injection campaign: words and
-// what guards them apart.
+// Areas lists all meaningful parts of a register file, for tools and the injection campaign: words, and separately
+// their guards.
 func Areas() []Area {
 	out := []Area{
 		{"magic", pageSize + offMagic, 8},

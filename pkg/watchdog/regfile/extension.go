@@ -6,8 +6,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// SetEpoch publishes a half's boot epoch to the other half, which sees by it that this one was
-// restarted. (The epoch of record is on disk, not here.) Only the half itself may.
+// SetEpoch publishes a half's boot epoch to the other half, which detects a restart by it. (The authoritative epoch is
+// on disk, not here.) Only the half itself may call it.
 func (f *File) SetEpoch(half fault.Half, e fault.Epoch) error {
 	const op = "set epoch"
 	if err := f.mustBe(op, half); err != nil {
@@ -15,8 +15,8 @@ func (f *File) SetEpoch(half fault.Half, e fault.Epoch) error {
 	}
 	return f.access(op, func() error {
 		f.wroteEpoch = true
-		// Copy by copy: whatever instruction is the last, one copy agrees with itself. The second
-		// is first made equal to what reads now, which may rest on the first alone.
+		// One copy after the other: after any last instruction, one copy is consistent. First make the second equal to
+		// the value read now, which may depend on the first alone.
 		f.writeEpoch(half, 1, f.readEpoch(half))
 		f.writeEpoch(half, 0, uint64(e))
 		f.writeEpoch(half, 1, uint64(e))
@@ -24,7 +24,7 @@ func (f *File) SetEpoch(half fault.Half, e fault.Epoch) error {
 	})
 }
 
-// Epoch returns the boot epoch that a half published: 0, which is none, also when it cannot be read.
+// Epoch returns the boot epoch that a half published: 0, which is none, also if it is unreadable.
 func (f *File) Epoch(half fault.Half) fault.Epoch {
 	var e fault.Epoch
 	if !half.Valid() {
@@ -65,19 +65,19 @@ func epochCheck(half fault.Half, v uint64) uint64 {
 	return uint64(makeGuard(cell{word: int(half)}, uint32(v), uint32(v>>32)))
 }
 
-// CountDoorbell counts that this half has rung for the other: a lost doorbell shows in Doorbells.
+// CountDoorbell counts a doorbell from this half to the other: a lost doorbell shows in Doorbells.
 func (f *File) CountDoorbell() error {
 	if f.half == 0 {
 		return fmt.Errorf("count doorbell: register file %s is open read-only", f.path)
 	}
 	return f.access("count doorbell", func() error {
 		at := f.doorbell(f.half)
-		at.store(at.load() + 1) // this half alone writes it, under the lock
+		at.store(at.load() + 1) // only this half writes it, under the lock
 		return nil
 	})
 }
 
-// Doorbells returns how often a half has rung, modulo 2^32; 0 when it cannot be read.
+// Doorbells returns how often a half has rung, modulo 2^32; 0 if it is unreadable.
 func (f *File) Doorbells(half fault.Half) uint32 {
 	var n uint32
 	if !half.Valid() {
@@ -97,11 +97,11 @@ func (f *File) doorbell(half fault.Half) u32 {
 	return f.u32(pageSize + offDoorbells + 4*(int(half)-1))
 }
 
-// NumCounters is how many counters the DNP half may publish.
+// NumCounters is the number of counters that the DNP half may publish.
 const NumCounters = 192
 
-// SetCounters publishes counters of the DNP half, modulo 2^32: what they mean is its own affair. Nothing is concluded from them. Only
-// the DNP half may.
+// SetCounters publishes counters of the DNP half, modulo 2^32. Their meaning is up to the DNP half, and no verdict
+// depends on them. Only the DNP half may call it.
 func (f *File) SetCounters(values [NumCounters]uint32) error {
 	const op = "set counters"
 	if err := f.mustBe(op, fault.HalfDNP); err != nil {
@@ -115,7 +115,8 @@ func (f *File) SetCounters(values [NumCounters]uint32) error {
 	})
 }
 
-// Counters returns what the DNP half has published last; zeros when it cannot be read, or is of an earlier version.
+// Counters returns the counters that the DNP half published last; zeros if they are unreadable or of an earlier
+// version.
 func (f *File) Counters() (out [NumCounters]uint32) {
 	err := f.access("counters", func() error {
 		for i := range out {
@@ -129,7 +130,7 @@ func (f *File) Counters() (out [NumCounters]uint32) {
 	return out
 }
 
-// Counter returns one of them, as Counters does.
+// Counter returns one of these counters, like Counters.
 func (f *File) Counter(i int) (v uint32) {
 	err := f.access("counters", func() error {
 		v = f.u32(pageSize + offCounters + 4*i).load()
@@ -141,9 +142,9 @@ func (f *File) Counter(i int) (v uint32) {
 	return v
 }
 
-// Progress returns a number that every store of a half's watchdog word changes, and nothing else: the recovery daemon
-// sees by it whether the half lives, without taking the word from the half that watches it. A word that is corrupt
-// has a number too.
+// Progress returns a number that changes only when a half stores its watchdog word. The recovery daemon uses it to
+// check that the half lives, without invalidating the word for the half that watches it. A corrupt word has a number
+// too.
 func (f *File) Progress(half fault.Half) (seq uint32, err error) {
 	c := hostCell
 	switch half {

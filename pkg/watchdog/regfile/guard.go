@@ -2,10 +2,9 @@ package regfile
 
 import "hash/crc32"
 
-// guard is the check value that stands beside a word: sequence number above, CRC-32C below. The CRC
-// covers the word's offset, so that a guard fits its own word only, the word without its Valid bit,
-// which the other half clears, and the sequence. Over these 96 bits CRC-32C finds every error of up
-// to six bits (see the tests).
+// guard is the check value beside a word: sequence number in the upper half, CRC-32C in the lower. The CRC covers the
+// word's offset, so that a guard fits its own word only, the word without its Valid bit, which the other half clears,
+// and the sequence. Over these 96 bits CRC-32C detects every error of up to six bits (see the tests).
 type guard uint64
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -25,16 +24,16 @@ func (g guard) seq() uint32 { return uint32(g >> 32) }
 
 func (g guard) covers(c cell, word uint32) bool { return g == makeGuard(c, word, g.seq()) }
 
-// cellState is what stands in a cell: one load of each of its three parts.
+// cellState is the content of a cell: one load of each of its three parts.
 type cellState struct {
 	word uint32
 	a, b guard
 }
 
-// blank says that no store into the cell was ever completed, nor its word written: it reads as 0.
+// blank reports that no store into the cell was ever completed, nor its word written: it reads as 0.
 func (s cellState) blank() bool { return s.word == 0 && s.b == 0 }
 
-// good says that the word is one that its owner wrote.
+// good reports that the owner wrote the word.
 func (s cellState) good(c cell) bool { return s.a.covers(c, s.word) || s.b.covers(c, s.word) }
 
 // part names one of the three parts of a cell.
@@ -52,9 +51,9 @@ type write struct {
 	v    uint64
 }
 
-// planStore returns the stores that put a new word into a cell, in order. Between any two of them
-// the cell holds either the old word or the new one with a guard that covers it, provided that it
-// was good or blank before; that is all there is to surviving a kill at any instruction.
+// planStore returns the stores that put a new word into a cell, in order. If the cell was good or blank before, then
+// between any two stores it holds either the old word or the new one with a guard that covers it. This makes a kill at
+// any instruction harmless.
 func planStore(c cell, s cellState, word uint32) (plan [4]write, n int) {
 	add := func(p part, v uint64) {
 		plan[n] = write{p, v}
@@ -62,7 +61,7 @@ func planStore(c cell, s cellState, word uint32) (plan [4]write, n int) {
 	}
 	seq := max(s.a.seq(), s.b.seq()) + 1 // may wrap: nothing compares sequences, they only differ
 	if s.a != s.b && s.a.covers(c, s.word) {
-		add(partB, uint64(s.a)) // A is about to be overwritten and the word may rest on it alone
+		add(partB, uint64(s.a)) // A is about to be overwritten and the word may depend on it alone
 	}
 	g := uint64(makeGuard(c, word, seq))
 	add(partA, g)

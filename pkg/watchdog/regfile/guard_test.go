@@ -28,8 +28,8 @@ func stored(c cell, s cellState, word uint32) cellState {
 	return s
 }
 
-// Owners that are killed between any two stores, one after the other, with the reader clearing
-// Valid at any moment: what stands there is always the old word or the new one, guarded.
+// TestKilledBetweenAnyTwoStores kills owners between any two stores, one after the other, while the reader clears Valid
+// at any moment: the cell always contains the old word or the new one, guarded.
 func TestKilledBetweenAnyTwoStores(t *testing.T) {
 	words := []uint32{0x000001, 0x4000041, 0x000001, 0x2aaaa01, 0, 1}
 	var lives func(s cellState, old uint32, life int, trail string)
@@ -53,7 +53,7 @@ func TestKilledBetweenAnyTwoStores(t *testing.T) {
 				}
 				if life < 2 || i == 1 || i == 2 { // deeper lives die in the middle only
 					next := now
-					next.word &^= dnpCell.valid // the reader took it
+					next.word &^= dnpCell.valid // the reader invalidated it
 					lives(next, now.word, life+1, fmt.Sprintf("%s %x/%d", trail, word, i))
 				}
 			}
@@ -62,7 +62,7 @@ func TestKilledBetweenAnyTwoStores(t *testing.T) {
 	lives(cellState{}, 0, 0, "blank")
 }
 
-// The base words of the flip tests: normal, each fault alone, everything sick, everything broken.
+// baseWords returns the base words of the flip tests: normal, each fault alone, everything sick, everything broken.
 func baseWords() map[string]struct {
 	c     cell
 	words []uint32
@@ -102,9 +102,9 @@ func (s cellState) flip(bit int) cellState {
 
 const cellBits = 32 + 64 + 64
 
-// Every one and every two flipped bits of a word and its guards: what reads is the word that its
-// owner wrote (the flips were masked; Valid alone may differ), or the register is invalid. In
-// particular nothing that was not broken reads as broken.
+// TestEveryOneAndTwoFlips flips every bit and every two bits of a word and its guards. The register then reads as the
+// owner's word (the flips were masked; only Valid may differ), or is invalid. In particular, only a broken component
+// reads as broken.
 func TestEveryOneAndTwoFlips(t *testing.T) {
 	for name, base := range baseWords() {
 		c := base.c
@@ -124,7 +124,7 @@ func TestEveryOneAndTwoFlips(t *testing.T) {
 		}
 		for i, word := range base.words {
 			settled := stored(c, stored(c, cellState{}, 0x155), word)
-			// And an owner that was killed in the middle of its next store, of another word.
+			// The same after an owner was killed in the middle of its next store, of another word.
 			next := base.words[(i+1)%len(base.words)]
 			plan, n := planStore(c, settled, next)
 			half := settled
@@ -202,9 +202,9 @@ func FuzzCell(f *testing.F) {
 	})
 }
 
-// The CRC is linear, so flipped bits go unnoticed exactly when their syndromes cancel out. No two
-// different sets of up to three of the 96 bits have the same syndrome: hence any six flips over a
-// word and a guard are found, whatever the word.
+// TestAnySixFlipsAreFound: the CRC is linear, so flipped bits go undetected exactly when their syndromes cancel out. No
+// two different sets of up to three of the 96 bits have the same syndrome. Therefore any six flips over a word and a
+// guard are detected, whichever the word.
 func TestAnySixFlipsAreFound(t *testing.T) {
 	syndrome := make([]uint32, 96) // of each bit of word, CRC, sequence
 	zero := uint32(makeGuard(descriptorCell, 0, 0))

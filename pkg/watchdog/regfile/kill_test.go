@@ -18,8 +18,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
-// victimEnv makes this test binary the process that is killed: it opens the register file named
-// there as DNP half and stores words as fast as it can.
+// victimEnv makes this test binary the process to kill: it opens the named register file as DNP half and stores words
+// as fast as it can.
 const victimEnv = "LOFAMO_TEST_REGFILE_VICTIM"
 
 func TestMain(m *testing.M) {
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// victimWords differ in many bits, so that any mixture of two of them is neither.
+// victimWords differ in many bits, so that no mixture of two of them equals either.
 var victimWords = func() []watchdog.DNPWord {
 	words := make([]watchdog.DNPWord, 8)
 	for i := range words {
@@ -50,7 +50,7 @@ func victim(path string) error {
 	if err != nil {
 		return err
 	}
-	// The test may die too: its end of our standard input closes then.
+	// The test may die too, which closes its end of our standard input.
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(1)
@@ -65,10 +65,10 @@ func victim(path string) error {
 	}
 }
 
-// A process that writes without pause is frozen and killed at random instructions, thousands of
-// times. While it runs and while it is frozen or dead the reader finds words that it wrote, never
-// anything else; frozen memory is what a kill leaves, and a stop costs less than a new process, so
-// most moments are stops.
+// TestKilledAtRandomInstructions freezes and kills a process that writes without pause at random instructions,
+// thousands of times. The reader must only find words that the process wrote, both while it runs and while it is frozen
+// or dead. Frozen memory is the same as after a kill, and a stop is cheaper than a new process, so most moments are
+// stops.
 func TestKilledAtRandomInstructions(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "registers")
 	host := mustOpen(t, path, fault.HalfHost)
@@ -77,8 +77,8 @@ func TestKilledAtRandomInstructions(t *testing.T) {
 	for _, w := range victimWords {
 		wrote[w] = true
 	}
-	// look reads the word as every reader does. A running owner may make it corrupt for once, when
-	// it stores faster than the reader can look; a frozen or dead one may not.
+	// look reads the word as every reader does. A running owner may make it corrupt occasionally, when it stores faster
+	// than the reader can look; a frozen or dead one may not.
 	look := func(running bool) {
 		w, s, err := host.TakeDNP()
 		if running && errors.Is(err, ErrCorrupt) {
@@ -153,7 +153,7 @@ func (p process) signal(t *testing.T, s unix.Signal) {
 	must(t, unix.Kill(p.pid, s))
 }
 
-// stop freezes the process, and returns when it is frozen.
+// stop freezes the process, and returns once it is frozen.
 func (p process) stop(t *testing.T) {
 	t.Helper()
 	p.signal(t, unix.SIGSTOP)

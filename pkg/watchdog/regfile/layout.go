@@ -32,12 +32,11 @@ const (
 	extLinkDetail    = 0
 	extNeighbourHost = extLinkDetail + grid.NumDirections
 	extSensor        = extNeighbourHost + grid.NumDirections
-	extTest          = extSensor + 3 // of the host half and of the DNP half
+	extTest          = extSensor + 3 // one for each half, host first
 	numExtWords      = extTest + 2
 )
 
-// guardedRegisters says which guard is whose. Append only: two versions of the agent may share a
-// file during an upgrade.
+// guardedRegisters maps guards to registers. Append only: two versions of the agent may share a file during an upgrade.
 var guardedRegisters = [...]watchdog.Addr{
 	watchdog.AddrDNPWatchdog, watchdog.AddrHostWatchdog, watchdog.AddrRemoteFaultDescriptor,
 	watchdog.AddrTemperature, watchdog.AddrTemperatureThresholds,
@@ -50,14 +49,14 @@ var guardedRegisters = [...]watchdog.Addr{
 	watchdog.AddrRDMA, watchdog.AddrEngine, watchdog.AddrChannelMask,
 }
 
-// cell is a guarded word: where it and its guards are, and who writes it.
+// cell is a guarded word: its offsets, its guards' offsets, and its writer.
 type cell struct {
 	word, guards int    // offsets in the file
-	valid        uint32 // the Valid bit, 0 for a word without
+	valid        uint32 // the Valid bit, 0 for a word without one
 	owner        fault.Half
 }
 
-// registerCell returns the cell of a register, and false for an address without one.
+// registerCell returns the cell of a register, and false for an address without a register.
 func registerCell(a watchdog.Addr) (cell, bool) {
 	reg, ok := watchdog.Lookup(a)
 	i := slices.Index(guardedRegisters[:], a)
@@ -71,14 +70,14 @@ func registerCell(a watchdog.Addr) (cell, bool) {
 	return c, true
 }
 
-// The cells that are used on every tick, looked up once.
+// The cells used on every tick, looked up once.
 var (
 	dnpCell, _        = registerCell(watchdog.AddrDNPWatchdog)
 	hostCell, _       = registerCell(watchdog.AddrHostWatchdog)
 	descriptorCell, _ = registerCell(watchdog.AddrRemoteFaultDescriptor)
 )
 
-// extCell returns the cell of an extension word. All of them are the DNP half's but the first test word.
+// extCell returns the cell of an extension word. The DNP half owns all of them except the first test word.
 func extCell(i int) cell {
 	c := cell{
 		word:   pageSize + offWords + 4*i,
@@ -91,7 +90,7 @@ func extCell(i int) cell {
 	return c
 }
 
-// u32 and u64 are words of the mapping, little-endian whatever the machine.
+// u32 and u64 are words of the mapping, little-endian on every machine.
 type (
 	u32 struct{ p *uint32 }
 	u64 struct{ p *uint64 }

@@ -15,9 +15,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// takeLock takes the lock of one half, or says who holds it. The lock is flock's, so that it ends
-// with the process however that ends; the file beside it stays, since removing it would let two
-// processes lock two different files of the same name.
+// takeLock takes the lock of one half, or returns its holder in the error. It uses flock, so that the lock ends with
+// the process in any case. The file beside it stays, since removing it would let two processes lock two different files
+// of the same name.
 func takeLock(path string, half fault.Half) (*os.File, error) {
 	name := path + "." + half.String()
 	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
@@ -30,7 +30,7 @@ func takeLock(path string, half fault.Half) (*os.File, error) {
 		}
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", name, err), file.Close())
 	}
-	// Who holds it is for people, and for a recovery daemon that comes later; a lock without it is as good.
+	// The holder's name is for people and for the recovery daemon; the lock works without it.
 	_ = self().writeTo(file)
 	return file, nil
 }
@@ -43,34 +43,35 @@ func holder(file *os.File) string {
 	return fmt.Sprintf("process %d", h.PID)
 }
 
-// Holder is the process that serves a half of a register file, as it has said itself.
+// Holder is the process that serves a half of a register file, according to its own entry.
 type Holder struct {
 	PID   int
-	Start uint64 // StartTime of it; 0: it did not know
-	// Space is the PID namespace that PID is of, as PIDNamespace gives it; 0: it did not know. In containers a half and the one
-	// that takes over from it have the same PID more often than not.
+	Start uint64 // its StartTime; 0: unknown
+	// Space is the PID namespace of PID, as PIDNamespace returns it; 0: unknown. In containers a half and its
+	// successor usually have the same PID.
 	Space uint64
-	// Tests is what it has said of its self-test: see NoteTests.
+	// Tests is its statement on its self-test: see NoteTests.
 	Tests string
 }
 
-// self is the calling process.
+// self returns the calling process.
 func self() Holder {
 	h := Holder{PID: os.Getpid(), Space: PIDNamespace()}
 	h.Start, _ = StartTime(h.PID)
 	return h
 }
 
-// Same says whether two are one process. What either does not know of itself tells nothing apart: versions before have no Space.
+// Same reports whether two holders are one process. Unknown values do not distinguish them: earlier versions have no
+// Space.
 func (h Holder) Same(o Holder) bool {
 	return h.PID == o.PID && (h.Start == o.Start || h.Start == 0 || o.Start == 0) && !h.Elsewhere(o.Space)
 }
 
-// Elsewhere says whether its PID means nothing in a PID namespace, for it is of another one.
+// Elsewhere reports whether its PID is meaningless in a PID namespace because it belongs to another one.
 func (h Holder) Elsewhere(space uint64) bool { return h.Space != 0 && space != 0 && h.Space != space }
 
-// PIDNamespace returns what the kernel calls the PID namespace of this process, its inode; 0: not known. It is a namespace's own
-// as long as that exists.
+// PIDNamespace returns the inode of this process's PID namespace; 0 if unknown. The inode is unique as long as the
+// namespace exists.
 var PIDNamespace = sync.OnceValue(func() uint64 {
 	name, err := os.Readlink("/proc/self/ns/pid") // pid:[4026531836]
 	if err != nil {
@@ -83,11 +84,11 @@ var PIDNamespace = sync.OnceValue(func() uint64 {
 	return space
 })
 
-// Proven is what a half says of its self-test that has passed.
+// Proven is a half's statement that its self-test has passed.
 const Proven = "proven"
 
-// append appends the lines of a holder. The second one is not read by versions before it, and names the process again: what stands
-// there may be left of another's.
+// append appends the lines of a holder. Earlier versions do not read the second line. It names the process again,
+// because it may be a remainder of an earlier holder's entry.
 func (h Holder) append(b []byte) []byte {
 	b = fmt.Appendf(b, "%d %d", h.PID, h.Start)
 	if h.Tests != "" {
@@ -100,8 +101,8 @@ func (h Holder) append(b []byte) []byte {
 	return b
 }
 
-// writeTo writes over what stands there, and only then cuts off what is left of that: on a full disk there is room for what is
-// there, and none for what was cut off before.
+// writeTo overwrites the old content and only then truncates the rest: a full disk has room for the existing blocks,
+// but none for blocks that were freed first.
 func (h Holder) writeTo(file interface {
 	io.WriterAt
 	Truncate(size int64) error
@@ -118,7 +119,7 @@ func readHolder(file *os.File) (Holder, error) {
 	if err != nil {
 		return Holder{}, err
 	}
-	line, under, _ := strings.Cut(string(b), "\n") // under it may stand what is left of the one before
+	line, under, _ := strings.Cut(string(b), "\n") // a remainder of an earlier entry may follow
 	pid, start, _ := strings.Cut(strings.TrimSpace(line), " ")
 	var h Holder
 	start, h.Tests, _ = strings.Cut(start, " ")
@@ -130,16 +131,16 @@ func readHolder(file *os.File) (Holder, error) {
 	}
 	under, _, _ = strings.Cut(under, "\n")
 	if space, ok := strings.CutPrefix(under, fmt.Sprintf("%d %d in ", h.PID, h.Start)); ok {
-		h.Space, _ = strconv.ParseUint(space, 10, 64) // 0 of what is none
+		h.Space, _ = strconv.ParseUint(space, 10, 64) // 0 if absent
 	}
 	return h, err
 }
 
-// maxTests bounds what NoteTests notes, in bytes.
+// maxTests limits the note of NoteTests, in bytes.
 const maxTests = 200
 
-// NoteTests tells the recovery daemon, by the lock's file, what has become of this half's self-test: Proven once it has passed
-// since the half was started, else one line that says what is wrong.
+// NoteTests writes the result of this half's self-test to the lock's file, for the recovery daemon: Proven once it has
+// passed since the half was started, otherwise one line with the fault.
 func (f *File) NoteTests(what string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -154,7 +155,7 @@ func (f *File) NoteTests(what string) error {
 	return nil
 }
 
-// LastHolder returns the process that took the lock of a half last, whether it still holds it or not.
+// LastHolder returns the process that last took the lock of a half, whether it still holds the lock or not.
 func LastHolder(path string, half fault.Half) (Holder, error) {
 	name := path + "." + half.String()
 	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW, 0)
@@ -169,8 +170,8 @@ func LastHolder(path string, half fault.Half) (Holder, error) {
 	return h, nil
 }
 
-// HolderOf returns the process that holds the lock of a half, and false where none does. It tries the lock for a moment to
-// know: whoever would start that half must not do so at the same time.
+// HolderOf returns the process that holds the lock of a half, and false if there is none. It briefly tries to take the
+// lock: do not start that half at the same time.
 func HolderOf(path string, half fault.Half) (Holder, bool, error) {
 	name := path + "." + half.String()
 	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW, 0)
@@ -194,8 +195,8 @@ func HolderOf(path string, half fault.Half) (Holder, bool, error) {
 	return h, true, nil
 }
 
-// StartTime returns when a process was started, in clock ticks since the machine was: with the process id it names a process
-// for good. To execute another program does not change it.
+// StartTime returns when a process was started, in clock ticks since the machine's boot. Together with the process id
+// it identifies a process for good. Executing another program does not change it.
 func StartTime(pid int) (uint64, error) {
 	f, err := StatFields(pid)
 	if err != nil {
@@ -208,8 +209,8 @@ func StartTime(pid int) (uint64, error) {
 	return strconv.ParseUint(f[startTime], 10, 64)
 }
 
-// StatFields returns what /proc/PID/stat says of a process, from the third field on, its state: before it is the name of the
-// program in parentheses, which may hold anything.
+// StatFields returns the fields of /proc/PID/stat from the third one, the state. The name of the program before it, in
+// parentheses, may contain anything.
 func StatFields(pid int) ([]string, error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {

@@ -1,14 +1,14 @@
-// Package regfile keeps the registers of pkg/watchdog in a file that both halves of a node map: the
-// only thing, beside the mailbox, that they share.
+// Package regfile keeps the registers of pkg/watchdog in a file that both halves of a node map. The file and the
+// mailbox are all that the halves share.
 //
-// It moves words and guards; what words mean is in pkg/watchdog, and what follows from them is the
-// agent's business. It runs on Linux.
+// The package moves words and guards. The meaning of words is in pkg/watchdog, and the consequences belong to the
+// agent. It runs on Linux.
 //
 // # The file
 //
 // 8 KiB, preallocated. Page 0 holds the registers at the paper's addresses (Table VI), as 32-bit
-// little-endian words changed by atomic operations. Page 1 is the extension page, for what the paper
-// has no address for; all offsets are from 0x1000:
+// little-endian words changed by atomic operations. Page 1 is the extension page, for values without an
+// address in the paper; all offsets are from 0x1000:
 //
 //	0x000       magic and layout version, 8 bytes
 //	0x008,0x00c doorbell counters of the host and the DNP half
@@ -18,33 +18,33 @@
 //	            the test words of the host and the DNP half
 //	0x100       guards of the registers, 16 bytes each, in the order of guardedRegisters
 //	0x500       guards of the extension words, 16 bytes each
-//	0x800       192 counters of the DNP half, 4 bytes each, without guards: for people to look at (64 before; those behind were left 0)
+//	0x800       192 counters of the DNP half, 4 bytes each, without guards: for people (64 in earlier versions, which left the others 0)
 //
 // # Guards
 //
 // A word has two guards, A and B, of 64 bits each: a sequence number and a CRC-32C over address,
-// word (without its Valid bit) and sequence. A word counts when either guard is good for it. The
+// word (without its Valid bit) and sequence. A word is valid if either guard matches. The
 // owner writes
 //
 //	A := guard(new)    word := new, valid    B := guard(new)
 //
-// so that at every instruction the word that stands there has a guard: killed before the second
-// store the owner leaves the old word, killed after it the new one, never anything else. (Left with
-// A and B different, the next store first renews the guard that the word does not rest on.) The
-// other half clears Valid by compare-and-swap, which the guards do not cover.
+// so that the stored word has a guard after every instruction. An owner killed before the second
+// store leaves the old word, one killed after it the new one, and nothing else is possible. (If A and
+// B then differ, the next store first renews the guard that does not match.) The
+// other half clears Valid by compare-and-swap; the guards do not cover that bit.
 //
-// A word that neither guard knows was torn, flipped or written by a stranger: it reads as corrupt,
-// for the watchdog a miss, until its owner writes again. Up to six flipped bits over a word and a
-// guard are always found; flips in one guard alone are masked by the other. A program that means to write
-// a register from outside uses Poke.
+// A word that matches neither guard was torn, flipped or written by another program. It reads as corrupt,
+// a miss for the watchdog, until its owner writes again. Up to six flipped bits over a word and a
+// guard are always detected; flips in one guard alone are masked by the other. To write
+// a register from outside, use Poke.
 //
-// # What the kernel allows
+// # Limits of the kernel
 //
 // The file is preallocated where the file system can, so that a full disk cannot take a page away.
 // File seals (F_ADD_SEALS) exist for memfds only, not for files with names, and the file needs its
 // name so that a restarted half finds it: so anyone with write permission can truncate it. Every
-// access therefore runs under debug.SetPanicOnFault, which turns the SIGBUS into an error here; a
-// file that was unlinked, replaced or truncated is found by Check.
+// access therefore runs under debug.SetPanicOnFault, which turns the SIGBUS into an error here. Check
+// detects a file that was unlinked, replaced or truncated.
 package regfile
 
 import (
@@ -68,13 +68,13 @@ const pageSize = 4096
 const magic uint64 = 'L' | 'O'<<8 | 'F'<<16 | 'A'<<24 | 'M'<<32 | 'O'<<40 | 1<<56
 
 var (
-	// ErrInUse is wrapped when another process serves the same half of the register file.
+	// ErrInUse is wrapped if another process serves the same half of the register file.
 	ErrInUse = errors.New("second agent on the same register file")
-	// ErrCorrupt is wrapped when a word does not agree with its guards or holds what no owner writes.
+	// ErrCorrupt is wrapped if a word does not match its guards or has a value that no owner writes.
 	ErrCorrupt = errors.New("register invalid")
 	// ErrClosed is wrapped after Close.
 	ErrClosed = errors.New("register file is closed")
-	// ErrFault is wrapped when the mapping could not be accessed: the file was truncated.
+	// ErrFault is wrapped if the mapping was inaccessible: the file was truncated.
 	ErrFault = mapfile.ErrFault
 	// ErrReplaced is wrapped by Check when the path no longer leads to the mapped file.
 	ErrReplaced = mapfile.ErrReplaced
@@ -92,14 +92,13 @@ type File struct {
 	lock    *os.File
 	locked  bool
 	corrupt uint64
-	// wrote are the words that this File has written, and so looks after; wroteEpoch is the same of the boot epoch.
+	// wrote marks the words that this File has written and therefore scrubs; wroteEpoch is the same for the boot epoch.
 	wrote      [maxCells]bool
 	wroteEpoch bool
 }
 
-// Open maps the register file for one half, creating it if there is none, and takes the half's lock
-// (path.host or path.dnp), which is held until Close or the end of the process. The error wraps
-// ErrInUse when another process holds it.
+// Open maps the register file for one half, creating it if it does not exist, and takes the half's lock (path.host or
+// path.dnp), which is held until Close or the end of the process. The error wraps ErrInUse if another process holds it.
 func Open(path string, half fault.Half) (_ *File, err error) {
 	if !half.Valid() {
 		return nil, fmt.Errorf("open register file %s: half is %d: want host or dnp", path, half)
@@ -116,7 +115,7 @@ func Open(path string, half fault.Half) (_ *File, err error) {
 	return f, nil
 }
 
-// OpenReadOnly maps an existing register file for looking at. It takes no lock.
+// OpenReadOnly maps an existing register file for reading. It takes no lock.
 func OpenReadOnly(path string) (*File, error) {
 	f, err := open(path, 0, 0)
 	if err != nil {
@@ -125,8 +124,8 @@ func OpenReadOnly(path string) (*File, error) {
 	return f, nil
 }
 
-// open maps path for a half, or read-only for half 0. create is os.O_CREATE or 0. It refuses a symbolic
-// link, as takeLock does: the agent runs as root, and both would write what the link leads to.
+// open maps path for a half, or read-only for half 0. create is os.O_CREATE or 0. Like takeLock, it refuses a symbolic
+// link: the agent runs as root, and both would write to the link's target.
 func open(path string, half fault.Half, create int) (_ *File, err error) {
 	flags, prot := os.O_RDWR|create, unix.PROT_READ|unix.PROT_WRITE
 	if half == 0 {
@@ -149,8 +148,8 @@ func open(path string, half fault.Half, create int) (_ *File, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("map: %w", err)
 	}
-	// Only these two pages: mlockall would make a Go process 75 MB resident. Without the permission
-	// the pages may be swapped, which makes an access slow and nothing else.
+	// Only these two pages: mlockall would make a Go process 75 MB resident. Without the permission the pages may be
+	// swapped out, which only makes accesses slow.
 	f.locked = unix.Mlock(f.mem) == nil
 	if err := f.access("check magic", f.checkMagic); err != nil {
 		return nil, err
@@ -158,8 +157,8 @@ func open(path string, half fault.Half, create int) (_ *File, err error) {
 	return f, nil
 }
 
-// prepare brings the file to its size. It never touches what is there: both halves may do this at
-// the same time, and a file that was truncated is made whole again in place.
+// prepare extends the file to its size. It never changes existing content: both halves may do this at the same time,
+// and it restores a truncated file in place.
 func (f *File) prepare() error {
 	info, err := f.file.Stat()
 	if err != nil {
@@ -176,7 +175,7 @@ func (f *File) prepare() error {
 	return mapfile.Allocate(f.file, Size)
 }
 
-// checkMagic writes the magic into a new file, and refuses a file that has another.
+// checkMagic writes the magic into a new file, and refuses a file with another one.
 func (f *File) checkMagic() error {
 	at := f.u64(pageSize + offMagic)
 	if f.half != 0 {
@@ -188,8 +187,8 @@ func (f *File) checkMagic() error {
 	return nil
 }
 
-// Close unmaps the file and gives the half's lock back. Closing twice does nothing. The file stays:
-// the other half has it mapped.
+// Close unmaps the file and releases the half's lock. Closing twice does nothing. The file stays: the other half has it
+// mapped.
 func (f *File) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -213,19 +212,19 @@ func (f *File) Path() string { return f.path }
 // Half returns the half that opened the file, or 0 for a read-only File.
 func (f *File) Half() fault.Half { return f.half }
 
-// Locked says whether the two pages are locked in memory.
+// Locked reports whether the two pages are locked in memory.
 func (f *File) Locked() bool { return f.locked }
 
-// Corrupt returns how many reads by this File found a word that was corrupt.
+// Corrupt returns how many reads by this File found a corrupt word.
 func (f *File) Corrupt() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.corrupt
 }
 
-// Check finds what mapped memory alone does not show: that the file was truncated, unlinked or
-// replaced, so that the two halves no longer share it. It makes two system calls: call it every
-// second or so. Close and Open mend it.
+// Check detects conditions that mapped memory does not show: the file was truncated, unlinked or replaced, so that the
+// two halves no longer share it. It makes two system calls: call it every second or so. Close and Open repair the
+// condition.
 func (f *File) Check() error {
 	f.mu.Lock()
 	file := f.file

@@ -45,7 +45,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// refuse wants an error that says each of want.
+// refuse fails the test unless the error contains each of want.
 func refuse(t *testing.T, err error, want ...string) {
 	t.Helper()
 	if err == nil {
@@ -89,7 +89,7 @@ func TestMutualWatchdog(t *testing.T) {
 	if w, raw, err := host.LoadDescriptor(); err != nil || w != desc || raw != 1 {
 		t.Errorf("descriptor: %+v 0x%x %v", w, raw, err)
 	}
-	// The words stand at the paper's addresses, little-endian.
+	// The words are at the paper's addresses, little-endian.
 	b, err := os.ReadFile(path)
 	must(t, err)
 	hw.Valid = false
@@ -134,7 +134,7 @@ func TestSecondAgentRefused(t *testing.T) {
 		t.Errorf("error %v is not ErrInUse", err)
 	}
 	refuse(t, err, path, "host half", "process "+strconv.Itoa(os.Getpid()), "second agent")
-	// Poke and a look are no second agent.
+	// Poke and a reader are no second agent.
 	must(t, Poke(path, watchdog.AddrMaxHops, 9))
 }
 
@@ -154,7 +154,8 @@ func (d *fullDisk) Truncate(size int64) error {
 	return nil
 }
 
-// Who takes a lock on a full disk is known all the same, where there was a holder before it.
+// TestHolderOnAFullDisk: the holder of a lock is known even if it took the lock on a full disk, provided that there was
+// a holder before.
 func TestHolderOnAFullDisk(t *testing.T) {
 	d := &fullDisk{[]byte("4711 123456 proven\n")}
 	must(t, Holder{PID: 815, Start: 2345}.writeTo(d))
@@ -163,7 +164,8 @@ func TestHolderOnAFullDisk(t *testing.T) {
 	}
 }
 
-// In containers the half before and the one after it have one PID, and may have been started in one tick of the clock.
+// TestSameHolder: in containers a half and its successor have the same PID, and may have started in one tick of the
+// clock.
 func TestSameHolder(t *testing.T) {
 	h := Holder{PID: 12, Start: 34, Space: 56}
 	for _, tc := range []struct {
@@ -172,7 +174,7 @@ func TestSameHolder(t *testing.T) {
 	}{
 		{h, true},
 		{Holder{PID: 12, Start: 34, Space: 56, Tests: Proven}, true},
-		{Holder{PID: 12, Start: 34}, true}, // as versions before say it
+		{Holder{PID: 12, Start: 34}, true}, // in the form of earlier versions
 		{Holder{PID: 12}, true},
 		{Holder{PID: 13, Start: 34, Space: 56}, false},
 		{Holder{PID: 12, Start: 35, Space: 56}, false},
@@ -185,7 +187,7 @@ func TestSameHolder(t *testing.T) {
 	}
 }
 
-// The lock says which process serves a half, for good: another one may get its id.
+// TestHolder: the lock identifies the process that serves a half for good: another process may get its id.
 func TestHolder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "registers")
 	if h, held, err := HolderOf(path, fault.HalfDNP); held || err != nil {
@@ -218,7 +220,7 @@ func TestHolder(t *testing.T) {
 			Tests: Proven}, "12 34\n6 7 proven\n": {PID: 12, Start: 34},
 		"12 34 proven\n12 34 in 56\n": {PID: 12, Start: 34, Space: 56, Tests: Proven}, "12 34\n12 34 in 56\nproven\n": {PID: 12,
 			Start: 34, Space: 56},
-		"12 34\n6 7 in 56\n": {PID: 12, Start: 34}, "12 34\n12 34 in \n": {PID: 12, Start: 34}, // left of one before, or torn
+		"12 34\n6 7 in 56\n": {PID: 12, Start: 34}, "12 34\n12 34 in \n": {PID: 12, Start: 34}, // torn, or left over
 	} {
 		if err := os.WriteFile(path+".dnp", []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -301,13 +303,13 @@ func TestNotARegisterFile(t *testing.T) {
 	must(t, os.Mkdir(filepath.Join(dir, "d"), 0o700))
 	_, err = OpenReadOnly(filepath.Join(dir, "d"))
 	refuse(t, err, "regular file")
-	// The refusals gave their locks back.
+	// The refused opens released their locks.
 	must(t, os.Remove(other))
 	mustOpen(t, other, fault.HalfHost)
 }
 
-// TestSymbolicLinksRefused: whoever can write in the state directory must not choose what the agent,
-// which is root, writes to.
+// TestSymbolicLinksRefused: users with write access to the state directory must not choose the files that the agent,
+// running as root, writes to.
 func TestSymbolicLinksRefused(t *testing.T) {
 	for _, name := range []string{"regs", "regs.host"} {
 		dir := t.TempDir()
@@ -373,7 +375,7 @@ func TestRawWriteIsCorruptUntilTheOwnerWrites(t *testing.T) {
 	}
 }
 
-// The flips once more through the mapped file, for one word.
+// TestFlipsInTheFile repeats the flips through the mapped file, for one word.
 func TestFlipsInTheFile(t *testing.T) {
 	host, dnp, _ := openBoth(t)
 	must(t, dnp.StoreDNP(watchdog.DNPWord{}))
@@ -440,7 +442,7 @@ func TestExtensionWords(t *testing.T) {
 	if host.Counters() != counters || host.SetCounters(counters) == nil {
 		t.Errorf("counters %v, and the host half may write them", host.Counters())
 	}
-	// A flipped detail reads as none, and is counted.
+	// A flipped detail reads as absent, and is counted.
 	dnp.write(extCell(extLinkDetail), write{partWord, 5})
 	if host.LinkDetail(grid.XPlus) != 0 || host.Corrupt() != 1 {
 		t.Error("a detail without a guard was believed")
@@ -481,8 +483,7 @@ func TestEpochs(t *testing.T) {
 	}
 }
 
-// Truncated while mapped: the kernel answers with SIGBUS, which must not kill. (fault catalogue 10)
-// Each store of a half's word changes its number; what the other half does, and other words, do not.
+// TestProgress: each store of a half's word changes its number; stores of the other half and of other words do not.
 func TestProgress(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "registers")
 	host, dnp := mustOpen(t, path, fault.HalfHost), mustOpen(t, path, fault.HalfDNP)
@@ -528,6 +529,7 @@ func TestProgress(t *testing.T) {
 	}
 }
 
+// TestTruncated: the SIGBUS for an access to a truncated file becomes an error and does not kill the process.
 func TestTruncated(t *testing.T) {
 	for _, size := range []int64{0, pageSize} {
 		host, dnp, path := openBoth(t)
@@ -551,7 +553,7 @@ func TestTruncated(t *testing.T) {
 		_, err = OpenReadOnly(path)
 		refuse(t, err, "want 8192")
 
-		// A half that opens it anew makes the file whole in place, for the other one as well.
+		// A half that opens it again restores the file in place, for the other one as well.
 		must(t, dnp.Close())
 		dnp = mustOpen(t, path, fault.HalfDNP)
 		must(t, dnp.StoreDNP(watchdog.DNPWord{}))
@@ -573,13 +575,14 @@ func TestUnlinkedOrReplaced(t *testing.T) {
 	if err := host.Check(); !errors.Is(err, ErrReplaced) || errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("replaced: %v", err)
 	}
-	// Closing and opening mends it.
+	// Closing and opening repairs it.
 	must(t, host.Close())
 	host = mustOpen(t, path, fault.HalfHost)
 	must(t, host.Check())
 }
 
-// On a full file system the file cannot be had, and says so at once instead of faulting later.
+// TestFileSystemFull: on a full file system the file cannot be opened, and Open fails at once instead of faulting
+// later.
 func TestFileSystemFull(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=4096"); err != nil {
@@ -612,7 +615,7 @@ func BenchmarkTakeDNP(b *testing.B) {
 	}
 }
 
-// One period of both halves: two stores, two takes.
+// BenchmarkStoreAndTake measures one period of both halves: two stores, two takes.
 func BenchmarkStoreAndTake(b *testing.B) {
 	host, dnp, _ := openBoth(b)
 	b.ReportAllocs()

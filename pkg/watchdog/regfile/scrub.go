@@ -2,15 +2,15 @@ package regfile
 
 import "github.com/lofamo/lofamo/pkg/fault"
 
-// maxCells bounds the cells of a file, numbered by where their guards are.
+// maxCells limits the cells of a file, numbered by the position of their guards.
 const maxCells = (pageSize - offGuards) / guardStride
 
 func (c cell) number() int { return (c.guards - pageSize - offGuards) / guardStride }
 
-// Scrub looks at everything that this half has written, and mends what can be: a flipped guard by the word and the
-// other guard, a copy of the epoch by the other, the magic. Else flips that a guard masks would wait for the second
-// one, which nothing masks. lost is how many words neither guard knows, or that are gone: the caller writes them
-// again. Call it once a second; it writes nothing where all is well.
+// Scrub checks all words of this half and repairs them if possible: a flipped guard by the word and the other guard, a
+// copy of the epoch by the other, the magic. Otherwise a flip that one guard masks would stay until a second flip,
+// which is not masked. lost is the number of words that match neither guard, or that are gone: the caller writes them
+// again. Call it once a second; it writes nothing if everything is intact.
 func (f *File) Scrub() (mended, lost int, err error) {
 	if f.half == 0 {
 		return 0, 0, f.mustBe("scrub", fault.HalfHost)
@@ -37,8 +37,8 @@ func (f *File) Scrub() (mended, lost int, err error) {
 	return mended, lost, err
 }
 
-// scrub looks at one word of this half. Nobody stores into it meanwhile, but the other half may clear its Valid
-// bit, which no guard covers.
+// scrub checks one word of this half. No store happens meanwhile, but the other half may clear its Valid bit, which no
+// guard covers.
 func (f *File) scrub(c cell, mended, lost *int) {
 	if c.owner != f.half || !f.wrote[c.number()] {
 		return
@@ -58,7 +58,7 @@ func (f *File) scrub(c cell, mended, lost *int) {
 	}
 }
 
-// scrubEpoch looks at both copies of this half's boot epoch.
+// scrubEpoch checks both copies of this half's boot epoch.
 func (f *File) scrubEpoch(mended, lost *int) {
 	if !f.wroteEpoch {
 		return
@@ -67,7 +67,7 @@ func (f *File) scrubEpoch(mended, lost *int) {
 	for i := range values {
 		value, check := f.epochCopy(f.half, i)
 		if v := value.load(); check.load() == epochCheck(f.half, v) {
-			values[i] = v // 0 is none
+			values[i] = v // 0 means none
 		}
 	}
 	switch a, b := values[0], values[1]; {

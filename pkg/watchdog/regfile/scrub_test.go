@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
-// TestScrub: a flip that a guard masks must not wait for the second one, which nothing masks.
+// TestScrub: a flip that one guard masks must not stay until a second flip, which is not masked.
 func TestScrub(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "registers")
 	dnp, err := Open(path, fault.HalfDNP)
@@ -47,7 +47,7 @@ func TestScrub(t *testing.T) {
 			scrub(0, 0)
 		}
 	}
-	dnp.mem[maxHops.guards] ^= 1 // one after the other: both guards are flipped in the end
+	dnp.mem[maxHops.guards] ^= 1 // one after the other: in the end both guards have flipped
 	scrub(1, 0)
 	dnp.mem[maxHops.guards+8] ^= 1
 	if v, err := host.Load(watchdog.AddrMaxHops); err != nil || v != 9 {
@@ -55,12 +55,12 @@ func TestScrub(t *testing.T) {
 	}
 	scrub(1, 0)
 	before := dnp.Corrupt()
-	dnp.mem[maxHops.word] ^= 1 // this only the half itself can put right
+	dnp.mem[maxHops.word] ^= 1 // only the half itself can correct this
 	scrub(0, 1)
 	if dnp.Corrupt() != before+1 {
 		t.Error("it is not counted")
 	}
-	host.mem[hostCell.guards] ^= 1 // another's
+	host.mem[hostCell.guards] ^= 1 // of the other half
 	scrub(0, 1)
 	if err := dnp.Store(watchdog.AddrMaxHops, 9); err != nil {
 		t.Fatal(err)

@@ -9,13 +9,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
-// StoreDNP writes the DNP watchdog word and validates it, whatever w.Valid is. DNP half only.
+// StoreDNP writes the DNP watchdog word and validates it, regardless of w.Valid. DNP half only.
 func (f *File) StoreDNP(w watchdog.DNPWord) error {
 	w.Valid = true
 	return f.storeChecked("store DNP word", watchdog.AddrDNPWatchdog, dnpCell, w.Encode())
 }
 
-// StoreHost writes the host watchdog word and validates it, whatever w.Valid is. Host half only.
+// StoreHost writes the host watchdog word and validates it, regardless of w.Valid. Host half only.
 func (f *File) StoreHost(w watchdog.HostWord) error {
 	w.Valid = true
 	return f.storeChecked("store host word", watchdog.AddrHostWatchdog, hostCell, w.Encode())
@@ -26,7 +26,7 @@ func (f *File) StoreDescriptor(w watchdog.DescriptorWord) error {
 	return f.storeChecked("store remote fault descriptor", watchdog.AddrRemoteFaultDescriptor, descriptorCell, w.Encode())
 }
 
-// Store writes any register as its owner. It refuses what the register cannot hold.
+// Store writes any register as its owner. It refuses values that the register cannot hold.
 func (f *File) Store(a watchdog.Addr, v uint32) error {
 	c, err := f.registerCell("store register", a)
 	if err != nil {
@@ -35,9 +35,8 @@ func (f *File) Store(a watchdog.Addr, v uint32) error {
 	return f.storeChecked("store register", a, c, v)
 }
 
-// TakeDNP reads the DNP word and invalidates it. Host half only. The Sample is right to hand to
-// watchdog.Reader whatever the error is; the error says why a word was not valid: it wraps
-// ErrCorrupt, or tells of the file.
+// TakeDNP reads the DNP word and invalidates it. Host half only. The Sample is suitable for watchdog.Reader with every
+// error. The error is the reason why a word was not valid: it wraps ErrCorrupt, or concerns the file.
 func (f *File) TakeDNP() (watchdog.DNPWord, watchdog.Sample, error) {
 	v, s, err := f.take("take DNP word", dnpCell)
 	if err != nil || s.Corrupt {
@@ -63,8 +62,8 @@ func (f *File) TakeHost() (watchdog.HostWord, watchdog.Sample, error) {
 	return w, s, nil
 }
 
-// LoadDNP returns the DNP word without invalidating it: the paper's other readers, and the host half
-// that a doorbell woke. raw is what stands there, even on an error that wraps ErrCorrupt.
+// LoadDNP returns the DNP word without invalidating it, for the paper's other readers and for a host half that a
+// doorbell woke. raw is the stored value, even with an error that wraps ErrCorrupt.
 func (f *File) LoadDNP() (w watchdog.DNPWord, raw uint32, err error) {
 	if raw, err = f.load("load DNP word", dnpCell); err != nil {
 		return w, raw, err
@@ -97,8 +96,8 @@ func (f *File) LoadDescriptor() (w watchdog.DescriptorWord, raw uint32, err erro
 	return w, raw, nil
 }
 
-// Load returns any register, 0 if it was never written. On an error that wraps ErrCorrupt the value
-// is what stands there.
+// Load returns any register, 0 if it was never written. With an error that wraps ErrCorrupt, it returns the stored
+// value.
 func (f *File) Load(a watchdog.Addr) (uint32, error) {
 	c, err := f.registerCell("load register", a)
 	if err != nil {
@@ -107,10 +106,9 @@ func (f *File) Load(a watchdog.Addr) (uint32, error) {
 	return f.load("load register "+a.String(), c)
 }
 
-// Poke writes a register of a file from outside, guards and all, as its owner would: for tests and
-// fault injection. The value is not checked, so that undefined words can be written too, and the
-// Valid bit is the one given. It takes no lock; if the owner stores at the same moment, the word may
-// read as corrupt until the owner's next store.
+// Poke writes a register of a file from outside, including the guards, as its owner would: for tests and fault
+// injection. It does not check the value, so that undefined words can be written too, and keeps the given Valid bit. It
+// takes no lock; if the owner stores at the same moment, the word may read as corrupt until the owner's next store.
 func Poke(path string, a watchdog.Addr, value uint32) (err error) {
 	c, ok := registerCell(a)
 	if !ok {
@@ -150,7 +148,7 @@ func (f *File) storeChecked(op string, a watchdog.Addr, c cell, v uint32) error 
 	return f.store(op, c, v)
 }
 
-// mustBe refuses to let a half do what is the other's.
+// mustBe refuses operations of the other half.
 func (f *File) mustBe(op string, half fault.Half) error {
 	if f.half != half {
 		by := "read-only"
@@ -176,7 +174,7 @@ func (f *File) store(op string, c cell, v uint32) error {
 	})
 }
 
-// state loads the three parts of a cell. A store may run meanwhile: readers try again.
+// state loads the three parts of a cell. A store may run at the same time: readers retry.
 func (f *File) state(c cell) cellState {
 	return cellState{
 		word: f.u32(c.word).load(),
@@ -196,11 +194,11 @@ func (f *File) write(c cell, w write) {
 	}
 }
 
-// readTries bounds how often a read is tried when the parts of a cell do not agree, which is what a
-// store that runs at the same time looks like. A store takes some ten nanoseconds.
+// readTries limits the reads of a cell whose parts do not match, which may be due to a simultaneous store. A store
+// takes some ten nanoseconds.
 const readTries = 64
 
-// read returns the state of a cell that agrees with itself; false after readTries.
+// read returns the consistent state of a cell; false after readTries.
 func (f *File) read(c cell) (cellState, bool) {
 	var s cellState
 	for try := range readTries {
@@ -227,7 +225,7 @@ func (f *File) load(op string, c cell) (v uint32, err error) {
 	return v, err
 }
 
-// take loads a word and clears its Valid bit in one atomic step. A corrupt word is left as it is.
+// take loads a word and clears its Valid bit in one atomic step. It leaves a corrupt word unchanged.
 func (f *File) take(op string, c cell) (v uint32, sample watchdog.Sample, err error) {
 	if err := f.mustBe(op, c.owner.Other()); err != nil {
 		return 0, sample, err
@@ -248,8 +246,7 @@ func (f *File) take(op string, c cell) (v uint32, sample watchdog.Sample, err er
 				return nil
 			}
 		}
-		// The owner wrote between our load and our swap, every time: it lives, and its next word
-		// will be read as well.
+		// The owner wrote between our load and our swap every time: it lives, and its next word will be read as well.
 		sample.Valid = true
 		return nil
 	})
@@ -266,7 +263,7 @@ func (f *File) SetLinkDetail(d grid.Direction, v uint32) error {
 	return f.store("set link detail "+d.String(), extCell(extLinkDetail+d.Index()), v)
 }
 
-// LinkDetail returns the detail word of a link: 0, which is no detail, also when it cannot be read.
+// LinkDetail returns the detail word of a link: 0, which is no detail, also if it is unreadable.
 func (f *File) LinkDetail(d grid.Direction) uint32 {
 	v, err := f.LoadLinkDetail(d)
 	if err != nil {
@@ -275,19 +272,18 @@ func (f *File) LinkDetail(d grid.Direction) uint32 {
 	return v
 }
 
-// LoadLinkDetail is LinkDetail for those to whom it matters that it cannot be read.
+// LoadLinkDetail is LinkDetail with an error for an unreadable word.
 func (f *File) LoadLinkDetail(d grid.Direction) (uint32, error) {
 	return f.load("link detail", extCell(extLinkDetail+d.Index()))
 }
 
-// SetNeighbourHost writes the last known host word of a neighbour, the cause that is left when that
-// host has died. DNP half only.
+// SetNeighbourHost writes the last known host word of a neighbour, the remaining hint at the cause after that host has
+// died. DNP half only.
 func (f *File) SetNeighbourHost(d grid.Direction, v uint32) error {
 	return f.store("set neighbour host word "+d.String(), extCell(extNeighbourHost+d.Index()), v)
 }
 
-// NeighbourHost returns the last known host word of a neighbour: 0, which is nothing known, also
-// when it cannot be read.
+// NeighbourHost returns the last known host word of a neighbour: 0, which is unknown, also if it is unreadable.
 func (f *File) NeighbourHost(d grid.Direction) uint32 {
 	v, err := f.LoadNeighbourHost(d)
 	if err != nil {
@@ -296,13 +292,13 @@ func (f *File) NeighbourHost(d grid.Direction) uint32 {
 	return v
 }
 
-// LoadNeighbourHost is NeighbourHost for those to whom it matters that it cannot be read.
+// LoadNeighbourHost is NeighbourHost with an error for an unreadable word.
 func (f *File) LoadNeighbourHost(d grid.Direction) (uint32, error) {
 	return f.load("neighbour host word", extCell(extNeighbourHost+d.Index()))
 }
 
-// Test stores a word in the caller's own test word, as any other is stored, and returns what is read there then: the
-// self-test of the way of words through the page. Nobody else reads it.
+// Test stores a value in the caller's own test word, like any other word, and returns the value read back: the
+// self-test of words in the page. No other code reads it.
 func (f *File) Test(v uint32) (uint32, error) {
 	if f.half == 0 {
 		return 0, fmt.Errorf("test: register file %s is open read-only", f.path)
@@ -314,8 +310,8 @@ func (f *File) Test(v uint32) (uint32, error) {
 	return f.load("test", c)
 }
 
-// SetSensor writes the last value of a sensor (temperature, power or voltage) in thousandths of °C,
-// W or V, for which the paper's registers are too coarse. DNP half only.
+// SetSensor writes the last value of a sensor (temperature, power or voltage) in thousandths of °C, W or V, because the
+// paper's registers are too coarse. DNP half only.
 func (f *File) SetSensor(c fault.Component, thousandths int32) error {
 	i, err := sensorIndex(c)
 	if err != nil {

@@ -1,12 +1,12 @@
-// Package sourcetest runs sensor sources on recorded trees by scenarios in plain text, with a clock
-// of their own. It is for tests only.
+// Package sourcetest runs sensor sources on recorded trees by scenarios in plain text, with a simulated
+// clock. It is for tests only.
 //
 // A scenario is a file of lines:
 //
 //	# comment
 //	set PATH VALUE       write a file below the root; "\n" in the value is a new line
 //	remove PATH          remove a file or directory
-//	advance 10s          let time pass
+//	advance 10s          advance the clock
 //	want STATE TEXT      read: the state, and text that the detail must contain
 //	error STATE TEXT     the same, and the source must return an error, which may have the text
 package sourcetest
@@ -22,8 +22,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor/source"
 )
 
-// Run runs each scenario that matches the pattern against a source made for it. root is an empty
-// directory for both /proc and /sys.
+// Run runs each scenario that matches the pattern against a new source. root is an empty directory for both /proc and
+// /sys.
 func Run(t *testing.T, pattern string, make func(name, root string, clock source.Clock) source.Source) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)
@@ -97,7 +97,7 @@ func (r *runner) read(t *testing.T, n int, wantErr bool, state, text string) {
 	Check(t, r.src, got)
 }
 
-// Check checks what holds for every reading of every source.
+// Check checks the invariants of every reading.
 func Check(t *testing.T, src source.Source, r source.Reading) {
 	t.Helper()
 	if !r.State.Valid() || r.Component != src.Component() || r.Source != src.Name() {

@@ -29,7 +29,7 @@ func (f *Fleet) Normal(ctx context.Context) error {
 	}
 }
 
-// Deaths is what became of nodes that died at once.
+// Deaths is the outcome for nodes that died at once.
 type Deaths struct {
 	Known       measure.Latencies // FAILED, or UNKNOWN and inferred dead, from the death to the receipt of the event
 	Accusations int               // link ends that fell silent
@@ -38,9 +38,9 @@ type Deaths struct {
 	GroupID     string
 }
 
-// Die makes nodes silent at one instant, has their neighbours say so when their own links have been silent
-// for the time-out, each at its own moment within one link period, and waits until the map knows of all, and
-// of the group fault that most of them are in, if there is to be one.
+// Die makes nodes silent at one instant. Their neighbours report the silence when their own links have been silent
+// for the time-out, each at its own moment within one link period. Die waits until the map shows all deaths and, if
+// group is set, the group fault that most of the victims are in.
 func (f *Fleet) Die(ctx context.Context, victims []int, group bool) (Deaths, error) {
 	dead := make(map[int]bool, len(victims))
 	for _, v := range victims {
@@ -70,12 +70,12 @@ func (f *Fleet) Die(ctx context.Context, victims []int, group bool) (Deaths, err
 	return w.wait(ctx, out, group)
 }
 
-// silence is how long a link says nothing before it is called silent.
+// silence returns how long no frame comes before a link counts as silent.
 func (f *Fleet) silence() time.Duration {
 	return f.periods.LinkPeriod * time.Duration(f.periods.LinkMisses+1)
 }
 
-// accusers signs what every living neighbour of the dead will say.
+// accusers signs the reports of every living neighbour of the dead.
 func (f *Fleet) accusers(dead map[int]bool) (out []*Batch, d Deaths, err error) {
 	for rank, n := range f.nodes {
 		if dead[rank] {

@@ -1,10 +1,10 @@
-// Package fleet loads real supervisors with the traffic of many emulated agents: they share a few
-// sockets and one process, but every message is what an agent's host half would send, signed or under
-// the MAC of a session that was exchanged as usual, and every challenge is answered while the node lives.
+// Package fleet loads real supervisors with the traffic of many emulated agents. They share a few sockets and one
+// process, but every message is as an agent's host half would send it, signed or under the MAC of a session that was
+// exchanged as usual, and every challenge is answered while the node lives.
 //
-// What is left out of an agent: registers, links, gossip, the torus rail, and the verification of what
-// the supervisors answer, which would only burn the processor that the supervisors need. Reports are
-// sent again, to the next replica, until they are RECEIVED.
+// Emulated agents have no registers, links, gossip or torus rail. They do not verify the supervisors' answers, which
+// would only burn the processor that the supervisors need. Reports are sent again, to the next replica, until they
+// are RECEIVED.
 package fleet
 
 import (
@@ -89,7 +89,7 @@ func Start(ctx context.Context, cfg Config) (_ *Fleet, err error) {
 	return f, nil
 }
 
-// Close stops the supervisors and removes what was made.
+// Close stops the supervisors and removes their files.
 func (f *Fleet) Close() error {
 	var errs []error
 	if f.client != nil {
@@ -115,13 +115,13 @@ func (f *Fleet) Nodes() []*Node { return f.nodes }
 // Dims returns the torus' sizes.
 func (f *Fleet) Dims() grid.Dims { return f.cfg.Dims }
 
-// Periods are those of the supervisors.
+// Periods returns the supervisors' periods.
 func (f *Fleet) Periods() config.Periods { return f.periods }
 
 // Client asks the supervisors.
 func (f *Fleet) Client() *client.Client { return f.client }
 
-// Wire returns counters of what was sent and received.
+// Wire returns counters of the traffic sent and received.
 func (f *Fleet) Wire() Counters { return f.wire.counters() }
 
 func (f *Fleet) path(name string) string { return filepath.Join(f.dir, name) }
@@ -161,7 +161,7 @@ type unit struct {
 	first int
 }
 
-// units are those of the fleet, that which serves the whole first.
+// units returns the fleet's units, the one that serves the whole first.
 func (f *Fleet) units() []unit {
 	out := []unit{{}}
 	for k := range f.cfg.Regions {
@@ -333,7 +333,7 @@ func (f *Fleet) ClientOf(replica int) (*client.Client, error) {
 	return client.New(client.Config{Targets: []string{f.configs[replica].GRPC}, TLS: conf, TryTimeout: 30 * time.Second})
 }
 
-// Etcd is where the store of one replica is asked, and how: as a supervisor.
+// Etcd returns the address of one replica's store, and the TLS configuration of a supervisor.
 func (f *Fleet) Etcd(replica int) (url string, conf *tls.Config, err error) {
 	c := f.configs[replica]
 	conf, err = pki.ClientTLS(c.TLS.Cert, c.TLS.Key, c.TLS.CA, pki.AllowRoles(pki.RoleSupervisor))
@@ -359,7 +359,7 @@ func (f *Fleet) leads(ctx context.Context) error {
 	}
 }
 
-// Usage is what the supervisors have used together: processor time, and memory now.
+// Usage returns the supervisors' total consumption: processor time, and memory now.
 func (f *Fleet) Usage() (total measure.Usage, each []measure.Usage, err error) {
 	for _, p := range f.procs {
 		u, err := measure.Process(p.Process.Pid)

@@ -23,7 +23,7 @@ type Node struct {
 	signer *pki.Signer
 	peers  []peer // at the end of each link
 	target int    // replica of its primary path, among
-	first  int    // those that it reports to: so many from this one on
+	first  int    // it reports to count supervisors from this one on
 	count  int
 	dead   atomic.Bool
 
@@ -31,10 +31,10 @@ type Node struct {
 	seq     fault.Seq
 	key     *ecdh.PrivateKey // of the exchange under way
 	session *servicenet.SessionKey
-	states  map[subject]fault.Observation // what its digests say
+	states  map[subject]fault.Observation // the states in its digests
 	order   []subject
 	started time.Time
-	told    uint64 // revision up to which it was told what concerns it
+	told    uint64 // revision up to which it knows what concerns it
 }
 
 type peer struct {
@@ -43,7 +43,7 @@ type peer struct {
 	rank int
 }
 
-// subject is what an observation is about.
+// subject is the subject of an observation.
 type subject struct {
 	node      fault.NodeID
 	component fault.Component
@@ -66,7 +66,7 @@ func newNode(f *Fleet, rank int) (*Node, error) {
 	return n, nil
 }
 
-// healthy fills in what a host half says when all is well.
+// healthy fills in the observations of a healthy host half.
 func (n *Node) healthy() {
 	n.say(fault.Observation{Component: fault.ComponentDNP, State: fault.Normal, Kind: fault.KindWatchdog})
 	for _, c := range own {
@@ -125,7 +125,7 @@ func (n *Node) digest() ([]byte, error) {
 	return servicenet.SealReports([]fault.Report{n.report(true, obs)}, status, n.signer, servicenet.SealOptions{Session: n.session})
 }
 
-// hears notes up to where the node was told; what, is of no interest here.
+// hears notes the revision of a Told; its content is of no interest here.
 func (n *Node) hears(t *lofamov1.Told) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -143,11 +143,11 @@ type Batch struct {
 	data    []byte
 }
 
-// Changes is how many states of the map the batch changes.
+// Changes is the number of states of the map that the batch changes.
 func (b *Batch) Changes() int { return b.changes }
 
-// Changes signs a batch of so many changes of the node's own components: each turns one from NORMAL to
-// SICK or back. Every report changes up to eight of them, all of the batch are under one signature.
+// Changes signs a batch of so many changes of the node's own components: each turns one from NORMAL to SICK or back.
+// Every report changes up to eight components, and one signature covers the batch.
 func (n *Node) Changes(count int) (*Batch, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -166,7 +166,7 @@ func (n *Node) Changes(count int) (*Batch, error) {
 	return n.seal(reports, count)
 }
 
-// State signs what the node says when one of its own components turns into a state.
+// State signs the node's report that one of its own components turned into a state.
 func (n *Node) State(c fault.Component, s fault.State) (*Batch, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -174,7 +174,7 @@ func (n *Node) State(c fault.Component, s fault.State) (*Batch, error) {
 	return n.seal([]fault.Report{n.report(false, []fault.Observation{o})}, 1)
 }
 
-// Accuse signs what the node says when its links to others have fallen silent.
+// Accuse signs the node's report that its links to others have fallen silent.
 func (n *Node) Accuse(silent time.Duration, dead func(rank int) bool) (*Batch, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -9,16 +9,16 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Waits before a report is sent again, to the next replica: as an outbox does at first, then doubled.
-// What is RECEIVED waits for its COMMITTED.
+// Waits before a report is sent again, to the next replica: as an outbox does at first, then doubled. A RECEIVED
+// report waits for its COMMITTED.
 const (
 	firstWait  = 30 * time.Millisecond
 	longWait   = time.Second
 	commitWait = 2 * time.Second
 )
 
-// Deliver sends batches, at most window of them on their way at a time and one of each node, until all
-// are COMMITTED. committed, where not nil, is told of each and how long it took.
+// Deliver sends batches, at most window of them on their way at a time and one of each node, until all are COMMITTED.
+// committed, where not nil, is called with each batch and the time that it took.
 func (f *Fleet) Deliver(ctx context.Context, batches []*Batch, window int, committed func(b *Batch, took time.Duration)) error {
 	for i := 0; ; {
 		open, busy := f.wire.onTheWay(batches, i)
@@ -64,7 +64,7 @@ func (w *wire) launch(b *Batch, done func(time.Duration)) error {
 	return w.send(w.f.targets[fl.target], b.data)
 }
 
-// acked takes an acknowledgement in.
+// acked handles an acknowledgement.
 func (w *wire) acked(a *lofamov1.Ack) {
 	n := w.f.find(a.GetNode())
 	if n == nil {
@@ -100,7 +100,7 @@ func (w *wire) acked(a *lofamov1.Ack) {
 	}
 }
 
-// repeat sends again what is not answered.
+// repeat sends unanswered reports again.
 func (w *wire) repeat(ctx context.Context) error {
 	t := time.NewTicker(10 * time.Millisecond)
 	defer t.Stop()
@@ -119,7 +119,7 @@ func (w *wire) repeat(ctx context.Context) error {
 	}
 }
 
-// due returns copies of what is to be sent again, each with its next replica.
+// due returns copies of the flights that are due again, each with its next replica.
 func (w *wire) due(now time.Time) (out []flight) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -16,10 +16,10 @@ type Steady struct {
 	late time.Duration // the most that a digest was behind its time
 }
 
-// joining is how many nodes a second begin to speak: they are switched on one after the other.
+// joining is the number of nodes that begin to speak in a second: they are switched on one after the other.
 const joining = 1000
 
-// Steady begins. The digests' period is that of the supervisors.
+// Steady begins. The digests' period is the supervisors' period.
 func (f *Fleet) Steady(ctx context.Context) *Steady {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &Steady{cancel: cancel}
@@ -33,7 +33,7 @@ func (f *Fleet) Steady(ctx context.Context) *Steady {
 	return s
 }
 
-// step is how many parts a period is cut into: digests of one part go together.
+// step is the number of parts of a period: digests of one part go together.
 const step = 5 * time.Millisecond
 
 func (s *Steady) run(ctx context.Context, f *Fleet) error {

@@ -56,7 +56,7 @@ type flight struct {
 	done      func(took time.Duration)
 }
 
-// socketBuffer holds what comes while the process is not running.
+// socketBuffer holds packets that arrive while the process is not running.
 const socketBuffer = 16 << 20
 
 func newWire(f *Fleet) (*wire, error) {
@@ -79,7 +79,7 @@ func (w *wire) counters() Counters {
 	}
 }
 
-// start runs the wire; what is returned stops it.
+// start runs the wire; the returned function stops it.
 func (w *wire) start() func() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	g, ctx := errgroup.WithContext(ctx)
@@ -122,7 +122,7 @@ func (w *wire) receive(ctx context.Context) error {
 	}
 }
 
-// unlessOver is err, unless the context has ended: then the socket was closed for that.
+// unlessOver returns err, unless the context has ended: then the socket was closed on purpose.
 func unlessOver(ctx context.Context, err error) error {
 	select {
 	case <-ctx.Done():

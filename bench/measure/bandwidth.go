@@ -10,22 +10,21 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 )
 
-// Folding is what a checksum costs a copy, in bytes a second. All were measured in turns.
+// Folding is the cost of a checksum during a copy, in bytes a second. All were measured in turns.
 type Folding struct {
 	Copy      float64 // alone
 	TwoPasses float64 // the copy, then the sum over it
 	Folded    float64 // the sum computed while copying, a block at a time (seed 002 §5.1)
 }
 
-// Bandwidth is how many bytes a second work gets through, which handles size bytes each time: the
-// median of rounds, each at least so long. The time is the thread's own: that of others on the same core
-// does not count, though what they leave in the caches does.
+// Bandwidth returns the throughput of work, in bytes a second, where work handles size bytes each time: the median of
+// rounds, each at least so long. It uses the thread's own time: other threads on the same core do not count, though
+// their effect on the caches does.
 func Bandwidth(size int, round time.Duration, rounds int, work func()) float64 {
 	return bandwidths(size, round, rounds, work)[0]
 }
 
-// bandwidths is Bandwidth of several works, by turns, so that what else the machine does meets all of
-// them.
+// bandwidths is Bandwidth of several works, by turns, so that other load on the machine affects them all.
 func bandwidths(size int, round time.Duration, rounds int, works ...func()) []float64 {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -50,7 +49,7 @@ func bandwidths(size int, round time.Duration, rounds int, works ...func()) []fl
 	return out
 }
 
-// ChecksumBandwidth is that of an algorithm over blocks of so many bytes (seed 002, Figure 4).
+// ChecksumBandwidth returns the bandwidth of an algorithm over blocks of so many bytes (seed 002, Figure 4).
 func ChecksumBandwidth(a lofamov1.Checksum, size int, round time.Duration, rounds int) float64 {
 	b := pattern(size)
 	return Bandwidth(size, round, rounds, func() { keep(checksum.Sum(a, b)) })
@@ -79,7 +78,7 @@ func Fold(a lofamov1.Checksum, size int, round time.Duration, rounds int) Foldin
 	return Folding{Copy: b[0], TwoPasses: b[1], Folded: b[2]}
 }
 
-// keep makes a result wanted, so that what computes it is not left out.
+// keep uses a result, so that the compiler does not remove its computation.
 func keep(v uint64) { runtime.KeepAlive(v) }
 
 // read touches every word.

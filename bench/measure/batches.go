@@ -13,8 +13,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/sessions"
 )
 
-// Batches is datagrams of so many reports each, under one signature, to a Replica; digests go under the
-// MAC of a session. There is no outbox before it: that makes its own batches, of whatever waits.
+// Batches sends datagrams of so many reports each, under one signature, to a Replica; digests go under the MAC of a
+// session. It has no outbox, because an outbox makes its own batches of all waiting reports.
 type Batches struct {
 	ids     Identities
 	session *servicenet.SessionKey // nil: sign
@@ -22,7 +22,7 @@ type Batches struct {
 	replica *Replica
 	sock    *direct.Socket
 	stop    func() error
-	reports []fault.Report // numbered anew in each datagram
+	reports []fault.Report // renumbered in each datagram
 	back    chan time.Time
 	seq     fault.Seq
 }
@@ -63,7 +63,7 @@ func NewBatches(ids Identities, origin fault.Origin, report fault.Report, size i
 	return b, nil
 }
 
-// Size is how many reports a datagram has.
+// Size returns the number of reports in a datagram.
 func (b *Batches) Size() int { return len(b.reports) }
 
 func (b *Batches) seal(first fault.Seq) ([]byte, error) {

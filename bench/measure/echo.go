@@ -16,7 +16,7 @@ import (
 // answerWithin bounds every wait for an answer on loopback.
 const answerWithin = 5 * time.Second
 
-// ErrUnanswered is the error for a datagram that nobody answered in time.
+// ErrUnanswered is the error for a datagram without an answer in time.
 var ErrUnanswered = errors.New("no answer")
 
 // Sample is one exchange.
@@ -24,13 +24,13 @@ type Sample struct {
 	RoundTrip time.Duration // from before it was handed over until its answer has been understood
 	Sender    time.Duration // spent from outbox to socket; raw datagrams have none
 	Receiver  time.Duration // spent from socket to inbox
-	Processor time.Duration // of the whole process meanwhile; who calls Once fills it in
+	Processor time.Duration // of the whole process meanwhile; the caller of Once fills it in
 }
 
-// Added is what one way takes besides the datagram's own.
+// Added returns the time of one way in addition to the datagram's own.
 func (s Sample) Added() time.Duration { return s.Sender + s.Receiver }
 
-// Flow is what a saturated sender got through.
+// Flow is the throughput of a saturated sender.
 type Flow struct {
 	Reports, Datagrams uint64
 	Bytes              uint64 // of reports' datagrams, without UDP's and IP's headers
@@ -64,8 +64,8 @@ type Echo struct {
 	stop      func() error
 }
 
-// NewEcho answers datagrams of size bytes with datagrams of answer bytes. Its sockets are plain ones of
-// package net or, with rail, those of the direct rail.
+// NewEcho returns an Echo that answers datagrams of size bytes with datagrams of answer bytes. Its sockets are plain
+// ones of package net or, with rail, those of the direct rail.
 func NewEcho(rail bool, size, answer int) (*Echo, error) {
 	e := &Echo{payload: make([]byte, size), back: make(chan time.Time, 1<<16)}
 	open := newPlain
@@ -91,7 +91,7 @@ func NewEcho(rail bool, size, answer int) (*Echo, error) {
 	return e, nil
 }
 
-// start runs functions until the returned one is called, which says how they ended.
+// start runs functions until stop is called, which returns their errors.
 func start(run ...func(context.Context) error) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	g, ctx := errgroup.WithContext(ctx)
@@ -145,7 +145,7 @@ func (e *Echo) Saturate(d time.Duration, window int) (Flow, error) {
 // Close implements Exchange.
 func (e *Echo) Close() error { return e.stop() }
 
-// await takes one answer.
+// await waits for one answer.
 func await(back <-chan time.Time) (time.Time, error) {
 	select {
 	case at := <-back:

@@ -31,14 +31,13 @@ type HalfConfig struct {
 	Supervisors []map[string]netip.AddrPort
 	Signer      servicenet.Signer
 	Verifier    servicenet.Verifier
-	// Sealed is told of every datagram with reports, just before it goes to the socket. Heard is told of
-	// every verified message of a supervisor once the outbox has had it. Both are called with the Half
-	// locked, and must not block. Either may be nil.
+	// Sealed gets every datagram with reports, just before it goes to the socket. Heard gets every verified message
+	// of a supervisor after the outbox. Both are called with the Half locked, and must not block. Either may be nil.
 	Sealed func(at time.Time, s *servicenet.Send)
 	Heard  func(h *Heard)
-	// Keep is given what is to be kept, before anything of the same step is sent; nil: nothing is kept.
+	// Keep stores the state, before anything of the same step is sent; nil: no state is stored.
 	Keep func(e delivery.Effects, at servicenet.OutboxSnapshot)
-	// SelfTest is how often the half tests itself, 0 not at all, while its timer rings all the same; nil: it
+	// SelfTest is the interval of the half's self-tests; with 0 there are none, while its timer still rings; nil: it
 	// has no such timer.
 	SelfTest *time.Duration
 }
@@ -50,8 +49,8 @@ type Heard struct {
 	Acks          []*lofamov1.Ack
 }
 
-// Half is a half of a node that says what it is told to: the outbox, the codec and the direct rail that
-// the agent has, as the agent puts them together, with neither sensors nor torus nor spool.
+// Half is a half of a node with scripted reports: the outbox, the codec and the direct rail of the agent, combined as
+// in the agent, with neither sensors nor torus nor spool.
 type Half struct {
 	cfg   HalfConfig
 	socks []*direct.Socket
@@ -69,7 +68,7 @@ type Half struct {
 	err   error
 }
 
-// Note is what an outbox had to say, and when.
+// Note is a message of an outbox, and its time.
 type Note struct {
 	At   time.Time
 	Text string
@@ -106,7 +105,7 @@ func (h *Half) close() error {
 	return errors.Join(errs...)
 }
 
-// Run works until ctx ends. It returns what went wrong in sealing, which would spoil the figures.
+// Run works until ctx ends. It returns errors of sealing, which would spoil the figures.
 func (h *Half) Run(ctx context.Context) error {
 	var ids []string
 	for id := range h.cfg.Supervisors[0] {
@@ -133,7 +132,7 @@ func (h *Half) Run(ctx context.Context) error {
 // Socket returns that of a service interface, for fault injection and counters.
 func (h *Half) Socket(k int) *direct.Socket { return h.socks[k] }
 
-// Add logs a report and sends what is to be sent.
+// Add logs a report and sends the datagrams that are due.
 func (h *Half) Add(r fault.Report) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -156,7 +155,7 @@ func (h *Half) Status() *lofamov1.DeliveryStatus {
 	return h.box.Status(time.Now())
 }
 
-// Notes returns what the outbox had to say so far.
+// Notes returns the outbox' notes so far.
 func (h *Half) Notes() []Note {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -171,7 +170,7 @@ func (h *Half) step(ev servicenet.Event) {
 	h.apply(now)
 }
 
-// apply does what the outbox wants. It runs locked.
+// apply carries out the outbox' effects. It runs locked.
 func (h *Half) apply(now time.Time) {
 	out := h.box.Take()
 	for _, n := range out.Told {
@@ -206,7 +205,7 @@ func (h *Half) send(s *servicenet.Send) {
 	if h.cfg.Sealed != nil {
 		h.cfg.Sealed(time.Now(), s)
 	}
-	_ = h.rails[s.Interface].Send(s.Target, b) // what is lost here, the outbox sends again
+	_ = h.rails[s.Interface].Send(s.Target, b) // the outbox repeats lost datagrams
 }
 
 func (h *Half) sendPath(m *servicenet.PathMessage) {
@@ -242,7 +241,7 @@ func (h *Half) receive(k uint8, from netip.AddrPort, b []byte) {
 	}
 	o, err := servicenet.Open(b, h.opens)
 	if err != nil {
-		return // of somebody who is not a supervisor, or damaged: sent again
+		return // not from a supervisor, or damaged: sent again
 	}
 	if c := o.Msg.GetChallenge(); c != nil {
 		h.answer(k, from, c)
@@ -296,7 +295,7 @@ func (h *Half) agree(supervisor string, r *lofamov1.PathReply) error {
 	return nil
 }
 
-// failed takes what the kernel says against a path.
+// failed passes on the kernel's error against a path.
 func (h *Half) failed(k uint8, to netip.AddrPort, err error) {
 	for id, at := range h.cfg.Supervisors[k] {
 		if at == to {

@@ -18,7 +18,7 @@ type Identities struct {
 	Verifier         *pki.Verifier
 }
 
-// NewIdentities makes an authority and what it has signed.
+// NewIdentities makes an authority and the certificates that it signs.
 func NewIdentities(origin fault.Origin, supervisor string) (ids Identities, err error) {
 	const cluster = "bench"
 	dir, err := os.MkdirTemp("", "lofamo-bench-pki-")

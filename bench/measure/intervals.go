@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Intervals counts what happened by intervals of width, the first of which begins at time 0 and the
-// last of which holds end. What happened outside is left out.
+// Intervals counts events by intervals of width. The first interval begins at time 0, and the last one contains end.
+// Events outside are ignored.
 func Intervals(at []time.Duration, width, end time.Duration) []int {
 	out := make([]int, int(end/width)+1)
 	for _, t := range at {
@@ -48,8 +48,7 @@ func LongestRun(counts []int) int {
 	return longest
 }
 
-// Plot draws counts as bars, one line an interval; the times are those of the intervals' beginnings,
-// counted from zero.
+// Plot draws counts as bars, one line an interval; the times are the intervals' beginnings, relative to zero.
 func Plot(counts []int, width, zero time.Duration, bar int) string {
 	most := max(1, slices.Max(counts))
 	var b strings.Builder

@@ -14,7 +14,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/storage/backup"
 )
 
-// Keeping says what a half keeps of its reports outside its process.
+// Keeping selects the state that a half keeps of its reports outside its process.
 type Keeping struct {
 	Spool bool // on disk, for the next boot
 	Copy  bool // in mapped memory, for the next life
@@ -29,7 +29,7 @@ type Kept struct {
 	err    error // the first store that failed, which would spoil the figures
 }
 
-// NewKept opens what is kept, in a directory of its own; nil when nothing is.
+// NewKept opens the selected stores, in a directory of their own; nil if there are none.
 func NewKept(k Keeping, origin fault.Origin) (_ *Kept, err error) {
 	if k == (Keeping{}) {
 		return nil, nil //nolint:nilnil // nothing is kept
@@ -64,7 +64,7 @@ func NewKept(k Keeping, origin fault.Origin) (_ *Kept, err error) {
 	return out, nil
 }
 
-// Keep keeps what a step asks for, before anything is sent.
+// Keep stores the effects of a step, before anything is sent.
 func (k *Kept) Keep(e delivery.Effects, at servicenet.OutboxSnapshot) {
 	if k.copy != nil && at != k.last {
 		k.last = at

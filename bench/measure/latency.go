@@ -1,5 +1,5 @@
-// Package measure turns samples into the figures that are published, and reads what processes
-// and links cost. It starts nothing and decides nothing; cmd/lofamo-bench does.
+// Package measure turns samples into the published figures, and reads the costs of processes and links. It starts
+// nothing and decides nothing; cmd/lofamo-bench does.
 package measure
 
 import (
@@ -49,7 +49,7 @@ func Micros(d time.Duration) string {
 	return fmt.Sprintf("%.1f", float64(d)/float64(time.Microsecond))
 }
 
-// Over is how much longer d is than the bound, in percent; 0 without a bound.
+// Over returns how much longer d is than the bound, in percent; 0 without a bound.
 func Over(d, bound time.Duration) float64 {
 	if bound == 0 {
 		return 0

@@ -62,7 +62,7 @@ func Memberlist(n int, limit time.Duration) (time.Duration, error) {
 	return time.Since(start), nil
 }
 
-// complete says whether every member knows all of them.
+// complete reports whether every member knows all members.
 func complete(members []*memberlist.Memberlist) bool {
 	for _, m := range members {
 		if m.NumMembers() < len(members) {
@@ -72,7 +72,7 @@ func complete(members []*memberlist.Memberlist) bool {
 	return true
 }
 
-// leaveEvents tells whom a member has lost.
+// leaveEvents reports the members that a member has lost.
 type leaveEvents struct{ gone chan<- string }
 
 func (leaveEvents) NotifyJoin(*memberlist.Node)      {}

@@ -10,7 +10,7 @@ import (
 // Metered is a process whose cost a Meter measures.
 type Metered struct {
 	PID     int
-	Started uint64 // start time in clock ticks: tells the process from a later one with the same PID
+	Started uint64 // start time in clock ticks: distinguishes the process from a later one with the same PID
 	Group   int    // index of a group of processes that are counted together
 }
 
@@ -30,8 +30,9 @@ type sample struct {
 	used []time.Duration
 }
 
-// NewMeter samples the processes that list returns, every period. Groups are numbered from 0 to groups-1. The time that a
-// process used before its first sample counts in that sample, and the time since its last sample is lost when it ends.
+// NewMeter samples the processes that list returns, every period. Groups are numbered from 0 to groups-1. The time
+// that a process used before its first sample counts in that sample, and the time since its last sample is lost when
+// it ends.
 func NewMeter(period time.Duration, groups int, list func() []Metered) *Meter {
 	ctx, stop := context.WithCancel(context.Background())
 	m := &Meter{list: list, stop: stop, done: make(chan struct{}), known: map[Metered]time.Duration{}}
@@ -80,7 +81,8 @@ func (m *Meter) between(from, to time.Time) []sample {
 	return slices.DeleteFunc(slices.Clone(m.sample), func(s sample) bool { return s.at.Before(from) || s.at.After(to) })
 }
 
-// Mean returns the processor time of the given groups between two times, as a share of one core. It is 0 without two samples.
+// Mean returns the processor time of the given groups between two times, as a share of one core. It is 0 without two
+// samples.
 func (m *Meter) Mean(from, to time.Time, groups ...int) float64 {
 	s := m.between(from, to)
 	if len(s) < 2 {

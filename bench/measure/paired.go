@@ -6,14 +6,15 @@ import (
 	"slices"
 )
 
-// Interval is a median and what it lies in with 95 % confidence.
+// Interval is a median and its 95 % confidence interval.
 type Interval struct {
 	Median, Low, High float64
-	N                 int // of what it is the median
+	N                 int // number of samples
 }
 
-// MedianInterval returns the median of samples and its 95 % confidence interval: the order statistics between which the median lies with
-// that probability, whatever the distribution. With fewer than 6 samples there is none, and both bounds are infinite.
+// MedianInterval returns the median of samples and its 95 % confidence interval: the order statistics between which
+// the median lies with that probability, for any distribution. With fewer than 6 samples there is none, and both
+// bounds are infinite.
 func MedianInterval(samples []float64) Interval {
 	s := slices.Sorted(slices.Values(samples))
 	out := Interval{Median: math.NaN(), Low: math.Inf(-1), High: math.Inf(1), N: len(s)}
@@ -27,8 +28,8 @@ func MedianInterval(samples []float64) Interval {
 	return out
 }
 
-// signRank returns the greatest k for which fewer than k of n fair coins come up heads with a probability of at most 2.5 %; 0:
-// there is none.
+// signRank returns the greatest k for which fewer than k of n fair coins come up heads with a probability of at most
+// 2.5 %; 0: there is none.
 func signRank(n int) int {
 	p := math.Exp2(-float64(n)) // of exactly k heads
 	for k, sum := 0, 0.0; k < n; k++ {
@@ -40,8 +41,7 @@ func signRank(n int) int {
 	return 0
 }
 
-// Paired are measurements of the same thing with and without something, taken by turns: what changes slowly
-// meanwhile hits both alike.
+// Paired holds measurements with and without a feature, taken by turns, so that slow changes affect both alike.
 type Paired struct{ Without, With []float64 }
 
 // Add adds one pair.

@@ -13,7 +13,7 @@ import (
 // clockTick is the unit of the times in /proc/PID/stat: USER_HZ, 100 a second on Linux.
 const clockTick = 10 * time.Millisecond
 
-// Usage is what a process has consumed.
+// Usage is a process's consumption.
 type Usage struct {
 	CPU      time.Duration // user and system, since its start
 	Resident int64         // bytes now
@@ -42,7 +42,7 @@ func Process(pid int) (Usage, error) {
 // threadTime is the processor time of the calling thread.
 func threadTime() time.Duration { return clock(unix.CLOCK_THREAD_CPUTIME_ID) }
 
-// ProcessorTime is what this process has used so far, all threads and the kernel's part in it.
+// ProcessorTime returns the processor time of this process so far, all threads and the kernel's part included.
 func ProcessorTime() time.Duration { return clock(unix.CLOCK_PROCESS_CPUTIME_ID) }
 
 func clock(id int32) time.Duration {

@@ -29,7 +29,7 @@ type Reliable struct {
 	mu      sync.Mutex
 	added   uint64              // reports so far: the number of the last
 	waiting map[uint64]struct{} // reports without an answer; a second one is none
-	last    Sample              // of which Once fills in the rest
+	last    Sample              // Once fills in the rest
 	out     time.Time           // when the last datagram was sealed
 }
 
@@ -88,7 +88,7 @@ func newReliable(ids Identities, origin fault.Origin, report fault.Report, kept 
 	return r, nil
 }
 
-// settle sends until the paths are what they will be.
+// settle sends until the paths are in their final state.
 func (r *Reliable) settle() error {
 	for begun := time.Now(); r.half.table.Newest(ReplicaName) == nil; {
 		if _, err := r.Once(); err != nil {

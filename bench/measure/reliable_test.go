@@ -26,7 +26,7 @@ func identities(t *testing.T) Identities {
 	return ids
 }
 
-// TestKeeping: what is kept is kept while it is measured, and nothing goes wrong unseen.
+// TestKeeping: the selected state is stored during the measurement, and no error goes unseen.
 func TestKeeping(t *testing.T) {
 	ids := identities(t)
 	for _, k := range []Keeping{{Spool: true}, {Copy: true}, {Spool: true, Copy: true}} {
@@ -48,7 +48,7 @@ func TestKeeping(t *testing.T) {
 	}
 }
 
-// TestReliable: what is measured is what it says: digests under a MAC, reports signed, each taken once.
+// TestReliable: the measured traffic is as described: digests under a MAC, reports signed, each accepted once.
 func TestReliable(t *testing.T) {
 	ids := identities(t)
 	for name, digest := range map[string]bool{"digest": true, "report": false} {

@@ -22,19 +22,19 @@ type ReplicaConfig struct {
 	ID       string
 	Signer   servicenet.Signer
 	Verifier servicenet.Verifier
-	// Took is told of every datagram with reports once it is answered; nil: nobody is.
+	// Took is called for every datagram with reports once it is answered; may be nil.
 	Took func(t *Took)
 }
 
-// Took is what became of a datagram.
+// Took is the outcome of a datagram.
 type Took struct {
 	Arrived, Accepted time.Time // from the socket; the inbox has judged all its reports
 	Reports           int
 }
 
-// Replica is the part of a supervisor that reports meet first: the codec, the inbox, the sessions, and
-// RECEIVED at once. It stores nothing: what it took it calls COMMITTED with its next answer, which is
-// where a supervisor's acks are carried too.
+// Replica is the part of a supervisor that reports meet first: the codec, the inbox, the sessions, and RECEIVED at
+// once. It stores nothing: it calls accepted reports COMMITTED with its next answer, which also carries a
+// supervisor's acks.
 type Replica struct {
 	cfg    ReplicaConfig
 	sock   *direct.Socket
@@ -67,13 +67,13 @@ func (r *Replica) Know(o fault.Origin, key *servicenet.SessionKey) {
 	r.proven[o.String()] = true
 }
 
-// Run works until ctx ends, and returns what went wrong.
+// Run works until ctx ends, and returns any error.
 func (r *Replica) Run(ctx context.Context) error {
 	err := r.sock.Run(ctx, r.handle)
 	return errors.Join(err, r.err)
 }
 
-// Fresh returns how many reports were taken; after Run.
+// Fresh returns the number of accepted reports; call it after Run.
 func (r *Replica) Fresh() uint64 { return r.fresh }
 
 func (r *Replica) handle(from netip.AddrPort, b []byte) {

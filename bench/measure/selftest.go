@@ -18,7 +18,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/selftestconfig"
 )
 
-// testTick is how often a half's timer rings, for its watchdog; the self-test rides on that.
+// testTick is the interval of a half's timer, for its watchdog; the self-test rides on that.
 const testTick = 25 * time.Millisecond
 
 // testMark begins the probes of the direct rail, as in the agent.
@@ -91,7 +91,7 @@ func (s *selfTest) step(now time.Time, ev selftest.Event) {
 	}
 }
 
-// takes says whether a datagram is a probe that has come back, and takes it.
+// takes reports whether a datagram is a returned probe, and processes it.
 func (s *selfTest) takes(from netip.AddrPort, b []byte) bool {
 	if s == nil || s.m == nil || from != s.h.socks[0].LocalAddr() {
 		return false
@@ -109,7 +109,7 @@ func (s *selfTest) tell(ev selftest.Event) {
 	s.step(time.Now(), ev)
 }
 
-// run is the timer, and who carries the probes of the report path.
+// run is the timer, and carries the probes of the report path.
 func (s *selfTest) run(ctx context.Context) {
 	tick := time.NewTicker(testTick)
 	defer tick.Stop()

@@ -13,18 +13,18 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// StreamPlan says what a Stream sends.
+// StreamPlan configures a Stream.
 type StreamPlan struct {
 	Reports int
 	Rate    float64 // reports a second; 0: as many as the log may hold unfinished
 	Cut     int     // before this report, counted from 0, the primary's interface is cut; 0: never
 }
 
-// streamLog is how many reports a saturated stream leaves uncommitted: more than an outbox sends beyond
-// the oldest of them, which so is the bound, and well below what would make it coalesce.
+// streamLog is the number of reports that a saturated stream leaves uncommitted: more than an outbox sends beyond the
+// oldest of these, so that this is the bound, and well below the number that would make it coalesce.
 const streamLog = 512
 
-// Stream is what became of a stream of reports.
+// Stream is the outcome of a stream of reports.
 type Stream struct {
 	Took                time.Duration   // from the first report to the last COMMITTED
 	Added, Received     []time.Duration // since the beginning, in order
@@ -34,8 +34,8 @@ type Stream struct {
 	CutAt               time.Duration // 0: nothing was cut
 	Cut                 string        // the path that was the primary then
 	Before, After       servicenet.OutboxStats
-	DatagramsWhileCut   uint64 // that the cut socket passed on
-	BlockedWhileCut     uint64 // that it dropped
+	DatagramsWhileCut   uint64 // passed on by the cut socket
+	BlockedWhileCut     uint64 // dropped by the cut socket
 	Notes               []Note
 	unanswered, pending map[uint64]time.Duration
 }
@@ -57,7 +57,7 @@ func NewSender(interfaces []string) *Sender {
 	return &Sender{interfaces: interfaces, more: make(chan struct{}, 1)}
 }
 
-// SetHalf says whose reports they are.
+// SetHalf sets the origin of the reports.
 func (s *Sender) SetHalf(h *Half) { s.half = h }
 
 // Heard is for HalfConfig.Heard.
@@ -176,7 +176,7 @@ func (s *Sender) until(ctx context.Context, cond func() bool) error {
 	}
 }
 
-// cutPrimary cuts the interface of the primary path; the returned function frees it and notes what it
+// cutPrimary cuts the interface of the primary path; the returned function restores it and notes the traffic that it
 // passed on meanwhile.
 func (s *Sender) cutPrimary(st *Stream) (func() error, error) {
 	st.Cut = s.half.Status().GetPrimary()
@@ -210,8 +210,8 @@ func (st *Stream) Rate() float64 {
 	return float64(len(st.Received)) / max(st.Received[len(st.Received)-1], time.Nanosecond).Seconds()
 }
 
-// Once compares what was sent with what a leader has noted as received: every number once. It returns
-// how many numbers it lacks and how many it has more than once.
+// Once compares the sent numbers with a leader's record of received ones: each should occur once. It returns how many
+// are missing and how many occur more than once.
 func Once(first, last uint64, noted []uint64) (missing, twice int) {
 	count := map[uint64]int{}
 	for _, n := range noted {

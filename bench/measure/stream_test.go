@@ -21,7 +21,7 @@ func sender(t *testing.T) *Sender {
 		t.Fatal(err)
 	}
 	box := servicenet.DefaultOutboxConfig(fault.PathDirect)
-	box.CommitTimeout = 50 * time.Millisecond // the last COMMITTED comes when it is asked for again
+	box.CommitTimeout = 50 * time.Millisecond // a repetition requests the last COMMITTED
 	s := NewSender(box.Interfaces)
 	h, err := NewHalf(HalfConfig{
 		Origin: half, Epoch: 7, Outbox: box, Listen: []string{"127.0.0.1:0"}, Supervisors: []map[string]netip.AddrPort{{ReplicaName: r.Addr()}},

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Traffic counts what a set of UDP ports sends and receives over the loopback interface, IP
-// headers included, until ctx ends. It needs CAP_NET_RAW.
+// Traffic counts the bytes that a set of UDP ports sends and receives over the loopback interface, IP headers
+// included, until ctx ends. It requires CAP_NET_RAW.
 func Traffic(ctx context.Context, ports map[uint16]bool) (sent, received int64, err error) {
 	const protoIP = 0x0800
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, int(htons(protoIP)))

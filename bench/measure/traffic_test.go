@@ -25,7 +25,7 @@ func TestTrafficCountsEachPacketOnce(t *testing.T) {
 	defer from.Close()
 	port := uint16(to.LocalAddr().(*net.UDPAddr).Port)
 
-	// The counter cannot say when it is open, so rounds go on until it has seen a packet.
+	// The counter does not report when it is open, so rounds continue until it has seen a packet.
 	const size, rounds = 100 + 28, 50
 	for range rounds {
 		sent, received, err := countWhile(t, port, func() {

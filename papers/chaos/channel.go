@@ -1,7 +1,8 @@
 package chaos
 
-// transmit begins what can cross a channel in this cycle. Half-duplex channels are given by the three rules of seed 003 §5.2.1.2:
-// only into a free input frame; to the side that can send; twice in a row to the same side only if the other cannot.
+// transmit starts all transfers that can cross a channel in this cycle. Three rules of seed 003 §5.2.1.2 assign
+// half-duplex channels: only into a free input frame; to the side that can send; twice in a row to the same side only
+// if the other cannot.
 func (n *Network) transmit() {
 	for a := range n.nodes {
 		for c := 0; c < n.chans; c += 2 {
@@ -43,8 +44,8 @@ func (n *Network) sendOwn(w, a, c, b int) {
 	}
 }
 
-// sendable is the lane of channel c of a that has a packet for b, which has room for it; -1: none. Of two lanes the one that did
-// not send last.
+// sendable returns the lane of channel c of a that has a packet for b, if b has room; -1: none. Of two lanes it
+// returns the one that did not send last.
 func (n *Network) sendable(w, a, c, b int) int {
 	for k := range n.lanes {
 		lane := k

@@ -47,27 +47,27 @@ type Config struct {
 	InputWait  int // cycles that a header which cannot go on waits before it enters the multiqueue, 0 to 1,000
 	EjectGap   int // cycles lost between two packets to the processor, 0 to 1,000
 
-	// FullDuplex: packets cross a channel both ways at a time. Else, as in the basic Chaos router (§5.2.1.2: bidirectional data
-	// lines, ownership by three rules), one at a time.
+	// FullDuplex: packets cross a channel both ways at a time. Otherwise, as in the basic Chaos router (§5.2.1.2:
+	// bidirectional data lines, ownership by three rules), one at a time.
 	FullDuplex bool
 	TurnAround int // cycles that a change of ownership costs, 0 to 100
 
-	// What the fault-tolerant router adds (§5.2.3.1). Mask: routers know which of their channels are dead. Else a packet is routed
-	// to one, and stays in its output frame (§2.1).
+	// The additions of the fault-tolerant router (§5.2.3.1). Mask: routers know which of their channels are dead.
+	// Otherwise a packet may be routed to a dead one, and stays in its output frame (§2.1).
 	Mask, FastDeroute, NoRouteback bool
 
-	// DerouteOnDemand: a full multiqueue deroutes only while a packet waits to enter it. The paper's text (§2) has it whenever it is
-	// full and nothing of it can go.
+	// DerouteOnDemand: a full multiqueue deroutes only while a packet waits to enter it. The paper's text (§2) has it
+	// whenever it is full and nothing of it can go.
 	DerouteOnDemand bool
-	// InjectToQueue: packets of the own processor enter the multiqueue like others. Else they are never derouted where they begin
-	// (§5.2.2.1), unless fast derouting has to.
+	// InjectToQueue: packets of the own processor enter the multiqueue like others. Otherwise they are never derouted
+	// where they begin (§5.2.2.1), unless fast derouting requires it.
 	InjectToQueue bool
 
 	Seed uint64
 }
 
-// Default is the paper's router on a torus: 20 flits, 5 slots, half-duplex channels, with the fault-tolerant additions. What
-// cannot go on enters the multiqueue when it is wholly there.
+// Default is the paper's router on a torus: 20 flits, 5 slots, half-duplex channels, with the fault-tolerant
+// additions. A blocked packet enters the multiqueue when it has arrived completely.
 func Default(dims ...int) Config {
 	return Config{
 		Dims: dims, Algorithm: Chaotic, Flits: 20, Multiqueue: 5, Decode: 1, InputWait: 20,
@@ -107,7 +107,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// BuffersPerRouter is how many packets a router holds: 15 in the paper's two-dimensional one.
+// BuffersPerRouter returns the number of packets that a router holds: 15 in the paper's two-dimensional one.
 func (c Config) BuffersPerRouter() int {
 	lanes, slots := c.lanes(), 0
 	if c.Algorithm == Chaotic {

@@ -21,8 +21,8 @@ func (n *Network) Run(cycles int) {
 	}
 }
 
-// Fill makes cycles until so many packets are in the network. An error if they are not after limit cycles: the traffic is then
-// one that the network carries with fewer.
+// Fill makes cycles until so many packets are in the network. An error if they are not after limit cycles: the
+// traffic is then one that the network carries with fewer.
 func (n *Network) Fill(packets, limit int) error {
 	for range limit {
 		if n.Population() >= packets {
@@ -36,8 +36,8 @@ func (n *Network) Fill(packets, limit int) error {
 	return fmt.Errorf("chaos: %d packets are in the network after %d cycles, must be %d", n.Population(), limit, packets)
 }
 
-// Drain stops injection and makes cycles until the network is empty, or until the time-out (§5.2.1.3). It returns the cycles
-// after which the last tail had left; false on time-out.
+// Drain stops injection and makes cycles until the network is empty, or until the time-out (§5.2.1.3). It returns the
+// cycles after which the last tail had left; false on time-out.
 func (n *Network) Drain(timeout int) (int, bool) {
 	n.StopInjection()
 	began := n.now
@@ -50,23 +50,24 @@ func (n *Network) Drain(timeout int) (int, bool) {
 	return int(max(n.lastTail, began) - began), true
 }
 
-// Dropped is what a router reports after it cleared packets: evidence of a detected error (§5.2.1.3).
+// Dropped is a router's report after it cleared packets: evidence of a detected error (§5.2.1.3).
 type Dropped struct {
 	Node               int
 	Output, Multiqueue int // packets that were in output frames and in the multiqueue
 }
 
-// deliverTime is how long the first phase of DropPackets lasts at most. What may have to leave by one processor channel: a
-// router's own input frames and ejection frame, and all that its neighbours' output frames, injection frames and multiqueues can
-// send to it.
+// deliverTime bounds the first phase of DropPackets. One processor channel may have to deliver a router's own input
+// frames and ejection frame, and everything that its neighbours' output frames, injection frames and multiqueues can
+// send there.
 func (n *Network) deliverTime() int {
 	packets := n.frames + 1 + n.chans*(n.lanes+1+n.slots)
 	return packets * (n.cfg.Flits + n.cfg.EjectGap + n.cfg.Decode + n.cfg.TurnAround + 3)
 }
 
-// DropPackets empties a network that the drain has not emptied (§5.2.1.3): first every packet that a router receives is taken for
-// one of its own and given to its processor, however far it is from its destination; then what no channel takes is cleared from
-// output frames and multiqueues, and reported by the routers that held it.
+// DropPackets empties a network that the drain has not emptied (§5.2.1.3). First a router treats every packet that it
+// receives as one of its own and gives it to its processor, however far it is from its destination. Then output
+// frames and multiqueues are cleared of the packets that no channel can carry, and the routers that held these report
+// them.
 func (n *Network) DropPackets() []Dropped {
 	n.dropping = true
 	for r := range n.nodes {

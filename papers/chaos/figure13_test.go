@@ -2,8 +2,8 @@ package chaos
 
 import "testing"
 
-// TestFigure13: the list of a packet is what is profitable and functional without its way back; when that is empty what is
-// functional without it; the way back when nothing else is left (§5.2.3.1).
+// TestFigure13: the list of a packet holds the profitable and functional channels without its way back. If that is
+// empty it holds the functional ones without the way back, and the way back when no other is left (§5.2.3.1).
 func TestFigure13(t *testing.T) {
 	const east, west, north, south = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 	cfg := Default(8, 8)

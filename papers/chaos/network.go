@@ -7,7 +7,8 @@ import (
 
 const never = math.MaxInt32
 
-// buffer is a frame or a slot: room for one packet. It can take another in the cycle free, when the tail of the one before leaves.
+// buffer is a frame or a slot: room for one packet. It has room for another in the cycle free, when the tail of the
+// previous one leaves.
 type buffer struct {
 	pkt   int32 // whose header is in it or on its way into it, committed; -1: none
 	ready int32 // cycle from which that header can go on
@@ -16,9 +17,9 @@ type buffer struct {
 
 // Network is a network of Chaos routers in one cycle of its life. Nothing in a cycle allocates.
 //
-// Channels of a node are numbered 2·dimension for the positive direction and 2·dimension+1 for the negative one; a frame has its
-// channel's number (times the lanes). The last frame is the processor's: injection among the input frames, ejection among the
-// output frames.
+// Channels of a node are numbered 2·dimension for the positive direction and 2·dimension+1 for the negative one; a
+// frame has its channel's number (times the lanes). The last frame is the processor's: injection among the input
+// frames, ejection among the output frames.
 type Network struct {
 	cfg                       Config
 	dims, nodes, chans, lanes int
@@ -31,7 +32,7 @@ type Network struct {
 	toward     [][]uint8 // by dimension, then by difference + radix: which of its two directions are profitable, bits 0 and 1
 	exists     []uint32  // by node: channels that lead somewhere
 	live       []uint32  // by node: channels that carry
-	functional []uint32  // by node: the channel mask, what the routing decision takes for usable
+	functional []uint32  // by node: the channel mask, the channels that the routing decision uses
 	dead       []bool    // nodes without router
 
 	in, out, slot   []buffer // nodes × frames, nodes × slots
@@ -58,7 +59,8 @@ type Network struct {
 	onMove         func(move) // tests follow the headers by it
 }
 
-// Counters are totals since New. Latencies are in cycles, from the packet's making to its tail's leaving for the processor.
+// Counters are totals since New. Latencies are in cycles, from the packet's making to its tail's leaving for the
+// processor.
 type Counters struct {
 	Offered, Refused       int // packets made; not taken because the source's queue was full
 	Injected, Delivered    int
@@ -168,16 +170,16 @@ func (n *Network) makeBuffers() {
 	n.source = newSources(n.nodes)
 }
 
-// Nodes is how many there are.
+// Nodes returns the number of nodes.
 func (n *Network) Nodes() int { return n.nodes }
 
 // Now is the cycle that the next Step makes.
 func (n *Network) Now() int { return int(n.now) }
 
-// Population is how many packets are in routers: their headers have not left for a processor yet.
+// Population returns the number of packets in routers: their headers have not left for a processor yet.
 func (n *Network) Population() int { return len(n.dst) - len(n.unused) }
 
-// Count is what has happened so far.
+// Count returns the counters so far.
 func (n *Network) Count() Counters { return n.count }
 
 // OnDelivery calls f for each packet that reaches a processor, from within Step.
@@ -208,7 +210,7 @@ func (n *Network) Neighbour(r, c int) (int, bool) {
 	return int(b), b >= 0
 }
 
-// KillLink ends what channel c of node r carries, in both directions; a packet that is crossing it arrives. The routers' masks do
+// KillLink cuts channel c of node r, in both directions; a packet that is crossing it arrives. The routers' masks do
 // not know before Reconfigure.
 func (n *Network) KillLink(r, c int) {
 	if b := n.neighbour[r*n.chans+c]; b >= 0 {
@@ -217,7 +219,8 @@ func (n *Network) KillLink(r, c int) {
 	}
 }
 
-// KillRandomLinks kills so many links, drawn so that the living nodes stay connected. It draws for ever when there are none left to choose.
+// KillRandomLinks kills so many links, drawn so that the living nodes stay connected. It never returns if too few
+// such links are left.
 func (n *Network) KillRandomLinks(links int) {
 	for links > 0 {
 		r, c := n.dice.below(n.nodes), n.dice.below(n.chans)
@@ -242,8 +245,8 @@ func (n *Network) KillNode(r int) {
 	}
 }
 
-// Reconfigure has each router's mask say what is alive, where Config.Mask is set. The network must be empty, as in the paper
-// (§5.2.3.1): packets' lists were made with the mask before.
+// Reconfigure updates each router's mask to the live channels, where Config.Mask is set. The network must be empty,
+// as in the paper (§5.2.3.1): the lists of earlier packets used the previous mask.
 func (n *Network) Reconfigure() error {
 	if p := n.Population(); p > 0 {
 		return fmt.Errorf("chaos: reconfigure: %d packets are in the network, must be none", p)
@@ -264,8 +267,8 @@ func (n *Network) profitable(r, dst int) uint32 {
 	return m
 }
 
-// channels is the paper's list of profitable and functional channels, with No Routeback and fast derouting (§5.2.3.1). from is
-// the channel of arrival, -1 at the source; r is not dst.
+// channels returns the paper's list of profitable and functional channels, with No Routeback and fast derouting
+// (§5.2.3.1). from is the channel of arrival, -1 at the source; r is not dst.
 func (n *Network) channels(r, dst, from int) uint32 {
 	usable := n.functional[r]
 	others := usable
@@ -279,7 +282,7 @@ func (n *Network) channels(r, dst, from int) uint32 {
 	return list
 }
 
-// frameList is the output frames that a packet for dst may take at r.
+// frameList returns the output frames that a packet for dst may take at r.
 func (n *Network) frameList(r, dst, from int) uint32 {
 	if r == dst || n.dropping {
 		return 1 << n.local
@@ -301,7 +304,7 @@ func (n *Network) frameList(r, dst, from int) uint32 {
 	return list | first*first // frame 2c: the escape
 }
 
-// Destined adds to by, for each node, how many packets in the network are for it.
+// Destined adds to by, for each node, the number of packets in the network that are destined for this node.
 func (n *Network) Destined(by []int) {
 	for _, side := range [][]buffer{n.in, n.out, n.slot} {
 		for i := range side {
@@ -312,10 +315,10 @@ func (n *Network) Destined(by []int) {
 	}
 }
 
-// Dead is whether node r has no router.
+// Dead reports whether node r has no router.
 func (n *Network) Dead(r int) bool { return n.dead[r] }
 
-// Live is whether channel c of node r carries.
+// Live reports whether channel c of node r carries packets.
 func (n *Network) Live(r, c int) bool { return n.live[r]>>c&1 != 0 }
 
 // Wandered is the most hops that a packet in the network has made.

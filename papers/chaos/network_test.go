@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// check looks at what must hold after every cycle: each packet is in one place, books agree, of a channel's four frames one is
-// free of headers.
+// check verifies the invariants after every cycle: each packet is in one place, books agree, of a channel's four
+// frames one is free of headers.
 func check(t *testing.T, n *Network) {
 	t.Helper()
 	seen := make(map[int32]bool)
@@ -75,7 +75,7 @@ func offer(t testing.TB, n *Network, tr Traffic) {
 	}
 }
 
-// TestLoneLatency: a packet that meets none takes the time of the package comment's table, along a shortest way.
+// TestLoneLatency: a packet that meets no other takes the time of the package comment's table, along a shortest way.
 func TestLoneLatency(t *testing.T) {
 	for _, decode := range []int{0, 1, 4} {
 		cfg := Default(6, 5)
@@ -94,8 +94,8 @@ func TestLoneLatency(t *testing.T) {
 	}
 }
 
-// TestSaturation offers more than any network carries, for long, with and without faults, looks at every cycle, and drains: no
-// lock-up, nothing lost.
+// TestSaturation offers more than any network carries, for long, with and without faults, looks at every cycle, and
+// drains: no lock-up, nothing lost.
 func TestSaturation(t *testing.T) {
 	cases := []struct {
 		name   string
@@ -150,7 +150,8 @@ func TestSaturation(t *testing.T) {
 			if before.Delivered < n.nodes*cycles/400 {
 				t.Fatalf("%d packets delivered by %d nodes in %d cycles", before.Delivered, n.nodes, n.now)
 			}
-			// Random faults may make concave regions, and basic routing behind faults waits for traffic to push it on (§5.2.3.1).
+			// Random faults may make concave regions, and basic routing behind faults waits for traffic to push it on
+			// (§5.2.3.1).
 			if _, ok := n.Drain(100000); !ok {
 				caught(t, n)
 			}
@@ -162,9 +163,9 @@ func TestSaturation(t *testing.T) {
 	}
 }
 
-// caught fails unless the Markov chain knows of a state from which a packet never arrives at the destination of one that is left.
-// In such a state are not all of them at any time: those that are caught keep one another's routers full, and ordinary derouting
-// pushes packets in and out.
+// caught fails unless the Markov chain has a state from which a packet never arrives, for the destination of a packet
+// that is left. Not all remaining packets are in such a state at any time: the trapped ones keep one another's
+// routers full, and ordinary derouting pushes packets in and out.
 func caught(t *testing.T, n *Network) {
 	t.Helper()
 	for _, b := range slices.Concat(n.in, n.out, n.slot) {
@@ -180,7 +181,8 @@ func caught(t *testing.T, n *Network) {
 	t.Fatalf("not drained: %d packets are left, and each would arrive from wherever it is", n.Population())
 }
 
-// TestEjectionBottleneck: a node takes one packet in as many cycles as it has flits (§5.2.1.3), without a gap, while others wait for it.
+// TestEjectionBottleneck: a node takes one packet in as many cycles as it has flits (§5.2.1.3), without a gap, while
+// other packets wait to enter.
 func TestEjectionBottleneck(t *testing.T) {
 	n := network(t, Default(8, 8))
 	tails := []int{}
@@ -245,7 +247,7 @@ func TestHotSpots(t *testing.T) {
 	}
 }
 
-// TestRate: as much is offered as was asked for.
+// TestRate: the offered load equals the requested load.
 func TestRate(t *testing.T) {
 	n := network(t, Default(8, 8))
 	offer(t, n, Traffic{Rate: 0.004})

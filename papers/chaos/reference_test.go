@@ -6,9 +6,10 @@ import (
 	"testing"
 )
 
-// reference is the Chaos router once more, as plainly as can be: buffers are lists of flits, a transfer moves one flit in a
-// cycle, and every decision looks at what lies in the buffers. It knows no booked times and looks at every router in every cycle.
-// It draws the same numbers in the same order, so each header must do the same as in the engine.
+// reference is a second Chaos router, written as plainly as possible: buffers are lists of flits, a transfer moves
+// one flit in a cycle, and every decision looks at the content of the buffers. It knows no booked times and visits
+// every router in every cycle. It draws the same numbers in the same order, so each header must move as in the
+// engine.
 type reference struct {
 	t     *testing.T
 	n     *Network // for its shape and masks alone
@@ -73,7 +74,8 @@ func newReference(t *testing.T, n *Network) *reference {
 	return ref
 }
 
-// takes is whether a header can enter b in this cycle: b is promised to nobody, and empty when the cycle is over.
+// takes reports whether a header can enter b in this cycle: b is promised to no other, and empty when the cycle is
+// over.
 func (ref *reference) takes(b *refBuffer) bool {
 	if b.holds != nil || b.next != nil {
 		return false
@@ -85,7 +87,7 @@ func (ref *reference) takes(b *refBuffer) bool {
 	return len(b.flits) == 1 && leaving
 }
 
-// ready is whether the header that b holds can leave it in this cycle.
+// ready reports whether the header that b holds can leave it in this cycle.
 func (ref *reference) ready(b *refBuffer, decode int) bool {
 	return b.holds != nil && len(b.flits) > 0 && b.flits[0].pkt == b.holds && b.flits[0].index == 0 && b.flits[0].since+decode <= ref.now
 }
@@ -174,7 +176,7 @@ func (ref *reference) route(r int) {
 		ref.makeList(r, p)
 		ref.transfer(nil, b, p, ref.now)
 	}
-	// One that is served by another rule in this cycle is served once.
+	// A packet that another rule serves in this cycle is served once.
 	could := func(p *refPacket, own int, shutToo bool) []int {
 		var out []int
 		for _, f := range p.list {
@@ -470,7 +472,7 @@ func sameMoves(t *testing.T, cfg Config, faults bool) {
 		}
 	}
 	ref := newReference(t, n)
-	// Both draw from the same stream, so what they are given to carry comes from another.
+	// Both draw from the same stream, so the offered packets come from another.
 	work := &dice{cfg.Seed + 1000}
 	var got []string
 	ids, made := map[int32]int{}, 0
@@ -503,7 +505,8 @@ func sameMoves(t *testing.T, cfg Config, faults bool) {
 		ref.step()
 		check(t, n)
 	}
-	// Within a cycle the engine says who makes way before who goes; so does the reference. The order must be the same, too.
+	// Within a cycle the engine first decides which packets make way and then which ones go; so does the reference.
+	// The order must be the same, too.
 	if !slices.Equal(got, ref.out) {
 		for i := range min(len(got), len(ref.out)) {
 			if got[i] != ref.out[i] {

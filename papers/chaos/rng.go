@@ -2,7 +2,8 @@ package chaos
 
 import "math/bits"
 
-// dice is SplitMix64: the model draws some numbers in every cycle of every router that has a choice, and pure packages import no generator.
+// dice is SplitMix64: the model draws some numbers in every cycle of every router that has a choice, and pure
+// packages import no generator.
 type dice struct{ state uint64 }
 
 func (d *dice) next() uint64 {

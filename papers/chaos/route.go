@@ -2,8 +2,8 @@ package chaos
 
 import "math/bits"
 
-// move is a header that leaves a buffer for another in cycle start. Buffers are numbered within their router: input frames,
-// output frames, slots.
+// move is a header that leaves a buffer for another in cycle start. Buffers are numbered within their router: input
+// frames, output frames, slots.
 type move struct {
 	pkt, start   int32
 	from, to     place
@@ -23,13 +23,14 @@ type turnOf struct {
 	r       int
 	in, out []buffer
 	free    uint32 // output frames that can take a header
-	shut    uint32 // of those, which only the frame that keeps them shut may fill: packet exchange, or the bubble of a ring
+	shut    uint32 // of those, reserved for the frame that shuts them: packet exchange, or the bubble of a ring
 	ready   uint32 // input frames with a header that can go on
 	moved   bool
 	dequeue bool // something has left the multiqueue
 }
 
-// route does one router's cycle: ejection, injection, crossbar. It books when the router can have something to do again.
+// route does one router's cycle: ejection, injection, crossbar. It books when the router can have something to do
+// again.
 func (n *Network) route(r int) {
 	t := n.now
 	w := turnOf{r: r, in: n.in[r*n.frames : (r+1)*n.frames], out: n.out[r*n.frames : (r+1)*n.frames]}
@@ -68,8 +69,8 @@ func (n *Network) route(r int) {
 	n.wake[r] = n.nextEvent(&w)
 }
 
-// nextEvent is the next cycle in which this router can do something if no neighbour sends to it or takes from it. Nothing moved
-// in this cycle, so only time changes what it sees.
+// nextEvent returns the next cycle in which this router can act if no neighbour sends to it or receives from it.
+// Nothing moved in this cycle, so only time changes its state.
 func (n *Network) nextEvent(w *turnOf) int32 {
 	t, next := n.now, int32(never)
 	later := func(c int32) {
@@ -151,9 +152,9 @@ func (n *Network) inject(w *turnOf) {
 	}
 }
 
-// shut finds the free output frames that not everyone may fill now. For Chaotic those of channels whose input frame holds a
-// header (packet exchange); else those of a ring's lane whose frame straight behind holds one, for then a newcomer could take the
-// ring's last free frame.
+// shut finds the free output frames that not every frame may fill now. For Chaotic these are the ones of channels
+// whose input frame holds a header (packet exchange). Otherwise they are those of a ring's lane whose frame straight
+// behind holds a header, because then a newcomer could take the ring's last free frame.
 func (n *Network) shut(w *turnOf) {
 	held := n.inHeld[w.r] &^ (1 << n.local)
 	switch {
@@ -219,7 +220,7 @@ func (n *Network) enqueue(w *turnOf, q int, p, start int32) {
 	n.queued[w.r]++
 }
 
-// freeSlot is a slot that can take a header now, -1 if there is none.
+// freeSlot returns a slot with room for a header now, -1 if there is none.
 func (n *Network) freeSlot(r int) int {
 	if int(n.queued[r]) == n.slots {
 		return -1
@@ -292,8 +293,8 @@ func (n *Network) lose(w *turnOf, f int, p int32) {
 	}
 }
 
-// exchange lets packets fill output frames that are shut: the header in the input frame beside goes to the multiqueue by the same
-// decision (§2: the protocol may cause the entry of packets into the multiqueue).
+// exchange lets packets fill output frames that are shut: the header in the input frame beside goes to the multiqueue
+// by the same decision (§2: the protocol may cause the entry of packets into the multiqueue).
 func (n *Network) exchange(w *turnOf) {
 	for i := 0; i < int(n.queued[w.r]); {
 		q := int(n.order[w.r*n.slots+i])
@@ -330,8 +331,8 @@ func (n *Network) exchange(w *turnOf) {
 	}
 }
 
-// makeWay draws one of the shut frames that p could take and sends the header in the input frame beside it to the multiqueue.
-// False if that has no room.
+// makeWay draws one of the shut frames that p could take and sends the header in the input frame beside it to the
+// multiqueue. It returns false if that has no room.
 func (n *Network) makeWay(w *turnOf, p int32) (int, bool) {
 	q := n.freeSlot(w.r)
 	if q < 0 {
@@ -349,8 +350,8 @@ func (n *Network) queueInput(w *turnOf, f, q int, start int32) {
 	n.moves(p, start, place{w.r, 'i', f}, place{w.r, 'q', q})
 }
 
-// toQueue: what has waited long enough. A packet at its source only if it could not go on otherwise: what is in the multiqueue
-// can be derouted.
+// toQueue moves packets that have waited long enough. A packet at its source moves only if it could not go on
+// otherwise: a packet in the multiqueue can be derouted.
 func (n *Network) toQueue(w *turnOf) {
 	for m := w.ready; m != 0; m &= m - 1 {
 		f := bits.TrailingZeros32(m)
@@ -366,14 +367,16 @@ func (n *Network) toQueue(w *turnOf) {
 	}
 }
 
-// deroute sends one of a full multiqueue out on any free channel. Beside a waiting input frame the packet there takes over the
-// slot when it is empty.
+// deroute sends one packet of a full multiqueue out on any free channel. Beside a waiting input frame the packet
+// there takes over the slot when it is empty.
 func (n *Network) deroute(w *turnOf) {
-	// Who drops packets delivers what can be delivered, and drops the rest: going round takes no bounded time.
+	// A network that drops packets delivers the deliverable ones, and drops the rest: going round takes no bounded
+	// time.
 	if n.dropping || n.cfg.DerouteOnDemand && w.ready&^(1<<n.local) == 0 {
 		return
 	}
-	// Which channels each packet may be derouted to. No number is drawn in vain: a router that cannot move sleeps.
+	// The channels to which each packet may be derouted. A router that cannot move sleeps, so that it draws no unused
+	// numbers.
 	order := n.order[w.r*n.slots : (w.r+1)*n.slots]
 	var may [maxSlots]uint32
 	any := uint32(0)
@@ -406,8 +409,8 @@ func (n *Network) deroute(w *turnOf) {
 	}
 }
 
-// chooseDerouted is the oldest of the multiqueue for which f, which the packet exchange keeps shut, is profitable; else one at
-// random of those that may take it.
+// chooseDerouted returns the oldest packet of the multiqueue for which f, which the packet exchange keeps shut, is
+// profitable; else a random one of those that may use f.
 func (n *Network) chooseDerouted(w *turnOf, order []uint8, may *[maxSlots]uint32, f int) int {
 	var could [maxSlots]int
 	k := 0

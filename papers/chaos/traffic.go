@@ -6,10 +6,11 @@ import (
 	"slices"
 )
 
-// sourceRoom is how many packets wait at a source before it makes no more: enough that at loads which the network takes none is refused.
+// sourceRoom is the number of packets that wait at a source before it makes no more: enough that no packet is refused
+// at loads which the network can carry.
 const sourceRoom = 32
 
-// Traffic is what the processors offer.
+// Traffic is the load that the processors offer.
 type Traffic struct {
 	Rate     float64 // packets that a node makes in a cycle, on average (geometric gaps), 0 to 1. The injection frame takes at most one in Config.Flits cycles
 	HotSpots []int   // nodes that are a destination HotFactor times as often as another
@@ -24,7 +25,7 @@ type sources struct {
 	traffic      Traffic
 	skip         int     // node-cycles until the next packet is made
 	cold, hot    []int32 // destinations
-	hotMass      float64 // of cold plus hotMass, what goes to hot spots
+	hotMass      float64 // of cold plus hotMass, the part for hot spots
 	logMiss      float64 // log(1-Rate)
 }
 
@@ -80,8 +81,8 @@ func (n *Network) Offer(t Traffic) error {
 	return nil
 }
 
-// StopInjection ends it: the processors make no more, and what waits at the sources is put aside (§5.2.1.3: injection is
-// suspended at the source). What is in an injection frame is in the network.
+// StopInjection ends injection: the processors make no more packets, and those that wait at the sources are put aside
+// (§5.2.1.3: injection is suspended at the source). A packet in an injection frame is in the network.
 func (n *Network) StopInjection() {
 	n.source.traffic.Rate = 0
 	clear(n.source.length)
@@ -98,7 +99,8 @@ func (n *Network) Send(src, dst int) bool {
 	return true
 }
 
-// gap draws how many node-cycles pass without a packet: one number for each packet instead of one for each node and cycle.
+// gap draws how many node-cycles pass without a packet: one number for each packet instead of one for each node and
+// cycle.
 func (n *Network) gap() int {
 	switch rate := n.source.traffic.Rate; {
 	case rate <= 0:
@@ -124,7 +126,7 @@ func (n *Network) generate() {
 	s.skip -= n.nodes
 }
 
-// destination draws one that is not r.
+// destination draws a node other than r.
 func (n *Network) destination(r int32) int32 {
 	s := &n.source
 	all := s.hotMass + float64(len(s.cold))

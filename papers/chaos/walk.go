@@ -2,9 +2,9 @@ package chaos
 
 import "math/bits"
 
-// Walk is the path of a single packet through an otherwise empty network, as a Markov chain: where it is and by which channel it
-// came are its state, and of the channels on its list it takes each with the same probability. That is exact for the model too,
-// as long as the packet does not meet its own tail: with packets that are shorter than a loop takes.
+// Walk is the path of a single packet through an otherwise empty network, as a Markov chain. The packet's position
+// and arrival channel are its state, and it takes each channel on its list with the same probability. That is exact
+// for the model too, as long as the packet does not meet its own tail, that is, for packets shorter than a loop.
 type Walk struct {
 	n      *Network
 	dst    int
@@ -20,7 +20,7 @@ func (n *Network) Walk(dst int) *Walk {
 			continue
 		}
 		for from := -1; from < n.chans; from++ {
-			// A dead channel that the mask does not know takes the packet and keeps it.
+			// A dead channel that the mask does not know accepts the packet and keeps it.
 			w.list[r*w.stride+from+1] = n.channels(r, dst, from)
 		}
 	}
@@ -37,7 +37,7 @@ func (w *Walk) next(node, c int) int {
 	return int(w.n.neighbour[node*w.n.chans+c])*w.stride + (c ^ 1) + 1
 }
 
-// Mean is the average of v over what follows on state s: 0 for what a dead channel takes.
+// Mean returns the average of v over the successors of state s: 0 for a dead channel.
 func (w *Walk) Mean(v []float64, s int) float64 {
 	node, m := s/w.stride, w.list[s]
 	if m == 0 {
@@ -67,12 +67,14 @@ func (w *Walk) Within(hops int) []float64 {
 	return v
 }
 
-// Delivered is, by state, the probability that the packet reaches its destination at all: less than 1 is livelock, or an end without way.
+// Delivered is, by state, the probability that the packet reaches its destination at all: less than 1 is livelock, or
+// an end without way.
 func (w *Walk) Delivered() []float64 {
 	return w.Reach(func(node int) bool { return node == w.dst }, func(int) bool { return false })
 }
 
-// Reach is, by state, the probability that the packet enters a node of goal before one of avoid; 1 and 0 where it is in one.
+// Reach is, by state, the probability that the packet enters a node of goal before one of avoid; 1 and 0 where it is
+// in one.
 func (w *Walk) Reach(goal, avoid func(node int) bool) []float64 {
 	const unknown = -1
 	v := make([]float64, len(w.list))
@@ -89,8 +91,8 @@ func (w *Walk) Reach(goal, avoid func(node int) bool) []float64 {
 			v[s] = unknown
 		}
 	}
-	// From where goal cannot be reached at all: 0. From where nothing else than goal can: 1. Only what is left is a system of
-	// equations, and that one is well behaved.
+	// The probability is 0 where goal cannot be reached at all, and 1 where nothing else than goal can. Only the rest
+	// is a system of equations, and that one is well behaved.
 	reaches := w.flood(before, can, func(s int32) bool { return v[s] == unknown })
 	var cannot []int32
 	for s := range v {

@@ -2,8 +2,8 @@ package chaos
 
 import "testing"
 
-// TestLonePacketWalks: a packet that is alone, and so short that it does not meet its own tail, makes the walk of the Markov
-// chain, throw by throw.
+// TestLonePacketWalks: a packet that is alone, and so short that it does not meet its own tail, makes the walk of the
+// Markov chain, throw by throw.
 func TestLonePacketWalks(t *testing.T) {
 	cfg := Default(18, 16)
 	cfg.Mesh, cfg.Flits = true, 2

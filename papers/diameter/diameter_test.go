@@ -74,7 +74,8 @@ func TestNetworksRefused(t *testing.T) {
 	}
 }
 
-// plain is the second implementation: Floyd and Warshall's all distances after each fault, in the order in which faults come.
+// plain is the second implementation: Floyd and Warshall's all distances after each fault, in the order in which
+// faults come.
 func plain(n *diameter.Network, p diameter.Parts, order []int) diameter.Maxima {
 	deadLink, deadNode := map[int]bool{}, map[int]bool{}
 	var m diameter.Maxima
@@ -252,9 +253,9 @@ func TestPathOfTheUnconnected(t *testing.T) {
 	}
 }
 
-// TestTable3 holds all ten rows to the paper's means; with the race detector the three smallest. The tolerance is the wider of 5
-// % and three standard errors of the two samples together; docs/papers/chaos.md has more runs. Router faults give less, if not
-// quite as much less as in the paper (15 to 30 %); on tori they do.
+// TestTable3 holds all ten rows to the paper's means; with the race detector the three smallest. The tolerance is the
+// wider of 5 % and three standard errors of the two samples together; docs/papers/chaos.md has more runs. Router
+// faults give less, if not quite as much less as in the paper (15 to 30 %); on tori they do.
 func TestTable3(t *testing.T) {
 	rows := diameter.Table3()
 	if len(rows) != 10 {

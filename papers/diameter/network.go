@@ -2,26 +2,27 @@
 // (seed 003 §4.3.7: Figures 5 and 6, Table 3). The Network Delay, and with it every time-out of the fault management
 // procedure, is a multiple of that distance.
 //
-// It is a model of the graph alone: no packets, no time, no protocol. Randomness is injected, so that a seed gives the same
-// numbers everywhere.
+// It is a model of the graph alone: no packets, no time, no protocol. Randomness is injected, so that a seed gives
+// the same numbers everywhere.
 //
-// # What the diameter of a network in pieces is
+// # The diameter of a network in pieces
 //
 // The paper defines the diameter as "the longest minimum distance between any two nodes in the network, taking faulty
-// components into account", and says that it drops when a fault cuts the path that determines it, that the diameter "of the
-// resulting subnetworks" is then less, that it may go up and down afterwards, and that it is zero when all links are faulty.
-// So pairs without a path do not count, and the network is not one of the pieces. Three readings remain, which Definition
-// lists; Table 3 is AnyPair (docs/papers/chaos.md compares them).
+// components into account", and says that it drops when a fault cuts the path that determines it, that the diameter
+// "of the resulting subnetworks" is then less, that it may go up and down afterwards, and that it is zero when all
+// links are faulty. So pairs without a path do not count, and the network is not one of the pieces. Three readings
+// remain, which Definition lists; Table 3 is AnyPair (docs/papers/chaos.md compares them).
 //
 // # How the greatest diameter is found without searching all pairs after each fault
 //
-// A run is looked at backwards: from a network in which all is faulty, one link after the other is mended. A link inside a
-// piece can only shorten distances. A link {u, v} between two pieces A and B leaves the distances inside both as they were, for
-// it is a bridge, and makes the longest distance between them ecc_A(u) + 1 + ecc_B(v). So the diameter of any piece at any time
-// is at most the greatest such sum so far, and each sum is the distance of two nodes at that moment: the greatest diameter of
-// the run is the greatest of at most N-1 sums, each found by two searches of a piece. Routers are alike: a mended router w joins the
-// pieces around it, and the sum is that of the two greatest depths seen from w. That is exact, takes some N² steps a run
-// instead of some N³, and is checked against a plain second implementation in the tests.
+// A run is examined backwards: from a network in which everything is faulty, one link after the other is mended. A
+// link inside a piece can only shorten distances. A link {u, v} between two pieces A and B leaves the distances
+// inside both unchanged, for it is a bridge, and makes the longest distance between them ecc_A(u) + 1 + ecc_B(v). So
+// the diameter of any piece at any time is at most the greatest such sum so far, and each sum is the distance of two
+// nodes at that moment: the greatest diameter of the run is the greatest of at most N-1 sums, each found by two
+// searches of a piece. Routers are alike: a mended router w joins the pieces around it, and the sum is that of the
+// two greatest depths seen from w. That is exact, takes some N² steps a run instead of some N³, and is checked
+// against a plain second implementation in the tests.
 package diameter
 
 import (
@@ -49,8 +50,8 @@ type Network struct {
 // Mesh returns a network whose outermost nodes have no links outwards.
 func Mesh(dims grid.Dims) (*Network, error) { return build(dims, false) }
 
-// Torus returns a network whose rows end where they began. Along a dimension of size 2 two nodes are joined by two links, as in
-// pkg/torus/grid.
+// Torus returns a network whose rows end where they began. Along a dimension of size 2 two nodes are joined by two
+// links, as in pkg/torus/grid.
 func Torus(dims grid.Dims) (*Network, error) { return build(dims, true) }
 
 func build(dims grid.Dims, wraps bool) (*Network, error) {
@@ -84,7 +85,7 @@ func (n *Network) join(a, b int) {
 // Dims returns the sizes.
 func (n *Network) Dims() grid.Dims { return n.dims }
 
-// Wraps says whether it is a torus.
+// Wraps reports whether the network is a torus.
 func (n *Network) Wraps() bool { return n.wraps }
 
 // Nodes returns the number of nodes.

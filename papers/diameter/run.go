@@ -5,16 +5,18 @@ import (
 	"slices"
 )
 
-// Definition is what is called the diameter of a network that is in pieces.
+// Definition is a reading of the diameter of a network that is in pieces.
 type Definition uint8
 
 // The definitions.
 const (
-	// AnyPair is the longest distance of any two nodes that are connected, in whatever piece.
+	// AnyPair is the longest distance of any two connected nodes, in any piece.
 	AnyPair Definition = iota + 1
-	// Largest is that of the piece with most nodes; of several as large, of the one with the greater diameter.
+	// Largest is the diameter of the piece with most nodes; of several as large, of the one with the greater
+	// diameter.
 	Largest
-	// Whole is that of the network for as long as it is in one piece: a run ends with the first fault that cuts something off.
+	// Whole is the diameter of the network while it is in one piece: a run ends with the first fault that cuts a part
+	// off.
 	Whole
 )
 
@@ -34,16 +36,16 @@ func (d Definition) String() string {
 	return fmt.Sprintf("Definition(%d)", uint8(d))
 }
 
-// Parts is what fails.
+// Parts is the kind of parts that fail.
 type Parts uint8
 
-// What fails.
+// The parts that fail.
 const (
 	Links Parts = iota + 1
 	Routers
 )
 
-// String returns what fails in words.
+// String returns the failing parts in words.
 func (p Parts) String() string {
 	switch p {
 	case Links:
@@ -90,7 +92,7 @@ type Maximum struct {
 // Maxima are the greatest diameters of one run, by definition.
 type Maxima struct{ AnyPair, Largest, Whole Maximum }
 
-// Of returns the one by definition d.
+// Of returns the maximum by definition d.
 func (m Maxima) Of(d Definition) Maximum {
 	switch d {
 	case Largest:
@@ -102,8 +104,8 @@ func (m Maxima) Of(d Definition) Maximum {
 	}
 }
 
-// Run returns the greatest diameters on the way from a network without faults to one in which all parts have failed, in that
-// order. The package comment says how and why that is exact.
+// Run returns the greatest diameters on the way from a network without faults to one in which all parts have failed,
+// in that order. The package comment says how and why that is exact.
 func Run(n *Network, p Parts, order []int) Maxima {
 	r := run{State: n.NewState(p == Routers, p == Links), piece: make([]int, n.Nodes()), bound: make([]int, n.Nodes())}
 	for i := range r.piece {
@@ -127,7 +129,7 @@ type run struct {
 	*State
 	Maxima
 	piece  []int // of each node: a forest whose roots stand for pieces
-	bound  []int // of each root: what no distance in its piece exceeds
+	bound  []int // of each root: the upper bound on distances in its piece
 	pieces int
 	most   int // nodes of the largest piece
 	whole  bool
@@ -162,7 +164,8 @@ func (r *run) mendLink(i, faults int) {
 func (r *run) mendRouter(rank, faults int) {
 	r.SetNode(rank, true)
 	r.pieces++
-	// The deepest node lies in some piece, and the next deepest that counts in another: within a piece distances only shrink.
+	// The deepest node lies in some piece, and the next deepest that counts in another: within a piece distances only
+	// shrink.
 	across := r.search(rank)
 	size := len(r.queue)
 	deepest := r.root(int(r.queue[size-1]))
@@ -183,8 +186,8 @@ func (r *run) mendRouter(rank, faults int) {
 	r.joined(rank, size, bound, across, faults)
 }
 
-// joined takes note of a piece that has just been made of others, or of one router: its nodes, what no distance in the pieces of before
-// exceeds, and the longest distance that is new.
+// joined records a piece that was just made of others, or of one router: its nodes, the upper bound on distances in
+// the previous pieces, and the longest new distance.
 func (r *run) joined(root, size, bound, across, faults int) {
 	r.bound[root] = max(bound, across)
 	r.AnyPair.see(across, faults)

@@ -1,6 +1,6 @@
 package diameter
 
-// State is a network with what of it works at present.
+// State is a network and its presently working parts.
 type State struct {
 	net   *Network
 	link  []bool // by index: works
@@ -44,7 +44,8 @@ func (s *State) SetNode(rank int, works bool) {
 	s.node[rank] = works
 }
 
-// search visits all that can be reached from a working node and returns the greatest depth. What it visited is in s.queue, nearest first.
+// search visits all nodes that are reachable from a working node and returns the greatest depth. The visited nodes
+// are in s.queue, nearest first.
 func (s *State) search(from int) int {
 	s.mark++
 	s.queue = append(s.queue[:0], int32(from))
@@ -61,7 +62,7 @@ func (s *State) search(from int) int {
 	return int(s.depth[s.queue[len(s.queue)-1]])
 }
 
-// Piece is a set of working nodes that reach one another and nobody else.
+// Piece is a set of working nodes that reach one another and no others.
 type Piece struct{ Nodes, Diameter int }
 
 // Pieces returns all pieces in the order of their lowest rank, their diameters by a search from every node.
@@ -85,7 +86,8 @@ func (s *State) Pieces() []Piece {
 	return out
 }
 
-// Path returns the ranks of a shortest path, both ends included, or nil when there is none. Of several it is the same one each time.
+// Path returns the ranks of a shortest path, both ends included, or nil when there is none. Of several it always
+// returns the same one.
 func (s *State) Path(from, to int) []int {
 	if !s.node[from] || !s.node[to] {
 		return nil
@@ -107,7 +109,8 @@ func (s *State) Path(from, to int) []int {
 	return path
 }
 
-// Farthest returns the lowest pair of connected nodes that is as far apart as any, and its distance; false when no router works.
+// Farthest returns the lowest pair of connected nodes that is as far apart as any, and its distance; false when no
+// router works.
 func (s *State) Farthest() (a, b, distance int, ok bool) {
 	distance = -1
 	for from := range s.net.Nodes() {

@@ -18,7 +18,8 @@ func (f Figure) StandardError() float64 { return f.Deviation / math.Sqrt(float64
 // Bound returns the paper's margin: mean and three deviations.
 func (f Figure) Bound() float64 { return f.Mean + 3*f.Deviation }
 
-// Study makes a number of runs, at least 2, with orders of failing drawn from r, and returns their figures by definition.
+// Study makes a number of runs, at least 2, with orders of failing drawn from r, and returns their figures by
+// definition.
 func Study(n *Network, p Parts, trials int, r Rand) map[Definition]Figure {
 	maxima := make([]Maxima, trials)
 	for i := range maxima {
@@ -61,7 +62,8 @@ type Point struct {
 	Nodes   int // of the largest piece
 }
 
-// Curve returns the network after each fault of a run, the first without any: Figure 5. It searches all pairs each time.
+// Curve returns the network after each fault of a run, the first without any: Figure 5. It searches all pairs each
+// time.
 func Curve(n *Network, p Parts, order []int) []Point {
 	s := n.NewState(true, true)
 	out := []Point{s.point(0)}
@@ -115,5 +117,5 @@ func Table3() []PaperRow {
 	}
 }
 
-// PaperTrials is how many runs each row of the paper's table is from.
+// PaperTrials is the number of runs behind each row of the paper's table.
 const PaperTrials = 100

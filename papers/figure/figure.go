@@ -1,7 +1,8 @@
-// Package figure draws what docs/papers shows: plots of series with error bars, histograms, and meshes with faults and the
-// ways of messages. It draws what it is given and computes nothing; the same data always give the same bytes.
+// Package figure draws the figures of docs/papers: plots of series with error bars, histograms, and meshes with
+// faults and the ways of messages. It draws its input and computes nothing; the same data always give the same bytes.
 //
-// A picture is written as SVG, for the documents, together with a CSV of the numbers in it; as PNG it can be looked at anywhere.
+// A picture is written as SVG, for the documents, together with a CSV of the numbers in it; and as PNG for any
+// viewer.
 package figure
 
 import (
@@ -74,7 +75,7 @@ func SVG(w io.Writer, f Figure) error {
 	if _, err := c.WriteTo(&b); err != nil {
 		return err
 	}
-	// Where Liberation is not installed, letters of the same widths.
+	// Without Liberation, use letters of the same widths.
 	_, err := w.Write(bytes.ReplaceAll(b.Bytes(), []byte("font-family:Liberation Sans;"),
 		[]byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif;")))
 	return err
@@ -134,7 +135,8 @@ func (p Panels) rows() [][]string {
 	return out
 }
 
-// Colours that those who do not see red from green tell apart, too (Okabe and Ito's), and that differ in a print without colours.
+// Colours that people with red-green blindness can distinguish (Okabe and Ito's), and that differ in a print without
+// colours.
 var (
 	black  = color.NRGBA{A: 255}
 	grey   = color.NRGBA{R: 140, G: 140, B: 140, A: 255}

@@ -16,7 +16,7 @@ type At struct{ X, Y int }
 // Link joins two neighbouring nodes.
 type Link struct{ A, B At }
 
-// Kind is what a message does on its way.
+// Kind is the kind of hops on a message's way.
 type Kind uint8
 
 // The kinds of ways.
@@ -33,7 +33,7 @@ type Way struct {
 	Nodes []At
 }
 
-// Tone is how a node is filled.
+// Tone is the fill of a node.
 type Tone uint8
 
 // The tones.
@@ -68,7 +68,7 @@ type Mesh struct {
 	Notes         []Note
 	Shaded        []At    // closed off: on a grey ground
 	Cell          float64 // centimetres from node to node; 1 when left out
-	Key           bool    // a line that says what is what
+	Key           bool    // a line that explains the symbols
 }
 
 func (m Mesh) cell() float64 {
@@ -134,7 +134,7 @@ func (m Mesh) draw(c draw.Canvas) error {
 	return nil
 }
 
-// check refuses what would be drawn outside the mesh, or where there is no link.
+// check refuses elements outside the mesh, and ways without a link.
 func (s *sketch) check() error {
 	inside := func(a At) bool { return a.X >= 0 && a.X < s.Columns && a.Y >= 0 && a.Y < s.Rows }
 	for _, n := range s.Nodes {
@@ -311,7 +311,7 @@ func (s *sketch) text(p vg.Point, words string, size float64, tone color.Color, 
 	s.c.FillText(st, p, words)
 }
 
-// key explains what is in the drawing.
+// key explains the symbols in the drawing.
 func (s *sketch) key() {
 	y := s.c.Min.Y + keyHeight*0.6*vg.Centimeter
 	x := s.c.Min.X + 0.5*vg.Centimeter

@@ -13,14 +13,14 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Look is how a series is drawn.
+// Look is the style of a series.
 type Look uint8
 
 // The looks.
 const (
 	// Marks are points with a thin line through them.
 	Marks Look = iota + 1
-	// Line is a line without points, for many of them.
+	// Line is a line without points, for many points.
 	Line
 	// Dots are points alone.
 	Dots
@@ -32,15 +32,17 @@ const (
 	Bars
 )
 
-// Point is one of a series. Below and Above are how far its error bar goes down and up; both 0 for none.
+// Point is a point of a series. Below and Above are the lengths of its error bar downwards and upwards; both 0 for
+// none.
 type Point struct{ X, Y, Below, Above float64 }
 
-// Series is what is drawn in one colour.
+// Series is the data drawn in one colour.
 type Series struct {
 	Name   string // in the legend; empty for none
 	Look   Look
 	Points []Point
-	// Shift moves the drawing, and not the numbers, to the right, in units of X: error bars of several series do not lie on one another then.
+	// Shift moves the drawing, and not the numbers, to the right, in units of X: error bars of several series do not
+	// lie on one another then.
 	Shift float64
 }
 
@@ -57,10 +59,10 @@ const (
 	Right
 )
 
-// Plot is a diagram with two axes. What is left out is chosen from the data.
+// Plot is a diagram with two axes. Fields that are not set are chosen from the data.
 type Plot struct {
 	Title string
-	X, Y  string // what is on the axes, with the unit
+	X, Y  string // the axes' labels, with the unit
 	// Series are drawn in this order, the last on top.
 	Series []Series
 	Legend Corner // TopLeft when left out
@@ -112,7 +114,7 @@ func (p Plot) draw(c draw.Canvas) error {
 	return nil
 }
 
-// ticks are at multiples of 1, 2 or 5 times a power of ten, with a number at each: four to nine of them.
+// ticks are at multiples of 1, 2 or 5 times a power of ten, with a number at each: four to nine of these.
 type ticks struct{}
 
 // Ticks makes it gonum's.
@@ -139,7 +141,7 @@ func (ticks) Ticks(low, high float64) []plot.Tick {
 	return out
 }
 
-// axes makes the diagram without what is in it.
+// axes makes the diagram without its content.
 func (p Plot) axes(height vg.Length) *plot.Plot {
 	d := plot.New()
 	d.Title.Text = p.Title
@@ -180,7 +182,7 @@ func (p Plot) axes(height vg.Length) *plot.Plot {
 	return d
 }
 
-// values makes the series what gonum's plotters want, with its error bars.
+// values adapts the series to gonum's plotters, with its error bars.
 type values []Point
 
 func (v values) Len() int { return len(v) }

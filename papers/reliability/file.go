@@ -16,7 +16,7 @@ const (
 	maxDepth     = 8
 )
 
-// Parse reads a model in YAML or JSON. Unknown keys are refused, and all that is wrong is said at once.
+// Parse reads a model in YAML or JSON. It refuses unknown keys, and reports all errors at once.
 func Parse(b []byte) (Model, error) {
 	var m Model
 	if err := yaml.UnmarshalStrict(b, &m); err != nil {
@@ -28,7 +28,7 @@ func Parse(b []byte) (Model, error) {
 	return m.withDefaults(), nil
 }
 
-// UnmarshalJSON takes a number or a list of numbers.
+// UnmarshalJSON accepts a number or a list of numbers.
 func (c *Coverage) UnmarshalJSON(b []byte) error {
 	var one float64
 	if err := json.Unmarshal(b, &one); err == nil && string(b) != "null" {

@@ -2,7 +2,8 @@ package reliability
 
 import "slices"
 
-// Chip is a microcircuit by the handbook that the paper takes its rates from (Mil-Hdbk-217F; seed 003 §3.4.1, Table 2).
+// Chip is a microcircuit by the handbook that is the source of the paper's rates (Mil-Hdbk-217F; seed 003 §3.4.1,
+// Table 2).
 type Chip struct {
 	Die         float64 // C1, by the number of gates
 	Package     float64 // C2, by the number of pins
@@ -22,15 +23,15 @@ func Table2() (low, baseline, high Chip) {
 	return Chip{0.16, 0.053, 0.16, 0.5, 2, 1}, Chip{0.16, 0.053, 0.35, 0.5, 10, 2}, Chip{0.16, 0.053, 0.71, 0.5, 10, 2}
 }
 
-// The paper's other parts, in failures in 10⁶ hours (§3.4.1): a connector of 100 pins, λ_b π_K π_P π_E, and a board with 5,000
-// plated holes in 5 layers, λ_b N π_C π_Q π_E.
+// The paper's other parts, in failures in 10⁶ hours (§3.4.1): a connector of 100 pins, λ_b π_K π_P π_E, and a board
+// with 5,000 plated holes in 5 layers, λ_b N π_C π_Q π_E.
 const (
 	connectorPerMillionHours = 0.00028 * 2.0 * 25 * 2.0
 	boardPerMillionHours     = 0.000041 * 5000 * 1.8 * 2.0 * 1.0
 )
 
-// The paper's network (§3.3, §3.4): 64 boards of 16 routers and 32 connectors; 15 fifos of 20 flits of 16 bits in a router; one
-// error in 10⁸ hours in each bit.
+// The paper's network (§3.3, §3.4): 64 boards of 16 routers and 32 connectors; 15 fifos of 20 flits of 16 bits in a
+// router; one error in 10⁸ hours in each bit.
 const (
 	boards             = 64
 	routersPerBoard    = 16
@@ -39,8 +40,8 @@ const (
 	bitPerMillionHours = 1e-8 * 1e6
 )
 
-// PaperModel returns the paper's network of 1,024 nodes with such chips and so much of its buffers in use, from 0 to 1. The
-// paper's Tables 6 and 7 are of the baseline chip and 1/3.
+// PaperModel returns the paper's network of 1,024 nodes with such chips and so much of its buffers in use, from 0 to
+// 1. The paper's Tables 6 and 7 are of the baseline chip and 1/3.
 func PaperModel(chip Chip, full float64) Model {
 	bits := Coverage{0.95, 1.0} // classes of which faults show as wrong bits
 	other := Coverage{0.5, 0.9} // all others

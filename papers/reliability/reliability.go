@@ -1,13 +1,14 @@
-// Package reliability tells what the coverage of faults is worth: failure rates, mean times to failure and reliability of a system
-// without and with fault tolerance (seed 003 §3.3, §3.4, §5.4: Tables 1, 2, 6 and 7).
+// Package reliability computes the value of the coverage of faults: failure rates, mean times to failure and
+// reliability of a system without and with fault tolerance (seed 003 §3.3, §3.4, §5.4: Tables 1, 2, 6 and 7).
 //
-// The rule is the paper's: a covered fault is found and corrected, so the system goes on; one that is not may take it down. So
+// The rule is the paper's: a covered fault is found and corrected, so the system goes on; an uncovered one may take
+// it down. So
 //
 //	λ_FT = (1 - coverage) λ_baseline     MTTF = 1/λ     R(t) = e^(-λt)
 //
-// with constant rates, which add up over all parts. It does not know repair, redundancy that is used up, or faults that come
-// together: where failed parts stay in place until many have gathered, the numbers are too good. It reads no files and asks
-// nobody.
+// with constant rates, which add up over all parts. It does not model repair, redundancy that is used up, or faults
+// that come together: where failed parts stay in place until many have gathered, the numbers are too good. It reads
+// no files and uses no network.
 package reliability
 
 import "math"
@@ -32,13 +33,14 @@ func (r Rate) Tolerant(coverage float64) Rate { return Rate(1-coverage) * r }
 // HoursPerYear is a year of 365 days.
 const HoursPerYear = 8760
 
-// Model is what a user knows of a system: what fails how often, and how much of it is covered.
+// Model is a user's description of a system: its faults, their rates, and how much of them is covered.
 type Model struct {
 	// Name is printed above the answer; it may be empty.
 	Name string `json:"name,omitempty"`
-	// Hours is the time t for which R(t) is told; above 0. The default is a year.
+	// Hours is the time t of the reported R(t); above 0. The default is a year.
 	Hours float64 `json:"hours,omitempty"`
-	// Estimates are the names of as many estimates of each coverage, such as low and moderate. The default is one, "coverage".
+	// Estimates are the names of as many estimates of each coverage, such as low and moderate. The default is one,
+	// "coverage".
 	Estimates []string `json:"estimates,omitempty"`
 	// Faults are the kinds of faults whose rates add up, such as hard and soft ones. At least one.
 	Faults []Kind `json:"faults"`
@@ -50,21 +52,22 @@ type Kind struct {
 	Name string `json:"name"`
 	// Sources are the parts that fail. At least one.
 	Sources []Source `json:"sources"`
-	// Classes are what the faults are divided into. At least one.
+	// Classes divide the faults. At least one.
 	Classes []Class `json:"classes"`
 }
 
-// Source is a part of which there are many. Exactly one of its three rates is given.
+// Source is a part of which there are many. Exactly one of its three rates is set.
 type Source struct {
 	// Name is unique in its kind.
 	Name string `json:"name"`
-	// PerMillionHours is how often one of them fails in 10⁶ hours, as handbooks have it (a thousandth of the FIT number). Above 0.
+	// PerMillionHours is the number of failures of one part in 10⁶ hours, as in handbooks (a thousandth of the FIT
+	// number). Above 0.
 	PerMillionHours float64 `json:"perMillionHours,omitempty"`
-	// PerYear is how often one of them fails in 8,760 hours. Above 0.
+	// PerYear is the number of failures of one part in 8,760 hours. Above 0.
 	PerYear float64 `json:"perYear,omitempty"`
-	// MTTFHours is the mean time to failure of one of them. Above 0.
+	// MTTFHours is the mean time to failure of one part. Above 0.
 	MTTFHours float64 `json:"mttfHours,omitempty"`
-	// Count is how many there are. Above 0.
+	// Count is the number of these parts. Above 0.
 	Count float64 `json:"count"`
 }
 
@@ -86,24 +89,27 @@ type Class struct {
 	Name string `json:"name"`
 	// Weight is its share, against the sum of the weights beside it. Above 0.
 	Weight float64 `json:"weight"`
-	// Coverage is the probability from 0 to 1 that such a fault is found and corrected, once for each of the model's estimates.
+	// Coverage is the probability from 0 to 1 that such a fault is found and corrected, once for each of the model's
+	// estimates.
 	Coverage Coverage `json:"coverage,omitempty"`
 	// Classes divide it further, in place of Coverage.
 	Classes []Class `json:"classes,omitempty"`
 }
 
-// Coverage is one probability for each estimate. In a file one number will do where there is one estimate, or all agree.
+// Coverage is one probability for each estimate. In a file one number will do where there is one estimate, or all
+// agree.
 type Coverage []float64
 
-// Rounding is how intermediate results are rounded.
+// Rounding says how intermediate results are rounded.
 type Rounding uint8
 
 // How to round.
 const (
 	// Exact rounds nothing.
 	Exact Rounding = iota + 1
-	// AsPaper rounds as seed 003 does in Tables 6 and 7: each weighted coverage and each sum of them to two decimals, halves down; the rates
-	// to three digits, and no finer than 10⁻⁶. The mean time without tolerance is of the exact rate.
+	// AsPaper rounds as seed 003 does in Tables 6 and 7: each weighted coverage and each sum of them to two decimals,
+	// halves down; the rates to three digits, and no finer than 10⁻⁶. The mean time without tolerance is of the exact
+	// rate.
 	AsPaper
 )
 
@@ -123,7 +129,7 @@ func (r Rounding) rate(v Rate) Rate {
 	return Rate(math.Round(float64(v)/step) * step)
 }
 
-// Result is what follows from a model.
+// Result is the evaluation of a model.
 type Result struct {
 	Faults  []Row // one for each kind, in the model's order
 	Overall Row   // all kinds together; it has no classes
@@ -138,7 +144,7 @@ type Row struct {
 	With     []Tolerance // one for each estimate
 }
 
-// Tolerance is what one estimate of the coverage makes of a rate.
+// Tolerance is the effect of one estimate of the coverage on a rate.
 type Tolerance struct {
 	Coverage float64
 	Rate     Rate
@@ -155,7 +161,7 @@ type ClassRow struct {
 	Weighted []float64 // Share times Coverage
 }
 
-// Evaluate tells what follows from a model that Validate has accepted.
+// Evaluate computes the result of a model that Validate has accepted.
 func (m Model) Evaluate(r Rounding) Result {
 	m = m.withDefaults()
 	out := Result{Overall: Row{Name: "overall"}}
@@ -175,7 +181,7 @@ func (m Model) Evaluate(r Rounding) Result {
 	return out
 }
 
-// rate is that of all faults without fault tolerance.
+// rate returns the rate of all faults without fault tolerance.
 func (m Model) rate() Rate {
 	var sum Rate
 	for _, k := range m.Faults {

@@ -81,8 +81,8 @@ func TestTable6(t *testing.T) {
 	}
 }
 
-// TestTable7: with the paper's rounding every number as printed, but the times of soft faults: the paper takes 61 hours ten and a
-// hundred times, which is 0.04 % more than what its rates give.
+// TestTable7: with the paper's rounding every number as printed, except the times of soft faults: the paper
+// multiplies 61 hours by ten and a hundred, which is 0.04 % more than the result of its rates.
 func TestTable7(t *testing.T) {
 	res := paper().Evaluate(reliability.AsPaper)
 	for i, row := range append(res.Faults, res.Overall) {
@@ -121,8 +121,8 @@ func TestTable7(t *testing.T) {
 	}
 }
 
-// TestExact: without rounding the coverages are greater, and the moderate MTTF of hard faults is a third greater than in the
-// paper: 1 - 0.9775 instead of 1 - 0.97.
+// TestExact: without rounding the coverages are greater, and the moderate MTTF of hard faults is a third greater than
+// in the paper: 1 - 0.9775 instead of 1 - 0.97.
 func TestExact(t *testing.T) {
 	res := paper().Evaluate(reliability.Exact)
 	for _, tc := range []struct {
@@ -193,7 +193,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestParseRefuses: an error names the field, what was given and what is allowed.
+// TestParseRefuses: an error names the field, the given value and the allowed values.
 func TestParseRefuses(t *testing.T) {
 	for _, tc := range []struct{ from, to, want string }{
 		{"hours: 720", "hours: -1", "hours: -1: want a number above 0"},
@@ -238,7 +238,7 @@ func TestParseRefusesDepth(t *testing.T) {
 	}
 }
 
-// The rates of each kind are numbers, and those of all kinds together are not.
+// The rates of each kind are finite, and their sum is not.
 func TestParseRefusesSum(t *testing.T) {
 	kind := func(name string) string {
 		return `{"name":"` + name + `","sources":[{"name":"s","perMillionHours":1e308,"count":1.5e6}],"classes":[{"name":"c","weight":1,"coverage":1}]}`
@@ -252,7 +252,7 @@ func TestParseRefusesSum(t *testing.T) {
 	}
 }
 
-// FuzzParse: what is accepted can be evaluated, with coverages from 0 to 1 and rates that coverage does not raise.
+// FuzzParse: an accepted model can be evaluated, with coverages from 0 to 1 and rates that coverage does not raise.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(good))
 	f.Add([]byte(`{"estimates":["a","b"],"faults":[{"name":"f","sources":[{"name":"s","perYear":1,"count":1}],"classes":[{"name":"c","weight":1,"coverage":[0,1]}]}]}`))

@@ -1,8 +1,8 @@
-// Package mangle decides what a bad network does to a packet: lose it, flip a bit of it, send it
-// twice, hold it back. Tests and fault injection use it; a decision depends on the faults that are set,
-// on the packet's size and on random numbers that the caller gives, and on nothing else.
+// Package mangle decides the effect of a bad network on a packet: loss, a flipped bit, duplication, delay. Tests and
+// fault injection use it. A decision depends only on the configured faults, on the packet's size and on random
+// numbers that the caller gives.
 //
-// It holds no packets and does no I/O: pkg/torus/udplink and internal/testing/udpmangle do what it decides.
+// It holds no packets and does no I/O: pkg/torus/udplink and internal/testing/udpmangle carry out its decisions.
 package mangle
 
 import (
@@ -14,8 +14,8 @@ import (
 // MaxDelay bounds Faults.Delay and Faults.Jitter.
 const MaxDelay = 10 * time.Second
 
-// Faults is what is done to packets of one direction. The zero Faults is none. Fractions are of
-// packets, 0 to 1.
+// Faults configures the faults for packets of one direction. The zero Faults is none. Fractions are of packets, 0 to
+// 1.
 type Faults struct {
 	Block     bool // all are lost
 	Drop      float64
@@ -35,7 +35,7 @@ func (f Faults) Validate() error {
 	)
 }
 
-// CheckFraction says what is wrong with the fraction in a field, if anything.
+// CheckFraction returns an error if the fraction in a field is invalid.
 func CheckFraction(field string, v float64) error {
 	// Written so that NaN is refused too.
 	if !(v >= 0 && v <= 1) {
@@ -44,7 +44,7 @@ func CheckFraction(field string, v float64) error {
 	return nil
 }
 
-// CheckDelay says what is wrong with the delay in a field, if anything.
+// CheckDelay returns an error if the delay in a field is invalid.
 func CheckDelay(field string, d time.Duration) error {
 	if d < 0 || d > MaxDelay {
 		return fmt.Errorf("mangle: %s %v: want 0 to %v", field, d, MaxDelay)
@@ -55,7 +55,7 @@ func CheckDelay(field string, d time.Duration) error {
 // Source gives random numbers from 0 up to, but not, 1. math/rand/v2's Rand is one.
 type Source interface{ Float64() float64 }
 
-// Fate is what becomes of one packet.
+// Fate is the decision on one packet.
 type Fate struct {
 	Lost      bool // and nothing else matters
 	Corrupted bool
@@ -65,9 +65,8 @@ type Fate struct {
 	Delay     time.Duration
 }
 
-// Fate decides what becomes of a packet of so many bytes. It takes the same number of random numbers
-// whatever the faults: what becomes of a packet depends on its place in the sequence, not on the faults
-// of those before it.
+// Fate decides on a packet of so many bytes. It takes the same number of random numbers for any faults, so that the
+// decision depends on the packet's place in the sequence, and not on the faults of earlier packets.
 func (f Faults) Fate(s Source, size int) Fate {
 	drop, corrupt, bit, duplicate, reorder, jitter := s.Float64(), s.Float64(), s.Float64(), s.Float64(), s.Float64(), s.Float64()
 	if f.Block || drop < f.Drop {

@@ -32,7 +32,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestNoFaultsNoHarm: a packet passes as it is, whatever the random numbers.
+// TestNoFaultsNoHarm: a packet passes unchanged, with any random numbers.
 func TestNoFaultsNoHarm(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := rapid.IntRange(0, 9000).Draw(t, "size")
@@ -42,7 +42,7 @@ func TestNoFaultsNoHarm(t *testing.T) {
 	})
 }
 
-// TestOneBitInside: what is flipped is one bit of the packet, and flipping it again undoes it.
+// TestOneBitInside: exactly one bit of the packet is flipped, and flipping it again restores the packet.
 func TestOneBitInside(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		packet := rapid.SliceOfN(rapid.Byte(), 0, 64).Draw(t, "packet")
@@ -59,7 +59,7 @@ func TestOneBitInside(t *testing.T) {
 	})
 }
 
-// TestFateDoesNotDependOnWhatCameBefore: the n-th packet fares alike whatever was done to the others.
+// TestFateDoesNotDependOnWhatCameBefore: the decision on the n-th packet does not depend on faults of the others.
 func TestFateDoesNotDependOnWhatCameBefore(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seed := rapid.Uint64().Draw(t, "seed")

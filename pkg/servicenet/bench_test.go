@@ -9,8 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 )
 
-// freeSigner costs nothing, so that what is left is codec and checksum. What Ed25519 costs is
-// measured where it is (internal/pki).
+// freeSigner costs nothing, so that only codec and checksum are measured. internal/pki measures Ed25519.
 type freeSigner struct{ cert, sig []byte }
 
 func (s freeSigner) Cert() []byte       { return s.cert }
@@ -33,7 +32,7 @@ func benchReports(n int) []fault.Report {
 	return out
 }
 
-// One message from reports to reports, by how it is proved and how many there are in it.
+// One message of reports, sealed and opened, by kind of proof and number of reports.
 func BenchmarkSealOpen(b *testing.B) {
 	signer := freeSigner{make([]byte, 308), make([]byte, signatureSize)}
 	many, _ := asManyAs(benchReports(1)[0], batchLimit(fault.PathDirect))

@@ -17,7 +17,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// drawText draws what may stand in a detail, and what may not.
+// drawText draws text that is allowed in a detail, and text that is not.
 func drawText(t *rapid.T) string {
 	return rapid.OneOf(
 		rapid.SampledFrom([]string{"", "5 corrected errors", "é\x1b[31m", "\xff\xfe", "\u0085", strings.Repeat("é", 70)}),
@@ -126,8 +126,8 @@ func drawStatus(t *rapid.T) *lofamov1.DeliveryStatus {
 	return s
 }
 
-// Reports are written by hand: the same bytes as the protobuf encoder's, the same reports refused. What
-// was written is canonical, and read as protobuf and the checks read it.
+// The hand-written encoder of reports produces the same bytes as the protobuf encoder, and refuses the same reports.
+// Its output is canonical, and the hand-written decoder agrees with protobuf and the checks.
 func TestReportsAreProtobuf(t *testing.T) {
 	sealed := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -172,7 +172,7 @@ func TestReportsAreProtobuf(t *testing.T) {
 	}
 }
 
-// epochMissing finds a report of epoch 0, which EncodeReports could leave out like one that is the same.
+// epochMissing finds a report of epoch 0, which EncodeReports could omit like one that equals the previous epoch.
 func epochMissing(rs []fault.Report) int {
 	for i := range rs {
 		if rs[i].ID.Epoch == 0 {
@@ -207,7 +207,7 @@ func TestAcksAreProtobuf(t *testing.T) {
 	}
 }
 
-// What protobuf allows and no half of this version sends is read all the same.
+// A message that protobuf allows but no half of this version sends is still read.
 func TestNotCanonical(t *testing.T) {
 	id := protowire.AppendBytes([]byte{0x0a}, marshal(t, encodeReportID(sampleReport().ID)))
 	report := func(fields ...byte) []byte {
@@ -244,7 +244,7 @@ func TestNotCanonical(t *testing.T) {
 	}
 }
 
-// FuzzCanonical: whatever is read by hand is what protobuf and the checks make of it.
+// FuzzCanonical: the hand-written decoder agrees with protobuf and the checks on everything that it reads.
 func FuzzCanonical(f *testing.F) {
 	for _, s := range everything(f) {
 		f.Add(marshal(f, s.msg))
@@ -298,7 +298,7 @@ func checkCanonical(t *testing.T, b []byte, o Opened, msg *lofamov1.Message, rs 
 	}
 }
 
-// beside is what a message of reports has beside them.
+// beside returns the fields of a message of reports other than the reports.
 func beside(m *lofamov1.Message) *lofamov1.Reports {
 	r := m.GetReports()
 	return &lofamov1.Reports{Status: r.GetStatus(), Host: r.GetHost(), Dnp: r.GetDnp()}
@@ -314,7 +314,7 @@ func drawHealth(t *rapid.T) Health {
 	return h
 }
 
-// drawHalf draws what is said of a half, now and then what is refused.
+// drawHalf draws the health of a half, now and then one that is refused.
 func drawHalf(t *rapid.T) *lofamov1.HalfHealth {
 	n, big, age := rapid.Uint32(), rapid.Uint64(), rapid.Uint64Range(0, uint64(MaxAge)+1)
 	h := &lofamov1.HalfHealth{Cut: rapid.Bool().Draw(t, "cut"), AgeNs: age.Draw(t, "age"), Old: rapid.Bool().Draw(t, "old")}

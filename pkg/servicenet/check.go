@@ -12,7 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 )
 
-// Bounds of what travels. A receiver refuses what is outside, before it keeps any of it.
+// Bounds of messages. A receiver refuses a message outside them, before it keeps any part.
 const (
 	MaxDatagram     = 1400 // bytes of a marshalled envelope
 	MaxCertificate  = 450  // bytes of DER for which MaxReportSize is made; longer ones may still fit
@@ -34,7 +34,7 @@ const (
 	MaxAge = 10 * 365 * 24 * time.Hour
 )
 
-// checkMessage checks the fields of a message, whoever signed it, and returns its reports.
+// checkMessage checks the fields of a message, from any signer, and returns its reports.
 func checkMessage(msg *lofamov1.Message) ([]fault.Report, error) {
 	if n := len(msg.GetAcks()); n > MaxAcks {
 		return nil, refuse(RefusedField, "message.acks: given %d: want at most %d", n, MaxAcks)
@@ -56,9 +56,9 @@ func checkMessage(msg *lofamov1.Message) ([]fault.Report, error) {
 	return nil, checkBody(msg)
 }
 
-// leaveOutLater takes out of reports whatever is on a component, of a kind or of a state that has a number
-// beyond all that are known here: the half is of a later version, and what else it says counts, or
-// nothing of it would be heard at all (faults.md row 19). Its own version refuses to send such things.
+// leaveOutLater removes from reports all observations whose component, kind or state has a number beyond those known
+// here. The half is of a later version, and its other observations count; otherwise all its reports would be refused
+// (faults.md row 19). A half of this version refuses to send such numbers.
 func leaveOutLater(msg *lofamov1.Message) {
 	for _, r := range msg.GetReports().GetReports() {
 		if len(r.GetObservations()) > MaxObservations {
@@ -72,7 +72,7 @@ func leaveOutLater(msg *lofamov1.Message) {
 	leaveOutLaterHealth(msg.GetReports().GetDnp())
 }
 
-// checkBody is long because it has a case for each body, but for orders and their answers (orderForms).
+// checkBody is long because it has a case for each body, except for orders and their answers (orderForms).
 func checkBody(msg *lofamov1.Message) error {
 	switch b := msg.GetBody().(type) {
 	case *lofamov1.Message_Challenge:
@@ -202,8 +202,8 @@ func checkRelayed(r *lofamov1.Relayed) error {
 	return err
 }
 
-// checkInner refuses a MAC within a wrapper: it proves nothing to those who did not exchange its key,
-// and what passes through other nodes is to be proved by itself.
+// checkInner refuses a MAC within a wrapper: it proves nothing to parties that did not exchange its key, and a
+// message that passes through other nodes must carry its own proof.
 func checkInner(field string, inner *lofamov1.Envelope) error {
 	switch {
 	case inner == nil:
@@ -214,7 +214,7 @@ func checkInner(field string, inner *lofamov1.Envelope) error {
 	return nil
 }
 
-// exchange is what the three messages that establish a path have in common (seed 004 Figure 8).
+// exchange is the common part of the three messages that establish a path (seed 004 Figure 8).
 type exchange interface {
 	speaker
 	GetEpoch() uint64
@@ -260,7 +260,7 @@ func checkBulkRequest(m *lofamov1.BulkRequest) error {
 	)
 }
 
-// checkBulkAnnounce asks for the key and the chunk size only of what will come.
+// checkBulkAnnounce requires the key and the chunk size only of an object that will come.
 func checkBulkAnnounce(m *lofamov1.BulkAnnounce) error {
 	if n := m.GetSize(); n > MaxBulk {
 		return refuse(RefusedField, "bulk_announce.size: given %d: want at most %d", n, MaxBulk)
@@ -314,8 +314,8 @@ type speaker interface {
 	GetHalf() lofamov1.Half
 }
 
-// OriginOf returns the half that a message, which has passed checkMessage, names: its speaker or, of an
-// ack, whose reports it answers.
+// OriginOf returns the half that a message, which has passed checkMessage, names: its sender or, for an ack, the
+// origin of the acknowledged reports.
 func OriginOf(m speaker) fault.Origin {
 	return fault.Origin{Node: fault.NodeID(m.GetNode()), Half: fault.Half(m.GetHalf())}
 }
@@ -372,8 +372,8 @@ func checkID(field, id string) error {
 	return nil
 }
 
-// ValidID says whether id can be the id of a node or supervisor: 1 to MaxNodeID bytes of [A-Za-z0-9._-]. All that the
-// configuration and the topology let pass are.
+// ValidID reports whether id can be the id of a node or supervisor: 1 to MaxNodeID bytes of [A-Za-z0-9._-]. The
+// configuration and the topology accept no others.
 func ValidID(id string) bool {
 	ok := len(id) >= 1 && len(id) <= MaxNodeID
 	for i := 0; ok && i < len(id); i++ {
@@ -403,7 +403,7 @@ func checkFileName(field, s string) error {
 	return nil
 }
 
-// checkText checks what people will read.
+// checkText checks text for people.
 func checkText(field, s string) error {
 	switch {
 	case validText(s):
@@ -418,7 +418,7 @@ func validText(s string) bool {
 	return len(s) <= fault.MaxDetail && (isPlain(s) || utf8.ValidString(s) && !strings.ContainsFunc(s, isControl))
 }
 
-// isPlain says whether s is printable ASCII, as nearly all texts are.
+// isPlain reports whether s is printable ASCII, as nearly all texts are.
 func isPlain(s string) bool {
 	for i := range len(s) {
 		if s[i] < 0x20 || s[i] > 0x7e {
@@ -428,5 +428,5 @@ func isPlain(s string) bool {
 	return true
 }
 
-// Control characters would let a node write on the terminals of those who read its details.
+// Control characters would let a node write on the terminals of people who read its details.
 func isControl(r rune) bool { return r < 0x20 || r >= 0x7f && r < 0xa0 }

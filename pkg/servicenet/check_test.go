@@ -305,8 +305,8 @@ func TestMessageRefusals(t *testing.T) {
 	}
 }
 
-// TestNamesAreIDs: whatever the configuration and the topology take for the id of a node can be said on the wire:
-// else its halves would refuse to start after `config check` has called the file good.
+// TestNamesAreIDs: the wire format accepts every node id that the configuration and the topology accept. Otherwise a
+// node's halves would refuse to start after `config check` has called the file good.
 func TestNamesAreIDs(t *testing.T) {
 	for c := range 256 {
 		if name := "n" + string([]byte{byte(c)}) + "0"; fault.IsName(name) != ValidID(name) {
@@ -323,7 +323,7 @@ func TestNamesAreIDs(t *testing.T) {
 	}
 }
 
-// Findings of one link fit what is relayed, whatever they say: a half cannot split them.
+// Findings of one link always fit a relayed message: a half cannot split them.
 func TestFindingsFitRelayed(t *testing.T) {
 	m := diagnosisFindings()
 	f := m.GetDiagnosisFindings()

@@ -8,8 +8,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// Bounds of an order to act and of its status. A status is at most MaxReportSize bytes, so that it fits a datagram also relayed:
-// FitAct sees to it.
+// Bounds of an order to act and of its status. A status is at most MaxReportSize bytes, so that it also fits a
+// relayed datagram: FitAct ensures that.
 const (
 	MaxResponseID    = 48         // bytes of a response's id
 	MaxActStep       = 999        // of a response
@@ -82,7 +82,7 @@ func checkActKind(field, k string) error {
 	return nil
 }
 
-// checkActStatus lets states of later versions pass: whoever waits takes them for not known.
+// checkActStatus accepts states of later versions: the waiting supervisor treats them as unknown.
 func checkActStatus(s *lofamov1.ActStatus) error {
 	switch e := s.GetEpoch(); {
 	case e == 0 || e > uint64(MaxEpoch):
@@ -102,7 +102,7 @@ func checkActStatus(s *lofamov1.ActStatus) error {
 	return firstError(checkHalf("act_status", s), checkAttempt("act_status", s), checkText("act_status.detail", s.GetDetail()))
 }
 
-// FitAct cuts the detail of a status so that it fits what is relayed.
+// FitAct cuts the detail of a status so that it fits a relayed message.
 func FitAct(s *lofamov1.ActStatus) {
 	for over := proto.Size(s) - MaxReportSize; over > 0 && s.GetDetail() != ""; over = proto.Size(s) - MaxReportSize {
 		n := max(0, len(s.Detail)-over)

@@ -23,7 +23,7 @@ func actStatus() *lofamov1.ActStatus {
 	}
 }
 
-// Orders and statuses of acts say what they may, in their bounds, by who may say it, and a status may be relayed.
+// Orders and statuses of acts stay in their bounds and come from the allowed role, and a status may be relayed.
 func TestActMessages(t *testing.T) {
 	order := func(edit func(*lofamov1.ActOrder)) error {
 		o := actOrder()
@@ -83,7 +83,7 @@ func TestActMessages(t *testing.T) {
 	}
 }
 
-// A status fits what is relayed, whatever it says: its detail is cut, at a letter.
+// Every status fits a relayed message: its detail is cut, at a letter.
 func TestActStatusFitsRelayed(t *testing.T) {
 	s := actStatus()
 	s.Node, s.Response, s.Epoch, s.Step, s.Attempt = strings.Repeat("n", MaxNodeID), strings.Repeat("r",

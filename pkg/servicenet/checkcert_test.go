@@ -7,7 +7,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// TestRenewalMessagesAreBounded: requests for certificates and their answers are refused for a field out of bounds, which the error names.
+// TestRenewalMessagesAreBounded: requests for certificates and their answers are refused for a field out of bounds,
+// which the error names.
 func TestRenewalMessagesAreBounded(t *testing.T) {
 	request := func(edit func(*lofamov1.RenewRequest)) error {
 		m := &lofamov1.RenewRequest{Node: "n0", Half: lofamov1.Half_HALF_DNP, Key: make([]byte, 32), Proof: make([]byte, 64), MadeNs: 1}

@@ -8,7 +8,7 @@ const (
 	maxLinkMask        = 1<<6 - 1 // directions X+ to Z-
 	maxDirection       = 6
 	MaxDiagnosisRounds = 10
-	// maxTripUs bounds what a round trip may have taken, in microseconds: a minute.
+	// maxTripUs bounds a reported round trip, in microseconds: a minute.
 	maxTripUs = 60_000_000
 )
 

@@ -4,7 +4,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// Bounds of what jobs say.
+// Bounds of jobs' messages.
 const (
 	MaxJob           = 63 // bytes of a job's name
 	MaxTopic         = 32 // bytes of a topic, and of a barrier's name
@@ -12,7 +12,7 @@ const (
 	MaxEurekaUrgency = 3 // the highest priority
 )
 
-// ValidLabel says whether s is a DNS label of at most so many bytes: a-z, 0-9 and '-', the first and last no '-'.
+// ValidLabel reports whether s is a DNS label of at most limit bytes: a-z, 0-9 and '-', the first and last no '-'.
 func ValidLabel(s string, limit int) bool {
 	for i := range len(s) {
 		c := s[i]

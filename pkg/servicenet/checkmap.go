@@ -4,8 +4,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// Bounds of a mapping order and of its findings. A message of findings is at most MaxReportSize bytes, so that it fits a datagram
-// also relayed.
+// Bounds of a mapping order and of its findings. A message of findings is at most MaxReportSize bytes, so that it
+// fits a datagram also relayed.
 const (
 	MaxMapRegion = 128 // nodes of an order
 	MaxMapParts  = 32  // messages that the findings come in

@@ -19,7 +19,7 @@ func checkPeerOrder(m *lofamov1.PeerOrder) error {
 	)
 }
 
-// checkPeerStatus lets boot epoch 0 pass: a spare whose halves do not run has none.
+// checkPeerStatus accepts boot epoch 0: a spare whose halves do not run has none.
 func checkPeerStatus(m *lofamov1.PeerStatus) error {
 	if e := m.GetEpoch(); e > uint64(MaxEpoch) {
 		return refuse(RefusedField, "peer_status.epoch: given %d: want 0 to %d", e, uint64(MaxEpoch))

@@ -8,7 +8,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Orders and statuses of peers say what they may, in their bounds, by who may say it, and a status may be relayed.
+// Orders and statuses of peers stay in their bounds and come from the allowed role, and a status may be relayed.
 func TestPeerMessages(t *testing.T) {
 	peer := func(d uint32, node, address string) *lofamov1.Peer {
 		return &lofamov1.Peer{Direction: d, Node: node, Address: address}

@@ -7,12 +7,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Bounds of an order for the fault management procedure and of what nodes say of one (seed 003 §4.5). A status is made to fit a
-// datagram also relayed (FitProcedureStatus).
+// Bounds of an order for the fault management procedure and of nodes' reports on a procedure (seed 003 §4.5).
+// FitProcedureStatus cuts a status so that it also fits a relayed datagram.
 const (
 	MaxAbsent        = 200       // places that need not answer
 	MaxProcedureList = 64        // nodes of one kind in a status
-	maxProcedureRank = 1<<16 - 1 // what the bodies of broadcasts have room for
+	maxProcedureRank = 1<<16 - 1 // limit of the field in the bodies of broadcasts
 
 	minDelayUs, maxDelayUs = 100, 10_000_000
 	minDrainMs, maxDrainMs = 10, 60_000
@@ -58,9 +58,8 @@ func checkProcedureStatus(s *lofamov1.ProcedureStatus) error {
 			return err
 		}
 	}
-	if s.GetHalf() == lofamov1.Half_HALF_DNP && s.GetError() == "" { // a host half says that it lives, and an error what was not begun
-		if err := firstError(checkProcedureState("procedure_status.state", s.GetState()),
-			atLeastOne("procedure_status.wave", s.GetWave())); err != nil {
+	if s.GetHalf() == lofamov1.Half_HALF_DNP && s.GetError() == "" { // others give no state
+		if err := firstError(checkProcedureState("procedure_status.state", s.GetState()), atLeastOne("procedure_status.wave", s.GetWave())); err != nil {
 			return err
 		}
 	}
@@ -91,9 +90,9 @@ func checkProcedureState(field string, s lofamov1.ProcedureState) error {
 	return nil
 }
 
-// MayWait says whether a drain of the torus may hold an envelope of a supervisor on its way to a node (seed 003 §4.5.3; ADR 23):
-// one that asks for a large object, or a part of it, which it does again. It is not verified. What does not decode may not wait:
-// whom it is for refuses it.
+// MayWait reports whether a drain of the torus may hold a supervisor's envelope on its way to a node (seed 003
+// §4.5.3; ADR 23): one that requests a large object, or a part of one, since the supervisor repeats it. The envelope
+// is not verified. One that does not decode may not wait: its receiver refuses it.
 func MayWait(envelope []byte) bool {
 	p, err := parsePacket(envelope)
 	if err != nil {
@@ -110,8 +109,8 @@ func MayWait(envelope []byte) bool {
 	return false
 }
 
-// FitProcedureStatus leaves out of a status what would make it too long to be relayed: first of the nodes that it names, those of
-// the highest ranks, then the end of the cause, then the steps.
+// FitProcedureStatus shortens a status so that it can be relayed. It drops first the listed nodes with the highest
+// ranks, then the end of the cause, then the steps.
 func FitProcedureStatus(s *lofamov1.ProcedureStatus) {
 	s.Silent, s.Holding = s.Silent[:min(len(s.Silent), MaxProcedureList)], s.Holding[:min(len(s.Holding), MaxProcedureList)]
 	s.Error, s.Cause = cutDetail(s.Error, fault.MaxDetail), cutDetail(s.Cause, fault.MaxDetail)
@@ -126,7 +125,7 @@ func FitProcedureStatus(s *lofamov1.ProcedureStatus) {
 		case len(s.Steps) > 0:
 			s.Steps = s.Steps[:len(s.Steps)-1]
 		default:
-			return // it cannot be: what is left is short
+			return // unreachable: the remaining fields are short
 		}
 	}
 }

@@ -87,7 +87,7 @@ func TestCheckProcedure(t *testing.T) {
 	}
 }
 
-// Whatever a status says, what is sent of it fits what is relayed, and is what a receiver takes.
+// Any status, once cut for sending, fits a relayed message, and a receiver accepts it.
 func TestProcedureStatusFitsRelayed(t *testing.T) {
 	for _, edit := range []func(*lofamov1.ProcedureStatus){
 		func(*lofamov1.ProcedureStatus) {},
@@ -119,7 +119,7 @@ func TestProcedureStatusFitsRelayed(t *testing.T) {
 	}
 }
 
-// What a drain may hold is what asks for large objects, and nothing else.
+// A drain may hold requests for large objects, and nothing else.
 func TestMayWait(t *testing.T) {
 	sup := newSigner(RoleSupervisor, "sup-0")
 	for _, tt := range []struct {

@@ -15,7 +15,7 @@ const (
 	MaxToldGroups    = 4
 	MaxInterestNodes = 32 // in one message
 	MaxInterestParts = 32
-	// MaxInterest is how many nodes a half may ask for.
+	// MaxInterest bounds the nodes in a half's interest.
 	MaxInterest = MaxInterestNodes * MaxInterestParts
 )
 

@@ -8,14 +8,14 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// statement is what coalescing compares: a component of a node.
+// statement is the unit of coalescing: a component of a node.
 type statement struct {
 	node fault.NodeID
 	c    fault.Component
 }
 
-// shorten leaves out every report whose observations newer reports, r among them, all restate. A report
-// goes whole or not at all: what an id stands for never changes.
+// shorten drops every report whose observations are all restated by newer reports, including r. A report is dropped
+// whole or not at all: the content of an id never changes.
 func (o *Outbox) shorten(r fault.Report, out *Output) {
 	out.DroppedWhat = o.whatFills()
 	restated := make(map[statement]bool)
@@ -37,8 +37,8 @@ func (o *Outbox) shorten(r fault.Report, out *Output) {
 	}
 }
 
-// leaveOut takes a report away for which there is no room. The next one that speaks of the same says so,
-// and of those too of which this one has said it.
+// leaveOut drops a report for which there is no room. The next one on the same component mentions it, and also the
+// dropped reports that this one mentioned.
 func (o *Outbox) leaveOut(i int, out *Output) {
 	e := o.log[i]
 	for _, ob := range e.report.Observations {
@@ -50,8 +50,8 @@ func (o *Outbox) leaveOut(i int, out *Output) {
 	out.Dropped++
 }
 
-// sayLeftOut notes in r's details how many earlier statements on a component went since this was said
-// last, and returns the numbers; nil: none.
+// sayLeftOut adds to r's details how many earlier statements on a component were dropped since the last such note,
+// and returns the numbers; nil means none.
 func (o *Outbox) sayLeftOut(r fault.Report) map[statement]int {
 	var said map[statement]int
 	for i, ob := range r.Observations {
@@ -94,7 +94,7 @@ func (o *Outbox) whatFills() string {
 	return fmt.Sprintf("%s in %d of %d", fault.Component(most), counts[most], o.reports)
 }
 
-// noteDropped counts what was left out of the log in this step.
+// noteDropped counts the reports dropped from the log in this step.
 func (o *Outbox) noteDropped(out *Output) {
 	o.stats.Shortened += uint64(out.Dropped)
 	if out.Dropped > 0 && out.DroppedWhat == "" {

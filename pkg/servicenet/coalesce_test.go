@@ -8,8 +8,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Every report that was left out is said to be, by the next one on its component, though the one that
-// needed the room spoke of another, and though the one that said it was left out itself.
+// Every dropped report is mentioned by the next report on its component, even if the report that needed the room was
+// on another component, and even if the report that mentioned it was dropped itself.
 func TestLeftOutIsSaid(t *testing.T) {
 	cfg := DefaultOutboxConfig(fault.PathDirect)
 	cfg.MaxReports = 8

@@ -9,10 +9,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// EncodeReport puts a report into its wire message. Details are cut to fault.MaxDetail and their
-// control characters blanked; ages are clamped to 0..MaxAge. The origin's own node is left out of
-// its observations, and the age out of a digest's NORMAL observations: a digest says that a state
-// still holds, the change itself was told, with its age, by a report of its own.
+// EncodeReport puts a report into its wire message. Details are cut to fault.MaxDetail and their control characters
+// blanked; ages are clamped to 0..MaxAge. The message omits the origin's own node in its observations, and the age in
+// a digest's NORMAL observations: a digest says that a state still holds, and a report of its own announced the
+// change, with its age.
 func EncodeReport(r fault.Report) *lofamov1.Report {
 	m := &lofamov1.Report{
 		Id:                    encodeReportID(r.ID),
@@ -108,7 +108,8 @@ func encodeWithin(d time.Duration) uint32 {
 	return uint32(max(1, min(d, fault.MaxRestart).Milliseconds()))
 }
 
-// restartOf converts a notice. It returns none for a half that only a later version knows, and cuts the time to fault.MaxRestart.
+// restartOf converts a notice. It returns none for a half that only a later version knows, and cuts the time to
+// fault.MaxRestart.
 func restartOf(half, ms uint64) fault.RestartNotice {
 	if half > math.MaxUint8 || !fault.Half(half).Valid() {
 		return fault.RestartNotice{}
@@ -180,8 +181,8 @@ func decodeObservation(m *lofamov1.Observation, own fault.NodeID) (fault.Observa
 	}, nil
 }
 
-// EncodeReports puts reports of one origin into one wire message. The ids after the first leave out
-// what is the same as in the one before.
+// EncodeReports puts reports of one origin into one wire message. The ids after the first omit fields that equal
+// those of the previous id.
 func EncodeReports(rs []fault.Report, status *lofamov1.DeliveryStatus) *lofamov1.Reports {
 	m := &lofamov1.Reports{Reports: make([]*lofamov1.Report, 0, len(rs)), Status: status}
 	for i, r := range rs {
@@ -221,8 +222,8 @@ func decodeReports(m *lofamov1.Reports) ([]fault.Report, error) {
 	return out, nil
 }
 
-// decodeNextID reads the id of the i-th report of a message: all of it in the first, and in the others
-// what differs from the one before.
+// decodeNextID reads the id of the i-th report of a message: the whole id in the first, and in the others the fields
+// that differ from the previous one.
 func decodeNextID(i int, m *lofamov1.ReportID, before fault.ReportID) (fault.ReportID, error) {
 	if i == 0 {
 		return decodeReportID(m)

@@ -47,7 +47,7 @@ func TestReportRoundTrip(t *testing.T) {
 	}
 }
 
-// What is kept of a report is what EncodeReport makes, for restarts read it with protobuf.
+// AppendReport writes the same bytes as EncodeReport: restarts read stored reports with protobuf.
 func TestAppendReportIsEncodeReport(t *testing.T) {
 	long := sampleReport()
 	long.Digest, long.Partial = true, true

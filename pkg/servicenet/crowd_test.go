@@ -11,8 +11,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// crowd is many host halves and supervisors that share a machine, and so handle only so many datagrams a second in
-// all; what finds their queue full is lost. A datagram by the torus is carried by six neighbours to two supervisors each.
+// crowd is many host halves and supervisors that share a machine, and so handle only a limited number of datagrams a
+// second in total; datagrams that find the queue full are lost. Six neighbours carry a datagram by the torus to two
+// supervisors each.
 type crowd struct {
 	t        *testing.T
 	now      time.Time
@@ -20,7 +21,7 @@ type crowd struct {
 	halves   []*crowdHalf
 	todo     crowdQueue
 	seq      int
-	perUnit  time.Duration // that the supervisors take for one datagram; 0: they are gone
+	perUnit  time.Duration // the supervisors' time for one datagram; 0: they are gone
 	busy     time.Time     // until when they are
 	backlog  time.Duration // of work in their queue, at most
 	dropped  int
@@ -88,7 +89,7 @@ func (c *crowd) after(d time.Duration, do func()) {
 	heap.Push(&c.todo, crowdEvent{c.now.Add(d), c.seq, do})
 }
 
-// run goes on until no event is left before the end.
+// run continues until no event is left before the end.
 func (c *crowd) run(d time.Duration) {
 	for end := c.now.Add(d); ; {
 		var next *crowdHalf
@@ -187,7 +188,7 @@ func (c *crowd) handle(answer func()) {
 	c.after(c.busy.Sub(c.now)+crowdNet, answer)
 }
 
-// count forgets what was counted, lets time pass, and returns the share of digests that were answered in time.
+// count resets the counters, lets time pass, and returns the share of digests that were answered in time.
 func (c *crowd) count(d time.Duration) float64 {
 	for _, h := range c.halves {
 		h.asked, h.ok = 0, 0
@@ -204,8 +205,8 @@ func (c *crowd) count(d time.Duration) float64 {
 	return share
 }
 
-// TestOverloadEndsByItself begins with supervisors that are gone, or short of time, and then gives them somewhat more than what
-// the digests alone need: nothing that the halves do for want of answers may keep the answers away.
+// TestOverloadEndsByItself begins with supervisors that are gone, or short of time, and then gives them a little more
+// than the digests alone need. The halves' reactions to missing answers must not keep the answers away.
 func TestOverloadEndsByItself(t *testing.T) {
 	const halves = 27
 	for _, capacity := range []int{80, 100, 150, 300} { // datagrams a second; the digests are 54
@@ -213,7 +214,7 @@ func TestOverloadEndsByItself(t *testing.T) {
 			t.Run(fmt.Sprintf("capacity%d,%v", capacity, backlog), func(t *testing.T) {
 				c := newCrowd(t, halves, uint64(capacity))
 				c.backlog = backlog
-				c.run(20 * time.Second) // nobody is there
+				c.run(20 * time.Second) // no supervisor is running
 				c.perUnit = time.Second / 20
 				for _, h := range c.halves {
 					for range 3 {
@@ -236,8 +237,9 @@ func TestOverloadEndsByItself(t *testing.T) {
 	}
 }
 
-// TestCrowdWithoutSupervisorsSendsNoMore counts what 27 halves send by all rails while supervisors answer at once, and while they are gone.
-// Neighbours of halves in silence do not pass digests on, so a message by the torus counts once. Path requests are bounded apart.
+// TestCrowdWithoutSupervisorsSendsNoMore counts the traffic of 27 halves by all rails while supervisors answer at
+// once, and while they are gone. Neighbours of silent halves do not pass digests on, so a message by the torus counts
+// once. Path requests are bounded separately.
 func TestCrowdWithoutSupervisorsSendsNoMore(t *testing.T) {
 	const halves, window = 27, time.Minute
 	c := newCrowd(t, halves, 1)

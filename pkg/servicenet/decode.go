@@ -11,22 +11,21 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// canonical reads a message that is written as encode.go writes it: known fields, each where its number
-// puts it and, but for repeated ones, once. Whatever else protobuf allows, and whatever is to be refused,
-// it leaves to the protobuf runtime and the checks of check.go, which find the right words.
-// FuzzCanonical compares the two.
+// canonical reads a message that is written as encode.go writes it: known fields in the order of their numbers, each
+// once unless it is repeated. It leaves everything else that protobuf allows, and every refusal, to the protobuf
+// runtime and the checks of check.go, which find the right words. FuzzCanonical compares the two.
 type canonical struct {
 	b    []byte // not read yet
-	text string // what b was at first, where strings are to share its memory; empty: each has its own
+	text string // the original b, where strings share its memory; empty: each has its own
 	bad  bool   // not canonical
 }
 
 func (c *canonical) fail() { c.b, c.bad = nil, true }
 
-// done says whether everything was read.
+// done reports whether everything was read.
 func (c *canonical) done() bool { return len(c.b) == 0 && !c.bad }
 
-// at consumes the tag of a field if that is what comes next.
+// at consumes the tag of a field if that comes next.
 func (c *canonical) at(field protowire.Number, kind protowire.Type) bool {
 	if len(c.b) == 0 || c.b[0] != byte(field)<<3|byte(kind) {
 		return false
@@ -104,7 +103,7 @@ func (c *canonical) message(field protowire.Number) canonical {
 	return in
 }
 
-// next says whether a field with a length comes next.
+// next reports whether a field with a length comes next.
 func (c *canonical) next(field protowire.Number) bool {
 	return len(c.b) > 0 && c.b[0] == byte(field)<<3|byte(protowire.BytesType)
 }
@@ -119,8 +118,8 @@ func (c canonical) count(field protowire.Number) int {
 	return n
 }
 
-// readReports takes o's reports from a payload that is canonical and that o's signer may say; false: it
-// is to be read otherwise.
+// readReports takes o's reports from a canonical payload that o's signer is allowed to send; false: use the general
+// decoder.
 func (o *Opened) readReports(payload []byte) bool {
 	m := canonical{b: payload}
 	body := m.message(1)
@@ -165,7 +164,7 @@ func reportsStandIn(status *lofamov1.DeliveryStatus, health Health) *lofamov1.Me
 	return &m.message
 }
 
-// isName says whether that is what the certificate of a half says.
+// isName reports whether name is the name in the certificate of a half.
 func isName(name string, o fault.Origin) bool {
 	rest, ok := strings.CutPrefix(name, string(o.Node))
 	return ok && rest != "" && rest[0] == '/' && rest[1:] == o.Half.String()
@@ -197,7 +196,7 @@ func (c *canonical) readID(id *fault.ReportID, i int, rs []fault.Report, name st
 	}
 }
 
-// readReport reads what comes after the id.
+// readReport reads the fields after the id.
 func (c *canonical) readReport(r *fault.Report) bool {
 	r.Digest = c.flag(2)
 	if c.next(3) {
@@ -275,7 +274,7 @@ func (c *canonical) readObservation(o *fault.Observation, own, before fault.Node
 	return c.done() && o.Component.Valid() && o.State.Valid() && o.Kind.Valid() && validText(o.Detail)
 }
 
-// readStatus returns nil for one that is not canonical.
+// readStatus returns nil for a status that is not canonical.
 func (c *canonical) readStatus() *lofamov1.DeliveryStatus {
 	m := c.message(2)
 	m.text = string(m.b)
@@ -310,7 +309,7 @@ func (c *canonical) readStatus() *lofamov1.DeliveryStatus {
 	return s
 }
 
-// readAcks takes o's message from a payload that is canonical acks, and nothing else, of a supervisor.
+// readAcks reads o's message from a payload that is canonical acks, and nothing else, of a supervisor.
 func (o *Opened) readAcks(payload []byte) bool {
 	m := canonical{b: payload}
 	if o.Role != RoleSupervisor || !m.next(15) {

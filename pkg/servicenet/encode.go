@@ -8,10 +8,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Reports and acks, the two messages of every exchange, are written by hand into the datagram that
-// carries them, exactly as a deterministic protobuf encoder writes EncodeReports: what a half sends a few
-// times in a second finds neither the tables of the protobuf runtime nor fresh memory in the caches.
-// All other messages are the runtime's.
+// Reports and acks, the two messages of every exchange, are written by hand into the datagram that carries them,
+// exactly as a deterministic protobuf encoder writes EncodeReports. A half sends these a few times in a second, and
+// by then neither the tables of the protobuf runtime nor fresh memory is in the caches. The runtime encodes all other
+// messages.
 
 // beginField starts a field with a length, for which it leaves one byte; endField ends it.
 func beginField(b []byte, field protowire.Number) (out []byte, at int) {
@@ -60,8 +60,8 @@ func appendText(b []byte, field protowire.Number, s string) []byte {
 	return protowire.AppendString(protowire.AppendTag(b, field, protowire.BytesType), s)
 }
 
-// appendReports writes a Message of reports of one origin, or refuses what no receiver would accept. The
-// status may be nil, the health empty.
+// appendReports writes a Message of reports of one origin, or refuses one that no receiver would accept. The status
+// may be nil, the health empty.
 func appendReports(b []byte, rs []fault.Report, status *lofamov1.DeliveryStatus, health Health) ([]byte, error) {
 	if n := len(rs); n < 1 || n > MaxReports {
 		return nil, refuse(RefusedField, "reports.reports: given %d: want 1 to %d", n, MaxReports)
@@ -87,7 +87,7 @@ func appendReports(b []byte, rs []fault.Report, status *lofamov1.DeliveryStatus,
 	return endField(appendHealth(b, health), body), nil
 }
 
-// checkOwn checks what is about to be written of the i-th report, the rest being cut to what is allowed.
+// checkOwn checks the i-th report before it is written; fields that are too long are cut instead.
 func checkOwn(i int, r *fault.Report, before fault.ReportID) error {
 	switch id := r.ID; {
 	case i > 0 && id.Origin != before.Origin:
@@ -127,7 +127,8 @@ func checkOwn(i int, r *fault.Report, before fault.ReportID) error {
 	return nil
 }
 
-// AppendReport appends the bytes of EncodeReport to b, without the message: for what is kept of every report that is sent.
+// AppendReport appends the bytes of EncodeReport to b, without the message. The stored copy of every sent report has
+// this form.
 func AppendReport(b []byte, r *fault.Report) []byte { return appendFields(b, r, fault.ReportID{}) }
 
 // appendReport appends a report of a list; before is the id of the report before it, if any.
@@ -221,8 +222,8 @@ func appendStatus(b []byte, s *lofamov1.DeliveryStatus) []byte {
 	return appendUint(b, 18, s.GetDenied())
 }
 
-// appendAcks writes a Message of acks, which have passed checkAck, and nothing else. They may be those of a leader
-// of a later version: what it adds to them is kept.
+// appendAcks writes a Message of acks, which have passed checkAck, and nothing else. The acks may come from a leader
+// of a later version: its additional fields are kept.
 func appendAcks(b []byte, acks []*lofamov1.Ack) []byte {
 	for _, a := range acks {
 		var at, seqs int

@@ -24,16 +24,16 @@ type Signer interface {
 	Sign(payload []byte) []byte
 }
 
-// Verifier checks a certificate against the cluster's authority and a signature against the
-// certificate, and returns who signed. A node's name is "<node>/<half>", a supervisor's is its id.
-// It does not block and keeps none of the slices.
+// Verifier checks a certificate against the cluster's authority and a signature against the certificate, and returns
+// the signer. A node's name is "<node>/<half>", a supervisor's is its id. It does not block and keeps none of the
+// slices.
 type Verifier interface {
 	VerifyName(cert, payload, sig []byte) (role, name string, err error)
 }
 
 // Opened is a verified message.
 type Opened struct {
-	// Msg is the message. Of Reports it has the status and the health alone: Unwrap returns the reports.
+	// Msg is the message. For Reports it has only the status and the health: Unwrap returns the reports.
 	Msg        *lofamov1.Message
 	Role, Name string // of the signer
 	Session    uint64 // of the MAC; 0: signed
@@ -46,8 +46,8 @@ type Opened struct {
 
 // SealOptions say how a message is sealed. The zero value signs, with a CRC-32C beside it.
 type SealOptions struct {
-	// Checksum is the end-to-end checksum; nil: CRC-32C, which everybody knows. Others only once a
-	// PathReply has chosen them: lofamov1.Checksum.Enum makes the pointer.
+	// Checksum is the end-to-end checksum; nil: CRC-32C, which every version knows. Use others only once a PathReply
+	// has chosen them: lofamov1.Checksum.Enum makes the pointer.
 	Checksum *lofamov1.Checksum
 	// Session proves the message with a MAC; nil: a signature does.
 	Session *SessionKey
@@ -55,8 +55,8 @@ type SealOptions struct {
 	Health Health
 }
 
-// Seal signs a message and returns the marshalled envelope, at most MaxDatagram bytes. What no
-// receiver would accept is refused here.
+// Seal signs a message and returns the marshalled envelope, at most MaxDatagram bytes. It refuses a message that no
+// receiver would accept.
 func Seal(msg *lofamov1.Message, s Signer) ([]byte, error) { return SealWith(msg, s, SealOptions{}) }
 
 // SealWith is Seal with options. With a session the signer is not used.
@@ -190,13 +190,12 @@ func SealDowncall(node fault.NodeID, inner []byte, s Signer) ([]byte, error) {
 	}}, s)
 }
 
-// Open verifies an envelope: its size, its checksum, the signature or MAC, the fields of the message,
-// and that the signer may say it: reports, an answer, findings, PathRequest, PathAck, BulkAnnounce, Interest or JobEureka only the
-// half itself, Relayed only the host half that is the last hop, everything else only a supervisor;
-// under a MAC only digests and what checkUnderMAC lists of a supervisor's words. Of a Relayed or
-// Downcall only the wrapper is verified; see Unwrap and InnerOf. Whom a supervisor's message is for
-// (PathReply.node and half, say) is for its reader to compare. Every error is a *RefusedError; see
-// IsDamaged.
+// Open verifies an envelope: its size, its checksum, the signature or MAC, the fields of the message, and the
+// signer's right to send it. Reports, an answer, findings, PathRequest, PathAck, BulkAnnounce, Interest or JobEureka
+// may come only from the half itself, Relayed only from the host half that is the last hop, everything else only from
+// a supervisor. Under a MAC only digests are allowed, and the supervisor messages that checkUnderMAC lists. Of a
+// Relayed or Downcall only the wrapper is verified; see Unwrap and InnerOf. The reader compares the addressee of a
+// supervisor's message (PathReply.node and half, say). Every error is a *RefusedError; see IsDamaged.
 func Open(b []byte, v Verifier) (Opened, error) {
 	p, err := parsePacket(b)
 	if err != nil {
@@ -210,8 +209,8 @@ func Open(b []byte, v Verifier) (Opened, error) {
 	return o, nil
 }
 
-// Arrival is a verified message of a half as it reached a supervisor. Of a relayed one it is the inner
-// message, its origin's name, and the hops, the last of which is the host half that relayed it.
+// Arrival is a verified message of a half as it reached a supervisor. For a relayed one it holds the inner message,
+// its origin's name, and the hops, the last of which is the host half that relayed it.
 type Arrival struct {
 	Opened
 	Path    fault.Path
@@ -226,8 +225,8 @@ func (a *Arrival) Delivery(i int) fault.Delivery {
 	return fault.Delivery{Report: a.Reports[i], Path: a.Path, Hops: a.Hops}
 }
 
-// Unwrap opens what reached a supervisor by path. A Relayed is peeled, its inner envelope verified as
-// well, and the path is TORUS.
+// Unwrap opens a message that reached a supervisor by path. From a Relayed it takes and verifies the inner envelope
+// as well, and the path is TORUS.
 func Unwrap(b []byte, path fault.Path, v Verifier) (Arrival, error) {
 	if !path.Valid() {
 		return Arrival{}, fmt.Errorf("unwrap: path: given %s: want DIRECT, GOSSIP or TORUS", path)
@@ -259,8 +258,8 @@ func Unwrap(b []byte, path fault.Path, v Verifier) (Arrival, error) {
 	return a, nil
 }
 
-// InnerOf returns the marshalled envelope within an opened Downcall, and whom it is for. The inner
-// envelope is not verified: the node that it is for does that.
+// InnerOf returns the marshalled envelope within an opened Downcall, and its addressee. The inner envelope is not
+// verified: the addressed node does that.
 func InnerOf(o Opened) (node fault.NodeID, inner []byte, err error) {
 	dc := o.Msg.GetDowncall()
 	if dc == nil {
@@ -273,8 +272,8 @@ func InnerOf(o Opened) (node fault.NodeID, inner []byte, err error) {
 	return fault.NodeID(dc.GetNode()), inner, nil
 }
 
-// parseInner reads an envelope that is to be wrapped. Its checksum is for the one who opens it: a
-// relay need not know the algorithm.
+// parseInner reads an envelope before it is wrapped. Its checksum is for the receiver that opens it: a relay need not
+// know the algorithm.
 func parseInner(b []byte) (*lofamov1.Envelope, error) {
 	p, err := parsePacket(b)
 	if err != nil {
@@ -287,7 +286,7 @@ func parseInner(b []byte) (*lofamov1.Envelope, error) {
 		return nil, err
 	}
 	env := new(lofamov1.Envelope)
-	if err := proto.Unmarshal(b, env); err != nil { // keeps what only later versions know
+	if err := proto.Unmarshal(b, env); err != nil { // keeps fields that only later versions know
 		return nil, refuse(RefusedMalformed, "envelope of %d bytes: %w", len(b), err)
 	}
 	return env, nil
@@ -332,7 +331,7 @@ func (p *packet) open(v Verifier) (Opened, error) {
 	return o, nil
 }
 
-// checkSigner says whether the signer may say msg, which has passed checkMessage.
+// checkSigner checks whether the signer may send msg, which has passed checkMessage.
 func checkSigner(msg *lofamov1.Message, role, name string) error {
 	said, want := bySpeaker(msg)
 	if role != want {

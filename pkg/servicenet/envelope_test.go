@@ -142,7 +142,7 @@ func corrupt(t testing.TB, b []byte, f func(*lofamov1.Envelope)) []byte {
 	return mustSeal(t, out, err)
 }
 
-// forge returns the envelope with one field changed by somebody who computes the checksum anew.
+// forge returns the envelope with one field changed by an attacker who recomputes the checksum.
 func forge(t testing.TB, b []byte, f func(*lofamov1.Envelope)) []byte {
 	t.Helper()
 	env := new(lofamov1.Envelope)
@@ -283,8 +283,7 @@ func TestHopsAreMergedToFit(t *testing.T) {
 	}
 }
 
-// TestOfLaterVersion: an observation with a number that nobody knows yet is left out, and what else its
-// half says counts.
+// TestOfLaterVersion: an observation with an unknown number is dropped, and the half's other observations count.
 func TestOfLaterVersion(t *testing.T) {
 	for _, change := range []func(*lofamov1.Observation){
 		func(o *lofamov1.Observation) { o.Component = uint32(fault.NumComponents) },

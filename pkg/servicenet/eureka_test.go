@@ -44,7 +44,8 @@ func TestEurekaIsOfTheHostHalf(t *testing.T) {
 	}
 }
 
-// The longest names and body make no envelope longer than an express broadcast takes, with a certificate of the usual size.
+// The longest names and body make no envelope longer than the limit of an express broadcast, with a certificate of
+// the usual size.
 func TestEurekaFits(t *testing.T) {
 	m := eureka()
 	m.GetEureka().Job, m.GetEureka().Topic = strings.Repeat("j", MaxJob), strings.Repeat("t", MaxTopic)

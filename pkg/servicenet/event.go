@@ -15,7 +15,7 @@ type PathID struct {
 	Supervisor string // id
 }
 
-// PathState is what has become of a half's paths; see the diagram of paths.
+// PathState is the state of a half's paths; see the diagram of paths.
 type PathState uint8
 
 // The path states of seed 004, Figure 2, and the software re-establishment of its §IV-B.
@@ -23,7 +23,7 @@ const (
 	PathMigrated       PathState = iota + 1 // reports go by the primary, no alternate is loaded
 	PathRearm                               // an alternate is being loaded
 	PathArmed                               // the alternate is loaded: a switch needs no exchange of messages
-	PathReestablishing                      // neither works: every path is asked, reports go by other rails
+	PathReestablishing                      // neither works: every path gets a REQ, reports go by other rails
 )
 
 var pathStateNames = [...]string{"", "MIGRATED", "REARM", "ARMED", "REESTABLISHING"}
@@ -35,14 +35,14 @@ func (s PathState) String() string {
 	return pathStateNames[s]
 }
 
-// Event is what happens to an outbox: Tick, Supervisors, Acked, RailUp, RailDown, PathFailed, Damaged,
-// Replied or SpoolState.
+// Event is an input of an outbox: Tick, Supervisors, Acked, RailUp, RailDown, PathFailed, Damaged, Replied or
+// SpoolState.
 type Event interface{ outboxEvent() }
 
 // Tick says only that time has passed.
 type Tick struct{}
 
-// Supervisors says which supervisors there are and, as a hint, who leads.
+// Supervisors lists the present supervisors and, as a hint, the leader.
 type Supervisors struct {
 	Targets []string // ids
 	Leader  string   // empty: not known
@@ -51,7 +51,7 @@ type Supervisors struct {
 // Acked is an acknowledgement that Open has verified, and the rail on which it came.
 type Acked struct {
 	Ack        *lofamov1.Ack
-	Supervisor string // whose it is
+	Supervisor string // its sender
 	Path       fault.Path
 	Interface  uint8 // on the direct rail: where it came in
 }
@@ -77,9 +77,9 @@ type PathFailed struct {
 	Why  string
 }
 
-// Damaged says that a damaged packet came from a path, or Again from its supervisor, to whom one of
-// ours came damaged: what waits for an answer there is sent again at once, though not more often than
-// once a round trip, and each report only a few times.
+// Damaged says that a damaged packet came from a path, or Again from its supervisor, which received a damaged packet
+// of ours. The outbox repeats at once the reports that wait for an answer there, though not more often than once a
+// round trip, and each report only a few times.
 type Damaged struct {
 	Path       fault.Path
 	Interface  uint8  // of the direct rail
@@ -93,7 +93,7 @@ type Replied struct {
 	Reply      *lofamov1.PathReply
 }
 
-// SpoolState says whether reports are kept on disk.
+// SpoolState reports whether reports are kept on disk.
 type SpoolState struct {
 	Err string // why not; empty: they are
 }
@@ -108,7 +108,7 @@ func (Damaged) outboxEvent()     {}
 func (Replied) outboxEvent()     {}
 func (SpoolState) outboxEvent()  {}
 
-// Send is one datagram, to be made now and only once: what is lost, the outbox sends again.
+// Send is one datagram, to be made now and only once: the outbox repeats lost ones.
 type Send struct {
 	Reports   []fault.Report           // at least one; ages include the time in the log; their observations are not to be changed
 	Status    *lofamov1.DeliveryStatus // to go with them; nil: none
@@ -148,7 +148,7 @@ type Output struct {
 	Paths          []PathMessage
 	Keep           []fault.Report   // for the spool: reports that entered the log
 	Forget         []fault.ReportID // for the spool: reports that left it
-	Replaced       []fault.ReportID // of those: ids that will never be committed, for others stand for them: coalesced, or numbered anew
+	Replaced       []fault.ReportID // of those: never committed, as coalesced or renumbered
 	Migrations     []Migration
 	NewEpoch       fault.Epoch // non-zero: persist it before sending; the reports already carry it
 	ServiceNetwork fault.State // of the direct rail; UNKNOWN before the first verdict
@@ -157,6 +157,6 @@ type Output struct {
 	Isolated        bool
 	IsolatedChanged bool
 	Dropped         int       // reports left out in this step because the log was full
-	DroppedWhat     string    // with Dropped: what most of the log speaks of
+	DroppedWhat     string    // with Dropped: the main subject of the log
 	Wake            time.Time // step again then; zero: nothing to wait for
 }

@@ -6,7 +6,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// requestKind is what a REQ is for.
+// requestKind is the purpose of a REQ.
 type requestKind uint8
 
 const (
@@ -15,8 +15,8 @@ const (
 	requestAny                              // to re-establish: the first REP gives the primary
 )
 
-// inquiry is the one REQ under way (seed 004, Figure 8). Repetitions keep its id; what answers an
-// earlier id is ignored.
+// inquiry is the one REQ under way (seed 004, Figure 8). Repetitions keep its id; an answer to an earlier id is
+// ignored.
 type inquiry struct {
 	kind  requestKind // 0: none is under way
 	id    uint64
@@ -27,7 +27,7 @@ type inquiry struct {
 	tries int
 }
 
-// answeredRequest is the last exchange that ended well: its ACK is said again when the REP is.
+// answeredRequest is the last successful exchange: the outbox repeats its ACK when the REP comes again.
 type answeredRequest struct {
 	id   uint64
 	path PathID
@@ -69,8 +69,9 @@ func (o *Outbox) poseRequest(now time.Time, out *Output) {
 	}
 }
 
-// ask sends the REQ as far as the budget goes, and says whether any was sent. Without any budget a re-establishment asks one path at first,
-// and all ask one path each MaxBackoff: digests and reports go on meanwhile, and their answers count as much.
+// ask sends the REQ as far as the budget goes, and reports whether any was sent. Without any budget a
+// re-establishment asks one path at first, and all ask one path each MaxBackoff: digests and reports go on meanwhile,
+// and their answers count as much.
 func (o *Outbox) ask(x *inquiry, out *Output) bool {
 	all, free := o.paths.all, x.wait >= o.cfg.MaxBackoff
 	switch {
@@ -116,8 +117,8 @@ func (o *Outbox) requestUnanswered(now time.Time, out *Output) {
 	o.advancePaths(now, out)
 }
 
-// replied handles a verified REP. One that answers no REQ under way changes nothing: it is late or a
-// duplicate. Only when it repeats the last good one the ACK is said again, which may have been lost.
+// replied handles a verified REP. One that answers no REQ under way changes nothing: it is late or a duplicate. Only
+// a repetition of the last good one triggers the ACK again, which may have been lost.
 func (o *Outbox) replied(now time.Time, ev Replied, out *Output) {
 	s := &o.paths
 	r, x := ev.Reply, s.exchange

@@ -13,13 +13,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Health is what goes with digests of the recoveries and self-tests of a node's halves; nil: nothing is said of
+// Health describes the recoveries and self-tests of a node's halves, and goes with digests; nil: no statement about
 // that half.
 type Health struct {
 	Host, DNP *lofamov1.HalfHealth
 }
 
-// Of returns what is said of a half.
+// Of returns the health of a half.
 func (h Health) Of(half fault.Half) *lofamov1.HalfHealth {
 	if half == fault.HalfHost {
 		return h.Host
@@ -29,10 +29,10 @@ func (h Health) Of(half fault.Half) *lofamov1.HalfHealth {
 
 func (h Health) empty() bool { return h.Host == nil && h.DNP == nil }
 
-// healthOf is what came with reports.
+// healthOf returns the health that came with reports.
 func healthOf(m *lofamov1.Reports) Health { return Health{m.GetHost(), m.GetDnp()} }
 
-// MaxSelfTests bounds the modules in what is said of one half.
+// MaxSelfTests bounds the modules in the health of one half.
 const MaxSelfTests = 32
 
 // FitHealth returns as much of h as there is room for beside the reports and the status of one datagram by path.
@@ -58,13 +58,13 @@ func FitHealth(path fault.Path, rs []fault.Report, status *lofamov1.DeliveryStat
 	return Health{}
 }
 
-// cutting is how much of a half's health is left out; each step leaves out more than the one before.
+// cutting is the extent to which a half's health is cut; each step omits more than the previous one.
 type cutting int
 
 const (
 	whole      cutting = iota
 	bare               // of the tests module and state
-	unwell             // of these only what is neither passed nor idle
+	unwell             // of these only modules that are neither passed nor idle
 	noTests            // none
 	noTexts            // of the recoveries the numbers
 	onlyCauses         // state and restarts, and why of a half that does not run
@@ -173,7 +173,7 @@ func appendTest(b []byte, t *lofamov1.SelfTest) []byte {
 	return appendFlag(b, 13, t.GetProving())
 }
 
-// readHealth reads what is said of the halves; false: it is not canonical.
+// readHealth reads the health of the halves; false: it is not canonical.
 func (c *canonical) readHealth(h *Health) bool {
 	for i, half := range [...]**lofamov1.HalfHealth{&h.Host, &h.DNP} {
 		if !c.next(protowire.Number(3 + i)) {
@@ -245,8 +245,7 @@ func checkHealth(h Health) error {
 	return firstError(checkHalfHealth(healthFields[0], h.Host), checkHalfHealth(healthFields[1], h.DNP))
 }
 
-// checkHalfHealth bounds what is said of a half, which may be nil. Nothing in it need be set: states that are 0
-// are not said.
+// checkHalfHealth bounds the health of a half, which may be nil. No field is required: states that are 0 are omitted.
 func checkHalfHealth(field string, h *lofamov1.HalfHealth) error {
 	r := h.GetRecovery()
 	switch s, how := r.GetState(), r.GetResumption(); {
@@ -285,10 +284,10 @@ func checkHalfHealth(field string, h *lofamov1.HalfHealth) error {
 	)
 }
 
-// CheckHalfHealth refuses what no digest may say of a half.
+// CheckHalfHealth refuses health that no digest may carry.
 func CheckHalfHealth(h *lofamov1.HalfHealth) error { return checkHalfHealth("health", h) }
 
-// leaveOutLaterHealth takes states that have a number beyond all that are known here for not said.
+// leaveOutLaterHealth removes states that have a number beyond those known here.
 func leaveOutLaterHealth(h *lofamov1.HalfHealth) {
 	if r := h.GetRecovery(); r != nil {
 		if r.GetState() > lofamov1.RecoveryState_GIVEN_UP {
@@ -305,9 +304,9 @@ func leaveOutLaterHealth(h *lofamov1.HalfHealth) {
 	}
 }
 
-// Words is a number for what h says as far as that matters at once: what moves in every digest (ages, latencies,
-// counts of tests) does not change it, and counts of faults only as they double, so that digests that say the same
-// go on as deltas. 0: nothing is said.
+// Words returns a number for the part of h that matters at once, so that digests with the same number go on as
+// deltas. Values that change in every digest (ages, latencies, counts of tests) do not affect the number, and counts
+// of faults only when they double. It returns 0 if h is empty.
 func (h Health) Words() uint64 {
 	if h.empty() {
 		return 0
@@ -352,13 +351,14 @@ func (h Health) Words() uint64 {
 	return max(1, sum)
 }
 
-// modules are the names of self-tested modules by their number, but for links and the direct rail.
+// modules are the names of self-tested modules by their number, except for links and the direct rail.
 var modules = map[uint32]string{7: "relay", 8: "gossip", 9: "report-path", 10: "mailbox", 11: "register-path", 12: "bulk"}
 
 // directNumber is the number of the direct rail by service interface 0.
 const directNumber = 16
 
-// ModuleName is how people know a module: the direct rail by the name of its interface, where the node has said it.
+// ModuleName returns the name of a module for people: for the direct rail the name of its interface, if the node has
+// reported it.
 func ModuleName(number uint32, d *lofamov1.DeliveryStatus) string {
 	if dirs := grid.Directions(); number >= 1 && int(number) <= len(dirs) {
 		return fault.Link(dirs[number-1]).String()

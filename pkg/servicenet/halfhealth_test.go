@@ -28,7 +28,7 @@ func fullHealth() Health {
 	return h
 }
 
-// usualHealth is what a node says that uses all that it has, and of which both halves were restarted.
+// usualHealth is the health of a node that uses all its modules, and whose halves were both restarted.
 func usualHealth() Health {
 	h := sampleHealth()
 	test := func(numbers ...uint32) (out []*lofamov1.SelfTest) {
@@ -42,7 +42,8 @@ func usualHealth() Health {
 	return h
 }
 
-// Whatever is wrong with a node, a digest with status and health fits its datagram; what is most telling is left out last.
+// With any faults of a node, a digest with status and health fits its datagram; the most significant parts are
+// omitted last.
 func TestHealthFits(t *testing.T) {
 	signer := newSignerSize(RoleNode, "n0-0-1/host", MaxCertificate)
 	for _, tt := range []struct {
@@ -70,7 +71,7 @@ func TestHealthFits(t *testing.T) {
 	} {
 		r := splitReport(nil, healthyDigest("n0-0-1"))[0]
 		if tt.path == fault.PathTorus {
-			r.Observations = r.Observations[:6] // of all there would be no room at all
+			r.Observations = r.Observations[:6] // all would leave no room
 		}
 		status := sampleStatus()
 		status.Rails = nil
@@ -145,7 +146,7 @@ func TestHealthCut(t *testing.T) {
 	}
 }
 
-// What moves in every digest must not make it a new one; what people should know at once must.
+// Values that change in every digest must not make it a new one; values that people should know at once must.
 func TestHealthWords(t *testing.T) {
 	want := sampleHealth().Words()
 	if want == 0 || (Health{}).Words() != 0 {
@@ -194,7 +195,7 @@ func TestHealthWords(t *testing.T) {
 	}
 }
 
-// A later version's states are not known here; what else it says counts.
+// A later version's states are unknown here; its other fields count.
 func TestHealthOfLaterVersion(t *testing.T) {
 	m := healthMessage()
 	m.GetReports().Dnp.Recovery.State, m.GetReports().Dnp.Recovery.Resumption, m.GetReports().Dnp.Tests[1].State = 9, 9, 9
@@ -223,7 +224,7 @@ func TestModuleNames(t *testing.T) {
 	}
 }
 
-// What a digest costs that says how the halves fare, beside one that does not.
+// BenchmarkHealth compares the cost of a digest with the halves' health to one without.
 func BenchmarkHealth(b *testing.B) {
 	v := newSessions()
 	rs := splitReport(nil, healthyDigest("n0-0-1"))[:1]

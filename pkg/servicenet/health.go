@@ -11,8 +11,8 @@ import (
 const (
 	missStrain    = 3  // a lost digest adds so much to the strain, an answered one takes 1 away
 	sickStrain    = 18 // SICK from so much on: six lost in a row
-	maxStrain     = 24 // and NORMAL again when nothing is left of it: after so many answers in a row, at most
-	deadAttempts  = 4  // unanswered in a row, at least, before the rail is called dead
+	maxStrain     = 24 // and NORMAL again when none is left: after so many answers in a row, at most
+	deadAttempts  = 4  // unanswered in a row, at least, before the rail counts as dead
 	recoverAcks   = 3  // answered in a row bring it back
 	keptFlights   = 64 // for round-trip samples of late answers
 	lateFractions = 4  // a step later than NetworkDeadAfter/4 doubts itself
@@ -33,7 +33,7 @@ type flight struct {
 	strained bool // it was missed, and has added to the strain
 }
 
-// directHealth is what the acknowledgements say of the direct rail.
+// directHealth judges the direct rail by its acknowledgements.
 //
 //	UNKNOWN ──► NORMAL ◄──► SICK      strain: more than one digest of four is lost
 //	   │          │           │
@@ -41,14 +41,14 @@ type flight struct {
 //	                    ▼
 //	                  FAILED ──► NORMAL after three answers in a row
 //
-// A half that never had an answer stays UNKNOWN, unless the torus brings one: without that nothing
-// tells a dead network from supervisors that were never there. For the same reason SICK looks at nothing that
-// was sent before the first answer.
+// A half that never had an answer stays UNKNOWN, unless the torus brings one: without that, a dead network looks the
+// same as supervisors that were never there. For the same reason SICK ignores datagrams that were sent before the
+// first answer.
 //
-// SICK is judged by the datagrams with digests: of these each is answered by the supervisor to which it went, and
-// once: a retry that is answered does not make good what was lost before it. Reports are answered by the leader as
-// well, and in a crowd a copy is not answered. With 30 % lost each way half of the datagrams stay unanswered, and SICK
-// comes within 10 digests in the median, 60 at most in 80,000 runs; with 2 % a half is wrongly SICK once in months.
+// SICK is judged by the datagrams with digests. The supervisor that receives one answers it once, so an answered
+// retry does not hide an earlier loss. Reports are not used: the leader answers them as well, and in a crowd a copy
+// is not answered. With 30 % lost each way half of the datagrams stay unanswered, and SICK comes within 10 digests in
+// the median, 60 at most in 80,000 runs; with 2 % a half is wrongly SICK once in months.
 type directHealth struct {
 	state      fault.State
 	dead       bool      // no longer a rail for first attempts
@@ -85,8 +85,8 @@ func (r *rttEstimator) timeout(floor, ceiling time.Duration) time.Duration {
 	return min(max(r.srtt+4*r.rttvar, floor), ceiling)
 }
 
-// noteLateness makes an outbox that was itself stopped doubt itself: answers may lie unread in its
-// socket, so what is unanswered does not count.
+// noteLateness makes an outbox that was itself stopped doubt itself: answers may lie unread in its socket, so
+// unanswered sends do not count.
 func (o *Outbox) noteLateness(now time.Time) {
 	if o.wake.IsZero() || now.Sub(o.wake) <= o.cfg.NetworkDeadAfter/lateFractions {
 		return
@@ -129,8 +129,8 @@ func (o *Outbox) noteFlight(now time.Time, b *batch) {
 	b.path.tried = true
 }
 
-// push makes room for one more flight and returns it with what was there before, whose memory is to be
-// used again. The window slides through twice its size of memory, and is moved back at the end.
+// push makes room for one more flight and returns its slot with the old content, whose memory is to be reused. The
+// window slides through twice its size of memory, and is moved back at the end.
 func (h *directHealth) push() *flight {
 	if h.store == nil {
 		h.store = make([]flight, 2*keptFlights)
@@ -209,9 +209,9 @@ func (o *Outbox) expireFlights(now time.Time, out *Output) {
 	o.judgePaths(now, out)
 }
 
-// strain counts a flight that was missed. What goes on by a path under suspicion does not count while another one
-// answers: that one is dead, not the network. Nor does what was sent before the first answer: the supervisors may have
-// come later than this half.
+// strain counts a lost flight. Flights by a suspected path do not count while another path answers: that path is
+// dead, not the network. Nor do flights sent before the first answer: the supervisors may have started later than
+// this half.
 func (o *Outbox) strain(f *flight) {
 	h := &o.direct
 	if !f.digest || !h.ever || f.at.Before(h.since) || f.path.suspect() && o.anotherAnswers(f.path) {
@@ -221,7 +221,7 @@ func (o *Outbox) strain(f *flight) {
 	h.strain = min(h.strain+missStrain, maxStrain)
 }
 
-// anotherAnswers says whether another path than p is known to answer.
+// anotherAnswers reports whether another path than p is known to answer.
 func (o *Outbox) anotherAnswers(p *path) bool {
 	return slices.ContainsFunc(o.paths.all, func(q *path) bool { return q != p && !q.suspect() && !q.answeredAt.IsZero() })
 }
@@ -237,7 +237,7 @@ func (o *Outbox) judgePaths(now time.Time, out *Output) {
 	}
 }
 
-// answered takes a supervisor's answer on a report as a sign that the rail works on which it came.
+// answered takes a supervisor's answer on a report as a sign that the rail of the answer works.
 func (o *Outbox) answered(now time.Time, id fault.ReportID, ev Acked, out *Output) {
 	o.noteAnswer(now)
 	if id.Epoch == o.epoch {
@@ -267,10 +267,10 @@ func (o *Outbox) answered(now time.Time, id fault.ReportID, ev Acked, out *Outpu
 	}
 }
 
-// answerFlights marks the datagrams with a report as answered and returns a path that one of them
-// took, nil if none was waiting. The answer proves the path on which it came, or else (another
-// supervisor speaks for the one that has the report) the only one that was tried. For digests nobody else speaks, and
-// each answer is for one datagram: the newest, as good as any.
+// answerFlights marks the datagrams with a report as answered and returns a path that one of them took, or nil if
+// none was waiting. The answer proves the path on which it came. If another supervisor answers for the one that has
+// the report, it proves the only path that was tried. A digest is answered only by its receiver, and each answer is
+// for one datagram: the newest, as good as any.
 func (o *Outbox) answerFlights(now time.Time, id fault.ReportID, from *path, sample bool) (answered, proved *path) {
 	sole := true
 	var sent time.Time
@@ -340,8 +340,8 @@ func (o *Outbox) directAnswered(now time.Time, by *path) {
 	}
 }
 
-// becomeAlive is the careful way back: the misses of the dead time are forgotten, and what waits is
-// issued again in order.
+// becomeAlive is the careful way back: it forgets the misses of the dead time, and issues waiting reports again in
+// order.
 func (o *Outbox) becomeAlive(now time.Time) {
 	h := &o.direct
 	h.dead, h.recovered, h.strain = false, 0, 0
@@ -378,8 +378,8 @@ func (o *Outbox) judge(now time.Time, out *Output) {
 	}
 }
 
-// goingSilent reports whether answers are missing altogether, by every rail: then not the network is bad, but the
-// supervisors are gone, and the next verdict is for NetworkDeadAfter.
+// goingSilent reports whether answers are missing altogether, by every rail. Then the network is not bad, but the
+// supervisors are gone, and NetworkDeadAfter decides the next verdict.
 func (o *Outbox) goingSilent(now time.Time) bool {
 	since := o.silence.since
 	return !since.IsZero() && now.Sub(since) >= o.cfg.NetworkDeadAfter/4

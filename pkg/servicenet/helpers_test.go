@@ -92,7 +92,7 @@ func (i *Inbox) positions() []InboxPosition {
 // encode marshals a packet whose parts need not fit together.
 func (p *packet) encode() []byte { return p.appendProof(appendBytes(nil, fieldPayload, p.payload)) }
 
-// is says whether that is the message that was opened.
+// is reports whether m is the message that was opened.
 func (o *Opened) is(m *lofamov1.Message) bool {
 	if m.GetReports() == nil {
 		return proto.Equal(o.Msg, m)

@@ -9,11 +9,11 @@ import (
 // MaxEpoch is the highest boot epoch accepted: beyond it nothing is left for the starts to come.
 const MaxEpoch fault.Epoch = 1 << 62
 
-// MaxEpochJump is how far one start may raise the boot epoch of an origin that is already known. A
-// half that restarts every second without reaching a supervisor needs twelve days for it.
+// MaxEpochJump bounds how far one start may raise the boot epoch of a known origin. A half that restarts every second
+// without reaching a supervisor needs twelve days for that.
 const MaxEpochJump = 1 << 20
 
-// Verdict is what an inbox says of a report's id.
+// Verdict is an inbox' verdict on a report's id.
 type Verdict uint8
 
 // The verdicts.
@@ -36,14 +36,13 @@ func (v Verdict) String() string {
 const (
 	// WindowWords is the size of an inbox window in words of 64 sequence numbers.
 	WindowWords = 4
-	// WindowBits is its size in sequence numbers. An outbox never sends a report that is so far
-	// ahead of an older one in its log: that is why everything below the window may be called a
-	// duplicate without losing a report.
+	// WindowBits is its size in sequence numbers. An outbox never sends a report that is so far ahead of an older one
+	// in its log. Therefore everything below the window counts as a duplicate without losing a report.
 	WindowBits = 64 * WindowWords
 )
 
-// InboxPosition is what an inbox knows of one origin. It is a plain value that goes to the store,
-// as JSON or otherwise, in the very transaction that commits the reports it covers.
+// InboxPosition is an inbox' record of one origin. It is a plain value that goes to the store, as JSON or otherwise,
+// in the very transaction that commits the reports it covers.
 type InboxPosition struct {
 	Origin  fault.Origin
 	Epoch   fault.Epoch
@@ -58,22 +57,21 @@ type InboxPosition struct {
 // a half kept on disk over so many restarts.
 const EarlierEpochs = 3
 
-// InboxWindow is what an inbox knows of one epoch of an origin.
+// InboxWindow is an inbox' record of one epoch of an origin.
 type InboxWindow struct {
 	Highest fault.Seq
 	Window  [WindowWords]uint64
 }
 
-// Inbox remembers which reports have come, so that each is taken once. Its memory is bounded by
-// the number of origins, which only certificates can add to. Accept also remembers: store the
-// position of an origin only together with every report of it that was found Fresh, or a crash
-// loses what was accepted and not committed.
+// Inbox remembers received reports, so that each is accepted once. Its memory is bounded by the number of origins,
+// which only certificates can add to. Accept also remembers: store the position of an origin only together with every
+// report that was found Fresh, or a crash loses reports that were accepted and not committed.
 type Inbox struct {
 	origins map[fault.Origin]*InboxPosition
 }
 
-// NewInbox returns an inbox that goes on from saved positions; of two for one origin the one with
-// the higher epoch counts.
+// NewInbox returns an inbox that resumes from saved positions; of two for one origin the one with the higher epoch
+// counts.
 func NewInbox(saved []InboxPosition) *Inbox {
 	i := &Inbox{origins: make(map[fault.Origin]*InboxPosition, len(saved))}
 	for _, p := range saved {
@@ -86,10 +84,9 @@ func NewInbox(saved []InboxPosition) *Inbox {
 
 // Accept judges the id of a report, and remembers it.
 //
-// Of digests only one newer than the newest is Fresh, since an older one has nothing to add, and one
-// of an earlier epoch is always StaleEpoch: no half keeps digests over a restart, so that it tells of
-// one whose epoch went back. Digests do not move the window of the reports: a report waits for its
-// commit while hundreds of digests pass.
+// Only a digest newer than the newest is Fresh, since an older one has nothing to add. One of an earlier epoch is
+// always StaleEpoch: no half keeps digests over a restart, so such a digest reveals a half whose epoch went back.
+// Digests do not move the window of the reports: a report waits for its commit while hundreds of digests pass.
 func (i *Inbox) Accept(id fault.ReportID, digest bool) Verdict {
 	p, verdict := i.epoch(id, digest)
 	switch {
@@ -123,7 +120,7 @@ func acceptSeq(highest *fault.Seq, w *[WindowWords]uint64, seq fault.Seq) Verdic
 	return Fresh
 }
 
-// epoch judges the epoch; when it is Fresh the position has a window for it.
+// epoch judges the epoch. If it is Fresh the position has a window for that epoch.
 func (i *Inbox) epoch(id fault.ReportID, digest bool) (*InboxPosition, Verdict) {
 	p, ok := i.origins[id.Origin]
 	switch {
@@ -152,7 +149,7 @@ func (p *InboxPosition) becomeEpoch(epoch fault.Epoch) {
 	copy(p.Earlier[down:], old.Earlier[:])
 }
 
-// Position returns what is known of an origin; its Epoch is 0 when nothing is.
+// Position returns the known position of an origin; its Epoch is 0 for an unknown origin.
 func (i *Inbox) Position(o fault.Origin) InboxPosition {
 	if p, ok := i.origins[o]; ok {
 		return *p
@@ -160,7 +157,7 @@ func (i *Inbox) Position(o fault.Origin) InboxPosition {
 	return InboxPosition{Origin: o}
 }
 
-// shiftWindow moves every bit n places up; what leaves the window is forgotten.
+// shiftWindow moves every bit n places up; bits that leave the window are forgotten.
 func shiftWindow(w [WindowWords]uint64, n uint64) [WindowWords]uint64 {
 	var out [WindowWords]uint64
 	if n >= WindowBits {

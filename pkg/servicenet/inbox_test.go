@@ -37,7 +37,7 @@ func TestInbox(t *testing.T) {
 		{rid("a/host", 4, 10000), false, Fresh}, // kept over a restart
 		{rid("a/host", 4, 10000), false, Duplicate},
 		{rid("a/host", 2, 1), false, Fresh},
-		{rid("a/host", 1, 1), false, StaleEpoch}, // too old to be told from a replay
+		{rid("a/host", 1, 1), false, StaleEpoch}, // too old to distinguish from a replay
 		{rid("a/host", 4, 10000), true, StaleEpoch},
 		{rid("a/host", 6, 1), false, Fresh},
 		{rid("a/host", 6, 1), true, Fresh},

@@ -9,8 +9,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// lossyLine is a half with one digest every half second, and what is wrong with its service network from settled on.
-// The torus is in order.
+// lossyLine is a half with one digest every half second, and the faults of its service network from settled on. The
+// torus is in order.
 type lossyLine struct {
 	name        string
 	supervisors int     // so many
@@ -31,11 +31,11 @@ const (
 	lossyBound = 40 * time.Second
 )
 
-// lossyRun is what the half said of its service network, counted from settled.
+// lossyRun records the half's verdicts on its service network, counted from settled.
 type lossyRun struct {
 	sick    time.Duration // when it first was SICK; -1: never
 	cleared int           // times it was NORMAL after SICK
-	total   time.Duration // that it was SICK
+	total   time.Duration // total time in SICK
 }
 
 // play runs until the time has passed, or with first until it is SICK.
@@ -114,8 +114,8 @@ func (l lossyLine) spoil(w *world) {
 	}
 }
 
-// TestLossyNetworkIsSick: where three packets of ten are lost each way, half of the datagrams stay unanswered,
-// whatever the retries save. That is SICK within lossyBound, and stays so.
+// TestLossyNetworkIsSick: where three packets of ten are lost each way, half of the datagrams stay unanswered, in
+// spite of successful retries. The state becomes SICK within lossyBound, and stays so.
 func TestLossyNetworkIsSick(t *testing.T) {
 	for _, l := range []lossyLine{
 		{name: "three supervisors", supervisors: 3, interfaces: 1},
@@ -157,8 +157,8 @@ func TestLossyNetworkIsSick(t *testing.T) {
 	}
 }
 
-// TestLossyNetworkOnTheBorder: one of ten each way is one of five unanswered. It is called SICK now and then, for a
-// small part of the time.
+// TestLossyNetworkOnTheBorder: one of ten each way is one of five unanswered. It is SICK now and then, for a small
+// part of the time.
 func TestLossyNetworkOnTheBorder(t *testing.T) {
 	const seeds, long = 40, 10 * time.Minute
 	for _, l := range []lossyLine{
@@ -183,7 +183,7 @@ func TestLossyNetworkOnTheBorder(t *testing.T) {
 	}
 }
 
-// TestNetworkIsNotLossy: what loses little, or is slow, or has a supervisor that is down, is not SICK.
+// TestNetworkIsNotLossy: a network that loses little, or is slow, or has a supervisor that is down, is not SICK.
 func TestNetworkIsNotLossy(t *testing.T) {
 	const seeds, brief, short, long = 10, 20 * time.Second, 2 * time.Minute, 20 * time.Minute
 	for _, l := range []struct {

@@ -14,8 +14,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestOutboxNeverBreaks throws any sequence of events at an outbox, sensible or not, and checks what
-// must hold after each.
+// TestOutboxNeverBreaks throws any sequence of events at an outbox, sensible or not, and checks the invariants after
+// each.
 func TestOutboxNeverBreaks(t *testing.T) { rapid.Check(t, anyEvents) }
 
 func FuzzOutbox(f *testing.F) { f.Fuzz(rapid.MakeFuzz(anyEvents)) }
@@ -40,9 +40,8 @@ func anyEvents(t *rapid.T) {
 // settleTime is enough for every wait of an outbox but the longest rests.
 const settleTime = 15 * time.Second
 
-// settle lets everything be answered from now on. Whatever happened before, and whatever strangers make
-// up meanwhile, the log becomes empty and nothing is said to be wrong any more; without such lies the paths
-// are in order as well.
+// settle answers everything from now on. After any history, and with strangers still forging packets, the log becomes
+// empty and no fault is reported any more; without forgeries the paths are in order as well.
 func (m *machine) settle() {
 	lies := rapid.Bool().Draw(m.t, "lies")
 	m.targets = []string{"s0", "s1"}
@@ -86,7 +85,7 @@ func (m *machine) settle() {
 	}
 }
 
-// lie does what needs no key: errors of every path, damaged packets.
+// lie does everything that requires no key: errors of every path, damaged packets.
 func (m *machine) lie() {
 	for _, p := range slices.Clone(m.o.paths.all) {
 		m.step(PathFailed{Path: p.id, Why: "forged"})
@@ -95,7 +94,7 @@ func (m *machine) lie() {
 	m.step(Damaged{Path: fault.PathTorus})
 }
 
-// reply answers what is sent, when all is to be answered.
+// reply answers the outbox' datagrams while answer is set.
 func (m *machine) reply(out Output) {
 	if !m.answer {
 		return
@@ -246,7 +245,7 @@ func (m *machine) supervisors(t *rapid.T) {
 	m.step(Supervisors{Targets: m.targets, Leader: m.drawPath(t).Supervisor})
 }
 
-// take checks an output, and then the outbox.
+// take applies an output, and then checks the outbox.
 func (m *machine) take(out Output) {
 	t := m.t
 	t.Helper()
@@ -387,7 +386,7 @@ func (m *machine) checkStatus() {
 	}
 }
 
-// naiveAlternate looks for what is wished for, wish by wish.
+// naiveAlternate looks for the wanted alternate, wish by wish.
 func naiveAlternate(all []PathID, usable []bool, primary PathID, last int) int {
 	wishes := []func(PathID) bool{
 		func(p PathID) bool { return p.Interface != primary.Interface && p.Supervisor != primary.Supervisor },

@@ -70,7 +70,7 @@ func TestCheckMap(t *testing.T) {
 	}
 }
 
-// Findings of as many nodes as one message has fit what is relayed: a half does not split them.
+// Findings of as many nodes as one message may have fit a relayed message: a half does not split them.
 func TestMapFindingsFitRelayed(t *testing.T) {
 	m := mapFindings()
 	f := m.GetMapFindings()

@@ -9,10 +9,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// bytesPerRun returns what f allocates, on average.
+// bytesPerRun returns the allocation of f in bytes, on average.
 func bytesPerRun(f func()) uint64 {
 	const runs = 50
-	f() // what is made once
+	f() // one-time allocations
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	for range runs {
@@ -22,7 +22,7 @@ func bytesPerRun(f func()) uint64 {
 	return (after.TotalAlloc - before.TotalAlloc) / runs
 }
 
-// refusingVerifier knows nobody.
+// refusingVerifier knows no signer.
 type refusingVerifier struct{}
 
 func (refusingVerifier) VerifyName(_, _, _ []byte) (role, name string, err error) {
@@ -37,7 +37,7 @@ func fill(head, part []byte, seal int) []byte {
 	return append(bytes.Clone(head), bytes.Repeat(part, (MaxDatagram-seal-len(head))/len(part))...)
 }
 
-// What is not proved costs next to nothing, however it is shaped.
+// A message without proof costs next to nothing in any shape.
 func TestMemoryOfTheUnproved(t *testing.T) {
 	forged := fill(nil, []byte{0x0a, 0x00}, 40) // empty reports, as many as go in
 	p := packet{payload: forged, session: 1, mac: make([]byte, MACSize)}
@@ -63,8 +63,8 @@ func TestMemoryOfTheUnproved(t *testing.T) {
 	}
 }
 
-// What a holder of a good key can make a receiver allocate for one datagram is bounded by the
-// datagram: an empty message of two bytes becomes one of at most 150 in memory, until it is refused.
+// The memory that a holder of a good key can make a receiver allocate for one datagram is bounded by the datagram: an
+// empty message of two bytes becomes one of at most 150 in memory, until it is refused.
 func TestMemoryOfTheProved(t *testing.T) {
 	report := marshal(t, EncodeReport(fault.Report{ID: sampleReport().ID, Digest: true}))
 	sessions := newSessions()

@@ -151,7 +151,7 @@ func plainOrderStatus() *lofamov1.Message {
 		Kind: "fan-curve", Node: "n0-0-1", Half: lofamov1.Half_HALF_HOST, Epoch: 3, Number: 7, Sum: 1 << 60}}}
 }
 
-// said is a message, who says it, and whether a MAC is enough.
+// said is a message, its sender, and whether a MAC suffices.
 type said struct {
 	name   string
 	msg    *lofamov1.Message

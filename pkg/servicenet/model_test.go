@@ -14,11 +14,11 @@ var (
 	modelSeed    = flag.Uint64("model.seed", 1, "seed of TestMillionReports")
 )
 
-// TestMillionReports plays one half against three supervisors with a store, over two service
-// interfaces, gossip and torus, through 20 % loss, reordering, duplicates, 1 % corruption, restarts of
-// the supervisors, alone and all together, and changes of leader, a store that stops, interfaces that come and go, and a half
-// that dies at any step and goes on with what its spool has. Every report that was kept must be
-// committed, once, unaltered. With -short a tenth of them do.
+// TestMillionReports plays one half against three supervisors with a store, over two service interfaces, gossip and
+// torus. It adds 20 % loss, reordering, duplicates, 1 % corruption, restarts of the supervisors, alone and all
+// together, changes of leader, a store that stops, interfaces that come and go, and a half that dies at any step and
+// resumes from its spool. Every report that was kept must be committed, once, unaltered. With -short a tenth of the
+// reports are sent.
 func TestMillionReports(t *testing.T) {
 	n := *modelReports
 	if testing.Short() {
@@ -40,8 +40,8 @@ func TestMillionReports(t *testing.T) {
 	}
 }
 
-// TestEveryReportIsCommittedOnce draws the trouble. With a lazy spool a crash loses the newest records;
-// only these reports may be lost. Without checksum what is damaged is refused in silence.
+// TestEveryReportIsCommittedOnce draws random faults. With a lazy spool a crash loses the newest records; only these
+// reports may be lost. Without checksum damaged messages are refused silently.
 func TestEveryReportIsCommittedOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, rapid.Uint64().Draw(t, "seed"))
@@ -67,8 +67,8 @@ func TestEveryReportIsCommittedOnce(t *testing.T) {
 	})
 }
 
-// TestGoesOnInItsEpoch plays a half that dies often, at any step, and goes on from its copy: every report is committed once, no
-// number is used for two things, and the supervisors never see another epoch.
+// TestGoesOnInItsEpoch plays a half that dies often, at any step, and resumes from its copy: every report is
+// committed once, no number is used twice, and the supervisors never see another epoch.
 func TestGoesOnInItsEpoch(t *testing.T) {
 	w := newWorld(t, 3)
 	w.warm, w.loss, w.dup, w.delay, w.commit = true, 0.2, 0.05, 5, 20
@@ -81,7 +81,7 @@ func TestGoesOnInItsEpoch(t *testing.T) {
 	t.Logf("%d lives: %+v", w.life, w.count)
 }
 
-// TestModelReplays: the same seed gives the same run, or a failure could not be looked into.
+// TestModelReplays: the same seed gives the same run, so that failures can be examined.
 func TestModelReplays(t *testing.T) {
 	run := func() string {
 		w := newWorld(t, 7)

@@ -20,7 +20,8 @@ func restartNotice(t *rapid.T) fault.RestartNotice {
 		"within")) * time.Millisecond}
 }
 
-// TestRestartNoticeIsBounded: a notice is never longer than fault.MaxRestart, only 0 ends a restart, and an unknown half announces nothing.
+// TestRestartNoticeIsBounded: a notice is never longer than fault.MaxRestart, only 0 ends a restart, and an unknown
+// half announces nothing.
 func TestRestartNoticeIsBounded(t *testing.T) {
 	for name, tc := range map[string]struct {
 		sent *lofamov1.RestartNotice

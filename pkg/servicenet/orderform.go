@@ -5,7 +5,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// The kinds of orders that have messages of their own. Package order says what an order is; here is what it looks like on the wire.
+// The kinds of orders that have messages of their own. Package order explains orders; these are their forms on the
+// wire.
 const (
 	OrderMask          = "mask"          // MaskOrder, MaskStatus
 	OrderPeers         = "peers"         // PeerOrder, PeerStatus
@@ -16,23 +17,24 @@ const (
 	OrderAct           = "act"           // ActOrder, ActStatus
 )
 
-// Order is what every order says, whatever its kind.
+// Order is the common part of all kinds of orders.
 type Order struct {
 	Kind string
-	Node fault.NodeID // who is to carry it out; empty: the node that receives it
-	// Term is the term of the leader, as its fencing tokens are: the store revision of its election. 0: the order names none. The numbers
-	// of masks, peers and configurations are revisions of their contents and no terms: a leader goes on under a term that is lower.
+	Node fault.NodeID // the node that carries it out; empty: the node that receives it
+	// Term is the term of the leader, as its fencing tokens are: the store revision of its election. 0: the order
+	// names none. The numbers of masks, peers and configurations are revisions of their contents and no terms: a
+	// leader goes on under a term that is lower.
 	Term    uint64
 	ReplyTo string // ip:port at which the leader wants the answer too; empty: none
 }
 
-// OrderStatus is what every answer to an order says, whatever its kind.
+// OrderStatus is the common part of all kinds of answers to orders.
 type OrderStatus struct {
 	Kind string
 	By   fault.Origin // the half that answers
 }
 
-// OrderOf returns what a message says as an order; false: it is none.
+// OrderOf returns the order in a message; false: it has none.
 func OrderOf(m *lofamov1.Message) (Order, bool) {
 	for i := range orderForms {
 		if o, ok := orderForms[i].order(m); ok {
@@ -42,7 +44,7 @@ func OrderOf(m *lofamov1.Message) (Order, bool) {
 	return Order{}, false
 }
 
-// OrderStatusOf returns what a message says as an answer to an order; false: it is none.
+// OrderStatusOf returns the answer to an order in a message; false: it has none.
 func OrderStatusOf(m *lofamov1.Message) (OrderStatus, bool) {
 	for i := range orderForms {
 		if s, ok := orderForms[i].status(m); ok {
@@ -104,7 +106,8 @@ var orderForms = [...]orderForm{
 	}),
 }
 
-// formOf makes a row of the getter of an order, its check and what every order says of it, and of the same three for its answer.
+// formOf makes a row of three functions for an order (its getter, its check and its common part) and the same three
+// for its answer.
 func formOf[O, S any](
 	order func(*lofamov1.Message) *O, checkOrder func(*O) error, head func(*O) Order,
 	status func(*lofamov1.Message) *S, checkStatus func(*S) error, by func(*S) OrderStatus,
@@ -127,7 +130,7 @@ func formOf[O, S any](
 	}
 }
 
-// dnpOf is the DNP half of a node: who answers with messages that name no half.
+// dnpOf returns the DNP half of a node: the sender of messages that name no half.
 func dnpOf(node string) fault.Origin {
 	return fault.Origin{Node: fault.NodeID(node), Half: fault.HalfDNP}
 }
@@ -189,6 +192,6 @@ func ValidOrderKind(kind string) bool {
 	return ok
 }
 
-// CutText makes a text fit the field of a message that people read: valid UTF-8 without control characters, of at most fault.MaxDetail
-// bytes.
+// CutText makes a text fit the field of a message that people read: valid UTF-8 without control characters, of at
+// most fault.MaxDetail bytes.
 func CutText(s string) string { return cutDetail(s, fault.MaxDetail) }

@@ -10,7 +10,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Orders that name a term have the term of the leader. The revision in a mask order or in a word to the node is no term.
+// Orders that name a term have the term of the leader. The revision in a mask order or in a word to the node is no
+// term.
 func TestOrderNamesTermOfLeader(t *testing.T) {
 	n := &lofamov1.OrderNumber{Term: 7, Count: 1}
 	for i, tc := range []struct {

@@ -18,10 +18,10 @@ import (
 //	 └──┘   └─────────────────────┘ no COMMITTED in time: sent again, on the same rail,
 //	 no RECEIVED in time: next rails            to another supervisor
 //
-// When a report has MaxReports others before it, those whose every observation newer ones restate
-// are left out, oldest first; the next one on the same component says so in its details. Only when that frees nothing the
-// oldest report goes (it cannot with MaxReports above some 140: there are not more components to
-// speak of). One goroutine owns an Outbox.
+// When a report has MaxReports others before it, the log drops, oldest first, those whose every observation newer
+// ones restate; the next one on the same component says so in its details. Only if that frees no room the oldest
+// report goes (it cannot with MaxReports above some 140: there are not more components). An Outbox is owned by one
+// goroutine.
 type Outbox struct {
 	origin fault.Origin
 	epoch  fault.Epoch
@@ -31,7 +31,7 @@ type Outbox struct {
 	seqAcked   fault.Seq         // of these, the last that was answered
 	log        []*entry          // by epoch and number
 	reports    int               // entries that are not digests
-	leftOut    map[statement]int // for want of room, and not said yet
+	leftOut    map[statement]int // dropped because the log was full, and not mentioned yet
 	renumbered time.Time         // when an epoch was last taken from the supervisors
 
 	have, down [numPaths]bool // down: of the gossip and torus rails
@@ -48,7 +48,7 @@ type Outbox struct {
 	budget     budget
 	latePaid   time.Time      // when lateCost was spent last
 	batches    []batch        // of the step under way
-	parts      []fault.Report // of the report that is being added
+	parts      []fault.Report // of the report in Add
 	spool      string         // why reports are not kept on disk
 	wake       time.Time
 	stats      OutboxStats
@@ -69,19 +69,19 @@ type entry struct {
 	received bool
 	probe    bool              // a digest that is to go by the alternate first
 	size     int               // encoded, in a batch; 0: not computed yet
-	said     map[statement]int // of how many earlier reports it, or a part beside it, says that they were left out
+	said     map[statement]int // per statement: the number of dropped reports that it, or a part beside it, mentions
 	// commitWait is the next wait for COMMITTED.
 	commitWait time.Duration
 	via        fault.Path // rail of the last RECEIVED; 0 before the first
 	rail       fault.Path // whose time-out counts for the last attempt; 0 before the first
 	path       *path      // of the last send on the direct rail
 	tried      []*path    // in this round
-	room       [2]*path   // of tried, at first
+	room       [2]*path   // memory for tried, at first
 	torusAt    time.Time  // of the only send by torus; zero for none or several
 	torusSends int
 }
 
-// OutboxStats counts since the start, but for Pending, Received, RTT and Timeout.
+// OutboxStats counts since the start, except for Pending, Received, RTT and Timeout.
 type OutboxStats struct {
 	Pending    int // reports and digests in the log
 	Received   int // of these, received and not yet committed
@@ -142,9 +142,10 @@ func (o *Outbox) Stats() OutboxStats {
 	return s
 }
 
-// Restore takes over reports of earlier lives, under their old ids. To be called before the first Add.
-// What the log cannot take, or is no report of this half, or cannot be sent, is forgotten. If one has a number of the present epoch
-// that was not given yet, or is of a later epoch, what the half knows of its numbers is older than the spool, and a new epoch is begun.
+// Restore takes over reports of earlier lives, under their old ids. Call it before the first Add. Restore forgets
+// reports that the log has no room for, that are not of this half, or that cannot be sent. If a report has a number
+// of the present epoch that was not assigned yet, or is of a later epoch, the half's record of its numbers is older
+// than the spool, and Restore begins a new epoch.
 func (o *Outbox) Restore(now time.Time, kept []Kept) Output {
 	var out Output
 	for _, k := range kept {
@@ -174,8 +175,8 @@ func (o *Outbox) Restore(now time.Time, kept []Kept) Output {
 	return out
 }
 
-// sendable says whether a report that another version may have kept can be sealed: one that cannot would
-// hold up those beside it for ever.
+// sendable reports whether a report that another version may have kept can be sealed: one that cannot would hold up
+// the reports beside it forever.
 func sendable(r fault.Report) bool {
 	_, err := DecodeReport(EncodeReport(r))
 	return err == nil && reportSize(aged(r, MaxAge)) <= batchLimit(fault.PathDirect)
@@ -188,9 +189,9 @@ func (o *Outbox) newEntry(now time.Time, r fault.Report) *entry {
 	return e
 }
 
-// Add logs a report, gives it its id and says what to send. A report too large for a datagram is
-// split (splitReport); the id is that of the first part. A digest replaces the one before it.
-// Observations without a node are about the origin's own.
+// Add logs a report, gives it its id and returns what to send. A report too large for a datagram is split
+// (splitReport); the id is that of the first part. A digest replaces the previous one. Observations without a node
+// are about the origin's own.
 func (o *Outbox) Add(now time.Time, r fault.Report) (fault.ReportID, Output) {
 	var out Output
 	o.noteLateness(now)
@@ -303,8 +304,8 @@ func (o *Outbox) find(id fault.ReportID) *entry {
 	return nil
 }
 
-// acked handles a verified acknowledgement. One that is no news is ignored, also as a sign that the rail
-// works: it comes twice, or somebody sends an old one again.
+// acked handles a verified acknowledgement. One without news is ignored, also as a sign that the rail works: it is a
+// duplicate, or an attacker replays an old one.
 func (o *Outbox) acked(now time.Time, ev Acked, out *Output) {
 	a := ev.Ack
 	if OriginOf(a) != o.origin {
@@ -365,8 +366,8 @@ func (o *Outbox) earlier(bound fault.Epoch) fault.Epoch {
 	return last
 }
 
-// awaits says whether an answer is news although the log does not wait for it: a digest may have been
-// replaced before its answer came. Of a digest that was sent by several paths, each is to bring an answer of its own.
+// awaits reports whether an answer is news although the log does not wait for it. A digest may have been replaced
+// before its answer came. If a digest was sent by several paths, each path is expected to bring its own answer.
 func (o *Outbox) awaits(id fault.ReportID, ev Acked) bool {
 	if id.Epoch == o.epoch && id.Seq > o.seqAcked && id.Seq <= o.seq {
 		return true
@@ -388,9 +389,9 @@ func (o *Outbox) becomeReceived(now time.Time, e *entry, path fault.Path) {
 	e.commitWait = min(2*e.commitWait, max(o.cfg.MaxBackoff, o.cfg.CommitTimeout))
 }
 
-// becomeEpoch numbers what is of the present epoch anew: the supervisors refuse everything of it, for they know a higher one, or
-// because no start leads so far ahead of the one they know: then a bit of it flipped in memory. What was kept over a restart
-// stays as it is, but what is of an epoch beyond the bound.
+// becomeEpoch renumbers the reports of the present epoch, because the supervisors refuse all of them. Either they
+// know a higher epoch, or no start leads so far ahead of the one they know: then a bit of it flipped in memory.
+// Reports kept over a restart keep their numbers, except those of an epoch beyond the bound.
 func (o *Outbox) becomeEpoch(now time.Time, epoch, bound fault.Epoch, out *Output) {
 	old := o.epoch
 	o.epoch, o.renumbered, out.NewEpoch = epoch, now, epoch
@@ -403,8 +404,8 @@ func (o *Outbox) becomeEpoch(now time.Time, epoch, bound fault.Epoch, out *Outpu
 	}
 }
 
-// renumber moves one report of an earlier life into the present epoch: the supervisors can no longer
-// tell it from a replay.
+// renumber moves one report of an earlier life into the present epoch: the supervisors can no longer distinguish it
+// from a replay.
 func (o *Outbox) renumber(now time.Time, id fault.ReportID, out *Output) {
 	i, found := o.search(id)
 	if !found || id.Epoch >= o.epoch {

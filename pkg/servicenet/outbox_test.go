@@ -73,7 +73,7 @@ func newTestOutbox(t testing.TB) *Outbox {
 	return o
 }
 
-// reportsOf collects what is sent, once for each rail.
+// reportsOf collects the sent reports, once for each rail.
 func reportsOf(out Output) []fault.Report {
 	var rs []fault.Report
 	for _, s := range out.Send {
@@ -133,7 +133,7 @@ func TestDigestReplacesAllParts(t *testing.T) {
 	}
 }
 
-// With nobody answering, the number of reports in flight and so the traffic stay bounded.
+// Without any answers, the number of reports in flight and so the traffic stay bounded.
 func TestSilenceIsNotAnsweredByAFlood(t *testing.T) {
 	o := newTestOutbox(t)
 	now := epochStart
@@ -215,8 +215,7 @@ func TestCopiesDoNotOutbidEachOtherWithoutEnd(t *testing.T) {
 	}
 }
 
-// A store that stands still while everything is RECEIVED moves nothing to other rails, and what is sent
-// again stays bounded.
+// A store that stands still while everything is RECEIVED moves no report to other rails, and repeats stay bounded.
 func TestSlowStoreNeverEscalates(t *testing.T) {
 	o := newTestOutbox(t)
 	now, sends := epochStart, 0
@@ -303,8 +302,8 @@ func BenchmarkOutboxAddAck(b *testing.B) {
 	}
 }
 
-// Beside a digest goes as much of the status as there is room for: on the direct rail all of it; by the
-// torus, with a digest that grows, less and less, until the digest loses its details.
+// A digest carries as much of the status as there is room for: all on the direct rail; by the torus less and less as
+// the digest grows, until the digest loses its details.
 func TestStatusBesideDigests(t *testing.T) {
 	o := newTestOutbox(t)
 	at := epochStart
@@ -355,7 +354,7 @@ func TestStatusBesideDigests(t *testing.T) {
 	}
 }
 
-// Nobody asks a half without a service interface how its reports fare.
+// A half without a service interface reports no delivery status.
 func TestNoStatusOfDNPHalf(t *testing.T) {
 	o, err := NewOutbox(origin("n0-0-0/dnp"), 1, DefaultOutboxConfig(fault.PathTorus))
 	if err != nil {
@@ -367,8 +366,8 @@ func TestNoStatusOfDNPHalf(t *testing.T) {
 	}
 }
 
-// However large the numbers of a status are, they have room beside a healthy digest, whose own service
-// network has failed, on the torus.
+// Even with the largest numbers, a status has room beside a healthy digest, whose own service network has failed, on
+// the torus.
 func TestNumbersFitBesideDigest(t *testing.T) {
 	r := healthyDigest("n10-10-10")
 	for i, o := range r.Observations {

@@ -22,15 +22,15 @@ const (
 
 const signatureSize = 64 // Ed25519
 
-// packet is an Envelope whose parts still lie where they came from: written and read by hand, so that the
-// payload is made where it is sent from, without a copy (seed 002 §5.1), and nothing is allocated for
-// what is refused.
+// packet is an Envelope whose parts stay in their original buffer. It is written and read by hand: the payload is
+// built where it is sent from, without a copy (seed 002 §5.1), and a refused packet costs no allocation.
 type packet struct {
 	payload, certificate, signature, mac []byte
 	session                              uint64
 	algorithm                            lofamov1.Checksum
 	sum                                  uint64
-	// summed is what the sum is over, where it lies as a deterministic encoder writes it; nil: it does not.
+	// summed is the input of the checksum, at its place in a deterministic encoding; nil: the encoding is not
+	// deterministic.
 	summed []byte
 }
 
@@ -107,8 +107,8 @@ func appendFixed(b []byte, field protowire.Number, v uint64) []byte {
 	return protowire.AppendFixed64(protowire.AppendTag(b, field, protowire.Fixed64Type), v)
 }
 
-// parsePacket reads an Envelope. The parts are the caller's bytes. As protobuf has it, of a field
-// that comes twice the last one counts, and what is not known is passed over.
+// parsePacket reads an Envelope. The parts alias the caller's bytes. As in protobuf, the last occurrence of a field
+// counts, and unknown fields are skipped.
 func parsePacket(b []byte) (packet, error) {
 	var p packet
 	if len(b) > MaxDatagram {
@@ -137,7 +137,7 @@ func parsePacket(b []byte) (packet, error) {
 	return p, nil
 }
 
-// sizeOfSummed is how long the fields before the sum are when nothing is written otherwise than needed.
+// sizeOfSummed returns the length of the fields before the sum in a minimal encoding.
 func (p *packet) sizeOfSummed() int {
 	return stringSize(len(p.payload)) + stringSize(len(p.certificate)) + stringSize(len(p.signature)) +
 		sizeFixed(p.session) + stringSize(len(p.mac)) + varintSize(uint64(p.algorithm))
@@ -183,8 +183,8 @@ func packetOf(env *lofamov1.Envelope) packet {
 	}
 }
 
-// checkSum is the first check of all: what it refuses was damaged on the way, or is of a version
-// whose algorithm is not known here, and says nothing about anybody.
+// checkSum is the first check of all. A message that it refuses was damaged on the way, or is of a version whose
+// algorithm is unknown here, and incriminates no sender.
 func (p *packet) checkSum() error {
 	if !checksum.Known(p.algorithm) {
 		return refuseDamaged(RefusedChecksum, "envelope.checksum_algorithm: given %d: want one of the %d that are known", p.algorithm,
@@ -212,7 +212,7 @@ func (p *packet) checkParts() error {
 	return nil
 }
 
-// malformed refuses what lacks a part. Where a checksum vouches for it, it was made like that.
+// malformed refuses an envelope that lacks a part. Where a checksum vouches for it, the sender made it like that.
 func (p *packet) malformed(what string) error {
 	return &RefusedError{
 		Refusal: RefusedMalformed, Err: errors.New("envelope: " + what),

@@ -14,7 +14,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 )
 
-// forbiddenVerifier fails the test when it is asked at all.
+// forbiddenVerifier fails the test on any call.
 type forbiddenVerifier struct{ t *testing.T }
 
 func (v forbiddenVerifier) VerifyName(_, _, _ []byte) (role, name string, err error) {
@@ -33,8 +33,8 @@ func sealedWith(t testing.TB, a lofamov1.Checksum, session *SessionKey) []byte {
 	return mustSeal(t, b, err)
 }
 
-// With any algorithm a single flipped bit is damage, wherever it is: it is asked for again, and
-// nobody is accused. Without one it is refused as well, but nothing tells it from forgery.
+// With any algorithm a single flipped bit anywhere is damage: the receiver requests the message again, and accuses no
+// sender. Without one it is refused as well, but looks the same as forgery.
 func TestEveryFlippedBit(t *testing.T) {
 	for _, a := range checksum.Algorithms() {
 		for name, session := range map[string]*SessionKey{"signed": nil, "MAC": testKey(1)} {
@@ -64,7 +64,7 @@ func TestEveryFlippedBit(t *testing.T) {
 	}
 }
 
-// A relay's wrapper is whole, what it carries was damaged before: the inner checksum says so.
+// A relay's wrapper is whole, but its content was damaged before: the inner checksum shows that.
 func TestDamageWithinAWrapper(t *testing.T) {
 	inner := sealedReport(t)
 	for bit := 24; bit < 8*len(inner); bit += 7 {
@@ -149,7 +149,7 @@ func TestSealOptions(t *testing.T) {
 	}
 }
 
-// The sum as wire.proto defines it: over what stands before it in the encoding.
+// The sum as wire.proto defines it: over the bytes before it in the encoding.
 func TestSumIsAsWritten(t *testing.T) {
 	for _, a := range checksum.Algorithms() {
 		for _, session := range []*SessionKey{nil, testKey(5)} {
@@ -193,7 +193,7 @@ func TestPacketIsProtobuf(t *testing.T) {
 	})
 }
 
-// What a later version adds to the envelope is passed over, and kept by a relay.
+// Fields that a later version adds to the envelope are skipped, and kept by a relay.
 func TestUnknownEnvelopeFields(t *testing.T) {
 	later := protowire.AppendTag(nil, 99, protowire.BytesType)
 	later = protowire.AppendBytes(later, []byte("from a later version"))

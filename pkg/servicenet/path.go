@@ -8,14 +8,14 @@ import (
 )
 
 const (
-	// rearmTries is how many REQ an alternate may leave unanswered before another one is asked.
+	// rearmTries is how many REQ an alternate may leave unanswered before the outbox tries another one.
 	rearmTries = 3
 	// probeEvery: of the digests one in so many goes by the armed alternate first, so that it is not
 	// found dead only when it is needed.
 	probeEvery = 10
-	// restFor is how long a path that failed is left alone; each failure doubles it up to maxRest, and
-	// goodAnswers in a row make it short again. So a path that comes and goes is taken up at most once in
-	// restFor: while it rests, only re-establishment asks it.
+	// restFor is how long a failed path rests; each failure doubles it up to maxRest, and goodAnswers in a row make
+	// it short again. So an unstable path is used at most once in restFor: while it rests, only re-establishment
+	// tries it.
 	restFor     = 2 * time.Second
 	maxRest     = 32 * time.Second
 	goodAnswers = 16
@@ -46,9 +46,9 @@ func (p *path) fail(now time.Time) {
 	p.retryAt, p.good, p.proven = now.Add(p.rest), 0, 0
 }
 
-// believe says whether an error that came back for the path counts. ICMP is not signed, and who forges it
-// must not make us change paths without end: after each that counted, only missing answers speak against
-// the path for a while, which grows as long as errors keep coming.
+// believe reports whether an error that came back for the path counts. ICMP is not signed, and a forger must not make
+// us change paths without end. After each error that counted, only missing answers speak against the path for a
+// while, which grows as long as errors keep coming.
 func (p *path) believe(now time.Time) bool {
 	if now.Before(p.deafUntil) {
 		return false
@@ -72,9 +72,8 @@ func (p *path) succeed(sent time.Time) {
 	}
 }
 
-// paths is the session of a half with the supervisors (seed 004 §II-B, Figure 2). Its primary carries
-// the reports. The alternate was proved by an exchange of REQ, REP and ACK beforehand, so that the
-// switch to it needs none.
+// paths is the session of a half with the supervisors (seed 004 §II-B, Figure 2). Its primary carries the reports. An
+// exchange of REQ, REP and ACK has already proved the alternate, so that the switch to it needs none.
 //
 //	              alternate chosen: REQ              REP: ACK
 //	┌──► MIGRATED ────────────────────► REARM ────────────────────► ARMED
@@ -88,8 +87,8 @@ func (p *path) succeed(sent time.Time) {
 //	└─── REESTABLISHING ◄───────────────┘ the primary fails
 //	     REQ by every path; the first REP (ACK), or answer to a report, gives the primary
 //
-// The primary fails on suspectMisses unanswered sends in a row, on an error of its path and when its
-// interface goes. A half with one path has no alternate and nothing else to ask: it stays MIGRATED.
+// The primary fails on suspectMisses unanswered sends in a row, on an error of its path and when its interface goes
+// down. A half with one path has no alternate and no other path to try: it stays MIGRATED.
 type paths struct {
 	all       []*path // by interface, then in the order of the supervisors
 	state     PathState
@@ -167,7 +166,7 @@ func (o *Outbox) becomeReestablishing(now time.Time, why string, out *Output) {
 	o.enter(PathReestablishing, why, out)
 }
 
-// enter notes the state, and the change of primary that goes with it.
+// enter records the state, and the change of primary that goes with this state.
 func (o *Outbox) enter(state PathState, why string, out *Output) {
 	s := &o.paths
 	m := Migration{From: s.last, To: s.last, State: state, Why: why}
@@ -211,8 +210,8 @@ func (o *Outbox) pathLost(now time.Time, p *path, why string, out *Output) {
 	}
 }
 
-// losePrimary switches to the armed alternate without any exchange, or asks everywhere. What was
-// unanswered goes out again at once, in order.
+// losePrimary switches to the armed alternate without any exchange, or sends REQ on every path. Unanswered reports go
+// out again at once, in order.
 func (o *Outbox) losePrimary(now time.Time, why string, out *Output) {
 	s := &o.paths
 	old := s.primary
@@ -228,8 +227,8 @@ func (o *Outbox) losePrimary(now time.Time, why string, out *Output) {
 	}
 }
 
-// establish ends the re-establishment: failed transfers are issued again in order, unless the direct
-// rail has to give more answers before it is trusted.
+// establish ends the re-establishment: failed transfers are issued again in order, unless the direct rail must give
+// more answers before the outbox trusts it.
 func (o *Outbox) establish(now time.Time, p *path, why string, out *Output) {
 	o.becomeMigrated(p, why, out)
 	if o.usable(fault.PathDirect) {
@@ -237,9 +236,9 @@ func (o *Outbox) establish(now time.Time, p *path, why string, out *Output) {
 	}
 }
 
-// reissue sends again, from the first rail on, what is unanswered on a path; nil: on any. What was
-// RECEIVED by it is asked for too: its COMMITTED was to come that way, and what waits for one keeps new
-// reports out of the window.
+// reissue sends again, from the first rail on, the reports that are unanswered on a path; nil: on any. It repeats
+// RECEIVED ones too: their COMMITTED was to come by that path, and reports that wait for one keep new reports out of
+// the window.
 func (o *Outbox) reissue(now time.Time, p *path) {
 	for _, e := range o.log {
 		switch {
@@ -252,9 +251,9 @@ func (o *Outbox) reissue(now time.Time, p *path) {
 	}
 }
 
-// hasten makes the next attempt of what is unanswered on a path (nil: on any) due now. With a limit
-// only what had no more attempts is hastened: what goes by every rail already gains nothing, and
-// errors that come for every packet must not make us send faster.
+// hasten makes the next attempt of unanswered reports on a path (nil: on any) due now. With a limit it hastens only
+// reports that had no more attempts than that: reports that already go by every rail gain nothing, and errors that
+// come for every packet must not make us send faster.
 func (o *Outbox) hasten(now time.Time, p *path, limit int) {
 	for _, e := range o.log {
 		if e.pending() && (p == nil || e.path == p) && (limit == 0 || e.step <= limit) && now.Before(e.due) {
@@ -263,11 +262,11 @@ func (o *Outbox) hasten(now time.Time, p *path, limit int) {
 	}
 }
 
-// pending says whether e was sent and no RECEIVED has come.
+// pending reports whether e was sent and no RECEIVED has come.
 func (e *entry) pending() bool { return !e.received && e.step > 0 }
 
-// advancePaths takes the next step where no exchange is under way: to the leader, to a session on the
-// primary, to an alternate.
+// advancePaths takes the next step if no exchange is under way: to the leader, to a session on the primary, to an
+// alternate.
 func (o *Outbox) advancePaths(now time.Time, out *Output) {
 	s := &o.paths
 	if s.primary == nil || s.exchange.kind != 0 {
@@ -297,8 +296,8 @@ func (o *Outbox) advancePaths(now time.Time, out *Output) {
 	}
 }
 
-// leaderElsewhere says whether another supervisor than the primary's leads. That is followed at most once
-// in restFor: supervisors may not agree on who leads, and each of them passes a report on.
+// leaderElsewhere reports whether another supervisor than the primary's leads. The outbox follows that at most once
+// in restFor: supervisors may not agree on the leader, and each of them passes a report on.
 func (o *Outbox) leaderElsewhere() bool {
 	return o.leader != "" && o.paths.primary.id.Supervisor != o.leader
 }

@@ -24,7 +24,7 @@ func (o *Outbox) pump(now time.Time, out *Output) {
 	out.ServiceNetwork = o.direct.state
 }
 
-// attempts puts what is due into batches, and returns when the next attempt is.
+// attempts puts due reports into batches, and returns the time of the next attempt.
 func (o *Outbox) attempts(now time.Time) time.Time {
 	var wake time.Time
 	inFlight, retries, again := 0, 0, 0
@@ -71,8 +71,8 @@ func (o *Outbox) attempts(now time.Time) time.Time {
 	return wake
 }
 
-// busy says whether a report may wait to share a datagram. Only the direct rail knows its datagrams;
-// without it each report counts as one.
+// busy reports whether a report may wait to share a datagram. Only the direct rail knows its datagrams; without it
+// each report counts as one.
 func (o *Outbox) busy() bool {
 	if o.usable(fault.PathDirect) {
 		return o.direct.open >= busyDatagrams
@@ -151,9 +151,8 @@ type batch struct {
 	size    int // of the encoded reports; 0: one entry, not computed yet
 }
 
-// enqueue puts e into a batch that goes the same way and has room, or a new one. Only digests that
-// nobody has failed to answer may do with a MAC, and the torus treats first attempts in its own way,
-// so these go apart.
+// enqueue puts e into a batch that goes the same way and has room, or a new one. Only digests without a missed answer
+// may use a MAC, and the torus treats first attempts in its own way, so these go apart.
 func (o *Outbox) enqueue(e *entry, rail fault.Path, by *path) {
 	session := false
 	if by != nil && e.report.Digest && e.attempts == 1 {
@@ -190,8 +189,8 @@ func (b *batch) take(e *entry) bool {
 	return true
 }
 
-// limit is how many bytes of reports fit. What goes by gossip costs every member, so it is as small
-// as what goes by the torus.
+// limit is how many bytes of reports fit. A gossip broadcast costs every member, so its limit is as small as that of
+// the torus.
 func (b *batch) limit() int {
 	if b.rail == fault.PathDirect {
 		return batchLimit(fault.PathDirect)
@@ -235,7 +234,7 @@ func (o *Outbox) flush(now time.Time, out *Output) {
 		o.silence.sent(now, b.rail)
 		out.Send = append(out.Send, s)
 	}
-	// Only now, when all flights are noted: what went another way as well proves nothing there.
+	// Only now, when all flights are noted: a report that went another way as well proves nothing there.
 	for i := range o.batches {
 		if b := &o.batches[i]; b.rail != fault.PathDirect {
 			for _, e := range b.entries {
@@ -274,8 +273,8 @@ func (o *Outbox) statusFor(now time.Time, b *batch) *lofamov1.DeliveryStatus {
 const (
 	// toldSize is the room for the field told, which the half adds to its status on the direct rail.
 	toldSize = 1 + 10 + 1 + 5 + deniedSize
-	// deniedSize is room for the version of the list of revoked certificates, which the half adds last, when it seals, and for a
-	// longer length.
+	// deniedSize is room for the version of the list of revoked certificates, which the half adds last, when it
+	// seals, and for a longer length.
 	deniedSize = 2 + 10 + 1
 )
 

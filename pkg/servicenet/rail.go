@@ -2,16 +2,15 @@ package servicenet
 
 import "errors"
 
-// Rail carries marshalled envelopes towards the supervisors. What is on it and which one to take is
-// the Outbox's to say; a rail knows only how to get bytes onto its way.
+// Rail carries marshalled envelopes towards the supervisors. The Outbox decides which envelopes it carries and which
+// rail to use; a rail only moves bytes.
 //
-// Send never blocks. b has 1 byte or more, and is the caller's again on return. to is a supervisor's
-// id; rails that have no target (gossip, torus) ignore it. Success says nothing about arrival: what
-// is lost, the outbox sends again. An error says that nothing was sent: one that wraps ErrTooLong,
-// ErrNoTarget, ErrBusy or ErrClosed, or the kernel's. Send may be called from any goroutine.
+// Send never blocks. b has 1 byte or more, and is the caller's again on return. to is a supervisor's id; rails that
+// have no target (gossip, torus) ignore it. Success does not imply arrival: the outbox repeats lost envelopes. An
+// error means that nothing was sent: one that wraps ErrTooLong, ErrNoTarget, ErrBusy or ErrClosed, or the kernel's.
+// Send may be called from any goroutine.
 //
-// What a rail refuses or drops of its own, it counts. One contract suite holds for all of them:
-// package railtest.
+// A rail counts the envelopes that it refuses or drops. All rails pass one contract suite: package railtest.
 type Rail interface {
 	Send(to string, b []byte) error
 }
@@ -23,8 +22,8 @@ var (
 	ErrEmpty = errors.New("nothing to send")
 	// ErrNoTarget is wrapped when the rail knows no supervisor of that id.
 	ErrNoTarget = errors.New("unknown supervisor")
-	// ErrBusy is wrapped when the rail takes no more just now: a full queue, a budget used up. It says
-	// nothing against the path.
+	// ErrBusy is wrapped when the rail has no room just now: a full queue, a budget used up. It says nothing against
+	// the path.
 	ErrBusy = errors.New("rail takes no more just now")
 	// ErrClosed is wrapped after the rail was closed.
 	ErrClosed = errors.New("rail is closed")

@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	// maxInFlight bounds the reports that wait for RECEIVED at one time: when nothing answers, to
-	// send more is to shout. Later reports wait in the log, in order.
+	// maxInFlight bounds the reports that wait for RECEIVED at one time, because more traffic does not help when no
+	// answers come. Later reports wait in the log, in order.
 	maxInFlight = 32
-	// maxCommitRetries bounds the received reports that are sent again for want of COMMITTED at one
-	// time, oldest first: a store that is slow for a minute must not cause a flood.
+	// maxCommitRetries bounds the received reports that are repeated at one time because no COMMITTED came, oldest
+	// first: a store that is slow for a minute must not cause a flood.
 	maxCommitRetries = 16
 	// suspectMisses is how many unanswered sends in a row make a path the last choice until it answers,
 	// and end it as the primary.
@@ -46,15 +46,15 @@ func (o *Outbox) target(id string) *target {
 	return nil
 }
 
-// setLeader takes over a hint. Not knowing is no news.
+// setLeader applies a hint. An unknown leader is no news.
 func (o *Outbox) setLeader(id string) {
 	if id != "" && o.target(id) != nil {
 		o.leader = id
 	}
 }
 
-// setSupervisors takes over the list. Where no leader is known the halves spread over the
-// replicas: each begins at a place that its name gives.
+// setSupervisors applies the list. Without a known leader the halves spread over the replicas: each begins at a place
+// that depends on its name.
 func (o *Outbox) setSupervisors(now time.Time, ev Supervisors, out *Output) {
 	ids := slices.Clone(ev.Targets)
 	slices.Sort(ids)
@@ -91,7 +91,7 @@ func (o *Outbox) setSupervisors(now time.Time, ev Supervisors, out *Output) {
 	}
 }
 
-// setPaths makes the paths anew for the supervisors that there are now.
+// setPaths rebuilds the paths for the present supervisors.
 func (o *Outbox) setPaths(now time.Time, out *Output) {
 	s := &o.paths
 	var all []*path
@@ -145,9 +145,9 @@ func (o *Outbox) firstPath(now time.Time) *path {
 	return slices.MinFunc(s.all, func(a, b *path) int { return rank(a) - rank(b) })
 }
 
-// pickPath returns the best path by which e was not sent in this round: the primary, the armed
-// alternate, and then what shares least with the last one tried. What waits only for its commit goes
-// to the leader first. The last choice is what is known not to work.
+// pickPath returns the best path by which e was not sent in this round: the primary, the armed alternate, and then
+// the path that shares least with the last one tried. A report that waits only for its commit goes to the leader
+// first. Paths known not to work come last.
 func (o *Outbox) pickPath(e *entry) *path {
 	s := &o.paths
 	if e.probe && e.attempts == 1 && s.state == PathArmed {
@@ -198,7 +198,7 @@ func (o *Outbox) rankPath(p *path, e *entry) int {
 	return r
 }
 
-// usable says whether a rail is worth a first attempt.
+// usable reports whether a rail is worth a first attempt.
 func (o *Outbox) usable(p fault.Path) bool {
 	if !o.have[p] || o.down[p] {
 		return false
@@ -210,10 +210,9 @@ func (o *Outbox) usable(p fault.Path) bool {
 	return primary != nil && !o.interfaceDown(primary) && !o.direct.dead
 }
 
-// railsFor is the order of escalation: direct; another path and gossip; the torus as well.
-// When the direct rail is not usable the torus takes its place from the first attempt on, and
-// digests keep probing the direct rail. From the third attempt on everything is tried. Digests
-// never go by gossip.
+// railsFor returns the order of escalation: direct; another path and gossip; the torus as well. When the direct rail
+// is not usable the torus replaces it from the first attempt on, and digests keep probing the direct rail. From the
+// third attempt on every rail is tried. Digests never go by gossip.
 func (o *Outbox) railsFor(step int, digest bool) [numPaths]bool {
 	var use [numPaths]bool
 	direct := o.have[fault.PathDirect] && len(o.paths.all) > 0
@@ -318,8 +317,8 @@ func (o *Outbox) interfaceLost(now time.Time, ev RailDown, out *Output) {
 	}
 }
 
-// damaged sends again at once what waits for an answer where damage came from: what was damaged there
-// is likely an answer, or what it should have answered.
+// damaged repeats at once the reports that wait for an answer on a path with damage: the damaged packet is likely an
+// answer, or a report that needed one.
 func (o *Outbox) damaged(now time.Time, ev Damaged) {
 	if ev.Path != fault.PathDirect {
 		if ev.Path.Valid() && now.Sub(o.torusAgain) >= max(o.torusRTT.srtt, damageRest) {
@@ -338,8 +337,8 @@ func (o *Outbox) damaged(now time.Time, ev Damaged) {
 	}
 }
 
-// sendAgain repeats the last attempt of what is unanswered, but of each report only a few times:
-// anybody can send damaged packets, and they must not keep it from the next rails.
+// sendAgain repeats the last attempt of unanswered reports, but of each report only a few times: anyone can send
+// damaged packets, and these must not keep it from the next rails.
 func (o *Outbox) sendAgain(now time.Time, which func(*entry) bool) {
 	for _, e := range o.log {
 		if e.pending() && e.repeats < maxRepeats && which(e) {

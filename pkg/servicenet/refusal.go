@@ -18,7 +18,7 @@ const (
 	RefusedField                             // a field outside its allowed range
 	RefusedUnknownMessage                    // a message body of a later version
 	RefusedNested                            // a wrapper within a wrapper, or around the wrong message
-	RefusedChecksum                          // damaged on the way: nobody's fault but the path's
+	RefusedChecksum                          // damaged on the way: only the path is at fault
 	RefusedSession                           // a MAC of a session that is not known, as after a restart
 	RefusedRevoked                           // the signer's certificate is revoked
 )
@@ -36,8 +36,8 @@ func (r Refusal) String() string {
 	return refusalNames[r]
 }
 
-// errUnknownMessage is in the chain of the error for a message whose body this version does not
-// know: it may be right and merely newer, so it is counted apart from malformed ones.
+// errUnknownMessage is in the chain of the error for a message whose body this version does not know: it may be valid
+// and merely newer, so it is counted separately from malformed ones.
 var errUnknownMessage = errors.New("unknown message body")
 
 // RefusedError is the error of every refusal.
@@ -61,8 +61,8 @@ func RefusalOf(err error) Refusal {
 	return 0
 }
 
-// IsDamaged says that a datagram was refused because bytes changed on the way: its checksum is wrong, or
-// the envelope does not parse. It is to be asked for again (Again), and is never an attack.
+// IsDamaged reports whether a datagram was refused because bytes changed on the way: its checksum is wrong, or the
+// envelope does not parse. The receiver should request it again (Again); it is never an attack.
 func IsDamaged(err error) bool {
 	var r *RefusedError
 	return errors.As(err, &r) && r.damaged

@@ -9,8 +9,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// A half that goes on takes the reports of its epoch under their ids, and the next one has the next number; to a half that begins
-// cold the same reports say that its epoch was used before.
+// A half that resumes takes over the reports of its epoch under their ids, and the next one has the next number. To a
+// half that begins cold the same reports show that its epoch was used before.
 func TestRestoreOfThePresentEpoch(t *testing.T) {
 	kept := func(seq fault.Seq) Kept {
 		r := sick(fault.ComponentMemory)
@@ -54,8 +54,9 @@ func TestRestoreOfThePresentEpoch(t *testing.T) {
 	}
 }
 
-// An epoch in which a bit flipped before the half died: the next life finds reports of it, so that it would go on above it, and where the
-// supervisors follow nobody. Told so, it goes on where they are, above what is left of lives before, and numbers the others anew.
+// A bit of the epoch flipped before the half died. The next life finds reports of that epoch, so it would continue
+// above it, where the supervisors refuse to follow. Their answer makes it continue at their epoch, above the reports
+// of earlier lives, and renumber the others.
 func TestEpochOfAFlippedBit(t *testing.T) {
 	const flipped = 60 | 1<<28
 	kept := func(epoch fault.Epoch, seq fault.Seq) Kept {

@@ -16,8 +16,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestOutboxScenarios plays testdata/outbox and testdata/paths. A line that begins with '>' is what the outbox
-// must answer to the command before it; '#' begins a comment. Times are since the start. Commands:
+// TestOutboxScenarios plays testdata/outbox and testdata/paths. A line that begins with '>' is the outbox's expected
+// answer to the previous command; '#' begins a comment. Times are since the start. Commands:
 //
 //	new ORIGIN RAILS [field=value...]       first line: rails as direct,gossip,torus; fields
 //	    max=N        MaxReports           interfaces=N  service interfaces, if0 and so on
@@ -75,7 +75,7 @@ type scenario struct {
 	next   time.Duration // digest
 	lines  []string
 	paths  bool // print them
-	spool  bool // print what it is to keep and to forget
+	spool  bool // print the reports to keep and to forget
 	reps   bool // supervisors answer REQ
 	cut    []string
 	kept   []Kept

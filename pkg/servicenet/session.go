@@ -15,21 +15,19 @@ const MACSize = 16
 // macPrefix keeps these MACs apart from all others that a key might ever serve for.
 const macPrefix = "lofamo.v1 session\x00"
 
-// ErrUnknownSession is what a SessionVerifier returns for a session that it does not have: after a
-// restart that is nobody's forgery, and the half asks for the path anew.
+// ErrUnknownSession is the error of a SessionVerifier for a session that it does not have: after a restart that is no
+// forgery, and the half requests the path again.
 var ErrUnknownSession = errors.New("unknown session")
 
-// SessionVerifier is what a Verifier may be as well. Where it is not, every MAC is refused.
+// SessionVerifier is an optional extension of a Verifier. Without it, every MAC is refused.
 type SessionVerifier interface {
-	// VerifyMAC returns who is at the other end of the session, when the MAC is good. It keeps none of
-	// the slices.
+	// VerifyMAC returns the other end of the session, when the MAC is good. It keeps none of the slices.
 	VerifyMAC(session uint64, payload, mac []byte) (role, name string, err error)
 }
 
-// SessionKey is what two that exchanged PathRequest and PathReply prove their messages with. Both ends
-// have the same key, so a message thrown back at its sender has a good MAC; what each role may say
-// keeps it out, since no message is allowed to both. It does not change, and may be used by many at
-// once.
+// SessionKey proves messages between two parties that exchanged PathRequest and PathReply. Both ends have the same
+// key, so a message thrown back at its sender has a good MAC; the check of the role refuses it, since no message is
+// allowed to both. It does not change, and many goroutines may use it at once.
 type SessionKey struct {
 	id     uint64
 	key    [32]byte
@@ -56,7 +54,7 @@ func (k *SessionKey) MAC(payload []byte) [MACSize]byte {
 	return [MACSize]byte(h.Sum(sum[:0]))
 }
 
-// Verify says whether the MAC is that of the payload, in a time that does not depend on where it differs.
+// Verify reports whether the MAC is that of the payload, in a time that does not depend on where it differs.
 func (k *SessionKey) Verify(payload, mac []byte) bool {
 	want := k.MAC(payload)
 	return hmac.Equal(want[:], mac)
@@ -77,9 +75,9 @@ func proveMAC(p *packet, v Verifier) (role, name string, err error) {
 	return role, name, nil
 }
 
-// checkUnderMAC says whether a MAC will do for msg, which has passed checkMessage: digests, which the
-// next one replaces, and what a supervisor says to one half. Everything that others may have to
-// believe, or that a key is agreed on with, is signed.
+// checkUnderMAC reports whether a MAC suffices for msg, which has passed checkMessage. It does for digests, which the
+// next one replaces, and for messages of a supervisor to one half. A message that others may have to believe, or that
+// a key is agreed on with, is signed.
 func checkUnderMAC(msg *lofamov1.Message) error {
 	switch b := msg.GetBody().(type) {
 	case nil, *lofamov1.Message_Again, *lofamov1.Message_Challenge, *lofamov1.Message_Downcall, *lofamov1.Message_Told:

@@ -46,7 +46,7 @@ func TestMACIsAsWritten(t *testing.T) {
 	}
 }
 
-// Whatever the length, it is the library's HMAC.
+// At any length, it equals the library's HMAC.
 func TestMACIsHMAC(t *testing.T) {
 	key := sha256.Sum256([]byte("key"))
 	k := NewSession(7, key)
@@ -77,7 +77,7 @@ func TestSessionKeyIsShared(t *testing.T) {
 	wg.Wait()
 }
 
-// Who may say what, signed and under a MAC: every message, every role.
+// Permissions, signed and under a MAC: every message, every role.
 func TestWhoMaySayWhat(t *testing.T) {
 	for _, s := range everything(t) {
 		b := seal(t, s.msg, s.signer)
@@ -104,7 +104,7 @@ func TestWhoMaySayWhat(t *testing.T) {
 	}
 }
 
-// testUnderMAC seals and opens what a MAC is enough for, and neither seals nor opens anything else.
+// testUnderMAC seals and opens messages for which a MAC suffices, and neither seals nor opens any other.
 func testUnderMAC(t *testing.T, s said, own uint64) {
 	t.Helper()
 	b, err := SealWith(s.msg, nil, SealOptions{Session: testKey(own)})

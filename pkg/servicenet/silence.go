@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// silentRounds is how often the wait between two rounds doubles, from SilentBackoff on.
+	// silentRounds is the number of times that the wait between two rounds doubles, from SilentBackoff on.
 	silentRounds = 3
 	// roundReports bounds the reports of one round, oldest first: one or two datagrams.
 	roundReports = 8
 )
 
-// silence slows an outbox down while nobody answers. Supervisors that are gone, or too busy to answer, gain
+// silence slows an outbox down while no supervisor answers. Supervisors that are gone, or too busy to answer, gain
 // nothing from retries, and each retry by the torus costs all neighbours a signature.
 //
 //	answering ──no answer for NetworkDeadAfter, by the direct rail and the torus──► silent
@@ -51,7 +51,7 @@ func (s *silence) sent(now time.Time, rail fault.Path) {
 	s.rails[rail] = true
 }
 
-// due reports whether the outbox may send what waits for a round.
+// due reports whether the outbox may send reports that wait for a round.
 func (s *silence) due(now time.Time) bool { return !s.on || !now.Before(s.next) }
 
 // holds reports whether an entry waits for a round. A digest waits for none: the next one replaces it.
@@ -83,7 +83,8 @@ func (o *Outbox) endRound(now time.Time) {
 	}
 }
 
-// endSilence sends what waits, for an answer has come. How soon the fast rate is back is the budget's, which answers fill.
+// endSilence sends waiting reports, for an answer has come. The budget, which answers fill, determines how soon the
+// fast rate is back.
 func (o *Outbox) endSilence(now time.Time) {
 	was := o.silence.on
 	o.silence = silence{}

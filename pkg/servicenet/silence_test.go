@@ -110,7 +110,7 @@ func maxTime(a, b time.Time) time.Time {
 	return b
 }
 
-// TestSilentSupervisorsCostNoMoreThanAnsweringOnes counts what one half sends in a minute.
+// TestSilentSupervisorsCostNoMoreThanAnsweringOnes counts the datagrams of one half in a minute.
 func TestSilentSupervisorsCostNoMoreThanAnsweringOnes(t *testing.T) {
 	total := func(w *silentWorld) int {
 		for range 5 {
@@ -141,7 +141,8 @@ func TestPathRequestsWaitForRoundsOfSilence(t *testing.T) {
 	}
 }
 
-// TestFirstAnswerEndsTheSilence checks that what waits is sent at once, and that the rounds begin anew later.
+// TestFirstAnswerEndsTheSilence checks that waiting reports go at once, and that later rounds start from the shortest
+// wait.
 func TestFirstAnswerEndsTheSilence(t *testing.T) {
 	w := newSilentWorld(t, false)
 	for range 5 {

@@ -20,10 +20,9 @@ const (
 	messageSize  = 3                                          // tag and length of Message.reports
 )
 
-// batchLimit returns how many bytes of an encoded Reports message, the sum of reportSize and statusSize,
-// are sure to fit a datagram that takes path: signed with a certificate of at most MaxCertificate bytes
-// (a first attempt under a MAC has more room, but its repetition is signed), and through the torus
-// wrapped by a relay.
+// batchLimit returns how many bytes of an encoded Reports message, the sum of reportSize and statusSize, are sure to
+// fit a datagram by path. The datagram is signed with a certificate of at most MaxCertificate bytes (a first attempt
+// under a MAC has more room, but its repetition is signed), and through the torus it is wrapped by a relay.
 func batchLimit(path fault.Path) int {
 	if path == fault.PathTorus {
 		return 1 + protowire.SizeBytes(MaxReportSize)
@@ -55,12 +54,12 @@ func statusSize(s *lofamov1.DeliveryStatus) int {
 // calls it, and numbers the parts; a report that has no origin yet comes back whole. A report
 // without observations is one part. The parts of a digest are marked Partial.
 //
-// From a digest the NORMAL descriptors of neighbours are left out: with them the digest of a
-// healthy node would need three datagrams. So what a digest does not mention says nothing of it; a
-// descriptor that becomes normal is told by a report of its own. When a digest does not fit into
-// one part it loses its details as well, which the reports of the changes told.
+// A digest omits the NORMAL descriptors of neighbours: with them the digest of a healthy node would need three
+// datagrams. So a descriptor missing from a digest has no meaning; one that becomes normal is announced by a report
+// of its own. When a digest does not fit into one part it loses its details as well, which the reports of the changes
+// carried.
 //
-// Readings go along with a digest of one part, as many as there is room for, and with nothing else.
+// Readings go only with a digest of one part, as many as there is room for.
 //
 // The parts are appended to out. They are cut from r's observations, which are not to be used otherwise.
 func splitReport(out []fault.Report, r fault.Report) []fault.Report {
@@ -105,10 +104,10 @@ func splitReport(out []fault.Report, r fault.Report) []fault.Report {
 	return out
 }
 
-// readingSize is what a reading adds to its report, at most: with an age of up to 36 minutes.
+// readingSize is the size that a reading adds to its report, at most: with an age of up to 36 minutes.
 const readingSize = 2 + 2 + 2 + 5 + 5 + 7
 
-// digestObservations returns what of a digest's observations is sent. base is the size without any.
+// digestObservations returns the part of a digest's observations that is sent. base is the size without any.
 func digestObservations(r *fault.Report, base int) []fault.Observation {
 	out := r.Observations[:0]
 	size := base
@@ -128,7 +127,7 @@ func digestObservations(r *fault.Report, base int) []fault.Observation {
 	return out
 }
 
-// observationSize is what o adds to its report, with room for an age that grows in the log.
+// observationSize is the size that o adds to its report, with room for an age that grows in the log.
 func observationSize(o *fault.Observation, r *fault.Report) int {
 	age := min(max(o.Age, 1<<41), MaxAge) // 6 bytes, 36 minutes
 	n := varintSize(uint64(o.Component)) + varintSize(uint64(o.State)) + varintSize(uint64(o.Kind)) +

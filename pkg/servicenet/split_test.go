@@ -12,7 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// asManyAs returns as many copies of r as batchLimit allows on the path, and the space that they take.
+// asManyAs returns as many copies of r as batchLimit allows on the path, and their size.
 func asManyAs(r fault.Report, limit int) ([]fault.Report, int) {
 	var out []fault.Report
 	size := 0
@@ -24,8 +24,8 @@ func asManyAs(r fault.Report, limit int) ([]fault.Report, int) {
 	return out, size
 }
 
-// What the sum of reportSize and statusSize lets pass fits, signed or under a MAC, and through the
-// torus with a relay's wrapper around it.
+// Reports whose reportSize and statusSize are within the limit fit, signed or under a MAC, and through the torus with
+// a relay's wrapper around them.
 func TestBatchFits(t *testing.T) {
 	small := fault.Report{ID: fault.ReportID{Origin: origin("n10-10-10/host"), Epoch: 1 << 33, Seq: 1 << 33}, Digest: true}
 	part := splitReport(nil, healthyDigest("n10-10-10"))[0]
@@ -70,8 +70,8 @@ func TestBatchFits(t *testing.T) {
 	}
 }
 
-// The sizes, computed without encoding anything, are those of the encoder: but for the ages, which
-// count as 36 minutes at least.
+// The sizes, computed without encoding anything, equal those of the encoder, except for the ages, which count as 36
+// minutes at least.
 func TestReportSizeIsTheEncoders(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		node := rapid.SampledFrom([]fault.NodeID{"n0", "n10-10-10", fault.NodeID(strings.Repeat("n", MaxNodeID))})

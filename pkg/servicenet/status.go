@@ -7,10 +7,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// isolation says whether any rail at all brings answers.
+// isolation tracks whether any rail at all brings answers.
 type isolation struct {
 	isolated bool
-	said     bool      // isolated, as last told
+	said     bool      // the last reported value of isolated
 	since    time.Time // of the first send since the last answer; zero: none
 	rails    [numPaths]bool
 }
@@ -22,7 +22,7 @@ func (i *isolation) sent(now time.Time, rail fault.Path) {
 	i.rails[rail] = true
 }
 
-// doubt forgets what is unanswered, but for a verdict that stands.
+// doubt forgets unanswered sends, but not a standing verdict.
 func (i *isolation) doubt() {
 	if !i.isolated {
 		i.since = time.Time{}

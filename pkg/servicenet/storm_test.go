@@ -8,8 +8,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// answering is an outbox whose supervisors answer everything by the direct rail after 1 ms, but on the
-// paths that are dead.
+// answering is an outbox whose supervisors answer everything by the direct rail after 1 ms, except on the dead paths.
 type answering struct {
 	t          *testing.T
 	o          *Outbox
@@ -92,8 +91,8 @@ func (a *answering) pass(d, every time.Duration, do func()) {
 	}
 }
 
-// Whoever can forge ICMP errors, and sends one for every path without end, makes a half that is answered
-// change its path now and then, and not with each of them.
+// An attacker who forges ICMP errors endlessly for every path makes a half that gets answers change its path now and
+// then, and not with each error.
 func TestForgedErrorsFlipNoPathForEver(t *testing.T) {
 	for name, interfaces := range map[string][]string{"one interface": {"a"}, "two interfaces": {"a", "b"}} {
 		t.Run(name, func(t *testing.T) {
@@ -129,8 +128,8 @@ func TestForgedErrorsFlipNoPathForEver(t *testing.T) {
 	}
 }
 
-// Damaged packets, which anybody can send, hold up no escalation: where nothing is answered, the other
-// rails are tried almost as early as without them.
+// Damaged packets, which anyone can send, hold up no escalation: without answers, the outbox tries the other rails
+// almost as early as without them.
 func TestDamageHoldsUpNoEscalation(t *testing.T) {
 	o := newTestOutboxOf(t, DefaultOutboxConfig(fault.PathDirect, fault.PathGossip, fault.PathTorus))
 	o.Step(epochStart, Supervisors{Targets: []string{"s0"}})
@@ -166,8 +165,8 @@ func TestTorusDamageHoldsUpNoEscalation(t *testing.T) {
 	}
 }
 
-// An acknowledgement of what the log no longer waits for may be an old one that somebody sends again: it
-// keeps neither a dead path in use nor the isolation from being told.
+// An acknowledgement of a report that the log no longer waits for may be a replay: it neither keeps a dead path in
+// use nor prevents the report of the isolation.
 func TestReplayedAcksProveNothing(t *testing.T) {
 	cfg := DefaultOutboxConfig(fault.PathDirect)
 	a := newAnswering(t, newTestOutboxOf(t, cfg))
@@ -216,7 +215,7 @@ func TestLeaderHintsFlipNoPathForEver(t *testing.T) {
 	}
 }
 
-// The same supervisors told again leave the turns of the alternates where they are.
+// The same supervisors again leave the turns of the alternates unchanged.
 func TestSupervisorsAgainKeepTheTurns(t *testing.T) {
 	a := newAnswering(t, newTestOutboxOf(t, DefaultOutboxConfig(fault.PathDirect)))
 	ev := Supervisors{Targets: []string{"s0", "s1", "s2", "s3"}}
@@ -239,7 +238,7 @@ func TestSupervisorsAgainKeepTheTurns(t *testing.T) {
 	}
 }
 
-// What waits for a half's only path is sent when its interface is back, and not at the end of its back-off.
+// A report that waits for a half's only path is sent when its interface is back, and not at the end of its backoff.
 func TestInterfaceBackSendsWhatWaits(t *testing.T) {
 	o := newTestOutboxOf(t, DefaultOutboxConfig(fault.PathDirect))
 	o.Step(epochStart, Supervisors{Targets: []string{"s0"}})

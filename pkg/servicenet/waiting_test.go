@@ -10,8 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Whatever waits in the log, for however long, fits the datagrams that it is put into: what cannot be
-// sealed would be tried for ever.
+// Reports that wait in the log, for any time, fit their datagrams: one that cannot be sealed would be tried forever.
 func TestBatchesFitHoweverLongTheyWaited(t *testing.T) {
 	for _, days := range []int{0, 8, 3000} {
 		for n := 1; n <= 16; n++ {
@@ -38,7 +37,7 @@ func TestBatchesFitHoweverLongTheyWaited(t *testing.T) {
 	}
 }
 
-// What the spool gives back and no datagram holds is forgotten, and holds up nothing.
+// A restored report that no datagram can hold is forgotten, and holds up nothing.
 func TestRestoredReportsCanBeSent(t *testing.T) {
 	report := func(seq fault.Seq, observations ...fault.Observation) Kept {
 		return Kept{Report: fault.Report{ID: fault.ReportID{Origin: origin("n0-0-0/host"), Epoch: 1, Seq: seq}, Observations: observations}}

@@ -28,10 +28,10 @@ type world struct {
 	// The half.
 	o       *Outbox
 	epoch   fault.Epoch // on its disk
-	life    int         // of its process: what is for an earlier one does not reach it
+	life    int         // of its process: packets for an earlier one do not reach it
 	wake    time.Duration
 	spool   map[fault.ReportID]kept
-	recent  []fault.ReportID // kept last: what a lazy spool may lose
+	recent  []fault.ReportID // kept last: a lazy spool may lose these
 	added   int
 	want    int
 	wanted  []bool          // by number: kept, so that it must arrive
@@ -39,14 +39,14 @@ type world struct {
 	lazy    bool
 	warm    bool // a life goes on from copied
 	copied  OutboxSnapshot
-	told    map[fault.ReportID]string // what went out under each number, while warm
+	told    map[fault.ReportID]string // the content under each number, while warm
 	changed func(fault.State)         // of the service network
 	dead    bool
 	crashAt int // the stage of the next output at which the process dies; 0: it does not
 
 	// The network.
 	loss, dup, corrupt float64
-	silent             bool // no checksum: what is damaged is refused by its signature, in silence
+	silent             bool // no checksum: the signature refuses damaged messages, silently
 	delay, commit      int  // at most, in ms
 	cut                [2]bool
 	clean              bool // torus and gossip lose nothing
@@ -69,7 +69,7 @@ type world struct {
 	count   counts
 }
 
-// trouble says how often what happens, on average; 0: never.
+// trouble is the mean time between events of each kind; 0: never.
 type trouble struct{ leader, supervisor, blackout, store, agent, iface time.Duration }
 
 type counts struct{ sent, lost, damaged, duplicates, migrations, reestablished, dead, isolated, replies int }
@@ -123,7 +123,7 @@ func (w *world) after(d time.Duration, f func()) {
 	heap.Push(&w.events, timed{w.now + d, w.n, f})
 }
 
-// alive is after for what ends with the half's process.
+// alive is after for events that end with the half's process.
 func (w *world) alive(d time.Duration, f func()) {
 	life := w.life
 	w.after(d, func() {
@@ -177,7 +177,7 @@ func (w *world) step(ev Event) {
 	}
 }
 
-// generate adds n reports as fast as the log may take them without leaving any out.
+// generate adds n reports as fast as the log accepts them without dropping any.
 func (w *world) generate(n int) {
 	w.want = n
 	w.wanted, w.committed, w.created = make([]bool, n), make([]uint8, n), make([]time.Duration, n)
@@ -259,7 +259,7 @@ func (w *world) flap() {
 	})
 }
 
-// lead makes i the leader: it begins with what the store has.
+// lead makes i the leader: it begins with the content of the store.
 func (w *world) lead(i int) {
 	w.leader, w.term = i, w.term+1
 	w.inbox, w.committing = NewInbox(w.saved), false
@@ -298,8 +298,8 @@ func (w *world) next() {
 	ev.f()
 }
 
-// crashed lets the process die at this stage of an output if its time has come. It does not where a
-// report would be more restarts old than supervisors can tell from a replay.
+// crashed lets the process die at this stage of an output if its time has come. It does not where a report would be
+// so many restarts old that supervisors could not distinguish it from a replay.
 func (w *world) crashed(stage int) bool {
 	if w.crashAt != stage {
 		return false

@@ -11,7 +11,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// take does what an outbox wants, in the order that Output says; the half may die in between.
+// take carries out an outbox' output, in the order of Output; the half may die in between.
 func (w *world) take(out Output) {
 	w.wake = -1
 	if !out.Wake.IsZero() {
@@ -54,7 +54,7 @@ func (w *world) take(out Output) {
 	w.crashed(4)
 }
 
-// checkNumbers sees to it that a half that goes on in its epoch never tells two things under one number.
+// checkNumbers ensures that a half that resumes in its epoch never uses one number for two reports.
 func (w *world) checkNumbers(s Send) {
 	if !w.warm {
 		return
@@ -96,14 +96,14 @@ func number(r fault.Report) int {
 	return n
 }
 
-// route is how a datagram goes: by an interface, or another rail.
+// route is the way of a datagram: by an interface, or another rail.
 type route struct {
 	path  fault.Path
 	iface uint8
 	sup   int
 }
 
-// transmit runs f once, never or twice, after a while. What is damaged on the way runs harm instead.
+// transmit runs f once, never or twice, after a while. For a packet damaged on the way it runs harm instead.
 func (w *world) transmit(r route, f, harm func()) {
 	w.count.sent++
 	n := 1
@@ -155,7 +155,7 @@ func (w *world) sendTo(s Send, r route) {
 	})
 }
 
-// back is how an answer goes: what came by gossip is answered directly.
+// back is the route of an answer: a message that came by gossip is answered directly.
 func (w *world) back(r route) route {
 	if r.path == fault.PathGossip {
 		r.path, r.iface = fault.PathDirect, uint8(w.rng.IntN(2))
@@ -302,7 +302,7 @@ func (w *world) flush(r route) {
 	w.after(time.Duration(1+w.rng.IntN(w.commit))*time.Millisecond, commit)
 }
 
-// commitOne checks that what is stored is what was reported.
+// commitOne checks that the stored report equals the original.
 func (w *world) commitOne(rep fault.Report) {
 	n := number(rep)
 	o := rep.Observations[0]

@@ -14,10 +14,10 @@ type Detail struct {
 	// Silent: the receiving way is broken because nothing authentic came (or, within the
 	// hold-off, had not come).
 	Silent bool
-	// Handshake: the sending way is broken: the peer is heard, but it does not hear us.
+	// Handshake: the sending way is broken. We hear the peer, but it does not hear us.
 	Handshake bool
-	// Restarting: the receiving way is sick because the peer's DNP half is being restarted, as was
-	// announced; the time for that is not over.
+	// Restarting: the receiving way is sick because the peer's DNP half is restarting, as announced, and its time is
+	// not over.
 	Restarting bool
 	// ExpressDeaf: the link carries heartbeats both ways, and no express broadcasts: the neighbour does not
 	// answer their pings (seed 003 §7.2). A link that is otherwise normal is sick then.
@@ -30,14 +30,14 @@ type Detail struct {
 	Loss uint16
 }
 
-// DeafDetail is what reports say of a link that is sick for nothing but ExpressDeaf.
+// DeafDetail is the detail in reports on a link that is sick only because of ExpressDeaf.
 const DeafDetail = "carries heartbeats but no broadcasts"
 
-// LossUnits is how many units of Detail.Loss are all frames.
+// LossUnits is the value of Detail.Loss that means all frames.
 const LossUnits = 1 << 16
 
-// State is the link as a whole: broken when either way is, else what the receiving way is, but sick
-// at best when it is deaf to broadcasts.
+// State returns the state of the whole link: broken when either way is broken, else the state of the receiving way,
+// but sick at best when the link is deaf to broadcasts.
 func (d Detail) State() LinkState {
 	switch {
 	case d.Tx == LinkBroken:
@@ -88,7 +88,7 @@ func (d Detail) Encode() uint32 {
 	return w | uint32(ms)<<detailAgeShift
 }
 
-// DecodeDetail reads a register word and refuses what Encode cannot have made.
+// DecodeDetail reads a register word and refuses one that Encode never makes.
 func DecodeDetail(w uint32) (Detail, error) {
 	d := Detail{
 		Rx:         LinkState(w & 7),

@@ -1,6 +1,5 @@
-// Package torus is what travels over one torus link and what each end concludes from it: the
-// frame codec, the session that authenticates frames, and the link machine (seed 001 §III-D,
-// §IV-B).
+// Package torus defines the traffic on one torus link and each end's conclusions from that traffic: the frame codec,
+// the session that authenticates frames, and the link machine (seed 001 §III-D, §IV-B).
 //
 // It is pure: it opens no socket, reads no clock and starts no goroutine. The geometry stands in
 // pkg/torus/grid, the UDP flow and the handshake in pkg/torus/udplink. It does not interpret the
@@ -30,24 +29,24 @@
 //	  56+n    16  MAC over everything before it: AES-128-GMAC, nonce = session and sequence number
 //	  72+n     4  CRC-32 (IEEE) over everything before it
 //
-// A heartbeat is a frame without payload: 76 bytes. The paper's packets have 32 to 8,224 bytes;
-// ours are capped by default at DefaultMaxFrame, what one UDP datagram holds on a path with an
-// MTU of 1,500. At these lengths CRC-32 finds every error of up to three bits.
+// A heartbeat is a frame without payload: 76 bytes. The paper's packets have 32 to 8,224 bytes; ours are capped by
+// default at DefaultMaxFrame, the size of one UDP datagram on a path with an MTU of 1,500. At these lengths CRC-32
+// finds every error of up to three bits.
 //
 // # Hops
 //
-// What is passed on for others goes in frames of TypeHop to a neighbour that says FlagHops: numbered,
-// acknowledged when it is where it outlives the neighbour's process, and sent again until then (HopHeader,
-// Hop). A neighbour of an earlier version gets frames of TypeMessage, which nobody acknowledges. Heartbeats
-// are no longer than they were, and a link without messages carries nothing else but a ping a second each way, of the
-// express broadcast (pkg/torus/express), to a neighbour that says FlagExpress.
+// Messages that a node forwards for others go in frames of TypeHop to a neighbour that sets FlagHops. They are
+// numbered, and the receiver acknowledges a message once it is stored where it outlives the receiver's process; until
+// then the sender repeats it (HopHeader, Hop). A neighbour of an earlier version gets frames of TypeMessage, which
+// are never acknowledged. Heartbeats are no longer than they were. A link without messages carries nothing else but a
+// ping a second each way, of the express broadcast (pkg/torus/express), to a neighbour that sets FlagExpress.
 //
 // # Restart of a half
 //
-// A half that is gone is announced by whoever holds its sockets and its copy: a frame of
-// TypeRestarting, of the half's session and with the next of its sequence numbers, says when the half
-// means to be back. The link is sick meanwhile and not broken, for MaxRestarting at most. An end that
-// does not know the type hears a frame and then silence, as ever.
+// The process that holds the sockets and the copy of a dead half announces its restart. A frame of TypeRestarting, of
+// the half's session and with its next sequence number, gives the time at which the half means to be back. Meanwhile
+// the link is sick and not broken, for MaxRestarting at most. An end that does not know the type sees only a frame
+// and then silence.
 //
 // Types and flags that a receiver does not know are kept and ignored: a later version may add
 // them without a new version number.

@@ -32,8 +32,8 @@ const (
 	version = 1
 )
 
-// FrameType says what the payload is. A receiver ignores the payload of types that it does not
-// know; the frame still counts as heard.
+// FrameType is the kind of payload. A receiver ignores the payload of an unknown type; the frame still counts as a
+// sign of life.
 type FrameType uint8
 
 // The frame types.
@@ -69,9 +69,10 @@ const (
 	FlagDeaf
 	// FlagRestart: the sender's DNP half is not there and means to be back.
 	FlagRestart
-	// FlagHops: the sender understands frames of TypeHop. Who does not say so is sent messages as TypeMessage.
+	// FlagHops: the sender understands frames of TypeHop. A peer that does not set it gets messages as TypeMessage.
 	FlagHops
-	// FlagExpress: the sender understands frames of TypeEureka and TypeBarrier. Who does not say so is sent none.
+	// FlagExpress: the sender understands frames of TypeEureka and TypeBarrier. A peer that does not set it gets
+	// none.
 	FlagExpress
 	// FlagMasked: the sender's channel mask keeps messages off this link (seed 003 §5.2.3.1).
 	FlagMasked
@@ -93,9 +94,9 @@ type Frame struct {
 	Payload   []byte // after Decode it points into the packet: copy it to keep it
 }
 
-// What Decode refuses, each to be counted apart. ErrCRC is a damaged frame; ErrMAC is a frame
-// that arrived as it was sent, by somebody without the key; ErrSession one of a session whose key
-// is not (or no longer) here; the others are malformed. Test with errors.Is.
+// The errors of Decode, each counted separately. ErrCRC is a damaged frame; ErrMAC is an undamaged frame from a
+// sender without the key; ErrSession is a frame of a session whose key is not (or no longer) here; the others are
+// malformed. Test with errors.Is.
 var (
 	ErrShort     = errors.New("shorter than a frame without payload")
 	ErrTooLong   = errors.New("longer than the largest frame allowed")
@@ -225,7 +226,7 @@ func coordAt(b []byte) grid.Coord {
 // MaxPayload is the payload that fits a frame of maxSize bytes.
 func MaxPayload(maxSize int) int { return max(0, min(maxSize, MaxFrame)-HeartbeatSize) }
 
-// BadKind sorts what can be wrong with a packet by what it says about the link.
+// BadKind classifies bad packets by their meaning for the link.
 type BadKind uint8
 
 // The kinds of bad packets.

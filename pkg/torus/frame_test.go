@@ -130,7 +130,7 @@ func TestFlippedBits(t *testing.T) {
 	})
 }
 
-// recrc puts the CRC right again, as somebody without the key can.
+// recrc corrects the CRC, as an attacker without the key can.
 func recrc(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b[:len(b)-crcSize], crc32.ChecksumIEEE(b[:len(b)-crcSize]))
 }
@@ -222,8 +222,8 @@ func TestEnumNames(t *testing.T) {
 	}
 }
 
-// TestRestarting: an announcement comes through as it was, what a later version adds is ignored, and what is
-// too short is refused and counted.
+// TestRestarting: an announcement survives encoding, the decoder ignores additions of a later version, and an
+// announcement that is too short is refused and counted.
 func TestRestarting(t *testing.T) {
 	for given, want := range map[Restarting]Restarting{
 		{}: {},
@@ -258,7 +258,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(recrc(bytes.Clone(wire[:HeartbeatSize])))
 	f.Add([]byte("LF"))
 	f.Fuzz(func(t *testing.T, packet []byte) {
-		// Let the fuzzer past the CRC too; the MAC is what it must not pass, but for the seed.
+		// Let the fuzzer past the CRC too. The MAC must stop it, except for the seed.
 		for _, p := range [][]byte{packet, recrc(append(bytes.Clone(packet), 0, 0, 0, 0))} {
 			got, err := Decode(p, MaxFrame, b)
 			if err == nil && !bytes.Equal(p, wire) {
@@ -280,7 +280,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// anyone authenticates everything, so that the fuzzer reaches what is behind.
+// anyone authenticates everything, so that the fuzzer reaches the code behind the MAC.
 type anyone struct{}
 
 func (anyone) Seal(dst []byte, _ uint32, _ uint64, _ []byte) ([]byte, error) {

@@ -8,7 +8,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// FuzzDecodeRestarting: an announcement that is taken is written alike, and whatever a peer announces, and however often, silence
+// FuzzDecodeRestarting: an accepted announcement encodes to the same bytes. However often a peer announces, silence
 // counts no later than MaxRestarting after the first announcement.
 func FuzzDecodeRestarting(f *testing.F) {
 	f.Add(Restarting{Back: 2 * time.Second, Attempt: 1}.Append(nil), uint16(100))
@@ -43,8 +43,8 @@ func FuzzDecodeRestarting(f *testing.F) {
 	})
 }
 
-// FuzzDecodeHopSnapshot: a snapshot that is taken is written alike, and a hop goes on from it: what it sends has new numbers, and
-// what it took before stays taken.
+// FuzzDecodeHopSnapshot: an accepted snapshot encodes to the same bytes, and a hop resumes from it: its messages have
+// new numbers, and accepted messages stay accepted.
 func FuzzDecodeHopSnapshot(f *testing.F) {
 	h := NewHop(hopConfig, 7)
 	h.Send(time.Unix(1, 0), 1)

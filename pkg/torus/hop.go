@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// HopWindow is how many messages may be on their way over a link, from the oldest that is not acknowledged
-// to the newest.
+// HopWindow bounds the messages in flight over a link, from the oldest unacknowledged to the newest.
 const HopWindow = 64
 
 // HopHeader stands before the message in a frame of TypeHop.
@@ -67,20 +66,20 @@ func DecodeHop(b []byte) (HopHeader, []byte, error) {
 	return h, b[HopHeaderSize:], nil
 }
 
-// HopConfig is when a message is sent again that was not acknowledged.
+// HopConfig sets the times at which an unacknowledged message is sent again.
 type HopConfig struct {
 	Again time.Duration // after the first sending; then twice as long each time
 	Most  time.Duration // and no longer
 }
 
-// Hop is one end of the reliable hop over one link: messages are numbered, kept by who sends them until
-// the other end has taken them, sent again meanwhile, and taken once.
+// Hop is one end of the reliable hop over one link. Messages are numbered, the sender keeps and repeats each one
+// until the other end has accepted it, and the receiver accepts it once.
 //
-// It knows no messages, only numbers, and of those that are on their way a tag that the owner gives. Taking is
-// the owner's too: Receive says that a message is new, and only Take, when the message and the Snapshot are
-// where they outlive the process, lets an acknowledgement say so. That is the late commit point of seed 000
-// §4.1: who acknowledges earlier loses what was acknowledged and not yet kept (Fig. 8), and who forgets its
-// numbers doubles what is sent again (Fig. 7).
+// It knows no messages, only numbers, and for those in flight a tag that the owner gives. Storing is the owner's
+// task: Receive says that a message is new. Only Take, called when the message and the Snapshot are where they
+// outlive the process, lets an acknowledgement cover it. That is the late commit point of seed 000 §4.1: an end that
+// acknowledges earlier loses messages that it had not stored yet (Fig. 8), and an end that forgets its numbers
+// duplicates repeated messages (Fig. 7).
 //
 // It belongs to one goroutine, and allocates nothing.
 type Hop struct {
@@ -93,7 +92,7 @@ type Hop struct {
 	count  int // in flight
 
 	rx      uint32 // stream followed; 0: none yet
-	before  uint32 // the one before it: what still comes of that is late
+	before  uint32 // the previous one: its messages are late
 	ack     uint64
 	taken   uint64
 	changed bool // since Changed
@@ -116,7 +115,8 @@ func NewHop(cfg HopConfig, stream uint32) *Hop {
 	return &Hop{cfg: cfg, stream: stream, next: 1, base: 1, changed: true}
 }
 
-// HopSnapshot is what a Hop needs to go on after its process was killed. What is on its way is given back by Restore.
+// HopSnapshot is the state from which a Hop resumes after its process was killed. Restore returns the messages in
+// flight.
 type HopSnapshot struct {
 	Stream     uint32
 	Next       uint64
@@ -126,10 +126,11 @@ type HopSnapshot struct {
 
 const hopSnapshotSize = 3*4 + 3*8
 
-// maxHopNumber limits message numbers. No stream reaches it, so a higher number is damaged, and numbering must not restart after it.
+// maxHopNumber limits message numbers. No stream reaches it, so a higher number is damaged, and numbering must not
+// restart after it.
 const maxHopNumber = 1 << 62
 
-// Snapshot returns what ResumeHop goes on from.
+// Snapshot returns the state for ResumeHop.
 func (h *Hop) Snapshot() HopSnapshot {
 	return HopSnapshot{Stream: h.stream, Next: h.next, Rx: h.rx, Before: h.before, Ack: h.ack, Taken: h.taken}
 }
@@ -145,7 +146,7 @@ func (s HopSnapshot) Append(dst []byte) []byte {
 	return dst
 }
 
-// DecodeHopSnapshot reads what Append wrote, and says whether it is that.
+// DecodeHopSnapshot reads the output of Append; ok is false for other bytes.
 func DecodeHopSnapshot(b []byte) (HopSnapshot, bool) {
 	if len(b) != hopSnapshotSize {
 		return HopSnapshot{}, false
@@ -157,7 +158,7 @@ func DecodeHopSnapshot(b []byte) (HopSnapshot, bool) {
 	return s, s.Stream != 0 && s.Next != 0 && s.Next <= maxHopNumber
 }
 
-// ResumeHop goes on where another one, of a process that is gone, was.
+// ResumeHop continues a hop of a process that is gone.
 func ResumeHop(cfg HopConfig, s HopSnapshot) *Hop {
 	h := NewHop(cfg, s.Stream)
 	h.next, h.base = s.Next, s.Next
@@ -166,9 +167,10 @@ func ResumeHop(cfg HopConfig, s HopSnapshot) *Hop {
 	return h
 }
 
-// Restore says that a message was on its way when the process was killed: it is due at once. One that is too old for the window
-// is refused: it must be sent anew. It may be of a number that the snapshot does not know, for it was kept before: keep the
-// snapshot before the message is forgotten, or its number comes twice.
+// Restore says that a message was in flight when the process was killed: it is due at once. Restore refuses a message
+// that is too old for the window; the owner must send it under a new number. The snapshot may not know the number,
+// because it was stored before the message. Store the snapshot before you forget the message, or its number comes
+// twice.
 func (h *Hop) Restore(now time.Time, number uint64, tag int) bool {
 	next := max(h.next, number+1)
 	low := number
@@ -187,17 +189,17 @@ func (h *Hop) Restore(now time.Time, number uint64, tag int) bool {
 	return true
 }
 
-// Changed says whether the snapshot differs from what it was at the last call.
+// Changed reports whether the snapshot differs from the one at the last call.
 func (h *Hop) Changed() bool {
 	c := h.changed
 	h.changed = false
 	return c
 }
 
-// InFlight is how many messages are on their way.
+// InFlight returns the number of messages in flight.
 func (h *Hop) InFlight() int { return h.count }
 
-// Full says whether too many are on their way for another.
+// Full reports whether the window has no room for another message.
 func (h *Hop) Full() bool { return h.next-h.base >= HopWindow }
 
 // Send gives a message the next number. It returns false when too many are on their way.
@@ -213,14 +215,14 @@ func (h *Hop) Send(now time.Time, tag int) (HopHeader, bool) {
 	return h.header(n), true
 }
 
-// header is that of a message; it acknowledges besides.
+// header returns the header of a message; it also acknowledges.
 func (h *Hop) header(n uint64) HopHeader {
 	out := h.Ack()
 	out.Stream, out.Number, out.Base = h.stream, n, h.base
 	return out
 }
 
-// Ack acknowledges what was taken, without a message.
+// Ack returns a header that acknowledges accepted messages, without a message.
 func (h *Hop) Ack() HopHeader { return HopHeader{AckStream: h.rx, Ack: h.ack, Taken: h.taken} }
 
 // Due returns a message that must be sent again now, the oldest first, and false when there is none left.
@@ -237,7 +239,7 @@ func (h *Hop) Due(now time.Time) (hd HopHeader, tag int, ok bool) {
 	return HopHeader{}, 0, false
 }
 
-// Wake is when Due has something; zero: never, as things are.
+// Wake returns the time at which Due has a message; zero: never, in the present state.
 func (h *Hop) Wake() time.Time {
 	var w time.Time
 	for n := h.base; h.count > 0 && n < h.next; n++ {
@@ -248,15 +250,15 @@ func (h *Hop) Wake() time.Time {
 	return w
 }
 
-// Put has all that is on its way be due at a time: nothing was heard meanwhile, and the other end is back.
+// Put makes all messages in flight due at a time: the link was silent meanwhile, and the other end is back.
 func (h *Hop) Put(due time.Time) {
 	for i := range h.flight {
 		h.flight[i].due, h.flight[i].wait = due, h.cfg.Again
 	}
 }
 
-// Acked takes the other end's acknowledgement, and returns the tag of one message that it has taken; call it until
-// it returns false. One of another stream says nothing.
+// Acked handles the other end's acknowledgement, and returns the tag of one message that the other end has accepted;
+// call it until it returns false. An acknowledgement of another stream has no effect.
 func (h *Hop) Acked(hd HopHeader) (tag int, ok bool) {
 	if hd.AckStream != h.stream || hd.Ack >= h.next {
 		return 0, false
@@ -272,8 +274,8 @@ func (h *Hop) Acked(hd HopHeader) (tag int, ok bool) {
 	return 0, false
 }
 
-// Impossible says whether the other end acknowledges numbers of this stream that were never given to any message: no loss, delay or
-// restart makes that (a channel protocol check, seed 003 §5.2.1.2).
+// Impossible reports whether the other end acknowledges numbers of this stream that no message ever had. No loss,
+// delay or restart explains that (a channel protocol check, seed 003 §5.2.1.2).
 func (h *Hop) Impossible(hd HopHeader) bool {
 	if hd.AckStream != h.stream {
 		return false
@@ -281,11 +283,11 @@ func (h *Hop) Impossible(hd HopHeader) bool {
 	if hd.Ack >= h.next {
 		return true
 	}
-	known := h.next - hd.Ack - 1 // numbers above the acknowledgement that were given
+	known := h.next - hd.Ack - 1 // assigned numbers above the acknowledgement
 	return known < 64 && hd.Taken>>known != 0
 }
 
-// Renamed says whether a message begins a stream while another one is followed: the other end has begun cold.
+// Renamed reports whether a message begins a new stream after another one: the other end has begun cold.
 func (h *Hop) Renamed(hd HopHeader) bool {
 	return h.rx != 0 && hd.Stream != 0 && hd.Stream != h.rx && hd.Stream != h.before
 }
@@ -306,14 +308,14 @@ func (h *Hop) land(f *flight) {
 	}
 }
 
-// HopVerdict is what Receive says of a message.
+// HopVerdict is Receive's verdict on a message.
 type HopVerdict uint8
 
 // The verdicts.
 const (
-	HopNew  HopVerdict = iota + 1 // Take it, and acknowledge; or do neither, and it comes again
-	HopSeen                       // it was taken before: acknowledge again
-	HopLate                       // of a stream that has ended: it is nobody's any more
+	HopNew  HopVerdict = iota + 1 // call Take, and acknowledge; or do neither, and it comes again
+	HopSeen                       // a duplicate: acknowledge again
+	HopLate                       // of a stream that has ended: drop it
 )
 
 var hopVerdictNames = [...]string{HopNew: "new", HopSeen: "seen", HopLate: "late"}
@@ -351,7 +353,7 @@ func (h *Hop) has(n uint64) bool {
 	return n <= h.ack || n-h.ack <= 64 && h.taken>>(n-h.ack-1)&1 != 0
 }
 
-// Take says that a new message, and with it the snapshot that knows it, is kept or about to be before the next
+// Take says that a new message, and with it the snapshot that includes it, is stored, or will be before the next
 // acknowledgement leaves.
 func (h *Hop) Take(number uint64) {
 	if h.has(number) || number-h.ack > 64 {
@@ -369,8 +371,9 @@ func (h *Hop) gather() {
 	h.taken >>= n
 }
 
-// Took says that the copy has a message of that stream and number: after ResumeHop, of one that was kept before the
-// snapshot that knows it. The snapshot knows the stream: what Receive has changed is kept before the message is.
+// Took says that the copy has a message of that stream and number. Call it after ResumeHop, for a message that was
+// stored before the snapshot that includes it. The snapshot knows the stream: changes by Receive are stored before
+// the message is.
 func (h *Hop) Took(stream uint32, number uint64) {
 	if stream == h.rx {
 		h.Take(number)

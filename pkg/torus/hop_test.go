@@ -19,7 +19,7 @@ import (
 var hopConfig = HopConfig{Again: 20 * time.Millisecond, Most: 160 * time.Millisecond}
 
 // TestHopScenarios runs testdata/hop/*.txt: two ends of a hop, each with a memory that dies with it and a copy that
-// does not. A file is a script, a line "--", and what then happens. The script's commands:
+// does not. A file is a script, a line "--", and the resulting trace. The script's commands:
 //
 //	config KEY=VALUE…        first: keep=DURATION from the arrival of a message until it is in the copy;
 //	                         commit=early acknowledges at the arrival, as the original GM did;
@@ -63,13 +63,13 @@ type hopEnd struct {
 	lose int
 	sent [][]byte
 	copy hopCopy
-	// What the test knows of the messages that this end has had to send, in their order.
+	// The test's own record of the messages that this end has had to send, in their order.
 	wanted []string
 	texts  map[int]string // on their way, by tag
-	kept   map[string]int // how often each message of the other end was taken into the copy
+	kept   map[string]int // how often the copy recorded each message of the other end
 }
 
-// hopCopy is what outlives the process.
+// hopCopy is the state that outlives the process.
 type hopCopy struct {
 	snapshot []byte
 	out      map[int]hopOut   // messages to be sent, by tag
@@ -191,7 +191,7 @@ func (w *hopWorld) run() {
 	}
 }
 
-// account says what became of the messages that e has had to send.
+// account returns which of e's messages were lost and which were doubled.
 func (w *hopWorld) account(e *hopEnd) (lost, doubled []string) {
 	for _, text := range e.wanted {
 		switch n := w.other(e).kept[text]; {
@@ -231,7 +231,7 @@ func (w *hopWorld) kill(e *hopEnd) {
 	}
 }
 
-// begin starts an end with what its copy holds.
+// begin starts an end with the content of its copy.
 func (w *hopWorld) begin(e *hopEnd) {
 	if e.life%2 == 1 {
 		return
@@ -294,7 +294,7 @@ func (w *hopWorld) send(e *hopEnd, tag int, text string) bool {
 	return true
 }
 
-// tick sends what is due again, and sleeps.
+// tick sends due messages again, and sleeps.
 func (w *hopWorld) tick(e *hopEnd) {
 	for {
 		hd, tag, ok := e.hop.Due(w.now)
@@ -407,15 +407,15 @@ func (w *hopWorld) keepMessage(e *hopEnd, hd HopHeader, text string) bool {
 	})
 }
 
-// ack acknowledges; what it says is in the copy before it leaves.
+// ack sends an acknowledgement after the copy has everything that it covers.
 func (w *hopWorld) ack(e *hopEnd) {
 	if w.keepSnapshot(e) {
 		w.transmit(e, e.hop.Ack().Append(nil))
 	}
 }
 
-// byChance plays a story of messages, losses, copies, late frames and deaths at any store, heals everything, and returns
-// what was lost and doubled.
+// byChance plays a random sequence of messages, losses, copies, late frames and deaths at any store, heals
+// everything, and returns the lost and the doubled messages.
 func byChance(t *testing.T, seed uint64, set func(*hopWorld)) (lost, doubled []string, stories string) {
 	w := newHopWorld(t)
 	w.rnd = rand.New(rand.NewPCG(seed, 1))
@@ -437,8 +437,8 @@ func byChance(t *testing.T, seed uint64, set func(*hopWorld)) (lost, doubled []s
 	return lost, doubled, strings.Join(w.log, "\n")
 }
 
-// TestHopLosesAndDoublesNothing: whatever is lost, copied, late or killed at whatever instruction, each message is taken
-// once. And without the late commit, or with forgotten numbers, the same stories show it.
+// TestHopLosesAndDoublesNothing: under any loss, duplication, delay and kill at any instruction, each message is
+// accepted once. Without the late commit, or with forgotten numbers, the same sequences fail.
 func TestHopLosesAndDoublesNothing(t *testing.T) {
 	const seeds = 600
 	deaths := 0
@@ -504,7 +504,7 @@ func TestHopAgainstNaive(t *testing.T) {
 			if hd, _, err := DecodeHop(hd.Append(nil)); err != nil {
 				t.Fatal(err, hd)
 			}
-			// One that is further above the acknowledgement than the window can only come with a base that closes the gap.
+			// A number above the window can only come with a base that closes the gap.
 			want, got := naive.receive(hd), h.Receive(hd)
 			if got != want {
 				t.Fatalf("%+v: %s, want %s; %+v", hd, got, want, h.Snapshot())
@@ -555,7 +555,7 @@ func TestHopRefuses(t *testing.T) {
 	if _, ok := h.Send(now, 99); ok {
 		t.Error("more than the window")
 	}
-	// An acknowledgement of another stream, or of what was never sent, says nothing.
+	// An acknowledgement of another stream, or of a number never sent, has no effect.
 	for _, hd := range []HopHeader{{AckStream: 8, Ack: 3}, {AckStream: 7, Ack: HopWindow + 1}, {AckStream: 7, Ack: 0, Taken: 0}} {
 		if tag, ok := h.Acked(hd); ok {
 			t.Errorf("%+v acknowledges %d", hd, tag)
@@ -573,7 +573,7 @@ func TestHopRefuses(t *testing.T) {
 	}
 }
 
-// TestHopBacksOff: a message that nobody takes is sent again, and ever more rarely.
+// TestHopBacksOff: the sender repeats a message that is never accepted, with backoff.
 func TestHopBacksOff(t *testing.T) {
 	now := time.Unix(1000, 0)
 	h := NewHop(hopConfig, 7)

@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// LinkState is what one end knows of a link, or of one way of it.
+// LinkState is one end's view of a link, or of one way of a link.
 type LinkState uint8
 
 // The states, in the order of severity.
@@ -30,7 +30,7 @@ func (s LinkState) String() string {
 	return fmt.Sprintf("LinkState(%d)", uint8(s))
 }
 
-// Valid says whether s is one of the states.
+// Valid reports whether s is one of the states.
 func (s LinkState) Valid() bool { return s >= LinkUnknown && s <= LinkBroken }
 
 // DefaultGrace is LinkConfig.Grace where that is 0.
@@ -39,28 +39,27 @@ const DefaultGrace = time.Second
 // MaxWindow bounds LinkConfig.Window, in frames: the machine keeps a byte for each.
 const MaxWindow = 100_000
 
-// LinkConfig is what a link machine is given once. It does not change.
+// LinkConfig is the fixed configuration of a link machine.
 type LinkConfig struct {
 	Dir grid.Direction // the way out of this node
 	Src grid.Coord     // this node
 	Dst grid.Coord     // the neighbour in direction Dir
 
 	Period time.Duration // between heartbeats
-	// Misses are the heartbeats that may fail to come in a row, if the next is not late: the link
-	// is silent when nothing authentic was heard for (Misses+1)·Period, unheard when the peer's
-	// acknowledgement stood still for (Misses+2)·Period and the peer calls itself deaf. So one less
-	// than Misses may fail with a whole period left for delay. A link that loses frames may miss
-	// more of them: see ToleratedMisses.
+	// Misses is the number of heartbeats that may be lost in a row, if the next is not late. The link is silent when
+	// no authentic frame came for (Misses+1)·Period. It is unheard when the peer's acknowledgement stood still for
+	// (Misses+2)·Period and the peer calls itself deaf. So Misses-1 may be lost with a whole period left for delay. A
+	// link that loses frames may miss more: see ToleratedMisses.
 	Misses int
-	// Grace is how long after the start of the machine nothing need be heard; 0 is DefaultGrace.
+	// Grace is the time after the start of the machine in which silence is no fault; 0 is DefaultGrace.
 	Grace time.Duration
 
 	SickRatio  float64 // sick above this share of lost frames, 0 to 1
 	ClearRatio float64 // no longer sick at or below this share, at most SickRatio
 	Window     int     // over this many last frames
 	MinErrors  int     // and not below this number of lost ones
-	// HoldOff is how long a link must be good before a sick or broken one is called so again. It
-	// delays good news only: bad news is never held back. It counts as at least (Misses+2)·Period.
+	// HoldOff is how long a link must be good before it leaves sick or broken. It delays good news only: bad news is
+	// never held back. It counts as at least (Misses+2)·Period.
 	HoldOff time.Duration
 }
 
@@ -90,8 +89,8 @@ func (c LinkConfig) Validate() error {
 // silent.
 func (c LinkConfig) SilentAfter() time.Duration { return time.Duration(c.Misses+1) * c.Period }
 
-// UnheardAfter is the time without progress of the peer's acknowledgement after which the peer
-// is taken not to hear us. It is one period more than the peer itself needs to find us silent.
+// UnheardAfter returns the time without progress of the peer's acknowledgement after which the peer counts as not
+// hearing us. It is one period more than the peer itself needs to find us silent.
 func (c LinkConfig) UnheardAfter() time.Duration { return time.Duration(c.Misses+2) * c.Period }
 
 func (c LinkConfig) holdOff() time.Duration { return max(c.HoldOff, c.UnheardAfter()) }
@@ -103,7 +102,7 @@ func (c LinkConfig) grace() time.Duration {
 	return c.Grace
 }
 
-// Status is what this node says of itself in every frame.
+// Status is this node's own status in every frame.
 type Status struct {
 	Epoch     fault.Epoch // boot epoch of this DNP half
 	DNP, Host uint32      // watchdog words
@@ -114,7 +113,7 @@ type Status struct {
 	Masked    bool        // this half's channel mask keeps messages off this link
 }
 
-// PeerStatus is what the neighbour said of itself in its newest frame.
+// PeerStatus is the neighbour's own status in its newest frame.
 type PeerStatus struct {
 	DNP, Host uint32
 	HostDead  bool
@@ -141,12 +140,12 @@ type FrameBad struct {
 	Count uint64
 }
 
-// SessionStarted says that a handshake has given a session, to be sent with from now on. Frames of
-// the one before are heard until the first of the new one comes.
+// SessionStarted says that a handshake has produced a session, to be used for sending from now on. Frames of the
+// previous session are accepted until the first frame of the new one comes.
 type SessionStarted struct{ ID uint32 }
 
-// ExpressDeaf says whether the neighbour leaves the pings of the express broadcast unanswered, though the link carries
-// heartbeats.
+// ExpressDeaf reports whether the neighbour leaves the pings of the express broadcast unanswered, though the link
+// carries heartbeats.
 type ExpressDeaf struct{ Deaf bool }
 
 func (ExpressDeaf) linkEvent()    {}
@@ -155,15 +154,15 @@ func (FrameReceived) linkEvent()  {}
 func (FrameBad) linkEvent()       {}
 func (SessionStarted) linkEvent() {}
 
-// LinkOutput is what the owner has to do and to know after a step.
+// LinkOutput lists the actions and the news for the owner after a step.
 type LinkOutput struct {
 	// SendHeartbeat, given for a Tick only: send NextFrame now.
 	SendHeartbeat bool
 	// Accepted, for FrameReceived: the frame is new and of this link; its payload may be used.
 	// Duplicates, replays and frames of a session or an epoch gone by are not accepted.
 	Accepted bool
-	// Redial: nothing is heard, so the session may be lost: ask for a handshake. It is given with
-	// every Tick while that holds; whoever dials limits the rate.
+	// Redial: the peer is silent, so the session may be lost: request a handshake. It is set with every Tick while
+	// that holds; the dialler limits the rate.
 	Redial bool
 	// Late: this step came so late that the machine doubts itself.
 	Late bool
@@ -186,7 +185,7 @@ type LinkStats struct {
 	Replays    uint64 // older than the window, of an earlier session or epoch
 	Misrouted  uint64 // authentic, but of another link's coordinates or direction
 	CRC        uint64 // damaged frames that a gap in the sequence bears out
-	CRCStrange uint64 // damaged frames that no gap bears out: anybody can send those
+	CRCStrange uint64 // damaged frames without a matching gap: anyone can send those
 	MAC        uint64 // forgeries
 	Sessions   uint64 // packets of a session unknown here
 	Malformed  uint64
@@ -194,11 +193,11 @@ type LinkStats struct {
 	Ahead      uint64    // frames that acknowledge numbers that this end has not sent: impossible
 	Restarting uint64    // announcements that the peer's DNP half is being restarted
 	LastHeard  time.Time // zero: never
-	// RoundTrip is the smoothed time from a heartbeat to the first frame that acknowledges it; 0: none has yet. The wait for the peer's next
-	// frame, up to a period, is in it.
+	// RoundTrip is the smoothed time from a heartbeat to the first frame that acknowledges it; 0: none has yet. The
+	// wait for the peer's next frame, up to a period, is in it.
 	RoundTrip time.Duration
 
-	WindowFrames, WindowErrors int // what the sick ratio is computed from now
+	WindowFrames, WindowErrors int // the present input of the sick ratio
 }
 
 // Link is the machine of one end of one link: per way, and for both together.
@@ -214,14 +213,14 @@ type LinkStats struct {
 //	restart:    any ──announcement──► SICK (restarting) ──frame──► NORMAL, or SICK as before
 //	                                       └──until and silent──► BROKEN
 //
-// While a link is silent (and in the hold-off after), the sending way is UNKNOWN: only the peer
-// could tell. The link is broken when either way is, else what the receiving way is.
+// While a link is silent (and in the hold-off after), the sending way is UNKNOWN, because only the peer could report
+// its state. The link is broken when either way is, else it has the state of the receiving way.
 //
 // It belongs to one goroutine. Its memory is bounded by LinkConfig.Window.
 type Link struct {
 	cfg   LinkConfig
 	start time.Time
-	wake  time.Time // what the last step returned
+	wake  time.Time // result of the last step
 
 	status   Status
 	nextBeat time.Time
@@ -235,26 +234,26 @@ type Link struct {
 	rx           LinkState
 	silent       bool          // why rx is broken; with it stays heardAge
 	heardAge     time.Duration // from the last frame to the verdict of silence
-	hearing      bool          // frames come now, whatever rx still says
+	hearing      bool          // frames come now, regardless of rx
 	hearingSince time.Time
 	cleanSince   time.Time // of a sick link: since when at or below ClearRatio; zero: not
 	seq          sequence
 	crcPending   uint64 // damaged frames since the last authentic one
 	restart      restart
-	resumed      bool // this machine goes on from another one, and has heard nothing yet
+	resumed      bool // this machine resumes another one, and has not received a frame yet
 
 	// Sending way.
 	tx           LinkState
 	txSession    uint32
 	txSeq        uint64    // last given out
 	acked        uint64    // highest that the peer has acknowledged
-	timedSeq     uint64    // of the frame by which RoundTrip is taken; 0: none is under way
+	timedSeq     uint64    // number of the frame that measures RoundTrip; 0: none in flight
 	timedAt      time.Time // when it was due
 	unackedSince time.Time // since when a frame waits for its acknowledgement; zero: none does
 	ackingSince  time.Time // of a broken tx: since when acks move again; zero: they do not
 	peerDeaf     bool      // by the newest frame
 
-	expressDeaf bool // the owner says so
+	expressDeaf bool // set by the owner
 
 	peer  PeerStatus
 	last  Detail
@@ -272,7 +271,7 @@ func NewLink(cfg LinkConfig, now time.Time) *Link {
 	return l
 }
 
-// Config returns what the machine was made with.
+// Config returns the machine's configuration.
 func (l *Link) Config() LinkConfig { return l.cfg }
 
 // Stats returns the counters.
@@ -297,14 +296,14 @@ func (l *Link) Detail() Detail {
 	return d
 }
 
-// Loss is what the sick ratio is now, as Detail.Loss has it; Detail leaves it out.
+// Loss returns the present sick ratio, in the unit of Detail.Loss; Detail leaves it out.
 func (l *Link) Loss() uint16 {
 	frames, errors := l.seq.judged()
 	return uint16(min(errorRatio(errors, frames)*LossUnits, LossUnits-1))
 }
 
-// NextFrame returns the heartbeat to send now. It may be called at any time, to tell an urgent
-// change of status, not only when Step asks for it.
+// NextFrame returns the heartbeat to send now. Besides when Step asks, it may be called at any time to send an urgent
+// change of status.
 func (l *Link) NextFrame(st Status) Frame {
 	l.SetStatus(st)
 	f := Frame{Type: TypeHeartbeat}
@@ -312,8 +311,8 @@ func (l *Link) NextFrame(st Status) Frame {
 	return f
 }
 
-// SetStatus says what frames say of this node that Fill fills before the first NextFrame. Without an epoch the peer of a
-// session that goes on takes them for replays.
+// SetStatus sets the node's status for frames that Fill fills before the first NextFrame. Without an epoch the peer
+// of a resumed session takes them for replays.
 func (l *Link) SetStatus(st Status) { l.status = st }
 
 // Fill sets everything in f but its type and payload, with the status last given to NextFrame or SetStatus.
@@ -348,10 +347,10 @@ func (l *Link) Fill(f *Frame) {
 	f.Epoch, f.DNP, f.Host = l.status.Epoch, l.status.DNP, l.status.Host
 }
 
-// deaf is what FlagDeaf tells the peer. Unlike rx it follows the frames without hold-off.
+// deaf is the value of FlagDeaf for the peer. Unlike rx it follows the frames without hold-off.
 func (l *Link) deaf() bool { return l.silent && !l.hearing }
 
-// Step takes one event at one time and says what follows. Time must not run backwards.
+// Step applies one event at one time and returns the consequences. Time must not run backwards.
 func (l *Link) Step(now time.Time, ev LinkEvent) LinkOutput {
 	out := LinkOutput{Late: l.doubt(now)}
 	peer := l.peer
@@ -382,8 +381,8 @@ func (l *Link) Step(now time.Time, ev LinkEvent) LinkOutput {
 	return out
 }
 
-// doubt notes whether this step comes so late that frames may lie unread before us: then
-// whatever seems missing is our own fault (faults.md 2).
+// doubt notes whether this step comes so late that unread frames may be waiting: then any apparent loss is our own
+// fault (faults.md 2).
 func (l *Link) doubt(now time.Time) bool {
 	if l.wake.IsZero() || now.Sub(l.wake) <= l.cfg.Period {
 		return false
@@ -394,8 +393,7 @@ func (l *Link) doubt(now time.Time) bool {
 	return true
 }
 
-// beat says whether a heartbeat is due. The phase is kept, so that links started together stay
-// on one timer.
+// beat reports whether a heartbeat is due. It keeps the phase, so that links started together stay on one timer.
 func (l *Link) beat(now time.Time) bool {
 	if now.Before(l.nextBeat) {
 		return false

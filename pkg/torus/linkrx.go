@@ -2,7 +2,7 @@ package torus
 
 import "time"
 
-// receive takes an authentic frame and says whether it is new and of this link.
+// receive handles an authentic frame and reports whether it is new and of this link.
 func (l *Link) receive(now time.Time, f *Frame) bool {
 	if f.Direction != l.cfg.Dir.Opposite() || f.Src != l.cfg.Dst || f.Dst != l.cfg.Src {
 		l.stats.Misrouted++
@@ -28,7 +28,7 @@ func (l *Link) receive(now time.Time, f *Frame) bool {
 	l.stats.Received++
 	l.resumed = false
 	if verdict == seqNext && f.Type == TypeRestarting {
-		was := l.peer // who announces knows nothing of what the half can
+		was := l.peer // the announcer does not know the half's capabilities
 		l.peer = peerStatus(f)
 		l.peer.Hops, l.peer.Diagnosis, l.peer.Express, l.peer.Masked = was.Hops, was.Diagnosis, was.Express, was.Masked
 		l.announced(now, f.Payload)
@@ -41,7 +41,7 @@ func (l *Link) receive(now time.Time, f *Frame) bool {
 	return true
 }
 
-// heard takes a sign of life. One that was overtaken by the announcement of a restart is none.
+// heard handles a sign of life. A frame that the announcement of a restart overtook is none.
 func (l *Link) heard(now time.Time, f *Frame, verdict seqVerdict) {
 	if l.restart.on || f.Type == TypeRestarting {
 		return
@@ -66,8 +66,8 @@ func peerStatus(f *Frame) PeerStatus {
 	}
 }
 
-// countCRC sorts the damaged frames seen since the last authentic one: as many as are missing
-// from the sequence were the peer's, the others anybody's.
+// countCRC sorts the damaged frames seen since the last authentic one: as many as are missing from the sequence were
+// the peer's, the others anyone's.
 func (l *Link) countCRC(gap uint64) {
 	own := min(l.crcPending, gap)
 	l.stats.CRC += own
@@ -75,7 +75,7 @@ func (l *Link) countCRC(gap uint64) {
 	l.crcPending = 0
 }
 
-// silenceAt is when the link is silent if nothing more comes; zero if it is so already.
+// silenceAt returns when the link becomes silent without further frames; zero if it is silent already.
 func (l *Link) silenceAt() time.Time {
 	switch {
 	case l.restart.on:
@@ -94,8 +94,7 @@ func (l *Link) silenceAt() time.Time {
 	return time.Time{}
 }
 
-// rxClearAt is when a broken or sick receiving way has been good for the hold-off; zero while it
-// is not good.
+// rxClearAt returns when a broken or sick receiving way has been good for the hold-off; zero while it is not good.
 func (l *Link) rxClearAt() time.Time {
 	switch {
 	case l.rx == LinkBroken && l.hearing:
@@ -156,15 +155,15 @@ func errorRatio(errors, frames int) float64 {
 	return float64(errors) / float64(frames)
 }
 
-// becomeUnknown gives up what an earlier life thought of a link by which nothing is heard any more: the peer may have gone with
-// us, as when a whole cluster is started again, and has the grace of a start.
+// becomeUnknown gives up an earlier life's view of a link that is silent now. The peer may have stopped with us, as
+// in a restart of the whole cluster, and gets the grace of a start.
 func (l *Link) becomeUnknown() { l.setRx(LinkUnknown, false, 0) }
 
 func (l *Link) becomeNormalRx() { l.setRx(LinkNormal, false, 0) }
 func (l *Link) becomeSick()     { l.setRx(LinkSick, false, 0) }
 
-// becomeSilent breaks the receiving way, or finds a broken one silent again within its hold-off,
-// which is no change. What the peer hears of us is no longer known.
+// becomeSilent breaks the receiving way, or finds a broken one silent again within its hold-off, which is no change.
+// From here on it is unknown which of our frames the peer receives.
 func (l *Link) becomeSilent(now time.Time) {
 	l.hearing, l.restart.on = false, false
 	l.tx, l.ackingSince = LinkUnknown, time.Time{}

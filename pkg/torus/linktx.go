@@ -2,8 +2,8 @@ package torus
 
 import "time"
 
-// takeAck takes what the newest frame says of our own frames. An acknowledgement from a peer that
-// calls itself deaf is an old one.
+// takeAck handles the newest frame's acknowledgement of our frames. An acknowledgement from a peer that calls itself
+// deaf is an old one.
 func (l *Link) takeAck(now time.Time, f *Frame) {
 	deaf := f.Flags&FlagDeaf != 0
 	l.peerDeaf = deaf
@@ -31,7 +31,7 @@ func (l *Link) takeAck(now time.Time, f *Frame) {
 	}
 }
 
-// timed takes the time of one round trip. It is for people: nothing is decided by it.
+// timed measures one round trip. It is for people: no decision depends on it.
 func (l *Link) timed(d time.Duration) {
 	l.timedSeq = 0
 	if l.stats.RoundTrip == 0 {
@@ -40,9 +40,9 @@ func (l *Link) timed(d time.Duration) {
 	l.stats.RoundTrip += (d - l.stats.RoundTrip) / 8
 }
 
-// unheardAt is when the peer must be taken not to hear us, if its acknowledgement does not move
-// before; zero when there is nothing to wait for. The time counts only while the peer is heard. A
-// peer that does not call itself deaf may be waiting longer because we lose frames on the way to it.
+// unheardAt returns when the peer counts as not hearing us, unless its acknowledgement moves before; it is zero when
+// no acknowledgement is due. The time counts only while we hear the peer. A peer that does not call itself deaf may
+// be waiting longer because frames on the way to it are lost.
 func (l *Link) unheardAt() time.Time {
 	if !l.hearing || l.unackedSince.IsZero() || l.tx == LinkBroken && l.ackingSince.IsZero() {
 		return time.Time{}
@@ -55,7 +55,7 @@ func (l *Link) unheardAt() time.Time {
 	return latest(since, l.doubtUntil).Add(wait)
 }
 
-// txClearAt is when a broken sending way has been acknowledged for the hold-off.
+// txClearAt returns when a broken sending way has been acknowledged for the hold-off.
 func (l *Link) txClearAt() time.Time {
 	if l.tx != LinkBroken || l.ackingSince.IsZero() {
 		return time.Time{}

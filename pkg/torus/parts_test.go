@@ -316,9 +316,9 @@ func TestWakeIsTheDeadline(t *testing.T) {
 	}
 }
 
-// TestLinkInvariants throws anything at a machine: after a tick it never wants to be woken at once
-// (that would be a busy loop), it calls nobody silent before the time, never while it doubts
-// itself, and what it says hangs together.
+// TestLinkInvariants throws random events at a machine. After a tick it never asks for a wake-up at once (that would
+// be a busy loop). It calls no peer silent before the time, never while it doubts itself, and its outputs are
+// consistent.
 func TestLinkInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := testConfig()

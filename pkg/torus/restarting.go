@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// MaxRestarting bounds how long announcements hold back the judgement of silence, from the first one
-// that follows an ordinary frame: nobody can put it off for ever.
+// MaxRestarting bounds how long announcements hold back the judgement of silence, from the first one that follows an
+// ordinary frame. So no announcer can put it off forever.
 const MaxRestarting = 30 * time.Second
 
-// Restarting is the payload of a frame of TypeRestarting: whoever holds the sender's sockets and
-// its copy says that the DNP half is gone and will be back. The frame is of the half's session and
-// takes the next of its sequence numbers, but it is no sign of life: the half is not there.
+// Restarting is the payload of a frame of TypeRestarting. The process that holds the sender's sockets and its copy
+// says that the DNP half is gone and will be back. The frame is of the half's session and takes the next of its
+// sequence numbers, but it is no sign of life: the half is not running.
 //
 //	offset  size  field
 //	     0     4  milliseconds from the sending until the sender means to be back
 //	     4     4  which attempt this is, from 1
 //
-// What a later version adds stands behind and is ignored.
+// Additions of a later version follow, and are ignored.
 type Restarting struct {
 	Back    time.Duration // in whole milliseconds
 	Attempt uint32
@@ -48,10 +48,9 @@ func DecodeRestarting(b []byte) (Restarting, error) {
 	}, nil
 }
 
-// RestartingFrame makes the announcement out of a frame that has everything but type, flag and
-// payload: way, coordinates, session, epoch, the next sequence number, the acknowledgement and the
-// watchdog words as the half left them, and FlagHostDead if its host half is dead too. Nobody else
-// may send in the session meanwhile.
+// RestartingFrame makes the announcement out of a frame that has everything but type, flag and payload: way,
+// coordinates, session, epoch, the next sequence number, the acknowledgement and the watchdog words as the half left
+// them, and FlagHostDead if its host half is dead too. Meanwhile no other sender may use the session.
 func RestartingFrame(of Frame, r Restarting) Frame {
 	of.Type = TypeRestarting
 	of.Flags |= FlagRestart
@@ -59,15 +58,15 @@ func RestartingFrame(of Frame, r Restarting) Frame {
 	return of
 }
 
-// restart is what a link knows of its peer's restart.
+// restart is a link's knowledge of its peer's restart.
 type restart struct {
 	on    bool      // the peer's half is gone, and the judgement is held back
-	was   LinkState // what the receiving way is taken to be when the half is back
+	was   LinkState // the state of the receiving way once the half is back
 	first time.Time // the first announcement since an ordinary frame; zero: none
 	until time.Time // when the peer means to be back
 }
 
-// announced takes an announcement. Once the bound has passed more of them change nothing.
+// announced handles an announcement. Further ones after the bound change nothing.
 func (l *Link) announced(now time.Time, payload []byte) {
 	r, err := DecodeRestarting(payload)
 	if err != nil {
@@ -88,8 +87,8 @@ func (l *Link) announced(now time.Time, payload []byte) {
 	}
 }
 
-// becomeRestarting makes the link sick: the peer's half is gone and says when it is back. A silence
-// that had broken the link is explained by it.
+// becomeRestarting makes the link sick: the peer's half is gone and has announced its return. The restart explains a
+// silence that had broken the link.
 func (l *Link) becomeRestarting() {
 	was := LinkNormal
 	if l.rx == LinkSick {

@@ -7,16 +7,16 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// LinkSnapshot is what a link machine needs to go on after its process was killed: where the numbers of both ways stand, and
-// what was thought of them. It is stored before a frame that takes a number or acknowledges one is sent, so that the peer never
-// sees what is not in it (seed 000 §4.1). The sick ratio's window and the counters for people are not in it.
+// LinkSnapshot is the state from which a link machine resumes after its process was killed: the numbers of both ways,
+// and their judged states. It is stored before any frame that uses a number or acknowledges one, so that the peer
+// never sees a frame that is not in it (seed 000 §4.1). It omits the sick ratio's window and the counters for people.
 type LinkSnapshot struct {
 	// Sending: the session, the last number given out, the highest acknowledged.
 	TxSession uint32
 	TxSeq     uint64
 	Acked     uint64
-	// Receiving: the session and epoch that are followed, the highest number, and a bit for each of those below that came; and the
-	// session that is awaited, when one is.
+	// Receiving: the session and epoch that are followed, the highest number, and a bit for each of those below that
+	// came; and the session that is awaited, when one is.
 	Started   bool
 	Awaiting  bool
 	RxSession uint32
@@ -24,14 +24,14 @@ type LinkSnapshot struct {
 	PeerEpoch fault.Epoch
 	High      uint64
 	Replay    uint64
-	// What was thought of either way.
+	// The judged state of either way.
 	Rx, Tx   LinkState
 	Silent   bool
 	HeardAge time.Duration
 	Peer     PeerStatus // by the newest frame
 }
 
-// Snapshot returns what ResumeLink goes on from.
+// Snapshot returns the state for ResumeLink.
 func (l *Link) Snapshot() LinkSnapshot {
 	s, rx := &l.seq, l.rx
 	if l.restart.on {
@@ -44,15 +44,16 @@ func (l *Link) Snapshot() LinkSnapshot {
 	}
 }
 
-// Forget leaves the numbers alone: what was thought of the link is too long ago.
+// Forget keeps the numbers and drops the judged state of the link, which is too old.
 func (s LinkSnapshot) Forget() LinkSnapshot {
 	s.Rx, s.Tx, s.Silent, s.HeardAge, s.Peer = LinkUnknown, LinkUnknown, false, 0, PeerStatus{}
 	return s
 }
 
-// ResumeLink starts a machine at now that goes on where another one, of a process that is gone, was. What came in between is not held
-// against the peer: nobody read it. A way that was good counts as good until it has been silent for as long as makes a link
-// silent; from then on nothing is known of it, as at a start. A broken one is broken until it is good again.
+// ResumeLink starts a machine at now that resumes where another one, of a process that is gone, stopped. Silence in
+// between is not held against the peer: no process was reading. A way that was good counts as good until it has been
+// silent for as long as makes a link silent; from then on its state is unknown, as at a start. A broken one is broken
+// until it is good again.
 func ResumeLink(cfg LinkConfig, now time.Time, s LinkSnapshot) *Link {
 	l := NewLink(cfg, now)
 	if !s.Rx.Valid() || !s.Tx.Valid() {
@@ -72,14 +73,14 @@ func ResumeLink(cfg LinkConfig, now time.Time, s LinkSnapshot) *Link {
 	return l
 }
 
-// ResumeSession returns a session whose last sealed sequence number is known: the next one must be above it.
+// ResumeSession returns a session with the last sealed sequence number: the next one must be above it.
 func ResumeSession(id uint32, txKey, rxKey [KeySize]byte, lastSeq uint64) *Session {
 	s := NewSession(id, txKey, rxKey)
 	s.lastSeq = lastSeq
 	return s
 }
 
-// Keys returns what ResumeSession needs besides the last sequence number. They are secret.
+// Keys returns the secret keys that ResumeSession requires besides the last sequence number.
 func (s *Session) Keys() (tx, rx [KeySize]byte) { return s.txKey, s.rxKey }
 
 // String names the session without its keys.

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A session that goes on never seals a number again that was sealed before: GMAC gives its key away then.
+// A resumed session never seals a number that was sealed before, because GMAC then gives its key away.
 func TestResumedSessionUsesNoNumberTwice(t *testing.T) {
 	a, b := pair(7, 7)
 	f := sample()
@@ -28,7 +28,7 @@ func TestResumedSessionUsesNoNumberTwice(t *testing.T) {
 	}
 }
 
-// What is no snapshot, as from a copy that was never written, is a cold start.
+// Bytes that are no snapshot, as from a copy that was never written, give a cold start.
 func TestResumeFromNothing(t *testing.T) {
 	now := time.Unix(1000, 0)
 	if got, want := ResumeLink(testConfig(), now, LinkSnapshot{}).Snapshot(), NewLink(testConfig(), now).Snapshot(); got != want {
@@ -36,7 +36,7 @@ func TestResumeFromNothing(t *testing.T) {
 	}
 }
 
-// Of what was thought of a link nothing is left when it is forgotten, and all the numbers are.
+// Forget drops the judged state of a link and keeps all the numbers.
 func TestForget(t *testing.T) {
 	s := LinkSnapshot{
 		TxSession: 5, TxSeq: 8, Acked: 7, Started: true, RxSession: 5, PeerEpoch: 3, High: 9, Replay: 1,
@@ -49,7 +49,7 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// A snapshot of a resumed machine is the same one, whatever stood in it.
+// A snapshot of a resumed machine equals the one that it resumed from, with any content.
 func TestSnapshotOfAResumedLink(t *testing.T) {
 	for _, s := range []LinkSnapshot{
 		{TxSession: 5, TxSeq: 1 << 40, Acked: 1<<40 - 1, Started: true, RxSession: 5, PeerEpoch: 3, High: 1 << 50, Replay: 0xff01,

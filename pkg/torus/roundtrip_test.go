@@ -7,8 +7,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// RoundTrip is from a heartbeat to its acknowledgement, the wait for the neighbour's own heartbeat included; frames that are lost
-// on the way make it longer, not shorter, and one that is never acknowledged does not end it.
+// RoundTrip is from a heartbeat to its acknowledgement, including the wait for the neighbour's own heartbeat. Lost
+// frames make it longer, not shorter, and a heartbeat that is never acknowledged does not end it.
 func TestRoundTripOfALink(t *testing.T) {
 	const transit, phase = time.Millisecond, 10 * time.Millisecond
 	start := time.Unix(1000, 0)

@@ -13,8 +13,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// TestScenarios runs every testdata/*.txt: two ends of a link, real frames, virtual time. A file
-// is a script, a line "--", and what then happens, line by line. The script's commands:
+// TestScenarios runs every testdata/*.txt: two ends of a link, real frames, virtual time. A file is a script, a line
+// "--", and the resulting trace, line by line. The script's commands:
 //
 //	config KEY=VALUE…        periods and thresholds of both ends; first
 //	at TIME COMMAND …        of the wire a>b or b>a: cut, heal, drop, corrupt, dup or delay every N-th
@@ -36,9 +36,9 @@ func TestScenarios(t *testing.T) {
 
 const (
 	wireDelay     = time.Millisecond
-	overtaken     = 40 * time.Millisecond // what a delayed packet takes: more than a period
+	overtaken     = 40 * time.Millisecond // time of a delayed packet: more than a period
 	handshakeTime = 20 * time.Millisecond
-	socketBuffer  = 8 // packets that a stopped process finds when it goes on
+	socketBuffer  = 8 // packets waiting for a stopped process when it continues
 )
 
 // world is two ends, a and b, and the wire between them; a is the one that dials.
@@ -67,10 +67,10 @@ type end struct {
 	queue   [][]byte // the socket buffer of a stopped process; the newest drops
 	tick    int      // only the timer of this serial number counts
 	out     pipe
-	attempt uint32 // of bringing it back
+	attempt uint32 // of the restart
 }
 
-// pipe is one way of the wire. Every n-th packet meets what is set for it; 0 is none.
+// pipe is one way of the wire. Every n-th packet meets the fault that is set; 0 is none.
 type pipe struct {
 	cut                       bool
 	drop, corrupt, dup, delay int
@@ -279,7 +279,7 @@ func (w *world) startEnd(e *end) {
 	w.step(e, Tick{})
 }
 
-// resumeEnd starts an end from what it keeps of its link and its session.
+// resumeEnd starts an end from the snapshots of its link and its session.
 func (w *world) resumeEnd(e *end) {
 	e.link = ResumeLink(e.link.Config(), w.now, e.link.Snapshot())
 	if s := e.keys.current; s != nil {
@@ -291,7 +291,7 @@ func (w *world) resumeEnd(e *end) {
 	w.step(e, Tick{})
 }
 
-// step is what the shell does with a machine.
+// step acts as the shell of a machine.
 func (w *world) step(e *end, ev LinkEvent) {
 	out := e.link.Step(w.now, ev)
 	if out.Late {
@@ -402,7 +402,7 @@ func (w *world) wakeUp(e *end) {
 	e.queue = nil
 }
 
-// announce is what the recovery daemon does with what it finds in a dead half's copy.
+// announce acts as the recovery daemon, with the frame in a dead half's copy.
 func (w *world) announce(e *end, back time.Duration) {
 	e.attempt++
 	f := e.link.NextFrame(e.status())

@@ -3,10 +3,10 @@ package torus
 import "github.com/lofamo/lofamo/pkg/fault"
 
 const (
-	// replayWindow is how far below the highest sequence number a frame may still come.
+	// replayWindow is how far below the highest sequence number a frame is still accepted.
 	replayWindow = 64
-	// reorderSlack is how many later frames must have come before a missing one counts as lost,
-	// so that frames that overtake each other do not make a link sick.
+	// reorderSlack is the number of later frames after which a missing one counts as lost, so that frames that
+	// overtake each other do not make a link sick.
 	reorderSlack = 3
 )
 
@@ -19,11 +19,10 @@ const (
 	seqReplay                          // below the window, or of an earlier session or epoch
 )
 
-// sequence follows the peer's sequence numbers within one session: it refuses what was seen
-// before and counts what is missing over a sliding window. Sequence numbers begin again with a
-// new session or a higher epoch; the epoch never goes back within a session. (Across sessions it
-// may: the handshake is the proof of freshness then, and a half that lost its epoch must be able
-// to ask for one through its neighbours.)
+// sequence follows the peer's sequence numbers within one session: it refuses duplicates and counts missing numbers
+// over a sliding window. Sequence numbers begin again with a new session or a higher epoch; the epoch never goes back
+// within a session. (Across sessions it may: the handshake is the proof of freshness then, and a half that lost its
+// epoch must be able to ask for one through its neighbours.)
 type sequence struct {
 	started  bool
 	session  uint32
@@ -51,8 +50,7 @@ func (s *sequence) init(window int) {
 // expect says that frames of a new session will come.
 func (s *sequence) expect(session uint32) { s.next, s.awaiting = session, true }
 
-// accept judges one number. The gap is how many numbers were jumped over; forgive says that they
-// are not the link's fault.
+// accept judges one number. The gap is the number of skipped ones; forgive says that they are not the link's fault.
 func (s *sequence) accept(session uint32, epoch fault.Epoch, n uint64, forgive bool) (gap uint64, v seqVerdict) {
 	switch {
 	case s.awaiting && session == s.next:
@@ -85,7 +83,7 @@ func (s *sequence) accept(session uint32, epoch fault.Epoch, n uint64, forgive b
 	return 0, seqLate
 }
 
-// begin starts afresh at n. What the window held belonged to another sequence.
+// begin starts afresh at n. The old content of the window belonged to another sequence.
 func (s *sequence) begin(epoch fault.Epoch, n uint64) {
 	s.started, s.epoch = true, epoch
 	s.high, s.replay = n, 1

@@ -12,8 +12,8 @@ import (
 // KeySize is the size of a session key: AES-128.
 const KeySize = 16
 
-// PreviousSessionLife is how long frames of the session before the current one are still opened,
-// for those that were on their way when it was replaced.
+// PreviousSessionLife is how long frames of the previous session are still opened: those in flight when it was
+// replaced.
 const PreviousSessionLife = time.Second
 
 const nonceSize = 12
@@ -33,8 +33,8 @@ type Session struct {
 	txKey, rxKey [KeySize]byte
 }
 
-// NewSession returns the session id, which both ends derive from the handshake together with the
-// keys: what is txKey here is rxKey there. A session id is not 0.
+// NewSession returns the session with an id. Both ends derive it from the handshake together with the keys: the txKey
+// of one end is the rxKey of the other. A session id is not 0.
 func NewSession(id uint32, txKey, rxKey [KeySize]byte) *Session {
 	return &Session{id: id, tx: gmac(txKey), rx: gmac(rxKey), txKey: txKey, rxKey: rxKey}
 }

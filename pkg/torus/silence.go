@@ -6,21 +6,20 @@ import (
 )
 
 const (
-	// MaxMisses bounds what ToleratedMisses makes of a lossy link: silence is known within 17 periods
-	// whatever came before.
+	// MaxMisses bounds the result of ToleratedMisses on a lossy link: silence is always detected within 17 periods.
 	MaxMisses = 16
-	// missChance is how often a lossy link may be called silent by bad luck: once in so many frames.
+	// missChance is the probability that a lossy link is called silent by bad luck, per frame.
 	missChance = 1e-4
 	// recentFrames is the short memory of losses, which notices that a link has just begun to lose.
 	recentFrames = 16
-	// damagedLoss is the share assumed lost while what comes is damaged: something does come.
+	// damagedLoss is the assumed loss while only damaged frames come: some frames do come.
 	damagedLoss = 0.3
 )
 
-// ToleratedMisses is how many heartbeats in a row may fail to come on a link that loses the share
-// loss (0 to 1) of its frames: so many as it loses in a row once in 10,000 frames, not fewer
-// than misses and not more than MaxMisses (or misses, if that is more). On a link that loses
-// nothing it is misses. So a lossy link is sick, and not now and then silent.
+// ToleratedMisses returns how many heartbeats in a row may be missing on a link that loses the share loss (0 to 1) of
+// its frames. That is the number that it loses in a row once in 10,000 frames, not fewer than misses and not more
+// than MaxMisses (or misses, if that is more). On a link without losses it is misses. So a lossy link is sick, and
+// not now and then silent.
 func ToleratedMisses(misses int, loss float64) int {
 	most := max(misses, MaxMisses)
 	switch {
@@ -32,9 +31,9 @@ func ToleratedMisses(misses int, loss float64) int {
 	return min(most, max(misses, int(math.Ceil(math.Log(missChance)/math.Log(loss)))))
 }
 
-// silentAfter is the time without an authentic frame after which this link is silent, by the losses
-// that it has shown lately. Damaged frames count for this although anybody can send them: all that
-// a stranger gains is that a silence is known some periods later.
+// silentAfter is the time without an authentic frame after which this link is silent, given its recent losses.
+// Damaged frames count here although anyone can send them: a stranger gains only that silence is detected some
+// periods later.
 func (l *Link) silentAfter() time.Duration {
 	frames, errors := l.seq.judged()
 	loss := max(errorRatio(errors, frames), l.seq.recentLoss())

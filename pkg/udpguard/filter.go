@@ -1,10 +1,10 @@
-// Package udpguard makes the kernel refuse datagrams by their source before they take space in a receive buffer, so that a flood from
-// strangers neither fills the buffer nor wakes its reader.
+// Package udpguard makes the kernel refuse datagrams by their source before they take space in a receive buffer, so
+// that a flood from strangers neither fills the buffer nor wakes its reader.
 //
-// SetPeer admits one source and suits sockets with one peer. A Guard suits sockets with many: it always admits known sources, and
-// limits all strangers together to one budget. Both attach a classic BPF program (SO_ATTACH_FILTER), which needs no privilege.
-// The package checks only addresses and proves nothing: anyone who can send raw packets can forge a source address. Start with
-// Guard.
+// SetPeer admits one source and suits sockets with one peer. A Guard suits sockets with many: it always admits known
+// sources, and limits all strangers together to one budget. Both attach a classic BPF program (SO_ATTACH_FILTER),
+// which needs no privilege. The package checks only addresses and proves nothing: anyone who can send raw packets can
+// forge a source address. Start with Guard.
 package udpguard
 
 import (
@@ -21,8 +21,8 @@ import (
 // maxProgram is the kernel's limit of instructions in one program (BPF_MAXINSNS).
 const maxProgram = 4096
 
-// Offsets that a UDP socket's program may load: its data begins at the UDP header, and the kernel's negative offsets reach the
-// network header (linux/filter.h).
+// Offsets that a UDP socket's program may load: its data begins at the UDP header, and the kernel's negative offsets
+// reach the network header (linux/filter.h).
 const (
 	netOffset    = 0xfff00000 // SKF_NET_OFF
 	randomOffset = 0xfffff038 // SKF_AD_OFF + SKF_AD_RANDOM
@@ -32,8 +32,8 @@ const (
 	acceptAll    = 0xffffffff // bytes of the datagram to keep
 )
 
-// SetPeer makes the kernel drop every datagram that is not from peer. A later call replaces the peer. Datagrams already in the buffer stay
-// there, so the reader must check the source as well.
+// SetPeer makes the kernel drop every datagram that is not from peer. A later call replaces the peer. Datagrams
+// already in the buffer stay there, so the reader must check the source as well.
 func SetPeer(c syscall.RawConn, peer netip.AddrPort) error {
 	if !peer.IsValid() {
 		return fmt.Errorf("filter datagrams by source: peer %s: want an address and a port", peer)

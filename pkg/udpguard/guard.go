@@ -14,20 +14,21 @@ import (
 )
 
 const (
-	// tighten is the number of powers of two by which the strangers' share shrinks when they exceed their budget, at most once per
-	// tightenEvery, so that datagrams already in the buffer do not count twice.
+	// tighten is the number of powers of two by which the strangers' share shrinks when they exceed their budget, at
+	// most once per tightenEvery, so that datagrams already in the buffer do not count twice.
 	tighten      = 3
 	tightenEvery = 2 * time.Millisecond
-	// maxShift limits the reduction: one in a million strangers' datagrams still arrives, so that a change of rate shows.
+	// maxShift limits the reduction: one in a million strangers' datagrams still arrives, so that a change of rate
+	// shows.
 	maxShift = 20
 	// loosenEvery is the time that strangers must stay within half of their budget before the share doubles.
 	loosenEvery = 250 * time.Millisecond
 )
 
-// Guard limits the harm that strangers can do to a socket with many peers. It always admits known sources. Strangers share one
-// budget: Admit refuses datagrams beyond it, and then the kernel admits only a share of strangers. The share shrinks to the
-// budget within some milliseconds and grows again after the flood. A stranger's single datagram may be lost in a flood; known
-// sources lose nothing.
+// Guard limits the harm that strangers can do to a socket with many peers. It always admits known sources. Strangers
+// share one budget: Admit refuses datagrams beyond it, and then the kernel admits only a share of strangers. The
+// share shrinks to the budget within some milliseconds and grows again after the flood. A stranger's single datagram
+// may be lost in a flood; known sources lose nothing.
 //
 //	         budget exceeded                     budget exceeded
 //	all ──────────────────────► one in 2^3 ──────────────────────► one in 2^6 … 2^20
@@ -54,7 +55,8 @@ type Guard struct {
 	reported  bool
 }
 
-// New returns a guard that admits perSecond datagrams of strangers per second, at least 1, with bursts of a quarter of that.
+// New returns a guard that admits perSecond datagrams of strangers per second, at least 1, with bursts of a quarter
+// of that rate.
 func New(perSecond int) *Guard {
 	g := &Guard{perSecond: max(perSecond, 1)}
 	g.limit = rate.NewLimiter(rate.Limit(g.perSecond), max(g.perSecond/4, 1))
@@ -62,7 +64,8 @@ func New(perSecond int) *Guard {
 	return g
 }
 
-// OnFailure sets a function that the guard calls once, when the kernel cannot filter for it. f must not block or call the guard.
+// OnFailure sets a function that the guard calls once if the kernel cannot filter. f must not block or call the
+// guard.
 func (g *Guard) OnFailure(f func(error)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -99,7 +102,8 @@ func plain(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port())
 }
 
-// SourceOf returns the addresses that count as one source: an IPv4 address, or an IPv6 /64, all of which one host may own.
+// SourceOf returns the addresses that count as one source: an IPv4 address, or an IPv6 /64, all of which one host may
+// own.
 func SourceOf(a netip.Addr) netip.Prefix {
 	a = a.Unmap().WithZone("")
 	bits := a.BitLen()
@@ -157,8 +161,8 @@ func (g *Guard) look() {
 	g.timer.Reset(loosenEvery)
 }
 
-// apply attaches a program by addresses and ports, or by addresses alone if the kernel refuses that. Without a program the socket admits
-// everything, and Admit still bounds what is looked at.
+// apply attaches a program by addresses and ports, or by addresses alone if the kernel refuses that. Without a
+// program the socket admits everything, and Admit still bounds the datagrams that are processed.
 func (g *Guard) apply() {
 	if g.conn == nil || g.closed {
 		return

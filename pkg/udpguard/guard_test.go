@@ -44,7 +44,8 @@ func raw(t *testing.T, c *net.UDPConn) interface {
 	return r
 }
 
-// received returns the numbers that have come, each once. On loopback a datagram is in the buffer, or gone, before its send returns.
+// received returns the numbers that have come, each once. On loopback a datagram is in the buffer, or gone, before
+// its send returns.
 func received(t *testing.T, c *net.UDPConn) map[uint32]bool {
 	t.Helper()
 	out, buf := map[uint32]bool{}, make([]byte, 64)
@@ -132,8 +133,8 @@ func TestProgramAdmitsEveryKnownSource(t *testing.T) {
 	}
 }
 
-// TestFloodOfStrangersLeavesKnownSourcesAlone sends far more than a receive buffer holds from a stranger, and between that a little from a
-// known source: all of the latter arrives. Afterwards strangers are admitted again.
+// TestFloodOfStrangersLeavesKnownSourcesAlone sends far more than a receive buffer holds from a stranger, and between
+// that a little from a known source: all of the latter arrives. Afterwards strangers are admitted again.
 func TestFloodOfStrangersLeavesKnownSourcesAlone(t *testing.T) {
 	to, friend, stranger := listen(t, "udp4", "127.0.0.1:0"), listen(t, "udp4", "127.0.0.1:0"), listen(t, "udp4", "127.0.0.1:0")
 	if err := to.SetReadBuffer(64 << 10); err != nil {
@@ -239,8 +240,9 @@ func TestGuardOfManySourcesFallsBack(t *testing.T) {
 	}
 }
 
-// TestGuardReplacesAProgramOfManyAddresses attaches twice for each list, as a guard does whenever its share of strangers changes. A kernel
-// that has no room for a program beside its predecessor, or none at all, must not go on with the predecessor: its known sources are stale.
+// TestGuardReplacesAProgramOfManyAddresses attaches twice for each list, as a guard does whenever its share of
+// strangers changes. A kernel that has no room for a program beside its predecessor, or none at all, must not go on
+// with the predecessor: its known sources are stale.
 func TestGuardReplacesAProgramOfManyAddresses(t *testing.T) {
 	to, from, stranger := listen(t, "udp4", "127.0.0.1:0"), listen(t, "udp4", "127.0.0.3:0"), listen(t, "udp4", "127.0.0.4:0")
 	for _, tc := range []struct {

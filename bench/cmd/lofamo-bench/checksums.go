@@ -7,10 +7,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 )
 
-// block is that of seed 002, Figure 4.
+// block is the block size of seed 002, Figure 4.
 const block = 32 << 10
 
-// checksums prints seed 002's Figure 4 for this machine, and what folding a checksum into a copy is worth.
+// checksums prints seed 002's Figure 4 for this machine, and the benefit of folding a checksum into a copy.
 func checksums(o options) error {
 	round, rounds, sizes := 20*time.Millisecond, 15, []int{1 << 10, block, 1 << 20, 64 << 20}
 	if o.short {

@@ -10,8 +10,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// copies measures what it costs a half to keep a copy of what its next life needs, as Table 2 of seed 000: the report path with and
-// without, by turns, in blocks of some exchanges each.
+// copies measures the cost to a half of keeping a copy of its state for its next life, as in Table 2 of seed 000: the
+// report path with and without the copy, by turns, in blocks of some exchanges each.
 func copies(ctx context.Context, o options) error {
 	ids, err := measure.NewIdentities(emulated, measure.ReplicaName)
 	if err != nil {
@@ -48,7 +48,7 @@ func copies(ctx context.Context, o options) error {
 	return nil
 }
 
-// comparison is two halves that differ in what they keep.
+// comparison is two halves that differ in the state that they keep.
 type comparison struct {
 	blocks, each                  int
 	flow                          time.Duration
@@ -89,7 +89,7 @@ func (c *comparison) run(ctx context.Context, o options, ids measure.Identities,
 	return nil
 }
 
-// medians are those of some exchanges, in µs, and the rate of a short saturation.
+// medians are the medians of some exchanges, in µs, and the rate of a short saturation.
 type medians struct{ trip, sender, processor, rate float64 }
 
 func (c *comparison) block(e measure.Exchange) (medians, error) {

@@ -21,7 +21,7 @@ func oneState(digest bool) fault.Report {
 	}}
 }
 
-// fullDigest is what a healthy host half says of all it knows.
+// fullDigest is a healthy host half's digest of everything it knows.
 func fullDigest() fault.Report {
 	r := fault.Report{Digest: true, Uptime: time.Hour}
 	for c := fault.Component(1); int(c) < fault.NumComponents && len(r.Observations) < 17; c++ {
@@ -169,8 +169,8 @@ func trips(samples []measure.Sample) (l measure.Latencies) {
 	return l
 }
 
-// committed takes signed reports to the store of real supervisors, by turns with the variant of the same
-// report that knows no store.
+// committed sends signed reports to the store of real supervisors, by turns with the variant of the same report that
+// knows no store.
 func committed(ctx context.Context, o options, signed *variant, n int, pace time.Duration) (err error) {
 	s, err := newStage(ctx, o)
 	if err != nil {
@@ -207,11 +207,11 @@ func committed(ctx context.Context, o options, signed *variant, n int, pace time
 	return nil
 }
 
-// inFlight is how many datagrams or reports are on their way when a sender is saturated: as many as an
-// outbox leaves unanswered.
+// inFlight is the number of datagrams or reports in flight when a sender is saturated: as many as an outbox leaves
+// unanswered.
 const inFlight = 32
 
-// saturated measures what gets through, by turns.
+// saturated measures the throughput of the variants, by turns.
 func saturated(o options, ids measure.Identities, variants []*variant, rounds int, flow time.Duration) (err error) {
 	all := variants
 	for _, k := range []struct {

@@ -13,11 +13,12 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// diagnoseWithin is what a full diagnosis of a 4x4x4 cluster may take.
+// diagnoseWithin bounds a full diagnosis of a 4x4x4 cluster.
 const diagnoseWithin = 2 * time.Second
 
-// diagnoses measures how long a full diagnosis of a healthy cluster takes, from the call to the report. It finds nothing, or the
-// figure is of something else. The preset is relaxed: at another one two cores have enough to do with the heartbeats of 64 nodes.
+// diagnoses measures how long a full diagnosis of a healthy cluster takes, from the call to the report. It must find
+// nothing, or the figure has another meaning. The preset is relaxed: at another one two cores have enough to do with
+// the heartbeats of 64 nodes.
 func diagnoses(ctx context.Context, o options) (err error) {
 	runs, preset := 10, config.PresetRelaxed
 	o.dims.X, o.dims.Y, o.dims.Z = 4, 4, 4

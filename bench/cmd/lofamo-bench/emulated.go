@@ -49,7 +49,7 @@ func newStage(ctx context.Context, o options) (*stage, error) {
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	// No half begins so high: what it says is of a newer life than the real one's.
+	// No half has so high an epoch: the stage's reports are of a newer life than the real half's.
 	s := &stage{lab: l, dir: dir, node: l.Cluster.Info().Nodes[0].ID, epoch: 1 << 17}
 	if err := s.silence(starting); err != nil {
 		return nil, errors.Join(err, s.close())
@@ -143,7 +143,7 @@ func (sp *speaker) settle(ctx context.Context, interfaces int) error {
 	}
 }
 
-// counted compares a stream's reports with what the leader noted of them.
+// counted compares a stream's reports with the leader's record.
 func (s *stage) counted(ctx context.Context, sp *speaker, first, last uint64) (missing, twice int, copies uint64, err error) {
 	r, err := s.lab.Client.ListReports(ctx, &lofamov1.ListReportsRequest{Node: string(s.node), Limit: 4096})
 	if err != nil {

@@ -21,9 +21,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// eurekas measures eurekas and barriers of jobs on a cluster of 64 nodes, with and without dead links. Its preset is relaxed: at
-// another one two cores have enough to do with the heartbeats of 64 nodes. A eureka on links that lose nothing waits for no
-// period.
+// eurekas measures eurekas and barriers of jobs on a cluster of 64 nodes, with and without dead links. Its preset is
+// relaxed: at another one two cores have enough to do with the heartbeats of 64 nodes. A eureka on links that lose
+// nothing waits for no period.
 func eurekas(ctx context.Context, o options) error {
 	torus, ring := grid.Dims{X: 4, Y: 4, Z: 4}, grid.Dims{X: 16, Y: 1, Z: 1}
 	preset, samples := config.PresetRelaxed, 200
@@ -39,7 +39,7 @@ func eurekas(ctx context.Context, o options) error {
 
 // onEurekas has a cluster, with a process at each node that listens.
 func onEurekas(ctx context.Context, o options, dims grid.Dims, preset string, do func(*eurekaBench) error) (err error) {
-	o.dims, o.supervisors = dims, 1 // others would take from two cores what 64 nodes need
+	o.dims, o.supervisors = dims, 1 // more would use the two cores that 64 nodes need
 	l, dir, err := start(ctx, o, preset)
 	if err != nil {
 		return err
@@ -68,8 +68,8 @@ func (e *eurekaBench) table(ctx context.Context, preset string, samples int) err
 	return nil
 }
 
-// hops measures what a hop of distance costs, on a ring: there a eureka has long ways, and few nodes are busy with it at once.
-// On a torus whose nodes share two cores the nearest wait as long as the farthest, for a turn.
+// hops measures the cost of a hop of distance on a ring: there a eureka has long ways, and few nodes work on it at
+// once. On a torus whose nodes share two cores the nearest wait as long as the farthest, for a turn.
 func (e *eurekaBench) hops(ctx context.Context, preset string, samples int) error {
 	if err := e.cut(ctx, 0); err != nil {
 		return err
@@ -190,8 +190,8 @@ func (e *eurekaBench) row(ctx context.Context, share float64, samples int) (err 
 	return nil
 }
 
-// calm is for how long nothing must have changed in the fault map before a row of eurekas begins: a start, and links that have
-// just been cut, have nodes report, negotiate and ask, and what is measured is no longer eurekas alone.
+// calm is how long the fault map must be unchanged before a row of eurekas begins. After a start, or when links have
+// just been cut, nodes report, negotiate and ask, and a measurement would no longer cover eurekas alone.
 func (o options) calm() time.Duration {
 	if o.short {
 		return time.Second
@@ -245,7 +245,7 @@ func (e *eurekaBench) cut(ctx context.Context, share float64) error {
 	return nil
 }
 
-// distances are the hops from a node by the links that live, -1 where there is no way.
+// distances returns the hops from a node by live links, -1 where there is no way.
 func (e *eurekaBench) distances(from int) []int {
 	out := make([]int, len(e.nodes))
 	for i := range out {
@@ -323,10 +323,11 @@ func (e *eurekaBench) names(ranks map[int]bool) string {
 	return strings.Join(out, ", ")
 }
 
-// barrierApart is how long after the others the last arrives, where that is measured.
+// barrierApart is the delay of the last arrival after the others, where that is measured.
 const barrierApart = 100 * time.Millisecond
 
-// barrier has a process at each node arrive: one of them, drawn at random, apart from the others. It is timed from the call of that one.
+// barrier makes a process at each node arrive: one of them, drawn at random, apart from the others. The time starts
+// at the call of that one.
 func (e *eurekaBench) barrier(ctx context.Context, name string, ranks []int, apart time.Duration, passed *measure.Latencies) error {
 	e.raised++
 	generation := uint64(e.raised)

@@ -23,7 +23,7 @@ import (
 	"github.com/lofamo/lofamo/internal/lab"
 )
 
-// conditions says what the figures were measured on.
+// conditions prints the conditions of the measurement.
 func conditions(o options) {
 	var u unix.Utsname
 	kernel := "unknown"
@@ -35,7 +35,8 @@ func conditions(o options) {
 		time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), kernel, runtime.Version(), o.dims, o.seed)
 }
 
-// sourceCommit names the source that is measured: docs/figures.md has it beside every section. It is "unknown" outside of a clone.
+// sourceCommit names the source that is measured: docs/figures.md has it beside every section. It is "unknown"
+// outside of a clone.
 func sourceCommit() string {
 	b, err := exec.Command("git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*").Output()
 	if err != nil {
@@ -44,8 +45,7 @@ func sourceCommit() string {
 	return strings.TrimSpace(string(b))
 }
 
-// idle measures what every node costs while nothing happens, and prints median and maximum over the
-// nodes.
+// idle measures the cost of every node while nothing happens, and prints median and maximum over the nodes.
 func idle(ctx context.Context, o options, l *lab.Lab) error {
 	nodes := l.Cluster.Info().Nodes
 	// Starting up is over when the first digests have been exchanged and certificates are cached.
@@ -98,7 +98,7 @@ func usage(pids []int) (sum measure.Usage, err error) {
 	return sum, nil
 }
 
-// traffic counts what one node's links send, in bytes a second.
+// traffic measures the sending rate of one node's links, in bytes a second.
 func traffic(ctx context.Context, l *lab.Lab, n cluster.NodeInfo, over time.Duration) (float64, error) {
 	cfg, err := config.LoadAgent(filepath.Join(l.Cluster.Dir(), "nodes", string(n.ID), "agent.yaml"), nil)
 	if err != nil {
@@ -142,10 +142,10 @@ func peers(o options) error {
 	return nil
 }
 
-// soakLoops is how many busy loops soak runs on each core.
+// soakLoops is the number of busy loops that soak runs on each core.
 const soakLoops = 8
 
-// soak runs a cluster beside busy loops and fails if anything healthy is called FAILED.
+// soak runs a cluster beside busy loops and fails if a healthy part is reported FAILED.
 func soak(ctx context.Context, o options) (err error) {
 	l, dir, err := start(ctx, o, o.presets[0])
 	if err != nil {

@@ -24,13 +24,14 @@ const bareNode = "bare"
 
 func aloneNode(i int) string { return fmt.Sprintf("alone-%d", i) }
 
-// kubeWait bounds what one fault is waited for, and stormWait many.
+// kubeWait bounds the wait for one fault, and stormWait for many.
 const (
 	kubeWait  = 30 * time.Second
 	stormWait = 3 * time.Minute
 )
 
-// alone measures one thing at a time: faults through the supervisors, by turns with what they are made of.
+// alone measures one operation at a time: faults through the supervisors, by turns with the steps that they consist
+// of.
 func (k *kubeBench) alone(ctx context.Context, o options, plan kubePlan) (err error) {
 	etcd, err := k.store(ctx)
 	if err != nil {
@@ -90,7 +91,8 @@ func (k *kubeBench) alone(ctx context.Context, o options, plan kubePlan) (err er
 	return nil
 }
 
-// apart is how long the next act comes after the last one's effect: evenly spread, so that no ticker's phase is met always or never.
+// apart returns the pause between an effect and the next act: evenly spread, so that it does not synchronize with any
+// ticker.
 func apart(rnd *rand.Rand) time.Duration {
 	return 5*time.Millisecond + time.Duration(rnd.Int64N(int64(10*time.Millisecond)))
 }
@@ -98,7 +100,7 @@ func apart(rnd *rand.Rand) time.Duration {
 // moments of one fault.
 type moments struct{ told, committed, effect time.Time }
 
-// fault has a node say that its memory turned into a state, and waits for the effect.
+// fault makes a node report that its memory turned into a state, and waits for the effect.
 func (k *kubeBench) fault(ctx context.Context, n *fleet.Node, s fault.State, effect string) (m moments, err error) {
 	ctx, cancel := context.WithTimeout(ctx, kubeWait)
 	defer cancel()
@@ -232,7 +234,7 @@ func ids(nodes []*fleet.Node) (out []string) {
 	return out
 }
 
-// flood measures what becomes of many faults that something makes.
+// flood measures the handling of many faults that happen causes.
 func (k *kubeBench) flood(ctx context.Context, o options, what string, nodes []string, c fault.Component, happen func() error) error {
 	each := func(word string) (out []string) {
 		for _, n := range nodes {
@@ -288,8 +290,8 @@ func (k *kubeBench) flood(ctx context.Context, o options, what string, nodes []s
 	return nil
 }
 
-// begins are when the responses to faults of a component since then began with their first step, by the leader's clock, which is
-// this machine's.
+// begins are when the responses to faults of a component since then began with their first step, by the leader's
+// clock, which is this machine's.
 func (k *kubeBench) begins(ctx context.Context, c fault.Component, since time.Time) (out []time.Time, err error) {
 	r, err := k.fleet.Client().ListResponses(ctx, &lofamov1.ListResponsesRequest{All: true})
 	if err != nil {

@@ -27,8 +27,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// kubernetesActs measures how long it takes from a fault that is committed to its effect at a real API server on a real etcd,
-// through real supervisors that are told of it as agents tell them, under the roles that are shipped.
+// kubernetesActs measures the time from a committed fault to its effect at a real API server on a real etcd. Real
+// supervisors receive the fault as agents report it, and act under the shipped roles.
 func kubernetesActs(ctx context.Context, o options) (err error) {
 	plan := kubePlan{side: 16, alone: 1000, warm: 20, storm: 1000}
 	if o.short {
@@ -66,15 +66,15 @@ func kubernetesActs(ctx context.Context, o options) (err error) {
 	})
 }
 
-// kubePlan is how much is measured.
+// kubePlan sets the numbers of samples.
 type kubePlan struct {
 	side  int // of the torus
 	alone int // faults one after the other
-	warm  int // of them that are not counted: connections are made, and replicas may not have the policy yet
+	warm  int // of these, not counted: connections are made, and replicas may not have the policy yet
 	storm int // faults at once
 }
 
-// kubeBench is an API server, supervisors that act on it, and what is watched of the two.
+// kubeBench is an API server, supervisors that act on it, and the watches on both.
 type kubeBench struct {
 	server     *kubetest.Server
 	supervisor *kubetest.Client // with the rights of the supervisors
@@ -98,7 +98,8 @@ func newKubeBench(dir string) (*kubeBench, error) {
 	return k, nil
 }
 
-// prepare makes an executor and a client that act as the supervisors do, under the roles that are shipped and the usual limits.
+// prepare makes an executor and a client that act as the supervisors do, under the roles that are shipped and the
+// usual limits.
 func (k *kubeBench) prepare(dir string) error {
 	roles, err := os.ReadFile("../deploy/kubernetes/rbac.yaml")
 	if err != nil {
@@ -122,15 +123,16 @@ func (k *kubeBench) prepare(dir string) error {
 	return err
 }
 
-// adjust has a supervisor act on the API server, without grace and with the breaker lifted; all other limits are the usual ones.
+// adjust has a supervisor act on the API server, without grace and with the breaker lifted; all other limits are the
+// usual ones.
 func (k *kubeBench) adjust(c *config.Supervisor) {
 	c.Responses.Grace = 0
 	c.Responses.BreakerNodes = 1 << 20
 	c.Responses.Executors.Kubernetes = &config.KubernetesConfig{Kubeconfig: k.kubeconfig}
 }
 
-// kubePolicy is the shipped one, enforced, and for two faults only: of the memory, which nodes say of themselves, and of whole
-// nodes, of which their neighbours do.
+// kubePolicy is the shipped policy, enforced, and for two faults only: memory faults, which nodes report themselves,
+// and faults of whole nodes, which their neighbours report.
 const kubePolicy = `apiVersion: lofamo.io/v1
 kind: ResponsePolicy
 metadata: {name: bench}

@@ -15,7 +15,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// experiment is one kind of fault and the change that shows that the system is aware of it.
+// experiment is one kind of fault and the change that shows that the system is aware of this fault.
 type experiment struct {
 	fault     cluster.Fault
 	component string

@@ -14,8 +14,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// loads are the sections on what the supervisors bear: emulated agents speak the real protocol to real
-// replicas, processes with embedded etcd on this machine's disk.
+// loads are the sections on the supervisors' load: emulated agents speak the real protocol to real replicas,
+// processes with embedded etcd on this machine's disk.
 func loads() []named {
 	return []named{{"commits", commits}, {"deaths", deaths}, {"digests", steadies}, {"map", largeMap}, {"regions", hierarchies}}
 }
@@ -33,7 +33,7 @@ func withFleet(ctx context.Context, c fleet.Config, do func(*fleet.Fleet) error)
 // cube is the torus of so many nodes a side.
 func cube(side int) grid.Dims { return grid.Dims{X: side, Y: side, Z: side} }
 
-// seldom are digests that do not disturb: what is measured is reports.
+// seldom returns periods at which digests do not disturb a measurement of reports.
 func seldom(period time.Duration) *config.PeriodsOverride {
 	zero, d := config.Duration(0), config.Duration(period)
 	return &config.PeriodsOverride{LinkHoldOff: &zero, DigestPeriod: &d}
@@ -71,8 +71,8 @@ func commits(ctx context.Context, o options) error {
 	return nil
 }
 
-// everybodySpeaks sends one digest of every node, in a second or more, and waits until all are NORMAL. A leader that has
-// more to do than it can drops digests, and lives by the next ones: so they are sent again.
+// everybodySpeaks sends one digest of every node, in a second or more, and waits until all are NORMAL. A leader that
+// has more to do than it can drops digests, and lives by the next ones: so they are sent again.
 func everybodySpeaks(ctx context.Context, f *fleet.Fleet) error {
 	const again = 5 * time.Second
 	for {

@@ -15,7 +15,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// steadies measures what digests cost while nothing happens.
+// steadies measures the cost of digests while nothing happens.
 func steadies(ctx context.Context, o options) error {
 	o.out.f("\n### Digests while nothing happens\n\nEvery node's digest of 21 states each 500 ms (preset default), under the MAC of its session, answered RECEIVED under a MAC. Processor time of all three supervisors together.\n\n")
 	o.out.f("| nodes | digests/s | processor, supervisors | the leader | others | emulated nodes | answered | memory, the leader | changes meanwhile |\n|---|---|---|---|---|---|---|---|---|\n")
@@ -92,7 +92,7 @@ func steady(ctx context.Context, o options, f *fleet.Fleet, wait time.Duration) 
 	return nil
 }
 
-// largeMap measures a large map: its memory, what is asked of it, and how a change reaches many watchers.
+// largeMap measures a large map: its memory, its queries, and how a change reaches many watchers.
 func largeMap(ctx context.Context, o options) error {
 	sizes, watchers, changes := []grid.Dims{cube(10), {X: 30, Y: 20, Z: 20}, {X: 40, Y: 40, Z: 20}, {X: 50, Y: 50, Z: 40}}, 1000, 200
 	if o.short {

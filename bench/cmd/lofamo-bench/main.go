@@ -1,6 +1,6 @@
-// Command lofamo-bench measures what the project publishes: awareness latencies of every kind of
-// fault on a real local cluster, beside the bounds that follow from the periods and beside
-// memberlist, and what an idle node costs. It also runs the soak test, and series of cluster starts.
+// Command lofamo-bench produces the project's published measurements: awareness latencies of every kind of fault on a
+// real local cluster, beside the bounds that follow from the periods and beside memberlist, and the cost of an idle
+// node. It also runs the soak test, and series of cluster starts.
 //
 // Times are taken on CLOCK_MONOTONIC, from before the injection to the receipt of the watch event.
 package main
@@ -49,14 +49,14 @@ type options struct {
 
 func printed(format string, args ...any) string { return fmt.Sprintf(format, args...) }
 
-// printer prints to where nobody can do anything about a failure.
+// printer ignores write errors, because nothing could be done about them.
 type printer struct{ w io.Writer }
 
 func (p printer) f(format string, args ...any) { _, _ = fmt.Fprintf(p.w, format, args...) }
 
 func main() {
 	if len(os.Args) == 2 && os.Args[1] == "busy-loop" {
-		for n := 0; ; n++ { // to spin is what it is for
+		for n := 0; ; n++ { // spinning is the purpose
 			_ = n
 		}
 	}
@@ -147,7 +147,7 @@ func run(ctx context.Context, o options) error {
 	return deliverySections(ctx, o)
 }
 
-// sections are those that can be asked for by name, in order: the figures on delivery and on load.
+// sections are those that can be selected by name, in order: the figures on delivery and on load.
 func sections() []named {
 	return []named{
 		{"delivery", deliveries},

@@ -16,8 +16,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// policies measures what one change of one node costs the engine of responses, in the only goroutine that it has: all policies
-// are for the component and the state that it changes to, so that each is evaluated to its last condition.
+// policies measures the cost of one change of one node to the engine of responses, in its only goroutine. All
+// policies are for the changed component and its new state, so that each is evaluated to its last condition.
 func policies(_ context.Context, o options) error {
 	dims, count, stand, samples := grid.Dims{X: 50, Y: 50, Z: 40}, 100, 1000, 2000
 	if o.short {
@@ -68,7 +68,7 @@ spec:
 	return policy.Policies(docs), err
 }
 
-// evaluation is a leader's engine, whose executor does all that it is asked for.
+// evaluation is a leader's engine, whose executor carries out every request.
 type evaluation struct {
 	e     *response.Engine
 	now   time.Time
@@ -107,7 +107,7 @@ func evaluate(dims grid.Dims, count, matching, open, samples int, seed uint64) (
 			return nil, err
 		}
 	}
-	runtime.GC() // what was made to begin with is not to be collected meanwhile
+	runtime.GC() // so that set-up garbage is not collected meanwhile
 	for i := range samples {
 		rank := ranks[open+i%(len(ranks)-open)]
 		d, err := ev.step(ev.memory(rank, fault.Failed))
@@ -135,7 +135,7 @@ func (v *evaluation) memory(rank int, s fault.State) response.FaultChanged {
 	return response.FaultChanged{Fault: f}
 }
 
-// step says how long the engine took for one event, and answers what it asks for.
+// step returns the engine's time for one event, and answers its requests.
 func (v *evaluation) step(ev response.Event) (time.Duration, error) {
 	begin := time.Now()
 	out := v.e.Step(v.now, ev)

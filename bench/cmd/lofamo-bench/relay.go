@@ -108,7 +108,7 @@ func (r *relay) round(ctx context.Context, n, fresh int) error {
 	return nil
 }
 
-// sample makes the sensor hot, does also, waits until the map says so, and puts the sensor back.
+// sample makes the sensor hot, calls also, waits until the map shows the change, and restores the sensor.
 func (r *relay) sample(ctx context.Context, node string, s *series, also func() error) error {
 	pause(ctx, time.Duration(r.rnd.Int64N(int64(200*time.Millisecond))))
 	mark := r.lab.Mark()
@@ -172,8 +172,8 @@ func (r *relay) prove(ctx context.Context, node string, seen lab.Seen) error {
 	return fmt.Errorf("the leader has no report of %s on its temperature", node)
 }
 
-// whileCut cuts a node's service network for as long as work takes, and counts what passes meanwhile:
-// by the sockets' own counters and by a packet socket.
+// whileCut cuts a node's service network during work, and counts the datagrams that pass meanwhile: by the sockets'
+// own counters and by a packet socket.
 func (r *relay) whileCut(ctx context.Context, node string, work func() error) error {
 	ports, err := r.servicePorts(node)
 	if err != nil {
@@ -227,7 +227,7 @@ func (r *relay) free(ctx context.Context, node string) error {
 	return r.lab.Settle(settling)
 }
 
-// servicePorts are those of a node's service network, gossip among them.
+// servicePorts returns the ports of a node's service network, gossip among them.
 func (r *relay) servicePorts(node string) (map[uint16]bool, error) {
 	cfg, err := config.LoadAgent(filepath.Join(r.dir, "nodes", node, "agent.yaml"), nil)
 	if err != nil {

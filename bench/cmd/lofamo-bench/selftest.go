@@ -10,7 +10,7 @@ import (
 	"github.com/lofamo/lofamo/bench/measure"
 )
 
-// testIntervals are the rows of the table; the first one is what the others are measured against.
+// testIntervals are the rows of the table; the first one is the baseline of the others.
 var testIntervals = []time.Duration{0, 500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second}
 
 // testedHalf is one row.
@@ -21,8 +21,8 @@ type testedHalf struct {
 	used                    []float64 // processor time a report, of the whole process
 }
 
-// selfTests measures what the self-test costs the report path, as seed 000 does (Figure 12): pairs of runs with and
-// without it, the rows of each round in an order drawn anew.
+// selfTests measures the cost of the self-test on the report path, as seed 000 does (Figure 12): pairs of runs with
+// and without it, the rows of each round in a new random order.
 func selfTests(ctx context.Context, o options) (err error) {
 	ids, err := measure.NewIdentities(emulated, measure.ReplicaName)
 	if err != nil {

@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// sightings tell who waits for something when a watcher had it first.
+// sightings notify waiters when a watcher first sees an event.
 type sightings struct {
 	mu   sync.Mutex
 	wait map[string]chan time.Time
-	err  error // with which the watcher has ended
+	err  error // that ended the watcher
 }
 
 func newSightings() *sightings { return &sightings{wait: map[string]chan time.Time{}} }
 
-// of waits from now on for what the watcher sees.
+// of returns a function that waits for the watcher's next sighting of what, from now on.
 func (s *sightings) of(what string) func(context.Context) (time.Time, error) {
 	seen := make(chan time.Time, 1)
 	s.mu.Lock()

@@ -29,7 +29,7 @@ const (
 	meterPeriod = 250 * time.Millisecond
 	// peakWindow is long enough that the kernel's clock ticks do not decide: 10 ms a process.
 	peakWindow = 2 * time.Second
-	// afterStart is how long a start is watched for faults after all nodes are NORMAL.
+	// afterStart is how long a start is checked for faults after all nodes are NORMAL.
 	afterStart = 2 * time.Second
 	// steadyAfter and steadyWindow define the steady cost.
 	steadyAfter  = 20 * time.Second
@@ -237,7 +237,7 @@ func (s *starter) run(ctx context.Context, args ...string) error {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, s.lofamoctl, args...)
 	cmd.Env = append(os.Environ(), cluster.EnvBinDir+"="+s.bin)
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it then stops what it has started
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it then stops its children
 	cmd.WaitDelay = time.Minute
 	out, err := cmd.CombinedOutput()
 	if err == nil {
@@ -344,7 +344,7 @@ func (r startRecord) String() string {
 	return out
 }
 
-// failures lists the numbers, from 1, of what failed and why.
+// failures lists the numbers, from 1, of failed starts and their causes.
 func failures(all []startRecord) (out []string) {
 	for i, r := range all {
 		if r.Failure != "" {

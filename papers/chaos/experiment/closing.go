@@ -9,7 +9,7 @@ const Certain = 1e-9
 type Delivery struct {
 	Nodes   int     // that have a router and are joined to the largest part
 	Pairs   int     // of such nodes
-	Certain int     // of them, those between which every packet arrives
+	Certain int     // of these, the pairs between which every packet arrives
 	Never   int     // none arrives
 	Mean    float64 // probability of arriving, over pairs
 }
@@ -46,9 +46,9 @@ func DeliveryOf(n *chaos.Network, in int) Delivery {
 	return d
 }
 
-// ClosePlanar reconfigures by the local rule of planar adaptive routing (§5.2.3.2, Figure 17(b)): a node with dead channels in
-// two dimensions marks all of its own as dead, until no such node is left. It returns the nodes that are closed. The network must
-// be empty; it closes concave regions, and more than that.
+// ClosePlanar reconfigures by the local rule of planar adaptive routing (§5.2.3.2, Figure 17(b)): a node with dead
+// channels in two dimensions marks all of its own as dead, until no such node is left. It returns the nodes that are
+// closed. The network must be empty; it closes concave regions, and more than that.
 func ClosePlanar(n *chaos.Network, dims int) ([]int, error) {
 	var closed []int
 	for again := true; again; {
@@ -75,7 +75,7 @@ func dead(n *chaos.Network, r, c int) bool {
 	return ok && !n.Live(r, c)
 }
 
-// Faulty is random dead links, and what routing makes of them.
+// Faulty is the outcome of routing with random dead links.
 type Faulty struct {
 	Dims   []int
 	Dead   int

@@ -15,7 +15,7 @@ type Compare struct {
 	Trials          int
 }
 
-// ComparePoint is what a network did at one load, averaged over trials.
+// ComparePoint is the result of a network at one load, averaged over trials.
 type ComparePoint struct {
 	Load     float64 // offered, part of Capacity
 	Accepted float64 // delivered, the same unit
@@ -27,7 +27,8 @@ type ComparePoint struct {
 	Hops     float64 // a delivered packet
 }
 
-// Capacity is the flits that a node of a fault-free network could inject in a cycle if all channels were always busy and all ways shortest.
+// Capacity is the flits that a node of a fault-free network could inject in a cycle if all channels were always busy
+// and all ways shortest.
 func Capacity(cfg chaos.Config) float64 {
 	mean := 0.0
 	for _, k := range cfg.Dims {

@@ -6,24 +6,26 @@ import (
 	"github.com/lofamo/lofamo/papers/chaos"
 )
 
-// What the paper says of Figures 9 and 10 (§5.2.1.3): expected drain times of a completely full network under hot-spot traffic, cycles.
+// The paper's text on Figures 9 and 10 (§5.2.1.3): expected drain times of a completely full network under hot-spot
+// traffic, cycles.
 const (
 	PaperFull16 = 4600
 	PaperFull32 = 4700
 )
 
-// Drain is one of the four plots of Figures 9 and 10, with what the text leaves open.
+// Drain is one of the four plots of Figures 9 and 10, with the parameters that the text leaves open.
 type Drain struct {
 	Network chaos.Config // its Seed is that of the first trial
-	// Rate is what a node offers while the network fills, as a part of what its injection channel takes: one packet in Flits cycles.
+	// Rate is a node's offered load while the network fills, relative to the capacity of its injection channel: one
+	// packet in Flits cycles.
 	Rate      float64
 	HotSpots  int // nodes drawn in each trial; 0 for uniform traffic
 	HotFactor float64
 	// Levels are the populations to stop at, packets a router; each has so many Trials.
 	Levels []float64
 	Trials int
-	// WarmUp, if not 0, replaces the populations: injection goes on for so many cycles, at each of Loads (like Rate), and the
-	// population is what it then is.
+	// WarmUp, if not 0, replaces the populations: injection goes on for so many cycles, at each of Loads (like Rate),
+	// and the resulting population is used.
 	WarmUp int
 	Loads  []float64
 }
@@ -37,7 +39,7 @@ type DrainPoint struct {
 	Filled   int // cycle in which injection stopped
 }
 
-// Drained is what a study found.
+// Drained is the result of a study.
 type Drained struct {
 	Drain  Drain
 	Points []DrainPoint
@@ -47,10 +49,11 @@ type Drained struct {
 	Full, FullLow, FullHigh float64
 }
 
-// fillLimit is after how many cycles a network is taken for one that holds no more packets by this traffic.
+// fillLimit is the number of cycles after which a network counts as full under this traffic.
 const fillLimit = 20000
 
-// drainTimeout is far above what any drain takes: the bound for a 32x32 network full of packets for one node (§5.2.1.3).
+// drainTimeout is far above the time of any drain: the bound for a 32x32 network full of packets for one node
+// (§5.2.1.3).
 const drainTimeout = 307200
 
 // Run makes the study.
@@ -130,8 +133,9 @@ func (d Drain) trial(cfg chaos.Config, step float64) (DrainPoint, bool, error) {
 	return p, true, nil
 }
 
-// CraniumBound is the paper's estimate for the drain time that a network interface bounds (§5.2.1.3): as many multipacket
-// messages at once, of so many packets, 10 % more for single packets and 10 % for gaps at the processor's channel; cycles.
+// CraniumBound is the paper's estimate for the drain time that a network interface bounds (§5.2.1.3): as many
+// multipacket messages at once, of so many packets, 10 % more for single packets and 10 % for gaps at the processor's
+// channel; cycles.
 func CraniumBound(messages, packets, flits int) float64 {
 	return float64(messages*packets) * 1.1 * 1.1 * float64(flits)
 }
@@ -149,7 +153,7 @@ type Unreachable struct {
 	Share   float64 // how much more often than another the node is a destination, 1 or more
 }
 
-// Stranded is what became of it.
+// Stranded is the outcome of Unreachable.
 type Stranded struct {
 	Before       int  // packets in the network when injection stopped
 	ForIt        int  // of them for the node
@@ -162,8 +166,8 @@ type Stranded struct {
 	Population   int // in the end
 }
 
-// Run plays the scenario. With Config.Mask the network is drained when the links die and the routers' masks are set, as after a
-// diagnosis, and then traffic goes on; else the routers never learn of it.
+// Run plays the scenario. With Config.Mask the network is drained when the links die and the routers' masks are set,
+// as after a diagnosis, and then traffic goes on. Otherwise the routers never learn of the dead links.
 func (u Unreachable) Run() (Stranded, error) {
 	n, err := chaos.New(u.Network)
 	if err != nil {

@@ -47,9 +47,9 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestDrainIsLinear: Figures 9 and 10 in short, and two sizes that the paper does not have. At every size drain times are close
-// to linear in the packets and hot spots make the difference; at the paper's two sizes a full network drains within 10 % of its
-// number of cycles.
+// TestDrainIsLinear: Figures 9 and 10 in short, and two sizes that the paper does not have. At every size drain times
+// are close to linear in the packets and hot spots make the difference; at the paper's two sizes a full network
+// drains within 10 % of its number of cycles.
 func TestDrainIsLinear(t *testing.T) {
 	if testing.Short() {
 		t.Skip("networks of up to 1,024 nodes, drained dozens of times: make test does it, without the race detector")
@@ -70,8 +70,8 @@ func TestDrainIsLinear(t *testing.T) {
 	}
 }
 
-// checkDrain holds the drains of one size to what Figures 9 and 10 show; paper is their number for a full network under hot
-// spots, 0 for none.
+// checkDrain compares the drains of one size with Figures 9 and 10; paper is their number for a full network under
+// hot spots, 0 for none.
 func checkDrain(t *testing.T, paper int, uniform, hot Drained) {
 	t.Helper()
 	t.Logf("full: uniform %.0f, hot spots %.0f cycles (%.0f to %.0f); R2 %.3f, %.3f", uniform.Full, hot.Full, hot.FullLow,
@@ -85,7 +85,8 @@ func checkDrain(t *testing.T, paper int, uniform, hot Drained) {
 	if hot.Full < 2*uniform.Full {
 		t.Errorf("%.0f cycles with hot spots, %.0f without: want at least twice as many", hot.Full, uniform.Full)
 	}
-	// The controlling bottleneck is one processor's channel: no drain is faster than the packets for one node take, and none much slower.
+	// The controlling bottleneck is one processor's channel: no drain is faster than the time of the packets for one
+	// node, and none much slower.
 	for _, p := range hot.Points {
 		if bound := p.Most * 20; p.Cycles < bound-20 || p.Cycles > bound+400 {
 			t.Errorf("%d packets drained in %d cycles, of which %d were for one node", p.Packets, p.Cycles, p.Most)
@@ -93,7 +94,8 @@ func checkDrain(t *testing.T, paper int, uniform, hot Drained) {
 	}
 }
 
-// TestUnreachable is Figure 11: the time-out comes, packets that move are delivered where they are, the rest is cleared and reported.
+// TestUnreachable is Figure 11: the time-out comes, packets that move are delivered where they are, the rest is
+// cleared and reported.
 func TestUnreachable(t *testing.T) {
 	for _, mask := range []bool{false, true} {
 		cfg := chaos.Default(8, 8)
@@ -115,8 +117,8 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestLinearObstacles is Figures 14 and 15: without No Routeback a packet is caught at a wall of three links or more; with it it
-// gets round with the paper's probability at each attempt, and in the end always.
+// TestLinearObstacles is Figures 14 and 15: without No Routeback a packet is caught at a wall of three links or more;
+// with it it gets round with the paper's probability at each attempt, and in the end always.
 func TestLinearObstacles(t *testing.T) {
 	lengths := []int{1, 3, 5, 7, 9}
 	if testing.Short() {
@@ -128,7 +130,7 @@ func TestLinearObstacles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Of the (length+1)/2 deroutes that are needed, each but the first takes the right one of two directions.
+		// Of the (length+1)/2 necessary deroutes, each but the first takes the right one of two directions.
 		want := math.Pow(2, -float64((length-1)/2))
 		if paper, printed := PaperAttempts()[length]; printed && paper != want {
 			t.Errorf("length %d: the paper prints %.6f, the pattern gives %.6f", length, paper, want)
@@ -161,7 +163,8 @@ func TestLinearObstacles(t *testing.T) {
 	}
 }
 
-// TestConcaveRegions is Figure 16: no packet leaves a pocket three wide, however shallow; closed off, every packet arrives.
+// TestConcaveRegions is Figure 16: no packet leaves a pocket three wide, however shallow; closed off, every packet
+// arrives.
 func TestConcaveRegions(t *testing.T) {
 	for _, dims := range [][]int{{20, 20}, {18, 7, 7}} {
 		for depth := 1; depth <= 3; depth++ {
@@ -194,7 +197,8 @@ func TestConcaveRegions(t *testing.T) {
 	}
 }
 
-// TestPlanarAdaptive is Figure 17: of an obstacle on which the local rule closes two nodes that are well Chaos needs none closed.
+// TestPlanarAdaptive is Figure 17: of an obstacle on which the local rule closes two nodes that are well Chaos needs
+// none closed.
 func TestPlanarAdaptive(t *testing.T) {
 	n, err := chaos.New(chaos.Default(10, 10))
 	if err != nil {
@@ -233,7 +237,7 @@ func TestFaulty(t *testing.T) {
 	}
 }
 
-// TestCompare: all three carry most of what the channels could; with dead links only Chaos loses none.
+// TestCompare: all three algorithms carry most of the channels' capacity; with dead links only Chaos loses none.
 func TestCompare(t *testing.T) {
 	for _, a := range []chaos.Algorithm{chaos.Chaotic, chaos.MinimalAdaptive, chaos.DimensionOrder} {
 		for _, dead := range []int{0, 4} {

@@ -2,7 +2,7 @@ package experiment
 
 import "math"
 
-// Fit is a least-squares line with what is needed for intervals of 95 %.
+// Fit is a least-squares line with the terms of its 95 % intervals.
 type Fit struct {
 	Slope, Intercept          float64
 	SlopeError, SigmaResid    float64 // standard error of the slope; standard deviation about the line
@@ -52,7 +52,8 @@ func (f Fit) SlopeInterval() (low, high float64) {
 	return f.Slope - half, f.Slope + half
 }
 
-// T95 is the 97.5 % quantile of Student's distribution, by the expansion of Cornish and Fisher: right to 1 % from 4 degrees of freedom on.
+// T95 is the 97.5 % quantile of Student's distribution, by the expansion of Cornish and Fisher: right to 1 % from 4
+// degrees of freedom on.
 func T95(degrees int) float64 {
 	const z = 1.959963984540054
 	v := float64(max(degrees, 1))
@@ -66,7 +67,7 @@ type Mean struct {
 	N           int
 }
 
-// MeanOf is that of a sample.
+// MeanOf returns the mean of a sample.
 func MeanOf(x []float64) Mean {
 	m := Mean{N: len(x)}
 	for _, v := range x {

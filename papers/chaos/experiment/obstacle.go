@@ -6,15 +6,16 @@ import (
 	"github.com/lofamo/lofamo/papers/chaos"
 )
 
-// Obstacle is a wall of dead links across the way along the first dimension, with side walls: Figure 14 (length 3), 15 (longer),
-// 16 (with depth). It stands in a mesh: on a torus what is caught goes right round the ring in the end, by chance.
+// Obstacle is a wall of dead links across the way along the first dimension, with side walls: Figure 14 (length 3),
+// 15 (longer), 16 (with depth). It stands in a mesh: on a torus a trapped message goes right round the ring in the
+// end, by chance.
 type Obstacle struct {
 	Dims   []int
 	Length int // of the wall across each other dimension, odd; its middle is in the way
 	Depth  int // of the side walls against the way, nodes: 0 for a linear obstacle
 }
 
-// far is how far source and destination are from the wall.
+// far is the distance of source and destination from the wall.
 const far = 4
 
 // Place is where a packet begins, stands before the middle of the wall, and is to go.
@@ -77,8 +78,8 @@ func (o Obstacle) Build(cfg chaos.Config) (*chaos.Network, Place, error) {
 type ObstacleResult struct {
 	Obstacle    Obstacle
 	NoRouteback bool
-	// Attempt is the probability that a packet before the middle of the wall gets round it before it stands there again; the paper's
-	// is AttemptPaper, of two dimensions; 0 where it prints none.
+	// Attempt is the probability that a packet before the middle of the wall gets round it before it stands there
+	// again; the paper's is AttemptPaper, of two dimensions; 0 where it prints none.
 	Attempt, AttemptPaper float64
 	Delivered             float64 // at all
 	Within                float64 // after at most Hops hops
@@ -89,8 +90,8 @@ type ObstacleResult struct {
 	Long                  int     // the same with packets of 20 flits, which meet their own tails
 }
 
-// PaperAttempts returns the two probabilities that the paper prints for an attempt in two dimensions (§5.2.3.1, Figures 14 and 15), by wall
-// length. For longer walls the paper says only that "the same pattern is followed".
+// PaperAttempts returns the two probabilities that the paper prints for an attempt in two dimensions (§5.2.3.1,
+// Figures 14 and 15), by wall length. For longer walls the paper says only that "the same pattern is followed".
 func PaperAttempts() map[int]float64 { return map[int]float64{3: 0.5, 5: 0.25} }
 
 // Run finds the probabilities for an obstacle; trials packets are sent through the model, each alone.

@@ -2,9 +2,10 @@ package experiment
 
 import "github.com/lofamo/lofamo/papers/chaos"
 
-// PaperDrain is the experiment that we take Figures 9 and 10 for: injection at one of several loads for WarmUp cycles, then the
-// drain. The paper names neither the loads nor the time; 125 cycles for each node along a side is our choice, as the time in
-// which a network gets into its state grows with its diameter. What other times do is in Variants.
+// PaperDrain is our reading of the experiment of Figures 9 and 10: injection at one of several loads for WarmUp
+// cycles, then the drain. The paper names neither the loads nor the time. Our choice is 125 cycles for each node
+// along a side, because the time in which a network gets into its state grows with its diameter. Variants shows the
+// effect of other times.
 func PaperDrain(radix, hotSpots, trials int) Drain {
 	loads := []float64{0.03, 0.06, 0.1, 0.15, 0.25, 0.5, 1}
 	if radix >= 32 { // twice the distance, so half the packets saturate it

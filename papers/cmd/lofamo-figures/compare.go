@@ -8,7 +8,8 @@ import (
 	"github.com/lofamo/lofamo/papers/figure"
 )
 
-// compare has throughput and latency against load for the three algorithms, without faults and with 2 % of the links dead.
+// compare has throughput and latency against load for the three algorithms, without faults and with 2 % of the links
+// dead.
 func compare(o options) ([]picture, error) {
 	var out []picture
 	o.out.f("\n| network | dead links | algorithm | accepted at full load | latency at half load, cycles | lost at half load |\n|---|---|---|---|---|---|\n")

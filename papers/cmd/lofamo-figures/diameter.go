@@ -18,8 +18,8 @@ func one(v float64) string { return fmt.Sprintf("%.1f", v) }
 
 func two(v float64) string { return fmt.Sprintf("%.2f", v) }
 
-// table3 is the paper's Table 3 beside ours, with all definitions of the diameter, and the same with routers that fail. It is
-// long as it prints two tables and makes two pictures of the same runs.
+// table3 is the paper's Table 3 beside ours, with all definitions of the diameter, and the same with routers that
+// fail. It is long as it prints two tables and makes two pictures of the same runs.
 func table3(o options) ([]picture, error) {
 	rows := diameter.Table3()
 	if o.short {
@@ -120,7 +120,7 @@ func keys(m map[int]int) []int {
 	return out
 }
 
-// figure5 is one run, link by link: of 101 the one whose greatest diameter is the median.
+// figure5 is one run, link by link: the one of 101 whose greatest diameter is the median.
 func figure5(o options) ([]picture, error) {
 	net, err := diameter.Mesh(grid.Dims{X: 8, Y: 8, Z: 1})
 	if err != nil {
@@ -171,7 +171,7 @@ func drawn(net *diameter.Network, links []int) []figure.Link {
 	return out
 }
 
-// figure6 is the snake, its formula for other sides, and what the like costs in three dimensions.
+// figure6 draws the snake, its formula for other sides, and the cost of a similar one in three dimensions.
 func figure6(o options) ([]picture, error) {
 	o.out.head("mesh", "faults", "7/2 √N - 1", "diameter without", "with", "5 √N")
 	for _, side := range []int{6, 8, 10, 16, 32} {
@@ -264,7 +264,7 @@ func diameter3D(o options) ([]picture, error) {
 	return []picture{{"diameter3d-links", plots[0]}, {"diameter3d-routers", plots[1]}}, nil
 }
 
-// shares is what the diameter is while no more than some share of the links is gone, which is what a cluster that is repaired sees.
+// shares studies the diameter while no more than some share of the links is gone, as in a cluster under repair.
 func shares(o options) ([]picture, error) {
 	type network struct {
 		make func(grid.Dims) (*diameter.Network, error)
@@ -302,5 +302,5 @@ func shares(o options) ([]picture, error) {
 	return nil, nil
 }
 
-// sharesRuns is how many orders of failing each number of shares is from.
+// sharesRuns is the number of failure orders behind each number of shares.
 const sharesRuns = 20

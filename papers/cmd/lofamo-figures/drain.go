@@ -8,10 +8,12 @@ import (
 	"github.com/lofamo/lofamo/papers/figure"
 )
 
-// drainTrials is how many runs stand behind each load of Figures 9 and 10: one takes up to two seconds, and the line has seven loads.
+// drainTrials is the number of runs for each load of Figures 9 and 10: one takes up to two seconds, and the line has
+// seven loads.
 func (o options) drainTrials(most int) int { return max(2, min(o.trials/50, most)) }
 
-// drainTimes are Figures 9 and 10: drain times of two tori, uniform traffic and hot spots, with the line to the full network.
+// drainTimes are Figures 9 and 10: drain times of two tori, uniform traffic and hot spots, with the line to the full
+// network.
 func drainTimes(o options) ([]picture, error) {
 	var out []picture
 	o.out.f("\n| network | traffic | trials | cycles a packet | R² | full network: ours (95 %%) | paper |\n|---|---|---|---|---|---|---|\n")
@@ -66,7 +68,8 @@ func drainPlot(title string, d experiment.Drained) figure.Plot {
 		Width: 12, Height: 8}
 }
 
-// drainVariants finds what the choices that the text leaves open do to the 16x16 torus under hot spots, and plays Figure 11.
+// drainVariants studies the effect of the choices that the text leaves open on the 16x16 torus under hot spots, and
+// plays Figure 11.
 func drainVariants(o options) ([]picture, error) {
 	o.out.f("\n| choice | packets at most | for hot spots | cycles a packet | full network (95 %%) |\n|---|---|---|---|---|\n")
 	for _, v := range experiment.Variants() {
@@ -113,7 +116,7 @@ func drainVariants(o options) ([]picture, error) {
 	return nil, nil
 }
 
-// sameTime gives both networks the same time of injection under hot spots, which the paper does not tell.
+// sameTime gives both networks the same time of injection under hot spots, which the paper does not state.
 func sameTime(o options) error {
 	o.out.f("\n| cycles of injection | network | drains | full network (95 %%) | paper |\n|---|---|---|---|---|\n")
 	for _, cycles := range []int{2000, 3000} {

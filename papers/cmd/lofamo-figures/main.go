@@ -1,8 +1,8 @@
-// Command lofamo-figures makes the figures and tables of docs/papers/chaos.md and chaos-router.md: what the thesis on the Chaos
-// router (seed 003) found by experiment, found again with our models, in two and three dimensions.
+// Command lofamo-figures makes the figures and tables of docs/papers/chaos.md and chaos-router.md: it reproduces with
+// our models, in two and three dimensions, the experiments of the thesis on the Chaos router (seed 003).
 //
-// Pictures and their numbers go to files, the tables for the document to the standard output, progress to the standard error. A
-// seed gives the same bytes each time; how long a study took is only in the progress.
+// Pictures and their numbers go to files, the tables for the document to the standard output, progress to the
+// standard error. A seed gives the same bytes each time; how long a study took is only in the progress.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/lofamo/lofamo/papers/figure"
 )
 
-// options are what every study gets.
+// options are common to all studies.
 type options struct {
 	seed   uint64
 	trials int  // runs behind each number that is a mean

@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// TestShort makes all figures in their short form, twice: SVG that is well-formed, and the same bytes for the same seed.
+// TestShort makes all figures in their short form, twice: SVG that is well-formed, and the same bytes for the same
+// seed.
 func TestShort(t *testing.T) {
 	made := func() (map[string][]byte, string) {
 		dir := t.TempDir()

@@ -8,8 +8,8 @@ import (
 	"github.com/lofamo/lofamo/papers/figure"
 )
 
-// obstacles are Figures 14 to 17: walls, pockets and their closing, in two and three dimensions. It prints what the chain says
-// beside what the model does.
+// obstacles are Figures 14 to 17: walls, pockets and their closing, in two and three dimensions. It prints the
+// results of the chain beside those of the model.
 func obstacles(o options) ([]picture, error) {
 	o.out.f("\n| dims | wall | depth | attempt (paper) | arrives, with routeback | arrives, No Routeback | within 40 hops | in the model (95 %%) | closed: nodes, arrives |\n|---|---|---|---|---|---|---|---|---|\n")
 	lines := map[string]*figure.Series{}

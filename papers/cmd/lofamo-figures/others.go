@@ -9,8 +9,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// figure3 draws how a broadcast spreads around faulty links, as in Figure 3, and a node behind faulty links that no message reaches, as in
-// Figure 11. The number in a node is after how many hops it is reached.
+// figure3 draws how a broadcast spreads around faulty links, as in Figure 3, and a node behind faulty links that no
+// message reaches, as in Figure 11. The number in a node is after how many hops it is reached.
 func figure3(o options) ([]picture, error) {
 	dims := grid.Dims{X: 9, Y: 9, Z: 1}
 	net, err := diameter.Mesh(dims)

@@ -6,7 +6,8 @@ import (
 	"github.com/lofamo/lofamo/papers/reliability"
 )
 
-// What programs get. Rates are in failures an hour, times in hours; a time that never ends is left out, and so is its gain.
+// The output for programs. Rates are in failures an hour, times in hours; an infinite time is omitted, and so is its
+// gain.
 type (
 	answer struct {
 		Name    string      `json:"name"`

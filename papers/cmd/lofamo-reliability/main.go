@@ -1,5 +1,5 @@
-// Command lofamo-reliability computes the worth of fault coverage: failure rate, mean time to failure and R(t), without and with
-// fault tolerance. It is arithmetic on the numbers given; it asks no cluster.
+// Command lofamo-reliability computes the worth of fault coverage: failure rate, mean time to failure and R(t),
+// without and with fault tolerance. It is arithmetic on the numbers given; it asks no cluster.
 package main
 
 import (

@@ -28,7 +28,8 @@ func table(w io.Writer, rows [][]string) error {
 	return tw.Flush()
 }
 
-// printTables prints tables: the classes when wide, then the rates; of the paper's model the same as the paper rounds, beside its own.
+// printTables prints tables: the classes when wide, then the rates; of the paper's model the same as the paper
+// rounds, beside its own.
 func printTables(w io.Writer, m reliability.Model, wide, paper bool) error {
 	p := printer{w}
 	if m.Name != "" {

@@ -13,12 +13,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/keys"
 )
 
-// Sizes, in bytes but for MaxChunks.
+// Sizes, in bytes except for MaxChunks.
 const (
 	ChunkSize = 1024     // of every chunk but the last
 	MaxSize   = 64 << 20 // of an object
 	MaxChunks = MaxSize / ChunkSize
-	MaxPacket = 1200 // of a chunk packet: what a torus relay carries
+	MaxPacket = 1200 // bytes of a chunk packet: the limit of a torus relay
 	MaxTarget = 128  // of a supervisor's id
 	keyLabel  = "lofamo.v1 bulk"
 )
@@ -44,14 +44,14 @@ func ParseTransfer(b []byte) (Transfer, error) {
 	return Transfer(b), nil
 }
 
-// Header is what a chunk packet says in the clear. It is proved only when the chunk is opened.
+// Header is the clear-text part of a chunk packet. It is proved only when the chunk is opened.
 type Header struct {
 	Transfer Transfer
 	Index    uint32
 	Target   string // id of the supervisor
 }
 
-// IsChunk tells a chunk packet from an envelope.
+// IsChunk distinguishes a chunk packet from an envelope.
 func IsChunk(b []byte) bool { return len(b) > 0 && b[0] == chunkMark }
 
 // Target returns for which supervisor a chunk packet is: all that a half needs that relays it.
@@ -140,7 +140,7 @@ func (k *Key) Seal(dst []byte, index uint32, data []byte) ([]byte, error) {
 
 var errForeign = errors.New("chunk packet of another transfer or supervisor")
 
-// Open returns what a packet holds, in memory of its own.
+// Open returns the content of a packet, in memory of its own.
 func (k *Key) Open(packet []byte) (index uint32, data []byte, err error) {
 	h, n, err := parse(packet)
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package bulk moves large objects (diagnostic bundles, register histories, kernel log extracts; at
-// most 64 MiB) from a half of a node to a supervisor by rendezvous (seed 002 §5.3): the object is
-// announced first and pulled in chunks, several pulls ahead, over whichever way works. The checksum
-// of the whole is computed while the announcement is already under way.
+// Package bulk moves large objects (diagnostic bundles, register histories, kernel log extracts; at most 64 MiB) from
+// a half of a node to a supervisor by rendezvous (seed 002 §5.3). The sender announces an object first, and the
+// receiver pulls it in chunks, several pulls ahead, by any way that works. The sender computes the checksum of the
+// whole while the announcement is already under way.
 //
 //	supervisor (Receiver)                    half (Sender)
 //	  BulkRequest            ──────────►       gather
@@ -14,9 +14,9 @@
 //	  ...
 //	  BulkPull, done         ──────────►       forget
 //
-// The messages travel in envelopes that others sign, open and check; this package makes and takes
-// what is in them. It is pure: it reads no clock, no file and no randomness. It decides neither who
-// may ask for an object nor what is in one.
+// The messages travel in envelopes that other packages sign, open and check; this package makes and reads their
+// contents. It is pure: it reads no clock, no file and no randomness. It decides neither who may request an object
+// nor what an object contains.
 //
 // # Chunk packets
 //
@@ -40,7 +40,7 @@
 //
 // # Bounds
 //
-// A Sender keeps Transfers objects (in files of the shell) and, of each, up to 512 indices asked for.
-// A Receiver keeps at most Buffer chunks between what the consumer has taken and what came ahead.
-// What is lost is asked for again; nothing is acknowledged.
+// A Sender keeps Transfers objects (in files of the shell) and, for each, up to 512 requested indices. A Receiver
+// keeps at most Buffer chunks between the consumer's position and the newest chunk. The receiver requests lost chunks
+// again; chunks are not acknowledged.
 package bulk

@@ -6,11 +6,11 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// maxQueue bounds the chunks of a transfer that wait to be sent: two of the largest windows, so that
-// a pull finds room while the one before it is under way. What is more is left out, and asked for again.
+// maxQueue bounds the chunks of a transfer that wait to be sent: two of the largest windows, so that a pull finds
+// room while the previous one is under way. Excess chunks are dropped, and requested again.
 const maxQueue = 512
 
-// maxRanges is what the wire allows of BulkPull.ranges.
+// maxRanges is the wire format's limit for BulkPull.ranges.
 const maxRanges = 32
 
 // transfer is one object that a Sender offers.
@@ -56,8 +56,8 @@ func (t *transfer) valid(ranges []*lofamov1.ChunkRange) bool {
 	return true
 }
 
-// enqueue adds what does not wait yet. A pull by another route means that the receiver has given up
-// on the one before: what waits for that is left out.
+// enqueue adds the chunks that are not waiting yet. A pull by another route means that the receiver has given up on
+// the previous one: chunks that wait for the old route are dropped.
 func (t *transfer) enqueue(ranges []*lofamov1.ChunkRange, to Route) {
 	if t.queued == nil || t.to != to {
 		t.queue, t.queued = nil, make(map[uint32]bool)
@@ -76,7 +76,7 @@ func (t *transfer) enqueue(ranges []*lofamov1.ChunkRange, to Route) {
 	}
 }
 
-// pop takes the chunk that has waited longest.
+// pop removes and returns the chunk that has waited longest.
 func (t *transfer) pop() Chunk {
 	i := t.queue[0]
 	t.queue = t.queue[1:]
@@ -88,7 +88,7 @@ func (t *transfer) pop() Chunk {
 	}
 }
 
-// send takes waiting chunks, one of each transfer in turn, as far as the rates allow.
+// send returns waiting chunks, one of each transfer in turn, as far as the rates allow.
 func (s *Sender) send(now time.Time, out *SenderOutput) {
 	for idle := 0; idle < len(s.transfers); {
 		s.turn = (s.turn + 1) % len(s.transfers)
@@ -115,7 +115,7 @@ func (s *Sender) bucket(t *transfer) *bucket {
 	return &s.direct
 }
 
-// wake is when there is something to send, or to forget.
+// wake returns the next time to send, or to forget.
 func (s *Sender) wake(now time.Time) time.Time {
 	var at time.Time
 	earlier := func(t time.Time) {
@@ -134,7 +134,7 @@ func (s *Sender) wake(now time.Time) time.Time {
 
 // bucket is a token bucket: rate tokens a second, at most burst.
 type bucket struct {
-	interval time.Duration // that one token takes
+	interval time.Duration // for one token
 	burst    int
 	full     time.Time // when it will be, or was, full again
 }
@@ -143,7 +143,7 @@ func newBucket(rate, burst int) bucket {
 	return bucket{interval: time.Second / time.Duration(rate), burst: burst}
 }
 
-// take takes a token if there is one.
+// take spends a token if there is one.
 func (b *bucket) take(now time.Time) bool {
 	if b.full.Before(now) {
 		b.full = now
@@ -155,7 +155,7 @@ func (b *bucket) take(now time.Time) bool {
 	return true
 }
 
-// next returns when an eighth of a burst can be taken, or all that waits if that is less: fewer
+// next returns when the bucket has an eighth of a burst, or all waiting chunks if these are fewer. That needs fewer
 // wake-ups than one for each chunk.
 func (b *bucket) next(now time.Time, waiting int) time.Time {
 	n := max(1, min(waiting, b.burst/8))

@@ -25,7 +25,7 @@ const (
 //	   └─────────────────────────────┘ once: the half does not know the transfer any more, announces
 //	                                   another object, or the checksum is wrong
 //
-// From every phase an error of the half, GiveUp and Cancel lead to the end. One goroutine owns a Receiver.
+// From every phase an error of the half, GiveUp and Cancel lead to the end. A Receiver is owned by one goroutine.
 type Receiver struct {
 	cfg     ReceiverConfig
 	job     Job
@@ -35,12 +35,12 @@ type Receiver struct {
 	window  window
 
 	// Of the present attempt:
-	offer  *lofamov1.BulkAnnounce // the last that was taken
+	offer  *lofamov1.BulkAnnounce // the last accepted one
 	key    *Key
 	digest *checksum.Digest
 
 	heard    time.Time // when the last sign of the object came
-	deadline time.Time // of the answer that is waited for; zero: none is
+	deadline time.Time // of the expected answer; zero: none is expected
 	silences int       // deadlines in a row that passed
 	asked    int       // requests of this attempt
 	nextPoll time.Time
@@ -64,7 +64,7 @@ func NewReceiver(now time.Time, cfg ReceiverConfig, job Job) (*Receiver, Receive
 	return r, out, nil
 }
 
-// Transfer returns the name of the present attempt: whose messages and chunks are wanted.
+// Transfer returns the name of the present attempt: only its messages and chunks count.
 func (r *Receiver) Transfer() Transfer { return r.job.Exchanges[r.attempt].Transfer }
 
 // Progress returns the counters.
@@ -116,7 +116,7 @@ func (r *Receiver) becomePulling(now time.Time) {
 	r.nextPoll = now.Add(r.cfg.GatherPoll)
 }
 
-// becomeEnded ends the transfer and tells the half, unless it was the half that ended it.
+// becomeEnded ends the transfer and informs the half, unless the half ended it.
 func (r *Receiver) becomeEnded(result Result, why string, out *ReceiverOutput) {
 	if result != Refused || r.offer.GetError() == "" {
 		r.sendPull(r.ways.way(), &lofamov1.BulkPull{Done: true}, out)
@@ -125,7 +125,7 @@ func (r *Receiver) becomeEnded(result Result, why string, out *ReceiverOutput) {
 	out.Outcome = &Outcome{result, why}
 }
 
-// anew begins from the start, once; the second time it ends the transfer.
+// anew starts over, once; the second time it ends the transfer.
 func (r *Receiver) anew(now time.Time, last Result, why string, out *ReceiverOutput) {
 	if r.attempt+1 == len(r.job.Exchanges) {
 		r.becomeEnded(last, why, out)
@@ -139,7 +139,7 @@ func (r *Receiver) anew(now time.Time, last Result, why string, out *ReceiverOut
 	r.becomeRequesting(now)
 }
 
-// announced takes an announcement that fits the transfer.
+// announced handles an announcement that fits the transfer.
 func (r *Receiver) announced(now time.Time, ev Announced, out *ReceiverOutput) {
 	m := ev.Message
 	t := r.Transfer()
@@ -203,7 +203,7 @@ const (
 	offerChanged
 )
 
-// check compares an announcement of this transfer with what may be, and with the last one.
+// check compares an announcement of this transfer with the limits, and with the last one.
 func (r *Receiver) check(m *lofamov1.BulkAnnounce) verdict {
 	if m.GetError() != "" {
 		return offerError
@@ -237,7 +237,7 @@ func (r *Receiver) check(m *lofamov1.BulkAnnounce) verdict {
 	return offerGood
 }
 
-// hear notes a sign of the object: what was waited for has come.
+// hear notes a sign of life from the sender, and ends the wait.
 func (r *Receiver) hear(now time.Time) {
 	r.heard, r.silences, r.deadline = now, 0, time.Time{}
 	if r.window.inflight > 0 {
@@ -245,7 +245,7 @@ func (r *Receiver) hear(now time.Time) {
 	}
 }
 
-// arrived takes a chunk.
+// arrived handles a chunk.
 func (r *Receiver) arrived(now time.Time, ev Arrived, out *ReceiverOutput) {
 	h, err := ParseHeader(ev.Packet)
 	switch {
@@ -285,7 +285,7 @@ func (r *Receiver) arrived(now time.Time, ev Arrived, out *ReceiverOutput) {
 	}
 }
 
-// pump looks what is due and asks for what is missing.
+// pump acts on expired deadlines and requests missing chunks.
 func (r *Receiver) pump(now time.Time, out *ReceiverOutput) {
 	if r.phase == pulling {
 		r.finish(now, out)
@@ -332,8 +332,8 @@ func (r *Receiver) finish(now time.Time, out *ReceiverOutput) {
 	}
 }
 
-// silent handles a deadline that has passed: everything under way is lost, and after Silences of
-// them in a row the way is given up.
+// silent handles a deadline that has passed: everything under way is lost, and after Silences of them in a row the
+// receiver gives up the way.
 func (r *Receiver) silent(now time.Time) {
 	r.deadline = time.Time{}
 	r.silences++
@@ -350,7 +350,7 @@ func (r *Receiver) silent(now time.Time) {
 	}
 }
 
-// timeout doubles when all ways have been silent in turn: a dead one is to be left soon.
+// timeout doubles when all ways have been silent in turn; before that the receiver should leave a dead way soon.
 func (r *Receiver) timeout() time.Duration {
 	return r.ways.timeout(r.silences / (r.cfg.Silences * len(r.job.Ways)))
 }

@@ -22,8 +22,8 @@ func newReceiver(t *testing.T) (*Receiver, *lofamov1.BulkAnnounce) {
 		Size: 10 * ChunkSize, ChunkSize: ChunkSize, Key: privateKey(t, 9).PublicKey().Bytes(), ChecksumAlgorithm: 1}
 }
 
-// TestAnnouncements changes the second of two announcements: what does not fit is ignored, older ones
-// change nothing, another object begins the transfer anew.
+// TestAnnouncements changes the second of two announcements: one that does not fit is ignored, an older one changes
+// nothing, and another object restarts the transfer.
 func TestAnnouncements(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -86,7 +86,7 @@ func TestNothingAfterTheEnd(t *testing.T) {
 	}
 }
 
-// TestChunkOfTheWrongLength: sealed by the half, and still not what was announced.
+// TestChunkOfTheWrongLength: the half sealed the chunk, but its length contradicts the announcement.
 func TestChunkOfTheWrongLength(t *testing.T) {
 	r, m := newReceiver(t)
 	r.Step(start, Announced{m, Way{}})

@@ -24,7 +24,7 @@ type ReceiverConfig struct {
 	MinWindow      int // chunks under way
 	MaxDirect      int
 	MaxTorus       int
-	Buffer         int // between the consumer and what came furthest ahead
+	Buffer         int // between the consumer's position and the newest chunk
 }
 
 // DefaultReceiverConfig returns the values of the default preset.
@@ -99,18 +99,18 @@ func (w Way) String() string {
 	return "via " + w.Via
 }
 
-// Exchange is what one attempt uses and no other may: random, made by the shell.
+// Exchange holds the values that belong to one attempt only: random, made by the shell.
 type Exchange struct {
 	Transfer Transfer
 	Private  *ecdh.PrivateKey
 }
 
-// Job is what a receiver is to fetch.
+// Job describes the object to fetch.
 type Job struct {
 	Origin     fault.Origin // whose object
 	Object     string
 	MaxSize    uint64 // bytes
-	Supervisor string // that fetches
+	Supervisor string // that fetches the object
 	ReplyTo    string // its address
 	Ways       []Way  // the best first; at least one, none twice
 	// Exchanges serve the first attempt and the second, which follows once when the half was

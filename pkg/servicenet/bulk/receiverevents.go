@@ -7,7 +7,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// ReceiverEvent is what happens to a receiver: Announced, Arrived, Consumed, Cancel or Tick.
+// ReceiverEvent is an input of a receiver: Announced, Arrived, Consumed, Cancel or Tick.
 type ReceiverEvent interface{ receiverEvent() }
 
 // Announced is a BulkAnnounce that the half has signed, and the way by which it came.
@@ -16,7 +16,7 @@ type Announced struct {
 	Way     Way
 }
 
-// Arrived is a packet for which IsChunk holds. The receiver keeps nothing of it.
+// Arrived is a packet for which IsChunk holds. The receiver keeps no reference to the packet.
 type Arrived struct {
 	Packet []byte
 	Way    Way
@@ -35,14 +35,14 @@ func (Arrived) receiverEvent()   {}
 func (Consumed) receiverEvent()  {}
 func (Cancel) receiverEvent()    {}
 
-// Result is how a transfer ended.
+// Result is the outcome of a transfer.
 type Result uint8
 
 // The results.
 const (
 	Complete  Result = iota + 1 // all delivered, and the checksum is right
 	DataLoss                    // the checksum was wrong twice
-	Timeout                     // nothing came by any way for GiveUp
+	Timeout                     // no message by any way for GiveUp
 	Refused                     // the half said no, or cannot be understood
 	Cancelled                   // by Cancel
 )
@@ -68,16 +68,16 @@ type Send struct {
 	Way     Way
 }
 
-// ReceiverOutput is what the shell is to do, in the order of the fields.
+// ReceiverOutput lists the shell's actions, in the order of the fields.
 type ReceiverOutput struct {
-	Restart bool     // what was delivered is void: it comes again from the first chunk
+	Restart bool     // the delivered data is void: the object comes again from the first chunk
 	Deliver [][]byte // the next chunks in order; the receiver keeps no reference
 	Send    []Send
 	Outcome *Outcome // set in the last step
 	Wake    time.Time
 }
 
-// Progress is how far a transfer is.
+// Progress is the progress of a transfer.
 type Progress struct {
 	Name      string // as announced
 	Size      uint64 // bytes; 0: not known yet

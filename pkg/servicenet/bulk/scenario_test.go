@@ -12,8 +12,8 @@ import (
 	"github.com/lofamo/lofamo/internal/golden"
 )
 
-// TestScenarios plays testdata/*.txt. A line that begins with '>' is what happens until the command
-// before it is done; '#' begins a comment. Chunks and their pulls are not shown. Commands:
+// TestScenarios plays testdata/*.txt. A line that begins with '>' is an event until the previous command is done; '#'
+// begins a comment. Chunks and their pulls are not shown. Commands:
 //
 //	new BYTES WAY,WAY [gather=TIME] [sum=TIME] [max=BYTES] [transfers=N] [seed=N] [object=NAME]
 //	TIME link WAY [loss=P] [dup=P] [delay=TIME] [jitter=TIME] [cut] [up] [nochunks]
@@ -177,7 +177,7 @@ func (s *scenario) link(f []string) error {
 	return nil
 }
 
-// inject gives the receiver a packet that is not what it waits for.
+// inject gives the receiver an unexpected packet.
 func (s *scenario) inject(f []string) error {
 	w := s.w
 	p := slices.Clone(w.last)

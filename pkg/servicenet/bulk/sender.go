@@ -13,11 +13,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 )
 
-// maxError is what the wire allows of BulkAnnounce.error, in bytes.
+// maxError is the wire format's limit for BulkAnnounce.error, in bytes.
 const maxError = 120
 
-// unknownTransfer is the error of the announcement that answers a pull of what the sender does not
-// have (any more): it was restarted, or the transfer outlived its time. The receiver begins anew.
+// unknownTransfer is the error in the announcement that answers a pull of an unknown transfer: the sender was
+// restarted, or the transfer expired. The receiver starts over.
 const unknownTransfer = "unknown transfer"
 
 // BusyPrefix begins the error of an announcement that refuses a transfer because others are under way.
@@ -25,13 +25,13 @@ const BusyPrefix = "busy: "
 
 // SenderConfig sets a sender.
 type SenderConfig struct {
-	Objects     []string      // that there are
+	Objects     []string      // the available ones
 	Transfers   int           // at a time, 1 to 16
-	Life        time.Duration // of a transfer after the last word of the supervisor
+	Life        time.Duration // of a transfer after the last message of the supervisor
 	Idle        time.Duration // after which it makes room for another: a receiver has given up by then
 	DirectRate  int           // chunks per second to supervisors, over all transfers
 	DirectBurst int           // chunks at once
-	TorusRate   int           // chunks per second through the neighbours; leaves half of what a relay lets pass to reports
+	TorusRate   int           // chunks per second through the neighbours; leaves half of a relay's capacity to reports
 	TorusBurst  int
 	Checksum    lofamov1.Checksum // of the whole object
 }
@@ -91,7 +91,7 @@ func (c SenderConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// SenderEvent is what happens to a sender: Requested, Pulled, Ready, Failed, Summed or Tick.
+// SenderEvent is an input of a sender: Requested, Pulled, Ready, Failed, Summed or Tick.
 type SenderEvent interface{ senderEvent() }
 
 // Tick says only that time has passed.
@@ -100,7 +100,7 @@ type Tick struct{}
 // Requested is a BulkRequest that the supervisor has signed.
 type Requested struct {
 	Message    *lofamov1.BulkRequest
-	Supervisor string           // who signed it
+	Supervisor string           // that signed it
 	Private    *ecdh.PrivateKey // new; used when the transfer is
 }
 
@@ -110,7 +110,7 @@ type Pulled struct {
 	Supervisor string
 }
 
-// Ready says that the object lies in a file, whose bytes will not change. The shell now sums it.
+// Ready says that the object is in a file, whose bytes will not change. The shell now computes the checksum.
 type Ready struct {
 	Transfer Transfer
 	Name     string // as a file name
@@ -123,7 +123,7 @@ type Failed struct {
 	Why      string
 }
 
-// Summed says what the whole object sums to.
+// Summed reports the checksum of the whole object.
 type Summed struct {
 	Transfer Transfer
 	Checksum uint64
@@ -142,7 +142,7 @@ type Route struct {
 	Via     string // node through which to go, by the torus; empty: straight
 }
 
-// Gather asks for an object. What the shell answers is Ready or Failed, then Summed.
+// Gather requests an object. The shell answers with Ready or Failed, then Summed.
 type Gather struct {
 	Transfer Transfer
 	Object   string
@@ -167,22 +167,22 @@ type Chunk struct {
 	To         Route
 }
 
-// SenderOutput is what the shell is to do.
+// SenderOutput lists the shell's actions.
 type SenderOutput struct {
 	Gather   []Gather
 	Announce []Announcement
 	Chunks   []Chunk
-	Release  []Transfer // nothing is wanted of these any more: stop gathering, remove the file
+	Release  []Transfer // these are no longer needed: stop gathering, remove the file
 	Wake     time.Time  // step again then; zero: nothing to wait for
 }
 
-// SenderStats counts since the start, but for Transfers and Queued.
+// SenderStats counts since the start, except for Transfers and Queued.
 type SenderStats struct {
 	Transfers int    // known now, those that failed among them
 	Queued    int    // chunks asked for and not yet sent
 	Chunks    uint64 // sent
 	Again     uint64 // of these, sent before
-	Refused   uint64 // requests and pulls outside what may be asked
+	Refused   uint64 // requests and pulls outside the limits
 }
 
 // Sender is the half's end of all transfers. One goroutine owns it.
@@ -226,7 +226,7 @@ func (s *Sender) Stats() SenderStats {
 	return st
 }
 
-// Seal appends the packet of a chunk that Step has just named to dst; data is what the file holds there.
+// Seal appends the packet of a chunk that Step has just named to dst; data is the chunk's part of the file.
 func (s *Sender) Seal(dst []byte, c Chunk, data []byte) ([]byte, error) {
 	t := s.find(c.Transfer)
 	if t == nil || t.key == nil {
@@ -269,7 +269,7 @@ func (s *Sender) find(id Transfer) *transfer {
 	return nil
 }
 
-// request begins a transfer, or repeats what there is to say of one.
+// request begins a transfer, or repeats the announcement of a known one.
 func (s *Sender) request(now time.Time, ev Requested, out *SenderOutput) {
 	m := ev.Message
 	id, to, ok := s.addressed(m)
@@ -300,8 +300,8 @@ func (s *Sender) request(now time.Time, ev Requested, out *SenderOutput) {
 	s.announce(t, to, out)
 }
 
-// makeRoom says whether one more transfer may begin. One that failed goes for it, and one that has
-// been idle: the word that it was done with is lost.
+// makeRoom reports whether one more transfer may begin. It drops a failed transfer for that, or an idle one, whose
+// final message was lost.
 func (s *Sender) makeRoom(now time.Time, out *SenderOutput) bool {
 	if len(s.transfers) < s.cfg.Transfers {
 		return true
@@ -359,7 +359,7 @@ func (s *Sender) ready(ev Ready, out *SenderOutput) {
 		return
 	}
 	s.becomeOffered(t, ev)
-	if ev.Size > 0 { // of an empty one there is nothing to say before its checksum
+	if ev.Size > 0 { // an empty object is announced only with its checksum
 		s.announce(t, t.to, out)
 	}
 }
@@ -437,7 +437,7 @@ func (s *Sender) forget(t *transfer, out *SenderOutput) {
 	s.transfers = slices.DeleteFunc(s.transfers, func(o *transfer) bool { return o == t })
 }
 
-// expire forgets what nobody has asked for in a Life.
+// expire forgets transfers without a request for a Life.
 func (s *Sender) expire(now time.Time, out *SenderOutput) {
 	for _, t := range slices.Clone(s.transfers) {
 		if now.Sub(t.asked) >= s.cfg.Life {

@@ -8,7 +8,7 @@ import (
 // settled is after how many chunks a way counts as good again.
 const settled = 64
 
-// ways is which way is used, how wide its window is and how long its answers take.
+// ways tracks which way is used, how wide its window is and how long its answers take.
 //
 // The window grows by one for each chunk up to the threshold, then by one for each window of them; a
 // loss halves it, at most once for each window; silence and a change of the way bring it to the least.
@@ -29,7 +29,7 @@ type wayState struct {
 	fails  int       // in a row
 	retry  time.Time // not again before
 	probe  time.Time // not asked again before
-	chunks int       // since the way was taken
+	chunks int       // since the switch to this way
 }
 
 func newWays(cfg *ReceiverConfig, list []Way) ways {
@@ -56,7 +56,7 @@ func (w *ways) most() int {
 	return w.cfg.MaxDirect
 }
 
-// limit is how many chunks may be under way.
+// limit returns how many chunks may be in flight.
 func (w *ways) limit() int { return int(w.window) }
 
 // become changes the way.
@@ -70,7 +70,7 @@ func (w *ways) become(i int) {
 	w.restart()
 }
 
-// next goes on to the next way, in turn.
+// next switches to the next way, in turn.
 func (w *ways) next() { w.become((w.current + 1) % len(w.list)) }
 
 // fail leaves a way that has fallen silent, and comes back later each time.
@@ -81,8 +81,8 @@ func (w *ways) fail(now time.Time) {
 	w.next()
 }
 
-// answered notes an announcement by a way: the first decides, and later ones bring the transfer back
-// to a better way that was given up long enough ago.
+// answered notes an announcement by a way: the first selects the way, and later ones bring the transfer back to a
+// better way that was abandoned long enough ago.
 func (w *ways) answered(now time.Time, by Way, first bool) {
 	i := slices.IndexFunc(w.list, func(s wayState) bool { return s.way == by })
 	if i >= 0 && (first || i < w.current && !now.Before(w.list[i].retry)) {
@@ -90,8 +90,8 @@ func (w *ways) answered(now time.Time, by Way, first bool) {
 	}
 }
 
-// probes returns better ways that are to be asked now whether they work again, and puts their next
-// turn off: should the answer come, it comes before that.
+// probes returns the better ways that are due for a probe, and postpones their next turn: an answer, if any, comes
+// before that.
 func (w *ways) probes(now time.Time) []Way {
 	var out []Way
 	for i := range w.list[:w.current] {
@@ -107,7 +107,7 @@ func (w *ways) probes(now time.Time) []Way {
 	return out
 }
 
-// nextProbe is when probes has something again; zero when the best way is used.
+// nextProbe returns when probes has work again; zero when the best way is used.
 func (w *ways) nextProbe() time.Time {
 	var at time.Time
 	for _, s := range w.list[:w.current] {
@@ -171,7 +171,7 @@ func (w *ways) measure(d time.Duration) {
 	w.srtt += (d - w.srtt) / 8
 }
 
-// timeout is how long to wait for an answer, doubled so many times.
+// timeout returns how long to wait for an answer, doubled so many times.
 func (w *ways) timeout(doublings int) time.Duration {
 	t := w.cfg.RequestTimeout // no sample yet
 	if w.srtt > 0 {

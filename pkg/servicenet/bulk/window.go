@@ -6,11 +6,11 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// reorder is how many chunks pulled later may arrive before one counts as lost.
+// reorder is the number of later chunks that may arrive before one counts as lost.
 const reorder = 16
 
-// window is what a receiver holds of an object: chunks from the first that the consumer has not
-// taken, at most buffer of them.
+// window is a receiver's part of an object: at most buffer chunks, from the first that the consumer has not
+// processed.
 //
 //	 consumed        delivered                            consumed + buffer
 //	    │ with the       │ missing, under way, or here          │
@@ -65,7 +65,7 @@ func (w *window) done() bool          { return w.delivered == w.count }
 func (w *window) end() uint32         { return min(w.count, w.consumed+uint32(len(w.slots))) }
 func (w *window) bytes() uint64       { return min(w.size, uint64(w.delivered)*uint64(w.chunkSize)) }
 
-// place says what to do with a chunk before it is opened.
+// place returns how to treat a chunk before it is opened.
 func (w *window) place(i uint32) place {
 	switch {
 	case i < w.delivered:
@@ -78,8 +78,8 @@ func (w *window) place(i uint32) place {
 	return placeFree
 }
 
-// put takes a chunk whose place is free. It returns the round trip, 0 when that cannot be told, and
-// how many chunks now count as lost, with the highest order among them.
+// put stores a chunk whose place is free. It returns the round trip, or 0 if that is unknown, and how many chunks now
+// count as lost, with the highest order among them.
 func (w *window) put(now time.Time, i uint32, data []byte) (sample time.Duration, lost int, lastLost uint64) {
 	s := w.slot(i)
 	switch {
@@ -90,7 +90,7 @@ func (w *window) put(now time.Time, i uint32, data []byte) (sample time.Duration
 			sample = now.Sub(s.at)
 		}
 	case i < w.next:
-		w.gaps-- // it was given up too early
+		w.gaps-- // it was declared lost too early
 	}
 	s.state, s.data = slotHere, data
 	for j := w.delivered; j < w.next; j++ {
@@ -120,7 +120,7 @@ func (w *window) loseAll() int {
 	return n
 }
 
-// deliver returns the chunks that are next in order.
+// deliver returns the next chunks in order.
 func (w *window) deliver() [][]byte {
 	var out [][]byte
 	for w.delivered < w.end() && w.slot(w.delivered).state == slotHere {
@@ -141,9 +141,9 @@ func (w *window) consume(n int) {
 	}
 }
 
-// ask returns the next chunks to pull, lowest first, and how many they are: none unless a quarter of
-// the limit can be asked for at once, or there will never be more. That cannot wait for ever: when
-// nothing is under way and no gap is left, what keeps the buffer full is with the consumer.
+// ask returns the next chunks to pull, lowest first, and their number. It returns none unless the limit leaves room
+// for a quarter of it at once, or no more chunks will ever follow. That cannot wait forever: when no chunk is under
+// way and no gap is left, the consumer holds all chunks that fill the buffer.
 func (w *window) ask(now time.Time, limit int) (ranges []*lofamov1.ChunkRange, n int) {
 	free := limit - w.inflight
 	ahead := int(w.end() - min(w.next, w.end()))

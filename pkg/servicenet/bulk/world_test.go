@@ -47,15 +47,15 @@ type world struct {
 	sWake   time.Time
 	r       *Receiver
 	rWake   time.Time
-	gather  time.Duration // that it takes
+	gather  time.Duration // time to gather
 	sum     time.Duration
-	badSums int    // so many checksums to come are wrong
+	badSums int    // the next so many checksums are wrong
 	failure string // instead of gathering
 	held    map[Transfer]bool
 
 	got      []byte
 	waiting  int           // delivered chunks that the consumer has not taken
-	interval time.Duration // that the consumer takes for a chunk; 0: none
+	interval time.Duration // the consumer's time for a chunk; 0: none
 	stopped  bool          // the consumer
 	busy     bool          // it takes a chunk just now
 	outcome  *Outcome
@@ -162,7 +162,7 @@ func (w *world) at(after time.Duration, do func()) {
 	heap.Push(&w.events, event{w.now + after, w.seq, do})
 }
 
-// run lets time pass up to the end, or to the outcome when that is wanted.
+// run lets time pass up to the end, or up to the outcome if untilOutcome is set.
 func (w *world) run(end time.Duration, untilOutcome bool) {
 	for !untilOutcome || w.outcome == nil {
 		at, do := end+1, func() {}
@@ -348,7 +348,7 @@ func outcomeText(o *Outcome) string {
 	return o.Result.String() + ": " + o.Why
 }
 
-// consume takes what waits, at once or a chunk at a time.
+// consume processes waiting chunks, at once or one at a time.
 func (w *world) consume() {
 	if w.stopped || w.busy || w.waiting == 0 {
 		return

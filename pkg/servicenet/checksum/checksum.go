@@ -1,8 +1,8 @@
-// Package checksum holds the end-to-end checksums of seed 002 §4 and §5 (Figure 4): what finds bits
-// that flipped on the way from one memory to another, on the wire, in the network card or on the bus.
+// Package checksum holds the end-to-end checksums of seed 002 §4 and §5 (Figure 4). They detect bits that flipped on
+// the way from one memory to another, on the wire, in the network card or on the bus.
 //
-// It is not for authentication: anybody can compute these. Signatures and MACs stand beside them, and
-// the checksum only tells damage from forgery, cheaply and first.
+// It is not for authentication: anyone can compute these sums. Signatures and MACs stand beside them; the checksum
+// only distinguishes damage from forgery, cheaply and first.
 //
 //	NONE        0 bits   finds nothing
 //	CRC32C      32 bits  Castagnoli, in hardware; the default, known to all
@@ -30,13 +30,13 @@ import (
 // Default is used until something else is agreed on.
 const Default = lofamov1.Checksum_CHECKSUM_CRC32C
 
-// copyBlock is how much Copy copies before it sums: a block and its copy fill an L1 data cache of
+// copyBlock is the size of the blocks that Copy copies before it sums: a block and its copy fill an L1 data cache of
 // 32 kB, the smallest in use (seed 002 §5.3).
 const copyBlock = 16 << 10
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// names are what configuration and output call the algorithms, by value.
+// names are the algorithms' names in configuration and output, by value.
 var names = [...]string{"none", "crc32c", "crc32", "fletcher64", "adler32", "xxhash64", "sum64"}
 
 // Algorithms returns all that are known, NONE first.
@@ -48,7 +48,7 @@ func Algorithms() []lofamov1.Checksum {
 	return out
 }
 
-// Known says whether this version can compute a. What a peer names is asked here first.
+// Known reports whether this version can compute a. Check an algorithm that a peer names here first.
 func Known(a lofamov1.Checksum) bool { return a >= 0 && int(a) < len(names) }
 
 // Name returns the name that Parse reads.
@@ -89,8 +89,8 @@ func Sum(a lofamov1.Checksum, parts ...[]byte) uint64 {
 	return d.Sum64()
 }
 
-// Digest sums what is written to it piece by piece; where the pieces are cut changes nothing. The
-// zero value sums nothing (NONE). A copy goes on independently.
+// Digest sums data that is written piece by piece; the piece boundaries do not matter. The zero value sums nothing
+// (NONE). A copy goes on independently.
 type Digest struct {
 	algorithm lofamov1.Checksum
 	crc       uint32
@@ -116,14 +116,14 @@ func (d *Digest) start(a lofamov1.Checksum) {
 	}
 }
 
-// Reset forgets what was written.
+// Reset forgets the data written so far.
 func (d *Digest) Reset() {
 	a := d.algorithm
 	*d = Digest{}
 	d.start(a)
 }
 
-// Algorithm returns what New was given.
+// Algorithm returns the algorithm given to New.
 func (d *Digest) Algorithm() lofamov1.Checksum { return d.algorithm }
 
 // Write adds p. It never fails.
@@ -132,8 +132,8 @@ func (d *Digest) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Copy copies as much of src to dst as fits, returns how much, and adds it: block by block, so that
-// the sum reads from the L1 cache what the copy has just brought there (seed 002 §5.1, §5.3).
+// Copy copies as much of src to dst as fits, returns how much, and adds it to the sum. It works block by block, so
+// that the sum reads from the L1 cache the bytes that the copy has just brought there (seed 002 §5.1, §5.3).
 func (d *Digest) Copy(dst, src []byte) int {
 	n := min(len(dst), len(src))
 	dst, src = dst[:n], src[:n]
@@ -169,8 +169,8 @@ func (d *Digest) add(p []byte) {
 	}
 }
 
-// fill completes the word of the given size that the last piece left, and returns what comes after
-// it: nil when the word is still open.
+// fill completes the word of the given size that the last piece left open, and returns the rest of p: nil when the
+// word is still open.
 func (d *Digest) fill(p []byte, word int) []byte {
 	if d.tailLen == 0 {
 		return p
@@ -198,7 +198,7 @@ func (d *Digest) addTail() {
 
 func (d *Digest) keep(rest []byte) { d.tailLen = copy(d.tail[:], rest) }
 
-// Sum64 returns the checksum of what was written so far; more may follow.
+// Sum64 returns the checksum of the data so far; more may follow.
 func (d *Digest) Sum64() uint64 {
 	switch d.algorithm {
 	case lofamov1.Checksum_CHECKSUM_CRC32C, lofamov1.Checksum_CHECKSUM_CRC32:

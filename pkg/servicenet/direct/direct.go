@@ -1,11 +1,9 @@
-// Package direct is the direct rail: datagrams on one UDP socket, between an agent and a
-// supervisor or back. It carries marshalled envelopes and knows nothing of what is in them; what
-// is lost, the outbox sends again.
+// Package direct is the direct rail: datagrams on one UDP socket, between an agent and a supervisor or back. It
+// carries marshalled envelopes and does not look into them; the outbox repeats lost ones.
 //
-// It tells early what the kernel says against a path (seed 004 §IV-B.1): errors of Send at once, and
-// with Options.OnError also what ICMP answers to a datagram sent before. Both are hints: an ICMP
-// message is not signed, and may be forged by who sees or guesses the ports. They may start a
-// migration; they prove nothing about the other end.
+// It reports early the kernel's evidence against a path (seed 004 §IV-B.1): errors of Send at once, and with
+// Options.OnError also ICMP answers to earlier datagrams. Both are hints: an ICMP message is not signed, and anyone
+// who sees or guesses the ports may forge it. They may start a migration; they prove nothing about the other end.
 package direct
 
 import (
@@ -24,8 +22,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/udpguard"
 )
 
-// receiveBuffer is what the kernel is asked to hold while a burst is handled: some 700 full
-// datagrams. Beyond it the kernel drops, and counts (Stats.Dropped).
+// receiveBuffer is the requested size of the kernel's buffer for a burst: some 700 full datagrams. Beyond it the
+// kernel drops, and counts (Stats.Dropped).
 const receiveBuffer = 1 << 20
 
 // Options of a socket.
@@ -33,23 +31,24 @@ type Options struct {
 	// Interface binds the socket to a network interface (SO_BINDTODEVICE, which needs
 	// CAP_NET_RAW); empty: any.
 	Interface string
-	// OnError is told what came back for a datagram to an address: port, host or network
-	// unreachable. PathError holds for err. It is called from Run's goroutine and must not block; of
-	// the same destination it is told at most once per errorGap, of all at most errorRate times per
-	// second. nil: the kernel is not asked.
+	// OnError gets the error that came back for a datagram to an address: port, host or network unreachable.
+	// PathError holds for err. It is called from Run's goroutine and must not block. It gets errors of the same
+	// destination at most once per errorGap, and at most errorRate in total per second. If it is nil, the kernel does
+	// not collect errors.
 	OnError func(to netip.AddrPort, err error)
 	// Late makes it no error of Listen that the interface or the address is not there: Send fails, and
 	// nothing comes, until Rebind has found it. The port must not be 0.
 	Late bool
-	// MaxRate is how many datagrams and errors per second Run takes from the kernel; 0: all. Beyond it,
-	// and a burst of a quarter of that, Run rests between them, and the kernel drops what has no room.
-	// A process of real-time class that never rests is killed by its limit (RLIMIT_RTTIME).
+	// MaxRate is the number of datagrams and errors per second that Run reads from the kernel; 0: all. Beyond that rate
+	// and a burst of a quarter of it, Run rests between them, and the kernel drops datagrams that have no room. A
+	// process of real-time class that never rests is killed by its limit (RLIMIT_RTTIME).
 	MaxRate int
-	// Strangers is the number of datagrams per second that the socket accepts from all sources together that Know has not named. The kernel
-	// drops the rest before they take buffer space from known sources (pkg/udpguard). 0: no source is a stranger.
+	// Strangers is the number of datagrams per second that the socket accepts from all sources together that Know has
+	// not named. The kernel drops the rest before they take buffer space from known sources (pkg/udpguard). 0: no
+	// source is a stranger.
 	Strangers int
-	// OnUnfiltered is called once, when the kernel cannot filter strangers because Know named too many addresses. Then strangers can fill
-	// the receive buffer. It must not block or call the socket. May be nil.
+	// OnUnfiltered is called once, when the kernel cannot filter strangers because Know named too many addresses.
+	// Then strangers can fill the receive buffer. It must not block or call the socket. May be nil.
 	OnUnfiltered func(error)
 }
 
@@ -59,7 +58,7 @@ type Handler func(from netip.AddrPort, b []byte)
 // Socket is one UDP socket. All methods may be called from any goroutine; Run from one at a time.
 type Socket struct {
 	opts  Options
-	bound netip.AddrPort // as asked for, with the port that was given: Rebind takes it again
+	bound netip.AddrPort // as requested, with the assigned port: Rebind uses it again
 	local netip.AddrPort
 	cur   atomic.Pointer[endpoint] // nil: see Options.Late
 	guard *udpguard.Guard          // nil without Options.Strangers
@@ -76,14 +75,14 @@ type Socket struct {
 	received, sent, oversized, blockedCount, sendErrors, busy, pathErrors, untold, rebinds atomic.Uint64
 }
 
-// endpoint is what the kernel has of a socket. Rebind replaces it.
+// endpoint is a socket's state in the kernel. Rebind replaces it.
 type endpoint struct {
 	conn *net.UDPConn
 	raw  syscall.RawConn
 	ipv6 bool // the family of the socket, which may take IPv4 too
 }
 
-// Listen opens the socket on addr ("ip:port"; port 0 takes a free one).
+// Listen opens the socket on addr ("ip:port"; port 0 picks a free one).
 func Listen(addr string, opts Options) (*Socket, error) {
 	want, err := netip.ParseAddrPort(addr)
 	if err != nil {
@@ -147,7 +146,7 @@ func open(addr netip.AddrPort, opts Options, share bool) (*endpoint, error) {
 	return ep, nil
 }
 
-// prepare finds the socket's family, since one on 0.0.0.0 may be of IPv6, and asks for what ICMP says.
+// prepare finds the socket's family, since one on 0.0.0.0 may be of IPv6, and enables ICMP errors.
 func (e *endpoint) prepare(wantErrors bool) (err error) {
 	if e.raw, err = e.conn.SyscallConn(); err != nil {
 		return err
@@ -189,15 +188,15 @@ func bindToDevice(c syscall.RawConn, name string) error {
 	return nil
 }
 
-// Blocked says whether the socket is blocked by fault injection, or has no endpoint yet.
+// Blocked reports whether the socket is blocked by fault injection, or has no endpoint yet.
 func (s *Socket) Blocked() bool { return s.blocked.Load() || s.cur.Load() == nil }
 
 // LocalAddr returns the address that the socket is bound to.
 func (s *Socket) LocalAddr() netip.AddrPort { return s.local }
 
-// Send sends one datagram. It does not block: what the kernel cannot take is an error, which wraps
-// servicenet.ErrBusy. b is the caller's again on return. While the socket is blocked it succeeds and
-// sends nothing, as a cut cable would.
+// Send sends one datagram. It does not block: if the kernel has no room, Send returns an error that wraps
+// servicenet.ErrBusy. b is the caller's again on return. While the socket is blocked it succeeds and sends nothing,
+// as a cut cable would.
 func (s *Socket) Send(to netip.AddrPort, b []byte) error {
 	if len(b) > servicenet.MaxDatagram {
 		return fmt.Errorf("send to %s: datagram: given %d bytes: want at most %d: %w", to, len(b), servicenet.MaxDatagram, servicenet.ErrTooLong)
@@ -240,9 +239,8 @@ func (s *Socket) sendNow(to netip.AddrPort, b []byte) error {
 	}
 }
 
-// sendTries bounds how often a datagram is offered to the kernel. What ICMP answered to an earlier
-// one shows as the error of the next call, once: it is no fault of this datagram, and may go to
-// another supervisor.
+// sendTries bounds how often a datagram is offered to the kernel. An ICMP answer to an earlier one shows as the error
+// of the next call, once: it is no fault of this datagram, and may concern another supervisor.
 const sendTries = 8
 
 // send goes around net.UDPConn, which waits for room in the send buffer. A host half that waited
@@ -315,17 +313,17 @@ func unmap(a netip.AddrPort) netip.AddrPort {
 // Block makes the socket drop everything both ways, for fault injection.
 func (s *Socket) Block(on bool) { s.blocked.Store(on) }
 
-// Stats counts datagrams, but for PathErrors, Untold and Rebinds.
+// Stats counts datagrams, except for PathErrors, Untold and Rebinds.
 type Stats struct {
 	Received, Sent uint64
 	Oversized      uint64 // received, longer than servicenet.MaxDatagram
 	Blocked        uint64 // dropped by Block, both ways
 	SendErrors     uint64
-	Busy           uint64 // those of SendErrors for want of room
+	Busy           uint64 // those of SendErrors that lacked room
 	Dropped        uint64 // dropped by the kernel on arrival: a stranger beyond the budget, or Run was too slow
-	Strangers      uint64 // beyond Options.Strangers, dropped unread; the kernel drops most of them, see Dropped
+	Strangers      uint64 // over the limit, dropped unread; the kernel drops most, see Dropped
 	PathErrors     uint64 // read from the kernel's queue of errors
-	Untold         uint64 // those of PathErrors that were too many for OnError
+	Untold         uint64 // those of PathErrors beyond the rate of OnError
 	Rebinds        uint64
 }
 

@@ -176,9 +176,9 @@ func TestRefusedPeerDoesNotStopTheRail(t *testing.T) {
 	}
 }
 
-// TestSendDoesNotWait: a card that takes nothing any more, or neighbours that do not answer ARP, fill
-// the send buffer. A host half that waited for room would be found dead by its DNP. A TCP socket whose
-// peer does not read stands for the full buffer.
+// TestSendDoesNotWait: a card that accepts nothing any more, or neighbours that do not answer ARP, fill the send
+// buffer. A host half that waited for room would be found dead by its DNP. A TCP socket whose peer does not read
+// stands for the full buffer.
 func TestSendDoesNotWait(t *testing.T) {
 	s, _ := start(t)
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -303,8 +303,8 @@ func TestCloseStopsRun(t *testing.T) {
 	}
 }
 
-// TestFloodMakesTheReaderRest: beyond MaxRate the reader rests before each datagram, and still hands
-// over what the kernel could hold.
+// TestFloodMakesTheReaderRest: beyond MaxRate the reader rests before each datagram, and still delivers those that
+// the kernel could hold.
 func TestFloodMakesTheReaderRest(t *testing.T) {
 	s, err := Listen("127.0.0.1:0", Options{MaxRate: 4}) // and a burst of one
 	if err != nil {

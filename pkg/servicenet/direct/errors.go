@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PathError says whether an error of Send, or one told to OnError, speaks against the path to that
-// destination: no route, no neighbour, no interface, no address to send from, nobody at the port, a
-// filter. A full buffer, a datagram too long and a closed socket do not.
+// PathError reports whether an error of Send, or one passed to OnError, speaks against the path to that destination:
+// no route, no neighbour, no interface, no address to send from, no listener at the port, a filter. A full buffer, a
+// datagram too long and a closed socket do not.
 func PathError(err error) bool {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) {
@@ -20,7 +20,7 @@ func PathError(err error) bool {
 	case unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EHOSTDOWN, unix.ENETDOWN, unix.ENONET,
 		unix.ENODEV, unix.ENXIO, unix.EADDRNOTAVAIL,
 		unix.EACCES, unix.EPERM, // a prohibiting route or filter, here or on the way
-		unix.EINVAL: // what the kernel says when the address to send from has gone, and of a blackhole route
+		unix.EINVAL: // the kernel's error when the source address has gone, and on a blackhole route
 		return true
 	default:
 		return false
@@ -33,7 +33,7 @@ const (
 	memInfoDrops = 8
 )
 
-// drops asks the kernel how many datagrams it has dropped at this endpoint for want of room.
+// drops returns the kernel's count of datagrams dropped at this endpoint because its buffer was full.
 func (e *endpoint) drops() uint64 {
 	var info [memInfoLen]uint32
 	size := uint32(unsafe.Sizeof(info))

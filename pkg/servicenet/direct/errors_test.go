@@ -22,7 +22,7 @@ type told struct {
 	err error
 }
 
-// startTelling runs a socket that tells of errors.
+// startTelling runs a socket that reports errors.
 func startTelling(t *testing.T, addr, ifc string) (*Socket, <-chan datagram, <-chan told) {
 	t.Helper()
 	errs := make(chan told, 4096)
@@ -44,7 +44,7 @@ func next(t *testing.T, ch <-chan told) told {
 	}
 }
 
-// closedPort is an address at which nobody listens.
+// closedPort is an address without a listener.
 func closedPort(t *testing.T, host string) netip.AddrPort {
 	t.Helper()
 	s, err := Listen(host+":0", Options{})
@@ -81,7 +81,7 @@ func TestClosedPortIsTold(t *testing.T) {
 			if host != "127.0.0.1" {
 				return
 			}
-			// And what was refused is no fault of the next datagram, to whomever.
+			// A refusal is no fault of the next datagram, to any address.
 			for i := range 100 {
 				if err := a.Send(one, []byte("anybody?")); err != nil {
 					t.Error(err)
@@ -98,7 +98,7 @@ func TestClosedPortIsTold(t *testing.T) {
 	}
 }
 
-// TestErrorsAreRateLimited: a storm is counted, told in part, and keeps no datagram waiting.
+// TestErrorsAreRateLimited: a storm is counted, partly reported, and delays no datagram.
 func TestErrorsAreRateLimited(t *testing.T) {
 	a, atA, errs := startTelling(t, "127.0.0.1:0", "")
 	b, _ := start(t)
@@ -230,7 +230,7 @@ func TestUnreachable(t *testing.T) {
 			t.Errorf("send to %s: %v; want %v, against the path", addr, err, want)
 		}
 	}
-	// Nobody answers ARP at .9, so the kernel gives up the datagram by an ICMP message to ourselves.
+	// No host answers ARP at .9, so the kernel gives up the datagram by an ICMP message to ourselves.
 	netnstest.Sysctl(t, "net/ipv4/neigh/svc0/mcast_solicit", 1)
 	netnstest.Sysctl(t, "net/ipv4/neigh/svc0/retrans_time_ms", 50)
 	lost := netip.MustParseAddrPort("10.77.0.9:7000")
@@ -242,9 +242,9 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestFullAndUnreachable: the send buffer is full of datagrams for a neighbour that does not answer
-// when another one is given up. The poller refuses to wait at such a socket (an error to tell, no room
-// to send); the reader goes on all the same.
+// TestFullAndUnreachable: the send buffer is full of datagrams for a silent neighbour when the kernel gives another
+// one up. The poller refuses to wait at such a socket (a pending error, no room to send); the reader goes on all the
+// same.
 func TestFullAndUnreachable(t *testing.T) {
 	if !netnstest.Inside(t) {
 		return

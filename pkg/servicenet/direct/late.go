@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// absent holds for what Listen says of an interface or address that is not there.
+// absent reports whether err is Listen's error for an interface or address that does not exist.
 func absent(err error) bool {
 	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EADDRNOTAVAIL)
 }
@@ -24,7 +24,7 @@ func (s *Socket) Absent() error {
 	return s.absent
 }
 
-// errAbsent is what Send says meanwhile: PathError holds for it.
+// errAbsent is Send's error meanwhile: PathError holds for this error.
 func (s *Socket) errAbsent() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

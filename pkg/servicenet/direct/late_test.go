@@ -10,8 +10,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// TestLate: a socket whose interface is not there yet refuses to send, says why, and works once it was
-// bound again; one whose address is not there does the same.
+// TestLate: a socket whose interface does not exist yet refuses to send, says why, and works once it was rebound; one
+// whose address does not exist does the same.
 func TestLate(t *testing.T) {
 	if !netnstest.Inside(t) {
 		return

@@ -8,8 +8,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// Rail is a socket with the addresses of supervisors: a servicenet.Rail. The socket stays its
-// owner's, who runs and closes it.
+// Rail is a socket with the addresses of supervisors: a servicenet.Rail. The socket's owner runs and closes it.
 type Rail struct {
 	sock    *Socket
 	targets map[string]netip.AddrPort

@@ -18,30 +18,30 @@ const (
 	// errorBatch bounds the errors taken from the kernel's queue at one look, so that a storm of
 	// them does not keep the reader from datagrams.
 	errorBatch = 16
-	// errorEvery: under a stream of datagrams without a pause, errors are looked for once in so many.
+	// errorEvery: under a stream of datagrams without a pause, the reader checks for errors once in so many.
 	errorEvery = 64
-	// errorGap is between two errors told of the same destination: one slice of the outbox's time-outs.
+	// errorGap separates two reported errors of the same destination: one slice of the outbox's time-outs.
 	errorGap = 10 * time.Millisecond
-	// errorRate is told per second at most, of all destinations.
+	// errorRate bounds the errors passed on per second, over all destinations.
 	errorRate, errorBurst = 200, 50
-	// destinations bounds those whose last error is remembered.
+	// destinations bounds the destinations whose last error is remembered.
 	destinations = 256
-	// floodRest is how long the reader rests where more comes than Options.MaxRate.
+	// floodRest is how long the reader rests when more comes than Options.MaxRate.
 	floodRest = time.Millisecond
-	// refuseRate is the number of strangers' datagrams beyond their budget that are read per second without a pause: datagrams already in the
-	// buffer when a flood begins have to be read quickly.
+	// refuseRate is the number of strangers' datagrams beyond their budget that are read per second without a pause:
+	// datagrams already in the buffer when a flood begins have to be read quickly.
 	refuseRate, refuseBurst = 20_000, 4000
-	// blindWait is between two looks while the poller cannot tell: see reader.blind.
+	// blindWait separates two checks while the poller refuses to wait: see reader.blind.
 	blindWait = 5 * time.Millisecond
 )
 
-// pathError is one entry of the kernel's queue of errors: what came back for a datagram to an address.
+// pathError is one entry of the kernel's error queue: the error that came back for a datagram to an address.
 type pathError struct {
 	to    netip.AddrPort
 	errno syscall.Errno
 }
 
-// reader is Run's: what it reads into, and what it has told of lately.
+// reader is Run's state: its buffers, and the errors that it passed on lately.
 type reader struct {
 	s *Socket
 	h Handler
@@ -53,21 +53,21 @@ type reader struct {
 	sender netip.AddrPort
 	err    syscall.Errno // of the receiving call; 0 when there was merely nothing
 	errs   []pathError
-	look   func(fd uintptr) bool // takes what is there; false: nothing
+	look   func(fd uintptr) bool // reads a datagram or errors; false: neither
 
 	reads   uint
 	told    map[netip.AddrPort]time.Time
 	limiter *rate.Limiter
 
-	pace   *rate.Limiter // of datagrams that are handed over, and errors; nil: no bound
-	refuse *rate.Limiter // of strangers' datagrams that are dropped
+	pace   *rate.Limiter // of delivered datagrams, and errors; nil: no bound
+	refuse *rate.Limiter // of dropped datagrams of strangers
 	rest   func(context.Context, time.Duration)
 }
 
 func newReader(s *Socket, h Handler) *reader {
 	r := &reader{
 		s: s, h: h,
-		// One byte longer than what is allowed, so that what is too long shows.
+		// One byte longer than allowed, so that an oversized datagram shows.
 		buf:     make([]byte, servicenet.MaxDatagram+1),
 		limiter: rate.NewLimiter(errorRate, errorBurst),
 		told:    map[netip.AddrPort]time.Time{},
@@ -114,9 +114,9 @@ func (r *reader) serve(ctx context.Context, ep *endpoint) error {
 	}
 }
 
-// lookAt takes one datagram, and the errors that wait when there is none. Their queue must be empty
-// before Read waits again: the poller tells only of what is new. A receive error may be what ICMP
-// said, or Send may have had that in the reader's place.
+// lookAt reads one datagram, or the queued errors if there is none. The error queue must be empty before Read waits
+// again, because the poller wakes only for new events. A receive error may come from ICMP; or Send may have consumed
+// that error before the reader could.
 func (r *reader) lookAt(fd uintptr) bool {
 	r.errs = r.errs[:0]
 	r.n, r.err = r.datagram(fd, r.buf)
@@ -138,7 +138,7 @@ func (r *reader) lookAt(fd uintptr) bool {
 	return true
 }
 
-// takeErrors empties the queue of errors, or takes errorBatch entries of it.
+// takeErrors empties the error queue, or reads errorBatch entries from the queue.
 func (r *reader) takeErrors(fd uintptr) {
 	for len(r.errs) < errorBatch {
 		errno, ok := r.failure(fd)
@@ -149,9 +149,9 @@ func (r *reader) takeErrors(fd uintptr) {
 	}
 }
 
-// blind reads without the poller. That refuses to wait at a socket that has an error to tell and no
-// room to send (EPOLLERR alone): just when neighbours do not answer. It passes when the kernel gives
-// the datagrams up that wait for them.
+// blind reads without the poller, which refuses to wait at a socket with a pending error and no room to send
+// (EPOLLERR alone). That happens just when neighbours do not answer. It passes when the kernel gives up the datagrams
+// that wait for them.
 func (r *reader) blind(ctx context.Context, ep *endpoint) error {
 	found := false
 	if err := ep.raw.Control(func(fd uintptr) { found = r.lookAt(fd) }); err != nil {
@@ -171,8 +171,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// deliver hands over the results of the last read, outside of the file descriptor's lock. It reports whether that was a
-// stranger's datagram beyond the budget.
+// deliver hands over the results of the last read, outside of the file descriptor's lock. It reports whether that was
+// a stranger's datagram beyond the budget.
 func (r *reader) deliver() (refused bool) {
 	s := r.s
 	if len(r.errs) > 0 {
@@ -193,7 +193,7 @@ func (r *reader) deliver() (refused bool) {
 	return false
 }
 
-// tell reports errors, but none too often.
+// tell reports errors, within the rate.
 func (r *reader) tell(now time.Time) {
 	for _, e := range r.errs {
 		if r.s.blocked.Load() || !PathError(e.errno) {

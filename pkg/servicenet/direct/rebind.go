@@ -9,10 +9,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// Rebind opens the socket anew on the same address, port and interface name, with Run going on. It is
-// for an interface that has come back under another index, to which the old socket is not bound, and
-// for an address that has come back. What waits unread in the old socket is lost. When it fails, the
-// old socket stays as it was, and Rebind may be tried again.
+// Rebind opens the socket again on the same address, port and interface name, while Run goes on. It is for an
+// interface that has come back under another index, to which the old socket is not bound, and for an address that has
+// come back. Unread datagrams in the old socket are lost. If Rebind fails, the old socket stays in use, and the
+// caller may try again.
 func (s *Socket) Rebind() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -94,8 +94,8 @@ func TestRebindAfterClose(t *testing.T) {
 	}
 }
 
-// TestInterfaceComesBack: a socket bound to an interface is bound to its index. When the interface is
-// made anew under its name, the old socket reaches nobody until it is bound again.
+// TestInterfaceComesBack: a socket bound to an interface is bound to its index. When the interface is created again
+// under its name, the old socket reaches no peer until Rebind.
 func TestInterfaceComesBack(t *testing.T) {
 	if !netnstest.Inside(t) {
 		return

@@ -17,10 +17,10 @@ type receiver struct {
 	from    unix.RawSockaddrAny
 	fromLen uint32
 
-	// Of the queue of errors.
+	// For the error queue.
 	msg     unix.Msghdr
 	iov     unix.Iovec
-	payload [1]byte // of the datagram that failed: not wanted
+	payload [1]byte // of the failed datagram: unused
 	oob     [256]byte
 
 	zones map[uint32]string
@@ -34,8 +34,8 @@ func (r *receiver) datagram(fd uintptr, b []byte) (int, syscall.Errno) {
 	return int(n), errno
 }
 
-// failure reads one entry of the queue of errors without waiting; false: there is none. The datagram
-// was to r.from. Errno 0: it is no error of the network's.
+// failure reads one entry of the error queue without waiting; false: there is none. The datagram was to r.from. Errno
+// 0: the error is not from the network.
 func (r *receiver) failure(fd uintptr) (syscall.Errno, bool) {
 	r.iov.Base = &r.payload[0]
 	r.iov.SetLen(len(r.payload))
@@ -50,7 +50,8 @@ func (r *receiver) failure(fd uintptr) (syscall.Errno, bool) {
 	return extendedErr(r.oob[:r.msg.Controllen]), true
 }
 
-// address returns what the last call has put into r.from; of a socket of IPv6, IPv4 as such.
+// address returns the address that the last call put into r.from; an IPv4 address on an IPv6 socket is returned as
+// IPv4.
 func (r *receiver) address() netip.AddrPort {
 	switch {
 	case r.from.Addr.Family == unix.AF_INET && r.fromLen >= unix.SizeofSockaddrInet4:
@@ -67,7 +68,7 @@ func (r *receiver) address() netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// port is in the network's order, whatever the machine's.
+// port is in network byte order on any machine.
 func port(p uint16) uint16 {
 	var b [2]byte
 	binary.NativeEndian.PutUint16(b[:], p)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestFloodOfStrangersDoesNotDelayKnownSources sends a socket that reads 2,000 datagrams in a second 40,000 of strangers, and one
-// of a known source every 10 ms: all of those are handed over, nine of ten in less than 50 ms.
+// TestFloodOfStrangersDoesNotDelayKnownSources sends a socket that reads 2,000 datagrams in a second 40,000 of
+// strangers, and one of a known source every 10 ms: all of those are handed over, nine of ten in less than 50 ms.
 func TestFloodOfStrangersDoesNotDelayKnownSources(t *testing.T) {
 	s, err := Listen("127.0.0.1:0", Options{MaxRate: 2000, Strangers: 200})
 	if err != nil {
@@ -79,7 +79,8 @@ func TestFloodOfStrangersDoesNotDelayKnownSources(t *testing.T) {
 	}
 }
 
-// TestRebindKeepsStrangersOut floods a socket, binds it anew, and floods it again: the new endpoint is guarded as the old one was.
+// TestRebindKeepsStrangersOut floods a socket, rebinds it, and floods it again: the new endpoint is guarded like the
+// old one.
 func TestRebindKeepsStrangersOut(t *testing.T) {
 	s, err := Listen("127.0.0.1:0", Options{Strangers: 1})
 	if err != nil {

@@ -7,9 +7,10 @@ import (
 	"net/netip"
 )
 
-// advertised returns the address that others are told of a member that listens on bind: its own, or, where that
-// is all addresses of the machine, the one from which the first reachable of join would be sent to; without any, the first of an
-// interface. Nothing is sent. memberlist would run `ip route` to find one, and a half starts no processes.
+// advertised returns the address that others should use for a member that listens on bind. That is bind itself or, if
+// bind is all addresses of the machine, the source address towards the first reachable member of join; without any,
+// the first address of an interface. It sends no packet. memberlist would run `ip route` to find one, and a half
+// starts no processes.
 func advertised(bind netip.Addr, join []string) (netip.Addr, error) {
 	if !bind.IsUnspecified() {
 		return bind, nil

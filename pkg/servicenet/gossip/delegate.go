@@ -14,8 +14,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// delegate is what memberlist calls. Nothing here may block: it runs in memberlist's packet loop
-// or under its lock.
+// delegate holds memberlist's callbacks. None of them may block: they run in memberlist's packet loop or under its
+// lock.
 type delegate Net
 
 // message is one broadcast; all are distinct, so none replaces another.
@@ -29,7 +29,7 @@ func (m message) UniqueBroadcast()                      {}
 // NodeMeta implements memberlist.Delegate. It is never longer than limit: see Meta.encode.
 func (d *delegate) NodeMeta(int) []byte { return *d.meta.Load() }
 
-// NotifyMsg implements memberlist.Delegate: it keeps what it has not seen, and passes it on.
+// NotifyMsg implements memberlist.Delegate: it keeps messages that it has not seen, and passes them on.
 func (d *delegate) NotifyMsg(b []byte) {
 	n := (*Net)(d)
 	if data, own := bytes.CutPrefix(b, loopMark[:]); own {
@@ -67,14 +67,14 @@ func (d *delegate) GetBroadcasts(overhead, limit int) [][]byte {
 	return d.queue.GetBroadcasts(overhead, limit)
 }
 
-// LocalState implements memberlist.Delegate: there is none to exchange.
+// LocalState implements memberlist.Delegate: there is no state to exchange.
 func (d *delegate) LocalState(bool) []byte { return nil }
 
 // MergeRemoteState implements memberlist.Delegate.
 func (d *delegate) MergeRemoteState([]byte, bool) {}
 
-// NotifyAlive implements memberlist.AliveDelegate: it refuses members beyond maxMembers and those named in Refuse. Memberlist
-// itself makes those of the own name, so they do not count as heard.
+// NotifyAlive implements memberlist.AliveDelegate: it refuses members beyond maxMembers and those named in Refuse.
+// Memberlist itself makes those of the own name, so they do not count as heard.
 func (d *delegate) NotifyAlive(node *memberlist.Node) error {
 	if (*Net)(d).refuses(node.Name) {
 		return fmt.Errorf("member %.80q: its certificates are revoked", node.Name)
@@ -90,8 +90,7 @@ func (d *delegate) NotifyAlive(node *memberlist.Node) error {
 	return nil
 }
 
-// AckPayload implements memberlist.PingDelegate. It is asked for when another member's probe is to be
-// answered.
+// AckPayload implements memberlist.PingDelegate. memberlist calls it before it answers another member's probe.
 func (d *delegate) AckPayload() []byte {
 	(*Net)(d).heard()
 	return nil
@@ -100,7 +99,7 @@ func (d *delegate) AckPayload() []byte {
 // NotifyPingComplete implements memberlist.PingDelegate: an answer to a probe of ours.
 func (d *delegate) NotifyPingComplete(*memberlist.Node, time.Duration, []byte) { (*Net)(d).heard() }
 
-// heard tells that something authentic came from another member.
+// heard notes that an authentic packet came from another member.
 func (n *Net) heard() {
 	if n.cfg.OnHeard == nil {
 		return
@@ -201,7 +200,7 @@ func (l *eventLog) run(ctx context.Context, f func(Event)) {
 // full; a broadcast that comes again after that is a duplicate for the inbox to drop.
 type remembered struct {
 	mu        sync.Mutex
-	seed      maphash.Seed // nobody can aim at a collision
+	seed      maphash.Seed // so that an attacker cannot aim at a collision
 	now, past map[uint64]struct{}
 	half      int
 }
@@ -210,7 +209,7 @@ func newRemembered(limit int) *remembered {
 	return &remembered{seed: maphash.MakeSeed(), now: make(map[uint64]struct{}), half: limit / 2}
 }
 
-// add remembers b and says whether it is new.
+// add remembers b and reports whether it is new.
 func (r *remembered) add(b []byte) bool {
 	h := maphash.Bytes(r.seed, b)
 	r.mu.Lock()

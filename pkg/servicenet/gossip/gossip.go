@@ -2,8 +2,8 @@
 // addresses as metadata, and a small rate-limited broadcast. It is evidence and transport, never
 // the judge: any holder of the key can declare any member dead.
 //
-// It does not look into what it carries. A broadcast reaches each member at most once as long as
-// its hash is remembered, in no order, and may be lost; members of role node pass it on.
+// It does not look into the broadcasts that it carries. A broadcast reaches each member at most once as long as its
+// hash is remembered, in no order, and may be lost; members of role node pass it on.
 package gossip
 
 import (
@@ -39,8 +39,8 @@ const (
 	// maxMembers bounds the live members: any holder of the key can make up as many as it likes.
 	maxMembers = 1 << 14
 
-	// Own broadcasts: an emergency is a few reports, not a stream. Passing on is limited apart, so
-	// that a flood from one member does not go round for ever.
+	// Own broadcasts: an emergency is a few reports, not a stream. Forwarding has a limit of its own, so that a flood
+	// from one member does not go round forever.
 	ownRate, ownBurst     = 20, 40
 	relayRate, relayBurst = 100, 200
 
@@ -60,7 +60,7 @@ var ErrRateLimited = fmt.Errorf("broadcast budget used up: %w", servicenet.ErrBu
 // ErrClosed is returned after Close.
 var ErrClosed = fmt.Errorf("gossip member: %w", servicenet.ErrClosed)
 
-// EventKind says what happened to a member.
+// EventKind is the kind of a member's change.
 type EventKind uint8
 
 // The kinds of events.
@@ -108,29 +108,29 @@ type Config struct {
 	Name string   // unique among the members
 	Bind string   // "ip:port", TCP and UDP; port 0 takes a free one
 	Join []string // "ip:port" of some members; tried again for as long as they are not live
-	Key  []byte   // KeySize bytes: what is sent is encrypted by it
+	Key  []byte   // KeySize bytes: encrypts the traffic
 	// Further keys, KeySize bytes each, by which others may encrypt still or already, while the key is changed.
 	Further     [][]byte
 	Meta        Meta
 	Logger      *slog.Logger
 	OnMember    func(Event)  // may be nil; called from one goroutine, in order
 	OnBroadcast func([]byte) // may be nil; called from one goroutine; owns the slice
-	// OnHeard is told that something came from another member, which has the key: that this service
-	// network lives, though no supervisor may answer. At most once per heardEvery, and without news at
-	// least as often as probes are answered. It is called from memberlist's goroutines and must
-	// neither block nor call this package. May be nil.
+	// OnHeard is called when a packet came from another member, which has the key: so this service network lives,
+	// though no supervisor may answer. It is called at most once per heardEvery, and without news at least as often
+	// as probes are answered. It is called from memberlist's goroutines and must neither block nor call this package.
+	// May be nil.
 	OnHeard func(now time.Time)
-	// OnLoop is told what Loop has sent, as it came back. It is called from memberlist's goroutines and must neither
-	// block nor call this package; it owns the slice. May be nil.
+	// OnLoop gets the bytes that Loop has sent, as they came back. It is called from memberlist's goroutines and must
+	// neither block nor call this package; it owns the slice. May be nil.
 	OnLoop func([]byte)
 	Timing Timing
-	// MaxPackets is how many packets per second are read; 0: all. Beyond it, and a burst of as many
-	// again, reading rests, and the kernel drops what has no room. A process of real-time class that
-	// never rests is killed by its limit (RLIMIT_RTTIME).
+	// MaxPackets is the number of packets read per second; 0: all. Beyond it, and a burst of as many again, reading
+	// rests, and the kernel drops packets that have no room. A process of real-time class that never rests is killed
+	// by its limit (RLIMIT_RTTIME).
 	MaxPackets int
-	// Strangers is the number of packets per second that are read from all strangers' addresses together: those that are not a
-	// member's, not in Join and not this member's own. The kernel drops the rest before they take buffer space from members
-	// (pkg/udpguard). 0: no address is a stranger's.
+	// Strangers is the number of packets per second that are read from all strangers' addresses together: those that
+	// are not a member's, not in Join and not this member's own. The kernel drops the rest before they take buffer
+	// space from members (pkg/udpguard). 0: no address is a stranger's.
 	Strangers int
 }
 
@@ -178,7 +178,7 @@ type Net struct {
 	received   chan []byte
 	events     *eventLog
 
-	// What memberlist's goroutines read; they may call back before New has the list.
+	// State that memberlist's goroutines read; they may call back before New has the list.
 	meta   atomic.Pointer[[]byte]
 	passOn atomic.Bool // role node: supervisors only listen, the replicas have their own ways
 	live   atomic.Pointer[memberlist.Memberlist]
@@ -299,7 +299,8 @@ func memberlistConfig(cfg Config, n *Net, logger *log.Logger) *memberlist.Config
 			*f.to = *f.from
 		}
 	}
-	// Members that begin at the same moment would speak at the same moments ever after: memberlist puts off the first time, and not the clock.
+	// Members that begin at the same moment would speak at the same moments ever after: memberlist puts off the first
+	// time, and not the clock.
 	mc.GossipInterval += rand.N(mc.GossipInterval / 8)
 	return mc
 }
@@ -316,9 +317,9 @@ func (n *Net) Members() []Member {
 	return out
 }
 
-// Refuse shuts out exactly the members of these names from now on: it ignores their announcements and drops packets from the
-// addresses at which they were members. All members share one key, so only a new key shuts out a member that takes another name
-// and address.
+// Refuse shuts out exactly the members of these names from now on: it ignores their announcements and drops packets
+// from the addresses at which they were members. All members share one key, so only a new key shuts out a member that
+// takes another name and address.
 func (n *Net) Refuse(names []string) {
 	refused, addrs := make(map[string]bool), make(map[netip.AddrPort]string)
 	for _, name := range names {
@@ -371,7 +372,7 @@ func (n *Net) Broadcast(b []byte) error {
 	return nil
 }
 
-// loopMark begins what a member sends to itself. No envelope begins so.
+// loopMark begins a packet that a member sends to itself. No envelope begins so.
 var loopMark = [...]byte{0, 'L', 'F', 'T'}
 
 // Loop sends b to this member itself, by its own socket and under the key, as all packets go: for its self-test. It
@@ -386,7 +387,7 @@ func (n *Net) Loop(b []byte) error {
 	return n.list.SendBestEffort(n.list.LocalNode(), append(loopMark[:], b...))
 }
 
-// enqueue takes over b.
+// enqueue takes ownership of b.
 func (n *Net) enqueue(b []byte) {
 	n.queue.QueueBroadcast(message(b))
 	if over := n.queue.NumQueued() - queueSize; over > 0 {
@@ -416,7 +417,7 @@ func (n *Net) UpdateMeta(m Meta) error {
 	return nil
 }
 
-// Blocked says whether this member's traffic is dropped by fault injection.
+// Blocked reports whether this member's traffic is dropped by fault injection.
 func (n *Net) Blocked() bool { return n.transport.blocked.Load() }
 
 // Block drops all of this member's traffic both ways, for fault injection.

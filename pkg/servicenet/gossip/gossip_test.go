@@ -77,7 +77,7 @@ func startKeys(t *testing.T, name string, keys [][]byte, join ...*member) *membe
 	return m
 }
 
-// untilAny waits for an event of the kind; what else happens before it is skipped.
+// untilAny waits for an event of the kind, and skips any others before it.
 func (m *member) untilAny(t *testing.T, k EventKind) Event {
 	t.Helper()
 	timeout := time.After(20 * time.Second)
@@ -206,7 +206,8 @@ func TestWrongKeyIsRefused(t *testing.T) {
 	}
 }
 
-// TestKeyIsChanged has at every step of a change a member that has gone on to it beside one that has not: each hears the other.
+// TestKeyIsChanged has at every step of a change a member that has gone on to it beside one that has not: each hears
+// the other.
 func TestKeyIsChanged(t *testing.T) {
 	one, two := key(1), key(2)
 	for _, tc := range []struct {
@@ -329,8 +330,8 @@ func TestStreamsAreBounded(t *testing.T) {
 	b.until(t, EventJoin, "a")
 }
 
-// TestStrangersStreamsKeepNobodyOut: a stranger takes all places for streams, and retakes each one that it loses. A member at
-// another address joins.
+// TestStrangersStreamsKeepNobodyOut: a stranger takes all places for streams, and takes each one that it loses again.
+// A member at another address joins.
 func TestStrangersStreamsKeepNobodyOut(t *testing.T) {
 	a := start(t, "a", key(1))
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
@@ -375,8 +376,8 @@ func (r *remote) RemoteAddr() net.Addr {
 }
 func (r *remote) Close() error { r.closed = true; return nil }
 
-// TestStreamsOfOneSubnetCountTogether: a host that takes a new address of its IPv6 /64 for each stream does not evict another
-// host's stream.
+// TestStreamsOfOneSubnetCountTogether: a host that takes a new address of its IPv6 /64 for each stream does not evict
+// another host's stream.
 func TestStreamsOfOneSubnetCountTogether(t *testing.T) {
 	for _, member := range []string{"192.0.2.7", "2001:db8:0:1::7"} {
 		tr := &transport{}
@@ -397,8 +398,8 @@ func TestStreamsOfOneSubnetCountTogether(t *testing.T) {
 	}
 }
 
-// TestRefusedMemberIsShutOut refuses c at a and b: a broadcast of c reaches neither, c leaves the pool and its announcements do
-// not bring it back, while a and b go on. When c is no longer refused, it comes back.
+// TestRefusedMemberIsShutOut refuses c at a and b: a broadcast of c reaches neither, c leaves the pool and its
+// announcements do not bring it back, while a and b go on. When c is no longer refused, it comes back.
 func TestRefusedMemberIsShutOut(t *testing.T) {
 	a, b, c := three(t)
 	a.Refuse([]string{"c"})
@@ -431,7 +432,7 @@ func TestRefusedMemberIsShutOut(t *testing.T) {
 	a.until(t, EventJoin, "c")
 }
 
-// TestMembersAreBounded: who has the key can make members up, but not without end.
+// TestMembersAreBounded: a holder of the key can invent members, but not without end.
 func TestMembersAreBounded(t *testing.T) {
 	a := start(t, "a", key(1))
 	a.membersMu.Lock()
@@ -451,8 +452,8 @@ func TestMembersAreBounded(t *testing.T) {
 	}
 }
 
-// TestAdvertisedAddress: who listens on all addresses tells others the one by which they reach it, and starts no process
-// to find it, as memberlist would.
+// TestAdvertisedAddress: a member that listens on all addresses advertises the one by which others reach it, and
+// starts no process to find it, as memberlist would.
 func TestAdvertisedAddress(t *testing.T) {
 	dir := t.TempDir()
 	ran := filepath.Join(dir, "ran")
@@ -478,7 +479,7 @@ func TestAdvertisedAddress(t *testing.T) {
 	for _, tc := range []struct {
 		bind string
 		join []string
-		want string // empty: any that is not everybody's
+		want string // empty: any specific address
 	}{
 		{"192.0.2.1", nil, "192.0.2.1"},
 		{"0.0.0.0", []string{"127.0.0.1:1"}, "127.0.0.1"},
@@ -534,7 +535,7 @@ func TestNewRefusals(t *testing.T) {
 	}
 }
 
-// What a member sends to itself comes back to it alone, by its socket, and is no news of anybody.
+// A packet that a member sends to itself comes back to it alone, by its socket, and is no sign of another member.
 func TestLoop(t *testing.T) {
 	back := make(chan []byte, 10)
 	heard := make(chan struct{}, 10)
@@ -655,7 +656,7 @@ func TestLogLines(t *testing.T) {
 	}
 }
 
-// TestMetaNames: whatever is an id elsewhere is one here.
+// TestMetaNames: every id that is valid elsewhere is valid here.
 func TestMetaNames(t *testing.T) {
 	for id, good := range map[string]bool{"n1-0-1": true, "GPU_7.rack-A": true, "": false, "n/0": false, "n 0": false} {
 		if err := (Meta{Role: RoleNode, ID: id}).Validate(); (err == nil) != good {

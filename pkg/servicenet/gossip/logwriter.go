@@ -9,12 +9,12 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Lines beyond this are counted and the count is told with the next line: a partition makes
-// memberlist write one line a packet.
+// Lines beyond this rate are counted, and the next line gives the count: a partition makes memberlist write one line
+// a packet.
 const logRate, logBurst = 2, 20
 
-// logWriter maps memberlist's "[WARN] memberlist: text" lines to slog. What memberlist calls an
-// error is a warning here: it is an opinion about others.
+// logWriter maps memberlist's "[WARN] memberlist: text" lines to slog. An error of memberlist is a warning here: it
+// is an opinion about others.
 type logWriter struct {
 	logger  *slog.Logger
 	limit   *rate.Limiter

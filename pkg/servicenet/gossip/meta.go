@@ -21,7 +21,7 @@ const (
 	RoleSupervisor Role = "supervisor"
 )
 
-// Meta is what a member says of itself; a hint, never proof.
+// Meta is a member's description of itself; a hint, never proof.
 type Meta struct {
 	Role       Role   `json:"r"`
 	ID         string `json:"i"`           // node or supervisor id
@@ -30,7 +30,7 @@ type Meta struct {
 	Leader     bool   `json:"l,omitempty"` // a supervisor that leads
 }
 
-// Validate names every bad field at once. It is applied to what others send as well.
+// Validate names every bad field at once. It is applied to others' metadata as well.
 func (m Meta) Validate() error {
 	var errs []error
 	if m.Role != RoleNode && m.Role != RoleSupervisor {
@@ -52,8 +52,8 @@ func (m Meta) Validate() error {
 	return errors.Join(errs...)
 }
 
-// wireMeta is what travels: memberlist does not tell its users whether a member that is gone had
-// said goodbye, so a leaving one says it in its metadata first.
+// wireMeta is the encoded form. memberlist does not report whether a departed member had said goodbye, so a leaving
+// one says it in its metadata first.
 type wireMeta struct {
 	Meta
 	Leaving bool `json:"b,omitempty"`
@@ -70,7 +70,7 @@ func (m wireMeta) encode() ([]byte, error) {
 	return b, nil
 }
 
-// decodeMeta reads what another member says of itself. Unknown fields are a later version's.
+// decodeMeta reads another member's metadata. Unknown fields are a later version's.
 func decodeMeta(b []byte) (wireMeta, error) {
 	if len(b) > memberlist.MetaMaxSize {
 		return wireMeta{}, fmt.Errorf("decode metadata: given %d bytes: want at most %d", len(b), memberlist.MetaMaxSize)

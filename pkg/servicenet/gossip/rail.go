@@ -6,9 +6,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// Rail is a member as a servicenet.Rail: what is sent goes to all members, and the supervisors are
-// among them. It is small: beyond a few envelopes a second Send refuses with an error that wraps
-// ErrRateLimited, and so servicenet.ErrBusy. The member stays its owner's, who closes it.
+// Rail adapts a member to servicenet.Rail: it sends to all members, and the supervisors are among them. It is small:
+// beyond a few envelopes a second Send refuses with an error that wraps ErrRateLimited, and so servicenet.ErrBusy.
+// The member's owner closes it.
 type Rail struct{ net *Net }
 
 var _ servicenet.Rail = Rail{}
@@ -24,7 +24,7 @@ func (r Rail) Send(_ string, b []byte) error {
 	return nil
 }
 
-// sizeError refuses what is no datagram.
+// sizeError refuses a size that no datagram can have.
 func sizeError(n int) error {
 	reason := servicenet.ErrTooLong
 	if n == 0 {

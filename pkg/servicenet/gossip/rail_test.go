@@ -79,7 +79,7 @@ func TestRailSaysWhy(t *testing.T) {
 	}
 }
 
-// TestHeard: members hear of each other though nobody broadcasts, none too often, and not when cut off.
+// TestHeard: members notice each other without any broadcast, not too often, and not when cut off.
 func TestHeard(t *testing.T) {
 	heard := make(chan time.Time, 1024)
 	near, _ := pair(t, nil, func(now time.Time) { heard <- now })
@@ -103,7 +103,7 @@ func TestHeard(t *testing.T) {
 	}
 	near.Block(true)
 	before := near.heardAt.Load()
-	// What was on its way may still come; then it is still.
+	// Packets on their way may still come; after that it is quiet.
 	deadline := time.Now().Add(20 * time.Second)
 	for still := time.Now(); time.Since(still) < 5*heardEvery; {
 		if now := near.heardAt.Load(); now != before {

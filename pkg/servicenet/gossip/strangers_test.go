@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestFloodOfStrangersDoesNotDelayMembers sends a member that reads 500 packets in a second 20,000 of strangers: it is nobody's
-// suspect, and the broadcasts of another member arrive.
+// TestFloodOfStrangersDoesNotDelayMembers sends 20,000 packets of strangers to a member that reads 500 packets in a
+// second: no member suspects it, and the broadcasts of another member arrive.
 func TestFloodOfStrangersDoesNotDelayMembers(t *testing.T) {
 	a := start(t, "a", key(1))
 	b := &member{events: make(chan Event, 256), broadcasts: make(chan string, 256)}

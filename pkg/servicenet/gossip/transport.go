@@ -24,29 +24,30 @@ var (
 	errRefused = errors.New("the member's certificates are revoked")
 )
 
-// maxStreams bounds the streams that others hold open to us at one time. Of each, memberlist gathers up
-// to 20 MB before it can know whether the other end has the key, and it does not bound their number.
-// Beyond it a new stream replaces the oldest one of the address with the most: a stranger replaces its own. Members try again, in step with
+// maxStreams bounds the streams that others hold open to us at one time. For each, memberlist gathers up to 20 MB
+// before it can know whether the other end has the key, and it does not bound their number. Beyond it a new stream
+// replaces the oldest one of the address with the most: a stranger replaces its own. Members try again, in step with
 // rejoinInterval or the next push and pull.
 const maxStreams = 32
 
-// refuseRate is the number of strangers' packets beyond their budget that are read per second without a pause: packets already in
-// the buffer when a flood begins have to be read quickly.
+// refuseRate is the number of strangers' packets beyond their budget that are read per second without a pause:
+// packets already in the buffer when a flood begins have to be read quickly.
 const refuseRate, refuseBurst = 20_000, 4000
 
-// floodRest is how long nothing is read where more packets come than Config.MaxPackets.
+// floodRest is how long the reader rests when more packets come than Config.MaxPackets.
 const floodRest = time.Millisecond
 
-// transport carries memberlist's packets over UDP and its streams over TCP, both at one port, with a switch in it: while it is
-// blocked, packets are dropped and streams refused, both ways. Memberlist's own reads each packet into 64 KiB of its own: an idle
-// member of a large pool then spends a third of its time on collecting them.
+// transport carries memberlist's packets over UDP and its streams over TCP, both at one port, with a switch in it:
+// while it is blocked, packets are dropped and streams refused, both ways. Memberlist's own reads each packet into 64
+// KiB of its own: an idle member of a large pool then spends a third of its time on collecting them.
 type transport struct {
 	udp     *net.UDPConn
 	tcp     *net.TCPListener
 	log     *log.Logger
 	ctx     context.Context // ends dials when the member closes
 	blocked atomic.Bool
-	// refusedFrom holds the addresses whose packets are dropped, with the names of their members; nil if there are none.
+	// refusedFrom holds the addresses whose packets are dropped, with the names of their members; nil if there are
+	// none.
 	refusedFrom atomic.Pointer[map[netip.AddrPort]string]
 	refused     atomic.Uint64   // streams closed for a newer one
 	pace        *rate.Limiter   // of packets; nil: no bound
@@ -74,7 +75,7 @@ func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger, 
 		streams: make(chan net.Conn),
 		done:    make(chan struct{}),
 	}
-	// With port 0 the TCP port that the kernel gives may be taken in UDP.
+	// With port 0, the TCP port that the kernel assigns may be in use for UDP.
 	tries := 1
 	if bind.Port() == 0 {
 		tries = 10
@@ -102,7 +103,7 @@ func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger, 
 	return t, nil
 }
 
-// receiveBuffer is what the packets' socket may hold, in bytes, as far as the kernel allows (net.core.rmem_max).
+// receiveBuffer is the size of the packet socket's buffer, in bytes, as far as the kernel allows (net.core.rmem_max).
 const receiveBuffer = 2 << 20
 
 func (t *transport) listen(bind netip.AddrPort) error {
@@ -133,7 +134,7 @@ func (t *transport) closing() bool {
 	}
 }
 
-// readPackets hands over what comes, in memory of its own: memberlist keeps it.
+// readPackets delivers packets, in memory of their own: memberlist keeps them.
 func (t *transport) readPackets() {
 	buf := make([]byte, 1<<16)
 	for {
@@ -173,7 +174,7 @@ func (t *transport) refuses(from netip.AddrPort) bool {
 	return refused
 }
 
-// acceptRest is how long nothing is accepted after that has failed, as for want of file descriptors.
+// acceptRest is the pause after a failed accept, such as one that lacked file descriptors.
 const acceptRest = 100 * time.Millisecond
 
 func (t *transport) acceptStreams() {

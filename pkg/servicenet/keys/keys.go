@@ -1,8 +1,8 @@
 // Package keys turns two X25519 public keys that were exchanged in signed messages into one secret:
 // for the sessions whose MAC may stand for a signature, and for the chunks of a bulk transfer.
 //
-// It proves nobody's identity: the signatures around the exchanged keys do. It is pure: private keys
-// are made by the shell, which has the randomness, and a key is used for one exchange only.
+// It proves no identity: the signatures around the exchanged keys do. It is pure: the shell, which has the
+// randomness, makes the private keys, and a key is used for one exchange only.
 package keys
 
 import (
@@ -18,13 +18,12 @@ import (
 // Size is the length of a public key and of a secret, in bytes.
 const Size = 32
 
-// Agree returns the secret of the two ends: HKDF-SHA-256 over the X25519 result, with no salt. The
-// label says what the secret is for, so that no two uses share one; the context is what both ends
-// know of this exchange, in the same order. Both public keys are always part of it, in an order that
-// does not depend on the end.
+// Agree returns the secret of the two ends: HKDF-SHA-256 over the X25519 result, with no salt. The label names the
+// purpose of the secret, so that no two uses share one; the context is both ends' knowledge of this exchange, in the
+// same order. Both public keys are always included, in an order that does not depend on the end.
 //
-// A peer's key of the wrong length, or one that gives the all-zero result whatever the private key
-// (RFC 7748 §6.1), is refused.
+// A peer's key of the wrong length, or one that gives the all-zero result with any private key (RFC 7748 §6.1), is
+// refused.
 func Agree(private *ecdh.PrivateKey, peer []byte, label string, context ...[]byte) ([Size]byte, error) {
 	var secret [Size]byte
 	if private == nil || private.Curve() != ecdh.X25519() {
@@ -52,8 +51,8 @@ func Agree(private *ecdh.PrivateKey, peer []byte, label string, context ...[]byt
 	return secret, nil
 }
 
-// info joins what the secret is bound to. Every part has its length before it, so that no two lists
-// give the same bytes.
+// info joins the parts that the secret is bound to. Every part has its length before it, so that no two lists give
+// the same bytes.
 func info(mine, theirs []byte, label string, context [][]byte) string {
 	first, second := mine, theirs
 	if slices.Compare(first, second) > 0 {

@@ -47,7 +47,7 @@ func TestBothEndsAgree(t *testing.T) {
 	}
 }
 
-// TestFixed holds what is derived: it is part of the wire format.
+// TestFixed pins the derived keys: they are part of the wire format.
 func TestFixed(t *testing.T) {
 	s, err := Agree(private(t, 1), private(t, 2).PublicKey().Bytes(), "bulk", []byte("x"))
 	if err != nil {

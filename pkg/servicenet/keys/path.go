@@ -9,12 +9,12 @@ import (
 // pathLabel is the purpose of a path's secret.
 const pathLabel = "lofamo.v1 path session"
 
-// PathExchange is what both ends know of one PathRequest and the PathReply to it, and bind the secret of
-// their session to.
+// PathExchange holds both ends' knowledge of one PathRequest and the PathReply. The secret of their session is bound
+// to these values.
 type PathExchange struct {
-	Half       string // who asked: "<node>/<half>", as in its certificate
+	Half       string // the requester: "<node>/<half>", as in its certificate
 	Epoch, ID  uint64 // of the request
-	Supervisor string // who replied
+	Supervisor string // the replier
 	Session    uint64 // the session's name
 }
 

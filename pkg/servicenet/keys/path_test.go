@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Both ends have the same secret, and everything that is known of the exchange changes it.
+// Both ends have the same secret, and it depends on every known value of the exchange.
 func TestPathSecret(t *testing.T) {
 	a, b := private(t, 1), private(t, 2)
 	x := PathExchange{Half: "n0-0-0/host", Epoch: 3, ID: 7, Supervisor: "sup-1", Session: 9}

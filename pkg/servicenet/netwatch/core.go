@@ -24,8 +24,8 @@ type address struct {
 	prefix netip.Prefix
 }
 
-// core is the state of links and addresses, and what was said of the rails. It has no clock, socket
-// or goroutine.
+// core is the state of links and addresses, and the last reported state of the rails. It has no clock, socket or
+// goroutine.
 //
 //	unknown ──► up ◄──► down
 type core struct {
@@ -40,14 +40,14 @@ type rail struct {
 	told bool
 }
 
-// verdict is what holds for a rail. on is the link of one that is up by its interface's name.
+// verdict is the state of a rail. on is the link of one that is up by its interface's name.
 type verdict struct {
 	up  bool
 	on  int
 	why reason
 }
 
-// reason is put into words only when it is told, since most looks find nothing new.
+// reason is formatted only when it is reported, since most checks find no change.
 type reason struct {
 	kind  reasonKind
 	state string
@@ -73,7 +73,7 @@ func newCore(wants []Interface) *core {
 	return c
 }
 
-// replace takes over a complete list.
+// replace applies a complete list.
 func (c *core) replace(links []link, addrs []address) {
 	c.links = c.links[:0]
 	clear(c.addrs)
@@ -117,7 +117,7 @@ func (c *core) setAddr(a address, there bool) {
 	}
 }
 
-// judge returns what has changed since it was called last, in the order of the rails.
+// judge returns the changes since the last call, in the order of the rails.
 func (c *core) judge() []Change {
 	var out []Change
 	for i := range c.rails {
@@ -152,8 +152,8 @@ func (c *core) verdictOn(want Interface) verdict {
 	return verdict{why: reason{kind: noInterface}}
 }
 
-// anyInterface wants the address on an interface that is up, and of those that are not, tells the
-// reason that is nearest to being up.
+// anyInterface looks for the address on any interface that is up. If none is, it returns the reason that is nearest
+// to being up.
 func (c *core) anyInterface(addr netip.Addr) verdict {
 	best := verdict{why: reason{kind: noAddress}}
 	for _, l := range c.links {
@@ -180,7 +180,7 @@ func (c *core) onLink(l link, addr netip.Addr) verdict {
 	return verdict{up: true, why: reason{kind: isUp}}
 }
 
-// has says whether the address is on the link. All of 127.0.0.0/8 is where one of it is.
+// has reports whether the address is on the link. An address of 127.0.0.0/8 on a link stands for that whole network.
 func (c *core) has(index int, addr netip.Addr) bool {
 	for a := range c.addrs {
 		if a.index != index {

@@ -82,7 +82,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// TestChangesOverTime tells a life of two rails, one line a step.
+// TestChangesOverTime plays the life of two rails, one line a step.
 func TestChangesOverTime(t *testing.T) {
 	c := newCore([]Interface{ifc("eth0", "10.0.0.1"), ifc("", "10.1.0.1")})
 	off, dark := eth(2), eth(2)
@@ -105,7 +105,7 @@ func TestChangesOverTime(t *testing.T) {
 		{func() { c.setLink(eth(9)) }, ""},
 		{func() { c.setAddr(at(9, "10.0.0.1/24"), true) }, "0+"},
 		{func() { c.setAddr(at(2, "10.0.0.1/24"), false) }, ""}, // late news of the old one
-		// What was missed: the interface is another one under the old name, and the address moved.
+		// The missed changes: the interface is another one under the old name, and the address moved.
 		{func() {
 			c.replace([]link{eth(12)}, []address{at(12, "10.0.0.1/24"), at(12, "10.1.0.1/24")})
 		}, "0- 0+ 1+"},
@@ -125,8 +125,8 @@ func TestChangesOverTime(t *testing.T) {
 	}
 }
 
-// TestAgainstNaive: whatever happens in whatever order, what was told last is what a fresh look finds,
-// and changes of one rail alternate.
+// TestAgainstNaive: after any sequence of events, the last report equals the result of a fresh check, and changes of
+// one rail alternate.
 func TestAgainstNaive(t *testing.T) {
 	rails := []Interface{ifc("eth0", "10.0.0.1"), ifc("eth1", "0.0.0.0"), ifc("", "10.0.0.2"), ifc("", "0.0.0.0")}
 	rapid.Check(t, func(t *rapid.T) {

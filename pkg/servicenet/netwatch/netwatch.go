@@ -1,9 +1,9 @@
-// Package netwatch tells when a service interface can carry anything and when it cannot, as soon as
-// the kernel knows it: carrier, the administrator's switch, the interface itself and the address on it
-// (seed 004 §IV-B.1). It starts a migration before any time-out does.
+// Package netwatch reports when a service interface can carry traffic and when it cannot, as soon as the kernel
+// knows: carrier, the administrator's switch, the interface itself and the address on it (seed 004 §IV-B.1). It
+// starts a migration before any time-out does.
 //
-// It says nothing about the path behind the interface, and an interface that is up proves nothing:
-// time-outs and acknowledgements go on as before. It watches the network namespace of its process.
+// It says nothing about the path behind the interface, and an interface that is up proves nothing: time-outs and
+// acknowledgements apply as before. It watches the network namespace of its process.
 //
 // The decision is core's, which is a function of links and addresses; Run feeds it from rtnetlink.
 // Nothing is polled: while nothing changes, nothing runs. The kernel itself may hold back a second
@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Interface is what one rail needs.
+// Interface describes one rail.
 type Interface struct {
 	// Name is the interface's, as in SO_BINDTODEVICE; empty: whichever has the address.
 	Name string
@@ -29,16 +29,16 @@ type Interface struct {
 	Addr netip.Addr
 }
 
-// Change says that a rail is up or down from now on. The first ones, one a rail and in order, say what
-// it is at the start.
+// Change says that a rail is up or down from now on. The first changes, one a rail and in order, give the state at
+// the start.
 type Change struct {
 	Index int // in the list given to Run
 	Up    bool
 	Why   string // for people
 }
 
-// Waits before a subscription that was lost is made anew: the kernel drops one whose reader is late
-// (ENOBUFS), and there may be no descriptors left.
+// Waits before a lost subscription is renewed: the kernel drops one whose reader is late (ENOBUFS), and there may be
+// no descriptors left.
 const (
 	minWait = 20 * time.Millisecond
 	maxWait = time.Second
@@ -46,15 +46,15 @@ const (
 
 const (
 	receiveBuffer = 1 << 20 // asked for in bytes, of each of the two subscriptions
-	listTries     = 5       // a list during which something changed is taken again
+	listTries     = 5       // retries of a list during which something changed
 )
 
 // errLost ends a session whose subscription has broken.
 var errLost = errors.New("subscription lost")
 
-// Run watches until the context ends, and returns nil then. report is called from one goroutine and must
-// not block. It is told every change once: also what changed while a subscription was lost, in so far as
-// it still holds. The error is for a list that cannot be, and for a kernel that cannot be asked at all.
+// Run watches until the context ends, and returns nil then. report is called from one goroutine and must not block.
+// It gets every change once, also changes while a subscription was lost, in so far as they still hold. Run returns an
+// error for an invalid list, and for a kernel that does not support the subscription at all.
 func Run(ctx context.Context, rails []Interface, report func(Change)) error {
 	return run(ctx, rails, report, subscribe)
 }
@@ -108,7 +108,7 @@ func session(ctx context.Context, c *core, report func(Change), open func() (*fe
 			}
 		}
 	}
-	// After the subscription: what happens meanwhile waits there.
+	// After the subscription: events of the meantime wait there.
 	links, addrs, err := f.list()
 	if err != nil {
 		return err

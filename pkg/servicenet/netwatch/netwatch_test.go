@@ -102,7 +102,7 @@ func TestInterfaces(t *testing.T) {
 	lay(t)
 	w.wantUp(0, 1)
 
-	// A port that leaves a bridge is told of by the kernel as a deleted link, of the bridge's family.
+	// When a port leaves a bridge, the kernel announces a deleted link, of the bridge's family.
 	netnstest.IP(t, "link add br0 type bridge")
 	netnstest.IP(t, "link set svc0 master br0")
 	netnstest.IP(t, "link set svc0 nomaster")
@@ -117,8 +117,7 @@ func TestInterfaces(t *testing.T) {
 	w.want(3, false, "switched off")
 }
 
-// wantDown and wantUp take the changes of some rails in any order: links and addresses come by two
-// subscriptions.
+// wantDown and wantUp expect the changes of some rails in any order: links and addresses come by two subscriptions.
 func (w *watched) wantDown(rails ...int) { w.t.Helper(); w.wantAll(false, rails) }
 func (w *watched) wantUp(rails ...int)   { w.t.Helper(); w.wantAll(true, rails) }
 
@@ -178,8 +177,7 @@ func TestFlapping(t *testing.T) {
 	}
 }
 
-// TestOverrun: when the kernel has dropped what we should have heard, the list is taken again, and what
-// has changed meanwhile is told.
+// TestOverrun: when the kernel has dropped an event, Run lists everything again, and reports the changes.
 func TestOverrun(t *testing.T) {
 	for name, breaks := range map[string]func(f *fakeFeed){
 		"links end":     func(f *fakeFeed) { close(f.links) },

@@ -47,7 +47,7 @@ func drain[T any](ch <-chan T) {
 	}
 }
 
-// list returns what there is.
+// list returns the present links and addresses.
 func list() (links []link, addrs []address, err error) {
 	for range listTries {
 		if links, addrs, err = listOnce(); !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -86,7 +86,7 @@ func linkOf(l netlink.Link) link {
 	a := l.Attrs()
 	return link{
 		index: a.Index, name: a.Name, others: a.AltNames, admin: a.RawFlags&unix.IFF_UP != 0,
-		// A driver that does not know says so: loopback, and some virtual ones.
+		// Some drivers report the state unknown: loopback, and some virtual ones.
 		oper: a.OperState == netlink.OperUp || a.OperState == netlink.OperUnknown, state: a.OperState.String(),
 	}
 }

@@ -24,7 +24,7 @@ type Fake struct {
 
 var _ servicenet.Rail = (*Fake)(nil)
 
-// NewFake returns a rail to target that takes envelopes of at most limit bytes and holds size of them.
+// NewFake returns a rail to target that accepts envelopes of at most limit bytes and holds size of these.
 func NewFake(target string, limit, size int) *Fake {
 	return &Fake{target: target, limit: limit, size: size}
 }
@@ -53,8 +53,8 @@ func (f *Fake) Send(to string, b []byte) error {
 	return nil
 }
 
-// Read hands over what waits, and from now on all that is sent, in order. deliver must not call the
-// rail, and does not keep b.
+// Read delivers the waiting envelopes, and from now on all that are sent, in order. deliver must not call the rail,
+// and does not keep b.
 func (f *Fake) Read(deliver func(b []byte)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -65,7 +65,7 @@ func (f *Fake) Read(deliver func(b []byte)) {
 	f.waiting = nil
 }
 
-// Refused counts what the full queue refused.
+// Refused returns the number of envelopes that the full queue refused.
 func (f *Fake) Refused() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()

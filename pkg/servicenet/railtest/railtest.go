@@ -1,6 +1,6 @@
-// Package railtest is the contract of servicenet.Rail as a test suite, and a rail in memory that keeps
-// it. Every rail runs the suite over its real transport. It says nothing about what is specific to one
-// rail: rates, addresses, how long a message was under way.
+// Package railtest is the contract of servicenet.Rail as a test suite, and a rail in memory that keeps it. Every rail
+// runs the suite over its real transport. The suite covers nothing that is specific to one rail: rates, addresses,
+// transit times.
 package railtest
 
 import (
@@ -16,22 +16,22 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// patience bounds the waits for what must happen.
+// patience bounds the waits for expected events.
 const patience = 20 * time.Second
 
 // Harness is one rail with its far end. Run takes a fresh one for each test and closes it at the end.
 type Harness struct {
 	Rail    servicenet.Rail
 	Target  string // a supervisor that the rail reaches
-	Unknown string // one that it does not know; empty for a rail without targets
+	Unknown string // a target that it does not know; empty for a rail without targets
 	Limit   int    // bytes of the longest envelope
 
-	// Read makes the far end read: deliver is called with all that arrives, what waited first, and does
-	// not keep b. Until then nobody reads there. It is called once at most.
+	// Read makes the far end read: it calls deliver with all envelopes, the waiting ones first, and deliver does not
+	// keep b. Until then the far end does not read. It is called once at most.
 	Read func(deliver func(b []byte))
-	// Refused counts what the rail refused with servicenet.ErrBusy.
+	// Refused counts the envelopes that the rail refused with servicenet.ErrBusy.
 	Refused func() uint64
-	// Lost counts what Send accepted and is not sure to arrive. A rail that sends a thing several times
+	// Lost counts envelopes that Send accepted and that may not arrive. A rail that sends an envelope several times
 	// (gossip) may count one that arrives nevertheless.
 	Lost func() uint64
 	// Close closes the rail's near end. Closing twice does nothing.
@@ -64,7 +64,7 @@ func Run(t *testing.T, make func(t *testing.T) Harness) {
 
 func newSignal() chan struct{} { return make(chan struct{}, 1) }
 
-// harness adds the memory of what has arrived.
+// harness adds a record of the arrived envelopes.
 type harness struct {
 	Harness
 	mu      sync.Mutex
@@ -86,7 +86,7 @@ func (h *harness) read() {
 	})
 }
 
-// until waits for a condition on what has arrived. Losses are not announced, so it looks at times too.
+// until waits for a condition on the arrived envelopes. Losses are not announced, so it polls too.
 func (h *harness) until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	end := time.After(patience)
@@ -205,7 +205,7 @@ func bufferIsTheCallers(t *testing.T, h *harness) {
 		if err := h.Rail.Send(h.Target, buf); err != nil && !errors.Is(err, servicenet.ErrBusy) {
 			t.Fatal(err)
 		}
-		clear(buf) // before anybody has read
+		clear(buf) // before the far end has read
 	}
 	h.read()
 	h.until(t, "the first", func() bool { return h.n > 0 })
@@ -254,8 +254,8 @@ func manyAtOnce(t *testing.T, h *harness) {
 	}
 }
 
-// accounted checks that nothing has vanished: what was accepted has arrived or is counted as lost, and
-// what was refused is counted too.
+// accounted checks that no envelope has vanished: every accepted one has arrived or is counted as lost, and every
+// refused one is counted too.
 func (h *harness) accounted(t *testing.T, accepted, busy uint64) {
 	t.Helper()
 	if accepted == 0 {

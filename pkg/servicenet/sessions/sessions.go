@@ -1,8 +1,8 @@
-// Package sessions keeps the keys that PathRequest and PathReply agreed on, with which a MAC may stand
-// for a signature (package servicenet says on what).
+// Package sessions keeps the keys that PathRequest and PathReply agreed on. A MAC with such a key may stand for a
+// signature (package servicenet says for which messages).
 //
-// It agrees on no key itself (package keys does), and knows no time: whoever learns that a
-// certificate is no longer good calls Drop.
+// It agrees on no key itself (package keys does), and knows no time: a caller that learns that a certificate is no
+// longer good calls Drop.
 package sessions
 
 import (
@@ -13,19 +13,19 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// Bounds of a Table. What is put beyond them drops the oldest of the name or of all: its owner is told
-// of an unknown session by silence, signs, and asks for the path anew.
+// Bounds of a Table. A session beyond them drops the oldest of the name or of all. The half of the dropped session
+// gets no answers, signs, and requests the path again.
 const (
-	// MaxPerName is one session for each service interface: what a half has with one supervisor.
+	// MaxPerName is one session for each service interface: the sessions of a half with one supervisor.
 	MaxPerName = 8
-	// MaxSessions holds all that 4,096 nodes of two halves may have. One takes about 400 bytes.
+	// MaxSessions holds the sessions of 4,096 nodes of two halves. One takes about 400 bytes.
 	MaxSessions = 2 * 4096 * MaxPerName
 )
 
 // ErrMAC is the error for a MAC that the session's key does not give.
 var ErrMAC = errors.New("MAC not good")
 
-// Table is who is at the other end of each session. It may be used by many at once.
+// Table maps each session to its other end. Many goroutines may use it at once.
 type Table struct {
 	mu     sync.Mutex
 	max    int
@@ -48,9 +48,9 @@ func newTable(limit int) *Table {
 	return &Table{max: limit, byID: make(map[uint64]*session), byName: make(map[string][]*session)}
 }
 
-// Put adds a session with the one who signed the exchange; it is the name's newest then. It says false,
-// and changes nothing, for an id that is 0 or that somebody else has: one supervisor must not be
-// able to put another one's session out.
+// Put adds a session under the signer of the exchange; it is then the name's newest. It returns false, and changes
+// nothing, for an id that is 0 or that another name has: one supervisor must not be able to evict another one's
+// session.
 func (t *Table) Put(name, role string, key *servicenet.SessionKey) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

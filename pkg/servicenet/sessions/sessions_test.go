@@ -81,7 +81,7 @@ func (fakeVerifier) VerifyName(_, _, _ []byte) (role, name string, err error) {
 	return servicenet.RoleSupervisor, "s0", nil
 }
 
-// With opens what is signed and what is under a MAC.
+// With opens signed messages and messages under a MAC.
 func TestWith(t *testing.T) {
 	tab := NewTable()
 	tab.Put("s1", servicenet.RoleSupervisor, key(7))

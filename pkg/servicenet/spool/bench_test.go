@@ -14,7 +14,7 @@ func benchSpool(b *testing.B) (*Spool, Record) {
 	return s, rec(1, 1, 400)
 }
 
-// BenchmarkAppend is what the caller pays for a report: the disk is not in it.
+// BenchmarkAppend measures the caller's cost of a report, without the disk.
 func BenchmarkAppend(b *testing.B) {
 	s, r := benchSpool(b)
 	ids := make([]fault.ReportID, 0, 1024)

@@ -56,7 +56,7 @@ var (
 	le         = binary.LittleEndian
 )
 
-// fileID tells the records of one file from those of any other.
+// fileID distinguishes the records of one file from those of any other.
 type fileID [16]byte
 
 type header struct {
@@ -65,7 +65,7 @@ type header struct {
 	id     fileID
 }
 
-// ringSize is what a file of the given size has for records, a multiple of blockSize.
+// ringSize returns the bytes for records in a file of the given size, a multiple of blockSize.
 func ringSize(fileSize int64) int64 {
 	return max(0, fileSize-ringStart) / blockSize * blockSize
 }
@@ -183,7 +183,7 @@ func appendEntry(b []byte, id fileID, e *entry) []byte {
 	return append(b, make([]byte, e.size()-int64(e.length))...)
 }
 
-// checksum is that of a whole record, without padding.
+// checksum returns the checksum of a whole record, without padding.
 func checksum(id fileID, at int64, record []byte) uint32 {
 	var seed [24]byte
 	copy(seed[:], id[:])

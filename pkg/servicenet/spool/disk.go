@@ -15,7 +15,7 @@ import (
 // ErrInUse says that another process has the file open as its spool.
 var ErrInUse = errors.New("in use by another process")
 
-// file is what the writer needs of an open file. Sync is fdatasync.
+// file is the writer's view of an open file. Sync is fdatasync.
 type file interface {
 	io.ReaderAt
 	io.WriterAt
@@ -34,12 +34,12 @@ type attached struct {
 	ring *ring
 }
 
-// notes collects what is to be said about a file that was opened.
+// notes collects remarks on a file that was opened.
 type notes []string
 
 func (n *notes) add(format string, args ...any) { *n = append(*n, fmt.Sprintf(format, args...)) }
 
-// isDisk says whether it is the disk that fails, which may pass, and not what is on it.
+// isDisk reports whether the disk itself fails, which may pass, and not its content.
 func isDisk(err error) bool {
 	for _, e := range []error{unix.ENOSPC, unix.EDQUOT, unix.EIO, unix.EROFS} {
 		if errors.Is(err, e) {
@@ -49,7 +49,7 @@ func isDisk(err error) bool {
 	return false
 }
 
-// attach opens or makes the file. What was found is good also beside an error of the disk.
+// attach opens or makes the file. The found records are valid even beside an error of the disk.
 func attach(cfg Config, say *notes) (attached, found, error) {
 	f, err := openLocked(cfg.Path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -89,7 +89,7 @@ func openLocked(path string) (*os.File, error) {
 	return f, nil
 }
 
-// lock takes the file for this process, and makes sure that it is still the one of that name.
+// lock locks the file for this process, and checks that its name still refers to this file.
 func lock(f *os.File, path string) error {
 	switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
 	case errors.Is(err, unix.EWOULDBLOCK):
@@ -178,7 +178,7 @@ func readPages(f io.ReaderAt, size int64) (image []byte, unreadable int) {
 	return image, unreadable
 }
 
-// repair gives a file what it lost: a copy of the header, its end.
+// repair restores the lost parts of a file: a copy of the header, its end.
 func repair(f *os.File, h header, image []byte, say *notes) error {
 	if int64(len(image)) < min(h.size, MaxSize) {
 		say.add("spool %s was cut off: it has %d bytes of %d", f.Name(), len(image), h.size)
@@ -210,7 +210,7 @@ func writable(f *os.File) error {
 	return nil
 }
 
-// create makes a new file; without room for it, none.
+// create makes a new file, or none if there is no room.
 func create(cfg Config) (attached, found, error) {
 	f, err := os.OpenFile(cfg.Path, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -229,7 +229,7 @@ func create(cfg Config) (attached, found, error) {
 	return a, found{next: 1}, nil
 }
 
-// format makes an empty spool of a file. The header is the last: before, nothing was begun.
+// format makes an empty spool of a file. The header is the last: until then the file does not count as a spool.
 func format(f *os.File, cfg Config) (attached, error) {
 	h := header{origin: cfg.Origin, size: cfg.Size}
 	if _, err := rand.Read(h.id[:]); err != nil {
@@ -258,7 +258,7 @@ func allocate(f *os.File, size int64) error {
 	return fillZeros(f, size)
 }
 
-// fillZeros writes what is missing to the size.
+// fillZeros extends the file with zeros up to size.
 func fillZeros(f *os.File, size int64) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -275,7 +275,7 @@ func fillZeros(f *os.File, size int64) error {
 	return nil
 }
 
-// carryOver puts the un-freed reports into a new file of the size that is wanted, in place of the old.
+// carryOver puts the un-freed reports into a new file of the configured size, in place of the old.
 func carryOver(cfg Config, got found) (a attached, err error) {
 	name := cfg.Path + ".new"
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)

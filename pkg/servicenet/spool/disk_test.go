@@ -18,7 +18,8 @@ import (
 
 const testBound = 20 * time.Second
 
-// sickFile is a file whose writes, syncs and the read of its first record fail on demand. A failed write has done its first half.
+// sickFile is a file whose writes, syncs and the read of its first record fail on demand. A failed write has done its
+// first half.
 type sickFile struct {
 	file
 	mu                sync.Mutex
@@ -129,7 +130,7 @@ func TestTooManyWait(t *testing.T) {
 	if st := s.Status(); st.Lost != 5 || st.Depth != 11 { // one is in the batch that fails
 		t.Errorf("%+v", st)
 	}
-	for seq := range fault.Seq(60) { // what is freed makes room, whatever its place
+	for seq := range fault.Seq(60) { // freed records make room, in any position
 		s.Free([]fault.ReportID{id(1, 11-seq), id(2, seq-3)})
 		s.Append(rec(2, 1+seq, 20))
 	}
@@ -161,7 +162,7 @@ func TestCloseGivesUp(t *testing.T) {
 	<-s.done
 }
 
-// TestLostInTheRing: a report that is to be moved and cannot be read is counted, and the others go on.
+// TestLostInTheRing: a report that must move and cannot be read is counted, and the others go on.
 func TestLostInTheRing(t *testing.T) {
 	cfg, log := config(t)
 	sick := &sickFile{}
@@ -192,7 +193,7 @@ func (f *sickFile) off(t *testing.T, s *Spool) {
 	within(t, "word of it", func() bool { return s.Status().Err != "" })
 }
 
-// TestFreesMakeRoomAtOnce: what is freed in a batch is room for the reports of the same batch.
+// TestFreesMakeRoomAtOnce: records freed in a batch make room for the reports of the same batch.
 func TestFreesMakeRoomAtOnce(t *testing.T) {
 	cfg, _ := config(t)
 	sick := &sickFile{}
@@ -242,7 +243,7 @@ func TestAddedAgain(t *testing.T) {
 	}
 }
 
-// TestOpenedLate: a disk that answers only after the start. What it holds is kept for the next start.
+// TestOpenedLate: a disk that answers only after the start. Its content is kept for the next start.
 func TestOpenedLate(t *testing.T) {
 	cfg, log := config(t)
 	s, _ := reopen(t, cfg)
@@ -348,13 +349,13 @@ func TestFullDisk(t *testing.T) {
 	if log.count("keeps no reports now") != 1 || log.count("keeps reports again") != 1 {
 		t.Errorf("said: %s", log.String())
 	}
-	// Once it is there, a full disk does not matter to it.
+	// Once the file exists, a full disk does not affect it.
 	if err := os.WriteFile(big, make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("filling the disk: %v", err)
 	}
 	s.Append(rec(1, 3, 100))
 	must(t, s.Close())
-	cfg.Size = MinSize * 2 // does not fit: it stays as it is
+	cfg.Size = MinSize * 2 // does not fit: the file stays unchanged
 	s, got = reopen(t, cfg)
 	if names(got) != "1#2 1#3" || s.Status().Err != "" || log.count("it stays at") != 1 {
 		t.Errorf("%s, %+v: %s", names(got), s.Status(), log.String())
@@ -362,7 +363,7 @@ func TestFullDisk(t *testing.T) {
 	must(t, s.Close())
 }
 
-// TestReadOnlyFileSystem: what was kept can be read, and is freed when the disk can be written again.
+// TestReadOnlyFileSystem: stored reports can be read, and are freed when the disk is writable again.
 func TestReadOnlyFileSystem(t *testing.T) {
 	cfg, log := config(t)
 	dir := smallDisk(t, 512)

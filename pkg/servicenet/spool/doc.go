@@ -1,12 +1,11 @@
-// Package spool is the sender's log of one half on disk: reports that are not yet COMMITTED outlive
-// the half's restart. pkg/servicenet keeps the log that counts, in memory; this package only makes
-// that what was in it is there again after a crash. Reports are opaque bytes to it.
+// Package spool is the sender's log of one half on disk: reports that are not yet COMMITTED outlive the half's
+// restart. The authoritative log is in memory, in pkg/servicenet; this package only restores its content after a
+// crash. Reports are opaque bytes here.
 //
-// It never stands in the way of detection: Append and Free hand over to a goroutine that writes in
-// batches, one fdatasync for each. When the disk is full, broken or read-only it goes on without it,
-// says so once, holds in memory what it would have written (bounded), and tries again. It does not
-// decide what is sent, and a report that comes back although it was freed is only a duplicate: the
-// receivers know its id.
+// It never stands in the way of detection: Append and Free hand over to a goroutine that writes in batches, one
+// fdatasync for each. When the disk is full, broken or read-only it goes on without the disk, says so once, holds
+// unwritten records in memory (bounded), and tries again. It does not decide which reports are sent, and a report
+// that comes back although it was freed is only a duplicate: the receivers know its id.
 //
 // # On disk
 //
@@ -50,24 +49,21 @@
 //	32   8   epoch
 //	40   8n  sequence numbers; none at all only moves the tail
 //
-// The CRC covers id and offset, so that a record is good only where it was written: neither a former
-// file's blocks nor a payload that holds records is taken for one.
+// The CRC covers id and offset, so that a record is good only where it was written: neither a former file's blocks
+// nor a payload that contains records passes for one.
 //
 // # Recovery
 //
-// The whole ring is read, at every multiple of 64 bytes that no good record covers. The newest good
-// record says by its tail which records count; what a previous lap left is older than that. They are
-// replayed in the order of their numbers. A garbled record is lost alone, and shows as a number that
-// is missing.
+// The whole ring is read, at every multiple of 64 bytes that no good record covers. The newest good record says by
+// its tail which records count; records of the previous lap are older than that. Records are replayed in the order of
+// their numbers. A garbled record is lost alone, and shows as a missing number.
 //
-// The disk may have seen any part of the last batch. That nothing before it is lost rests on three
-// rules of the writer (ring): the tail that a batch carries follows from what is already on disk;
-// nothing is overwritten before a tail behind it is on disk; a batch that failed is written again, the
-// same bytes in the same place.
+// The disk may have seen any part of the last batch. Three rules of the writer (ring) ensure that no earlier record
+// is lost: the tail that a batch carries follows from records already on disk; no record is overwritten before a tail
+// behind it is on disk; a batch that failed is written again, the same bytes in the same place.
 //
 // # Space
 //
-// Reports may take half of the ring. The other half is for records of freed reports, and for moving:
-// when old reports that nobody frees hold up the tail, they are copied forward. An un-freed report is
-// never overwritten.
+// Reports may take half of the ring. The other half is for records of freed reports, and for moving: when old
+// un-freed reports hold up the tail, they are copied forward. An un-freed report is never overwritten.
 package spool

@@ -14,7 +14,7 @@ import (
 
 const victimEnv = "LOFAMO_SPOOL_VICTIM"
 
-// freeLate is how much later the victim frees one report of three than the others.
+// freeLate is the additional delay of the free of one report in three.
 const freeLate = 62
 
 // victim appends without end, each life in an epoch of its own, frees two of three soon and one late,
@@ -29,7 +29,7 @@ func victim(path string) int {
 		fmt.Println("error", err)
 		return 1
 	}
-	for _, r := range old { // what the parent has seen is not wanted any more
+	for _, r := range old { // the parent has seen these and needs them no more
 		s.Free([]fault.ReportID{r.ID})
 	}
 	for seq := fault.Seq(1); ; seq++ {
@@ -53,8 +53,8 @@ func victim(path string) int {
 	}
 }
 
-// TestKilled ends processes with signal 9 at any moment: what Sync had confirmed is there, in order,
-// each once; what it had confirmed to be freed is not.
+// TestKilled ends processes with signal 9 at any moment: all reports that Sync had confirmed are present, in order,
+// each once; those it had confirmed to be freed are not.
 func TestKilled(t *testing.T) {
 	cfg, _ := config(t)
 	cfg.Boot = [16]byte{}
@@ -77,7 +77,7 @@ func TestKilled(t *testing.T) {
 			}
 		}
 		for seq := fault.Seq(1); seq <= kept; seq++ {
-			by := seq // the number that the victim says, of the free that takes this one along
+			by := seq // the victim's number of the free that includes this one
 			switch seq % 3 {
 			case 1:
 				by += freeLate
@@ -98,7 +98,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// killAfter runs a victim until it has said so many lines, and returns what it confirmed by its death.
+// killAfter runs a victim until it has printed n lines, and returns the records that it confirmed by its death.
 func killAfter(t *testing.T, path string, epoch fault.Epoch, n int) (kept, freed fault.Seq) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^$")

@@ -28,7 +28,7 @@ type ring struct {
 	next  uint64
 	run   []slot         // from the tail, by number; the first counts
 	where map[key]uint64 // number of the record of each report that is not freed
-	bytes int64          // that these records take
+	bytes int64          // the size of these records
 }
 
 // slot is a record on disk.
@@ -46,7 +46,7 @@ func newRing(id fileID, size int64) *ring {
 	return &ring{id: id, size: size, next: 1, where: map[key]uint64{}}
 }
 
-// recoverRing goes on from what a scan found.
+// recoverRing continues from the result of a scan.
 func recoverRing(id fileID, size int64, f found) *ring {
 	r := newRing(id, size)
 	r.next = f.next
@@ -71,7 +71,7 @@ func recoverRing(id fileID, size int64, f found) *ring {
 	return r
 }
 
-// advanceTail drops what no longer counts at the old end.
+// advanceTail drops obsolete records at the old end.
 func (r *ring) advanceTail() {
 	n := 0
 	for n < len(r.run) && !r.run[n].counts {
@@ -88,10 +88,10 @@ func (r *ring) tail() (uint64, int64) {
 	return r.next, r.head
 }
 
-// free is what may be written before the limit has to move.
+// free returns the bytes that can be written before the limit has to move.
 func (r *ring) free() int64 { return r.size - (r.head - r.limit) }
 
-// mostReports is what reports may take, in bytes.
+// mostReports is the share of reports, in bytes.
 func (r *ring) mostReports() int64 { return r.size / 2 }
 
 // batch is a run of records to be written.
@@ -142,7 +142,7 @@ func (b *batch) put(e entry, place int64) {
 	b.next++
 }
 
-// report adds a report, and says whether there was room.
+// report adds a report, and reports whether there was room.
 func (b *batch) report(r Record, reserve int64) bool {
 	place, ok := b.place(reportHead+len(r.Payload), reserve)
 	if ok {
@@ -151,8 +151,8 @@ func (b *batch) report(r Record, reserve int64) bool {
 	return ok
 }
 
-// free takes reports of one epoch away, and says whether there was room. Without any it only tells the
-// disk where the tail is.
+// free removes reports of one epoch, and reports whether there was room. Without any it only records the tail on
+// disk.
 func (b *batch) free(epoch fault.Epoch, seqs []fault.Seq, reserve int64) bool {
 	place, ok := b.place(freeHead+8*len(seqs), reserve)
 	if ok {
@@ -165,7 +165,7 @@ func (b *batch) free(epoch fault.Epoch, seqs []fault.Seq, reserve int64) bool {
 	return ok
 }
 
-// admits says whether a report more may take its part of the ring.
+// admits reports whether one more report fits into the reports' part of the ring.
 func (b *batch) admits(r Record) bool {
 	n := blocks(reportHead + len(r.Payload))
 	if b.ring.bytes+b.bytes+n > b.ring.mostReports() {
@@ -175,7 +175,7 @@ func (b *batch) admits(r Record) bool {
 	return true
 }
 
-// commit: the batch is on disk. In a batch, what is freed was added before it.
+// commit: the batch is on disk. Reports freed in a batch were added before that batch.
 func (r *ring) commit(b *batch) {
 	if b.ring != r || b.slots[0].number != r.next {
 		panic(fmt.Sprintf("spool: batch from record %d committed, want %d", b.slots[0].number, r.next))
@@ -195,7 +195,7 @@ func (r *ring) commit(b *batch) {
 	r.advanceTail()
 }
 
-// forget takes a report out of what counts: freed, replaced or not readable any more.
+// forget removes a report from the live records: freed, replaced or no longer readable.
 func (r *ring) forget(k key) {
 	if s := r.slot(k); s != nil {
 		s.counts = false
@@ -204,7 +204,7 @@ func (r *ring) forget(k key) {
 	}
 }
 
-// sizeOf returns the bytes that a report takes; 0 when it does not count.
+// sizeOf returns the size of a report in the ring; 0 when it does not count.
 func (r *ring) sizeOf(k key) int64 {
 	if s := r.slot(k); s != nil {
 		return s.size()
@@ -225,16 +225,15 @@ func (r *ring) slot(k key) *slot {
 	return &r.run[i]
 }
 
-// What is kept free. Before reports are written there is a quarter of the ring (if not, the oldest are
-// moved); they leave an eighth, which is for frees; and those leave what it takes to move one report
-// and to say so.
+// The reserved space. Before reports are written there is a quarter of the ring (if not, the oldest are moved).
+// Reports leave an eighth, which is for frees. Frees leave enough to move one report and to record that.
 func (r *ring) roomForReports() bool { return r.free() >= r.size/4 }
 func (r *ring) roomForFrees() bool   { return r.free() >= r.size/8 }
 func (r *ring) reportReserve() int64 { return r.size / 8 }
 func (r *ring) freeReserve() int64   { return 2*blocks(maxRecord) + 2*blockSize }
 
-// mark makes a batch that tells the disk where the tail is, and moves the limit by it; nil when the
-// disk knows, or there is no room even for this.
+// mark makes a batch that records the tail on disk, and moves the limit by it; nil when the disk knows, or there is
+// no room even for this.
 func (r *ring) mark() *batch {
 	b := r.begin()
 	if b.tailPlace == r.limit || !b.free(0, nil, 0) {
@@ -243,7 +242,7 @@ func (r *ring) mark() *batch {
 	return b
 }
 
-// oldest lists what is to be moved to the head to make room.
+// oldest lists the records to move to the head to make room.
 func (r *ring) oldest() []slot {
 	var out []slot
 	n := int64(0)

@@ -234,7 +234,8 @@ func TestHeader(t *testing.T) {
 	}
 }
 
-// world is the naive model: what was appended and not freed, and what the batch under way may change.
+// world is the naive model: the reports that were appended and not freed, and those that the batch under way may
+// change.
 type world struct {
 	image
 	kept  map[key]Record
@@ -243,7 +244,7 @@ type world struct {
 	done  []uint64 // numbers of the records that are on disk, or were
 }
 
-// undamaged: of the records that count by what the disk holds, every one that was written is there.
+// undamaged checks that, of the records that count by the disk's content, every written one is present.
 func (w *world) undamaged(t *rapid.T, f found) {
 	if len(f.entries) == 0 {
 		return
@@ -294,7 +295,7 @@ func (w *world) check(t *rapid.T, f found, maybe map[key]Record, added map[key]R
 	}
 }
 
-// batch draws a batch, and returns what it adds and what it frees.
+// batch draws a batch, and returns its additions and frees.
 func (w *world) batch(t *rapid.T) (b *batch, added, freed map[key]Record) {
 	b = w.r.begin()
 	added, freed = map[key]Record{}, map[key]Record{}
@@ -317,7 +318,7 @@ func (w *world) batch(t *rapid.T) (b *batch, added, freed map[key]Record) {
 	}
 	for i, k := range w.keys() {
 		if i == 0 && b.next%64 != 0 {
-			continue // the oldest stays long, so that it has to be moved
+			continue // the oldest stays long, so that it must move
 		}
 		if rapid.IntRange(0, 9).Draw(t, "free") == 0 && b.free(k.epoch, []fault.Seq{k.seq}, w.r.freeReserve()) {
 			freed[k] = w.kept[k]
@@ -399,7 +400,7 @@ func (w *world) invariants(t *rapid.T) {
 	}
 }
 
-// FuzzScan: whatever stands in the ring, a scan takes only what has the right check value.
+// FuzzScan: from any content of the ring, a scan accepts only records with the right check value.
 func FuzzScan(f *testing.F) {
 	m := newImage(2048)
 	m.add(f, rec(1, 1, 10), rec(1, 2, 300))

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// found is what a ring holds.
+// found is the content of a ring.
 type found struct {
 	entries []entry // those that count, by number; they share memory with the image
 	reports []entry // of these, the reports that are not freed, by (epoch, sequence number)
@@ -14,8 +14,8 @@ type found struct {
 	damaged int     // records that should be there and are not
 }
 
-// scanRing finds what counts. It never fails: what it cannot understand it leaves out. An image that
-// is shorter than the ring was cut off; short of that, memory is bounded by the image.
+// scanRing finds the records that count. It never fails: it skips bytes that are no record. An image that is shorter
+// than the ring was cut off; apart from that, memory is bounded by the image.
 func scanRing(ring []byte, id fileID) found {
 	var all []entry
 	newest := -1
@@ -45,8 +45,8 @@ func scanRing(ring []byte, id fileID) found {
 	return f
 }
 
-// live returns the records that count, by number. In the order of their numbers they go once around
-// the ring and end with the newest; what does not is not what the writer left.
+// live returns the records that count, by number. In the order of their numbers they go once around the ring and end
+// with the newest; other records were not left by the writer.
 func live(all []entry, last entry) []entry {
 	out := slices.DeleteFunc(all, func(e entry) bool { return e.number < last.tail })
 	slices.SortFunc(out, func(a, b entry) int { return cmp.Compare(b.number, a.number) })
@@ -61,8 +61,7 @@ func live(all []entry, last entry) []entry {
 	return kept
 }
 
-// age orders the places of the ring, oldest first: what stands behind the newest record is of the lap
-// before.
+// age orders the places of the ring, oldest first: records behind the newest one are of the lap before.
 func age(e, last entry) int64 {
 	if e.at > last.at {
 		return e.at - 1<<62
@@ -70,7 +69,7 @@ func age(e, last entry) int64 {
 	return e.at
 }
 
-// tornAfter says whether the record after the newest one was begun.
+// tornAfter reports whether the record after the newest one was begun.
 func tornAfter(ring []byte, f found) bool {
 	for _, at := range []int64{f.head, 0} {
 		if at+24 <= int64(len(ring)) && le.Uint32(ring[at:]) == recordMagic && le.Uint64(ring[at+8:]) == f.next {

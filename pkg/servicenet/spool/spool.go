@@ -14,7 +14,7 @@ import (
 // Record is a report in the spool.
 type Record struct {
 	ID      fault.ReportID
-	Payload []byte   // at most MaxPayload bytes; the spool keeps it, nobody may change it any more
+	Payload []byte   // at most MaxPayload bytes; owned by the spool, so do not change it any more
 	Boot    [16]byte // boot id of the kernel under which it was added
 	At      int64    // CLOCK_BOOTTIME when it was added, in ns; says nothing under another boot id
 }
@@ -56,20 +56,20 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Status is how a spool does. The counts are since Open.
+// Status is the state of a spool. The counts are since Open.
 type Status struct {
 	Err       string // why reports are not kept now; empty: they are
-	Appended  uint64 // reports that were given to Append and are, or will be, on disk
+	Appended  uint64 // reports passed to Append that are, or will be, on disk
 	Freed     uint64 // reports that Free has taken away
 	Lost      uint64 // reports that were not kept: refused, or too many waited for the disk
 	Full      uint64 // reports that found no room in the ring and had to wait for it
 	Recovered uint64 // reports found when the file was opened
 	Damaged   uint64 // records, or pages, that should have been there
-	Bytes     int64  // that un-freed reports take on disk
+	Bytes     int64  // size of the un-freed reports on disk
 	Depth     int    // un-freed reports, on disk or waiting for it
 }
 
-// timing sets how long things take; tests have it shorter.
+// timing sets the delays; tests use shorter ones.
 type timing struct {
 	retry, maxRetry time.Duration // first and longest wait before the disk is tried again
 	close           time.Duration // most that Close waits
@@ -89,8 +89,8 @@ type item struct {
 	full   bool   // counted in Status.Full
 }
 
-// Spool keeps the reports of one half on disk. Its methods never wait for the disk, but for Open, Sync
-// and Close. Waiting reports are bounded: when too many do, the newest is not kept, and counted.
+// Spool keeps the reports of one half on disk. Its methods never wait for the disk, except for Open, Sync and Close.
+// Waiting reports are bounded: beyond the bound, the newest is dropped, and counted.
 type Spool struct {
 	cfg    Config
 	timing timing
@@ -100,7 +100,7 @@ type Spool struct {
 	stop chan struct{} // closed by Close
 	done chan struct{} // closed by the writer
 
-	mu      sync.Mutex // guards what follows; never held over I/O
+	mu      sync.Mutex // guards the fields below; never held over I/O
 	closed  bool
 	order   uint64        // of the last Append or Free
 	waiting []*item       // by order
@@ -114,11 +114,10 @@ type Spool struct {
 	status  Status        // without Depth
 }
 
-// Open reads the file, or makes it, and returns the reports that nobody freed, in the order of their
-// ids. They stay in the spool until they are freed. A file of another size is replaced by one of the
-// right size with the same reports. When the disk does not let it, the spool goes on without, which
-// Status tells; an error is a file of somebody else, of another version, or in use (ErrInUse), or a
-// Config that cannot be.
+// Open reads the file, or makes it, and returns the un-freed reports, in the order of their ids. They stay in the
+// spool until they are freed. A file of another size is replaced by one of the right size with the same reports. If
+// the disk does not allow it, the spool goes on without the disk, and Status says so. Open returns an error if the
+// file belongs to another origin, is of another version, or is in use (ErrInUse), or if the Config is invalid.
 func Open(cfg Config) (*Spool, []Record, error) { return open(cfg, defaultTiming(), attach) }
 
 func open(cfg Config, tm timing, attach attachFunc) (*Spool, []Record, error) {
@@ -197,7 +196,7 @@ func (s *Spool) enqueue(r Record) bool {
 	return true
 }
 
-// Free takes reports away that are COMMITTED; unknown ones are left out. It does not wait.
+// Free removes COMMITTED reports; it ignores unknown ones. It does not wait.
 func (s *Spool) Free(ids []fault.ReportID) {
 	s.mu.Lock()
 	for _, id := range ids {
@@ -260,7 +259,7 @@ func (s *Spool) poke() {
 	}
 }
 
-// Status tells how the spool does.
+// Status returns the state of the spool.
 func (s *Spool) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -303,15 +302,15 @@ func (s *Spool) trouble(ended bool) error {
 	}
 }
 
-// isSettled says whether everything up to an order is on disk.
+// isSettled reports whether everything up to an order is on disk.
 func (s *Spool) isSettled(upTo uint64) bool {
 	return (s.writing == 0 || s.writing > upTo) &&
 		(len(s.waiting) == 0 || s.waiting[0].order > upTo) &&
 		(len(s.freed) == 0 || s.oldest > upTo)
 }
 
-// Close writes what waits and closes the file; it gives up when the disk takes too long. What the disk
-// does not take is an error.
+// Close writes waiting records and closes the file; it gives up when the disk takes too long. It returns an error if
+// records could not be written.
 func (s *Spool) Close() error {
 	s.mu.Lock()
 	if !s.closed {

@@ -62,7 +62,7 @@ func TestKeepsOverRestarts(t *testing.T) {
 	}
 }
 
-// TestManyLaps: a report that nobody frees is carried along, however often the ring goes round.
+// TestManyLaps: an un-freed report is carried along, however often the ring goes round.
 func TestManyLaps(t *testing.T) {
 	cfg, _ := config(t)
 	s, _ := reopen(t, cfg)
@@ -154,7 +154,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// syncOrFull waits until what was appended is on disk, or the spool says why not.
+// syncOrFull waits until all appended reports are on disk, or the spool says why not.
 func syncOrFull(s *Spool) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -417,8 +417,8 @@ func TestMoreThanHalf(t *testing.T) {
 	}
 }
 
-// TestCrammed: damage has left a ring with nothing but un-freed reports, up to what is kept for moving.
-// Frees still get through, one by one and in any order, and then reports.
+// TestCrammed: damage has left a ring with nothing but un-freed reports, up to the reserve for moving. Frees still
+// get through, one by one and in any order, and then reports.
 func TestCrammed(t *testing.T) {
 	cfg, _ := config(t)
 	m := newImage(ringSize(cfg.Size))

@@ -8,8 +8,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// mostAtOnce bounds what is encoded under the lock, in bytes: some 20 microseconds. What comes
-// meanwhile shares the next fdatasync.
+// mostAtOnce bounds the bytes encoded under the lock: some 20 microseconds. Records that come meanwhile share the
+// next fdatasync.
 const mostAtOnce = 64 << 10
 
 // attachFunc opens the file; see attach.
@@ -29,8 +29,8 @@ type writer struct {
 	attach  attachFunc
 	file    file // nil: not open
 	ring    *ring
-	pending *batch // under way, or failed: it is written again as it is
-	adopted bool   // what was on disk at the start is counted
+	pending *batch // under way, or failed: it is written again unchanged
+	adopted bool   // the records found at the start are counted
 
 	moveUntil uint64 // reports from this record on have been moved already; 0: not moving
 
@@ -40,7 +40,7 @@ type writer struct {
 	retry   *time.Timer
 }
 
-// open opens the file and takes over what it holds; fresh counts the reports of it that are new here.
+// open opens the file and takes over its records; fresh counts the reports in the file that are new here.
 func (w *writer) open() (got found, fresh int, err error) {
 	var say notes
 	a, got, err := w.attach(w.cfg, &say)
@@ -123,7 +123,7 @@ func (w *writer) work() {
 	}
 }
 
-// step writes one batch, and says whether there may be another.
+// step writes one batch, and reports whether there may be another.
 func (w *writer) step() (more bool, err error) {
 	if w.file == nil {
 		_, fresh, err := w.open()
@@ -156,7 +156,7 @@ func (w *writer) step() (more bool, err error) {
 	return true, nil
 }
 
-// settle tells those who wait.
+// settle wakes the waiters.
 func (w *writer) settle() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -166,7 +166,7 @@ func (w *writer) settle() {
 	w.settled = make(chan struct{})
 }
 
-// next makes the next batch; nil when there is nothing to do, or no room for it.
+// next makes the next batch; nil when there is no work, or no room for the batch.
 func (w *writer) next() *batch {
 	w.mu.Lock()
 	frees, reports := len(w.freed) > 0, len(w.waiting) > 0
@@ -196,8 +196,8 @@ func (w *writer) next() *batch {
 	return b
 }
 
-// makeRoom makes a batch that moves the oldest reports to the head, or tells the disk that they have
-// been moved. Nil: all were moved, and nothing is to be gained.
+// makeRoom makes a batch that moves the oldest reports to the head, or records on disk that they have been moved.
+// Nil: all were moved, and no more room can be gained.
 func (w *writer) makeRoom() *batch {
 	if b := w.ring.mark(); b != nil {
 		return b
@@ -220,12 +220,12 @@ func (w *writer) makeRoom() *batch {
 		}
 	}
 	if b.empty() {
-		return w.ring.mark() // if what could not be read made some room
+		return w.ring.mark() // if unreadable reports made some room
 	}
 	return b
 }
 
-// readBack reads a report that is to be moved.
+// readBack reads a report that must move.
 func (w *writer) readBack(s slot) (Record, bool) {
 	data := make([]byte, s.length)
 	at := s.place % w.ring.size
@@ -253,7 +253,7 @@ func (w *writer) drop(k key) {
 	}
 }
 
-// take moves what waits into the batch, and says whether the ring has no room for the next report.
+// take moves waiting records into the batch, and reports whether the ring has no room for the next report.
 func (w *writer) take(b *batch) (full bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -265,7 +265,7 @@ func (w *writer) take(b *batch) (full bool) {
 	return full
 }
 
-// takeFrees moves what is to be freed into the batch, grouped by epoch, and returns the first order.
+// takeFrees moves pending frees into the batch, grouped by epoch, and returns the first order.
 func (w *writer) takeFrees(b *batch) uint64 {
 	if len(w.freed) == 0 {
 		return 0
@@ -309,7 +309,7 @@ func (w *writer) takeReports(b *batch) (first uint64, full bool) {
 		it := w.waiting[0]
 		k := keyOf(it.record.ID)
 		if w.freeing[k] && !it.freed {
-			break // or the free of its older record, which is still to be written, would take it away
+			break // or the free of its older record, which is still unwritten, would remove it
 		}
 		if !it.freed {
 			if full = !b.admits(it.record); full || !b.report(it.record, w.ring.reportReserve()) {
@@ -331,7 +331,7 @@ func (w *writer) takeReports(b *batch) (first uint64, full bool) {
 	return first, full
 }
 
-// becomeOff goes on without the disk, and says why when that is news.
+// becomeOff continues without the disk, and says why when that is news.
 func (w *writer) becomeOff(err error) {
 	if w.off != nil {
 		w.backoff = min(2*w.backoff, w.timing.maxRetry)
@@ -362,7 +362,7 @@ func (w *writer) becomeFull(full bool) {
 	}
 }
 
-// tell brings the status up to date.
+// tell updates the status.
 func (w *writer) tell() {
 	text := ""
 	switch {

@@ -6,7 +6,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Finding and closing a pocket, up to the largest torus that is looked at.
+// Finding and closing a pocket, in tori up to the largest supported size.
 func BenchmarkCloseRegions(b *testing.B) {
 	for _, dims := range []grid.Dims{{X: 8, Y: 8, Z: 8}, {X: 16, Y: 8, Z: 8}, {X: 16, Y: 16, Z: 16}} {
 		b.Run(dims.String(), func(b *testing.B) {

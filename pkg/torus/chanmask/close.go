@@ -9,13 +9,13 @@ import (
 // Region is an obstacle: dead links that lie against one another.
 type Region struct {
 	Links []Link
-	// Concave: messages are caught at it for ever, among the nodes of Trap.
+	// Concave: it traps messages forever, among the nodes of Trap.
 	Concave bool
 	Trap    []grid.Coord
 }
 
-// Find returns the faulty regions of a torus, by their first links, and what is caught at them. Two dead links are of one region
-// when they share a node, or lie side by side as those of a wall do.
+// Find returns the faulty regions of a torus, sorted by their first links, and the traps at them. Two dead links
+// belong to one region when they share a node or lie side by side, as in a wall.
 func (t *Torus) Find() ([]Region, Traps) {
 	dead := t.Dead()
 	at := make(map[Link]int, len(dead))
@@ -85,26 +85,28 @@ func (t *Torus) trapAt(links []Link, traps Traps) []grid.Coord {
 	return out
 }
 
-// Closing is what closes the concave regions of a torus.
+// Closing is the result of Close.
 type Closing struct {
-	Mask     []Link       // to be masked besides what is dead
-	Isolated []grid.Coord // nodes all of whose links are among them; none unless that was allowed
-	Left     Traps        // what is still caught
+	Mask     []Link       // to be masked besides the dead links
+	Isolated []grid.Coord // nodes that lost all their links; none unless isolate allowed it
+	Left     Traps        // the traps that remain
 }
 
-// maxTried bounds how many links, or nodes, are tried for each one that is taken.
+// maxTried bounds the candidate links or nodes that Close tries for each one that it masks.
 const maxTried = 48
 
-// Close looks for links that, masked, leave no message caught. It takes one at a time: that after which the fewest
-// states are caught. None of them cuts the nodes that reach one another: a pocket is divided into blind alleys,
-// out of which No Routeback leads. Only where that does not help and isolate allows it, whole nodes are given up,
-// as in Figure 16(b), one at a time; not one whose loss cuts the others. What neither helps against is left.
+// Close looks for links to mask so that no message is trapped. It masks one link at a time: the one that leaves the
+// fewest trapped states. No masked link cuts nodes that reach one another: a pocket is divided into blind alleys, and
+// No Routeback leads out of those. Only where that does not help and isolate allows it, Close gives up whole nodes,
+// one at a time, as in Figure 16(b). It never gives up a node whose loss cuts others. Traps that neither removes are
+// left.
 //
-// The local rule of planar adaptive routing, by which every node with dead channels in two dimensions closes (Figure 17(b)),
-// gives up more than is needed: a convex corner catches nobody (Figure 17(c)).
+// The local rule of planar adaptive routing, by which every node with dead channels in two dimensions closes (Figure
+// 17(b)), gives up more than necessary: a convex corner traps no message (Figure 17(c)).
 //
-// It looks for what is caught at all destinations for every link that it tries, which in a torus of MaxNodes with many faults
-// takes tenths of a second. stop is asked between them; when it says so, what has been found so far is returned. nil: never.
+// For every candidate link Close searches the traps of all destinations. In a torus of MaxNodes with many faults this
+// takes tenths of a second. Close calls stop between candidates and returns the result so far once stop returns true.
+// A nil stop never does.
 func (t *Torus) Close(isolate bool, stop func() bool) Closing {
 	if stop == nil {
 		stop = func() bool { return false }
@@ -142,8 +144,8 @@ func (m Mask) directions() []grid.Direction {
 	return out
 }
 
-// bestLink returns the link, of those at which messages turn round, without which the fewest are caught, if these are fewer than
-// now and nobody is cut off.
+// bestLink returns the link, among those at which messages turn round, whose removal leaves the fewest trapped
+// states. ok is false if no link improves on the present state without cutting a node off.
 func (t *Torus) bestLink(traps Traps, stop func() bool) (best Link, left Traps, ok bool) {
 	left, tried := traps, 0
 	for _, n := range traps.Nodes(t.Dims) {
@@ -185,7 +187,7 @@ func (t *Torus) bestNode(traps Traps, stop func() bool) (best grid.Coord, left T
 	return best, left, ok
 }
 
-// splits says whether the loss of a node leaves others that it connected without a way.
+// splits reports whether the loss of a node cuts off other nodes that it connected.
 func (t *Torus) splits(without *Torus, n grid.Coord) bool {
 	was, is := t.Components(), without.Components()
 	mine, first := was[t.Dims.Rank(n)], -1

@@ -22,7 +22,8 @@ func newTorus(t *testing.T, dims string) *Torus {
 	return torus
 }
 
-// pocket cuts a pocket of a width, which is open upwards, into a plane: its bottom at row y, its walls as high as depth.
+// pocket cuts a pocket of a width, which is open upwards, into a plane: its bottom at row y, its walls as high as
+// depth.
 func pocket(torus *Torus, x, y, width, depth int) {
 	for i := range width {
 		torus.Cut(Link{grid.Coord{X: x + i, Y: y - 1}, grid.YPlus})
@@ -85,8 +86,8 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// The pocket of Figure 16 is closed without giving up a node, and with less than the local rule of planar adaptive routing would
-// take: that isolates the two corners.
+// The pocket of Figure 16 is closed without giving up a node, and with fewer links than the local rule of planar
+// adaptive routing needs: that rule isolates the two corners.
 func TestPocketIsClosed(t *testing.T) {
 	torus := newTorus(t, "8x8")
 	pocket(torus, 3, 4, 2, 2)
@@ -96,7 +97,7 @@ func TestPocketIsClosed(t *testing.T) {
 	}
 }
 
-// Who does not wait for it any more has it stop.
+// Close stops once its caller no longer waits.
 func TestCloseStops(t *testing.T) {
 	torus := newTorus(t, "8x8")
 	pocket(torus, 3, 4, 2, 2)
@@ -132,7 +133,7 @@ func checkClosing(t *testing.T, torus *Torus, isolate bool) Closing {
 	if !isolate && len(c.Isolated) > 0 {
 		t.Errorf("isolated %v, unasked", c.Isolated)
 	}
-	// Who reached one another do so still, but for those that were given up.
+	// Nodes that reached one another still do, except for those that were given up.
 	for from := range torus.Dims.Nodes() {
 		at := torus.Dims.At(from)
 		if slices.Contains(c.Isolated, at) {
@@ -220,7 +221,7 @@ func TestTrapsAgree(t *testing.T) {
 	}
 }
 
-// Closing cuts nobody off and catches nobody more, and where nobody is caught a message that walks by chance arrives.
+// Closing cuts no node off and traps no more messages. Where no message is trapped, a random walk arrives.
 func TestClosingRandom(t *testing.T) {
 	closed, left := 0, 0
 	for _, dims := range []string{"7x7", "6x5", "5x5x2"} {

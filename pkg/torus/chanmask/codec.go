@@ -23,7 +23,7 @@ const (
 	StateSize = 20
 )
 
-// ErrState is what Decode finds wrong with the bytes of a State.
+// ErrState is the error of Decode for bytes that are no State.
 var ErrState = errors.New("not a channel mask")
 
 // Append encodes the state at the end of dst, which may be nil.
@@ -35,7 +35,7 @@ func (s State) Append(dst []byte) []byte {
 	return binary.BigEndian.AppendUint32(dst, crc32.ChecksumIEEE(dst[start:]))
 }
 
-// Decode reads what Append wrote. On an error, which is an ErrState, the state is Fresh.
+// Decode reads the output of Append. On an error, which is an ErrState, the state is Fresh.
 func Decode(b []byte) (State, error) {
 	switch {
 	case len(b) != StateSize:

@@ -8,7 +8,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Knowledge is what a map says of a node or a link (§5.2.3.2: known good, known bad, and unknown). The zero value is no state.
+// Knowledge is the state of a node or a link in a map (§5.2.3.2: known good, known bad, and unknown). The zero value
+// is no state.
 type Knowledge uint8
 
 // The states.
@@ -28,7 +29,7 @@ func (k Knowledge) String() string {
 	return knowledgeNames[0]
 }
 
-// Map is what is known of a torus.
+// Map records the known state of every node and link of a torus.
 type Map struct {
 	Dims  grid.Dims
 	nodes []Knowledge
@@ -44,20 +45,20 @@ func NewMap(dims grid.Dims) *Map {
 	return m
 }
 
-// Node returns what is known of a node.
+// Node returns the known state of a node.
 func (m *Map) Node(c grid.Coord) Knowledge { return m.nodes[m.Dims.Rank(c)] }
 
-// Link returns what is known of a link.
+// Link returns the known state of a link.
 func (m *Map) Link(l Link) Knowledge { return m.links[m.Dims.Rank(l.Node)][l.Dir.Axis()] }
 
-// SetNode says what a node is.
+// SetNode sets the state of a node.
 func (m *Map) SetNode(c grid.Coord, k Knowledge) { m.nodes[m.Dims.Rank(c)] = k }
 
-// SetLink says what a link is.
+// SetLink sets the state of a link.
 func (m *Map) SetLink(l Link, k Knowledge) { m.links[m.Dims.Rank(l.Node)][l.Dir.Axis()] = k }
 
-// both is what two maps of different times make of one thing: alive only when it is in both (§6.1); unknown to either is
-// unknown, unless the other has it dead.
+// both merges the entries of two maps of different times: alive only when alive in both (§6.1); unknown if either is
+// unknown, unless the other is dead.
 func both(a, b Knowledge) Knowledge {
 	switch {
 	case a == Bad || b == Bad:
@@ -68,7 +69,8 @@ func both(a, b Knowledge) Knowledge {
 	return Unknown
 }
 
-// add is what the findings of one mapper make of what was known: they fill in what was not, and dead is what either calls so.
+// add merges the findings of one mapper into a map. Findings fill in unknown entries, and an entry is dead if either
+// side says so.
 func add(a, b Knowledge) Knowledge {
 	switch {
 	case a == Bad || b == Bad:
@@ -79,10 +81,10 @@ func add(a, b Knowledge) Knowledge {
 	return Unknown
 }
 
-// Merge puts the map of before and the present one together: only what is alive in both maps lives.
+// Merge combines an earlier map with the present one: only entries that are alive in both stay alive.
 func Merge(before, now *Map) *Map { return combine(before, now, both) }
 
-// Extend adds what a mapper found in its region.
+// Extend adds a mapper's findings in its region to m.
 func Extend(m, findings *Map) *Map { return combine(m, findings, add) }
 
 // combine is for two maps of one torus.
@@ -103,12 +105,13 @@ type Delegation struct {
 	Region []grid.Coord // unknown nodes that lie together, by rank
 }
 
-// Plan says who is to map what is unknown: each region by a node that is known to be good and borders on it by a link that is not
-// known to be dead; the one with the most such links, then the lowest rank. Of a region that has more nodes than most it gets those
-// nearest to it. asked says whether a mapper was asked for a region already; it is not asked for the same again. nil: nobody was. A region
-// without anybody to ask has no delegation, and stays unknown.
+// Plan assigns the mapping of unknown regions. The mapper of a region is a node that is known to be good and borders
+// on it by a link that is not known to be dead: the one with the most such links, then the one with the lowest rank.
+// If a region has more than most nodes, the mapper gets the nearest of these. asked reports whether a mapper was given
+// a region already, and Plan does not assign that pair again; a nil asked means that none was. A region without a
+// possible mapper gets no delegation and stays unknown.
 //
-// Delegation goes on in steps: what one mapper has found may have others as its border (Figure 18: C, then D).
+// Delegation proceeds in steps: the findings of one mapper may give others a border (Figure 18: C, then D).
 func (m *Map) Plan(most int, asked func(Delegation) bool) []Delegation {
 	var out []Delegation
 	seen := make([]bool, len(m.nodes))
@@ -131,8 +134,8 @@ func (m *Map) Plan(most int, asked func(Delegation) bool) []Delegation {
 	return out
 }
 
-// near are those of a region that lie nearest to a mapper, by rank: no more than most, and only such as may be reached from it within the
-// region.
+// near returns the nodes of a region that lie nearest to a mapper, by rank: no more than most, and only nodes that
+// the mapper can reach within the region.
 func (m *Map) near(mapper int, region []int, most int) []grid.Coord {
 	left := make(map[int]bool, len(region))
 	for _, r := range region {
@@ -158,8 +161,8 @@ func (m *Map) near(mapper int, region []int, most int) []grid.Coord {
 	return out
 }
 
-// region returns the unknown nodes that lie together with one, by rank, and how many links that may work lead to them from each
-// good node. It notes them in seen.
+// region returns the unknown nodes that lie together with one, by rank, and how many links that may work lead to them
+// from each good node. It notes them in seen.
 func (m *Map) region(start int, seen []bool) (region []int, border map[int]int) {
 	border = make(map[int]int)
 	seen[start] = true

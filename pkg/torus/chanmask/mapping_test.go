@@ -29,7 +29,7 @@ func TestMergeAndExtend(t *testing.T) {
 	}
 }
 
-// survey is what a mapper finds: it goes through the torus as it is from its place, as far as horizon hops.
+// survey returns the findings of a mapper: it explores the true torus from its place, up to horizon hops.
 func survey(truth *Torus, from grid.Coord, horizon int) *Map {
 	m := NewMap(truth.Dims)
 	m.SetNode(from, Good)
@@ -54,7 +54,7 @@ func survey(truth *Torus, from grid.Coord, horizon int) *Map {
 	return m
 }
 
-// delegate maps by delegation until nobody finds anything more, and returns how many were asked.
+// delegate maps by delegation until no mapper finds anything more, and returns the number of mappers used.
 func delegate(truth *Torus, m *Map, horizon int) (*Map, int) {
 	tried := make(map[grid.Coord]bool)
 	asked := 0
@@ -71,8 +71,8 @@ func delegate(truth *Torus, m *Map, horizon int) (*Map, int) {
 	}
 }
 
-// Figure 18: A maps what it reaches, C and D the rest; all that is connected with A is known in the end, however little
-// each mapper sees, and what is not stays unknown.
+// Figure 18: A maps the nodes that it reaches, C and D the rest. In the end everything connected with A is known,
+// however short the mappers' horizon, and everything else stays unknown.
 func TestDelegation(t *testing.T) {
 	for _, dims := range []string{"6x6", "4x4x4", "9"} {
 		for seed := range uint64(10) {
@@ -100,7 +100,7 @@ func TestDelegation(t *testing.T) {
 	}
 }
 
-// A region that borders on nobody alive has nobody to map it; one that does is given to who has most links to it.
+// A region without a live neighbour has no mapper. Otherwise the neighbour with the most links to the region maps it.
 func TestPlan(t *testing.T) {
 	m := NewMap(grid.Dims{X: 5, Y: 1, Z: 1})
 	if plan := m.Plan(9, nil); len(plan) != 0 {
@@ -118,7 +118,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// Of a large region a mapper gets what lies nearest to it, and what it can only reach through others is not its part.
+// In a large region a mapper gets the nearest nodes, but none that it can reach only through others.
 func TestPlanOfLargeRegion(t *testing.T) {
 	m := NewMap(grid.Dims{X: 20, Y: 1, Z: 1})
 	m.SetNode(grid.Coord{}, Good)

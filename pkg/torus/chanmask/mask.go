@@ -1,20 +1,20 @@
-// Package chanmask is the channel mask of a node (seed 003 §5.2.3.1), and what the supervisors make of all masks
-// (§5.2.3.2): which links may carry messages, whatever else goes over them.
+// Package chanmask holds the channel mask of a node (seed 003 §5.2.3.1), and combines the masks of all nodes for the
+// supervisors (§5.2.3.2). A mask says which links may carry messages; other traffic is not affected.
 //
-// A node has a word of its own (State.Own: its diagnosis; State.Held: a person at the node), and that of the supervisors
-// (State.Ordered). In force is what is usable by all. A link is used only while neither of its ends masks it, so
-// one end that is wrong activates nothing: a link is restored by both ends (§6.1).
+// A node has masks of its own (State.Own from its diagnosis, State.Held from a person at the node) and one from the
+// supervisors (State.Ordered). In force are the channels that are usable by all of them. A link is used only while
+// neither of its ends masks it, so one faulty end activates nothing: both ends must restore a link (§6.1).
 //
-// The supervisors' words have numbers, and one that is not newer than the last is refused: an old order that
-// comes again, late or by another way, undoes nothing.
+// The supervisors' orders are numbered, and a node refuses an order that is not newer than the last. So an old order
+// that arrives again, late or by another way, undoes nothing.
 //
-// The rest is the supervisors': Find tells which faulty regions of a torus are concave, so that a message that
-// goes by the Chaos router's rules may be caught there for ever (Figure 16); Close masks more links until
-// none is caught (Figure 17); Plan says who is to map what the map does not know, and Extend and Merge put maps together
-// (Figure 18, §6.1).
+// The rest serves the supervisors. Find returns the concave faulty regions of a torus, where a message that follows
+// the Chaos router's rules may be trapped forever (Figure 16). Close masks more links until no message is trapped
+// (Figure 17). Plan assigns mappers to the unknown parts of a map, and Extend and Merge combine maps (Figure 18,
+// §6.1).
 //
-// It is pure: it keeps no file (internal/agent/maskfile does), sends nothing, and decides no message's way (pkg/torus/routing
-// does).
+// The package is pure: it keeps no file (internal/agent/maskfile does), sends nothing, and routes no message
+// (pkg/torus/routing does).
 package chanmask
 
 import (
@@ -24,15 +24,15 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Mask says of each of a node's six channels whether it may carry messages: bit i is that of the direction with
-// Index i (X+ X- Y+ Y- Z+ Z-), 1: usable. It is the value of the register watchdog.AddrChannelMask. A channel that the torus
-// does not have counts for nothing.
+// Mask says for each of a node's six channels whether it may carry messages: bit i is the direction with Index i (X+
+// X- Y+ Y- Z+ Z-), 1: usable. It is the value of the register watchdog.AddrChannelMask. Channels that the torus does
+// not have are ignored.
 type Mask uint8
 
 // All has all channels usable.
 const All Mask = 1<<grid.NumDirections - 1
 
-// Usable says whether the channel in a direction may carry messages.
+// Usable reports whether the channel in a direction may carry messages.
 func (m Mask) Usable(d grid.Direction) bool { return m>>d.Index()&1 == 1 }
 
 // With returns the mask with one channel usable, or not.
@@ -83,29 +83,29 @@ func Parse(v uint32) (Mask, error) {
 	return Mask(v), nil
 }
 
-// Used says whether a link carries messages: neither end masks it.
+// Used reports whether a link carries messages: neither end masks it.
 func Used(mine Mask, d grid.Direction, peerMasks bool) bool { return mine.Usable(d) && !peerMasks }
 
-// State is what a node holds of its mask. Its zero value masks everything and is of no use: begin with Fresh.
+// State holds all masks of a node. Its zero value masks everything and is of no use: begin with Fresh.
 type State struct {
 	Own     Mask   // the node's own word, of its diagnosis
 	Held    Mask   // channels that a person at the node has taken out: 1: masked. No diagnosis restores them
 	Ordered Mask   // the supervisors' word
-	Number  uint64 // of the supervisors' word, from 1: the store's revision that it is of; 0: they have not spoken
+	Number  uint64 // of the supervisors' order, from 1: its revision in the store; 0: no order yet
 }
 
-// Fresh is the state of a node that was told nothing, or that has lost what it was told: all channels are usable, until
-// the supervisors say otherwise.
+// Fresh returns the state of a node that has received no order, or that has lost its orders: all channels are usable
+// until the supervisors say otherwise.
 func Fresh() State { return State{Own: All, Ordered: All} }
 
-// InForce is what all words leave usable: the supervisors' merged with the node's, so that only what is alive in both
-// lives (§6.1).
+// InForce returns the channels that all masks leave usable: the supervisors' mask merged with the node's, so that
+// only channels alive in both live (§6.1).
 func (s State) InForce() Mask { return s.OwnWord() & s.Ordered }
 
-// OwnWord is what the node itself leaves usable.
+// OwnWord returns the channels that the node itself leaves usable.
 func (s State) OwnWord() Mask { return s.Own &^ s.Held }
 
-// Verdict is what became of an order.
+// Verdict is the outcome of an order.
 type Verdict uint8
 
 // The verdicts.
@@ -128,8 +128,8 @@ func (v Verdict) String() string {
 	return fmt.Sprintf("Verdict(%d)", uint8(v))
 }
 
-// Order takes the supervisors' word with its number, and says what became of it. Two different words of one number cannot
-// be told apart by age: the first that came stays.
+// Order applies the supervisors' mask with its number, and returns the outcome. Two different masks with the same
+// number cannot be ordered by age, so the first one stays.
 func (s State) Order(number uint64, m Mask) (State, Verdict) {
 	switch {
 	case number < s.Number || number == 0:

@@ -35,7 +35,8 @@ func TestBothEnds(t *testing.T) {
 	}
 }
 
-// The supervisors' words are taken in their order, however they come; in force is what both words leave.
+// The supervisors' orders apply in the order of their numbers, not of their arrival. In force are the channels that
+// both masks leave usable.
 func TestOrder(t *testing.T) {
 	s := Fresh()
 	for _, c := range []struct {

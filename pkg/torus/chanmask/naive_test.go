@@ -92,8 +92,8 @@ func naiveReach(t *Torus, from grid.Coord) map[grid.Coord]bool {
 	return seen
 }
 
-// naiveTraps counts the states in which messages are caught, and finds the nodes among which they turn round: those of a state
-// that may be come back to from every state that it leads to.
+// naiveTraps counts the states in which messages are trapped, and finds the nodes of the trap: those of a state that
+// can be reached again from every state that it leads to.
 func naiveTraps(t *Torus) (states int, nodes map[grid.Coord]bool) {
 	nodes = make(map[grid.Coord]bool)
 	for dst := range t.Dims.Nodes() {

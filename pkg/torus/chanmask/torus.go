@@ -12,7 +12,7 @@ type Link struct {
 	Dir  grid.Direction // X+, Y+ or Z+
 }
 
-// LinkAt names the link that leaves a node in any direction; false where there is none.
+// LinkAt returns the link that leaves a node in a direction, and false if there is none.
 func LinkAt(dims grid.Dims, c grid.Coord, d grid.Direction) (Link, bool) {
 	n, ok := dims.Neighbour(c, d)
 	switch {
@@ -33,7 +33,7 @@ func (l Link) Ends(dims grid.Dims) (a, b grid.Coord) {
 // String is "0,1,0 X+".
 func (l Link) String() string { return l.Node.String() + " " + l.Dir.String() }
 
-// Torus is which channels and nodes of a torus carry messages. What is masked at one end is so at both.
+// Torus records which channels and nodes of a torus carry messages. A link masked at one end is masked at both.
 type Torus struct {
 	Dims grid.Dims
 
@@ -41,7 +41,7 @@ type Torus struct {
 	gone []bool // by rank: the node is dead or closed
 }
 
-// MaxNodes is how large a torus is to be for Find and Close: they look at every pair of nodes. Larger ones take minutes.
+// MaxNodes is the largest torus for Find and Close, because they visit every pair of nodes. Larger ones take minutes.
 const MaxNodes = 4096
 
 // CheckSize refuses a torus that is too large for Find and Close.
@@ -71,7 +71,7 @@ func (t *Torus) Clone() *Torus {
 	return &Torus{Dims: t.Dims, open: append([]Mask(nil), t.open...), gone: append([]bool(nil), t.gone...)}
 }
 
-// Cut takes a link out, at both ends.
+// Cut removes a link, at both ends.
 func (t *Torus) Cut(l Link) {
 	a, b := l.Ends(t.Dims)
 	ra, rb := t.Dims.Rank(a), t.Dims.Rank(b)
@@ -79,7 +79,7 @@ func (t *Torus) Cut(l Link) {
 	t.open[rb] = t.open[rb].With(l.Dir.Opposite(), false)
 }
 
-// Kill takes a node out, with all of its links.
+// Kill removes a node, with all of its links.
 func (t *Torus) Kill(c grid.Coord) {
 	t.gone[t.Dims.Rank(c)] = true
 	for _, d := range t.Dims.Links() {
@@ -92,7 +92,7 @@ func (t *Torus) Kill(c grid.Coord) {
 // Open returns the channels of a node that work.
 func (t *Torus) Open(c grid.Coord) Mask { return t.open[t.Dims.Rank(c)] }
 
-// Gone says whether a node is out.
+// Gone reports whether a node is out.
 func (t *Torus) Gone(c grid.Coord) bool { return t.gone[t.Dims.Rank(c)] }
 
 // Dead are the links that do not work, by rank of the lower end and direction.
@@ -141,7 +141,8 @@ func (t *Torus) neighbour(rank int, d grid.Direction) int {
 	return t.Dims.Rank(n)
 }
 
-// Cuts says whether taking more links out would leave nodes that reach one another now without a way, and names two such.
+// Cuts reports whether removing more links would cut off nodes from each other that are connected now, and names two
+// such nodes.
 func (t *Torus) Cuts(links ...Link) (a, b grid.Coord, cuts bool) {
 	was := t.Components()
 	after := t.Clone()

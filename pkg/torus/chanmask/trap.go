@@ -8,14 +8,15 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Where a message is caught. By the rules of §5.2.3.1 the next channel of a message depends on where it is, by which
-// channel it came and where it is for, and on chance; on nothing else, for the Chaos router keeps no history. So the message
-// walks over states (node, channel), and it is certain to arrive in the end exactly while every state that it may come
-// to has a way on to its destination. A state without one is a trap: what comes there turns round in it for ever
-// (Figure 16(a)). Linear obstacles have none, for there the walk gets round an end with some probability (Figure 15).
+// Where messages are trapped. By the rules of §5.2.3.1, the next channel of a message depends only on its position,
+// its arrival channel, its destination, and chance; the Chaos router keeps no history. So the message walks over
+// states (node, channel). It is certain to arrive exactly when every state that it may reach has a way on to its
+// destination. A state without such a way is a trap: a message in it circles forever (Figure 16(a)). Linear obstacles
+// have no traps, because the walk gets round an end with some probability (Figure 15).
 
-// ways are the channels that a message at a node may take next: profitable and functional without the way back; without
-// those any functional one without the way back (fast derouting); and the way back when there is nothing else (No Routeback).
+// ways are the channels that a message at a node may take next: profitable and functional without the way back;
+// without those any functional one without the way back (fast derouting); and the way back when there is nothing else
+// (No Routeback).
 func ways(profitable, open, back Mask) Mask {
 	switch forward := open &^ back; {
 	case profitable&forward != 0:
@@ -26,8 +27,7 @@ func ways(profitable, open, back Mask) Mask {
 	return open
 }
 
-// entries is how many states a node has: 0 for a message that begins there, and one for each direction in which
-// one came.
+// entries is the number of states of a node: 0 for a message that begins there, and one for each arrival direction.
 const entries = 1 + grid.NumDirections
 
 // backOf is the way back of a message that came in a direction, by entry.
@@ -38,15 +38,16 @@ func backOf(entry int) Mask {
 	return Mask(0).With(grid.Direction(entry).Opposite(), true)
 }
 
-// walk looks for traps. It has what one destination needs, so that the next one needs no memory: what was noted for another
-// destination is told by its mark.
+// walk looks for traps. It holds the notes for one destination and reuses their memory for the next; marks tell the
+// notes of different destinations apart.
 //
-// Only states near dead channels can be traps, so nothing else is looked at. Take a set of states that lead to one another alone
-// and not to the destination, and of it one that is nearest to the destination. Were it at a node all of whose channels work,
-// then a profitable one that is not the way back would lead nearer; and if only the way back is profitable, the message came from
-// nearer: either is of the set as well. So it is at a node with a dead channel, and nothing that may follow it is nearer than it
-// is. Where every such state has something nearer behind it, as at most destinations, no message is caught (certain). Else what
-// is caught is found by going back from there (caughtFrom): at what costs a trap and its surroundings, and not the torus.
+// Only states near dead channels can be traps, so walk looks at no others. Take a set of states that lead only to one
+// another and not to the destination, and in that set a state nearest to the destination. If all channels of its node
+// worked, a profitable channel other than the way back would lead nearer; and if only the way back is profitable, the
+// message came from a nearer state. Either of these is in the set as well, a contradiction. So that state is at a
+// node with a dead channel, and no successor is nearer than the state itself. Where every such state has a nearer
+// successor, as at most destinations, no message is trapped (certain). Otherwise walk finds the traps by going back
+// from there (caughtFrom), at the cost of a trap and its surroundings, not of the whole torus.
 type walk struct {
 	t          *Torus
 	coords     []grid.Coord
@@ -69,7 +70,7 @@ type mark struct {
 	is    fate
 }
 
-// fate is what becomes of a message in a state.
+// fate is the outcome for a message in a state.
 type fate uint8
 
 const (
@@ -134,8 +135,8 @@ func distance(dims grid.Dims, a, b grid.Coord) int32 {
 	return int32(far)
 }
 
-// to looks at the messages for one destination. Only states count to which a message that begins somewhere may come. comp are
-// the torus' components.
+// to looks at the messages for one destination. Only states count to which a message that begins somewhere may come.
+// comp are the torus' components.
 func (w *walk) to(dst int, comp []int, traps *Traps) {
 	w.dst = dst
 	w.round++
@@ -151,7 +152,7 @@ func (w *walk) to(dst int, comp []int, traps *Traps) {
 	}
 }
 
-// towards is what there is to know of a node and the destination.
+// towards returns the routing facts of a node for the current destination.
 func (w *walk) towards(rank int) *profit {
 	p := &w.ways[rank]
 	if p.round != w.round {
@@ -165,8 +166,8 @@ func (w *walk) next(rank, entry int) Mask {
 	return ways(w.towards(rank).mask, w.t.open[rank], backOf(entry))
 }
 
-// certain says that no message for the destination is caught: every state at a node with a dead channel has one behind it that is
-// nearer.
+// certain says that no message for the destination is caught: every state at a node with a dead channel has one
+// behind it that is nearer.
 func (w *walk) certain(comp []int) bool {
 	for _, rank := range w.maimed {
 		if comp[rank] != comp[w.dst] || rank == w.dst {
@@ -183,8 +184,8 @@ func (w *walk) certain(comp []int) bool {
 	return true
 }
 
-// search goes forward from a state until found says that it has what it looks for. Without that the queue has all that may follow; from
-// leads back to where it began.
+// search explores forward from a state until found returns true. If found never does, the queue holds all reachable
+// states. from leads back to the start.
 func (w *walk) search(s int32, found func(int32) bool) (at int32, ok bool) {
 	w.seen++
 	w.queue = append(w.queue[:0], s)
@@ -211,8 +212,8 @@ func (w *walk) search(s int32, found func(int32) bool) (at int32, ok bool) {
 	return 0, false
 }
 
-// settle finds out whether a state is one from which no way leads on to the destination, and notes it of all that it has looked
-// at. news are those from which none does, and of which that was not known.
+// settle decides whether no way leads on from a state to the destination, and notes the result for all states that it
+// visited. news are the newly found states without such a way.
 func (w *walk) settle(s int32) (news []int32) {
 	if w.fate[s].round == w.round || int(s)/entries == w.dst {
 		return nil
@@ -237,8 +238,8 @@ func (w *walk) settle(s int32) (news []int32) {
 	}
 }
 
-// caughtFrom returns all states from which no way leads on to the destination. Whoever is in one comes to one at a node with a dead
-// channel; so those are looked at, and then whoever may come to what is lost.
+// caughtFrom returns all states from which no way leads on to the destination. Each of them leads to one at a node
+// with a dead channel, so caughtFrom checks those first and then all states that may lead to a trapped one.
 func (w *walk) caughtFrom(comp []int) (caught []int32) {
 	for _, rank := range w.maimed {
 		if comp[rank] == comp[w.dst] && rank != w.dst {
@@ -275,8 +276,8 @@ func (w *walk) before(s int32, f func(int32) bool) bool {
 	return false
 }
 
-// comes says whether a message that begins somewhere may come to a state. It goes back to where one begins, which is one hop for nearly
-// all.
+// comes reports whether a new message from some node may reach a state. It searches back to a possible start, which
+// is one hop for nearly all states.
 func (w *walk) comes(s int32) bool {
 	w.seen++
 	w.queue = append(w.queue[:0], s)
@@ -307,8 +308,8 @@ func (w *walk) each(s int32, f func(int32)) {
 	}
 }
 
-// turning notes the nodes in which caught messages turn round for ever. Of the caught states, which lead only to one another,
-// those are in the strongly connected components that nothing leaves (Tarjan); the others are on the way there.
+// turning marks the nodes in which trapped messages circle forever. The trapped states lead only to one another.
+// Those in a strongly connected component without an exit are the trap (Tarjan); the others lead into it.
 func (w *walk) turning(caught []int32, node []bool) {
 	index := make(map[int32]int, len(caught)) // from 1, in the order of discovery
 	low := make(map[int32]int, len(caught))
@@ -343,7 +344,7 @@ func (w *walk) turning(caught []int32, node []bool) {
 				node[int(top)/entries] = true
 			}
 			if top == s {
-				return true // who came here from outside leaves its own component
+				return true // a caller from outside is not in this component
 			}
 		}
 	}
@@ -354,14 +355,14 @@ func (w *walk) turning(caught []int32, node []bool) {
 	}
 }
 
-// Traps are where messages are caught for ever. The zero value: nowhere.
+// Traps are the states in which messages are trapped forever. The zero value means none.
 type Traps struct {
-	States int          // of messages, one each for a node, the channel by which they came and their destination
+	States int          // of messages, one each for a node, the arrival channel and the destination
 	For    []grid.Coord // destinations of messages that are caught, by rank
 	node   []bool
 }
 
-// Nodes are those among which caught messages turn round, by rank.
+// Nodes are those among which trapped messages circle, by rank.
 func (tr Traps) Nodes(dims grid.Dims) []grid.Coord {
 	var out []grid.Coord
 	for rank, is := range tr.node {

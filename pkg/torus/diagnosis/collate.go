@@ -8,7 +8,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Word is what the host half of a node said.
+// Word is the state that the host half of a node reported.
 type Word uint8
 
 // The words. The zero value is none.
@@ -27,11 +27,11 @@ type NodeFindings struct {
 	Links []Finding
 	// OwnHost is the test of its own host half by its mailbox.
 	OwnHost Test
-	// Host is what its host half said, not by the torus.
+	// Host is the report of its host half, received by another way than the torus.
 	Host Word
 }
 
-// Part is what can be found dead.
+// Part is a part that can be found dead.
 type Part uint8
 
 // The parts.
@@ -61,15 +61,15 @@ func (p Part) String() string {
 type Found struct {
 	Part Part
 	Node grid.Coord
-	// Of a link: its direction at Node, and which of its ways are known to be dead. A way that is not may be, where only one
-	// end was heard.
+	// For a link: its direction at Node, and which of its ways are known to be dead. If only one end reported, a way
+	// that is not marked dead may still be dead.
 	Dir         grid.Direction
 	OutDead     bool // from Node on
 	InDead      bool // towards Node
 	Explanation string
 }
 
-// LinkResult is what both ends say of one link.
+// LinkResult combines both ends' findings on one link.
 type LinkResult struct {
 	Node grid.Coord     // the end from which Dir leads
 	Dir  grid.Direction // positive, except where only the other end was tested
@@ -77,15 +77,15 @@ type LinkResult struct {
 	// Here and There are the findings of Node and of Peer; nil: not tested, or not heard of.
 	Here, There *Finding
 	Verdict     Verdict
-	Explanation string // of what is not good
+	Explanation string // of a verdict other than good
 }
 
-// Report is what follows from all findings.
+// Report is the conclusion from all findings.
 type Report struct {
 	Found  []Found      // by node, part and direction
-	Links  []LinkResult // those that were to be tested, by node and direction
+	Links  []LinkResult // the links to be tested, by node and direction
 	Silent []grid.Coord // nodes of which neither half answered
-	// Open are nodes of which something is wrong and it cannot be told what.
+	// Open lists nodes that have a fault which the findings do not identify.
 	Open []Open
 }
 
@@ -95,8 +95,8 @@ type Open struct {
 	Explanation string
 }
 
-// Quorum is how many distinct neighbours must find nothing before a node is called dead, of degree neighbours that the
-// topology gives it: as many as for a verdict of the fault map.
+// Quorum returns how many distinct neighbours must get no answer from a node before it counts as dead. degree is the
+// number of its neighbours in the topology. The fault map uses the same number.
 func Quorum(degree int) int { return max(2, degree/2+1) }
 
 // Collate draws everything together. Nodes that are not among the findings were not asked.
@@ -121,17 +121,17 @@ func Collate(dims grid.Dims, all []NodeFindings) Report {
 	return c.report
 }
 
-// evidence is what is known of a node, of its own word and its neighbours'.
+// evidence collects the reports of a node and of its neighbours about that node.
 type evidence struct {
 	said *NodeFindings // nil: it was not asked
 
-	dnpLives  bool // its DNP half answered something, or was heard
+	dnpLives  bool // its DNP half answered something, or a neighbour received its frames
 	hostLives bool // so its host half
 
 	witnesses   int // distinct neighbours to which nothing of it comes by any link, all of them tested
 	contradicts int // distinct neighbours that heard something of it
 	hostSilent  int // words that its host half does not answer where its DNP half does
-	altered     int // links by which only what it passed on came back altered
+	altered     int // links by which only probes that it passed on came back altered
 
 	dnpDead, nodeDead bool // found so
 }
@@ -151,7 +151,7 @@ func (c *collation) at(n grid.Coord) *evidence {
 	return e
 }
 
-// hear notes what a node says of itself and its neighbours.
+// hear notes a node's report about itself and its neighbours.
 func (c *collation) hear(n *NodeFindings) {
 	self := c.at(n.Node)
 	self.hostLives = self.hostLives || n.Host != NoWord
@@ -170,7 +170,7 @@ func (c *collation) hear(n *NodeFindings) {
 	}
 }
 
-// hearOf notes what a node found of one neighbour, by all the links to it.
+// hearOf notes a node's findings about one neighbour, by all the links between the two.
 func (c *collation) hearOf(n *NodeFindings, to grid.Coord) {
 	e, links := c.at(to), c.dims.LinksTo(n.Node, to)
 	tested, nothing := 0, 0
@@ -186,7 +186,7 @@ func (c *collation) hearOf(n *NodeFindings, to grid.Coord) {
 		case f.Heard == 0:
 			nothing++
 		default:
-			e.dnpLives = true // its frames are authentic, whatever became of ours
+			e.dnpLives = true // its frames are authentic, even if ours were lost
 		}
 		if f.Host.Answered > 0 {
 			e.hostLives = true
@@ -256,7 +256,7 @@ func (c *collation) open(n grid.Coord, why string) {
 	c.report.Open = append(c.report.Open, Open{n, why})
 }
 
-// judgeLinks says of each link that either end tested what it is.
+// judgeLinks judges each link that either end tested.
 func (c *collation) judgeLinks(all []NodeFindings) {
 	type end struct {
 		node grid.Coord
@@ -312,8 +312,8 @@ func (c *collation) judgeLink(l LinkResult) {
 
 func (e *evidence) dead() bool { return e.dnpDead || e.nodeDead }
 
-// working judges a link that at least one end found to work. It is slow when all ends that were heard say so: a DNP half that
-// is slow itself makes all its links look slow from the other ends alone.
+// working judges a link that at least one end found to work. The link is slow only when all reporting ends say so: a
+// slow DNP half makes all its links look slow from their other ends.
 func (c *collation) working(l LinkResult) (Verdict, string) {
 	verdict := Good
 	slow, ends := 0, 0
@@ -343,7 +343,7 @@ func (c *collation) working(l LinkResult) (Verdict, string) {
 	return Good, ""
 }
 
-// measured is what the ends counted.
+// measured describes the counts of both ends.
 func measured(l LinkResult, v Verdict) string {
 	var lost, sent, altered, damaged, missed uint32
 	var median int64
@@ -366,8 +366,8 @@ func measured(l LinkResult, v Verdict) string {
 	return fmt.Sprintf("%d of %d probes lost, %d frames missing", lost, sent, missed)
 }
 
-// deadLink judges a link by which nothing is answered, while both DNP halves live. A way is dead when the end that it leads
-// to hears nothing; or when that end's frames are heard here, and ours are never answered.
+// deadLink judges a link by which no test is answered, while both DNP halves live. A way is dead when the end that it
+// leads to receives no frames, or when that end's frames arrive here but ours are never answered.
 func (c *collation) deadLink(l LinkResult) LinkResult {
 	outDead, inDead := l.There != nil && l.There.Heard == 0, l.Here != nil && l.Here.Heard == 0
 	switch {

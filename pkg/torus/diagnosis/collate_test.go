@@ -10,7 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// truth is what really is wrong with a torus.
+// truth is the true state of a torus.
 type truth struct {
 	dims    grid.Dims
 	host    map[grid.Coord]bool // dead
@@ -39,7 +39,7 @@ func (t *truth) to(w way) grid.Coord { n, _ := t.dims.Neighbour(w.from, w.dir); 
 
 func (w way) back(t *truth) way { return way{t.to(w), w.dir.Opposite()} }
 
-// carries says whether a way between two live DNP halves carries anything.
+// carries reports whether a way between two live DNP halves carries frames.
 func (t *truth) carries(w way) bool { return !t.way[w] && !t.dnp[w.from] && !t.dnp[t.to(w)] }
 
 // passes rolls the dice for one frame.
@@ -65,7 +65,7 @@ func (t *truth) passes(w way, f *Finding) bool {
 	return true
 }
 
-// gateway says whether a node passes things between the torus and the supervisors.
+// gateway reports whether a node forwards between the torus and the supervisors.
 func (t *truth) gateway(n grid.Coord) bool { return !t.host[n] && !t.service[n] && !t.dnp[n] }
 
 // reach returns the nodes to which a DNP half can send, itself first.
@@ -89,7 +89,7 @@ func (t *truth) nodes() []grid.Coord {
 	return out
 }
 
-// findings are what the supervisors get of it.
+// findings are the reports that the supervisors receive.
 func (t *truth) findings() []NodeFindings {
 	var out []NodeFindings
 	for _, n := range t.nodes() {
@@ -141,7 +141,7 @@ func (t *truth) test(out way) Finding {
 	return f
 }
 
-// cutOff says whether nothing of a node comes out.
+// cutOff reports whether no traffic leaves a node.
 func (t *truth) cutOff(n grid.Coord) bool {
 	if !t.host[n] && !t.service[n] {
 		return false
@@ -149,7 +149,7 @@ func (t *truth) cutOff(n grid.Coord) bool {
 	return !slices.ContainsFunc(t.dims.Links(), func(d grid.Direction) bool { return t.carries(way{n, d}) })
 }
 
-// holds says whether what was found is true.
+// holds reports whether a finding is true.
 func (t *truth) holds(f Found) bool {
 	out := way{f.Node, f.Dir}
 	switch f.Part {
@@ -169,8 +169,8 @@ func (t *truth) String() string {
 	return fmt.Sprintf("hosts %v DNPs %v service %v ways %v loss %v corrupt %v", t.host, t.dnp, t.service, t.way, t.loss, t.corrupt)
 }
 
-// Of all that can be wrong with a ring of three nodes, every combination: what is found must be true in every one that gives
-// the same findings, or it would be a guess. And a fault that is alone is found.
+// Covers every combination of faults in a ring of three nodes. A finding must be true in every combination that
+// yields the same findings, or it would be a guess. A single fault must be found.
 func TestCollateNeverGuesses(t *testing.T) {
 	dims := grid.Dims{X: 3, Y: 1, Z: 1}
 	const nodes, bits = 3, 3*3 + 3*2
@@ -197,7 +197,7 @@ func TestCollateNeverGuesses(t *testing.T) {
 				}
 			}
 		}
-		for i := range nodes { // what could have been found at most
+		for i := range nodes { // the most that can be found
 			n := dims.At(i)
 			all := func(bad func(w *truth) bool) int {
 				if slices.ContainsFunc(worlds, func(w *truth) bool { return !bad(w) }) {
@@ -255,7 +255,8 @@ func TestCollateFindsWhatIsAlone(t *testing.T) {
 	}
 }
 
-// Many faults at once in tori of many shapes, with losses: nothing that is well is named, lossy and corrupt links included.
+// Many faults at once in tori of many shapes, with losses: nothing that is well is named, lossy and corrupt links
+// included.
 func TestCollateNamesNothingHealthy(t *testing.T) {
 	found := map[Part]int{}
 	verdicts := map[Verdict]int{}
@@ -315,8 +316,8 @@ func TestCollateNamesNothingHealthy(t *testing.T) {
 	}
 }
 
-// A DNP half that answers slowly makes its links look slow to its neighbours and not to itself: none of them is slow. A slow
-// link is so from both ends.
+// A DNP half that answers slowly makes its links look slow to its neighbours and not to itself: none of them is slow.
+// A slow link is so from both ends.
 func TestSlowLinksAndSlowHalves(t *testing.T) {
 	dims := grid.Dims{X: 3, Y: 3, Z: 1}
 	slowNode, slowLink := grid.Coord{X: 1, Y: 1}, way{grid.Coord{X: 0, Y: 0}, grid.XPlus}
@@ -340,7 +341,7 @@ func TestSlowLinksAndSlowHalves(t *testing.T) {
 	}
 }
 
-// Where only one node was asked of one link nothing is told apart.
+// When only one node reports on one link, Collate cannot distinguish the causes.
 func TestOneEndAloneIsInconclusive(t *testing.T) {
 	dims := grid.Dims{X: 3, Y: 3, Z: 1}
 	a, b := grid.Coord{}, grid.Coord{X: 1}
@@ -354,7 +355,7 @@ func TestOneEndAloneIsInconclusive(t *testing.T) {
 	}
 }
 
-// What only came back altered from behind a neighbour is not held against the link to that neighbour.
+// A probe altered only behind a neighbour does not count against the link to that neighbour.
 func TestAlteredBehindTheLink(t *testing.T) {
 	dims := grid.Dims{X: 4, Y: 3, Z: 1}
 	all := newTruth(dims).findings()

@@ -8,17 +8,17 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Test is what became of the probes of one kind.
+// Test counts the outcomes of the probes of one kind.
 type Test struct {
 	Sent     uint32
 	Answered uint32 // at most Sent
-	Altered  uint32 // of those answered: came back otherwise than they went
+	Altered  uint32 // of those answered: came back altered
 	Late     uint32 // of those answered: after LateAfter
 	// Round trips of those answered; 0 without any.
 	Min, Median, Max time.Duration
 }
 
-// Lost is how many probes were not answered.
+// Lost returns the number of unanswered probes.
 func (t Test) Lost() uint32 { return t.Sent - min(t.Answered, t.Sent) }
 
 // Loss is the share of probes that were not answered, 0 to 1: of the way there and back.
@@ -29,21 +29,20 @@ func (t Test) Loss() float64 {
 	return float64(t.Lost()) / float64(t.Sent)
 }
 
-// Finding is what a node found of one of its links.
+// Finding is the result of a node's test of one of its links.
 type Finding struct {
 	Dir     grid.Direction
 	DNP     Test // the neighbour's DNP half
 	Host    Test // its host half; nothing sent: the neighbour cannot pass probes on
 	Through Test // the node behind it; as above
-	// What was counted at this end of the link during the test: authentic frames, gaps in their numbers, and frames that
-	// came damaged.
+	// Counts at this end of the link during the test: authentic frames, gaps in their numbers, and damaged frames.
 	Heard, Missed, Damaged uint32
 }
 
-// works says whether something was answered: then frames go both ways.
+// works reports whether a probe was answered: then frames go both ways.
 func (f *Finding) works() bool { return f.DNP.Answered+f.Host.Answered+f.Through.Answered > 0 }
 
-// Verdict is what one node can say of one link.
+// Verdict is one node's verdict on one link.
 type Verdict uint8
 
 // The verdicts.
@@ -57,15 +56,15 @@ const (
 	Lossy
 	// Corrupt: probes to the neighbour's DNP half came back altered, or frames damaged.
 	Corrupt
-	// Dead: no test is answered, and what is dead is known (Collate alone says so).
+	// Dead: no test is answered, and the dead part is known (only Collate says so).
 	Dead
 	// NothingAnswers: the neighbour's DNP half, or the link: from one end they look the same.
 	NothingAnswers
-	// Inconclusive: nobody who could have told was heard.
+	// Inconclusive: no node that could have decided the case reported.
 	Inconclusive
 )
 
-// String returns what people read, "good" or "host silent".
+// String returns the text for people, "good" or "host silent".
 func (v Verdict) String() string {
 	switch v {
 	case Good:
@@ -88,23 +87,25 @@ func (v Verdict) String() string {
 	return fmt.Sprintf("Verdict(%d)", uint8(v))
 }
 
-// From when on a link is called what. One lost probe says nothing.
+// Thresholds of the verdicts. One lost probe proves nothing.
 const (
 	lostSome    = 2
 	missedSome  = 3
 	damagedSome = 2
-	// slowFloor is what is never slow where there are other links to compare with; slowAlone where there are none.
+	// slowFloor is a round trip that is never slow where there are other links to compare with; slowAlone applies
+	// where there are none.
 	slowFloor = 50 * time.Millisecond
 	slowAlone = 250 * time.Millisecond
 	slowTimes = 4 // as long as on the other links
-	fewTrips  = 4 // too few to be called slow
-	// hostProbes are as many as must be unanswered before a host half is called silent, over a link that loses no more than
-	// hostLoss: by loss alone that would happen in 0.3⁴, less than 1 of 100 times, and it needs further witnesses anyway.
+	fewTrips  = 4 // too few for the verdict slow
+	// hostProbes is the number of unanswered probes that make a host half silent, over a link that loses no more than
+	// hostLoss. By loss alone that would happen in 0.3⁴, less than 1 of 100 times, and the verdict needs further
+	// witnesses anyway.
 	hostProbes = 4
 	hostLoss   = 0.3
 )
 
-// SlowLimit is the median above which a link is slow, with those of the other links of the node.
+// SlowLimit returns the median above which a link is slow, given the medians of the node's other links.
 func SlowLimit(others []time.Duration) time.Duration {
 	if len(others) == 0 {
 		return slowAlone
@@ -113,7 +114,7 @@ func SlowLimit(others []time.Duration) time.Duration {
 	return max(slowFloor, slowTimes*s[len(s)/2])
 }
 
-// Judge returns what the node itself can say of a link, given everything that it found.
+// Judge returns the node's own verdict on a link, given all its findings.
 func Judge(f Finding, all []Finding) Verdict {
 	switch {
 	case !f.works():
@@ -130,8 +131,8 @@ func Judge(f Finding, all []Finding) Verdict {
 	return Good
 }
 
-// corrupt and lossy look at the tests of this link alone: what went through the neighbour, or to its host half, may have been altered or
-// lost behind it.
+// corrupt and lossy use the DNP tests of this link alone: a probe that went through the neighbour, or to its host
+// half, may have been altered or lost behind the link.
 func (f *Finding) corrupt() bool { return f.DNP.Altered > 0 || f.Damaged >= damagedSome }
 
 func (f *Finding) lossy() bool { return f.DNP.Lost() >= lostSome || f.Missed >= missedSome }

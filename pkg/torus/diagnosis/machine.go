@@ -12,9 +12,9 @@ import (
 // Config sets a run.
 type Config struct {
 	Links []LinkConfig // to test; 1 to 6, each direction once
-	// Sizes are those of the probes, in bytes, MinSize to MaxSize each; at least one.
+	// Sizes of the probes, in bytes, MinSize to MaxSize each; at least one.
 	Sizes []int
-	// Rounds is how often everything is sent, 1 to MaxRounds. They are RoundEvery apart.
+	// Rounds is the number of rounds, 1 to MaxRounds. They are RoundEvery apart.
 	Rounds int
 	// Run is in all probes: an answer to another run does not count. Not 0.
 	Run uint64
@@ -23,14 +23,16 @@ type Config struct {
 // LinkConfig says how a link can be tested.
 type LinkConfig struct {
 	Dir grid.Direction
-	// Knows: the neighbour passes probes on, so that Host and Through are asked; a half of an earlier version does not.
+	// Knows: the neighbour passes probes on, so that Host and Through are tested. A half of an earlier version does
+	// not.
 	Knows bool
-	// Able: something can be sent there. Without it the link is not heard of any more, and nothing is sent.
+	// Able: frames can be sent on the link. Without it the link counts as silent, and nothing is sent.
 	Able bool
 }
 
-// How a run goes. In a round 36 probes go to a neighbour's DNP half, 12 through it and 6 to its host half, within 120 ms:
-// less than a neighbour sends back at once (100 for each link), so that a test that is not answered has another cause.
+// How a run goes. In a round 36 probes go to a neighbour's DNP half, 12 through it and 6 to its host half, within 120
+// ms: less than a neighbour sends back at once (100 for each link), so that a test that is not answered has another
+// cause.
 const (
 	// Pace is between two batches.
 	Pace = 10 * time.Millisecond
@@ -42,11 +44,11 @@ const (
 	RoundEvery = time.Second
 	// LateAfter is from when on an answer is counted as late.
 	LateAfter = 200 * time.Millisecond
-	// Timeout is how long after the last probe answers are waited for.
+	// Timeout is how long the run waits for answers after the last probe.
 	Timeout = time.Second
-	// ownLate is how late a tick may come until answers may lie before us unread (the self-doubt of faults.md row 2).
+	// ownLate is the delay of a tick after which unread answers may be waiting (the self-doubt of faults.md row 2).
 	ownLate = 100 * time.Millisecond
-	// ownGrace is for how much longer answers are waited for then.
+	// ownGrace is how much longer the run then waits for answers.
 	ownGrace = 300 * time.Millisecond
 )
 
@@ -77,7 +79,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Event is what happens to a run.
+// Event is an input of a run.
 type Event interface{ diagnosisEvent() }
 
 // Tick says that time has passed.
@@ -110,7 +112,7 @@ type Output struct {
 //
 //	Sending ──all sent──► Waiting ──all answered, or Timeout──► Done
 //
-// It ends within Rounds·RoundEvery + Timeout, whatever comes.
+// It ends within Rounds·RoundEvery + Timeout in every case.
 type Machine struct {
 	cfg   Config
 	start time.Time
@@ -123,7 +125,7 @@ type Machine struct {
 	done     bool
 }
 
-// linkRun is what is known of one link.
+// linkRun is the progress of the test on one link.
 type linkRun struct {
 	cfg   LinkConfig
 	tests [Through + 1]testRun
@@ -157,7 +159,7 @@ func New(cfg Config, now time.Time) *Machine {
 	return m
 }
 
-// Step takes one event. Time must not run backwards.
+// Step handles one event. Time must not run backwards.
 func (m *Machine) Step(now time.Time, ev Event) Output {
 	var out Output
 	switch ev := ev.(type) {
@@ -175,7 +177,7 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	return out
 }
 
-// Answered says whether bytes that came back are of this run.
+// Answered reports whether returned bytes belong to this run.
 func (m *Machine) Answered(data []byte) bool {
 	h, ok := readHead(data)
 	return ok && h.run == m.cfg.Run
@@ -198,7 +200,7 @@ func (m *Machine) tick(now time.Time, out *Output) {
 		}
 		return
 	}
-	if late { // what came meanwhile has not been read yet
+	if late { // frames that arrived meanwhile are still unread
 		m.deadline = later(m.deadline, now.Add(ownGrace))
 	}
 	if m.complete() || !now.Before(m.deadline) {
@@ -239,7 +241,7 @@ func (m *Machine) send(now time.Time, l *linkRun, k Kind, out *Output) {
 	out.Send = append(out.Send, Send{l.cfg.Dir, k, appendProbe(make([]byte, 0, size), k, l.cfg.Dir, number, m.cfg.Run, size)})
 }
 
-// answer takes what came back. Of a probe with an altered head nothing can be said: it is lost.
+// answer handles a returned probe. A probe with an altered head cannot be identified and counts as lost.
 func (m *Machine) answer(now time.Time, ev Answer) {
 	h, ok := readHead(ev.Data)
 	if !ok || h.run != m.cfg.Run || h.dir != ev.Dir || m.done {
@@ -265,7 +267,7 @@ func (m *Machine) answer(now time.Time, ev Answer) {
 	}
 	t.trips = append(t.trips, took)
 	if m.batch == m.cfg.Rounds*batches && m.complete() {
-		m.due = now // nothing more is waited for
+		m.due = now // the run waits for nothing more
 	}
 }
 
@@ -280,7 +282,7 @@ func (m *Machine) complete() bool {
 	return true
 }
 
-// Findings are what was counted so far, in the order of the configured links.
+// Findings returns the counts so far, in the order of the configured links.
 func (m *Machine) Findings() []Finding {
 	out := make([]Finding, 0, len(m.links))
 	for i := range m.links {

@@ -18,7 +18,8 @@ func config() Config {
 	}
 }
 
-// run steps a machine until it is done. What becomes of a probe says fate: when it is back, and as what; nil: never.
+// run steps a machine until it is done. fate returns when each probe comes back and with which bytes; nil means
+// never.
 func run(t *testing.T, cfg Config, fate func(s Send) (after time.Duration, back []byte)) (*Machine, time.Duration) {
 	t.Helper()
 	type flying struct {
@@ -121,7 +122,7 @@ func TestWhatComesOtherwise(t *testing.T) {
 	}
 }
 
-// With nobody there a run ends all the same; with several rounds as many times later.
+// A run ends even if no neighbour answers. Several rounds take as many times longer.
 func TestRunsEnd(t *testing.T) {
 	for _, rounds := range []int{1, 3} {
 		cfg := config()
@@ -136,7 +137,7 @@ func TestRunsEnd(t *testing.T) {
 	}
 }
 
-// What lies unread before a node that was stopped itself is waited for; and nothing counts twice, or for another run.
+// A node that was stopped itself waits for answers that lie unread; and no answer counts twice, or for another run.
 func TestLateItself(t *testing.T) {
 	cfg := config()
 	cfg.Links = cfg.Links[:1]

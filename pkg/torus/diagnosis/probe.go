@@ -30,7 +30,7 @@ func (k Kind) String() string {
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }
 
-// Valid says whether k is one of the kinds.
+// Valid reports whether k is one of the kinds.
 func (k Kind) Valid() bool { return k >= DNP && k <= Through }
 
 // A probe, big endian. Behind its head is a bit pattern that follows from the number, so that nothing of it is kept.
@@ -42,8 +42,8 @@ func (k Kind) Valid() bool { return k >= DNP && k <= Through }
 //	8   8  the run
 //	16     the pattern
 //
-// On its way behind the neighbour's DNP half it has a wrapper, by which that half, which keeps nothing, knows where to send
-// the echo:
+// On its way behind the neighbour's DNP half it has a wrapper, by which that half, which keeps nothing, knows where
+// to send the echo:
 //
 //	0   4  "LFDT"
 //	4   1  kind, Host or Through
@@ -55,7 +55,7 @@ const (
 	// MinSize and MaxSize bound a probe, in bytes.
 	MinSize = probeHead
 	MaxSize = 8 << 10
-	// Overhead is what a wrapper adds to a probe, in bytes.
+	// Overhead is the size that a wrapper adds to a probe, in bytes.
 	Overhead = wrapperHead
 )
 
@@ -64,7 +64,7 @@ var (
 	wrapperMagic = [4]byte{'L', 'F', 'D', 'T'}
 )
 
-// patterns are how many ways there are to fill a probe.
+// patterns is the number of ways to fill a probe.
 const patterns = 4
 
 func appendProbe(dst []byte, k Kind, d grid.Direction, number uint16, run uint64, size int) []byte {
@@ -104,7 +104,7 @@ func scramble(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// head is what the first bytes of a probe say.
+// head is the decoded start of a probe.
 type head struct {
 	kind   Kind
 	dir    grid.Direction
@@ -112,7 +112,7 @@ type head struct {
 	run    uint64
 }
 
-// readHead reads it, and says whether it is that of a probe.
+// readHead reads the head of a probe, and reports whether b has one.
 func readHead(b []byte) (head, bool) {
 	if len(b) < probeHead || [4]byte(b) != probeMagic {
 		return head{}, false
@@ -127,7 +127,7 @@ func KindOf(b []byte) (Kind, bool) {
 	return h.kind, ok
 }
 
-// IsProbe says whether bytes are a probe of some run, and not of the self-test.
+// IsProbe reports whether bytes are a probe of some run, and not of the self-test.
 func IsProbe(b []byte) bool { _, ok := readHead(b); return ok }
 
 // Wrap appends a probe to be passed on, of kind Host or Through, that came by the link back.
@@ -137,7 +137,7 @@ func Wrap(dst []byte, k Kind, back grid.Direction, probe []byte) []byte {
 	return append(dst, probe...)
 }
 
-// Unwrap reads what Wrap wrote, and says whether it is that. The probe is a part of b.
+// Unwrap reads the output of Wrap; ok is false for other bytes. The probe aliases b.
 func Unwrap(b []byte) (k Kind, back grid.Direction, probe []byte, ok bool) {
 	if len(b) <= wrapperHead || [4]byte(b) != wrapperMagic {
 		return 0, 0, nil, false

@@ -21,7 +21,7 @@ func MaskOf(dirs ...grid.Direction) Mask {
 	return m
 }
 
-// Has says whether d is in the set.
+// Has reports whether d is in the set.
 func (m Mask) Has(d grid.Direction) bool { return d.Valid() && m>>d.Index()&1 != 0 }
 
 // each calls f with the index of each direction, in order.
@@ -35,16 +35,17 @@ func (m Mask) each(f func(i int)) {
 type Config struct {
 	Self   grid.Coord
 	Epoch  fault.Epoch   // boot epoch of the DNP half
-	Links  Mask          // those that the torus gives the node, whatever became of them
+	Links  Mask          // those that the torus gives the node, in any state
 	Period time.Duration // of a link's heartbeats: repeats begin with it
-	// MaxPayload bounds what is sent, in bytes: where frames are shorter than usual; 0: MaxPayload.
+	// MaxPayload bounds the payloads that the machine sends, in bytes. Set it where frames are shorter than usual; 0
+	// means the constant MaxPayload.
 	MaxPayload int
 	// NoPings asks no link whether it is deaf: for simulations of the flooding alone.
 	NoPings bool
 	Resume  Resume
 }
 
-// Resume is what an earlier life in the same boot epoch has kept. The zero value: there was none.
+// Resume is the state that an earlier life in the same boot epoch has kept. The zero value means none.
 type Resume struct {
 	Number uint64        // last one used
 	Seen   []byte        // as Output.KeepSeen had it
@@ -57,7 +58,7 @@ type Kept struct {
 	Age   time.Duration // since it was kept last
 }
 
-// Event is what happens to a machine: Raise, *Received, Tick or Ways.
+// Event is an input of a machine: Raise, *Received, Tick or Ways.
 type Event interface{ expressEvent() }
 
 // Raise asks for a broadcast. The Body is the machine's from then on.
@@ -67,8 +68,8 @@ type Raise struct {
 	Body     []byte
 }
 
-// Received is the payload of an authentic frame of TypeEureka that came by the link in direction Dir of this node. It is
-// handed over by pointer so that it costs no allocation, and not kept.
+// Received is the payload of an authentic frame of TypeEureka that came by the link in direction Dir of this node. It
+// is handed over by pointer so that it costs no allocation, and not kept.
 type Received struct {
 	Dir     grid.Direction
 	Payload []byte
@@ -77,9 +78,9 @@ type Received struct {
 // Tick says that time has passed. It may come late: nothing is concluded from that.
 type Tick struct{}
 
-// Ways says which links carry broadcasts now. Open ones have a session with a neighbour that understands them; Good ones are
-// moreover not broken, so that an acknowledgement is to be expected. By open links that are not good it is tried all the
-// same: the way there may be well, and only the way back broken.
+// Ways gives the links that carry broadcasts now. Open links have a session with a neighbour that understands
+// broadcasts. Good links are also not broken, so that an acknowledgement can be expected. The machine also tries open
+// links that are not good: perhaps only the way back is broken.
 type Ways struct{ Open, Good Mask }
 
 func (Raise) expressEvent()     {}
@@ -112,17 +113,17 @@ type Output struct {
 	Keep     []Keep
 	KeepSeen []byte // nil: as before
 	Send     []Send // new broadcasts, the highest priority first; then acknowledgements and pings; then repeats
-	// Deliver are broadcasts that came here for the first time, or were raised here: each ID once. Only a half that was killed
-	// before it could note that it had delivered one does so again.
+	// Deliver are broadcasts that came here for the first time, or were raised here: each ID once. Only a half that
+	// was killed before it could note that it had delivered one does so again.
 	Deliver []Message
-	Bad     bool      // what was received makes no sense
+	Bad     bool      // a received payload was malformed
 	Raised  ID        // of Raise, if Err is nil
 	Err     error     // of Raise
 	Deaf    Mask      // links that carry heartbeats and no broadcasts, as of now
 	Wake    time.Time // step with a Tick then, or a little later; zero: never, as things are
 }
 
-// What Raise is refused with. Test with errors.Is.
+// The errors of Raise. Test with errors.Is.
 var (
 	ErrRate    = errors.New("too many broadcasts of this node")
 	ErrNoRoom  = errors.New("no room for a broadcast of this priority")
@@ -136,7 +137,7 @@ type Stats struct {
 	Delivered  [NumTopics]uint64 // of others
 	Sent       [NumTopics]uint64 // to a neighbour, for the first time
 	Repeated   [NumTopics]uint64 // to a neighbour, again
-	Refused    [NumTopics]uint64 // not taken, for its budget was spent or there was no room: who sent it tries again
+	Refused    [NumTopics]uint64 // budget spent or no room: the sender tries again
 	Expired    [NumTopics]uint64 // given up after Life with a neighbour that should have acknowledged it
 	Evicted    [NumTopics]uint64 // given up before, for it waited for broken links alone and its place was needed
 	Preempted  [NumTopics]uint64 // had to wait on a link for one of a higher priority

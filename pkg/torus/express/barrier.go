@@ -10,11 +10,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Barrier names an all-to-all wait (seed 003 §4.2, §4.4.3): it is complete when each of its members has arrived, at whatever node.
-// Generations of a name follow each other: when one is complete, all before it count as complete. A name is never used for
-// something else.
+// Barrier names an all-to-all wait (seed 003 §4.2, §4.4.3): it is complete when each of its members has arrived, at
+// any node. Generations of a name follow each other: when one is complete, all earlier ones count as complete. A name
+// is never reused for another purpose.
 type Barrier struct {
-	Topic      Topic  // who gets the result at a node: TopicJob or TopicManage
+	Topic      Topic  // selects the receiver of the result at a node: TopicJob or TopicManage
 	Name       string // 1 to MaxBarrierName bytes; of a job's it begins with the job
 	Generation uint64
 }
@@ -22,21 +22,22 @@ type Barrier struct {
 // String returns "topic name/generation".
 func (b Barrier) String() string { return fmt.Sprintf("%s %s/%d", b.Topic, b.Name, b.Generation) }
 
-// The paper's barrier is complete when nobody speaks against it for two Network Delays. Over links that lose packets silence
-// says nothing, so here it is the other way: those who have arrived say so, and what is said only grows. Each node keeps the
-// set of members that have arrived, as far as it knows, and those that are gone; merges with it what its neighbours send, and
-// sends it to each neighbour that is not known to have all of it, until that one has answered. Since sets are merged by OR,
-// nothing is lost by what comes twice, late or in any order. All nodes pass sets on, also those without members.
+// The paper's barrier is complete when no node objects for two Network Delays. Over links that lose packets silence
+// proves nothing, so here the members that have arrived say so, and sets of arrivals only grow. Each node keeps the
+// set of members that have arrived, as far as it knows, and of those that are gone. It merges the sets of its
+// neighbours into its own, and sends that to each neighbour that is not known to have all its members, until the
+// neighbour has answered. Since sets are merged by OR, duplicates, delays and reordering lose nothing. All nodes pass
+// sets on, also those without members.
 //
-// So that not every arrival floods the whole torus, the name of a barrier gives it a place, and what is new goes at once only to one
-// neighbour that is nearer to it, as long as one can be reached; to the others after lazyPeriods, should it not be over before.
-// So arrivals are collected along a tree, and what comes while a neighbour has not answered yet goes together. That a barrier is
-// over goes back along it at once; whoever waits and does not hear it by that way has told others by then, and hears it from
-// these.
+// So that not every arrival floods the whole torus, the name of a barrier gives it a place. News goes at once only to
+// one neighbour that is nearer to the place, as long as one can be reached; the others get it after lazyPeriods,
+// unless the barrier is over before. So arrivals are collected along a tree, and news that comes while a neighbour
+// has not answered yet is sent together. The end of a barrier goes back along the tree at once. A waiter that does
+// not learn it by that way has sent its set to others by then, and learns it from these.
 //
-// A node where somebody waits asks its neighbours once in AskEvery besides, and these ask theirs: so what a node forgot, that
-// began anew, is told again, and who has not heard that it is over finds one who has. A member that is gone is not waited for:
-// whoever waits is told its rank, and the barrier has failed.
+// A node with waiters also asks its neighbours once in AskEvery, and these ask theirs. So a restarted node learns
+// again the sets that it forgot, and a node that missed the end of a barrier finds one that knows. A barrier does not
+// wait for a member that is gone: waiters get the member's rank, and the barrier has failed.
 //
 // The payload of frames of TypeBarrier, big endian:
 //
@@ -55,49 +56,51 @@ const (
 	MaxMembers = 8192
 	// MaxBarrierName bounds its name, in bytes.
 	MaxBarrierName = 64
-	// MaxGone is how many members that are gone are named.
+	// MaxGone bounds the number of gone members that are named.
 	MaxGone = 16
-	// MaxBarriers is how many a node knows at once. When there are more, those that are over are forgotten first, then those for
-	// which nobody waits here.
+	// MaxBarriers is the number of barriers that a node knows at once. Beyond that, it forgets those that are over
+	// first, then those without waiters here.
 	MaxBarriers = 256
-	// AskEvery is the time between questions of a node where somebody waits.
+	// AskEvery is the time between questions of a node with a waiter.
 	AskEvery = time.Second
-	// lazyPeriods is for how many link periods a neighbour that is not nearer to a barrier's place is not told.
+	// lazyPeriods is the delay of news for a neighbour that is not nearer to a barrier's place, in link periods.
 	lazyPeriods = 4
-	// forgetOver is how long a barrier that is over is known in full, forgetIdle one that nobody waits for here and nobody speaks of.
+	// forgetOver is how long a node keeps the full state of a barrier that is over; forgetIdle is how long it keeps
+	// one without waiters here and without messages.
 	forgetOver, forgetIdle = time.Minute, 2 * time.Minute
-	// maxPassed is how many names are remembered with the last generation that was completed.
+	// maxPassed bounds the names remembered with the last generation that was completed.
 	maxPassed = 4096
-	// barrierRate bounds the sets a second that are sent by a link, unless one is complete; barrierBurst how many may be at once. What is
-	// held back is merged.
+	// barrierRate bounds the sets sent by a link in a second, except for complete ones; barrierBurst bounds those
+	// sent at once. Sets that are held back are merged.
 	barrierRate, barrierBurst = 800, 256
-	// heardRate and heardBurst bound those that are taken of one.
+	// heardRate and heardBurst bound the sets accepted from one link.
 	heardRate, heardBurst = 1000, 500
 )
 
 // Events of Barriers, besides *Received (of frames of TypeBarrier), Tick and Ways.
 type (
-	// Arrive says that members have arrived at this node and wait; with no ranks it only waits. It may be repeated, and must be once in
-	// a second or so by whoever waits, since this half may begin anew. Gone are members that are known to be gone.
+	// Arrive says that members have arrived at this node and wait; without ranks it only waits. It may be repeated. A
+	// waiter must repeat it about once in a second, since this half may restart. Gone lists members that are known to
+	// be gone.
 	Arrive struct {
 		Barrier
 		Members     int // 1 to MaxMembers, the same everywhere
 		Ranks, Gone []int
 	}
-	// Leave says that nobody waits here any more. Who has arrived stays so.
+	// Leave says that this node no longer has a waiter. Members that have arrived stay so.
 	Leave struct{ Barrier }
 )
 
 func (Arrive) expressEvent() {}
 func (Leave) expressEvent()  {}
 
-// BarrierResult ends a wait. It is complete if nobody is Gone.
+// BarrierResult ends a wait. The barrier is complete if Gone is empty.
 type BarrierResult struct {
 	Barrier
 	Gone []int // ranks that are gone and had not arrived, ascending, at most MaxGone
 }
 
-// BarrierOutput is what is to be done: send frames of TypeBarrier, tell who waits, call Step at Wake.
+// BarrierOutput lists the actions of a step: send frames of TypeBarrier, inform waiters, call Step at Wake.
 type BarrierOutput struct {
 	Send    []Send
 	Results []BarrierResult // each wait ends once
@@ -125,8 +128,8 @@ type Barriers struct {
 	self    grid.Coord
 	all     map[Barrier]*barrier
 	order   []*barrier // as they began
-	news    []*barrier // those of which neighbours may have to be told something
-	sweep   time.Time  // before then nobody asks and nothing is forgotten
+	news    []*barrier // those with news for a neighbour, perhaps
+	sweep   time.Time  // before then the node neither asks nor forgets
 	passed  map[passedKey]uint64
 	buckets [grid.NumDirections]bucket
 	heard   [grid.NumDirections]bucket
@@ -148,23 +151,23 @@ type barrier struct {
 	over    bool
 	inNews  bool
 	heardAt time.Time // or arrived here
-	askAt   time.Time // while somebody waits here, or asks
+	askAt   time.Time // while this node has a waiter, or asks
 	up      Mask      // the directions that lead nearer to its place
 	place   bool      // it is here
 	peers   [grid.NumDirections]barrierPeer
 }
 
-// barrierPeer is what is known of what a neighbour knows.
+// barrierPeer is the known state of a neighbour's set.
 type barrierPeer struct {
 	has   set
 	gone  []int
-	tells bool // it has sent a set of its own accord: it is farther from the place, and what it waits for comes from here
+	tells bool // it has sent a set by itself: it is farther from the place, and waits for news from here
 	asked bool // it was sent a set, and nothing has come from it since
-	must  bool // it is to be asked whatever it has
+	must  bool // ask it in any case
 	again time.Time
 	step  time.Duration
 
-	lazy time.Time // not told before, where it is not nearer to the place; zero: there is no news
+	lazy time.Time // deadline for news to neighbours that are not nearer to the place; zero: there is no news
 
 	toldOver bool
 }
@@ -174,7 +177,8 @@ func NewBarriers(links Mask, period time.Duration) *Barriers {
 	return &Barriers{links: links, period: period, all: map[Barrier]*barrier{}, passed: map[passedKey]uint64{}}
 }
 
-// Place says where the node is, before the first Step. Without it every neighbour is told of every arrival at once.
+// Place sets the position of the node, before the first Step. Without a place, every neighbour gets every arrival at
+// once.
 func (b *Barriers) Place(dims grid.Dims, self grid.Coord) { b.dims, b.self = dims, self }
 
 // Step handles one event: Arrive, Leave, *Received, Tick or Ways.
@@ -254,7 +258,7 @@ func (b *Barriers) arrive(now time.Time, a Arrive) error {
 	return nil
 }
 
-// leave notes members that are gone. The lowest ranks are kept, so that all nodes come to keep the same.
+// leave notes gone members. It keeps the lowest ranks, so that all nodes come to keep the same.
 func (k *barrier) leave(ranks []int) {
 	for _, r := range ranks {
 		if i, known := slices.BinarySearch(k.gone, r); !known {
@@ -264,7 +268,7 @@ func (k *barrier) leave(ranks []int) {
 	k.gone = k.gone[:min(len(k.gone), MaxGone)]
 }
 
-// begin makes a barrier known. It returns nil when there is no room.
+// begin adds a barrier. It returns nil when there is no room.
 func (b *Barriers) begin(now time.Time, of Barrier, members int) *barrier {
 	if len(b.order) >= MaxBarriers {
 		i := slices.IndexFunc(b.order, func(k *barrier) bool { return k.over })
@@ -305,7 +309,7 @@ func (b *Barriers) towards(of Barrier) (up Mask, here bool) {
 	return up, own == 0
 }
 
-// away is how many hops two nodes are from each other in a torus that is whole.
+// away returns the distance of two nodes in an undamaged torus, in hops.
 func (b *Barriers) away(a, c grid.Coord) (hops int) {
 	for _, x := range [3][3]int{{a.X, c.X, b.dims.X}, {a.Y, c.Y, b.dims.Y}, {a.Z, c.Z, b.dims.Z}} {
 		d := max(x[0]-x[1], x[1]-x[0])
@@ -344,7 +348,7 @@ func (b *Barriers) becomeComplete(k *barrier) {
 	}
 	b.passed[key] = max(b.passed[key], k.of.Generation)
 	b.result(k)
-	for _, o := range b.order { // who is late for those before is told the same
+	for _, o := range b.order { // latecomers to earlier generations get the same result
 		if !o.over && o.of.Topic == k.of.Topic && o.of.Name == k.of.Name && o.of.Generation < k.of.Generation {
 			o.arrived = fullSet(o.members)
 			b.becomeComplete(o)
@@ -364,12 +368,12 @@ func (b *Barriers) end(k *barrier) {
 	b.sweep = earliest(b.sweep, k.heardAt.Add(forgetOver))
 }
 
-// missing are the members that are gone and had not arrived.
+// missing returns the members that are gone and had not arrived.
 func (k *barrier) missing() []int {
 	return slices.DeleteFunc(slices.Clone(k.gone), func(r int) bool { return k.arrived.has(r) })
 }
 
-// result tells who waits, once.
+// result informs a waiter, once.
 func (b *Barriers) result(k *barrier) {
 	if !k.waits {
 		return
@@ -413,7 +417,7 @@ func (b *Barriers) receive(now time.Time, r *Received) {
 			return
 		}
 	}
-	if k.members != f.members { // one of us is wrong; the own members are told when they arrive
+	if k.members != f.members { // one of us is wrong; our own members learn that when they arrive
 		b.out.Bad = true
 		b.stats.Bad++
 		return
@@ -424,7 +428,7 @@ func (b *Barriers) receive(now time.Time, r *Received) {
 	k.leave(f.gone)
 	p := &k.peers[i]
 	p.tells = p.tells || f.kind == setTold
-	crossed := p.asked && p.toldOver && k.complete() // what is on its way there says all that an answer would
+	crossed := p.asked && p.toldOver && k.complete() // the frame on its way there says all that an answer would
 	p.has, p.gone, p.must, p.asked = f.arrived, f.gone, false, false
 	b.judge(k)
 	if f.kind != setTold {
@@ -433,13 +437,13 @@ func (b *Barriers) receive(now time.Time, r *Received) {
 	if !crossed {
 		b.answer(k, r.Dir)
 	}
-	if !k.over && !k.waits && !now.Before(k.askAt) { // somebody behind it waits, for longer than it takes
+	if !k.over && !k.waits && !now.Before(k.askAt) { // a neighbour's waiter waits longer than the barrier should take
 		k.askAll(now)
 		p.must = false
 	}
 }
 
-// askAll has all neighbours asked, whatever they are known to have.
+// askAll marks all neighbours to be asked, regardless of their known sets.
 func (k *barrier) askAll(now time.Time) {
 	k.askAt = now.Add(AskEvery)
 	for i := range k.peers {
@@ -447,7 +451,8 @@ func (k *barrier) askAll(now time.Time) {
 	}
 }
 
-// answer sends a neighbour all that is known. It asks again if that is lost, so that it counts as known to it.
+// answer sends a neighbour the known set. If the frame is lost the neighbour asks again, so the set counts as known
+// there.
 func (b *Barriers) answer(k *barrier, d grid.Direction) {
 	p := &k.peers[d.Index()]
 	p.has, p.gone = slices.Clone(k.arrived), slices.Clone(k.gone)
@@ -464,7 +469,7 @@ func (b *Barriers) setWays(w Ways) {
 	}
 }
 
-// tick has those who wait ask again, and forgets what is over.
+// tick makes waiting barriers ask again, and forgets those that are over.
 func (b *Barriers) tick(now time.Time) {
 	if b.sweep.IsZero() || now.Before(b.sweep) {
 		return
@@ -491,7 +496,7 @@ func (b *Barriers) tick(now time.Time) {
 	}
 }
 
-// Busy says whether a Tick may do something.
+// Busy reports whether a Tick may have an effect.
 func (b *Barriers) Busy() bool { return len(b.order) > 0 }
 
 // Arrived returns the members that are known to have arrived, and false for a barrier that is not known here.

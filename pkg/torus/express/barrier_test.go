@@ -12,9 +12,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// TestBarrierCompletesIffAllHaveArrived: over any torus, with links that lose, double and overtake, and nodes that are killed and
-// forget all about it, nobody is told that a barrier is complete before the last member has arrived; and in a component in which
-// all members are, all are told. Where one is missing nobody ever is.
+// TestBarrierCompletesIffAllHaveArrived covers any torus, with links that lose, duplicate and reorder frames, and
+// with nodes that are killed and lose all their state. No waiter learns that a barrier is complete before the last
+// member has arrived. In a component with all members every waiter learns it; where a member is missing none ever
+// does.
 func TestBarrierCompletesIffAllHaveArrived(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(drawDims(t), rapid.Uint64().Draw(t, "seed"))
@@ -77,7 +78,8 @@ func TestBarrierGenerations(t *testing.T) {
 			}
 		}
 	}
-	// A late joiner is told, also of what all but the last number is forgotten of, and by a neighbour if it has begun anew.
+	// A late joiner learns the result, also when all numbers but the last are forgotten. After a restart it learns
+	// the result from a neighbour.
 	w.run(2 * forgetOver)
 	w.kill(w.nodes[2], time.Millisecond)
 	w.run(time.Second)
@@ -97,7 +99,7 @@ func TestBarrierGenerations(t *testing.T) {
 	}
 }
 
-// Who still waits for a generation when a later one is complete is told that it is complete.
+// A member that still waits for a generation when a later one is complete learns that its own is complete.
 func TestBarrierCompletesThoseBefore(t *testing.T) {
 	w := line(3)
 	before, of := Barrier{TopicJob, "job/step", 4}, Barrier{TopicJob, "job/step", 6}
@@ -124,7 +126,7 @@ func TestBarrierCompletesThoseBefore(t *testing.T) {
 	}
 }
 
-// A member that is gone is an error that names it, wherever somebody waits, and no completion; unless it had arrived.
+// A member that is gone gives an error that names it to every waiter, and no completion; unless it had arrived.
 func TestBarrierMemberGone(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -170,8 +172,8 @@ func TestBarrierMemberGone(t *testing.T) {
 	}
 }
 
-// A barrier of all nodes costs each of them a bounded number of frames, and is over a few hops after the last arrival, also when
-// links are dead: nobody waits for a period.
+// A barrier of all nodes costs each of them a bounded number of frames. It is over a few hops after the last arrival,
+// even when links are dead, without waiting for a period.
 func TestBarrierIsCheap(t *testing.T) {
 	for _, dead := range []float64{0, 0.1, 0.2, 0.3} {
 		w := newWorld(grid.Dims{X: 4, Y: 4, Z: 4}, 5)
@@ -226,7 +228,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// Who leaves waits no more, but has arrived.
+// A member that leaves waits no more, but has arrived.
 func TestBarrierLeave(t *testing.T) {
 	w := line(3)
 	of := Barrier{TopicManage, "drain", 1}
@@ -275,8 +277,8 @@ func TestArriveRefused(t *testing.T) {
 	}
 }
 
-// A node knows a bounded number of barriers: those that are over go first, then those for which nobody waits there; and who waits
-// is never forgotten.
+// A node knows a bounded number of barriers. It forgets those that are over first, then those without waiters there,
+// and never one with waiters.
 func TestBarriersBounded(t *testing.T) {
 	w := line(2)
 	n := w.nodes[0]
@@ -301,7 +303,7 @@ func TestBarriersBounded(t *testing.T) {
 	}
 }
 
-// What nobody can have sent is counted; a kind of a later version is neither that nor taken.
+// A set that no correct node sends is counted. A kind of a later version is ignored and not counted.
 func TestBadSet(t *testing.T) {
 	w := line(2)
 	set := setFrame{setTold, Barrier{TopicJob, "job/step", 1}, 2, newSet(2), nil}
@@ -341,7 +343,8 @@ func FuzzDecodeSet(f *testing.F) {
 	})
 }
 
-// BenchmarkBarrierFrame is a set that comes by a link, where so many barriers are known that are over: it costs what it costs with none.
+// BenchmarkBarrierFrame handles a set from a link while many barriers that are over are known: the cost is the same
+// as with none.
 func BenchmarkBarrierFrame(b *testing.B) {
 	for _, known := range []int{0, MaxBarriers - 1} {
 		b.Run(fmt.Sprintf("over=%d", known), func(b *testing.B) {

@@ -101,7 +101,7 @@ func (s set) count() int {
 	return n
 }
 
-// within says whether all of s is in o.
+// within reports whether s is a subset of o.
 func (s set) within(o set) bool {
 	for i, w := range s {
 		if w&^o[i] != 0 {

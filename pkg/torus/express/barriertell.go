@@ -7,7 +7,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// touch has a barrier looked at in this step. A node may know hundreds that are over, and nearly all steps are about one.
+// touch has a barrier looked at in this step. A node may know hundreds that are over, and nearly all steps are about
+// one.
 func (b *Barriers) touch(k *barrier) {
 	if !k.inNews {
 		k.inNews = true
@@ -15,7 +16,7 @@ func (b *Barriers) touch(k *barrier) {
 	}
 }
 
-// tellAll tells neighbours what is new, and keeps in mind where they have not said yet that they know.
+// tellAll sends news to neighbours, and remembers those that have not confirmed yet.
 func (b *Barriers) tellAll(now time.Time) {
 	b.news = slices.DeleteFunc(b.news, func(k *barrier) bool {
 		k.inNews = b.all[k.of] == k && b.tell(now, k)
@@ -23,9 +24,9 @@ func (b *Barriers) tellAll(now time.Time) {
 	})
 }
 
-// tell sends a barrier's set to the neighbours that are not known to have it, as far as it is their turn: one that has not answered
-// is asked again after a while, but told at once that the barrier is over, where it waits for that here. It says whether there is
-// still somebody to tell.
+// tell sends a barrier's set to the neighbours that are not known to have it, when their turn has come. It asks a
+// silent neighbour again after a while, but informs it at once that the barrier is over if it waits for that here. It
+// reports whether a neighbour still lacks the set.
 func (b *Barriers) tell(now time.Time, k *barrier) (more bool) {
 	near := k.up & b.ways.Good
 	near &= -near              // one of them
@@ -68,7 +69,7 @@ func (b *Barriers) tell(now time.Time, k *barrier) (more bool) {
 
 func (k *barrier) complete() bool { return k.arrived.count() == k.members }
 
-// news says whether a neighbour is to be told.
+// news reports whether a neighbour needs the set.
 func (k *barrier) news(p *barrierPeer) bool {
 	return p.must || !k.arrived.within(p.has) || !slices.Equal(k.gone, p.gone) && !k.complete()
 }

@@ -22,18 +22,18 @@ func (b *bucket) settle(now time.Time, rate float64) {
 
 func (b *bucket) has(burst float64) bool { return b.spent+1 <= burst }
 
-// budgets bound what a node takes of its neighbours, of each origin and of itself.
+// budgets bound the broadcasts that a node accepts from its neighbours, from each origin and from itself.
 type budgets struct {
 	links   Mask
 	self    bucket
-	jobs    bucket // of self, what jobs may spend
+	jobs    bucket // of self, the share for jobs
 	byLink  [grid.NumDirections]bucket
 	origins map[grid.Coord]*bucket
 	sweepAt time.Time
 }
 
-// own says whether this node may raise a broadcast. Half of what it may raise is out of jobs' reach, for what the cluster itself
-// has to say.
+// own reports whether this node may raise a broadcast. Half of the budget is out of jobs' reach and reserved for the
+// cluster itself.
 func (b *budgets) own(now time.Time, t Topic) bool {
 	b.self.settle(now, ownRate)
 	b.jobs.settle(now, ownRate/2)
@@ -47,7 +47,7 @@ func (b *budgets) takeOwn(t Topic) {
 	}
 }
 
-// take returns how to spend a token of a link and one of an origin; nil: there is none.
+// take returns a function that spends a token of a link and one of an origin; nil: there is none.
 func (b *budgets) take(now time.Time, d grid.Direction, origin grid.Coord) func() {
 	l := &b.byLink[d.Index()]
 	l.settle(now, LinkRate)

@@ -30,10 +30,10 @@ const (
 	MaxPayload = headerSize + MaxBody
 )
 
-// ErrPayload refuses what no node can have sent.
+// ErrPayload refuses a payload that no correct node sends.
 var ErrPayload = errors.New("express payload makes no sense")
 
-// payload is a decoded one. body points into what was decoded.
+// payload is a decoded payload. body points into the decoded bytes.
 type payload struct {
 	kind kind
 	msg  Message // of kindMessage
@@ -83,7 +83,7 @@ func decodeMessage(b []byte) (m Message, age time.Duration, err error) {
 	return m, time.Duration(binary.BigEndian.Uint16(b[6:])) * time.Millisecond, err
 }
 
-// decode reads the payload of a frame. A kind that is not known is returned as it is, with nothing else.
+// decode reads the payload of a frame. For an unknown kind it returns only the kind.
 func decode(b []byte) (payload, error) {
 	if len(b) == 0 {
 		return payload{}, fmt.Errorf("nothing in it: %w", ErrPayload)

@@ -7,38 +7,40 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Data is one node's part in one-to-all data messages (seed 003 §4.3.5): data of up to MaxData bytes, that one node has and all
-// are to have, as the configuration at start-up (§4.4.1). It goes in two phases, as in the paper. The set-up says what there is:
-// topic, number, priority, length and sum; it is flooded, and from whom it came first is the parent. Then the pieces go down that
-// tree: each node asks its parent for them, some at a time, and is given each as soon as the parent has it itself.
+// Data is one node's part in one-to-all data messages (seed 003 §4.3.5). These carry up to MaxData bytes from one
+// node to all, such as the configuration at start-up (§4.4.1). A transfer has two phases, as in the paper. The set-up
+// gives the topic, number, priority, length and sum; it is flooded, and the neighbour from which it came first is the
+// parent. Then the pieces go down that tree: each node asks its parent for some pieces at a time, and gets each as
+// soon as the parent has it.
 //
-// Whoever has them gives the same pieces: the sum says what they are. So a node whose parent falls silent asks
-// another neighbour, and goes on where it was. A datum arrives whole or not at all. Who asks also acknowledges: nothing is
-// lost that is not asked for again. That takes links that carry both ways.
+// All holders give the same pieces, because the sum identifies the content. So a node whose parent falls silent asks
+// another neighbour, and resumes where it was. A datum arrives whole or not at all. A request also acknowledges, so
+// lost pieces are always requested again. That takes links that carry both ways.
 //
-// Of each topic a node keeps the newest, and tells it to whoever does not know it. So who starts late, or was cut off, gets it
-// from any neighbour; who was restarted too: it says so by a state of topic 0, and nothing of this needs to be in the copy of a
-// half.
+// Of each topic a node keeps the newest datum, and announces it to neighbours that do not know it. So a node that
+// starts late, or was cut off, gets it from any neighbour. A restarted node does too: it announces its restart by a
+// state of topic 0, so none of this needs to be in the copy of a half.
 //
-// A datum of a higher priority goes before others: while pieces of it come no others are asked for. In the paper it makes the source of the
-// other one begin anew; here that goes on afterwards. A newer one of the same topic ends an older one.
+// A datum of a higher priority goes before others: while its pieces come, the node asks for no others. In the paper
+// it makes the source of the other one start again; here the other transfer resumes afterwards. A newer datum of the
+// same topic ends an older one.
 //
-// # Whom to believe
+// # Trust
 //
-// What has come whole is delivered, and is only kept, and the one before it dropped, when Judged says that it is good: an
-// insider may make up numbers and sums. It is passed on before that, or each hop would take as long as the whole. A refused one is not
-// taken again, nor offered. Each link may begin some data a second, so that made up ones cost little. What nobody here can judge
-// is passed on and kept for a while alone (Judged.For), or somebody who makes things up would have the torus hold them, and keep
-// all lower numbers out, for ever.
+// A whole datum is delivered. It is kept, and its predecessor dropped, only when Judged says that it is good: an
+// insider may forge numbers and sums. It is passed on before that, or each hop would take as long as the whole. A
+// node does not accept or offer a refused one again. Each link may begin only some data a second, so that forged ones
+// cost little. A datum that this node cannot judge is passed on and kept only for a while (Judged.For). Otherwise a
+// forger could make the torus hold its data, and keep all lower numbers out, forever.
 //
 // # Bounds
 //
-// Two data for each topic. dataRate pieces a second for each link, dataBurst at once; besides those frames of some 40 bytes: one
-// a change and link, one for every four pieces, and repeats, ever more rarely, that ride on ticks.
+// Two data for each topic. dataRate pieces a second for each link, dataBurst at once. Besides, there are frames of
+// some 40 bytes: one a change and link, one for every four pieces, and repeats with backoff that ride on ticks.
 //
 //	no datum ──set-up──► asking ──last piece──► delivered ──good──► kept
 //	                      │  ▲ └──nothing comes──► refused for a while ◄──bad, for ever──┘
-//	                      └──┘ parent silent: the next neighbour. A newer set-up begins anew with that.
+//	                      └──┘ parent silent: the next neighbour. A newer set-up starts over with that.
 //
 // # Payloads, of frames of TypeEureka
 //
@@ -72,34 +74,35 @@ type Data struct {
 	bad    []refusedData // the oldest first
 	now    time.Time     // of the step
 	busy   bool
-	forget time.Time // when the first one that is kept for a while is forgotten; zero: there is none
+	forget time.Time // when the first temporary one is forgotten; zero: there is none
 	out    DataOutput
 	stats  DataStats
 }
 
 const (
-	// dataRate is how many pieces a second are sent by a link, dataBurst how many at once.
+	// dataRate bounds the pieces sent by a link in a second, dataBurst those at once.
 	dataRate, dataBurst = 400, 16
-	// beginRate is how many data a second a link may begin, beginBurst how many at once.
+	// beginRate bounds the data that a link may begin in a second, beginBurst those at once.
 	beginRate, beginBurst = 1, 4
-	// dataWindow is how many pieces are asked for at once. When half of them have come more are.
+	// dataWindow is the number of pieces requested at once. The node asks for more when half of them have come.
 	dataWindow = 8
-	// dataTries is how often a parent is asked again without a piece, before it is another's turn.
+	// dataTries is the number of requests to a parent without a piece in return, before another neighbour's turn.
 	dataTries = 3
 	// dataSlowest bounds the wait between repeats, where mostSteps link periods are not longer.
 	dataSlowest = time.Second
-	// stalled is for how long a datum of a higher priority that makes no progress holds up others.
+	// stalled is how long a datum of a higher priority may hold up others without progress.
 	stalled = time.Second
-	// hellos is how often a neighbour that does not answer is told that this node has begun, at first; it may be of an earlier version, and is
-	// told once in helloLater after that.
+	// hellos is how often a node announces its start to a neighbour that does not answer. The neighbour may be of an
+	// earlier version; after that it gets one announcement every helloLater.
 	hellos     = 8
 	helloLater = 30 * time.Second
 	maxRefused = 64
-	// givenUp is after how long without a piece a datum is given up, so that what nobody has keeps out nothing that there is
-	// (givenUpPeriods of links, where that is longer); after refusedFor it may begin again.
+	// givenUp is the time without a piece after which a node gives a datum up (givenUpPeriods of links, where that is
+	// longer). So a datum that no node has cannot keep out an existing one. After refusedFor the transfer may begin
+	// again.
 	givenUp, refusedFor = 3 * time.Second, 10 * time.Second
 	givenUpPeriods      = 128
-	// spoiledLater bounds the wait after a datum has come that was not what its sum says.
+	// spoiledLater bounds the wait after a datum that did not match its sum.
 	spoiledLater = 30 * time.Second
 )
 
@@ -109,7 +112,7 @@ type refusedData struct {
 	until time.Time
 }
 
-// slot is what a node has of a topic.
+// slot is a node's state of a topic.
 type slot struct {
 	kept *datum
 	next *transfer // newer than kept
@@ -127,20 +130,21 @@ type datum struct {
 type transfer struct {
 	datum
 	have     uint64
-	asked    uint64 // of the parent, and not come
+	asked    uint64 // requested from the parent, and not received
 	parent   int    // index of a direction; -1: none
 	asks     int    // without a piece
 	again    time.Time
 	step     time.Duration
 	progress time.Time
-	// spoiled is how often its pieces made what the sum does not say. From then on all of them are of one neighbour: who passes on
-	// what another one has made up is none the wiser, so that nobody is blamed, but one after the other is asked, ever more rarely.
+	// spoiled counts how often the pieces did not match the sum. From then on all pieces come from one neighbour. A
+	// neighbour may pass on another one's forgery without knowing, so none is blamed; the node asks one after the
+	// other, with backoff.
 	spoiled int
 }
 
 func (t *transfer) whole() bool { return t.have == allPieces(len(t.body)) }
 
-// dataPeer is what is known of a neighbour.
+// dataPeer is the known state of a neighbour.
 type dataPeer struct {
 	met    bool // it has answered, or begun by itself: it understands data
 	hellos int
@@ -155,11 +159,11 @@ type peerTopic struct {
 	prio   Priority
 	length int
 	tell   timer
-	wants  DataID // of pieces that it has asked for
+	wants  DataID // of its requested pieces
 	pieces uint64
 }
 
-// timer is a repetition, ever more rarely.
+// timer is a repetition with backoff.
 type timer struct {
 	at   time.Time
 	step time.Duration
@@ -176,19 +180,19 @@ func slowest(period time.Duration) time.Duration { return max(dataSlowest, mostS
 
 // Events of Data, besides *Received (of a payload for which IsData holds), Tick and Ways.
 type (
-	// Publish has a datum told to all. The body is the machine's from then on.
+	// Publish sends a datum to all nodes. The machine owns the body from then on.
 	Publish struct {
 		Topic    Topic // 1 to DataTopics
 		Priority Priority
 		Number   uint64 // above all that there were of the topic
 		Body     []byte // 1 to MaxData bytes
 	}
-	// Judged says whether a datum that was delivered is good: newer than the last that was, and of whom may say so.
+	// Judged reports whether a delivered datum is good: newer than the last good one, and from an authorized author.
 	Judged struct {
 		ID   DataID
 		Good bool
-		// For is how long a good one is kept at most, and not taken again after that: by then all have forgotten it; 0: until there is
-		// a newer one.
+		// For is how long a good datum is kept, and not accepted again after that: by then all nodes have forgotten
+		// it. 0 means until there is a newer one.
 		For time.Duration
 	}
 )
@@ -203,22 +207,22 @@ type Datum struct {
 	Body     []byte
 }
 
-// DataOutput is what is to be done: send frames of TypeEureka, and judge what has come.
+// DataOutput lists the actions of a step: send frames of TypeEureka, and judge complete data.
 type DataOutput struct {
 	Send    []Send
 	Deliver []Datum
-	Bad     bool  // what was received makes no sense
+	Bad     bool  // a received payload was malformed
 	Err     error // of Publish
 }
 
-// ErrOld refuses to publish what is older than what the node knows. Test with errors.Is.
+// ErrOld refuses to publish a datum older than the newest known one. Test with errors.Is.
 var ErrOld = errors.New("there is newer data")
 
 // DataStats count.
 type DataStats struct {
 	Published, Delivered uint64 // Delivered: whole, of others
 	Refused              uint64 // judged bad
-	Spoiled              uint64 // whole, and not what the sum says
+	Spoiled              uint64 // whole, but not matching the sum
 	Sent                 uint64 // pieces
 	Duplicates           uint64 // pieces that were there, or were not asked for
 	Asked                uint64 // wants sent

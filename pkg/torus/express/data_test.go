@@ -43,7 +43,8 @@ func (w *world) look() {
 	}
 }
 
-// parts is the naive answer: the number of the part of the torus that each node is in, by links that carry both ways; of dead nodes -1.
+// parts is the naive answer: the number of the part of the torus that each node is in, by links that carry both ways;
+// of dead nodes -1.
 func (w *world) parts() []int {
 	out := make([]int, len(w.nodes))
 	for i := range out {
@@ -68,7 +69,7 @@ func (w *world) parts() []int {
 	return out
 }
 
-// has says whether a node has exactly that as its newest.
+// has reports whether a node's newest datum is exactly this one.
 func (n *station) has(id DataID, body []byte) bool {
 	if n.m == nil {
 		return false
@@ -77,8 +78,8 @@ func (n *station) has(id DataID, body []byte) bool {
 	return ok && d.DataID == id && bytes.Equal(d.Body, body)
 }
 
-// Data reaches exactly the nodes that are connected by links that carry both ways, through links that lose, whole and once;
-// whether or not it is known which links are dead.
+// Data reaches exactly the nodes that are connected by links that carry both ways, through links that lose, whole and
+// once; whether or not it is known which links are dead.
 func TestDataReachesWhatIsConnected(t *testing.T) {
 	for seed := range uint64(24) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -101,8 +102,8 @@ func TestDataReachesWhatIsConnected(t *testing.T) {
 	}
 }
 
-// Nodes that die and come back with nothing, and links that die, while data is under way: in the end all that are connected with
-// one that has it have it.
+// Nodes that die and come back without state, and links that die, during a transfer: in the end all nodes that are
+// connected with a holder have the datum.
 func TestDataThroughDeaths(t *testing.T) {
 	for seed := range uint64(24) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -146,11 +147,11 @@ func TestDataThroughDeaths(t *testing.T) {
 	}
 }
 
-// Who starts late, and who was cut off, gets the newest from a neighbour; nobody's word is taken for what is older.
+// A node that starts late, or was cut off, gets the newest datum from a neighbour, and accepts no older one.
 func TestDataForWhoComesLate(t *testing.T) {
 	w := newDataWorld(grid.Dims{X: 5, Y: 1, Z: 1}, 1)
 	x := grid.XPlus
-	for _, at := range []int{1, 3} { // node 2 is alone with nobody; 3 and 4, 0 and 1 are connected through 4-0
+	for _, at := range []int{1, 3} { // node 2 is isolated; 3 and 4, 0 and 1 are connected through 4-0
 		d := x
 		if at == 3 {
 			d = x.Opposite()
@@ -195,7 +196,8 @@ func TestDataForWhoComesLate(t *testing.T) {
 	}
 }
 
-// A newer datum ends an older one that is under way, wherever it comes from; two that publish the same publish one.
+// A newer datum ends the transfer of an older one, from any source. Two nodes that publish the same datum publish
+// one.
 func TestDataNewestWins(t *testing.T) {
 	w := newDataWorld(grid.Dims{X: 4, Y: 4, Z: 4}, 5)
 	w.begin().run(time.Second)
@@ -210,7 +212,7 @@ func TestDataNewestWins(t *testing.T) {
 			t.Errorf("%s has not the newest", w.dims.At(i))
 		}
 	}
-	// Of equal numbers and different bodies one wins, at all nodes alike.
+	// Of equal numbers and different bodies one wins, the same at all nodes.
 	a := w.publish(t, w.nodes[0], TopicMask, 3, 3, w.body(2000))
 	b := w.publish(t, w.nodes[63], TopicMask, 3, 3, w.body(2000))
 	w.run(5 * time.Second)
@@ -224,7 +226,7 @@ func TestDataNewestWins(t *testing.T) {
 	}
 }
 
-// What is judged bad is dropped, and what there was before stays, is told, and gives way to the next good one.
+// A datum that is judged bad is dropped. Its predecessor stays, is announced, and gives way to the next good one.
 func TestDataRefused(t *testing.T) {
 	w := newDataWorld(grid.Dims{X: 3, Y: 3, Z: 1}, 2)
 	w.begin().run(time.Second)
@@ -251,8 +253,8 @@ func TestDataRefused(t *testing.T) {
 	}
 }
 
-// What nobody can judge is passed on, given to who comes late while it is kept, and then it is gone everywhere, also where
-// somebody came late; what follows it may have a lower number.
+// A datum that no node can judge is passed on, and given to latecomers while it is kept. Then it is gone everywhere,
+// also from latecomers, and its successor may have a lower number.
 func TestDataKeptForAWhile(t *testing.T) {
 	w := newDataWorld(grid.Dims{X: 3, Y: 3, Z: 1}, 2)
 	w.keepFor = 30 * time.Second
@@ -267,7 +269,7 @@ func TestDataKeptForAWhile(t *testing.T) {
 			t.Errorf("node %d has not got it", i)
 		}
 	}
-	w.kill(w.nodes[4], 10*time.Millisecond) // who made it up
+	w.kill(w.nodes[4], 10*time.Millisecond) // the forger
 	w.run(w.keepFor + time.Second)
 	for i, n := range w.nodes {
 		if _, has := n.data.Newest(DataTopics); has || n.data.Busy() || n.came[id] > 1 {
@@ -285,7 +287,7 @@ func TestDataKeptForAWhile(t *testing.T) {
 	}
 }
 
-// A datum of a higher priority goes before one that is under way; that one goes on afterwards.
+// A datum of a higher priority goes before one in transfer, which resumes afterwards.
 func TestDataPriorities(t *testing.T) {
 	w := newDataWorld(grid.Dims{X: 8, Y: 1, Z: 1}, 3)
 	w.begin().run(time.Second)
@@ -306,8 +308,8 @@ func TestDataPriorities(t *testing.T) {
 	t.Error("the lower priority never came")
 }
 
-// One that passes on something else than what it was given delays its neighbours; it does not keep them from the datum, nor give
-// them another one.
+// A node that passes on other content than it received delays its neighbours. It neither keeps them from the datum,
+// nor gives them another one.
 func TestDataSpoiled(t *testing.T) {
 	w := newDataWorld(grid.Dims{X: 3, Y: 3, Z: 1}, 4)
 	liar := w.nodes[1]
@@ -333,7 +335,7 @@ func TestDataSpoiled(t *testing.T) {
 	}
 }
 
-// A node's work does not grow with the torus, nor does what goes over its links.
+// Neither a node's work nor the traffic over its links grows with the torus.
 func TestDataCostIsLinear(t *testing.T) {
 	for _, side := range []int{3, 6, 10} {
 		w := newDataWorld(grid.Dims{X: side, Y: side, Z: side}, 6)
@@ -365,7 +367,7 @@ func TestDataCostIsLinear(t *testing.T) {
 	}
 }
 
-// A neighbour of an earlier version answers nothing: it is told ever more rarely.
+// A neighbour of an earlier version never answers, so announcements to it back off.
 func TestDataBesideAnEarlierVersion(t *testing.T) {
 	m := NewData(MaskOf(grid.XPlus), 10*time.Millisecond, 0)
 	now := start
@@ -408,7 +410,8 @@ func TestPublishRefuses(t *testing.T) {
 	}
 }
 
-// What somebody has told of and nobody has is given up, so that it keeps out nothing: one of a lower number is taken then.
+// An announced datum that no node has is given up, so that it keeps nothing out: a datum with a lower number is
+// accepted then.
 func TestDataGivenUp(t *testing.T) {
 	w := newDataWorld(grid.Dims{X: 4, Y: 1, Z: 1}, 7)
 	w.begin().run(time.Second)

@@ -15,7 +15,7 @@ const (
 const (
 	// MaxData is the longest datum, in bytes.
 	MaxData = 64 << 10
-	// DataPiece is how much of one goes in a frame, in bytes, so that it fits a path with an MTU of 1,280.
+	// DataPiece is the size of a piece in a frame, in bytes, so that the frame fits a path with an MTU of 1,280.
 	DataPiece = 1024
 	// DataTopics is the last topic that data may have. A node holds at most two data of each.
 	DataTopics = 8
@@ -24,18 +24,18 @@ const (
 	stateSize   = 4 + 8 + 4 + sumSize + 8
 	wantSize    = 4 + 8 + sumSize + 8
 	pieceHeader = 4 + 8 + sumSize
-	// MaxDataPayload bounds what Data sends, in bytes.
+	// MaxDataPayload bounds the payloads that Data sends, in bytes.
 	MaxDataPayload = pieceHeader + DataPiece
 
-	flagAsk   = 1 // of a state: it wants an answer
-	flagAgain = 1 // of a want: it lists all that is wanted; without it, more
+	flagAsk   = 1 // in a state: it requests an answer
+	flagAgain = 1 // in a want: the list of wanted pieces is complete
 )
 
 // MaxData in pieces is a word: sets of pieces are one.
 var _ [64]struct{} = [MaxData / DataPiece]struct{}{}
 
-// DataID names a datum by what it holds: two nodes that publish the same one publish one. Of a topic the one of the higher number
-// is the newer; of equal numbers one counts as the newer at all nodes alike.
+// DataID names a datum by its content: two nodes that publish the same datum publish one. Within a topic the higher
+// number is newer; of equal numbers, all nodes take the same one as newer.
 type DataID struct {
 	Topic  Topic
 	Number uint64        // from 1
@@ -45,7 +45,7 @@ type DataID struct {
 // String returns "topic number/sum".
 func (id DataID) String() string { return fmt.Sprintf("%s %d/%x", id.Topic, id.Number, id.Sum[:4]) }
 
-// newer says whether id takes the place of another one of its topic; nothing has the number 0.
+// newer reports whether id replaces another one of its topic; no datum has the number 0.
 func (id DataID) newer(o DataID) bool {
 	if id.Number != o.Number {
 		return id.Number > o.Number
@@ -53,19 +53,19 @@ func (id DataID) newer(o DataID) bool {
 	return string(id.Sum[:]) > string(o.Sum[:])
 }
 
-// dataFrame is a decoded payload of data. Its data is a part of what was decoded.
+// dataFrame is a decoded payload of data. Its data aliases the decoded bytes.
 type dataFrame struct {
 	kind   kind
 	id     DataID
 	prio   Priority // of a state
 	flag   bool
 	length int    // of a state, in bytes
-	pieces uint64 // of a state: that it has; of a want: that it wants
+	pieces uint64 // of a state: present pieces; of a want: wanted pieces
 	index  int    // of a piece
 	data   []byte // of a piece
 }
 
-// IsData says whether the payload of a frame of TypeEureka is for Data, and not for a Machine.
+// IsData reports whether the payload of a frame of TypeEureka is for Data, and not for a Machine.
 func IsData(payload []byte) bool {
 	return len(payload) > 0 && kind(payload[0]) >= kindState && kind(payload[0]) <= kindPiece
 }
@@ -109,7 +109,8 @@ func (f *dataFrame) append(b []byte) []byte {
 	return b
 }
 
-// decodeData reads a payload for which IsData holds. Of a topic beyond DataTopics it reads no more than that.
+// decodeData reads a payload for which IsData holds. For a topic beyond DataTopics it reads only the kind and the
+// topic.
 func decodeData(b []byte) (f dataFrame, err error) {
 	if len(b) < wantSize && (len(b) <= pieceHeader || kind(b[0]) != kindPiece) {
 		return f, fmt.Errorf("data of %d bytes, want %d or more: %w", len(b), pieceHeader+1, ErrPayload)
@@ -127,7 +128,7 @@ func decodeData(b []byte) (f dataFrame, err error) {
 		}
 		f.prio, f.flag = Priority(b[2]), b[3]&flagAsk != 0
 		f.length, f.pieces = int(binary.BigEndian.Uint32(rest)), binary.BigEndian.Uint64(rest[4:])
-		if f.id.Topic != 0 { // else nothing more is said
+		if f.id.Topic != 0 { // a state of topic 0 has no more fields
 			err = f.checkState()
 		}
 	case kindWant:

@@ -8,7 +8,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// ask asks for pieces of what is on its way, the highest priority first; of a lower one only when nothing comes of a higher one.
+// ask requests pieces of transfers, the highest priority first, and of a lower one only when no pieces of a higher
+// one come.
 func (m *Data) ask(now time.Time) {
 	var order [DataTopics + 1]*transfer
 	n := 0
@@ -47,12 +48,12 @@ func (m *Data) askFor(now time.Time, t *transfer) {
 	}
 }
 
-// parent says whether a neighbour can be asked for a datum.
+// parent reports whether the node can ask a neighbour for a datum.
 func (m *Data) parent(i int, t *transfer) bool {
 	return i >= 0 && m.ways.Good>>i&1 != 0 && m.peers[i].topics[t.id.Topic].id == t.id
 }
 
-// nextParent turns to the next neighbour that can be asked; to the same one if there is no other.
+// nextParent turns to the next neighbour that can be asked, or stays with the same one if there is none.
 func (m *Data) nextParent(t *transfer) {
 	for k := 1; k <= grid.NumDirections; k++ {
 		if i := (max(t.parent, 0) + k) % grid.NumDirections; m.parent(i, t) {
@@ -63,7 +64,7 @@ func (m *Data) nextParent(t *transfer) {
 	m.turnTo(t, -1)
 }
 
-// turnTo has another neighbour asked from now on; -1: nobody.
+// turnTo makes the node ask another neighbour from now on; -1 means none.
 func (m *Data) turnTo(t *transfer, i int) {
 	if i != t.parent {
 		m.stats.Parents++
@@ -89,14 +90,15 @@ func (m *Data) want(now time.Time, t *transfer, again bool) {
 	if !again {
 		t.step = 0
 	}
-	quiet := min(now.Sub(t.progress)/8, slowest(m.period)) // ever more rarely, whoever is asked
+	quiet := min(now.Sub(t.progress)/8, slowest(m.period)) // backs off, with any parent
 	t.step = max(2*t.step, 2*m.period, quiet)
 	t.again = now.Add(t.step)
 	m.stats.Asked++
 	m.send(t.parent, &dataFrame{kind: kindWant, id: t.id, flag: again, pieces: more})
 }
 
-// onWant takes what a neighbour asks for. If nothing of it is here yet it is told so, and given it when it comes.
+// onWant handles a neighbour's request. If no piece is here yet, the neighbour learns so, and gets each piece when it
+// comes.
 func (m *Data) onWant(i int, f *dataFrame) {
 	m.peers[i].met = true
 	d, have := m.slots[f.id.Topic].find(f.id)

@@ -10,8 +10,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// NewData returns what a node begins with: nothing, and no way is open. Period is of a link's heartbeats. maxPayload bounds what
-// is sent; 0: MaxDataPayload. Where that does not fit, the node has no part in it.
+// NewData returns the initial state of a node: no data, and no way is open. period is that of a link's heartbeats.
+// maxPayload bounds the payloads sent; 0 means MaxDataPayload. Where data does not fit into that, the node takes no
+// part.
 func NewData(links Mask, period time.Duration, maxPayload int) *Data {
 	if period <= 0 || links>>grid.NumDirections != 0 {
 		panic(fmt.Sprintf("express: NewData(%b, %s)", links, period))
@@ -54,10 +55,10 @@ func (m *Data) Step(now time.Time, ev Event) DataOutput {
 	return m.out
 }
 
-// Busy says whether a Tick may do something soon.
+// Busy reports whether a Tick may have an effect soon.
 func (m *Data) Busy() bool { return m.busy }
 
-// Due says whether a Tick may do something now.
+// Due reports whether a Tick may have an effect now.
 func (m *Data) Due(now time.Time) bool { return m.busy || !m.forget.IsZero() && !now.Before(m.forget) }
 
 // Stats returns the counters.
@@ -127,7 +128,7 @@ func (s *slot) find(id DataID) (*datum, uint64) {
 	return nil, 0
 }
 
-// news has all neighbours told of a topic at once.
+// news announces a topic to all neighbours at once.
 func (m *Data) news(t Topic) {
 	for i := range m.peers {
 		m.peers[i].topics[t].tell = timer{}
@@ -154,7 +155,8 @@ func (m *Data) judged(j Judged) {
 	}
 }
 
-// forgetOld drops what is kept for a while alone. Neighbours that have it still have said so; they are not asked for it again.
+// forgetOld drops data that is kept only for a while. Neighbours that still have it have announced that; the node
+// does not ask them again.
 func (m *Data) forgetOld(now time.Time) {
 	if m.forget.IsZero() || now.Before(m.forget) {
 		return
@@ -178,7 +180,8 @@ func (m *Data) forgetOld(now time.Time) {
 	}
 }
 
-// giveUp drops what does not come: all neighbours have dropped it, as they do with what is judged bad; or it has taken too long.
+// giveUp drops a transfer that makes no progress: all neighbours have dropped the datum, as they do after judging it
+// bad, or it has taken too long.
 func (m *Data) giveUp(now time.Time, s *slot) {
 	met, told := false, false
 	for i := range m.peers {
@@ -195,7 +198,7 @@ func (m *Data) giveUp(now time.Time, s *slot) {
 	}
 }
 
-// refuse drops what is on its way, and does not take it again until then.
+// refuse drops the transfer, and does not accept its datum again before until.
 func (m *Data) refuse(s *slot, until time.Time) {
 	id := s.next.id
 	m.ban(id, until)
@@ -220,7 +223,7 @@ func (m *Data) setWays(w Ways) {
 	w.Good &= w.Open
 	(w.Open &^ m.ways.Open).each(func(i int) { m.peers[i] = dataPeer{} })
 	(m.ways.Open &^ w.Open).each(func(i int) { m.peers[i] = dataPeer{} })
-	(w.Good &^ m.ways.Good).each(func(i int) { // what was said before may have been said to nobody
+	(w.Good &^ m.ways.Good).each(func(i int) { // earlier announcements may not have arrived
 		p := &m.peers[i]
 		p.hellos, p.hello = 0, timer{}
 		for k := range p.topics {
@@ -270,18 +273,18 @@ func (m *Data) onState(now time.Time, i int, f *dataFrame) {
 	t.id, t.prio, t.length = f.id, f.prio, f.length
 	s := &m.slots[f.id.Topic]
 	if n := s.next; n != nil && n.id == f.id && f.pieces&^n.have != 0 && now.Sub(n.progress) > mostSteps*m.period {
-		m.turnTo(n, i) // it has what nobody gave
+		m.turnTo(n, i) // it has pieces that no neighbour gave
 	}
 	if !f.flag {
 		return
 	}
-	m.consider(now, s, f.id.Topic) // so that the answer is that this is known
+	m.consider(now, s, f.id.Topic) // so that the answer includes this datum
 	if !m.lacks(t, f.id.Topic) || !t.tell.due(now) {
 		m.sayState(i, f.id.Topic, false)
 	}
 }
 
-// sayState tells a neighbour what is known of a topic.
+// sayState sends a neighbour this node's state of a topic.
 func (m *Data) sayState(i int, t Topic, ask bool) {
 	if d, have := m.slots[t].best(); d != nil {
 		m.stats.States++
@@ -302,18 +305,18 @@ func (m *Data) consider(now time.Time, s *slot, topic Topic) {
 			continue
 		}
 		p.begins.spent++
-		s.next = &transfer{datum: datum{id: t.id, prio: t.prio, body: make([]byte, t.length)}, parent: i, progress: now} // §4.3.5: who it came from first
+		s.next = &transfer{datum: datum{id: t.id, prio: t.prio, body: make([]byte, t.length)}, parent: i, progress: now} // §4.3.5: the first sender
 		m.news(topic)
 	}
 }
 
-// unknown says whether a datum is newer than what is known, and not refused.
+// unknown reports whether a datum is newer than the known ones, and not refused.
 func (m *Data) unknown(s *slot, id DataID) bool {
 	best, _ := s.best()
 	return (best == nil || id.newer(best.id)) && !m.refused(id)
 }
 
-// tell says to neighbours what they do not know: that this node has begun, and the newest of each topic.
+// tell sends neighbours the news that they lack: this node's start, and the newest datum of each topic.
 func (m *Data) tell(now time.Time) {
 	m.ways.Open.each(func(i int) {
 		p := &m.peers[i]
@@ -331,7 +334,7 @@ func (m *Data) tell(now time.Time) {
 	})
 }
 
-// lacks says whether a neighbour does not know the newest of a topic.
+// lacks reports whether a neighbour does not know the newest datum of a topic.
 func (m *Data) lacks(t *peerTopic, topic Topic) bool {
 	best, _ := m.slots[topic].best()
 	return best != nil && (best.id.newer(t.id) || best.id != t.id && m.refused(t.id))
@@ -350,7 +353,7 @@ func (m *Data) greet(now time.Time, i int) {
 	m.send(i, &dataFrame{kind: kindState, flag: true})
 }
 
-// pending says whether something is to be repeated, or waits.
+// pending reports whether a repetition or a transfer is outstanding.
 func (m *Data) pending() bool {
 	for i := range m.slots {
 		if t := m.slots[i].next; t != nil && !t.whole() {

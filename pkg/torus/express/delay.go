@@ -7,11 +7,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// The times for which a node must wait before it may conclude something from what others have not said (seed 003 §4.3.3, §4.3.7). They
-// are functions of the diameter, which is that of the present map where it is known, and Margin where it is not.
+// The times that a node must wait before it may draw a conclusion from the silence of others (seed 003 §4.3.3,
+// §4.3.7). They are functions of the diameter, which is that of the present map where it is known, and Margin where
+// it is not.
 
-// HopBound is a time after which a broadcast has been sent to a neighbour repeats+1 times: the wait doubles from one period on, and each
-// repeat waits for the next tick, a period at most.
+// HopBound is a time after which a broadcast has been sent to a neighbour repeats+1 times: the wait doubles from one
+// period on, and each repeat waits for the next tick, a period at most.
 func HopBound(period time.Duration, repeats int) time.Duration {
 	sum, step := period, period
 	for range repeats {
@@ -26,13 +27,14 @@ func NetworkDelay(diameter int, hop time.Duration) time.Duration {
 	return time.Duration(max(0, diameter)) * hop
 }
 
-// Settle is for how long nothing may be concluded from silence: the phase delay across the network and then the broadcast delay
-// (§4.3.3, Figure 4), which is also what a broadcast that is pre-empted at the last moment takes (§4.3.4): 2·d·s.
+// Settle returns how long nothing may be concluded from silence: the phase delay across the network plus the
+// broadcast delay (§4.3.3, Figure 4). It is also the time of a broadcast that is pre-empted at the last moment
+// (§4.3.4): 2·d·s.
 func Settle(networkDelay time.Duration) time.Duration { return 2 * networkDelay }
 
-// Margin is the diameter to reckon with in a torus of which it is not known what works. Of meshes of two dimensions with random faults
-// the paper finds that 5·√N is enough (Table 3), 2.5 times the sum of the sides: so much is taken in three dimensions too. In one
-// dimension, where a fault leaves a row, the diameter is never more than N-1, nor is it anywhere.
+// Margin returns the diameter to assume in a torus whose working parts are unknown. For two-dimensional meshes with
+// random faults the paper finds that 5·√N is enough (Table 3), 2.5 times the sum of the sides; Margin uses that in
+// three dimensions too. In one dimension a fault leaves a row. The diameter is never more than N-1 anywhere.
 func Margin(dims grid.Dims) int {
 	sides, axes := 0, 0
 	for _, n := range [3]int{dims.X, dims.Y, dims.Z} {
@@ -50,12 +52,12 @@ func Margin(dims grid.Dims) int {
 // exactTo is up to how many nodes Diameter searches from each.
 const exactTo = 4096
 
-// Diameter is the longest shortest way between any two nodes that are connected, in hops (§4.3.7). A link that carries one way only
-// counts for that way; alive says what works: it is asked for each node's rank and each direction of the torus. Dead nodes are
-// nodes without links.
+// Diameter returns the longest of the shortest ways between any two connected nodes, in hops (§4.3.7). A link that
+// carries one way counts only for that way. alive reports whether the link of a node, given by rank, works in a
+// direction of the torus. Dead nodes are nodes without links.
 //
-// It searches breadth first from every node, in time N². In a torus of more than 4,096 nodes it is a bound instead, of linear time:
-// twice the longest way from or to one node of each component; not more than twice too much.
+// It searches breadth first from every node, in time N². In a torus of more than 4,096 nodes it is a bound instead,
+// of linear time: twice the longest way from or to one node of each component; not more than twice too much.
 func Diameter(dims grid.Dims, alive func(rank int, d grid.Direction) bool) int {
 	s := newSearch(dims, alive)
 	most := 0
@@ -114,7 +116,7 @@ func newSearch(dims grid.Dims, alive func(int, grid.Direction) bool) *search {
 	return s
 }
 
-// from returns the nodes that can be reached from one, and how far the farthest of them is.
+// from returns the nodes that can be reached from a node, and the distance of the farthest.
 func (s *search) from(rank int, links []int32) (seen []int32, far int) {
 	s.round++
 	s.queue = append(s.queue[:0], int32(rank))

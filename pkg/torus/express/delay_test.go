@@ -44,8 +44,8 @@ func TestMargin(t *testing.T) {
 	}
 }
 
-// TestSnake is in the manner of Figure 6: walls that are open at alternate ends make a snake of the way, so that 21 faults double
-// the diameter of an 8x8 mesh and more; and the margin covers it.
+// TestSnake is in the manner of Figure 6: walls that are open at alternate ends make a snake of the way, so that 21
+// faults double the diameter of an 8x8 mesh and more; and the margin covers it.
 func TestSnake(t *testing.T) {
 	dims := grid.Dims{X: 8, Y: 8, Z: 1}
 	cut := map[way]bool{}
@@ -76,7 +76,7 @@ func TestSnake(t *testing.T) {
 	}
 }
 
-// Diameter agrees with a search that is deliberately naive, and what it says of a large torus is a bound.
+// Diameter agrees with a deliberately naive search, and its result for a large torus is a bound.
 func TestDiameter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(drawDims(t), rapid.Uint64().Draw(t, "seed"))

@@ -1,37 +1,38 @@
-// Package express is the Express Broadcast Network (seed 003 §4.2 to §4.4 and §7.2): how a node says one thing to all
-// that are connected with it, over the torus links alone, ahead of everything else that they carry, and whatever is
-// broken.
+// Package express is the Express Broadcast Network (seed 003 §4.2 to §4.4 and §7.2). A node broadcasts to all nodes
+// that are connected with it, over the torus links alone, ahead of all other traffic on them, and around any
+// damage.
 //
-// It is pure: it opens no socket, reads no clock and draws no random number. It knows no frames: what it wants sent is
-// the payload of torus frames of TypeEureka and TypeBarrier, and who runs it (internal/agent/dnp/dnpcore, a simulator)
-// says which of a node's links can carry such frames.
+// It is pure: it opens no socket, reads no clock and draws no random number. It knows no frames: it sends payloads of
+// torus frames of TypeEureka and TypeBarrier, and its caller (internal/agent/dnp/dnpcore, a simulator) says which of
+// a node's links can carry such frames.
 //
 // # Flooding
 //
-// A node that has something to say sends it to all its neighbours; who gets it for the first time delivers it here and
-// sends it to all the others. So every broadcast builds a tree of its own, around any damage (§4.2, Figure 3). What
-// comes again is ignored, by its ID. The direction from which it came first is the parent in that tree.
+// The origin of a broadcast sends it to all its neighbours. A node that gets it for the first time delivers it
+// locally and sends it to all the others. So every broadcast builds a tree of its own, around any damage (§4.2,
+// Figure 3). A node ignores duplicates, by their ID. The direction from which a broadcast came first is the parent in
+// that tree.
 //
-// From hop to hop it is reliable: it is sent to a neighbour until that neighbour acknowledges it, or sends it itself,
-// and given up Life after it was raised. It carries its age, so that nothing is in the network for longer than Life,
-// and remembering what was seen for twice as long is enough. Repeats ride on ticks that come anyway.
+// From hop to hop it is reliable: a node sends it to a neighbour until that neighbour acknowledges it, or sends it
+// itself, and gives up Life after it was raised. It carries its age, so that no broadcast is in the network for
+// longer than Life, and remembering IDs for twice as long is enough. Repeats ride on ticks that come anyway.
 //
 // # Bounds
 //
-// A node holds at most MaxHeld broadcasts. Those of a low priority may have fewer of these places than those of a high
-// one, so that these always find room (see Room); what finds none is not acknowledged, and so whoever sent it keeps it
-// and tries again, back to its origin. On each link at most Window broadcasts wait for their acknowledgement. One of a
-// higher priority does not wait for that: it takes the place of a lower one, which is sent again later (§4.3.4). New
-// ones have a budget for each link and each origin, so that one bad node cannot fill the network.
+// A node holds at most MaxHeld broadcasts. A low priority may use fewer of these places than a high one, so that high
+// ones always find room (see Room). A broadcast without room is not acknowledged, so its sender keeps it and tries
+// again, back to its origin. On each link at most Window broadcasts wait for their acknowledgement. One of a higher
+// priority does not wait for that: it replaces a lower one, which is sent again later (§4.3.4). New ones have a
+// budget for each link and each origin, so that one bad node cannot fill the network.
 //
-// # Who may say what
+// # Authorization
 //
-// Frames are authenticated from hop to hop by the link's MAC and by nothing else. So what a DNP half states by itself
-// (states of a procedure, barriers, flow control, master) is believed because every half on its way is one of the
-// cluster. An insider, that is a half whose key was stolen, can state such things in any node's name, withhold what
-// should have gone through it where there is no other way, and spend other origins' numbers; it cannot exceed its
-// links' budgets. Orders of supervisors and what jobs say are therefore signed envelopes in the Body, passed on at
-// once and acted upon only when the signature is good.
+// Frames are authenticated from hop to hop by the link's MAC and by nothing else. So statements of a DNP half (states
+// of a procedure, barriers, flow control, master) are believed because every half on their way belongs to the
+// cluster. An insider, that is a half whose key was stolen, can make such statements in any node's name, withhold
+// traffic that has no way around it, and spend other origins' numbers; it cannot exceed its links' budgets. Orders of
+// supervisors and messages of jobs are therefore signed envelopes in the Body. Nodes pass them on at once and act
+// upon them only when the signature is good.
 //
 // # Payload of frames of TypeEureka
 //
@@ -51,7 +52,8 @@
 //	 22     8   number, from 1
 //	 30     n   body, at most MaxBody
 //
-// Kinds 5 to 7 are of data of more than one frame: they stand at Data. The payload of frames of TypeBarrier stands at Barrier.
+// Kinds 5 to 7 are of data of more than one frame: they stand at Data. The payload of frames of TypeBarrier stands at
+// Barrier.
 package express
 
 import (
@@ -61,7 +63,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Topic is what a broadcast is about; it decides who gets it at a node.
+// Topic is the subject of a broadcast; it selects the receivers at a node.
 type Topic uint8
 
 // The topics. A node passes on those that it does not know.
@@ -114,25 +116,25 @@ type Message struct {
 	ID
 	Topic    Topic
 	Priority Priority
-	// Hops are those that it has made: 0 at its origin.
+	// Hops is the number of hops made so far: 0 at the origin.
 	Hops uint16
-	// Body is at most MaxBody bytes long. Of a delivered message it is the receiver's own.
+	// Body is at most MaxBody bytes long. In a delivered message the receiver owns it.
 	Body []byte
 }
 
 // Bounds.
 const (
-	// MaxBody is the longest body of a broadcast, in bytes: with everything around it it fits a frame on a path with an MTU
-	// of 1,500.
+	// MaxBody is the longest body of a broadcast, in bytes: with everything around it it fits a frame on a path with
+	// an MTU of 1,500.
 	MaxBody = 1200
-	// MaxHeld is how many broadcasts a node holds at once.
+	// MaxHeld is the number of broadcasts that a node holds at once.
 	MaxHeld = 64
-	// Window is how many broadcasts of a node wait for their acknowledgement on a link at once.
+	// Window is the number of a node's broadcasts that wait for their acknowledgement on a link at once.
 	Window = 16
-	// MaxAcks is how many broadcasts one frame acknowledges.
+	// MaxAcks is the number of broadcasts that one frame acknowledges.
 	MaxAcks = 48
 )
 
-// Room is how many of the MaxHeld places broadcasts of a priority may find taken and still be held: 64 for the highest, 36 for
-// the lowest.
+// Room returns how many of the MaxHeld places may be occupied when a broadcast of a priority still gets one: 64 for
+// the highest, 36 for the lowest.
 func Room(p Priority) int { return MaxHeld - 4*int(MaxPriority-min(p, MaxPriority)) }

@@ -25,9 +25,9 @@ func drawDims(t *rapid.T) grid.Dims {
 	return d
 }
 
-// TestReachesExactlyTheConnected is the promise of seed 003 §4.2: whatever is broken, a broadcast is delivered at all nodes
-// that are connected with its origin, once, and nowhere else; though links lose, double and overtake, some carry one
-// way only, and nodes are killed and go on. Breadth-first search says who is connected.
+// TestReachesExactlyTheConnected checks the promise of seed 003 §4.2: a broadcast is delivered at all nodes that are
+// connected with its origin, once, and nowhere else. Links lose, duplicate and reorder, some carry one way only, and
+// nodes are killed and resume. A breadth-first search decides which nodes are connected.
 func TestReachesExactlyTheConnected(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(drawDims(t), rapid.Uint64().Draw(t, "seed"))
@@ -71,7 +71,7 @@ func TestReachesExactlyTheConnected(t *testing.T) {
 	})
 }
 
-// On links that lose nothing a broadcast comes by a shortest way, in as much time, and nobody repeats anything.
+// On links without loss a broadcast takes a shortest way, in the time of that way, and no node repeats anything.
 func TestTakesTheShortestWay(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(drawDims(t), rapid.Uint64().Draw(t, "seed"))
@@ -91,7 +91,7 @@ func TestTakesTheShortestWay(t *testing.T) {
 			if d >= 0 && (int(o.hops[id]) != d || o.at[id].Sub(began) != time.Duration(d)*w.hop) {
 				t.Fatalf("%s: %d hops in %s, want %d", w.dims.At(i), o.hops[id], o.at[id].Sub(began), d)
 			}
-			for _, l := range w.dims.Links() { // what is sent towards the dead is sent again, for they might hear it
+			for _, l := range w.dims.Links() { // packets to a dead node are repeated, for it might receive them
 				if w.dead[way{i, l}] {
 					return
 				}
@@ -139,7 +139,7 @@ func TestRaiseRefused(t *testing.T) {
 	}
 }
 
-// An origin that says too much is told so, and what it may say arrives.
+// An origin that exceeds its budget gets an error, and its broadcasts within the budget arrive.
 func TestOwnRate(t *testing.T) {
 	w := pair()
 	ok := 0
@@ -161,8 +161,8 @@ func TestOwnRate(t *testing.T) {
 	}
 }
 
-// A broadcast of a higher priority does not wait for those that are on their way: at each hop it goes before all that has
-// not been sent (§4.3.4). And none is lost by that.
+// A broadcast of a higher priority does not wait for those that are on their way: at each hop it goes before all that
+// has not been sent (§4.3.4). And none is lost by that.
 func TestPreempts(t *testing.T) {
 	w := pair()
 	w.jitter = 0
@@ -186,8 +186,8 @@ func TestPreempts(t *testing.T) {
 	}
 }
 
-// When there is no room for a priority the broadcast is not taken, and its origin tries again: it comes when there is room.
-// Those of higher priorities always find room meanwhile.
+// Without room for a priority the broadcast is refused, and its origin tries again until there is room. Higher
+// priorities always find room meanwhile.
 func TestRoom(t *testing.T) {
 	w := pair()
 	w.cut(1, grid.XPlus) // node 1 gets rid of nothing
@@ -224,7 +224,7 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// What waits for broken links alone gives its place away: a dead neighbour does not make a node deaf.
+// A broadcast that waits only for broken links gives up its place: a dead neighbour does not make a node deaf.
 func TestBrokenLinksTakeNoRoom(t *testing.T) {
 	w := pair()
 	w.cut(1, grid.XPlus)
@@ -243,8 +243,8 @@ func TestBrokenLinksTakeNoRoom(t *testing.T) {
 	}
 }
 
-// A neighbour that goes mad is taken no more of than its link's budget, is not acknowledged, and does not keep others from
-// being heard: neither by another link nor by another name.
+// From a neighbour that floods, a node accepts no more than the link's budget, and does not acknowledge the rest.
+// Other links and other origins still get through.
 func TestBudgets(t *testing.T) {
 	w := newWorld(grid.Dims{X: 3, Y: 3, Z: 1}, 1)
 	w.noPing = true
@@ -282,7 +282,7 @@ func TestBudgets(t *testing.T) {
 	}
 }
 
-// A half that was killed uses no number twice, and goes on with what it had acknowledged and not passed on.
+// A killed half uses no number twice, and resumes with the broadcasts that it had acknowledged and not passed on.
 func TestGoesOn(t *testing.T) {
 	w := pair()
 	w.cut(1, grid.XPlus)
@@ -311,7 +311,7 @@ func TestGoesOn(t *testing.T) {
 	}
 }
 
-// A link that comes up late gets what is still alive, and not what is too old.
+// A link that comes up late gets the broadcasts that are still alive, and none that are too old.
 func TestLateLink(t *testing.T) {
 	for _, tc := range []struct {
 		late time.Duration
@@ -336,8 +336,8 @@ func TestLateLink(t *testing.T) {
 	}
 }
 
-// What nobody can have sent is counted, and neither delivered nor passed on: also a broadcast in this node's name that it
-// has not raised.
+// A payload that no correct node sends is counted, and neither delivered nor passed on: also a broadcast in this
+// node's name that it has not raised.
 func TestBad(t *testing.T) {
 	w := pair()
 	own := Message{ID: ID{Origin: grid.Coord{X: 1}, Epoch: 1, Number: 5}, Topic: TopicJob}
@@ -370,8 +370,8 @@ func TestBad(t *testing.T) {
 	}
 }
 
-// A link that carries heartbeats and no broadcasts is found, and found well again; one that loses much is not called deaf
-// lightly; and one whose heartbeats end is no business of the pings (§7.2).
+// Pings detect a link that carries heartbeats and no broadcasts, and its recovery. A link that loses much is not
+// easily called deaf, and one whose heartbeats end is no business of the pings (§7.2).
 func TestPingFindsDeafLink(t *testing.T) {
 	w := newWorld(grid.Dims{X: 3, Y: 3, Z: 1}, 1)
 	w.blind, w.loss = true, 0.1
@@ -409,8 +409,8 @@ func TestPingFindsDeafLink(t *testing.T) {
 	}
 }
 
-// Echoes that are longer under way than pings are apart are echoes: a long link, or an end that is short of processor time, is not
-// called deaf.
+// Echoes that are longer under way than pings are apart are echoes: a long link, or an end that is short of processor
+// time, is not called deaf.
 func TestLateEchoIsAnEcho(t *testing.T) {
 	const period, way = 10 * time.Millisecond, 55 * time.Millisecond
 	now := time.Unix(1, 0)
@@ -444,7 +444,7 @@ func TestLateEchoIsAnEcho(t *testing.T) {
 	}
 }
 
-// Where heartbeats are rare so are pings: they add a twentieth to the frames of an idle link.
+// Rare heartbeats mean rare pings: they add a twentieth to the frames of an idle link.
 func TestPingsAreAsRareAsHeartbeats(t *testing.T) {
 	for period, want := range map[time.Duration]uint64{10 * time.Millisecond: 60, 250 * time.Millisecond: 6} {
 		w := newWorld(grid.Dims{X: 3, Y: 1, Z: 1}, 1)

@@ -7,8 +7,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// wave is a broadcast in a large torus whose hops all take the same time: what is sent in one wave arrives in the next. A machine is made
-// when the first payload comes, and dropped when it holds nothing any more: nothing may come then. So only the front is in memory.
+// wave is a broadcast in a large torus whose hops all take the same time: payloads sent in one wave arrive in the
+// next. It makes a machine when the first payload comes, and drops it when it holds nothing any more: no payload may
+// come after that. So only the front is in memory.
 type wave struct {
 	dims     grid.Dims
 	machines map[int]*Machine
@@ -76,8 +77,8 @@ func broadcast(t testing.TB, side int) (*wave, int) {
 	return w, last
 }
 
-// checkBroadcast: it takes the diameter times a hop, and a node's work does not grow with the cluster: it hears at most one
-// payload from each neighbour and one acknowledgement of its own.
+// checkBroadcast: a broadcast takes the diameter times a hop, and a node's work does not grow with the cluster: it
+// receives at most one payload from each neighbour and one acknowledgement of its own.
 func checkBroadcast(t testing.TB, side int) *wave {
 	w, hops := broadcast(t, side)
 	if want := 3 * (side / 2); hops != want {

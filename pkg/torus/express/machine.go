@@ -12,21 +12,21 @@ import (
 )
 
 const (
-	// Life is for how long a broadcast is tried, from when it was raised.
+	// Life is how long nodes try to send a broadcast, from when it was raised.
 	Life = 5 * time.Second
-	// Remember is for how long its ID is remembered at least.
+	// Remember is how long nodes remember its ID at least.
 	Remember = 2 * Life
 	// LinkRate bounds the new broadcasts a second that come by a link.
 	LinkRate = 400
-	// LinkBurst is how many of them may come at once.
+	// LinkBurst bounds those that come at once.
 	LinkBurst = 256
-	// OriginRate bounds those of an origin. It keeps to a little less itself.
+	// OriginRate bounds the broadcasts of an origin, per second. The origin itself uses a little less.
 	OriginRate = 50
-	// OriginBurst is how many of those may come at once.
+	// OriginBurst bounds those that come at once.
 	OriginBurst       = 64
 	ownRate, ownBurst = 40, 48
-	// maxOrigins is of how many origins the budgets are kept apart: more do not begin within a second or two in a cluster
-	// that is well.
+	// maxOrigins is of how many origins the budgets are kept apart: more do not begin within a second or two in a
+	// cluster that is well.
 	maxOrigins = 4096
 	// mostSteps bounds the wait between repeats, in link periods.
 	mostSteps = 16
@@ -41,13 +41,13 @@ type Machine struct {
 	budget budgets
 
 	held   []*held // the highest priority first, then by age here
-	places uint64  // that are taken
+	places uint64  // the occupied ones
 	flight [grid.NumDirections]uint8
 	moved  bool // there may be something to send
 	untold int  // held that are not known to be delivered
 
 	pings *pings
-	ackBy grid.Direction // of the step under way: valid if ackOf is to be acknowledged
+	ackBy grid.Direction // of the step under way: valid if ackOf needs an acknowledgement
 	ackOf ID
 	out   Output
 	stats Stats
@@ -63,8 +63,8 @@ type held struct {
 	told  bool // the copy knows that it was delivered
 	owed  bool // an earlier life did not get to that
 	given bool // this life has delivered it
-	sure  bool // and whom it was for has it: see HandedOver
-	wait  Mask // who is not known to have it
+	sure  bool // and its receivers have it: see HandedOver
+	wait  Mask // neighbours not known to have it
 	sent  Mask // where it is on its way
 	step  time.Duration
 	again time.Time // zero: it is nowhere on its way
@@ -90,7 +90,8 @@ func New(cfg Config, now time.Time) *Machine {
 	return m
 }
 
-// restore takes over what an earlier life held. All neighbours but the parent get it again: they ignore what they have.
+// restore takes over a broadcast that an earlier life held. All neighbours but the parent get it again, and ignore
+// duplicates.
 func (m *Machine) restore(now time.Time, place int, k Kept) {
 	if len(k.Bytes) < keepHeader {
 		return
@@ -143,8 +144,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	return m.out
 }
 
-// HandedOver says that what all steps so far have delivered is with whom it is for. Only then it is noted in the copy: who steps
-// several times before it hands over anything, and is killed in between, delivers it in its next life.
+// HandedOver says that the receivers have everything that the steps so far delivered. Only then the copy records the
+// deliveries. If the owner is killed between steps and the hand-over, the machine delivers again in its next life.
 func (m *Machine) HandedOver() {
 	if m.untold == 0 {
 		return
@@ -154,7 +155,7 @@ func (m *Machine) HandedOver() {
 	}
 }
 
-// tell notes in the copy what has been handed over; what an earlier life did not get to deliver is delivered now.
+// tell records in the copy what has been handed over, and delivers now what an earlier life could not.
 func (m *Machine) tell(now time.Time) {
 	m.untold = 0
 	for _, h := range m.held {
@@ -256,7 +257,7 @@ func (m *Machine) onMessage(now time.Time, d grid.Direction, p *payload) {
 	id := p.msg.ID
 	own := id.Origin == m.cfg.Self && id.Epoch == m.cfg.Epoch
 	switch {
-	case own && id.Number > m.number: // nobody has said that
+	case own && id.Number > m.number: // this node never raised that
 		m.bad()
 	case own || m.seen.has(id):
 		m.stats.Duplicates++
@@ -268,8 +269,8 @@ func (m *Machine) onMessage(now time.Time, d grid.Direction, p *payload) {
 	}
 }
 
-// again takes a broadcast that was here before. If it is on its way to where it comes from, that says to both ends that
-// the other one has it; otherwise it must be said.
+// again handles a duplicate. If the broadcast is on its way to the sender, both ends know that the other one has it;
+// otherwise again acknowledges it.
 func (m *Machine) again(d grid.Direction, id ID) {
 	h := m.find(id)
 	crossed := h != nil && h.wait.Has(d) && h.sent.Has(d)
@@ -301,8 +302,8 @@ func (m *Machine) onNew(now time.Time, d grid.Direction, p *payload) {
 	m.take(now, &held{msg: msg, at: now, age: p.age, from: d, place: place, wait: m.cfg.Links &^ MaskOf(d)})
 }
 
-// admit finds a place for a broadcast, and says whether there is one. What waits for broken links alone, and is of no higher
-// priority, makes room.
+// admit finds a place for a broadcast; ok is false if there is none. A broadcast that waits only for broken links,
+// and has no higher priority, makes room.
 func (m *Machine) admit(p Priority) (int, bool) {
 	for len(m.held) >= Room(p) {
 		i := -1
@@ -368,7 +369,7 @@ func (m *Machine) setWays(now time.Time, w Ways) {
 	m.moved = true
 }
 
-// pump sends what is to go and may go, the highest priority first.
+// pump sends pending broadcasts as far as the windows allow, the highest priority first.
 func (m *Machine) pump(now time.Time) {
 	m.moved = false
 	for _, h := range m.held {
@@ -389,7 +390,8 @@ func (m *Machine) pump(now time.Time) {
 	}
 }
 
-// displace has a broadcast of the lowest priority that is on its way by a link wait for one of a higher priority, if there is one.
+// displace has a broadcast of the lowest priority that is on its way by a link wait for one of a higher priority, if
+// there is one.
 func (m *Machine) displace(i int, p Priority) bool {
 	for _, h := range slices.Backward(m.held) {
 		if h.msg.Priority >= p {
@@ -415,7 +417,7 @@ func (m *Machine) encode(now time.Time, h *held) []byte {
 
 func (m *Machine) send(d grid.Direction, b []byte) { m.out.Send = append(m.out.Send, Send{d, b}) }
 
-// repeat sends again what was not acknowledged.
+// repeat sends unacknowledged broadcasts again.
 func (m *Machine) repeat(now time.Time) {
 	for _, h := range m.held {
 		if h.again.IsZero() || now.Before(h.again) {
@@ -436,7 +438,7 @@ func (m *Machine) repeat(now time.Time) {
 	}
 }
 
-// expire gives up what is too old.
+// expire gives up broadcasts that are too old.
 func (m *Machine) expire(now time.Time) {
 	for i := len(m.held) - 1; i >= 0; i-- {
 		h := m.held[i]
@@ -494,7 +496,7 @@ func (m *Machine) SetEpoch(e fault.Epoch) { m.cfg.Epoch = e }
 // Number returns the last number used: to be stored before anything of the step is sent.
 func (m *Machine) Number() uint64 { return m.number }
 
-// Busy says whether a Tick may do something before the next ping.
+// Busy reports whether a Tick may have an effect before the next ping.
 func (m *Machine) Busy() bool { return len(m.held) > 0 }
 
 // Stats returns the counters.

@@ -7,30 +7,32 @@ import (
 	"time"
 )
 
-// Selection of a master (seed 003 §4.4.4): each node has a rank of its own, 0 the highest priority. In a round the periods of the ranks
-// come one after the other; a node whose period comes, and that has heard of no higher one, says that it takes mastership, and
-// who has heard of one by the end of its period has its master. Where the torus has fallen apart each part finds its own.
+// Selection of a master (seed 003 §4.4.4). Each node has a rank of its own; 0 is the highest priority. In a round the
+// periods of the ranks come one after the other. A node whose period comes, and that has received no higher claim,
+// claims mastership. A node that has received a claim by the end of its period has its master. Where the torus has
+// fallen apart each part finds its own.
 //
-// The paper has a period for each node. Here a period is for eight times as many ranks as the one before (rank 0; 1 to 7; 8 to 63 …), so
-// that the rounds of a large cluster are short; of several that speak in a period the highest counts. Those of a period do not
-// speak at once but, the highest first, within a Network Delay, so that most have heard a higher one by then and are silent. A
-// period is two settle times, four Network Delays: within it all that begin their period one delay later are heard too. Who hears
-// a higher one later still, since the delay was guessed too short, takes that: so all that are connected come to agree on the
-// highest that has spoken.
+// The paper has a period for each node. Here each period covers eight times as many ranks as the one before (rank 0;
+// 1 to 7; 8 to 63 …), so that the rounds of a large cluster are short. If several nodes claim in a period, the
+// highest counts. They do not claim at once but within a Network Delay, the highest first, so that most have received
+// a higher claim by then and are silent. A period is two settle times, four Network Delays, so it also covers claims
+// of nodes that begin their period one delay later. A node that receives a higher claim even later, since the guessed
+// delay was too short, accepts that claim. So all connected nodes come to agree on the highest claimant.
 //
-// Who begins a round says so to all, that they are in step.
+// A node that begins a round announces that to all, so that they are in step.
 //
-// Rounds are told apart by a number, and of those that meet the highest counts. That is so only for a while (roundMemory) after
-// the last word of a round: longer than a late word of it may come. So a number that somebody has made up, or has by a clock that
-// is wrong, keeps no later round from beginning.
+// Numbers distinguish rounds, and of several rounds the highest counts. That holds only for a while (roundMemory)
+// after the last message of a round, longer than a late message may take. So a number that is forged, or comes from a
+// wrong clock, keeps no later round from beginning.
 
 // masterBody is the body of a broadcast of TopicMaster: round 8 bytes, rank 4 bytes, big endian.
 const masterBody = 8 + 4
 
-// roundMemory is for how long after the last word of a round lower ones are refused: broadcasts are nowhere for longer than Life.
+// roundMemory is how long lower rounds are refused after the last message of a round: no broadcast is in the network
+// for longer than Life.
 const roundMemory = 4 * Life
 
-// nobody is the rank of who only says that a round begins.
+// nobody is the rank in a message that only announces a round.
 const nobody = ^uint32(0)
 
 // MasterPeriod returns in which period of a round a rank speaks, from 0.
@@ -71,10 +73,11 @@ func (m *Master) Set(rank uint32, networkDelay time.Duration) {
 	m.rank, m.delay, m.period = min(rank, nobody-1), max(0, networkDelay), max(1, 2*Settle(networkDelay))
 }
 
-// Round is how long a round takes at this node at most: until the end of the period in which it speaks itself.
+// Round returns the longest duration of a round at this node: until the end of the period in which it speaks itself.
 func (m *Master) Round() time.Duration { return time.Duration(MasterPeriod(m.rank)+1) * m.period }
 
-// at is when in a round the node speaks: within its period as the ranks of that period follow each other.
+// at returns the time in a round at which the node speaks: within its period, by the order of the ranks of that
+// period.
 func (m *Master) at() time.Duration {
 	p := MasterPeriod(m.rank)
 	at := time.Duration(p) * m.period
@@ -85,8 +88,8 @@ func (m *Master) at() time.Duration {
 	return at
 }
 
-// MasterOutput is what is to be done: broadcast Claim on TopicMaster, if there is one; take note of the master, if it is new; and call
-// Tick at Wake.
+// MasterOutput lists the actions of a step: broadcast Claim on TopicMaster, if there is one; note the master, if it
+// is new; and call Tick at Wake.
 type MasterOutput struct {
 	Claim  []byte
 	Chosen bool
@@ -94,8 +97,8 @@ type MasterOutput struct {
 	Wake   time.Time
 }
 
-// Begin begins a round here. One that is not above those before is refused, while words of them may come: its claims could not be
-// told from theirs.
+// Begin begins a round here. It refuses a round that is not above the earlier ones while their messages may still
+// come: its claims could not be distinguished from theirs.
 func (m *Master) Begin(now time.Time, round uint64) (MasterOutput, error) {
 	if least := m.least(now); round <= least || round == m.round {
 		return MasterOutput{}, fmt.Errorf("begin a selection of a master: round %d, want more than %d, and another than the last: %w",
@@ -126,7 +129,7 @@ func (m *Master) begin(now time.Time, round uint64) {
 	m.claimed, m.heard, m.chosen, m.best = false, false, false, 0
 }
 
-// Heard takes the body of another's broadcast. That of a new round begins it here too.
+// Heard handles the body of another node's broadcast. A new round begins here too.
 func (m *Master) Heard(now time.Time, body []byte) (MasterOutput, error) {
 	if len(body) != masterBody {
 		return MasterOutput{}, fmt.Errorf("claim of mastership of %d bytes, want %d: %w", len(body), masterBody, ErrPayload)
@@ -152,7 +155,7 @@ func (m *Master) Heard(now time.Time, body []byte) (MasterOutput, error) {
 	return next, nil
 }
 
-// take hears of a rank. After the choice a higher one is the new master at once.
+// take handles a claim of a rank. After the choice a higher one is the new master at once.
 func (m *Master) take(rank uint32) MasterOutput {
 	if m.heard && rank >= m.best {
 		return MasterOutput{}
@@ -161,7 +164,7 @@ func (m *Master) take(rank uint32) MasterOutput {
 	return MasterOutput{Chosen: m.chosen, Rank: rank}
 }
 
-// Tick does what is due.
+// Tick performs the actions that are due.
 func (m *Master) Tick(now time.Time) (out MasterOutput) {
 	if m.began.IsZero() {
 		return out

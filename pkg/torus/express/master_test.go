@@ -17,8 +17,8 @@ func TestMasterPeriod(t *testing.T) {
 	}
 }
 
-// TestOneMasterInEachComponent: whatever is cut and lost, all nodes that are connected come to the same master: the one of the highest
-// priority among them; and where the delay is known, nobody takes another one first.
+// TestOneMasterInEachComponent: under any cuts and losses, all connected nodes come to the same master, the one of
+// the highest priority among them. Where the delay is known, no node accepts another one first.
 func TestOneMasterInEachComponent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(drawDims(t), rapid.Uint64().Draw(t, "seed"))
@@ -91,8 +91,8 @@ func TestOneMasterInEachComponent(t *testing.T) {
 	})
 }
 
-// Where the number of a round is made up, or of a clock that is wrong, that round is chosen in as in any other, and the next one
-// begins when no word of it comes any more, at all nodes that have heard of it.
+// A round whose number is forged, or comes from a wrong clock, selects a master like any other. At all nodes that
+// know of it, the next round begins once its messages have ceased.
 func TestMasterRoundMadeUp(t *testing.T) {
 	m, other := NewMaster(3, time.Second), NewMaster(5, time.Second)
 	word := appendMaster(1<<64-1, nobody)

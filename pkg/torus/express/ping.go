@@ -7,17 +7,18 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Broadcasts are rare: that a link carries none of them would show only when one is lost (seed 003 §7.2). So each open link
-// is asked by a ping once in PingEvery. When the echo does not come, the ping is repeated every two link periods; a link that
-// carries heartbeats both ways and has left DeafAfter pings in a row unanswered is deaf. It is so until an echo comes, or its
-// heartbeats end: then it is said of the link anyway.
+// Broadcasts are rare, so a link that carries none of them would show only when one is lost (seed 003 §7.2).
+// Therefore each open link gets a ping once in PingEvery. Without an echo, the ping is repeated every two link
+// periods. A link that carries heartbeats both ways and has left DeafAfter pings in a row unanswered is deaf. It is
+// so until an echo comes, or until its heartbeats end: then the link machine reports it anyway.
 
 const (
-	// PingEvery is the time between pings of a link that answers; where heartbeats are rarer than usual it is pingPeriods of theirs.
+	// PingEvery is the time between pings of a link that answers; where heartbeats are rarer than usual it is
+	// pingPeriods of theirs.
 	PingEvery   = time.Second
 	pingPeriods = 40
-	// DeafAfter is how many in a row must go unanswered: on a link that loses three frames of ten, each way, that happens by
-	// chance about once in three minutes; on one that loses one of ten, once in a week.
+	// DeafAfter is the number of pings in a row that must go unanswered. On a link that loses three frames of ten,
+	// each way, that happens by chance about once in three minutes; on one that loses one of ten, once in a week.
 	DeafAfter = 8
 )
 
@@ -54,7 +55,7 @@ func (p *pings) wake() time.Time {
 	return w
 }
 
-// begin takes the ways that are open. What is not good is not deaf: it is worse.
+// begin sets the open ways. A way that is not good is not deaf: it is worse.
 func (p *pings) begin(now time.Time, w Ways) {
 	if p == nil {
 		return
@@ -106,8 +107,8 @@ func (m *Machine) ping(now time.Time) {
 	}
 }
 
-// echoed takes the answer to a ping of a link. One that comes after the next ping was sent is as good: a long way, or a machine with
-// too much to do, makes no link deaf.
+// echoed handles the answer to a ping of a link. One that comes after the next ping was sent is as good: a long way,
+// or a busy machine, makes no link deaf.
 func (m *Machine) echoed(d grid.Direction, number uint64) {
 	p := m.pings
 	if p == nil {

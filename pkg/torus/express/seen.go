@@ -3,10 +3,11 @@ package express
 import "time"
 
 const (
-	// generation is how many IDs are remembered before older ones are forgotten early: more than all links' budgets let come
-	// within Life, so that what is in the network is never forgotten.
+	// generation is the number of IDs that a node remembers before it forgets older ones early. It exceeds the number
+	// that all links' budgets admit within Life, so that a node never forgets a broadcast that is still in the
+	// network.
 	generation = 16384
-	// keptIDs is how many of the last IDs are kept in the copy.
+	// keptIDs is the number of the last IDs that are kept in the copy.
 	keptIDs = 128
 )
 
@@ -14,7 +15,7 @@ const (
 type seen struct {
 	since    time.Time // of cur
 	cur, old map[ID]struct{}
-	last     []ID // the last keptIDs of them, for the copy
+	last     []ID // the last keptIDs IDs, for the copy
 	next     int  // in last, where the oldest is once it is full
 	changed  bool
 }
@@ -50,7 +51,7 @@ func (s *seen) add(now time.Time, id ID) {
 	s.changed = true
 }
 
-// changes returns what is to be kept of it, nil if that is as it was.
+// changes returns the record for the copy, or nil if it has not changed.
 func (s *seen) changes() []byte {
 	if !s.changed {
 		return nil

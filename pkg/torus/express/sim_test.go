@@ -10,8 +10,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// world is a torus of machines with links that lose, double, delay and overtake, and nodes that are killed and go on from
-// what they kept: one goroutine, and a heap of (time, sequence, event).
+// world is a torus of machines with links that lose, duplicate, delay and reorder, and nodes that are killed and
+// resume from their copies: one goroutine, and a heap of (time, sequence, event).
 type world struct {
 	dims   grid.Dims
 	nodes  []*station
@@ -22,9 +22,9 @@ type world struct {
 	period time.Duration
 	hop    time.Duration // of a link
 	jitter time.Duration // at most, besides
-	loss   float64       // share of what is sent
+	loss   float64       // share of the packets sent
 	double float64       // share of what arrives twice
-	dead   map[way]bool  // what is sent there never arrives
+	dead   map[way]bool  // packets on this way never arrive
 	blind  bool          // ways are always called good, also dead ones
 	noPing bool
 
@@ -56,7 +56,7 @@ type station struct {
 	unnoted   []ID // delivered in the last step: may be again if it is killed now
 	excused   map[ID]int
 	deaf      Mask
-	heard     func(Message) // nil: nobody listens
+	heard     func(Message) // nil: no listener
 	bars      *Barriers
 	waits     map[Barrier]Arrive
 	results   map[Barrier][]BarrierResult
@@ -267,7 +267,7 @@ func (w *world) stepData(n *station, ev Event) DataOutput {
 	return out
 }
 
-// wait has those who wait at a node say so once a second, as the owner of a wait does.
+// wait makes the waiters at a node say so once a second, as the owner of a wait does.
 func (w *world) wait(n *station, life int) {
 	if n.m == nil || n.life != life {
 		return
@@ -350,7 +350,7 @@ func (w *world) cutAtRandom(dead, oneWay float64) {
 	}
 }
 
-// wrong says what is wrong with how a broadcast arrived: it must be at exactly those that it can reach, once each.
+// wrong returns an error unless a broadcast arrived at exactly the nodes that it can reach, once each.
 func (w *world) wrong(id ID, from int) error {
 	for i, d := range w.distances(from) {
 		n := w.nodes[i]

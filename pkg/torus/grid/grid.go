@@ -1,4 +1,4 @@
-// Package grid is the geometry of the torus: coordinates, directions, and who is whose neighbour.
+// Package grid is the geometry of the torus: coordinates, directions, and neighbours.
 //
 // It is for one to three dimensions of any size, as the DNP has them (seed 001 §III-A). It knows
 // nothing of links, states or packets; those are in pkg/torus. Together with pkg/fault it is the
@@ -48,7 +48,7 @@ func (d Direction) String() string {
 	return directionNames[d]
 }
 
-// Valid says whether d is one of the six.
+// Valid reports whether d is one of the six.
 func (d Direction) Valid() bool { return d >= XPlus && d <= ZMinus }
 
 // Index returns 0 to 5, for arrays of NumDirections. It panics on an invalid direction.
@@ -73,7 +73,7 @@ func (d Direction) Opposite() Direction {
 // Axis returns 0, 1 or 2 for X, Y or Z.
 func (d Direction) Axis() int { return d.Index() / 2 }
 
-// Positive says whether d points towards growing coordinates.
+// Positive reports whether d points towards growing coordinates.
 func (d Direction) Positive() bool { return d == XPlus || d == YPlus || d == ZPlus }
 
 // ParseDirection reads a name as String prints it.
@@ -94,7 +94,7 @@ func (c Coord) String() string {
 	return strconv.Itoa(c.X) + "," + strconv.Itoa(c.Y) + "," + strconv.Itoa(c.Z)
 }
 
-// ParseCoord reads "x", "x,y" or "x,y,z" of non-negative decimal numbers; what is left out is 0.
+// ParseCoord reads "x", "x,y" or "x,y,z" of non-negative decimal numbers; missing ones are 0.
 func ParseCoord(s string) (Coord, error) {
 	v, err := parseInts(s, ",", 0)
 	if err != nil {
@@ -112,7 +112,7 @@ func (d Dims) String() string {
 	return strconv.Itoa(d.X) + "x" + strconv.Itoa(d.Y) + "x" + strconv.Itoa(d.Z)
 }
 
-// ParseDims reads "4", "4x4" or "4x4x4"; what is left out is 1.
+// ParseDims reads "4", "4x4" or "4x4x4"; missing sides are 1.
 func ParseDims(s string) (Dims, error) {
 	v, err := parseInts(s, "x", 1)
 	if err != nil {
@@ -161,12 +161,12 @@ func (d Dims) Nodes() int { return d.X * d.Y * d.Z }
 
 func (d Dims) size(axis int) int { return [3]int{d.X, d.Y, d.Z}[axis] }
 
-// Contains says whether c lies inside the torus.
+// Contains reports whether c lies inside the torus.
 func (d Dims) Contains(c Coord) bool {
 	return c.X >= 0 && c.X < d.X && c.Y >= 0 && c.Y < d.Y && c.Z >= 0 && c.Z < d.Z
 }
 
-// Check is Contains as an error that names what was given and what is allowed.
+// Check is Contains as an error that names the coordinate and the allowed range.
 func (d Dims) Check(c Coord) error {
 	if !d.Contains(c) {
 		return fmt.Errorf("coordinate %s: outside the %s torus: want 0,0,0 to %d,%d,%d", c, d, d.X-1, d.Y-1, d.Z-1)
@@ -182,7 +182,7 @@ func (d Dims) At(rank int) Coord {
 	return Coord{rank % d.X, rank / d.X % d.Y, rank / (d.X * d.Y)}
 }
 
-// HasLink says whether nodes of this torus have a link in direction dir.
+// HasLink reports whether nodes of this torus have a link in direction dir.
 func (d Dims) HasLink(dir Direction) bool { return d.size(dir.Axis()) > 1 }
 
 // Links returns the directions in which every node has a link, in order.

@@ -25,7 +25,7 @@ import (
 const (
 	headSize   = 20
 	answerSize = 3
-	// MaxPath bounds a path, in hops. What lies deeper is for another mapper.
+	// MaxPath bounds a path, in hops. Deeper nodes are for another mapper.
 	MaxPath = 32
 	// MaxFrame bounds a probe, in bytes.
 	MaxFrame = headSize + MaxPath + answerSize
@@ -41,7 +41,7 @@ const (
 
 const asksHost byte = 1
 
-// HostWord is what a DNP half knows of its host half.
+// HostWord is a DNP half's view of its host half.
 type HostWord uint8
 
 // The words.
@@ -51,13 +51,13 @@ const (
 	HostDead
 )
 
-// Word is what a node says of itself.
+// Word is a node's report about itself.
 type Word struct {
-	Good, Bad uint8 // its links, bit 0 X+ to bit 5 Z-; of what is in neither nothing is known
+	Good, Bad uint8 // its links, bit 0 X+ to bit 5 Z-; a link in neither is unknown
 	Host      HostWord
 }
 
-// frame is a decoded probe. Its path is a part of what it was decoded from.
+// frame is a decoded probe. Its path aliases the decoded bytes.
 type frame struct {
 	kind, made byte
 	host       bool
@@ -113,10 +113,10 @@ func (f *frame) append(dst []byte) []byte {
 	return dst
 }
 
-// What a half is to do with a probe.
+// What names the action of a half on a probe.
 type What uint8
 
-// The kinds of it.
+// The actions.
 const (
 	Drop   What = iota // malformed, or not on its path
 	Pass               // send Frame by To
@@ -124,7 +124,7 @@ const (
 	Answer             // it is back: give it to the machine
 )
 
-// Hop says what a half does with a probe that came by its link from. Frame is a new one.
+// Hop returns the action of a half on a probe that came by its link from. out is a new slice.
 func Hop(b []byte, from grid.Direction) (what What, to grid.Direction, out []byte) {
 	f, ok := decode(b)
 	if !ok || f.made == 0 {
@@ -152,8 +152,8 @@ func Hop(b []byte, from grid.Direction) (what What, to grid.Direction, out []byt
 	return Pass, to, f.append(make([]byte, 0, len(b)))
 }
 
-// Reply is the DNP half's answer to a probe for which Hop said Asked, the direction in which it goes, and whether the host half is to
-// be asked as well.
+// Reply returns the DNP half's answer to a probe for which Hop said Asked, its direction, and whether to ask the host
+// half as well.
 func Reply(b []byte, w Word) (to grid.Direction, out []byte, host bool) {
 	to, out = reply(b, kindDNP, w)
 	f, _ := decode(b)

@@ -15,24 +15,26 @@ const (
 	// Pace is between two looks, and perPace how many probes leave at each: 200 a second at most.
 	Pace    = 10 * time.Millisecond
 	perPace = 2
-	// Rate bounds, at those who pass probes on, what comes by one link a second, and at once by Burst: a run and its answers.
+	// Rate bounds the probes that a forwarding node accepts from one link in a second, and Burst those at once: a run
+	// and its answers.
 	Rate = 500
 	// Burst goes with Rate.
 	Burst = 100
-	// maxFlying is how many probes are on their way at once.
+	// maxFlying bounds the probes in flight.
 	maxFlying = 16
-	// answerIn is how long an answer is waited for: 64 hops, and a busy machine.
+	// answerIn is how long the mapper waits for an answer: 64 hops, and a busy machine.
 	answerIn = 500 * time.Millisecond
-	// perWay is how often a node is asked by way of each neighbour that hears it.
+	// perWay bounds the probes to a node by way of each neighbour that hears the node.
 	perWay = 3
-	// Most bounds a run. What has not answered by then is Unknown.
+	// Most bounds a run. Nodes that have not answered by then are Unknown.
 	Most = 10 * time.Second
-	// ownLate is how late a tick may come until answers may lie before us unread, and ownGrace for how much longer they are waited for then.
+	// ownLate is the delay of a tick after which unread answers may be waiting, and ownGrace is how much longer the
+	// mapper then waits for answers.
 	ownLate  = 100 * time.Millisecond
 	ownGrace = 300 * time.Millisecond
 )
 
-// Knowledge is what is known of a part. The zero value: nothing.
+// Knowledge is the known state of a part. The zero value means unknown.
 type Knowledge uint8
 
 // The states.
@@ -86,7 +88,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Found is what was found of one node.
+// Found is the finding about one node.
 type Found struct {
 	At        grid.Coord
 	DNP, Host Knowledge
@@ -96,7 +98,7 @@ type Found struct {
 	Asked     int           // probes
 }
 
-// Event is what happens to a run.
+// Event is an input of a run.
 type Event interface{ mappingEvent() }
 
 // Tick says that time has passed.
@@ -128,13 +130,13 @@ type way struct {
 	tries int
 }
 
-// node is one of the region.
+// node is a node of the region.
 type node struct {
 	found Found
 	path  []byte // by which it answered
 	ways  []way
 	open  int // probes of it on their way
-	// asksHost is how often its host half was asked by a path that had led to its DNP half.
+	// asksHost counts the probes to its host half by a path that had led to its DNP half.
 	asksHost int
 }
 
@@ -185,7 +187,7 @@ func New(cfg Config, now time.Time) *Machine {
 	return m
 }
 
-// heard takes what a node says of its links: whom it hears can be asked by way of it.
+// heard handles a node's report on its links: the mapper can ask the nodes that it hears by that way.
 func (m *Machine) heard(from *node, at grid.Coord, w Word) {
 	for _, d := range m.cfg.Dims.Links() {
 		c, _ := m.cfg.Dims.Neighbour(at, d)
@@ -196,7 +198,7 @@ func (m *Machine) heard(from *node, at grid.Coord, w Word) {
 		back := uint8(1) << d.Opposite().Index()
 		switch {
 		case w.Good>>d.Index()&1 == 1:
-			if n.path == nil { // else the node's own word counts
+			if n.path == nil { // else the node's own report counts
 				n.found.Good, n.found.Bad = n.found.Good|back, n.found.Bad&^back
 			}
 			if from == nil || len(from.path) < m.cfg.Hops {
@@ -208,7 +210,7 @@ func (m *Machine) heard(from *node, at grid.Coord, w Word) {
 	}
 }
 
-// Step takes one event. Time must not run backwards.
+// Step handles one event. Time must not run backwards.
 func (m *Machine) Step(now time.Time, ev Event) Output {
 	m.send = m.send[:0]
 	switch ev := ev.(type) {
@@ -258,7 +260,8 @@ func (m *Machine) tick(now time.Time) {
 	m.due = now.Add(Pace)
 }
 
-// nearest is, of those that may be asked now, the one that fewest hops lead to, host halves last; nil: nobody is left.
+// nearest returns the node that is fewest hops away, of those that may be asked now, host halves last. It returns nil
+// if none is left.
 func (m *Machine) nearest() (nearest *node) {
 	hops := 0
 	for _, n := range m.order {
@@ -269,14 +272,15 @@ func (m *Machine) nearest() (nearest *node) {
 	return nearest
 }
 
-// hops is how many lead to a node that has not said everything, by a way that was not tried often enough, and MaxPath more where only the
-// host half has not; 0: there is none, or it is being asked.
+// hops returns the length of the path to a node that has not reported everything, by a way that was not tried often
+// enough, plus MaxPath if only the host half is missing. It returns 0 if there is no such way, or if the node is
+// being asked.
 func (n *node) hops() int {
 	switch w := n.best(); {
 	case n.open > 0:
 		return 0
 	case n.path != nil && n.found.Host == Unknown && n.asksHost < perWay: // the first probe was for both
-		return MaxPath + len(n.path) // after all whose DNP half has not answered: more may lie behind these
+		return MaxPath + len(n.path) // last: unanswered DNP halves may hide more nodes
 	case n.path == nil && w != nil:
 		return w.hops()
 	}
@@ -323,7 +327,7 @@ func (w *way) hops() int {
 	return len(w.from.path) + 1
 }
 
-// back takes an answer, a late one too.
+// back handles an answer, a late one too.
 func (m *Machine) back(now time.Time, data []byte) {
 	f, ok := decode(data)
 	if !ok || f.run != m.cfg.Run || m.done {
@@ -360,7 +364,7 @@ func (m *Machine) back(now time.Time, data []byte) {
 	}
 }
 
-// Findings are what was found so far of all nodes of the region, by rank.
+// Findings returns the findings so far about all nodes of the region, by rank.
 func (m *Machine) Findings() []Found {
 	out := make([]Found, len(m.order))
 	for i, n := range m.order {

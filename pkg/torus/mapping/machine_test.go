@@ -19,7 +19,8 @@ func others(dims grid.Dims, but grid.Coord) (out []grid.Coord) {
 	return out
 }
 
-// Exactly what is connected is found good, by a path that is hardly longer than the shortest, in tori of all shapes with random faults.
+// Exactly the connected nodes are found good, by paths hardly longer than the shortest, in tori of all shapes with
+// random faults.
 func TestAgainstBreadthFirstSearch(t *testing.T) {
 	for _, dims := range []grid.Dims{{X: 9, Y: 1, Z: 1}, {X: 2, Y: 2, Z: 2}, {X: 6, Y: 6, Z: 1}, {X: 4, Y: 4, Z: 4}, {X: 2, Y: 7, Z: 3}} {
 		for seed := range uint64(20) {
@@ -61,7 +62,7 @@ func TestAgainstBreadthFirstSearch(t *testing.T) {
 	}
 }
 
-// check holds what was found of a node, which is so many hops away, against what is.
+// check compares the finding about a node, which is so many hops away, with the truth.
 func (w *world) check(f Found, hops int) {
 	w.t.Helper()
 	word := w.word(f.At)
@@ -84,7 +85,8 @@ func (w *world) check(f Found, hops int) {
 	}
 }
 
-// A region of dead nodes, however large, is a look at its border: nobody is asked, and nothing is flooded.
+// A region of dead nodes, however large, costs one look at its border: none of them is probed, and nothing is
+// flooded.
 func TestDeadRegionCostsNothing(t *testing.T) {
 	dims := grid.Dims{X: 5, Y: 5, Z: 5}
 	w := newWorld(t, dims, 1)
@@ -107,8 +109,8 @@ func TestDeadRegionCostsNothing(t *testing.T) {
 	}
 }
 
-// A node that is heard by its neighbours and does not answer, as one of an earlier version, stays unknown, and is asked by all of them,
-// no more than perWay times each. Those behind it are reached by others.
+// A node whose neighbours hear it but that does not answer, such as one of an earlier version, stays unknown. The
+// mapper asks it by way of each neighbour, at most perWay times each. It reaches the nodes behind by other ways.
 func TestEarlierVersion(t *testing.T) {
 	dims := grid.Dims{X: 5, Y: 5, Z: 1}
 	w := newWorld(t, dims, 1)
@@ -146,7 +148,8 @@ func TestLoss(t *testing.T) {
 	}
 }
 
-// A link that dies under the run costs those behind it nothing but time, where there is another way; a link that is one way leads nowhere.
+// A link that dies under the run costs those behind it nothing but time, where there is another way; a link that is
+// one way leads nowhere.
 func TestLinkDiesMeanwhile(t *testing.T) {
 	dims := grid.Dims{X: 6, Y: 6, Z: 1}
 	w := newWorld(t, dims, 3)
@@ -163,7 +166,7 @@ func TestLinkDiesMeanwhile(t *testing.T) {
 	}
 }
 
-// Host halves that do not answer, of a whole region, keep nobody from being found.
+// Silent host halves, even of a whole region, keep no node from being found.
 func TestMuteHosts(t *testing.T) {
 	dims := grid.Dims{X: 5, Y: 5, Z: 5}
 	w := newWorld(t, dims, 1)
@@ -178,7 +181,7 @@ func TestMuteHosts(t *testing.T) {
 	}
 }
 
-// What lies deeper than a path may be is for another mapper.
+// Nodes deeper than the longest path are for another mapper.
 func TestHorizon(t *testing.T) {
 	dims := grid.Dims{X: 100, Y: 1, Z: 1}
 	w := newWorld(t, dims, 1)
@@ -190,7 +193,7 @@ func TestHorizon(t *testing.T) {
 	}
 }
 
-// Of one that was stopped for a while the answers lie unread: it does not give up what came.
+// After a pause of the mapper's process the answers are still unread: it does not give up answers that came.
 func TestOwnLateness(t *testing.T) {
 	dims := grid.Dims{X: 3, Y: 1, Z: 1}
 	w := newWorld(t, dims, 1)
@@ -219,7 +222,7 @@ func TestOwnLateness(t *testing.T) {
 	}
 }
 
-// Nobody is asked faster than those who pass probes on allow.
+// The mapper asks no node faster than the forwarding nodes allow.
 func TestPace(t *testing.T) {
 	dims := grid.Dims{X: 128, Y: 1, Z: 1}
 	w := newWorld(t, dims, 1)
@@ -279,7 +282,7 @@ func FuzzHop(f *testing.F) {
 	})
 }
 
-// A path bounds what somebody can have passed on with one frame, whatever it says.
+// A path bounds how far nodes forward one frame, even a hostile one.
 func TestHopsAreBounded(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for range 1000 {

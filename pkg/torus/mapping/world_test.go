@@ -11,7 +11,7 @@ import (
 
 var start = time.Unix(1_700_000_000, 0)
 
-// world is a torus of halves that do with probes what Hop says.
+// world is a torus of halves that treat probes as Hop says.
 type world struct {
 	t      *testing.T
 	dims   grid.Dims
@@ -61,7 +61,7 @@ func (q *queue) Pop() any {
 	return x
 }
 
-// cutLink takes a link out, at both ends.
+// cutLink removes a link, at both ends.
 func (w *world) cutLink(c grid.Coord, d grid.Direction) {
 	n, ok := w.dims.Neighbour(c, d)
 	if !ok {
@@ -75,13 +75,13 @@ func (w *world) cutLink(c grid.Coord, d grid.Direction) {
 	}
 }
 
-// works says whether frames pass by a link.
+// works reports whether frames pass by a link.
 func (w *world) works(c grid.Coord, d grid.Direction) bool {
 	n, ok := w.dims.Neighbour(c, d)
 	return ok && !w.cut[c][d] && !w.dead[n] && !w.dead[c]
 }
 
-// word is what a node says of itself: of a link it is known whether it works.
+// word returns a node's report about itself: the node knows which of its links work.
 func (w *world) word(c grid.Coord) Word {
 	out := Word{Host: w.hosts[c]}
 	if out.Host == HostUnknown {
@@ -106,7 +106,7 @@ func (w *world) send(from grid.Coord, d grid.Direction, data []byte) {
 	heap.Push(&w.events, arrival{w.now.Add(time.Millisecond), w.seq, n, d.Opposite(), append([]byte(nil), data...)})
 }
 
-// arrive does what a half does.
+// arrive acts as a half.
 func (w *world) arrive(a arrival, mapper grid.Coord) (back []byte) {
 	if w.old[a.node] {
 		return nil
@@ -134,7 +134,7 @@ func (w *world) arrive(a arrival, mapper grid.Coord) (back []byte) {
 	return nil
 }
 
-// survey has a node map a region, and returns what it found and how long it took.
+// survey makes a node map a region, and returns its findings and the duration.
 func (w *world) survey(mapper grid.Coord, region []grid.Coord, hops int) (map[grid.Coord]Found, time.Duration) {
 	w.t.Helper()
 	cfg := Config{Dims: w.dims, At: mapper, Region: region, Run: 1 + w.rng.Uint64N(1<<60), Own: w.word(mapper), Hops: hops}

@@ -35,7 +35,7 @@ const (
 	orderHeader   = 20
 	// MaxMessage bounds an encoded Message, in bytes.
 	MaxMessage = messageHeader + 2*MaxAbsent
-	// OrderOverhead is what stands before an envelope.
+	// OrderOverhead is the size of the header before an envelope.
 	OrderOverhead = orderHeader
 )
 
@@ -48,8 +48,8 @@ const (
 // ErrBody refuses a body that makes no sense. Test with errors.Is.
 var ErrBody = errors.New("not a body of the fault management procedure")
 
-// Begin is a supervisor's order on its way to all: the procedure's name but for its starter, who is the origin of the broadcast,
-// and the envelope.
+// Begin is a supervisor's order on its way to all: the procedure's name but for its starter, which is the origin of
+// the broadcast, and the envelope.
 type Begin struct {
 	Wave, Run uint64
 	Envelope  []byte
@@ -91,8 +91,8 @@ func (m *Message) Append(dst []byte) []byte {
 	return dst
 }
 
-// Decode reads a body: a message, or the beginning of an ordered procedure, whose envelope is a part of b. Of a later version it
-// is neither.
+// Decode reads a body: a message, or the beginning of an ordered procedure, whose envelope aliases b. A body of a
+// later version is neither.
 func Decode(b []byte) (*Message, *Begin, error) {
 	switch {
 	case len(b) == 0:

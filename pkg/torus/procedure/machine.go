@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// Event is what happens to the procedure at a node.
+// Event is an input of the procedure at a node.
 type Event interface{ procedureEvent() }
 
 // Tick says that time has passed.
 type Tick struct{}
 
-// Start is a cause at this node: an error that was found, or with an Order a supervisor's word. With Diagnose it wants
-// diagnostics. Run is one that this node has not used before.
+// Start is a cause at this node: a detected error or, with an Order, a supervisor's order. Diagnose requests
+// diagnostics. Run must be new at this node.
 type Start struct {
 	Run      uint64
 	Order    Order
@@ -25,13 +25,13 @@ type Start struct {
 type Heard struct {
 	From int // rank
 	Message
-	// Ordered: the order that the message names was verified here, and is not older than the last. Without it the message's Order
-	// counts for nothing.
+	// Ordered: the order that the message names was verified here, and is not older than the last. Otherwise the
+	// message's Order is ignored.
 	Ordered bool
 }
 
-// Holds says how many messages that can wait this node holds now. In Normal only what it is when that is left counts: it must be
-// said before what makes it leave it.
+// Holds gives the number of messages that can wait and that this node holds now. In Normal only the number at the
+// exit counts, so send it before the event that causes the exit.
 type Holds struct{ Messages int }
 
 // Complete says that all members are in a set of Output.Arrive.
@@ -47,7 +47,7 @@ func (Heard) procedureEvent()    {}
 func (Holds) procedureEvent()    {}
 func (Complete) procedureEvent() {}
 
-// Arrival is a set that this node is in from now on. Of all but Stuck the absent are members that are in it too.
+// Arrival is a set that this node is in from now on. Except in Stuck, the absent nodes are members too.
 type Arrival struct {
 	Key
 	Set    Set
@@ -78,13 +78,13 @@ type Machine struct {
 	order    Order
 	plan     Plan
 	round    uint32
-	vetoed   uint32 // the last round in which somebody held what it should not
+	vetoed   uint32 // the last round in which a node held a message after its claim
 	cleared  uint32 // the round in which the network was clear, if it was
 	claimed  bool   // this node is in Empty of the round
 	confirm  bool   // and in Confirm
 	clear    bool
 	diagnose bool
-	masked   bool // MayMask was said, or is not to be
+	masked   bool // MayMask was given, or must not be
 
 	emptyAt    time.Time // since when nothing is held, within the round; zero: something is
 	deadline   time.Time // of the state
@@ -97,7 +97,7 @@ type Machine struct {
 	changes    int                 // from one procedure to another, since Normal was left
 	began      map[int][]time.Time // procedures without order that were joined, by starter
 	over       over
-	ordered    Order // of the last one that has ended
+	ordered    Order // the last order that has ended
 
 	holds int
 	out   Output
@@ -117,22 +117,22 @@ func (m *Machine) State() State { return m.state }
 // Key names the procedure under way, or the last one.
 func (m *Machine) Key() Key { return m.key }
 
-// Order is that of the procedure under way, or of the last one.
+// Order returns the order of the procedure under way, or of the last one.
 func (m *Machine) Order() Order { return m.order }
 
-// Plan is that of the procedure under way, or of the last one.
+// Plan returns the plan of the procedure under way, or of the last one.
 func (m *Machine) Plan() Plan { return m.plan }
 
-// Round is that of the drain.
+// Round returns the round of the drain.
 func (m *Machine) Round() uint32 { return m.round }
 
-// Clear says whether the drain was complete, from Decision on.
+// Clear reports whether the drain was complete, from Decision on.
 func (m *Machine) Clear() bool { return m.clear }
 
-// Inhibited says whether new messages that can wait are to be held back: in every state but Normal (§4.5.3).
+// Inhibited reports whether new messages that can wait must be held back: in every state but Normal (§4.5.3).
 func (m *Machine) Inhibited() bool { return m.state != Normal }
 
-// Step takes one event. Time must not run backwards.
+// Step handles one event. Time must not run backwards.
 func (m *Machine) Step(now time.Time, ev Event) Output {
 	m.out = Output{}
 	switch ev := ev.(type) {
@@ -164,7 +164,7 @@ func (m *Machine) wake() time.Time {
 	return w
 }
 
-// claimAt is when this node may claim to be empty; zero: not as things are.
+// claimAt returns when this node may claim to be empty; zero: not in the present state.
 func (m *Machine) claimAt() time.Time {
 	if m.state != SystemDrain || m.claimed || m.emptyAt.IsZero() {
 		return time.Time{}
@@ -172,7 +172,8 @@ func (m *Machine) claimAt() time.Time {
 	return m.emptyAt.Add(2 * m.plan.Hop)
 }
 
-// start begins a procedure here. An order takes the place of a procedure that a node began by itself; what else is under way goes on.
+// start begins a procedure here. An order replaces a procedure that a node began by itself; any other procedure under
+// way goes on.
 func (m *Machine) start(now time.Time, ev Start) {
 	ordered := ev.Order != Order{}
 	switch err := ev.Plan.Validate(); {
@@ -202,10 +203,11 @@ func (m *Machine) start(now time.Time, ev Start) {
 	m.becomeErrorDetectPropagate(now)
 }
 
-// join is in a procedure from now on. Who goes over from one to another is bound by the time of the first, unless the other is a
-// supervisor's: by that of each order's first, for whoever knows an order may give it one new name after the other.
+// join makes the node a member of a procedure. After a change from one procedure to another the time of the first
+// still bounds the node, unless the other is a supervisor's. Then the time of the order's first name bounds it,
+// because a node that knows an order may rename it again and again.
 func (m *Machine) join(now time.Time, k Key, order Order, p Plan) {
-	wanted := m.state != Normal && m.diagnose // of two that become one
+	wanted := m.state != Normal && m.diagnose // when two become one
 	if m.state != Normal {
 		m.over.add(m.key)
 	}
@@ -232,9 +234,9 @@ func (m *Machine) join(now time.Time, k Key, order Order, p Plan) {
 	m.arrive(Joined)
 }
 
-// allowed says whether one more of a starter's procedures is joined.
+// allowed reports whether the node may join one more of a starter's procedures.
 func (m *Machine) allowed(now time.Time, starter int) bool {
-	for of, began := range m.began { // whoever it was: names that are made up are not kept for ever
+	for of, began := range m.began { // of any starter: forged names must expire too
 		if began = slices.DeleteFunc(began, func(at time.Time) bool { return now.Sub(at) >= m.limits.Window }); len(began) == 0 {
 			delete(m.began, of)
 		} else {
@@ -244,16 +246,16 @@ func (m *Machine) allowed(now time.Time, starter int) bool {
 	return len(m.began[starter]) < m.limits.Budget
 }
 
-// aheadMost is how far ahead a wave may be that this node counts on from: numbers are not to be used up by one that lies.
-// Procedures of others are joined whatever their wave: a node that begins cold knows none, and numbers from 1 again, which counts
-// for as much.
+// aheadMost is how far ahead a wave may be for this node to count on from that wave, so that a liar cannot use the
+// numbers up. Others' procedures are joined with any wave: a node that begins cold knows none, and counts from 1
+// again, which counts for as much.
 const aheadMost = 1 << 20
 
-// mostChanges is how often a node goes over to another procedure while it is out of Normal, but for orders: two or three who start at once
-// are honest.
+// mostChanges bounds the changes to another procedure while a node is out of Normal, except for orders: two or three
+// starters at once are honest.
 const mostChanges = 4
 
-// hear takes a broadcast.
+// hear handles a broadcast.
 func (m *Machine) hear(now time.Time, ev Heard) {
 	if !ev.Ordered {
 		ev.Order = Order{}
@@ -268,9 +270,9 @@ func (m *Machine) hear(now time.Time, ev Heard) {
 		}
 	case m.state != Normal && ev.Key == m.key:
 		m.follow(now, &ev, false)
-	case ev.State == Normal: // nothing of it is left to take part in
+	case ev.State == Normal: // it is over, so there is nothing to join
 	case m.state != Normal && !before(ev.Key, ev.Order, m.key, m.order):
-		m.diagnose = m.diagnose || ev.Diagnose // it becomes this one, at whoever began it
+		m.diagnose = m.diagnose || ev.Diagnose // this procedure becomes that request, wherever it began
 	case !m.joins(now, &ev):
 	default:
 		m.join(now, ev.Key, ev.Order, ev.Plan)
@@ -278,7 +280,7 @@ func (m *Machine) hear(now time.Time, ev Heard) {
 	}
 }
 
-// joins says whether this node takes part in a procedure that it hears of.
+// joins reports whether this node takes part in another node's procedure.
 func (m *Machine) joins(now time.Time, ev *Heard) bool {
 	switch {
 	case ev.Plan.Validate() != nil:
@@ -291,7 +293,8 @@ func (m *Machine) joins(now time.Time, ev *Heard) bool {
 	return ev.Plan.Delay <= m.limits.Delay && ev.Plan.DrainTimeout <= m.limits.Drain && m.allowed(now, ev.Starter)
 }
 
-// follow takes what another node of the procedure says, and goes to where that one is, if that is later, or this node has just joined.
+// follow handles another node's statement. It moves to that node's state if that is later, or if this node has just
+// joined.
 func (m *Machine) follow(now time.Time, ev *Heard, joined bool) {
 	m.diagnose = m.diagnose || ev.Diagnose
 	if m.order == (Order{}) {
@@ -302,7 +305,7 @@ func (m *Machine) follow(now time.Time, ev *Heard, joined bool) {
 	}
 	if ev.Holding {
 		m.vetoed = max(m.vetoed, ev.Round)
-		m.clear = m.clear && m.cleared > m.vetoed // what was thought clear is not
+		m.clear = m.clear && m.cleared > m.vetoed // a round that counted as clear is not
 	}
 	if !joined && !later(ev.State, ev.Round, m.state, m.round) {
 		return
@@ -344,15 +347,15 @@ func phase(s State, round uint32) (uint8, uint32, uint8) {
 	}
 }
 
-// later says whether a state comes after another of the same procedure.
+// later reports whether a state comes after another of the same procedure.
 func later(a State, aRound uint32, b State, bRound uint32) bool {
 	a1, a2, a3 := phase(a, aRound)
 	b1, b2, b3 := phase(b, bRound)
 	return cmp.Or(cmp.Compare(a1, b1), cmp.Compare(a2, b2), cmp.Compare(a3, b3)) > 0
 }
 
-// hold notes what this node holds. Who holds something after it had claimed not to cannot confirm: the round has come to nothing,
-// and all are told.
+// hold notes the number of messages that this node holds. A node with messages after its claim to be empty cannot
+// confirm: the round has failed, and hold announces that.
 func (m *Machine) hold(now time.Time, n int) {
 	m.holds = n
 	if n == 0 {
@@ -371,7 +374,7 @@ func (m *Machine) hold(now time.Time, n int) {
 	}
 }
 
-// complete takes that all members are in a set.
+// complete notes that all members are in a set.
 func (m *Machine) complete(now time.Time, ev Complete) {
 	if m.state == Normal || ev.Key != m.key {
 		return
@@ -389,7 +392,7 @@ func (m *Machine) complete(now time.Time, ev Complete) {
 	}
 }
 
-// advance does what is due in the present state, and says whether there may be more.
+// advance takes the transitions that are due in the present state, and reports whether there may be more.
 func (m *Machine) advance(now time.Time) bool {
 	if !now.Before(m.until) {
 		m.becomeNormal(now, true)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Figure 7, its straight way: with traffic, the torus drains, tests, may change its masks, and goes on.
+// The straight way of Figure 7: with traffic, the torus drains, tests, may change its masks, and goes on.
 func TestWholeProcedure(t *testing.T) {
 	w := newTorus(t, "3x3x2", 1)
 	w.pass(100*ms, 0.2)
@@ -39,7 +39,7 @@ func TestWholeProcedure(t *testing.T) {
 	}
 }
 
-// Without anybody who wants diagnostics the drain alone is made, and no mask changes.
+// If no node requests diagnostics only the drain takes place, and no mask changes.
 func TestDrainAlone(t *testing.T) {
 	w := newTorus(t, "2x2x2", 2)
 	w.start(1, false)
@@ -52,8 +52,8 @@ func TestDrainAlone(t *testing.T) {
 	}
 }
 
-// What a procedure costs does not grow with the torus but for the sets, of which each node is in three, and the broadcasts of
-// those that a message passed after they had claimed to be empty.
+// The cost of a procedure does not grow with the torus, except for the sets, of which each node is in three, and the
+// broadcasts of nodes that a message passed after they had claimed to be empty.
 func TestBroadcastsOfProcedure(t *testing.T) {
 	for _, dims := range []string{"2x2x2", "4x4x4"} {
 		w := newTorus(t, dims, 2)
@@ -69,8 +69,8 @@ func TestBroadcastsOfProcedure(t *testing.T) {
 	}
 }
 
-// One that never drains, or never answers: the drain times out and names it, no mask changes, and everybody goes on. One that is
-// absent is not waited for.
+// A node that never drains, or never answers, makes the drain time out, and is named. No mask changes, and all nodes
+// go on. The drain does not wait for an absent node.
 func TestDrainTimesOut(t *testing.T) {
 	for _, tc := range []struct {
 		name          string
@@ -110,7 +110,8 @@ func TestDrainTimesOut(t *testing.T) {
 	}
 }
 
-// Two who start at once start the same; who was restarted in the middle joins; who has forgotten all procedures starts one all the same.
+// Two nodes that start at once start the same procedure; a node restarted in the middle joins; a node that has
+// forgotten all procedures can still start one.
 func TestStartersAndRestarts(t *testing.T) {
 	w := newTorus(t, "3x2x1", 4)
 	w.start(2, true)
@@ -135,8 +136,8 @@ func TestStartersAndRestarts(t *testing.T) {
 	}
 }
 
-// A supervisor's order takes the place of what a node began, is not counted, and is not left for what a node begins, whatever
-// wave that has.
+// A supervisor's order replaces a node's own procedure, is not counted, and does not give way to a node's own one
+// with any wave.
 func TestOrderGoesFirst(t *testing.T) {
 	w := newTorus(t, "3x3x1", 5)
 	order := func(rank int, count uint64) string {
@@ -204,7 +205,8 @@ func TestBadStarter(t *testing.T) {
 	}
 }
 
-// One that makes up a new name each time is bounded by the rest: never two without it between them.
+// A starter that uses a new name each time is bounded by the rest: there are never two procedures without a rest
+// between them.
 func TestLyingStarter(t *testing.T) {
 	w := newTorus(t, "2x2x1", 7)
 	out := 0
@@ -220,7 +222,7 @@ func TestLyingStarter(t *testing.T) {
 	}
 }
 
-// One that gives the order under way a new name each time holds nobody out of Normal for longer than the first would have.
+// A starter that renames the order each time keeps no node out of Normal for longer than the first name would.
 func TestOrderRenamed(t *testing.T) {
 	m, order := New(0, limits()), Order{Term: 9, Count: 1}
 	at := begin
@@ -239,9 +241,10 @@ func TestOrderRenamed(t *testing.T) {
 	}
 }
 
-// Random tori with traffic, links that die in every state, one way or both, nodes that go and come back, broadcasts that are lost
-// or late: all come back to Normal in bounded time (step checks), the network is called clear of a moment alone at which it was
-// (checkClear), no mask changes but in an empty network (checkMask), and no message is lost (allNormal).
+// Random tori with traffic, links that die in every state, one way or both, nodes that go and come back, broadcasts
+// that are lost or late. All nodes come back to Normal in bounded time (step checks), the network counts as clear
+// only if it was at some moment (checkClear), masks change only in an empty network (checkMask), and no message is
+// lost (allNormal).
 func TestWhateverHappens(t *testing.T) {
 	masks, all, timedOut := 0, 0, 0
 	in := [numStates]int{} // links and nodes that died in each state
@@ -309,7 +312,8 @@ func TestWhateverHappens(t *testing.T) {
 	t.Logf("%d masks changed, %d of %d procedures timed out, links died in the states %v", masks, timedOut, all, in)
 }
 
-// One that raises the wave, at a stroke or bit by bit, neither locks out who begins cold and numbers from 1 again, nor uses up the numbers.
+// A starter that raises the wave, at a stroke or step by step, neither locks out a node that begins cold and counts
+// from 1 again, nor uses up the numbers.
 func TestWaveRaised(t *testing.T) {
 	for _, by := range []uint64{aheadMost, aheadMost + 1, 1 << 63, 1<<64 - 1} {
 		w := newTorus(t, "2x2x1", 8)

@@ -36,7 +36,7 @@ func (s State) String() string {
 	return fmt.Sprintf("State(%d)", uint8(s))
 }
 
-// Valid says whether s is one of the states.
+// Valid reports whether s is one of the states.
 func (s State) Valid() bool { return s >= Normal && s <= Diagnostics }
 
 // Set is a set of nodes that only grows.
@@ -73,10 +73,10 @@ func (o Order) Compare(p Order) int {
 type Key struct {
 	Wave    uint64 // from 1
 	Starter int    // rank of the node that began it
-	Run     uint64 // of the starter's: no two procedures of it have the same
+	Run     uint64 // chosen by the starter: no two of its procedures have the same
 }
 
-// before says whether of two procedures that meet all nodes take the first. Both orders must be verified, or none.
+// before reports whether all nodes take the first of two procedures that meet. Both orders must be verified, or none.
 func before(a Key, ordered Order, b Key, other Order) bool {
 	none := Order{}
 	return cmp.Or(
@@ -91,14 +91,16 @@ func boolean(b bool) int {
 	return 0
 }
 
-// Plan is how a procedure goes: all its nodes have it from its starter.
+// Plan holds the times of a procedure: all its nodes have them from its starter.
 type Plan struct {
-	// Delay is the Network Delay (§4.1): in it a broadcast reaches every node that can be reached. MinDelay to MaxDelay. Hop is that
-	// of one hop, MinDelay to Delay.
+	// Delay is the Network Delay (§4.1): in it a broadcast reaches every node that can be reached. MinDelay to
+	// MaxDelay. Hop is the delay of one hop, MinDelay to Delay.
 	Delay, Hop time.Duration
-	// DrainTimeout is how long is waited for messages that can be delivered, and for answers. MinDrain to MaxDrain.
+	// DrainTimeout is how long the procedure waits for messages that can be delivered, and for answers. MinDrain to
+	// MaxDrain.
 	DrainTimeout time.Duration
-	// Absent are the ranks of the places that need not answer, ascending, at most MaxAbsent: those that the map calls FAILED, and empty ones.
+	// Absent are the ranks of the places that need not answer, ascending, at most MaxAbsent: those that the map calls
+	// FAILED, and empty ones.
 	Absent []int
 }
 
@@ -135,11 +137,13 @@ func (p *Plan) Validate() error {
 	return nil
 }
 
-// Limits are what a node allows, whoever begins.
+// Limits are a node's bounds on procedures of any starter.
 type Limits struct {
-	// Drop is how long messages that are delivered late may take after the drain's time-out. Diagnose is as long as the tests take at most.
+	// Drop is how long late deliveries may take after the drain's time-out. Diagnose bounds the duration of the
+	// tests.
 	Drop, Diagnose time.Duration
-	// Rest is for how long after a procedure none that a node began by itself is joined. Budget is how many of one starter are, within Window.
+	// Rest is how long after a procedure this node joins none that a node began by itself. Budget bounds the
+	// procedures of one starter that it joins within Window.
 	Rest   time.Duration
 	Budget int
 	Window time.Duration
@@ -163,40 +167,41 @@ func (l *Limits) Validate() error {
 	return nil
 }
 
-// Longest is how long a node is out of Normal at most.
+// Longest bounds the time that a node is out of Normal.
 func (p *Plan) Longest(l *Limits) time.Duration {
 	return p.Delay + p.DrainTimeout + 2*p.Hop + l.Drop + 2*p.Delay + l.Diagnose + p.Delay
 }
 
-// Repeat is how often the starter says again where it is while the drain lasts: who was restarted meanwhile joins then.
+// Repeat is the interval at which the starter repeats its state while the drain lasts: nodes that restarted meanwhile
+// join then.
 func (p *Plan) Repeat() time.Duration { return max(2*p.Delay, 100*time.Millisecond) }
 
-// Message is what is broadcast: by the starter, where it is; by any node, that it holds messages after it had claimed not to, or that it
-// wants diagnostics.
+// Message is a broadcast. The starter announces its state; any node announces that it holds messages after it had
+// claimed not to, or that it requests diagnostics.
 type Message struct {
 	Key
-	State    State  // of who says it; Normal: the procedure is over
+	State    State  // of the sender; Normal: the procedure is over
 	Round    uint32 // of the drain, from 1; 0 before it
-	Holding  bool   // in that round, who says it held a message after it had claimed not to
+	Holding  bool   // in that round, the sender held a message after its claim
 	Clear    bool   // in Decision and Diagnostics: the drain was complete
-	Diagnose bool   // diagnostics are wanted
+	Diagnose bool   // diagnostics are requested
 	Order    Order
 	Plan     Plan
 }
 
-// Step is what became of one state at a node.
+// Step records one state at a node.
 type Step struct {
 	State State
 	Took  time.Duration // all rounds together
 	Held  int           // messages that it held when it left it
 }
 
-// Dropped says whether the drain timed out here: then Present and Stuck tell of the others, and else Joined does.
+// Dropped reports whether the drain timed out here: then Present and Stuck list the others, and else Joined does.
 func (r *Result) Dropped() bool {
 	return slices.ContainsFunc(r.Steps, func(s Step) bool { return s.State == DropPackets })
 }
 
-// Result is what became of a procedure at a node.
+// Result is the outcome of a procedure at a node.
 type Result struct {
 	Key
 	Order    Order

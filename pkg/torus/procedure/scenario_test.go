@@ -10,7 +10,7 @@ import (
 	"github.com/lofamo/lofamo/internal/golden"
 )
 
-// A scenario is a list of commands, each followed by what the node did because of it, one line a deed, beginning with "  ".
+// A scenario is a list of commands, each followed by the node's reactions, one line each, beginning with "  ".
 //
 //	node RANK                 a new node, that knows of no procedure; its plan: Network Delay 100 ms, hop 10 ms, drain time-out 1 s; limits: drop
 //	                          100 ms, diagnose 500 ms, rest 10 s, two procedures of a starter an hour

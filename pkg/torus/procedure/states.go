@@ -57,8 +57,8 @@ func (m *Machine) becomeSystemDrain(now time.Time, round uint32) {
 	m.enter(now, SystemDrain, max(0, m.drainUntil.Sub(now)))
 }
 
-// becomeNetworkClear ends a round: because this node holds what it should not, which all are told, because another one does, or
-// for the time-out.
+// becomeNetworkClear ends a round: because this node holds a message after its claim, which it announces, because
+// another node does, or because of the time-out.
 func (m *Machine) becomeNetworkClear(now time.Time, round uint32, holding bool) {
 	m.beginDrain(now)
 	m.round = round
@@ -69,7 +69,7 @@ func (m *Machine) becomeNetworkClear(now time.Time, round uint32, holding bool) 
 	}
 }
 
-// becomeDropPackets names what is stuck here.
+// becomeDropPackets names the messages that are stuck here.
 func (m *Machine) becomeDropPackets(now time.Time, round uint32) {
 	m.round = max(m.round, round)
 	m.enter(now, DropPackets, m.limits.Drop)
@@ -79,7 +79,7 @@ func (m *Machine) becomeDropPackets(now time.Time, round uint32) {
 	}
 }
 
-// becomeDecision ends the drain. Where diagnostics are wanted already there is nothing to wait for.
+// becomeDecision ends the drain. If diagnostics are already requested there is no need to wait.
 func (m *Machine) becomeDecision(now time.Time, round uint32, isClear bool) {
 	m.setClear(round, isClear)
 	m.enter(now, Decision, 2*m.plan.Delay)
@@ -96,13 +96,14 @@ func (m *Machine) becomeDiagnostics(now time.Time, round uint32, isClear bool) {
 	m.tellHolding(isClear)
 }
 
-// setClear takes that the network is clear, or was: not in a round in which somebody held what it should not.
+// setClear records that the network is or was clear, but not for a round in which a node held a message after its
+// claim.
 func (m *Machine) setClear(round uint32, isClear bool) {
 	m.round, m.cleared = max(m.round, round), round
 	m.clear = isClear && round > m.vetoed && m.holds == 0
 }
 
-// tellHolding tells those that call the network clear that it is not.
+// tellHolding informs nodes that call the network clear that it is not.
 func (m *Machine) tellHolding(isClear bool) {
 	if isClear && m.holds > 0 {
 		m.vetoed = max(m.vetoed, m.round)

@@ -25,8 +25,8 @@ func plan() Plan { return Plan{Delay: 100 * ms, Hop: 10 * ms, DrainTimeout: 2 * 
 
 func longest() time.Duration { p, l := plan(), limits(); return p.Longest(&l) }
 
-// torusOf is a torus of at most 64 nodes with messages that walk towards their destinations, one hop a step, broadcasts that
-// flood, and sets that neighbours merge.
+// torusOf is a torus of at most 64 nodes with messages that walk towards their destinations, one hop a step,
+// broadcasts that flood, and sets that neighbours merge.
 type torusOf struct {
 	t     *testing.T
 	rand  *rand.Rand
@@ -56,14 +56,14 @@ type node struct {
 	rank    int
 	wake    time.Time
 	packets []int // destinations
-	keeps   bool  // what it holds stays: it never drains
+	keeps   bool  // it keeps its messages: it never drains
 	gone    bool
 	ended   []ended
 	masked  []time.Time
 	tests   int
 	left    time.Time // when it left Normal
 	may     time.Duration
-	waits   map[setName]bool // it is in the set, and was not told that it is complete
+	waits   map[setName]bool // it is in the set, and does not know that it is complete
 }
 
 type ended struct {
@@ -79,11 +79,11 @@ type setName struct {
 
 type set struct {
 	of      setName
-	has     []uint64 // what each node knows
-	truth   uint64   // who has arrived
+	has     []uint64 // each node's known set
+	truth   uint64   // the members that arrived
 	absent  uint64
 	began   time.Time
-	settled bool // nobody has anything to tell anybody
+	settled bool // all sets are merged everywhere
 }
 
 type broadcast struct {
@@ -105,7 +105,7 @@ func newTorus(t *testing.T, dims string, seed uint64) *torusOf {
 	return w
 }
 
-// boot starts a node that knows of no procedure. What it holds is in the copy.
+// boot starts a node that knows of no procedure. Its messages are in the copy.
 func (w *torusOf) boot(rank int) {
 	n := &node{m: New(rank, limits()), rank: rank, waits: map[setName]bool{}}
 	if old := w.nodes[rank]; old != nil {
@@ -118,7 +118,7 @@ func (w *torusOf) boot(rank int) {
 	w.step(rank, Holds{len(n.packets)})
 }
 
-// kill takes a node out, or a link, in one direction.
+// kill removes a node, or a link, in one direction.
 func (w *torusOf) kill(rank int) {
 	w.nodes[rank].gone, w.hops = true, nil
 	w.unsettle()
@@ -142,7 +142,7 @@ func (w *torusOf) neighbours(rank int) (out []int) {
 	return out
 }
 
-// passes says whether something comes from one node to its neighbour.
+// passes reports whether frames pass from one node to its neighbour.
 func (w *torusOf) passes(from, to int) bool {
 	return !w.dead[[2]int{from, to}] && (w.nodes[from] == nil || !w.nodes[from].gone) && (w.nodes[to] == nil || !w.nodes[to].gone)
 }
@@ -173,7 +173,7 @@ func (w *torusOf) start(rank int, diagnose bool) string {
 	return w.step(rank, Start{Run: w.run, Plan: w.plan, Diagnose: diagnose})
 }
 
-// step steps a node, and returns what it refuses.
+// step steps a node, and returns the refused event.
 func (w *torusOf) step(rank int, ev Event) string {
 	n := w.nodes[rank]
 	if n.gone {
@@ -264,7 +264,7 @@ func (w *torusOf) arrive(n *node, a Arrival) {
 	n.waits[name] = true
 }
 
-// merge has all neighbours merge what they know of each set, and tells who waits that one is complete.
+// merge makes all neighbours merge their sets, and informs waiters that one is complete.
 func (w *torusOf) merge() {
 	all := uint64(1)<<len(w.nodes) - 1
 	for i := 0; i < len(w.sets); i++ { // there may come to be more
@@ -316,8 +316,8 @@ func (w *torusOf) missing(rank int, k Key, of Set) (out []int) {
 	return out
 }
 
-// checkClear: who counts the network as clear does so of a moment at which nobody held anything, and everybody had answered. This is
-// so whatever is lost and however late it comes.
+// checkClear: if a node counts the network as clear, there was a moment at which no node held a message, and every
+// node had answered. That holds for any loss and any delay.
 func (w *torusOf) checkClear(n *node) {
 	key, all := n.m.Key(), uint64(1)<<len(w.nodes)-1
 	for _, s := range w.sets {
@@ -331,10 +331,10 @@ func (w *torusOf) checkClear(n *node) {
 	}
 }
 
-// checkMask: where a mask changes nobody that can be reached holds a message, or takes a new one.
+// checkMask: where a mask changes, no reachable node holds a message or accepts a new one.
 func (w *torusOf) checkMask(rank int) {
 	if w.lose > 0 || w.slow > 0 {
-		return // then broadcasts take longer than the Network Delay that the plan has
+		return // then broadcasts take longer than the plan's Network Delay
 	}
 	for at := range w.reach(rank) {
 		n := w.nodes[at]
@@ -368,8 +368,8 @@ func (w *torusOf) pass(d time.Duration, traffic float64) {
 	}
 }
 
-// move moves messages a hop, by links that carry both ways, and takes new ones where that is not inhibited. One that moves is
-// held at one end always.
+// move moves messages a hop, by links that carry both ways, and accepts new ones where they are not inhibited. A
+// moving message is always held at one end.
 func (w *torusOf) move(traffic float64) {
 	for _, n := range w.nodes {
 		if n.gone || n.keeps {
@@ -411,7 +411,7 @@ func (w *torusOf) forward(n *node) {
 	w.step(n.rank, Holds{len(n.packets)})
 }
 
-// towards is the next node on a shortest way; false: there is none now.
+// towards returns the next node on a shortest way; false: there is none now.
 func (w *torusOf) towards(from, to int) (int, bool) {
 	if from == to {
 		return to, true
@@ -425,7 +425,7 @@ func (w *torusOf) towards(from, to int) (int, bool) {
 	return from, false
 }
 
-// states are the states that a node was in, in order.
+// states returns the states that a node was in, in order.
 func (w *torusOf) states(rank int) string {
 	var out []string
 	for _, l := range w.log {

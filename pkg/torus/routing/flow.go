@@ -7,25 +7,25 @@ import (
 	"time"
 )
 
-// Global flow control (seed 003 §4.4.2). A node whose buffers stay nearly full tells all others, by broadcast, to inject less of what
-// can wait. The word expires by itself, and is repeated while the need lasts.
+// Global flow control (seed 003 §4.4.2). A node whose buffers stay nearly full broadcasts that all others should
+// inject fewer messages that can wait. The notice expires by itself, and is repeated while the overload lasts.
 const (
-	// flowHigh and flowLow are shares of the buffers, in eighths: overloaded at the first or more for flowSustain, and no more
-	// below the second. What lies between changes nothing.
+	// flowHigh and flowLow are shares of the buffers, in eighths: overloaded at the first or more for flowSustain,
+	// and no more below the second. Between the two the state stays.
 	flowHigh, flowLow = 6, 3
 	flowSustain       = 50 * time.Millisecond
-	// FlowLife is how long a word counts where it is heard, and so for how long one that is lost or late may cost or spare anything.
+	// FlowLife is how long a notice counts at its receiver. It also bounds the effect of a lost or late notice.
 	FlowLife = time.Second
-	// flowAgain is how soon it is repeated: each may be lost once without a gap.
+	// flowAgain is the interval of repetition: each notice may be lost once without a gap.
 	flowAgain = FlowLife / 2
-	// maxFlowLife bounds what anybody may ask for.
+	// maxFlowLife bounds the life that a sender may request.
 	maxFlowLife = 2 * time.Second
 
 	flowVersion  = 1
 	flowBodySize = 3
 )
 
-// Level is how much may be injected of what can wait.
+// Level says how many messages that can wait may be injected.
 type Level uint8
 
 // The levels.
@@ -45,12 +45,12 @@ func (l Level) String() string {
 	return fmt.Sprintf("Level(%d)", uint8(l))
 }
 
-// Flow is what a node knows of overload: its own, and that some other node has told of.
+// Flow is a node's knowledge of overload: its own, and that of other nodes.
 //
 //	calm ──6/8 full for 50 ms──► overloaded: says so, again each 500 ms ──below 3/8──► calm
 //
-// It does not say what another has said less than 500 ms ago: so of a torus in which all are overloaded one speaks, and not each
-// of thousands.
+// It does not repeat a notice that another node sent less than 500 ms ago. So if all nodes of a torus are overloaded
+// one sends, and not each of thousands.
 //
 // It belongs to one goroutine. The zero value is calm.
 type Flow struct {
@@ -61,8 +61,8 @@ type Flow struct {
 	room  int
 }
 
-// Look takes how many messages the node holds of how many it has room for, and says whether all nodes are to be told now.
-// It is to be called with every tick, whatever else happens.
+// Look records how many messages the node holds and how many it has room for, and reports whether to broadcast a
+// notice now. Call it with every tick, without exception.
 func (f *Flow) Look(now time.Time, used, room int) (tell bool) {
 	f.used, f.room = used, room
 	switch {
@@ -83,14 +83,15 @@ func (f *Flow) Look(now time.Time, used, room int) (tell bool) {
 	return true
 }
 
-// Heard takes the word that some node is overloaded, for a time.
+// Heard handles a notice that some node is overloaded, for a time.
 func (f *Flow) Heard(now time.Time, life time.Duration) {
 	if until := now.Add(min(life, maxFlowLife)); until.After(f.until) {
 		f.until = until
 	}
 }
 
-// Level returns what may be injected here now: what this node perceives itself is "a factor into the decision to stop injection".
+// Level returns the present level of injection here: a node's own perception is "a factor into the decision to stop
+// injection".
 func (f *Flow) Level(now time.Time) Level {
 	switch {
 	case !now.Before(f.until):
@@ -101,7 +102,7 @@ func (f *Flow) Level(now time.Time) Level {
 	return Slow
 }
 
-// Overloaded says whether this node is.
+// Overloaded reports whether this node is overloaded.
 func (f *Flow) Overloaded() bool { return f.over }
 
 // ErrFlow refuses the body of a broadcast.

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// A peak is not told of; what lasts is, again and again while it lasts; and there is a wide way between full and not so full.
+// A peak causes no notice. Lasting overload does, repeatedly while it lasts. The gap between the two thresholds is
+// wide.
 func TestFlowHysteresis(t *testing.T) {
 	var f Flow
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
@@ -29,7 +30,7 @@ func TestFlowHysteresis(t *testing.T) {
 		{1620, 20, false, Slow},
 		{2109, 20, false, Slow},
 		{2110, 20, false, Free},
-		{2120, 43, false, Free}, // below what begins it anew
+		{2120, 43, false, Free}, // below the level that restarts it
 	} {
 		if tell := f.Look(at(step.ms), step.used, 58); tell != step.tell {
 			t.Errorf("%d ms, %d held: tells %t", step.ms, step.used, tell)
@@ -40,7 +41,7 @@ func TestFlowHysteresis(t *testing.T) {
 	}
 }
 
-// What another node says counts for as long as it says and no longer than it may; later words are not cut short by it.
+// Another node's notice counts for as long as it says and no longer than allowed; it does not shorten later notices.
 func TestFlowHeard(t *testing.T) {
 	var f Flow
 	if f.Level(start) != Free {
@@ -56,7 +57,7 @@ func TestFlowHeard(t *testing.T) {
 	}
 }
 
-// What all have heard already is not said again by everybody.
+// Nodes do not repeat a notice that all have received.
 func TestFlowSaidByOne(t *testing.T) {
 	var f Flow
 	told := 0

@@ -6,7 +6,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// faulty is a torus with dead nodes and dead links: the second, deliberately naive implementation, by searches and tables.
+// faulty is a torus with dead nodes and dead links: the second, deliberately naive implementation, by searches and
+// tables.
 type faulty struct {
 	dims  grid.Dims
 	nodes []bool                     // by rank: dead
@@ -80,8 +81,8 @@ func (f *faulty) search(dst int, faults bool) []int {
 	return hops
 }
 
-// ways returns the channels that an algorithm may take, by the words of the thesis: a channel is profitable when the node
-// behind it has fewer hops to go in a torus without faults.
+// ways returns the channels that an algorithm may take, by the words of the thesis: a channel is profitable when the
+// node behind it has fewer hops to go in a torus without faults.
 func (f *faulty) ways(a Algorithm, at, dst int, from grid.Direction, routeback bool) (out []grid.Direction) {
 	c := f.dims.At(dst)
 	if f.whole[c] == nil {
@@ -138,8 +139,8 @@ func (f *faulty) steps(a Algorithm, s state, dst int, routeback bool) (out []sta
 	return out
 }
 
-// fate says what theory has to say of a message: whether it may arrive, and whether it must, sooner or later: from every
-// state that it may come to the destination can still be reached.
+// fate returns the theoretical fate of a message: whether it may arrive, and whether it must in the end, because the
+// destination can be reached from every state that it may come to.
 func (f *faulty) fate(a Algorithm, src, dst int, routeback bool) (may, must bool) {
 	first := state{src, 0}
 	reached := map[state]bool{first: true}
@@ -199,7 +200,8 @@ func (f *faulty) chances(a Algorithm, src, dst, hops int, routeback bool) []floa
 	return out
 }
 
-// walk sends a message by Decide, and returns its hops and how it ended: Route when it has arrived, Deroute when its hops are over.
+// walk sends a message by Decide, and returns its hops and how it ended: Route when it has arrived, Deroute when its
+// hops are over.
 func (f *faulty) walk(a Algorithm, src, dst, bound int, routeback bool, chance func(int) int) (int, Outcome) {
 	return f.travel(a, src, dst, bound, Query{Routeback: routeback}, nil, chance)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// A message that is longer than one frame takes goes in pieces, each a message of its own for the nodes on the way. They may
-// take different ways and overtake each other, so each says what it is a piece of (seed 003 §5.2.1.3):
+// A message that does not fit into one frame goes in pieces, each a message of its own for the nodes on the way. They
+// may take different ways and overtake each other, so each names its message (seed 003 §5.2.1.3):
 //
 //	offset  size
 //	     0     1  0xC5; an Envelope begins with 0x0A, a chunk packet of bulk with 0xB1
@@ -24,10 +24,10 @@ import (
 //	    25     1  n, how many there are: 2 to MaxPieces
 //	    26        1 to PieceSize bytes of the message; PieceSize in all but the last where frames are as long as usual
 const (
-	MaxPiece  = 1200 // bytes: what a relay carries
+	MaxPiece  = 1200 // bytes, the limit of a relay
 	pieceHead = 26
 	PieceSize = MaxPiece - pieceHead
-	// MinPiece is the shortest that whoever has the shortest frames can ask for.
+	// MinPiece is the shortest piece size that may be requested.
 	MinPiece   = 2 * pieceHead
 	MaxPieces  = 32
 	MaxMessage = MaxPieces * PieceSize // bytes, 37,568
@@ -36,17 +36,18 @@ const (
 	pieceVersion = 1
 )
 
-// MessageID names a message of several pieces by what it holds.
+// MessageID names a message of several pieces by its content.
 type MessageID [16]byte
 
-// ErrPiece refuses what is no piece, or one that makes no sense.
+// ErrPiece refuses bytes that are no piece, or a malformed piece.
 var ErrPiece = errors.New("piece of a message makes no sense")
 
 // IsPiece tells a piece from an envelope or a chunk packet.
 func IsPiece(b []byte) bool { return len(b) > 0 && b[0] == pieceMark }
 
-// Split cuts a message of origin into pieces of at most longest bytes each, MinPiece to MaxPiece: what a message has room for in
-// a frame. It is longer than that, and no longer than MaxPieces of them take: MaxMessage where frames are as long as usual.
+// Split cuts a message of origin into pieces of at most longest bytes each, MinPiece to MaxPiece: the room for a
+// message in a frame. The message must be longer than that, and no longer than MaxPieces pieces take: MaxMessage
+// where frames have the usual length.
 func Split(origin grid.Coord, message []byte, longest int) ([][]byte, error) {
 	if longest < MinPiece || longest > MaxPiece {
 		return nil, fmt.Errorf("split a message into pieces of %d bytes: want %d to %d", longest, MinPiece, MaxPiece)
@@ -94,26 +95,29 @@ func decodePiece(b []byte) (piece, error) {
 
 // Bounds of a Reorder.
 const (
-	// MaxReorder is how many messages may be incomplete at once, and maxOfOrigin how many of one node: no node can take the room
-	// of all. The thesis' network interface has room for 16 too.
+	// MaxReorder bounds the incomplete messages, and maxOfOrigin those of one node, so that no node can occupy all
+	// the room. The thesis' network interface has room for 16 too.
 	MaxReorder  = 16
 	maxOfOrigin = 4
-	// MissingAfter is how long after its first piece a message may be incomplete: a piece is tried for 5 s at every hop of its way
-	// when it must be, but hardly ever is longer than a few round trips under way.
+	// MissingAfter is how long after its first piece a message may be incomplete. If necessary a piece is tried for 5
+	// s at every hop of its way, but it hardly ever takes longer than a few round trips.
 	MissingAfter = 2 * time.Second
-	// remembered is how long a message that was complete is known, so that copies of its pieces begin nothing. Then it may be repeated.
+	// remembered is how long a completed message is remembered, so that copies of its pieces begin nothing. Then it
+	// may be repeated.
 	remembered = 250 * time.Millisecond
 )
 
-// Missing says that a message was given up incomplete: evidence that something on the way drops messages, or is far too slow
-// (seed 003 §5.2.1.3: "the detection of a missing packet can be used to trigger an error-detected eureka signal").
+// Missing says that a message was given up incomplete: evidence that a node on the way drops messages, or is far too
+// slow (seed 003 §5.2.1.3: "the detection of a missing packet can be used to trigger an error-detected eureka
+// signal").
 type Missing struct {
 	ID     MessageID
 	Origin grid.Coord
 	Have   int // pieces that came
 	Want   int
 	After  time.Duration // since the first of them
-	// Altered: all pieces came, and what they make is not what the name says; one of them was changed on the way, or forged.
+	// Altered: all pieces came, but the message does not match its name; one of them was changed on the way, or
+	// forged.
 	Altered bool
 }
 
@@ -126,7 +130,7 @@ func (m Missing) String() string {
 		m.After.Round(time.Millisecond))
 }
 
-// ReorderStats count what became of pieces.
+// ReorderStats counts the outcomes of pieces.
 type ReorderStats struct {
 	Whole      uint64 // messages
 	Duplicates uint64 // pieces that had come before
@@ -135,12 +139,12 @@ type ReorderStats struct {
 	Refused    uint64 // pieces that made no sense
 }
 
-// Reorder is the reordering buffer of the thesis: it puts the pieces of messages together again in whatever order they come,
-// drops those that come again, and says what is missing after a while. It never asks for anything: who sent the message repeats it.
+// Reorder is the reordering buffer of the thesis. It reassembles messages from pieces that come in any order, drops
+// duplicates, and reports missing pieces after a while. It never requests any: the sender of the message repeats it.
 //
-// Its memory is bounded by MaxReorder messages of MaxMessage bytes; when there is no room the oldest message of a node that has
-// maxOfOrigin of them, or else of all, is given up and said to be missing, as the thesis has it: "an overflow of the buffer indicates that
-// a packet is late". It belongs to one goroutine. The zero value is ready.
+// Its memory is bounded by MaxReorder messages of MaxMessage bytes. When there is no room, Reorder gives up the
+// oldest message of a node that has maxOfOrigin messages, or else of all, and reports it missing, as the thesis does:
+// "an overflow of the buffer indicates that a packet is late". It belongs to one goroutine. The zero value is ready.
 type Reorder struct {
 	open  []incomplete // oldest first
 	done  []complete   // oldest first, at most MaxReorder
@@ -161,7 +165,8 @@ type complete struct {
 	at time.Time
 }
 
-// Take takes a piece. It returns the message when it is whole, in memory of its own, and what was given up for it.
+// Take adds a piece. It returns the message when it is whole, in memory of its own, and the messages given up to make
+// room.
 func (r *Reorder) Take(now time.Time, b []byte) (whole []byte, missing []Missing, err error) {
 	p, err := decodePiece(b)
 	if err != nil {
@@ -236,7 +241,7 @@ func (m *incomplete) missing(now time.Time) Missing {
 	return Missing{ID: m.id, Origin: m.origin, Have: bits.OnesCount32(m.have), Want: m.count, After: now.Sub(m.since)}
 }
 
-// Tick gives up what has been incomplete for MissingAfter. It costs nothing while nothing is.
+// Tick gives up messages that have been incomplete for MissingAfter. It costs nothing while there are none.
 func (r *Reorder) Tick(now time.Time) (out []Missing) {
 	for len(r.open) > 0 && now.Sub(r.open[0].since) >= MissingAfter {
 		out = append(out, r.giveUp(now, 0))
@@ -244,7 +249,7 @@ func (r *Reorder) Tick(now time.Time) (out []Missing) {
 	return out
 }
 
-// Incomplete returns what is incomplete now, oldest first: what a drain waits for.
+// Incomplete returns the messages that are incomplete now, oldest first: a drain waits for these.
 func (r *Reorder) Incomplete(now time.Time) []Missing {
 	var out []Missing
 	for i := range r.open {

@@ -53,7 +53,7 @@ func TestPiecesInAnyOrder(t *testing.T) {
 	}
 }
 
-// Where frames are short, pieces are.
+// Short frames give short pieces.
 func TestPiecesOfShortFrames(t *testing.T) {
 	const longest = 900
 	m := message(5000, 3)
@@ -75,7 +75,8 @@ func TestPiecesOfShortFrames(t *testing.T) {
 	}
 }
 
-// A piece that does not come is missed after a while, and said once; what comes of it later begins a message of its own, and is missed too.
+// A piece that does not come is reported missing after a while, and once. A later piece of the message starts an
+// incomplete message of its own, which is reported missing too.
 func TestMissingPieceIsNoticed(t *testing.T) {
 	var r Reorder
 	at := grid.Coord{X: 4}
@@ -124,7 +125,7 @@ func TestRepeatedMessage(t *testing.T) {
 	}
 }
 
-// What was changed on the way is not passed on, and said.
+// A message that was changed on the way is reported, and not passed on.
 func TestAlteredPiece(t *testing.T) {
 	var r Reorder
 	pieces := split(t, grid.Coord{}, message(2*PieceSize, 9))
@@ -140,7 +141,7 @@ func TestAlteredPiece(t *testing.T) {
 	}
 }
 
-// No node takes the room of the others, and all of them no more than there is.
+// No node can use the room of the others, and all of them together are bounded.
 func TestReorderIsBounded(t *testing.T) {
 	var r Reorder
 	first := func(node, i int) []Missing {

@@ -1,30 +1,31 @@
-// Package routing decides which way a message takes through the torus (seed 003 §1.3, §2, §5.2.3.1), puts messages of
-// several pieces together again (§5.2.1.3), and says when senders are to slow down (§4.4.2).
+// Package routing decides which way a message takes through the torus (seed 003 §1.3, §2, §5.2.3.1), reassembles
+// messages of several pieces (§5.2.1.3), and decides when senders should slow down (§4.4.2).
 //
 // # Ways
 //
-// A node knows its own links and nothing else. A channel is *profitable* for a message when it leads nearer to the destination
-// on a shortest way, and *functional* when messages may go by it now. Three algorithms choose among them:
+// A node knows its own links and nothing else. A channel is *profitable* for a message when it leads nearer to the
+// destination on a shortest way, and *functional* when messages may go by it now. Three algorithms choose among them:
 //
 //	dimension order    the first dimension that is not done, in one direction; if that channel is not functional the message is stuck
 //	minimal adaptive   any channel that is profitable and functional; if there is none the message is stuck
 //	chaos              the same; if there is none, *fast derouting*: any functional channel, at random
 //
-// The criterion *No Routeback* takes away the channel by which the message came, unless nothing else is functional. Without it a
-// message that was derouted is brought back by the next node, for there the way back is the profitable one.
+// The criterion *No Routeback* excludes the channel by which the message came, unless no other is functional. Without
+// it the next node returns a derouted message, because there the way back is the profitable one.
 //
-// Of several channels the one with the fewest messages waiting is taken, and one at random of those that are equal.
-// Chance is what makes chaos free of livelock: where a way out exists from everywhere, a message is still under way after n
-// hops with a probability that falls to 0 as n grows (§2). It is not free of it in *concave* regions, where every way out
-// has to be left again by what is locally profitable (§5.2.3.2, Figure 16): so hops are bounded, by HopBound.
+// Of several channels, Decide takes the one with the fewest waiting messages, and breaks ties at random. Chance is
+// what makes chaos free of livelock: where a way out exists from everywhere, a message is still under way after n
+// hops with a probability that falls to 0 as n grows (§2). Livelock remains possible in *concave* regions, where
+// every way out must be undone by locally profitable hops (§5.2.3.2, Figure 16): so hops are bounded, by HopBound.
 //
-// Beyond the thesis, a node remembers by which channels a message has left (Query.Left): what comes again goes round in a circle,
-// and leaves by another one, a profitable one if there is one left; when it has left by all, it makes a detour at random, every
-// other time. The thesis did not want a history in the packet; this one is in the nodes, and they need it anyway to end floods.
-// With it a message tries all ways out of a concave region one after the other, and arrives wherever a way is.
+// Beyond the thesis, a node remembers by which channels a message has left (Query.Left). A message that comes again
+// goes round in a circle, and leaves by another channel, a profitable one if any is left. When it has left by all, it
+// makes a detour at random, every other time. The thesis avoided a history in the packet; this one is in the nodes,
+// and they need it anyway to end floods. With it a message tries all ways out of a concave region one after the
+// other, and arrives wherever a way exists.
 //
-// Decide is a function of its arguments; chance is the caller's. What a node does with messages that are stuck, or have no
-// hops left, is not decided here, nor how they are kept: see internal/agent/dnp/dnpcore.
+// Decide is a function of its arguments; the caller supplies the randomness. internal/agent/dnp/dnpcore decides how a
+// node treats messages that are stuck, or have no hops left, and how it stores them.
 package routing
 
 import (
@@ -74,11 +75,11 @@ func SetOf(ds ...grid.Direction) (s Set) {
 	return s
 }
 
-// Has says whether d, a valid direction, is in the set.
+// Has reports whether d, a valid direction, is in the set.
 func (s Set) Has(d grid.Direction) bool { return s>>d.Index()&1 != 0 }
 
-// Profitable returns the channels that lead from one node nearer to another on a shortest way: in every dimension that is not
-// done one, or both where both ways round are equally long.
+// Profitable returns the channels that lead from one node nearer to another on a shortest way: in every dimension
+// that is not done one, or both where both ways round are equally long.
 func Profitable(dims grid.Dims, at, dst grid.Coord) (s Set) {
 	from, to, size := [3]int{at.X, at.Y, at.Z}, [3]int{dst.X, dst.Y, dst.Z}, [3]int{dims.X, dims.Y, dims.Z}
 	for axis := range 3 {
@@ -112,25 +113,25 @@ func Diameter(dims grid.Dims) int { return dims.X/2 + dims.Y/2 + dims.Z/2 }
 
 // Hops that a message is allowed by default.
 const (
-	minBound   = 32  // what a torus without a bound of its own has always had
+	minBound   = 32  // the bound of a torus that configures none
 	maxBound   = 255 // the register has 8 bits (watchdog.AddrMaxHops)
 	slackBound = 20  // for derouting, besides a second way across
 )
 
-// HopBound is how many hops a message of a torus is allowed when nothing else is configured: twice the diameter, so that it may
-// be led astray all the way once, and some for the deroutes themselves. Of 32 to 255.
+// HopBound returns the default bound on a message's hops in a torus: twice the diameter, so that it may be led astray
+// all the way once, and some for the deroutes themselves. The range is 32 to 255.
 func HopBound(dims grid.Dims) uint8 {
 	return uint8(min(max(2*Diameter(dims)+slackBound, minBound), maxBound))
 }
 
-// Query is what a node knows when it has to send a message on.
+// Query is a node's knowledge when it has to forward a message.
 type Query struct {
 	Dims    grid.Dims
 	At, Dst grid.Coord     // inside Dims, and not the same
 	From    grid.Direction // channel by which the message came; invalid: it begins here
-	// Functional channels may be used at all; Ready ones can take a message now.
+	// Functional channels may be used at all; Ready ones have room for a message now.
 	Functional, Ready Set
-	// Load is how many messages wait at each channel, or any other cost that grows with the wait.
+	// Load is the number of messages that wait at each channel, or any other cost that grows with the wait.
 	Load [grid.NumDirections]int
 	// Left are the channels by which the message has left from here before, as far as this node remembers.
 	Left Set
@@ -138,14 +139,14 @@ type Query struct {
 	Routeback bool
 }
 
-// Outcome says what Decide found.
+// Outcome is the result of Decide.
 type Outcome uint8
 
 // The outcomes.
 const (
 	Route   Outcome = iota + 1 // nearer, by the direction
 	Deroute                    // not nearer, by the direction
-	Wait                       // a channel would do, and cannot take a message now
+	Wait                       // a channel would do, and has no room for a message now
 	Stuck                      // the algorithm has no way
 )
 
@@ -159,8 +160,8 @@ func (o Outcome) String() string {
 	return fmt.Sprintf("Outcome(%d)", uint8(o))
 }
 
-// Decide returns the channel that a message takes. The direction is valid with Route and Deroute. chance returns a number from
-// 0 to n-1, each as likely as the others; it is asked only when there is something to choose.
+// Decide returns the channel that a message takes. The direction is valid with Route and Deroute. chance returns a
+// uniform random number from 0 to n-1; Decide calls it only when there is a choice.
 func (a Algorithm) Decide(q *Query, chance func(n int) int) (grid.Direction, Outcome) {
 	profitable := Profitable(q.Dims, q.At, q.Dst)
 	if a == DimensionOrder { // oblivious: neither load nor where it came from counts
@@ -180,8 +181,8 @@ func (a Algorithm) Decide(q *Query, chance func(n int) int) (grid.Direction, Out
 	return d, how
 }
 
-// another returns the channels for a message that has been here before: those by which it has not left, the way by which it came
-// the last of them; and when there are none, the profitable ones or all.
+// another returns the channels for a message that has been here before: those by which it has not left, with the way
+// by which it came as the last resort. If there are none, it returns the profitable ones or all.
 func (q *Query) another(profitable, allowed Set, chance func(n int) int) Set {
 	for _, s := range [...]Set{profitable & allowed, allowed, q.Functional} {
 		if s &^= q.Left; s != 0 {
@@ -194,9 +195,10 @@ func (q *Query) another(profitable, allowed Set, chance func(n int) int) Set {
 	return allowed
 }
 
-// Swap says whether a message that waits here may go by a channel, profitable or not, because the neighbour there has one for
-// this node and neither has room: the deroute under pressure of traffic (§2) by which every channel gets on. Only chaos may deroute,
-// and then by any channel: what is swapped back is another message than the one that comes.
+// Swap reports whether a message that waits here may go by a channel, profitable or not, because the neighbour there
+// has one for this node and neither has room. That is the deroute under pressure of traffic (§2), which keeps every
+// channel moving. Only chaos may deroute, and then by any channel: the message swapped back is another one than the
+// one that comes.
 func (a Algorithm) Swap(q *Query, d grid.Direction) (Outcome, bool) {
 	switch {
 	case Profitable(q.Dims, q.At, q.Dst).Has(d):
@@ -250,7 +252,8 @@ func (q *Query) pick(s Set, as Outcome, chance func(n int) int) (grid.Direction,
 	return grid.Direction(bits.TrailingZeros8(uint8(best)) + 1), as
 }
 
-// Random is a source of chance for one owner (SplitMix64). It is no secret: who sees enough of it can tell what comes.
+// Random is a source of chance for one owner (SplitMix64). It is not secret: an observer of enough numbers can
+// predict the rest.
 type Random struct{ state uint64 }
 
 // NewRandom returns a source; the same seed gives the same numbers.

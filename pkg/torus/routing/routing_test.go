@@ -18,7 +18,8 @@ func dims(t testing.TB, s string) grid.Dims {
 	return d
 }
 
-// stories gives random faults, and two nodes that live, to a test: in one to three dimensions of sizes to 8, each from a seed of its own.
+// stories gives random faults, and two nodes that live, to a test: in one to three dimensions of sizes to 8, each
+// from a seed of its own.
 func stories(t *testing.T, n int, run func(t *testing.T, f *faulty, src, dst int, rnd *rand.Rand)) {
 	for seed := range uint64(n) {
 		rnd := rand.New(rand.NewPCG(seed, 21))
@@ -95,8 +96,8 @@ func TestWithoutFaultsTheWayIsShortest(t *testing.T) {
 	}
 }
 
-// Dimension order delivers exactly when every link of its one way lives, and minimal adaptive whenever no choice leads it into a dead
-// end, never when all do; and both without a hop more than the distance.
+// Dimension order delivers exactly when every link of its one way lives, and minimal adaptive whenever no choice
+// leads it into a dead end, never when all do; and both without a hop more than the distance.
 func TestMinimalAlgorithmsDeliverWhenTheyMust(t *testing.T) {
 	var must, never, either int
 	stories(t, 1500, func(t *testing.T, f *faulty, src, dst int, rnd *rand.Rand) {
@@ -127,8 +128,8 @@ func TestMinimalAlgorithmsDeliverWhenTheyMust(t *testing.T) {
 	}
 }
 
-// Chaos: what must arrive does, however long it takes; what cannot does not; the hop bound ends every way; and what is not connected is
-// among what cannot.
+// Chaos: a message that must arrive does, however long it takes; one that cannot does not; the hop bound ends every
+// way; and unconnected destinations are among those that it cannot reach.
 func TestChaosDeliversWhenItMust(t *testing.T) {
 	var must, never, either int
 	stories(t, 900, func(t *testing.T, f *faulty, src, dst int, rnd *rand.Rand) {
@@ -159,8 +160,8 @@ func TestChaosDeliversWhenItMust(t *testing.T) {
 	}
 }
 
-// Where nodes remember a message it arrives whenever there is a way at all, out of every concave region; and more often within
-// the hop bound.
+// Where nodes remember a message it arrives whenever there is a way at all, out of every concave region, and it
+// arrives more often within the hop bound.
 func TestMemoryLeavesConcaveRegions(t *testing.T) {
 	var trapped, all int
 	var without, with float64
@@ -193,9 +194,9 @@ func TestMemoryLeavesConcaveRegions(t *testing.T) {
 	}
 }
 
-// In a ring chaos delivers whenever the two are connected, within twice its length: it turns round at the break, and nothing turns it
-// again. Without No Routeback the node before the one at the break sends it there again, for ever, unless the other way round is
-// not longer from it.
+// In a ring chaos delivers whenever the two are connected, within twice its length: a message turns round at the
+// break, and never again. Without No Routeback the node before the one at the break sends it there again, forever,
+// unless the other way round is not longer from it.
 func TestRing(t *testing.T) {
 	never := 0
 	for n := 3; n <= 8; n++ {
@@ -232,7 +233,8 @@ func TestRing(t *testing.T) {
 	}
 }
 
-// What Decide does in the mean is what the chain of states says: the rate of arrival within the hop bound lies within five standard errors.
+// The mean of Decide matches the Markov chain: the rate of arrival within the hop bound lies within five standard
+// errors.
 func TestChaosArrivesAsOftenAsTheChainSays(t *testing.T) {
 	const trials = 400
 	worst, checked := 0.0, 0
@@ -263,8 +265,9 @@ func TestChaosArrivesAsOftenAsTheChainSays(t *testing.T) {
 	t.Logf("%d rates, off by at most %.3f", checked, worst)
 }
 
-// Where there is no concave region a message arrives for certain (seed 003 §5.2.3.2): shown for every pair around every block of
-// dead nodes that is convex, to 3 by 3, in two and three dimensions; and hardly any needs more than the hop bound.
+// Without a concave region a message is certain to arrive (seed 003 §5.2.3.2). The test covers every pair around
+// every convex block of dead nodes, up to 3 by 3, in two and three dimensions. Hardly any message needs more than the
+// hop bound.
 func TestConvexObstaclesArePassed(t *testing.T) {
 	for _, test := range []struct {
 		dims    string
@@ -305,8 +308,8 @@ func TestConvexObstaclesArePassed(t *testing.T) {
 	}
 }
 
-// Figures 14 and 15: before a wall of 3 dead links half of the messages pass it with two deroutes, and none without No Routeback; before
-// one of 5 a quarter with three.
+// Figures 14 and 15: before a wall of 3 dead links half of the messages pass it with two deroutes, and none without
+// No Routeback; before one of 5 a quarter with three.
 func TestLinearObstacles(t *testing.T) {
 	for _, test := range []struct {
 		wall, hops int
@@ -356,8 +359,8 @@ func TestNoRoutebackDeliversMore(t *testing.T) {
 	}
 }
 
-// Of channels that serve alike the one where the fewest wait is taken, by chance among equals; one that takes nothing now is
-// waited for, and no detour is made for that.
+// Of equally good channels Decide takes the one with the fewest waiting messages, at random among equals. If it is
+// full for now the message waits, and makes no detour for that.
 func TestChoiceByLoad(t *testing.T) {
 	q := Query{Dims: grid.Dims{X: 5, Y: 5, Z: 5}, Dst: grid.Coord{X: 1, Y: 1, Z: 1}, Functional: 0x3f, Ready: 0x3f}
 	ask := func(chance int) string {

@@ -15,14 +15,16 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A handshake comes from the port of the link's own UDP flow. The dialer also holds that port in TCP, so that no other user of
-// its machine can connect from it. The acceptor takes such a connection at once and closes an earlier one. Any other connection
-// from the peer's address (from a dialer of an earlier version, or one that could not get its port) must show the beginning of a
-// ClientHello within helloTime before it takes a place or counts against the rate.
+// A handshake comes from the port of the link's own UDP flow. The dialer also holds that port in TCP, so that no
+// other user of its machine can connect from it. The acceptor takes such a connection at once and closes an earlier
+// one. Any other connection from the peer's address (from a dialer of an earlier version, or one that could not get
+// its port) must show the beginning of a ClientHello within helloTime before it takes a place or counts against the
+// rate.
 const (
 	helloTime = 100 * time.Millisecond
-	// maxSilent limits the connections that have not shown it yet, and maxHandshakes their handshakes. acceptRate (per second) and
-	// acceptBurst limit the acceptor's work for each class over time. Connections beyond these limits are closed unread.
+	// maxSilent limits the connections that have not shown it yet, and maxHandshakes their handshakes. acceptRate
+	// (per second) and acceptBurst limit the acceptor's work for each class over time. Connections beyond these
+	// limits are closed unread.
 	maxSilent     = 32
 	maxHandshakes = 4
 	acceptRate    = 20
@@ -99,8 +101,8 @@ func (l *Link) connectFrom(ctx context.Context, port uint16, to netip.AddrPort) 
 	return conn.(*net.TCPConn), nil
 }
 
-// finish closes a dialled connection once the acceptor has closed it, or after wait. Neither end then remembers it, so the next one can
-// use the same port.
+// finish closes a dialled connection once the acceptor has closed it, or after wait. Neither end then remembers it,
+// so the next one can use the same port.
 func finish(conn *net.TCPConn, wait time.Duration) {
 	if wait > 0 {
 		_ = conn.SetDeadline(time.Now().Add(wait))
@@ -128,8 +130,8 @@ func newAdmission() *admission {
 	}
 }
 
-// enter admits a connection, in the connection's own goroutine. It returns the connection to read from and a function to call at
-// its end; nil if the connection is refused.
+// enter admits a connection, in the connection's own goroutine. It returns the connection to read from and a function
+// to call at its end; nil if the connection is refused.
 func (a *admission) enter(conn net.Conn, own bool) (net.Conn, func()) {
 	if own {
 		return a.enterOwn(conn)
@@ -172,7 +174,8 @@ func (a *admission) enterOwn(conn net.Conn) (net.Conn, func()) {
 	}
 }
 
-// Beginning of a TLS handshake: a record of kind handshake, its version and length, and a ClientHello inside (RFC 8446 §5.1 and §4).
+// Beginning of a TLS handshake: a record of kind handshake, its version and length, and a ClientHello inside (RFC
+// 8446 §5.1 and §4).
 const (
 	helloSize       = 6
 	recordHandshake = 22

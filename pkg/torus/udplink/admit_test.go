@@ -18,7 +18,8 @@ func from(addr netip.Addr) *net.Dialer {
 	return &net.Dialer{Timeout: time.Second, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 0))}
 }
 
-// storm opens 200 connections in a second from the address of a link's peer until the test ends, and does with each what use does.
+// storm opens 200 connections in a second from the address of a link's peer until the test ends, and calls use with
+// each.
 func storm(t *testing.T, peer netip.Addr, to netip.AddrPort, use func(net.Conn)) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -50,8 +51,8 @@ func storm(t *testing.T, peer netip.Addr, to netip.AddrPort, use func(net.Conn))
 	})
 }
 
-// TestColdLinkComesUpAmongConnections starts a link while a local user at the peer's address makes 200 connections in a second, which stay
-// silent or begin a handshake each.
+// TestColdLinkComesUpAmongConnections starts a link while a local user at the peer's address makes 200 connections in
+// a second, which stay silent or begin a handshake each.
 func TestColdLinkComesUpAmongConnections(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -109,7 +110,7 @@ func TestDialerHoldsItsPort(t *testing.T) {
 	}
 }
 
-// TestLinkWithoutItsPortStillComesUp: where somebody has taken the port, the dialer comes from another one.
+// TestLinkWithoutItsPortStillComesUp: if another process has taken the port, the dialer uses another one.
 func TestLinkWithoutItsPortStillComesUp(t *testing.T) {
 	a, b := pairOf(t)
 	taken, err := net.Listen("tcp4", a.cfg.Local.String())
@@ -123,7 +124,8 @@ func TestLinkWithoutItsPortStillComesUp(t *testing.T) {
 	b.untilNormal()
 }
 
-// TestEveryHandshakeComesFromTheSamePort has a link make sessions one after the other: connections of before do not stand in the way.
+// TestEveryHandshakeComesFromTheSamePort has a link make sessions one after the other: connections of before do not
+// stand in the way.
 func TestEveryHandshakeComesFromTheSamePort(t *testing.T) {
 	a, b := pairOf(t)
 	a.cfg.Rekey = 250 * time.Millisecond

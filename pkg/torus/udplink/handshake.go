@@ -24,8 +24,8 @@ const (
 
 	warnEvery = 30 * time.Second // of warnings on failed handshakes of one link
 
-	// settle is how long a new session is given to carry frames before it may be replaced: what was
-	// asked for meanwhile was asked for before its first frames could be heard.
+	// settle is how long a new session may carry frames before it can be replaced. Requests in that time were made
+	// before its first frames could arrive.
 	settle = 200 * time.Millisecond
 
 	minBackoff = 50 * time.Millisecond
@@ -37,12 +37,12 @@ const (
 
 var errBlocked = errors.New("handshakes are blocked by fault injection")
 
-// handshakeConfig is the given configuration with what every link handshake must have.
+// handshakeConfig returns the given configuration with the settings required for every link handshake.
 func (c Config) handshakeConfig(verifyPeer func(*x509.Certificate) error) *tls.Config {
 	t := c.TLS.Clone()
 	t.MinVersion = tls.VersionTLS13
 	t.NextProtos = []string{alpn}
-	t.SessionTicketsDisabled = true // each session is proved by certificates anew
+	t.SessionTicketsDisabled = true // certificates prove each session separately
 	t.ClientSessionCache = nil
 	given := t.VerifyConnection
 	t.VerifyConnection = func(cs tls.ConnectionState) error {
@@ -59,8 +59,8 @@ func (c Config) handshakeConfig(verifyPeer func(*x509.Certificate) error) *tls.C
 	return t
 }
 
-// Redial asks for a new session, because nothing is heard. It does not wait, and calls that come
-// faster than the back-off are one. On the accepting end it does nothing.
+// Redial requests a new session, because the peer is silent. It does not wait, and calls faster than the backoff
+// count as one. On the accepting end it does nothing.
 func (l *Link) Redial() {
 	select {
 	case l.redial <- struct{}{}:
@@ -68,15 +68,15 @@ func (l *Link) Redial() {
 	}
 }
 
-// pacer spaces attempts: each waits twice as long after the one before, minBackoff to maxBackoff,
-// whether that one failed or not (a handshake may succeed on a link whose frames do not pass).
-// After a while without any attempt it begins again.
+// pacer spaces attempts: each waits twice as long after the previous one, minBackoff to maxBackoff, whether that one
+// failed or not (a handshake may succeed on a link whose frames do not pass). After a while without any attempt it
+// begins again.
 type pacer struct {
 	last    time.Time
 	backoff time.Duration
 }
 
-// attempt notes that an attempt is wanted at now and returns how long to wait before it.
+// attempt notes a wish for an attempt at now and returns how long to wait before it.
 func (p *pacer) attempt(now time.Time) time.Duration {
 	if p.last.IsZero() || now.Sub(p.last) > p.backoff+2*maxBackoff {
 		p.last, p.backoff = now, minBackoff
@@ -88,7 +88,7 @@ func (p *pacer) attempt(now time.Time) time.Duration {
 	return wait
 }
 
-// keepDialling makes a session, and another whenever that is asked for or Rekey has passed.
+// keepDialling makes a session, and another one on every request or when Rekey has passed.
 func (l *Link) keepDialling(ctx context.Context, h Handler) {
 	var pace pacer
 	if l.cfg.Resumed {
@@ -119,7 +119,7 @@ func (l *Link) keepDialling(ctx context.Context, h Handler) {
 	}
 }
 
-// awaitNeed waits until a new session is asked for, or due, the one that there is being so old.
+// awaitNeed waits until a new session is requested, or due because of the present one's age.
 func (l *Link) awaitNeed(ctx context.Context, age time.Duration) {
 	rekey := time.NewTimer(l.cfg.Rekey - age)
 	defer rekey.Stop()
@@ -202,7 +202,7 @@ func expect(c net.Conn, want byte) error {
 	return nil
 }
 
-// accept takes connections until the listener is closed, and waits for the handshakes it began.
+// accept accepts connections until the listener is closed, and waits for the handshakes it began.
 func (l *Link) accept(ctx context.Context, h Handler) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -245,7 +245,8 @@ func (l *Link) accept(ctx context.Context, h Handler) {
 	}
 }
 
-// admit reports whether a connection comes from the peer's address (ok), and whether it comes from the peer's own port (own).
+// admit reports whether a connection comes from the peer's address (ok), and whether it comes from the peer's own
+// port (own).
 func (l *Link) admit(conn net.Conn) (own, ok bool) {
 	from, ok := conn.RemoteAddr().(*net.TCPAddr)
 	peer := l.remote.Load().addr
@@ -283,8 +284,8 @@ func (l *Link) answer(ctx context.Context, conn net.Conn, r *remote) (*torus.Ses
 	return s, nil
 }
 
-// derive makes the session from the handshake's exporter, bound to this link: two links between
-// the same two nodes (a dimension of size 2) cannot be taken for each other.
+// derive makes the session from the handshake's exporter, bound to this link. So two links between the same two nodes
+// (a dimension of size 2) cannot be confused.
 func (l *Link) derive(tc *tls.Conn) (*torus.Session, error) {
 	dialer, acceptor, dir := l.cfg.Src, l.cfg.Dst, l.cfg.Dir
 	if !l.cfg.Dialer {

@@ -23,7 +23,7 @@ import (
 	"github.com/lofamo/lofamo/internal/freeport"
 )
 
-// bound is how long a test waits for what must happen: long, for a busy machine.
+// bound is how long a test waits for an expected event: long, for a busy machine.
 const bound = 30 * time.Second
 
 // authority issues the test's certificates.
@@ -93,7 +93,7 @@ func only(name string) func(*x509.Certificate) error {
 	}
 }
 
-// logs passes what a link logs to whoever waits for it; when nobody does, it drops.
+// logs passes a link's log lines to a waiting test, and drops them when none waits.
 type logs chan string
 
 func (l logs) Enabled(context.Context, slog.Level) bool { return true }
@@ -112,7 +112,7 @@ func (l logs) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// node is the smallest shell around a link and its machine: what a DNP half does with one link.
+// node is the smallest shell around a link and its machine: it treats one link as a DNP half does.
 type node struct {
 	t     testing.TB
 	ca    *authority
@@ -128,7 +128,7 @@ type node struct {
 	sessions chan *torus.Session
 
 	mu    sync.Mutex
-	step  chan struct{} // closed and made anew with every step
+	step  chan struct{} // closed and replaced with every step
 	out   torus.LinkOutput
 	stats torus.LinkStats
 	ids   []uint32

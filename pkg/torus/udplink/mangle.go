@@ -9,8 +9,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/mangle"
 )
 
-// Mangle is what is done to a link's packets, for tests and fault injection. The zero Mangle is
-// none. Fractions are of packets, 0 to 1.
+// Mangle configures faults on a link's packets, for tests and fault injection. The zero Mangle is none. Fractions are
+// of packets, 0 to 1.
 type Mangle struct {
 	DropIn, DropOut       float64
 	CorruptIn, CorruptOut float64 // one bit flipped
@@ -21,7 +21,7 @@ type Mangle struct {
 	BlockIn, BlockOut bool // either blocks handshakes too, as TCP needs both ways
 }
 
-// maxDelayed bounds the queue of delayed packets. What comes when it is full is dropped.
+// maxDelayed bounds the queue of delayed packets. When it is full, further packets are dropped.
 const maxDelayed = 256
 
 // Validate names every field that is out of range.
@@ -41,7 +41,7 @@ func (m *Mangle) out() mangle.Faults {
 	return mangle.Faults{Block: m.BlockOut, Drop: m.DropOut, Corrupt: m.CorruptOut, Duplicate: m.DupOut, Delay: m.DelayOut}
 }
 
-// Mangle sets what is done to packets from now on. It should have passed Validate.
+// Mangle sets the faults for packets from now on. m should have passed Validate.
 func (l *Link) Mangle(m Mangle) {
 	if m == (Mangle{}) {
 		l.mangle.Store(nil)
@@ -50,7 +50,7 @@ func (l *Link) Mangle(m Mangle) {
 	l.mangle.Store(&m)
 }
 
-// blocked says whether handshakes cannot pass.
+// blocked reports whether handshakes cannot pass.
 func (l *Link) blocked() bool {
 	m := l.mangle.Load()
 	return m != nil && (m.BlockIn || m.BlockOut)
@@ -63,7 +63,7 @@ func (l *Link) fate(f mangle.Faults, size int) mangle.Fate {
 	return f.Fate(l.rand, size)
 }
 
-// mangleIn changes a received packet in place and says whether it is left.
+// mangleIn changes a received packet in place and reports whether it survives.
 func (l *Link) mangleIn(m *Mangle, b []byte) bool {
 	fate := l.fate(m.in(), len(b))
 	if fate.Lost || fate.Corrupted {

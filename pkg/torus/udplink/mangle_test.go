@@ -31,7 +31,7 @@ func TestMangler(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// A mark that is neither mangled nor overtaken ends what was sent before.
+		// A mark that is neither mangled nor overtaken ends the packets sent before.
 		a.Mangle(Mangle{})
 		if err := a.Send([]byte("end")); err != nil {
 			t.Fatal(err)
@@ -102,7 +102,7 @@ func TestDelayKeepsOrderAndIsBounded(t *testing.T) {
 		t.Errorf("%d of %d packets dropped, want some 99", dropped, sent)
 	}
 	last := -1
-	for range 20 { // what the socket's buffer surely holds
+	for range 20 { // fits the socket's buffer
 		select {
 		case p := <-got:
 			if n := int(p[0]) | int(p[1])<<8; n <= last {

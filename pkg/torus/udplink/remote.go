@@ -11,14 +11,14 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus"
 )
 
-// remote is who is at the other end. It does not change: another one takes its place.
+// remote is the peer at the other end. It does not change, only another one can replace it.
 type remote struct {
 	addr netip.AddrPort
 	to   unix.Sockaddr // the same
 	tls  *tls.Config   // of handshakes with it
 }
 
-// handshaken is a session and with whom it was made.
+// handshaken is a session and its peer.
 type handshaken struct {
 	session *torus.Session
 	with    *remote
@@ -32,9 +32,10 @@ func (c Config) remote(addr netip.AddrPort, verify func(*x509.Certificate) error
 	return &remote{addr: addr, to: to, tls: c.handshakeConfig(verify)}, nil
 }
 
-// SetPeer has the link speak with another peer from now on: at that address, and whose certificate verify accepts. Packets of the
-// one before are a stranger's then. A handshake with it that is under way may still be told of: see Outdated. Whoever calls it asks for
-// a session with the new peer by Redial. This end's address stays as it is.
+// SetPeer makes the link speak with another peer from now on: at that address, with a certificate that verify
+// accepts. Packets of the previous peer are a stranger's then. A handshake with that one may still be under way and
+// reported: see Outdated. The caller requests a session with the new peer by Redial. This end's address stays the
+// same.
 func (l *Link) SetPeer(addr netip.AddrPort, verify func(*x509.Certificate) error) error {
 	cfg := l.cfg
 	cfg.Peer, cfg.VerifyPeer = unmap(addr), verify
@@ -50,8 +51,8 @@ func (l *Link) SetPeer(addr netip.AddrPort, verify func(*x509.Certificate) error
 	return nil
 }
 
-// Outdated says whether a session that OnSession tells of was made with a peer that SetPeer has since replaced. Its keys must not be
-// used. Who asks keeps SetPeer from being called meanwhile.
+// Outdated reports whether a session passed to OnSession was made with a peer that SetPeer has since replaced. Its
+// keys must not be used. The caller must prevent concurrent calls of SetPeer.
 func (l *Link) Outdated(s *torus.Session) bool {
 	m := l.made.Load()
 	return m != nil && m.session == s && m.with != l.remote.Load()

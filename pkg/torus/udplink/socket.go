@@ -13,8 +13,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/udpguard"
 )
 
-// Bind opens the UDP socket of a link, for a process that holds it while the link's own process is restarted: what comes
-// meanwhile waits in it. See Config.Socket.
+// Bind opens the UDP socket of a link, for a process that holds it while the link's own process is restarted. Packets
+// that arrive meanwhile wait in the socket. See Config.Socket.
 func Bind(local netip.AddrPort, iface string) (*net.UDPConn, error) {
 	family := "6"
 	if local.Addr().Is4() {
@@ -33,7 +33,7 @@ func Bind(local netip.AddrPort, iface string) (*net.UDPConn, error) {
 	return conn, nil
 }
 
-// bind takes over the socket that was given, or opens one.
+// bind takes over the given socket, or opens one.
 func (l *Link) bind() error {
 	l.udp = l.cfg.Socket
 	if l.udp == nil {

@@ -1,10 +1,10 @@
 // Package udplink carries the frames of one torus link over one UDP flow, and makes its session
 // keys by a TLS 1.3 handshake on the same address and port over TCP.
 //
-// It moves packets and proves who the peer is; it does not decode frames, keep heartbeats or judge
-// the link (pkg/torus), nor say who may be a neighbour (Config.VerifyPeer). TLS is used for the
-// handshake only: its exporter (RFC 5705, RFC 8446 §7.5) gives both ends the keys of a
-// torus.Session, and the connection is closed. One end of each link dials, the other accepts:
+// It moves packets and proves the peer's identity. It does not decode frames, keep heartbeats or judge the link
+// (pkg/torus), nor decide which neighbours are allowed (Config.VerifyPeer). TLS is used for the handshake only: its
+// exporter (RFC 5705, RFC 8446 §7.5) gives both ends the keys of a torus.Session, and the connection is closed. One
+// end of each link dials, the other accepts:
 //
 //	dialer                         acceptor
 //	   ├── TLS 1.3, both certificates ──┤
@@ -43,20 +43,20 @@ import (
 // session.
 const DefaultRekey = time.Hour
 
-// receiveBuffer is the socket's, in bytes: some fifty heartbeats. What came while the reader was
-// stopped is old; a large buffer would only keep more of it.
+// receiveBuffer is the socket's, in bytes: some fifty heartbeats. Packets that came while the reader was stopped are
+// old; a large buffer would only keep more of these.
 const receiveBuffer = 64 << 10
 
-// What a link reads of packets in a second, whoever sent them, several times what heartbeats and relayed
-// messages come to. Beyond it and the burst reading rests, and the kernel drops what has no room: a
-// process of real-time class that never rests is killed by its limit (RLIMIT_RTTIME).
+// The packets that a link reads in a second, from any sender, are limited to several times the rate of heartbeats and
+// relayed messages. Beyond it and the burst reading rests, and the kernel drops packets that have no room: a process
+// of real-time class that never rests is killed by its limit (RLIMIT_RTTIME).
 const (
 	packetRate  = 10_000
 	packetBurst = 1000
 	floodRest   = time.Millisecond
 )
 
-// Config is what a link is made with. Dir, Src, Dst, Local, Peer, TLS, VerifyPeer and Logger are needed.
+// Config configures a link. Dir, Src, Dst, Local, Peer, TLS, VerifyPeer and Logger are required.
 type Config struct {
 	Dir      grid.Direction // the way out of this node
 	Src, Dst grid.Coord     // this node and the neighbour; the session keys are bound to both
@@ -64,16 +64,16 @@ type Config struct {
 	Local, Peer netip.AddrPort // UDP flow, and TCP for the handshake; port 0 of Local picks one
 	Interface   string         // bind to this interface (SO_BINDTODEVICE); empty: any
 	Dialer      bool           // this end dials; by convention the one whose Dir is positive
-	// Socket is a UDP socket that is bound to Local, and to Interface, already (see Bind); the Link closes it, and Listen when it
-	// refuses. nil: Listen opens one.
+	// Socket is a UDP socket that is bound to Local, and to Interface, already (see Bind); the Link closes it, and
+	// Listen when it refuses. nil: Listen opens one.
 	Socket *net.UDPConn
-	// Resumed: there is a session, of an earlier process, and so old: none is made until that is asked for, or Rekey has passed.
+	// Resumed: there is a session, of an earlier process, and of age SessionAge. None is made until one is requested,
+	// or Rekey has passed.
 	Resumed    bool
 	SessionAge time.Duration
 
-	// TLS is the configuration of a client for the dialer, of a server that demands client
-	// certificates for the other. Both check the peer's chain; VerifyPeer says whether it is the
-	// DNP half of the neighbour.
+	// TLS is the configuration of a client for the dialer, of a server that demands client certificates for the
+	// other. Both check the peer's chain; VerifyPeer checks whether it is the DNP half of the neighbour.
 	TLS        *tls.Config
 	VerifyPeer func(*x509.Certificate) error
 	Rekey      time.Duration // time between handshakes of a link that works; 0: DefaultRekey
@@ -83,8 +83,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Handler is told what comes. Its methods are called from the link's own goroutines and must not
-// block.
+// Handler receives the events of a link. Its methods are called from the link's own goroutines and must not block.
 type Handler interface {
 	// OnPacket gets a packet from the peer's address, one byte longer than the MTU if it was cut.
 	// The slice is valid during the call only. Calls do not overlap.
@@ -100,7 +99,7 @@ type Stats struct {
 	Dropped              uint64 // packets that the kernel dropped: from other addresses, or for lack of buffer space
 	RxErrors, TxErrors   uint64 // errors of the socket; a full send buffer is a TxError
 	Handshakes           uint64 // sessions made
-	HandshakeFailures    uint64 // handshakes begun that failed, for whatever reason
+	HandshakeFailures    uint64 // handshakes that failed, for any reason
 	Rests                uint64 // made because more came than is read in a second
 	Refused              uint64 // connections closed unread: from strangers, too many, too fast, or without a ClientHello
 	Others               uint64 // connections from the peer's address, but not from its own port
@@ -139,13 +138,13 @@ type Link struct {
 
 	sendMu sync.Mutex
 	raw    syscall.RawConn
-	out    []byte // what sendFn sends
+	out    []byte // the packet that sendFn sends
 	to     unix.Sockaddr
 	outErr error
 	sendFn func(fd uintptr) bool // made once, so that a send does not allocate
 }
 
-// Listen takes the link's addresses. Nothing is received or dialled before Run.
+// Listen opens the link's sockets. Nothing is received or dialled before Run.
 func Listen(cfg Config) (*Link, error) {
 	if cfg.MTU == 0 {
 		cfg.MTU = torus.DefaultMaxFrame
@@ -266,7 +265,7 @@ func bindTo(iface string) func(network, address string, c syscall.RawConn) error
 	}
 }
 
-// Sockaddr returns an address as system calls take it.
+// Sockaddr returns an address in the form for system calls.
 func Sockaddr(a netip.AddrPort) (unix.Sockaddr, error) {
 	if a.Addr().Is4() {
 		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}, nil
@@ -316,8 +315,8 @@ func (l *Link) Close() error {
 	return nil
 }
 
-// Run receives, makes sessions and sends what the mangler delayed, until ctx ends. It returns
-// after its goroutines, with the addresses free again. Call it once.
+// Run receives, makes sessions and sends packets that the mangler delayed, until ctx ends. It returns after its
+// goroutines, with the addresses free again. Call it once.
 func (l *Link) Run(ctx context.Context, h Handler) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -203,8 +203,8 @@ func TestRekey(t *testing.T) {
 	})
 }
 
-// TestRedialsBeforeTheSessionAreOne: a shell asks with every tick until it has a session. That
-// makes one session, not two.
+// TestRedialsBeforeTheSessionAreOne: a shell calls Redial with every tick until it has a session. That makes one
+// session, not two.
 func TestRedialsBeforeTheSessionAreOne(t *testing.T) {
 	a, b := pairOf(t)
 	b.start()
@@ -219,7 +219,7 @@ func TestRedialsBeforeTheSessionAreOne(t *testing.T) {
 	close(asked)
 	a.untilNormal()
 	a.untilLog(func(line string) bool { return strings.Contains(line, "established") })
-	sleep(t.Context(), settle+2*minBackoff) // time for what must not happen
+	sleep(t.Context(), settle+2*minBackoff) // time for an unwanted event
 	if n := a.link.Stats().Handshakes; n != 1 {
 		t.Errorf("%d handshakes, want 1", n)
 	}
@@ -227,7 +227,7 @@ func TestRedialsBeforeTheSessionAreOne(t *testing.T) {
 	a.untilLog(func(line string) bool { return strings.Contains(line, "established") })
 }
 
-// TestResumed: a link that goes on with a session makes none until it is asked to, or Rekey has passed.
+// TestResumed: a link that resumes a session makes none until Redial, or until Rekey has passed.
 func TestResumed(t *testing.T) {
 	for name, ask := range map[string]func(*Link){"asked": (*Link).Redial, "rekey": nil} {
 		a, b := pairOf(t)
@@ -236,7 +236,7 @@ func TestResumed(t *testing.T) {
 			a.cfg.SessionAge = time.Hour - 300*time.Millisecond
 		}
 		la, _ := wires(t, a.cfg, b.cfg, make(sink, 1), make(sink, 1))
-		sleep(t.Context(), 100*time.Millisecond) // time for what must not happen
+		sleep(t.Context(), 100*time.Millisecond) // time for an unwanted event
 		if n := la.Stats().Handshakes; n != 0 {
 			t.Errorf("%s: %d handshakes before that", name, n)
 		}
@@ -251,7 +251,7 @@ func TestResumed(t *testing.T) {
 	}
 }
 
-// TestStalledHandshakes: who connects and says nothing is closed after helloTime, and holds nobody up.
+// TestStalledHandshakes: a silent connection is closed after helloTime, and delays no other.
 func TestStalledHandshakes(t *testing.T) {
 	a, b := pairOf(t)
 	b.start()
@@ -313,7 +313,7 @@ func TestInterface(t *testing.T) {
 	a.untilNormal()
 }
 
-// A socket that was given is closed whatever comes of it.
+// A socket that was given is closed even if the configuration is refused.
 func TestRefusedConfigClosesTheSocket(t *testing.T) {
 	a, _ := pairOf(t)
 	for _, tt := range []struct {
@@ -439,7 +439,7 @@ func TestSendRefusesWhatIsTooLong(t *testing.T) {
 	}
 }
 
-// signal tells that a packet came, without allocating.
+// signal reports that a packet came, without allocating.
 type signal chan struct{}
 
 func (s signal) OnPacket(grid.Direction, []byte) {
@@ -510,8 +510,8 @@ func TestFloodMakesTheReaderRest(t *testing.T) {
 	}
 }
 
-// TestFloodOfStrangersDoesNotSilenceLink sends a link's end 40,000 small packets in a second, as fast as the machine can send
-// them: it stays NORMAL, and hears every heartbeat.
+// TestFloodOfStrangersDoesNotSilenceLink sends a link's end 40,000 small packets in a second, as fast as the machine
+// can send them: it stays NORMAL, and hears every heartbeat.
 func TestFloodOfStrangersDoesNotSilenceLink(t *testing.T) {
 	a, b := pairOf(t)
 	b.start()
@@ -578,7 +578,7 @@ func TestSetPeer(t *testing.T) {
 	a.untilLog(func(line string) bool { return strings.Contains(line, `certificate of "b": want "c"`) })
 }
 
-// ignored takes what a link tells of, and does nothing.
+// ignored is a handler that does nothing.
 type ignored struct{}
 
 func (ignored) OnPacket(grid.Direction, []byte)          {}

@@ -13,8 +13,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// admin calls do with one supervisor after the other until one succeeds. do may take long, so a short call first checks within
-// TryTimeout that the supervisor answers.
+// admin calls do with one supervisor after the other until one succeeds. do may take long, so a short call first checks
+// within TryTimeout that the supervisor answers.
 func (c *Client) admin(ctx context.Context, do func(lofamov1.SupervisorAdminClient) error) error {
 	return c.atOne(ctx, func(conn *grpc.ClientConn) error { return do(lofamov1.NewSupervisorAdminClient(conn)) })
 }
@@ -63,8 +63,8 @@ func (c *Client) AddMember(ctx context.Context, req *lofamov1.AddMemberRequest, 
 	})
 }
 
-// ReplaceMember replaces a member whose data are lost by an empty one of the same name. If the supervisor fails on the way, AddMember
-// continues the replacement.
+// ReplaceMember replaces a member whose data are lost by an empty one of the same name. If the supervisor fails on the
+// way, AddMember continues the replacement.
 func (c *Client) ReplaceMember(ctx context.Context, req *lofamov1.ReplaceMemberRequest, each func(*lofamov1.MemberProgress) error) error {
 	return c.admin(ctx, func(s lofamov1.SupervisorAdminClient) error {
 		stream, err := s.ReplaceMember(ctx, req)

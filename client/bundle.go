@@ -12,15 +12,15 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// outcomeKey is in the trailer if the transfer failed and not the supervisor: another supervisor would fail too. The server uses the
-// same key.
+// outcomeKey is in the trailer if the transfer failed and not the supervisor: another supervisor would fail too. The
+// server uses the same key.
 const outcomeKey = "lofamo-outcome"
 
 // errNoEnd reports a stream that ended without its last response.
 var errNoEnd = errors.New("the supervisor ended the bundle without saying that it is complete")
 
-// GetBundle calls handle for every response until the bundle is complete or handle returns an error. If a supervisor fails, the next one
-// starts the bundle again: handle then gets a progress with no byte received.
+// GetBundle calls handle for every response until the bundle is complete or handle returns an error. If a supervisor
+// fails, the next one starts the bundle again: handle then gets a progress with no byte received.
 func (c *Client) GetBundle(ctx context.Context, req *lofamov1.GetBundleRequest, handle func(*lofamov1.GetBundleResponse) error) error {
 	var tried []Try
 	first := c.start()

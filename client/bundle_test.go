@@ -22,8 +22,8 @@ func progress(received uint64, complete bool) *lofamov1.GetBundleResponse {
 		Complete: complete}}
 }
 
-// TestBundleGoesOnElsewhere: a supervisor falls away in the middle, one refuses for it is busy, one never
-// begins; the next one begins anew.
+// TestBundleGoesOnElsewhere: one supervisor fails in the middle, one is busy, one never begins; the next one starts the
+// transfer again.
 func TestBundleGoesOnElsewhere(t *testing.T) {
 	dir := t.TempDir()
 	clienttest.PKI(t, dir)

@@ -8,8 +8,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// ListCertificates asks every supervisor. It returns the newest list of revoked certificates and the newest certificate of each identity
-// that any supervisor has seen. It fails if no supervisor answers.
+// ListCertificates asks every supervisor. It returns the newest list of revoked certificates and the newest certificate
+// of each identity that any supervisor has seen. It fails if no supervisor answers.
 func (c *Client) ListCertificates(ctx context.Context) (*lofamov1.ListCertificatesResponse, error) {
 	out := &lofamov1.ListCertificatesResponse{}
 	at := make(map[string]int)

@@ -139,7 +139,8 @@ const (
 	pauseMax = 2 * time.Second
 )
 
-// pause waits before attempt n+1, counted from 0: half of a time that doubles with n, and a random part of the other half.
+// pause waits before attempt n+1, counted from 0: half of a time that doubles with n, and a random part of the other
+// half.
 func pause(ctx context.Context, n int) error {
 	d := min(pauseMin<<min(n, 10), pauseMax)
 	select {
@@ -201,7 +202,8 @@ func try[T any](ctx context.Context, c *Client, i int, ask func(context.Context,
 	return ask(ctx, stub)
 }
 
-// GetNode returns one node with its components, registers and evidence. node is an id or coordinates, such as "n1-0-1" or "1,0,1".
+// GetNode returns one node with its components, registers and evidence. node is an id or coordinates, such as "n1-0-1"
+// or "1,0,1".
 func (c *Client) GetNode(ctx context.Context, node string) (*lofamov1.Node, error) {
 	return call(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.Node, error) {
 		return s.GetNode(ctx, &lofamov1.GetNodeRequest{Node: node})

@@ -28,7 +28,7 @@ func dial(t *testing.T, dir string, targets ...string) *client.Client {
 	return c
 }
 
-// deadAddress is one where nobody listens.
+// deadAddress returns an address without a listener.
 func deadAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -70,7 +70,7 @@ func TestAsksTheNextSupervisor(t *testing.T) {
 	if n, err := c.GetNode(bounded(t), "0,0,0"); err != nil || n.GetId() != "n0-0-0" {
 		t.Fatalf("GetNode = %v, %v", n, err)
 	}
-	// A refusal is an answer: nobody else is asked.
+	// A refusal is an answer: the client tries no other supervisor.
 	if _, err := c.GetNode(bounded(t), "9,9,9"); status.Code(err) != codes.NotFound {
 		t.Fatalf("GetNode of none: %v", err)
 	}
@@ -97,8 +97,8 @@ func TestSaysWhatWasTried(t *testing.T) {
 	}
 }
 
-// TestNobodyLeads: who would change something hears in one sentence that nobody leads, unless somebody was reached
-// who may have changed it.
+// TestNobodyLeads: without a leader, a change fails with one sentence that says so, unless a supervisor may already
+// have made the change.
 func TestNobodyLeads(t *testing.T) {
 	dir := t.TempDir()
 	clienttest.PKI(t, dir)
@@ -162,7 +162,7 @@ func TestAStaleAnswerIsTheLastResort(t *testing.T) {
 	}
 }
 
-// TestWatchGoesOnAcrossReplicas commits while replicas fail in turn, and wants every change once.
+// TestWatchGoesOnAcrossReplicas commits while replicas fail in turn, and expects every change once.
 func TestWatchGoesOnAcrossReplicas(t *testing.T) {
 	dir := t.TempDir()
 	clienttest.PKI(t, dir)
@@ -265,7 +265,8 @@ func TestWatchEnds(t *testing.T) {
 	}
 }
 
-// TestInitialMapOnce: a map of which a supervisor breaks off is begun again at the next, and handed over whole.
+// TestInitialMapOnce: if a supervisor fails during the map, the client requests the map again at the next one, and
+// delivers it whole.
 func TestInitialMapOnce(t *testing.T) {
 	dir := t.TempDir()
 	clienttest.PKI(t, dir)

@@ -1,8 +1,8 @@
-// Package client is the Go client of the fault supervisors. It dials all replicas, fails over between them, and keeps a watch going when a
-// replica dies.
+// Package client is the Go client of the fault supervisors. It dials all replicas, fails over between them, and keeps a
+// watch going when a replica dies.
 //
-// Start with New. Get and List methods return the messages of package lofamov1, which docs/api.md describes. Watch delivers every committed
-// change of the fault map once and in order.
+// Start with New. Get and List methods return the messages of package lofamov1, which docs/api.md describes. Watch
+// delivers every committed change of the fault map once and in order.
 //
 //	conf, err := client.TLSFiles{CA: "ca.pem", Cert: "viewer.pem", Key: "viewer.key"}.Config()
 //	...
@@ -13,23 +13,26 @@
 //
 // # Which replica answers
 //
-// A call starts with the replica that answered last. Reads go to the next replica after UNAVAILABLE, DEADLINE_EXCEEDED, INTERNAL, UNKNOWN,
-// ABORTED, UNIMPLEMENTED and RESOURCE_EXHAUSTED. Every other code is an answer and is returned at once, for example NOT_FOUND. A replica
-// without a leader marks its answer as stale; the client then asks the others and returns a stale answer only as a last resort.
+// A call starts with the replica that answered last. Reads go to the next replica after UNAVAILABLE, DEADLINE_EXCEEDED,
+// INTERNAL, UNKNOWN, ABORTED, UNIMPLEMENTED and RESOURCE_EXHAUSTED. Every other code is an answer and is returned at
+// once, for example NOT_FOUND. A replica without a leader marks its answer as stale; the client then asks the others
+// and returns a stale answer only as a last resort.
 //
-// Changes go to the next replica only after UNAVAILABLE. After any other error the change may have happened: read the state and decide.
+// Changes go to the next replica only after UNAVAILABLE. After any other error the change may have happened: read the
+// state and decide.
 //
 // # Deadlines and retries
 //
-// Config.TryTimeout bounds one read at one replica, the context bounds the whole call. A read asks every replica once, or Config.Rounds
-// times with a pause of 50 ms to 2 s between rounds. The pause grows and is random, so that many clients do not return together. If
-// every replica failed, the error is a *NoAnswerError with the reason of each.
+// Config.TryTimeout bounds one read at one replica, the context bounds the whole call. A read asks every replica once,
+// or Config.Rounds times with a pause of 50 ms to 2 s between rounds. The pause grows and is random, so that many
+// clients do not return together. If every replica failed, the error is a *NoAnswerError with the reason of each.
 //
 // # Lists and watches
 //
-// A list has a revision. A watch with WatchOptions.After set to that revision continues without a gap or a repetition. If the history
-// after a revision was compacted, the watch ends with ErrCompacted, or starts again with a list if WatchOptions.Initial is set.
+// A list has a revision. A watch with WatchOptions.After set to that revision continues without a gap or a repetition.
+// If the history after a revision was compacted, the watch ends with ErrCompacted, or starts again with a list if
+// WatchOptions.Initial is set.
 //
-// The package imports the API and gRPC, nothing else of this module. Jobs on a node that want faults without asking a supervisor use
-// package jobs.
+// The package imports the API and gRPC, nothing else of this module. Jobs on a node that want faults without asking a
+// supervisor use package jobs.
 package client

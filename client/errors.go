@@ -13,12 +13,13 @@ import (
 var (
 	// ErrStop ends a watch from its handler. Watch then returns nil.
 	ErrStop = errors.New("stop the watch")
-	// ErrCompacted reports that the supervisors no longer keep the changes after the wanted revision. List again and watch from the
-	// revision of the list.
+	// ErrCompacted reports that the supervisors no longer keep the changes after the wanted revision. List again and
+	// watch from the revision of the list.
 	ErrCompacted = errors.New("history compacted")
 )
 
-// NoAnswerError reports that no supervisor answered. errors.As and errors.Is also find the errors of the single attempts.
+// NoAnswerError reports that no supervisor answered. errors.As and errors.Is also find the errors of the single
+// attempts.
 type NoAnswerError struct {
 	Tried []Try // in order, of the last round
 }
@@ -76,7 +77,7 @@ func otherMayAnswer(err error) bool {
 	}
 }
 
-// finalError is an error after which no other replica is asked: the call had effects, or the caller ended the call.
+// finalError is an error that ends all attempts: the call had effects, or the caller ended it.
 type finalError struct{ err error }
 
 func (e finalError) Error() string { return reason(e.err) }

@@ -82,7 +82,8 @@ func Example() {
 	// n1-0-0 SICK HOST
 }
 
-// List once, then follow the changes from the list's revision. The watch survives the death of the replica that serves it.
+// List once, then follow the changes from the list's revision. The watch survives the death of the replica that serves
+// it.
 func ExampleClient_Watch() {
 	m, replicas, dir, stop := exampleCluster()
 	defer stop()

@@ -12,8 +12,8 @@ import (
 	"github.com/lofamo/lofamo/internal/testing/clienttest"
 )
 
-// line passes bytes on to a server until it is frozen: then connections stand and nothing comes, as when the
-// server's process is stopped.
+// line forwards bytes to a server until it is frozen: then connections stay open and no data arrives, as with a stopped
+// server process.
 type line struct{ gate sync.RWMutex }
 
 func newLine(t *testing.T, to string) (*line, string) {
@@ -76,8 +76,8 @@ func (l *line) freeze(t *testing.T) {
 	t.Cleanup(l.gate.Unlock)
 }
 
-// TestWatchLeavesAStoppedSupervisor: a supervisor whose process stands still keeps its connections. The watch
-// that hears nothing from it asks, gets no answer, and goes on at another without losing a change.
+// TestWatchLeavesAStoppedSupervisor: a supervisor whose process is stopped keeps its connections. A silent watch checks
+// with a call, gets no answer, and continues at another supervisor without losing a change.
 func TestWatchLeavesAStoppedSupervisor(t *testing.T) {
 	dir := t.TempDir()
 	clienttest.PKI(t, dir)

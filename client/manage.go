@@ -27,8 +27,8 @@ func (c *Client) manage(ctx context.Context, do func(lofamov1.ManageClient) erro
 // errNoReport reports a stream that ended without its last response.
 var errNoReport = errors.New("the supervisor ended the call without a report")
 
-// reported reads a stream to its end and calls take for every response. done reports whether the last one came. A failure after the first
-// response is final.
+// reported reads a stream to its end and calls take for every response. done reports whether the last one came. A
+// failure after the first response is final.
 func reported[R any](stream grpc.ServerStreamingClient[R], take func(*R) error, done func() bool) error {
 	for begun := false; ; begun = true {
 		r, err := stream.Recv()
@@ -69,9 +69,9 @@ func (c *Client) Diagnose(ctx context.Context, req *lofamov1.DiagnoseRequest,
 	return report, err
 }
 
-// StartProcedure runs the fault management procedure on the torus, calls each for every progress and returns the report.
-func (c *Client) StartProcedure(ctx context.Context, req *lofamov1.StartProcedureRequest,
-	each func(*lofamov1.ProcedureProgress) error) (report *lofamov1.ProcedureReport, err error) {
+// StartProcedure runs the fault management procedure on the torus, calls each for every progress and returns the
+// report.
+func (c *Client) StartProcedure(ctx context.Context, req *lofamov1.StartProcedureRequest, each func(*lofamov1.ProcedureProgress) error) (report *lofamov1.ProcedureReport, err error) {
 	err = c.manage(ctx, func(s lofamov1.ManageClient) error {
 		stream, err := s.StartProcedure(ctx, req)
 		if err != nil {

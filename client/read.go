@@ -44,8 +44,8 @@ func (c *Client) ListNodes(ctx context.Context, req *lofamov1.ListNodesRequest) 
 	return fresh(ctx, c, ask)
 }
 
-// AllNodes fetches all pages of ListNodes, of chunk nodes each (0: one page), and joins them. All are of one revision. If the supervisors
-// no longer keep that revision, it fetches everything again in one page.
+// AllNodes fetches all pages of ListNodes, of chunk nodes each (0: one page), and joins them. All are of one revision.
+// If the supervisors no longer keep that revision, it fetches everything again in one page.
 func (c *Client) AllNodes(ctx context.Context, req *lofamov1.ListNodesRequest, chunk uint32) (*lofamov1.ListNodesResponse, error) {
 	return pages(chunk,
 		func(limit uint32, next string) (*lofamov1.ListNodesResponse, error) {
@@ -84,7 +84,8 @@ func (c *Client) AllLinks(ctx context.Context, req *lofamov1.ListLinksRequest, c
 // paged is a page of a list.
 type paged interface{ GetContinue() string }
 
-// pages fetches one page after the other and joins them to the first. If the pages expire it starts again, once, with one large page.
+// pages fetches one page after the other and joins them to the first. If the pages expire it starts again, once, with
+// one large page.
 func pages[T paged](chunk uint32, ask func(limit uint32, next string) (T, error), join func(all, page T)) (T, error) {
 	all, err := ask(chunk, "")
 	if err != nil {

@@ -21,7 +21,8 @@ func auditLines(from, to uint64) []*lofamov1.AuditLine {
 	return out
 }
 
-// TestExportGoesOnAcrossReplicas: another supervisor is asked for what follows the last line, and an error of the caller's own ends it.
+// TestExportGoesOnAcrossReplicas: the client resumes after the last line at another supervisor, and an error of the
+// caller's own ends the export.
 func TestExportGoesOnAcrossReplicas(t *testing.T) {
 	dir := t.TempDir()
 	clienttest.PKI(t, dir)
@@ -54,7 +55,8 @@ func TestExportGoesOnAcrossReplicas(t *testing.T) {
 	}
 }
 
-// TestWatchOfResponsesGoesOn: a supervisor that stops is followed by another one, which says all anew.
+// TestWatchOfResponsesGoesOn: when a supervisor stops, the watch continues at another one, which sends everything
+// again.
 func TestWatchOfResponsesGoesOn(t *testing.T) {
 	dir := t.TempDir()
 	clienttest.PKI(t, dir)
@@ -79,7 +81,8 @@ func TestWatchOfResponsesGoesOn(t *testing.T) {
 	}
 }
 
-// TestWordsAreSaidOnce: what was refused or may have been taken is asked of nobody else.
+// TestWordsAreSaidOnce: the client does not repeat a refused call, or one that may have succeeded, at another
+// supervisor.
 func TestWordsAreSaidOnce(t *testing.T) {
 	dir := t.TempDir()
 	clienttest.PKI(t, dir)

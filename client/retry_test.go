@@ -15,7 +15,8 @@ import (
 	"github.com/lofamo/lofamo/internal/testing/clienttest"
 )
 
-// TestRoundsWaitForAReplica: with several rounds a read outlives an outage of all replicas, and the context ends it early.
+// TestRoundsWaitForAReplica: with several rounds a read outlives an outage of all replicas, and the context ends it
+// early.
 func TestRoundsWaitForAReplica(t *testing.T) {
 	dir := t.TempDir()
 	clienttest.PKI(t, dir)

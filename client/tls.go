@@ -18,11 +18,11 @@ type TLSFiles struct {
 	Key  string // its private key
 }
 
-// Config returns a configuration that reads the files again when they change, at the next handshake. If a changed file cannot be used, the
-// last good ones stay in use. Config fails if the files cannot be used now.
+// Config returns a configuration that reads the files again when they change, at the next handshake. If a changed file
+// cannot be used, the last good ones stay in use. Config fails if the files cannot be used now.
 //
-// A server must show a certificate of the authority that names a supervisor of the client's own cluster. Its address does not matter, so
-// supervisors can be reached through tunnels and load balancers.
+// A server must show a certificate of the authority that names a supervisor of the client's own cluster. Its address
+// does not matter, so supervisors can be reached through tunnels and load balancers.
 func (f TLSFiles) Config() (*tls.Config, error) {
 	r := &reloader{files: f}
 	if err := r.load(); err != nil {

@@ -43,8 +43,8 @@ func copyPKI(t *testing.T, from, to string) {
 	}
 }
 
-// TestChangedFilesAreUsedAtTheNextHandshake moves a cluster to another authority. The same client follows, and a half-written
-// file does not hurt it.
+// TestChangedFilesAreUsedAtTheNextHandshake moves a cluster to another authority. The same client follows, and a
+// half-written file does not hurt it.
 func TestChangedFilesAreUsedAtTheNextHandshake(t *testing.T) {
 	first, second, mine := t.TempDir(), t.TempDir(), t.TempDir()
 	clienttest.PKI(t, first)

@@ -17,29 +17,30 @@ import (
 type WatchOptions struct {
 	// After is the revision after which changes are delivered; 0 delivers only changes from now on.
 	After uint64
-	// AsSeen also delivers changes before they are committed. Those have revision 0 and come again when they are committed. They may be
-	// lost or repeated when the watch moves to another supervisor.
+	// AsSeen also delivers changes before they are committed. Those have revision 0 and come again when they are
+	// committed. They may be lost or repeated when the watch moves to another supervisor.
 	AsSeen bool
 	// Node limits the watch to one node, an id or coordinates. Labels and Fields are selectors, see docs/api.md.
 	Node, Labels, Fields string
-	// Initial delivers the current faults first, in one response that is marked Synced: all that is not NORMAL, as events from UNKNOWN.
-	// The state before a Synced response is obsolete. A second one comes if the history was compacted while no supervisor could be
-	// reached. Initial excludes After.
+	// Initial delivers the current faults first, in one response that is marked Synced: all that is not NORMAL, as
+	// events from UNKNOWN. The state before a Synced response is obsolete. A second one comes if the history was
+	// compacted while no supervisor could be reached. Initial excludes After.
 	Initial bool
-	// Progress, if set, is called whenever the watch starts at a supervisor (err is nil) and when it fails there. It must not block.
+	// Progress, if set, is called whenever the watch starts at a supervisor (err is nil) and when it fails there. It
+	// must not block.
 	Progress func(target string, err error)
 }
 
 // maxInitial bounds the events of one initial list: 100,000 nodes have fewer with all their links failed.
 const maxInitial = 1 << 20
 
-// Watch calls handle with every response of the stream, in order of revisions, until ctx ends or handle returns an error, which Watch
-// returns; nil for ErrStop.
+// Watch calls handle with every response of the stream, in order of revisions, until ctx ends or handle returns an
+// error, which Watch returns; nil for ErrStop.
 //
-// Every committed change comes exactly once, even if replicas die: a new stream continues after the last revision that handle took.
-// Until a first supervisor has answered, Watch fails with a *NoAnswerError if none does. Later it retries for ever, with a pause of
-// 50 ms to 2 s after each round. It fails with ErrCompacted if the changes after the last revision no longer exist, unless
-// WatchOptions.Initial is set.
+// Every committed change comes exactly once, even if replicas die: a new stream continues after the last revision that
+// handle took. Until a first supervisor has answered, Watch fails with a *NoAnswerError if none does. Later it retries
+// for ever, with a pause of 50 ms to 2 s after each round. It fails with ErrCompacted if the changes after the last
+// revision no longer exist, unless WatchOptions.Initial is set.
 //
 // Watch holds one response in memory. A slow handler slows the stream; it does not make a queue grow.
 func (c *Client) Watch(ctx context.Context, opts WatchOptions, handle func(*lofamov1.WatchResponse) error) error {
@@ -48,7 +49,8 @@ func (c *Client) Watch(ctx context.Context, opts WatchOptions, handle func(*lofa
 	}
 	w := watch{client: c, opts: opts, handle: handle, after: opts.After}
 	if w.after == 0 && !opts.Initial {
-		// "From now on" means from one revision on, so that a stream that breaks before its first response resumes without a gap.
+		// "From now on" means from one revision on, so that a stream that breaks before its first response resumes
+		// without a gap.
 		now, err := c.ListEvents(ctx, &lofamov1.ListEventsRequest{Limit: 1})
 		if err != nil {
 			return err
@@ -132,7 +134,8 @@ func (w *watch) stream(ctx context.Context, i int) (answered bool, err error) {
 	}
 	w.stood = true
 	w.client.answered(i)
-	// The supervisor does not see the deadline of ctx: it would end the stream a moment before ctx ends, and seem to fail.
+	// The supervisor does not see the deadline of ctx: it would end the stream a moment before ctx ends, and seem to
+	// fail.
 	streaming, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { cancel(nil) })()
@@ -162,8 +165,8 @@ func (w *watch) stream(ctx context.Context, i int) (answered bool, err error) {
 	}
 }
 
-// check makes a short call. A stopped process still accepts connections, and a stream may be silent for hours: only a call with a
-// deadline tells the two apart.
+// check makes a short call. A stopped process still accepts connections, and a stream may be silent for hours: only a
+// call with a deadline tells the two apart.
 func (w *watch) check(ctx context.Context, i int) error {
 	_, err := try(ctx, w.client, i, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListEventsResponse, error) {
 		return s.ListEvents(ctx, &lofamov1.ListEventsRequest{Limit: 1})

@@ -15,8 +15,8 @@ const decisions = "../../docs/adr"
 
 var decisionName = regexp.MustCompile(`^(\d{4})-[a-z0-9]+(-[a-z0-9]+)*\.md$`)
 
-// decisionFaults are what is wrong with records of decisions, whose first lines are given by the names of their files: each is named and headed by a
-// number that no other has, so that what says "ADR 36" means one.
+// decisionFaults returns the errors in decision records, given their first lines by file name: the file name and the
+// heading have one unique number, so that "ADR 36" is unambiguous.
 func decisionFaults(first map[string]string) (out []string) {
 	taken := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(first)) {

@@ -137,7 +137,7 @@ var impureImports = []string{
 	"golang.org/x/sys/unix",
 }
 
-// clock lists what package time must not be used for in a pure package.
+// clock lists the functions of package time that a pure package must not use.
 var clock = map[string]bool{
 	"Now": true, "Since": true, "Until": true, "After": true, "AfterFunc": true, "Tick": true, "NewTimer": true, "NewTicker": true, "Sleep": true,
 }
@@ -150,8 +150,8 @@ type file struct {
 	ast  *ast.File
 }
 
-// sources has every Go file of the module, parsed once for all tests: that takes a second, and ten on a busy machine with the
-// race detector.
+// sources has every Go file of the module, parsed once for all tests: that takes a second, and ten on a busy machine
+// with the race detector.
 func sources(t *testing.T) []file {
 	t.Helper()
 	out, err := parsed()
@@ -346,8 +346,8 @@ func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
 	}
 }
 
-// TestSizes holds files near 500 lines and functions near 60; a longer function says why in its
-// comment, with the word "long".
+// TestSizes keeps files near 500 lines and functions near 60; a longer function has a reason in its comment, with the
+// word "long".
 func TestSizes(t *testing.T) {
 	for _, f := range sources(t) {
 		if strings.HasPrefix(f.dir, "api/") || f.test {
@@ -383,8 +383,9 @@ func TestNoInit(t *testing.T) {
 	}
 }
 
-// TestHalvesStartNoProcesses: a half is real-time, and to start a process keeps all of it waiting until a process of the
-// ordinary class has run, on a loaded machine for longer than it may be silent. So nothing of ours that a half is made of does.
+// TestHalvesStartNoProcesses: a half is real-time, and to start a process would block all of it until a process of the
+// ordinary class has run, which on a loaded machine takes longer than the half may be silent. So no package of ours in
+// a half may start processes.
 func TestHalvesStartNoProcesses(t *testing.T) {
 	files := map[string][]file{}
 	for _, f := range sources(t) {
@@ -419,7 +420,7 @@ func TestHalvesStartNoProcesses(t *testing.T) {
 	}
 }
 
-// startsProcesses lists what a file uses that starts processes.
+// startsProcesses lists a file's uses of functions that start processes.
 func startsProcesses(f *ast.File) []string {
 	var out []string
 	ast.Inspect(f, func(n ast.Node) bool {
@@ -455,9 +456,9 @@ func TestProcessRuleRefuses(t *testing.T) {
 	}
 }
 
-// TestDetectionHasNoWallClock: how long ago something was goes by the monotonic clock, which a step of the wall
-// clock does not move. A time that was made from a number or a message has no such reading: no duration is taken
-// from it where faults are detected.
+// TestDetectionHasNoWallClock: fault detection measures ages by the monotonic clock, which a step of the wall clock
+// does not move. A time made from a number or a message has no monotonic reading, so fault detection must not take a
+// duration from one.
 func TestDetectionHasNoWallClock(t *testing.T) {
 	for _, f := range sources(t) {
 		if f.test || !within(f.dir, "pkg") && !within(f.dir, "internal/agent") && !within(f.dir, "internal/supervisor") {
@@ -477,7 +478,7 @@ func TestDetectionHasNoWallClock(t *testing.T) {
 	}
 }
 
-// wallClock says whether an expression makes a time that has no monotonic reading.
+// wallClock reports whether an expression makes a time without a monotonic reading.
 func wallClock(e ast.Expr) bool {
 	call, ok := e.(*ast.CallExpr)
 	if !ok {
@@ -501,8 +502,8 @@ func TestWallClockRuleRefuses(t *testing.T) {
 	}
 }
 
-// TestShellsQueueTheirEvents: a half carries out one output at a time. Only settle calls do, so that an event that follows from an output waits until
-// that output is carried out, and no chain of events deepens the stack.
+// TestShellsQueueTheirEvents: a half carries out one output at a time. Only settle makes calls, so that an event caused
+// by an output waits until that output is carried out, and no chain of events deepens the stack.
 func TestShellsQueueTheirEvents(t *testing.T) {
 	calls := map[string]int{}
 	for _, f := range sources(t) {

@@ -1,3 +1,3 @@
-// Package archtest holds the rules of the architecture as tests: who may import whom, what a pure
-// package must not touch, that every package says what it is for. It has no code of its own.
+// Package archtest holds the rules of the architecture as tests: allowed imports, restrictions on pure packages, a
+// purpose in every package's comment. It has no other code.
 package archtest

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// clientMayImport reports whether the public client may import a package: the standard library, gRPC, protobuf and our API.
+// clientMayImport reports whether the public client may import a package: the standard library, gRPC, protobuf and our
+// API.
 func clientMayImport(path string) bool {
 	host, _, _ := strings.Cut(path, "/")
 	switch {

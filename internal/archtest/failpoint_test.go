@@ -11,8 +11,8 @@ import (
 // failpointTag is the build tag of programs with failpoints.
 const failpointTag = "lofamo_failpoint"
 
-// TestNoFailpointsAsDelivered: without its tag the package of the failpoints does nothing, and nothing else of ours
-// is compiled for the tag alone, so that what the campaign tries is what is delivered.
+// TestNoFailpointsAsDelivered: without its build tag the failpoint package does nothing, and no other code of ours
+// depends on the tag, so that the campaign tests the delivered code.
 func TestNoFailpointsAsDelivered(t *testing.T) {
 	empty := 0
 	for _, f := range sources(t) {
@@ -41,7 +41,7 @@ func TestNoFailpointsAsDelivered(t *testing.T) {
 	}
 }
 
-// buildsFor says how a file depends on a build tag: "with it", "without it", or empty.
+// buildsFor returns how a file depends on a build tag: "with it", "without it", or empty.
 func buildsFor(f *ast.File, tag string) string {
 	for _, g := range f.Comments {
 		for _, c := range g.List {
@@ -61,7 +61,7 @@ func buildsFor(f *ast.File, tag string) string {
 	return ""
 }
 
-// isEmpty says whether a function returns constants at most.
+// isEmpty reports whether a function returns constants at most.
 func isEmpty(fn *ast.FuncDecl) bool {
 	return !slices.ContainsFunc(fn.Body.List, func(s ast.Stmt) bool {
 		r, ok := s.(*ast.ReturnStmt)

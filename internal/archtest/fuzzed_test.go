@@ -12,7 +12,7 @@ import (
 // decoderName is how decoders of bytes are called.
 var decoderName = regexp.MustCompile(`^(Decode|decode|Parse|parse|Unmarshal|unmarshal|Unpack|unpack|Unwrap|Open|Restore|restore|readHead|ListMarks)([A-Z0-9]|$)`)
 
-// decoding are functions of libraries that make values of bytes: who calls one of them decodes.
+// decoding are library functions that decode bytes: their callers are decoders.
 var decoding = regexp.MustCompile(`^((proto|json|protojson|yaml|binary)\.(Unmarshal|UnmarshalStrict|NewDecoder|Read)|proto\.UnmarshalOptions)$`)
 
 // tools are packages whose input is the repository's, the user's own, or another test's.
@@ -40,7 +40,7 @@ func decoders(t *testing.T) map[string]bool {
 	return out
 }
 
-// takesBytes says whether a function has a parameter of type []byte.
+// takesBytes reports whether a function has a parameter of type []byte.
 func takesBytes(fn *ast.FuncDecl) bool {
 	return slices.ContainsFunc(fn.Type.Params.List, func(p *ast.Field) bool {
 		a, ok := p.Type.(*ast.ArrayType)
@@ -52,7 +52,7 @@ func takesBytes(fn *ast.FuncDecl) bool {
 	})
 }
 
-// decodes says whether a function calls what makes values of bytes.
+// decodes reports whether a function calls a decoding function.
 func decodes(fn *ast.FuncDecl) bool {
 	found := false
 	ast.Inspect(fn.Body, func(n ast.Node) bool {
@@ -66,7 +66,7 @@ func decodes(fn *ast.FuncDecl) bool {
 	return found
 }
 
-// fuzzed names, for every decoder, the fuzz target that reaches it; or, behind "none: ", why there is none.
+// fuzzed names, for every decoder, the fuzz target that reaches it; or, behind "none: ", the reason why there is none.
 var fuzzed = map[string]string{
 	"examples/checkpoint.listen":                    "none: an example; it reads what its own process wrote",
 	"examples/checkpoint.read":                      "none: an example; it reads what its own process wrote",
@@ -191,7 +191,7 @@ var fuzzed = map[string]string{
 	"pkg/torus/routing.decodePiece":                 "pkg/torus/routing FuzzReorder",
 }
 
-// fuzzedFaults are what is wrong with a list of decoders and their targets.
+// fuzzedFaults returns the errors in a list of decoders and their targets.
 func fuzzedFaults(decoders map[string]bool, list map[string]string, targets map[string]bool) (out []string) {
 	for _, d := range slices.Sorted(maps.Keys(decoders)) {
 		if list[d] == "" {
@@ -223,7 +223,7 @@ func fuzzTargets(t *testing.T) map[string]bool {
 	return out
 }
 
-// TestEveryDecoderIsFuzzed: what makes values of bytes has a fuzz target, or a reason why nobody can give it bytes to fear.
+// TestEveryDecoderIsFuzzed: every decoder of bytes has a fuzz target, or a reason why it never sees dangerous bytes.
 func TestEveryDecoderIsFuzzed(t *testing.T) {
 	found := decoders(t)
 	if len(found) < 80 {

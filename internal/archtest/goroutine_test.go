@@ -12,10 +12,11 @@ import (
 	"testing"
 )
 
-// A test that is ended from another goroutine than its own, by t.Fatal or t.Skip, ends that goroutine alone: the test goes on, without its result, and
-// may wait for it for ever. go vet sees this in the literal of a go statement. The rule here sees it in whatever such a goroutine calls, too.
+// t.Fatal or t.Skip in another goroutine than the test's own ends only that goroutine: the test continues without its
+// result, and may wait for that for ever. go vet detects this in the literal of a go statement. The rule here also
+// detects it in any function that such a goroutine calls.
 
-// standIns have of the standard library what the rule has to know. What else is imported has no types here.
+// standIns are the parts of the standard library that the rule needs. Other imports have no types here.
 var standIns = map[string]string{
 	"testing": `package testing
 type TB interface { Fatal(...any); Fatalf(string, ...any); FailNow(); Skip(...any); Skipf(string, ...any); SkipNow(); Error(...any); Name() string }
@@ -46,7 +47,7 @@ type world struct {
 	info     *types.Info
 	bodies   map[types.Object]*ast.BlockStmt // of functions, and of literals that a variable holds
 	decls    map[types.Object]*ast.FuncType
-	named    map[types.Object]string // what ends a test, and what it calls for that
+	named    map[types.Object]string // functions that end a test, with the call that ends it
 	spawns   map[types.Object][]int  // which parameters a function calls in another goroutine
 }
 
@@ -58,7 +59,7 @@ func newWorld() *world {
 	}
 }
 
-// Import makes a package from our sources, a stand-in, or nothing.
+// Import makes a package from our sources or a stand-in, else an empty one.
 func (w *world) Import(name string) (*types.Package, error) {
 	if p := w.packages[name]; p != nil {
 		return p, nil
@@ -84,7 +85,7 @@ func (w *world) Import(name string) (*types.Package, error) {
 
 func (w *world) check(name string, files []*ast.File) *types.Package {
 	c := types.Config{Importer: w, Error: func(error) {}, FakeImportC: true}
-	p, _ := c.Check(name, w.fset, files, w.info) // errors are of what has no types here
+	p, _ := c.Check(name, w.fset, files, w.info) // errors come from imports without types here
 	return p
 }
 
@@ -119,7 +120,7 @@ func (w *world) add(files []*ast.File) {
 	}
 }
 
-// ownTest says whether a function literal is given a test of its own, as t.Run does.
+// ownTest reports whether a function literal gets its own test, as from t.Run.
 func (w *world) ownTest(f *ast.FuncType) bool {
 	for _, p := range f.Params.List {
 		if isTest(w.info.TypeOf(p.Type)) {
@@ -160,7 +161,7 @@ func origin(o types.Object) types.Object {
 	return o
 }
 
-// ends says how a call ends the test, or "".
+// ends returns how a call ends the test, or "".
 func (w *world) ends(c *ast.CallExpr) string {
 	if s, ok := ast.Unparen(c.Fun).(*ast.SelectorExpr); ok && slices.Contains(enders, s.Sel.Name) && isTest(w.info.TypeOf(s.X)) {
 		return s.Sel.Name
@@ -173,8 +174,8 @@ func (w *world) ends(c *ast.CallExpr) string {
 	return ""
 }
 
-// other are the functions that a node has called in another goroutine: of a go statement, of methods called Go, of AfterFunc, of handlers of HTTP, and of functions that do
-// so with what they are given.
+// other returns the functions that a node calls in another goroutine: those of a go statement, of methods called Go, of
+// AfterFunc, of HTTP handlers, and of functions that do so with their parameters.
 func (w *world) other(n ast.Node) (out []ast.Expr) {
 	switch n := n.(type) {
 	case *ast.GoStmt:
@@ -194,7 +195,8 @@ func (w *world) other(n ast.Node) (out []ast.Expr) {
 	return out
 }
 
-// walk calls each for every call that the body makes in its own goroutine, and other for the functions that it has called in others.
+// walk calls each for every call that the body makes in its own goroutine, and other for the functions that it calls in
+// others.
 func (w *world) walk(body ast.Node, each func(*ast.CallExpr), other func(ast.Expr)) {
 	skip := map[ast.Node]bool{}
 	ast.Inspect(body, func(n ast.Node) bool {
@@ -229,7 +231,7 @@ func (w *world) walk(body ast.Node, each func(*ast.CallExpr), other func(ast.Exp
 	})
 }
 
-// settle finds what ends a test, and who calls parameters in other goroutines, until nothing more is found.
+// settle finds functions that end a test, and those that call parameters in other goroutines, until it finds no more.
 func (w *world) settle() {
 	for more := true; more; {
 		more = false
@@ -271,7 +273,7 @@ func isFunc(t types.Type) bool {
 	return ok
 }
 
-// foreign are the places where a goroutine that is not the test's ends the test.
+// foreign returns the places where another goroutine than the test's ends the test.
 func (w *world) foreign(files []*ast.File) (out []string) {
 	say := func(at token.Pos, by string) {
 		p := w.fset.Position(at)
@@ -332,7 +334,7 @@ func foreignEnds(fset *token.FileSet, all []file) []string {
 	w.add(every)
 	var checked []*ast.File
 	for name, files := range tests {
-		// The package's own files are parsed once: its functions are then those that the tests call.
+		// Parse the package's own files once, so that its functions are those that the tests call.
 		w.check(name, slices.Concat(w.files[name], files))
 		checked = append(checked, slices.Concat(w.files[name], files)...)
 	}

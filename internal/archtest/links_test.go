@@ -18,8 +18,8 @@ import (
 
 const repository = "../.."
 
-// TestLinksLead: every relative link and image of every *.md leads to a file or folder that is there, and its anchor to a
-// heading of it. Links to the world outside are not looked at.
+// TestLinksLead: every relative link and image of every *.md leads to an existing file or folder, and its anchor to a
+// heading there. External links are not checked.
 func TestLinksLead(t *testing.T) {
 	pages := readPages(t)
 	n := 0
@@ -36,8 +36,8 @@ func TestLinksLead(t *testing.T) {
 	}
 }
 
-// TestDocumentationIsReached: from the map, docs/README.md, one comes to every page of docs by links of pages of docs. A page
-// that was made for one folder is reached by that folder's page, or by a link to the folder: one sees its files there.
+// TestDocumentationIsReached: links lead from the map, docs/README.md, to every page of docs. A page for one folder is
+// reached by that folder's page, or by a link to the folder, which lists its files.
 func TestDocumentationIsReached(t *testing.T) {
 	pages := readPages(t)
 	const start = "docs/README.md"
@@ -66,10 +66,10 @@ func TestDocumentationIsReached(t *testing.T) {
 	}
 }
 
-// snippet is a block of a page that a comment before it says to be a part of a file.
+// snippet is a block of a page with a comment before it that names its file.
 var snippet = regexp.MustCompile("(?s)<!-- of (\\S+) -->\n```\\w+\n(.*?)```\n")
 
-// TestSnippets: what pages show of files of the repository, which tests compile or run, is what stands there.
+// TestSnippets: snippets in pages equal the files of the repository that they quote, which tests compile or run.
 func TestSnippets(t *testing.T) {
 	n := 0
 	for name := range readPages(t) {
@@ -120,13 +120,13 @@ func TestAnchors(t *testing.T) {
 	}
 }
 
-// mdPage is what matters of a page here.
+// mdPage is the part of a page that the links need.
 type mdPage struct {
 	anchors map[string]bool
-	links   []string // as they are written, in order
+	links   []string // as written, in order
 }
 
-// leads says what is wrong with a link of a page; nil for none, and for what is outside.
+// leads returns the error in a link of a page; nil for a good or an external link.
 func leads(pages map[string]*mdPage, from, target string) error {
 	to, anchor, ok := resolve(from, target)
 	if !ok {
@@ -150,8 +150,8 @@ func leads(pages map[string]*mdPage, from, target string) error {
 	return nil
 }
 
-// resolve is the file that a link of a page means, from the repository's root, and the anchor in it; false for what is
-// outside.
+// resolve returns the target file of a page's link, from the repository's root, and its anchor; false for an external
+// link.
 func resolve(from, target string) (file, anchor string, ok bool) {
 	u, err := url.Parse(target)
 	if err != nil || u.Scheme != "" || u.Host != "" {
@@ -163,7 +163,7 @@ func resolve(from, target string) (file, anchor string, ok bool) {
 	return path.Join(path.Dir(from), u.Path), u.Fragment, true
 }
 
-// readPages has every *.md of the repository by its path, but those in folders that git ignores, and test data. They are read
+// readPages has every *.md of the repository by its path, except test data and folders that git ignores. They are read
 // once for all tests.
 func readPages(t *testing.T) map[string]*mdPage {
 	t.Helper()
@@ -252,8 +252,8 @@ func (p *mdPage) linksOf(l string) {
 	}
 }
 
-// anchor takes a heading in: small letters, digits, '-' and '_' stay, a space becomes '-', and the second of a name gets a
-// number.
+// anchor converts a heading: small letters, digits, '-' and '_' stay, a space becomes '-', and the second of a name
+// gets a number.
 func (p *mdPage) anchor(title string) {
 	var b strings.Builder
 	for _, r := range strings.ToLower(linkText.ReplaceAllString(title, "$1")) {

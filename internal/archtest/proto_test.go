@@ -17,8 +17,8 @@ import (
 )
 
 // TestProtosSayWhatTheyMean: every message, field, enum, value, service and call of the API has a comment, in the lines
-// before it or behind it. What there is the descriptors tell, so that nothing that the reading of the text does not
-// understand passes unseen.
+// before it or behind it. The list comes from the descriptors, so that nothing escapes that the text parser does not
+// understand.
 func TestProtosSayWhatTheyMean(t *testing.T) {
 	paths, err := filepath.Glob(filepath.Join("..", "..", "api", "lofamo", "v1", "*.proto"))
 	if err != nil {
@@ -85,7 +85,7 @@ func eachDescriptor(f protoreflect.FileDescriptor, do func(protoreflect.Descript
 	}
 }
 
-// saysMore says whether a comment has anything that the name has not.
+// saysMore reports whether a comment has content beyond the name.
 func saysMore(comment, name string) bool {
 	letters := func(s string) string {
 		return strings.Map(func(r rune) rune {
@@ -99,8 +99,8 @@ func saysMore(comment, name string) bool {
 	return said != "" && said != letters(name)
 }
 
-// protoComments returns the comments of all that a proto file declares, by full name; an empty one where there is
-// none. It understands what our files use: one declaration a line, comments with two slashes.
+// protoComments returns the comments of all declarations of a proto file, by full name; an empty one if there is none.
+// It understands our files' style: one declaration a line, comments with two slashes.
 func protoComments(pkg, src string) map[protoreflect.FullName]string {
 	p := protoText{pkg: pkg, above: map[int]string{}, behind: map[int]string{}, at: map[protoreflect.FullName]extent{}}
 	var statement []protoToken
@@ -147,7 +147,7 @@ type protoText struct {
 
 type extent struct{ first, last int } // lines
 
-// scope is what braces stand around.
+// scope is the declaration around braces.
 type scope struct{ kind, name string }
 
 // take takes a statement: the tokens up to a semicolon or a brace.
@@ -183,7 +183,7 @@ func (p *protoText) declare(s []protoToken, name string) {
 	p.at[protoreflect.FullName(full.String()+"."+name)] = extent{s[0].line, s[len(s)-1].line}
 }
 
-// comment is what stands right above the first line, and behind the last one.
+// comment returns the comment right above the first line, and behind the last one.
 func (p *protoText) comment(at extent) string {
 	out := p.behind[at.last]
 	for line := at.first - 1; p.above[line] != ""; line-- {

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestNoRacesInSingle: the packages that `make test` never runs with the race detector have nothing for it, neither in their code nor in their tests.
+// TestNoRacesInSingle: packages that `make test` never runs with the race detector use no concurrency, neither in their
+// code nor in their tests.
 func TestNoRacesInSingle(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join("..", "..", "Makefile"))
 	if err != nil {

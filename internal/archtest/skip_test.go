@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// skipping are the files whose tests may be skipped in CI too: it is not that the machine lacks something that it could be given. All others
-// skip by internal/needs, which fails there.
+// skipping are the files whose tests may be skipped in CI too, because no available tool or permission would help. All
+// others skip by internal/needs, which fails there.
 var skipping = map[string]string{
 	"internal/needs/needs.go":                    "it is what the others skip by",
 	"internal/charttest/outside_test.go":         "minutes, by a variable",
@@ -22,7 +22,7 @@ var skipping = map[string]string{
 	"pkg/servicenet/direct/errors_test.go":       "a machine may have no IPv6",
 }
 
-// skips are the lines of a file that skip a test.
+// skips returns the lines of a file that skip a test.
 func skips(fset *token.FileSet, f *ast.File) (out []int) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		s, ok := n.(*ast.SelectorExpr)

@@ -16,7 +16,7 @@ type Addresses struct {
 	Nodes       []NodeAddresses       // by rank, and then the spares
 }
 
-// SupervisorAddresses is where one replica listens. Its certificate names all their IPs.
+// SupervisorAddresses are one replica's listen addresses. Its certificate names all their IPs.
 type SupervisorAddresses struct {
 	GRPC, HTTP           string
 	Web                  string // the page for browsers; empty: none
@@ -25,21 +25,20 @@ type SupervisorAddresses struct {
 	Report               []string // by service interface of the nodes
 }
 
-// NodeAddresses is where one node listens.
+// NodeAddresses are one node's listen addresses.
 type NodeAddresses struct {
-	// Service is by service interface. Where one names a real interface, the rail is bound to it, and
-	// the sensors watch that of number 0. Empty: not bound, and the sensors watch a pretended one.
+	// Service is by service interface. If an address names a real interface, the rail is bound to that, and the sensors
+	// watch that of number 0. Empty: not bound, and the sensors watch a simulated one.
 	Service []config.ServiceAddr
 	Gossip  string
 	HTTP    string                         // metrics and health; empty: none
 	Links   map[grid.Direction]LinkAddress // one for each direction that the torus has
 }
 
-// LinkAddress is one end of a torus link. Where it names an interface, a real one, the link is bound to it.
+// LinkAddress is one end of a torus link. If it names a real interface, the link is bound to that.
 type LinkAddress = layout.LinkAddress
 
-// check says whether the plan covers the cluster. What the addresses must be like, the programs'
-// configurations check.
+// check reports whether the plan covers the cluster. The programs' configurations check the addresses themselves.
 func (a Addresses) check(d grid.Dims, spares, supervisors, interfaces int) error {
 	var errs []error
 	if n := len(a.Supervisors); n != supervisors {

@@ -1,20 +1,20 @@
-// Package cluster makes, starts, stops and harms a whole cluster on this machine: real
-// supervisors, real agents with both halves, real keys, in one directory. It is the library behind
-// `lofamoctl up`, `down` and `inject`, the end-to-end tests and the measurements.
+// Package cluster creates, starts, stops and harms a whole cluster on this machine: real supervisors, real agents with
+// both halves, real keys, in one directory. It is the library behind `lofamoctl up`, `down` and `inject`, the
+// end-to-end tests and the measurements.
 //
-// It is no deployment tool: everything listens on 127.0.0.1 (a second service interface on 127.0.0.2)
-// or where a test's own network namespaces are (see Addresses), the certificate authority's key lies
-// beside the certificates, and the agents accept injected faults. Nothing in it runs anywhere else.
+// It is no deployment tool: everything listens on 127.0.0.1 (a second service interface on 127.0.0.2) or in a test's
+// own network namespaces (see Addresses), the certificate authority's key lies beside the certificates, and the agents
+// accept injected faults.
 //
 // A cluster's directory:
 //
-//	cluster.json                     what the cluster is, and its processes
+//	cluster.json                     properties of the cluster, and its processes
 //	prometheus-targets.json          where its metrics are
 //	pki/ca.pem ca.key viewer.pem …   authority and users' certificates
 //	gossip.key
 //	nodes/ID/agent.yaml run.log host.log dnp.log     of spares too
 //	nodes/ID/state/                  registers, mailboxes, epochs, control sockets
-//	nodes/ID/sys/ proc/ peripheral0  what the node's sensors see
+//	nodes/ID/sys/ proc/ peripheral0  inputs of the node's sensors
 //	supervisors/ID/supervisor.yaml data/ log
 package cluster
 
@@ -47,7 +47,7 @@ const DefaultDir = ".lofamo"
 // infoVersion is the version of cluster.json's form.
 const infoVersion = 1
 
-// Info is what cluster.json holds.
+// Info is the content of cluster.json.
 type Info struct {
 	Version int    `json:"version"`
 	Cluster string `json:"cluster"` // the cluster's name in certificates
@@ -55,19 +55,19 @@ type Info struct {
 	Preset  string `json:"preset"`
 	// ServiceInterfaces of every node; 0, in clusters made before there were several: 1.
 	ServiceInterfaces int `json:"serviceInterfaces,omitempty"`
-	// Restart says what the nodes' daemons do when a half ends: "always", or "never" when empty.
+	// Restart is the daemons' policy for a half that ends: "always" restart, or "never" when empty.
 	Restart  string    `json:"restart,omitempty"`
 	Created  time.Time `json:"created"`
 	Complete bool      `json:"complete"` // false while it is being made
-	// Regions into which the torus is divided; 0: it is not. Their parent's replicas stand first in Supervisors.
+	// Number of regions of the torus; 0: no regions. Their parent's replicas come first in Supervisors.
 	Regions     int              `json:"regions,omitempty"`
 	Supervisors []SupervisorInfo `json:"supervisors"`
 	Nodes       []NodeInfo       `json:"nodes"` // by the ranks of their places, as the cluster was made
-	// Spares are nodes that were made without a place, to be put in that of another one.
+	// Spares are nodes made without coordinates, as replacements.
 	Spares []NodeInfo `json:"spares,omitempty"`
 }
 
-// All are the nodes and the spares.
+// All returns the nodes and the spares.
 func (i Info) All() []NodeInfo { return slices.Concat(i.Nodes, i.Spares) }
 
 // at returns a node by its number: its rank, or behind the nodes the number of a spare.
@@ -89,8 +89,8 @@ type SupervisorInfo struct {
 	Web    string `json:"web,omitempty"`    // host:port: the page for browsers, without TLS; empty: none, as of clusters that are older
 	Report string `json:"report"`           // host:port, UDP
 	PID    int    `json:"pid,omitempty"`
-	// Started is the process's start time in clock ticks since boot: with it, a pid that was given
-	// to another process meanwhile is known as a stranger's.
+	// Started is the process's start time in clock ticks since boot: it tells the process from another one that got the
+	// same pid later.
 	Started uint64 `json:"started,omitempty"`
 }
 
@@ -106,31 +106,30 @@ type NodeInfo struct {
 	Started   uint64 `json:"started,omitempty"`
 }
 
-// Cluster is a local cluster. Its methods are not safe for concurrent use, but those of
-// inject.go are.
+// Cluster is a local cluster. Only the methods in inject.go are safe for concurrent use.
 type Cluster struct {
 	dir    string // absolute
 	info   Info
 	dims   grid.Dims
 	binDir string
-	// ports are held from Create until the programs bind them; nil afterwards, and when loaded.
+	// ports are reserved from Create until the programs bind them; nil afterwards, and in a loaded cluster.
 	ports *portBlock
-	// planned says that the addresses were given: nothing can be said here of whether they are free.
+	// planned: the caller chose the addresses, and this package does not know whether they are free.
 	planned bool
-	// command wraps the programs' command lines; nil: as they are.
+	// command wraps the programs' command lines; nil: unchanged.
 	command func(member string, argv []string) []string
 	// exited gets the name of every process that this Cluster started and that ended, for
 	// Exited; nil when loaded from disk.
 	exited chan Exit
 }
 
-// ErrNoCluster says that a directory holds no cluster.
+// ErrNoCluster is the error for a directory without a cluster.
 var ErrNoCluster = errors.New("no local cluster here")
 
-// ErrLongPath says that a directory's path leaves no room for what a cluster makes in it.
+// ErrLongPath is the error for a directory whose path leaves no room for the names of a cluster's files.
 var ErrLongPath = errors.New("path too long")
 
-// Load reads the cluster in dir. The error is ErrNoCluster when there is none.
+// Load reads the cluster in dir. The error is ErrNoCluster if there is none.
 func Load(dir string) (*Cluster, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -160,7 +159,7 @@ func Load(dir string) (*Cluster, error) {
 // Dir returns the absolute path of the cluster's directory.
 func (c *Cluster) Dir() string { return c.dir }
 
-// Info returns what cluster.json holds.
+// Info returns the content of cluster.json.
 func (c *Cluster) Info() Info { return c.info }
 
 // Dims returns the sizes of the torus.
@@ -178,7 +177,7 @@ func (c *Cluster) RegisterFile(n NodeInfo) string { return filepath.Join(n.State
 // PKI returns the path of a file of the cluster's keys and certificates.
 func (c *Cluster) PKI(name string) string { return c.path("pki", name) }
 
-// Node finds a node by id or by coordinates ("1,0,1"), which are those that it was made with.
+// Node finds a node by id or by its original coordinates ("1,0,1").
 func (c *Cluster) Node(name string) (NodeInfo, error) {
 	for _, n := range c.info.All() {
 		if string(n.ID) == name {
@@ -195,7 +194,7 @@ func (c *Cluster) Node(name string) (NodeInfo, error) {
 	return c.info.Nodes[c.dims.Rank(at)], nil
 }
 
-// save writes cluster.json, and the list of what there is to scrape; readers see the old or the new one, never half.
+// save writes cluster.json and the list of scrape targets; readers see the old or the new version, never half.
 func (c *Cluster) save() error {
 	b, err := json.MarshalIndent(c.info, "", "  ")
 	if err != nil {
@@ -207,8 +206,8 @@ func (c *Cluster) save() error {
 	return nil
 }
 
-// lockDir keeps a second up or down out of the directory; it waits so long for one that is at work.
-// The lock ends with the process.
+// lockDir keeps a second up or down out of the directory; it waits for a running one up to wait. The lock ends with the
+// process.
 func lockDir(dir string, wait time.Duration) (unlock func(), err error) {
 	path := filepath.Join(dir, ".lock")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
@@ -219,7 +218,8 @@ func lockDir(dir string, wait time.Duration) (unlock func(), err error) {
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
 			return func() {
-				// A process that is started at this moment has the file until it executes: closing it here would not end the lock.
+				// A process that is just being started inherits the file until it executes: closing it here would not
+				// end the lock.
 				_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
 				_ = f.Close()
 			}, nil

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// memoryWindow and interfaceWindow bound for how long a healed sensor goes on to be called sick.
+	// memoryWindow and interfaceWindow limit the time for which a healed sensor still counts as SICK.
 	memoryWindow    = sensor.Duration(10 * time.Second)
 	interfaceWindow = sensor.Duration(5 * time.Second)
 
@@ -36,19 +36,19 @@ const (
 	MaxServiceInterfaces = 2
 
 	clusterName = "local"
-	// maxStateDir is what a Unix socket's name (107 bytes) leaves for the state directory.
+	// maxStateDir is the room for the state directory in a Unix socket's name (107 bytes).
 	maxStateDir = 90
 )
 
-// Options say what cluster to make.
+// Options describe the cluster to create.
 type Options struct {
 	Dir         string    // where; made if need be. Empty, absent, or a stopped cluster's with Force.
 	Dims        grid.Dims // required
 	Supervisors int       // 1, 3 or 5; 3 when zero
-	// Regions into which the torus is divided, across its largest dimension, each with as many supervisors; and so
-	// many for their parent. 0: it is not divided.
+	// Regions is the number of regions of the torus, across its largest dimension, each with the same number of
+	// supervisors, which their parent has too. 0: no regions.
 	Regions int
-	// Spares are made besides: nodes without a place, at most MaxNodes. None where there are regions.
+	// Spares is the number of additional nodes without coordinates, at most MaxNodes. None with regions.
 	Spares int
 	Preset string // of the periods; "default" when empty
 	// ServiceInterfaces of every node: 1 or 2; 1 when zero. Number 0 is on 127.0.0.1, 1 on 127.0.0.2.
@@ -62,21 +62,21 @@ type Options struct {
 	Supervisor func(*config.Supervisor)
 	// Agent changes the configuration of each node before it is written; nil: not. For tests.
 	Agent func(*config.Agent)
-	// NodeLifetime is how long node certificates are valid, renewed ones too; 0: a year, and the supervisors' default for renewed ones. For tests.
+	// NodeLifetime is the validity of node certificates, including renewed ones; 0: a year, and the supervisors'
+	// default for renewed ones. For tests.
 	NodeLifetime time.Duration
-	// NoIssuer makes the cluster as earlier versions did: nothing renews certificates. For tests.
+	// NoIssuer makes a cluster like those of earlier versions, without renewal of certificates. For tests.
 	NoIssuer bool
-	// Restart says what the nodes' daemons do when a half ends: "never" when empty, so that faults stay until
-	// they are healed, or "always": they start it again.
+	// Restart is the nodes' daemons' policy for a half that ends: "never" when empty, so that faults stay until they
+	// are healed, or "always".
 	Restart string
 	// Force replaces a stopped cluster in Dir by a new one.
 	Force bool
-	// Addresses is where everything listens; nil: free ports of 127.0.0.1. Whoever gives a plan sees
-	// to it that its addresses exist and are free.
+	// Addresses are all listen addresses; nil: free ports of 127.0.0.1. The caller ensures that its addresses exist and
+	// are free.
 	Addresses *Addresses
-	// Command returns the command line with which a member (a supervisor's or a node's id) is started
-	// in place of argv; nil: argv itself. It must become argv by exec, so that the process stays the
-	// one that was started. It is not kept on disk.
+	// Command returns the command line that starts a member (a supervisor's or a node's id) in place of argv; nil: argv
+	// itself. It must become argv by exec, so that the started process remains the same. It is not stored on disk.
 	Command func(member string, argv []string) []string
 }
 
@@ -129,7 +129,7 @@ func (o *Options) complete() error {
 	return errors.Join(errs...)
 }
 
-// Create writes everything that a cluster needs into a directory. It starts nothing.
+// Create writes all files of a cluster into a directory. It starts no process.
 func Create(o Options) (*Cluster, error) {
 	if err := o.complete(); err != nil {
 		return nil, fmt.Errorf("make a local cluster: %w", err)
@@ -188,11 +188,10 @@ func makeRoom(dir string, force bool) error {
 	return nil
 }
 
-// removeOwn removes what Create and Start make, and nothing else; the directory too when that
-// leaves it empty.
+// removeOwn removes only files that Create and Start make, and the directory if it is empty then.
 func removeOwn(dir string) error {
 	var errs []error
-	// cluster.json goes last: as long as it is there, the directory is known as a cluster's.
+	// Remove cluster.json last: while it exists, the directory is recognised as a cluster's.
 	for _, name := range []string{"nodes", "supervisors", "pki", "gossip.key", layout.TargetsFile + ".new", layout.TargetsFile, "cluster.json.new", "cluster.json"} {
 		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
 			errs = append(errs, fmt.Errorf("remove the cluster's files: %w", err))
@@ -204,7 +203,7 @@ func removeOwn(dir string) error {
 // SupervisorID returns the name of the replica of that number.
 func SupervisorID(i int) string { return fmt.Sprintf("sup-%d", i) }
 
-// plan fills in what the cluster is, but for its addresses.
+// plan sets the cluster's properties, except for its addresses.
 func (c *Cluster) plan(o Options) {
 	c.info = Info{
 		Version: infoVersion, Cluster: clusterName, Dims: c.dims.String(), Preset: o.Preset, ServiceInterfaces: o.ServiceInterfaces,
@@ -263,7 +262,7 @@ func (c *Cluster) write(o Options) error {
 	return c.save()
 }
 
-// note puts into cluster.json what of the addresses is needed later.
+// note stores the addresses that are needed later in cluster.json.
 func (c *Cluster) note(a Addresses) {
 	for i := range c.info.Supervisors {
 		s := &c.info.Supervisors[i]
@@ -351,8 +350,7 @@ func (c *Cluster) issue(ca *pki.CA, id pki.Identity, file string, ips []net.IP, 
 
 func certName(id fault.NodeID, h fault.Half) string { return string(id) + "-" + h.String() }
 
-// labels pretend that each plane of the torus is a rack, so that there is something to see: those of Z, or of
-// Y where there is only one of Z.
+// labels assign a rack to each plane of the torus, as sample data: to those of Z, or of Y if Z has only one.
 func (c *Cluster) labels(rank int) map[string]string {
 	at := c.dims.At(rank)
 	switch {
@@ -392,7 +390,8 @@ func (c *Cluster) writeSupervisor(i int, l layout.Layout, o Options) error {
 	}
 	cfg.Preset, cfg.Periods, cfg.LocalPID = o.Preset, o.Periods, true
 	cfg.Log.Level = o.LogLevel
-	cfg.Responses.SupervisorNodes = map[string]string{"*": config.NoNode} // the machine has them all: which it could take with it is nobody's question
+	// All supervisors share this machine: no response needs to protect their quorum.
+	cfg.Responses.SupervisorNodes = map[string]string{"*": config.NoNode}
 	c.divide(&cfg, s)
 	if o.Supervisor != nil {
 		o.Supervisor(&cfg)
@@ -484,7 +483,8 @@ func (c *Cluster) Abandon() error {
 	return c.save()
 }
 
-// webConfig is the page for browsers: this machine's alone, and without TLS, whose certificate would be one that browsers warn of.
+// webConfig configures the page for browsers: for this machine only, and without TLS, because browsers would warn about
+// the certificate.
 func webConfig(listen string) config.WebConfig {
 	if listen == "" {
 		return config.WebConfig{}

@@ -51,8 +51,8 @@ func shortTempDir(t *testing.T) string {
 	return dir
 }
 
-// TestCreateWritesValidConfigurations reads back what was written the way the programs do, and
-// checks that the two ends of every cable agree and that no address is used twice.
+// TestCreateWritesValidConfigurations reads the configurations back as the programs do, and checks that the two ends of
+// every cable agree and that no address is used twice.
 func TestCreateWritesValidConfigurations(t *testing.T) {
 	for _, tc := range []struct {
 		dims        string
@@ -321,7 +321,7 @@ func TestTwoClustersAtOnceHaveDistinctPorts(t *testing.T) {
 }
 
 func overlap(a, b *portBlock) bool {
-	// next has moved to the end in a used block; claims tell the whole.
+	// next has moved to the end in a used block; claims have all ports.
 	for _, x := range a.claims {
 		for _, y := range b.claims {
 			if x.Addr().String() == y.Addr().String() {
@@ -347,7 +347,7 @@ func TestOneAtATimeInADirectory(t *testing.T) {
 	if _, err := Create(Options{Dir: dir, Dims: dims(t, "2"), Supervisors: 1}); err == nil || !strings.Contains(err.Error(), "another lofamoctl") {
 		t.Errorf("Create in a locked directory: %v", err)
 	}
-	// Who may wait gets it when the other is done.
+	// A waiting caller gets it when the other one is done.
 	time.AfterFunc(50*time.Millisecond, unlock)
 	again, err := lockDir(dir, 10*time.Second)
 	if err != nil {

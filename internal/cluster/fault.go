@@ -21,8 +21,8 @@ const (
 	HangDNP                      // SIGSTOP to the DNP half
 	CutService                   // the host half's sockets on the service network drop everything, both ways
 	CutInterface                 // one service interface's sockets drop everything, both ways; gossip is on number 0
-	CutLink                      // this end of the link drops everything: both ways, or only what it sends
-	CorruptLink                  // this end of the link finds bits flipped in a share of what it receives
+	CutLink                      // this end of the link drops everything: both ways, or only frames that it sends
+	CorruptLink                  // this end of the link flips bits in a share of the frames that it receives
 	SensorValue                  // a sensor shows another value
 )
 
@@ -86,13 +86,13 @@ type Fault struct {
 	Kind   Kind
 	Number int            // CutInterface: of the service interface, from 0
 	Dir    grid.Direction // CutLink, CorruptLink
-	OneWay bool           // CutLink: block only what this node sends; the peer hears silence
+	OneWay bool           // CutLink: block only frames that this node sends; the peer detects silence
 	Rate   float64        // CorruptLink: share of received frames, above 0, up to 1
 	Sensor string         // SensorValue
 	Value  float64        // SensorValue, in the sensor's unit
 }
 
-// String returns the fault as it is typed.
+// String returns the fault in the command line's syntax.
 func (f Fault) String() string {
 	switch f.Kind {
 	case CutLink:
@@ -111,7 +111,7 @@ func (f Fault) String() string {
 	}
 }
 
-// ParseFault reads a fault as it is typed: its name and arguments.
+// ParseFault parses the command line's syntax of a fault: its name and arguments.
 func ParseFault(args []string, oneWay bool) (Fault, error) {
 	if len(args) == 0 {
 		return Fault{}, fmt.Errorf("no fault given: want one of %s", strings.Join(KindNames(), ", "))
@@ -189,7 +189,7 @@ func (f Fault) validate() error {
 	}
 }
 
-// Check says what is wrong with the fault in a torus of these sizes, if anything.
+// Check returns an error if the fault does not fit a torus of these sizes.
 func (f Fault) Check(d grid.Dims) error {
 	if err := f.validate(); err != nil {
 		return err

@@ -20,8 +20,8 @@ const (
 	// costPerNode is the steady cost of one node at the preset "default" with its share of three supervisors, in % of
 	// a core: 90 % for 27 nodes, measured by `lofamo-bench -starts`.
 	costPerNode = 3.4
-	// fitShare is the share of the machine that the steady state may take. A start costs a multiple of it, and halves have
-	// real-time priority: with less room, supervisors answer too late.
+	// fitShare is the share of the machine that the steady state may use. A start costs several times as much, and
+	// halves have real-time priority: with less room, supervisors answer too late.
 	fitShare = 0.25
 )
 

@@ -66,14 +66,14 @@ func control(ctx context.Context, n NodeInfo, socket, method, path string, in, o
 	return nil
 }
 
-// HalfStatus is what `lofamo-agent run` says of one half.
+// HalfStatus is the status of one half from `lofamo-agent run`.
 type HalfStatus struct {
 	PID     int   `json:"pid"`
 	Running bool  `json:"running"`
 	SinceNS int64 `json:"since_ns"`
 }
 
-// NodeStatus is what `lofamo-agent run` says of its halves.
+// NodeStatus is the status of both halves from `lofamo-agent run`.
 type NodeStatus struct {
 	Host HalfStatus `json:"host"`
 	DNP  HalfStatus `json:"dnp"`
@@ -120,11 +120,10 @@ func (c *Cluster) openHalf(ctx context.Context, n NodeInfo, h fault.Half) (*proc
 	return p, nil
 }
 
-// Inject makes a fault real and returns the monotonic time, in nanoseconds (see Monotonic), just
-// before it did. Link faults act at the node's own end: a cut both ways drops what this end
-// receives and sends; one way, only what it sends, so that the neighbour hears silence and this
-// node learns of it by the handshake; corruption flips bits of received frames, so that this
-// node's view of the link turns sick.
+// Inject causes a fault and returns the monotonic time, in nanoseconds (see Monotonic), just before that. Link faults
+// act at the node's own end: a cut both ways drops all frames that this end receives and sends. One way, it drops only
+// sent frames, so that the neighbour detects silence and this node learns that by the handshake. Corruption flips bits
+// of received frames, so that this node sees the link as SICK.
 func (c *Cluster) Inject(ctx context.Context, node string, f Fault) (int64, error) {
 	n, err := c.Node(node)
 	if err != nil {
@@ -170,7 +169,7 @@ func (c *Cluster) signalHalves(ctx context.Context, n NodeInfo, halves []fault.H
 	return t, nil
 }
 
-// mangle is what dnp.inject.sock takes for one link.
+// mangle is the request to dnp.inject.sock for one link.
 type mangle struct {
 	BlockIn   bool    `json:"block_in"`
 	BlockOut  bool    `json:"block_out"`
@@ -213,8 +212,8 @@ func (c *Cluster) postFault(ctx context.Context, n NodeInfo, f Fault, on bool) e
 	return control(ctx, n, "dnp.inject.sock", http.MethodPost, "/inject", dnpInjection{Dir: f.Dir.String(), Mangle: m}, nil)
 }
 
-// SocketCounters are the datagrams that one service interface's socket of a node has passed and, while
-// it was cut, dropped.
+// SocketCounters counts the datagrams that one service interface's socket of a node has passed and, while it was cut,
+// dropped.
 type SocketCounters struct {
 	Sent     uint64 `json:"sent"`
 	Received uint64 `json:"received"`
@@ -232,8 +231,8 @@ func (c *Cluster) Sockets(ctx context.Context, node string) ([]SocketCounters, e
 	return out, err
 }
 
-// Undo ends one fault: a killed half is started, a stopped one continued, a link or the service
-// network freed, a sensor put back.
+// Undo ends one fault: it starts a killed half, continues a stopped one, repairs a link or the service network, or
+// resets a sensor.
 func (c *Cluster) Undo(ctx context.Context, node string, f Fault) error {
 	n, err := c.Node(node)
 	if err != nil {
@@ -276,9 +275,8 @@ func (c *Cluster) revive(ctx context.Context, n NodeInfo, h fault.Half) error {
 	return control(ctx, n, "run.sock", http.MethodPost, "/start", map[string]string{"half": h.String()}, nil)
 }
 
-// Heal undoes everything that was injected into a node: dead halves are started, stopped ones
-// continued, links and service network freed, sensors put back. It may take a moment more until
-// the fault map shows it.
+// Heal ends all injected faults of a node: it starts dead halves, continues stopped ones, repairs links and the service
+// network, and resets sensors. The fault map may show it a moment later.
 func (c *Cluster) Heal(ctx context.Context, node string) error {
 	n, err := c.Node(node)
 	if err != nil {

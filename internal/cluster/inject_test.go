@@ -18,8 +18,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// fakeRun stands in for `lofamo-agent run` and for the halves' own sockets of one node: the test
-// is the parent, and two sleeping processes are the halves.
+// fakeRun plays the role of `lofamo-agent run` and of the halves' sockets of one node: the test is the parent, and two
+// sleeping processes are the halves.
 type fakeRun struct {
 	t      *testing.T
 	mu     sync.Mutex
@@ -343,7 +343,7 @@ func TestFaultsRefused(t *testing.T) {
 	}
 }
 
-// TestSignalGoesOnlyToOwnChildren lets run.sock name a process that is nobody's child here.
+// TestSignalGoesOnlyToOwnChildren has run.sock name a process that is not the daemon's child.
 func TestSignalGoesOnlyToOwnChildren(t *testing.T) {
 	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1})
 	run := startFakeRun(t, c, 0)

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// startsPerCPU is the number of nodes per processor that may start at once. Their halves run with real-time priority:
-	// more of them would keep the supervisors from answering the nodes that already run.
+	// startsPerCPU is the number of nodes per processor that may start at once. Their halves run with real-time
+	// priority: more of them would keep the supervisors from answering the nodes that already run.
 	startsPerCPU = 2
 	// startWork is the least mean time between two starts on one processor, and the longest one on any machine.
 	startWork = 600 * time.Millisecond
@@ -25,9 +25,9 @@ const (
 	startPatience = 2 * time.Second
 )
 
-// pacer spreads the start of many nodes. It waits for the machine, not for time: a node has started when its report reaches
-// the supervisors, and then the next one may begin. A node that fails to reach them within startPatience gives up
-// its slot. On a fast machine the gaps between starts keep the cost of the start near that of the steady state.
+// pacer spreads the start of many nodes. It waits for the machine, not for time: a node has started when its report
+// reaches the supervisors, and then the next one may begin. A node that fails to reach them within startPatience gives
+// up its slot. On a fast machine the gaps between starts keep the cost of the start near that of the steady state.
 type pacer struct {
 	window int                       // number of nodes that may start at once, at least 1
 	gap    func(i int) time.Duration // time between the starts of nodes i-1 and i at the shortest
@@ -42,8 +42,8 @@ func newPacer(now time.Time, window int, gap func(i int) time.Duration) *pacer {
 	return &pacer{window: window, gap: gap, opened: window, next: now.Add(gap(window)), moved: now}
 }
 
-// startGap returns the time between the starts of nodes i-1 and i of a cluster whose steady cost is given, in % of a core.
-// The nodes that already run use more and more of the budget, so the gaps grow.
+// startGap returns the time between the starts of nodes i-1 and i of a cluster whose steady cost is given, in % of a
+// core. The nodes that already run use more and more of the budget, so the gaps grow.
 func startGap(steady float64, nodes, cores int) func(i int) time.Duration {
 	return func(i int) time.Duration {
 		room := steady / 100 * (startShare - float64(min(i, nodes))/float64(nodes))
@@ -51,7 +51,8 @@ func startGap(steady float64, nodes, cores int) func(i int) time.Duration {
 	}
 }
 
-// room returns the number of nodes that may start now, given the numbers of started nodes and of nodes that have reported.
+// room returns the number of nodes that may start now, given the numbers of started nodes and of nodes that have
+// reported.
 func (p *pacer) room(now time.Time, started, heard int) int {
 	if heard > p.heard {
 		p.gone = max(0, p.gone-(heard-p.heard)) // nodes that gave up their slot may still report late
@@ -78,8 +79,8 @@ const (
 	graceForNode = 500 * time.Millisecond
 )
 
-// withLinkGrace lets the links of a large cluster wait for neighbours that start last, because a node that has not started
-// has not failed. A value in the given periods stays.
+// withLinkGrace lets the links of a large cluster wait for neighbours that start last, because a node that has not
+// started has not failed. A value in the given periods stays.
 func withLinkGrace(p *config.PeriodsOverride, nodes, cores int) *config.PeriodsOverride {
 	each := max(graceForNode, startWork*3/2/time.Duration(cores)) // longer than the pacer takes
 	grace := config.Duration(time.Duration(nodes) * each)

@@ -45,7 +45,7 @@ func TestLastNodeStartsWithinTheGraceOfTheFirst(t *testing.T) {
 	}
 }
 
-// TestStartCostsLittleMoreThanSteadyState adds up the cost of the nodes that run and of those that start.
+// TestStartCostsLittleMoreThanSteadyState adds up the cost of running and of starting nodes.
 func TestStartCostsLittleMoreThanSteadyState(t *testing.T) {
 	const nodes, cores = 27, 2
 	steady := steadyCost(config.PresetRelaxed, nodes)
@@ -62,15 +62,15 @@ func TestStartCostsLittleMoreThanSteadyState(t *testing.T) {
 	}
 }
 
-// noGap is for pacers that are open from the start on.
+// noGap is for pacers that are open from the beginning.
 func noGap(int) time.Duration { return time.Hour }
 
-// TestPacerStartsNodesAsTheyAreHeard plays a start in which every node is heard some rounds after it began.
+// TestPacerStartsNodesAsTheyAreHeard simulates a start in which every node is heard some rounds after it began.
 func TestPacerStartsNodesAsTheyAreHeard(t *testing.T) {
 	now := time.Unix(1000, 0)
 	p := newPacer(now, 4, noGap)
 	p.opened = 1000
-	const nodes, slow = 27, 10 // rounds of 50 ms until a node is heard
+	const nodes, slow = 27, 10 // rounds of 50 ms from a node's start to its first report
 	began := map[int]int{}
 	started, heard, most, rounds := 0, 0, 0, 0
 	for ; heard < nodes; rounds++ {
@@ -95,7 +95,7 @@ func TestPacerStartsNodesAsTheyAreHeard(t *testing.T) {
 	}
 }
 
-// TestPacerGoesOnWithoutNodesThatAreNeverHeard also checks that it goes on one by one only.
+// TestPacerGoesOnWithoutNodesThatAreNeverHeard also checks that it then starts only one node at a time.
 func TestPacerGoesOnWithoutNodesThatAreNeverHeard(t *testing.T) {
 	now := time.Unix(1000, 0)
 	p := newPacer(now, 4, noGap)
@@ -112,13 +112,13 @@ func TestPacerGoesOnWithoutNodesThatAreNeverHeard(t *testing.T) {
 	if started < 4+100/11 || started > 4+100/10 {
 		t.Errorf("%d started in %v: want one each %v after the first four", started, 10*startPatience, startPatience)
 	}
-	// They are heard late: they do not make room a second time.
+	// These nodes reported late: they do not make room a second time.
 	if free := p.room(now, started, started); free != 4 {
 		t.Errorf("all are heard: room for %d: want 4", free)
 	}
 }
 
-// TestPacerSpreadsStartsOnAFastMachine starts nodes that are heard at once.
+// TestPacerSpreadsStartsOnAFastMachine starts nodes that report at once.
 func TestPacerSpreadsStartsOnAFastMachine(t *testing.T) {
 	now := time.Unix(1000, 0)
 	gap := 300 * time.Millisecond

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// procStat is what /proc/PID/stat tells of a process.
+// procStat is the used content of /proc/PID/stat.
 type procStat struct {
 	pid, ppid, session int
 	state              byte // R, S, D, T (stopped), Z (dead, not yet reaped) …
@@ -22,8 +22,8 @@ type procStat struct {
 	program            string // base name of its first argument; only strays sets it
 }
 
-// readStat reads one process. The second field, the name, may hold anything; what counts follows
-// the last parenthesis.
+// readStat reads one process. The second field, the name, may contain anything; the other fields follow the last
+// parenthesis.
 func readStat(pid int) (procStat, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -47,7 +47,7 @@ func readStat(pid int) (procStat, error) {
 	return s, nil
 }
 
-// alive says whether pid is still the process that started at that time, and not a zombie.
+// alive reports whether pid is still the process that started at that time, and not a zombie.
 func alive(pid int, started uint64) bool {
 	if pid <= 0 {
 		return false
@@ -100,8 +100,8 @@ func (p *process) signal(sig unix.Signal) error {
 
 func (p *process) close() { _ = unix.Close(p.fd) }
 
-// wait returns once the process has ended, or with the context's error. A pidfd turns readable
-// when its process ends, whoever its parent is.
+// wait returns once the process has ended, or with the context's error. A pidfd becomes readable when its process ends,
+// under any parent.
 func (p *process) wait(ctx context.Context) error {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -161,7 +161,7 @@ func (c *Cluster) ownArguments(args []string) bool {
 	return false
 }
 
-// monotonic returns CLOCK_MONOTONIC in nanoseconds: the clock by which faults are timed.
+// monotonic returns CLOCK_MONOTONIC in nanoseconds: the clock for times of faults.
 func monotonic() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
@@ -173,8 +173,8 @@ func monotonic() int64 {
 // Monotonic returns the time on the clock of the times that Inject returns, in nanoseconds.
 func Monotonic() int64 { return monotonic() }
 
-// endAll signals every process, waits up to grace for all to end, and kills what is left.
-// A stopped process is continued first, so that it can obey. It returns what would not end.
+// endAll signals every process, waits up to grace for all to end, and kills the rest. It continues a stopped process
+// first, so that it can obey. It returns the processes that did not end.
 func endAll(ctx context.Context, procs []*process, grace time.Duration) []*process {
 	for _, p := range procs {
 		_ = p.signal(unix.SIGTERM)

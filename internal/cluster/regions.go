@@ -23,7 +23,7 @@ func largest(d grid.Dims) (axis, size int) {
 	return axis, size
 }
 
-// RegionNames are those of the regions; none in a cluster that is not divided.
+// RegionNames returns the names of the regions; none in an undivided cluster.
 func (c *Cluster) RegionNames() []string {
 	var out []string
 	for k := range c.info.Regions {
@@ -42,7 +42,7 @@ func (c *Cluster) regionOf(rank int) string {
 	return RegionName([]int{at.X, at.Y, at.Z}[axis] * c.info.Regions / size)
 }
 
-// planSupervisors names the replicas: where there are regions first those of their parent.
+// planSupervisors names the replicas: with regions, first those of their parent.
 func (c *Cluster) planSupervisors(each int) {
 	for i := range each {
 		c.info.Supervisors = append(c.info.Supervisors, SupervisorInfo{ID: SupervisorID(i)})
@@ -54,7 +54,7 @@ func (c *Cluster) planSupervisors(each int) {
 	}
 }
 
-// Serving are the replicas of a region; of the empty one those that serve the whole torus.
+// Serving returns the replicas of a region; of the empty one those that serve the whole torus.
 func (c *Cluster) Serving(region string) []SupervisorInfo {
 	var out []SupervisorInfo
 	for _, i := range c.serving(region) {
@@ -63,7 +63,7 @@ func (c *Cluster) Serving(region string) []SupervisorInfo {
 	return out
 }
 
-// serving are their numbers.
+// serving returns their numbers.
 func (c *Cluster) serving(region string) []int {
 	var out []int
 	for i, s := range c.info.Supervisors {
@@ -74,7 +74,7 @@ func (c *Cluster) serving(region string) []int {
 	return out
 }
 
-// divide puts into a replica's configuration who belongs to which region.
+// divide adds the assignment of nodes and replicas to regions to a replica's configuration.
 func (c *Cluster) divide(cfg *config.Supervisor, self SupervisorInfo) {
 	for _, name := range c.RegionNames() {
 		r := config.RegionEntry{Name: name}

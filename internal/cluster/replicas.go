@@ -86,7 +86,7 @@ func kill(ctx context.Context, pid int, started uint64) error {
 	return p.wait(ctx)
 }
 
-// expectExit takes the news of an end that was wanted out of Exited.
+// expectExit removes an expected exit from Exited.
 func (c *Cluster) expectExit(name string) {
 	if c.exited == nil {
 		return
@@ -150,8 +150,8 @@ func (c *Cluster) ReconfigureSupervisor(id string, change func(*config.Superviso
 	return writeYAML(c.supervisorConfig(id), cfg)
 }
 
-// EmptySupervisor makes of a replica one whose disk was replaced: its process is killed, its data are gone,
-// and it is to join the members that initialCluster names.
+// EmptySupervisor turns a replica into one with a new disk: it kills the process, removes the data, and configures it
+// to join the members in initialCluster.
 func (c *Cluster) EmptySupervisor(ctx context.Context, id, initialCluster string) error {
 	if err := c.KillSupervisor(ctx, id); err != nil {
 		return err
@@ -164,9 +164,9 @@ func (c *Cluster) EmptySupervisor(ctx context.Context, id, initialCluster string
 	})
 }
 
-// PlanSupervisor makes the files of one more replica after the pattern of the first, and returns its id, which
-// may be that of one that was forgotten, and the address of its etcd member. It is to be taken in as a member before it is started; agents learn of it
-// by gossip, and from their configurations when these are changed.
+// PlanSupervisor creates the files of one more replica, modelled on the first. It returns its id, which may be that of
+// a removed replica, and the address of its etcd member. Add it as a member before its start. Agents learn of it by
+// gossip, and from their configurations when these are changed.
 func (c *Cluster) PlanSupervisor() (id, peerURL string, err error) {
 	if c.planned {
 		return "", "", errors.New("add a supervisor: the cluster's addresses were given: none is known for another one")
@@ -215,8 +215,8 @@ func (c *Cluster) PlanSupervisor() (id, peerURL string, err error) {
 	return id, cfg.Etcd.PeerURL, c.save()
 }
 
-// beside names in the configuration of a new replica the others that there are, and itself. Each is known by its
-// own file: what the others' files say of it may be of one that was removed.
+// beside adds the other replicas and itself to the configuration of a new replica. Each replica's own file counts:
+// others' files may describe a removed replica.
 func (c *Cluster) beside(cfg *config.Supervisor) error {
 	cfg.Replicas, cfg.GossipJoin = nil, nil
 	var members []string
@@ -249,7 +249,7 @@ func (c *Cluster) issueSupervisor(id string, a SupervisorAddresses) error {
 	return c.issue(ca, pki.SupervisorIdentity(c.info.Cluster, id), id, ips, []string{"localhost"})
 }
 
-// ForgetSupervisor ends a replica that is no member any more and removes its files.
+// ForgetSupervisor ends a replica that is no longer a member, and removes its files.
 func (c *Cluster) ForgetSupervisor(ctx context.Context, id string) error {
 	if err := c.KillSupervisor(ctx, id); err != nil {
 		return err

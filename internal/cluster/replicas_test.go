@@ -10,8 +10,8 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// TestForgottenSupervisorsAreNoPattern: a replica that takes the place, and the free id, of one that was removed is
-// configured as one of those that there are, although the pattern's own file still names the other.
+// TestForgottenSupervisorsAreNoPattern: a replica that takes the free id of a removed one is configured like the
+// existing replicas, although the pattern's own file still names the removed one.
 func TestForgottenSupervisorsAreNoPattern(t *testing.T) {
 	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 3})
 	add := func(want string, all ...string) {

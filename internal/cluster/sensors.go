@@ -57,8 +57,8 @@ func procFiles() map[string]string {
 	}
 }
 
-// checkScript answers for a peripheral: exit code 0, 1 or 2 for normal, sick or failed, as the
-// file named by its argument says.
+// checkScript answers for a peripheral: exit code 0, 1 or 2 for normal, sick or failed, from the file named by its
+// argument.
 const checkScript = `#!/bin/sh
 # The state of a pretended peripheral: the file holds 0 (normal), 1 (sick) or 2 (failed).
 read -r code < "$1" || exit 2
@@ -111,7 +111,7 @@ func sensorInputs() []sensorInput {
 	}
 }
 
-// SensorNames lists what can be given to a sensor fault.
+// SensorNames lists the sensors for sensor faults.
 func SensorNames() []string {
 	var out []string
 	for _, s := range sensorInputs() {
@@ -170,8 +170,8 @@ func writeFiles(dir string, files map[string]string) error {
 	return nil
 }
 
-// writeSensors makes what a node's sensors see. A real network interface is seen through a link to
-// the kernel's own tree.
+// writeSensors creates the input files of a node's sensors. A real network interface is a link to the kernel's own
+// tree.
 func writeSensors(dir string, n NodeInfo) error {
 	files := initialSensorFiles()
 	if n.Interface == "" {
@@ -210,7 +210,7 @@ func (c *Cluster) setSensor(n NodeInfo, name string, v float64) error {
 	return writeFiles(c.nodeDir(n.ID), s.files(v))
 }
 
-// resetSensor puts the sensor of that name back to its first value; all of them when name is empty.
+// resetSensor resets the sensor of that name to its first value; all sensors when name is empty.
 func (c *Cluster) resetSensor(n NodeInfo, name string) error {
 	first := initialSensorFiles()
 	back := map[string]string{}

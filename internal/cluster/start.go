@@ -52,7 +52,7 @@ func FindBinaries(dir string) (string, error) {
 	return abs, nil
 }
 
-// SetBinDir says where the programs are, for a cluster that was loaded. See FindBinaries.
+// SetBinDir sets the directory of the programs, for a loaded cluster. See FindBinaries.
 func (c *Cluster) SetBinDir(dir string) { c.binDir = dir }
 
 // Exit is a process of the cluster that ended.
@@ -70,11 +70,11 @@ func (e Exit) Error() string {
 	return fmt.Sprintf("%s: %s; the end of %s:\n%s", e.Name, how, e.Log, tail(e.Log, 12))
 }
 
-// Exited gets every process that this Cluster started and that ended. Exits that nobody takes are
-// dropped when it is full.
+// Exited receives every process that this Cluster started and that ended. When its buffer is full, further exits are
+// dropped.
 func (c *Cluster) Exited() <-chan Exit { return c.exited }
 
-// Progress says how far a start has come.
+// Progress is the progress of a start.
 type Progress struct {
 	Phase         string // "supervisors", "agents", "nodes"
 	Supervisors   int
@@ -85,9 +85,9 @@ type Progress struct {
 	Normal        int // nodes that the fault map calls NORMAL
 }
 
-// Start starts all processes of a stopped cluster: the supervisors, and when these have a leader,
-// the agents, a few at a time (pacer). The processes outlive the caller. It calls progress, if not nil, at every step. When
-// it fails, what was started runs on: Stop ends it.
+// Start starts all processes of a stopped cluster: the supervisors, and once these have a leader, the agents, a few at
+// a time (pacer). The processes outlive the caller. It calls progress, if not nil, at every step. After an error, the
+// started processes keep running: Stop ends them.
 func (c *Cluster) Start(ctx context.Context, progress func(Progress)) error {
 	defer func() {
 		c.ports.release()
@@ -128,8 +128,8 @@ func report(progress func(Progress), p Progress) {
 	}
 }
 
-// freePorts gives up the ports held since Create. A cluster that is started again looks whether
-// somebody else has taken some of its own meanwhile.
+// freePorts releases the ports held since Create. For a cluster that was started before, it checks that no other
+// program uses its ports now.
 func (c *Cluster) freePorts() error {
 	if c.ports != nil {
 		c.ports.unbind()
@@ -203,7 +203,7 @@ func (c *Cluster) spawn(who member, log, program string, args ...string) (pid in
 		return 0, 0, fmt.Errorf("start %s: %w", who, err)
 	}
 	pid = cmd.Process.Pid
-	// Read before the wait begins: until then the process is there, if only as a zombie.
+	// Read before the wait begins: until then the process exists, if only as a zombie.
 	st, err := readStat(pid)
 	exited := c.exited
 	go func() { // ends with the process; reaps it
@@ -219,8 +219,8 @@ func (c *Cluster) spawn(who member, log, program string, args ...string) (pid in
 	return pid, st.started, nil
 }
 
-// environment leaves out what would override the configuration of all nodes alike, and a service manager's word to whoever starts the cluster: the
-// daemons of its nodes are not what he has started.
+// environment removes variables that would override the configuration of all nodes, and a service manager's variables
+// for the process that starts the cluster, because it did not start the nodes' daemons.
 func environment(environ []string) []string {
 	not := []string{"LOFAMO_AGENT_", "LOFAMO_SUPERVISOR_", "NOTIFY_SOCKET=", "WATCHDOG_USEC=", "WATCHDOG_PID="}
 	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
@@ -234,7 +234,7 @@ func (c *Cluster) Client() (*client.Client, error) { return c.ClientAs(pki.RoleV
 // ClientAs connects to the cluster's supervisors as viewer, operator or approver.
 func (c *Cluster) ClientAs(role pki.Role) (*client.Client, error) { return c.RegionClient(role, "") }
 
-// RegionClient is ClientAs for the supervisors of a region; of the empty one those that serve the whole torus.
+// RegionClient is ClientAs for the supervisors of a region; for the empty one those that serve the whole torus.
 func (c *Cluster) RegionClient(role pki.Role, region string) (*client.Client, error) {
 	tls, err := pki.ClientTLS(c.PKI(string(role)+".pem"), c.PKI(string(role)+".key"), c.PKI("ca.pem"), pki.AllowRoles(pki.RoleSupervisor))
 	if err != nil {
@@ -259,8 +259,8 @@ func (c *Cluster) pollNodes() time.Duration {
 // pollEvery is the minimum interval between two queries.
 const pollEvery = 50 * time.Millisecond
 
-// poll calls look until it says done. It fails when ctx ends, with the last error that look had
-// to say, or when a process of the cluster ends.
+// poll calls look until that reports done. It fails when ctx ends, with the last error of look, or when a process of
+// the cluster ends.
 func (c *Cluster) poll(ctx context.Context, every time.Duration, look func() (done bool, err error)) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -270,7 +270,7 @@ func (c *Cluster) poll(ctx context.Context, every time.Duration, look func() (do
 		if done {
 			return err
 		}
-		// What look last had to say is worth more than that it was cut short.
+		// The last error of look is more useful than the end of the context.
 		if err != nil && (ctx.Err() == nil || last == nil) {
 			last = err
 		}
@@ -335,9 +335,9 @@ func (c *Cluster) WaitNormalSince(ctx context.Context, since time.Time, progress
 	return nil
 }
 
-// WaitHeard waits until the supervisors have heard from every node and its links, and until either all are
-// NORMAL or what is not has not changed for as long as digests may be missing: a cluster that was stopped with
-// faults in it has them when it is started again. It returns what is not NORMAL, in words.
+// WaitHeard waits until the supervisors have heard from every node and its links, and until either all are NORMAL or
+// the set of others has been stable for as long as digests may be missing: a cluster that was stopped with faults has
+// them again after a start. It returns the nodes that are not NORMAL, in words.
 func (c *Cluster) WaitHeard(ctx context.Context, progress func(Progress)) (unwell []string, err error) {
 	periods, err := c.Periods()
 	if err != nil {
@@ -364,19 +364,19 @@ func (c *Cluster) WaitHeard(ctx context.Context, progress func(Progress)) (unwel
 	return unwell, nil
 }
 
-// minRest is for how long at least nothing must change before that counts as what has come of a start: checks of
-// peripherals come as rarely.
+// minRest is the minimum time without changes before the result of a start counts as stable: checks of peripherals are
+// as rare.
 const minRest = 2 * time.Second
 
-// nodesSeen is what the map says of the nodes at one moment.
+// nodesSeen is the map's view of the nodes at one moment.
 type nodesSeen struct {
 	normal  int
-	unheard []string // those that have not spoken since a time, or of whose links nothing is known, in words
-	unwell  []string // those of the others that are not NORMAL, in words
+	unheard []string // those without a report since a time, or without known links, in words
+	unwell  []string // other nodes that are not NORMAL, in words
 }
 
-// watchNodes looks at all nodes until enough says that it has seen enough, and then waits until the parent of
-// the regions, if there are any, shows the same. A node that has not spoken since a time (zero: ever) is unheard.
+// watchNodes checks all nodes until enough returns true, and then waits until the parent of the regions, if any, shows
+// the same. A node without a report since a time (zero: ever) is unheard.
 func (c *Cluster) watchNodes(ctx context.Context, since time.Time, progress func(Progress), enough func(nodesSeen) (bool, error)) error {
 	clients, err := c.judges()
 	defer func() {
@@ -412,8 +412,8 @@ func (c *Cluster) watchNodes(ctx context.Context, since time.Time, progress func
 func (s *nodesSeen) add(nodes []*lofamov1.Node, since time.Time) {
 	for _, n := range nodes {
 		switch {
-		case n.GetSpare(): // nothing is known of it
-		// A restored map may still say NORMAL of a node that has not spoken since: age tells.
+		case n.GetSpare(): // its state is unknown
+		// A restored map may still show NORMAL for a node that has not reported since: its age shows that.
 		case n.GetAge() == nil || !linksKnown(n) || n.GetAge().AsDuration() >= time.Since(since):
 			s.unheard = append(s.unheard, describe(n))
 		case n.GetState() == lofamov1.State_NORMAL:
@@ -424,7 +424,7 @@ func (s *nodesSeen) add(nodes []*lofamov1.Node, since time.Time) {
 	}
 }
 
-// judges are clients of those who say what becomes of the nodes: the supervisors, or those of each region.
+// judges returns clients of the supervisors that decide about nodes: the cluster's, or those of each region.
 func (c *Cluster) judges() ([]*client.Client, error) {
 	names := c.RegionNames()
 	if len(names) == 0 {
@@ -441,8 +441,8 @@ func (c *Cluster) judges() ([]*client.Client, error) {
 	return out, nil
 }
 
-// waitParent waits until the parent of the regions, if there are any, knows what they know: so many nodes are
-// not NORMAL.
+// waitParent waits until the parent of the regions, if there is one, shows as many nodes that are not NORMAL as the
+// regions do.
 func (c *Cluster) waitParent(ctx context.Context, unwell int) error {
 	if c.info.Regions == 0 {
 		return nil
@@ -461,14 +461,14 @@ func (c *Cluster) waitParent(ctx context.Context, unwell int) error {
 	})
 }
 
-// linksKnown says whether all links of a node have been heard of: a node is NORMAL a moment earlier.
+// linksKnown reports whether the state of all links of a node is known: the node is NORMAL a moment earlier.
 func linksKnown(n *lofamov1.Node) bool {
 	return !slices.ContainsFunc(n.GetComponents(), func(c *lofamov1.Component) bool {
 		return strings.HasPrefix(c.GetName(), "link/") && c.GetState() == lofamov1.State_UNKNOWN
 	})
 }
 
-// describe says in a few words what a node is.
+// describe describes a node's state in a few words.
 func describe(n *lofamov1.Node) string {
 	s := fmt.Sprintf("%s is %s", n.GetId(), n.GetState())
 	if c := n.GetCause(); c != lofamov1.Cause_NONE && c != lofamov1.Cause_CAUSE_UNSPECIFIED {

@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// Running names the processes of the cluster that run, as cluster.json and /proc tell. Empty for
-// a stopped one.
+// Running names the running processes of the cluster, from cluster.json and /proc. Empty for a stopped one.
 func (c *Cluster) Running() []string {
 	var out []string
 	for _, s := range c.info.Supervisors {
@@ -30,7 +29,7 @@ func (c *Cluster) Running() []string {
 	return out
 }
 
-// stopGrace is how long processes have to end by themselves before they are killed.
+// stopGrace is the time for processes to end by themselves before they are killed.
 const stopGrace = 5 * time.Second
 
 // Stop ends every process of the cluster: politely, then by force. It signals only processes that

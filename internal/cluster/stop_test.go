@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// script is a program that stands in for an agent or a supervisor.
+// script is a program that plays the role of an agent or a supervisor.
 func script(t *testing.T, dir, name, body string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+body), 0o755); err != nil {
@@ -91,7 +91,7 @@ func TestStartTimesOutWithTheReason(t *testing.T) {
 
 func TestStopEndsTheDeafTheStoppedAndTheOrphaned(t *testing.T) {
 	bin := shortTempDir(t)
-	// The test program itself stands in for a half that is deaf to SIGTERM: see TestMain.
+	// The test program itself plays the role of a half that ignores SIGTERM: see TestMain.
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

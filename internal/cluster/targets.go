@@ -5,10 +5,10 @@ import (
 	"github.com/lofamo/lofamo/internal/layout"
 )
 
-// Targets returns the path of the list of what there is to scrape. deploy/prometheus/prometheus.yml reads it.
+// Targets returns the path of the list of scrape targets. deploy/prometheus/prometheus.yml reads it.
 func (c *Cluster) Targets() string { return c.path(layout.TargetsFile) }
 
-// targets are those who serve metrics.
+// targets are the members with metrics.
 func (c *Cluster) targets() layout.Targets {
 	var out layout.Targets
 	cluster := func(region string) string {

@@ -13,7 +13,7 @@ import (
 	"github.com/lofamo/lofamo/internal/layout"
 )
 
-// listed are the targets in a cluster's list, by job and cluster.
+// listed returns the targets in a cluster's list, by job and cluster.
 func listed(t *testing.T, c *Cluster) map[[2]string][]string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(c.dir, "prometheus-targets.json"))
@@ -38,7 +38,7 @@ func listed(t *testing.T, c *Cluster) map[[2]string][]string {
 	return out
 }
 
-// All that serves metrics is in the list, each where its own configuration has it serve, and each region is a cluster of its own.
+// The list has every metrics address, as in each member's own configuration, and each region is a separate cluster.
 func TestTargets(t *testing.T) {
 	for _, o := range []Options{{Dims: dims(t, "2x2x1"), Supervisors: 3, Spares: 1}, {Dims: dims(t, "2x2x1"), Supervisors: 1, Regions: 2}} {
 		c := create(t, o)
@@ -75,7 +75,8 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// The list follows the replicas, and goes with the cluster. Of a cluster that was made before nodes served metrics it has the supervisors.
+// The list follows the replicas, and is removed with the cluster. For a cluster made before nodes served metrics, it
+// has only the supervisors.
 func TestTargetsFollow(t *testing.T) {
 	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1})
 	supervisors, agents := [2]string{layout.JobSupervisor, "local"}, [2]string{layout.JobAgent, "local"}

@@ -8,8 +8,8 @@ type Process struct {
 	Agent bool
 }
 
-// Processes lists the running processes of the cluster, including halves that outlived their recovery daemon. It does not
-// list check scripts.
+// Processes lists the running processes of the cluster, including halves that outlived their recovery daemon. It does
+// not list check scripts.
 func (c *Cluster) Processes() []Process {
 	var out []Process
 	for _, s := range c.strays() {

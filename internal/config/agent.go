@@ -13,7 +13,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/routing"
 )
 
-// The platforms: what a node's DNP half runs on.
+// The platforms on which a node's DNP half can run.
 const (
 	PlatformSharedKernel = "shared-kernel" // both halves under one kernel: both die with it
 	PlatformDPU          = "dpu"           // reserved for a DNP half on the network card's own processor
@@ -28,18 +28,19 @@ type Agent struct {
 	// Node is the node's name, as in the certificates. Letters, digits, '-', '_' and '.'. Default from
 	// the coordinate: n1-0-1 at 1,0,1.
 	Node fault.NodeID `json:"node"`
-	// Spare: the node stands by for another's place. The supervisors tell it the place, and who is around it, when it is put there (`lofamoctl
-	// node replace`); until then lofamo-agent run waits and starts no half. Default false.
+	// Spare: the node stands by to replace another. The supervisors assign its coordinates and peers when it replaces a
+	// node (`lofamoctl node replace`); until then lofamo-agent run waits and starts no half. Default false.
 	Spare bool `json:"spare,omitempty"`
-	// Coord is the node's place in the torus, "x,y,z". Inside Dims. Required, and nothing of a spare.
+	// Coord is the node's coordinates in the torus, "x,y,z". Inside Dims. Required, but empty for a spare.
 	Coord string `json:"coord"`
 	// Dims are the sizes of the torus, "XxYxZ", each 1 to 65536. Required.
 	Dims string `json:"dims"`
 	// StateDir is a directory of this node alone: register file, mailbox, boot epochs, sockets.
 	// At most 90 bytes, for Unix sockets' names end at 108. Default /var/lib/lofamo/agent.
 	StateDir string `json:"stateDir"`
-	// Platform is the platform of the DNP half: shared-kernel or dpu. This version has no DNP half on a card's own processor, because
-	// the halves share a mapped register file: with dpu the agent starts, warns, and reports shared-kernel. Default shared-kernel.
+	// Platform is the platform of the DNP half: shared-kernel or dpu. This version has no DNP half on a card's own
+	// processor, because the halves share a mapped register file: with dpu the agent starts, warns, and reports
+	// shared-kernel. Default shared-kernel.
 	Platform string `json:"platform"`
 	// Preset of periods: default, fast or relaxed. All nodes and supervisors alike.
 	Preset string `json:"preset"`
@@ -50,40 +51,41 @@ type Agent struct {
 	// Links has one entry for each direction that the torus has: X+, X-, Y+, Y-, Z+, Z-. A dimension
 	// of size 1 has none.
 	Links map[string]LinkAddr `json:"links"`
-	// MaskedLinks are directions of links that carry no messages, whatever the supervisors say: the node's own word on its
-	// channel mask. Of those in Links. Default none.
+	// MaskedLinks are directions of links that carry no messages, regardless of the supervisors' orders: the node's own
+	// channel mask. A subset of Links. Default none.
 	MaskedLinks []string `json:"maskedLinks,omitempty"`
-	// MTU caps a torus frame, in bytes of UDP payload: what is longer is neither sent nor taken, so that it should be the same on all
-	// nodes. 1280 to 8224. Default 1472: Ethernet's.
+	// MTU is the maximum size of a torus frame, in bytes of UDP payload: longer frames are neither sent nor accepted,
+	// so use the same value on all nodes. 1280 to 8224. Default 1472: Ethernet's.
 	MTU int `json:"mtu"`
-	// MaxHops is how far a message may travel in the torus, in links: 1 to 255, or 0 for twice the torus' diameter and 20 more, of
-	// 32 to 255, which is what detours around what is broken may take. Default 0.
+	// MaxHops is the maximum number of links that a message may travel in the torus: 1 to 255, or 0 for twice the
+	// torus' diameter plus 20, within 32 to 255, which is enough for detours around faults. Default 0.
 	MaxHops int `json:"maxHops"`
-	// Routing says how messages find their way through the torus: chaos goes around what is broken, minimal-adaptive takes shortest ways
-	// only, dimension-order one of them only. What has no way by it goes to all neighbours. Nodes may differ. Default chaos.
+	// Routing is the routing algorithm for torus messages: chaos detours around faults, minimal-adaptive takes shortest
+	// paths only, dimension-order one of those only. A message without a path goes to all neighbours. Nodes may differ.
+	// Default chaos.
 	Routing string `json:"routing"`
 	// Service is the node's side of the service network.
 	Service ServiceConfig `json:"service"`
 	// Supervisors are the replicas to report to, the preferred first. At least one.
 	Supervisors []SupervisorAddr `json:"supervisors"`
-	// Sensors says what is measured.
+	// Sensors configures the measurements.
 	Sensors sensor.Config `json:"sensors"`
-	// Recovery says when a half that ends or hangs is not started again.
+	// Recovery limits the restarts of a half that ends or hangs.
 	Recovery RecoveryConfig `json:"recovery"`
-	// SelfTest says how often the modules in use are tested.
+	// SelfTest is the schedule of self-tests of the modules in use.
 	SelfTest SelfTestConfig `json:"selfTest"`
-	// Procedure says what the node does of the fault management procedure beside what supervisors order.
+	// Procedure configures the node's part in the fault management procedure, besides orders of supervisors.
 	Procedure ProcedureConfig `json:"procedure"`
-	// Jobs is the socket for the jobs on the node, and who may do what there.
+	// Jobs is the socket for the jobs on the node, with its access lists.
 	Jobs JobsConfig `json:"jobs"`
-	// Responses is what supervisors may have this node do when they respond to a fault.
+	// Responses lists the actions that supervisors may order this node to take in response to a fault.
 	Responses ResponsesConfig `json:"responses,omitzero"`
 	// Injection opens the fault-injection hooks. Only clusters on one machine made by lofamoctl set
 	// it. Default false.
 	Injection bool `json:"injection,omitempty"`
 	// HTTP is the address of metrics and health, "ip:port". Default none.
 	HTTP string `json:"http,omitempty"`
-	// Log says what is logged and how.
+	// Log configures the log.
 	Log LogConfig `json:"log"`
 }
 
@@ -100,8 +102,8 @@ type AgentTLS struct {
 type LinkAddr struct {
 	// Local address, "ip:port". No two links share one.
 	Local string `json:"local"`
-	// Peer is the neighbour's address for this link, "ip:port". Required, and nothing of a spare. What the supervisors say of a neighbour that
-	// was replaced stands above this and PeerNode.
+	// Peer is the neighbour's address for this link, "ip:port". Required, but empty for a spare. A supervisor's order
+	// about a replaced neighbour overrides this and PeerNode.
 	Peer string `json:"peer,omitempty"`
 	// PeerNode is the neighbour's name. Default from its coordinate.
 	PeerNode fault.NodeID `json:"peerNode,omitempty"`
@@ -117,21 +119,20 @@ type ServiceConfig struct {
 	GossipListen string `json:"gossipListen,omitempty"`
 	// GossipJoin are members to join by, "ip:port". Default none.
 	GossipJoin []string `json:"gossipJoin,omitempty"`
-	// GossipKeyFile holds the gossip key: 32 bytes in base64. Up to two more, each on a line of its own, are taken from others while the key is
-	// changed; the first encrypts. Required with GossipListen.
+	// GossipKeyFile holds the gossip key: 32 bytes in base64. Up to two more keys, each on its own line, are accepted
+	// from other members while the key is changed; the first encrypts. Required with GossipListen.
 	GossipKeyFile string `json:"gossipKeyFile,omitempty"`
-	// Interface is the network interface of the service network: the rails are bound to it. Default
-	// none: not bound.
+	// Interface is the network interface of the service network, to which the rails are bound. Default none: not bound.
 	Interface string `json:"interface,omitempty"`
-	// Alternates are further service interfaces, each a direct rail of its own, at most 7. Listen and
-	// Interface above are number 0, these are 1, 2 and so on. Gossip goes by number 0. Default none.
+	// Alternates are further service interfaces, each a separate direct rail, at most 7. Listen and Interface above are
+	// number 0, these are 1, 2 and so on. Gossip uses number 0. Default none.
 	Alternates []ServiceAddr `json:"alternates,omitempty"`
 	// SpoolBytes is the size of the file, one a half, that keeps undelivered reports over a restart. 0
 	// for none, or 131072 to 67108864. Default 4194304.
 	SpoolBytes int64 `json:"spoolBytes"`
-	// Checksums are the end-to-end checksums that a half offers its supervisors, the preferred first:
-	// crc32c, crc32, fletcher64, adler32, xxhash64, sum64 or none. Until a supervisor has chosen it is
-	// crc32c. Default crc32c alone.
+	// Checksums are the end-to-end checksums that a half offers its supervisors, the preferred first: crc32c, crc32,
+	// fletcher64, adler32, xxhash64, sum64 or none. Until a supervisor has chosen one, the half uses crc32c. Default
+	// crc32c alone.
 	Checksums []string `json:"checksums"`
 }
 
@@ -147,20 +148,20 @@ type ServiceAddr struct {
 type SupervisorAddr struct {
 	ID     string `json:"id"`     // as in its certificate
 	Report string `json:"report"` // its report address, UDP, "ip:port"
-	// Alternates are its further report addresses, "ip:port", at most 7. Service interface k of a node
-	// reaches it at the k-th of report and these, or at the last where there are fewer. Default none.
+	// Alternates are its further report addresses, "ip:port", at most 7. Service interface k of a node reaches it at
+	// address k of report and these, or at the last one if there are fewer. Default none.
 	Alternates []string `json:"alternates,omitempty"`
 }
 
 // RecoveryConfig is the budget of the recovery daemon, lofamo-agent run.
 type RecoveryConfig struct {
-	// Restarts are made of a half within Window; when one more is wanted the half is given up, and left to people. 1 to
-	// 100. Default 5.
+	// Restarts is the maximum number of restarts of a half within Window; instead of one more, the daemon gives the
+	// half up and leaves it to people. 1 to 100. Default 5.
 	Restarts int `json:"restarts"`
 	// Window is the time over which Restarts counts. 1s to 24h. Default 1m.
 	Window Duration `json:"window"`
-	// StartWithin is how long a half that is started may take to write its watchdog word for the first time before
-	// it is ended. Only time in which it could run counts. 1s to 10m. Default 5s.
+	// StartWithin is the maximum time for a started half to write its watchdog word for the first time; after that the
+	// daemon kills it. Only time in which it could run counts. 1s to 10m. Default 5s.
 	StartWithin Duration `json:"startWithin"`
 }
 
@@ -168,7 +169,7 @@ type RecoveryConfig struct {
 type SelfTestConfig struct {
 	// Interval is between two tests of a module. 500ms to 5s, or 0s for no self-tests. Default 2s.
 	Interval Duration `json:"interval"`
-	// IdleAfter is how long a module must not have been used to be tested no more. Interval to 10m. Default 10s.
+	// IdleAfter is the time without use after which a module is no longer tested. Interval to 10m. Default 10s.
 	IdleAfter Duration `json:"idleAfter"`
 }
 
@@ -178,18 +179,19 @@ const (
 	ProcedureOnEvidence = "evidence"
 )
 
-// ProcedureConfig is a node's part in the fault management procedure (seed 003 §4.5): the whole torus holds back what can wait, empties, tests its
-// links, and goes on.
+// ProcedureConfig is a node's part in the fault management procedure (seed 003 §4.5): the whole torus holds back
+// deferrable messages, drains, tests its links, and resumes.
 type ProcedureConfig struct {
-	// Start says when the node begins one by itself: never, or on evidence that a message was lost or altered on its way, or that a neighbour breaks the
-	// protocol of the links. Nodes rest 30 s after each, and join 4 of a node an hour. Default never.
+	// Start selects when the node begins a procedure by itself: never, or on evidence that a message was lost or
+	// altered in transit, or that a neighbour violates the link protocol. Nodes rest 30 s after each, and join 4 of a
+	// node an hour. Default never.
 	Start string `json:"start"`
-	// MaskDead has the node mask its own end of links that its tests find dead while the torus is empty; a later diagnosis that finds them well restores
-	// them. Default false.
+	// MaskDead has the node mask its own end of links that its tests find dead while the torus is empty; a later
+	// diagnosis that finds them good restores them. Default false.
 	MaskDead bool `json:"maskDead"`
 }
 
-// LogConfig says what is logged and how.
+// LogConfig configures the log.
 type LogConfig struct {
 	// Level is debug, info, warn or error. Default info.
 	Level string `json:"level"`
@@ -197,7 +199,7 @@ type LogConfig struct {
 	Format string `json:"format"`
 }
 
-// DefaultAgent returns the defaults. What has none is empty, and Validate names it.
+// DefaultAgent returns the defaults. Fields without a default are empty, and Validate names them.
 func DefaultAgent() Agent {
 	return Agent{
 		StateDir:  "/var/lib/lofamo/agent",
@@ -231,7 +233,7 @@ func (a Agent) Topology() (grid.Coord, grid.Dims, error) {
 	return c, d, d.Check(c)
 }
 
-// HopLimit returns MaxHops, or what it stands for where it is 0. It needs what Validate accepts.
+// HopLimit returns MaxHops, or the computed value if it is 0. The configuration must be valid.
 func (a Agent) HopLimit() uint8 {
 	if a.MaxHops > 0 {
 		return uint8(min(a.MaxHops, 255))
@@ -245,8 +247,8 @@ func (s ServiceConfig) Interfaces() []ServiceAddr {
 	return append([]ServiceAddr{{Listen: s.Listen, Interface: s.Interface}}, s.Alternates...)
 }
 
-// InterfaceNames returns what users read of the service interfaces, by number: the network interface's
-// name, "service" where none is configured, with the number where that would not tell two apart.
+// InterfaceNames returns the displayed names of the service interfaces, by number: the network interface's name, or
+// "service" if none is configured, with the number where two would be equal.
 func (s ServiceConfig) InterfaceNames() []string {
 	var out []string
 	for i, a := range s.Interfaces() {
@@ -285,7 +287,7 @@ func (s SupervisorAddr) Addr(k int) string {
 	return s.Report
 }
 
-// Masked returns the directions of MaskedLinks. What Validate refuses is left out.
+// Masked returns the directions of MaskedLinks. It leaves out invalid ones.
 func (a Agent) Masked() []grid.Direction {
 	var out []grid.Direction
 	for _, name := range a.MaskedLinks {
@@ -296,7 +298,7 @@ func (a Agent) Masked() []grid.Direction {
 	return out
 }
 
-// PeerNode returns the name of the neighbour in that direction, and false where there is no link.
+// PeerNode returns the name of the neighbour in that direction, and false if there is no link.
 func (a Agent) PeerNode(dir grid.Direction) (fault.NodeID, bool) {
 	c, d, err := a.Topology()
 	if err != nil {

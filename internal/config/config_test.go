@@ -110,7 +110,7 @@ func TestServiceInterfaces(t *testing.T) {
 	}
 }
 
-// TestWriteAndRead: what Marshal writes, Load reads back alike.
+// TestWriteAndRead: Load reads the same configuration that Marshal writes.
 func TestWriteAndRead(t *testing.T) {
 	dir := t.TempDir()
 	a, s := goodAgent(t), goodSupervisor(t)

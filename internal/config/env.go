@@ -11,11 +11,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// The environment overrides the file by LOFAMO_AGENT_NAME and LOFAMO_SUPERVISOR_NAME, where NAME is
-// the field's place in the file in upper case with its dots as underscores: LOFAMO_AGENT_STATEDIR,
-// LOFAMO_AGENT_SERVICE_LISTEN, LOFAMO_SUPERVISOR_TLS_CERT. Lists are separated by commas. Only the
-// fields in the tables below can be set so; any other such name is refused, but for those that
-// Kubernetes sets for a service called lofamo-agent or lofamo-supervisor.
+// The environment overrides the file by LOFAMO_AGENT_NAME and LOFAMO_SUPERVISOR_NAME, where NAME is the field's path in
+// the file in upper case, with underscores for dots: LOFAMO_AGENT_STATEDIR, LOFAMO_AGENT_SERVICE_LISTEN,
+// LOFAMO_SUPERVISOR_TLS_CERT. Commas separate list elements. Only the fields in the tables below can be set this way;
+// any other variable with these prefixes is an error, except those that Kubernetes sets for a service called
+// lofamo-agent or lofamo-supervisor.
 
 type setters map[string]func(value string) error
 
@@ -116,8 +116,8 @@ func list(p *[]string) func(string) error {
 	}
 }
 
-// kubernetesService matches what is left of the variables that Kubernetes sets for a service of
-// the agent's or the supervisor's name.
+// kubernetesService matches the rest of the names of variables that Kubernetes sets for a service named after the agent
+// or the supervisor.
 var kubernetesService = regexp.MustCompile(`^(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_.*)?)$`)
 
 func applyEnv(prefix string, environ []string, table setters) error {
@@ -156,7 +156,7 @@ func envNames(prefix string, table setters) []string {
 	return out
 }
 
-// complete fills in what has a default that follows from other fields.
+// complete fills in defaults that depend on other fields.
 func (a *Agent) complete() {
 	if a.Node != "" {
 		return

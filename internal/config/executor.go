@@ -2,19 +2,18 @@ package config
 
 import "time"
 
-// ExecutorClient is where the supervisors reach the executor process: Slurm, power and commands.
+// ExecutorClient configures the supervisors' connection to the executor process: Slurm, power and commands.
 type ExecutorClient struct {
 	// Address of the process, "ip:port". Required.
 	Address string `json:"address"`
-	// DialTimeout is how long a connection may take to be made before it is given up, 100ms to 1m. 0
-	// stands for 5s, the default.
+	// DialTimeout is the maximum time to establish a connection, 100ms to 1m. 0 stands for 5s, the default.
 	DialTimeout Duration `json:"dialTimeout,omitzero"`
-	// SettleTimeout is how long the process is still asked, once an attempt's time is over, what became of one whose answer was lost, before
-	// that is called not known, 100ms to 5m. 0 stands for 10s, the default.
+	// SettleTimeout is the time to keep querying the process for the outcome of an attempt, after that attempt timed
+	// out and its answer was lost. Then the outcome counts as unknown. 100ms to 5m. 0 stands for 10s, the default.
 	SettleTimeout Duration `json:"settleTimeout,omitzero"`
 }
 
-// Filled returns it with what 0 stands for.
+// Filled returns the configuration with its defaults filled in.
 func (c ExecutorClient) Filled() ExecutorClient {
 	if c.DialTimeout == 0 {
 		c.DialTimeout = Duration(5 * time.Second)
@@ -39,7 +38,7 @@ func (c ExecutorClient) Validate() error {
 	return p.err()
 }
 
-// Process is what the configurations of processes that are neither agent nor supervisor have in common.
+// Process has the common configuration of processes that are neither agent nor supervisor.
 type Process struct {
 	// Cluster is the cluster's name, as in the certificates. Required.
 	Cluster string `json:"cluster"`
@@ -49,7 +48,7 @@ type Process struct {
 	HTTP string `json:"http,omitempty"`
 	// TLS are the files with its certificate and key. Required.
 	TLS SupervisorTLS `json:"tls"`
-	// Log says what is logged and how.
+	// Log configures the log.
 	Log LogConfig `json:"log"`
 }
 

@@ -2,15 +2,16 @@ package config
 
 import "time"
 
-// NodeExecutor is what responses may do to nodes. What agents may be ordered is in their own configurations (responses).
+// NodeExecutor configures actions on nodes. The agents' own configurations (responses) list the allowed ones.
 type NodeExecutor struct {
 	// MaskChannels allows node.mask-channel: links are masked in the supervisors' name. Default false.
 	MaskChannels bool `json:"maskChannels,omitempty"`
-	// AskFor is how long an agent may take to say that it is there, until an attempt fails with nothing ordered, 100ms to 1m. 0 stands for 10s, the default.
+	// AskFor is the time for an agent to answer a query before an attempt fails without any order, 100ms to 1m. 0
+	// stands for 10s, the default.
 	AskFor Duration `json:"askFor,omitzero"`
 }
 
-// Filled returns it with what 0 stands for.
+// Filled returns the configuration with its defaults filled in.
 func (c NodeExecutor) Filled() NodeExecutor {
 	if c.AskFor == 0 {
 		c.AskFor = Duration(10 * time.Second)

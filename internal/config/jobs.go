@@ -10,29 +10,31 @@ import (
 	"strings"
 )
 
-// LocalSocket is the name of the jobs' socket in the state directory, where the configuration names no other.
+// LocalSocket is the default name of the jobs' socket in the state directory.
 const LocalSocket = "local.sock"
 
-// JobsConfig is the socket at which the host half serves the jobs on its node, and who may do what there. Each of Watch, Raise
-// and Barrier is a list of: any (who can open the socket), root, owner (the user that the half runs as), group
+// JobsConfig is the socket on which the host half serves the jobs of its node, with its access lists. Each of Watch,
+// Raise and Barrier is a list of: any (who can open the socket), root, owner (the user that the half runs as), group
 // (members of Group), uid:N, gid:N.
 type JobsConfig struct {
-	// Socket is its path, at most 107 bytes. The state directory is closed to others, so that for the jobs of other users it must
-	// be elsewhere, such as /run/lofamo/local.sock; the directory is made if need be. Default local.sock in stateDir.
+	// Socket is its path, at most 107 bytes. Other users have no access to the state directory, so a socket for their
+	// jobs must be elsewhere, such as /run/lofamo/local.sock; the directory is made if need be. Default local.sock in
+	// stateDir.
 	Socket string `json:"socket,omitempty"`
-	// Mode are its permission bits, octal: "0600" to "0777". Who may write to it may open it. Default 0600.
+	// Mode is the socket's permission bits, octal: "0600" to "0777". Users with write permission may connect. Default
+	// 0600.
 	Mode string `json:"mode"`
 	// Group is the group that it gets, a name or number. Default none: that of the half.
 	Group string `json:"group,omitempty"`
-	// Watch says who may watch faults and eurekas. Default any.
+	// Watch lists who may watch faults and eurekas. Default any.
 	Watch []string `json:"watch"`
-	// Raise says who may raise eurekas. Default root, owner, group.
+	// Raise lists who may raise eurekas. Default root, owner, group.
 	Raise []string `json:"raise"`
-	// Barrier says who may take part in barriers. Default root, owner, group.
+	// Barrier lists who may take part in barriers. Default root, owner, group.
 	Barrier []string `json:"barrier"`
 }
 
-// maxSocketPath is what fits a socket address with its closing zero.
+// maxSocketPath is the longest path that fits a socket address with its closing zero.
 const maxSocketPath = 107
 
 var groupName = regexp.MustCompile(`^([0-9]{1,10}|[a-z_][a-z0-9_-]{0,31}\$?)$`)
@@ -86,7 +88,7 @@ type Who struct {
 // maxWho bounds a list.
 const maxWho = 256
 
-// ParseWho reads a list of JobsConfig. An empty one is nobody.
+// ParseWho parses a list of JobsConfig. An empty list allows no user.
 func ParseWho(words []string) (Who, error) {
 	var w Who
 	if len(words) > maxWho {
@@ -115,8 +117,8 @@ func ParseWho(words []string) (Who, error) {
 	return w, nil
 }
 
-// Has says whether a process with these credentials is meant. owner is the user that the half runs as, group that of the
-// socket.
+// Has reports whether the list includes a process with these credentials. owner is the user that the half runs as,
+// group that of the socket.
 func (w Who) Has(uid uint32, gids []uint32, owner, group uint32) bool {
 	return w.Any || w.Root && uid == 0 || w.Owner && uid == owner || slices.Contains(w.UIDs, uid) ||
 		slices.ContainsFunc(gids, func(g uint32) bool { return w.Group && g == group || slices.Contains(w.GIDs, g) })

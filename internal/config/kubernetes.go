@@ -9,32 +9,32 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// KubernetesConfig says how responses reach a Kubernetes cluster, and what our nodes are called there.
+// KubernetesConfig configures access to a Kubernetes cluster for responses, and the names of our nodes there.
 type KubernetesConfig struct {
-	// Kubeconfig is the absolute path of a kubeconfig file. Default none: the supervisor runs in a pod, and acts as its service
-	// account.
+	// Kubeconfig is the absolute path of a kubeconfig file. Default none: the supervisor runs in a pod, and acts as its
+	// service account.
 	Kubeconfig string `json:"kubeconfig,omitempty"`
 	// Context of Kubeconfig. Default its current one.
 	Context string `json:"context,omitempty"`
-	// NodeName makes of a node's name the one that it has in Kubernetes: {node} stands for the former, and is in it once, as in
-	// {node}.example.org. Default {node}.
+	// NodeName is the pattern for a node's name in Kubernetes: {node}, exactly once, stands for the node's name here,
+	// as in {node}.example.org. Default {node}.
 	NodeName string `json:"nodeName,omitempty"`
-	// NodeLabel is the key of a label that nodes have in Kubernetes, whose value is the name that they have here. Only without
-	// NodeName. Default none.
+	// NodeLabel is the key of a label on Kubernetes nodes whose value is the node's name here. Only without NodeName.
+	// Default none.
 	NodeLabel string `json:"nodeLabel,omitempty"`
-	// QPS is how many requests a second go to the API server at most, over time, 1 to 2000: those for events have as many again for
-	// themselves, so that they hold up nothing else. 0 stands for 200, the default.
+	// QPS is the maximum rate of requests to the API server, in requests per second, 1 to 2000. Requests for events
+	// have the same rate on top, so that they delay no others. 0 stands for 200, the default.
 	QPS int `json:"qps,omitempty"`
-	// Burst is how many may go at once after a pause, 1 to 4000. 0 stands for 400, the default.
+	// Burst is the maximum number of requests at once after a pause, 1 to 4000. 0 stands for 400, the default.
 	Burst int `json:"burst,omitempty"`
 	// RequestTimeout bounds one request, 100ms to 1m. 0 stands for 5s, the default.
 	RequestTimeout Duration `json:"requestTimeout,omitzero"`
 }
 
-// nodeHole is what stands for a node's name in KubernetesConfig.NodeName.
+// nodeHole is the placeholder for a node's id in KubernetesConfig.NodeName.
 const nodeHole = "{node}"
 
-// Filled returns it with what is left out.
+// Filled returns the configuration with its defaults filled in.
 func (c KubernetesConfig) Filled() KubernetesConfig {
 	if c.NodeName == "" && c.NodeLabel == "" {
 		c.NodeName = nodeHole
@@ -51,7 +51,7 @@ func (c KubernetesConfig) Filled() KubernetesConfig {
 	return c
 }
 
-// NameOf returns what the node is called in Kubernetes, where NodeLabel does not say it.
+// NameOf returns the node's name in Kubernetes, for nodes without NodeLabel.
 func (c KubernetesConfig) NameOf(n fault.NodeID) string {
 	return strings.Replace(c.Filled().NodeName, nodeHole, string(n), 1)
 }

@@ -30,8 +30,8 @@ func LoadSupervisor(path string, environ []string) (Supervisor, error) {
 	return s, nil
 }
 
-// ReadAgent is LoadAgent without the validation, for commands that set more fields by flags.
-// Without a path there is no file, only defaults and the environment.
+// ReadAgent is LoadAgent without the validation, for commands that set more fields by flags. With an empty path it uses
+// only defaults and the environment.
 func ReadAgent(path string, environ []string) (Agent, error) {
 	a := DefaultAgent()
 	if err := readFile(path, &a); err != nil {
@@ -44,8 +44,8 @@ func ReadAgent(path string, environ []string) (Agent, error) {
 	return a, nil
 }
 
-// ReadSupervisor is LoadSupervisor without the validation, for commands that set more fields by
-// flags. Without a path there is no file, only defaults and the environment.
+// ReadSupervisor is LoadSupervisor without the validation, for commands that set more fields by flags. With an empty
+// path it uses only defaults and the environment.
 func ReadSupervisor(path string, environ []string) (Supervisor, error) {
 	s := DefaultSupervisor()
 	if err := readFile(path, &s); err != nil {
@@ -58,8 +58,8 @@ func ReadSupervisor(path string, environ []string) (Supervisor, error) {
 	return s, nil
 }
 
-// ReadStrict reads a file over the defaults in into, a pointer to a struct whose fields have JSON names: strict YAML, as the other
-// configurations. It is for those that have one of their own; they validate it.
+// ReadStrict reads a file over the defaults in into, a pointer to a struct whose fields have JSON names: strict YAML,
+// like the other configurations. Callers have their own configuration struct, and validate it.
 func ReadStrict(path string, into any) error { return readFile(path, into) }
 
 func readFile(path string, into any) error {

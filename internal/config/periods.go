@@ -14,55 +14,54 @@ import (
 // Duration is a time.Duration that is written "25ms" in YAML.
 type Duration = sensor.Duration
 
-// Periods are all the times and thresholds that decide how fast a fault is known and what an idle
-// node costs. Get them from Preset or from Timing.
+// Periods are all the times and thresholds that determine the detection latency and the cost of an idle node. Get them
+// from Preset or from Timing.
 type Periods struct {
-	// TWrite is the period in which a half validates its own register word (seed 001 §III-E).
-	// 1ms to 10s, less than TRead. A TRead that is a multiple of TWrite costs no extra wake-ups.
+	// TWrite is the period at which a half validates its own register word (seed 001 §III-E). 1ms to 10s, less than
+	// TRead. If TRead is a multiple of TWrite, it costs no extra wake-ups.
 	TWrite time.Duration
-	// TRead is the period in which a half reads and invalidates the other's word. 2ms to 60s.
+	// TRead is the period at which a half reads and invalidates the other's word. 2ms to 60s.
 	TRead time.Duration
-	// ReadMisses is K: reads that may find the word not validated before the other half is called
-	// dead. 0 to 16.
+	// ReadMisses is K: the number of tolerated reads that find the word not validated; one more, and the other half
+	// counts as dead. 0 to 16.
 	ReadMisses int
 
 	// LinkPeriod is the heartbeat's period on each torus link. 1ms to 10s.
 	LinkPeriod time.Duration
-	// LinkMisses are the heartbeats that may be lost: a link is silent after (LinkMisses+1) periods
-	// without an authentic frame. 1 to 64.
+	// LinkMisses is the number of tolerated lost heartbeats: a link is silent after (LinkMisses+1) periods without an
+	// authentic frame. 1 to 64.
 	LinkMisses int
 
-	// SensorPeriod is the period in which sensors are read. 10ms to 10m.
+	// SensorPeriod is the period at which sensors are read. 10ms to 10m.
 	SensorPeriod time.Duration
 	// DigestPeriod is the period of the reports that state everything. 50ms to 10m.
 	DigestPeriod time.Duration
-	// DigestMisses are the digests that may be missing before what a half said is called old. 2 to 64.
+	// DigestMisses is the number of missing digests after which a half's last report counts as old. 2 to 64.
 	DigestMisses int
 
-	// ChallengeNode is how long the supervisor waits for a node that a quorum accuses. 1ms to 1m.
+	// ChallengeNode is the supervisor's wait for an answer of a node that a quorum accuses. 1ms to 1m.
 	ChallengeNode time.Duration
-	// ChallengeHalf is how long it waits for a half that the other half accuses. 1ms to 1m.
+	// ChallengeHalf is its wait for an answer of a half that the other half accuses. 1ms to 1m.
 	ChallengeHalf time.Duration
-	// ChallengeSingle is how long it waits when witnesses are fewer than the quorum. ChallengeNode
-	// to 10m.
+	// ChallengeSingle is its wait if there are fewer witnesses than the quorum. ChallengeNode to 10m.
 	ChallengeSingle time.Duration
 
-	// AckTimeout is how long a report waits for its first RECEIVED before it takes another way: three
-	// slices of scheduling (10 ms each) by default. 1ms to 10s.
+	// AckTimeout is the time for a report's first RECEIVED before the report takes another path: three slices of
+	// scheduling (10 ms each) by default. 1ms to 10s.
 	AckTimeout time.Duration
 
 	// LinkSickRatio is the ratio of errors to frames above which a link is sick. Above 0, below 1.
 	LinkSickRatio float64
 	// LinkClearRatio is the ratio below which a sick link may recover. 0 or more, below LinkSickRatio.
 	LinkClearRatio float64
-	// LinkWindow is the number of frames over which the ratio is taken. 10 to 100000.
+	// LinkWindow is the number of frames for one error ratio. 10 to 100000.
 	LinkWindow int
-	// LinkMinErrors are the errors below which no ratio makes a link sick. 1 to LinkWindow.
+	// LinkMinErrors is the minimum number of errors for a SICK link, at any ratio. 1 to LinkWindow.
 	LinkMinErrors int
-	// LinkHoldOff is how long a link must be good before it is called better. 0 to 10m.
+	// LinkHoldOff is the time for which a link must be good before its state improves. 0 to 10m.
 	LinkHoldOff time.Duration
-	// LinkGrace is how long a DNP half waits after its start for the first frame on a link. A link without any frame is then
-	// FAILED. It must cover a start of the whole cluster. 0 (5s) to 10m.
+	// LinkGrace is the time for which a DNP half waits after its start for the first frame on a link. A link without
+	// any frame is then FAILED. It must cover a start of the whole cluster. 0 (5s) to 10m.
 	LinkGrace time.Duration
 }
 
@@ -108,8 +107,8 @@ func Preset(name string) (Periods, error) {
 // PresetNames lists the presets.
 func PresetNames() []string { return []string{PresetDefault, PresetFast, PresetRelaxed} }
 
-// TransitAllowance is what the bounds allow for everything that is not a period: wake-ups, the
-// hops of the report, two signatures and their checks, and etcd's commit on a busy machine.
+// TransitAllowance is the part of the bounds for everything that is not a period: wake-ups, the hops of the report, two
+// signatures and their checks, and etcd's commit on a busy machine.
 const TransitAllowance = 40 * time.Millisecond
 
 // HalfBound is the longest time from the death of one half to its commit in the fault map: the
@@ -184,7 +183,7 @@ func (p Periods) Validate() error {
 	return errors.Join(errs...)
 }
 
-// PeriodsOverride sets single values of a preset; what is nil stays. Meanings, units and ranges are
+// PeriodsOverride sets single values of a preset; nil fields keep the preset's value. Meanings, units and ranges are
 // those of Periods.
 type PeriodsOverride struct {
 	TWrite          *Duration `json:"tWrite,omitempty"`
@@ -245,7 +244,7 @@ func setDuration(dst *time.Duration, v *Duration) {
 	}
 }
 
-// timing is what Agent.Timing and Supervisor.Timing share.
+// timing is the common part of Agent.Timing and Supervisor.Timing.
 func timing(preset string, o *PeriodsOverride) (Periods, error) {
 	p, err := Preset(preset)
 	if err != nil {

@@ -21,7 +21,7 @@ func (s Supervisor) validateReport(p *problems, udp taken) {
 	p.alternates("report", s.Report, "reportAlternates", s.ReportAlternates)
 }
 
-// validateRegions checks who belongs to which region.
+// validateRegions checks the assignment of members to regions.
 func (s Supervisor) validateRegions(p *problems) {
 	nodes, ids := make(map[string]int), make(map[string]string)
 	others := func(field string, list []UpstreamEntry) {

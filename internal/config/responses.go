@@ -8,30 +8,35 @@ import (
 	"time"
 )
 
-// ResponsesConfig is what supervisors may have this node do when they respond to a fault (docs/responses-node.md). All of it is off by default, and the
-// recovery daemon (lofamo-agent run) does it. That a link is masked is not among it: it is the supervisors' own word.
+// ResponsesConfig lists the actions that supervisors may order this node to take in response to a fault
+// (docs/responses-node.md). All are off by default, and the recovery daemon (lofamo-agent run) carries them out. Masks
+// of links need no permission here.
 type ResponsesConfig struct {
 	// RestartHalf allows node.restart-half: one half at a time is ended and started again. Default false.
 	RestartHalf bool `json:"restartHalf,omitempty"`
-	// LimitFrequency allows node.limit-frequency: scaling_max_freq of all cpufreq policies below sensors.sysfs is lowered, and put back. Whoever runs
-	// lofamo-agent run needs to be allowed to write there. Default false.
+	// LimitFrequency allows node.limit-frequency: the agent lowers scaling_max_freq of all cpufreq policies below
+	// sensors.sysfs, and restores it later. The user of lofamo-agent run needs write access there. Default false.
 	LimitFrequency bool `json:"limitFrequency,omitempty"`
-	// LowestFrequency is what it may be lowered to at most, in percent of what the processors can. 10 to 100. Default 40.
+	// LowestFrequency is the lower limit of the frequency, in percent of the processors' maximum. 10 to 100. Default
+	// 40.
 	LowestFrequency int `json:"lowestFrequency,omitempty"`
-	// Eureka allows eureka: this node tells all others of the torus what a response has to say to jobs. Default false.
+	// Eureka allows eureka: this node broadcasts a response's messages to jobs on all other nodes of the torus. Default
+	// false.
 	Eureka bool `json:"eureka,omitempty"`
 	// Checks allow node.check, each for one program. At most 32. Default none.
 	Checks []ResponseCheck `json:"checks,omitempty"`
 }
 
-// ResponseCheck is a program that node.check may run, without a shell, with this environment's variables and LOFAMO_NODE, LOFAMO_TARGET, LOFAMO_RESPONSE and
-// LOFAMO_ATTEMPT. It ends with code 0 when all is well, or is now; with 1 when it is not, and nothing was changed; with 2 when it is not, and something was changed.
+// ResponseCheck is a program that node.check may run, without a shell, with this environment's variables and
+// LOFAMO_NODE, LOFAMO_TARGET, LOFAMO_RESPONSE and LOFAMO_ATTEMPT. Its exit code is 0 if all is well, or is now; 1 if
+// not, and nothing was changed; 2 if not, and something was changed.
 type ResponseCheck struct {
-	// Name by which a policy names it: 1 to 63 of a-z, 0-9 and '-', the first and last no '-'. Required.
+	// Name for use in policies: 1 to 63 of a-z, 0-9 and '-', the first and last no '-'. Required.
 	Name string `json:"name"`
 	// Command is the program's absolute path, then its arguments. Required.
 	Command []string `json:"command"`
-	// Timeout is when it is killed, with its process group, where the policy's step does not end before. 100ms to 1h. Default 30s.
+	// Timeout is the time after which it is killed, with its process group, unless the policy's step ends before. 100ms
+	// to 1h. Default 30s.
 	Timeout Duration `json:"timeout,omitempty"`
 }
 
@@ -41,7 +46,7 @@ const (
 	maxResponseChecks      = 32
 )
 
-// LowestPercent is what LowestFrequency stands for.
+// LowestPercent returns LowestFrequency, or its default for 0.
 func (r ResponsesConfig) LowestPercent() int {
 	if r.LowestFrequency == 0 {
 		return defaultLowestFrequency
@@ -49,7 +54,7 @@ func (r ResponsesConfig) LowestPercent() int {
 	return r.LowestFrequency
 }
 
-// Limit is what Timeout stands for.
+// Limit returns Timeout, or its default for 0.
 func (c ResponseCheck) Limit() time.Duration {
 	if c.Timeout == 0 {
 		return 30 * time.Second
@@ -57,7 +62,7 @@ func (c ResponseCheck) Limit() time.Duration {
 	return c.Timeout.D()
 }
 
-// Kinds are the kinds of acts that it allows, ascending.
+// Kinds returns the allowed kinds of actions, ascending.
 func (r ResponsesConfig) Kinds() []string {
 	var out []string
 	for _, k := range []struct {

@@ -45,8 +45,8 @@ func decode(b []byte, into any) error {
 	return nil
 }
 
-// documents counts YAML documents: "---" at the start of a line ends one wherever it stands, in
-// block scalars too. One marker before any content does not count.
+// documents counts YAML documents: "---" at the start of a line ends a document at any place, even in block scalars.
+// One marker before any content does not count.
 func documents(b []byte) int {
 	n, content := 1, false
 	for line := range bytes.Lines(b) {
@@ -65,8 +65,8 @@ func documents(b []byte) int {
 	return n
 }
 
-// checkKeys walks a decoded tree beside the type that it is for and names every unknown key, every
-// null and every array that is longer than its type.
+// checkKeys walks a decoded tree beside its type and names every unknown key, every null and every array that is longer
+// than its type.
 func checkKeys(path string, v any, t reflect.Type) []error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -134,7 +134,7 @@ func jsonFields(t reflect.Type) map[string]reflect.Type {
 	return out
 }
 
-// explain turns the decoder's type errors into field, given and wanted.
+// explain converts the decoder's type errors to field, given and wanted value.
 func explain(err error) error {
 	var te *json.UnmarshalTypeError
 	if errors.As(err, &te) {

@@ -18,11 +18,10 @@ type Supervisor struct {
 	ID string `json:"id"`
 	// Dims are the sizes of the torus, "XxYxZ", each 1 to 65536. Required.
 	Dims string `json:"dims"`
-	// Nodes lists every node of the torus. This list, Dims, Spares and DomainLabels are what a new cluster
-	// begins with; from then on its topology is kept in the store and changed by 'lofamoctl apply', and
-	// what stands here is not heeded.
+	// Nodes lists every node of the torus. This list, Dims, Spares and DomainLabels initialise a new cluster. Later the
+	// topology is kept in the store, changed by 'lofamoctl apply', and these fields are ignored.
 	Nodes []NodeEntry `json:"nodes"`
-	// Spares are nodes without a place in the torus. Default none.
+	// Spares are nodes without coordinates in the torus. Default none.
 	Spares []SpareEntry `json:"spares,omitempty"`
 	// DomainLabels are the keys of labels that are failure domains: nodes that share a value do not
 	// confirm one another, and may have a common cause. Default rack, switch and power.
@@ -30,21 +29,19 @@ type Supervisor struct {
 	// Region is the name of the region that this replica belongs to, of a system with several; Regions must name
 	// it, and the region of every node must be given. Default none.
 	Region string `json:"region,omitempty"`
-	// Regions are the regions of a system that is larger than one gossip pool. A replica without Region is then
-	// one of their parent: it serves one map of all of them, and has no nodes of its own. Default none.
+	// Regions are the regions of a system that is larger than one gossip pool. A replica without Region then belongs to
+	// their parent: it serves one map of all regions, and has no nodes itself. Default none.
 	Regions []RegionEntry `json:"regions,omitempty"`
 	// Upstream are the supervisors of the parent, to which the region's changes are passed on. Only with Region.
 	// Default none.
 	Upstream []UpstreamEntry `json:"upstream,omitempty"`
 	// Report is the address of the direct rail, UDP, "ip:port". Required, but by a parent of regions, which has none.
 	Report string `json:"report"`
-	// ReportAlternates are further report addresses, "ip:port" of one host each, at most 7: service
-	// interface k of a node reaches this replica at the k-th of Report and these, or at the last where
-	// there are fewer. Default none.
+	// ReportAlternates are further report addresses, "ip:port" of one host each, at most 7. Service interface k of a
+	// node reaches this replica at address k of Report and these, or at the last one if there are fewer. Default none.
 	ReportAlternates []string `json:"reportAlternates,omitempty"`
-	// Checksums are the end-to-end checksums that agents may choose from: crc32c, crc32, fletcher64,
-	// adler32, xxhash64, sum64 or none. An agent that offers none of them gets crc32c. Default all but
-	// none.
+	// Checksums are the end-to-end checksums that agents may choose from: crc32c, crc32, fletcher64, adler32, xxhash64,
+	// sum64 or none. An agent that offers none of them uses crc32c. Default all but none.
 	Checksums []string `json:"checksums"`
 	// GRPC is the address of the API, "ip:port". Required.
 	GRPC string `json:"grpc"`
@@ -56,8 +53,8 @@ type Supervisor struct {
 	GossipListen string `json:"gossipListen,omitempty"`
 	// GossipJoin are members to join by, "ip:port". Default none.
 	GossipJoin []string `json:"gossipJoin,omitempty"`
-	// GossipKeyFile holds the gossip key: 32 bytes in base64. Up to two more, each on a line of its own, are taken from others while the key is
-	// changed; the first encrypts. Required with GossipListen.
+	// GossipKeyFile holds the gossip key: 32 bytes in base64. Up to two more keys, each on its own line, are accepted
+	// from other members while the key is changed; the first encrypts. Required with GossipListen.
 	GossipKeyFile string `json:"gossipKeyFile,omitempty"`
 	// DataDir is a directory of this replica alone. Default /var/lib/lofamo/supervisor.
 	DataDir string `json:"dataDir"`
@@ -66,7 +63,7 @@ type Supervisor struct {
 	// TLS are the files with this replica's certificate and key; the embedded etcd uses them too.
 	// Required.
 	TLS SupervisorTLS `json:"tls"`
-	// Renewal makes this replica renew the certificates of nodes. Default none: it renews nothing.
+	// Renewal makes this replica renew the certificates of nodes. Default none: no renewal.
 	Renewal RenewalConfig `json:"renewal,omitzero"`
 	// Replicas lists all the replicas, this one included.
 	Replicas []ReplicaEntry `json:"replicas"`
@@ -74,36 +71,38 @@ type Supervisor struct {
 	Preset string `json:"preset"`
 	// Periods sets single values of the preset. Default none.
 	Periods *PeriodsOverride `json:"periods,omitempty"`
-	// Log says what is logged and how.
+	// Log configures the log.
 	Log LogConfig `json:"log"`
-	// Foresight is how far ahead a trend towards a threshold (temperature, power, voltage, corrected memory
-	// errors, lost frames of a link) is warned of. 0 for not at all, or 1m to 168h. Default 1h.
+	// Foresight is the maximum lead time of warnings about a trend towards a threshold (temperature, power, voltage,
+	// corrected memory errors, lost frames of a link). 0 for no warnings, or 1m to 168h. Default 1h.
 	Foresight Duration `json:"foresight"`
-	// Diagnosis says what the supervisors diagnose by themselves. Default nothing.
+	// Diagnosis lists the automatic diagnoses of the supervisors. Default none.
 	Diagnosis DiagnosisConfig `json:"diagnosis,omitzero"`
-	// Responses says what the supervisors may do about faults. Default: what policies want, within cautious limits.
+	// Responses limits the supervisors' responses to faults. Default: policies apply, within cautious limits.
 	Responses SupervisorResponses `json:"responses"`
 	// LocalPID shows this process' id in the API, for clusters on one machine. Default false.
 	LocalPID bool `json:"localPID,omitempty"`
 }
 
-// WebConfig is the fault map for browsers: a page that this replica serves, for people who log in with 'lofamoctl web'.
+// WebConfig configures the fault map for browsers: a page that this replica serves for people who log in with
+// 'lofamoctl web'.
 type WebConfig struct {
 	// Listen is the page's address, "ip:port". Default none: no page.
 	Listen string `json:"listen,omitempty"`
-	// Cert and Key are PEM files with the certificate, and those between, that browsers see. Browsers know no Ed25519, which the cluster's own
-	// certificates are of: ECDSA or RSA. Default: the replica makes one for itself, of which browsers warn, and keeps it in dataDir.
+	// Cert and Key are PEM files with the certificate for browsers, including intermediate ones. It must be ECDSA or
+	// RSA, because browsers do not support Ed25519, which the cluster's own certificates use. Default: the replica
+	// creates a self-signed one, which browsers warn about, and keeps it in dataDir.
 	Cert string `json:"cert,omitempty"`
 	// Key belongs to Cert, and is readable by its owner only.
 	Key string `json:"key,omitempty"`
-	// Plain serves the page without TLS, to this machine alone: Listen must be a loopback address. For clusters on one machine, tunnels, and a
-	// proxy that ends TLS. Default false.
+	// Plain serves the page without TLS, to this machine only: Listen must be a loopback address. For clusters on one
+	// machine, tunnels, and a proxy that terminates TLS. Default false.
 	Plain bool `json:"plain,omitempty"`
-	// Session is for how long a login lasts, 5m to 24h. 0 stands for 8h, the default.
+	// Session is the duration of a login, 5m to 24h. 0 stands for 8h, the default.
 	Session Duration `json:"session,omitzero"`
 }
 
-// Filled returns it with what 0 stands for.
+// Filled returns the configuration with its defaults filled in.
 func (c WebConfig) Filled() WebConfig {
 	if c.Session == 0 {
 		c.Session = Duration(8 * time.Hour)
@@ -133,22 +132,23 @@ func (c WebConfig) validate(p *problems) {
 	}
 }
 
-// DiagnosisConfig says which diagnoses the leading supervisor makes without being asked.
+// DiagnosisConfig selects the diagnoses that the leading supervisor makes automatically.
 type DiagnosisConfig struct {
 	// Auto is off, or links: a link that is SICK for After is diagnosed. Default off.
 	Auto string `json:"auto,omitempty"`
-	// After is for how long a link must be SICK, 1s to 24h. 0 stands for 10s, the default.
+	// After is the time for which a link must be SICK, 1s to 24h. 0 stands for 10s, the default.
 	After Duration `json:"after,omitzero"`
-	// MinInterval is how often the same link is diagnosed at most, 1m to 168h. 0 stands for 10m, the default.
+	// MinInterval is the minimum time between diagnoses of the same link, 1m to 168h. 0 stands for 10m, the default.
 	MinInterval Duration `json:"minInterval,omitzero"`
-	// Drain has the whole torus drained before links are tested, by the fault management procedure, instead of one link tested beside the load. All
-	// links are tested then, and MinInterval is from one to the next. Default false.
+	// Drain drains the whole torus by the fault management procedure before the tests, instead of a test of one link
+	// under load. All links are tested then, and MinInterval is the minimum time between procedures. Default false.
 	Drain bool `json:"drain,omitempty"`
-	// Pause is from one fault management procedure to the next at least, whoever asks, 1s to 1h. 0 stands for 30s, the default.
+	// Pause is the minimum time between fault management procedures, for any requester, 1s to 1h. 0 stands for 30s, the
+	// default.
 	Pause Duration `json:"pause,omitzero"`
 }
 
-// Filled returns it with what 0 stands for.
+// Filled returns the configuration with its defaults filled in.
 func (c DiagnosisConfig) Filled() DiagnosisConfig {
 	if c.Auto == "" {
 		c.Auto = DiagnosisOff
@@ -165,7 +165,7 @@ func (c DiagnosisConfig) Filled() DiagnosisConfig {
 	return c
 }
 
-// What DiagnosisConfig.Auto may be.
+// Values of DiagnosisConfig.Auto.
 const (
 	DiagnosisOff   = "off"
 	DiagnosisLinks = "links"
@@ -184,7 +184,7 @@ type NodeEntry struct {
 	Alternates []string `json:"alternates,omitempty"`
 	// Labels of the node, such as its rack: keys and values as in Kubernetes, at most 64. Default none.
 	Labels map[string]string `json:"labels,omitempty"`
-	// Region that it belongs to. Required where there are regions.
+	// Region of the member. Required in a system with regions.
 	Region string `json:"region,omitempty"`
 }
 
@@ -192,7 +192,7 @@ type NodeEntry struct {
 type RegionEntry struct {
 	// Name of 1 to 63 letters, digits, '-', '_' and '.'.
 	Name string `json:"name"`
-	// Supervisors are the region's replicas: they alone may speak for it.
+	// Supervisors are the region's replicas: only they may report for the region.
 	Supervisors []UpstreamEntry `json:"supervisors"`
 }
 
@@ -222,8 +222,8 @@ type EtcdConfig struct {
 	Endpoints []string `json:"endpoints,omitempty"`
 	// Name is the embedded member's name. Default the supervisor's id.
 	Name string `json:"name,omitempty"`
-	// PeerURL is where the other members reach this one, "https://ip:port". It listens with mutual
-	// TLS only. Required when embedded.
+	// PeerURL is this member's address for the other members, "https://ip:port". It listens with mutual TLS only.
+	// Required when embedded.
 	PeerURL string `json:"peerURL,omitempty"`
 	// ClientURL is where clients reach this member, "https://ip:port". Required when embedded.
 	ClientURL string `json:"clientURL,omitempty"`
@@ -231,16 +231,16 @@ type EtcdConfig struct {
 	InitialCluster string `json:"initialCluster,omitempty"`
 	// ClusterState is new or existing. Default new.
 	ClusterState string `json:"clusterState,omitempty"`
-	// CompactionRetention is how long old revisions are kept. 1m to 168h. Default 1h.
+	// CompactionRetention is the retention time of old revisions. 1m to 168h. Default 1h.
 	CompactionRetention Duration `json:"compactionRetention"`
 	// QuotaBytes bounds the store's size. 16 MiB to 8 GiB. Default 1 GiB.
 	QuotaBytes int64 `json:"quotaBytes"`
-	// KeepEvents is how many events of the history are kept, the newest; also in an outside etcd, as are the two
-	// that follow. 100 to 10000000. Default 100000.
+	// KeepEvents is the maximum number of kept events of the history, the newest ones; this and the next two fields
+	// apply to an external etcd too. 100 to 10000000. Default 100000.
 	KeepEvents int64 `json:"keepEvents"`
-	// HistoryAge is how long events are kept. 1m to 8760h. Default 168h.
+	// HistoryAge is the retention time of events. 1m to 8760h. Default 168h.
 	HistoryAge Duration `json:"historyAge"`
-	// HistoryBytes is how much room the events may take. 1 MiB to 4 GiB. Default 128 MiB.
+	// HistoryBytes is the maximum size of the kept events. 1 MiB to 4 GiB. Default 128 MiB.
 	HistoryBytes int64 `json:"historyBytes"`
 }
 
@@ -257,11 +257,12 @@ type RenewalConfig struct {
 	Cert string `json:"cert,omitempty"`
 	// Key belongs to Cert, and is readable by its owner only. Required with Cert.
 	Key string `json:"key,omitempty"`
-	// Lifetime is how long renewed certificates are valid, 20s to 8760h. 0 stands for 720h, the default. Halves renew when half of it is left.
+	// Lifetime is the validity of renewed certificates, 20s to 8760h. 0 stands for 720h, the default. Halves renew when
+	// half of that is left.
 	Lifetime Duration `json:"lifetime,omitzero"`
 }
 
-// Filled returns it with what 0 stands for.
+// Filled returns the configuration with its defaults filled in.
 func (c RenewalConfig) Filled() RenewalConfig {
 	if c.Lifetime == 0 {
 		c.Lifetime = Duration(DefaultRenewed)
@@ -290,11 +291,12 @@ type ReplicaEntry struct {
 	GRPC   string `json:"grpc"`           // API address, "ip:port"
 	Report string `json:"report"`         // report address, UDP, "ip:port"
 	HTTP   string `json:"http,omitempty"` // metrics and health, "ip:port", may be empty
-	// Web is where browsers find its page, "https://host:port", so that they can go on there when another replica is lost. Default none.
+	// Web is the address of the replica's page for browsers, "https://host:port", so that they can switch to it when
+	// another replica fails. Default none.
 	Web string `json:"web,omitempty"`
 }
 
-// DefaultSupervisor returns the defaults. What has none is empty, and Validate names it.
+// DefaultSupervisor returns the defaults. Fields without a default are empty, and Validate names them.
 func DefaultSupervisor() Supervisor {
 	return Supervisor{
 		DataDir:      "/var/lib/lofamo/supervisor",
@@ -315,7 +317,7 @@ func DefaultSupervisor() Supervisor {
 	}
 }
 
-// allowedChecksums are all that find damage.
+// allowedChecksums returns all checksums that detect damage.
 func allowedChecksums() []string {
 	var out []string
 	for _, a := range checksum.Algorithms() {
@@ -348,13 +350,13 @@ func (n SpareEntry) Services() []string {
 	return append([]string{n.Service}, n.Alternates...)
 }
 
-// Embedded says whether this replica runs its own etcd member.
+// Embedded reports whether this replica runs its own etcd member.
 func (s Supervisor) Embedded() bool { return len(s.Etcd.Endpoints) == 0 }
 
-// Parent says whether this replica is one of a parent of regions.
+// Parent reports whether this replica belongs to a parent of regions.
 func (s Supervisor) Parent() bool { return s.Region == "" && len(s.Regions) > 0 }
 
-// RegionNames are those of the regions, in the order of the configuration.
+// RegionNames returns the names of the regions, in the order of the configuration.
 func (s Supervisor) RegionNames() []string {
 	var out []string
 	for _, r := range s.Regions {
@@ -371,7 +373,7 @@ func (s Supervisor) EtcdName() string {
 	return s.ID
 }
 
-// EtcdToken tells the etcd of this cluster from others that it might meet by mistake.
+// EtcdToken distinguishes this cluster's etcd from others that it might contact by mistake.
 func (s Supervisor) EtcdToken() string {
 	token := "lofamo-" + s.Cluster
 	if s.Region != "" {

@@ -11,66 +11,77 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// SupervisorResponses says within which limits the supervisors act on faults, whatever policies say; without policies they do nothing.
+// SupervisorResponses limits the supervisors' actions on faults, above any policy; without policies they do nothing.
 type SupervisorResponses struct {
 	// Enabled: the supervisors decide about responses. All replicas alike. Default true.
 	Enabled bool `json:"enabled"`
-	// MaxNodes is how many nodes may be under response at once: something was done that takes them, or a part of them, from use, and was
-	// not put back. 1 to 1048576. Default 50.
+	// MaxNodes is the maximum number of nodes under response at once: nodes that a response took out of use, wholly or
+	// in part, and has not yet returned to use. 1 to 1048576. Default 50.
 	MaxNodes int `json:"maxNodes"`
-	// MaxPercent is the same, of all nodes, rounded down, but always one. 1 to 100. Default 5.
+	// MaxPercent is the same limit as a share of all nodes, rounded down, but at least one node. 1 to 100. Default 5.
 	MaxPercent int `json:"maxPercent"`
-	// MaxPerDomain is the same among nodes that share a value of one of the domain labels. 1 to 1048576. Default 2.
+	// MaxPerDomain is the same limit among nodes that share a value of one of the domain labels. 1 to 1048576. Default
+	// 2.
 	MaxPerDomain int `json:"maxPerDomain"`
-	// MaxPerPlane is the same among the nodes of a plane of the torus, in each dimension. 1 to 1048576. Default 4.
+	// MaxPerPlane is the same limit among the nodes of a plane of the torus, in each dimension. 1 to 1048576. Default
+	// 4.
 	MaxPerPlane int `json:"maxPerPlane"`
-	// Rate is how many steps begin within RateWindow, notifications apart. 1 to 1048576. Default 30.
+	// Rate is the maximum number of steps that begin within RateWindow, without notifications. 1 to 1048576. Default
+	// 30.
 	Rate int `json:"rate"`
-	// NotifyRate is how many notifications do. 1 to 1048576. Default 10000.
+	// NotifyRate is the maximum number of notifications within RateWindow. 1 to 1048576. Default 10000.
 	NotifyRate int `json:"notifyRate"`
-	// RateWindow is what the two are counted in, 1s or more. Default 1h.
+	// RateWindow is the window for Rate and NotifyRate, 1s or more. Default 1h.
 	RateWindow Duration `json:"rateWindow"`
-	// BreakerPercent of the nodes that go bad within BreakerWindow open the circuit breaker, which a person closes. 1 to 50. Default 20.
+	// BreakerPercent is the share of nodes that must go bad within BreakerWindow to open the circuit breaker, which a
+	// person closes. 1 to 50. Default 20.
 	BreakerPercent int `json:"breakerPercent"`
-	// BreakerNodes have to at least. 1 to 1048576. Default 3.
+	// BreakerNodes is the minimum number of such nodes. 1 to 1048576. Default 3.
 	BreakerNodes int `json:"breakerNodes"`
-	// BreakerWindow is 1s or more. Default 5m.
+	// BreakerWindow is the window for both, 1s or more. Default 5m.
 	BreakerWindow Duration `json:"breakerWindow"`
-	// Grace is how long a new leader does nothing. Default 30s.
+	// Grace is the time for which a new leader starts no responses. Default 30s.
 	Grace Duration `json:"grace"`
-	// StormDelay is for how long a fault must have lasted before anything but a notification. Default 10s.
+	// StormDelay is the minimum age of a fault before any action but a notification. Default 10s.
 	StormDelay Duration `json:"stormDelay"`
-	// Cooldown is between two responses on one node, notifications apart. Default 30m.
+	// Cooldown is the minimum time between two responses on one node, without notifications. Default 30m.
 	Cooldown Duration `json:"cooldown"`
-	// MaxEvidenceAge is how old the evidence of a fault may be, 1ms or more. Default 30s.
+	// MaxEvidenceAge is the maximum age of the evidence of a fault, 1ms or more. Default 30s.
 	MaxEvidenceAge Duration `json:"maxEvidenceAge"`
-	// Approvals are how many people have to approve what may end work on a node, besides what a policy asks for. 0 to 2. Default 0.
+	// Approvals is the number of people who must approve actions that may end work on a node, besides those that a
+	// policy requires. 0 to 2. Default 0.
 	Approvals int `json:"approvals"`
-	// ApprovalTime is for how long they are waited for, 1s or more. Default 4h.
+	// ApprovalTime is the time to wait for approvals, 1s or more. Default 4h.
 	ApprovalTime Duration `json:"approvalTime"`
-	// MaxActive is how many responses may be under way or wait. 1 to 1048576. Default 2000.
+	// MaxActive is the maximum number of running and waiting responses. 1 to 1048576. Default 2000.
 	MaxActive int `json:"maxActive"`
-	// Keep is how long the record of a closed response is kept, at least as long as RateWindow, Cooldown and BreakerWindow. Default 168h.
+	// Keep is the retention time of a closed response's record, at least as long as RateWindow, Cooldown and
+	// BreakerWindow. Default 168h.
 	Keep Duration `json:"keep"`
-	// OptOutLabel is the label whose value "true" keeps all but notifications from a node. Default lofamo.io/no-response.
+	// OptOutLabel is the label whose value "true" keeps all but notifications from a node. Default
+	// lofamo.io/no-response.
 	OptOutLabel string `json:"optOutLabel"`
-	// SupervisorNodes says on which node each supervisor runs, by the supervisor's id, so that no response takes more of them than their quorum can lose:
-	// a node of the topology, or "none": on a machine that is no node of it. "*" stands for all that are not named. One of which nothing is said is looked for
-	// by its report and grpc addresses among those of the nodes' services; one that is not found there may be on any node. All replicas alike. Default none.
+	// SupervisorNodes maps a supervisor's id to the node on which it runs, so that no response takes out more
+	// supervisors than their quorum can lose. A value is a node of the topology, or "none" for a machine that is no
+	// node. "*" stands for all supervisors that are not named. A supervisor without a value is located by its report
+	// and grpc addresses among those of the nodes' services; if they match none, it may be on any node. All replicas
+	// alike. Default none.
 	SupervisorNodes map[string]string `json:"supervisorNodes,omitempty"`
-	// AuditLines and AuditBytes bound what is kept of the audit in the store: export it to keep all of it. 1000 to 10000000. Default 100000.
+	// AuditLines is the maximum number of audit lines in the store: export the audit to keep all of it there. 1000 to
+	// 10000000. Default 100000.
 	AuditLines int64 `json:"auditLines"`
-	// AuditBytes is how much room these lines may take. 1 MiB to 1 GiB. Default 64 MiB.
+	// AuditBytes is the maximum size of these lines. 1 MiB to 1 GiB. Default 64 MiB.
 	AuditBytes int64 `json:"auditBytes"`
-	// Executors are what steps of policies are carried out by. A step for which there is none fails, and says so. All replicas alike.
+	// Executors carry out the steps of policies. A step without an executor fails with an error. All replicas alike.
 	Executors ResponseExecutors `json:"executors,omitzero"`
 }
 
-// ResponseExecutors is what the supervisors carry steps of responses out by, beside what agents allow (docs/responses-node.md).
+// ResponseExecutors configures the supervisors' own executors, beside the actions that agents allow
+// (docs/responses-node.md).
 type ResponseExecutors struct {
 	// Kubernetes is the cluster that the nodes are in: kubernetes.*. Default none.
 	Kubernetes *KubernetesConfig `json:"kubernetes,omitempty"`
-	// Webhooks are whom webhook.* may call. Default nobody.
+	// Webhooks are the targets of webhook.*. Default none.
 	Webhooks *Webhooks `json:"webhooks,omitempty"`
 	// Alertmanager is where alertmanager sends alerts. Default nowhere.
 	Alertmanager *Alertmanagers `json:"alertmanager,omitempty"`
@@ -100,10 +111,10 @@ func (c ResponseExecutors) validate(p *problems) {
 	check("node", c.Node)
 }
 
-// NoNode is where a supervisor runs that is on none of the nodes.
+// NoNode is the value for a supervisor that runs on no node.
 const NoNode = "none"
 
-// NodeOf is what SupervisorNodes says of a supervisor; empty: nothing.
+// NodeOf returns the node of a supervisor in SupervisorNodes, or "" if there is none.
 func (c SupervisorResponses) NodeOf(id string) string {
 	if at, ok := c.SupervisorNodes[id]; ok {
 		return at
@@ -111,7 +122,7 @@ func (c SupervisorResponses) NodeOf(id string) string {
 	return c.SupervisorNodes["*"]
 }
 
-// DefaultResponses returns the defaults, which are those of the engine.
+// DefaultResponses returns the engine's defaults.
 func DefaultResponses() SupervisorResponses {
 	d := response.Default()
 	return SupervisorResponses{
@@ -123,14 +134,14 @@ func DefaultResponses() SupervisorResponses {
 	}
 }
 
-// Limits are those of the engine, in a cluster with these failure domains.
+// Limits returns the engine's limits, in a cluster with these failure domains.
 func (c SupervisorResponses) Limits(domainLabels []string) response.Config {
 	l := response.Default()
 	l.MaxNodes, l.MaxPercent, l.MaxPerDomain, l.MaxPerPlane, l.DomainLabels = c.MaxNodes, c.MaxPercent, c.MaxPerDomain, c.MaxPerPlane, domainLabels
 	l.Rate, l.NotifyRate, l.RateWindow = c.Rate, c.NotifyRate, c.RateWindow.D()
 	l.BreakerPercent, l.BreakerNodes, l.BreakerWindow = c.BreakerPercent, c.BreakerNodes, c.BreakerWindow.D()
 	l.Grace, l.StormDelay, l.Cooldown, l.MaxEvidenceAge = c.Grace.D(), c.StormDelay.D(), c.Cooldown.D(), c.MaxEvidenceAge.D()
-	l.LookAgain = min(l.LookAgain, max(l.MaxEvidenceAge/3, time.Millisecond)) // more often than what is found out grows old
+	l.LookAgain = min(l.LookAgain, max(l.MaxEvidenceAge/3, time.Millisecond)) // check again before findings expire
 	l.Approvals, l.ApprovalTime, l.MaxActive, l.Keep, l.OptOutLabel = c.Approvals, c.ApprovalTime.D(), c.MaxActive, c.Keep.D(), c.OptOutLabel
 	return l
 }

@@ -39,7 +39,7 @@ var (
 	interfaceName = regexp.MustCompile(`^[^/\s:]{1,15}$`)
 )
 
-// problems gathers what is wrong, each as "field: given X: want Y".
+// problems collects errors, each as "field: given X: want Y".
 type problems struct{ errs []error }
 
 func (p *problems) bad(field string, given any, want string, args ...any) {
@@ -49,14 +49,14 @@ func (p *problems) bad(field string, given any, want string, args ...any) {
 	p.errs = append(p.errs, fmt.Errorf("%s: given %v: want %s", field, given, fmt.Sprintf(want, args...)))
 }
 
-// wrap adds an error that already names what was given and what is wanted.
+// wrap adds an error that already names the given and the expected value.
 func (p *problems) wrap(field string, err error) {
 	if err != nil {
 		p.errs = append(p.errs, fmt.Errorf("%s: %w", field, err))
 	}
 }
 
-// within adds what is wrong with a part of the configuration, whose fields its own errors name.
+// within adds the errors of a part of the configuration, which name their own fields.
 func (p *problems) within(field string, err error) {
 	if many, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, e := range many.Unwrap() {
@@ -161,8 +161,8 @@ func (p *problems) checksums(list string, names []string) {
 	}
 }
 
-// alternates checks the further addresses beside a first one. Each is of one host: a socket on all
-// addresses would answer from any.
+// alternates checks the additional addresses after a first one. Each must name one host: a socket on all addresses
+// would answer from any.
 func (p *problems) alternates(first, firstAddr, list string, addrs []string) {
 	if n := len(addrs); n > maxAlternates {
 		p.bad(list, fmt.Sprintf("%d", n), "at most %d", maxAlternates)

@@ -7,8 +7,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// validateLinks checks that there is exactly one link for each direction of the torus, and that no
-// two sockets of this node share an address.
+// validateLinks checks that each direction of the torus has exactly one link, and that no two sockets of this node
+// share an address.
 func (a Agent) validateLinks(p *problems, dims grid.Dims, haveDims bool) {
 	udp := taken{}
 	udp.add(p, "service.listen", a.Service.Listen)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Webhooks is what response policies may call, and nothing else is ever called. See docs/webhooks.md.
+// Webhooks lists the targets of response policies, which may call no others. See docs/webhooks.md.
 type Webhooks struct {
 	// Targets by the names that policies use. At most 64.
 	Targets []WebhookTarget `json:"targets"`
@@ -22,28 +22,29 @@ type WebhookTarget struct {
 	Name string `json:"name"`
 	// URL that everything is posted to: https, or http with Plaintext. Required.
 	URL string `json:"url"`
-	// Kinds say what it may be used for: notify, remediate. Default notify alone.
+	// Kinds are the allowed uses: notify, remediate. Default notify alone.
 	Kinds []string `json:"kinds,omitempty"`
-	// SecretFiles hold the secrets that requests are signed with, "whsec_" and 24 to 64 bytes in base64. Two while a secret is
-	// being replaced: requests then bear both signatures. They are read anew for every request. 1 or 2. Required.
+	// SecretFiles hold the secrets that sign requests, "whsec_" and 24 to 64 bytes in base64. Use two during a change
+	// of the secret: requests then bear both signatures. The files are read again for every request. 1 or 2. Required.
 	SecretFiles []string `json:"secretFiles"`
-	// Answers is contract, where the receiver answers as docs/webhooks.md says, or status, where it knows nothing of that: then a
-	// status of 2xx is success, and only notify is possible. Default contract.
+	// Answers is contract, if the receiver answers as in docs/webhooks.md, or status for other receivers: then a status
+	// of 2xx is success, and only notify is possible. Default contract.
 	Answers string `json:"answers,omitempty"`
-	// Addresses are the prefixes ("10.1.0.0/16") that the host's name may resolve to, and nothing else. Default none: any address
-	// that is public. Private, link-local and loopback addresses are called only where they are named here.
+	// Addresses are the only prefixes ("10.1.0.0/16") that the host's name may resolve to. Default none: any public
+	// address. Private, link-local and loopback addresses are called only if listed here.
 	Addresses []string `json:"addresses,omitempty"`
-	// Plaintext allows an http URL: whoever is on the way can read what is told, and forge the answer. Default false.
+	// Plaintext allows an http URL: anyone on the path can read the requests and forge answers. Default false.
 	Plaintext bool `json:"plaintext,omitempty"`
 	// TLS of the connection.
 	TLS ClientTLS `json:"tls,omitzero"`
-	// RequestTimeout bounds one request; a step's time-out bounds all of an attempt. 100ms to 5m. 0 stands for 10s, the default.
+	// RequestTimeout is the maximum time of one request; a step's time-out limits the whole attempt. 100ms to 5m. 0
+	// stands for 10s, the default.
 	RequestTimeout Duration `json:"requestTimeout,omitzero"`
 }
 
-// ClientTLS is how a connection to somebody else's server is secured.
+// ClientTLS is the TLS configuration for connections to external servers.
 type ClientTLS struct {
-	// CA is a PEM file with the authorities that the server's certificate is checked with. Default those of the machine.
+	// CA is a PEM file with the authorities for the server's certificate. Default the machine's.
 	CA string `json:"ca,omitempty"`
 	// Cert and Key are PEM files with a certificate of ours and its key. Both or none. Default none.
 	Cert string `json:"cert,omitempty"`
@@ -53,7 +54,7 @@ type ClientTLS struct {
 	ServerName string `json:"serverName,omitempty"`
 }
 
-// What WebhookTarget.Kinds and Answers may be.
+// Values of WebhookTarget.Kinds and Answers.
 const (
 	WebhookNotify    = "notify"
 	WebhookRemediate = "remediate"
@@ -61,32 +62,32 @@ const (
 	AnswersStatus    = "status"
 )
 
-// defaultRequestTimeout bounds one request to somebody else's server.
+// defaultRequestTimeout is the maximum time of one request to an external server.
 const defaultRequestTimeout = 10 * time.Second
 
 // Alertmanagers is where alerts are sent.
 type Alertmanagers struct {
-	// URLs of all members of one Alertmanager cluster, as "http://host:9093", with a path where there is a prefix. Alerts go
-	// to all of them. 1 to 16. Required.
+	// URLs of all members of one Alertmanager cluster, as "http://host:9093", with a path if there is a prefix. Alerts
+	// go to each of these members. 1 to 16. Required.
 	URLs []string `json:"urls"`
 	// TLS of the connections.
 	TLS ClientTLS `json:"tls,omitzero"`
-	// BearerTokenFile holds a token that is sent as authorization. It is read anew for every request. Default none.
+	// BearerTokenFile holds a token for the Authorization header. It is read again for every request. Default none.
 	BearerTokenFile string `json:"bearerTokenFile,omitempty"`
-	// Labels are added to all alerts. They must not be among those that alerts have. At most 16. Default none.
+	// Labels are added to all alerts. They must differ from the alerts' own labels. At most 16. Default none.
 	Labels map[string]string `json:"labels,omitempty"`
 	// Link is an URL of the alert's source, for people. Default none.
 	Link string `json:"link,omitempty"`
-	// Resend is how often alerts that stand are sent again. 10s to 10m. 0 stands for 1m, the default.
+	// Resend is the interval at which active alerts are sent again. 10s to 10m. 0 stands for 1m, the default.
 	Resend Duration `json:"resend,omitzero"`
-	// Hold is how long an alert stands that is not sent again: so much longer than its supervisors it lives. At least three times
-	// Resend, at most 24h. 0 stands for four times Resend, the default.
+	// Hold is the lifetime of an alert that is not sent again, and so the time by which it outlives its supervisors. At
+	// least three times Resend, at most 24h. 0 stands for four times Resend, the default.
 	Hold Duration `json:"hold,omitzero"`
-	// RequestTimeout bounds one request. 100ms to 1m. 0 stands for 5s, the default.
+	// RequestTimeout is the maximum time of one request. 100ms to 1m. 0 stands for 5s, the default.
 	RequestTimeout Duration `json:"requestTimeout,omitzero"`
 }
 
-// AlertLabels are the labels that alerts have of themselves.
+// AlertLabels returns the alerts' own labels.
 func AlertLabels() []string {
 	return []string{"alertname", "cluster", "component", "group", "node", "policy", "severity"}
 }
@@ -96,7 +97,7 @@ const (
 	defaultAlertTimeout = 5 * time.Second
 )
 
-// Bounds of what is called.
+// Limits on targets and labels.
 const (
 	maxWebhookTargets = 64
 	maxAlertmanagers  = 16
@@ -108,7 +109,7 @@ var (
 	labelName  = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]{0,62}$`)
 )
 
-// Filled returns it with what stands for nothing.
+// Filled returns the configuration with its defaults filled in.
 func (w Webhooks) Filled() Webhooks {
 	w.Targets = slices.Clone(w.Targets)
 	for i := range w.Targets {
@@ -184,7 +185,7 @@ func (t WebhookTarget) validate(p *problems, at string) {
 	}
 }
 
-// called checks an URL that somebody else serves.
+// called checks the URL of an external server.
 func (p *problems) called(field, v string, plaintext bool) *url.URL {
 	u, err := url.Parse(v)
 	switch {
@@ -209,7 +210,7 @@ func (c ClientTLS) validate(p *problems, at string, u *url.URL) {
 	}
 }
 
-// Filled returns it with what stands for nothing.
+// Filled returns the configuration with its defaults filled in.
 func (a Alertmanagers) Filled() Alertmanagers {
 	if a.Resend == 0 {
 		a.Resend = Duration(defaultResend)
@@ -268,7 +269,7 @@ func (a Alertmanagers) Validate() error {
 	return p.err()
 }
 
-// notPublic are prefixes that Go calls global unicast and that are somebody's own, or lead on to any other address.
+// notPublic are prefixes that Go calls global unicast, but that are private or lead to arbitrary other addresses.
 var notPublic = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),     // this network (RFC 1122)
 	netip.MustParsePrefix("100.64.0.0/10"), // behind a carrier (RFC 6598)
@@ -282,7 +283,8 @@ var notPublic = []netip.Prefix{
 	netip.MustParsePrefix("fec0::/10"), // site-local (RFC 3879)
 }
 
-// CheckAddress says why an address must not be called: it is in none of the prefixes or, where there are none, it is not public.
+// CheckAddress returns an error for a forbidden address: one outside all prefixes or, without prefixes, one that is not
+// public.
 func CheckAddress(ip netip.Addr, prefixes []netip.Prefix) error {
 	ip = ip.Unmap().WithZone("")
 	in := func(f netip.Prefix) bool { return f.Contains(ip) }

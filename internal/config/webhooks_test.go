@@ -83,7 +83,7 @@ func TestCheckAddress(t *testing.T) {
 	only := []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("::1/128")}
 	for _, c := range []struct {
 		ip       string
-		public   bool // may be called where nothing is named
+		public   bool // may be called without prefixes
 		mentions bool // where only is
 	}{
 		{"8.8.8.8", true, false},

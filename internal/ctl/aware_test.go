@@ -13,8 +13,8 @@ import (
 	"github.com/lofamo/lofamo/internal/testing/clienttest"
 )
 
-// grouped is a 2x2x2 map whose plane X=1 has lost its power, with two members that nobody sees; n0-0-0 is
-// under maintenance, n0-1-0 grows hot, a cable of n0-1-1 flaps; there is a spare.
+// grouped is a 2x2x2 map with a spare: its plane X=1 has lost its power, with two members that no node sees; n0-0-0 is
+// under maintenance, n0-1-0 grows hot, a cable of n0-1-1 flaps.
 func grouped(t *testing.T) *clienttest.Map {
 	t.Helper()
 	m := ctltest.Healthy(t, "2x2x2")
@@ -172,7 +172,7 @@ func TestGoldenOfAGroup(t *testing.T) {
 	ctltest.Golden(t, "groups-explain-group.txt", got.stdout)
 }
 
-// TestSelectorsAreHandedOn: what the user types is what the supervisor is asked.
+// TestSelectorsAreHandedOn: the request has the user's selectors unchanged.
 func TestSelectorsAreHandedOn(t *testing.T) {
 	m := grouped(t)
 	for _, tc := range []struct {
@@ -233,7 +233,7 @@ func TestStaleAnswersSayHowOld(t *testing.T) {
 	}
 }
 
-// TestHeldVerdictsAreShown: the map, the lists and a node say that verdicts wait, and why.
+// TestHeldVerdictsAreShown: the map, the lists and a node show held verdicts, with the reason.
 func TestHeldVerdictsAreShown(t *testing.T) {
 	m := grouped(t)
 	const why = "the leader drops messages of nodes or replicas"

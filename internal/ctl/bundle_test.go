@@ -27,7 +27,7 @@ func bundleProgress(received uint64, via string, complete bool) *lofamov1.GetBun
 	}}
 }
 
-// goodBundle changes the way and begins anew before it is complete.
+// goodBundle changes its path and starts again before it is complete.
 func goodBundle() *clienttest.Bundle {
 	return &clienttest.Bundle{Responses: []*lofamov1.GetBundleResponse{
 		bundleProgress(0, "direct", false), bundlePiece("void"), bundleProgress(4, "n0-0-1", false), bundleProgress(0, "n0-0-1", false),
@@ -35,7 +35,7 @@ func goodBundle() *clienttest.Bundle {
 	}}
 }
 
-// inDir runs a test in an empty directory, and says what is in it at the end.
+// inDir runs a test in an empty directory, and returns a function that lists its files at the end.
 func inDir(t *testing.T) func() string {
 	t.Helper()
 	t.Chdir(t.TempDir())
@@ -73,7 +73,7 @@ func TestBundle(t *testing.T) {
 	if b.Asked.GetNode() != "1,0,1" || b.Asked.GetHalf() != "host" || b.Asked.GetMaxBytes() != 64<<20 {
 		t.Errorf("asked for %v", b.Asked)
 	}
-	// It is there now.
+	// The file exists now.
 	if got := run(t, nil, r.Flags("bundle", "1,0,1")...); got.code != command.ExitUsage || !strings.Contains(got.stderr, "is there already: --force overwrites it") {
 		t.Errorf("exit code %d, stderr %q", got.code, got.stderr)
 	}
@@ -106,7 +106,7 @@ func TestBundleToStdout(t *testing.T) {
 	}
 }
 
-// TestBundleFails: nothing is left, and what was there stays.
+// TestBundleFails: a failure leaves no new file, and keeps existing ones.
 func TestBundleFails(t *testing.T) {
 	r := ctltest.StartRemote(t, ctltest.Harmed(t))
 	files := inDir(t)

@@ -211,7 +211,7 @@ func TestUsageErrors(t *testing.T) {
 	}
 }
 
-// TestArgumentsThatCannotBe: what only the cluster or a file can tell to be wrong is wrong usage too.
+// TestArgumentsThatCannotBe: arguments that only the cluster or a file can disprove are wrong usage too.
 func TestArgumentsThatCannotBe(t *testing.T) {
 	r := ctltest.StartRemote(t, ctltest.Healthy(t, "2"))
 	bin, dir := pretend(t)
@@ -319,7 +319,7 @@ func TestStaleAnswersAreCalledSo(t *testing.T) {
 	}
 }
 
-// TestRegionsThatAreCutOff: whatever is printed of a parent's map, it says of which regions nothing is heard.
+// TestRegionsThatAreCutOff: all output about a parent's map names the regions that are cut off.
 func TestRegionsThatAreCutOff(t *testing.T) {
 	m := ctltest.Healthy(t, "2")
 	m.Nodes.Nodes[0].Region = "west"

@@ -74,7 +74,7 @@ func TestDiagnose(t *testing.T) {
 	}
 }
 
-// A report in which nothing is wrong says so.
+// A report without faults says so.
 func TestDiagnoseNothing(t *testing.T) {
 	r := ctltest.StartRemote(t, ctltest.Harmed(t))
 	report := sampleReport()
@@ -121,7 +121,7 @@ func TestDiagnoseRefused(t *testing.T) {
 	}
 }
 
-// On a terminal one line says how far it is, and is gone at the end.
+// On a terminal, one line shows the progress, and disappears at the end.
 func TestDiagnoseProgress(t *testing.T) {
 	r := ctltest.StartRemote(t, ctltest.Harmed(t))
 	r.Server.Manage.Responses = []*lofamov1.DiagnoseResponse{{Progress: &lofamov1.DiagnosisProgress{Nodes: 8, Answered: 3}},

@@ -10,8 +10,8 @@ import (
 	"github.com/lofamo/lofamo/internal/testing/clienttest"
 )
 
-// history is a 2x2x2 map in which n1-0-1 was SICK by its memory from 10m to 5m ago, and is FAILED since 1m; n0-0-0's end X+ broke
-// 8m ago; n0-1-0 was under maintenance from 9m to 7m ago.
+// history is a 2x2x2 map: n1-0-1 was SICK because of its memory from 10m to 5m ago, and has been FAILED for 1m;
+// n0-0-0's end X+ broke 8m ago; n0-1-0 was under maintenance from 9m to 7m ago.
 func history(t *testing.T) *clienttest.Map {
 	t.Helper()
 	m := ctltest.Healthy(t, "2x2x2")
@@ -45,7 +45,7 @@ func history(t *testing.T) *clienttest.Map {
 	return m
 }
 
-// TestMapAt: the map of a moment is that of now with every later change taken back.
+// TestMapAt: the map of a moment is the present one with every later change undone.
 func TestMapAt(t *testing.T) {
 	r := ctltest.StartRemote(t, history(t))
 	for _, tc := range []struct {

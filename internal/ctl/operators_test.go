@@ -80,7 +80,7 @@ func TestOperatorsOutput(t *testing.T) {
 	}
 }
 
-// TestPrintedTopologyIsTaken: what get prints, apply takes, at the revision at which it was printed.
+// TestPrintedTopologyIsTaken: apply accepts the output of get, at the revision at which it was printed.
 func TestPrintedTopologyIsTaken(t *testing.T) {
 	r := operated(t)
 	file := filepath.Join(t.TempDir(), "topology")

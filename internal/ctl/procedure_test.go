@@ -10,7 +10,7 @@ import (
 	"github.com/lofamo/lofamo/internal/ctl/ctltest"
 )
 
-// sampleProcedure is one that was not clear, of four nodes of which one is silent and one took no part.
+// sampleProcedure is a procedure that was not clear, of four nodes: one is silent, and one took no part.
 func sampleProcedure() *lofamov1.ProcedureReport {
 	step := func(s lofamov1.ProcedureState, us, held uint32) *lofamov1.ProcedureStep {
 		return &lofamov1.ProcedureStep{State: s, TookUs: us, Held: held}
@@ -70,7 +70,7 @@ func TestProcedureCommands(t *testing.T) {
 	}
 }
 
-// When all was well the command says so, and so does its end.
+// The output and the exit code show that all went well.
 func TestProcedureClear(t *testing.T) {
 	r := ctltest.StartRemote(t, ctltest.Harmed(t))
 	report := sampleProcedure()
@@ -104,7 +104,7 @@ func TestProcedureClear(t *testing.T) {
 	}
 }
 
-// Of a procedure that a node has begun by itself there is no diagnosis, though links are tested in it.
+// A procedure that a node began by itself has no diagnosis, although it tests links.
 func TestProcedureOfNode(t *testing.T) {
 	r := ctltest.StartRemote(t, ctltest.Harmed(t))
 	report := sampleProcedure()

@@ -61,7 +61,7 @@ func lastHash(lines []*lofamov1.AuditLine) string {
 	return last[len(last)-66 : len(last)-2]
 }
 
-// TestResponsesAsked: what is asked for, word for word.
+// TestResponsesAsked: the exact requests.
 func TestResponsesAsked(t *testing.T) {
 	r := ctltest.Responding(t)
 	s := &r.Server.Responses
@@ -169,7 +169,7 @@ func TestResponsesRefusals(t *testing.T) {
 	}
 }
 
-// TestWatchResponsesOutput: all that is there, then what changes, until the supervisor has nothing more to say.
+// TestWatchResponsesOutput: all present responses, then changes, until the supervisor ends the stream.
 func TestWatchResponsesOutput(t *testing.T) {
 	r := ctltest.Responding(t)
 	r.Server.Responses.Err = status.Error(codes.Unavailable, "stopping")
@@ -182,7 +182,8 @@ func TestWatchResponsesOutput(t *testing.T) {
 	}
 }
 
-// TestAuditFile: an export goes on where the file ends, whatever that is, and verify finds what was done to it.
+// TestAuditFile: an export continues at the end of the file, whatever its content, and verify detects changes to the
+// file.
 func TestAuditFile(t *testing.T) {
 	r := ctltest.Responding(t)
 	file := filepath.Join(t.TempDir(), "audit.jsonl")
@@ -239,7 +240,7 @@ func TestAuditFile(t *testing.T) {
 	}
 }
 
-// TestChangedAuditIsSaid: what a supervisor shows is checked too.
+// TestChangedAuditIsSaid: lines from a supervisor are checked too.
 func TestChangedAuditIsSaid(t *testing.T) {
 	r := ctltest.Responding(t)
 	l := r.Server.Responses.Lines[2]
@@ -299,7 +300,7 @@ func TestPolicyTest(t *testing.T) {
 	for _, tc := range []struct {
 		args string
 		want string // of the table
-		more bool   // it is there
+		more bool   // the line has it
 	}{{"--config " + conf, "approval: 0 of 2", true}, {"--config " + conf + " --approvals 0", "approval: 0 of 2", false}} {
 		got := run(t, nil, r.Flags(strings.Fields("policy test --defaults --enforce "+tc.args)...)...)
 		if got.code != 0 || strings.Contains(got.stdout, tc.want) != tc.more {
@@ -321,7 +322,7 @@ func TestPolicyTest(t *testing.T) {
 	ctltest.Golden(t, "policy-test.txt", got.stdout)
 }
 
-// TestPolicyOffline: check and defaults ask nobody.
+// TestPolicyOffline: check and defaults make no calls.
 func TestPolicyOffline(t *testing.T) {
 	if got := run(t, nil, "policy", "check", "--defaults"); got.code != 0 {
 		t.Errorf("%+v", got)

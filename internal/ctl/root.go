@@ -1,7 +1,9 @@
-// Package ctl is lofamoctl, the users' command line: it puts the commands of its folders together and runs one command line. The commands ask
-// the supervisors through the client package and make local clusters through internal/cluster. They decide nothing.
+// Package ctl is lofamoctl, the users' command line: it puts the commands of its folders together and runs one command
+// line. The commands ask the supervisors through the client package and make local clusters through internal/cluster.
+// They decide nothing.
 //
-// Exit codes: 0 for success, 1 for a failure, 2 for a command line that cannot be understood, 3 for a diagnosis that found a fault.
+// Exit codes: 0 for success, 1 for a failure, 2 for a command line that cannot be understood, 3 for a diagnosis that
+// found a fault.
 package ctl
 
 import (
@@ -47,8 +49,8 @@ func Run(ctx context.Context, args []string, env command.Env) int {
 
 var negative = regexp.MustCompile(`^-[0-9.]`)
 
-// protectNegative moves a negative sensor value to the end, behind "--", where it is not taken for
-// a flag. It is always the last argument that is not a flag.
+// protectNegative moves a negative sensor value to the end, behind "--", so that it is not parsed as a flag. It is
+// always the last argument that is not a flag.
 func protectNegative(args []string) []string {
 	if !slices.Contains(args, "inject") || slices.Contains(args, "--") {
 		return args

@@ -10,7 +10,7 @@ import (
 	"github.com/lofamo/lofamo/internal/ctl/command"
 )
 
-// What runbooks have people type at three in the morning is there: commands, flags and as many arguments.
+// The commands that runbooks have people type at three in the morning exist: commands, flags and number of arguments.
 func TestRunbooks(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/runbooks/*.md")
 	if err != nil || len(pages) < 10 {

@@ -14,7 +14,7 @@ import (
 	"github.com/lofamo/lofamo/internal/ctl/ctltest"
 )
 
-// threeMembers are one that leads, one that is full and one that is new.
+// threeMembers are the raft leader, a full member and a new one.
 func threeMembers() *lofamov1.ListMembersResponse {
 	return &lofamov1.ListMembersResponse{Members: []*lofamov1.Member{
 		{Id: "beef", PeerUrl: "https://10.0.0.3:2380", Learner: true, Problem: "not started yet"},
@@ -67,7 +67,7 @@ func TestSupervisorReplaceElsewhere(t *testing.T) {
 			t.Errorf("asked for\n%s\nwant %s", asked, want)
 		}
 	}
-	// What has begun is not begun again, though the code says that another might.
+	// A call with effects is not repeated, although its code permits another replica.
 	r.Server.Admin.Asked, r.Server.Admin.Err = nil, status.Error(codes.Unavailable, "the replica stops")
 	got = run(t, nil, r.Flags("supervisor", "replace", "s2")...)
 	if got.code != command.ExitFailure || !strings.Contains(got.stderr, "supervisor replace: the replica stops") ||
@@ -76,7 +76,8 @@ func TestSupervisorReplaceElsewhere(t *testing.T) {
 	}
 }
 
-// TestSupervisorAddTakesTooLong: that the new one stays a learner, and the same command goes on, the supervisor says.
+// TestSupervisorAddTakesTooLong: the supervisor's error explains that the new member stays a learner, and that the same
+// command continues.
 func TestSupervisorAddTakesTooLong(t *testing.T) {
 	r := ctltest.StartRemote(t, ctltest.Healthy(t, "2x1x1"))
 	const says = "s4 has not caught up within 2s (not started yet): it stays a learner; the same call goes on"
@@ -88,7 +89,7 @@ func TestSupervisorAddTakesTooLong(t *testing.T) {
 	}
 }
 
-// TestSupervisorRemoveWarns when what is left stands no further loss. Who has no vote yet does not count.
+// TestSupervisorRemoveWarns when the remaining members cannot lose another one. Members without a vote do not count.
 func TestSupervisorRemoveWarns(t *testing.T) {
 	r := ctltest.StartRemote(t, ctltest.Healthy(t, "2x1x1"))
 	voter, learner := &lofamov1.Member{}, &lofamov1.Member{Learner: true}

@@ -26,9 +26,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 )
 
-// TestMain lets the test program pretend to be the agent and the supervisor, under their names:
-// the agent does nothing, the supervisor calls every node NORMAL, or the first one SICK when there is a file
-// "unwell" beside its configuration.
+// TestMain lets the test program play the agent and the supervisor, under their names: the agent does nothing; the
+// supervisor reports every node NORMAL, or the first one SICK if there is a file "unwell" beside its configuration.
 func TestMain(m *testing.M) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	code := 0
@@ -166,8 +165,8 @@ func TestUpDownAndUpAgain(t *testing.T) {
 	}
 }
 
-// TestUpAgainWithFaults: a cluster that was stopped with a fault in a sensor has it when it is started again, which
-// is no reason not to start. One that is new has no faults to expect.
+// TestUpAgainWithFaults: a cluster that was stopped with a fault in a sensor has that fault again after a start, which
+// must not prevent the start. A new cluster must have no faults.
 func TestUpAgainWithFaults(t *testing.T) {
 	bin, dir := pretend(t)
 	up := func(args ...string) result {
@@ -207,7 +206,7 @@ func TestUpThatFailsCleansUp(t *testing.T) {
 			t.Errorf("stderr %q does not say %q", got.stderr, want)
 		}
 	}
-	// The remains are in nobody's way.
+	// The leftovers do not disturb a new start.
 	if got := run(t, env, "up", "--dims", "2", "--supervisors", "1", "--detach"); got.code != 0 {
 		t.Errorf("%+v", got)
 	}

@@ -1,8 +1,8 @@
 // Package denylist makes, signs and verifies the list of revoked certificates, and keeps it on disk.
 //
-// An operator signs the whole list. The list has a version, and the highest version wins everywhere. Supervisors store the list
-// and pass it on, but cannot change it: the thief of a supervisor's key can neither revoke an identity nor revert a revocation. A
-// list signed by a revoked operator is refused.
+// An operator signs the whole list. The list has a version, and the highest version wins everywhere. Supervisors store
+// the list and pass it on, but cannot change it: the thief of a supervisor's key can neither revoke an identity nor
+// revert a revocation. A list signed by a revoked operator is refused.
 package denylist
 
 import (
@@ -32,7 +32,8 @@ import (
 const (
 	MaxDenials = 4096
 	MaxReason  = 120 // bytes
-	// MaxSize is the maximum size of a marshalled SignedDenyList in bytes. Compressed, it also has to fit the DenyPart messages.
+	// MaxSize is the maximum size of a marshalled SignedDenyList in bytes. Compressed, it also has to fit the DenyPart
+	// messages.
 	MaxSize = servicenet.MaxDenySize
 )
 
@@ -177,10 +178,10 @@ func check(l *lofamov1.DenyList, cluster string) ([]pki.Denial, error) {
 	return out, nil
 }
 
-// CheckHalves returns an error if a list revokes only one half of a node. The neighbours would refuse its links, or supervisors
-// its reports, while the other half still reports for the node: working links would be called FAILED. It accepts denials that the
-// list before (nil: none) has too and that revoke one half there: earlier builds made such lists, and an operator must be able to
-// change them.
+// CheckHalves returns an error if a list revokes only one half of a node. The neighbours would refuse its links, or
+// supervisors its reports, while the other half still reports for the node: working links would be called FAILED. It
+// accepts denials that the list before (nil: none) has too and that revoke one half there: earlier builds made such
+// lists, and an operator must be able to change them.
 func CheckHalves(l, before *lofamov1.DenyList) error {
 	old := make(map[string]bool)
 	for _, i := range alone(before) {
@@ -253,8 +254,8 @@ func checkDenial(d *lofamov1.Denial, cluster string) (pki.Denial, error) {
 	return out, nil
 }
 
-// Keeper holds a process's newest list: verified, in force in its registry, and stored on disk if a directory is given. Only one
-// goroutine may use it.
+// Keeper holds a process's newest list: verified, in force in its registry, and stored on disk if a directory is given.
+// Only one goroutine may use it.
 type Keeper struct {
 	verifier *pki.Verifier
 	registry *pki.Registry
@@ -264,8 +265,8 @@ type Keeper struct {
 	coming   map[string]*incoming // by supervisor
 }
 
-// incoming is a list of which parts are missing. The parts of one supervisor are never mixed with another's, because two
-// supervisors may send different lists of the same version, or compress the same list differently.
+// incoming is a list with missing parts. Parts from different supervisors are never mixed, because two supervisors may
+// send different lists of the same version, or compress the same list differently.
 type incoming struct {
 	version uint64
 	count   uint32

@@ -136,7 +136,7 @@ func TestSerialRevokesOneCertificate(t *testing.T) {
 	}
 }
 
-// TestHighestVersionStays: over restarts, whatever comes in between.
+// TestHighestVersionStays checks that the highest version survives restarts, in any order of lists.
 func TestHighestVersionStays(t *testing.T) {
 	w, dir := newWorld(t), t.TempDir()
 	op := w.signer(pki.RoleOperator, "o")
@@ -203,8 +203,8 @@ func TestListInParts(t *testing.T) {
 	}
 }
 
-// TestPartsOfTwoSupervisorsAreNotMixed: two supervisors send different lists of one version and size, alternately, so that each
-// list is complete only in the second round.
+// TestPartsOfTwoSupervisorsAreNotMixed: two supervisors send different lists of one version and size, alternately, so
+// that each list is complete only in the second round.
 func TestPartsOfTwoSupervisorsAreNotMixed(t *testing.T) {
 	w := newWorld(t)
 	op := w.signer(pki.RoleOperator, "o")
@@ -250,7 +250,7 @@ func TestPartsOfTwoSupervisorsAreNotMixed(t *testing.T) {
 	}
 }
 
-// TestRefusedLists: what nobody may sign, and what says nothing.
+// TestRefusedLists checks lists with a signature that does not count, and lists without content.
 func TestRefusedLists(t *testing.T) {
 	w := newWorld(t)
 	op, sup := w.signer(pki.RoleOperator, "o"), w.signer(pki.RoleSupervisor, "s0")
@@ -276,7 +276,7 @@ func TestRefusedLists(t *testing.T) {
 	if _, err := Sign(listOf(1), sup); err == nil || !strings.Contains(err.Error(), "want an operator's") {
 		t.Errorf("signed by a supervisor: %v", err)
 	}
-	// As a supervisor that was taken over would: with its own key, and with what an operator signed for something else.
+	// A compromised supervisor could try its own key, and an operator's signature for something else.
 	b, err := proto.Marshal(listOf(9, denial(victim)))
 	if err != nil {
 		t.Fatal(err)
@@ -297,7 +297,7 @@ func TestRefusedLists(t *testing.T) {
 	if _, err := Open(make([]byte, MaxSize+1), w.verifier, cluster); err == nil || !strings.Contains(err.Error(), "want at most") {
 		t.Errorf("too long: %v", err)
 	}
-	// A revoked operator signs no more lists.
+	// A revoked operator cannot sign lists.
 	k, _ := NewKeeper("", cluster, w.verifier, w.registry)
 	other := w.signer(pki.RoleOperator, "other")
 	if _, err := k.Take(w.signed(listOf(1, denial(op.Identity())), other)); err != nil {
@@ -414,7 +414,8 @@ func TestSmallListGoesUncompressed(t *testing.T) {
 	}
 }
 
-// TestWrongCompressionIsRefused: a list that unpacks to another size than announced is refused, and the next one is accepted.
+// TestWrongCompressionIsRefused: a list that unpacks to another size than announced is refused, and the next one is
+// accepted.
 func TestWrongCompressionIsRefused(t *testing.T) {
 	w := newWorld(t)
 	k, _ := NewKeeper("", cluster, w.verifier, w.registry)
@@ -460,8 +461,8 @@ func TestOneHalfIsRefused(t *testing.T) {
 	}
 }
 
-// TestHalvesOfEarlierListsStayChangeable: a list that an earlier build accepted with one half, or one serial number, of a node
-// can be added to and be emptied. No new half comes in that way.
+// TestHalvesOfEarlierListsStayChangeable: a list that an earlier build accepted with one half, or one serial number, of
+// a node can be added to and be emptied. No new half comes in that way.
 func TestHalvesOfEarlierListsStayChangeable(t *testing.T) {
 	both := thousands(3)
 	serial := denial(victim)

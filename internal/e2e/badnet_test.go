@@ -13,8 +13,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/mangle"
 )
 
-// badLines is the service network of one node: everything that it and the supervisors say to one another
-// passes here.
+// badLines is the service network of one node: all its traffic with the supervisors passes here.
 type badLines struct {
 	t    *testing.T
 	node string
@@ -23,7 +22,7 @@ type badLines struct {
 	lines map[string]*udpmangle.Line // by the address behind
 }
 
-// through returns the address that stands for another one.
+// through returns the substitute for an address.
 func (b *badLines) through(addr string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -76,10 +75,9 @@ func (b *badLines) edits() edits {
 	}
 }
 
-// TestBadServiceNetwork gives one node a service network that loses three packets of ten, damages one of
-// a hundred, doubles and reorders (rows 7 and 8 of the fault catalogue): the network is called sick and
-// the node never failed, its faults are known as before, and nothing damaged is accepted or taken for a
-// forgery.
+// TestBadServiceNetwork gives one node a service network that loses three packets of ten, damages one of a hundred,
+// doubles and reorders (rows 7 and 8 of the fault catalogue): the network is called SICK and the node never FAILED, its
+// faults are detected as before, and no damaged packet is accepted or counted as a forgery.
 func TestBadServiceNetwork(t *testing.T) {
 	t.Parallel()
 	const node = "n1-0-1"
@@ -108,7 +106,7 @@ func TestBadServiceNetwork(t *testing.T) {
 			t.Fatal(err)
 		}
 		round.becomes(node, "dnp", normal)
-		// A node says little: that both ends meet damage takes more of it.
+		// A node sends little: a higher rate lets both ends see damage.
 		b.set(t.T, mangle.Faults{Drop: 0.1, Corrupt: 0.3})
 		awaitDamage(t, l, b)
 		b.set(t.T, mangle.Faults{})

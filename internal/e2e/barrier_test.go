@@ -20,10 +20,10 @@ type row struct {
 	t       trial
 	ids     []string
 	members map[string]*jobs.Member
-	asks    *jobs.Member // another process at the first node, that only wants to know who is missing
+	asks    *jobs.Member // another process at the first node, which only asks for missing members
 
 	mu   sync.Mutex
-	came map[uint64]int // to each generation, before they said so to anybody
+	came map[uint64]int // arrivals at each generation, counted before the calls
 }
 
 func (t trial) row(job string) *row {
@@ -43,7 +43,8 @@ func (t trial) row(job string) *row {
 	return r
 }
 
-// comes has processes come to a barrier. What each is told comes by the channel; who is let through must have been preceded by all.
+// comes has processes arrive at a barrier, and sends their results to the channel. It reports an error if one passes
+// before all have arrived.
 func (r *row) comes(ctx context.Context, generation uint64, nodes ...string) <-chan error {
 	r.mu.Lock()
 	r.came[generation] += len(nodes)
@@ -95,8 +96,9 @@ func (r *row) through(generation uint64, n int, ends <-chan error) {
 	}
 }
 
-// barriers has all nodes pass barriers, in the middle of each of which a link is cut: when half of them have come, and know of one another. All are let through, each
-// time when all have come and not before. Then a node is killed: where it had come that is as good as ever, and where it had not all others are told so.
+// barriers has all nodes pass barriers. In the middle of each, when half of the nodes have arrived and know of one
+// another, a link is cut. All pass each time, once all have arrived and not before. Then a node is killed: a barrier
+// where it had arrived still completes, and elsewhere all others get an error.
 func barriers(t *testing.T, l *lab.Lab) {
 	try(t, l, "barriers in a row, links cut in the middle, and a node killed", func(t trial) {
 		r := t.row("row")

@@ -86,7 +86,7 @@ func (t trial) untar(r io.Reader) map[string]string {
 	}
 }
 
-// longLog makes a node's log long, by so many bytes that hardly compress, and returns them.
+// longLog extends a node's log by size bytes that hardly compress, and returns them.
 func (t trial) longLog(node string, size int) string {
 	t.Helper()
 	b := make([]byte, size*3/4)
@@ -113,7 +113,7 @@ func TestBundle(t *testing.T) {
 	begun := l.Mark()
 
 	try(t, l, "direct", func(t trial) {
-		t.longLog("n1-0-1", 1_500_000) // what the DNP half sends goes through a small mailbox
+		t.longLog("n1-0-1", 1_500_000) // the DNP half's data passes through a small mailbox
 		for _, half := range []string{"host", "dnp"} {
 			b := t.fetch("1,0,1", half, nil)
 			if b.last.GetVia() != "direct" {

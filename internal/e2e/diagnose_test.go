@@ -57,7 +57,7 @@ func named(r *lofamov1.DiagnosisReport) (out []string) {
 	return out
 }
 
-// finds makes a diagnosis of everything, and wants these alone to be named.
+// finds makes a diagnosis of everything, and expects only these faults.
 func (t trial) finds(want ...string) *lofamov1.DiagnosisReport {
 	t.Helper()
 	r := t.diagnose(&lofamov1.DiagnoseRequest{}, nil)
@@ -72,7 +72,7 @@ func (t trial) finds(want ...string) *lofamov1.DiagnosisReport {
 	return r
 }
 
-// TestDiagnose has real nodes test their links, with every fault that there is among them.
+// TestDiagnose has real nodes test their links, with every kind of fault among them.
 func TestDiagnose(t *testing.T) {
 	t.Parallel()
 	// Only good news waits for the hold-off: two seconds after nearly every fault here.
@@ -144,13 +144,13 @@ func TestDiagnose(t *testing.T) {
 		})
 	}
 
-	// The diagnosis ends and names the link, and the report of the cut, which is under way meanwhile, arrives. Of the others some tests may be open, none is at fault: neither
-	// in the report nor in the map.
+	// The diagnosis ends and names the link, and the report of the cut, in transit meanwhile, arrives. Some tests of
+	// other links may stay open, but none is at fault: neither in the report nor in the map.
 	try(t, l, "link cut in the middle", func(t trial) {
 		var once sync.Once
 		began := time.Now()
 		r := t.diagnose(&lofamov1.DiagnoseRequest{Rounds: 3}, func(p *lofamov1.DiagnosisProgress) {
-			if p.GetHeard() == p.GetNodes() { // all have begun, and nobody is through: rounds are a second apart
+			if p.GetHeard() == p.GetNodes() { // all have begun, and none has finished: rounds are a second apart
 				once.Do(func() { t.inject("n0-0-1", cluster.Fault{Kind: cluster.CutLink, Dir: grid.YPlus}) })
 			}
 		})

@@ -1,4 +1,3 @@
-// Package e2e tests the whole on real processes: a cluster is started, halves are killed and stopped
-// with signals, links and networks are cut, and the fault map is asked for verdict, cause, evidence
-// and the way it came. It has no code of its own beside the tests.
+// Package e2e tests the whole on real processes: it starts a cluster, kills and stops halves with signals, cuts links
+// and networks, and checks the fault map's verdict, cause, evidence and path. It has no code beside the tests.
 package e2e

@@ -65,7 +65,7 @@ func (e edits) command(t *testing.T) func(member string, argv []string) []string
 // metrics are the samples at /metrics, by name with labels.
 type metrics map[string]float64
 
-// total sums the samples of a name that have a label, such as `class="role"`; with "", all of them.
+// total sums the samples of a name with a label, such as `class="role"`; with "", all samples of the name.
 func (m metrics) total(name, label string) (sum float64) {
 	for sample, v := range m {
 		if n, labels, _ := strings.Cut(sample, "{"); n == name && strings.Contains(labels, label) {
@@ -75,7 +75,7 @@ func (m metrics) total(name, label string) (sum float64) {
 	return sum
 }
 
-// served is what an address has at /metrics.
+// served returns the content of an address's /metrics.
 func served(t *testing.T, addr string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+"/metrics", nil)

@@ -73,7 +73,7 @@ func (t trial) listen(job string) *listeners {
 	return l
 }
 
-// reaches waits until what is raised at a node has been heard at all.
+// reaches waits until a eureka raised at a node has arrived everywhere.
 func (l *listeners) reaches(from, body string) time.Duration {
 	l.t.Helper()
 	begin := time.Now()
@@ -101,8 +101,9 @@ func (l *listeners) reaches(from, body string) time.Duration {
 	}
 }
 
-// TestEurekaAroundCuts: real processes, no service network at any node, and half of the links cut, one of them in one direction: what a job
-// raises at one node is heard at all others, once (seed 003 §4.2); and a barrier of all nodes is passed.
+// TestEurekaAroundCuts: real processes, no service network at any node, and half of the links cut, one of them in one
+// direction: a job's eureka from one node arrives at all others, once (seed 003 §4.2); and a barrier of all nodes
+// completes.
 func TestEurekaAroundCuts(t *testing.T) {
 	t.Parallel()
 	l := clusterOf(t, "3x3x1", cluster.Options{Supervisors: 1, Periods: patient()})
@@ -117,7 +118,7 @@ func TestEurekaAroundCuts(t *testing.T) {
 			t.mayFail(string(n.ID), "service-network")
 			t.inject(string(n.ID), simple(cluster.CutService))
 		}
-		// What is left is a way from 0,0 through all nodes: along the rows, and up at their ends.
+		// The remaining links form one path from 0,0 through all nodes: along the rows, and up at their ends.
 		cut := func(node string, d grid.Direction, oneWay bool) {
 			t.inject(node, cluster.Fault{Kind: cluster.CutLink, Dir: d, OneWay: oneWay})
 		}

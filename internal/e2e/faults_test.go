@@ -22,7 +22,8 @@ const (
 
 // TestFaults runs the faults of seed 001 Table II on one cluster of real processes.
 func TestFaults(t *testing.T) {
-	// Only good news waits for the hold-off: two seconds after nearly every fault here. Half of one is well above what a heartbeat is late on a busy machine: less, and a link would come and go.
+	// Only recoveries wait for the hold-off: two seconds after nearly every fault here. Half a second is well above a
+	// heartbeat's delay on a busy machine: with less, a link would flap.
 	soon := config.Duration(500 * time.Millisecond)
 	l := clusterOf(t, "2x2x2", cluster.Options{Supervisors: 3, Periods: &config.PeriodsOverride{LinkHoldOff: &soon}})
 
@@ -137,7 +138,7 @@ func TestFaults(t *testing.T) {
 		t.inject("0,0,0", cluster.Fault{Kind: cluster.CutLink, Dir: grid.ZPlus, OneWay: true})
 		t.becomes("n0-0-1", "link/Z-", failed)
 		t.becomes("n0-0-0", "link/Z+", failed)
-		// Either end may have told first; in the end each has told its own.
+		// Either end may have reported first; in the end both have.
 		t.comesToHaveEvidence("n0-0-1", "link/Z-", "SILENCE", "n0-0-1/host")
 		t.comesToHaveEvidence("n0-0-0", "link/Z+", "HANDSHAKE", "n0-0-0/host")
 		t.heal("0,0,0")
@@ -157,7 +158,8 @@ func TestFaults(t *testing.T) {
 // TestSensors drives every sensor of one node beyond its thresholds and back.
 func TestSensors(t *testing.T) {
 	t.Parallel()
-	// What is waited for is the next reading. The peripherals' checks come as rarely as ever: a check has no longer to end than until the next one.
+	// The test waits for the next reading. Checks of peripherals stay as rare as usual: a check has to end before the
+	// next one.
 	often, periods := config.Duration(100*time.Millisecond), patient()
 	periods.SensorPeriod = &often
 	l := clusterOf(t, "2x1x1", cluster.Options{Supervisors: 1, Periods: periods})
@@ -192,8 +194,8 @@ func TestSensors(t *testing.T) {
 	}
 }
 
-// TestRegistersFromOutside writes register words as another device on the bus would, and sees both
-// halves react as seed 001 §IV-B says they must.
+// TestRegistersFromOutside writes register words as another device on the bus would, and checks both halves' reactions
+// against seed 001 §IV-B.
 func TestRegistersFromOutside(t *testing.T) {
 	t.Parallel()
 	l := clusterOf(t, "3x1x1", cluster.Options{Supervisors: 1, Periods: patient()})
@@ -222,7 +224,7 @@ func TestRegistersFromOutside(t *testing.T) {
 	})
 }
 
-// poke keeps a word at a value against its owner, who writes it anew all the time, until stopped.
+// poke holds a word at a value against its owner, which rewrites it all the time, until stopped.
 func poke(t trial, path string, a watchdog.Addr, v uint32) (stop func()) {
 	t.Helper()
 	quit, done := make(chan struct{}), make(chan error, 1)

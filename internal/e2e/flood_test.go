@@ -45,9 +45,9 @@ func flap(t trial, node string) (stop func()) {
 	}
 }
 
-// TestFlood lets the components of one node flap, so that it sends more than ten times the reports that a
-// node sends when nothing happens (row 15 of the fault catalogue): another node's fault is known
-// meanwhile, the log stays within its bound and is worked off, and what is said last is what counts.
+// TestFlood lets the components of one node flap, so that it sends more than ten times the reports of an idle node (row
+// 15 of the fault catalogue): another node's fault is detected meanwhile, the log stays within its bound and drains,
+// and the last reported state counts.
 func TestFlood(t *testing.T) {
 	const node = "n0-0-0"
 	periods := patient()
@@ -99,7 +99,7 @@ func (t trial) trialFrom() trial {
 	return t
 }
 
-// comesToBe waits until the map calls a component that, whatever it was before.
+// comesToBe waits until a component has the wanted state, from any previous one.
 func (t trial) comesToBe(node, component string, want lofamov1.State) {
 	t.Helper()
 	deadline := time.After(patience)
@@ -119,10 +119,10 @@ func (t trial) comesToBe(node, component string, want lofamov1.State) {
 	}
 }
 
-// maxLogged is what a host half keeps of reports, and the digest.
+// maxLogged is the capacity of a host half's log of reports, and the digest.
 const maxLogged = 1024 + 1
 
-// awaitReports waits until a host half has made so many reports. It returns the most that it had in its log.
+// awaitReports waits until a host half has made n reports. It returns the highest number in its log.
 func (t trial) awaitReports(http string, n float64) (most float64) {
 	t.Helper()
 	deadline := time.After(3 * patience)

@@ -20,7 +20,8 @@ import (
 	"github.com/lofamo/lofamo/internal/testing/tether"
 )
 
-// hall is the example's cluster: what an operator has of it, and its machines, each a directory that its processes see as /etc and /var/lib.
+// hall is the example's cluster: the operator's files, and its machines, each a directory that its processes see as
+// /etc and /var/lib.
 type hall struct {
 	*testing.T
 	dir     string // inventory.yaml, operator, machines/ID
@@ -28,8 +29,9 @@ type hall struct {
 	procs   map[string]*exec.Cmd // of the machines, by ID
 }
 
-// sees gives a program a machine's /etc/lofamo and /var/lib: the configuration files are those that the packages' services would read. The overlay has a place for the former on machines that
-// have none, and nothing that changes while it is mounted.
+// sees gives a program a machine's /etc/lofamo and /var/lib: the configuration files are those that the packages'
+// services would read. The overlay has a place for the former on machines without one, and no file that changes while
+// it is mounted.
 const sees = `set -e
 mount --make-rprivate /
 mount -t overlay -o "lowerdir=$1/over:/etc" overlay /etc
@@ -43,8 +45,9 @@ var (
 	hallSupervisors = []string{"s1", "s2", "s3"}
 )
 
-// TestInventory makes the cluster of the example that is shipped, on loopback addresses: made, joined, started; one machine is replaced by another with new keys; and while all of it
-// runs every key is changed, the authority's too, without anything being called FAILED.
+// TestInventory makes the cluster of the shipped example, on loopback addresses: made, joined, started; another machine
+// with new keys replaces one; and during operation every key is changed, also the authority's, without any node being
+// called FAILED.
 func TestInventory(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -68,7 +71,7 @@ func TestInventory(t *testing.T) {
 	}
 	h.settled()
 
-	// A machine is lost; another one stands in for it, with the name, and keys of its own.
+	// A machine is lost; another one replaces it, with the same name and new keys.
 	const lost = "n1-0-1"
 	mark := h.revision()
 	h.loses(lost)
@@ -97,7 +100,7 @@ func TestInventory(t *testing.T) {
 		}
 		h.ctl(args...)
 		if step == "remove" {
-			// Who does not take it on is still understood: of replicas and of nodes some are enough to show it.
+			// Members without the step are still accepted: some replicas and nodes suffice to show it.
 			h.takesOn(hallSupervisors[:1], hallNodes[:1])
 			break
 		}
@@ -105,7 +108,7 @@ func TestInventory(t *testing.T) {
 	}
 	h.settled()
 	restarted := 0
-	for _, e := range h.events(mark) { // the new machine's links may still be FAILED at first, and another reason said
+	for _, e := range h.events(mark) { // the new machine's links may still be FAILED at first, with another reason
 		if e.Kind == "RECOVERY_CHANGED" {
 			restarted++
 		}
@@ -116,7 +119,7 @@ func TestInventory(t *testing.T) {
 	if want := 2 * (2*len(hallNodes) + 1); restarted < want {
 		t.Errorf("%d restarts of halves are in the map's history: want %d", restarted, want)
 	}
-	// What the old authority has signed is worth nothing any more.
+	// Certificates of the old authority are worthless now.
 	h.servers, _, _ = strings.Cut(h.servers, ",")
 	if out, err := h.as(filepath.Join(h.dir, "old"), "get", "nodes"); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("with a certificate of the old authority: %v\n%s", err, out)
@@ -148,7 +151,8 @@ func newHall(t *testing.T) *hall {
 			t.Error(err)
 		}
 	})
-	// Relaxed: where a busy machine takes longer to start a process than the default periods have patience, a half that is restarted is FAILED for that moment, and rightly so.
+	// Relaxed: a busy machine takes longer to start a process than the default periods allow, so a restarted half would
+	// be called FAILED for that time, and rightly so.
 	inv := strings.NewReplacer(" 10.0.0.", " "+net, "preset: default", "preset: relaxed").Replace(string(b))
 	if err := os.WriteFile(filepath.Join(dir, "inventory.yaml"), []byte(inv), 0o600); err != nil {
 		t.Fatal(err)
@@ -195,7 +199,7 @@ func (h *hall) as(certs string, args ...string) ([]byte, error) {
 	return out, err
 }
 
-// join carries a member's bundle to its machine and has it put where it belongs.
+// join carries a member's bundle to its machine and installs it.
 func (h *hall) join(kind, id string) {
 	h.Helper()
 	for _, d := range []string{"over/lofamo", "etc/lofamo", "var/lib"} {
@@ -260,7 +264,8 @@ func (h *hall) loses(id string) {
 	_ = cmd.Wait()
 }
 
-// killAll kills a daemon, first, for it would start its halves anew, and all that see what it sees.
+// killAll kills a daemon and then all processes in its mount namespace. The daemon dies first, because it would restart
+// its halves.
 func killAll(daemon *exec.Cmd) (killed int, err error) {
 	sees, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", daemon.Process.Pid))
 	if err != nil {
@@ -292,7 +297,8 @@ func killAll(daemon *exec.Cmd) (killed int, err error) {
 	return killed + 1, nil
 }
 
-// takesOn carries bundles to their machines, and restarts what runs there as docs/install.md says: replicas one after the other, and beside them the nodes, of neighbours one after the other.
+// takesOn carries bundles to their machines, and restarts their processes as in docs/install.md: replicas one after the
+// other, and beside them the nodes, neighbours one after the other.
 func (h *hall) takesOn(replicas, members []string) {
 	h.Helper()
 	for _, s := range replicas {

@@ -84,7 +84,7 @@ func (t trial) nodeIDs() (out []string) {
 	return out
 }
 
-// barrierOn comes to a barrier on a node; what becomes of it comes by the channel.
+// barrierOn arrives at a barrier on a node, and sends the result to the channel.
 func (t trial) barrierOn(node, name string, members []string, args ...string) <-chan barrierEnd {
 	cmd := t.agentOn(node, append([]string{"barrier", "--job", "e2e", "--name", name, "--members", strings.Join(members, ",")}, args...)...)
 	done := make(chan barrierEnd, 1)
@@ -198,8 +198,8 @@ func (t trial) allComplete(waiting []<-chan barrierEnd) {
 	}
 }
 
-// TestCheckpoints runs the example: a job on eight nodes that checkpoints at barriers, loses two of them one after the other, and ends with the
-// result that one process alone has.
+// TestCheckpoints runs the example: a job on eight nodes that checkpoints at barriers, loses two of them one after the
+// other, and ends with the same result as a single process.
 func TestCheckpoints(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "checkpoint")
@@ -239,7 +239,7 @@ func TestCheckpoints(t *testing.T) {
 			_ = procs[lost.id].Wait()
 			delete(procs, lost.id)
 			t.mayFail(lost.id, "node")
-			// Its disk is gone with it.
+			// Its disk is lost too.
 			if err := os.RemoveAll(filepath.Join(dir, lost.id)); err != nil {
 				t.Fatal(err)
 			}
@@ -260,7 +260,7 @@ func TestCheckpoints(t *testing.T) {
 	})
 }
 
-// progress takes what a process of the example says.
+// progress takes the output of a process of the example.
 type progress struct {
 	t     trial
 	mu    sync.Mutex

@@ -26,7 +26,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// harsh are policies that act at once on a node with one bad link: what may end work, and what takes capacity away.
+// harsh are policies that act at once on a node with one bad link: actions that may end work, and actions that remove
+// capacity.
 const harsh = `
 apiVersion: lofamo.io/v1
 kind: ResponsePolicy
@@ -73,8 +74,8 @@ type powered struct {
 	harmed map[string]bool
 }
 
-// withPower starts a cluster, its executor process and the Redfish services, and puts the harsh policies in force. Of the limits on responses
-// only the witnesses and the breaker are left as they are shipped.
+// withPower starts a cluster, its executor process and the Redfish services, and puts the harsh policies in force. Of
+// the limits on responses, only the witnesses and the breaker have their defaults.
 func withPower(t *testing.T, dims string) powered {
 	t.Helper()
 	address := freeport.Addr(t).String()
@@ -140,8 +141,8 @@ func (p powered) runExecutor(address string) {
 // resets are those that a node's Redfish service carried out.
 func (p powered) resets(node string) int { return len(p.bmcs[node].CarriedOut()) }
 
-// liar holds the keys of a node whose halves go on as before. Its reports have the numbers of a half far in the future, so that the supervisors
-// take the half's own reports for old ones.
+// liar holds the keys of a node whose halves continue as before. Its reports have the numbers of a half far in the
+// future, so that the supervisors take the half's own reports for old ones.
 type liar struct {
 	id   fault.NodeID
 	sign map[fault.Half]*pki.Signer
@@ -205,17 +206,17 @@ func (l *liar) say(t *testing.T, h fault.Half, obs ...fault.Observation) {
 // lie is a set of statements that a liar repeats.
 type lie struct {
 	name string
-	// says are the observations of each half, in one report.
+	// says has the observations of each half, in one report.
 	says map[fault.Half][]fault.Observation
 	// refused are statements that no half may make: each is a report of the host half.
 	refused []fault.Observation
 	// node, component, kind: where the map has the accusation, as which evidence; empty: it is refused.
 	node, component, kind string
-	// disputed: the map has to set the other end's word against it.
+	// disputed: the map must weigh the other end's report against it.
 	disputed bool
 }
 
-// The neighbours of n0-0-0 in a 2x2x2 torus, and their links to it.
+// neighbours are the neighbours of n0-0-0 in a 2x2x2 torus, with their links to that node.
 var neighbours = map[fault.NodeID]grid.Direction{"n1-0-0": grid.XMinus, "n0-1-0": grid.YMinus, "n0-0-1": grid.ZMinus}
 
 // lies are those of n0-0-0 about its links and its neighbours, one on top of the other.
@@ -248,9 +249,10 @@ func lies() []lie {
 	}
 }
 
-// TestLiarHarmsNoNeighbour gives a liar both keys of a node, with policies that reset the power of a node with a FAILED link. Whatever it says of
-// its links and of its neighbours, these stay NORMAL, no step begins on them, their power is left alone and the breaker stays closed, while
-// the map shows the accuser. The same policies reset the power of a node that is really dead.
+// TestLiarHarmsNoNeighbour gives a liar both keys of a node, with policies that reset the power of a node with a FAILED
+// link. Despite its claims about its links and its neighbours, these stay NORMAL, no step begins on them, their power
+// stays on, the breaker stays closed, and the map shows the accuser. The same policies reset the power of a node that
+// is really dead.
 func TestLiarHarmsNoNeighbour(t *testing.T) {
 	t.Parallel()
 	const self, dead = "n0-0-0", "n1-1-1"
@@ -271,7 +273,7 @@ func TestLiarHarmsNoNeighbour(t *testing.T) {
 	p.unharmed(self, dead)
 }
 
-// lied repeats a lie until the map shows it, and then for a while in which a response would begin.
+// lied repeats a lie until the map shows it, and then for as long as a response would take to begin.
 func (p powered) lied(l *liar, what lie) {
 	p.Helper()
 	const pause, after = 100 * time.Millisecond, 4 * time.Second
@@ -311,8 +313,8 @@ func (p powered) lied(l *liar, what lie) {
 	}
 }
 
-// shows reports whether the map names the liar as the observer of what it accuses, or the supervisors have counted the refusal of every
-// statement.
+// shows reports whether the map names the liar as the observer of its accusations, or the supervisors have refused and
+// counted every statement.
 func (p powered) shows(l *liar, what lie, before float64) bool {
 	if len(what.refused) > 0 {
 		return p.refusedStatements() >= before+float64(len(what.refused))
@@ -334,9 +336,10 @@ func (p powered) refusedStatements() (sum float64) {
 func (p powered) unharmed(guilty ...string) {
 	p.Helper()
 	for _, s := range p.Since(p.mark) {
-		// On a busy machine a node may say that it waits for answers of supervisors.
+		// On a busy machine a node may report that it waits for answers of supervisors.
 		busy := s.GetTo() != failed && (s.GetComponent() == "service-network" || s.GetCause() == lofamov1.Cause_SERVICE_NETWORK)
-		// A bad link is shown at both ends until the next word of the honest one. Those to a dead node are not the links' fault.
+		// A bad link shows at both ends until the honest one's next report. Links to a dead node are not at fault
+		// themselves.
 		_, shared := neighbours[fault.NodeID(s.GetNode())]
 		link := strings.HasPrefix(s.GetComponent(), "link/") && (shared || s.GetCause() != lofamov1.Cause_LINK)
 		if !slices.Contains(guilty, s.GetNode()) && (s.GetTo() == sick || s.GetTo() == failed) && !busy && !link {

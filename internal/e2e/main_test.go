@@ -29,7 +29,7 @@ const (
 // tests.
 const patience = 20 * time.Second
 
-// settling bounds the wait for a map in which all is NORMAL: a service network that lost much takes 12 s for it
+// settling is the maximum wait for a map in which all is NORMAL: a service network with many losses takes 12 s for that
 // after the last loss.
 const settling = 2 * patience
 
@@ -111,12 +111,12 @@ func clusterOf(t *testing.T, dims string, o cluster.Options) *lab.Lab {
 	return l
 }
 
-// trial is one fault in one test: everything that the map says is compared with what it must say.
+// trial is one fault in one test: it compares the whole map with the expected state.
 type trial struct {
 	*testing.T
 	*lab.Lab
 	mark int
-	// faults are what was found to be FAILED as the test wants it: set of "node component".
+	// faults are the expected FAILED components that the test has seen: set of "node component".
 	faults *sync.Map
 }
 
@@ -198,7 +198,8 @@ func (t trial) node(name string) *lofamov1.Node {
 	return n
 }
 
-// is waits until a reader of the map sees a verdict on a node: the replica that answers may lag behind the one whose event came.
+// is waits until a reader of the map sees a verdict on a node: the answering replica may lag behind the one that sent
+// the event.
 func (t trial) is(name string, state lofamov1.State, cause lofamov1.Cause) *lofamov1.Node {
 	t.Helper()
 	var n *lofamov1.Node
@@ -265,8 +266,8 @@ func (t trial) othersWereSpared(guilty ...string) {
 	}
 }
 
-// neverFailed checks that nothing was called FAILED since the trial began but what the test has waited for as that; a
-// link's end beside a half that was, is. No whole node was, not even that.
+// neverFailed checks that since the trial began no component was called FAILED, except those that the test waited for;
+// a link's end beside a failed half may be. A whole node never may.
 func (t trial) neverFailed() {
 	t.Helper()
 	for _, s := range t.Since(t.mark) {

@@ -50,8 +50,8 @@ func network(t *testing.T, dims string, supervisors, serviceNetworks int) *netla
 	return l
 }
 
-// patient is for tests of networks, and for others that are not about how fast a half is missed: one that a busy machine
-// keeps waiting is not missed. Such a test may run beside another one.
+// patient is for tests of networks, and for others that are not about how fast a half is missed: one that a busy
+// machine keeps waiting is not missed. Such a test may run beside another one.
 func patient() *config.PeriodsOverride {
 	misses, heartbeats := 16, 16
 	challenge := config.Duration(250 * time.Millisecond)
@@ -112,7 +112,7 @@ func (t wired) silent(node string) (check func()) {
 	}
 }
 
-// byTorus waits until a component of a node is FAILED and checks that the torus told.
+// byTorus waits until a component of a node is FAILED and checks that the report came through the torus.
 func (t wired) byTorus(node, component string) {
 	t.Helper()
 	if s := t.becomes(node, component, failed); s.GetPath() != torus {
@@ -120,8 +120,8 @@ func (t wired) byTorus(node, component string) {
 	}
 }
 
-// TestRealServiceNetworkCut cuts a node off a service network of real interfaces: it goes on being
-// known by the torus, while nothing passes its service interface.
+// TestRealServiceNetworkCut cuts a node off a service network of real interfaces: its state remains known through the
+// torus, while no packet passes its service interface.
 func TestRealServiceNetworkCut(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -149,8 +149,8 @@ func TestRealServiceNetworkCut(t *testing.T) {
 	}
 }
 
-// flappingCable: row 5. Slower than the hold-off, both ends have each loss and each return in the map. Faster,
-// there is about one change in a hold-off. Neither node is ever FAILED.
+// flappingCable: row 5. If it flaps more slowly than the hold-off, the map shows each loss and each return at both
+// ends. If faster, it shows about one change per hold-off. Neither node is ever FAILED.
 func (t wired) flappingCable(a, linkOfA, b, linkOfB string) {
 	t.Helper()
 	periods, err := t.Cluster.Periods()
@@ -180,7 +180,7 @@ func (t wired) flappingCable(a, linkOfA, b, linkOfB string) {
 
 	fast := t.trial
 	fast.mark = t.Mark()
-	begin, period := time.Now(), periods.LinkHoldOff*3/4 // each half of it is longer than what makes a link silent
+	begin, period := time.Now(), periods.LinkHoldOff*3/4 // each half of it exceeds the silence limit
 	t.must(t.net.Flap(t.Context(), a, iface, period, 6))
 	t.settled()
 	for node, link := range ends {
@@ -194,7 +194,7 @@ func (t wired) flappingCable(a, linkOfA, b, linkOfB string) {
 	t.othersWereSpared(a, b)
 }
 
-// TestRealNetwork tries what networks do to a cluster of real interfaces.
+// TestRealNetwork tries network faults on a cluster of real interfaces.
 func TestRealNetwork(t *testing.T) {
 	t.Parallel()
 	l := network(t, "2x2x2", 3, 1)
@@ -209,7 +209,7 @@ func TestRealNetwork(t *testing.T) {
 		for _, n := range guilty {
 			t.byTorus(n, "service-network")
 		}
-		// What is told from here on has no other way than by two hops.
+		// Reports now have only paths of two hops.
 		t.inject("n0-0-0", simple(cluster.KillHost))
 		t.byTorus("n0-0-0", "host")
 		for _, check := range silent {
@@ -226,7 +226,7 @@ func TestRealNetwork(t *testing.T) {
 	for _, w := range []netlab.Way{netlab.Out, netlab.In} {
 		tryWired(t, l, "service network cut one way: "+w.String(), func(t wired) {
 			t.must(t.net.CutServiceOneWay("n0-1-1", w))
-			// What goes out may still arrive by the direct way, though its sender does not learn of it.
+			// Sent messages may still arrive directly, though their sender does not learn that.
 			if s := t.becomes("n0-1-1", "service-network", failed); w == netlab.Out && s.GetPath() != torus {
 				t.Errorf("known by %s, want TORUS: the direct way out is cut", s.GetPath())
 			}
@@ -318,7 +318,7 @@ func TestRealServiceNetworks(t *testing.T) {
 	})
 }
 
-// TestKeptNetworkLogs checks that what a failed test leaves can be read.
+// TestKeptNetworkLogs checks that the files of a failed test are readable.
 func TestKeptNetworkLogs(t *testing.T) {
 	t.Parallel()
 	l := network(t, "2x1x1", 1, 1)

@@ -14,7 +14,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/order"
 )
 
-// buildOrderTest builds the programs with the kind of order that only tests have (pkg/order/ordertest), and returns their directory.
+// buildOrderTest builds the programs with the kind of order that only tests have (pkg/order/ordertest), and returns
+// their directory.
 func buildOrderTest(t *testing.T) string {
 	t.Helper()
 	bin := t.TempDir()
@@ -24,9 +25,9 @@ func buildOrderTest(t *testing.T) string {
 	return bin
 }
 
-// TestNewOrderKindReachesNodes: a kind that only this build knows goes from the leader to the nodes, which validate it, store it, bring
-// it into force and answer, over the real channel. A node refuses bad content, keeps the order over a restart of its half, and follows a
-// new leader.
+// TestNewOrderKindReachesNodes: a kind that only this build knows goes from the leader to the nodes, which validate it,
+// store it, bring it into force and answer, over the real channel. A node refuses bad content, keeps the order over a
+// restart of its half, and follows a new leader.
 func TestNewOrderKindReachesNodes(t *testing.T) {
 	bin, dir := buildOrderTest(t), t.TempDir()
 	for _, sub := range []string{"want", "marked", "said"} {
@@ -47,7 +48,7 @@ func TestNewOrderKindReachesNodes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// awaits waits until a file says something.
+	// awaits waits until a file contains a text.
 	awaits := func(t testing.TB, sub, node, text string) {
 		t.Helper()
 		var got []byte

@@ -23,11 +23,11 @@ import (
 type page struct {
 	in    io.Writer
 	lines *bufio.Scanner
-	// browser is the process with Node.js that has it.
+	// browser is the Node.js process that owns the browser.
 	browser *os.Process
 }
 
-// browser opens the page of a supervisor, and ends it with the trial. Where there is no browser what is skipped is the test that asks for it.
+// browser opens the page of a supervisor, and closes it with the trial. Without a browser, it skips the test asks.
 func (t trial) browser(asks *testing.T, id string) *page {
 	asks.Helper()
 	node, chromium := needs.Program(asks, "Node.js", "node"), needs.Program(asks, "Debian's package chromium", "chromium")
@@ -59,7 +59,8 @@ func (t trial) browser(asks *testing.T, id string) *page {
 	return p
 }
 
-// do has the page do something or wait for it, and returns what it found. A browser that hangs, as at its start it may, is ended.
+// do has the page do something or wait for it, and returns the result. It kills a browser that hangs, as one may at its
+// start.
 func (p *page) do(t *testing.T, what string) string {
 	t.Helper()
 	if _, err := fmt.Fprintln(p.in, what); err != nil {
@@ -77,7 +78,7 @@ func (p *page) do(t *testing.T, what string) string {
 	return found
 }
 
-// login is a link to a supervisor's page, for somebody who may look.
+// login returns a link to a supervisor's page, for a viewer.
 func (t trial) login(asks *testing.T, id string) string {
 	asks.Helper()
 	sup, err := t.Cluster.Supervisor(id)
@@ -95,8 +96,9 @@ func (t trial) login(asks *testing.T, id string) string {
 	return "http://" + sup.Web + "/#login=" + token
 }
 
-// killed has a node of four killed, as often as LOFAMO_KILLS says, and tells how long it takes from before the halves get signal 9 to the node's row on
-// the page, by this machine's clock. The bound is far above the second that is wanted: others use the processor too.
+// killed kills a node of four, LOFAMO_KILLS times, and logs the time from just before signal 9 to the node's row on the
+// page, by this machine's clock. The bound is far above the desired second, because other processes use the processor
+// too.
 func (p *page) killed(t trial, node string) {
 	t.Helper()
 	kills := 1

@@ -42,9 +42,9 @@ func (t trial) procedure(req *lofamov1.StartProcedureRequest, each func(*lofamov
 	return r
 }
 
-// drains has the torus drained, and its links tested, while reports flow by way of it. A node that is alive and has no link left keeps the drain from its
-// end until it times out; in the middle of it another link is cut. The procedure ends at all nodes that have heard of it and is reported, what
-// was found is there, and no report is lost.
+// drains drains the torus and tests its links while reports flow through it. A live node without links delays the end
+// of the drain until it times out; in the middle of the drain another link is cut. The procedure ends at all nodes that
+// it reached and is reported, the findings are complete, and no report is lost.
 func drains(t *testing.T, l *lab.Lab) {
 	try(t, l, "link cut in the middle of a drain", func(t trial) {
 		const byTorus, alone = "n1-1-1", "n1-0-0" // the one has no other way for its reports, the other no link
@@ -97,7 +97,8 @@ func drains(t *testing.T, l *lab.Lab) {
 	})
 }
 
-// beside are the faults of the links of a node of a 2x2x2 torus as a report has them: under the lower end where that is the neighbour's.
+// beside are the faults of the links of a node of a 2x2x2 torus in the form of a report: under the lower end if that is
+// the neighbour's.
 func beside(id string) []string {
 	var out []string
 	dims := grid.Dims{X: 2, Y: 2, Z: 2}

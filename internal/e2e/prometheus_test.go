@@ -126,8 +126,8 @@ func (p prometheus) comes(query string) []map[string]string {
 	return nil
 }
 
-// TestPrometheus has a real Prometheus scrape a real cluster: what it reads is what docs/metrics.md says, its own tool has no fault to find with
-// it, and a half that was killed is an alert that names it.
+// TestPrometheus has a real Prometheus scrape a real cluster: the metrics are those of docs/metrics.md, promtool finds
+// no error in them, and a killed half raises an alert that names it.
 func TestPrometheus(t *testing.T) {
 	server, tool := programs(t)
 	const node = "n1-1-0"
@@ -157,7 +157,8 @@ func TestPrometheus(t *testing.T) {
 	}
 }
 
-// shown asks what the dashboards of deploy/grafana ask of this cluster: each query is answered, and finds something where it always should.
+// shown sends the queries of the dashboards of deploy/grafana: each query is answered, and has a result wherever one
+// should always exist.
 func (p prometheus) shown(node string) {
 	for _, d := range dashboards.All() {
 		for _, r := range d.Rows {
@@ -178,7 +179,7 @@ func (p prometheus) shown(node string) {
 	}
 }
 
-// asDocumented compares what was scraped with docs/metrics.md.
+// asDocumented compares the scraped metrics with docs/metrics.md.
 func (p prometheus) asDocumented() {
 	known, err := metricsdoc.Known()
 	if err != nil {
@@ -211,7 +212,7 @@ func (p prometheus) asDocumented() {
 	}
 }
 
-// ours is what is served, but for what libraries add.
+// ours returns the served metrics without those of libraries.
 func ours(t *testing.T, addr string) string {
 	t.Helper()
 	var b strings.Builder

@@ -21,7 +21,7 @@ import (
 // names of the nodes of a 2x2x2 torus, by rank.
 var names = []string{"n0-0-0", "n1-0-0", "n0-1-0", "n1-1-0", "n0-0-1", "n1-0-1", "n0-1-1", "n1-1-1"}
 
-// until waits for a condition of something that tells nobody when it changes.
+// until polls for a condition that has no event of its own.
 func (t trial) until(what string, ok func() bool) {
 	t.Helper()
 	deadline := time.After(patience)
@@ -58,8 +58,8 @@ func (t trial) asks(node string) (s status.Status) {
 	return s
 }
 
-// tells waits until a node says of its temperature what it should: in its own registers, for the
-// supervisors may not hear it.
+// tells waits until a node has the wanted temperature state in its own registers, because the supervisors may not reach
+// it.
 func (t trial) tells(node string, want watchdog.Health) {
 	t.Helper()
 	n, err := t.Cluster.Node(node)
@@ -72,7 +72,7 @@ func (t trial) tells(node string, want watchdog.Health) {
 	})
 }
 
-// received lists the reports that say something of a node, the newest first.
+// received lists the reports with the given text about a node, the newest first.
 func (t trial) received(says string) []*lofamov1.ReportStatus {
 	t.Helper()
 	resp, err := t.Client.ListReports(t.Context(), &lofamov1.ListReportsRequest{Limit: 4096})
@@ -94,7 +94,7 @@ func (t trial) received(says string) []*lofamov1.ReportStatus {
 	return out
 }
 
-// cameThrough checks that a report came by the torus, and by whom it left it.
+// cameThrough checks that a report came through the torus, and which node it left the torus from.
 func (t trial) cameThrough(says, node string) {
 	t.Helper()
 	list := t.received(says)
@@ -109,7 +109,7 @@ func (t trial) cameThrough(says, node string) {
 	}
 }
 
-// TestRealRelay tries what leaves the torus as the only way.
+// TestRealRelay tries faults that leave the torus as the only path.
 func TestRealRelay(t *testing.T) {
 	t.Parallel()
 	l := network(t, "2x2x2", 3, 1)
@@ -133,7 +133,7 @@ func TestRealRelay(t *testing.T) {
 		t.inject("n1-1-1", sensor("temperature", 110))
 		t.byTorus("n1-1-1", "temperature")
 		t.cameThrough("n1-1-1 temperature FAILED", left)
-		// Not the DNP half: with that, the node's last way would go, and nothing would tell it from a dead one.
+		// Keep the DNP half: without it, the node's last path would be gone, and the node would look dead.
 		t.inject("n0-1-1", simple(cluster.KillHost))
 		t.byTorus("n0-1-1", "host")
 		t.cameThrough("n0-1-1 host FAILED", left)
@@ -239,8 +239,8 @@ func (t trial) leader() string {
 	return ""
 }
 
-// TestRealSupervisorsGone cuts all supervisors off the service network for a minute: nobody is accused,
-// every half says that it reaches nobody, and what happened meanwhile is told afterwards.
+// TestRealSupervisorsGone cuts all supervisors off the service network for a minute: no node is accused, every half
+// reports that it reaches no supervisor, and reports from that time arrive afterwards.
 func TestRealSupervisorsGone(t *testing.T) {
 	t.Parallel()
 	gone := time.Minute
@@ -265,7 +265,7 @@ func TestRealSupervisorsGone(t *testing.T) {
 		t.tells("n1-0-0", watchdog.HealthBroken)
 		t.inject("n1-0-0", sensor("temperature", 45))
 		t.tells("n1-0-0", watchdog.HealthNormal)
-		<-over // what is tried is a length of time
+		<-over // the test needs the whole time to pass
 		for _, n := range names {
 			s := t.asks(n)
 			d := s.Delivery
@@ -311,8 +311,8 @@ func TestRealSupervisorsGone(t *testing.T) {
 	})
 }
 
-// toldOnce says whether a report from the time without supervisors is there and committed. It counts
-// only those that are old enough: the same may have been said again later.
+// toldOnce reports whether a report from the time without supervisors has arrived and is committed. It counts only old
+// enough reports: the same content may have been sent again later.
 func (t trial) toldOnce(says string, waited time.Duration) bool {
 	t.Helper()
 	n := 0
@@ -331,8 +331,8 @@ func (t trial) toldOnce(says string, waited time.Duration) bool {
 	return n >= 1
 }
 
-// TestRealInterfaceTaken takes one of two service interfaces away in every way that the kernel tells of:
-// the reports change to the other before any time-out, and the interface is used again when it is back.
+// TestRealInterfaceTaken removes one of two service interfaces in every way that the kernel reports: the reports switch
+// to the other before any time-out, and the interface is used again when it is back.
 func TestRealInterfaceTaken(t *testing.T) {
 	t.Parallel()
 	const node = "n1-0-0"
@@ -377,7 +377,7 @@ func TestRealInterfaceTaken(t *testing.T) {
 				return s.Delivery.GetState() == lofamov1.PathState_ARMED && !r.GetDown() &&
 					(strings.HasPrefix(s.Delivery.GetAlternate(), iface+">") || strings.HasPrefix(s.Delivery.GetPrimary(), iface+">") && r.GetAnswered() > sent)
 			})
-			// And it carries reports again, when the other is taken.
+			// It also carries reports again once the other is down.
 			t.must(t.net.CarrierDown(node, other))
 			t.until("reports go by "+iface+" again", func() bool {
 				s := t.asks(node)

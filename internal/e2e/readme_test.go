@@ -17,28 +17,29 @@ import (
 	"github.com/lofamo/lofamo/internal/testing/docstest"
 )
 
-// aid is what a command wants that a person would see to.
+// aid is a command's preparation or replacement in a test, for work that a person would do.
 type aid struct {
 	before, after string // lines of the shell
-	as            string // the command with the names that this cluster has; empty: as it is
+	as            string // the command with the names of this cluster; empty: unchanged
 }
 
 // socket is that of the jobs on a node.
 func socket(node string) string { return "LOFAMO_SOCKET=.lofamo/nodes/" + node + "/state/local.sock" }
 
 var aids = map[string]aid{
-	// Of eleven programs that have just begun one may be late beside other tests, and is rightly called SICK: a person would look again.
+	// Of eleven programs that have just started, one may be late beside other tests, and is rightly called SICK: a
+	// person would look again.
 	"lofamoctl map": {before: "for ((i = 0; i < 100; i++)); do lofamoctl map | grep -q '8: 8 NORMAL' && break; sleep 0.1; done"},
-	// What was injected is seen some hundred milliseconds later: a person is slower.
+	// An injected fault shows some hundred milliseconds later: a person is slower.
 	"lofamoctl inject 1,0,1 kill-host": {after: "lofamoctl watch --initial --field-selector component=host,to=FAILED --count 1 --for 10s"},
-	// On each node it is the job's own process that says so.
+	// On each node, the job's own process runs it.
 	"lofamo-agent eureka --job train-4711 --watch &": {before: "export " + socket("n0-0-0")},
 	"lofamo-agent barrier --job train-4711 --name begin --members n0-0-0,n1-0-0 --timeout 30s": {
 		before: socket("n1-0-0") + " lofamo-agent barrier --job train-4711 --name begin --members n0-0-0,n1-0-0 --timeout 30s &",
 	},
-	// Nothing is written before a leader has heard of the fault.
+	// The audit is empty until a leader has received the fault.
 	"lofamoctl audit": {before: "for ((i = 0; i < 100; i++)); do lofamoctl audit | grep -q n1-0-1 && break; sleep 0.1; done"},
-	// There is but one version, and those of the policies are in another file.
+	// There is only one version, and the policies' versions are in another file.
 	"lofamoctl policy get drain-failed-memory --version 2 -o yaml | lofamoctl policy apply -f -": {as: "lofamoctl policy get drain-failed-memory --version 1 -o yaml | lofamoctl policy apply -f -"},
 	"lofamoctl policy test -f policies.yaml --enforce --approve ann,bob --since 72h":             {as: "lofamoctl policy test -f tell.yaml --enforce --approve ann,bob --since 72h"},
 	"lofamoctl audit verify -f audit.jsonl --hash HASH":                                          {as: `lofamoctl audit verify -f audit.jsonl --hash "$(tail -1 audit.jsonl | grep -o '"hash":"[^"]*' | cut -d'"' -f4)"`},
@@ -46,7 +47,8 @@ var aids = map[string]aid{
 	"curl http://SUPERVISOR:PORT/metrics":                                                        {as: `curl -sf "http://$(grep -om1 '127[^"]*' .lofamo/prometheus-targets.json)/metrics" | grep lofamo_supervisor_certificate`},
 }
 
-// The README's "Look around" does what it says, line by line in one shell, and so do the commands of other pages and runbooks that fit the same cluster. Links are diagnosed by tests of their own.
+// The commands of the README's "Look around" work, line by line in one shell, and so do those of other pages and
+// runbooks that fit the same cluster. Other tests cover link diagnoses.
 func TestReadme(t *testing.T) {
 	runs, err := docstest.Runs()
 	if err != nil {
@@ -107,7 +109,7 @@ func inShell(t *testing.T, lines []string) (string, error) {
 	script.WriteString("set -e\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n") // the watch in the background
 	for _, l := range lines {
 		a := aids[l]
-		// Each is made known first, so that what fails is seen.
+		// Each command is printed first, so that a failing one is visible.
 		fmt.Fprintf(&script, "cat <<'LINE'\n$ %s\nLINE\n%s\n%s\n%s\n", l, a.before, cmp.Or(a.as, l), a.after)
 	}
 	cmd := exec.CommandContext(ctx, "bash", "-c", script.String())

@@ -22,8 +22,8 @@ import (
 	"github.com/lofamo/lofamo/internal/lab"
 )
 
-// TestRecoveriesAreSeen kills halves that their daemons start again at once, mostly before anybody could call them FAILED:
-// each recovery is a committed event, stands in get node, and is told by explain.
+// TestRecoveriesAreSeen kills halves that their daemons restart at once, mostly too soon for a verdict FAILED: each
+// recovery is a committed event, and shows in get node and in explain.
 func TestRecoveriesAreSeen(t *testing.T) {
 	t.Parallel()
 	l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 1, Periods: patient(), Restart: "always", Agent: func(a *config.Agent) { a.Responses.RestartHalf = true }})
@@ -73,8 +73,8 @@ func TestRecoveriesAreSeen(t *testing.T) {
 	}
 }
 
-// restartedForAResponse has the daemon of a node restart its halves, as the halves pass orders on: one after the other, never both at once, and it says so when
-// the new process has passed its self-test.
+// restartedForAResponse has the daemon of a node restart its halves, as the halves pass orders on: one after the other,
+// never both at once. The daemon reports each once the new process has passed its self-test.
 func restartedForAResponse(t *testing.T, l *lab.Lab) {
 	tr := begin(t, l)
 	tr.settled()
@@ -147,8 +147,8 @@ func restartedForAResponse(t *testing.T, l *lab.Lab) {
 	tr.settled()
 }
 
-// TestGivenUpIsTheReason lets a half end as often as it is started, until its daemon gives it up: the map says FAILED, and why,
-// by the half that lives. SIGHUP to the daemon starts it again.
+// TestGivenUpIsTheReason lets a half end after every start, until its daemon gives it up: the map shows FAILED with
+// that reason, which the living half reports. SIGHUP to the daemon starts it again.
 func TestGivenUpIsTheReason(t *testing.T) {
 	t.Parallel()
 	l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 1, Periods: patient(), Restart: "always"})
@@ -161,7 +161,7 @@ func TestGivenUpIsTheReason(t *testing.T) {
 			tr.settled()
 			i := slices.IndexFunc(l.Cluster.Info().Nodes, func(n cluster.NodeInfo) bool { return n.ID == "n1-0-0" })
 			n := l.Cluster.Info().Nodes[i]
-			// What is in the place of its mailbox keeps the half from starting.
+			// A directory in place of its mailbox keeps the half from starting.
 			mailbox := filepath.Join(n.StateDir, tt.half+".mbox")
 			if err := errors.Join(os.Remove(mailbox), os.Mkdir(mailbox, 0o700)); err != nil {
 				t.Fatal(err)

@@ -8,8 +8,8 @@ import (
 )
 
 // TestRegions: real processes in two regions below a parent, cut across X. A node at the border dies: witnesses on both
-// sides accuse it, its own region finds it FAILED, nobody beside it is called sick, and the parent shows it. Its host alone
-// dies: its DNP's report goes by a neighbour, in whichever region that is.
+// sides accuse it, its own region finds it FAILED, no node beside it is called SICK, and the parent shows it. Then only
+// its host dies: its DNP half's report travels through a neighbour, in either region.
 func TestRegions(t *testing.T) {
 	t.Parallel()
 	l := clusterOf(t, "4x2", cluster.Options{Supervisors: 1, Regions: 2, Periods: patient()})

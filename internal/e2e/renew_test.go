@@ -84,8 +84,9 @@ func awaits(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestClusterWithoutIssuerGetsOne: a cluster of an earlier version runs as before: no half asks. When all trust an issuer and no supervisor has its key, requests
-// get no answer and do no harm. With the key, halves renew, and so does a spare that waits for a place.
+// TestClusterWithoutIssuerGetsOne: a cluster of an earlier version runs as before: no half asks. When all trust an
+// issuer and no supervisor has its key, requests get no answer and do no harm. With the key, halves renew, and so does
+// a spare without coordinates.
 func TestClusterWithoutIssuerGetsOne(t *testing.T) {
 	t.Parallel()
 	l := clusterOf(t, "2x1x1", cluster.Options{Supervisors: 3, Spares: 1, NodeLifetime: 90 * time.Second, NoIssuer: true})
@@ -161,8 +162,8 @@ func (t trial) requests() (sum float64) {
 	return sum
 }
 
-// TestHalvesRenewCertificates: a cluster whose node certificates live 20 s runs for several lifetimes without a fault and without a restart; a revoked
-// node gets no further certificate, and new files bring it back.
+// TestHalvesRenewCertificates: a cluster whose node certificates are valid for 20 s runs for several lifetimes without
+// a fault and without a restart; a revoked node gets no further certificate, and new files bring it back.
 func TestHalvesRenewCertificates(t *testing.T) {
 	t.Parallel()
 	const life, guilty = 20 * time.Second, "n1-0-0" // the shortest that the configuration allows
@@ -212,6 +213,6 @@ func TestHalvesRenewCertificates(t *testing.T) {
 	eventually(t, "the node to be trusted again", func() bool { return tr.node(guilty).GetState() == normal })
 	tr.renew(2, "")
 	tr.settled()
-	tr.mayFail(guilty, "service-network") // nobody answered it while it was revoked, and its first report says so
+	tr.mayFail(guilty, "service-network") // its first report tells of the time without answers
 	tr.neverFailed()
 }

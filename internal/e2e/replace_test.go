@@ -17,8 +17,8 @@ import (
 	"github.com/lofamo/lofamo/internal/lab"
 )
 
-// flow has a node report its temperature as FAILED and as NORMAL in turn, each when the one before is in the map, until it is stopped; stop
-// says how often each.
+// flow has a node report its temperature as FAILED and as NORMAL in turn, each once the previous one is in the map,
+// until it is stopped; stop returns the number of each.
 func (t trial) flow(node string) (stop func() (failures int)) {
 	ctx, cancel := context.WithCancel(t.Context())
 	n := 0
@@ -52,7 +52,7 @@ func (t trial) flow(node string) (stop func() (failures int)) {
 	}
 }
 
-// replace runs lofamoctl node replace. It is killed when it prints what contains interrupt, unless that is empty.
+// replace runs lofamoctl node replace. It kills the command when its output contains interrupt, unless that is empty.
 func (t trial) replace(broken, spare, interrupt string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), settling)
@@ -78,8 +78,9 @@ func (t trial) replace(broken, spare, interrupt string) {
 	}
 }
 
-// TestReplace puts a spare in the place of a dead node while reports flow: who does it is interrupted twice and begins again, no configuration is
-// edited, all links of the place come up with the spare, its masks are gone, and no report is lost or doubled.
+// TestReplace replaces a dead node by a spare while reports flow: the command is interrupted twice and started again,
+// no configuration is edited, all links of the coordinates come up with the spare, the replacement's masks are removed,
+// and no report is lost or doubled.
 func TestReplace(t *testing.T) {
 	t.Parallel()
 	const broken, spare = "n1-0-1", "spare-0"
@@ -127,7 +128,7 @@ func TestReplace(t *testing.T) {
 		}
 	}
 
-	// What a neighbour was told it has kept: it finds the spare again after a restart.
+	// The neighbour keeps its order: it finds the spare again after a restart.
 	tr.inject("n0-0-1", simple(cluster.KillDNP))
 	tr.becomes("n0-0-1", "dnp", failed)
 	tr.heal("n0-0-1")

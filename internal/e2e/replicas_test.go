@@ -128,7 +128,7 @@ func (t trial) once(node, component string, state lofamov1.State) {
 	}
 }
 
-// TestReplicas does to the supervisors what their machines may do to them, while the nodes live.
+// TestReplicas subjects the supervisors to the faults of their machines, while the nodes live.
 func TestReplicas(t *testing.T) {
 	l := startCluster(t, "2x2x1", 3)
 	try(t, l, "the leader stopped past its lease and continued", leaderStopped)
@@ -138,8 +138,8 @@ func TestReplicas(t *testing.T) {
 	try(t, l, "all replicas killed at once", allKilled)
 }
 
-// leaderStopped: row 14. Another leads meanwhile; the one of old, continued, neither writes nor says what is
-// no longer so.
+// leaderStopped: row 14. Another replica leads meanwhile; the old leader, continued, neither writes nor reports
+// outdated states.
 func leaderStopped(t trial) {
 	old := t.leaderFirst()[0]
 	reader := t.at(old, pki.RoleViewer)
@@ -217,11 +217,11 @@ func pause(t trial, d time.Duration) {
 	}
 }
 
-// quorumLost: row 12. What is left says how old it is, on its page too, and changes nothing; evidence stays with its senders and
-// arrives after.
+// quorumLost: row 12. The remaining replica shows the age of its data, on its page too, and changes nothing; evidence
+// stays with its senders and arrives later.
 func quorumLost(t trial) {
 	ids := t.leaderFirst()
-	var p *page // nil: there is no browser
+	var p *page // nil without a browser
 	t.Run("a killed node in the browser", func(asks *testing.T) {
 		p = t.browser(asks, ids[2])
 		p.killed(trial{asks, t.Lab, t.mark, t.faults}, "n1-0-0")
@@ -315,7 +315,7 @@ func replaced(t trial) {
 	t.othersWereSpared("n0-1-0", "n1-1-0", "n1-0-0")
 }
 
-// allKilled: a power cut of the supervisors' hall. The committed map is the same after it, but for ages.
+// allKilled: a power cut of the supervisors' hall. The committed map is the same after it, except for ages.
 func allKilled(t trial) {
 	t.inject("1,0,0", sensor("temperature", 110))
 	t.inject("0,1,0", simple(cluster.KillHost))
@@ -350,9 +350,9 @@ func allKilled(t trial) {
 	t.neverFailed()
 }
 
-// committed is the map without what is of today: ages, registers, evidence, deliveries.
-// committed returns what must survive a restart of all supervisors. A half that misses them meanwhile calls its service network
-// UNKNOWN, which changes the node's revision and that component's time.
+// committed returns the part of the map that must survive a restart of all supervisors, without ages, registers,
+// evidence and deliveries. A half that misses the supervisors meanwhile calls its service network UNKNOWN, which
+// changes the node's revision and that component's time.
 func (t trial) committed() string {
 	t.Helper()
 	resp, err := t.Client.ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
@@ -374,8 +374,8 @@ func (t trial) committed() string {
 	return b.String()
 }
 
-// TestEverythingDead: row 18. All nodes die at once. The map says so, the supervisors stay up and lead on; and
-// row 21: everything starts cold, and no node is called FAILED for not being up yet.
+// TestEverythingDead: row 18. All nodes die at once. The map shows it, the supervisors stay up and their leader keeps
+// leading. Row 21: everything starts cold, and no node is called FAILED because it is not up yet.
 func TestEverythingDead(t *testing.T) {
 	l := startCluster(t, "2x2x1", 3)
 	resp, err := l.Client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{})

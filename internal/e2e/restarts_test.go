@@ -9,8 +9,8 @@ import (
 	"github.com/lofamo/lofamo/internal/cluster"
 )
 
-// TestPlannedRestartOfAllAgentsCommitsNoFault restarts both halves of all nodes at once: no component becomes SICK or FAILED, and the circuit
-// breaker stays closed, although each half really restarts.
+// TestPlannedRestartOfAllAgentsCommitsNoFault restarts both halves of all nodes at once: no component becomes SICK or
+// FAILED, and the circuit breaker stays closed, although each half really restarts.
 func TestPlannedRestartOfAllAgentsCommitsNoFault(t *testing.T) {
 	l := clusterOf(t, "2x2x2", cluster.Options{Supervisors: 1, Preset: "relaxed", Restart: "always"})
 	events := func(after uint64) *lofamov1.ListEventsResponse {

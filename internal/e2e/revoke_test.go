@@ -17,7 +17,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// lofamoctl runs a command on the cluster and returns what it prints.
+// lofamoctl runs a command on the cluster and returns its output.
 func (t trial) lofamoctl(args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -37,8 +37,8 @@ func (t trial) refusedBySupervisors() (sum float64) {
 	return sum
 }
 
-// TestRevokedNodeIsRefusedWithinSeconds: a revoked node is refused by supervisors and neighbours, its silence harms nobody, and with new keys it
-// comes back without a restart of anything.
+// TestRevokedNodeIsRefusedWithinSeconds: supervisors and neighbours refuse a revoked node, its silence harms no other
+// node, and with new keys it comes back without any restart.
 func TestRevokedNodeIsRefusedWithinSeconds(t *testing.T) {
 	t.Parallel()
 	const guilty = "n1-0-1"
@@ -53,7 +53,8 @@ func TestRevokedNodeIsRefusedWithinSeconds(t *testing.T) {
 	inMap := time.Since(start)
 	eventually(t, "supervisors to refuse the node's reports", func() bool { return tr.refusedBySupervisors() > 0 })
 	refused := time.Since(start)
-	// Each neighbour, as two supervisors apart see it: it has ended its sessions with the node, so that the node's own links are silent.
+	// Each neighbour, as seen by two separate supervisors, has ended its sessions with the node, so that the node's own
+	// links are silent.
 	eventually(t, "a neighbour's link to the node to be out of use", func() bool {
 		for _, c := range tr.node("n0-0-1").GetComponents() {
 			if c.GetName() == "link/X+" {
@@ -71,7 +72,7 @@ func TestRevokedNodeIsRefusedWithinSeconds(t *testing.T) {
 	}
 	tr.stays(10*time.Second, guilty)
 
-	// New keys, in the same files: no process is restarted. The revocation stands, for the old ones.
+	// New keys, in the same files, without a restart. The revocation of the old ones remains.
 	ca, err := pki.LoadCA(l.Cluster.PKI("ca.pem"), l.Cluster.PKI("ca.key"))
 	if err != nil {
 		t.Fatal(err)
@@ -85,12 +86,12 @@ func TestRevokedNodeIsRefusedWithinSeconds(t *testing.T) {
 	}
 	eventually(t, "the node to be trusted again", func() bool { return tr.node(guilty).GetState() == normal })
 	tr.settled()
-	tr.mayFail(guilty, "service-network") // nobody answered it while it was revoked, and its first report says so
+	tr.mayFail(guilty, "service-network") // its first report tells of the time without answers
 	tr.neverFailed()
 	tr.othersWereSpared(guilty)
 }
 
-// stays watches that for a while every other node is NORMAL and nothing is called FAILED.
+// stays checks for a while that every other node is NORMAL and none is called FAILED.
 func (t trial) stays(d time.Duration, guilty string) {
 	t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
@@ -103,7 +104,8 @@ func (t trial) stays(d time.Duration, guilty string) {
 	t.neverFailed()
 }
 
-// TestRevokedPersonIsRefused: calls and streams of a revoked person end, those of others do not; the list outlives its leader.
+// TestRevokedPersonIsRefused: calls and streams of a revoked person end, those of others do not; the list outlives its
+// leader.
 func TestRevokedPersonIsRefused(t *testing.T) {
 	t.Parallel()
 	l := clusterOf(t, "2x1x1", cluster.Options{Supervisors: 3})

@@ -50,7 +50,8 @@ func runSlowly(socket string, argv []string) error {
 	return fmt.Errorf("run %s: %w", argv[0], unix.Exec(argv[0], argv, os.Environ()))
 }
 
-// listenForSyncs has the syncs of this thread, and of whatever it becomes, wait for who has the listener.
+// listenForSyncs has every sync of this thread, and of any program that it executes, wait for the holder of the
+// listener.
 func listenForSyncs() (listener int, err error) {
 	const number = 0 // of the call, in the filter's data
 	filter := []unix.SockFilter{
@@ -81,8 +82,8 @@ type slowDisk struct {
 	wg      sync.WaitGroup
 }
 
-// newSlowDisk is as fast as the machine's until it is told otherwise. It is needed until the test's cluster has
-// ended.
+// newSlowDisk returns a disk at the machine's own speed, until the test slows it down. It must live longer than the
+// test's cluster.
 func newSlowDisk(t *testing.T) *slowDisk {
 	t.Helper()
 	// A kernel from before 5.19 has no such listeners.
@@ -185,7 +186,7 @@ func (d *slowDisk) serve(listener int) error {
 			return fmt.Errorf("wait for syncs: %w", err)
 		}
 		if p[0].Revents&unix.POLLIN == 0 {
-			if p[0].Revents != 0 { // nobody is left who could sync
+			if p[0].Revents != 0 { // no process is left that could sync
 				return nil
 			}
 			continue
@@ -195,7 +196,7 @@ func (d *slowDisk) serve(listener int) error {
 		case 0:
 			calls.Go(func() {
 				d.wait()
-				// Who was killed meanwhile needs no answer.
+				// A process that was killed meanwhile needs no answer.
 				a := answer{ID: n.ID, Flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
 				_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(listener), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&a)))
 			})
@@ -206,7 +207,7 @@ func (d *slowDisk) serve(listener int) error {
 	}
 }
 
-// wait lasts as long as a sync. Who waits when the disk is well again goes on at once.
+// wait lasts as long as a sync. Waiting calls continue at once when the disk recovers.
 func (d *slowDisk) wait() {
 	begun := time.Now()
 	for slow := true; slow; {
@@ -236,7 +237,7 @@ func (t trial) replicas() (out []replica) {
 	return out
 }
 
-// slow says whether a replica calls its store slow, to whoever asks it and in its metrics.
+// slow reports whether a replica calls its store slow, in its answers and in its metrics.
 func (r replica) slow(t *testing.T) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -247,7 +248,7 @@ func (r replica) slow(t *testing.T) bool {
 	}) && scrape(t, r.HTTP).total("lofamo_alarm", `alarm="store slow"`) == 1
 }
 
-// writes keeps the store busy until it is stopped: nothing is slow where nothing is written.
+// writes keeps the store busy until it is stopped: without writes, no slowness shows.
 func (t trial) writes() (stop func()) {
 	t.Helper()
 	store := t.store(t.leaderFirst()[0])
@@ -270,9 +271,9 @@ func (t trial) writes() (stop func()) {
 	}
 }
 
-// TestSlowDisk: row 12. Under all supervisors a sync takes long, which etcd's log and its database wait for: it is
-// an alarm of its own, reports stay with their senders until they are committed, nobody is called FAILED for it,
-// and all is well when the disks are.
+// TestSlowDisk: row 12. On all supervisors, syncs are slow, and etcd's log and database wait for them: this has its own
+// alarm, reports stay with their senders until they are committed, no node is called FAILED, and all
+// recovers with the disks.
 func TestSlowDisk(t *testing.T) {
 	const sender = "n0-0-0"
 	disk := newSlowDisk(t)
@@ -281,7 +282,7 @@ func TestSlowDisk(t *testing.T) {
 	for _, stage := range []struct {
 		sync   time.Duration
 		victim string // a node whose host is killed meanwhile
-		late   bool   // it is told of meanwhile; else raft and the leader's lease do not stand it, as without a quorum
+		late   bool   // the map shows it meanwhile; otherwise raft and the leader's lease fail, as without a quorum
 	}{
 		{120 * time.Millisecond, "n1-1-0", true},
 		{2 * time.Second, "n1-0-0", false},

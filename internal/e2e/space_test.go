@@ -47,8 +47,8 @@ func (t trial) store(id string) *clientv3.Client {
 // foreignKeys is a prefix of keys that are not ours: somebody else filled the store.
 const foreignKeys = "/somebody/else/"
 
-// TestStoreFull: row 12. The store reaches its quota: it takes nothing, which is its own alarm, the reports
-// stay with their senders, and no node is called FAILED for it. When there is space again all arrives.
+// TestStoreFull: row 12. The store reaches its quota and rejects writes: this has its own alarm, reports stay with
+// their senders, and no node is called FAILED. Once there is space again, all reports arrive.
 func TestStoreFull(t *testing.T) {
 	t.Parallel()
 	l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 3, Periods: patient(), Supervisor: func(c *config.Supervisor) { c.Etcd.QuotaBytes = smallQuota }})
@@ -61,7 +61,7 @@ func TestStoreFull(t *testing.T) {
 			return err == nil && slices.ContainsFunc(resp.GetMembers(), func(m *lofamov1.Member) bool { return slices.Contains(m.GetAlarms(), "NOSPACE") })
 		})
 		eventually(t.T, "the alarm of the supervisors", func() bool {
-			// Each replica knows its own; which of them raises it is not said.
+			// Each replica knows its own; any of them may raise it.
 			return slices.ContainsFunc(ids, func(id string) bool {
 				resp, err := t.at(id, pki.RoleViewer).ListSupervisors(t.Context())
 				return err == nil && slices.ContainsFunc(resp.GetSupervisors(), func(s *lofamov1.Supervisor) bool {
@@ -80,7 +80,7 @@ func TestStoreFull(t *testing.T) {
 			t.Errorf("an alarm that is right is taken back: %v", err)
 		}
 
-		// What docs/operations.md says: make space, then take the alarm back.
+		// The steps of docs/operations.md: make space, then disarm the alarm.
 		if _, err := t.store(ids[1]).Delete(t.Context(), foreignKeys, clientv3.WithPrefix()); err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +103,7 @@ func TestStoreFull(t *testing.T) {
 	})
 }
 
-// fill puts what is not ours into the store until it takes no more.
+// fill fills the store with foreign keys until it rejects writes.
 func (t trial) fill(c *clientv3.Client) {
 	t.Helper()
 	junk := strings.Repeat("x", 1<<20)
@@ -121,8 +121,8 @@ func (t trial) fill(c *clientv3.Client) {
 	t.Fatal("the store takes more than its quota")
 }
 
-// TestDiskFull: row 12. The file system under one replica's data, the leader's, is full: that replica ends
-// with a reason in its log, another leads, nothing is lost; with space again it comes back.
+// TestDiskFull: row 12. The file system of one replica's data, the leader's, is full: that replica ends with a reason
+// in its log, another one leads, and nothing is lost; with space again it comes back.
 func TestDiskFull(t *testing.T) {
 	l := startCluster(t, "2x2x1", 3)
 	try(t, l, "file system full under the leader and space made", func(t trial) {
@@ -183,7 +183,7 @@ func TestDiskFull(t *testing.T) {
 // diskBytes holds two segments of etcd's write-ahead log of 64 MB and some more.
 const diskBytes = 192 << 20
 
-// onSmallDisk puts a directory with what is in it on a file system of its own.
+// onSmallDisk moves a directory with its content to a file system of its own.
 func (t trial) onSmallDisk(dir string) {
 	t.Helper()
 	aside := dir + ".aside"

@@ -8,8 +8,8 @@ import (
 	"github.com/lofamo/lofamo/internal/cluster"
 )
 
-// TestStartsCommitNoFault checks that a cold start, a restart of all supervisors at once, and a restart of everything at once
-// commit no fault and leave the circuit breaker closed.
+// TestStartsCommitNoFault checks that a cold start, a restart of all supervisors at once, and a restart of everything
+// at once commit no fault and leave the circuit breaker closed.
 func TestStartsCommitNoFault(t *testing.T) {
 	l := clusterOf(t, "3x3x1", cluster.Options{Supervisors: 3, Preset: "relaxed"})
 	checked := uint64(0)

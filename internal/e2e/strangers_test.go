@@ -24,7 +24,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// stranger is a kind of packet that nobody may accept.
+// stranger is a kind of packet that every receiver must refuse.
 type stranger struct {
 	name   string
 	packet []byte
@@ -41,7 +41,7 @@ type thief struct {
 func (s thief) Cert() []byte               { return s.cert }
 func (s thief) Sign(payload []byte) []byte { return ed25519.Sign(s.key, payload) }
 
-// raw seals what Seal would refuse to: any payload, without a checksum.
+// raw seals messages that Seal would reject: any payload, without a checksum.
 func raw(t *testing.T, payload []byte, s servicenet.Signer) []byte {
 	t.Helper()
 	b, err := proto.Marshal(&lofamov1.Envelope{
@@ -89,8 +89,7 @@ func newSigners(t *testing.T, c *cluster.Cluster) signers {
 	return s
 }
 
-// strangers makes one packet of each kind. Only the last, a copy of what was accepted long ago, is
-// signed as it must be.
+// strangers makes one packet of each kind. Only the last, a copy of a packet accepted long ago, has a valid signature.
 func strangers(t *testing.T, s signers) []stranger {
 	t.Helper()
 	noise := make([]byte, 1400)
@@ -181,13 +180,13 @@ func blast(n int, packets []stranger, targets []string) error {
 	return nil
 }
 
-// maxGrowth is what two hundred thousand packets may add to a process' memory: less than 170 bytes for
-// each, and the runtime's own ups and downs are in it.
+// maxGrowth is the memory that two hundred thousand packets may add to a process: less than 170 bytes for each,
+// including the runtime's own variation.
 const maxGrowth = 32 << 20
 
-// TestStrangersAreCounted sends everything that must not be accepted to the ports of a supervisor and of
-// a node, also while the node has something to report (row 16 of the fault catalogue): it is refused and
-// counted by its class, memory does not grow, and the service goes on.
+// TestStrangersAreCounted sends every kind of bad packet to the ports of a supervisor and of a node, also while the
+// node has something to report (row 16 of the fault catalogue): the packets are refused and counted by class, memory
+// does not grow, and the service continues.
 func TestStrangersAreCounted(t *testing.T) {
 	l := clusterOf(t, "2x1x1", cluster.Options{Supervisors: 1, Periods: patient()})
 	http := l.Cluster.Info().Nodes[0].HTTP
@@ -231,8 +230,8 @@ func TestStrangersAreCounted(t *testing.T) {
 		t.neverFailed()
 		for _, s := range t.Since(t.mark) {
 			own := s.GetNode() == "n0-0-0" && (s.GetComponent() == "temperature" || s.GetComponent() == "node")
-			// On a busy machine the kernel drops what it has no room for, and the node says so: its supervisor's answers are missing, or the probes
-			// that its host half sends itself by the same socket.
+			// On a busy machine the kernel drops packets without room, and the node reports that: its supervisor's
+			// answers are missing, or the probes that its host half sends itself through the same socket.
 			probes := s.GetComponent() == "host" && (s.GetFrom() == sick || strings.Contains(s.GetReason(), "self-test: direct rail"))
 			lossy := s.GetTo() != failed && (s.GetComponent() == "service-network" || s.GetComponent() == "node" || probes)
 			begins := s.GetFrom() == unknown && s.GetTo() == normal // a check that runs for the first time

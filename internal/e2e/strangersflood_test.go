@@ -26,7 +26,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// floodRates are the datagrams per second of TestFloodOfStrangersHarmsNobody; -flood.rates=10000,50000,200000 makes the published table.
+// floodRates are the datagrams per second of TestFloodOfStrangersHarmsNobody; -flood.rates=10000,50000,200000 makes the
+// published table.
 var floodRates = flag.String("flood.rates", "20000", "datagrams per second of a flood from strangers, separated by commas")
 
 // floodTime is how long each flood lasts.
@@ -68,7 +69,8 @@ func runFlooder(args []string) error {
 		return err
 	}
 	defer func() { _ = syscall.Close(fd) }()
-	// The kernel cuts the data of one call into datagrams (udp(7), UDP_SEGMENT): with one call for each datagram, this sender cannot reach 200,000 per second.
+	// The kernel cuts the data of one call into datagrams (udp(7), UDP_SEGMENT): with one call for each datagram, this
+	// sender cannot reach 200,000 per second.
 	if err := unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_SEGMENT, floodSize); err != nil {
 		return fmt.Errorf("set UDP_SEGMENT: %w", err)
 	}
@@ -91,7 +93,8 @@ const (
 	floodBurst = 32 // datagrams of one call, to one target
 )
 
-// flood runs a flooder to its end, by a command that may lead into another namespace, and returns how many datagrams per second it has sent.
+// flood runs a flooder to its end, by a command that may lead into another namespace, and returns how many datagrams
+// per second it has sent.
 func flood(ctx context.Context, wrap func([]string) []string, rate int, lasts time.Duration, targets []string) (float64, error) {
 	argv := append([]string{os.Args[0], flooder, strconv.Itoa(rate), lasts.String()}, targets...)
 	if wrap != nil {
@@ -135,7 +138,7 @@ func (t trial) udpPorts(node string) []string {
 	return out
 }
 
-// linksOf returns the directions in which a node has links.
+// linksOf returns the directions of a node's links.
 func (t trial) linksOf(node string) (out []grid.Direction) {
 	t.Helper()
 	for _, c := range t.node(node).GetComponents() {
@@ -172,7 +175,8 @@ func (t trial) supervisorsTotal() metrics {
 	return sum
 }
 
-// slowest returns the upper bound of the highest bucket in which a histogram has counted anything since before, and how much it has counted in all.
+// slowest returns the upper bound of a histogram's highest bucket with new counts since before, and the total of new
+// counts.
 func slowest(before, after metrics, name string) (bound, count float64) {
 	bounds := map[float64]float64{}
 	for sample, v := range after {
@@ -195,7 +199,8 @@ func slowest(before, after metrics, name string) (bound, count float64) {
 	return bound, count
 }
 
-// digestAge samples the age of the newest digest of a node's host half in the map until ctx ends, and returns the 99th percentile.
+// digestAge samples the age of the newest digest of a node's host half in the map until ctx ends, and returns the 99th
+// percentile.
 func (t trial) digestAge(ctx context.Context, node string) time.Duration {
 	var ages []time.Duration
 	for tick := time.NewTicker(20 * time.Millisecond); ; {
@@ -242,11 +247,13 @@ func (t trial) flooded(wrap func([]string) []string, rate int, targets []string)
 // flooderVictim is the node that is flooded.
 const flooderVictim = "n0-0-0"
 
-// measurements is how often a rate is measured: a single measurement on a machine that is busy with other work proves nothing.
+// measurements is how often a rate is measured: a single measurement on a machine that is busy with other work proves
+// nothing.
 const measurements = 3
 
-// floodAt floods every UDP port of the victim at a rate. Nothing becomes SICK or FAILED, and the 99th percentile of the age of the victim's digests
-// at most doubles, compared with a quiet time just before. An age below a digest's period counts as that period.
+// floodAt floods every UDP port of the victim at a rate. Nothing becomes SICK or FAILED, and the 99th percentile of the
+// age of the victim's digests at most doubles, compared with a quiet time just before. An age below a digest's period
+// counts as that period.
 func (t trial) floodAt(sender string, wrap func([]string) []string, rate int, targets []string, period time.Duration) {
 	t.Helper()
 	for try := 1; ; try++ {
@@ -267,8 +274,8 @@ func (t trial) floodAt(sender string, wrap func([]string) []string, rate int, ta
 	}
 }
 
-// floods sends floods of all rates at every UDP port of n0-0-0 and checks that nobody comes to harm, and that a fault which happens meanwhile
-// is known.
+// floods sends floods of all rates to every UDP port of n0-0-0, and checks that no node is harmed and that a fault
+// during the flood is detected.
 func (t trial) floods(sender string, wrap func([]string) []string, targets []string) {
 	t.Helper()
 	periods, err := t.Cluster.Periods()
@@ -298,8 +305,8 @@ func (t trial) floods(sender string, wrap func([]string) []string, targets []str
 	t.becomes(flooderVictim, "temperature", normal)
 }
 
-// accused cuts all links of the flooded node, so that all its neighbours accuse it: it answers the challenges within their time, and neither it nor
-// one of its halves is FAILED.
+// accused cuts all links of the flooded node, so that all its neighbours accuse it: it answers the challenges within
+// their time, and neither it nor one of its halves is FAILED.
 func (t trial) accused(wrap func([]string) []string, rate int, targets []string, periods config.Periods) {
 	t.Helper()
 	t.settled()
@@ -328,8 +335,8 @@ func (t trial) accused(wrap func([]string) []string, rate int, targets []string,
 	t.heal("0,0,0")
 }
 
-// TestFloodOfStrangersHarmsNobody floods every UDP port of a node with small datagrams, without any certificate: from a process on the same
-// machine, and from another network namespace. Nothing is called SICK or FAILED for it.
+// TestFloodOfStrangersHarmsNobody floods every UDP port of a node with small datagrams, without any certificate: from a
+// process on the same machine, and from another network namespace. No component is called SICK or FAILED.
 func TestFloodOfStrangersHarmsNobody(t *testing.T) {
 	t.Run("local", func(t *testing.T) {
 		l := clusterOf(t, "2x2x1", cluster.Options{Supervisors: 3, Periods: floodPeriods()})

@@ -15,8 +15,8 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// TestLeaderKilled kills the leading supervisor with signal 9: another takes over, the map stays,
-// the watch goes on without a gap, and faults are known as before.
+// TestLeaderKilled kills the leading supervisor with signal 9: another one takes over, the map stays, the watch
+// continues without a gap, and faults are detected as before.
 func TestLeaderKilled(t *testing.T) {
 	l := startCluster(t, "2x2x1", 3)
 	try(t, l, "fault before, leader killed, fault after", func(t trial) {
@@ -61,8 +61,8 @@ func TestLeaderKilled(t *testing.T) {
 	})
 }
 
-// TestStrangersChangeNothing sends noise to every port of a node: nothing of it is accepted, and
-// no link turns sick by it (a stranger could otherwise).
+// TestStrangersChangeNothing sends noise to every port of a node: all of it is refused, and no link turns SICK (a
+// stranger could otherwise cause that).
 func TestStrangersChangeNothing(t *testing.T) {
 	l := startCluster(t, "2x1x1", 1)
 	try(t, l, "noise", func(t trial) {
@@ -108,8 +108,8 @@ func TestStrangersChangeNothing(t *testing.T) {
 	})
 }
 
-// TestStartsAgain stops a whole cluster and starts it again: the committed map and its history
-// survive, the halves go on from their copies, in their boot epochs, and what its sensors show is what they showed.
+// TestStartsAgain stops a whole cluster and starts it again: the committed map and its history survive, the halves
+// resume from their copies, in their boot epochs, and the sensors have the same states.
 func TestStartsAgain(t *testing.T) {
 	t.Parallel()
 	l := clusterOf(t, "2x1x1", cluster.Options{Supervisors: 1, Periods: patient()})

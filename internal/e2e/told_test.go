@@ -15,7 +15,7 @@ import (
 	"github.com/lofamo/lofamo/internal/cluster"
 )
 
-// listens runs lofamo-agent faults --follow on a node until the test ends; what it prints comes by the channel.
+// listens runs lofamo-agent faults --follow on a node until the test ends, and sends its output to the channel.
 func (t trial) listens(node string, about ...string) <-chan *lofamov1.WatchFaultsResponse {
 	t.Helper()
 	config := filepath.Join(t.Cluster.Dir(), "nodes", node, "agent.yaml")
@@ -49,7 +49,7 @@ func (t trial) listens(node string, about ...string) <-chan *lofamov1.WatchFault
 	return lines
 }
 
-// hears waits until a node is told that another is in a state.
+// hears waits until a node knows that another is in a state.
 func (t trial) hears(lines <-chan *lofamov1.WatchFaultsResponse, node string, want lofamov1.State) {
 	t.Helper()
 	last := "nothing"
@@ -70,7 +70,7 @@ func (t trial) hears(lines <-chan *lofamov1.WatchFaultsResponse, node string, wa
 	}
 }
 
-// staleness waits until a node is told, and says, that what it says is stale, or is no more.
+// staleness waits until a node reports its data as stale, or as current again.
 func (t trial) staleness(lines <-chan *lofamov1.WatchFaultsResponse, want bool) *lofamov1.WatchFaultsResponse {
 	t.Helper()
 	for deadline := time.After(patience); ; {
@@ -85,9 +85,9 @@ func (t trial) staleness(lines <-chan *lofamov1.WatchFaultsResponse, want bool) 
 	}
 }
 
-// TestNodesAreTold: a node hears of its neighbours' faults, and of those of the nodes that a job on it asks for,
-// from its own socket; what it was told last it still says when all supervisors are gone. While those that are
-// left have no quorum it says that this is old, and how old.
+// TestNodesAreTold: a node learns of faults of its neighbours, and of nodes that a job on it asks for, from its own
+// socket; it still has the last known state when all supervisors are gone. While the remaining supervisors have no
+// quorum, it reports that its data is old, and how old.
 func TestNodesAreTold(t *testing.T) {
 	t.Parallel()
 	l := clusterOf(t, "2x2x2", cluster.Options{Supervisors: 3, Periods: patient()})
@@ -137,8 +137,8 @@ func TestNodesAreTold(t *testing.T) {
 	})
 }
 
-// TestForesight: a temperature that rises is warned of before it is a fault, with the time that is left, and no
-// more once it rests.
+// TestForesight: a rising temperature raises a warning before it is a fault, with the remaining time, and the warning
+// ends when the temperature is steady.
 func TestForesight(t *testing.T) {
 	t.Parallel()
 	l := clusterOf(t, "2x1x1", cluster.Options{Supervisors: 1, Periods: patient()})

@@ -18,7 +18,7 @@ import (
 	"github.com/lofamo/lofamo/internal/cluster"
 )
 
-// terminal is the other end of a pseudo-terminal with a program in it: what the program has written.
+// terminal is the outer end of a pseudo-terminal with a program inside, and the program's output.
 type terminal struct {
 	*os.File
 	mu  sync.Mutex // guards out
@@ -81,11 +81,11 @@ func (tm *terminal) resize(t *testing.T, columns, rows uint16) {
 	}
 }
 
-// escapes are what moves the cursor and changes the terminal's modes.
+// escapes matches sequences that move the cursor or change the terminal's modes.
 var escapes = regexp.MustCompile("\x1b\\[[0-9;?<>=$ ]*[@-~]|\x1b[()][A-Z0-9]|\x1b[=>78M]|\x1b\\][^\x07\x1b]*(\x07|\x1b\\\\)")
 
-// shows waits until what is on the screen passes. The program writes only where the screen changes, so it is made to write all of it
-// by giving the screen another size, one line more or less.
+// shows waits until the screen passes. The program writes only where the screen changes, so shows changes the
+// terminal's height by one line to have it write everything.
 func (tm *terminal) shows(t *testing.T, what string, passes func(screen string) bool) {
 	t.Helper()
 	text := ""
@@ -118,7 +118,8 @@ func (tm *terminal) types(t *testing.T, keys string) {
 
 var liveFrom = regexp.MustCompile(`live from (127\.0\.0\.1:\d+)`)
 
-// It shows a node that dies, and why; it goes on when its supervisor dies, and leaves the terminal when it is told to.
+// It shows a dying node with the cause; it continues after the death of its supervisor, and leaves the terminal on
+// request.
 func TestTopInATerminal(t *testing.T) {
 	l := startCluster(t, "2x2", 3)
 	cmd := exec.Command(filepath.Join(binaries, "lofamoctl"), "top", "--dir", l.Cluster.Dir())

@@ -41,7 +41,7 @@ func buildPrevious(t *testing.T) string {
 	for _, cmd := range []*exec.Cmd{
 		exec.Command("git", "-C", root, "archive", "-o", archive, previous),
 		exec.Command("tar", "-C", source, "-xf", archive),
-		// Without the paths in them, what is compiled is the same every time, and cached.
+		// Without the paths in it, the build is the same every time, and cached.
 		{Path: "", Args: []string{"go", "build", "-trimpath", "-o", bin + "/", "./cmd/lofamo-agent", "./cmd/supervisor"}, Dir: source},
 	} {
 		if cmd.Path == "" {
@@ -112,8 +112,8 @@ func (t trial) logged(node, text string, before int) (lines int) {
 	}
 }
 
-// takesOrders has nodes of both versions carry out orders of the leader: the masks of both ends of a link, which it sets and restores, the torus
-// configuration that follows from them, and a diagnosis.
+// takesOrders has nodes of both versions carry out orders of the leader: the masks of both ends of a link, which it
+// sets and restores, the torus configuration that follows from them, and a diagnosis.
 func (t trial) takesOrders() {
 	t.Helper()
 	const word, told = "channel mask: ", "of the torus: network delay"
@@ -142,8 +142,8 @@ func (t trial) takesOrders() {
 	}
 }
 
-// TestVersionsMixed: row 19. A cluster of version N-1 is upgraded replica by replica, and then one half of one node. At every stage
-// the verdicts are the same.
+// TestVersionsMixed: row 19. A cluster of version N-1 is upgraded replica by replica, and then one half of one node. At
+// every stage the verdicts are the same.
 func TestVersionsMixed(t *testing.T) {
 	old := buildPrevious(t) // before others run beside it
 	t.Parallel()

@@ -20,24 +20,25 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Etc is where a machine has what its bundle has.
+// Etc is the directory of a machine's bundle.
 const Etc = "/etc/lofamo"
 
 // The operator's directory.
 //
-//	inventory.yaml          what it was made from, last
+//	inventory.yaml          its inventory, written last
 //	prometheus-targets.json where its metrics are, for Prometheus' file_sd_configs
 //	ca.pem, ca.key          the authority. The key never leaves this directory.
 //	issuer.pem, issuer.key  the issuer that renews node certificates; supervisors get its key. Directories of earlier versions have none
-//	gossip.key              the gossip key, or while it is changed the keys
+//	gossip.key              the gossip key, or during a change of keys both keys
 //	next/                   the next authority and the next issuer, during a change of keys
-//	operators/ROLE.pem,key  certificates for people, and ROLE-NAME.pem,key those of one
-//	executors/NAME/pki/     what an executor process gets
-//	settings/               agent.yaml, supervisor.yaml: what goes before what follows from the inventory, on all machines of that kind; made by the operator
-//	nodes/ID/               what the machine of a node gets
-//	supervisors/ID/         what the machine of a replica gets
+//	operators/ROLE.pem,key  certificates for people, and ROLE-NAME.pem,key for one person
+//	executors/NAME/pki/     files of an executor process
+//	settings/               agent.yaml, supervisor.yaml: the operator's values for all machines of that kind
+//	nodes/ID/               bundle of a node
+//	supervisors/ID/         bundle of a replica
 //
-// Bundles mirror Etc: agent.yaml or supervisor.yaml, pki/, gossip.key. A machine that has both a node and a replica gets both bundles.
+// Bundles mirror Etc: agent.yaml or supervisor.yaml, pki/, gossip.key. A machine that has both a node and a replica
+// gets both bundles.
 const (
 	inventoryFile = "inventory.yaml"
 	caCert        = "ca.pem"
@@ -64,8 +65,8 @@ func Open(path string) *Dir { return &Dir{path} }
 
 func (d *Dir) file(elem ...string) string { return filepath.Join(append([]string{d.path}, elem...)...) }
 
-// Init makes the directory: authority, gossip key, certificates for people, and a bundle for every machine. It refuses a
-// directory that has something in it.
+// Init makes the directory: authority, gossip key, certificates for people, and a bundle for every machine. It refuses
+// a directory that is not empty.
 func (d *Dir) Init(inv Inventory) error {
 	if entries, err := os.ReadDir(d.path); err == nil && len(entries) > 0 {
 		return fmt.Errorf("make a cluster's files in %s: the directory has something in it (%s): take a new one; add-node and rotate-keys change one that is there", d.path, entries[0].Name())
@@ -101,8 +102,8 @@ func newIssuer(cluster, dir string) error {
 	return i.Save(filepath.Join(dir, issuerCert), filepath.Join(dir, issuerKey))
 }
 
-// issuer returns the directory of the issuer that supervisors use: during step use of a change, the next one if there is one. "":
-// there is none.
+// issuer returns the directory of the supervisors' issuer: the next issuer, if one exists, during step use of a change
+// of keys. "": there is none.
 func (d *Dir) issuer() (string, error) {
 	r, err := d.rotation()
 	if err != nil {
@@ -122,13 +123,13 @@ func (d *Dir) issuer() (string, error) {
 	return "", nil
 }
 
-// whose says of which members a certificate is made anew: of those that have none, if it is nil.
+// whose selects the members whose certificates are issued again; nil: only members without a certificate.
 type whose func(id string) bool
 
 func everyone(string) bool { return true }
 
-// write makes bundles of all members after the inventory, and forgets those of members that are no more. Certificates that fresh
-// does not name stay.
+// write makes bundles of all members from the inventory, and removes those of former members. Certificates that fresh
+// does not select stay.
 func (d *Dir) write(inv Inventory, ca *pki.CA, fresh whose) error {
 	l, err := inv.Layout()
 	if err != nil {
@@ -215,7 +216,7 @@ func (d *Dir) forgetOthers(l layout.Layout) error {
 	return errors.Join(errs...)
 }
 
-// issue makes a certificate and its key, unless there is one and none is wanted anew.
+// issue creates a certificate and its key, unless a pair exists and fresh is false.
 func issue(ca *pki.CA, base string, id pki.Identity, s *layout.Supervisor, fresh bool) error {
 	if _, err := os.Stat(base + ".pem"); err == nil && !fresh {
 		return nil
@@ -227,12 +228,12 @@ func issue(ca *pki.CA, base string, id pki.Identity, s *layout.Supervisor, fresh
 	if err != nil {
 		return err
 	}
-	// Clients on the machine itself, such as those of the embedded etcd.
+	// For clients on the machine itself, such as those of the embedded etcd.
 	return ca.IssueTo(base+".pem", base+".key", id, ips, []string{"localhost"})
 }
 
-// reached is where others find what a member serves, who has its own address in other; empty: nowhere, for it is served to its
-// own machine alone. Settings, which are for all machines of a kind, name none, or every one.
+// reached returns the address at which others reach a service, which uses the host of other if serves names none or
+// every one, as settings for all machines of a kind do. It returns "" for a service for its own machine only.
 func reached(serves, other string) string {
 	host, port, err := net.SplitHostPort(serves)
 	if err != nil {
@@ -251,7 +252,7 @@ func reached(serves, other string) string {
 	return net.JoinHostPort(own, port)
 }
 
-// writeSupervisor makes a replica's bundle, and returns where it serves metrics.
+// writeSupervisor makes a replica's bundle, and returns its metrics address.
 func (d *Dir) writeSupervisor(inv Inventory, l layout.Layout, i int, ca *pki.CA, fresh whose) (http string, err error) {
 	id := l.Supervisors[i].ID
 	dir, etc := d.file(supervisors, id), Etc
@@ -275,7 +276,7 @@ func (d *Dir) writeSupervisor(inv Inventory, l layout.Layout, i int, ca *pki.CA,
 	return cfg.HTTP, d.finish(dir, "supervisor.yaml", cfg, cfg.GossipKeyFile != "")
 }
 
-// giveIssuer puts the issuer's certificate and key into a replica's bundle, and their paths into its configuration.
+// giveIssuer adds the issuer's certificate and key to a replica's bundle, and their paths to its configuration.
 func (d *Dir) giveIssuer(inv Inventory, dir, etc string, cfg *config.Supervisor) error {
 	from, err := d.issuer()
 	if err != nil || from == "" {
@@ -294,7 +295,7 @@ func (d *Dir) giveIssuer(inv Inventory, dir, etc string, cfg *config.Supervisor)
 	return nil
 }
 
-// writeNode makes a node's bundle, and returns where it serves metrics; empty: nowhere.
+// writeNode makes a node's bundle, and returns its metrics address; empty: none.
 func (d *Dir) writeNode(inv Inventory, l layout.Layout, i int, ca *pki.CA, fresh whose) (http string, err error) {
 	id := l.Nodes[i].ID
 	dir, etc := d.file(nodesDir, string(id)), Etc
@@ -316,7 +317,7 @@ func (d *Dir) writeNode(inv Inventory, l layout.Layout, i int, ca *pki.CA, fresh
 	return cfg.HTTP, d.finish(dir, "agent.yaml", cfg, cfg.Service.GossipKeyFile != "")
 }
 
-// settle reads the operator's settings, if there are any, over a configuration.
+// settle reads the operator's settings, if any, over a configuration.
 func (d *Dir) settle(name string, cfg any) error {
 	file := d.file(settingsDir, name)
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
@@ -325,7 +326,7 @@ func (d *Dir) settle(name string, cfg any) error {
 	return settle(file, cfg)
 }
 
-// finish writes what all bundles have.
+// finish writes the common files of all bundles.
 func (d *Dir) finish(dir, name string, cfg any, gossip bool) error {
 	b, err := yaml.Marshal(cfg)
 	if err != nil {
@@ -378,7 +379,7 @@ func replace(path string, b []byte, mode fs.FileMode) error {
 	return nil
 }
 
-// Inventory is what the directory was last made from.
+// Inventory returns the inventory of the last update.
 func (d *Dir) Inventory() (Inventory, error) { return Load(d.file(inventoryFile)) }
 
 // authority is the one that issues: while it is changed and in use, the next.
@@ -394,8 +395,8 @@ func (d *Dir) authority() (*pki.CA, error) {
 	return pki.LoadCA(d.file(nextDir, caCert), d.file(nextDir, caKey))
 }
 
-// Update brings the bundles up to date with an inventory: a node more, one gone, one elsewhere, another machine in the place of
-// one (renew: its certificates are made anew). It returns the members of which something has changed.
+// Update brings the bundles up to date with an inventory: nodes added, removed or moved, or machines replaced (renew:
+// their certificates are issued again). It returns the members with changes.
 func (d *Dir) Update(inv Inventory, renew ...string) ([]string, error) {
 	old, err := d.Inventory()
 	if err != nil {
@@ -423,7 +424,7 @@ func (d *Dir) Update(inv Inventory, renew ...string) ([]string, error) {
 	return d.changed(before)
 }
 
-// sums are the contents of all bundles, by "nodes/ID", "supervisors/ID" and "executors/NAME".
+// sums returns the contents of all bundles, by "nodes/ID", "supervisors/ID" and "executors/NAME".
 func (d *Dir) sums() (map[string]string, error) {
 	out := map[string]string{}
 	for _, kind := range []string{nodesDir, supervisors, executorsDir} {

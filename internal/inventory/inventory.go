@@ -1,8 +1,8 @@
-// Package inventory makes of one file that an operator writes, the inventory of a cluster's machines, what each of them gets:
-// configuration, certificates, keys, as a directory that is its /etc/lofamo. It keeps what is the operator's alone: the
-// authority's key.
+// Package inventory generates each machine's directory /etc/lofamo from one file that an operator writes, the inventory
+// of a cluster's machines: configuration, certificates and keys. It keeps the operator's own secret, the authority's
+// key.
 //
-// It talks to no machine: the directories are carried over by the operator's own means.
+// It talks to no machine: the operator copies the directories by other means.
 package inventory
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Inventory says what machines a cluster has, and where they are.
+// Inventory lists the machines of a cluster and their addresses.
 type Inventory struct {
 	// Cluster is the cluster's name, as in the certificates. 1 to 63 of a-z, 0-9, '-' and '.'. Required.
 	Cluster string `json:"cluster"`
@@ -33,8 +33,8 @@ type Inventory struct {
 	Preset string `json:"preset,omitempty"`
 	// Gossip: the gossip rail is used besides the direct one. Default true.
 	Gossip *bool `json:"gossip,omitempty"`
-	// NodeCertificateDays is the lifetime of node certificates in days, 1 to 365, in the bundles as well as renewed. Halves renew
-	// them when half of it is left. Default 365 for those in the bundles and 30 for renewed ones.
+	// NodeCertificateDays is the lifetime of node certificates in days, 1 to 365, both in the bundles and renewed.
+	// Halves renew them when half of that is left. Default 365 for those in the bundles and 30 for renewed ones.
 	NodeCertificateDays int `json:"nodeCertificateDays,omitempty"`
 	// Ports of everything that an address below does not name.
 	Ports Ports `json:"ports,omitzero"`
@@ -42,23 +42,24 @@ type Inventory struct {
 	Supervisors []Supervisor `json:"supervisors"`
 	// Nodes has one entry for each place in the torus.
 	Nodes []Node `json:"nodes"`
-	// Spares stand by for another's place. Default none.
+	// Spares stand by to replace nodes. Default none.
 	Spares []Node `json:"spares,omitempty"`
 }
 
-// Ports are those of all machines alike, 1 to 65535. 0 stands for the default.
+// Ports are the common ports of all machines, 1 to 65535. 0 stands for the default.
 type Ports struct {
 	// Service is the nodes' direct rail, UDP. Default 7100.
 	Service int `json:"service,omitempty"`
 	// NodeGossip is the nodes' gossip rail, UDP and TCP. Default 7101.
 	NodeGossip int `json:"nodeGossip,omitempty"`
-	// Links is the first of the nodes' links, UDP and TCP: X+ has it, X- the next, then Y+, Y-, Z+, Z-. Default 7110.
+	// Links is the first port of the nodes' links, UDP and TCP: X+ has it, X- the next, then Y+, Y-, Z+, Z-. Default
+	// 7110.
 	Links int `json:"links,omitempty"`
 	// Report is the supervisors' direct rail, UDP. Default 7945.
 	Report int `json:"report,omitempty"`
 	// GRPC is the supervisors' API. Default 7946.
 	GRPC int `json:"grpc,omitempty"`
-	// HTTP are the supervisors' metrics and health. Default 7947.
+	// HTTP is the port of the supervisors' metrics and health. Default 7947.
 	HTTP int `json:"http,omitempty"`
 	// Web is the supervisors' page for browsers, TLS with a certificate that each makes for itself. Default 7949.
 	Web int `json:"web,omitempty"`
@@ -68,7 +69,7 @@ type Ports struct {
 	EtcdPeer int `json:"etcdPeer,omitempty"`
 	// EtcdClient is where clients reach them. Default 2379.
 	EtcdClient int `json:"etcdClient,omitempty"`
-	// AgentHTTP are the nodes' metrics and health, on their service address. Default 0: none.
+	// AgentHTTP is the port of the nodes' metrics and health, on their service address. Default 0: none.
 	AgentHTTP int `json:"agentHTTP,omitempty"`
 }
 
@@ -78,7 +79,7 @@ type Supervisor struct {
 	ID string `json:"id"`
 	// Address is an IP at which nodes and other replicas reach it. Required.
 	Address string `json:"address"`
-	// Ports of this replica alone; what is 0 is as for all.
+	// Ports of this replica; 0 takes the common value.
 	Ports Ports `json:"ports,omitzero"`
 }
 
@@ -86,13 +87,14 @@ type Supervisor struct {
 type Node struct {
 	// ID is its name. Default from the coordinate: n1-0-1 at 1,0,1. Required of a spare.
 	ID fault.NodeID `json:"id,omitempty"`
-	// Coord is its place, "x,y,z". Required, and nothing of a spare.
+	// Coord is the node's coordinates, "x,y,z". Required, but empty for a spare.
 	Coord string `json:"coord,omitempty"`
 	// Service is its address in the service network, an IP or "ip:port". Required.
 	Service string `json:"service"`
 	// Interface is the network interface of the service network, to which the rails are bound. Default none: not bound.
 	Interface string `json:"interface,omitempty"`
-	// Links are its own ends of the links by direction, X+ to Z-. What is not named is on the service address.
+	// Links are the node's own ends of the links by direction, X+ to Z-. A direction without an entry uses the service
+	// address.
 	Links map[string]Link `json:"links,omitempty"`
 	// Labels of the node, such as its rack. Default none.
 	Labels map[string]string `json:"labels,omitempty"`
@@ -142,7 +144,7 @@ func (p Ports) or(q Ports) Ports {
 var defaultPorts = Ports{Service: 7100, NodeGossip: 7101, Links: 7110, Report: 7945, GRPC: 7946, HTTP: 7947, Web: 7949,
 	Gossip: 7948, EtcdPeer: 2380, EtcdClient: 2379}
 
-// Validate names every bad field. What the programs' own configurations say of themselves is checked when these are made.
+// Validate names every bad field. Checks by the programs' own configurations follow when these are generated.
 func (inv Inventory) Validate() error {
 	var errs []error
 	bad := func(field string, given any, want string) {
@@ -223,7 +225,7 @@ func countNil(errs []error) (n int) {
 	return n
 }
 
-// idPattern is what names are made of: they are directories too.
+// idPattern is the form of names: they are directories too.
 var idPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 
 func (p Ports) check(field string) error {
@@ -364,7 +366,7 @@ func (n Node) layout(id fault.NodeID, d grid.Dims, p Ports, gossip bool) (layout
 	return out, nil
 }
 
-// Has says whether a node, spare or supervisor has this name.
+// Has reports whether a node, spare or supervisor has this name.
 func (inv Inventory) Has(id string) bool {
 	l, err := inv.Layout()
 	return err == nil && (slices.ContainsFunc(l.Nodes, func(n layout.Node) bool { return string(n.ID) == id }) ||

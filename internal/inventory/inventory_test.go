@@ -90,7 +90,7 @@ func TestInventoryRefuses(t *testing.T) {
 	}
 }
 
-// Every bundle passes the checks of the machine that it is for, and those at the two ends of a link say the same of it.
+// Every bundle passes the checks of its machine, and the configurations of a link's two ends agree.
 func TestInit(t *testing.T) {
 	d, inv := made(t)
 	agents := map[fault.NodeID]config.Agent{}
@@ -140,7 +140,7 @@ func TestInit(t *testing.T) {
 	}
 }
 
-// One spare more changes every replica and nobody else; a machine that stands in for a lost one gets keys of its own.
+// One more spare changes every replica and no other machine; a replacement for a lost machine gets new keys.
 func TestUpdate(t *testing.T) {
 	d, inv := made(t)
 	inv.Spares = append(inv.Spares, Node{ID: "spare-0", Service: "10.0.0.9"})
@@ -176,7 +176,7 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// member is what a machine has of its bundle at a step of a change of keys.
+// member is a machine's part of its bundle at a step of a change of keys.
 type member struct {
 	signer *pki.Signer
 	verify *pki.Verifier
@@ -200,15 +200,15 @@ func memberOf(t *testing.T, d *Dir, id string) member {
 	return m
 }
 
-// understands says whether m takes what other says: its signature, and its gossip.
+// understands reports whether m accepts other's signature and gossip.
 func (m member) understands(other member) bool {
 	word := []byte("a report")
 	_, err := m.verify.Verify(other.signer.Cert(), word, other.signer.Sign(word))
 	return err == nil && slices.ContainsFunc(m.keys, func(k []byte) bool { return bytes.Equal(k, other.keys[0]) })
 }
 
-// At each step of a change of everything a machine that has gone on to it and one that has not understand each other; after the
-// last what was at first is worth nothing.
+// At each step of a change of all keys, a machine with the new step and one without it accept each other; after the
+// last step, the first keys are worthless.
 func TestRotate(t *testing.T) {
 	d, _ := made(t)
 	first := memberOf(t, d, "n0-0-0")
@@ -229,7 +229,7 @@ func TestRotate(t *testing.T) {
 			t.Errorf("%s: who has gone on understands who has not: %t, and the other way: %t", step, now.understands(before),
 				before.understands(now))
 		}
-		if step != StepRemove { // taken again
+		if step != StepRemove { // repeat the step
 			again, err := d.Rotate(step, false)
 			if err != nil || len(again) > 0 {
 				t.Errorf("%s again: %v, %v", step, again, err)
@@ -253,8 +253,8 @@ func TestRotate(t *testing.T) {
 	}
 }
 
-// A step that ends half-way is taken again as a whole, and no other is taken instead: otherwise members keep certificates of an
-// authority that the last step has the others forget.
+// An interrupted step is repeated as a whole, and no other step may replace it: otherwise members keep certificates of
+// an authority that the last step removes from the others.
 func TestRotateBrokenOff(t *testing.T) {
 	d, inv := made(t)
 	l, err := inv.Layout()

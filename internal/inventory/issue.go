@@ -13,16 +13,18 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// issued is a certificate that no bundle has. Its file's name says whose it is, so that one that was written by half is made anew, too.
+// issued is a certificate outside all bundles. The file's name gives its identity, so that a partly written one can be
+// issued again.
 type issued struct {
 	pki.Identity
 	base string // of its files, without .pem and .key
 }
 
-// people have a certificate each from the beginning, named as its role, which all who have the role may share.
+// people are the roles that have a certificate from the beginning, named after the role; all people with the role may
+// share it.
 var people = []pki.Role{pki.RoleViewer, pki.RoleOperator, pki.RoleApprover}
 
-// certificate is where that of an identity is.
+// certificate returns an identity's certificate with its path.
 func (d *Dir) certificate(id pki.Identity) issued {
 	switch {
 	case id.Role == pki.RoleExecutor:
@@ -33,7 +35,7 @@ func (d *Dir) certificate(id pki.Identity) issued {
 	return issued{id, d.file(operatorsDir, string(id.Role)+"-"+id.Name)}
 }
 
-// issued are the certificates that Init and Issue have made, in the order of their names.
+// issued returns the certificates that Init and Issue have made, in the order of their names.
 func (d *Dir) issued(cluster string) ([]issued, error) {
 	var out []issued
 	for _, role := range people {
@@ -76,7 +78,8 @@ func entries(dir string) ([]string, error) {
 	return out, nil
 }
 
-// Issue makes a certificate of a person's own, or that of an executor process; changes of keys renew it. It returns the certificate's file.
+// Issue makes a certificate for one person or for an executor process; changes of keys renew it. It returns the
+// certificate's file.
 func (d *Dir) Issue(role pki.Role, name string) (string, error) {
 	if !slices.Contains(people, role) && role != pki.RoleExecutor {
 		return "", fmt.Errorf("role: given %q: want viewer, operator, approver or executor; nodes and supervisors are in the inventory",
@@ -111,9 +114,9 @@ func (d *Dir) writeIssued(ca *pki.CA, c issued, fresh bool) error {
 	return d.copyCA(filepath.Dir(c.base))
 }
 
-// Ends returns when the first of the members' and people's certificates ends: from then on nobody takes what its holder says.
+// Ends returns the earliest expiry among the members' and people's certificates: peers reject its holder from then on.
 func (d *Dir) Ends() (at time.Time, err error) {
-	for _, kind := range []string{supervisors, nodesDir, operatorsDir, executorsDir} { // what else is there is not of this package
+	for _, kind := range []string{supervisors, nodesDir, operatorsDir, executorsDir} { // not other packages' directories
 		err = errors.Join(err, fs.WalkDir(os.DirFS(d.path), kind, func(p string, e fs.DirEntry, err error) error {
 			if e == nil && errors.Is(err, fs.ErrNotExist) {
 				return nil

@@ -10,7 +10,8 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// Persons and executor processes get certificates of their own, and a change of keys, of the authority too, renews them with all others.
+// Persons and executor processes get their own certificates, and a change of keys, also of the authority, renews them
+// with all others.
 func TestIssue(t *testing.T) {
 	d, _ := made(t)
 	want := map[string]pki.Identity{

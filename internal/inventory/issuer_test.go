@@ -14,7 +14,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// issuerOf returns the issuer with which a replica renews certificates; nil: it renews none.
+// issuerOf returns the issuer with which a replica renews certificates; nil: it does not renew.
 func issuerOf(t *testing.T, d *Dir) (*pki.Issuer, config.RenewalConfig) {
 	t.Helper()
 	cfg, err := config.LoadSupervisor(d.file("supervisors", "s1", "supervisor.yaml"), nil)
@@ -48,8 +48,8 @@ func renewedBy(t *testing.T, i *pki.Issuer) []byte {
 	return der
 }
 
-// TestIssuerReachesSupervisorsOnly: every member trusts the issuer, supervisors alone have its key, and halves have certificates
-// of the given lifetime.
+// TestIssuerReachesSupervisorsOnly: every member trusts the issuer, supervisors alone have its key, and halves have
+// certificates of the given lifetime.
 func TestIssuerReachesSupervisorsOnly(t *testing.T) {
 	d, inv := Open(filepath.Join(t.TempDir(), "hall7")), load(t)
 	inv.NodeCertificateDays = 7
@@ -91,8 +91,9 @@ func TestIssuerReachesSupervisorsOnly(t *testing.T) {
 	}
 }
 
-// TestRotateReplacesIssuer: a change of keys makes another issuer, which all trust before a replica uses it; in the end nobody
-// trusts the earlier one. A directory of an earlier version, without an issuer, gets one in the same way.
+// TestRotateReplacesIssuer: a change of keys creates another issuer, which all members trust before a replica uses it;
+// in the end no member trusts the old one. A directory of an earlier version, without an issuer, gets one in the same
+// way.
 func TestRotateReplacesIssuer(t *testing.T) {
 	for _, had := range []bool{true, false} {
 		d, inv := made(t)

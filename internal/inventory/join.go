@@ -16,21 +16,21 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Bundle is what a machine was given.
+// Bundle is a machine's bundle.
 type Bundle struct {
 	Dir string
-	// Service is the systemd unit that it is for: lofamo-agent or lofamo-supervisor.
+	// Service is the bundle's systemd unit: lofamo-agent or lofamo-supervisor.
 	Service string
 	// ID of the node or replica.
 	ID string
-	// Listen are the IPs that the machine must have.
+	// Listen are the required IPs of the machine.
 	Listen []netip.Addr
 	// etc is where its configuration expects it.
 	etc string
 }
 
-// OpenBundle reads a bundle and checks all that can be checked before it is where it belongs: the configuration, that
-// certificates are those of this member and valid, that keys belong to them.
+// OpenBundle reads a bundle and makes all checks that are possible before its installation: the configuration is valid,
+// the certificates are valid and belong to this member, and the keys belong to the certificates.
 func OpenBundle(dir string) (Bundle, error) {
 	for name, open := range map[string]func(string) (Bundle, error){"agent.yaml": openAgent, "supervisor.yaml": openSupervisor} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
@@ -101,7 +101,7 @@ func (b Bundle) with(listen []string, gossip string) (Bundle, error) {
 	return b, nil
 }
 
-// here is the bundle's file that is to be at a path.
+// here returns the path of the bundle's file for an installed path.
 func (b Bundle) here(path string) string {
 	return filepath.Join(b.Dir, strings.TrimPrefix(path, b.etc))
 }
@@ -110,7 +110,7 @@ func (b Bundle) check(ca, cert, key string, want pki.Identity) error {
 	return verify(b.here(ca), b.here(cert), b.here(key), want)
 }
 
-// verify refuses a pair that is not want's, does not belong together, or whose signatures those who go by ca do not take now.
+// verify rejects a pair that is not want's, does not match, or whose signatures verifiers with ca do not accept now.
 func verify(ca, cert, key string, want pki.Identity) error {
 	s, err := pki.LoadSigner(cert, key)
 	if err != nil {
@@ -130,7 +130,8 @@ func verify(ca, cert, key string, want pki.Identity) error {
 	return nil
 }
 
-// Missing are the addresses that the bundle's member listens on and that this machine does not have: it is another machine's, perhaps.
+// Missing returns the addresses that the bundle's member listens on and that this machine lacks: the bundle may be
+// another machine's.
 func (b Bundle) Missing() ([]netip.Addr, error) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
@@ -144,9 +145,9 @@ func (b Bundle) Missing() ([]netip.Addr, error) {
 	}), nil
 }
 
-// Install writes the bundle where its configuration expects it, below root. What is there of another member is refused; files
-// that are not the bundle's stay, and the configuration if Keeps says so. Keys are readable by their owner only: uid and gid, or
-// whoever calls where these are negative.
+// Install writes the bundle where its configuration expects it, below root. It refuses to replace another member's
+// bundle. Other files stay, and so does the configuration if Keeps says so. Keys are readable by their owner only: uid
+// and gid, or the calling user where these are negative.
 func (b Bundle) Install(root string, uid, gid int, want Config) error {
 	etc := filepath.Join(root, b.etc)
 	if err := b.sameMember(etc); err != nil {
@@ -190,7 +191,7 @@ func (b Bundle) Install(root string, uid, gid int, want Config) error {
 	})
 }
 
-// sameMember refuses to put a member in the place of another one, whose state in this machine would be taken for its own.
+// sameMember refuses to install over another member, whose state on this machine would pass for the new one's.
 func (b Bundle) sameMember(etc string) error {
 	var id string
 	name := b.configuration()

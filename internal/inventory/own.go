@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// mark is how the first line of a bundle's configuration begins. The sum in it tells a configuration that was changed on its
-// machine from one that is as it was made, and whether what it was made from has changed since.
+// mark begins the first line of a bundle's configuration. The checksum after it shows whether the configuration was
+// changed on its machine, and whether the bundle's version has changed since.
 const mark = "# Made by 'lofamoctl cluster', which keeps what is changed here; sha256 of what follows: "
 
 // marked is a configuration as bundles have it.
@@ -30,7 +30,7 @@ func sum(text []byte) string {
 	return hex.EncodeToString(s[:])
 }
 
-// unmark takes a configuration apart: the sum of what it was made as, empty if it does not say, and its text.
+// unmark splits a configuration into the checksum of its original, empty if there is no mark, and its text.
 func unmark(b []byte) (from string, text []byte) {
 	line, text, ok := bytes.Cut(b, []byte("\n"))
 	if from, is := strings.CutPrefix(string(line), mark); ok && is {
@@ -39,28 +39,29 @@ func unmark(b []byte) (from string, text []byte) {
 	return "", b
 }
 
-// Config says what becomes of a configuration that was changed on its machine.
+// Config selects the treatment of a configuration that was changed on its machine.
 type Config string
 
-// What becomes of it.
+// The treatments.
 const (
-	// ConfigSafe keeps it if the bundle's is the one that it was changed from; otherwise both have changed, and nothing is installed.
+	// ConfigSafe keeps it if the bundle's is the one that it was changed from; otherwise both have changed, and Install
+	// fails.
 	ConfigSafe Config = ""
 	// ConfigKeep keeps it in any case.
 	ConfigKeep Config = "keep"
-	// ConfigReplace puts the bundle's in its place.
+	// ConfigReplace replaces it by the bundle's.
 	ConfigReplace Config = "replace"
 )
 
 // configuration is the bundle's file of that kind.
 func (b Bundle) configuration() string { return strings.TrimPrefix(b.Service, "lofamo-") + ".yaml" }
 
-// Configuration is where the bundle's configuration belongs, below root.
+// Configuration returns the path of the bundle's configuration, below root.
 func (b Bundle) Configuration(root string) string {
 	return filepath.Join(root, b.etc, b.configuration())
 }
 
-// Keeps says whether Install will leave the configuration below root as it was changed there.
+// Keeps reports whether Install will keep the changed configuration below root.
 func (b Bundle) Keeps(root string, want Config) (bool, error) {
 	if !slices.Contains([]Config{ConfigSafe, ConfigKeep, ConfigReplace}, want) {
 		return false, fmt.Errorf("configuration: given %q: want keep or replace", string(want))
@@ -95,7 +96,7 @@ func (b Bundle) Keeps(root string, want Config) (bool, error) {
 		"(what is to stay belongs into settings/%s of the operator's directory)", path, strings.Join(keys, ", "), b.configuration())
 }
 
-// differ are the keys in which two configurations differ, without their values, which may be secret.
+// differ returns the keys in which two configurations differ, without their values, which may be secret.
 func differ(a, b []byte) ([]string, error) {
 	flat := func(text []byte) (map[string]string, error) {
 		var tree map[string]any

@@ -20,8 +20,8 @@ func joined(t *testing.T, d *Dir, root, id string, want Config) error {
 	return b.Install(root, -1, -1, want)
 }
 
-// What an operator has changed in a machine's configuration outlives a change of keys, and is not replaced without a word by one
-// that the inventory has changed too.
+// An operator's changes in a machine's configuration survive a change of keys, and an inventory with changes of its own
+// does not silently replace them.
 func TestJoinKeepsConfiguration(t *testing.T) {
 	d, inv := made(t)
 	root, id := t.TempDir(), "n0-0-0"
@@ -29,7 +29,7 @@ func TestJoinKeepsConfiguration(t *testing.T) {
 	if err := joined(t, d, root, id, ConfigSafe); err != nil {
 		t.Fatal(err)
 	}
-	// Nobody has changed it: it follows the inventory.
+	// An unchanged configuration follows the inventory.
 	inv.Ports.AgentHTTP = 7150
 	if _, err := d.Update(inv); err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func TestJoinKeepsConfiguration(t *testing.T) {
 	if err := joined(t, d, root, id, "ask"); err == nil || !strings.Contains(err.Error(), `given "ask": want keep or replace`) {
 		t.Errorf("%v", err)
 	}
-	// One that nobody says the origin of is somebody's own.
+	// A configuration without a mark belongs to the user.
 	if err := os.WriteFile(path, own[bytes.IndexByte(own, '\n')+1:], 0o600); err != nil {
 		t.Fatal(err)
 	}

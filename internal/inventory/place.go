@@ -18,21 +18,22 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Placement is one member's bundle, put together on its machine: for where the inventory is everywhere and the keys of a member
-// are at its own machine alone, as in a container's init step.
+// Placement is one member's bundle, assembled on its machine: for systems with the inventory everywhere and a member's
+// keys only on its own machine, as in a container's init step.
 type Placement struct {
-	// Keys is a directory with the member's pki/ and gossip.key, or with a directory of the member's name that has them.
+	// Keys is a directory with the member's pki/ and gossip.key, or with a directory of the member's name that has
+	// both.
 	Keys string
-	// Settings is a file of configuration that goes over what follows from the inventory; empty or not there: none.
+	// Settings is a file of configuration that overrides values from the inventory; empty or missing: none.
 	Settings string
-	// Etc is where the bundle is written, and where its configuration has its files: an absolute path.
+	// Etc is the directory of the bundle and of its configuration's files: an absolute path.
 	Etc string
-	// Host is the address that the machine has for who asks about a replica's health: a pod's on the host's network. The zero Addr:
-	// nobody asks by it.
+	// Host is the address at which the replica's health is checked: a pod's on the host's network. The zero Addr: no
+	// check uses it.
 	Host netip.Addr
 }
 
-// Node is the number of the node whose machine this is: that of the name, or else that with one of the addresses.
+// Node returns the number of this machine's node: the one with the name, or else with one of the addresses.
 func (inv Inventory) Node(name string, addresses ...netip.Addr) (int, error) {
 	l, err := inv.Layout()
 	if err != nil {
@@ -71,7 +72,7 @@ func (inv Inventory) Replica(id string) (int, error) {
 		len(inv.Supervisors))
 }
 
-// PlaceNode puts the bundle of a node together. What is wrong with its configuration or keys is refused before anything is written.
+// PlaceNode assembles the bundle of a node. It rejects a bad configuration or bad keys before it writes any file.
 func (inv Inventory) PlaceNode(i int, p Placement) (Bundle, error) {
 	l, err := inv.Layout()
 	if err != nil {
@@ -110,7 +111,8 @@ func (inv Inventory) PlaceSupervisor(i int, p Placement) (Bundle, error) {
 	return p.write(l.Supervisors[i].ID, "supervisor.yaml", cfg, pairs, cfg.GossipKeyFile != "")
 }
 
-// heard refuses a replica that would never be called ready: whose health is asked for at an address where it does not listen.
+// heard rejects a replica that would never become ready, because it does not listen on the address of its health
+// checks.
 func (p Placement) heard(cfg config.Supervisor) error {
 	if !p.Host.IsValid() || cfg.HTTP == "" {
 		return nil
@@ -133,15 +135,15 @@ func everywhere(of netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// Renew brings a supervisor's certificate and key anew from where its keys are, and says whether they were others: what runs
-// takes them up by itself (pki.Signer). Nothing else of the bundle is changed. A pair that does not belong together, is another
-// member's, or is not of the authority that all go by is refused: the one of before goes on until it ends. What an earlier one
-// had not ended is ended.
+// Renew copies a supervisor's certificate and key again from their source, and reports whether they changed: a running
+// replica loads them by itself (pki.Signer). Nothing else of the bundle changes. Renew rejects a pair that does not
+// match, belongs to another member, or is not from the cluster's authority: the previous pair stays in use until it
+// expires. A copy that was interrupted is completed.
 func (inv Inventory) Renew(i int, p Placement) (renewed bool, err error) {
 	id := inv.Supervisors[i].ID
 	to := filepath.Join(p.Etc, "pki")
 	in, err := filepath.EvalSymlinks(filepath.Join(p.of(id),
-		"pki")) // a Secret's files are changed by a link above them: what is checked is what is brought
+		"pki")) // resolve a Secret's links once: the checked files are then the copied ones
 	if err != nil {
 		return false, fmt.Errorf("renewed keys of %s: %w", id, err)
 	}
@@ -184,7 +186,7 @@ func settle(file string, cfg any) error {
 	return nil
 }
 
-// write makes the bundle beside where it is to be, checks it, and installs it.
+// write makes the bundle next to its destination, checks it, and installs it.
 func (p Placement) write(id, name string, cfg any, pairs []string, gossip bool) (b Bundle, err error) {
 	keys := p.of(id)
 	tmp, err := os.MkdirTemp(p.Etc, ".place-")
@@ -233,7 +235,7 @@ func isDir(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// supervisor is the configuration of replica i whose bundle is in etc.
+// supervisor returns the configuration of replica i, with its bundle in etc.
 func (inv Inventory) supervisor(l layout.Layout, i int, etc string) config.Supervisor {
 	cfg := l.Supervisor(i)
 	cfg.TLS = config.SupervisorTLS{CA: filepath.Join(etc, "pki", caCert), Cert: filepath.Join(etc, "pki", "supervisor.pem"),
@@ -247,13 +249,13 @@ func (inv Inventory) supervisor(l layout.Layout, i int, etc string) config.Super
 	return cfg
 }
 
-// renewal configures a replica whose bundle in etc has the issuer's key.
+// renewal configures a replica with the issuer's key in its bundle in etc.
 func (inv Inventory) renewal(etc string) config.RenewalConfig {
 	return config.RenewalConfig{Cert: filepath.Join(etc, "pki", issuerCert), Key: filepath.Join(etc, "pki", issuerKey),
 		Lifetime: config.Duration(inv.nodeLifetime())}
 }
 
-// agent is the configuration of node i whose bundle is in etc.
+// agent returns the configuration of node i, with its bundle in etc.
 func (inv Inventory) agent(l layout.Layout, i int, etc string) config.Agent {
 	cfg := l.Agent(i)
 	in := func(name string) string { return filepath.Join(etc, "pki", name) }

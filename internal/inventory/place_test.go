@@ -12,7 +12,8 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// What a machine puts together from the inventory and its keys is what 'init' made for it, to the letter, but for the mark that join wants.
+// A machine assembles the same bundle from the inventory and its keys as 'init' made, except for the mark that join
+// needs.
 func TestPlace(t *testing.T) {
 	d, inv := made(t)
 	for _, tc := range []struct {
@@ -63,7 +64,7 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// Settings go before what follows from the inventory, and leave the rest.
+// Settings override values from the inventory, and leave the others.
 func TestPlaceSettings(t *testing.T) {
 	d, inv := made(t)
 	etc, settings := t.TempDir(), filepath.Join(t.TempDir(), "agent.yaml")
@@ -84,7 +85,7 @@ func TestPlaceSettings(t *testing.T) {
 	}
 }
 
-// A replica that is asked for its health where it does not listen would be ended for it, for ever.
+// A replica that does not listen on the address of its health checks would be restarted for ever.
 func TestPlaceHeard(t *testing.T) {
 	d, inv := made(t)
 	all := filepath.Join(t.TempDir(), "supervisor.yaml")

@@ -11,14 +11,14 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
-// Step of a change of keys. Each is to be carried to every machine, and the halves and replicas restarted one after the other,
-// before the next is taken:
+// Step is a step of a change of keys. Carry each step to every machine, and restart the halves and replicas one after
+// the other, before the next step:
 //
-//	add     what is new is taken from others, what is old is used
-//	use     what is new is used, what is old is still taken
-//	remove  what is old is taken no more
+//	add     accept the new keys, use the old ones
+//	use     use the new keys, still accept the old ones
+//	remove  accept only the new keys
 //
-// So at every moment everybody takes what anybody uses.
+// So at any time, every member accepts the keys that any other member uses.
 type Step string
 
 // The steps.
@@ -28,13 +28,13 @@ const (
 	StepRemove Step = "remove"
 )
 
-// rotation is a change of keys that is under way. What a bundle has follows from it and the directory's files, so that a step
-// that was broken off is taken again.
+// rotation is a change of keys in progress. It and the directory's files determine the bundles, so an interrupted step
+// can be repeated.
 type rotation struct {
 	Step Step `json:"step,omitempty"` // empty: none is under way
 	CA   bool `json:"authority,omitempty"`
-	// Open: not all bundles have the step yet. It is taken again from its beginning then, and nothing but it: who took the next one
-	// would leave members behind that the others do not understand.
+	// Open: the step is missing in some bundles. Then only the same step may run, from its beginning: after another
+	// step, members with an old bundle would reject the others.
 	Open bool `json:"open,omitempty"`
 }
 
@@ -53,9 +53,9 @@ func (d *Dir) rotation() (rotation, error) {
 	return r, nil
 }
 
-// Rotate takes a step in changing the gossip key, the issuer and all certificates, and with authority the authority too, which
-// only StepAdd says. The same step may be taken again, and must be if it was broken off. It returns the members whose bundles
-// have changed, all of them if it was.
+// Rotate takes a step of a change of the gossip key, the issuer and all certificates, and with authority of the
+// authority too (only with StepAdd). A step may be repeated, and must be after an interruption. Rotate returns the
+// members with changed bundles: all members after an interruption.
 func (d *Dir) Rotate(step Step, authority bool) ([]string, error) {
 	inv, err := d.Inventory()
 	if err != nil {
@@ -80,7 +80,7 @@ func (d *Dir) Rotate(step Step, authority bool) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.Open { // what the broken attempt changed was told to nobody
+	if r.Open { // the interrupted attempt did not report its changes
 		before = nil
 	}
 	if r.Step == "" {
@@ -131,7 +131,7 @@ func (d *Dir) note(r rotation) error {
 	return replace(d.file(stepFile), b, 0o600)
 }
 
-// prepare makes what is new, unless it was made before this was broken off.
+// prepare creates the new keys, unless an interrupted attempt already did.
 func (d *Dir) prepare(cluster string, authority bool) error {
 	if err := os.MkdirAll(d.file(nextDir), 0o700); err != nil {
 		return err
@@ -156,7 +156,7 @@ func (d *Dir) prepare(cluster string, authority bool) error {
 	return ca.Save(d.file(nextDir, caCert), d.file(nextDir, caKey))
 }
 
-// adopt puts what is new in the place of what was old.
+// adopt replaces the old keys by the new ones.
 func (d *Dir) adopt() error {
 	for _, name := range []string{gossipFile, caKey, caCert, issuerKey, issuerCert} {
 		if err := os.Rename(d.file(nextDir, name), d.file(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -166,7 +166,7 @@ func (d *Dir) adopt() error {
 	return nil
 }
 
-// gossipKeys are those that the bundles have, the one that encrypts first.
+// gossipKeys returns the bundles' keys, the one that encrypts first.
 func (d *Dir) gossipKeys() ([][]byte, error) {
 	keys, err := pki.LoadGossipKeys(d.file(gossipFile))
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The list names where each member serves metrics by what its configuration says at last, and follows the inventory.
+// The list has the metrics address of each member from its final configuration, and follows the inventory.
 func TestTargets(t *testing.T) {
 	d, inv := made(t)
 	check := func(when string, want map[string][]string) {
@@ -72,7 +72,7 @@ func TestReached(t *testing.T) {
 	}
 }
 
-// The first certificate that ends counts, until all are made anew.
+// The earliest end of a certificate counts, until all certificates are renewed.
 func TestEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, inv := made(t)

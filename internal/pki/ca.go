@@ -131,7 +131,7 @@ func (ca *CA) Issue(id Identity, ips []net.IP, dns []string) (certPEM, keyPEM []
 	return pem.EncodeToMemory(&pem.Block{Type: pemCert, Bytes: der}), keyPEM, nil
 }
 
-// IssueSigner makes a key and a certificate that never reach a disk, for those who sign here and now.
+// IssueSigner makes a key and a certificate that never reach a disk, for immediate use.
 func (ca *CA) IssueSigner(id Identity) (*Signer, error) {
 	der, key, err := ca.issue(id, nil, nil)
 	if err != nil {
@@ -185,8 +185,8 @@ func (ca *CA) issue(id Identity, ips []net.IP, dns []string) (der []byte, key ed
 	return der, key, nil
 }
 
-// SupervisorName is the DNS name that every supervisor's certificate of a cluster has and no other's:
-// by it the members of the embedded etcd know one another, whatever their addresses. Nobody need resolve it.
+// SupervisorName returns the DNS name that every supervisor's certificate of a cluster has, and no other certificate:
+// members of the embedded etcd identify each other by it, at any address. It does not need to resolve.
 func SupervisorName(cluster string) string { return "supervisor." + cluster }
 
 // ExecutorName is the same for executor processes: supervisors dial them by it.
@@ -201,7 +201,7 @@ func (ca *CA) IssueTo(certFile, keyFile string, id Identity, ips []net.IP, dns [
 	return WritePair(certFile, keyFile, certPEM, keyPEM)
 }
 
-// newSerial returns 64 random bits: RFC 5280 wants serials unique, CA/B Forum unpredictable.
+// newSerial returns 64 random bits: RFC 5280 requires serials to be unique, CA/B Forum to be unpredictable.
 func newSerial() (*big.Int, error) {
 	limit := new(big.Int).Lsh(big.NewInt(1), 63) // 63: positive without a ninth byte
 	for {
@@ -265,7 +265,7 @@ func readKey(file string) (ed25519.PrivateKey, error) {
 func readPEM(what, file, blockType string) ([]byte, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
-		// os.ReadFile's error names the file; ours says what it should have held.
+		// os.ReadFile's error names the file; ours adds the expected content.
 		return nil, fmt.Errorf("%s %s: %w", what, file, reason(err))
 	}
 	block, _ := pem.Decode(b)
@@ -278,7 +278,7 @@ func readPEM(what, file, blockType string) ([]byte, error) {
 	return block.Bytes, nil
 }
 
-// reason strips operation and path from a file error, for those who name both themselves.
+// reason strips operation and path from a file error, for callers that name both themselves.
 func reason(err error) error {
 	var pe *os.PathError
 	if errors.As(err, &pe) {

@@ -22,11 +22,12 @@ func NewGossipKey(file string) error {
 	return SaveGossipKeys(file, [][]byte{key})
 }
 
-// maxGossipKeys is how many keys a file may have: the one in use, the next, and one more for a change that was broken off.
+// maxGossipKeys is the maximum number of keys in a file: the one in use, the next, and one more for an interrupted
+// change.
 const maxGossipKeys = 3
 
-// LoadGossipKeys reads keys that NewGossipKey wrote, each on a line of its own. The first encrypts; what comes under any is
-// taken, so that a key can be changed on one machine after the other.
+// LoadGossipKeys reads keys that NewGossipKey wrote, each on its own line. The first encrypts; all keys are accepted,
+// so that a key can be changed on one machine after the other.
 func LoadGossipKeys(file string) ([][]byte, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {

@@ -1,10 +1,9 @@
-// Package pki is who may speak: identities in certificates, the cluster's certificate authority,
-// signatures over messages and TLS configurations over both.
+// Package pki handles identity: names in certificates, the cluster's certificate authority, signatures over messages,
+// and TLS configurations.
 //
-// Keys are Ed25519 throughout. An identity is the SAN URI lofamo://CLUSTER/ROLE/NAME and nothing
-// else in a certificate gives a right. A node has two certificates, named NODE/host and NODE/dnp.
-// What a role may do is decided by who calls, not here; nor does this package know messages: it
-// signs bytes.
+// Keys are Ed25519 throughout. An identity is the SAN URI lofamo://CLUSTER/ROLE/NAME, and nothing else in a certificate
+// gives a right. A node has two certificates, named NODE/host and NODE/dnp. Callers decide on the rights of a role;
+// this package does not know messages either: it signs bytes.
 package pki
 
 import (
@@ -18,7 +17,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Role is what a certificate's holder is. The zero value is no role.
+// Role is the role of a certificate's holder. The zero value is no role.
 type Role string
 
 // The roles.
@@ -28,7 +27,7 @@ const (
 	RoleApprover   Role = "approver"   // approves what operators and policies ask for
 	RoleNode       Role = "node"       // a half of a node
 	RoleSupervisor Role = "supervisor" // a replica
-	RoleExecutor   Role = "executor"   // an executor process: supervisors call it, it calls nobody
+	RoleExecutor   Role = "executor"   // an executor process: supervisors call it, and it makes no calls
 )
 
 // Roles lists the roles.
@@ -36,13 +35,13 @@ func Roles() []Role {
 	return []Role{RoleViewer, RoleOperator, RoleApprover, RoleNode, RoleSupervisor, RoleExecutor}
 }
 
-// Valid says whether r is one of the roles.
+// Valid reports whether r is one of the roles.
 func (r Role) Valid() bool { return slices.Contains(Roles(), r) }
 
 // String returns the role's name.
 func (r Role) String() string { return string(r) }
 
-// Identity is whom a certificate names.
+// Identity is the identity in a certificate.
 type Identity struct {
 	Cluster string
 	Role    Role
@@ -61,7 +60,7 @@ func (id Identity) String() string {
 	return scheme + "://" + id.Cluster + "/" + string(id.Role) + "/" + id.Name
 }
 
-// Validate refuses what could not be told from another identity.
+// Validate rejects identities that could be confused with another one.
 func (id Identity) Validate() error {
 	if !clusterPattern.MatchString(id.Cluster) {
 		return fmt.Errorf("identity: cluster %q: want 1 to 63 of a-z, 0-9, '-' and '.'", id.Cluster)

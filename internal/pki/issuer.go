@@ -22,15 +22,16 @@ const IssuerValidity = 365 * 24 * time.Hour
 
 // Extensions of this package's own, below the arc for identifiers without a registration.
 var (
-	// nodesOnly marks the certificate of an issuer. It is critical: software that does not know it, such as etcd and earlier versions of this
-	// package, refuses every certificate that an issuer signs.
+	// nodesOnly marks the certificate of an issuer. It is critical: software that does not know it, such as etcd and
+	// earlier versions of this package, refuses every certificate that an issuer signs.
 	nodesOnly = asn1.ObjectIdentifier{2, 25, 1819240301}
-	// descends states when the authority's certificate that a certificate descends from began, in seconds since 1970. Revocations compare
-	// that time instead of the beginning of the certificate itself.
+	// descends states when the authority's certificate that a certificate descends from began, in seconds since 1970.
+	// Revocations compare that time instead of the beginning of the certificate itself.
 	descends = asn1.ObjectIdentifier{2, 25, 1819240302}
 )
 
-// Issuer renews the certificates of nodes. Verifiers accept no other role from it. Supervisors have its key, but not the authority's.
+// Issuer renews the certificates of nodes. Verifiers accept no other role from it. Supervisors have its key, but not
+// the authority's.
 type Issuer struct {
 	cluster string
 	cert    *x509.Certificate
@@ -135,9 +136,9 @@ func ReadPresented(der []byte) (Presented, error) {
 	return Presented{Identity: id, Key: key, NotBefore: cert.NotBefore, NotAfter: cert.NotAfter, Descends: began(cert)}, nil
 }
 
-// Renew signs a certificate for a new key of a half. It has the identity of the presented certificate, begins after that one, and
-// inherits its descent: whatever revokes the presented certificate by time revokes this one too. It ends after the lifetime, or
-// with the issuer.
+// Renew signs a certificate for a new key of a half. It has the identity of the presented certificate, begins after
+// that one, and inherits its descent: whatever revokes the presented certificate by time revokes this one too. It ends
+// after the lifetime, or with the issuer.
 func (i *Issuer) Renew(now time.Time, with Presented, key ed25519.PublicKey, lifetime time.Duration) ([]byte, error) {
 	id := with.Identity
 	if id.Role != RoleNode || id.Cluster != i.cluster {
@@ -166,10 +167,11 @@ func (i *Issuer) Renew(now time.Time, with Presented, key ed25519.PublicKey, lif
 	return der, nil
 }
 
-// datesBack returns how far a certificate with the given lifetime is backdated: by most, but by at most a quarter of the lifetime.
+// datesBack returns how far a certificate with the given lifetime is backdated: by most, but by at most a quarter of
+// the lifetime.
 func datesBack(most, lifetime time.Duration) time.Duration { return min(most, lifetime/4) }
 
-// leafTemplate returns what all certificates of members have in common.
+// leafTemplate returns the common fields of all members' certificates.
 func leafTemplate(id Identity, begin, end time.Time) (*x509.Certificate, error) {
 	serial, err := newSerial()
 	if err != nil {
@@ -247,7 +249,7 @@ func (a *authorities) verify(cert *x509.Certificate, id Identity, now time.Time)
 	return chain, nil
 }
 
-// newest returns the latest issuer; nil: there is none.
+// newest returns the latest issuer; nil if there is none.
 func (a *authorities) newest() (out *x509.Certificate) {
 	for _, c := range a.issuers {
 		if out == nil || c.NotBefore.After(out.NotBefore) {
@@ -278,7 +280,7 @@ func ProveKey(key ed25519.PrivateKey, id Identity) []byte {
 	return ed25519.Sign(key, provenKey(id, key.Public().(ed25519.PublicKey)))
 }
 
-// CheckProof checks what ProveKey returned.
+// CheckProof checks a proof from ProveKey.
 func CheckProof(key ed25519.PublicKey, id Identity, proof []byte) error {
 	if len(key) != ed25519.PublicKeySize || len(proof) != ed25519.SignatureSize || !ed25519.Verify(key, provenKey(id, key), proof) {
 		return fmt.Errorf("proof of the new key of %s: %w", id, ErrSignature)
@@ -301,7 +303,7 @@ func SaveKept(file string, certDER []byte, key ed25519.PrivateKey) error {
 	return nil
 }
 
-// loadKept reads what SaveKept wrote.
+// loadKept reads a pair that SaveKept wrote.
 func loadKept(file string) (*pair, Identity, error) {
 	fail := func(err error) (*pair, Identity, error) {
 		return nil, Identity{}, fmt.Errorf("renewed certificate %s: %w", file, err)
@@ -334,9 +336,9 @@ func loadKept(file string) (*pair, Identity, error) {
 	return &pair{der: cert.Raw, key: key, from: cert.NotBefore, until: cert.NotAfter}, id, nil
 }
 
-// KeepIn makes the signer also load the renewed pair in a file, while v accepts it. The signer uses that pair or the one in its
-// own files, whichever begins later, but prefers a pair of the authority or the newest issuer to one of an earlier issuer. The
-// file need not exist.
+// KeepIn makes the signer also load the renewed pair in a file, while v accepts it. The signer uses that pair or the
+// one in its own files, whichever begins later, but prefers a pair of the authority or the newest issuer to one of an
+// earlier issuer. The file need not exist.
 func (s *Signer) KeepIn(file string, v *Verifier) error {
 	s.mu.Lock()
 	s.kept = &kept{file: file, verifier: v}
@@ -373,7 +375,7 @@ func (k *kept) read(want Identity) {
 	}
 }
 
-// better reports whether the kept pair is to be used instead of own. The error says why a kept pair is not accepted.
+// better reports whether to use the kept pair instead of own. The error is the reason for rejecting a kept pair.
 func (k *kept) better(own *pair) (bool, error) {
 	if k.pair == nil {
 		return false, k.bad
@@ -389,8 +391,8 @@ func (k *kept) better(own *pair) (bool, error) {
 	return k.pair.from.After(own.from), nil
 }
 
-// rank orders accepted certificates: 2 for the authority or the newest issuer, 1 for an earlier issuer. It returns the error of
-// the verification.
+// rank orders accepted certificates: 2 for the authority or the newest issuer, 1 for an earlier issuer. It returns the
+// error of the verification.
 func (v *Verifier) rank(der []byte) (int, error) {
 	c, err := v.certificate(der)
 	if err != nil {

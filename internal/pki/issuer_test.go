@@ -33,7 +33,8 @@ func (w *world) withIssuer() *Issuer {
 	return i
 }
 
-// forge has a stolen issuer key sign any identity, with all uses and with the names of a supervisor and an executor process.
+// forge has a stolen issuer key sign any identity, with all uses and with the names of a supervisor and an executor
+// process.
 func (w *world) forge(i *Issuer, name string, id Identity) (cert, key string) {
 	w.t.Helper()
 	pub, priv, err := ed25519.GenerateKey(nil)
@@ -64,8 +65,8 @@ func (w *world) forge(i *Issuer, name string, id Identity) (cert, key string) {
 	return cert, w.file(name + ".key")
 }
 
-// TestIssuerMakesNodesOnly: with a stolen issuer key a thief makes nodes only. Every verifier refuses all other roles, and
-// software that does not know issuers, such as etcd and earlier versions, refuses nodes too.
+// TestIssuerMakesNodesOnly: with a stolen issuer key a thief makes nodes only. Every verifier refuses all other roles,
+// and software that does not know issuers, such as etcd and earlier versions, refuses nodes too.
 func TestIssuerMakesNodesOnly(t *testing.T) {
 	w := newWorld(t, "c1")
 	i := w.withIssuer()
@@ -148,8 +149,8 @@ func mustLoad(t *testing.T, cert, key string) *tls.Certificate {
 	return &c
 }
 
-// TestIssuerIsNoAuthority: an issuer cannot sign an authority, and neither a file that has only an issuer nor LoadCA makes it
-// one. LoadIssuer accepts neither an authority nor another cluster's issuer.
+// TestIssuerIsNoAuthority: an issuer cannot sign an authority, and neither a file that has only an issuer nor LoadCA
+// makes it one. LoadIssuer accepts neither an authority nor another cluster's issuer.
 func TestIssuerIsNoAuthority(t *testing.T) {
 	w := newWorld(t, "c1")
 	i := w.withIssuer()
@@ -215,8 +216,8 @@ func renewed(t *testing.T, i *Issuer, now time.Time, s *Signer, lifetime time.Du
 	return der, key
 }
 
-// TestRenewedCertificate: it has the identity of the presented one, begins later, ends after the lifetime or with the issuer, is
-// small enough to travel with reports, and no revocation of the presented one spares it.
+// TestRenewedCertificate: it has the identity of the presented one, begins later, ends after the lifetime or with the
+// issuer, is small enough to travel with reports, and no revocation of the presented one spares it.
 func TestRenewedCertificate(t *testing.T) {
 	w := newWorld(t, "c1")
 	i := w.withIssuer()
@@ -249,7 +250,7 @@ func TestRenewedCertificate(t *testing.T) {
 		}
 		s.pair.Store(&pair{der: der, key: key, from: cert.NotBefore, until: cert.NotAfter})
 	}
-	// A thief who renewed with a stolen key, just before the revocation or without regard to it, has gained nothing, however often that was.
+	// A thief gains nothing by renewals with a stolen key just before the revocation, however many.
 	registry.Set([]Denial{{Identity: hostHalf, Before: CutOff(time.Now())}})
 	der, _ := renewed(t, i, time.Now().Add(time.Hour), s, 8*time.Hour)
 	for what, der := range map[string][]byte{"before": s.Cert(), "after": der} {
@@ -275,8 +276,8 @@ func TestRenewedCertificate(t *testing.T) {
 	}
 }
 
-// TestShortLivedNodeIsRevokedAsAnyOther: the authority dates short-lived certificates back less, and a revocation refuses them
-// all the same.
+// TestShortLivedNodeIsRevokedAsAnyOther: the authority dates short-lived certificates back less, and a revocation
+// refuses them all the same.
 func TestShortLivedNodeIsRevokedAsAnyOther(t *testing.T) {
 	w := newWorld(t, "c1")
 	w.ca.SetNodeLifetime(40 * time.Second)
@@ -315,8 +316,8 @@ func TestProofOfKey(t *testing.T) {
 	}
 }
 
-// TestKeptPair: of the pair in the files and the renewed one the signer uses the later. It refuses an expired, revoked, foreign
-// or damaged pair, with the reason.
+// TestKeptPair: of the pair in the files and the renewed one the signer uses the later. It refuses an expired, revoked,
+// foreign or damaged pair, with the reason.
 func TestKeptPair(t *testing.T) {
 	w := newWorld(t, "c1")
 	older, i := w.withIssuer(), w.withIssuer()

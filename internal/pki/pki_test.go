@@ -210,7 +210,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestVerifyKeepsNoSlice: a receive buffer is written over, and what was learned from it stands.
+// TestVerifyKeepsNoSlice overwrites a receive buffer: the remembered certificate must not change.
 func TestVerifyKeepsNoSlice(t *testing.T) {
 	w := newWorld(t, "c1")
 	s, v := w.signer(hostHalf), w.verifier()
@@ -225,7 +225,7 @@ func TestVerifyKeepsNoSlice(t *testing.T) {
 	}
 }
 
-// TestVerifyCluster: a CA trusted for one cluster does not speak for another, though it signs.
+// TestVerifyCluster: signatures of a CA trusted for one cluster do not count for another.
 func TestVerifyCluster(t *testing.T) {
 	w := newWorld(t, "c1")
 	s := w.signer(hostHalf)
@@ -399,7 +399,7 @@ func FuzzVerify(f *testing.F) {
 	f.Add(block.Bytes, []byte("payload"), make([]byte, 64))
 	f.Add([]byte{0x30}, []byte{}, []byte{})
 	f.Fuzz(func(t *testing.T, cert, payload, sig []byte) {
-		if id, err := v.Verify(cert, payload, sig); err == nil { // nobody has the key
+		if id, err := v.Verify(cert, payload, sig); err == nil { // no party has the key
 			t.Errorf("accepted as %s", id)
 		}
 	})
@@ -441,7 +441,7 @@ func BenchmarkVerifyCached(b *testing.B) {
 	}
 }
 
-// A certificate that is renewed in its files is taken up with its key, once both are there; another member's never is.
+// A renewed certificate and key are loaded once both files are there; another member's are never.
 func TestRenew(t *testing.T) {
 	w := newWorld(t, "c1")
 	id := SupervisorIdentity("c1", "s0")

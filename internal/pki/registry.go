@@ -29,7 +29,8 @@ func (revokedError) Revoked() bool { return true }
 // Denial refuses certificates of one identity, signed by the authority.
 type Denial struct {
 	Identity Identity
-	// Before refuses certificates whose validity begins before this time, to the second, and those renewed from one. See CutOff.
+	// Before refuses certificates whose validity begins before this time, to the second, and those renewed from one.
+	// See CutOff.
 	Before time.Time
 	// Serial, in lower-case hexadecimal, refuses only the certificate with that serial number; Before is then ignored.
 	Serial string
@@ -43,19 +44,19 @@ type Issued struct {
 	Descends            time.Time // begin of the authority's certificate that it descends from, which Denial.Before refuses
 }
 
-// maxSeen limits the identities that a Registry remembers. Only certificates that the authority signed are remembered, so strangers
-// cannot fill it.
+// maxSeen limits the identities that a Registry remembers. Only certificates that the authority signed are remembered,
+// so strangers cannot fill it.
 const maxSeen = 16384
 
-// CutOff returns the Denial.Before that refuses every certificate issued by the cluster's authority before now, with all renewed from such
-// a certificate, but none issued from the next second on: the authority dates certificates back.
+// CutOff returns the Denial.Before that refuses every certificate issued by the cluster's authority before now, with
+// all renewed from such a certificate, but none issued from the next second on: the authority dates certificates back.
 func CutOff(now time.Time) time.Time {
 	return now.Add(-backdate).Truncate(time.Second).Add(time.Second)
 }
 
-// Registry knows which certificates are revoked, and remembers the newest certificate of each identity. Verifiers and TLS
-// configurations consult it for every message and every handshake. It is safe for concurrent use; a nil *Registry revokes and remembers
-// nothing.
+// Registry knows which certificates are revoked, and remembers the newest certificate of each identity. Verifiers and
+// TLS configurations consult it for every message and every handshake. It is safe for concurrent use; a nil *Registry
+// revokes and remembers nothing.
 type Registry struct {
 	denied atomic.Pointer[map[Identity][]Denial]
 
@@ -102,7 +103,8 @@ func (r *Registry) Denied() map[Identity][]Denial {
 	return maps.Clone(*r.denied.Load())
 }
 
-// Denies reports whether a certificate of the identity may be revoked. Holders of a session based on such a certificate drop it.
+// Denies reports whether a certificate of the identity may be revoked. Holders of a session based on such a certificate
+// drop it.
 func (r *Registry) Denies(id Identity) bool {
 	return r != nil && len((*r.denied.Load())[id]) > 0
 }
@@ -120,8 +122,8 @@ func (r *Registry) check(id Identity, serial *big.Int, began time.Time) error {
 	return nil
 }
 
-// CheckCertificate returns an error that wraps ErrRevoked for a revoked certificate, and remembers the certificate. The caller
-// checks its chain.
+// CheckCertificate returns an error that wraps ErrRevoked for a revoked certificate, and remembers the certificate. The
+// caller checks its chain.
 func (r *Registry) CheckCertificate(cert *x509.Certificate) error {
 	if r == nil {
 		return nil
@@ -186,7 +188,8 @@ func (r *Registry) WithTLS(c *tls.Config) *tls.Config {
 	return c
 }
 
-// Watch returns a context that ends with ErrRevoked as its cause when the certificate is revoked, so that a running stream ends too.
+// Watch returns a context that ends with ErrRevoked as its cause when the certificate is revoked, so that a running
+// stream ends too.
 func (r *Registry) Watch(ctx context.Context, cert *x509.Certificate) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	if r != nil {

@@ -44,7 +44,7 @@ type pair struct {
 // LoadSigner reads a certificate and its key.
 func LoadSigner(certFile, keyFile string) (*Signer, error) {
 	s := &Signer{certFile: certFile, keyFile: keyFile}
-	s.seen, _ = s.look() // what cannot be looked at cannot be read
+	s.seen, _ = s.look() // a file that cannot be examined cannot be read either
 	p, id, err := readPair(certFile, keyFile)
 	if err != nil {
 		return nil, err
@@ -73,7 +73,8 @@ func readPair(certFile, keyFile string) (*pair, Identity, error) {
 	return &pair{der: cert.Raw, key: key, from: cert.NotBefore, until: cert.NotAfter}, id, nil
 }
 
-// look says what the files are now, through symbolic links: a Secret's are changed by one alone, of their directory.
+// look returns the present files, through symbolic links: a Secret's files change only through a link of their
+// directory.
 func (s *Signer) look() (seen [2]os.FileInfo, err error) {
 	for i, file := range []string{s.certFile, s.keyFile} {
 		if seen[i], err = os.Stat(file); err != nil {
@@ -83,9 +84,9 @@ func (s *Signer) look() (seen [2]os.FileInfo, err error) {
 	return seen, nil
 }
 
-// Renew loads the certificate and key that are in the signer's files now, or in the file of KeepIn, and reports whether they have
-// changed. While the pair in the signer's files has another identity or does not match, as between replacing one file and the
-// other, the previous pair from these files counts.
+// Renew loads the certificate and key that are in the signer's files now, or in the file of KeepIn, and reports whether
+// they have changed. While the pair in the signer's files has another identity or does not match, as between replacing
+// one file and the other, the previous pair from these files counts.
 func (s *Signer) Renew() (bool, error) {
 	if s.certFile == "" {
 		return false, nil
@@ -134,7 +135,7 @@ func same(a, b os.FileInfo) bool {
 
 // tls returns the pair for a handshake, renewed if it can be.
 func (s *Signer) tls() *tls.Certificate {
-	_, _ = s.Renew() // else as before: whoever runs says why
+	_, _ = s.Renew() // on an error the old pair stays; the caller of Renew logs the reason
 	return s.current()
 }
 
@@ -156,7 +157,7 @@ func Ends(certFile string) (time.Time, error) {
 // Cert returns the certificate's DER, which must not be changed.
 func (s *Signer) Cert() []byte { return s.pair.Load().der }
 
-// Expires is when the certificate ends: from then on nobody takes what it signs.
+// Expires returns the end of the certificate: peers reject its signatures from then on.
 func (s *Signer) Expires() time.Time { return s.pair.Load().until }
 
 // Begins is when the certificate begins.
@@ -165,7 +166,7 @@ func (s *Signer) Begins() time.Time { return s.pair.Load().from }
 // Key returns the private key that signs now.
 func (s *Signer) Key() ed25519.PrivateKey { return s.pair.Load().key }
 
-// Identity returns who signs.
+// Identity returns the signer's identity.
 func (s *Signer) Identity() Identity { return s.id }
 
 // Sign returns the signature over a message: Ed25519, 64 bytes.
@@ -185,7 +186,7 @@ var (
 	ErrSignature = errors.New("bad signature")
 )
 
-// Bounds of what a stranger can make Verify work on and remember.
+// Limits on the work and memory that a stranger can cost Verify.
 const (
 	maxCertificate = 2048 // bytes of DER
 	// verifierCache bounds how many verified certificates are remembered. Only certificates that the
@@ -203,16 +204,16 @@ type Verifier struct {
 	revoked *Registry // nil: no certificate is revoked
 
 	mu sync.Mutex
-	// Two generations, each at most half of verifierCache: what is used moves to young, and when
-	// young is full it becomes old and the former old is dropped.
+	// Two generations, each at most half of verifierCache: used entries move to young; when young is full it becomes
+	// old, and the former old is dropped.
 	young, old map[[sha256.Size]byte]*verified
 }
 
-// verified is what is remembered of a certificate. It is never changed.
+// verified is a remembered certificate. It is never changed.
 type verified struct {
 	id                  Identity
 	serial              *big.Int
-	began               time.Time         // what revocations compare
+	began               time.Time         // the time that revocations are compared with
 	issuer              *x509.Certificate // that signed it; nil: the authority did
 	key                 ed25519.PublicKey
 	notBefore, notAfter time.Time // of the whole chain
@@ -270,8 +271,8 @@ func (v *Verifier) Verify(certDER, payload, sig []byte) (Identity, error) {
 	return c.id, nil
 }
 
-// Check checks that certDER is a certificate of the cluster, valid now and not revoked, and returns its identity. The error is an
-// ErrCertificate.
+// Check checks that certDER is a certificate of the cluster, valid now and not revoked, and returns its identity. The
+// error is an ErrCertificate.
 func (v *Verifier) Check(certDER []byte) (Identity, error) {
 	c, err := v.certificate(certDER)
 	if err != nil {
@@ -289,7 +290,7 @@ func (v *Verifier) VerifyName(certDER, payload, sig []byte) (role, name string, 
 	return string(id.Role), id.Name, nil
 }
 
-// certificate returns what is known of a certificate that is valid now.
+// certificate returns the entry of a certificate that is valid now.
 func (v *Verifier) certificate(der []byte) (*verified, error) {
 	if len(der) == 0 || len(der) > maxCertificate {
 		return nil, fmt.Errorf("%w: %d bytes: want 1 to %d", ErrCertificate, len(der), maxCertificate)
@@ -315,8 +316,7 @@ func (v *Verifier) certificate(der []byte) (*verified, error) {
 }
 
 func (v *Verifier) chain(der []byte, now time.Time) (*verified, error) {
-	// What is parsed points into the bytes it came from, and is remembered; the caller's may be a
-	// receive buffer.
+	// The parsed certificate refers to its input bytes, and is kept; the caller's slice may be a receive buffer.
 	cert, err := x509.ParseCertificate(bytes.Clone(der))
 	if err != nil {
 		return nil, err
@@ -417,15 +417,15 @@ func parseRoots(caPEM []byte) (*authorities, error) {
 	return a, nil
 }
 
-// statementPrefix is envelopePrefix for statements that are no messages; what they are for follows it.
+// statementPrefix is envelopePrefix for statements other than messages; their purpose follows it.
 const statementPrefix = "lofamo.v1 statement\x00"
 
 func statement(kind string, payload []byte) []byte {
 	return append([]byte(statementPrefix+kind+"\x00"), payload...)
 }
 
-// SignStatement returns the signature over something that is no message between halves and replicas: one of a kind
-// is never taken for one of another, nor for a message. kind has no zero byte.
+// SignStatement returns the signature over a statement other than a message between halves and replicas. A statement of
+// one kind is never accepted as one of another kind, or as a message. kind has no zero byte.
 func (s *Signer) SignStatement(kind string, payload []byte) []byte {
 	return ed25519.Sign(s.pair.Load().key, statement(kind, payload))
 }
@@ -442,8 +442,8 @@ func (v *Verifier) VerifyStatement(kind string, certDER, payload, sig []byte) (I
 	return c.id, c.notAfter, nil
 }
 
-// VerifyStatementAt is like VerifyStatement at an earlier time, for stored statements. The certificate must have been valid at that time; a
-// revocation counts at any time.
+// VerifyStatementAt is like VerifyStatement at an earlier time, for stored statements. The certificate must have been
+// valid at that time; a revocation counts at any time.
 func (v *Verifier) VerifyStatementAt(at time.Time, kind string, certDER, payload, sig []byte) (Identity, error) {
 	then := &Verifier{cluster: v.cluster, roots: v.roots, revoked: v.revoked, now: func() time.Time { return at },
 		young: map[[sha256.Size]byte]*verified{}}
@@ -451,7 +451,8 @@ func (v *Verifier) VerifyStatementAt(at time.Time, kind string, certDER, payload
 	return id, err
 }
 
-// RevokedSince reports whether a certificate of ROLE/NAME that may have been valid at that time was revoked: a login based on it ends.
+// RevokedSince reports whether a certificate of ROLE/NAME that may have been valid at that time was revoked: a login
+// based on it ends.
 func (v *Verifier) RevokedSince(subject string, at time.Time) bool {
 	role, name, _ := strings.Cut(subject, "/")
 	for _, d := range v.revoked.Denied()[Identity{Cluster: v.cluster, Role: Role(role), Name: name}] {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Roots reads the certificates of the authorities in a PEM file, without issuers: what these sign is valid only for messages and
-// links of nodes.
+// Roots reads the certificates of the authorities in a PEM file, without issuers: certificates from issuers are valid
+// only for messages and links of nodes.
 func Roots(caFile string) (*x509.CertPool, error) {
 	a, err := loadAuthorities(caFile)
 	if err != nil {
@@ -42,9 +42,9 @@ func AllowRoles(roles ...Role) func(Identity) error {
 	}
 }
 
-// ServerTLS makes the TLS configuration of a server: TLS 1.3, the client must have a certificate
-// of the same cluster, and allow, if not nil, must accept who it is. IdentityOf gives the handlers
-// the identity of a connection's first peer certificate. A certificate that is renewed in its files is shown from the next handshake on.
+// ServerTLS makes the TLS configuration of a server: TLS 1.3, the client must have a certificate of the same cluster,
+// and allow, if not nil, must accept its identity. IdentityOf gives the handlers the identity of a connection's first
+// peer certificate. After a renewal of the files, new handshakes use the new certificate.
 func ServerTLS(certFile, keyFile, caFile string, allow func(Identity) error) (*tls.Config, error) {
 	c, own, err := base(certFile, keyFile, caFile)
 	if err != nil {
@@ -56,9 +56,9 @@ func ServerTLS(certFile, keyFile, caFile string, allow func(Identity) error) (*t
 	return c, nil
 }
 
-// ClientTLS makes the TLS configuration of a client: TLS 1.3, its own certificate shown, the
-// server's checked for the dialled name, for being of the same cluster and, if not nil, by allow. A renewed certificate is shown
-// as by ServerTLS.
+// ClientTLS makes the TLS configuration of a client: TLS 1.3, its own certificate shown, the server's checked for the
+// dialled name, for being of the same cluster and, if not nil, by allow. A renewed certificate is shown as by
+// ServerTLS.
 func ClientTLS(certFile, keyFile, caFile string, allow func(Identity) error) (*tls.Config, error) {
 	c, own, err := base(certFile, keyFile, caFile)
 	if err != nil {
@@ -69,8 +69,8 @@ func ClientTLS(certFile, keyFile, caFile string, allow func(Identity) error) (*t
 	return c, nil
 }
 
-// EtcdTLS makes the TLS configuration of a client of etcd, which knows no roles: the server's certificate is checked for the
-// dialled name alone.
+// EtcdTLS makes the TLS configuration of a client of etcd, which knows no roles: the server's certificate is checked
+// for the dialled name alone.
 func EtcdTLS(certFile, keyFile, caFile string) (*tls.Config, error) {
 	c, own, err := base(certFile, keyFile, caFile)
 	if err != nil {
@@ -87,8 +87,8 @@ func EtcdTLS(certFile, keyFile, caFile string) (*tls.Config, error) {
 // that it is the neighbour, with VerifyPeerIdentity. Sessions are never resumed, so that every
 // handshake looks at certificates.
 //
-// The configuration presents own's certificate at the time of the handshake and never waits for the disk: the caller calls
-// own.Renew. It refuses certificates that the registry revokes; nil: none.
+// The configuration presents own's certificate at the time of the handshake and never waits for the disk: the caller
+// calls own.Renew. It refuses certificates that the registry revokes; nil: none.
 func LinkTLS(own *Signer, caFile string, revoked *Registry) (*tls.Config, error) {
 	roots, err := loadAuthorities(caFile)
 	if err != nil {
@@ -120,8 +120,7 @@ func LinkTLS(own *Signer, caFile string, revoked *Registry) (*tls.Config, error)
 	return c, nil
 }
 
-// VerifyPeerIdentity returns a check that a certificate, whose chain is checked elsewhere, is that
-// of want.
+// VerifyPeerIdentity returns a check that a certificate, whose chain is checked elsewhere, belongs to want.
 func VerifyPeerIdentity(want Identity) func(*x509.Certificate) error {
 	return func(cert *x509.Certificate) error {
 		id, err := IdentityOf(cert)
@@ -135,7 +134,7 @@ func VerifyPeerIdentity(want Identity) func(*x509.Certificate) error {
 	}
 }
 
-// base loads what all three have in common, and who we are.
+// base loads the common parts of all three, and the own identity.
 func base(certFile, keyFile, caFile string) (*tls.Config, *Signer, error) {
 	s, err := LoadSigner(certFile, keyFile)
 	if err != nil {

@@ -1,6 +1,7 @@
 // Package renewal decides when a half asks for a new certificate (Asker), and how a supervisor answers (Desk).
 //
-// It reads no clock and sends nothing: the shells in internal/agent and internal/supervisor do. The signatures are internal/pki's.
+// It reads no clock and sends nothing: the shells in internal/agent and internal/supervisor do. The signatures are
+// internal/pki's.
 package renewal
 
 import "time"
@@ -12,10 +13,11 @@ type Action int
 const (
 	Wait    Action = iota + 1 // nothing
 	Ask                       // send a request
-	Expired                   // only new files help: verifiers refuse what the certificate signs
+	Expired                   // only new files help: verifiers reject the certificate's signatures
 )
 
-// Pauses between requests, as parts of the certificate's lifetime, within bounds. The first pause doubles up to the longest.
+// Pauses between requests, as parts of the certificate's lifetime, within bounds. The first pause doubles up to the
+// longest.
 const (
 	firstPart, firstMost     = 1000, time.Minute
 	longestPart, longestMost = 40, time.Hour
@@ -24,9 +26,9 @@ const (
 	startSpread              = time.Minute
 )
 
-// Asker decides when a half asks: when half of its certificate's lifetime is left, and then with growing pauses until it uses
-// another certificate. All times are randomised, so that certificates made together are not renewed together. One goroutine may
-// use it.
+// Asker decides when a half asks: when half of its certificate's lifetime is left, and then with growing pauses until
+// it uses another certificate. All times are randomised, so that certificates made together are not renewed together.
+// One goroutine may use it.
 type Asker struct {
 	random       func() float64 // in [0, 1)
 	begins, ends time.Time      // of the certificate

@@ -26,11 +26,14 @@ func Results() []Result { return []Result{Issued, Repeated, Refused, Replayed} }
 
 // Limits of requests.
 const (
-	// clocks is the largest difference between the clocks of a half and a supervisor. Certificates are backdated by as much.
+	// clocks is the largest difference between the clocks of a half and a supervisor. Certificates are backdated by as
+	// much.
 	clocks = 2 * time.Hour
-	// dueLeft is the largest part of a certificate's lifetime, in percent, that may be left when it is renewed. Halves ask at 50.
+	// dueLeft is the largest part of a certificate's lifetime, in percent, that may be left when it is renewed. Halves
+	// ask at 50.
 	dueLeft = 60
-	// rarest bounds the rate of certificates for one identity: at most one in each 1/rarest of a renewed certificate's lifetime.
+	// rarest bounds the rate of certificates for one identity: at most one in each 1/rarest of a renewed certificate's
+	// lifetime.
 	rarest = 8
 	// maxGiven limits the identities that a desk remembers. The caller admits members of the topology only.
 	maxGiven = 1 << 17
@@ -51,9 +54,9 @@ type given struct {
 	der  []byte
 }
 
-// Desk answers requests with an issuer's key. It is safe for concurrent use. It forgets its answers when its process ends: an old
-// request that reaches another replica, or this one after a restart, gets another certificate for the same key, which only the
-// half has.
+// Desk answers requests with an issuer's key. It is safe for concurrent use. It forgets its answers when its process
+// ends: an old request that reaches another replica, or this one after a restart, gets another certificate for the same
+// key, which only the half has.
 type Desk struct {
 	issuer   *pki.Issuer
 	lifetime time.Duration

@@ -13,8 +13,8 @@ import (
 
 var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// TestWhenToAsk: a half asks when half of the lifetime is left, spread over a sixteenth of it; then with growing pauses; never
-// after the end of the certificate.
+// TestWhenToAsk: a half asks when half of the lifetime is left, spread over a sixteenth of that lifetime; then with
+// growing pauses; never after the end of the certificate.
 func TestWhenToAsk(t *testing.T) {
 	for name, tc := range map[string]struct {
 		life                    time.Duration

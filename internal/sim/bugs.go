@@ -8,7 +8,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// bug is a defect that a world is made with. Nothing but the tests that show that it is found asks for one.
+// bug is a planted defect of a world. Only the tests of the checks plant one.
 type bug string
 
 const (
@@ -18,7 +18,7 @@ const (
 	bugEarlyAck bug = "ack-before-commit"     // COMMITTED goes out before the store has it
 	bugVotes    bug = "votes-counted-twice"   // one neighbour's silence counts for another's too
 	bugReplay   bug = "replay-is-an-answer"   // a copy of an old report passes for the answer to a challenge
-	bugAge      bug = "relays-age-is-trusted" // what a relay calls young passes for an answer too
+	bugAge      bug = "relays-age-is-trusted" // a relay's claim of a young message passes for an answer too
 	bugNoNews   bug = "no-news-is-good-news"  // missing digests lead to NORMAL
 	bugRestore  bug = "map-not-restored"      // a new leader begins with an empty map
 )
@@ -48,7 +48,7 @@ func (t *term) plant(now time.Time, v servicenet.Verdict, rep *fault.Report, in 
 	}
 }
 
-// doubleVotes has a second neighbour say what one says of a silent link, where that is planted.
+// doubleVotes has a second neighbour repeat one neighbour's report of a silent link, if this bug is planted.
 func (t *term) doubleVotes(now time.Time, in input, rep *fault.Report) {
 	if t.r.w.cfg.bug != bugVotes || rep.ID.Origin.Half != fault.HalfHost {
 		return
@@ -67,7 +67,7 @@ func (t *term) doubleVotes(now time.Time, in input, rep *fault.Report) {
 			fake := *rep
 			fake.ID.Origin.Node, fake.Digest, fake.Observations = nb.ID, false, nil
 			p := t.inbox.Position(fake.ID.Origin)
-			fake.ID.Epoch, fake.ID.Seq = p.Epoch, max(p.Highest, p.Digest)+1 // newer than what it has said itself
+			fake.ID.Epoch, fake.ID.Seq = p.Epoch, max(p.Highest, p.Digest)+1 // newer than the node's own messages
 			for _, back := range nb.Dirs {
 				fake.Observations = append(fake.Observations, fault.Observation{
 					Node: nb.ID, Component: fault.Link(back.Opposite()), State: fault.Failed, Kind: fault.KindSilence, Age: o.Age,
@@ -78,7 +78,7 @@ func (t *term) doubleVotes(now time.Time, in input, rep *fault.Report) {
 	}
 }
 
-// rosy turns changes to UNKNOWN into such to NORMAL, where that is planted.
+// rosy turns changes to UNKNOWN into changes to NORMAL, if this bug is planted.
 func (t *term) rosy(c *awareness.Change) {
 	if t.r.w.cfg.bug != bugNoNews {
 		return
@@ -92,7 +92,7 @@ func (t *term) rosy(c *awareness.Change) {
 	}
 }
 
-// rosyStatus does the same to what is stored.
+// rosyStatus does the same to stored statuses.
 func (t *term) rosyStatus(st *awareness.NodeStatus) {
 	if t.witness.rosy[part{st.ID, fault.ComponentNode}] {
 		st.State = fault.Normal

@@ -6,11 +6,11 @@ import (
 	"testing"
 )
 
-// enough is within how many stories a planted bug must be found.
+// enough is the maximum number of stories to find a planted bug.
 const enough = 300
 
-// TestPlantedBugsAreFound shows what the checks are worth: of every defect that is planted into the
-// cluster one of the stories that have much of what it needs must tell.
+// TestPlantedBugsAreFound shows that the checks work: for every defect planted in the cluster, one of the stories that
+// favour its conditions must detect it.
 func TestPlantedBugsAreFound(t *testing.T) {
 	if testing.Short() {
 		t.Skip("hundreds of stories: make test plays them, without the race detector")
@@ -30,7 +30,7 @@ func TestPlantedBugsAreFound(t *testing.T) {
 	}
 }
 
-// ofLiars makes stories that have much of what can be trusted or not.
+// ofLiars makes stories with many trustworthy and untrustworthy nodes.
 func ofLiars(seed uint64) Plan { return newPlan(seed, ofTrust, 20) }
 
 // hunt plays stories until one fails, two at a time.

@@ -44,7 +44,7 @@ func TestCampaign(t *testing.T) {
 	}
 }
 
-// play plays one story, and tells of the shortest that fails like it.
+// play plays one story, and reports the shortest one with the same failure.
 func play(t *testing.T, seed uint64) {
 	t.Helper()
 	p := NewPlan(seed)
@@ -54,7 +54,7 @@ func play(t *testing.T, seed uint64) {
 	}
 }
 
-// TestShrinkKeepsTheFailure: what a story fails without is not replaced by another failure.
+// TestShrinkKeepsTheFailure: Shrink does not replace a failure by another one.
 func TestShrinkKeepsTheFailure(t *testing.T) {
 	p := Plan{Dims: grid.Dims{X: 2, Y: 1, Z: 1}, Preset: config.PresetDefault, Interfaces: 1, Supervisors: 3,
 		Acts: []string{"run 1ms", "map 0,0,0 node FAILED"}}
@@ -68,7 +68,7 @@ func TestShrinkKeepsTheFailure(t *testing.T) {
 	}
 }
 
-// TestStories plays what was left of stories that failed, as they were cut down.
+// TestStories plays reduced stories that once failed.
 func TestStories(t *testing.T) {
 	for name, p := range map[string]Plan{
 		// The DNP of an inner node was FAILED, and was UNKNOWN when the nodes around it died.
@@ -89,7 +89,7 @@ func TestStories(t *testing.T) {
 	}
 }
 
-// TestSoak plays other stories every time, for as long as it is told to; see make soak.
+// TestSoak plays different stories every time, for a configured duration; see make soak.
 func TestSoak(t *testing.T) {
 	if *soakFor == 0 {
 		t.Skip("only with -soak")

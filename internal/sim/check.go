@@ -10,8 +10,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// wrong says what is wrong with a change that a leader makes, by what is really so and by what it has
-// heard; "": nothing. It becomes a violation when the store takes the change.
+// wrong returns the error in a leader's change, according to the real state and the leader's evidence; "": none. It
+// becomes a violation when the store accepts the change.
 func (w *World) wrong(t *term, c awareness.Change) string {
 	n := w.find(c.Node)
 	_, link := c.Component.LinkDirection()
@@ -28,8 +28,8 @@ func (w *World) wrong(t *term, c awareness.Change) string {
 	return ""
 }
 
-// heardOf says whether somebody has been heard in this term who can say something good of n: itself,
-// and of its links and what its descriptor holds its neighbours too.
+// heardOf reports whether this term has heard from a node that can call n good: n itself, or for links and descriptors
+// also a neighbour.
 func (t *term) heardOf(n *node, link bool) bool {
 	if t.witness.heard[n.id()] {
 		return true
@@ -37,9 +37,8 @@ func (t *term) heardOf(n *node, link bool) bool {
 	return link && slices.ContainsFunc(n.topo.Neighbours, func(nb neighbourOf) bool { return t.witness.heard[nb.ID] })
 }
 
-// wronglyFailed holds a verdict against what is so: nothing that lives and can be reached by some rail is
-// ever called FAILED, no new leader says so of anybody before its grace is over, and a verdict by votes
-// has the votes.
+// wronglyFailed compares a verdict with the real state: a living part that some rail can reach is never called FAILED,
+// a new leader calls no part FAILED before its grace is over, and a verdict by votes has the votes.
 func (w *World) wronglyFailed(t *term, n *node, c awareness.Change) string {
 	var alive bool
 	switch c.Component {
@@ -64,8 +63,8 @@ func (w *World) wronglyFailed(t *term, n *node, c awareness.Change) string {
 	return ""
 }
 
-// wronglyLifted: who is FAILED stays so until there is a sign of life from after the verdict, and nobody
-// but who has lived since can have given one.
+// wronglyLifted: a FAILED part stays so until there is a sign of life from after the verdict, which only a part that
+// has lived since can have given.
 func (w *World) wronglyLifted(n *node, c awareness.Change) string {
 	at := w.store.failed[part{c.Node, c.Component}]
 	host, dnp := n.host.livedAfter(at), n.dnp.livedAfter(at)
@@ -76,7 +75,7 @@ func (w *World) wronglyLifted(n *node, c awareness.Change) string {
 	return "the verdict is lifted, and nothing there has lived since"
 }
 
-// checkCommit holds a transaction that the store takes against what the store has.
+// checkCommit compares a transaction that the store accepts with the store's content.
 func (w *World) checkCommit(b *batch) {
 	if b.head.term < w.store.head.term {
 		w.violate("the store takes a commit of term %d after one of term %d", b.head.term, w.store.head.term)
@@ -120,7 +119,7 @@ func (w *World) checkCommit(b *batch) {
 	}
 }
 
-// wrongGroup says what is wrong with a change of a group fault; "": nothing.
+// wrongGroup returns the error in a change of a group fault; "": none.
 func (w *World) wrongGroup(b *batch, g awareness.GroupStatus) string {
 	if g.State == fault.Normal {
 		if _, stands := w.store.groups[g.ID]; !stands &&
@@ -138,8 +137,7 @@ func (w *World) wrongGroup(b *batch, g awareness.GroupStatus) string {
 	return w.spared(g.Members, g.Cause)
 }
 
-// spared names one of the members of a group fault that has nothing of the fault, as far as any leader can tell; "":
-// there is none.
+// spared names a member of a group fault without the fault, as far as any leader can tell; "": none.
 func (w *World) spared(members []fault.NodeID, c fault.Cause) string {
 	l := w.leading()
 	if l == nil {
@@ -153,13 +151,13 @@ func (w *World) spared(members []fault.NodeID, c fault.Cause) string {
 	return ""
 }
 
-// has says whether the node, its host or its DNP works; false of what else may be at fault.
+// has reports whether the node, its host or its DNP works; false for other causes.
 func (n *node) has(c fault.Cause) bool {
-	return c == fault.CauseNode || // what can be reached lives
+	return c == fault.CauseNode || // a reachable node lives
 		c == fault.CauseHost && n.host.ready() || c == fault.CauseDNP && n.dnp.ready()
 }
 
-// covers says whether a later position still knows the newest report that an earlier one knew.
+// covers reports whether a later position still includes the newest report of an earlier one.
 func covers(old, now servicenet.InboxPosition) bool {
 	if old.Epoch != now.Epoch || old.Highest == 0 {
 		return now.Epoch >= old.Epoch
@@ -167,13 +165,13 @@ func covers(old, now servicenet.InboxPosition) bool {
 	return now.Highest >= old.Highest && knows(now, fault.ReportID{Origin: old.Origin, Epoch: old.Epoch, Seq: old.Highest})
 }
 
-// knows says whether a position covers a report.
+// knows reports whether a position covers a report.
 func knows(p servicenet.InboxPosition, id fault.ReportID) bool {
 	v := servicenet.NewInbox([]servicenet.InboxPosition{p}).Accept(id, false)
 	return p.Epoch > 0 && (v == servicenet.Duplicate || v == servicenet.StaleEpoch)
 }
 
-// committed notes what the store has taken.
+// committed records a transaction that the store has accepted.
 func (w *World) committed(b *batch) {
 	for _, c := range b.changes {
 		w.known = append(w.known, Known{c.Change, w.now})
@@ -203,15 +201,15 @@ func (w *World) committed(b *batch) {
 	}
 }
 
-// checkAcked holds a COMMITTED against the store: what is acknowledged is covered by what is there, and
-// so nothing that follows can lose it.
+// checkAcked compares an acknowledgement as COMMITTED with the store: the store must cover the acknowledged report, so
+// that no later event can lose it.
 func (w *World) checkAcked(id fault.ReportID) {
 	if !knows(w.store.inbox[id.Origin], id) {
 		w.violate("%s is acknowledged as COMMITTED, and the store does not have it", id)
 	}
 }
 
-// checkRestored holds the map with which a term begins against the committed one.
+// checkRestored compares the map at the start of a term with the committed one.
 func (w *World) checkRestored(t *term) {
 	for _, n := range w.nodes {
 		if why := t.mine[n.id()].differs(w.store.picture(n.id())); why != "" {
@@ -256,7 +254,7 @@ func (w *World) checkAgreement(t *term, b *batch) {
 	}
 }
 
-// apply brings a supervisor's copy of the map up to what its member of the store has.
+// apply updates a supervisor's copy of the map to the state of its store member.
 func (r *replica) apply() {
 	for ; r.applied < r.w.store.rev(); r.applied++ {
 		for _, st := range r.w.store.log[r.applied].statuses {
@@ -268,7 +266,7 @@ func (r *replica) apply() {
 	}
 }
 
-// picture is what is committed of a node: before anything is, all of it is UNKNOWN.
+// picture returns the committed state of a node: all UNKNOWN before the first commit.
 func (s *store) picture(id fault.NodeID) picture {
 	if p, ok := s.pictures[id]; ok {
 		return p
@@ -276,7 +274,7 @@ func (s *store) picture(id fault.NodeID) picture {
 	return s.blank
 }
 
-// picture is what a copy says of a node.
+// picture returns a node's state in a copy.
 func (c copied) picture(s *store, id fault.NodeID) picture {
 	if p, ok := c[id]; ok {
 		return p

@@ -13,7 +13,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
-// mends are the commands that make something better; all others make something worse.
+// mends are the commands that improve the state; all others make it worse.
 var mends = []string{
 	"continue", "start", "mend-service", "mend-supervisor", "mend", "continue-supervisor", "start-supervisor",
 	"join-supervisors", "supervisor-mend", "honest", "unflap",
@@ -158,7 +158,7 @@ func (r *runner) eachNode(names []string, do func(*node)) error {
 }
 
 func (r *runner) setStore(a []string) error {
-	// What was on its way when it was slow still takes that time.
+	// Requests from a slow time keep their delay.
 	if until := r.now.Add(3*r.store.slow + attemptTime); (r.store.slow > 0 || r.store.full) && until.After(r.store.lame) {
 		r.store.lame = until
 	}
@@ -179,7 +179,7 @@ func (r *runner) setStore(a []string) error {
 	return nil
 }
 
-// coldStart has everything die, and come back within a time; only what is on disk is left.
+// coldStart kills everything, and starts it again within a time; only data on disk survives.
 func (r *runner) coldStart(within string) error {
 	d, err := time.ParseDuration(within)
 	if err != nil {
@@ -397,7 +397,7 @@ func (r *runner) flap(n *node, a []string) error {
 		return err
 	}
 	i := d.Index()
-	n.flaps[i]++ // ends one that is going on
+	n.flaps[i]++ // ends a flapping that is in progress
 	if a[0] == "unflap" {
 		r.setCable(n, d, false)
 		return nil

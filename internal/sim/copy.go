@@ -9,11 +9,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus"
 )
 
-// backup is the copy of a DNP half: it outlives the half, and dies with the machine. How it lies in a file, and what becomes of
-// that, is package backup's own business and tested there.
+// backup is the copy of a DNP half: it outlives the half, and dies with the machine. Package backup owns and tests its
+// file format and its errors.
 type backup struct {
 	hops  dnpcore.Hops
-	since [dnpcore.NumHeld]time.Time // when what is in a slot was kept for the first time
+	since [dnpcore.NumHeld]time.Time // when the content of a slot was first stored
 }
 
 func (b *backup) keep(now time.Time, all []dnpcore.Keep) {
@@ -30,7 +30,7 @@ func (b *backup) keep(now time.Time, all []dnpcore.Keep) {
 	}
 }
 
-// resume is what a half that starts now finds.
+// resume returns the data for a half that starts now.
 func (b *backup) resume(now time.Time) dnpcore.Hops {
 	for i := range b.hops.Held {
 		b.hops.Held[i].Age = now.Sub(b.since[i])
@@ -38,8 +38,8 @@ func (b *backup) resume(now time.Time) dnpcore.Hops {
 	return b.hops
 }
 
-// recover is what the recovery daemon does with a DNP half that hangs: it ends it, says on its links when it will be back, and
-// starts it from its copy.
+// recover acts as the recovery daemon for a hanging DNP half: it kills the half, announces the time of its return on
+// its links, and starts it from its copy.
 func (n *node) recover(within time.Duration) {
 	const announcements = 3
 	if !n.dnp.running {
@@ -68,8 +68,8 @@ func (n *node) recover(within time.Duration) {
 	})
 }
 
-// recoverHost is what the recovery daemon does with a host half that hangs: it ends it, and starts it from its copy after so long, with
-// the word that it was restarted.
+// recoverHost acts as the recovery daemon for a hanging host half: it kills the half, and after a time starts it from
+// its copy, with a note of the restart.
 func (n *node) recoverHost(after time.Duration) {
 	n.host.kill()
 	n.w.after(after, func() {

@@ -17,7 +17,7 @@ type registers struct {
 	words      map[watchdog.Addr]uint32
 }
 
-// cable is what may be wrong with one direction of a link, at its sending end.
+// cable has the faults of one direction of a link, at its sending end.
 type cable struct {
 	cut     bool
 	corrupt float64 // share of the frames that arrive damaged
@@ -26,10 +26,10 @@ type cable struct {
 	before  uint32 // the one before it
 }
 
-// sound says whether everything does.
+// sound reports whether all frames pass undamaged.
 func (c *cable) sound() bool { return !c.cut && c.corrupt == 0 && c.lose == 0 }
 
-// reading is what a simulated sensor shows.
+// reading is the value of a simulated sensor.
 type reading struct {
 	state fault.State
 	value float64

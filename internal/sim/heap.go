@@ -9,8 +9,8 @@ type event struct {
 
 func (e *event) before(o *event) bool { return e.at < o.at || e.at == o.at && e.order < o.order }
 
-// eventQueue is a heap of four children a node, typed: most of what a world does is to put events in and
-// take them out, and container/heap would allocate for each.
+// eventQueue is a typed heap with four children per node: a world spends most of its time on adding and removing
+// events, and container/heap would allocate for each one.
 type eventQueue []event
 
 func (q *eventQueue) push(e event) {

@@ -21,12 +21,11 @@ const (
 	maxReplays = 32
 	// replayEvery is how often it does.
 	replayEvery = 20 * time.Millisecond
-	// maxHolding is for how long it holds back what it relays, and says that it did not.
+	// maxHolding is the longest time for which a liar delays a message that it relays, while it claims no delay.
 	maxHolding = 4 * time.Second
 )
 
-// lie is what a liar makes of a report of its own: it accuses every neighbour that it has.
-// It can sign for nobody but itself (faults.md row 17).
+// lie falsifies a liar's own reports: it accuses all its neighbours. It can sign only for itself (faults.md row 17).
 func (n *node) lie(rs []fault.Report) []fault.Report {
 	if !n.liar {
 		return rs
@@ -49,7 +48,7 @@ func (n *node) lie(rs []fault.Report) []fault.Report {
 	return rs
 }
 
-// keepReplay has a liar keep what it relays.
+// keepReplay has a liar store the messages that it relays.
 func (n *node) keepReplay(m relay.Message) {
 	if !n.liar || m.Kind != relay.Up {
 		return
@@ -60,7 +59,7 @@ func (n *node) keepReplay(m relay.Message) {
 	n.replays = append(n.replays, slices.Clone(m.Envelope))
 }
 
-// replay has a liar send again, as if it were fresh, what others said long ago.
+// replay has a liar resend others' old messages as if they were fresh.
 func (n *node) replay() {
 	if !n.liar {
 		return
@@ -83,7 +82,7 @@ const (
 	unknownKind      uint32           = 77
 )
 
-// addUnknown puts into a message what only a later version knows (faults.md row 19).
+// addUnknown adds content to a message that only a later version knows (faults.md row 19).
 func addUnknown(m *lofamov1.Message) {
 	m.ProtoReflect().SetUnknown(unknownBytes())
 	body := m.ProtoReflect().WhichOneof(m.ProtoReflect().Descriptor().Oneofs().ByName("body"))
@@ -124,7 +123,7 @@ func (n *node) sealMessage(m *lofamov1.Message, key sealer) ([]byte, error) {
 	return sealLater(m, key)
 }
 
-// sealLater seals a message of a later version: this one's sealing refuses what it does not know.
+// sealLater seals a message of a later version, because this version's sealing rejects unknown fields.
 func sealLater(m *lofamov1.Message, key sealer) ([]byte, error) {
 	addUnknown(m)
 	payload, err := proto.Marshal(m)

@@ -16,7 +16,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
-// maxHops is what a message may make in these worlds.
+// maxHops is the maximum number of hops of a message in these worlds.
 const maxHops = 32
 
 // node is one tile: two processes, the page between them, six cables' ends.
@@ -24,7 +24,7 @@ type node struct {
 	w     *World
 	topo  *topo.Map
 	page  registers
-	links [grid.NumDirections]cable // what leaves this node in each direction
+	links [grid.NumDirections]cable // frames that leave this node in each direction
 
 	host     process
 	hostCore *hostcore.Machine
@@ -33,12 +33,12 @@ type node struct {
 	copy     backup // of the DNP half
 
 	recovers  bool                       // the next start is from the copy
-	proves    bool                       // the host half was restarted by its daemon, and has that to say
+	proves    bool                       // the daemon restarted the host half, which has yet to report that
 	announced [grid.NumDirections]uint64 // frames that the recovery daemon has sent since the DNP half died
 
 	rank    int
-	liar    bool // its processes say what is not so
-	future  bool // they are of a later version
+	liar    bool // its processes send false reports
+	future  bool // they have a later version
 	replays [][]byte
 	flaps   [grid.NumDirections]int // counts what keeps a cable flapping
 
@@ -79,7 +79,8 @@ func (n *node) process(h fault.Half) *process {
 	return &n.dnp
 }
 
-// goesOn says whether a half that starts finds a good copy of its former life: every other one does, if there is one of this boot.
+// goesOn reports whether a starting half finds a good copy of its former life: every other one does, if there is one of
+// this boot.
 func (n *node) goesOn(h fault.Half) bool {
 	if n.process(h).cold {
 		return false
@@ -95,7 +96,7 @@ func (n *node) goesOn(h fault.Half) bool {
 	return started && n.w.chance(0.5)
 }
 
-// resumeDNP is what the copy of the DNP half's former life holds.
+// resumeDNP returns the copy of the DNP half's previous life.
 func (n *node) resumeDNP() (r dnpcore.Resume) {
 	r.Outbox = n.dnpCore.Numbers()
 	for _, d := range n.topo.Links {
@@ -194,7 +195,7 @@ func (n *node) look(taken bool, s watchdog.Sample) hostcore.Registers {
 		RDMA: n.page.words[watchdog.AddrRDMA], Engine: n.page.words[watchdog.AddrEngine],
 	}
 	for i, d := range n.page.details {
-		r.Details[i], _ = torus.DecodeDetail(d) // what does not decode is unknown
+		r.Details[i], _ = torus.DecodeDetail(d) // a detail that does not decode is unknown
 	}
 	return r
 }
@@ -300,7 +301,7 @@ func (n *node) stepDNP(ev dnpcore.Event) {
 		n.redial(d)
 	}
 	n.dnp.sleepUntil(out.Wake)
-	// What follows steps the machine again, so everything of this output is done by now.
+	// The next calls step the machine again, so all of this output is done by now.
 	hand, open, seals, take := out.Hand, out.Open, out.Seal, out.TakeHost
 	for _, h := range hand {
 		if n.host.running {
@@ -356,7 +357,7 @@ func (n *node) toHost(m relay.Message) {
 	})
 }
 
-// arrive has the host half relay another's message; a liar takes its time, and says that it did not.
+// arrive has the host half relay another's message; a liar delays it, and claims no delay.
 func (n *node) arrive(m relay.Message, held time.Duration) {
 	if !n.liar {
 		n.stepHost(hostcore.Arrived{Message: m, Held: held})

@@ -13,8 +13,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Plan is a story of random faults: a cluster, and what is done to it, in the commands of a Script. It
-// is made before it is played, so that it can be played again with less in it.
+// Plan is a story of random faults: a cluster and its faults, as commands of a Script. It is made before it is played,
+// so that parts can be removed and the rest played again.
 type Plan struct {
 	Dims        grid.Dims
 	Preset      string
@@ -26,7 +26,7 @@ type Plan struct {
 	bug bug
 }
 
-// shape is a torus and how often it is taken: the time that one takes grows with its nodes.
+// shape is a torus with its relative frequency: the duration of a story grows with its nodes.
 type shape struct {
 	dims   grid.Dims
 	weight int
@@ -38,7 +38,7 @@ var shapes = []shape{
 	{grid.Dims{X: 2, Y: 2, Z: 2}, 8}, {grid.Dims{X: 3, Y: 2, Z: 2}, 4}, {grid.Dims{X: 3, Y: 3, Z: 3}, 3}, {grid.Dims{X: 4, Y: 4, Z: 4}, 1},
 }
 
-// theme is what a story has more of than others.
+// theme is the emphasis of a story.
 type theme int
 
 // The themes, in the order of author.act.
@@ -59,7 +59,7 @@ func NewPlan(seed uint64) Plan {
 	return newPlan(seed, theme(rnd.IntN(int(numThemes))), 3)
 }
 
-// newPlan makes a story that has so many times more of a theme.
+// newPlan makes a story with the given emphasis on a theme.
 func newPlan(seed uint64, th theme, times int) Plan {
 	g := author{rnd: rand.New(rand.NewPCG(seed, 2)), theme: th, times: times}
 	weights := make([]int, len(shapes))
@@ -80,7 +80,7 @@ func newPlan(seed uint64, th theme, times int) Plan {
 	return p
 }
 
-// author invents what happens.
+// author invents the events of a story.
 type author struct {
 	rnd         *rand.Rand
 	dims        grid.Dims
@@ -238,7 +238,7 @@ func (g *author) ofStore() []string {
 	return lines("store slow %s\nrun %s\nstore ok", g.ms(100, 5000), g.ms(50, 5000))
 }
 
-// ofTrust is for clocks, versions and liars.
+// ofTrust invents events with clocks, versions and liars.
 func (g *author) ofTrust() []string {
 	n := g.node()
 	switch g.rnd.IntN(6) {
@@ -258,11 +258,11 @@ func (g *author) ofTrust() []string {
 	if g.rnd.IntN(2) == 0 {
 		return lines("liar %s", n)
 	}
-	// What a node without a service network says goes through the liar, who has it to replay when it is dead.
+	// Reports of a node without a service network pass through the liar, who can replay them after the node's death.
 	return lines("liar %s\ncut-service %s\nrun %s\nkill %s node\nrun 7s", n, m, g.ms(1000, 4000), m)
 }
 
-// mayLie says whether no node would have a quorum of liars around it.
+// mayLie reports whether every node would still have fewer liars around it than a quorum.
 func (g *author) mayLie(n grid.Coord) bool {
 	if g.liars == nil {
 		g.liars = make(map[grid.Coord]bool)
@@ -294,7 +294,7 @@ func (p Plan) mendAll() []string {
 		c := p.Dims.At(rank)
 		out = append(out, lines("honest %s\ncontinue %s node\nstart %s node\nmend-service %s\nlose-service %s 0\ncorrupt-service %s 0", c,
 			c, c, c, c, c)...)
-		out = append(out, fmt.Sprintf("sensor %s memory NORMAL", c)) // the act that did so may have been taken out
+		out = append(out, fmt.Sprintf("sensor %s memory NORMAL", c)) // the plan may have lost the act that resets it
 		for _, d := range p.Dims.Links() {
 			out = append(out, lines("unflap %s %s\nmend %s %s\nlose %s %s 0\ncorrupt %s %s 0", c, d, c, d, c, d, c, d)...)
 		}
@@ -302,8 +302,8 @@ func (p Plan) mendAll() []string {
 	return out
 }
 
-// Run plays the story: from a cluster in which all is well, through its faults, to where all is mended.
-// Then all must be NORMAL again, every report committed, every supervisor of one mind.
+// Run plays the story: from a healthy cluster, through its faults, to the repair of everything. Then all must be NORMAL
+// again, every report committed, and all supervisors in agreement.
 func (p Plan) Run() error {
 	w, r, err := p.begin()
 	if err != nil {
@@ -337,12 +337,12 @@ func (p Plan) begin() (*World, *runner, error) {
 	return w, &runner{World: w, periods: periods}, nil
 }
 
-// maxTries bounds how often a story is played to make it shorter.
+// maxTries is the maximum number of plays to shorten a story.
 const maxTries = 200
 
-// Shrink takes out of a story that fails whatever it fails without: first the end, then one act after
-// the other, until nothing can go. It returns what is left, and how that fails: like the whole, since what fails in
-// another way tells nothing of it.
+// Shrink removes from a failing story everything that its failure does not need: first the end, then one act after the
+// other, until no more can be removed. It returns the rest and its failure, which must be the same kind as that of the
+// whole: another failure proves nothing.
 func (p Plan) Shrink(failed error) (Plan, error) {
 	tries := 0
 	fails := func(acts []string) bool {
@@ -377,7 +377,7 @@ func manner(failed error) string {
 	return strings.Join(words[:min(5, len(words))], " ")
 }
 
-// Story tells a plan and how it failed, so that a person can follow it and play it again.
+// Story describes a plan and its failure, so that a person can follow and replay it.
 func (p Plan) Story(failed error) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d: torus %s, preset %s, %d supervisors, %d interfaces\n", p.Seed, p.Dims, p.Preset, p.Supervisors, p.Interfaces)

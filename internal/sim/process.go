@@ -6,37 +6,37 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// maxStoppedQueue is how many events a stopped process finds in its sockets when it goes on; what
-// comes on top is lost, as in a socket's buffer.
+// maxStoppedQueue is the number of events that a stopped process keeps in its sockets; further ones are lost, as in a
+// socket's buffer.
 const maxStoppedQueue = 256
 
-// How often a process may want to be woken within tickSpan: a half, whose periods are longer, and a
-// supervisor, which wakes for every node. One that spins is woken some six times a millisecond. A few
-// reports of a half, each with a deadline of its own, may do so for one millisecond, and not for four.
+// Limits on the wake-ups of a process within tickSpan: of a half, whose periods are longer, and of a supervisor, which
+// wakes for every node. A spinning process wakes some six times a millisecond. A few reports of a half, each with its
+// own deadline, may do so for one millisecond, but not for four.
 const (
 	tickSpan           = 4 * time.Millisecond
 	maxTicks           = 16
 	maxSupervisorTicks = 200
 )
 
-// process is what a half or a supervisor is to its operating system.
+// process is a half or a supervisor, as its operating system sees it.
 //
-// Its clock is its own: what the wall clock of its machine showed when it started, and monotonic from
-// there, as time.Now is in Go. So a machine that took another's time for its own, or felt a step of the
-// wall clock, would be found (faults.md row 11).
+// It has its own clock, which starts with its machine's wall clock and is monotonic from there, as time.Now is in Go.
+// This detects a machine that uses another's time for its own, or is affected by a step of the wall clock (faults.md
+// row 11).
 type process struct {
 	w       *World
 	running bool
 	stopped bool
-	life    uint64 // of this start: events of an earlier one find nobody
+	life    uint64 // of this start: events of an earlier one are dropped
 	waiting []func()
 	epoch   fault.Epoch
-	cold    bool // nothing of the life before is left but what is on disk
+	cold    bool // nothing of the life before remains except data on disk
 	name    string
-	wall    time.Duration // by how much the wall clock of its machine is wrong now
-	base    time.Duration // by how much it was when the process started
+	wall    time.Duration // present error of its machine's wall clock
+	base    time.Duration // that error when the process started
 
-	tick    func() // what its one timer does
+	tick    func() // work of its one timer
 	wake    time.Time
 	armed   bool
 	armedAt time.Time
@@ -52,7 +52,7 @@ type process struct {
 // clock is the process' own time.
 func (p *process) clock() time.Time { return p.w.now.Add(p.base) }
 
-// become starts the process; tick is what its timer does. One that goes on is in the epoch of the life before.
+// become starts the process; tick is the work of its timer. A resuming process keeps the epoch of its previous life.
 func (p *process) become(tick func(), goesOn bool) {
 	p.running, p.started, p.tick, p.cold = true, p.w.now, tick, false
 	p.life++
@@ -78,8 +78,8 @@ func (p *process) deliver(d time.Duration, do func()) {
 	})
 }
 
-// again does something every period, for as long as this life of the process lasts. While it is stopped
-// it misses what was due, as with a ticker.
+// again calls do every period while this life of the process lasts. While stopped, it misses its turns, as with a
+// ticker.
 func (p *process) again(first, period time.Duration, do func()) {
 	life := p.life
 	p.w.after(first, func() {
@@ -105,8 +105,8 @@ func (p *process) sleepUntil(t time.Time) {
 	}
 }
 
-// arm has a timer go off at p.wake. One that goes off earlier than is wanted by then sets itself anew:
-// most steps put the wake-up off, and each would leave an event behind.
+// arm sets a timer for p.wake. A timer that fires too early sets itself again: most steps postpone the wake-up, and a
+// timer for each would leave an event behind.
 func (p *process) arm() {
 	p.arms++
 	p.armed, p.armedAt = true, p.wake
@@ -144,11 +144,11 @@ func (p *process) kill() {
 	p.life++
 }
 
-// up says whether the process does its work now.
+// up reports whether the process works now.
 func (p *process) up() bool { return p.running && !p.stopped }
 
-// ready says whether a half can be asked to answer: one that has just started, or goes on after it was
-// stopped, has no links yet and does not know its other half.
+// ready reports whether a half can be expected to answer: one that has just started, or was just continued, has no
+// links yet and does not know its other half.
 func (p *process) ready() bool { return p.up() && p.w.now.Sub(p.started) > 500*time.Millisecond }
 
 func (p *process) stop() {
@@ -158,7 +158,7 @@ func (p *process) stop() {
 	p.stopped = p.running
 }
 
-// livedAfter says whether the process was up at some time after t.
+// livedAfter reports whether the process was up at some time after t.
 func (p *process) livedAfter(t time.Time) bool { return p.up() || p.lived.After(t) }
 
 // resume continues a stopped process: it finds its timer expired and its sockets full.

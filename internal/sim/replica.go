@@ -13,14 +13,14 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// maxBacklog bounds the datagrams that wait at a follower for somebody to lead: of digests the oldest are
-// pushed out, reports beyond it are not taken and not acknowledged.
+// maxBacklog is the maximum number of datagrams that wait at a follower for a leader: new digests replace the oldest
+// ones, and further reports are neither accepted nor acknowledged.
 const maxBacklog = 512
 
-// maxHeld is what is believed of the time that a datagram waited at a follower.
+// maxHeld is the maximum believed waiting time of a datagram at a follower.
 const maxHeld = time.Minute
 
-// replica is one supervisor: a process, a member of the store, and what it knows of who leads.
+// replica is one supervisor: a process, a member of the store, and its view of the leader.
 //
 //	follower ──elected──► leads (a term) ──lease lost, commit refused──► follower
 type replica struct {
@@ -29,17 +29,17 @@ type replica struct {
 	index  int
 	id     string
 	key    sealer
-	future bool           // a later version's: its messages hold what nobody here knows
+	future bool           // of a later version: its messages have content that is unknown here
 	unseen map[*node]bool // nodes that it is cut off from
 
 	session *session               // of the election; nil: none
 	term    *term                  // while it leads
 	answers *answering             // nil: faults are not answered
-	leader  string                 // who leads as far as its member tells
-	backlog []input                // waiting for somebody to lead
+	leader  string                 // the leader, according to its member
+	backlog []input                // waiting for a leader
 	applied uint64                 // revisions that its member has
-	copied  copied                 // what they say
-	said    map[fault.Origin]given // to who leads
+	copied  copied                 // their content
+	said    map[fault.Origin]given // to the leader
 }
 
 // session is a lease in the election.
@@ -64,7 +64,7 @@ func supervisorIDs(n int) []string {
 	return out
 }
 
-// start starts a dead supervisor; its member of the store has kept what it had.
+// start starts a dead supervisor; its store member still has its data.
 func (r *replica) start() {
 	if r.running {
 		return
@@ -142,14 +142,14 @@ func (r *replica) keepAlive() {
 	})
 }
 
-// checkLease gives up a lease that nobody has renewed for its whole time.
+// checkLease gives up a lease that was not renewed for its whole duration.
 func (r *replica) checkLease() {
 	if r.session != nil && r.w.now.Sub(r.session.heard) > leaseTTL {
 		r.loseLease()
 	}
 }
 
-// loseLease ends leadership, or the wait for it, and with it all that is volatile.
+// loseLease ends leadership, or the candidacy, and with it all volatile state.
 func (r *replica) loseLease() {
 	rev := r.session.rev
 	r.session, r.term = nil, nil
@@ -163,7 +163,7 @@ func (r *replica) loseLease() {
 	r.deliver(campaignRetry, r.campaign)
 }
 
-// follow looks at what its own member of the store has: the log as far as it goes, and the election.
+// follow reads the state of its own store member: the log as far as that has it, and the election.
 func (r *replica) follow() {
 	s := r.w.store
 	if !r.up() || s.raft == nil || !s.connected(r, s.raft) {
@@ -185,7 +185,7 @@ func (r *replica) follow() {
 	}
 }
 
-// lead begins a term, with the map as it is in the store by then.
+// lead begins a term with the present map of the store.
 func (r *replica) lead(rev uint64) {
 	if r.session == nil || r.session.rev != rev || r.term != nil {
 		return
@@ -214,14 +214,14 @@ type input struct {
 	path    fault.Path
 	hops    []fault.Hop
 	answer  *awareness.Answered
-	known   bool // a digest of which only that it came again is told
+	known   bool // a digest of which only the repetition is reported
 
 	to      ackTo
-	arrived time.Time // at who received it
+	arrived time.Time // at the receiving supervisor
 	held    time.Duration
 }
 
-// ackTo says where acks go: by whom the datagram was received, from which node and interface, and
+// ackTo is the destination of acks: the supervisor that received the datagram, the node and interface that sent it, and
 // whether that node relayed it.
 type ackTo struct {
 	by      *replica
@@ -279,7 +279,7 @@ func (r *replica) reply(from *node, k uint8, req *lofamov1.PathRequest) {
 	}}}))
 }
 
-// pass hands evidence to whoever leads. False means that it was dropped.
+// pass passes evidence to the leader. It returns false if the evidence was dropped.
 func (r *replica) pass(in input) bool {
 	in.known = r.restates(&in)
 	if r.term != nil {
@@ -301,8 +301,8 @@ func (r *replica) pass(in input) bool {
 	return true
 }
 
-// flush forwards what waits, if somebody else leads. What is on its way when the leader dies, or is none,
-// is lost: its sender tries again.
+// flush forwards the backlog if another replica leads. Messages in transit are lost if the leader dies or no longer
+// leads: their sender retries.
 func (r *replica) flush() {
 	i := slices.IndexFunc(r.w.replicas, func(o *replica) bool { return o.id == r.leader })
 	if r.term != nil {
@@ -332,7 +332,7 @@ func (r *replica) flush() {
 	}
 }
 
-// received tells the sender that the path works, and that its reports were taken.
+// received tells the sender that the path works, and which of its reports were accepted.
 func (r *replica) received(in input) {
 	ids := make([]fault.ReportID, len(in.reports))
 	for i := range in.reports {
@@ -341,7 +341,7 @@ func (r *replica) received(in input) {
 	r.ack(in.to, lofamov1.Ack_RECEIVED, 0, ids...)
 }
 
-// ack answers the way the reports came. All ids are of one origin.
+// ack acknowledges reports on their own path. All ids are of one origin.
 func (r *replica) ack(to ackTo, status lofamov1.Ack_Status, highest fault.Epoch, ids ...fault.ReportID) {
 	acks := servicenet.NewAcks(status, ids...)
 	for _, a := range acks {
@@ -358,7 +358,7 @@ func (r *replica) ack(to ackTo, status lofamov1.Ack_Status, highest fault.Epoch,
 	}
 }
 
-// sees says whether a node's service network and this supervisor reach one another.
+// sees reports whether a node's service network and this supervisor reach each other.
 func (r *replica) sees(n *node) bool { return !r.w.supervisorCut && !r.unseen[n] }
 
 func (r *replica) send(to *node, k uint8, b []byte) {
@@ -387,7 +387,8 @@ func (r *replica) downcall(to fault.NodeID, inner []byte) []byte {
 	return b
 }
 
-// challengeAll is challenge by this leader, and by those who forward to it, each from its own addresses.
+// challengeAll sends a challenge from this leader and from all replicas that forward to it, each from its own
+// addresses.
 func (r *replica) challengeAll(c awareness.Challenge) {
 	r.challenge(c)
 	if c.Again {
@@ -433,7 +434,7 @@ func (w *World) target(id string, addr netip.AddrPort) *replica {
 	panic(fmt.Sprintf("sim: no supervisor %q, %s", id, addr))
 }
 
-// leading returns who leads as far as the store is concerned, and works on it; nil: nobody.
+// leading returns the working leader according to the store; nil: none.
 func (w *World) leading() *replica {
 	c := w.store.leader()
 	if c == nil || c.life != c.replica.life || !c.replica.up() || c.replica.term == nil || c.replica.term.rev != c.rev {

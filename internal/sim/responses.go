@@ -15,15 +15,16 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// Responses has the leaders of a world answer faults: the real engine in every term, its records in the store under the leader's fence,
-// and targets that stand for what executors act on. The shell round the engine (internal/supervisor/responder) is written a
-// second time here, without goroutines; what the engine is told of the map it is told by the same (responder.Told).
+// Responses has the leaders of a world respond to faults: the real engine in every term, its records in the store under
+// the leader's fence, and targets in place of the executors' real ones. The shell around the engine
+// (internal/supervisor/responder) has a second implementation here, without goroutines; the engine's view of the map
+// comes from the same code (responder.Told).
 type Responses struct {
 	Limits   response.Config
 	Policies []*response.Policy
 }
 
-// responses is what of them outlives a leader.
+// responses is the part of Responses that outlives a leader.
 type responses struct {
 	Responses
 
@@ -32,10 +33,10 @@ type responses struct {
 	breaker response.Breaker
 	opened  time.Time // when the breaker did for the first time; zero: never
 
-	// What the targets know, and what was done to them.
+	// The state of the targets, and the actions on them.
 	token    uint64
 	attempts map[response.Attempt]bool
-	done     map[fault.NodeID]map[string]response.Class // by response and step: done and not put back
+	done     map[fault.NodeID]map[string]response.Class // by response and step: done and not undone
 	acts     map[response.Class]int                     // done, ever
 	undone   int
 	most     int            // nodes at once
@@ -50,7 +51,7 @@ func newResponses(w *World, r Responses) *responses {
 	}
 }
 
-// answering is what one life of a supervisor has of it: the engine, which follows the map whoever leads.
+// answering is one life of a supervisor: the engine follows the map, whichever replica leads.
 type answering struct {
 	of     *responses
 	r      *replica
@@ -93,7 +94,7 @@ func newAnswering(of *responses, r *replica) (*answering, error) {
 	return a, nil
 }
 
-// lead begins a term, with what is committed.
+// lead begins a term with the committed records.
 func (a *answering) lead(t *term) {
 	a.t, a.queue, a.busy = t, nil, false
 	led := response.Led{Token: t.rev}
@@ -116,14 +117,14 @@ func (a *answering) lose() {
 	}
 }
 
-// follow tells the engine what is committed of a node at a revision, where that is something else than before.
+// follow passes a node's committed changes at a revision to the engine.
 func (a *answering) follow(st awareness.NodeStatus, revision uint64) {
 	for _, ev := range a.told.Changes(st, revision, a.engine) {
 		_ = a.step(ev)
 	}
 }
 
-// step gives the engine an event, and what it answers to the store, in order.
+// step gives the engine an event, and its output to the store, in order.
 func (a *answering) step(ev response.Event) error {
 	out := a.engine.Step(a.r.clock(), ev)
 	if _, asked := ev.(response.Asked); out.Err != nil && !asked {
@@ -154,7 +155,7 @@ func (a *answering) step(ev response.Event) error {
 	return out.Err
 }
 
-// look says what a fault rests on, as the leader's machine has it.
+// look returns the evidence of a fault, from the leader's machine.
 func (a *answering) look(t *term, target response.Target) {
 	a.r.deliver(a.of.w.between(0, time.Millisecond), func() {
 		if a.t != t {
@@ -215,7 +216,8 @@ func (a *answering) attempt(t *term, out response.Output, backoff time.Duration)
 	})
 }
 
-// begin has an executor carry out an attempt. One whose leader is stopped meanwhile goes on with it when that goes on.
+// begin has an executor carry out an attempt. If the leader is stopped meanwhile, the attempt continues with the
+// leader.
 func (a *answering) begin(t *term, f response.Effect) {
 	w, r := a.of.w, a.r
 	r.deliver(w.between(0, 20*time.Millisecond), func() {
@@ -230,12 +232,12 @@ func (a *answering) begin(t *term, f response.Effect) {
 	})
 }
 
-// commit takes records, and holds them against what must be so whatever a policy says.
+// commit stores records, and checks them against the invariants that no policy may break.
 func (s *responses) commit(records []response.Record) {
 	open := s.breaker.Open
 	for _, rec := range records {
 		if b, ok := rec.(*response.Breaker); ok && !b.Open {
-			open = false // what waited for that begins with it
+			open = false // steps that waited for this begin in the same batch
 		}
 	}
 	for _, rec := range records {
@@ -262,7 +264,7 @@ func (s *responses) commit(records []response.Record) {
 	}
 }
 
-// act is the target: it refuses a token that is lower than one that it has seen, and notes what is done.
+// act is the target: it refuses a token lower than any it has seen, and records actions.
 func (s *responses) act(f response.Effect) response.Outcome {
 	if f.Token < s.token {
 		s.stale++
@@ -305,7 +307,7 @@ func (s *responses) act(f response.Effect) response.Outcome {
 	return response.Succeeded
 }
 
-// table is what was asked for, by what it takes from a node, what became of it and why.
+// table counts the requested actions by class, result and reason.
 func (s *responses) table() *account.Account {
 	var out account.Account
 	for class, times := range s.acts {
@@ -319,7 +321,7 @@ func (s *responses) table() *account.Account {
 	return &out
 }
 
-// ask gives the leader's engine a person's word.
+// ask sends a person's decision to the leader's engine.
 func (w *World) ask(ev response.Asked) error {
 	l := w.leading()
 	if l == nil || l.answers == nil {

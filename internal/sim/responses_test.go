@@ -15,7 +15,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Policies that would take every node that is not well from use: what holds them back is the engine.
+// Policies that would take every bad node out of use: only the engine restrains them.
 const eager = `
 apiVersion: lofamo.io/v1
 kind: ResponsePolicy
@@ -40,7 +40,7 @@ spec:
   undo: {onRecovery: true, after: 1s}
 `
 
-// responseLimits are such that little time passes in a test: of 64 nodes 6 may be under response, and 13 that go bad are a storm.
+// responseLimits are limits for short tests: of 64 nodes 6 may be under response, and 13 bad nodes are a storm.
 func responseLimits() response.Config {
 	c := response.Default()
 	c.MaxNodes, c.MaxPercent, c.MaxPerPlane, c.Rate = 10, 10, 2, 1000
@@ -50,14 +50,14 @@ func responseLimits() response.Config {
 	return c
 }
 
-// stormStory is one storm: what happens to how many nodes.
+// stormStory is one storm: a fault on a number of nodes.
 type stormStory struct {
 	name      string
 	percent   int
 	slowly    bool   // one after the other
 	bad, good string // the commands that make a node bad, and that mend it
-	all, mend string // or what is done to all at once, and mends it
-	falsely   bool   // the nodes live, and nobody may end work there
+	all, mend string // alternatively, the command for all at once, and its repair
+	falsely   bool   // the nodes live, and no response may end work there
 }
 
 var stormStories = func() (out []stormStory) {
@@ -78,10 +78,10 @@ var stormStories = func() (out []stormStory) {
 	return append(out, stormStory{name: "100% silent", percent: 100, all: "cut-supervisor", mend: "mend-supervisor", falsely: true})
 }()
 
-// TestStormsOfResponses: 10, 30, 60 or 100 % of the nodes go bad, truly or falsely, at once or one after the other, and leaders
-// die and are stopped meanwhile. Whatever happens, never are more nodes under response than the limits allow, nothing is done
-// twice, or without its intent in the store, and when the breaker is open nothing begins. Of a storm it opens. When all is well
-// again, and a person has closed it, everything is put back.
+// TestStormsOfResponses: 10, 30, 60 or 100 % of the nodes go bad, truly or falsely, at once or one after the other, and
+// leaders die and are stopped meanwhile. In all cases, the number of nodes under response stays within the limits, no
+// action runs twice or without its intent in the store, and no action begins while the breaker is open. A storm opens
+// the breaker. Once all nodes are good again, and a person has closed the breaker, everything is undone.
 func TestStormsOfResponses(t *testing.T) {
 	tell := make([]string, len(stormStories))
 	few := testing.Short()
@@ -97,7 +97,7 @@ func TestStormsOfResponses(t *testing.T) {
 	}
 }
 
-// playStorm plays one, and says what was done.
+// playStorm plays one, and describes the actions.
 func playStorm(t *testing.T, story stormStory) string {
 	docs, err := policy.Parse([]byte(eager))
 	if err != nil {
@@ -136,7 +136,7 @@ func playStorm(t *testing.T, story stormStory) string {
 			do("kill-supervisor leader")
 		}
 		if i == len(bad)*2/3 {
-			do("stop-supervisor leader") // one that goes on late
+			do("stop-supervisor leader") // a leader that resumes late
 		}
 		if i%5 == 4 {
 			mendSupervisors(do)

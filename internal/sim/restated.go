@@ -8,10 +8,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// wholeEvery is after how many restatements a digest goes whole in any case.
+// wholeEvery is the number of restatements after which a digest is sent whole in any case.
 const wholeEvery = 20
 
-// spoken is what a digest said, as a number; zero: there was none, or one that must go whole.
+// spoken identifies a digest's content by a number; zero: none, or a digest that must be sent in full.
 type spoken struct {
 	epoch fault.Epoch
 	words uint64
@@ -30,8 +30,8 @@ type given struct {
 	left int // restatements until it goes whole again
 }
 
-// restates says whether what came is a digest that says nothing that the leader does not know from this
-// supervisor: then only that goes on, as in internal/supervisor/ingest.
+// restates reports whether the message is a digest that the leader already knows from this supervisor: then only a note
+// of that is forwarded, as in internal/supervisor/ingest.
 func (r *replica) restates(in *input) bool {
 	if in.answer != nil || len(in.reports) != 1 {
 		return false
@@ -48,7 +48,7 @@ func (r *replica) restates(in *input) bool {
 	return true
 }
 
-// takeRestated handles a digest that says nothing new, or asks for the whole where this term has none.
+// takeRestated handles a digest without news, or asks for the whole digest if this term has none.
 func (t *term) takeRestated(now time.Time, in input) {
 	rep := &in.reports[0]
 	o := rep.ID.Origin

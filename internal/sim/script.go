@@ -21,33 +21,33 @@ import (
 
 // Script is a scenario that a person can read. One command a line, # begins a comment:
 //
-//	torus 2x2x2 3x3x3            run the whole on each of these tori, from a cold start
+//	torus 2x2x2 3x3x3            run the script on each of these tori, from a cold start
 //	preset fast                  of the periods; default without it
 //	interfaces 2                 of every node on the service network; 1 without it
 //	supervisors 5                3 without it
-//	settle [30s]                 run until every node is NORMAL, and a second or so more; begin
+//	settle [30s]                 run until every node is NORMAL, and about a second more; begin
 //	run 3s                       let time pass
 //	kill|hang|continue|start NODE host|dnp|node
-//	recover NODE 60ms            its recovery daemon ends the DNP half, announces it, and has it back by then
-//	recover-host NODE 2s         the same of the host half
-//	cut-service|mend-service NODE [INTERFACE]     all of its interfaces, or one by its number
-//	cut-supervisor|mend-supervisor                nobody reaches it; the rest of the service network lives
-//	lose-service|corrupt-service NODE RATE        of its datagrams, both ways; rate 0 ends it
-//	cut|mend NODE DIR [out]      both directions of a cable, or only what NODE sends
-//	corrupt|lose NODE DIR RATE   what NODE sends in direction DIR; rate 0 ends it
-//	sensor NODE COMPONENT STATE  what a sensor shows
+//	recover NODE 60ms            its recovery daemon kills the DNP half, announces its return, and restarts it by then
+//	recover-host NODE 2s         the same for the host half
+//	cut-service|mend-service NODE [INTERFACE]     all of the node's interfaces, or one by its number
+//	cut-supervisor|mend-supervisor                no node reaches a supervisor; the rest of the service network lives
+//	lose-service|corrupt-service NODE RATE        share of its datagrams, both ways; rate 0 ends this
+//	cut|mend NODE DIR [out]      both directions of a cable, or only frames that NODE sends
+//	corrupt|lose NODE DIR RATE   frames that NODE sends in direction DIR; rate 0 ends this
+//	sensor NODE COMPONENT STATE  set a sensor's state
 //	exception NODE ADDRESS BITS  the DNP half meets a condition of Table VI, as 0x240 0x1
-//	flap|unflap NODE DIR 20s     both directions of a cable are cut and mended, half of the time each
+//	flap|unflap NODE DIR 20s     cut and mend both directions of a cable, half of the time each
 //	clock NODE 1h                a step of its wall clock
-//	liar|honest NODE...          they accuse all neighbours, replay others' messages, understate what they hold
-//	future NODE...               they are of a later version: fields, components and kinds that nobody knows
+//	liar|honest NODE...          they accuse all neighbours, replay others' messages, understate how long they held messages
+//	future NODE...               they have a later version: unknown fields, components and kinds
 //	kill-fraction 0.3            of all nodes, at once
-//	cold-start 5s                everything dies, and comes back within that time
+//	cold-start 5s                everything dies, and restarts within that time
 //
 //	kill|stop|continue|start|future-supervisor s0|leader...
 //	restart all supervisors
-//	part-supervisors s0 | s1 s2  the network between them; join-supervisors ends it
-//	supervisor-cut s0|leader from NODE...|all     what it sees of the cluster; supervisor-mend s0 ends it
+//	part-supervisors s0 | s1 s2  cut the network between them; join-supervisors ends this
+//	supervisor-cut s0|leader from NODE...|all     the nodes that it sees; supervisor-mend s0 ends this
 //	store ok|full|slow 500ms
 //
 //	begin                        expectations below look at changes from here on
@@ -55,13 +55,13 @@ import (
 //	never NODE COMPONENT STATE   no such change since begin
 //	spared NODE...               since begin no node but these has left NORMAL
 //	delivered NODE [DURATION]    everything that NODE's halves have logged is committed by then
-//	leads [DURATION]             somebody leads by then, and has for one digest period
-//	headless                     nobody leads now
+//	leads [DURATION]             a replica leads by then, and has led for one digest period
+//	headless                     no replica leads now
 //	same                         every supervisor that runs has the same map
-//	group KIND [DURATION]        a group fault of that kind, as PLANE, stands by then
-//	no-groups [DURATION]         none stands by then
-//	revision                     nothing has been committed since begin
-//	map NODE COMPONENT STATE [cause C]   what the map says now
+//	group KIND [DURATION]        a group fault of that kind, as PLANE, is active by then
+//	no-groups [DURATION]         none is active by then
+//	revision                     no commit since begin
+//	map NODE COMPONENT STATE [cause C]   the map's present state
 type Script struct {
 	Tori   []grid.Dims
 	Preset string
@@ -152,7 +152,7 @@ type runner struct {
 	mark    int       // index into known
 	begun   time.Time // of the last fault or begin
 	markRev uint64    // of the store, then
-	alone   bool      // what is done now is done to a world in which nothing has happened for long
+	alone   bool      // the next fault meets a world without recent events
 }
 
 func (r *runner) history() string {
@@ -300,7 +300,7 @@ func (r *runner) node(name string) (*node, error) {
 	return r.nodes[r.cfg.Dims.Rank(c)], nil
 }
 
-// wanted is what an expectation asks of a change.
+// wanted is the expected change.
 type wanted struct {
 	component fault.Component
 	state     fault.State

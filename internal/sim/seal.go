@@ -9,8 +9,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// sealer stands for a certificate and its key: the certificate is "role|name", the signature a hash
-// of it and the payload. Forgery is not what the simulator is about.
+// sealer stands for a certificate and its key: the certificate is "role|name", the signature a hash of that and the
+// payload. The simulator does not test forgery.
 type sealer struct{ cert []byte }
 
 func nodeSealer(name string) sealer { return sealer{[]byte(servicenet.RoleNode + "|" + name)} }

@@ -18,23 +18,23 @@ type service struct {
 	lose, corrupt float64 // share of the datagrams, both ways
 }
 
-// gone says whether no interface carries anything.
+// gone reports whether every interface is cut.
 func (s *service) gone() bool { return !slices.Contains(s.cut, false) }
 
-// sure says whether what is sent arrives. A challenge is not repeated: where datagrams are lost, it or its
-// answer may be.
+// sure reports whether sent datagrams arrive. A challenge is not repeated: where datagrams are lost, it or its answer
+// may be.
 func (s *service) sure() bool { return !s.gone() && s.lose == 0 && s.corrupt == 0 }
 
 // spool is a half's log on disk: it outlives the half, and loses nothing.
 type spool map[fault.ReportID]keptReport
 
-// keptReport is a report and when it was made, by the wall clock: what else is left after a restart?
+// keptReport is a report with its creation time by the wall clock, the only clock that survives a restart.
 type keptReport struct {
 	report fault.Report
 	at     time.Time
 }
 
-// wallClock is what the node's wall clock shows.
+// wallClock returns the time of the node's wall clock.
 func (n *node) wallClock() time.Time { return n.w.now.Add(n.host.wall) }
 
 // interfaces names the service interfaces.
@@ -76,10 +76,10 @@ func (n *node) mangle(b []byte) (out []byte, mangled bool) {
 	return out, true
 }
 
-// gossipPeriod is about how often something of the gossip comes, while it lives.
+// gossipPeriod is about the interval between gossip messages while gossip works.
 func (n *node) gossipPeriod() time.Duration { return n.w.cfg.Periods.DigestPeriod * 4 / 5 }
 
-// hearGossip tells the host half that others are there, by interface 0, on which the gossip is.
+// hearGossip informs the host half of other members, on interface 0, which carries gossip.
 func (n *node) hearGossip() {
 	lives := slices.ContainsFunc(n.w.nodes, func(o *node) bool { return o != n && o.host.up() && !o.service.cut[0] })
 	if lives && !n.service.cut[0] {
@@ -87,7 +87,7 @@ func (n *node) hearGossip() {
 	}
 }
 
-// kept returns what the spool of a half holds, as it is given back to one that starts.
+// kept returns the content of a half's spool, as a starting half gets it.
 func (n *node) kept(h fault.Half) []servicenet.Kept {
 	var out []servicenet.Kept
 	for _, k := range n.spools[h] {
@@ -99,7 +99,7 @@ func (n *node) kept(h fault.Half) []servicenet.Kept {
 	return out
 }
 
-// carryOut is what the shells do besides sending.
+// carryOut does the shells' work besides sending.
 func (n *node) carryOut(h fault.Half, e delivery.Effects) {
 	if e.NewEpoch != 0 {
 		n.process(h).epoch = e.NewEpoch
@@ -138,7 +138,7 @@ func (d *deliveries) dropped(id fault.ReportID) { delete(d.owed, id) }
 
 func (d *deliveries) owes(id fault.ReportID) bool { return d.owed[id] }
 
-// accept notes what the store took. It says false when that was not the first time.
+// accept records a report that the store accepted. It returns false for a repeated one.
 func (d *deliveries) accept(id fault.ReportID) bool {
 	first := !d.taken[id]
 	d.taken[id] = true
@@ -146,7 +146,7 @@ func (d *deliveries) accept(id fault.ReportID) bool {
 	return first
 }
 
-// of counts what a node's halves owe.
+// of returns the number of reports that a node's halves owe.
 func (d *deliveries) of(node fault.NodeID) int {
 	n := 0
 	for id := range d.owed {

@@ -103,7 +103,7 @@ func TestScriptRefuses(t *testing.T) {
 	}
 }
 
-// TestColdStartIsABoot: copies are of one boot of the machine, and so nothing goes on in the epoch that it had.
+// TestColdStartIsABoot: copies belong to one boot of the machine, so no half continues in its old epoch after another.
 func TestColdStartIsABoot(t *testing.T) {
 	p := preset(t, config.PresetDefault)
 	w, err := New(Config{Dims: grid.Dims{X: 2, Y: 2, Z: 2}, Periods: p, Seed: 7})

@@ -11,12 +11,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// What the store takes its time for. The lease is that of store.LeaseTTL; the others are
-// etcd's, as internal/supervisor/embedded sets them.
+// Latencies of the store. The lease is that of store.LeaseTTL; the others are etcd's, as internal/supervisor/embedded
+// sets them.
 const (
 	leaseTTL                 = time.Second
 	keepAliveEvery           = leaseTTL / 3
-	deadlineEvery            = leaseTTL / 2 // how often a client looks whether its lease must be gone
+	deadlineEvery            = leaseTTL / 2 // interval at which a client checks whether its lease has expired
 	electionMin, electionMax = 500 * time.Millisecond, time.Second
 	attemptTime              = 2 * time.Second // for one transaction, at first
 	maxAttemptTime           = 16 * time.Second
@@ -32,7 +32,7 @@ type candidate struct {
 	expires time.Time
 }
 
-// head is the last transaction of a leader, by which one whose answer was lost is known again.
+// head is the last transaction of a leader: it identifies a transaction whose answer was lost.
 type head struct{ term, batch uint64 }
 
 // entry is one transaction in the log.
@@ -41,34 +41,34 @@ type entry struct {
 	statuses []awareness.NodeStatus
 }
 
-// store is what etcd is to the supervisors: one log of transactions that a majority of the members takes
-// part in, one revision for each, leases and an election. The members live with the supervisors.
+// store is the supervisors' etcd: one log of transactions with a quorum of members, one revision for each, leases and
+// an election. Each member lives with its supervisor.
 //
-// Of a majority that is up and connected one member leads in raft's sense; when that is lost another is
-// elected, and all leases begin anew. What is in the log stays, whoever dies.
+// Among a majority that is up and connected, one member is the raft leader; after its loss another one is elected, and
+// all leases start again. Entries in the log stay, whichever member dies.
 type store struct {
 	w    *World
-	log  []entry // of the revisions 1 to len(log); those of the election hold nothing
+	log  []entry // of the revisions 1 to len(log); entries of the election are empty
 	docs map[fault.NodeID]*lofamov1.Node
-	// inbox is how far the reports of every half were taken in.
+	// inbox is the position up to which each half's reports were accepted.
 	inbox      map[fault.Origin]servicenet.InboxPosition
-	pictures   copied                     // what the documents say
-	blank      picture                    // what is said of a node that has none
+	pictures   copied                     // content of the documents
+	blank      picture                    // of a node without a document
 	normal     int                        // nodes that are NORMAL
 	commits    uint64                     // of leaders
-	groups     map[string]*lofamov1.Group // that stand
-	failed     map[part]time.Time         // when what is FAILED, or was, became so
+	groups     map[string]*lofamov1.Group // active ones
+	failed     map[part]time.Time         // when a part that is or was FAILED became so
 	head       head
 	candidates []candidate // oldest first
-	group      []int       // by replica: those of one group reach one another
+	group      []int       // by replica: replicas of one group reach each other
 
 	raft       *replica // nil: no majority
 	servesFrom time.Time
 
-	slow time.Duration // by which every write takes longer
+	slow time.Duration // additional time of every write
 	full bool
-	// lame is until when what began while it was slow or full may still not be done: the attempts wait twice
-	// as long each time, so that what takes s is answered within 3s, and only then the next begins.
+	// lame is the time until which transactions from a slow or full time may still be open: attempts wait twice as long
+	// each time, so that a write of duration s is answered within 3s, and the next begins only then.
 	lame time.Time
 }
 
@@ -79,10 +79,10 @@ func newStore(w *World) *store {
 	}
 }
 
-// holdsBack says whether a commit may wait for what the store was like when it, or the one before, began.
+// holdsBack reports whether the store's present or recent condition may delay a commit.
 func (s *store) holdsBack() bool { return s.full || s.w.now.Before(s.lame) }
 
-// blankPicture is of a node of which nothing was ever committed.
+// blankPicture is the picture of a node without any commit.
 func blankPicture(dims grid.Dims) (p picture) {
 	for c := fault.ComponentNode; c.Valid(); c++ {
 		if d, link := c.LinkDirection(); !link || dims.HasLink(d) {
@@ -94,7 +94,7 @@ func blankPicture(dims grid.Dims) (p picture) {
 
 func (s *store) rev() uint64 { return uint64(len(s.log)) }
 
-// connected says whether two supervisors, both up, reach one another.
+// connected reports whether two supervisors, both up, reach each other.
 func (s *store) connected(a, b *replica) bool {
 	return a == b || a.up() && b.up() && s.group[a.index] == s.group[b.index]
 }
@@ -134,7 +134,7 @@ func (s *store) becomeServing(r *replica) {
 	s.w.at(s.servesFrom.Add(leaseTTL), s.expire)
 }
 
-// serves says whether the store answers a supervisor now.
+// serves reports whether the store answers a supervisor now.
 func (s *store) serves(r *replica) bool {
 	return s.raft != nil && !s.w.now.Before(s.servesFrom) && s.connected(r, s.raft)
 }
@@ -142,7 +142,7 @@ func (s *store) serves(r *replica) bool {
 // expire ends the leases that are over.
 func (s *store) expire() {
 	if s.raft == nil || s.w.now.Before(s.servesFrom) {
-		return // they begin anew with the next raft leader
+		return // they start again with the next raft leader
 	}
 	n := len(s.candidates)
 	s.candidates = slices.DeleteFunc(s.candidates, func(c candidate) bool { return !s.w.now.Before(c.expires) })
@@ -162,7 +162,7 @@ func (s *store) resign(rev uint64) {
 	}
 }
 
-// announce tells every supervisor that the election has changed.
+// announce notifies every supervisor of a change in the election.
 func (s *store) announce() {
 	for _, r := range s.w.replicas {
 		s.w.after(s.w.between(serviceDelayMin, serviceDelayMax), r.follow)
@@ -192,12 +192,12 @@ func (s *store) keepAlive(rev uint64) bool {
 	return false
 }
 
-// stands says whether a fence still does.
+// stands reports whether a fence still holds.
 func (s *store) stands(rev uint64) bool {
 	return slices.ContainsFunc(s.candidates, func(c candidate) bool { return c.rev == rev })
 }
 
-// leader returns the oldest candidate; nil: there is none.
+// leader returns the oldest candidate; nil if there is none.
 func (s *store) leader() *candidate {
 	if len(s.candidates) == 0 {
 		return nil
@@ -205,8 +205,8 @@ func (s *store) leader() *candidate {
 	return &s.candidates[0]
 }
 
-// commit is a leader's transaction as etcd takes it: guarded by the election key and by the head. It
-// returns the revision; false: refused.
+// commit is a leader's transaction in etcd: guarded by the election key and by the head. It returns the revision;
+// false: refused.
 func (s *store) commit(b *batch) (rev uint64, ok bool) {
 	if s.head == b.head {
 		return b.rev, true // an earlier attempt went through

@@ -15,9 +15,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// term is one term of leadership: what internal/supervisor/engine does in its goroutine, without
-// goroutines, queues and metrics. The inbox, the machine, and how nodes are stored and restored are the
-// real ones.
+// term is one term of leadership: the work of internal/supervisor/engine, without goroutines, queues and metrics. The
+// inbox, the machine, and the code that stores and restores nodes are the real ones.
 type term struct {
 	r       *replica
 	rev     uint64 // of its election key: the fence
@@ -40,7 +39,7 @@ type term struct {
 // maxAnswers bounds the copies of one report that are answered with one commit.
 const maxAnswers = 4
 
-// batch is what one commit holds.
+// batch is the content of one commit.
 type batch struct {
 	changes  []timedChange
 	groups   []awareness.GroupStatus
@@ -55,7 +54,7 @@ type batch struct {
 	rev      uint64 // set by the store
 }
 
-// timedChange is a change and what was wrong with it when it was made: that counts once it is committed.
+// timedChange is a change and its error when it was made, which counts once the change is committed.
 type timedChange struct {
 	awareness.Change
 	wrong string
@@ -67,7 +66,7 @@ func newBatch() *batch {
 
 func (b *batch) empty() bool { return len(b.changes)+len(b.groups)+len(b.touched)+len(b.origins) == 0 }
 
-// awarenessConfig is as internal/supervisor makes it.
+// awarenessConfig returns the same configuration as internal/supervisor.
 func awarenessConfig(w *World, id string) awareness.Config {
 	p := w.cfg.Periods
 	ids := make(map[grid.Coord]fault.NodeID, len(w.nodes))
@@ -138,8 +137,8 @@ func newTerm(r *replica, rev uint64) (*term, error) {
 	return t, nil
 }
 
-// asOf is the time as of which an input is handled: one that comes when a wake-up is due counts as
-// before it, as in the engine.
+// asOf returns the time at which an input is handled: an input at the time of a wake-up counts as before it, as in the
+// engine.
 func (t *term) asOf(now time.Time) time.Time {
 	if late := now.Sub(t.wake); t.wake.IsZero() || late < 0 || late > t.r.w.cfg.Periods.ChallengeNode {
 		return now
@@ -223,8 +222,8 @@ func (t *term) awaitCommit(id fault.ReportID, to ackTo) bool {
 	return ok
 }
 
-// step feeds the machine and does what it asks for. It says whether the map changed, and whether the machine
-// did not know what it was to apply.
+// step feeds the machine and executes its output. It reports whether the map changed, and whether the machine could not
+// apply the event because it lacks its subject.
 func (t *term) step(now time.Time, ev awareness.Event) (changed, unknown bool) {
 	out := t.machine.Step(now, ev)
 	t.wake = out.Wake
@@ -249,7 +248,7 @@ func (t *term) touch(id fault.NodeID) {
 	}
 }
 
-// launch gives the store, when it is idle, what is there.
+// launch starts a transaction with the open changes if the store is idle.
 func (t *term) launch() {
 	if t.inflight != nil || t.open.empty() {
 		return
@@ -315,7 +314,7 @@ func (t *term) attempt(b *batch, backoff, limit time.Duration) {
 	})
 }
 
-// finish does what follows a commit.
+// finish does the work after a commit.
 func (t *term) finish(b *batch) {
 	t.inflight, t.head = nil, b.head
 	for _, st := range b.statuses {
@@ -344,7 +343,7 @@ func (t *term) finish(b *batch) {
 	t.launch()
 }
 
-// answerCommitted tells a sender that it may forget its reports.
+// answerCommitted notifies a sender that it may forget its reports.
 func (t *term) answerCommitted(to ackTo, ids []fault.ReportID) {
 	for _, id := range ids {
 		t.r.w.checkAcked(id)
@@ -352,7 +351,7 @@ func (t *term) answerCommitted(to ackTo, ids []fault.ReportID) {
 	t.answer(to, lofamov1.Ack_COMMITTED, 0, ids...)
 }
 
-// answer passes acks to whoever received the reports; it sends them.
+// answer passes acks to the supervisor that received the reports, which sends them.
 func (t *term) answer(to ackTo, status lofamov1.Ack_Status, highest fault.Epoch, ids ...fault.ReportID) {
 	switch {
 	case len(ids) == 0:
@@ -363,10 +362,10 @@ func (t *term) answer(to ackTo, status lofamov1.Ack_Status, highest fault.Epoch,
 	}
 }
 
-// copied is the fault map as somebody has it: by node, what counts of its status.
+// copied is a copy of the fault map: by node, the compared part of its status.
 type copied map[fault.NodeID]picture
 
-// picture is what of a node's status must be the same everywhere.
+// picture is the part of a node's status that must be the same everywhere.
 type picture struct {
 	state  [fault.NumComponents]fault.State // 0: it has none
 	cause  [fault.NumComponents]fault.Cause
@@ -384,7 +383,7 @@ func pictureOf(st awareness.NodeStatus) (p picture) {
 
 func (c copied) put(st awareness.NodeStatus) { c[st.ID] = pictureOf(st) }
 
-// differs says in words where two pictures of a node do; "": nowhere.
+// differs describes the difference between two pictures of a node; "": none.
 func (p picture) differs(o picture) string {
 	for c := fault.ComponentNode; c.Valid(); c++ {
 		if p.state[c] != o.state[c] || p.cause[c] != o.cause[c] {

@@ -18,23 +18,23 @@ import (
 type neighbourOf = topo.Neighbour
 
 const (
-	// watchEvery is how often it is looked at whether what is broken is known.
+	// watchEvery is the interval between checks whether known faults match real ones.
 	watchEvery = 20 * time.Millisecond
-	// settling is how long what has just been mended may still pass for broken: paths come back one by one.
+	// settling is the time for which a repaired part may still count as broken: paths come back one by one.
 	settling = time.Second
-	// calm is how long nothing must have happened for the printed bounds to hold as they are.
+	// calm is the time without events after which the printed bounds hold without an allowance.
 	calm = 5 * time.Second
 )
 
-// truth is what is really so, and since when: what the map must say sooner or later.
+// truth is the real state, with its start times: the map must show it sooner or later.
 type truth struct {
 	w      *World
 	mended time.Time // when something last became better
 	hurt   time.Time // when something last became worse
 	debts  []*debt
-	mute   []time.Time // by rank: since when no word of a node can have reached a leader; zero: one can
+	mute   []time.Time // by rank: since when no report of a node can have reached a leader; zero: reports can
 
-	// Of the moment: whose word reaches the leader, and whose might perhaps.
+	// Of the moment: nodes whose reports reach the leader, and those whose reports might.
 	dnpWay, hostWay, perhaps []bool
 }
 
@@ -42,14 +42,14 @@ type truth struct {
 type debt struct {
 	what  string
 	lasts func() bool          // it is still so
-	known func(p picture) bool // the map says so
+	known func(p picture) bool // the map shows it
 	node  *node
-	// bound is how long it may take from when there is a way to tell; 0: nobody can tell now.
+	// bound is the maximum time to detection, counted from when a report can reach the leader; 0: none can now.
 	bound func() time.Duration
 
 	since time.Time
-	good  time.Time // since when there is a way; zero: there is none
-	// calm says that the fault came alone: then there is no time for rails to be changed in the bound.
+	good  time.Time // since when there is a path; zero: there is none
+	// calm: the fault came alone, so the bound has no time for changes of rails.
 	calm bool
 }
 
@@ -58,8 +58,8 @@ func newTruth(w *World) truth {
 		perhaps: make([]bool, len(w.nodes))}
 }
 
-// escalation is what a bound must allow when a fault does not come alone: the service network is found
-// dead, and every rail is tried with its back-off.
+// escalation is the extra allowance for bounds when a fault does not come alone: a half must find the service network
+// dead, and try every rail with its backoff.
 func (w *World) escalation() time.Duration {
 	p := w.cfg.Periods
 	return p.DigestPeriod*12/5 + 2*time.Second + p.DigestPeriod + 3*w.store.slow
@@ -79,14 +79,14 @@ func (w *World) happens(worse bool) {
 	}
 }
 
-// undisturbed says whether nothing has happened for so long that the next fault comes alone.
+// undisturbed reports whether the last event was long enough ago for the next fault to count as single.
 func (w *World) undisturbed() bool {
 	l := w.leading()
 	return l != nil && w.now.Sub(l.term.started) > calm && w.now.Sub(w.truth.hurt) > calm && w.now.Sub(w.truth.mended) > calm &&
 		w.store.slow == 0 && w.soundNetwork()
 }
 
-// soundNetwork says whether no datagram and no frame is lost anywhere.
+// soundNetwork reports whether no datagram and no frame is lost anywhere.
 func (w *World) soundNetwork() bool {
 	for _, n := range w.nodes {
 		if !n.service.sure() || n.liar {
@@ -107,7 +107,7 @@ func (w *World) owe(d *debt, alone bool) {
 	w.truth.debts = append(w.truth.debts, d)
 }
 
-// oweProcess is for a half that has died or stopped.
+// oweProcess adds a debt for a half that has died or stopped.
 func (w *World) oweProcess(n *node, h fault.Half, alone bool) {
 	p, other := n.process(h), n.process(h.Other())
 	life, c := p.life, fault.ComponentHost
@@ -137,7 +137,7 @@ func (w *World) oweProcess(n *node, h fault.Half, alone bool) {
 	}, alone)
 }
 
-// nodeBound is the bound for a dead node: by how many of its neighbours can bear witness.
+// nodeBound returns the bound for a dead node, by the number of neighbours that can bear witness.
 func (w *World) nodeBound(n *node) time.Duration {
 	heard := 0
 	for _, nb := range n.topo.Neighbours {
@@ -148,7 +148,7 @@ func (w *World) nodeBound(n *node) time.Duration {
 	case heard >= awareness.Quorum(len(n.topo.Neighbours)):
 		return w.cfg.Periods.NodeBound()
 	case heard > 0:
-		// Those who cannot be heard any more count as living until their word is old.
+		// Neighbours whose reports no longer arrive count as living until their last report is old.
 		return w.cfg.Periods.SingleBound() + w.window()
 	}
 	return 0
@@ -158,7 +158,7 @@ func (w *World) window() time.Duration {
 	return time.Duration(w.cfg.Periods.DigestMisses) * w.cfg.Periods.DigestPeriod
 }
 
-// oweLink is for what n sends in direction d and does not arrive any more: the other end must say so.
+// oweLink adds a debt for frames that n sends in direction d and that no longer arrive: the other end must report that.
 func (w *World) oweLink(n *node, d grid.Direction, alone bool) {
 	peer, back := n.neighbour(d), fault.Link(d.Opposite())
 	c := &n.links[d.Index()]
@@ -169,18 +169,18 @@ func (w *World) oweLink(n *node, d grid.Direction, alone bool) {
 			return p.state[back] == fault.Failed || p.state[fault.ComponentNode] == fault.Failed
 		},
 		bound: func() time.Duration {
-			// Whoever is dead, or has a dead peer, has no link to speak of.
+			// A dead half, or one with a dead peer, has no link to report.
 			if !n.dnp.ready() || !peer.dnp.ready() || peer.liar || !w.truth.hostWay[peer.rank] || !w.truth.dnpWay[peer.rank] {
 				return 0
 			}
-			// What flapped before is held back, by the half and by the leader.
+			// A link that flapped before is delayed by the half and by the leader.
 			return w.cfg.Periods.NodeBound() + 2*w.cfg.Periods.HalfBound() + 2*w.cfg.Periods.LinkHoldOff
 		},
 	}, alone)
 }
 
-// watch looks every so often whether what is broken is known in time, and whether what is called NORMAL
-// can have said so.
+// watch checks at intervals that broken parts are reported in time, and that any part called NORMAL can have reported
+// so.
 func (w *World) watch() {
 	w.after(watchEvery, w.watch)
 	l := w.leading()
@@ -199,8 +199,8 @@ func (w *World) watch() {
 	w.watchProtocol()
 }
 
-// watchProtocol: no loss, delay, restart or damage of these worlds makes a DNP half accuse a neighbour of breaking the channel
-// protocol. Rates are another thing: they may be exceeded by many messages alone.
+// watchProtocol: no loss, delay, restart or damage of these worlds makes a DNP half accuse a neighbour of violating the
+// channel protocol. Rates are an exception: many messages alone can exceed them.
 func (w *World) watchProtocol() {
 	for _, n := range w.nodes {
 		if n.dnpCore == nil {
@@ -237,7 +237,7 @@ func (w *World) press(d *debt, l *replica) {
 	}
 }
 
-// watchMute: a node of which nothing can have been heard for long is not called NORMAL.
+// watchMute checks that a node without any recent path for its reports is not called NORMAL for long.
 func (w *World) watchMute(l *replica) {
 	for i, n := range w.nodes {
 		if l == nil || w.truth.perhaps[i] || w.store.full || w.now.Sub(l.term.started) < w.cfg.Periods.DigestPeriod {
@@ -255,7 +255,7 @@ func (w *World) watchMute(l *replica) {
 	}
 }
 
-// watchGroups: when nothing else is wrong, what has come back is no member of a group fault for long.
+// watchGroups checks that, without other faults, recovered nodes leave group faults soon.
 func (w *World) watchGroups(l *replica) {
 	if len(w.store.groups) == 0 || l == nil || w.now.Sub(l.term.started) < calm || w.now.Sub(w.truth.mended) < settling || !w.soundNetwork() ||
 		w.store.slow > 0 || w.store.holdsBack() {
@@ -276,10 +276,9 @@ func (w *World) watchGroups(l *replica) {
 	}
 }
 
-// ways finds whose word reaches the leader: over a living host half with a service network that loses
-// nothing to a supervisor that is connected to it, its own or one to which the torus leads, through
-// living DNP halves and cables that lose nothing. Nobody relies on liars. Perhaps also what has just
-// started, or loses much, is heard.
+// ways finds the nodes whose reports reach the leader. The path is a living host half with a lossless service network
+// to a supervisor that is connected to the leader: its own host half, or one reachable through living DNP halves and
+// lossless cables. No path depends on liars. perhaps also has nodes that have just started or lose many messages.
 func (w *World) ways(l *replica) {
 	t := &w.truth
 	clear(t.dnpWay)
@@ -299,10 +298,10 @@ func (w *World) ways(l *replica) {
 	}
 }
 
-// sure says whether a process of the node works, and does not lie.
+// sure reports whether a process of the node works, and does not lie.
 func (n *node) sure(p *process) bool { return p.ready() && !n.liar }
 
-// forwards says whether a datagram of a node gets to a leader by the service network: to itself, or to a
+// forwards reports whether a node's datagram reaches the leader through the service network: directly, or through a
 // supervisor that forwards.
 func (w *World) forwards(n *node, l *replica) bool {
 	for _, r := range w.replicas {
@@ -313,7 +312,7 @@ func (w *World) forwards(n *node, l *replica) bool {
 	return false
 }
 
-// passage is what a message through the torus needs.
+// passage is the requirement of a message on its path through the torus.
 type passage struct {
 	node  func(*node) bool
 	cable func(*cable) bool
@@ -324,7 +323,7 @@ var (
 	perhaps = passage{func(n *node) bool { return n.dnp.up() }, func(c *cable) bool { return !c.cut }}
 )
 
-// flood marks every node whose DNP half is connected to one from which there is an exit.
+// flood marks every node whose DNP half is connected to one with an exit.
 func (w *World) flood(way []bool, p passage, exit func(*node) bool) {
 	var todo []*node
 	for i, n := range w.nodes {
@@ -345,8 +344,8 @@ func (w *World) flood(way []bool, p passage, exit func(*node) bool) {
 	}
 }
 
-// reached says whether a leader and a node reach one another both ways, by any rail and by whoever forwards
-// to the leader, who asks in its stead too.
+// reached reports whether a leader and a node can reach each other both ways, on any rail and through any replica that
+// forwards to the leader, which also sends its challenges.
 func (w *World) reached(l *replica, n *node) bool {
 	exit := func(o *node) bool { return o.sure(&o.host) && o.service.sure() && w.forwards(o, l) }
 	if exit(n) {

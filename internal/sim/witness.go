@@ -8,18 +8,18 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// witness is what a term has heard, written down as simply as can be: what the machine concludes from
-// the same evidence is held against it.
+// witness is the evidence of a term, recorded as simply as possible: the checks compare the machine's conclusions from
+// the same evidence with it.
 type witness struct {
 	heard  map[fault.NodeID]bool
 	silent map[linkEnd]silence
 	asked  map[fault.NodeID]awareness.Challenge // the newest of each node
 	moved  map[part][]time.Time
 	causes map[part]fault.Cause // of a link, as it was last
-	rosy   map[part]bool        // said to be NORMAL for a planted bug
+	rosy   map[part]bool        // called NORMAL for a planted bug
 }
 
-// linkEnd is a link as one half of a node speaks of it.
+// linkEnd is a link as reported by one half of a node.
 type linkEnd struct {
 	by  fault.Origin
 	dir grid.Direction
@@ -60,8 +60,8 @@ func (x *witness) takes(rep *fault.Report) {
 	}
 }
 
-// accusers counts the distinct neighbours of which a half has said that it hears nothing from n on any
-// of the links between them.
+// accusers counts the distinct neighbours with a half that has reported silence from n on any of the links between
+// them.
 func (x *witness) accusers(n *node) int {
 	total := 0
 	for _, nb := range n.topo.Neighbours {
@@ -76,8 +76,8 @@ func (x *witness) accusers(n *node) int {
 	return total
 }
 
-// flaps says whether a link changes oftener than the hold-off allows: two changes, and then one in every
-// such time. What follows from the death of the peer is told at once.
+// flaps reports whether a link changes more often than the hold-off allows: two changes, and then one per hold-off
+// time. Consequences of the peer's death are exempt, because they are reported at once.
 func (x *witness) flaps(c awareness.Change, now time.Time, holdOff time.Duration) bool {
 	p := part{c.Node, c.Component}
 	was := x.causes[p]

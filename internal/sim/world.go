@@ -1,14 +1,13 @@
-// Package sim runs a whole cluster of the real machines in one process, in virtual time: the host
-// and DNP cores of every node, their registers and mailboxes, the links, the service network, and three
-// or five supervisors with their inboxes, their awareness and the store that they share. A seed decides
-// all delays and losses, so that a run replays.
+// Package sim runs a whole cluster of the real machines in one process, in virtual time: the host and DNP cores of
+// every node, their registers and mailboxes, the links, the service network, and three or five supervisors with their
+// inboxes, their awareness and a shared store. A seed determines all delays and losses, so that a run can be replayed.
 //
-// It stands in for processes, sockets, cryptography and etcd, and for nothing that decides: every
-// decision on a fault is taken by the same code as in the daemons. What leads a supervisor through its
-// term (internal/supervisor/engine) is written a second time here, without goroutines: see term.
+// It simulates processes, sockets, cryptography and etcd, but no decisions: the same code as in the daemons decides
+// about every fault. Only the loop of a supervisor's term (internal/supervisor/engine) has a second implementation
+// here, without goroutines: see term.
 //
-// While a world runs, what it says is held against what is so: see World.Broken. Plan and Campaign make
-// random stories of faults; a story that breaks something is cut down to what it takes.
+// While a world runs, the checks compare its map with the real state: see World.Broken. Plan and Campaign make random
+// stories of faults; a failing story is reduced to its necessary parts.
 package sim
 
 import (
@@ -72,7 +71,7 @@ type World struct {
 // began is when every world begins; its processes think otherwise.
 var began = time.Unix(1_000_000, 0)
 
-// maxWall bounds by how much the wall clocks of the machines are wrong at first.
+// maxWall is the maximum initial error of the machines' wall clocks.
 const maxWall = time.Hour
 
 // New returns a world in which every process has just been started.
@@ -131,7 +130,7 @@ func (w *World) Known() []Known { return w.known }
 // Run advances the time by d.
 func (w *World) Run(d time.Duration) { w.RunUntil(d, func() bool { return false }) }
 
-// RunUntil advances the time until done, or by limit, and says whether it was done. It ends too when an
+// RunUntil advances the time until done, or by limit, and returns the last result of done. It ends early when an
 // invariant breaks.
 func (w *World) RunUntil(limit time.Duration, done func() bool) bool {
 	end := w.now.Add(limit)
@@ -166,7 +165,7 @@ func (w *World) between(lo, hi time.Duration) time.Duration {
 	return lo + time.Duration(w.rnd.Int64N(int64(hi-lo)+1))
 }
 
-// chance says yes with probability p.
+// chance returns true with probability p.
 func (w *World) chance(p float64) bool { return p > 0 && w.rnd.Float64() < p }
 
 func (w *World) violate(format string, args ...any) {

@@ -22,14 +22,14 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// MemberStep is how far a change of members has come.
+// MemberStep is the progress of a membership change.
 type MemberStep int32
 
 const (
 	MemberStep_MEMBER_STEP_UNSPECIFIED MemberStep = 0 // never sent
-	MemberStep_REMOVED                 MemberStep = 1 // the old member is out
-	MemberStep_ADDED                   MemberStep = 2 // the new one is in as a learner and may be started
-	MemberStep_CATCHING_UP             MemberStep = 3 // it was started; said again as it goes on
+	MemberStep_REMOVED                 MemberStep = 1 // the old member is removed
+	MemberStep_ADDED                   MemberStep = 2 // the new member is a learner and may be started
+	MemberStep_CATCHING_UP             MemberStep = 3 // it was started; repeated as it progresses
 	MemberStep_PROMOTED                MemberStep = 4 // it votes
 )
 
@@ -78,7 +78,7 @@ func (MemberStep) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_admin_proto_rawDescGZIP(), []int{0}
 }
 
-// ListMembersRequest asks for all: there is nothing to choose.
+// ListMembersRequest asks for all members.
 type ListMembersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -115,12 +115,12 @@ func (*ListMembersRequest) Descriptor() ([]byte, []int) {
 	return file_lofamo_v1_admin_proto_rawDescGZIP(), []int{0}
 }
 
-// ListMembersResponse is who is a member, asked of each within 2 s.
+// ListMembersResponse lists the members; each was queried with a timeout of 2 s.
 type ListMembersResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Members []*Member              `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"` // by name
-	Stale   bool                   `protobuf:"varint,2,opt,name=stale,proto3" json:"stale,omitempty"`    // no quorum: as the answering member's own copy has it
-	// What a new member's configuration says in etcd.initialCluster, all members included.
+	Stale   bool                   `protobuf:"varint,2,opt,name=stale,proto3" json:"stale,omitempty"`    // no quorum: the list is the answering member's own copy
+	// Value of etcd.initialCluster for a new member's configuration, with all members.
 	InitialCluster string `protobuf:"bytes,3,opt,name=initial_cluster,json=initialCluster,proto3" json:"initial_cluster,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -181,23 +181,23 @@ func (x *ListMembersResponse) GetInitialCluster() string {
 type Member struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Id        string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`                                // in hexadecimal
-	Name      string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`                            // empty until it was started for the first time
-	PeerUrl   string                 `protobuf:"bytes,3,opt,name=peer_url,json=peerUrl,proto3" json:"peer_url,omitempty"`       // where the other members reach it
-	ClientUrl string                 `protobuf:"bytes,4,opt,name=client_url,json=clientUrl,proto3" json:"client_url,omitempty"` // empty until it was started for the first time
+	Name      string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`                            // empty until its first start
+	PeerUrl   string                 `protobuf:"bytes,3,opt,name=peer_url,json=peerUrl,proto3" json:"peer_url,omitempty"`       // address for the other members
+	ClientUrl string                 `protobuf:"bytes,4,opt,name=client_url,json=clientUrl,proto3" json:"client_url,omitempty"` // empty until its first start
 	Learner   bool                   `protobuf:"varint,5,opt,name=learner,proto3" json:"learner,omitempty"`                     // no vote yet
-	// It answers and knows a leader in raft. What follows, up to quota_bytes, is of its answer: empty without
-	// one.
+	// The member answers and knows a raft leader. The fields after problem, up to quota_bytes, come from its answer, and
+	// are empty without one.
 	Healthy bool `protobuf:"varint,6,opt,name=healthy,proto3" json:"healthy,omitempty"`
-	// Why it is not healthy: "not started yet", "no answer at …", "it knows no leader in raft"; empty when it is.
+	// Why it is not healthy: "not started yet", "no answer at …", "it knows no leader in raft"; empty if it is.
 	Problem      string `protobuf:"bytes,7,opt,name=problem,proto3" json:"problem,omitempty"`
-	RaftLeader   bool   `protobuf:"varint,8,opt,name=raft_leader,json=raftLeader,proto3" json:"raft_leader,omitempty"`            // it orders the log; not the leader among the supervisors, which may be another
+	RaftLeader   bool   `protobuf:"varint,8,opt,name=raft_leader,json=raftLeader,proto3" json:"raft_leader,omitempty"`            // raft leader, which may differ from the leader of the supervisors
 	Version      string `protobuf:"bytes,9,opt,name=version,proto3" json:"version,omitempty"`                                     // of its etcd, "3.7.3"
 	Revision     uint64 `protobuf:"varint,10,opt,name=revision,proto3" json:"revision,omitempty"`                                 // of its copy; the highest is the newest
 	DbBytes      uint64 `protobuf:"varint,11,opt,name=db_bytes,json=dbBytes,proto3" json:"db_bytes,omitempty"`                    // on disk
-	DbInUseBytes uint64 `protobuf:"varint,12,opt,name=db_in_use_bytes,json=dbInUseBytes,proto3" json:"db_in_use_bytes,omitempty"` // what would be left after Defragment
-	QuotaBytes   uint64 `protobuf:"varint,13,opt,name=quota_bytes,json=quotaBytes,proto3" json:"quota_bytes,omitempty"`           // 0: not known
-	// NOSPACE: the store is full; CORRUPT: its data differ from the others'. By the word of a quorum: empty when
-	// the answer is stale.
+	DbInUseBytes uint64 `protobuf:"varint,12,opt,name=db_in_use_bytes,json=dbInUseBytes,proto3" json:"db_in_use_bytes,omitempty"` // size after Defragment
+	QuotaBytes   uint64 `protobuf:"varint,13,opt,name=quota_bytes,json=quotaBytes,proto3" json:"quota_bytes,omitempty"`           // 0: unknown
+	// NOSPACE: the store is full. CORRUPT: its data differ from the others'. Confirmed by a quorum: empty in a stale
+	// answer.
 	Alarms        []string `protobuf:"bytes,14,rep,name=alarms,proto3" json:"alarms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -445,15 +445,14 @@ func (x *ReplaceMemberRequest) GetWait() *durationpb.Duration {
 	return nil
 }
 
-// MemberProgress is one step that was made, in the order of their numbers. AddMember begins with ADDED.
+// MemberProgress is one completed step, in the order of the step numbers. AddMember begins with ADDED.
 type MemberProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How far it is; CATCHING_UP comes each time that its message is another one.
+	// CATCHING_UP is repeated whenever its message changes.
 	Step    MemberStep `protobuf:"varint,1,opt,name=step,proto3,enum=lofamo.v1.MemberStep" json:"step,omitempty"`
 	Id      string     `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`           // of the member, in hexadecimal
 	Message string     `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"` // for people, "s3: its copy is at revision 812 of 1043"
-	// With ADDED: what the new member's configuration says in etcd.initialCluster, with etcd.clusterState
-	// existing.
+	// With ADDED: value of etcd.initialCluster for the new member's configuration, with etcd.clusterState existing.
 	InitialCluster string `protobuf:"bytes,4,opt,name=initial_cluster,json=initialCluster,proto3" json:"initial_cluster,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -517,7 +516,7 @@ func (x *MemberProgress) GetInitialCluster() string {
 	return ""
 }
 
-// RemoveMemberRequest names whom to take out.
+// RemoveMemberRequest names the member to remove.
 type RemoveMemberRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // or the id
@@ -562,10 +561,10 @@ func (x *RemoveMemberRequest) GetName() string {
 	return ""
 }
 
-// RemoveMemberResponse comes when the member is out and the other replicas were told.
+// RemoveMemberResponse comes once the member is removed and the other replicas know.
 type RemoveMemberResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Members       []*Member              `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"` // that are left, by name
+	Members       []*Member              `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"` // the remaining members, by name
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -644,13 +643,11 @@ func (*SnapshotRequest) Descriptor() ([]byte, []int) {
 	return file_lofamo_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
-// SnapshotChunk is one of the three: the header first, then data, then the trailer. A stream without a trailer
-// was cut off.
+// SnapshotChunk is the header first, then data, then the trailer. A stream without a trailer was cut off.
 type SnapshotChunk struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Header *SnapshotHeader        `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"` // in the first chunk only
-	// The next bytes of the file, at most 256 KiB. The whole is a database of etcd with its own SHA-256 behind
-	// it.
+	// The next bytes of the file, at most 256 KiB. The file is an etcd database followed by its own SHA-256.
 	Data          []byte           `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
 	Trailer       *SnapshotTrailer `protobuf:"bytes,3,opt,name=trailer,proto3" json:"trailer,omitempty"` // in the last chunk only
 	unknownFields protoimpl.UnknownFields
@@ -708,15 +705,15 @@ func (x *SnapshotChunk) GetTrailer() *SnapshotTrailer {
 	return nil
 }
 
-// SnapshotHeader says what the file that follows holds at least.
+// SnapshotHeader describes the file that follows.
 type SnapshotHeader struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Cluster string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"` // its name
-	Member  string                 `protobuf:"bytes,2,opt,name=member,proto3" json:"member,omitempty"`   // name of the member whose copy it is; its id when it knows no name
-	// Everything up to this revision of the store is in it.
+	Member  string                 `protobuf:"bytes,2,opt,name=member,proto3" json:"member,omitempty"`   // name of the member that owns the copy, or its id if it has no name
+	// The file holds everything up to this revision of the store.
 	Revision uint64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
-	// The member has just had the word of a quorum: what was acknowledged before the call is in it. Else
-	// newer changes may be missing.
+	// A quorum has just confirmed the member's revision: the file holds all changes acknowledged before the call. If
+	// false, newer changes may be missing.
 	Confirmed     bool `protobuf:"varint,4,opt,name=confirmed,proto3" json:"confirmed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -780,10 +777,10 @@ func (x *SnapshotHeader) GetConfirmed() bool {
 	return false
 }
 
-// SnapshotTrailer is what the received file is to be compared with before it is believed.
+// SnapshotTrailer verifies the received file.
 type SnapshotTrailer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Bytes         uint64                 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`  // of the whole file, what stands in all data together
+	Bytes         uint64                 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`  // size of the whole file: all data together
 	Sha256        []byte                 `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"` // of the whole file
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -833,7 +830,7 @@ func (x *SnapshotTrailer) GetSha256() []byte {
 	return nil
 }
 
-// DisarmAlarmsRequest says whose alarms.
+// DisarmAlarmsRequest selects the alarms.
 type DisarmAlarmsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // of one member, or its id; empty for all
@@ -878,10 +875,10 @@ func (x *DisarmAlarmsRequest) GetName() string {
 	return ""
 }
 
-// DisarmAlarmsResponse says what was taken back; an alarm comes again by itself when its reason does.
+// DisarmAlarmsResponse lists the cleared alarms. An alarm returns by itself if its cause does.
 type DisarmAlarmsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Disarmed      []string               `protobuf:"bytes,1,rep,name=disarmed,proto3" json:"disarmed,omitempty"` // "NOSPACE of s1", in order; empty: there were none
+	Disarmed      []string               `protobuf:"bytes,1,rep,name=disarmed,proto3" json:"disarmed,omitempty"` // "NOSPACE of s1", in order; empty: no alarms
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -923,13 +920,12 @@ func (x *DisarmAlarmsResponse) GetDisarmed() []string {
 	return nil
 }
 
-// DefragmentRequest names one member: one at a time, since it stands still meanwhile.
+// DefragmentRequest names one member: one at a time, because it does not answer meanwhile.
 type DefragmentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // of one member, or its id; required
-	// Forget first what keys were at old revisions, in all members: there is little to give back without. Events
-	// are keys of their own, so that watches resume as before. A region whose parent has not got all of what is
-	// forgotten passes its map on as a whole.
+	// Compact history in all members first; without this there is little space to return. Events have their own keys, so
+	// watches resume as before. A region whose parent has not yet received the compacted history sends it the whole map.
 	Compact       bool `protobuf:"varint,2,opt,name=compact,proto3" json:"compact,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -979,11 +975,11 @@ func (x *DefragmentRequest) GetCompact() bool {
 	return false
 }
 
-// DefragmentResponse says what it brought.
+// DefragmentResponse compares the sizes.
 type DefragmentResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	BytesBefore   uint64                 `protobuf:"varint,1,opt,name=bytes_before,json=bytesBefore,proto3" json:"bytes_before,omitempty"` // of the store on disk (Member.db_bytes)
-	BytesAfter    uint64                 `protobuf:"varint,2,opt,name=bytes_after,json=bytesAfter,proto3" json:"bytes_after,omitempty"`    // the same afterwards; 0: it did not answer the question
+	BytesAfter    uint64                 `protobuf:"varint,2,opt,name=bytes_after,json=bytesAfter,proto3" json:"bytes_after,omitempty"`    // the same afterwards; 0: unknown, as the member did not answer
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

@@ -32,44 +32,41 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// SupervisorAdmin looks after the replicas' embedded etcd: who is a member, snapshots, alarms, space. Every
-// call needs a client certificate of one of the roles operator and supervisor (PERMISSION_DENIED). Any replica
-// answers.
+// SupervisorAdmin manages the replicas' embedded etcd: membership, snapshots, alarms and disk space. Every call needs a
+// client certificate of role operator or supervisor (PERMISSION_DENIED). Any replica answers.
 //
-// With an etcd outside every call fails with FAILED_PRECONDITION: its own tools (etcdctl, etcdutl) do these
-// things. All but ListMembers, Snapshot and Defragment want a quorum, and fail with FAILED_PRECONDITION when
-// there is none.
+// With an external etcd, every call fails with FAILED_PRECONDITION; use etcd's own tools (etcdctl, etcdutl). All calls
+// but ListMembers, Snapshot and Defragment need a quorum, and fail with FAILED_PRECONDITION without one.
 //
 // Members are named by the name they have in etcd (by default the supervisor's id), or by their id in
 // hexadecimal.
 type SupervisorAdminClient interface {
-	// ListMembers returns the members and what each says of itself.
+	// ListMembers returns the members and the status that each reports.
 	ListMembers(ctx context.Context, in *ListMembersRequest, opts ...grpc.CallOption) (*ListMembersResponse, error)
-	// AddMember takes a new member in: as a learner, which has no vote, then with a vote when it has caught
-	// up. The stream tells how far that is; its end without an error means that the member votes.
-	// ALREADY_EXISTS when a member of that name votes already, FAILED_PRECONDITION when the members that
-	// answer would be too few, DEADLINE_EXCEEDED when it has not caught up in time: it stays a learner then,
-	// and the same call goes on where this one ended.
+	// AddMember adds a new member: first as a learner without a vote, then as a voter once it has caught up. The stream
+	// reports progress; its end without an error means that the member votes. ALREADY_EXISTS if a member of that name
+	// already votes. FAILED_PRECONDITION if too few members would answer. DEADLINE_EXCEEDED if the member has not caught
+	// up in time: it stays a learner, and the same call continues from there.
 	AddMember(ctx context.Context, in *AddMemberRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[MemberProgress], error)
-	// ReplaceMember takes a member out whose data is lost and its successor, of the same name and addresses, in.
-	// FAILED_PRECONDITION for one that was never started: it has lost nothing. Else as RemoveMember and
-	// AddMember; when it fails after REMOVED, AddMember goes on.
+	// ReplaceMember removes a member that lost its data, and adds its successor with the same name and addresses.
+	// FAILED_PRECONDITION for a member that was never started, as it has lost nothing. Other errors are those of
+	// RemoveMember and AddMember; after a failure past REMOVED, continue with AddMember.
 	ReplaceMember(ctx context.Context, in *ReplaceMemberRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[MemberProgress], error)
-	// RemoveMember takes a member out for good; its replica ends. By its own id, a supervisor that is no member
-	// any more is forgotten too. NOT_FOUND for an unknown name, FAILED_PRECONDITION when it is the last or when
-	// those that are left and answer would be no majority, UNAVAILABLE at the very replica that is to go: ask
+	// RemoveMember removes a member for good; its replica ends. Given the id of a supervisor that is no longer a member,
+	// it removes that supervisor from the list. NOT_FOUND for an unknown name. FAILED_PRECONDITION for the last member,
+	// or if the remaining members that answer would be no majority. UNAVAILABLE at the replica to be removed: ask
 	// another.
 	RemoveMember(ctx context.Context, in *RemoveMemberRequest, opts ...grpc.CallOption) (*RemoveMemberResponse, error)
-	// Snapshot streams the whole store as the member of the replica that is asked has it: the header, the
-	// file in pieces, and its checksum. It is etcd's own format; `lofamo-supervisor restore` and etcdutl read it.
-	// Works without a quorum too, and then says so.
+	// Snapshot streams the whole store from the called replica's own member: a header, the file in pieces, and its
+	// checksum. The format is etcd's own; `lofamo-supervisor restore` and etcdutl read it. It works without a quorum too,
+	// and the header then says so.
 	Snapshot(ctx context.Context, in *SnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SnapshotChunk], error)
-	// DisarmAlarms takes the members' alarms back. FAILED_PRECONDITION while their reason is there: less than a
-	// sixteenth of its quota is left to a member's store, or a member's data differ from the others'.
+	// DisarmAlarms clears the members' alarms. FAILED_PRECONDITION while their cause persists: less than a sixteenth of a
+	// member's quota is free, or a member's data differ from the others'.
 	DisarmAlarms(ctx context.Context, in *DisarmAlarmsRequest, opts ...grpc.CallOption) (*DisarmAlarmsResponse, error)
-	// Defragment gives the space of deleted revisions back to the file system. The member does not answer
-	// meanwhile: one member after the other, the leader last. UNAVAILABLE for one that is not healthy, and after
-	// 10 minutes; with compact and without a quorum.
+	// Defragment returns the space of deleted revisions to the file system. A member does not answer meanwhile, so
+	// members are defragmented one at a time, the leader last. UNAVAILABLE for an unhealthy member, after 10 minutes, and
+	// with compact but without a quorum.
 	Defragment(ctx context.Context, in *DefragmentRequest, opts ...grpc.CallOption) (*DefragmentResponse, error)
 }
 
@@ -182,44 +179,41 @@ func (c *supervisorAdminClient) Defragment(ctx context.Context, in *DefragmentRe
 // All implementations must embed UnimplementedSupervisorAdminServer
 // for forward compatibility.
 //
-// SupervisorAdmin looks after the replicas' embedded etcd: who is a member, snapshots, alarms, space. Every
-// call needs a client certificate of one of the roles operator and supervisor (PERMISSION_DENIED). Any replica
-// answers.
+// SupervisorAdmin manages the replicas' embedded etcd: membership, snapshots, alarms and disk space. Every call needs a
+// client certificate of role operator or supervisor (PERMISSION_DENIED). Any replica answers.
 //
-// With an etcd outside every call fails with FAILED_PRECONDITION: its own tools (etcdctl, etcdutl) do these
-// things. All but ListMembers, Snapshot and Defragment want a quorum, and fail with FAILED_PRECONDITION when
-// there is none.
+// With an external etcd, every call fails with FAILED_PRECONDITION; use etcd's own tools (etcdctl, etcdutl). All calls
+// but ListMembers, Snapshot and Defragment need a quorum, and fail with FAILED_PRECONDITION without one.
 //
 // Members are named by the name they have in etcd (by default the supervisor's id), or by their id in
 // hexadecimal.
 type SupervisorAdminServer interface {
-	// ListMembers returns the members and what each says of itself.
+	// ListMembers returns the members and the status that each reports.
 	ListMembers(context.Context, *ListMembersRequest) (*ListMembersResponse, error)
-	// AddMember takes a new member in: as a learner, which has no vote, then with a vote when it has caught
-	// up. The stream tells how far that is; its end without an error means that the member votes.
-	// ALREADY_EXISTS when a member of that name votes already, FAILED_PRECONDITION when the members that
-	// answer would be too few, DEADLINE_EXCEEDED when it has not caught up in time: it stays a learner then,
-	// and the same call goes on where this one ended.
+	// AddMember adds a new member: first as a learner without a vote, then as a voter once it has caught up. The stream
+	// reports progress; its end without an error means that the member votes. ALREADY_EXISTS if a member of that name
+	// already votes. FAILED_PRECONDITION if too few members would answer. DEADLINE_EXCEEDED if the member has not caught
+	// up in time: it stays a learner, and the same call continues from there.
 	AddMember(*AddMemberRequest, grpc.ServerStreamingServer[MemberProgress]) error
-	// ReplaceMember takes a member out whose data is lost and its successor, of the same name and addresses, in.
-	// FAILED_PRECONDITION for one that was never started: it has lost nothing. Else as RemoveMember and
-	// AddMember; when it fails after REMOVED, AddMember goes on.
+	// ReplaceMember removes a member that lost its data, and adds its successor with the same name and addresses.
+	// FAILED_PRECONDITION for a member that was never started, as it has lost nothing. Other errors are those of
+	// RemoveMember and AddMember; after a failure past REMOVED, continue with AddMember.
 	ReplaceMember(*ReplaceMemberRequest, grpc.ServerStreamingServer[MemberProgress]) error
-	// RemoveMember takes a member out for good; its replica ends. By its own id, a supervisor that is no member
-	// any more is forgotten too. NOT_FOUND for an unknown name, FAILED_PRECONDITION when it is the last or when
-	// those that are left and answer would be no majority, UNAVAILABLE at the very replica that is to go: ask
+	// RemoveMember removes a member for good; its replica ends. Given the id of a supervisor that is no longer a member,
+	// it removes that supervisor from the list. NOT_FOUND for an unknown name. FAILED_PRECONDITION for the last member,
+	// or if the remaining members that answer would be no majority. UNAVAILABLE at the replica to be removed: ask
 	// another.
 	RemoveMember(context.Context, *RemoveMemberRequest) (*RemoveMemberResponse, error)
-	// Snapshot streams the whole store as the member of the replica that is asked has it: the header, the
-	// file in pieces, and its checksum. It is etcd's own format; `lofamo-supervisor restore` and etcdutl read it.
-	// Works without a quorum too, and then says so.
+	// Snapshot streams the whole store from the called replica's own member: a header, the file in pieces, and its
+	// checksum. The format is etcd's own; `lofamo-supervisor restore` and etcdutl read it. It works without a quorum too,
+	// and the header then says so.
 	Snapshot(*SnapshotRequest, grpc.ServerStreamingServer[SnapshotChunk]) error
-	// DisarmAlarms takes the members' alarms back. FAILED_PRECONDITION while their reason is there: less than a
-	// sixteenth of its quota is left to a member's store, or a member's data differ from the others'.
+	// DisarmAlarms clears the members' alarms. FAILED_PRECONDITION while their cause persists: less than a sixteenth of a
+	// member's quota is free, or a member's data differ from the others'.
 	DisarmAlarms(context.Context, *DisarmAlarmsRequest) (*DisarmAlarmsResponse, error)
-	// Defragment gives the space of deleted revisions back to the file system. The member does not answer
-	// meanwhile: one member after the other, the leader last. UNAVAILABLE for one that is not healthy, and after
-	// 10 minutes; with compact and without a quorum.
+	// Defragment returns the space of deleted revisions to the file system. A member does not answer meanwhile, so
+	// members are defragmented one at a time, the leader last. UNAVAILABLE for an unhealthy member, after 10 minutes, and
+	// with compact but without a quorum.
 	Defragment(context.Context, *DefragmentRequest) (*DefragmentResponse, error)
 	mustEmbedUnimplementedSupervisorAdminServer()
 }

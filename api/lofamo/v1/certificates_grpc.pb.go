@@ -29,15 +29,15 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Certificates shows and changes the list of revoked certificates. Every replica answers from its own copy. A change needs a quorum of the
-// store, but no leader.
+// Certificates shows and changes the list of revoked certificates. Every replica answers from its own copy. A change
+// needs a quorum of the store, but no leader.
 type CertificatesClient interface {
-	// ListCertificates returns the list of revoked certificates, and the newest certificate of each identity that the answering replica has
-	// verified since it started. Roles viewer, operator, approver and supervisor.
+	// ListCertificates returns the list of revoked certificates, and the newest certificate of each identity that the
+	// answering replica has verified since it started. Roles viewer, operator, approver and supervisor.
 	ListCertificates(ctx context.Context, in *ListCertificatesRequest, opts ...grpc.CallOption) (*ListCertificatesResponse, error)
-	// PutDenyList replaces the list. Role operator. The caller signs the list with its own certificate. INVALID_ARGUMENT names a bad field.
-	// ABORTED if the version is not above that of the list in force: read the list again. PERMISSION_DENIED if another
-	// certificate than the caller's signed it. UNAVAILABLE without a quorum.
+	// PutDenyList replaces the list. Role operator. The caller signs the list with its own certificate. INVALID_ARGUMENT
+	// names a bad field. ABORTED if the version is not above that of the list in force: read the list again.
+	// PERMISSION_DENIED if another certificate than the caller's signed it. UNAVAILABLE without a quorum.
 	PutDenyList(ctx context.Context, in *PutDenyListRequest, opts ...grpc.CallOption) (*PutDenyListResponse, error)
 }
 
@@ -73,15 +73,15 @@ func (c *certificatesClient) PutDenyList(ctx context.Context, in *PutDenyListReq
 // All implementations must embed UnimplementedCertificatesServer
 // for forward compatibility.
 //
-// Certificates shows and changes the list of revoked certificates. Every replica answers from its own copy. A change needs a quorum of the
-// store, but no leader.
+// Certificates shows and changes the list of revoked certificates. Every replica answers from its own copy. A change
+// needs a quorum of the store, but no leader.
 type CertificatesServer interface {
-	// ListCertificates returns the list of revoked certificates, and the newest certificate of each identity that the answering replica has
-	// verified since it started. Roles viewer, operator, approver and supervisor.
+	// ListCertificates returns the list of revoked certificates, and the newest certificate of each identity that the
+	// answering replica has verified since it started. Roles viewer, operator, approver and supervisor.
 	ListCertificates(context.Context, *ListCertificatesRequest) (*ListCertificatesResponse, error)
-	// PutDenyList replaces the list. Role operator. The caller signs the list with its own certificate. INVALID_ARGUMENT names a bad field.
-	// ABORTED if the version is not above that of the list in force: read the list again. PERMISSION_DENIED if another
-	// certificate than the caller's signed it. UNAVAILABLE without a quorum.
+	// PutDenyList replaces the list. Role operator. The caller signs the list with its own certificate. INVALID_ARGUMENT
+	// names a bad field. ABORTED if the version is not above that of the list in force: read the list again.
+	// PERMISSION_DENIED if another certificate than the caller's signed it. UNAVAILABLE without a quorum.
 	PutDenyList(context.Context, *PutDenyListRequest) (*PutDenyListResponse, error)
 	mustEmbedUnimplementedCertificatesServer()
 }

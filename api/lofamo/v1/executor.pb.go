@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: lofamo/v1/executor.proto
 
-// How supervisors have a process outside of them carry out what would end work: Slurm, power, and commands on its host.
+// How supervisors delegate actions that end work to a separate process: Slurm, power, and commands on its host.
 
 package lofamov1
 
@@ -24,16 +24,16 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ExecutorOutcome is how an attempt ended.
+// ExecutorOutcome is the outcome of an attempt.
 type ExecutorOutcome int32
 
 const (
-	ExecutorOutcome_EXECUTOR_OUTCOME_UNSPECIFIED ExecutorOutcome = 0 // never sent; one of a later version is taken for NOT_KNOWN
-	ExecutorOutcome_SUCCEEDED                    ExecutorOutcome = 1 // it is done
-	ExecutorOutcome_UNCHANGED                    ExecutorOutcome = 2 // it failed, and the target is as it was
-	ExecutorOutcome_PARTLY                       ExecutorOutcome = 3 // it failed, and something was changed
-	ExecutorOutcome_NOT_KNOWN                    ExecutorOutcome = 4 // nobody can say
-	ExecutorOutcome_STALE_TOKEN                  ExecutorOutcome = 5 // it was refused: a higher token has been seen
+	ExecutorOutcome_EXECUTOR_OUTCOME_UNSPECIFIED ExecutorOutcome = 0 // never sent; receivers treat values of a later version as NOT_KNOWN
+	ExecutorOutcome_SUCCEEDED                    ExecutorOutcome = 1 // done
+	ExecutorOutcome_UNCHANGED                    ExecutorOutcome = 2 // failed; the target is unchanged
+	ExecutorOutcome_PARTLY                       ExecutorOutcome = 3 // failed; something was changed
+	ExecutorOutcome_NOT_KNOWN                    ExecutorOutcome = 4 // the outcome is unknown
+	ExecutorOutcome_STALE_TOKEN                  ExecutorOutcome = 5 // refused: a higher token has been seen
 )
 
 // Enum value maps for ExecutorOutcome.
@@ -173,19 +173,19 @@ func (x *ExecutorDenyResponse) GetVersion() uint64 {
 	return 0
 }
 
-// ExecutorDoRequest is one attempt at one step of a response, or at putting it back.
+// ExecutorDoRequest is one attempt at one step of a response, or at undoing that step.
 type ExecutorDoRequest struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Attempt        *ExecutorAttempt       `protobuf:"bytes,1,opt,name=attempt,proto3" json:"attempt,omitempty"`                                                                                 // which
-	IdempotencyKey string                 `protobuf:"bytes,2,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`                                             // the same for all attempts at the step, another for putting it back: 1 to 256 bytes
-	Kind           string                 `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`                                                                                       // what is to be done: slurm.drain, command, power.reset
-	Parameters     map[string]string      `protobuf:"bytes,4,rep,name=parameters,proto3" json:"parameters,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // as the kind has them, from the policy
-	Undo           bool                   `protobuf:"varint,5,opt,name=undo,proto3" json:"undo,omitempty"`                                                                                      // put back what an attempt before has done
-	Recheck        bool                   `protobuf:"varint,6,opt,name=recheck,proto3" json:"recheck,omitempty"`                                                                                // an attempt before may have happened: look first
-	TimeoutMs      uint64                 `protobuf:"varint,7,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`                                                           // from when the request has come to when the attempt is ended: 1 to 86,400,000
-	Cluster        string                 `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"`                                                                                 // the cluster's name: that of the executor process, else refused
-	Policy         string                 `protobuf:"bytes,9,opt,name=policy,proto3" json:"policy,omitempty"`                                                                                   // by which it is done
-	Target         *ExecutorTarget        `protobuf:"bytes,10,opt,name=target,proto3" json:"target,omitempty"`                                                                                  // what it is for
+	IdempotencyKey string                 `protobuf:"bytes,2,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`                                             // the same for all attempts at the step, another for undoing it: 1 to 256 bytes
+	Kind           string                 `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`                                                                                       // kind of action: slurm.drain, command, power.reset
+	Parameters     map[string]string      `protobuf:"bytes,4,rep,name=parameters,proto3" json:"parameters,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // parameters of the kind, from the policy
+	Undo           bool                   `protobuf:"varint,5,opt,name=undo,proto3" json:"undo,omitempty"`                                                                                      // undo an earlier attempt
+	Recheck        bool                   `protobuf:"varint,6,opt,name=recheck,proto3" json:"recheck,omitempty"`                                                                                // an earlier attempt may have happened: check first
+	TimeoutMs      uint64                 `protobuf:"varint,7,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`                                                           // from the arrival of the request until the attempt is ended: 1 to 86,400,000
+	Cluster        string                 `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"`                                                                                 // the cluster's name; refused if it is not the executor's own
+	Policy         string                 `protobuf:"bytes,9,opt,name=policy,proto3" json:"policy,omitempty"`                                                                                   // policy that asks for the action
+	Target         *ExecutorTarget        `protobuf:"bytes,10,opt,name=target,proto3" json:"target,omitempty"`                                                                                  // the fault
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -290,11 +290,11 @@ func (x *ExecutorDoRequest) GetTarget() *ExecutorTarget {
 	return nil
 }
 
-// ExecutorAttempt names an attempt for ever, with the token under which it is made.
+// ExecutorAttempt is the permanent name of an attempt, with its fencing token.
 type ExecutorAttempt struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Response      string                 `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"` // id of the response: 1 to 256 bytes
-	Step          uint32                 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`        // index of the step, from 0
+	Step          uint32                 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`        // from 1; attempts at the step and at undoing it share one sequence
 	Attempt       uint32                 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`  // from 1; those at the step and at putting it back are numbered together
 	Token         uint64                 `protobuf:"varint,4,opt,name=token,proto3" json:"token,omitempty"`      // fencing token of the leader: from 1, grows with every leader
 	unknownFields protoimpl.UnknownFields
@@ -359,16 +359,16 @@ func (x *ExecutorAttempt) GetToken() uint64 {
 	return 0
 }
 
-// ExecutorTarget is the fault that a response is for, as it was when it was proposed.
+// ExecutorTarget is the fault that a response is for, as it was when the response was proposed.
 type ExecutorTarget struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                         // id; empty for a group fault
 	Component     string                 `protobuf:"bytes,2,opt,name=component,proto3" json:"component,omitempty"`               // host, dnp, link/X+, ...; empty for a group fault
-	Group         string                 `protobuf:"bytes,3,opt,name=group,proto3" json:"group,omitempty"`                       // id of a group fault; then the two above are empty
+	Group         string                 `protobuf:"bytes,3,opt,name=group,proto3" json:"group,omitempty"`                       // id of a group fault; then node and component are empty
 	Members       []string               `protobuf:"bytes,4,rep,name=members,proto3" json:"members,omitempty"`                   // ids of the group's nodes
 	State         State                  `protobuf:"varint,5,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // of the fault
 	Cause         Cause                  `protobuf:"varint,6,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // of the fault
-	Since         *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=since,proto3" json:"since,omitempty"`                       // when the state began; not set: not known
+	Since         *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=since,proto3" json:"since,omitempty"`                       // when the state began; unset: unknown
 	Detail        string                 `protobuf:"bytes,8,opt,name=detail,proto3" json:"detail,omitempty"`                     // of the fault, for people
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -460,10 +460,10 @@ func (x *ExecutorTarget) GetDetail() string {
 	return ""
 }
 
-// ExecutorDoResponse says how an attempt ended.
+// ExecutorDoResponse is the outcome of an attempt.
 type ExecutorDoResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Outcome       ExecutorOutcome        `protobuf:"varint,1,opt,name=outcome,proto3,enum=lofamo.v1.ExecutorOutcome" json:"outcome,omitempty"` // how
+	Outcome       ExecutorOutcome        `protobuf:"varint,1,opt,name=outcome,proto3,enum=lofamo.v1.ExecutorOutcome" json:"outcome,omitempty"` // how the attempt ended
 	Detail        string                 `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`                                   // why, for people: at most 512 bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -513,11 +513,11 @@ func (x *ExecutorDoResponse) GetDetail() string {
 	return ""
 }
 
-// ExecutorSettleRequest asks how an attempt ended.
+// ExecutorSettleRequest asks for the outcome of an attempt.
 type ExecutorSettleRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Attempt       *ExecutorAttempt       `protobuf:"bytes,1,opt,name=attempt,proto3" json:"attempt,omitempty"` // which
-	Stop          bool                   `protobuf:"varint,2,opt,name=stop,proto3" json:"stop,omitempty"`      // end it, if it is under way
+	Stop          bool                   `protobuf:"varint,2,opt,name=stop,proto3" json:"stop,omitempty"`      // end it if it is running
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

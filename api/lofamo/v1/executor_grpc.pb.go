@@ -4,7 +4,7 @@
 // - protoc             (unknown)
 // source: lofamo/v1/executor.proto
 
-// How supervisors have a process outside of them carry out what would end work: Slurm, power, and commands on its host.
+// How supervisors delegate actions that end work to a separate process: Slurm, power, and commands on its host.
 
 package lofamov1
 
@@ -30,17 +30,19 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ExecutorService is offered by an executor process, over mutual TLS, to supervisors of its cluster alone. It keeps the highest fencing token and
-// the attempts that it was given on its disk, over its restarts, and refuses what is lower.
+// ExecutorService is served by an executor process, over mutual TLS, only to supervisors of its cluster. It keeps the
+// highest fencing token and its attempts on disk across restarts, and refuses lower tokens.
 type ExecutorServiceClient interface {
-	// Do carries out one attempt and returns how it ended, at the latest soon after its time is over. Its end does not hang on the call: when the
-	// connection breaks it goes on. The same attempt given a second time is not made a second time: the answer is how the first ended.
+	// Do carries out one attempt and returns its outcome, at the latest soon after its timeout. The attempt does not
+	// depend on the call: it continues if the connection breaks. A repeated attempt does not run twice; the answer is the
+	// outcome of the first run.
 	Do(ctx context.Context, in *ExecutorDoRequest, opts ...grpc.CallOption) (*ExecutorDoResponse, error)
-	// Settle says how an attempt ended that was given before, and waits for its end where it is under way. One that has not come is refused from
-	// then on, so that the answer, UNCHANGED, stays true.
+	// Settle returns the outcome of an earlier attempt, and waits for a running one to end. An unknown attempt is refused
+	// from then on, so that the answer UNCHANGED stays true.
 	Settle(ctx context.Context, in *ExecutorSettleRequest, opts ...grpc.CallOption) (*ExecutorDoResponse, error)
-	// Deny delivers the list of revoked certificates, signed by an operator. The process keeps the highest version on its disk, and from then on
-	// refuses the supervisors on it. INVALID_ARGUMENT if the list is for another cluster or not signed by an operator of this one.
+	// Deny delivers the list of revoked certificates, signed by an operator. The process keeps the highest version on its
+	// disk, and from then on refuses the listed supervisors. INVALID_ARGUMENT if the list is for another cluster or not
+	// signed by an operator of this one.
 	Deny(ctx context.Context, in *ExecutorDenyRequest, opts ...grpc.CallOption) (*ExecutorDenyResponse, error)
 }
 
@@ -86,17 +88,19 @@ func (c *executorServiceClient) Deny(ctx context.Context, in *ExecutorDenyReques
 // All implementations must embed UnimplementedExecutorServiceServer
 // for forward compatibility.
 //
-// ExecutorService is offered by an executor process, over mutual TLS, to supervisors of its cluster alone. It keeps the highest fencing token and
-// the attempts that it was given on its disk, over its restarts, and refuses what is lower.
+// ExecutorService is served by an executor process, over mutual TLS, only to supervisors of its cluster. It keeps the
+// highest fencing token and its attempts on disk across restarts, and refuses lower tokens.
 type ExecutorServiceServer interface {
-	// Do carries out one attempt and returns how it ended, at the latest soon after its time is over. Its end does not hang on the call: when the
-	// connection breaks it goes on. The same attempt given a second time is not made a second time: the answer is how the first ended.
+	// Do carries out one attempt and returns its outcome, at the latest soon after its timeout. The attempt does not
+	// depend on the call: it continues if the connection breaks. A repeated attempt does not run twice; the answer is the
+	// outcome of the first run.
 	Do(context.Context, *ExecutorDoRequest) (*ExecutorDoResponse, error)
-	// Settle says how an attempt ended that was given before, and waits for its end where it is under way. One that has not come is refused from
-	// then on, so that the answer, UNCHANGED, stays true.
+	// Settle returns the outcome of an earlier attempt, and waits for a running one to end. An unknown attempt is refused
+	// from then on, so that the answer UNCHANGED stays true.
 	Settle(context.Context, *ExecutorSettleRequest) (*ExecutorDoResponse, error)
-	// Deny delivers the list of revoked certificates, signed by an operator. The process keeps the highest version on its disk, and from then on
-	// refuses the supervisors on it. INVALID_ARGUMENT if the list is for another cluster or not signed by an operator of this one.
+	// Deny delivers the list of revoked certificates, signed by an operator. The process keeps the highest version on its
+	// disk, and from then on refuses the listed supervisors. INVALID_ARGUMENT if the list is for another cluster or not
+	// signed by an operator of this one.
 	Deny(context.Context, *ExecutorDenyRequest) (*ExecutorDenyResponse, error)
 	mustEmbedUnimplementedExecutorServiceServer()
 }

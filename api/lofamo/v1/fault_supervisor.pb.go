@@ -23,17 +23,17 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Topology is the torus and what is known of its nodes beforehand.
+// Topology is the torus and the static data of its nodes.
 type Topology struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Dims     string                 `protobuf:"bytes,1,opt,name=dims,proto3" json:"dims,omitempty"`          // "2x2x2"
 	Nodes    []*TopologyNode        `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`        // one for each coordinate, by rank, then the spares by id
 	Revision uint64                 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"` // of its last change; set by the server
-	// Labels whose sharing makes nodes one failure domain, so that they do not confirm one another and may have a
-	// common cause, at most 16; none: rack, switch and power.
+	// Labels that define failure domains, at most 16: nodes that share a value do not confirm one another and may have a
+	// common cause. None: rack, switch and power.
 	DomainLabels []string `protobuf:"bytes,4,rep,name=domain_labels,json=domainLabels,proto3" json:"domain_labels,omitempty"`
-	// Of a region's own topology: its nodes have a part of the places, and the rest belongs to other regions.
-	// Empty: they have all of them.
+	// In a region's own topology: its nodes cover part of the torus, and the rest belongs to other regions. Empty: they
+	// cover the whole torus.
 	Region        string `protobuf:"bytes,5,opt,name=region,proto3" json:"region,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -175,7 +175,7 @@ func (x *TopologyNode) GetService() []string {
 	return nil
 }
 
-// GetTopologyRequest asks for the whole: there is nothing to choose.
+// GetTopologyRequest asks for the whole topology.
 type GetTopologyRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -212,15 +212,14 @@ func (*GetTopologyRequest) Descriptor() ([]byte, []int) {
 	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{2}
 }
 
-// ApplyTopologyRequest is a whole topology: what it does not have is taken out.
+// ApplyTopologyRequest is a whole topology: anything that it omits is removed.
 type ApplyTopologyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As GetTopology returned it, edited; its revision is not looked at.
+	// As GetTopology returned it, edited; its revision is ignored.
 	Topology *Topology `protobuf:"bytes,1,opt,name=topology,proto3" json:"topology,omitempty"`
-	// The revision that it was made from (Topology.revision): ABORTED when it has changed since. 0: whatever
-	// is there.
+	// Topology.revision that it was made from: ABORTED if it has changed since. 0: any.
 	IfRevision    uint64 `protobuf:"varint,2,opt,name=if_revision,json=ifRevision,proto3" json:"if_revision,omitempty"`
-	DryRun        bool   `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"` // only check, and say what would change
+	DryRun        bool   `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"` // only check, and list the changes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -276,11 +275,11 @@ func (x *ApplyTopologyRequest) GetDryRun() bool {
 	return false
 }
 
-// ApplyTopologyResponse says what was changed, or with dry_run would be.
+// ApplyTopologyResponse lists the changes, or with dry_run the changes that would be made.
 type ApplyTopologyResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Topology      *Topology              `protobuf:"bytes,1,opt,name=topology,proto3" json:"topology,omitempty"` // as it is, or would be
-	Changes       []string               `protobuf:"bytes,2,rep,name=changes,proto3" json:"changes,omitempty"`   // in words, one a node or field
+	Topology      *Topology              `protobuf:"bytes,1,opt,name=topology,proto3" json:"topology,omitempty"` // the result
+	Changes       []string               `protobuf:"bytes,2,rep,name=changes,proto3" json:"changes,omitempty"`   // in words, one per node or field
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -329,7 +328,7 @@ func (x *ApplyTopologyResponse) GetChanges() []string {
 	return nil
 }
 
-// SetMaintenanceRequest is one mark for all nodes named; it takes the place of those that they have.
+// SetMaintenanceRequest is one mark for all named nodes; it replaces their present marks.
 type SetMaintenanceRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Nodes         []string               `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`       // ids or "x,y,z", 1 to 1,024
@@ -393,8 +392,8 @@ func (x *SetMaintenanceRequest) GetDuration() *durationpb.Duration {
 // SetMaintenanceResponse comes once the marks are committed.
 type SetMaintenanceResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Maintenance   []*Maintenance         `protobuf:"bytes,1,rep,name=maintenance,proto3" json:"maintenance,omitempty"` // as it is now, of the nodes named
-	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`      // of the commit: a watch after it does not tell of these marks
+	Maintenance   []*Maintenance         `protobuf:"bytes,1,rep,name=maintenance,proto3" json:"maintenance,omitempty"` // the marks of the named nodes
+	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`      // of the commit: a watch after it omits these marks
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -491,7 +490,7 @@ func (x *EndMaintenanceRequest) GetNodes() []string {
 // EndMaintenanceResponse comes once the end is committed.
 type EndMaintenanceResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"` // of the commit: a watch after it does not tell of this
+	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"` // of the commit: a watch after it omits this change
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -536,7 +535,7 @@ func (x *EndMaintenanceResponse) GetRevision() uint64 {
 // ListGroupsRequest asks for all group faults, or for those of a node.
 type ListGroupsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // only those of which it is a member: id or "x,y,z"; empty for all
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // only those with this member: id or "x,y,z"; empty for all
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -578,7 +577,7 @@ func (x *ListGroupsRequest) GetNode() string {
 	return ""
 }
 
-// ListGroupsResponse has those that stand; of those that have ended GetHistory and events tell.
+// ListGroupsResponse has the active group faults; GetHistory and events cover ended ones.
 type ListGroupsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Groups        []*Group               `protobuf:"bytes,1,rep,name=groups,proto3" json:"groups,omitempty"`      // by id
@@ -639,10 +638,10 @@ func (x *ListGroupsResponse) GetCluster() *ClusterInfo {
 	return nil
 }
 
-// GetSummaryRequest says what to count by, and of which nodes.
+// GetSummaryRequest selects the nodes and the keys to count by.
 type GetSummaryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Keys to count by besides the whole: "label/KEY", "dimension/X", "/Y" or "/Z", "region". At most 8.
+	// Keys to count by, besides the whole: "label/KEY", "dimension/X", "/Y" or "/Z", "region". At most 8.
 	By            []string `protobuf:"bytes,1,rep,name=by,proto3" json:"by,omitempty"`
 	LabelSelector string   `protobuf:"bytes,2,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"` // only nodes whose labels match, in all counts; empty: all
 	unknownFields protoimpl.UnknownFields
@@ -693,14 +692,14 @@ func (x *GetSummaryRequest) GetLabelSelector() string {
 	return ""
 }
 
-// GetSummaryResponse counts what is chosen. Spares are in no count by state.
+// GetSummaryResponse counts the selected nodes. Counts by state exclude spares.
 type GetSummaryResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Nodes         *Count                 `protobuf:"bytes,1,opt,name=nodes,proto3" json:"nodes,omitempty"`              // those with a place in the torus
 	Links         *Count                 `protobuf:"bytes,2,opt,name=links,proto3" json:"links,omitempty"`              // link ends
-	By            []*Tally               `protobuf:"bytes,3,rep,name=by,proto3" json:"by,omitempty"`                    // in the order asked for, then by value (numbers as numbers)
-	Groups        uint32                 `protobuf:"varint,4,opt,name=groups,proto3" json:"groups,omitempty"`           // group faults with at least one member that is chosen
-	Warnings      uint32                 `protobuf:"varint,5,opt,name=warnings,proto3" json:"warnings,omitempty"`       // that stand: a node may have several
+	By            []*Tally               `protobuf:"bytes,3,rep,name=by,proto3" json:"by,omitempty"`                    // in the order of the request, then by value (numbers as numbers)
+	Groups        uint32                 `protobuf:"varint,4,opt,name=groups,proto3" json:"groups,omitempty"`           // group faults with at least one selected member
+	Warnings      uint32                 `protobuf:"varint,5,opt,name=warnings,proto3" json:"warnings,omitempty"`       // active ones: a node may have several
 	Maintenance   uint32                 `protobuf:"varint,6,opt,name=maintenance,proto3" json:"maintenance,omitempty"` // nodes under maintenance; without a selector spares too
 	Revision      uint64                 `protobuf:"varint,7,opt,name=revision,proto3" json:"revision,omitempty"`       // of the map that was counted
 	Cluster       *ClusterInfo           `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"`          // stale: the answer is old, and how old
@@ -794,12 +793,12 @@ func (x *GetSummaryResponse) GetCluster() *ClusterInfo {
 	return nil
 }
 
-// Count is how many are in which state.
+// Count has the numbers of nodes or link ends by state.
 type Count struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Unknown       uint32                 `protobuf:"varint,1,opt,name=unknown,proto3" json:"unknown,omitempty"` // no evidence, or too old; those inferred dead are here
+	Unknown       uint32                 `protobuf:"varint,1,opt,name=unknown,proto3" json:"unknown,omitempty"` // no evidence, or too old; includes those inferred dead
 	Normal        uint32                 `protobuf:"varint,2,opt,name=normal,proto3" json:"normal,omitempty"`   // known good
-	Sick          uint32                 `protobuf:"varint,3,opt,name=sick,proto3" json:"sick,omitempty"`       // errors beyond a threshold, or a part of it is SICK or FAILED
+	Sick          uint32                 `protobuf:"varint,3,opt,name=sick,proto3" json:"sick,omitempty"`       // errors beyond a threshold, or a SICK or FAILED part
 	Failed        uint32                 `protobuf:"varint,4,opt,name=failed,proto3" json:"failed,omitempty"`   // known bad
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -866,9 +865,9 @@ func (x *Count) GetFailed() uint32 {
 // Tally counts the nodes that share a value.
 type Tally struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`     // as asked for
-	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"` // "r7", "3", "west"; empty: nodes that have none
-	Nodes         *Count                 `protobuf:"bytes,3,opt,name=nodes,proto3" json:"nodes,omitempty"` // that have the value; values that no chosen node has are left out
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`     // from the request
+	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"` // "r7", "3", "west"; empty: nodes without the key
+	Nodes         *Count                 `protobuf:"bytes,3,opt,name=nodes,proto3" json:"nodes,omitempty"` // nodes with the value; values without a selected node are left out
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -924,7 +923,7 @@ func (x *Tally) GetNodes() *Count {
 	return nil
 }
 
-// ExplainRequest asks for a component of a node, or for a group fault that stands.
+// ExplainRequest asks for a component of a node, or for an active group fault.
 type ExplainRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`           // id or "x,y,z"; empty: group is given
@@ -985,29 +984,29 @@ func (x *ExplainRequest) GetGroup() string {
 	return ""
 }
 
-// ExplainResponse says why a component of a node, or a group fault, has its state.
+// ExplainResponse is the reason for the state of a node's component, or of a group fault.
 type ExplainResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
-	Node      string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                         // its id; empty of a group fault
-	Coord     string                 `protobuf:"bytes,2,opt,name=coord,proto3" json:"coord,omitempty"`                       // "x,y,z"; empty of a spare and of a group fault
-	Component string                 `protobuf:"bytes,3,opt,name=component,proto3" json:"component,omitempty"`               // "node", "host", "link/X+", ...; empty of a group fault
-	State     State                  `protobuf:"varint,4,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // that it has now
-	Cause     Cause                  `protobuf:"varint,5,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // NONE when it is NORMAL or UNKNOWN
-	Since     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`                       // when the state last changed; absent: not known
-	// The rule that led there, by its name in docs/awareness.md; empty where nothing is known, as of a spare.
+	Node      string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                         // its id; empty for a group fault
+	Coord     string                 `protobuf:"bytes,2,opt,name=coord,proto3" json:"coord,omitempty"`                       // "x,y,z"; empty for a spare and for a group fault
+	Component string                 `protobuf:"bytes,3,opt,name=component,proto3" json:"component,omitempty"`               // "node", "host", "link/X+", ...; empty for a group fault
+	State     State                  `protobuf:"varint,4,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // the present state
+	Cause     Cause                  `protobuf:"varint,5,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // NONE if NORMAL or UNKNOWN
+	Since     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`                       // when the state last changed; absent: unknown
+	// The rule that decided the state, by its name in docs/awareness.md; empty without any information, as for a spare.
 	Rule    string `protobuf:"bytes,7,opt,name=rule,proto3" json:"rule,omitempty"`
-	Summary string `protobuf:"bytes,8,opt,name=summary,proto3" json:"summary,omitempty"` // what the rule says, for this case
-	// What was taken into account, in words, in the order of its weight.
+	Summary string `protobuf:"bytes,8,opt,name=summary,proto3" json:"summary,omitempty"` // the rule's text for this case
+	// The facts that counted, in words, the most important first.
 	Because  []string    `protobuf:"bytes,9,rep,name=because,proto3" json:"because,omitempty"`
 	Evidence []*Evidence `protobuf:"bytes,10,rep,name=evidence,proto3" json:"evidence,omitempty"` // newest first
-	// What would have to come for the state to change, in words.
+	// Conditions for a change of the state, in words.
 	Until []string `protobuf:"bytes,11,rep,name=until,proto3" json:"until,omitempty"`
-	// That it is a member of; of a group fault that one alone. Which nodes count as members and which of the same row,
-	// plane, block or label do not, and why it is this group that stands and no other, is told in because.
+	// Groups of which it is a member; for a group fault, that group alone. The field because explains which nodes of the
+	// same row, plane, block or label are members, which are not, and why this group was chosen.
 	Groups        []*Group     `protobuf:"bytes,12,rep,name=groups,proto3" json:"groups,omitempty"`
-	Revision      uint64       `protobuf:"varint,13,opt,name=revision,proto3" json:"revision,omitempty"`      // of the map that it is of
-	Cluster       *ClusterInfo `protobuf:"bytes,14,opt,name=cluster,proto3" json:"cluster,omitempty"`         // stale: what was committed is told, and because and until say so
-	Maintenance   *Maintenance `protobuf:"bytes,15,opt,name=maintenance,proto3" json:"maintenance,omitempty"` // the node's mark; absent: it has none
+	Revision      uint64       `protobuf:"varint,13,opt,name=revision,proto3" json:"revision,omitempty"`      // of the map
+	Cluster       *ClusterInfo `protobuf:"bytes,14,opt,name=cluster,proto3" json:"cluster,omitempty"`         // stale: the answer is the committed state, as because and until mention
+	Maintenance   *Maintenance `protobuf:"bytes,15,opt,name=maintenance,proto3" json:"maintenance,omitempty"` // the node's mark; absent: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1154,8 +1153,8 @@ type GetHistoryRequest struct {
 	// One component, e.g. "link/X+"; empty: all of the node, and the group faults it was a member of.
 	Component string                 `protobuf:"bytes,2,opt,name=component,proto3" json:"component,omitempty"`
 	Limit     uint32                 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"` // events; 0: 100; the most is 10,000
-	Since     *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`  // by the supervisors' wall clocks; absent: as far as is kept
-	// Id of a group fault, "label/rack=r7", that stands or did so while events are kept; empty: node is given.
+	Since     *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`  // by the supervisors' wall clocks; absent: as far back as events are kept
+	// Id of a group fault, "label/rack=r7", that is active or was while events are kept; empty: node is given.
 	Group         string `protobuf:"bytes,5,opt,name=group,proto3" json:"group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1226,17 +1225,17 @@ func (x *GetHistoryRequest) GetGroup() string {
 	return ""
 }
 
-// GetHistoryResponse is what was committed: what was never committed it does not have.
+// GetHistoryResponse has committed changes only.
 type GetHistoryResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Events []*Event               `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"` // newest first
-	// How long what is asked for (of a whole node: the node) was in which state, as far as events are kept. A group
-	// fault that does not stand is NORMAL. At a parent of regions a node was UNKNOWN while its region was cut off, whatever
-	// was heard of that time later; the region's own supervisors know better.
+	// Time spent in each state, as far back as events are kept; for a whole node, that of the node. An inactive group
+	// fault is NORMAL. At a parent of regions, a node was UNKNOWN while its region was cut off, even if later reports
+	// cover that time; the region's own supervisors are more exact.
 	TimeIn        []*TimeIn              `protobuf:"bytes,2,rep,name=time_in,json=timeIn,proto3" json:"time_in,omitempty"` // UNKNOWN, NORMAL, SICK, FAILED
-	From          *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`                   // since when events are kept
+	From          *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`                   // start of the kept events
 	Revision      uint64                 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`          // of the store when it was read
-	Cluster       *ClusterInfo           `protobuf:"bytes,5,opt,name=cluster,proto3" json:"cluster,omitempty"`             // stale: what was committed lately may be missing, and the last state is that of then
+	Cluster       *ClusterInfo           `protobuf:"bytes,5,opt,name=cluster,proto3" json:"cluster,omitempty"`             // stale: recent commits may be missing, and the last state is as old
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1306,12 +1305,13 @@ func (x *GetHistoryResponse) GetCluster() *ClusterInfo {
 	return nil
 }
 
-// TimeIn is the time spent in a state; those of all states make up all the time since from.
+// TimeIn is the time spent in a state; all states together make up the time since from.
 type TimeIn struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	State         State                  `protobuf:"varint,1,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // each of the four comes once
-	Time          *durationpb.Duration   `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`                         // by the wall clocks of the supervisors that led: a clock that was set back counts nothing twice
-	Times         uint32                 `protobuf:"varint,3,opt,name=times,proto3" json:"times,omitempty"`                      // how often it was entered
+	state protoimpl.MessageState `protogen:"open.v1"`
+	State State                  `protobuf:"varint,1,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // each of the four occurs once
+	// By the wall clocks of the leading supervisors: a clock that was set back counts no time twice.
+	Time          *durationpb.Duration `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
+	Times         uint32               `protobuf:"varint,3,opt,name=times,proto3" json:"times,omitempty"` // number of times that it was entered
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1367,7 +1367,7 @@ func (x *TimeIn) GetTimes() uint32 {
 	return 0
 }
 
-// ListReportsRequest chooses among the reports that the leader remembers: 4,096, and as many digests.
+// ListReportsRequest selects among the reports in the leader's memory: 4,096, and as many digests.
 type ListReportsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`        // id or "x,y,z"; empty for all
@@ -1428,7 +1428,7 @@ func (x *ListReportsRequest) GetDigests() bool {
 	return false
 }
 
-// ListReportsResponse is of the present leader only: it knows nothing of what came before it led.
+// ListReportsResponse is of the present leader only: it omits everything before its term.
 type ListReportsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Reports       []*ReportStatus        `protobuf:"bytes,1,rep,name=reports,proto3" json:"reports,omitempty"` // newest first
@@ -1483,21 +1483,23 @@ func (x *ListReportsResponse) GetSenders() []*SenderStatus {
 
 // ReportStatus is one report as the leader knows it.
 type ReportStatus struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                      // id of the origin
-	Half          string                 `protobuf:"bytes,2,opt,name=half,proto3" json:"half,omitempty"`                      // "host" or "dnp"
-	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`                   // the origin's boot epoch, from 1
-	Seq           uint64                 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"`                       // within the epoch, from 1
-	Digest        bool                   `protobuf:"varint,5,opt,name=digest,proto3" json:"digest,omitempty"`                 // it restates all that its half knows: it is never committed as such, and its copies are not counted
-	Path          Path                   `protobuf:"varint,6,opt,name=path,proto3,enum=lofamo.v1.Path" json:"path,omitempty"` // the rail by which it came first
-	Hops          []*ReportHop           `protobuf:"bytes,7,rep,name=hops,proto3" json:"hops,omitempty"`                      // the stations on its way through the torus
-	From          string                 `protobuf:"bytes,8,opt,name=from,proto3" json:"from,omitempty"`                      // address of the datagram, host:port; empty by gossip
-	Latency       *durationpb.Duration   `protobuf:"bytes,9,opt,name=latency,proto3" json:"latency,omitempty"`                // from the first sign of what it tells to its arrival, by the observer's and the hops' clocks
-	Age           *durationpb.Duration   `protobuf:"bytes,10,opt,name=age,proto3" json:"age,omitempty"`                       // since it arrived
-	Commit        *durationpb.Duration   `protobuf:"bytes,11,opt,name=commit,proto3" json:"commit,omitempty"`                 // from its arrival to the commit; absent: not committed yet
-	Committed     bool                   `protobuf:"varint,12,opt,name=committed,proto3" json:"committed,omitempty"`          // the store has what it told; the sender may forget it
-	Copies        uint32                 `protobuf:"varint,13,opt,name=copies,proto3" json:"copies,omitempty"`                // arrived so often; 1: no duplicates
-	Says          []string               `protobuf:"bytes,14,rep,name=says,proto3" json:"says,omitempty"`                     // "n0-0-1 link/X+ FAILED", at most 16
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`    // id of the origin
+	Half  string                 `protobuf:"bytes,2,opt,name=half,proto3" json:"half,omitempty"`    // "host" or "dnp"
+	Epoch uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"` // the origin's boot epoch, from 1
+	Seq   uint64                 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"`     // within the epoch, from 1
+	// It restates all that its half knows: digests are never committed as such, and their copies are not counted.
+	Digest bool         `protobuf:"varint,5,opt,name=digest,proto3" json:"digest,omitempty"`
+	Path   Path         `protobuf:"varint,6,opt,name=path,proto3,enum=lofamo.v1.Path" json:"path,omitempty"` // the rail of its first copy
+	Hops   []*ReportHop `protobuf:"bytes,7,rep,name=hops,proto3" json:"hops,omitempty"`                      // the stations of its way through the torus
+	From   string       `protobuf:"bytes,8,opt,name=from,proto3" json:"from,omitempty"`                      // address of the datagram, host:port; empty for gossip
+	// From the first sign of the state to the arrival, by the observer's and the hops' clocks.
+	Latency       *durationpb.Duration `protobuf:"bytes,9,opt,name=latency,proto3" json:"latency,omitempty"`
+	Age           *durationpb.Duration `protobuf:"bytes,10,opt,name=age,proto3" json:"age,omitempty"`              // since it arrived
+	Commit        *durationpb.Duration `protobuf:"bytes,11,opt,name=commit,proto3" json:"commit,omitempty"`        // from its arrival to the commit; absent: not committed yet
+	Committed     bool                 `protobuf:"varint,12,opt,name=committed,proto3" json:"committed,omitempty"` // the store has its content; the sender may forget it
+	Copies        uint32               `protobuf:"varint,13,opt,name=copies,proto3" json:"copies,omitempty"`       // number of arrivals; 1: no duplicates
+	Says          []string             `protobuf:"bytes,14,rep,name=says,proto3" json:"says,omitempty"`            // content, "n0-0-1 link/X+ FAILED", at most 16
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1635,7 +1637,7 @@ type ReportHop struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // id of the station
 	Half          string                 `protobuf:"bytes,2,opt,name=half,proto3" json:"half,omitempty"` // "dnp", but "host" for the last one
-	Held          *durationpb.Duration   `protobuf:"bytes,3,opt,name=held,proto3" json:"held,omitempty"` // by its own clock; the time on the wire is in none
+	Held          *durationpb.Duration   `protobuf:"bytes,3,opt,name=held,proto3" json:"held,omitempty"` // by its own clock; excludes the time on the wire
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1691,14 +1693,14 @@ func (x *ReportHop) GetHeld() *durationpb.Duration {
 	return nil
 }
 
-// SenderStatus is how the reports of one node's host half fare.
+// SenderStatus is the delivery status of the reports of one node's host half.
 type SenderStatus struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`         // id
 	Coord         string                 `protobuf:"bytes,2,opt,name=coord,proto3" json:"coord,omitempty"`       // "x,y,z"
-	Delivery      *DeliveryStatus        `protobuf:"bytes,3,opt,name=delivery,proto3" json:"delivery,omitempty"` // as its newest digest says
-	Age           *durationpb.Duration   `protobuf:"bytes,4,opt,name=age,proto3" json:"age,omitempty"`           // since the half said so
-	Old           bool                   `protobuf:"varint,5,opt,name=old,proto3" json:"old,omitempty"`          // longer ago than three digest periods: its reports may fare otherwise by now
+	Delivery      *DeliveryStatus        `protobuf:"bytes,3,opt,name=delivery,proto3" json:"delivery,omitempty"` // from its newest digest
+	Age           *durationpb.Duration   `protobuf:"bytes,4,opt,name=age,proto3" json:"age,omitempty"`           // age of that digest
+	Old           bool                   `protobuf:"varint,5,opt,name=old,proto3" json:"old,omitempty"`          // longer ago than three digest periods: the status may have changed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1768,12 +1770,12 @@ func (x *SenderStatus) GetOld() bool {
 	return false
 }
 
-// GetBundleRequest says whose bundle, and how large it may be.
+// GetBundleRequest selects the bundle and its maximum size.
 type GetBundleRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                          // id or "x,y,z"
 	Half          string                 `protobuf:"bytes,2,opt,name=half,proto3" json:"half,omitempty"`                          // "host" (also when empty) or "dnp"
-	MaxBytes      uint64                 `protobuf:"varint,3,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"` // 0: 64 MiB, which is the most
+	MaxBytes      uint64                 `protobuf:"varint,3,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"` // 0: 64 MiB, the maximum
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1829,13 +1831,12 @@ func (x *GetBundleRequest) GetMaxBytes() uint64 {
 	return 0
 }
 
-// GetBundleResponse is either progress or data; whoever writes data to a file begins it anew when received is 0
+// GetBundleResponse is either progress or data. A caller that writes data to a file truncates it when received is 0
 // again.
 type GetBundleResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Set in the first response, whenever something but the number of bytes changes, and in the last
-	// one. Such responses have no data. When received is 0 again the transfer has begun anew: what came
-	// before is void.
+	// Set in the first response, in the last one, and whenever something but the number of bytes changes. Such responses
+	// have no data. When received is 0 again, the transfer has restarted: discard the earlier data.
 	Progress      *BundleProgress `protobuf:"bytes,1,opt,name=progress,proto3" json:"progress,omitempty"`
 	Data          []byte          `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"` // the next bytes of the archive
 	unknownFields protoimpl.UnknownFields
@@ -1886,15 +1887,15 @@ func (x *GetBundleResponse) GetData() []byte {
 	return nil
 }
 
-// BundleProgress says how a transfer goes.
+// BundleProgress is the progress of a transfer.
 type BundleProgress struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`          // file name that the node gives it
-	Size          uint64                 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`         // bytes; 0: not known yet
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`          // file name, chosen by the node
+	Size          uint64                 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`         // bytes; 0: unknown yet
 	Received      uint64                 `protobuf:"varint,3,opt,name=received,proto3" json:"received,omitempty"` // bytes
-	Via           string                 `protobuf:"bytes,4,opt,name=via,proto3" json:"via,omitempty"`            // "direct", or the node through which the torus was entered
-	Repeated      uint64                 `protobuf:"varint,5,opt,name=repeated,proto3" json:"repeated,omitempty"` // chunks asked for more than once
-	Complete      bool                   `protobuf:"varint,6,opt,name=complete,proto3" json:"complete,omitempty"` // all is there and the checksum agrees
+	Via           string                 `protobuf:"bytes,4,opt,name=via,proto3" json:"via,omitempty"`            // "direct", or the node where the request entered the torus
+	Repeated      uint64                 `protobuf:"varint,5,opt,name=repeated,proto3" json:"repeated,omitempty"` // chunks requested more than once
+	Complete      bool                   `protobuf:"varint,6,opt,name=complete,proto3" json:"complete,omitempty"` // all data is there and the checksum matches
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1971,21 +1972,21 @@ func (x *BundleProgress) GetComplete() bool {
 	return false
 }
 
-// ListNodesRequest chooses nodes: all that is given must hold.
+// ListNodesRequest selects nodes: all given conditions must hold.
 type ListNodesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only nodes in one of these states; empty for all.
 	States        []State `protobuf:"varint,1,rep,packed,name=states,proto3,enum=lofamo.v1.State" json:"states,omitempty"`
-	LabelSelector string  `protobuf:"bytes,2,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"` // of the labels that they have now; empty: all
+	LabelSelector string  `protobuf:"bytes,2,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"` // of the present labels; empty: all
 	// Fields: id, coord, x, y, z, state, cause, region, group, maintenance (true or false), spare,
 	// inferred, unreachable.
 	FieldSelector string `protobuf:"bytes,3,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
 	Limit         uint32 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`      // nodes in one page; 0: all; the most is 10,000
-	Continue      string `protobuf:"bytes,5,opt,name=continue,proto3" json:"continue,omitempty"` // from the page before; the other fields must be the same
+	Continue      string `protobuf:"bytes,5,opt,name=continue,proto3" json:"continue,omitempty"` // from the previous page; the other fields must be the same
 	// Leave out components, registers, evidence, delivery and health.
 	Brief bool `protobuf:"varint,6,opt,name=brief,proto3" json:"brief,omitempty"`
-	// Only nodes that are not NORMAL, or have warnings or a component that is SICK or FAILED. Spares and
-	// sensors that a node does not have do not count.
+	// Only nodes that are not NORMAL, or have warnings or a component that is SICK or FAILED. Spares and missing sensors
+	// do not count.
 	NotNormal     bool `protobuf:"varint,7,opt,name=not_normal,json=notNormal,proto3" json:"not_normal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2075,7 +2076,7 @@ type ListNodesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Nodes         []*Node                `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`          // by rank (x fastest), then the spares by id
 	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`   // watch after it to see every later change
-	Cluster       *ClusterInfo           `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`      // of the whole; stale: the answer is old, and how old
+	Cluster       *ClusterInfo           `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`      // of all nodes; stale: the answer is old, and how old
 	Continue      string                 `protobuf:"bytes,4,opt,name=continue,proto3" json:"continue,omitempty"`    // for the next page; empty: this was the last
 	Remaining     uint32                 `protobuf:"varint,5,opt,name=remaining,proto3" json:"remaining,omitempty"` // nodes on later pages
 	unknownFields protoimpl.UnknownFields
@@ -2147,21 +2148,22 @@ func (x *ListNodesResponse) GetRemaining() uint32 {
 	return 0
 }
 
-// ClusterInfo is what a reader of a list needs to know about the whole.
+// ClusterInfo describes the cluster as a whole.
 type ClusterInfo struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Dims   string                 `protobuf:"bytes,1,opt,name=dims,proto3" json:"dims,omitempty"`     // "2x2x2"
-	Preset string                 `protobuf:"bytes,2,opt,name=preset,proto3" json:"preset,omitempty"` // of the periods
-	// The promised awareness latency that follows from the periods: fault to commit.
+	Preset string                 `protobuf:"bytes,2,opt,name=preset,proto3" json:"preset,omitempty"` // preset of the periods
+	// Guaranteed awareness latency for these periods: from the fault to its commit.
 	HalfBound *durationpb.Duration `protobuf:"bytes,3,opt,name=half_bound,json=halfBound,proto3" json:"half_bound,omitempty"` // death of one half
 	NodeBound *durationpb.Duration `protobuf:"bytes,4,opt,name=node_bound,json=nodeBound,proto3" json:"node_bound,omitempty"` // death of a whole node
-	Leader    string               `protobuf:"bytes,5,opt,name=leader,proto3" json:"leader,omitempty"`                        // supervisor id, empty when there is none; with stale: who led last
-	Stale     bool                 `protobuf:"varint,6,opt,name=stale,proto3" json:"stale,omitempty"`                         // the answer comes from a replica that reaches no leader: ages are unknown
-	// With stale: how long ago this replica last had the word of a quorum. Absent: never since it started.
+	Leader    string               `protobuf:"bytes,5,opt,name=leader,proto3" json:"leader,omitempty"`                        // supervisor id, empty without a leader; with stale: the last leader
+	Stale     bool                 `protobuf:"varint,6,opt,name=stale,proto3" json:"stale,omitempty"`                         // the answering replica has no leader: ages are unknown
+	// With stale: time since this replica last had a quorum. Absent: never since it started.
 	StaleAge *durationpb.Duration `protobuf:"bytes,7,opt,name=stale_age,json=staleAge,proto3" json:"stale_age,omitempty"`
 	Cluster  string               `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"` // its name
 	Regions  []*Region            `protobuf:"bytes,9,rep,name=regions,proto3" json:"regions,omitempty"` // of a parent of regions, by name
-	// Why the leader holds verdicts, each for at most one digest period. Empty: it holds none, and held none within the last 5 s.
+	// Why the leader holds back verdicts, each for at most one digest period. Empty: it has held back none within the
+	// last 5 s.
 	VerdictsHeld  string `protobuf:"bytes,10,opt,name=verdicts_held,json=verdictsHeld,proto3" json:"verdicts_held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2270,11 +2272,11 @@ func (x *ClusterInfo) GetVerdictsHeld() string {
 // Region is one part of a larger system, with supervisors of its own.
 type Region struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                         // as in the configuration of the parent and of the region
-	State         State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // NORMAL: it is heard; UNKNOWN: it is cut off, and what is shown of it is old
-	Age           *durationpb.Duration   `protobuf:"bytes,3,opt,name=age,proto3" json:"age,omitempty"`                           // since it was last heard; absent: not since this leader took over
-	Revision      uint64                 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`                // of its own store, up to which its changes are here
-	Nodes         uint32                 `protobuf:"varint,5,opt,name=nodes,proto3" json:"nodes,omitempty"`                      // how many of its nodes are known here; 0 before it was heard for the first time
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                         // as in the configurations of the parent and of the region
+	State         State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // NORMAL: connected; UNKNOWN: cut off, and its data is old
+	Age           *durationpb.Duration   `protobuf:"bytes,3,opt,name=age,proto3" json:"age,omitempty"`                           // since its last message; absent: none since this leader took over
+	Revision      uint64                 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`                // of its own store: its changes up to there are included
+	Nodes         uint32                 `protobuf:"varint,5,opt,name=nodes,proto3" json:"nodes,omitempty"`                      // its nodes known here; 0 before its first message
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2389,7 +2391,7 @@ func (x *GetNodeRequest) GetNode() string {
 	return ""
 }
 
-// ListLinksRequest chooses link ends: all that is given must hold. Each cable has two of them.
+// ListLinksRequest selects link ends: all given conditions must hold. Each cable has two ends.
 type ListLinksRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                                        // id or "x,y,z"; empty for all
@@ -2398,7 +2400,7 @@ type ListLinksRequest struct {
 	// Fields: node, peer, direction, state, cause, region.
 	FieldSelector string `protobuf:"bytes,4,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
 	Limit         uint32 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`      // link ends in one page; 0: all; the most is 60,000
-	Continue      string `protobuf:"bytes,6,opt,name=continue,proto3" json:"continue,omitempty"` // from the page before; the other fields must be the same
+	Continue      string `protobuf:"bytes,6,opt,name=continue,proto3" json:"continue,omitempty"` // from the previous page; the other fields must be the same
 	Brief         bool   `protobuf:"varint,7,opt,name=brief,proto3" json:"brief,omitempty"`      // leave out evidence
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2489,7 +2491,7 @@ type ListLinksResponse struct {
 	Links         []*Link                `protobuf:"bytes,1,rep,name=links,proto3" json:"links,omitempty"`        // by rank of the node, then X+ X- Y+ Y- Z+ Z-
 	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"` // of the map: watch after it to see every later change
 	Continue      string                 `protobuf:"bytes,3,opt,name=continue,proto3" json:"continue,omitempty"`  // for the next page; empty: this was the last
-	Cluster       *ClusterInfo           `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`    // of the whole; stale: the answer is old, and how old
+	Cluster       *ClusterInfo           `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`    // of all nodes; stale: the answer is old, and how old
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2552,17 +2554,17 @@ func (x *ListLinksResponse) GetCluster() *ClusterInfo {
 	return nil
 }
 
-// ListEventsRequest chooses among the events that are kept: all that is given must hold.
+// ListEventsRequest selects among the kept events: all given conditions must hold.
 type ListEventsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	AfterRevision uint64                 `protobuf:"varint,1,opt,name=after_revision,json=afterRevision,proto3" json:"after_revision,omitempty"` // only later ones; 0: all that are kept
-	Limit         uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`                                      // at most so many (see continue); 0: 1,000; the most is 10,000
+	AfterRevision uint64                 `protobuf:"varint,1,opt,name=after_revision,json=afterRevision,proto3" json:"after_revision,omitempty"` // only later ones; 0: all kept events
+	Limit         uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`                                      // maximum number (see continue); 0: 1,000; the most is 10,000
 	Node          string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`                                         // id or "x,y,z"; empty for all
-	LabelSelector string                 `protobuf:"bytes,4,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`  // of the node's labels, as they were then
+	LabelSelector string                 `protobuf:"bytes,4,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`  // of the node's labels at the time of the event
 	// Fields: node, component, kind, from, to, cause, path, region, group (id).
 	FieldSelector string `protobuf:"bytes,5,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
-	// From an answer before: the events that come next. With it, and with after_revision, the oldest come
-	// first and limit cuts off the newest; without either the newest are returned.
+	// From a previous answer: continues with the next events. With continue or after_revision, the oldest events come
+	// first and limit cuts off the newest; without either, the newest are returned.
 	Continue      string `protobuf:"bytes,6,opt,name=continue,proto3" json:"continue,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2640,14 +2642,14 @@ func (x *ListEventsRequest) GetContinue() string {
 	return ""
 }
 
-// ListEventsResponse is of the store as the replica that answers has it, after a quorum was asked.
+// ListEventsResponse is read from the answering replica's store, after a quorum confirmed it.
 type ListEventsResponse struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Events         []*Event               `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`                                        // oldest first
 	Revision       uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`                                   // up to which the store was read: watch after it to see every later change
-	Continue       string                 `protobuf:"bytes,3,opt,name=continue,proto3" json:"continue,omitempty"`                                    // there are newer ones; empty: there are none
-	OldestRevision uint64                 `protobuf:"varint,4,opt,name=oldest_revision,json=oldestRevision,proto3" json:"oldest_revision,omitempty"` // of the events that are kept; 1: all that ever were are; 0: none are
-	Cluster        *ClusterInfo           `protobuf:"bytes,5,opt,name=cluster,proto3" json:"cluster,omitempty"`                                      // stale: what was committed lately may be missing
+	Continue       string                 `protobuf:"bytes,3,opt,name=continue,proto3" json:"continue,omitempty"`                                    // set if there are newer events
+	OldestRevision uint64                 `protobuf:"varint,4,opt,name=oldest_revision,json=oldestRevision,proto3" json:"oldest_revision,omitempty"` // of the kept events; 1: no event was deleted yet; 0: there are none
+	Cluster        *ClusterInfo           `protobuf:"bytes,5,opt,name=cluster,proto3" json:"cluster,omitempty"`                                      // stale: recent commits may be missing
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -2717,7 +2719,7 @@ func (x *ListEventsResponse) GetCluster() *ClusterInfo {
 	return nil
 }
 
-// ListSupervisorsRequest asks for all: there is nothing to choose.
+// ListSupervisorsRequest asks for all supervisors.
 type ListSupervisorsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2754,10 +2756,10 @@ func (*ListSupervisorsRequest) Descriptor() ([]byte, []int) {
 	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{37}
 }
 
-// ListSupervisorsResponse is how the replica that answers sees them; of its alarms each was asked itself.
+// ListSupervisorsResponse is the answering replica's view; each supervisor reports its own alarms.
 type ListSupervisorsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Supervisors   []*Supervisor          `protobuf:"bytes,1,rep,name=supervisors,proto3" json:"supervisors,omitempty"` // in the order of its configuration, those added later behind them, by id
+	Supervisors   []*Supervisor          `protobuf:"bytes,1,rep,name=supervisors,proto3" json:"supervisors,omitempty"` // in the order of the configuration, then those added later, by id
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2799,22 +2801,22 @@ func (x *ListSupervisorsResponse) GetSupervisors() []*Supervisor {
 	return nil
 }
 
-// WatchRequest says from where on, and of what. A watch that was cut is resumed by after_revision, at any
+// WatchRequest selects the start and the filter of a watch. To resume an interrupted watch, set after_revision, at any
 // replica.
 type WatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Changes after this revision; 0: only those from now on.
+	// Changes after this revision; 0: only future ones.
 	AfterRevision uint64 `protobuf:"varint,1,opt,name=after_revision,json=afterRevision,proto3" json:"after_revision,omitempty"`
-	// Also send changes as the leader sees them, before they are committed, marked as_seen. Each is
-	// sent again when committed; one that is never committed is not.
+	// Also send changes as the leader sees them, before they are committed, marked as_seen. Each is sent again when
+	// committed; a change that is never committed is not.
 	AsSeen        bool   `protobuf:"varint,2,opt,name=as_seen,json=asSeen,proto3" json:"as_seen,omitempty"`
 	Node          string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`                                        // id or "x,y,z"; empty for all
 	LabelSelector string `protobuf:"bytes,4,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"` // of the node's labels
-	// Fields as in ListEventsRequest. A group fault passes when it or one of its members would, REGION_CHANGED when a node of
+	// Fields as in ListEventsRequest. A group fault passes if it or one of its members would, REGION_CHANGED if a node of
 	// the region would.
 	FieldSelector string `protobuf:"bytes,5,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
-	// Send the map first: what ListNodes would return with not_normal, as events from UNKNOWN, of one revision, the
-	// last of them marked by WatchResponse.synced. Not with after_revision.
+	// Send the map first: the result of ListNodes with not_normal, as events from UNKNOWN, of one revision, the last of
+	// them marked by WatchResponse.synced. Not with after_revision.
 	Initial       bool `protobuf:"varint,6,opt,name=initial,proto3" json:"initial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2892,12 +2894,12 @@ func (x *WatchRequest) GetInitial() bool {
 	return false
 }
 
-// WatchResponse is the changes of one revision, a bookmark, or with initial a part of the map.
+// WatchResponse has the changes of one revision, a bookmark, or with initial a part of the map.
 type WatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// All changes of one revision; empty in a bookmark, which only moves the revision on.
+	// All changes of one revision; empty in a bookmark, which only advances the revision.
 	Events []*Event `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
-	// Resume after it; 0 for as_seen events, and for the parts of an initial map but the last: begin again then.
+	// Resume after it. 0 in as_seen events, and in all parts of an initial map but the last: begin again then.
 	Revision      uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	Synced        bool   `protobuf:"varint,3,opt,name=synced,proto3" json:"synced,omitempty"` // with initial: the map is complete, changes follow
 	unknownFields protoimpl.UnknownFields

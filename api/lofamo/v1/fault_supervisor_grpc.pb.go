@@ -41,24 +41,23 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// FaultSupervisor answers questions about the fault map (seed 001 §III-C). Any replica answers
-// any of them. Every call needs a client certificate of one of the roles viewer, operator,
-// approver, supervisor; PERMISSION_DENIED otherwise. Calls that change something, and GetBundle, need operator
-// (or supervisor: a replica passes on what was asked of it). The leader makes the changes: UNAVAILABLE when
-// none is reached, and nothing is changed then.
+// FaultSupervisor answers questions about the fault map (seed 001 §III-C). Any replica answers any question. Every call
+// needs a client certificate of one of the roles viewer, operator, approver, supervisor; PERMISSION_DENIED otherwise.
+// Calls that change something, and GetBundle, need operator (or supervisor, as replicas forward calls). The leader
+// makes the changes: if no leader is reachable, the call fails with UNAVAILABLE and changes nothing.
 //
-// Lists and watches work like those of Kubernetes: a list has a revision, and a watch from it shows every
-// later change once, in order, at whichever replica it is resumed.
+// Lists and watches work like those of Kubernetes: a list has a revision, and a watch from it shows every later change
+// once, in order, at any replica that resumes it.
 //
-// Label selectors: "rack=r7,power!=b,gpu,!spare,switch in (s1,s2),switch notin (s3)", all of which must
-// hold. Field selectors: "FIELD=VALUE,FIELD!=VALUE" with the fields that the request names; states and
-// causes in capitals. INVALID_ARGUMENT for a selector that is not one, with what is wrong in it.
+// Label selectors: "rack=r7,power!=b,gpu,!spare,switch in (s1,s2),switch notin (s3)", all of which must hold. Field
+// selectors: "FIELD=VALUE,FIELD!=VALUE" with the fields that the request lists; states and causes in capitals.
+// INVALID_ARGUMENT for an invalid selector, with the reason.
 //
-// Paging: limit and continue as in Kubernetes. All pages are of one revision; when that is no longer kept (a
-// minute after the last page), or the replica that served the first page cannot tell any more, the call fails with
-// OUT_OF_RANGE and the reason RESOURCE_EXPIRED (google.rpc.ErrorInfo, domain "lofamo"): begin again without continue.
+// Paging: limit and continue as in Kubernetes. All pages are of one revision. If that revision is gone (a minute after
+// the last page), or the replica that served the first page has lost it, the call fails with OUT_OF_RANGE and
+// the reason RESOURCE_EXPIRED (google.rpc.ErrorInfo, domain "lofamo"): begin again without continue.
 //
-// Answers of a replica that has not the word of a quorum say so (ClusterInfo.stale) with their age.
+// A replica without a quorum marks its answers stale (ClusterInfo.stale) and gives their age.
 type FaultSupervisorClient interface {
 	// ListNodes returns nodes ordered by rank (x fastest), spares last.
 	ListNodes(ctx context.Context, in *ListNodesRequest, opts ...grpc.CallOption) (*ListNodesResponse, error)
@@ -67,51 +66,50 @@ type FaultSupervisorClient interface {
 	GetNode(ctx context.Context, in *GetNodeRequest, opts ...grpc.CallOption) (*Node, error)
 	// ListLinks returns link ends, ordered by rank of the node and direction.
 	ListLinks(ctx context.Context, in *ListLinksRequest, opts ...grpc.CallOption) (*ListLinksResponse, error)
-	// ListGroups returns the group faults there are: what many faults have in common.
+	// ListGroups returns the active group faults: the common factors of many faults.
 	ListGroups(ctx context.Context, in *ListGroupsRequest, opts ...grpc.CallOption) (*ListGroupsResponse, error)
-	// GetSummary counts: by state, rack or another label, row of a dimension, region. For dashboards.
+	// GetSummary counts nodes and links by state, rack or another label, row of a dimension, or region. For dashboards.
 	GetSummary(ctx context.Context, in *GetSummaryRequest, opts ...grpc.CallOption) (*GetSummaryResponse, error)
-	// Explain says why a component has its state: the rule, the evidence, and what would change it. NOT_FOUND
-	// for a node, component or group fault that there is not.
+	// Explain returns the reason for a component's state: the rule, the evidence, and the conditions for a change.
+	// NOT_FOUND for an unknown node, component or group fault.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 	// ListEvents returns committed changes, oldest first.
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
-	// GetHistory returns how one node, component or link came to be what it is: its changes, newest first,
-	// and how long it was in which state, as far back as events are kept.
+	// GetHistory returns the history of one node, component or link: its changes, newest first, and the time spent in
+	// each state, as far back as events are kept.
 	GetHistory(ctx context.Context, in *GetHistoryRequest, opts ...grpc.CallOption) (*GetHistoryResponse, error)
 	// ListSupervisors returns the replicas as this one knows them.
 	ListSupervisors(ctx context.Context, in *ListSupervisorsRequest, opts ...grpc.CallOption) (*ListSupervisorsResponse, error)
-	// Watch streams changes of the fault map as they are committed, in order and without gaps from
-	// the revision asked for. OUT_OF_RANGE with the reason RESOURCE_EXPIRED when not all that followed it is kept:
-	// history has outgrown its bounds, or the store was put back to a snapshot; or when it is still to come. List
-	// again then, and watch from the list's revision. RESOURCE_EXHAUSTED when the client reads too slowly,
-	// with the revision to resume from in the message and in ErrorInfo's metadata ("revision").
+	// Watch streams changes of the fault map as they are committed, in order and without gaps after the requested
+	// revision. OUT_OF_RANGE with the reason RESOURCE_EXPIRED if later changes have been compacted, the store was
+	// restored from a snapshot, or the revision is in the future. List again then, and watch from the list's revision.
+	// RESOURCE_EXHAUSTED if the client reads too slowly, with the revision to resume from in the message and in
+	// ErrorInfo's metadata ("revision").
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
-	// SetMaintenance marks nodes, or changes their marks. Done for all named or for none.
+	// SetMaintenance marks nodes, or changes their marks. Either all named nodes change or none.
 	//
-	// This, EndMaintenance and ApplyTopology are FAILED_PRECONDITION at a parent of regions, with the reason ASK_REGION:
-	// ErrorInfo's metadata has for each region that is concerned the addresses of its supervisors, who are to be asked.
-	// They are UNAVAILABLE with the reason NO_LEADER when nobody leads or the leader is not reached: nothing was
-	// changed, and another replica may be asked. DEADLINE_EXCEEDED, also when the lead or the quorum was lost during the
-	// commit: whether it was changed is not known.
+	// At a parent of regions this, EndMaintenance and ApplyTopology fail with FAILED_PRECONDITION and the reason
+	// ASK_REGION: ErrorInfo's metadata has the supervisors' addresses for each affected region. Without a reachable
+	// leader they fail with UNAVAILABLE and the reason NO_LEADER: nothing was changed, and another replica may be tried.
+	// DEADLINE_EXCEEDED, also on loss of the lead or the quorum during the commit: it is unknown whether the change was
+	// committed.
 	SetMaintenance(ctx context.Context, in *SetMaintenanceRequest, opts ...grpc.CallOption) (*SetMaintenanceResponse, error)
-	// EndMaintenance takes the marks away. NOT_FOUND when a node has none.
+	// EndMaintenance removes the marks. NOT_FOUND if a node has none.
 	EndMaintenance(ctx context.Context, in *EndMaintenanceRequest, opts ...grpc.CallOption) (*EndMaintenanceResponse, error)
 	// GetTopology returns the torus: sizes, nodes with coordinates, labels and addresses, spares. At a parent of regions
-	// those of all regions, as they have passed them on.
+	// it covers all regions, as they reported themselves.
 	GetTopology(ctx context.Context, in *GetTopologyRequest, opts ...grpc.CallOption) (*Topology, error)
-	// ApplyTopology replaces it. INVALID_ARGUMENT naming every field that is wrong; nothing is
-	// changed then. ABORTED when it is no longer at the revision given.
+	// ApplyTopology replaces the topology. INVALID_ARGUMENT names every wrong field; nothing is changed then. ABORTED if
+	// the topology is no longer at the given revision.
 	ApplyTopology(ctx context.Context, in *ApplyTopologyRequest, opts ...grpc.CallOption) (*ApplyTopologyResponse, error)
-	// ListReports returns the reports that the leader has lately received, newest first, and how those
-	// of every node fare at their senders. The leader alone knows: UNAVAILABLE when none can be reached.
-	// INVALID_ARGUMENT for a limit above 4,096 or a bad name, NOT_FOUND for an unknown id.
+	// ListReports returns the reports that the leader has lately received, newest first, and the delivery status of every
+	// node's reports at their senders. Only the leader knows: UNAVAILABLE if none is reachable. INVALID_ARGUMENT for a
+	// limit above 4,096 or a bad name, NOT_FOUND for an unknown id.
 	ListReports(ctx context.Context, in *ListReportsRequest, opts ...grpc.CallOption) (*ListReportsResponse, error)
-	// GetBundle fetches a diagnostic bundle (a gzipped tar archive) from a node, by whatever rail
-	// reaches it. Roles operator and supervisor only. NOT_FOUND for an unknown node, UNAVAILABLE when
-	// nothing reaches it in time, RESOURCE_EXHAUSTED when as many transfers run as are allowed,
-	// DEADLINE_EXCEEDED when the caller takes nothing for two minutes,
-	// DATA_LOSS when the checksum of the whole does not agree.
+	// GetBundle fetches a diagnostic bundle (a gzipped tar archive) from a node, over any rail that reaches it. Roles
+	// operator and supervisor only. NOT_FOUND for an unknown node, UNAVAILABLE if no rail reaches it in time,
+	// RESOURCE_EXHAUSTED at the limit of concurrent transfers, DEADLINE_EXCEEDED if the caller reads nothing for two
+	// minutes, DATA_LOSS if the checksum of the whole does not match.
 	GetBundle(ctx context.Context, in *GetBundleRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetBundleResponse], error)
 }
 
@@ -305,24 +303,23 @@ type FaultSupervisor_GetBundleClient = grpc.ServerStreamingClient[GetBundleRespo
 // All implementations must embed UnimplementedFaultSupervisorServer
 // for forward compatibility.
 //
-// FaultSupervisor answers questions about the fault map (seed 001 §III-C). Any replica answers
-// any of them. Every call needs a client certificate of one of the roles viewer, operator,
-// approver, supervisor; PERMISSION_DENIED otherwise. Calls that change something, and GetBundle, need operator
-// (or supervisor: a replica passes on what was asked of it). The leader makes the changes: UNAVAILABLE when
-// none is reached, and nothing is changed then.
+// FaultSupervisor answers questions about the fault map (seed 001 §III-C). Any replica answers any question. Every call
+// needs a client certificate of one of the roles viewer, operator, approver, supervisor; PERMISSION_DENIED otherwise.
+// Calls that change something, and GetBundle, need operator (or supervisor, as replicas forward calls). The leader
+// makes the changes: if no leader is reachable, the call fails with UNAVAILABLE and changes nothing.
 //
-// Lists and watches work like those of Kubernetes: a list has a revision, and a watch from it shows every
-// later change once, in order, at whichever replica it is resumed.
+// Lists and watches work like those of Kubernetes: a list has a revision, and a watch from it shows every later change
+// once, in order, at any replica that resumes it.
 //
-// Label selectors: "rack=r7,power!=b,gpu,!spare,switch in (s1,s2),switch notin (s3)", all of which must
-// hold. Field selectors: "FIELD=VALUE,FIELD!=VALUE" with the fields that the request names; states and
-// causes in capitals. INVALID_ARGUMENT for a selector that is not one, with what is wrong in it.
+// Label selectors: "rack=r7,power!=b,gpu,!spare,switch in (s1,s2),switch notin (s3)", all of which must hold. Field
+// selectors: "FIELD=VALUE,FIELD!=VALUE" with the fields that the request lists; states and causes in capitals.
+// INVALID_ARGUMENT for an invalid selector, with the reason.
 //
-// Paging: limit and continue as in Kubernetes. All pages are of one revision; when that is no longer kept (a
-// minute after the last page), or the replica that served the first page cannot tell any more, the call fails with
-// OUT_OF_RANGE and the reason RESOURCE_EXPIRED (google.rpc.ErrorInfo, domain "lofamo"): begin again without continue.
+// Paging: limit and continue as in Kubernetes. All pages are of one revision. If that revision is gone (a minute after
+// the last page), or the replica that served the first page has lost it, the call fails with OUT_OF_RANGE and
+// the reason RESOURCE_EXPIRED (google.rpc.ErrorInfo, domain "lofamo"): begin again without continue.
 //
-// Answers of a replica that has not the word of a quorum say so (ClusterInfo.stale) with their age.
+// A replica without a quorum marks its answers stale (ClusterInfo.stale) and gives their age.
 type FaultSupervisorServer interface {
 	// ListNodes returns nodes ordered by rank (x fastest), spares last.
 	ListNodes(context.Context, *ListNodesRequest) (*ListNodesResponse, error)
@@ -331,51 +328,50 @@ type FaultSupervisorServer interface {
 	GetNode(context.Context, *GetNodeRequest) (*Node, error)
 	// ListLinks returns link ends, ordered by rank of the node and direction.
 	ListLinks(context.Context, *ListLinksRequest) (*ListLinksResponse, error)
-	// ListGroups returns the group faults there are: what many faults have in common.
+	// ListGroups returns the active group faults: the common factors of many faults.
 	ListGroups(context.Context, *ListGroupsRequest) (*ListGroupsResponse, error)
-	// GetSummary counts: by state, rack or another label, row of a dimension, region. For dashboards.
+	// GetSummary counts nodes and links by state, rack or another label, row of a dimension, or region. For dashboards.
 	GetSummary(context.Context, *GetSummaryRequest) (*GetSummaryResponse, error)
-	// Explain says why a component has its state: the rule, the evidence, and what would change it. NOT_FOUND
-	// for a node, component or group fault that there is not.
+	// Explain returns the reason for a component's state: the rule, the evidence, and the conditions for a change.
+	// NOT_FOUND for an unknown node, component or group fault.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	// ListEvents returns committed changes, oldest first.
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
-	// GetHistory returns how one node, component or link came to be what it is: its changes, newest first,
-	// and how long it was in which state, as far back as events are kept.
+	// GetHistory returns the history of one node, component or link: its changes, newest first, and the time spent in
+	// each state, as far back as events are kept.
 	GetHistory(context.Context, *GetHistoryRequest) (*GetHistoryResponse, error)
 	// ListSupervisors returns the replicas as this one knows them.
 	ListSupervisors(context.Context, *ListSupervisorsRequest) (*ListSupervisorsResponse, error)
-	// Watch streams changes of the fault map as they are committed, in order and without gaps from
-	// the revision asked for. OUT_OF_RANGE with the reason RESOURCE_EXPIRED when not all that followed it is kept:
-	// history has outgrown its bounds, or the store was put back to a snapshot; or when it is still to come. List
-	// again then, and watch from the list's revision. RESOURCE_EXHAUSTED when the client reads too slowly,
-	// with the revision to resume from in the message and in ErrorInfo's metadata ("revision").
+	// Watch streams changes of the fault map as they are committed, in order and without gaps after the requested
+	// revision. OUT_OF_RANGE with the reason RESOURCE_EXPIRED if later changes have been compacted, the store was
+	// restored from a snapshot, or the revision is in the future. List again then, and watch from the list's revision.
+	// RESOURCE_EXHAUSTED if the client reads too slowly, with the revision to resume from in the message and in
+	// ErrorInfo's metadata ("revision").
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
-	// SetMaintenance marks nodes, or changes their marks. Done for all named or for none.
+	// SetMaintenance marks nodes, or changes their marks. Either all named nodes change or none.
 	//
-	// This, EndMaintenance and ApplyTopology are FAILED_PRECONDITION at a parent of regions, with the reason ASK_REGION:
-	// ErrorInfo's metadata has for each region that is concerned the addresses of its supervisors, who are to be asked.
-	// They are UNAVAILABLE with the reason NO_LEADER when nobody leads or the leader is not reached: nothing was
-	// changed, and another replica may be asked. DEADLINE_EXCEEDED, also when the lead or the quorum was lost during the
-	// commit: whether it was changed is not known.
+	// At a parent of regions this, EndMaintenance and ApplyTopology fail with FAILED_PRECONDITION and the reason
+	// ASK_REGION: ErrorInfo's metadata has the supervisors' addresses for each affected region. Without a reachable
+	// leader they fail with UNAVAILABLE and the reason NO_LEADER: nothing was changed, and another replica may be tried.
+	// DEADLINE_EXCEEDED, also on loss of the lead or the quorum during the commit: it is unknown whether the change was
+	// committed.
 	SetMaintenance(context.Context, *SetMaintenanceRequest) (*SetMaintenanceResponse, error)
-	// EndMaintenance takes the marks away. NOT_FOUND when a node has none.
+	// EndMaintenance removes the marks. NOT_FOUND if a node has none.
 	EndMaintenance(context.Context, *EndMaintenanceRequest) (*EndMaintenanceResponse, error)
 	// GetTopology returns the torus: sizes, nodes with coordinates, labels and addresses, spares. At a parent of regions
-	// those of all regions, as they have passed them on.
+	// it covers all regions, as they reported themselves.
 	GetTopology(context.Context, *GetTopologyRequest) (*Topology, error)
-	// ApplyTopology replaces it. INVALID_ARGUMENT naming every field that is wrong; nothing is
-	// changed then. ABORTED when it is no longer at the revision given.
+	// ApplyTopology replaces the topology. INVALID_ARGUMENT names every wrong field; nothing is changed then. ABORTED if
+	// the topology is no longer at the given revision.
 	ApplyTopology(context.Context, *ApplyTopologyRequest) (*ApplyTopologyResponse, error)
-	// ListReports returns the reports that the leader has lately received, newest first, and how those
-	// of every node fare at their senders. The leader alone knows: UNAVAILABLE when none can be reached.
-	// INVALID_ARGUMENT for a limit above 4,096 or a bad name, NOT_FOUND for an unknown id.
+	// ListReports returns the reports that the leader has lately received, newest first, and the delivery status of every
+	// node's reports at their senders. Only the leader knows: UNAVAILABLE if none is reachable. INVALID_ARGUMENT for a
+	// limit above 4,096 or a bad name, NOT_FOUND for an unknown id.
 	ListReports(context.Context, *ListReportsRequest) (*ListReportsResponse, error)
-	// GetBundle fetches a diagnostic bundle (a gzipped tar archive) from a node, by whatever rail
-	// reaches it. Roles operator and supervisor only. NOT_FOUND for an unknown node, UNAVAILABLE when
-	// nothing reaches it in time, RESOURCE_EXHAUSTED when as many transfers run as are allowed,
-	// DEADLINE_EXCEEDED when the caller takes nothing for two minutes,
-	// DATA_LOSS when the checksum of the whole does not agree.
+	// GetBundle fetches a diagnostic bundle (a gzipped tar archive) from a node, over any rail that reaches it. Roles
+	// operator and supervisor only. NOT_FOUND for an unknown node, UNAVAILABLE if no rail reaches it in time,
+	// RESOURCE_EXHAUSTED at the limit of concurrent transfers, DEADLINE_EXCEEDED if the caller reads nothing for two
+	// minutes, DATA_LOSS if the checksum of the whole does not match.
 	GetBundle(*GetBundleRequest, grpc.ServerStreamingServer[GetBundleResponse]) error
 	mustEmbedUnimplementedFaultSupervisorServer()
 }

@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: lofamo/v1/local.proto
 
-// What the host half of a node tells the jobs on it, and does for them (seed 003 §4.4.3, §6.1).
+// Services of a node's host half for the jobs on that node (seed 003 §4.4.3, §6.1).
 
 package lofamov1
 
@@ -24,11 +24,11 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// WatchEurekaRequest says which eurekas are wanted.
+// WatchEurekaRequest selects eurekas.
 type WatchEurekaRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Job   string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"` // 1 to 63 of a-z, 0-9 and '-', the first and last no '-'
-	// Of this user's job; absent: the caller's own. Whoever may watch may watch any user's.
+	// Owner of the job; absent: the caller. A user who may watch may watch any user's jobs.
 	Uid           *uint32 `protobuf:"varint,2,opt,name=uid,proto3,oneof" json:"uid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -78,11 +78,12 @@ func (x *WatchEurekaRequest) GetUid() uint32 {
 	return 0
 }
 
-// WatchEurekaResponse is one eureka, or the beginning.
+// WatchEurekaResponse is one eureka, or the start of the watch.
 type WatchEurekaResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Eureka *Eureka                `protobuf:"bytes,1,opt,name=eureka,proto3" json:"eureka,omitempty"` // absent in the first response
-	// Eurekas of this job that the watcher was too slow for, since the response before: the oldest are dropped, at most 64 wait.
+	// Eurekas of this job dropped since the previous response because the watcher was too slow: oldest first, when more
+	// than 64 wait.
 	Missed        uint64 `protobuf:"varint,2,opt,name=missed,proto3" json:"missed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -132,22 +133,24 @@ func (x *WatchEurekaResponse) GetMissed() uint64 {
 	return 0
 }
 
-// Eureka is what one process tells all others (seed 003 §4.1).
+// Eureka is a message from one process to all others (seed 003 §4.1).
 type Eureka struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Job      string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`            // name of the job that it is about
-	Topic    string                 `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`        // what it is about, for example "found": the job's own word
-	Body     []byte                 `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`          // at most 512 bytes, the job's own
-	Node     string                 `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`          // where it was raised, proved by that host half's signature
-	Uid      uint32                 `protobuf:"varint,5,opt,name=uid,proto3" json:"uid,omitempty"`           // of who raised it, as that host half saw; 0, root: may not be of the job
-	Epoch    uint64                 `protobuf:"varint,6,opt,name=epoch,proto3" json:"epoch,omitempty"`       // boot epoch of that host half
-	Number   uint64                 `protobuf:"varint,7,opt,name=number,proto3" json:"number,omitempty"`     // grows with every eureka of that host half and epoch, from 1; with node and epoch, its name
-	Priority uint32                 `protobuf:"varint,8,opt,name=priority,proto3" json:"priority,omitempty"` // 0 lowest to 3
-	// Id of the supervisor whose word it is, proved by its signature: a response tells all jobs of a fault. Then job is the one that is watched, topic "lofamo", body
-	// the policy's text in UTF-8, node whoever was told to raise it, uid, epoch and number 0, and priority 3. Empty: a process has raised it.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Job   string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`      // name of the job
+	Topic string                 `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`  // subject, for example "found": chosen by the job
+	Body  []byte                 `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`    // at most 512 bytes, chosen by the job
+	Node  string                 `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`    // origin, proved by that host half's signature
+	Uid   uint32                 `protobuf:"varint,5,opt,name=uid,proto3" json:"uid,omitempty"`     // of the raising process, as that host half saw it; root's (0) may be outside the job
+	Epoch uint64                 `protobuf:"varint,6,opt,name=epoch,proto3" json:"epoch,omitempty"` // boot epoch of that host half
+	// Grows with every eureka of that host half and epoch, from 1; node, epoch and number identify a eureka.
+	Number   uint64 `protobuf:"varint,7,opt,name=number,proto3" json:"number,omitempty"`
+	Priority uint32 `protobuf:"varint,8,opt,name=priority,proto3" json:"priority,omitempty"` // 0 lowest to 3
+	// Id of the supervisor that sent it, proved by its signature: a response notifies all jobs of a fault. Then job is
+	// the watched job, topic "lofamo", body the policy's text in UTF-8, node the node that was ordered to raise it, uid,
+	// epoch and number 0, and priority 3. Empty: a process raised it.
 	Supervisor    string `protobuf:"bytes,9,opt,name=supervisor,proto3" json:"supervisor,omitempty"`
-	Target        string `protobuf:"bytes,10,opt,name=target,proto3" json:"target,omitempty"`     // of a supervisor's: what is at fault, "n1-0-0/memory", or the name of a group fault
-	Response      string `protobuf:"bytes,11,opt,name=response,proto3" json:"response,omitempty"` // of a supervisor's: the id of the response, for which it comes once
+	Target        string `protobuf:"bytes,10,opt,name=target,proto3" json:"target,omitempty"`     // of a supervisor's: the faulty component, "n1-0-0/memory", or the name of a group fault
+	Response      string `protobuf:"bytes,11,opt,name=response,proto3" json:"response,omitempty"` // of a supervisor's: the id of the response, which sends it once
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -265,7 +268,7 @@ type RaiseEurekaRequest struct {
 	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`            // as in WatchEurekaRequest
 	Topic         string                 `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`        // 1 to 32 of a-z, 0-9 and '-', the first and last no '-'
 	Body          []byte                 `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`          // at most 512 bytes
-	Priority      uint32                 `protobuf:"varint,4,opt,name=priority,proto3" json:"priority,omitempty"` // 0 lowest to 3: goes before others of jobs; what the cluster itself has to say goes before all of them
+	Priority      uint32                 `protobuf:"varint,4,opt,name=priority,proto3" json:"priority,omitempty"` // 0 lowest to 3, among the messages of jobs; the cluster's own messages go before all of them
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -328,12 +331,12 @@ func (x *RaiseEurekaRequest) GetPriority() uint32 {
 	return 0
 }
 
-// RaiseEurekaResponse says what was raised.
+// RaiseEurekaResponse identifies the eureka.
 type RaiseEurekaResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`   // as in Eureka
 	Number        uint64                 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"` // as in Eureka
-	Links         uint32                 `protobuf:"varint,3,opt,name=links,proto3" json:"links,omitempty"`   // of this node over which it goes out, at least 1
+	Links         uint32                 `protobuf:"varint,3,opt,name=links,proto3" json:"links,omitempty"`   // links of this node that send it, at least 1
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -394,13 +397,13 @@ type BarrierRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Job        string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`                // as in WatchEurekaRequest
 	Name       string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`              // of the barrier, as a topic
-	Generation uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"` // which time the job comes to it: from 1, and another one each time
-	// Ids of all nodes that take part, this one among them: 1 to 1,024, the same at all of them, in any order. Arrivals with different lists do
-	// not meet.
+	Generation uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"` // number of this barrier in the job's run: from 1, different each time
+	// Ids of all participating nodes, including this one: 1 to 1,024, the same list at every node, in any order. Arrivals
+	// with different lists do not meet.
 	Members      []string `protobuf:"bytes,4,rep,name=members,proto3" json:"members,omitempty"`
 	Participants uint32   `protobuf:"varint,5,opt,name=participants,proto3" json:"participants,omitempty"` // processes of this node that take part, the same in all their calls: 1 to 256; 0 is 1
 	Participant  string   `protobuf:"bytes,6,opt,name=participant,proto3" json:"participant,omitempty"`    // which of them this is: 1 to 64 of [A-Za-z0-9._-], the same when it calls again; empty is "0"
-	// For how long it waits before it is told who is missing, 1 ms to 24 h; absent: for as long as the call.
+	// Maximum wait before the call fails with the missing members, 1 ms to 24 h; absent: as long as the call.
 	Wait          *durationpb.Duration `protobuf:"bytes,7,opt,name=wait,proto3" json:"wait,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -485,10 +488,10 @@ func (x *BarrierRequest) GetWait() *durationpb.Duration {
 	return nil
 }
 
-// BarrierResponse says that all have arrived.
+// BarrierResponse confirms that all members have arrived.
 type BarrierResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Members       uint32                 `protobuf:"varint,1,opt,name=members,proto3" json:"members,omitempty"` // how many nodes have
+	Members       uint32                 `protobuf:"varint,1,opt,name=members,proto3" json:"members,omitempty"` // number of nodes that arrived
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -530,7 +533,7 @@ func (x *BarrierResponse) GetMembers() uint32 {
 	return 0
 }
 
-// WatchFaultsRequest says which nodes a job wants to hear of: those that it runs on.
+// WatchFaultsRequest selects nodes: those that the job runs on.
 type WatchFaultsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Nodes         []string               `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"` // ids, at most 1,024; none: the node and its neighbours
@@ -575,21 +578,21 @@ func (x *WatchFaultsRequest) GetNodes() []string {
 	return nil
 }
 
-// WatchFaultsResponse is what is known at this moment. It comes when something has changed: the ages in it are
-// those of its sending, and go on growing.
+// WatchFaultsResponse is the present knowledge, sent when something has changed. Its ages are those at the time of
+// sending.
 type WatchFaultsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// All that are asked for in the first response, and whenever stale begins or ends; else those that changed.
+	// All requested nodes in the first response, and whenever stale begins or ends; otherwise those that changed.
 	Nodes []*LocalNode `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	// Since a supervisor was last heard; absent: none was since the half started.
+	// Time since a supervisor was last heard; absent: none was since the half started.
 	SupervisorsAge *durationpb.Duration `protobuf:"bytes,2,opt,name=supervisors_age,json=supervisorsAge,proto3" json:"supervisors_age,omitempty"`
-	Revision       uint64               `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"` // of the map; 0: nothing has been told yet
-	// Something that is asked for on this node has not been told yet: it will be, if a supervisor can be reached.
+	Revision       uint64               `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"` // of the map; 0: none received yet
+	// The supervisors have not answered some request from this node yet. They will if one is reachable.
 	Pending bool `protobuf:"varint,4,opt,name=pending,proto3" json:"pending,omitempty"`
-	// The supervisors that are heard have no quorum: nothing is decided, and what has happened since is not here.
+	// The reachable supervisors have no quorum: they decide nothing, and later changes are missing here.
 	Stale bool `protobuf:"varint,5,opt,name=stale,proto3" json:"stale,omitempty"`
-	// With stale: since a supervisor last had a quorum, as far as this node was told. Absent: none was heard
-	// that had one since the half started.
+	// With stale: time since a supervisor last had a quorum, as far as this node knows. Absent: since the half started,
+	// no supervisor with a quorum was reachable.
 	StaleAge      *durationpb.Duration `protobuf:"bytes,6,opt,name=stale_age,json=staleAge,proto3" json:"stale_age,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -667,15 +670,15 @@ func (x *WatchFaultsResponse) GetStaleAge() *durationpb.Duration {
 	return nil
 }
 
-// LocalNode is what this node knows of one.
+// LocalNode is this node's knowledge of one node.
 type LocalNode struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`                             // as in the topology, for example n1-0-1
-	State         State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // UNKNOWN: nothing has been told of it
-	Cause         Cause                  `protobuf:"varint,3,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // what of it is at fault; NONE: nothing, or nothing is known
+	State         State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // UNKNOWN: no information
+	Cause         Cause                  `protobuf:"varint,3,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // the faulty part; NONE: nothing, or unknown
 	Faults        []*LocalFault          `protobuf:"bytes,4,rep,name=faults,proto3" json:"faults,omitempty"`                     // components that are SICK or FAILED
 	Groups        []string               `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`                     // ids of the group faults that it is a member of
-	Maintenance   bool                   `protobuf:"varint,6,opt,name=maintenance,proto3" json:"maintenance,omitempty"`          // somebody works on it: nothing will be done about its faults
+	Maintenance   bool                   `protobuf:"varint,6,opt,name=maintenance,proto3" json:"maintenance,omitempty"`          // under maintenance: no response will act on its faults
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -752,12 +755,12 @@ func (x *LocalNode) GetMaintenance() bool {
 	return false
 }
 
-// LocalFault is a component that is not well.
+// LocalFault is a component that is not NORMAL.
 type LocalFault struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Component     string                 `protobuf:"bytes,1,opt,name=component,proto3" json:"component,omitempty"`               // "host", "link/X+", ...
-	State         State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // SICK or FAILED, never another
-	Cause         Cause                  `protobuf:"varint,3,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // what explains it: of a link, for example, DNP or NODE when it is the peer that is dead
+	State         State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // SICK or FAILED
+	Cause         Cause                  `protobuf:"varint,3,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // the cause: of a link, for example, DNP or NODE if the dead peer explains it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

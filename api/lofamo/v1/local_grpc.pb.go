@@ -4,7 +4,7 @@
 // - protoc             (unknown)
 // source: lofamo/v1/local.proto
 
-// What the host half of a node tells the jobs on it, and does for them (seed 003 §4.4.3, §6.1).
+// Services of a node's host half for the jobs on that node (seed 003 §4.4.3, §6.1).
 
 package lofamov1
 
@@ -31,39 +31,41 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Local is served by the host half on a Unix socket of its node, without asking any supervisor: what it
-// answers was told to it before, and says how old that is. Eurekas and barriers go over the links of the torus, and need
-// neither supervisors nor the service network.
+// Local is served by the host half on a Unix socket of its node, without a call to any supervisor: answers come from
+// the host half's copy of the fault map and state its age. Eurekas and barriers use the torus links, and need neither
+// supervisors nor the service network.
 //
-// Who calls is known by the credentials of the socket (SO_PEERCRED), and the node's configuration (jobs.watch, jobs.raise,
-// jobs.barrier) says who may: PERMISSION_DENIED for others.
+// The credentials of the socket (SO_PEERCRED) identify the caller, and the node's configuration (jobs.watch,
+// jobs.raise, jobs.barrier) lists the allowed users: PERMISSION_DENIED for others.
 //
-// A job is a name of one run, for example "train-4711", of one user: nodes remember barriers by it, so that another run wants another
-// name. Jobs of the same name but of different users have nothing to do with one another. What a user is, is the uid, which must be the same on all nodes. Root's eurekas reach the jobs of
-// all users.
+// A job is the name of one run of one user, for example "train-4711". Nodes remember barriers by it, so each run needs
+// its own name. Jobs of the same name but of different users are unrelated. Users are identified by uid, which must be
+// the same on all nodes. Root's eurekas reach the jobs of all users.
 type LocalClient interface {
-	// WatchFaults sends what is known of the nodes asked for, and from then on every change, as it becomes
-	// known here. The node itself and its neighbours are always known; others are asked of the supervisors while
-	// somebody watches them. INVALID_ARGUMENT for a name that is no id, RESOURCE_EXHAUSTED when more nodes
-	// than 1,024 would be watched on this node, or by more than 64 watchers. Who reads slowly gets the newest
-	// of each node, and misses what was between.
+	// WatchFaults sends the known state of the requested nodes, then every change as it becomes known here. The node
+	// itself and its neighbours are always known; the host half requests others from the supervisors while they are
+	// watched. INVALID_ARGUMENT for a name that is not an id. RESOURCE_EXHAUSTED if more than 1,024 nodes would be
+	// watched on this node, or by more than 64 watchers. A slow reader gets the newest state of each node and misses
+	// those between.
 	WatchFaults(ctx context.Context, in *WatchFaultsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFaultsResponse], error)
-	// WatchEureka sends the eurekas of a job that reach this node from now on, those that were raised here among them. The
-	// first response has none: it says that the watch has begun, and what is raised anywhere after that is not missed unless a later
-	// response says so. RESOURCE_EXHAUSTED for more than 256 watchers on the node.
+	// WatchEureka sends the eurekas of a job that reach this node from now on, including those raised here. The first
+	// response has none: it confirms that the watch has begun. No eureka raised anywhere after that is missed unless a
+	// later response says so. RESOURCE_EXHAUSTED for more than 256 watchers on the node.
 	WatchEureka(ctx context.Context, in *WatchEurekaRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEurekaResponse], error)
-	// RaiseEureka tells all nodes that are connected to this one by links (one to all, seed 003 §4.4.3). It returns when this node's DNP half has
-	// taken it and has begun to send it; from there on it goes from node to node, each time until it is acknowledged. UNAVAILABLE
-	// when no DNP half takes it or no link lives: then nobody was told, or it is not known who. RESOURCE_EXHAUSTED for more than ten a second of one user, after
-	// a burst of twenty.
+	// RaiseEureka notifies all nodes that are connected to this one by links (one to all, seed 003 §4.4.3). It returns
+	// when this node's DNP half has accepted the eureka and begun to send it; each hop is then retransmitted until
+	// acknowledged. UNAVAILABLE if the DNP half does not accept it or no link is alive: the eureka has reached no node,
+	// or it is unknown which nodes it reached. RESOURCE_EXHAUSTED for more than ten a second of one user, after a burst
+	// of twenty.
 	RaiseEureka(ctx context.Context, in *RaiseEurekaRequest, opts ...grpc.CallOption) (*RaiseEurekaResponse, error)
-	// Barrier returns when all members have arrived (all to all, seed 003 §4.4.3), never because nobody was heard. The node arrives when all its
-	// participants have. A caller that leaves before that takes its arrival with it; once the node has
-	// arrived nothing is taken back: the others may go on, and the caller may come back to ask, for a minute after the end. To arrive
-	// again as the same participant at the same generation changes nothing, so that a call may always be repeated. When a generation is
-	// complete, those before it count as complete too.
-	// DEADLINE_EXCEEDED after wait, with the members that are missing; ABORTED, at all members, when one that has not arrived is FAILED in the fault
-	// map as any of them was told, with its name; UNAVAILABLE when the DNP half does not answer, or is of an earlier version.
+	// Barrier returns when all members have arrived (all to all, seed 003 §4.4.3), never because members are silent. The
+	// node arrives when all its participants have. A caller that leaves before that withdraws its arrival. An arrived
+	// node cannot withdraw: the others may continue, and the caller may ask again for a minute after the end. A repeated
+	// arrival of the same participant at the same generation changes nothing, so a call may always be repeated. When a
+	// generation is complete, earlier ones count as complete too.
+	// DEADLINE_EXCEEDED after wait, with the missing members. ABORTED, at all members, if any member's copy of the fault
+	// map shows a member that has not arrived as FAILED; the error names it. UNAVAILABLE if the DNP half does not answer,
+	// or has an earlier version.
 	Barrier(ctx context.Context, in *BarrierRequest, opts ...grpc.CallOption) (*BarrierResponse, error)
 }
 
@@ -137,39 +139,41 @@ func (c *localClient) Barrier(ctx context.Context, in *BarrierRequest, opts ...g
 // All implementations must embed UnimplementedLocalServer
 // for forward compatibility.
 //
-// Local is served by the host half on a Unix socket of its node, without asking any supervisor: what it
-// answers was told to it before, and says how old that is. Eurekas and barriers go over the links of the torus, and need
-// neither supervisors nor the service network.
+// Local is served by the host half on a Unix socket of its node, without a call to any supervisor: answers come from
+// the host half's copy of the fault map and state its age. Eurekas and barriers use the torus links, and need neither
+// supervisors nor the service network.
 //
-// Who calls is known by the credentials of the socket (SO_PEERCRED), and the node's configuration (jobs.watch, jobs.raise,
-// jobs.barrier) says who may: PERMISSION_DENIED for others.
+// The credentials of the socket (SO_PEERCRED) identify the caller, and the node's configuration (jobs.watch,
+// jobs.raise, jobs.barrier) lists the allowed users: PERMISSION_DENIED for others.
 //
-// A job is a name of one run, for example "train-4711", of one user: nodes remember barriers by it, so that another run wants another
-// name. Jobs of the same name but of different users have nothing to do with one another. What a user is, is the uid, which must be the same on all nodes. Root's eurekas reach the jobs of
-// all users.
+// A job is the name of one run of one user, for example "train-4711". Nodes remember barriers by it, so each run needs
+// its own name. Jobs of the same name but of different users are unrelated. Users are identified by uid, which must be
+// the same on all nodes. Root's eurekas reach the jobs of all users.
 type LocalServer interface {
-	// WatchFaults sends what is known of the nodes asked for, and from then on every change, as it becomes
-	// known here. The node itself and its neighbours are always known; others are asked of the supervisors while
-	// somebody watches them. INVALID_ARGUMENT for a name that is no id, RESOURCE_EXHAUSTED when more nodes
-	// than 1,024 would be watched on this node, or by more than 64 watchers. Who reads slowly gets the newest
-	// of each node, and misses what was between.
+	// WatchFaults sends the known state of the requested nodes, then every change as it becomes known here. The node
+	// itself and its neighbours are always known; the host half requests others from the supervisors while they are
+	// watched. INVALID_ARGUMENT for a name that is not an id. RESOURCE_EXHAUSTED if more than 1,024 nodes would be
+	// watched on this node, or by more than 64 watchers. A slow reader gets the newest state of each node and misses
+	// those between.
 	WatchFaults(*WatchFaultsRequest, grpc.ServerStreamingServer[WatchFaultsResponse]) error
-	// WatchEureka sends the eurekas of a job that reach this node from now on, those that were raised here among them. The
-	// first response has none: it says that the watch has begun, and what is raised anywhere after that is not missed unless a later
-	// response says so. RESOURCE_EXHAUSTED for more than 256 watchers on the node.
+	// WatchEureka sends the eurekas of a job that reach this node from now on, including those raised here. The first
+	// response has none: it confirms that the watch has begun. No eureka raised anywhere after that is missed unless a
+	// later response says so. RESOURCE_EXHAUSTED for more than 256 watchers on the node.
 	WatchEureka(*WatchEurekaRequest, grpc.ServerStreamingServer[WatchEurekaResponse]) error
-	// RaiseEureka tells all nodes that are connected to this one by links (one to all, seed 003 §4.4.3). It returns when this node's DNP half has
-	// taken it and has begun to send it; from there on it goes from node to node, each time until it is acknowledged. UNAVAILABLE
-	// when no DNP half takes it or no link lives: then nobody was told, or it is not known who. RESOURCE_EXHAUSTED for more than ten a second of one user, after
-	// a burst of twenty.
+	// RaiseEureka notifies all nodes that are connected to this one by links (one to all, seed 003 §4.4.3). It returns
+	// when this node's DNP half has accepted the eureka and begun to send it; each hop is then retransmitted until
+	// acknowledged. UNAVAILABLE if the DNP half does not accept it or no link is alive: the eureka has reached no node,
+	// or it is unknown which nodes it reached. RESOURCE_EXHAUSTED for more than ten a second of one user, after a burst
+	// of twenty.
 	RaiseEureka(context.Context, *RaiseEurekaRequest) (*RaiseEurekaResponse, error)
-	// Barrier returns when all members have arrived (all to all, seed 003 §4.4.3), never because nobody was heard. The node arrives when all its
-	// participants have. A caller that leaves before that takes its arrival with it; once the node has
-	// arrived nothing is taken back: the others may go on, and the caller may come back to ask, for a minute after the end. To arrive
-	// again as the same participant at the same generation changes nothing, so that a call may always be repeated. When a generation is
-	// complete, those before it count as complete too.
-	// DEADLINE_EXCEEDED after wait, with the members that are missing; ABORTED, at all members, when one that has not arrived is FAILED in the fault
-	// map as any of them was told, with its name; UNAVAILABLE when the DNP half does not answer, or is of an earlier version.
+	// Barrier returns when all members have arrived (all to all, seed 003 §4.4.3), never because members are silent. The
+	// node arrives when all its participants have. A caller that leaves before that withdraws its arrival. An arrived
+	// node cannot withdraw: the others may continue, and the caller may ask again for a minute after the end. A repeated
+	// arrival of the same participant at the same generation changes nothing, so a call may always be repeated. When a
+	// generation is complete, earlier ones count as complete too.
+	// DEADLINE_EXCEEDED after wait, with the missing members. ABORTED, at all members, if any member's copy of the fault
+	// map shows a member that has not arrived as FAILED; the error names it. UNAVAILABLE if the DNP half does not answer,
+	// or has an earlier version.
 	Barrier(context.Context, *BarrierRequest) (*BarrierResponse, error)
 	mustEmbedUnimplementedLocalServer()
 }

@@ -22,7 +22,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// DiagnosisPart is what can be at fault.
+// DiagnosisPart is the kind of part that can be at fault.
 type DiagnosisPart int32
 
 const (
@@ -78,7 +78,7 @@ func (DiagnosisPart) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_manage_proto_rawDescGZIP(), []int{0}
 }
 
-// LinkVerdict is what a link was found to be.
+// LinkVerdict is the result for a link.
 type LinkVerdict int32
 
 const (
@@ -90,7 +90,7 @@ const (
 	LinkVerdict_LINK_CORRUPT             LinkVerdict = 5 // frames are altered
 	LinkVerdict_LINK_DEAD                LinkVerdict = 6 // in one direction at least
 	LinkVerdict_LINK_NOTHING_ANSWERS     LinkVerdict = 7 // it, or the DNP half at its other end
-	LinkVerdict_LINK_INCONCLUSIVE        LinkVerdict = 8 // what was found contradicts itself
+	LinkVerdict_LINK_INCONCLUSIVE        LinkVerdict = 8 // the findings contradict each other
 )
 
 // Enum value maps for LinkVerdict.
@@ -146,14 +146,14 @@ func (LinkVerdict) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_manage_proto_rawDescGZIP(), []int{1}
 }
 
-// DiagnoseRequest says what to test.
+// DiagnoseRequest selects the nodes and links to test.
 type DiagnoseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Node whose links are tested, from both ends: id or "x,y,z"; empty: all.
+	// Node whose links to test, from both ends: id or "x,y,z"; empty: all.
 	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	// With node: one of its links, X+ X- Y+ Y- Z+ Z-; empty: all of them.
+	// With node: one of its links, X+ X- Y+ Y- Z+ Z-; empty: all links.
 	Link          string `protobuf:"bytes,2,opt,name=link,proto3" json:"link,omitempty"`
-	Rounds        uint32 `protobuf:"varint,3,opt,name=rounds,proto3" json:"rounds,omitempty"` // how often everything is sent, 1 to 10, a second apart: more find smaller losses; 0: 1
+	Rounds        uint32 `protobuf:"varint,3,opt,name=rounds,proto3" json:"rounds,omitempty"` // number of rounds of messages, 1 to 10, a second apart: more rounds detect smaller losses; 0: 1
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -209,7 +209,7 @@ func (x *DiagnoseRequest) GetRounds() uint32 {
 	return 0
 }
 
-// DiagnoseResponse is how far it is, or the report, which is the last.
+// DiagnoseResponse is the progress or, in the last response, the report.
 type DiagnoseResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Progress      *DiagnosisProgress     `protobuf:"bytes,1,opt,name=progress,proto3" json:"progress,omitempty"` // in all responses but the last
@@ -262,12 +262,12 @@ func (x *DiagnoseResponse) GetReport() *DiagnosisReport {
 	return nil
 }
 
-// DiagnosisProgress is how far a diagnosis is.
+// DiagnosisProgress is the progress of a diagnosis.
 type DiagnosisProgress struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Nodes         uint32                 `protobuf:"varint,1,opt,name=nodes,proto3" json:"nodes,omitempty"`       // asked
-	Answered      uint32                 `protobuf:"varint,2,opt,name=answered,proto3" json:"answered,omitempty"` // of these: have said everything
-	Heard         uint32                 `protobuf:"varint,3,opt,name=heard,proto3" json:"heard,omitempty"`       // of these: one half at least has said something
+	Nodes         uint32                 `protobuf:"varint,1,opt,name=nodes,proto3" json:"nodes,omitempty"`       // ordered to test
+	Answered      uint32                 `protobuf:"varint,2,opt,name=answered,proto3" json:"answered,omitempty"` // of these: finished
+	Heard         uint32                 `protobuf:"varint,3,opt,name=heard,proto3" json:"heard,omitempty"`       // of these: at least one half has answered
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -323,23 +323,23 @@ func (x *DiagnosisProgress) GetHeard() uint32 {
 	return 0
 }
 
-// DiagnosisReport is what was found.
+// DiagnosisReport is the result of a diagnosis.
 type DiagnosisReport struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Started *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=started,proto3" json:"started,omitempty"`              // by the leader's wall clock
 	TookMs  uint32                 `protobuf:"varint,2,opt,name=took_ms,json=tookMs,proto3" json:"took_ms,omitempty"` // from the first order to the report, milliseconds
 	Scope   string                 `protobuf:"bytes,3,opt,name=scope,proto3" json:"scope,omitempty"`                  // for people: "all", "node n1-0-1", "link n1-0-1 X+"
-	Subject string                 `protobuf:"bytes,4,opt,name=subject,proto3" json:"subject,omitempty"`              // who asked, "ROLE/NAME"; "policy" for the supervisors themselves
-	Nodes   uint32                 `protobuf:"varint,5,opt,name=nodes,proto3" json:"nodes,omitempty"`                 // asked
+	Subject string                 `protobuf:"bytes,4,opt,name=subject,proto3" json:"subject,omitempty"`              // the requester, "ROLE/NAME"; "policy" for the supervisors themselves
+	Nodes   uint32                 `protobuf:"varint,5,opt,name=nodes,proto3" json:"nodes,omitempty"`                 // ordered to test
 	// Ids of the nodes of which neither half answered.
 	Silent []string `protobuf:"bytes,6,rep,name=silent,proto3" json:"silent,omitempty"`
-	// What must be at fault: nothing else explains the findings. By node.
+	// Parts that must be at fault: nothing else explains the findings. By node.
 	Faults []*DiagnosisFault `protobuf:"bytes,7,rep,name=faults,proto3" json:"faults,omitempty"`
-	// Of which it can be seen that something is wrong, and not what.
+	// Problems that the findings show, but do not locate.
 	Open       []*DiagnosisQuestion `protobuf:"bytes,8,rep,name=open,proto3" json:"open,omitempty"`
 	Links      []*DiagnosedLink     `protobuf:"bytes,9,rep,name=links,proto3" json:"links,omitempty"`            // all that were tested, by node and direction
 	Supervisor string               `protobuf:"bytes,10,opt,name=supervisor,proto3" json:"supervisor,omitempty"` // id of the leader that made it
-	// As it is kept, in 512 KiB at most: how many entries of the lists are left out, links that are good first.
+	// Number of list entries left out of the stored report, which has at most 512 KiB; good links are left out first.
 	Omitted       uint32 `protobuf:"varint,11,opt,name=omitted,proto3" json:"omitted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -455,11 +455,11 @@ func (x *DiagnosisReport) GetOmitted() uint32 {
 // DiagnosisFault is one part that is at fault.
 type DiagnosisFault struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
-	Part      DiagnosisPart          `protobuf:"varint,1,opt,name=part,proto3,enum=lofamo.v1.DiagnosisPart" json:"part,omitempty"` // what it is
+	Part      DiagnosisPart          `protobuf:"varint,1,opt,name=part,proto3,enum=lofamo.v1.DiagnosisPart" json:"part,omitempty"` // kind of the part
 	Node      string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                               // id
 	Direction string                 `protobuf:"bytes,3,opt,name=direction,proto3" json:"direction,omitempty"`                     // of a link, at the node; empty otherwise
 	Peer      string                 `protobuf:"bytes,4,opt,name=peer,proto3" json:"peer,omitempty"`                               // id of the node at the other end of a link; empty otherwise
-	// Of a link: which ways are known to be dead. One that is not may be, where only one end was heard.
+	// Of a link: directions known to be dead. Another direction may be dead too if only one end answered.
 	OutDead       bool   `protobuf:"varint,5,opt,name=out_dead,json=outDead,proto3" json:"out_dead,omitempty"` // from the node on
 	InDead        bool   `protobuf:"varint,6,opt,name=in_dead,json=inDead,proto3" json:"in_dead,omitempty"`    // towards the node
 	Explanation   string `protobuf:"bytes,7,opt,name=explanation,proto3" json:"explanation,omitempty"`         // for people
@@ -546,7 +546,7 @@ func (x *DiagnosisFault) GetExplanation() string {
 	return ""
 }
 
-// DiagnosisQuestion is what the findings leave open.
+// DiagnosisQuestion is a question that the findings leave open.
 type DiagnosisQuestion struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`               // id
@@ -606,8 +606,8 @@ type DiagnosedLink struct {
 	Direction     string                 `protobuf:"bytes,2,opt,name=direction,proto3" json:"direction,omitempty"`                         // at the node
 	Peer          string                 `protobuf:"bytes,3,opt,name=peer,proto3" json:"peer,omitempty"`                                   // id of the node at the other end
 	Verdict       LinkVerdict            `protobuf:"varint,4,opt,name=verdict,proto3,enum=lofamo.v1.LinkVerdict" json:"verdict,omitempty"` // of the link as a whole
-	Explanation   string                 `protobuf:"bytes,5,opt,name=explanation,proto3" json:"explanation,omitempty"`                     // of what is not good, for people
-	Here          *LinkFinding           `protobuf:"bytes,6,opt,name=here,proto3" json:"here,omitempty"`                                   // as the node found it; absent: it was not asked, or did not answer
+	Explanation   string                 `protobuf:"bytes,5,opt,name=explanation,proto3" json:"explanation,omitempty"`                     // why it is not good, for people
+	Here          *LinkFinding           `protobuf:"bytes,6,opt,name=here,proto3" json:"here,omitempty"`                                   // the node's finding; absent: the node had no order, or did not answer
 	There         *LinkFinding           `protobuf:"bytes,7,opt,name=there,proto3" json:"there,omitempty"`                                 // as the peer found it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -692,7 +692,7 @@ func (x *DiagnosedLink) GetThere() *LinkFinding {
 	return nil
 }
 
-// GetDiagnosisRequest asks for the last: there is nothing to choose.
+// GetDiagnosisRequest asks for the last diagnosis.
 type GetDiagnosisRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -729,13 +729,13 @@ func (*GetDiagnosisRequest) Descriptor() ([]byte, []int) {
 	return file_lofamo_v1_manage_proto_rawDescGZIP(), []int{7}
 }
 
-// StartProcedureRequest says what for.
+// StartProcedureRequest has the procedure's parameters.
 type StartProcedureRequest struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Diagnose       bool                   `protobuf:"varint,1,opt,name=diagnose,proto3" json:"diagnose,omitempty"`                                     // test all links when the torus is empty
 	Reason         string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`                                          // why, for people: at most 120 bytes
-	Node           string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`                                              // who is to begin it: id or "x,y,z"; empty: any that is well
-	DrainTimeoutMs uint32                 `protobuf:"varint,4,opt,name=drain_timeout_ms,json=drainTimeoutMs,proto3" json:"drain_timeout_ms,omitempty"` // how long is waited for the torus to be empty, 10 to 60,000; 0: 1,000
+	Node           string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`                                              // the node that begins it: id or "x,y,z"; empty: any healthy node
+	DrainTimeoutMs uint32                 `protobuf:"varint,4,opt,name=drain_timeout_ms,json=drainTimeoutMs,proto3" json:"drain_timeout_ms,omitempty"` // maximum wait for an empty torus, 10 to 60,000; 0: 1,000
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -798,7 +798,7 @@ func (x *StartProcedureRequest) GetDrainTimeoutMs() uint32 {
 	return 0
 }
 
-// StartProcedureResponse is how far it is, or the report, which is the last.
+// StartProcedureResponse is the progress or, in the last response, the report.
 type StartProcedureResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Progress      *ProcedureProgress     `protobuf:"bytes,1,opt,name=progress,proto3" json:"progress,omitempty"` // in all responses but the last
@@ -851,12 +851,12 @@ func (x *StartProcedureResponse) GetReport() *ProcedureReport {
 	return nil
 }
 
-// ProcedureProgress is how far a procedure is.
+// ProcedureProgress is the progress of a procedure.
 type ProcedureProgress struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	State         ProcedureState         `protobuf:"varint,1,opt,name=state,proto3,enum=lofamo.v1.ProcedureState" json:"state,omitempty"` // of the node that began it
 	Round         uint32                 `protobuf:"varint,2,opt,name=round,proto3" json:"round,omitempty"`                               // of the drain, from 1
-	Nodes         uint32                 `protobuf:"varint,3,opt,name=nodes,proto3" json:"nodes,omitempty"`                               // that must say that they hold nothing
+	Nodes         uint32                 `protobuf:"varint,3,opt,name=nodes,proto3" json:"nodes,omitempty"`                               // nodes that must confirm that they hold no messages
 	Ended         uint32                 `protobuf:"varint,4,opt,name=ended,proto3" json:"ended,omitempty"`                               // of these: are through
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -920,23 +920,26 @@ func (x *ProcedureProgress) GetEnded() uint32 {
 	return 0
 }
 
-// ProcedureReport is what became of a procedure.
+// ProcedureReport is the result of a procedure.
 type ProcedureReport struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	Started    *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=started,proto3" json:"started,omitempty"`              // by the leader's wall clock
-	TookMs     uint32                 `protobuf:"varint,2,opt,name=took_ms,json=tookMs,proto3" json:"took_ms,omitempty"` // from the order to the report, milliseconds
-	Subject    string                 `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`              // who asked, "ROLE/NAME"; "policy" for the supervisors themselves; "node/ID" for a node by itself
-	Reason     string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`                // as it was given, or what made the node begin
-	Wave       uint64                 `protobuf:"varint,5,opt,name=wave,proto3" json:"wave,omitempty"`                   // number in the torus
-	Starter    string                 `protobuf:"bytes,6,opt,name=starter,proto3" json:"starter,omitempty"`              // id of the node that began it
-	Clear      bool                   `protobuf:"varint,7,opt,name=clear,proto3" json:"clear,omitempty"`                 // the torus was empty: all that had to have said so. Otherwise the drain timed out, and no mask was changed
-	Silent     []string               `protobuf:"bytes,8,rep,name=silent,proto3" json:"silent,omitempty"`                // ids of nodes of which nothing was heard
-	Holding    []string               `protobuf:"bytes,9,rep,name=holding,proto3" json:"holding,omitempty"`              // ids of nodes that held messages at the time-out
-	Rounds     uint32                 `protobuf:"varint,10,opt,name=rounds,proto3" json:"rounds,omitempty"`              // of the drain
-	Nodes      []*ProcedureNode       `protobuf:"bytes,11,rep,name=nodes,proto3" json:"nodes,omitempty"`                 // by id; those of which nothing came are not there
-	Diagnosis  *DiagnosisReport       `protobuf:"bytes,12,opt,name=diagnosis,proto3" json:"diagnosis,omitempty"`         // when links were tested
-	Supervisor string                 `protobuf:"bytes,13,opt,name=supervisor,proto3" json:"supervisor,omitempty"`       // id of the leader that made the report
-	// As it is kept, in 512 KiB at most: how many entries of the lists are left out, nodes at which all was well first.
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Started *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=started,proto3" json:"started,omitempty"`              // by the leader's wall clock
+	TookMs  uint32                 `protobuf:"varint,2,opt,name=took_ms,json=tookMs,proto3" json:"took_ms,omitempty"` // from the order to the report, milliseconds
+	// The requester, "ROLE/NAME"; "policy" for the supervisors themselves; "node/ID" for a node by itself.
+	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
+	Reason  string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`   // from the request, or the node's own reason to begin
+	Wave    uint64 `protobuf:"varint,5,opt,name=wave,proto3" json:"wave,omitempty"`      // number in the torus
+	Starter string `protobuf:"bytes,6,opt,name=starter,proto3" json:"starter,omitempty"` // id of the node that began it
+	// The torus was empty: all required nodes confirmed. Otherwise the drain timed out, and no mask was changed.
+	Clear      bool             `protobuf:"varint,7,opt,name=clear,proto3" json:"clear,omitempty"`
+	Silent     []string         `protobuf:"bytes,8,rep,name=silent,proto3" json:"silent,omitempty"`          // ids of nodes that did not answer
+	Holding    []string         `protobuf:"bytes,9,rep,name=holding,proto3" json:"holding,omitempty"`        // ids of nodes that held messages at the time-out
+	Rounds     uint32           `protobuf:"varint,10,opt,name=rounds,proto3" json:"rounds,omitempty"`        // of the drain
+	Nodes      []*ProcedureNode `protobuf:"bytes,11,rep,name=nodes,proto3" json:"nodes,omitempty"`           // by id; nodes without any report are left out
+	Diagnosis  *DiagnosisReport `protobuf:"bytes,12,opt,name=diagnosis,proto3" json:"diagnosis,omitempty"`   // when links were tested
+	Supervisor string           `protobuf:"bytes,13,opt,name=supervisor,proto3" json:"supervisor,omitempty"` // id of the leader that made the report
+	// Number of list entries left out of the stored report, which has at most 512 KiB; nodes without problems are left
+	// out first.
 	Omitted       uint32 `protobuf:"varint,14,opt,name=omitted,proto3" json:"omitted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1070,7 +1073,7 @@ func (x *ProcedureReport) GetOmitted() uint32 {
 	return 0
 }
 
-// ProcedureNode is what a procedure was at one node.
+// ProcedureNode is the course of a procedure at one node.
 type ProcedureNode struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`    // id
@@ -1147,7 +1150,7 @@ func (x *ProcedureNode) GetError() string {
 	return ""
 }
 
-// GetProcedureRequest asks for the last: there is nothing to choose.
+// GetProcedureRequest asks for the last procedure.
 type GetProcedureRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields

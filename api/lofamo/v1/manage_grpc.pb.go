@@ -29,22 +29,25 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Manage is what operators have the cluster do with itself. Every call needs a client certificate of one of the roles operator
-// and supervisor (PERMISSION_DENIED), but GetDiagnosis and GetProcedure, which whoever may read may call. Any replica answers; the leader
-// acts. Without a leader: UNAVAILABLE. Every diagnosis and procedure that ends is an event, DIAGNOSIS_ENDED or PROCEDURE_ENDED.
+// Manage has the operators' commands for diagnosis and repair. Every call needs a client certificate of one of the
+// roles operator and supervisor (PERMISSION_DENIED), except GetDiagnosis and GetProcedure, which every role with read
+// access may call. Any replica answers; the leader acts. Without a leader: UNAVAILABLE. The end of every diagnosis and
+// procedure is an event, DIAGNOSIS_ENDED or PROCEDURE_ENDED.
 type ManageClient interface {
-	// Diagnose has nodes test their links and says what follows (seed 003 §5.2.2): progress as findings come, the report last.
-	// It is an on-line test, beside the usual load. INVALID_ARGUMENT for what there is not, RESOURCE_EXHAUSTED while
-	// another diagnosis or a procedure runs.
+	// Diagnose has nodes test their links and returns verdicts (seed 003 §5.2.2): progress as findings come, the report
+	// last. The test is on-line, beside the usual load. INVALID_ARGUMENT for an unknown node or link, RESOURCE_EXHAUSTED
+	// while another diagnosis or a procedure runs.
 	Diagnose(ctx context.Context, in *DiagnoseRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DiagnoseResponse], error)
-	// StartProcedure has the torus go through the fault management procedure (seed 003 §4.5): all nodes hold new messages back until nothing
-	// is under way, test their links when that is asked for, and go on. Progress as states are entered, the report last. RESOURCE_EXHAUSTED
-	// while another one or a diagnosis runs, or too short a time after the last, with when to try again; FAILED_PRECONDITION when no node can begin
-	// one. One that has begun goes on to its report, which is kept, also when the caller goes away.
+	// StartProcedure runs the fault management procedure on the torus (seed 003 §4.5): all nodes hold new messages back
+	// until none is in transit, test their links if requested, and resume. It streams progress at each state, and the
+	// report last. RESOURCE_EXHAUSTED while another procedure or a diagnosis runs, or too soon after the last, with the
+	// time to try again. FAILED_PRECONDITION if no node can begin the procedure. A procedure that has begun continues to
+	// its report, which is kept, even if the caller disconnects.
 	StartProcedure(ctx context.Context, in *StartProcedureRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StartProcedureResponse], error)
 	// GetProcedure returns the report of the last procedure that was committed; NOT_FOUND when there was none.
 	GetProcedure(ctx context.Context, in *GetProcedureRequest, opts ...grpc.CallOption) (*ProcedureReport, error)
-	// GetDiagnosis returns the report of the last diagnosis that was committed, that of a procedure too; NOT_FOUND when there was none.
+	// GetDiagnosis returns the report of the last committed diagnosis, or of the last procedure's; NOT_FOUND if there was
+	// none.
 	GetDiagnosis(ctx context.Context, in *GetDiagnosisRequest, opts ...grpc.CallOption) (*DiagnosisReport, error)
 }
 
@@ -118,22 +121,25 @@ func (c *manageClient) GetDiagnosis(ctx context.Context, in *GetDiagnosisRequest
 // All implementations must embed UnimplementedManageServer
 // for forward compatibility.
 //
-// Manage is what operators have the cluster do with itself. Every call needs a client certificate of one of the roles operator
-// and supervisor (PERMISSION_DENIED), but GetDiagnosis and GetProcedure, which whoever may read may call. Any replica answers; the leader
-// acts. Without a leader: UNAVAILABLE. Every diagnosis and procedure that ends is an event, DIAGNOSIS_ENDED or PROCEDURE_ENDED.
+// Manage has the operators' commands for diagnosis and repair. Every call needs a client certificate of one of the
+// roles operator and supervisor (PERMISSION_DENIED), except GetDiagnosis and GetProcedure, which every role with read
+// access may call. Any replica answers; the leader acts. Without a leader: UNAVAILABLE. The end of every diagnosis and
+// procedure is an event, DIAGNOSIS_ENDED or PROCEDURE_ENDED.
 type ManageServer interface {
-	// Diagnose has nodes test their links and says what follows (seed 003 §5.2.2): progress as findings come, the report last.
-	// It is an on-line test, beside the usual load. INVALID_ARGUMENT for what there is not, RESOURCE_EXHAUSTED while
-	// another diagnosis or a procedure runs.
+	// Diagnose has nodes test their links and returns verdicts (seed 003 §5.2.2): progress as findings come, the report
+	// last. The test is on-line, beside the usual load. INVALID_ARGUMENT for an unknown node or link, RESOURCE_EXHAUSTED
+	// while another diagnosis or a procedure runs.
 	Diagnose(*DiagnoseRequest, grpc.ServerStreamingServer[DiagnoseResponse]) error
-	// StartProcedure has the torus go through the fault management procedure (seed 003 §4.5): all nodes hold new messages back until nothing
-	// is under way, test their links when that is asked for, and go on. Progress as states are entered, the report last. RESOURCE_EXHAUSTED
-	// while another one or a diagnosis runs, or too short a time after the last, with when to try again; FAILED_PRECONDITION when no node can begin
-	// one. One that has begun goes on to its report, which is kept, also when the caller goes away.
+	// StartProcedure runs the fault management procedure on the torus (seed 003 §4.5): all nodes hold new messages back
+	// until none is in transit, test their links if requested, and resume. It streams progress at each state, and the
+	// report last. RESOURCE_EXHAUSTED while another procedure or a diagnosis runs, or too soon after the last, with the
+	// time to try again. FAILED_PRECONDITION if no node can begin the procedure. A procedure that has begun continues to
+	// its report, which is kept, even if the caller disconnects.
 	StartProcedure(*StartProcedureRequest, grpc.ServerStreamingServer[StartProcedureResponse]) error
 	// GetProcedure returns the report of the last procedure that was committed; NOT_FOUND when there was none.
 	GetProcedure(context.Context, *GetProcedureRequest) (*ProcedureReport, error)
-	// GetDiagnosis returns the report of the last diagnosis that was committed, that of a procedure too; NOT_FOUND when there was none.
+	// GetDiagnosis returns the report of the last committed diagnosis, or of the last procedure's; NOT_FOUND if there was
+	// none.
 	GetDiagnosis(context.Context, *GetDiagnosisRequest) (*DiagnosisReport, error)
 	mustEmbedUnimplementedManageServer()
 }

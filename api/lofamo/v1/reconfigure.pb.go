@@ -145,10 +145,10 @@ func (x *SetMaskRequest) GetForce() bool {
 	return false
 }
 
-// SetMaskResponse says what was committed.
+// SetMaskResponse describes the committed mask.
 type SetMaskResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Masks         []*LinkMask            `protobuf:"bytes,1,rep,name=masks,proto3" json:"masks,omitempty"`        // those set; or, as they were last, those taken away
+	Masks         []*LinkMask            `protobuf:"bytes,1,rep,name=masks,proto3" json:"masks,omitempty"`        // new masks; or removed ones, in their last form
 	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"` // of the store, with the change
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -239,8 +239,8 @@ func (*ListMasksRequest) Descriptor() ([]byte, []int) {
 type ListMasksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Masks []*LinkMask            `protobuf:"bytes,1,rep,name=masks,proto3" json:"masks,omitempty"` // by place and direction
-	// What single nodes mask by their own word, or have not brought into force yet; as far as they said so to the leader since it
-	// leads.
+	// Channels that single nodes mask themselves, or orders that they have not brought into force yet, as reported to the
+	// leader during its term.
 	Nodes         []*NodeMask `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	Revision      uint64      `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"` // of the store, at which the masks are so
 	unknownFields protoimpl.UnknownFields
@@ -298,11 +298,11 @@ func (x *ListMasksResponse) GetRevision() uint64 {
 	return 0
 }
 
-// NodeMask is what a node said of its channel mask.
+// NodeMask is a node's own report about its channel mask.
 type NodeMask struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                      // its id
-	Number        uint64                 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`                 // of the supervisors' word that it has; 0: none
+	Number        uint64                 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`                 // of the supervisors' order that it holds; 0: none
 	Own           []string               `protobuf:"bytes,3,rep,name=own,proto3" json:"own,omitempty"`                        // directions that it masks itself: X+ X- Y+ Y- Z+ Z-
 	Ordered       []string               `protobuf:"bytes,4,rep,name=ordered,proto3" json:"ordered,omitempty"`                // directions that the supervisors have it mask, as it knows
 	InForce       []string               `protobuf:"bytes,5,rep,name=in_force,json=inForce,proto3" json:"in_force,omitempty"` // directions that it masks now
@@ -386,7 +386,7 @@ func (x *NodeMask) GetLost() bool {
 // CloseRegionsRequest asks for concave regions to be closed.
 type CloseRegionsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	DryRun        bool                   `protobuf:"varint,1,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"` // only say what would be masked
+	DryRun        bool                   `protobuf:"varint,1,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"` // only list the masks that would be set
 	Isolate       bool                   `protobuf:"varint,2,opt,name=isolate,proto3" json:"isolate,omitempty"`             // give up whole nodes where masking links is not enough (Figure 16(b)); they lose their ways through the torus
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`                // of the masks, for people: 1 to 256 bytes; of no meaning in a dry run
 	unknownFields protoimpl.UnknownFields
@@ -444,13 +444,13 @@ func (x *CloseRegionsRequest) GetReason() string {
 	return ""
 }
 
-// CloseRegionsResponse says what was found and what closes it.
+// CloseRegionsResponse lists the regions found and the masks that close them.
 type CloseRegionsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Regions       []*FaultyRegion        `protobuf:"bytes,1,rep,name=regions,proto3" json:"regions,omitempty"`    // obstacles, the concave ones and the others
-	Masks         []*LinkMask            `protobuf:"bytes,2,rep,name=masks,proto3" json:"masks,omitempty"`        // that close them; in a dry run those that would
+	Masks         []*LinkMask            `protobuf:"bytes,2,rep,name=masks,proto3" json:"masks,omitempty"`        // masks that close them; in a dry run, those that would
 	Isolated      []string               `protobuf:"bytes,3,rep,name=isolated,proto3" json:"isolated,omitempty"`  // ids of nodes that are given up
-	Caught        uint32                 `protobuf:"varint,4,opt,name=caught,proto3" json:"caught,omitempty"`     // ways into a trap before: places of messages, each with where it came from and where it is for
+	Caught        uint32                 `protobuf:"varint,4,opt,name=caught,proto3" json:"caught,omitempty"`     // previous paths into a trap: positions of messages, each with an origin and a destination
 	Left          uint32                 `protobuf:"varint,5,opt,name=left,proto3" json:"left,omitempty"`         // of these after it
 	Revision      uint64                 `protobuf:"varint,6,opt,name=revision,proto3" json:"revision,omitempty"` // of the store, with the change; 0 in a dry run
 	unknownFields protoimpl.UnknownFields

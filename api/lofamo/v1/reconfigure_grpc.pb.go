@@ -30,14 +30,15 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Reconfigure is offered by every supervisor of nodes; the leader commits, the others pass on. Changes need the role operator.
+// Reconfigure is served by every supervisor of nodes; the leader commits, and the other replicas forward calls to it.
+// Changes need the role operator.
 type ReconfigureClient interface {
-	// SetMask masks links, or restores them: all of them or none. A mask that would leave nodes of the torus without a way
-	// to one another is refused, unless it is forced.
+	// SetMask masks links, or restores them: all of them or none. A mask that would leave nodes of the torus without a
+	// way to one another is refused, unless it is forced.
 	SetMask(ctx context.Context, in *SetMaskRequest, opts ...grpc.CallOption) (*SetMaskResponse, error)
 	// ListMasks returns the links that the supervisors mask.
 	ListMasks(ctx context.Context, in *ListMasksRequest, opts ...grpc.CallOption) (*ListMasksResponse, error)
-	// CloseRegions finds the concave faulty regions, in which messages may be caught for ever, and masks the links that close
+	// CloseRegions finds the concave faulty regions, which may trap messages for ever, and masks the links that close
 	// them (Figure 17).
 	CloseRegions(ctx context.Context, in *CloseRegionsRequest, opts ...grpc.CallOption) (*CloseRegionsResponse, error)
 }
@@ -84,14 +85,15 @@ func (c *reconfigureClient) CloseRegions(ctx context.Context, in *CloseRegionsRe
 // All implementations must embed UnimplementedReconfigureServer
 // for forward compatibility.
 //
-// Reconfigure is offered by every supervisor of nodes; the leader commits, the others pass on. Changes need the role operator.
+// Reconfigure is served by every supervisor of nodes; the leader commits, and the other replicas forward calls to it.
+// Changes need the role operator.
 type ReconfigureServer interface {
-	// SetMask masks links, or restores them: all of them or none. A mask that would leave nodes of the torus without a way
-	// to one another is refused, unless it is forced.
+	// SetMask masks links, or restores them: all of them or none. A mask that would leave nodes of the torus without a
+	// way to one another is refused, unless it is forced.
 	SetMask(context.Context, *SetMaskRequest) (*SetMaskResponse, error)
 	// ListMasks returns the links that the supervisors mask.
 	ListMasks(context.Context, *ListMasksRequest) (*ListMasksResponse, error)
-	// CloseRegions finds the concave faulty regions, in which messages may be caught for ever, and masks the links that close
+	// CloseRegions finds the concave faulty regions, which may trap messages for ever, and masks the links that close
 	// them (Figure 17).
 	CloseRegions(context.Context, *CloseRegionsRequest) (*CloseRegionsResponse, error)
 	mustEmbedUnimplementedReconfigureServer()

@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: lofamo/v1/replica.proto
 
-// What the replicas of the supervisor say to one another.
+// Messages between replicas of the supervisor.
 
 package lofamov1
 
@@ -23,9 +23,9 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ForwardRequest is one datagram as it was received, or digests that say nothing new. The leader verifies a signed one again; one with
-// the MAC of a session between its sender and the forwarding replica only that replica can verify, and
-// its word is taken for it.
+// ForwardRequest is one datagram as received, or digests without news. The leader verifies a signed datagram again.
+// Only the forwarding replica can verify one with the MAC of its session with the sender, so the leader trusts that
+// replica.
 type ForwardRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Envelope []byte                 `protobuf:"bytes,1,opt,name=envelope,proto3" json:"envelope,omitempty"`            // a serialised Envelope
@@ -34,10 +34,10 @@ type ForwardRequest struct {
 	HeldNs   uint64                 `protobuf:"varint,4,opt,name=held_ns,json=heldNs,proto3" json:"held_ns,omitempty"` // in this replica
 	Name     string                 `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`                    // "node/half" that the MAC proved; empty for signed envelopes
 	Socket   uint32                 `protobuf:"varint,6,opt,name=socket,proto3" json:"socket,omitempty"`               // number of the report address at which it came
-	// Digests, verified by the forwarding replica, whose words are those of a digest that it has passed on
-	// whole on this stream. At most 1,024; the other fields are empty then.
+	// Digests, verified by the forwarding replica, with the same content as a digest that it has sent in full on this
+	// stream. At most 1,024; the other fields are empty then.
 	Restated []*RestatedDigest `protobuf:"bytes,7,rep,name=restated,proto3" json:"restated,omitempty"`
-	// From the leader of another region: what it has found of its nodes that border on the callee's region. The other
+	// From the leader of another region: its findings about its nodes that border on the callee's region. The other
 	// fields are empty then.
 	Verdicts      *BorderVerdicts `protobuf:"bytes,8,opt,name=verdicts,proto3" json:"verdicts,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -130,8 +130,8 @@ func (x *ForwardRequest) GetVerdicts() *BorderVerdicts {
 	return nil
 }
 
-// BorderVerdicts are those nodes of a region at a border of which a half is FAILED, all of them: of any other
-// neither is. They are said again with every digest period, and count for as long as the word of a half does.
+// BorderVerdicts lists all nodes at a region's border with a FAILED half: in all other border nodes, neither half is
+// FAILED. They are repeated every digest period, and expire like a half's own report.
 type BorderVerdicts struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Failed        []*BorderVerdict       `protobuf:"bytes,1,rep,name=failed,proto3" json:"failed,omitempty"` // by id; empty: no half of theirs is FAILED
@@ -176,7 +176,7 @@ func (x *BorderVerdicts) GetFailed() []*BorderVerdict {
 	return nil
 }
 
-// BorderVerdict is one of them.
+// BorderVerdict is one such node.
 type BorderVerdict struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`  // id, of a node that has a neighbour in the region of the callee; others are passed over
@@ -237,16 +237,16 @@ func (x *BorderVerdict) GetDnp() bool {
 	return false
 }
 
-// RestatedDigest is a digest that says again what its half said before. The leader compares the words with
-// those that it has, and asks for the whole where they differ.
+// RestatedDigest is a digest that repeats its half's previous one. The leader compares the hash of its content with the
+// stored one, and asks for the whole digest if they differ.
 type RestatedDigest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                      // id of the node that speaks
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                      // id of the reporting node
 	Half          Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // HALF_HOST or HALF_DNP
 	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`                   // boot epoch
-	Seq           uint64                 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"`                       // of this digest, in its epoch: not that of the one whose words it says again
-	Words         uint64                 `protobuf:"fixed64,5,opt,name=words,proto3" json:"words,omitempty"`                  // hash of what it says
-	Path          uint32                 `protobuf:"varint,6,opt,name=path,proto3" json:"path,omitempty"`                     // fault.Path by which it came
+	Seq           uint64                 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"`                       // of this digest, in its epoch: not that of the repeated one
+	Words         uint64                 `protobuf:"fixed64,5,opt,name=words,proto3" json:"words,omitempty"`                  // hash of its content
+	Path          uint32                 `protobuf:"varint,6,opt,name=path,proto3" json:"path,omitempty"`                     // fault.Path of its arrival
 	HeldNs        uint64                 `protobuf:"varint,7,opt,name=held_ns,json=heldNs,proto3" json:"held_ns,omitempty"`   // by all hops together and in this replica
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -384,8 +384,7 @@ func (x *HalfName) GetHalf() Half {
 	return Half_HALF_UNSPECIFIED
 }
 
-// ForwardResponse says which reports were committed, whose digests are wanted whole, or whom to ask whether
-// he lives.
+// ForwardResponse names committed reports, digests to be sent in full, or nodes to be challenged for a sign of life.
 type ForwardResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// To be passed on to the half that it names, at once or with something else. Acks of one stream come in any
@@ -394,7 +393,7 @@ type ForwardResponse struct {
 	To      string      `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`            // ForwardRequest.from
 	Socket  uint32      `protobuf:"varint,3,opt,name=socket,proto3" json:"socket,omitempty"`   // ForwardRequest.socket
 	Relayed bool        `protobuf:"varint,4,opt,name=relayed,proto3" json:"relayed,omitempty"` // the ack is for another node than the one at that address, which relayed the report
-	Whole   []*HalfName `protobuf:"bytes,5,rep,name=whole,proto3" json:"whole,omitempty"`      // of these the next digest is to be passed on whole; the other fields are empty then
+	Whole   []*HalfName `protobuf:"bytes,5,rep,name=whole,proto3" json:"whole,omitempty"`      // halves whose next digest must be sent in full; the other fields are empty then
 	// Ask this node for a sign of life as well, from your own addresses (reply_to is empty): it may be that only
 	// you reach it. The other fields are empty then.
 	Challenge     *Challenge `protobuf:"bytes,6,opt,name=challenge,proto3" json:"challenge,omitempty"`

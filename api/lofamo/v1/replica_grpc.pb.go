@@ -4,7 +4,7 @@
 // - protoc             (unknown)
 // source: lofamo/v1/replica.proto
 
-// What the replicas of the supervisor say to one another.
+// Messages between replicas of the supervisor.
 
 package lofamov1
 
@@ -31,10 +31,9 @@ const (
 // Replica is served by every supervisor for the others, those of neighbouring regions included (role supervisor
 // only).
 type ReplicaClient interface {
-	// Forward passes evidence from a replica that received it to the leader, and what the leader has to say to
-	// agents back. FAILED_PRECONDITION when the callee does not lead, or leads no longer. PERMISSION_DENIED when
-	// a supervisor of another region vouches for a node of the callee's, INVALID_ARGUMENT for a field out of its
-	// range.
+	// Forward passes evidence from the replica that received it to the leader, and returns the leader's messages to
+	// agents. FAILED_PRECONDITION if the callee does not lead, or no longer leads. PERMISSION_DENIED if a supervisor of
+	// another region vouches for a node of the callee's region. INVALID_ARGUMENT for a field out of its range.
 	Forward(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ForwardRequest, ForwardResponse], error)
 }
 
@@ -66,10 +65,9 @@ type Replica_ForwardClient = grpc.BidiStreamingClient[ForwardRequest, ForwardRes
 // Replica is served by every supervisor for the others, those of neighbouring regions included (role supervisor
 // only).
 type ReplicaServer interface {
-	// Forward passes evidence from a replica that received it to the leader, and what the leader has to say to
-	// agents back. FAILED_PRECONDITION when the callee does not lead, or leads no longer. PERMISSION_DENIED when
-	// a supervisor of another region vouches for a node of the callee's, INVALID_ARGUMENT for a field out of its
-	// range.
+	// Forward passes evidence from the replica that received it to the leader, and returns the leader's messages to
+	// agents. FAILED_PRECONDITION if the callee does not lead, or no longer leads. PERMISSION_DENIED if a supervisor of
+	// another region vouches for a node of the callee's region. INVALID_ARGUMENT for a field out of its range.
 	Forward(grpc.BidiStreamingServer[ForwardRequest, ForwardResponse]) error
 	mustEmbedUnimplementedReplicaServer()
 }

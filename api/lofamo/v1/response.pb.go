@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: lofamo/v1/response.proto
 
-// What is done about faults: policies, the responses that they lead to, and what people say to those (seed 001 §II).
+// Responses to faults: policies, the responses that they trigger, and people's decisions about those (seed 001 §II).
 
 package lofamov1
 
@@ -25,12 +25,12 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// PolicyMode says whether a policy acts.
+// PolicyMode selects whether a policy acts.
 type PolicyMode int32
 
 const (
 	PolicyMode_POLICY_MODE_UNSPECIFIED PolicyMode = 0 // never sent of a policy in force
-	PolicyMode_OBSERVE_ONLY            PolicyMode = 1 // what it would do is recorded, and nothing is done
+	PolicyMode_OBSERVE_ONLY            PolicyMode = 1 // its actions are recorded, but not carried out
 	PolicyMode_ENFORCE                 PolicyMode = 2 // it acts
 )
 
@@ -75,16 +75,16 @@ func (PolicyMode) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{0}
 }
 
-// PolicyChangeKind is what becomes of a policy.
+// PolicyChangeKind is the kind of a policy's change.
 type PolicyChangeKind int32
 
 const (
 	PolicyChangeKind_POLICY_CHANGE_KIND_UNSPECIFIED PolicyChangeKind = 0 // never sent
 	PolicyChangeKind_POLICY_UNCHANGED               PolicyChangeKind = 1 // it is in force like that, and keeps its version
 	PolicyChangeKind_POLICY_CREATED                 PolicyChangeKind = 2 // there was none of that name
-	PolicyChangeKind_POLICY_REPLACED                PolicyChangeKind = 3 // its spec is another one: its open responses do nothing more
+	PolicyChangeKind_POLICY_REPLACED                PolicyChangeKind = 3 // its spec changed: its open responses stop
 	PolicyChangeKind_POLICY_DELETED                 PolicyChangeKind = 4 // it is withdrawn
-	PolicyChangeKind_POLICY_RELABELLED              PolicyChangeKind = 5 // its metadata alone are others: its responses go on
+	PolicyChangeKind_POLICY_RELABELLED              PolicyChangeKind = 5 // only its metadata change: its responses continue
 )
 
 // Enum value maps for PolicyChangeKind.
@@ -134,18 +134,18 @@ func (PolicyChangeKind) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{1}
 }
 
-// ResponseState is where a response is in its life.
+// ResponseState is the state of a response.
 type ResponseState int32
 
 const (
 	ResponseState_RESPONSE_STATE_UNSPECIFIED ResponseState = 0 // never sent
-	ResponseState_RESPONSE_PROPOSED          ResponseState = 1 // a policy asks for it, and nothing has been looked at yet
-	ResponseState_RESPONSE_WAITING           ResponseState = 2 // for what its reason says
-	ResponseState_RESPONSE_APPROVED          ResponseState = 3 // by as many as it wants
+	ResponseState_RESPONSE_PROPOSED          ResponseState = 1 // a policy requests it; no check has been made yet
+	ResponseState_RESPONSE_WAITING           ResponseState = 2 // its reason names the missing condition
+	ResponseState_RESPONSE_APPROVED          ResponseState = 3 // by the required number of people
 	ResponseState_RESPONSE_RUNNING           ResponseState = 4 // a step is under way, forwards or back
 	ResponseState_RESPONSE_DONE              ResponseState = 5 // all steps are passed
-	ResponseState_RESPONSE_FAILED            ResponseState = 6 // a step has failed for good: a person is wanted
-	ResponseState_RESPONSE_UNDONE            ResponseState = 7 // what it did was put back
+	ResponseState_RESPONSE_FAILED            ResponseState = 6 // a step has failed for good: a person must act
+	ResponseState_RESPONSE_UNDONE            ResponseState = 7 // its effects were undone
 	ResponseState_RESPONSE_EXPIRED           ResponseState = 8 // it was denied, not approved in time, or its fault went first
 )
 
@@ -202,7 +202,7 @@ func (ResponseState) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{2}
 }
 
-// ResponseStepState is where one step of a response is.
+// ResponseStepState is the state of one step of a response.
 type ResponseStepState int32
 
 const (
@@ -212,8 +212,8 @@ const (
 	ResponseStepState_STEP_ACTED                      ResponseStepState = 3 // done
 	ResponseStepState_STEP_FAILED                     ResponseStepState = 4 // all attempts have failed
 	ResponseStepState_STEP_INTERRUPTED                ResponseStepState = 5 // an attempt's outcome is not known
-	ResponseStepState_STEP_UNDOING                    ResponseStepState = 6 // it is being put back
-	ResponseStepState_STEP_PUT_BACK                   ResponseStepState = 7 // it was put back
+	ResponseStepState_STEP_UNDOING                    ResponseStepState = 6 // it is being undone
+	ResponseStepState_STEP_PUT_BACK                   ResponseStepState = 7 // it was undone
 )
 
 // Enum value maps for ResponseStepState.
@@ -269,11 +269,13 @@ func (ResponseStepState) EnumDescriptor() ([]byte, []int) {
 
 // ResponsePolicy is a policy in force, or one that was.
 type ResponsePolicy struct {
-	state       protoimpl.MessageState `protogen:"open.v1"`
-	Name        string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                            // metadata.name: 1 to 63 of a-z, 0-9, '-' and '.'
-	Version     uint64                 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`                     // from 1, by one with every change; a policy that was withdrawn and comes again goes on with its numbers, as long as they are kept
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // metadata.name: 1 to 63 of a-z, 0-9, '-' and '.'
+	// From 1, increased with every change; a withdrawn policy that returns continues its numbers, as long as they are
+	// kept.
+	Version     uint64                 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
 	Document    string                 `protobuf:"bytes,3,opt,name=document,proto3" json:"document,omitempty"`                    // the whole document, as JSON
-	By          string                 `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"`                                // who put it in force, "operator/NAME"
+	By          string                 `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"`                                // author, "operator/NAME"
 	At          *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=at,proto3" json:"at,omitempty"`                                // when, by the leader's wall clock
 	Digest      string                 `protobuf:"bytes,6,opt,name=digest,proto3" json:"digest,omitempty"`                        // of its spec: responses name it; 16 hexadecimal digits
 	Mode        PolicyMode             `protobuf:"varint,7,opt,name=mode,proto3,enum=lofamo.v1.PolicyMode" json:"mode,omitempty"` // whether it acts
@@ -446,10 +448,10 @@ func (x *CheckPoliciesRequest) GetDocuments() string {
 	return ""
 }
 
-// CheckPoliciesResponse says what is wrong; a request that could be understood is never an error.
+// CheckPoliciesResponse lists the problems; a well-formed request is never an error.
 type CheckPoliciesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Errors        []string               `protobuf:"bytes,1,rep,name=errors,proto3" json:"errors,omitempty"`   // each with policy, field, what was given and what is allowed; empty: they are right
+	Errors        []string               `protobuf:"bytes,1,rep,name=errors,proto3" json:"errors,omitempty"`   // each with policy, field, given value and allowed values; empty: valid
 	Changes       []*PolicyChange        `protobuf:"bytes,2,rep,name=changes,proto3" json:"changes,omitempty"` // that applying them would make; empty with errors
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -499,15 +501,17 @@ func (x *CheckPoliciesResponse) GetChanges() []*PolicyChange {
 	return nil
 }
 
-// PolicyChange is what becomes of one policy.
+// PolicyChange is the change of one policy.
 type PolicyChange struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                                  // of the policy
-	Kind          PolicyChangeKind       `protobuf:"varint,2,opt,name=kind,proto3,enum=lofamo.v1.PolicyChangeKind" json:"kind,omitempty"` // what becomes of it
-	Version       uint64                 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`                           // that it has then; of one that is withdrawn, that of the withdrawal
-	From          PolicyMode             `protobuf:"varint,4,opt,name=from,proto3,enum=lofamo.v1.PolicyMode" json:"from,omitempty"`       // as it was; unspecified: it was not there
-	To            PolicyMode             `protobuf:"varint,5,opt,name=to,proto3,enum=lofamo.v1.PolicyMode" json:"to,omitempty"`           // as it is then; unspecified: it is not there
-	Open          uint32                 `protobuf:"varint,6,opt,name=open,proto3" json:"open,omitempty"`                                 // responses of it that are open and under way, and do nothing more since the policy is another; what they did is put back when the fault is gone
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Name    string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                                  // of the policy
+	Kind    PolicyChangeKind       `protobuf:"varint,2,opt,name=kind,proto3,enum=lofamo.v1.PolicyChangeKind" json:"kind,omitempty"` // kind of the change
+	Version uint64                 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`                           // that it has then; of one that is withdrawn, that of the withdrawal
+	From    PolicyMode             `protobuf:"varint,4,opt,name=from,proto3,enum=lofamo.v1.PolicyMode" json:"from,omitempty"`       // as it was; unspecified: it was not there
+	To      PolicyMode             `protobuf:"varint,5,opt,name=to,proto3,enum=lofamo.v1.PolicyMode" json:"to,omitempty"`           // the new mode; unspecified: removed
+	// Its open, running responses, which stop because the policy changed; their effects are undone once the fault is
+	// gone.
+	Open          uint32 `protobuf:"varint,6,opt,name=open,proto3" json:"open,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -588,8 +592,8 @@ func (x *PolicyChange) GetOpen() uint32 {
 type ApplyPoliciesRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Documents string                 `protobuf:"bytes,1,opt,name=documents,proto3" json:"documents,omitempty"`          // as in CheckPoliciesRequest
-	DryRun    bool                   `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"` // only check, and say what would change
-	// Versions that policies must have: by name; 0: there must be none. Policies that are not named are taken as they are.
+	DryRun    bool                   `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"` // only check, and list the changes
+	// Versions that policies must have, by name; 0: there must be none. Policies that are not named are not checked.
 	Expected      map[string]uint64 `protobuf:"bytes,3,rep,name=expected,proto3" json:"expected,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -646,11 +650,11 @@ func (x *ApplyPoliciesRequest) GetExpected() map[string]uint64 {
 	return nil
 }
 
-// ApplyPoliciesResponse says what was done, or in a dry run would be.
+// ApplyPoliciesResponse lists the changes, or in a dry run those that would be made.
 type ApplyPoliciesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Changes       []*PolicyChange        `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`    // in the order of the documents
-	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"` // of the store, with the change; in a dry run, or when nothing changes, as it is
+	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"` // of the store, with the change; in a dry run or without changes, the present one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -755,7 +759,7 @@ func (x *GetPolicyRequest) GetVersion() uint64 {
 // GetPolicyResponse has the policy and its history.
 type GetPolicyResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Policy        *ResponsePolicy        `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"` // that was asked for
+	Policy        *ResponsePolicy        `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"` // the requested policy
 	Former        []*ResponsePolicy      `protobuf:"bytes,2,rep,name=former,proto3" json:"former,omitempty"` // the versions before the newest one that are kept, newest first, at most 20, without documents
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -805,7 +809,7 @@ func (x *GetPolicyResponse) GetFormer() []*ResponsePolicy {
 	return nil
 }
 
-// ListPoliciesRequest asks for all: there is nothing to choose.
+// ListPoliciesRequest asks for all policies.
 type ListPoliciesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -900,7 +904,7 @@ type DeletePoliciesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Names         []string               `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"`                                                                                  // 1 to 200
 	Expected      map[string]uint64      `protobuf:"bytes,2,rep,name=expected,proto3" json:"expected,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // as in ApplyPoliciesRequest
-	DryRun        bool                   `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`                                                                 // only say what would change
+	DryRun        bool                   `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`                                                                 // only list the changes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -956,11 +960,11 @@ func (x *DeletePoliciesRequest) GetDryRun() bool {
 	return false
 }
 
-// DeletePoliciesResponse says what was done, or in a dry run would be.
+// DeletePoliciesResponse lists the changes, or in a dry run those that would be made.
 type DeletePoliciesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Changes       []*PolicyChange        `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`    // in the order of the names
-	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"` // of the store, with the change; in a dry run as it is
+	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"` // of the store, with the change; in a dry run, the present one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1009,7 +1013,7 @@ func (x *DeletePoliciesResponse) GetRevision() uint64 {
 	return 0
 }
 
-// Response is one policy's answer to one fault, as it is committed.
+// Response is one policy's answer to one fault, as committed.
 type Response struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Id         string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`                                                         // unique for ever, "r7-12"
@@ -1017,27 +1021,28 @@ type Response struct {
 	Digest     string                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`                                                 // of the policy as it was when the response was proposed
 	Mode       PolicyMode             `protobuf:"varint,4,opt,name=mode,proto3,enum=lofamo.v1.PolicyMode" json:"mode,omitempty"`                          // of the policy then
 	Node       string                 `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`                                                     // id; empty of a group fault
-	Component  string                 `protobuf:"bytes,6,opt,name=component,proto3" json:"component,omitempty"`                                           // of the node that is at fault; empty of a group fault
+	Component  string                 `protobuf:"bytes,6,opt,name=component,proto3" json:"component,omitempty"`                                           // of the faulty node; empty for a group fault
 	Group      string                 `protobuf:"bytes,7,opt,name=group,proto3" json:"group,omitempty"`                                                   // id of the group fault; empty of a node's
 	FaultState State                  `protobuf:"varint,8,opt,name=fault_state,json=faultState,proto3,enum=lofamo.v1.State" json:"fault_state,omitempty"` // of the fault, when the response was proposed
 	FaultCause Cause                  `protobuf:"varint,9,opt,name=fault_cause,json=faultCause,proto3,enum=lofamo.v1.Cause" json:"fault_cause,omitempty"` // of the fault then
 	FaultSince *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=fault_since,json=faultSince,proto3" json:"fault_since,omitempty"`                      // when that state began
-	State      ResponseState          `protobuf:"varint,11,opt,name=state,proto3,enum=lofamo.v1.ResponseState" json:"state,omitempty"`                    // where it is
-	// Why it waits, has failed or has expired, in the engine's words: "approval", "breaker open", "too many percent of the nodes". Empty else.
+	State      ResponseState          `protobuf:"varint,11,opt,name=state,proto3,enum=lofamo.v1.ResponseState" json:"state,omitempty"`                    // its present state
+	// Why it waits, has failed or has expired, in the engine's words: "approval", "breaker open", "too many percent of
+	// the nodes". Empty in other states.
 	Reason          string                 `protobuf:"bytes,12,opt,name=reason,proto3" json:"reason,omitempty"`
 	Detail          string                 `protobuf:"bytes,13,opt,name=detail,proto3" json:"detail,omitempty"`                                           // more of the reason, for people
-	Steps           []*ResponseStep        `protobuf:"bytes,14,rep,name=steps,proto3" json:"steps,omitempty"`                                             // all of them, in order
-	Step            uint32                 `protobuf:"varint,15,opt,name=step,proto3" json:"step,omitempty"`                                              // index of the step that is next or under way; as many as there are steps: all are passed
-	Undoing         bool                   `protobuf:"varint,16,opt,name=undoing,proto3" json:"undoing,omitempty"`                                        // what was done is being put back
-	Cancelled       bool                   `protobuf:"varint,17,opt,name=cancelled,proto3" json:"cancelled,omitempty"`                                    // a person wants it ended and put back
+	Steps           []*ResponseStep        `protobuf:"bytes,14,rep,name=steps,proto3" json:"steps,omitempty"`                                             // in order
+	Step            uint32                 `protobuf:"varint,15,opt,name=step,proto3" json:"step,omitempty"`                                              // index of the next or running step; the number of steps: all are done
+	Undoing         bool                   `protobuf:"varint,16,opt,name=undoing,proto3" json:"undoing,omitempty"`                                        // its effects are being undone
+	Cancelled       bool                   `protobuf:"varint,17,opt,name=cancelled,proto3" json:"cancelled,omitempty"`                                    // a person ended it; its effects are undone
 	Approvals       []*ResponseApproval    `protobuf:"bytes,18,rep,name=approvals,proto3" json:"approvals,omitempty"`                                     // so far
-	ApprovalsWanted uint32                 `protobuf:"varint,19,opt,name=approvals_wanted,json=approvalsWanted,proto3" json:"approvals_wanted,omitempty"` // by its policy, 0 to 2; the supervisors' configuration may want more
+	ApprovalsWanted uint32                 `protobuf:"varint,19,opt,name=approvals_wanted,json=approvalsWanted,proto3" json:"approvals_wanted,omitempty"` // by its policy, 0 to 2; the supervisors' configuration may require more
 	Proposed        *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=proposed,proto3" json:"proposed,omitempty"`                                       // when
 	Asked           *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=asked,proto3" json:"asked,omitempty"`                                             // since when approvals are waited for; absent: they are not
-	Gone            *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=gone,proto3" json:"gone,omitempty"`                                               // since when the fault is gone; absent: it stands
-	Closed          *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=closed,proto3" json:"closed,omitempty"`                                           // when it came to its end: nothing more is to come; absent: it is open
+	Gone            *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=gone,proto3" json:"gone,omitempty"`                                               // when the fault went away; absent: it persists
+	Closed          *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=closed,proto3" json:"closed,omitempty"`                                           // when it ended for good; absent: it is open
 	Version         uint64                 `protobuf:"varint,24,opt,name=version,proto3" json:"version,omitempty"`                                        // grows by one with every change of this response
-	UndoOnRecovery  bool                   `protobuf:"varint,25,opt,name=undo_on_recovery,json=undoOnRecovery,proto3" json:"undo_on_recovery,omitempty"`  // what it does is put back when the fault is gone
+	UndoOnRecovery  bool                   `protobuf:"varint,25,opt,name=undo_on_recovery,json=undoOnRecovery,proto3" json:"undo_on_recovery,omitempty"`  // its effects are undone when the fault is gone
 	UndoAfter       *durationpb.Duration   `protobuf:"bytes,26,opt,name=undo_after,json=undoAfter,proto3" json:"undo_after,omitempty"`                    // that the fault must have been gone for; absent without undo_on_recovery
 	Token           uint64                 `protobuf:"varint,27,opt,name=token,proto3" json:"token,omitempty"`                                            // fencing token of the leader that wrote it
 	unknownFields   protoimpl.UnknownFields
@@ -1263,19 +1268,19 @@ func (x *Response) GetToken() uint64 {
 	return 0
 }
 
-// ResponseStep is one step and what became of it.
+// ResponseStep is one step and its outcome.
 type ResponseStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                                                                                       // unique within its policy
 	Executor      string                 `protobuf:"bytes,2,opt,name=executor,proto3" json:"executor,omitempty"`                                                                               // "kubernetes.cordon"
-	Parameters    map[string]string      `protobuf:"bytes,3,rep,name=parameters,proto3" json:"parameters,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // as the executor has them
-	State         ResponseStepState      `protobuf:"varint,4,opt,name=state,proto3,enum=lofamo.v1.ResponseStepState" json:"state,omitempty"`                                                   // where it is
+	Parameters    map[string]string      `protobuf:"bytes,3,rep,name=parameters,proto3" json:"parameters,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // as the executor expects them
+	State         ResponseStepState      `protobuf:"varint,4,opt,name=state,proto3,enum=lofamo.v1.ResponseStepState" json:"state,omitempty"`                                                   // its present state
 	Attempt       uint32                 `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`                                                                                // number of the newest attempt, of doing and of putting back together, from 1; 0: none was made
 	Failures      uint32                 `protobuf:"varint,6,opt,name=failures,proto3" json:"failures,omitempty"`                                                                              // attempts that have failed, of those in the present direction
 	Started       *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=started,proto3" json:"started,omitempty"`                                                                                 // the newest attempt; absent: none was made
 	Ended         *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=ended,proto3" json:"ended,omitempty"`                                                                                     // the newest attempt; absent: not, or it is not known
 	Changed       bool                   `protobuf:"varint,9,opt,name=changed,proto3" json:"changed,omitempty"`                                                                                // something on the target is other than it was, or may be
-	Detail        string                 `protobuf:"bytes,10,opt,name=detail,proto3" json:"detail,omitempty"`                                                                                  // what the executor said of it, for people
+	Detail        string                 `protobuf:"bytes,10,opt,name=detail,proto3" json:"detail,omitempty"`                                                                                  // the executor's message, for people
 	Timeout       *durationpb.Duration   `protobuf:"bytes,11,opt,name=timeout,proto3" json:"timeout,omitempty"`                                                                                // of one attempt
 	Retries       uint32                 `protobuf:"varint,12,opt,name=retries,proto3" json:"retries,omitempty"`                                                                               // attempts that are made after the first one
 	unknownFields protoimpl.UnknownFields
@@ -1396,7 +1401,7 @@ func (x *ResponseStep) GetRetries() uint32 {
 	return 0
 }
 
-// ResponseApproval is a person's word.
+// ResponseApproval is one person's approval.
 type ResponseApproval struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Subject       string                 `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"` // "approver/NAME"
@@ -1529,8 +1534,8 @@ func (x *ListResponsesRequest) GetActing() bool {
 // ListResponsesResponse has the responses that were chosen.
 type ListResponsesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Responses     []*Response            `protobuf:"bytes,1,rep,name=responses,proto3" json:"responses,omitempty"` // in the order in which they were proposed
-	Breaker       *ResponseBreaker       `protobuf:"bytes,2,opt,name=breaker,proto3" json:"breaker,omitempty"`     // as it is committed
+	Responses     []*Response            `protobuf:"bytes,1,rep,name=responses,proto3" json:"responses,omitempty"` // in the order of their proposals
+	Breaker       *ResponseBreaker       `protobuf:"bytes,2,opt,name=breaker,proto3" json:"breaker,omitempty"`     // as committed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1669,12 +1674,13 @@ func (x *WatchResponsesRequest) GetFilter() *ListResponsesRequest {
 	return nil
 }
 
-// WatchResponsesResponse is what has changed. The first one has all that pass.
+// WatchResponsesResponse has the changes. The first one has all responses that pass the filter.
 type WatchResponsesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// That are new or have changed, as they are now. One that does not pass the filter any more comes once more, as it is now.
+	// New and changed responses, in their present form. A response that no longer passes the filter is sent one last
+	// time.
 	Responses     []*Response      `protobuf:"bytes,1,rep,name=responses,proto3" json:"responses,omitempty"`
-	Gone          []string         `protobuf:"bytes,2,rep,name=gone,proto3" json:"gone,omitempty"`       // ids that are not kept any more
+	Gone          []string         `protobuf:"bytes,2,rep,name=gone,proto3" json:"gone,omitempty"`       // ids that are no longer kept
 	Breaker       *ResponseBreaker `protobuf:"bytes,3,opt,name=breaker,proto3" json:"breaker,omitempty"` // in the first one, and when it has changed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1731,7 +1737,7 @@ func (x *WatchResponsesResponse) GetBreaker() *ResponseBreaker {
 	return nil
 }
 
-// ApproveResponseRequest is a word for a response.
+// ApproveResponseRequest approves a response.
 type ApproveResponseRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`         // of the response
@@ -1784,7 +1790,7 @@ func (x *ApproveResponseRequest) GetReason() string {
 	return ""
 }
 
-// ApproveResponseResponse has it as it is then.
+// ApproveResponseResponse has the resulting response.
 type ApproveResponseResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Response      *Response              `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"` // as it was committed with the approval, or later
@@ -1829,7 +1835,7 @@ func (x *ApproveResponseResponse) GetResponse() *Response {
 	return nil
 }
 
-// DenyResponseRequest is a word against a response.
+// DenyResponseRequest denies a response.
 type DenyResponseRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`         // of the response
@@ -1882,7 +1888,7 @@ func (x *DenyResponseRequest) GetReason() string {
 	return ""
 }
 
-// DenyResponseResponse has it as it is then.
+// DenyResponseResponse has the resulting response.
 type DenyResponseResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Response      *Response              `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"` // as it was committed with the denial, or later
@@ -1980,10 +1986,10 @@ func (x *CancelResponseRequest) GetReason() string {
 	return ""
 }
 
-// CancelResponseResponse has it as it is then.
+// CancelResponseResponse has the resulting response.
 type CancelResponseResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Response      *Response              `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"` // as it was committed, or later: what it did may still have to be put back
+	Response      *Response              `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"` // as committed, or later: its effects may still have to be undone
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2025,7 +2031,7 @@ func (x *CancelResponseResponse) GetResponse() *Response {
 	return nil
 }
 
-// RetryResponseRequest begins a response anew.
+// RetryResponseRequest restarts a response.
 type RetryResponseRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`         // of the response
@@ -2078,7 +2084,7 @@ func (x *RetryResponseRequest) GetReason() string {
 	return ""
 }
 
-// RetryResponseResponse has it as it is then.
+// RetryResponseResponse has the resulting response.
 type RetryResponseResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Response      *Response              `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"` // as it was committed, or later
@@ -2123,11 +2129,11 @@ func (x *RetryResponseResponse) GetResponse() *Response {
 	return nil
 }
 
-// SettleResponseRequest says what became of the step that a response waits for.
+// SettleResponseRequest gives the outcome of the step that a response waits for.
 type SettleResponseRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`              // of the response
-	Happened      bool                   `protobuf:"varint,2,opt,name=happened,proto3" json:"happened,omitempty"` // it has had its effect; false: it has not
+	Happened      bool                   `protobuf:"varint,2,opt,name=happened,proto3" json:"happened,omitempty"` // it took effect; false: it did not
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`      // how that is known, for people and the audit: 1 to 256 bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2184,7 +2190,7 @@ func (x *SettleResponseRequest) GetReason() string {
 	return ""
 }
 
-// SettleResponseResponse has it as it is then.
+// SettleResponseResponse has the resulting response.
 type SettleResponseResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Response      *Response              `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"` // as it was committed, or later
@@ -2229,7 +2235,7 @@ func (x *SettleResponseResponse) GetResponse() *Response {
 	return nil
 }
 
-// GetBreakerRequest asks for the one that there is.
+// GetBreakerRequest asks for the circuit breaker.
 type GetBreakerRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2266,13 +2272,13 @@ func (*GetBreakerRequest) Descriptor() ([]byte, []int) {
 	return file_lofamo_v1_response_proto_rawDescGZIP(), []int{30}
 }
 
-// ResponseBreaker is the circuit breaker, as it is committed.
+// ResponseBreaker is the circuit breaker, as committed.
 type ResponseBreaker struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Open          bool                   `protobuf:"varint,1,opt,name=open,proto3" json:"open,omitempty"`                        // nothing but notifications begins
+	Open          bool                   `protobuf:"varint,1,opt,name=open,proto3" json:"open,omitempty"`                        // only notifications begin
 	At            *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`                             // of the last change; absent: it never opened
 	Detail        string                 `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`                     // why it opened
-	ClosedBy      string                 `protobuf:"bytes,4,opt,name=closed_by,json=closedBy,proto3" json:"closed_by,omitempty"` // who closed it last, "operator/NAME"; empty: nobody
+	ClosedBy      string                 `protobuf:"bytes,4,opt,name=closed_by,json=closedBy,proto3" json:"closed_by,omitempty"` // who closed it last, "operator/NAME"; empty: never closed by a person
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2380,7 +2386,7 @@ func (x *CloseBreakerRequest) GetReason() string {
 	return ""
 }
 
-// CloseBreakerResponse has it as it is then.
+// CloseBreakerResponse has the resulting breaker.
 type CloseBreakerResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Breaker       *ResponseBreaker       `protobuf:"bytes,1,opt,name=breaker,proto3" json:"breaker,omitempty"` // as it was committed, or later
@@ -2425,11 +2431,11 @@ func (x *CloseBreakerResponse) GetBreaker() *ResponseBreaker {
 	return nil
 }
 
-// ListAuditRequest says which lines.
+// ListAuditRequest selects lines.
 type ListAuditRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	From          uint64                 `protobuf:"varint,1,opt,name=from,proto3" json:"from,omitempty"`   // number of the first one; 0: the newest, as many as limit says
-	Limit         uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"` // at most so many, 1 to 10,000; 0: 1,000
+	From          uint64                 `protobuf:"varint,1,opt,name=from,proto3" json:"from,omitempty"`   // number of the first one; 0: the newest lines, up to limit
+	Limit         uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"` // maximum number, 1 to 10,000; 0: 1,000
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2531,11 +2537,11 @@ func (x *ListAuditResponse) GetNext() uint64 {
 	return 0
 }
 
-// ExportAuditRequest says which lines.
+// ExportAuditRequest selects lines.
 type ExportAuditRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	From          uint64                 `protobuf:"varint,1,opt,name=from,proto3" json:"from,omitempty"`     // number of the first one; 0: the oldest that is kept
-	Follow        bool                   `protobuf:"varint,2,opt,name=follow,proto3" json:"follow,omitempty"` // go on with those that come
+	Follow        bool                   `protobuf:"varint,2,opt,name=follow,proto3" json:"follow,omitempty"` // continue with new lines
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2587,7 +2593,7 @@ func (x *ExportAuditRequest) GetFollow() bool {
 // ExportAuditResponse has some lines.
 type ExportAuditResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Lines         []*AuditLine           `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"` // by number, following those of the response before
+	Lines         []*AuditLine           `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"` // by number, following those of the previous response
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2633,15 +2639,15 @@ func (x *ExportAuditResponse) GetLines() []*AuditLine {
 type AuditLine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Seq   uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"` // from 1, without gaps
-	// The line as it is exported: JSON with "hash" as its last key. The hash is the SHA-256 of the same without that key, in which "prev" is the hash of the
-	// line before it (package pkg/response/audit). All other fields here are only what it says.
+	// The exported line: JSON with "hash" as its last key. The hash is the SHA-256 of the same line without that key;
+	// "prev" is the hash of the previous line (package pkg/response/audit). All other fields here are derived from it.
 	Line          string                 `protobuf:"bytes,2,opt,name=line,proto3" json:"line,omitempty"`
 	At            *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`             // when it was decided, by the leader's wall clock
-	Act           string                 `protobuf:"bytes,4,opt,name=act,proto3" json:"act,omitempty"`           // what was decided: "proposed", "refused", "approved", "started", "breaker opened"
-	Response      string                 `protobuf:"bytes,5,opt,name=response,proto3" json:"response,omitempty"` // id; empty where there is none
-	Policy        string                 `protobuf:"bytes,6,opt,name=policy,proto3" json:"policy,omitempty"`     // name; empty where there is none
-	Target        string                 `protobuf:"bytes,7,opt,name=target,proto3" json:"target,omitempty"`     // "node/component", or "group ID"; empty where there is none
-	Step          string                 `protobuf:"bytes,8,opt,name=step,proto3" json:"step,omitempty"`         // name of the step; empty where there is none
+	Act           string                 `protobuf:"bytes,4,opt,name=act,proto3" json:"act,omitempty"`           // the decision: "proposed", "refused", "approved", "started", "breaker opened"
+	Response      string                 `protobuf:"bytes,5,opt,name=response,proto3" json:"response,omitempty"` // id; empty if there is none
+	Policy        string                 `protobuf:"bytes,6,opt,name=policy,proto3" json:"policy,omitempty"`     // name; empty if there is none
+	Target        string                 `protobuf:"bytes,7,opt,name=target,proto3" json:"target,omitempty"`     // "node/component", or "group ID"; empty if there is none
+	Step          string                 `protobuf:"bytes,8,opt,name=step,proto3" json:"step,omitempty"`         // name of the step; empty if there is none
 	Executor      string                 `protobuf:"bytes,9,opt,name=executor,proto3" json:"executor,omitempty"` // of the step
 	Attempt       uint32                 `protobuf:"varint,10,opt,name=attempt,proto3" json:"attempt,omitempty"` // at the step; 0: none
 	Reason        string                 `protobuf:"bytes,11,opt,name=reason,proto3" json:"reason,omitempty"`    // why something was not done; empty else

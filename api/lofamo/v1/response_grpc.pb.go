@@ -4,7 +4,7 @@
 // - protoc             (unknown)
 // source: lofamo/v1/response.proto
 
-// What is done about faults: policies, the responses that they lead to, and what people say to those (seed 001 §II).
+// Responses to faults: policies, the responses that they trigger, and people's decisions about those (seed 001 §II).
 
 package lofamov1
 
@@ -44,42 +44,46 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ResponseService is offered by every supervisor of nodes; the leader commits, the others pass on. Whoever may read may call what begins with
-// Get, List, Watch, Check or Export. ApproveResponse needs the role approver, DenyResponse approver or operator, all else operator (PERMISSION_DENIED).
-// Without a leader changes fail with UNAVAILABLE and the reason NO_LEADER. A parent of regions has no responses: FAILED_PRECONDITION, with the
-// supervisors of its regions. Where responses are switched off: UNIMPLEMENTED. A person's word that does not fit how a response is: ABORTED, and nothing is changed.
+// ResponseService is served by every supervisor of nodes; the leader commits, and the other replicas forward calls to
+// it. Every role with read access may call Get, List, Watch, Check and Export. ApproveResponse needs the role approver,
+// DenyResponse approver or operator, all others operator (PERMISSION_DENIED). Without a leader, changes fail with
+// UNAVAILABLE and the reason NO_LEADER. A parent of regions has no responses: FAILED_PRECONDITION, with the supervisors
+// of its regions. With responses switched off: UNIMPLEMENTED. A decision that does not fit the response's state:
+// ABORTED, without any change.
 type ResponseServiceClient interface {
-	// CheckPolicies says what is wrong with documents, by themselves and together with those that are in force. It changes nothing.
+	// CheckPolicies validates documents, alone and together with the policies in force. It changes nothing.
 	CheckPolicies(ctx context.Context, in *CheckPoliciesRequest, opts ...grpc.CallOption) (*CheckPoliciesResponse, error)
-	// ApplyPolicies puts policies in force, new ones or in the place of those of the same names: all of them or none. INVALID_ARGUMENT with all that is
-	// wrong, ABORTED when one is not at the version that is expected.
+	// ApplyPolicies puts policies in force, new ones or replacements of those with the same names: all or none.
+	// INVALID_ARGUMENT lists all problems. ABORTED if a policy is not at the expected version.
 	ApplyPolicies(ctx context.Context, in *ApplyPoliciesRequest, opts ...grpc.CallOption) (*ApplyPoliciesResponse, error)
-	// GetPolicy returns one policy, as it is or as it was. NOT_FOUND for one that there is not, or whose version is not kept any more.
+	// GetPolicy returns one policy, in its present or an earlier version. NOT_FOUND for an unknown policy, or a version
+	// that is no longer kept.
 	GetPolicy(ctx context.Context, in *GetPolicyRequest, opts ...grpc.CallOption) (*GetPolicyResponse, error)
 	// ListPolicies returns the policies in force.
 	ListPolicies(ctx context.Context, in *ListPoliciesRequest, opts ...grpc.CallOption) (*ListPoliciesResponse, error)
-	// DeletePolicies withdraws policies: all or none. What their responses did is put back when the fault is gone. NOT_FOUND, or ABORTED for another version.
+	// DeletePolicies withdraws policies: all or none. The effects of their responses are undone when the fault is gone.
+	// NOT_FOUND, or ABORTED for another version.
 	DeletePolicies(ctx context.Context, in *DeletePoliciesRequest, opts ...grpc.CallOption) (*DeletePoliciesResponse, error)
 	// ListResponses returns responses as they are committed.
 	ListResponses(ctx context.Context, in *ListResponsesRequest, opts ...grpc.CallOption) (*ListResponsesResponse, error)
-	// GetResponse returns one response. NOT_FOUND for one that there is not, or that is not kept any more.
+	// GetResponse returns one response. NOT_FOUND for an unknown response, or one that is no longer kept.
 	GetResponse(ctx context.Context, in *GetResponseRequest, opts ...grpc.CallOption) (*Response, error)
-	// WatchResponses sends the responses that pass the filter, then each whenever it changes, as it is then: a change soon followed by another one may be passed
-	// over. It ends with UNAVAILABLE when the supervisor stops.
+	// WatchResponses sends the responses that pass the filter, then each of them whenever it changes. Of changes in quick
+	// succession some may be skipped. It ends with UNAVAILABLE when the supervisor stops.
 	WatchResponses(ctx context.Context, in *WatchResponsesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponsesResponse], error)
-	// ApproveResponse is a person's word for a response that waits for it. Two words of one subject count once.
+	// ApproveResponse approves a waiting response. Two approvals of one subject count once.
 	ApproveResponse(ctx context.Context, in *ApproveResponseRequest, opts ...grpc.CallOption) (*ApproveResponseResponse, error)
-	// DenyResponse ends a response that has done nothing yet.
+	// DenyResponse ends a response that has not acted yet.
 	DenyResponse(ctx context.Context, in *DenyResponseRequest, opts ...grpc.CallOption) (*DenyResponseResponse, error)
-	// CancelResponse ends a response, and has put back what it did.
+	// CancelResponse ends a response, and has its effects undone.
 	CancelResponse(ctx context.Context, in *CancelResponseRequest, opts ...grpc.CallOption) (*CancelResponseResponse, error)
-	// RetryResponse has tried again what has failed, or proposed again what has expired or was denied, for which approvals are asked for anew.
+	// RetryResponse retries a failed response, or proposes an expired or denied one again, which needs new approvals.
 	RetryResponse(ctx context.Context, in *RetryResponseRequest, opts ...grpc.CallOption) (*RetryResponseResponse, error)
-	// SettleResponse says what became of a step of unknown outcome, which nothing else can tell.
+	// SettleResponse records the outcome of a step whose outcome is unknown and cannot be determined otherwise.
 	SettleResponse(ctx context.Context, in *SettleResponseRequest, opts ...grpc.CallOption) (*SettleResponseResponse, error)
 	// GetBreaker returns the circuit breaker.
 	GetBreaker(ctx context.Context, in *GetBreakerRequest, opts ...grpc.CallOption) (*ResponseBreaker, error)
-	// CloseBreaker closes it; only what goes bad afterwards counts then. It says nothing when it is closed already.
+	// CloseBreaker closes it; only later faults count then. No error if it is closed already.
 	CloseBreaker(ctx context.Context, in *CloseBreakerRequest, opts ...grpc.CallOption) (*CloseBreakerResponse, error)
 	// ListAudit returns lines of the audit, in order.
 	ListAudit(ctx context.Context, in *ListAuditRequest, opts ...grpc.CallOption) (*ListAuditResponse, error)
@@ -287,42 +291,46 @@ type ResponseService_ExportAuditClient = grpc.ServerStreamingClient[ExportAuditR
 // All implementations must embed UnimplementedResponseServiceServer
 // for forward compatibility.
 //
-// ResponseService is offered by every supervisor of nodes; the leader commits, the others pass on. Whoever may read may call what begins with
-// Get, List, Watch, Check or Export. ApproveResponse needs the role approver, DenyResponse approver or operator, all else operator (PERMISSION_DENIED).
-// Without a leader changes fail with UNAVAILABLE and the reason NO_LEADER. A parent of regions has no responses: FAILED_PRECONDITION, with the
-// supervisors of its regions. Where responses are switched off: UNIMPLEMENTED. A person's word that does not fit how a response is: ABORTED, and nothing is changed.
+// ResponseService is served by every supervisor of nodes; the leader commits, and the other replicas forward calls to
+// it. Every role with read access may call Get, List, Watch, Check and Export. ApproveResponse needs the role approver,
+// DenyResponse approver or operator, all others operator (PERMISSION_DENIED). Without a leader, changes fail with
+// UNAVAILABLE and the reason NO_LEADER. A parent of regions has no responses: FAILED_PRECONDITION, with the supervisors
+// of its regions. With responses switched off: UNIMPLEMENTED. A decision that does not fit the response's state:
+// ABORTED, without any change.
 type ResponseServiceServer interface {
-	// CheckPolicies says what is wrong with documents, by themselves and together with those that are in force. It changes nothing.
+	// CheckPolicies validates documents, alone and together with the policies in force. It changes nothing.
 	CheckPolicies(context.Context, *CheckPoliciesRequest) (*CheckPoliciesResponse, error)
-	// ApplyPolicies puts policies in force, new ones or in the place of those of the same names: all of them or none. INVALID_ARGUMENT with all that is
-	// wrong, ABORTED when one is not at the version that is expected.
+	// ApplyPolicies puts policies in force, new ones or replacements of those with the same names: all or none.
+	// INVALID_ARGUMENT lists all problems. ABORTED if a policy is not at the expected version.
 	ApplyPolicies(context.Context, *ApplyPoliciesRequest) (*ApplyPoliciesResponse, error)
-	// GetPolicy returns one policy, as it is or as it was. NOT_FOUND for one that there is not, or whose version is not kept any more.
+	// GetPolicy returns one policy, in its present or an earlier version. NOT_FOUND for an unknown policy, or a version
+	// that is no longer kept.
 	GetPolicy(context.Context, *GetPolicyRequest) (*GetPolicyResponse, error)
 	// ListPolicies returns the policies in force.
 	ListPolicies(context.Context, *ListPoliciesRequest) (*ListPoliciesResponse, error)
-	// DeletePolicies withdraws policies: all or none. What their responses did is put back when the fault is gone. NOT_FOUND, or ABORTED for another version.
+	// DeletePolicies withdraws policies: all or none. The effects of their responses are undone when the fault is gone.
+	// NOT_FOUND, or ABORTED for another version.
 	DeletePolicies(context.Context, *DeletePoliciesRequest) (*DeletePoliciesResponse, error)
 	// ListResponses returns responses as they are committed.
 	ListResponses(context.Context, *ListResponsesRequest) (*ListResponsesResponse, error)
-	// GetResponse returns one response. NOT_FOUND for one that there is not, or that is not kept any more.
+	// GetResponse returns one response. NOT_FOUND for an unknown response, or one that is no longer kept.
 	GetResponse(context.Context, *GetResponseRequest) (*Response, error)
-	// WatchResponses sends the responses that pass the filter, then each whenever it changes, as it is then: a change soon followed by another one may be passed
-	// over. It ends with UNAVAILABLE when the supervisor stops.
+	// WatchResponses sends the responses that pass the filter, then each of them whenever it changes. Of changes in quick
+	// succession some may be skipped. It ends with UNAVAILABLE when the supervisor stops.
 	WatchResponses(*WatchResponsesRequest, grpc.ServerStreamingServer[WatchResponsesResponse]) error
-	// ApproveResponse is a person's word for a response that waits for it. Two words of one subject count once.
+	// ApproveResponse approves a waiting response. Two approvals of one subject count once.
 	ApproveResponse(context.Context, *ApproveResponseRequest) (*ApproveResponseResponse, error)
-	// DenyResponse ends a response that has done nothing yet.
+	// DenyResponse ends a response that has not acted yet.
 	DenyResponse(context.Context, *DenyResponseRequest) (*DenyResponseResponse, error)
-	// CancelResponse ends a response, and has put back what it did.
+	// CancelResponse ends a response, and has its effects undone.
 	CancelResponse(context.Context, *CancelResponseRequest) (*CancelResponseResponse, error)
-	// RetryResponse has tried again what has failed, or proposed again what has expired or was denied, for which approvals are asked for anew.
+	// RetryResponse retries a failed response, or proposes an expired or denied one again, which needs new approvals.
 	RetryResponse(context.Context, *RetryResponseRequest) (*RetryResponseResponse, error)
-	// SettleResponse says what became of a step of unknown outcome, which nothing else can tell.
+	// SettleResponse records the outcome of a step whose outcome is unknown and cannot be determined otherwise.
 	SettleResponse(context.Context, *SettleResponseRequest) (*SettleResponseResponse, error)
 	// GetBreaker returns the circuit breaker.
 	GetBreaker(context.Context, *GetBreakerRequest) (*ResponseBreaker, error)
-	// CloseBreaker closes it; only what goes bad afterwards counts then. It says nothing when it is closed already.
+	// CloseBreaker closes it; only later faults count then. No error if it is closed already.
 	CloseBreaker(context.Context, *CloseBreakerRequest) (*CloseBreakerResponse, error)
 	// ListAudit returns lines of the audit, in order.
 	ListAudit(context.Context, *ListAuditRequest) (*ListAuditResponse, error)

@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: lofamo/v1/types.proto
 
-// The messages that users see: what the fault map says of nodes, components, links and supervisors.
+// Messages that users see: the fault map's nodes, components, links and supervisors.
 
 package lofamov1
 
@@ -25,7 +25,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// State is what a component is known to be.
+// State is the known state of a component.
 type State int32
 
 const (
@@ -87,7 +87,7 @@ type Platform int32
 const (
 	Platform_PLATFORM_UNSPECIFIED Platform = 0 // not stated: agents of an earlier version, or no report yet
 	// Both halves run under one kernel and die with it. A FAILED host half beside a living DNP half is then a dead
-	// process, because the kernel under both still lives.
+	// process, because the shared kernel still lives.
 	Platform_SHARED_KERNEL Platform = 1
 	// The DNP half runs on its own processor and outlives the host. No agent of this version reports it: the halves
 	// share a mapped register file, which needs one kernel.
@@ -135,12 +135,12 @@ func (Platform) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{1}
 }
 
-// Cause is what is at fault when a node is not normal.
+// Cause is the faulty part of a node that is not normal.
 type Cause int32
 
 const (
 	Cause_CAUSE_UNSPECIFIED Cause = 0 // never sent
-	Cause_NONE              Cause = 1 // nothing is at fault, or nothing is known
+	Cause_NONE              Cause = 1 // no fault, or nothing known
 	Cause_SENSOR            Cause = 2 // temperature, power or voltage beyond its thresholds
 	Cause_PERIPHERAL        Cause = 3 // peripheral/0 or peripheral/1 of the host
 	Cause_MEMORY            Cause = 4 // the host's, by its error counters
@@ -206,7 +206,7 @@ func (Cause) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{2}
 }
 
-// Path is the rail by which evidence reached the supervisors.
+// Path is the rail on which evidence reached the supervisors.
 type Path int32
 
 const (
@@ -266,7 +266,7 @@ const (
 	GroupKind_GROUP_KIND_UNSPECIFIED GroupKind = 0 // never sent
 	GroupKind_ROW                    GroupKind = 1 // all nodes of a line of the torus
 	GroupKind_PLANE                  GroupKind = 2 // all nodes of a plane, or (cause LINK) all cables from one plane to the next
-	GroupKind_BLOCK                  GroupKind = 3 // a connected set of dead nodes that fills a box, or whose inside nobody living sees
+	GroupKind_BLOCK                  GroupKind = 3 // a connected set of dead nodes that fills a box, or whose inside no living node sees
 	GroupKind_LABEL                  GroupKind = 4 // all nodes that share a label: rack, switch, power feed
 	GroupKind_PARTITION              GroupKind = 5 // a part of the torus to which no living path leads
 )
@@ -318,7 +318,7 @@ func (GroupKind) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
-// PathState is what has become of a half's paths to the supervisors (seed 004, Figure 2).
+// PathState is the state of a half's paths to the supervisors (seed 004, Figure 2).
 type PathState int32
 
 const (
@@ -326,7 +326,7 @@ const (
 	PathState_MIGRATED               PathState = 1 // reports go by the primary; no alternate is loaded
 	PathState_REARM                  PathState = 2 // an alternate is being loaded
 	PathState_ARMED                  PathState = 3 // the alternate is loaded: a switch to it needs no exchange of messages
-	PathState_REESTABLISHING         PathState = 4 // neither works: paths are asked for anew, reports go by other rails
+	PathState_REESTABLISHING         PathState = 4 // neither works: new paths are requested, reports take other rails
 )
 
 // Enum value maps for PathState.
@@ -374,16 +374,16 @@ func (PathState) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
-// RecoveryState is what a half does, as the daemon that looks after it has it.
+// RecoveryState is the state of a half, as its recovery daemon sees it.
 type RecoveryState int32
 
 const (
-	RecoveryState_RECOVERY_STATE_UNSPECIFIED RecoveryState = 0 // not said, or one of a later version
+	RecoveryState_RECOVERY_STATE_UNSPECIFIED RecoveryState = 0 // not stated, or a value of a later version
 	RecoveryState_STOPPED                    RecoveryState = 1 // it does not run, and is not to
-	RecoveryState_STARTING                   RecoveryState = 2 // started for the first time; it has said nothing yet
+	RecoveryState_STARTING                   RecoveryState = 2 // started for the first time; it has not reported yet
 	RecoveryState_RUNNING                    RecoveryState = 3 // it serves
 	RecoveryState_RESTARTING                 RecoveryState = 4 // it ended or hung, and is being ended, waited for or started
-	RecoveryState_GIVEN_UP                   RecoveryState = 5 // the budget of restarts is spent: it is left as it is until somebody acts
+	RecoveryState_GIVEN_UP                   RecoveryState = 5 // the budget of restarts is spent: it stays down until a person acts
 )
 
 // Enum value maps for RecoveryState.
@@ -433,11 +433,11 @@ func (RecoveryState) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
-// Resumption is how a half that was started went on.
+// Resumption is the way in which a started half resumed.
 type Resumption int32
 
 const (
-	Resumption_RESUMPTION_UNSPECIFIED Resumption = 0 // not said
+	Resumption_RESUMPTION_UNSPECIFIED Resumption = 0 // not stated
 	Resumption_RESUMED                Resumption = 1 // where it was, from the copy that is kept outside of it
 	Resumption_COLD                   Resumption = 2 // as a new one, with a new boot epoch
 )
@@ -483,15 +483,15 @@ func (Resumption) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
-// TestState is what the self-test of a module found.
+// TestState is the result of a module's self-test.
 type TestState int32
 
 const (
-	TestState_TEST_STATE_UNSPECIFIED TestState = 0 // not said, or one of a later version
+	TestState_TEST_STATE_UNSPECIFIED TestState = 0 // not stated, or a value of a later version
 	TestState_PASSED                 TestState = 1 // in use, and the tests find nothing wrong
 	TestState_FAILING                TestState = 2 // tests found faults past the bounds
-	TestState_UNTESTED               TestState = 3 // no test was answered yet; where it stays so the other end is of an earlier version
-	TestState_IDLE                   TestState = 4 // not in use, so it is not tested; what is said is of when it was
+	TestState_UNTESTED               TestState = 3 // no test was answered yet; if it stays so, the other end has an earlier version
+	TestState_IDLE                   TestState = 4 // not in use, so it is not tested; results are from its last use
 )
 
 // Enum value maps for TestState.
@@ -539,7 +539,7 @@ func (TestState) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
-// EventKind says what changed.
+// EventKind is the kind of a change.
 type EventKind int32
 
 const (
@@ -547,23 +547,26 @@ const (
 	EventKind_COMPONENT_CHANGED      EventKind = 1 // the state or cause of a component of a node
 	EventKind_GROUP_CHANGED          EventKind = 2 // a group fault began, changed or ended
 	EventKind_WARNING_CHANGED        EventKind = 3 // a warning began or ended
-	EventKind_MAINTENANCE_CHANGED    EventKind = 4 // a mark was set, changed, or taken away (ended)
+	EventKind_MAINTENANCE_CHANGED    EventKind = 4 // a mark was set, changed, or removed (ended)
 	EventKind_TOPOLOGY_CHANGED       EventKind = 5 // labels, coordinates, spares
-	// A region was heard of, cut off (to UNKNOWN), or came back (to NORMAL), or there is something to say of it (from and to are
-	// the same). It stands for all of its nodes: while the region is cut off they are UNKNOWN, and when it is back what the
-	// last event of each says. No event tells of each, so whoever shows nodes lists them anew.
+	// A region reported for the first time, was cut off (to UNKNOWN), came back (to NORMAL), or has another problem
+	// (from and to are the same). The event stands for all of its nodes: while the region is cut off they are UNKNOWN,
+	// and afterwards they have the state of their last event. Nodes have no events of their own for this, so a program
+	// that shows nodes must list them again.
 	EventKind_REGION_CHANGED EventKind = 6
-	// A half was restarted by its daemon and serves again, or was given up: one event for every recovery that was heard
-	// of, also where no state has changed. Component is host or dnp, and from and to are the state that it has.
+	// The daemon restarted a half, which serves again, or gave it up: one event for every reported recovery, even without
+	// a change of state. Component is host or dnp, and from and to are its present state.
 	EventKind_RECOVERY_CHANGED EventKind = 7
 	// A link was masked or restored (ended). Node and coord are those of its lower end, component is "link/X+", Y+ or Z+.
 	EventKind_MASK_CHANGED EventKind = 8
-	// A diagnosis was made (seed 003 §5.2.2): observer says who asked, reason what was found. Node is the one that it was of; empty: all.
+	// A diagnosis was made (seed 003 §5.2.2): observer is the requester, reason the result. Node is the diagnosed node;
+	// empty: all.
 	EventKind_DIAGNOSIS_ENDED EventKind = 9
-	// A fault management procedure is over (seed 003 §4.5): observer says who asked, "node/ID" for a node by itself, reason what became of it. With a
-	// node: that one has begun too many by itself.
+	// A fault management procedure is over (seed 003 §4.5): observer is the requester, "node/ID" for a node by itself,
+	// reason the result. With a node: that node has begun too many by itself.
 	EventKind_PROCEDURE_ENDED EventKind = 10
-	// A policy of responses was put in force, replaced or withdrawn (ended): policy names it, observer says by whom, reason what has changed. It has no node.
+	// A policy of responses was put in force, replaced or withdrawn (ended): policy is its name, observer the author,
+	// reason the change. It has no node.
 	EventKind_POLICY_CHANGED EventKind = 11
 )
 
@@ -631,10 +634,10 @@ type Node struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`       // for example n1-0-1
 	Coord string                 `protobuf:"bytes,2,opt,name=coord,proto3" json:"coord,omitempty"` // "x,y,z"
-	// FAILED: both halves are. SICK: one of them, or a part of the node, is SICK or FAILED; a link that the
-	// peer's death explains does not count. UNKNOWN: it is not heard.
+	// FAILED: both halves are. SICK: one half, or a part of the node, is SICK or FAILED; a link does not count if the
+	// peer's death explains it. UNKNOWN: no sign of life.
 	State State `protobuf:"varint,3,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`
-	// The gravest of what is at fault, in the order of the values; NONE when it is NORMAL or UNKNOWN.
+	// The gravest cause, in the order of the values; NONE if the node is NORMAL or UNKNOWN.
 	Cause Cause `protobuf:"varint,4,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"`
 	// In a fixed order: host, dnp, dnp-core, service-network, memory, peripheral/0, peripheral/1, temperature,
 	// power, voltage, also where the node has no such part (UNKNOWN then), and the links X+ X- Y+ Y- Z+ Z- that
@@ -646,41 +649,41 @@ type Node struct {
 	SingleWitness bool `protobuf:"varint,7,opt,name=single_witness,json=singleWitness,proto3" json:"single_witness,omitempty"`
 	// When the state last changed (supervisor's wall clock; for people, never for decisions).
 	Since *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=since,proto3" json:"since,omitempty"`
-	// Age of the newest sign of life; absent when there is none.
+	// Age of the newest sign of life; absent if there is none.
 	Age *durationpb.Duration `protobuf:"bytes,9,opt,name=age,proto3" json:"age,omitempty"`
 	// Boot epochs last seen, from 1, one greater at least with every start; 0: never seen.
 	HostEpoch uint64 `protobuf:"varint,10,opt,name=host_epoch,json=hostEpoch,proto3" json:"host_epoch,omitempty"`
 	DnpEpoch  uint64 `protobuf:"varint,11,opt,name=dnp_epoch,json=dnpEpoch,proto3" json:"dnp_epoch,omitempty"` // of the DNP half, which starts by itself
 	// Revision of the last change of this node.
 	Revision uint64 `protobuf:"varint,12,opt,name=revision,proto3" json:"revision,omitempty"`
-	// How the reports of the host half fare, by its newest digest; absent when none said so.
+	// Delivery status of the host half's reports, from its newest digest; absent if no digest had it.
 	Delivery    *DeliveryStatus      `protobuf:"bytes,13,opt,name=delivery,proto3" json:"delivery,omitempty"`
-	DeliveryAge *durationpb.Duration `protobuf:"bytes,14,opt,name=delivery_age,json=deliveryAge,proto3" json:"delivery_age,omitempty"` // since it said so
-	// It said so longer ago than three digest periods: its reports may fare otherwise by now.
+	DeliveryAge *durationpb.Duration `protobuf:"bytes,14,opt,name=delivery_age,json=deliveryAge,proto3" json:"delivery_age,omitempty"` // age of that status
+	// The status is older than three digest periods, and may have changed.
 	DeliveryOld bool `protobuf:"varint,15,opt,name=delivery_old,json=deliveryOld,proto3" json:"delivery_old,omitempty"`
-	// Labels of the node, from the topology: rack, switch, power and what else its owner chose.
+	// Labels of the node, from the topology: rack, switch, power and others that its owner chose.
 	Labels      map[string]string `protobuf:"bytes,16,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Maintenance *Maintenance      `protobuf:"bytes,17,opt,name=maintenance,proto3" json:"maintenance,omitempty"` // absent: none
 	// Ids of the group faults that it is a member of, in order.
 	Groups   []string   `protobuf:"bytes,18,rep,name=groups,proto3" json:"groups,omitempty"`
 	Warnings []*Warning `protobuf:"bytes,19,rep,name=warnings,proto3" json:"warnings,omitempty"` // by component
-	// Name of the rule that led to the state, as in docs/awareness.md; Explain says it in words.
+	// Name of the rule that decided the state, as in docs/awareness.md; Explain describes it.
 	Reason string `protobuf:"bytes,20,opt,name=reason,proto3" json:"reason,omitempty"`
-	// UNKNOWN, and taken for dead: no living witness can see it, and all around it is dead or accuses.
+	// UNKNOWN, and inferred dead: no living witness can see it, and all its neighbours are dead or accuse it.
 	Inferred bool `protobuf:"varint,21,opt,name=inferred,proto3" json:"inferred,omitempty"`
-	// UNKNOWN because no living path from the supervisors leads to it.
+	// UNKNOWN because no living path from the supervisors leads to the node.
 	Unreachable bool   `protobuf:"varint,22,opt,name=unreachable,proto3" json:"unreachable,omitempty"`
 	Region      string `protobuf:"bytes,23,opt,name=region,proto3" json:"region,omitempty"` // that it belongs to; empty in a cluster of one region
 	// A spare: it has no place in the torus (coord is empty) until the topology gives it one.
 	Spare bool `protobuf:"varint,24,opt,name=spare,proto3" json:"spare,omitempty"`
-	// Recoveries and self-tests of the host half, by the newest digest of either half that had room for them;
-	// absent when none said so, as of agents of an earlier version.
+	// Recoveries and self-tests of the host half, from the newest digest of either half with room for them; absent if no
+	// digest had them, as from agents of an earlier version.
 	HostHealth   *HalfHealth `protobuf:"bytes,25,opt,name=host_health,json=hostHealth,proto3" json:"host_health,omitempty"`
 	DnpHealth    *HalfHealth `protobuf:"bytes,26,opt,name=dnp_health,json=dnpHealth,proto3" json:"dnp_health,omitempty"`          // the same of the DNP half
 	Platform     Platform    `protobuf:"varint,27,opt,name=platform,proto3,enum=lofamo.v1.Platform" json:"platform,omitempty"`    // platform of its halves, by the newest report that states it
 	VerdictsHeld string      `protobuf:"bytes,28,opt,name=verdicts_held,json=verdictsHeld,proto3" json:"verdicts_held,omitempty"` // as in ClusterInfo; empty in lists
-	// A planned restart of one of its halves that the node has announced and not ended. Absent: none, or its time is over. The states that the
-	// restart explains stay as they were until then.
+	// An announced restart of one of the node's halves that has not ended. Absent: none, or its time is over. Until then,
+	// states that the restart explains stay unchanged.
 	Restarting    *Restarting `protobuf:"bytes,29,opt,name=restarting,proto3" json:"restarting,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -972,14 +975,14 @@ func (x *Restarting) GetUntil() *timestamppb.Timestamp {
 	return nil
 }
 
-// Maintenance marks a node on which somebody works: its faults are shown, and nothing answers them.
+// Maintenance marks a node under maintenance: its faults are shown, but no response acts on them.
 type Maintenance struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`     // id
 	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"` // for people, 1 to 256 bytes
-	By            string                 `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`         // who asked for it: the subject of the certificate
+	By            string                 `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`         // subject of the certificate that set the mark
 	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`   // when the node was marked first; changing the mark does not move it
-	Until         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=until,proto3" json:"until,omitempty"`   // absent: until somebody ends it
+	Until         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=until,proto3" json:"until,omitempty"`   // absent: until a person ends it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1049,16 +1052,16 @@ func (x *Maintenance) GetUntil() *timestamppb.Timestamp {
 	return nil
 }
 
-// Warning is a trend that leads to a fault, before there is one.
+// Warning is a trend that will lead to a fault.
 type Warning struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Component string                 `protobuf:"bytes,1,opt,name=component,proto3" json:"component,omitempty"` // temperature, memory, link/X+, ...
-	// What grows: "temperature", "voltage", "power", "corrected-errors" or "crc-ratio".
+	// The growing quantity: "temperature", "voltage", "power", "corrected-errors" or "crc-ratio".
 	Quantity  string  `protobuf:"bytes,2,opt,name=quantity,proto3" json:"quantity,omitempty"`
 	Value     float64 `protobuf:"fixed64,3,opt,name=value,proto3" json:"value,omitempty"`         // by the newest reading: °C, V, W, errors a second, errors a frame
 	Threshold float64 `protobuf:"fixed64,4,opt,name=threshold,proto3" json:"threshold,omitempty"` // at which the component becomes SICK, in the same unit
 	Slope     float64 `protobuf:"fixed64,5,opt,name=slope,proto3" json:"slope,omitempty"`         // per second
-	// Until the threshold is reached if it goes on so, counted from the newest reading.
+	// Time until the trend reaches the threshold, counted from the newest reading.
 	TimeToThreshold *durationpb.Duration   `protobuf:"bytes,6,opt,name=time_to_threshold,json=timeToThreshold,proto3" json:"time_to_threshold,omitempty"`
 	Since           *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=since,proto3" json:"since,omitempty"`   // when it was raised
 	Reason          string                 `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"` // in words
@@ -1152,25 +1155,25 @@ func (x *Warning) GetReason() string {
 	return ""
 }
 
-// Group is one fault of many parts that share a cause. It stands above the faults of its members.
+// Group is one fault of many parts with a common cause. It summarises the faults of its members.
 type Group struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Stable while it lasts: "row/Y=1,Z=2", "plane/X=3", "label/rack=r7", "block/0,0,0..9,9,9" (as it was when it
 	// was found), "partition/0,0,4"; of another cause than NODE with that behind it,
 	// "label/rack=r7/SERVICE_NETWORK"; at a parent of regions with the region before it, "west/plane/X=3".
 	Id    string    `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Kind  GroupKind `protobuf:"varint,2,opt,name=kind,proto3,enum=lofamo.v1.GroupKind" json:"kind,omitempty"` // what its members have in common
+	Kind  GroupKind `protobuf:"varint,2,opt,name=kind,proto3,enum=lofamo.v1.GroupKind" json:"kind,omitempty"` // the members' common property
 	State State     `protobuf:"varint,3,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`   // FAILED; UNKNOWN for a partition, and while the group's region is cut off; NORMAL only in the event that ends it
-	// What of the members is at fault: NODE, HOST, DNP, LINK, SERVICE_NETWORK; NONE for a partition.
+	// The faulty part of the members: NODE, HOST, DNP, LINK, SERVICE_NETWORK; NONE for a partition.
 	Cause Cause `protobuf:"varint,4,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"`
-	// Ids of the members by rank, at most 4,096 of them.
+	// Ids of the members by rank, at most 4,096.
 	Members       []string               `protobuf:"bytes,5,rep,name=members,proto3" json:"members,omitempty"`
 	Size          uint32                 `protobuf:"varint,6,opt,name=size,proto3" json:"size,omitempty"`         // number of members
 	Of            uint32                 `protobuf:"varint,7,opt,name=of,proto3" json:"of,omitempty"`             // number of nodes that the row, plane or label has; of a block the most that it ever had
 	Inferred      uint32                 `protobuf:"varint,8,opt,name=inferred,proto3" json:"inferred,omitempty"` // members that no living witness sees: UNKNOWN, inferred dead
 	Since         *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=since,proto3" json:"since,omitempty"`        // when it was found, by the wall clock of the supervisor that did
 	Reason        string                 `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`     // name of the rule, as in docs/awareness.md
-	Region        string                 `protobuf:"bytes,11,opt,name=region,proto3" json:"region,omitempty"`     // whose supervisors found it; empty where there are no regions
+	Region        string                 `protobuf:"bytes,11,opt,name=region,proto3" json:"region,omitempty"`     // whose supervisors found it; empty without regions
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1282,23 +1285,24 @@ func (x *Group) GetRegion() string {
 	return ""
 }
 
-// DeliveryStatus says how the reports of one half fare, as the half itself counts. By the torus there
-// is not always room for the rails, and for the texts: they are left out then.
+// DeliveryStatus is the delivery status of one half's reports, as the half itself counts them. Messages through the
+// torus may lack room for the rails and the texts, which are left out then.
 type DeliveryStatus struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
-	State      PathState              `protobuf:"varint,1,opt,name=state,proto3,enum=lofamo.v1.PathState" json:"state,omitempty"`     // of the direct rail's paths
-	Primary    string                 `protobuf:"bytes,2,opt,name=primary,proto3" json:"primary,omitempty"`                           // "INTERFACE>SUPERVISOR"
-	Alternate  string                 `protobuf:"bytes,3,opt,name=alternate,proto3" json:"alternate,omitempty"`                       // the same; empty: none
-	Logged     uint32                 `protobuf:"varint,4,opt,name=logged,proto3" json:"logged,omitempty"`                            // reports in the sender's log
-	Unanswered uint32                 `protobuf:"varint,5,opt,name=unanswered,proto3" json:"unanswered,omitempty"`                    // of these, not yet RECEIVED
-	OldestNs   uint64                 `protobuf:"varint,6,opt,name=oldest_ns,json=oldestNs,proto3" json:"oldest_ns,omitempty"`        // age of the oldest in the log, nanoseconds
-	Migrations uint64                 `protobuf:"varint,7,opt,name=migrations,proto3" json:"migrations,omitempty"`                    // since the half started, as are the following
-	Retries    uint64                 `protobuf:"varint,8,opt,name=retries,proto3" json:"retries,omitempty"`                          // times that a report was sent which had been sent before
-	Shortened  uint64                 `protobuf:"varint,9,opt,name=shortened,proto3" json:"shortened,omitempty"`                      // reports left out because the log was full
-	Rails      []*RailStatus          `protobuf:"bytes,10,rep,name=rails,proto3" json:"rails,omitempty"`                              // the service interfaces first, then gossip and torus, as far as the half has them; at most 10
-	IsolatedNs uint64                 `protobuf:"varint,11,opt,name=isolated_ns,json=isolatedNs,proto3" json:"isolated_ns,omitempty"` // how long no rail at all has brought an answer; 0: one has
-	Spool      string                 `protobuf:"bytes,12,opt,name=spool,proto3" json:"spool,omitempty"`                              // why reports are not kept on disk; empty: they are
-	// Revision of the map up to which the half has been told what concerns it; 0: of nothing yet.
+	State      PathState              `protobuf:"varint,1,opt,name=state,proto3,enum=lofamo.v1.PathState" json:"state,omitempty"` // of the direct rail's paths
+	Primary    string                 `protobuf:"bytes,2,opt,name=primary,proto3" json:"primary,omitempty"`                       // "INTERFACE>SUPERVISOR"
+	Alternate  string                 `protobuf:"bytes,3,opt,name=alternate,proto3" json:"alternate,omitempty"`                   // the same; empty: none
+	Logged     uint32                 `protobuf:"varint,4,opt,name=logged,proto3" json:"logged,omitempty"`                        // reports in the sender's log
+	Unanswered uint32                 `protobuf:"varint,5,opt,name=unanswered,proto3" json:"unanswered,omitempty"`                // of these, not yet RECEIVED
+	OldestNs   uint64                 `protobuf:"varint,6,opt,name=oldest_ns,json=oldestNs,proto3" json:"oldest_ns,omitempty"`    // age of the oldest in the log, nanoseconds
+	Migrations uint64                 `protobuf:"varint,7,opt,name=migrations,proto3" json:"migrations,omitempty"`                // since the half started, as are the following
+	Retries    uint64                 `protobuf:"varint,8,opt,name=retries,proto3" json:"retries,omitempty"`                      // number of repeated sends of a report
+	Shortened  uint64                 `protobuf:"varint,9,opt,name=shortened,proto3" json:"shortened,omitempty"`                  // reports left out because the log was full
+	// The service interfaces first, then gossip and torus, if the half has them; at most 10.
+	Rails      []*RailStatus `protobuf:"bytes,10,rep,name=rails,proto3" json:"rails,omitempty"`
+	IsolatedNs uint64        `protobuf:"varint,11,opt,name=isolated_ns,json=isolatedNs,proto3" json:"isolated_ns,omitempty"` // time without an answer on any rail; 0: not isolated
+	Spool      string        `protobuf:"bytes,12,opt,name=spool,proto3" json:"spool,omitempty"`                              // why reports are not kept on disk; empty: they are
+	// Revision of the map up to which the half knows its part of the map; 0: nothing yet.
 	Told          uint64 `protobuf:"varint,13,opt,name=told,proto3" json:"told,omitempty"`
 	Interest      uint32 `protobuf:"varint,14,opt,name=interest,proto3" json:"interest,omitempty"` // number of its list of the nodes of its jobs (Interest.serial); 0: none
 	Denied        uint64 `protobuf:"varint,18,opt,name=denied,proto3" json:"denied,omitempty"`     // version of the node's list of revoked certificates; 0: none
@@ -1448,7 +1452,7 @@ type RailStatus struct {
 	Down          bool                   `protobuf:"varint,2,opt,name=down,proto3" json:"down,omitempty"`                         // known not to work now
 	InFlight      uint32                 `protobuf:"varint,3,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"` // reports sent by it last and not answered
 	Sent          uint64                 `protobuf:"varint,4,opt,name=sent,proto3" json:"sent,omitempty"`                         // reports, counted each time that one was sent by it, since the half started
-	Answered      uint64                 `protobuf:"varint,5,opt,name=answered,proto3" json:"answered,omitempty"`                 // reports of which the first RECEIVED came by it
+	Answered      uint64                 `protobuf:"varint,5,opt,name=answered,proto3" json:"answered,omitempty"`                 // reports whose first RECEIVED arrived on it
 	RttNs         uint64                 `protobuf:"varint,6,opt,name=rtt_ns,json=rttNs,proto3" json:"rtt_ns,omitempty"`          // smoothed, to RECEIVED; 0: no sample
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1526,21 +1530,19 @@ func (x *RailStatus) GetRttNs() uint64 {
 	return 0
 }
 
-// HalfHealth says how one half fares: its restarts, as the daemon that looks after it counts them, and what
-// its self-tests found.
+// HalfHealth is the health of one half: its restarts, as the recovery daemon counts them, and its self-tests' results.
 type HalfHealth struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Absent: nobody looks after the half, or it has not been told.
+	// Absent: no daemon supervises the half, or it has not reported yet.
 	Recovery *RecoveryStatus `protobuf:"bytes,1,opt,name=recovery,proto3" json:"recovery,omitempty"`
 	// Of the modules that were in use at least once, by module; at most 32.
 	Tests []*SelfTest `protobuf:"bytes,2,rep,name=tests,proto3" json:"tests,omitempty"`
-	// There was no room for everything: of the tests that are there module and state alone, of those that PASSED
-	// or are IDLE perhaps nothing.
+	// There was no room for everything: of some tests only module and state are included, and tests that PASSED or are
+	// IDLE may be missing.
 	Cut bool `protobuf:"varint,3,opt,name=cut,proto3" json:"cut,omitempty"`
-	// Since the half or the daemon said so, nanoseconds. The ages of the restart and of the tests are counted on, as if
-	// nothing had happened meanwhile.
+	// Age of the half's or the daemon's report, nanoseconds. The ages of the restart and of the tests are extrapolated.
 	AgeNs uint64 `protobuf:"varint,4,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`
-	// In the API: it said so longer ago than three digest periods, and it may be otherwise by now.
+	// In the API: the report is older than three digest periods, and may be outdated.
 	Old           bool `protobuf:"varint,5,opt,name=old,proto3" json:"old,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1611,8 +1613,8 @@ func (x *HalfHealth) GetOld() bool {
 	return false
 }
 
-// RecoveryStatus is what the daemon has done for one half. The course of the last restart is counted from the moment
-// in which the daemon knew that something was wrong; 0 is a step that has not been made.
+// RecoveryStatus is the daemon's work on one half. Times of the last restart count from the moment when the daemon
+// detected the problem; 0 is a step that has not happened.
 type RecoveryStatus struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	State      RecoveryState          `protobuf:"varint,1,opt,name=state,proto3,enum=lofamo.v1.RecoveryState" json:"state,omitempty"`         // of the half
@@ -1624,11 +1626,11 @@ type RecoveryStatus struct {
 	AgeNs      uint64                 `protobuf:"varint,7,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`                         // since something was known to be wrong, nanoseconds; 0: there was no restart
 	GoneUs     uint32                 `protobuf:"varint,8,opt,name=gone_us,json=goneUs,proto3" json:"gone_us,omitempty"`                      // until the old process was dead for certain, microseconds
 	StartedUs  uint32                 `protobuf:"varint,9,opt,name=started_us,json=startedUs,proto3" json:"started_us,omitempty"`             // until there was a new process; waits between failed restarts are in this
-	ServingUs  uint32                 `protobuf:"varint,10,opt,name=serving_us,json=servingUs,proto3" json:"serving_us,omitempty"`            // until what was kept was restored, and the half served
+	ServingUs  uint32                 `protobuf:"varint,10,opt,name=serving_us,json=servingUs,proto3" json:"serving_us,omitempty"`            // until the half had restored its state, and served
 	ProvenUs   uint32                 `protobuf:"varint,11,opt,name=proven_us,json=provenUs,proto3" json:"proven_us,omitempty"`               // until its self-test had passed
-	Resumption Resumption             `protobuf:"varint,12,opt,name=resumption,proto3,enum=lofamo.v1.Resumption" json:"resumption,omitempty"` // how the half that runs went on when it was started
+	Resumption Resumption             `protobuf:"varint,12,opt,name=resumption,proto3,enum=lofamo.v1.Resumption" json:"resumption,omitempty"` // how the running half resumed at its start
 	Cold       string                 `protobuf:"bytes,13,opt,name=cold,proto3" json:"cold,omitempty"`                                        // why nothing could be restored; empty unless COLD
-	// While RESTARTING: until it means to be back, milliseconds; 0: it is late, or nobody says.
+	// While RESTARTING: time until its announced return, milliseconds; 0: overdue, or unknown.
 	UntilMs       uint32 `protobuf:"varint,14,opt,name=until_ms,json=untilMs,proto3" json:"until_ms,omitempty"`
 	Reason        string `protobuf:"bytes,15,opt,name=reason,proto3" json:"reason,omitempty"` // why it was GIVEN_UP, in words; empty otherwise
 	unknownFields protoimpl.UnknownFields
@@ -1770,17 +1772,17 @@ func (x *RecoveryStatus) GetReason() string {
 	return ""
 }
 
-// SelfTest is what the self-tests of one module found (seed 000 §3).
+// SelfTest is the result of one module's self-tests (seed 000 §3).
 type SelfTest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of the module: 1 to 6 the links X+ X- Y+ Y- Z+ Z-, 7 relay, 8 gossip, 9 report-path, 10 mailbox,
-	// 11 register-path, 12 bulk, 16 and up the direct rail by the service interfaces 0 and up. Others are of later
+	// Number of the module: 1 to 6 the links X+ X- Y+ Y- Z+ Z-, 7 relay, 8 gossip, 9 report-path, 10 mailbox, 11
+	// register-path, 12 bulk, 16 and up the direct rail on the service interfaces 0 and up. Other numbers belong to later
 	// versions.
 	Number    uint32    `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	State     TestState `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.TestState" json:"state,omitempty"` // by the newest tests
 	AgeMs     uint32    `protobuf:"varint,3,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"`             // since the last test ended, milliseconds
 	LatencyUs uint32    `protobuf:"varint,4,opt,name=latency_us,json=latencyUs,proto3" json:"latency_us,omitempty"` // of the last test that was answered: of its slowest message, microseconds
-	LearnedUs uint32    `protobuf:"varint,5,opt,name=learned_us,json=learnedUs,proto3" json:"learned_us,omitempty"` // what the module has shown to be usual, microseconds; 0: nothing yet
+	LearnedUs uint32    `protobuf:"varint,5,opt,name=learned_us,json=learnedUs,proto3" json:"learned_us,omitempty"` // the module's usual time as learned so far, microseconds; 0: nothing yet
 	Tests     uint64    `protobuf:"varint,6,opt,name=tests,proto3" json:"tests,omitempty"`                          // since the half started, as are the following
 	Lost      uint64    `protobuf:"varint,7,opt,name=lost,proto3" json:"lost,omitempty"`                            // test messages that were not answered in time
 	Altered   uint64    `protobuf:"varint,8,opt,name=altered,proto3" json:"altered,omitempty"`                      // answered with other bytes
@@ -1788,7 +1790,7 @@ type SelfTest struct {
 	Late      uint64    `protobuf:"varint,10,opt,name=late,proto3" json:"late,omitempty"`                           // answered later than is usual for the module
 	// In the API: the module's name, such as link/X+, direct/0 or report-path.
 	Module        string `protobuf:"bytes,11,opt,name=module,proto3" json:"module,omitempty"`
-	Why           string `protobuf:"bytes,12,opt,name=why,proto3" json:"why,omitempty"`          // what is wrong, in words; empty unless FAILING
+	Why           string `protobuf:"bytes,12,opt,name=why,proto3" json:"why,omitempty"`          // the problem, in words; empty unless FAILING
 	Proving       bool   `protobuf:"varint,13,opt,name=proving,proto3" json:"proving,omitempty"` // it was in use before the last restart, and has not passed since
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1921,8 +1923,9 @@ type Component struct {
 	Name     string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                         // host, dnp, link/X+, service-network, memory, peripheral/0, temperature, ...
 	State    State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // UNKNOWN also for a sensor that the node does not have
 	Since    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`                       // when the state last changed, by the supervisor's wall clock
-	Evidence []*Evidence            `protobuf:"bytes,4,rep,name=evidence,proto3" json:"evidence,omitempty"`                 // why the state is what it is, newest first
-	Cause    Cause                  `protobuf:"varint,5,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // its own kind (of memory MEMORY), or what explains it: of a link also DNP or NODE of the peer; else NONE
+	Evidence []*Evidence            `protobuf:"bytes,4,rep,name=evidence,proto3" json:"evidence,omitempty"`                 // evidence for the state, newest first
+	// Its own kind (of memory MEMORY), or the cause that explains it: of a link also DNP or NODE of the peer; else NONE.
+	Cause Cause `protobuf:"varint,5,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"`
 	// It changed so often that its changes are held back; at most one in the hold-off time.
 	Flapping      bool   `protobuf:"varint,6,opt,name=flapping,proto3" json:"flapping,omitempty"`
 	Reason        string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"` // name of the rule that led to the state, as in docs/awareness.md
@@ -2012,15 +2015,15 @@ func (x *Component) GetReason() string {
 // Evidence is one observation that a verdict rests on.
 type Evidence struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// SELF, WATCHDOG, DESCRIPTOR, SILENCE, HANDSHAKE, ERROR_RATIO, GOSSIP, CHALLENGE, VOTES or DIGEST. Of a link, DESCRIPTOR
-	// says that the neighbour has announced a restart of its DNP half. MAPPED: what a node that was asked to map a region found of an unknown
-	// node (docs/adr/0025): it changes no state.
+	// SELF, WATCHDOG, DESCRIPTOR, SILENCE, HANDSHAKE, ERROR_RATIO, GOSSIP, CHALLENGE, VOTES or DIGEST. Of a link,
+	// DESCRIPTOR says that the neighbour has announced a restart of its DNP half. MAPPED: the finding of a node that was
+	// ordered to map a region, about an unknown node (docs/adr/0025); it changes no state.
 	Kind     string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	Observer string `protobuf:"bytes,2,opt,name=observer,proto3" json:"observer,omitempty"` // "node/half", or "supervisor/ID"
-	// By which the observation came; unspecified for what the supervisors themselves found.
+	// Path of the observation; unspecified for the supervisors' own findings.
 	Path          Path                 `protobuf:"varint,3,opt,name=path,proto3,enum=lofamo.v1.Path" json:"path,omitempty"`
 	Age           *durationpb.Duration `protobuf:"bytes,4,opt,name=age,proto3" json:"age,omitempty"`                           // since the observation began, by the observer's and the hops' clocks
-	State         State                `protobuf:"varint,5,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // what the observer says
+	State         State                `protobuf:"varint,5,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // the observed state
 	Detail        string               `protobuf:"bytes,6,opt,name=detail,proto3" json:"detail,omitempty"`                     // for people, at most 120 bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2167,22 +2170,21 @@ func (x *Registers) GetAge() *durationpb.Duration {
 	return nil
 }
 
-// Link is one direction of one cable end: the link of a node in a direction, as far as the
-// evidence of both of its ends tells.
+// Link is one direction of one cable end: the link of a node in a direction, from the evidence of both ends.
 type Link struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                            // id of the node whose link it is
 	Coord         string                 `protobuf:"bytes,2,opt,name=coord,proto3" json:"coord,omitempty"`                          // of the node, "x,y,z"
 	Direction     string                 `protobuf:"bytes,3,opt,name=direction,proto3" json:"direction,omitempty"`                  // X+ X- Y+ Y- Z+ Z-
 	Peer          string                 `protobuf:"bytes,4,opt,name=peer,proto3" json:"peer,omitempty"`                            // id of the neighbour
-	PeerCoord     string                 `protobuf:"bytes,5,opt,name=peer_coord,json=peerCoord,proto3" json:"peer_coord,omitempty"` // of the neighbour; it has a place even when no node is there
+	PeerCoord     string                 `protobuf:"bytes,5,opt,name=peer_coord,json=peerCoord,proto3" json:"peer_coord,omitempty"` // of the neighbour; present even without a node there
 	State         State                  `protobuf:"varint,6,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`    // the fault map's verdict on this end
-	Cause         Cause                  `protobuf:"varint,7,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"`    // LINK, or what explains it: DNP or NODE of the peer
+	Cause         Cause                  `protobuf:"varint,7,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"`    // LINK, or the cause that explains it: DNP or NODE of the peer
 	Since         *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=since,proto3" json:"since,omitempty"`                          // when the state last changed, by the supervisor's wall clock
-	Evidence      []*Evidence            `protobuf:"bytes,9,rep,name=evidence,proto3" json:"evidence,omitempty"`                    // what both ends say of it, newest first; empty in brief lists
+	Evidence      []*Evidence            `protobuf:"bytes,9,rep,name=evidence,proto3" json:"evidence,omitempty"`                    // reports of both ends, newest first; empty in brief lists
 	Flapping      bool                   `protobuf:"varint,10,opt,name=flapping,proto3" json:"flapping,omitempty"`                  // see Component
 	Reason        string                 `protobuf:"bytes,11,opt,name=reason,proto3" json:"reason,omitempty"`                       // name of the rule that led to the state, as in docs/awareness.md
-	Region        string                 `protobuf:"bytes,12,opt,name=region,proto3" json:"region,omitempty"`                       // of the node; empty where there are no regions
+	Region        string                 `protobuf:"bytes,12,opt,name=region,proto3" json:"region,omitempty"`                       // of the node; empty without regions
 	Mask          *LinkMask              `protobuf:"bytes,13,opt,name=mask,proto3" json:"mask,omitempty"`                           // of the whole link, as the supervisors have set it; absent: they mask nothing here
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2309,8 +2311,8 @@ func (x *Link) GetMask() *LinkMask {
 	return nil
 }
 
-// LinkMask keeps messages off a link, at both of its ends (seed 003 §5.2.3.1): heartbeats and tests go on. It is of the place:
-// it stays when another node is put there, until somebody takes it away.
+// LinkMask keeps messages off a link, at both of its ends (seed 003 §5.2.3.1): heartbeats and tests continue. It
+// belongs to the coordinates: it stays when another node moves there, until it is removed.
 type LinkMask struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Node      string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                            // id of the node at the lower end: the one from which the link leads in a positive direction
@@ -2319,10 +2321,9 @@ type LinkMask struct {
 	Peer      string                 `protobuf:"bytes,4,opt,name=peer,proto3" json:"peer,omitempty"`                            // id of the node at the other end
 	PeerCoord string                 `protobuf:"bytes,5,opt,name=peer_coord,json=peerCoord,proto3" json:"peer_coord,omitempty"` // of that node, "x,y,z"
 	Reason    string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`                        // why, for people: 1 to 256 bytes
-	By        string                 `protobuf:"bytes,7,opt,name=by,proto3" json:"by,omitempty"`                                // who masked it: "operator/NAME"
+	By        string                 `protobuf:"bytes,7,opt,name=by,proto3" json:"by,omitempty"`                                // author: "operator/NAME"
 	Since     *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=since,proto3" json:"since,omitempty"`                          // when, by the supervisor's wall clock
-	// Ids of the nodes at its ends that have not said yet that it is in force there. Only in what the leader answers;
-	// empty elsewhere.
+	// Ids of the nodes at its ends that have not confirmed it yet. Only in the leader's answers; empty elsewhere.
 	Waiting       []string `protobuf:"bytes,9,rep,name=waiting,proto3" json:"waiting,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2427,38 +2428,39 @@ type Event struct {
 	// Revision in the store. Events of one transaction share it; a watch never splits them. They are in
 	// order: one component may have changed more than once in it.
 	Revision  uint64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
-	Node      string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                         // id; empty for group faults, regions, and what concerns the whole topology
+	Node      string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                         // id; empty for group faults, regions, and changes of the whole topology
 	Coord     string `protobuf:"bytes,3,opt,name=coord,proto3" json:"coord,omitempty"`                       // of the node then, "x,y,z"; empty for a spare and without a node
 	Component string `protobuf:"bytes,4,opt,name=component,proto3" json:"component,omitempty"`               // "node" for the node itself
-	From      State  `protobuf:"varint,5,opt,name=from,proto3,enum=lofamo.v1.State" json:"from,omitempty"`   // UNKNOWN for what was not there before
+	From      State  `protobuf:"varint,5,opt,name=from,proto3,enum=lofamo.v1.State" json:"from,omitempty"`   // UNKNOWN for a new component
 	To        State  `protobuf:"varint,6,opt,name=to,proto3,enum=lofamo.v1.State" json:"to,omitempty"`       // equal to from when only the cause changed
-	Cause     Cause  `protobuf:"varint,7,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // that it has now; NONE for what is NORMAL or UNKNOWN
+	Cause     Cause  `protobuf:"varint,7,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // its present cause; NONE if NORMAL or UNKNOWN
 	Path      Path   `protobuf:"varint,8,opt,name=path,proto3,enum=lofamo.v1.Path" json:"path,omitempty"`    // of the evidence that decided
-	// From the fault, by the ages that observer and hops give, to the commit. Absent when no age is known, for a
-	// first NORMAL, and where what decided is older than the change before.
+	// From the fault to the commit, by the ages from the observer and the hops. Absent without a known age, for a first
+	// NORMAL, and if the deciding evidence is older than the previous change.
 	AwarenessLatency *durationpb.Duration   `protobuf:"bytes,9,opt,name=awareness_latency,json=awarenessLatency,proto3" json:"awareness_latency,omitempty"`
 	Time             *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=time,proto3" json:"time,omitempty"`                                         // of the commit, by the supervisor's wall clock
-	AsSeen           bool                   `protobuf:"varint,11,opt,name=as_seen,json=asSeen,proto3" json:"as_seen,omitempty"`                      // not yet committed: only in a watch that asked for it; revision is 0
+	AsSeen           bool                   `protobuf:"varint,11,opt,name=as_seen,json=asSeen,proto3" json:"as_seen,omitempty"`                      // not yet committed: only in a watch with as_seen; revision is 0
 	SingleWitness    bool                   `protobuf:"varint,12,opt,name=single_witness,json=singleWitness,proto3" json:"single_witness,omitempty"` // as in Node: fewer living witnesses than the quorum
-	// Whose evidence decided, "node/half" or "supervisor/ID"; of a mark or the topology who changed it, of a diagnosis or procedure who asked for
-	// it, "operator/NAME".
+	// Origin of the deciding evidence, "node/half" or "supervisor/ID"; of a mark or the topology its author, of a
+	// diagnosis or procedure its requester, "operator/NAME".
 	Observer string `protobuf:"bytes,13,opt,name=observer,proto3" json:"observer,omitempty"`
 	// The rule that led here, in words; of group faults, and in an initial map, its name.
 	Reason string `protobuf:"bytes,14,opt,name=reason,proto3" json:"reason,omitempty"`
-	// What changed. The fields above are those of COMPONENT_CHANGED; the others have node, coord and
-	// component where they make sense, from and to where there are states, and one of the fields below.
+	// Kind of the change. The fields above are those of COMPONENT_CHANGED; the other kinds have node, coord and component
+	// where they make sense, from and to if there are states, and one of the fields below.
 	Kind        EventKind    `protobuf:"varint,15,opt,name=kind,proto3,enum=lofamo.v1.EventKind" json:"kind,omitempty"`
-	Group       *Group       `protobuf:"bytes,16,opt,name=group,proto3" json:"group,omitempty"`             // as it is now; state NORMAL: it has ended
-	Warning     *Warning     `protobuf:"bytes,17,opt,name=warning,proto3" json:"warning,omitempty"`         // as it is now, or was last
+	Group       *Group       `protobuf:"bytes,16,opt,name=group,proto3" json:"group,omitempty"`             // its new form; state NORMAL: it has ended
+	Warning     *Warning     `protobuf:"bytes,17,opt,name=warning,proto3" json:"warning,omitempty"`         // its present or last form
 	Ended       bool         `protobuf:"varint,18,opt,name=ended,proto3" json:"ended,omitempty"`            // the warning or the maintenance is over
-	Maintenance *Maintenance `protobuf:"bytes,19,opt,name=maintenance,proto3" json:"maintenance,omitempty"` // as it is now, or was last
-	// Of the node, or whose supervisors found the group fault. Only a parent of regions tells it in events.
+	Maintenance *Maintenance `protobuf:"bytes,19,opt,name=maintenance,proto3" json:"maintenance,omitempty"` // its present or last form
+	// Of the node, or of the supervisors that found the group fault. Only a parent of regions sets it in events.
 	Region   string            `protobuf:"bytes,20,opt,name=region,proto3" json:"region,omitempty"`
 	Flapping bool              `protobuf:"varint,21,opt,name=flapping,proto3" json:"flapping,omitempty"`                                                                      // the component's changes are held back
 	Labels   map[string]string `protobuf:"bytes,22,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // of the node
-	Recovery *RecoveryStatus   `protobuf:"bytes,23,opt,name=recovery,proto3" json:"recovery,omitempty"`                                                                       // of RECOVERY_CHANGED: as the daemon had it then
-	Mask     *LinkMask         `protobuf:"bytes,24,opt,name=mask,proto3" json:"mask,omitempty"`                                                                               // of MASK_CHANGED: as it is now, or was last
-	// Of DIAGNOSIS_ENDED and PROCEDURE_ENDED: ids of the nodes at which something was found, ascending, at most 64. It is an event of each of them.
+	Recovery *RecoveryStatus   `protobuf:"bytes,23,opt,name=recovery,proto3" json:"recovery,omitempty"`                                                                       // of RECOVERY_CHANGED: the daemon's data at that time
+	Mask     *LinkMask         `protobuf:"bytes,24,opt,name=mask,proto3" json:"mask,omitempty"`                                                                               // of MASK_CHANGED: its present or last form
+	// Of DIAGNOSIS_ENDED and PROCEDURE_ENDED: ids of the nodes with findings, ascending, at most 64. It is an event of
+	// each such node.
 	Concerned     []string `protobuf:"bytes,25,rep,name=concerned,proto3" json:"concerned,omitempty"`
 	Clear         bool     `protobuf:"varint,26,opt,name=clear,proto3" json:"clear,omitempty"`                               // of PROCEDURE_ENDED: the torus was empty
 	Policy        string   `protobuf:"bytes,27,opt,name=policy,proto3" json:"policy,omitempty"`                              // of POLICY_CHANGED: its name
@@ -2707,14 +2709,14 @@ type Supervisor struct {
 	Pid           int32  `protobuf:"varint,5,opt,name=pid,proto3" json:"pid,omitempty"`                                         // of its process, on its own machine
 	ReportAddress string `protobuf:"bytes,6,opt,name=report_address,json=reportAddress,proto3" json:"report_address,omitempty"` // where agents send reports, host:port (UDP)
 	HttpAddress   string `protobuf:"bytes,7,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`       // metrics and health
-	// Since this replica last had the word of a quorum; absent: it has it now, or it is not reached.
+	// Time since this replica last had a quorum; absent: it has one, or is not reachable.
 	QuorumAge *durationpb.Duration `protobuf:"bytes,8,opt,name=quorum_age,json=quorumAge,proto3" json:"quorum_age,omitempty"`
-	// What it complains of: "store full", "store slow: …", "store corrupt", "no quorum", and the leader of a
-	// parent "region cut off: …"; empty: nothing, or it is not reached by the replica that answers (state).
+	// Its alarms: "store full", "store slow: …", "store corrupt", "no quorum", and of the leader of a parent "region cut
+	// off: …". Empty: none, or the answering replica does not reach it (state).
 	Alarms        []string `protobuf:"bytes,9,rep,name=alarms,proto3" json:"alarms,omitempty"`
 	EtcdMember    string   `protobuf:"bytes,10,opt,name=etcd_member,json=etcdMember,proto3" json:"etcd_member,omitempty"`     // its id in hexadecimal; empty with an outside etcd
 	EtcdLearner   bool     `protobuf:"varint,11,opt,name=etcd_learner,json=etcdLearner,proto3" json:"etcd_learner,omitempty"` // it catches up and has no vote yet
-	Removed       bool     `protobuf:"varint,12,opt,name=removed,proto3" json:"removed,omitempty"`                            // taken out of the cluster: kept in the store only, and never listed
+	Removed       bool     `protobuf:"varint,12,opt,name=removed,proto3" json:"removed,omitempty"`                            // removed from the cluster: kept in the store only, and never listed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

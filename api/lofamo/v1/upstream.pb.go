@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: lofamo/v1/upstream.proto
 
-// What the supervisors of a region say to those of its parent.
+// Messages from the supervisors of a region to those of its parent.
 
 package lofamov1
 
@@ -109,7 +109,7 @@ type UpstreamReportRequest_Hello struct {
 }
 
 type UpstreamReportRequest_Change struct {
-	Change *UpstreamChange `protobuf:"bytes,2,opt,name=change,proto3,oneof"` // in the order of the revisions; up to 512 of them, or 16 MiB, need no answer yet
+	Change *UpstreamChange `protobuf:"bytes,2,opt,name=change,proto3,oneof"` // in the order of the revisions; up to 512, or 16 MiB, may be unacknowledged
 }
 
 type UpstreamReportRequest_Alive struct {
@@ -205,7 +205,7 @@ func (*UpstreamReportResponse_Resume) isUpstreamReportResponse_Body() {}
 
 func (*UpstreamReportResponse_Committed) isUpstreamReportResponse_Body() {}
 
-// UpstreamHello says who speaks for a region, and how far its store is.
+// UpstreamHello identifies the region's reporter and its store's position.
 type UpstreamHello struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Region string                 `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"` // its name, as in the parent's configuration
@@ -215,14 +215,14 @@ type UpstreamHello struct {
 	Term      uint64 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
 	Revision  uint64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`                    // that the region's store has reached
 	NextEvent uint64 `protobuf:"varint,5,opt,name=next_event,json=nextEvent,proto3" json:"next_event,omitempty"` // number that its next event will have
-	// Which store it is: another one once the region's store was restored from a snapshot, or was made anew. Revisions
-	// and numbers of events are then others', though they may be greater: the parent asks for a snapshot (revision 0).
-	// Empty from a region of an older version, and then its revisions alone tell.
+	// Identity of the region's store: it changes when the store is restored from a snapshot or created again. Revisions
+	// and event numbers of two stores cannot be compared, so the parent asks for a snapshot (revision 0). Empty from a
+	// region of an older version: then only revisions count.
 	Store string `protobuf:"bytes,6,opt,name=store,proto3" json:"store,omitempty"`
-	// Number of the first event that no other store has had: 1 where it was made anew. The parent, if it had another
-	// store's, asks for the events from there on.
+	// Number of the first event that no other store has had: 1 for a newly created store. A parent that knew another
+	// store asks for the events from there on.
 	FirstEvent    uint64 `protobuf:"varint,7,opt,name=first_event,json=firstEvent,proto3" json:"first_event,omitempty"`
-	RestoredFrom  string `protobuf:"bytes,8,opt,name=restored_from,json=restoredFrom,proto3" json:"restored_from,omitempty"` // the store whose snapshot it was restored from; empty where it was made anew
+	RestoredFrom  string `protobuf:"bytes,8,opt,name=restored_from,json=restoredFrom,proto3" json:"restored_from,omitempty"` // the store whose snapshot it was restored from; empty if newly created
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -313,11 +313,11 @@ func (x *UpstreamHello) GetRestoredFrom() string {
 	return ""
 }
 
-// UpstreamResume says from where to go on.
+// UpstreamResume is the position to resume from.
 type UpstreamResume struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of the region's store: all changes up to there are here. 0: none are, begin with a snapshot. A region
-	// that no longer has the changes after it does so too.
+	// Of the region's store: the parent has all changes up to there. 0: none, begin with a snapshot. A region without the
+	// following changes also begins with one.
 	Revision uint64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Number of the first event that is not here; earlier ones need not be sent.
 	NextEvent     uint64 `protobuf:"varint,2,opt,name=next_event,json=nextEvent,proto3" json:"next_event,omitempty"`
@@ -369,19 +369,18 @@ func (x *UpstreamResume) GetNextEvent() uint64 {
 	return 0
 }
 
-// UpstreamChange is what one transaction of the region's store changed, or all that it holds. What is too long
-// for one message is cut into parts.
+// UpstreamChange is the content of one transaction of the region's store, or the whole store. A change that is too
+// large for one message is cut into parts.
 type UpstreamChange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The revision of the change before, or that of the resume. Not looked at in a snapshot.
 	Previous uint64 `protobuf:"varint,1,opt,name=previous,proto3" json:"previous,omitempty"`
 	// That this leads to, in the region's store; greater than previous. 0 is refused.
 	Revision uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
-	// The documents are all that there are at the revision, the events all that are kept from next_event on.
+	// The documents are all those at the revision, the events all that are kept from next_event on.
 	Snapshot bool `protobuf:"varint,3,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
-	// Number of the first of the events in this part (or of the next one that there will be); those after it
-	// follow without gaps. In a snapshot it may be greater than the number asked for: those before are no
-	// longer kept.
+	// Number of the first event in this part (or of the next future one); the following events have no gaps. In a
+	// snapshot it may be greater than the requested number, if earlier events are no longer kept.
 	FirstEvent    uint64      `protobuf:"varint,4,opt,name=first_event,json=firstEvent,proto3" json:"first_event,omitempty"`
 	Events        []*Event    `protobuf:"bytes,5,rep,name=events,proto3" json:"events,omitempty"`       // in the order of their numbers, before the documents that they have led to
 	Documents     []*Document `protobuf:"bytes,6,rep,name=documents,proto3" json:"documents,omitempty"` // keys of the map that were put or deleted: other keys, and other regions' nodes, are refused
@@ -473,8 +472,8 @@ func (x *UpstreamChange) GetMore() bool {
 type Document struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`          // below the store's prefix: "nodes/n0-0-0", "groups/plane/X=3"
-	Value         []byte                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`      // as the region's store has it, protobuf or JSON by its key; empty when deleted
-	Deleted       bool                   `protobuf:"varint,3,opt,name=deleted,proto3" json:"deleted,omitempty"` // there is no such key any more
+	Value         []byte                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`      // from the region's store, protobuf or JSON by its key; empty when deleted
+	Deleted       bool                   `protobuf:"varint,3,opt,name=deleted,proto3" json:"deleted,omitempty"` // the key no longer exists
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -533,7 +532,7 @@ func (x *Document) GetDeleted() bool {
 // UpstreamAlive is a beat: the region's leader leads.
 type UpstreamAlive struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Up to there nothing of the map changed but what was sent, and nothing waits to be sent. 0: more is to come.
+	// All changes of the map up to there have been sent. 0: more will follow.
 	Revision      uint64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -576,10 +575,10 @@ func (x *UpstreamAlive) GetRevision() uint64 {
 	return 0
 }
 
-// UpstreamCommitted says that the parent's store has all changes up to a revision of the region's.
+// UpstreamCommitted confirms that the parent's store has all changes up to a revision of the region's.
 type UpstreamCommitted struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"` // of the region's store; what was sent up to there makes room for more
+	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"` // of the region's store; changes up to there no longer count as unacknowledged
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

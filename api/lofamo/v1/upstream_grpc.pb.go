@@ -4,7 +4,7 @@
 // - protoc             (unknown)
 // source: lofamo/v1/upstream.proto
 
-// What the supervisors of a region say to those of its parent.
+// Messages from the supervisors of a region to those of its parent.
 
 package lofamov1
 
@@ -31,16 +31,15 @@ const (
 // Upstream is served by the supervisors of a parent of regions, for the supervisors that its
 // configuration lists for each region (role supervisor, by id; PERMISSION_DENIED for any other).
 type UpstreamClient interface {
-	// Report passes on what a region's store has committed: first the hello, which the parent answers with the
-	// place from which to go on, then changes in the order of the region's revisions, each of which the parent
-	// acknowledges once its own store has it, and beats in between.
+	// Report passes on the commits of a region's store: first the hello, which the parent answers with the position to
+	// resume from, then changes in the order of the region's revisions, and heartbeats in between. The parent
+	// acknowledges each change once its own store has it.
 	//
-	// FAILED_PRECONDITION when the callee does not lead the parent (another replica does), somebody with a newer
-	// term has spoken for the region since, or somebody with another store speaks for it now. UNAVAILABLE when it
-	// leads no longer, ABORTED when another stream has taken this one's place. PERMISSION_DENIED for a region that
-	// is not the caller's, INVALID_ARGUMENT for another torus, or a node that is not the region's. OUT_OF_RANGE when
-	// a change does not follow the one before: begin again with a hello. RESOURCE_EXHAUSTED for a change of more
-	// than 256 MiB.
+	// FAILED_PRECONDITION if another replica leads the parent, a newer term has reported for the region since, or the
+	// region now reports from another store. UNAVAILABLE if the callee no longer leads, ABORTED if another stream has
+	// replaced this one. PERMISSION_DENIED for a region that is not the caller's. INVALID_ARGUMENT for another torus, or
+	// a node outside the region. OUT_OF_RANGE for a gap between changes: begin again with a hello. RESOURCE_EXHAUSTED for
+	// a change of more than 256 MiB.
 	Report(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[UpstreamReportRequest, UpstreamReportResponse], error)
 }
 
@@ -72,16 +71,15 @@ type Upstream_ReportClient = grpc.BidiStreamingClient[UpstreamReportRequest, Ups
 // Upstream is served by the supervisors of a parent of regions, for the supervisors that its
 // configuration lists for each region (role supervisor, by id; PERMISSION_DENIED for any other).
 type UpstreamServer interface {
-	// Report passes on what a region's store has committed: first the hello, which the parent answers with the
-	// place from which to go on, then changes in the order of the region's revisions, each of which the parent
-	// acknowledges once its own store has it, and beats in between.
+	// Report passes on the commits of a region's store: first the hello, which the parent answers with the position to
+	// resume from, then changes in the order of the region's revisions, and heartbeats in between. The parent
+	// acknowledges each change once its own store has it.
 	//
-	// FAILED_PRECONDITION when the callee does not lead the parent (another replica does), somebody with a newer
-	// term has spoken for the region since, or somebody with another store speaks for it now. UNAVAILABLE when it
-	// leads no longer, ABORTED when another stream has taken this one's place. PERMISSION_DENIED for a region that
-	// is not the caller's, INVALID_ARGUMENT for another torus, or a node that is not the region's. OUT_OF_RANGE when
-	// a change does not follow the one before: begin again with a hello. RESOURCE_EXHAUSTED for a change of more
-	// than 256 MiB.
+	// FAILED_PRECONDITION if another replica leads the parent, a newer term has reported for the region since, or the
+	// region now reports from another store. UNAVAILABLE if the callee no longer leads, ABORTED if another stream has
+	// replaced this one. PERMISSION_DENIED for a region that is not the caller's. INVALID_ARGUMENT for another torus, or
+	// a node outside the region. OUT_OF_RANGE for a gap between changes: begin again with a hello. RESOURCE_EXHAUSTED for
+	// a change of more than 256 MiB.
 	Report(grpc.BidiStreamingServer[UpstreamReportRequest, UpstreamReportResponse]) error
 	mustEmbedUnimplementedUpstreamServer()
 }

@@ -4,8 +4,8 @@
 // 	protoc        (unknown)
 // source: lofamo/v1/wire.proto
 
-// What agents and supervisors say to one another on the service network and, wrapped in torus
-// frames, through the neighbours. Every message travels in an Envelope that its origin signed.
+// Messages between agents and supervisors on the service network and, wrapped in torus frames, through neighbours.
+// Every message travels in an Envelope that its origin signed.
 
 package lofamov1
 
@@ -29,7 +29,7 @@ const (
 type Checksum int32
 
 const (
-	Checksum_CHECKSUM_NONE       Checksum = 0 // finds nothing: damage then looks like forgery
+	Checksum_CHECKSUM_NONE       Checksum = 0 // detects no damage, which then looks like forgery
 	Checksum_CHECKSUM_CRC32C     Checksum = 1 // Castagnoli; the default
 	Checksum_CHECKSUM_CRC32      Checksum = 2 // IEEE
 	Checksum_CHECKSUM_FLETCHER64 Checksum = 3 // over 32-bit little-endian words, modulo 2^32-1; the second sum in the high half
@@ -143,11 +143,11 @@ type ProcedureState int32
 const (
 	ProcedureState_PROCEDURE_STATE_UNSPECIFIED      ProcedureState = 0 // never sent
 	ProcedureState_PROCEDURE_NORMAL                 ProcedureState = 1 // none is under way
-	ProcedureState_PROCEDURE_ERROR_DETECT_PROPAGATE ProcedureState = 2 // all are told
+	ProcedureState_PROCEDURE_ERROR_DETECT_PROPAGATE ProcedureState = 2 // all nodes are notified
 	ProcedureState_PROCEDURE_SYSTEM_DRAIN           ProcedureState = 3 // new messages are held at their senders; those under way arrive
-	ProcedureState_PROCEDURE_NETWORK_CLEAR          ProcedureState = 4 // somebody held messages in the last round of the drain, or has not answered
-	ProcedureState_PROCEDURE_DROP_PACKETS           ProcedureState = 5 // the time-out: what is stuck stays where it is held, and is counted
-	ProcedureState_PROCEDURE_DECISION               ProcedureState = 6 // whether links are to be tested
+	ProcedureState_PROCEDURE_NETWORK_CLEAR          ProcedureState = 4 // some node held messages in the last round of the drain, or has not answered
+	ProcedureState_PROCEDURE_DROP_PACKETS           ProcedureState = 5 // the time-out: stuck messages stay where they are held, and are counted
+	ProcedureState_PROCEDURE_DECISION               ProcedureState = 6 // decides whether links are tested
 	ProcedureState_PROCEDURE_DIAGNOSTICS            ProcedureState = 7 // links are tested, masks may change
 )
 
@@ -202,14 +202,14 @@ func (ProcedureState) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{2}
 }
 
-// MapKnowledge is what is known of a node or a link.
+// MapKnowledge is the known condition of a node or a link.
 type MapKnowledge int32
 
 const (
 	MapKnowledge_MAP_KNOWLEDGE_UNSPECIFIED MapKnowledge = 0 // never sent
-	MapKnowledge_MAP_UNKNOWN               MapKnowledge = 1 // nothing that came tells
+	MapKnowledge_MAP_UNKNOWN               MapKnowledge = 1 // the findings do not show it
 	MapKnowledge_MAP_GOOD                  MapKnowledge = 2 // it answered
-	MapKnowledge_MAP_BAD                   MapKnowledge = 3 // it must be at fault: nothing else explains what came
+	MapKnowledge_MAP_BAD                   MapKnowledge = 3 // it must be at fault: nothing else explains the findings
 )
 
 // Enum value maps for MapKnowledge.
@@ -255,17 +255,17 @@ func (MapKnowledge) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{3}
 }
 
-// ActState is what became of an attempt.
+// ActState is the state of an attempt.
 type ActState int32
 
 const (
 	ActState_ACT_STATE_UNSPECIFIED ActState = 0 // never sent
-	ActState_ACT_NONE              ActState = 1 // the ledger has not heard of it: nothing was begun
+	ActState_ACT_NONE              ActState = 1 // unknown to the ledger: not begun
 	ActState_ACT_UNDER_WAY         ActState = 2 // it is begun, and kept as begun
 	ActState_ACT_DONE              ActState = 3 // it has succeeded
 	ActState_ACT_UNCHANGED         ActState = 4 // it has failed, or was refused: all is as it was
 	ActState_ACT_PARTLY            ActState = 5 // it has failed, and something was changed
-	ActState_ACT_NOT_KNOWN         ActState = 6 // nobody can say: who did it has ended meanwhile, or it has not ended in time
+	ActState_ACT_NOT_KNOWN         ActState = 6 // the outcome is unknown: its process is gone, or has not ended in time
 	ActState_ACT_STALE             ActState = 7 // refused: the ledger has seen a higher token
 )
 
@@ -320,15 +320,15 @@ func (ActState) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{4}
 }
 
-// Status is what has become of a report.
+// Status is the fate of a report.
 type Ack_Status int32
 
 const (
 	Ack_STATUS_UNSPECIFIED Ack_Status = 0 // refused
 	Ack_RECEIVED           Ack_Status = 1 // the path works: stops retries and escalation
 	Ack_COMMITTED          Ack_Status = 2 // the store has it: frees the sender's log
-	// Too old an epoch to be told from a replay, or over 1,048,576 ahead of highest_epoch, where no start leads: go on from
-	// highest_epoch + 1.
+	// Epoch too old to rule out a replay, or over 1,048,576 ahead of highest_epoch, which no restart explains: continue
+	// from highest_epoch + 1.
 	Ack_STALE_EPOCH Ack_Status = 3
 )
 
@@ -389,13 +389,12 @@ type Envelope struct {
 	// The first 16 bytes of the HMAC-SHA-256 over "lofamo.v1 session\0", the session as 8 bytes big endian, and
 	// the payload. Never in an envelope within another one: it proves nothing to third parties.
 	Mac []byte `protobuf:"bytes,5,opt,name=mac,proto3" json:"mac,omitempty"`
-	// End-to-end checksum over the fields before it, as a deterministic encoder writes them, in the order
-	// of their numbers (seed 002 §5): tags and lengths count, so that no part passes for another. It finds
-	// what was damaged on the way before anything is verified, so that damage and forgery are told
-	// apart. A receiver of damage asks for the packet again (Again).
+	// End-to-end checksum over the fields before it, as a deterministic encoder writes them, in the order of their
+	// numbers (seed 002 §5). Tags and lengths count, so no field passes for another. It detects damage in transit before
+	// any verification, which separates damage from forgery. A receiver of a damaged packet asks for it again (Again).
 	ChecksumAlgorithm Checksum `protobuf:"varint,6,opt,name=checksum_algorithm,json=checksumAlgorithm,proto3,enum=lofamo.v1.Checksum" json:"checksum_algorithm,omitempty"`
-	// Narrower sums stand in the low bits. With NONE all bits are set: that a checksum was lost on the
-	// way must not look as if none had been wanted.
+	// Narrower sums are in the low bits. With NONE all bits are set, so that a checksum lost in transit does not look
+	// like a packet sent without one.
 	Checksum      uint64 `protobuf:"fixed64,7,opt,name=checksum,proto3" json:"checksum,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -480,7 +479,7 @@ func (x *Envelope) GetChecksum() uint64 {
 	return 0
 }
 
-// Message is what an envelope holds: a body, acknowledgements, or both.
+// Message is the content of an envelope: a body, acknowledgements, or both.
 type Message struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Body:
@@ -520,11 +519,11 @@ type Message struct {
 	//	*Message_Order
 	//	*Message_OrderStatus
 	Body isMessage_Body `protobuf_oneof:"body"`
-	// Carried on whatever a supervisor says to a node (seed 002 §3). Valid only under a supervisor's
+	// Acknowledgements, carried on any message of a supervisor to a node (seed 002 §3). Valid only under a supervisor's
 	// certificate or session. At most 8.
 	Acks []*Ack `protobuf:"bytes,15,rep,name=acks,proto3" json:"acks,omitempty"`
-	// Beside what a supervisor says to a node: for how long it has been without a quorum, in milliseconds, so
-	// that what it tells may be as old. -1: since it started; 0: it has one, or has not noticed yet (2 s).
+	// On messages of a supervisor to a node: time without a quorum, in milliseconds, which is the possible age of its
+	// information. -1: since it started; 0: it has a quorum, or has not noticed the loss yet (2 s).
 	NoQuorumMs    int64 `protobuf:"zigzag64,17,opt,name=no_quorum_ms,json=noQuorumMs,proto3" json:"no_quorum_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -900,7 +899,7 @@ type Message_Challenge struct {
 }
 
 type Message_Answer struct {
-	Answer *Answer `protobuf:"bytes,4,opt,name=answer,proto3,oneof"` // to a challenge; always signed, for others are to believe it
+	Answer *Answer `protobuf:"bytes,4,opt,name=answer,proto3,oneof"` // to a challenge; always signed, because others must believe it
 }
 
 type Message_Relayed struct {
@@ -908,7 +907,7 @@ type Message_Relayed struct {
 }
 
 type Message_Downcall struct {
-	Downcall *Downcall `protobuf:"bytes,6,opt,name=downcall,proto3,oneof"` // of a supervisor; what is in it is signed by itself
+	Downcall *Downcall `protobuf:"bytes,6,opt,name=downcall,proto3,oneof"` // of a supervisor; its inner envelope has its own signature
 }
 
 type Message_PathRequest struct {
@@ -948,7 +947,8 @@ type Message_Interest struct {
 }
 
 type Message_ProcedureOrder struct {
-	// Of a supervisor, always signed. To the node that is to begin; and by that one, as it is, in an express broadcast to all.
+	// Of a supervisor, always signed. To the node that begins, which sends it on unchanged in an express broadcast to
+	// all.
 	ProcedureOrder *ProcedureOrder `protobuf:"bytes,18,opt,name=procedure_order,json=procedureOrder,proto3,oneof"`
 }
 
@@ -1001,7 +1001,8 @@ type Message_ConfigurationStatus struct {
 }
 
 type Message_ActOrder struct {
-	ActOrder *ActOrder `protobuf:"bytes,33,opt,name=act_order,json=actOrder,proto3,oneof"` // of a supervisor, always signed; of kind "eureka" also, as it is, in an express broadcast to all
+	// Of a supervisor, always signed; of kind "eureka" also, unchanged, in an express broadcast to all.
+	ActOrder *ActOrder `protobuf:"bytes,33,opt,name=act_order,json=actOrder,proto3,oneof"`
 }
 
 type Message_ActStatus struct {
@@ -1096,8 +1097,8 @@ func (*Message_Order) isMessage_Body() {}
 
 func (*Message_OrderStatus) isMessage_Body() {}
 
-// DenyPart is a part of the list of revoked certificates: a marshalled SignedDenyList, signed by an operator. A list above 25,600 bytes is compressed
-// (DEFLATE) before it is split.
+// DenyPart is a part of the list of revoked certificates: a marshalled SignedDenyList, signed by an operator. A list
+// above 25,600 bytes is compressed (DEFLATE) before it is split.
 type DenyPart struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // of the list, from 1
@@ -1333,7 +1334,7 @@ func (x *RenewReply) GetError() string {
 type ReportID struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                      // the origin: 1 to 64 bytes of [A-Za-z0-9._-], as in its certificate
-	Half          Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // which half of it, as in its certificate
+	Half          Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // host or DNP half, as in its certificate
 	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`                   // boot epoch, from 1
 	Seq           uint64                 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"`                       // within the epoch, from 1
 	unknownFields protoimpl.UnknownFields
@@ -1398,16 +1399,16 @@ func (x *ReportID) GetSeq() uint64 {
 	return 0
 }
 
-// Reports are all that one origin sends together, under one signature.
+// Reports are all reports that one origin sends together, under one signature.
 type Reports struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 1 to 64. The ids after the first leave out what is the same as in the one before: node and half always, the
-	// epoch mostly.
+	// 1 to 64. Ids after the first omit fields that equal those of the previous one: node and half always, the epoch
+	// mostly.
 	Reports []*Report `protobuf:"bytes,1,rep,name=reports,proto3" json:"reports,omitempty"`
-	// How the origin's reports fare. With digests, where there is room.
+	// Delivery status of the origin's reports. In digests with enough room.
 	Status *DeliveryStatus `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
-	// Recoveries and self-tests of the halves of the origin's node, as the origin knows them. With digests, where
-	// there is room behind the status.
+	// Recoveries and self-tests of the halves of the origin's node, as the origin knows them. In digests with room for
+	// them after the status.
 	Host          *HalfHealth `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"` // of the host half
 	Dnp           *HalfHealth `protobuf:"bytes,4,opt,name=dnp,proto3" json:"dnp,omitempty"`   // of the DNP half
 	unknownFields protoimpl.UnknownFields
@@ -1472,24 +1473,25 @@ func (x *Reports) GetDnp() *HalfHealth {
 	return nil
 }
 
-// Report is what one half says at one time.
+// Report is one half's report at one time.
 type Report struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By which receivers know a copy: duplicates are acknowledged again, and taken once.
+	// Identifies copies: duplicates are acknowledged again, and used once.
 	Id     *ReportID `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Digest bool      `protobuf:"varint,2,opt,name=digest,proto3" json:"digest,omitempty"` // states everything that the half knows
-	// At most 64. Of a digest that is not partial they are all: what it does not mention is withdrawn.
+	// At most 64. In a digest that is not partial the list is complete: omitted observations are withdrawn.
 	Observations []*Observation `protobuf:"bytes,3,rep,name=observations,proto3" json:"observations,omitempty"`
-	// The registers of the origin's node as the half last read them (seed 001 §IV-A): the DNP's word, Table III,
-	// at 0x00000ec0.
+	// The registers of the origin's node as the half last read them (seed 001 §IV-A): the DNP's word, Table III, at
+	// 0x00000ec0.
 	DnpWatchdog           uint32     `protobuf:"fixed32,4,opt,name=dnp_watchdog,json=dnpWatchdog,proto3" json:"dnp_watchdog,omitempty"`
 	HostWatchdog          uint32     `protobuf:"fixed32,5,opt,name=host_watchdog,json=hostWatchdog,proto3" json:"host_watchdog,omitempty"`                              // the host's, Table IV, at 0x00000ec4
-	RemoteFaultDescriptor uint32     `protobuf:"fixed32,6,opt,name=remote_fault_descriptor,json=remoteFaultDescriptor,proto3" json:"remote_fault_descriptor,omitempty"` // what is wrong with neighbours' hosts, Table V, at 0x00000ec8
+	RemoteFaultDescriptor uint32     `protobuf:"fixed32,6,opt,name=remote_fault_descriptor,json=remoteFaultDescriptor,proto3" json:"remote_fault_descriptor,omitempty"` // faults of neighbours' hosts, Table V, at 0x00000ec8
 	UptimeNs              uint64     `protobuf:"varint,7,opt,name=uptime_ns,json=uptimeNs,proto3" json:"uptime_ns,omitempty"`                                           // of the half, nanoseconds, so that a restart shows
-	Partial               bool       `protobuf:"varint,8,opt,name=partial,proto3" json:"partial,omitempty"`                                                             // of a digest: one of several parts, so that nothing is withdrawn by it
-	Readings              []*Reading `protobuf:"bytes,9,rep,name=readings,proto3" json:"readings,omitempty"`                                                            // at most 10: values that move, for the foresight
+	Partial               bool       `protobuf:"varint,8,opt,name=partial,proto3" json:"partial,omitempty"`                                                             // of a digest: one of several parts, which withdraws nothing
+	Readings              []*Reading `protobuf:"bytes,9,rep,name=readings,proto3" json:"readings,omitempty"`                                                            // at most 10: changing values, for the foresight
 	Platform              Platform   `protobuf:"varint,10,opt,name=platform,proto3,enum=lofamo.v1.Platform" json:"platform,omitempty"`                                  // platform of the origin's halves, in reports of changes and the first digests; a value of a later version counts as not stated
-	// A planned restart of a half of the origin's node. Absent: nothing is announced. Supervisors of earlier versions ignore it.
+	// A planned restart of a half of the origin's node. Absent: none is announced. Supervisors of earlier versions ignore
+	// it.
 	Restart       *RestartNotice `protobuf:"bytes,11,opt,name=restart,proto3" json:"restart,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1602,12 +1604,13 @@ func (x *Report) GetRestart() *RestartNotice {
 	return nil
 }
 
-// RestartNotice announces that a half is about to be restarted, or says that an announced restart is over. Until the half is back, the map keeps
-// the states that the restart explains.
+// RestartNotice announces the restart of a half, or its end. Until the half is back, the map keeps the states that the
+// restart explains.
 type RestartNotice struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Half  Half                   `protobuf:"varint,1,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // the half that is restarted: host or dnp
-	// Time until the half is back, milliseconds from the sending, 1 to 30,000; 0: the restart is over. Supervisors cut a longer time.
+	// Time until the half is back, milliseconds from the sending, 1 to 30,000; 0: the restart is over. Supervisors
+	// shorten a longer time.
 	WithinMs      uint32 `protobuf:"varint,2,opt,name=within_ms,json=withinMs,proto3" json:"within_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1736,20 +1739,20 @@ func (x *Reading) GetAgeNs() uint64 {
 	return 0
 }
 
-// Observation is one thing said of one component.
+// Observation is one statement about one component.
 type Observation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // empty: the origin's own
-	// Number of the component: 1 node, 2 host, 3 dnp, 4 dnp-core, 5 service-network, 6 memory, 7 and 8
-	// peripheral/0 and /1, 9 temperature, 10 power, 11 voltage, 12 to 17 the links X+ X- Y+ Y- Z+ Z-. Of a higher
-	// number, kind or state an observation is of a later version, and passed over.
+	// Number of the component: 1 node, 2 host, 3 dnp, 4 dnp-core, 5 service-network, 6 memory, 7 and 8 peripheral/0 and
+	// /1, 9 temperature, 10 power, 11 voltage, 12 to 17 the links X+ X- Y+ Y- Z+ Z-. Receivers skip an observation with
+	// an unknown number, kind or state, which belongs to a later version.
 	Component uint32 `protobuf:"varint,2,opt,name=component,proto3" json:"component,omitempty"`
-	State     State  `protobuf:"varint,3,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // what it is said to be
+	State     State  `protobuf:"varint,3,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // observed state
 	// How it came to be known: 1 SELF, 2 WATCHDOG, 3 DESCRIPTOR, 4 SILENCE, 5 HANDSHAKE, 6 ERROR_RATIO, 7 GOSSIP,
 	// 8 CHALLENGE, 9 VOTES, 10 DIGEST (see Evidence.kind).
 	Kind uint32 `protobuf:"varint,4,opt,name=kind,proto3" json:"kind,omitempty"`
-	// From the first sign of the state to the sending, nanoseconds by the observer's clock, at most ten years; of
-	// a silence, from the last frame that was heard. 0 for what is NORMAL in a digest.
+	// From the first sign of the state to the sending, nanoseconds by the observer's clock, at most ten years; for
+	// silence, from the last received frame. 0 for NORMAL in a digest.
 	AgeNs         uint64 `protobuf:"varint,5,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`
 	Detail        string `protobuf:"bytes,6,opt,name=detail,proto3" json:"detail,omitempty"` // for people, at most 120 bytes of UTF-8 without control characters
 	unknownFields protoimpl.UnknownFields
@@ -1828,17 +1831,17 @@ func (x *Observation) GetDetail() string {
 	return ""
 }
 
-// Ack answers reports of one origin and epoch. Who answers is the signer.
+// Ack acknowledges reports of one origin and epoch. The signer is the supervisor that answers.
 type Ack struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What has become of all the reports named here.
+	// Status of all the reports named here.
 	Status        Ack_Status `protobuf:"varint,1,opt,name=status,proto3,enum=lofamo.v1.Ack_Status" json:"status,omitempty"`
 	Node          string     `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                                      // the origin
 	Half          Half       `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`                 // of the origin
 	Epoch         uint64     `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`                                   // of the reports
-	Seqs          []uint64   `protobuf:"varint,5,rep,packed,name=seqs,proto3" json:"seqs,omitempty"`                              // their numbers, 1 to 64 of them, each at least 1
+	Seqs          []uint64   `protobuf:"varint,5,rep,packed,name=seqs,proto3" json:"seqs,omitempty"`                              // their numbers, 1 to 64, each at least 1
 	Leader        string     `protobuf:"bytes,6,opt,name=leader,proto3" json:"leader,omitempty"`                                  // as far as the signer knows: a hint where to send next
-	HighestEpoch  uint64     `protobuf:"varint,7,opt,name=highest_epoch,json=highestEpoch,proto3" json:"highest_epoch,omitempty"` // with STALE_EPOCH: the highest of the origin that was ever taken in
+	HighestEpoch  uint64     `protobuf:"varint,7,opt,name=highest_epoch,json=highestEpoch,proto3" json:"highest_epoch,omitempty"` // with STALE_EPOCH: the highest accepted epoch of the origin
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1932,7 +1935,7 @@ type PathRequest struct {
 	// Sequence id of this half and epoch, growing with every request that is not a repetition (seed 004
 	// §IV-D.2). Lower ones than were seen are ignored, the same one is answered again.
 	Id            uint64     `protobuf:"varint,4,opt,name=id,proto3" json:"id,omitempty"`
-	Alternate     bool       `protobuf:"varint,5,opt,name=alternate,proto3" json:"alternate,omitempty"`                                // the path is being loaded as an alternate, not taken as the primary
+	Alternate     bool       `protobuf:"varint,5,opt,name=alternate,proto3" json:"alternate,omitempty"`                                // the path is being tested as an alternate, not used as the primary
 	Checksums     []Checksum `protobuf:"varint,6,rep,packed,name=checksums,proto3,enum=lofamo.v1.Checksum" json:"checksums,omitempty"` // that the half can use, the preferred first
 	Key           []byte     `protobuf:"bytes,7,opt,name=key,proto3" json:"key,omitempty"`                                             // X25519 public key of the half for this exchange, 32 bytes
 	unknownFields protoimpl.UnknownFields
@@ -2188,8 +2191,8 @@ func (x *PathAck) GetId() uint64 {
 	return 0
 }
 
-// Again says that a packet came damaged: the receiver of this sends at once what it still waits for
-// an answer to on this path. Only supervisors send it, at a bounded rate.
+// Again reports that a packet arrived damaged: its receiver resends at once everything on this path that is still
+// unanswered. Only supervisors send it, at a bounded rate.
 type Again struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2230,8 +2233,8 @@ func (*Again) Descriptor() ([]byte, []int) {
 type Challenge struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Nonce   []byte                 `protobuf:"bytes,1,opt,name=nonce,proto3" json:"nonce,omitempty"`                    // 16 bytes
-	Node    string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                      // whose sign of life is wanted
-	Half    Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // which half is asked; unspecified: either
+	Node    string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                      // node to answer with a sign of life
+	Half    Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // the half to answer; unspecified: either
 	ReplyTo string                 `protobuf:"bytes,4,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"` // ip:port of the supervisor's report socket
 	Term    uint64                 `protobuf:"varint,5,opt,name=term,proto3" json:"term,omitempty"`                     // of the challenging leader, higher than that of every earlier leader; 0: not stated
 	// Time of the challenge by the leader's clock, in ns since 1970. It never goes back within a term. 0: not stated.
@@ -2315,8 +2318,8 @@ func (x *Challenge) GetIssuedNs() int64 {
 // Answer echoes the nonce of a challenge.
 type Answer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Nonce         []byte                 `protobuf:"bytes,1,opt,name=nonce,proto3" json:"nonce,omitempty"`                    // of the challenge: it shows that this was said after it
-	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                      // who answers, as in its certificate
+	Nonce         []byte                 `protobuf:"bytes,1,opt,name=nonce,proto3" json:"nonce,omitempty"`                    // of the challenge: proves that the answer was made after it
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                      // the answering node, as in its certificate
 	Half          Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // which half answers
 	Epoch         uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`                   // its boot epoch, from 1
 	unknownFields protoimpl.UnknownFields
@@ -2385,10 +2388,10 @@ func (x *Answer) GetEpoch() uint64 {
 // the service network signs it.
 type Relayed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Reports, an answer or an announcement, signed by its origin: no MAC, and nothing wrapped again.
+	// Reports, an answer or an announcement, signed by its origin: no MAC, and no second wrapping.
 	Inner *Envelope `protobuf:"bytes,1,opt,name=inner,proto3" json:"inner,omitempty"`
-	// 1 to 16: DNP halves from the origin on, then the host half that signs. The signature proves the last; the
-	// others are as the torus told them.
+	// 1 to 16: DNP halves from the origin on, then the signing host half. The signature proves the last; the torus
+	// reported the others.
 	Hops          []*Hop `protobuf:"bytes,2,rep,name=hops,proto3" json:"hops,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2440,10 +2443,11 @@ func (x *Relayed) GetHops() []*Hop {
 
 // Hop is one station on the way.
 type Hop struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                      // id
-	Half          Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // HALF_DNP, but for the last one
-	HeldNs        uint64                 `protobuf:"varint,3,opt,name=held_ns,json=heldNs,proto3" json:"held_ns,omitempty"`   // for how long it held the message, nanoseconds by its own clock, at most ten years; the time on the wire is in none
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                      // id
+	Half  Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // HALF_DNP, except for the last one
+	// How long it held the message, nanoseconds by its own clock, at most ten years; excludes the time on the wire.
+	HeldNs        uint64 `protobuf:"varint,3,opt,name=held_ns,json=heldNs,proto3" json:"held_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2503,8 +2507,8 @@ func (x *Hop) GetHeldNs() uint64 {
 // torus. It is valid only under a supervisor's certificate.
 type Downcall struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // whom it is for
-	// Whatever a supervisor says, signed: no MAC, and nothing wrapped again.
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // addressee
+	// A supervisor's message, signed: no MAC, and no second wrapping.
 	Inner         *Envelope `protobuf:"bytes,2,opt,name=inner,proto3" json:"inner,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2554,15 +2558,15 @@ func (x *Downcall) GetInner() *Envelope {
 	return nil
 }
 
-// BulkRequest asks a half for a large object: the first word of the rendezvous (seed 002 §5.3). Signed
-// by a supervisor.
+// BulkRequest asks a half for a large object: the first message of the rendezvous (seed 002 §5.3). Signed by a
+// supervisor.
 type BulkRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Transfer      []byte                 `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`               // 16 random bytes, the name of the transfer
-	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                       // who is asked
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                       // addressee
 	Half          Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`  // which half of it
-	Object        string                 `protobuf:"bytes,4,opt,name=object,proto3" json:"object,omitempty"`                   // which of its objects: there is "bundle"
-	MaxSize       uint64                 `protobuf:"varint,5,opt,name=max_size,json=maxSize,proto3" json:"max_size,omitempty"` // bytes, 1 to 64 MiB: the half cuts what it gathers
+	Object        string                 `protobuf:"bytes,4,opt,name=object,proto3" json:"object,omitempty"`                   // name of the object: "bundle" is the only one
+	MaxSize       uint64                 `protobuf:"varint,5,opt,name=max_size,json=maxSize,proto3" json:"max_size,omitempty"` // bytes, 1 to 64 MiB: the half truncates the bundle
 	Key           []byte                 `protobuf:"bytes,6,opt,name=key,proto3" json:"key,omitempty"`                         // X25519 public key of the supervisor, 32 bytes
 	ReplyTo       string                 `protobuf:"bytes,7,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"`  // ip:port of the supervisor's report socket
 	Via           string                 `protobuf:"bytes,8,opt,name=via,proto3" json:"via,omitempty"`                         // node that passed this on through the torus; empty: none
@@ -2656,21 +2660,21 @@ func (x *BulkRequest) GetVia() string {
 	return ""
 }
 
-// BulkAnnounce says what will come. It is sent at once and again when the checksum, which is computed
-// meanwhile, is known. Signed by the half.
+// BulkAnnounce describes the transfer. It is sent at once, and again when its checksum has been computed. Signed by the
+// half.
 type BulkAnnounce struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	Transfer          []byte                 `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`                                                                     // of the request
-	Node              string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                                                                             // who has it
+	Node              string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                                                                             // the node that has it
 	Half              Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`                                                        // which half of it
 	Name              string                 `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`                                                                             // of the object, as a file name of at most 120 bytes; empty while it is being gathered
 	Size              uint64                 `protobuf:"varint,5,opt,name=size,proto3" json:"size,omitempty"`                                                                            // bytes; 0 while it is being gathered
 	ChunkSize         uint32                 `protobuf:"varint,6,opt,name=chunk_size,json=chunkSize,proto3" json:"chunk_size,omitempty"`                                                 // bytes of every chunk but the last
 	Key               []byte                 `protobuf:"bytes,7,opt,name=key,proto3" json:"key,omitempty"`                                                                               // X25519 public key of the half, 32 bytes
 	ChecksumAlgorithm Checksum               `protobuf:"varint,8,opt,name=checksum_algorithm,json=checksumAlgorithm,proto3,enum=lofamo.v1.Checksum" json:"checksum_algorithm,omitempty"` // of the whole object, the half's choice
-	Checksum          uint64                 `protobuf:"fixed64,9,opt,name=checksum,proto3" json:"checksum,omitempty"`                                                                   // of the whole object; no word before complete
+	Checksum          uint64                 `protobuf:"fixed64,9,opt,name=checksum,proto3" json:"checksum,omitempty"`                                                                   // of the whole object; meaningless before complete
 	Complete          bool                   `protobuf:"varint,10,opt,name=complete,proto3" json:"complete,omitempty"`                                                                   // size and checksum are final
-	Error             string                 `protobuf:"bytes,11,opt,name=error,proto3" json:"error,omitempty"`                                                                          // why nothing will come; empty otherwise. At most 120 bytes
+	Error             string                 `protobuf:"bytes,11,opt,name=error,proto3" json:"error,omitempty"`                                                                          // why the transfer will not happen; empty otherwise. At most 120 bytes
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -2787,12 +2791,12 @@ func (x *BulkAnnounce) GetError() string {
 type BulkPull struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Transfer      []byte                 `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`              // of the request
-	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                      // who has it
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                      // the node that has it
 	Half          Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // which half of it
 	Ranges        []*ChunkRange          `protobuf:"bytes,4,rep,name=ranges,proto3" json:"ranges,omitempty"`                  // at most 32; none: only asks for the announcement
 	ReplyTo       string                 `protobuf:"bytes,5,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"` // as in BulkRequest; the chunks go there
 	Via           string                 `protobuf:"bytes,6,opt,name=via,proto3" json:"via,omitempty"`                        // as in BulkRequest
-	Done          bool                   `protobuf:"varint,7,opt,name=done,proto3" json:"done,omitempty"`                     // nothing more is wanted
+	Done          bool                   `protobuf:"varint,7,opt,name=done,proto3" json:"done,omitempty"`                     // the transfer is over
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2929,28 +2933,28 @@ func (x *ChunkRange) GetCount() uint32 {
 	return 0
 }
 
-// Told is what the fault map says of what concerns a node: itself, its neighbours, and the nodes of its
-// jobs (seed 003 §6.1). A supervisor sends it to the host half whose digests come to it, whenever
-// something of it was committed, and again until the half's digests say that it has it.
+// Told is a node's part of the fault map: itself, its neighbours, and the nodes of its jobs (seed 003 §6.1). A
+// supervisor sends it to the host half that sends it digests, whenever that part has changed, and repeats it until the
+// half's digests confirm it.
 type Told struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // whom it is for
-	// Of the map that this is of. Revisions are the cluster's: what comes from another replica compares.
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // addressee
+	// Of the map. Revisions are the cluster's, so those of different replicas compare.
 	Revision uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
-	// What has changed since that revision: of use to a half that holds it or a later one. 0: everything,
-	// which takes the place of all that was told before.
+	// The message has the changes since that revision: useful to a half that holds it or a later one. 0: everything,
+	// which replaces all earlier messages.
 	Since uint64 `protobuf:"varint,3,opt,name=since,proto3" json:"since,omitempty"`
 	Part  uint32 `protobuf:"varint,4,opt,name=part,proto3" json:"part,omitempty"`   // of parts, from 0; everything has come when all parts of a revision have
 	Parts uint32 `protobuf:"varint,5,opt,name=parts,proto3" json:"parts,omitempty"` // 1 to 64
 	// At most 24. With since 0: itself and its neighbours, and of the nodes of its jobs those that are
 	// not NORMAL.
 	Nodes []*ToldNode `protobuf:"bytes,6,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	// Replaces even what is of a later revision: the store has been put back to an earlier one.
+	// Replaces even a later revision: the store has been restored to an earlier state.
 	PutBack bool `protobuf:"varint,7,opt,name=put_back,json=putBack,proto3" json:"put_back,omitempty"`
 	// Of the nodes of its jobs the supervisor has the list of this number (Interest.serial); 0: none.
 	Interest     uint32 `protobuf:"varint,8,opt,name=interest,proto3" json:"interest,omitempty"`
 	WantInterest bool   `protobuf:"varint,9,opt,name=want_interest,json=wantInterest,proto3" json:"want_interest,omitempty"` // send the list
-	// With since 0: there was no room for all nodes that are not NORMAL. Those that are not mentioned are UNKNOWN.
+	// With since 0: there was no room for all nodes that are not NORMAL. Omitted nodes are UNKNOWN.
 	Incomplete    bool `protobuf:"varint,10,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3061,7 +3065,7 @@ type ToldNode struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`                             // of the node
 	State         State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // of the node as a whole
-	Cause         Cause                  `protobuf:"varint,3,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // NONE when it is NORMAL or nothing is known
+	Cause         Cause                  `protobuf:"varint,3,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // NONE if NORMAL or unknown
 	Faults        []*ToldFault           `protobuf:"bytes,4,rep,name=faults,proto3" json:"faults,omitempty"`                     // components that are SICK or FAILED, at most 24
 	Groups        []string               `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`                     // ids of the group faults that it is a member of, at most 4
 	Maintenance   bool                   `protobuf:"varint,6,opt,name=maintenance,proto3" json:"maintenance,omitempty"`          // it has a maintenance mark
@@ -3146,7 +3150,7 @@ type ToldFault struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Component     uint32                 `protobuf:"varint,1,opt,name=component,proto3" json:"component,omitempty"`              // as in Observation
 	State         State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // SICK or FAILED
-	Cause         Cause                  `protobuf:"varint,3,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // what explains it, as in Component
+	Cause         Cause                  `protobuf:"varint,3,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // the cause that explains it, as in Component
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3202,10 +3206,10 @@ func (x *ToldFault) GetCause() Cause {
 	return Cause_CAUSE_UNSPECIFIED
 }
 
-// Interest says which nodes besides its neighbours a node wants to be told of: those of its jobs.
+// Interest lists the nodes that a node wants to follow besides its neighbours: those of its jobs.
 type Interest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`      // whose list it is
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`      // owner of the list
 	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`   // boot epoch of the host half
 	Serial        uint32                 `protobuf:"varint,3,opt,name=serial,proto3" json:"serial,omitempty"` // of the list, from 1, within the epoch
 	Part          uint32                 `protobuf:"varint,4,opt,name=part,proto3" json:"part,omitempty"`     // of parts, from 0
@@ -3287,11 +3291,13 @@ func (x *Interest) GetNodes() []string {
 	return nil
 }
 
-// OrderNumber says which of two orders of a kind is the newer: a half refuses one that is older than the last of its kind that it took. Diagnoses
-// and procedures of a leader are counted together, for what is found in a procedure has its number; its mappings are counted by themselves.
+// OrderNumber tells the newer of two orders of a kind: a half refuses an order that is older than the last one of its
+// kind that it accepted. Diagnoses and procedures of a leader share one sequence, because findings of a procedure have
+// its number; mappings have their own.
 type OrderNumber struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Revision of the store at which the supervisor that ordered was elected, at least 1: no later leader has a lower one.
+	// Revision of the store at which the supervisor that ordered was elected, at least 1: no later leader has a lower
+	// one.
 	Term          uint64 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
 	Count         uint64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"` // within the term, from 1
 	unknownFields protoimpl.UnknownFields
@@ -3342,18 +3348,18 @@ func (x *OrderNumber) GetCount() uint64 {
 	return 0
 }
 
-// DiagnosisOrder has a node test its links (seed 003 §5.2.2), while everything goes on as usual. The host half answers at once
-// that it lives, and passes the order on to the DNP half, which answers link by link when the test is over. The same order
-// again is no new test: what has been found is said again.
+// DiagnosisOrder has a node test its links (seed 003 §5.2.2) under normal load. The host half answers at once as a sign
+// of life, and passes the order on to the DNP half, which answers link by link after the test. A repeated order starts
+// no new test: the findings are sent again.
 type DiagnosisOrder struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Number *OrderNumber           `protobuf:"bytes,1,opt,name=number,proto3" json:"number,omitempty"` // of this order
-	Node   string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`     // who is to test, as in its certificate
-	// Links to test: bit 0 X+, bit 1 X-, and so on to bit 5 Z-; 1 to 63. What the node has not got is passed over.
+	Node   string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`     // the node to test, as in its certificate
+	// Links to test: bit 0 X+, bit 1 X-, and so on to bit 5 Z-; 1 to 63. The node skips links that it does not have.
 	Links   uint32 `protobuf:"varint,3,opt,name=links,proto3" json:"links,omitempty"`
-	Rounds  uint32 `protobuf:"varint,4,opt,name=rounds,proto3" json:"rounds,omitempty"`                 // how often everything is sent, 1 to 10; one takes a second at most
+	Rounds  uint32 `protobuf:"varint,4,opt,name=rounds,proto3" json:"rounds,omitempty"`                 // number of rounds, 1 to 10; one takes a second at most
 	ReplyTo string `protobuf:"bytes,5,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"` // ip:port of the supervisor's report socket
-	// Of links: those whose findings have come already, and need not be said again.
+	// Links whose findings have arrived already, and need not be repeated.
 	Known         uint32 `protobuf:"varint,6,opt,name=known,proto3" json:"known,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3431,18 +3437,19 @@ func (x *DiagnosisOrder) GetKnown() uint32 {
 	return 0
 }
 
-// DiagnosisFindings is what a half says to an order: the host half that it lives; the DNP half one link at a time, for more does
-// not fit what is relayed.
+// DiagnosisFindings answers an order: the host half's is a sign of life; the DNP half sends one link at a time, because
+// relayed messages are limited in size.
 type DiagnosisFindings struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Number *OrderNumber           `protobuf:"bytes,1,opt,name=number,proto3" json:"number,omitempty"`                  // of the order
-	Node   string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                      // who says it, as in its certificate
+	Node   string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                      // the reporting node, as in its certificate
 	Half   Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // which half of it
 	Epoch  uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`                   // its boot epoch, from 1
-	// Of the host half: what its DNP half's watchdog word says: NORMAL, FAILED when it is stale, UNKNOWN before the first.
+	// Of the host half: the state of its DNP half's watchdog word: NORMAL, FAILED when it is stale, UNKNOWN before the
+	// first.
 	Dnp           State          `protobuf:"varint,5,opt,name=dnp,proto3,enum=lofamo.v1.State" json:"dnp,omitempty"`
 	Links         uint32         `protobuf:"varint,6,opt,name=links,proto3" json:"links,omitempty"`                   // of the DNP half: the links that were tested, as in the order; each is in a message of its own
-	Link          *LinkFinding   `protobuf:"bytes,7,opt,name=link,proto3" json:"link,omitempty"`                      // of the DNP half: one of them; none, with an error
+	Link          *LinkFinding   `protobuf:"bytes,7,opt,name=link,proto3" json:"link,omitempty"`                      // of the DNP half: one of the links; none, with an error
 	OwnHost       *DiagnosisTest `protobuf:"bytes,8,opt,name=own_host,json=ownHost,proto3" json:"own_host,omitempty"` // of the DNP half: its own host half, by its mailbox
 	Error         string         `protobuf:"bytes,9,opt,name=error,proto3" json:"error,omitempty"`                    // why there was no test; empty: there was one. At most 120 bytes
 	unknownFields protoimpl.UnknownFields
@@ -3542,7 +3549,7 @@ func (x *DiagnosisFindings) GetError() string {
 	return ""
 }
 
-// LinkFinding is what one end of a link found.
+// LinkFinding is the finding of one end of a link.
 type LinkFinding struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Direction     uint32                 `protobuf:"varint,1,opt,name=direction,proto3" json:"direction,omitempty"` // of the link at the node: 1 X+, 2 X-, and so on to 6 Z-
@@ -3635,7 +3642,7 @@ func (x *LinkFinding) GetDamaged() uint32 {
 	return 0
 }
 
-// DiagnosisTest is what became of the probes of one kind.
+// DiagnosisTest is the result of the probes of one kind.
 type DiagnosisTest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Sent     uint32                 `protobuf:"varint,1,opt,name=sent,proto3" json:"sent,omitempty"`         // probes; 0: there was no such test
@@ -3729,15 +3736,15 @@ func (x *DiagnosisTest) GetMaxUs() uint32 {
 	return 0
 }
 
-// JobEureka is what a process of a job tells all others (seed 003 §4.4.3), in an express broadcast. The host half of the node that it
-// runs on signs it, and those of all others verify it.
+// JobEureka is a message of a job's process to all others (seed 003 §4.4.3), in an express broadcast. The host half of
+// its node signs it, and all other host halves verify it.
 type JobEureka struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`    // where it was raised, as in the certificate
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`    // origin, as in the certificate
 	Epoch uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"` // boot epoch of that host half, from 1
 	// From 1, growing within the epoch: a receiver takes none twice, and none that is older than 256 others of that half.
 	Number        uint64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
-	Uid           uint32 `protobuf:"varint,4,opt,name=uid,proto3" json:"uid,omitempty"`           // of the process, as the kernel told that host half
+	Uid           uint32 `protobuf:"varint,4,opt,name=uid,proto3" json:"uid,omitempty"`           // of the process, as the kernel reported it to that host half
 	Job           string `protobuf:"bytes,5,opt,name=job,proto3" json:"job,omitempty"`            // name: 1 to 63 of a-z, 0-9 and '-', the first and last no '-'
 	Topic         string `protobuf:"bytes,6,opt,name=topic,proto3" json:"topic,omitempty"`        // as a job, at most 32 bytes
 	Body          []byte `protobuf:"bytes,7,opt,name=body,proto3" json:"body,omitempty"`          // of the job's own, at most 512 bytes
@@ -3832,22 +3839,25 @@ func (x *JobEureka) GetPriority() uint32 {
 	return 0
 }
 
-// MaskOrder is the supervisors' word on the channel mask of a node: which of its links may carry messages (seed 003
-// §5.2.3.1, §6.1). It goes to the node's DNP half, by its host half or through the torus, again and again until a MaskStatus
-// says that it is in force.
+// MaskOrder is the supervisors' order about the channel mask of a node: the links that may carry messages (seed 003
+// §5.2.3.1, §6.1). It goes to the node's DNP half, by its host half or through the torus, and is repeated until a
+// MaskStatus confirms that it is in force.
 type MaskOrder struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // whose mask
-	// Of the word, at least 1: the revision of the store that it is of. A half refuses one that is not newer than the last
-	// that it took, so that an old order undoes nothing.
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // node of the mask
+	// Revision of the store with this order, at least 1. A half refuses an order that is not newer than the last one that
+	// it accepted, so that an old order undoes nothing.
 	Number uint64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
-	// Bits 0 to 5: the channels X+ X- Y+ Y- Z+ Z-; 1: usable. In force is what the node's own word leaves usable too.
+	// Bits 0 to 5: the channels X+ X- Y+ Y- Z+ Z-; 1: usable. The mask in force also excludes channels that the node
+	// itself excludes.
 	Mask uint32 `protobuf:"varint,3,opt,name=mask,proto3" json:"mask,omitempty"`
-	// Boot epoch of the node's DNP half, as its newest MaskStatus says. A half that holds no word, as after it has lost what it kept, has no
-	// number to tell an old order by: it takes one with its own epoch alone, so that a copy of an order to an earlier life is none to it. 0: of a
-	// supervisor of an earlier version, which such a half takes as well, or epoch_unknown.
+	// Boot epoch of the node's DNP half, from its newest MaskStatus. A half without an order, as after it lost its state,
+	// cannot tell an old order by its number. It accepts only one with its own epoch, so that it ignores a copy of an
+	// order to an earlier incarnation. 0: of a supervisor of an earlier version, which such a half accepts as well, or
+	// epoch_unknown.
 	Epoch uint64 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// The supervisor has heard no epoch yet: a half that holds no word answers with its status, and takes the order that follows.
+	// The supervisor does not know an epoch yet: a half without an order answers with its status, and accepts the order
+	// that follows.
 	EpochUnknown  bool `protobuf:"varint,5,opt,name=epoch_unknown,json=epochUnknown,proto3" json:"epoch_unknown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3918,18 +3928,19 @@ func (x *MaskOrder) GetEpochUnknown() bool {
 	return false
 }
 
-// MaskStatus says what a node holds of its channel mask: at its start unless that is a matter of course, in answer to every
-// order, when something has come into force, and every 30 s while not all is usable or the supervisors have spoken.
+// MaskStatus is a node's report about its channel mask: at its start unless the mask has its default, in answer to
+// every order, when a mask comes into force, and every 30 s while some channel is unusable or a supervisor's order is
+// held.
 type MaskStatus struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                       // who says it
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                       // the reporting node
 	Half          Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`  // HALF_DNP: it has the register
 	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`                    // its boot epoch, from 1
-	Number        uint64                 `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"`                  // of the supervisors' word that it holds; 0: none
-	Ordered       uint32                 `protobuf:"varint,5,opt,name=ordered,proto3" json:"ordered,omitempty"`                // the supervisors' word, as MaskOrder.mask
-	Own           uint32                 `protobuf:"varint,6,opt,name=own,proto3" json:"own,omitempty"`                        // its own word: of its diagnosis and its configuration
-	InForce       uint32                 `protobuf:"varint,7,opt,name=in_force,json=inForce,proto3" json:"in_force,omitempty"` // what is in force at this end; it lags behind the words while messages wait on a link
-	Lost          bool                   `protobuf:"varint,8,opt,name=lost,proto3" json:"lost,omitempty"`                      // what it had kept cannot be read: it asks for the supervisors' word
+	Number        uint64                 `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"`                  // of the supervisors' order that it holds; 0: none
+	Ordered       uint32                 `protobuf:"varint,5,opt,name=ordered,proto3" json:"ordered,omitempty"`                // the supervisors' order, as MaskOrder.mask
+	Own           uint32                 `protobuf:"varint,6,opt,name=own,proto3" json:"own,omitempty"`                        // its own mask: from its diagnosis and its configuration
+	InForce       uint32                 `protobuf:"varint,7,opt,name=in_force,json=inForce,proto3" json:"in_force,omitempty"` // mask in force at this end; it lags behind the orders while messages wait on a link
+	Lost          bool                   `protobuf:"varint,8,opt,name=lost,proto3" json:"lost,omitempty"`                      // its stored order is unreadable: it asks for the supervisors' order
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4020,22 +4031,26 @@ func (x *MaskStatus) GetLost() bool {
 	return false
 }
 
-// ProcedureOrder has the nodes of the torus go through the fault management procedure (seed 003 §4.5, Figure 7). One node gets it as it
-// gets a DiagnosisOrder, and its DNP half broadcasts the envelope, so that all have the supervisor's word for what follows.
+// ProcedureOrder starts the fault management procedure on the torus (seed 003 §4.5, Figure 7). One node gets it as it
+// gets a DiagnosisOrder, and its DNP half broadcasts the envelope, so that all nodes can verify the supervisor's
+// signature.
 type ProcedureOrder struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Number   *OrderNumber           `protobuf:"bytes,1,opt,name=number,proto3" json:"number,omitempty"`      // of this order; counted together with the leader's diagnoses
-	Node     string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`          // who is to begin, as in its certificate
-	Diagnose bool                   `protobuf:"varint,3,opt,name=diagnose,proto3" json:"diagnose,omitempty"` // the nodes are to test their links when the torus is empty; their findings have this order's number
-	// Places that need not answer, as ranks in the torus, ascending: those that the map calls FAILED, and empty ones. At most 200.
+	Node     string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`          // the node that begins, as in its certificate
+	Diagnose bool                   `protobuf:"varint,3,opt,name=diagnose,proto3" json:"diagnose,omitempty"` // the nodes test their links when the torus is empty; their findings have this order's number
+	// Places that need not answer, as ranks in the torus, ascending: FAILED nodes of the map, and empty places. At most
+	// 200.
 	Absent []uint32 `protobuf:"varint,4,rep,packed,name=absent,proto3" json:"absent,omitempty"`
-	// Network Delay (§4.1): in it a broadcast reaches all that can be reached. From the present map; 100 to 10,000,000 µs.
+	// Network Delay (§4.1): in it a broadcast reaches all that can be reached. From the present map; 100 to 10,000,000
+	// µs.
 	DelayUs        uint32 `protobuf:"varint,5,opt,name=delay_us,json=delayUs,proto3" json:"delay_us,omitempty"`
 	HopUs          uint32 `protobuf:"varint,6,opt,name=hop_us,json=hopUs,proto3" json:"hop_us,omitempty"`                              // of one hop, 100 µs to delay_us
-	DrainTimeoutMs uint32 `protobuf:"varint,7,opt,name=drain_timeout_ms,json=drainTimeoutMs,proto3" json:"drain_timeout_ms,omitempty"` // how long is waited for the torus to be empty, 10 to 60,000
+	DrainTimeoutMs uint32 `protobuf:"varint,7,opt,name=drain_timeout_ms,json=drainTimeoutMs,proto3" json:"drain_timeout_ms,omitempty"` // maximum wait for an empty torus, 10 to 60,000
 	ReplyTo        string `protobuf:"bytes,8,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"`                         // ip:port of the supervisor's report socket
 	Reason         string `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`                                          // why, for people: at most 120 bytes
-	// The node is only to say what became of this order, and begins nothing: one that has heard of it says its status again, another one an error.
+	// The node only reports on this order, and begins nothing: a node that knows the order repeats its status, another
+	// one answers with an error.
 	Ask           bool `protobuf:"varint,10,opt,name=ask,proto3" json:"ask,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4141,11 +4156,11 @@ func (x *ProcedureOrder) GetAsk() bool {
 	return false
 }
 
-// ProcedureStep is what became of one state at a node.
+// ProcedureStep is the course of one state at a node.
 type ProcedureStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	State         ProcedureState         `protobuf:"varint,1,opt,name=state,proto3,enum=lofamo.v1.ProcedureState" json:"state,omitempty"` // which one
-	TookUs        uint32                 `protobuf:"varint,2,opt,name=took_us,json=tookUs,proto3" json:"took_us,omitempty"`               // how long it was in it, all rounds together
+	TookUs        uint32                 `protobuf:"varint,2,opt,name=took_us,json=tookUs,proto3" json:"took_us,omitempty"`               // time in the state, all rounds together
 	Held          uint32                 `protobuf:"varint,3,opt,name=held,proto3" json:"held,omitempty"`                                 // messages that it held when it left it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4202,26 +4217,27 @@ func (x *ProcedureStep) GetHeld() uint32 {
 	return 0
 }
 
-// ProcedureStatus is what a node says of a procedure: the host half at once that it lives, the DNP half when it enters a state that it
-// was ordered to begin, and at the end. Of nodes that did not begin it only the end is said.
+// ProcedureStatus is a node's report about a procedure: from the host half at once as a sign of life, from the DNP half
+// when it enters a state that it was ordered to begin, and at the end. Nodes that did not begin the procedure report
+// only its end.
 type ProcedureStatus struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Number        *OrderNumber           `protobuf:"bytes,1,opt,name=number,proto3" json:"number,omitempty"`                              // of the order; absent: a node began by itself
-	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                                  // who says it, as in its certificate
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                                  // the reporting node, as in its certificate
 	Half          Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`             // which half of it
 	Epoch         uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`                               // its boot epoch, from 1
 	Wave          uint64                 `protobuf:"varint,5,opt,name=wave,proto3" json:"wave,omitempty"`                                 // number of the procedure in the torus, from 1
 	Starter       uint32                 `protobuf:"varint,6,opt,name=starter,proto3" json:"starter,omitempty"`                           // rank of the node that began
-	State         ProcedureState         `protobuf:"varint,7,opt,name=state,proto3,enum=lofamo.v1.ProcedureState" json:"state,omitempty"` // where it is; PROCEDURE_NORMAL: it is over here
+	State         ProcedureState         `protobuf:"varint,7,opt,name=state,proto3,enum=lofamo.v1.ProcedureState" json:"state,omitempty"` // its present state; PROCEDURE_NORMAL: it is over here
 	Round         uint32                 `protobuf:"varint,8,opt,name=round,proto3" json:"round,omitempty"`                               // of the drain, from 1
-	Clear         bool                   `protobuf:"varint,9,opt,name=clear,proto3" json:"clear,omitempty"`                               // all that had to have said that they held nothing
-	Silent        []uint32               `protobuf:"varint,10,rep,packed,name=silent,proto3" json:"silent,omitempty"`                     // of whom nothing was heard: ranks, ascending, at most 64
-	Holding       []uint32               `protobuf:"varint,11,rep,packed,name=holding,proto3" json:"holding,omitempty"`                   // who held messages in the last round: ranks, ascending, at most 64
+	Clear         bool                   `protobuf:"varint,9,opt,name=clear,proto3" json:"clear,omitempty"`                               // all required nodes reported that they held no messages
+	Silent        []uint32               `protobuf:"varint,10,rep,packed,name=silent,proto3" json:"silent,omitempty"`                     // nodes that did not answer: ranks, ascending, at most 64
+	Holding       []uint32               `protobuf:"varint,11,rep,packed,name=holding,proto3" json:"holding,omitempty"`                   // nodes that held messages in the last round: ranks, ascending, at most 64
 	Held          uint32                 `protobuf:"varint,12,opt,name=held,proto3" json:"held,omitempty"`                                // messages that this node holds now
 	Diagnosed     bool                   `protobuf:"varint,13,opt,name=diagnosed,proto3" json:"diagnosed,omitempty"`                      // it has tested its links
 	Steps         []*ProcedureStep       `protobuf:"bytes,14,rep,name=steps,proto3" json:"steps,omitempty"`                               // at the end: the states that it went through, in order
 	Error         string                 `protobuf:"bytes,15,opt,name=error,proto3" json:"error,omitempty"`                               // why there is no procedure; empty: there is or was one. At most 120 bytes
-	Cause         string                 `protobuf:"bytes,16,opt,name=cause,proto3" json:"cause,omitempty"`                               // what made a node begin by itself, for people: at most 120 bytes
+	Cause         string                 `protobuf:"bytes,16,opt,name=cause,proto3" json:"cause,omitempty"`                               // why a node began by itself, for people: at most 120 bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4368,7 +4384,8 @@ func (x *ProcedureStatus) GetCause() string {
 	return ""
 }
 
-// MapOrder has a node map a region that the supervisors' own evidence does not reach (mapping by delegation, seed 003 §5.2.3.2, Figure 18).
+// MapOrder has a node map a region that the supervisors' own evidence does not reach (mapping by delegation, seed 003
+// §5.2.3.2, Figure 18).
 type MapOrder struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Number        *OrderNumber           `protobuf:"bytes,1,opt,name=number,proto3" json:"number,omitempty"`                  // of this order, among the leader's mappings
@@ -4437,7 +4454,7 @@ func (x *MapOrder) GetReplyTo() string {
 	return ""
 }
 
-// MapFindings are what a mapper found: all of it in one message, or in several.
+// MapFindings are a mapper's findings, in one message or in several.
 type MapFindings struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Number        *OrderNumber           `protobuf:"bytes,1,opt,name=number,proto3" json:"number,omitempty"` // of the order
@@ -4534,10 +4551,10 @@ func (x *MapFindings) GetError() string {
 type MappedNode struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Rank          uint32                 `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"`                                    // its place
-	Dnp           MapKnowledge           `protobuf:"varint,2,opt,name=dnp,proto3,enum=lofamo.v1.MapKnowledge" json:"dnp,omitempty"`          // its DNP half. Good: it answered; bad is said only of what must be
+	Dnp           MapKnowledge           `protobuf:"varint,2,opt,name=dnp,proto3,enum=lofamo.v1.MapKnowledge" json:"dnp,omitempty"`          // its DNP half. Good: it answered; bad only if nothing else explains the findings
 	Host          MapKnowledge           `protobuf:"varint,3,opt,name=host,proto3,enum=lofamo.v1.MapKnowledge" json:"host,omitempty"`        // its host half, through its DNP half
-	LinksGood     uint32                 `protobuf:"varint,4,opt,name=links_good,json=linksGood,proto3" json:"links_good,omitempty"`         // directions by which it is reached, or reaches others: bit 0 X+, to bit 5 Z-
-	LinksBad      uint32                 `protobuf:"varint,5,opt,name=links_bad,json=linksBad,proto3" json:"links_bad,omitempty"`            // directions that it says are dead
+	LinksGood     uint32                 `protobuf:"varint,4,opt,name=links_good,json=linksGood,proto3" json:"links_good,omitempty"`         // directions in which it is reached, or reaches others: bit 0 X+, to bit 5 Z-
+	LinksBad      uint32                 `protobuf:"varint,5,opt,name=links_bad,json=linksBad,proto3" json:"links_bad,omitempty"`            // directions that it reports as dead
 	RoundTripUs   uint32                 `protobuf:"varint,6,opt,name=round_trip_us,json=roundTripUs,proto3" json:"round_trip_us,omitempty"` // fastest answer; 0: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4615,21 +4632,26 @@ func (x *MappedNode) GetRoundTripUs() uint32 {
 	return 0
 }
 
-// PeerOrder tells a node who is at the other end of some of its links, after a node was replaced (seed 003 §5.2.3.2: all neighbours are
-// told), and a spare where its place is. It is kept, and stands above the node's configuration until a newer one comes. One that says
-// what the node has already is a question: what it answers is a PeerStatus.
+// PeerOrder tells a node which peers are at the other ends of some of its links, after a node was replaced (seed 003
+// §5.2.3.2: all neighbours learn of it), and a spare its coordinates. The node stores it, and it overrides the node's
+// configuration until a newer one arrives. An order that repeats the node's present data is a query, answered by a
+// PeerStatus.
 type PeerOrder struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // who is told
-	// Of the word, at least 1: the revision of the store that it is of. A half refuses one that is not newer than the last that it took.
-	Number uint64  `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
-	Peers  []*Peer `protobuf:"bytes,3,rep,name=peers,proto3" json:"peers,omitempty"` // all that differ from its configuration, at most 6; none: the configuration stands. A spare's are all
-	Coord  string  `protobuf:"bytes,4,opt,name=coord,proto3" json:"coord,omitempty"` // of a spare: its place, "1,0,1"; empty: it has none, as every other node has in its configuration
-	// Life of the node that it is for, as its newest PeerStatus says: PeerStatus.life, or where that is 0 the boot epoch. A node that holds no word, as
-	// after it has lost what it kept, has no number to tell an old order by: it takes one of its own life alone, so that a copy of an order to an
-	// earlier one is none to it. 0: of a supervisor of an earlier version, which such a node takes as well, or life_unknown.
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // addressee
+	// Revision of the store with this order, at least 1. A half refuses an order that is not newer than the last one that
+	// it accepted.
+	Number uint64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	// All that differ from its configuration, at most 6; none: the configuration applies. For a spare, all its peers.
+	Peers []*Peer `protobuf:"bytes,3,rep,name=peers,proto3" json:"peers,omitempty"`
+	Coord string  `protobuf:"bytes,4,opt,name=coord,proto3" json:"coord,omitempty"` // of a spare: its place, "1,0,1"; empty: it has none, as every other node has in its configuration
+	// Life of the addressed node, from its newest PeerStatus: PeerStatus.life, or where that is 0 the boot epoch. A node
+	// without an order, as after it lost its state, cannot tell an old order by its number. It accepts only one of its
+	// own life, so that it ignores a copy of an order to an earlier one. 0: of a supervisor of an earlier version, which
+	// such a node accepts as well, or life_unknown.
 	Life uint64 `protobuf:"varint,5,opt,name=life,proto3" json:"life,omitempty"`
-	// The supervisor has heard of no life yet: a node that holds no word answers with its status, and takes the order that follows.
+	// The supervisor does not know a life yet: a node without an order answers with its status, and accepts the order
+	// that follows.
 	LifeUnknown   bool `protobuf:"varint,6,opt,name=life_unknown,json=lifeUnknown,proto3" json:"life_unknown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4707,10 +4729,10 @@ func (x *PeerOrder) GetLifeUnknown() bool {
 	return false
 }
 
-// Peer is who is at the other end of a link.
+// Peer is the node at the other end of a link.
 type Peer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Direction     uint32                 `protobuf:"varint,1,opt,name=direction,proto3" json:"direction,omitempty"` // of the link at the node that is told: 1 X+, 2 X-, and so on to 6 Z-
+	Direction     uint32                 `protobuf:"varint,1,opt,name=direction,proto3" json:"direction,omitempty"` // of the link at the addressed node: 1 X+, 2 X-, and so on to 6 Z-
 	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`      // ip:port of its end of the link; empty: as configured
 	Node          string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`            // its id, as in its certificate
 	unknownFields protoimpl.UnknownFields
@@ -4768,24 +4790,25 @@ func (x *Peer) GetNode() string {
 	return ""
 }
 
-// PeerStatus says what a node holds of PeerOrders, and, mostly in one of its own so that both fit what is relayed, what its configuration
-// has: in answer to each order, three times after its start, and every 30 s while it holds one. A spare that has no place yet says it every
-// 10 s. It is signed by the node's DNP half, or for it.
+// PeerStatus is a node's report about its PeerOrders and its configuration, mostly in two messages because relayed
+// messages are limited in size. It is sent in answer to each order, three times after the node's start, and every 30 s
+// while the node holds an order. A spare without coordinates sends it every 10 s. It is signed with the key of the
+// node's DNP half.
 type PeerStatus struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
-	Node   string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`      // who says it
+	Node   string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`      // the reporting node
 	Epoch  uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`   // boot epoch of its DNP half, from 1; 0: it is a spare and does not run yet
-	Number uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"` // of the word that it holds; 0: none
+	Number uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"` // of the order that it holds; 0: none
 	Peers  []*Peer                `protobuf:"bytes,4,rep,name=peers,proto3" json:"peers,omitempty"`    // as it holds them, at most 6
-	// Its own ends, as its configuration has them: what neighbours are to be told. At most 6; node is empty.
+	// Its own ends from its configuration, for its neighbours. At most 6; node is empty.
 	Ends          []*Peer `protobuf:"bytes,5,rep,name=ends,proto3" json:"ends,omitempty"`
-	Lost          bool    `protobuf:"varint,6,opt,name=lost,proto3" json:"lost,omitempty"`                    // what it had kept cannot be read
+	Lost          bool    `protobuf:"varint,6,opt,name=lost,proto3" json:"lost,omitempty"`                    // its stored order is unreadable
 	Coord         string  `protobuf:"bytes,7,opt,name=coord,proto3" json:"coord,omitempty"`                   // its place, as it holds it or as configured; empty: it is a spare without one
-	Spare         bool    `protobuf:"varint,8,opt,name=spare,proto3" json:"spare,omitempty"`                  // its place is the supervisors' to say
-	Configured    []*Peer `protobuf:"bytes,9,rep,name=configured,proto3" json:"configured,omitempty"`         // its peers as its configuration has them, at most 6
-	Configuration bool    `protobuf:"varint,10,opt,name=configuration,proto3" json:"configuration,omitempty"` // it says ends, configured, coord and spare alone, and nothing of what the node holds
-	// Of a spare that does not run yet, which has no boot epoch: at random, from 1, another one at each start of its daemon. 0: its epoch is to be
-	// named in orders.
+	Spare         bool    `protobuf:"varint,8,opt,name=spare,proto3" json:"spare,omitempty"`                  // the supervisors assign its coordinates
+	Configured    []*Peer `protobuf:"bytes,9,rep,name=configured,proto3" json:"configured,omitempty"`         // its peers from its configuration, at most 6
+	Configuration bool    `protobuf:"varint,10,opt,name=configuration,proto3" json:"configuration,omitempty"` // it has only ends, configured, coord and spare, and nothing of stored orders
+	// Of a spare that does not run yet, which has no boot epoch: random, from 1, different at each start of its daemon.
+	// 0: orders name its epoch.
 	Life          uint64 `protobuf:"varint,11,opt,name=life,proto3" json:"life,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4898,18 +4921,21 @@ func (x *PeerStatus) GetLife() uint64 {
 	return 0
 }
 
-// TorusConfiguration is what all nodes are to know of the torus (start-up configuration, seed 003 §4.4.1): one node broadcasts it to all as
-// data. Whoever starts without a service network gets it from a neighbour. What is too long for one message is in several.
+// TorusConfiguration is the shared configuration of the torus (start-up configuration, seed 003 §4.4.1), which one node
+// broadcasts to all as data. A node that starts without a service network gets it from a neighbour. A long one is cut
+// into several messages.
 type TorusConfiguration struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Revision of the store that it is of, at least 1, or one more than what a node has of an earlier store: a node takes none that is not newer.
+	// Revision of the store, at least 1, or for a node with the configuration of an earlier store one more than that:
+	// nodes accept only higher numbers.
 	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	Dims   string `protobuf:"bytes,2,opt,name=dims,proto3" json:"dims,omitempty"` // "4x4x4": another torus' configuration is refused
-	// As in ProcedureOrder, ascending over all parts. At most 200 in a part, 1,024 in all; when there are 1,024 there may be more.
+	// As in ProcedureOrder, ascending over all parts. At most 200 in a part, 1,024 in all; with 1,024 entries more may be
+	// absent.
 	Absent  []uint32 `protobuf:"varint,3,rep,packed,name=absent,proto3" json:"absent,omitempty"`
 	DelayUs uint32   `protobuf:"varint,4,opt,name=delay_us,json=delayUs,proto3" json:"delay_us,omitempty"` // Network Delay, as in ProcedureOrder; the same in all parts
-	// The supervisors' words that are not all usable, by rank, over all parts. At most 100 in a part, 2,048 in all; when there are fewer, of all other
-	// nodes all channels are usable.
+	// The supervisors' masks with unusable channels, by rank, over all parts. At most 100 in a part, 2,048 in all; with
+	// fewer entries, all other nodes' channels are all usable.
 	Masks         []*TorusMask `protobuf:"bytes,5,rep,name=masks,proto3" json:"masks,omitempty"`
 	Part          uint32       `protobuf:"varint,7,opt,name=part,proto3" json:"part,omitempty"`   // from 0
 	Parts         uint32       `protobuf:"varint,8,opt,name=parts,proto3" json:"parts,omitempty"` // 1 to 64
@@ -4996,12 +5022,13 @@ func (x *TorusConfiguration) GetParts() uint32 {
 	return 0
 }
 
-// ConfigurationStatus says which TorusConfiguration a DNP half has: in answer to each one that it was given to broadcast.
+// ConfigurationStatus names the TorusConfiguration of a DNP half: in answer to each one that it was ordered to
+// broadcast.
 type ConfigurationStatus struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`      // who says it, as in its certificate
 	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`   // boot epoch of its DNP half, from 1
-	Number        uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"` // of the newest that it has, all parts of it; 0: none
+	Number        uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"` // of its newest complete configuration; 0: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5057,13 +5084,17 @@ func (x *ConfigurationStatus) GetNumber() uint64 {
 	return 0
 }
 
-// Order tells a node what to hold: an order of a kind that has no message of its own. The leader repeats it until an OrderStatus says that the node holds it.
+// Order is a node's order of a kind without a message of its own. The leader repeats it until an OrderStatus confirms
+// that the node holds it.
 type Order struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Kind   string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`      // 1 to 32 bytes of a-z and '-', as both ends register it
-	Node   string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`      // node that is to hold the content, as in its certificate
-	Number uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"` // store revision of the content, from 1: a node refuses an order whose number is not above the last number that it took
-	// Boot epoch of the DNP half, as its newest OrderStatus says. A node that holds nothing accepts only an order that names its own epoch. 0: unknown to the leader.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Kind  string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"` // 1 to 32 bytes of a-z and '-', as both ends register it
+	Node  string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"` // node that must hold the content, as in its certificate
+	// Store revision of the content, from 1: a node refuses an order whose number is not above the last one that it
+	// accepted.
+	Number uint64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	// Boot epoch of the DNP half, from its newest OrderStatus. A node without an order accepts only one that names its
+	// own epoch. 0: unknown to the leader.
 	Life          uint64 `protobuf:"varint,4,opt,name=life,proto3" json:"life,omitempty"`
 	Content       []byte `protobuf:"bytes,5,opt,name=content,proto3" json:"content,omitempty"` // at most 512 bytes, encoded as the kind defines
 	unknownFields protoimpl.UnknownFields
@@ -5135,11 +5166,11 @@ func (x *Order) GetContent() []byte {
 	return nil
 }
 
-// OrderStatus says what a node holds of one kind of order: the answer to each Order.
+// OrderStatus is a node's report about one kind of order: the answer to each Order.
 type OrderStatus struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`                      // as in the Order
-	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                      // node that says it, as in its certificate
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                      // the reporting node, as in its certificate
 	Half          Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // HALF_DNP: orders of this form are for DNP halves
 	Epoch         uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`                   // boot epoch of that half, from 1
 	Number        uint64                 `protobuf:"varint,5,opt,name=number,proto3" json:"number,omitempty"`                 // number of the order that the node holds; 0: none
@@ -5236,7 +5267,7 @@ func (x *OrderStatus) GetError() string {
 	return ""
 }
 
-// TorusMask is the supervisors' word on the channel mask of one node.
+// TorusMask is the supervisors' channel mask of one node.
 type TorusMask struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Rank          uint32                 `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"` // its place
@@ -5289,31 +5320,35 @@ func (x *TorusMask) GetMask() uint32 {
 	return 0
 }
 
-// ActOrder has a node's agent do something on its machine as a response decides, or put it back (seed 001 §II: local readjustment). It goes to the host
-// half, or through the torus to the DNP half, which passes it on and stands in for a host half that is dead. Who keeps the agent's ledger of acts
-// does it, and the half answers with an ActStatus. The same order again is no new act: what has become of it is said again, and so the supervisor asks
-// until it has ended. Nothing is begun but by an order that names the ledger, which an order that only asks is answered with: so who is of an earlier version,
-// and answers neither, has begun nothing.
+// ActOrder has a node's agent carry out an action of a response on its machine, or undo it (seed 001 §II: local
+// readjustment). It goes to the host half, or through the torus to the DNP half, which passes it on and stands in for a
+// dead host half. The keeper of the agent's ledger of actions carries it out, and the half answers with an ActStatus. A
+// repeated order is no new action: the status is repeated, so the supervisor asks until the action has ended. Only an
+// order that names the ledger begins an action, and the ledger's name comes from the answer to a query. An agent of an
+// earlier version answers neither, so it has begun nothing.
 type ActOrder struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
-	Node     string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`         // who is to act, as in its certificate
+	Node     string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`         // the node to act, as in its certificate
 	Token    uint64                 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`      // the leader's fencing token, at least 1: a ledger that has seen a higher one refuses
 	Response string                 `protobuf:"bytes,3,opt,name=response,proto3" json:"response,omitempty"` // id of the response: 1 to 64 bytes of [A-Za-z0-9._-]
 	Step     uint32                 `protobuf:"varint,4,opt,name=step,proto3" json:"step,omitempty"`        // of the response, from 0 to 999
-	// At this step, from 1: a ledger makes none that is not higher than all of this step that it has seen. Putting back is numbered with acting.
+	// At this step, from 1: a ledger accepts only an attempt above all that it has seen for this step. Undoing shares the
+	// sequence.
 	Attempt    uint32          `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	Kind       string          `protobuf:"bytes,6,opt,name=kind,proto3" json:"kind,omitempty"`                              // "node.restart-half", "node.limit-frequency", "node.check" or "eureka": 1 to 63 of a-z, '.' and '-'
 	Parameters []*ActParameter `protobuf:"bytes,7,rep,name=parameters,proto3" json:"parameters,omitempty"`                  // at most 4, ascending by name
-	Undo       bool            `protobuf:"varint,8,opt,name=undo,proto3" json:"undo,omitempty"`                             // what this step did is to be put back
-	Recheck    bool            `protobuf:"varint,9,opt,name=recheck,proto3" json:"recheck,omitempty"`                       // an attempt before may have happened: it is looked for first, and not done again
+	Undo       bool            `protobuf:"varint,8,opt,name=undo,proto3" json:"undo,omitempty"`                             // undo this step
+	Recheck    bool            `protobuf:"varint,9,opt,name=recheck,proto3" json:"recheck,omitempty"`                       // an earlier attempt may have happened: check first, and do not repeat it
 	TimeoutMs  uint32          `protobuf:"varint,10,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"` // from the beginning of the act to its end, 1 to 86,400,000
 	ReplyTo    string          `protobuf:"bytes,11,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"`        // ip:port of the supervisor's report socket
-	// Which ledger it is for, as ActStatus.ledger: a copy of an old order does nothing to one that has begun anew. 0 with ask alone.
+	// Ledger of the addressed agent, as in ActStatus.ledger: a copy of an old order has no effect on a new ledger. 0 only
+	// with ask.
 	Ledger uint64 `protobuf:"varint,12,opt,name=ledger,proto3" json:"ledger,omitempty"`
-	Ask    bool   `protobuf:"varint,13,opt,name=ask,proto3" json:"ask,omitempty"`      // nothing is to be begun: the agent only says what became of this attempt, and what it may be ordered to do
-	Target string `protobuf:"bytes,14,opt,name=target,proto3" json:"target,omitempty"` // what the response is about, for jobs and programs: "n1-0-0/memory"; at most 96 bytes
-	// ActStatus.fresh of the newest status of this attempt: an order of an answer that is too old is begun by nobody, so that one that was held up on its way
-	// does nothing. 0: with ask, or of a supervisor of an earlier version, or to an agent of one; then it never becomes too old.
+	Ask    bool   `protobuf:"varint,13,opt,name=ask,proto3" json:"ask,omitempty"`      // query only: the agent reports the status of this attempt, and the actions that it allows
+	Target string `protobuf:"bytes,14,opt,name=target,proto3" json:"target,omitempty"` // the response's target, for jobs and programs: "n1-0-0/memory"; at most 96 bytes
+	// ActStatus.fresh of the newest status of this attempt. An agent does not begin an order with too old a value, so a
+	// delayed order has no effect. 0: with ask, or of a supervisor of an earlier version, or to an agent of one; then it
+	// never becomes too old.
 	Fresh         uint64 `protobuf:"fixed64,15,opt,name=fresh,proto3" json:"fresh,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5510,19 +5545,21 @@ func (x *ActParameter) GetValue() string {
 // ActStatus answers every ActOrder to a node of this version.
 type ActStatus struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
-	Node     string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                            // who says it, as in its certificate
+	Node     string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                            // the reporting node, as in its certificate
 	Half     Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`       // which half of it
 	Epoch    uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`                         // its boot epoch, from 1
 	Response string                 `protobuf:"bytes,4,opt,name=response,proto3" json:"response,omitempty"`                    // of the order, like the two that follow
 	Step     uint32                 `protobuf:"varint,5,opt,name=step,proto3" json:"step,omitempty"`                           // of the order
 	Attempt  uint32                 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`                     // of the order
-	State    ActState               `protobuf:"varint,7,opt,name=state,proto3,enum=lofamo.v1.ActState" json:"state,omitempty"` // what became of that attempt
+	State    ActState               `protobuf:"varint,7,opt,name=state,proto3,enum=lofamo.v1.ActState" json:"state,omitempty"` // of that attempt
 	Detail   string                 `protobuf:"bytes,8,opt,name=detail,proto3" json:"detail,omitempty"`                        // for people: at most 120 bytes of UTF-8 without control characters
-	// The name of the ledger: random, not 0, another one when it has begun anew. 0: there is none, for nobody allows any act or no recovery daemon runs here.
+	// Name of the ledger: random, not 0, different after the ledger was lost. 0: there is none, because no action is
+	// allowed or no recovery daemon runs here.
 	Ledger  uint64   `protobuf:"varint,9,opt,name=ledger,proto3" json:"ledger,omitempty"`
 	Token   uint64   `protobuf:"varint,10,opt,name=token,proto3" json:"token,omitempty"`    // the highest that the ledger has seen; 0: none
 	Allowed []string `protobuf:"bytes,11,rep,name=allowed,proto3" json:"allowed,omitempty"` // kinds that the agent's configuration allows, ascending, at most 8; to an order that only asks
-	// When the agent answered: milliseconds of its machine's clock since boot, plus a number that is another one with each boot. 0: of an earlier version.
+	// When the agent answered: milliseconds of its machine's clock since boot, plus a number that differs with each boot.
+	// 0: of an earlier version.
 	Fresh         uint64 `protobuf:"fixed64,12,opt,name=fresh,proto3" json:"fresh,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

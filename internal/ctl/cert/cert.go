@@ -205,7 +205,7 @@ func someIdentities(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// identities parses ROLE/NAME arguments. A node stands for both of its halves.
+// identities parses ROLE/NAME arguments. A node stands for both halves.
 func identities(cluster string, args []string) ([]pki.Identity, error) {
 	var out []pki.Identity
 	for _, arg := range args {

@@ -14,8 +14,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestNodesAreRevokedWhole: a node stands for both halves, and the command refuses one half or a serial number of a node before
-// it asks a supervisor.
+// TestNodesAreRevokedWhole: a node stands for both halves, and the command rejects one half or a serial number of a
+// node before any call.
 func TestNodesAreRevokedWhole(t *testing.T) {
 	ids, err := identities("c", []string{"node/n1"})
 	if want := []pki.Identity{pki.NodeIdentity("c", "n1", fault.HalfHost), pki.NodeIdentity("c", "n1", fault.HalfDNP)}; err != nil ||

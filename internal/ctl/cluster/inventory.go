@@ -176,8 +176,8 @@ func sayChanged(a *command.App, out string, members []string) {
 	}
 }
 
-// sayUntil prints until when the certificates of the operator's directory are valid. The command has succeeded by then, so an unreadable file is
-// no failure.
+// sayUntil prints the end of the validity of the directory's certificates. The actual command is done by then, so an
+// unreadable certificate is no failure here.
 func sayUntil(a *command.App, out string) {
 	at, err := inventory.Open(out).Ends()
 	if err != nil {
@@ -311,7 +311,7 @@ func join[T fmt.Stringer](list []T) string {
 // defaultOwner is the user of the packages' services.
 const defaultOwner = "lofamo"
 
-// ids are those of the user who gets the keys; -1 where nothing is to be changed.
+// ids returns the ids of the user who gets the keys; -1 to leave the owner unchanged.
 func ids(owner string) (uid, gid int, err error) {
 	name := owner
 	if name == "" {

@@ -79,7 +79,8 @@ key are brought from --keys if they are others than before. The replica takes th
 	return cmd
 }
 
-// followKeys installs renewed keys until ctx ends. It reports a refused key once and tries again: the next renewal may be good.
+// followKeys copies renewed keys until ctx ends. It reports a rejected pair once, and checks again: the next renewal
+// may be good.
 func followKeys(a *command.App, ctx context.Context, inv inventory.Inventory, i int, p inventory.Placement, every time.Duration) error {
 	t := time.NewTicker(every)
 	defer t.Stop()

@@ -82,7 +82,7 @@ node and names those that are not NORMAL. Faults injected into processes, links 
 	return cmd
 }
 
-// options checks the flags before anything is changed.
+// options checks the flags as far as possible before any change.
 func (f *upFlags) options(dir string) (cluster.Options, error) {
 	dims, err := grid.ParseDims(f.dims)
 	if err != nil {
@@ -154,8 +154,7 @@ func up(a *command.App, ctx context.Context, f *upFlags) error {
 	return stay(a, ctx, c)
 }
 
-// makeOrReuse makes a new cluster, or takes the stopped one in the directory if it is what the
-// flags ask for.
+// makeOrReuse creates a new cluster, or uses the stopped one in the directory if it matches the flags.
 func makeOrReuse(a *command.App, o cluster.Options, f *upFlags) (c *cluster.Cluster, made bool, err error) {
 	old, err := cluster.Load(o.Dir)
 	if err == nil && old.Info().Complete && !f.forceNew {
@@ -217,7 +216,7 @@ func (f *upFlags) differs(old *cluster.Cluster) error {
 	return nil
 }
 
-// printUp prints the outcome of a start.
+// printUp describes the result of a start.
 func printUp(a *command.App, took time.Duration, nodes int, unwell []string) {
 	if len(unwell) == 0 {
 		a.Printf("up after %s: all %d nodes are NORMAL\n", command.Duration(took), nodes)
@@ -230,8 +229,8 @@ func printUp(a *command.App, took time.Duration, nodes int, unwell []string) {
 	a.Printf("'lofamoctl inject all heal' undoes the faults injected before the cluster was stopped\n")
 }
 
-// bringUp starts a cluster and waits for its nodes: of one that was just made until all are NORMAL, of another
-// until all have reported. It returns the nodes that are not NORMAL, in words.
+// bringUp starts a cluster and waits for its nodes: until all are NORMAL in a new cluster, until all have reported in
+// another. It returns the nodes that are not NORMAL, in words.
 func bringUp(a *command.App, ctx context.Context, c *cluster.Cluster, made bool, timeout time.Duration) (unwell []string, err error) {
 	if timeout == 0 {
 		timeout = 60*time.Second + time.Duration(c.Dims().Nodes())*time.Second
@@ -264,7 +263,7 @@ func giveUp(ctx context.Context, c *cluster.Cluster, made bool, why error) error
 	return fmt.Errorf("start the cluster: %w\neverything is stopped again; the logs are in %s", why, c.Dir())
 }
 
-// stay waits for Ctrl-C, tells of processes that end meanwhile, and stops the cluster.
+// stay waits for Ctrl-C, reports processes that end meanwhile, and stops the cluster.
 func stay(a *command.App, ctx context.Context, c *cluster.Cluster) error {
 	for {
 		select {
@@ -326,13 +325,13 @@ func printHints(a *command.App, c *cluster.Cluster, f *upFlags) {
 	for _, line := range hints {
 		rows = append(rows, []string{"  lofamoctl " + line[0] + flag, line[1]})
 	}
-	_ = command.Table(a.Env.Stdout, rows) // as good as printf, whose errors are not looked at either
+	_ = command.Table(a.Env.Stdout, rows) // errors are ignored, as with Printf
 	if !f.detach {
 		a.Printf("\nCtrl-C stops the cluster.\n")
 	}
 }
 
-// webAt says where the first supervisor has its page; empty: it has none.
+// webAt returns the address of the first supervisor's page; empty: it has none.
 func webAt(c *cluster.Cluster) string {
 	if all := c.Serving(""); len(all) > 0 && all[0].Web != "" {
 		return ", http://" + all[0].Web
@@ -340,7 +339,7 @@ func webAt(c *cluster.Cluster) string {
 	return ""
 }
 
-// progressLine shows how far a start has come: in place on a terminal, else line by line.
+// progressLine shows the progress of a start: in place on a terminal, else line by line.
 type progressLine struct {
 	app   *command.App
 	last  string

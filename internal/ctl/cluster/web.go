@@ -78,7 +78,7 @@ the browser warns: compare the printed fingerprint with the one in the browser.`
 	return cmd
 }
 
-// webSite is a supervisor's page, and who logs in there.
+// webSite is a supervisor's page, with the user who logs in there.
 type webSite struct {
 	url, supervisor string
 	fingerprint     string // of its certificate, in hexadecimal; empty without TLS
@@ -157,7 +157,8 @@ func findSite(ctx context.Context, urls []string, ca, cert, key string) (webSite
 	return webSite{}, fmt.Errorf("no page answers: %w", errors.Join(errs...))
 }
 
-// askSite has a page prove whose it is: by a statement, signed with a supervisor's key, about the certificate that the connection has.
+// askSite has a page prove its identity: by a statement, signed with a supervisor's key, about the connection's
+// certificate.
 func askSite(ctx context.Context, url string, verify *pki.Verifier, cluster string) (webSite, error) {
 	ctx, cancel := context.WithTimeout(ctx, siteTime)
 	defer cancel()

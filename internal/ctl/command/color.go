@@ -72,7 +72,7 @@ func (p Painter) Bold(s string) string {
 	return "\x1b[1m" + s + reset
 }
 
-// Chosen marks the chosen text. Without colours, the mark before it suffices.
+// Chosen marks the chosen item. Without colours, the mark before it must do.
 func (p Painter) Chosen(s string) string {
 	if !p.On {
 		return s

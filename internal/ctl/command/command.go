@@ -1,5 +1,6 @@
-// Package command holds what all commands of lofamoctl share: the environment of a run, flags, errors and exit codes, the connection to
-// the supervisors, and output formats. It knows no single command; those are in the folders beside it.
+// Package command has the common parts of lofamoctl's commands: the environment of a run, flags, errors and exit codes,
+// the connection to the supervisors, and output formats. It knows no single command; those are in the folders beside
+// it.
 package command
 
 import (
@@ -53,15 +54,15 @@ type UsageError struct{ error }
 // Usagef returns a formatted error of the command line.
 func Usagef(format string, args ...any) error { return Usage(fmt.Errorf(format, args...)) }
 
-// Usage marks an error as one of the command line: Run then returns 2.
+// Usage marks an error in the command line: Run returns 2 for such errors.
 func Usage(err error) error { return UsageError{err} }
 
-// FoundError ends the program with a report that stands, and has something wrong in it.
+// FoundError ends the program after a complete report that shows a problem.
 type FoundError struct{}
 
 func (FoundError) Error() string { return "something is wrong: see the report" }
 
-// App is shared by all commands.
+// App has the commands' shared state.
 type App struct {
 	Env Env
 	// Flags of all commands.
@@ -69,10 +70,10 @@ type App struct {
 	Region                     string // of a local cluster; empty: all
 }
 
-// Exactly wants a number of arguments and says which.
+// Exactly requires a number of arguments, and names missing ones.
 func Exactly(names ...string) cobra.PositionalArgs { return Between(len(names), names...) }
 
-// Between wants at least minimum of the named arguments.
+// Between requires at least minimum of the named arguments.
 func Between(minimum int, names ...string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		switch {

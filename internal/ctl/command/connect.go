@@ -29,7 +29,7 @@ func (a *App) AddFlags(cmd *cobra.Command) {
 	f.StringVar(&a.Key, "key", "", "with --server: PEM file of its key")
 }
 
-// ClusterDir returns the directory of the local cluster and where the choice came from.
+// ClusterDir returns the directory of the local cluster and the source of that choice.
 func (a *App) ClusterDir() (dir, from string) {
 	if a.Dir != "" {
 		return a.Dir, "--dir"
@@ -40,7 +40,7 @@ func (a *App) ClusterDir() (dir, from string) {
 	return cluster.DefaultDir, "the default"
 }
 
-// Local finds the local cluster, for commands that work on nothing else.
+// Local finds the local cluster, for commands that work on no other.
 func (a *App) Local(what string) (*cluster.Cluster, error) {
 	if a.Server != "" {
 		return nil, Usagef("%s works only on a local cluster made by `lofamoctl up`: --server names another one", what)
@@ -56,13 +56,13 @@ func (a *App) Local(what string) (*cluster.Cluster, error) {
 	return c, err
 }
 
-// Session is a connection to the supervisors of a cluster.
+// Session is a connection and the known facts about its other end.
 type Session struct {
 	*client.Client
 	Cluster *cluster.Cluster // nil for a cluster elsewhere
 }
 
-// AddHint adds what helps to an error of a call.
+// AddHint adds a hint to an error of a call.
 func (s Session) AddHint(err error) error {
 	var none *client.NoAnswerError
 	if errors.As(err, &none) && s.Cluster != nil && len(s.Cluster.Running()) == 0 {
@@ -170,14 +170,14 @@ func (a *App) CompleteFirstNode(cmd *cobra.Command, args []string, prefix string
 	return a.CompleteNodes(cmd, args, prefix)
 }
 
-// Plain removes gRPC's words around a supervisor's message.
+// Plain strips gRPC's own text from a supervisor's error.
 func Plain(err error) error {
 	st, ok := status.FromError(err)
 	if !ok || st.Code() == codes.OK || st.Code() == codes.Unknown {
 		return err
 	}
 	if st.Code() == codes.InvalidArgument || st.Code() == codes.NotFound {
-		return Usage(statusError{st.Message(), err}) // it names what cannot be, or is not there
+		return Usage(statusError{st.Message(), err}) // its text names the invalid or missing object
 	}
 	return statusError{st.Message(), err}
 }
@@ -193,7 +193,7 @@ func (e statusError) Error() string { return e.message }
 // Unwrap keeps the code to be found.
 func (e statusError) Unwrap() error { return e.cause }
 
-// WithApprover runs a command by which somebody approves something.
+// WithApprover runs a command for an approval.
 func (a *App) WithApprover(ctx context.Context, do func(context.Context, Session) error) error {
 	s, err := a.ConnectAs(pki.RoleApprover)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 
 const stdinName = "the standard input"
 
-// Position is what protojson says of where in its JSON something is, which is not the file that people see.
+// Position matches protojson's position of an error in its JSON, which is not the user's file.
 var Position = regexp.MustCompile(`^proto:\s*(\(line \d+:\d+\): )?`)
 
 // ReadBounded reads a file, or the standard input for "-", and returns it with its name for errors.

@@ -69,13 +69,13 @@ func (o *OutputFlag) names() string {
 	return strings.Join(s, ", ")
 }
 
-// String, Set and Type make it a flag.
+// String, Set and Type implement pflag.Value.
 func (o *OutputFlag) String() string { return string(o.Format) }
 
 // Type names the flag's values in help texts.
 func (o *OutputFlag) Type() string { return "format" }
 
-// Set refuses other formats.
+// Set rejects a format that the command does not have.
 func (o *OutputFlag) Set(s string) error {
 	if !slices.Contains(o.allowed, Format(s)) {
 		return fmt.Errorf("want one of %s", o.names())
@@ -84,8 +84,8 @@ func (o *OutputFlag) Set(s string) error {
 	return nil
 }
 
-// ProtoJSON is protobuf JSON with the default values in it: a state or a list is always there,
-// while an unknown value (a latency, an age) is absent.
+// ProtoJSON is protobuf JSON including default values: a state or a list is always present, and unknown values (a
+// latency, an age) are absent.
 func ProtoJSON(m proto.Message) ([]byte, error) {
 	b, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
 	if err != nil {
@@ -139,7 +139,7 @@ func Table(w io.Writer, rows [][]string) error {
 	return tw.Flush()
 }
 
-// Dash returns the text, or "-" if it is empty.
+// Dash replaces a missing value.
 func Dash(s string) string {
 	if s == "" {
 		return "-"
@@ -211,7 +211,7 @@ func ProtoDuration(d *durationpb.Duration) string {
 	return Duration(d.AsDuration())
 }
 
-// Since prints how long ago something was.
+// Since prints the time since a moment.
 func (a *App) Since(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return "-"
@@ -234,7 +234,7 @@ func (a *App) Clock(t *timestamppb.Timestamp) string {
 // Count prints a number.
 func Count[N uint32 | uint64](n N) string { return strconv.FormatUint(uint64(n), 10) }
 
-// Printable replaces control characters, so that text from the network cannot move the cursor.
+// Printable removes characters that would move the cursor from text of the network.
 func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !strconv.IsPrint(r) {

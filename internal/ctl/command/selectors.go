@@ -9,7 +9,7 @@ import (
 // MaxEvents is the most that one answer of the supervisors holds.
 const MaxEvents = 10000
 
-// CheckLimit refuses a --limit that an answer cannot have; 0 stands for the supervisors' own.
+// CheckLimit rejects a --limit above the maximum; 0 stands for the supervisors' default.
 func CheckLimit(cmd *cobra.Command, limit uint) error {
 	if limit > MaxEvents || limit > math.MaxUint32 || (limit == 0 && cmd.Flags().Changed("limit")) {
 		return Usagef("--limit %d: want 1 to %d", limit, MaxEvents)
@@ -17,7 +17,7 @@ func CheckLimit(cmd *cobra.Command, limit uint) error {
 	return nil
 }
 
-// Selectors in help texts.
+// Help texts about selectors.
 const (
 	labelSelectors = `
 -l chooses by labels of nodes as kubectl does: rack=r7, power!=b, gpu, !spare, switch in (s1,s2), rack notin (r1).
@@ -30,10 +30,10 @@ node, peer, direction, state, cause, region.`
 node, component, kind, from, to, cause, path, region, group. A group fault passes when one of its members would.`
 )
 
-// chunkSize is the default number of items a page.
+// chunkSize is the default size of a page.
 const chunkSize = 1000
 
-// SelectFlags are the flags that select.
+// SelectFlags are the flags that filter a list.
 type SelectFlags struct{ Labels, Fields string }
 
 // AddSelectFlags adds them; example is a field selector that the command takes.
@@ -42,13 +42,13 @@ func AddSelectFlags(cmd *cobra.Command, f *SelectFlags, example string) {
 	cmd.Flags().StringVar(&f.Fields, "field-selector", "", "only those with such fields, as "+example)
 }
 
-// ListFlags are those of lists that may be long.
+// ListFlags are the flags of long lists.
 type ListFlags struct {
 	SelectFlags
 	Chunk uint32
 }
 
-// AddListFlags adds the selectors and --limit to a list of what.
+// AddListFlags adds the selectors and --limit to a list command.
 func AddListFlags(cmd *cobra.Command, what, example string) *ListFlags {
 	f := new(ListFlags)
 	AddSelectFlags(cmd, &f.SelectFlags, example)

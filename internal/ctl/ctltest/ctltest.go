@@ -1,5 +1,5 @@
-// Package ctltest is shared by the tests of lofamoctl: fault maps to print, a server that answers with them, and golden files. It runs no
-// commands.
+// Package ctltest has the shared parts of lofamoctl's tests: fault maps to print, a server that answers with them, and
+// golden files. It runs no commands.
 package ctltest
 
 import (
@@ -36,7 +36,7 @@ var testdata = func() string {
 // Now is when every golden file was printed.
 var Now = time.Date(2024, 5, 6, 12, 0, 0, 0, time.UTC)
 
-// Golden compares the output of a test with its golden file, or writes the file with -update.
+// Golden compares a test's output with its golden file, or writes the file with -update.
 func Golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join(testdata, name)
@@ -54,7 +54,7 @@ func Golden(t *testing.T, name, got string) {
 	}
 }
 
-// Remote is a fake cluster with the flags for it.
+// Remote is a fake cluster and the flags to reach it.
 type Remote struct {
 	Map    *clienttest.Map
 	Server *clienttest.Server
@@ -124,8 +124,7 @@ func HealthyMap(d grid.Dims) *clienttest.Map {
 	return m
 }
 
-// Harmed is a 2x2x2 map in which n1-0-1 has lost its host half, n0-1-0 is dead, and the cable X+ of
-// n0-0-0 loses its own packets.
+// Harmed is a 2x2x2 map: n1-0-1 has lost its host half, n0-1-0 is dead, and the cable X+ of n0-0-0 loses sent frames.
 func Harmed(t *testing.T) *clienttest.Map {
 	t.Helper()
 	m := Healthy(t, "2x2x2")
@@ -207,7 +206,7 @@ func health(m *clienttest.Map) {
 	}
 }
 
-// deliveries adds reports on their way: n0-0-0 goes by its second interface, n1-0-1 is isolated.
+// deliveries adds delivery states of reports: n0-0-0 uses its second interface, n1-0-1 reaches no supervisor.
 func deliveries(m *clienttest.Map) {
 	two := &lofamov1.DeliveryStatus{
 		State: lofamov1.PathState_ARMED, Primary: "eth1>sup-1", Alternate: "eth0>sup-0", Logged: 3, Unanswered: 1,
@@ -255,7 +254,7 @@ func deliveries(m *clienttest.Map) {
 	}
 }
 
-// AuditLines is a chain of so many decisions.
+// AuditLines is a chain of n decisions.
 func AuditLines(t *testing.T, n int) []*lofamov1.AuditLine {
 	t.Helper()
 	var out []*lofamov1.AuditLine

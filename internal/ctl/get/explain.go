@@ -45,7 +45,7 @@ switch or power feed, or a part to which no living path leads. With NODE, those 
 	return cmd
 }
 
-// printGroupsOf prints the group faults that some of the nodes are members of, if there are any.
+// printGroupsOf prints the group faults with any of the nodes as members.
 func printGroupsOf(a *command.App, ctx context.Context, s command.Session, nodes []*lofamov1.Node) error {
 	of := make(map[string]bool)
 	for _, n := range nodes {
@@ -112,8 +112,8 @@ group that stands and no other.`,
 // nodeOrGroup is an argument in words.
 const nodeOrGroup = "NODE (an id such as n1-0-1, or coordinates such as 1,0,1), or GROUP (such as label/rack=r1)"
 
-// subjectOf reads NODE|GROUP [COMPONENT]. The ids of groups have slashes, those of nodes have none. A link's component may
-// be called by its direction alone.
+// subjectOf reads NODE|GROUP [COMPONENT]. The ids of groups have slashes, those of nodes have none. The direction alone
+// may name a link's component.
 func subjectOf(args []string) (node, component, group string, err error) {
 	if len(args) > 1 {
 		component = args[1]

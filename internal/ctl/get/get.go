@@ -1,5 +1,5 @@
-// Package get has the commands that read the fault map: get, summary, history, explain and watch. Other packages add their own kinds to
-// `lofamoctl get`.
+// Package get has the commands that read the fault map: get, summary, history, explain and watch. Other packages add
+// their own kinds to `lofamoctl get`.
 package get
 
 import (

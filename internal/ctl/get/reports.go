@@ -124,7 +124,7 @@ func reportRows(reports []*lofamov1.ReportStatus, wide bool) [][]string {
 	return rows
 }
 
-// says joins the facts of a report; without wide only the first ones.
+// says joins a report's contents; without wide only the first ones.
 func says(all []string, wide bool) string {
 	const most = 3
 	list := all

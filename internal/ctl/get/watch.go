@@ -100,7 +100,8 @@ func watch(a *command.App, ctx context.Context, s command.Session, node string, 
 	return fmt.Errorf("watch: %w", command.Plain(err))
 }
 
-// watchProgress warns once when the watched supervisor fails and once when another takes over, not about each attempt between them.
+// watchProgress warns once when the watched supervisor fails and once when another takes over, not about each attempt
+// between them.
 func watchProgress(a *command.App) func(string, error) {
 	broken := false
 	return func(target string, err error) {

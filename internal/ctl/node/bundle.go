@@ -108,8 +108,8 @@ type bundleWriter struct {
 
 func (w *bundleWriter) toStdout() bool { return w.flags.output == "-" }
 
-// open makes a temporary file beside the output file, so that it can be renamed. If the name is known, a file that must not be
-// overwritten is found before the transfer.
+// open creates the temporary file beside the target, so that it can be renamed. If the name is known, an existing
+// target is found before any request.
 func (w *bundleWriter) open() error {
 	if w.toStdout() {
 		return nil
@@ -127,7 +127,7 @@ func (w *bundleWriter) open() error {
 	return nil
 }
 
-// mayWrite refuses an existing path, unless it is a file and --force was given.
+// mayWrite rejects an existing target, unless it is a file and --force was given.
 func (w *bundleWriter) mayWrite(path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -171,7 +171,7 @@ func (w *bundleWriter) handle(r *lofamov1.GetBundleResponse) error {
 	return nil
 }
 
-// restart drops the received part: the node was restarted, or another supervisor answers.
+// restart drops the received data: the node was restarted, or another supervisor answers.
 func (w *bundleWriter) restart() error {
 	if w.toStdout() {
 		return fmt.Errorf("the transfer started again after %d bytes, which cannot be taken back from standard output: -o FILE can", w.received)
@@ -186,7 +186,7 @@ func (w *bundleWriter) restart() error {
 	return nil
 }
 
-// finish puts the file into its place.
+// finish moves the file to its final name.
 func (w *bundleWriter) finish() error {
 	p := w.progress
 	if p.GetSize() != w.received {
@@ -194,7 +194,7 @@ func (w *bundleWriter) finish() error {
 	}
 	path := w.flags.output
 	if path == "" {
-		// The node's word: a name, and nothing that leads elsewhere.
+		// The node chose the name: it must be a plain file name.
 		if path = filepath.Base(p.GetName()); path == "." || path == ".." || path == string(filepath.Separator) || strings.HasPrefix(path, ".") {
 			return fmt.Errorf("the node calls the bundle %q: give a name by -o", p.GetName())
 		}
@@ -217,7 +217,7 @@ func (w *bundleWriter) finish() error {
 	return nil
 }
 
-// place gives the file its name. Without --force a link does: it never overwrites, also what has come
+// place gives the file its name. Without --force it uses a link, which never overwrites, not even a file that appeared
 // meanwhile.
 func (w *bundleWriter) place(path string) error {
 	if w.flags.force {

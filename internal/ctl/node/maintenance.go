@@ -30,7 +30,7 @@ answers its faults. A mark ends when somebody ends it, or when the time set for 
 	return cmd
 }
 
-// someNodes wants at least one node.
+// someNodes requires at least one node.
 func someNodes(_ *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return command.Usagef("NODE is missing: want at least one id or coordinates")

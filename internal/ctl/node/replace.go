@@ -18,50 +18,50 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// A node is replaced in steps (seed 003 §5.2.3.2), each committed by itself:
+// A node is replaced in steps (seed 003 §5.2.3.2), each with its own commit:
 //
 //	mark ──► mask ──► drain ──► swap ──► await ──► restore ──► end
 //
-// The next step follows from the committed state alone: a person who calls again, after a leader has died or
-// this program was stopped, goes on where it was.
+// The committed state alone determines the next step: a repeated call, after the death of a leader or of this program,
+// continues there.
 
 // replaceStep is one step.
 type replaceStep uint8
 
 const (
-	replaceMark    replaceStep = iota + 1 // both nodes get maintenance marks: no policy acts on the coming changes
-	replaceMask                           // the links of the place are masked, at both ends
-	replaceDrain                          // the ends that live say that nothing waits there any more
-	replaceSwap                           // the spare gets the place, the broken node none
-	replaceAwait                          // the spare reports from there, and both ends of every link are NORMAL
+	replaceMark    replaceStep = iota + 1 // both nodes get maintenance marks: no response acts on the coming changes
+	replaceMask                           // the links of the coordinates are masked, at both ends
+	replaceDrain                          // the living ends report that no messages wait there now
+	replaceSwap                           // the spare gets the coordinates, the broken node none
+	replaceAwait                          // the spare reports there, and both ends of every link are well
 	replaceRestore                        // the links are restored, at both ends
-	replaceEnd                            // the spare's mark ends, unless it is somebody else's; the broken node keeps its own
+	replaceEnd                            // the spare's mark ends, unless a person set it; the broken node's stays
 	replaceDone
 )
 
-// replacement names the nodes and the reason.
+// replacement is a node and its replacement.
 type replacement struct {
 	broken, spare string
 	reason        string
 }
 
-// replaceState is the committed state and the last reports.
+// replaceState is the committed and reported state.
 type replaceState struct {
 	topology *lofamov1.Topology
 	masks    []*lofamov1.LinkMask
-	marks    map[string]string // reason of the mark by node
-	failed   map[string]bool   // nodes that are FAILED: no step waits for their reports
-	// unwell are the ends of the place's links that are not NORMAL, as "node/direction".
+	marks    map[string]string // reasons of the maintenance marks, by node
+	failed   map[string]bool   // nodes that are FAILED: their reports are not awaited
+	// unwell are the link ends at the coordinates that are not NORMAL, as "node/direction".
 	unwell []string
-	drain  bool // there is time left for it
+	drain  bool // time remains for it
 }
 
-// cannotReplace says why.
+// cannotReplace is the reason why a replacement is impossible.
 type cannotReplace struct{ why string }
 
 func (e cannotReplace) Error() string { return e.why }
 
-// next returns the next step and the conditions that it waits for.
+// next returns the next step, and the ends that it waits for.
 func (r replacement) next(s replaceState) (step replaceStep, waits []string, err error) {
 	broken, spare := nodeOf(s.topology, r.broken), nodeOf(s.topology, r.spare)
 	switch {
@@ -95,21 +95,21 @@ func (r replacement) next(s replaceState) (step replaceStep, waits []string, err
 	return replaceDone, nil, nil
 }
 
-// inPlaceOf stands between the spare and the broken node in the reason of a replacement's mark.
+// inPlaceOf is the text between the spare and the broken node in the reason of a replacement's mark.
 const inPlaceOf = " is put in the place of "
 
-// newReplacement is that of a node by another.
+// newReplacement describes the replacement of one node by another.
 func newReplacement(broken, spare string) replacement {
 	return replacement{broken, spare, spare + inPlaceOf + broken}
 }
 
-// sets reports whether a mark on the spare belongs to a replacement: this one, or one in which it was the broken node. Other marks have unknown reasons, and they
-// stay.
+// sets reports whether a mark on the spare comes from a replacement: this one, or one with the spare as its broken
+// node. Other marks stay, as their purpose is unknown.
 func (r replacement) sets(reason string) bool {
 	return reason == r.reason || strings.HasSuffix(reason, inPlaceOf+r.spare)
 }
 
-// unmarked are those of the two that have no mark: whatever one says that is there already, nothing is answered.
+// unmarked returns those of the two nodes without a mark: any existing mark keeps responses away.
 func (r replacement) unmarked(s replaceState) (out []string) {
 	for _, id := range []string{r.broken, r.spare} {
 		if _, marked := s.marks[id]; !marked {
@@ -127,7 +127,7 @@ func nodeOf(top *lofamov1.Topology, id string) *lofamov1.TopologyNode {
 	return top.GetNodes()[i]
 }
 
-// ours are the masks of the place's links that this replacement has set; those that stood before it stay.
+// ours returns the masks of the links at the coordinates that this replacement has set; earlier ones stay.
 func (r replacement) ours(s replaceState, at string) []*lofamov1.LinkMask {
 	var out []*lofamov1.LinkMask
 	for _, m := range s.masks {
@@ -138,8 +138,8 @@ func (r replacement) ours(s replaceState, at string) []*lofamov1.LinkMask {
 	return out
 }
 
-// unmasked returns the directions of the place's links that are not masked. Those that lead to where there is no node of these supervisors
-// cannot be masked, and carry nothing that waits for this node here.
+// unmasked returns the directions of the unmasked links at the coordinates. Links to a place without a node of these
+// supervisors cannot be masked, and no messages for this node wait there.
 func unmasked(s replaceState, at string) []grid.Direction {
 	dims, err := grid.ParseDims(s.topology.GetDims())
 	c, err2 := grid.ParseCoord(at)
@@ -165,7 +165,7 @@ func unmasked(s replaceState, at string) []grid.Direction {
 	return out
 }
 
-// drains are the living nodes that have not said yet that a mask is in force at their end.
+// drains returns the living nodes that have not yet confirmed a mask at their end.
 func drains(s replaceState, masks []*lofamov1.LinkMask) []string {
 	var out []string
 	for _, m := range masks {
@@ -220,10 +220,10 @@ on where it was.`,
 	return cmd
 }
 
-// replaceLook is the interval between two checks of the conditions.
+// replaceLook is the interval between checks while a step waits.
 const replaceLook = time.Second
 
-// replace does the steps until there is none left.
+// replace carries out all steps.
 func replace(a *command.App, ctx context.Context, s command.Session, r replacement, drain, wait time.Duration) error {
 	drainBy, waitBy := time.Time{}, a.Env.Now().Add(wait)
 	told := ""
@@ -261,14 +261,14 @@ func replace(a *command.App, ctx context.Context, s command.Session, r replaceme
 			case <-time.After(replaceLook):
 			}
 		default:
-			if err := r.do(ctx, s, st, step); err != nil && status.Code(err) != codes.Aborted { // somebody else has changed it: look again
+			if err := r.do(ctx, s, st, step); err != nil && status.Code(err) != codes.Aborted { // look again
 				return fmt.Errorf("replace %s: %w", r.broken, command.Plain(err))
 			}
 		}
 	}
 }
 
-// text describes the current step.
+// text describes the present step.
 func (r replacement) text(step replaceStep, waits []string) string {
 	switch step {
 	case replaceMark:
@@ -293,7 +293,7 @@ func (r replacement) text(step replaceStep, waits []string) string {
 	return fmt.Sprintf("%s is in the place of %s", r.spare, r.broken)
 }
 
-// readReplacement reads what next needs to know.
+// readReplacement reads the state for next.
 func readReplacement(ctx context.Context, s command.Session, r replacement) (st replaceState, err error) {
 	if st.topology, err = s.GetTopology(ctx); err != nil {
 		return st, err
@@ -324,7 +324,7 @@ func readReplacement(ctx context.Context, s command.Session, r replacement) (st 
 		}
 		for _, l := range links.GetLinks() {
 			ends++
-			// A link to a dead node recovers with that node; a link without a neighbour never does.
+			// A link to a dead node recovers with that node, and one without a peer never does.
 			other := others(l, r.spare)
 			if l.GetState() != lofamov1.State_NORMAL && !st.failed[other] && nodeOf(st.topology, other) != nil {
 				st.unwell = append(st.unwell, l.GetNode()+"/"+l.GetDirection())

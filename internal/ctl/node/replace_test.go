@@ -11,7 +11,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// replaceWorld is what is committed; it does what is asked for, as supervisors would.
+// replaceWorld returns a replacement and a committed state, which the tests change as supervisors would.
 func replaceWorld() (replacement, replaceState) {
 	top := &lofamov1.Topology{Dims: "3x1x1", Nodes: []*lofamov1.TopologyNode{
 		{Id: "n0", Coord: "0,0,0"}, {Id: "n1", Coord: "1,0,0"}, {Id: "n2", Coord: "2,0,0"}, {Id: "s0"}, {Id: "s1"},
@@ -19,7 +19,7 @@ func replaceWorld() (replacement, replaceState) {
 	return replacement{"n1", "s0", "swap"}, replaceState{topology: top, marks: map[string]string{}, failed: map[string]bool{}, drain: true}
 }
 
-// The steps follow one another from what is committed alone, so that who begins anew after any of them goes on with the next.
+// Each step follows from the committed state alone, so that a restart after any step continues with the next.
 func TestReplaceSteps(t *testing.T) {
 	r, s := replaceWorld()
 	expect := func(want replaceStep, waits ...string) {
@@ -61,8 +61,8 @@ func TestReplaceSteps(t *testing.T) {
 	expect(replaceDone)
 }
 
-// A mark that somebody has set before, on either node, neither is set anew nor ends with the replacement; one of an earlier
-// replacement ends.
+// An existing mark of a person, on either node, stays unchanged after the replacement; one of an earlier replacement
+// ends.
 func TestReplaceLeavesMarks(t *testing.T) {
 	for _, tc := range []struct {
 		broken, spare string

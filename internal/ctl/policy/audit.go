@@ -157,7 +157,7 @@ can tell later that nothing was changed.`,
 	return cmd
 }
 
-// openAudit opens a file of lines to append to it, and checks its content. It removes an incomplete last line.
+// openAudit opens a file of lines to append to, and checks its content. It removes an incomplete last line.
 func openAudit(file string, c *audit.Checker) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Clean(file), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -176,14 +176,14 @@ func openAudit(file string, c *audit.Checker) (*os.File, error) {
 	return f, nil
 }
 
-// readAudit checks lines to the end, and returns how many bytes the whole ones have.
+// readAudit checks lines to the end, and returns the size of the complete ones in bytes.
 func readAudit(r io.Reader, c *audit.Checker) (whole int64, err error) {
 	in := bufio.NewReaderSize(r, audit.MaxLine+1)
 	for {
 		line, err := in.ReadSlice('\n')
 		switch {
 		case errors.Is(err, io.EOF):
-			return whole, nil // an incomplete line was cut off when it was written
+			return whole, nil // an incomplete line was cut off during its write
 		case err != nil:
 			return whole, fmt.Errorf("after line %d: %w", c.Lines(), err)
 		}

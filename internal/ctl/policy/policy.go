@@ -1,4 +1,5 @@
-// Package policy has the commands about responses to faults: policy, response and audit, and the lists of responses and of the circuit breaker.
+// Package policy has the commands about responses to faults: policy, response and audit, and the lists of responses and
+// of the circuit breaker.
 package policy
 
 import (
@@ -380,7 +381,7 @@ recorded. To have one act, print it, say mode: enforce, and apply it.`,
 	return cmd
 }
 
-// onlyFiles wants no arguments: documents come by -f, as kubectl has them.
+// onlyFiles rejects arguments: documents come from -f, as in kubectl.
 func onlyFiles(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return command.Usagef("argument %q: want none: -f %s names a file", args[0], args[0])

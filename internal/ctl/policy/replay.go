@@ -29,7 +29,7 @@ import (
 // maxEventsFile bounds a file of recorded events, in bytes.
 const maxEventsFile = 64 << 20
 
-// testFlags are those of policy test.
+// testFlags are the flags of policy test.
 type testFlags struct {
 	file, events, topology, config string
 	defaults, enforce              bool
@@ -101,7 +101,7 @@ two. The limits are the supervisors' defaults, or with --config those of a super
 	return cmd
 }
 
-// takeLimits takes those of a configuration, but for what flags say.
+// takeLimits takes the limits of a configuration, except those set by flags.
 func (f *testFlags) takeLimits(cmd *cobra.Command) error {
 	if f.config != "" {
 		cfg, err := config.ReadSupervisor(f.config, nil)
@@ -125,7 +125,7 @@ func (f *testFlags) takeLimits(cmd *cobra.Command) error {
 	return nil
 }
 
-// recordings returns the events and the topology to replay, from files or from the supervisors.
+// recordings returns the events and responses to replay: from files, or from the supervisors.
 func recordings(a *command.App, ctx context.Context, f *testFlags, stdin io.Reader) (events []*lofamov1.Event, top *lofamov1.Topology, err error) {
 	if f.events != "" {
 		if events, err = readEvents(f.events, stdin); err != nil {
@@ -175,7 +175,7 @@ func readEvents(file string, stdin io.Reader) ([]*lofamov1.Event, error) {
 	return list.GetEvents(), nil
 }
 
-// replayTopology is a topology as the engine has it.
+// replayTopology converts a topology to the engine's form.
 func replayTopology(top *lofamov1.Topology) (response.TopologyChanged, error) {
 	var out response.TopologyChanged
 	var errs []error
@@ -198,7 +198,7 @@ func replayTopology(top *lofamov1.Topology) (response.TopologyChanged, error) {
 	return out, nil
 }
 
-// printReplay runs, and prints what would have happened.
+// printReplay runs a replay, and prints its results.
 func printReplay(a *command.App, events []*lofamov1.Event, run replay.Options, f *testFlags, form command.Format) error {
 	recorded, skipped := recordedEvents(events)
 	if f.since > 0 {
@@ -226,7 +226,8 @@ func printReplay(a *command.App, events []*lofamov1.Event, run replay.Options, f
 	return nil
 }
 
-// recordedEvents converts events for the engine and counts the unreadable ones. It skips kinds that do not concern the engine.
+// recordedEvents converts events to the engine's form, and counts unreadable ones. It skips kinds that the engine does
+// not use.
 func recordedEvents(events []*lofamov1.Event) (out []replay.Recorded, skipped int) {
 	marked := map[fault.NodeID]bool{}
 	for _, ev := range events {
@@ -271,7 +272,7 @@ func recordedFault(ev *lofamov1.Event) (response.Fault, bool) {
 		Node: fault.NodeID(ev.GetNode()), Component: c, State: state, Cause: fault.Cause(ev.GetCause()), Since: at, Flapping: ev.GetFlapping(), Platform: fault.Platform(ev.GetPlatform()),
 		Evidence: response.Evidence{At: at, Kind: fault.KindWatchdog, Witnesses: []string{ev.GetObserver()}, SingleWitness: ev.GetSingleWitness()},
 	}
-	if !ev.GetSingleWitness() { // the map found enough witnesses; the event names the one that decided
+	if !ev.GetSingleWitness() { // the map had enough witnesses; the event names the deciding one
 		f.Evidence.Witnesses = append(f.Evidence.Witnesses, "supervisor/recorded")
 	}
 	return f, true
@@ -293,7 +294,7 @@ func recordedGroup(ev *lofamov1.Event) response.Group {
 	return out
 }
 
-// replayedReport is what would have happened, for machines.
+// replayedReport is the result of a replay, for machines.
 type replayedReport struct {
 	Start     time.Time          `json:"start"`
 	Decisions []replayedDecision `json:"decisions"`

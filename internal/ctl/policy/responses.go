@@ -196,7 +196,7 @@ one subject count once.`,
 	return cmd
 }
 
-// wordCommand is a command by which a person says something to a response.
+// wordCommand is a command for a person's decision about a response.
 func wordCommand(a *command.App, use, short, long string, args cobra.PositionalArgs, must bool, with func(context.Context, func(context.Context, command.Session) error) error,
 	say func(ctx context.Context, s command.Session, id, reason string) (*lofamov1.Response, error)) *cobra.Command {
 	verb, _, _ := strings.Cut(use, " ")

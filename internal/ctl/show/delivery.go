@@ -21,7 +21,7 @@ func PathState(d *lofamov1.DeliveryStatus) string {
 	return d.GetState().String()
 }
 
-// Said is how long ago a sender said how its reports fare.
+// Said returns the age of a sender's delivery status.
 func Said(age *durationpb.Duration, old bool) string {
 	if old {
 		return command.ProtoDuration(age) + " OLD"
@@ -42,7 +42,7 @@ func delivery(n *lofamov1.Node) string {
 	return s
 }
 
-// logged is what waits in a sender's log.
+// logged describes the waiting reports in a sender's log.
 func logged(d *lofamov1.DeliveryStatus) string {
 	if d.GetLogged() == 0 {
 		return "nothing waits"
@@ -72,7 +72,7 @@ func RailShort(r *lofamov1.RailStatus) string {
 	return s
 }
 
-// Troubles are what of a sender's state somebody should look at.
+// Troubles returns the parts of a sender's state that need attention.
 func Troubles(d *lofamov1.DeliveryStatus) []string {
 	var out []string
 	if d.GetIsolatedNs() > 0 {
@@ -87,7 +87,7 @@ func Troubles(d *lofamov1.DeliveryStatus) []string {
 	return out
 }
 
-// ways is the state of a node's paths, and their names where the node has said them.
+// ways describes the state of a node's paths, with their names if the node has reported them.
 func ways(d *lofamov1.DeliveryStatus) string {
 	s := PathState(d)
 	if d.GetPrimary() != "" {

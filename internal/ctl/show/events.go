@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/internal/ctl/command"
 )
 
-// Subject names what an event is about: the node and its component, the group fault, or what else has changed.
+// Subject names an event's subject: the node and its component, the group fault, or another changed object.
 func Subject(e *lofamov1.Event) (node, component string) {
 	switch e.GetKind() {
 	case lofamov1.EventKind_GROUP_CHANGED:
@@ -33,7 +33,7 @@ func Subject(e *lofamov1.Event) (node, component string) {
 	}
 }
 
-// Change says from what to what.
+// Change returns the old and the new state.
 func Change(e *lofamov1.Event) (from, to string) {
 	ended := func(word string) (string, string) {
 		if e.GetEnded() {
@@ -79,7 +79,7 @@ func Change(e *lofamov1.Event) (from, to string) {
 	return command.StateName(e.GetFrom()), command.StateName(e.GetTo())
 }
 
-// EventNotes adds to the states of an event. A warning that is over has no notes.
+// EventNotes returns remarks that complete the states of an event. A warning that is over has none.
 func EventNotes(a *command.App, e *lofamov1.Event) []string {
 	var out []string
 	if e.GetSingleWitness() {

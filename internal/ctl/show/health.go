@@ -9,13 +9,13 @@ import (
 	"github.com/lofamo/lofamo/internal/ctl/command"
 )
 
-// halfHealth is the health of one half.
+// halfHealth is the known health of one half.
 type halfHealth struct {
 	name string
 	*lofamov1.HalfHealth
 }
 
-// halves are those of a node of which something is known.
+// halves returns a node's halves with known health.
 func halves(n *lofamov1.Node) []halfHealth {
 	var out []halfHealth
 	for _, h := range []halfHealth{{"host", n.GetHostHealth()}, {"dnp", n.GetDnpHealth()}} {
@@ -26,7 +26,7 @@ func halves(n *lofamov1.Node) []halfHealth {
 	return out
 }
 
-// restarts counts the restarts of a node's halves in one cell, with problems in words.
+// restarts summarises the restarts of a node's halves in one cell, with problems in words.
 func restarts(n *lofamov1.Node) string {
 	var parts []string
 	for _, h := range halves(n) {

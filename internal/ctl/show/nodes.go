@@ -1,5 +1,5 @@
-// Package show prints the messages of the API as text for people: tables of nodes, links, events, group faults and responses, one node with
-// its evidence, and warnings about stale answers. It sends no requests and has no commands.
+// Package show prints the messages of the API as text for people: tables of nodes, links, events, group faults and
+// responses, one node with its evidence, and warnings about stale answers. It makes no calls and has no commands.
 package show
 
 import (
@@ -40,7 +40,7 @@ func NodeRows(a *command.App, nodes []*lofamov1.Node, wide bool) [][]string {
 	return rows
 }
 
-// notes adds to the state of a node.
+// notes returns remarks that complete the state of a node.
 func notes(n *lofamov1.Node) []string {
 	var out []string
 	add := func(is bool, text string) {
@@ -120,7 +120,7 @@ func LinkRows(a *command.App, links []*lofamov1.Link, wide bool) [][]string {
 	return rows
 }
 
-// Deciding returns the newest evidence that speaks for the state, else the newest, else nil.
+// Deciding returns the newest evidence for the state, else the newest evidence, else nil.
 func Deciding(all []*lofamov1.Evidence, s lofamov1.State) *lofamov1.Evidence {
 	for _, e := range all {
 		if e.GetState() == s {
@@ -239,7 +239,7 @@ func PrintNode(a *command.App, n *lofamov1.Node, wide bool) error {
 	return nil
 }
 
-// nodeNotes are the lines of what few nodes have.
+// nodeNotes returns the lines of properties that few nodes have.
 func nodeNotes(a *command.App, n *lofamov1.Node) [][]string {
 	var out [][]string
 	add := func(is bool, name, text string) {
@@ -321,7 +321,7 @@ func nodeVerdict(n *lofamov1.Node) string {
 	return s
 }
 
-// epochs tells the boot epochs last heard. A DNP half speaks for itself only while its host cannot.
+// epochs describes the last known boot epochs. A DNP half reports its own only while its host half cannot.
 func epochs(n *lofamov1.Node) string {
 	s := fmt.Sprintf("host %s, dnp %s", Epoch(n.GetHostEpoch()), Epoch(n.GetDnpEpoch()))
 	if n.GetDnpEpoch() == 0 && n.GetHostEpoch() != 0 {
@@ -338,7 +338,7 @@ func Epoch(v uint64) string {
 	return strconv.FormatUint(v, 10)
 }
 
-// NodeRegisters are the three words of a node.
+// NodeRegisters returns the three words of a node.
 func NodeRegisters(r *lofamov1.Registers) []watchdog.Word {
 	return watchdog.ReadNode(r.GetDnpWatchdog(), r.GetHostWatchdog(), r.GetRemoteFaultDescriptor())
 }

@@ -35,7 +35,7 @@ func ResponseStateNames() []string {
 	return out
 }
 
-// ResponseTarget names the node, component or group of a response.
+// ResponseTarget names the target of a response.
 func ResponseTarget(r *lofamov1.Response) string {
 	if r.GetGroup() != "" {
 		return "group " + r.GetGroup()
@@ -43,7 +43,7 @@ func ResponseTarget(r *lofamov1.Response) string {
 	return r.GetNode() + "/" + r.GetComponent()
 }
 
-// ResponseStep says where a response is in its steps.
+// ResponseStep describes a response's position in its steps.
 func ResponseStep(r *lofamov1.Response) string {
 	steps := r.GetSteps()
 	i := int(r.GetStep())
@@ -152,7 +152,7 @@ func PrintBreaker(a *command.App, b *lofamov1.ResponseBreaker) {
 	}
 }
 
-// PrintWord prints a response after a person's word, in one line.
+// PrintWord prints a response after a person's decision, in one line.
 func PrintWord(a *command.App, r *lofamov1.Response) {
 	why := ""
 	if w := ResponseWhy(r); w != "-" {

@@ -7,8 +7,7 @@ import (
 	"github.com/lofamo/lofamo/internal/ctl/command"
 )
 
-// WarnCluster says what makes an answer less than whole: that it may be old, and how old, and of which regions nothing
-// is heard.
+// WarnCluster warns about an incomplete answer: a stale one, with its age, and regions that are cut off.
 func WarnCluster(a *command.App, c *lofamov1.ClusterInfo) {
 	for _, r := range c.GetRegions() {
 		if r.GetState() == lofamov1.State_NORMAL {
@@ -46,7 +45,7 @@ func areNodes(n int) string {
 	return fmt.Sprintf("%d nodes are", n)
 }
 
-// WarnBreaker says that the breaker is open.
+// WarnBreaker warns about an open breaker.
 func WarnBreaker(a *command.App, b *lofamov1.ResponseBreaker) {
 	if b.GetOpen() {
 		a.Warnf("lofamoctl: BREAKER OPEN since %s: %s: nothing but notifications begins until somebody closes it (lofamoctl response breaker close)\n", a.Clock(b.GetAt()), command.Printable(b.GetDetail()))

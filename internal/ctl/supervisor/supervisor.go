@@ -1,4 +1,5 @@
-// Package supervisor has the commands that an operator needs for the replicas: members of the store, snapshots, alarms and space.
+// Package supervisor has the commands that an operator needs for the replicas: members of the store, snapshots, alarms
+// and space.
 package supervisor
 
 import (
@@ -182,7 +183,7 @@ Replicas are three or five: an even number stands no more failures than one less
 	return cmd
 }
 
-// addLocal makes a replica of a local cluster. Nothing of it stays when the members do not take it in.
+// addLocal makes a replica of a local cluster, and removes it again if the members do not accept it.
 func addLocal(a *command.App, ctx context.Context, s command.Session, wait time.Duration) error {
 	name, peerURL, err := s.Cluster.PlanSupervisor()
 	if err != nil {
@@ -211,7 +212,7 @@ func step(a *command.App, ctx context.Context, name string, start func(context.C
 	}
 }
 
-// tellStart says what to do elsewhere.
+// tellStart prints the steps for the other machine.
 func tellStart(a *command.App, _ context.Context, name, initialCluster string) error {
 	a.Printf("In the configuration of %s:\n  etcd:\n    clusterState: existing\n    initialCluster: %s\n", name, initialCluster)
 	return nil
@@ -268,7 +269,7 @@ func membersLeft(n int) string {
 	return fmt.Sprintf("%d members are left", n)
 }
 
-// warnFragile says when no member more may be lost.
+// warnFragile warns if no further member may fail.
 func warnFragile(a *command.App, members []*lofamov1.Member) {
 	voters := 0
 	for _, m := range members {
@@ -459,7 +460,7 @@ watches and lists of events go on from any revision that they could go on from b
 	return cmd
 }
 
-// leaderLast orders members so that the one whose pause is felt comes last.
+// leaderLast orders members so that the leader, whose pause disturbs most, comes last.
 func leaderLast(members []*lofamov1.Member) []string {
 	var names []string
 	leader := ""

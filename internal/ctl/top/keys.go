@@ -125,7 +125,7 @@ func (m *topModel) typed(k topKey) []any {
 	case "enter":
 		if t.word != nil {
 			if strings.TrimSpace(t.text) == "" {
-				return nil // a denial wants a reason
+				return nil // a denial needs a reason
 			}
 			t.word.reason = t.text
 			m.confirm = t.word
@@ -237,7 +237,8 @@ func (m *topModel) lookAt(id string) {
 	}
 }
 
-// row returns where the chosen row is now. Nothing chosen is the first: what is gravest, and what is newest, stays in sight.
+// row returns the present index of the chosen row. Without a choice it is the first: the gravest or newest row stays in
+// sight.
 func (m *topModel) row(p topPane, rows []topRow) int {
 	c := m.chosen[p]
 	if c.key == "" {
@@ -249,7 +250,7 @@ func (m *topModel) row(p topPane, rows []topRow) int {
 	return max(0, min(c.row, len(rows)-1))
 }
 
-// enter opens what is chosen.
+// enter opens the chosen row.
 func (m *topModel) enter() []any {
 	var key string
 	if m.focus == paneMap {
@@ -277,7 +278,7 @@ func (m *topModel) enter() []any {
 	return []any{askDetail{key}}
 }
 
-// word asks the person whether the chosen response is meant.
+// word asks the person to confirm the decision about the chosen response.
 func (m *topModel) word(approve bool) {
 	if m.focus != paneResponses {
 		m.notice = "choose a response first (4)"

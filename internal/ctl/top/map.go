@@ -10,7 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// mapWidth is how many columns the map can make use of.
+// mapWidth returns the width in columns that the map can use.
 func (m *topModel) mapWidth() int {
 	if m.torus == nil {
 		return 34
@@ -18,8 +18,8 @@ func (m *topModel) mapWidth() int {
 	return max(34, m.torus.DrawStyles()[0].Across(m.torus.Dims.X))
 }
 
-// mapPane draws planes of the torus: as `lofamoctl map` does where there is room, else one character for a node, around the one
-// that is chosen.
+// mapPane draws planes of the torus: like `lofamoctl map` if there is room, else one character per node, around the
+// chosen one.
 func (m *topModel) mapPane(w, h int) []string {
 	if m.torus == nil {
 		return fill([]string{m.title("2 Map", w, m.focus == paneMap)}, w, h)
@@ -53,7 +53,7 @@ func fill(lines []string, w, h int) []string {
 	return lines[:h]
 }
 
-// strip has a mark for every plane of Z, the worst state of its nodes; that of the one that is shown stands in brackets.
+// strip has a mark for every plane of Z, the worst state of its nodes; the displayed plane's mark is in brackets.
 func (m *topModel) strip(w int) string {
 	m.topRows()
 	var b strings.Builder
@@ -70,8 +70,8 @@ func (m *topModel) strip(w int) string {
 	return fmt.Sprintf("%s %d", b.String(), m.at.Z)
 }
 
-// drawPlanes draws with brackets and cables, in the roomiest way that has room: all planes, or the chosen one and as many that
-// follow as there is room for.
+// drawPlanes draws with brackets and cables, as large as the space allows: all planes, or the chosen one and the
+// following ones that fit.
 func (m *topModel) drawPlanes(w, h int) ([]string, bool) {
 	t := m.torus
 	for _, s := range t.DrawStyles() {
@@ -125,8 +125,8 @@ func denseMark(s lofamov1.State) string {
 	return torus.NodeMark(s)
 }
 
-// dense draws the plane with one character for a node. Between two nodes of a row their cable is shown when it is not NORMAL;
-// cables in Y and Z are counted below.
+// dense draws the plane with one character for a node. Between two nodes of a row their cable is shown when it is not
+// NORMAL; cables in Y and Z are counted below.
 func (m *topModel) dense(w, h int) []string {
 	t := m.torus
 	cols, rows := min(t.Dims.X, (w-1)/2), min(t.Dims.Y, max(1, h-1))

@@ -11,19 +11,19 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// topModel is all that `lofamoctl top` knows and shows. It is a function of the messages that it was given: it asks nobody and has
-// no clock. update takes a message and says what is to be asked or done; view draws. What a large system costs is in proportion to
-// what is not normal and to what fits on the screen, not to the number of nodes.
+// topModel is the whole state of `lofamoctl top`. It is a function of its messages: it makes no calls and has no clock.
+// update takes a message and returns effects; view draws. The cost grows with the number of faults and the size of the
+// screen, not with the number of nodes.
 type topModel struct {
-	app   command.App // for words and times: its clock stands at now
+	app   command.App // formats names and times: its clock is fixed at now
 	paint command.Painter
 	now   time.Time
 	size  topSize
 
-	// The map, and what of it is not normal.
+	// The map, and its faults.
 	torus      *torus.Map
 	nodes      map[string]*lofamov1.Node
-	odd        map[string]*lofamov1.Node // those of nodes that isOdd
+	odd        map[string]*lofamov1.Node // nodes that isOdd selects
 	groups     map[string]*lofamov1.Group
 	nodeCounts map[lofamov1.State]int // without spares
 	linkCounts map[lofamov1.State]int // link ends
@@ -36,35 +36,35 @@ type topModel struct {
 	revision   uint64 // up to which changes were seen
 
 	// How the supervisors are reached.
-	watched      string // whom the watch is at; empty: nobody
-	watchErr     error  // why it fell, until it stands again
-	pollErr      error  // why nobody answers, until somebody does
+	watched      string // supervisor of the watch; empty: none
+	watchErr     error  // why it failed, until it is restored
+	pollErr      error  // error of the last poll, until one succeeds
 	responsesErr error
-	heard        time.Time // when the supervisors last said anything
+	heard        time.Time // time of the supervisors' last answer
 	elsewhere    int       // answers one after the other that came from another supervisor than is watched
 
-	// What is to be asked of the supervisors: nodes of which something changed. One question is under way at a time.
+	// Nodes to fetch because something changed. One query is in progress at a time.
 	dirty  map[string]bool
 	asking bool
 
-	// What the person looks at.
+	// The person's view.
 	focus   topPane
 	zoom    bool
 	filter  string
 	typing  *topTyping // a line that is being typed
-	confirm *topWord   // what waits for yes or no
+	confirm *topWord   // decision that waits for yes or no
 	page    *topPage   // over everything else
-	notice  string     // what became of the person's last word
+	notice  string     // result of the person's last decision
 	chosen  [topPanes]topChoice
 	at      grid.Coord // node chosen in the map; its plane is the one that is shown
 
-	// rows of what is not normal and the worst state of each plane, as long as they hold.
+	// rows of abnormal nodes and the worst state of each plane, as long as rowsHold.
 	rowsHold bool
 	rows     []topRow
 	planes   []lofamov1.State
 }
 
-// The most events that are kept to be looked at, and the most nodes that are asked for one by one.
+// The maximum number of kept events, and of nodes to fetch one by one.
 const (
 	topEvents  = 500
 	topSingles = 16
@@ -81,8 +81,8 @@ const (
 	topPanes
 )
 
-// topChoice is the row that is chosen in a list: by its key, so that it stays chosen when others come and go, and where it was
-// last, for when it is gone.
+// topChoice is the chosen row of a list: its key, so that it stays chosen when others come and go, and its last index,
+// for when it is gone.
 type topChoice struct {
 	key string
 	row int
@@ -90,13 +90,13 @@ type topChoice struct {
 
 // topPage is a text over the panes: help, an explanation, a response.
 type topPage struct {
-	key    string // what was asked for: an answer to something else is dropped
+	key    string // subject of the request: an answer for another one is dropped
 	title  string
 	lines  []string
 	scroll int
 }
 
-// topTyping is a line that is being typed: a filter, or the reason of a word.
+// topTyping is a line during input: a filter, or the reason of a decision.
 type topTyping struct {
 	prompt string
 	text   string
@@ -104,11 +104,11 @@ type topTyping struct {
 	before string   // filter to go back to
 }
 
-// topWord is what a person wants to say to a response.
+// topWord is a person's decision about a response.
 type topWord struct {
 	approve bool // else deny
 	id      string
-	what    string // the response, for the question
+	what    string // description of the response, for the question
 	reason  string
 }
 
@@ -116,7 +116,7 @@ type topWord struct {
 type (
 	topSize   struct{ width, height int }
 	topTick   struct{ now time.Time }
-	topKey    struct{ name, text string } // name such as "enter", "a" or "ctrl+c"; text is what it types
+	topKey    struct{ name, text string } // name such as "enter", "a" or "ctrl+c"; text is its character
 	topLoaded struct {
 		nodes  *lofamov1.ListNodesResponse // all, brief
 		odd    []*lofamov1.Node            // those that are not normal, in full
@@ -125,18 +125,18 @@ type (
 		events []*lofamov1.Event // oldest first
 	}
 	topWatched struct{ resp *lofamov1.WatchResponse }
-	// topProgress says that the watch stands at a supervisor, or why it fell.
+	// topProgress reports that the watch is connected to a supervisor, or why it failed.
 	topProgress struct {
 		target string
 		err    error
 	}
 	topPolled struct {
-		target   string // who answered last
+		target   string // supervisor that answered last
 		cluster  *lofamov1.ClusterInfo
 		revision uint64
 		err      error
 	}
-	// topNodes answers askNodes; of an answer to askOdd whoever is missing is normal.
+	// topNodes answers askNodes or askOdd; a node missing in the answer to askOdd is normal.
 	topNodes struct {
 		asked []string
 		odd   bool
@@ -145,7 +145,7 @@ type (
 	}
 	topResponses struct {
 		resp *lofamov1.WatchResponsesResponse
-		anew bool // another stream begins: what was known is void
+		anew bool // another stream begins: discard all earlier responses
 		err  error
 	}
 	topDetail struct {
@@ -158,11 +158,11 @@ type (
 	}
 )
 
-// The effects: what whoever runs the model is to do.
+// The effects: requests to the shell.
 type (
 	askNodes struct{ ids []string }
 	askOdd   struct{ dirty []string }
-	// askAgain wants everything listed anew, askElsewhere the watch moved to whoever answered last.
+	// askAgain asks to list everything again, askElsewhere to move the watch to the supervisor that answered last.
 	askAgain     struct{}
 	askElsewhere struct{}
 	askDetail    struct{ key string } // "node/ID", "group/ID" or "response/ID"
@@ -210,15 +210,15 @@ func (m *topModel) update(msg any) []any {
 	return nil
 }
 
-// isOdd says whether a node belongs into the list of what is not normal. A NORMAL node beside a dead one has links that are not,
-// but what is wrong there is the neighbour.
+// isOdd reports whether a node belongs in the list of abnormal nodes. A NORMAL node beside a dead one has dead links,
+// but the fault is the neighbour's.
 func isOdd(n *lofamov1.Node) bool {
 	return !n.GetSpare() && (n.GetState() != lofamov1.State_NORMAL || len(n.GetWarnings()) > 0)
 }
 
 func (m *topModel) load(l topLoaded) {
 	torus, err := torus.NewMap(l.nodes, l.links)
-	if err != nil { // the supervisors contradict themselves: what was shown stays, with the reason
+	if err != nil { // the supervisors contradict themselves: keep the old map, and show the reason
 		m.notice = "the map cannot be drawn: " + command.Printable(err.Error())
 		return
 	}
@@ -252,7 +252,7 @@ func (m *topModel) load(l topLoaded) {
 	}
 }
 
-// noteNode keeps what is derived from a node.
+// noteNode updates the data derived from a node.
 func (m *topModel) noteNode(n *lofamov1.Node) {
 	if delete(m.odd, n.GetId()); isOdd(n) {
 		m.odd[n.GetId()] = n
@@ -263,12 +263,12 @@ func (m *topModel) noteNode(n *lofamov1.Node) {
 	m.rowsHold = false
 }
 
-// replace puts what a supervisor says of a node in the place of what was known. It may have answered before a change that was seen
-// already: then that state stands, and it is asked again.
+// replace replaces a node by a supervisor's answer. The answer may be older than a change that was seen already: then
+// the newer state stays, and the node is fetched again.
 func (m *topModel) replace(n *lofamov1.Node) {
 	old := m.nodes[n.GetId()]
 	if old == nil || old.GetSpare() != n.GetSpare() || old.GetCoord() != n.GetCoord() {
-		return // the topology has changed: all is listed anew
+		return // the topology has changed: everything will be listed again
 	}
 	if n.GetRevision() < old.GetRevision() {
 		n.State, n.Cause, n.Since, n.Revision = old.State, old.Cause, old.Since, old.Revision
@@ -321,7 +321,7 @@ func (m *topModel) watch(r *lofamov1.WatchResponse) []any {
 	return m.ask()
 }
 
-// apply makes one change; true: everything is to be listed anew.
+// apply makes one change, and reports whether everything must be listed again.
 func (m *topModel) apply(e *lofamov1.Event) (again bool) {
 	n := m.nodes[e.GetNode()]
 	switch e.GetKind() {
@@ -351,12 +351,12 @@ func (m *topModel) apply(e *lofamov1.Event) (again bool) {
 		if n != nil {
 			m.dirty[n.GetId()] = true
 		}
-	default: // they change nothing of the map
+	default: // they do not change the map
 	}
 	return false
 }
 
-// component makes a change of a node or of a part of it. Its evidence is asked for.
+// component makes a change of a node or of a part of one, and fetches its evidence.
 func (m *topModel) component(n *lofamov1.Node, e *lofamov1.Event) {
 	m.dirty[n.GetId()] = true
 	if e.GetComponent() == "node" {
@@ -379,7 +379,7 @@ func (m *topModel) component(n *lofamov1.Node, e *lofamov1.Event) {
 	}
 }
 
-// ask asks for the nodes of which something changed: one by one when they are few, else for all that are not normal.
+// ask fetches changed nodes: one by one if they are few, else all that are not normal.
 func (m *topModel) ask() []any {
 	if m.asking || len(m.dirty) == 0 || m.watchErr != nil {
 		return nil
@@ -396,11 +396,11 @@ func (m *topModel) ask() []any {
 	return []any{askNodes{ids}}
 }
 
-// refresh takes what was asked for. What changed meanwhile is asked for with the next change or tick, not at once: so a
-// supervisor that lags behind is asked once a second at most.
+// refresh takes the fetched nodes. Nodes that changed meanwhile are fetched with the next change or tick, not at once,
+// so that a lagging supervisor gets at most one query a second.
 func (m *topModel) refresh(r topNodes) {
 	m.asking = false
-	if r.err != nil { // whether the supervisors are there is seen by the others; what was asked stays to be asked
+	if r.err != nil { // other messages show the connection's state; fetch these nodes again
 		for _, id := range r.asked {
 			m.dirty[id] = true
 		}
@@ -431,9 +431,9 @@ func (m *topModel) progress(p topProgress) {
 	m.watched, m.heard, m.elsewhere = p.target, m.now, 0
 }
 
-// polled takes what is asked for regularly: whether somebody leads, and whether what is shown may be old. When another supervisor
-// than the one that is watched has the better answer, twice, the watch moves to it: it may be cut off from the others, and say
-// nothing for ever.
+// polled takes the regular poll's result: the leader, and the age of the data. When another supervisor than the watched
+// one answers twice in a row, the watch moves there: the watched one may be cut off from the others, and stay silent
+// for ever.
 func (m *topModel) polled(p topPolled) []any {
 	if m.pollErr = p.err; p.err != nil {
 		return nil
@@ -459,7 +459,7 @@ func (m *topModel) respond(r topResponses) {
 		m.breaker = b
 	}
 	for _, x := range r.resp.GetResponses() {
-		if x.GetClosed() != nil { // told once more, as it ended, and then no more
+		if x.GetClosed() != nil { // sent one last time, in its final form
 			delete(m.responses, x.GetId())
 		} else {
 			m.responses[x.GetId()] = x
@@ -472,7 +472,7 @@ func (m *topModel) respond(r topResponses) {
 
 func (m *topModel) detail(d topDetail) {
 	if m.page == nil || m.page.key != d.key {
-		return // the person has gone on
+		return // the person has moved on
 	}
 	text := d.text
 	if d.err != nil {

@@ -16,16 +16,16 @@ import (
 
 // topRow is a row of one of the lists.
 type topRow struct {
-	key    string // what it is, so that it can stay chosen
-	open   string // what enter asks for: "node/ID", "group/ID", "response/ID"; empty: nothing
+	key    string // identity, so that it can stay chosen
+	open   string // page that enter opens: "node/ID", "group/ID", "response/ID"; empty: none
 	node   string // id of the node that it is about; empty: none
 	state  lofamov1.State
 	cells  []string
 	since  time.Time // for the order
-	search string    // lower case, what the filter looks in
+	search string    // text for the filter, in lower case
 }
 
-// severity orders states: what is gravest is greatest.
+// severity orders states: the gravest is the greatest.
 func severity(s lofamov1.State) int {
 	switch s {
 	case lofamov1.State_FAILED:
@@ -39,8 +39,8 @@ func severity(s lofamov1.State) int {
 	}
 }
 
-// topRows are what is not normal: the gravest first, of equal gravity the newest. A group stands before its members. Last are
-// nodes that are NORMAL but have warnings.
+// topRows returns the rows of abnormal nodes and groups: the gravest first, of equal gravity the newest, a group before
+// its members. NORMAL nodes with warnings come last.
 func (m *topModel) topRows() []topRow {
 	if m.rowsHold {
 		return m.rows
@@ -73,7 +73,8 @@ func (m *topModel) topRows() []topRow {
 	return m.rows
 }
 
-// worded gives a row of what is not normal its words. Only what is in sight, or is looked through by a filter, wants them.
+// worded adds its words to a row of an abnormal node or group. Only visible rows, and those that a filter searches,
+// need words.
 func (m *topModel) worded(r topRow) topRow {
 	if r.cells != nil {
 		return r
@@ -102,7 +103,7 @@ func nodeStateName(n *lofamov1.Node) string {
 	return command.StateName(n.GetState())
 }
 
-// oddWhat says what is wrong with a node, in one line.
+// oddWhat describes a node's problems in one line.
 func oddWhat(n *lofamov1.Node) string {
 	var parts []string
 	if w := torus.Worst(n); w != "-" {
@@ -126,7 +127,7 @@ func oddWhat(n *lofamov1.Node) string {
 	return command.Printable(strings.Join(parts, "; "))
 }
 
-// eventRow is an event, or a change of what is no component.
+// eventRow is the row of an event, including those without a component.
 func (m *topModel) eventRow(e *lofamov1.Event) topRow {
 	node, component := show.Subject(e)
 	from, to := show.Change(e)
@@ -150,7 +151,7 @@ func (m *topModel) eventRow(e *lofamov1.Event) topRow {
 	}
 	more = append(more, show.EventNotes(&m.app, e)...)
 	cells := []string{m.app.Clock(e.GetTime()), command.Printable(what), from + " → " + to, command.Printable(strings.Join(more, ", "))}
-	// Two events of one revision may be of one component: the words tell them apart.
+	// Two events of one revision may be of one component: their texts distinguish them.
 	key := strconv.FormatUint(e.GetRevision(), 10) + " " + strings.Join(cells, " ")
 	return topRow{key: key, open: open, node: e.GetNode(), state: e.GetTo(), cells: cells, search: strings.ToLower(key)}
 }
@@ -173,13 +174,13 @@ func (m *topModel) responseRow(r *lofamov1.Response) topRow {
 		search: strings.ToLower(strings.Join(cells, " "))}
 }
 
-// waits says whether a response waits for a person.
+// waits reports whether a response waits for a person.
 func waits(r *lofamov1.Response) bool {
 	return r.GetState() == lofamov1.ResponseState_RESPONSE_WAITING && r.GetAsked() != nil &&
 		uint32(len(r.GetApprovals())) < r.GetApprovalsWanted()
 }
 
-// shown are the rows of a pane that pass the filter.
+// shown returns the rows of a pane that pass the filter.
 func (m *topModel) shown(p topPane) []topRow {
 	var all []topRow
 	switch p {

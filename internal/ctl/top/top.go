@@ -1,5 +1,5 @@
-// Package top is `lofamoctl top`: the whole cluster, live in the terminal. The model is a pure function of messages and keys; the shell
-// beside it asks the supervisors.
+// Package top is `lofamoctl top`: the whole cluster, live in the terminal. The model is a pure function of messages and
+// keys; the shell beside it asks the supervisors.
 package top
 
 import (
@@ -26,7 +26,7 @@ type topFlags struct {
 	width, height int
 }
 
-// defaultHeight is that of a frame where no terminal says how high it is.
+// defaultHeight is the height of a frame without a terminal.
 const defaultHeight = 40
 
 // Command returns `lofamoctl top`.
@@ -108,23 +108,23 @@ func topOnce(a *command.App, ctx context.Context, t *topShell, m *topModel) erro
 	return nil
 }
 
-// topShell asks the supervisors for the model, and hands it what they say.
+// topShell queries the supervisors for the model, and passes it their answers.
 type topShell struct {
 	app  *command.App
 	s    command.Session
 	send func(any) // to the model; it may be called from any goroutine
 
 	mu            sync.Mutex         // guards the fields below
-	move          context.CancelFunc // ends the watch that stands, so that it begins anew
+	move          context.CancelFunc // ends the present watch, so that it restarts
 	moveResponses context.CancelFunc // and that of the responses
 	again         bool               // with everything listed
 }
 
 // Times of the shell.
 const (
-	topPollEvery = 2 * time.Second // whether somebody leads: one small question
-	topTickEvery = time.Second     // ages go on
-	topRetry     = time.Second     // between two tries of what failed
+	topPollEvery = 2 * time.Second // check for a leader: one small query
+	topTickEvery = time.Second     // ages grow
+	topRetry     = time.Second     // between two tries
 )
 
 // load lists everything.
@@ -151,7 +151,7 @@ func (t *topShell) load(ctx context.Context) (topLoaded, error) {
 	if err != nil {
 		return l, err
 	}
-	// What was committed after the lists were made comes with the watch, once more.
+	// The watch repeats changes that were committed after the lists were made.
 	for _, e := range events.GetEvents() {
 		if e.GetRevision() <= l.nodes.GetRevision() {
 			l.events = append(l.events, e)
@@ -179,7 +179,7 @@ func (t *topShell) run(ctx context.Context, m *topModel) error {
 	return nil // the person has seen enough
 }
 
-// watch hands over what changes. What cannot be gone on with is listed anew.
+// watch passes on changes. If it cannot resume, it lists everything again.
 func (t *topShell) watch(ctx context.Context, after uint64) {
 	for ctx.Err() == nil {
 		watching, cancel := context.WithCancel(ctx)
@@ -215,7 +215,7 @@ func (t *topShell) watch(ctx context.Context, after uint64) {
 	}
 }
 
-// poll asks whether somebody leads, and whether what is seen may be old: a watch does not say.
+// poll asks for the leader and for staleness, which a watch does not report.
 func (t *topShell) poll(ctx context.Context) {
 	for ctx.Err() == nil {
 		resp, err := t.s.GetSummary(ctx, &lofamov1.GetSummaryRequest{})
@@ -261,8 +261,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// restart has the watch begun anew, at whoever answered last; again: with everything listed, else because it is somebody else,
-// who is asked for the responses too.
+// restart restarts the watch at the supervisor that answered last. With again, everything is listed again; otherwise
+// the supervisor is another one, and the watch of responses restarts too.
 func (t *topShell) restart(again bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -294,7 +294,7 @@ func (t *topShell) odd(ctx context.Context, dirty []string) topNodes {
 	return topNodes{asked: dirty, odd: true, nodes: resp.GetNodes(), err: err}
 }
 
-// printed returns what a command prints.
+// printed returns a command's output.
 func (t *topShell) printed(do func(a *command.App) error) (string, error) {
 	var b strings.Builder
 	a := *t.app
@@ -303,7 +303,7 @@ func (t *topShell) printed(do func(a *command.App) error) (string, error) {
 	return b.String(), err
 }
 
-// detail asks for what is behind a row, in the words of `lofamoctl explain` and `lofamoctl get`.
+// detail fetches the details of a row, in the form of `lofamoctl explain` and `lofamoctl get`.
 func (t *topShell) detail(ctx context.Context, key string) topDetail {
 	kind, id, _ := strings.Cut(key, "/")
 	text, err := t.printed(func(a *command.App) error {
@@ -341,7 +341,7 @@ func (t *topShell) detail(ctx context.Context, key string) topDetail {
 	return topDetail{key: key, text: text, err: err}
 }
 
-// word says to a response what the person wants, with the certificate that `lofamoctl response` takes for it.
+// word sends the person's decision about a response, with the same certificate as `lofamoctl response`.
 func (t *topShell) word(ctx context.Context, w topWord) topActed {
 	var r *lofamov1.Response
 	with := t.app.WithOperator

@@ -40,7 +40,7 @@ func topOf(t testing.TB, m *clienttest.Map, w, h int) *topModel {
 	return top
 }
 
-// press presses keys, one after the other; what is no key's name is typed.
+// press presses keys, one after the other; text that is no key's name is typed.
 func press(m *topModel, keys ...string) (effects []any) {
 	for _, k := range keys {
 		text := ""
@@ -64,7 +64,7 @@ func nodeEvent(id string, from, to lofamov1.State, c lofamov1.Cause) *lofamov1.E
 		Time: ctltest.Ago(time.Second), AwarenessLatency: durationpb.New(120 * time.Millisecond)}
 }
 
-// wants checks what is on the screen.
+// wants checks the content of the screen.
 func wants(t *testing.T, m *topModel, want ...string) {
 	t.Helper()
 	got := m.view()
@@ -114,7 +114,7 @@ func TestTopScreens(t *testing.T) {
 	}
 }
 
-// Whatever the size and whatever is open, the screen is filled exactly, and nothing that came over the network moves the cursor.
+// At any size, with anything open, the content fills the screen exactly, and no text from the network moves the cursor.
 func TestTopFillsEveryScreen(t *testing.T) {
 	for _, dims := range []string{"2x2x2", "4", "1x1x3", "10x10", "7x7x3", "22x22"} {
 		d, err := grid.ParseDims(dims)
@@ -161,7 +161,7 @@ func TestTopFollowsWhatChanges(t *testing.T) {
 	wants(t, m, "nodes 8: 7 NORMAL, 1 SICK", "links 48: 47 NORMAL, 1 FAILED", "! n1-0-1 SICK HOST", "[!n1-0-1 ]", "╳╳", "revision 50",
 		"NORMAL → SICK", "after 120ms")
 
-	// While they are asked for nothing else is.
+	// While a query is in progress, no other one starts.
 	if e := m.update(committed(51, nodeEvent("n0-1-1", lofamov1.State_NORMAL, lofamov1.State_FAILED, lofamov1.Cause_NODE))); len(e) != 0 {
 		t.Errorf("effects %+v while a question is under way", e)
 	}
@@ -185,7 +185,7 @@ func TestTopFollowsWhatChanges(t *testing.T) {
 	}
 }
 
-// A supervisor may answer with what was before a change that was seen already.
+// A supervisor may answer with a state from before a change that was seen already.
 func TestTopKeepsTheNewerState(t *testing.T) {
 	m := topOf(t, ctltest.Healthy(t, "2x2x2"), 80, 24)
 	old := proto.Clone(m.nodes["n1-0-1"]).(*lofamov1.Node)
@@ -211,7 +211,7 @@ func TestTopAsksForManyAtOnce(t *testing.T) {
 		t.Fatalf("effects %+v: want one question for all that is not normal", effects)
 	}
 	wants(t, m, "1 Not normal: 1", "temperature rises")
-	m.update(topNodes{asked: effects[0].(askOdd).dirty, odd: true}) // nobody is any more
+	m.update(topNodes{asked: effects[0].(askOdd).dirty, odd: true}) // all are normal again
 	wants(t, m, "1 Not normal: 0")
 }
 
@@ -272,7 +272,7 @@ func TestTopSaysWhatIsOldOrLost(t *testing.T) {
 	}
 }
 
-// A supervisor that is cut off from the others says nothing for ever: the watch goes to whoever has the better answer.
+// A supervisor that is cut off from the others stays silent for ever: the watch moves to one with better answers.
 func TestTopGoesToWhoAnswersBetter(t *testing.T) {
 	m := topOf(t, ctltest.Harmed(t), 80, 24)
 	here, there := topPolled{target: "sup-1:1", cluster: m.cluster}, topPolled{target: "sup-2:1", cluster: m.cluster}
@@ -334,7 +334,7 @@ func TestTopAsksBeforeItActs(t *testing.T) {
 	wants(t, m, "NOT DONE", "want the role approver")
 }
 
-// What is over is not listed: what has closed, and what a supervisor that begins anew does not know of any more.
+// Finished responses leave the list: closed ones, and those that a supervisor omits when it sends everything again.
 func TestTopForgetsResponsesThatAreOver(t *testing.T) {
 	r := func(id string, closed bool) *lofamov1.Response {
 		r := &lofamov1.Response{Id: id, Node: "n1-0-1", State: lofamov1.ResponseState_RESPONSE_WAITING,
@@ -368,7 +368,7 @@ func TestTopFilterAndChoice(t *testing.T) {
 	press(m, "down")
 	wants(t, m, ">! n1-0-1") // the second
 	m.update(committed(50, nodeEvent("n1-1-1", lofamov1.State_NORMAL, lofamov1.State_FAILED, lofamov1.Cause_NODE)))
-	wants(t, m, ">! n1-0-1", "X n1-1-1") // what is chosen stays so when others come
+	wants(t, m, ">! n1-0-1", "X n1-1-1") // the chosen row stays chosen when others come
 	press(m, "/", "H", "O", "S", "T")
 	wants(t, m, `1 Not normal: 2 of 3 with "HOST"`, "/HOST")
 	press(m, "enter", "esc")
@@ -400,7 +400,7 @@ func TestTopOpensWhatIsChosen(t *testing.T) {
 	wants(t, m, "No answer", "gone·[2J")
 }
 
-// large is a model of ten thousand nodes of which some are dead.
+// large returns a model of ten thousand nodes, some of them dead.
 func large(t testing.TB) *topModel {
 	d, err := grid.ParseDims("22x22x21")
 	if err != nil {
@@ -426,7 +426,7 @@ func TestTopOfALargeSystem(t *testing.T) {
 	wants(t, m, ">! n3-4-20   SICK ", "2 Map  n3-4-20 SICK")
 }
 
-// What a key or a change costs with ten thousand nodes: it has to be far below the 16 ms of a frame.
+// The cost of a key or a change with ten thousand nodes: it has to be far below the 16 ms of a frame.
 func BenchmarkTopView(b *testing.B) {
 	m := large(b)
 	states := []lofamov1.State{lofamov1.State_NORMAL, lofamov1.State_FAILED}
@@ -439,8 +439,8 @@ func BenchmarkTopView(b *testing.B) {
 	}
 }
 
-// When the view goes to another supervisor, so does what it says of responses: one that is cut off says nothing more, and does
-// not end its stream.
+// When the watch moves to another supervisor, so does the watch of responses: a supervisor that is cut off sends
+// nothing more, and does not end its stream.
 func TestTopAsksTheOtherOneForResponsesToo(t *testing.T) {
 	dir := t.TempDir()
 	clienttest.PKI(t, dir)
@@ -491,7 +491,7 @@ func TestTopAsksTheOtherOneForResponsesToo(t *testing.T) {
 	next("r2-1")
 }
 
-// What the shell asks and says goes over the same calls as the other commands', and what they print is what is shown.
+// The shell uses the same calls as the other commands, and shows their output.
 func TestTopShell(t *testing.T) {
 	r := ctltest.Responding(t)
 	r.Map.Explanation = &lofamov1.ExplainResponse{Node: "n1-0-1", Component: "node", Coord: "1,0,1", State: lofamov1.State_NORMAL,

@@ -13,8 +13,8 @@ import (
 	"github.com/lofamo/lofamo/internal/ctl/torus"
 )
 
-// The screen, from the top: two lines that say what cluster it is and how it fares, one that says how the supervisors are reached;
-// what is not normal beside the map; events or responses; a line for the keys, a question or an answer.
+// The screen, from the top: two lines with the cluster's name and condition, one with the connection to the
+// supervisors; faults beside the map; events or responses; a line for the keys, a question or an answer.
 
 // The least screen that holds the panes.
 const (
@@ -24,10 +24,11 @@ const (
 
 const topHeaderRows = 3
 
-// topSilence is how long the supervisors may say nothing before what is shown is called stale: they are asked every topPollEvery.
+// topSilence is the maximum time without an answer before the screen counts as stale: the shell polls every
+// topPollEvery.
 const topSilence = 2*topPollEvery + time.Second/2
 
-// fit makes a text exactly so many columns wide.
+// fit pads or cuts a text to an exact width in columns.
 func fit(s string, columns int) string {
 	if columns <= 0 {
 		return ""
@@ -38,12 +39,12 @@ func fit(s string, columns int) string {
 		return "…"
 	case w > columns:
 		s = lipgloss.NewStyle().Inline(true).MaxWidth(columns-1).Render(s) + "…"
-		w = lipgloss.Width(s) // less, where a wide character would have been cut in two
+		w = lipgloss.Width(s) // narrower if a wide character would have been cut in two
 	}
 	return s + strings.Repeat(" ", columns-w)
 }
 
-// view draws the screen: lines of the same width, as many as there is room for.
+// view draws the screen: as many lines as fit, all of the same width.
 func (m *topModel) view() string {
 	w, h := m.size.width, m.size.height
 	if w < topLeastWidth || h < topLeastHeight {
@@ -73,7 +74,7 @@ func (m *topModel) view() string {
 	return m.lines(append(lines, m.footer()), w, h)
 }
 
-// lines makes a screen of lines: all as wide, and as many as there is room for.
+// lines makes a screen of lines: as many as fit, all of the same width.
 func (m *topModel) lines(lines []string, w, h int) string {
 	for len(lines) < h {
 		lines = append(lines, "")
@@ -91,7 +92,7 @@ func (m *topModel) split() (up, left int) {
 	return body - max(5, body*2/5), m.size.width - right - 1
 }
 
-// below says whether events and responses stand beside each other, and how wide.
+// below returns the widths of events and responses, and whether they are side by side.
 func (m *topModel) below() (left, right int, two bool) {
 	w := m.size.width
 	return w / 2, w - w/2 - 1, w >= 140
@@ -105,7 +106,7 @@ func beside(left, right []string) []string {
 	return out
 }
 
-// paneRows returns how many rows of its list a pane has room for.
+// paneRows returns the number of list rows that fit in a pane.
 func (m *topModel) paneRows(p topPane) int {
 	body := m.size.height - topHeaderRows - 1
 	up, _ := m.split()
@@ -121,7 +122,7 @@ func (m *topModel) paneRows(p topPane) int {
 
 func (m *topModel) pageRows() int { return max(1, m.size.height-topHeaderRows-2) }
 
-// wrapped are the lines of the page as they stand on the screen: what is too long goes on in the next one, indented.
+// wrapped returns the lines of the page as shown: a long line continues on the next one, indented.
 func (m *topModel) wrapped() []string {
 	const indent = "    "
 	var out []string
@@ -209,7 +210,7 @@ func (m *topModel) paneTitle(p topPane, shown int) string {
 	return fmt.Sprintf("%s: %d", text, shown)
 }
 
-// emptiness says why a list has no rows.
+// emptiness returns the reason for an empty list.
 func (m *topModel) emptiness(p topPane, rows int) string {
 	switch {
 	case p == paneResponses && m.responsesErr != nil:
@@ -227,7 +228,7 @@ func (m *topModel) emptiness(p topPane, rows int) string {
 	}
 }
 
-// columnWidths are those of all cells but the last, which takes what is left.
+// columnWidths returns the widths of all cells but the last, which takes the rest.
 func columnWidths(rows []topRow) []int {
 	var out []int
 	for _, r := range rows {
@@ -271,7 +272,7 @@ func (m *topModel) listLine(p topPane, r topRow, widths []int, w int, chosen boo
 	return m.paint.State(r.state, line)
 }
 
-// header are the lines above the panes.
+// header returns the lines above the panes.
 func (m *topModel) header() []string {
 	c := m.cluster
 	name := "lofamo"
@@ -279,7 +280,7 @@ func (m *topModel) header() []string {
 		name += " " + command.Printable(c.GetCluster())
 	}
 	leader := "leader " + c.GetLeader()
-	if c.GetLeader() == "" || c.GetStale() { // a stale answer has who led last
+	if c.GetLeader() == "" || c.GetStale() { // a stale answer has the last leader
 		leader = m.paint.State(lofamov1.State_FAILED, "NO LEADER")
 	}
 	breaker := "breaker closed"
@@ -309,7 +310,7 @@ func (m *topModel) links() int {
 	return n
 }
 
-// status says how the supervisors are reached, and what makes the picture less than whole: the gravest of it.
+// status describes the connection to the supervisors, and the gravest reason why the picture is incomplete.
 func (m *topModel) status() string {
 	alarm := func(format string, args ...any) string {
 		return m.paint.State(lofamov1.State_FAILED, fmt.Sprintf(format, args...))

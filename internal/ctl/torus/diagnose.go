@@ -13,7 +13,7 @@ import (
 	"github.com/lofamo/lofamo/internal/ctl/show"
 )
 
-// diagnoseFlags are those of a diagnosis.
+// diagnoseFlags are the flags of a diagnosis.
 type diagnoseFlags struct {
 	rounds  uint32
 	drain   bool
@@ -98,7 +98,7 @@ func (f *diagnoseFlags) bind(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.reason, "reason", "", "with --drain: why, at most 120 bytes; it stands in the report and in history")
 }
 
-// check refuses what does not go together.
+// check rejects contradicting flags.
 func (f diagnoseFlags) check(cmd *cobra.Command, args []string) error {
 	switch {
 	case f.rounds < 1 || f.rounds > 10:
@@ -122,7 +122,7 @@ func (f diagnoseFlags) check(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// foundIn is the end of a command whose report has something wrong in it.
+// foundIn returns the error that ends a command whose report shows a fault.
 func foundIn(r *lofamov1.DiagnosisReport) error {
 	if len(r.GetFaults())+len(r.GetOpen())+len(r.GetSilent()) > 0 || goodLinks(r) < len(r.GetLinks()) {
 		return command.FoundError{}
@@ -185,7 +185,7 @@ func (p *diagnosisProgress) end() {
 	}
 }
 
-// printDiagnosis prints a report: first the faults, then the links that are not good; wide: all links with their numbers.
+// printDiagnosis prints a report: the faults first, then bad links; wide: all links with their numbers.
 func printDiagnosis(a *command.App, f command.Format, r *lofamov1.DiagnosisReport) error {
 	if f == command.FormatJSON || f == command.FormatYAML {
 		return a.PrintMessage(f, r)
@@ -224,7 +224,7 @@ func printDiagnosis(a *command.App, f command.Format, r *lofamov1.DiagnosisRepor
 	return nil
 }
 
-// faultName names the faulty part.
+// faultName names a faulty part.
 func faultName(x *lofamov1.DiagnosisFault) string {
 	switch x.GetPart() {
 	case lofamov1.DiagnosisPart_PART_HOST_HALF:
@@ -240,7 +240,7 @@ func faultName(x *lofamov1.DiagnosisFault) string {
 	}
 }
 
-// linkRow shows both ends' numbers, as "here/there" where there are two.
+// linkRow shows the numbers of both ends, as "here/there" if there are two.
 func linkRow(l *lofamov1.DiagnosedLink) []string {
 	of := func(value func(f *lofamov1.LinkFinding) string) string {
 		var out []string

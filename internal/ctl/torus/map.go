@@ -1,4 +1,5 @@
-// Package torus has the commands about the torus as a whole: map, apply, label, mask, unmask and diagnose, and the lists that go with them.
+// Package torus has the commands about the torus as a whole: map, apply, label, mask, unmask and diagnose, with their
+// lists.
 package torus
 
 import (
@@ -16,7 +17,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// DefaultWidth is used where the terminal's is not known.
+// DefaultWidth is used if the terminal's width is unknown.
 const DefaultWidth = 100
 
 // MapCommand returns `lofamoctl map`.
@@ -89,7 +90,7 @@ maintenance, without evidence. Places and names are those of now.`,
 	return cmd
 }
 
-// summary counts states and lists the faults.
+// summary counts states and lists nodes that are not normal.
 func summary(a *command.App, nodes *lofamov1.ListNodesResponse, links *lofamov1.ListLinksResponse, p command.Painter) string {
 	var b strings.Builder
 	nodeStates, placed, spares := map[lofamov1.State]int{}, 0, []string{}
@@ -140,7 +141,7 @@ func summary(a *command.App, nodes *lofamov1.ListNodesResponse, links *lofamov1.
 	return b.String()
 }
 
-// Counts prints how many things are in which state.
+// Counts prints the number of parts in each state.
 func Counts(total int, states map[lofamov1.State]int, p command.Painter) string {
 	parts := []string{}
 	for _, s := range []lofamov1.State{lofamov1.State_NORMAL, lofamov1.State_SICK, lofamov1.State_FAILED, lofamov1.State_UNKNOWN} {
@@ -179,7 +180,7 @@ type Map struct {
 	Nodes []*lofamov1.Node // by rank
 	// ends holds the state of each link end, by rank and direction.
 	Ends map[int]map[grid.Direction]lofamov1.State
-	// styles are the ways to draw it, once somebody has asked for them: they depend on the names, not on the states.
+	// possible drawings, computed at the first use: they depend on the names, not on the states
 	styles []Style
 }
 

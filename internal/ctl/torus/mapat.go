@@ -13,10 +13,10 @@ import (
 	"github.com/lofamo/lofamo/internal/ctl/command"
 )
 
-// momentForms are those of --at, in words.
+// momentForms describes the formats of --at.
 const momentForms = `"15:04" or "15:04:05" of the last 24 hours, "2006-01-02T15:04:05Z" or how long ago, such as "10m"`
 
-// moment is what --at says, in the terminal's time zone where it names none.
+// moment parses the time of --at, by default in the terminal's time zone.
 func moment(a *command.App, text string) (time.Time, error) {
 	now := a.Env.Now()
 	at, err := time.Parse(time.RFC3339, text)
@@ -40,8 +40,8 @@ func moment(a *command.App, text string) (time.Time, error) {
 	return at, nil
 }
 
-// rewound sets nodes and links to their states at a time, by the kept events. They are read after what they are to take back, so that
-// no change comes in between.
+// rewound resets nodes and links to their state at a given time, by the kept events. The events are read last, so that
+// no change is missed in between.
 func rewound(a *command.App, ctx context.Context, s command.Session, at time.Time, nodes *lofamov1.ListNodesResponse, links *lofamov1.ListLinksResponse) error {
 	resp, err := s.AllEvents(ctx, &lofamov1.ListEventsRequest{AfterRevision: 1}) // all that are kept, oldest first
 	if err != nil {
@@ -59,8 +59,9 @@ func rewound(a *command.App, ctx context.Context, s command.Session, at time.Tim
 	return nil
 }
 
-// rewind takes back every change after a time: events are all of them up to now, oldest first. Facts that are not in events are left out: evidence, ages,
-// and whether a node was taken for dead or not reachable. Places and names stay those of now.
+// rewind undoes every change after a time: events are all of them up to now, oldest first. Data that events lack is
+// left out: evidence, ages, and whether a node was inferred dead or unreachable. Coordinates and names stay those of
+// now.
 func rewind(events []*lofamov1.Event, at time.Time, nodes *lofamov1.ListNodesResponse, links *lofamov1.ListLinksResponse) {
 	byPlace, byID, ends := map[string]*lofamov1.Node{}, map[string]*lofamov1.Node{}, map[string]*lofamov1.Link{}
 	for _, n := range nodes.GetNodes() {
@@ -99,7 +100,7 @@ func rewind(events []*lofamov1.Event, at time.Time, nodes *lofamov1.ListNodesRes
 		e := events[i]
 		if n := byID[e.GetNode()]; n != nil && e.GetKind() == lofamov1.EventKind_MAINTENANCE_CHANGED && !marked[n.GetId()] {
 			marked[n.GetId()] = true
-			if n.Maintenance = nil; !e.GetEnded() { // for what came after it may have changed a mark that had begun
+			if n.Maintenance = nil; !e.GetEnded() { // a later event may have changed a mark that already existed
 				n.Maintenance = proto.CloneOf(e.GetMaintenance())
 			}
 		}
@@ -117,7 +118,7 @@ func rewind(events []*lofamov1.Event, at time.Time, nodes *lofamov1.ListNodesRes
 	}
 }
 
-// become has what an event is about be in a state; n is the node at its place, nil where there is none any more.
+// become sets the state of an event's subject; n is the node at its coordinates, or nil if that is gone.
 func become(n *lofamov1.Node, ends map[string]*lofamov1.Link, e *lofamov1.Event, state lofamov1.State) {
 	if n == nil {
 		return

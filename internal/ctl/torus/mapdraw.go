@@ -47,7 +47,7 @@ func CableMark(s lofamov1.State, normal string) string {
 	}
 }
 
-// Style is how much room a drawing takes.
+// Style is the level of detail of a drawing, which determines its size.
 type Style struct {
 	label func(rank int) string
 	width int    // of a label
@@ -73,8 +73,8 @@ type Drawing struct {
 	B      strings.Builder
 }
 
-// draw draws the torus in so many columns. Labels are ids where they fit, else coordinates in the
-// plane, else marks alone; planes too wide even for these are drawn in parts.
+// draw draws the torus in the given number of columns. Labels are ids if they fit, else coordinates in the plane, else
+// only marks; planes too wide even for these are drawn in parts.
 func (m *Map) draw(p command.Painter, columns int) string {
 	d := &Drawing{Map: m, Paint: p, Chosen: -1}
 	for _, d.Style = range m.DrawStyles() {
@@ -127,7 +127,7 @@ func (m *Map) DrawStyles() []Style {
 	return out
 }
 
-// Across returns the columns that so many nodes beside one another take.
+// Across returns the width in columns of n nodes side by side.
 func (s Style) Across(n int) int { return n*s.cell() + (n-1)*s.gap() + 2*s.edge() }
 
 // At returns the coordinate of a column and row in plane z.

@@ -66,7 +66,7 @@ each state of each node.`,
 	return cmd
 }
 
-// procedureProgress prints the states as they are entered.
+// procedureProgress prints each state when it begins.
 type procedureProgress struct {
 	*command.App
 	quiet bool
@@ -103,7 +103,7 @@ func procedureState(s lofamov1.ProcedureState) string {
 	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(s.String(), "PROCEDURE_"), "_", " "))
 }
 
-// printProcedure prints a report: the outcome, then each state, then the diagnosis.
+// printProcedure prints a report: the overall result, then each state, then the diagnosis.
 func printProcedure(a *command.App, f command.Format, r *lofamov1.ProcedureReport) error {
 	if f == command.FormatJSON || f == command.FormatYAML {
 		return a.PrintMessage(f, r)
@@ -157,14 +157,14 @@ func countOf(n uint32, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// stateSum is the outcome of one state at all nodes.
+// stateSum is the result of one state over all nodes.
 type stateSum struct {
 	state       lofamov1.ProcedureState
 	nodes, held uint32
 	least, most uint32 // µs
 }
 
-// procedureRows are the states, in the order of Figure 7.
+// procedureRows returns the states, in the order of Figure 7.
 func procedureRows(r *lofamov1.ProcedureReport) [][]string {
 	var sums []stateSum
 	for _, n := range r.GetNodes() {
@@ -198,7 +198,7 @@ func tookBetween(least, most uint32) string {
 	return from + " to " + to
 }
 
-// foundInState describes the outcome of a state.
+// foundInState describes the result of a state.
 func foundInState(r *lofamov1.ProcedureReport, x stateSum) string {
 	switch x.state {
 	case lofamov1.ProcedureState_PROCEDURE_ERROR_DETECT_PROPAGATE:
@@ -233,7 +233,8 @@ func foundInState(r *lofamov1.ProcedureReport, x stateSum) string {
 	return ""
 }
 
-// linksTested says whether some node has tested its links, as it does also in a procedure that a node has begun by itself, of which there is no diagnosis.
+// linksTested reports whether some node has tested its links, which nodes also do in procedures that they begin by
+// themselves and that have no diagnosis.
 func linksTested(r *lofamov1.ProcedureReport) bool {
 	return slices.ContainsFunc(r.GetNodes(), func(n *lofamov1.ProcedureNode) bool {
 		return slices.ContainsFunc(n.GetSteps(), func(s *lofamov1.ProcedureStep) bool {
@@ -242,7 +243,7 @@ func linksTested(r *lofamov1.ProcedureReport) bool {
 	})
 }
 
-// nodeSteps are the states of each node.
+// nodeSteps returns the states of each node.
 func nodeSteps(r *lofamov1.ProcedureReport) [][]string {
 	rows := [][]string{{"NODE", "CLEAR", "STATE", "TOOK", "HELD"}}
 	for _, n := range r.GetNodes() {

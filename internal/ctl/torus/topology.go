@@ -168,7 +168,7 @@ otherwise) tell what may have a common cause.`,
 	return cmd
 }
 
-// labelEdit gives a label, or takes it away.
+// labelEdit sets or removes a label.
 type labelEdit struct {
 	key, value string
 	remove     bool
@@ -195,7 +195,7 @@ func parseLabels(args []string) ([]labelEdit, error) {
 	return out, nil
 }
 
-// labelTries bounds the attempts to write labels while others change the topology.
+// labelTries is the maximum number of attempts to write labels while others change the topology.
 const labelTries = 5
 
 func label(a *command.App, ctx context.Context, s command.Session, name string, edits []labelEdit) error {

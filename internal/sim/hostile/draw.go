@@ -20,7 +20,8 @@ var shapes = []grid.Dims{
 const (
 	// lieTime is the time by which all lies have begun.
 	lieTime = 3 * time.Second
-	// drawTime is the time by which the lies of a drawn sequence have begun: more lies in less time interfere more and cost less.
+	// drawTime is the time by which the lies of a drawn sequence have begun: more lies in less time interfere more and
+	// cost less.
 	drawTime = 1500 * time.Millisecond
 )
 
@@ -145,7 +146,8 @@ func drawAction(r *rand.Rand, s *Sequence) Action {
 	return a
 }
 
-// drawObservation draws any component, state and kind, of the liar or of another node. The important cases are more likely.
+// drawObservation draws any component, state and kind, of the liar or of another node. The important cases are more
+// likely.
 func drawObservation(r *rand.Rand, s *Sequence, a *Action) {
 	a.Component = fault.Component(1 + r.IntN(fault.NumComponents-1))
 	a.State = [...]fault.State{fault.Unknown, fault.Normal, fault.Sick, fault.Failed, fault.Failed, fault.Failed}[r.IntN(6)]

@@ -83,7 +83,8 @@ func (w *world) rank(id fault.NodeID) int {
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// truths returns the statements of a healthy node's host half. It has one peripheral, and senses neither power nor voltage.
+// truths returns the statements of a healthy node's host half. It has one peripheral, and senses neither power nor
+// voltage.
 func (w *world) truths(id fault.NodeID) []statement {
 	var out []statement
 	set := func(c fault.Component, k fault.Kind) {
@@ -134,7 +135,7 @@ func (w *world) digest(rank, i int) {
 		}
 		return
 	}
-	if !h.whole && h.noted == h.sent { // a leader that took another one, such as a replay, wants a whole one
+	if !h.whole && h.noted == h.sent { // a leader that accepted another one, such as a replay, needs a whole one
 		out := w.step(awareness.Restated{Origin: h.origin, Epoch: h.epoch, Seq: h.seq, Path: fault.PathDirect})
 		if !out.Unknown {
 			return

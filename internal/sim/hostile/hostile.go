@@ -108,7 +108,7 @@ type Sequence struct {
 	Dead    int             // rank of an honest node that really dies when the lies begin; -1: none
 	Loss    int             // percent of the datagrams of honest nodes that are lost
 	Seed    uint64          // of the losses and delays
-	Kinds   []response.Kind // policies that want one of these steps for every fault
+	Kinds   []response.Kind // policies with one of these steps for every fault
 	Shipped bool            // also the shipped policies, in mode enforce
 	Actions []Action
 }

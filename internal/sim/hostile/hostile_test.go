@@ -60,8 +60,8 @@ func shorter(p *Player, s Sequence, promise Promise) Sequence {
 	})
 }
 
-// TestPromisesHold plays sequences of consecutive seeds: 2,000, or as many as -hostile.sequences says.
-// `make fuzz-semantics` runs it in its long form.
+// TestPromisesHold plays sequences of consecutive seeds: 2,000, or the number in -hostile.sequences. `make
+// fuzz-semantics` runs it in its long form.
 func TestPromisesHold(t *testing.T) {
 	n := shortForm
 	if testing.Short() {
@@ -153,7 +153,7 @@ func resume(t *testing.T, sum *Summary) time.Duration {
 	return was.Took
 }
 
-// broken tells of a sequence that breaks a promise, and keeps it where that is wanted.
+// broken reports a sequence that breaks a promise, and stores the sequence on request.
 func broken(t *testing.T, p *Player, seed uint64, s Sequence, out Outcome) {
 	t.Helper()
 	short := shorter(p, s, out.Promise)
@@ -194,7 +194,7 @@ func TestKeptSequencesHold(t *testing.T) {
 	}
 }
 
-// TestSameSequenceSameOutcome: a seed that is printed is worth something only if it plays the same again, from its text too.
+// TestSameSequenceSameOutcome: a printed seed is useful only if it plays the same again, from its text too.
 func TestSameSequenceSameOutcome(t *testing.T) {
 	p := player(t, Plants{})
 	for seed := uint64(1); seed <= 200; seed++ {
@@ -212,7 +212,7 @@ func TestSameSequenceSameOutcome(t *testing.T) {
 	}
 }
 
-// TestParseRefuses names what is wrong with a sequence.
+// TestParseRefuses expects the error of a bad sequence.
 func TestParseRefuses(t *testing.T) {
 	const world = "torus 2x2x2\nliars 0,0,0\n"
 	for _, tc := range []struct{ text, want string }{
@@ -244,8 +244,8 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// TestHostileInputKeepsMemoryBounded gives one machine a hundred thousand hostile actions without an end: it keeps no more after
-// all of them than after the first tenth, but for what the runtime itself scatters.
+// TestHostileInputKeepsMemoryBounded gives one machine a hundred thousand hostile actions: afterwards it uses no more
+// memory than after the first tenth, except for the runtime's own variation.
 func TestHostileInputKeepsMemoryBounded(t *testing.T) {
 	n := 100_000
 	if testing.Short() {
@@ -265,7 +265,7 @@ func TestHostileInputKeepsMemoryBounded(t *testing.T) {
 	}
 	var after uint64
 	for i := range n {
-		w.out = Outcome{} // what is promised elsewhere is not asked here
+		w.out = Outcome{} // other tests check other promises
 		w.act(drawAction(w.rnd, &s))
 		w.run(w.now.Add(3 * time.Millisecond))
 		if i == n/10 {
@@ -285,7 +285,8 @@ func inUse() uint64 {
 	return m.HeapAlloc
 }
 
-// TestPageIsOnlyWhatWasPrinted: docs/hostile-input.md is what a run printed, of no promise broken, and of no small run.
+// TestPageIsOnlyWhatWasPrinted: docs/hostile-input.md is the output of a run of sufficient size without a broken
+// promise.
 func TestPageIsOnlyWhatWasPrinted(t *testing.T) {
 	b, err := os.ReadFile("../../../docs/hostile-input.md")
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// A harness that finds nothing proves something only if it finds what is there. So faults are planted from outside, each in the
-// place of a part that keeps a promise, and have to be found.
+// These tests prove that the harness finds faults: they plant faults from outside, each in place of a part that keeps a
+// promise, and expect the harness to find them.
 
-// gathered returns a Gather that changes what the real one found.
+// gathered returns a Gather that changes the real one's result.
 func gathered(change func(*response.Evidence, fault.NodeID)) func(awareness.NodeStatus, fault.Component,
 	func(fault.NodeID) time.Time, time.Time) response.Evidence {
 	return func(st awareness.NodeStatus, c fault.Component, life func(fault.NodeID) time.Time, now time.Time) response.Evidence {

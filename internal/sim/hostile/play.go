@@ -25,8 +25,8 @@ const (
 	Well
 	// Shut: one liar does not open the circuit breaker.
 	Shut
-	// Wedged is the promise that nothing wedges: timers, challenges and open responses stay bounded, and the map shows the truth at
-	// most ReturnBound after the last lie.
+	// Wedged is the promise that nothing wedges: timers, challenges and open responses stay bounded, and the map shows
+	// the truth at most ReturnBound after the last lie.
 	Wedged
 	numPromises
 )
@@ -49,7 +49,8 @@ type Outcome struct {
 	Events, Wakes, Challenges, Refused int
 	Failed                             int // FAILED verdicts on any node
 	Notified, Reduced, Destroyed       int // steps begun on any node
-	// LinkSteps counts masks of an honest node's link to a liar. The liar's end caused the fault, and the honest end measured it.
+	// LinkSteps counts masks of an honest node's link to a liar. The liar's end caused the fault, and the honest end
+	// measured it.
 	LinkSteps int
 	Returned  time.Duration // time from the last lie until the map showed the truth
 }
@@ -287,8 +288,8 @@ func (w *world) returns() {
 	}
 }
 
-// untrue returns the first untrue entry of the map, or "". It checks the changes that the machine emitted and, in every sixteenth
-// sequence, also the machine's own view.
+// untrue returns the first untrue entry of the map, or "". It checks the changes that the machine emitted and, in every
+// sixteenth sequence, also the machine's own view.
 func (w *world) untrue() string {
 	for rank, id := range w.ids {
 		is := &w.shown[rank]
@@ -331,7 +332,7 @@ func (w *world) untrue() string {
 	return ""
 }
 
-// differs returns a state that the machine shows without having emitted a change for it.
+// differs returns a state of the machine for which it emitted no change.
 func (w *world) differs() string {
 	for rank, st := range w.m.Nodes() {
 		if is := w.shown[rank][fault.ComponentNode]; is != (shown{st.State, st.Cause}) {
@@ -347,8 +348,8 @@ func (w *world) differs() string {
 	return ""
 }
 
-// senses reports whether the node itself ever states anything about a component. A component that it does not sense was UNKNOWN
-// before the lies and is UNKNOWN again. That ends no response; a person must.
+// senses reports whether the node itself ever states anything about a component. A component that it does not sense was
+// UNKNOWN before the lies and is UNKNOWN again. That ends no response; a person must.
 func (w *world) senses(rank int, c fault.Component) bool {
 	return c == fault.ComponentNode || slices.ContainsFunc(w.nodes[rank].halves[0].says,
 		func(s statement) bool { return s.Component == c && s.Node == w.ids[rank] })

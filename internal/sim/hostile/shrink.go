@@ -2,8 +2,8 @@ package hostile
 
 import "slices"
 
-// Shrink returns a shorter sequence that breaks the same promise: it drops actions, in halves and then one by one, and then other
-// needless parts of the world. plays reports whether a candidate still breaks the promise.
+// Shrink returns a shorter sequence that breaks the same promise: it drops actions, in halves and then one by one, and
+// then other needless parts of the world. plays reports whether a candidate still breaks the promise.
 func Shrink(s Sequence, plays func(Sequence) bool) Sequence {
 	for size := len(s.Actions); size > 0; size /= 2 {
 		for from := 0; from < len(s.Actions); {

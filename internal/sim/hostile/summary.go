@@ -83,7 +83,8 @@ var promiseTexts = [numPromises]string{
 	Wedged: "Nothing wedges: timers and challenges stay bounded, and %s after the last lie at the latest the map shows the truth and no response is open for a healthy node.",
 }
 
-// dataMark begins the line of docs/hostile-input.md with the figures, for the check that the page contains nothing else.
+// dataMark begins the line of docs/hostile-input.md with the figures, for the check that the page contains nothing
+// else.
 const dataMark = "<!-- figures: "
 
 // Page renders docs/hostile-input.md, the whole page.

@@ -15,8 +15,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// A text sequence has one line for each property of its world and one for each action: the time, the verb, the half, and then
-// the verb's key=value fields. Lines that begin with # are comments.
+// A text sequence has one line for each property of its world and one for each action: the time, the verb, the half,
+// and then the verb's key=value fields. Lines that begin with # are comments.
 //
 //	torus 2x2x2
 //	liars 0,0,0

@@ -33,9 +33,9 @@ const (
 	maxChallenges = 4_000
 )
 
-// ReturnBound is the longest time from the last lie until the map shows the truth again. A statement that a half no longer makes expires
-// after digestMisses digest periods. A restarted DNP has four periods for its links and two more for its neighbours' statements. A
-// component that flaps changes once per hold-off.
+// ReturnBound is the longest time from the last lie until the map shows the truth again. A statement that a half no
+// longer makes expires after digestMisses digest periods. A restarted DNP has four periods for its links and two more
+// for its neighbours' statements. A component that flaps changes once per hold-off.
 const ReturnBound = (digestMisses+6)*digestPeriod + holdOff
 
 var epoch0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

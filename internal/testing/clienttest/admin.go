@@ -9,7 +9,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// Admin is what a server says as lofamo.v1.SupervisorAdmin. Set it before anybody asks.
+// Admin are a server's answers as lofamo.v1.SupervisorAdmin. Set it before the first call.
 type Admin struct {
 	lofamov1.UnimplementedSupervisorAdminServer
 
@@ -17,7 +17,7 @@ type Admin struct {
 	Steps    []*lofamov1.MemberProgress // of AddMember and ReplaceMember
 	Chunks   []*lofamov1.SnapshotChunk
 	Disarmed []string
-	// Err is what calls fail with, streams after all they have.
+	// Err is the error of all calls; streams return it at their end.
 	Err error
 	// Asked has the requests, in words.
 	Asked []string

@@ -7,8 +7,8 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// Bundle is what a replica answers to GetBundle: the responses, then the error. A failed transfer, unlike
-// a replica that falls away, is marked so.
+// Bundle is a replica's answer to GetBundle: the responses, then the error. A failed transfer is marked so, unlike one
+// that the replica's own failure cuts off.
 type Bundle struct {
 	Responses []*lofamov1.GetBundleResponse
 	Err       error
@@ -23,7 +23,7 @@ func (s *Server) ServeBundle(b *Bundle) {
 	s.bundle = b
 }
 
-// GetBundle answers with what was set.
+// GetBundle answers with the configured bundle.
 func (s *Server) GetBundle(req *lofamov1.GetBundleRequest, stream grpc.ServerStreamingServer[lofamov1.GetBundleResponse]) error {
 	s.mu.Lock()
 	b, err := s.bundle, s.refuse

@@ -9,7 +9,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// Manage is what a server says as lofamo.v1.Manage. Set it before anybody asks.
+// Manage are a server's answers as lofamo.v1.Manage. Set it before the first call.
 type Manage struct {
 	lofamov1.UnimplementedManageServer
 
@@ -17,7 +17,7 @@ type Manage struct {
 	Last      *lofamov1.DiagnosisReport
 	Procedure []*lofamov1.StartProcedureResponse // of StartProcedure
 	LastOver  *lofamov1.ProcedureReport
-	// Err is what calls fail with, streams after all they have.
+	// Err is the error of all calls; streams return it at their end.
 	Err error
 	// Asked has the requests, in words.
 	Asked []string

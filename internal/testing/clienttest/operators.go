@@ -6,14 +6,14 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// Operators is what a server answers operators. Set it before anybody asks.
+// Operators are a server's answers to operators. Set it before the first call.
 type Operators struct {
 	Topology *lofamov1.Topology
 	Applied  *lofamov1.ApplyTopologyResponse
 	Marked   *lofamov1.SetMaintenanceResponse
-	// Errs are what the next changes fail with; nil: they do not.
+	// Errs are the errors of the next changes; nil: success.
 	Errs []error
-	// Asked are the requests of changes.
+	// Asked has the requests for changes.
 	Asked []string
 	Sent  []*lofamov1.ApplyTopologyRequest
 }

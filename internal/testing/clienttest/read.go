@@ -11,7 +11,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// Asked returns the requests for lists, summaries, explanations, histories and watches that came, in order.
+// Asked returns the received requests for lists, summaries, explanations, histories and watches, in order.
 func (s *Server) Asked() []proto.Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -25,7 +25,7 @@ func (s *Server) ExpirePages() {
 	s.expire = true
 }
 
-// ask notes a request; the error is what every call gets.
+// ask records a request, and returns the configured error of all calls.
 func (s *Server) ask(req proto.Message) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -33,7 +33,7 @@ func (s *Server) ask(req proto.Message) error {
 	return s.refuse
 }
 
-// page cuts a list. next is what continue is to say; empty: nothing is left.
+// page cuts a list. next is the value of continue; empty: the list is complete.
 func page[T any](s *Server, all []T, limit uint32, from string) (out []T, next string, err error) {
 	begin := 0
 	if from != "" {

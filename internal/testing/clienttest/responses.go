@@ -9,7 +9,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// Responses is what a server says as lofamo.v1.ResponseService. Set it before anybody asks.
+// Responses are a server's answers as lofamo.v1.ResponseService. Set it before the first call.
 type Responses struct {
 	lofamov1.UnimplementedResponseServiceServer
 
@@ -19,12 +19,12 @@ type Responses struct {
 	Policy   *lofamov1.GetPolicyResponse
 	List     *lofamov1.ListResponsesResponse
 	Changes  []*lofamov1.WatchResponsesResponse // of WatchResponses
-	Silent   bool                               // WatchResponses says nothing more after Changes, and does not end by itself
-	Is       *lofamov1.Response                 // what every word for a response answers
+	Silent   bool                               // WatchResponses is silent after Changes, and does not end by itself
+	Is       *lofamov1.Response                 // answer to every decision about a response
 	Lines    []*lofamov1.AuditLine
-	// Err is what calls fail with, streams after all they have.
+	// Err is the error of all calls; streams return it at their end.
 	Err error
-	// Asked has the requests that change something, in words.
+	// Asked has the requests for changes, in words.
 	Asked []string
 }
 

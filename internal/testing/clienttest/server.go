@@ -1,5 +1,5 @@
-// Package clienttest is a fault supervisor for tests: it answers with what it was given, over real
-// gRPC with mutual TLS. It concludes nothing.
+// Package clienttest is a fault supervisor for tests: it returns configured answers, over real gRPC with mutual TLS. It
+// makes no decisions.
 package clienttest
 
 import (
@@ -77,9 +77,9 @@ type Map struct {
 	Summary     *lofamov1.GetSummaryResponse
 	Explanation *lofamov1.ExplainResponse
 	History     *lofamov1.GetHistoryResponse
-	// OldestRevision is what lists of events say of the oldest that is kept.
+	// OldestRevision is the oldest kept revision in lists of events.
 	OldestRevision uint64
-	Initial        []*lofamov1.Event // the map as a watch that asks for it is sent it, an event a response
+	Initial        []*lofamov1.Event // the map for a watch with initial, one event per response
 	commits        []*lofamov1.WatchResponse
 	seen           []*lofamov1.Event
 	compacted      uint64
@@ -139,16 +139,16 @@ type Server struct {
 	Admin     Admin
 	Manage    Manage
 	Responses Responses
-	// Operators is guarded by mu once somebody asks.
+	// Operators is guarded by mu after the first call.
 	Operators Operators
 	m         *Map
 	grpc      *grpc.Server
 
 	mu sync.Mutex
-	// refuse, when set, is what every call gets; watches are cut.
+	// refuse, if set, is the error of every call; watches are cut.
 	refuse error
 	cut    chan struct{}
-	// afterSends cuts a watch after so many answers, 0 for never.
+	// afterSends is the number of answers after which a watch is cut, 0 for never.
 	afterSends int
 	watches    int
 	bundle     *Bundle
@@ -183,7 +183,7 @@ func StartIn(dir, address string, m *Map) (*Server, error) {
 	return Start(conf, address, m)
 }
 
-// Start is ServeAt outside a test, for a program that pretends to be a supervisor.
+// Start is ServeAt outside a test, for a program that plays a supervisor.
 func Start(conf *tls.Config, address string, m *Map) (*Server, error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
@@ -213,14 +213,14 @@ func (s *Server) Refuse(err error) {
 	}
 }
 
-// CutWatchesAfter cuts every watch after so many answers.
+// CutWatchesAfter cuts every watch after the given number of answers.
 func (s *Server) CutWatchesAfter(answers int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.afterSends = answers
 }
 
-// Watches returns how many watches were begun.
+// Watches returns the number of started watches.
 func (s *Server) Watches() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -296,7 +296,7 @@ func (s *Server) ListLinks(_ context.Context, req *lofamov1.ListLinksRequest) (*
 	return out, err
 }
 
-// ListEvents answers with what was committed.
+// ListEvents answers with the committed events.
 func (s *Server) ListEvents(_ context.Context, req *lofamov1.ListEventsRequest) (*lofamov1.ListEventsResponse, error) {
 	if err := s.ask(req); err != nil {
 		return nil, err
@@ -353,7 +353,7 @@ func (s *Server) ListSupervisors(context.Context, *lofamov1.ListSupervisorsReque
 	return s.m.Supervisors, nil
 }
 
-// Watch streams what is committed, and what is seen if asked for.
+// Watch streams committed changes, and on request changes as seen.
 func (s *Server) Watch(req *lofamov1.WatchRequest, stream grpc.ServerStreamingServer[lofamov1.WatchResponse]) error {
 	if err := s.ask(req); err != nil {
 		return err

@@ -1,8 +1,8 @@
-// Package docstest finds the commands that the documentation gives, so that tests can hold them against the programs: a flag that is
-// renamed, or a command that nobody runs, fails a test. It is for tests only, and runs nothing itself.
+// Package docstest finds the commands in the documentation, so that tests can compare them with the programs: a renamed
+// flag, or a command without a test, fails. It is for tests only, and runs nothing itself.
 //
-// A command stands in a block: lines indented by four spaces behind an empty line, or between fences of the kind sh or console. Two spaces
-// or more after a command, or " #", begin a remark. In prose a command stands in backquotes.
+// A command stands in a block: lines indented by four spaces behind an empty line, or between fences of the kind sh or
+// console. Two spaces or more after a command, or " #", begin a remark. In prose a command stands in backquotes.
 package docstest
 
 import (
@@ -18,22 +18,22 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Programs are those of this project that have command lines. The supervisor's goes by two names: as it is installed, and as it is built.
+// Programs are this project's command-line programs. The supervisor's has two names: as installed, and as built.
 var Programs = []string{"lofamoctl", "lofamo-agent", "lofamo-executor", "lofamo-supervisor", "supervisor"}
 
 // Command is a command as a page gives it.
 type Command struct {
 	File    string // from the top of the repository
 	Line    int    // from 1
-	Heading string // that it stands below; empty: none
+	Heading string // heading above it; empty: none
 	Text    string // one shell line without its remark
 	Prose   bool   // in backquotes: it may be a part of a command
 }
 
-// String says where it stands.
+// String returns its place and text.
 func (c Command) String() string { return fmt.Sprintf("%s:%d: %s", c.File, c.Line, c.Text) }
 
-// Pages are the pages for users: README.md and all of docs but what was decided and what is made by the programs themselves.
+// Pages are the pages for users: README.md and all of docs except decision records and papers.
 func Pages(top string) ([]string, error) {
 	pages := []string{"README.md"}
 	err := filepath.WalkDir(filepath.Join(top, "docs"), func(path string, d fs.DirEntry, err error) error {
@@ -57,9 +57,9 @@ var (
 	fence   = regexp.MustCompile("^ *```+ *(\\w*)")
 )
 
-// Read returns the commands of one page in their order: between fences of the kind sh every line, of the kind console those with
-// a prompt, from indented blocks every line whose first word could be a program's, from prose those that begin with one of
-// Programs.
+// Read returns the commands of one page in order. Between fences of the kind sh it reads every line, and of the kind
+// console those with a prompt. In indented blocks it reads every line whose first word could be a program, and in prose
+// those that begin with one of Programs.
 func Read(top, page string) ([]Command, error) {
 	b, err := os.ReadFile(filepath.Join(top, filepath.FromSlash(page)))
 	if err != nil {
@@ -107,18 +107,17 @@ func Read(top, page string) ([]Command, error) {
 	return out, nil
 }
 
-// others are commands of others that the pages give.
-var others = []string{"make", "install", "setpriv", "mv", "rm", "cp", "scp", "chown", "chmod", "mkdir", "sed", "echo", "tail", "df",
-	"userdel", "journalctl", "dpkg", "rpm", "systemctl", "prometheus", "helm", "kubectl", "export", "apt", "apt-get", "git", "curl", "openssl", "etcdctl", "etcdutl", "go", "tar", "ko", "promtool"}
+// others are other programs' commands in the pages.
+var others = []string{"make", "install", "setpriv", "mv", "rm", "cp", "scp", "chown", "chmod", "mkdir", "sed", "echo", "tail", "df", "userdel", "journalctl", "dpkg", "rpm", "systemctl", "prometheus", "helm", "kubectl", "export", "apt", "apt-get", "git", "curl", "openssl", "etcdctl", "etcdutl", "go", "tar", "ko", "promtool"}
 
-// assignment is the beginning of a line that gives a variable to a command, or keeps what one says; settings of units, which are
-// configuration, have names in mixed case.
+// assignment is the beginning of a line that sets a variable for a command, or stores its output; settings of units,
+// which are configuration, have names in mixed case.
 var assignment = regexp.MustCompile(`^([A-Z][A-Z0-9_]*|[a-z][a-z0-9_]*)=`)
 
-// saving is the beginning of a line that keeps what a command says.
+// saving is the beginning of a line that stores a command's output.
 var saving = regexp.MustCompile(`^[a-z][a-z0-9_]*=\$\(`)
 
-// loop is a line with which a loop begins or ends.
+// loop is the first or the last line of a loop.
 var loop = regexp.MustCompile(`^(for .*; do|done)$`)
 
 // fencedLine returns the command of a line between fences without its remark; false: it has none.
@@ -130,7 +129,8 @@ func fencedLine(line, kind string) (string, bool) {
 	return withoutRemark(line), true
 }
 
-// shellLine returns the command of a line without its remark; false: it is no command but, say, a configuration.
+// shellLine returns the command of a line without its remark; false for a line without a command, such as
+// configuration.
 func shellLine(line string) (string, bool) {
 	line = strings.TrimPrefix(strings.TrimSpace(line), "$ ")
 	first, _, _ := strings.Cut(line, " ")
@@ -140,7 +140,7 @@ func shellLine(line string) (string, bool) {
 	return withoutRemark(line), true
 }
 
-// withoutRemark cuts off what stands behind two spaces or " #", outside of quotations.
+// withoutRemark cuts a remark off, after two spaces or " #", outside of quotations.
 func withoutRemark(line string) string {
 	quote := rune(0)
 	for i, r := range line {
@@ -158,8 +158,8 @@ func withoutRemark(line string) string {
 	return line
 }
 
-// Words are the words of a simple command as a shell makes them, without the variables before it, what keeps what it says, and
-// what sends it to the background or its output elsewhere.
+// Words returns the words of a simple command as a shell splits them, without variables before it, a variable for its
+// output, redirections and the background sign.
 func Words(text string) ([]string, error) {
 	text = strings.TrimPrefix(text, saving.FindString(text))
 	var out []string
@@ -195,18 +195,18 @@ func Words(text string) ([]string, error) {
 	return out, nil
 }
 
-// Parse reads words, the program's name first, as the program itself would, and runs nothing: the subcommands and flags must be there,
-// the flags' values must be of their kind and the arguments as many as the command takes. In prose a command may be named without its
-// subcommand and arguments.
+// Parse reads words, the program's name first, as the program itself would, and runs nothing: the subcommands and flags
+// must exist, the flags' values must be of their kind, and the number of arguments must fit. In prose a command may be
+// named without its subcommand and arguments.
 func Parse(root *cobra.Command, words []string, prose bool) error {
 	cmd, rest, err := root.Find(words[1:])
 	if err != nil {
 		return err
 	}
 	if err := cmd.ParseFlags(rest); err != nil {
-		// The flags' library is cobra's own matter: its words are all that there is here.
+		// The flags' library handles help itself: only the text of its error is available.
 		if err.Error() == "pflag: help requested" || prose && strings.HasPrefix(err.Error(), "flag needs an argument") {
-			return nil // the flag is there
+			return nil // the flag exists
 		}
 		return fmt.Errorf("%s: %w", cmd.CommandPath(), err)
 	}
@@ -229,7 +229,8 @@ func Parse(root *cobra.Command, words []string, prose bool) error {
 	return cmd.ValidateRequiredFlags()
 }
 
-// isGroup says whether a command is there for its subcommands only: its usage names them, or it has neither arguments nor flags of its own.
+// isGroup reports whether a command only holds its subcommands: its usage names them, or it has neither arguments nor
+// flags of its own.
 func isGroup(cmd *cobra.Command) bool {
 	if !cmd.HasSubCommands() {
 		return false
@@ -239,14 +240,15 @@ func isGroup(cmd *cobra.Command) bool {
 		slices.ContainsFunc(cmd.Commands(), func(sub *cobra.Command) bool { return slices.Contains(words[1:], sub.Name()) })
 }
 
-// T is what of testing.T is wanted.
+// T is the used part of testing.T.
 type T interface {
 	Helper()
 	Fatal(args ...any)
 	Errorf(format string, args ...any)
 }
 
-// Parses holds every command that the pages give of a program against it. root is made anew for each: flags keep what they were given.
+// Parses checks every command of the pages for a program against that program. root makes a new command tree for each,
+// because flags keep their values.
 func Parses(t T, top, program string, root func() *cobra.Command) {
 	t.Helper()
 	pages, err := Pages(top)
@@ -270,7 +272,7 @@ func Parses(t T, top, program string, root func() *cobra.Command) {
 			}
 			found++
 			if c.Prose && slices.Contains(words, "…") {
-				continue // it stands for more than one
+				continue // it means more than one
 			}
 			if err := Parse(root(), words, c.Prose); err != nil {
 				t.Errorf("%v: %v", c, err)

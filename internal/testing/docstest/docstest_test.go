@@ -13,7 +13,7 @@ import (
 
 const top = "../../.."
 
-// Every command of every page is run by a test that is there, or marked, and the list has nothing else.
+// Every command of every page has an existing test or a mark, and the list has no others.
 func TestEveryCommandIsRunOrMarked(t *testing.T) {
 	runs, err := Runs()
 	if err != nil {
@@ -68,8 +68,8 @@ func TestEveryCommandIsRunOrMarked(t *testing.T) {
 
 var word = regexp.MustCompile(`^(--)?[a-z][a-z-]+$`)
 
-// lacking are the words of a command that tests do not have: its subcommands, side by side, and its flags. What follows those may
-// be another name.
+// lacking returns the words of a command that the tests lack: its subcommands, side by side, and its flags. Later words
+// may be another name.
 func lacking(command, tests string) (out []string) {
 	words, err := Words(command)
 	if err != nil {
@@ -184,7 +184,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// What a program would refuse is refused, and what it takes is taken.
+// Parse refuses and accepts the same commands as the program.
 func TestParse(t *testing.T) {
 	root := func() *cobra.Command {
 		run := func(*cobra.Command, []string) error { panic("it was run") }
@@ -202,7 +202,7 @@ func TestParse(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		text      string
-		is, prose bool // taken in a block, in prose
+		is, prose bool // accepted in a block, in prose
 	}{
 		{"p get nodes", true, true}, {"p get nodes a --limit 3 --dir x", true, true}, {"p --dir x get nodes", true, true}, {"p audit",
 			true, true}, {"p audit verify", true, true}, {"p get nodes --help", true, true},

@@ -13,8 +13,8 @@ var (
 	figure  = regexp.MustCompile(`(?m)^\| .*[0-9]`)
 )
 
-// TestFiguresNameTheirProgram: every table of docs/figures.md stands in a section that names the commit it was measured with, and
-// every row of the summary names its own.
+// TestFiguresNameTheirProgram: every table of docs/figures.md is in a section that names the measured commit, and every
+// row of the summary names its own.
 func TestFiguresNameTheirProgram(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(top, "docs", "figures.md"))
 	if err != nil {

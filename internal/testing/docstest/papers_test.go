@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// paper lists what docs/papers.md must have a row for.
+// paper lists the required rows of docs/papers.md.
 type paper struct {
 	heading         string
 	figures, tables []string
@@ -50,7 +50,7 @@ var papers = []paper{
 	},
 }
 
-// mechanisms are those rows of the mechanism tables that no section, figure or table alone stands for.
+// mechanisms are the rows of the mechanism tables that correspond to no single section, figure or table.
 var mechanisms = []string{
 	"torus of tiles", "service network", "reports through the 3D network", "both dead: inferred", "mutual watchdog", "link sick", "link broken", "temperature, power, voltage", "DNP core sick",
 	"DNP melt-down", "host memory, peripherals", "host breakdown", "a DNP that survives the host", "systemic response", "Byzantine faults",
@@ -64,8 +64,8 @@ var mechanisms = []string{
 	"path states", "switch to the loaded alternate", "alternate path, round-robin", "early signs", "software re-establishment", "what failed is issued again", "sequence ids tell",
 }
 
-// tableRow is a row of docs/papers.md: of a mechanism (mechanism, section, status, where), or of a figure or table (id, shows,
-// status, where).
+// tableRow is a row of docs/papers.md: of a mechanism (mechanism, section, status, where), or of a figure or table (id,
+// shows, status, where).
 type tableRow struct {
 	line                         int
 	first, second, status, where string
@@ -76,7 +76,7 @@ var (
 	sectionName = regexp.MustCompile(`§([0-9IVX][0-9A-Z.-]*[0-9A-Z]|[0-9IVX])`)
 )
 
-// paperRows returns the rows with a status that stand below a heading, up to the next one of its level.
+// paperRows returns the rows with a status below a heading, up to the next one of its level.
 func paperRows(t *testing.T, text, heading string) []tableRow {
 	t.Helper()
 	start := strings.Index(text, heading+"\n")
@@ -109,7 +109,7 @@ func paperRows(t *testing.T, text, heading string) []tableRow {
 	return out
 }
 
-// wrong says what is wrong with a row; "" for nothing.
+// wrong returns the error in a row; "" for none.
 func (r tableRow) wrong() string {
 	word, why, explained := strings.Cut(r.status, ": ")
 	switch {
@@ -123,8 +123,8 @@ func (r tableRow) wrong() string {
 	return ""
 }
 
-// TestPapersAreAccountedFor: docs/papers.md has a row with a status for every section, figure and table of the five papers, and
-// for every mechanism.
+// TestPapersAreAccountedFor: docs/papers.md has a row with a status for every section, figure and table of the five
+// papers, and for every mechanism.
 func TestPapersAreAccountedFor(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(top, "docs", "papers.md"))
 	if err != nil {
@@ -150,7 +150,7 @@ func TestPapersAreAccountedFor(t *testing.T) {
 	}
 }
 
-// lacks returns what has no row.
+// lacks returns the parts of the paper without a row.
 func (p paper) lacks(rows []tableRow) []string {
 	have := map[string]bool{}
 	for _, r := range rows {

@@ -9,14 +9,14 @@ import (
 //go:embed commands.txt
 var list string
 
-// How says who runs a command.
+// How names the test or script that runs a command.
 type How struct {
 	Package, Test string // a test: its directory from the top of the repository, and its function
 	CI            bool   // .ci/run does
-	Machines      string // nobody, for it wants more than this machine: what
+	Machines      string // reason why no test runs it: it needs more than this machine
 }
 
-// Runs says of each command who runs it.
+// Runs returns how each command is run.
 func Runs() (map[string]How, error) { return parseRuns(list) }
 
 func parseRuns(list string) (map[string]How, error) {

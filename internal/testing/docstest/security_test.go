@@ -15,8 +15,8 @@ var (
 	testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Z]\w*)\(`)
 )
 
-// TestSecurityNamesTestsThatExist: every test that docs/security.md gives as proof is in the tree, and every row of the price
-// table names one or says that there is none.
+// TestSecurityNamesTestsThatExist: every test in docs/security.md that serves as proof exists, and every row of the
+// price table names a test, or states that it has none.
 func TestSecurityNamesTestsThatExist(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(top, "docs", "security.md"))
 	if err != nil {
@@ -46,7 +46,7 @@ func TestSecurityNamesTestsThatExist(t *testing.T) {
 	}
 }
 
-// priceRows are the rows of the price table.
+// priceRows returns the rows of the price table.
 func priceRows(text string) [][]string {
 	_, part, _ := strings.Cut(text, "\n## The price of each goal\n")
 	part, _, _ = strings.Cut(part, "\n## ")

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Client speaks HTTP to the API server.
+// Client makes HTTP requests to the API server.
 type Client struct {
 	base  string
 	token string
@@ -46,7 +46,7 @@ func (c *Client) send(ctx context.Context, method, path, contentType string, bod
 	return c.http.Do(r)
 }
 
-// Do sends one request, of JSON where nothing else is said, and returns the body of the answer.
+// Do sends one request, of JSON unless contentType is set, and returns the body of the answer.
 func (c *Client) Do(method, path, contentType string, body []byte) ([]byte, error) {
 	res, err := c.send(context.Background(), method, path, contentType, body)
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package kubetest runs a real kube-apiserver on a real etcd, for tests and benchmarks: with RBAC, and without kubelets, schedulers and
-// controllers. What these would do is the test's to do. It holds no tests itself; the programs are built by 'make kube'.
+// Package kubetest runs a real kube-apiserver on a real etcd, for tests and benchmarks: with RBAC, and without
+// kubelets, schedulers and controllers, whose work the test does itself. It holds no tests; 'make kube' builds the
+// programs.
 package kubetest
 
 import (
@@ -23,19 +24,20 @@ import (
 	"github.com/lofamo/lofamo/internal/freeport"
 )
 
-// Dir is the environment variable that names where the programs are, in the place of .tools/kube.
+// Dir is the environment variable with the programs' directory, in place of .tools/kube.
 const Dir = "LOFAMO_KUBE_DIR"
 
 // patience bounds the start of a program; the API server takes 4 s.
 const patience = 60 * time.Second
 
-// without are admission plugins that need a controller: for the service accounts of pods, and to take a taint of new nodes away again.
+// without are admission plugins that need a controller: for the service accounts of pods, and to remove a taint of new
+// nodes.
 const without = "ServiceAccount,TaintNodesByCondition"
 
-// ErrMissing says that the programs are not there.
+// ErrMissing is the error for missing programs.
 var ErrMissing = errors.New("kube-apiserver and etcd are not there: run 'make kube' (5 to 8 minutes, once)")
 
-// bin is where the programs are.
+// bin returns the programs' directory.
 func bin() (string, error) {
 	dirs := []string{os.Getenv(Dir)}
 	if dirs[0] == "" {
@@ -149,7 +151,7 @@ func (s *Server) Stop() {
 // Token is the admin's.
 func (s *Server) Token() string { return s.token }
 
-// Pause has the API server stand still, and returns when it does: a signal takes its time to reach all threads.
+// Pause stops the API server, and returns once it stands still: a signal takes time to reach all threads.
 func (s *Server) Pause() error {
 	if err := s.api.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return fmt.Errorf("pause the API server: %w", err)
@@ -165,7 +167,7 @@ func (s *Server) Pause() error {
 	}
 }
 
-// Continue has it go on.
+// Continue resumes it.
 func (s *Server) Continue() error { return s.api.cmd.Process.Signal(syscall.SIGCONT) }
 
 // Client is one for the API server at addr, which may be that of a proxy before it, as the bearer of a token.
@@ -201,7 +203,7 @@ current-context: c
 	return nil
 }
 
-// writeKey makes the key by which service accounts are signed.
+// writeKey makes the key that signs tokens of service accounts.
 func writeKey(path string) error {
 	k, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -257,7 +259,7 @@ func (p *process) failed(how string) error {
 	return fmt.Errorf("%s: %s: %s", filepath.Base(p.cmd.Path), how, b[max(0, len(b)-2000):])
 }
 
-// stop kills it: nothing of it is kept.
+// stop kills it: none of its data is kept.
 func (p *process) stop() {
 	if p == nil {
 		return

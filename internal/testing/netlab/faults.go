@@ -88,7 +88,7 @@ func thousandths(percent float64) (int, error) {
 	return int(math.Round(percent * 10)), nil
 }
 
-// Heal ends what was done to the packets of an interface, both ways. A pulled cable stays pulled.
+// Heal ends the faults of an interface's packets, both ways. A pulled cable stays pulled.
 func (n *Network) Heal(member, iface string) error {
 	return n.impair([]plug{{member, iface}}, Both, func(i *impairment) { *i = impairment{} })
 }
@@ -96,12 +96,12 @@ func (n *Network) Heal(member, iface string) error {
 // CutService cuts a node off every service network, both ways.
 func (n *Network) CutService(node string) error { return n.CutServiceOneWay(node, Both) }
 
-// CutServiceOneWay cuts what comes in to a node by the service networks, or what goes out.
+// CutServiceOneWay cuts a node's incoming or outgoing packets on the service networks.
 func (n *Network) CutServiceOneWay(node string, w Way) error {
 	return n.impair(n.servicePlugs(node), w, func(i *impairment) { i.cut = true })
 }
 
-// HealService ends what was done to a node's packets on the service networks.
+// HealService ends the faults of a node's packets on the service networks.
 func (n *Network) HealService(node string) error {
 	return n.impair(n.servicePlugs(node), Both, func(i *impairment) { *i = impairment{} })
 }
@@ -131,23 +131,23 @@ func (n *Network) Part(some, others []string) error {
 	return nil
 }
 
-// CutLink cuts a node's torus link, silently: its carrier stays. Out is what this node sends.
+// CutLink cuts a node's torus link, silently: its carrier stays. Out cuts frames that this node sends.
 func (n *Network) CutLink(node string, d grid.Direction, w Way) error {
 	return n.Cut(node, linkInterface(d), w)
 }
 
-// HealLink ends what was done to the packets of a node's torus link.
+// HealLink ends the faults of the packets of a node's torus link.
 func (n *Network) HealLink(node string, d grid.Direction) error {
 	return n.Heal(node, linkInterface(d))
 }
 
-// CutSupervisors cuts supervisors off every service network, both ways; all of them when none is
-// named. They go on hearing one another.
+// CutSupervisors cuts supervisors off every service network, both ways; all of them if none is named. They still reach
+// each other.
 func (n *Network) CutSupervisors(ids ...string) error {
 	return n.impair(n.supervisorPlugs(ids), Both, func(i *impairment) { i.cut = true })
 }
 
-// HealSupervisors ends what was done to supervisors' packets on the service networks.
+// HealSupervisors ends the faults of supervisors' packets on the service networks.
 func (n *Network) HealSupervisors(ids ...string) error {
 	return n.impair(n.supervisorPlugs(ids), Both, func(i *impairment) { *i = impairment{} })
 }
@@ -203,8 +203,7 @@ func (n *Network) wireOf(p plug) (wire, error) {
 	return wire{}, fmt.Errorf("interface %q of %s: want one of %s", p.iface, p.member, strings.Join(has, ", "))
 }
 
-// impair changes what is done to the packets of interfaces. In each namespace all of it takes effect
-// in one moment.
+// impair changes the faults of interfaces. In each namespace, all changes take effect at the same moment.
 func (n *Network) impair(plugs []plug, w Way, change func(*impairment)) error {
 	var ends []end
 	for _, p := range plugs {
@@ -243,7 +242,7 @@ func (n *Network) change(ends []end, change func(*impairment)) error {
 // CarrierDown pulls the cable of an interface at its other end: both lose their carrier.
 func (n *Network) CarrierDown(member, iface string) error { return n.setCarrier(member, iface, false) }
 
-// CarrierUp puts the cable back.
+// CarrierUp reconnects the cable.
 func (n *Network) CarrierUp(member, iface string) error { return n.setCarrier(member, iface, true) }
 
 func (n *Network) setCarrier(member, iface string, up bool) error {
@@ -271,7 +270,7 @@ func (n *Network) InterfaceDown(member, iface string) error {
 	return n.setInterface(member, iface, false)
 }
 
-// InterfaceUp takes it up again.
+// InterfaceUp sets it up again.
 func (n *Network) InterfaceUp(member, iface string) error {
 	return n.setInterface(member, iface, true)
 }
@@ -315,9 +314,9 @@ func (n *Network) setEndAddress(e end, have bool) error {
 	return ip(context.Background(), e.space, []string{fmt.Sprintf("addr %s %s dev %s", do, e.addr, e.dev)})
 }
 
-// Flap pulls the cable of an interface and puts it back so many times, one of each in a period, or longer where
-// that itself takes time: each lasts at least half a period. It returns with the cable in place, when it is done or
-// ctx ends.
+// Flap pulls the cable of an interface and reconnects it, the given number of times, one of each per period, or longer
+// if that itself takes longer: each lasts at least half a period. It returns with the cable connected, when it is done
+// or ctx ends.
 func (n *Network) Flap(ctx context.Context, member, iface string, period time.Duration, times int) error {
 	for range times {
 		for _, set := range []func(string, string) error{n.CarrierDown, n.CarrierUp} {
@@ -358,17 +357,17 @@ func (n *Network) HealNetwork() error {
 	return errors.Join(append(errs, n.change(ends, func(i *impairment) { *i = impairment{} }))...)
 }
 
-// Traffic is what went through an interface since the network was made.
+// Traffic is the traffic of an interface since the network was made.
 type Traffic struct {
-	In, Out Count // what its owner received, and what of its packets arrived at the other end
+	In, Out Count // packets that its owner received, and packets of its own that arrived at the other end
 }
 
-// Since returns what came after an earlier Traffic.
+// Since returns the traffic after an earlier Traffic.
 func (t Traffic) Since(before Traffic) Traffic {
 	return Traffic{t.In.minus(before.In), t.Out.minus(before.Out)}
 }
 
-// Traffic counts what went through an interface.
+// Traffic counts the packets of an interface.
 func (n *Network) Traffic(member, iface string) (Traffic, error) {
 	w, err := n.wireOf(plug{member, iface})
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Shape says what network to make.
+// Shape describes the network to make.
 type Shape struct {
 	Dims            grid.Dims
 	Supervisors     int // 1 to 9
@@ -65,7 +65,7 @@ type end struct {
 	space  string // namespace; empty: that of the tests
 	dev    string
 	addr   netip.Prefix // the zero Prefix: none
-	bridge string       // of which it is a port; empty: none
+	bridge string       // bridge of this port; empty: none
 }
 
 // plug is an interface as the tests name it.
@@ -77,7 +77,7 @@ type plug struct {
 // wire is a cable as seen from one of its ends.
 type wire struct{ own, far end }
 
-// layout is everything there is to make. It is made of names and addresses only.
+// layout lists all objects to make, by names and addresses only.
 type layout struct {
 	shape     Shape
 	prefix    string // of every namespace

@@ -18,7 +18,7 @@ func dims(t *testing.T, s string) grid.Dims {
 	return d
 }
 
-// TestLayoutHolds checks what the kernel and the cluster take for granted of every layout.
+// TestLayoutHolds checks every layout against the assumptions of the kernel and the cluster.
 func TestLayoutHolds(t *testing.T) {
 	for _, tc := range []struct {
 		dims              string

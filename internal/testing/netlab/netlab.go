@@ -1,6 +1,5 @@
-// Package netlab is a local cluster on a network of its own: every node and every supervisor in a
-// network namespace, with real interfaces and real cables between them, for tests in which networks
-// are cut, lose packets, damage them or lose their carrier.
+// Package netlab is a local cluster on its own network: every node and every supervisor in a network namespace, with
+// real interfaces and real cables between them, for tests that cut networks, lose or damage packets, or pull cables.
 //
 //	        tests ──┐
 //	  sup-0  sup-1  sup-2          sup0   bridge: etcd, gRPC, the tests' own access
@@ -10,13 +9,13 @@
 //	    │       │      │
 //	  n0-0-0  n1-0-0  …            tx+ tx- … tz-: one cable to each neighbour, no bridge between
 //
-// A fault of the network is made where packets arrive: silently, by a packet filter on the receiving
-// end of the cable, so that the sender sees nothing of it; or by pulling the cable, so that both ends
-// lose their carrier. The same filter counts what passes.
+// A network fault happens where packets arrive: silently, by a packet filter on the receiving end of the cable, so that
+// the sender does not notice; or by pulling the cable, so that both ends lose their carrier. The same filter counts
+// passing packets.
 //
-// It needs root, iproute2 and nftables; Missing says what is not there. It makes no cluster and judges
-// nothing: those are internal/cluster and internal/lab. Everything it makes carries the process'
-// id in its name and is removed by Close; what a killed process left, the next Start removes.
+// It needs root, iproute2 and nftables; Missing names missing requirements. It makes no cluster and checks no results:
+// internal/cluster and internal/lab do. All its objects have the process' id in their names, and Close removes them;
+// the next Start removes those of a killed process.
 package netlab
 
 import (
@@ -74,7 +73,7 @@ func (l *Lab) Close() error {
 // CloseAndKeep is Close, but keeps the cluster's directory with its logs and returns where.
 func (l *Lab) CloseAndKeep() (dir string, err error) {
 	err = errors.Join(l.Lab.Close(), l.Network.Close())
-	// Under another name, for the next Start clears the old one away.
+	// Use another name, because the next Start removes the old one.
 	kept := fmt.Sprintf("%s-kept-%d", l.dir, time.Now().Unix())
 	if rerr := os.Rename(l.dir, kept); rerr != nil {
 		return l.dir, errors.Join(err, rerr)
@@ -82,8 +81,7 @@ func (l *Lab) CloseAndKeep() (dir string, err error) {
 	return kept, err
 }
 
-// Missing names what a network of namespaces needs and this machine or process does not have; empty
-// when nothing is missing.
+// Missing names a missing requirement of this machine or process for network namespaces; empty when nothing is missing.
 func Missing() string {
 	var out []string
 	for _, tool := range []string{"ip", "nft"} {
@@ -107,7 +105,7 @@ func mayUnshare() error {
 	return <-result
 }
 
-// toolPath finds a program also where a user's PATH does not lead.
+// toolPath finds a program even outside of a user's PATH.
 func toolPath(name string) (string, error) {
 	if path, err := exec.LookPath(name); err == nil {
 		return path, nil

@@ -20,7 +20,7 @@ import (
 const (
 	// toolTimeout bounds one run of ip or nft.
 	toolTimeout = 10 * time.Second
-	// atOnce bounds how many of them run at a time.
+	// atOnce is the maximum number of commands that run at a time.
 	atOnce = 4
 )
 
@@ -31,12 +31,12 @@ type Network struct {
 	claim  *claim
 
 	mu     sync.Mutex         // guards the fields below and orders changes
-	wrong  map[end]impairment // what is not right, by receiving end
+	wrong  map[end]impairment // present faults, by receiving end
 	pulled map[end]bool       // ends that were set down, so that the other one lost its carrier
 	bare   map[end]bool       // ends that have lost their address
 }
 
-// Connect makes a network. The caller closes it. What dead processes left is removed first.
+// Connect makes a network, after it has removed the leftovers of dead processes. The caller closes it.
 func Connect(ctx context.Context, s Shape) (*Network, error) {
 	if err := s.complete(); err != nil {
 		return nil, fmt.Errorf("make a network of namespaces: %w", err)
@@ -70,12 +70,12 @@ func (n *Network) Close() error {
 	return err
 }
 
-// directory is where a cluster on this network keeps its files: sweep knows it by its name.
+// directory returns the directory of a cluster's files on this network: sweep knows it by its name.
 func (n *Network) directory() string {
 	return directory(strconv.Itoa(os.Getpid()), n.claim.slot)
 }
 
-// Addresses is where the members of a cluster on this network listen.
+// Addresses returns the listen addresses of a cluster's members on this network.
 func (n *Network) Addresses() cluster.Addresses { return n.layout.addresses }
 
 // Command makes argv run in the namespace of a member. See cluster.Options.
@@ -133,7 +133,7 @@ func inSpace(space string) string {
 	return " netns " + space
 }
 
-// furnish lists what is to be done inside one namespace.
+// furnish lists the commands inside one namespace.
 func (n *Network) furnish(space string, ends []end) []string {
 	var out []string
 	if space != "" {
@@ -145,7 +145,7 @@ func (n *Network) furnish(space string, ends []end) []string {
 		}
 	}
 	for _, e := range ends {
-		// Without an address of IPv6 nothing is sent that nobody asked for; nor by bridges without snooping.
+		// Without an IPv6 address the interface sends no packets by itself; bridges without snooping do not either.
 		out = append(out, "link set "+e.dev+" addrgenmode none")
 		if e.bridge != "" {
 			out = append(out, "link set "+e.dev+" master "+e.bridge)
@@ -168,7 +168,7 @@ func ip(ctx context.Context, space string, lines []string) error {
 	return err
 }
 
-// nft carries out a script of the packet filter in a namespace, all of it or nothing.
+// nft applies a script of the packet filter in a namespace, all of the script or none.
 func nft(ctx context.Context, space, script string) error {
 	_, err := inside(ctx, space, script, "-f", "-")
 	return err

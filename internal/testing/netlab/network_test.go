@@ -20,7 +20,7 @@ import (
 	"github.com/lofamo/lofamo/internal/needs"
 )
 
-// bound is how long a test waits for what must happen.
+// bound is the maximum wait of a test.
 const bound = 10 * time.Second
 
 // need skips a test where no network can be made, saying why; where everything has to be there it
@@ -92,7 +92,7 @@ func newPost(t *testing.T, n *Network, member, iface string) post {
 		return err
 	})
 	t.Cleanup(func() { _ = p.conn.Close() })
-	// Whatever the machine's limit is: what arrives must wait for the test to read it.
+	// The buffer must exceed any limit of the machine: datagrams wait here until the test reads them.
 	raw, err := p.conn.SyscallConn()
 	must(t, err)
 	var serr error
@@ -125,8 +125,8 @@ func (p post) receive(wait time.Duration) []byte {
 	return b[:n]
 }
 
-// reaches says whether what a sends comes to b. The networks keep order and are much faster than
-// wait; what was sent before is passed over.
+// reaches reports whether a message from a arrives at b. The networks keep order and are much faster than wait; earlier
+// messages are skipped.
 func reaches(a, b post, mark byte, wait time.Duration) bool {
 	a.t.Helper()
 	a.send(b, mark)
@@ -224,7 +224,7 @@ func TestLossDamageAndCounts(t *testing.T) {
 		return c
 	}
 	payload := func(i int) []byte { return append([]byte{byte(i), byte(i >> 8)}, make([]byte, 200)...) }
-	// flow sends some datagrams and a mark, and returns what came before the mark.
+	// flow sends some datagrams and a mark, and returns those received before the mark.
 	flow := func(count int, heal func() error) (got [][]byte) {
 		t.Helper()
 		for i := range count {
@@ -440,7 +440,7 @@ func TestKilledProcessLeavesNothing(t *testing.T) {
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("directory of a dead process: %v", err)
 	}
-	// It may stay a zombie where nobody reaps, but in no namespace.
+	// It may stay a zombie without a reaper, but in no namespace.
 	if _, ok := inode(fmt.Sprintf("/proc/%d/ns/net", sleeper)); ok {
 		t.Errorf("process %d lives on in a dead network", sleeper)
 	}

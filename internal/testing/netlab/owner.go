@@ -20,14 +20,14 @@ import (
 // spacesDir is where iproute2 keeps the namespaces that have names.
 const spacesDir = "/run/netns"
 
-// claim is the right to one network on this machine. It ends with release or with the process, so
-// that whoever gets a claim knows that what carries its number is left over.
+// claim is the right to one network on this machine. It ends with release or with the process, so that objects with a
+// newly claimed number are known leftovers.
 type claim struct {
 	slot int
 	l    net.Listener
 }
 
-// take claims a slot; the error is unix.EADDRINUSE when somebody has it.
+// take claims a slot; the error is unix.EADDRINUSE if another process has it.
 func take(slot int) (*claim, error) {
 	// An abstract socket's name is free again when its holder dies.
 	l, err := net.Listen("unix", "@lofamo-netlab-"+strconv.Itoa(slot))
@@ -37,7 +37,7 @@ func take(slot int) (*claim, error) {
 	return &claim{slot, l}, nil
 }
 
-// claimSlot claims any slot whose addresses do not stand in the way of this machine's own.
+// claimSlot claims any slot whose addresses do not conflict with this machine's own.
 func claimSlot() (*claim, error) {
 	var last error
 	for slot := range slots {
@@ -64,7 +64,7 @@ func (c *claim) prefix() string { return fmt.Sprintf("lofamo-%d-%d-", os.Getpid(
 // ownPrefix takes the prefix and the slot out of the name of a namespace or of a directory.
 var ownPrefix = regexp.MustCompile(`^lofamo-(?:netlab-)?([0-9]+)-([0-9]+)(?:-|$)`)
 
-// sweep removes what dead processes left: their processes, namespaces and directories.
+// sweep removes the leftovers of dead processes: their processes, namespaces and directories.
 func sweep(ctx context.Context) error {
 	names, err := spacesWith("lofamo-")
 	if err != nil {
@@ -106,12 +106,12 @@ func sweep(ctx context.Context) error {
 	return nil
 }
 
-// directory is where the cluster on a network keeps its files.
+// directory returns the directory of a cluster's files on a network.
 func directory(pid string, slot int) string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("lofamo-netlab-%s-%d", pid, slot))
 }
 
-// spacesWith lists the namespaces whose names begin like this.
+// spacesWith lists the namespaces with this prefix.
 func spacesWith(prefix string) ([]string, error) {
 	entries, err := os.ReadDir(spacesDir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -155,8 +155,8 @@ func remove(ctx context.Context, prefix string) error {
 	return nil
 }
 
-// removeTestsEnd removes the cable to the tests' own namespace. It would go with its other end, but
-// only when the kernel comes to it.
+// removeTestsEnd removes the cable to the tests' own namespace. The kernel would remove it with its other end, but only
+// later.
 func removeTestsEnd(ctx context.Context, prefix string) error {
 	m := ownPrefix.FindStringSubmatch(prefix)
 	if m == nil {
@@ -169,7 +169,7 @@ func removeTestsEnd(ctx context.Context, prefix string) error {
 	return ip(ctx, "", []string{"link del " + dev})
 }
 
-// endProcesses kills what runs in the namespaces and waits until it is gone.
+// endProcesses kills all processes in the namespaces, and waits for their end.
 func endProcesses(ctx context.Context, spaces []string) error {
 	inodes := map[uint64]bool{}
 	for _, s := range spaces {
@@ -192,7 +192,7 @@ func endProcesses(ctx context.Context, spaces []string) error {
 	}
 }
 
-// killIn kills every process that is in one of the network namespaces and says how many there were.
+// killIn kills every process in one of the network namespaces, and returns their number.
 func killIn(inodes map[uint64]bool) (int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -215,7 +215,7 @@ func killIn(inodes map[uint64]bool) (int, error) {
 		if err != nil {
 			continue // gone
 		}
-		if in() { // still: the hold is on the process that was meant
+		if in() { // still true: the descriptor holds the intended process
 			n++
 			err = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 		}
@@ -235,8 +235,7 @@ func inode(path string) (uint64, bool) {
 	return st.Ino, true
 }
 
-// collides says whether the network of the supervisors would stand in the way of one that this
-// machine has.
+// collides reports whether the network of the supervisors would conflict with one that this machine has.
 func collides(slot int) (bool, error) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {

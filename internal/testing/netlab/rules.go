@@ -7,11 +7,10 @@ import (
 	"strings"
 )
 
-// impairment is what is done to packets that arrive at one end of a cable. The zero impairment is
-// none.
+// impairment is the set of faults for packets that arrive at one end of a cable. The zero impairment is none.
 type impairment struct {
 	cut     bool
-	deaf    string // to these senders: addresses as the filter's set has them, such as "10.0.0.1, 10.0.0.2"
+	deaf    string // drops packets from these senders: addresses in the filter's syntax, such as "10.0.0.1, 10.0.0.2"
 	lose    int    // of a thousand
 	corrupt int    // of a thousand UDP datagrams, one bit flipped
 }
@@ -20,13 +19,12 @@ const (
 	// table holds everything in a namespace.
 	table    = "netdev lofamo"
 	thousand = 1000
-	// headerUDP is the length of a UDP header in bytes: what counts from @th on begins with it.
+	// headerUDP is the length of a UDP header in bytes: offsets from @th include it.
 	headerUDP = 8
 )
 
-// corruptBytes are the places of a datagram's payload where a bit is flipped, each as likely as the
-// others; where a datagram is too short for one, a later one is taken. The filter reaches no further
-// than byte 255 of a packet's part.
+// corruptBytes are the places of a datagram's payload where a bit is flipped, with equal probability; a datagram too
+// short for one place gets a later one. The filter reaches only up to byte 255 of a packet's part.
 var corruptBytes = [...]int{180, 90, 30, 2}
 
 // chain returns the name for an interface in the filter's language, which knows neither + nor -.
@@ -55,8 +53,7 @@ func setup(devs []string) string {
 	return b.String()
 }
 
-// rules returns the script that puts an impairment in the place of the one that an interface has.
-// It takes effect at once and keeps the counts.
+// rules returns the script that replaces an interface's impairment. It takes effect at once and keeps the counts.
 func rules(dev string, i impairment) string {
 	c := chain(dev)
 	lines := []string{fmt.Sprintf("flush chain %s in_%s", table, c)}
@@ -75,12 +72,12 @@ func rules(dev string, i impairment) string {
 	if i.corrupt > 0 {
 		add("meta l4proto udp %sjump flip_%s", share(i.corrupt), c)
 	}
-	// What carries no IP, such as ARP, is not counted: it goes on where nobody has anything to say.
+	// Packets without IP, such as ARP, are not counted: they also flow on an idle network.
 	add("meta protocol ip counter name passed_%s", c)
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// share matches so many of a thousand packets; all of them need no match.
+// share matches n of a thousand packets; all of them need no match.
 func share(n int) string {
 	if n >= thousand {
 		return ""
@@ -95,7 +92,7 @@ func oneIn(n int) string {
 	return fmt.Sprintf("numgen random mod %d < 1 ", n)
 }
 
-// Count is what came in at one end of a cable.
+// Count has the packets that arrived at one end of a cable.
 type Count struct {
 	Passed, Lost, Damaged uint64 // IP packets
 	Bytes                 uint64 // of the packets that passed

@@ -1,9 +1,8 @@
-// Package netnstest runs a test in a network namespace of its own, so that it can make and break
-// interfaces, addresses and routes for real. It holds no tests itself, and lays no cables: that is
-// `ip`'s work, by IP.
+// Package netnstest runs a test in its own network namespace, so that the test can create and break real interfaces,
+// addresses and routes. It holds no tests itself, and creates no cables: tests do that with `ip`, by IP.
 //
-// The namespace is that of a process of its own, the test binary executed again: a thread that moved
-// into another namespace would take netlink sockets and goroutines of other tests with it.
+// The namespace belongs to a process of its own, the test binary executed again: a thread that moved into another
+// namespace would take netlink sockets and goroutines of other tests along.
 package netnstest
 
 import (
@@ -24,10 +23,9 @@ const inside = "LOFAMO_TEST_IN_NETNS"
 // patience bounds the process in the namespace.
 const patience = 90 * time.Second
 
-// Inside returns true in a fresh network namespace, where only the loopback interface is, and up. The
-// calling process waits for that one's verdict, and returns false: the test has nothing more to do
-// there. It must be the first thing in a top-level test. Without root or `ip` the test is skipped, and
-// fails where $CI is set.
+// Inside returns true in a fresh network namespace with only a loopback interface, which is up. The calling process
+// waits for the verdict of that one, and returns false: then the test must end. Call it first in a top-level test.
+// Without root or `ip` the test is skipped, and fails if $CI is set.
 func Inside(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(inside) == t.Name() {
@@ -53,7 +51,7 @@ func Inside(t *testing.T) bool {
 	return false
 }
 
-// missing says what a network namespace needs and is not here; empty when nothing is missing.
+// missing names a missing requirement of network namespaces; empty when nothing is missing.
 func missing() string {
 	if os.Geteuid() != 0 {
 		return "a network namespace needs root"
@@ -73,7 +71,7 @@ func IP(t testing.TB, line string) {
 	}
 }
 
-// Sysctl writes a value below /proc/sys, which for what is net's own belongs to the namespace.
+// Sysctl writes a value below /proc/sys; values below net belong to the namespace.
 func Sysctl(t testing.TB, name string, value int) {
 	t.Helper()
 	if err := os.WriteFile("/proc/sys/"+name, fmt.Append(nil, value), 0o600); err != nil {

@@ -1,5 +1,5 @@
-// Package tether is for tests that start programs: these end with the test's process, even where it is killed or its time is
-// over, so that no cleanup is done.
+// Package tether is for tests that start programs: these end with the test's process, even if that is killed or times
+// out, and so skips its cleanup.
 package tether
 
 import (
@@ -20,8 +20,8 @@ func Start(cmd *exec.Cmd, sig syscall.Signal) error {
 	return <-result
 }
 
-// starter is of one thread that starts all: the kernel sends the signal when the thread ends that has started the child, and this
-// one ends with the process.
+// starter is the queue of the one thread that starts all children: the kernel signals a child when the thread that
+// started it ends, and this thread ends only with the process.
 var starter = sync.OnceValue(func() chan<- func() {
 	c := make(chan func())
 	go func() {

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	select {}
 }
 
-// What was started ends when its parent is killed.
+// A started process ends when its parent is killed.
 func TestStart(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {

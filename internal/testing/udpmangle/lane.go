@@ -9,33 +9,32 @@ import (
 )
 
 const (
-	// maxQueued bounds the packets on their way in one direction of one flow. What comes when they are
-	// so many is lost.
+	// maxQueued is the maximum number of packets in transit in one direction of one flow. Further packets are lost.
 	maxQueued = 1024
-	// holdBack is how long a packet waits to be overtaken before it goes on all the same.
+	// holdBack is the maximum time for which a packet waits to be overtaken.
 	holdBack = 50 * time.Millisecond
 )
 
 // parcel is a packet on its way.
 type parcel struct {
 	due   time.Time
-	order uint64 // among those that are due at one time
+	order uint64 // order among packets due at one time
 	waits bool   // to be overtaken
 	b     []byte
 }
 
-// lane holds the packets of one direction of one flow that are on their way. It is a function of what
-// it is given, without a clock. The zero lane is empty.
+// lane holds the packets in transit in one direction of one flow. It is a function of its inputs, without a clock. The
+// zero lane is empty.
 type lane struct {
 	queue []parcel // by due, then by order
 	added uint64
 	last  time.Time // when the last of those is due that keep their order
 }
 
-// add takes a packet with its fate and says how many copies of it found no room.
+// add adds a packet with its fate, and returns the number of its copies that found no room.
 func (l *lane) add(now time.Time, f mangle.Fate, jitter bool, b []byte) (overflow int) {
 	due := now.Add(f.Delay)
-	if !jitter { // also a packet without delay does not overtake one that had some
+	if !jitter { // even a packet without delay does not overtake a delayed one
 		if due.Before(l.last) {
 			due = l.last
 		}
@@ -65,7 +64,7 @@ func (l *lane) insert(p parcel) {
 	l.queue = append(l.queue, p)
 }
 
-// release lets those that wait go on behind the packet that has come last.
+// release lets waiting packets continue behind the newest one.
 func (l *lane) release(due time.Time) {
 	for i := range l.queue {
 		if p := &l.queue[i]; p.waits {
@@ -86,7 +85,7 @@ func (l *lane) take(now time.Time) (out [][]byte) {
 	return out
 }
 
-// wake returns when the next packet is due, and false when there is none.
+// wake returns the time of the next due packet, and false if there is none.
 func (l *lane) wake() (time.Time, bool) {
 	if len(l.queue) == 0 {
 		return time.Time{}, false

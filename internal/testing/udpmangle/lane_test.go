@@ -21,7 +21,7 @@ var epoch = time.Unix(1000, 0)
 
 func ms(n int) time.Time { return epoch.Add(time.Duration(n) * time.Millisecond) }
 
-// TestLaneOrder adds packets a, b, c … at their times and lists what comes out when.
+// TestLaneOrder adds packets a, b, c … at their times, and lists each output with its time.
 func TestLaneOrder(t *testing.T) {
 	pass := mangle.Fate{Copies: 1}
 	twice := mangle.Fate{Copies: 2}
@@ -77,7 +77,7 @@ func TestLaneOrder(t *testing.T) {
 	}
 }
 
-// TestLaneLosesNothing: whatever the faults, every copy comes out once, none too early, or is counted.
+// TestLaneLosesNothing: under any faults, every copy comes out once, none too early, or is counted.
 func TestLaneLosesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := mangle.Faults{

@@ -1,15 +1,14 @@
-// Package udpmangle is a bad network for tests: a line that carries UDP datagrams between programs on
-// this machine and loses, damages, doubles, delays and reorders them on the way, in each direction as
-// the test says at the time.
+// Package udpmangle is a bad network for tests: a line that carries UDP datagrams between programs on this machine and
+// loses, damages, doubles, delays and reorders them, in each direction as the test configures it.
 //
 //	clients ──► Addr() [ToTarget] ──► target
 //	        ◄──        [FromTarget] ◄──
 //
-// What becomes of a datagram is decided by pkg/mangle from a seed and from its place in its flow (one
-// client's datagrams in one direction): the same datagrams in the same order fare alike in every run,
-// as long as their times do not matter. The target sees each client as an address of the line's own.
+// pkg/mangle decides the fate of a datagram from a seed and from its position in its flow (one client's datagrams in
+// one direction): the same datagrams in the same order have the same fate in every run, as long as their times do not
+// matter. The target sees each client as an address of the line's own.
 //
-// It is for loopback and tests: it knows no bandwidth, no streams, and nothing of what it carries.
+// It is for loopback and tests: it knows no bandwidth and no streams, and does not interpret its datagrams.
 package udpmangle
 
 import (
@@ -30,7 +29,8 @@ const (
 	maxFlows = 256
 	// maxDatagram is the longest that UDP takes, in bytes.
 	maxDatagram = 65535
-	// receiveBuffer is asked for at every socket, in bytes: a line should lose what it is told to lose.
+	// receiveBuffer is the requested buffer of every socket, in bytes: a line should lose only the datagrams that its
+	// faults select.
 	receiveBuffer = 4 << 20
 )
 
@@ -57,8 +57,7 @@ func (d Direction) String() string {
 
 func (d Direction) valid() bool { return d == ToTarget || d == FromTarget }
 
-// Counts is what became of the datagrams of one direction. At every moment
-// Received + Doubled = Sent + Lost + Queued.
+// Counts has the datagrams of one direction by fate. At every moment Received + Doubled = Sent + Lost + Queued.
 type Counts struct {
 	Received, Sent     uint64
 	Lost               uint64 // all causes: by Drop and Block, Overflow, Unsent
@@ -75,7 +74,7 @@ type Line struct {
 	seed   uint64
 	wg     sync.WaitGroup // of the readers
 
-	mu     sync.Mutex // guards the fields below and the flows, and keeps the order of what is sent
+	mu     sync.Mutex // guards the fields below and the flows, and keeps the order of sent datagrams
 	closed bool
 	side   map[Direction]*side
 	flows  map[netip.AddrPort]*flow // by client
@@ -119,10 +118,10 @@ func Listen(target netip.AddrPort, seed uint64) (*Line, error) {
 	return l, nil
 }
 
-// Addr is where the clients send to in place of the target.
+// Addr is the address for clients, in place of the target's.
 func (l *Line) Addr() netip.AddrPort { return l.front.LocalAddr().(*net.UDPAddr).AddrPort() }
 
-// Set says what is done to the datagrams of a direction from now on. Those on their way stay so.
+// Set sets the faults of a direction for new datagrams. Those in transit are not affected.
 func (l *Line) Set(d Direction, f mangle.Faults) error {
 	if !d.valid() {
 		return fmt.Errorf("bad network: direction %s: want to target or from target", d)
@@ -150,7 +149,7 @@ func (l *Line) Counts(d Direction) Counts {
 	return c
 }
 
-// Close ends the line. What is on its way is lost.
+// Close ends the line. Datagrams in transit are lost.
 func (l *Line) Close() error {
 	l.mu.Lock()
 	l.closed = true
@@ -171,7 +170,7 @@ func (l *Line) readClients() {
 	for {
 		n, from, err := l.front.ReadFromUDPAddrPort(buf)
 		if err != nil {
-			return // closed: nothing else ends an unconnected socket
+			return // closed: no other error ends an unconnected socket
 		}
 		l.fromClient(from, append([]byte(nil), buf[:n]...))
 	}
@@ -225,7 +224,7 @@ func (l *Line) flowOf(client netip.AddrPort) (*flow, error) {
 	return f, nil
 }
 
-// write sends on a connected socket, which first tells that an earlier datagram was refused.
+// write sends on a connected socket, which first reports the refusal of an earlier datagram.
 func write(c *net.UDPConn, b []byte) error {
 	_, err := c.Write(b)
 	if errors.Is(err, syscall.ECONNREFUSED) {
@@ -240,7 +239,7 @@ func (l *Line) readTarget(f *flow) {
 		n, err := f.back.Read(buf)
 		switch {
 		case errors.Is(err, syscall.ECONNREFUSED):
-			continue // nobody listens at the target just now
+			continue // no program listens at the target just now
 		case err != nil:
 			return // closed
 		}
@@ -287,7 +286,7 @@ func (l *Line) onTimer(w *way, d Direction) {
 	}
 }
 
-// deliver sends what is due and sets the timer for what is not. l.mu is held.
+// deliver sends due datagrams and sets the timer for the rest. l.mu is held.
 func (l *Line) deliver(w *way, d Direction, now time.Time) {
 	c := &l.side[d].counts
 	for _, b := range w.lane.take(now) {

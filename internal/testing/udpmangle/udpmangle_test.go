@@ -14,7 +14,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/mangle"
 )
 
-// bound is how long a test waits for what must happen: long, for a busy machine.
+// bound is the maximum wait of a test: long, for a busy machine.
 const bound = 20 * time.Second
 
 func socket(t *testing.T) *net.UDPConn {
@@ -68,7 +68,7 @@ func receive(t *testing.T, c *net.UDPConn) ([]byte, netip.AddrPort) {
 	return b[:n], from
 }
 
-// settle waits until so many datagrams have been received and none is on its way.
+// settle waits until the given number of datagrams has been received and none is in transit.
 func settle(t *testing.T, l *Line, d Direction, received uint64) Counts {
 	t.Helper()
 	for end := time.Now().Add(bound); ; time.Sleep(time.Millisecond) {
@@ -85,14 +85,14 @@ func settle(t *testing.T, l *Line, d Direction, received uint64) Counts {
 	}
 }
 
-// numbered returns a datagram that says its number.
+// numbered returns a datagram with its number.
 func numbered(i int) []byte {
 	b := make([]byte, 64)
 	binary.BigEndian.PutUint32(b, uint32(i))
 	return b
 }
 
-// sent sends so many numbered datagrams through a line of its own and returns what arrives.
+// sent sends n numbered datagrams through a new line, and returns those that arrive.
 func sent(t *testing.T, seed uint64, f mangle.Faults, n int) ([][]byte, Counts) {
 	t.Helper()
 	target, client := socket(t), socket(t)
@@ -241,7 +241,7 @@ func TestOneDirectionAtATime(t *testing.T) {
 	}
 }
 
-// TestTargetThatComesAndGoes: what nobody takes is lost, what is sent afterwards arrives.
+// TestTargetThatComesAndGoes: datagrams without a receiver are lost, later ones arrive.
 func TestTargetThatComesAndGoes(t *testing.T) {
 	target, client := socket(t), socket(t)
 	at := addr(target)

@@ -192,7 +192,7 @@ type node struct {
 func newNode(t *testing.T, kind response.Kind, parameters map[string]string) *node {
 	t.Helper()
 	n := &node{t: t, dir: t.TempDir()}
-	if err := os.CopyFS(filepath.Join(n.dir, "sysfs"), os.DirFS("../../agent/acts/doer/testdata/sysfs")); err != nil {
+	if err := os.CopyFS(filepath.Join(n.dir, "sysfs"), os.DirFS("../../agent/daemon/runner/testdata/sysfs")); err != nil {
 		t.Fatal(err)
 	}
 	n.job = job(kind, fault.ComponentMemory)

@@ -52,7 +52,7 @@ type keeper struct {
 type heldAlert struct {
 	alert
 	resolved time.Time // zero while it fires
-	change   int       // keeper.changes when it was set, to recognize answers to an older version
+	change   int       // keeper.changes when it was set, to recognise answers to an older version
 	fired    time.Time // time of the last Fire
 	awaited  bool      // a Do waits for it
 	stands   bool      // the last Stand contained it

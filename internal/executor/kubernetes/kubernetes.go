@@ -1,5 +1,5 @@
 // Package kubernetes carries out responses in a Kubernetes cluster: node conditions and events, labels, cordons, taints
-// and drains. Its package nodeplan decides what to write to a node and recognizes our own marks. This package sends the
+// and drains. Its package nodeplan decides what to write to a node and recognises our own marks. This package sends the
 // writes, within its own rate limits, and retries failed ones until the attempt's time is over.
 //
 // The token on the node refuses a lower one, and every write is conditional on the resourceVersion that was read. A new

@@ -73,7 +73,7 @@ func (b BMC) filled() BMC {
 	return b
 }
 
-// place returns the normalized place of the reset, which must be unique among nodes, and its host; host is empty if the
+// place returns the normalised place of the reset, which must be unique among nodes, and its host; host is empty if the
 // address is invalid.
 func (b BMC) place() (place, host string) {
 	var port string

@@ -187,7 +187,7 @@ func (m *Machine) tickConfiguration(now time.Time) {
 // same number, since both are revisions of one store. If it changes nothing, only the number is remembered, and not on
 // disk; the supervisors, who would find it new, order by the state that this node reports.
 //
-// A half without a mask order has no number by which to recognize a copy of an old one, and the configuration cannot
+// A half without a mask order has no number by which to recognise a copy of an old one, and the configuration cannot
 // name its boot epoch, because it is for all nodes. So the half asks the supervisors, whose order names the epoch. It
 // applies the configured mask only if neither an order nor a newer configuration arrives; if a leader reaches any node,
 // all nodes get the newer configuration.

@@ -149,7 +149,7 @@ func TestConfigurationAndMaskOrder(t *testing.T) {
 	}
 }
 
-// A half without a mask order may receive a copy of an old configuration, and has no number to recognize it by. So it
+// A half without a mask order may receive a copy of an old configuration, and has no number to recognise it by. So it
 // asks the supervisors and waits. Their order wins, whatever its number, and so does a newer configuration. If neither
 // arrives, the half applies this configuration.
 func TestConfigurationWithoutAWord(t *testing.T) {
